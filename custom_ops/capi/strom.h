@@ -1,0 +1,210 @@
+/* strom.h: the C interface of libstrom.so, the whole native side of keras-strom without TensorFlow.
+ *
+ * Used by the TensorFlow ops (custom_ops/tf), by the Python package through ctypes
+ * (keras_strom/_native), and by tests. Every function returns STROM_OK or a negative code;
+ * strom_last_error() then tells what failed and what to do. No exception crosses this border.
+ * Objects are named by handles; a handle that was closed is refused, never dereferenced.
+ * All functions may be called from any thread.
+ */
+#ifndef KERAS_STROM_CAPI_STROM_H_
+#define KERAS_STROM_CAPI_STROM_H_
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define STROM_EXPORT __attribute__((visibility("default")))
+
+/* Bumped whenever a declaration below changes; the Python package refuses another number. */
+#define STROM_ABI_VERSION 1
+
+typedef int64_t strom_handle;
+
+enum {
+  STROM_OK = 0,
+  STROM_INVALID_ARGUMENT = -1, /* the caller's mistake; the message says which argument */
+  STROM_TIMEOUT = -2,          /* the deadline passed; the message says what was missing */
+  STROM_REFUSED = -3,          /* the master refused this worker (layout, options, rank) */
+  STROM_UNREACHABLE = -4,      /* no answer at all from the master's address */
+  STROM_REJECTED_SECRET = -5,  /* the master answers but the handshake does not complete */
+  STROM_MASTER_LOST = -6,      /* the master was there and went silent, or closed */
+  STROM_ADDRESS = -7,          /* port in use, no such interface, unparsable address */
+  STROM_CLOSED = -8,           /* the handle is closed, or is being closed by another thread */
+  STROM_CORRUPT = -9,          /* bytes that are not a valid message */
+  STROM_BACK_PRESSURE = -10,   /* the outgoing queue stayed full for the whole deadline */
+  STROM_INTERNAL = -11
+};
+
+STROM_EXPORT int32_t strom_abi_version(void);
+
+/* The calling thread's last failure in words; valid until its next call. Never NULL. */
+STROM_EXPORT const char* strom_last_error(void);
+
+/* ---------------------------------------------------------------- replica (capi/replica.cc)
+ * One worker's compression state over the flat space: residuals, received messages waiting to be
+ * applied, and the applied version vector. The parameters themselves stay in TensorFlow's
+ * variables; a segment lends their buffers for one call.
+ */
+typedef struct {
+  int64_t offset;      /* first element in the flat space */
+  int64_t size;        /* elements */
+  const float* before; /* the parameters before the optimizer stepped */
+  const float* after;  /* ... and after; equal to `before` (same pointer) when nothing changed */
+  float* value;        /* receives the result; may alias `before` or `after` */
+} strom_segment;
+
+typedef struct {
+  float scale;         /* s: r += s * (after - before) */
+  float threshold;     /* tau > 0 */
+  float clip_multiple; /* clip |r| to clip_multiple * tau after encoding; 0 = do not clip now */
+  int32_t apply_own;   /* 1: value = before + own message (asynchronous); 0: value = before */
+  int32_t take_received; /* 1: also apply what was received (asynchronous) */
+  int64_t iteration;   /* travels in the update's header */
+} strom_step_options;
+
+typedef struct {
+  int64_t stepped;       /* 0: no buffer had changed, nothing was done */
+  int64_t count;         /* entries sent */
+  int64_t elements;      /* elements of the segments that took part */
+  int64_t message_bytes; /* encoded bytes handed over (all parts) */
+  int64_t received;      /* received messages applied in this call */
+  float max_residual;    /* max |r| after encoding and clipping */
+  float threshold;       /* the threshold that was used */
+  double sum_residual;   /* sum |r| after encoding and clipping */
+  double clipped_mass;   /* sum of |r| removed by clipping in this call */
+  int64_t clipped_count; /* elements clipped in this call */
+} strom_step_result;
+
+/* max_message_bytes: an encoded message larger than this is split by span range. */
+STROM_EXPORT int strom_replica_create(int64_t max_message_bytes, strom_handle* replica);
+STROM_EXPORT int strom_replica_close(strom_handle replica);
+
+/* Grows the flat space to `size` elements whose shapes and dtypes hash to `hash`. Never shrinks. */
+STROM_EXPORT int strom_replica_extend(strom_handle replica, int64_t size, uint64_t hash);
+
+/* From now on messages go out through `worker` and come in from it (0 = nobody). */
+STROM_EXPORT int strom_replica_bind(strom_handle replica, strom_handle worker);
+
+/* One training step over `count` segments in ascending, non-overlapping offset order. */
+STROM_EXPORT int strom_replica_step(strom_handle replica, const strom_segment* segments,
+                                    int64_t count, const strom_step_options* options,
+                                    strom_step_result* result);
+
+/* Sends the residuals as they are (raw float32 coding) and zeroes them: the ending's flush.
+ * Only `offset`, `size` and `value` of the segments are used; value += r where apply_own. */
+STROM_EXPORT int strom_replica_flush(strom_handle replica, const strom_segment* segments,
+                                     int64_t count, int64_t iteration, int32_t apply_own,
+                                     strom_step_result* result);
+
+/* Adds everything received so far to `value` and advances the applied vector. In synchronous mode
+ * that is every STEP released so far, in its order. */
+STROM_EXPORT int strom_replica_apply(strom_handle replica, const strom_segment* segments,
+                                     int64_t count, strom_step_result* result);
+
+/* Synchronous and bounded modes: calls `done(context, code)` once, from another thread or at once,
+ * when STEP `step` has been released (STROM_OK), or on failure, close or after timeout_ns. */
+typedef void (*strom_callback)(void* context, int code, const char* message);
+STROM_EXPORT int strom_replica_await_step(strom_handle replica, int64_t step, int64_t timeout_ns,
+                                          strom_callback done, void* context);
+
+/* Copies `size` residual elements from flat `offset` out or in (checkpoints, tests). */
+STROM_EXPORT int strom_replica_read_residual(strom_handle replica, int64_t offset, int64_t size,
+                                             float* out);
+STROM_EXPORT int strom_replica_write_residual(strom_handle replica, int64_t offset, int64_t size,
+                                              const float* in);
+
+/* Keeps a copy of the last step's messages for inspection (tests); off by default. */
+STROM_EXPORT int strom_replica_keep_messages(strom_handle replica, int32_t keep);
+/* Kept message `index` of the last step: *size gets its bytes; `out` may be NULL to ask the size. */
+STROM_EXPORT int strom_replica_message(strom_handle replica, int64_t index, uint8_t* out,
+                                       int64_t capacity, int64_t* size);
+
+/* ---------------------------------------------------------------- codec (capi/codec.cc)
+ * The wire format of CODEC.md for people and tests; strom_codec_encode updates `residual` in place. */
+STROM_EXPORT int strom_codec_encode(const float* update, float* residual, int64_t size,
+                                    float threshold, uint8_t* out, int64_t capacity,
+                                    int64_t* bytes, int64_t* count);
+STROM_EXPORT int64_t strom_codec_bound(int64_t size); /* capacity that always suffices */
+/* Checks the whole message, then adds it to `parameters` (size elements). */
+STROM_EXPORT int strom_codec_apply(const uint8_t* message, int64_t bytes, float* parameters,
+                                   int64_t size);
+
+/* ---------------------------------------------------------------- credentials (capi/node.cc) */
+#define STROM_KEY_BYTES 32
+#define STROM_JOB_ID_BYTES 16
+
+/* ---------------------------------------------------------------- master (capi/node.cc)
+ * Membership, relay and its own copy of the parameters; no TensorFlow. */
+typedef struct {
+  const char* bind_address;  /* "" = any; an IPv4 or IPv6 literal */
+  int32_t port;              /* 0 = any free port */
+  int32_t workers;           /* K: training starts when so many have joined */
+  const uint8_t* secret;     /* STROM_KEY_BYTES */
+  const uint8_t* job_id;     /* STROM_JOB_ID_BYTES */
+  int64_t failure_timeout_ns;
+  uint64_t epoch;            /* master epoch, > 0 */
+} strom_master_options;
+
+STROM_EXPORT int strom_master_create(const strom_master_options* options, strom_handle* master);
+STROM_EXPORT int strom_master_port(strom_handle master, int32_t* port);
+STROM_EXPORT int strom_master_public_key(strom_handle master, uint8_t out[STROM_KEY_BYTES]);
+/* Tells every worker to end with `reason`, then closes. */
+STROM_EXPORT int strom_master_close(strom_handle master, const char* reason);
+
+/* ---------------------------------------------------------------- worker (capi/node.cc) */
+typedef struct {
+  const char* bind_address;
+  int32_t port;
+  const char* master_host; /* a literal address */
+  int32_t master_port;
+  const uint8_t* secret;
+  const uint8_t* job_id;
+  const uint8_t* master_public_key;
+  int32_t rank;
+  int32_t size;
+  int32_t attempt;           /* a higher attempt of a rank supersedes a lower one */
+  int32_t max_staleness;     /* -1 = asynchronous, 0 = synchronous, k = bounded */
+  int64_t failure_timeout_ns;
+  int64_t join_timeout_ns;
+} strom_worker_options;
+
+/* Blocks until the master has welcomed this worker. */
+STROM_EXPORT int strom_worker_join(const strom_worker_options* options, strom_handle* worker);
+/* Says goodbye with `reason` ("" = the work is done) and closes; blocks at most a second. */
+STROM_EXPORT int strom_worker_close(strom_handle worker, const char* reason);
+
+/* Begins generation `generation` (1, 2, ...: one a `fit`): announces the layout and waits until all
+ * K workers have. The chief (rank 0) passes its values as `seed` (size elements), others NULL.
+ * Every worker then gets the master's values in `parameters` (size elements). `options_text` must be
+ * equal on all workers; a difference is refused and both texts are named. */
+STROM_EXPORT int strom_worker_start(strom_handle worker, uint64_t generation, int64_t size,
+                                    uint64_t layout_hash, const char* options_text,
+                                    const float* seed, float* parameters, int64_t timeout_ns);
+
+/* Replaces `values` (count elements) by the mean over the workers' latest under `key`; *contributors
+ * gets how many. Asynchronous mode answers at once; otherwise all members are waited for, and this
+ * worker is no member of the STEPs in between. */
+STROM_EXPORT int strom_worker_average(strom_handle worker, uint64_t key, double* values,
+                                      int64_t count, int32_t* contributors, int64_t timeout_ns);
+
+/* The ending, in this order. finish: no more updates from here (stop: the chief ends training for
+ * all); waits until everything that any member sent has been received; call strom_replica_apply
+ * next. result: sends the non-trainable `state`, gets its average and the master's parameters.
+ * verify: reports how far this replica was off; *worst gets the largest over all workers. */
+STROM_EXPORT int strom_worker_finish(strom_handle worker, int32_t stop, int64_t timeout_ns);
+STROM_EXPORT int strom_worker_result(strom_handle worker, double* state, int64_t state_count,
+                                     float* parameters, int64_t size, int64_t timeout_ns);
+STROM_EXPORT int strom_worker_verify(strom_handle worker, double difference, uint64_t hash,
+                                     double* worst, int64_t timeout_ns);
+
+/* ---------------------------------------------------------------- both
+ * A JSON object with the node's state and counters (ARCHITECTURE.md lists the keys). *size gets the
+ * bytes, `out` may be NULL to ask the size. */
+STROM_EXPORT int strom_node_status(strom_handle node, char* out, int64_t capacity, int64_t* size);
+
+#ifdef __cplusplus
+} /* extern "C" */
+#endif
+#endif /* KERAS_STROM_CAPI_STROM_H_ */

@@ -1,0 +1,85 @@
+// All connections of one process over one datagram socket, sans-IO: joins (core/handshake), packets
+// (core/packet) and links (core/link), multiplexed by connection id.
+//
+// The caller reads the clock and owns the socket: it feeds datagrams and timeouts in, sends what
+// PollTransmit gives, and drains PollEvent after every call. Nothing here blocks or allocates per
+// datagram after start-up.
+#ifndef KERAS_STROM_CORE_ENDPOINT_H_
+#define KERAS_STROM_CORE_ENDPOINT_H_
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "core/link_layer.h"
+#include "core/types.h"
+
+namespace strom {
+
+// Fills the span with unpredictable bytes; the simulator passes a seeded one.
+class RandomSource {
+ public:
+  virtual ~RandomSource() = default;
+  virtual void Fill(std::span<uint8_t> out) = 0;
+};
+
+struct EndpointOptions {
+  std::array<uint8_t, 32> secret{};             // the job's secret
+  std::array<uint8_t, 16> job_id{};
+  std::array<uint8_t, 32> master_public_key{};  // initiators: whom to trust
+  std::array<uint8_t, 32> private_key{};        // responders (the master): its static key
+  bool accepts = false;                         // answers HELLO
+  int64_t failure_timeout_ns = 5'000'000'000;
+  int64_t datagram_bytes = 1200;                // UDP payload; raised only by probing (later)
+};
+
+struct EndpointCounters {
+  int64_t datagrams_sent = 0, datagrams_received = 0;
+  int64_t bytes_sent = 0, bytes_received = 0;  // UDP payload
+  int64_t retransmitted_packets = 0;
+  int64_t messages_sent = 0, messages_received = 0, messages_voided = 0;
+  // Drops by reason; every dropped datagram adds to exactly one.
+  int64_t drop_malformed = 0, drop_unknown_connection = 0, drop_unauthentic = 0,
+          drop_replayed = 0, drop_bad_cookie = 0, drop_over_limit = 0, drop_wrong_secret = 0;
+};
+
+// The public key of an X25519 private key.
+std::array<uint8_t, 32> PublicKey(const std::array<uint8_t, 32>& private_key);
+
+class Endpoint final : public LinkLayer {
+ public:
+  Endpoint(const EndpointOptions& options, RandomSource* random);
+  ~Endpoint() override;
+
+  // --- the network's side
+  void HandleDatagram(int64_t now_ns, const Address& from, Bytes datagram);
+  // Writes the next datagram into `out` (at least datagram_bytes long); 0 = nothing to send now.
+  size_t PollTransmit(int64_t now_ns, std::span<uint8_t> out, Address* to);
+  int64_t NextTimeout() const;  // kNever = none; pacing delays count too
+  void HandleTimeout(int64_t now_ns);
+
+  // --- the relay's side
+  std::optional<LinkEvent> PollEvent();
+  LinkId Connect(int64_t now_ns, const Address& to, Buffer hello) override;
+  void Accept(int64_t now_ns, LinkId link, Buffer welcome) override;
+  void Refuse(int64_t now_ns, LinkId link, const std::string& reason) override;
+  bool Send(int64_t now_ns, LinkId link, Channel channel, Buffer message) override;
+  int64_t QueuedBytes(LinkId link) const override;
+  void Close(int64_t now_ns, LinkId link, const std::string& reason) override;
+
+  const EndpointCounters& counters() const;
+  std::optional<Address> PeerAddress(LinkId link) const;
+  // Smoothed round trip in nanoseconds; 0 before the first sample.
+  int64_t RoundTrip(LinkId link) const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace strom
+
+#endif  // KERAS_STROM_CORE_ENDPOINT_H_

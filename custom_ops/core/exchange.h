@@ -1,0 +1,48 @@
+// What a replica needs from the network side. net/agent implements it; a lone worker has none.
+#ifndef KERAS_STROM_CORE_EXCHANGE_H_
+#define KERAS_STROM_CORE_EXCHANGE_H_
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "core/types.h"
+
+namespace strom {
+
+// Bytes of an update's header (core/update.h), which stands before the codec's message.
+inline constexpr int64_t kUpdateHeaderBytes = 56;
+
+struct ReceivedUpdate {
+  UpdateId id;
+  Buffer update;  // kUpdateHeaderBytes of header, then a codec message that has been validated
+  Bytes message() const { return Bytes(*update).subspan(kUpdateHeaderBytes); }
+};
+
+class Exchange {
+ public:
+  virtual ~Exchange() = default;
+
+  // Hands over the parts of one step's update in span order; at least one (perhaps empty of
+  // entries). The first kUpdateHeaderBytes of each part are room for the header, filled here.
+  // Blocks only under back-pressure, and fails after a deadline. *last gets the last part's id.
+  virtual Status Submit(int64_t iteration, std::vector<std::vector<uint8_t>> parts,
+                        UpdateId* last) = 0;
+
+  // Moves out what has to be applied now, in order. Asynchronous: the others' updates received so
+  // far. Otherwise: the updates of every STEP released so far, own ones included.
+  virtual Status TakeReceived(std::vector<ReceivedUpdate>* received) = 0;
+
+  // `applied` now names what the variables contain (own updates included).
+  virtual void SetApplied(const VersionVector& applied) = 0;
+
+  // Calls `done` once when STEP `step` (0, 1, ...) has been released, or on failure.
+  virtual void AwaitStep(int64_t step, int64_t timeout_ns, std::function<void(Status)> done) = 0;
+
+  // True in synchronous and bounded modes: own messages come back through TakeReceived.
+  virtual bool sequenced() const = 0;
+};
+
+}  // namespace strom
+
+#endif  // KERAS_STROM_CORE_EXCHANGE_H_

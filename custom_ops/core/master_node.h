@@ -1,0 +1,57 @@
+// The master's side of the protocol above the links: membership, relaying, its own copy of the
+// parameters, STEPs, averages and the ending. Sans-IO; needs no TensorFlow.
+#ifndef KERAS_STROM_CORE_MASTER_NODE_H_
+#define KERAS_STROM_CORE_MASTER_NODE_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "core/link_layer.h"
+#include "core/types.h"
+
+namespace strom {
+
+struct MasterNodeOptions {
+  int32_t workers = 1;  // training starts when so many have joined
+  uint64_t epoch = 1;   // the upper 32 bits of every origin
+  int64_t failure_timeout_ns = 5'000'000'000;
+  int64_t ring_bytes = int64_t{64} << 20;
+  int64_t link_queue_bytes = int64_t{32} << 20;
+};
+
+// For the log and the runner: who joined, left, was lost, refused; a generation's start and end.
+struct MasterEvent {
+  enum class Type { kJoined, kLeft, kLost, kRefused, kStarted, kEnded, kNotice };
+  Type type = Type::kNotice;
+  int32_t rank = -1;
+  std::string text;
+};
+
+class MasterNode {
+ public:
+  MasterNode(const MasterNodeOptions& options, LinkLayer* links);
+  ~MasterNode();
+
+  void HandleLinkEvent(int64_t now_ns, LinkEvent event);
+  void HandleTimeout(int64_t now_ns);  // beacons
+  int64_t NextTimeout() const;
+  std::optional<MasterEvent> PollEvent();
+
+  // Tells every worker to end with `reason`.
+  void Shutdown(int64_t now_ns, const std::string& reason);
+
+  const VersionVector& received() const;
+  const std::vector<float>& parameters() const;
+
+  std::string StatusJson() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace strom
+
+#endif  // KERAS_STROM_CORE_MASTER_NODE_H_
