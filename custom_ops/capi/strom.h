@@ -103,8 +103,9 @@ STROM_EXPORT int strom_replica_flush(strom_handle replica, const strom_segment* 
 STROM_EXPORT int strom_replica_apply(strom_handle replica, const strom_segment* segments,
                                      int64_t count, strom_step_result* result);
 
-/* Synchronous and bounded modes: calls `done(context, code)` once, from another thread or at once,
- * when STEP `step` has been released (STROM_OK), or on failure, close or after timeout_ns. */
+/* Synchronous and bounded modes: calls `done(context, code, message)` once, from another thread or at
+ * once, when this worker's own contribution number `step` (0 = its first since start) stands in a
+ * released STEP (STROM_OK), or on failure, close or after timeout_ns. */
 typedef void (*strom_callback)(void* context, int code, const char* message);
 STROM_EXPORT int strom_replica_await_step(strom_handle replica, int64_t step, int64_t timeout_ns,
                                           strom_callback done, void* context);
@@ -198,6 +199,10 @@ STROM_EXPORT int strom_worker_result(strom_handle worker, double* state, int64_t
                                      float* parameters, int64_t size, int64_t timeout_ns);
 STROM_EXPORT int strom_worker_verify(strom_handle worker, double difference, uint64_t hash,
                                      double* worst, int64_t timeout_ns);
+
+/* 64-bit hash of `bytes` bytes, chained: pass the previous result (0 first) to go on. Names layouts
+ * and compares parameters; no protection against an adversary. */
+STROM_EXPORT uint64_t strom_hash(const void* bytes, int64_t size, uint64_t previous);
 
 /* ---------------------------------------------------------------- both
  * A JSON object with the node's state and counters (ARCHITECTURE.md lists the keys). *size gets the

@@ -36,7 +36,8 @@ class Exchange {
   // `applied` now names what the variables contain (own updates included).
   virtual void SetApplied(const VersionVector& applied) = 0;
 
-  // Calls `done` once when STEP `step` (0, 1, ...) has been released, or on failure.
+  // Calls `done` once when the own contribution number `step` (0 = the first of this generation)
+  // stands in a released STEP, or on failure.
   virtual void AwaitStep(int64_t step, int64_t timeout_ns, std::function<void(Status)> done) = 0;
 
   // True in synchronous and bounded modes: own messages come back through TakeReceived.

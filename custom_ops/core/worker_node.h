@@ -85,7 +85,8 @@ class WorkerNode {
 
   // Moves out what must be applied now, in order (see Exchange::TakeReceived).
   std::vector<ReceivedUpdate> TakeReceived();
-  // Steps released so far: STEP s is released when s < ReleasedSteps(). Sequenced modes only.
+  // How many of this worker's own contributions (one a step) stand in STEPs released so far in this
+  // generation; a STEP is released once it and every update it lists are here. Sequenced modes only.
   int64_t ReleasedSteps() const;
 
   const VersionVector& received() const;
