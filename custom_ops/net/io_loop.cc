@@ -1,0 +1,209 @@
+#include "net/io_loop.h"
+
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/eventfd.h>
+#include <sys/prctl.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <ctime>
+#include <future>
+
+namespace strom {
+namespace {
+
+// Batches read before timers and sending get their turn: 64 x 32 datagrams is more than a full
+// receive buffer holds, so that after a pause everything that waited is read before any timer runs.
+constexpr int kMaxReceiveBatches = 128;
+constexpr int kMaxTransmitBatches = 16;
+
+constexpr int64_t kIpv4UdpHeaderBytes = 28;  // what every datagram costs on the wire besides
+
+std::string Field(const char* name, int64_t value, bool first = false) {
+  return (first ? "\"" : ", \"") + std::string(name) + "\": " + std::to_string(value);
+}
+
+}  // namespace
+
+int64_t MonotonicNanoseconds() {
+  timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
+}
+
+void SystemRandom::Fill(std::span<uint8_t> out) {
+  size_t filled = 0;
+  while (filled < out.size()) {
+    const ssize_t got = getrandom(out.data() + filled, out.size() - filled, 0);
+    STROM_CHECK(got > 0 || errno == EINTR);
+    if (got > 0) filled += static_cast<size_t>(got);
+  }
+}
+
+IoLoop::IoLoop(std::unique_ptr<UdpSocket> socket, const EndpointOptions& options)
+    : socket_(std::move(socket)),
+      endpoint_(options, &random_),
+      wake_descriptor_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
+  STROM_CHECK(wake_descriptor_ >= 0);
+}
+
+IoLoop::~IoLoop() {
+  Stop();
+  close(wake_descriptor_);
+}
+
+void IoLoop::Start(Protocol* protocol) {
+  protocol_ = protocol;
+  // Signals belong to the process's own threads (Python's main thread handles Ctrl+C).
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  thread_ = std::thread([this] { Main(); });
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+void IoLoop::Post(std::function<void(int64_t)> work) {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (stopping_) return;
+    posted_.push_back(std::move(work));
+  }
+  Wake();
+}
+
+void IoLoop::Run(const std::function<void(int64_t)>& work) {
+  std::promise<void> done;
+  {
+    std::unique_lock<std::mutex> lock(mutex_);
+    if (!stopping_) {
+      posted_.push_back([&](int64_t now_ns) {
+        work(now_ns);
+        done.set_value();
+      });
+      lock.unlock();
+      Wake();
+      done.get_future().wait();
+      return;
+    }
+  }
+  Stop();  // the thread may still be in its last round
+  work(MonotonicNanoseconds());
+}
+
+void IoLoop::Stop() {
+  std::lock_guard<std::mutex> one(stop_mutex_);
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    stopping_ = true;
+  }
+  Wake();
+  if (thread_.joinable()) thread_.join();
+}
+
+void IoLoop::Main() {
+  pthread_setname_np(pthread_self(), "strom-io");
+  prctl(PR_SET_TIMERSLACK, 1000);  // pacing wants microseconds, not the default 50
+  for (;;) {
+    ReceiveAll();
+    const int64_t now_ns = MonotonicNanoseconds();
+    bool stopping;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      stopping = stopping_;
+    }
+    RunPosted(now_ns);
+    if (endpoint_.NextTimeout() <= now_ns) endpoint_.HandleTimeout(now_ns);
+    DrainEvents(now_ns);
+    if (protocol_->NextTimeout() <= now_ns) protocol_->HandleTimeout(now_ns);
+    const bool all_sent = Transmit(now_ns);
+    DrainEvents(now_ns);
+    protocol_->Publish(now_ns);
+    if (stopping) return;
+    Sleep(!all_sent);
+  }
+}
+
+void IoLoop::ReceiveAll() {
+  for (int batch = 0; batch < kMaxReceiveBatches; ++batch) {
+    const auto received = socket_->Receive();
+    if (received.empty()) return;
+    const int64_t now_ns = MonotonicNanoseconds();
+    for (const auto& r : received) endpoint_.HandleDatagram(now_ns, r.from, r.datagram);
+    DrainEvents(now_ns);
+  }
+}
+
+void IoLoop::RunPosted(int64_t now_ns) {
+  std::vector<std::function<void(int64_t)>> work;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    work.swap(posted_);
+  }
+  for (const auto& w : work) w(now_ns);
+}
+
+void IoLoop::DrainEvents(int64_t now_ns) {
+  while (auto event = endpoint_.PollEvent()) protocol_->HandleLinkEvent(now_ns, std::move(*event));
+}
+
+bool IoLoop::Transmit(int64_t now_ns) {
+  for (int batch = 0; batch < kMaxTransmitBatches; ++batch) {
+    bool more = true;
+    while (!socket_->full()) {
+      Address to;
+      const size_t bytes = endpoint_.PollTransmit(now_ns, socket_->Next(), &to);
+      if (bytes == 0) {
+        more = false;
+        break;
+      }
+      socket_->Push(to, bytes);
+    }
+    if (!socket_->Flush()) return false;
+    if (!more) return true;
+  }
+  Wake();  // there is more to send, after a look at what has arrived
+  return true;
+}
+
+void IoLoop::Sleep(bool wait_for_room) {
+  const int64_t until = std::min(endpoint_.NextTimeout(), protocol_->NextTimeout());
+  pollfd descriptors[2] = {
+      {socket_->descriptor(), static_cast<short>(POLLIN | (wait_for_room ? POLLOUT : 0)), 0},
+      {wake_descriptor_, POLLIN, 0}};
+  timespec timeout = {};
+  if (until != kNever) {
+    const int64_t left = std::max<int64_t>(0, until - MonotonicNanoseconds());
+    timeout = {static_cast<time_t>(left / 1'000'000'000), static_cast<long>(left % 1'000'000'000)};
+  }
+  ppoll(descriptors, 2, until == kNever ? nullptr : &timeout, nullptr);
+  uint64_t count;
+  [[maybe_unused]] const ssize_t drained = read(wake_descriptor_, &count, sizeof(count));
+}
+
+void IoLoop::Wake() {
+  const uint64_t one = 1;
+  [[maybe_unused]] const ssize_t written = write(wake_descriptor_, &one, sizeof(one));
+}
+
+std::string IoLoop::CountersJson() const {
+  const EndpointCounters& c = endpoint_.counters();
+  return "{" + Field("datagrams_sent", c.datagrams_sent, true) +
+         Field("datagrams_received", c.datagrams_received) +
+         Field("bytes_sent", c.bytes_sent + c.datagrams_sent * kIpv4UdpHeaderBytes) +
+         Field("bytes_received", c.bytes_received + c.datagrams_received * kIpv4UdpHeaderBytes) +
+         Field("retransmitted_packets", c.retransmitted_packets) +
+         Field("messages_sent", c.messages_sent) + Field("messages_received", c.messages_received) +
+         Field("messages_voided", c.messages_voided) + Field("drop_malformed", c.drop_malformed) +
+         Field("drop_unknown_connection", c.drop_unknown_connection) +
+         Field("drop_unauthentic", c.drop_unauthentic) + Field("drop_replayed", c.drop_replayed) +
+         Field("drop_bad_cookie", c.drop_bad_cookie) + Field("drop_over_limit", c.drop_over_limit) +
+         Field("drop_wrong_secret", c.drop_wrong_secret) +
+         Field("send_errors", socket_->send_errors()) +
+         Field("receive_buffer_bytes", socket_->receive_buffer_bytes()) + "}";
+}
+
+}  // namespace strom

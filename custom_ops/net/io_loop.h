@@ -1,0 +1,83 @@
+// The one I/O thread of a process: it alone touches the socket, the endpoint and the node above it.
+// It blocks in poll and never spins, because TensorFlow owns the cores. Other threads speak to it
+// by posting functions.
+#ifndef KERAS_STROM_NET_IO_LOOP_H_
+#define KERAS_STROM_NET_IO_LOOP_H_
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "core/endpoint.h"
+#include "net/udp_socket.h"
+
+namespace strom {
+
+int64_t MonotonicNanoseconds();
+
+// The kernel's random numbers.
+class SystemRandom final : public RandomSource {
+ public:
+  void Fill(std::span<uint8_t> out) override;
+};
+
+class IoLoop {
+ public:
+  // What runs above the links (a worker's or a master's node); called on the I/O thread only.
+  class Protocol {
+   public:
+    virtual ~Protocol() = default;
+    virtual void HandleLinkEvent(int64_t now_ns, LinkEvent event) = 0;
+    virtual void HandleTimeout(int64_t now_ns) = 0;
+    virtual int64_t NextTimeout() const = 0;
+    // After every round of work: publish what other threads wait for.
+    virtual void Publish(int64_t now_ns) = 0;
+  };
+
+  IoLoop(std::unique_ptr<UdpSocket> socket, const EndpointOptions& options);
+  ~IoLoop();  // stops
+
+  LinkLayer* links() { return &endpoint_; }
+  const UdpSocket& socket() const { return *socket_; }
+
+  // `protocol` outlives the loop's thread.
+  void Start(Protocol* protocol);
+  // Runs `work` soon on the I/O thread; dropped once stopped.
+  void Post(std::function<void(int64_t now_ns)> work);
+  // Runs `work` on the I/O thread and waits for it; at once on the caller's when stopped.
+  void Run(const std::function<void(int64_t now_ns)>& work);
+  // Sends what is due (goodbyes), then ends the thread. Harmless when repeated.
+  void Stop();
+
+  // Counters of the endpoint and the socket as a JSON object; call on the I/O thread.
+  std::string CountersJson() const;
+
+ private:
+  void Main();
+  void ReceiveAll();
+  void RunPosted(int64_t now_ns);
+  void DrainEvents(int64_t now_ns);
+  bool Transmit(int64_t now_ns);
+  void Sleep(bool wait_for_room);
+  void Wake();
+
+  std::unique_ptr<UdpSocket> socket_;
+  SystemRandom random_;
+  Endpoint endpoint_;
+  Protocol* protocol_ = nullptr;
+  int wake_descriptor_;
+  std::mutex mutex_;  // guards posted_ and stopping_
+  std::vector<std::function<void(int64_t)>> posted_;
+  bool stopping_ = false;
+  std::thread thread_;
+  std::mutex stop_mutex_;  // one Stop at a time
+};
+
+}  // namespace strom
+
+#endif  // KERAS_STROM_NET_IO_LOOP_H_

@@ -1,0 +1,86 @@
+#include "net/master_agent.h"
+
+#include "net/json.h"
+
+namespace strom {
+namespace {
+
+constexpr size_t kMaxEvents = 1000;
+
+const char* Name(MasterEvent::Type type) {
+  switch (type) {
+    case MasterEvent::Type::kJoined:
+      return "joined";
+    case MasterEvent::Type::kLeft:
+      return "left";
+    case MasterEvent::Type::kLost:
+      return "lost";
+    case MasterEvent::Type::kRefused:
+      return "refused";
+    case MasterEvent::Type::kStarted:
+      return "started";
+    case MasterEvent::Type::kEnded:
+      return "ended";
+    case MasterEvent::Type::kNotice:
+      return "notice";
+  }
+  return "notice";
+}
+
+}  // namespace
+
+Status MasterAgent::Create(MasterAgentOptions options, std::shared_ptr<MasterAgent>* out) {
+  std::unique_ptr<UdpSocket> socket;
+  Status opened = UdpSocket::Open(options.bind_address, options.port, &socket);
+  if (!opened.ok()) return opened;
+  SystemRandom().Fill(options.endpoint.private_key);
+  options.endpoint.accepts = true;
+  out->reset(new MasterAgent(options, std::move(socket)));
+  (*out)->loop_.Start(out->get());
+  return {};
+}
+
+MasterAgent::MasterAgent(const MasterAgentOptions& options, std::unique_ptr<UdpSocket> socket)
+    : public_key_(PublicKey(options.endpoint.private_key)),
+      loop_(std::move(socket), options.endpoint),
+      node_(options.node, loop_.links()) {}
+
+MasterAgent::~MasterAgent() { Close("the master ended"); }
+
+void MasterAgent::Close(const std::string& reason) {
+  loop_.Run([&](int64_t now_ns) { node_.Shutdown(now_ns, reason); });
+  loop_.Stop();
+}
+
+std::string MasterAgent::StatusJson() {
+  JsonObject json;
+  loop_.Run([&](int64_t) {
+    std::string events;
+    for (const std::string& event : events_) events += (events.empty() ? "" : ", ") + event;
+    json.Add("port", port())
+        .AddRaw("events", "[" + events + "]")
+        .Add("events_total", events_total_)
+        .AddRaw("counters", loop_.CountersJson())
+        .AddRaw("node", node_.StatusJson());
+  });
+  return json.Text();
+}
+
+void MasterAgent::HandleLinkEvent(int64_t now_ns, LinkEvent event) {
+  node_.HandleLinkEvent(now_ns, std::move(event));
+}
+
+void MasterAgent::Publish(int64_t now_ns) {
+  while (auto event = node_.PollEvent()) {
+    if (events_.size() == kMaxEvents) events_.pop_front();
+    ++events_total_;
+    JsonObject json;
+    json.Add("time_ns", now_ns)
+        .Add("type", std::string(Name(event->type)))
+        .Add("rank", event->rank)
+        .Add("text", event->text);
+    events_.push_back(json.Text());
+  }
+}
+
+}  // namespace strom

@@ -1,0 +1,319 @@
+#include "net/worker_agent.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "net/json.h"
+
+namespace strom {
+namespace {
+
+constexpr size_t kMaxNotices = 100;
+
+std::string Seconds(int64_t ns) {
+  const int64_t tenths = ns / 100'000'000;
+  return std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) + " s";
+}
+
+}  // namespace
+
+Status WorkerAgent::Join(const WorkerAgentOptions& options, int64_t timeout_ns,
+                         std::shared_ptr<WorkerAgent>* out) {
+  std::unique_ptr<UdpSocket> socket;
+  Status opened = UdpSocket::Open(options.bind_address, options.port, &socket);
+  if (!opened.ok()) return opened;
+  std::shared_ptr<WorkerAgent> agent(new WorkerAgent(options, std::move(socket)));
+  agent->loop_.Start(agent.get());
+  WorkerEvent joined;
+  Status status = agent->Ask(
+      WorkerEvent::Type::kJoined, "a welcome", timeout_ns,
+      [raw = agent.get()](int64_t now_ns) { raw->node_.Start(now_ns); }, &joined);
+  if (!status.ok()) {
+    if (status.code == Code::kTimeout) {
+      status.message = "worker " + std::to_string(options.node.rank) + " got no welcome from " +
+                       ToString(options.node.master) + " in " + Seconds(timeout_ns) +
+                       "; is the master running, and is that UDP port open?";
+    }
+    agent->Close("gave up joining");
+    return status;
+  }
+  {
+    std::lock_guard<std::mutex> lock(agent->mutex_);
+    agent->origin_ = joined.origin;
+  }
+  *out = std::move(agent);
+  return {};
+}
+
+WorkerAgent::WorkerAgent(const WorkerAgentOptions& options, std::unique_ptr<UdpSocket> socket)
+    : options_(options),
+      loop_(std::move(socket), options.endpoint),
+      node_(options.node, loop_.links()) {}
+
+WorkerAgent::~WorkerAgent() { Close("the worker ended without saying why"); }
+
+Status WorkerAgent::Start(Generation generation, int64_t timeout_ns,
+                          std::shared_ptr<const std::vector<float>>* parameters) {
+  WorkerEvent started;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    stop_requested_ = false;
+    released_ = 0;
+  }
+  Status status = Ask(
+      WorkerEvent::Type::kStarted, "the start of training (do all workers call fit?)", timeout_ns,
+      [this, g = std::move(generation)](int64_t now_ns) { node_.BeginGeneration(now_ns, g); },
+      &started);
+  if (status.ok()) *parameters = std::move(started.parameters);
+  return status;
+}
+
+Status WorkerAgent::Average(uint64_t key, std::vector<double>* values, int32_t* contributors,
+                            int64_t timeout_ns) {
+  WorkerEvent answer;
+  Status status = Ask(
+      WorkerEvent::Type::kAverage, "the average over the workers", timeout_ns,
+      [this, key, v = *values](int64_t now_ns) { node_.Average(now_ns, key, v); }, &answer);
+  if (!status.ok()) return status;
+  *values = std::move(answer.values);
+  *contributors = answer.contributors;
+  return {};
+}
+
+Status WorkerAgent::Finish(bool stop, int64_t timeout_ns) {
+  WorkerEvent answer;
+  return Ask(
+      WorkerEvent::Type::kFinal, "the other workers' end of training", timeout_ns,
+      [this, stop](int64_t now_ns) { node_.Finish(now_ns, stop); }, &answer);
+}
+
+Status WorkerAgent::Result(std::vector<double>* state,
+                           std::shared_ptr<const std::vector<float>>* parameters,
+                           int64_t timeout_ns) {
+  WorkerEvent answer;
+  Status status = Ask(
+      WorkerEvent::Type::kResult, "the master's final parameters", timeout_ns,
+      [this, s = *state](int64_t now_ns) { node_.SendState(now_ns, s); }, &answer);
+  if (!status.ok()) return status;
+  *state = std::move(answer.values);
+  *parameters = std::move(answer.parameters);
+  return {};
+}
+
+Status WorkerAgent::Verify(double difference, uint64_t hash, double* worst, int64_t timeout_ns) {
+  WorkerEvent answer;
+  Status status = Ask(
+      WorkerEvent::Type::kEnd, "the other workers' verification", timeout_ns,
+      [this, difference, hash](int64_t now_ns) { node_.Verify(now_ns, difference, hash); },
+      &answer);
+  if (status.ok()) *worst = answer.values.empty() ? difference : answer.values[0];
+  return status;
+}
+
+void WorkerAgent::Close(const std::string& reason) {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (failure_.code == Code::kClosed) return;
+    failure_ = {Code::kClosed, "this worker's connection is closed"};
+  }
+  changed_.notify_all();
+  loop_.Run([&](int64_t now_ns) { node_.Leave(now_ns, reason); });
+  loop_.Stop();
+  FireWaiters(MonotonicNanoseconds());
+}
+
+std::string WorkerAgent::StatusJson() {
+  std::string node, counters;
+  loop_.Run([&](int64_t) {
+    node = node_.StatusJson();
+    counters = loop_.CountersJson();
+  });
+  std::lock_guard<std::mutex> lock(mutex_);
+  JsonObject json;
+  json.Add("rank", options_.node.rank)
+      .Add("origin", origin_)
+      .Add("port", loop_.socket().port())
+      .Add("stop_requested", stop_requested_)
+      .Add("updates_submitted", updates_submitted_)
+      .Add("updates_taken", updates_taken_)
+      .Add("inbox_bytes", inbox_bytes_)
+      .Add("outgoing_bytes", outgoing_bytes_)
+      .Add("failure", failure_.message)
+      .Add("notices", notices_)
+      .AddRaw("counters", counters)
+      .AddRaw("node", node);
+  return json.Text();
+}
+
+Status WorkerAgent::Submit(int64_t iteration, std::vector<std::vector<uint8_t>> parts,
+                           UpdateId* last) {
+  STROM_CHECK(!parts.empty());
+  std::unique_lock<std::mutex> lock(mutex_);
+  const bool room = changed_.wait_for(
+      lock, std::chrono::nanoseconds(options_.submit_timeout_ns),
+      [&] { return !failure_.ok() || outgoing_bytes_ <= options_.outgoing_bytes; });
+  if (!failure_.ok()) return failure_;
+  if (!room) {
+    return {Code::kBackPressure,
+            "worker " + std::to_string(options_.node.rank) + ": the master has not taken " +
+                std::to_string(outgoing_bytes_ >> 20) + " MiB of updates within " +
+                Seconds(options_.submit_timeout_ns) +
+                "; is the network far slower than the training? Raise the threshold."};
+  }
+  counter_ += parts.size();
+  updates_submitted_ += static_cast<int64_t>(parts.size());
+  *last = {origin_, counter_};
+  for (const auto& part : parts) outgoing_bytes_ += static_cast<int64_t>(part.size());
+  const UpdateId expected = *last;
+  // Posting under the lock keeps counters and the I/O thread's order the same.
+  loop_.Post([this, iteration, expected, p = std::move(parts)](int64_t now_ns) mutable {
+    UpdateId id;
+    for (size_t i = 0; i < p.size(); ++i) {
+      id = node_.Submit(now_ns, iteration, i + 1 == p.size(), std::move(p[i]));
+    }
+    STROM_CHECK(id == expected);
+  });
+  return {};
+}
+
+Status WorkerAgent::TakeReceived(std::vector<ReceivedUpdate>* received) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  // What has been received is applied even after a failure; the failure shows when nothing is left.
+  if (inbox_.empty() && !failure_.ok()) return failure_;
+  received->clear();
+  received->swap(inbox_);
+  updates_taken_ += static_cast<int64_t>(received->size());
+  inbox_bytes_ = 0;
+  return {};
+}
+
+void WorkerAgent::SetApplied(const VersionVector& applied) {
+  loop_.Post([this, applied](int64_t) { node_.SetApplied(applied); });
+}
+
+void WorkerAgent::AwaitStep(int64_t step, int64_t timeout_ns, std::function<void(Status)> done) {
+  Status now;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (failure_.ok() && released_ <= step) {
+      const int64_t now_ns = MonotonicNanoseconds();
+      waiters_.push_back({step, timeout_ns < 0 ? kNever : now_ns + timeout_ns, std::move(done)});
+      loop_.Post([](int64_t) {});  // a nearer deadline must be seen by the sleeping thread
+      return;
+    }
+    if (released_ <= step) now = failure_;
+  }
+  done(now);
+}
+
+void WorkerAgent::HandleLinkEvent(int64_t now_ns, LinkEvent event) {
+  node_.HandleLinkEvent(now_ns, std::move(event));
+}
+
+void WorkerAgent::HandleTimeout(int64_t now_ns) {
+  if (node_.NextTimeout() <= now_ns) node_.HandleTimeout(now_ns);
+}
+
+int64_t WorkerAgent::NextTimeout() const {
+  int64_t next = node_.NextTimeout();
+  std::lock_guard<std::mutex> lock(mutex_);
+  for (const Waiter& waiter : waiters_) next = std::min(next, waiter.deadline_ns);
+  return next;
+}
+
+void WorkerAgent::Publish(int64_t now_ns) {
+  std::vector<ReceivedUpdate> received = node_.TakeReceived();
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    TakeEvents();
+    outgoing_bytes_ = node_.OutgoingBytes();
+    released_ = node_.ReleasedSteps();
+    for (ReceivedUpdate& update : received) {
+      inbox_bytes_ += static_cast<int64_t>(update.update->size());
+      inbox_.push_back(std::move(update));
+    }
+    if (inbox_bytes_ > options_.inbox_bytes && failure_.ok()) {
+      failure_ = {Code::kBackPressure,
+                  "worker " + std::to_string(options_.node.rank) +
+                      " has not trained for long: " + std::to_string(inbox_bytes_ >> 20) +
+                      " MiB of the others' updates wait for its next step"};
+    }
+  }
+  changed_.notify_all();
+  FireWaiters(now_ns);
+}
+
+Status WorkerAgent::Ask(WorkerEvent::Type type, const char* what, int64_t timeout_ns,
+                        std::function<void(int64_t)> request, WorkerEvent* answer) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  if (!failure_.ok()) return failure_;
+  std::erase_if(answers_, [&](const WorkerEvent& e) { return e.type == type; });
+  loop_.Post(std::move(request));
+  return WaitFor(lock, type, what, timeout_ns, answer);
+}
+
+Status WorkerAgent::WaitFor(std::unique_lock<std::mutex>& lock, WorkerEvent::Type type,
+                            const char* what, int64_t timeout_ns, WorkerEvent* answer) {
+  auto found = answers_.end();
+  const auto ready = [&] {
+    found = std::find_if(answers_.begin(), answers_.end(),
+                         [&](const WorkerEvent& e) { return e.type == type; });
+    return found != answers_.end() || !failure_.ok();
+  };
+  if (timeout_ns < 0) {
+    changed_.wait(lock, ready);
+  } else if (!changed_.wait_for(lock, std::chrono::nanoseconds(timeout_ns), ready)) {
+    return {Code::kTimeout, "worker " + std::to_string(options_.node.rank) + " waited " +
+                                Seconds(timeout_ns) + " in vain for " + what};
+  }
+  if (found == answers_.end()) return failure_;
+  *answer = std::move(*found);
+  answers_.erase(found);
+  return {};
+}
+
+void WorkerAgent::TakeEvents() {
+  while (auto event = node_.PollEvent()) {
+    switch (event->type) {
+      case WorkerEvent::Type::kFailed:
+        if (failure_.ok()) failure_ = event->status;
+        break;
+      case WorkerEvent::Type::kStop:
+        stop_requested_ = true;
+        break;
+      case WorkerEvent::Type::kNotice:
+        if (notices_.size() < kMaxNotices) notices_.push_back(std::move(event->text));
+        break;
+      default:
+        answers_.push_back(std::move(*event));
+    }
+  }
+}
+
+void WorkerAgent::FireWaiters(int64_t now_ns) {
+  std::vector<std::pair<std::function<void(Status)>, Status>> due;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    for (auto it = waiters_.begin(); it != waiters_.end();) {
+      Status status;
+      if (released_ <= it->step) {
+        if (!failure_.ok()) {
+          status = failure_;
+        } else if (now_ns >= it->deadline_ns) {
+          status = {Code::kTimeout,
+                    "worker " + std::to_string(options_.node.rank) +
+                        ": the other workers' updates of this step did not arrive in time; has one "
+                        "of them stopped? (their logs tell)"};
+        } else {
+          ++it;
+          continue;
+        }
+      }
+      due.emplace_back(std::move(it->done), std::move(status));
+      it = waiters_.erase(it);
+    }
+  }
+  for (auto& [done, status] : due) done(std::move(status));
+}
+
+}  // namespace strom

@@ -1,0 +1,111 @@
+// A worker's door to the network: the I/O thread with a WorkerNode on it, and blocking calls for
+// the threads of the application. The training op uses it as an Exchange and never waits for the
+// network in it, except for room (back-pressure).
+#ifndef KERAS_STROM_NET_WORKER_AGENT_H_
+#define KERAS_STROM_NET_WORKER_AGENT_H_
+
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/exchange.h"
+#include "core/worker_node.h"
+#include "net/io_loop.h"
+
+namespace strom {
+
+struct WorkerAgentOptions {
+  std::string bind_address;
+  uint16_t port = 0;
+  EndpointOptions endpoint;
+  WorkerNodeOptions node;
+  // Half of the outgoing queue's cap: a producer waits while more than this is unacknowledged.
+  int64_t outgoing_bytes = int64_t{16} << 20;
+  // How long it waits before it gives up.
+  int64_t submit_timeout_ns = 60'000'000'000;
+  // Received updates that nobody has taken; beyond it the worker fails (folding them is later
+  // work).
+  int64_t inbox_bytes = int64_t{512} << 20;
+};
+
+class WorkerAgent final : public Exchange, private IoLoop::Protocol {
+ public:
+  // Blocks until the master has welcomed this worker.
+  static Status Join(const WorkerAgentOptions& options, int64_t timeout_ns,
+                     std::shared_ptr<WorkerAgent>* out);
+  ~WorkerAgent() override;
+
+  // Each blocks for its answer; see WorkerNode. `timeout_ns` < 0 waits for ever (or for failure).
+  Status Start(Generation generation, int64_t timeout_ns,
+               std::shared_ptr<const std::vector<float>>* parameters);
+  Status Average(uint64_t key, std::vector<double>* values, int32_t* contributors,
+                 int64_t timeout_ns);
+  Status Finish(bool stop, int64_t timeout_ns);
+  Status Result(std::vector<double>* state, std::shared_ptr<const std::vector<float>>* parameters,
+                int64_t timeout_ns);
+  Status Verify(double difference, uint64_t hash, double* worst, int64_t timeout_ns);
+  // Says goodbye and ends the I/O thread; every later call fails with kClosed.
+  void Close(const std::string& reason);
+
+  std::string StatusJson();
+
+  // Exchange, called from the training op's thread.
+  Status Submit(int64_t iteration, std::vector<std::vector<uint8_t>> parts,
+                UpdateId* last) override;
+  Status TakeReceived(std::vector<ReceivedUpdate>* received) override;
+  void SetApplied(const VersionVector& applied) override;
+  void AwaitStep(int64_t step, int64_t timeout_ns, std::function<void(Status)> done) override;
+  bool sequenced() const override { return options_.node.max_staleness >= 0; }
+
+ private:
+  struct Waiter {  // of AwaitStep
+    int64_t step;
+    int64_t deadline_ns;
+    std::function<void(Status)> done;
+  };
+
+  WorkerAgent(const WorkerAgentOptions& options, std::unique_ptr<UdpSocket> socket);
+
+  // IoLoop::Protocol, on the I/O thread.
+  void HandleLinkEvent(int64_t now_ns, LinkEvent event) override;
+  void HandleTimeout(int64_t now_ns) override;
+  int64_t NextTimeout() const override;
+  void Publish(int64_t now_ns) override;
+
+  // Posts `request` and waits for an event of `type`, which is taken out.
+  Status Ask(WorkerEvent::Type type, const char* what, int64_t timeout_ns,
+             std::function<void(int64_t now_ns)> request, WorkerEvent* answer);
+  Status WaitFor(std::unique_lock<std::mutex>& lock, WorkerEvent::Type type, const char* what,
+                 int64_t timeout_ns, WorkerEvent* answer);
+  void TakeEvents();
+  void FireWaiters(int64_t now_ns);
+
+  const WorkerAgentOptions options_;
+  IoLoop loop_;
+  WorkerNode node_;  // the I/O thread's alone
+
+  mutable std::mutex mutex_;  // guards everything below
+  std::condition_variable changed_;
+  Status failure_;  // once not ok, for ever
+  uint64_t origin_ = 0;
+  uint64_t counter_ = 0;
+  bool stop_requested_ = false;
+  int64_t outgoing_bytes_ = 0;
+  int64_t released_ = 0;
+  int64_t inbox_bytes_ = 0;
+  std::vector<ReceivedUpdate> inbox_;
+  std::vector<WorkerEvent> answers_;
+  std::vector<std::string> notices_;
+  std::list<Waiter> waiters_;
+  int64_t updates_submitted_ = 0, updates_taken_ = 0;
+};
+
+}  // namespace strom
+
+#endif  // KERAS_STROM_NET_WORKER_AGENT_H_
