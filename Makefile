@@ -1,0 +1,133 @@
+# keras-strom: `make test` and `make demo` work on a fresh Debian or Ubuntu machine with Python 3.11,
+# make and a C++ compiler; they set up what is missing in .venv and, as root, with apt.
+# `make help` lists the targets. A .venv that is a symbolic link is used as it is, never changed.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.DELETE_ON_ERROR:
+
+PYTHON ?= python3.11
+# Warnings of the C++ compiler are errors: OFF or ON (what .ci/run sets).
+WERROR ?= OFF
+JOBS ?= $(shell nproc)
+PYTEST_ARGS ?=
+
+BIN := .venv/bin
+STEP := .ci/step
+CPP = $(shell git ls-files 'custom_ops/*.cc' 'custom_ops/*.h' 'custom_ops/*.cu' 'tests/native/*.cc' \
+        'tests/native/*.h' 2>/dev/null)
+SANITIZERS := address,undefined
+NATIVE_TESTS := build/native
+SANITIZED := build/sanitize
+
+# Python started from here finds this tree's package and keeps TensorFlow's start-up notes away.
+export PYTHON
+export TF_CPP_MIN_LOG_LEVEL ?= 2
+export CMAKE_ARGS := -DSTROM_WERROR=$(WERROR)
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: help
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' Makefile
+
+# ------------------------------------------------------------------ set-up
+
+ifeq ($(shell test -L .venv && echo link),link)
+TOOLS_STAMP := build/stamps/tools
+PACKAGE_STAMP := build/stamps/package
+INSTALL = @echo "==> .venv is a link: used as it is"; true
+else
+TOOLS_STAMP := .venv/.stamp-tools
+PACKAGE_STAMP := .venv/.stamp-package
+INSTALL = @$(STEP)
+endif
+
+.PHONY: setup
+setup: $(PACKAGE_STAMP) ## .venv with every pinned dependency, and the package in editable form
+	@.ci/system-packages test data java
+
+# TensorFlow and the build tools come first, for the operators are built against it.
+$(TOOLS_STAMP): constraints.txt
+	@.ci/system-packages python native
+	@test -x $(BIN)/python || $(STEP) venv "making .venv with $(PYTHON)" $(PYTHON) -m venv .venv
+	$(INSTALL) pip-tools "installing TensorFlow and the build tools (a few minutes the first time)" \
+	  $(BIN)/python -m pip install -c constraints.txt tensorflow-cpu setuptools wheel cmake ninja
+	@mkdir -p $(@D) && touch $@
+
+$(PACKAGE_STAMP): $(TOOLS_STAMP) setup.cfg setup.py pyproject.toml | native
+	$(INSTALL) pip-package "installing keras-strom in editable form with what it needs" \
+	  $(BIN)/python -m pip install -c constraints.txt --no-build-isolation \
+	  -e '.[cpu,spark,test,bench,dev]'
+	@mkdir -p $(@D) && touch $@
+
+.PHONY: native
+native: $(TOOLS_STAMP) ## libstrom.so and the TensorFlow operators, in keras_strom/_native
+	@$(STEP) native "building the native libraries" \
+	  $(BIN)/python setup.py -q build_native --inplace
+
+.PHONY: wheel
+wheel: setup ## dist/*.whl for this platform
+	@rm -rf build/lib build/bdist.*
+	@$(STEP) wheel "building the wheel" $(BIN)/python -m pip wheel --no-build-isolation \
+	  --no-deps --wheel-dir dist .
+	@ls -1 dist/*.whl
+
+# ------------------------------------------------------------------ tests
+
+.PHONY: test
+test: setup test-native test-sanitized test-python ## every test, native ones also under sanitizers
+
+.PHONY: test-native
+test-native: setup ## the native tests, optimised
+	@$(STEP) test-native-configure "configuring the native tests" $(BIN)/cmake -S custom_ops \
+	  -B $(NATIVE_TESTS) -DSTROM_TESTS=ON
+	@$(STEP) test-native-build "building the native tests" \
+	  $(BIN)/cmake --build $(NATIVE_TESTS) --parallel $(JOBS)
+	@echo "==> native tests"
+	@$(BIN)/ctest --test-dir $(NATIVE_TESTS) --output-on-failure --parallel $(JOBS)
+
+.PHONY: test-sanitized
+test-sanitized: setup ## the native tests under AddressSanitizer and UndefinedBehaviorSanitizer
+	@$(STEP) test-sanitized-configure "configuring the sanitized native tests" $(BIN)/cmake \
+	  -S custom_ops -B $(SANITIZED) -G Ninja -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja \
+	  -DSTROM_TESTS=ON -DSTROM_SANITIZE=$(SANITIZERS) -DSTROM_WERROR=$(WERROR)
+	@$(STEP) test-sanitized-build "building the sanitized native tests" \
+	  $(BIN)/cmake --build $(SANITIZED) --parallel $(JOBS)
+	@echo "==> native tests under $(SANITIZERS) sanitizers"
+	@UBSAN_OPTIONS=print_stacktrace=1 $(BIN)/ctest --test-dir $(SANITIZED) --output-on-failure \
+	  --parallel $(JOBS)
+
+.PHONY: test-python
+test-python: setup ## the Python tests; PYTEST_ARGS="-k name" chooses
+	@echo "==> Python tests"
+	@$(BIN)/python -m pytest -q -rs --durations=5 $(PYTEST_ARGS)
+
+# ------------------------------------------------------------------ what to see
+
+.PHONY: demo
+demo: $(PACKAGE_STAMP) native ## two workers train a Keras model on this machine
+	@.ci/system-packages data
+	@$(BIN)/python examples/demo.py
+
+# ------------------------------------------------------------------ checks
+
+.PHONY: lint
+lint: $(PACKAGE_STAMP) ## ruff, mypy and clang-format; changes nothing
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@.ci/typecheck
+	@$(BIN)/clang-format --dry-run -Werror $(CPP)
+	@echo "==> lint: all clean"
+
+.PHONY: format
+format: $(PACKAGE_STAMP) ## formats every source in place
+	@$(BIN)/ruff check --fix --exit-zero -q .
+	@$(BIN)/ruff format -q .
+	@$(BIN)/clang-format -i $(CPP)
+
+.PHONY: clean
+clean: ## removes what was built, but not .venv
+	@rm -rf build dist keras_strom.egg-info keras_strom/_native/*.so keras_strom/_native/build.json
+	@rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,62 @@
+"""What every Python test shares: this tree's own package, and no TensorFlow start-up noise."""
+
+import importlib.util
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+# A Spark worker must run the Python that runs the tests.
+os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Puts this tree's package first for the tests and every process they start.
+
+    setup.cfg maps ``spark/`` to ``keras_strom.spark``, which an installed (editable) package knows
+    and a mere folder on the path does not. Where this tree is not the installed one, a folder of
+    links lays the package out as an installation would.
+    """
+    if _is_installed():
+        return
+    layout = tempfile.TemporaryDirectory(prefix="keras-strom-layout-")
+    config.add_cleanup(layout.cleanup)
+    package = Path(layout.name, "keras_strom")
+    package.mkdir()
+    for source in (ROOT / "keras_strom").iterdir():
+        (package / source.name).symlink_to(source)
+    (package / "spark").symlink_to(ROOT / "spark")
+    paths = [layout.name, *filter(None, [os.environ.get("PYTHONPATH")])]
+    os.environ["PYTHONPATH"] = os.pathsep.join(paths)
+    sys.path.insert(0, layout.name)
+
+
+def _is_installed() -> bool:
+    """Whether both parts of the package are found, and found in this tree."""
+    for name, folder in (("keras_strom", "keras_strom"), ("keras_strom.spark", "spark")):
+        spec = importlib.util.find_spec(name)
+        if spec is None or spec.origin is None:
+            return False
+        if Path(spec.origin).resolve().parent != ROOT / folder:
+            return False
+    return True
+
+
+@pytest.fixture(scope="session")
+def repository() -> Path:
+    """The top of the source tree."""
+    return ROOT
+
+
+@pytest.fixture(autouse=True)
+def _no_cluster_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A test is a single worker unless it says otherwise, whatever started the test run."""
+    for name in [name for name in os.environ if name.startswith("KERAS_STROM_")]:
+        monkeypatch.delenv(name)
+    yield
