@@ -1,0 +1,60 @@
+"""Trains one Keras model on many machines by sharing thresholded optimizer updates.
+
+Names are loaded when they are first used, so importing keras_strom loads neither TensorFlow nor
+any native library (PEP 562).
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from keras_strom.environment import is_chief, local_rank, rank, size
+    from keras_strom.errors import StromError
+    from keras_strom.network import NetworkConfig
+
+__all__ = [
+    "AdaptiveThreshold",
+    "FixedThreshold",
+    "NetworkConfig",
+    "ResidualClipping",
+    "StromError",
+    "StromStrategy",
+    "is_chief",
+    "local_rank",
+    "rank",
+    "size",
+]
+__version__ = "0.1.0.dev0"
+
+# Public name -> the module it is defined in.
+_EXPORTS = {
+    "AdaptiveThreshold": "keras_strom.threshold",
+    "FixedThreshold": "keras_strom.threshold",
+    "NetworkConfig": "keras_strom.network",
+    "ResidualClipping": "keras_strom.residual",
+    "StromError": "keras_strom.errors",
+    "StromStrategy": "keras_strom.strategy",
+    "is_chief": "keras_strom.environment",
+    "local_rank": "keras_strom.environment",
+    "rank": "keras_strom.environment",
+    "size": "keras_strom.environment",
+}
+
+# Modules that can be used as attributes without being imported by name.
+_MODULES = ("errors", "spark")
+
+
+def __getattr__(name: str) -> object:
+    if name in _MODULES:
+        return importlib.import_module(f"keras_strom.{name}")
+    if name not in _EXPORTS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value: object = getattr(importlib.import_module(_EXPORTS[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*__all__, *_MODULES, "__version__"})

@@ -1,0 +1,144 @@
+"""Everything keras-strom raises.
+
+Each class says what kind of thing went wrong; the message names what failed, on which worker, and
+what to do next. Catch `StromError` for all of them. Mistakes of the caller are `ValueError`s too,
+deadlines that passed are `TimeoutError`s and lost peers `ConnectionError`s, so code that knows
+nothing of keras-strom handles them sensibly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+
+class StromError(Exception):
+    """Base of every error of keras-strom."""
+
+
+class InvalidOption(StromError, ValueError):
+    """An argument, flag or variable that is not understood, out of range or without effect yet."""
+
+
+class EnvironmentInvalid(InvalidOption):
+    """The KERAS_STROM_* variables are incomplete or cannot be read; the message names which."""
+
+
+class AddressError(StromError):
+    """No such address here, a port in use, or a network mask that picks none or several."""
+
+
+class DeadlinePassed(StromError, TimeoutError):
+    """Something did not happen in time; the message says what was missing."""
+
+
+class JoinTimeout(DeadlinePassed):
+    """The job did not start in time: the message says which workers had not come."""
+
+
+class Unreachable(StromError, ConnectionError):
+    """The master's address does not answer at all."""
+
+
+class SecretRejected(StromError, ConnectionError):
+    """The peer answers but does not accept this job's secret, id or protocol version."""
+
+
+class MasterLost(StromError, ConnectionError):
+    """The master was there and went silent, or has ended the job."""
+
+
+class ConnectionClosed(StromError, ConnectionError):
+    """This side has closed the connection already."""
+
+
+class BackPressure(StromError, TimeoutError):
+    """The network took no more updates for a whole deadline."""
+
+
+class Refused(StromError):
+    """The master refused this worker; the message is its reason."""
+
+
+class LayoutMismatch(Refused):
+    """Workers train models of different shapes or with different options."""
+
+
+class CorruptMessage(StromError):
+    """Bytes that are not a valid message."""
+
+
+class InternalError(StromError):
+    """A fault of keras-strom itself; please report it with the message."""
+
+
+class UnsupportedTensorFlow(StromError):
+    """The native operations were built for another TensorFlow version."""
+
+
+class UnsupportedOptimizer(StromError, ValueError):
+    """An optimizer (or an option of it) whose updates cannot be shared; the message says why."""
+
+
+class UnsupportedModel(StromError, ValueError):
+    """A model, or a way of training it, that cannot be shared; the message says why."""
+
+
+class NotEnoughSlots(StromError):
+    """Spark cannot run so many tasks at once; the message names the setting to raise."""
+
+
+class Cancelled(StromError):
+    """The job was ended by its user before it was done."""
+
+
+class WorkerFailed(StromError):
+    """A worker ended with an error: the first one of the job, which ended all others.
+
+    Attributes:
+        rank: the worker's rank; -1 when it failed before it had one.
+        host: the machine it ran on.
+        traceback: its Python traceback, or what is known when there is none (a signal, an exit
+            code).
+        log_tail: its last lines of output, oldest first.
+    """
+
+    def __init__(
+        self, rank: int, host: str, traceback: str, log_tail: tuple[str, ...] = ()
+    ) -> None:
+        super().__init__(rank, host, traceback, log_tail)
+        self.rank = rank
+        self.host = host
+        self.traceback = traceback
+        self.log_tail = tuple(log_tail)
+
+    def __str__(self) -> str:
+        name = f"worker {self.rank}" if self.rank >= 0 else "a worker without a rank"
+        text = f"{name} on {self.host} failed:\n{self.traceback.rstrip()}"
+        if self.log_tail:
+            lines = "\n".join(f"  {line}" for line in self.log_tail)
+            text += f"\nIts last {len(self.log_tail)} lines of output:\n{lines}"
+        return text
+
+
+# The result codes of custom_ops/capi/strom.h.
+_BY_CODE: Mapping[int, type[StromError]] = MappingProxyType(
+    {
+        -1: InvalidOption,
+        -2: DeadlinePassed,
+        -3: Refused,
+        -4: Unreachable,
+        -5: SecretRejected,
+        -6: MasterLost,
+        -7: AddressError,
+        -8: ConnectionClosed,
+        -9: CorruptMessage,
+        -10: BackPressure,
+        -11: InternalError,
+    }
+)
+
+
+def error_of_code(code: int, message: str) -> StromError:
+    """The exception for a negative result `code` of the native library, with its words."""
+    return _BY_CODE.get(code, InternalError)(message)
