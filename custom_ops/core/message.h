@@ -1,6 +1,6 @@
 // The wire format of an update's values (CODEC.md; the field table is in MESSAGE_FORMAT.md beside
 // this file): a header with a checksum, a directory of spans, and a payload per span in split Rice,
-// bitmap (split Rice with k = 0) or raw float32 coding.
+// bitmap (split Rice with k = 0) or raw float32 coding. core/message_writer.h makes messages.
 //
 // Bytes from outside are parsed once by ParseMessage; everything below takes only parsed messages.
 #ifndef KERAS_STROM_CORE_MESSAGE_H_
@@ -15,17 +15,100 @@
 
 namespace strom {
 
+inline constexpr uint16_t kMessageMagic = 0x534b;  // the bytes "KS"
+inline constexpr uint8_t kMessageVersion = 1;
+inline constexpr int64_t kMaxMessageHeaderBytes = 48;
+
+// Flags; a reader refuses those it does not know.
+inline constexpr uint8_t kFlagValue = 1;       // the value differs from the threshold and is there
+inline constexpr uint8_t kFlagThresholds = 2;  // reserved: a table of per-variable thresholds
+inline constexpr uint8_t kFlagLevels = 4;      // reserved: entries are multiples of the value
+
+// A span is 2^kMinLog2Span to 2^kMaxLog2Span elements long.
+inline constexpr int kMinLog2Span = 11;
+inline constexpr int kMaxLog2Span = 21;
+inline constexpr int kRawCoding = 31;  // in the place of k: the span's elements as float32
+
+// Limits that keep the header under kMaxMessageHeaderBytes: 2 TB of parameters.
+inline constexpr int64_t kMaxElements = int64_t{1} << 39;
+inline constexpr int64_t kMaxIteration = (int64_t{1} << 35) - 1;
+
+// What a message says about all of its entries.
+struct MessageFields {
+  float threshold = 0;   // the sender's tau; 0 in a message of raw spans only
+  float value = 0;       // what an entry adds, with its sign
+  int64_t elements = 0;  // of the flat space, 2^39 at most
+  int64_t iteration = 0;
+};
+
 // A message that has passed every check: applying it cannot read or write out of bounds.
 // Borrows the bytes it was parsed from.
-class ParsedMessage;
+class ParsedMessage {
+ public:
+  struct Span {
+    int64_t offset;    // its first flat element
+    int64_t elements;  // 2^log2_span, fewer at the end of the flat space
+    int64_t count;     // entries; the elements of a raw span, 0 for an empty one
+    int k;             // split Rice's parameter, or kRawCoding
+    Bytes payload;
+  };
+
+  const MessageFields& fields() const { return fields_; }
+  int64_t elements() const { return fields_.elements; }
+  int64_t count() const { return count_; }
+  int log2_span() const { return log2_span_; }
+  int64_t first_span() const { return first_span_; }
+  int64_t spans() const { return spans_; }
+
+  // Span first_span() + i, 0 <= i < spans(), in constant time.
+  Span span(int64_t i) const;
+
+ private:
+  friend Status ParseMessage(Bytes bytes, ParsedMessage* message);
+  friend ParsedMessage OpenValidatedMessage(Bytes bytes);
+
+  struct Entry {  // one row of the directory
+    int64_t count;
+    int k;
+    int64_t end;
+  };
+
+  const char* ReadHeader(Bytes bytes);
+  const char* CheckDirectory() const;
+  const char* CheckPayloads() const;
+  Entry entry(int64_t i) const;
+  int64_t SpanElements(int64_t i) const;
+
+  MessageFields fields_;
+  int log2_span_ = kMinLog2Span;
+  int count_bits_ = 0;
+  int64_t first_span_ = 0;
+  int64_t spans_ = 0;
+  int64_t count_ = 0;
+  Bytes directory_;
+  Bytes payload_;
+};
 
 // Checks magic, version, flags, lengths, CRC32C, every span's directory entry and payload, and that
 // all values are finite. kCorrupt names the first check that failed.
 Status ParseMessage(Bytes bytes, ParsedMessage* message);
 
+// The message in bytes that this process has already parsed or written: without the checks.
+ParsedMessage OpenValidatedMessage(Bytes bytes);
+
+// Flat elements [offset, offset + values.size()) and the memory where they live.
+struct ParameterRange {
+  int64_t offset = 0;
+  std::span<float> values;
+};
+
 // parameters[i] += value for every entry; `parameters` holds flat elements
 // [offset, offset + parameters.size()), entries outside are skipped.
 void ApplyMessage(const ParsedMessage& message, int64_t offset, std::span<float> parameters);
+
+// The same where the parameters lie in several ranges, ascending and disjoint; a span is decoded
+// once, however many ranges it touches.
+void ApplyMessage(const ParsedMessage& message, std::span<const ParameterRange> ranges);
 
 }  // namespace strom
 

@@ -1,0 +1,77 @@
+// The entries of one update between the step kernel, which finds them, and the message writer,
+// which codes them: for each element that reached the threshold its place and its sign.
+#ifndef KERAS_STROM_CORE_ENTRIES_H_
+#define KERAS_STROM_CORE_ENTRIES_H_
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "core/types.h"
+
+namespace strom {
+
+// The flat space is walked in chunks of 2^21 elements, the largest span of a message. An entry
+// needs 4 bytes then, however large the model is: its index in the chunk times 2, plus 1 if it is
+// negative.
+inline constexpr int kLog2Chunk = 21;
+inline constexpr int64_t kChunk = int64_t{1} << kLog2Chunk;
+
+class EntryList {
+ public:
+  struct Chunk {
+    int64_t index;  // flat element = index * kChunk + (code >> 1)
+    std::span<const uint32_t> codes;
+  };
+
+  void Clear() {
+    size_ = 0;
+    starts_.clear();
+  }
+
+  // Room for `count` more codes; valid until the next call.
+  uint32_t* Reserve(int64_t count) {
+    if (size_ + count > capacity_) Grow(size_ + count);
+    return codes_.get() + size_;
+  }
+
+  // The first `count` codes in the room belong to chunk `index`; chunks come in ascending order.
+  void Append(int64_t index, int64_t count) {
+    if (count == 0) return;
+    STROM_CHECK(starts_.empty() || starts_.back().index <= index);
+    if (starts_.empty() || starts_.back().index != index) starts_.push_back({index, size_});
+    size_ += count;
+  }
+
+  int64_t size() const { return size_; }
+  size_t chunks() const { return starts_.size(); }
+  Chunk chunk(size_t i) const {
+    const int64_t end = i + 1 < starts_.size() ? starts_[i + 1].first : size_;
+    const int64_t first = starts_[i].first;
+    return {starts_[i].index, {codes_.get() + first, static_cast<size_t>(end - first)}};
+  }
+
+ private:
+  struct Start {
+    int64_t index;
+    int64_t first;
+  };
+
+  void Grow(int64_t needed) {
+    capacity_ = std::max(needed, 2 * capacity_);
+    auto larger = std::make_unique_for_overwrite<uint32_t[]>(static_cast<size_t>(capacity_));
+    std::copy_n(codes_.get(), size_, larger.get());
+    codes_ = std::move(larger);
+  }
+
+  std::unique_ptr<uint32_t[]> codes_;
+  int64_t size_ = 0;
+  int64_t capacity_ = 0;
+  std::vector<Start> starts_;
+};
+
+}  // namespace strom
+
+#endif  // KERAS_STROM_CORE_ENTRIES_H_

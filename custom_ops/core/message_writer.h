@@ -1,0 +1,70 @@
+// Makes messages (core/message.h) out of an update's entries or raw elements.
+#ifndef KERAS_STROM_CORE_MESSAGE_WRITER_H_
+#define KERAS_STROM_CORE_MESSAGE_WRITER_H_
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "core/entries.h"
+#include "core/message.h"
+#include "core/rice.h"
+#include "core/types.h"
+
+namespace strom {
+
+// A message can hold any span of 2^kMinLog2Span elements from this size on.
+inline constexpr int64_t kMinMessageBytes = int64_t{16} << 10;
+
+// The span length at which 512 to 1024 of `count` entries among `elements` elements fall into one.
+int ChooseLog2Span(int64_t count, int64_t elements);
+
+// Writes one update, split by span range over as many messages as its size needs. Spans come in
+// ascending order; those between that never come are empty.
+class MessageWriter {
+ public:
+  // No message is longer than `max_bytes` (>= kMinMessageBytes). Each starts behind `room` zero
+  // bytes, which the caller fills and which do not count.
+  MessageWriter(const MessageFields& fields, int log2_span, int64_t max_bytes, int64_t room = 0);
+
+  // `codes` as in core/rice.h.
+  void AddSpan(int64_t span, Codes codes);
+  // All elements of the span; one that is all zero takes no bytes.
+  void AddRawSpan(int64_t span, std::span<const float> values);
+
+  // The messages; at least one, without spans if none was added. The writer is spent.
+  std::vector<std::vector<uint8_t>> Finish();
+
+ private:
+  struct Row {
+    int64_t count;
+    int k;
+    int64_t end;
+  };
+
+  void Append(int64_t span, int64_t count, int k, int64_t payload_bytes);
+  int64_t BytesWith(int64_t span, int64_t payload_bytes) const;
+  void FinishMessage();
+  size_t WriteHeader(uint8_t* out, int count_bits, int64_t count) const;
+
+  MessageFields fields_;
+  int log2_span_;
+  int64_t max_bytes_;
+  int64_t room_;
+  std::vector<std::vector<uint8_t>> messages_;
+
+  // The message being written.
+  int64_t first_span_ = 0;
+  std::vector<Row> rows_;
+  std::vector<uint8_t> payload_;
+  std::vector<uint32_t> gaps_;
+};
+
+// One update's entries as messages, with the span length that suits their number.
+std::vector<std::vector<uint8_t>> WriteEntries(const MessageFields& fields,
+                                               const EntryList& entries, int64_t max_bytes,
+                                               int64_t room = 0);
+
+}  // namespace strom
+
+#endif  // KERAS_STROM_CORE_MESSAGE_WRITER_H_

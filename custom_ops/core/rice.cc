@@ -1,0 +1,132 @@
+#include "core/rice.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstddef>
+
+#include "core/bits.h"
+
+namespace strom {
+namespace {
+
+// Sum of the gaps' high parts: the zeros of the unary stream.
+int64_t HighParts(const uint32_t* gaps, size_t count, int k) {
+  uint64_t sum = 0;
+  for (size_t i = 0; i < count; ++i) sum += gaps[i] >> k;
+  return static_cast<int64_t>(sum);
+}
+
+// The best k for geometrically distributed gaps of mean `mean` (the closed form of CODEC.md).
+int GeometricK(double mean) {
+  if (mean <= 0) return 0;
+  return std::max(0, static_cast<int>(std::ceil(std::log2(0.4812 / std::log1p(1 / mean)))));
+}
+
+int64_t FieldBytes(int64_t count, int k) { return BytesOfBits(count * (k + 1)); }
+
+}  // namespace
+
+RiceChoice ChooseRice(Codes codes, uint32_t* gaps) {
+  const size_t count = codes.size();
+  const auto entries = static_cast<int64_t>(count);
+  gaps[0] = codes[0] >> 1;
+  for (size_t i = 1; i < count; ++i) gaps[i] = (codes[i] >> 1) - (codes[i - 1] >> 1) - 1;
+
+  // One more low bit costs a bit an entry and saves the difference of the high parts. That saving
+  // never grows with k, so the first k that does not pay is the best one, wherever the search
+  // starts.
+  const int64_t elements = int64_t{codes[count - 1] >> 1} + 1;
+  int k = GeometricK(static_cast<double>(elements - entries) / static_cast<double>(entries));
+  int64_t high = HighParts(gaps, count, k);
+  while (k > 0) {
+    const int64_t lower = HighParts(gaps, count, k - 1);
+    if (lower - high > entries) break;
+    --k;
+    high = lower;
+  }
+  for (;;) {
+    const int64_t higher = HighParts(gaps, count, k + 1);
+    if (high - higher <= entries) break;
+    ++k;
+    high = higher;
+  }
+  return {k, FieldBytes(entries, k) + BytesOfBits(entries + high)};
+}
+
+void EncodeRice(Codes codes, const uint32_t* gaps, RiceChoice choice, uint8_t* out) {
+  const int k = choice.k;
+  const uint32_t mask = (uint32_t{2} << k) - 1;
+  BitWriter fields(out);
+  for (size_t i = 0; i < codes.size(); ++i) {
+    fields.Put(((gaps[i] << 1) | (codes[i] & 1)) & mask, k + 1);
+  }
+
+  uint8_t* unary = out + FieldBytes(static_cast<int64_t>(codes.size()), k);
+  uint64_t word = 0;  // bits `start` to `start` + 63 of the unary stream
+  int64_t start = 0;
+  int64_t position = -1;
+  for (size_t i = 0; i < codes.size(); ++i) {
+    position += int64_t{gaps[i] >> k} + 1;
+    while (position - start >= 64) {
+      StoreLittleEndian<uint64_t>(unary + (start >> 3), word);
+      word = 0;
+      start += 64;
+    }
+    word |= uint64_t{1} << (position - start);
+  }
+  StoreLittleEndian<uint64_t>(unary + (start >> 3), word);
+}
+
+const char* CheckRice(Bytes payload, int64_t count, int k, int64_t elements) {
+  const int64_t fields = FieldBytes(count, k);
+  const int64_t unary_bytes = static_cast<int64_t>(payload.size()) - fields;
+  if (unary_bytes < BytesOfBits(count)) return "the payload is too short for its entries";
+  const Bytes unary = payload.subspan(static_cast<size_t>(fields));
+  if (unary.back() == 0) return "the unary stream ends in an empty byte";
+
+  int64_t ones = 0;
+  int64_t byte = 0;
+  for (; byte + 8 <= unary_bytes; byte += 8) {
+    ones += std::popcount(LoadLittleEndian<uint64_t>(unary.data() + byte));
+  }
+  for (; byte < unary_bytes; ++byte) ones += std::popcount(unary[static_cast<size_t>(byte)]);
+  if (ones != count) return "the unary stream does not hold one bit for each entry";
+
+  int64_t low_parts = 0;
+  for (int64_t i = 0, position = 0; i < count; ++i, position += k + 1) {
+    low_parts += static_cast<int64_t>(ReadBits(payload.data(), position, k + 1) >> 1);
+  }
+  const int padding = static_cast<int>(8 * fields - count * (k + 1));
+  if (ReadBits(payload.data(), count * (k + 1), padding) != 0) return "padding bits are not zero";
+
+  const int64_t last_one = 8 * unary_bytes - 1 - std::countl_zero(unary.back());
+  const int64_t high_parts = last_one - (count - 1);
+  // high_parts < 2^35 (a payload is shorter than 4 GiB) and k <= 21, so nothing here overflows.
+  const int64_t last_index = (high_parts << k) + low_parts + count - 1;
+  if (last_index >= elements) return "the last entry lies outside its span";
+  return nullptr;
+}
+
+void DecodeRice(Bytes payload, int64_t count, int k, uint32_t* codes) {
+  const uint8_t* unary = payload.data() + FieldBytes(count, k);
+  // index = sum of the low parts so far + (sum of the high parts so far << k) + number of entries
+  // before; the high parts' sum is the one's position less the ones before it.
+  int64_t low_parts = 0;
+  int64_t field = 0;
+  int64_t start = 0;
+  int64_t i = 0;
+  while (i < count) {
+    uint64_t word = LoadLittleEndian<uint64_t>(unary + (start >> 3));
+    for (; word != 0 && i < count; word &= word - 1, ++i, field += k + 1) {
+      const int64_t high_parts = start + std::countr_zero(word) - i;
+      const uint64_t low_and_sign = ReadBits(payload.data(), field, k + 1);
+      low_parts += static_cast<int64_t>(low_and_sign >> 1);
+      const auto index = static_cast<uint32_t>(low_parts + (high_parts << k) + i);
+      codes[i] = (index << 1) | static_cast<uint32_t>(low_and_sign & 1);
+    }
+    start += 64;
+  }
+}
+
+}  // namespace strom

@@ -1,0 +1,310 @@
+#include "core/message.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <map>
+#include <random>
+
+#include "core/little_endian.h"
+#include "core/message_layout.h"
+#include "core/message_writer.h"
+
+namespace strom {
+namespace {
+
+constexpr int64_t kBigMessage = int64_t{1} << 30;
+
+using Signs = std::map<int64_t, int>;  // flat index -> +1 or -1
+
+EntryList ListOf(const Signs& signs) {
+  EntryList entries;
+  for (const auto& [index, sign] : signs) {
+    *entries.Reserve(1) = static_cast<uint32_t>(index % kChunk << 1) | (sign < 0 ? 1u : 0u);
+    entries.Append(index / kChunk, 1);
+  }
+  return entries;
+}
+
+Signs RandomSigns(int64_t elements, double density, uint32_t seed) {
+  std::mt19937 random(seed);
+  std::geometric_distribution<int64_t> gap(density);
+  Signs signs;
+  for (int64_t i = gap(random); i < elements; i += 1 + gap(random)) {
+    signs[i] = random() % 2 ? 1 : -1;
+  }
+  return signs;
+}
+
+ParsedMessage Parse(Bytes bytes) {
+  ParsedMessage message;
+  const Status status = ParseMessage(bytes, &message);
+  EXPECT_TRUE(status.ok()) << status.message;
+  return message;
+}
+
+void SetChecksum(std::vector<uint8_t>& bytes) {
+  StoreLittleEndian<uint32_t>(bytes.data() + kChecksumOffset, MessageChecksum(bytes));
+}
+
+// What the messages add up to where everything was zero.
+std::vector<float> Decode(const std::vector<std::vector<uint8_t>>& messages, int64_t elements) {
+  std::vector<float> sum(static_cast<size_t>(elements));
+  for (const auto& bytes : messages) ApplyMessage(Parse(bytes), 0, sum);
+  return sum;
+}
+
+void ExpectRoundTrip(const Signs& signs, int64_t elements, int64_t max_bytes = kBigMessage) {
+  const MessageFields fields{0.25f, 0.25f, elements, 7};
+  const auto messages = WriteEntries(fields, ListOf(signs), max_bytes);
+  std::vector<float> expected(static_cast<size_t>(elements));
+  for (const auto& [index, sign] : signs) expected[static_cast<size_t>(index)] = 0.25f * sign;
+  EXPECT_EQ(Decode(messages, elements), expected);
+  int64_t count = 0;
+  for (const auto& bytes : messages) {
+    EXPECT_LE(static_cast<int64_t>(bytes.size()), max_bytes);
+    count += Parse(bytes).count();
+  }
+  EXPECT_EQ(count, static_cast<int64_t>(signs.size()));
+}
+
+TEST(Message, RoundTripsAtEveryDensity) {
+  uint32_t seed = 0;
+  for (const double density : {1e-5, 1e-4, 1e-3, 1e-2, 0.1, 0.3, 0.5, 0.9, 1.0}) {
+    for (const int64_t elements : {1, 2, 63, 64, 65, 2047, 2048, 2049, 57001, 300000}) {
+      SCOPED_TRACE(testing::Message() << density << " of " << elements);
+      ExpectRoundTrip(RandomSigns(elements, density, ++seed), elements);
+    }
+  }
+}
+
+TEST(Message, RoundTripsEntriesThatGatherInOnePlace) {
+  Signs signs;
+  for (int64_t i = 250'000; i < 290'000; ++i) signs[i] = i % 3 ? 1 : -1;
+  signs[0] = -1;
+  signs[299'999] = 1;
+  ExpectRoundTrip(signs, 300'000);
+  ExpectRoundTrip(signs, 300'000, kMinMessageBytes);
+}
+
+TEST(Message, AnEmptyUpdateIsOneSmallMessage) {
+  const auto messages = WriteEntries({1e-3f, 1e-3f, 57000, 12}, EntryList(), kBigMessage);
+  ASSERT_EQ(messages.size(), 1u);
+  EXPECT_LE(messages[0].size(), 24u);
+  const ParsedMessage message = Parse(messages[0]);
+  EXPECT_EQ(message.count(), 0);
+  EXPECT_EQ(message.spans(), 0);
+  EXPECT_EQ(message.elements(), 57000);
+  EXPECT_EQ(message.fields().iteration, 12);
+}
+
+TEST(Message, SplitsALargeUpdateBySpanRange) {
+  const Signs signs = RandomSigns(400'000, 0.2, 5);
+  const auto messages = WriteEntries({0.5f, 0.5f, 400'000, 0}, ListOf(signs), kMinMessageBytes, 56);
+  EXPECT_EQ(messages.size(), 3u);
+  int64_t next_span = 0;
+  for (const auto& bytes : messages) {
+    for (size_t i = 0; i < 56; ++i) ASSERT_EQ(bytes[i], 0);
+    const ParsedMessage message = Parse(Bytes(bytes).subspan(56));
+    EXPECT_GE(message.first_span(), next_span);
+    next_span = message.first_span() + message.spans();
+  }
+  ExpectRoundTrip(signs, 400'000, kMinMessageBytes);
+}
+
+TEST(Message, NamesElementsBeyondTwoToThe31) {
+  const int64_t elements = (int64_t{5} << 32) + 1;
+  const int64_t far = elements - 1;
+  const Signs signs = {{3, 1}, {(int64_t{1} << 31) + 5, -1}, {far, -1}};
+  const auto messages = WriteEntries({1, 1, elements, 0}, ListOf(signs), kBigMessage);
+  ASSERT_EQ(messages.size(), 1u);
+  std::vector<float> window(10);
+  ApplyMessage(Parse(messages[0]), (int64_t{1} << 31), window);
+  EXPECT_EQ(window, (std::vector<float>{0, 0, 0, 0, 0, -1, 0, 0, 0, 0}));
+  std::vector<float> last(2);
+  ApplyMessage(Parse(messages[0]), far - 1, last);
+  EXPECT_EQ(last, (std::vector<float>{0, -1}));
+}
+
+TEST(Message, CarriesAValueApartFromTheThreshold) {
+  const auto messages = WriteEntries({0.5f, 0.75f, 10, 0}, ListOf({{4, -1}}), kBigMessage);
+  const ParsedMessage message = Parse(messages[0]);
+  EXPECT_EQ(message.fields().threshold, 0.5f);
+  EXPECT_EQ(message.fields().value, 0.75f);
+  EXPECT_EQ(Decode(messages, 10)[4], -0.75f);
+}
+
+TEST(Message, RawSpansRoundTripAndSkipZeros) {
+  std::mt19937 random(3);
+  std::vector<float> values(10'000);
+  for (size_t i = 0; i < values.size(); ++i) {
+    values[i] = i / 2048 == 2 ? 0 : static_cast<float>(random()) / 1e9f - 2;
+  }
+  MessageWriter writer({0, 0, 10'000, 0}, 11, kMinMessageBytes);
+  for (int64_t span = 0; span < 5; ++span) {
+    const auto start = static_cast<size_t>(2048 * span);
+    writer.AddRawSpan(span,
+                      std::span(values).subspan(start, std::min<size_t>(2048, 10'000 - start)));
+  }
+  const auto messages = writer.Finish();
+  EXPECT_GE(messages.size(), 3u);
+  EXPECT_EQ(Decode(messages, 10'000), values);
+}
+
+TEST(Message, AppliesToSeveralRangesAndSkipsWhatLiesOutside) {
+  for (const double density : {0.01, 0.5}) {
+    const Signs signs = RandomSigns(100'000, density, 9);
+    const auto messages = WriteEntries({1, 1, 100'000, 0}, ListOf(signs), kBigMessage);
+    const ParsedMessage message = Parse(messages[0]);
+    const std::vector<float> all = Decode(messages, 100'000);
+    std::vector<float> sum(100'000);
+    std::vector<ParameterRange> ranges;
+    for (const auto& [first, last] : std::initializer_list<std::pair<int64_t, int64_t>>{
+             {0, 1}, {1, 700}, {900, 900}, {1000, 1001}, {3000, 70'000}, {70'000, 99'999}}) {
+      ranges.push_back({first, std::span(sum).subspan(static_cast<size_t>(first),
+                                                      static_cast<size_t>(last - first))});
+    }
+    ApplyMessage(message, ranges);
+    for (size_t i = 0; i < all.size(); ++i) {
+      const bool inside = i < 700 || i == 1000 || (i >= 3000 && i < 99'999);
+      ASSERT_EQ(sum[i], inside ? all[i] : 0) << i;
+    }
+  }
+}
+
+TEST(Message, ApplyingGivesTheBitsOfOneAddition) {
+  const float value = 0.1f;
+  const auto messages = WriteEntries({value, value, 3, 0}, ListOf({{0, 1}, {1, -1}}), kBigMessage);
+  std::vector<float> parameters = {1.0f / 3, -7.7e-5f, -0.0f};
+  ApplyMessage(Parse(messages[0]), 0, parameters);
+  EXPECT_EQ(parameters[0], 1.0f / 3 + value);
+  EXPECT_EQ(parameters[1], -7.7e-5f + -value);
+  EXPECT_TRUE(std::signbit(parameters[2]));
+}
+
+// Ratio of the messages' bits to the entropy of independent entries with signs.
+double RatioToEntropy(int64_t elements, double density) {
+  const Signs signs = RandomSigns(elements, density, 11);
+  const auto messages = WriteEntries({1, 1, elements, 100}, ListOf(signs), kMaxMessageBytes);
+  double bits = 0;
+  for (const auto& bytes : messages) bits += 8.0 * static_cast<double>(bytes.size());
+  const auto m = static_cast<double>(signs.size());
+  const double p = m / static_cast<double>(elements);
+  const double entropy = -p * std::log2(p) - (1 - p) * std::log2(1 - p) + p;
+  return bits / (entropy * static_cast<double>(elements));
+}
+
+TEST(Message, IsNearTheEntropyBound) {
+  for (const double density : {1e-4, 1e-3, 1e-2, 5e-2, 0.1}) {
+    const double large = RatioToEntropy(static_cast<int64_t>(20'000 / density), density);
+    const double small = RatioToEntropy(static_cast<int64_t>(1'600 / density), density);
+    EXPECT_LE(large, 1.03) << density;
+    EXPECT_LE(small, 1.05) << density;
+    RecordProperty("ratio_20000_at_" + std::to_string(density), std::to_string(large));
+    RecordProperty("ratio_1600_at_" + std::to_string(density), std::to_string(small));
+  }
+}
+
+TEST(Message, NeverTakesMoreThanTheClassicBitmap) {
+  for (const double density : {0.2, 0.4, 0.6, 0.8, 0.99}) {
+    const auto messages =
+        WriteEntries({1, 1, 100'000, 0}, ListOf(RandomSigns(100'000, density, 2)), kBigMessage);
+    EXPECT_LE(messages[0].size(), 100'000u / 4 + 600) << density;
+  }
+}
+
+// --- what must be refused
+
+std::vector<uint8_t> Valid(double density, uint32_t seed) {
+  return WriteEntries({0.5f, 0.25f, 20'000, 3}, ListOf(RandomSigns(20'000, density, seed)),
+                      kBigMessage)[0];
+}
+
+std::string WhyRefused(const std::vector<uint8_t>& bytes) {
+  ParsedMessage message;
+  const Status status = ParseMessage(bytes, &message);
+  EXPECT_EQ(status.code, Code::kCorrupt);
+  return status.message;
+}
+
+TEST(Message, RefusesWhatItsHeaderDoesNotAllow) {
+  const std::vector<uint8_t> valid = Valid(0.01, 1);
+  const auto changed = [&](auto change) {
+    std::vector<uint8_t> bytes = valid;
+    change(bytes);
+    SetChecksum(bytes);
+    return WhyRefused(bytes);
+  };
+  const auto has = [](const std::string& text, const char* words) {
+    return text.find(words) != std::string::npos ? testing::AssertionSuccess()
+                                                 : testing::AssertionFailure() << text;
+  };
+  EXPECT_TRUE(has(changed([](auto& b) { b[0] ^= 1; }), "magic"));
+  EXPECT_TRUE(has(changed([](auto& b) { b[kVersionOffset] = 2; }), "version"));
+  EXPECT_TRUE(has(changed([](auto& b) { b[kFlagsOffset] |= kFlagLevels; }), "flags"));
+  EXPECT_TRUE(has(changed([](auto& b) { b[kFlagsOffset] |= kFlagThresholds; }), "flags"));
+  EXPECT_TRUE(has(changed([](auto& b) { b[kLog2SpanOffset] = 22; }), "span is out of range"));
+  EXPECT_TRUE(has(changed([](auto& b) { b[kLog2SpanOffset] = 10; }), "span is out of range"));
+  EXPECT_TRUE(has(changed([](auto& b) { b[kCountBitsOffset] = 60; }), "too wide"));
+  EXPECT_TRUE(has(changed([](auto& b) { b.push_back(0); }), "length"));
+  EXPECT_TRUE(has(changed([](auto& b) { b.pop_back(); }), "length"));
+  for (const float bad : {std::numeric_limits<float>::quiet_NaN(), HUGE_VALF, -1.0f}) {
+    EXPECT_TRUE(
+        has(changed([&](auto& b) { StoreLittleEndian<float>(b.data() + kThresholdOffset, bad); }),
+            "threshold"));
+  }
+  std::vector<uint8_t> flipped = valid;
+  flipped.back() ^= 0x10;
+  EXPECT_TRUE(has(WhyRefused(flipped), "checksum"));
+}
+
+TEST(Message, RefusesARawElementThatIsNotFinite) {
+  std::vector<float> values(2048, 1);
+  values[77] = HUGE_VALF;
+  MessageWriter writer({0, 0, 2048, 0}, 11, kMinMessageBytes);
+  writer.AddRawSpan(0, values);
+  EXPECT_NE(WhyRefused(writer.Finish()[0]).find("finite"), std::string::npos);
+}
+
+TEST(Message, RefusesEveryTruncation) {
+  const std::vector<uint8_t> valid = Valid(0.02, 4);
+  for (size_t size = 0; size < valid.size(); ++size) {
+    // A copy of exactly this size, so that a read beyond it is caught by the sanitizer.
+    std::vector<uint8_t> cut(valid.begin(), valid.begin() + static_cast<std::ptrdiff_t>(size));
+    cut.shrink_to_fit();
+    if (size >= 8) SetChecksum(cut);
+    ParsedMessage message;
+    ASSERT_EQ(ParseMessage(cut, &message).code, Code::kCorrupt) << size;
+  }
+}
+
+TEST(Message, WhateverIsFlippedItIsRefusedOrHarmless) {
+  std::mt19937 random(17);
+  std::vector<float> parameters(20'000);
+  int accepted = 0;
+  for (int round = 0; round < 20'000; ++round) {
+    static const std::vector<uint8_t> seeds[] = {Valid(0.001, 1), Valid(0.05, 2), Valid(0.7, 3)};
+    std::vector<uint8_t> bytes = seeds[random() % 3];
+    for (uint32_t flips = 1 + random() % 3; flips > 0; --flips) {
+      // Half of the flips hit header and directory, where they do most.
+      const size_t range = random() % 2 ? std::min<size_t>(bytes.size(), 70) : bytes.size();
+      bytes[random() % range] ^= static_cast<uint8_t>(1u << random() % 8);
+    }
+    ParsedMessage message;
+    if (round % 8 == 0) {
+      // Without a matching checksum nothing passes but what flipped back.
+      const bool ok = ParseMessage(bytes, &message).ok();
+      EXPECT_TRUE(!ok || bytes == seeds[0] || bytes == seeds[1] || bytes == seeds[2]);
+      continue;
+    }
+    SetChecksum(bytes);
+    if (!ParseMessage(bytes, &message).ok()) continue;
+    ++accepted;
+    ApplyMessage(message, 0, parameters);
+  }
+  EXPECT_GT(accepted, 100);  // otherwise the test shows nothing about ApplyMessage
+}
+
+}  // namespace
+}  // namespace strom
