@@ -1,0 +1,170 @@
+// StromApply, StromFlush and StromApplyStep: what changes the parameters outside a training step.
+#include <atomic>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tensorflow/core/framework/cancellation.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tf/variables.h"
+
+namespace keras_strom {
+
+using tensorflow::AsyncOpKernel;
+using tensorflow::CancellationManager;
+using tensorflow::CancellationToken;
+using tensorflow::OpKernel;
+using tensorflow::OpKernelConstruction;
+using tensorflow::OpKernelContext;
+
+namespace {
+
+absl::Status ApplyReceived(OpKernelContext* context, const ReplicaAttributes& attributes) {
+  LockedVariables variables;
+  TF_RETURN_IF_ERROR(variables.Lock(context, attributes));
+  std::vector<strom_segment> segments;
+  TF_RETURN_IF_ERROR(variables.InPlaceSegments(context, &segments));
+  strom_step_result result{};
+  const int code = strom_replica_apply(attributes.replica, segments.data(),
+                                       static_cast<int64_t>(segments.size()), &result);
+  TF_RETURN_IF_ERROR(ToStatus(code, strom_last_error()));
+  TF_RETURN_IF_ERROR(variables.RememberBuffers(context));
+  return OutputStatistics(context, result, 0);
+}
+
+}  // namespace
+
+class ApplyOp : public OpKernel {
+ public:
+  explicit ApplyOp(OpKernelConstruction* context) : OpKernel(context) {
+    OP_REQUIRES_OK(context, attributes_.Read(context));
+  }
+
+  void Compute(OpKernelContext* context) override {
+    OP_REQUIRES_OK(context, ApplyReceived(context, attributes_));
+  }
+
+ private:
+  ReplicaAttributes attributes_;
+};
+
+class FlushOp : public OpKernel {
+ public:
+  explicit FlushOp(OpKernelConstruction* context) : OpKernel(context) {
+    OP_REQUIRES_OK(context, attributes_.Read(context));
+    OP_REQUIRES_OK(context, context->GetAttr("apply_own", &apply_own_));
+  }
+
+  void Compute(OpKernelContext* context) override {
+    LockedVariables variables;
+    OP_REQUIRES_OK(context, variables.Lock(context, attributes_));
+    std::vector<strom_segment> segments;
+    OP_REQUIRES_OK(context, variables.InPlaceSegments(context, &segments));
+    const int64_t iteration = context->input(attributes_.variables).scalar<int64_t>()();
+    strom_step_result result{};
+    const int code =
+        strom_replica_flush(attributes_.replica, segments.data(),
+                            static_cast<int64_t>(segments.size()), iteration, apply_own_, &result);
+    OP_REQUIRES_OK(context, ToStatus(code, strom_last_error()));
+    OP_REQUIRES_OK(context, variables.RememberBuffers(context));
+    OP_REQUIRES_OK(context, OutputStatistics(context, result, 0));
+  }
+
+ private:
+  ReplicaAttributes attributes_;
+  bool apply_own_ = false;
+};
+
+// Waits off the executor's threads: the network's thread announces the STEP, or TensorFlow cancels
+// the step (another op failed, the session ends); whichever comes first finishes the op.
+class ApplyStepOp : public AsyncOpKernel {
+ public:
+  explicit ApplyStepOp(OpKernelConstruction* context) : AsyncOpKernel(context) {
+    OP_REQUIRES_OK(context, attributes_.Read(context));
+    OP_REQUIRES_OK(context, context->GetAttr("timeout_ns", &timeout_ns_));
+  }
+
+  void ComputeAsync(OpKernelContext* context, DoneCallback done) override {
+    const bool stepped = context->input(attributes_.variables).scalar<bool>()();
+    const int64_t contribution = context->input(attributes_.variables + 1).scalar<int64_t>()();
+    if (!stepped) {
+      OP_REQUIRES_OK_ASYNC(context, OutputStatistics(context, strom_step_result{}, 0), done);
+      done();
+      return;
+    }
+    if (contribution < 0) {
+      OP_REQUIRES_OK_ASYNC(context, ApplyReceived(context, attributes_), done);
+      done();
+      return;
+    }
+    auto wait = std::make_shared<Wait>(this, context, std::move(done));
+    if (!wait->RegisterCancellation()) return;
+    auto* owner = new std::shared_ptr<Wait>(wait);
+    const int code = strom_replica_await_step(attributes_.replica, contribution, timeout_ns_,
+                                              &ApplyStepOp::Released, owner);
+    if (code != STROM_OK) {
+      delete owner;  // The callback was not taken over.
+      wait->Finish(code, strom_last_error());
+    }
+  }
+
+ private:
+  class Wait : public std::enable_shared_from_this<Wait> {
+   public:
+    Wait(ApplyStepOp* op, OpKernelContext* context, DoneCallback done)
+        : op_(op), context_(context), done_(std::move(done)) {}
+
+    // False: already cancelled, and the op is done.
+    bool RegisterCancellation() {
+      cancellation_ = context_->cancellation_manager();
+      if (cancellation_ == nullptr) return true;
+      token_ = cancellation_->get_cancellation_token();
+      auto self = shared_from_this();
+      if (cancellation_->RegisterCallback(token_, [self] { self->Cancel(); })) return true;
+      Cancel();
+      return false;
+    }
+
+    void Cancel() {
+      if (finished_.exchange(true)) return;
+      context_->SetStatus(absl::CancelledError("the training step was cancelled"));
+      done_();
+    }
+
+    // Runs on the network's thread: hands the work to TensorFlow's and returns.
+    void Finish(int code, const char* message) {
+      if (finished_.exchange(true)) return;
+      if (cancellation_ != nullptr) cancellation_->DeregisterCallback(token_);
+      auto self = shared_from_this();
+      (*context_->runner())([self, status = ToStatus(code, message)] {
+        const absl::Status applied =
+            status.ok() ? ApplyReceived(self->context_, self->op_->attributes_) : status;
+        if (!applied.ok()) self->context_->SetStatus(applied);
+        self->done_();
+      });
+    }
+
+   private:
+    ApplyStepOp* op_;
+    OpKernelContext* context_;
+    DoneCallback done_;
+    CancellationManager* cancellation_ = nullptr;
+    CancellationToken token_ = CancellationManager::kInvalidToken;
+    std::atomic<bool> finished_{false};
+  };
+
+  static void Released(void* context, int code, const char* message) {
+    auto* owner = static_cast<std::shared_ptr<Wait>*>(context);
+    (*owner)->Finish(code, message == nullptr ? "" : message);
+    delete owner;
+  }
+
+  ReplicaAttributes attributes_;
+  int64_t timeout_ns_ = 0;
+};
+
+REGISTER_KERNEL_BUILDER(Name("StromApply").Device(tensorflow::DEVICE_CPU), ApplyOp);
+REGISTER_KERNEL_BUILDER(Name("StromFlush").Device(tensorflow::DEVICE_CPU), FlushOp);
+REGISTER_KERNEL_BUILDER(Name("StromApplyStep").Device(tensorflow::DEVICE_CPU), ApplyStepOp);
+
+}  // namespace keras_strom

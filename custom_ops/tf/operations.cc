@@ -1,0 +1,74 @@
+// The declarations of keras-strom's TensorFlow ops. Each output `statistics` is the float64 vector
+// that keras_strom/statistics.py names.
+#include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/framework/shape_inference.h"
+#include "tf/variables.h"
+
+namespace keras_strom {
+
+namespace {
+
+absl::Status StatisticsShape(tensorflow::shape_inference::InferenceContext* context) {
+  context->set_output(0, context->Vector(kStatistics));
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+// Closes one training step: shares what the optimizer changed and puts the shared parameters back.
+// `before` are the variables' values before the optimizer ran. Where no variable has changed,
+// nothing happens and statistics[0] is 0.
+REGISTER_OP("StromStep")
+    .Attr("N: int >= 1")
+    .Attr("replica: int")
+    .Attr("offsets: list(int)")
+    .Attr("apply_own: bool")
+    .Attr("take_received: bool")
+    .Input("variables: N * resource")
+    .Input("before: N * float")
+    .Input("threshold: float")
+    .Input("scale: float")
+    .Input("clip_multiple: float")
+    .Input("iteration: int64")
+    .Output("statistics: double")
+    .SetIsStateful()
+    .SetShapeFn(StatisticsShape);
+
+// Sequenced modes: where `stepped`, waits until this worker's own contribution number
+// `contribution` stands in a released STEP (a negative number waits for nothing), then applies
+// every released STEP.
+REGISTER_OP("StromApplyStep")
+    .Attr("N: int >= 1")
+    .Attr("replica: int")
+    .Attr("offsets: list(int)")
+    .Attr("timeout_ns: int")
+    .Input("variables: N * resource")
+    .Input("stepped: bool")
+    .Input("contribution: int64")
+    .Output("statistics: double")
+    .SetIsStateful()
+    .SetShapeFn(StatisticsShape);
+
+// Applies everything received so far.
+REGISTER_OP("StromApply")
+    .Attr("N: int >= 1")
+    .Attr("replica: int")
+    .Attr("offsets: list(int)")
+    .Input("variables: N * resource")
+    .Output("statistics: double")
+    .SetIsStateful()
+    .SetShapeFn(StatisticsShape);
+
+// Sends the residuals as they are and zeroes them.
+REGISTER_OP("StromFlush")
+    .Attr("N: int >= 1")
+    .Attr("replica: int")
+    .Attr("offsets: list(int)")
+    .Attr("apply_own: bool")
+    .Input("variables: N * resource")
+    .Input("iteration: int64")
+    .Output("statistics: double")
+    .SetIsStateful()
+    .SetShapeFn(StatisticsShape);
+
+}  // namespace keras_strom

@@ -1,0 +1,146 @@
+// StromStep: the end of a training step inside `strategy.run`.
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tf/variables.h"
+
+namespace keras_strom {
+
+using tensorflow::OpKernel;
+using tensorflow::OpKernelConstruction;
+using tensorflow::OpKernelContext;
+using tensorflow::Tensor;
+
+class StepOp : public OpKernel {
+ public:
+  explicit StepOp(OpKernelConstruction* context) : OpKernel(context) {
+    OP_REQUIRES_OK(context, attributes_.Read(context));
+    bool apply_own = false, take_received = false;
+    OP_REQUIRES_OK(context, context->GetAttr("apply_own", &apply_own));
+    OP_REQUIRES_OK(context, context->GetAttr("take_received", &take_received));
+    apply_own_ = apply_own;
+    take_received_ = take_received;
+  }
+
+  void Compute(OpKernelContext* context) override {
+    LockedVariables variables;
+    OP_REQUIRES_OK(context, variables.Lock(context, attributes_));
+    std::vector<bool> changed;
+    OP_REQUIRES_OK(context, FindChanged(context, variables, &changed));
+    strom_step_result result{};
+    if (std::find(changed.begin(), changed.end(), true) == changed.end()) {
+      OP_REQUIRES_OK(context, OutputStatistics(context, result, 0));
+      return;
+    }
+    int64_t assigned_outside = 0;
+    OP_REQUIRES_OK(context, CountAssigned(context, variables, &assigned_outside));
+    // Holds the buffers that the optimizer wrote until the core has read them.
+    std::vector<Tensor> after(variables.size());
+    std::vector<strom_segment> segments(variables.size());
+    for (size_t i = 0; i < variables.size(); ++i) {
+      OP_REQUIRES_OK(context, PrepareSegment(context, &variables[i], static_cast<int>(i),
+                                             changed[i], &after[i], &segments[i]));
+    }
+    const strom_step_options options = Options(context);
+    const int code = strom_replica_step(attributes_.replica, segments.data(),
+                                        static_cast<int64_t>(segments.size()), &options, &result);
+    OP_REQUIRES_OK(context, ToStatus(code, strom_last_error()));
+    OP_REQUIRES_OK(context, variables.RememberBuffers(context));
+    OP_REQUIRES_OK(context, OutputStatistics(context, result, assigned_outside));
+  }
+
+ private:
+  int BeforeInput(size_t i) const { return attributes_.variables + static_cast<int>(i); }
+
+  // TensorFlow writes a variable whose buffer somebody else holds (here: `before`) into a new
+  // buffer, so a changed variable lies elsewhere. Only variables in copy-on-read mode (they had
+  // sparse updates) are read by copy; there the contents decide.
+  absl::Status FindChanged(OpKernelContext* context, LockedVariables& variables,
+                           std::vector<bool>* changed) const {
+    for (size_t i = 0; i < variables.size(); ++i) {
+      const Tensor& before = context->input(BeforeInput(i));
+      const Tensor& now = *variables[i].tensor();
+      if (before.NumElements() != now.NumElements()) {
+        return absl::InvalidArgumentError("a variable changed its shape within strategy.run");
+      }
+      bool differs = before.data() != now.data();
+      if (differs && variables[i].copy_on_read_mode.load()) {
+        differs = std::memcmp(before.data(), now.data(), now.TotalBytes()) != 0;
+      }
+      changed->push_back(differs);
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status CountAssigned(OpKernelContext* context, LockedVariables& variables,
+                             int64_t* assigned) const {
+    std::vector<const void*> found(variables.size());
+    for (size_t i = 0; i < variables.size(); ++i) {
+      const bool copied = variables[i].copy_on_read_mode.load();
+      found[i] = copied ? nullptr : context->input(BeforeInput(i)).data();
+    }
+    return variables.CountAssigned(context, found, assigned);
+  }
+
+  // Gives the variable the buffer for its next value: the `before` buffer itself where this op is
+  // its last reader (no copy), else the one that the optimizer wrote, else a new one.
+  absl::Status PrepareSegment(OpKernelContext* context, tensorflow::Var* variable, int i,
+                              bool changed, Tensor* after, strom_segment* segment) const {
+    const int input = BeforeInput(i);
+    Tensor* tensor = variable->tensor();
+    *after = *tensor;
+    segment->offset = attributes_.offsets[i];
+    segment->size = tensor->NumElements();
+    segment->before = static_cast<const float*>(context->input(input).data());
+    segment->after = changed ? static_cast<const float*>(after->data()) : segment->before;
+    // An unchanged variable shares its buffer with `before`; let go of it, or it is never the last.
+    if (!changed) *tensor = *after = Tensor();
+    auto forwarded =
+        context->forward_input(input, OpKernelContext::Params::kNoReservation, tensorflow::DT_FLOAT,
+                               context->input(input).shape(), context->input_memory_type(input),
+                               context->input_alloc_attr(input));
+    if (forwarded != nullptr) {
+      *tensor = *forwarded;
+    } else if (changed) {
+      *after = Tensor();
+      if (!tensor->RefCountIsOne()) {
+        *after = *tensor;
+        TF_RETURN_IF_ERROR(NewBuffer(context, input, tensor));
+      }
+    } else {
+      TF_RETURN_IF_ERROR(NewBuffer(context, input, tensor));
+    }
+    segment->value = static_cast<float*>(tensor->data());
+    return absl::OkStatus();
+  }
+
+  static absl::Status NewBuffer(OpKernelContext* context, int input, Tensor* tensor) {
+    Tensor fresh;
+    TF_RETURN_IF_ERROR(
+        context->allocate_temp(tensorflow::DT_FLOAT, context->input(input).shape(), &fresh));
+    *tensor = fresh;
+    return absl::OkStatus();
+  }
+
+  strom_step_options Options(OpKernelContext* context) const {
+    const int first = 2 * attributes_.variables;
+    strom_step_options options{};
+    options.threshold = context->input(first).scalar<float>()();
+    options.scale = context->input(first + 1).scalar<float>()();
+    options.clip_multiple = context->input(first + 2).scalar<float>()();
+    options.iteration = context->input(first + 3).scalar<int64_t>()();
+    options.apply_own = apply_own_;
+    options.take_received = take_received_;
+    return options;
+  }
+
+  ReplicaAttributes attributes_;
+  int32_t apply_own_ = 0;
+  int32_t take_received_ = 0;
+};
+
+REGISTER_KERNEL_BUILDER(Name("StromStep").Device(tensorflow::DEVICE_CPU), StepOp);
+
+}  // namespace keras_strom

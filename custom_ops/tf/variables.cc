@@ -1,0 +1,178 @@
+#include "tf/variables.h"
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "tensorflow/core/framework/resource_mgr.h"
+
+namespace keras_strom {
+
+using tensorflow::OpKernelConstruction;
+using tensorflow::OpKernelContext;
+using tensorflow::Tensor;
+using tensorflow::TensorShape;
+using tensorflow::Var;
+using tensorflow::core::RefCountPtr;
+
+absl::Status ToStatus(int code, const char* message) {
+  switch (code) {
+    case STROM_OK:
+      return absl::OkStatus();
+    case STROM_INVALID_ARGUMENT:
+      return absl::InvalidArgumentError(message);
+    case STROM_TIMEOUT:
+      return absl::DeadlineExceededError(message);
+    case STROM_REFUSED:
+    case STROM_REJECTED_SECRET:
+      return absl::PermissionDeniedError(message);
+    case STROM_UNREACHABLE:
+    case STROM_MASTER_LOST:
+    case STROM_ADDRESS:
+      return absl::UnavailableError(message);
+    case STROM_CLOSED:
+      return absl::AbortedError(message);
+    case STROM_CORRUPT:
+      return absl::DataLossError(message);
+    case STROM_BACK_PRESSURE:
+      return absl::ResourceExhaustedError(message);
+    default:
+      return absl::InternalError(message);
+  }
+}
+
+absl::Status ReplicaAttributes::Read(OpKernelConstruction* context) {
+  TF_RETURN_IF_ERROR(context->GetAttr("N", &variables));
+  TF_RETURN_IF_ERROR(context->GetAttr("replica", &replica));
+  TF_RETURN_IF_ERROR(context->GetAttr("offsets", &offsets));
+  if (static_cast<int>(offsets.size()) != variables) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("offsets has ", offsets.size(), " entries for ", variables, " variables"));
+  }
+  if (!std::is_sorted(offsets.begin(), offsets.end())) {
+    return absl::InvalidArgumentError("offsets must ascend");
+  }
+  return absl::OkStatus();
+}
+
+int64_t BufferWatch::CountAssigned(const std::vector<int64_t>& offsets,
+                                   const std::vector<const void*>& found) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  int64_t assigned = 0;
+  for (size_t i = 0; i < offsets.size(); ++i) {
+    const auto known = buffers_.find(offsets[i]);
+    if (known != buffers_.end() && found[i] != nullptr && known->second != found[i]) ++assigned;
+  }
+  return assigned;
+}
+
+void BufferWatch::Remember(const std::vector<int64_t>& offsets,
+                           const std::vector<const void*>& left) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  for (size_t i = 0; i < offsets.size(); ++i) buffers_[offsets[i]] = left[i];
+}
+
+LockedVariables::~LockedVariables() {
+  for (auto variable = locked_.rbegin(); variable != locked_.rend(); ++variable) {
+    (*variable)->mu()->unlock();
+  }
+}
+
+absl::Status LockedVariables::Lock(OpKernelContext* context, const ReplicaAttributes& attributes) {
+  attributes_ = &attributes;
+  std::vector<Var*> in_order;
+  for (int i = 0; i < attributes.variables; ++i) {
+    RefCountPtr<Var> variable;
+    TF_RETURN_IF_ERROR(
+        tensorflow::LookupResource(context, tensorflow::HandleFromInput(context, i), &variable));
+    in_order.push_back(variable.get());
+    variables_.push_back(std::move(variable));
+  }
+  std::sort(in_order.begin(), in_order.end());
+  in_order.erase(std::unique(in_order.begin(), in_order.end()), in_order.end());
+  for (Var* variable : in_order) {
+    variable->mu()->lock();
+    locked_.push_back(variable);
+  }
+  for (size_t i = 0; i < variables_.size(); ++i) {
+    if (!variables_[i]->is_initialized) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("the variable at flat offset ", attributes.offsets[i],
+                       " has no value yet: initialise it before strategy.run"));
+    }
+    if (variables_[i]->tensor()->dtype() != tensorflow::DT_FLOAT) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("the variable at flat offset ", attributes.offsets[i], " is not float32"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status LockedVariables::InPlaceSegments(OpKernelContext* context,
+                                              std::vector<strom_segment>* segments) {
+  for (size_t i = 0; i < variables_.size(); ++i) {
+    Tensor* tensor = variables_[i]->tensor();
+    if (!tensor->RefCountIsOne()) {
+      Tensor copy;
+      TF_RETURN_IF_ERROR(context->allocate_temp(tensor->dtype(), tensor->shape(), &copy));
+      std::memcpy(copy.data(), tensor->data(), tensor->TotalBytes());
+      *tensor = copy;
+    }
+    float* value = static_cast<float*>(tensor->data());
+    segments->push_back({attributes_->offsets[i], tensor->NumElements(), value, value, value});
+  }
+  return absl::OkStatus();
+}
+
+absl::Status LockedVariables::RememberBuffers(OpKernelContext* context) {
+  std::vector<const void*> left;
+  for (const auto& variable : variables_) left.push_back(variable->tensor()->data());
+  RefCountPtr<BufferWatch> watch;
+  TF_RETURN_IF_ERROR(Watch(context, &watch));
+  watch->Remember(attributes_->offsets, left);
+  return absl::OkStatus();
+}
+
+absl::Status LockedVariables::CountAssigned(OpKernelContext* context,
+                                            const std::vector<const void*>& found,
+                                            int64_t* assigned) {
+  RefCountPtr<BufferWatch> watch;
+  TF_RETURN_IF_ERROR(Watch(context, &watch));
+  *assigned = watch->CountAssigned(attributes_->offsets, found);
+  return absl::OkStatus();
+}
+
+absl::Status LockedVariables::Watch(OpKernelContext* context, RefCountPtr<BufferWatch>* watch) {
+  BufferWatch* found = nullptr;
+  TF_RETURN_IF_ERROR(context->resource_manager()->LookupOrCreate<BufferWatch>(
+      "keras_strom", absl::StrCat("buffers_of_replica_", attributes_->replica), &found,
+      [](BufferWatch** created) {
+        *created = new BufferWatch;
+        return absl::OkStatus();
+      }));
+  watch->reset(found);
+  return absl::OkStatus();
+}
+
+absl::Status OutputStatistics(OpKernelContext* context, const strom_step_result& result,
+                              int64_t assigned_outside) {
+  Tensor* output = nullptr;
+  TF_RETURN_IF_ERROR(context->allocate_output(0, TensorShape({kStatistics}), &output));
+  const double values[kStatistics] = {static_cast<double>(result.stepped),
+                                      static_cast<double>(result.count),
+                                      static_cast<double>(result.elements),
+                                      static_cast<double>(result.message_bytes),
+                                      static_cast<double>(result.received),
+                                      static_cast<double>(result.max_residual),
+                                      static_cast<double>(result.threshold),
+                                      result.sum_residual,
+                                      result.clipped_mass,
+                                      static_cast<double>(result.clipped_count),
+                                      static_cast<double>(assigned_outside)};
+  std::memcpy(output->data(), values, sizeof(values));
+  return absl::OkStatus();
+}
+
+}  // namespace keras_strom

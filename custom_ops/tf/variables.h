@@ -1,0 +1,90 @@
+// The variables that one op works on, locked together, and their buffers as the C ABI wants them.
+//
+// Every op takes the same three things: N resource handles, the flat offset of each, and the handle
+// of the replica. A lock on all variables is held while the core reads and writes their buffers, so
+// that no reader sees a half-applied update.
+#ifndef KERAS_STROM_TF_VARIABLES_H_
+#define KERAS_STROM_TF_VARIABLES_H_
+
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "capi/strom.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/resource_var.h"
+
+namespace keras_strom {
+
+// What a code of the C ABI and its words become in TensorFlow. Never OutOfRange: Keras takes that
+// for the end of the data.
+absl::Status ToStatus(int code, const char* message);
+
+// The attributes that every op of ours has.
+struct ReplicaAttributes {
+  int variables = 0;             // N
+  strom_handle replica = 0;      // strom_replica_create's
+  std::vector<int64_t> offsets;  // of the N variables in the flat space, ascending
+
+  absl::Status Read(tensorflow::OpKernelConstruction* context);
+};
+
+// Remembers where the last op left each variable's buffer. A buffer that lies elsewhere when the
+// next step begins was assigned outside `strategy.run`; such a change is shared with nobody.
+class BufferWatch : public tensorflow::ResourceBase {
+ public:
+  std::string DebugString() const override { return "keras-strom's variable buffers"; }
+
+  // How many of `variables` were assigned since Remember; 0 for variables not seen before.
+  int64_t CountAssigned(const std::vector<int64_t>& offsets, const std::vector<const void*>& found);
+  void Remember(const std::vector<int64_t>& offsets, const std::vector<const void*>& left);
+
+ private:
+  std::mutex mutex_;
+  std::map<int64_t, const void*> buffers_;  // by flat offset; guarded by mutex_
+};
+
+class LockedVariables {
+ public:
+  LockedVariables() = default;
+  LockedVariables(const LockedVariables&) = delete;
+  LockedVariables& operator=(const LockedVariables&) = delete;
+  ~LockedVariables();
+
+  // Looks up inputs 0..N-1 and locks them in address order, so that two ops over the same variables
+  // cannot wait for each other. Fails on an uninitialised or not-float32 variable.
+  absl::Status Lock(tensorflow::OpKernelContext* context, const ReplicaAttributes& attributes);
+
+  size_t size() const { return variables_.size(); }
+  tensorflow::Var& operator[](size_t i) { return *variables_[i]; }
+
+  // Segments whose `value` is the variable's own buffer, copied first where somebody else still
+  // reads it. `before` and `after` equal `value`.
+  absl::Status InPlaceSegments(tensorflow::OpKernelContext* context,
+                               std::vector<strom_segment>* segments);
+
+  // Tells the watch that the buffers are as this op leaves them.
+  absl::Status RememberBuffers(tensorflow::OpKernelContext* context);
+  absl::Status CountAssigned(tensorflow::OpKernelContext* context,
+                             const std::vector<const void*>& found, int64_t* assigned);
+
+ private:
+  absl::Status Watch(tensorflow::OpKernelContext* context,
+                     tensorflow::core::RefCountPtr<BufferWatch>* watch);
+
+  const ReplicaAttributes* attributes_ = nullptr;
+  std::vector<tensorflow::core::RefCountPtr<tensorflow::Var>> variables_;
+  std::vector<tensorflow::Var*> locked_;  // each once, in address order
+};
+
+// Writes strom_step_result as the op's output 0, a float64 vector in the order of
+// keras_strom/statistics.py.
+inline constexpr int64_t kStatistics = 11;
+absl::Status OutputStatistics(tensorflow::OpKernelContext* context, const strom_step_result& result,
+                              int64_t assigned_outside);
+
+}  // namespace keras_strom
+
+#endif  // KERAS_STROM_TF_VARIABLES_H_
