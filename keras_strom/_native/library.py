@@ -1,0 +1,81 @@
+"""Loads libstrom.so and turns its result codes into exceptions.
+
+Every other module here declares the functions that it calls (`declare`) and passes each result
+through `check`. custom_ops/capi/strom.h is the documentation of the functions themselves.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import pathlib
+from collections.abc import Sequence
+from typing import Any
+
+from keras_strom import errors
+
+#: The declarations in custom_ops/capi/strom.h that this package was written for.
+ABI_VERSION = 1
+
+#: Where the build puts libstrom.so, _strom_ops.so and build.json.
+DIRECTORY = pathlib.Path(__file__).resolve().parent
+
+_REBUILD = "build it with `pip install --no-build-isolation -e .`"
+
+
+@functools.cache
+def library() -> ctypes.CDLL:
+    """The loaded library; loads it on the first call.
+
+    Raises:
+        InternalError: it is missing, cannot be loaded or is of another version.
+    """
+    path = DIRECTORY / "libstrom.so"
+    if not path.exists():
+        raise errors.InternalError(f"{path} is missing: {_REBUILD}")
+    try:
+        loaded = ctypes.CDLL(str(path))
+    except OSError as error:
+        raise errors.InternalError(f"{path} cannot be loaded ({error}): {_REBUILD}") from error
+    loaded.strom_abi_version.restype = ctypes.c_int32
+    version = loaded.strom_abi_version()
+    if version != ABI_VERSION:
+        raise errors.InternalError(
+            f"{path} has interface version {version}, this package needs {ABI_VERSION}: {_REBUILD}"
+        )
+    loaded.strom_last_error.restype = ctypes.c_char_p
+    return loaded
+
+
+@functools.cache
+def declare(name: str, *argument_types: Any) -> Any:
+    """The library's function `name`, which takes `argument_types` and returns a result code."""
+    function = library()[name]
+    function.argtypes = argument_types
+    function.restype = ctypes.c_int
+    return function
+
+
+def check(code: int) -> None:
+    """Raises the exception for a negative result `code`, with the library's words."""
+    if code != 0:
+        words = library().strom_last_error()
+        raise errors.error_of_code(code, words.decode("utf-8", "replace"))
+
+
+def layout_hash(shapes: Sequence[tuple[str, Sequence[int]]]) -> int:
+    """Names a layout: the 64-bit hash over (dtype, shape) of each variable in order."""
+    function = library().strom_hash
+    function.argtypes = (ctypes.c_char_p, ctypes.c_int64, ctypes.c_uint64)
+    function.restype = ctypes.c_uint64
+    text = ";".join(f"{dtype}{list(shape)}" for dtype, shape in shapes).encode("ascii")
+    return int(function(text, len(text), 0))
+
+
+def bytes_hash(data: memoryview) -> int:
+    """The 64-bit hash of a contiguous buffer, to compare parameters between workers."""
+    function = library().strom_hash
+    buffer = (ctypes.c_char * data.nbytes).from_buffer_copy(data)
+    function.argtypes = (ctypes.c_void_p, ctypes.c_int64, ctypes.c_uint64)
+    function.restype = ctypes.c_uint64
+    return int(function(ctypes.addressof(buffer), data.nbytes, 0))

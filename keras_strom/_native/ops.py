@@ -1,0 +1,59 @@
+"""Loads _strom_ops.so, the TensorFlow ops, after checking that it fits this TensorFlow.
+
+The ops use TensorFlow's C++ interface, which changes from version to version; a library built for
+another one would crash or misbehave, so the version recorded at build time must match exactly.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import pathlib
+from typing import Any
+
+import tensorflow as tf
+
+from keras_strom import errors
+from keras_strom._native.library import DIRECTORY, library
+
+_REBUILD = "rebuild them with `pip install --no-build-isolation -e .`"
+
+
+@functools.cache
+def operations() -> Any:
+    """The module with the ops `strom_step`, `strom_apply_step`, `strom_apply`, `strom_flush`.
+
+    Raises:
+        UnsupportedTensorFlow: they were built for another TensorFlow.
+        InternalError: they are missing or cannot be loaded.
+    """
+    check_version(DIRECTORY / "build.json", tf.__version__)
+    library()  # A clear error about libstrom.so itself comes before the linker's.
+    path = DIRECTORY / "_strom_ops.so"
+    if not path.exists():
+        raise errors.InternalError(f"{path} is missing: {_REBUILD}")
+    try:
+        return tf.load_op_library(str(path))
+    except (OSError, tf.errors.OpError) as error:
+        raise errors.InternalError(f"{path} cannot be loaded ({error}): {_REBUILD}") from error
+
+
+def check_version(build_record: pathlib.Path, installed: str) -> None:
+    """Refuses ops that were built for another TensorFlow than the `installed` one.
+
+    Args:
+        build_record: build.json, which the build writes beside the ops.
+        installed: `tf.__version__`.
+    """
+    try:
+        built_for = json.loads(build_record.read_text("utf-8"))["tensorflow"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise errors.InternalError(
+            f"{build_record} does not say which TensorFlow the operations were built for "
+            f"({type(error).__name__}): {_REBUILD}"
+        ) from error
+    if built_for != installed:
+        raise errors.UnsupportedTensorFlow(
+            f"keras-strom's operations were built for TensorFlow {built_for}, found {installed}: "
+            f"{_REBUILD}"
+        )

@@ -1,0 +1,90 @@
+"""One worker's compression state, owned by libstrom.so: residuals and what has been applied."""
+
+from __future__ import annotations
+
+import ctypes
+
+import numpy as np
+import numpy.typing as npt
+
+from keras_strom._native.library import check, declare
+
+#: A larger encoded update is split by span range (custom_ops/core/types.h, kMaxMessageBytes).
+MAX_MESSAGE_BYTES = 4 << 20
+
+_HANDLE = ctypes.c_int64
+_FLOATS = ctypes.POINTER(ctypes.c_float)
+
+
+class Replica:
+    """Residuals over the flat space of all shared variables.
+
+    The training ops name it by `handle`. Calls on one replica are serialised by the library.
+
+    Args:
+        max_message_bytes: the longest message handed to the network.
+
+    Example:
+        >>> replica = Replica()
+        >>> replica.extend(4, layout_hash=1)
+        >>> replica.read_residual(0, 4).tolist()
+        [0.0, 0.0, 0.0, 0.0]
+    """
+
+    def __init__(self, max_message_bytes: int = MAX_MESSAGE_BYTES) -> None:
+        handle = _HANDLE()
+        create = declare("strom_replica_create", ctypes.c_int64, ctypes.POINTER(_HANDLE))
+        check(create(max_message_bytes, ctypes.byref(handle)))
+        self.handle: int = handle.value
+
+    def extend(self, size: int, layout_hash: int) -> None:
+        """Grows the flat space to `size` elements whose shapes and dtypes hash to `layout_hash`."""
+        function = declare("strom_replica_extend", _HANDLE, ctypes.c_int64, ctypes.c_uint64)
+        check(function(self.handle, size, layout_hash))
+
+    def bind(self, worker: int) -> None:
+        """From now on messages go out through the worker of this handle (0 = nobody)."""
+        check(declare("strom_replica_bind", _HANDLE, _HANDLE)(self.handle, worker))
+
+    def read_residual(self, offset: int, size: int) -> npt.NDArray[np.float32]:
+        """A copy of the residuals of flat elements [offset, offset + size)."""
+        out = np.empty(size, np.float32)
+        function = declare(
+            "strom_replica_read_residual", _HANDLE, ctypes.c_int64, ctypes.c_int64, _FLOATS
+        )
+        check(function(self.handle, offset, size, out.ctypes.data_as(_FLOATS)))
+        return out
+
+    def write_residual(self, offset: int, values: npt.NDArray[np.float32]) -> None:
+        """Overwrites the residuals from flat element `offset` on."""
+        values = np.ascontiguousarray(values, np.float32)
+        function = declare(
+            "strom_replica_write_residual", _HANDLE, ctypes.c_int64, ctypes.c_int64, _FLOATS
+        )
+        check(function(self.handle, offset, values.size, values.ctypes.data_as(_FLOATS)))
+
+    def keep_messages(self, keep: bool = True) -> None:
+        """Keeps a copy of each step's messages for `messages`; off by default."""
+        check(declare("strom_replica_keep_messages", _HANDLE, ctypes.c_int32)(self.handle, keep))
+
+    def message(self, index: int) -> bytes:
+        """The kept message `index` of the last step."""
+        function = declare(
+            "strom_replica_message",
+            _HANDLE,
+            ctypes.c_int64,
+            ctypes.c_char_p,
+            ctypes.c_int64,
+            ctypes.POINTER(ctypes.c_int64),
+        )
+        size = ctypes.c_int64()
+        check(function(self.handle, index, None, 0, ctypes.byref(size)))
+        buffer = ctypes.create_string_buffer(size.value)
+        check(function(self.handle, index, buffer, size.value, ctypes.byref(size)))
+        return buffer.raw
+
+    def close(self) -> None:
+        """Frees the residuals; ops that still name the handle fail from now on. Idempotent."""
+        handle, self.handle = self.handle, 0
+        if handle:
+            check(declare("strom_replica_close", _HANDLE)(handle))
