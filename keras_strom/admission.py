@@ -1,0 +1,81 @@
+"""What cannot be trained by sharing updates, and is refused with a reason and a remedy."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import keras
+
+from keras_strom import errors
+
+
+def optimizer_of(update: Callable[..., Any]) -> Any | None:
+    """The Keras optimizer whose step `update` is, or None for any other function.
+
+    Keras passes closures over the optimizer to `tf.distribute`'s `extended.update`; this is the one
+    place where a strategy meets the optimizer of a custom training loop.
+    """
+    if not inspect.isfunction(update):
+        return None
+    owner = inspect.getclosurevars(update).nonlocals.get("self")
+    return owner if isinstance(owner, keras.optimizers.Optimizer) else None
+
+
+def check_optimizer(optimizer: Any) -> None:
+    """Refuses optimizers whose state holds absolute parameters.
+
+    Such a state is not a function of the worker's own updates alone, so every step pushes back what
+    the others have contributed.
+
+    Raises:
+        UnsupportedOptimizer: with what to use instead.
+    """
+    inner = getattr(optimizer, "inner_optimizer", optimizer)
+    name = type(inner).__name__
+    if isinstance(inner, keras.optimizers.Ftrl):
+        raise errors.UnsupportedOptimizer(
+            f"{name} computes parameters from sums of its own gradients and would undo what other "
+            "workers contribute; use Adagrad or Adam with l1 regularisation instead"
+        )
+    schedule_free = getattr(keras.optimizers, "ScheduleFreeAdamW", None)
+    if schedule_free is not None and isinstance(inner, schedule_free):
+        raise errors.UnsupportedOptimizer(
+            f"{name} keeps absolute copies of the parameters in its state and would undo what "
+            "other workers contribute; use AdamW with a learning-rate schedule instead"
+        )
+    if getattr(inner, "use_ema", False) and getattr(inner, "ema_overwrite_frequency", None):
+        raise errors.UnsupportedOptimizer(
+            f"{name}(ema_overwrite_frequency={inner.ema_overwrite_frequency}) overwrites the "
+            "parameters in the middle of training, which would undo what other workers contribute; "
+            "leave ema_overwrite_frequency=None: the average is taken over at the end of fit"
+        )
+
+
+def check_compiled(model: Any) -> None:
+    """Refuses a model that was compiled for XLA; Keras's own "auto" never chooses that here.
+
+    Raises:
+        UnsupportedModel: with what to pass to compile.
+    """
+    if getattr(model, "jit_compile", False) is True:
+        raise errors.UnsupportedModel(
+            "a model under StromStrategy cannot be compiled with jit_compile=True: the step that "
+            "shares its updates runs outside XLA; pass jit_compile=False to compile()"
+        )
+
+
+def check_dtype(variable: Any) -> None:
+    """Refuses to share a variable that is not float32.
+
+    Raises:
+        UnsupportedModel: with the policy to use instead.
+    """
+    dtype = variable.dtype.name
+    if dtype != "float32":
+        raise errors.UnsupportedModel(
+            f"the optimizer updates {variable.name!r}, a {dtype} variable; StromStrategy shares "
+            "float32 variables only (small updates would round away in half precision): use the "
+            "policy 'float32', 'mixed_float16' or 'mixed_bfloat16', which keep variables in float32"
+        )

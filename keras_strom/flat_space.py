@@ -1,0 +1,90 @@
+"""The flat space: the float32 variables of a strategy one after another, as every worker sees them.
+
+Entries are appended in the order in which the program creates them, which is the same on every
+worker, and never move. The layout's hash over shapes and dtypes lets the master refuse a worker
+whose program differs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from keras_strom._native.library import layout_hash
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """One variable's place: flat elements [offset, offset + size)."""
+
+    variable: Any
+    offset: int
+    size: int
+
+
+class FlatSpace:
+    """An append-only list of float32 variables.
+
+    Which of them take part in updates (`members`) shows only when an optimizer touches them: a
+    trainable variable that none ever does has a place and a common start, but is never sent.
+
+    Example:
+        >>> space = FlatSpace()
+        >>> space.add(tf.Variable([1.0, 2.0]))  # doctest: +SKIP
+    """
+
+    def __init__(self) -> None:
+        self._entries: dict[int, Entry] = {}
+        self._members: set[int] = set()
+        self.size = 0
+
+    def __contains__(self, variable: Any) -> bool:
+        return id(variable) in self._entries
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def add(self, variable: Any) -> None:
+        """Appends `variable`; does nothing when it has a place already.
+
+        The space keeps the variable alive: a place must never be taken over by another one.
+        """
+        if variable in self:
+            return
+        size = int(np.prod(variable.shape, dtype=np.int64))
+        self._entries[id(variable)] = Entry(variable, self.size, size)
+        self.size += size
+
+    def touch(self, variable: Any) -> None:
+        """Makes `variable` a member: from now on its changes are shared."""
+        self._members.add(id(variable))
+
+    @property
+    def entries(self) -> list[Entry]:
+        """All entries in ascending offset order."""
+        return list(self._entries.values())
+
+    @property
+    def members(self) -> list[Entry]:
+        """The entries that an optimizer has touched, in ascending offset order."""
+        return [entry for key, entry in self._entries.items() if key in self._members]
+
+    def hash(self) -> int:
+        """Names the layout; equal on two workers when all shapes and dtypes are."""
+        return layout_hash([("float32", tuple(e.variable.shape)) for e in self._entries.values()])
+
+    def read(self) -> npt.NDArray[np.float32]:
+        """A copy of all values, flat."""
+        values = np.empty(self.size, np.float32)
+        for entry in self._entries.values():
+            values[entry.offset : entry.offset + entry.size] = entry.variable.numpy().ravel()
+        return values
+
+    def assign(self, values: npt.NDArray[np.float32], entries: list[Entry]) -> None:
+        """Assigns the variables of `entries` from the flat `values` of the whole space."""
+        for entry in entries:
+            part = values[entry.offset : entry.offset + entry.size]
+            entry.variable.assign(part.reshape(entry.variable.shape))

@@ -1,0 +1,65 @@
+"""How the updates of K workers add up: what the sender multiplies its update by."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import tensorflow as tf
+
+from keras_strom import errors
+
+_RULES = ("sum", "sqrt", "mean")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class UpdateScale:
+    """s(t) = S min(1, 1/K + (1 - 1/K) t / warmup_steps), applied before the residual.
+
+    Early updates are large and point the same way on all workers, so their full sum diverges; the
+    warm-up starts from their mean.
+
+    Attributes:
+        rule: S: "sum" is 1, "sqrt" 1/sqrt(K), "mean" 1/K, or a positive number itself.
+        workers: K.
+        warmup_steps: steps until S is reached; 0 = from the start.
+
+    Example:
+        >>> UpdateScale(rule="mean", workers=4, warmup_steps=0).target
+        0.25
+    """
+
+    rule: str | float
+    workers: int
+    warmup_steps: int
+
+    def __post_init__(self) -> None:
+        if isinstance(self.rule, str):
+            if self.rule not in _RULES:
+                raise errors.InvalidOption(
+                    f"update_scale={self.rule!r} must be one of {', '.join(_RULES)}, or a number"
+                )
+        elif isinstance(self.rule, bool) or not isinstance(self.rule, int | float):
+            raise errors.InvalidOption(f"update_scale={self.rule!r} must be a string or a number")
+        elif not 0 < self.rule < float("inf"):
+            raise errors.InvalidOption(f"update_scale={self.rule!r} must be positive and finite")
+        steps = self.warmup_steps
+        if isinstance(steps, bool) or not isinstance(steps, int) or steps < 0:
+            raise errors.InvalidOption(f"warmup_steps={steps!r} must be a whole number, 0 or more")
+
+    @property
+    def target(self) -> float:
+        """S, the scale after the warm-up."""
+        if isinstance(self.rule, str):
+            factors = {"sum": 1.0, "sqrt": 1 / math.sqrt(self.workers), "mean": 1 / self.workers}
+            return factors[self.rule]
+        return float(self.rule)
+
+    def at(self, step: Any) -> Any:
+        """s(t) as a float32 scalar tensor for the int64 scalar tensor `step` = t."""
+        if self.warmup_steps == 0 or self.workers == 1:
+            return tf.constant(self.target, tf.float32)
+        start = 1 / self.workers
+        progress = tf.cast(step, tf.float32) / self.warmup_steps
+        return self.target * tf.minimum(1.0, start + (1 - start) * progress)

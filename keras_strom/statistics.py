@@ -1,0 +1,43 @@
+"""What one training step reports about its update: counts, thresholds, residuals.
+
+The ops return a float64 vector (custom_ops/tf/variables.cc, OutputStatistics); this module gives
+its elements their names, for threshold algorithms inside the graph and for reports outside it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+
+class StepStatistics(NamedTuple):
+    """One step's figures, scalars of TensorFlow or NumPy alike; all 0 before the first step.
+
+    Attributes:
+        stepped: 1 where some variable had changed, else 0.
+        count: entries of the message.
+        elements: elements of the variables that took part.
+        message_bytes: the encoded message, without packet framing.
+        received: messages of others applied in this step.
+        max_residual: the largest |r| that stayed behind.
+        threshold: the tau that was used.
+        sum_residual: the sum of |r| that stayed behind.
+        clipped_mass: the sum of |r| that clipping removed.
+        clipped_count: elements clipped.
+        assigned_outside: variables that were assigned outside `strategy.run` before this step.
+    """
+
+    stepped: Any
+    count: Any
+    elements: Any
+    message_bytes: Any
+    received: Any
+    max_residual: Any
+    threshold: Any
+    sum_residual: Any
+    clipped_mass: Any
+    clipped_count: Any
+    assigned_outside: Any
+
+
+#: Length of the vector.
+LENGTH = len(StepStatistics._fields)

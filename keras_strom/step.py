@@ -1,0 +1,147 @@
+"""The shared part of a training step: what runs in the graph after the optimizer.
+
+`SharedStep` owns the counters and the threshold's state, as variables outside of any strategy, and
+calls the native ops. What is shared with whom is decided below, in libstrom.so.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from keras_strom._native.ops import operations
+from keras_strom._native.replica import Replica
+from keras_strom.flat_space import Entry
+from keras_strom.residual import ResidualClipping
+from keras_strom.scale import UpdateScale
+from keras_strom.statistics import LENGTH, StepStatistics
+from keras_strom.threshold import ThresholdAlgorithm
+
+# Picks `received` out of a vector of statistics.
+_RECEIVED = np.asarray([name == "received" for name in StepStatistics._fields], np.float64)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StepOptions:
+    """What a step does; fixed when the strategy is made.
+
+    Attributes:
+        threshold: chooses tau.
+        clipping: bounds the residual; None = never.
+        scale: multiplies the update.
+        staleness: None = asynchronous: the own message is applied at once, others' as they come.
+            k = the step ends when the own contribution of k steps ago has been released.
+        wait_timeout: seconds that a step waits for the other workers (staleness not None).
+    """
+
+    threshold: ThresholdAlgorithm
+    clipping: ResidualClipping | None
+    scale: UpdateScale
+    staleness: int | None
+    wait_timeout: float
+
+
+class SharedStep:
+    """One worker's step over its replica, in graphs and eagerly."""
+
+    def __init__(self, options: StepOptions, replica: Replica) -> None:
+        self._options = options
+        self._replica = replica
+        with tf.init_scope(), tf.device("/cpu:0"):
+            self._state = _variable(options.threshold.initial_state(), tf.float32)
+            self._last = _variable([0.0] * LENGTH, tf.float64)
+            self._totals = _variable([0.0] * LENGTH, tf.float64)
+            self._steps_before = tf.Variable(0, dtype=tf.int64, trainable=False)
+
+    def share(self, members: list[Entry], before: list[Any]) -> None:
+        """Shares what changed in `members` since their values were `before`; see StromStep."""
+        options = self._options
+        with tf.device("/cpu:0"):
+            contributions = tf.cast(self._totals[0], tf.int64)
+            step = self._steps_before + contributions
+            state = tuple(tf.unstack(self._state)) if self._state.shape[0] else ()
+            last = StepStatistics(*tf.unstack(self._last))
+            threshold, state = options.threshold.next(state, last)
+            statistics = operations().strom_step(
+                variables=[entry.variable.handle for entry in members],
+                before=before,
+                threshold=threshold,
+                scale=options.scale.at(step),
+                clip_multiple=self._clip_multiple(step),
+                iteration=step,
+                replica=self._replica.handle,
+                offsets=[entry.offset for entry in members],
+                apply_own=options.staleness is None,
+                take_received=options.staleness is None,
+            )
+            stepped = statistics[0] > 0
+            if state:
+                self._state.assign(tf.where(stepped, tf.stack(state), self._state))
+            if options.staleness is not None:
+                applied = self._await_release(members, stepped, contributions)
+                statistics += applied * _RECEIVED
+            self._last.assign(tf.where(stepped, statistics, self._last))
+            self._totals.assign_add(statistics)
+
+    def apply(self, members: list[Entry]) -> None:
+        """Adds everything received so far to the variables, outside of a step."""
+        if members:
+            operations().strom_apply(
+                variables=[entry.variable.handle for entry in members],
+                replica=self._replica.handle,
+                offsets=[entry.offset for entry in members],
+            )
+
+    def flush(self, members: list[Entry]) -> None:
+        """Sends the residuals as they are, so that nothing stays behind."""
+        if members:
+            statistics = operations().strom_flush(
+                variables=[entry.variable.handle for entry in members],
+                iteration=self._steps_before + tf.cast(self._totals[0], tf.int64),
+                replica=self._replica.handle,
+                offsets=[entry.offset for entry in members],
+                apply_own=self._options.staleness is None,
+            )
+            # A flush is no training step.
+            self._totals.assign_add(tf.concat([[0.0], statistics[1:]], 0))
+
+    def begin(self) -> None:
+        """Starts the counters of a new generation; the cluster's step count goes on."""
+        self._steps_before.assign_add(tf.cast(self._totals[0], tf.int64))
+        self._totals.assign(tf.zeros_like(self._totals))
+
+    @property
+    def totals(self) -> StepStatistics:
+        """Sums since `begin`, of what can be summed."""
+        return StepStatistics(*self._totals.numpy().tolist())
+
+    @property
+    def last(self) -> StepStatistics:
+        """The latest step that shared something."""
+        return StepStatistics(*self._last.numpy().tolist())
+
+    def _clip_multiple(self, step: Any) -> Any:
+        clipping = self._options.clipping
+        if clipping is None:
+            return tf.constant(0.0)
+        due = (step + 1) % clipping.every == 0
+        return tf.where(due, tf.constant(clipping.multiple, tf.float32), 0.0)
+
+    def _await_release(self, members: list[Entry], stepped: Any, contributions: Any) -> Any:
+        assert self._options.staleness is not None
+        return operations().strom_apply_step(
+            variables=[entry.variable.handle for entry in members],
+            stepped=stepped,
+            contribution=contributions - self._options.staleness,
+            replica=self._replica.handle,
+            offsets=[entry.offset for entry in members],
+            timeout_ns=int(self._options.wait_timeout * 1e9),
+        )
+
+
+def _variable(values: Any, dtype: Any) -> Any:
+    array = np.asarray(values, dtype.as_numpy_dtype)
+    return tf.Variable(array, dtype=dtype, trainable=False)

@@ -1,0 +1,262 @@
+"""StromStrategy: trains one Keras model on many machines by sharing thresholded updates.
+
+A step is plain Keras. `run` takes note of the variables before it (their buffers, no copy) and one
+native op closes it: the change goes into the residual, what has grown to the threshold leaves as a
+message, and the variables get their old values plus the own message and those received from the
+other workers. So every replica is the common start plus the same set of messages.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import tensorflow as tf
+
+from keras_strom import admission, errors
+from keras_strom._native.replica import Replica
+from keras_strom.environment import ClusterEnvironment
+from keras_strom.flat_space import FlatSpace
+from keras_strom.network import NetworkConfig
+from keras_strom.residual import ResidualClipping
+from keras_strom.scale import UpdateScale
+from keras_strom.step import SharedStep, StepOptions
+from keras_strom.threshold import AdaptiveThreshold, ThresholdAlgorithm
+
+_THRESHOLD = AdaptiveThreshold()
+_CLIPPING = ResidualClipping(5, every=5)
+
+
+class StromStrategy(tf.distribute.OneDeviceStrategy):  # type: ignore[misc]
+    """A `tf.distribute` strategy whose workers share compressed optimizer updates.
+
+    Build and compile the model in its scope and call `fit`; where the process belongs to a job
+    (`keras-strom run`, `keras_strom.spark.run`) the model is trained by all its workers, else by
+    this one alone, as plain Keras would.
+
+    Args:
+        threshold: `AdaptiveThreshold`, `FixedThreshold` or another `ThresholdAlgorithm`.
+        residual_clipping: a `ResidualClipping`, or None for none.
+        update_scale: how K workers' updates add up: "sum", "sqrt" (sum / sqrt K), "mean", or a number.
+        warmup_steps: steps over which the scale grows from 1/K of it; 0 = none.
+        max_staleness: None = asynchronous: no worker waits for another. 0 = every step waits for all
+            workers and is bitwise reproducible. k >= 1 = a worker is at most k steps ahead.
+        always_encode: True shares updates (with nobody) on a lone worker too, to see the effect of
+            the compression; otherwise a lone worker trains uncompressed.
+        network: a `NetworkConfig`; None = the job's.
+        device: where variables live and steps run; None = the CPU.
+
+    Raises:
+        InvalidOption: an option that is not understood or out of range.
+
+    Example:
+        >>> with StromStrategy().scope():  # doctest: +SKIP
+        ...     model = keras.Sequential([keras.layers.Dense(10)])
+        ...     model.compile("adam", "mse")
+        >>> model.fit(x, y, epochs=5)  # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        *,
+        threshold: ThresholdAlgorithm = _THRESHOLD,
+        residual_clipping: ResidualClipping | None = _CLIPPING,
+        update_scale: str | float = "sum",
+        warmup_steps: int = 500,
+        max_staleness: int | None = None,
+        always_encode: bool = False,
+        network: NetworkConfig | None = None,
+        device: str | None = None,
+    ) -> None:
+        _check_options(threshold, residual_clipping, max_staleness, always_encode, network)
+        environment = ClusterEnvironment.from_environ()
+        scale = UpdateScale(rule=update_scale, workers=environment.size, warmup_steps=warmup_steps)
+        super().__init__(_cpu_device(device))
+        self._environment = environment
+        self._shares = always_encode or environment.size > 1
+        self._space = FlatSpace()
+        self._unshareable: dict[int, Any] = {}
+        self._touched: set[int] | None = None
+        if self._shares:
+            self._replica = Replica()
+            weakref.finalize(self, self._replica.close)
+            options = StepOptions(
+                threshold=threshold,
+                clipping=residual_clipping,
+                scale=scale,
+                staleness=max_staleness if environment.size > 1 else None,
+                wait_timeout=environment.join_timeout,
+            )
+            self._step = SharedStep(options, self._replica)
+        _watch_updates(self)
+
+    @property
+    def num_workers(self) -> int:
+        """K, the workers that train together; `num_replicas_in_sync` counts local devices."""
+        return self._environment.size
+
+    def scope(self) -> contextlib.AbstractContextManager[StromStrategy]:
+        """Variables created in this context belong to the strategy; trainable ones are shared."""
+        return _both(super().scope(), tf.variable_creator_scope(self._register_created))
+
+    def run(
+        self,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+        options: Any = None,
+    ) -> Any:
+        """Runs one step and shares what it changed in the variables; returns what `fn` returns.
+
+        Raises:
+            UnsupportedModel: the model cannot be shared; the message says why and what to do.
+            UnsupportedOptimizer: the same for the optimizer.
+        """
+        if not self._shares or self._touched is not None:
+            return super().run(fn, args, kwargs, options)
+        admission.check_compiled(getattr(fn, "__self__", None))
+        before = {
+            id(entry.variable): tf.raw_ops.ReadVariableOp(
+                resource=entry.variable.handle, dtype=tf.float32
+            )
+            for entry in self._space.entries
+        }
+        self._touched = set()
+        try:
+            result = super().run(fn, args, kwargs, options)
+            if not self._touched.issubset(before):
+                raise errors.UnsupportedModel(
+                    "the model created variables inside strategy.run; build it before the first "
+                    "step: call model.build(input_shape), or the model once on a batch"
+                )
+        finally:
+            self._touched = None
+        # A function that was traced before touches nothing from Python when it is called again, so
+        # the op is there as soon as there are members; it does nothing where none has changed.
+        members = self._space.members
+        if members:
+            self._extend_replica()
+            self._step.share(members, [before[id(entry.variable)] for entry in members])
+        return result
+
+    def distribute_datasets_from_function(
+        self, dataset_fn: Callable[[tf.distribute.InputContext], Any], options: Any = None
+    ) -> Any:
+        """Calls `dataset_fn` with this worker's place among all, so that it can take its part."""
+        context = tf.distribute.InputContext(
+            num_input_pipelines=self.num_workers,
+            input_pipeline_id=self._environment.rank,
+            num_replicas_in_sync=self.num_replicas_in_sync,
+        )
+        return super().distribute_datasets_from_function(lambda _: dataset_fn(context), options)
+
+    def _register_created(self, create: Callable[..., Any], **arguments: Any) -> Any:
+        variable = create(**arguments)
+        if variable.trainable and variable.dtype.is_floating:
+            if variable.dtype == tf.float32:
+                self._space.add(variable)
+            else:
+                self._unshareable[id(variable)] = variable
+        return variable
+
+    def _extend_replica(self) -> None:
+        self._replica.extend(self._space.size, self._space.hash())
+
+    def _note_update(self, variable: Any, update: Callable[..., Any]) -> None:
+        """An optimizer is about to change `variable`: the moment that makes it a member."""
+        if not self._shares:
+            return
+        optimizer = admission.optimizer_of(update)
+        if optimizer is not None:
+            admission.check_optimizer(optimizer)
+        if id(variable) in self._unshareable:
+            admission.check_dtype(variable)
+        if variable not in self._space:
+            if optimizer is not None and variable.trainable:
+                raise errors.UnsupportedModel(
+                    f"the optimizer updates {variable.name!r}, which was created outside "
+                    "strategy.scope(); build the model inside of it"
+                )
+            return
+        if self._touched is not None:
+            self._touched.add(id(variable))
+            self._space.touch(variable)
+        elif optimizer is not None:
+            raise errors.UnsupportedModel(
+                "the optimizer was applied outside strategy.run, where its update would not be "
+                "shared; call strategy.run(step, args=(batch,)) with the optimizer step inside"
+            )
+
+
+def _check_options(
+    threshold: object,
+    residual_clipping: object,
+    max_staleness: object,
+    always_encode: object,
+    network: object,
+) -> None:
+    if not isinstance(threshold, ThresholdAlgorithm):
+        raise errors.InvalidOption(
+            f"threshold={threshold!r} must be a threshold algorithm, such as FixedThreshold(1e-3)"
+        )
+    if residual_clipping is not None and not isinstance(residual_clipping, ResidualClipping):
+        raise errors.InvalidOption(
+            f"residual_clipping={residual_clipping!r} must be a ResidualClipping or None"
+        )
+    if max_staleness is not None and (
+        isinstance(max_staleness, bool) or not isinstance(max_staleness, int) or max_staleness < 0
+    ):
+        raise errors.InvalidOption(
+            f"max_staleness={max_staleness!r} must be None or a whole number, 0 or more"
+        )
+    if not isinstance(always_encode, bool):
+        raise errors.InvalidOption(f"always_encode={always_encode!r} must be a bool")
+    if network is not None and not isinstance(network, NetworkConfig):
+        raise errors.InvalidOption(f"network={network!r} must be a NetworkConfig or None")
+
+
+def _cpu_device(device: object) -> str:
+    if device is None:
+        return "/cpu:0"
+    if not isinstance(device, str):
+        raise errors.InvalidOption(f"device={device!r} must be a device name such as '/cpu:0'")
+    kind = tf.DeviceSpec.from_string(device).device_type
+    if kind not in (None, "CPU"):
+        raise errors.InvalidOption(
+            f"device={device!r}: this version shares variables that live on the CPU only"
+        )
+    return device
+
+
+class _WatchedUpdates:
+    """Mixed into a strategy's `extended`, where optimizers announce which variable they change."""
+
+    _strom: weakref.ref[StromStrategy]
+
+    def update(
+        self,
+        var: Any,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+        group: bool = True,
+    ) -> Any:
+        strategy = self._strom()
+        if strategy is not None:
+            strategy._note_update(var, fn)
+        return super().update(var, fn, args, kwargs, group)  # type: ignore[misc]
+
+
+def _watch_updates(strategy: StromStrategy) -> None:
+    # `extended` is made by tf.distribute's own constructor, which takes no class for it.
+    extended = strategy.extended
+    extended.__class__ = type("StromExtended", (_WatchedUpdates, type(extended)), {})
+    extended._strom = weakref.ref(strategy)
+
+
+@contextlib.contextmanager
+def _both(outer: Any, inner: Any) -> Iterator[Any]:
+    with outer as entered, inner:
+        yield entered
