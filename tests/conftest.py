@@ -25,6 +25,8 @@ def pytest_configure(config: pytest.Config) -> None:
     """
     if _is_installed():
         return
+    for name in [name for name in sys.modules if name.partition(".")[0] == "keras_strom"]:
+        del sys.modules[name]  # asking for keras_strom.spark has imported its parent
     layout = tempfile.TemporaryDirectory(prefix="keras-strom-layout-")
     config.add_cleanup(layout.cleanup)
     package = Path(layout.name, "keras_strom")
