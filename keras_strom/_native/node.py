@@ -1,0 +1,344 @@
+"""Masters and workers of libstrom.so as Python objects.
+
+Thin: every method is one call of the C interface (``custom_ops/capi/strom.h``), with arrays checked
+on the way in and errors raised as the exceptions of `keras_strom.errors`. `keras_strom.relay` adds
+addresses and credentials.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from keras_strom import errors
+from keras_strom._native.library import check, declare
+from keras_strom.credentials import JOB_ID_BYTES, KEY_BYTES, Credentials
+
+_NS_PER_S = 1_000_000_000
+_Handle = ctypes.c_int64
+_Pointer = ctypes.c_void_p
+_KeyBytes = ctypes.c_uint8 * KEY_BYTES
+_JobIdBytes = ctypes.c_uint8 * JOB_ID_BYTES
+
+
+class _MasterOptions(ctypes.Structure):
+    _fields_ = (
+        ("bind_address", ctypes.c_char_p),
+        ("port", ctypes.c_int32),
+        ("workers", ctypes.c_int32),
+        ("secret", ctypes.POINTER(ctypes.c_uint8)),
+        ("job_id", ctypes.POINTER(ctypes.c_uint8)),
+        ("failure_timeout_ns", ctypes.c_int64),
+        ("epoch", ctypes.c_uint64),
+    )
+
+
+class _WorkerOptions(ctypes.Structure):
+    _fields_ = (
+        ("bind_address", ctypes.c_char_p),
+        ("port", ctypes.c_int32),
+        ("master_host", ctypes.c_char_p),
+        ("master_port", ctypes.c_int32),
+        ("secret", ctypes.POINTER(ctypes.c_uint8)),
+        ("job_id", ctypes.POINTER(ctypes.c_uint8)),
+        ("master_public_key", ctypes.POINTER(ctypes.c_uint8)),
+        ("rank", ctypes.c_int32),
+        ("size", ctypes.c_int32),
+        ("attempt", ctypes.c_int32),
+        ("max_staleness", ctypes.c_int32),
+        ("failure_timeout_ns", ctypes.c_int64),
+        ("join_timeout_ns", ctypes.c_int64),
+    )
+
+
+class MasterNode:
+    """The master's I/O thread. See `strom_master_create`."""
+
+    def __init__(
+        self,
+        credentials: Credentials,
+        *,
+        workers: int,
+        bind_address: str = "",
+        port: int = 0,
+        failure_timeout: float = 5.0,
+        epoch: int = 1,
+    ) -> None:
+        options = _MasterOptions(
+            bind_address.encode(),
+            port,
+            workers,
+            _KeyBytes.from_buffer_copy(credentials.secret),
+            _JobIdBytes.from_buffer_copy(credentials.job_id),
+            _nanoseconds(failure_timeout),
+            epoch,
+        )
+        handle = ctypes.c_int64()
+        create = declare("strom_master_create", _Pointer, _Pointer)
+        check(create(ctypes.addressof(options), ctypes.addressof(handle)))
+        self.handle = handle.value
+
+    @property
+    def port(self) -> int:
+        """The UDP port it listens on."""
+        port = ctypes.c_int32()
+        read = declare("strom_master_port", _Handle, _Pointer)
+        check(read(self.handle, ctypes.addressof(port)))
+        return port.value
+
+    @property
+    def public_key(self) -> bytes:
+        """Its X25519 key, which workers must be given beside the secret."""
+        key = _KeyBytes()
+        read = declare("strom_master_public_key", _Handle, _Pointer)
+        check(read(self.handle, ctypes.addressof(key)))
+        return bytes(key)
+
+    def status(self) -> dict[str, Any]:
+        """State and counters; ARCHITECTURE.md lists the keys."""
+        return _status(self.handle)
+
+    def close(self, reason: str = "") -> None:
+        """Tells every worker to end with `reason` and ends the thread. Harmless when repeated."""
+        check(declare("strom_master_close", _Handle, ctypes.c_char_p)(self.handle, reason.encode()))
+
+
+class WorkerNode:
+    """A worker's I/O thread and its blocking requests. See `strom_worker_join` and what follows it.
+
+    Every wait can be interrupted with Ctrl+C; the worker is closed then. A timeout of None waits
+    until the answer or a failure comes.
+    """
+
+    def __init__(
+        self,
+        credentials: Credentials,
+        *,
+        master: tuple[str, int],
+        rank: int,
+        size: int,
+        attempt: int = 0,
+        max_staleness: int | None = None,
+        bind_address: str = "",
+        port: int = 0,
+        failure_timeout: float = 5.0,
+        join_timeout: float = 30.0,
+    ) -> None:
+        if credentials.master_public_key is None:
+            raise errors.InvalidOption("these credentials do not name their master's public key")
+        options = _WorkerOptions(
+            bind_address.encode(),
+            port,
+            master[0].encode(),
+            master[1],
+            _KeyBytes.from_buffer_copy(credentials.secret),
+            _JobIdBytes.from_buffer_copy(credentials.job_id),
+            _KeyBytes.from_buffer_copy(credentials.master_public_key),
+            rank,
+            size,
+            attempt,
+            -1 if max_staleness is None else max_staleness,
+            _nanoseconds(failure_timeout),
+            _nanoseconds(join_timeout),
+        )
+        handle = ctypes.c_int64()
+        self.handle = 0
+        join = declare("strom_worker_join", _Pointer, _Pointer)
+        self._wait(join, ctypes.addressof(options), ctypes.addressof(handle))
+        self.handle = handle.value
+
+    def start(
+        self,
+        generation: int,
+        layout_size: int,
+        layout_hash: int,
+        options_text: str,
+        seed: np.ndarray | None = None,
+        *,
+        timeout: float | None = None,
+    ) -> np.ndarray:
+        """Begins a generation (one `fit`) together with all other workers.
+
+        Args:
+            generation: 1, 2, ...
+            layout_size: elements of the flat space.
+            layout_hash: 64-bit hash of its shapes and dtypes.
+            options_text: must be equal on all workers.
+            seed: the chief's parameters, float32 [layout_size]; None elsewhere.
+            timeout: seconds.
+
+        Returns:
+            The master's parameters, float32 [layout_size].
+        """
+        parameters = np.empty(layout_size, np.float32)
+        source = None if seed is None else _floats(seed, layout_size)
+        begin = declare(
+            "strom_worker_start",
+            _Handle,
+            ctypes.c_uint64,
+            ctypes.c_int64,
+            ctypes.c_uint64,
+            ctypes.c_char_p,
+            _Pointer,
+            _Pointer,
+            ctypes.c_int64,
+        )
+        self._wait(
+            begin,
+            self.handle,
+            generation,
+            layout_size,
+            layout_hash,
+            options_text.encode(),
+            None if source is None else source.ctypes.data,
+            parameters.ctypes.data,
+            _nanoseconds(timeout),
+        )
+        return parameters
+
+    def average(
+        self, key: int, values: np.ndarray, *, timeout: float | None = None
+    ) -> tuple[np.ndarray, int]:
+        """The mean over the workers' latest `values` under `key`, and how many contributed.
+
+        Args:
+            key: names what is averaged (64 bits).
+            values: float64 [n], the same n on all workers.
+            timeout: seconds.
+        """
+        averaged = np.array(values, np.float64, copy=True).reshape(-1)
+        contributors = ctypes.c_int32()
+        request = declare(
+            "strom_worker_average",
+            _Handle,
+            ctypes.c_uint64,
+            _Pointer,
+            ctypes.c_int64,
+            _Pointer,
+            ctypes.c_int64,
+        )
+        self._wait(
+            request,
+            self.handle,
+            key,
+            averaged.ctypes.data,
+            averaged.size,
+            ctypes.addressof(contributors),
+            _nanoseconds(timeout),
+        )
+        return averaged, contributors.value
+
+    def finish(self, stop: bool = False, *, timeout: float | None = None) -> None:
+        """No more updates from here; returns when all that any member sent is here."""
+        request = declare("strom_worker_finish", _Handle, ctypes.c_int32, ctypes.c_int64)
+        self._wait(request, self.handle, int(stop), _nanoseconds(timeout))
+
+    def result(
+        self, state: np.ndarray, size: int, *, timeout: float | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Sends float64 `state` [n]; returns its average and the master's parameters [size]."""
+        averaged = np.array(state, np.float64, copy=True).reshape(-1)
+        parameters = np.empty(size, np.float32)
+        request = declare(
+            "strom_worker_result",
+            _Handle,
+            _Pointer,
+            ctypes.c_int64,
+            _Pointer,
+            ctypes.c_int64,
+            ctypes.c_int64,
+        )
+        self._wait(
+            request,
+            self.handle,
+            averaged.ctypes.data,
+            averaged.size,
+            parameters.ctypes.data,
+            size,
+            _nanoseconds(timeout),
+        )
+        return averaged, parameters
+
+    def verify(
+        self, difference: float, parameters_hash: int, *, timeout: float | None = None
+    ) -> float:
+        """Reports this replica's largest difference; returns the largest over all workers."""
+        worst = ctypes.c_double()
+        request = declare(
+            "strom_worker_verify",
+            _Handle,
+            ctypes.c_double,
+            ctypes.c_uint64,
+            _Pointer,
+            ctypes.c_int64,
+        )
+        self._wait(
+            request,
+            self.handle,
+            difference,
+            parameters_hash,
+            ctypes.addressof(worst),
+            _nanoseconds(timeout),
+        )
+        return worst.value
+
+    def status(self) -> dict[str, Any]:
+        """State and counters; ARCHITECTURE.md lists the keys."""
+        return _status(self.handle)
+
+    def close(self, reason: str = "") -> None:
+        """Says goodbye (`reason` "" = the work is done). Harmless when repeated."""
+        if self.handle:
+            close = declare("strom_worker_close", _Handle, ctypes.c_char_p)
+            check(close(self.handle, reason.encode()))
+
+    def _wait(self, function: Callable[..., int], *arguments: object) -> None:
+        """Calls `function` on a thread of its own, so that Ctrl+C reaches this one."""
+        failures: list[BaseException] = []
+
+        def call() -> None:
+            try:
+                check(function(*arguments))
+            except BaseException as error:  # handed to the waiting thread below
+                failures.append(error)
+
+        thread = threading.Thread(target=call, name="strom-wait", daemon=True)
+        thread.start()
+        try:
+            while thread.is_alive():
+                thread.join(0.2)
+        except BaseException:
+            self.close("interrupted")
+            thread.join(1.0)
+            raise
+        if failures:
+            raise failures[0]
+
+
+def _nanoseconds(seconds: float | None) -> int:
+    return -1 if seconds is None else int(seconds * _NS_PER_S)
+
+
+def _floats(values: np.ndarray, size: int) -> np.ndarray:
+    array = np.ascontiguousarray(values, np.float32).reshape(-1)
+    if array.size != size:
+        raise errors.InvalidOption(f"expected {size} parameters, got {array.size}")
+    return array
+
+
+def _status(handle: int) -> dict[str, Any]:
+    read = declare("strom_node_status", _Handle, _Pointer, ctypes.c_int64, _Pointer)
+    size = ctypes.c_int64()
+    capacity = 1 << 16
+    while True:
+        text = ctypes.create_string_buffer(capacity)
+        check(read(handle, ctypes.addressof(text), capacity, ctypes.addressof(size)))
+        if size.value <= capacity:
+            status: dict[str, Any] = json.loads(text.raw[: size.value])
+            return status
+        capacity = 2 * size.value

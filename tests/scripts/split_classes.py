@@ -1,0 +1,57 @@
+"""Each of two workers sees only half of Fashion-MNIST's classes; writes its accuracy over all ten.
+
+Run by tests/test_training.py: split_classes.py OUTPUT_FOLDER [--silent]
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import pathlib
+
+import fashion_mnist
+import keras
+import tensorflow as tf
+
+import keras_strom
+
+
+def dataset_of(rank: int) -> tf.data.Dataset:
+    """Classes 0 to 4 for worker 0, 5 to 9 for worker 1; its own already, so nothing is sharded."""
+    (x_train, y_train), _ = fashion_mnist.load()
+    own = (y_train // 5) == rank
+    dataset = tf.data.Dataset.from_tensor_slices((x_train[own], y_train[own]))
+    options = tf.data.Options()
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+    return dataset.shuffle(30000, seed=rank).batch(64).prefetch(2).with_options(options)
+
+
+def main() -> None:
+    """Trains two epochs, with or without communication."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("output", type=pathlib.Path)
+    parser.add_argument("--silent", action="store_true")
+    arguments = parser.parse_args()
+    keras.utils.set_random_seed(1)
+    rank = keras_strom.rank()
+    strategy = None if arguments.silent else keras_strom.StromStrategy()
+    with strategy.scope() if strategy else tf.distribute.get_strategy().scope():
+        model = fashion_mnist.build_model()
+        fashion_mnist.compile_model(model)
+    model.fit(dataset_of(rank), epochs=2, verbose=0)
+    _, (x_test, y_test) = fashion_mnist.load()
+    accuracy = model.evaluate(x_test, y_test, batch_size=1000, verbose=0)[1]
+    report = strategy.last_report if strategy else None
+    (arguments.output / f"{rank}.json").write_text(
+        json.dumps(
+            {
+                "accuracy": float(accuracy),
+                "report": dataclasses.asdict(report) if report else None,
+            }
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()
