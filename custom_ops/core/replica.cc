@@ -1,0 +1,385 @@
+#include "core/replica.h"
+
+#include <algorithm>
+#include <cmath>
+#include <deque>
+#include <iterator>
+#include <string>
+#include <utility>
+
+#include "core/entries.h"
+#include "core/message.h"
+#include "core/message_writer.h"
+#include "core/residual.h"
+#include "core/residual_store.h"
+
+namespace strom {
+namespace {
+
+using Messages = std::vector<std::vector<uint8_t>>;
+
+Status Invalid(std::string message) { return {Code::kInvalidArgument, std::move(message)}; }
+
+// Cuts flat elements [offset, offset + size) at the chunks' borders and calls
+// visit(chunk, index in the chunk, offset in the range, elements) in ascending order.
+template <typename Visit>
+void ForEachChunk(int64_t offset, int64_t size, Visit visit) {
+  for (int64_t done = 0; done < size;) {
+    const int64_t index = (offset + done) % kChunk;
+    const int64_t elements = std::min(size - done, kChunk - index);
+    visit((offset + done) / kChunk, index, done, elements);
+    done += elements;
+  }
+}
+
+// A segment that neither changed nor aliases its result gets it by copying.
+void CopyValues(const strom_segment& segment) {
+  if (segment.value != segment.before) {
+    std::copy_n(segment.before, segment.size, segment.value);
+  }
+}
+
+std::vector<ParameterRange> Ranges(std::span<const strom_segment> segments) {
+  std::vector<ParameterRange> ranges;
+  ranges.reserve(segments.size());
+  for (const strom_segment& segment : segments) {
+    ranges.push_back({segment.offset, {segment.value, static_cast<size_t>(segment.size)}});
+  }
+  return ranges;
+}
+
+Status CheckOptions(const strom_step_options& options) {
+  if (!std::isfinite(options.scale)) return Invalid("the scale must be finite");
+  if (!std::isfinite(options.threshold) || options.threshold <= 0) {
+    return Invalid("the threshold must be a finite number over 0");
+  }
+  if (!std::isfinite(options.clip_multiple) || options.clip_multiple < 0) {
+    return Invalid("the clipping multiple must be a finite number, 0 to clip nothing");
+  }
+  return {};
+}
+
+Status CheckIteration(int64_t iteration) {
+  if (iteration >= 0 && iteration <= kMaxIteration) return {};
+  return Invalid("the iteration " + std::to_string(iteration) + " is not in [0, 2^35)");
+}
+
+}  // namespace
+
+struct Replica::State {
+  int64_t max_message_bytes = 0;  // of the codec, without the update's header
+  int64_t size = 0;
+  std::shared_ptr<Exchange> exchange;
+  ResidualStore residuals;
+  EntryList entries;  // scratch of Step
+  VersionVector applied;
+  std::deque<ReceivedUpdate> waiting;  // taken from the exchange, not yet applied
+  bool keep = false;
+  Messages kept;
+
+  Status CheckSegments(std::span<const strom_segment> segments) const;
+  bool Sequenced() const { return exchange != nullptr && exchange->sequenced(); }
+
+  // Step's parts.
+  Status Encode(std::span<const strom_segment> segments, const StepRule& rule,
+                strom_step_result* result);
+  void TakeBack(std::span<const strom_segment> segments, const StepRule& rule);
+
+  // Flush's parts.
+  Messages WriteResiduals(int64_t iteration, int64_t* count);
+  void ZeroResiduals(std::span<const strom_segment> segments, bool apply_own);
+
+  Status HandOver(int64_t iteration, int64_t count, Messages parts, strom_step_result* result);
+  Status ApplyReceived(std::span<const strom_segment> segments, strom_step_result* result);
+};
+
+Replica::Replica(int64_t max_message_bytes) : state_(std::make_unique<State>()) {
+  state_->max_message_bytes = max_message_bytes - kUpdateHeaderBytes;
+  STROM_CHECK(state_->max_message_bytes >= kMinMessageBytes);
+}
+
+Replica::~Replica() = default;
+
+Status Replica::Extend(int64_t size, uint64_t) {
+  if (size < state_->size) {
+    return Invalid("the flat space of " + std::to_string(state_->size) +
+                   " elements cannot shrink to " + std::to_string(size));
+  }
+  if (size > kMaxElements) return Invalid("the flat space holds at most 2^39 elements");
+  state_->size = size;
+  return {};
+}
+
+int64_t Replica::size() const { return state_->size; }
+
+void Replica::Bind(std::shared_ptr<Exchange> exchange) {
+  if (exchange == state_->exchange) return;
+  state_->exchange = std::move(exchange);
+  state_->applied.clear();
+  state_->waiting.clear();
+}
+
+const std::shared_ptr<Exchange>& Replica::exchange() const { return state_->exchange; }
+
+Status Replica::Step(std::span<const strom_segment> segments, const strom_step_options& options,
+                     strom_step_result* result) {
+  *result = {};
+  result->threshold = options.threshold;
+  if (Status status = CheckOptions(options); !status.ok()) return status;
+  if (Status status = CheckIteration(options.iteration); !status.ok()) return status;
+  if (Status status = state_->CheckSegments(segments); !status.ok()) return status;
+  if (options.apply_own && state_->Sequenced()) {
+    return Invalid(
+        "apply_own must be 0 in synchronous and bounded modes, where own updates come "
+        "back in a STEP");
+  }
+  const auto changed = [](const strom_segment& segment) { return segment.after != segment.before; };
+  if (std::none_of(segments.begin(), segments.end(), changed)) {
+    for (const strom_segment& segment : segments) CopyValues(segment);
+    return {};
+  }
+
+  result->stepped = 1;
+  StepRule rule;
+  rule.scale = options.scale;
+  rule.threshold = options.threshold;
+  if (options.clip_multiple > 0) rule.clip_limit = options.clip_multiple * options.threshold;
+  rule.apply_own = options.apply_own != 0;
+  if (Status status = state_->Encode(segments, rule, result); !status.ok()) return status;
+
+  const MessageFields fields{rule.threshold, rule.threshold, state_->size, options.iteration};
+  Messages parts =
+      WriteEntries(fields, state_->entries, state_->max_message_bytes, kUpdateHeaderBytes);
+  Status status = state_->HandOver(options.iteration, result->count, std::move(parts), result);
+  if (!status.ok()) {
+    state_->TakeBack(segments, rule);
+    return status;
+  }
+  return options.take_received ? state_->ApplyReceived(segments, result) : Status{};
+}
+
+Status Replica::Flush(std::span<const strom_segment> segments, int64_t iteration, bool apply_own,
+                      strom_step_result* result) {
+  *result = {};
+  if (Status status = CheckIteration(iteration); !status.ok()) return status;
+  if (Status status = state_->CheckSegments(segments); !status.ok()) return status;
+  if (apply_own && state_->Sequenced()) {
+    return Invalid(
+        "apply_own must be 0 in synchronous and bounded modes, where own updates come "
+        "back in a STEP");
+  }
+  result->stepped = 1;
+  for (const strom_segment& segment : segments) result->elements += segment.size;
+  Messages parts = state_->WriteResiduals(iteration, &result->count);
+  if (Status status = state_->HandOver(iteration, result->count, std::move(parts), result);
+      !status.ok()) {
+    return status;
+  }
+  state_->ZeroResiduals(segments, apply_own);
+  return {};
+}
+
+Status Replica::Apply(std::span<const strom_segment> segments, strom_step_result* result) {
+  *result = {};
+  if (Status status = state_->CheckSegments(segments); !status.ok()) return status;
+  return state_->ApplyReceived(segments, result);
+}
+
+Status Replica::ReadResidual(int64_t offset, std::span<float> out) const {
+  const auto size = static_cast<int64_t>(out.size());
+  if (offset < 0 || offset > state_->size - size) {
+    return Invalid("the residuals asked for lie outside the flat space");
+  }
+  ForEachChunk(offset, size, [&](int64_t chunk, int64_t index, int64_t start, int64_t elements) {
+    const float* const residuals = state_->residuals.Find(chunk);
+    if (residuals == nullptr) {
+      std::fill_n(out.data() + start, elements, 0.0f);
+    } else {
+      std::copy_n(residuals + index, elements, out.data() + start);
+    }
+  });
+  return {};
+}
+
+Status Replica::WriteResidual(int64_t offset, std::span<const float> in) {
+  const auto size = static_cast<int64_t>(in.size());
+  if (offset < 0 || offset > state_->size - size) {
+    return Invalid("the residuals given lie outside the flat space");
+  }
+  const auto bad = std::find_if(in.begin(), in.end(), [](float r) { return !std::isfinite(r); });
+  if (bad != in.end()) {
+    return Invalid("the residual of flat element " +
+                   std::to_string(offset + std::distance(in.begin(), bad)) + " is not finite");
+  }
+  ForEachChunk(offset, size, [&](int64_t chunk, int64_t index, int64_t start, int64_t elements) {
+    std::copy_n(in.data() + start, elements, state_->residuals.Touch(chunk) + index);
+  });
+  return {};
+}
+
+void Replica::KeepMessages(bool keep) {
+  state_->keep = keep;
+  state_->kept.clear();
+}
+
+const std::vector<std::vector<uint8_t>>& Replica::kept_messages() const { return state_->kept; }
+
+Status Replica::State::CheckSegments(std::span<const strom_segment> segments) const {
+  int64_t end = 0;
+  for (const strom_segment& segment : segments) {
+    if (segment.size < 0 || segment.offset < end || segment.offset > size - segment.size) {
+      return Invalid("segments must ascend without overlap inside the flat space of " +
+                     std::to_string(size) + " elements; one at " + std::to_string(segment.offset) +
+                     " with " + std::to_string(segment.size) + " does not");
+    }
+    end = segment.offset + segment.size;
+  }
+  return {};
+}
+
+// Runs the step kernel over the segments: residuals and values change, `entries` gets what leaves.
+Status Replica::State::Encode(std::span<const strom_segment> segments, const StepRule& rule,
+                              strom_step_result* result) {
+  // A few pages at a time, so that the room for codes stays small and in cache.
+  constexpr int64_t kRunElements = 16384;
+  const StepFunction step = StepKernels().back().step;
+  StepStatistics statistics;
+  int64_t first_nonfinite = 0;
+  entries.Clear();
+  for (const strom_segment& segment : segments) {
+    result->elements += segment.size;
+    ForEachChunk(segment.offset, segment.size,
+                 [&](int64_t chunk, int64_t index, int64_t start, int64_t elements) {
+                   float* const residual = residuals.Touch(chunk) + index;
+                   for (int64_t done = 0; done < elements; done += kRunElements) {
+                     const StepRun run{std::min(kRunElements, elements - done),
+                                       segment.before + start + done,
+                                       segment.after + start + done,
+                                       segment.value + start + done,
+                                       residual + done,
+                                       static_cast<uint32_t>(index + done)};
+                     const bool was_finite = statistics.nonfinite_count == 0;
+                     entries.Append(chunk,
+                                    step(run, rule, entries.Reserve(run.size + 1), &statistics));
+                     if (was_finite && statistics.nonfinite_count > 0) {
+                       first_nonfinite = chunk * kChunk + statistics.first_nonfinite;
+                     }
+                   }
+                 });
+  }
+  result->count = entries.size();
+  result->max_residual = statistics.max_residual;
+  result->sum_residual = statistics.sum_residual;
+  result->clipped_mass = statistics.clipped_mass;
+  result->clipped_count = statistics.clipped_count;
+  if (statistics.nonfinite_count == 0) return {};
+  TakeBack(segments, rule);
+  return Invalid("the update is not finite at flat element " + std::to_string(first_nonfinite) +
+                 " (" + std::to_string(statistics.nonfinite_count) +
+                 " elements in all); nothing was sent. Lower the learning rate or clip the "
+                 "gradients");
+}
+
+// Undoes the sending of a step that failed: its entries return to the residual, within rounding,
+// and leave the values.
+void Replica::State::TakeBack(std::span<const strom_segment> segments, const StepRule& rule) {
+  auto segment = segments.begin();
+  for (size_t i = 0; i < entries.chunks(); ++i) {
+    const EntryList::Chunk chunk = entries.chunk(i);
+    float* const residual = residuals.Touch(chunk.index);
+    for (const uint32_t code : chunk.codes) {
+      const float sent = code & 1 ? -rule.threshold : rule.threshold;
+      residual[code >> 1] += sent;
+      if (!rule.apply_own) continue;
+      const int64_t element = chunk.index * kChunk + (code >> 1);
+      while (element >= segment->offset + segment->size) ++segment;
+      segment->value[element - segment->offset] -= sent;
+    }
+  }
+  entries.Clear();
+}
+
+// All residuals that are not zero, as raw spans; *count gets how many there are.
+Messages Replica::State::WriteResiduals(int64_t iteration, int64_t* count) {
+  // 64 KiB a span: a quiet part of the model costs nothing, a busy one no directory to speak of.
+  int log2_span = 14;
+  while (2 * kMaxMessageHeaderBytes + (int64_t{4} << log2_span) > max_message_bytes) --log2_span;
+  const int64_t span_elements = int64_t{1} << log2_span;
+  MessageWriter writer({0, 0, size, iteration}, log2_span, max_message_bytes, kUpdateHeaderBytes);
+  *count = 0;
+  ForEachChunk(0, size, [&](int64_t chunk, int64_t, int64_t start, int64_t elements) {
+    const float* const residual = residuals.Find(chunk);
+    if (residual == nullptr) return;
+    *count += elements - std::count(residual, residual + elements, 0.0f);
+    for (int64_t done = 0; done < elements; done += span_elements) {
+      const auto here = static_cast<size_t>(std::min(span_elements, elements - done));
+      writer.AddRawSpan((start + done) >> log2_span, {residual + done, here});
+    }
+  });
+  return writer.Finish();
+}
+
+void Replica::State::ZeroResiduals(std::span<const strom_segment> segments, bool apply_own) {
+  for (const strom_segment& segment : segments) {
+    if (!apply_own) break;
+    ForEachChunk(segment.offset, segment.size,
+                 [&](int64_t chunk, int64_t index, int64_t start, int64_t elements) {
+                   const float* const residual = residuals.Find(chunk);
+                   if (residual == nullptr) return;
+                   float* const value = segment.value + start;
+                   for (int64_t i = 0; i < elements; ++i) value[i] += residual[index + i];
+                 });
+  }
+  ForEachChunk(0, size, [&](int64_t chunk, int64_t, int64_t, int64_t elements) {
+    if (float* const residual = residuals.Find(chunk)) std::fill_n(residual, elements, 0.0f);
+  });
+}
+
+// Keeps copies if asked to, and submits. An update without entries tells asynchronous workers
+// nothing, so it goes out only where the others wait for it.
+Status Replica::State::HandOver(int64_t iteration, int64_t count, Messages parts,
+                                strom_step_result* result) {
+  kept.clear();
+  for (const std::vector<uint8_t>& part : parts) {
+    result->message_bytes += static_cast<int64_t>(part.size()) - kUpdateHeaderBytes;
+    if (keep) kept.emplace_back(part.begin() + kUpdateHeaderBytes, part.end());
+  }
+  if (exchange == nullptr || (count == 0 && !exchange->sequenced())) return {};
+  UpdateId last;
+  if (Status status = exchange->Submit(iteration, std::move(parts), &last); !status.ok()) {
+    return status;
+  }
+  if (!exchange->sequenced()) {
+    applied[last.origin] = last.counter;
+    exchange->SetApplied(applied);
+  }
+  return {};
+}
+
+Status Replica::State::ApplyReceived(std::span<const strom_segment> segments,
+                                     strom_step_result* result) {
+  if (exchange == nullptr) return {};
+  std::vector<ReceivedUpdate> received;
+  if (Status status = exchange->TakeReceived(&received); !status.ok()) return status;
+  std::move(received.begin(), received.end(), std::back_inserter(waiting));
+  const std::vector<ParameterRange> ranges = Ranges(segments);
+  for (; !waiting.empty(); waiting.pop_front(), ++result->received) {
+    const UpdateId id = waiting.front().id;
+    const ParsedMessage message = OpenValidatedMessage(waiting.front().message());
+    if (message.elements() > size) {
+      return Invalid("an update of a flat space of " + std::to_string(message.elements()) +
+                     " elements waits, this replica has " + std::to_string(size) +
+                     ": extend it first");
+    }
+    // The first update that this replica sees of an origin says where that origin stands; from
+    // there on one that is missing or doubled would be the exchange's bug.
+    const auto [held, first] = applied.try_emplace(id.origin, id.counter);
+    STROM_CHECK(first || id.counter == held->second + 1);
+    held->second = id.counter;
+    ApplyMessage(message, ranges);
+  }
+  if (result->received > 0) exchange->SetApplied(applied);
+  return {};
+}
+
+}  // namespace strom

@@ -1,0 +1,320 @@
+#include "core/replica.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <random>
+
+#include "core/message.h"
+#include "core/message_writer.h"
+
+namespace strom {
+namespace {
+
+constexpr int64_t kMessageBytes = int64_t{1} << 20;
+
+// An exchange in memory: keeps what is submitted and gives what a test queues.
+class FakeExchange final : public Exchange {
+ public:
+  explicit FakeExchange(uint64_t origin, bool sequenced = false)
+      : origin_(origin), sequenced_(sequenced) {}
+
+  Status Submit(int64_t, std::vector<std::vector<uint8_t>> parts, UpdateId* last) override {
+    if (!fault.ok()) return fault;
+    ++submits;
+    for (std::vector<uint8_t>& part : parts) {
+      for (int64_t i = 0; i < kUpdateHeaderBytes; ++i) {
+        EXPECT_EQ(part[static_cast<size_t>(i)], 0);
+      }
+      sent.push_back({{origin_, ++counter_}, MakeBuffer(std::move(part))});
+    }
+    *last = {origin_, counter_};
+    return {};
+  }
+  Status TakeReceived(std::vector<ReceivedUpdate>* received) override {
+    *received = std::move(inbox);
+    inbox.clear();
+    return {};
+  }
+  void SetApplied(const VersionVector& vector) override { applied = vector; }
+  void AwaitStep(int64_t, int64_t, std::function<void(Status)> done) override { done({}); }
+  bool sequenced() const override { return sequenced_; }
+
+  Status fault;
+  int submits = 0;
+  std::vector<ReceivedUpdate> sent, inbox;
+  VersionVector applied;
+
+ private:
+  uint64_t origin_;
+  bool sequenced_;
+  uint64_t counter_ = 0;
+};
+
+// A worker with one variable per size, its replica and its exchange.
+class Worker {
+ public:
+  Worker(std::vector<int64_t> sizes, uint64_t origin, bool sequenced = false,
+         int64_t message_bytes = kMessageBytes)
+      : exchange(std::make_shared<FakeExchange>(origin, sequenced)), replica(message_bytes) {
+    for (const int64_t size : sizes) {
+      variables.emplace_back(static_cast<size_t>(size));
+      elements += size;
+    }
+    EXPECT_TRUE(replica.Extend(elements, 0).ok());
+    replica.Bind(exchange);
+    options.scale = 1;
+    options.threshold = 0.125f;
+    options.apply_own = !sequenced;
+    options.take_received = !sequenced;
+  }
+
+  // A step whose update is `update` over the flat space; the result in place of the variables.
+  Status Step(const std::vector<float>& update) {
+    after = variables;
+    size_t next = 0;
+    for (auto& variable : after) {
+      for (float& value : variable) value += update[next++];
+    }
+    return replica.Step(Segments(true), options, &result);
+  }
+
+  std::vector<strom_segment> Segments(bool changed) {
+    std::vector<strom_segment> segments;
+    int64_t offset = 0;
+    for (size_t i = 0; i < variables.size(); ++i) {
+      const auto size = static_cast<int64_t>(variables[i].size());
+      float* const value = variables[i].data();
+      segments.push_back({offset, size, value, changed ? after[i].data() : value, value});
+      offset += size;
+    }
+    return segments;
+  }
+
+  std::vector<float> Values() const {
+    std::vector<float> all;
+    for (const auto& variable : variables) all.insert(all.end(), variable.begin(), variable.end());
+    return all;
+  }
+  std::vector<float> Residual() const {
+    std::vector<float> residual(static_cast<size_t>(elements));
+    EXPECT_TRUE(replica.ReadResidual(0, residual).ok());
+    return residual;
+  }
+
+  std::shared_ptr<FakeExchange> exchange;
+  Replica replica;
+  std::vector<std::vector<float>> variables, after;
+  int64_t elements = 0;
+  strom_step_options options{};
+  strom_step_result result{};
+};
+
+std::vector<float> RandomUpdate(int64_t elements, uint32_t seed) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal(0, 0.06f);
+  std::vector<float> update(static_cast<size_t>(elements));
+  for (float& u : update) u = normal(random);
+  return update;
+}
+
+TEST(Replica, NoMassIsLostOverStepsAndTheFlush) {
+  Worker worker({1000, 1, 7000, 333}, 1);
+  std::vector<double> total(8334);
+  for (uint32_t step = 0; step < 5; ++step) {
+    // Powers of two: sums of multiples of 2^-20 are exact, and so is the law.
+    std::vector<float> update = RandomUpdate(8334, step);
+    for (size_t i = 0; i < update.size(); ++i) {
+      update[i] = std::round(update[i] * 0x1p18f) * 0x1p-18f;
+      total[i] += update[i];
+    }
+    ASSERT_TRUE(worker.Step(update).ok()) << worker.result.count;
+    EXPECT_GT(worker.result.count, 0);
+    const std::vector<float> values = worker.Values(), residual = worker.Residual();
+    for (size_t i = 0; i < total.size(); ++i) {
+      ASSERT_EQ(static_cast<double>(values[i]) + residual[i], total[i]) << i;
+    }
+  }
+  ASSERT_TRUE(worker.replica.Flush(worker.Segments(false), 5, true, &worker.result).ok());
+  const std::vector<float> values = worker.Values();
+  for (size_t i = 0; i < total.size(); ++i) ASSERT_EQ(values[i], total[i]) << i;
+  EXPECT_EQ(worker.Residual(), std::vector<float>(8334, 0));
+
+  // Whoever applies what was sent, in order, has the same bits.
+  Worker other({8334}, 2);
+  other.exchange->inbox = worker.exchange->sent;
+  ASSERT_TRUE(other.replica.Apply(other.Segments(false), &other.result).ok());
+  EXPECT_EQ(other.Values(), values);
+  EXPECT_EQ(other.exchange->applied, (VersionVector{{1, worker.exchange->sent.size()}}));
+}
+
+TEST(Replica, TwoWorkersAgreeWhenEachHasAppliedTheOthersUpdates) {
+  Worker a({500, 5000}, 1), b({500, 5000}, 2);
+  for (uint32_t step = 0; step < 6; ++step) {
+    a.exchange->sent.clear();
+    b.exchange->sent.clear();
+    ASSERT_TRUE(a.Step(RandomUpdate(5500, 2 * step)).ok());
+    ASSERT_TRUE(b.Step(RandomUpdate(5500, 2 * step + 1)).ok());
+    a.exchange->inbox = b.exchange->sent;
+    b.exchange->inbox = a.exchange->sent;
+  }
+  ASSERT_TRUE(a.replica.Apply(a.Segments(false), &a.result).ok());
+  ASSERT_TRUE(b.replica.Apply(b.Segments(false), &b.result).ok());
+  EXPECT_EQ(a.exchange->applied, b.exchange->applied);
+  // Multiples of the threshold, a power of two: the order of additions does not show.
+  EXPECT_EQ(a.Values(), b.Values());
+}
+
+TEST(Replica, AStepInWhichNothingChangedDoesNothing) {
+  Worker worker({10}, 1), other({10}, 2);
+  ASSERT_TRUE(other.Step(std::vector<float>(10, 1)).ok());
+  worker.exchange->inbox = other.exchange->sent;
+  worker.after = worker.variables;
+  ASSERT_TRUE(worker.replica.Step(worker.Segments(false), worker.options, &worker.result).ok());
+  EXPECT_EQ(worker.result.stepped, 0);
+  EXPECT_EQ(worker.exchange->submits, 0);
+  EXPECT_EQ(worker.exchange->inbox.size(), 1u);
+  // The next step applies what waited, after its own update.
+  ASSERT_TRUE(worker.Step(std::vector<float>(10, 0.25f)).ok());
+  EXPECT_EQ(worker.result.received, 1);
+  EXPECT_EQ(worker.Values(), std::vector<float>(10, 0.25f));
+  EXPECT_EQ(worker.exchange->applied, (VersionVector{{1, 1}, {2, 1}}));
+}
+
+TEST(Replica, AnUpdateWithoutEntriesGoesOutOnlyInSequencedModes) {
+  const std::vector<float> small(10, 0.01f);
+  Worker asynchronous({10}, 1), synchronous({10}, 2, true);
+  ASSERT_TRUE(asynchronous.Step(small).ok());
+  ASSERT_TRUE(synchronous.Step(small).ok());
+  EXPECT_EQ(asynchronous.result.stepped, 1);
+  EXPECT_EQ(asynchronous.exchange->submits, 0);
+  ASSERT_EQ(synchronous.exchange->sent.size(), 1u);
+  ParsedMessage message;
+  ASSERT_TRUE(ParseMessage(synchronous.exchange->sent[0].message(), &message).ok());
+  EXPECT_EQ(message.count(), 0);
+}
+
+TEST(Replica, InSequencedModesOwnUpdatesComeBackThroughTheExchange) {
+  Worker worker({2000}, 1, true);
+  const std::vector<float> update = RandomUpdate(2000, 4);
+  ASSERT_TRUE(worker.Step(update).ok());
+  EXPECT_EQ(worker.Values(), std::vector<float>(2000, 0));
+  EXPECT_TRUE(worker.exchange->applied.empty());
+  worker.exchange->inbox = worker.exchange->sent;
+  ASSERT_TRUE(worker.replica.Apply(worker.Segments(false), &worker.result).ok());
+  EXPECT_EQ(worker.result.received, 1);
+  const std::vector<float> values = worker.Values(), residual = worker.Residual();
+  for (size_t i = 0; i < update.size(); ++i) ASSERT_NEAR(values[i] + residual[i], update[i], 1e-7);
+
+  worker.options.apply_own = 1;  // would apply them twice
+  EXPECT_EQ(worker.Step(update).code, Code::kInvalidArgument);
+}
+
+TEST(Replica, SplitsALargeUpdateAndTheFlush) {
+  Worker worker({300'000}, 1, false, kMinMessageBytes + kUpdateHeaderBytes);
+  worker.options.threshold = 0.0625f;
+  worker.replica.KeepMessages(true);
+  ASSERT_TRUE(worker.Step(RandomUpdate(300'000, 1)).ok());
+  EXPECT_GT(worker.exchange->sent.size(), 1u);
+  EXPECT_EQ(worker.exchange->submits, 1);
+  int64_t count = 0, bytes = 0;
+  for (const auto& kept : worker.replica.kept_messages()) {
+    EXPECT_LE(static_cast<int64_t>(kept.size()), kMinMessageBytes);
+    ParsedMessage message;
+    ASSERT_TRUE(ParseMessage(kept, &message).ok());
+    count += message.count();
+    bytes += static_cast<int64_t>(kept.size());
+  }
+  EXPECT_EQ(count, worker.result.count);
+  EXPECT_EQ(bytes, worker.result.message_bytes);
+  EXPECT_EQ(worker.exchange->applied, (VersionVector{{1, worker.exchange->sent.size()}}));
+  ASSERT_TRUE(worker.replica.Flush(worker.Segments(false), 1, true, &worker.result).ok());
+  EXPECT_EQ(worker.result.max_residual, 0);
+  for (const auto& update : worker.exchange->sent) {
+    EXPECT_LE(static_cast<int64_t>(update.update->size()), kMinMessageBytes + kUpdateHeaderBytes);
+  }
+}
+
+TEST(Replica, AnUpdateThatIsNotFiniteIsRefusedAndNothingIsSent) {
+  Worker worker({100, 100}, 1);
+  std::vector<float> update(200, 1);
+  update[150] = std::nanf("");
+  const Status status = worker.Step(update);
+  EXPECT_EQ(status.code, Code::kInvalidArgument);
+  EXPECT_NE(status.message.find("flat element 150"), std::string::npos) << status.message;
+  EXPECT_NE(status.message.find("learning rate"), std::string::npos) << status.message;
+  EXPECT_EQ(worker.exchange->submits, 0);
+  EXPECT_EQ(worker.Values(), std::vector<float>(200, 0));
+  std::vector<float> expected(200, 1);
+  expected[150] = 0;
+  EXPECT_EQ(worker.Residual(), expected);
+}
+
+TEST(Replica, WhatCouldNotBeSubmittedStaysInTheResidual) {
+  Worker worker({100}, 1);
+  worker.exchange->fault = {Code::kBackPressure, "full"};
+  EXPECT_EQ(worker.Step(std::vector<float>(100, 0.25f)).code, Code::kBackPressure);
+  EXPECT_EQ(worker.Values(), std::vector<float>(100, 0));
+  EXPECT_EQ(worker.Residual(), std::vector<float>(100, 0.25f));
+  EXPECT_EQ(worker.replica.Flush(worker.Segments(false), 0, true, &worker.result).code,
+            Code::kBackPressure);
+  EXPECT_EQ(worker.Residual(), std::vector<float>(100, 0.25f));
+}
+
+TEST(Replica, AnUpdateOfALargerFlatSpaceWaitsUntilThisOneHasGrown) {
+  Worker larger({20}, 1), worker({10}, 2);
+  ASSERT_TRUE(larger.Step(std::vector<float>(20, 1)).ok());
+  worker.exchange->inbox = larger.exchange->sent;
+  EXPECT_EQ(worker.replica.Apply(worker.Segments(false), &worker.result).code,
+            Code::kInvalidArgument);
+  ASSERT_TRUE(worker.replica.Extend(20, 0).ok());
+  worker.variables.emplace_back(10);
+  ASSERT_TRUE(worker.replica.Apply(worker.Segments(false), &worker.result).ok());
+  EXPECT_EQ(worker.Values(), std::vector<float>(20, 0.125f));
+}
+
+TEST(Replica, ResidualsCanBeSavedAndRestored) {
+  Worker worker({3000}, 1), restored({3000}, 1);
+  ASSERT_TRUE(worker.Step(RandomUpdate(3000, 1)).ok());
+  const std::vector<float> residual = worker.Residual();
+  ASSERT_TRUE(restored.replica.WriteResidual(0, residual).ok());
+  EXPECT_EQ(restored.Residual(), residual);
+  EXPECT_EQ(restored.replica.WriteResidual(2999, std::vector<float>(2)).code,
+            Code::kInvalidArgument);
+  EXPECT_EQ(restored.replica.WriteResidual(0, std::vector<float>{std::nanf("")}).code,
+            Code::kInvalidArgument);
+}
+
+TEST(Replica, CrossesTheBordersOfResidualChunks) {
+  const int64_t elements = (int64_t{1} << 21) + 100;
+  Worker worker({(int64_t{1} << 21) - 50, 150}, 1);
+  std::vector<float> update(static_cast<size_t>(elements));
+  for (int64_t i = elements - 200; i < elements; ++i) update[static_cast<size_t>(i)] = 0.125f;
+  ASSERT_TRUE(worker.Step(update).ok());
+  EXPECT_EQ(worker.result.count, 200);
+  EXPECT_EQ(worker.Values(), update);
+}
+
+TEST(Replica, RefusesWhatItCannotDo) {
+  Worker worker({10}, 1);
+  const std::vector<float> update(10, 1);
+  const auto refused = [&](auto change) {
+    const strom_step_options good = worker.options;
+    change(worker.options);
+    const Code code = worker.Step(update).code;
+    worker.options = good;
+    return code == Code::kInvalidArgument;
+  };
+  EXPECT_TRUE(refused([](auto& options) { options.threshold = 0; }));
+  EXPECT_TRUE(refused([](auto& options) { options.threshold = std::nanf(""); }));
+  EXPECT_TRUE(refused([](auto& options) { options.scale = INFINITY; }));
+  EXPECT_TRUE(refused([](auto& options) { options.clip_multiple = -1; }));
+  EXPECT_TRUE(refused([](auto& options) { options.iteration = -1; }));
+  EXPECT_EQ(worker.replica.Extend(9, 0).code, Code::kInvalidArgument);
+  auto segments = worker.Segments(false);
+  segments[0].offset = 1;
+  EXPECT_EQ(worker.replica.Apply(segments, &worker.result).code, Code::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace strom

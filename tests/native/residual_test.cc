@@ -1,0 +1,183 @@
+#include "core/residual.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "core/entries.h"
+
+namespace strom {
+namespace {
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+// One run of the kernel with memory of its own. The arrays start at an odd offset, so that nothing
+// relies on alignment.
+struct Case {
+  std::vector<float> before, after, residual;
+  StepRule rule;
+};
+
+struct Outcome {
+  std::vector<float> value, residual;
+  std::vector<uint32_t> codes;
+  StepStatistics statistics;
+};
+
+enum class ValueIs { kApart, kBefore, kAfter };
+
+Outcome RunStep(StepFunction step, Case input, ValueIs value_is = ValueIs::kApart) {
+  const size_t size = input.before.size();
+  std::vector<float> apart(size, -99);
+  float* value = value_is == ValueIs::kBefore  ? input.before.data()
+                 : value_is == ValueIs::kAfter ? input.after.data()
+                                               : apart.data();
+  Outcome outcome;
+  outcome.codes.resize(size + 1);
+  const StepRun run{static_cast<int64_t>(size), input.before.data(),
+                    input.after.data(),         value,
+                    input.residual.data(),      1000};
+  const int64_t count = step(run, input.rule, outcome.codes.data(), &outcome.statistics);
+  outcome.codes.resize(static_cast<size_t>(count));
+  outcome.value.assign(value, value + size);
+  outcome.residual = input.residual;
+  return outcome;
+}
+
+Case RandomCase(size_t size, double density, uint32_t seed) {
+  std::mt19937 random(seed);
+  std::uniform_real_distribution<float> unit(-1, 1);
+  Case input;
+  input.rule.threshold = 0.01f;
+  input.rule.scale = 0.7f;
+  for (size_t i = 0; i < size; ++i) {
+    const bool large = unit(random) * 0.5 + 0.5 < density;
+    input.before.push_back(unit(random));
+    input.after.push_back(input.before[i] + unit(random) * (large ? 0.2f : 0.004f));
+    input.residual.push_back(unit(random) * 0.005f);
+  }
+  return input;
+}
+
+bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+
+class EveryKernel : public testing::TestWithParam<StepKernel> {
+ protected:
+  StepFunction step() const { return GetParam().step; }
+
+  // The oracle's and this kernel's outcome are the same.
+  void ExpectAgrees(const Case& input, ValueIs value_is = ValueIs::kApart) const {
+    const Outcome expected = RunStep(StepKernels().front().step, input, ValueIs::kApart);
+    const Outcome actual = RunStep(step(), input, value_is);
+    ASSERT_EQ(actual.codes, expected.codes);
+    ASSERT_TRUE(SameBits(actual.residual, expected.residual));
+    ASSERT_TRUE(SameBits(actual.value, expected.value));
+    const StepStatistics& a = actual.statistics;
+    const StepStatistics& e = expected.statistics;
+    ASSERT_EQ(a.max_residual, e.max_residual);
+    ASSERT_NEAR(a.sum_residual, e.sum_residual, 1e-5 * e.sum_residual);
+    ASSERT_NEAR(a.clipped_mass, e.clipped_mass, 1e-9 * e.clipped_mass);
+    ASSERT_EQ(a.clipped_count, e.clipped_count);
+    ASSERT_EQ(a.nonfinite_count, e.nonfinite_count);
+    ASSERT_EQ(a.first_nonfinite, e.first_nonfinite);
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Step, EveryKernel,
+                         testing::ValuesIn(StepKernels().begin(), StepKernels().end()),
+                         [](const auto& info) { return "number" + std::to_string(info.index); });
+
+TEST_P(EveryKernel, GivesTheBitsOfTheScalarOracle) {
+  uint32_t seed = 0;
+  for (const size_t size : {0, 1, 2, 15, 63, 64, 65, 127, 128, 129, 1000, 4096 + 17}) {
+    for (const double density : {0.0, 0.001, 0.03, 0.5, 1.0}) {
+      for (const ValueIs value_is : {ValueIs::kApart, ValueIs::kBefore, ValueIs::kAfter}) {
+        Case input = RandomCase(size, density, ++seed);
+        ExpectAgrees(input, value_is);
+        input.rule.apply_own = false;
+        ExpectAgrees(input, value_is);
+        input.rule.clip_limit = 3 * input.rule.threshold;
+        ExpectAgrees(input, value_is);
+      }
+    }
+  }
+}
+
+TEST_P(EveryKernel, LosesNoMass) {
+  Case input = RandomCase(5000, 0.1, 7);
+  input.rule.clip_limit = 2 * input.rule.threshold;
+  const Outcome outcome = RunStep(step(), input);
+  std::vector<float> sent(5000);
+  for (const uint32_t code : outcome.codes) {
+    sent[(code >> 1) - 1000] = code & 1 ? -input.rule.threshold : input.rule.threshold;
+  }
+  double clipped = 0;
+  for (size_t i = 0; i < sent.size(); ++i) {
+    const double in = static_cast<double>(input.residual[i]) +
+                      0.7 * (static_cast<double>(input.after[i]) - input.before[i]);
+    const double out = static_cast<double>(outcome.residual[i]) + sent[i];
+    const double lost = std::fabs(in - out);
+    if (std::fabs(outcome.residual[i]) == input.rule.clip_limit) {
+      clipped += lost;
+    } else {
+      ASSERT_LE(lost, 1e-7) << i;
+    }
+    ASSERT_EQ(outcome.value[i], sent[i] != 0 ? input.before[i] + sent[i] : input.before[i]);
+  }
+  EXPECT_GT(outcome.statistics.clipped_count, 0);
+  EXPECT_NEAR(outcome.statistics.clipped_mass, clipped, 1e-4);
+}
+
+TEST_P(EveryKernel, SendsOneQuantumWhenTheResidualReachesTheThreshold) {
+  Case input;
+  input.rule.threshold = 0.5f;
+  input.before.assign(70, 0);
+  input.after.assign(70, 0);
+  input.residual.assign(70, 0);
+  input.after[3] = 0.5f;                        // just there
+  input.after[4] = std::nextafter(0.5f, 0.0f);  // just not
+  input.after[5] = -0.5f;
+  input.after[69] = -7;  // in the tail; one quantum only
+  const Outcome outcome = RunStep(step(), input);
+  EXPECT_EQ(outcome.codes, (std::vector<uint32_t>{1003 << 1, 1005 << 1 | 1, 1069 << 1 | 1}));
+  EXPECT_EQ(outcome.residual[3], 0);
+  EXPECT_EQ(outcome.residual[4], input.after[4]);
+  EXPECT_EQ(outcome.residual[5], 0);
+  EXPECT_EQ(outcome.residual[69], -6.5f);
+  EXPECT_EQ(outcome.value[5], -0.5f);
+  EXPECT_EQ(outcome.statistics.max_residual, 6.5f);
+}
+
+TEST_P(EveryKernel, KeepsNegativeZeroOfAValueThatDoesNotChange) {
+  Case input = RandomCase(100, 0, 3);
+  input.before.assign(100, -0.0f);
+  input.after = input.before;
+  input.residual.assign(100, 0);
+  for (const float value : RunStep(step(), input).value) EXPECT_TRUE(std::signbit(value));
+}
+
+TEST_P(EveryKernel, WhatIsNotFiniteIsCountedAndNeverSent) {
+  for (const float bad : {std::nanf(""), -std::nanf(""), kInfinity, -kInfinity, 3.4e38f}) {
+    Case input = RandomCase(200, 0.2, 5);
+    input.rule.scale = 2;  // 3.4e38 overflows
+    input.after[77] = bad;
+    input.after[150] = bad;
+    ExpectAgrees(input);
+    const Outcome outcome = RunStep(step(), input);
+    EXPECT_EQ(outcome.statistics.nonfinite_count, 2);
+    EXPECT_EQ(outcome.statistics.first_nonfinite, 1077u);
+    EXPECT_EQ(outcome.residual[77], input.residual[77]);
+    EXPECT_EQ(outcome.value[77], input.before[77]);
+    EXPECT_TRUE(std::isfinite(outcome.statistics.sum_residual));
+    for (const uint32_t code : outcome.codes) EXPECT_NE(code >> 1, 1077u);
+  }
+}
+
+}  // namespace
+}  // namespace strom
