@@ -4,7 +4,6 @@ import importlib.util
 import os
 import sys
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -57,8 +56,7 @@ def repository() -> Path:
 
 
 @pytest.fixture(autouse=True)
-def _no_cluster_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _no_cluster_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """A test is a single worker unless it says otherwise, whatever started the test run."""
     for name in [name for name in os.environ if name.startswith("KERAS_STROM_")]:
         monkeypatch.delenv(name)
-    yield
