@@ -25,7 +25,9 @@ SANITIZED := build/sanitize
 # Python started from here finds this tree's package and keeps TensorFlow's start-up notes away.
 export PYTHON
 export TF_CPP_MIN_LOG_LEVEL ?= 2
-export CMAKE_ARGS := -DSTROM_WERROR=$(WERROR)
+ifeq ($(WERROR),ON)
+export CMAKE_ARGS := -DSTROM_WERROR=ON
+endif
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .PHONY: help
