@@ -209,9 +209,8 @@ def node_address() -> str | None:
 
 
 def inherited() -> dict[str, str]:
-    """This process's variables for a child, without those that give a place in a job."""
-    keep = {IP, NETWORK, JOIN_TIMEOUT}
-    return {k: v for k, v in os.environ.items() if not k.startswith(PREFIX) or k in keep}
+    """This process's variables for a worker that it starts: all but a place in another job."""
+    return {k: v for k, v in os.environ.items() if not k.startswith(PREFIX) or k == IP}
 
 
 class _Reader:

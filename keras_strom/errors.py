@@ -6,6 +6,9 @@ deadlines that passed are `TimeoutError`s and lost peers `ConnectionError`s, so 
 nothing of keras-strom handles them sensibly.
 """
 
+# An error is named after what happened; every one of them is a StromError.
+# ruff: noqa: N818
+
 from __future__ import annotations
 
 from collections.abc import Mapping
