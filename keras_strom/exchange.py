@@ -18,7 +18,7 @@ class Exchange(Protocol):
 
     @property
     def address(self) -> HostPort:
-        """Where it is bound: what workers find in KERAS_STROM_MASTER."""
+        """Where workers reach it: what they find in KERAS_STROM_MASTER."""
 
     @property
     def credentials(self) -> Credentials:
@@ -31,12 +31,13 @@ class Exchange(Protocol):
         """Ends it; with a reason, workers that are still there are told."""
 
 
-StartExchange = Callable[[int, NetworkConfig], Exchange]
+# (workers, network, host): host is the literal address to bind to, None = what `network` picks.
+StartExchange = Callable[[int, NetworkConfig, str | None], Exchange]
 
 
-def share_updates(workers: int, network: NetworkConfig) -> Exchange:
+def share_updates(workers: int, network: NetworkConfig, host: str | None = None) -> Exchange:
     """Starts the master through which `workers` replicas share their updates."""
     from keras_strom.relay import Master
 
-    master: Exchange = Master(workers=workers, network=network)
+    master: Exchange = Master(workers=workers, network=network, host=host)
     return master

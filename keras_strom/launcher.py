@@ -54,6 +54,7 @@ class Job:
         if isinstance(self.work, Script) and not os.path.isfile(self.work.path):
             raise errors.InvalidOption(f"no such script: {self.work.path}")
         check_env(self.env)
+        self.network.of_worker(self.workers - 1)  # Refuses a port that leaves none for workers.
 
 
 def launch(
@@ -81,7 +82,7 @@ def launch(
     with contextlib.ExitStack() as stack:
         exchange = None
         if job.workers > 1:
-            exchange = start(job.workers, network)
+            exchange = start(job.workers, network, None)
             stack.callback(exchange.close, "the job has ended")
         ended: queue.Queue[tuple[int, Outcome]] = queue.Queue()
         processes: list[WorkerProcess] = []
@@ -108,8 +109,8 @@ def _place(
         size=job.workers,
         local_rank=rank,
         local_size=job.workers,
-        master=network.advertised_master(exchange.address) if exchange else None,
-        network=network.of_worker(rank),
+        master=exchange.address if exchange else None,
+        network=network,
         join_timeout=job.start_timeout,
     )
 

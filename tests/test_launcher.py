@@ -1,0 +1,249 @@
+"""`keras-strom run`: output, the first failure, Ctrl+C, bad input, and that nothing is left."""
+
+from __future__ import annotations
+
+import io
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from keras_strom import cli, errors
+from keras_strom.console import Console
+from keras_strom.credentials import Credentials
+from keras_strom.launcher import Job, launch
+from keras_strom.network import HostPort, NetworkConfig
+from keras_strom.process import Function, Script
+
+DEADLINE = 60.0
+
+
+class SilentExchange:
+    """An exchange for workers that exchange nothing."""
+
+    address: HostPort = ("127.0.0.1", 9)
+
+    def __init__(self, workers: int, network: NetworkConfig, host: str | None) -> None:
+        self.workers, self.network, self.host = workers, network, host
+        self.credentials = Credentials.new().with_master(b"k" * 32)
+        self.closed: list[str] = []
+
+    def status(self) -> dict[str, Any]:
+        return {}
+
+    def close(self, reason: str = "") -> None:
+        self.closed.append(reason)
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def run(work: Script | Function, workers: int, **options: Any) -> str:
+    stream = io.StringIO()
+    launch(Job(work=work, workers=workers, **options), Console(workers, stream), SilentExchange)
+    return stream.getvalue()
+
+
+def script(tmp_path: Path, text: str) -> Script:
+    path = tmp_path / "work.py"
+    path.write_text(text)
+    return Script(str(path))
+
+
+def test_every_line_has_its_rank(tmp_path: Path) -> None:
+    work = script(tmp_path, "import keras_strom as k\nprint('I am', k.rank(), 'of', k.size())\n")
+    assert sorted(run(work, 3).splitlines()) == [f"[{r}] I am {r} of 3" for r in range(3)]
+
+
+def test_one_worker_needs_no_prefix_and_no_exchange(tmp_path: Path) -> None:
+    work = script(tmp_path, "import keras_strom as k\nprint(k.size())\n")
+    stream = io.StringIO()
+
+    def never(*_: Any) -> SilentExchange:
+        raise AssertionError
+
+    launch(Job(work=work, workers=1), Console(1, stream), never)
+    assert stream.getvalue() == "1\n"
+
+
+def test_the_exchange_is_local_unless_a_mask_says_otherwise_and_is_closed() -> None:
+    started: list[SilentExchange] = []
+
+    def start(*arguments: Any) -> SilentExchange:
+        started.append(SilentExchange(*arguments))
+        return started[-1]
+
+    launch(Job(work=Function.of(int), workers=2), Console(2, io.StringIO()), start)
+    assert started[0].workers == 2
+    assert started[0].network.network_mask == "127.0.0.1/32"
+    assert started[0].closed
+
+
+def test_the_first_failure_ends_the_others(tmp_path: Path) -> None:
+    work = script(
+        tmp_path,
+        "import keras_strom as k, signal\n"
+        "print('ready')\n"
+        "if k.rank() == 1:\n"
+        "    raise ValueError('bad data')\n"
+        "signal.pause()\n",
+    )
+    with pytest.raises(errors.WorkerFailed) as raised:
+        run(work, 3)
+    assert raised.value.rank == 1
+    assert raised.value.host == socket.gethostname()
+    assert raised.value.traceback.endswith("ValueError: bad data")
+    assert raised.value.log_tail[0] == "ready"
+
+
+def test_the_cause_is_reported_and_not_its_consequence(tmp_path: Path) -> None:
+    # Rank 0 ends first, but only because rank 1 is failing.
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    work = script(
+        tmp_path,
+        "import os, keras_strom as k\n"
+        "from keras_strom import errors\n"
+        f"pipe = {str(pipe)!r}\n"
+        "if k.rank() == 0:\n"
+        "    failing = open(pipe, 'w')  # Closes when this process has ended.\n"
+        "    raise errors.MasterLost('worker 1 has failed')\n"
+        "open(pipe).read()\n"
+        "raise RuntimeError('the cause')\n",
+    )
+    with pytest.raises(errors.WorkerFailed, match="the cause") as raised:
+        run(work, 2)
+    assert raised.value.rank == 1
+
+
+def test_a_consequence_alone_is_still_a_failure(tmp_path: Path) -> None:
+    work = script(tmp_path, "from keras_strom import errors\nraise errors.MasterLost('gone')\n")
+    with pytest.raises(errors.WorkerFailed, match="gone"):
+        run(work, 2)
+
+
+def test_on_a_terminal_the_bar_stays_below_the_lines() -> None:
+    stream = Terminal()
+    console = Console(2, stream)
+    console.progress(0, "\x1b[1m1/2\x1b[0m")
+    console.progress(1, "hidden")
+    console.line(1, "a line")
+    console.line(0, "2/2")
+    text = stream.getvalue()
+    assert "hidden" not in text
+    assert text.endswith("\r\x1b[K[0] 1/2\r\x1b[K[0] 2/2\n")
+    assert "\r\x1b[K[1] a line\n" in text
+
+
+def test_off_a_terminal_there_are_no_escapes() -> None:
+    stream = io.StringIO()
+    console = Console(1, stream)
+    console.progress(0, "1/2")
+    console.line(0, "\x1b[1m2/2\x1b[0m")
+    assert stream.getvalue() == "2/2\n"
+
+
+@pytest.mark.parametrize("workers", [0, -1, True, 1.5])
+def test_a_bad_number_of_workers_is_refused(workers: Any) -> None:
+    with pytest.raises(errors.InvalidOption, match="workers"):
+        Job(work=Function.of(int), workers=workers)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["-np", "0", "train.py"], "-np 0"),
+        (["-np", "2", "no_such_script.py"], "no such script: no_such_script.py"),
+        (["-np", "2", "--network-mask", "203.0.113.0/24", __file__], "matches no address"),
+        (["-np", "2", "--network-mask", "everywhere", __file__], "no CIDR mask"),
+        (["-np", "2", "--topology", "mesh", __file__], "topology='mesh'"),
+        (["-np", "2", "--max-children", "3", __file__], "max_children=3 would have no effect"),
+        (["-np", "2", "--port", "65534", __file__], "port=65534 leaves no port"),
+        (["-np", "2", "--start-timeout", "0", __file__], "start_timeout"),
+    ],
+)
+def test_bad_input_is_a_clear_error(
+    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["run", *arguments]) == 2
+    assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("arguments", [["-np", "2", "--prot", "9", "a.py"], ["-np", "two", "a.py"]])
+def test_an_unknown_flag_is_refused(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as raised:
+        cli.main(["run", *arguments])
+    assert raised.value.code == 2
+    assert "error:" in capsys.readouterr().err
+
+
+def test_a_port_in_use_is_a_clear_error(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+        assert cli.main(["run", "-np", "2", "--port", str(port), __file__]) == 2
+    assert str(port) in capsys.readouterr().err
+
+
+def test_the_scripts_own_flags_are_left_alone(tmp_path: Path) -> None:
+    work = script(tmp_path, "import sys\nprint(sys.argv[1:])\n")
+    command = [sys.executable, "-m", "keras_strom", "run", "-np", "1", work.path, "--port", "-np"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE)
+    assert (done.returncode, done.stdout) == (0, "['--port', '-np']\n")
+
+
+def test_a_failing_script_gives_an_exit_code_and_its_traceback(tmp_path: Path) -> None:
+    work = script(tmp_path, "print('working')\nraise KeyError('gone')\n")
+    command = [sys.executable, "-m", "keras_strom", "run", "-np", "1", work.path]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE)
+    assert done.returncode == 1
+    assert "worker 0 on" in done.stderr
+    assert "KeyError: 'gone'" in done.stderr
+    assert "working" in done.stdout
+
+
+@pytest.fixture
+def launched(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], list[int]]]:
+    """A job of one launcher and its two workers, which have said their process ids."""
+    work = script(tmp_path, "import os, signal\nprint('pid', os.getpid())\nsignal.pause()\n")
+    code = (
+        "import sys\n"
+        "from keras_strom import cli, launcher\n"
+        "sys.path.insert(0, sys.argv[1])\n"
+        "from test_launcher import SilentExchange\n"
+        "launcher.launch.__defaults__ = (None, SilentExchange)\n"
+        "sys.exit(cli.main(['run', '-np', '2', sys.argv[2]]))\n"
+    )
+    command = [sys.executable, "-c", code, str(Path(__file__).parent), work.path]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    pids = [int(process.stdout.readline().split()[-1]) for _ in range(2)]
+    yield process, pids
+    process.kill()
+    process.communicate()
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)]
+)
+def test_nothing_outlives_the_launcher(
+    launched: tuple[subprocess.Popen[str], list[int]], number: signal.Signals, code: int
+) -> None:
+    process, pids = launched
+    watched = [os.pidfd_open(pid) for pid in pids]
+    process.send_signal(number)
+    assert process.wait(DEADLINE) == code
+    for fd in watched:
+        assert select.select([fd], [], [], DEADLINE)[0]
+        os.close(fd)
