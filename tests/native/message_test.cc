@@ -2,11 +2,16 @@
 
 #include <gtest/gtest.h>
 
+#include <cinttypes>
 #include <cmath>
+#include <cstdio>
+#include <fstream>
+#include <iterator>
 #include <limits>
 #include <map>
 #include <random>
 
+#include "core/crc32c.h"
 #include "core/little_endian.h"
 #include "core/message_layout.h"
 #include "core/message_writer.h"
@@ -211,6 +216,68 @@ TEST(Message, NeverTakesMoreThanTheClassicBitmap) {
     const auto messages =
         WriteEntries({1, 1, 100'000, 0}, ListOf(RandomSigns(100'000, density, 2)), kBigMessage);
     EXPECT_LE(messages[0].size(), 100'000u / 4 + 600) << density;
+  }
+}
+
+// --- the examples that every implementation shares (tests/golden_messages.py)
+
+struct Example {
+  std::string file;
+  int64_t elements = 0, count = 0;
+  uint32_t decoded_crc32c = 0;
+};
+
+// The index has one example a line.
+std::vector<Example> Examples() {
+  std::vector<Example> examples;
+  std::ifstream index(STROM_TEST_DATA "/messages.json");
+  for (std::string line; std::getline(index, line);) {
+    char file[64];
+    Example example;
+    if (std::sscanf(line.c_str(),
+                    "{\"file\": \"%63[^\"]\", \"elements\": %" SCNd64 ", \"count\": %" SCNd64
+                    ", \"decoded_crc32c\": %" SCNu32,
+                    file, &example.elements, &example.count, &example.decoded_crc32c) == 4) {
+      example.file = file;
+      examples.push_back(example);
+    }
+  }
+  return examples;
+}
+
+std::vector<uint8_t> Stored(const Example& example) {
+  std::ifstream file(STROM_TEST_DATA "/" + example.file, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+TEST(Message, ReadsAndWritesTheExamplesByteForByte) {
+  ASSERT_GE(Examples().size(), 9u);
+  for (const Example& example : Examples()) {
+    SCOPED_TRACE(example.file);
+    const std::vector<uint8_t> stored = Stored(example);
+    const ParsedMessage message = Parse(stored);
+    EXPECT_EQ(message.elements(), example.elements);
+    EXPECT_EQ(message.count(), example.count);
+    const std::vector<float> decoded = Decode({stored}, example.elements);
+    EXPECT_EQ(Crc32c({reinterpret_cast<const uint8_t*>(decoded.data()), 4 * decoded.size()}),
+              example.decoded_crc32c);
+
+    if (message.spans() > 0 && message.span(0).k == kRawCoding) {
+      MessageWriter writer(message.fields(), message.log2_span(), kBigMessage);
+      const size_t length = size_t{1} << message.log2_span();
+      for (size_t start = 0; start < decoded.size(); start += length) {
+        writer.AddRawSpan(
+            static_cast<int64_t>(start / length),
+            std::span(decoded).subspan(start, std::min(length, decoded.size() - start)));
+      }
+      EXPECT_EQ(writer.Finish()[0], stored);
+      continue;
+    }
+    Signs signs;
+    for (size_t i = 0; i < decoded.size(); ++i) {
+      if (decoded[i] != 0) signs[static_cast<int64_t>(i)] = decoded[i] < 0 ? -1 : 1;
+    }
+    EXPECT_EQ(WriteEntries(message.fields(), ListOf(signs), kBigMessage)[0], stored);
   }
 }
 
