@@ -8,7 +8,9 @@ SHELL := /bin/bash
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 
-PYTHON ?= python3.11
+# The pins are tested with Python 3.11; another one is taken only where that is missing.
+PYTHON ?= $(firstword $(foreach name,python3.11 python3.12 python3,\
+            $(if $(shell command -v $(name)),$(name))) python3.11)
 # Warnings of the C++ compiler are errors: OFF or ON (what .ci/run sets).
 WERROR ?= OFF
 JOBS ?= $(shell nproc)
@@ -109,7 +111,7 @@ test-python: setup ## the Python tests; PYTEST_ARGS="-k name" chooses
 
 .PHONY: demo
 demo: $(PACKAGE_STAMP) native ## two workers train a Keras model on this machine
-	@.ci/system-packages data
+	@.ci/system-packages data java
 	@$(BIN)/python examples/demo.py
 
 # ------------------------------------------------------------------ checks
