@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -11,16 +11,31 @@ import keras
 from keras_strom import errors
 
 
-def optimizer_of(update: Callable[..., Any]) -> Any | None:
-    """The Keras optimizer whose step `update` is, or None for any other function.
+def wrap_apply(check: Callable[[Any, list[Any]], None]) -> None:
+    """Has every step of a Keras optimizer checked first; later calls do nothing.
 
-    Keras passes closures over the optimizer to `tf.distribute`'s `extended.update`; this is the one
-    place where a strategy meets the optimizer of a custom training loop.
+    Outside `strategy.run` Keras reaches no method of the strategy at all, so this is the only place
+    where such a step can be refused. It costs nothing in a traced function.
+
+    Args:
+        check: called with the optimizer and the `tf.Variable`s that it is about to change.
     """
-    if not inspect.isfunction(update):
-        return None
-    owner = inspect.getclosurevars(update).nonlocals.get("self")
-    return owner if isinstance(owner, keras.optimizers.Optimizer) else None
+    base = next(kind for kind in keras.optimizers.Optimizer.__mro__[::-1] if "apply" in vars(kind))
+    original = base.apply
+    if getattr(original, "_keras_strom_wrap", False):
+        return
+
+    @functools.wraps(original)
+    def apply(optimizer: Any, grads: Any, trainable_variables: Any = None) -> Any:
+        if trainable_variables is None:
+            changed = getattr(optimizer, "_trainable_variables", [])
+        else:
+            changed = trainable_variables = list(trainable_variables)
+        check(optimizer, [v.value if isinstance(v, keras.Variable) else v for v in changed])
+        return original(optimizer, grads, trainable_variables)
+
+    apply._keras_strom_wrap = True  # type: ignore[attr-defined]
+    base.apply = apply
 
 
 def check_optimizer(optimizer: Any) -> None:

@@ -15,15 +15,21 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_strom import admission, errors
+from keras_strom import admission, errors, lifecycle
 from keras_strom._native.replica import Replica
 from keras_strom.environment import ClusterEnvironment
 from keras_strom.flat_space import FlatSpace
+from keras_strom.generation import Generation, Sharing
 from keras_strom.network import NetworkConfig
+from keras_strom.relay import Worker
+from keras_strom.report import TrainingReport
 from keras_strom.residual import ResidualClipping
 from keras_strom.scale import UpdateScale
 from keras_strom.step import SharedStep, StepOptions
 from keras_strom.threshold import AdaptiveThreshold, ThresholdAlgorithm
+
+# The attribute of a variable that names the strategy in whose scope it was created.
+_OWNER = "_keras_strom_strategy"
 
 _THRESHOLD = AdaptiveThreshold()
 _CLIPPING = ResidualClipping(5, every=5)
@@ -39,10 +45,11 @@ class StromStrategy(tf.distribute.OneDeviceStrategy):  # type: ignore[misc]
     Args:
         threshold: `AdaptiveThreshold`, `FixedThreshold` or another `ThresholdAlgorithm`.
         residual_clipping: a `ResidualClipping`, or None for none.
-        update_scale: how K workers' updates add up: "sum", "sqrt" (sum / sqrt K), "mean", or a number.
+        update_scale: how K workers' updates add up: "sum", "sqrt" (sum / sqrt K), "mean", or a
+            number.
         warmup_steps: steps over which the scale grows from 1/K of it; 0 = none.
-        max_staleness: None = asynchronous: no worker waits for another. 0 = every step waits for all
-            workers and is bitwise reproducible. k >= 1 = a worker is at most k steps ahead.
+        max_staleness: None = asynchronous: no worker waits for another. 0 = every step waits for
+            all workers and is bitwise reproducible. k >= 1 = a worker is at most k steps ahead.
         always_encode: True shares updates (with nobody) on a lone worker too, to see the effect of
             the compression; otherwise a lone worker trains uncompressed.
         network: a `NetworkConfig`; None = the job's.
@@ -75,13 +82,10 @@ class StromStrategy(tf.distribute.OneDeviceStrategy):  # type: ignore[misc]
         scale = UpdateScale(rule=update_scale, workers=environment.size, warmup_steps=warmup_steps)
         super().__init__(_cpu_device(device))
         self._environment = environment
-        self._shares = always_encode or environment.size > 1
-        self._space = FlatSpace()
         self._unshareable: dict[int, Any] = {}
         self._touched: set[int] | None = None
-        if self._shares:
-            self._replica = Replica()
-            weakref.finalize(self, self._replica.close)
+        self._sharing: Sharing | None = None
+        if always_encode or environment.size > 1:
             options = StepOptions(
                 threshold=threshold,
                 clipping=residual_clipping,
@@ -89,8 +93,34 @@ class StromStrategy(tf.distribute.OneDeviceStrategy):  # type: ignore[misc]
                 staleness=max_staleness if environment.size > 1 else None,
                 wait_timeout=environment.join_timeout,
             )
-            self._step = SharedStep(options, self._replica)
+            self._sharing = self._connect(options, network)
         _watch_updates(self)
+        lifecycle.wrap_fit(_sharing_of)
+        admission.wrap_apply(_check_apply)
+
+    def _connect(self, options: StepOptions, network: NetworkConfig | None) -> Sharing:
+        """Joins the job, where there is one."""
+        worker = None
+        if self._environment.size > 1:
+            worker = Worker.from_environment(
+                self._environment, max_staleness=options.staleness, network=network
+            )
+            weakref.finalize(self, worker.close)
+        replica = Replica()
+        weakref.finalize(self, replica.close)
+        scale = options.scale
+        return Sharing(
+            environment=self._environment,
+            space=FlatSpace(),
+            replica=replica,
+            step=SharedStep(options, replica),
+            worker=worker,
+            sequenced=options.staleness is not None,
+            options_text=(
+                f"update_scale={scale.rule} warmup_steps={scale.warmup_steps} "
+                f"max_staleness={options.staleness}"
+            ),
+        )
 
     @property
     def num_workers(self) -> int:
@@ -114,32 +144,69 @@ class StromStrategy(tf.distribute.OneDeviceStrategy):  # type: ignore[misc]
             UnsupportedModel: the model cannot be shared; the message says why and what to do.
             UnsupportedOptimizer: the same for the optimizer.
         """
-        if not self._shares or self._touched is not None:
+        sharing = self._sharing
+        if sharing is None or self._touched is not None:
             return super().run(fn, args, kwargs, options)
         admission.check_compiled(getattr(fn, "__self__", None))
         before = {
             id(entry.variable): tf.raw_ops.ReadVariableOp(
                 resource=entry.variable.handle, dtype=tf.float32
             )
-            for entry in self._space.entries
+            for entry in sharing.space.entries
         }
         self._touched = set()
         try:
             result = super().run(fn, args, kwargs, options)
-            if not self._touched.issubset(before):
-                raise errors.UnsupportedModel(
-                    "the model created variables inside strategy.run; build it before the first "
-                    "step: call model.build(input_shape), or the model once on a batch"
-                )
+            _check_touched(sharing, self._touched, before)
         finally:
             self._touched = None
         # A function that was traced before touches nothing from Python when it is called again, so
         # the op is there as soon as there are members; it does nothing where none has changed.
-        members = self._space.members
+        members = sharing.space.members
         if members:
-            self._extend_replica()
-            self._step.share(members, [before[id(entry.variable)] for entry in members])
+            if sharing.worker is None:
+                sharing.replica.extend(sharing.space.size, sharing.space.hash())
+            sharing.step.share(members, [before[id(entry.variable)] for entry in members])
         return result
+
+    @property
+    def last_report(self) -> TrainingReport | None:
+        """What the latest finished training did; None before, and where nothing is shared."""
+        return None if self._sharing is None else self._sharing.last_report
+
+    def begin(self, model: Any | None = None) -> None:
+        """Starts a custom training loop: every worker takes the chief's values.
+
+        `fit` does this by itself. Build the model before; all workers must call it.
+
+        Args:
+            model: the Keras model, if its non-trainable state (such as BatchNormalization's) is
+                to be averaged.
+        """
+        sharing = self._sharing
+        if sharing is None:
+            return
+        if sharing.generation is not None:
+            raise errors.StromError("training has begun already; call strategy.synchronize() first")
+        generation = Generation(sharing, model)
+        generation.start()
+        sharing.generation = generation
+
+    def synchronize(self) -> TrainingReport | None:
+        """Ends a custom training loop: afterwards all workers hold the same bits.
+
+        Waits until every worker has called it.
+
+        Returns:
+            What the training did; None where nothing is shared.
+        """
+        sharing = self._sharing
+        if sharing is None:
+            return None
+        if sharing.generation is None:
+            raise errors.StromError("no training to end: call strategy.begin() before the loop")
+        lifecycle.end(sharing, sharing.generation.finish())
+        return sharing.last_report
 
     def distribute_datasets_from_function(
         self, dataset_fn: Callable[[tf.distribute.InputContext], Any], options: Any = None
@@ -154,40 +221,77 @@ class StromStrategy(tf.distribute.OneDeviceStrategy):  # type: ignore[misc]
 
     def _register_created(self, create: Callable[..., Any], **arguments: Any) -> Any:
         variable = create(**arguments)
-        if variable.trainable and variable.dtype.is_floating:
+        if self._sharing is not None and variable.trainable and variable.dtype.is_floating:
             if variable.dtype == tf.float32:
-                self._space.add(variable)
+                self._sharing.space.add(variable)
             else:
                 self._unshareable[id(variable)] = variable
+        setattr(variable, _OWNER, weakref.ref(self))
         return variable
 
-    def _extend_replica(self) -> None:
-        self._replica.extend(self._space.size, self._space.hash())
-
-    def _note_update(self, variable: Any, update: Callable[..., Any]) -> None:
+    def _note_update(self, variable: Any) -> None:
         """An optimizer is about to change `variable`: the moment that makes it a member."""
-        if not self._shares:
+        if self._sharing is None or self._touched is None:
             return
-        optimizer = admission.optimizer_of(update)
-        if optimizer is not None:
-            admission.check_optimizer(optimizer)
         if id(variable) in self._unshareable:
             admission.check_dtype(variable)
-        if variable not in self._space:
-            if optimizer is not None and variable.trainable:
-                raise errors.UnsupportedModel(
-                    f"the optimizer updates {variable.name!r}, which was created outside "
-                    "strategy.scope(); build the model inside of it"
-                )
-            return
-        if self._touched is not None:
+        if variable in self._sharing.space:
             self._touched.add(id(variable))
-            self._space.touch(variable)
-        elif optimizer is not None:
+            self._sharing.space.touch(variable)
+
+    def _check_optimizer_step(self, optimizer: Any) -> None:
+        """An optimizer is about to change variables of this strategy."""
+        if self._sharing is None:
+            return
+        admission.check_optimizer(optimizer)
+        if self._touched is None:
             raise errors.UnsupportedModel(
                 "the optimizer was applied outside strategy.run, where its update would not be "
                 "shared; call strategy.run(step, args=(batch,)) with the optimizer step inside"
             )
+
+
+def _check_apply(optimizer: Any, variables: list[Any]) -> None:
+    """Before every step of any Keras optimizer."""
+    for variable in variables:
+        owner = getattr(variable, _OWNER, None)
+        strategy = None if owner is None else owner()
+        if strategy is not None:
+            strategy._check_optimizer_step(optimizer)
+            continue
+        current = tf.distribute.get_strategy()
+        if isinstance(current, StromStrategy) and current._sharing is not None:
+            raise errors.UnsupportedModel(
+                f"the optimizer updates {variable.name!r}, which was created outside "
+                "strategy.scope(); build the model inside of it"
+            )
+
+
+def _sharing_of(model: Any) -> Sharing | None:
+    strategy = model.distribute_strategy
+    return strategy._sharing if isinstance(strategy, StromStrategy) else None
+
+
+def _check_touched(sharing: Sharing, touched: set[int], before: dict[int, Any]) -> None:
+    """Refuses a step whose changes could not be shared; `touched` and `before` go by variable."""
+    if not touched.issubset(before):
+        raise errors.UnsupportedModel(
+            "the model created variables inside strategy.run; build it before the first step: call "
+            "model.build(input_shape), or the model once on a batch"
+        )
+    if not touched or sharing.worker is None:
+        return
+    if sharing.generation is None:
+        raise errors.UnsupportedModel(
+            "a custom training loop with several workers must call strategy.begin() before its "
+            "first step and strategy.synchronize() after its last"
+        )
+    last = sharing.space.members[-1]
+    if last.offset + last.size > sharing.generation.layout_size:
+        raise errors.UnsupportedModel(
+            f"{last.variable.name!r} was created after the training had begun; create all models "
+            "before fit, or train the new one in a fit of its own"
+        )
 
 
 def _check_options(
@@ -197,7 +301,7 @@ def _check_options(
     always_encode: object,
     network: object,
 ) -> None:
-    if not isinstance(threshold, ThresholdAlgorithm):
+    if isinstance(threshold, type) or not isinstance(threshold, ThresholdAlgorithm):
         raise errors.InvalidOption(
             f"threshold={threshold!r} must be a threshold algorithm, such as FixedThreshold(1e-3)"
         )
@@ -245,7 +349,7 @@ class _WatchedUpdates:
     ) -> Any:
         strategy = self._strom()
         if strategy is not None:
-            strategy._note_update(var, fn)
+            strategy._note_update(var)
         return super().update(var, fn, args, kwargs, group)  # type: ignore[misc]
 
 

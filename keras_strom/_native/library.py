@@ -12,6 +12,9 @@ import pathlib
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from keras_strom import errors
 
 #: The declarations in custom_ops/capi/strom.h that this package was written for.
@@ -65,17 +68,14 @@ def check(code: int) -> None:
 
 def layout_hash(shapes: Sequence[tuple[str, Sequence[int]]]) -> int:
     """Names a layout: the 64-bit hash over (dtype, shape) of each variable in order."""
-    function = library().strom_hash
-    function.argtypes = (ctypes.c_char_p, ctypes.c_int64, ctypes.c_uint64)
-    function.restype = ctypes.c_uint64
-    text = ";".join(f"{dtype}{list(shape)}" for dtype, shape in shapes).encode("ascii")
-    return int(function(text, len(text), 0))
+    text = ";".join(f"{dtype}{list(shape)}" for dtype, shape in shapes)
+    return array_hash(np.frombuffer(text.encode("ascii"), np.uint8))
 
 
-def bytes_hash(data: memoryview) -> int:
-    """The 64-bit hash of a contiguous buffer, to compare parameters between workers."""
+def array_hash(values: npt.NDArray[Any]) -> int:
+    """The 64-bit hash of an array's bytes, to compare parameters between workers."""
+    values = np.ascontiguousarray(values)
     function = library().strom_hash
-    buffer = (ctypes.c_char * data.nbytes).from_buffer_copy(data)
     function.argtypes = (ctypes.c_void_p, ctypes.c_int64, ctypes.c_uint64)
     function.restype = ctypes.c_uint64
-    return int(function(ctypes.addressof(buffer), data.nbytes, 0))
+    return int(function(values.ctypes.data, values.nbytes, 0))

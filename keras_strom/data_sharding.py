@@ -1,0 +1,129 @@
+"""This worker's part of the training data that is given to `fit`.
+
+All workers are given the same data; worker r of K takes every K-th element from the r-th on. What
+is one element depends on the data: an array's row, a dataset's element (usually a batch), a
+PyDataset's batch. Validation data is never divided.
+"""
+
+from __future__ import annotations
+
+import collections.abc
+import math
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from keras_strom import errors
+
+
+def shard_fit_arguments(arguments: dict[str, Any], rank: int, size: int) -> None:
+    """Replaces `fit`'s training data in `arguments` by worker `rank`'s part of it, of `size`.
+
+    Args:
+        arguments: fit's arguments by name, as bound; changed in place.
+        rank: this worker.
+        size: the number of workers.
+
+    Raises:
+        UnsupportedModel: the data cannot be divided or read twice; the message says what to pass.
+    """
+    x = arguments.get("x")
+    if isinstance(x, tf.data.Dataset):
+        arguments["x"] = _shard_dataset(x, rank, size)
+    elif isinstance(x, tf.distribute.DistributedDataset):
+        return  # Made by the user's own distribute_datasets_from_function, with (K, rank).
+    elif isinstance(x, keras.utils.PyDataset):
+        arguments["x"] = ShardedPyDataset(x, rank, size)
+    elif isinstance(x, collections.abc.Iterator) or not _is_arrays(x):
+        raise errors.UnsupportedModel(
+            f"worker {rank}: fit cannot divide {type(x).__name__} among {size} workers, as it must "
+            "be able to read it again from the start; pass arrays, a keras.utils.PyDataset, or a "
+            "tf.data.Dataset (tf.data.Dataset.from_generator wraps a generator; with "
+            "AutoShardPolicy.OFF in its options each worker keeps all of its own data)"
+        )
+    else:
+        _shard_arrays(arguments, rank, size)
+
+
+class ShardedPyDataset(keras.utils.PyDataset):  # type: ignore[misc]
+    """The batches rank, rank + size, rank + 2 size, ... of another PyDataset.
+
+    Args:
+        whole: the dataset that all workers have.
+        rank: this worker.
+        size: the number of workers.
+
+    Example:
+        >>> len(ShardedPyDataset(batches, rank=0, size=2))  # doctest: +SKIP
+        5
+    """
+
+    def __init__(self, whole: keras.utils.PyDataset, rank: int, size: int) -> None:
+        super().__init__(
+            workers=whole.workers,
+            use_multiprocessing=whole.use_multiprocessing,
+            max_queue_size=whole.max_queue_size,
+        )
+        self._whole = whole
+        self._rank = rank
+        self._size = size
+
+    def __getitem__(self, index: int) -> Any:
+        return self._whole[index * self._size + self._rank]
+
+    @property
+    def num_batches(self) -> int | None:
+        """This worker's number of batches; None where the whole has no end."""
+        whole: int | None = self._whole.num_batches
+        if whole is None:
+            return None
+        return max(0, math.ceil((whole - self._rank) / self._size))
+
+    def on_epoch_begin(self) -> None:
+        """Passed on to the whole dataset."""
+        self._whole.on_epoch_begin()
+
+    def on_epoch_end(self) -> None:
+        """Passed on to the whole dataset."""
+        self._whole.on_epoch_end()
+
+
+def _shard_dataset(dataset: tf.data.Dataset, rank: int, size: int) -> tf.data.Dataset:
+    policy = dataset.options().experimental_distribute.auto_shard_policy
+    if policy == tf.data.experimental.AutoShardPolicy.OFF:
+        return dataset
+    return dataset.shard(size, rank)
+
+
+def _shard_arrays(arguments: dict[str, Any], rank: int, size: int) -> None:
+    """Divides x, y and sample_weight by rows, after the validation split has taken its part."""
+    names = [name for name in ("x", "y", "sample_weight") if arguments.get(name) is not None]
+    arrays = {name: arguments[name] for name in names}
+    split = arguments.get("validation_split") or 0.0
+    if split and arguments.get("validation_data") is None:
+        if not 0 < split < 1:
+            raise ValueError(f"validation_split={split} must lie between 0 and 1")
+        rows = len(keras.tree.flatten(arrays["x"])[0])
+        # Keras's own rule: the last rows, before any shuffling.
+        boundary = math.floor(rows * (1.0 - split))
+        held_out = _take(arrays, slice(boundary, None))
+        arguments["validation_data"] = tuple(held_out.get(n) for n in ("x", "y", "sample_weight"))
+        arguments["validation_split"] = 0.0
+        arrays = _take(arrays, slice(0, boundary))
+    arguments.update(_take(arrays, slice(rank, None, size)))
+
+
+def _take(arrays: dict[str, Any], rows: slice) -> dict[str, Any]:
+    def take(array: Any) -> Any:
+        return array.iloc[rows] if hasattr(array, "iloc") else array[rows]
+
+    taken: dict[str, Any] = keras.tree.map_structure(take, arrays)
+    return taken
+
+
+def _is_arrays(x: Any) -> bool:
+    leaves = keras.tree.flatten(x)
+    return bool(leaves) and all(
+        hasattr(leaf, "shape") and hasattr(leaf, "__getitem__") for leaf in leaves
+    )

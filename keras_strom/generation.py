@@ -1,0 +1,282 @@
+"""One generation: a training from a common start to an agreed end, by `fit` or a custom loop.
+
+A generation starts with the chief's values on every worker, averages what is not trained at the
+end of each epoch, and ends with the same bits on every worker. A lone worker goes through the same
+steps with nobody to agree with. The requests and their order are those of custom_ops/capi/strom.h.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import time
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from keras_strom._native.library import array_hash
+from keras_strom._native.replica import Replica
+from keras_strom.environment import ClusterEnvironment
+from keras_strom.flat_space import FlatSpace
+from keras_strom.report import TrainingReport
+from keras_strom.step import SharedStep
+
+if TYPE_CHECKING:
+    from keras_strom.relay import Worker
+
+_logger = logging.getLogger("keras_strom")
+
+# Keys of the averages that a training asks for.
+_EPOCH_KEY = 1
+_STOP_KEY = 2
+
+# A residual element this many thresholds large takes as many steps to be sent.
+_WIND_UP = 1000.0
+
+
+@dataclasses.dataclass
+class Sharing:
+    """What a strategy that shares updates consists of.
+
+    Attributes:
+        environment: this worker's place in the job.
+        space: the variables of the strategy.
+        replica: their residuals.
+        step: the shared part of a training step.
+        worker: the connection to the master; None for a lone worker.
+        sequenced: whether updates are applied in the master's order (max_staleness is not None).
+        options_text: the options that must agree on all workers.
+        generations: how many have been started.
+        generation: the one that is running.
+        last_report: of the latest one that has finished.
+    """
+
+    environment: ClusterEnvironment
+    space: FlatSpace
+    replica: Replica
+    step: SharedStep
+    worker: Worker | None
+    sequenced: bool
+    options_text: str
+    generations: int = 0
+    generation: Generation | None = None
+    last_report: TrainingReport | None = None
+
+
+class Generation:
+    """Starts with `start`, ends with `finish`, once each.
+
+    Args:
+        sharing: the strategy's.
+        model: the Keras model whose non-trainable state and metrics are averaged; None in a custom
+            loop without one.
+    """
+
+    def __init__(self, sharing: Sharing, model: Any | None) -> None:
+        self._sharing = sharing
+        self._model = model
+        self._started_at = time.monotonic()
+        self._bytes_before = self._wire_bytes()
+        self._warned: set[str] = set()
+        self.layout_size = 0
+
+    def start(self) -> None:
+        """Agrees on the layout with all workers and installs the chief's values."""
+        sharing = self._sharing
+        worker = sharing.worker
+        if worker is not None:
+            for variable in self._state_variables():
+                if variable.dtype == tf.float32:
+                    sharing.space.add(variable)
+        sharing.generations += 1
+        self.layout_size = sharing.space.size
+        sharing.step.begin()
+        layout = sharing.space.hash()
+        sharing.replica.extend(sharing.space.size, layout)
+        if worker is not None:
+            values = worker.start(
+                sharing.generations,
+                sharing.space.size,
+                layout,
+                sharing.options_text,
+                sharing.space.read() if sharing.environment.is_chief else None,
+                timeout=sharing.environment.join_timeout,
+            )
+            sharing.space.assign(values, sharing.space.entries)
+            sharing.replica.bind(worker.handle)
+        # Whatever was assigned so far is the start, not a change behind the strategy's back.
+        sharing.step.apply(sharing.space.members)
+
+    def average_epoch(self, stop: bool) -> bool:
+        """Averages non-trainable state and metrics over the workers, in place.
+
+        Args:
+            stop: the chief ends the training here.
+
+        Returns:
+            Whether the chief has ended it.
+        """
+        if self._sharing.worker is None:
+            return stop
+        variables = self._state_variables() + self._metric_variables()
+        own = np.append(_read(variables), float(stop))
+        averaged = self._average(_EPOCH_KEY, own)
+        _assign(variables, averaged[:-1])
+        self._warn()
+        return bool(averaged[-1] > 0)
+
+    def agree_to_stop(self, stop: bool) -> bool:
+        """Whether the chief ends the training, by `stop` on its side; others' `stop` is ignored."""
+        worker = self._sharing.worker
+        if worker is None:
+            return stop
+        chief = self._sharing.environment.is_chief
+        if self._sharing.sequenced:
+            own = np.asarray([float(stop and chief)])
+            return bool(self._average(_STOP_KEY, own)[0] > 0)
+        return stop if chief else self.stop_requested()
+
+    def stop_requested(self) -> bool:
+        """Whether the chief has ended the training already."""
+        worker = self._sharing.worker
+        return worker is not None and bool(worker.status()["stop_requested"])
+
+    def finish(self, stop: bool = False) -> TrainingReport:
+        """Sends what the residuals still hold and brings all workers to the same bits.
+
+        Args:
+            stop: the chief ends the training before its last epoch.
+        """
+        sharing = self._sharing
+        members = sharing.space.members
+        threshold = sharing.step.last.threshold
+        self._warn()
+        sharing.step.flush(members)
+        worst = 0.0
+        if sharing.worker is not None:
+            sharing.worker.finish(stop and sharing.environment.is_chief)
+            sharing.step.apply(members)
+            worst = self._take_result(sharing.worker)
+        totals = sharing.step.totals
+        sent, received = (
+            now - before for now, before in zip(self._wire_bytes(), self._bytes_before, strict=True)
+        )
+        return TrainingReport(
+            rank=sharing.environment.rank,
+            workers=sharing.environment.size,
+            parameters=sum(entry.size for entry in members),
+            steps=int(totals.stepped),
+            updates_applied=int(totals.received),
+            density=totals.count / totals.elements if totals.elements else 0.0,
+            threshold=threshold,
+            message_bytes=int(totals.message_bytes),
+            bytes_sent=sent,
+            bytes_received=received,
+            clipped_mass=totals.clipped_mass,
+            clipped_elements=int(totals.clipped_count),
+            assigned_outside=int(totals.assigned_outside),
+            max_replica_difference=worst,
+            seconds=time.monotonic() - self._started_at,
+        )
+
+    def _take_result(self, worker: Worker) -> float:
+        """Installs the master's parameters and the averaged state; the largest difference."""
+        space = self._sharing.space
+        variables = self._state_variables() + self._moving_averages()
+        state, parameters = worker.result(_read(variables), space.size)
+        difference = 0.0
+        for entry in space.members:
+            own = entry.variable.numpy().ravel()
+            masters = parameters[entry.offset : entry.offset + entry.size]
+            if own.size:
+                difference = max(difference, float(np.max(np.abs(own - masters))))
+        space.assign(parameters, space.members)
+        _assign(variables, state)
+        installed = parameters.copy()
+        for entry in space.members:
+            installed[entry.offset : entry.offset + entry.size] = entry.variable.numpy().ravel()
+        return worker.verify(difference, array_hash(installed))
+
+    def _average(self, key: int, values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        sharing = self._sharing
+        assert sharing.worker is not None
+        averaged, _ = sharing.worker.average(key, values)
+        if sharing.sequenced:
+            # This worker took no part in the STEPs that the others made while it waited.
+            sharing.step.apply(sharing.space.members)
+        return averaged
+
+    def _state_variables(self) -> list[Any]:
+        """What the model learns without the optimizer, such as BatchNormalization's averages."""
+        if self._model is None:
+            return []
+        space = self._sharing.space
+        shared = {id(entry.variable) for entry in space.entries if entry.variable.trainable}
+        variables = [variable.value for variable in self._model.non_trainable_variables]
+        return [v for v in variables if v.dtype.is_floating and id(v) not in shared]
+
+    def _metric_variables(self) -> list[Any]:
+        if self._model is None:
+            return []
+        found = {
+            id(variable): variable.value
+            for metric in self._model.metrics
+            for variable in metric.variables
+        }
+        return [v for v in found.values() if v.dtype.is_floating or v.dtype.is_integer]
+
+    def _moving_averages(self) -> list[Any]:
+        """The optimizer's averages of the parameters, which Keras installs at the end of fit."""
+        optimizer: Any = getattr(self._model, "optimizer", None)
+        optimizer = getattr(optimizer, "inner_optimizer", optimizer)
+        if not getattr(optimizer, "use_ema", False):
+            return []
+        return [variable.value for variable in optimizer._model_variables_moving_average]
+
+    def _wire_bytes(self) -> tuple[int, int]:
+        if self._sharing.worker is None:
+            return 0, 0
+        counters = self._sharing.worker.status()["counters"]
+        return int(counters["bytes_sent"]), int(counters["bytes_received"])
+
+    def _warn(self) -> None:
+        step = self._sharing.step
+        last = step.last
+        if last.threshold > 0 and last.max_residual > _WIND_UP * last.threshold:
+            self._warn_once(
+                "the largest residual is %.0f times the threshold %.1e: progress waits for as many "
+                "steps before it is sent. Raise the threshold, or clip the residual",
+                last.max_residual / last.threshold,
+                last.threshold,
+            )
+        if self._sharing.worker is not None and step.totals.assigned_outside > 0:
+            self._warn_once(
+                "shared variables were assigned outside strategy.run while training ran (%d times; "
+                "a callback, set_weights or load_weights?): such a change is not sent to the other "
+                "workers and is lost at the end of training. Assign before fit instead",
+                int(step.totals.assigned_outside),
+            )
+
+    def _warn_once(self, words: str, *arguments: object) -> None:
+        if words not in self._warned:
+            self._warned.add(words)
+            _logger.warning("worker %d: " + words, self._sharing.environment.rank, *arguments)
+
+
+def _read(variables: list[Any]) -> npt.NDArray[np.float64]:
+    if not variables:
+        return np.zeros(0, np.float64)
+    return np.concatenate([np.asarray(v.numpy(), np.float64).ravel() for v in variables])
+
+
+def _assign(variables: list[Any], values: npt.NDArray[np.float64]) -> None:
+    offset = 0
+    for variable in variables:
+        size = int(np.prod(variable.shape, dtype=np.int64))
+        part = values[offset : offset + size].reshape(variable.shape)
+        offset += size
+        if variable.dtype.is_integer:
+            part = np.rint(part)
+        variable.assign(part.astype(variable.dtype.as_numpy_dtype))

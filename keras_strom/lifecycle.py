@@ -1,0 +1,219 @@
+"""How a StromStrategy knows where Keras's `fit` is: the one wrap around `TensorFlowTrainer.fit`.
+
+Keras tells a strategy nothing of epochs. The wrap acts on models of a StromStrategy only. It puts a
+callback before all others, which begins the generation at the first batch and averages at the end
+of each epoch before validation, and one after all others, which settles whether training stops.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+import keras
+
+from keras_strom import admission, errors
+from keras_strom.data_sharding import shard_fit_arguments
+from keras_strom.generation import Generation, Sharing
+from keras_strom.report import TrainingReport
+
+_logger = logging.getLogger("keras_strom")
+
+# How often a worker looks whether the chief has ended the training.
+_STOP_POLL_SECONDS = 0.5
+
+
+def wrap_fit(sharing_of: Callable[[Any], Sharing | None]) -> None:
+    """Wraps Keras's `fit` once; later calls do nothing.
+
+    Args:
+        sharing_of: gives what a model's strategy shares, or None for any model that does not train
+            under a sharing StromStrategy; then `fit` is Keras's own.
+    """
+    trainer = next(kind for kind in keras.Model.__mro__ if "fit" in vars(kind))
+    original = trainer.fit
+    if getattr(original, "_keras_strom_wrap", False):
+        return
+    signature = inspect.signature(original)
+
+    @functools.wraps(original)
+    def fit(model: Any, *args: Any, **kwargs: Any) -> Any:
+        sharing = sharing_of(model)
+        if sharing is None:
+            return original(model, *args, **kwargs)
+        bound = signature.bind(model, *args, **kwargs)
+        bound.apply_defaults()
+        return _fit(original, bound, sharing)
+
+    fit._keras_strom_wrap = True  # type: ignore[attr-defined]
+    trainer.fit = fit
+
+
+def _fit(original: Callable[..., Any], bound: inspect.BoundArguments, sharing: Sharing) -> Any:
+    arguments = bound.arguments
+    model = arguments["self"]
+    admission.check_compiled(model)
+    if model.optimizer is not None:
+        admission.check_optimizer(model.optimizer)
+    if sharing.generation is not None:
+        raise errors.StromError(
+            "a custom training loop is still running; call strategy.synchronize() before fit"
+        )
+    if sharing.environment.size > 1:
+        shard_fit_arguments(arguments, sharing.environment.rank, sharing.environment.size)
+        if not sharing.environment.is_chief:
+            arguments["verbose"] = 0
+    training = _Training(sharing, model)
+    restore = _put_around(arguments, _First(training), _Last(training))
+    try:
+        return original(*bound.args, **bound.kwargs)
+    except BaseException as error:
+        training.abandon(error)
+        raise
+    finally:
+        restore()
+
+
+def _put_around(
+    arguments: dict[str, Any], first: keras.callbacks.Callback, last: keras.callbacks.Callback
+) -> Callable[[], None]:
+    """Puts our callbacks around the user's; returns what takes them out of a user's own list."""
+    given = arguments["callbacks"]
+    if isinstance(given, keras.callbacks.CallbackList):
+        for callback in (first, last):
+            callback.set_model(arguments["self"])
+            callback.set_params(given.params)
+        given.callbacks = [first, *given.callbacks, last]
+
+        def restore() -> None:
+            given.callbacks = [c for c in given.callbacks if c is not first and c is not last]
+
+        return restore
+    arguments["callbacks"] = [first, *keras.tree.flatten(given or []), last]
+    return lambda: None
+
+
+class _Training:
+    """One `fit` of a sharing strategy: what the two callbacks have in common."""
+
+    def __init__(self, sharing: Sharing, model: Any) -> None:
+        self._sharing = sharing
+        self._model = model
+        self._finished = False
+        self._epoch_closed = False
+        self._last_epoch = False
+        self._next_poll = 0.0
+        self.logs: dict[str, float] = {}
+
+    def begin_epoch(self, epoch: int, epochs: int) -> None:
+        self._epoch_closed = False
+        self._last_epoch = epoch + 1 >= epochs
+
+    def begin_batch(self) -> None:
+        generation = self._started()
+        if self._sharing.environment.is_chief or self._sharing.sequenced:
+            return
+        now = time.monotonic()
+        if now >= self._next_poll:
+            self._next_poll = now + _STOP_POLL_SECONDS
+            if generation.stop_requested():
+                self._model.stop_training = True
+
+    def close_epoch(self) -> None:
+        """After the epoch's last step and before validation; once an epoch."""
+        if self._epoch_closed:
+            return
+        self._epoch_closed = True
+        generation = self._started()
+        chief = self._sharing.environment.is_chief
+        stop = generation.average_epoch(stop=chief and self._model.stop_training)
+        stop = stop or generation.stop_requested()
+        self.logs = {k: float(v) for k, v in self._metric_results().items()}
+        self._model.stop_training = stop
+        if stop or self._last_epoch:
+            self._finish(stop)
+
+    def put_averages(self, logs: dict[str, Any] | None) -> None:
+        """Replaces the metrics in `logs`, which Keras hands to all later callbacks."""
+        if logs is not None:
+            logs.update({name: value for name, value in self.logs.items() if name in logs})
+
+    def settle_stop(self) -> None:
+        """After the epoch's last callback, which may have asked to stop (EarlyStopping)."""
+        if self._finished:
+            return
+        stop = self._started().agree_to_stop(self._model.stop_training)
+        self._model.stop_training = stop
+        if stop:
+            self._finish(stop)
+
+    def abandon(self, error: BaseException) -> None:
+        """Tells the others that this worker cannot go on."""
+        self._sharing.generation = None
+        if self._sharing.worker is not None:
+            words = f"{type(error).__name__}: {error}".splitlines()[0]
+            self._sharing.worker.close(f"worker {self._sharing.environment.rank} failed: {words}")
+
+    def _started(self) -> Generation:
+        if self._sharing.generation is None:
+            self._sharing.generation = Generation(self._sharing, self._model)
+            self._sharing.generation.start()
+        return self._sharing.generation
+
+    def _finish(self, stop: bool) -> None:
+        report = self._started().finish(stop)
+        self._finished = True
+        end(self._sharing, report)
+
+    def _metric_results(self) -> dict[str, Any]:
+        results: dict[str, Any] = {}
+        for name, value in self._model.get_metrics_result().items():
+            results.update(value if isinstance(value, dict) else {name: value})
+        return results
+
+
+def end(sharing: Sharing, report: TrainingReport) -> None:
+    """Keeps the report of a generation that has finished."""
+    sharing.generation = None
+    sharing.last_report = report
+    if sharing.environment.is_chief:
+        _logger.info("%s", report)
+
+
+class _First(keras.callbacks.Callback):  # type: ignore[misc]
+    """Before every other callback."""
+
+    def __init__(self, training: _Training) -> None:
+        super().__init__()
+        self._training = training
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        self._training.begin_epoch(epoch, self.params["epochs"])
+
+    def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        self._training.begin_batch()
+
+    def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
+        self._training.close_epoch()
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        self._training.close_epoch()
+        self._training.put_averages(logs)
+
+    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
+        self._training.put_averages(logs)
+
+
+class _Last(keras.callbacks.Callback):  # type: ignore[misc]
+    """After every other callback."""
+
+    def __init__(self, training: _Training) -> None:
+        super().__init__()
+        self._training = training
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        self._training.settle_stop()

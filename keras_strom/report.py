@@ -1,0 +1,54 @@
+"""What a training has done: `StromStrategy.last_report`."""
+
+from __future__ import annotations
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrainingReport:
+    """One worker's figures for one `fit`, or for one custom loop up to `synchronize()`.
+
+    Attributes:
+        rank: this worker.
+        workers: K, how many trained together.
+        parameters: elements of the variables that were trained.
+        steps: training steps of this worker that shared something.
+        updates_applied: updates of other workers that this one has applied.
+        density: sent entries per element and step, the mean over the steps.
+        threshold: tau of the last step.
+        message_bytes: encoded updates that this worker made, without packet framing.
+        bytes_sent, bytes_received: everything on this worker's socket, packet headers,
+            acknowledgements and retransmits included; 0 for a lone worker.
+        clipped_mass: the sum of |r| that residual clipping has removed.
+        clipped_elements: how many residual elements were clipped.
+        assigned_outside: how often a shared variable was found assigned outside `strategy.run`.
+        max_replica_difference: over all workers, the largest difference of a parameter from the
+            master's, before everybody took the master's.
+        seconds: from the first step to the agreed end.
+    """
+
+    rank: int
+    workers: int
+    parameters: int
+    steps: int
+    updates_applied: int
+    density: float
+    threshold: float
+    message_bytes: int
+    bytes_sent: int
+    bytes_received: int
+    clipped_mass: float
+    clipped_elements: int
+    assigned_outside: int
+    max_replica_difference: float
+    seconds: float
+
+    def __str__(self) -> str:
+        return (
+            f"{self.workers} worker(s), {self.steps} steps of rank {self.rank} in "
+            f"{self.seconds:.1f} s: density {self.density:.2e}, threshold {self.threshold:.2e}, "
+            f"{self.bytes_sent} bytes sent and {self.bytes_received} received, "
+            f"{self.updates_applied} updates of others applied; replicas differed by at most "
+            f"{self.max_replica_difference:.2e} before the final copy"
+        )

@@ -1,0 +1,139 @@
+"""Threshold algorithms and the scale's warm-up, against NumPy restatements."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_strom import errors
+from keras_strom.residual import ResidualClipping
+from keras_strom.scale import UpdateScale
+from keras_strom.statistics import LENGTH, StepStatistics
+from keras_strom.strategy import StromStrategy
+from keras_strom.threshold import AdaptiveThreshold, FixedThreshold, ThresholdAlgorithm
+
+
+def _statistics(count: float, elements: float) -> StepStatistics:
+    zero = StepStatistics(*[tf.constant(0.0, tf.float64)] * LENGTH)
+    return zero._replace(
+        count=tf.constant(count, tf.float64), elements=tf.constant(elements, tf.float64)
+    )
+
+
+def _adaptive_thresholds(algorithm: AdaptiveThreshold, densities: list[float]) -> list[float]:
+    """The same rule in NumPy's float32."""
+    factor = np.float32(algorithm.factor)
+    threshold = np.float32(algorithm.initial)
+    thresholds = [threshold]
+    for density in densities:
+        if density < algorithm.min_density:
+            threshold = threshold * factor
+        elif density > algorithm.max_density:
+            threshold = threshold / factor
+        threshold = np.clip(threshold, np.float32(algorithm.minimum), np.float32(algorithm.maximum))
+        thresholds.append(threshold)
+    return [float(t) for t in thresholds]
+
+
+def test_adaptive_threshold_follows_the_density_as_in_numpy() -> None:
+    algorithm = AdaptiveThreshold(minimum=8e-4, maximum=1.2e-3)
+    random = np.random.default_rng(1)
+    counts = [int(10 ** random.uniform(0, 4)) for _ in range(40)]
+    counts += [1] * 20 + [5000] * 30  # to the lower bound, then to the upper one
+    state = tuple(tf.constant(s, tf.float32) for s in algorithm.initial_state())
+    threshold, state = algorithm.next(state, _statistics(0, 0))
+    thresholds = [float(threshold)]
+    for count in counts:
+        threshold, state = algorithm.next(state, _statistics(count, 100_000))
+        thresholds.append(float(threshold))
+    assert thresholds == _adaptive_thresholds(algorithm, [c / 100_000 for c in counts])
+    assert len(set(thresholds)) > 5
+    assert min(thresholds) == np.float32(8e-4)
+    assert thresholds[-1] == np.float32(1.2e-3)
+
+
+def test_a_step_uses_the_threshold_that_the_step_before_has_led_to() -> None:
+    algorithm = AdaptiveThreshold(initial=1e-3, min_density=0.2, max_density=0.3, factor=0.5)
+    strategy = StromStrategy(threshold=algorithm, always_encode=True, residual_clipping=None)
+    with strategy.scope():
+        variable = tf.Variable(tf.zeros(10))
+        optimizer = keras.optimizers.SGD(1.0)
+        optimizer.build([variable])
+    gradient = tf.constant([-1.0, *[0.0] * 9])  # every message has density .1, under the band
+
+    @tf.function
+    def step() -> None:
+        strategy.run(lambda: optimizer.apply_gradients([(gradient, variable)]))
+
+    sums = []
+    for _ in range(4):
+        step()
+        sums.append(float(variable[0]))
+    assert sums == pytest.approx([1e-3, 1.5e-3, 1.75e-3, 1.875e-3], rel=1e-6)
+
+
+def test_adaptive_and_fixed_thresholds_are_algorithms() -> None:
+    assert isinstance(AdaptiveThreshold(), ThresholdAlgorithm)
+    assert isinstance(FixedThreshold(1e-3), ThresholdAlgorithm)
+
+
+@pytest.mark.parametrize("rule", ["sum", "sqrt", "mean", 0.7])
+@pytest.mark.parametrize("workers", [1, 3, 16])
+@pytest.mark.parametrize("warmup_steps", [0, 10])
+def test_scale_warms_up_from_the_mean_as_in_numpy(
+    rule: str | float, workers: int, warmup_steps: int
+) -> None:
+    scale = UpdateScale(rule=rule, workers=workers, warmup_steps=warmup_steps)
+    target = {"sum": 1.0, "sqrt": workers**-0.5, "mean": 1 / workers}.get(rule, rule)
+    for step in (0, 1, 5, 10, 1000):
+        progress = 1.0 if warmup_steps == 0 else step / warmup_steps
+        expected = target * min(1.0, 1 / workers + (1 - 1 / workers) * progress)
+        assert float(scale.at(tf.constant(step, tf.int64))) == pytest.approx(expected, rel=1e-6)
+
+
+def test_residual_clipping_takes_effect_every_so_many_steps() -> None:
+    strategy = StromStrategy(
+        threshold=FixedThreshold(1e-3),
+        residual_clipping=ResidualClipping(2, every=3),
+        always_encode=True,
+    )
+    with strategy.scope():
+        variable = tf.Variable(tf.zeros(4))
+        optimizer = keras.optimizers.SGD(1.0)
+        optimizer.build([variable])
+
+    @tf.function
+    def step() -> None:
+        strategy.run(lambda: optimizer.apply_gradients([(-tf.fill([4], 0.01), variable)]))
+
+    residuals = []
+    for _ in range(6):
+        step()
+        residuals.append(float(strategy._sharing.replica.read_residual(0, 4)[0]))
+    assert residuals == pytest.approx([0.009, 0.018, 0.002, 0.011, 0.02, 0.002], rel=1e-4)
+    totals = strategy._sharing.step.totals
+    assert totals.clipped_count == 8
+    assert totals.clipped_mass == pytest.approx(4 * (0.025 + 0.027), rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: FixedThreshold(0),
+        lambda: FixedThreshold(float("inf")),
+        lambda: FixedThreshold("1e-3"),
+        lambda: AdaptiveThreshold(factor=1.0),
+        lambda: AdaptiveThreshold(min_density=0.1, max_density=0.01),
+        lambda: AdaptiveThreshold(initial=2.0),
+        lambda: ResidualClipping(0.5),
+        lambda: ResidualClipping(5, every=0),
+        lambda: UpdateScale(rule="max", workers=2, warmup_steps=0),
+        lambda: UpdateScale(rule=-1.0, workers=2, warmup_steps=0),
+        lambda: UpdateScale(rule="sum", workers=2, warmup_steps=-1),
+    ],
+)
+def test_values_out_of_range_are_refused(make: object) -> None:
+    with pytest.raises(errors.InvalidOption):
+        make()  # type: ignore[operator]
