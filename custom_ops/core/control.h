@@ -1,0 +1,195 @@
+// The relay's control messages as values: what master and workers say beside the updates.
+// CONTROL_MESSAGES.md has the field tables. Bytes are parsed once, here, into a valid value.
+#ifndef KERAS_STROM_CORE_CONTROL_H_
+#define KERAS_STROM_CORE_CONTROL_H_
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "core/types.h"
+#include "core/update.h"
+
+namespace strom {
+
+// Bumped whenever a field below, the update header or the codec's format changes.
+inline constexpr uint32_t kProtocolVersion = 1;
+
+// Payloads of the handshake. Each struct lists its fields once, in wire order, for both directions.
+struct Hello {
+  uint32_t version = kProtocolVersion;
+  int32_t rank = 0;
+  int32_t size = 1;
+  int32_t attempt = 0;
+  std::array<uint8_t, 16> instance{};
+  int32_t max_staleness = -1;
+  template <typename Archive>
+  void Fields(Archive& archive) {
+    archive(version, rank, size, attempt, instance, max_staleness);
+  }
+};
+
+struct Welcome {
+  uint64_t origin = 0;
+  uint64_t topology = 0;
+  uint64_t epoch = 0;
+  template <typename Archive>
+  void Fields(Archive& archive) {
+    archive(origin, topology, epoch);
+  }
+};
+
+// Both ways: "this is my vector, send what I lack". generation 0 = in none, nothing to catch up on.
+struct Attach {
+  static constexpr uint8_t kType = 1;
+  uint64_t generation = 0;
+  VersionVector vector;
+  template <typename Archive>
+  void Fields(Archive& archive) {
+    archive(generation, vector);
+  }
+};
+
+// Worker: what it will train in `layout.generation`; all must agree. `counter` is its last update.
+struct Announce {
+  static constexpr uint8_t kType = 2;
+  Layout layout;
+  uint64_t counter = 0;
+  std::string options_text;
+  template <typename Archive>
+  void Fields(Archive& archive) {
+    archive(layout.generation, layout.size, layout.hash, counter, options_text);
+  }
+};
+
+// Master: all agree. The worker is attached from here on; a snapshot at `cut` comes beside it.
+struct StartGeneration {
+  static constexpr uint8_t kType = 3;
+  uint64_t generation = 0;
+  VersionVector cut;
+  template <typename Archive>
+  void Fields(Archive& archive) {
+    archive(generation, cut);
+  }
+};
+
+// Master, sequenced modes: step number `step` (0, 1, ...) is exactly these updates in this order.
+struct Step {
+  static constexpr uint8_t kType = 4;
+  uint64_t generation = 0;
+  uint64_t step = 0;
+  std::vector<UpdateId> ids;
+  template <typename Archive>
+  void Fields(Archive& archive) {
+    archive(generation, step, ids);
+  }
+};
+
+// Worker: no update beyond `counter` will come.
+struct Done {
+  static constexpr uint8_t kType = 5;
+  uint64_t generation = 0;
+  uint64_t counter = 0;
+  uint8_t stop = 0;
+  template <typename Archive>
+  void Fields(Archive& archive) {
+    archive(generation, counter, stop);
+  }
+};
+
+// Master: every member is done; this is all there is.
+struct Final {
+  static constexpr uint8_t kType = 6;
+  uint64_t generation = 0;
+  VersionVector vector;
+  uint64_t steps = 0;
+  template <typename Archive>
+  void Fields(Archive& archive) {
+    archive(generation, vector, steps);
+  }
+};
+
+// Worker: how far its parameters were off before RESULT, and their hash after it (0 = none).
+struct Verification {
+  static constexpr uint8_t kType = 7;
+  uint64_t generation = 0;
+  double difference = 0;
+  uint64_t hash = 0;
+  template <typename Archive>
+  void Fields(Archive& archive) {
+    archive(generation, difference, hash);
+  }
+};
+
+// Master: the generation is over.
+struct End {
+  static constexpr uint8_t kType = 8;
+  uint64_t generation = 0;
+  double worst_difference = 0;
+  template <typename Archive>
+  void Fields(Archive& archive) {
+    archive(generation, worst_difference);
+  }
+};
+
+// Master: the chief has ended training for all.
+struct Stop {
+  static constexpr uint8_t kType = 9;
+  uint64_t generation = 0;
+  template <typename Archive>
+  void Fields(Archive& archive) {
+    archive(generation);
+  }
+};
+
+// Master, regularly: it lives, and holds `vector`; what that covers need not be kept for it.
+struct Beacon {
+  static constexpr uint8_t kType = 10;
+  uint64_t epoch = 0;
+  uint64_t topology = 0;
+  VersionVector vector;
+  template <typename Archive>
+  void Fields(Archive& archive) {
+    archive(epoch, topology, vector);
+  }
+};
+
+// Master: something a user should read.
+struct Notice {
+  static constexpr uint8_t kType = 11;
+  std::string text;
+  template <typename Archive>
+  void Fields(Archive& archive) {
+    archive(text);
+  }
+};
+
+// Master: this worker cannot go on; it closes the link.
+struct Failure {
+  static constexpr uint8_t kType = 12;
+  int32_t code = 0;
+  std::string reason;
+  template <typename Archive>
+  void Fields(Archive& archive) {
+    archive(code, reason);
+  }
+};
+
+using ControlMessage =
+    std::variant<Attach, Announce, StartGeneration, Step, Done, Final, Verification, End, Stop,
+                 Beacon, Notice, Failure>;
+
+Buffer EncodeHello(const Hello& hello);
+Buffer EncodeWelcome(const Welcome& welcome);
+Buffer EncodeControl(const ControlMessage& message);
+
+// kCorrupt unless the bytes are exactly one value.
+Status ParseHello(Bytes bytes, Hello* hello);
+Status ParseWelcome(Bytes bytes, Welcome* welcome);
+Status ParseControl(Bytes bytes, ControlMessage* message);
+
+}  // namespace strom
+
+#endif  // KERAS_STROM_CORE_CONTROL_H_
