@@ -1,6 +1,6 @@
 #include "net/master_agent.h"
 
-#include "net/json.h"
+#include "core/json.h"
 
 namespace strom {
 namespace {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <chrono>
 
-#include "net/json.h"
+#include "core/json.h"
 
 namespace strom {
 namespace {

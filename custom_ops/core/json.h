@@ -1,6 +1,6 @@
 // Writes one flat JSON object; reading JSON is Python's affair.
-#ifndef KERAS_STROM_NET_JSON_H_
-#define KERAS_STROM_NET_JSON_H_
+#ifndef KERAS_STROM_CORE_JSON_H_
+#define KERAS_STROM_CORE_JSON_H_
 
 #include <concepts>
 #include <string>
@@ -43,4 +43,4 @@ class JsonObject {
 
 }  // namespace strom
 
-#endif  // KERAS_STROM_NET_JSON_H_
+#endif  // KERAS_STROM_CORE_JSON_H_

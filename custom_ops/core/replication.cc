@@ -1,0 +1,123 @@
+#include "core/replication.h"
+
+#include <utility>
+
+#include "core/version_vector.h"
+
+namespace strom {
+
+namespace {
+
+int64_t SizeOf(const Buffer& update) { return static_cast<int64_t>(update->size()); }
+
+}  // namespace
+
+Replication::Verdict Replication::Receive(int64_t now_ns, LinkId from, const UpdateId& id,
+                                          Buffer update, std::vector<Accepted>* accepted) {
+  if (closed_.contains(id.origin)) return Verdict::kClosed;
+  const uint64_t have = CounterOf(received_, id.origin);
+  if (id.counter <= have || hold_.contains(id)) return Verdict::kDuplicate;
+  if (id.counter > have + 1) {
+    if (hold_bytes_ + SizeOf(update) > options_.hold_bytes) return Verdict::kNoRoom;
+    hold_bytes_ += SizeOf(update);
+    hold_.emplace(id, Held{std::move(update), from});
+    return Verdict::kHeld;
+  }
+  Accept(now_ns, from, id, std::move(update), accepted);
+  AcceptHeld(now_ns, id.origin, accepted);
+  Evict(now_ns);
+  return Verdict::kAccepted;
+}
+
+void Replication::InstallCut(int64_t now_ns, const VersionVector& cut,
+                             std::vector<Accepted>* accepted) {
+  for (const auto& [origin, counter] : cut) {
+    if (CounterOf(received_, origin) >= counter) continue;
+    // The ring must not have a gap: what it holds of this origin lies before the cut.
+    for (const Retained& retained : ring_[origin]) ring_bytes_ -= SizeOf(retained.update);
+    retained_ -= static_cast<int64_t>(ring_[origin].size());
+    ring_.erase(origin);
+    received_[origin] = counter;
+  }
+  Join(cut, &master_);
+  for (auto held = hold_.begin(); held != hold_.end();) {
+    if (!Covers(received_, held->first)) {
+      ++held;
+      continue;
+    }
+    hold_bytes_ -= SizeOf(held->second.update);
+    held = hold_.erase(held);
+  }
+  for (const auto& [origin, counter] : cut) AcceptHeld(now_ns, origin, accepted);
+}
+
+void Replication::Close(uint64_t origin) { closed_.insert(origin); }
+
+void Replication::SetMasterVector(int64_t now_ns, const VersionVector& vector) {
+  Join(vector, &master_);
+  Evict(now_ns);
+}
+
+bool Replication::Replay(const VersionVector& vector, std::vector<Buffer>* missing) const {
+  for (const auto& [origin, counter] : received_) {
+    const uint64_t theirs = CounterOf(vector, origin);
+    if (theirs >= counter) continue;
+    auto ring = ring_.find(origin);
+    if (ring == ring_.end() || ring->second.empty()) return false;
+    if (ring->second.front().counter > theirs + 1) return false;
+    for (const Retained& retained : ring->second) {
+      if (retained.counter > theirs) missing->push_back(retained.update);
+    }
+  }
+  return true;
+}
+
+int64_t Replication::UncoveredBytes(uint64_t origin) const {
+  auto ring = ring_.find(origin);
+  if (ring == ring_.end()) return 0;
+  int64_t bytes = 0;
+  const uint64_t covered = CounterOf(master_, origin);
+  for (auto it = ring->second.rbegin(); it != ring->second.rend(); ++it) {
+    if (it->counter <= covered) break;
+    bytes += SizeOf(it->update);
+  }
+  return bytes;
+}
+
+void Replication::Accept(int64_t now_ns, LinkId from, const UpdateId& id, Buffer update,
+                         std::vector<Accepted>* accepted) {
+  received_[id.origin] = id.counter;
+  ring_bytes_ += SizeOf(update);
+  ++retained_;
+  ring_[id.origin].push_back({id.counter, now_ns, update});
+  accepted->push_back({id, std::move(update), from});
+}
+
+void Replication::AcceptHeld(int64_t now_ns, uint64_t origin, std::vector<Accepted>* accepted) {
+  for (;;) {
+    auto next = hold_.find({origin, CounterOf(received_, origin) + 1});
+    if (next == hold_.end()) return;
+    hold_bytes_ -= SizeOf(next->second.update);
+    Held held = std::move(next->second);
+    const UpdateId id = next->first;
+    hold_.erase(next);
+    Accept(now_ns, held.from, id, std::move(held.update), accepted);
+  }
+}
+
+void Replication::Evict(int64_t now_ns) {
+  // What the master lacks stays whatever it costs; the rest goes when it is old, and oldest first
+  // when there is too much of it.
+  for (auto& [origin, ring] : ring_) {
+    const uint64_t covered = CounterOf(master_, origin);
+    while (!ring.empty() && ring.front().counter <= covered &&
+           (ring_bytes_ > options_.ring_bytes ||
+            now_ns - ring.front().accepted_ns > options_.retention_ns)) {
+      ring_bytes_ -= SizeOf(ring.front().update);
+      --retained_;
+      ring.pop_front();
+    }
+  }
+}
+
+}  // namespace strom
