@@ -1,0 +1,117 @@
+#include "core/membership.h"
+
+#include <utility>
+
+namespace strom {
+
+namespace {
+
+std::string Staleness(int32_t max_staleness) {
+  return "max_staleness=" + (max_staleness < 0 ? "None" : std::to_string(max_staleness));
+}
+
+std::string Worker(int32_t rank) { return "worker " + std::to_string(rank); }
+
+}  // namespace
+
+std::string Membership::Judge(int64_t now_ns, LinkId link, const Hello& hello, uint64_t* origin) {
+  if (hello.version != kProtocolVersion) {
+    return "this worker speaks protocol version " + std::to_string(hello.version) +
+           ", the master " + std::to_string(kProtocolVersion) +
+           "; install the same release of keras-strom on every machine";
+  }
+  if (hello.size != workers_) {
+    return Worker(hello.rank) + " was started for " + std::to_string(hello.size) +
+           " workers, the master for " + std::to_string(workers_) +
+           "; start all with the same number";
+  }
+  if (hello.rank < 0 || hello.rank >= workers_) {
+    return "rank " + std::to_string(hello.rank) + " is out of range: the ranks of " +
+           std::to_string(workers_) + " workers are 0 to " + std::to_string(workers_ - 1);
+  }
+  for (const auto& [rank, other] : members_) {
+    if (rank == hello.rank || other.state != Member::State::kLive) continue;
+    if (other.max_staleness == hello.max_staleness) continue;
+    return Worker(hello.rank) + " uses " + Staleness(hello.max_staleness) + " but " +
+           Worker(rank) + " uses " + Staleness(other.max_staleness) +
+           "; give every worker the same max_staleness";
+  }
+  if (const Member* present = FindRank(hello.rank)) {
+    if (hello.attempt < present->attempt) {
+      return Worker(hello.rank) + "'s attempt " + std::to_string(hello.attempt) +
+             " is superseded by attempt " + std::to_string(present->attempt) +
+             "; this process has to end";
+    }
+    const bool holds_rank = present->state == Member::State::kLive ||
+                            (present->state == Member::State::kAway &&
+                             now_ns < present->away_until_ns);
+    if (hello.attempt == present->attempt && hello.instance != present->instance && holds_rank) {
+      return "rank " + std::to_string(hello.rank) +
+             " is already taken by another process; give every worker a rank of its own";
+    }
+    if (hello.instance == present->instance && hello.attempt == present->attempt) {
+      if (!holds_rank) {
+        return Worker(hello.rank) + " was away for too long; start it anew";
+      }
+      *origin = present->origin;
+      pending_[link] = {hello, *origin};
+      return "";
+    }
+  }
+  *origin = 0;
+  for (const auto& [other, pending] : pending_) {
+    if (pending.hello.instance == hello.instance && pending.hello.rank == hello.rank) {
+      *origin = pending.origin;  // the same process says hello again before its link stands
+    }
+  }
+  if (*origin == 0) *origin = (epoch_ << 32) | ++last_sequence_;
+  pending_[link] = {hello, *origin};
+  return "";
+}
+
+Membership::Joined Membership::LinkUp(LinkId link) {
+  Joined joined;
+  auto pending = pending_.find(link);
+  if (pending == pending_.end()) return joined;
+  const Hello hello = pending->second.hello;
+  const uint64_t origin = pending->second.origin;
+  pending_.erase(pending);
+  auto [at, fresh] = members_.try_emplace(hello.rank);
+  Member& member = at->second;
+  joined.resumed = !fresh && member.origin == origin;
+  if (!fresh && member.link != 0) joined.superseded = member;
+  if (!joined.resumed) {
+    member = Member{};
+    member.rank = hello.rank;
+    member.attempt = hello.attempt;
+    member.instance = hello.instance;
+    member.max_staleness = hello.max_staleness;
+    member.origin = origin;
+  }
+  member.link = link;
+  member.state = Member::State::kLive;
+  member.attached = false;
+  joined.member = &member;
+  return joined;
+}
+
+Member* Membership::Find(LinkId link) {
+  for (auto& [rank, member] : members_) {
+    if (link != 0 && member.link == link) return &member;
+  }
+  return nullptr;
+}
+
+Member* Membership::FindRank(int32_t rank) {
+  auto found = members_.find(rank);
+  return found == members_.end() ? nullptr : &found->second;
+}
+
+Member* Membership::FindOrigin(uint64_t origin) {
+  for (auto& [rank, member] : members_) {
+    if (member.origin == origin) return &member;
+  }
+  return nullptr;
+}
+
+}  // namespace strom

@@ -1,0 +1,74 @@
+// Who may join: the master's table of members by rank, and every reason to refuse a hello.
+#ifndef KERAS_STROM_CORE_MEMBERSHIP_H_
+#define KERAS_STROM_CORE_MEMBERSHIP_H_
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+
+#include "core/control.h"
+#include "core/link_layer.h"
+
+namespace strom {
+
+struct Member {
+  enum class State {
+    kLive,
+    kAway,  // its link went silent; the same process may come back until `away_until_ns`
+    kLost,  // will not come back
+    kLeft   // said goodbye
+  };
+  int32_t rank = -1;
+  int32_t attempt = 0;
+  std::array<uint8_t, 16> instance{};
+  int32_t max_staleness = -1;
+  uint64_t origin = 0;
+  LinkId link = 0;
+  State state = State::kLive;
+  int64_t away_until_ns = 0;
+  bool attached = false;  // gets every update that is accepted
+  int64_t updates_accepted = 0;
+  int64_t update_bytes = 0;
+};
+
+class Membership {
+ public:
+  Membership(int32_t workers, uint64_t epoch) : workers_(workers), epoch_(epoch) {}
+
+  // Judges a hello. "" = welcome, and *origin gets the joiner's; else the words to refuse it with.
+  // Nothing changes yet: only a link that comes up is a member (a replayed hello supersedes nobody).
+  std::string Judge(int64_t now_ns, LinkId link, const Hello& hello, uint64_t* origin);
+
+  struct Joined {
+    Member* member = nullptr;  // null: this link had no pending hello
+    bool resumed = false;      // the same process as before
+    std::optional<Member> superseded;
+  };
+  Joined LinkUp(LinkId link);
+  void LinkDown(LinkId link) { pending_.erase(link); }
+
+  // By link, among members that have one; null = none.
+  Member* Find(LinkId link);
+  Member* FindRank(int32_t rank);
+  Member* FindOrigin(uint64_t origin);
+  std::map<int32_t, Member>& members() { return members_; }
+  const std::map<int32_t, Member>& members() const { return members_; }
+  int32_t workers() const { return workers_; }
+
+ private:
+  struct Pending {
+    Hello hello;
+    uint64_t origin;
+  };
+
+  const int32_t workers_;
+  const uint64_t epoch_;
+  uint64_t last_sequence_ = 0;
+  std::map<int32_t, Member> members_;  // by rank
+  std::map<LinkId, Pending> pending_;  // bounded by the links' half-open entries
+};
+
+}  // namespace strom
+
+#endif  // KERAS_STROM_CORE_MEMBERSHIP_H_
