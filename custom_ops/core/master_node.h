@@ -10,6 +10,7 @@
 
 #include "core/link_layer.h"
 #include "core/types.h"
+#include "core/update.h"
 
 namespace strom {
 
@@ -19,6 +20,7 @@ struct MasterNodeOptions {
   int64_t failure_timeout_ns = 5'000'000'000;
   int64_t ring_bytes = int64_t{64} << 20;
   int64_t link_queue_bytes = int64_t{32} << 20;
+  const UpdateCodec* codec = &MessageCodec();
 };
 
 // For the log and the runner: who joined, left, was lost, refused; a generation's start and end.

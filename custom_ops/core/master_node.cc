@@ -1,0 +1,522 @@
+#include "core/master_node.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <deque>
+#include <map>
+#include <utility>
+
+#include "core/blob.h"
+#include "core/control.h"
+#include "core/gathering.h"
+#include "core/master_generation.h"
+#include "core/membership.h"
+#include "core/node_status.h"
+#include "core/replication.h"
+#include "core/version_vector.h"
+
+namespace strom {
+
+namespace {
+
+// A beacon ten times within the failure timeout: every 500 ms by default.
+constexpr int64_t kBeaconsPerTimeout = 10;
+// A worker that is this far ahead of the slowest in sequenced modes is out of its staleness bound.
+constexpr int64_t kSequencerBytes = int64_t{512} << 20;
+// Chunks are put together as they arrive, so this bounds what a member may send, not what is
+// reserved.
+constexpr int64_t kBlobBytes = int64_t{1} << 40;
+
+std::string Worker(int32_t rank) { return "worker " + std::to_string(rank); }
+
+}  // namespace
+
+struct MasterNode::State final : GenerationHost {
+  State(const MasterNodeOptions& o, LinkLayer* l)
+      : options(o),
+        links(l),
+        membership(o.workers, o.epoch),
+        replication({o.ring_bytes, o.ring_bytes, 3 * o.failure_timeout_ns}) {}
+
+  // --- GenerationHost
+  void Send(int32_t rank, const ControlMessage& message) override {
+    SendTo(rank, Channel::kControl, EncodeControl(message));
+  }
+  void SendBlob(int32_t rank, const std::vector<Buffer>& chunks) override {
+    for (const Buffer& chunk : chunks) SendTo(rank, Channel::kState, chunk);
+  }
+  void Fail(int32_t rank, Code code, const std::string& reason) override {
+    Send(rank, Failure{static_cast<int32_t>(code), reason});
+    if (const Member* member = membership.FindRank(rank)) {
+      gone.push_back({member->link, Member::State::kLost, reason, false});
+    }
+  }
+  const VersionVector& received() const override { return replication.received(); }
+
+  // --- links
+  void HandleHello(const LinkEvent& event);
+  void HandleUp(const LinkEvent& event);
+  void HandleMessage(Member* member, const LinkEvent& event);
+  void HandleDown(const LinkEvent& event);
+  void SendTo(int32_t rank, Channel channel, const Buffer& message);
+
+  // --- what members say
+  void HandleControl(Member* member, Bytes bytes);
+  void Handle(Member* member, const Attach& attach);
+  void Handle(Member* member, const Announce& announce);
+  void Handle(Member* member, const Done& done);
+  void Handle(Member* member, const Verification& verification);
+  template <typename Other>
+  void Handle(Member* member, const Other&) {
+    Expel(member, "a control message that only a master sends");
+  }
+  void HandleChunk(Member* member, Bytes chunk);
+  void HandleUpdate(Member* member, const Buffer& update);
+  void Relay(const Replication::Accepted& accepted);
+
+  // --- membership and generations
+  void Expel(Member* member, const std::string& reason);  // closes its link at the end of the event
+  void Settle();
+  void RemoveGone();
+  void StartGeneration();
+  bool EveryoneAccountedFor() const;
+
+  const MasterNodeOptions options;
+  LinkLayer* const links;
+  Membership membership;
+  Replication replication;
+  Gathering gathering;
+  std::optional<MasterGeneration> generation;
+  bool end_reported = true;
+  std::vector<float> parameters;
+  std::map<LinkId, BlobAssembler> assemblers;
+  struct Gone {
+    LinkId link;
+    Member::State state;
+    std::string reason;
+    bool close_link;
+  };
+  std::deque<Gone> gone;  // members to remove once the event at hand is dealt with
+  std::deque<MasterEvent> events;
+  DropCounters drops;
+  int64_t now_ns = 0;
+  int64_t next_beacon_ns = 0;
+  int64_t relayed_messages = 0;
+  int64_t relayed_bytes = 0;
+};
+
+MasterNode::MasterNode(const MasterNodeOptions& options, LinkLayer* links)
+    : state_(std::make_unique<State>(options, links)) {}
+MasterNode::~MasterNode() = default;
+
+void MasterNode::HandleLinkEvent(int64_t now_ns, LinkEvent event) {
+  State& s = *state_;
+  s.now_ns = now_ns;
+  Member* member = s.membership.Find(event.link);
+  switch (event.type) {
+    case LinkEvent::Type::kHello:
+      s.HandleHello(event);
+      break;
+    case LinkEvent::Type::kUp:
+      s.HandleUp(event);
+      break;
+    case LinkEvent::Type::kMessage:
+      if (member == nullptr) {
+        ++s.drops["message of a link that is no member's"];
+      } else {
+        s.HandleMessage(member, event);
+      }
+      break;
+    case LinkEvent::Type::kSuspect:
+      if (member != nullptr) {
+        s.events.push_back({MasterEvent::Type::kNotice, member->rank,
+                            Worker(member->rank) + " has been silent for a while"});
+      }
+      break;
+    case LinkEvent::Type::kDown:
+      s.HandleDown(event);
+      break;
+  }
+  s.Settle();
+}
+
+void MasterNode::HandleTimeout(int64_t now_ns) {
+  State& s = *state_;
+  s.now_ns = now_ns;
+  if (now_ns < s.next_beacon_ns) return;
+  s.next_beacon_ns = now_ns + s.options.failure_timeout_ns / kBeaconsPerTimeout;
+  s.replication.SetMasterVector(now_ns, s.replication.received());
+  const Buffer beacon = EncodeControl(Beacon{s.options.epoch, 0, s.replication.received()});
+  for (auto& [rank, member] : s.membership.members()) {
+    if (member.link != 0) s.links->Send(now_ns, member.link, Channel::kControl, beacon);
+    if (member.state == Member::State::kAway && now_ns >= member.away_until_ns) {
+      member.state = Member::State::kLost;
+    }
+  }
+  s.Settle();
+}
+
+int64_t MasterNode::NextTimeout() const { return state_->next_beacon_ns; }
+
+std::optional<MasterEvent> MasterNode::PollEvent() {
+  if (state_->events.empty()) return std::nullopt;
+  MasterEvent event = std::move(state_->events.front());
+  state_->events.pop_front();
+  return event;
+}
+
+void MasterNode::Shutdown(int64_t now_ns, const std::string& reason) {
+  for (auto& [rank, member] : state_->membership.members()) {
+    if (member.link == 0) continue;
+    state_->links->Close(now_ns, member.link, reason);
+    member.link = 0;
+    member.attached = false;
+    member.state = Member::State::kLeft;
+  }
+}
+
+const VersionVector& MasterNode::received() const { return state_->replication.received(); }
+const std::vector<float>& MasterNode::parameters() const { return state_->parameters; }
+
+void MasterNode::State::HandleHello(const LinkEvent& event) {
+  Hello hello;
+  const Status parsed = ParseHello(*event.payload, &hello);
+  uint64_t origin = 0;
+  const std::string refusal =
+      parsed.ok() ? membership.Judge(now_ns, event.link, hello, &origin) : parsed.message;
+  if (refusal.empty()) {
+    links->Accept(now_ns, event.link, EncodeWelcome({origin, 0, options.epoch}));
+    return;
+  }
+  events.push_back({MasterEvent::Type::kRefused, hello.rank, refusal});
+  links->Refuse(now_ns, event.link, refusal);
+}
+
+void MasterNode::State::HandleUp(const LinkEvent& event) {
+  const Membership::Joined joined = membership.LinkUp(event.link);
+  if (joined.member == nullptr) {
+    links->Close(now_ns, event.link, "the master has no hello of this link");
+    return;
+  }
+  const int32_t rank = joined.member->rank;
+  if (joined.superseded) {
+    links->Close(now_ns, joined.superseded->link,
+                 joined.resumed ? "this worker has come back over a new link"
+                                : "superseded by attempt " +
+                                      std::to_string(joined.member->attempt) + " of " +
+                                      Worker(rank) + "; this process has to end");
+    assemblers.erase(joined.superseded->link);
+    gathering.Withdraw(rank);
+    if (generation) generation->Lose(rank);  // ATTACH reinstates one that has come back
+  }
+  events.push_back({MasterEvent::Type::kJoined, rank,
+                    Worker(rank) + (joined.resumed ? " is back" : " has joined")});
+}
+
+void MasterNode::State::HandleMessage(Member* member, const LinkEvent& event) {
+  switch (event.channel) {
+    case Channel::kControl:
+      return HandleControl(member, *event.payload);
+    case Channel::kState:
+      return HandleChunk(member, *event.payload);
+    case Channel::kUpdate:
+      return HandleUpdate(member, event.payload);
+  }
+}
+
+void MasterNode::State::HandleDown(const LinkEvent& event) {
+  membership.LinkDown(event.link);
+  if (membership.Find(event.link) == nullptr) return;
+  const bool goodbye = event.code == Code::kClosed && event.reason.empty();
+  const bool may_return = event.code != Code::kClosed;
+  gone.push_back({event.link,
+                  goodbye      ? Member::State::kLeft
+                  : may_return ? Member::State::kAway
+                               : Member::State::kLost,
+                  event.reason, false});
+}
+
+void MasterNode::State::SendTo(int32_t rank, Channel channel, const Buffer& message) {
+  const Member* member = membership.FindRank(rank);
+  if (member != nullptr && member->link != 0) {
+    links->Send(now_ns, member->link, channel, message);
+  }
+}
+
+void MasterNode::State::HandleControl(Member* member, Bytes bytes) {
+  ControlMessage message;
+  const Status parsed = ParseControl(bytes, &message);
+  if (!parsed.ok()) return Expel(member, parsed.message);
+  std::visit([&](const auto& value) { Handle(member, value); }, message);
+}
+
+void MasterNode::State::Handle(Member* member, const Attach& attach) {
+  if (attach.generation == 0) return;  // the next START attaches it
+  const int32_t rank = member->rank;
+  if (!generation || generation->layout().generation != attach.generation ||
+      !generation->Reinstate(rank, member->origin)) {
+    return Fail(rank, Code::kMasterLost,
+                "training went on without " + Worker(rank) +
+                    ", which the master had not heard for too long; start it anew");
+  }
+  std::vector<Buffer> missing;
+  if (!replication.Replay(attach.vector, &missing)) {
+    return Fail(rank, Code::kMasterLost,
+                Worker(rank) + " was away for more updates than the master keeps (" +
+                    std::to_string(options.ring_bytes >> 20) + " MiB); start it anew");
+  }
+  // The answer, the registration and the replay are one step: nothing can fall between them.
+  Send(rank, Attach{attach.generation, replication.received()});
+  for (const Buffer& update : missing) SendTo(rank, Channel::kUpdate, update);
+  member->attached = true;
+}
+
+void MasterNode::State::Handle(Member* member, const Announce& announce) {
+  const int32_t rank = member->rank;
+  if (generation && announce.layout.generation <= generation->layout().generation) {
+    return Fail(rank, Code::kRefused,
+                "generation " + std::to_string(announce.layout.generation) +
+                    " has started without " + Worker(rank) +
+                    "; this version does not replace a worker within a generation");
+  }
+  if (generation) {
+    member->attached = false;
+    generation->Lose(rank);  // by beginning the next one it has ended this one for itself
+  }
+  const std::string difference = gathering.Add(rank, announce);
+  if (difference.empty()) return;
+  gathering.Clear();
+  for (const auto& [other, live] : membership.members()) {
+    if (live.link != 0) Fail(other, Code::kRefused, difference);
+  }
+}
+
+void MasterNode::State::Handle(Member* member, const Done& done) {
+  if (generation && generation->layout().generation == done.generation) {
+    generation->HandleDone(member->rank, done);
+  }
+}
+
+void MasterNode::State::Handle(Member* member, const Verification& verification) {
+  if (generation && generation->layout().generation == verification.generation) {
+    generation->HandleVerification(member->rank, verification);
+  }
+}
+
+void MasterNode::State::HandleChunk(Member* member, Bytes chunk) {
+  std::optional<Blob> blob;
+  Status status = assemblers[member->link].Add(chunk, kBlobBytes, &blob);
+  if (!status.ok()) return Expel(member, status.message);
+  if (!blob) return;
+  if (blob->name.kind == BlobKind::kSeed) {
+    std::vector<float> seed;
+    status = blob->Values(&seed);
+    if (!status.ok()) return Expel(member, status.message);
+    gathering.AddSeed(member->rank, blob->name.generation, std::move(seed));
+    return;
+  }
+  std::vector<double> values;
+  status = blob->Values(&values);
+  if (!status.ok()) return Expel(member, status.message);
+  if (!generation || generation->layout().generation != blob->name.generation) {
+    ++drops["values of another generation"];
+  } else if (blob->name.kind == BlobKind::kAverage) {
+    generation->HandleAverage(member->rank, blob->name, std::move(values));
+  } else if (blob->name.kind == BlobKind::kState) {
+    generation->HandleState(member->rank, std::move(values));
+  } else {
+    Expel(member, "a chunk that only a master sends");
+  }
+}
+
+void MasterNode::State::HandleUpdate(Member* member, const Buffer& update) {
+  if (!generation) return Expel(member, "an update before any generation has started");
+  UpdateHeader header;
+  const Status valid = ValidateUpdate(*update, generation->layout(), *options.codec, &header);
+  if (!valid.ok()) {
+    ++drops["invalid update"];
+    replication.Close(member->origin);
+    return Expel(member, "the master refuses " + Worker(member->rank) + "'s " + valid.message);
+  }
+  if (membership.FindOrigin(header.id.origin) == nullptr) {
+    ++drops["update of an unknown origin"];
+    return;
+  }
+  std::vector<Replication::Accepted> accepted;
+  switch (replication.Receive(now_ns, member->link, header.id, update, &accepted)) {
+    case Replication::Verdict::kAccepted:
+    case Replication::Verdict::kHeld:
+      break;
+    case Replication::Verdict::kDuplicate:
+      ++drops["duplicate update"];
+      break;
+    case Replication::Verdict::kClosed:
+      ++drops["update of a closed origin"];
+      break;
+    case Replication::Verdict::kNoRoom:
+      ++drops["update over the hold bound"];
+      Expel(member, "too many updates out of order");
+      break;
+  }
+  for (const Replication::Accepted& next : accepted) {
+    Member* origin = membership.FindOrigin(next.id.origin);
+    if (origin != nullptr) {
+      ++origin->updates_accepted;
+      origin->update_bytes += static_cast<int64_t>(next.update->size());
+    }
+    Relay(next);
+    generation->HandleAccepted(next);
+  }
+  if (generation->queued_bytes() > kSequencerBytes) {
+    Expel(member, Worker(member->rank) + " is too many steps ahead of the slowest worker");
+  }
+}
+
+void MasterNode::State::Relay(const Replication::Accepted& accepted) {
+  const int64_t size = static_cast<int64_t>(accepted.update->size());
+  // The snapshots of a start and of a result may wait in the queue; they are no lag.
+  const int64_t cap =
+      options.link_queue_bytes + 2 * static_cast<int64_t>(parameters.size() * sizeof(float));
+  for (auto& [rank, member] : membership.members()) {
+    if (!member.attached || member.link == accepted.from) continue;
+    if (links->QueuedBytes(member.link) + size > cap) {
+      ++drops["neighbour over its queue's cap"];
+      member.attached = false;
+      Expel(&member, Worker(rank) + " takes its updates too slowly: more than " +
+                         std::to_string(cap >> 20) + " MiB wait for it");
+      continue;
+    }
+    links->Send(now_ns, member.link, Channel::kUpdate, accepted.update);
+    ++relayed_messages;
+    relayed_bytes += size;
+  }
+}
+
+void MasterNode::State::Expel(Member* member, const std::string& reason) {
+  gone.push_back({member->link, Member::State::kLost, reason, true});
+}
+
+void MasterNode::State::Settle() {
+  RemoveGone();
+  if (generation && generation->phase() == MasterGeneration::Phase::kEnded && !end_reported) {
+    end_reported = true;
+    events.push_back({MasterEvent::Type::kEnded, -1,
+                      "generation " + std::to_string(generation->layout().generation) +
+                          " has ended"});
+  }
+  if (EveryoneAccountedFor()) StartGeneration();
+  RemoveGone();
+}
+
+void MasterNode::State::RemoveGone() {
+  while (!gone.empty()) {
+    const Gone leaving = std::move(gone.front());
+    gone.pop_front();
+    Member* member = membership.Find(leaving.link);
+    if (member == nullptr) continue;  // said twice
+    const int32_t rank = member->rank;
+    if (leaving.close_link) links->Close(now_ns, leaving.link, leaving.reason);
+    member->link = 0;
+    member->attached = false;
+    member->state = leaving.state;
+    member->away_until_ns = now_ns + 2 * options.failure_timeout_ns;
+    assemblers.erase(leaving.link);
+    gathering.Withdraw(rank);
+    if (leaving.state == Member::State::kLeft) {
+      events.push_back({MasterEvent::Type::kLeft, rank, Worker(rank) + " has left"});
+    } else {
+      const std::string text = Worker(rank) + " was lost: " + leaving.reason;
+      events.push_back({MasterEvent::Type::kLost, rank, text});
+      for (const auto& [other, live] : membership.members()) Send(other, Notice{text});
+    }
+    if (generation) generation->Lose(rank);
+  }
+}
+
+bool MasterNode::State::EveryoneAccountedFor() const {
+  if (gathering.empty()) return false;
+  if (generation && generation->phase() != MasterGeneration::Phase::kEnded) return false;
+  if (static_cast<int32_t>(membership.members().size()) < options.workers) return false;
+  for (const auto& [rank, member] : membership.members()) {
+    if (member.state == Member::State::kAway) return false;  // it may come back
+    if (member.state != Member::State::kLive) {
+      // The first generation needs all; a later one goes on with those that are left.
+      if (!generation) return false;
+      continue;
+    }
+    if (!gathering.IsReady(rank, CounterOf(replication.received(), member.origin))) return false;
+  }
+  return true;
+}
+
+void MasterNode::State::StartGeneration() {
+  const Layout layout = gathering.layout();
+  const bool seeded = gathering.seed() != nullptr;
+  if (seeded) parameters = std::move(*gathering.seed());
+  const bool has_values = parameters.size() == layout.size;
+  std::map<int32_t, uint64_t> origins;
+  bool sequenced = false;
+  for (auto& [rank, member] : membership.members()) {
+    if (member.state != Member::State::kLive) continue;
+    if (!has_values) {
+      Fail(rank, Code::kRefused,
+           "the chief's values do not fill the model's " + std::to_string(layout.size) +
+               " parameters, and the master has none of its own");
+      continue;
+    }
+    origins[rank] = member.origin;
+    sequenced = member.max_staleness >= 0;
+    member.attached = true;
+  }
+  gathering.Clear();
+  if (!has_values) return;
+  generation.emplace(layout, sequenced, origins, *options.codec, &parameters, this);
+  end_reported = false;
+  const std::vector<Buffer> snapshot =
+      EncodeBlob({BlobKind::kParameters, layout.generation, 0, 0, 0}, parameters);
+  for (const auto& [rank, origin] : origins) {
+    Send(rank, strom::StartGeneration{layout.generation, replication.received()});
+    if (rank != kChiefRank || !seeded) SendBlob(rank, snapshot);
+  }
+  events.push_back({MasterEvent::Type::kStarted, -1,
+                    "generation " + std::to_string(layout.generation) + " has started with " +
+                        std::to_string(origins.size()) + " workers and " +
+                        std::to_string(layout.size) + " parameters"});
+}
+
+std::string MasterNode::StatusJson() const {
+  const State& s = *state_;
+  std::string members;
+  int64_t update_bytes = 0;
+  for (const auto& [rank, member] : s.membership.members()) {
+    static constexpr const char* kStates[] = {"live", "away", "lost", "left"};
+    JsonObject json;
+    json.Add("rank", rank)
+        .Add("attempt", member.attempt)
+        .Add("origin", member.origin)
+        .Add("state", std::string(kStates[static_cast<size_t>(member.state)]))
+        .Add("attached", member.attached)
+        .Add("updates_accepted", member.updates_accepted)
+        .Add("update_bytes", member.update_bytes)
+        .Add("queued_bytes", member.link == 0 ? 0 : s.links->QueuedBytes(member.link));
+    members += (members.empty() ? "" : ", ") + json.Text();
+    update_bytes += member.update_bytes;
+  }
+  JsonObject json;
+  json.Add("role", std::string("master"))
+      .Add("workers", s.options.workers)
+      .Add("epoch", s.options.epoch)
+      .Add("generation", s.generation ? s.generation->layout().generation : 0)
+      .Add("phase", std::string(s.generation ? s.generation->phase_name() : "gathering"))
+      .Add("steps", s.generation ? s.generation->steps() : 0)
+      .Add("parameters", s.parameters.size())
+      .Add("update_bytes", update_bytes)
+      .Add("relayed_messages", s.relayed_messages)
+      .Add("relayed_bytes", s.relayed_bytes)
+      .AddRaw("members", "[" + members + "]")
+      .AddRaw("drops", DropsJson(s.drops));
+  AddReplication(s.replication, &json);
+  return json.Text();
+}
+
+}  // namespace strom
