@@ -39,8 +39,8 @@ class StepQueue {
  private:
   void Release();
 
-  const bool sequenced_;
-  const uint64_t own_origin_;
+  bool sequenced_;
+  uint64_t own_origin_;
   std::map<UpdateId, Buffer> waiting_;
   std::deque<std::vector<UpdateId>> steps_;
   uint64_t released_steps_ = 0;

@@ -14,6 +14,7 @@
 #include "core/exchange.h"
 #include "core/link_layer.h"
 #include "core/types.h"
+#include "core/update.h"
 
 namespace strom {
 
@@ -26,6 +27,7 @@ struct WorkerNodeOptions {
   Address master;
   int64_t failure_timeout_ns = 5'000'000'000;
   int64_t ring_bytes = int64_t{64} << 20;
+  const UpdateCodec* codec = &MessageCodec();
 };
 
 // What one `fit` agrees on before its first step.
@@ -79,6 +81,7 @@ class WorkerNode {
   void Leave(int64_t now_ns, const std::string& reason);               // goodbye; no event
 
   // Takes one part of an update, fills its header and sends it. `last_part` ends the step's update.
+  // Counters go on after kFailed, but nothing is sent any more.
   UpdateId Submit(int64_t now_ns, int64_t iteration, bool last_part, std::vector<uint8_t> update);
   // Bytes towards the master not yet acknowledged: the producer blocks over its cap.
   int64_t OutgoingBytes() const;
