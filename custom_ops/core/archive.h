@@ -28,16 +28,14 @@ class FieldWriter {
   template <typename Number>
     requires std::is_arithmetic_v<Number>
   void Write(Number value) {
-    size_t at = bytes_.size();
-    bytes_.resize(at + sizeof(Number));
-    StoreLittleEndian<Number>(&bytes_[at], value);
+    uint8_t field[sizeof(Number)];
+    StoreLittleEndian<Number>(field, value);
+    Append(field);
   }
-  void Write(const std::array<uint8_t, 16>& token) {
-    bytes_.insert(bytes_.end(), token.begin(), token.end());
-  }
+  void Write(const std::array<uint8_t, 16>& token) { Append(token); }
   void Write(const std::string& text) {
     Write(static_cast<uint32_t>(text.size()));
-    bytes_.insert(bytes_.end(), text.begin(), text.end());
+    Append({reinterpret_cast<const uint8_t*>(text.data()), text.size()});
   }
   void Write(const VersionVector& vector) {
     Write(static_cast<uint32_t>(vector.size()));
@@ -46,6 +44,10 @@ class FieldWriter {
   void Write(const std::vector<UpdateId>& ids) {
     Write(static_cast<uint32_t>(ids.size()));
     for (const UpdateId& id : ids) (*this)(id.origin, id.counter);
+  }
+  // Not inlined: GCC 12 sees array bounds violated where a vector's growth is inlined repeatedly.
+  [[gnu::noinline]] void Append(Bytes field) {
+    bytes_.insert(bytes_.end(), field.begin(), field.end());
   }
 
   std::vector<uint8_t> bytes_;
