@@ -14,8 +14,8 @@ std::vector<Buffer> EncodeBlob(const BlobName& name, Bytes values) {
   do {
     Bytes part = values.subspan(offset, std::min<uint64_t>(kChunkBytes, total - offset));
     FieldWriter writer;
-    writer(static_cast<uint8_t>(name.kind), name.generation, name.key, name.mark, name.count,
-           total, offset);
+    writer(static_cast<uint8_t>(name.kind), name.generation, name.key, name.mark, name.count, total,
+           offset);
     std::vector<uint8_t> chunk = writer.Take();
     chunk.insert(chunk.end(), part.begin(), part.end());
     chunks.push_back(MakeBuffer(std::move(chunk)));

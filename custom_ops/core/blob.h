@@ -36,8 +36,8 @@ struct BlobName {
 std::vector<Buffer> EncodeBlob(const BlobName& name, Bytes values);
 template <typename Number>
 std::vector<Buffer> EncodeBlob(const BlobName& name, const std::vector<Number>& values) {
-  return EncodeBlob(name, Bytes(reinterpret_cast<const uint8_t*>(values.data()),
-                                values.size() * sizeof(Number)));
+  return EncodeBlob(
+      name, Bytes(reinterpret_cast<const uint8_t*>(values.data()), values.size() * sizeof(Number)));
 }
 
 struct Blob {
@@ -58,8 +58,8 @@ struct Blob {
 // Puts the chunks of one link together again.
 class BlobAssembler {
  public:
-  // Takes the next chunk; *blob gets a value when it was the last of its run. kCorrupt where a chunk
-  // does not follow its predecessor or the whole would be longer than `limit_bytes`.
+  // Takes the next chunk; *blob gets a value when it was the last of its run. kCorrupt where a
+  // chunk does not follow its predecessor or the whole would be longer than `limit_bytes`.
   Status Add(Bytes chunk, int64_t limit_bytes, std::optional<Blob>* blob);
 
  private:

@@ -177,9 +177,8 @@ struct Failure {
   }
 };
 
-using ControlMessage =
-    std::variant<Attach, Announce, StartGeneration, Step, Done, Final, Verification, End, Stop,
-                 Beacon, Notice, Failure>;
+using ControlMessage = std::variant<Attach, Announce, StartGeneration, Step, Done, Final,
+                                    Verification, End, Stop, Beacon, Notice, Failure>;
 
 Buffer EncodeHello(const Hello& hello);
 Buffer EncodeWelcome(const Welcome& welcome);

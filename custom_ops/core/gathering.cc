@@ -34,8 +34,8 @@ std::string Gathering::Add(int32_t rank, const Announce& announce) {
              "; build the same model on every worker";
     }
     if (announce.options_text != first.options_text) {
-      return Worker(rank) + "'s options differ from " + Worker(other) + "'s: " +
-             announce.options_text + " against " + first.options_text +
+      return Worker(rank) + "'s options differ from " + Worker(other) +
+             "'s: " + announce.options_text + " against " + first.options_text +
              "; give every worker the same options";
     }
   }

@@ -218,8 +218,7 @@ void MasterGeneration::SendEnd() {
   ForLive([&](int32_t rank, Member&) { host_->Send(rank, End{layout_.generation, worst}); });
 }
 
-void MasterGeneration::AnswerAverage(int32_t rank, const BlobName& asked,
-                                     const Vectors& by_rank) {
+void MasterGeneration::AnswerAverage(int32_t rank, const BlobName& asked, const Vectors& by_rank) {
   BlobName name{BlobKind::kMean, layout_.generation, asked.key, steps(), 0};
   const size_t size = by_rank.at(rank).size();
   const std::vector<double> mean = MeanInRankOrder(by_rank, size, &name.count);
@@ -243,9 +242,8 @@ void MasterGeneration::ForLive(Visit visit) {
 
 template <typename Test>
 bool MasterGeneration::AllLive(Test test) const {
-  return std::all_of(members_.begin(), members_.end(), [&](const auto& entry) {
-    return entry.second.lost || test(entry.second);
-  });
+  return std::all_of(members_.begin(), members_.end(),
+                     [&](const auto& entry) { return entry.second.lost || test(entry.second); });
 }
 
 bool MasterGeneration::AnyLive() const {

@@ -34,9 +34,8 @@ class MasterGeneration {
   enum class Phase { kTraining, kFinal, kResult, kEnded };
 
   // `origins`: rank -> origin of the members; `parameters` and `host` outlive this.
-  MasterGeneration(const Layout& layout, bool sequenced,
-                   const std::map<int32_t, uint64_t>& origins, const UpdateCodec& codec,
-                   std::vector<float>* parameters, GenerationHost* host);
+  MasterGeneration(const Layout& layout, bool sequenced, const std::map<int32_t, uint64_t>& origins,
+                   const UpdateCodec& codec, std::vector<float>* parameters, GenerationHost* host);
 
   // An update that this node has accepted.
   void HandleAccepted(const Replication::Accepted& accepted);
@@ -62,10 +61,10 @@ class MasterGeneration {
   struct Member {
     uint64_t origin = 0;
     bool lost = false;
-    std::optional<uint64_t> final_counter;                // DONE
+    std::optional<uint64_t> final_counter;                            // DONE
     std::optional<std::pair<BlobName, std::vector<double>>> average;  // waits in one (sequenced)
     std::optional<std::vector<double>> state;
-    std::optional<double> difference;                     // verified
+    std::optional<double> difference;  // verified
   };
   using Vectors = std::map<int32_t, std::vector<double>>;
 

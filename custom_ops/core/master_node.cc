@@ -201,10 +201,10 @@ void MasterNode::State::HandleUp(const LinkEvent& event) {
   const int32_t rank = joined.member->rank;
   if (joined.superseded) {
     links->Close(now_ns, joined.superseded->link,
-                 joined.resumed ? "this worker has come back over a new link"
-                                : "superseded by attempt " +
-                                      std::to_string(joined.member->attempt) + " of " +
-                                      Worker(rank) + "; this process has to end");
+                 joined.resumed
+                     ? "this worker has come back over a new link"
+                     : "superseded by attempt " + std::to_string(joined.member->attempt) + " of " +
+                           Worker(rank) + "; this process has to end");
     assemblers.erase(joined.superseded->link);
     gathering.Withdraw(rank);
     if (generation) generation->Lose(rank);  // ATTACH reinstates one that has come back
@@ -400,9 +400,9 @@ void MasterNode::State::Settle() {
   RemoveGone();
   if (generation && generation->phase() == MasterGeneration::Phase::kEnded && !end_reported) {
     end_reported = true;
-    events.push_back({MasterEvent::Type::kEnded, -1,
-                      "generation " + std::to_string(generation->layout().generation) +
-                          " has ended"});
+    events.push_back(
+        {MasterEvent::Type::kEnded, -1,
+         "generation " + std::to_string(generation->layout().generation) + " has ended"});
   }
   if (EveryoneAccountedFor()) StartGeneration();
   RemoveGone();

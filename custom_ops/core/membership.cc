@@ -32,9 +32,8 @@ std::string Membership::Judge(int64_t now_ns, LinkId link, const Hello& hello, u
   for (const auto& [rank, other] : members_) {
     if (rank == hello.rank || other.state != Member::State::kLive) continue;
     if (other.max_staleness == hello.max_staleness) continue;
-    return Worker(hello.rank) + " uses " + Staleness(hello.max_staleness) + " but " +
-           Worker(rank) + " uses " + Staleness(other.max_staleness) +
-           "; give every worker the same max_staleness";
+    return Worker(hello.rank) + " uses " + Staleness(hello.max_staleness) + " but " + Worker(rank) +
+           " uses " + Staleness(other.max_staleness) + "; give every worker the same max_staleness";
   }
   if (const Member* present = FindRank(hello.rank)) {
     if (hello.attempt < present->attempt) {
@@ -42,9 +41,9 @@ std::string Membership::Judge(int64_t now_ns, LinkId link, const Hello& hello, u
              " is superseded by attempt " + std::to_string(present->attempt) +
              "; this process has to end";
     }
-    const bool holds_rank = present->state == Member::State::kLive ||
-                            (present->state == Member::State::kAway &&
-                             now_ns < present->away_until_ns);
+    const bool holds_rank =
+        present->state == Member::State::kLive ||
+        (present->state == Member::State::kAway && now_ns < present->away_until_ns);
     if (hello.attempt == present->attempt && hello.instance != present->instance && holds_rank) {
       return "rank " + std::to_string(hello.rank) +
              " is already taken by another process; give every worker a rank of its own";

@@ -37,7 +37,8 @@ class Membership {
   Membership(int32_t workers, uint64_t epoch) : workers_(workers), epoch_(epoch) {}
 
   // Judges a hello. "" = welcome, and *origin gets the joiner's; else the words to refuse it with.
-  // Nothing changes yet: only a link that comes up is a member (a replayed hello supersedes nobody).
+  // Nothing changes yet: only a link that comes up is a member (a replayed hello supersedes
+  // nobody).
   std::string Judge(int64_t now_ns, LinkId link, const Hello& hello, uint64_t* origin);
 
   struct Joined {

@@ -28,11 +28,11 @@ struct ReplicationOptions {
 class Replication {
  public:
   enum class Verdict {
-    kAccepted,    // it, and perhaps held ones after it, are in *accepted
-    kHeld,        // an earlier one is missing
-    kDuplicate,   // here already
-    kClosed,      // its origin has been closed
-    kNoRoom       // too much is held; the neighbour that sent it has to attach anew
+    kAccepted,   // it, and perhaps held ones after it, are in *accepted
+    kHeld,       // an earlier one is missing
+    kDuplicate,  // here already
+    kClosed,     // its origin has been closed
+    kNoRoom      // too much is held; the neighbour that sent it has to attach anew
   };
   struct Accepted {
     UpdateId id;

@@ -20,8 +20,8 @@ void StepQueue::Add(ReceivedUpdate update) {
 Status StepQueue::AddStep(uint64_t step, std::vector<UpdateId> ids) {
   const uint64_t expected = released_steps_ + steps_.size();
   if (!sequenced_ || step != expected) {
-    return {Code::kCorrupt, "STEP " + std::to_string(step) + " where " +
-                                std::to_string(expected) + " comes next"};
+    return {Code::kCorrupt,
+            "STEP " + std::to_string(step) + " where " + std::to_string(expected) + " comes next"};
   }
   steps_.push_back(std::move(ids));
   Release();

@@ -17,8 +17,7 @@ namespace strom {
 
 class StepQueue {
  public:
-  StepQueue(bool sequenced, uint64_t own_origin)
-      : sequenced_(sequenced), own_origin_(own_origin) {}
+  StepQueue(bool sequenced, uint64_t own_origin) : sequenced_(sequenced), own_origin_(own_origin) {}
 
   // An accepted update, own ones included.
   void Add(ReceivedUpdate update);

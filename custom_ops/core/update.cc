@@ -28,8 +28,8 @@ void WriteUpdateHeader(const UpdateHeader& header, std::span<uint8_t> update) {
 
 Status ParseUpdateHeader(Bytes update, UpdateHeader* header) {
   if (update.size() < static_cast<size_t>(kUpdateHeaderBytes)) {
-    return {Code::kCorrupt, "an update of " + std::to_string(update.size()) +
-                                " bytes is shorter than its header"};
+    return {Code::kCorrupt,
+            "an update of " + std::to_string(update.size()) + " bytes is shorter than its header"};
   }
   header->id.origin = LoadLittleEndian<uint64_t>(&update[0]);
   header->id.counter = LoadLittleEndian<uint64_t>(&update[8]);
@@ -52,10 +52,9 @@ Status ValidateUpdate(Bytes update, const Layout& layout, const UpdateCodec& cod
   Status parsed = ParseUpdateHeader(update, header);
   if (!parsed.ok()) return parsed;
   if (header->layout.generation != layout.generation) {
-    return {Code::kCorrupt,
-            Name(header->id) + " belongs to generation " +
-                std::to_string(header->layout.generation) + ", this is generation " +
-                std::to_string(layout.generation)};
+    return {Code::kCorrupt, Name(header->id) + " belongs to generation " +
+                                std::to_string(header->layout.generation) +
+                                ", this is generation " + std::to_string(layout.generation)};
   }
   if (header->layout != layout) {
     return {Code::kCorrupt, Name(header->id) + " is for " + std::to_string(header->layout.size) +

@@ -48,9 +48,9 @@ std::string Seconds(int64_t ns) {
 
 struct WorkerNode::State {
   enum class Phase {
-    kJoining,    // never welcomed so far
-    kIdle,       // between generations
-    kStarting,   // announced, waiting for START and the snapshot
+    kJoining,   // never welcomed so far
+    kIdle,      // between generations
+    kStarting,  // announced, waiting for START and the snapshot
     kTraining,
     kFinishing,  // DONE is said, waiting for FINAL and all it names
     kFinal,      // the application applies what is left
@@ -117,7 +117,7 @@ struct WorkerNode::State {
 
   LinkId link = 0;
   bool up = false;
-  bool attached = false;  // the master takes and sends updates over this link
+  bool attached = false;              // the master takes and sends updates over this link
   std::optional<int64_t> give_up_ns;  // set while the worker looks for a silent master
   int64_t retry_ns = kNever;
   int64_t last_beacon_ns = 0;
@@ -344,9 +344,9 @@ void WorkerNode::State::HandleDown(const LinkEvent& event) {
     return Fail(event.code, event.reason);
   }
   if (event.code == Code::kClosed) {
-    return Fail(Code::kMasterLost,
-                "the master at " + Text(options.master) + " closed the connection" +
-                    (event.reason.empty() ? "" : ": " + event.reason));
+    return Fail(Code::kMasterLost, "the master at " + Text(options.master) +
+                                       " closed the connection" +
+                                       (event.reason.empty() ? "" : ": " + event.reason));
   }
   LoseLink(event.reason);
 }
@@ -504,8 +504,7 @@ void WorkerNode::State::HandleChunk(Bytes chunk) {
 
 void WorkerNode::State::HandleUpdate(const Buffer& update) {
   UpdateHeader header;
-  if (ParseUpdateHeader(*update, &header).ok() &&
-      header.layout.generation < layout.generation) {
+  if (ParseUpdateHeader(*update, &header).ok() && header.layout.generation < layout.generation) {
     ++drops["update of an earlier generation"];  // the next START's snapshot contains it
     return;
   }
@@ -543,8 +542,8 @@ void WorkerNode::State::Announce() {
 }
 
 void WorkerNode::State::AskAverage() {
-  SendBlob(EncodeBlob({BlobKind::kAverage, layout.generation, asked->first, counter, 0},
-                      asked->second));
+  SendBlob(
+      EncodeBlob({BlobKind::kAverage, layout.generation, asked->first, counter, 0}, asked->second));
 }
 
 void WorkerNode::State::SayDone() {
@@ -596,8 +595,8 @@ void WorkerNode::State::Advance() {
 
 std::string WorkerNode::StatusJson() const {
   const State& s = *state_;
-  static constexpr const char* kPhases[] = {"joining", "idle",   "starting", "training", "finishing",
-                                            "final",   "result", "verify",   "over"};
+  static constexpr const char* kPhases[] = {
+      "joining", "idle", "starting", "training", "finishing", "final", "result", "verify", "over"};
   JsonObject json;
   json.Add("role", std::string("worker"))
       .Add("rank", s.options.rank)

@@ -35,21 +35,21 @@ struct Generation {
   uint64_t number = 0;  // 1, 2, ...
   int64_t layout_size = 0;
   uint64_t layout_hash = 0;
-  std::string options_text;                          // equal on all workers, else refused
-  std::shared_ptr<const std::vector<float>> seed;    // the chief's values; null elsewhere
+  std::string options_text;                        // equal on all workers, else refused
+  std::shared_ptr<const std::vector<float>> seed;  // the chief's values; null elsewhere
 };
 
 struct WorkerEvent {
   enum class Type {
-    kJoined,    // the master has welcomed us; `origin` is ours
-    kStarted,   // all members have the same layout; `parameters` are the master's
-    kAverage,   // answer to Average: `key`, `values`, `contributors`
-    kFinal,     // everything any member sent is here: apply, then SendState
-    kResult,    // `values` = averaged state, `parameters` = the master's
-    kEnd,       // all members verified; values[0] = the worst difference
-    kStop,      // the chief has ended training for all
-    kNotice,    // something a user should read (member lost, suspect, ...): `text`
-    kFailed     // this worker cannot go on: `status`
+    kJoined,   // the master has welcomed us; `origin` is ours
+    kStarted,  // all members have the same layout; `parameters` are the master's
+    kAverage,  // answer to Average: `key`, `values`, `contributors`
+    kFinal,    // everything any member sent is here: apply, then SendState
+    kResult,   // `values` = averaged state, `parameters` = the master's
+    kEnd,      // all members verified; values[0] = the worst difference
+    kStop,     // the chief has ended training for all
+    kNotice,   // something a user should read (member lost, suspect, ...): `text`
+    kFailed    // this worker cannot go on: `status`
   };
   Type type = Type::kNotice;
   Status status;
@@ -73,12 +73,12 @@ class WorkerNode {
   std::optional<WorkerEvent> PollEvent();
 
   // Requests of the application, each answered by one event.
-  void BeginGeneration(int64_t now_ns, Generation generation);         // -> kStarted
+  void BeginGeneration(int64_t now_ns, Generation generation);             // -> kStarted
   void Average(int64_t now_ns, uint64_t key, std::vector<double> values);  // -> kAverage
-  void Finish(int64_t now_ns, bool stop);                              // -> kFinal
-  void SendState(int64_t now_ns, std::vector<double> state);           // -> kResult
-  void Verify(int64_t now_ns, double difference, uint64_t hash);       // -> kEnd
-  void Leave(int64_t now_ns, const std::string& reason);               // goodbye; no event
+  void Finish(int64_t now_ns, bool stop);                                  // -> kFinal
+  void SendState(int64_t now_ns, std::vector<double> state);               // -> kResult
+  void Verify(int64_t now_ns, double difference, uint64_t hash);           // -> kEnd
+  void Leave(int64_t now_ns, const std::string& reason);                   // goodbye; no event
 
   // Takes one part of an update, fills its header and sends it. `last_part` ends the step's update.
   // Counters go on after kFailed, but nothing is sent any more.
@@ -89,7 +89,8 @@ class WorkerNode {
   // Moves out what must be applied now, in order (see Exchange::TakeReceived).
   std::vector<ReceivedUpdate> TakeReceived();
   // How many of this worker's own contributions (one a step) stand in STEPs released so far in this
-  // generation; a STEP is released once it and every update it lists are here. Sequenced modes only.
+  // generation; a STEP is released once it and every update it lists are here. Sequenced modes
+  // only.
   int64_t ReleasedSteps() const;
 
   const VersionVector& received() const;

@@ -75,8 +75,7 @@ void MemoryNetwork::Deliver(int64_t now_ns) {
     Connection& connection = *next.connection;
     End& end = connection.ends[next.to];
     if (next.event.type == LinkEvent::Type::kMessage) {
-      connection.ends[1 - next.to].queued_bytes -=
-          static_cast<int64_t>(next.event.payload->size());
+      connection.ends[1 - next.to].queued_bytes -= static_cast<int64_t>(next.event.payload->size());
     }
     if (!end.open || end.host == nullptr || !end.host->alive_) continue;
     if (connection.cut && !next.ends_link) continue;
