@@ -33,7 +33,8 @@ TEST(Crc32c, TheInstructionAgreesWithThePortableCodeAtEveryLengthAndAlignment) {
 }
 
 TEST(Crc32c, ContinuesWhereAnotherEnded) {
-  const Bytes all = AsBytes("thresholded, residual-compensated");
+  const std::string text = "thresholded, residual-compensated";
+  const Bytes all = AsBytes(text);
   for (size_t cut = 0; cut <= 33; ++cut) {
     EXPECT_EQ(Crc32c(all.subspan(cut), Crc32c(all.first(cut))), Crc32c(all));
     EXPECT_EQ(Crc32cPortable(all.subspan(cut), Crc32cPortable(all.first(cut))), Crc32c(all));
