@@ -35,7 +35,7 @@ bool FindEntries(std::span<const float> update, float* residual, float threshold
                       values.data(),
                       residual + start,
                       static_cast<uint32_t>(start % kChunk)};
-    uint32_t* const codes = entries->Reserve(run.size + 1);
+    uint32_t* const codes = entries->Reserve(run.size);
     entries->Append(start / kChunk, StepKernels().back().step(run, rule, codes, &statistics));
   }
   return statistics.nonfinite_count == 0;

@@ -198,68 +198,102 @@ const char* ParsedMessage::CheckPayloads() const {
 
 namespace {
 
-// Adds a raw span's elements [first, first + values.size()).
-void AddRaw(const ParsedMessage::Span& span, int64_t first, std::span<float> values) {
-  const uint8_t* raw = span.payload.data() + 4 * first;
-  for (size_t i = 0; i < values.size(); ++i) values[i] += LoadLittleEndian<float>(raw + 4 * i);
-}
+// Adds one span after the other to ranges of parameters; both only go forward.
+class Applier {
+ public:
+  Applier(const ParsedMessage& message, std::span<const ParameterRange> ranges)
+      : value_bits_(std::bit_cast<uint32_t>(message.fields().value)), ranges_(ranges) {}
 
-// Adds entries to `values`, which starts at index `first` of their span.
-void AddEntries(Codes codes, float value, int64_t first, float* values) {
-  const uint32_t bits = std::bit_cast<uint32_t>(value);
-  for (const uint32_t code : codes) {
-    values[int64_t{code >> 1} - first] += std::bit_cast<float>(bits ^ (code << 31));
+  // Returns how many of the span's entries lie in no range.
+  int64_t Apply(const ParsedMessage::Span& span) {
+    const int64_t span_end = span.offset + span.elements;
+    while (!ranges_.empty() && End(ranges_.front()) <= span.offset) ranges_ = ranges_.subspan(1);
+    const bool raw = span.k == kRawCoding;
+    const Codes codes = raw ? Codes() : Decode(span);
+    int64_t done = 0;  // entries met so far
+    int64_t skipped = 0;
+    int64_t covered = 0;  // the index in the span up to which the ranges have been dealt with
+    for (size_t r = 0; r < ranges_.size() && ranges_[r].offset < span_end; ++r) {
+      const int64_t first = std::max(ranges_[r].offset, span.offset) - span.offset;
+      const int64_t last = std::min(End(ranges_[r]), span_end) - span.offset;
+      if (first >= last) continue;
+      float* const values = ranges_[r].values.data() + (span.offset + first - ranges_[r].offset);
+      if (raw) {
+        skipped += NonZeros(span, covered, first);
+        AddRaw(span, first, last, values);
+      } else {
+        const int64_t start = Below(codes, done, first);
+        skipped += start - done;
+        done = Below(codes, start, last);
+        AddEntries(codes.subspan(static_cast<size_t>(start), static_cast<size_t>(done - start)),
+                   first, values);
+      }
+      covered = last;
+    }
+    return skipped + (raw ? NonZeros(span, covered, span.elements) : span.count - done);
   }
-}
+
+ private:
+  static int64_t End(const ParameterRange& range) {
+    return range.offset + static_cast<int64_t>(range.values.size());
+  }
+
+  Codes Decode(const ParsedMessage::Span& span) {
+    codes_.resize(std::max(codes_.size(), static_cast<size_t>(span.count)));
+    DecodeRice(padded_.Copy(span.payload), span.count, span.k, codes_.data());
+    return Codes(codes_).first(static_cast<size_t>(span.count));
+  }
+
+  // The position of the first code from `start` on whose index is not below `index`.
+  static int64_t Below(Codes codes, int64_t start, int64_t index) {
+    const auto found = std::partition_point(codes.begin() + start, codes.end(), [&](uint32_t code) {
+      return int64_t{code >> 1} < index;
+    });
+    return found - codes.begin();
+  }
+
+  // `values` is where the element with index `first` goes.
+  void AddEntries(Codes codes, int64_t first, float* values) const {
+    for (const uint32_t code : codes) {
+      values[int64_t{code >> 1} - first] += std::bit_cast<float>(value_bits_ ^ (code << 31));
+    }
+  }
+
+  // The span's elements [first, last); `values` is where the first of them goes.
+  static void AddRaw(const ParsedMessage::Span& span, int64_t first, int64_t last, float* values) {
+    const uint8_t* const raw = span.payload.data() + 4 * first;
+    for (int64_t i = 0; i < last - first; ++i) values[i] += LoadLittleEndian<float>(raw + 4 * i);
+  }
+
+  static int64_t NonZeros(const ParsedMessage::Span& span, int64_t first, int64_t last) {
+    int64_t count = 0;
+    for (int64_t i = first; i < last; ++i) {
+      count += LoadLittleEndian<float>(span.payload.data() + 4 * i) != 0;
+    }
+    return count;
+  }
+
+  uint32_t value_bits_;
+  std::span<const ParameterRange> ranges_;
+  Padded padded_;
+  std::vector<uint32_t> codes_;
+};
 
 }  // namespace
 
-void ApplyMessage(const ParsedMessage& message, int64_t offset, std::span<float> parameters) {
+int64_t ApplyMessage(const ParsedMessage& message, int64_t offset, std::span<float> parameters) {
   const ParameterRange range{offset, parameters};
-  ApplyMessage(message, {&range, 1});
+  return ApplyMessage(message, {&range, 1});
 }
 
-void ApplyMessage(const ParsedMessage& message, std::span<const ParameterRange> ranges) {
-  Padded padded;
-  std::vector<uint32_t> buffer;
-  size_t next_range = 0;
-  const auto end_of = [](const ParameterRange& range) {
-    return range.offset + static_cast<int64_t>(range.values.size());
-  };
+int64_t ApplyMessage(const ParsedMessage& message, std::span<const ParameterRange> ranges) {
+  Applier applier(message, ranges);
+  int64_t skipped = 0;
   for (int64_t i = 0; i < message.spans(); ++i) {
     const ParsedMessage::Span span = message.span(i);
-    if (span.count == 0) continue;
-    const int64_t span_end = span.offset + span.elements;
-    while (next_range < ranges.size() && end_of(ranges[next_range]) <= span.offset) ++next_range;
-    if (next_range == ranges.size()) return;
-    if (ranges[next_range].offset >= span_end) continue;
-
-    if (span.k != kRawCoding) {
-      buffer.resize(std::max(buffer.size(), static_cast<size_t>(span.count)));
-      DecodeRice(padded.Copy(span.payload), span.count, span.k, buffer.data());
-    }
-    Codes codes(buffer.data(), span.k == kRawCoding ? 0 : static_cast<size_t>(span.count));
-    for (size_t r = next_range; r < ranges.size() && ranges[r].offset < span_end; ++r) {
-      // The part of the range in this span, as indices in the span.
-      const int64_t first = std::max(ranges[r].offset, span.offset) - span.offset;
-      const int64_t last = std::min(end_of(ranges[r]), span_end) - span.offset;
-      if (first >= last) continue;
-      float* const values = ranges[r].values.data() + (span.offset + first - ranges[r].offset);
-      if (span.k == kRawCoding) {
-        AddRaw(span, first, {values, static_cast<size_t>(last - first)});
-        continue;
-      }
-      const auto below = [](Codes in, int64_t index) {
-        const auto found = std::partition_point(
-            in.begin(), in.end(), [&](uint32_t code) { return int64_t{code >> 1} < index; });
-        return static_cast<size_t>(found - in.begin());
-      };
-      codes = codes.subspan(below(codes, first));
-      const size_t here = below(codes, last);
-      AddEntries(codes.first(here), message.fields().value, first, values);
-      codes = codes.subspan(here);
-    }
+    if (span.count > 0) skipped += applier.Apply(span);
   }
+  return skipped;
 }
 
 }  // namespace strom

@@ -103,12 +103,13 @@ struct ParameterRange {
 };
 
 // parameters[i] += value for every entry; `parameters` holds flat elements
-// [offset, offset + parameters.size()), entries outside are skipped.
-void ApplyMessage(const ParsedMessage& message, int64_t offset, std::span<float> parameters);
+// [offset, offset + parameters.size()). Entries outside are skipped; returns how many those are (of
+// raw spans, elements that are not zero).
+int64_t ApplyMessage(const ParsedMessage& message, int64_t offset, std::span<float> parameters);
 
 // The same where the parameters lie in several ranges, ascending and disjoint; a span is decoded
 // once, however many ranges it touches.
-void ApplyMessage(const ParsedMessage& message, std::span<const ParameterRange> ranges);
+int64_t ApplyMessage(const ParsedMessage& message, std::span<const ParameterRange> ranges);
 
 }  // namespace strom
 

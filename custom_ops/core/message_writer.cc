@@ -43,10 +43,13 @@ MessageWriter::MessageWriter(const MessageFields& fields, int log2_span, int64_t
 void MessageWriter::AddSpan(int64_t span, Codes codes) {
   if (codes.empty()) return;
   gaps_.resize(std::max(gaps_.size(), codes.size()));
-  const RiceChoice choice = ChooseRice(codes, gaps_.data());
+  gaps_[0] = (codes[0] >> 1) & ((uint32_t{1} << log2_span_) - 1);
+  for (size_t i = 1; i < codes.size(); ++i) gaps_[i] = (codes[i] >> 1) - (codes[i - 1] >> 1) - 1;
+  const Gaps gaps = Gaps(gaps_).first(codes.size());
+  const RiceChoice choice = ChooseRice(gaps);
   Append(span, static_cast<int64_t>(codes.size()), choice.k, choice.bytes);
   uint8_t* const end = payload_.data() + payload_.size();
-  EncodeRice(codes, gaps_.data(), choice, end - kBitSlack - choice.bytes);
+  EncodeRice(codes, gaps, choice, end - kBitSlack - choice.bytes);
 }
 
 void MessageWriter::AddRawSpan(int64_t span, std::span<const float> values) {
@@ -148,18 +151,16 @@ std::vector<std::vector<uint8_t>> WriteEntries(const MessageFields& fields,
   // Entries may gather in one span: even full, two bits an element, it has to fit in a message.
   while (2 * kMaxMessageHeaderBytes + (int64_t{1} << log2_span) / 4 > max_bytes) --log2_span;
   const int64_t spans_per_chunk = kChunk >> log2_span;
-  const uint32_t code_mask = (uint32_t{2} << log2_span) - 1;
   MessageWriter writer(fields, log2_span, max_bytes, room);
-  std::vector<uint32_t> codes;
   for (size_t i = 0; i < entries.chunks(); ++i) {
     const EntryList::Chunk chunk = entries.chunk(i);
-    for (size_t next = 0; next < chunk.codes.size();) {
-      const uint32_t span = chunk.codes[next] >> (log2_span + 1);
-      codes.clear();
-      for (; next < chunk.codes.size() && chunk.codes[next] >> (log2_span + 1) == span; ++next) {
-        codes.push_back(chunk.codes[next] & code_mask);
-      }
-      writer.AddSpan(chunk.index * spans_per_chunk + span, codes);
+    for (Codes left = chunk.codes; !left.empty();) {
+      const uint32_t span = left.front() >> (log2_span + 1);
+      const auto end = std::partition_point(
+          left.begin(), left.end(), [&](uint32_t code) { return code >> (log2_span + 1) == span; });
+      const auto here = static_cast<size_t>(end - left.begin());
+      writer.AddSpan(chunk.index * spans_per_chunk + span, left.first(here));
+      left = left.subspan(here);
     }
   }
   return writer.Finish();

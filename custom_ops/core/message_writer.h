@@ -27,7 +27,7 @@ class MessageWriter {
   // bytes, which the caller fills and which do not count.
   MessageWriter(const MessageFields& fields, int log2_span, int64_t max_bytes, int64_t room = 0);
 
-  // `codes` as in core/rice.h.
+  // Codes as in core/rice.h; their indices count from any multiple of the span's length.
   void AddSpan(int64_t span, Codes codes);
   // All elements of the span; one that is all zero takes no bytes.
   void AddRawSpan(int64_t span, std::span<const float> values);

@@ -259,8 +259,7 @@ Status Replica::State::Encode(std::span<const strom_segment> segments, const Ste
                                        residual + done,
                                        static_cast<uint32_t>(index + done)};
                      const bool was_finite = statistics.nonfinite_count == 0;
-                     entries.Append(chunk,
-                                    step(run, rule, entries.Reserve(run.size + 1), &statistics));
+                     entries.Append(chunk, step(run, rule, entries.Reserve(run.size), &statistics));
                      if (was_finite && statistics.nonfinite_count > 0) {
                        first_nonfinite = chunk * kChunk + statistics.first_nonfinite;
                      }
@@ -363,6 +362,7 @@ Status Replica::State::ApplyReceived(std::span<const strom_segment> segments,
   if (Status status = exchange->TakeReceived(&received); !status.ok()) return status;
   std::move(received.begin(), received.end(), std::back_inserter(waiting));
   const std::vector<ParameterRange> ranges = Ranges(segments);
+  int64_t skipped = 0;
   for (; !waiting.empty(); waiting.pop_front(), ++result->received) {
     const UpdateId id = waiting.front().id;
     const ParsedMessage message = OpenValidatedMessage(waiting.front().message());
@@ -376,10 +376,13 @@ Status Replica::State::ApplyReceived(std::span<const strom_segment> segments,
     const auto [held, first] = applied.try_emplace(id.origin, id.counter);
     STROM_CHECK(first || id.counter == held->second + 1);
     held->second = id.counter;
-    ApplyMessage(message, ranges);
+    skipped += ApplyMessage(message, ranges);
   }
   if (result->received > 0) exchange->SetApplied(applied);
-  return {};
+  if (skipped == 0) return {};
+  return Invalid(std::to_string(skipped) +
+                 " received entries belong to parameters that no segment holds; this replica no "
+                 "longer agrees with the others");
 }
 
 }  // namespace strom

@@ -44,7 +44,7 @@ struct StepStatistics {
   uint32_t first_nonfinite = 0;  // the index in its chunk of the first one
 };
 
-// Writes the codes (core/entries.h) of the entries to `codes`, which has room for run.size + 1, and
+// Writes the codes (core/entries.h) of the entries to `codes`, which has room for run.size, and
 // returns how many there are.
 using StepFunction = int64_t (*)(const StepRun& run, const StepRule& rule, uint32_t* codes,
                                  StepStatistics* statistics);

@@ -10,11 +10,11 @@
 namespace strom {
 namespace {
 
-// Sum of the gaps' high parts: the zeros of the unary stream.
-int64_t HighParts(const uint32_t* gaps, size_t count, int k) {
-  uint64_t sum = 0;
-  for (size_t i = 0; i < count; ++i) sum += gaps[i] >> k;
-  return static_cast<int64_t>(sum);
+// Sum of the gaps' high parts: the zeros of the unary stream. It stays below the span's length.
+int64_t HighParts(Gaps gaps, int k) {
+  uint32_t sum = 0;
+  for (const uint32_t gap : gaps) sum += gap >> k;
+  return sum;
 }
 
 // The best k for geometrically distributed gaps of mean `mean` (the closed form of CODEC.md).
@@ -27,26 +27,22 @@ int64_t FieldBytes(int64_t count, int k) { return BytesOfBits(count * (k + 1)); 
 
 }  // namespace
 
-RiceChoice ChooseRice(Codes codes, uint32_t* gaps) {
-  const size_t count = codes.size();
-  const auto entries = static_cast<int64_t>(count);
-  gaps[0] = codes[0] >> 1;
-  for (size_t i = 1; i < count; ++i) gaps[i] = (codes[i] >> 1) - (codes[i - 1] >> 1) - 1;
-
+RiceChoice ChooseRice(Gaps gaps) {
+  const auto entries = static_cast<int64_t>(gaps.size());
   // One more low bit costs a bit an entry and saves the difference of the high parts. That saving
   // never grows with k, so the first k that does not pay is the best one, wherever the search
   // starts.
-  const int64_t elements = int64_t{codes[count - 1] >> 1} + 1;
-  int k = GeometricK(static_cast<double>(elements - entries) / static_cast<double>(entries));
-  int64_t high = HighParts(gaps, count, k);
+  const auto skipped = static_cast<double>(HighParts(gaps, 0));
+  int k = GeometricK(skipped / static_cast<double>(entries));
+  int64_t high = HighParts(gaps, k);
   while (k > 0) {
-    const int64_t lower = HighParts(gaps, count, k - 1);
+    const int64_t lower = HighParts(gaps, k - 1);
     if (lower - high > entries) break;
     --k;
     high = lower;
   }
   for (;;) {
-    const int64_t higher = HighParts(gaps, count, k + 1);
+    const int64_t higher = HighParts(gaps, k + 1);
     if (high - higher <= entries) break;
     ++k;
     high = higher;
@@ -54,26 +50,28 @@ RiceChoice ChooseRice(Codes codes, uint32_t* gaps) {
   return {k, FieldBytes(entries, k) + BytesOfBits(entries + high)};
 }
 
-void EncodeRice(Codes codes, const uint32_t* gaps, RiceChoice choice, uint8_t* out) {
-  const int k = choice.k;
-  const uint32_t mask = (uint32_t{2} << k) - 1;
+void EncodeRice(Codes codes, Gaps gaps, RiceChoice choice, uint8_t* out) {
+  const int width = choice.k + 1;
+  const uint64_t mask = (uint64_t{1} << width) - 1;
+  const auto field = [&](size_t i) { return (uint64_t{gaps[i]} << 1 | (codes[i] & 1)) & mask; };
   BitWriter fields(out);
-  for (size_t i = 0; i < codes.size(); ++i) {
-    fields.Put(((gaps[i] << 1) | (codes[i] & 1)) & mask, k + 1);
-  }
+  size_t i = 0;
+  for (; i + 2 <= codes.size(); i += 2) fields.Put(field(i) | field(i + 1) << width, 2 * width);
+  if (i < codes.size()) fields.Put(field(i), width);
 
-  uint8_t* unary = out + FieldBytes(static_cast<int64_t>(codes.size()), k);
-  uint64_t word = 0;  // bits `start` to `start` + 63 of the unary stream
-  int64_t start = 0;
-  int64_t position = -1;
-  for (size_t i = 0; i < codes.size(); ++i) {
-    position += int64_t{gaps[i] >> k} + 1;
+  uint8_t* unary = out + FieldBytes(static_cast<int64_t>(codes.size()), choice.k);
+  uint64_t word = 0;  // the 64 bits of the unary stream in which the last one lies
+  uint64_t start = 0;
+  uint64_t position = 0;
+  for (const uint32_t gap : gaps) {
+    position += gap >> choice.k;
     while (position - start >= 64) {
       StoreLittleEndian<uint64_t>(unary + (start >> 3), word);
       word = 0;
       start += 64;
     }
-    word |= uint64_t{1} << (position - start);
+    word |= uint64_t{1} << (position & 63);
+    ++position;
   }
   StoreLittleEndian<uint64_t>(unary + (start >> 3), word);
 }

@@ -14,8 +14,11 @@
 
 namespace strom {
 
-// An entry's code: its index in the span times 2, plus 1 if it is negative; ascending.
+// An entry's code: its index times 2, plus 1 if it is negative; ascending.
 using Codes = std::span<const uint32_t>;
+
+// The elements skipped before each entry.
+using Gaps = std::span<const uint32_t>;
 
 // How a span would be coded. The choice is exact: no other k needs fewer bits.
 struct RiceChoice {
@@ -23,18 +26,20 @@ struct RiceChoice {
   int64_t bytes = 0;
 };
 
-// Needs at least one code. `gaps` is scratch for codes.size() numbers and keeps the gaps.
-RiceChoice ChooseRice(Codes codes, uint32_t* gaps);
+// Needs at least one gap; together with their entries they fill at most 2^21 elements.
+RiceChoice ChooseRice(Gaps gaps);
 
-// Writes choice.bytes bytes; needs kBitSlack bytes of room behind them (core/bits.h).
-void EncodeRice(Codes codes, const uint32_t* gaps, RiceChoice choice, uint8_t* out);
+// Writes choice.bytes bytes; of the codes only the signs matter here. Needs kBitSlack bytes of room
+// behind them (core/bits.h).
+void EncodeRice(Codes codes, Gaps gaps, RiceChoice choice, uint8_t* out);
 
 // Whether `payload` is exactly what `count` > 0 entries with parameter k in a span of `elements`
 // elements look like: lengths, number of ones, last index, zero padding. Null, or the check that
 // failed. `payload` needs kBitSlack readable bytes behind it.
 const char* CheckRice(Bytes payload, int64_t count, int k, int64_t elements);
 
-// Writes the `count` > 0 codes of a payload that passed CheckRice; the same slack.
+// Writes the `count` > 0 codes, relative to the span, of a payload that passed CheckRice; the same
+// slack.
 void DecodeRice(Bytes payload, int64_t count, int k, uint32_t* codes);
 
 }  // namespace strom

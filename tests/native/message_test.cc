@@ -155,6 +155,16 @@ TEST(Message, RawSpansRoundTripAndSkipZeros) {
   const auto messages = writer.Finish();
   EXPECT_GE(messages.size(), 3u);
   EXPECT_EQ(Decode(messages, 10'000), values);
+
+  // In two ranges with a hole of one element; what is in no range is reported.
+  std::vector<float> sum(10'000);
+  const ParameterRange ranges[] = {{0, std::span(sum).first(100)},
+                                   {101, std::span(sum).subspan(101)}};
+  int64_t skipped = 0;
+  for (const auto& bytes : messages) skipped += ApplyMessage(Parse(bytes), ranges);
+  EXPECT_EQ(skipped, 1);
+  sum[100] = values[100];
+  EXPECT_EQ(sum, values);
 }
 
 TEST(Message, AppliesToSeveralRangesAndSkipsWhatLiesOutside) {
@@ -170,11 +180,15 @@ TEST(Message, AppliesToSeveralRangesAndSkipsWhatLiesOutside) {
       ranges.push_back({first, std::span(sum).subspan(static_cast<size_t>(first),
                                                       static_cast<size_t>(last - first))});
     }
-    ApplyMessage(message, ranges);
+    const int64_t skipped = ApplyMessage(message, ranges);
+    int64_t outside = 0;
     for (size_t i = 0; i < all.size(); ++i) {
       const bool inside = i < 700 || i == 1000 || (i >= 3000 && i < 99'999);
       ASSERT_EQ(sum[i], inside ? all[i] : 0) << i;
+      outside += !inside && all[i] != 0;
     }
+    EXPECT_EQ(skipped, outside);
+    EXPECT_EQ(ApplyMessage(message, {}), message.count());
   }
 }
 

@@ -273,6 +273,17 @@ TEST(Replica, AnUpdateOfALargerFlatSpaceWaitsUntilThisOneHasGrown) {
   EXPECT_EQ(worker.Values(), std::vector<float>(20, 0.125f));
 }
 
+TEST(Replica, TellsWhenReceivedEntriesBelongToNoSegment) {
+  Worker whole({20}, 1), worker({10, 10}, 2);
+  ASSERT_TRUE(whole.Step(std::vector<float>(20, 1)).ok());
+  worker.exchange->inbox = whole.exchange->sent;
+  auto segments = worker.Segments(false);
+  segments.pop_back();
+  const Status status = worker.replica.Apply(segments, &worker.result);
+  EXPECT_EQ(status.code, Code::kInvalidArgument);
+  EXPECT_NE(status.message.find("10 received entries"), std::string::npos) << status.message;
+}
+
 TEST(Replica, ResidualsCanBeSavedAndRestored) {
   Worker worker({3000}, 1), restored({3000}, 1);
   ASSERT_TRUE(worker.Step(RandomUpdate(3000, 1)).ok());

@@ -37,7 +37,7 @@ Outcome RunStep(StepFunction step, Case input, ValueIs value_is = ValueIs::kApar
                  : value_is == ValueIs::kAfter ? input.after.data()
                                                : apart.data();
   Outcome outcome;
-  outcome.codes.resize(size + 1);
+  outcome.codes.resize(size);
   const StepRun run{static_cast<int64_t>(size), input.before.data(),
                     input.after.data(),         value,
                     input.residual.data(),      1000};
