@@ -1,0 +1,219 @@
+#include "core/link_receiver.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "core/endpoint.h"
+
+namespace strom {
+namespace {
+
+constexpr int kPacketsPerStatus = 16;
+constexpr int64_t kStatusDelayNs = 200'000;
+constexpr uint32_t kReorderPackets = 3;        // later packets that make a hole a gap
+constexpr int64_t kReorderNs = 500'000;        // ... or so much time
+constexpr int64_t kRecheckNs = 2'000'000;      // a reported gap is reported again
+constexpr int64_t kLongAgo = std::numeric_limits<int64_t>::min() / 2;
+
+uint64_t Key(const DataPacket& packet) {
+  return static_cast<uint64_t>(packet.channel) << 32 | packet.message;
+}
+
+bool IsOrdered(Channel channel) { return channel != Channel::kUpdate; }
+
+}  // namespace
+
+LinkReceiver::LinkReceiver(uint32_t first_sequence, EndpointCounters* counters)
+    : counters_(counters),
+      cumulative_(first_sequence),
+      end_(first_sequence),
+      noticed_ns_(kWindowPackets) {}
+
+bool LinkReceiver::HandleData(int64_t now_ns, const DataPacket& packet) {
+  NoteArrival(now_ns, packet.timestamp_us);
+  const uint32_t sequence = packet.sequence;
+  if (Before(sequence, cumulative_)) return true;  // a duplicate
+  if (!Advance(now_ns, sequence + 1)) return false;
+  if (arrived_.Contains(sequence)) return true;
+
+  bool over_limit = false;
+  const bool valid = packet.is_void ? TakeVoid(packet) : TakeFragment(packet, &over_limit);
+  if (!valid) return false;
+  if (over_limit) {
+    ++counters_->drop_over_limit;
+    return true;
+  }
+  arrived_.Insert(sequence);
+  const uint32_t hole = arrived_.NextHole(cumulative_, end_);
+  for (; cumulative_ != hole; ++cumulative_) arrived_.Erase(cumulative_);
+  ForgetVoided();
+  return true;
+}
+
+bool LinkReceiver::HandleProbe(int64_t now_ns, const ProbePacket& packet) {
+  NoteArrival(now_ns, packet.timestamp_us);
+  status_due_ = true;
+  // What is missing now was sent before the probe: no patience with it.
+  return Before(packet.next_sequence, end_) || Advance(kLongAgo, packet.next_sequence);
+}
+
+std::optional<DeliveredMessage> LinkReceiver::PollMessage() {
+  if (delivered_.empty()) return std::nullopt;
+  DeliveredMessage message = std::move(delivered_.front());
+  delivered_.pop_front();
+  return message;
+}
+
+void LinkReceiver::TakeStatus(int64_t now_ns, StatusPacket* status) {
+  status->cumulative = cumulative_;
+  status->complete_up_to = end_;
+  status->grant_edge = cumulative_ + kWindowPackets;
+  status->gap_count = 0;
+  bool young = false;
+  for (uint32_t hole = arrived_.NextHole(cumulative_, end_); hole != end_;) {
+    const uint32_t hole_end = arrived_.NextMember(hole, end_);
+    const int64_t noticed_ns = noticed_ns_[hole % kWindowPackets];
+    young = end_ - hole_end < kReorderPackets && now_ns - noticed_ns < kReorderNs;
+    if (young || status->gap_count == StatusPacket::kMaxGaps) {
+      status->complete_up_to = hole;
+      break;
+    }
+    status->gaps[status->gap_count++] =
+        Gap{hole - cumulative_, static_cast<uint16_t>(hole_end - hole)};
+    hole = arrived_.NextHole(hole_end, end_);
+  }
+
+  status->echo_timestamp_us = echo_timestamp_us_;
+  status->echo_delay_us = StatusPacket::kNoEcho;
+  if (echo_ns_ != kNever) {
+    status->echo_delay_us = static_cast<uint16_t>(
+        std::min<int64_t>((now_ns - echo_ns_) / 1000, StatusPacket::kNoEcho));
+    echo_ns_ = kNever;
+  }
+  status_due_ = false;
+  unreported_ = 0;
+  status_ns_ = cumulative_ == end_ ? kNever : now_ns + (young ? kReorderNs : kRecheckNs);
+}
+
+void LinkReceiver::HandleTimeout(int64_t now_ns) {
+  if (now_ns < status_ns_) return;
+  status_due_ = true;
+  status_ns_ = kNever;
+}
+
+int64_t LinkReceiver::NextTimeout() const { return status_ns_; }
+
+void LinkReceiver::NoteArrival(int64_t now_ns, uint32_t timestamp_us) {
+  echo_timestamp_us_ = timestamp_us;
+  echo_ns_ = now_ns;
+  status_ns_ = std::min(status_ns_, now_ns + kStatusDelayNs);
+  if (++unreported_ >= kPacketsPerStatus) status_due_ = true;
+}
+
+// Sequences before `end` are known to have been sent. False: beyond what was granted.
+bool LinkReceiver::Advance(int64_t now_ns, uint32_t end) {
+  if (Before(end_, end)) {
+    if (end - cumulative_ > kWindowPackets) return false;
+    for (uint32_t s = end_; s != end; ++s) noticed_ns_[s % kWindowPackets] = now_ns;
+    if (end - end_ > 1 && !young_gap_) {
+      young_gap_ = true;
+      young_gap_end_ = end - 1;
+    }
+    end_ = end;
+  }
+  if (young_gap_ && end_ - young_gap_end_ >= kReorderPackets) {
+    young_gap_ = false;
+    status_due_ = status_due_ || cumulative_ != end_;
+  }
+  return true;
+}
+
+bool LinkReceiver::TakeFragment(const DataPacket& packet, bool* over_limit) {
+  const uint64_t key = Key(packet);
+  if (!voided_.empty() && IsVoided(key)) return true;
+  const auto found = partial_.find(key);
+  if (found == partial_.end()) {
+    *over_limit = reassembly_bytes_ + packet.length > kMaxReassemblyBytes;
+    if (*over_limit) return true;
+    if (packet.payload.size() == packet.length) {
+      return Complete(packet.channel, packet.message,
+                      MakeBuffer({packet.payload.begin(), packet.payload.end()}));
+    }
+    reassembly_bytes_ += packet.length;
+  }
+  Partial& partial = found == partial_.end() ? partial_[key] : found->second;
+  if (partial.bytes.empty()) partial.bytes.resize(packet.length);
+  if (partial.bytes.size() != packet.length ||
+      packet.payload.size() > packet.length - partial.received) {
+    return false;
+  }
+  std::copy(packet.payload.begin(), packet.payload.end(),
+            partial.bytes.begin() + packet.offset);
+  partial.received += static_cast<uint32_t>(packet.payload.size());
+  if (partial.received < packet.length) return true;
+  Buffer message = MakeBuffer(std::move(partial.bytes));
+  partial_.erase(key);
+  reassembly_bytes_ -= packet.length;
+  return Complete(packet.channel, packet.message, std::move(message));
+}
+
+bool LinkReceiver::TakeVoid(const DataPacket& packet) {
+  const uint32_t last_sequence = packet.offset;
+  if (last_sequence - cumulative_ >= kWindowPackets || Before(last_sequence, packet.sequence)) {
+    return false;
+  }
+  const uint64_t key = Key(packet);
+  if (IsVoided(key)) return true;
+  voided_.push_back({key, last_sequence});
+  ++counters_->messages_voided;
+  if (const auto found = partial_.find(key); found != partial_.end()) {
+    reassembly_bytes_ -= static_cast<int64_t>(found->second.bytes.size());
+    partial_.erase(found);
+  }
+  return !IsOrdered(packet.channel) || Complete(packet.channel, packet.message, nullptr);
+}
+
+// False: a number that was delivered before.
+bool LinkReceiver::Complete(Channel channel, uint32_t number, Buffer message) {
+  if (!IsOrdered(channel)) {
+    Deliver(channel, std::move(message));
+    return true;
+  }
+  const size_t index = static_cast<size_t>(channel);
+  uint32_t& next = next_message_[index];
+  if (number != next) {
+    if (message != nullptr) reassembly_bytes_ += static_cast<int64_t>(message->size());
+    return !Before(number, next) && waiting_[index].emplace(number, std::move(message)).second;
+  }
+  Deliver(channel, std::move(message));
+  ++next;
+  for (auto ready = waiting_[index].find(next); ready != waiting_[index].end();
+       ready = waiting_[index].find(++next)) {
+    if (ready->second != nullptr) {
+      reassembly_bytes_ -= static_cast<int64_t>(ready->second->size());
+    }
+    Deliver(channel, std::move(ready->second));
+    waiting_[index].erase(ready);
+  }
+  return true;
+}
+
+void LinkReceiver::Deliver(Channel channel, Buffer message) {
+  if (message == nullptr) return;  // voided
+  ++counters_->messages_received;
+  status_due_ = true;  // the sender waits for the end of its message
+  delivered_.push_back({channel, std::move(message)});
+}
+
+bool LinkReceiver::IsVoided(uint64_t key) const {
+  return std::any_of(voided_.begin(), voided_.end(),
+                     [key](const Voided& v) { return v.key == key; });
+}
+
+void LinkReceiver::ForgetVoided() {
+  if (voided_.empty()) return;
+  std::erase_if(voided_, [this](const Voided& v) { return Before(v.last_sequence, cumulative_); });
+}
+
+}  // namespace strom
