@@ -29,8 +29,7 @@ CongestionState NextCongestionState(CongestionState state, const CongestionSampl
     state.window_packets += state.slow_start ? acknowledged : acknowledged / state.window_packets;
   }
   if (sample.round_ended && sample.round_lost > 0) state.window_packets *= LossFactor(sample);
-  state.window_packets =
-      std::clamp(state.window_packets, kMinCongestionWindow, max_window_packets);
+  state.window_packets = std::clamp(state.window_packets, kMinCongestionWindow, max_window_packets);
   return state;
 }
 

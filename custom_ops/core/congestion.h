@@ -21,12 +21,12 @@ struct CongestionState {
 
 // What one STATUS has told.
 struct CongestionSample {
-  int64_t acknowledged = 0;      // packets newly acknowledged
-  bool window_limited = false;   // the window, not the application, bounded what was under way
-  bool round_ended = false;      // a round trip has passed since the last time this was true
+  int64_t acknowledged = 0;     // packets newly acknowledged
+  bool window_limited = false;  // the window, not the application, bounded what was under way
+  bool round_ended = false;     // a round trip has passed since the last time this was true
   int64_t round_acknowledged = 0;
   int64_t round_lost = 0;
-  int64_t queue_delay_ns = 0;    // smoothed round trip above the least one
+  int64_t queue_delay_ns = 0;  // smoothed round trip above the least one
 };
 
 CongestionState NextCongestionState(CongestionState state, const CongestionSample& sample,

@@ -41,11 +41,9 @@ PublicKeyBytes DerivePublicKey(const SecretKey& private_key) {
 
 bool Agree(const SecretKey& private_key, const PublicKeyBytes& peer, SecretKey* shared) {
   const Key own = PrivateKey(private_key);
-  const Key other(
-      EVP_PKEY_new_raw_public_key(EVP_PKEY_X25519, nullptr, peer.data(), peer.size()));
+  const Key other(EVP_PKEY_new_raw_public_key(EVP_PKEY_X25519, nullptr, peer.data(), peer.size()));
   STROM_CHECK(other != nullptr);
-  const std::unique_ptr<EVP_PKEY_CTX, FreeKeyContext> context(
-      EVP_PKEY_CTX_new(own.get(), nullptr));
+  const std::unique_ptr<EVP_PKEY_CTX, FreeKeyContext> context(EVP_PKEY_CTX_new(own.get(), nullptr));
   STROM_CHECK(context != nullptr && EVP_PKEY_derive_init(context.get()) == 1);
   size_t size = kKeyBytes;
   return EVP_PKEY_derive_set_peer(context.get(), other.get()) == 1 &&
@@ -54,8 +52,7 @@ bool Agree(const SecretKey& private_key, const PublicKeyBytes& peer, SecretKey* 
 
 Hash Sha256(std::initializer_list<Bytes> parts) {
   const std::unique_ptr<EVP_MD_CTX, FreeDigest> context(EVP_MD_CTX_new());
-  STROM_CHECK(context != nullptr &&
-              EVP_DigestInit_ex(context.get(), EVP_sha256(), nullptr) == 1);
+  STROM_CHECK(context != nullptr && EVP_DigestInit_ex(context.get(), EVP_sha256(), nullptr) == 1);
   for (Bytes part : parts) {
     STROM_CHECK(EVP_DigestUpdate(context.get(), part.data(), part.size()) == 1);
   }
@@ -76,8 +73,7 @@ Hash HmacSha256(Bytes key, std::initializer_list<Bytes> parts) {
   for (uint8_t& byte : outer_pad.bytes()) byte ^= 0x5c;
 
   const std::unique_ptr<EVP_MD_CTX, FreeDigest> context(EVP_MD_CTX_new());
-  STROM_CHECK(context != nullptr &&
-              EVP_DigestInit_ex(context.get(), EVP_sha256(), nullptr) == 1);
+  STROM_CHECK(context != nullptr && EVP_DigestInit_ex(context.get(), EVP_sha256(), nullptr) == 1);
   STROM_CHECK(EVP_DigestUpdate(context.get(), inner_pad.data(), kBlock) == 1);
   for (Bytes part : parts) {
     STROM_CHECK(EVP_DigestUpdate(context.get(), part.data(), part.size()) == 1);
@@ -133,8 +129,8 @@ void Aead::Seal(std::span<const uint8_t, kNonceBytes> nonce, Bytes associated,
       EVP_EncryptInit_ex(context_, nullptr, nullptr, nullptr, nonce.data()) == 1 &&
       EVP_EncryptUpdate(context_, nullptr, &size, associated.data(),
                         static_cast<int>(associated.size())) == 1 &&
-      EVP_EncryptUpdate(context_, text.data(), &size, text.data(),
-                        static_cast<int>(text.size())) == 1 &&
+      EVP_EncryptUpdate(context_, text.data(), &size, text.data(), static_cast<int>(text.size())) ==
+          1 &&
       EVP_EncryptFinal_ex(context_, text.data() + size, &size) == 1 &&
       EVP_CIPHER_CTX_ctrl(context_, EVP_CTRL_GCM_GET_TAG, kTagBytes, tag.data()) == 1;
   STROM_CHECK(sealed);
@@ -150,8 +146,8 @@ bool Aead::Open(std::span<const uint8_t, kNonceBytes> nonce, Bytes associated, B
   return EVP_DecryptInit_ex(context_, nullptr, nullptr, nullptr, nonce.data()) == 1 &&
          EVP_DecryptUpdate(context_, nullptr, &size, associated.data(),
                            static_cast<int>(associated.size())) == 1 &&
-         EVP_DecryptUpdate(context_, out, &size, sealed.data(),
-                           static_cast<int>(text_bytes)) == 1 &&
+         EVP_DecryptUpdate(context_, out, &size, sealed.data(), static_cast<int>(text_bytes)) ==
+             1 &&
          EVP_CIPHER_CTX_ctrl(context_, EVP_CTRL_GCM_SET_TAG, kTagBytes, tag) == 1 &&
          EVP_DecryptFinal_ex(context_, out + size, &size) == 1;
 }

@@ -27,13 +27,14 @@ class RandomSource {
 };
 
 struct EndpointOptions {
-  std::array<uint8_t, 32> secret{};             // the job's secret
+  std::array<uint8_t, 32> secret{};  // the job's secret
   std::array<uint8_t, 16> job_id{};
   std::array<uint8_t, 32> master_public_key{};  // initiators: whom to trust
   std::array<uint8_t, 32> private_key{};        // responders (the master): its static key
   bool accepts = false;                         // answers HELLO
   int64_t failure_timeout_ns = 5'000'000'000;
-  int64_t datagram_bytes = 1200;                // UDP payload; raised only by probing (later)
+  int64_t datagram_bytes = 1200;     // UDP payload; raised only by probing (later)
+  uint32_t first_link_sequence = 0;  // equal on both sides; tests of the wrap-around
 };
 
 struct EndpointCounters {
@@ -42,8 +43,8 @@ struct EndpointCounters {
   int64_t retransmitted_packets = 0;
   int64_t messages_sent = 0, messages_received = 0, messages_voided = 0;
   // Drops by reason; every dropped datagram adds to exactly one.
-  int64_t drop_malformed = 0, drop_unknown_connection = 0, drop_unauthentic = 0,
-          drop_replayed = 0, drop_bad_cookie = 0, drop_over_limit = 0, drop_wrong_secret = 0;
+  int64_t drop_malformed = 0, drop_unknown_connection = 0, drop_unauthentic = 0, drop_replayed = 0,
+          drop_bad_cookie = 0, drop_over_limit = 0, drop_wrong_secret = 0;
 };
 
 // The public key of an X25519 private key.

@@ -114,16 +114,20 @@ std::optional<Initiator::Welcome> Initiator::HandleWelcome(Bytes datagram) {
 }
 
 std::optional<HelloFields> ParseHello(Bytes datagram) {
-  if (datagram.size() != kHelloBytes) return std::nullopt;
+  const auto header = ParseHeader(datagram);
+  if (!header || header->key_phase || header->connection != 0 || header->number != 0 ||
+      datagram.size() != kHelloBytes) {
+    return std::nullopt;
+  }
   HelloFields hello;
   hello.peer_connection = LoadLittleEndian<uint32_t>(&datagram[kHelloConnection]);
   std::copy_n(&datagram[kHelloCookie], kCookieBytes, hello.cookie.begin());
   std::copy_n(&datagram[kHelloEphemeral], kKeyBytes, hello.ephemeral.begin());
+  if (hello.peer_connection == 0) return std::nullopt;
   return hello;
 }
 
-Cookie CookieJar::Make(int64_t now_ns, const Address& from,
-                       const PublicKeyBytes& ephemeral) const {
+Cookie CookieJar::Make(int64_t now_ns, const Address& from, const PublicKeyBytes& ephemeral) const {
   return ForSlot(now_ns / kCookieSlotNs, from, ephemeral);
 }
 
@@ -157,8 +161,8 @@ std::vector<uint8_t> MakeRetry(const HelloFields& hello, const Cookie& cookie) {
 
 std::optional<Responder> Responder::Open(const SecretKey& static_key, const SecretKey& job_key,
                                          const HelloFields& hello, Bytes datagram) {
-  Responder responder(
-      Noise(Prologue(hello.peer_connection), DerivePublicKey(static_key), job_key), hello);
+  Responder responder(Noise(Prologue(hello.peer_connection), DerivePublicKey(static_key), job_key),
+                      hello);
   std::array<uint8_t, kHelloBytes> body;
   if (!responder.noise_.ReadFirst(static_key, hello.ephemeral, datagram.subspan(kHelloSealed),
                                   body.data())) {
@@ -179,8 +183,8 @@ Responder::Answer Responder::Refuse(const SecretKey& ephemeral, const std::strin
   return Finish(ephemeral, false, 0, Text(std::string_view(reason).substr(0, kMaxReasonBytes)));
 }
 
-Responder::Answer Responder::Finish(const SecretKey& ephemeral, bool accepted,
-                                    uint32_t connection, Bytes payload) {
+Responder::Answer Responder::Finish(const SecretKey& ephemeral, bool accepted, uint32_t connection,
+                                    Bytes payload) {
   STROM_CHECK(payload.size() <= kMaxWelcomePayload);
   const size_t body_bytes = kWelcomeFieldBytes + payload.size();
   Answer answer;
@@ -191,8 +195,7 @@ Responder::Answer Responder::Finish(const SecretKey& ephemeral, bool accepted,
   std::copy(public_key.begin(), public_key.end(), &out[kHeaderBytes]);
   out[kWelcomeSealed] = accepted ? 1 : 0;
   StoreLittleEndian<uint32_t>(&out[kWelcomeSealed + 1], connection);
-  std::copy(payload.begin(), payload.end(),
-            out.begin() + kWelcomeSealed + kWelcomeFieldBytes);
+  std::copy(payload.begin(), payload.end(), out.begin() + kWelcomeSealed + kWelcomeFieldBytes);
   // The joiner's ephemeral key was of good order when its HELLO was opened.
   STROM_CHECK(noise_.WriteSecond(ephemeral, out.subspan(kWelcomeSealed, body_bytes),
                                  out.last<kTagBytes>()));

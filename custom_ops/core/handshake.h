@@ -41,8 +41,8 @@ struct ConnectionKeys {
 class Initiator {
  public:
   // `connection` names the connection in packets to the initiator.
-  Initiator(const PublicKeyBytes& responder, const SecretKey& job_key,
-            const SecretKey& ephemeral, uint32_t connection, Bytes payload);
+  Initiator(const PublicKeyBytes& responder, const SecretKey& job_key, const SecretKey& ephemeral,
+            uint32_t connection, Bytes payload);
 
   // The HELLO to send now: always the same handshake, with the newest cookie.
   const std::array<uint8_t, kHelloBytes>& hello() const { return hello_; }

@@ -11,9 +11,9 @@ namespace {
 
 constexpr int kPacketsPerStatus = 16;
 constexpr int64_t kStatusDelayNs = 200'000;
-constexpr uint32_t kReorderPackets = 3;        // later packets that make a hole a gap
-constexpr int64_t kReorderNs = 500'000;        // ... or so much time
-constexpr int64_t kRecheckNs = 2'000'000;      // a reported gap is reported again
+constexpr uint32_t kReorderPackets = 3;    // later packets that make a hole a gap
+constexpr int64_t kReorderNs = 500'000;    // ... or so much time
+constexpr int64_t kRecheckNs = 2'000'000;  // a reported gap is reported again
 constexpr int64_t kLongAgo = std::numeric_limits<int64_t>::min() / 2;
 
 uint64_t Key(const DataPacket& packet) {
@@ -87,8 +87,8 @@ void LinkReceiver::TakeStatus(int64_t now_ns, StatusPacket* status) {
   status->echo_timestamp_us = echo_timestamp_us_;
   status->echo_delay_us = StatusPacket::kNoEcho;
   if (echo_ns_ != kNever) {
-    status->echo_delay_us = static_cast<uint16_t>(
-        std::min<int64_t>((now_ns - echo_ns_) / 1000, StatusPacket::kNoEcho));
+    status->echo_delay_us =
+        static_cast<uint16_t>(std::min<int64_t>((now_ns - echo_ns_) / 1000, StatusPacket::kNoEcho));
     echo_ns_ = kNever;
   }
   status_due_ = false;
@@ -148,8 +148,7 @@ bool LinkReceiver::TakeFragment(const DataPacket& packet, bool* over_limit) {
       packet.payload.size() > packet.length - partial.received) {
     return false;
   }
-  std::copy(packet.payload.begin(), packet.payload.end(),
-            partial.bytes.begin() + packet.offset);
+  std::copy(packet.payload.begin(), packet.payload.end(), partial.bytes.begin() + packet.offset);
   partial.received += static_cast<uint32_t>(packet.payload.size());
   if (partial.received < packet.length) return true;
   Buffer message = MakeBuffer(std::move(partial.bytes));
@@ -176,6 +175,7 @@ bool LinkReceiver::TakeVoid(const DataPacket& packet) {
 
 // False: a number that was delivered before.
 bool LinkReceiver::Complete(Channel channel, uint32_t number, Buffer message) {
+  status_due_ = true;  // the sender waits for the end of its message
   if (!IsOrdered(channel)) {
     Deliver(channel, std::move(message));
     return true;
@@ -202,7 +202,6 @@ bool LinkReceiver::Complete(Channel channel, uint32_t number, Buffer message) {
 void LinkReceiver::Deliver(Channel channel, Buffer message) {
   if (message == nullptr) return;  // voided
   ++counters_->messages_received;
-  status_due_ = true;  // the sender waits for the end of its message
   delivered_.push_back({channel, std::move(message)});
 }
 

@@ -12,8 +12,8 @@ constexpr int64_t kLeastProbeNs = 2'000'000;
 constexpr int64_t kMostProbeNs = 100'000'000;
 constexpr int64_t kBurstNs = 1'000'000;
 constexpr double kLeastBurst = 16;
-constexpr double kMostBurst = 128;    // fits a default receive buffer
-constexpr double kPacingBatch = 8;    // worth waking up for
+constexpr double kMostBurst = 128;  // fits a default receive buffer
+constexpr double kPacingBatch = 8;  // worth waking up for
 constexpr int64_t kLongestSampleNs = 5'000'000'000;
 
 uint32_t Microseconds(int64_t now_ns) { return static_cast<uint32_t>(now_ns / 1000); }
@@ -202,8 +202,7 @@ bool LinkSender::HasWork() const { return next_ != oldest_ || queued_bytes_ > 0;
 
 bool LinkSender::TakeToken(int64_t now_ns) {
   const double rate = PacingRate(congestion_, round_trip_.smoothed_ns());
-  const double burst =
-      std::clamp(rate * static_cast<double>(kBurstNs), kLeastBurst, kMostBurst);
+  const double burst = std::clamp(rate * static_cast<double>(kBurstNs), kLeastBurst, kMostBurst);
   tokens_ = std::min(burst, tokens_ + rate * static_cast<double>(now_ns - tokens_ns_));
   tokens_ns_ = now_ns;
   if (tokens_ >= 1) {
@@ -216,8 +215,8 @@ bool LinkSender::TakeToken(int64_t now_ns) {
 
 LinkSender::Slot* LinkSender::NextFresh() {
   Message* message = OpenMessage();
-  const uint32_t size = static_cast<uint32_t>(
-      std::min<size_t>(fragment_bytes_, message->length - message->sent));
+  const uint32_t size =
+      static_cast<uint32_t>(std::min<size_t>(fragment_bytes_, message->length - message->sent));
   Slot& slot = Assign(message, message->sent, size);
   message->sent += size;
   if (message->wholly_sent()) {
@@ -231,8 +230,7 @@ LinkSender::Slot* LinkSender::NextFresh() {
 LinkSender::Message* LinkSender::OpenMessage() {
   size_t waiting = 0;
   while (waiting < queues_.size() && queues_[waiting].empty()) ++waiting;
-  const bool interrupts =
-      open_count_ == 1 && waiting < static_cast<size_t>(open_[0]->channel);
+  const bool interrupts = open_count_ == 1 && waiting < static_cast<size_t>(open_[0]->channel);
   if (open_count_ == 0 || interrupts) open_[open_count_++] = Start(static_cast<Channel>(waiting));
   return open_[open_count_ - 1];
 }

@@ -109,8 +109,8 @@ class LinkSender {
   uint32_t oldest_;          // everything before it is acknowledged
   uint32_t next_;            // the next fresh sequence
   uint32_t grant_edge_;
-  int64_t in_flight_ = 0;        // pending and not known to be lost
-  std::deque<uint32_t> lost_;    // to be resent, oldest report first
+  int64_t in_flight_ = 0;      // pending and not known to be lost
+  std::deque<uint32_t> lost_;  // to be resent, oldest report first
 
   RoundTripClock round_trip_;
   CongestionState congestion_;

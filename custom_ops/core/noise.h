@@ -54,8 +54,8 @@ class Noise {
   SecretKey pre_shared_key_;
   Hash hash_{};
   SecretKey chaining_key_;
-  SecretKey cipher_key_;       // every key seals one payload, so the nonce is always 0
-  SecretKey own_ephemeral_;    // the initiator's, between its two steps
+  SecretKey cipher_key_;     // every key seals one payload, so the nonce is always 0
+  SecretKey own_ephemeral_;  // the initiator's, between its two steps
   PublicKeyBytes peer_ephemeral_{};
 };
 

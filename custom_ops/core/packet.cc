@@ -70,17 +70,15 @@ std::optional<DataPacket> ParseData(Bytes body) {
       packet.length == 0 || packet.length > kMaxMessageBytes) {
     return std::nullopt;
   }
-  const bool fits = packet.is_void
-                        ? packet.payload.empty()
-                        : !packet.payload.empty() && packet.offset < packet.length &&
-                              packet.payload.size() <= packet.length - packet.offset;
+  const bool fits = packet.is_void ? packet.payload.empty()
+                                   : !packet.payload.empty() && packet.offset < packet.length &&
+                                         packet.payload.size() <= packet.length - packet.offset;
   if (!fits) return std::nullopt;
   return packet;
 }
 
 size_t WriteStatus(const StatusPacket& packet, std::span<uint8_t> out) {
-  const size_t size =
-      StatusPacket::kFieldBytes + packet.gap_count * StatusPacket::kGapBytes;
+  const size_t size = StatusPacket::kFieldBytes + packet.gap_count * StatusPacket::kGapBytes;
   STROM_CHECK(out.size() >= size && packet.gap_count <= StatusPacket::kMaxGaps);
   StoreLittleEndian<uint32_t>(&out[0], packet.cumulative);
   StoreLittleEndian<uint32_t>(&out[4], packet.complete_up_to);

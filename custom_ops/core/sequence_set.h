@@ -34,8 +34,7 @@ class SequenceSet {
   uint32_t Next(uint32_t from, uint32_t to, uint64_t flip) const {
     while (from != to) {
       const uint32_t left = to - from;
-      const uint64_t word =
-          (words_[from % kWindowPackets / 64] ^ flip) >> (from % 64);
+      const uint64_t word = (words_[from % kWindowPackets / 64] ^ flip) >> (from % 64);
       const uint32_t in_word = std::min(left, 64 - from % 64);
       if (word != 0) {
         const uint32_t skip = static_cast<uint32_t>(std::countr_zero(word));
