@@ -263,7 +263,7 @@ TEST(Endpoint, SurvivesItsOwnPause) {
   ASSERT_TRUE(pair.Join());
   pair.network.RunFor(kSecond);
   pair.network.SetPaused(pair.worker, true);
-  pair.network.RunFor(4900 * kMillisecond);
+  pair.network.RunFor(4300 * kMillisecond);
   pair.network.SetPaused(pair.worker, false);
   pair.network.RunFor(5 * kSecond);
   EXPECT_EQ(Pair::Find(pair.worker_events, LinkEvent::Type::kDown), nullptr);
