@@ -22,6 +22,8 @@ CPP = $(shell git ls-files '*.cc' '*.h' '*.cu' '*.cuh')
 SANITIZERS := address,undefined
 NATIVE_TESTS := build/native
 SANITIZED := build/sanitize
+THREAD_CHECKED := build/threads
+space := $(subst ,, )
 
 # Python started from here finds this tree's package and keeps TensorFlow's start-up notes away.
 export PYTHON
@@ -72,7 +74,6 @@ native: $(TOOLS_STAMP) ## libstrom.so and the TensorFlow operators, in keras_str
 
 .PHONY: wheel
 wheel: setup ## dist/*.whl for this platform
-	@rm -rf build/lib build/bdist.*
 	@$(STEP) wheel "building the wheel" $(BIN)/python -m pip wheel --no-build-isolation \
 	  --no-deps --wheel-dir dist .
 	@ls -1 dist/*.whl
@@ -101,6 +102,19 @@ test-sanitized: setup ## the native tests under AddressSanitizer and UndefinedBe
 	@echo "==> native tests under $(SANITIZERS) sanitizers"
 	@UBSAN_OPTIONS=print_stacktrace=1 $(BIN)/ctest --test-dir $(SANITIZED) --output-on-failure \
 	  --parallel $(JOBS)
+
+# Of the native tests only those that start threads, or reach code that does, are worth the time.
+THREADED := $(shell grep -lE '"(net|capi)/|<thread>' tests/native/*_test.cc)
+.PHONY: test-threads
+test-threads: setup ## native tests with threads under ThreadSanitizer (part of .ci/run)
+	@$(STEP) test-threads-configure "configuring the native tests for ThreadSanitizer" \
+	  $(BIN)/cmake -S custom_ops -B $(THREAD_CHECKED) -G Ninja \
+	  -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja -DSTROM_TESTS=ON -DSTROM_SANITIZE=thread \
+	  -DSTROM_WERROR=$(WERROR) '-DSTROM_TEST_FILTER=$(subst $(space),|,$(notdir $(THREADED)))$$'
+	@$(STEP) test-threads-build "building the native tests for ThreadSanitizer" \
+	  $(BIN)/cmake --build $(THREAD_CHECKED) --parallel $(JOBS)
+	@echo "==> native tests under ThreadSanitizer"
+	@$(BIN)/ctest --test-dir $(THREAD_CHECKED) --output-on-failure --parallel $(JOBS)
 
 .PHONY: test-python
 test-python: setup ## the Python tests; PYTEST_ARGS="-k name" chooses

@@ -113,6 +113,11 @@ class BuildWithNative(build):
 
     sub_commands: ClassVar = [*build.sub_commands, ("build_native", None)]
 
+    def run(self) -> None:
+        # An earlier build's folder may hold modules that are gone now.
+        shutil.rmtree(self.build_lib, ignore_errors=True)
+        super().run()
+
 
 class PlatformWheel(bdist_wheel):
     """A wheel for this platform and any Python 3: the libraries do not use Python's own ABI."""
