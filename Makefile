@@ -106,6 +106,10 @@ test-sanitized: setup ## the native tests under AddressSanitizer and UndefinedBe
 # Of the native tests only those that start threads, or reach code that does, are worth the time.
 THREADED := $(shell grep -lE '"(net|capi)/|<thread>' tests/native/*_test.cc)
 .PHONY: test-threads
+ifeq ($(THREADED),)
+test-threads:
+	@echo "==> ThreadSanitizer: no native test has threads"
+else
 test-threads: setup ## native tests with threads under ThreadSanitizer (part of .ci/run)
 	@$(STEP) test-threads-configure "configuring the native tests for ThreadSanitizer" \
 	  $(BIN)/cmake -S custom_ops -B $(THREAD_CHECKED) -G Ninja \
@@ -115,6 +119,7 @@ test-threads: setup ## native tests with threads under ThreadSanitizer (part of 
 	  $(BIN)/cmake --build $(THREAD_CHECKED) --parallel $(JOBS)
 	@echo "==> native tests under ThreadSanitizer"
 	@$(BIN)/ctest --test-dir $(THREAD_CHECKED) --output-on-failure --parallel $(JOBS)
+endif
 
 .PHONY: test-python
 test-python: setup ## the Python tests; PYTEST_ARGS="-k name" chooses

@@ -56,12 +56,12 @@ typedef struct {
 } strom_segment;
 
 typedef struct {
-  float scale;         /* s: r += s * (after - before) */
-  float threshold;     /* tau > 0 */
-  float clip_multiple; /* clip |r| to clip_multiple * tau after encoding; 0 = do not clip now */
-  int32_t apply_own;   /* 1: value = before + own message (asynchronous); 0: value = before */
+  float scale;           /* s: r += s * (after - before) */
+  float threshold;       /* tau > 0 */
+  float clip_multiple;   /* clip |r| to clip_multiple * tau after encoding; 0 = do not clip now */
+  int32_t apply_own;     /* 1: value = before + own message (asynchronous); 0: value = before */
   int32_t take_received; /* 1: also apply what was received (asynchronous) */
-  int64_t iteration;   /* travels in the update's header */
+  int64_t iteration;     /* travels in the update's header */
 } strom_step_options;
 
 typedef struct {
@@ -103,9 +103,9 @@ STROM_EXPORT int strom_replica_flush(strom_handle replica, const strom_segment* 
 STROM_EXPORT int strom_replica_apply(strom_handle replica, const strom_segment* segments,
                                      int64_t count, strom_step_result* result);
 
-/* Synchronous and bounded modes: calls `done(context, code, message)` once, from another thread or at
- * once, when this worker's own contribution number `step` (0 = its first since start) stands in a
- * released STEP (STROM_OK), or on failure, close or after timeout_ns. */
+/* Synchronous and bounded modes: calls `done(context, code, message)` once, from another thread or
+ * at once, when this worker's own contribution number `step` (0 = its first since start) stands in
+ * a released STEP (STROM_OK), or on failure, close or after timeout_ns. */
 typedef void (*strom_callback)(void* context, int code, const char* message);
 STROM_EXPORT int strom_replica_await_step(strom_handle replica, int64_t step, int64_t timeout_ns,
                                           strom_callback done, void* context);
@@ -118,15 +118,15 @@ STROM_EXPORT int strom_replica_write_residual(strom_handle replica, int64_t offs
 
 /* Keeps a copy of the last step's messages for inspection (tests); off by default. */
 STROM_EXPORT int strom_replica_keep_messages(strom_handle replica, int32_t keep);
-/* Kept message `index` of the last step: *size gets its bytes; `out` may be NULL to ask the size. */
+/* Kept message `index` of the last step; *size gets its bytes, `out` may be NULL to ask the size */
 STROM_EXPORT int strom_replica_message(strom_handle replica, int64_t index, uint8_t* out,
                                        int64_t capacity, int64_t* size);
 
 /* ---------------------------------------------------------------- codec (capi/codec.cc)
- * The wire format of CODEC.md for people and tests; strom_codec_encode updates `residual` in place. */
+ * The wire format for people and tests; strom_codec_encode updates `residual` in place. */
 STROM_EXPORT int strom_codec_encode(const float* update, float* residual, int64_t size,
-                                    float threshold, uint8_t* out, int64_t capacity,
-                                    int64_t* bytes, int64_t* count);
+                                    float threshold, uint8_t* out, int64_t capacity, int64_t* bytes,
+                                    int64_t* count);
 STROM_EXPORT int64_t strom_codec_bound(int64_t size); /* capacity that always suffices */
 /* Checks the whole message, then adds it to `parameters` (size elements). */
 STROM_EXPORT int strom_codec_apply(const uint8_t* message, int64_t bytes, float* parameters,
@@ -139,13 +139,13 @@ STROM_EXPORT int strom_codec_apply(const uint8_t* message, int64_t bytes, float*
 /* ---------------------------------------------------------------- master (capi/node.cc)
  * Membership, relay and its own copy of the parameters; no TensorFlow. */
 typedef struct {
-  const char* bind_address;  /* "" = any; an IPv4 or IPv6 literal */
-  int32_t port;              /* 0 = any free port */
-  int32_t workers;           /* K: training starts when so many have joined */
-  const uint8_t* secret;     /* STROM_KEY_BYTES */
-  const uint8_t* job_id;     /* STROM_JOB_ID_BYTES */
+  const char* bind_address; /* "" = any; an IPv4 or IPv6 literal */
+  int32_t port;             /* 0 = any free port */
+  int32_t workers;          /* K: training starts when so many have joined */
+  const uint8_t* secret;    /* STROM_KEY_BYTES */
+  const uint8_t* job_id;    /* STROM_JOB_ID_BYTES */
   int64_t failure_timeout_ns;
-  uint64_t epoch;            /* master epoch, > 0 */
+  uint64_t epoch; /* master epoch, > 0 */
 } strom_master_options;
 
 STROM_EXPORT int strom_master_create(const strom_master_options* options, strom_handle* master);
@@ -165,8 +165,8 @@ typedef struct {
   const uint8_t* master_public_key;
   int32_t rank;
   int32_t size;
-  int32_t attempt;           /* a higher attempt of a rank supersedes a lower one */
-  int32_t max_staleness;     /* -1 = asynchronous, 0 = synchronous, k = bounded */
+  int32_t attempt;       /* a higher attempt of a rank supersedes a lower one */
+  int32_t max_staleness; /* -1 = asynchronous, 0 = synchronous, k = bounded */
   int64_t failure_timeout_ns;
   int64_t join_timeout_ns;
 } strom_worker_options;
@@ -178,15 +178,15 @@ STROM_EXPORT int strom_worker_close(strom_handle worker, const char* reason);
 
 /* Begins generation `generation` (1, 2, ...: one a `fit`): announces the layout and waits until all
  * K workers have. The chief (rank 0) passes its values as `seed` (size elements), others NULL.
- * Every worker then gets the master's values in `parameters` (size elements). `options_text` must be
- * equal on all workers; a difference is refused and both texts are named. */
+ * Every worker then gets the master's values in `parameters` (size elements). `options_text` must
+ * be equal on all workers; a difference is refused and both texts are named. */
 STROM_EXPORT int strom_worker_start(strom_handle worker, uint64_t generation, int64_t size,
                                     uint64_t layout_hash, const char* options_text,
                                     const float* seed, float* parameters, int64_t timeout_ns);
 
-/* Replaces `values` (count elements) by the mean over the workers' latest under `key`; *contributors
- * gets how many. Asynchronous mode answers at once; otherwise all members are waited for, and this
- * worker is no member of the STEPs in between. */
+/* Replaces `values` (count elements) by the mean over the workers' latest under `key`;
+ * *contributors gets how many. Asynchronous mode answers at once; otherwise all members are waited
+ * for, and this worker is no member of the STEPs in between. */
 STROM_EXPORT int strom_worker_average(strom_handle worker, uint64_t key, double* values,
                                       int64_t count, int32_t* contributors, int64_t timeout_ns);
 

@@ -29,8 +29,8 @@ struct Address {
 
 struct LinkEvent {
   enum class Type {
-    kHello,    // somebody with the job's secret asks to join; payload = its hello. Accept or Refuse.
-    kUp,       // the connection stands; payload = the welcome (initiator) or empty (responder)
+    kHello,  // somebody with the job's secret asks to join; payload = its hello. Accept or Refuse.
+    kUp,     // the connection stands; payload = the welcome (initiator) or empty (responder)
     kMessage,  // a whole message on `channel`
     kSuspect,  // nothing authentic for 30 % of failure_timeout
     kDown,     // gone: `code` and `reason` say why. No further event of this link follows.

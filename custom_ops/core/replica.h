@@ -1,7 +1,7 @@
 // One worker's compression state: residuals over the flat space, and what has been applied.
 //
-// A training step calls Step once: r += s (after - before), what reaches tau leaves as a message and
-// is subtracted, the variable gets `before` plus the own message (asynchronous modes) and every
+// A training step calls Step once: r += s (after - before), what reaches tau leaves as a message
+// and is subtracted, the variable gets `before` plus the own message (asynchronous modes) and every
 // message received since. Not thread-safe; the C ABI serialises calls.
 #ifndef KERAS_STROM_CORE_REPLICA_H_
 #define KERAS_STROM_CORE_REPLICA_H_

@@ -27,7 +27,8 @@ inline constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
 // A message on a link is at most this long (PROTOCOL: a larger update is split by span range).
 inline constexpr int64_t kMaxMessageBytes = int64_t{4} << 20;
 
-// Names one update for ever: `origin` is given by the master and never reused, `counter` starts at 1.
+// Names one update for ever: `origin` is given by the master and never reused, `counter` starts
+// at 1.
 struct UpdateId {
   uint64_t origin = 0;
   uint64_t counter = 0;
@@ -63,8 +64,8 @@ struct [[nodiscard]] Status {
 }  // namespace strom
 
 // Stops the process: a bug in this code, never something from outside.
-#define STROM_CHECK(condition)                                        \
-  do {                                                                \
+#define STROM_CHECK(condition)                                              \
+  do {                                                                      \
     if (!(condition)) ::strom::CheckFailed(#condition, __FILE__, __LINE__); \
   } while (false)
 
