@@ -67,7 +67,7 @@ using strom::Status;
 
 int strom_replica_create(int64_t max_message_bytes, strom_handle* replica) {
   return strom::Guard([&]() -> Status {
-    if (replica == nullptr) return strom::NullArgument(__func__, "replica");
+    if (replica == nullptr) return strom::NullArgument("strom_replica_create", "replica");
     constexpr int64_t kLeast = strom::kMinMessageBytes + strom::kUpdateHeaderBytes;
     if (max_message_bytes < kLeast || max_message_bytes > strom::kMaxMessageBytes) {
       return {Code::kInvalidArgument, "max_message_bytes must lie in [" + std::to_string(kLeast) +
@@ -81,7 +81,9 @@ int strom_replica_create(int64_t max_message_bytes, strom_handle* replica) {
 
 int strom_replica_close(strom_handle replica) {
   return strom::Guard([&]() -> Status {
-    if (!Replicas().Remove(replica)) return strom::ClosedHandle(__func__, "replica", replica);
+    if (!Replicas().Remove(replica)) {
+      return strom::ClosedHandle("strom_replica_close", "replica", replica);
+    }
     return {};
   });
 }

@@ -32,7 +32,7 @@ void ForEachChunk(int64_t offset, int64_t size, Visit visit) {
   }
 }
 
-// A segment that neither changed nor aliases its result gets it by copying.
+// The value of a segment that did not change is what it was before.
 void CopyValues(const strom_segment& segment) {
   if (segment.value != segment.before) {
     std::copy_n(segment.before, segment.size, segment.value);
@@ -78,7 +78,7 @@ struct Replica::State {
   Messages kept;
 
   Status CheckSegments(std::span<const strom_segment> segments) const;
-  bool Sequenced() const { return exchange != nullptr && exchange->sequenced(); }
+  Status CheckApplyOwn(bool apply_own) const;
 
   // Step's parts.
   Status Encode(std::span<const strom_segment> segments, const StepRule& rule,
@@ -128,11 +128,7 @@ Status Replica::Step(std::span<const strom_segment> segments, const strom_step_o
   if (Status status = CheckOptions(options); !status.ok()) return status;
   if (Status status = CheckIteration(options.iteration); !status.ok()) return status;
   if (Status status = state_->CheckSegments(segments); !status.ok()) return status;
-  if (options.apply_own && state_->Sequenced()) {
-    return Invalid(
-        "apply_own must be 0 in synchronous and bounded modes, where own updates come "
-        "back in a STEP");
-  }
+  if (Status status = state_->CheckApplyOwn(options.apply_own != 0); !status.ok()) return status;
   const auto changed = [](const strom_segment& segment) { return segment.after != segment.before; };
   if (std::none_of(segments.begin(), segments.end(), changed)) {
     for (const strom_segment& segment : segments) CopyValues(segment);
@@ -163,11 +159,7 @@ Status Replica::Flush(std::span<const strom_segment> segments, int64_t iteration
   *result = {};
   if (Status status = CheckIteration(iteration); !status.ok()) return status;
   if (Status status = state_->CheckSegments(segments); !status.ok()) return status;
-  if (apply_own && state_->Sequenced()) {
-    return Invalid(
-        "apply_own must be 0 in synchronous and bounded modes, where own updates come "
-        "back in a STEP");
-  }
+  if (Status status = state_->CheckApplyOwn(apply_own); !status.ok()) return status;
   result->stepped = 1;
   for (const strom_segment& segment : segments) result->elements += segment.size;
   Messages parts = state_->WriteResiduals(iteration, &result->count);
@@ -235,6 +227,13 @@ Status Replica::State::CheckSegments(std::span<const strom_segment> segments) co
     end = segment.offset + segment.size;
   }
   return {};
+}
+
+Status Replica::State::CheckApplyOwn(bool apply_own) const {
+  if (!apply_own || exchange == nullptr || !exchange->sequenced()) return {};
+  return Invalid(
+      "apply_own must be 0 in synchronous and bounded modes: own updates come back in a "
+      "STEP and would be applied twice");
 }
 
 // Runs the step kernel over the segments: residuals and values change, `entries` gets what leaves.

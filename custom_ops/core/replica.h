@@ -19,7 +19,8 @@ namespace strom {
 
 class Replica {
  public:
-  // A message longer than `max_message_bytes` is split by span range.
+  // An update longer than `max_message_bytes`, its header included, is split by span range. At
+  // least kMinMessageBytes (core/message_writer.h) and room for the header.
   explicit Replica(int64_t max_message_bytes);
   ~Replica();
 
@@ -27,14 +28,22 @@ class Replica {
   Status Extend(int64_t size, uint64_t hash);
   int64_t size() const;
 
-  // `exchange` outlives the binding; null = messages go nowhere.
+  // `exchange` outlives the binding; null = messages go nowhere. Another exchange starts with an
+  // empty applied vector; the first update seen of an origin says where that origin stands.
   void Bind(std::shared_ptr<Exchange> exchange);
   const std::shared_ptr<Exchange>& exchange() const;
 
+  // In this order: encode, hand the message over, apply what was received. Where no segment changed
+  // nothing is done. Fails without sending when the update is not finite or the exchange refuses
+  // it: residual and values then are as if the update had only been added to the residual (elements
+  // that are not finite are left out), within rounding.
   Status Step(std::span<const strom_segment> segments, const strom_step_options& options,
               strom_step_result* result);
+  // Sends all residuals as they are and makes them exactly zero; a failure leaves them.
   Status Flush(std::span<const strom_segment> segments, int64_t iteration, bool apply_own,
                strom_step_result* result);
+  // Fails, after the rest has been applied, when received entries lie in no segment; fails before
+  // an update of a flat space larger than this one, which then waits.
   Status Apply(std::span<const strom_segment> segments, strom_step_result* result);
 
   // Residuals of flat elements [offset, offset + size); elements of no segment so far read zero.
