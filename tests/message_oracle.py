@@ -31,7 +31,7 @@ class Header:
     value: float | None = None  # None: the threshold
 
 
-class Malformed(ValueError):
+class MalformedError(ValueError):
     """The bytes are not a valid message."""
 
 
@@ -168,7 +168,7 @@ def encode_raw(header: Header, values: Floats, log2_span: int = 14) -> bytes:
 
 def _require(condition: bool, words: str) -> None:
     if not condition:
-        raise Malformed(words)
+        raise MalformedError(words)
 
 
 class _Reader:
@@ -190,7 +190,7 @@ class _Reader:
             if byte < 0x80:
                 _require(place == 0 or byte != 0, "padded varint")
                 return value
-        raise Malformed("long varint")
+        raise MalformedError("long varint")
 
 
 def _decode_rice(payload: bytes, count: int, k: int, elements: int) -> tuple[Integers, Integers]:
@@ -212,7 +212,7 @@ def decode(message: bytes) -> tuple[Header, int, Floats]:
     """The header, the count and what the message adds to each element.
 
     Raises:
-        Malformed: the bytes are not a valid message.
+        MalformedError: the bytes are not a valid message.
     """
     reader = _Reader(message)
     _require(reader.take(3) == b"KS\1", "magic or version")

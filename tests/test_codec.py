@@ -139,7 +139,7 @@ def test_both_refuse_the_same_damaged_messages(
     )
     try:
         header, _, sums = oracle.decode(bytes(damaged))
-    except oracle.Malformed:
+    except oracle.MalformedError:
         sums = None
     except MemoryError:  # a flat space that fits in no memory: nothing to compare
         return
