@@ -1,8 +1,209 @@
 // Masters and workers behind handles.
+#include <algorithm>
+#include <cstring>
+
 #include "capi/handles.h"
+#include "net/master_agent.h"
+#include "net/worker_agent.h"
 
 namespace strom {
+namespace {
 
-std::shared_ptr<Exchange> FindExchange(strom_handle) { return nullptr; }
+HandleTable<MasterAgent>& Masters() {
+  static HandleTable<MasterAgent> table;
+  return table;
+}
+
+HandleTable<WorkerAgent>& Workers() {
+  static HandleTable<WorkerAgent> table;
+  return table;
+}
+
+template <size_t kSize>
+void Copy(const uint8_t* from, std::array<uint8_t, kSize>* to) {
+  std::memcpy(to->data(), from, kSize);
+}
+
+Status CheckPort(int32_t port) {
+  if (port >= 0 && port <= 65535) return {};
+  return {Code::kInvalidArgument, "port " + std::to_string(port) + " is not within 0 to 65535"};
+}
+
+// Runs `call(agent)` for an open worker handle.
+template <typename Call>
+int WithWorker(const char* function, strom_handle handle, Call&& call) {
+  return Guard([&]() -> Status {
+    const std::shared_ptr<WorkerAgent> worker = Workers().Find(handle);
+    if (!worker) return ClosedHandle(function, "worker", handle);
+    return call(*worker);
+  });
+}
+
+Status CopyParameters(const std::shared_ptr<const std::vector<float>>& from, float* to,
+                      int64_t size) {
+  if (!from || static_cast<int64_t>(from->size()) != size) {
+    return {Code::kInternal, "the master sent " + std::to_string(from ? from->size() : 0) +
+                                 " parameters where " + std::to_string(size) + " were expected"};
+  }
+  std::copy(from->begin(), from->end(), to);
+  return {};
+}
+
+}  // namespace
+
+std::shared_ptr<Exchange> FindExchange(strom_handle worker) { return Workers().Find(worker); }
 
 }  // namespace strom
+
+using namespace strom;  // the functions below are declared outside any namespace
+
+int strom_master_create(const strom_master_options* options, strom_handle* master) {
+  return Guard([&]() -> Status {
+    Status port = CheckPort(options->port);
+    if (!port.ok()) return port;
+    if (options->workers < 1) return {Code::kInvalidArgument, "a master needs at least one worker"};
+    MasterAgentOptions o;
+    o.bind_address = options->bind_address;
+    o.port = static_cast<uint16_t>(options->port);
+    Copy(options->secret, &o.endpoint.secret);
+    Copy(options->job_id, &o.endpoint.job_id);
+    o.endpoint.failure_timeout_ns = o.node.failure_timeout_ns = options->failure_timeout_ns;
+    o.node.workers = options->workers;
+    o.node.epoch = options->epoch;
+    std::shared_ptr<MasterAgent> created;
+    Status status = MasterAgent::Create(o, &created);
+    if (status.ok()) *master = Masters().Add(std::move(created));
+    return status;
+  });
+}
+
+int strom_master_port(strom_handle master, int32_t* port) {
+  return Guard([&]() -> Status {
+    const auto found = Masters().Find(master);
+    if (!found) return ClosedHandle("strom_master_port", "master", master);
+    *port = found->port();
+    return {};
+  });
+}
+
+int strom_master_public_key(strom_handle master, uint8_t out[STROM_KEY_BYTES]) {
+  return Guard([&]() -> Status {
+    const auto found = Masters().Find(master);
+    if (!found) return ClosedHandle("strom_master_public_key", "master", master);
+    std::copy(found->public_key().begin(), found->public_key().end(), out);
+    return {};
+  });
+}
+
+int strom_master_close(strom_handle master, const char* reason) {
+  return Guard([&]() -> Status {
+    if (const auto found = Masters().Remove(master)) found->Close(reason);
+    return {};
+  });
+}
+
+int strom_worker_join(const strom_worker_options* options, strom_handle* worker) {
+  return Guard([&]() -> Status {
+    WorkerAgentOptions o;
+    for (const int32_t port : {options->port, options->master_port}) {
+      Status checked = CheckPort(port);
+      if (!checked.ok()) return checked;
+    }
+    Status parsed = ParseAddress(options->master_host, static_cast<uint16_t>(options->master_port),
+                                 &o.node.master);
+    if (!parsed.ok()) return parsed;
+    o.bind_address = options->bind_address;
+    o.port = static_cast<uint16_t>(options->port);
+    Copy(options->secret, &o.endpoint.secret);
+    Copy(options->job_id, &o.endpoint.job_id);
+    Copy(options->master_public_key, &o.endpoint.master_public_key);
+    o.endpoint.failure_timeout_ns = o.node.failure_timeout_ns = options->failure_timeout_ns;
+    o.node.rank = options->rank;
+    o.node.size = options->size;
+    o.node.attempt = options->attempt;
+    o.node.max_staleness = options->max_staleness;
+    SystemRandom().Fill(o.node.instance);
+    std::shared_ptr<WorkerAgent> joined;
+    Status status = WorkerAgent::Join(o, options->join_timeout_ns, &joined);
+    if (status.ok()) *worker = Workers().Add(std::move(joined));
+    return status;
+  });
+}
+
+int strom_worker_close(strom_handle worker, const char* reason) {
+  return Guard([&]() -> Status {
+    if (const auto found = Workers().Remove(worker)) found->Close(reason);
+    return {};
+  });
+}
+
+int strom_worker_start(strom_handle worker, uint64_t generation, int64_t size, uint64_t layout_hash,
+                       const char* options_text, const float* seed, float* parameters,
+                       int64_t timeout_ns) {
+  return WithWorker("strom_worker_start", worker, [&](WorkerAgent& agent) -> Status {
+    Generation g{generation, size, layout_hash, options_text, nullptr};
+    if (seed) g.seed = std::make_shared<const std::vector<float>>(seed, seed + size);
+    std::shared_ptr<const std::vector<float>> values;
+    Status status = agent.Start(std::move(g), timeout_ns, &values);
+    return status.ok() ? CopyParameters(values, parameters, size) : status;
+  });
+}
+
+int strom_worker_average(strom_handle worker, uint64_t key, double* values, int64_t count,
+                         int32_t* contributors, int64_t timeout_ns) {
+  return WithWorker("strom_worker_average", worker, [&](WorkerAgent& agent) -> Status {
+    std::vector<double> v(values, values + count);
+    Status status = agent.Average(key, &v, contributors, timeout_ns);
+    if (!status.ok()) return status;
+    if (static_cast<int64_t>(v.size()) != count) {
+      return {Code::kInternal, "the average has " + std::to_string(v.size()) + " values, not " +
+                                   std::to_string(count)};
+    }
+    std::copy(v.begin(), v.end(), values);
+    return status;
+  });
+}
+
+int strom_worker_finish(strom_handle worker, int32_t stop, int64_t timeout_ns) {
+  return WithWorker("strom_worker_finish", worker,
+                    [&](WorkerAgent& agent) { return agent.Finish(stop != 0, timeout_ns); });
+}
+
+int strom_worker_result(strom_handle worker, double* state, int64_t state_count, float* parameters,
+                        int64_t size, int64_t timeout_ns) {
+  return WithWorker("strom_worker_result", worker, [&](WorkerAgent& agent) -> Status {
+    std::vector<double> s(state, state + state_count);
+    std::shared_ptr<const std::vector<float>> values;
+    Status status = agent.Result(&s, &values, timeout_ns);
+    if (!status.ok()) return status;
+    if (static_cast<int64_t>(s.size()) != state_count) {
+      return {Code::kInternal, "the averaged state has " + std::to_string(s.size()) +
+                                   " values, not " + std::to_string(state_count)};
+    }
+    std::copy(s.begin(), s.end(), state);
+    return CopyParameters(values, parameters, size);
+  });
+}
+
+int strom_worker_verify(strom_handle worker, double difference, uint64_t hash, double* worst,
+                        int64_t timeout_ns) {
+  return WithWorker("strom_worker_verify", worker, [&](WorkerAgent& agent) {
+    return agent.Verify(difference, hash, worst, timeout_ns);
+  });
+}
+
+int strom_node_status(strom_handle node, char* out, int64_t capacity, int64_t* size) {
+  return Guard([&]() -> Status {
+    std::string json;
+    if (const auto worker = Workers().Find(node)) {
+      json = worker->StatusJson();
+    } else if (const auto master = Masters().Find(node)) {
+      json = master->StatusJson();
+    } else {
+      return ClosedHandle("strom_node_status", "master or worker", node);
+    }
+    *size = static_cast<int64_t>(json.size());
+    if (out) std::memcpy(out, json.data(), static_cast<size_t>(std::min(capacity, *size)));
+    return {};
+  });
+}

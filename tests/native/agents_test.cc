@@ -1,0 +1,202 @@
+// A master and workers over real UDP sockets on loopback, each with its I/O thread: the whole
+// native path without TensorFlow. Ports are any free ones; every wait has a deadline.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <future>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "core/hash.h"
+#include "core/replica.h"
+#include "net/master_agent.h"
+#include "net/worker_agent.h"
+
+namespace strom {
+namespace {
+
+constexpr int64_t kDeadlineNs = 30'000'000'000;
+constexpr int64_t kElements = 10'000;
+constexpr uint64_t kLayoutHash = 77;
+
+class Cluster {
+ public:
+  explicit Cluster(int workers) {
+    SystemRandom().Fill(endpoint_.secret);
+    SystemRandom().Fill(endpoint_.job_id);
+    endpoint_.failure_timeout_ns = 2'000'000'000;
+    MasterAgentOptions options;
+    options.bind_address = "127.0.0.1";
+    options.endpoint = endpoint_;
+    options.node.workers = workers;
+    options.node.failure_timeout_ns = endpoint_.failure_timeout_ns;
+    EXPECT_TRUE(MasterAgent::Create(options, &master).ok());
+    workers_ = workers;
+  }
+
+  WorkerAgentOptions WorkerOptions(int rank, int max_staleness = -1) const {
+    WorkerAgentOptions options;
+    options.endpoint = endpoint_;
+    options.endpoint.master_public_key = master->public_key();
+    EXPECT_TRUE(ParseAddress("127.0.0.1", master->port(), &options.node.master).ok());
+    options.node.rank = rank;
+    options.node.size = workers_;
+    options.node.max_staleness = max_staleness;
+    options.node.failure_timeout_ns = endpoint_.failure_timeout_ns;
+    SystemRandom().Fill(options.node.instance);
+    return options;
+  }
+
+  std::shared_ptr<MasterAgent> master;
+
+ private:
+  EndpointOptions endpoint_;
+  int workers_;
+};
+
+struct Outcome {
+  Status status;
+  std::vector<float> parameters;
+  double difference = -1;
+  double worst = -1;
+};
+
+#define RETURN_IF_ERROR(expression)      \
+  do {                                   \
+    Status returned = (expression);      \
+    if (!returned.ok()) return returned; \
+  } while (false)
+
+// One worker's `fit`: a made-up optimizer that moves every element by a little each step.
+Status Train(const WorkerAgentOptions& options, int steps, Outcome* out) {
+  Outcome& outcome = *out;
+  std::shared_ptr<WorkerAgent> agent;
+  RETURN_IF_ERROR(WorkerAgent::Join(options, kDeadlineNs, &agent));
+  const bool chief = options.node.rank == 0;
+  Generation generation{1, kElements, kLayoutHash, "the same", nullptr};
+  if (chief) generation.seed = std::make_shared<const std::vector<float>>(kElements, 1.0f);
+  std::shared_ptr<const std::vector<float>> start;
+  RETURN_IF_ERROR(agent->Start(generation, kDeadlineNs, &start));
+
+  outcome.parameters = *start;
+  Replica replica(kMaxMessageBytes - kUpdateHeaderBytes);
+  RETURN_IF_ERROR(replica.Extend(kElements, kLayoutHash));
+  replica.Bind(agent);
+  strom_step_result result;
+  for (int step = 0; step < steps; ++step) {
+    std::vector<float> after = outcome.parameters;
+    for (int64_t i = 0; i < kElements; ++i) {
+      after[i] += 1e-3f * std::sin(static_cast<float>(i + step * 31 + options.node.rank * 7));
+    }
+    strom_step_options step_options = {};
+    step_options.scale = 1;
+    step_options.threshold = 2e-3f;
+    step_options.apply_own = step_options.take_received = options.node.max_staleness < 0;
+    step_options.iteration = step;
+    float* values = outcome.parameters.data();
+    const strom_segment segment = {0, kElements, values, after.data(), values};
+    RETURN_IF_ERROR(replica.Step({&segment, 1}, step_options, &result));
+    if (options.node.max_staleness >= 0) {
+      std::promise<Status> released;
+      agent->AwaitStep(step, kDeadlineNs, [&](Status s) { released.set_value(std::move(s)); });
+      RETURN_IF_ERROR(released.get_future().get());
+      RETURN_IF_ERROR(replica.Apply({&segment, 1}, &result));
+    }
+  }
+  float* values = outcome.parameters.data();
+  const strom_segment segment = {0, kElements, values, values, values};
+  const bool apply_own = options.node.max_staleness < 0;
+  RETURN_IF_ERROR(replica.Flush({&segment, 1}, steps, apply_own, &result));
+  RETURN_IF_ERROR(agent->Finish(false, kDeadlineNs));
+  RETURN_IF_ERROR(replica.Apply({&segment, 1}, &result));
+  std::vector<double> state = {static_cast<double>(options.node.rank)};
+  std::shared_ptr<const std::vector<float>> final_parameters;
+  RETURN_IF_ERROR(agent->Result(&state, &final_parameters, kDeadlineNs));
+  outcome.difference = 0;
+  for (int64_t i = 0; i < kElements; ++i) {
+    const double apart = std::abs(outcome.parameters[i] - (*final_parameters)[i]);
+    outcome.difference = std::max(outcome.difference, apart);
+  }
+  const auto* bytes = reinterpret_cast<const uint8_t*>(final_parameters->data());
+  const uint64_t hash = Hash({bytes, kElements * sizeof(float)}, 0);
+  RETURN_IF_ERROR(agent->Verify(outcome.difference, hash, &outcome.worst, kDeadlineNs));
+  agent->Close("");
+  return {};
+}
+
+std::vector<Outcome> TrainAll(const Cluster& cluster, std::vector<int> steps, int max_staleness) {
+  std::vector<Outcome> outcomes(steps.size());
+  std::vector<std::thread> threads;
+  for (size_t rank = 0; rank < steps.size(); ++rank) {
+    threads.emplace_back([&, rank] {
+      outcomes[rank].status = Train(cluster.WorkerOptions(static_cast<int>(rank), max_staleness),
+                                    steps[rank], &outcomes[rank]);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return outcomes;
+}
+
+TEST(AgentsTest, AsynchronousReplicasAgreeBeforeTheFinalCopy) {
+  const Cluster cluster(3);
+  for (const Outcome& outcome : TrainAll(cluster, {60, 40, 50}, -1)) {
+    ASSERT_TRUE(outcome.status.ok()) << outcome.status.message;
+    EXPECT_LT(outcome.difference, 1e-5);
+    EXPECT_GE(outcome.worst, outcome.difference);
+  }
+}
+
+TEST(AgentsTest, SynchronousReplicasAreBitwiseEqual) {
+  const Cluster cluster(2);
+  const std::vector<Outcome> outcomes = TrainAll(cluster, {40, 25}, 0);
+  for (const Outcome& outcome : outcomes) {
+    ASSERT_TRUE(outcome.status.ok()) << outcome.status.message;
+    EXPECT_EQ(outcome.difference, 0);
+  }
+  EXPECT_EQ(outcomes[0].parameters, outcomes[1].parameters);
+}
+
+TEST(AgentsTest, AWrongSecretIsRejectedAndSaidSo) {
+  const Cluster cluster(1);
+  WorkerAgentOptions options = cluster.WorkerOptions(0);
+  options.endpoint.secret[0] ^= 1;
+  std::shared_ptr<WorkerAgent> agent;
+  const Status status = WorkerAgent::Join(options, kDeadlineNs, &agent);
+  EXPECT_EQ(status.code, Code::kRejectedSecret) << status.message;
+}
+
+TEST(AgentsTest, AnUnreachableMasterIsSaidSo) {
+  const Cluster cluster(1);
+  WorkerAgentOptions options = cluster.WorkerOptions(0);
+  std::unique_ptr<UdpSocket> silent;  // bound, so that the port is nobody else's, and never read
+  ASSERT_TRUE(UdpSocket::Open("127.0.0.1", 0, &silent).ok());
+  options.node.master.port = silent->port();
+  std::shared_ptr<WorkerAgent> agent;
+  const Status status = WorkerAgent::Join(options, kDeadlineNs, &agent);
+  EXPECT_EQ(status.code, Code::kUnreachable) << status.message;
+}
+
+TEST(AgentsTest, APortInUseIsSaidSo) {
+  const Cluster cluster(1);
+  std::unique_ptr<UdpSocket> second;
+  const Status status = UdpSocket::Open("127.0.0.1", cluster.master->port(), &second);
+  EXPECT_EQ(status.code, Code::kAddress);
+  EXPECT_NE(status.message.find("in use"), std::string::npos) << status.message;
+}
+
+TEST(AgentsTest, ClosingTheMasterEndsItsWorkersWithTheReason) {
+  const Cluster cluster(2);
+  std::shared_ptr<WorkerAgent> agent;
+  ASSERT_TRUE(WorkerAgent::Join(cluster.WorkerOptions(1), kDeadlineNs, &agent).ok());
+  cluster.master->Close("the driver was interrupted");
+  std::shared_ptr<const std::vector<float>> parameters;
+  const Status status =
+      agent->Start({1, kElements, kLayoutHash, "", nullptr}, kDeadlineNs, &parameters);
+  EXPECT_EQ(status.code, Code::kMasterLost) << status.message;
+  EXPECT_NE(status.message.find("the driver was interrupted"), std::string::npos) << status.message;
+}
+
+}  // namespace
+}  // namespace strom
