@@ -7,7 +7,7 @@ namespace strom {
 namespace {
 
 std::string Staleness(int32_t max_staleness) {
-  return "max_staleness=" + (max_staleness < 0 ? "None" : std::to_string(max_staleness));
+  return max_staleness < 0 ? "None" : std::to_string(max_staleness);
 }
 
 std::string Worker(int32_t rank) { return "worker " + std::to_string(rank); }
@@ -32,8 +32,9 @@ std::string Membership::Judge(int64_t now_ns, LinkId link, const Hello& hello, u
   for (const auto& [rank, other] : members_) {
     if (rank == hello.rank || other.state != Member::State::kLive) continue;
     if (other.max_staleness == hello.max_staleness) continue;
-    return Worker(hello.rank) + " uses " + Staleness(hello.max_staleness) + " but " + Worker(rank) +
-           " uses " + Staleness(other.max_staleness) + "; give every worker the same max_staleness";
+    return Worker(hello.rank) + " uses max_staleness=" + Staleness(hello.max_staleness) + " but " +
+           Worker(rank) + " uses " + Staleness(other.max_staleness) +
+           "; give every worker the same max_staleness";
   }
   if (const Member* present = FindRank(hello.rank)) {
     if (hello.attempt < present->attempt) {
