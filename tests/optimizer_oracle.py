@@ -28,29 +28,41 @@ class EncodedTraining:
         self.sent = 0
 
     def train_on_batch(self, x: np.ndarray, y: np.ndarray) -> None:
+        """One step of a lone worker."""
         before = [variable.numpy().copy() for variable in self.model.trainable_variables]
-        self.model.train_on_batch(x, y)
-        self.close_step(before)
+        message = self.message_of_batch(before, x, y)
+        for variable, start, part in zip(
+            self.model.trainable_variables, before, message, strict=True
+        ):
+            variable.assign(start + part)
 
-    def close_step(self, before: list[np.ndarray]) -> None:
-        for variable, start, residual in zip(
-            self.model.trainable_variables, before, self.residuals, strict=True
-        ):
-            after = variable.numpy()
-            if not np.array_equal(after, start):
-                residual += after - start
-        changed = any(
-            not np.array_equal(v.numpy(), b)
-            for v, b in zip(self.model.trainable_variables, before, strict=True)
-        )
-        for variable, start, residual in zip(
-            self.model.trainable_variables, before, self.residuals, strict=True
-        ):
+    def message_of_batch(
+        self, start: list[np.ndarray], x: np.ndarray, y: np.ndarray, scale: np.float32 | float = 1.0
+    ) -> list[np.ndarray]:
+        """What a worker sends after one batch from the parameters `start`; the rest waits."""
+        variables = self.model.trainable_variables
+        for variable, value in zip(variables, start, strict=True):
+            variable.assign(value)
+        self.model.train_on_batch(x, y)
+        after = [variable.numpy() for variable in variables]
+        changed = any((a != s).any() for a, s in zip(after, start, strict=True))
+        message = []
+        for residual, new, old in zip(self.residuals, after, start, strict=True):
+            residual += np.float32(scale) * (new - old)
+            # A step in which no variable has changed sends nothing.
             reached = (np.abs(residual) >= self.threshold) & changed
-            message = np.where(reached, np.sign(residual) * self.threshold, np.float32(0))
-            residual -= message
-            variable.assign(start + message)
+            part = np.where(reached, np.sign(residual) * self.threshold, np.float32(0))
+            residual -= part
+            message.append(part)
             self.sent += int(reached.sum())
+        return message
+
+    def flush(self) -> list[np.ndarray]:
+        """What a worker sends at the end: all that has waited."""
+        message = [residual.copy() for residual in self.residuals]
+        for residual in self.residuals:
+            residual[...] = 0
+        return message
 
 
 def compare(

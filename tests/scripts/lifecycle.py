@@ -1,0 +1,159 @@
+"""Two workers go through several fits of one strategy; each writes what it saw.
+
+Run by tests/test_lifecycle.py: lifecycle.py OUTPUT_FOLDER MAX_STALENESS ("None" or a number)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import pathlib
+import sys
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+import keras_strom
+
+TAU = 2e-3
+WARMUP_STEPS = 4
+
+
+def build_dense(optimizer: str = "adam") -> keras.Model:
+    """The model of the NumPy oracle."""
+    model = keras.Sequential(
+        [keras.Input((6,)), keras.layers.Dense(16, activation="tanh"), keras.layers.Dense(3)]
+    )
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(optimizer, loss, metrics=["accuracy"], jit_compile=False)
+    return model
+
+
+def build_with_state() -> keras.Model:
+    """Has state that no optimizer trains, and a moving average of the parameters."""
+    model = keras.Sequential(
+        [
+            keras.Input((6,)),
+            keras.layers.Dense(8),
+            keras.layers.BatchNormalization(momentum=0.5),
+            keras.layers.Dense(3),
+        ]
+    )
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    optimizer = keras.optimizers.Adam(0.01, use_ema=True, ema_momentum=0.5)
+    model.compile(optimizer, loss, metrics=["accuracy"], jit_compile=False)
+    return model
+
+
+def data(rows: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """The same on every worker."""
+    random = np.random.default_rng(seed)
+    x = random.normal(size=(rows, 6)).astype("float32")
+    return x, random.integers(0, 3, rows)
+
+
+def own_data(rows: int, seed: int) -> tf.data.Dataset:
+    """A worker's own data, not to be sharded."""
+    options = tf.data.Options()
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+    return tf.data.Dataset.from_tensor_slices(data(rows, seed)).batch(8).with_options(options)
+
+
+class Record(keras.callbacks.Callback):
+    """Keeps what a user's callback sees, before and after the average of an epoch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.own: list[dict[str, Any]] = []
+        self.averaged: list[dict[str, Any]] = []
+
+    def _state(self) -> dict[str, Any]:
+        metrics = [v.numpy().tolist() for m in self.model.metrics for v in m.variables]
+        state = [
+            v.numpy().tolist() for v in self.model.non_trainable_variables if "moving" in v.path
+        ]
+        return {"metrics": metrics, "state": state}
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self._latest = self._state()
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self.own.append(self._latest)
+        self.averaged.append({**self._state(), "logs": dict(logs)})
+
+
+class StopOnTheChief(keras.callbacks.Callback):
+    """Wants to stop after the second epoch, but only the chief's word counts."""
+
+    def __init__(self, rank: int) -> None:
+        super().__init__()
+        self._wanted_after = 1 if rank == 0 else 0
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        if epoch == self._wanted_after:
+            self.model.stop_training = True
+
+
+def main() -> None:
+    """Runs every fit; the order is the same on all workers."""
+    output, staleness = pathlib.Path(sys.argv[1]), sys.argv[2]
+    rank = keras_strom.rank()
+    strategy = keras_strom.StromStrategy(
+        threshold=keras_strom.FixedThreshold(TAU),
+        residual_clipping=None,
+        warmup_steps=WARMUP_STEPS,
+        max_staleness=None if staleness == "None" else int(staleness),
+    )
+    keras.utils.set_random_seed(100 + rank)  # different: the chief's values must win
+    result: dict[str, Any] = {"fits": []}
+    weights: dict[str, np.ndarray] = {}
+
+    def note(name: str, model: keras.Model, history: Any, **more: Any) -> None:
+        result["fits"].append(
+            {
+                "name": name,
+                "epochs": len(history.epoch),
+                "history": history.history,
+                "report": dataclasses.asdict(strategy.last_report),
+                **more,
+            }
+        )
+        for i, value in enumerate(model.get_weights()):
+            weights[f"{name}/{i}"] = value
+
+    with strategy.scope():
+        model = build_dense()
+    if rank == 0:
+        weights |= {f"start/{i}": v for i, v in enumerate(model.get_weights())}
+    x, y = data(96, seed=1)
+    note("even", model, model.fit(x, y, batch_size=8, epochs=2, shuffle=False, verbose=0))
+    model.layers[0].kernel.assign_add(tf.ones_like(model.layers[0].kernel) * (rank + 1) * 0.01)
+    if rank == 0:
+        weights |= {f"again_start/{i}": v for i, v in enumerate(model.get_weights())}
+    note("again", model, model.fit(x, y, batch_size=8, epochs=1, shuffle=False, verbose=0))
+
+    with strategy.scope():
+        model = build_with_state()
+    record = Record()
+    history = model.fit(
+        own_data(rows=80 if rank == 0 else 24, seed=10 + rank),
+        epochs=2,
+        verbose=2,
+        validation_data=data(16, seed=3),
+        callbacks=[record],
+    )
+    note("uneven", model, history, own=record.own, averaged=record.averaged)
+
+    history = model.fit(
+        own_data(rows=40, seed=20 + rank), epochs=50, verbose=0, callbacks=[StopOnTheChief(rank)]
+    )
+    note("stopped", model, history)
+
+    np.savez(output / f"{rank}.npz", **weights)
+    (output / f"{rank}.json").write_text(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()
