@@ -28,8 +28,8 @@ class Entry:
 class FlatSpace:
     """An append-only list of float32 variables.
 
-    Which of them take part in updates (`members`) shows only when an optimizer touches them: a
-    trainable variable that none ever does has a place and a common start, but is never sent.
+    Which of them are sent (the members) shows only when an optimizer touches them: a trainable
+    variable that none ever does has a place and a common start, but its changes stay here.
 
     Example:
         >>> space = FlatSpace()
@@ -39,6 +39,7 @@ class FlatSpace:
     def __init__(self) -> None:
         self._entries: dict[int, Entry] = {}
         self._members: set[int] = set()
+        self._receivers: set[int] = set()
         self.size = 0
 
     def __contains__(self, variable: Any) -> bool:
@@ -67,10 +68,23 @@ class FlatSpace:
         """All entries in ascending offset order."""
         return list(self._entries.values())
 
+    def expect(self, variable: Any) -> None:
+        """Has `variable` take what other workers send, even before it is a member here.
+
+        Another worker may be ahead and have trained it already, for example where steps alternate
+        between two models.
+        """
+        self._receivers.add(id(variable))
+
     @property
-    def members(self) -> list[Entry]:
-        """The entries that an optimizer has touched, in ascending offset order."""
-        return [entry for key, entry in self._entries.items() if key in self._members]
+    def participants(self) -> list[Entry]:
+        """The entries that a step passes to the core, in ascending offset order."""
+        keys = self._members | self._receivers
+        return [entry for key, entry in self._entries.items() if key in keys]
+
+    def is_member(self, entry: Entry) -> bool:
+        """Whether the changes of `entry` are sent."""
+        return id(entry.variable) in self._members
 
     def hash(self) -> int:
         """Names the layout; equal on two workers when all shapes and dtypes are."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import time
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -70,13 +71,13 @@ class Generation:
 
     Args:
         sharing: the strategy's.
-        model: the Keras model whose non-trainable state and metrics are averaged; None in a custom
-            loop without one.
+        models: the Keras models that are trained, whose non-trainable state and metrics are
+            averaged.
     """
 
-    def __init__(self, sharing: Sharing, model: Any | None) -> None:
+    def __init__(self, sharing: Sharing, models: Sequence[Any]) -> None:
         self._sharing = sharing
-        self._model = model
+        self._models = models
         self._started_at = time.monotonic()
         self._bytes_before = self._wire_bytes()
         self._warned: set[str] = set()
@@ -90,6 +91,9 @@ class Generation:
             for variable in self._state_variables():
                 if variable.dtype == tf.float32:
                     sharing.space.add(variable)
+            for model in self._models:
+                for variable in model.trainable_variables:
+                    sharing.space.expect(variable.value)
         sharing.generations += 1
         self.layout_size = sharing.space.size
         sharing.step.begin()
@@ -107,7 +111,7 @@ class Generation:
             sharing.space.assign(values, sharing.space.entries)
             sharing.replica.bind(worker.handle)
         # Whatever was assigned so far is the start, not a change behind the strategy's back.
-        sharing.step.apply(sharing.space.members)
+        sharing.step.apply(sharing.space.participants)
 
     def average_epoch(self, stop: bool) -> bool:
         """Averages non-trainable state and metrics over the workers, in place.
@@ -150,14 +154,14 @@ class Generation:
             stop: the chief ends the training before its last epoch.
         """
         sharing = self._sharing
-        members = sharing.space.members
+        entries = sharing.space.participants
         threshold = sharing.step.last.threshold
         self._warn()
-        sharing.step.flush(members)
+        sharing.step.flush(entries)
         worst = 0.0
         if sharing.worker is not None:
             sharing.worker.finish(stop and sharing.environment.is_chief)
-            sharing.step.apply(members)
+            sharing.step.apply(entries)
             worst = self._take_result(sharing.worker)
         totals = sharing.step.totals
         sent, received = (
@@ -166,7 +170,7 @@ class Generation:
         return TrainingReport(
             rank=sharing.environment.rank,
             workers=sharing.environment.size,
-            parameters=sum(entry.size for entry in members),
+            parameters=sum(entry.size for entry in entries),
             steps=int(totals.stepped),
             updates_applied=int(totals.received),
             density=totals.count / totals.elements if totals.elements else 0.0,
@@ -187,15 +191,15 @@ class Generation:
         variables = self._state_variables() + self._moving_averages()
         state, parameters = worker.result(_read(variables), space.size)
         difference = 0.0
-        for entry in space.members:
+        for entry in space.participants:
             own = entry.variable.numpy().ravel()
             masters = parameters[entry.offset : entry.offset + entry.size]
             if own.size:
                 difference = max(difference, float(np.max(np.abs(own - masters))))
-        space.assign(parameters, space.members)
+        space.assign(parameters, space.participants)
         _assign(variables, state)
         installed = parameters.copy()
-        for entry in space.members:
+        for entry in space.participants:
             installed[entry.offset : entry.offset + entry.size] = entry.variable.numpy().ravel()
         return worker.verify(difference, array_hash(installed))
 
@@ -205,35 +209,34 @@ class Generation:
         averaged, _ = sharing.worker.average(key, values)
         if sharing.sequenced:
             # This worker took no part in the STEPs that the others made while it waited.
-            sharing.step.apply(sharing.space.members)
+            sharing.step.apply(sharing.space.participants)
         return averaged
 
     def _state_variables(self) -> list[Any]:
-        """What the model learns without the optimizer, such as BatchNormalization's averages."""
-        if self._model is None:
-            return []
+        """What the models learn without an optimizer, such as BatchNormalization's averages."""
         space = self._sharing.space
         shared = {id(entry.variable) for entry in space.entries if entry.variable.trainable}
-        variables = [variable.value for variable in self._model.non_trainable_variables]
-        return [v for v in variables if v.dtype.is_floating and id(v) not in shared]
+        found = _tf_variables(v for model in self._models for v in model.non_trainable_variables)
+        return [v for v in found if v.dtype.is_floating and id(v) not in shared]
 
     def _metric_variables(self) -> list[Any]:
-        if self._model is None:
-            return []
-        found = {
-            id(variable): variable.value
-            for metric in self._model.metrics
+        found = _tf_variables(
+            variable
+            for model in self._models
+            for metric in model.metrics
             for variable in metric.variables
-        }
-        return [v for v in found.values() if v.dtype.is_floating or v.dtype.is_integer]
+        )
+        return [v for v in found if v.dtype.is_floating or v.dtype.is_integer]
 
     def _moving_averages(self) -> list[Any]:
-        """The optimizer's averages of the parameters, which Keras installs at the end of fit."""
-        optimizer: Any = getattr(self._model, "optimizer", None)
-        optimizer = getattr(optimizer, "inner_optimizer", optimizer)
-        if not getattr(optimizer, "use_ema", False):
-            return []
-        return [variable.value for variable in optimizer._model_variables_moving_average]
+        """The optimizers' averages of the parameters, which Keras installs at the end of fit."""
+        found: list[Any] = []
+        for model in self._models:
+            optimizer: Any = getattr(model, "optimizer", None)
+            optimizer = getattr(optimizer, "inner_optimizer", optimizer)
+            if getattr(optimizer, "use_ema", False):
+                found += _tf_variables(optimizer._model_variables_moving_average)
+        return found
 
     def _wire_bytes(self) -> tuple[int, int]:
         if self._sharing.worker is None:
@@ -263,6 +266,11 @@ class Generation:
         if words not in self._warned:
             self._warned.add(words)
             _logger.warning("worker %d: " + words, self._sharing.environment.rank, *arguments)
+
+
+def _tf_variables(variables: Iterable[Any]) -> list[Any]:
+    """The `tf.Variable`s of Keras variables, each once."""
+    return list({id(variable): variable.value for variable in variables}.values())
 
 
 def _read(variables: list[Any]) -> npt.NDArray[np.float64]:

@@ -160,7 +160,7 @@ class _Training:
 
     def _started(self) -> Generation:
         if self._sharing.generation is None:
-            self._sharing.generation = Generation(self._sharing, self._model)
+            self._sharing.generation = Generation(self._sharing, [self._model])
             self._sharing.generation.start()
         return self._sharing.generation
 

@@ -56,8 +56,14 @@ class SharedStep:
             self._totals = _variable([0.0] * LENGTH, tf.float64)
             self._steps_before = tf.Variable(0, dtype=tf.int64, trainable=False)
 
-    def share(self, members: list[Entry], before: list[Any]) -> None:
-        """Shares what changed in `members` since their values were `before`; see StromStep."""
+    def share(self, entries: list[Entry], shares: list[bool], before: list[Any]) -> None:
+        """Shares what changed since the variables' values were `before`; see the op StromStep.
+
+        Args:
+            entries: the participants, in flat order.
+            shares: for each, whether its changes are sent.
+            before: for each, its value before the optimizer ran.
+        """
         options = self._options
         with tf.device("/cpu:0"):
             contributions = tf.cast(self._totals[0], tf.int64)
@@ -66,14 +72,15 @@ class SharedStep:
             last = StepStatistics(*tf.unstack(self._last))
             threshold, state = options.threshold.next(state, last)
             statistics = operations().strom_step(
-                variables=[entry.variable.handle for entry in members],
+                variables=[entry.variable.handle for entry in entries],
                 before=before,
                 threshold=threshold,
                 scale=options.scale.at(step),
                 clip_multiple=self._clip_multiple(step),
                 iteration=step,
                 replica=self._replica.handle,
-                offsets=[entry.offset for entry in members],
+                offsets=[entry.offset for entry in entries],
+                shares=shares,
                 apply_own=options.staleness is None,
                 take_received=options.staleness is None,
             )
@@ -81,28 +88,28 @@ class SharedStep:
             if state:
                 self._state.assign(tf.where(stepped, tf.stack(state), self._state))
             if options.staleness is not None:
-                applied = self._await_release(members, stepped, contributions)
+                applied = self._await_release(entries, stepped, contributions)
                 statistics += applied * _RECEIVED
             self._last.assign(tf.where(stepped, statistics, self._last))
             self._totals.assign_add(statistics)
 
-    def apply(self, members: list[Entry]) -> None:
+    def apply(self, entries: list[Entry]) -> None:
         """Adds everything received so far to the variables, outside of a step."""
-        if members:
+        if entries:
             operations().strom_apply(
-                variables=[entry.variable.handle for entry in members],
+                variables=[entry.variable.handle for entry in entries],
                 replica=self._replica.handle,
-                offsets=[entry.offset for entry in members],
+                offsets=[entry.offset for entry in entries],
             )
 
-    def flush(self, members: list[Entry]) -> None:
+    def flush(self, entries: list[Entry]) -> None:
         """Sends the residuals as they are, so that nothing stays behind."""
-        if members:
+        if entries:
             statistics = operations().strom_flush(
-                variables=[entry.variable.handle for entry in members],
+                variables=[entry.variable.handle for entry in entries],
                 iteration=self._steps_before + tf.cast(self._totals[0], tf.int64),
                 replica=self._replica.handle,
-                offsets=[entry.offset for entry in members],
+                offsets=[entry.offset for entry in entries],
                 apply_own=self._options.staleness is None,
             )
             # A flush is no training step.
@@ -130,14 +137,14 @@ class SharedStep:
         due = (step + 1) % clipping.every == 0
         return tf.where(due, tf.constant(clipping.multiple, tf.float32), 0.0)
 
-    def _await_release(self, members: list[Entry], stepped: Any, contributions: Any) -> Any:
+    def _await_release(self, entries: list[Entry], stepped: Any, contributions: Any) -> Any:
         assert self._options.staleness is not None
         return operations().strom_apply_step(
-            variables=[entry.variable.handle for entry in members],
+            variables=[entry.variable.handle for entry in entries],
             stepped=stepped,
             contribution=contributions - self._options.staleness,
             replica=self._replica.handle,
-            offsets=[entry.offset for entry in members],
+            offsets=[entry.offset for entry in entries],
             timeout_ns=int(self._options.wait_timeout * 1e9),
         )
 

@@ -162,11 +162,15 @@ class StromStrategy(tf.distribute.OneDeviceStrategy):  # type: ignore[misc]
             self._touched = None
         # A function that was traced before touches nothing from Python when it is called again, so
         # the op is there as soon as there are members; it does nothing where none has changed.
-        members = sharing.space.members
-        if members:
+        entries = sharing.space.participants
+        if any(map(sharing.space.is_member, entries)):
             if sharing.worker is None:
                 sharing.replica.extend(sharing.space.size, sharing.space.hash())
-            sharing.step.share(members, [before[id(entry.variable)] for entry in members])
+            sharing.step.share(
+                entries,
+                [sharing.space.is_member(entry) for entry in entries],
+                [before[id(entry.variable)] for entry in entries],
+            )
         return result
 
     @property
@@ -174,21 +178,22 @@ class StromStrategy(tf.distribute.OneDeviceStrategy):  # type: ignore[misc]
         """What the latest finished training did; None before, and where nothing is shared."""
         return None if self._sharing is None else self._sharing.last_report
 
-    def begin(self, model: Any | None = None) -> None:
+    def begin(self, *models: Any) -> None:
         """Starts a custom training loop: every worker takes the chief's values.
 
-        `fit` does this by itself. Build the model before; all workers must call it.
+        `fit` does this by itself. Build the models before; all workers must call it.
 
         Args:
-            model: the Keras model, if its non-trainable state (such as BatchNormalization's) is
-                to be averaged.
+            *models: the Keras models that the loop trains. Their non-trainable state
+                (BatchNormalization) is averaged at the end, and steps may train now one, now
+                another of them.
         """
         sharing = self._sharing
         if sharing is None:
             return
         if sharing.generation is not None:
             raise errors.StromError("training has begun already; call strategy.synchronize() first")
-        generation = Generation(sharing, model)
+        generation = Generation(sharing, models)
         generation.start()
         sharing.generation = generation
 
@@ -286,7 +291,7 @@ def _check_touched(sharing: Sharing, touched: set[int], before: dict[int, Any]) 
             "a custom training loop with several workers must call strategy.begin() before its "
             "first step and strategy.synchronize() after its last"
         )
-    last = sharing.space.members[-1]
+    last = sharing.space.participants[-1]
     if last.offset + last.size > sharing.generation.layout_size:
         raise errors.UnsupportedModel(
             f"{last.variable.name!r} was created after the training had begun; create all models "

@@ -136,7 +136,7 @@ def test_frozen_layers_have_a_place_but_are_not_shared() -> None:
     for want, got in zip(before, model.layers[0].get_weights(), strict=True):
         np.testing.assert_array_equal(want, got)
     assert len(strategy._sharing.space) == 4
-    assert len(strategy._sharing.space.members) == 2
+    assert len(strategy._sharing.space.participants) == 2
 
 
 def test_two_models_in_turn_share_their_own_variables() -> None:

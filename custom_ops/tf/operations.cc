@@ -16,12 +16,14 @@ absl::Status StatisticsShape(tensorflow::shape_inference::InferenceContext* cont
 }  // namespace
 
 // Closes one training step: shares what the optimizer changed and puts the shared parameters back.
-// `before` are the variables' values before the optimizer ran. Where no variable has changed,
-// nothing happens and statistics[0] is 0.
+// `before` are the variables' values before the optimizer ran. Where no shared variable has
+// changed, nothing happens and statistics[0] is 0. A variable with shares = false keeps its own
+// changes to itself and only takes what is received.
 REGISTER_OP("StromStep")
     .Attr("N: int >= 1")
     .Attr("replica: int")
     .Attr("offsets: list(int)")
+    .Attr("shares: list(bool)")
     .Attr("apply_own: bool")
     .Attr("take_received: bool")
     .Input("variables: N * resource")

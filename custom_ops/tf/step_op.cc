@@ -1,5 +1,4 @@
 // StromStep: the end of a training step inside `strategy.run`.
-#include <algorithm>
 #include <cstring>
 #include <vector>
 
@@ -17,6 +16,9 @@ class StepOp : public OpKernel {
  public:
   explicit StepOp(OpKernelConstruction* context) : OpKernel(context) {
     OP_REQUIRES_OK(context, attributes_.Read(context));
+    OP_REQUIRES_OK(context, context->GetAttr("shares", &shares_));
+    OP_REQUIRES(context, shares_.size() == attributes_.offsets.size(),
+                absl::InvalidArgumentError("shares must have one entry for each variable"));
     bool apply_own = false, take_received = false;
     OP_REQUIRES_OK(context, context->GetAttr("apply_own", &apply_own));
     OP_REQUIRES_OK(context, context->GetAttr("take_received", &take_received));
@@ -30,7 +32,9 @@ class StepOp : public OpKernel {
     std::vector<bool> changed;
     OP_REQUIRES_OK(context, FindChanged(context, variables, &changed));
     strom_step_result result{};
-    if (std::find(changed.begin(), changed.end(), true) == changed.end()) {
+    bool stepped = false;
+    for (size_t i = 0; i < changed.size(); ++i) stepped |= changed[i] && shares_[i];
+    if (!stepped) {
       OP_REQUIRES_OK(context, OutputStatistics(context, result, 0));
       return;
     }
@@ -86,13 +90,19 @@ class StepOp : public OpKernel {
 
   // Gives the variable the buffer for its next value: the `before` buffer itself where this op is
   // its last reader (no copy), else the one that the optimizer wrote, else a new one.
-  absl::Status PrepareSegment(OpKernelContext* context, tensorflow::Var* variable, int i,
+  absl::Status PrepareSegment(OpKernelContext* context, tensorflow::Var* variable, size_t i,
                               bool changed, Tensor* after, strom_segment* segment) const {
     const int input = BeforeInput(i);
     Tensor* tensor = variable->tensor();
-    *after = *tensor;
     segment->offset = attributes_.offsets[i];
     segment->size = tensor->NumElements();
+    if (changed && !shares_[i]) {
+      TF_RETURN_IF_ERROR(MakeWritable(context, tensor));
+      segment->value = static_cast<float*>(tensor->data());
+      segment->before = segment->after = segment->value;
+      return absl::OkStatus();
+    }
+    *after = *tensor;
     segment->before = static_cast<const float*>(context->input(input).data());
     segment->after = changed ? static_cast<const float*>(after->data()) : segment->before;
     // An unchanged variable shares its buffer with `before`; let go of it, or it is never the last.
@@ -137,6 +147,7 @@ class StepOp : public OpKernel {
   }
 
   ReplicaAttributes attributes_;
+  std::vector<bool> shares_;
   int32_t apply_own_ = 0;
   int32_t take_received_ = 0;
 };

@@ -74,6 +74,15 @@ void BufferWatch::Remember(const std::vector<int64_t>& offsets,
   for (size_t i = 0; i < offsets.size(); ++i) buffers_[offsets[i]] = left[i];
 }
 
+absl::Status MakeWritable(OpKernelContext* context, Tensor* tensor) {
+  if (tensor->RefCountIsOne()) return absl::OkStatus();
+  Tensor copy;
+  TF_RETURN_IF_ERROR(context->allocate_temp(tensor->dtype(), tensor->shape(), &copy));
+  std::memcpy(copy.data(), tensor->data(), tensor->TotalBytes());
+  *tensor = copy;
+  return absl::OkStatus();
+}
+
 LockedVariables::~LockedVariables() {
   for (auto variable = locked_.rbegin(); variable != locked_.rend(); ++variable) {
     (*variable)->mu()->unlock();
@@ -114,12 +123,7 @@ absl::Status LockedVariables::InPlaceSegments(OpKernelContext* context,
                                               std::vector<strom_segment>* segments) {
   for (size_t i = 0; i < variables_.size(); ++i) {
     Tensor* tensor = variables_[i]->tensor();
-    if (!tensor->RefCountIsOne()) {
-      Tensor copy;
-      TF_RETURN_IF_ERROR(context->allocate_temp(tensor->dtype(), tensor->shape(), &copy));
-      std::memcpy(copy.data(), tensor->data(), tensor->TotalBytes());
-      *tensor = copy;
-    }
+    TF_RETURN_IF_ERROR(MakeWritable(context, tensor));
     float* value = static_cast<float*>(tensor->data());
     segments->push_back({attributes_->offsets[i], tensor->NumElements(), value, value, value});
   }

@@ -46,6 +46,9 @@ class BufferWatch : public tensorflow::ResourceBase {
   std::map<int64_t, const void*> buffers_;  // by flat offset; guarded by mutex_
 };
 
+// Copies a variable's buffer first where somebody else still reads it.
+absl::Status MakeWritable(tensorflow::OpKernelContext* context, tensorflow::Tensor* tensor);
+
 class LockedVariables {
  public:
   LockedVariables() = default;
