@@ -77,6 +77,7 @@ void LinkReceiver::TakeStatus(int64_t now_ns, StatusPacket* status) {
     young = end_ - hole_end < kReorderPackets && now_ns - noticed_ns < kReorderNs;
     if (young || status->gap_count == StatusPacket::kMaxGaps) {
       status->complete_up_to = hole;
+      young_gap_end_ = hole_end;
       break;
     }
     status->gaps[status->gap_count++] =
@@ -91,6 +92,7 @@ void LinkReceiver::TakeStatus(int64_t now_ns, StatusPacket* status) {
         static_cast<uint16_t>(std::min<int64_t>((now_ns - echo_ns_) / 1000, StatusPacket::kNoEcho));
     echo_ns_ = kNever;
   }
+  young_gap_ = young;
   status_due_ = false;
   unreported_ = 0;
   status_ns_ = cumulative_ == end_ ? kNever : now_ns + (young ? kReorderNs : kRecheckNs);

@@ -80,7 +80,7 @@ struct StatusPacket {
   uint32_t echo_timestamp_us = 0;
   uint16_t echo_delay_us = kNoEcho;
   uint16_t gap_count = 0;
-  std::array<Gap, kMaxGaps> gaps;  // ascending and disjoint
+  std::array<Gap, kMaxGaps> gaps{};  // ascending and disjoint
 };
 size_t WriteStatus(const StatusPacket& packet, std::span<uint8_t> out);
 // False: malformed. (An out-parameter because the value is large and reused.)

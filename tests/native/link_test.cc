@@ -1,0 +1,240 @@
+// What a link does that endpoints do not show: VOID, priorities, bounds, the end of its keys.
+#include "core/link.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "core/endpoint.h"
+#include "sim/network.h"
+
+namespace strom {
+namespace {
+
+constexpr int64_t kMillisecond = 1'000'000;
+
+Buffer Filled(size_t size, uint8_t byte) { return MakeBuffer(std::vector<uint8_t>(size, byte)); }
+
+// Two links face to face. Datagrams arrive 50 us later unless the test takes them.
+class LinkTest : public testing::Test {
+ protected:
+  explicit LinkTest(LinkOptions options = {})
+      : left_(now_ns_, Keys(1, 2), 1, options, &left_counters_),
+        right_(now_ns_, Keys(2, 1), 2, options, &right_counters_) {}
+
+  static ConnectionKeys Keys(uint8_t send, uint8_t receive) {
+    ConnectionKeys keys;
+    keys.send.key.bytes()[0] = send;
+    keys.receive.key.bytes()[0] = receive;
+    return keys;
+  }
+
+  // Everything `link` wants to send now.
+  std::vector<std::vector<uint8_t>> Take(Link* link) {
+    std::vector<std::vector<uint8_t>> datagrams;
+    std::vector<uint8_t> out(1200);
+    Link::Notice notice;
+    while (const size_t size = link->PollTransmit(now_ns_, out, &notice)) {
+      datagrams.emplace_back(out.begin(), out.begin() + static_cast<std::ptrdiff_t>(size));
+    }
+    if (notice.type != Link::Notice::Type::kNone) notice_ = notice;
+    return datagrams;
+  }
+
+  void Give(Link* link, const std::vector<std::vector<uint8_t>>& datagrams) {
+    for (const auto& datagram : datagrams) {
+      Link::Notice notice;
+      EXPECT_TRUE(link->HandleDatagram(now_ns_, *ParseHeader(datagram), datagram, &notice));
+      if (notice.type != Link::Notice::Type::kNone) notice_ = notice;
+    }
+  }
+
+  // Both sides talk for a while; `lost` datagrams from the left are dropped at random.
+  void Run(int64_t duration_ns, double lost = 0) {
+    for (const int64_t end_ns = now_ns_ + duration_ns; now_ns_ < end_ns; now_ns_ += 50'000) {
+      Link::Notice notice;
+      left_.HandleTimeout(now_ns_, &notice);
+      right_.HandleTimeout(now_ns_, &notice);
+      auto to_right = Take(&left_);
+      std::erase_if(to_right, [&](const auto&) { return random_.Chance(lost); });
+      Give(&right_, to_right);
+      Give(&left_, Take(&right_));
+      Collect();
+    }
+  }
+
+  void Collect() {
+    while (auto message = right_.PollMessage()) received_.push_back(std::move(*message));
+  }
+
+  std::string Order() const {  // first byte of every message, as it came
+    std::string order;
+    for (const auto& message : received_) order += static_cast<char>((*message.payload)[0]);
+    return order;
+  }
+
+  int64_t now_ns_ = 1'000'000'000;
+  SimulatedRandom random_{1};
+  EndpointCounters left_counters_, right_counters_;
+  Link left_, right_;
+  std::vector<DeliveredMessage> received_;
+  Link::Notice notice_;
+};
+
+TEST_F(LinkTest, SmallerChannelsGoFirstAndInterruptOnce) {
+  left_.Send(now_ns_, Channel::kUpdate, Filled(200'000, 'u'));
+  Give(&right_, Take(&left_));  // it has started
+  left_.Send(now_ns_, Channel::kUpdate, Filled(10, 'v'));
+  left_.Send(now_ns_, Channel::kState, Filled(10, 's'));
+  left_.Send(now_ns_, Channel::kControl, Filled(10, 'c'));
+  Run(20 * kMillisecond);
+  EXPECT_EQ(Order(), "csuv");
+}
+
+TEST_F(LinkTest, AVoidedMessageIsSkippedAndItsChannelGoesOn) {
+  for (int round = 0; round < 20; ++round) {
+    received_.clear();
+    left_.Send(now_ns_, Channel::kState, Filled(300'000, 'a'));
+    left_.Send(now_ns_, Channel::kState, Filled(500, 'b'));
+    Run((round % 5) * 50'000, .2);
+    left_.Void(now_ns_, Channel::kState);
+    left_.Send(now_ns_, Channel::kState, Filled(500, 'z'));
+    left_.Send(now_ns_, Channel::kUpdate, Filled(500, 'u'));
+    Run(200 * kMillisecond, .2);
+    EXPECT_THAT(Order(), testing::HasSubstr("z")) << "round " << round;
+    EXPECT_THAT(Order(), testing::HasSubstr("u")) << "round " << round;
+    EXPECT_THAT(Order(), testing::Not(testing::HasSubstr("za")));
+    EXPECT_EQ(left_.queued_bytes(), 0);
+    EXPECT_EQ(right_.reassembly_bytes(), 0);
+  }
+  EXPECT_GT(left_counters_.messages_voided, 20);
+  EXPECT_GT(right_counters_.messages_voided, 5);
+}
+
+TEST_F(LinkTest, ReassemblyStaysUnderItsBoundWhenTheFirstPacketIsLost) {
+  for (int i = 0; i < 12; ++i) {
+    left_.Send(now_ns_, Channel::kUpdate, Filled(static_cast<size_t>(kMaxMessageBytes), 'm'));
+  }
+  int64_t most = 0;
+  for (int i = 0; i < 4000 && left_.queued_bytes() > 0; ++i) {
+    Run(50'000, .05);
+    most = std::max(most, right_.reassembly_bytes());
+  }
+  EXPECT_EQ(left_.queued_bytes(), 0);
+  EXPECT_EQ(received_.size(), 12u);
+  EXPECT_LE(most, kMaxReassemblyBytes);
+  EXPECT_EQ(right_counters_.drop_over_limit, 0);
+}
+
+TEST(LinkReceiver, DropsWhatWouldPassTheBoundAndTakesItLater) {
+  EndpointCounters counters;
+  LinkReceiver receiver(0, &counters);
+  const std::vector<uint8_t> payload(100, 1);
+  DataPacket packet{.length = static_cast<uint32_t>(kMaxMessageBytes),
+                    .channel = Channel::kUpdate,
+                    .payload = payload};
+  for (uint32_t i = 0; i < 100; ++i) {
+    packet.sequence = packet.message = i;
+    EXPECT_TRUE(receiver.HandleData(i, packet));
+  }
+  EXPECT_LE(receiver.reassembly_bytes(), kMaxReassemblyBytes);
+  EXPECT_EQ(counters.drop_over_limit, 92);
+  StatusPacket status;
+  receiver.TakeStatus(kMillisecond, &status);
+  EXPECT_EQ(status.cumulative, 8u);
+}
+
+TEST(LinkReceiver, RefusesWhatLiesBeyondItsWindow) {
+  EndpointCounters counters;
+  LinkReceiver receiver(10, &counters);
+  const std::vector<uint8_t> payload(1, 1);
+  DataPacket packet{.sequence = 10 + kWindowPackets, .length = 1, .payload = payload};
+  EXPECT_FALSE(receiver.HandleData(0, packet));
+  EXPECT_FALSE(receiver.HandleProbe(0, {.next_sequence = 11 + kWindowPackets}));
+}
+
+TEST(LinkReceiver, KeepsAYoungGapToItself) {
+  EndpointCounters counters;
+  LinkReceiver receiver(0, &counters);
+  const std::vector<uint8_t> payload(1, 1);
+  DataPacket packet{.length = 2, .channel = Channel::kUpdate, .payload = payload};
+  const auto arrive = [&](int64_t now_ns, uint32_t sequence) {
+    packet.sequence = packet.message = sequence;
+    EXPECT_TRUE(receiver.HandleData(now_ns, packet));
+  };
+  StatusPacket status;
+  arrive(0, 0);
+  arrive(1000, 2);
+  receiver.TakeStatus(2000, &status);
+  EXPECT_EQ(status.gap_count, 0);
+  EXPECT_EQ(status.complete_up_to, 1u) << "nothing is claimed of what is not reported";
+  receiver.TakeStatus(600'000, &status);
+  EXPECT_EQ(status.gap_count, 1) << "old enough";
+  arrive(601'000, 4);
+  arrive(601'000, 5);
+  EXPECT_FALSE(receiver.status_due());
+  arrive(601'000, 6);
+  EXPECT_TRUE(receiver.status_due()) << "three later packets";
+  receiver.TakeStatus(601'000, &status);
+  ASSERT_EQ(status.gap_count, 2);
+  EXPECT_EQ(status.gaps[1].offset, 2u);
+}
+
+class LinkNearItsEnd : public LinkTest {
+ protected:
+  LinkNearItsEnd() : LinkTest(LinkOptions{.first_number = kMaxPacketsPerKey - 5}) {}
+};
+
+TEST_F(LinkNearItsEnd, ClosesBeforeItsKeysAreUsedUp) {
+  left_.Send(now_ns_, Channel::kUpdate, Filled(20'000, 'u'));
+  Give(&right_, Take(&left_));
+  EXPECT_EQ(left_.state(), Link::State::kClosing);
+  EXPECT_EQ(right_.state(), Link::State::kOver);
+  EXPECT_EQ(notice_.code, Code::kClosed);
+  EXPECT_THAT(notice_.reason, testing::HasSubstr("keys are used up"));
+}
+
+TEST(Congestion, GrowsFastUntilTheFirstLossThenSlowly) {
+  CongestionState state;
+  state = NextCongestionState(state, {.acknowledged = 32, .window_limited = true}, 4096);
+  EXPECT_EQ(state.window_packets, 64);
+  state = NextCongestionState(
+      state,
+      {.window_limited = true, .round_ended = true, .round_acknowledged = 99, .round_lost = 1},
+      4096);
+  EXPECT_FALSE(state.slow_start);
+  EXPECT_NEAR(state.window_packets, 64 * .995, 1e-9);
+  const double before = state.window_packets;
+  state = NextCongestionState(
+      state, {.acknowledged = static_cast<int64_t>(before), .window_limited = true}, 4096);
+  EXPECT_NEAR(state.window_packets, before + 1, .05);
+  state = NextCongestionState(
+      state,
+      {.round_ended = true, .round_acknowledged = 99, .round_lost = 1, .queue_delay_ns = 1'000'000},
+      4096);
+  EXPECT_NEAR(state.window_packets, (before + 1) * .7, .05);
+}
+
+TEST(Congestion, AnIdleApplicationDoesNotGrowTheWindow) {
+  CongestionState state;
+  for (int i = 0; i < 100; ++i) state = NextCongestionState(state, {.acknowledged = 1}, 4096);
+  EXPECT_EQ(state.window_packets, kInitialCongestionWindow);
+}
+
+TEST(SequenceSet, FindsMembersAndHolesAcrossWordsAndTheWrap) {
+  SequenceSet set;
+  const uint32_t from = 0xffffff00, to = 0x200;
+  EXPECT_EQ(set.NextMember(from, to), to);
+  EXPECT_EQ(set.NextHole(from, to), from);
+  for (uint32_t s = from; s != 0x100; ++s) set.Insert(s);
+  EXPECT_EQ(set.NextHole(from, to), 0x100u);
+  set.Erase(0xfffffffe);
+  EXPECT_EQ(set.NextHole(from, to), 0xfffffffeu);
+  EXPECT_EQ(set.NextMember(0xfffffffe, to), 0xffffffffu);
+  EXPECT_EQ(set.NextMember(0x100, to), to);
+}
+
+}  // namespace
+}  // namespace strom
