@@ -50,7 +50,7 @@ INSTALL = @$(STEP)
 endif
 
 .PHONY: setup
-setup: $(PACKAGE_STAMP) ## .venv with every pinned dependency, and the package in editable form
+setup: $(PACKAGE_STAMP) native ## .venv with every pinned dependency, and the package in editable form
 	@.ci/system-packages test data java
 
 # TensorFlow and the build tools come first, for the operators are built against it.
@@ -61,7 +61,9 @@ $(TOOLS_STAMP): constraints.txt
 	  $(BIN)/python -m pip install -c constraints.txt tensorflow-cpu setuptools wheel cmake ninja
 	@mkdir -p $(@D) && touch $@
 
-$(PACKAGE_STAMP): $(TOOLS_STAMP) setup.cfg setup.py pyproject.toml | native
+# pip would build the libraries too, but only make shows why when that fails.
+$(PACKAGE_STAMP): $(TOOLS_STAMP) setup.cfg setup.py pyproject.toml
+	@$(MAKE) --no-print-directory native
 	$(INSTALL) pip-package "installing keras-strom in editable form with what it needs" \
 	  $(BIN)/python -m pip install -c constraints.txt --no-build-isolation \
 	  -e '.[cpu,spark,test,bench,dev]'
