@@ -103,8 +103,9 @@ void LinkSender::VoidStarted(int64_t now_ns, Message* message) {
 }
 
 bool LinkSender::HandleStatus(int64_t now_ns, const StatusPacket& status) {
-  if (Before(next_, status.cumulative) || Before(next_, status.complete_up_to)) return false;
+  if (Before(next_, status.cumulative)) return false;
   if (Before(status.cumulative, oldest_)) return true;  // overtaken by a newer one
+  if (status.complete_up_to - status.cumulative > next_ - status.cumulative) return false;
   if (status.echo_delay_us != StatusPacket::kNoEcho) {
     const uint32_t elapsed_us =
         Microseconds(now_ns) - status.echo_timestamp_us - status.echo_delay_us;

@@ -182,6 +182,69 @@ TEST(LinkReceiver, KeepsAYoungGapToItself) {
   EXPECT_EQ(status.gaps[1].offset, 2u);
 }
 
+// A peer that holds the keys and says anything: every field drawn, most of them near the truth.
+TEST(Link, SurvivesAPeerThatKeepsNoRule) {
+  SimulatedRandom random(3);
+  int64_t broken = 0;
+  for (int session = 0; session < 60; ++session) {
+    EndpointCounters counters;
+    ConnectionKeys keys;
+    const uint32_t first = static_cast<uint32_t>(random.Next());
+    Link link(0, keys, 1, LinkOptions{.first_sequence = first}, &counters);
+    PacketCipher cipher(Aead::Use::kSeal, keys.receive);
+    const auto near = [&](uint32_t base) {
+      return random.Chance(.02) ? static_cast<uint32_t>(random.Next())
+                                : base + static_cast<uint32_t>(random.Below(40));
+    };
+    std::vector<uint8_t> out(1200), payload(200);
+    int64_t now_ns = 0;
+    for (uint64_t number = 0; number < 500 && link.state() == Link::State::kOpen; ++number) {
+      now_ns += 20'000;
+      if (random.Chance(.1)) link.Send(now_ns, Channel::kUpdate, Filled(30'000, 'x'));
+      if (random.Chance(.01)) link.Void(now_ns, Channel::kUpdate);
+      const std::span<uint8_t> body = std::span(out).subspan(kHeaderBytes);
+      size_t size = 0;
+      const PacketType type = static_cast<PacketType>(4 + random.Below(3));
+      if (type == PacketType::kData) {
+        const bool is_void = random.Chance(.2);
+        const Bytes fragment = Bytes(payload).first(is_void ? 0 : 1 + random.Below(200));
+        size = WriteData({.sequence = near(first),
+                          .message = static_cast<uint32_t>(random.Below(6)),
+                          .length = static_cast<uint32_t>(1 + random.Below(900)),
+                          .offset = is_void             ? near(first)
+                                    : random.Chance(.5) ? 0u
+                                                        : 200u,
+                          .channel = static_cast<Channel>(random.Below(kChannels)),
+                          .is_void = is_void,
+                          .payload = fragment},
+                         body);
+      } else if (type == PacketType::kStatus) {
+        StatusPacket status{
+            .cumulative = near(first), .complete_up_to = near(first), .grant_edge = near(first)};
+        status.gap_count = static_cast<uint16_t>(random.Below(3));
+        for (size_t i = 0; i < status.gap_count; ++i) status.gaps[i] = {near(0), 3};
+        size = WriteStatus(status, body);
+      } else {
+        size = WriteProbe({.next_sequence = near(first)}, body);
+      }
+      const std::span<uint8_t> datagram = std::span(out).first(kHeaderBytes + size + kTagBytes);
+      WriteHeader({.type = type, .number = number}, out.data());
+      cipher.Seal(number, datagram);
+      Link::Notice notice;
+      EXPECT_TRUE(link.HandleDatagram(now_ns, *ParseHeader(datagram), datagram, &notice));
+      broken += notice.code == Code::kCorrupt;
+      std::vector<uint8_t> answer(1200);
+      for (int i = 0; i < 4; ++i) (void)link.PollTransmit(now_ns, answer, &notice);
+      link.HandleTimeout(now_ns, &notice);
+      while (link.PollMessage()) {
+      }
+      EXPECT_LE(link.reassembly_bytes(), kMaxReassemblyBytes);
+      EXPECT_GE(link.queued_bytes(), 0);
+    }
+  }
+  EXPECT_GT(broken, 30) << "a broken rule must end the link";
+}
+
 class LinkNearItsEnd : public LinkTest {
  protected:
   LinkNearItsEnd() : LinkTest(LinkOptions{.first_number = kMaxPacketsPerKey - 5}) {}
