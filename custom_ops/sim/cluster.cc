@@ -173,6 +173,11 @@ void Cluster::TrainStep(Worker* worker) {
       StoreLittleEndian<float>(&update[update.size() - 4], value);
       if (options_.max_staleness < 0) worker->parameters[index] += value;
     }
+    if (worker->script.bad_update_at == worker->step) {
+      update.resize(kUpdateHeaderBytes);
+      update.resize(kUpdateHeaderBytes + kEntryBytes, 0xff);
+      entries.clear();
+    }
     const UpdateId id =
         worker->node->Submit(now_ns_, worker->step, part + 1 == parts, std::move(update));
     submitted_[id] = {worker->generation, std::move(entries)};

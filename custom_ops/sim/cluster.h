@@ -36,7 +36,8 @@ struct WorkerScript {
   uint64_t layout_hash = 5;
   std::string options_text = "same";
   double state = 0;
-  uint64_t wrong_hash = 0;  // Verify reports this hash instead of the true one
+  uint64_t wrong_hash = 0;                // Verify reports this hash instead of the true one
+  std::optional<int> bad_update_at = {};  // this step's update has an index beyond the layout
 };
 
 struct ClusterOptions {

@@ -258,5 +258,29 @@ TEST(Nodes, AWrongHashAfterTheResultFailsThatWorkerAlone) {
   EXPECT_THAT(cluster.worker(1).failure.message, HasSubstr("differ from the master's"));
 }
 
+TEST(Nodes, AnInvalidUpdateIsNotRelayedAndClosesItsOriginInWords) {
+  for (int32_t max_staleness : {-1, 0}) {
+    ClusterOptions options;
+    options.max_staleness = max_staleness;
+    Cluster cluster(options, {{}, {.bad_update_at = 4}, {}});
+    cluster.Run();
+    EXPECT_TRUE(cluster.violations().empty()) << Report(cluster);
+    EXPECT_EQ(cluster.worker(0).state, State::kFinished) << cluster.worker(0).failure.message;
+    EXPECT_EQ(cluster.worker(2).state, State::kFinished) << cluster.worker(2).failure.message;
+    EXPECT_THAT(cluster.worker(1).failure.message, HasSubstr("the master refuses worker 1's"));
+    EXPECT_THAT(cluster.worker(1).failure.message, HasSubstr("an index beyond the layout"));
+  }
+}
+
+TEST(Nodes, ANeighbourOverItsQueuesCapIsClosedInWordsAndTheOthersGoOn) {
+  ClusterOptions options;
+  options.link_queue_bytes = 1;
+  Cluster cluster(options, {{.steps = {200}, .think_ns = 1000}, {.steps = {200}}});
+  cluster.Run();
+  EXPECT_TRUE(cluster.violations().empty()) << Report(cluster);
+  EXPECT_EQ(cluster.worker(0).state, State::kFinished) << cluster.worker(0).failure.message;
+  EXPECT_THAT(cluster.worker(1).failure.message, HasSubstr("takes its updates too slowly"));
+}
+
 }  // namespace
 }  // namespace strom
