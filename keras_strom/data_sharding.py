@@ -55,7 +55,7 @@ class ShardedPyDataset(keras.utils.PyDataset):  # type: ignore[misc]
         size: the number of workers.
 
     Example:
-        >>> len(ShardedPyDataset(batches, rank=0, size=2))  # doctest: +SKIP
+        >>> ShardedPyDataset(batches, rank=0, size=2).num_batches  # doctest: +SKIP
         5
     """
 

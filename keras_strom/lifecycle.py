@@ -15,8 +15,10 @@ from collections.abc import Callable
 from typing import Any
 
 import keras
+import tensorflow as tf
 
 from keras_strom import admission, errors
+from keras_strom._native.ops import translate
 from keras_strom.data_sharding import shard_fit_arguments
 from keras_strom.generation import Generation, Sharing
 from keras_strom.report import TrainingReport
@@ -72,7 +74,10 @@ def _fit(original: Callable[..., Any], bound: inspect.BoundArguments, sharing: S
     try:
         return original(*bound.args, **bound.kwargs)
     except BaseException as error:
-        training.abandon(error)
+        cause = translate(error) if isinstance(error, tf.errors.OpError) else None
+        training.abandon(cause or error)
+        if cause is not None:
+            raise cause from error
         raise
     finally:
         restore()

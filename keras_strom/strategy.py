@@ -153,6 +153,7 @@ class StromStrategy(tf.distribute.OneDeviceStrategy):  # type: ignore[misc]
                 resource=entry.variable.handle, dtype=tf.float32
             )
             for entry in sharing.space.entries
+            if entry.variable.trainable
         }
         self._touched = set()
         try:

@@ -14,7 +14,6 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import keras
 import numpy as np
 import pytest
 
@@ -99,6 +98,23 @@ def test_only_the_chief_can_end_the_training_for_all(mode: str) -> None:
         assert second["epochs"] < 50
     else:
         assert second["epochs"] == 2
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_custom_loop_may_train_two_models_in_turn(mode: str) -> None:
+    for rank, result in enumerate(job(mode).results):
+        loop = result["loop"]
+        assert loop["report"]["steps"] == 12
+        assert loop["report"]["updates_applied"] > 0
+        assert loop["moved"] == [True, True], rank
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_an_assignment_during_training_is_warned_about_and_not_shared(mode: str) -> None:
+    first, second = (result["assigned"] for result in job(mode).results)
+    assert not first["warnings"]
+    assert any("assigned outside strategy.run" in words for words in second["warnings"])
+    assert second["report"]["assigned_outside"] > 0
 
 
 @pytest.mark.parametrize("mode", ["0", "2"])

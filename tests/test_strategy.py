@@ -125,6 +125,49 @@ def test_eager_steps_give_the_same_bits_as_traced_ones() -> None:
         np.testing.assert_array_equal(eager, traced)
 
 
+def test_several_steps_per_execution_give_the_same_bits_as_single_ones() -> None:
+    weights = []
+    for steps in (1, 4):
+        strategy = _encoding()
+        model = _model(strategy, "sgd", steps_per_execution=steps)
+        model.fit(*_data(), epochs=2, batch_size=8, shuffle=False, verbose=0)
+        assert strategy.last_report.steps == 16
+        weights.append(model.get_weights())
+    for single, several in zip(*weights, strict=True):
+        np.testing.assert_array_equal(single, several)
+
+
+def test_a_traced_step_leaves_the_parameters_where_they_are_in_memory() -> None:
+    """The buffer of before the step comes back as the variable's, without a copy."""
+    model = _model(_encoding())
+    places = []
+    for _ in range(5):
+        model.train_on_batch(*_data())
+        kernel = model.layers[1].kernel.value.numpy()
+        places.append(kernel.__array_interface__["data"][0])
+        del kernel  # a reader would force the next step to copy
+    assert len(set(places[1:])) == 1
+
+
+def test_a_fault_of_the_native_side_is_raised_with_its_own_type_and_words() -> None:
+    strategy = _encoding()
+    model = _model(strategy)
+    model.fit(*_data(), epochs=1, verbose=0)
+    strategy._sharing.replica.close()
+    with pytest.raises(errors.ConnectionClosed) as raised:
+        model.train_function = None
+        model.fit(*_data(), epochs=1, verbose=0)
+    assert isinstance(raised.value, errors.StromError)
+
+
+def test_an_update_that_is_not_finite_ends_the_training_with_a_reason() -> None:
+    model = _model(_encoding())
+    x, y = _data()
+    y[0] = np.inf
+    with pytest.raises(errors.StromError, match="finite"):
+        model.fit(x, y, epochs=1, verbose=0)
+
+
 def test_frozen_layers_have_a_place_but_are_not_shared() -> None:
     strategy = _encoding()
     model = _model(strategy)

@@ -17,10 +17,11 @@ using tensorflow::TensorShape;
 using tensorflow::Var;
 using tensorflow::core::RefCountPtr;
 
-absl::Status ToStatus(int code, const char* message) {
+absl::Status ToStatus(int code, const char* words) {
+  if (code == STROM_OK) return absl::OkStatus();
+  // The mark lets Python raise the matching exception (keras_strom/_native/ops.py, `translate`).
+  const std::string message = absl::StrCat("[keras-strom ", code, "] ", words);
   switch (code) {
-    case STROM_OK:
-      return absl::OkStatus();
     case STROM_INVALID_ARGUMENT:
       return absl::InvalidArgumentError(message);
     case STROM_TIMEOUT:

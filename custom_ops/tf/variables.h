@@ -20,7 +20,7 @@ namespace keras_strom {
 
 // What a code of the C ABI and its words become in TensorFlow. Never OutOfRange: Keras takes that
 // for the end of the data.
-absl::Status ToStatus(int code, const char* message);
+absl::Status ToStatus(int code, const char* words);
 
 // The attributes that every op of ours has.
 struct ReplicaAttributes {

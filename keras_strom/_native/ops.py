@@ -9,12 +9,17 @@ from __future__ import annotations
 import functools
 import json
 import pathlib
+import re
 from typing import Any
 
 import tensorflow as tf
 
 from keras_strom import errors
 from keras_strom._native.library import DIRECTORY, library
+
+# How an op's message carries the library's code and words (custom_ops/tf/variables.cc, ToStatus);
+# TensorFlow puts its own lines around them.
+_MARKED = re.compile(r"\[keras-strom (-\d+)\] (.*)")
 
 _REBUILD = "rebuild them with `pip install --no-build-isolation -e .`"
 
@@ -57,3 +62,9 @@ def check_version(build_record: pathlib.Path, installed: str) -> None:
             f"keras-strom's operations were built for TensorFlow {built_for}, found {installed}: "
             f"{_REBUILD}"
         )
+
+
+def translate(error: tf.errors.OpError) -> errors.StromError | None:
+    """The exception of `keras_strom.errors` for an op of ours that failed; None for any other."""
+    marked = _MARKED.search(str(error))
+    return errors.error_of_code(int(marked[1]), marked[2]) if marked else None

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import logging
 import pathlib
 import sys
 from typing import Any
@@ -96,6 +97,58 @@ class StopOnTheChief(keras.callbacks.Callback):
             self.model.stop_training = True
 
 
+class AssignOnce(keras.callbacks.Callback):
+    """Changes a trained variable in the middle of training, which no worker should do."""
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        if batch == 1:
+            self.model.layers[0].bias.assign_add(np.full(16, 0.5, np.float32))
+
+
+class Warnings(logging.Handler):
+    """Collects the words of keras-strom's warnings."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.words: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.words.append(record.getMessage())
+
+
+def train_in_turn(strategy: keras_strom.StromStrategy, rank: int) -> dict[str, Any]:
+    """A custom loop whose even steps train one model and whose odd steps the other."""
+    with strategy.scope():
+        models = [build_dense(), build_dense()]
+        optimizers = [keras.optimizers.SGD(0.5) for _ in models]
+        for model, optimizer in zip(models, optimizers, strict=True):
+            optimizer.build(model.trainable_variables)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+    def make_step(model: keras.Model, optimizer: keras.Optimizer) -> Any:
+        def train(x: tf.Tensor, y: tf.Tensor) -> None:
+            with tf.GradientTape() as tape:
+                value = loss(y, model(x, training=True))
+            gradients = tape.gradient(value, model.trainable_variables)
+            optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+
+        return tf.function(lambda x, y: strategy.run(train, args=(x, y)))
+
+    steps = [make_step(m, o) for m, o in zip(models, optimizers, strict=True)]
+    strategy.begin(*models)
+    before = [model.get_weights() for model in models]
+    x, y = (tf.constant(a) for a in data(16, seed=30 + rank))
+    for number in range(12):
+        steps[number % 2](x, y)
+    report = strategy.synchronize()
+    moved = [
+        any((a != b).any() for a, b in zip(start, model.get_weights(), strict=True))
+        for start, model in zip(before, models, strict=True)
+    ]
+    weights = {f"loop/{m}/{i}": v for m in range(2) for i, v in enumerate(models[m].get_weights())}
+    return {"report": dataclasses.asdict(report), "moved": moved, "weights": weights}
+
+
 def main() -> None:
     """Runs every fit; the order is the same on all workers."""
     output, staleness = pathlib.Path(sys.argv[1]), sys.argv[2]
@@ -150,6 +203,19 @@ def main() -> None:
         own_data(rows=40, seed=20 + rank), epochs=50, verbose=0, callbacks=[StopOnTheChief(rank)]
     )
     note("stopped", model, history)
+
+    warnings = Warnings()
+    logging.getLogger("keras_strom").addHandler(warnings)
+    with strategy.scope():
+        model = build_dense()
+    callbacks = [AssignOnce()] if rank == 1 else []
+    model.fit(x, y, batch_size=8, epochs=1, verbose=0, callbacks=callbacks)
+    report = dataclasses.asdict(strategy.last_report)
+    result["assigned"] = {"warnings": warnings.words, "report": report}
+    weights |= {f"assigned/{i}": v for i, v in enumerate(model.get_weights())}
+
+    result["loop"] = train_in_turn(strategy, rank)
+    weights |= result["loop"].pop("weights")
 
     np.savez(output / f"{rank}.npz", **weights)
     (output / f"{rank}.json").write_text(json.dumps(result))
