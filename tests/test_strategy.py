@@ -137,18 +137,6 @@ def test_several_steps_per_execution_give_the_same_bits_as_single_ones() -> None
         np.testing.assert_array_equal(single, several)
 
 
-def test_a_traced_step_leaves_the_parameters_where_they_are_in_memory() -> None:
-    """The buffer of before the step comes back as the variable's, without a copy."""
-    model = _model(_encoding())
-    places = []
-    for _ in range(5):
-        model.train_on_batch(*_data())
-        kernel = model.layers[1].kernel.value.numpy()
-        places.append(kernel.__array_interface__["data"][0])
-        del kernel  # a reader would force the next step to copy
-    assert len(set(places[1:])) == 1
-
-
 def test_a_fault_of_the_native_side_is_raised_with_its_own_type_and_words() -> None:
     strategy = _encoding()
     model = _model(strategy)
