@@ -142,10 +142,8 @@ def test_a_fault_of_the_native_side_is_raised_with_its_own_type_and_words() -> N
     model = _model(strategy)
     model.fit(*_data(), epochs=1, verbose=0)
     strategy._sharing.replica.close()
-    with pytest.raises(errors.ConnectionClosed) as raised:
-        model.train_function = None
+    with pytest.raises(errors.ConnectionClosed, match="replica"):
         model.fit(*_data(), epochs=1, verbose=0)
-    assert isinstance(raised.value, errors.StromError)
 
 
 def test_an_update_that_is_not_finite_ends_the_training_with_a_reason() -> None:
