@@ -234,8 +234,10 @@ class Generation:
         for model in self._models:
             optimizer: Any = getattr(model, "optimizer", None)
             optimizer = getattr(optimizer, "inner_optimizer", optimizer)
-            if getattr(optimizer, "use_ema", False):
-                found += _tf_variables(optimizer._model_variables_moving_average)
+            # A MultiOptimizer has several, every other one is its own only.
+            for part in getattr(optimizer, "optimizers", [optimizer]):
+                if getattr(part, "use_ema", False):
+                    found += _tf_variables(part._model_variables_moving_average)
         return found
 
     def _wire_bytes(self) -> tuple[int, int]:

@@ -55,6 +55,15 @@ CONFIGURATIONS: dict[str, Callable[[], keras.Optimizer]] = _by_name() | {
 }
 
 
+def _multi_optimizer() -> keras.Optimizer:
+    adam, sgd = keras.optimizers.Adam(0.01), keras.optimizers.SGD(0.05)
+    return keras.optimizers.MultiOptimizer(lambda v: adam if len(v.shape) > 1 else sgd)
+
+
+if hasattr(keras.optimizers, "MultiOptimizer"):
+    CONFIGURATIONS["MultiOptimizer"] = _multi_optimizer
+
+
 def test_the_list_names_all_optimizers_of_keras() -> None:
     assert {"SGD", "Adam", "AdamW", "RMSprop", "Nadam", "Lion", "Lamb"} <= set(CONFIGURATIONS)
 
