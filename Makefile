@@ -126,7 +126,7 @@ endif
 .PHONY: test-python
 test-python: setup ## the Python tests; PYTEST_ARGS="-k name" chooses
 	@echo "==> Python tests"
-	@$(BIN)/python -m pytest -q -rs --durations=5 $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -q -rfEs --durations=5 $(PYTEST_ARGS)
 
 # ------------------------------------------------------------------ what to see
 
