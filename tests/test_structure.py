@@ -174,7 +174,7 @@ def test_nothing_prints_but_the_command_line() -> None:
 
 
 @pytest.mark.parametrize("module", ["keras_strom", "keras_strom.spark", "keras_strom.cli"])
-def test_an_import_does_no_work(module: str) -> None:
+def test_an_import_does_no_work(module: str, tmp_path: Path) -> None:
     heavy = ("tensorflow", "keras", "pyspark", "pandas", "pyarrow")
     script = (
         f"import sys, {module}; "
@@ -182,7 +182,7 @@ def test_an_import_does_no_work(module: str) -> None:
         "print([line for line in open('/proc/self/maps') if 'libstrom' in line])"
     )
     result = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=60
     )
     assert result.returncode == 0, result.stderr
     assert result.stdout == "\n[]\n"
