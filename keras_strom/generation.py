@@ -148,16 +148,18 @@ class Generation:
         return worker is not None and bool(worker.status()["stop_requested"])
 
     def finish(self, stop: bool = False) -> TrainingReport:
-        """Sends what the residuals still hold and brings all workers to the same bits.
+        """Brings all workers to the same bits.
+
+        What has not reached the threshold stays in the residual and leaves in the next generation:
+        sent at once, so many steps' worth of noise would undo much of the training.
 
         Args:
             stop: the chief ends the training before its last epoch.
         """
         sharing = self._sharing
         entries = sharing.space.participants
-        threshold = sharing.step.last.threshold
+        last = sharing.step.last
         self._warn()
-        sharing.step.flush(entries)
         worst = 0.0
         if sharing.worker is not None:
             sharing.worker.finish(stop and sharing.environment.is_chief)
@@ -174,7 +176,8 @@ class Generation:
             steps=int(totals.stepped),
             updates_applied=int(totals.received),
             density=totals.count / totals.elements if totals.elements else 0.0,
-            threshold=threshold,
+            threshold=last.threshold,
+            residual_mass=last.sum_residual,
             message_bytes=int(totals.message_bytes),
             bytes_sent=sent,
             bytes_received=received,

@@ -17,6 +17,8 @@ class TrainingReport:
         updates_applied: updates of other workers that this one has applied.
         density: sent entries per element and step, the mean over the steps.
         threshold: tau of the last step.
+        residual_mass: the sum of |r| that the last step left below tau; it stays with this worker
+            and leaves in its next `fit`.
         message_bytes: encoded updates that this worker made, without packet framing.
         bytes_sent, bytes_received: everything on this worker's socket, packet headers,
             acknowledgements and retransmits included; 0 for a lone worker.
@@ -35,6 +37,7 @@ class TrainingReport:
     updates_applied: int
     density: float
     threshold: float
+    residual_mass: float
     message_bytes: int
     bytes_sent: int
     bytes_received: int

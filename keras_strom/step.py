@@ -102,19 +102,6 @@ class SharedStep:
                 offsets=[entry.offset for entry in entries],
             )
 
-    def flush(self, entries: list[Entry]) -> None:
-        """Sends the residuals as they are, so that nothing stays behind."""
-        if entries:
-            statistics = operations().strom_flush(
-                variables=[entry.variable.handle for entry in entries],
-                iteration=self._steps_before + tf.cast(self._totals[0], tf.int64),
-                replica=self._replica.handle,
-                offsets=[entry.offset for entry in entries],
-                apply_own=self._options.staleness is None,
-            )
-            # A flush is no training step.
-            self._totals.assign_add(tf.concat([[0.0], statistics[1:]], 0))
-
     def begin(self) -> None:
         """Starts the counters of a new generation; the cluster's step count goes on."""
         self._steps_before.assign_add(tf.cast(self._totals[0], tf.int64))

@@ -197,7 +197,6 @@ class _TwoWorkers:
             ]
             self._add(messages)
             self.steps += 1
-        self._add([worker.flush() for worker in self.workers])
 
     def _add(self, messages: list[list[np.ndarray]]) -> None:
         for message in messages:

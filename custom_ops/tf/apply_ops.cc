@@ -1,4 +1,4 @@
-// StromApply, StromFlush and StromApplyStep: what changes the parameters outside a training step.
+// StromApply and StromApplyStep: what changes the parameters outside a training step.
 #include <atomic>
 #include <memory>
 #include <string>
@@ -46,33 +46,6 @@ class ApplyOp : public OpKernel {
 
  private:
   ReplicaAttributes attributes_;
-};
-
-class FlushOp : public OpKernel {
- public:
-  explicit FlushOp(OpKernelConstruction* context) : OpKernel(context) {
-    OP_REQUIRES_OK(context, attributes_.Read(context));
-    OP_REQUIRES_OK(context, context->GetAttr("apply_own", &apply_own_));
-  }
-
-  void Compute(OpKernelContext* context) override {
-    LockedVariables variables;
-    OP_REQUIRES_OK(context, variables.Lock(context, attributes_));
-    std::vector<strom_segment> segments;
-    OP_REQUIRES_OK(context, variables.InPlaceSegments(context, &segments));
-    const int64_t iteration = context->input(attributes_.variables).scalar<int64_t>()();
-    strom_step_result result{};
-    const int code =
-        strom_replica_flush(attributes_.replica, segments.data(),
-                            static_cast<int64_t>(segments.size()), iteration, apply_own_, &result);
-    OP_REQUIRES_OK(context, ToStatus(code, strom_last_error()));
-    OP_REQUIRES_OK(context, variables.RememberBuffers(context));
-    OP_REQUIRES_OK(context, OutputStatistics(context, result, 0));
-  }
-
- private:
-  ReplicaAttributes attributes_;
-  bool apply_own_ = false;
 };
 
 // Waits off the executor's threads: the network's thread announces the STEP, or TensorFlow cancels
@@ -164,7 +137,6 @@ class ApplyStepOp : public AsyncOpKernel {
 };
 
 REGISTER_KERNEL_BUILDER(Name("StromApply").Device(tensorflow::DEVICE_CPU), ApplyOp);
-REGISTER_KERNEL_BUILDER(Name("StromFlush").Device(tensorflow::DEVICE_CPU), FlushOp);
 REGISTER_KERNEL_BUILDER(Name("StromApplyStep").Device(tensorflow::DEVICE_CPU), ApplyStepOp);
 
 }  // namespace keras_strom

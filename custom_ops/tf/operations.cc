@@ -61,16 +61,4 @@ REGISTER_OP("StromApply")
     .SetIsStateful()
     .SetShapeFn(StatisticsShape);
 
-// Sends the residuals as they are and zeroes them.
-REGISTER_OP("StromFlush")
-    .Attr("N: int >= 1")
-    .Attr("replica: int")
-    .Attr("offsets: list(int)")
-    .Attr("apply_own: bool")
-    .Input("variables: N * resource")
-    .Input("iteration: int64")
-    .Output("statistics: double")
-    .SetIsStateful()
-    .SetShapeFn(StatisticsShape);
-
 }  // namespace keras_strom

@@ -26,7 +26,7 @@ _REBUILD = "rebuild them with `pip install --no-build-isolation -e .`"
 
 @functools.cache
 def operations() -> Any:
-    """The module with the ops `strom_step`, `strom_apply_step`, `strom_apply`, `strom_flush`.
+    """The module with the ops `strom_step`, `strom_apply_step` and `strom_apply`.
 
     Raises:
         UnsupportedTensorFlow: they were built for another TensorFlow.
