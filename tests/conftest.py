@@ -4,7 +4,9 @@ import importlib.util
 import os
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -60,3 +62,20 @@ def _no_cluster_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """A test is a single worker unless it says otherwise, whatever started the test run."""
     for name in [name for name in os.environ if name.startswith("KERAS_STROM_")]:
         monkeypatch.delenv(name)
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[Any]:
+    """Spark's embedded cluster of two executors; starting it takes long, so all tests share it."""
+    sql = pytest.importorskip("pyspark.sql")
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    session = (
+        sql.SparkSession.builder.master("local-cluster[2,1,1024]")
+        .appName("keras-strom tests")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .getOrCreate()
+    )
+    session.sparkContext.setLogLevel("OFF")
+    yield session
+    session.stop()

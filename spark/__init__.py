@@ -1,0 +1,39 @@
+"""Runs a Keras training function on the executors of a Spark cluster.
+
+    import keras_strom.spark
+    results = keras_strom.spark.run(train, args=(5,), num_proc=8)
+
+The source lies in `spark/` at the top of the repository and is installed as `keras_strom.spark`.
+Importing it loads neither pyspark nor TensorFlow.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if __name__ != "keras_strom.spark":
+    raise ImportError(
+        f"this package is keras_strom.spark, not {__name__}: install keras-strom "
+        "(pip install -e . in its repository) and import keras_strom.spark"
+    )
+
+if TYPE_CHECKING:
+    from .result import Event, RunResult
+    from .runner import run
+
+__all__ = ["Event", "RunResult", "run"]
+
+_EXPORTS = {"Event": "result", "RunResult": "result", "run": "runner"}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _EXPORTS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value: object = getattr(importlib.import_module(f"{__name__}.{_EXPORTS[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,45 @@
+"""What `run` returns."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Event:
+    """Something that happened to a job.
+
+    Attributes:
+        seconds: after the call of `run`.
+        kind: "registered", "started", "ended", "failed" or "stopped".
+        rank: the worker concerned; -1 = none, or one without a rank so far.
+        text: the circumstances, such as the worker's host.
+    """
+
+    seconds: float
+    kind: str
+    rank: int
+    text: str
+
+
+class RunResult(list[Any]):
+    """What the function returned on every worker, in rank order.
+
+    Attributes:
+        metrics: "seconds" of the whole run, "start_seconds" until all workers had started, and
+            the exchange's state and counters (ARCHITECTURE.md lists its keys).
+        events: what happened, in order.
+
+    Example:
+        >>> RunResult(["a", "b"], metrics={}, events=())[1]
+        'b'
+    """
+
+    def __init__(
+        self, values: Iterable[Any], *, metrics: Mapping[str, Any], events: tuple[Event, ...]
+    ) -> None:
+        super().__init__(values)
+        self.metrics = dict(metrics)
+        self.events = events

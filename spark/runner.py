@@ -1,0 +1,324 @@
+"""`run`: a function on every worker of a Spark job, its results in rank order.
+
+The job is a plain one, not a barrier job. The driver holds the exchange (the master) and a
+`Controller`; each task starts its worker in a process of its own (`task.run_task`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+import pickle
+import re
+import socket
+import sys
+import time
+import uuid
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from keras_strom import environment, errors
+from keras_strom.console import Console
+from keras_strom.credentials import Credentials
+from keras_strom.exchange import Exchange, StartExchange, share_updates
+from keras_strom.interfaces import interface_addresses
+from keras_strom.network import NetworkConfig, resolve_address
+from keras_strom.process import GRACE_SECONDS, Function, check_env
+
+from .controller import Controller
+from .result import RunResult
+from .slots import choose_workers
+from .task import Report, Task, run_task
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+_BROADCAST_BYTES = 256 * 1024
+
+_logger = logging.getLogger(__name__)
+
+
+def run(
+    fn: Callable[..., Any],
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    num_proc: int | None = None,
+    network: NetworkConfig | None = None,
+    start_timeout: float = 600.0,
+    env: Mapping[str, str] | None = None,
+    stream_logs: bool = True,
+    verbose: int = 1,
+    spark: SparkSession | None = None,
+) -> RunResult:
+    """Calls `fn(*args, **kwargs)` on every worker at the same time.
+
+    Inside, `StromStrategy()`, `keras_strom.rank()` and the like find their place. Call it in the
+    driver's main thread if Ctrl+C is to end it.
+
+    Args:
+        fn: pickled with cloudpickle; so are `args`, `kwargs` and what it returns.
+        args: positional arguments.
+        kwargs: keyword arguments.
+        num_proc: the number of workers, one a task slot; None = all slots.
+        network: options of the relay; the control channel listens at TCP port `network.port`.
+        start_timeout: seconds until all tasks must run, and all workers have joined.
+        env: variables for the workers.
+        stream_logs: show their output here, with "[rank] " before every line.
+        verbose: 1 = also say what the runner does; 0 = do not.
+        spark: the session; None = the active one, or a new one.
+
+    Returns:
+        The results in rank order, with `metrics` and `events`.
+
+    Raises:
+        WorkerFailed: the first failure; the other workers have been ended.
+        NotEnoughSlots: Spark cannot run so many tasks at once.
+        JoinTimeout: not all tasks ran within `start_timeout`.
+        AddressError: a port in use, or a network mask that matches nothing.
+        InvalidOption: an argument that makes no sense.
+        KeyboardInterrupt: by Ctrl+C; all workers have been ended.
+
+    Example:
+        >>> results = run(train, args=(5,), num_proc=2)  # doctest: +SKIP
+        >>> results[0], results.metrics["seconds"]  # doctest: +SKIP
+    """
+    if not callable(fn):
+        raise errors.InvalidOption(f"fn={fn!r} cannot be called")
+    options = _Options(num_proc, network or NetworkConfig(), start_timeout, stream_logs, verbose)
+    work = Function.of(fn, *args, **(kwargs or {}))
+    return _run(work, options, dict(check_env(env)), _context_of(spark), share_updates)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Options:
+    num_proc: int | None
+    network: NetworkConfig
+    start_timeout: float
+    stream_logs: bool
+    verbose: int
+
+    def __post_init__(self) -> None:
+        workers = self.num_proc
+        if workers is not None and (
+            isinstance(workers, bool) or not isinstance(workers, int) or workers < 1
+        ):
+            raise errors.InvalidOption(f"num_proc={workers!r} must be 1 or more")
+        if not isinstance(self.network, NetworkConfig):
+            raise errors.InvalidOption(f"network={self.network!r} must be a NetworkConfig")
+        if not self.start_timeout > 0:
+            raise errors.InvalidOption(f"start_timeout={self.start_timeout!r} must be positive")
+        if self.verbose not in (0, 1):
+            raise errors.InvalidOption(f"verbose={self.verbose!r} must be 0 or 1")
+
+
+def _run(
+    work: Function,
+    options: _Options,
+    env: Mapping[str, str],
+    context: SparkContext,
+    start: StartExchange,
+) -> RunResult:
+    begin = time.monotonic()
+    workers = choose_workers(context, options.num_proc, options.start_timeout)
+    options.network.of_worker(workers - 1)  # Refuses a port that leaves none for workers.
+    _warn_of_open_rpc(context)
+    console = Console(workers)
+    host = _driver_address(context, options.network)
+    with contextlib.ExitStack() as stack:
+        exchange = None
+        if workers > 1:
+            exchange = start(workers, options.network, host)
+            stack.callback(exchange.close, "the job has ended")
+        credentials = exchange.credentials if exchange else Credentials.new()
+        controller = Controller(
+            workers,
+            credentials,
+            (host, options.network.port),
+            console if options.stream_logs else None,
+        )
+        stack.callback(controller.close)
+        job = _Job(context, workers, controller)
+        stack.callback(job.end)
+        job.submit(_task(work, options, env, controller, exchange, credentials, workers, host))
+        _say(options, console, f"starting {workers} worker{'s' if workers > 1 else ''}")
+        controller.wait_for_start(options.start_timeout)
+        start_seconds = time.monotonic() - begin
+        controller.wait_for_end()
+        failure = controller.first_failure()
+        if failure is not None:
+            controller.stop(f"worker {failure.rank} has failed")
+            raise failure
+        values = _in_rank_order(job.result(), workers)
+        metrics = {**(exchange.status() if exchange else {}), "start_seconds": start_seconds}
+    metrics["seconds"] = time.monotonic() - begin
+    _say(options, console, f"done in {metrics['seconds']:.1f} s")
+    return RunResult(values, metrics=metrics, events=tuple(controller.events))
+
+
+def _task(
+    work: Function,
+    options: _Options,
+    env: Mapping[str, str],
+    controller: Controller,
+    exchange: Exchange | None,
+    credentials: Credentials,
+    workers: int,
+    host: str,
+) -> Task:
+    return Task(
+        payload=work.payload,
+        workers=workers,
+        controller=(options.network.advertised_master((host, 1))[0], controller.port),
+        credentials=credentials,
+        master=exchange.address if exchange else None,
+        network=options.network,
+        env=env,
+        start_timeout=options.start_timeout,
+        stream_logs=options.stream_logs,
+        show_progress=sys.stdout.isatty(),
+    )
+
+
+class _Job:
+    """The Spark job of one run, submitted from a thread of its own.
+
+    The main thread stays free to act on time-outs, failures and Ctrl+C.
+    """
+
+    def __init__(self, context: SparkContext, workers: int, controller: Controller) -> None:
+        self._context = context
+        self._workers = workers
+        self._controller = controller
+        self._group = f"keras-strom-{uuid.uuid4().hex}"
+        self._reports: list[Report] = []
+        self._error: BaseException | None = None
+        self._broadcast: Any = None
+        self._thread: Any = None
+
+    def submit(self, task: Task) -> None:
+        """Starts the job and returns."""
+        from pyspark import InheritableThread
+
+        if len(task.payload) > _BROADCAST_BYTES:
+            # A large closure goes through a file; the secret must not, so the payload goes alone.
+            self._broadcast = self._context.broadcast(task.payload)
+            task = dataclasses.replace(task, payload=self._broadcast)
+        self._thread = InheritableThread(target=lambda: self._collect(task))
+        self._thread.daemon = True
+        self._thread.start()
+
+    def result(self) -> list[Report]:
+        """What the tasks returned.
+
+        Raises:
+            WorkerFailed: Spark itself could not run them.
+        """
+        self._thread.join()
+        if self._error is not None:
+            host, text = _root_cause(str(self._error))
+            raise errors.WorkerFailed(-1, host, text) from None
+        return self._reports
+
+    def end(self) -> None:
+        """Ends what still runs: politely first, then by cancelling the job."""
+        if self._thread is None:
+            return
+        self._controller.stop("the job has been ended")
+        self._thread.join(GRACE_SECONDS + 2)
+        if self._thread.is_alive():
+            self._context.cancelJobGroup(self._group)
+            self._thread.join(GRACE_SECONDS * 4)
+        if self._broadcast is not None:
+            self._broadcast.destroy()
+
+    def _collect(self, task: Task) -> None:
+        try:
+            self._context.setJobGroup(self._group, "keras_strom.spark.run", interruptOnCancel=True)
+            rows = self._context.parallelize(range(self._workers), self._workers)
+            self._reports = rows.mapPartitions(lambda _: [run_task(task)]).collect()
+        except BaseException as error:
+            self._error = error
+        finally:
+            self._controller.job_ended()
+
+
+def _root_cause(message: str) -> tuple[str, str]:
+    """The host and the Python traceback in a message of Spark's scheduler."""
+    where = re.search(r"\(TID \d+\) \(([^ )]+)", message)
+    traceback = re.search(
+        r"Traceback \(most recent call last\):.*?(?=\n\s*\n|\n\tat |\Z)", message, re.S
+    )
+    text = traceback.group(0) if traceback else message.partition("\n\tat ")[0]
+    return where.group(1) if where else "an unknown host", text
+
+
+def _in_rank_order(reports: list[Report], workers: int) -> list[Any]:
+    results = {rank: result for rank, result in reports if result is not None}
+    if sorted(results) != list(range(workers)):
+        raise errors.InternalError(f"{workers} workers gave the results of ranks {sorted(results)}")
+    return [_unpickle(rank, results[rank]) for rank in range(workers)]
+
+
+def _unpickle(rank: int, result: bytes) -> Any:
+    try:
+        return pickle.loads(result)
+    except Exception as error:
+        raise errors.StromError(
+            f"the result of worker {rank} cannot be read on the driver: {error}; does it use a "
+            "class that the driver cannot import?"
+        ) from error
+
+
+def _context_of(spark: SparkSession | None) -> SparkContext:
+    from pyspark.sql import SparkSession
+
+    session = spark or SparkSession.getActiveSession() or SparkSession.builder.getOrCreate()
+    try:
+        return session.sparkContext
+    except (
+        Exception
+    ) as error:  # Spark Connect's session has none; its class depends on the version.
+        raise errors.InvalidOption(
+            f"spark={session!r} has no SparkContext: Spark Connect sessions cannot run workers"
+        ) from error
+
+
+def _driver_address(context: SparkContext, network: NetworkConfig) -> str:
+    """Where master and controller bind: what the mask picks, or where Spark's driver is."""
+    if network.network_mask is None:
+        if _is_one_machine(context):
+            return "127.0.0.1"
+        named = context.getConf().get("spark.driver.host")
+        with contextlib.suppress(OSError):
+            found = {str(info[4][0]) for info in socket.getaddrinfo(named, None)}
+            for here in interface_addresses():
+                if str(here.address) in found:
+                    return str(here.address)
+    return resolve_address(network, node_address=environment.node_address())
+
+
+def _warn_of_open_rpc(context: SparkContext) -> None:
+    def is_on(name: str) -> bool:
+        return (context.getConf().get(name, "false") or "").lower() == "true"
+
+    encrypted = is_on("spark.network.crypto.enabled") or is_on("spark.ssl.rpc.enabled")
+    if not _is_one_machine(context) and not (is_on("spark.authenticate") and encrypted):
+        warnings.warn(
+            "the job's secret travels over Spark's RPC, which is not encrypted: set "
+            "spark.authenticate and spark.network.crypto.enabled on an untrusted network",
+            RuntimeWarning,
+            stacklevel=4,
+        )
+
+
+def _is_one_machine(context: SparkContext) -> bool:
+    return str(context.master).startswith("local")
+
+
+def _say(options: _Options, console: Console, text: str) -> None:
+    if options.verbose:
+        console.message(text)

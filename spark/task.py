@@ -1,0 +1,236 @@
+"""What a Spark task runs: one worker in a process of its own, reported to the driver.
+
+A task never raises for a failed worker: it tells the driver over the control channel and returns,
+so that Spark neither retries it nor buries its traceback.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from keras_strom import errors
+from keras_strom.credentials import Credentials
+from keras_strom.environment import ClusterEnvironment
+from keras_strom.network import HostPort, NetworkConfig, format_address
+from keras_strom.process import Function, Outcome, WorkerListener, WorkerProcess
+
+from .channel import HEARTBEAT_SECONDS, Channel
+
+if TYPE_CHECKING:
+    from pyspark import Broadcast
+
+_CONNECT_SECONDS = 30.0
+_PROGRESS_SECONDS = 0.25
+_MAX_WAITING_LINES = 10_000
+_MAX_BATCH_CHARACTERS = 100_000
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Task:
+    """The same value for every task of a job; it holds the secret and travels in the closure.
+
+    Attributes:
+        payload: the pickled call of `Function`; large ones are broadcast.
+        workers: how many tasks there are.
+        controller: the driver's control channel.
+        credentials: the job's.
+        master: the exchange's address; None for a lone worker.
+        network, env, start_timeout: as given to `run`.
+        stream_logs: whether the driver shows output.
+        show_progress: whether it shows progress bars as they move.
+    """
+
+    payload: bytes | Broadcast[bytes]
+    workers: int
+    controller: HostPort
+    credentials: Credentials
+    master: HostPort | None
+    network: NetworkConfig
+    env: Mapping[str, str]
+    start_timeout: float
+    stream_logs: bool
+    show_progress: bool
+
+
+# A worker's rank and its pickled result; None: there is none, and the driver knows why.
+Report = tuple[int, bytes | None]
+
+
+def run_task(task: Task) -> Report:
+    """Runs one worker from registration to its end."""
+    link = _DriverLink(task)
+    try:
+        start = link.register()
+        if start is None:
+            return -1, None
+        place = ClusterEnvironment(
+            rank=start["rank"],
+            size=task.workers,
+            local_rank=start["local_rank"],
+            local_size=start["local_size"],
+            master=task.master,
+            network=task.network,
+            join_timeout=task.start_timeout,
+        )
+        payload = task.payload if isinstance(task.payload, bytes) else task.payload.value
+        credentials = task.credentials if task.master is not None else None
+        # The kernel ends the worker with the thread that starts it: this one, the task's own.
+        with WorkerProcess(
+            Function(payload), place, link, credentials=credentials, env=task.env
+        ) as process:
+            link.ends_on_stop(process)
+            outcome = process.wait()
+        link.report(outcome)
+        return place.rank, outcome.result
+    finally:
+        link.close()
+
+
+class _DriverLink(WorkerListener):
+    """The task's end of the control channel.
+
+    Output waits in a bounded queue for a thread that sends it: a driver that is slow to show it
+    (a paused terminal) costs lines, which are counted, but never stops a worker.
+    """
+
+    def __init__(self, task: Task) -> None:
+        self._task = task
+        try:
+            connection = socket.create_connection(task.controller, _CONNECT_SECONDS)
+        except OSError as error:
+            raise errors.Unreachable(
+                f"no way from {socket.gethostname()} to the driver's control port "
+                f"{format_address(task.controller)}: {error}; is this TCP port open?"
+            ) from error
+        self._channel = Channel(connection, task.credentials, driver=False)
+        self._changed = threading.Condition()  # Guards everything below.
+        self._lines: deque[str] = deque()
+        self._lost_lines = 0
+        self._bar = ""
+        self._bar_time = 0.0
+        self._process: WorkerProcess | None = None
+        self._stopped = False
+        self._closing = False
+        self._sender = threading.Thread(target=self._send, name="keras-strom-send", daemon=True)
+
+    def register(self) -> dict[str, Any] | None:
+        """Waits for the other tasks; returns the place, or None if the job is over."""
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        partition = context.partitionId() if context is not None else 0
+        host = socket.gethostname()
+        self._channel.send({"type": "register", "partition": partition, "host": host})
+        self._sender.start()
+        while True:
+            message = self._channel.receive()
+            if message["type"] == "start":
+                threading.Thread(
+                    target=self._receive, name="keras-strom-receive", daemon=True
+                ).start()
+                return message
+            if message["type"] == "stop":
+                return None
+
+    def ends_on_stop(self, process: WorkerProcess) -> None:
+        """From now on the driver's word, or its silence, ends `process`."""
+        with self._changed:
+            self._process = process
+            stopped = self._stopped
+        if stopped:
+            process.close()
+
+    def line(self, text: str) -> None:
+        if self._task.stream_logs:
+            with self._changed:
+                if len(self._lines) >= _MAX_WAITING_LINES:
+                    self._lines.popleft()
+                    self._lost_lines += 1
+                self._lines.append(text)
+                self._bar = ""
+                self._changed.notify_all()
+
+    def progress(self, text: str) -> None:
+        if self._task.stream_logs and self._task.show_progress:
+            with self._changed:
+                self._bar = text
+                if time.monotonic() - self._bar_time >= _PROGRESS_SECONDS:
+                    self._changed.notify_all()
+
+    def report(self, outcome: Outcome) -> None:
+        """Sends what output is left, then how the worker ended."""
+        self._finish_sending()
+        message: dict[str, Any] = {"type": "ended"}
+        if outcome.failed:
+            message = {
+                "type": "failed",
+                "traceback": outcome.traceback[-_MAX_BATCH_CHARACTERS:],
+                "log_tail": [line[:1000] for line in outcome.log_tail],
+                "is_consequence": outcome.is_consequence,
+            }
+        if not outcome.terminated:
+            with contextlib.suppress(ConnectionError):  # A driver that is gone needs no report.
+                self._channel.send(message)
+
+    def close(self) -> None:
+        """Ends the connection."""
+        self._finish_sending()
+        self._channel.close()
+
+    def _receive(self) -> None:
+        try:
+            while self._channel.receive()["type"] != "stop":
+                pass
+        except (ConnectionError, errors.StromError):
+            pass  # Without its driver a worker has nobody to work for.
+        with self._changed:
+            self._stopped = True
+            process = self._process
+        if process is not None:
+            process.close()
+
+    def _send(self) -> None:
+        with contextlib.suppress(ConnectionError):
+            while True:
+                with self._changed:
+                    self._changed.wait_for(self._has_something, HEARTBEAT_SECONDS)
+                    messages = self._take()
+                    closing = self._closing and not self._lines
+                for message in messages:
+                    self._channel.send(message)
+                if closing:
+                    return
+
+    def _has_something(self) -> bool:
+        return bool(self._lines or self._bar or self._closing)
+
+    def _take(self) -> list[dict[str, Any]]:
+        messages: list[dict[str, Any]] = []
+        lines: list[str] = []
+        if self._lost_lines:
+            lines.append(f"... {self._lost_lines} lines left out, the driver was too slow ...")
+            self._lost_lines = 0
+        characters = 0
+        while self._lines and characters < _MAX_BATCH_CHARACTERS:
+            lines.append(self._lines.popleft())
+            characters += len(lines[-1])
+        if lines:
+            messages.append({"type": "log", "lines": lines})
+        if self._bar:
+            messages.append({"type": "progress", "text": self._bar})
+            self._bar, self._bar_time = "", time.monotonic()
+        return messages or [{"type": "heartbeat"}]
+
+    def _finish_sending(self) -> None:
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        if self._sender.is_alive():
+            self._sender.join(_CONNECT_SECONDS)

@@ -1,0 +1,241 @@
+"""The control channel and the controller, without Spark."""
+
+from __future__ import annotations
+
+import io
+import socket
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from keras_strom import errors
+from keras_strom.console import Console
+from keras_strom.credentials import Credentials
+from keras_strom.spark.channel import MAX_MESSAGE_BYTES, Channel
+from keras_strom.spark.controller import Controller
+from keras_strom.spark.result import RunResult
+from keras_strom.spark.runner import _root_cause
+
+CREDENTIALS = Credentials.new()
+DEADLINE = 30.0
+
+
+def connect(first: Credentials, second: Credentials) -> tuple[Channel, Channel]:
+    """Both ends of a channel, the driver's first."""
+    ends = socket.socketpair()
+    task: list[Channel] = []
+    thread = threading.Thread(target=lambda: task.append(Channel(ends[1], second, driver=False)))
+    thread.start()
+    driver = Channel(ends[0], first, driver=True)
+    thread.join()
+    return driver, task[0]
+
+
+def test_messages_pass_both_ways_in_order() -> None:
+    driver, task = connect(CREDENTIALS, CREDENTIALS)
+    for number in range(3):
+        task.send({"number": number})
+        driver.send({"answer": number})
+    assert [driver.receive()["number"] for _ in range(3)] == [0, 1, 2]
+    assert [task.receive()["answer"] for _ in range(3)] == [0, 1, 2]
+    task.close()
+    with pytest.raises(ConnectionError):
+        driver.receive()
+    driver.close()
+
+
+def test_a_wrong_secret_is_rejected_before_anything_is_parsed() -> None:
+    driver, task = connect(CREDENTIALS, Credentials.new())
+    task.send({"type": "register"})
+    with pytest.raises(errors.SecretRejected):
+        driver.receive()
+
+
+def test_a_message_is_bound_to_its_session_and_its_number() -> None:
+    # The same message twice has two different tags, so a recorded one cannot be played back.
+    ends = socket.socketpair()
+    nonce = b"n" * 16
+    ends[1].sendall(nonce)
+    driver = Channel(ends[0], CREDENTIALS, driver=True)
+    assert len(ends[1].recv(16)) == 16
+    driver.send({"type": "stop"})
+    driver.send({"type": "stop"})
+    first, second = ends[1].recv(52), ends[1].recv(52)
+    assert len(first) == len(second) == 52
+    assert first[:4] == second[:4]
+    assert first[4:36] != second[4:36]
+    assert first[36:] == second[36:] == b'{"type": "stop"}'
+    ends[1].sendall(first)  # Reflected: its direction is wrong too.
+    with pytest.raises(errors.SecretRejected):
+        driver.receive()
+
+
+def test_silence_and_nonsense_end_a_channel() -> None:
+    driver, task = connect(CREDENTIALS, CREDENTIALS)
+    with pytest.raises(ConnectionError, match="no sign of life"):
+        driver.receive(timeout=0.0)
+    with pytest.raises(errors.InternalError):
+        task.send({"text": "x" * MAX_MESSAGE_BYTES})
+    task._socket.sendall(b"\xff\xff\xff\xff")
+    with pytest.raises(ConnectionError, match="announced"):
+        driver.receive()
+
+
+class Tasks:
+    """Tasks that speak to a controller as `task.run_task` would."""
+
+    def __init__(self, workers: int) -> None:
+        self.output = io.StringIO()
+        self.controller = Controller(
+            workers, CREDENTIALS, ("127.0.0.1", 0), Console(workers, self.output)
+        )
+        self.channels: list[Channel] = []
+
+    def connect(self, credentials: Credentials = CREDENTIALS) -> Channel:
+        connection = socket.create_connection(("127.0.0.1", self.controller.port))
+        self.channels.append(Channel(connection, credentials, driver=False))
+        return self.channels[-1]
+
+    def register(self, partition: int, host: str) -> Channel:
+        channel = self.connect()
+        channel.send({"type": "register", "partition": partition, "host": host})
+        return channel
+
+    def close(self) -> None:
+        self.controller.close()
+        for channel in self.channels:
+            channel.close()
+
+
+@pytest.fixture
+def tasks(request: pytest.FixtureRequest) -> Iterator[Tasks]:
+    started = Tasks(getattr(request, "param", 2))
+    yield started
+    started.close()
+
+
+def hear(channel: Channel) -> dict[str, object]:
+    """The next message that is no heartbeat."""
+    while (message := channel.receive())["type"] == "heartbeat":
+        pass
+    return message
+
+
+def fail(channel: Channel, text: str, *, is_consequence: bool) -> None:
+    channel.send(
+        {
+            "type": "failed",
+            "traceback": text,
+            "log_tail": ["last"],
+            "is_consequence": is_consequence,
+        }
+    )
+
+
+@pytest.mark.parametrize("tasks", [4], indirect=True)
+def test_ranks_are_grouped_by_host(tasks: Tasks) -> None:
+    hosts = ["a", "b", "a", "b"]
+    channels = [tasks.register(partition, host) for partition, host in enumerate(hosts)]
+    starts = [hear(channel) for channel in channels]
+    assert [start["rank"] for start in starts] == [0, 2, 1, 3]
+    assert [start["local_rank"] for start in starts] == [0, 0, 1, 1]
+    assert [start["local_size"] for start in starts] == [2, 2, 2, 2]
+    tasks.controller.wait_for_start(DEADLINE)
+
+
+def test_output_is_shown_with_its_rank(tasks: Tasks) -> None:
+    channels = [tasks.register(0, "a"), tasks.register(1, "a")]
+    for channel in channels:
+        hear(channel)
+    channels[1].send({"type": "log", "lines": ["one", "two"]})
+    fail(channels[1], "it", is_consequence=False)
+    tasks.controller.wait_for_end()
+    assert tasks.output.getvalue() == "[1] one\n[1] two\n"
+
+
+def test_the_cause_wins_over_an_earlier_consequence(tasks: Tasks) -> None:
+    channels = [tasks.register(0, "a"), tasks.register(1, "b")]
+    for channel in channels:
+        hear(channel)
+    fail(channels[0], "MasterLost", is_consequence=True)
+    tasks.controller.wait_for_end()
+    fail(channels[1], "ValueError: the cause", is_consequence=False)
+    failure = tasks.controller.first_failure()
+    assert failure is not None
+    assert (failure.rank, failure.host) == (1, "b")
+    assert (failure.traceback, failure.log_tail) == ("ValueError: the cause", ("last",))
+
+
+def test_a_task_that_vanishes_is_a_failure(tasks: Tasks) -> None:
+    channels = [tasks.register(0, "a"), tasks.register(1, "b")]
+    for channel in channels:
+        hear(channel)
+    channels[1].close()
+    tasks.controller.wait_for_end()
+    failure = tasks.controller.first_failure()
+    assert failure is not None
+    assert failure.rank == 1
+    assert "lost" in failure.traceback
+
+
+def test_a_second_copy_of_a_task_waits_and_is_stopped_at_the_end(tasks: Tasks) -> None:
+    first = tasks.register(0, "a")
+    copy = tasks.register(0, "b")
+    other = tasks.register(1, "a")
+    starts = [hear(first), hear(other)]
+    if {start["type"] for start in starts} == {"start"}:
+        tasks.controller.stop("the job has ended")
+        assert hear(copy)["type"] == "stop"
+        assert hear(first)["type"] == "stop"
+
+
+def test_a_task_that_comes_too_late_is_stopped(tasks: Tasks) -> None:
+    tasks.controller.stop("worker 1 has failed")
+    assert hear(tasks.register(0, "a")) == {"type": "stop", "reason": "worker 1 has failed"}
+
+
+def test_missing_tasks_are_counted(tasks: Tasks) -> None:
+    tasks.register(1, "some-host")
+    with pytest.raises(errors.JoinTimeout, match=r"1 of 2 .*some-host.*\[0\]|0 of 2"):
+        tasks.controller.wait_for_start(0.2)
+
+
+def test_strangers_are_not_heard(tasks: Tasks) -> None:
+    stranger = tasks.connect(Credentials.new())
+    stranger.send({"type": "register", "partition": 0, "host": "x"})
+    with pytest.raises(ConnectionError):
+        stranger.receive()
+    silent = socket.create_connection(("127.0.0.1", tasks.controller.port))
+    channels = [tasks.register(0, "a"), tasks.register(1, "a")]
+    assert [hear(channel)["rank"] for channel in channels] == [0, 1]
+    silent.close()
+
+
+def test_a_port_in_use_is_a_clear_error(tasks: Tasks) -> None:
+    port = tasks.controller.port
+    with pytest.raises(errors.AddressError, match=f"TCP port {port}"):
+        Controller(2, CREDENTIALS, ("127.0.0.1", port), None)
+
+
+def test_the_root_cause_is_found_in_sparks_message() -> None:
+    message = (
+        "An error occurred while calling z:...collectAndServe.\n: org.apache.spark.SparkException: "
+        "Job aborted due to stage failure: Task 1 in stage 0.0 failed 4 times, most recent: "
+        "Lost task 1.3 in stage 0.0 (TID 7) (10.0.0.7 executor 1): "
+        "org.apache.spark.api.python.PythonException: Traceback (most recent call last):\n"
+        '  File "serializers.py", line 1, in loads\n'
+        "ModuleNotFoundError: No module named 'keras_strom'\n\n"
+        "\tat org.apache.spark.api.python.BasePythonRunner\n"
+    )
+    host, text = _root_cause(message)
+    assert host == "10.0.0.7"
+    assert text.startswith("Traceback")
+    assert text.endswith("No module named 'keras_strom'")
+    assert _root_cause("Job 3 cancelled\n\tat org.apache")[1] == "Job 3 cancelled"
+
+
+def test_a_result_is_a_list_with_more() -> None:
+    result = RunResult([1, 2], metrics={"seconds": 1.0}, events=())
+    assert result == [1, 2]
+    assert result.metrics["seconds"] == 1.0

@@ -1,0 +1,277 @@
+"""keras_strom.spark.run on Spark's embedded cluster, with functions that train nothing."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import pytest
+
+import keras_strom
+from keras_strom import errors
+from keras_strom.credentials import Credentials
+from keras_strom.network import HostPort, NetworkConfig
+
+pyspark = pytest.importorskip("pyspark")
+
+from keras_strom.spark import run, runner, slots  # noqa: E402
+
+# Executors cannot import this file.
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+DEADLINE = 60.0
+
+
+class SilentExchange:
+    """An exchange for workers that exchange nothing."""
+
+    address: HostPort = ("127.0.0.1", 9)
+    last: SilentExchange
+
+    def __init__(self, workers: int, network: NetworkConfig, host: str | None) -> None:
+        self.credentials = Credentials.new().with_master(b"k" * 32)
+        self.host = host
+        self.closed: list[str] = []
+        SilentExchange.last = self
+
+    def status(self) -> dict[str, Any]:
+        return {"counters": {"bytes_sent": 0}}
+
+    def close(self, reason: str = "") -> None:
+        self.closed.append(reason)
+
+
+@pytest.fixture(autouse=True)
+def _exchange_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "share_updates", SilentExchange)
+
+
+def where(factor: int = 1, *, offset: int = 0) -> dict[str, Any]:
+    sys.stdout.write(f"working as {keras_strom.rank()}\n")
+    return {
+        "rank": keras_strom.rank(),
+        "size": keras_strom.size(),
+        "local_rank": keras_strom.local_rank(),
+        "value": keras_strom.rank() * factor + offset,
+        "mine": os.environ.get("MINE"),
+        "command": Path("/proc/self/cmdline").read_bytes(),
+        "variables": dict(os.environ),
+    }
+
+
+def fail_on_rank_1(directory: str) -> None:
+    rank = keras_strom.rank()
+    Path(directory, str(rank)).write_text(str(os.getpid()))
+    sys.stdout.write(f"line of {rank}\n")
+    if rank == 1:
+        raise ValueError("bad data")
+    signal.pause()
+
+
+def wait_until_gone(pid: int) -> None:
+    try:
+        fd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    try:
+        assert select.select([fd], [], [], DEADLINE)[0], f"process {pid} is left over"
+    finally:
+        os.close(fd)
+
+
+def test_results_come_in_rank_order_and_output_is_streamed(
+    spark: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    results = run(where, (10,), {"offset": 1}, num_proc=2, env={"MINE": "yes"}, spark=spark)
+    assert [one["rank"] for one in results] == [0, 1]
+    assert [one["value"] for one in results] == [1, 11]
+    assert [one["local_rank"] for one in results] == [0, 1]
+    assert {one["size"] for one in results} == {2}
+    assert {one["mine"] for one in results} == {"yes"}
+    assert {one["variables"]["TF_CPP_MIN_LOG_LEVEL"] for one in results} == {"2"}
+    assert results.metrics["seconds"] >= results.metrics["start_seconds"] > 0
+    assert results.metrics["counters"] == {"bytes_sent": 0}
+    kinds = [event.kind for event in results.events]
+    assert kinds.count("registered") == kinds.count("started") == kinds.count("ended") == 2
+    lines = capsys.readouterr().out
+    assert "[0] working as 0\n" in lines
+    assert "[1] working as 1\n" in lines
+    # The exchange was local and has been ended; the secret is in nothing that others can see.
+    assert SilentExchange.last.host == "127.0.0.1"
+    assert SilentExchange.last.closed
+    secret = SilentExchange.last.credentials.secret.hex()
+    seen = repr([results, spark.sparkContext.getConf().getAll()]).lower()
+    assert secret not in seen
+
+
+def test_one_worker_is_on_its_own(spark: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    results = run(where, num_proc=1, verbose=0, stream_logs=False, spark=spark)
+    assert results[0]["size"] == 1
+    assert "KERAS_STROM_MASTER" not in results[0]["variables"]
+    assert "working" not in capsys.readouterr().out
+
+
+def test_without_a_number_every_slot_gets_a_worker(spark: Any) -> None:
+    assert len(run(where, spark=spark)) == 2
+
+
+def test_large_arguments_pass(spark: Any) -> None:
+    assert run(len, (b"x" * 1_000_000,), num_proc=2, spark=spark) == [1_000_000] * 2
+
+
+def test_the_first_failure_is_shown_whole_and_ends_the_others(spark: Any, tmp_path: Path) -> None:
+    with pytest.raises(errors.WorkerFailed) as raised:
+        run(fail_on_rank_1, (str(tmp_path),), num_proc=2, spark=spark)
+    error = raised.value
+    assert (error.rank, error.host) == (1, socket.gethostname())
+    assert error.traceback.rstrip().endswith("ValueError: bad data")
+    assert "fail_on_rank_1" in error.traceback
+    assert error.log_tail == ("line of 1",)
+    assert "py4j" not in str(error).lower()
+    for path in tmp_path.iterdir():
+        wait_until_gone(int(path.read_text()))
+    # The same driver can run the next job.
+    assert len(run(where, num_proc=2, spark=spark)) == 2
+
+
+def test_a_crash_names_its_signal(spark: Any) -> None:
+    with pytest.raises(errors.WorkerFailed, match="SIGKILL"):
+        run(lambda: os.kill(os.getpid(), signal.SIGKILL), num_proc=2, spark=spark)
+
+
+def test_a_task_that_is_killed_is_reported_as_lost(spark: Any, tmp_path: Path) -> None:
+    def kill_the_task(directory: str) -> None:
+        Path(directory, str(keras_strom.rank())).write_text(str(os.getpid()))
+        if keras_strom.rank() == 0:
+            os.kill(os.getppid(), signal.SIGKILL)
+        signal.pause()
+
+    with pytest.raises(errors.WorkerFailed, match="lost") as raised:
+        run(kill_the_task, (str(tmp_path),), num_proc=2, spark=spark)
+    assert raised.value.rank == 0
+    for path in tmp_path.iterdir():
+        wait_until_gone(int(path.read_text()))
+
+
+def test_too_few_slots_are_named_with_the_setting(spark: Any) -> None:
+    with pytest.raises(errors.NotEnoughSlots, match=r"has 2: .*local-cluster\[7.*num_proc=2"):
+        run(where, num_proc=7, start_timeout=1.0, spark=spark)
+
+
+def test_tasks_that_do_not_start_in_time_are_an_error(
+    spark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Two slots and three tasks that wait for each other: the third never starts.
+    monkeypatch.setattr(slots, "count_slots", lambda _: 3)
+    with pytest.raises(errors.JoinTimeout, match=r"[012] of 3 workers"):
+        run(where, num_proc=3, start_timeout=5.0, spark=spark)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"num_proc": 0}, "num_proc=0"),
+        ({"num_proc": True}, "num_proc=True"),
+        ({"start_timeout": 0}, "start_timeout=0"),
+        ({"verbose": 3}, "verbose=3"),
+        ({"network": {"port": 1}}, "must be a NetworkConfig"),
+        ({"env": {"KERAS_STROM_RANK": "1"}}, "KERAS_STROM_RANK"),
+        ({"env": {"A": 1}}, "strings"),
+    ],
+)
+def test_bad_options_are_refused_before_spark_is_asked(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(errors.InvalidOption, match=words):
+        run(where, spark=object(), **options)  # type: ignore[arg-type]
+
+
+def test_an_unknown_option_and_a_missing_function_are_refused() -> None:
+    with pytest.raises(TypeError, match="num_procs"):
+        run(where, num_procs=2)  # type: ignore[call-arg]
+    with pytest.raises(errors.InvalidOption, match="cannot be called"):
+        run("where")  # type: ignore[arg-type]
+
+
+def test_a_mask_that_matches_nothing_lists_the_candidates(spark: Any) -> None:
+    network = NetworkConfig(network_mask="203.0.113.0/24")
+    with pytest.raises(errors.AddressError, match=r"127\.0\.0\.1 \(lo\)"):
+        run(where, num_proc=2, network=network, spark=spark)
+
+
+def test_a_port_in_use_is_a_clear_error(spark: Any) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(errors.AddressError, match=f"TCP port {port}"):
+            run(where, num_proc=2, network=NetworkConfig(port=port), spark=spark)
+
+
+_DRIVER = """
+import signal, sys, cloudpickle
+sys.path.insert(0, sys.argv[1])
+import test_spark_runner as test
+from pyspark.sql import SparkSession
+test.runner.share_updates = test.SilentExchange
+
+def stay():
+    import os
+    print("pid", os.getpid())
+    signal.pause()
+
+spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+try:
+    test.run(stay, num_proc=2, spark=spark)
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+spark.stop()
+"""
+
+
+@pytest.fixture
+def driver(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-c", _DRIVER, str(Path(__file__).parent)]
+    # Not in the source tree, where keras_strom would be found without its spark package.
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, start_new_session=True, cwd=tmp_path
+    )
+    yield process
+    process.kill()
+    process.communicate()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_nothing_outlives_a_driver_that_is_ended(
+    driver: subprocess.Popen[str], number: signal.Signals
+) -> None:
+    assert driver.stdout is not None
+    pids: list[int] = []
+    for line in driver.stdout:
+        if "pid" in line:
+            pids.append(int(line.split()[-1]))
+        if len(pids) == 2:
+            break
+    assert len(pids) == 2
+    driver.send_signal(number)
+    if number == signal.SIGINT:
+        rest, _ = driver.communicate(timeout=DEADLINE)
+        assert "interrupted" in rest
+        assert driver.returncode == 0
+    for pid in pids:
+        wait_until_gone(pid)
+
+
+def test_a_bare_spark_package_is_refused(repository: Path) -> None:
+    code = "import sys; sys.path.insert(0, sys.argv[1]); import spark"
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(repository)], capture_output=True, text=True, cwd="/"
+    )
+    assert done.returncode == 1
+    assert "this package is keras_strom.spark" in done.stderr
