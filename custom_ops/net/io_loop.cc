@@ -21,6 +21,10 @@ namespace {
 constexpr int kMaxReceiveBatches = 128;
 constexpr int kMaxTransmitBatches = 16;
 
+// While the socket takes nothing, what is due to be sent stays due: without this the loop would
+// spin until there is room.
+constexpr int64_t kLeastWaitForRoomNs = 1'000'000;
+
 constexpr int64_t kIpv4UdpHeaderBytes = 28;  // what every datagram costs on the wire besides
 
 std::string Field(const char* name, int64_t value, bool first = false) {
@@ -76,6 +80,7 @@ void IoLoop::Post(std::function<void(int64_t)> work) {
 }
 
 void IoLoop::Run(const std::function<void(int64_t)>& work) {
+  STROM_CHECK(!OnItsThread());
   std::promise<void> done;
   {
     std::unique_lock<std::mutex> lock(mutex_);
@@ -90,12 +95,18 @@ void IoLoop::Run(const std::function<void(int64_t)>& work) {
       return;
     }
   }
-  Stop();  // the thread may still be in its last round
+  std::lock_guard<std::mutex> one(stop_mutex_);
+  StopUnder(one);  // the thread may still be in its last round
   work(MonotonicNanoseconds());
 }
 
 void IoLoop::Stop() {
   std::lock_guard<std::mutex> one(stop_mutex_);
+  StopUnder(one);
+}
+
+void IoLoop::StopUnder(const std::lock_guard<std::mutex>&) {
+  STROM_CHECK(!OnItsThread());
   {
     std::lock_guard<std::mutex> lock(mutex_);
     stopping_ = true;
@@ -105,6 +116,7 @@ void IoLoop::Stop() {
 }
 
 void IoLoop::Main() {
+  thread_id_ = std::this_thread::get_id();
   pthread_setname_np(pthread_self(), "strom-io");
   prctl(PR_SET_TIMERSLACK, 1000);  // pacing wants microseconds, not the default 50
   for (;;) {
@@ -122,9 +134,10 @@ void IoLoop::Main() {
     const bool all_sent = Transmit(now_ns);
     DrainEvents(now_ns);
     protocol_->Publish(now_ns);
-    if (stopping) return;
+    if (stopping) break;
     Sleep(!all_sent);
   }
+  thread_id_ = std::thread::id();
 }
 
 void IoLoop::ReceiveAll() {
@@ -176,7 +189,8 @@ void IoLoop::Sleep(bool wait_for_room) {
       {wake_descriptor_, POLLIN, 0}};
   timespec timeout = {};
   if (until != kNever) {
-    const int64_t left = std::max<int64_t>(0, until - MonotonicNanoseconds());
+    const int64_t least = wait_for_room ? kLeastWaitForRoomNs : 0;
+    const int64_t left = std::max(least, until - MonotonicNanoseconds());
     timeout = {static_cast<time_t>(left / 1'000'000'000), static_cast<long>(left % 1'000'000'000)};
   }
   ppoll(descriptors, 2, until == kNever ? nullptr : &timeout, nullptr);

@@ -49,10 +49,12 @@ class IoLoop {
   void Start(Protocol* protocol);
   // Runs `work` soon on the I/O thread; dropped once stopped.
   void Post(std::function<void(int64_t now_ns)> work);
-  // Runs `work` on the I/O thread and waits for it; at once on the caller's when stopped.
+  // Runs `work` on the I/O thread and waits for it; on the caller's, one at a time, when stopped.
   void Run(const std::function<void(int64_t now_ns)>& work);
   // Sends what is due (goodbyes), then ends the thread. Harmless when repeated.
   void Stop();
+  // True on the I/O thread, which must not call Run or Stop.
+  bool OnItsThread() const { return std::this_thread::get_id() == thread_id_; }
 
   // Counters of the endpoint and the socket as a JSON object; call on the I/O thread.
   std::string CountersJson() const;
@@ -65,6 +67,7 @@ class IoLoop {
   bool Transmit(int64_t now_ns);
   void Sleep(bool wait_for_room);
   void Wake();
+  void StopUnder(const std::lock_guard<std::mutex>& one);
 
   std::unique_ptr<UdpSocket> socket_;
   SystemRandom random_;
@@ -75,7 +78,8 @@ class IoLoop {
   std::vector<std::function<void(int64_t)>> posted_;
   bool stopping_ = false;
   std::thread thread_;
-  std::mutex stop_mutex_;  // one Stop at a time
+  std::atomic<std::thread::id> thread_id_{};  // while it runs
+  std::mutex stop_mutex_;                     // one Stop at a time, and then one Run
 };
 
 }  // namespace strom

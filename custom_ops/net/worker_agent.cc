@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <chrono>
+#include <thread>
+#include <utility>
 
 #include "core/json.h"
 
@@ -9,10 +11,22 @@ namespace strom {
 namespace {
 
 constexpr size_t kMaxNotices = 100;
+// Longer waits are cut to this, so that no deadline overflows the clock.
+constexpr int64_t kLongestWaitNs = int64_t{1} << 60;
 
 std::string Seconds(int64_t ns) {
   const int64_t tenths = ns / 100'000'000;
   return std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) + " s";
+}
+
+// The last reference may go where a callback of AwaitStep ends, on the agent's own I/O thread,
+// which cannot wait for itself to end.
+void Delete(WorkerAgent* agent, bool on_its_own_thread) {
+  if (!on_its_own_thread) {
+    delete agent;
+  } else {
+    std::thread([agent] { delete agent; }).detach();
+  }
 }
 
 }  // namespace
@@ -22,7 +36,9 @@ Status WorkerAgent::Join(const WorkerAgentOptions& options, int64_t timeout_ns,
   std::unique_ptr<UdpSocket> socket;
   Status opened = UdpSocket::Open(options.bind_address, options.port, &socket);
   if (!opened.ok()) return opened;
-  std::shared_ptr<WorkerAgent> agent(new WorkerAgent(options, std::move(socket)));
+  std::shared_ptr<WorkerAgent> agent(
+      new WorkerAgent(options, std::move(socket)),
+      [](WorkerAgent* last) { Delete(last, last->loop_.OnItsThread()); });
   agent->loop_.Start(agent.get());
   WorkerEvent joined;
   Status status = agent->Ask(
@@ -57,6 +73,7 @@ Status WorkerAgent::Start(Generation generation, int64_t timeout_ns,
   WorkerEvent started;
   {
     std::lock_guard<std::mutex> lock(mutex_);
+    training_ = false;
     stop_requested_ = false;
     released_ = 0;
   }
@@ -64,8 +81,11 @@ Status WorkerAgent::Start(Generation generation, int64_t timeout_ns,
       WorkerEvent::Type::kStarted, "the start of training (do all workers call fit?)", timeout_ns,
       [this, g = std::move(generation)](int64_t now_ns) { node_.BeginGeneration(now_ns, g); },
       &started);
-  if (status.ok()) *parameters = std::move(started.parameters);
-  return status;
+  if (!status.ok()) return status;
+  *parameters = std::move(started.parameters);
+  std::lock_guard<std::mutex> lock(mutex_);
+  training_ = true;
+  return {};
 }
 
 Status WorkerAgent::Average(uint64_t key, std::vector<double>* values, int32_t* contributors,
@@ -81,6 +101,10 @@ Status WorkerAgent::Average(uint64_t key, std::vector<double>* values, int32_t* 
 }
 
 Status WorkerAgent::Finish(bool stop, int64_t timeout_ns) {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    training_ = false;
+  }
   WorkerEvent answer;
   return Ask(
       WorkerEvent::Type::kFinal, "the other workers' end of training", timeout_ns,
@@ -113,7 +137,7 @@ Status WorkerAgent::Verify(double difference, uint64_t hash, double* worst, int6
 void WorkerAgent::Close(const std::string& reason) {
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    if (failure_.code == Code::kClosed) return;
+    if (std::exchange(closed_, true)) return;
     failure_ = {Code::kClosed, "this worker's connection is closed"};
   }
   changed_.notify_all();
@@ -153,6 +177,11 @@ Status WorkerAgent::Submit(int64_t iteration, std::vector<std::vector<uint8_t>> 
       lock, std::chrono::nanoseconds(options_.submit_timeout_ns),
       [&] { return !failure_.ok() || outgoing_bytes_ <= options_.outgoing_bytes; });
   if (!failure_.ok()) return failure_;
+  if (!training_) {
+    return {Code::kInvalidArgument, "worker " + std::to_string(options_.node.rank) +
+                                        ": an update outside of training; start a generation "
+                                        "first"};
+  }
   if (!room) {
     return {Code::kBackPressure,
             "worker " + std::to_string(options_.node.rank) + ": the master has not taken " +
@@ -197,7 +226,9 @@ void WorkerAgent::AwaitStep(int64_t step, int64_t timeout_ns, std::function<void
     std::lock_guard<std::mutex> lock(mutex_);
     if (failure_.ok() && released_ <= step) {
       const int64_t now_ns = MonotonicNanoseconds();
-      waiters_.push_back({step, timeout_ns < 0 ? kNever : now_ns + timeout_ns, std::move(done)});
+      const int64_t deadline_ns =
+          timeout_ns < 0 ? kNever : now_ns + std::min(timeout_ns, kLongestWaitNs);
+      waiters_.push_back({step, deadline_ns, std::move(done)});
       loop_.Post([](int64_t) {});  // a nearer deadline must be seen by the sleeping thread
       return;
     }
@@ -262,7 +293,8 @@ Status WorkerAgent::WaitFor(std::unique_lock<std::mutex>& lock, WorkerEvent::Typ
   };
   if (timeout_ns < 0) {
     changed_.wait(lock, ready);
-  } else if (!changed_.wait_for(lock, std::chrono::nanoseconds(timeout_ns), ready)) {
+  } else if (!changed_.wait_for(
+                 lock, std::chrono::nanoseconds(std::min(timeout_ns, kLongestWaitNs)), ready)) {
     return {Code::kTimeout, "worker " + std::to_string(options_.node.rank) + " waited " +
                                 Seconds(timeout_ns) + " in vain for " + what};
   }

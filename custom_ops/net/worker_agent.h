@@ -50,12 +50,14 @@ class WorkerAgent final : public Exchange, private IoLoop::Protocol {
   Status Result(std::vector<double>* state, std::shared_ptr<const std::vector<float>>* parameters,
                 int64_t timeout_ns);
   Status Verify(double difference, uint64_t hash, double* worst, int64_t timeout_ns);
-  // Says goodbye and ends the I/O thread; every later call fails with kClosed.
+  // Says goodbye and ends the I/O thread; every later call fails with kClosed. Not for the I/O
+  // thread itself, on which AwaitStep's callbacks run.
   void Close(const std::string& reason);
 
   std::string StatusJson();
 
-  // Exchange, called from the training op's thread.
+  // Exchange, called from the training op's thread. Submit is refused outside of Start and Finish:
+  // the master would wait for ever for what was counted and never sent.
   Status Submit(int64_t iteration, std::vector<std::vector<uint8_t>> parts,
                 UpdateId* last) override;
   Status TakeReceived(std::vector<ReceivedUpdate>* received) override;
@@ -95,6 +97,8 @@ class WorkerAgent final : public Exchange, private IoLoop::Protocol {
   Status failure_;  // once not ok, for ever
   uint64_t origin_ = 0;
   uint64_t counter_ = 0;
+  bool training_ = false;  // between Start and Finish
+  bool closed_ = false;
   bool stop_requested_ = false;
   int64_t outgoing_bytes_ = 0;
   int64_t released_ = 0;

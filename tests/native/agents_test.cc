@@ -2,14 +2,17 @@
 // native path without TensorFlow. Ports are any free ones; every wait has a deadline.
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cmath>
 #include <future>
+#include <limits>
 #include <memory>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "core/hash.h"
+#include "core/message_writer.h"
 #include "core/replica.h"
 #include "net/master_agent.h"
 #include "net/worker_agent.h"
@@ -184,6 +187,64 @@ TEST(AgentsTest, APortInUseIsSaidSo) {
   const Status status = UdpSocket::Open("127.0.0.1", cluster.master->port(), &second);
   EXPECT_EQ(status.code, Code::kAddress);
   EXPECT_NE(status.message.find("in use"), std::string::npos) << status.message;
+}
+
+// Counted but never sent, it would keep the master waiting for it at the next start.
+TEST(AgentsTest, AnUpdateOutsideOfTrainingIsRefusedAndHarmless) {
+  const Cluster cluster(1);
+  std::shared_ptr<WorkerAgent> agent;
+  ASSERT_TRUE(WorkerAgent::Join(cluster.WorkerOptions(0), kDeadlineNs, &agent).ok());
+  const auto submit = [&] {
+    UpdateId last;
+    const MessageFields fields{1e-3f, 1e-3f, kElements, 0};
+    return agent->Submit(0, WriteEntries(fields, {}, kMaxMessageBytes, kUpdateHeaderBytes), &last);
+  };
+  const auto seed = std::make_shared<const std::vector<float>>(kElements, 1.0f);
+  EXPECT_EQ(submit().code, Code::kInvalidArgument);
+  for (uint64_t generation = 1; generation <= 2; ++generation) {
+    std::shared_ptr<const std::vector<float>> parameters;
+    std::vector<double> state;
+    double worst = 0;
+    const Status started =
+        agent->Start({generation, kElements, kLayoutHash, "", seed}, kDeadlineNs, &parameters);
+    ASSERT_TRUE(started.ok()) << started.message;
+    EXPECT_TRUE(submit().ok());
+    ASSERT_TRUE(agent->Finish(false, kDeadlineNs).ok());
+    EXPECT_EQ(submit().code, Code::kInvalidArgument);
+    ASSERT_TRUE(agent->Result(&state, &parameters, kDeadlineNs).ok());
+    ASSERT_TRUE(agent->Verify(0, 0, &worst, kDeadlineNs).ok());
+  }
+}
+
+TEST(AgentsTest, TheLastReferenceMayGoOnTheAgentsOwnThread) {
+  const Cluster cluster(1);
+  std::shared_ptr<WorkerAgent> agent;
+  ASSERT_TRUE(WorkerAgent::Join(cluster.WorkerOptions(0, 0), kDeadlineNs, &agent).ok());
+  const std::weak_ptr<WorkerAgent> watched = agent;
+  std::promise<void> called, let_go;
+  WorkerAgent* const raw = agent.get();
+  raw->AwaitStep(0, 1, [&, held = std::move(agent)](Status) mutable {
+    called.set_value();
+    held.reset();
+    let_go.set_value();
+  });
+  ASSERT_EQ(called.get_future().wait_for(std::chrono::seconds(10)), std::future_status::ready);
+  ASSERT_EQ(let_go.get_future().wait_for(std::chrono::seconds(10)), std::future_status::ready);
+  EXPECT_TRUE(watched.expired());
+  cluster.master->Close("");
+}
+
+TEST(AgentsTest, AWaitOfAnyLengthDoesNotOverflow) {
+  const Cluster cluster(1);
+  std::shared_ptr<WorkerAgent> agent;
+  const int64_t longest = std::numeric_limits<int64_t>::max();
+  const Status joined = WorkerAgent::Join(cluster.WorkerOptions(0, 0), longest, &agent);
+  ASSERT_TRUE(joined.ok()) << joined.message;
+  std::promise<Status> answered;
+  agent->AwaitStep(0, longest, [&](Status status) { answered.set_value(std::move(status)); });
+  agent->StatusJson();  // a round of the I/O thread
+  agent->Close("");
+  EXPECT_EQ(answered.get_future().get().code, Code::kClosed);
 }
 
 TEST(AgentsTest, ClosingTheMasterEndsItsWorkersWithTheReason) {
