@@ -136,6 +136,8 @@ bool LinkReceiver::TakeFragment(const DataPacket& packet, bool* over_limit) {
   if (!voided_.empty() && IsVoided(key)) return true;
   const auto found = partial_.find(key);
   if (found == partial_.end()) {
+    // Each lacks a sequence of the window or is one of the two being sent.
+    if (partial_.size() >= kWindowPackets + 2) return false;
     *over_limit = reassembly_bytes_ + packet.length > kMaxReassemblyBytes;
     if (*over_limit) return true;
     if (packet.payload.size() == packet.length) {
@@ -175,7 +177,8 @@ bool LinkReceiver::TakeVoid(const DataPacket& packet) {
   return !IsOrdered(packet.channel) || Complete(packet.channel, packet.message, nullptr);
 }
 
-// False: a number that was delivered before.
+// False: a number that was delivered before, or one that cannot have been sent yet, because the
+// sequences of all numbers before it would not fit the window.
 bool LinkReceiver::Complete(Channel channel, uint32_t number, Buffer message) {
   status_due_ = true;  // the sender waits for the end of its message
   if (!IsOrdered(channel)) {
@@ -185,6 +188,7 @@ bool LinkReceiver::Complete(Channel channel, uint32_t number, Buffer message) {
   const size_t index = static_cast<size_t>(channel);
   uint32_t& next = next_message_[index];
   if (number != next) {
+    if (number - next > kWindowPackets) return false;
     if (message != nullptr) reassembly_bytes_ += static_cast<int64_t>(message->size());
     return !Before(number, next) && waiting_[index].emplace(number, std::move(message)).second;
   }

@@ -1,6 +1,7 @@
 #include "core/master_generation.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "core/hash.h"
@@ -214,7 +215,10 @@ void MasterGeneration::SendResult() {
 void MasterGeneration::SendEnd() {
   phase_ = Phase::kEnded;
   double worst = 0;
-  ForLive([&](int32_t, Member& member) { worst = std::max(worst, *member.difference); });
+  ForLive([&](int32_t, Member& member) {
+    // A difference that is no number is the worst there is; std::max would pass over it.
+    if (!std::isnan(worst) && !(*member.difference <= worst)) worst = *member.difference;
+  });
   ForLive([&](int32_t rank, Member&) { host_->Send(rank, End{layout_.generation, worst}); });
 }
 

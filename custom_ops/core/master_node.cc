@@ -193,9 +193,10 @@ void MasterNode::State::HandleHello(const LinkEvent& event) {
 }
 
 void MasterNode::State::HandleUp(const LinkEvent& event) {
-  const Membership::Joined joined = membership.LinkUp(event.link);
+  const Membership::Joined joined = membership.LinkUp(now_ns, event.link);
   if (joined.member == nullptr) {
-    links->Close(now_ns, event.link, "the master has no hello of this link");
+    events.push_back({MasterEvent::Type::kRefused, -1, joined.refusal});
+    links->Close(now_ns, event.link, joined.refusal);
     return;
   }
   const int32_t rank = joined.member->rank;
@@ -341,6 +342,11 @@ void MasterNode::State::HandleUpdate(Member* member, const Buffer& update) {
   if (membership.FindOrigin(header.id.origin) == nullptr) {
     ++drops["update of an unknown origin"];
     return;
+  }
+  if (generation->phase() != MasterGeneration::Phase::kTraining &&
+      !Covers(replication.received(), header.id)) {
+    // FINAL has named everything there is; a later update would part the replicas.
+    return Expel(member, Worker(member->rank) + " sent an update after its DONE");
   }
   std::vector<Replication::Accepted> accepted;
   switch (replication.Receive(now_ns, member->link, header.id, update, &accepted)) {

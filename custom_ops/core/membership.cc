@@ -12,9 +12,63 @@ std::string Staleness(int32_t max_staleness) {
 
 std::string Worker(int32_t rank) { return "worker " + std::to_string(rank); }
 
+template <typename Other>
+bool IsSameProcess(const Hello& hello, const Other& other) {
+  return hello.instance == other.instance && hello.attempt == other.attempt;
+}
+
 }  // namespace
 
 std::string Membership::Judge(int64_t now_ns, LinkId link, const Hello& hello, uint64_t* origin) {
+  std::string refusal = Refusal(now_ns, hello);
+  if (!refusal.empty()) return refusal;
+  *origin = 0;
+  const Member* present = FindRank(hello.rank);
+  if (present != nullptr && IsSameProcess(hello, *present)) *origin = present->origin;
+  for (const auto& [other, pending] : pending_) {
+    if (*origin == 0 && IsSameProcess(hello, pending.hello) && pending.hello.rank == hello.rank) {
+      *origin = pending.origin;  // it says hello again before its link stands
+    }
+  }
+  if (*origin == 0) *origin = (epoch_ << 32) | ++last_sequence_;
+  pending_[link] = {hello, *origin};
+  return "";
+}
+
+Membership::Joined Membership::LinkUp(int64_t now_ns, LinkId link) {
+  Joined joined;
+  auto pending = pending_.find(link);
+  if (pending == pending_.end()) {
+    joined.refusal = "the master has no hello of this link";
+    return joined;
+  }
+  const Hello hello = pending->second.hello;
+  const uint64_t origin = pending->second.origin;
+  pending_.erase(pending);
+  // Two hellos that were both welcome may exclude each other: the first link that stands wins.
+  joined.refusal = Refusal(now_ns, hello);
+  if (!joined.refusal.empty()) return joined;
+  auto [at, fresh] = members_.try_emplace(hello.rank);
+  Member& member = at->second;
+  joined.resumed = !fresh && member.origin == origin;
+  if (!fresh && member.link != 0) joined.superseded = member;
+  if (!joined.resumed) {
+    member = Member{};
+    member.rank = hello.rank;
+    member.attempt = hello.attempt;
+    member.instance = hello.instance;
+    member.max_staleness = hello.max_staleness;
+    member.origin = origin;
+  }
+  member.link = link;
+  member.state = Member::State::kLive;
+  member.attached = false;
+  joined.member = &member;
+  return joined;
+}
+
+// "" = welcome.
+std::string Membership::Refusal(int64_t now_ns, const Hello& hello) const {
   if (hello.version != kProtocolVersion) {
     return "this worker speaks protocol version " + std::to_string(hello.version) +
            ", the master " + std::to_string(kProtocolVersion) +
@@ -49,50 +103,11 @@ std::string Membership::Judge(int64_t now_ns, LinkId link, const Hello& hello, u
       return "rank " + std::to_string(hello.rank) +
              " is already taken by another process; give every worker a rank of its own";
     }
-    if (hello.instance == present->instance && hello.attempt == present->attempt) {
-      if (!holds_rank) {
-        return Worker(hello.rank) + " was away for too long; start it anew";
-      }
-      *origin = present->origin;
-      pending_[link] = {hello, *origin};
-      return "";
+    if (IsSameProcess(hello, *present) && !holds_rank) {
+      return Worker(hello.rank) + " was away for too long; start it anew";
     }
   }
-  *origin = 0;
-  for (const auto& [other, pending] : pending_) {
-    if (pending.hello.instance == hello.instance && pending.hello.rank == hello.rank) {
-      *origin = pending.origin;  // the same process says hello again before its link stands
-    }
-  }
-  if (*origin == 0) *origin = (epoch_ << 32) | ++last_sequence_;
-  pending_[link] = {hello, *origin};
   return "";
-}
-
-Membership::Joined Membership::LinkUp(LinkId link) {
-  Joined joined;
-  auto pending = pending_.find(link);
-  if (pending == pending_.end()) return joined;
-  const Hello hello = pending->second.hello;
-  const uint64_t origin = pending->second.origin;
-  pending_.erase(pending);
-  auto [at, fresh] = members_.try_emplace(hello.rank);
-  Member& member = at->second;
-  joined.resumed = !fresh && member.origin == origin;
-  if (!fresh && member.link != 0) joined.superseded = member;
-  if (!joined.resumed) {
-    member = Member{};
-    member.rank = hello.rank;
-    member.attempt = hello.attempt;
-    member.instance = hello.instance;
-    member.max_staleness = hello.max_staleness;
-    member.origin = origin;
-  }
-  member.link = link;
-  member.state = Member::State::kLive;
-  member.attached = false;
-  joined.member = &member;
-  return joined;
 }
 
 Member* Membership::Find(LinkId link) {
@@ -103,6 +118,10 @@ Member* Membership::Find(LinkId link) {
 }
 
 Member* Membership::FindRank(int32_t rank) {
+  return const_cast<Member*>(std::as_const(*this).FindRank(rank));
+}
+
+const Member* Membership::FindRank(int32_t rank) const {
   auto found = members_.find(rank);
   return found == members_.end() ? nullptr : &found->second;
 }

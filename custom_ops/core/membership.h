@@ -42,22 +42,26 @@ class Membership {
   std::string Judge(int64_t now_ns, LinkId link, const Hello& hello, uint64_t* origin);
 
   struct Joined {
-    Member* member = nullptr;  // null: this link had no pending hello
+    Member* member = nullptr;  // null: not welcome any more
+    std::string refusal;       // why: others have joined since the hello was judged
     bool resumed = false;      // the same process as before
     std::optional<Member> superseded;
   };
-  Joined LinkUp(LinkId link);
+  Joined LinkUp(int64_t now_ns, LinkId link);
   void LinkDown(LinkId link) { pending_.erase(link); }
 
   // By link, among members that have one; null = none.
   Member* Find(LinkId link);
   Member* FindRank(int32_t rank);
+  const Member* FindRank(int32_t rank) const;
   Member* FindOrigin(uint64_t origin);
   std::map<int32_t, Member>& members() { return members_; }
   const std::map<int32_t, Member>& members() const { return members_; }
   int32_t workers() const { return workers_; }
 
  private:
+  std::string Refusal(int64_t now_ns, const Hello& hello) const;
+
   struct Pending {
     Hello hello;
     uint64_t origin;

@@ -1,6 +1,7 @@
 #include "core/step_queue.h"
 
 #include <algorithm>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -22,6 +23,9 @@ Status StepQueue::AddStep(uint64_t step, std::vector<UpdateId> ids) {
   if (!sequenced_ || step != expected) {
     return {Code::kCorrupt,
             "STEP " + std::to_string(step) + " where " + std::to_string(expected) + " comes next"};
+  }
+  if (std::set<UpdateId>(ids.begin(), ids.end()).size() != ids.size()) {
+    return {Code::kCorrupt, "STEP " + std::to_string(step) + ", which names an update twice"};
   }
   steps_.push_back(std::move(ids));
   Release();

@@ -22,7 +22,7 @@ class StepQueue {
   // An accepted update, own ones included.
   void Add(ReceivedUpdate update);
 
-  // The next STEP. kCorrupt where its number is not the next.
+  // The next STEP. kCorrupt where its number is not the next or it names an update twice.
   Status AddStep(uint64_t step, std::vector<UpdateId> ids);
 
   // A new generation: STEPs count from 0, and what `cut` covers came with the snapshot.

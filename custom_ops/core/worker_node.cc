@@ -276,10 +276,11 @@ UpdateId WorkerNode::Submit(int64_t now_ns, int64_t iteration, bool last_part,
   State& s = *state_;
   s.now_ns = now_ns;
   const UpdateId id{s.origin, ++s.counter};
-  if (s.phase == State::Phase::kOver || s.layout.generation == 0) {
-    ++s.drops["own update outside of a generation"];
+  if (s.phase == State::Phase::kOver) {
+    ++s.drops["own update after the end"];
     return id;
   }
+  STROM_CHECK(s.phase == State::Phase::kTraining);  // else START and FINAL would not count it
   WriteUpdateHeader({id, static_cast<uint64_t>(iteration), s.layout, last_part ? kLastPartFlag : 0},
                     update);
   std::vector<Replication::Accepted> accepted;
@@ -475,7 +476,9 @@ void WorkerNode::State::Handle(const Notice& notice) {
 }
 
 void WorkerNode::State::Handle(const Failure& failure) {
-  Fail(static_cast<Code>(failure.code), failure.reason);
+  const bool known = failure.code < static_cast<int32_t>(Code::kOk) &&
+                     failure.code >= static_cast<int32_t>(Code::kInternal);
+  Fail(known ? static_cast<Code>(failure.code) : Code::kInternal, failure.reason);
 }
 
 void WorkerNode::State::HandleChunk(Bytes chunk) {

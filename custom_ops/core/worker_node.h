@@ -81,6 +81,7 @@ class WorkerNode {
   void Leave(int64_t now_ns, const std::string& reason);                   // goodbye; no event
 
   // Takes one part of an update, fills its header and sends it. `last_part` ends the step's update.
+  // Only between kStarted and Finish, or after kFailed.
   // Counters go on after kFailed, but nothing is sent any more.
   UpdateId Submit(int64_t now_ns, int64_t iteration, bool last_part, std::vector<uint8_t> update);
   // Bytes towards the master not yet acknowledged: the producer blocks over its cap.

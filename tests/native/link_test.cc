@@ -155,6 +155,37 @@ TEST(LinkReceiver, RefusesWhatLiesBeyondItsWindow) {
   EXPECT_FALSE(receiver.HandleProbe(0, {.next_sequence = 11 + kWindowPackets}));
 }
 
+// However long a peer goes on: neither the numbers it skips nor the messages it begins add up.
+TEST(LinkReceiver, RefusesMessagesThatNoWindowHolds) {
+  const std::vector<uint8_t> byte(1);
+  const auto accepted = [&](const auto& packet_of) {
+    EndpointCounters counters;
+    LinkReceiver receiver(0, &counters);
+    uint32_t sequence = 0;
+    while (sequence < 10 * kWindowPackets && receiver.HandleData(0, packet_of(sequence))) {
+      ++sequence;
+    }
+    return sequence;
+  };
+  const uint32_t begun = accepted([&](uint32_t sequence) {
+    return DataPacket{.sequence = sequence,
+                      .message = sequence,
+                      .length = 2,
+                      .channel = Channel::kUpdate,
+                      .payload = byte};
+  });
+  const uint32_t voided = accepted([&](uint32_t sequence) {
+    return DataPacket{.sequence = sequence,
+                      .message = sequence + 1,
+                      .length = 2,
+                      .offset = sequence,
+                      .channel = Channel::kControl,
+                      .is_void = true};
+  });
+  EXPECT_LE(begun, kWindowPackets + 2);
+  EXPECT_LE(voided, kWindowPackets + 2);
+}
+
 TEST(LinkReceiver, KeepsAYoungGapToItself) {
   EndpointCounters counters;
   LinkReceiver receiver(0, &counters);

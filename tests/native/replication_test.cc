@@ -120,7 +120,7 @@ Hello HelloOf(int32_t rank, uint8_t instance, int32_t attempt = 0) {
 // The refusal, or "" and the link is a member.
 std::string JoinOver(Membership* membership, LinkId link, const Hello& hello, uint64_t* origin) {
   const std::string refusal = membership->Judge(0, link, hello, origin);
-  if (refusal.empty()) (void)membership->LinkUp(link);
+  if (refusal.empty()) (void)membership->LinkUp(0, link);
   return refusal;
 }
 
