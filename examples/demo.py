@@ -75,22 +75,19 @@ def start_spark() -> Any:
         SparkSession.builder.master(f"local-cluster[{WORKERS},1,1024]")
         .appName("keras-strom demo")
         .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
         .getOrCreate()
     )
     session.sparkContext.setLogLevel("ERROR")
+    for name in ("fashion_mnist.py", "fashion_mnist_data.py"):
+        session.sparkContext.addPyFile(str(ROOT / "examples" / name))
     return session
 
 
 def train_three_ways(spark: Any, epochs: int, batch_size: int) -> dict[str, Any]:
     """Runs the three trainings and gathers the figures of build/demo.json."""
-    import cloudpickle
-    import fashion_mnist
-    import fashion_mnist_data
     import keras_strom.spark
 
-    # Executors do not have the examples' folder: these modules travel with the function.
-    for module in (sys.modules[__name__], fashion_mnist, fashion_mnist_data):
-        cloudpickle.register_pickle_by_value(module)
     begin = time.monotonic()
 
     def run(title: str, workers: int, communicate: bool) -> Any:

@@ -21,6 +21,18 @@ _CHAINED = (
 _MAX_TRACEBACK_LINES = 200
 
 
+# TensorFlow prints these while it is imported, before any of its log levels counts.
+_STARTUP_NOTE = re.compile(
+    r"WARNING: All log messages before absl::InitializeLog\(\) is called"
+    r"|I0000 [0-9:.]+ +\d+ port\.cc:\d+\] oneDNN custom operations are on"
+)
+
+
+def is_startup_note(line: str) -> bool:
+    """Whether `line` is one of TensorFlow's start-up notes, which tell a user nothing."""
+    return _STARTUP_NOTE.match(line) is not None
+
+
 def plain(text: str) -> str:
     """The text without terminal escape sequences (colours, cursor movements)."""
     return _ESCAPE.sub("", text)

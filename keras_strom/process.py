@@ -21,7 +21,7 @@ from typing import Any
 from keras_strom import environment, errors, worker
 from keras_strom.credentials import Credentials
 from keras_strom.environment import ClusterEnvironment
-from keras_strom.output import LineSplitter, OutputRecord
+from keras_strom.output import LineSplitter, OutputRecord, is_startup_note
 
 GRACE_SECONDS = 5.0
 
@@ -296,6 +296,8 @@ class WorkerProcess:
 
     def _take(self, lines: list[str], record: OutputRecord) -> None:
         for line in lines:
+            if is_startup_note(line):
+                continue
             record.add(line)
             self._tell(self._listener.line, line)
 

@@ -96,11 +96,12 @@ class SharedStep:
     def apply(self, entries: list[Entry]) -> None:
         """Adds everything received so far to the variables, outside of a step."""
         if entries:
-            operations().strom_apply(
+            statistics = operations().strom_apply(
                 variables=[entry.variable.handle for entry in entries],
                 replica=self._replica.handle,
                 offsets=[entry.offset for entry in entries],
             )
+            self._totals.assign_add(statistics * _RECEIVED)
 
     def begin(self) -> None:
         """Starts the counters of a new generation; the cluster's step count goes on."""

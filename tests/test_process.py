@@ -17,7 +17,14 @@ import pytest
 from keras_strom import errors
 from keras_strom.credentials import Credentials
 from keras_strom.environment import ClusterEnvironment
-from keras_strom.output import MAX_LINE, TAIL_LINES, LineSplitter, OutputRecord, plain
+from keras_strom.output import (
+    MAX_LINE,
+    TAIL_LINES,
+    LineSplitter,
+    OutputRecord,
+    is_startup_note,
+    plain,
+)
 from keras_strom.process import Function, Outcome, Script, WorkerListener, WorkerProcess
 
 PLACE = ClusterEnvironment()
@@ -194,6 +201,16 @@ def test_a_consequence_is_told_from_a_cause() -> None:
 
     assert call(lose).is_consequence
     assert not call(lambda: 1 / 0).is_consequence
+
+
+def test_only_tensorflows_start_up_notes_are_left_out() -> None:
+    notes = (
+        "WARNING: All log messages before absl::InitializeLog() is called are written to STDERR",
+        "I0000 00:00:1795239534.527512    9816 port.cc:153] oneDNN custom operations are on. You",
+    )
+    assert all(is_startup_note(note) for note in notes)
+    assert not is_startup_note("W0000 00:00:1795239534.5 9816 port.cc:153] something else")
+    assert not is_startup_note("my own WARNING: All log messages before absl::InitializeLog()")
 
 
 def test_a_script_gets_its_arguments_and_its_output_is_read(tmp_path: Path) -> None:
