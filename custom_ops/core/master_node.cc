@@ -98,6 +98,7 @@ struct MasterNode::State final : GenerationHost {
   };
   std::deque<Gone> gone;  // members to remove once the event at hand is dealt with
   std::deque<MasterEvent> events;
+  std::optional<std::string> shut_down;  // why
   DropCounters drops;
   int64_t now_ns = 0;
   int64_t next_beacon_ns = 0;
@@ -166,6 +167,7 @@ std::optional<MasterEvent> MasterNode::PollEvent() {
 }
 
 void MasterNode::Shutdown(int64_t now_ns, const std::string& reason) {
+  state_->shut_down = reason.empty() ? "the master has ended" : reason;
   for (auto& [rank, member] : state_->membership.members()) {
     if (member.link == 0) continue;
     state_->links->Close(now_ns, member.link, reason);
@@ -182,8 +184,9 @@ void MasterNode::State::HandleHello(const LinkEvent& event) {
   Hello hello;
   const Status parsed = ParseHello(*event.payload, &hello);
   uint64_t origin = 0;
-  const std::string refusal =
-      parsed.ok() ? membership.Judge(now_ns, event.link, hello, &origin) : parsed.message;
+  const std::string refusal = shut_down      ? *shut_down
+                              : !parsed.ok() ? parsed.message
+                                             : membership.Judge(now_ns, event.link, hello, &origin);
   if (refusal.empty()) {
     links->Accept(now_ns, event.link, EncodeWelcome({origin, 0, options.epoch}));
     return;
@@ -193,6 +196,7 @@ void MasterNode::State::HandleHello(const LinkEvent& event) {
 }
 
 void MasterNode::State::HandleUp(const LinkEvent& event) {
+  if (shut_down) return links->Close(now_ns, event.link, *shut_down);
   const Membership::Joined joined = membership.LinkUp(now_ns, event.link);
   if (joined.member == nullptr) {
     events.push_back({MasterEvent::Type::kRefused, -1, joined.refusal});

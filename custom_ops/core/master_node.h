@@ -41,7 +41,7 @@ class MasterNode {
   int64_t NextTimeout() const;
   std::optional<MasterEvent> PollEvent();
 
-  // Tells every worker to end with `reason`.
+  // Tells every worker to end with `reason`, and every one that comes later.
   void Shutdown(int64_t now_ns, const std::string& reason);
 
   const VersionVector& received() const;

@@ -318,7 +318,7 @@ class Wire {
        const PathOptions& paths = kHarm)
       : network(seed) {
     network.SetPaths(paths);
-    const Host host = network.Add(MasterEndpoint());
+    host = network.Add(MasterEndpoint());
     MasterNodeOptions options;
     options.workers = static_cast<int32_t>(plans.size());
     options.failure_timeout_ns = kFailureTimeoutNs;
@@ -374,6 +374,7 @@ class Wire {
   }
 
   Network network;
+  Host host = 0;  // the master's
   Address address;
   std::unique_ptr<MasterNode> master;
   std::vector<std::unique_ptr<Worker>> workers;
@@ -466,6 +467,70 @@ INSTANTIATE_TEST_SUITE_P(Modes, WireTest, testing::Values(-1, 0, 2),
                            return info.param < 0 ? "Asynchronous"
                                                  : "Staleness" + std::to_string(info.param);
                          });
+
+// Longer than the failure timeout: the worker looks for the master and either goes on where it was
+// or ends with words; nobody else notices more than its absence.
+TEST(WireTest, ABlackoutEndsInAReturnOrInWords) {
+  int returned = 0;
+  int lost = 0;
+  for (uint64_t seed = 0; seed < 60; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    SimulatedRandom random(seed);
+    std::vector<WorkerPlan> plans(3);
+    for (WorkerPlan& plan : plans) {
+      plan.steps = 30;
+      plan.think_ns = (20 + random.Below(80)) * kMillisecond;
+    }
+    Wire wire(seed, -1, plans);
+    Worker& cut_off = *wire.workers[static_cast<size_t>(random.Below(3))];
+    for (auto& worker : wire.workers) worker->Join();
+    wire.network.RunFor(100 * kMillisecond + random.Below(2 * kSecond));
+    wire.network.SetBlocked(wire.host, cut_off.host(), true);
+    wire.network.RunFor(kFailureTimeoutNs * (8 + random.Below(14)) / 10);
+    wire.network.SetBlocked(wire.host, cut_off.host(), false);
+    ASSERT_TRUE(wire.network.RunUntil(120 * kSecond, [&] { return wire.Over(); }))
+        << "hangs: " << wire.master->StatusJson();
+    if (cut_off.failure) {
+      EXPECT_TRUE(cut_off.failure->code == Code::kMasterLost ||
+                  cut_off.failure->code == Code::kRefused)
+          << cut_off.failure->message;
+      cut_off.dead = true;
+      ++lost;
+    } else {
+      ++returned;
+    }
+    ExpectPromisesKept(wire);
+    if (!cut_off.failure) {
+      EXPECT_LT(Distance(wire.master->parameters(), Expected(wire)), 2e-5);
+    }
+    if (HasFailure()) return;
+  }
+  EXPECT_GT(returned, 10);
+  EXPECT_GT(lost, 5);
+}
+
+TEST(WireTest, AMasterThatDiesOrClosesEndsEveryWorkerInWords) {
+  for (uint64_t seed = 0; seed < 40; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    std::vector<WorkerPlan> plans = RandomPlans(seed, /*deaths=*/false);
+    for (WorkerPlan& plan : plans) plan.pause_ns = 0;
+    Wire wire(seed, seed % 3 == 0 ? 0 : -1, plans);
+    for (auto& worker : wire.workers) worker->Join();
+    wire.network.RunFor(wire.network.random().Below(150 * kMillisecond));
+    if (seed % 2 == 0) {
+      wire.network.Kill(wire.host);
+    } else {
+      wire.master->Shutdown(wire.network.now_ns(), "the driver was interrupted");
+    }
+    ASSERT_TRUE(wire.network.RunUntil(10 * kFailureTimeoutNs, [&] { return wire.Over(); }));
+    for (const auto& worker : wire.workers) {
+      if (worker->ended == static_cast<int>(kGenerations)) continue;
+      ASSERT_TRUE(worker->failure);
+      EXPECT_FALSE(worker->failure->ok());
+      EXPECT_FALSE(worker->failure->message.empty());
+    }
+  }
+}
 
 TEST(WireTest, AWrongSecretNeverJoins) {
   for (uint64_t seed = 0; seed < 10; ++seed) {
