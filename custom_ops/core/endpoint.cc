@@ -285,6 +285,12 @@ void Endpoint::Close(int64_t now_ns, LinkId link, const std::string& reason) {
   state_->Refresh(connection);
 }
 
+bool Endpoint::SaysGoodbye() const {
+  return std::any_of(state_->connections.begin(), state_->connections.end(), [](const auto& c) {
+    return c->link != nullptr && c->link->state() == Link::State::kClosing;
+  });
+}
+
 const EndpointCounters& Endpoint::counters() const { return state_->counters; }
 
 std::optional<Address> Endpoint::PeerAddress(LinkId link) const {

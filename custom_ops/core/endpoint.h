@@ -71,6 +71,9 @@ class Endpoint final : public LinkLayer {
   int64_t QueuedBytes(LinkId link) const override;
   void Close(int64_t now_ns, LinkId link, const std::string& reason) override;
 
+  // True while a goodbye is still being repeated; the last word of a process waits for it.
+  bool SaysGoodbye() const;
+
   const EndpointCounters& counters() const;
   std::optional<Address> PeerAddress(LinkId link) const;
   // Smoothed round trip in nanoseconds; 0 before the first sample.

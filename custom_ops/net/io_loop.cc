@@ -25,6 +25,8 @@ constexpr int kMaxTransmitBatches = 16;
 // spin until there is room.
 constexpr int64_t kLeastWaitForRoomNs = 1'000'000;
 
+constexpr int64_t kFarewellNs = 200'000'000;  // goodbyes take 90 ms where the socket takes them
+
 constexpr int64_t kIpv4UdpHeaderBytes = 28;  // what every datagram costs on the wire besides
 
 std::string Field(const char* name, int64_t value, bool first = false) {
@@ -119,6 +121,7 @@ void IoLoop::Main() {
   thread_id_ = std::this_thread::get_id();
   pthread_setname_np(pthread_self(), "strom-io");
   prctl(PR_SET_TIMERSLACK, 1000);  // pacing wants microseconds, not the default 50
+  int64_t farewell_ns = kNever;    // when the thread ends whatever is left to say
   for (;;) {
     ReceiveAll();
     const int64_t now_ns = MonotonicNanoseconds();
@@ -127,6 +130,7 @@ void IoLoop::Main() {
       std::lock_guard<std::mutex> lock(mutex_);
       stopping = stopping_;
     }
+    if (stopping && farewell_ns == kNever) farewell_ns = now_ns + kFarewellNs;
     RunPosted(now_ns);
     if (endpoint_.NextTimeout() <= now_ns) endpoint_.HandleTimeout(now_ns);
     DrainEvents(now_ns);
@@ -134,8 +138,8 @@ void IoLoop::Main() {
     const bool all_sent = Transmit(now_ns);
     DrainEvents(now_ns);
     protocol_->Publish(now_ns);
-    if (stopping) break;
-    Sleep(!all_sent);
+    if (stopping && (now_ns >= farewell_ns || !endpoint_.SaysGoodbye())) break;
+    Sleep(!all_sent, farewell_ns);
   }
   thread_id_ = std::thread::id();
 }
@@ -182,8 +186,8 @@ bool IoLoop::Transmit(int64_t now_ns) {
   return true;
 }
 
-void IoLoop::Sleep(bool wait_for_room) {
-  const int64_t until = std::min(endpoint_.NextTimeout(), protocol_->NextTimeout());
+void IoLoop::Sleep(bool wait_for_room, int64_t latest_ns) {
+  const int64_t until = std::min({endpoint_.NextTimeout(), protocol_->NextTimeout(), latest_ns});
   pollfd descriptors[2] = {
       {socket_->descriptor(), static_cast<short>(POLLIN | (wait_for_room ? POLLOUT : 0)), 0},
       {wake_descriptor_, POLLIN, 0}};

@@ -51,7 +51,8 @@ class IoLoop {
   void Post(std::function<void(int64_t now_ns)> work);
   // Runs `work` on the I/O thread and waits for it; on the caller's, one at a time, when stopped.
   void Run(const std::function<void(int64_t now_ns)>& work);
-  // Sends what is due (goodbyes), then ends the thread. Harmless when repeated.
+  // Says the links' goodbyes as often as they are said (a tenth of a second: a peer that misses
+  // them waits for its failure timeout), then ends the thread. Harmless when repeated.
   void Stop();
   // True on the I/O thread, which must not call Run or Stop.
   bool OnItsThread() const { return std::this_thread::get_id() == thread_id_; }
@@ -65,7 +66,7 @@ class IoLoop {
   void RunPosted(int64_t now_ns);
   void DrainEvents(int64_t now_ns);
   bool Transmit(int64_t now_ns);
-  void Sleep(bool wait_for_room);
+  void Sleep(bool wait_for_room, int64_t latest_ns);
   void Wake();
   void StopUnder(const std::lock_guard<std::mutex>& one);
 

@@ -247,6 +247,22 @@ TEST(AgentsTest, AWaitOfAnyLengthDoesNotOverflow) {
   EXPECT_EQ(answered.get_future().get().code, Code::kClosed);
 }
 
+int64_t DatagramsSent(MasterAgent* master) {
+  const std::string json = master->StatusJson();
+  const std::string name = "\"datagrams_sent\": ";
+  return std::stoll(json.substr(json.find(name) + name.size()));
+}
+
+// One lost datagram must not make everybody wait for the failure timeout.
+TEST(AgentsTest, AGoodbyeIsSaidThreeTimesBeforeTheThreadEnds) {
+  const Cluster cluster(1);
+  std::shared_ptr<WorkerAgent> agent;
+  ASSERT_TRUE(WorkerAgent::Join(cluster.WorkerOptions(0), kDeadlineNs, &agent).ok());
+  const int64_t before = DatagramsSent(cluster.master.get());
+  cluster.master->Close("the driver was interrupted");
+  EXPECT_GE(DatagramsSent(cluster.master.get()), before + 3);
+}
+
 TEST(AgentsTest, ClosingTheMasterEndsItsWorkersWithTheReason) {
   const Cluster cluster(2);
   std::shared_ptr<WorkerAgent> agent;
