@@ -29,6 +29,13 @@ Status CheckPort(int32_t port) {
   return {Code::kInvalidArgument, "port " + std::to_string(port) + " is not within 0 to 65535"};
 }
 
+// Beacons come ten times within it; without a least value they would keep the thread busy.
+Status CheckFailureTimeout(int64_t timeout_ns) {
+  if (timeout_ns >= 100'000'000 && timeout_ns <= 3600'000'000'000) return {};
+  return {Code::kInvalidArgument, "a failure timeout of " + std::to_string(timeout_ns) +
+                                      " ns is not within 0.1 s to 3600 s"};
+}
+
 // Runs `call(agent)` for an open worker handle.
 template <typename Call>
 int WithWorker(const char* function, strom_handle handle, Call&& call) {
@@ -61,6 +68,8 @@ int strom_master_create(const strom_master_options* options, strom_handle* maste
   return Guard([&]() -> Status {
     Status port = CheckPort(options->port);
     if (!port.ok()) return port;
+    Status timeout = CheckFailureTimeout(options->failure_timeout_ns);
+    if (!timeout.ok()) return timeout;
     if (options->workers < 1) return {Code::kInvalidArgument, "a master needs at least one worker"};
     MasterAgentOptions o;
     o.bind_address = options->bind_address;
@@ -109,6 +118,8 @@ int strom_worker_join(const strom_worker_options* options, strom_handle* worker)
       Status checked = CheckPort(port);
       if (!checked.ok()) return checked;
     }
+    Status timeout = CheckFailureTimeout(options->failure_timeout_ns);
+    if (!timeout.ok()) return timeout;
     Status parsed = ParseAddress(options->master_host, static_cast<uint16_t>(options->master_port),
                                  &o.node.master);
     if (!parsed.ok()) return parsed;

@@ -139,13 +139,13 @@ STROM_EXPORT int strom_codec_apply(const uint8_t* message, int64_t bytes, float*
 /* ---------------------------------------------------------------- master (capi/node.cc)
  * Membership, relay and its own copy of the parameters; no TensorFlow. */
 typedef struct {
-  const char* bind_address; /* "" = any; an IPv4 or IPv6 literal */
-  int32_t port;             /* 0 = any free port */
-  int32_t workers;          /* K: training starts when so many have joined */
-  const uint8_t* secret;    /* STROM_KEY_BYTES */
-  const uint8_t* job_id;    /* STROM_JOB_ID_BYTES */
-  int64_t failure_timeout_ns;
-  uint64_t epoch; /* master epoch, > 0 */
+  const char* bind_address;   /* "" = any; an IPv4 or IPv6 literal */
+  int32_t port;               /* 0 = any free port */
+  int32_t workers;            /* K: training starts when so many have joined */
+  const uint8_t* secret;      /* STROM_KEY_BYTES */
+  const uint8_t* job_id;      /* STROM_JOB_ID_BYTES */
+  int64_t failure_timeout_ns; /* 0.1 s to 3600 s */
+  uint64_t epoch;             /* master epoch, > 0 */
 } strom_master_options;
 
 STROM_EXPORT int strom_master_create(const strom_master_options* options, strom_handle* master);
@@ -165,9 +165,9 @@ typedef struct {
   const uint8_t* master_public_key;
   int32_t rank;
   int32_t size;
-  int32_t attempt;       /* a higher attempt of a rank supersedes a lower one */
-  int32_t max_staleness; /* -1 = asynchronous, 0 = synchronous, k = bounded */
-  int64_t failure_timeout_ns;
+  int32_t attempt;            /* a higher attempt of a rank supersedes a lower one */
+  int32_t max_staleness;      /* -1 = asynchronous, 0 = synchronous, k = bounded */
+  int64_t failure_timeout_ns; /* 0.1 s to 3600 s */
   int64_t join_timeout_ns;
 } strom_worker_options;
 

@@ -234,6 +234,51 @@ TEST(AgentsTest, TheLastReferenceMayGoOnTheAgentsOwnThread) {
   cluster.master->Close("");
 }
 
+// For ThreadSanitizer above all: every call at once, and two closings in the midst of them.
+TEST(AgentsTest, CallsOfManyThreadsEndWhenItCloses) {
+  const Cluster cluster(1);
+  std::shared_ptr<WorkerAgent> agent;
+  ASSERT_TRUE(WorkerAgent::Join(cluster.WorkerOptions(0, 0), kDeadlineNs, &agent).ok());
+  const auto seed = std::make_shared<const std::vector<float>>(kElements, 1.0f);
+  std::shared_ptr<const std::vector<float>> parameters;
+  ASSERT_TRUE(agent->Start({1, kElements, kLayoutHash, "", seed}, kDeadlineNs, &parameters).ok());
+
+  std::promise<void> busy;  // so many steps have been released that all threads are at work
+  std::vector<std::thread> threads;
+  threads.emplace_back([&] {
+    const MessageFields fields{1e-3f, 1e-3f, kElements, 0};
+    Status status;
+    for (int64_t step = 0; status.ok(); ++step) {
+      UpdateId last;
+      auto parts = WriteEntries(fields, {}, kMaxMessageBytes, kUpdateHeaderBytes);
+      if (!agent->Submit(step, std::move(parts), &last).ok()) break;
+      std::promise<Status> released;
+      agent->AwaitStep(step, kDeadlineNs, [&](Status s) { released.set_value(std::move(s)); });
+      status = released.get_future().get();
+      if (step == 50) busy.set_value();
+    }
+  });
+  threads.emplace_back([&] {
+    std::vector<ReceivedUpdate> received;
+    VersionVector applied;
+    while (agent->TakeReceived(&received).ok()) {
+      for (const ReceivedUpdate& update : received) applied[update.id.origin] = update.id.counter;
+      agent->SetApplied(applied);
+      std::this_thread::yield();
+    }
+  });
+  threads.emplace_back([&] {
+    std::vector<double> values(1);
+    int32_t contributors = 0;
+    while (agent->Average(1, &values, &contributors, kDeadlineNs).ok()) agent->StatusJson();
+  });
+  ASSERT_EQ(busy.get_future().wait_for(std::chrono::seconds(20)), std::future_status::ready);
+  threads.emplace_back([&] { agent->Close("one"); });
+  threads.emplace_back([&] { agent->Close("another"); });
+  threads.emplace_back([&] { agent->StatusJson(); });
+  for (std::thread& thread : threads) thread.join();
+}
+
 TEST(AgentsTest, AWaitOfAnyLengthDoesNotOverflow) {
   const Cluster cluster(1);
   std::shared_ptr<WorkerAgent> agent;
