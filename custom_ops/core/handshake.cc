@@ -180,7 +180,7 @@ Responder::Answer Responder::Accept(const SecretKey& ephemeral, uint32_t connect
 }
 
 Responder::Answer Responder::Refuse(const SecretKey& ephemeral, const std::string& reason) {
-  return Finish(ephemeral, false, 0, Text(std::string_view(reason).substr(0, kMaxReasonBytes)));
+  return Finish(ephemeral, false, 0, Text(CutReason(reason)));
 }
 
 Responder::Answer Responder::Finish(const SecretKey& ephemeral, bool accepted, uint32_t connection,

@@ -131,8 +131,15 @@ std::optional<ProbePacket> ParseProbe(Bytes body) {
   return ProbePacket{Load<uint32_t>(body, 0), Load<uint32_t>(body, 4)};
 }
 
+std::string_view CutReason(std::string_view reason) {
+  if (reason.size() <= kMaxReasonBytes) return reason;
+  size_t size = kMaxReasonBytes;
+  while (size > 0 && (static_cast<uint8_t>(reason[size]) & 0xc0) == 0x80) --size;
+  return reason.substr(0, size);
+}
+
 size_t WriteClose(std::string_view reason, std::span<uint8_t> out) {
-  reason = reason.substr(0, kMaxReasonBytes);
+  reason = CutReason(reason);
   STROM_CHECK(out.size() >= reason.size());
   std::copy(reason.begin(), reason.end(), out.begin());
   return reason.size();

@@ -97,6 +97,8 @@ std::optional<ProbePacket> ParseProbe(Bytes body);
 
 // The link is over; `reason` is for people.
 inline constexpr size_t kMaxReasonBytes = 512;
+// The reason's first kMaxReasonBytes at most, without half a character at its end.
+std::string_view CutReason(std::string_view reason);
 size_t WriteClose(std::string_view reason, std::span<uint8_t> out);  // cuts what is too long
 std::optional<std::string_view> ParseClose(Bytes body);
 

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <string>
 #include <vector>
 
 #include "sim/network.h"
@@ -75,6 +76,16 @@ TEST(Packet, StatusGapsMustBeAscendingAndBelowTheirEnd) {
   EXPECT_FALSE(parse()) << "overlapping";
   packet.gaps[1] = {8, 0};
   EXPECT_FALSE(parse()) << "empty";
+}
+
+TEST(Packet, AReasonIsCutBetweenCharacters) {
+  std::string reason = "x";
+  while (reason.size() <= kMaxReasonBytes) reason += "\xe2\x82\xac";  // the euro sign
+  std::vector<uint8_t> body(1200);
+  const size_t size = WriteClose(reason, body);
+  EXPECT_EQ(size, 1 + (kMaxReasonBytes - 1) / 3 * 3);
+  EXPECT_EQ(*ParseClose(Bytes(body).first(size)), reason.substr(0, size));
+  EXPECT_EQ(CutReason("short"), "short");
 }
 
 TEST(Packet, RandomBodiesAreTakenOnlyWhole) {
