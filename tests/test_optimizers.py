@@ -70,6 +70,8 @@ def test_the_list_names_all_optimizers_of_keras() -> None:
 
 @pytest.mark.parametrize("name", CONFIGURATIONS)
 def test_trains_as_the_oracle_says_in_every_bit(name: str) -> None:
+    if name == "Muon" and keras.__version__.startswith("3.12."):
+        pytest.skip("Keras 3.12's Muon fails under every tf.distribute strategy")
     strategy = StromStrategy(
         threshold=FixedThreshold(TAU), residual_clipping=None, always_encode=True
     )
