@@ -131,7 +131,7 @@ test-python: setup ## the Python tests; PYTEST_ARGS="-k name" chooses
 # ------------------------------------------------------------------ what to see
 
 .PHONY: demo
-demo: $(PACKAGE_STAMP) native ## two workers train a Keras model on this machine
+demo: $(PACKAGE_STAMP) native ## two Spark executors train a CNN on Fashion-MNIST
 	@.ci/system-packages data java
 	@$(BIN)/python examples/demo.py
 
