@@ -16,7 +16,6 @@ from keras_strom.launcher import Job, launch
 from keras_strom.network import NetworkConfig
 from keras_strom.process import Script
 
-_SHOWN_LINES = 20
 _EXIT_BAD_INPUT = 2
 
 _NETWORK_HELP = {
@@ -41,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         launch(_job(options))
     except errors.WorkerFailed as error:
-        _complain(str(_shortened(error)))
+        _complain(str(error))
         return 1
     except errors.StromError as error:
         _complain(str(error))
@@ -100,12 +99,6 @@ def _job(options: argparse.Namespace) -> Job:
         network=NetworkConfig(**{name: getattr(options, name) for name in names}),
         start_timeout=options.start_timeout,
     )
-
-
-def _shortened(error: errors.WorkerFailed) -> errors.WorkerFailed:
-    # All of its output has been on the screen already; the last lines show where to look.
-    tail = error.log_tail[-_SHOWN_LINES:]
-    return errors.WorkerFailed(error.rank, error.host, error.traceback, tail)
 
 
 def _complain(text: str) -> None:

@@ -14,6 +14,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from keras_strom.output import exception_line
+
 
 class StromError(Exception):
     """Base of every error of keras-strom."""
@@ -63,10 +65,6 @@ class Refused(StromError):
     """The master refused this worker; the message is its reason."""
 
 
-class LayoutMismatch(Refused):
-    """Workers train models of different shapes or with different options."""
-
-
 class CorruptMessage(StromError):
     """Bytes that are not a valid message."""
 
@@ -91,10 +89,6 @@ class NotEnoughSlots(StromError):
     """Spark cannot run so many tasks at once; the message names the setting to raise."""
 
 
-class Cancelled(StromError):
-    """The job was ended by its user before it was done."""
-
-
 class WorkerFailed(StromError):
     """A worker ended with an error: the first one of the job, which ended all others.
 
@@ -104,24 +98,39 @@ class WorkerFailed(StromError):
         traceback: its Python traceback, or what is known when there is none (a signal, an exit
             code).
         log_tail: its last lines of output, oldest first.
+        streamed: whether its output has been shown already, so that the message need not repeat it.
     """
 
     def __init__(
-        self, rank: int, host: str, traceback: str, log_tail: tuple[str, ...] = ()
+        self,
+        rank: int,
+        host: str,
+        traceback: str,
+        log_tail: tuple[str, ...] = (),
+        streamed: bool = False,
     ) -> None:
-        super().__init__(rank, host, traceback, log_tail)
+        super().__init__(rank, host, traceback, log_tail, streamed)
         self.rank = rank
         self.host = host
         self.traceback = traceback
         self.log_tail = tuple(log_tail)
+        self.streamed = streamed
 
     def __str__(self) -> str:
         name = f"worker {self.rank}" if self.rank >= 0 else "a worker without a rank"
-        text = f"{name} on {self.host} failed:\n{self.traceback.rstrip()}"
-        if self.log_tail:
-            lines = "\n".join(f"  {line}" for line in self.log_tail)
-            text += f"\nIts last {len(self.log_tail)} lines of output:\n{lines}"
-        return text
+        traceback = self.traceback.strip()
+        parts = [f"{name} on {self.host} failed: {exception_line(traceback)}"]
+        # A script prints its own traceback; a function's is in nobody's output.
+        before, printed, _ = "\n".join(self.log_tail).partition(traceback)
+        if self.streamed and printed:
+            parts.append("Its output above has the traceback.")
+        elif "\n" in traceback:
+            parts.append(traceback)
+        if not self.streamed and before.strip():
+            lines = before.rstrip().split("\n")
+            parts.append(f"Its last {len(lines)} lines of output before that:")
+            parts += [f"  {line}" for line in lines]
+        return "\n".join(parts)
 
 
 # The result codes of custom_ops/capi/strom.h.

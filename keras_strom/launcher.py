@@ -161,7 +161,9 @@ def _first_failure(
         if seen[1].failed:
             candidates.append(seen)
     rank, outcome = next((one for one in candidates if not one[1].is_consequence), candidates[0])
-    return errors.WorkerFailed(rank, socket.gethostname(), outcome.traceback, outcome.log_tail)
+    return errors.WorkerFailed(
+        rank, socket.gethostname(), outcome.traceback, outcome.log_tail, streamed=True
+    )
 
 
 def _end_all(processes: Sequence[WorkerProcess]) -> None:

@@ -33,6 +33,15 @@ def is_startup_note(line: str) -> bool:
     return _STARTUP_NOTE.match(line) is not None
 
 
+def exception_line(traceback: str) -> str:
+    """The line of a traceback that names the exception; the last line of any other text."""
+    lines = traceback.strip().split("\n")
+    last = max((i for i, line in enumerate(lines) if line.strip() == _HEADER), default=-1)
+    if last == -1:
+        return lines[-1]
+    return next((line for line in lines[last + 1 :] if line and line[0] != " "), lines[-1])
+
+
 def plain(text: str) -> str:
     """The text without terminal escape sequences (colours, cursor movements)."""
     return _ESCAPE.sub("", text)

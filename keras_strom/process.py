@@ -21,7 +21,7 @@ from typing import Any
 from keras_strom import environment, errors, worker
 from keras_strom.credentials import Credentials
 from keras_strom.environment import ClusterEnvironment
-from keras_strom.output import LineSplitter, OutputRecord, is_startup_note
+from keras_strom.output import LineSplitter, OutputRecord, exception_line, is_startup_note
 
 GRACE_SECONDS = 5.0
 
@@ -83,8 +83,7 @@ class Outcome:
     @property
     def is_consequence(self) -> bool:
         """Whether it failed only because the job had ended elsewhere."""
-        last = self.traceback.rstrip().rpartition("\n")[2]
-        return last.partition(":")[0] in _CONSEQUENCES
+        return exception_line(self.traceback).partition(":")[0] in _CONSEQUENCES
 
 
 _CONSEQUENCES = frozenset(

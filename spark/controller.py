@@ -20,6 +20,7 @@ from keras_strom import errors
 from keras_strom.console import Console
 from keras_strom.credentials import Credentials
 from keras_strom.network import HostPort
+from keras_strom.output import exception_line
 from keras_strom.process import GRACE_SECONDS
 
 from .channel import HEARTBEAT_SECONDS, Channel
@@ -253,10 +254,10 @@ class Controller:
             if member.ended or self._stop_reason is not None:
                 return
             member.ended = True
-            error = errors.WorkerFailed(member.rank, member.host, traceback, log_tail)
+            streamed = self._console is not None
+            error = errors.WorkerFailed(member.rank, member.host, traceback, log_tail, streamed)
             self._failures.append(_Failure(error, is_consequence))
-            last_line = traceback.rstrip().rpartition("\n")[2]
-            self._record("failed", member.rank, f"on {member.host}: {last_line}")
+            self._record("failed", member.rank, f"on {member.host}: {exception_line(traceback)}")
             self._changed.notify_all()
 
     def _record(self, kind: str, rank: int, text: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import pickle
 import select
 import signal
 import socket
@@ -208,9 +209,28 @@ def test_a_failing_script_gives_an_exit_code_and_its_traceback(tmp_path: Path) -
     command = [sys.executable, "-m", "keras_strom", "run", "-np", "1", work.path]
     done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE)
     assert done.returncode == 1
-    assert "worker 0 on" in done.stderr
-    assert "KeyError: 'gone'" in done.stderr
-    assert "working" in done.stdout
+    where = f"keras-strom: worker 0 on {socket.gethostname()} failed: KeyError: 'gone'"
+    assert done.stderr == f"{where}\nIts output above has the traceback.\n"
+    assert done.stdout.startswith("working\nTraceback")
+    assert done.stdout.count("Traceback") == 1
+
+
+def test_a_failure_says_everything_once() -> None:
+    traceback = "Traceback (most recent call last):\n  File 1\nValueError: bad\n  data"
+    printed = ("before", *traceback.split("\n"), "after")
+    headline = "worker 2 on host failed: ValueError: bad"
+    for tail, streamed, rest in (
+        (printed, True, "\nIts output above has the traceback."),
+        (("before",), True, f"\n{traceback}"),
+        (("before",), False, f"\n{traceback}\nIts last 1 lines of output before that:\n  before"),
+        (printed, False, f"\n{traceback}\nIts last 1 lines of output before that:\n  before"),
+        ((), False, f"\n{traceback}"),
+    ):
+        error = errors.WorkerFailed(2, "host", traceback, tail, streamed)
+        assert str(error) == headline + rest
+        assert str(pickle.loads(pickle.dumps(error))) == str(error)
+    lost = errors.WorkerFailed(-1, "host", "it is lost", ("a",), streamed=True)
+    assert str(lost) == "a worker without a rank on host failed: it is lost"
 
 
 @pytest.fixture
