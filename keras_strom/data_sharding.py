@@ -7,7 +7,6 @@ PyDataset's batch. Validation data is never divided.
 
 from __future__ import annotations
 
-import collections.abc
 import math
 from typing import Any
 
@@ -35,15 +34,21 @@ def shard_fit_arguments(arguments: dict[str, Any], rank: int, size: int) -> None
         return  # Made by the user's own distribute_datasets_from_function, with (K, rank).
     elif isinstance(x, keras.utils.PyDataset):
         arguments["x"] = ShardedPyDataset(x, rank, size)
-    elif isinstance(x, collections.abc.Iterator) or not _is_arrays(x):
-        raise errors.UnsupportedModel(
-            f"worker {rank}: fit cannot divide {type(x).__name__} among {size} workers, as it must "
-            "be able to read it again from the start; pass arrays, a keras.utils.PyDataset, or a "
-            "tf.data.Dataset (tf.data.Dataset.from_generator wraps a generator; with "
-            "AutoShardPolicy.OFF in its options each worker keeps all of its own data)"
-        )
     else:
+        for name in ("x", "y", "sample_weight"):
+            value = arguments.get(name)
+            if not _is_arrays(value) and (name == "x" or value is not None):
+                raise errors.UnsupportedModel(_indivisible(name, value, rank, size))
         _shard_arrays(arguments, rank, size)
+
+
+def _indivisible(name: str, value: object, rank: int, size: int) -> str:
+    return (
+        f"worker {rank}: fit cannot divide {name} of type {type(value).__name__} among {size} "
+        "workers, as it must be able to read it again from the start; pass arrays, a "
+        "keras.utils.PyDataset, or a tf.data.Dataset (tf.data.Dataset.from_generator wraps a "
+        "generator; with AutoShardPolicy.OFF in its options each worker keeps all of its own data)"
+    )
 
 
 class ShardedPyDataset(keras.utils.PyDataset):  # type: ignore[misc]

@@ -73,6 +73,10 @@ class Generation:
         sharing: the strategy's.
         models: the Keras models that are trained, whose non-trainable state and metrics are
             averaged.
+
+    Attributes:
+        layout_size: elements of the flat space at the start.
+        assigned_last: once finished, whether weights may be assigned after it on some worker.
     """
 
     def __init__(self, sharing: Sharing, models: Sequence[Any]) -> None:
@@ -82,6 +86,7 @@ class Generation:
         self._bytes_before = self._wire_bytes()
         self._warned: set[str] = set()
         self.layout_size = 0
+        self.assigned_last = False
 
     def start(self) -> None:
         """Agrees on the layout with all workers and installs the chief's values."""
@@ -128,7 +133,6 @@ class Generation:
         own = np.append(_read(variables), float(stop))
         averaged = self._average(_EPOCH_KEY, own)
         _assign(variables, averaged[:-1])
-        self._warn()
         return bool(averaged[-1] > 0)
 
     def agree_to_stop(self, stop: bool) -> bool:
@@ -147,7 +151,7 @@ class Generation:
         worker = self._sharing.worker
         return worker is not None and bool(worker.status()["stop_requested"])
 
-    def finish(self, stop: bool = False) -> TrainingReport:
+    def finish(self, stop: bool = False, assigns_last: bool = False) -> TrainingReport:
         """Brings all workers to the same bits.
 
         What has not reached the threshold stays in the residual and leaves in the next generation:
@@ -155,16 +159,17 @@ class Generation:
 
         Args:
             stop: the chief ends the training before its last epoch.
+            assigns_last: this worker may assign weights once this has returned; all are told so by
+                `assigned_last`.
         """
         sharing = self._sharing
         entries = sharing.space.participants
         last = sharing.step.last
-        self._warn()
         worst = 0.0
         if sharing.worker is not None:
             sharing.worker.finish(stop and sharing.environment.is_chief)
             sharing.step.apply(entries)
-            worst = self._take_result(sharing.worker)
+            worst = self._take_result(sharing.worker, assigns_last)
         totals = sharing.step.totals
         sent, received = (
             now - before for now, before in zip(self._wire_bytes(), self._bytes_before, strict=True)
@@ -188,11 +193,13 @@ class Generation:
             seconds=time.monotonic() - self._started_at,
         )
 
-    def _take_result(self, worker: Worker) -> float:
+    def _take_result(self, worker: Worker, assigns_last: bool) -> float:
         """Installs the master's parameters and the averaged state; the largest difference."""
         space = self._sharing.space
         variables = self._state_variables() + self._moving_averages()
-        state, parameters = worker.result(_read(variables), space.size)
+        own_state = np.append(_read(variables), float(assigns_last))
+        state, parameters = worker.result(own_state, space.size)
+        self.assigned_last = bool(state[-1] > 0)
         difference = 0.0
         for entry in space.participants:
             own = entry.variable.numpy().ravel()
@@ -200,7 +207,7 @@ class Generation:
             if own.size:
                 difference = max(difference, float(np.max(np.abs(own - masters))))
         space.assign(parameters, space.participants)
-        _assign(variables, state)
+        _assign(variables, state[:-1])
         installed = parameters.copy()
         for entry in space.participants:
             installed[entry.offset : entry.offset + entry.size] = entry.variable.numpy().ravel()
@@ -249,7 +256,8 @@ class Generation:
         counters = self._sharing.worker.status()["counters"]
         return int(counters["bytes_sent"]), int(counters["bytes_received"])
 
-    def _warn(self) -> None:
+    def warn(self) -> None:
+        """Logs what the user should know of the steps so far, each warning once."""
         step = self._sharing.step
         last = step.last
         if last.threshold > 0 and last.max_residual > _WIND_UP * last.threshold:

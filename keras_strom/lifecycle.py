@@ -2,7 +2,8 @@
 
 Keras tells a strategy nothing of epochs. The wrap acts on models of a StromStrategy only. It puts a
 callback before all others, which begins the generation at the first batch and averages at the end
-of each epoch before validation, and one after all others, which settles whether training stops.
+of each epoch before validation, and one after all others, which settles whether training stops and
+has the workers agree once more when a callback may have assigned weights at the very end.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import inspect
 import logging
 import time
 from collections.abc import Callable
+from types import TracebackType
 from typing import Any
 
 import keras
@@ -20,8 +22,8 @@ import tensorflow as tf
 from keras_strom import admission, errors
 from keras_strom._native.ops import translate
 from keras_strom.data_sharding import shard_fit_arguments
+from keras_strom.environment import ClusterEnvironment
 from keras_strom.generation import Generation, Sharing
-from keras_strom.report import TrainingReport
 
 _logger = logging.getLogger("keras_strom")
 
@@ -59,7 +61,7 @@ def _fit(original: Callable[..., Any], bound: inspect.BoundArguments, sharing: S
     arguments = bound.arguments
     model = arguments["self"]
     admission.check_compiled(model)
-    if model.optimizer is not None:
+    if getattr(model, "optimizer", None) is not None:  # Keras itself asks for compile().
         admission.check_optimizer(model.optimizer)
     if sharing.generation is not None:
         raise errors.StromError(
@@ -69,18 +71,63 @@ def _fit(original: Callable[..., Any], bound: inspect.BoundArguments, sharing: S
         shard_fit_arguments(arguments, sharing.environment.rank, sharing.environment.size)
         if not sharing.environment.is_chief:
             arguments["verbose"] = 0
-    training = _Training(sharing, model)
+    assigns_last = any(map(_may_assign_at_the_end, _listed(arguments["callbacks"])))
+    training = _Training(sharing, model, assigns_last)
     restore = _put_around(arguments, _First(training), _Last(training))
     try:
         return original(*bound.args, **bound.kwargs)
     except BaseException as error:
-        cause = translate(error) if isinstance(error, tf.errors.OpError) else None
-        training.abandon(cause or error)
-        if cause is not None:
+        cause = _cause(error, sharing.environment) or error
+        training.abandon(cause)
+        if isinstance(cause, errors.StromError) and keras.config.is_traceback_filtering_enabled():
+            # Its words say what to do; our frames and what Keras made of it would only hide them.
+            raise cause.with_traceback(_without_ours(error.__traceback__)) from None
+        if cause is not error:
             raise cause from error
         raise
     finally:
         restore()
+
+
+def _cause(error: BaseException, here: ClusterEnvironment) -> errors.StromError | None:
+    """What an exception that Keras or TensorFlow raised means to the user; None: just that."""
+    if isinstance(error, tf.errors.OpError):
+        return translate(error)
+    if isinstance(error, StopIteration):  # How Keras meets data that ends before its first batch.
+        return errors.UnsupportedModel(
+            f"worker {here.rank} of {here.size} has no training data: each worker takes every "
+            f"{here.size}. row of arrays or element of a dataset (usually a batch), so there must "
+            f"be at least {here.size} of them; use smaller batches or fewer workers"
+        )
+    return None
+
+
+def _without_ours(frames: TracebackType | None) -> TracebackType | None:
+    """The frames of a traceback that are not of keras_strom, as Keras leaves out its own."""
+    if frames is None:
+        return None
+    inner = _without_ours(frames.tb_next)
+    if frames.tb_frame.f_globals.get("__name__", "").startswith("keras_strom."):
+        return inner
+    return TracebackType(inner, frames.tb_frame, frames.tb_lasti, frames.tb_lineno)
+
+
+def _listed(callbacks: Any) -> list[Any]:
+    """The callbacks given to `fit` one by one."""
+    if isinstance(callbacks, keras.callbacks.CallbackList):
+        return list(callbacks.callbacks)
+    return list(keras.tree.flatten(callbacks or []))
+
+
+def _may_assign_at_the_end(callback: Any) -> bool:
+    """Whether a callback's `on_train_end` may change weights, each worker's in its own way.
+
+    Of Keras's own callbacks only EarlyStopping does; a user's own may do anything.
+    """
+    method = callback.on_train_end
+    if not str(method.__module__).startswith("keras."):
+        return True
+    return bool(getattr(callback, "restore_best_weights", False))
 
 
 def _put_around(
@@ -98,23 +145,26 @@ def _put_around(
             given.callbacks = [c for c in given.callbacks if c is not first and c is not last]
 
         return restore
-    arguments["callbacks"] = [first, *keras.tree.flatten(given or []), last]
+    arguments["callbacks"] = [first, *_listed(given), last]
     return lambda: None
 
 
 class _Training:
     """One `fit` of a sharing strategy: what the two callbacks have in common."""
 
-    def __init__(self, sharing: Sharing, model: Any) -> None:
+    def __init__(self, sharing: Sharing, model: Any, assigns_last: bool) -> None:
         self._sharing = sharing
         self._model = model
-        self._finished = False
+        self._assigns_last = assigns_last
+        self._finished: Generation | None = None
         self._epoch_closed = False
         self._last_epoch = False
         self._next_poll = 0.0
         self.logs: dict[str, float] = {}
 
     def begin_epoch(self, epoch: int, epochs: int) -> None:
+        if self._sharing.generation is not None:
+            self._sharing.generation.warn()
         self._epoch_closed = False
         self._last_epoch = epoch + 1 >= epochs
 
@@ -149,12 +199,24 @@ class _Training:
 
     def settle_stop(self) -> None:
         """After the epoch's last callback, which may have asked to stop (EarlyStopping)."""
-        if self._finished:
+        if self._finished is not None:
             return
         stop = self._started().agree_to_stop(self._model.stop_training)
         self._model.stop_training = stop
         if stop:
             self._finish(stop)
+
+    def end(self) -> None:
+        """After all other callbacks and Keras itself have done what they do at the end."""
+        if self._finished is None:
+            return
+        if self._finished.assigned_last:
+            # A generation without steps: everybody takes the chief's values.
+            generation = self._started()
+            generation.finish()
+            self._sharing.generation = None
+        # Only now, as Keras's progress bar keeps its line open during the callbacks of an epoch.
+        announce(self._sharing, self._finished)
 
     def abandon(self, error: BaseException) -> None:
         """Tells the others that this worker cannot go on."""
@@ -170,9 +232,9 @@ class _Training:
         return self._sharing.generation
 
     def _finish(self, stop: bool) -> None:
-        report = self._started().finish(stop)
-        self._finished = True
-        end(self._sharing, report)
+        self._finished = self._started()
+        self._sharing.last_report = self._finished.finish(stop, self._assigns_last)
+        self._sharing.generation = None
 
     def _metric_results(self) -> dict[str, Any]:
         results: dict[str, Any] = {}
@@ -181,12 +243,11 @@ class _Training:
         return results
 
 
-def end(sharing: Sharing, report: TrainingReport) -> None:
-    """Keeps the report of a generation that has finished."""
-    sharing.generation = None
-    sharing.last_report = report
+def announce(sharing: Sharing, finished: Generation) -> None:
+    """Logs what a generation that has finished has to say."""
+    finished.warn()
     if sharing.environment.is_chief:
-        _logger.info("%s", report)
+        _logger.info("%s", sharing.last_report)
 
 
 class _First(keras.callbacks.Callback):  # type: ignore[misc]
@@ -222,3 +283,6 @@ class _Last(keras.callbacks.Callback):  # type: ignore[misc]
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         self._training.settle_stop()
+
+    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
+        self._training.end()

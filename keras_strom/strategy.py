@@ -211,7 +211,10 @@ class StromStrategy(tf.distribute.OneDeviceStrategy):  # type: ignore[misc]
             return None
         if sharing.generation is None:
             raise errors.StromError("no training to end: call strategy.begin() before the loop")
-        lifecycle.end(sharing, sharing.generation.finish())
+        generation = sharing.generation
+        sharing.last_report = generation.finish()
+        sharing.generation = None
+        lifecycle.announce(sharing, generation)
         return sharing.last_report
 
     def distribute_datasets_from_function(

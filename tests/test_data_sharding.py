@@ -90,3 +90,8 @@ def test_a_py_dataset_is_divided_by_its_batches() -> None:
 def test_data_that_cannot_be_read_again_is_refused_with_a_remedy(data: Any) -> None:
     with pytest.raises(errors.UnsupportedModel, match="from_generator"):
         shard_fit_arguments({"x": data}, 0, 2)
+
+
+def test_labels_that_are_no_array_are_refused_by_name() -> None:
+    with pytest.raises(errors.UnsupportedModel, match="cannot divide y of type list"):
+        shard_fit_arguments({"x": np.arange(3), "y": [0, 1, 0]}, 0, 2)

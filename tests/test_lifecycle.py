@@ -101,6 +101,16 @@ def test_only_the_chief_can_end_the_training_for_all(mode: str) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
+def test_weights_that_the_chief_restores_at_the_end_are_everybodys(mode: str) -> None:
+    """That they are equal is checked above; here that they are the restored ones."""
+    for trained in job(mode).weights:
+        best = [v for name, v in job(mode).weights[0].items() if name.startswith("best_start/")]
+        assert best
+        for i, value in enumerate(best):
+            np.testing.assert_array_equal(trained[f"restored/{i}"], value)
+
+
+@pytest.mark.parametrize("mode", MODES)
 def test_a_custom_loop_may_train_two_models_in_turn(mode: str) -> None:
     for rank, result in enumerate(job(mode).results):
         loop = result["loop"]
@@ -149,6 +159,13 @@ def test_asynchronous_averages_are_of_the_latest_values() -> None:
 
 
 # ------------------------------------------------------------------ synchronous mode to the bit
+
+
+def test_replicas_have_the_same_bits_after_every_synchronous_step() -> None:
+    first, second = (fit["hashes"] for fit in job("0").fits("even"))
+    assert first == second
+    assert len(first) == 12
+    assert len(set(first)) > 6  # The first steps send nothing yet.
 
 
 def test_two_synchronous_runs_give_the_same_bits() -> None:

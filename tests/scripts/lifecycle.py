@@ -6,6 +6,7 @@ Run by tests/test_lifecycle.py: lifecycle.py OUTPUT_FOLDER MAX_STALENESS ("None"
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import logging
 import pathlib
@@ -83,6 +84,18 @@ class Record(keras.callbacks.Callback):
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         self.own.append(self._latest)
         self.averaged.append({**self._state(), "logs": dict(logs)})
+
+
+class HashEveryStep(keras.callbacks.Callback):
+    """Names the bits of the replica in the middle of training, after each of its steps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hashes: list[str] = []
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        values = b"".join(v.tobytes() for v in self.model.get_weights())
+        self.hashes.append(hashlib.sha256(values).hexdigest())
 
 
 class StopOnTheChief(keras.callbacks.Callback):
@@ -181,11 +194,14 @@ def main() -> None:
     if rank == 0:
         weights |= {f"start/{i}": v for i, v in enumerate(model.get_weights())}
     x, y = data(96, seed=1)
-    note("even", model, model.fit(x, y, batch_size=8, epochs=2, shuffle=False, verbose=0))
+    steps = HashEveryStep()
+    fit = {"batch_size": 8, "shuffle": False, "verbose": 0}
+    history = model.fit(x, y, epochs=2, callbacks=[steps], **fit)
+    note("even", model, history, hashes=steps.hashes)
     model.layers[0].kernel.assign_add(tf.ones_like(model.layers[0].kernel) * (rank + 1) * 0.01)
     if rank == 0:
         weights |= {f"again_start/{i}": v for i, v in enumerate(model.get_weights())}
-    note("again", model, model.fit(x, y, batch_size=8, epochs=1, shuffle=False, verbose=0))
+    note("again", model, model.fit(x, y, epochs=1, **fit))
 
     with strategy.scope():
         model = build_with_state()
@@ -203,6 +219,16 @@ def main() -> None:
         own_data(rows=40, seed=20 + rank), epochs=50, verbose=0, callbacks=[StopOnTheChief(rank)]
     )
     note("stopped", model, history)
+
+    # The loss falls, so the "best" epoch is the first: each worker restores what it had then.
+    stopping = keras.callbacks.EarlyStopping(
+        "loss", mode="max", patience=1, restore_best_weights=True
+    )
+    callbacks = [stopping] if rank == 0 else []
+    history = model.fit(own_data(rows=40, seed=40), epochs=9, verbose=0, callbacks=callbacks)
+    note("restored", model, history)
+    if rank == 0:
+        weights |= {f"best_start/{i}": v for i, v in enumerate(stopping.best_weights)}
 
     warnings = Warnings()
     logging.getLogger("keras_strom").addHandler(warnings)
