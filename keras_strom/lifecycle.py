@@ -95,9 +95,11 @@ def _cause(error: BaseException, here: ClusterEnvironment) -> errors.StromError 
         return translate(error)
     if isinstance(error, StopIteration):  # How Keras meets data that ends before its first batch.
         return errors.UnsupportedModel(
-            f"worker {here.rank} of {here.size} has no training data: each worker takes every "
-            f"{here.size}. row of arrays or element of a dataset (usually a batch), so there must "
-            f"be at least {here.size} of them; use smaller batches or fewer workers"
+            f"worker {here.rank} of {here.size} has no training data; of {here.size} workers each "
+            f"takes every {here.size}th row of arrays or element of a dataset (usually a batch), "
+            "so there must be at least as many: use smaller batches or fewer workers"
+            if here.size > 1
+            else "the training data is empty"
         )
     return None
 

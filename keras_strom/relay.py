@@ -7,13 +7,22 @@ needs TensorFlow, and neither does any work in Python while training runs: see A
 from __future__ import annotations
 
 import socket
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from keras_strom import environment, errors
 from keras_strom._native.node import MasterNode, WorkerNode
 from keras_strom.credentials import Credentials
 from keras_strom.environment import ClusterEnvironment
-from keras_strom.network import HostPort, NetworkConfig, resolve_address
+from keras_strom.network import HostPort, NetworkConfig, format_address, resolve_address
+
+_REMEDIES: Mapping[type[errors.StromError], str] = MappingProxyType(
+    {
+        errors.Unreachable: "is the master running there, and is that UDP port open?",
+        errors.SecretRejected: "give every worker the credentials of its own job",
+    }
+)
 
 
 class Master:
@@ -120,7 +129,7 @@ class Worker(WorkerNode):
             Unreachable: nothing answers at the master's address.
             SecretRejected: it answers but does not know this job's secret or id.
             Refused: the master says why.
-            JoinTimeout: none of these within `join_timeout`.
+            DeadlinePassed: none of these within `join_timeout`.
             AddressError: the local port is in use, or the mask picks no or several interfaces.
         """
         network = network or NetworkConfig()
@@ -128,18 +137,25 @@ class Worker(WorkerNode):
         bind = ""
         if network.network_mask is not None or ip is not None:
             bind = resolve_address(network, node_address=ip, toward=master_host)
-        super().__init__(
-            credentials,
-            master=(master_host, master[1]),
-            rank=rank,
-            size=size,
-            attempt=attempt,
-            max_staleness=max_staleness,
-            bind_address=bind,
-            port=network.of_worker(local_rank).port,
-            failure_timeout=network.failure_timeout,
-            join_timeout=join_timeout,
-        )
+        try:
+            super().__init__(
+                credentials,
+                master=(master_host, master[1]),
+                rank=rank,
+                size=size,
+                attempt=attempt,
+                max_staleness=max_staleness,
+                bind_address=bind,
+                port=network.of_worker(local_rank).port,
+                failure_timeout=network.failure_timeout,
+                join_timeout=join_timeout,
+            )
+        except (errors.Unreachable, errors.SecretRejected) as error:
+            remedy = _REMEDIES[type(error)]
+            raise type(error)(
+                f"worker {rank} cannot join the master at {format_address(master)}: {error}; "
+                f"{remedy}"
+            ) from None
 
     @classmethod
     def from_environment(

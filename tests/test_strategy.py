@@ -367,6 +367,23 @@ def test_a_model_compiled_for_xla_is_refused_and_auto_is_not() -> None:
     _model(_encoding(), jit_compile="auto").fit(*_data(), epochs=1, verbose=0)
 
 
+def test_a_model_that_is_not_compiled_is_keras_own_error() -> None:
+    strategy = _encoding()
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    with pytest.raises(ValueError, match=r"compile\(\)"):
+        model.fit(np.ones((4, 2)), np.ones((4, 1)))
+
+
+def test_data_without_elements_is_a_clear_error() -> None:
+    model = _model(_encoding())
+    x, y = (part[:0] for part in _data())
+    dataset = tf.data.Dataset.from_tensor_slices((x, y)).batch(4)
+    for arguments in ((x, y), (dataset,)):
+        with pytest.raises(errors.UnsupportedModel, match="training data is empty"):
+            model.fit(*arguments, verbose=0)
+
+
 @pytest.mark.parametrize("traced", [True, False])
 def test_an_optimizer_step_outside_run_is_refused(traced: bool) -> None:
     strategy = _encoding()
