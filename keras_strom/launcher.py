@@ -23,6 +23,7 @@ from keras_strom.process import (
     WorkerListener,
     WorkerProcess,
     check_env,
+    check_start_timeout,
 )
 
 _LOOPBACK = "127.0.0.1/32"
@@ -49,8 +50,7 @@ class Job:
     def __post_init__(self) -> None:
         if isinstance(self.workers, bool) or not isinstance(self.workers, int) or self.workers < 1:
             raise errors.InvalidOption(f"workers={self.workers!r} must be 1 or more")
-        if not self.start_timeout > 0:
-            raise errors.InvalidOption(f"start_timeout={self.start_timeout!r} must be positive")
+        check_start_timeout(self.start_timeout)
         if isinstance(self.work, Script) and not os.path.isfile(self.work.path):
             raise errors.InvalidOption(f"no such script: {self.work.path}")
         check_env(self.env)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
+import math
 import os
 import select
 import signal
@@ -217,8 +218,9 @@ class WorkerProcess:
             command = ["script", work.path, *work.arguments]
         else:
             # A function may come from a module that only this process's path leads to, such as
-            # a file that Spark has shipped.
-            variables["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
+            # a file that Spark has shipped. What the user's own variables name comes first.
+            paths = [env.get("PYTHONPATH", ""), *sys.path]
+            variables["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
             report = keep(os.memfd_create("keras-strom-report", os.MFD_CLOEXEC))
             self._report_fd = os.dup(report)
             command = ["function", str(keep(_memory_file(work.payload))), str(report)]
@@ -345,6 +347,15 @@ def check_env(env: Mapping[str, str] | None) -> Mapping[str, str]:
         if not isinstance(name, str) or not isinstance(value, str):
             raise errors.InvalidOption(f"env[{name!r}]={value!r}: names and values are strings")
     return env or {}
+
+
+def check_start_timeout(seconds: float) -> None:
+    """Refuses a `start_timeout` that is no positive, finite number of seconds."""
+    is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+    if not (is_number and 0 < seconds < math.inf):
+        raise errors.InvalidOption(
+            f"start_timeout={seconds!r} must be a positive, finite number of seconds"
+        )
 
 
 def _memory_file(content: bytes) -> int:

@@ -73,7 +73,8 @@ class Channel:
         Raises:
             ConnectionError: the connection is gone.
         """
-        body = json.dumps(message).encode()
+        # Unescaped, a character takes at most 4 bytes, or 6 if it is a control character.
+        body = json.dumps(message, ensure_ascii=False).encode()
         if len(body) > MAX_MESSAGE_BYTES:
             raise errors.InternalError(f"a control message of {len(body)} bytes is too long")
         with self._send_lock:

@@ -262,6 +262,7 @@ class Controller:
 
     def _record(self, kind: str, rank: int, text: str) -> None:
         self.events.append(Event(time.monotonic() - self._begin, kind, rank, text))
+        self._changed.notify_all()
 
     def _beat(self) -> None:
         """Lets the tasks know that the driver lives."""

@@ -25,7 +25,7 @@ from keras_strom.credentials import Credentials
 from keras_strom.exchange import Exchange, StartExchange, share_updates
 from keras_strom.interfaces import interface_addresses
 from keras_strom.network import NetworkConfig, resolve_address
-from keras_strom.process import GRACE_SECONDS, Function, check_env
+from keras_strom.process import GRACE_SECONDS, Function, check_env, check_start_timeout
 
 from .controller import Controller
 from .result import RunResult
@@ -109,8 +109,7 @@ class _Options:
             raise errors.InvalidOption(f"num_proc={workers!r} must be 1 or more")
         if not isinstance(self.network, NetworkConfig):
             raise errors.InvalidOption(f"network={self.network!r} must be a NetworkConfig")
-        if not self.start_timeout > 0:
-            raise errors.InvalidOption(f"start_timeout={self.start_timeout!r} must be positive")
+        check_start_timeout(self.start_timeout)
         if self.verbose not in (0, 1):
             raise errors.InvalidOption(f"verbose={self.verbose!r} must be 0 or 1")
 

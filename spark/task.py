@@ -29,7 +29,10 @@ if TYPE_CHECKING:
 _CONNECT_SECONDS = 30.0
 _PROGRESS_SECONDS = 0.25
 _MAX_WAITING_LINES = 10_000
+# Bounds of what one message holds, with room below channel.MAX_MESSAGE_BYTES.
 _MAX_BATCH_CHARACTERS = 100_000
+_MAX_TRACEBACK_CHARACTERS = 50_000
+_MAX_TAIL_LINE_CHARACTERS = 1_000
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -171,8 +174,8 @@ class _DriverLink(WorkerListener):
         if outcome.failed:
             message = {
                 "type": "failed",
-                "traceback": outcome.traceback[-_MAX_BATCH_CHARACTERS:],
-                "log_tail": [line[:1000] for line in outcome.log_tail],
+                "traceback": outcome.traceback[-_MAX_TRACEBACK_CHARACTERS:],
+                "log_tail": [line[:_MAX_TAIL_LINE_CHARACTERS] for line in outcome.log_tail],
                 "is_consequence": outcome.is_consequence,
             }
         if not outcome.terminated:

@@ -169,7 +169,8 @@ def test_a_bad_number_of_workers_is_refused(workers: Any) -> None:
         (["-np", "2", "--topology", "mesh", __file__], "topology='mesh'"),
         (["-np", "2", "--max-children", "3", __file__], "max_children=3 would have no effect"),
         (["-np", "2", "--port", "65534", __file__], "port=65534 leaves no port"),
-        (["-np", "2", "--start-timeout", "0", __file__], "start_timeout"),
+        (["-np", "2", "--start-timeout", "0", __file__], "start_timeout=0.0 must be"),
+        (["-np", "2", "--start-timeout", "inf", __file__], "start_timeout=inf must be"),
     ],
 )
 def test_bad_input_is_a_clear_error(

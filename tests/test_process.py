@@ -270,6 +270,21 @@ def test_a_worker_finds_its_place_and_its_credentials() -> None:
     assert credentials.secret.hex().encode() not in command
 
 
+def test_the_users_python_path_comes_first_for_a_function(tmp_path: Path) -> None:
+    (tmp_path / "only_here.py").write_text("value = 7\n")
+
+    def use() -> int:
+        import only_here  # type: ignore[import-not-found]
+
+        return int(only_here.value)
+
+    work = Function.of(use)
+    with WorkerProcess(work, PLACE, env={"PYTHONPATH": str(tmp_path)}) as process:
+        outcome = process.wait(DEADLINE)
+    assert outcome.result is not None, outcome.traceback
+    assert pickle.loads(outcome.result) == 7
+
+
 def test_the_users_variables_must_not_contradict_the_runner() -> None:
     with pytest.raises(errors.InvalidOption, match="KERAS_STROM_RANK"):
         WorkerProcess(Function.of(int), PLACE, env={"KERAS_STROM_RANK": "1"})

@@ -6,16 +6,23 @@ import io
 import socket
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from keras_strom import errors
 from keras_strom.console import Console
 from keras_strom.credentials import Credentials
+from keras_strom.output import MAX_LINE, TAIL_LINES
 from keras_strom.spark.channel import MAX_MESSAGE_BYTES, Channel
 from keras_strom.spark.controller import Controller
 from keras_strom.spark.result import RunResult
 from keras_strom.spark.runner import _root_cause
+from keras_strom.spark.task import (
+    _MAX_BATCH_CHARACTERS,
+    _MAX_TAIL_LINE_CHARACTERS,
+    _MAX_TRACEBACK_CHARACTERS,
+)
 
 CREDENTIALS = Credentials.new()
 DEADLINE = 30.0
@@ -102,6 +109,15 @@ class Tasks:
         channel.send({"type": "register", "partition": partition, "host": host})
         return channel
 
+    def wait_for(self, kind: str, count: int = 1) -> None:
+        """Waits until `count` events of `kind` have happened."""
+
+        def happened() -> bool:
+            return [event.kind for event in self.controller.events].count(kind) >= count
+
+        with self.controller._changed:
+            assert self.controller._changed.wait_for(happened, DEADLINE)
+
     def close(self) -> None:
         self.controller.close()
         for channel in self.channels:
@@ -181,13 +197,12 @@ def test_a_task_that_vanishes_is_a_failure(tasks: Tasks) -> None:
 
 def test_a_second_copy_of_a_task_waits_and_is_stopped_at_the_end(tasks: Tasks) -> None:
     first = tasks.register(0, "a")
+    tasks.wait_for("registered")
     copy = tasks.register(0, "b")
     other = tasks.register(1, "a")
-    starts = [hear(first), hear(other)]
-    if {start["type"] for start in starts} == {"start"}:
-        tasks.controller.stop("the job has ended")
-        assert hear(copy)["type"] == "stop"
-        assert hear(first)["type"] == "stop"
+    assert [hear(channel)["type"] for channel in (first, other)] == ["start", "start"]
+    tasks.controller.stop("the job has ended")
+    assert [hear(channel)["type"] for channel in (copy, first)] == ["stop", "stop"]
 
 
 def test_a_task_that_comes_too_late_is_stopped(tasks: Tasks) -> None:
@@ -197,8 +212,9 @@ def test_a_task_that_comes_too_late_is_stopped(tasks: Tasks) -> None:
 
 def test_missing_tasks_are_counted(tasks: Tasks) -> None:
     tasks.register(1, "some-host")
-    with pytest.raises(errors.JoinTimeout, match=r"1 of 2 .*some-host.*\[0\]|0 of 2"):
-        tasks.controller.wait_for_start(0.2)
+    tasks.wait_for("registered")
+    with pytest.raises(errors.JoinTimeout, match=r"1 of 2 .*some-host.*\[0\]"):
+        tasks.controller.wait_for_start(0.01)
 
 
 def test_strangers_are_not_heard(tasks: Tasks) -> None:
@@ -210,6 +226,25 @@ def test_strangers_are_not_heard(tasks: Tasks) -> None:
     channels = [tasks.register(0, "a"), tasks.register(1, "a")]
     assert [hear(channel)["rank"] for channel in channels] == [0, 1]
     silent.close()
+
+
+@pytest.mark.parametrize("character", ["\x00", "é", "漢", "🙂"])
+def test_the_longest_report_fits_whatever_its_characters(character: str) -> None:
+    received: list[dict[str, Any]] = []
+    driver, task = connect(CREDENTIALS, CREDENTIALS)
+    reader = threading.Thread(target=lambda: received.extend(driver.receive() for _ in range(2)))
+    reader.start()
+    report = {
+        "traceback": character * _MAX_TRACEBACK_CHARACTERS,
+        "log_tail": [character * _MAX_TAIL_LINE_CHARACTERS] * TAIL_LINES,
+    }
+    log = {"lines": [character * (_MAX_BATCH_CHARACTERS + MAX_LINE)]}
+    task.send(report)
+    task.send(log)
+    reader.join(DEADLINE)
+    assert received == [report, log]
+    driver.close()
+    task.close()
 
 
 def test_a_port_in_use_is_a_clear_error(tasks: Tasks) -> None:

@@ -181,6 +181,7 @@ def test_tasks_that_do_not_start_in_time_are_an_error(
         ({"num_proc": 0}, "num_proc=0"),
         ({"num_proc": True}, "num_proc=True"),
         ({"start_timeout": 0}, "start_timeout=0"),
+        ({"start_timeout": "60"}, "start_timeout='60'"),
         ({"verbose": 3}, "verbose=3"),
         ({"network": {"port": 1}}, "must be a NetworkConfig"),
         ({"env": {"KERAS_STROM_RANK": "1"}}, "KERAS_STROM_RANK"),
