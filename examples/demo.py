@@ -155,7 +155,7 @@ def show(figures: dict[str, Any]) -> None:
 def main() -> None:
     """Trains, shows the report and writes it to build/demo.json."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--epochs", type=int, default=5)
+    parser.add_argument("--epochs", type=int, default=8)
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--output", type=pathlib.Path, default=ROOT / "build" / "demo.json")
     arguments = parser.parse_args()
