@@ -1,6 +1,6 @@
 """Trains a small CNN on Fashion-MNIST: on one machine, on many processes, or on Spark, unchanged.
 
-python examples/fashion_mnist.py                         # one worker, plain Keras speed
+python examples/fashion_mnist.py                         # one worker, nothing is encoded
 keras-strom run -np 2 examples/fashion_mnist.py          # two workers on this machine
 make demo                                                # two Spark executors, with a report
 """
