@@ -23,8 +23,7 @@ struct Parallel {
       for (int64_t i = 0; i < tasks; ++i) work(i);
       return;
     }
-    run(
-        pool, tasks, [](void* context, int64_t i) { (*static_cast<Work*>(context))(i); }, &work);
+    run(pool, tasks, [](void* context, int64_t i) { (*static_cast<Work*>(context))(i); }, &work);
   }
 };
 
