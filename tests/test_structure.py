@@ -173,7 +173,9 @@ def test_nothing_prints_but_the_command_line() -> None:
     assert printers <= {"keras_strom/cli.py"}
 
 
-@pytest.mark.parametrize("module", ["keras_strom", "keras_strom.spark", "keras_strom.cli"])
+@pytest.mark.parametrize(
+    "module", ["keras_strom", "keras_strom.spark", "keras_strom.cli", "keras_strom.codec"]
+)
 def test_an_import_does_no_work(module: str, tmp_path: Path) -> None:
     heavy = ("tensorflow", "keras", "pyspark", "pandas", "pyarrow")
     script = (

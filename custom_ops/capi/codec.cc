@@ -2,7 +2,10 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <exception>
 #include <span>
+#include <string>
+#include <vector>
 
 #include "capi/handles.h"
 #include "core/message.h"
@@ -15,60 +18,178 @@ namespace {
 // One message holds it all: this many bytes are never needed.
 constexpr int64_t kOneMessage = (int64_t{1} << 32) - 1;
 constexpr int64_t kMostElements = int64_t{1} << 33;
+constexpr int64_t kRunElements = 4096;  // stays in the L1 cache and divides kChunk
 
-Status Invalid(const char* words) { return {Code::kInvalidArgument, words}; }
+Status Invalid(std::string words) { return {Code::kInvalidArgument, std::move(words)}; }
 
-// residual += update, and what reaches the threshold leaves into `entries`. False: not finite.
-bool FindEntries(std::span<const float> update, float* residual, float threshold,
-                 EntryList* entries) {
-  constexpr int64_t kRunElements = 4096;  // divides kChunk
-  const std::vector<float> zeros(kRunElements);
-  std::vector<float> values(kRunElements);
-  StepRule rule;
-  rule.threshold = threshold;
-  StepStatistics statistics;
-  const auto size = static_cast<int64_t>(update.size());
-  for (int64_t start = 0; start < size; start += kRunElements) {
-    const StepRun run{std::min(kRunElements, size - start),
-                      zeros.data(),
-                      update.data() + start,
-                      values.data(),
-                      residual + start,
-                      static_cast<uint32_t>(start % kChunk)};
-    uint32_t* const codes = entries->Reserve(run.size);
-    entries->Append(start / kChunk, StepKernels().back().step(run, rule, codes, &statistics));
+// Where the elements that a predicate picks are: how many, and the first.
+struct Found {
+  int64_t count = 0;
+  int64_t first = 0;
+};
+
+template <typename Predicate>
+Found Find(int64_t size, Predicate picks) {
+  Found found;
+  for (int64_t i = 0; i < size; ++i) {
+    if (!picks(i)) continue;
+    if (found.count++ == 0) found.first = i;
   }
-  return statistics.nonfinite_count == 0;
+  return found;
 }
 
-void TakeBack(const EntryList& entries, float threshold, float* residual) {
-  for (size_t i = 0; i < entries.chunks(); ++i) {
-    const EntryList::Chunk chunk = entries.chunk(i);
-    for (const uint32_t code : chunk.codes) {
-      residual[chunk.index * kChunk + (code >> 1)] += code & 1 ? -threshold : threshold;
+std::string Describe(const Found& found, int64_t size) {
+  return std::to_string(found.count) + " of " + std::to_string(size) +
+         " elements, the first at index " + std::to_string(found.first);
+}
+
+// One update on its way into a message.
+class Encoding {
+ public:
+  Encoding(std::span<const float> update, const float* residual, float* after,
+           const strom_codec_options& options)
+      : update_(update), residual_(residual), after_(after), options_(options) {}
+
+  Status Encode(strom_allocate allocate, void* context, int64_t* count) {
+    // Elsewhere a refusal leaves `residual` as it was anyway, and the kernel notices by itself.
+    if (residual_ == after_ && !IsFinite()) return NotFinite();
+    try {
+      FindEntries();
+      if (nonfinite_) return NotFinite();
+      const Status status = WriteMessage(allocate, context);
+      if (!status.ok()) TakeBack();
+      *count = entries_.size();
+      return status;
+    } catch (const std::exception&) {
+      TakeBack();
+      throw;
     }
   }
+
+ private:
+  int64_t size() const { return static_cast<int64_t>(update_.size()); }
+
+  // Whether every sum is; without a branch, so that the compiler vectorises it.
+  bool IsFinite() const {
+    for (int64_t start = 0; start < size(); start += kRunElements) {
+      const int64_t end = std::min(start + kRunElements, size());
+      bool finite = true;
+      for (int64_t i = start; i < end; ++i) {
+        finite &= std::fabs(residual_[i] + update_[i]) <= std::numeric_limits<float>::max();
+      }
+      if (!finite) return false;
+    }
+    return true;
+  }
+
+  // Names the argument that is to blame.
+  Status NotFinite() const {
+    const Found bad_update = Find(size(), [&](int64_t i) { return !std::isfinite(update_[i]); });
+    if (bad_update.count > 0) {
+      return Invalid("the update is NaN or infinite in " + Describe(bad_update, size()) +
+                     ": look for a learning rate that is too high or a division by 0, or skip "
+                     "this step");
+    }
+    const Found bad_residual =
+        Find(size(), [&](int64_t i) { return !std::isfinite(residual_[i]); });
+    if (bad_residual.count > 0) {
+      return Invalid("the residual is NaN or infinite in " + Describe(bad_residual, size()) +
+                     ": start again from zeros");
+    }
+    const Found overflows =
+        Find(size(), [&](int64_t i) { return !std::isfinite(residual_[i] + update_[i]); });
+    return Invalid("residual + update is over the largest float32 in " +
+                   Describe(overflows, size()) + ": the update is far too large");
+  }
+
+  void FindEntries() {
+    const std::span<const StepKernel> kernels = StepKernels();
+    const StepFunction step =
+        options_.kernel < 0 ? kernels.back().step : kernels[options_.kernel].step;
+    const std::vector<float> zeros(kRunElements);
+    std::vector<float> values(kRunElements);
+    StepRule rule;
+    rule.threshold = options_.threshold;
+    StepStatistics statistics;
+    for (int64_t start = 0; start < size(); start = done_) {
+      const StepRun run{std::min(kRunElements, size() - start),
+                        zeros.data(),
+                        update_.data() + start,
+                        values.data(),
+                        after_ + start,
+                        static_cast<uint32_t>(start % kChunk)};
+      uint32_t* const codes = entries_.Reserve(run.size);
+      if (residual_ != after_) std::copy_n(residual_ + start, run.size, after_ + start);
+      entries_.Append(start / kChunk, step(run, rule, codes, &statistics));
+      done_ = start + run.size;
+    }
+    nonfinite_ = statistics.nonfinite_count > 0;
+  }
+
+  Status WriteMessage(strom_allocate allocate, void* context) const {
+    const MessageFields fields{options_.threshold, options_.threshold, size(), 0};
+    const std::vector<uint8_t> message = WriteEntries(fields, entries_, kOneMessage).front();
+    uint8_t* const out = allocate(context, static_cast<int64_t>(message.size()));
+    if (out == nullptr) {
+      return {Code::kInternal,
+              "no memory for a message of " + std::to_string(message.size()) + " bytes"};
+    }
+    std::memcpy(out, message.data(), message.size());
+    return {};
+  }
+
+  // Undoes FindEntries within rounding, as far as it came.
+  void TakeBack() {
+    if (residual_ != after_) return;
+    for (size_t i = 0; i < entries_.chunks(); ++i) {
+      const EntryList::Chunk chunk = entries_.chunk(i);
+      for (const uint32_t code : chunk.codes) {
+        after_[chunk.index * kChunk + (code >> 1)] +=
+            code & 1 ? -options_.threshold : options_.threshold;
+      }
+    }
+    for (int64_t i = 0; i < done_; ++i) after_[i] -= update_[static_cast<size_t>(i)];
+  }
+
+  const std::span<const float> update_;
+  const float* const residual_;
+  float* const after_;
+  const strom_codec_options& options_;
+  EntryList entries_;
+  int64_t done_ = 0;  // elements that have been through the kernel
+  bool nonfinite_ = false;
+};
+
+Status CheckOptions(const strom_codec_options& options) {
+  if (!std::isfinite(options.threshold) || options.threshold <= 0) {
+    return Invalid("the threshold is " + std::to_string(options.threshold) +
+                   "; it must be a finite float32 over 0");
+  }
+  if (options.coding < STROM_CODING_AUTO || options.coding > STROM_CODING_BITMAP) {
+    return Invalid("coding is no STROM_CODING_*");
+  }
+  if (options.prefer < STROM_PREFER_SIZE || options.prefer > STROM_PREFER_SPEED) {
+    return Invalid("prefer is no STROM_PREFER_*");
+  }
+  if (options.coding != STROM_CODING_AUTO || options.prefer != STROM_PREFER_SIZE) {
+    return Invalid("only coding auto with prefer size is there yet");
+  }
+  if (options.kernel < -1 || options.kernel >= static_cast<int64_t>(StepKernels().size())) {
+    return Invalid("this processor has " + std::to_string(StepKernels().size()) +
+                   " kernels, so there is no kernel " + std::to_string(options.kernel));
+  }
+  return {};
 }
 
-Status Encode(std::span<const float> update, float* residual, float threshold,
-              std::span<uint8_t> out, int64_t* bytes, int64_t* count) {
-  EntryList entries;
-  if (!FindEntries(update, residual, threshold, &entries)) {
-    TakeBack(entries, threshold, residual);
-    return Invalid(
-        "the update or the residual is not finite; what is finite was added to the "
-        "residual");
+Status Parse(const uint8_t* message, int64_t bytes, ParsedMessage* parsed) {
+  if (bytes < 0) return Invalid("bytes is negative");
+  if (message == nullptr && bytes > 0) return Invalid("message is null");
+  Status status = ParseMessage({message, static_cast<size_t>(bytes)}, parsed);
+  if (!status.ok()) {
+    status.message = "not a valid message (" + std::to_string(bytes) +
+                     " bytes): " + status.message + "; it was cut short, altered or never was one";
   }
-  const MessageFields fields{threshold, threshold, static_cast<int64_t>(update.size()), 0};
-  const std::vector<uint8_t> message = WriteEntries(fields, entries, kOneMessage).front();
-  *bytes = static_cast<int64_t>(message.size());
-  *count = entries.size();
-  if (message.size() > out.size()) {
-    TakeBack(entries, threshold, residual);
-    return Invalid("the message needs more room; strom_codec_bound says how much is always enough");
-  }
-  std::memcpy(out.data(), message.data(), message.size());
-  return {};
+  return status;
 }
 
 }  // namespace
@@ -77,43 +198,64 @@ Status Encode(std::span<const float> update, float* residual, float threshold,
 using strom::Invalid;
 using strom::Status;
 
-int strom_codec_encode(const float* update, float* residual, int64_t size, float threshold,
-                       uint8_t* out, int64_t capacity, int64_t* bytes, int64_t* count) {
+int strom_codec_encode(const float* update, const float* residual, float* residual_after,
+                       int64_t size, const strom_codec_options* options, strom_allocate allocate,
+                       void* context, int64_t* count) {
   return strom::Guard([&]() -> Status {
     if (size < 0 || size > strom::kMostElements) return Invalid("size must lie in [0, 2^33]");
-    if (capacity < 0) return Invalid("capacity is negative");
-    if (size > 0 && (update == nullptr || residual == nullptr)) {
-      return Invalid("update or residual is null");
+    if (size > 0 && (update == nullptr || residual == nullptr || residual_after == nullptr)) {
+      return Invalid("update, residual or residual_after is null");
     }
-    if (out == nullptr || bytes == nullptr || count == nullptr) {
-      return Invalid("out, bytes or count is null");
+    if (options == nullptr || allocate == nullptr || count == nullptr) {
+      return Invalid("options, allocate or count is null");
     }
-    if (!std::isfinite(threshold) || threshold <= 0) {
-      return Invalid("the threshold must be a finite number over 0");
-    }
-    return strom::Encode({update, static_cast<size_t>(size)}, residual, threshold,
-                         {out, static_cast<size_t>(capacity)}, bytes, count);
+    Status status = strom::CheckOptions(*options);
+    if (!status.ok()) return status;
+    return strom::Encoding({update, static_cast<size_t>(size)}, residual, residual_after, *options)
+        .Encode(allocate, context, count);
   });
 }
 
-int64_t strom_codec_bound(int64_t size) {
-  if (size < 0) return 0;
-  // Two bits an element, a directory row of at most 59 bits and two partial bytes a span.
-  const int64_t spans = (size >> strom::kMinLog2Span) + 1;
-  return strom::kMaxMessageHeaderBytes + size / 4 + 10 * spans + 1;
+const char* strom_codec_kernel(int32_t index) {
+  const auto kernels = strom::StepKernels();
+  if (index < 0 || index >= static_cast<int64_t>(kernels.size())) return nullptr;
+  return kernels[static_cast<size_t>(index)].name;
+}
+
+int strom_codec_describe(const uint8_t* message, int64_t bytes,
+                         strom_message_description* description) {
+  return strom::Guard([&]() -> Status {
+    if (description == nullptr) return Invalid("description is null");
+    strom::ParsedMessage parsed;
+    Status status = strom::Parse(message, bytes, &parsed);
+    if (!status.ok()) return status;
+    *description = {};
+    description->size = parsed.elements();
+    description->count = parsed.count();
+    description->iteration = parsed.fields().iteration;
+    description->threshold = parsed.fields().threshold;
+    description->value = parsed.fields().value;
+    for (int64_t i = 0; i < parsed.spans(); ++i) {
+      const auto span = parsed.span(i);
+      if (span.count == 0) continue;
+      ++(span.k == strom::kRawCoding ? description->raw_spans
+         : span.k == 0               ? description->bitmap_spans
+                                     : description->sparse_spans);
+    }
+    return {};
+  });
 }
 
 int strom_codec_apply(const uint8_t* message, int64_t bytes, float* parameters, int64_t size) {
   return strom::Guard([&]() -> Status {
-    if (bytes < 0 || size < 0) return Invalid("bytes or size is negative");
-    if ((message == nullptr && bytes > 0) || (parameters == nullptr && size > 0)) {
-      return Invalid("message or parameters is null");
-    }
+    if (size < 0) return Invalid("size is negative");
+    if (parameters == nullptr && size > 0) return Invalid("parameters is null");
     strom::ParsedMessage parsed;
-    Status status = strom::ParseMessage({message, static_cast<size_t>(bytes)}, &parsed);
+    Status status = strom::Parse(message, bytes, &parsed);
     if (!status.ok()) return status;
     if (parsed.elements() != size) {
-      return Invalid("the message belongs to another number of parameters");
+      return Invalid("the message is of " + std::to_string(parsed.elements()) +
+                     " parameters and does not fit " + std::to_string(size));
     }
     strom::ApplyMessage(parsed, 0, {parameters, static_cast<size_t>(size)});
     return {};

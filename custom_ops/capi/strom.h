@@ -18,7 +18,7 @@ extern "C" {
 #define STROM_EXPORT __attribute__((visibility("default")))
 
 /* Bumped whenever a declaration below changes; the Python package refuses another number. */
-#define STROM_ABI_VERSION 1
+#define STROM_ABI_VERSION 2
 
 typedef int64_t strom_handle;
 
@@ -123,11 +123,49 @@ STROM_EXPORT int strom_replica_message(strom_handle replica, int64_t index, uint
                                        int64_t capacity, int64_t* size);
 
 /* ---------------------------------------------------------------- codec (capi/codec.cc)
- * The wire format for people and tests; strom_codec_encode updates `residual` in place. */
-STROM_EXPORT int strom_codec_encode(const float* update, float* residual, int64_t size,
-                                    float threshold, uint8_t* out, int64_t capacity, int64_t* bytes,
-                                    int64_t* count);
-STROM_EXPORT int64_t strom_codec_bound(int64_t size); /* capacity that always suffices */
+ * One update to one message and back, without a replica. Messages are described in
+ * core/MESSAGE_FORMAT.md. */
+enum { STROM_CODING_AUTO = 0, STROM_CODING_SPARSE = 1, STROM_CODING_BITMAP = 2 };
+enum { STROM_PREFER_SIZE = 0, STROM_PREFER_SPEED = 1 };
+
+typedef struct {
+  float threshold; /* tau: finite, > 0 */
+  int32_t coding;  /* STROM_CODING_*: AUTO takes the shorter one for each span */
+  int32_t prefer;  /* STROM_PREFER_*: what AUTO goes by */
+  int32_t kernel;  /* -1: the fastest; else one of strom_codec_kernel's (tests) */
+} strom_codec_options;
+
+/* Gives memory for a message of `bytes` bytes, or NULL where there is none. Called at most once. */
+typedef uint8_t* (*strom_allocate)(void* context, int64_t bytes);
+
+/* residual_after = residual + update - what leaves as +-threshold into the message, which goes to
+ * the memory that allocate(context, bytes) gives. `residual_after` may be `residual` (then the
+ * inputs are checked first, so that a refusal leaves it as it was); no other overlap. An update
+ * that is not finite is refused. When memory runs out in place, the residual is as before within
+ * rounding. *count gets the entries that left. */
+STROM_EXPORT int strom_codec_encode(const float* update, const float* residual,
+                                    float* residual_after, int64_t size,
+                                    const strom_codec_options* options, strom_allocate allocate,
+                                    void* context, int64_t* count);
+
+/* The name of encoding kernel `index` on this processor, 0 the scalar oracle and the last one the
+ * fastest; NULL behind the last. */
+STROM_EXPORT const char* strom_codec_kernel(int32_t index);
+
+/* What a message says of itself; all of it is checked first, as in strom_codec_apply. */
+typedef struct {
+  int64_t size;      /* elements of the update it was made from */
+  int64_t count;     /* entries */
+  int64_t iteration; /* the sender's step */
+  float threshold;   /* tau */
+  float value;       /* what an entry adds, with its sign */
+  int64_t sparse_spans;
+  int64_t bitmap_spans;
+  int64_t raw_spans;
+} strom_message_description;
+STROM_EXPORT int strom_codec_describe(const uint8_t* message, int64_t bytes,
+                                      strom_message_description* description);
+
 /* Checks the whole message, then adds it to `parameters` (size elements). */
 STROM_EXPORT int strom_codec_apply(const uint8_t* message, int64_t bytes, float* parameters,
                                    int64_t size);

@@ -1,0 +1,136 @@
+"""The codec of libstrom.so: one update to one message and back.
+
+Thin: every function is one call of the C interface (``custom_ops/capi/strom.h``) and trusts its
+arrays to be C-contiguous float32. `keras_strom.codec` checks them and is what people use.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from keras_strom._native.library import check, declare, library
+
+#: The values of strom_codec_options by their names in Python.
+CODINGS = {"auto": 0, "sparse": 1, "bitmap": 2}
+PREFERENCES = {"size": 0, "speed": 1}
+
+Floats = npt.NDArray[np.float32]
+_Pointer = ctypes.c_void_p
+_Allocate = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
+
+
+class _Options(ctypes.Structure):
+    _fields_ = (
+        ("threshold", ctypes.c_float),
+        ("coding", ctypes.c_int32),
+        ("prefer", ctypes.c_int32),
+        ("kernel", ctypes.c_int32),
+    )
+
+
+class _Description(ctypes.Structure):
+    _fields_ = (
+        ("size", ctypes.c_int64),
+        ("count", ctypes.c_int64),
+        ("iteration", ctypes.c_int64),
+        ("threshold", ctypes.c_float),
+        ("value", ctypes.c_float),
+        ("sparse_spans", ctypes.c_int64),
+        ("bitmap_spans", ctypes.c_int64),
+        ("raw_spans", ctypes.c_int64),
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Description:
+    """What a message says of itself; see strom_message_description."""
+
+    size: int
+    count: int
+    iteration: int
+    threshold: float
+    value: float
+    sparse_spans: int
+    bitmap_spans: int
+    raw_spans: int
+
+
+def encode(
+    update: Floats,
+    residual: Floats,
+    residual_after: Floats,
+    threshold: float,
+    *,
+    coding: str = "auto",
+    prefer: str = "size",
+    kernel: int = -1,
+) -> tuple[bytes, int]:
+    """A message and its number of entries; `residual_after` may be `residual`.
+
+    Args:
+        update: what is added to the residual.
+        residual: as many elements.
+        residual_after: receives residual + update less what is in the message.
+        threshold: tau.
+        coding: one of `CODINGS`.
+        prefer: one of `PREFERENCES`.
+        kernel: -1 = the fastest, else an index into `kernels()`.
+    """
+    message: Any = None
+
+    def allocate(_context: object, size: int) -> int:
+        nonlocal message
+        message = ctypes.create_string_buffer(size)
+        return ctypes.addressof(message)
+
+    options = _Options(threshold, CODINGS[coding], PREFERENCES[prefer], kernel)
+    count = ctypes.c_int64()
+    function = declare(
+        "strom_codec_encode",
+        *(_Pointer, _Pointer, _Pointer, ctypes.c_int64),
+        *(_Pointer, _Allocate, _Pointer, _Pointer),
+    )
+    check(
+        function(
+            update.ctypes.data,
+            residual.ctypes.data,
+            residual_after.ctypes.data,
+            update.size,
+            ctypes.addressof(options),
+            _Allocate(allocate),
+            None,
+            ctypes.addressof(count),
+        )
+    )
+    return message.raw, count.value
+
+
+def kernels() -> tuple[str, ...]:
+    """The names of this processor's encoding kernels, the scalar oracle first."""
+    name = library().strom_codec_kernel
+    name.argtypes, name.restype = (ctypes.c_int32,), ctypes.c_char_p
+    names: list[str] = []
+    while (found := name(len(names))) is not None:
+        names.append(found.decode())
+    return tuple(names)
+
+
+def describe(message: bytes) -> Description:
+    """Checks the whole message and tells what it says of itself."""
+    found = _Description()
+    function = declare("strom_codec_describe", ctypes.c_char_p, ctypes.c_int64, _Pointer)
+    check(function(message, len(message), ctypes.addressof(found)))
+    return Description(*(getattr(found, field.name) for field in dataclasses.fields(Description)))
+
+
+def apply(message: bytes, parameters: Floats) -> None:
+    """Checks the whole message, then adds it to the parameters."""
+    function = declare(
+        "strom_codec_apply", ctypes.c_char_p, ctypes.c_int64, _Pointer, ctypes.c_int64
+    )
+    check(function(message, len(message), parameters.ctypes.data, parameters.size))

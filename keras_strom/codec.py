@@ -1,0 +1,261 @@
+"""The codec by itself: turns an update into a short message and back, on NumPy arrays.
+
+`encode` adds an update to a residual and lets only what has grown to the threshold leave, as
+±threshold; the rest stays in the residual and leaves later, so nothing is ever lost::
+
+    residual_before + update == residual_after + decode(message)
+
+elementwise and within float32 rounding. It needs neither TensorFlow nor a cluster: use it to see
+what compression does to your own updates, or to send them over a transport of your own. Inside
+TensorFlow graphs use `keras_strom.ops`; `StromStrategy` does all of it by itself.
+
+Arrays have any shape and are taken as flat. They must be C-contiguous float32, for they are read
+and written where they are. Whatever is refused leaves every argument as it was. Messages are the
+same on every machine and are checked whole before anything is applied.
+
+Source: N. Strom, "Scalable distributed DNN training using commodity GPU cloud computing", 2015.
+
+Example:
+    >>> import numpy as np
+    >>> from keras_strom import codec
+    >>> update = np.array([[0.25, -1.5], [0.5, 2.0]], np.float32)
+    >>> residual = np.array([[0.0, 0.0], [0.75, 0.0]], np.float32)
+    >>> message = codec.encode(update, residual, threshold=1.0)
+    >>> residual.tolist()
+    [[0.25, -0.5], [0.25, 1.0]]
+    >>> codec.decode(message.bytes, size=4).tolist()
+    [0.0, -1.0, 1.0, 1.0]
+    >>> parameters = np.ones((2, 2), np.float32)
+    >>> codec.apply(message.bytes, parameters)
+    >>> parameters.tolist()
+    [[1.0, 0.0], [2.0, 2.0]]
+"""
+
+from __future__ import annotations
+
+import builtins
+import dataclasses
+import math
+import operator
+from collections.abc import Iterable
+from typing import Literal, SupportsFloat
+
+import numpy as np
+import numpy.typing as npt
+
+from keras_strom import errors
+from keras_strom._native import codec as native
+
+Floats = npt.NDArray[np.float32]
+
+#: How the entries of a span are written: each place by itself, or a bit for every element; `auto`
+#: takes the better one for each span.
+Coding = Literal["auto", "sparse", "bitmap"]
+
+#: What `auto` calls better: fewer bytes, or less time to encode and decode.
+Prefer = Literal["size", "speed"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Message:
+    """What left an update.
+
+    Attributes:
+        bytes: the message itself, as `decode` and `apply` take it.
+        size: elements of the update.
+        threshold: tau: every entry adds this, with its sign.
+        count: entries, the elements that reached the threshold.
+
+    Example:
+        >>> import numpy as np
+        >>> residual = np.zeros(1000, np.float32)
+        >>> update = np.linspace(-1, 1, 1000, dtype=np.float32)
+        >>> message = encode(update, residual, threshold=0.9)
+        >>> message.count, message.density, len(message.bytes) < 4 * message.size
+        (100, 0.1, True)
+    """
+
+    bytes: builtins.bytes = dataclasses.field(repr=False)
+    size: int
+    threshold: float
+    count: int
+
+    @property
+    def density(self) -> float:
+        """The share of elements that are in the message, 0 to 1."""
+        return self.count / self.size
+
+    @property
+    def bits_per_entry(self) -> float:
+        """Bits an entry, the header included; infinity for a message without entries."""
+        return 8 * len(self.bytes) / self.count if self.count else math.inf
+
+
+def encode(
+    update: Floats,
+    residual: Floats,
+    threshold: float,
+    *,
+    coding: Coding = "auto",
+    prefer: Prefer = "size",
+) -> Message:
+    """Adds `update` to `residual` and moves what reached the threshold into a message.
+
+    An element leaves at most once: where |residual + update| >= threshold, the message gets
+    ±threshold and the residual keeps the difference.
+
+    Args:
+        update: float32 array of any shape, not empty. Only read.
+        residual: float32 array of the same shape, changed in place; zeros at the start. Its memory
+            must not overlap the update's.
+        threshold: tau, > 0 as float32.
+        coding: "auto", or one coding for all spans: "sparse" or "bitmap".
+        prefer: what "auto" prefers: "size" or "speed".
+
+    Returns:
+        The message.
+
+    Raises:
+        InvalidOption: an argument that is refused; the residual is as it was.
+    """
+    _require_floats("update", update)
+    _require_floats("residual", residual, writable=True)
+    if update.shape != residual.shape:
+        raise errors.InvalidOption(
+            f"the update has shape {update.shape} and the residual {residual.shape}; both need the "
+            "same"
+        )
+    if np.may_share_memory(update, residual):
+        raise errors.InvalidOption(
+            "update and residual share memory; pass a copy of the update (update.copy())"
+        )
+    tau = _threshold(threshold)
+    _require_one_of("coding", coding, native.CODINGS)
+    _require_one_of("prefer", prefer, native.PREFERENCES)
+    message, count = native.encode(update, residual, residual, tau, coding=coding, prefer=prefer)
+    return Message(message, update.size, tau, count)
+
+
+def read(message: bytes | bytearray | memoryview) -> Message:
+    """What bytes from elsewhere say: their size, threshold and count.
+
+    Args:
+        message: `Message.bytes` of any machine.
+
+    Raises:
+        CorruptMessage: the bytes were cut short or altered, or never were a message.
+
+    Example:
+        >>> import numpy as np
+        >>> sent = encode(np.ones(8, np.float32), np.zeros(8, np.float32), threshold=0.5)
+        >>> read(sent.bytes) == sent
+        True
+    """
+    data = _bytes(message)
+    found = native.describe(data)
+    return Message(data, found.size, found.threshold, found.count)
+
+
+def decode(message: bytes | bytearray | memoryview, size: int) -> Floats:
+    """What a message adds to parameters: ±threshold where an entry is, 0 elsewhere.
+
+    Args:
+        message: `Message.bytes` of any machine.
+        size: elements of the update that it was made from; `read` tells it.
+
+    Returns:
+        A new float32 array [size].
+
+    Raises:
+        CorruptMessage: the bytes were cut short or altered, or never were a message.
+        InvalidOption: another size, or arguments that are refused.
+    """
+    data = _bytes(message)
+    try:
+        elements = operator.index(size)
+    except TypeError:
+        raise errors.InvalidOption(f"size is {size!r}; it must be an integer") from None
+    if elements < 1:
+        raise errors.InvalidOption(f"size is {elements}; it must be 1 or more")
+    parameters = np.zeros(elements, np.float32)
+    native.apply(data, parameters)
+    return parameters
+
+
+def apply(message: bytes | bytearray | memoryview, parameters: Floats) -> None:
+    """Adds what a message says to `parameters`, in place, after checking all of it.
+
+    Args:
+        message: `Message.bytes` of any machine.
+        parameters: float32 array of any shape with as many elements as the update had.
+
+    Raises:
+        CorruptMessage: the bytes were cut short or altered, or never were a message.
+        InvalidOption: another size, or an array that is refused; the parameters are as they were.
+    """
+    data = _bytes(message)
+    _require_floats("parameters", parameters, writable=True)
+    native.apply(data, parameters)
+
+
+# ------------------------------------------------------------------ what is refused
+
+
+def _require_floats(name: str, array: object, *, writable: bool = False) -> None:
+    """Refuses what the native side cannot read or write where it is."""
+    if not isinstance(array, np.ndarray):
+        raise errors.InvalidOption(
+            f"{name} is {_type_name(array)}; it must be a NumPy array of float32"
+        )
+    if array.dtype != np.float32:
+        raise errors.InvalidOption(
+            f"{name} is {array.dtype}; it must be float32 ({name}.astype(numpy.float32))"
+        )
+    if not array.flags.c_contiguous:
+        raise errors.InvalidOption(
+            f"{name} is not C-contiguous; pass numpy.ascontiguousarray({name}), which is a copy"
+        )
+    if not array.flags.aligned:
+        raise errors.InvalidOption(f"{name} is not aligned in memory; pass {name}.copy()")
+    if writable and not array.flags.writeable:
+        raise errors.InvalidOption(
+            f"{name} is read-only and changes in place; pass {name}.copy() and keep that"
+        )
+    if array.size == 0:
+        raise errors.InvalidOption(f"{name} is empty, shape {array.shape}; there is nothing to do")
+
+
+def _threshold(value: object) -> float:
+    """The threshold as float32 has it."""
+    if isinstance(value, bool | np.ndarray) or not isinstance(value, SupportsFloat):
+        raise errors.InvalidOption(f"the threshold is {_type_name(value)}; it must be a number")
+    with np.errstate(over="ignore", under="ignore"):
+        tau = float(np.float32(float(value)))
+    if not (math.isfinite(tau) and tau > 0):
+        raise errors.InvalidOption(
+            f"the threshold is {value}; it must be over 0 and finite as float32"
+        )
+    return tau
+
+
+def _require_one_of(name: str, value: object, allowed: Iterable[str]) -> None:
+    names = list(allowed)
+    if value not in names:
+        raise errors.InvalidOption(
+            f"{name} is {value!r}; it must be one of {', '.join(map(repr, names))}"
+        )
+
+
+def _bytes(message: object) -> bytes:
+    """The message as memory that nobody can change between its check and its use."""
+    if isinstance(message, bytes):
+        return message
+    if isinstance(message, Message):
+        raise errors.InvalidOption("this takes the message's bytes: pass message.bytes")
+    if isinstance(message, bytearray | memoryview):
+        return bytes(message)
+    raise errors.InvalidOption(f"the message is {_type_name(message)}; it must be bytes")
+
+
+def _type_name(value: object) -> str:
+    return f"of type {type(value).__name__}"
