@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstring>
 #include <limits>
+#include <numeric>
 
 #include "core/bits.h"
 #include "core/crc32c.h"
@@ -57,20 +58,26 @@ bool AllFinite(Bytes floats) {
   return largest < 0x7f800000;
 }
 
+// Into how many parts a message of `spans` spans is cut: a few for each thread, so that a dense
+// part of the model does not hold up the rest, and none too small to be worth a call.
+int64_t SpanTasks(const Parallel& parallel, int64_t spans) {
+  return parallel.threads <= 1 ? 1 : std::clamp<int64_t>(spans / 16, 1, 4 * parallel.threads);
+}
+
 Status Corrupt(const char* check) {
   return {Code::kCorrupt, std::string("not a valid update message: ") + check};
 }
 
 }  // namespace
 
-Status ParseMessage(Bytes bytes, ParsedMessage* message) {
+Status ParseMessage(Bytes bytes, ParsedMessage* message, const Parallel& parallel) {
   ParsedMessage parsed;
   if (const char* failed = parsed.ReadHeader(bytes)) return Corrupt(failed);
   if (MessageChecksum(bytes) != LoadLittleEndian<uint32_t>(bytes.data() + kChecksumOffset)) {
     return Corrupt("the checksum does not match");
   }
   if (const char* failed = parsed.CheckDirectory()) return Corrupt(failed);
-  if (const char* failed = parsed.CheckPayloads()) return Corrupt(failed);
+  if (const char* failed = parsed.CheckPayloads(parallel)) return Corrupt(failed);
   *message = parsed;
   return {};
 }
@@ -179,9 +186,21 @@ const char* ParsedMessage::CheckDirectory() const {
   return nullptr;
 }
 
-const char* ParsedMessage::CheckPayloads() const {
+// The check that failed first, in the order of the spans, whoever finished first.
+const char* ParsedMessage::CheckPayloads(const Parallel& parallel) const {
+  const int64_t tasks = SpanTasks(parallel, spans_);
+  std::vector<const char*> failed(static_cast<size_t>(tasks));
+  parallel.For(tasks, [&](int64_t task) {
+    failed[static_cast<size_t>(task)] =
+        CheckPayloads(spans_ * task / tasks, spans_ * (task + 1) / tasks);
+  });
+  const auto first = std::find_if(failed.begin(), failed.end(), [](auto* f) { return f; });
+  return first == failed.end() ? nullptr : *first;
+}
+
+const char* ParsedMessage::CheckPayloads(int64_t first, int64_t last) const {
   Padded padded;
-  for (int64_t i = 0; i < spans_; ++i) {
+  for (int64_t i = first; i < last; ++i) {
     const Span here = span(i);
     if (here.count == 0) continue;
     if (here.k == kRawCoding) {
@@ -286,13 +305,27 @@ int64_t ApplyMessage(const ParsedMessage& message, int64_t offset, std::span<flo
   return ApplyMessage(message, {&range, 1});
 }
 
-int64_t ApplyMessage(const ParsedMessage& message, std::span<const ParameterRange> ranges) {
-  Applier applier(message, ranges);
+int64_t ApplyMessage(const ParsedMessage& message, std::span<const ParameterRange> ranges,
+                     const Parallel& parallel) {
+  const int64_t tasks = SpanTasks(parallel, message.spans());
+  std::vector<int64_t> skipped(static_cast<size_t>(tasks));
+  parallel.For(tasks, [&](int64_t task) {
+    Applier applier(message, ranges);
+    int64_t here = 0;
+    for (int64_t i = message.spans() * task / tasks; i < message.spans() * (task + 1) / tasks;
+         ++i) {
+      const ParsedMessage::Span span = message.span(i);
+      if (span.count > 0) here += applier.Apply(span);
+    }
+    skipped[static_cast<size_t>(task)] = here;
+  });
+  return std::accumulate(skipped.begin(), skipped.end(), int64_t{0});
+}
+
+int64_t ApplyMessages(std::span<const ParsedMessage> messages,
+                      std::span<const ParameterRange> ranges, const Parallel& parallel) {
   int64_t skipped = 0;
-  for (int64_t i = 0; i < message.spans(); ++i) {
-    const ParsedMessage::Span span = message.span(i);
-    if (span.count > 0) skipped += applier.Apply(span);
-  }
+  for (const ParsedMessage& message : messages) skipped += ApplyMessage(message, ranges, parallel);
   return skipped;
 }
 

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "core/parallel.h"
 #include "core/types.h"
 
 namespace strom {
@@ -64,7 +65,7 @@ class ParsedMessage {
   Span span(int64_t i) const;
 
  private:
-  friend Status ParseMessage(Bytes bytes, ParsedMessage* message);
+  friend Status ParseMessage(Bytes bytes, ParsedMessage* message, const Parallel& parallel);
   friend ParsedMessage OpenValidatedMessage(Bytes bytes);
 
   struct Entry {  // one row of the directory
@@ -75,7 +76,8 @@ class ParsedMessage {
 
   const char* ReadHeader(Bytes bytes);
   const char* CheckDirectory() const;
-  const char* CheckPayloads() const;
+  const char* CheckPayloads(const Parallel& parallel) const;
+  const char* CheckPayloads(int64_t first, int64_t last) const;
   Entry entry(int64_t i) const;
   int64_t SpanElements(int64_t i) const;
 
@@ -91,7 +93,7 @@ class ParsedMessage {
 
 // Checks magic, version, flags, lengths, CRC32C, every span's directory entry and payload, and that
 // all values are finite. kCorrupt names the first check that failed.
-Status ParseMessage(Bytes bytes, ParsedMessage* message);
+Status ParseMessage(Bytes bytes, ParsedMessage* message, const Parallel& parallel = {});
 
 // The message in bytes that this process has already parsed or written: without the checks.
 ParsedMessage OpenValidatedMessage(Bytes bytes);
@@ -109,7 +111,14 @@ int64_t ApplyMessage(const ParsedMessage& message, int64_t offset, std::span<flo
 
 // The same where the parameters lie in several ranges, ascending and disjoint; a span is decoded
 // once, however many ranges it touches.
-int64_t ApplyMessage(const ParsedMessage& message, std::span<const ParameterRange> ranges);
+int64_t ApplyMessage(const ParsedMessage& message, std::span<const ParameterRange> ranges,
+                     const Parallel& parallel = {});
+
+// Several messages at once, each parameter getting what they add in the order of the messages: the
+// bits are those of ApplyMessage for one after the other, and the parameters are read and written
+// once. Returns the sum of what is skipped.
+int64_t ApplyMessages(std::span<const ParsedMessage> messages,
+                      std::span<const ParameterRange> ranges, const Parallel& parallel = {});
 
 }  // namespace strom
 

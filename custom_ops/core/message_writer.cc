@@ -19,6 +19,15 @@ size_t WriteVarint(uint8_t* out, int64_t value) {
   return bytes;
 }
 
+RiceChoice Choose(Gaps gaps, const CodingOptions& options) {
+  if (options.coding == Coding::kBitmap) return BitmapChoice(gaps);
+  const RiceChoice best = ChooseRice(gaps, options.coding == Coding::kSparse ? 1 : 0);
+  if (options.coding == Coding::kSparse || options.prefer == Prefer::kSize) return best;
+  const RiceChoice bitmap = BitmapChoice(gaps);
+  const auto entries = static_cast<int64_t>(gaps.size());
+  return 8 * (bitmap.bytes - best.bytes) <= entries * kBitsForSpeed ? bitmap : best;
+}
+
 }  // namespace
 
 int ChooseLog2Span(int64_t count, int64_t elements) {
@@ -32,8 +41,12 @@ int ChooseLog2Span(int64_t count, int64_t elements) {
 }
 
 MessageWriter::MessageWriter(const MessageFields& fields, int log2_span, int64_t max_bytes,
-                             int64_t room)
-    : fields_(fields), log2_span_(log2_span), max_bytes_(max_bytes), room_(room) {
+                             int64_t room, const CodingOptions& options)
+    : fields_(fields),
+      log2_span_(log2_span),
+      max_bytes_(max_bytes),
+      room_(room),
+      options_(options) {
   STROM_CHECK(max_bytes >= kMinMessageBytes && max_bytes <= kMaxPayloadBytes);
   STROM_CHECK(log2_span >= kMinLog2Span && log2_span <= kMaxLog2Span);
   STROM_CHECK(fields.elements >= 0 && fields.elements <= kMaxElements);
@@ -46,7 +59,7 @@ void MessageWriter::AddSpan(int64_t span, Codes codes) {
   gaps_[0] = (codes[0] >> 1) & ((uint32_t{1} << log2_span_) - 1);
   for (size_t i = 1; i < codes.size(); ++i) gaps_[i] = (codes[i] >> 1) - (codes[i - 1] >> 1) - 1;
   const Gaps gaps = Gaps(gaps_).first(codes.size());
-  const RiceChoice choice = ChooseRice(gaps);
+  const RiceChoice choice = Choose(gaps, options_);
   Append(span, static_cast<int64_t>(codes.size()), choice.k, choice.bytes);
   uint8_t* const end = payload_.data() + payload_.size();
   EncodeRice(codes, gaps, choice, end - kBitSlack - choice.bytes);
@@ -146,12 +159,14 @@ size_t MessageWriter::WriteHeader(uint8_t* out, int count_bits, int64_t count) c
 
 std::vector<std::vector<uint8_t>> WriteEntries(const MessageFields& fields,
                                                const EntryList& entries, int64_t max_bytes,
-                                               int64_t room) {
+                                               int64_t room, const CodingOptions& options,
+                                               const Parallel&) {
   int log2_span = ChooseLog2Span(entries.size(), fields.elements);
-  // Entries may gather in one span: even full, two bits an element, it has to fit in a message.
-  while (2 * kMaxMessageHeaderBytes + (int64_t{1} << log2_span) / 4 > max_bytes) --log2_span;
+  // Entries may gather in one span: even full it has to fit in a message.
+  const int element_bits = options.coding == Coding::kSparse ? 3 : 2;
+  while (2 * kMaxMessageHeaderBytes + (element_bits << log2_span) / 8 > max_bytes) --log2_span;
   const int64_t spans_per_chunk = kChunk >> log2_span;
-  MessageWriter writer(fields, log2_span, max_bytes, room);
+  MessageWriter writer(fields, log2_span, max_bytes, room, options);
   for (size_t i = 0; i < entries.chunks(); ++i) {
     const EntryList::Chunk chunk = entries.chunk(i);
     for (Codes left = chunk.codes; !left.empty();) {

@@ -8,6 +8,7 @@
 
 #include "core/entries.h"
 #include "core/message.h"
+#include "core/parallel.h"
 #include "core/rice.h"
 #include "core/types.h"
 
@@ -15,6 +16,28 @@ namespace strom {
 
 // A message can hold any span of 2^kMinLog2Span elements from this size on.
 inline constexpr int64_t kMinMessageBytes = int64_t{16} << 10;
+
+// How entries are coded. Every choice is valid for every reader and loses nothing; they differ in
+// bytes and time.
+enum class Coding : uint8_t {
+  kAuto,    // each span by itself: sparse or bitmap, as Prefer says
+  kSparse,  // split Rice with k >= 1, up to three bits an element where everything is sent
+  kBitmap,  // k = 0, however few the entries are
+};
+
+// What kAuto looks for; the two others leave nothing to prefer.
+enum class Prefer : uint8_t {
+  kSize,   // the fewest bytes, counted exactly
+  kSpeed,  // the bitmap, which is coded faster, unless it costs over kBitsForSpeed
+};
+
+struct CodingOptions {
+  Coding coding = Coding::kAuto;
+  Prefer prefer = Prefer::kSize;
+};
+
+// How many bits an entry may grow by to be coded as a bitmap under Prefer::kSpeed.
+inline constexpr int64_t kBitsForSpeed = 1;
 
 // The span length at which 512 to 1024 of `count` entries among `elements` elements fall into one.
 int ChooseLog2Span(int64_t count, int64_t elements);
@@ -25,7 +48,8 @@ class MessageWriter {
  public:
   // No message is longer than `max_bytes` (>= kMinMessageBytes). Each starts behind `room` zero
   // bytes, which the caller fills and which do not count.
-  MessageWriter(const MessageFields& fields, int log2_span, int64_t max_bytes, int64_t room = 0);
+  MessageWriter(const MessageFields& fields, int log2_span, int64_t max_bytes, int64_t room = 0,
+                const CodingOptions& options = {});
 
   // Codes as in core/rice.h; their indices count from any multiple of the span's length.
   void AddSpan(int64_t span, Codes codes);
@@ -51,6 +75,7 @@ class MessageWriter {
   int log2_span_;
   int64_t max_bytes_;
   int64_t room_;
+  CodingOptions options_;
   std::vector<std::vector<uint8_t>> messages_;
 
   // The message being written.
@@ -63,7 +88,8 @@ class MessageWriter {
 // One update's entries as messages, with the span length that suits their number.
 std::vector<std::vector<uint8_t>> WriteEntries(const MessageFields& fields,
                                                const EntryList& entries, int64_t max_bytes,
-                                               int64_t room = 0);
+                                               int64_t room = 0, const CodingOptions& options = {},
+                                               const Parallel& parallel = {});
 
 }  // namespace strom
 

@@ -27,15 +27,15 @@ int64_t FieldBytes(int64_t count, int k) { return BytesOfBits(count * (k + 1)); 
 
 }  // namespace
 
-RiceChoice ChooseRice(Gaps gaps) {
+RiceChoice ChooseRice(Gaps gaps, int least_k) {
   const auto entries = static_cast<int64_t>(gaps.size());
   // One more low bit costs a bit an entry and saves the difference of the high parts. That saving
   // never grows with k, so the first k that does not pay is the best one, wherever the search
   // starts.
   const auto skipped = static_cast<double>(HighParts(gaps, 0));
-  int k = GeometricK(skipped / static_cast<double>(entries));
+  int k = std::max(least_k, GeometricK(skipped / static_cast<double>(entries)));
   int64_t high = HighParts(gaps, k);
-  while (k > 0) {
+  while (k > least_k) {
     const int64_t lower = HighParts(gaps, k - 1);
     if (lower - high > entries) break;
     --k;
@@ -48,6 +48,11 @@ RiceChoice ChooseRice(Gaps gaps) {
     high = higher;
   }
   return {k, FieldBytes(entries, k) + BytesOfBits(entries + high)};
+}
+
+RiceChoice BitmapChoice(Gaps gaps) {
+  const auto entries = static_cast<int64_t>(gaps.size());
+  return {0, FieldBytes(entries, 0) + BytesOfBits(entries + HighParts(gaps, 0))};
 }
 
 void EncodeRice(Codes codes, Gaps gaps, RiceChoice choice, uint8_t* out) {

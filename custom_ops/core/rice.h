@@ -20,14 +20,18 @@ using Codes = std::span<const uint32_t>;
 // The elements skipped before each entry.
 using Gaps = std::span<const uint32_t>;
 
-// How a span would be coded. The choice is exact: no other k needs fewer bits.
+// How a span would be coded. The choice is exact: no other k from `least_k` on
+// needs fewer bits.
 struct RiceChoice {
   int k = 0;
   int64_t bytes = 0;
 };
 
 // Needs at least one gap; together with their entries they fill at most 2^21 elements.
-RiceChoice ChooseRice(Gaps gaps);
+RiceChoice ChooseRice(Gaps gaps, int least_k = 0);
+
+// The span's bitmap, k = 0.
+RiceChoice BitmapChoice(Gaps gaps);
 
 // Writes choice.bytes bytes; of the codes only the signs matter here. Needs kBitSlack bytes of room
 // behind them (core/bits.h).
