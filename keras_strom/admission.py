@@ -69,15 +69,29 @@ def check_optimizer(optimizer: Any) -> None:
 
 
 def check_compiled(model: Any) -> None:
-    """Refuses a model that was compiled for XLA; Keras's own "auto" never chooses that here.
+    """Refuses a model that Keras compiles for XLA; its own "auto" never chooses that here.
 
     Raises:
-        UnsupportedModel: with what to pass to compile.
+        UnsupportedModel: with the option that compiles a step.
     """
     if getattr(model, "jit_compile", False) is True:
         raise errors.UnsupportedModel(
-            "a model under StromStrategy cannot be compiled with jit_compile=True: the step that "
-            "shares its updates runs outside XLA; pass jit_compile=False to compile()"
+            "compile(jit_compile=True) would compile the sharing of updates too, which runs "
+            "outside XLA; leave it out and make the strategy with StromStrategy(jit_compile=True), "
+            "which compiles all the rest of a step"
+        )
+
+
+def check_not_eager(model: Any) -> None:
+    """Refuses to compile the steps of a model that asks for eager ones.
+
+    Raises:
+        UnsupportedModel: with the two options that contradict each other.
+    """
+    if getattr(model, "run_eagerly", False):
+        raise errors.UnsupportedModel(
+            "StromStrategy(jit_compile=True) compiles every step and compile(run_eagerly=True) "
+            "asks for none to be compiled; leave out one of the two"
         )
 
 

@@ -35,6 +35,7 @@ class StepOptions:
         staleness: None = asynchronous: the own message is applied at once, others' as they come.
             k = the step ends when the own contribution of k steps ago has been released.
         wait_timeout: seconds that a step waits for the other workers (staleness not None).
+        compiled: whether XLA runs the optimizer.
     """
 
     threshold: ThresholdAlgorithm
@@ -42,6 +43,7 @@ class StepOptions:
     scale: UpdateScale
     staleness: int | None
     wait_timeout: float
+    compiled: bool = False
 
 
 class SharedStep:
@@ -83,6 +85,7 @@ class SharedStep:
                 shares=shares,
                 apply_own=options.staleness is None,
                 take_received=options.staleness is None,
+                compare_contents=options.compiled,
             )
             stepped = statistics[0] > 0
             if state:

@@ -27,6 +27,7 @@ from keras_strom.residual import ResidualClipping
 from keras_strom.scale import UpdateScale
 from keras_strom.step import SharedStep, StepOptions
 from keras_strom.threshold import AdaptiveThreshold, ThresholdAlgorithm
+from keras_strom.xla import XlaCompiler
 
 # The attribute of a variable that names the strategy in whose scope it was created.
 _OWNER = "_keras_strom_strategy"
@@ -52,6 +53,8 @@ class StromStrategy(tf.distribute.OneDeviceStrategy):  # type: ignore[misc]
             all workers and is bitwise reproducible. k >= 1 = a worker is at most k steps ahead.
         always_encode: True shares updates (with nobody) on a lone worker too, to see the effect of
             the compression; otherwise a lone worker trains uncompressed.
+        jit_compile: True compiles every step with XLA, all but the sharing of its update. Leave
+            `jit_compile` of `model.compile` alone then.
         network: a `NetworkConfig`; None = the job's.
         device: where variables live and steps run; None = the CPU.
 
@@ -74,14 +77,17 @@ class StromStrategy(tf.distribute.OneDeviceStrategy):  # type: ignore[misc]
         warmup_steps: int = 500,
         max_staleness: int | None = None,
         always_encode: bool = False,
+        jit_compile: bool = False,
         network: NetworkConfig | None = None,
         device: str | None = None,
     ) -> None:
-        _check_options(threshold, residual_clipping, max_staleness, always_encode, network)
+        _check_options(threshold, residual_clipping, max_staleness, network)
+        _check_switches(always_encode=always_encode, jit_compile=jit_compile)
         environment = ClusterEnvironment.from_environ()
         scale = UpdateScale(rule=update_scale, workers=environment.size, warmup_steps=warmup_steps)
         super().__init__(_cpu_device(device))
         self._environment = environment
+        self._compiler = XlaCompiler() if jit_compile else None
         self._unshareable: dict[int, Any] = {}
         self._touched: set[int] | None = None
         self._sharing: Sharing | None = None
@@ -92,6 +98,7 @@ class StromStrategy(tf.distribute.OneDeviceStrategy):  # type: ignore[misc]
                 scale=scale,
                 staleness=max_staleness if environment.size > 1 else None,
                 wait_timeout=environment.join_timeout,
+                compiled=jit_compile,
             )
             self._sharing = self._connect(options, network)
         _watch_updates(self)
@@ -145,9 +152,15 @@ class StromStrategy(tf.distribute.OneDeviceStrategy):  # type: ignore[misc]
             UnsupportedOptimizer: the same for the optimizer.
         """
         sharing = self._sharing
-        if sharing is None or self._touched is not None:
+        if self._touched is not None:  # Within another run.
             return super().run(fn, args, kwargs, options)
-        admission.check_compiled(getattr(fn, "__self__", None))
+        model = getattr(fn, "__self__", None)
+        if self._compiler is not None:
+            admission.check_not_eager(model)
+            fn = self._compiler(fn)
+        if sharing is None:
+            return super().run(fn, args, kwargs, options)
+        admission.check_compiled(model)
         before = {
             id(entry.variable): tf.raw_ops.ReadVariableOp(
                 resource=entry.variable.handle, dtype=tf.float32
@@ -307,7 +320,6 @@ def _check_options(
     threshold: object,
     residual_clipping: object,
     max_staleness: object,
-    always_encode: object,
     network: object,
 ) -> None:
     if isinstance(threshold, type) or not isinstance(threshold, ThresholdAlgorithm):
@@ -324,10 +336,14 @@ def _check_options(
         raise errors.InvalidOption(
             f"max_staleness={max_staleness!r} must be None or a whole number, 0 or more"
         )
-    if not isinstance(always_encode, bool):
-        raise errors.InvalidOption(f"always_encode={always_encode!r} must be a bool")
     if network is not None and not isinstance(network, NetworkConfig):
         raise errors.InvalidOption(f"network={network!r} must be a NetworkConfig or None")
+
+
+def _check_switches(**switches: object) -> None:
+    for name, value in switches.items():
+        if not isinstance(value, bool):
+            raise errors.InvalidOption(f"{name}={value!r} must be a bool")
 
 
 def _cpu_device(device: object) -> str:

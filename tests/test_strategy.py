@@ -304,6 +304,7 @@ def test_a_saved_model_is_plain_keras(tmp_path: Path) -> None:
         {"max_staleness": -1},
         {"max_staleness": True},
         {"always_encode": 1},
+        {"jit_compile": "auto"},
         {"network": {"port": 0}},
         {"device": "/gpu:0"},
         {"device": 0},
@@ -359,11 +360,7 @@ def test_half_precision_variables_are_refused_and_mixed_precision_is_not() -> No
                 model.fit(*_data(), epochs=1, verbose=0)
 
 
-def test_a_model_compiled_for_xla_is_refused_and_auto_is_not() -> None:
-    for how in ("fit", "train_on_batch"):
-        model = _model(_encoding(), jit_compile=True)
-        with pytest.raises(errors.UnsupportedModel, match="jit_compile=False"):
-            getattr(model, how)(*_data())
+def test_keras_own_choice_of_compilation_is_no_obstacle() -> None:
     _model(_encoding(), jit_compile="auto").fit(*_data(), epochs=1, verbose=0)
 
 

@@ -18,7 +18,8 @@ absl::Status StatisticsShape(tensorflow::shape_inference::InferenceContext* cont
 // Closes one training step: shares what the optimizer changed and puts the shared parameters back.
 // `before` are the variables' values before the optimizer ran. Where no shared variable has
 // changed, nothing happens and statistics[0] is 0. A variable with shares = false keeps its own
-// changes to itself and only takes what is received.
+// changes to itself and only takes what is received. With compare_contents = true a variable has
+// changed where its contents have, not where its buffer is another one.
 REGISTER_OP("StromStep")
     .Attr("N: int >= 1")
     .Attr("replica: int")
@@ -26,6 +27,7 @@ REGISTER_OP("StromStep")
     .Attr("shares: list(bool)")
     .Attr("apply_own: bool")
     .Attr("take_received: bool")
+    .Attr("compare_contents: bool = false")
     .Input("variables: N * resource")
     .Input("before: N * float")
     .Input("threshold: float")

@@ -22,6 +22,7 @@ class StepOp : public OpKernel {
     bool apply_own = false, take_received = false;
     OP_REQUIRES_OK(context, context->GetAttr("apply_own", &apply_own));
     OP_REQUIRES_OK(context, context->GetAttr("take_received", &take_received));
+    OP_REQUIRES_OK(context, context->GetAttr("compare_contents", &compare_contents_));
     apply_own_ = apply_own;
     take_received_ = take_received;
   }
@@ -59,19 +60,23 @@ class StepOp : public OpKernel {
   int BeforeInput(size_t i) const { return attributes_.variables + static_cast<int>(i); }
 
   // TensorFlow writes a variable whose buffer somebody else holds (here: `before`) into a new
-  // buffer, so a changed variable lies elsewhere. Only variables in copy-on-read mode (they had
-  // sparse updates) are read by copy; there the contents decide.
+  // buffer, so a changed variable lies elsewhere. Not so variables in copy-on-read mode (they had
+  // sparse updates), which are read by copy, and those that XLA might have assigned (under a
+  // condition, as in gradient accumulation), which it always writes; there the contents decide.
   absl::Status FindChanged(OpKernelContext* context, LockedVariables& variables,
                            std::vector<bool>* changed) const {
     for (size_t i = 0; i < variables.size(); ++i) {
       const Tensor& before = context->input(BeforeInput(i));
-      const Tensor& now = *variables[i].tensor();
+      Tensor& now = *variables[i].tensor();
       if (before.NumElements() != now.NumElements()) {
         return absl::InvalidArgumentError("a variable changed its shape within strategy.run");
       }
       bool differs = before.data() != now.data();
-      if (differs && variables[i].copy_on_read_mode.load()) {
+      const bool copied = variables[i].copy_on_read_mode.load();
+      if (differs && (copied || compare_contents_)) {
         differs = std::memcmp(before.data(), now.data(), now.TotalBytes()) != 0;
+        // The variable gets its buffer back, by which CountAssigned knows it.
+        if (!differs && !copied) now = before;
       }
       changed->push_back(differs);
     }
@@ -150,6 +155,7 @@ class StepOp : public OpKernel {
   std::vector<bool> shares_;
   int32_t apply_own_ = 0;
   int32_t take_received_ = 0;
+  bool compare_contents_ = false;
 };
 
 REGISTER_KERNEL_BUILDER(Name("StromStep").Device(tensorflow::DEVICE_CPU), StepOp);

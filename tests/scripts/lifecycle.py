@@ -94,7 +94,7 @@ class HashEveryStep(keras.callbacks.Callback):
         self.hashes: list[str] = []
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        values = b"".join(v.tobytes() for v in self.model.get_weights())
+        values = b"".join(v.numpy().tobytes() for v in self.model.trainable_variables)
         self.hashes.append(hashlib.sha256(values).hexdigest())
 
 
