@@ -186,8 +186,7 @@ Status Parse(const uint8_t* message, int64_t bytes, ParsedMessage* parsed) {
   if (message == nullptr && bytes > 0) return Invalid("message is null");
   Status status = ParseMessage({message, static_cast<size_t>(bytes)}, parsed);
   if (!status.ok()) {
-    status.message = "not a valid message (" + std::to_string(bytes) +
-                     " bytes): " + status.message + "; it was cut short, altered or never was one";
+    status.message += " (" + std::to_string(bytes) + " bytes, cut short, altered or of another kind)";
   }
   return status;
 }

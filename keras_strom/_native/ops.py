@@ -26,7 +26,7 @@ _REBUILD = "rebuild them with `pip install --no-build-isolation -e .`"
 
 @functools.cache
 def operations() -> Any:
-    """The module with the ops `strom_step`, `strom_apply_step` and `strom_apply`.
+    """The module with the ops that custom_ops/tf declares: `strom_step` and so on.
 
     Raises:
         UnsupportedTensorFlow: they were built for another TensorFlow.

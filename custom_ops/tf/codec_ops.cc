@@ -1,0 +1,200 @@
+// The codec by itself on tensors: StromThresholdEncode, StromDecode and StromApplyMessage, with
+// their declarations. They keep no state; keras_strom/ops.py is their door in Python.
+#include <cstdint>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "capi/strom.h"
+#include "tensorflow/core/framework/common_shape_fns.h"
+#include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/shape_inference.h"
+#include "tf/variables.h"
+
+namespace keras_strom {
+
+using tensorflow::OpKernel;
+using tensorflow::OpKernelConstruction;
+using tensorflow::OpKernelContext;
+using tensorflow::Tensor;
+using tensorflow::TensorShape;
+using tensorflow::shape_inference::DimensionHandle;
+using tensorflow::shape_inference::InferenceContext;
+using tensorflow::shape_inference::ShapeHandle;
+
+// residual_after = residual + update - what leaves as +-threshold into `message`, `count` entries.
+REGISTER_OP("StromThresholdEncode")
+    .Attr("coding: {'auto', 'sparse', 'bitmap'} = 'auto'")
+    .Attr("prefer: {'size', 'speed'} = 'size'")
+    .Input("update: float")
+    .Input("residual: float")
+    .Input("threshold: float")
+    .Output("message: uint8")
+    .Output("residual_after: float")
+    .Output("count: int64")
+    .SetShapeFn([](InferenceContext* context) {
+      ShapeHandle merged, scalar;
+      TF_RETURN_IF_ERROR(context->Merge(context->input(0), context->input(1), &merged));
+      TF_RETURN_IF_ERROR(context->WithRank(context->input(2), 0, &scalar));
+      context->set_output(0, context->Vector(InferenceContext::kUnknownDim));
+      context->set_output(1, merged);
+      context->set_output(2, context->Scalar());
+      return absl::OkStatus();
+    });
+
+// What a message adds to `size` parameters.
+REGISTER_OP("StromDecode")
+    .Input("message: uint8")
+    .Input("size: int64")
+    .Output("values: float")
+    .SetShapeFn([](InferenceContext* context) {
+      ShapeHandle message, scalar;
+      DimensionHandle size;
+      TF_RETURN_IF_ERROR(context->WithRank(context->input(0), 1, &message));
+      TF_RETURN_IF_ERROR(context->WithRank(context->input(1), 0, &scalar));
+      TF_RETURN_IF_ERROR(context->MakeDimForScalarInput(1, &size));
+      context->set_output(0, context->Vector(size));
+      return absl::OkStatus();
+    });
+
+// parameters_after = parameters + what the message says.
+REGISTER_OP("StromApplyMessage")
+    .Input("message: uint8")
+    .Input("parameters: float")
+    .Output("parameters_after: float")
+    .SetShapeFn([](InferenceContext* context) {
+      ShapeHandle message;
+      TF_RETURN_IF_ERROR(context->WithRank(context->input(0), 1, &message));
+      context->set_output(0, context->input(1));
+      return absl::OkStatus();
+    });
+
+namespace {
+
+absl::Status RequireVector(const Tensor& message) {
+  if (message.dims() == 1) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("message must be a uint8 vector, its shape is ", message.shape().DebugString()));
+}
+
+absl::Status RequireNotEmpty(const char* name, const Tensor& tensor) {
+  if (tensor.NumElements() > 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      name, " is empty, its shape is ", tensor.shape().DebugString(), "; there is nothing to do"));
+}
+
+const uint8_t* BytesOf(const Tensor& message) {
+  return static_cast<const uint8_t*>(message.data());
+}
+
+float* FloatsOf(Tensor* tensor) { return static_cast<float*>(tensor->data()); }
+const float* FloatsOf(const Tensor& tensor) { return static_cast<const float*>(tensor.data()); }
+
+absl::Status Apply(const Tensor& message, Tensor* parameters) {
+  const int code = strom_codec_apply(BytesOf(message), message.NumElements(), FloatsOf(parameters),
+                                     parameters->NumElements());
+  return ToStatus(code, strom_last_error());
+}
+
+}  // namespace
+
+class ThresholdEncodeOp : public OpKernel {
+ public:
+  explicit ThresholdEncodeOp(OpKernelConstruction* context) : OpKernel(context) {
+    std::string coding, prefer;
+    OP_REQUIRES_OK(context, context->GetAttr("coding", &coding));
+    OP_REQUIRES_OK(context, context->GetAttr("prefer", &prefer));
+    coding_ = coding == "sparse"   ? STROM_CODING_SPARSE
+              : coding == "bitmap" ? STROM_CODING_BITMAP
+                                   : STROM_CODING_AUTO;
+    prefer_ = prefer == "speed" ? STROM_PREFER_SPEED : STROM_PREFER_SIZE;
+  }
+
+  void Compute(OpKernelContext* context) override {
+    const Tensor& update = context->input(0);
+    const Tensor& residual = context->input(1);
+    const Tensor& threshold = context->input(2);
+    OP_REQUIRES(context, update.shape() == residual.shape(),
+                absl::InvalidArgumentError(absl::StrCat(
+                    "update has shape ", update.shape().DebugString(), " and residual ",
+                    residual.shape().DebugString(), "; both need the same")));
+    OP_REQUIRES_OK(context, RequireNotEmpty("update", update));
+    OP_REQUIRES(context, threshold.dims() == 0,
+                absl::InvalidArgumentError(absl::StrCat("threshold must be a scalar, its shape is ",
+                                                        threshold.shape().DebugString())));
+    // The residual's own buffer where nobody else reads it: then it is updated in place.
+    Tensor* after = nullptr;
+    OP_REQUIRES_OK(context,
+                   context->forward_input_or_allocate_output({1}, 1, residual.shape(), &after));
+    MessageOutput message{context, absl::OkStatus()};
+    const strom_codec_options options{threshold.scalar<float>()(), coding_, prefer_, -1};
+    int64_t count = 0;
+    const int code = strom_codec_encode(FloatsOf(update), FloatsOf(residual), FloatsOf(after),
+                                        update.NumElements(), &options, &MessageOutput::Allocate,
+                                        &message, &count);
+    OP_REQUIRES_OK(context, message.status);
+    OP_REQUIRES_OK(context, ToStatus(code, strom_last_error()));
+    Tensor* count_output = nullptr;
+    OP_REQUIRES_OK(context, context->allocate_output(2, TensorShape({}), &count_output));
+    count_output->scalar<int64_t>()() = count;
+  }
+
+ private:
+  // The message is written straight into output 0, whose size is known only then.
+  struct MessageOutput {
+    OpKernelContext* context;
+    absl::Status status;
+
+    static uint8_t* Allocate(void* output, int64_t bytes) {
+      auto* self = static_cast<MessageOutput*>(output);
+      Tensor* message = nullptr;
+      self->status = self->context->allocate_output(0, TensorShape({bytes}), &message);
+      return self->status.ok() ? static_cast<uint8_t*>(message->data()) : nullptr;
+    }
+  };
+
+  int32_t coding_ = STROM_CODING_AUTO;
+  int32_t prefer_ = STROM_PREFER_SIZE;
+};
+
+class DecodeOp : public OpKernel {
+ public:
+  using OpKernel::OpKernel;
+
+  void Compute(OpKernelContext* context) override {
+    const Tensor& message = context->input(0);
+    const Tensor& size = context->input(1);
+    OP_REQUIRES_OK(context, RequireVector(message));
+    OP_REQUIRES(context, size.dims() == 0 && size.scalar<int64_t>()() > 0,
+                absl::InvalidArgumentError("size must be a scalar, 1 or more"));
+    Tensor* values = nullptr;
+    OP_REQUIRES_OK(context,
+                   context->allocate_output(0, TensorShape({size.scalar<int64_t>()()}), &values));
+    values->flat<float>().setZero();
+    OP_REQUIRES_OK(context, Apply(message, values));
+  }
+};
+
+class ApplyMessageOp : public OpKernel {
+ public:
+  using OpKernel::OpKernel;
+
+  void Compute(OpKernelContext* context) override {
+    const Tensor& message = context->input(0);
+    const Tensor& parameters = context->input(1);
+    OP_REQUIRES_OK(context, RequireVector(message));
+    OP_REQUIRES_OK(context, RequireNotEmpty("parameters", parameters));
+    Tensor* after = nullptr;
+    OP_REQUIRES_OK(context,
+                   context->forward_input_or_allocate_output({1}, 0, parameters.shape(), &after));
+    if (after->data() != parameters.data()) after->flat<float>() = parameters.flat<float>();
+    OP_REQUIRES_OK(context, Apply(message, after));
+  }
+};
+
+REGISTER_KERNEL_BUILDER(Name("StromThresholdEncode").Device(tensorflow::DEVICE_CPU),
+                        ThresholdEncodeOp);
+REGISTER_KERNEL_BUILDER(Name("StromDecode").Device(tensorflow::DEVICE_CPU), DecodeOp);
+REGISTER_KERNEL_BUILDER(Name("StromApplyMessage").Device(tensorflow::DEVICE_CPU), ApplyMessageOp);
+
+}  // namespace keras_strom
