@@ -48,8 +48,8 @@ from keras_strom._native import codec as native
 
 Floats = npt.NDArray[np.float32]
 
-#: How the entries of a span are written: each place by itself, or a bit for every element; `auto`
-#: takes the better one for each span.
+#: How entries are written: each place by itself, or a bit for every element; `auto` takes the
+#: better one for each span, of 2048 elements or more.
 Coding = Literal["auto", "sparse", "bitmap"]
 
 #: What `auto` calls better: fewer bytes, or less time to encode and decode.
@@ -110,7 +110,7 @@ def encode(
             must not overlap the update's.
         threshold: tau, > 0 as float32.
         coding: "auto", or one coding for all spans: "sparse" or "bitmap".
-        prefer: what "auto" prefers: "size" or "speed".
+        prefer: what "auto" prefers: "size", the fewest bytes, or "speed".
 
     Returns:
         The message.
@@ -130,8 +130,7 @@ def encode(
             "update and residual share memory; pass a copy of the update (update.copy())"
         )
     tau = _threshold(threshold)
-    _require_one_of("coding", coding, native.CODINGS)
-    _require_one_of("prefer", prefer, native.PREFERENCES)
+    require_options(coding, prefer)
     message, count = native.encode(update, residual, residual, tau, coding=coding, prefer=prefer)
     return Message(message, update.size, tau, count)
 
@@ -236,6 +235,16 @@ def _threshold(value: object) -> float:
             f"the threshold is {value}; it must be over 0 and finite as float32"
         )
     return tau
+
+
+def require_options(coding: object, prefer: object) -> None:
+    """Refuses unknown options of `encode`, and a preference without effect."""
+    _require_one_of("coding", coding, native.CODINGS)
+    _require_one_of("prefer", prefer, native.PREFERENCES)
+    if coding != "auto" and prefer != "size":
+        raise errors.InvalidOption(
+            f"prefer={prefer!r} has no effect with coding={coding!r}; it is what 'auto' goes by"
+        )
 
 
 def _require_one_of(name: str, value: object, allowed: Iterable[str]) -> None:

@@ -31,9 +31,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_strom import errors
 from keras_strom._native.ops import operations
-from keras_strom.codec import Coding, Prefer
+from keras_strom.codec import Coding, Prefer, require_options
 
 #: A tensor, or what TensorFlow makes one of.
 Tensor = Any
@@ -55,7 +54,7 @@ def threshold_encode(
         residual: float32, the same shape; zeros at the start.
         threshold: float32 scalar, tau > 0.
         coding: "auto", or one coding for all spans: "sparse" or "bitmap".
-        prefer: what "auto" prefers: "size" or "speed".
+        prefer: what "auto" prefers: "size", the fewest bytes, or "speed".
         name: of the op.
 
     Returns:
@@ -68,12 +67,7 @@ def threshold_encode(
         tf.errors.InvalidArgumentError: an argument that is refused, when the op runs.
         InvalidOption: an unknown coding or preference.
     """
-    if coding not in ("auto", "sparse", "bitmap"):
-        raise errors.InvalidOption(
-            f"coding is {coding!r}; it must be one of 'auto', 'sparse', 'bitmap'"
-        )
-    if prefer not in ("size", "speed"):
-        raise errors.InvalidOption(f"prefer is {prefer!r}; it must be one of 'size', 'speed'")
+    require_options(coding, prefer)
     encoded = operations().strom_threshold_encode(
         update=update,
         residual=residual,
@@ -97,7 +91,7 @@ def decode(message: Tensor, size: Tensor, *, name: str | None = None) -> Tensor:
 
     Args:
         message: uint8 [bytes], of `threshold_encode` or of any machine.
-        size: int64 scalar, the elements of the update that it was made from.
+        size: int32 or int64 scalar, the elements of the update that it was made from.
         name: of the op.
 
     Returns:
@@ -107,7 +101,9 @@ def decode(message: Tensor, size: Tensor, *, name: str | None = None) -> Tensor:
         tf.errors.DataLossError: the bytes were cut short or altered, or never were a message.
         tf.errors.InvalidArgumentError: another size.
     """
-    size = tf.convert_to_tensor(size, tf.int64)
+    size = tf.convert_to_tensor(size, dtype_hint=tf.int64)
+    if size.dtype == tf.int32:  # tf.size's own type
+        size = tf.cast(size, tf.int64)
     return operations().strom_decode(message=message, size=size, name=name)
 
 

@@ -27,7 +27,7 @@ CODINGS: tuple[tuple[codec.Coding, codec.Prefer], ...] = (
 )
 
 
-class Unavailable(Exception):  # noqa: N818
+class Unavailable(Exception):
     """This implementation cannot run here; the message is the reason."""
 
 

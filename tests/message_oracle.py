@@ -90,15 +90,34 @@ def choose_log2_span(count: int, elements: int) -> int:
     return log2_span
 
 
-def rice_payload(indices: Integers, negative: npt.NDArray[np.bool_]) -> tuple[int, bytes]:
-    """k and the split Rice payload of a span's entries (at least one)."""
-    gaps = np.diff(indices, prepend=-1) - 1
-    costs = [int(len(gaps) * (k + 2) + (gaps >> k).sum()) for k in range(MAX_LOG2_SPAN + 1)]
-    k = costs.index(min(costs))
+def _payload_of(k: int, gaps: Integers, negative: npt.NDArray[np.bool_]) -> bytes:
     fields = (gaps & (2**k - 1)) * 2 + negative
     unary = np.zeros(int((gaps >> k).sum()) + len(gaps), np.uint8)
     unary[np.cumsum((gaps >> k) + 1) - 1] = 1
-    return k, pack(field_bits(fields, k + 1)) + pack(unary)
+    return pack(field_bits(fields, k + 1)) + pack(unary)
+
+
+def rice_payload(
+    indices: Integers,
+    negative: npt.NDArray[np.bool_],
+    coding: str = "auto",
+    prefer: str = "size",
+) -> tuple[int, bytes]:
+    """k and the split Rice payload of a span's entries (at least one).
+
+    `coding` sparse is k >= 1 and bitmap k = 0; auto that prefers speed takes a bitmap that costs no
+    more than one bit an entry.
+    """
+    gaps = np.diff(indices, prepend=-1) - 1
+    bitmap = 0, _payload_of(0, gaps, negative)
+    if coding == "bitmap":
+        return bitmap
+    least = 1 if coding == "sparse" else 0
+    costs = [int(len(gaps) * (k + 2) + (gaps >> k).sum()) for k in range(MAX_LOG2_SPAN + 1)]
+    k = costs.index(min(costs[least:]), least)
+    best = k, _payload_of(k, gaps, negative)
+    close = 8 * (len(bitmap[1]) - len(best[1])) <= len(gaps)
+    return bitmap if coding == "auto" and prefer == "speed" and close else best
 
 
 def _assemble(header: Header, log2_span: int, payloads: dict[int, tuple[int, int, bytes]]) -> bytes:
@@ -141,6 +160,8 @@ def encode(
     indices: Integers,
     negative: npt.NDArray[np.bool_],
     log2_span: int | None = None,
+    coding: str = "auto",
+    prefer: str = "size",
 ) -> bytes:
     """One message of the entries at ascending flat `indices`."""
     if log2_span is None:
@@ -148,7 +169,9 @@ def encode(
     payloads = {}
     for span in np.unique(indices >> log2_span):
         here = indices >> log2_span == span
-        k, payload = rice_payload(indices[here] - (span << log2_span), negative[here])
+        k, payload = rice_payload(
+            indices[here] - (span << log2_span), negative[here], coding, prefer
+        )
         payloads[int(span)] = (int(here.sum()), k, payload)
     return _assemble(header, log2_span, payloads)
 

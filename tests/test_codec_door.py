@@ -154,6 +154,11 @@ def test_unknown_codings_and_preferences_are_refused_with_the_ones_there_are() -
         codec.encode(UPDATE, residual_of(UPDATE), 1.0, prefer=wrong)
 
 
+def test_a_preference_without_effect_is_refused() -> None:
+    with pytest.raises(errors.InvalidOption, match="'speed' has no effect with coding='bitmap'"):
+        codec.encode(UPDATE, residual_of(UPDATE), 1.0, coding="bitmap", prefer="speed")
+
+
 @pytest.mark.parametrize("size", [1, 4097, 70_001])
 def test_an_update_that_is_not_finite_is_refused_and_nothing_changes(size: int) -> None:
     update = np.full(size, 3, np.float32)
@@ -180,7 +185,9 @@ def test_every_message_cut_short_is_refused_and_nothing_changes() -> None:
     whole = codec.encode(UPDATE, residual_of(UPDATE), 1.0).bytes
     parameters = np.ones(4, np.float32)
     for size in range(len(whole)):
-        with pytest.raises(errors.CorruptMessage, match=r"not a valid update message: .* cut short"):
+        with pytest.raises(
+            errors.CorruptMessage, match=r"not a valid update message: .* cut short"
+        ):
             codec.apply(whole[:size], parameters)
     np.testing.assert_array_equal(parameters, np.ones(4))
 

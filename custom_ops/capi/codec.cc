@@ -11,6 +11,7 @@
 #include "core/message.h"
 #include "core/message_writer.h"
 #include "core/residual.h"
+#include "core/subnormals.h"
 
 namespace strom {
 namespace {
@@ -128,7 +129,10 @@ class Encoding {
 
   Status WriteMessage(strom_allocate allocate, void* context) const {
     const MessageFields fields{options_.threshold, options_.threshold, size(), 0};
-    const std::vector<uint8_t> message = WriteEntries(fields, entries_, kOneMessage).front();
+    const CodingOptions coding{static_cast<Coding>(options_.coding),
+                               static_cast<Prefer>(options_.prefer)};
+    const std::vector<uint8_t> message =
+        WriteEntries(fields, entries_, kOneMessage, 0, coding).front();
     uint8_t* const out = allocate(context, static_cast<int64_t>(message.size()));
     if (out == nullptr) {
       return {Code::kInternal,
@@ -171,8 +175,8 @@ Status CheckOptions(const strom_codec_options& options) {
   if (options.prefer < STROM_PREFER_SIZE || options.prefer > STROM_PREFER_SPEED) {
     return Invalid("prefer is no STROM_PREFER_*");
   }
-  if (options.coding != STROM_CODING_AUTO || options.prefer != STROM_PREFER_SIZE) {
-    return Invalid("only coding auto with prefer size is there yet");
+  if (options.coding != STROM_CODING_AUTO && options.prefer != STROM_PREFER_SIZE) {
+    return Invalid("prefer is what coding AUTO goes by; another coding leaves nothing to prefer");
   }
   if (options.kernel < -1 || options.kernel >= static_cast<int64_t>(StepKernels().size())) {
     return Invalid("this processor has " + std::to_string(StepKernels().size()) +
@@ -186,7 +190,8 @@ Status Parse(const uint8_t* message, int64_t bytes, ParsedMessage* parsed) {
   if (message == nullptr && bytes > 0) return Invalid("message is null");
   Status status = ParseMessage({message, static_cast<size_t>(bytes)}, parsed);
   if (!status.ok()) {
-    status.message += " (" + std::to_string(bytes) + " bytes, cut short, altered or of another kind)";
+    status.message +=
+        " (" + std::to_string(bytes) + " bytes, cut short, altered or of another kind)";
   }
   return status;
 }
@@ -201,6 +206,7 @@ int strom_codec_encode(const float* update, const float* residual, float* residu
                        int64_t size, const strom_codec_options* options, strom_allocate allocate,
                        void* context, int64_t* count) {
   return strom::Guard([&]() -> Status {
+    const strom::KeepSubnormals keep;
     if (size < 0 || size > strom::kMostElements) return Invalid("size must lie in [0, 2^33]");
     if (size > 0 && (update == nullptr || residual == nullptr || residual_after == nullptr)) {
       return Invalid("update, residual or residual_after is null");
@@ -247,6 +253,7 @@ int strom_codec_describe(const uint8_t* message, int64_t bytes,
 
 int strom_codec_apply(const uint8_t* message, int64_t bytes, float* parameters, int64_t size) {
   return strom::Guard([&]() -> Status {
+    const strom::KeepSubnormals keep;
     if (size < 0) return Invalid("size is negative");
     if (parameters == nullptr && size > 0) return Invalid("parameters is null");
     strom::ParsedMessage parsed;
