@@ -241,7 +241,7 @@ Status Replica::State::Encode(std::span<const strom_segment> segments, const Ste
                               strom_step_result* result) {
   // A few pages at a time, so that the room for codes stays small and in cache.
   constexpr int64_t kRunElements = 16384;
-  const StepFunction step = StepKernels().back().step;
+  const StepFunction step = BestStepKernel().step;
   StepStatistics statistics;
   int64_t first_nonfinite = 0;
   entries.Clear();

@@ -1,8 +1,8 @@
-// The step kernel: r += s * (after - before), and what reaches the threshold leaves.
+// The step kernels: r += s * u, and what reaches the threshold leaves, as codes or as a bitmap.
 //
 // One pass over memory does all of it: the update, the entries that are sent, the variable's new
 // value, clipping and the statistics. Every implementation gives the same bits as the scalar oracle
-// (the sum of |r| excepted, which depends on the order of additions), so workers on different
+// (the two sums excepted, which depend on the order of additions), so workers on different
 // processors agree. Source: Strom 2015, algorithm 1; clipping after Deeplearning4j's.
 #ifndef KERAS_STROM_CORE_RESIDUAL_H_
 #define KERAS_STROM_CORE_RESIDUAL_H_
@@ -10,6 +10,9 @@
 #include <cstdint>
 #include <limits>
 #include <span>
+#include <string_view>
+
+#include "core/bitmap.h"
 
 namespace strom {
 
@@ -22,7 +25,8 @@ struct StepRule {
   bool apply_own = true;  // value = before + what is sent; otherwise value = before
 };
 
-// Consecutive elements. `value` may be `before` or `after`; no other overlap is allowed.
+// Consecutive elements whose update is after - before. `value` may be `before` or `after`; no other
+// overlap is allowed.
 struct StepRun {
   int64_t size = 0;
   const float* before = nullptr;
@@ -30,6 +34,15 @@ struct StepRun {
   float* value = nullptr;
   float* residual = nullptr;
   uint32_t first_index = 0;  // of the first element, in its chunk (core/entries.h)
+};
+
+// Consecutive elements whose update lies in memory; they do not overlap. The rule's apply_own has
+// no meaning here, for no parameters are at hand.
+struct EncodeRun {
+  int64_t size = 0;
+  const float* update = nullptr;
+  float* residual = nullptr;
+  uint32_t first_index = 0;  // as in StepRun
 };
 
 // Added up over the runs of a step.
@@ -45,17 +58,38 @@ struct StepStatistics {
 };
 
 // Writes the codes (core/entries.h) of the entries to `codes`, which has room for run.size, and
-// returns how many there are.
-using StepFunction = int64_t (*)(const StepRun& run, const StepRule& rule, uint32_t* codes,
-                                 StepStatistics* statistics);
+// returns how many there are. What lies behind them in that room may change too.
+template <typename Run>
+using CodesFunction = int64_t (*)(const Run& run, const StepRule& rule, uint32_t* codes,
+                                  StepStatistics* statistics);
 
+using StepFunction = CodesFunction<StepRun>;
+using EncodeFunction = CodesFunction<EncodeRun>;
+
+// Appends the run's elements to `bitmap`; its length plus kBitmapSlack bytes are the room needed.
+template <typename Run>
+using BitmapFunction = void (*)(const Run& run, const StepRule& rule, Bitmap* bitmap,
+                                StepStatistics* statistics);
+
+// One way to do it, on every kind of run and with every kind of result.
 struct StepKernel {
   const char* name;
   StepFunction step;
+  EncodeFunction encode;
+  BitmapFunction<StepRun> step_bitmap;
+  BitmapFunction<EncodeRun> encode_bitmap;
 };
 
-// The kernels that this processor can run: the scalar oracle first, the fastest last.
+// The kernels that this processor can run: the scalar oracle first, the fastest last. Tests and
+// benchmarks take the one they want from here.
 std::span<const StepKernel> StepKernels();
+
+// The fastest; what everybody else uses.
+inline const StepKernel& BestStepKernel() { return StepKernels().back(); }
+
+// The kernel of that name, or null where this processor has none: "scalar", "blocks", "avx2",
+// "avx512".
+const StepKernel* FindStepKernel(std::string_view name);
 
 }  // namespace strom
 

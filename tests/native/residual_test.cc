@@ -92,7 +92,7 @@ class EveryKernel : public testing::TestWithParam<StepKernel> {
 
 INSTANTIATE_TEST_SUITE_P(Step, EveryKernel,
                          testing::ValuesIn(StepKernels().begin(), StepKernels().end()),
-                         [](const auto& info) { return "number" + std::to_string(info.index); });
+                         [](const auto& info) { return std::string(info.param.name); });
 
 TEST_P(EveryKernel, GivesTheBitsOfTheScalarOracle) {
   uint32_t seed = 0;

@@ -1,0 +1,48 @@
+// Entries as a bitmap: one bit an element and one sign bit an entry, for updates so dense that a
+// list of codes would be longer and slower.
+//
+// The two streams are those of split Rice with k = 0 (MESSAGE_FORMAT.md): a span's payload is its
+// share of the signs, then its share of the bits up to its last entry.
+#ifndef KERAS_STROM_CORE_BITMAP_H_
+#define KERAS_STROM_CORE_BITMAP_H_
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "core/bits.h"
+#include "core/types.h"
+
+namespace strom {
+
+// What may be touched behind the last byte of either stream.
+inline constexpr int64_t kBitmapSlack = 16;
+
+// Two bit streams (core/bits.h) that grow in memory of the caller's.
+struct Bitmap {
+  uint8_t* bits = nullptr;   // bit i is set where element i is an entry
+  uint8_t* signs = nullptr;  // bit j is set where entry j is negative
+  int64_t elements = 0;      // so far
+  int64_t count = 0;         // entries so far
+
+  // `size` <= 64 more elements with `entries` entries; neither word has a bit beyond those.
+  void Append(uint64_t element_bits, uint64_t sign_bits, int size, int entries) {
+    AppendBits(bits, elements, element_bits);
+    AppendBits(signs, count, sign_bits);
+    elements += size;
+    count += entries;
+  }
+
+ private:
+  static void AppendBits(uint8_t* stream, int64_t position, uint64_t word) {
+    uint8_t* const out = stream + (position >> 3);
+    const int used = static_cast<int>(position & 7);
+    const uint64_t before = *out & ((1u << used) - 1);
+    StoreLittleEndian<uint64_t>(out, before | word << used);
+    out[8] = static_cast<uint8_t>(word >> 1 >> (63 - used));
+  }
+};
+
+}  // namespace strom
+
+#endif  // KERAS_STROM_CORE_BITMAP_H_

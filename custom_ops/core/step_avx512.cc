@@ -1,0 +1,188 @@
+// The step with AVX-512: 64 elements at a time, without a branch on what is hit.
+//
+// Entries are compressed in a register and stored whole. The room for codes suffices: no more
+// entries than elements came before, so the vector ends inside the run's size. (A compress to
+// memory is microcoded on Zen 4 and five times slower; software prefetches cost more than they
+// give.)
+#include "core/step_kernels.h"
+
+#if defined(STROM_X86)
+
+#include <immintrin.h>
+
+#include <bit>
+
+#if defined(__GNUC__) && !defined(__clang__) && __GNUC__ < 13
+// GCC 12 warns falsely about its own intrinsics (its bug 105593).
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#endif
+
+namespace strom {
+namespace {
+
+#define STROM_INLINE STROM_TARGET_AVX512 inline __attribute__((always_inline))
+
+constexpr int kVectors = 4;
+constexpr int kLanes = 16;
+constexpr int kBlock = kVectors * kLanes;
+
+struct Block {
+  __m512 residual[kVectors];
+  __m512 before[kVectors];  // of a StepRun
+  __mmask16 hits[kVectors];
+};
+
+STROM_INLINE __m512 LoadUpdate(const StepRun& run, int64_t i, __m512* before) {
+  *before = _mm512_loadu_ps(run.before + i);
+  return _mm512_sub_ps(_mm512_loadu_ps(run.after + i), *before);
+}
+
+STROM_INLINE __m512 LoadUpdate(const EncodeRun& run, int64_t i, __m512*) {
+  return _mm512_loadu_ps(run.update + i);
+}
+
+// The magnitudes' bits, which are ordered like the magnitudes, NaN above infinity above the rest.
+STROM_INLINE __m512i MagnitudeBits(__m512 x) { return _mm512_castps_si512(_mm512_abs_ps(x)); }
+
+STROM_INLINE __m512i LargestMagnitudes(const __m512* x) {
+  return _mm512_max_epi32(_mm512_max_epi32(MagnitudeBits(x[0]), MagnitudeBits(x[1])),
+                          _mm512_max_epi32(MagnitudeBits(x[2]), MagnitudeBits(x[3])));
+}
+
+STROM_INLINE __m512 CopySign(__m512 magnitude, __m512 sign) {
+  // 0xd8: the second where the third has a bit, otherwise the first.
+  return _mm512_castsi512_ps(_mm512_ternarylogic_epi32(_mm512_castps_si512(magnitude),
+                                                       _mm512_castps_si512(sign),
+                                                       _mm512_set1_epi32(INT32_MIN), 0xd8));
+}
+
+STROM_INLINE __m512d WidenAndAdd(__m512d sum, __m512 x) {
+  const __m256 low = _mm512_castps512_ps256(x);
+  const __m256 high = _mm512_extractf32x8_ps(x, 1);
+  return _mm512_add_pd(sum, _mm512_add_pd(_mm512_cvtps_pd(low), _mm512_cvtps_pd(high)));
+}
+
+STROM_INLINE void PutBlock(CodeOutput* output, uint32_t first, const Block& block) {
+  const __m512i steps =
+      _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+  for (int j = 0; j < kVectors; ++j) {
+    const auto start = static_cast<int>((first + static_cast<uint32_t>(j * kLanes)) << 1);
+    const __m512i negative = _mm512_srli_epi32(_mm512_castps_si512(block.residual[j]), 31);
+    const __m512i codes =
+        _mm512_or_si512(_mm512_add_epi32(steps, _mm512_set1_epi32(start)), negative);
+    _mm512_storeu_si512(output->codes + output->count,
+                        _mm512_maskz_compress_epi32(block.hits[j], codes));
+    output->count += _mm_popcnt_u32(block.hits[j]);
+  }
+}
+
+STROM_INLINE void PutBlock(BitmapOutput* output, uint32_t, const Block& block) {
+  uint64_t hits = 0;
+  uint64_t negative = 0;
+  for (int j = 0; j < kVectors; ++j) {
+    hits |= uint64_t{block.hits[j]} << (j * kLanes);
+    negative |= uint64_t{_mm512_movepi32_mask(_mm512_castps_si512(block.residual[j]))}
+                << (j * kLanes);
+  }
+  output->bitmap.Append(hits, _pext_u64(negative, hits), kBlock,
+                        static_cast<int>(_mm_popcnt_u64(hits)));
+}
+
+// Where `value` is `before`, only blocks with an entry change.
+STROM_INLINE void StoreValues(const StepRun& run, const StepRule& rule, int64_t i, __m512 threshold,
+                              const Block& block) {
+  const bool hit = (block.hits[0] | block.hits[1] | block.hits[2] | block.hits[3]) != 0;
+  if (run.value == run.before && !(hit && rule.apply_own)) return;
+  for (int j = 0; j < kVectors; ++j) {
+    const __mmask16 applied = rule.apply_own ? block.hits[j] : __mmask16{0};
+    const __m512 value = _mm512_mask_add_ps(block.before[j], applied, block.before[j],
+                                            CopySign(threshold, block.residual[j]));
+    _mm512_storeu_ps(run.value + i + j * kLanes, value);
+  }
+}
+
+STROM_INLINE void StoreValues(const EncodeRun&, const StepRule&, int64_t, __m512, const Block&) {}
+
+struct Avx512Step {
+  template <typename Run, typename Output>
+  STROM_TARGET_AVX512 static Output Step(const Run& run, const StepRule& rule, Output output,
+                                         StepStatistics* statistics) {
+    const __m512 scale = _mm512_set1_ps(rule.scale);
+    const __m512 threshold = _mm512_set1_ps(rule.threshold);
+    const __m512i infinity = _mm512_set1_epi32(0x7f800000);
+    const __m512i clip_limit = _mm512_set1_epi32(std::bit_cast<int32_t>(rule.clip_limit));
+    __m512i largest = _mm512_setzero_si512();
+    __m512d sum = _mm512_setzero_pd();
+    int64_t i = 0;
+    for (; i + kBlock <= run.size; i += kBlock) {
+      Block block;
+      float* const residual = run.residual + i;
+      for (int j = 0; j < kVectors; ++j) {
+        const __m512 update = LoadUpdate(run, i + j * kLanes, &block.before[j]);
+        block.residual[j] =
+            _mm512_add_ps(_mm512_loadu_ps(residual + j * kLanes), _mm512_mul_ps(scale, update));
+        block.hits[j] = _mm512_cmp_ps_mask(_mm512_abs_ps(block.residual[j]), threshold, _CMP_GE_OQ);
+      }
+      if (_mm512_cmpge_epi32_mask(LargestMagnitudes(block.residual), infinity) != 0) [[unlikely]] {
+        output = ScalarStep::Step(Part(run, i, kBlock), rule, output, statistics);
+        continue;
+      }
+      PutBlock(&output, run.first_index + static_cast<uint32_t>(i), block);
+      StoreValues(run, rule, i, threshold, block);
+      for (int j = 0; j < kVectors; ++j) {
+        block.residual[j] = _mm512_mask_sub_ps(block.residual[j], block.hits[j], block.residual[j],
+                                               CopySign(threshold, block.residual[j]));
+      }
+      __m512i largest_here = LargestMagnitudes(block.residual);
+      if (_mm512_cmpgt_epi32_mask(largest_here, clip_limit) != 0) [[unlikely]] {
+        ClipBlock(rule.clip_limit, block.residual, statistics);
+        largest_here = LargestMagnitudes(block.residual);
+      }
+      largest = _mm512_max_epi32(largest, largest_here);
+      sum = WidenAndAdd(sum, SumOfMagnitudes(block.residual));
+      for (int j = 0; j < kVectors; ++j) {
+        _mm512_storeu_ps(residual + j * kLanes, block.residual[j]);
+      }
+    }
+    statistics->max_residual =
+        std::max(statistics->max_residual, std::bit_cast<float>(_mm512_reduce_max_epi32(largest)));
+    statistics->sum_residual += _mm512_reduce_add_pd(sum);
+    return ScalarStep::Step(Part(run, i, run.size - i), rule, output, statistics);
+  }
+
+ private:
+  STROM_INLINE static __m512 SumOfMagnitudes(const __m512* x) {
+    return _mm512_add_ps(_mm512_add_ps(_mm512_abs_ps(x[0]), _mm512_abs_ps(x[1])),
+                         _mm512_add_ps(_mm512_abs_ps(x[2]), _mm512_abs_ps(x[3])));
+  }
+
+  // Differences of floats are summed as doubles, where they are exact.
+  STROM_TARGET_AVX512 static void ClipBlock(float clip_limit, __m512* residual,
+                                            StepStatistics* statistics) {
+    const __m512 limit = _mm512_set1_ps(clip_limit);
+    const __m512d wide_limit = _mm512_set1_pd(clip_limit);
+    __m512d mass = _mm512_setzero_pd();
+    for (int j = 0; j < kVectors; ++j) {
+      const __m512 magnitude = _mm512_abs_ps(residual[j]);
+      const __mmask16 over = _mm512_cmp_ps_mask(magnitude, limit, _CMP_GT_OQ);
+      // What is not over counts as the limit itself.
+      const __m512 capped = _mm512_max_ps(magnitude, limit);
+      for (const __m256 half :
+           {_mm512_castps512_ps256(capped), _mm512_extractf32x8_ps(capped, 1)}) {
+        mass = _mm512_add_pd(mass, _mm512_sub_pd(_mm512_cvtps_pd(half), wide_limit));
+      }
+      statistics->clipped_count += _mm_popcnt_u32(over);
+      residual[j] = _mm512_mask_mov_ps(residual[j], over, CopySign(limit, residual[j]));
+    }
+    statistics->clipped_mass += _mm512_reduce_add_pd(mass);
+  }
+};
+
+}  // namespace
+
+const StepKernel kAvx512StepKernel = MakeStepKernel<Avx512Step>("avx512");
+
+}  // namespace strom
+
+#endif  // STROM_X86

@@ -1,0 +1,105 @@
+// The step kernels one by one; core/residual.h chooses among them.
+//
+// A kernel is a type with one function template, Step, for both kinds of run and of output
+// (core/step_outputs.h); MakeStepKernel makes the four functions of a StepKernel out of it.
+#ifndef KERAS_STROM_CORE_STEP_KERNELS_H_
+#define KERAS_STROM_CORE_STEP_KERNELS_H_
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+
+#include "core/processor.h"
+#include "core/residual.h"
+#include "core/step_outputs.h"
+
+namespace strom {
+
+extern const StepKernel kScalarStepKernel;
+extern const StepKernel kBlocksStepKernel;  // what the compiler makes vectors of, on any processor
+#if defined(STROM_X86)
+extern const StepKernel kAvx2StepKernel;
+extern const StepKernel kAvx512StepKernel;
+#endif
+
+// Elements [start, start + size) of a run.
+inline StepRun Part(const StepRun& run, int64_t start, int64_t size) {
+  return {size,
+          run.before + start,
+          run.after + start,
+          run.value + start,
+          run.residual + start,
+          run.first_index + static_cast<uint32_t>(start)};
+}
+
+inline EncodeRun Part(const EncodeRun& run, int64_t start, int64_t size) {
+  return {size, run.update + start, run.residual + start,
+          run.first_index + static_cast<uint32_t>(start)};
+}
+
+inline float Update(const StepRun& run, int64_t i) { return run.after[i] - run.before[i]; }
+inline float Update(const EncodeRun& run, int64_t i) { return run.update[i]; }
+
+// Cuts a residual down to the limit.
+inline float Clip(float residual, float limit, StepStatistics* statistics) {
+  const float magnitude = std::fabs(residual);
+  if (magnitude <= limit) return residual;
+  statistics->clipped_mass += static_cast<double>(magnitude) - static_cast<double>(limit);
+  ++statistics->clipped_count;
+  return std::copysign(limit, residual);
+}
+
+// The oracle; also the tails of the other kernels, and their blocks with something not finite.
+struct ScalarStep {
+  template <typename Run, typename Output>
+  __attribute__((noinline)) static Output Step(const Run& run, const StepRule& rule, Output output,
+                                               StepStatistics* statistics) {
+    for (int64_t i = 0; i < run.size; ++i) {
+      const auto index = run.first_index + static_cast<uint32_t>(i);
+      float residual = run.residual[i] + rule.scale * Update(run, i);
+      float sent = 0;
+      if (!std::isfinite(residual)) {
+        if (statistics->nonfinite_count++ == 0) statistics->first_nonfinite = index;
+        residual = run.residual[i];
+      } else if (std::fabs(residual) >= rule.threshold) {
+        sent = std::copysign(rule.threshold, residual);
+        residual -= sent;
+      }
+      output.Put(index, sent != 0, std::signbit(sent));
+      residual = Clip(residual, rule.clip_limit, statistics);
+      run.residual[i] = residual;
+      SetValue(run, rule, i, sent);
+      statistics->max_residual = std::max(statistics->max_residual, std::fabs(residual));
+      statistics->sum_residual += std::fabs(residual);
+    }
+    return output;
+  }
+
+ private:
+  static void SetValue(const StepRun& run, const StepRule& rule, int64_t i, float sent) {
+    const float before = run.before[i];
+    // Not before + 0, which would turn -0 into 0.
+    run.value[i] = sent != 0 && rule.apply_own ? before + sent : before;
+  }
+  static void SetValue(const EncodeRun&, const StepRule&, int64_t, float) {}
+};
+
+template <typename Kernel, typename Run>
+int64_t ToCodes(const Run& run, const StepRule& rule, uint32_t* codes, StepStatistics* statistics) {
+  return Kernel::Step(run, rule, CodeOutput{codes}, statistics).count;
+}
+
+template <typename Kernel, typename Run>
+void ToBitmap(const Run& run, const StepRule& rule, Bitmap* bitmap, StepStatistics* statistics) {
+  *bitmap = Kernel::Step(run, rule, BitmapOutput{*bitmap}, statistics).bitmap;
+}
+
+template <typename Kernel>
+constexpr StepKernel MakeStepKernel(const char* name) {
+  return {name, ToCodes<Kernel, StepRun>, ToCodes<Kernel, EncodeRun>, ToBitmap<Kernel, StepRun>,
+          ToBitmap<Kernel, EncodeRun>};
+}
+
+}  // namespace strom
+
+#endif  // KERAS_STROM_CORE_STEP_KERNELS_H_
