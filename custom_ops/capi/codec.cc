@@ -1,8 +1,11 @@
 // The codec functions of capi/strom.h: one update to one message and back, without a replica.
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstring>
 #include <exception>
+#include <limits>
+#include <new>
 #include <span>
 #include <string>
 #include <vector>
@@ -10,6 +13,7 @@
 #include "capi/handles.h"
 #include "core/message.h"
 #include "core/message_writer.h"
+#include "core/parallel.h"
 #include "core/residual.h"
 #include "core/subnormals.h"
 
@@ -19,7 +23,8 @@ namespace {
 // One message holds it all: this many bytes are never needed.
 constexpr int64_t kOneMessage = (int64_t{1} << 32) - 1;
 constexpr int64_t kMostElements = int64_t{1} << 33;
-constexpr int64_t kRunElements = 4096;  // stays in the L1 cache and divides kChunk
+constexpr int64_t kRunElements = 2048;      // stays in the L1 cache and divides kChunk
+constexpr int64_t kTaskElements = 1 << 16;  // fewer are not worth another thread
 
 Status Invalid(std::string words) { return {Code::kInvalidArgument, std::move(words)}; }
 
@@ -44,22 +49,29 @@ std::string Describe(const Found& found, int64_t size) {
          " elements, the first at index " + std::to_string(found.first);
 }
 
-// One update on its way into a message.
+// One update on its way into a message. The work is cut into tasks of consecutive elements; how
+// many they are changes nothing in the result.
 class Encoding {
  public:
   Encoding(std::span<const float> update, const float* residual, float* after,
-           const strom_codec_options& options)
-      : update_(update), residual_(residual), after_(after), options_(options) {}
+           const strom_codec_options& options, const Parallel& parallel)
+      : update_(update),
+        residual_(residual),
+        after_(after),
+        options_(options),
+        parallel_(parallel),
+        tasks_(static_cast<size_t>(CountTasks(size(), parallel))) {}
 
   Status Encode(strom_allocate allocate, void* context, int64_t* count) {
     // Elsewhere a refusal leaves `residual` as it was anyway, and the kernel notices by itself.
     if (residual_ == after_ && !IsFinite()) return NotFinite();
     try {
-      FindEntries();
-      if (nonfinite_) return NotFinite();
-      const Status status = WriteMessage(allocate, context);
+      if (!FindEntries()) return NotFinite();
+      if (tasks_.size() > 1) JoinEntries();
+      const EntryList& entries = tasks_.size() > 1 ? joined_ : tasks_.front().entries;
+      const Status status = WriteMessage(entries, allocate, context);
       if (!status.ok()) TakeBack();
-      *count = entries_.size();
+      *count = entries.size();
       return status;
     } catch (const std::exception&) {
       TakeBack();
@@ -68,19 +80,50 @@ class Encoding {
   }
 
  private:
+  struct Task {
+    int64_t start = 0;
+    int64_t done = 0;  // elements [start, done) have been through the kernel
+    EntryList entries;
+    StepStatistics statistics;
+    bool out_of_memory = false;
+  };
+
   int64_t size() const { return static_cast<int64_t>(update_.size()); }
 
-  // Whether every sum is; without a branch, so that the compiler vectorises it.
-  bool IsFinite() const {
-    for (int64_t start = 0; start < size(); start += kRunElements) {
-      const int64_t end = std::min(start + kRunElements, size());
-      bool finite = true;
-      for (int64_t i = start; i < end; ++i) {
-        finite &= std::fabs(residual_[i] + update_[i]) <= std::numeric_limits<float>::max();
+  static int64_t CountTasks(int64_t size, const Parallel& parallel) {
+    const int64_t most = size / kTaskElements;
+    return parallel.threads <= 1 ? 1 : std::clamp<int64_t>(most, 1, 4 * parallel.threads);
+  }
+
+  // The first element of task `task`; a multiple of kRunElements, so that runs stay in a chunk.
+  int64_t Start(int64_t task) const {
+    const auto tasks = static_cast<int64_t>(tasks_.size());
+    if (task == tasks) return size();
+    return size() / kRunElements * task / tasks * kRunElements;
+  }
+
+  template <typename Work>
+  void ForTasks(Work work) {
+    parallel_.For(static_cast<int64_t>(tasks_.size()), [&](int64_t task) {
+      work(tasks_[static_cast<size_t>(task)], Start(task), Start(task + 1));
+    });
+  }
+
+  // Whether every sum is; without a branch for each, so that the compiler vectorises it.
+  bool IsFinite() {
+    std::atomic<bool> finite = true;
+    ForTasks([&](Task&, int64_t start, int64_t end) {
+      while (start < end && finite.load(std::memory_order_relaxed)) {
+        const int64_t stop = std::min(start + kRunElements, end);
+        bool here = true;
+        for (; start < stop; ++start) {
+          here &= std::fabs(residual_[start] + update_[static_cast<size_t>(start)]) <=
+                  std::numeric_limits<float>::max();
+        }
+        if (!here) finite = false;
       }
-      if (!finite) return false;
-    }
-    return true;
+    });
+    return finite;
   }
 
   // Names the argument that is to blame.
@@ -103,7 +146,24 @@ class Encoding {
                    Describe(overflows, size()) + ": the update is far too large");
   }
 
-  void FindEntries() {
+  // False when some sum is not finite.
+  bool FindEntries() {
+    ForTasks([&](Task& task, int64_t start, int64_t end) {
+      try {
+        FindEntries(task, start, end);
+      } catch (const std::bad_alloc&) {  // must not reach a thread that is not ours
+        task.out_of_memory = true;
+      }
+    });
+    bool finite = true;
+    for (const Task& task : tasks_) {
+      if (task.out_of_memory) throw std::bad_alloc();
+      finite &= task.statistics.nonfinite_count == 0;
+    }
+    return finite;
+  }
+
+  void FindEntries(Task& task, int64_t start, int64_t end) const {
     const std::span<const StepKernel> kernels = StepKernels();
     const StepFunction step =
         options_.kernel < 0 ? kernels.back().step : kernels[options_.kernel].step;
@@ -111,28 +171,44 @@ class Encoding {
     std::vector<float> values(kRunElements);
     StepRule rule;
     rule.threshold = options_.threshold;
-    StepStatistics statistics;
-    for (int64_t start = 0; start < size(); start = done_) {
-      const StepRun run{std::min(kRunElements, size() - start),
+    StepStatistics statistics;  // Not in the task, whose neighbour may be another thread's.
+    task.start = task.done = start;
+    for (; start < end; start = task.done) {
+      const StepRun run{std::min(kRunElements, end - start),
                         zeros.data(),
                         update_.data() + start,
                         values.data(),
                         after_ + start,
                         static_cast<uint32_t>(start % kChunk)};
-      uint32_t* const codes = entries_.Reserve(run.size);
+      uint32_t* const codes = task.entries.Reserve(run.size);
       if (residual_ != after_) std::copy_n(residual_ + start, run.size, after_ + start);
-      entries_.Append(start / kChunk, step(run, rule, codes, &statistics));
-      done_ = start + run.size;
+      task.entries.Append(start / kChunk, step(run, rule, codes, &statistics));
+      task.done = start + run.size;
     }
-    nonfinite_ = statistics.nonfinite_count > 0;
+    task.statistics = statistics;
   }
 
-  Status WriteMessage(strom_allocate allocate, void* context) const {
+  // Leaves the tasks their entries, for TakeBack.
+  void JoinEntries() {
+    int64_t total = 0;
+    for (const Task& task : tasks_) total += task.entries.size();
+    joined_.Reserve(total);
+    for (const Task& task : tasks_) {
+      for (size_t i = 0; i < task.entries.chunks(); ++i) {
+        const EntryList::Chunk chunk = task.entries.chunk(i);
+        const auto count = static_cast<int64_t>(chunk.codes.size());
+        std::copy(chunk.codes.begin(), chunk.codes.end(), joined_.Reserve(count));
+        joined_.Append(chunk.index, count);
+      }
+    }
+  }
+
+  Status WriteMessage(const EntryList& entries, strom_allocate allocate, void* context) const {
     const MessageFields fields{options_.threshold, options_.threshold, size(), 0};
     const CodingOptions coding{static_cast<Coding>(options_.coding),
                                static_cast<Prefer>(options_.prefer)};
     const std::vector<uint8_t> message =
-        WriteEntries(fields, entries_, kOneMessage, 0, coding).front();
+        WriteEntries(fields, entries, kOneMessage, 0, coding, parallel_).front();
     uint8_t* const out = allocate(context, static_cast<int64_t>(message.size()));
     if (out == nullptr) {
       return {Code::kInternal,
@@ -145,23 +221,25 @@ class Encoding {
   // Undoes FindEntries within rounding, as far as it came.
   void TakeBack() {
     if (residual_ != after_) return;
-    for (size_t i = 0; i < entries_.chunks(); ++i) {
-      const EntryList::Chunk chunk = entries_.chunk(i);
-      for (const uint32_t code : chunk.codes) {
-        after_[chunk.index * kChunk + (code >> 1)] +=
-            code & 1 ? -options_.threshold : options_.threshold;
+    for (const Task& task : tasks_) {
+      for (size_t i = 0; i < task.entries.chunks(); ++i) {
+        const EntryList::Chunk chunk = task.entries.chunk(i);
+        for (const uint32_t code : chunk.codes) {
+          after_[chunk.index * kChunk + (code >> 1)] +=
+              code & 1 ? -options_.threshold : options_.threshold;
+        }
       }
+      for (int64_t i = task.start; i < task.done; ++i) after_[i] -= update_[static_cast<size_t>(i)];
     }
-    for (int64_t i = 0; i < done_; ++i) after_[i] -= update_[static_cast<size_t>(i)];
   }
 
   const std::span<const float> update_;
   const float* const residual_;
   float* const after_;
   const strom_codec_options& options_;
-  EntryList entries_;
-  int64_t done_ = 0;  // elements that have been through the kernel
-  bool nonfinite_ = false;
+  const Parallel& parallel_;
+  std::vector<Task> tasks_;
+  EntryList joined_;
 };
 
 Status CheckOptions(const strom_codec_options& options) {
