@@ -27,6 +27,10 @@ CODINGS: tuple[tuple[codec.Coding, codec.Prefer], ...] = (
 )
 
 
+# custom_ops/core/residual.h; a processor has some of them.
+KERNELS = ("scalar", "blocks", "avx2", "avx512")
+
+
 class Unavailable(Exception):
     """This implementation cannot run here; the message is the reason."""
 
@@ -201,9 +205,7 @@ class Operations(Implementation):
 IMPLEMENTATIONS: Mapping[str, Callable[[], Implementation]] = {
     "oracle": Oracle,
     "door": Door,
-    "kernel-scalar": lambda: Kernel("scalar"),
-    "kernel-blocks": lambda: Kernel("blocks"),
-    "kernel-blocks-v3": lambda: Kernel("blocks, x86-64-v3"),
+    **{f"kernel-{name}": functools.partial(Kernel, name) for name in KERNELS},
     "ops-eager": lambda: Operations(graph=False),
     "ops-graph": lambda: Operations(graph=True),
 }

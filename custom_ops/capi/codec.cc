@@ -23,7 +23,7 @@ namespace {
 // One message holds it all: this many bytes are never needed.
 constexpr int64_t kOneMessage = (int64_t{1} << 32) - 1;
 constexpr int64_t kMostElements = int64_t{1} << 33;
-constexpr int64_t kRunElements = 2048;      // stays in the L1 cache and divides kChunk
+constexpr int64_t kRunElements = 4096;      // stays in the L1 cache and divides kChunk
 constexpr int64_t kTaskElements = 1 << 16;  // fewer are not worth another thread
 
 Status Invalid(std::string words) { return {Code::kInvalidArgument, std::move(words)}; }
@@ -165,24 +165,18 @@ class Encoding {
 
   void FindEntries(Task& task, int64_t start, int64_t end) const {
     const std::span<const StepKernel> kernels = StepKernels();
-    const StepFunction step =
-        options_.kernel < 0 ? kernels.back().step : kernels[options_.kernel].step;
-    const std::vector<float> zeros(kRunElements);
-    std::vector<float> values(kRunElements);
+    const StepKernel& kernel =
+        options_.kernel < 0 ? BestStepKernel() : kernels[static_cast<size_t>(options_.kernel)];
     StepRule rule;
     rule.threshold = options_.threshold;
     StepStatistics statistics;  // Not in the task, whose neighbour may be another thread's.
     task.start = task.done = start;
     for (; start < end; start = task.done) {
-      const StepRun run{std::min(kRunElements, end - start),
-                        zeros.data(),
-                        update_.data() + start,
-                        values.data(),
-                        after_ + start,
-                        static_cast<uint32_t>(start % kChunk)};
+      const EncodeRun run{std::min(kRunElements, end - start), update_.data() + start,
+                          after_ + start, static_cast<uint32_t>(start % kChunk)};
       uint32_t* const codes = task.entries.Reserve(run.size);
       if (residual_ != after_) std::copy_n(residual_ + start, run.size, after_ + start);
-      task.entries.Append(start / kChunk, step(run, rule, codes, &statistics));
+      task.entries.Append(start / kChunk, kernel.encode(run, rule, codes, &statistics));
       task.done = start + run.size;
     }
     task.statistics = statistics;
@@ -294,7 +288,8 @@ int strom_codec_encode(const float* update, const float* residual, float* residu
     }
     Status status = strom::CheckOptions(*options);
     if (!status.ok()) return status;
-    return strom::Encoding({update, static_cast<size_t>(size)}, residual, residual_after, *options)
+    return strom::Encoding({update, static_cast<size_t>(size)}, residual, residual_after, *options,
+                           strom::Parallel())
         .Encode(allocate, context, count);
   });
 }
