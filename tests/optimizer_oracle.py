@@ -45,12 +45,11 @@ class EncodedTraining:
             variable.assign(value)
         self.model.train_on_batch(x, y)
         after = [variable.numpy() for variable in variables]
-        changed = any((a != s).any() for a, s in zip(after, start, strict=True))
         message = []
         for residual, new, old in zip(self.residuals, after, start, strict=True):
             residual += np.float32(scale) * (new - old)
-            # A step in which no variable has changed sends nothing.
-            reached = (np.abs(residual) >= self.threshold) & changed
+            # A variable that the step has left alone sends nothing.
+            reached = (np.abs(residual) >= self.threshold) & (new != old).any()
             part = np.where(reached, np.sign(residual) * self.threshold, np.float32(0))
             residual -= part
             message.append(part)

@@ -83,6 +83,7 @@ struct Replica::State {
   // Step's parts.
   Status Encode(std::span<const strom_segment> segments, const StepRule& rule,
                 strom_step_result* result);
+  void AddWaiting(const strom_segment& segment, StepStatistics* statistics) const;
   void TakeBack(std::span<const strom_segment> segments, const StepRule& rule);
 
   // Flush's parts.
@@ -246,6 +247,11 @@ Status Replica::State::Encode(std::span<const strom_segment> segments, const Ste
   int64_t first_nonfinite = 0;
   entries.Clear();
   for (const strom_segment& segment : segments) {
+    if (segment.after == segment.before) {  // Such as a frozen layer, which must not move.
+      CopyValues(segment);
+      AddWaiting(segment, &statistics);
+      continue;
+    }
     result->elements += segment.size;
     ForEachChunk(segment.offset, segment.size,
                  [&](int64_t chunk, int64_t index, int64_t start, int64_t elements) {
@@ -276,6 +282,20 @@ Status Replica::State::Encode(std::span<const strom_segment> segments, const Ste
                  " (" + std::to_string(statistics.nonfinite_count) +
                  " elements in all); nothing was sent. Lower the learning rate or clip the "
                  "gradients");
+}
+
+// Counts the residuals of a segment that a step leaves alone.
+void Replica::State::AddWaiting(const strom_segment& segment, StepStatistics* statistics) const {
+  ForEachChunk(segment.offset, segment.size,
+               [&](int64_t chunk, int64_t index, int64_t, int64_t elements) {
+                 const float* const residual = residuals.Find(chunk);
+                 if (residual == nullptr) return;
+                 for (const float r : std::span(residual + index, static_cast<size_t>(elements))) {
+                   const float size = std::abs(r);
+                   statistics->sum_residual += size;
+                   statistics->max_residual = std::max(statistics->max_residual, size);
+                 }
+               });
 }
 
 // Undoes the sending of a step that failed: its entries return to the residual, within rounding,

@@ -34,9 +34,10 @@ class Replica {
   const std::shared_ptr<Exchange>& exchange() const;
 
   // In this order: encode, hand the message over, apply what was received. Where no segment changed
-  // nothing is done. Fails without sending when the update is not finite or the exchange refuses
-  // it: residual and values then are as if the update had only been added to the residual (elements
-  // that are not finite are left out), within rounding.
+  // nothing is done, and a segment that did not change sends nothing: its residual waits. Fails
+  // without sending when the update is not finite or the exchange refuses it: residual and values
+  // then are as if the update had only been added to the residual (elements that are not finite
+  // are left out), within rounding.
   Status Step(std::span<const strom_segment> segments, const strom_step_options& options,
               strom_step_result* result);
   // Sends all residuals as they are and makes them exactly zero; a failure leaves them.

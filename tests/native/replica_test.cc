@@ -181,6 +181,24 @@ TEST(Replica, AStepInWhichNothingChangedDoesNothing) {
   EXPECT_EQ(worker.exchange->applied, (VersionVector{{1, 1}, {2, 1}}));
 }
 
+TEST(Replica, ASegmentThatDidNotChangeSendsNothing) {
+  Worker worker({10, 3000}, 1);
+  worker.options.threshold = 0.25f;
+  ASSERT_TRUE(worker.Step(std::vector<float>(3010, 1)).ok());  // 0.25 leaves, 0.75 waits.
+  for (int i = 0; i < 2; ++i) {
+    worker.after = worker.variables;
+    for (float& value : worker.after[0]) value += 1;
+    std::vector<strom_segment> segments = worker.Segments(true);
+    segments[1].after = segments[1].before;
+    ASSERT_TRUE(worker.replica.Step(segments, worker.options, &worker.result).ok());
+    EXPECT_EQ(worker.result.count, 10);
+    EXPECT_EQ(worker.result.elements, 10);
+    EXPECT_EQ(worker.result.sum_residual, 3000 * 0.75 + 10 * (1.5 + 0.75 * i));
+    EXPECT_EQ(worker.result.max_residual, 1.5f + 0.75f * static_cast<float>(i));
+  }
+  EXPECT_EQ(worker.Values()[10], 0.25f);
+}
+
 TEST(Replica, AnUpdateWithoutEntriesGoesOutOnlyInSequencedModes) {
   const std::vector<float> small(10, 0.01f);
   Worker asynchronous({10}, 1), synchronous({10}, 2, true);
