@@ -2,12 +2,14 @@
 
 All workers are given the same data; worker r of K takes every K-th element from the r-th on. What
 is one element depends on the data: an array's row, a dataset's element (usually a batch), a
-PyDataset's batch. Validation data is never divided.
+PyDataset's or generator's batch. Validation data is never divided.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
+import types
 from typing import Any
 
 import keras
@@ -25,7 +27,7 @@ def shard_fit_arguments(arguments: dict[str, Any], rank: int, size: int) -> None
         size: the number of workers.
 
     Raises:
-        UnsupportedModel: the data cannot be divided or read twice; the message says what to pass.
+        UnsupportedModel: the data cannot be divided; the message says what to pass.
     """
     x = arguments.get("x")
     if isinstance(x, tf.data.Dataset):
@@ -34,6 +36,9 @@ def shard_fit_arguments(arguments: dict[str, Any], rank: int, size: int) -> None
         return  # Made by the user's own distribute_datasets_from_function, with (K, rank).
     elif isinstance(x, keras.utils.PyDataset):
         arguments["x"] = ShardedPyDataset(x, rank, size)
+    elif isinstance(x, types.GeneratorType):
+        # Keras takes generators only, no other iterators.
+        arguments["x"] = (batch for batch in itertools.islice(x, rank, None, size))
     else:
         for name in ("x", "y", "sample_weight"):
             value = arguments.get(name)
@@ -45,9 +50,9 @@ def shard_fit_arguments(arguments: dict[str, Any], rank: int, size: int) -> None
 def _indivisible(name: str, value: object, rank: int, size: int) -> str:
     return (
         f"worker {rank}: fit cannot divide {name} of type {type(value).__name__} among {size} "
-        "workers, as it must be able to read it again from the start; pass arrays, a "
-        "keras.utils.PyDataset, or a tf.data.Dataset (tf.data.Dataset.from_generator wraps a "
-        "generator; with AutoShardPolicy.OFF in its options each worker keeps all of its own data)"
+        "workers; pass arrays, a generator of batches, a keras.utils.PyDataset or a "
+        "tf.data.Dataset (with AutoShardPolicy.OFF in its options each worker keeps all of its "
+        "own data)"
     )
 
 
@@ -121,6 +126,8 @@ def _shard_arrays(arguments: dict[str, Any], rank: int, size: int) -> None:
 
 def _take(arrays: dict[str, Any], rows: slice) -> dict[str, Any]:
     def take(array: Any) -> Any:
+        if array is None:  # Of several outputs, one without sample weights.
+            return None
         return array.iloc[rows] if hasattr(array, "iloc") else array[rows]
 
     taken: dict[str, Any] = keras.tree.map_structure(take, arrays)
@@ -128,7 +135,7 @@ def _take(arrays: dict[str, Any], rows: slice) -> dict[str, Any]:
 
 
 def _is_arrays(x: Any) -> bool:
-    leaves = keras.tree.flatten(x)
+    leaves = [leaf for leaf in keras.tree.flatten(x) if leaf is not None]
     return bool(leaves) and all(
         hasattr(leaf, "shape") and hasattr(leaf, "__getitem__") for leaf in leaves
     )

@@ -21,6 +21,7 @@ import tensorflow as tf
 
 from keras_strom import admission, errors
 from keras_strom._native.ops import translate
+from keras_strom.building import building_once
 from keras_strom.data_sharding import shard_fit_arguments
 from keras_strom.environment import ClusterEnvironment
 from keras_strom.generation import Generation, Sharing
@@ -75,7 +76,8 @@ def _fit(original: Callable[..., Any], bound: inspect.BoundArguments, sharing: S
     training = _Training(sharing, model, assigns_last)
     restore = _put_around(arguments, _First(training), _Last(training))
     try:
-        return original(*bound.args, **bound.kwargs)
+        with building_once(arguments):
+            return original(*bound.args, **bound.kwargs)
     except BaseException as error:
         cause = _cause(error, sharing.environment) or error
         training.abandon(cause)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import types
 from typing import Any
 
 import keras
@@ -84,11 +85,24 @@ def test_a_py_dataset_is_divided_by_its_batches() -> None:
     assert isinstance(shards[0], ShardedPyDataset)
 
 
-@pytest.mark.parametrize(
-    "data", [(i for i in range(3)), iter(tf.data.Dataset.range(3)), object()], ids=type
-)
-def test_data_that_cannot_be_read_again_is_refused_with_a_remedy(data: Any) -> None:
-    with pytest.raises(errors.UnsupportedModel, match="from_generator"):
+def test_a_generator_is_divided_by_its_batches() -> None:
+    for rank, batches in enumerate([[0, 2, 4], [1, 3]]):
+        arguments: dict[str, Any] = {"x": (i for i in range(5))}
+        shard_fit_arguments(arguments, rank, 2)
+        assert isinstance(arguments["x"], types.GeneratorType)
+        assert list(arguments["x"]) == batches
+
+
+def test_an_output_without_sample_weights_has_no_share_of_them() -> None:
+    y, weights = [np.arange(4), np.arange(4)], [np.arange(4), None]
+    (_, second) = _shards(2, x=np.arange(4), y=y, sample_weight=weights)
+    assert second["sample_weight"][0].tolist() == [1, 3]
+    assert second["sample_weight"][1] is None
+
+
+@pytest.mark.parametrize("data", [iter(tf.data.Dataset.range(3)), object()], ids=type)
+def test_data_that_cannot_be_divided_is_refused_with_a_remedy(data: Any) -> None:
+    with pytest.raises(errors.UnsupportedModel, match=r"pass arrays, .*PyDataset"):
         shard_fit_arguments({"x": data}, 0, 2)
 
 
