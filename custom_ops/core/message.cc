@@ -6,11 +6,11 @@
 #include <cstddef>
 #include <cstring>
 #include <limits>
-#include <numeric>
 
 #include "core/bits.h"
 #include "core/crc32c.h"
 #include "core/message_layout.h"
+#include "core/message_payload.h"
 #include "core/rice.h"
 
 namespace strom {
@@ -28,20 +28,6 @@ int64_t ReadVarint(Bytes bytes, size_t* position, int max_bytes) {
   return -1;
 }
 
-// A copy of a payload with the slack that the bit readers need.
-class Padded {
- public:
-  Bytes Copy(Bytes bytes) {
-    buffer_.resize(bytes.size() + kBitSlack);
-    std::memcpy(buffer_.data(), bytes.data(), bytes.size());
-    std::memset(buffer_.data() + bytes.size(), 0, kBitSlack);
-    return Bytes(buffer_).first(bytes.size());
-  }
-
- private:
-  std::vector<uint8_t> buffer_;
-};
-
 // ReadBits for a stream without slack.
 uint64_t ReadBitsExactly(Bytes stream, int64_t position, int width) {
   uint8_t window[2 * kBitSlack] = {};
@@ -56,12 +42,6 @@ bool AllFinite(Bytes floats) {
     largest = std::max(largest, LoadLittleEndian<uint32_t>(floats.data() + i) & 0x7fffffff);
   }
   return largest < 0x7f800000;
-}
-
-// Into how many parts a message of `spans` spans is cut: a few for each thread, so that a dense
-// part of the model does not hold up the rest, and none too small to be worth a call.
-int64_t SpanTasks(const Parallel& parallel, int64_t spans) {
-  return parallel.threads <= 1 ? 1 : std::clamp<int64_t>(spans / 16, 1, 4 * parallel.threads);
 }
 
 Status Corrupt(const char* check) {
@@ -105,8 +85,12 @@ int64_t ParsedMessage::SpanElements(int64_t i) const {
 ParsedMessage::Span ParsedMessage::span(int64_t i) const {
   const Entry here = entry(i);
   const int64_t start = i == 0 ? 0 : entry(i - 1).end;
-  return {(first_span_ + i) << log2_span_, SpanElements(i), here.count, here.k,
-          payload_.subspan(static_cast<size_t>(start), static_cast<size_t>(here.end - start))};
+  return {(first_span_ + i) << log2_span_,
+          SpanElements(i),
+          here.count,
+          here.k,
+          payload_.subspan(static_cast<size_t>(start), static_cast<size_t>(here.end - start)),
+          payload_.size() - static_cast<size_t>(here.end)};
 }
 
 const char* ParsedMessage::ReadHeader(Bytes bytes) {
@@ -188,7 +172,7 @@ const char* ParsedMessage::CheckDirectory() const {
 
 // The check that failed first, in the order of the spans, whoever finished first.
 const char* ParsedMessage::CheckPayloads(const Parallel& parallel) const {
-  const int64_t tasks = SpanTasks(parallel, spans_);
+  const int64_t tasks = PartsFor(parallel, spans_, 16);
   std::vector<const char*> failed(static_cast<size_t>(tasks));
   parallel.For(tasks, [&](int64_t task) {
     failed[static_cast<size_t>(task)] =
@@ -199,7 +183,7 @@ const char* ParsedMessage::CheckPayloads(const Parallel& parallel) const {
 }
 
 const char* ParsedMessage::CheckPayloads(int64_t first, int64_t last) const {
-  Padded padded;
+  PayloadReader payloads;
   for (int64_t i = first; i < last; ++i) {
     const Span here = span(i);
     if (here.count == 0) continue;
@@ -207,126 +191,11 @@ const char* ParsedMessage::CheckPayloads(int64_t first, int64_t last) const {
       if (!AllFinite(here.payload)) return "a raw element is not finite";
       continue;
     }
-    if (const char* failed =
-            CheckRice(padded.Copy(here.payload), here.count, here.k, here.elements)) {
+    if (const char* failed = Rice().check(payloads.Read(here), here.count, here.k, here.elements)) {
       return failed;
     }
   }
   return nullptr;
-}
-
-namespace {
-
-// Adds one span after the other to ranges of parameters; both only go forward.
-class Applier {
- public:
-  Applier(const ParsedMessage& message, std::span<const ParameterRange> ranges)
-      : value_bits_(std::bit_cast<uint32_t>(message.fields().value)), ranges_(ranges) {}
-
-  // Returns how many of the span's entries lie in no range.
-  int64_t Apply(const ParsedMessage::Span& span) {
-    const int64_t span_end = span.offset + span.elements;
-    while (!ranges_.empty() && End(ranges_.front()) <= span.offset) ranges_ = ranges_.subspan(1);
-    const bool raw = span.k == kRawCoding;
-    const Codes codes = raw ? Codes() : Decode(span);
-    int64_t done = 0;  // entries met so far
-    int64_t skipped = 0;
-    int64_t covered = 0;  // the index in the span up to which the ranges have been dealt with
-    for (size_t r = 0; r < ranges_.size() && ranges_[r].offset < span_end; ++r) {
-      const int64_t first = std::max(ranges_[r].offset, span.offset) - span.offset;
-      const int64_t last = std::min(End(ranges_[r]), span_end) - span.offset;
-      if (first >= last) continue;
-      float* const values = ranges_[r].values.data() + (span.offset + first - ranges_[r].offset);
-      if (raw) {
-        skipped += NonZeros(span, covered, first);
-        AddRaw(span, first, last, values);
-      } else {
-        const int64_t start = Below(codes, done, first);
-        skipped += start - done;
-        done = Below(codes, start, last);
-        AddEntries(codes.subspan(static_cast<size_t>(start), static_cast<size_t>(done - start)),
-                   first, values);
-      }
-      covered = last;
-    }
-    return skipped + (raw ? NonZeros(span, covered, span.elements) : span.count - done);
-  }
-
- private:
-  static int64_t End(const ParameterRange& range) {
-    return range.offset + static_cast<int64_t>(range.values.size());
-  }
-
-  Codes Decode(const ParsedMessage::Span& span) {
-    codes_.resize(std::max(codes_.size(), static_cast<size_t>(span.count)));
-    DecodeRice(padded_.Copy(span.payload), span.count, span.k, codes_.data());
-    return Codes(codes_).first(static_cast<size_t>(span.count));
-  }
-
-  // The position of the first code from `start` on whose index is not below `index`.
-  static int64_t Below(Codes codes, int64_t start, int64_t index) {
-    const auto found = std::partition_point(codes.begin() + start, codes.end(), [&](uint32_t code) {
-      return int64_t{code >> 1} < index;
-    });
-    return found - codes.begin();
-  }
-
-  // `values` is where the element with index `first` goes.
-  void AddEntries(Codes codes, int64_t first, float* values) const {
-    for (const uint32_t code : codes) {
-      values[int64_t{code >> 1} - first] += std::bit_cast<float>(value_bits_ ^ (code << 31));
-    }
-  }
-
-  // The span's elements [first, last); `values` is where the first of them goes.
-  static void AddRaw(const ParsedMessage::Span& span, int64_t first, int64_t last, float* values) {
-    const uint8_t* const raw = span.payload.data() + 4 * first;
-    for (int64_t i = 0; i < last - first; ++i) values[i] += LoadLittleEndian<float>(raw + 4 * i);
-  }
-
-  static int64_t NonZeros(const ParsedMessage::Span& span, int64_t first, int64_t last) {
-    int64_t count = 0;
-    for (int64_t i = first; i < last; ++i) {
-      count += LoadLittleEndian<float>(span.payload.data() + 4 * i) != 0;
-    }
-    return count;
-  }
-
-  uint32_t value_bits_;
-  std::span<const ParameterRange> ranges_;
-  Padded padded_;
-  std::vector<uint32_t> codes_;
-};
-
-}  // namespace
-
-int64_t ApplyMessage(const ParsedMessage& message, int64_t offset, std::span<float> parameters) {
-  const ParameterRange range{offset, parameters};
-  return ApplyMessage(message, {&range, 1});
-}
-
-int64_t ApplyMessage(const ParsedMessage& message, std::span<const ParameterRange> ranges,
-                     const Parallel& parallel) {
-  const int64_t tasks = SpanTasks(parallel, message.spans());
-  std::vector<int64_t> skipped(static_cast<size_t>(tasks));
-  parallel.For(tasks, [&](int64_t task) {
-    Applier applier(message, ranges);
-    int64_t here = 0;
-    for (int64_t i = message.spans() * task / tasks; i < message.spans() * (task + 1) / tasks;
-         ++i) {
-      const ParsedMessage::Span span = message.span(i);
-      if (span.count > 0) here += applier.Apply(span);
-    }
-    skipped[static_cast<size_t>(task)] = here;
-  });
-  return std::accumulate(skipped.begin(), skipped.end(), int64_t{0});
-}
-
-int64_t ApplyMessages(std::span<const ParsedMessage> messages,
-                      std::span<const ParameterRange> ranges, const Parallel& parallel) {
-  int64_t skipped = 0;
-  for (const ParsedMessage& message : messages) skipped += ApplyMessage(message, ranges, parallel);
-  return skipped;
 }
 
 }  // namespace strom

@@ -52,6 +52,7 @@ class ParsedMessage {
     int64_t count;     // entries; the elements of a raw span, 0 for an empty one
     int k;             // split Rice's parameter, or kRawCoding
     Bytes payload;
+    size_t slack;  // readable bytes behind the payload, those of the message's other spans
   };
 
   const MessageFields& fields() const { return fields_; }
@@ -115,8 +116,9 @@ int64_t ApplyMessage(const ParsedMessage& message, std::span<const ParameterRang
                      const Parallel& parallel = {});
 
 // Several messages at once, each parameter getting what they add in the order of the messages: the
-// bits are those of ApplyMessage for one after the other, and the parameters are read and written
-// once. Returns the sum of what is skipped.
+// bits are those of ApplyMessage for one after the other, in every mode, and where the messages are
+// dense the parameters come through the cache once instead of once for each. Returns the sum of
+// what is skipped.
 int64_t ApplyMessages(std::span<const ParsedMessage> messages,
                       std::span<const ParameterRange> ranges, const Parallel& parallel = {});
 

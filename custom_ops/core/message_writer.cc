@@ -19,13 +19,26 @@ size_t WriteVarint(uint8_t* out, int64_t value) {
   return bytes;
 }
 
-RiceChoice Choose(Gaps gaps, const CodingOptions& options) {
-  if (options.coding == Coding::kBitmap) return BitmapChoice(gaps);
-  const RiceChoice best = ChooseRice(gaps, options.coding == Coding::kSparse ? 1 : 0);
+RiceChoice Choose(Codes codes, uint32_t origin, const CodingOptions& options) {
+  const RiceChoice bitmap = BitmapChoice(codes, origin);
+  if (options.coding == Coding::kBitmap) return bitmap;
+  const RiceChoice best = Rice().choose(codes, origin, options.coding == Coding::kSparse ? 1 : 0);
   if (options.coding == Coding::kSparse || options.prefer == Prefer::kSize) return best;
-  const RiceChoice bitmap = BitmapChoice(gaps);
-  const auto entries = static_cast<int64_t>(gaps.size());
+  const auto entries = static_cast<int64_t>(codes.size());
   return 8 * (bitmap.bytes - best.bytes) <= entries * kBitsForSpeed ? bitmap : best;
+}
+
+// How many spans make a task: some thousand entries, so that a call costs nothing beside them.
+constexpr int64_t kSpansInTask = 16;
+
+int64_t Tasks(size_t spans) {
+  return (static_cast<int64_t>(spans) + kSpansInTask - 1) / kSpansInTask;
+}
+
+template <typename Element>
+std::span<Element> OfTask(std::span<Element> all, int64_t task) {
+  const auto first = static_cast<size_t>(task * kSpansInTask);
+  return all.subspan(first, std::min(static_cast<size_t>(kSpansInTask), all.size() - first));
 }
 
 }  // namespace
@@ -55,101 +68,162 @@ MessageWriter::MessageWriter(const MessageFields& fields, int log2_span, int64_t
 
 void MessageWriter::AddSpan(int64_t span, Codes codes) {
   if (codes.empty()) return;
-  gaps_.resize(std::max(gaps_.size(), codes.size()));
-  gaps_[0] = (codes[0] >> 1) & ((uint32_t{1} << log2_span_) - 1);
-  for (size_t i = 1; i < codes.size(); ++i) gaps_[i] = (codes[i] >> 1) - (codes[i - 1] >> 1) - 1;
-  const Gaps gaps = Gaps(gaps_).first(codes.size());
-  const RiceChoice choice = Choose(gaps, options_);
-  Append(span, static_cast<int64_t>(codes.size()), choice.k, choice.bytes);
-  uint8_t* const end = payload_.data() + payload_.size();
-  EncodeRice(codes, gaps, choice, end - kBitSlack - choice.bytes);
+  STROM_CHECK(sources_.empty() || sources_.back().span < span);
+  sources_.push_back({span, codes, {}, 0, 0, 0});
 }
 
 void MessageWriter::AddRawSpan(int64_t span, std::span<const float> values) {
-  if (std::all_of(values.begin(), values.end(), [](float value) { return value == 0; })) return;
-  const auto bytes = static_cast<int64_t>(values.size_bytes());
-  Append(span, static_cast<int64_t>(values.size()), kRawCoding, bytes);
-  uint8_t* const end = payload_.data() + payload_.size();
-  std::memcpy(end - kBitSlack - bytes, values.data(), values.size_bytes());
+  STROM_CHECK(sources_.empty() || sources_.back().span < span);
+  sources_.push_back({span, {}, values, kRawCoding, 0, 0});
 }
 
-std::vector<std::vector<uint8_t>> MessageWriter::Finish() {
-  if (messages_.empty() || !rows_.empty()) FinishMessage();
-  return std::move(messages_);
+std::vector<std::vector<uint8_t>> MessageWriter::Finish(const Parallel& parallel) {
+  parallel.For(Tasks(sources_.size()), [&](int64_t task) {
+    for (Source& source : OfTask(Sources(sources_), task)) Size(source);
+  });
+  std::erase_if(sources_, [](const Source& source) { return source.bytes == 0; });
+
+  const std::vector<Sources> parts = Part();
+  std::vector<std::vector<uint8_t>> messages;
+  for (const Sources part : parts) {
+    uint8_t* payloads = nullptr;
+    messages.push_back(StartMessage(part, &payloads));
+    parallel.For(Tasks(part.size()), [&](int64_t task) {
+      const Sources here = OfTask(part, task);
+      const int64_t end = here.back().start + here.back().bytes;
+      std::vector<uint8_t> apart;
+      for (const Source& source : here) {
+        uint8_t* const place = payloads + source.start;
+        // A coder overwrites what lies behind: the task's next spans, which are still to come, but
+        // never those of another task.
+        if (end - source.start - source.bytes >= static_cast<int64_t>(kRiceSlack)) {
+          Write(source, place);
+          continue;
+        }
+        apart.resize(static_cast<size_t>(source.bytes) + kRiceSlack);
+        Write(source, apart.data());
+        std::memcpy(place, apart.data(), static_cast<size_t>(source.bytes));
+      }
+    });
+  }
+  parallel.For(static_cast<int64_t>(messages.size()), [&](int64_t i) {
+    std::vector<uint8_t>& message = messages[static_cast<size_t>(i)];
+    const Bytes bytes = Bytes(message).subspan(static_cast<size_t>(room_));
+    StoreLittleEndian<uint32_t>(message.data() + room_ + kChecksumOffset, MessageChecksum(bytes));
+  });
+  return messages;
 }
 
-// Makes the directory rows up to `span` and room for its payload, in a new message where the
-// present one would become too long.
-void MessageWriter::Append(int64_t span, int64_t count, int k, int64_t payload_bytes) {
-  if (!rows_.empty() && BytesWith(span, payload_bytes) > max_bytes_) FinishMessage();
-  if (rows_.empty()) first_span_ = span;
-  const int64_t start = rows_.empty() ? 0 : rows_.back().end;
-  const int64_t row = span - first_span_;
-  STROM_CHECK(row >= static_cast<int64_t>(rows_.size()));
-  rows_.resize(static_cast<size_t>(row), Row{0, 0, start});
-  rows_.push_back({count, k, start + payload_bytes});
-  STROM_CHECK(BytesWith(span, 0) <= max_bytes_);
-  payload_.resize(static_cast<size_t>(start + payload_bytes) + kBitSlack);
+void MessageWriter::Size(Source& source) const {
+  if (source.k == kRawCoding) {
+    const bool zero = std::all_of(source.values.begin(), source.values.end(),
+                                  [](float value) { return value == 0; });
+    source.bytes = zero ? 0 : static_cast<int64_t>(source.values.size_bytes());
+    return;
+  }
+  const RiceChoice choice = Choose(source.codes, Origin(source), options_);
+  source.k = choice.k;
+  source.bytes = choice.bytes;
 }
 
-// A bound of the message's length if `span` joins it.
-int64_t MessageWriter::BytesWith(int64_t span, int64_t payload_bytes) const {
-  const int64_t payload = (rows_.empty() ? 0 : rows_.back().end) + payload_bytes;
-  const int row_bits = log2_span_ + 1 + kCodingBits + BitWidth(static_cast<uint64_t>(payload));
-  return kMaxMessageHeaderBytes + BytesOfBits((span - first_span_ + 1) * row_bits) + payload;
+void MessageWriter::Write(const Source& source, uint8_t* out) const {
+  if (source.k == kRawCoding) {
+    std::memcpy(out, source.values.data(), source.values.size_bytes());
+  } else {
+    Rice().encode(source.codes, Origin(source), {source.k, source.bytes}, out);
+  }
 }
 
-void MessageWriter::FinishMessage() {
-  int64_t count = 0;
+// Where the span begins in the count of its codes.
+uint32_t MessageWriter::Origin(const Source& source) const {
+  return source.codes.front() >> 1 >> log2_span_ << log2_span_;
+}
+
+// Shares the spans out among messages, each as long as it may be, and gives them their starts.
+std::vector<MessageWriter::Sources> MessageWriter::Part() {
+  std::vector<Sources> parts;
+  size_t first = 0;
+  int64_t payload = 0;
+  for (size_t i = 0; i < sources_.size(); ++i) {
+    Source& source = sources_[i];
+    const auto bound = [&] {
+      return MessageBytesBound(source.span - sources_[first].span + 1, payload + source.bytes);
+    };
+    if (i > first && bound() > max_bytes_) {
+      parts.push_back(Sources(sources_).subspan(first, i - first));
+      first = i;
+      payload = 0;
+    }
+    STROM_CHECK(bound() <= max_bytes_);
+    source.start = payload;
+    payload += source.bytes;
+  }
+  parts.push_back(Sources(sources_).subspan(first));  // without spans if there are none
+  return parts;
+}
+
+int64_t MessageWriter::MessageBytesBound(int64_t spans, int64_t payload_bytes) const {
+  const int row_bits =
+      log2_span_ + 1 + kCodingBits + BitWidth(static_cast<uint64_t>(payload_bytes));
+  return kMaxMessageHeaderBytes + BytesOfBits(spans * row_bits) + payload_bytes;
+}
+
+// A message but for its payloads, which belong at *payloads, and its checksum.
+std::vector<uint8_t> MessageWriter::StartMessage(Sources part, uint8_t** payloads) const {
   int64_t largest = 0;
-  for (const Row& row : rows_) {
-    count += row.count;
-    largest = std::max(largest, row.count);
-  }
-  const auto payload_bytes = static_cast<size_t>(rows_.empty() ? 0 : rows_.back().end);
+  for (const Source& source : part) largest = std::max(largest, source.count());
+  const int64_t payload_bytes = part.empty() ? 0 : part.back().start + part.back().bytes;
+  const int64_t spans = part.empty() ? 0 : part.back().span - part.front().span + 1;
   const int count_bits = BitWidth(static_cast<uint64_t>(largest));
-  const int end_bits = BitWidth(payload_bytes);
-  const auto directory_bytes = static_cast<size_t>(
-      BytesOfBits(static_cast<int64_t>(rows_.size()) * (count_bits + kCodingBits + end_bits)));
+  const int end_bits = BitWidth(static_cast<uint64_t>(payload_bytes));
+  const auto directory_bytes =
+      static_cast<size_t>(BytesOfBits(spans * (count_bits + kCodingBits + end_bits)));
 
-  std::vector<uint8_t> message(static_cast<size_t>(room_) + kMaxMessageHeaderBytes +
-                               directory_bytes + payload_bytes + kBitSlack);
-  uint8_t* const header = message.data() + room_;
-  const size_t header_bytes = WriteHeader(header, count_bits, count);
-  BitWriter directory(header + header_bytes);
-  for (const Row& row : rows_) {
-    directory.Put(static_cast<uint64_t>(row.count), count_bits);
-    directory.Put(static_cast<uint64_t>(row.k), kCodingBits);
-    directory.Put(static_cast<uint64_t>(row.end), end_bits);
+  uint8_t header[kMaxMessageHeaderBytes] = {};
+  const size_t header_bytes = WriteHeader(header, part, spans, count_bits);
+  const size_t start = static_cast<size_t>(room_) + header_bytes;
+  // The directory's writer may go beyond it; where no payload follows, that is cut off again.
+  const size_t bytes = start + directory_bytes + static_cast<size_t>(payload_bytes);
+  std::vector<uint8_t> message;
+  message.reserve(bytes + kBitSlack);
+  message.resize(bytes + kBitSlack);
+  std::memcpy(message.data() + room_, header, header_bytes);
+  BitWriter directory(message.data() + start);
+  int64_t next = part.empty() ? 0 : part.front().span;
+  int64_t end = 0;
+  const auto row = [&](int64_t count, int k) {
+    directory.Put(static_cast<uint64_t>(count), count_bits);
+    directory.Put(static_cast<uint64_t>(k), kCodingBits);
+    directory.Put(static_cast<uint64_t>(end), end_bits);
+    ++next;
+  };
+  for (const Source& source : part) {
+    while (next < source.span) row(0, 0);
+    end = source.start + source.bytes;
+    row(source.count(), source.k);
   }
-  if (payload_bytes > 0) {
-    std::memcpy(header + header_bytes + directory_bytes, payload_.data(), payload_bytes);
-  }
-  const size_t bytes = header_bytes + directory_bytes + payload_bytes;
-  StoreLittleEndian<uint32_t>(header + kChecksumOffset, MessageChecksum({header, bytes}));
-  message.resize(static_cast<size_t>(room_) + bytes);
-  messages_.push_back(std::move(message));
-  rows_.clear();
-  payload_.clear();
-  first_span_ = 0;
+  message.resize(bytes);
+  *payloads = message.data() + start + directory_bytes;
+  return message;
 }
 
-size_t MessageWriter::WriteHeader(uint8_t* out, int count_bits, int64_t count) const {
+size_t MessageWriter::WriteHeader(uint8_t* out, Sources part, int64_t spans, int count_bits) const {
   const bool has_value = fields_.value != fields_.threshold;
+  int64_t count = 0;
+  for (const Source& source : part) count += source.count();
   StoreLittleEndian<uint16_t>(out, kMessageMagic);
   out[kVersionOffset] = kMessageVersion;
   out[kFlagsOffset] = has_value ? kFlagValue : 0;
-  StoreLittleEndian<uint32_t>(out + kChecksumOffset, 0);
   StoreLittleEndian<float>(out + kThresholdOffset, fields_.threshold);
   out[kLog2SpanOffset] = static_cast<uint8_t>(log2_span_);
   out[kCountBitsOffset] = static_cast<uint8_t>(count_bits);
   size_t position = kFixedHeaderBytes;
   position += WriteVarint(out + position, fields_.elements);
   position += WriteVarint(out + position, fields_.iteration);
-  position += WriteVarint(out + position, first_span_);
-  position += WriteVarint(out + position, static_cast<int64_t>(rows_.size()));
+  position += WriteVarint(out + position, part.empty() ? 0 : part.front().span);
+  position += WriteVarint(out + position, spans);
   position += WriteVarint(out + position, count);
-  position += WriteVarint(out + position, rows_.empty() ? 0 : rows_.back().end);
+  position += WriteVarint(out + position, part.empty() ? 0 : part.back().start + part.back().bytes);
   if (has_value) {
     StoreLittleEndian<float>(out + position, fields_.value);
     position += sizeof(float);
@@ -160,7 +234,7 @@ size_t MessageWriter::WriteHeader(uint8_t* out, int count_bits, int64_t count) c
 std::vector<std::vector<uint8_t>> WriteEntries(const MessageFields& fields,
                                                const EntryList& entries, int64_t max_bytes,
                                                int64_t room, const CodingOptions& options,
-                                               const Parallel&) {
+                                               const Parallel& parallel) {
   int log2_span = ChooseLog2Span(entries.size(), fields.elements);
   // Entries may gather in one span: even full it has to fit in a message.
   const int element_bits = options.coding == Coding::kSparse ? 3 : 2;
@@ -178,7 +252,7 @@ std::vector<std::vector<uint8_t>> WriteEntries(const MessageFields& fields,
       left = left.subspan(here);
     }
   }
-  return writer.Finish();
+  return writer.Finish(parallel);
 }
 
 }  // namespace strom

@@ -43,7 +43,8 @@ inline constexpr int64_t kBitsForSpeed = 1;
 int ChooseLog2Span(int64_t count, int64_t elements);
 
 // Writes one update, split by span range over as many messages as its size needs. Spans come in
-// ascending order; those between that never come are empty.
+// ascending order; those between that never come are empty. What is added is borrowed until Finish,
+// which does the work: first the exact size of every span, then each in its place.
 class MessageWriter {
  public:
   // No message is longer than `max_bytes` (>= kMinMessageBytes). Each starts behind `room` zero
@@ -56,33 +57,37 @@ class MessageWriter {
   // All elements of the span; one that is all zero takes no bytes.
   void AddRawSpan(int64_t span, std::span<const float> values);
 
-  // The messages; at least one, without spans if none was added. The writer is spent.
-  std::vector<std::vector<uint8_t>> Finish();
+  // The messages; at least one, without spans if none was added. The writer is spent. The bytes do
+  // not depend on `parallel`.
+  std::vector<std::vector<uint8_t>> Finish(const Parallel& parallel = {});
 
  private:
-  struct Row {
-    int64_t count;
+  struct Source {
+    int64_t span;
+    Codes codes;                    // of a span of entries
+    std::span<const float> values;  // of a raw span
     int k;
-    int64_t end;
-  };
+    int64_t bytes;  // 0 = the span is empty
+    int64_t start;  // in its message's payloads
 
-  void Append(int64_t span, int64_t count, int k, int64_t payload_bytes);
-  int64_t BytesWith(int64_t span, int64_t payload_bytes) const;
-  void FinishMessage();
-  size_t WriteHeader(uint8_t* out, int count_bits, int64_t count) const;
+    int64_t count() const { return static_cast<int64_t>(codes.size() + values.size()); }
+  };
+  using Sources = std::span<Source>;
+
+  void Size(Source& source) const;
+  void Write(const Source& source, uint8_t* out) const;
+  uint32_t Origin(const Source& source) const;
+  std::vector<Sources> Part();
+  int64_t MessageBytesBound(int64_t spans, int64_t payload_bytes) const;
+  std::vector<uint8_t> StartMessage(Sources part, uint8_t** payloads) const;
+  size_t WriteHeader(uint8_t* out, Sources part, int64_t spans, int count_bits) const;
 
   MessageFields fields_;
   int log2_span_;
   int64_t max_bytes_;
   int64_t room_;
   CodingOptions options_;
-  std::vector<std::vector<uint8_t>> messages_;
-
-  // The message being written.
-  int64_t first_span_ = 0;
-  std::vector<Row> rows_;
-  std::vector<uint8_t> payload_;
-  std::vector<uint32_t> gaps_;
+  std::vector<Source> sources_;
 };
 
 // One update's entries as messages, with the span length that suits their number.

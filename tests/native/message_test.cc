@@ -10,6 +10,7 @@
 #include <limits>
 #include <map>
 #include <random>
+#include <thread>
 
 #include "core/crc32c.h"
 #include "core/little_endian.h"
@@ -231,6 +232,155 @@ TEST(Message, NeverTakesMoreThanTheClassicBitmap) {
         WriteEntries({1, 1, 100'000, 0}, ListOf(RandomSigns(100'000, density, 2)), kBigMessage);
     EXPECT_LE(messages[0].size(), 100'000u / 4 + 600) << density;
   }
+}
+
+// --- the caller's choices
+
+TEST(Message, CodesSparseOrAsABitmapWhereTheCallerSaysSo) {
+  for (const double density : {1e-3, 0.3, 0.95}) {
+    const Signs signs = RandomSigns(60'000, density, 21);
+    const auto write = [&](CodingOptions options) {
+      return WriteEntries({1, 1, 60'000, 0}, ListOf(signs), kBigMessage, 0, options);
+    };
+    const auto smallest = write({});
+    for (const Coding coding : {Coding::kSparse, Coding::kBitmap}) {
+      const auto forced = write({coding, Prefer::kSize});
+      EXPECT_EQ(Decode(forced, 60'000), Decode(smallest, 60'000));
+      EXPECT_GE(forced[0].size() + 8, smallest[0].size());  // bits are counted, not bytes
+      const ParsedMessage message = Parse(forced[0]);
+      for (int64_t i = 0; i < message.spans(); ++i) {
+        EXPECT_EQ(message.span(i).k == 0, coding == Coding::kBitmap);
+      }
+    }
+  }
+}
+
+TEST(Message, FullSpansOfForcedSparseCodingFitIntoTheSmallestMessage) {
+  const Signs signs = RandomSigns(200'000, 1, 22);
+  const auto messages = WriteEntries({1, 1, 200'000, 0}, ListOf(signs), kMinMessageBytes, 0,
+                                     {Coding::kSparse, Prefer::kSize});
+  for (const auto& bytes : messages) {
+    EXPECT_LE(static_cast<int64_t>(bytes.size()), kMinMessageBytes);
+  }
+  const std::vector<float> sum = Decode(messages, 200'000);
+  EXPECT_EQ(std::count(sum.begin(), sum.end(), 0.0f), 0);
+}
+
+TEST(Message, PreferringSpeedCostsAtMostItsLimit) {
+  for (const double density : {1e-3, 0.05, 0.1, 0.2, 0.3, 0.5}) {
+    const Signs signs = RandomSigns(60'000, density, 23);
+    const auto size = WriteEntries({1, 1, 60'000, 0}, ListOf(signs), kBigMessage);
+    const auto speed = WriteEntries({1, 1, 60'000, 0}, ListOf(signs), kBigMessage, 0,
+                                    {Coding::kAuto, Prefer::kSpeed});
+    EXPECT_EQ(Decode(speed, 60'000), Decode(size, 60'000));
+    const auto grown = static_cast<int64_t>(speed[0].size() - size[0].size());
+    const auto entries = static_cast<int64_t>(signs.size());
+    EXPECT_LE(8 * grown, entries * kBitsForSpeed + 8 * 64) << density;
+    if (density >= 0.3) {
+      EXPECT_EQ(Parse(speed[0]).span(0).k, 0);
+    }
+    if (density <= 0.05) {
+      EXPECT_EQ(speed, size);
+    }
+  }
+}
+
+// --- several threads, several messages
+
+// Runs every task on a thread of its own.
+const Parallel kThreads = {4, [](void*, int64_t tasks, Parallel::Task task, void* context) {
+                             std::vector<std::thread> threads;
+                             for (int64_t i = 0; i < tasks; ++i) {
+                               threads.emplace_back([=] { task(context, i); });
+                             }
+                             for (std::thread& thread : threads) thread.join();
+                           }};
+
+TEST(Message, ThreadsWriteTheSameBytes) {
+  for (const double density : {0.01, 0.3}) {
+    const EntryList entries = ListOf(RandomSigns(400'000, density, 31));
+    for (const int64_t max_bytes : {kMinMessageBytes, kBigMessage}) {
+      EXPECT_EQ(WriteEntries({1, 1, 400'000, 0}, entries, max_bytes, 56, {}, kThreads),
+                WriteEntries({1, 1, 400'000, 0}, entries, max_bytes, 56));
+    }
+  }
+  std::vector<float> values(100'000, 0.5f);
+  std::fill_n(values.begin() + 30'000, 10'000, 0.0f);
+  const auto write_raw = [&](const Parallel& parallel) {
+    MessageWriter writer({0, 0, 100'000, 0}, 11, kMinMessageBytes);
+    for (size_t start = 0; start < values.size(); start += 2048) {
+      writer.AddRawSpan(
+          static_cast<int64_t>(start / 2048),
+          std::span(values).subspan(start, std::min<size_t>(2048, values.size() - start)));
+    }
+    return writer.Finish(parallel);
+  };
+  EXPECT_EQ(write_raw(kThreads), write_raw({}));
+}
+
+TEST(Message, ThreadsParseAndApplyAsOneDoes) {
+  const auto messages =
+      WriteEntries({1, 1, 900'000, 0}, ListOf(RandomSigns(900'000, 0.1, 32)), kBigMessage);
+  ParsedMessage message;
+  ASSERT_TRUE(ParseMessage(messages[0], &message, kThreads).ok());
+  std::vector<float> sum(800'000);
+  std::vector<float> expected(800'000);
+  const ParameterRange ranges[] = {{0, std::span(sum).first(300'001)},
+                                   {300'002, std::span(sum).subspan(300'002)}};
+  const ParameterRange expected_ranges[] = {{0, std::span(expected).first(300'001)},
+                                            {300'002, std::span(expected).subspan(300'002)}};
+  EXPECT_EQ(ApplyMessage(message, ranges, kThreads), ApplyMessage(message, expected_ranges));
+  EXPECT_EQ(sum, expected);
+
+  std::vector<uint8_t> damaged = messages[0];
+  for (size_t i = damaged.size() / 4; i < damaged.size(); i += 1000) damaged[i] ^= 4;
+  SetChecksum(damaged);
+  ParsedMessage ignored;
+  const Status one = ParseMessage(damaged, &ignored);
+  EXPECT_EQ(one.code, Code::kCorrupt);
+  EXPECT_EQ(ParseMessage(damaged, &ignored, kThreads).message, one.message);
+}
+
+TEST(Message, SeveralAtOnceGiveTheBitsOfOneAfterTheOther) {
+  constexpr int64_t kElements = 300'000;
+  std::mt19937 random(41);
+  for (const double density : {1e-4, 3e-3, 0.02, 0.3}) {
+    SCOPED_TRACE(density);
+    std::vector<std::vector<uint8_t>> stored;
+    for (uint32_t i = 0; i < 8; ++i) {
+      // Their spans differ in length, their values in size; one reaches only a part.
+      const double here = density * (i % 3 == 0 ? 0.1 : 1);
+      const float value = 0.1f + 0.013f * static_cast<float>(i);
+      const int64_t elements = i == 5 ? kElements / 2 : kElements;
+      stored.push_back(WriteEntries({value, value, elements, 0},
+                                    ListOf(RandomSigns(elements, here, 50 + i)), kBigMessage)[0]);
+    }
+    std::vector<float> raw(static_cast<size_t>(kElements), 0.77f);
+    MessageWriter writer({0, 0, kElements, 0}, 14, kBigMessage);
+    writer.AddRawSpan(3, std::span(raw).first(1 << 14));
+    stored.insert(stored.begin() + 4, writer.Finish()[0]);
+
+    std::vector<ParsedMessage> messages;
+    for (const auto& bytes : stored) messages.push_back(Parse(bytes));
+    std::vector<float> start(static_cast<size_t>(kElements));
+    for (float& value : start) value = static_cast<float>(random()) / 1e9f - 2;
+    const auto apply = [&](auto add) {
+      std::vector<float> values = start;
+      const ParameterRange ranges[] = {{5, std::span(values).subspan(5, 70'000)},
+                                       {70'006, std::span(values).subspan(70'006, 200'000)}};
+      const int64_t skipped = add(std::span<const ParameterRange>(ranges));
+      return std::pair(values, skipped);
+    };
+    const auto one_by_one = apply([&](auto ranges) {
+      int64_t skipped = 0;
+      for (const ParsedMessage& message : messages) skipped += ApplyMessage(message, ranges);
+      return skipped;
+    });
+    EXPECT_EQ(apply([&](auto ranges) { return ApplyMessages(messages, ranges); }), one_by_one);
+    EXPECT_EQ(apply([&](auto ranges) { return ApplyMessages(messages, ranges, kThreads); }),
+              one_by_one);
+  }
+  EXPECT_EQ(ApplyMessages({}, {}), 0);
 }
 
 // --- the examples that every implementation shares (tests/golden_messages.py)
