@@ -21,6 +21,7 @@ from keras_strom._native.library import array_hash
 from keras_strom._native.replica import Replica
 from keras_strom.environment import ClusterEnvironment
 from keras_strom.flat_space import FlatSpace
+from keras_strom.progress import Progress, optimizers_of
 from keras_strom.report import TrainingReport
 from keras_strom.step import SharedStep
 
@@ -32,6 +33,7 @@ _logger = logging.getLogger("keras_strom")
 # Keys of the averages that a training asks for.
 _EPOCH_KEY = 1
 _STOP_KEY = 2
+_RATES_KEY = 3
 
 # A residual element this many thresholds large takes as many steps to be sent.
 _WIND_UP = 1000.0
@@ -52,6 +54,8 @@ class Sharing:
         generations: how many have been started.
         generation: the one that is running.
         last_report: of the latest one that has finished.
+        agreed: the trained variables and their hash, equal on all workers when it had finished.
+        start_values: by length, the places in the flat space where a `fit`'s start travels.
     """
 
     environment: ClusterEnvironment
@@ -64,6 +68,8 @@ class Sharing:
     generations: int = 0
     generation: Generation | None = None
     last_report: TrainingReport | None = None
+    agreed: tuple[list[int], int] | None = None
+    start_values: dict[int, tf.Variable] = dataclasses.field(default_factory=dict)
 
 
 class Generation:
@@ -88,10 +94,16 @@ class Generation:
         self.layout_size = 0
         self.assigned_last = False
 
-    def start(self) -> None:
-        """Agrees on the layout with all workers and installs the chief's values."""
+    def start(self, initial_epoch: int | None = None) -> None:
+        """Agrees on the layout with all workers and installs the chief's values.
+
+        Args:
+            initial_epoch: what `fit` was given; its only model then goes on at the chief's epoch,
+                with the chief's learning rate. None where there are no epochs.
+        """
         sharing = self._sharing
         worker = sharing.worker
+        start = None
         if worker is not None:
             for variable in self._state_variables():
                 if variable.dtype == tf.float32:
@@ -99,12 +111,15 @@ class Generation:
             for model in self._models:
                 for variable in model.trainable_variables:
                     sharing.space.expect(variable.value)
+            if initial_epoch is not None:
+                start = self._place_start_values(initial_epoch)
         sharing.generations += 1
         self.layout_size = sharing.space.size
         sharing.step.begin()
         layout = sharing.space.hash()
         sharing.replica.extend(sharing.space.size, layout)
         if worker is not None:
+            own = None if sharing.agreed is None else self._fingerprint()
             values = worker.start(
                 sharing.generations,
                 sharing.space.size,
@@ -114,9 +129,45 @@ class Generation:
                 timeout=sharing.environment.join_timeout,
             )
             sharing.space.assign(values, sharing.space.entries)
+            self._warn_of_lost_assignments(own)
+            if start is not None:
+                Progress(self._models[0]).install_start(start.numpy())
             sharing.replica.bind(worker.handle)
         # Whatever was assigned so far is the start, not a change behind the strategy's back.
         sharing.step.apply(sharing.space.participants)
+
+    def _place_start_values(self, initial_epoch: int) -> tf.Variable:
+        """A place in the flat space with this worker's start; the chief's is what all will read."""
+        values = Progress(self._models[0]).start_values(initial_epoch)
+        places = self._sharing.start_values
+        if values.size not in places:
+            with tf.init_scope(), tf.device("/cpu:0"):
+                places[values.size] = tf.Variable(values, trainable=False)
+            self._sharing.space.add(places[values.size])
+        places[values.size].assign(values)
+        return places[values.size]
+
+    def note_agreed(self) -> None:
+        """The weights as they are now are equal on all workers."""
+        if self._sharing.worker is not None:
+            self._sharing.agreed = self._fingerprint()
+
+    def _fingerprint(self) -> tuple[list[int], int]:
+        """Names the trained variables, and their bits."""
+        found = _tf_variables(v for model in self._models for v in model.trainable_variables)
+        return [id(variable) for variable in found], array_hash(_read(found))
+
+    def _warn_of_lost_assignments(self, own: tuple[list[int], int] | None) -> None:
+        """`own` is this worker's fingerprint before it took over the chief's values."""
+        agreed = self._sharing.agreed
+        if own is None or agreed is None or own[0] != agreed[0]:
+            return  # Other models than before.
+        if own[1] not in (agreed[1], self._fingerprint()[1]):
+            self._warn_once(
+                "weights that were assigned on this worker since the last training differ from "
+                "the chief's and are lost: training goes on from the chief's. Assign the same on "
+                "all workers, or on worker 0"
+            )
 
     def average_epoch(self, stop: bool) -> bool:
         """Averages non-trainable state and metrics over the workers, in place.
@@ -145,6 +196,25 @@ class Generation:
             own = np.asarray([float(stop and chief)])
             return bool(self._average(_STOP_KEY, own)[0] > 0)
         return stop if chief else self.stop_requested()
+
+    def share_learning_rates(self) -> None:
+        """Has every worker train on with the learning rates of the chief.
+
+        In asynchronous mode those are the chief's latest: a worker that is ahead takes them over
+        an epoch later.
+        """
+        sharing = self._sharing
+        if sharing.worker is None:
+            return
+        for model in self._models:
+            progress = Progress(model)
+            rates = np.asarray(progress.learning_rates(), np.float64)
+            if not rates.size:
+                continue
+            weight = float(sharing.environment.is_chief)
+            averaged = self._average(_RATES_KEY, np.append(rates, 1.0) * weight)
+            if averaged[-1] > 0 and not sharing.environment.is_chief:
+                progress.set_learning_rates((averaged[:-1] / averaged[-1]).tolist())
 
     def stop_requested(self) -> bool:
         """Whether the chief has ended the training already."""
@@ -242,12 +312,9 @@ class Generation:
         """The optimizers' averages of the parameters, which Keras installs at the end of fit."""
         found: list[Any] = []
         for model in self._models:
-            optimizer: Any = getattr(model, "optimizer", None)
-            optimizer = getattr(optimizer, "inner_optimizer", optimizer)
-            # A MultiOptimizer has several, every other one is its own only.
-            for part in getattr(optimizer, "optimizers", [optimizer]):
-                if getattr(part, "use_ema", False):
-                    found += _tf_variables(part._model_variables_moving_average)
+            for optimizer in optimizers_of(model):
+                if getattr(optimizer, "use_ema", False):
+                    found += _tf_variables(optimizer._model_variables_moving_average)
         return found
 
     def _wire_bytes(self) -> tuple[int, int]:

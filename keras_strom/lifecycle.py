@@ -1,9 +1,10 @@
 """How a StromStrategy knows where Keras's `fit` is: the one wrap around `TensorFlowTrainer.fit`.
 
 Keras tells a strategy nothing of epochs. The wrap acts on models of a StromStrategy only. It puts a
-callback before all others, which begins the generation at the first batch and averages at the end
-of each epoch before validation, and one after all others, which settles whether training stops and
-has the workers agree once more when a callback may have assigned weights at the very end.
+callback before all others, which averages at the end of each epoch before validation, and one after
+all others, which begins the generation, settles whether training stops and with which learning rate
+it goes on, and has the workers agree once more when a callback may have assigned weights at the
+very end. On a worker that is not the chief, callbacks that write or decide are left out.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import tensorflow as tf
 from keras_strom import admission, errors
 from keras_strom._native.ops import translate
 from keras_strom.building import building_once
+from keras_strom.callbacks import off_the_chief
 from keras_strom.data_sharding import shard_fit_arguments
 from keras_strom.environment import ClusterEnvironment
 from keras_strom.generation import Generation, Sharing
@@ -73,8 +75,8 @@ def _fit(original: Callable[..., Any], bound: inspect.BoundArguments, sharing: S
         if not sharing.environment.is_chief:
             arguments["verbose"] = 0
     assigns_last = any(map(_may_assign_at_the_end, _listed(arguments["callbacks"])))
-    training = _Training(sharing, model, assigns_last)
-    restore = _put_around(arguments, _First(training), _Last(training))
+    training = _Training(sharing, model, arguments["initial_epoch"], assigns_last)
+    restore = _put_around(arguments, _First(training), _Last(training), sharing.environment)
     try:
         with building_once(arguments):
             return original(*bound.args, **bound.kwargs)
@@ -135,30 +137,39 @@ def _may_assign_at_the_end(callback: Any) -> bool:
 
 
 def _put_around(
-    arguments: dict[str, Any], first: keras.callbacks.Callback, last: keras.callbacks.Callback
+    arguments: dict[str, Any],
+    first: keras.callbacks.Callback,
+    last: keras.callbacks.Callback,
+    here: ClusterEnvironment,
 ) -> Callable[[], None]:
     """Puts our callbacks around the user's; returns what takes them out of a user's own list."""
     given = arguments["callbacks"]
+    users = _listed(given)
+    ours = [first, *(users if here.is_chief else off_the_chief(users)), last]
     if isinstance(given, keras.callbacks.CallbackList):
-        for callback in (first, last):
-            callback.set_model(arguments["self"])
-            callback.set_params(given.params)
-        given.callbacks = [first, *given.callbacks, last]
+        for callback in ours:
+            if callback not in users:
+                callback.set_model(arguments["self"])
+                callback.set_params(given.params)
+        given.callbacks = ours
 
         def restore() -> None:
-            given.callbacks = [c for c in given.callbacks if c is not first and c is not last]
+            given.callbacks = users
 
         return restore
-    arguments["callbacks"] = [first, *_listed(given), last]
+    arguments["callbacks"] = ours
     return lambda: None
 
 
 class _Training:
     """One `fit` of a sharing strategy: what the two callbacks have in common."""
 
-    def __init__(self, sharing: Sharing, model: Any, assigns_last: bool) -> None:
+    def __init__(
+        self, sharing: Sharing, model: Any, initial_epoch: int, assigns_last: bool
+    ) -> None:
         self._sharing = sharing
         self._model = model
+        self._initial_epoch = initial_epoch
         self._assigns_last = assigns_last
         self._finished: Generation | None = None
         self._epoch_closed = False
@@ -166,20 +177,24 @@ class _Training:
         self._next_poll = 0.0
         self.logs: dict[str, float] = {}
 
+    def begin(self) -> None:
+        """After every other callback's `on_train_begin`, which may have restored old weights."""
+        generation = Generation(self._sharing, [self._model])
+        self._sharing.generation = generation
+        generation.start(self._initial_epoch)
+
     def begin_epoch(self, epoch: int, epochs: int) -> None:
-        if self._sharing.generation is not None:
-            self._sharing.generation.warn()
+        self._running().warn()
         self._epoch_closed = False
         self._last_epoch = epoch + 1 >= epochs
 
     def begin_batch(self) -> None:
-        generation = self._started()
         if self._sharing.environment.is_chief or self._sharing.sequenced:
             return
         now = time.monotonic()
         if now >= self._next_poll:
             self._next_poll = now + _STOP_POLL_SECONDS
-            if generation.stop_requested():
+            if self._running().stop_requested():
                 self._model.stop_training = True
 
     def close_epoch(self) -> None:
@@ -187,7 +202,7 @@ class _Training:
         if self._epoch_closed:
             return
         self._epoch_closed = True
-        generation = self._started()
+        generation = self._running()
         chief = self._sharing.environment.is_chief
         stop = generation.average_epoch(stop=chief and self._model.stop_training)
         stop = stop or generation.stop_requested()
@@ -205,20 +220,25 @@ class _Training:
         """After the epoch's last callback, which may have asked to stop (EarlyStopping)."""
         if self._finished is not None:
             return
-        stop = self._started().agree_to_stop(self._model.stop_training)
+        stop = self._running().agree_to_stop(self._model.stop_training)
         self._model.stop_training = stop
+        if not stop:
+            self._running().share_learning_rates()
         if stop:
             self._finish(stop)
 
     def end(self) -> None:
         """After all other callbacks and Keras itself have done what they do at the end."""
-        if self._finished is None:
-            return
+        if self._finished is None:  # There was no epoch left to train.
+            self._finish(stop=False)
+        assert self._finished is not None
         if self._finished.assigned_last:
             # A generation without steps: everybody takes the chief's values.
-            generation = self._started()
+            self._sharing.agreed = None
+            generation = Generation(self._sharing, [self._model])
+            generation.start()
             generation.finish()
-            self._sharing.generation = None
+        self._finished.note_agreed()
         # Only now, as Keras's progress bar keeps its line open during the callbacks of an epoch.
         announce(self._sharing, self._finished)
 
@@ -229,14 +249,12 @@ class _Training:
             words = f"{type(error).__name__}: {error}".splitlines()[0]
             self._sharing.worker.close(f"worker {self._sharing.environment.rank} failed: {words}")
 
-    def _started(self) -> Generation:
-        if self._sharing.generation is None:
-            self._sharing.generation = Generation(self._sharing, [self._model])
-            self._sharing.generation.start()
+    def _running(self) -> Generation:
+        assert self._sharing.generation is not None
         return self._sharing.generation
 
     def _finish(self, stop: bool) -> None:
-        self._finished = self._started()
+        self._finished = self._running()
         self._sharing.last_report = self._finished.finish(stop, self._assigns_last)
         self._sharing.generation = None
 
@@ -284,6 +302,9 @@ class _Last(keras.callbacks.Callback):  # type: ignore[misc]
     def __init__(self, training: _Training) -> None:
         super().__init__()
         self._training = training
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        self._training.begin()
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         self._training.settle_stop()

@@ -1,0 +1,73 @@
+"""Where a training stands, beside its weights: what the chief decides and every worker takes over.
+
+When `fit` begins these are the first epoch (BackupAndRestore may have moved it), how many steps the
+optimizers have made and their learning rates; at the end of each epoch the learning rates, which
+ReduceLROnPlateau or another callback of the chief may have changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import numpy.typing as npt
+
+# Counts travel as float32 beside the weights; split at 2^20 they are exact up to 2^44.
+_SPLIT = 1 << 20
+
+
+def optimizers_of(model: Any) -> list[Any]:
+    """The optimizers that hold `model`'s state: none, one, or a MultiOptimizer's parts."""
+    optimizer = getattr(model, "optimizer", None)
+    optimizer = getattr(optimizer, "inner_optimizer", optimizer)
+    if optimizer is None:
+        return []
+    return list(getattr(optimizer, "optimizers", [optimizer]))
+
+
+class Progress:
+    """The progress of one model's training.
+
+    Args:
+        model: a compiled Keras model.
+
+    Example:
+        >>> Progress(model).start_values(initial_epoch=3)  # doctest: +SKIP
+        array([0.e+00, 3.e+00, 0.e+00, 7.e+01, 1.e-03], dtype=float32)
+    """
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+        self._optimizers = optimizers_of(model)
+
+    def start_values(self, initial_epoch: int) -> npt.NDArray[np.float32]:
+        """First epoch, then each optimizer's steps, then the learning rates; float32, exact."""
+        counts = [self._model._initial_epoch or initial_epoch]
+        counts += [int(optimizer.iterations.numpy()) for optimizer in self._optimizers]
+        halves = [half for count in counts for half in divmod(count, _SPLIT)]
+        return np.asarray([*halves, *self.learning_rates()], np.float32)
+
+    def install_start(self, values: npt.NDArray[np.float32]) -> None:
+        """Takes over what `start_values` gave on the chief."""
+        end = 2 * (1 + len(self._optimizers))
+        counts = [int(high) * _SPLIT + int(low) for high, low in values[:end].reshape(-1, 2)]
+        self._model._initial_epoch = counts[0]  # What Keras's own BackupAndRestore sets.
+        for optimizer, steps in zip(self._optimizers, counts[1:], strict=True):
+            optimizer.iterations.assign(steps)
+        self.set_learning_rates(values[end:].tolist())
+
+    def learning_rates(self) -> list[float]:
+        """Of each optimizer; none for one that follows a schedule, which needs no word of it."""
+        return [float(rate.numpy()) for rate in self._rates()]
+
+    def set_learning_rates(self, rates: Sequence[float]) -> None:
+        """The inverse of `learning_rates`; rates that are equal already are left alone."""
+        for variable, rate in zip(self._rates(), rates, strict=True):
+            if float(variable.numpy()) != float(np.float32(rate)):
+                variable.assign(rate)
+
+    def _rates(self) -> list[Any]:
+        rates = [optimizer._learning_rate for optimizer in self._optimizers]
+        return [rate for rate in rates if isinstance(rate, keras.Variable)]
