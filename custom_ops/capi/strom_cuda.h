@@ -1,0 +1,92 @@
+/* strom_cuda.h: the C interface of libstrom_cuda.so, the codec on an NVIDIA device.
+ *
+ * It makes and applies the messages of libstrom.so, byte for byte and bit for bit, from parameters
+ * and residuals that lie in device memory. It needs neither TensorFlow nor libstrom.so; the CUDA
+ * runtime is inside. Conventions are strom.h's: functions return STROM_OK or a negative code, and
+ * strom_cuda_last_error() says what failed.
+ *
+ * Pointers marked "device" are memory of the device that was current when the codec was created.
+ * Streams are cudaStream_t; NULL is the default one. Every call queues its work on the stream and
+ * returns when it is done. Calls on one codec come one after another.
+ */
+#ifndef KERAS_STROM_CAPI_STROM_CUDA_H_
+#define KERAS_STROM_CAPI_STROM_CUDA_H_
+
+#include "capi/strom.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Bumped whenever a declaration below or one of strom.h's structures changes. */
+#define STROM_CUDA_ABI_VERSION 1
+
+/* A piece of the flat space and where it lies on the device; as strom_segment, with the residual of
+ * the same elements. Loads are widest where all pointers are multiples of 16. With `before` and
+ * `value` NULL, `after` is the update itself: r += s * after, and no value is written. */
+typedef struct {
+  int64_t offset;
+  int64_t size;
+  const float* before; /* device */
+  const float* after;  /* device */
+  float* value;        /* device; may alias `before` or `after` */
+  float* residual;     /* device; aliases nothing */
+} strom_cuda_segment;
+
+STROM_EXPORT int32_t strom_cuda_abi_version(void);
+STROM_EXPORT const char* strom_cuda_last_error(void);
+
+/* 0 where there is no device or no driver. */
+STROM_EXPORT int strom_cuda_device_count(int32_t* count);
+
+/* Working memory on the current device, which grows with what it is used for: about half of the
+ * parameters' bytes. A message larger than max_message_bytes (16 KiB to 4 GiB - 1) is split by span
+ * range. */
+STROM_EXPORT int strom_cuda_codec_create(int64_t max_message_bytes, strom_handle* codec);
+STROM_EXPORT int strom_cuda_codec_close(strom_handle codec);
+
+/* One step over `count` segments, in ascending, non-overlapping offset order, of a flat space of
+ * `elements` elements: find_entries, then write_messages. options->take_received is not used.
+ * Segments either all have `before` and `value` or none has. Where no `after` differs from its
+ * `before`, nothing but copying happens and result->stepped is 0. An update that is not finite is
+ * refused as strom_replica_step does: nothing is sent and what is finite is in the residual. */
+STROM_EXPORT int strom_cuda_step(strom_handle codec, int64_t elements,
+                                 const strom_cuda_segment* segments, int64_t count,
+                                 const strom_step_options* options, void* stream,
+                                 strom_step_result* result);
+
+/* The first half: residuals and values change, the entries stay on the device. */
+STROM_EXPORT int strom_cuda_find_entries(strom_handle codec, int64_t elements,
+                                         const strom_cuda_segment* segments, int64_t count,
+                                         const strom_step_options* options, void* stream,
+                                         strom_step_result* result);
+/* The second half: codes the entries of the last find_entries. */
+STROM_EXPORT int strom_cuda_write_messages(strom_handle codec, void* stream,
+                                           int64_t* message_bytes);
+
+/* Undoes the sending of the last step or find_entries, whose segments must still be there: the
+ * entries return to the residuals, within rounding, and leave the values. Once. */
+STROM_EXPORT int strom_cuda_take_back(strom_handle codec, void* stream);
+
+/* The entries of the last find_entries on the device: *count codes, each its element's index within
+ * 2^21 elements times 2, plus 1 if it is negative, in the order of the flat space. Valid until the
+ * codec's next call. */
+STROM_EXPORT int strom_cuda_entries(strom_handle codec, const uint32_t** codes, int64_t* count);
+
+/* The messages of the last step, on the host. *size gets message `index`'s bytes; `out` may be NULL
+ * to ask the size. */
+STROM_EXPORT int strom_cuda_messages(strom_handle codec, int64_t* count);
+STROM_EXPORT int strom_cuda_message(strom_handle codec, int64_t index, uint8_t* out,
+                                    int64_t capacity, int64_t* size);
+
+/* Checks the whole message (host memory, `bytes` long, of a flat space of at most `elements`), then
+ * adds it to the segments' `value`; their other pointers are not used. *skipped gets the number of
+ * entries that lie in no segment. */
+STROM_EXPORT int strom_cuda_apply(strom_handle codec, const uint8_t* message, int64_t bytes,
+                                  int64_t elements, const strom_cuda_segment* segments,
+                                  int64_t count, void* stream, int64_t* skipped);
+
+#ifdef __cplusplus
+} /* extern "C" */
+#endif
+#endif /* KERAS_STROM_CAPI_STROM_CUDA_H_ */

@@ -1,0 +1,385 @@
+#include "cuda/codec.h"
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <utility>
+
+#include "core/entries.h"
+#include "core/message_writer.h"
+#include "core/residual.h"
+#include "cuda/entry_kernels.h"
+#include "cuda/memory.h"
+#include "cuda/rice_kernels.h"
+#include "cuda/scan.h"
+#include "cuda/segments.h"
+#include "cuda/step_kernels.h"
+
+namespace strom::cuda {
+namespace {
+
+Status Invalid(std::string message) { return {Code::kInvalidArgument, std::move(message)}; }
+
+int64_t DivideUp(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+bool Fused(const strom_cuda_segment& segment) { return segment.before != nullptr; }
+
+Status CheckSegments(Codec::Segments segments, int64_t elements) {
+  if (elements < 0 || elements > kMaxElements) {
+    return Invalid("the flat space holds 0 to 2^39 elements");
+  }
+  int64_t end = 0;
+  for (const strom_cuda_segment& segment : segments) {
+    if (segment.size < 0 || segment.offset < end || segment.offset > elements - segment.size) {
+      return Invalid("segments must ascend without overlap inside the flat space of " +
+                     std::to_string(elements) + " elements; one at " +
+                     std::to_string(segment.offset) + " with " + std::to_string(segment.size) +
+                     " does not");
+    }
+    end = segment.offset + segment.size;
+  }
+  return {};
+}
+
+Status CheckStep(Codec::Segments segments, const strom_step_options& options) {
+  for (const strom_cuda_segment& segment : segments) {
+    if (segment.size == 0) continue;
+    if (segment.after == nullptr || segment.residual == nullptr) {
+      return Invalid("a segment has no `after` or no `residual`");
+    }
+    if (Fused(segment) != (segment.value != nullptr) || Fused(segment) != Fused(segments.front())) {
+      return Invalid("either all segments have `before` and `value`, or none has any of them");
+    }
+  }
+  if (!std::isfinite(options.scale)) return Invalid("the scale must be finite");
+  if (!std::isfinite(options.threshold) || options.threshold <= 0) {
+    return Invalid("the threshold must be a finite number over 0");
+  }
+  if (!std::isfinite(options.clip_multiple) || options.clip_multiple < 0) {
+    return Invalid("the clipping multiple must be a finite number, 0 to clip nothing");
+  }
+  if (options.iteration < 0 || options.iteration > kMaxIteration) {
+    return Invalid("the iteration " + std::to_string(options.iteration) + " is not in [0, 2^35)");
+  }
+  return {};
+}
+
+}  // namespace
+
+struct Codec::State {
+  explicit State(int64_t max_bytes) : max_message_bytes(max_bytes), device(CurrentDevice()) {}
+
+  const int64_t max_message_bytes;
+  const int device;
+
+  // What the last FindEntries left.
+  MessageFields fields;
+  StepRule rule;
+  bool can_take_back = false;
+  bool fused = false;
+  int64_t tiles = 0;
+  int64_t count = 0;
+  std::vector<std::vector<uint8_t>> messages;
+
+  PinnedArray<Segment> host_segments;
+  DeviceArray<Segment> segments;
+  int64_t segment_count = 0;
+  DeviceArray<SlotCode> slots;
+  DeviceArray<uint32_t> tile_counts;
+  DeviceArray<int64_t> tile_starts;
+  DeviceArray<TileStatistics> tile_statistics;
+  DeviceArray<TileStatistics> folded_statistics;
+  PinnedArray<TileStatistics> host_statistics;
+  PinnedArray<int64_t> host_total;
+  DeviceArray<uint32_t> codes;
+
+  // Of WriteMessages and Apply.
+  DeviceArray<int64_t> span_starts;
+  DeviceArray<uint32_t> span_ks;
+  DeviceArray<uint32_t> span_bytes;
+  DeviceArray<int64_t> payload_starts;
+  DeviceArray<uint8_t> payloads;
+  DeviceArray<uint32_t> ones;
+  PinnedArray<int64_t> host_span_starts;
+  PinnedArray<uint32_t> host_ks;
+  PinnedArray<int64_t> host_payload_starts;
+  PinnedArray<uint8_t> host_payloads;
+  PinnedArray<CodedSpan> host_coded;
+  DeviceArray<CodedSpan> coded;
+  DeviceArray<uint32_t> skipped;
+  PinnedArray<uint32_t> host_skipped;
+
+  SegmentTable table() const { return {segments.data(), segment_count}; }
+
+  void Upload(Segments from, Stream stream);
+  void Step(Stream stream);
+  TileStatistics AwaitStatistics(Stream stream);
+  void TakeBack(Stream stream);
+
+  int64_t CodeSpans(int log2_span, Stream stream);
+  void AddSpans(int log2_span, MessageWriter* writer) const;
+
+  int64_t UploadSpans(const ParsedMessage& message, Stream stream);
+};
+
+Codec::Codec(int64_t max_message_bytes) : state_(std::make_unique<State>(max_message_bytes)) {}
+
+Codec::~Codec() = default;
+
+std::span<const uint32_t> Codec::codes() const {
+  return {state_->codes.data(), static_cast<size_t>(state_->count)};
+}
+
+const std::vector<std::vector<uint8_t>>& Codec::messages() const { return state_->messages; }
+
+Status Codec::FindEntries(int64_t elements, Segments segments, const strom_step_options& options,
+                          void* stream, strom_step_result* result) {
+  *result = {};
+  result->threshold = options.threshold;
+  State& state = *state_;
+  state.messages.clear();
+  state.count = state.tiles = 0;
+  state.can_take_back = false;
+  if (Status status = CheckSegments(segments, elements); !status.ok()) return status;
+  if (Status status = CheckStep(segments, options); !status.ok()) return status;
+  const OnDevice scope(state.device);
+  state.fields = {options.threshold, options.threshold, elements, options.iteration};
+  const auto changed = [](const strom_cuda_segment& s) { return s.after != s.before; };
+  if (std::none_of(segments.begin(), segments.end(), changed)) {
+    for (const strom_cuda_segment& segment : segments) {
+      if (segment.value != segment.before) {
+        CopyArray(segment.value, segment.before, segment.size, stream);
+      }
+    }
+    Synchronize(stream);
+    return {};
+  }
+
+  state.rule = {};
+  state.rule.scale = options.scale;
+  state.rule.threshold = options.threshold;
+  if (options.clip_multiple > 0) state.rule.clip_limit = options.clip_multiple * options.threshold;
+  state.rule.apply_own = options.apply_own != 0;
+  state.fused = Fused(segments.front());
+  state.Upload(segments, stream);
+  state.Step(stream);
+  const TileStatistics statistics = state.AwaitStatistics(stream);
+  state.can_take_back = true;
+  result->stepped = 1;
+  for (const strom_cuda_segment& segment : segments) result->elements += segment.size;
+  result->count = state.count;
+  result->max_residual = statistics.max_residual;
+  result->sum_residual = statistics.sum_residual;
+  result->clipped_mass = statistics.clipped_mass;
+  result->clipped_count = statistics.clipped_count;
+  if (statistics.nonfinite_count > 0) {
+    state.TakeBack(stream);
+    Synchronize(stream);
+    return Invalid("the update is not finite at flat element " +
+                   std::to_string(statistics.first_nonfinite) + " (" +
+                   std::to_string(statistics.nonfinite_count) +
+                   " elements in all); nothing was sent. Lower the learning rate or clip the "
+                   "gradients");
+  }
+  if (state.count > 0) {
+    Launch(stream, DivideUp(state.tiles, CompactTiles::kTilesPerBlock),
+           CompactTiles{state.table(), state.slots.data(), state.tile_starts.data(), state.tiles,
+                        state.codes.Reserve(state.count)});
+  }
+  Synchronize(stream);
+  return {};
+}
+
+Status Codec::WriteMessages(void* stream, int64_t* message_bytes) {
+  State& state = *state_;
+  const OnDevice scope(state.device);
+  const int log2_span =
+      ChooseLog2Span(state.count, state.fields.elements, state.max_message_bytes);
+  MessageWriter writer(state.fields, log2_span, state.max_message_bytes);
+  if (state.count > 0) {
+    const int64_t payload_bytes = state.CodeSpans(log2_span, stream);
+    CopyArray(state.host_payloads.Reserve(payload_bytes), state.payloads.data(), payload_bytes,
+              stream);
+    Synchronize(stream);
+    state.AddSpans(log2_span, &writer);
+  }
+  state.messages = writer.Finish();
+  *message_bytes = 0;
+  for (const auto& message : state.messages) {
+    *message_bytes += static_cast<int64_t>(message.size());
+  }
+  return {};
+}
+
+Status Codec::TakeBack(void* stream) {
+  if (!state_->can_take_back) return Invalid("there is no step to take back");
+  const OnDevice scope(state_->device);
+  state_->TakeBack(stream);
+  Synchronize(stream);
+  return {};
+}
+
+Status Codec::Apply(Bytes bytes, int64_t elements, Segments segments, void* stream,
+                    int64_t* skipped) {
+  *skipped = 0;
+  State& state = *state_;
+  if (Status status = CheckSegments(segments, elements); !status.ok()) return status;
+  for (const strom_cuda_segment& segment : segments) {
+    if (segment.size > 0 && segment.value == nullptr) return Invalid("a segment has no `value`");
+  }
+  ParsedMessage message;
+  if (Status status = ParseMessage(bytes, &message); !status.ok()) return status;
+  if (message.elements() > elements) {
+    return Invalid("a message of a flat space of " + std::to_string(message.elements()) +
+                   " elements does not fit one of " + std::to_string(elements));
+  }
+  if (message.count() == 0) return {};
+  const OnDevice scope(state.device);
+  // The entries of the last step stay, but not the segments that they could be taken back from.
+  state.can_take_back = false;
+  state.Upload(segments, stream);
+  if (state.segment_count == 0) {
+    *skipped = message.count();
+    return {};
+  }
+  const int64_t spans = state.UploadSpans(message, stream);
+  Launch(stream, spans,
+         ApplySpans{state.table(), state.coded.data(), state.payloads.data(),
+                    message.fields().value, state.ones.Reserve(message.count()),
+                    state.skipped.Reserve(spans)});
+  CopyArray(state.host_skipped.Reserve(spans), state.skipped.data(), spans, stream);
+  Synchronize(stream);
+  for (int64_t i = 0; i < spans; ++i) *skipped += state.host_skipped.data()[i];
+  return {};
+}
+
+void Codec::State::Upload(Segments from, Stream stream) {
+  Segment* const host = host_segments.Reserve(static_cast<int64_t>(from.size()));
+  segment_count = tiles = 0;
+  for (const strom_cuda_segment& segment : from) {
+    if (segment.size == 0) continue;
+    host[segment_count++] = {segment.offset, segment.size,  tiles,           segment.before,
+                             segment.after,  segment.value, segment.residual};
+    tiles += DivideUp(segment.size, kTile);
+  }
+  CopyArray(segments.Reserve(segment_count), host, segment_count, stream);
+}
+
+// Queues the kernels up to the tiles' starts and the folded statistics.
+void Codec::State::Step(Stream stream) {
+  const auto step = [&](auto kernel) {
+    kernel.table = table();
+    kernel.rule = rule;
+    kernel.slots = slots.Reserve(tiles * kTile);
+    kernel.counts = tile_counts.Reserve(tiles);
+    kernel.statistics = tile_statistics.Reserve(tiles);
+    Launch(stream, tiles, kernel);
+  };
+  if (fused) {
+    step(StepTiles<true>{});
+  } else {
+    step(StepTiles<false>{});
+  }
+  Launch(stream, 1, ScanCounts{tile_counts.data(), tiles, tile_starts.Reserve(tiles + 1)});
+  const int64_t folds = DivideUp(tiles, FoldStatistics::kTilesPerFold);
+  Launch(stream, folds,
+         FoldStatistics{tile_statistics.data(), tiles, folded_statistics.Reserve(folds)});
+}
+
+// The first meeting of host and device: how much there is decides what follows.
+TileStatistics Codec::State::AwaitStatistics(Stream stream) {
+  const int64_t folds = DivideUp(tiles, FoldStatistics::kTilesPerFold);
+  const TileStatistics* const folded = host_statistics.Reserve(folds);
+  CopyArray(host_statistics.data(), folded_statistics.data(), folds, stream);
+  CopyArray(host_total.Reserve(1), tile_starts.data() + tiles, 1, stream);
+  Synchronize(stream);
+  count = *host_total.data();
+  TileStatistics all{0, 0, kNoElement, 0, 0, 0};
+  for (int64_t i = 0; i < folds; ++i) {
+    all.sum_residual += folded[i].sum_residual;
+    all.clipped_mass += folded[i].clipped_mass;
+    all.first_nonfinite = std::min(all.first_nonfinite, folded[i].first_nonfinite);
+    all.max_residual = std::max(all.max_residual, folded[i].max_residual);
+    all.clipped_count += folded[i].clipped_count;
+    all.nonfinite_count += folded[i].nonfinite_count;
+  }
+  return all;
+}
+
+void Codec::State::TakeBack(Stream stream) {
+  can_take_back = false;
+  Launch(stream, tiles,
+         TakeBackTiles{table(), slots.data(), tile_counts.data(), rule.threshold,
+                       fused && rule.apply_own});
+  count = 0;
+}
+
+// Queues the coding of all spans and brings their tables to the host; returns the payloads' length.
+int64_t Codec::State::CodeSpans(int log2_span, Stream stream) {
+  const int64_t spans = DivideUp(fields.elements, int64_t{1} << log2_span);
+  Launch(stream, DivideUp(spans + 1, kBlockThreads),
+         FindSpans{table(), slots.data(), tile_starts.data(), tiles, spans, log2_span,
+                   span_starts.Reserve(spans + 1)});
+  const SpannedCodes entries{codes.data(), span_starts.data(), log2_span};
+  Launch(stream, spans, ChooseSpans{entries, span_ks.Reserve(spans), span_bytes.Reserve(spans)});
+  Launch(stream, 1, ScanCounts{span_bytes.data(), spans, payload_starts.Reserve(spans + 1)});
+  // No k needs more than the bitmap: a bit for each element, one for each sign, two partial bytes.
+  const int64_t most_bytes = (fields.elements + count) / 8 + 2 * spans;
+  Launch(stream, spans,
+         PackSpans{entries, span_ks.data(), payload_starts.data(), payloads.Reserve(most_bytes),
+                   ones.Reserve(count)});
+  CopyArray(host_span_starts.Reserve(spans + 1), span_starts.data(), spans + 1, stream);
+  CopyArray(host_ks.Reserve(spans), span_ks.data(), spans, stream);
+  CopyArray(host_payload_starts.Reserve(spans + 1), payload_starts.data(), spans + 1, stream);
+  Synchronize(stream);
+  return host_payload_starts.data()[spans];
+}
+
+void Codec::State::AddSpans(int log2_span, MessageWriter* writer) const {
+  const int64_t spans = DivideUp(fields.elements, int64_t{1} << log2_span);
+  const int64_t* const entry = host_span_starts.data();
+  const int64_t* const payload = host_payload_starts.data();
+  for (int64_t span = 0; span < spans; ++span) {
+    const int64_t here = entry[span + 1] - entry[span];
+    if (here == 0) continue;
+    writer->AddCodedSpan(
+        span, here, static_cast<int>(host_ks.data()[span]),
+        {host_payloads.data() + payload[span], static_cast<size_t>(payload[span + 1] - payload[span])});
+  }
+}
+
+// Brings a parsed message's spans and payloads to the device; returns how many spans have entries.
+int64_t Codec::State::UploadSpans(const ParsedMessage& message, Stream stream) {
+  CodedSpan* const host = host_coded.Reserve(message.spans());
+  int64_t spans = 0;
+  int64_t bytes = 0;
+  int64_t entries = 0;
+  for (int64_t i = 0; i < message.spans(); ++i) {
+    const ParsedMessage::Span span = message.span(i);
+    if (span.count == 0) continue;
+    host[spans++] = {span.offset,
+                     span.elements,
+                     bytes,
+                     entries,
+                     static_cast<uint32_t>(span.payload.size()),
+                     static_cast<uint32_t>(span.count),
+                     static_cast<uint32_t>(span.k)};
+    bytes += static_cast<int64_t>(span.payload.size());
+    entries += span.count;
+  }
+  CopyArray(coded.Reserve(spans), host, spans, stream);
+  uint8_t* const staged = host_payloads.Reserve(bytes + kPayloadSlack);
+  for (int64_t i = 0, done = 0; i < message.spans(); ++i) {
+    const Bytes payload = message.span(i).payload;
+    std::copy(payload.begin(), payload.end(), staged + done);
+    done += static_cast<int64_t>(payload.size());
+  }
+  std::fill_n(staged + bytes, kPayloadSlack, uint8_t{0});
+  CopyArray(payloads.Reserve(bytes + kPayloadSlack), static_cast<const uint8_t*>(staged),
+            bytes + kPayloadSlack, stream);
+  return spans;
+}
+
+int32_t CountDevices() { return DeviceCount(); }
+
+}  // namespace strom::cuda

@@ -1,0 +1,52 @@
+// The codec on a device: steps over parameters and residuals in its memory, messages for and from
+// the network. The kernels do all that grows with the parameters or the entries; the host finishes
+// the header, the directory and the checksum with core's own writer, and checks what came in with
+// core's own reader.
+//
+// Functions return when the device has done its work. Not thread-safe; the C ABI serialises calls.
+// Throws DeviceError (cuda/memory.h) when the CUDA runtime fails.
+#ifndef KERAS_STROM_CUDA_CODEC_H_
+#define KERAS_STROM_CUDA_CODEC_H_
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "capi/strom_cuda.h"
+#include "core/message.h"
+#include "core/types.h"
+
+namespace strom::cuda {
+
+class Codec {
+ public:
+  using Segments = std::span<const strom_cuda_segment>;
+
+  // Works on the device that is current now.
+  explicit Codec(int64_t max_message_bytes);
+  ~Codec();
+
+  // See capi/strom_cuda.h, which these are.
+  Status FindEntries(int64_t elements, Segments segments, const strom_step_options& options,
+                     void* stream, strom_step_result* result);
+  Status WriteMessages(void* stream, int64_t* message_bytes);
+  Status TakeBack(void* stream);
+  Status Apply(Bytes message, int64_t elements, Segments segments, void* stream, int64_t* skipped);
+
+  // Of the last FindEntries; device memory.
+  std::span<const uint32_t> codes() const;
+  // Of the last WriteMessages.
+  const std::vector<std::vector<uint8_t>>& messages() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+// 0 where there is no device or no driver.
+int32_t CountDevices();
+
+}  // namespace strom::cuda
+
+#endif  // KERAS_STROM_CUDA_CODEC_H_

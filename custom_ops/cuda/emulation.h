@@ -1,0 +1,46 @@
+// Runs kernels (cuda/device.h) on the processor, for tests on machines without a device. Never part
+// of a library that is shipped.
+//
+// Blocks run one after another. Each thread of a block is a fiber of its own that runs until it
+// waits for others, at a barrier or in a collective; a thread that waits for somebody who will never
+// come stops the program, as it would hang a device. Within these waits the threads run in an order
+// that a test chooses: a kernel whose outcome depends on it lacks a barrier. Shared memory holds
+// garbage at first, as on a device.
+#ifndef KERAS_STROM_CUDA_EMULATION_H_
+#define KERAS_STROM_CUDA_EMULATION_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+namespace strom::cuda::emulation {
+
+enum class Order { kForward, kBackward };
+
+// From the next launch on.
+void SetOrder(Order order);
+
+// body(kernel, shared) in every thread of every block.
+void Run(int64_t blocks, size_t shared_bytes, void (*body)(const void* kernel, void* shared),
+         const void* kernel);
+
+// What a running thread may ask for.
+int ThreadIndex();
+int64_t BlockIndex();
+void SyncBlock();
+uint64_t BitsFromLane(uint64_t bits, int lane);
+
+// What `lane` of this warp gave as its `value`; all of the warp's lanes take part.
+template <typename T>
+T FromLane(T value, int lane) {
+  static_assert(sizeof(T) <= sizeof(uint64_t));
+  uint64_t bits = 0;
+  std::memcpy(&bits, &value, sizeof(T));
+  bits = BitsFromLane(bits, lane);
+  std::memcpy(&value, &bits, sizeof(T));
+  return value;
+}
+
+}  // namespace strom::cuda::emulation
+
+#endif  // KERAS_STROM_CUDA_EMULATION_H_

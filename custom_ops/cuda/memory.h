@@ -1,0 +1,183 @@
+// The device as the host sees it: memory, copies and launches on a stream. Failures are DeviceError.
+// Compiled by anything but nvcc, device memory is the host's and kernels run in the emulation.
+#ifndef KERAS_STROM_CUDA_MEMORY_H_
+#define KERAS_STROM_CUDA_MEMORY_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <new>
+#include <stdexcept>
+#include <string>
+
+#include "core/types.h"
+#include "cuda/device.h"
+
+#if defined(__CUDACC__)
+#include <cuda_runtime.h>
+#endif
+
+namespace strom::cuda {
+
+// A call of the CUDA runtime failed; the text names it and says why.
+class DeviceError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+// cudaStream_t; null is the default stream.
+using Stream = void*;
+
+#if defined(__CUDACC__)
+
+inline void Check(cudaError_t code, const char* call) {
+  if (code == cudaSuccess) return;
+  throw DeviceError(std::string(call) + " failed: " + cudaGetErrorString(code));
+}
+
+inline void* AllocateDevice(size_t bytes) {
+  void* memory = nullptr;
+  Check(cudaMalloc(&memory, bytes), "cudaMalloc");
+  return memory;
+}
+inline void FreeDevice(void* memory) { (void)cudaFree(memory); }
+
+// Host memory that the device copies to and from directly.
+inline void* AllocatePinned(size_t bytes) {
+  void* memory = nullptr;
+  Check(cudaMallocHost(&memory, bytes), "cudaMallocHost");
+  return memory;
+}
+inline void FreePinned(void* memory) { (void)cudaFreeHost(memory); }
+
+// In any direction, in the stream's order.
+inline void Copy(void* to, const void* from, size_t bytes, Stream stream) {
+  if (bytes == 0) return;
+  Check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, static_cast<cudaStream_t>(stream)),
+        "cudaMemcpyAsync");
+}
+inline void Synchronize(Stream stream) {
+  Check(cudaStreamSynchronize(static_cast<cudaStream_t>(stream)), "cudaStreamSynchronize");
+}
+
+// 0 where there is no device or no driver.
+inline int DeviceCount() {
+  int count = 0;
+  return cudaGetDeviceCount(&count) == cudaSuccess ? count : 0;
+}
+inline int CurrentDevice() {
+  int device = 0;
+  Check(cudaGetDevice(&device), "cudaGetDevice");
+  return device;
+}
+inline void SetCurrentDevice(int device) { Check(cudaSetDevice(device), "cudaSetDevice"); }
+
+template <typename Kernel>
+__global__ void __launch_bounds__(kBlockThreads) RunKernel(const Kernel kernel) {
+  __shared__ typename Kernel::Shared shared;
+  kernel.Run(shared);
+}
+
+// Runs `blocks` blocks of the kernel in the stream's order; none if `blocks` is 0.
+template <typename Kernel>
+void Launch(Stream stream, int64_t blocks, const Kernel& kernel) {
+  if (blocks == 0) return;
+  STROM_CHECK(blocks > 0 && blocks <= 0x7fffffff);
+  RunKernel<<<static_cast<unsigned>(blocks), kBlockThreads, 0, static_cast<cudaStream_t>(stream)>>>(
+      kernel);
+  Check(cudaGetLastError(), "a kernel's launch");
+}
+
+#else
+
+inline void* AllocateDevice(size_t bytes) { return ::operator new(bytes); }
+inline void FreeDevice(void* memory) { ::operator delete(memory); }
+inline void* AllocatePinned(size_t bytes) { return ::operator new(bytes); }
+inline void FreePinned(void* memory) { ::operator delete(memory); }
+inline void Copy(void* to, const void* from, size_t bytes, Stream) {
+  if (bytes > 0) std::memcpy(to, from, bytes);
+}
+inline void Synchronize(Stream) {}
+inline int DeviceCount() { return 1; }
+inline int CurrentDevice() { return 0; }
+inline void SetCurrentDevice(int) {}
+
+template <typename Kernel>
+void Launch(Stream, int64_t blocks, const Kernel& kernel) {
+  emulation::Run(
+      blocks, sizeof(typename Kernel::Shared),
+      [](const void* arguments, void* shared) {
+        static_cast<const Kernel*>(arguments)->Run(*static_cast<typename Kernel::Shared*>(shared));
+      },
+      &kernel);
+}
+
+#endif
+
+// Makes a device the calling thread's until the end of the scope.
+class OnDevice {
+ public:
+  explicit OnDevice(int device) : before_(CurrentDevice()) {
+    if (device != before_) SetCurrentDevice(device);
+    changed_ = device != before_;
+  }
+  OnDevice(const OnDevice&) = delete;
+  OnDevice& operator=(const OnDevice&) = delete;
+  ~OnDevice() {
+    try {
+      if (changed_) SetCurrentDevice(before_);
+    } catch (const DeviceError&) {
+      // A device that is lost fails the next call too, where somebody can be told.
+    }
+  }
+
+ private:
+  int before_;
+  bool changed_ = false;
+};
+
+// Memory that only grows, by an eighth at least so that small changes of size cost nothing; growing
+// forgets what was in it.
+template <typename T, void* (*kAllocate)(size_t), void (*kFree)(void*)>
+class Array {
+ public:
+  Array() = default;
+  Array(const Array&) = delete;
+  Array& operator=(const Array&) = delete;
+  ~Array() {
+    if (memory_ != nullptr) kFree(memory_);
+  }
+
+  // Room for `count` elements, not initialised. What ran with the old memory must be done.
+  T* Reserve(int64_t count) {
+    if (count > capacity_ || memory_ == nullptr) {
+      if (memory_ != nullptr) kFree(memory_);
+      memory_ = nullptr;
+      const int64_t capacity = count + capacity_ / 8 + 1;
+      capacity_ = 0;
+      memory_ = static_cast<T*>(kAllocate(static_cast<size_t>(capacity) * sizeof(T)));
+      capacity_ = capacity;
+    }
+    return memory_;
+  }
+
+  T* data() const { return memory_; }
+
+ private:
+  T* memory_ = nullptr;
+  int64_t capacity_ = 0;
+};
+
+template <typename T>
+using DeviceArray = Array<T, AllocateDevice, FreeDevice>;
+template <typename T>
+using PinnedArray = Array<T, AllocatePinned, FreePinned>;
+
+template <typename T>
+void CopyArray(T* to, const T* from, int64_t count, Stream stream) {
+  Copy(to, from, static_cast<size_t>(count) * sizeof(T), stream);
+}
+
+}  // namespace strom::cuda
+
+#endif  // KERAS_STROM_CUDA_MEMORY_H_
