@@ -5,6 +5,7 @@
 
 * ``libstrom.so``: the whole native side behind a C interface, without TensorFlow;
 * ``_strom_ops.so``: the TensorFlow operators, which fit the one TensorFlow they were built with;
+* ``libstrom_cuda.so``: the codec on NVIDIA devices, where nvcc is;
 * ``build.json``: what they were built with, so that a mismatch can be explained.
 
 The environment may set ``CXX`` (the compiler), ``CMAKE_ARGS`` (more options for CMake) and
@@ -39,6 +40,7 @@ SOURCES = ROOT / "custom_ops"
 BUILD = ROOT / "build" / "native"
 PACKAGE = Path("keras_strom", "_native")
 OUTPUTS = ("libstrom.so", "_strom_ops.so", "build.json")
+WHERE_NVCC_IS = "libstrom_cuda.so"
 
 PROBE = """
 import json, tensorflow as tf
@@ -98,11 +100,12 @@ class BuildNative(Command):
         return [
             str(path.relative_to(ROOT))
             for path in sorted(SOURCES.rglob("*"))
-            if path.suffix in {".cc", ".h", ".cu", ".txt"}
+            if path.suffix in {".cc", ".h", ".cu", ".txt", ".cmake", ".map"}
         ]
 
     def get_outputs(self) -> list[str]:
-        return [str(self._destination() / name) for name in OUTPUTS]
+        built = [WHERE_NVCC_IS] if (BUILD / WHERE_NVCC_IS).exists() else []
+        return [str(self._destination() / name) for name in (*OUTPUTS, *built)]
 
     def get_output_mapping(self) -> dict[str, str]:
         return {}

@@ -58,6 +58,8 @@ def test_the_wheel_holds_every_module_and_the_native_libraries(wheel: Path) -> N
     modules |= python_files(ROOT / "spark", "keras_strom/spark/")
     assert {name for name in names if name.endswith(".py")} == modules
     native = {"libstrom.so", "_strom_ops.so", "build.json"}
+    if shutil.which("nvcc"):
+        native.add("libstrom_cuda.so")
     assert {f"keras_strom/_native/{name}" for name in native} <= names
     assert "keras_strom/py.typed" in names
     assert not [name for name in names if name.startswith(("spark/", "tests/", "examples/"))]
@@ -125,7 +127,7 @@ def test_the_source_distribution_can_be_built_from(tmp_path: Path) -> None:
     sources = {
         path.relative_to(ROOT).as_posix()
         for path in SOURCES.rglob("*")
-        if path.suffix in {".cc", ".h", ".cu"}
+        if path.suffix in {".cc", ".h", ".cu", ".cmake", ".map"}
     }
     sources |= {"custom_ops/CMakeLists.txt", "setup.py", "LICENSE", "spark/__init__.py"}
     assert sources <= names

@@ -22,7 +22,7 @@ NATIVE_ARROWS = {
     "sim": {"core", "sim"},
 }
 # The C interface's plain values, which core takes as they are rather than copy field by field.
-PLAIN_VALUES = {"capi/strom.h"}
+PLAIN_VALUES = {"capi/strom.h", "capi/strom_cuda.h"}
 # Sockets, clocks, threads and other input or output: core gets time and randomness as arguments.
 NOT_IN_CORE = re.compile(
     r"chrono|thread|mutex|condition_variable|future|semaphore|latch|barrier|ctime|time\.h"

@@ -60,9 +60,10 @@ STROM_EXPORT int strom_cuda_find_entries(strom_handle codec, int64_t elements,
                                          const strom_cuda_segment* segments, int64_t count,
                                          const strom_step_options* options, void* stream,
                                          strom_step_result* result);
-/* The second half: codes the entries of the last find_entries. */
-STROM_EXPORT int strom_cuda_write_messages(strom_handle codec, void* stream,
-                                           int64_t* message_bytes);
+/* The second half: codes the entries of the last find_entries, which stay; `coding` and `prefer`
+ * are strom.h's STROM_CODING_* and STROM_PREFER_*, 0 and 0 in strom_cuda_step. */
+STROM_EXPORT int strom_cuda_write_messages(strom_handle codec, int32_t coding, int32_t prefer,
+                                           void* stream, int64_t* message_bytes);
 
 /* Undoes the sending of the last step or find_entries, whose segments must still be there: the
  * entries return to the residuals, within rounding, and leave the values. Once. */

@@ -53,6 +53,15 @@ int ChooseLog2Span(int64_t count, int64_t elements) {
   return log2_span;
 }
 
+int ChooseLog2Span(int64_t count, int64_t elements, int64_t max_bytes,
+                   const CodingOptions& options) {
+  int log2_span = ChooseLog2Span(count, elements);
+  // Entries may gather in one span: even full it has to fit in a message.
+  const int element_bits = options.coding == Coding::kSparse ? 3 : 2;
+  while (2 * kMaxMessageHeaderBytes + (element_bits << log2_span) / 8 > max_bytes) --log2_span;
+  return log2_span;
+}
+
 MessageWriter::MessageWriter(const MessageFields& fields, int log2_span, int64_t max_bytes,
                              int64_t room, const CodingOptions& options)
     : fields_(fields),
@@ -70,6 +79,12 @@ void MessageWriter::AddSpan(int64_t span, Codes codes) {
   if (codes.empty()) return;
   STROM_CHECK(sources_.empty() || sources_.back().span < span);
   sources_.push_back({span, codes, {}, 0, 0, 0});
+}
+
+void MessageWriter::AddCodedSpan(int64_t span, int64_t count, int k, Bytes payload) {
+  STROM_CHECK(sources_.empty() || sources_.back().span < span);
+  STROM_CHECK(count > 0 && k >= 0 && k <= log2_span_);
+  sources_.push_back({span, {}, {}, k, 0, 0, payload, count});
 }
 
 void MessageWriter::AddRawSpan(int64_t span, std::span<const float> values) {
@@ -115,6 +130,10 @@ std::vector<std::vector<uint8_t>> MessageWriter::Finish(const Parallel& parallel
 }
 
 void MessageWriter::Size(Source& source) const {
+  if (!source.coded.empty()) {
+    source.bytes = static_cast<int64_t>(source.coded.size());
+    return;
+  }
   if (source.k == kRawCoding) {
     const bool zero = std::all_of(source.values.begin(), source.values.end(),
                                   [](float value) { return value == 0; });
@@ -127,7 +146,9 @@ void MessageWriter::Size(Source& source) const {
 }
 
 void MessageWriter::Write(const Source& source, uint8_t* out) const {
-  if (source.k == kRawCoding) {
+  if (!source.coded.empty()) {
+    std::memcpy(out, source.coded.data(), source.coded.size());
+  } else if (source.k == kRawCoding) {
     std::memcpy(out, source.values.data(), source.values.size_bytes());
   } else {
     Rice().encode(source.codes, Origin(source), {source.k, source.bytes}, out);
@@ -235,10 +256,7 @@ std::vector<std::vector<uint8_t>> WriteEntries(const MessageFields& fields,
                                                const EntryList& entries, int64_t max_bytes,
                                                int64_t room, const CodingOptions& options,
                                                const Parallel& parallel) {
-  int log2_span = ChooseLog2Span(entries.size(), fields.elements);
-  // Entries may gather in one span: even full it has to fit in a message.
-  const int element_bits = options.coding == Coding::kSparse ? 3 : 2;
-  while (2 * kMaxMessageHeaderBytes + (element_bits << log2_span) / 8 > max_bytes) --log2_span;
+  const int log2_span = ChooseLog2Span(entries.size(), fields.elements, max_bytes, options);
   const int64_t spans_per_chunk = kChunk >> log2_span;
   MessageWriter writer(fields, log2_span, max_bytes, room, options);
   for (size_t i = 0; i < entries.chunks(); ++i) {

@@ -41,6 +41,9 @@ inline constexpr int64_t kBitsForSpeed = 1;
 
 // The span length at which 512 to 1024 of `count` entries among `elements` elements fall into one.
 int ChooseLog2Span(int64_t count, int64_t elements);
+// The same, but shorter where a span that is full would not fit into a message of `max_bytes`.
+int ChooseLog2Span(int64_t count, int64_t elements, int64_t max_bytes,
+                   const CodingOptions& options);
 
 // Writes one update, split by span range over as many messages as its size needs. Spans come in
 // ascending order; those between that never come are empty. What is added is borrowed until Finish,
@@ -54,6 +57,8 @@ class MessageWriter {
 
   // Codes as in core/rice.h; their indices count from any multiple of the span's length.
   void AddSpan(int64_t span, Codes codes);
+  // A span that somebody else (cuda/) has coded: split Rice of `count` > 0 entries.
+  void AddCodedSpan(int64_t span, int64_t count, int k, Bytes payload);
   // All elements of the span; one that is all zero takes no bytes.
   void AddRawSpan(int64_t span, std::span<const float> values);
 
@@ -67,10 +72,12 @@ class MessageWriter {
     Codes codes;                    // of a span of entries
     std::span<const float> values;  // of a raw span
     int k;
-    int64_t bytes;  // 0 = the span is empty
-    int64_t start;  // in its message's payloads
+    int64_t bytes;     // 0 = the span is empty
+    int64_t start;     // in its message's payloads
+    Bytes coded = {};  // of a span of `entries` entries that came coded
+    int64_t entries = 0;
 
-    int64_t count() const { return static_cast<int64_t>(codes.size() + values.size()); }
+    int64_t count() const { return static_cast<int64_t>(codes.size() + values.size()) + entries; }
   };
   using Sources = std::span<Source>;
 

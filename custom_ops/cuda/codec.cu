@@ -1,5 +1,3 @@
-#include "cuda/codec.h"
-
 #include <algorithm>
 #include <cmath>
 #include <string>
@@ -8,6 +6,7 @@
 #include "core/entries.h"
 #include "core/message_writer.h"
 #include "core/residual.h"
+#include "cuda/codec.h"
 #include "cuda/entry_kernels.h"
 #include "cuda/memory.h"
 #include "cuda/rice_kernels.h"
@@ -22,7 +21,12 @@ Status Invalid(std::string message) { return {Code::kInvalidArgument, std::move(
 
 int64_t DivideUp(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-bool Fused(const strom_cuda_segment& segment) { return segment.before != nullptr; }
+// Whether the segments are of parameters; otherwise they are of updates alone.
+bool OfParameters(Codec::Segments segments) {
+  return std::any_of(segments.begin(), segments.end(), [](const strom_cuda_segment& segment) {
+    return segment.size > 0 && segment.before != nullptr;
+  });
+}
 
 Status CheckSegments(Codec::Segments segments, int64_t elements) {
   if (elements < 0 || elements > kMaxElements) {
@@ -42,12 +46,13 @@ Status CheckSegments(Codec::Segments segments, int64_t elements) {
 }
 
 Status CheckStep(Codec::Segments segments, const strom_step_options& options) {
+  const bool fused = OfParameters(segments);
   for (const strom_cuda_segment& segment : segments) {
     if (segment.size == 0) continue;
     if (segment.after == nullptr || segment.residual == nullptr) {
       return Invalid("a segment has no `after` or no `residual`");
     }
-    if (Fused(segment) != (segment.value != nullptr) || Fused(segment) != Fused(segments.front())) {
+    if ((segment.before != nullptr) != fused || (segment.value != nullptr) != fused) {
       return Invalid("either all segments have `before` and `value`, or none has any of them");
     }
   }
@@ -75,7 +80,7 @@ struct Codec::State {
   // What the last FindEntries left.
   MessageFields fields;
   StepRule rule;
-  bool can_take_back = false;
+  bool found = false;  // the rest is there
   bool fused = false;
   int64_t tiles = 0;
   int64_t count = 0;
@@ -111,12 +116,16 @@ struct Codec::State {
 
   SegmentTable table() const { return {segments.data(), segment_count}; }
 
+  void Forget() {
+    found = false;
+    count = tiles = 0;
+  }
   void Upload(Segments from, Stream stream);
   void Step(Stream stream);
   TileStatistics AwaitStatistics(Stream stream);
   void TakeBack(Stream stream);
 
-  int64_t CodeSpans(int log2_span, Stream stream);
+  int64_t CodeSpans(int log2_span, const CodingOptions& options, Stream stream);
   void AddSpans(int log2_span, MessageWriter* writer) const;
 
   int64_t UploadSpans(const ParsedMessage& message, Stream stream);
@@ -138,8 +147,7 @@ Status Codec::FindEntries(int64_t elements, Segments segments, const strom_step_
   result->threshold = options.threshold;
   State& state = *state_;
   state.messages.clear();
-  state.count = state.tiles = 0;
-  state.can_take_back = false;
+  state.Forget();
   if (Status status = CheckSegments(segments, elements); !status.ok()) return status;
   if (Status status = CheckStep(segments, options); !status.ok()) return status;
   const OnDevice scope(state.device);
@@ -152,6 +160,7 @@ Status Codec::FindEntries(int64_t elements, Segments segments, const strom_step_
       }
     }
     Synchronize(stream);
+    state.found = true;
     return {};
   }
 
@@ -160,11 +169,11 @@ Status Codec::FindEntries(int64_t elements, Segments segments, const strom_step_
   state.rule.threshold = options.threshold;
   if (options.clip_multiple > 0) state.rule.clip_limit = options.clip_multiple * options.threshold;
   state.rule.apply_own = options.apply_own != 0;
-  state.fused = Fused(segments.front());
+  state.fused = OfParameters(segments);
   state.Upload(segments, stream);
   state.Step(stream);
   const TileStatistics statistics = state.AwaitStatistics(stream);
-  state.can_take_back = true;
+  state.found = true;
   result->stepped = 1;
   for (const strom_cuda_segment& segment : segments) result->elements += segment.size;
   result->count = state.count;
@@ -190,14 +199,15 @@ Status Codec::FindEntries(int64_t elements, Segments segments, const strom_step_
   return {};
 }
 
-Status Codec::WriteMessages(void* stream, int64_t* message_bytes) {
+Status Codec::WriteMessages(const CodingOptions& options, void* stream, int64_t* message_bytes) {
   State& state = *state_;
+  if (!state.found) return Invalid("there are no entries to write: find_entries comes first");
   const OnDevice scope(state.device);
   const int log2_span =
-      ChooseLog2Span(state.count, state.fields.elements, state.max_message_bytes);
+      ChooseLog2Span(state.count, state.fields.elements, state.max_message_bytes, options);
   MessageWriter writer(state.fields, log2_span, state.max_message_bytes);
   if (state.count > 0) {
-    const int64_t payload_bytes = state.CodeSpans(log2_span, stream);
+    const int64_t payload_bytes = state.CodeSpans(log2_span, options, stream);
     CopyArray(state.host_payloads.Reserve(payload_bytes), state.payloads.data(), payload_bytes,
               stream);
     Synchronize(stream);
@@ -212,7 +222,7 @@ Status Codec::WriteMessages(void* stream, int64_t* message_bytes) {
 }
 
 Status Codec::TakeBack(void* stream) {
-  if (!state_->can_take_back) return Invalid("there is no step to take back");
+  if (!state_->found) return Invalid("there is no step to take back");
   const OnDevice scope(state_->device);
   state_->TakeBack(stream);
   Synchronize(stream);
@@ -235,18 +245,17 @@ Status Codec::Apply(Bytes bytes, int64_t elements, Segments segments, void* stre
   }
   if (message.count() == 0) return {};
   const OnDevice scope(state.device);
-  // The entries of the last step stay, but not the segments that they could be taken back from.
-  state.can_take_back = false;
+  state.Forget();
   state.Upload(segments, stream);
   if (state.segment_count == 0) {
     *skipped = message.count();
     return {};
   }
   const int64_t spans = state.UploadSpans(message, stream);
-  Launch(stream, spans,
-         ApplySpans{state.table(), state.coded.data(), state.payloads.data(),
-                    message.fields().value, state.ones.Reserve(message.count()),
-                    state.skipped.Reserve(spans)});
+  Launch(
+      stream, spans,
+      ApplySpans{state.table(), state.coded.data(), state.payloads.data(), message.fields().value,
+                 state.ones.Reserve(message.count()), state.skipped.Reserve(spans)});
   CopyArray(state.host_skipped.Reserve(spans), state.skipped.data(), spans, stream);
   Synchronize(stream);
   for (int64_t i = 0; i < spans; ++i) *skipped += state.host_skipped.data()[i];
@@ -307,24 +316,25 @@ TileStatistics Codec::State::AwaitStatistics(Stream stream) {
 }
 
 void Codec::State::TakeBack(Stream stream) {
-  can_take_back = false;
   Launch(stream, tiles,
          TakeBackTiles{table(), slots.data(), tile_counts.data(), rule.threshold,
                        fused && rule.apply_own});
-  count = 0;
+  Forget();
 }
 
 // Queues the coding of all spans and brings their tables to the host; returns the payloads' length.
-int64_t Codec::State::CodeSpans(int log2_span, Stream stream) {
+int64_t Codec::State::CodeSpans(int log2_span, const CodingOptions& options, Stream stream) {
   const int64_t spans = DivideUp(fields.elements, int64_t{1} << log2_span);
   Launch(stream, DivideUp(spans + 1, kBlockThreads),
          FindSpans{table(), slots.data(), tile_starts.data(), tiles, spans, log2_span,
                    span_starts.Reserve(spans + 1)});
   const SpannedCodes entries{codes.data(), span_starts.data(), log2_span};
-  Launch(stream, spans, ChooseSpans{entries, span_ks.Reserve(spans), span_bytes.Reserve(spans)});
+  Launch(stream, spans,
+         ChooseSpans{entries, options, span_ks.Reserve(spans), span_bytes.Reserve(spans)});
   Launch(stream, 1, ScanCounts{span_bytes.data(), spans, payload_starts.Reserve(spans + 1)});
-  // No k needs more than the bitmap: a bit for each element, one for each sign, two partial bytes.
-  const int64_t most_bytes = (fields.elements + count) / 8 + 2 * spans;
+  // No choice takes more than a bit for each element, two for each entry (k = 1) and two partial
+  // bytes for each span.
+  const int64_t most_bytes = (fields.elements + 2 * count) / 8 + 2 * spans;
   Launch(stream, spans,
          PackSpans{entries, span_ks.data(), payload_starts.data(), payloads.Reserve(most_bytes),
                    ones.Reserve(count)});
@@ -342,9 +352,9 @@ void Codec::State::AddSpans(int log2_span, MessageWriter* writer) const {
   for (int64_t span = 0; span < spans; ++span) {
     const int64_t here = entry[span + 1] - entry[span];
     if (here == 0) continue;
-    writer->AddCodedSpan(
-        span, here, static_cast<int>(host_ks.data()[span]),
-        {host_payloads.data() + payload[span], static_cast<size_t>(payload[span + 1] - payload[span])});
+    writer->AddCodedSpan(span, here, static_cast<int>(host_ks.data()[span]),
+                         {host_payloads.data() + payload[span],
+                          static_cast<size_t>(payload[span + 1] - payload[span])});
   }
 }
 

@@ -15,6 +15,7 @@
 
 #include "capi/strom_cuda.h"
 #include "core/message.h"
+#include "core/message_writer.h"
 #include "core/types.h"
 
 namespace strom::cuda {
@@ -30,7 +31,7 @@ class Codec {
   // See capi/strom_cuda.h, which these are.
   Status FindEntries(int64_t elements, Segments segments, const strom_step_options& options,
                      void* stream, strom_step_result* result);
-  Status WriteMessages(void* stream, int64_t* message_bytes);
+  Status WriteMessages(const CodingOptions& options, void* stream, int64_t* message_bytes);
   Status TakeBack(void* stream);
   Status Apply(Bytes message, int64_t elements, Segments segments, void* stream, int64_t* skipped);
 

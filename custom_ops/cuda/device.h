@@ -1,6 +1,6 @@
 // The few words in which the kernels are written: threads and blocks, barriers, what the lanes of a
-// warp tell each other. nvcc turns them into the machine's own; any other compiler gives them to the
-// emulation (cuda/emulation.h), so that tests run the very same kernels without a device.
+// warp tell each other. nvcc turns them into the machine's own; any other compiler gives them to
+// the emulation (cuda/emulation.h), so that tests run the very same kernels without a device.
 //
 // A kernel is a struct of its arguments with a nested `Shared`, the memory that the threads of a
 // block share, and `Run`, which every thread executes. cuda/memory.h launches it.

@@ -2,10 +2,10 @@
 // of a library that is shipped.
 //
 // Blocks run one after another. Each thread of a block is a fiber of its own that runs until it
-// waits for others, at a barrier or in a collective; a thread that waits for somebody who will never
-// come stops the program, as it would hang a device. Within these waits the threads run in an order
-// that a test chooses: a kernel whose outcome depends on it lacks a barrier. Shared memory holds
-// garbage at first, as on a device.
+// waits for others, at a barrier or in a collective; a thread that waits for somebody who will
+// never come stops the program, as it would hang a device. Within these waits the threads run in an
+// order that a test chooses: a kernel whose outcome depends on it lacks a barrier. Shared memory
+// holds garbage at first, as on a device.
 #ifndef KERAS_STROM_CUDA_EMULATION_H_
 #define KERAS_STROM_CUDA_EMULATION_H_
 

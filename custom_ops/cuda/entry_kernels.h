@@ -32,7 +32,8 @@ struct CompactTiles {
     if (ThreadIndex() <= kTilesPerBlock) {
       shared.starts[ThreadIndex()] = starts[first + Min(ThreadIndex(), here)];
     }
-    if (ThreadIndex() < here) shared.offsets[ThreadIndex()] = table.TileOffset(first + ThreadIndex());
+    if (ThreadIndex() < here)
+      shared.offsets[ThreadIndex()] = table.TileOffset(first + ThreadIndex());
     SyncBlock();
     const int64_t end = shared.starts[kTilesPerBlock];
     for (int64_t i = shared.starts[0] + ThreadIndex(); i < end; i += kBlockThreads) {

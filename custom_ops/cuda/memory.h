@@ -1,5 +1,6 @@
-// The device as the host sees it: memory, copies and launches on a stream. Failures are DeviceError.
-// Compiled by anything but nvcc, device memory is the host's and kernels run in the emulation.
+// The device as the host sees it: memory, copies and launches on a stream. Failures are
+// DeviceError. Compiled by anything but nvcc, device memory is the host's and kernels run in the
+// emulation.
 #ifndef KERAS_STROM_CUDA_MEMORY_H_
 #define KERAS_STROM_CUDA_MEMORY_H_
 

@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "core/message.h"
+#include "core/message_writer.h"
 #include "cuda/device.h"
 #include "cuda/scan.h"
 #include "cuda/segments.h"
@@ -43,10 +44,11 @@ struct SpannedCodes {
   }
 };
 
-// The k with the fewest bits, the smallest of equals, and the bytes that the span then takes; 0 and
-// 0 for a span without entries.
+// The k that core's writer takes, and the bytes that the span then has; 0 and 0 for a span without
+// entries.
 struct ChooseSpans {
   SpannedCodes entries;
+  CodingOptions options;
   uint32_t* ks;
   uint32_t* bytes;
 
@@ -75,22 +77,34 @@ struct ChooseSpans {
     if (ThreadIndex() == 0) Choose(shared, span.count);
   }
 
+  struct Choice {
+    uint32_t k;
+    uint32_t bits;
+    uint32_t bytes;
+  };
+
+  STROM_DEVICE static Choice WithK(const Shared& shared, uint32_t count, uint32_t k) {
+    uint32_t unary = count;
+    for (int warp = 0; warp < kBlockWarps; ++warp) unary += shared.high_parts[warp][k];
+    const uint32_t fields = count * (k + 1);
+    return {k, fields + unary, BytesOfBits32(fields) + BytesOfBits32(unary)};
+  }
+
+  // The fewest bits win; of equals, the smallest k.
   STROM_DEVICE void Choose(const Shared& shared, uint32_t count) const {
-    uint32_t best_k = 0;
-    uint32_t best_bits = 0xffffffff;
-    uint32_t best_bytes = 0;
-    for (uint32_t k = 0; k < kChoices && count > 0; ++k) {
-      uint32_t high = 0;
-      for (int warp = 0; warp < kBlockWarps; ++warp) high += shared.high_parts[warp][k];
-      const uint32_t fields = count * (k + 1);
-      const uint32_t unary = count + high;
-      if (fields + unary >= best_bits) continue;
-      best_bits = fields + unary;
-      best_k = k;
-      best_bytes = BytesOfBits32(fields) + BytesOfBits32(unary);
+    const Choice bitmap = WithK(shared, count, 0);
+    Choice best = options.coding == Coding::kSparse ? WithK(shared, count, 1) : bitmap;
+    if (options.coding != Coding::kBitmap) {
+      for (uint32_t k = best.k + 1; k < kChoices; ++k) {
+        const Choice choice = WithK(shared, count, k);
+        if (choice.bits < best.bits) best = choice;
+      }
     }
-    ks[BlockIndex()] = best_k;
-    bytes[BlockIndex()] = best_bytes;
+    const bool may_be_bitmap = options.coding == Coding::kAuto && options.prefer == Prefer::kSpeed;
+    const int64_t more_bits = 8 * (static_cast<int64_t>(bitmap.bytes) - best.bytes);
+    if (may_be_bitmap && more_bits <= static_cast<int64_t>(count) * kBitsForSpeed) best = bitmap;
+    ks[BlockIndex()] = best.k;
+    bytes[BlockIndex()] = best.bytes;
   }
 };
 
@@ -283,8 +297,8 @@ struct ApplySpans {
         if (bytes - start < 4) word &= (uint32_t{1} << 8 * (bytes - start)) - 1;
       }
       uint32_t total = 0;
-      uint32_t entry = found + SumBefore(static_cast<uint32_t>(CountOnes(word)), shared.warp_sums,
-                                         &total);
+      uint32_t entry =
+          found + SumBefore(static_cast<uint32_t>(CountOnes(word)), shared.warp_sums, &total);
       for (; word != 0; word &= word - 1) {
         span_ones[entry++] = 8 * start + static_cast<uint32_t>(LowestOne(word));
       }

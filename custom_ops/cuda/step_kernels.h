@@ -1,9 +1,9 @@
 // The step of core/residual.h on the device: the bits of the scalar oracle, one pass over memory.
 //
-// A block owns a tile. Each thread holds 16 of its elements, four neighbours in each of four rounds,
-// so that loads are 16 bytes wide and a warp's are consecutive. What leaves goes, in order, into the
-// tile's slot; cuda/entry_kernels.h makes one list of the slots. Nothing is added up across blocks
-// but in a fixed order, so a step gives the same bits every time.
+// A block owns a tile. Each thread holds 16 of its elements, four neighbours in each of four
+// rounds, so that loads are 16 bytes wide and a warp's are consecutive. What leaves goes, in order,
+// into the tile's slot; cuda/entry_kernels.h makes one list of the slots. Nothing is added up
+// across blocks but in a fixed order, so a step gives the same bits every time.
 #ifndef KERAS_STROM_CUDA_STEP_KERNELS_H_
 #define KERAS_STROM_CUDA_STEP_KERNELS_H_
 
@@ -34,12 +34,9 @@ struct TileStatistics {
 STROM_DEVICE TileStatistics NoStatistics() { return {0, 0, kNoElement, 0, 0, 0}; }
 
 STROM_DEVICE TileStatistics Together(const TileStatistics& a, const TileStatistics& b) {
-  return {a.sum_residual + b.sum_residual,
-          a.clipped_mass + b.clipped_mass,
-          Min(a.first_nonfinite, b.first_nonfinite),
-          Max(a.max_residual, b.max_residual),
-          a.clipped_count + b.clipped_count,
-          a.nonfinite_count + b.nonfinite_count};
+  return {a.sum_residual + b.sum_residual,           a.clipped_mass + b.clipped_mass,
+          Min(a.first_nonfinite, b.first_nonfinite), Max(a.max_residual, b.max_residual),
+          a.clipped_count + b.clipped_count,         a.nonfinite_count + b.nonfinite_count};
 }
 
 // The statistics of all threads, in a fixed order of additions; thread 0 gets them.
@@ -130,11 +127,11 @@ struct StepTiles {
   }
 
   STROM_DEVICE static bool Aligned(const Segment& segment) {
-    uint64_t bits = reinterpret_cast<uint64_t>(segment.after) |
-                    reinterpret_cast<uint64_t>(segment.residual);
+    uint64_t bits =
+        reinterpret_cast<uint64_t>(segment.after) | reinterpret_cast<uint64_t>(segment.residual);
     if (kFused) {
-      bits |= reinterpret_cast<uint64_t>(segment.before) |
-              reinterpret_cast<uint64_t>(segment.value);
+      bits |=
+          reinterpret_cast<uint64_t>(segment.before) | reinterpret_cast<uint64_t>(segment.value);
     }
     return bits % sizeof(FourFloats) == 0;
   }
@@ -212,17 +209,18 @@ struct StepTiles {
   STROM_DEVICE void Store(const Segment& segment, int64_t start, int size, bool vectors,
                           const Elements& elements, const Findings& findings) const {
     StoreFloats(segment.residual + start, size, vectors, elements.residual);
-    if (!kFused) return;
-    float value[kPerThread];
-    STROM_UNROLL
-    for (int i = 0; i < kPerThread; ++i) {
-      const uint32_t sign = (findings.signs >> i & 1) << 31;
-      const bool sent = rule.apply_own && (findings.hits >> i & 1) != 0;
-      // Not before + 0, which would turn -0 into 0.
-      value[i] = sent ? elements.before[i] + FloatOf(sign | BitsOf(rule.threshold))
-                      : elements.before[i];
+    if constexpr (kFused) {
+      float value[kPerThread];
+      STROM_UNROLL
+      for (int i = 0; i < kPerThread; ++i) {
+        const uint32_t sign = (findings.signs >> i & 1) << 31;
+        const bool sent = rule.apply_own && (findings.hits >> i & 1) != 0;
+        // Not before + 0, which would turn -0 into 0.
+        value[i] =
+            sent ? elements.before[i] + FloatOf(sign | BitsOf(rule.threshold)) : elements.before[i];
+      }
+      StoreFloats(segment.value + start, size, vectors, value);
     }
-    StoreFloats(segment.value + start, size, vectors, value);
   }
 
   // Sum and maximum of the tile; whether any of its elements has reached the threshold.
@@ -261,8 +259,8 @@ struct StepTiles {
     return hits != 0;
   }
 
-  // Gives the hits their order: by round, then thread, then neighbour. The counts of the four rounds
-  // are added up side by side, 16 bits each.
+  // Gives the hits their order: by round, then thread, then neighbour. The counts of the four
+  // rounds are added up side by side, 16 bits each.
   STROM_DEVICE static uint32_t WriteSlot(Shared& shared, const Findings& findings, SlotCode* slot) {
     uint64_t mine = 0;
     STROM_UNROLL
