@@ -15,12 +15,14 @@ PYTHON ?= $(firstword $(foreach name,python3.11 python3.12 python3,\
 WERROR ?= OFF
 JOBS ?= $(shell nproc)
 PYTEST_ARGS ?=
+BENCH_ARGS ?=
 
 BIN := .venv/bin
 STEP := .ci/step
 CPP = $(shell git ls-files '*.cc' '*.h' '*.cu' '*.cuh')
 SANITIZERS := address,undefined
 NATIVE_TESTS := build/native
+NATIVE_BENCH := build/bench/native
 SANITIZED := build/sanitize
 THREAD_CHECKED := build/threads
 space := $(subst ,, )
@@ -88,7 +90,7 @@ test: setup test-native test-sanitized test-python ## every test, native ones al
 .PHONY: test-native
 test-native: setup ## the native tests, optimised
 	@$(STEP) test-native-configure "configuring the native tests" $(BIN)/cmake -S custom_ops \
-	  -B $(NATIVE_TESTS) -DSTROM_TESTS=ON
+	  -B $(NATIVE_TESTS) -DSTROM_TESTS=ON -DSTROM_BENCH=ON
 	@$(STEP) test-native-build "building the native tests" \
 	  $(BIN)/cmake --build $(NATIVE_TESTS) --parallel $(JOBS)
 	@echo "==> native tests"
@@ -98,7 +100,7 @@ test-native: setup ## the native tests, optimised
 test-sanitized: setup ## the native tests under AddressSanitizer and UndefinedBehaviorSanitizer
 	@$(STEP) test-sanitized-configure "configuring the sanitized native tests" $(BIN)/cmake \
 	  -S custom_ops -B $(SANITIZED) -G Ninja -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja \
-	  -DSTROM_TESTS=ON -DSTROM_SANITIZE=$(SANITIZERS) -DSTROM_WERROR=$(WERROR)
+	  -DSTROM_TESTS=ON -DSTROM_BENCH=ON -DSTROM_SANITIZE=$(SANITIZERS) -DSTROM_WERROR=$(WERROR)
 	@$(STEP) test-sanitized-build "building the sanitized native tests" \
 	  $(BIN)/cmake --build $(SANITIZED) --parallel $(JOBS)
 	@echo "==> native tests under $(SANITIZERS) sanitizers"
@@ -134,6 +136,20 @@ test-python: setup ## the Python tests; PYTEST_ARGS="-k name" chooses
 demo: $(PACKAGE_STAMP) native ## two Spark executors train a CNN on Fashion-MNIST
 	@.ci/system-packages data java
 	@$(BIN)/python examples/demo.py
+
+# ------------------------------------------------------------------ benchmarks
+
+BENCHES := bench-codec
+.PHONY: bench $(BENCHES)
+bench: $(BENCHES) ## every benchmark; results in build/bench
+
+bench-codec: setup ## encoding, coding, applying, message sizes: CODEC's targets (3 minutes)
+	@$(STEP) bench-configure "configuring the native benchmarks" $(BIN)/cmake -S custom_ops \
+	  -B $(NATIVE_BENCH) -G Ninja -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja -DSTROM_BENCH=ON \
+	  -DSTROM_WERROR=$(WERROR)
+	@$(STEP) bench-build "building the native benchmarks" \
+	  $(BIN)/cmake --build $(NATIVE_BENCH) --target codec_bench --parallel $(JOBS)
+	@$(BIN)/python -m tests.bench.codec $(BENCH_ARGS)
 
 # ------------------------------------------------------------------ checks
 

@@ -20,6 +20,7 @@ NATIVE_ARROWS = {
     "capi": {"core", "net", "cuda", "capi"},
     "tf": {"core", "net", "cuda", "capi", "tf"},
     "sim": {"core", "sim"},
+    "bench": {"core", "bench"},
 }
 # The C interface's plain values, which core takes as they are rather than copy field by field.
 PLAIN_VALUES = {"capi/strom.h", "capi/strom_cuda.h"}
