@@ -10,6 +10,8 @@
 
 #include <array>
 #include <bit>
+#include <limits>
+#include <type_traits>
 
 namespace strom {
 namespace {
@@ -18,7 +20,7 @@ namespace {
 
 constexpr int kVectors = 4;
 constexpr int kLanes = 8;
-constexpr int kBlock = kVectors * kLanes;
+constexpr int32_t kLargestFinite = 0x7f7fffff;  // the bits of the largest finite float
 
 // For each mask of eight lanes the numbers of those that are set, one a byte, from the lowest on.
 constexpr std::array<uint64_t, 256> MakeLaneTable() {
@@ -36,13 +38,13 @@ alignas(64) constexpr std::array<uint64_t, 256> kLaneTable = MakeLaneTable();
 
 struct Block {
   __m256 residual[kVectors];
-  __m256 before[kVectors];  // of a StepRun
+  __m256 value[kVectors];  // of a StepRun: first the old one, then the new one
   __m256 hits[kVectors];
 };
 
-STROM_INLINE __m256 LoadUpdate(const StepRun& run, int64_t i, __m256* before) {
-  *before = _mm256_loadu_ps(run.before + i);
-  return _mm256_sub_ps(_mm256_loadu_ps(run.after + i), *before);
+STROM_INLINE __m256 LoadUpdate(const StepRun& run, int64_t i, __m256* value) {
+  *value = _mm256_loadu_ps(run.before + i);
+  return _mm256_sub_ps(_mm256_loadu_ps(run.after + i), *value);
 }
 
 STROM_INLINE __m256 LoadUpdate(const EncodeRun& run, int64_t i, __m256*) {
@@ -64,14 +66,28 @@ STROM_INLINE __m256 Or(const __m256* x) {
   return _mm256_or_ps(_mm256_or_ps(x[0], x[1]), _mm256_or_ps(x[2], x[3]));
 }
 
-STROM_INLINE __m256 LargestMagnitudes(const __m256* x) {
-  return _mm256_max_ps(_mm256_max_ps(Magnitude(x[0]), Magnitude(x[1])),
-                       _mm256_max_ps(Magnitude(x[2]), Magnitude(x[3])));
+struct Magnitudes {
+  __m256 x[kVectors];
+};
+
+STROM_INLINE Magnitudes MagnitudesOf(const Block& block) {
+  return {Magnitude(block.residual[0]), Magnitude(block.residual[1]), Magnitude(block.residual[2]),
+          Magnitude(block.residual[3])};
 }
 
-STROM_INLINE __m256 SumOfMagnitudes(const __m256* x) {
-  return _mm256_add_ps(_mm256_add_ps(Magnitude(x[0]), Magnitude(x[1])),
-                       _mm256_add_ps(Magnitude(x[2]), Magnitude(x[3])));
+// As bits, which are ordered like the magnitudes, with NaN above infinity above the rest.
+STROM_INLINE __m256i Largest(const Magnitudes& m) {
+  const __m256i low = _mm256_max_epi32(_mm256_castps_si256(m.x[0]), _mm256_castps_si256(m.x[1]));
+  const __m256i high = _mm256_max_epi32(_mm256_castps_si256(m.x[2]), _mm256_castps_si256(m.x[3]));
+  return _mm256_max_epi32(low, high);
+}
+
+STROM_INLINE bool AnyOver(__m256i bits, int32_t limit) {
+  return Any(_mm256_castsi256_ps(_mm256_cmpgt_epi32(bits, _mm256_set1_epi32(limit))));
+}
+
+STROM_INLINE __m256 Sum(const Magnitudes& m) {
+  return _mm256_add_ps(_mm256_add_ps(m.x[0], m.x[1]), _mm256_add_ps(m.x[2], m.x[3]));
 }
 
 STROM_INLINE __m256d WidenAndAdd(__m256d sum, __m256 x) {
@@ -84,7 +100,8 @@ STROM_INLINE double Sum(__m256d x) {
   return _mm_cvtsd_f64(_mm_add_sd(halves, _mm_unpackhi_pd(halves, halves)));
 }
 
-STROM_INLINE float Largest(__m256 x) {
+STROM_INLINE float Largest(__m256i bits) {
+  const __m256 x = _mm256_castsi256_ps(bits);
   __m128 y = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
   y = _mm_max_ps(y, _mm_movehl_ps(y, y));
   return _mm_cvtss_f32(_mm_max_ss(y, _mm_movehdup_ps(y)));
@@ -92,11 +109,11 @@ STROM_INLINE float Largest(__m256 x) {
 
 STROM_INLINE void PutBlock(CodeOutput* output, uint32_t first, const Block& block) {
   const __m256i steps = _mm256_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14);
+  __m256i next = _mm256_add_epi32(_mm256_set1_epi32(static_cast<int>(first << 1)), steps);
   for (int j = 0; j < kVectors; ++j) {
-    const auto start = static_cast<int>((first + static_cast<uint32_t>(j * kLanes)) << 1);
     const __m256i negative = _mm256_srli_epi32(_mm256_castps_si256(block.residual[j]), 31);
-    const __m256i codes =
-        _mm256_or_si256(_mm256_add_epi32(steps, _mm256_set1_epi32(start)), negative);
+    const __m256i codes = _mm256_or_si256(next, negative);
+    next = _mm256_add_epi32(next, _mm256_set1_epi32(2 * kLanes));
     const auto mask = static_cast<uint32_t>(_mm256_movemask_ps(block.hits[j]));
     const __m256i lanes =
         _mm256_cvtepu8_epi32(_mm_cvtsi64_si128(static_cast<int64_t>(kLaneTable[mask])));
@@ -114,94 +131,91 @@ STROM_INLINE void PutBlock(BitmapOutput* output, uint32_t, const Block& block) {
     hits |= static_cast<uint32_t>(_mm256_movemask_ps(block.hits[j])) << (j * kLanes);
     negative |= static_cast<uint32_t>(_mm256_movemask_ps(block.residual[j])) << (j * kLanes);
   }
-  output->bitmap.Append(hits, _pext_u32(negative, hits), kBlock, _mm_popcnt_u32(hits));
+  output->bitmap.Append(hits, _pext_u32(negative, hits), kVectors * kLanes,
+                        static_cast<int>(_mm_popcnt_u32(hits)));
 }
 
 STROM_INLINE void PutNothing(CodeOutput*) {}
-STROM_INLINE void PutNothing(BitmapOutput* output) { output->bitmap.Append(0, 0, kBlock, 0); }
-
-// `value` where nothing is hit.
-STROM_INLINE void CopyValues(const StepRun& run, int64_t i, const Block& block) {
-  if (run.value == run.before) return;
-  for (int j = 0; j < kVectors; ++j) _mm256_storeu_ps(run.value + i + j * kLanes, block.before[j]);
+STROM_INLINE void PutNothing(BitmapOutput* output) {
+  output->bitmap.Append(0, 0, kVectors * kLanes, 0);
 }
-STROM_INLINE void CopyValues(const EncodeRun&, int64_t, const Block&) {}
 
-// Not before + 0 where nothing is sent, which would turn -0 into 0.
-STROM_INLINE void AddToValues(const StepRun& run, int64_t i, __m256 threshold, const Block& block) {
+// Lets the entries of a block leave.
+STROM_INLINE void Send(__m256 threshold, bool apply_own, Block* block) {
   for (int j = 0; j < kVectors; ++j) {
-    const __m256 sum = _mm256_add_ps(block.before[j], CopySign(threshold, block.residual[j]));
-    _mm256_storeu_ps(run.value + i + j * kLanes,
-                     _mm256_blendv_ps(block.before[j], sum, block.hits[j]));
+    const __m256 sent = CopySign(threshold, block->residual[j]);
+    block->residual[j] = _mm256_sub_ps(block->residual[j], _mm256_and_ps(block->hits[j], sent));
+    // Not value + 0 where nothing is sent, which would turn -0 into 0.
+    if (apply_own) {
+      block->value[j] =
+          _mm256_blendv_ps(block->value[j], _mm256_add_ps(block->value[j], sent), block->hits[j]);
+    }
   }
 }
-STROM_INLINE void AddToValues(const EncodeRun&, int64_t, __m256, const Block&) {}
 
-struct Avx2Step {
+// Where `value` is `before`, only blocks with an entry change.
+STROM_INLINE void StoreValues(const StepRun& run, int64_t i, bool changed, const Block& block) {
+  if (run.value == run.before && !changed) return;
+  for (int j = 0; j < kVectors; ++j) _mm256_storeu_ps(run.value + i + j * kLanes, block.value[j]);
+}
+STROM_INLINE void StoreValues(const EncodeRun&, int64_t, bool, const Block&) {}
+
+struct Avx2Vectors {
+  static constexpr int64_t kBlock = kVectors * kLanes;
+
   template <typename Run, typename Output>
-  STROM_TARGET_AVX2 static Output Step(const Run& run, const StepRule& rule, Output output,
-                                       StepStatistics* statistics) {
+  STROM_TARGET_AVX2 static int64_t FiniteBlocks(Run run, const StepRule& rule, Output* result,
+                                                StepStatistics* statistics) {
+    // By value: then they stay in registers, whatever is written to memory.
+    Output output = *result;
+    const bool apply_own = std::is_same_v<Run, StepRun> && rule.apply_own;
     const __m256 scale = _mm256_set1_ps(rule.scale);
     const __m256 threshold = _mm256_set1_ps(rule.threshold);
-    const __m256 infinity = _mm256_set1_ps(std::numeric_limits<float>::infinity());
-    const __m256 clip_limit = _mm256_set1_ps(rule.clip_limit);
-    __m256 largest = _mm256_setzero_ps();
+    const float largest_usual = std::min(rule.clip_limit, std::numeric_limits<float>::max());
+    __m256i largest = _mm256_setzero_si256();
     __m256d sum = _mm256_setzero_pd();
     int64_t i = 0;
     for (; i + kBlock <= run.size; i += kBlock) {
       Block block;
       float* const residual = run.residual + i;
       for (int j = 0; j < kVectors; ++j) {
-        const __m256 update = LoadUpdate(run, i + j * kLanes, &block.before[j]);
+        const __m256 update = LoadUpdate(run, i + j * kLanes, &block.value[j]);
         block.residual[j] =
             _mm256_add_ps(_mm256_loadu_ps(residual + j * kLanes), _mm256_mul_ps(scale, update));
-        // "Not below" is true of NaN too, so what is not finite is looked for among the hits only.
-        block.hits[j] = _mm256_cmp_ps(Magnitude(block.residual[j]), threshold, _CMP_NLT_UQ);
+        block.hits[j] = _mm256_cmp_ps(Magnitude(block.residual[j]), threshold, _CMP_GE_OQ);
       }
-      if (!Any(Or(block.hits))) {
-        PutNothing(&output);
-        CopyValues(run, i, block);
-      } else {
-        if (AnyNotBelow(infinity, block.residual)) [[unlikely]] {
-          output = ScalarStep::Step(Part(run, i, kBlock), rule, output, statistics);
-          continue;
-        }
+      const Output output_before = output;
+      const bool hit = Any(Or(block.hits));
+      if (hit) {
         PutBlock(&output, run.first_index + static_cast<uint32_t>(i), block);
-        if (rule.apply_own) {
-          AddToValues(run, i, threshold, block);
-        } else {
-          CopyValues(run, i, block);
-        }
-        for (int j = 0; j < kVectors; ++j) {
-          const __m256 sent = CopySign(threshold, block.residual[j]);
-          block.residual[j] = _mm256_sub_ps(block.residual[j], _mm256_and_ps(block.hits[j], sent));
-        }
+        Send(threshold, apply_own, &block);
+      } else {
+        PutNothing(&output);
       }
-      __m256 largest_here = LargestMagnitudes(block.residual);
-      if (Any(_mm256_cmp_ps(largest_here, clip_limit, _CMP_GT_OQ))) [[unlikely]] {
+      Magnitudes magnitudes = MagnitudesOf(block);
+      if (AnyOver(Largest(magnitudes), std::bit_cast<int32_t>(largest_usual))) [[unlikely]] {
+        // Sending leaves what is not finite as it is.
+        if (AnyOver(Largest(magnitudes), kLargestFinite)) {
+          output = output_before;
+          break;
+        }
         ClipBlock(rule.clip_limit, block.residual, statistics);
-        largest_here = LargestMagnitudes(block.residual);
+        magnitudes = MagnitudesOf(block);
       }
-      largest = _mm256_max_ps(largest, largest_here);
-      sum = WidenAndAdd(sum, SumOfMagnitudes(block.residual));
+      largest = _mm256_max_epi32(largest, Largest(magnitudes));
+      sum = WidenAndAdd(sum, Sum(magnitudes));
+      StoreValues(run, i, hit && apply_own, block);
       for (int j = 0; j < kVectors; ++j) {
         _mm256_storeu_ps(residual + j * kLanes, block.residual[j]);
       }
     }
     statistics->max_residual = std::max(statistics->max_residual, Largest(largest));
     statistics->sum_residual += Sum(sum);
-    return ScalarStep::Step(Part(run, i, run.size - i), rule, output, statistics);
+    *result = output;
+    return i;
   }
 
  private:
-  STROM_INLINE static bool AnyNotBelow(__m256 limit, const __m256* x) {
-    __m256 any = _mm256_setzero_ps();
-    for (int j = 0; j < kVectors; ++j) {
-      any = _mm256_or_ps(any, _mm256_cmp_ps(Magnitude(x[j]), limit, _CMP_NLT_UQ));
-    }
-    return Any(any);
-  }
-
   // Differences of floats are summed as doubles, where they are exact.
   STROM_TARGET_AVX2 static void ClipBlock(float clip_limit, __m256* residual,
                                           StepStatistics* statistics) {
@@ -225,7 +239,7 @@ struct Avx2Step {
 
 }  // namespace
 
-const StepKernel kAvx2StepKernel = MakeStepKernel<Avx2Step>("avx2");
+const StepKernel kAvx2StepKernel = MakeStepKernel<VectorStep<Avx2Vectors>>("avx2");
 
 }  // namespace strom
 

@@ -11,6 +11,8 @@
 #include <immintrin.h>
 
 #include <bit>
+#include <limits>
+#include <type_traits>
 
 #if defined(__GNUC__) && !defined(__clang__) && __GNUC__ < 13
 // GCC 12 warns falsely about its own intrinsics (its bug 105593).
@@ -25,29 +27,45 @@ namespace {
 
 constexpr int kVectors = 4;
 constexpr int kLanes = 16;
-constexpr int kBlock = kVectors * kLanes;
+constexpr int32_t kLargestFinite = 0x7f7fffff;  // the bits of the largest finite float
 
 struct Block {
   __m512 residual[kVectors];
-  __m512 before[kVectors];  // of a StepRun
+  __m512 value[kVectors];  // of a StepRun: first the old one, then the new one
   __mmask16 hits[kVectors];
 };
 
-STROM_INLINE __m512 LoadUpdate(const StepRun& run, int64_t i, __m512* before) {
-  *before = _mm512_loadu_ps(run.before + i);
-  return _mm512_sub_ps(_mm512_loadu_ps(run.after + i), *before);
+STROM_INLINE __m512 LoadUpdate(const StepRun& run, int64_t i, __m512* value) {
+  *value = _mm512_loadu_ps(run.before + i);
+  return _mm512_sub_ps(_mm512_loadu_ps(run.after + i), *value);
 }
 
 STROM_INLINE __m512 LoadUpdate(const EncodeRun& run, int64_t i, __m512*) {
   return _mm512_loadu_ps(run.update + i);
 }
 
-// The magnitudes' bits, which are ordered like the magnitudes, NaN above infinity above the rest.
-STROM_INLINE __m512i MagnitudeBits(__m512 x) { return _mm512_castps_si512(_mm512_abs_ps(x)); }
+struct Magnitudes {
+  __m512 x[kVectors];
+};
 
-STROM_INLINE __m512i LargestMagnitudes(const __m512* x) {
-  return _mm512_max_epi32(_mm512_max_epi32(MagnitudeBits(x[0]), MagnitudeBits(x[1])),
-                          _mm512_max_epi32(MagnitudeBits(x[2]), MagnitudeBits(x[3])));
+STROM_INLINE Magnitudes MagnitudesOf(const Block& block) {
+  return {_mm512_abs_ps(block.residual[0]), _mm512_abs_ps(block.residual[1]),
+          _mm512_abs_ps(block.residual[2]), _mm512_abs_ps(block.residual[3])};
+}
+
+// As bits, which are ordered like the magnitudes, with NaN above infinity above the rest.
+STROM_INLINE __m512i Largest(const Magnitudes& m) {
+  const __m512i low = _mm512_max_epi32(_mm512_castps_si512(m.x[0]), _mm512_castps_si512(m.x[1]));
+  const __m512i high = _mm512_max_epi32(_mm512_castps_si512(m.x[2]), _mm512_castps_si512(m.x[3]));
+  return _mm512_max_epi32(low, high);
+}
+
+STROM_INLINE bool AnyOver(__m512i bits, int32_t limit) {
+  return _mm512_cmpgt_epi32_mask(bits, _mm512_set1_epi32(limit)) != 0;
+}
+
+STROM_INLINE __m512 Sum(const Magnitudes& m) {
+  return _mm512_add_ps(_mm512_add_ps(m.x[0], m.x[1]), _mm512_add_ps(m.x[2], m.x[3]));
 }
 
 STROM_INLINE __m512 CopySign(__m512 magnitude, __m512 sign) {
@@ -66,11 +84,11 @@ STROM_INLINE __m512d WidenAndAdd(__m512d sum, __m512 x) {
 STROM_INLINE void PutBlock(CodeOutput* output, uint32_t first, const Block& block) {
   const __m512i steps =
       _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+  __m512i next = _mm512_add_epi32(_mm512_set1_epi32(static_cast<int>(first << 1)), steps);
   for (int j = 0; j < kVectors; ++j) {
-    const auto start = static_cast<int>((first + static_cast<uint32_t>(j * kLanes)) << 1);
     const __m512i negative = _mm512_srli_epi32(_mm512_castps_si512(block.residual[j]), 31);
-    const __m512i codes =
-        _mm512_or_si512(_mm512_add_epi32(steps, _mm512_set1_epi32(start)), negative);
+    const __m512i codes = _mm512_or_si512(next, negative);
+    next = _mm512_add_epi32(next, _mm512_set1_epi32(2 * kLanes));
     _mm512_storeu_si512(output->codes + output->count,
                         _mm512_maskz_compress_epi32(block.hits[j], codes));
     output->count += _mm_popcnt_u32(block.hits[j]);
@@ -85,33 +103,44 @@ STROM_INLINE void PutBlock(BitmapOutput* output, uint32_t, const Block& block) {
     negative |= uint64_t{_mm512_movepi32_mask(_mm512_castps_si512(block.residual[j]))}
                 << (j * kLanes);
   }
-  output->bitmap.Append(hits, _pext_u64(negative, hits), kBlock,
+  output->bitmap.Append(hits, _pext_u64(negative, hits), kVectors * kLanes,
                         static_cast<int>(_mm_popcnt_u64(hits)));
 }
 
-// Where `value` is `before`, only blocks with an entry change.
-STROM_INLINE void StoreValues(const StepRun& run, const StepRule& rule, int64_t i, __m512 threshold,
-                              const Block& block) {
-  const bool hit = (block.hits[0] | block.hits[1] | block.hits[2] | block.hits[3]) != 0;
-  if (run.value == run.before && !(hit && rule.apply_own)) return;
+// Lets the entries of a block leave.
+STROM_INLINE void Send(__m512 threshold, bool apply_own, Block* block) {
   for (int j = 0; j < kVectors; ++j) {
-    const __mmask16 applied = rule.apply_own ? block.hits[j] : __mmask16{0};
-    const __m512 value = _mm512_mask_add_ps(block.before[j], applied, block.before[j],
-                                            CopySign(threshold, block.residual[j]));
-    _mm512_storeu_ps(run.value + i + j * kLanes, value);
+    const __m512 sent = CopySign(threshold, block->residual[j]);
+    const __mmask16 hits = block->hits[j];
+    block->residual[j] = _mm512_mask_sub_ps(block->residual[j], hits, block->residual[j], sent);
+    if (apply_own) {
+      block->value[j] = _mm512_mask_add_ps(block->value[j], hits, block->value[j], sent);
+    }
   }
 }
 
-STROM_INLINE void StoreValues(const EncodeRun&, const StepRule&, int64_t, __m512, const Block&) {}
+// Where `value` is `before`, only blocks with an entry change.
+STROM_INLINE void StoreValues(const StepRun& run, int64_t i, bool apply_own, const Block& block) {
+  if (run.value == run.before) {
+    const int hits = block.hits[0] | block.hits[1] | block.hits[2] | block.hits[3];
+    if (hits == 0 || !apply_own) return;
+  }
+  for (int j = 0; j < kVectors; ++j) _mm512_storeu_ps(run.value + i + j * kLanes, block.value[j]);
+}
+STROM_INLINE void StoreValues(const EncodeRun&, int64_t, bool, const Block&) {}
 
-struct Avx512Step {
+struct Avx512Vectors {
+  static constexpr int64_t kBlock = kVectors * kLanes;
+
   template <typename Run, typename Output>
-  STROM_TARGET_AVX512 static Output Step(const Run& run, const StepRule& rule, Output output,
-                                         StepStatistics* statistics) {
+  STROM_TARGET_AVX512 static int64_t FiniteBlocks(Run run, const StepRule& rule, Output* result,
+                                                  StepStatistics* statistics) {
+    // By value: then they stay in registers, whatever is written to memory.
+    Output output = *result;
+    const bool apply_own = std::is_same_v<Run, StepRun> && rule.apply_own;
     const __m512 scale = _mm512_set1_ps(rule.scale);
     const __m512 threshold = _mm512_set1_ps(rule.threshold);
-    const __m512i infinity = _mm512_set1_epi32(0x7f800000);
-    const __m512i clip_limit = _mm512_set1_epi32(std::bit_cast<int32_t>(rule.clip_limit));
+    const float largest_usual = std::min(rule.clip_limit, std::numeric_limits<float>::max());
     __m512i largest = _mm512_setzero_si512();
     __m512d sum = _mm512_setzero_pd();
     int64_t i = 0;
@@ -119,28 +148,27 @@ struct Avx512Step {
       Block block;
       float* const residual = run.residual + i;
       for (int j = 0; j < kVectors; ++j) {
-        const __m512 update = LoadUpdate(run, i + j * kLanes, &block.before[j]);
+        const __m512 update = LoadUpdate(run, i + j * kLanes, &block.value[j]);
         block.residual[j] =
             _mm512_add_ps(_mm512_loadu_ps(residual + j * kLanes), _mm512_mul_ps(scale, update));
         block.hits[j] = _mm512_cmp_ps_mask(_mm512_abs_ps(block.residual[j]), threshold, _CMP_GE_OQ);
       }
-      if (_mm512_cmpge_epi32_mask(LargestMagnitudes(block.residual), infinity) != 0) [[unlikely]] {
-        output = ScalarStep::Step(Part(run, i, kBlock), rule, output, statistics);
-        continue;
-      }
+      const Output output_before = output;
       PutBlock(&output, run.first_index + static_cast<uint32_t>(i), block);
-      StoreValues(run, rule, i, threshold, block);
-      for (int j = 0; j < kVectors; ++j) {
-        block.residual[j] = _mm512_mask_sub_ps(block.residual[j], block.hits[j], block.residual[j],
-                                               CopySign(threshold, block.residual[j]));
-      }
-      __m512i largest_here = LargestMagnitudes(block.residual);
-      if (_mm512_cmpgt_epi32_mask(largest_here, clip_limit) != 0) [[unlikely]] {
+      Send(threshold, apply_own, &block);
+      Magnitudes magnitudes = MagnitudesOf(block);
+      if (AnyOver(Largest(magnitudes), std::bit_cast<int32_t>(largest_usual))) [[unlikely]] {
+        // Sending leaves what is not finite as it is.
+        if (AnyOver(Largest(magnitudes), kLargestFinite)) {
+          output = output_before;
+          break;
+        }
         ClipBlock(rule.clip_limit, block.residual, statistics);
-        largest_here = LargestMagnitudes(block.residual);
+        magnitudes = MagnitudesOf(block);
       }
-      largest = _mm512_max_epi32(largest, largest_here);
-      sum = WidenAndAdd(sum, SumOfMagnitudes(block.residual));
+      largest = _mm512_max_epi32(largest, Largest(magnitudes));
+      sum = WidenAndAdd(sum, Sum(magnitudes));
+      StoreValues(run, i, apply_own, block);
       for (int j = 0; j < kVectors; ++j) {
         _mm512_storeu_ps(residual + j * kLanes, block.residual[j]);
       }
@@ -148,15 +176,11 @@ struct Avx512Step {
     statistics->max_residual =
         std::max(statistics->max_residual, std::bit_cast<float>(_mm512_reduce_max_epi32(largest)));
     statistics->sum_residual += _mm512_reduce_add_pd(sum);
-    return ScalarStep::Step(Part(run, i, run.size - i), rule, output, statistics);
+    *result = output;
+    return i;
   }
 
  private:
-  STROM_INLINE static __m512 SumOfMagnitudes(const __m512* x) {
-    return _mm512_add_ps(_mm512_add_ps(_mm512_abs_ps(x[0]), _mm512_abs_ps(x[1])),
-                         _mm512_add_ps(_mm512_abs_ps(x[2]), _mm512_abs_ps(x[3])));
-  }
-
   // Differences of floats are summed as doubles, where they are exact.
   STROM_TARGET_AVX512 static void ClipBlock(float clip_limit, __m512* residual,
                                             StepStatistics* statistics) {
@@ -181,7 +205,7 @@ struct Avx512Step {
 
 }  // namespace
 
-const StepKernel kAvx512StepKernel = MakeStepKernel<Avx512Step>("avx512");
+const StepKernel kAvx512StepKernel = MakeStepKernel<VectorStep<Avx512Vectors>>("avx512");
 
 }  // namespace strom
 

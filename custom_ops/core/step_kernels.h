@@ -84,6 +84,26 @@ struct ScalarStep {
   static void SetValue(const EncodeRun&, const StepRule&, int64_t, float) {}
 };
 
+// A kernel out of `Vectors`, which takes blocks of Vectors::kBlock elements as long as all of them
+// are finite: FiniteBlocks(run, rule, output, statistics) returns how many elements it has done.
+// The rest is the oracle's. (A call to it inside the vectors' loop would cost them their
+// registers.)
+template <typename Vectors>
+struct VectorStep {
+  template <typename Run, typename Output>
+  static Output Step(const Run& run, const StepRule& rule, Output output,
+                     StepStatistics* statistics) {
+    int64_t done = 0;
+    for (;;) {
+      done += Vectors::FiniteBlocks(Part(run, done, run.size - done), rule, &output, statistics);
+      const int64_t size = std::min(run.size - done, Vectors::kBlock);
+      output = ScalarStep::Step(Part(run, done, size), rule, output, statistics);
+      if (size < Vectors::kBlock) return output;
+      done += size;
+    }
+  }
+};
+
 template <typename Kernel, typename Run>
 int64_t ToCodes(const Run& run, const StepRule& rule, uint32_t* codes, StepStatistics* statistics) {
   return Kernel::Step(run, rule, CodeOutput{codes}, statistics).count;
