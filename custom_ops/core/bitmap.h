@@ -1,5 +1,6 @@
 // Entries as a bitmap: one bit an element and one sign bit an entry, for updates so dense that a
 // list of codes would be longer and slower.
+// The step kernels write it in the same pass that finds the entries (core/residual.h).
 //
 // The two streams are those of split Rice with k = 0 (MESSAGE_FORMAT.md): a span's payload is its
 // share of the signs, then its share of the bits up to its last entry.
@@ -7,8 +8,6 @@
 #define KERAS_STROM_CORE_BITMAP_H_
 
 #include <cstdint>
-#include <span>
-#include <string_view>
 
 #include "core/bits.h"
 #include "core/types.h"
@@ -42,6 +41,28 @@ struct Bitmap {
     out[8] = static_cast<uint8_t>(word >> 1 >> (63 - used));
   }
 };
+
+// A stretch of such streams, at any bit of them.
+struct BitmapRun {
+  const uint8_t* bits = nullptr;
+  int64_t first_bit = 0;  // of the first element
+  const uint8_t* signs = nullptr;
+  int64_t first_sign = 0;  // of its first entry
+  int64_t size = 0;        // elements
+};
+
+// Where one span's share of a bitmap lies, and what it takes as a payload with k = 0.
+struct BitmapSpan {
+  BitmapRun run;      // up to the span's last entry
+  int64_t count = 0;  // entries
+  int64_t bytes() const { return BytesOfBits(count) + BytesOfBits(run.size); }
+};
+
+// The share of elements [first, first + size); `first_sign` entries come before them.
+BitmapSpan MeasureBitmapSpan(const Bitmap& bitmap, int64_t first, int64_t size, int64_t first_sign);
+
+// Writes the span's payload (span.bytes(), and up to kBitmapSlack bytes behind it).
+void WriteBitmapSpan(const BitmapSpan& span, uint8_t* out);
 
 }  // namespace strom
 

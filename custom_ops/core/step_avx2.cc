@@ -135,11 +135,6 @@ STROM_INLINE void PutBlock(BitmapOutput* output, uint32_t, const Block& block) {
                         static_cast<int>(_mm_popcnt_u32(hits)));
 }
 
-STROM_INLINE void PutNothing(CodeOutput*) {}
-STROM_INLINE void PutNothing(BitmapOutput* output) {
-  output->bitmap.Append(0, 0, kVectors * kLanes, 0);
-}
-
 // Lets the entries of a block leave.
 STROM_INLINE void Send(__m256 threshold, bool apply_own, Block* block) {
   for (int j = 0; j < kVectors; ++j) {
@@ -185,12 +180,12 @@ struct Avx2Vectors {
         block.hits[j] = _mm256_cmp_ps(Magnitude(block.residual[j]), threshold, _CMP_GE_OQ);
       }
       const Output output_before = output;
-      const bool hit = Any(Or(block.hits));
+      // A bitmap takes its words either way, and a wrongly predicted branch costs more than the
+      // rest.
+      const bool hit = std::is_same_v<Output, BitmapOutput> || Any(Or(block.hits));
       if (hit) {
         PutBlock(&output, run.first_index + static_cast<uint32_t>(i), block);
         Send(threshold, apply_own, &block);
-      } else {
-        PutNothing(&output);
       }
       Magnitudes magnitudes = MagnitudesOf(block);
       if (AnyOver(Largest(magnitudes), std::bit_cast<int32_t>(largest_usual))) [[unlikely]] {

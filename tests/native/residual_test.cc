@@ -2,18 +2,22 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <random>
 #include <string>
 #include <vector>
 
+#include "core/bits.h"
 #include "core/entries.h"
 
 namespace strom {
 namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+constexpr uint32_t kFirstIndex = 1000;
 
 // One run of the kernel with memory of its own. The arrays start at an odd offset, so that nothing
 // relies on alignment.
@@ -28,6 +32,12 @@ struct Outcome {
   StepStatistics statistics;
 };
 
+std::vector<float> Updates(const Case& input) {
+  std::vector<float> updates(input.after.size());
+  for (size_t i = 0; i < updates.size(); ++i) updates[i] = input.after[i] - input.before[i];
+  return updates;
+}
+
 enum class ValueIs { kApart, kBefore, kAfter };
 
 Outcome RunStep(StepFunction step, Case input, ValueIs value_is = ValueIs::kApart) {
@@ -38,15 +48,64 @@ Outcome RunStep(StepFunction step, Case input, ValueIs value_is = ValueIs::kApar
                                                : apart.data();
   Outcome outcome;
   outcome.codes.resize(size);
-  const StepRun run{static_cast<int64_t>(size), input.before.data(),
-                    input.after.data(),         value,
-                    input.residual.data(),      1000};
+  const StepRun run{static_cast<int64_t>(size), input.before.data(), input.after.data(), value,
+                    input.residual.data(),      kFirstIndex};
   const int64_t count = step(run, input.rule, outcome.codes.data(), &outcome.statistics);
   outcome.codes.resize(static_cast<size_t>(count));
   outcome.value.assign(value, value + size);
   outcome.residual = input.residual;
   return outcome;
 }
+
+// The same updates, out of an array.
+Outcome RunEncode(EncodeFunction encode, Case input) {
+  const std::vector<float> update = Updates(input);
+  Outcome outcome;
+  outcome.codes.resize(update.size());
+  const EncodeRun run{static_cast<int64_t>(update.size()), update.data(), input.residual.data(),
+                      kFirstIndex};
+  const int64_t count = encode(run, input.rule, outcome.codes.data(), &outcome.statistics);
+  outcome.codes.resize(static_cast<size_t>(count));
+  outcome.residual = input.residual;
+  return outcome;
+}
+
+// The bitmap's streams with guard bytes behind the room that a kernel may use, and entries of an
+// earlier run before.
+struct BitmapRoom {
+  explicit BitmapRoom(size_t size)
+      : bits(size / 8 + 2 + kBitmapSlack + kGuard, kGuarded),
+        signs(bits),
+        bitmap{bits.data(), signs.data()} {
+    bitmap.Append(0b10110, 0b101, kBefore, kEntriesBefore);
+  }
+
+  bool guarded() const {
+    const auto whole = [](const std::vector<uint8_t>& stream) {
+      return std::all_of(stream.end() - kGuard, stream.end(),
+                         [](uint8_t byte) { return byte == kGuarded; });
+    };
+    return whole(bits) && whole(signs);
+  }
+
+  // The codes that the run's part of the bitmap stands for.
+  std::vector<uint32_t> Codes() const {
+    std::vector<uint32_t> codes;
+    for (int64_t i = kBefore, sign = kEntriesBefore; i < bitmap.elements; ++i) {
+      if (ReadBits(bits.data(), i, 1) == 0) continue;
+      const auto index = kFirstIndex + static_cast<uint32_t>(i - kBefore);
+      codes.push_back(index << 1 | static_cast<uint32_t>(ReadBits(signs.data(), sign++, 1)));
+    }
+    return codes;
+  }
+
+  static constexpr int kBefore = 5;  // an odd place to go on from
+  static constexpr int kEntriesBefore = 3;
+  static constexpr uint8_t kGuarded = 0xa5;
+  static constexpr int kGuard = 64;
+  std::vector<uint8_t> bits, signs;
+  Bitmap bitmap;
+};
 
 Case RandomCase(size_t size, double density, uint32_t seed) {
   std::mt19937 random(seed);
@@ -76,9 +135,49 @@ class EveryKernel : public testing::TestWithParam<StepKernel> {
   void ExpectAgrees(const Case& input, ValueIs value_is = ValueIs::kApart) const {
     const Outcome expected = RunStep(StepKernels().front().step, input, ValueIs::kApart);
     const Outcome actual = RunStep(step(), input, value_is);
+    ExpectSame(actual, expected);
+    ASSERT_TRUE(SameBits(actual.value, expected.value));
+  }
+
+  // The array's encoder and both bitmap writers find the same.
+  void ExpectAllAgree(const Case& input) const {
+    const Outcome expected = RunStep(StepKernels().front().step, input);
+    ExpectSame(RunEncode(GetParam().encode, input), expected);
+
+    BitmapRoom step_room(input.before.size());
+    Case stepped = input;
+    Outcome step;
+    step.value.resize(input.before.size());
+    GetParam().step_bitmap(
+        {static_cast<int64_t>(input.before.size()), input.before.data(), input.after.data(),
+         step.value.data(), stepped.residual.data(), kFirstIndex},
+        input.rule, &step_room.bitmap, &step.statistics);
+    step.codes = step_room.Codes();
+    step.residual = stepped.residual;
+    ExpectSame(step, expected);
+    ASSERT_TRUE(SameBits(step.value, expected.value));
+    ASSERT_TRUE(step_room.guarded());
+
+    BitmapRoom encode_room(input.before.size());
+    const std::vector<float> update = Updates(input);
+    Outcome encode;
+    encode.residual = input.residual;
+    GetParam().encode_bitmap(
+        {static_cast<int64_t>(update.size()), update.data(), encode.residual.data(), kFirstIndex},
+        input.rule, &encode_room.bitmap, &encode.statistics);
+    encode.codes = encode_room.Codes();
+    ExpectSame(encode, expected);
+    ASSERT_EQ(encode_room.bitmap.elements,
+              BitmapRoom::kBefore + static_cast<int64_t>(update.size()));
+    ASSERT_EQ(encode_room.bitmap.count,
+              BitmapRoom::kEntriesBefore + static_cast<int64_t>(expected.codes.size()));
+    ASSERT_TRUE(encode_room.guarded());
+  }
+
+ private:
+  static void ExpectSame(const Outcome& actual, const Outcome& expected) {
     ASSERT_EQ(actual.codes, expected.codes);
     ASSERT_TRUE(SameBits(actual.residual, expected.residual));
-    ASSERT_TRUE(SameBits(actual.value, expected.value));
     const StepStatistics& a = actual.statistics;
     const StepStatistics& e = expected.statistics;
     ASSERT_EQ(a.max_residual, e.max_residual);
@@ -108,6 +207,56 @@ TEST_P(EveryKernel, GivesTheBitsOfTheScalarOracle) {
       }
     }
   }
+}
+
+TEST_P(EveryKernel, FindsTheSameInAnArrayAndWritesTheSameAsABitmap) {
+  uint32_t seed = 100;
+  for (const size_t size : {0, 1, 31, 32, 33, 63, 64, 65, 127, 129, 1000, 4096 + 17}) {
+    for (const double density : {0.0, 0.001, 0.03, 0.5, 1.0}) {
+      Case input = RandomCase(size, density, ++seed);
+      ExpectAllAgree(input);
+      input.rule.apply_own = false;
+      input.rule.clip_limit = 3 * input.rule.threshold;
+      ExpectAllAgree(input);
+    }
+  }
+}
+
+TEST_P(EveryKernel, WritesNoCodeBehindTheRunsSize) {
+  for (const size_t size : {1, 8, 16, 32, 64, 65, 200}) {
+    Case input = RandomCase(size, 1.0, static_cast<uint32_t>(size));
+    std::vector<uint32_t> codes(size + 64, 12345);
+    StepStatistics statistics;
+    const std::vector<float> update = Updates(input);
+    GetParam().encode({static_cast<int64_t>(size), update.data(), input.residual.data(), 0},
+                      input.rule, codes.data(), &statistics);
+    for (size_t i = size; i < codes.size(); ++i) ASSERT_EQ(codes[i], 12345u) << size;
+  }
+}
+
+TEST_P(EveryKernel, IndicesGoUpToTheEndOfAChunk) {
+  const Case input = RandomCase(200, 1.0, 9);
+  Case changed = input;
+  const std::vector<float> update = Updates(input);
+  std::vector<uint32_t> codes(200);
+  StepStatistics statistics;
+  const auto first = static_cast<uint32_t>(kChunk - 200);
+  const int64_t count = GetParam().encode({200, update.data(), changed.residual.data(), first},
+                                          input.rule, codes.data(), &statistics);
+  const Outcome expected = RunStep(StepKernels().front().step, input);
+  ASSERT_EQ(count, static_cast<int64_t>(expected.codes.size()));
+  for (size_t i = 0; i < expected.codes.size(); ++i) {
+    ASSERT_EQ(codes[i], expected.codes[i] + ((first - kFirstIndex) << 1));
+  }
+}
+
+TEST(StepKernels, BeginWithTheOracleAndAreFoundByName) {
+  ASSERT_EQ(StepKernels().front().name, std::string("scalar"));
+  for (const StepKernel& kernel : StepKernels()) {
+    EXPECT_EQ(FindStepKernel(kernel.name), &kernel);
+  }
+  EXPECT_EQ(FindStepKernel("abacus"), nullptr);
+  EXPECT_EQ(&BestStepKernel(), &StepKernels().back());
 }
 
 TEST_P(EveryKernel, LosesNoMass) {
@@ -170,6 +319,9 @@ TEST_P(EveryKernel, WhatIsNotFiniteIsCountedAndNeverSent) {
     input.after[77] = bad;
     input.after[150] = bad;
     ExpectAgrees(input);
+    ExpectAgrees(input, ValueIs::kBefore);
+    ExpectAgrees(input, ValueIs::kAfter);
+    ExpectAllAgree(input);
     const Outcome outcome = RunStep(step(), input);
     EXPECT_EQ(outcome.statistics.nonfinite_count, 2);
     EXPECT_EQ(outcome.statistics.first_nonfinite, 1077u);
