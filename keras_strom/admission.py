@@ -10,6 +10,9 @@ import keras
 
 from keras_strom import errors
 
+# The attribute of a tf.Variable with the path of the Keras variable around it.
+_PATH = "_keras_strom_path"
+
 
 def wrap_apply(check: Callable[[Any, list[Any]], None]) -> None:
     """Has every step of a Keras optimizer checked first; later calls do nothing.
@@ -31,11 +34,24 @@ def wrap_apply(check: Callable[[Any, list[Any]], None]) -> None:
             changed = getattr(optimizer, "_trainable_variables", [])
         else:
             changed = trainable_variables = list(trainable_variables)
-        check(optimizer, [v.value if isinstance(v, keras.Variable) else v for v in changed])
+        check(optimizer, [_value_with_path(variable) for variable in changed])
         return original(optimizer, grads, trainable_variables)
 
     apply._keras_strom_wrap = True  # type: ignore[attr-defined]
     base.apply = apply
+
+
+def path_of(variable: Any) -> str:
+    """What users know a `tf.Variable` as: its path in the model, once an optimizer has stepped."""
+    return str(getattr(variable, _PATH, variable.name))
+
+
+def _value_with_path(variable: Any) -> Any:
+    # Only the Keras variable knows its path; the tf.Variable of every layer is called "kernel".
+    if not isinstance(variable, keras.Variable):
+        return variable
+    setattr(variable.value, _PATH, variable.path)
+    return variable.value
 
 
 def check_optimizer(optimizer: Any) -> None:

@@ -69,6 +69,10 @@ class CorruptMessage(StromError):
     """Bytes that are not a valid message."""
 
 
+class NotFinite(StromError, ArithmeticError):
+    """A step's update holds a NaN or an infinity; the message names the variable."""
+
+
 class InternalError(StromError):
     """A fault of keras-strom itself; please report it with the message."""
 
@@ -147,6 +151,7 @@ _BY_CODE: Mapping[int, type[StromError]] = MappingProxyType(
         -9: CorruptMessage,
         -10: BackPressure,
         -11: InternalError,
+        -12: NotFinite,
     }
 )
 

@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from keras_strom._native.ops import operations
 from keras_strom._native.replica import Replica
+from keras_strom.admission import path_of
 from keras_strom.flat_space import Entry
 from keras_strom.residual import ResidualClipping
 from keras_strom.scale import UpdateScale
@@ -83,6 +84,7 @@ class SharedStep:
                 replica=self._replica.handle,
                 offsets=[entry.offset for entry in entries],
                 shares=shares,
+                names=[path_of(entry.variable) for entry in entries],
                 apply_own=options.staleness is None,
                 take_received=options.staleness is None,
                 compare_contents=options.compiled,

@@ -150,8 +150,10 @@ def test_an_update_that_is_not_finite_ends_the_training_with_a_reason() -> None:
     model = _model(_encoding())
     x, y = _data()
     y[0] = np.inf
-    with pytest.raises(errors.StromError, match="finite"):
+    layer = model.layers[0].name
+    with pytest.raises(errors.NotFinite, match=rf"{layer}/kernel' is NaN or infinite in \d+ of"):
         model.fit(x, y, epochs=1, verbose=0)
+    assert all(np.isfinite(values).all() for values in model.get_weights())
 
 
 def test_frozen_layers_have_a_place_but_are_not_shared() -> None:

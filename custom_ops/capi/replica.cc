@@ -57,6 +57,11 @@ std::span<const strom_segment> Segments(const strom_segment* segments, int64_t c
   return {segments, static_cast<size_t>(count)};
 }
 
+Parallel Threads(const strom_thread_pool* lent) {
+  if (lent == nullptr || lent->run == nullptr) return {};
+  return {lent->threads, lent->run, lent->pool};
+}
+
 }  // namespace
 }  // namespace strom
 
@@ -106,13 +111,14 @@ int strom_replica_bind(strom_handle replica, strom_handle worker) {
 }
 
 int strom_replica_step(strom_handle replica, const strom_segment* segments, int64_t count,
-                       const strom_step_options* options, strom_step_result* result) {
+                       const strom_step_options* options, const strom_thread_pool* threads,
+                       strom_step_result* result) {
   return strom::WithReplica(__func__, replica, [&](Replica& r) -> Status {
     Status status = strom::CheckSegments("strom_replica_step", segments, count, true);
     if (!status.ok()) return status;
     if (options == nullptr) return strom::NullArgument("strom_replica_step", "options");
     if (result == nullptr) return strom::NullArgument("strom_replica_step", "result");
-    return r.Step(strom::Segments(segments, count), *options, result);
+    return r.Step(strom::Segments(segments, count), *options, result, strom::Threads(threads));
   });
 }
 
@@ -127,12 +133,12 @@ int strom_replica_flush(strom_handle replica, const strom_segment* segments, int
 }
 
 int strom_replica_apply(strom_handle replica, const strom_segment* segments, int64_t count,
-                        strom_step_result* result) {
+                        const strom_thread_pool* threads, strom_step_result* result) {
   return strom::WithReplica(__func__, replica, [&](Replica& r) -> Status {
     Status status = strom::CheckSegments("strom_replica_apply", segments, count, false);
     if (!status.ok()) return status;
     if (result == nullptr) return strom::NullArgument("strom_replica_apply", "result");
-    return r.Apply(strom::Segments(segments, count), result);
+    return r.Apply(strom::Segments(segments, count), result, strom::Threads(threads));
   });
 }
 

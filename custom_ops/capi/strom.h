@@ -34,13 +34,25 @@ enum {
   STROM_CLOSED = -8,           /* the handle is closed, or is being closed by another thread */
   STROM_CORRUPT = -9,          /* bytes that are not a valid message */
   STROM_BACK_PRESSURE = -10,   /* the outgoing queue stayed full for the whole deadline */
-  STROM_INTERNAL = -11
+  STROM_INTERNAL = -11,
+  STROM_NOT_FINITE = -12 /* the update holds a NaN or an infinity; the message says where */
 };
 
 STROM_EXPORT int32_t strom_abi_version(void);
 
 /* The calling thread's last failure in words; valid until its next call. Never NULL. */
 STROM_EXPORT const char* strom_last_error(void);
+
+/* Threads lent to the library for one call; the result does not depend on how many they are. NULL
+ * in their place = the calling thread does all of the work. */
+typedef void (*strom_task)(void* context, int64_t task);
+typedef struct {
+  int32_t threads; /* how many tasks can run at once, the calling thread included */
+  /* Calls task(context, i) once for each i in [0, tasks), on any threads, and returns when all are
+   * done. `pool` is passed on. */
+  void (*run)(void* pool, int64_t tasks, strom_task task, void* context);
+  void* pool;
+} strom_thread_pool;
 
 /* ---------------------------------------------------------------- replica (capi/replica.cc)
  * One worker's compression state over the flat space: residuals, received messages waiting to be
@@ -53,6 +65,7 @@ typedef struct {
   const float* before; /* the parameters before the optimizer stepped */
   const float* after;  /* ... and after; equal to `before` (same pointer) when nothing changed */
   float* value;        /* receives the result; may alias `before` or `after` */
+  const char* name;    /* of the variable, for errors; may be NULL */
 } strom_segment;
 
 typedef struct {
@@ -87,10 +100,11 @@ STROM_EXPORT int strom_replica_extend(strom_handle replica, int64_t size, uint64
 /* From now on messages go out through `worker` and come in from it (0 = nobody). */
 STROM_EXPORT int strom_replica_bind(strom_handle replica, strom_handle worker);
 
-/* One training step over `count` segments in ascending, non-overlapping offset order. */
+/* One training step over `count` segments in ascending, non-overlapping offset order. Sends nothing
+ * and returns STROM_NOT_FINITE, naming a segment, when the update holds a NaN or an infinity. */
 STROM_EXPORT int strom_replica_step(strom_handle replica, const strom_segment* segments,
                                     int64_t count, const strom_step_options* options,
-                                    strom_step_result* result);
+                                    const strom_thread_pool* threads, strom_step_result* result);
 
 /* Sends the residuals as they are (raw float32 coding) and zeroes them: the ending's flush.
  * Only `offset`, `size` and `value` of the segments are used; value += r where apply_own. */
@@ -101,7 +115,8 @@ STROM_EXPORT int strom_replica_flush(strom_handle replica, const strom_segment* 
 /* Adds everything received so far to `value` and advances the applied vector. In synchronous mode
  * that is every STEP released so far, in its order. */
 STROM_EXPORT int strom_replica_apply(strom_handle replica, const strom_segment* segments,
-                                     int64_t count, strom_step_result* result);
+                                     int64_t count, const strom_thread_pool* threads,
+                                     strom_step_result* result);
 
 /* Synchronous and bounded modes: calls `done(context, code, message)` once, from another thread or
  * at once, when this worker's own contribution number `step` (0 = its first since start) stands in

@@ -7,11 +7,11 @@
 #include <string>
 #include <utility>
 
-#include "core/entries.h"
 #include "core/message.h"
 #include "core/message_writer.h"
 #include "core/residual.h"
 #include "core/residual_store.h"
+#include "core/step_encoder.h"
 
 namespace strom {
 namespace {
@@ -37,6 +37,13 @@ void CopyValues(const strom_segment& segment) {
   if (segment.value != segment.before) {
     std::copy_n(segment.before, segment.size, segment.value);
   }
+}
+
+// The threads for coding or applying so many entries, at some 2 ns each: none where waking them
+// takes as long.
+Parallel ForEntries(int64_t entries, const Parallel& parallel) {
+  constexpr int64_t kMinParallelEntries = 32768;
+  return entries < kMinParallelEntries ? Parallel{} : parallel;
 }
 
 std::vector<ParameterRange> Ranges(std::span<const strom_segment> segments) {
@@ -71,9 +78,10 @@ struct Replica::State {
   int64_t size = 0;
   std::shared_ptr<Exchange> exchange;
   ResidualStore residuals;
-  EntryList entries;  // scratch of Step
+  StepEncoder encoder;
   VersionVector applied;
-  std::deque<ReceivedUpdate> waiting;  // taken from the exchange, not yet applied
+  std::deque<ReceivedUpdate> waiting;   // taken from the exchange, not yet applied
+  std::vector<ParsedMessage> messages;  // scratch of ApplyReceived
   bool keep = false;
   Messages kept;
 
@@ -82,8 +90,7 @@ struct Replica::State {
 
   // Step's parts.
   Status Encode(std::span<const strom_segment> segments, const StepRule& rule,
-                strom_step_result* result);
-  void AddWaiting(const strom_segment& segment, StepStatistics* statistics) const;
+                const Parallel& parallel, strom_step_result* result);
   void TakeBack(std::span<const strom_segment> segments, const StepRule& rule);
 
   // Flush's parts.
@@ -91,7 +98,8 @@ struct Replica::State {
   void ZeroResiduals(std::span<const strom_segment> segments, bool apply_own);
 
   Status HandOver(int64_t iteration, int64_t count, Messages parts, strom_step_result* result);
-  Status ApplyReceived(std::span<const strom_segment> segments, strom_step_result* result);
+  Status ApplyReceived(std::span<const strom_segment> segments, const Parallel& parallel,
+                       strom_step_result* result);
 };
 
 Replica::Replica(int64_t max_message_bytes) : state_(std::make_unique<State>()) {
@@ -123,7 +131,7 @@ void Replica::Bind(std::shared_ptr<Exchange> exchange) {
 const std::shared_ptr<Exchange>& Replica::exchange() const { return state_->exchange; }
 
 Status Replica::Step(std::span<const strom_segment> segments, const strom_step_options& options,
-                     strom_step_result* result) {
+                     strom_step_result* result, const Parallel& parallel) {
   *result = {};
   result->threshold = options.threshold;
   if (Status status = CheckOptions(options); !status.ok()) return status;
@@ -142,17 +150,19 @@ Status Replica::Step(std::span<const strom_segment> segments, const strom_step_o
   rule.threshold = options.threshold;
   if (options.clip_multiple > 0) rule.clip_limit = options.clip_multiple * options.threshold;
   rule.apply_own = options.apply_own != 0;
-  if (Status status = state_->Encode(segments, rule, result); !status.ok()) return status;
+  if (Status status = state_->Encode(segments, rule, parallel, result); !status.ok()) {
+    return status;
+  }
 
   const MessageFields fields{rule.threshold, rule.threshold, state_->size, options.iteration};
-  Messages parts =
-      WriteEntries(fields, state_->entries, state_->max_message_bytes, kUpdateHeaderBytes);
+  Messages parts = WriteEntries(fields, state_->encoder.entries(), state_->max_message_bytes,
+                                kUpdateHeaderBytes, {}, ForEntries(result->count, parallel));
   Status status = state_->HandOver(options.iteration, result->count, std::move(parts), result);
   if (!status.ok()) {
     state_->TakeBack(segments, rule);
     return status;
   }
-  return options.take_received ? state_->ApplyReceived(segments, result) : Status{};
+  return options.take_received ? state_->ApplyReceived(segments, parallel, result) : Status{};
 }
 
 Status Replica::Flush(std::span<const strom_segment> segments, int64_t iteration, bool apply_own,
@@ -172,10 +182,11 @@ Status Replica::Flush(std::span<const strom_segment> segments, int64_t iteration
   return {};
 }
 
-Status Replica::Apply(std::span<const strom_segment> segments, strom_step_result* result) {
+Status Replica::Apply(std::span<const strom_segment> segments, strom_step_result* result,
+                      const Parallel& parallel) {
   *result = {};
   if (Status status = state_->CheckSegments(segments); !status.ok()) return status;
-  return state_->ApplyReceived(segments, result);
+  return state_->ApplyReceived(segments, parallel, result);
 }
 
 Status Replica::ReadResidual(int64_t offset, std::span<float> out) const {
@@ -237,70 +248,29 @@ Status Replica::State::CheckApplyOwn(bool apply_own) const {
       "STEP and would be applied twice");
 }
 
-// Runs the step kernel over the segments: residuals and values change, `entries` gets what leaves.
+// Runs the step kernel over the segments: residuals and values change.
 Status Replica::State::Encode(std::span<const strom_segment> segments, const StepRule& rule,
-                              strom_step_result* result) {
-  // A few pages at a time, so that the room for codes stays small and in cache.
-  constexpr int64_t kRunElements = 16384;
-  const StepFunction step = BestStepKernel().step;
-  StepStatistics statistics;
-  int64_t first_nonfinite = 0;
-  entries.Clear();
+                              const Parallel& parallel, strom_step_result* result) {
+  const StepStatistics statistics = encoder.Encode(segments, rule, &residuals, parallel);
   for (const strom_segment& segment : segments) {
-    if (segment.after == segment.before) {  // Such as a frozen layer, which must not move.
-      CopyValues(segment);
-      AddWaiting(segment, &statistics);
-      continue;
-    }
-    result->elements += segment.size;
-    ForEachChunk(segment.offset, segment.size,
-                 [&](int64_t chunk, int64_t index, int64_t start, int64_t elements) {
-                   float* const residual = residuals.Touch(chunk) + index;
-                   for (int64_t done = 0; done < elements; done += kRunElements) {
-                     const StepRun run{std::min(kRunElements, elements - done),
-                                       segment.before + start + done,
-                                       segment.after + start + done,
-                                       segment.value + start + done,
-                                       residual + done,
-                                       static_cast<uint32_t>(index + done)};
-                     const bool was_finite = statistics.nonfinite_count == 0;
-                     entries.Append(chunk, step(run, rule, entries.Reserve(run.size), &statistics));
-                     if (was_finite && statistics.nonfinite_count > 0) {
-                       first_nonfinite = chunk * kChunk + statistics.first_nonfinite;
-                     }
-                   }
-                 });
+    if (segment.after != segment.before) result->elements += segment.size;
   }
-  result->count = entries.size();
+  result->count = encoder.entries().size();
   result->max_residual = statistics.max_residual;
   result->sum_residual = statistics.sum_residual;
   result->clipped_mass = statistics.clipped_mass;
   result->clipped_count = statistics.clipped_count;
   if (statistics.nonfinite_count == 0) return {};
   TakeBack(segments, rule);
-  return Invalid("the update is not finite at flat element " + std::to_string(first_nonfinite) +
-                 " (" + std::to_string(statistics.nonfinite_count) +
-                 " elements in all); nothing was sent. Lower the learning rate or clip the "
-                 "gradients");
-}
-
-// Counts the residuals of a segment that a step leaves alone.
-void Replica::State::AddWaiting(const strom_segment& segment, StepStatistics* statistics) const {
-  ForEachChunk(segment.offset, segment.size,
-               [&](int64_t chunk, int64_t index, int64_t, int64_t elements) {
-                 const float* const residual = residuals.Find(chunk);
-                 if (residual == nullptr) return;
-                 for (const float r : std::span(residual + index, static_cast<size_t>(elements))) {
-                   const float size = std::abs(r);
-                   statistics->sum_residual += size;
-                   statistics->max_residual = std::max(statistics->max_residual, size);
-                 }
-               });
+  return {Code::kNotFinite, encoder.DescribeNonfinite(segments) +
+                                "; nothing was sent. Lower the learning rate, clip the gradients "
+                                "(clipnorm=) or look for a bad batch"};
 }
 
 // Undoes the sending of a step that failed: its entries return to the residual, within rounding,
 // and leave the values.
 void Replica::State::TakeBack(std::span<const strom_segment> segments, const StepRule& rule) {
+  const EntryList& entries = encoder.entries();
   auto segment = segments.begin();
   for (size_t i = 0; i < entries.chunks(); ++i) {
     const EntryList::Chunk chunk = entries.chunk(i);
@@ -314,7 +284,7 @@ void Replica::State::TakeBack(std::span<const strom_segment> segments, const Ste
       segment->value[element - segment->offset] -= sent;
     }
   }
-  entries.Clear();
+  encoder.Clear();
 }
 
 // All residuals that are not zero, as raw spans; *count gets how many there are.
@@ -375,33 +345,41 @@ Status Replica::State::HandOver(int64_t iteration, int64_t count, Messages parts
 }
 
 Status Replica::State::ApplyReceived(std::span<const strom_segment> segments,
-                                     strom_step_result* result) {
+                                     const Parallel& parallel, strom_step_result* result) {
   if (exchange == nullptr) return {};
   std::vector<ReceivedUpdate> received;
   if (Status status = exchange->TakeReceived(&received); !status.ok()) return status;
   std::move(received.begin(), received.end(), std::back_inserter(waiting));
-  const std::vector<ParameterRange> ranges = Ranges(segments);
-  int64_t skipped = 0;
-  for (; !waiting.empty(); waiting.pop_front(), ++result->received) {
-    const UpdateId id = waiting.front().id;
-    const ParsedMessage message = OpenValidatedMessage(waiting.front().message());
-    if (message.elements() > size) {
-      return Invalid("an update of a flat space of " + std::to_string(message.elements()) +
-                     " elements waits, this replica has " + std::to_string(size) +
-                     ": extend it first");
-    }
+  // All that the flat space has room for at once: the parameters are then read and written once.
+  messages.clear();
+  int64_t entries = 0;
+  for (const ReceivedUpdate& update : waiting) {
+    const ParsedMessage message = OpenValidatedMessage(update.message());
+    if (message.elements() > size) break;
     // The first update that this replica sees of an origin says where that origin stands; from
     // there on one that is missing or doubled would be the exchange's bug.
-    const auto [held, first] = applied.try_emplace(id.origin, id.counter);
-    STROM_CHECK(first || id.counter == held->second + 1);
-    held->second = id.counter;
-    skipped += ApplyMessage(message, ranges);
+    const auto [held, first] = applied.try_emplace(update.id.origin, update.id.counter);
+    STROM_CHECK(first || update.id.counter == held->second + 1);
+    held->second = update.id.counter;
+    messages.push_back(message);
+    entries += message.count();
   }
-  if (result->received > 0) exchange->SetApplied(applied);
-  if (skipped == 0) return {};
-  return Invalid(std::to_string(skipped) +
-                 " received entries belong to parameters that no segment holds; this replica no "
-                 "longer agrees with the others");
+  int64_t skipped = 0;
+  if (!messages.empty()) {
+    skipped = ApplyMessages(messages, Ranges(segments), ForEntries(entries, parallel));
+    result->received += static_cast<int64_t>(messages.size());
+    waiting.erase(waiting.begin(), waiting.begin() + static_cast<ptrdiff_t>(messages.size()));
+    exchange->SetApplied(applied);
+  }
+  if (skipped > 0) {
+    return Invalid(std::to_string(skipped) +
+                   " received entries belong to parameters that no segment holds; this replica no "
+                   "longer agrees with the others");
+  }
+  if (waiting.empty()) return {};
+  const ParsedMessage larger = OpenValidatedMessage(waiting.front().message());
+  return Invalid("an update of a flat space of " + std::to_string(larger.elements()) +
+                 " elements waits, this replica has " + std::to_string(size) + ": extend it first");
 }
 
 }  // namespace strom

@@ -13,6 +13,7 @@
 
 #include "capi/strom.h"
 #include "core/exchange.h"
+#include "core/parallel.h"
 #include "core/types.h"
 
 namespace strom {
@@ -35,17 +36,18 @@ class Replica {
 
   // In this order: encode, hand the message over, apply what was received. Where no segment changed
   // nothing is done, and a segment that did not change sends nothing: its residual waits. Fails
-  // without sending when the update is not finite or the exchange refuses it: residual and values
-  // then are as if the update had only been added to the residual (elements that are not finite
-  // are left out), within rounding.
+  // without sending when the update is not finite (kNotFinite) or the exchange refuses it: residual
+  // and values then are as if the update had only been added to the residual (elements that are not
+  // finite are left out), within rounding. The number of threads shows in no bit of the result.
   Status Step(std::span<const strom_segment> segments, const strom_step_options& options,
-              strom_step_result* result);
+              strom_step_result* result, const Parallel& parallel = {});
   // Sends all residuals as they are and makes them exactly zero; a failure leaves them.
   Status Flush(std::span<const strom_segment> segments, int64_t iteration, bool apply_own,
                strom_step_result* result);
   // Fails, after the rest has been applied, when received entries lie in no segment; fails before
   // an update of a flat space larger than this one, which then waits.
-  Status Apply(std::span<const strom_segment> segments, strom_step_result* result);
+  Status Apply(std::span<const strom_segment> segments, strom_step_result* result,
+               const Parallel& parallel = {});
 
   // Residuals of flat elements [offset, offset + size); elements of no segment so far read zero.
   Status ReadResidual(int64_t offset, std::span<float> out) const;

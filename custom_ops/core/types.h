@@ -52,6 +52,7 @@ enum class Code : int32_t {
   kCorrupt = -9,
   kBackPressure = -10,
   kInternal = -11,
+  kNotFinite = -12,
 };
 
 // A fault of the world, which the caller must read. Bugs stop with STROM_CHECK instead.

@@ -477,7 +477,7 @@ void WorkerNode::State::Handle(const Notice& notice) {
 
 void WorkerNode::State::Handle(const Failure& failure) {
   const bool known = failure.code < static_cast<int32_t>(Code::kOk) &&
-                     failure.code >= static_cast<int32_t>(Code::kInternal);
+                     failure.code >= static_cast<int32_t>(Code::kNotFinite);
   Fail(known ? static_cast<Code>(failure.code) : Code::kInternal, failure.reason);
 }
 

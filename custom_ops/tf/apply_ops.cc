@@ -6,6 +6,7 @@
 
 #include "tensorflow/core/framework/cancellation.h"
 #include "tensorflow/core/framework/op_kernel.h"
+#include "tf/threads.h"
 #include "tf/variables.h"
 
 namespace keras_strom {
@@ -25,8 +26,9 @@ absl::Status ApplyReceived(OpKernelContext* context, const ReplicaAttributes& at
   std::vector<strom_segment> segments;
   TF_RETURN_IF_ERROR(variables.InPlaceSegments(context, &segments));
   strom_step_result result{};
+  const strom_thread_pool threads = LendThreads(context);
   const int code = strom_replica_apply(attributes.replica, segments.data(),
-                                       static_cast<int64_t>(segments.size()), &result);
+                                       static_cast<int64_t>(segments.size()), &threads, &result);
   TF_RETURN_IF_ERROR(ToStatus(code, strom_last_error()));
   TF_RETURN_IF_ERROR(variables.RememberBuffers(context));
   return OutputStatistics(context, result, 0);

@@ -19,12 +19,14 @@ absl::Status StatisticsShape(tensorflow::shape_inference::InferenceContext* cont
 // `before` are the variables' values before the optimizer ran. Where no shared variable has
 // changed, nothing happens and statistics[0] is 0. A variable with shares = false keeps its own
 // changes to itself and only takes what is received. With compare_contents = true a variable has
-// changed where its contents have, not where its buffer is another one.
+// changed where its contents have, not where its buffer is another one. `names` are the variables'
+// in errors.
 REGISTER_OP("StromStep")
     .Attr("N: int >= 1")
     .Attr("replica: int")
     .Attr("offsets: list(int)")
     .Attr("shares: list(bool)")
+    .Attr("names: list(string)")
     .Attr("apply_own: bool")
     .Attr("take_received: bool")
     .Attr("compare_contents: bool = false")

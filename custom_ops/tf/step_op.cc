@@ -1,8 +1,10 @@
 // StromStep: the end of a training step inside `strategy.run`.
 #include <cstring>
+#include <string>
 #include <vector>
 
 #include "tensorflow/core/framework/op_kernel.h"
+#include "tf/threads.h"
 #include "tf/variables.h"
 
 namespace keras_strom {
@@ -17,8 +19,10 @@ class StepOp : public OpKernel {
   explicit StepOp(OpKernelConstruction* context) : OpKernel(context) {
     OP_REQUIRES_OK(context, attributes_.Read(context));
     OP_REQUIRES_OK(context, context->GetAttr("shares", &shares_));
-    OP_REQUIRES(context, shares_.size() == attributes_.offsets.size(),
-                absl::InvalidArgumentError("shares must have one entry for each variable"));
+    OP_REQUIRES_OK(context, context->GetAttr("names", &names_));
+    const size_t variables = attributes_.offsets.size();
+    OP_REQUIRES(context, shares_.size() == variables && names_.size() == variables,
+                absl::InvalidArgumentError("shares and names must have one entry a variable"));
     bool apply_own = false, take_received = false;
     OP_REQUIRES_OK(context, context->GetAttr("apply_own", &apply_own));
     OP_REQUIRES_OK(context, context->GetAttr("take_received", &take_received));
@@ -49,8 +53,10 @@ class StepOp : public OpKernel {
                                              changed[i], &after[i], &segments[i]));
     }
     const strom_step_options options = Options(context);
-    const int code = strom_replica_step(attributes_.replica, segments.data(),
-                                        static_cast<int64_t>(segments.size()), &options, &result);
+    const strom_thread_pool threads = LendThreads(context);
+    const int code =
+        strom_replica_step(attributes_.replica, segments.data(),
+                           static_cast<int64_t>(segments.size()), &options, &threads, &result);
     OP_REQUIRES_OK(context, ToStatus(code, strom_last_error()));
     OP_REQUIRES_OK(context, variables.RememberBuffers(context));
     OP_REQUIRES_OK(context, OutputStatistics(context, result, assigned_outside));
@@ -101,6 +107,7 @@ class StepOp : public OpKernel {
     Tensor* tensor = variable->tensor();
     segment->offset = attributes_.offsets[i];
     segment->size = tensor->NumElements();
+    segment->name = names_[i].c_str();
     if (changed && !shares_[i]) {
       TF_RETURN_IF_ERROR(MakeWritable(context, tensor));
       segment->value = static_cast<float*>(tensor->data());
@@ -153,6 +160,7 @@ class StepOp : public OpKernel {
 
   ReplicaAttributes attributes_;
   std::vector<bool> shares_;
+  std::vector<std::string> names_;
   int32_t apply_own_ = 0;
   int32_t take_received_ = 0;
   bool compare_contents_ = false;

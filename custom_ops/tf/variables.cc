@@ -23,6 +23,7 @@ absl::Status ToStatus(int code, const char* words) {
   const std::string message = absl::StrCat("[keras-strom ", code, "] ", words);
   switch (code) {
     case STROM_INVALID_ARGUMENT:
+    case STROM_NOT_FINITE:
       return absl::InvalidArgumentError(message);
     case STROM_TIMEOUT:
       return absl::DeadlineExceededError(message);
@@ -126,7 +127,8 @@ absl::Status LockedVariables::InPlaceSegments(OpKernelContext* context,
     Tensor* tensor = variables_[i]->tensor();
     TF_RETURN_IF_ERROR(MakeWritable(context, tensor));
     float* value = static_cast<float*>(tensor->data());
-    segments->push_back({attributes_->offsets[i], tensor->NumElements(), value, value, value});
+    segments->push_back(
+        {attributes_->offsets[i], tensor->NumElements(), value, value, value, nullptr});
   }
   return absl::OkStatus();
 }

@@ -99,7 +99,7 @@ Status Train(const WorkerAgentOptions& options, int steps, Outcome* out) {
     step_options.apply_own = step_options.take_received = options.node.max_staleness < 0;
     step_options.iteration = step;
     float* values = outcome.parameters.data();
-    const strom_segment segment = {0, kElements, values, after.data(), values};
+    const strom_segment segment = {0, kElements, values, after.data(), values, nullptr};
     RETURN_IF_ERROR(replica.Step({&segment, 1}, step_options, &result));
     if (options.node.max_staleness >= 0) {
       std::promise<Status> released;
@@ -109,7 +109,7 @@ Status Train(const WorkerAgentOptions& options, int steps, Outcome* out) {
     }
   }
   float* values = outcome.parameters.data();
-  const strom_segment segment = {0, kElements, values, values, values};
+  const strom_segment segment = {0, kElements, values, values, values, nullptr};
   const bool apply_own = options.node.max_staleness < 0;
   RETURN_IF_ERROR(replica.Flush({&segment, 1}, steps, apply_own, &result));
   RETURN_IF_ERROR(agent->Finish(false, kDeadlineNs));

@@ -1,6 +1,7 @@
 // The replica and the codec through capi/strom.h, as the TensorFlow ops and Python use them.
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <string>
 #include <thread>
 #include <vector>
@@ -26,10 +27,10 @@ TEST(ReplicaCInterface, ALoneWorkerSteps) {
   ASSERT_EQ(strom_replica_keep_messages(replica, 1), STROM_OK);
   std::vector<float> before = {1, 2, 3, 4};
   const std::vector<float> after = {1.75f, 2, 2.5f, 4.25f};
-  const strom_segment segment = {0, 4, before.data(), after.data(), before.data()};
+  const strom_segment segment = {0, 4, before.data(), after.data(), before.data(), nullptr};
   const strom_step_options options = Options();
   strom_step_result result;
-  ASSERT_EQ(strom_replica_step(replica, &segment, 1, &options, &result), STROM_OK);
+  ASSERT_EQ(strom_replica_step(replica, &segment, 1, &options, nullptr, &result), STROM_OK);
   EXPECT_EQ(result.count, 2);
   EXPECT_EQ(result.elements, 4);
   EXPECT_EQ(result.threshold, 0.5f);
@@ -59,6 +60,31 @@ TEST(ReplicaCInterface, ALoneWorkerSteps) {
   EXPECT_EQ(strom_replica_close(replica), STROM_OK);
 }
 
+TEST(ReplicaCInterface, TasksRunOnTheThreadsThatTheCallerLends) {
+  constexpr int64_t kElements = 300'000;
+  const strom_handle replica = NewReplica(kElements);
+  std::vector<float> before(kElements), after(kElements, 1);
+  const strom_segment segment = {0, kElements, before.data(), after.data(), before.data(), "w"};
+  int64_t tasks_run = 0;
+  const auto run = [](void* pool, int64_t tasks, strom_task task, void* context) {
+    *static_cast<int64_t*>(pool) += tasks;
+    for (int64_t i = tasks; i-- > 0;) task(context, i);  // in any order
+  };
+  const strom_thread_pool threads = {2, run, &tasks_run};
+  const strom_step_options options = Options();
+  strom_step_result result;
+  ASSERT_EQ(strom_replica_step(replica, &segment, 1, &options, &threads, &result), STROM_OK);
+  EXPECT_GT(tasks_run, 0);
+  EXPECT_EQ(result.count, kElements);
+  EXPECT_EQ(before, std::vector<float>(kElements, 0.5f));
+
+  after.assign(kElements, std::nanf(""));
+  EXPECT_EQ(strom_replica_step(replica, &segment, 1, &options, &threads, &result),
+            STROM_NOT_FINITE);
+  EXPECT_NE(std::string(strom_last_error()).find("'w' is NaN"), std::string::npos);
+  EXPECT_EQ(strom_replica_close(replica), STROM_OK);
+}
+
 TEST(ReplicaCInterface, AClosedHandleIsRefusedByName) {
   const strom_handle replica = NewReplica(1);
   ASSERT_EQ(strom_replica_close(replica), STROM_OK);
@@ -82,10 +108,12 @@ TEST(ReplicaCInterface, BadArgumentsAreNamed) {
   strom_step_result result;
   const strom_step_options options = Options();
   float x = 0;
-  const strom_segment no_after = {0, 1, &x, nullptr, &x};
-  EXPECT_EQ(strom_replica_step(replica, &no_after, 1, &options, &result), STROM_INVALID_ARGUMENT);
+  const strom_segment no_after = {0, 1, &x, nullptr, &x, nullptr};
+  EXPECT_EQ(strom_replica_step(replica, &no_after, 1, &options, nullptr, &result),
+            STROM_INVALID_ARGUMENT);
   EXPECT_TRUE(says("after is null")) << strom_last_error();
-  EXPECT_EQ(strom_replica_step(replica, nullptr, 1, &options, &result), STROM_INVALID_ARGUMENT);
+  EXPECT_EQ(strom_replica_step(replica, nullptr, 1, &options, nullptr, &result),
+            STROM_INVALID_ARGUMENT);
   EXPECT_EQ(strom_replica_read_residual(replica, 2, 3, &x), STROM_INVALID_ARGUMENT);
   EXPECT_EQ(strom_replica_await_step(
                 replica, 0, 1, [](void*, int, const char*) {}, nullptr),

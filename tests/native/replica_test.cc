@@ -2,8 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cmath>
+#include <cstring>
+#include <numeric>
 #include <random>
+#include <thread>
 
 #include "core/message.h"
 #include "core/message_writer.h"
@@ -76,7 +80,7 @@ class Worker {
     for (auto& variable : after) {
       for (float& value : variable) value += update[next++];
     }
-    return replica.Step(Segments(true), options, &result);
+    return replica.Step(Segments(true), options, &result, parallel);
   }
 
   std::vector<strom_segment> Segments(bool changed) {
@@ -85,7 +89,7 @@ class Worker {
     for (size_t i = 0; i < variables.size(); ++i) {
       const auto size = static_cast<int64_t>(variables[i].size());
       float* const value = variables[i].data();
-      segments.push_back({offset, size, value, changed ? after[i].data() : value, value});
+      segments.push_back({offset, size, value, changed ? after[i].data() : value, value, nullptr});
       offset += size;
     }
     return segments;
@@ -108,7 +112,23 @@ class Worker {
   int64_t elements = 0;
   strom_step_options options{};
   strom_step_result result{};
+  Parallel parallel;
 };
+
+// So many threads for one call, started anew; each takes whichever task comes next.
+Parallel Threads(int threads) {
+  const auto run = [](void* pool, int64_t tasks, Parallel::Task task, void* context) {
+    std::atomic<int64_t> next{0};
+    std::vector<std::thread> running;
+    for (intptr_t i = 0; i < reinterpret_cast<intptr_t>(pool); ++i) {
+      running.emplace_back([&] {
+        for (int64_t mine = next++; mine < tasks; mine = next++) task(context, mine);
+      });
+    }
+    for (std::thread& thread : running) thread.join();
+  };
+  return {threads, run, reinterpret_cast<void*>(static_cast<intptr_t>(threads))};
+}
 
 std::vector<float> RandomUpdate(int64_t elements, uint32_t seed) {
   std::mt19937 random(seed);
@@ -256,15 +276,21 @@ TEST(Replica, SplitsALargeUpdateAndTheFlush) {
 TEST(Replica, AnUpdateThatIsNotFiniteIsRefusedAndNothingIsSent) {
   Worker worker({100, 100}, 1);
   std::vector<float> update(200, 1);
+  update[3] = -INFINITY;
   update[150] = std::nanf("");
+  update[199] = INFINITY;
   const Status status = worker.Step(update);
-  EXPECT_EQ(status.code, Code::kInvalidArgument);
-  EXPECT_NE(status.message.find("flat element 150"), std::string::npos) << status.message;
-  EXPECT_NE(status.message.find("learning rate"), std::string::npos) << status.message;
+  EXPECT_EQ(status.code, Code::kNotFinite);
+  const auto says = [&](const char* words) {
+    return status.message.find(words) != std::string::npos;
+  };
+  EXPECT_TRUE(says("flat element 0 is NaN or infinite in 1 of its 100 elements")) << status.message;
+  EXPECT_TRUE(says("first in element 3 (3 elements of 2 variables in all)")) << status.message;
+  EXPECT_TRUE(says("learning rate")) << status.message;
   EXPECT_EQ(worker.exchange->submits, 0);
   EXPECT_EQ(worker.Values(), std::vector<float>(200, 0));
   std::vector<float> expected(200, 1);
-  expected[150] = 0;
+  expected[3] = expected[150] = expected[199] = 0;
   EXPECT_EQ(worker.Residual(), expected);
 }
 
@@ -283,12 +309,20 @@ TEST(Replica, AnUpdateOfALargerFlatSpaceWaitsUntilThisOneHasGrown) {
   Worker larger({20}, 1), worker({10}, 2);
   ASSERT_TRUE(larger.Step(std::vector<float>(20, 1)).ok());
   worker.exchange->inbox = larger.exchange->sent;
+  // One before it that fits does not wait with it.
+  Worker smaller({10}, 3);
+  ASSERT_TRUE(smaller.Step(std::vector<float>(10, 1)).ok());
+  worker.exchange->inbox.insert(worker.exchange->inbox.begin(), smaller.exchange->sent[0]);
   EXPECT_EQ(worker.replica.Apply(worker.Segments(false), &worker.result).code,
             Code::kInvalidArgument);
+  EXPECT_EQ(worker.result.received, 1);
+  EXPECT_EQ(worker.exchange->applied, (VersionVector{{3, 1}}));
   ASSERT_TRUE(worker.replica.Extend(20, 0).ok());
   worker.variables.emplace_back(10);
   ASSERT_TRUE(worker.replica.Apply(worker.Segments(false), &worker.result).ok());
-  EXPECT_EQ(worker.Values(), std::vector<float>(20, 0.125f));
+  std::vector<float> expected(20, 0.125f);
+  std::fill_n(expected.begin(), 10, 0.25f);
+  EXPECT_EQ(worker.Values(), expected);
 }
 
 TEST(Replica, TellsWhenReceivedEntriesBelongToNoSegment) {
@@ -322,6 +356,62 @@ TEST(Replica, CrossesTheBordersOfResidualChunks) {
   ASSERT_TRUE(worker.Step(update).ok());
   EXPECT_EQ(worker.result.count, 200);
   EXPECT_EQ(worker.Values(), update);
+}
+
+// Law: the number of threads shows in no bit of what a step leaves behind or sends.
+TEST(Replica, ManyThreadsGiveTheBitsOfOne) {
+  const std::vector<int64_t> sizes = {300'001, 7, (int64_t{1} << 21) - 40'000, 0, 64, 500'000};
+  const int64_t elements = std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
+  for (const float threshold : {0.06f, 0.2f}) {
+    for (const int threads : {2, 5}) {
+      Worker fresh(sizes, 1), many(sizes, 1);
+      many.parallel = Threads(threads);
+      fresh.options.threshold = many.options.threshold = threshold;
+      fresh.options.clip_multiple = many.options.clip_multiple = 1;
+      for (uint32_t step = 0; step < 2; ++step) {
+        const std::vector<float> update = RandomUpdate(elements, step);
+        ASSERT_TRUE(fresh.Step(update).ok());
+        ASSERT_TRUE(many.Step(update).ok());
+        EXPECT_GT(fresh.result.count, 0);
+        EXPECT_EQ(std::memcmp(&many.result, &fresh.result, sizeof(strom_step_result)), 0);
+      }
+      EXPECT_EQ(many.Values(), fresh.Values());
+      EXPECT_EQ(many.Residual(), fresh.Residual());
+      ASSERT_EQ(many.exchange->sent.size(), fresh.exchange->sent.size());
+      for (size_t i = 0; i < many.exchange->sent.size(); ++i) {
+        EXPECT_EQ(*many.exchange->sent[i].update, *fresh.exchange->sent[i].update);
+      }
+      // Applying what others sent, too.
+      Worker receiver(sizes, 2), threaded(sizes, 2);
+      receiver.exchange->inbox = threaded.exchange->inbox = many.exchange->sent;
+      ASSERT_TRUE(receiver.replica.Apply(receiver.Segments(false), &receiver.result).ok());
+      ASSERT_TRUE(
+          threaded.replica.Apply(threaded.Segments(false), &threaded.result, Threads(threads))
+              .ok());
+      EXPECT_EQ(threaded.Values(), receiver.Values());
+      EXPECT_EQ(threaded.Values(), many.Values());
+    }
+  }
+}
+
+TEST(Replica, NamesTheVariablesWhoseUpdateIsNotFiniteOnManyThreadsToo) {
+  Worker worker({400'000, 10}, 1);
+  worker.parallel = Threads(3);
+  std::vector<float> update(400'010, 1);
+  update[140'000] = update[390'000] = std::nanf("");
+  worker.after = worker.variables;
+  for (size_t i = 0; i < 400'000; ++i) worker.after[0][i] += update[i];
+  auto segments = worker.Segments(true);
+  segments[0].name = "dense/kernel";
+  const Status status =
+      worker.replica.Step(segments, worker.options, &worker.result, worker.parallel);
+  EXPECT_EQ(status.code, Code::kNotFinite);
+  EXPECT_NE(status.message.find("'dense/kernel' is NaN or infinite in 2 of its 400000 elements, "
+                                "first in element 140000; nothing was sent"),
+            std::string::npos)
+      << status.message;
+  EXPECT_EQ(worker.exchange->submits, 0);
+  EXPECT_EQ(worker.Values(), std::vector<float>(400'010, 0));
 }
 
 TEST(Replica, RefusesWhatItCannotDo) {

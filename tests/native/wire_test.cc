@@ -269,14 +269,14 @@ class Worker {
     options.threshold = kThreshold;
     options.apply_own = options.take_received = max_staleness_ < 0;
     options.iteration = step_;
-    const strom_segment segment = {0, kElements, parameters.data(), after.data(),
-                                   parameters.data()};
+    const strom_segment segment = {
+        0, kElements, parameters.data(), after.data(), parameters.data(), nullptr};
     Check(replica_.Step({&segment, 1}, options, &result_));
     if (max_staleness_ >= 0) Check(replica_.Apply(Segments(), &result_));
   }
 
   std::span<const strom_segment> Segments() {
-    segment_ = {0, kElements, parameters.data(), parameters.data(), parameters.data()};
+    segment_ = {0, kElements, parameters.data(), parameters.data(), parameters.data(), nullptr};
     return {&segment_, 1};
   }
 

@@ -1,0 +1,59 @@
+// The step kernel over all segments of a training step, on as many threads as are lent to it.
+//
+// The segments are cut at fixed places of the flat space and the parts' results are put together in
+// order, so that one thread or many give the same entries, values, residuals and statistics to the
+// last bit.
+#ifndef KERAS_STROM_CORE_STEP_ENCODER_H_
+#define KERAS_STROM_CORE_STEP_ENCODER_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "capi/strom.h"
+#include "core/entries.h"
+#include "core/parallel.h"
+#include "core/residual.h"
+#include "core/residual_store.h"
+
+namespace strom {
+
+class StepEncoder {
+ public:
+  // Residuals and values change; entries() then holds what leaves. Segments ascend without overlap.
+  // One that did not change, such as a frozen layer's, sends nothing: its residual waits.
+  StepStatistics Encode(std::span<const strom_segment> segments, const StepRule& rule,
+                        ResidualStore* residuals, const Parallel& parallel);
+
+  const EntryList& entries() const { return entries_; }
+  void Clear() { entries_.Clear(); }
+
+  // Names the segments of the last Encode whose update held a NaN or an infinity, and how many.
+  std::string DescribeNonfinite(std::span<const strom_segment> segments) const;
+
+ private:
+  // Consecutive elements of one segment within one chunk.
+  struct Part {
+    StepRun run;
+    int64_t chunk;
+    size_t segment;
+    StepStatistics statistics;
+  };
+
+  void CutParts(std::span<const strom_segment> segments, ResidualStore* residuals);
+  void ShareOut(int64_t elements, int64_t tasks);
+  void RunParts(size_t first, size_t last, const StepRule& rule, EntryList* entries);
+  void JoinEntries(const Parallel& parallel);
+
+  EntryList entries_;
+  // Kept from step to step for their memory.
+  std::vector<Part> parts_;
+  std::vector<size_t> task_starts_;  // task t runs parts [task_starts_[t], task_starts_[t + 1])
+  std::vector<EntryList> task_entries_;
+};
+
+}  // namespace strom
+
+#endif  // KERAS_STROM_CORE_STEP_ENCODER_H_
