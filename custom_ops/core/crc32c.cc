@@ -6,7 +6,7 @@
 #include "core/little_endian.h"
 
 #if defined(__x86_64__)
-#include <nmmintrin.h>
+#include <immintrin.h>
 #endif
 
 namespace strom {
@@ -34,10 +34,48 @@ constexpr std::array<std::array<uint32_t, 256>, 8> MakeTables() {
 constexpr auto kTables = MakeTables();
 
 #if defined(__x86_64__)
-__attribute__((target("sse4.2"))) uint32_t Crc32cSse42(Bytes bytes, uint32_t previous) {
-  uint64_t crc = ~previous;
+// The factor that multiplies a checksum's remainder by x^(8 * bytes): the instruction's own 33 bits
+// of shift less, with the bits reversed as they all are here.
+constexpr uint64_t ShiftFactor(int64_t bytes) {
+  uint32_t power = 0x80000000;  // x^0
+  for (int64_t bit = 0; bit < 8 * bytes - 33; ++bit) {
+    power = (power >> 1) ^ ((power & 1) ? kPolynomial : 0);
+  }
+  return power;
+}
+
+// The remainder of bytes that end in a checksum's state, when `factor`'s bytes of zeros follow.
+__attribute__((target("sse4.2,pclmul"))) uint64_t Shift(uint64_t crc, uint64_t factor) {
+  const __m128i product = _mm_clmulepi64_si128(_mm_cvtsi64_si128(static_cast<int64_t>(crc)),
+                                               _mm_cvtsi64_si128(static_cast<int64_t>(factor)), 0);
+  return _mm_crc32_u64(0, static_cast<uint64_t>(_mm_cvtsi128_si64(product)));
+}
+
+// The instruction takes three cycles and one can start in each: three stretches at once keep it
+// busy. Advances *next over as many groups of three as there are.
+template <int64_t kStretch>
+__attribute__((target("sse4.2,pclmul"))) uint64_t ThreeStretches(uint64_t crc, const uint8_t** next,
+                                                                 size_t* left) {
+  constexpr uint64_t kOver = ShiftFactor(kStretch);
+  for (; *left >= 3 * kStretch; *left -= 3 * kStretch, *next += 3 * kStretch) {
+    uint64_t second = 0;
+    uint64_t third = 0;
+    for (int64_t i = 0; i < kStretch; i += 8) {
+      crc = _mm_crc32_u64(crc, LoadLittleEndian<uint64_t>(*next + i));
+      second = _mm_crc32_u64(second, LoadLittleEndian<uint64_t>(*next + kStretch + i));
+      third = _mm_crc32_u64(third, LoadLittleEndian<uint64_t>(*next + 2 * kStretch + i));
+    }
+    crc = Shift(Shift(crc, kOver) ^ second, kOver) ^ third;
+  }
+  return crc;
+}
+
+__attribute__((target("sse4.2,pclmul"))) uint32_t Crc32cSse42(Bytes bytes, uint32_t previous) {
+  uint64_t crc = static_cast<uint32_t>(~previous);
   const uint8_t* next = bytes.data();
   size_t left = bytes.size();
+  crc = ThreeStretches<1024>(crc, &next, &left);
+  crc = ThreeStretches<128>(crc, &next, &left);
   for (; left >= 8; left -= 8, next += 8)
     crc = _mm_crc32_u64(crc, LoadLittleEndian<uint64_t>(next));
   for (; left > 0; --left, ++next) crc = _mm_crc32_u8(static_cast<uint32_t>(crc), *next);
@@ -49,7 +87,9 @@ __attribute__((target("sse4.2"))) uint32_t Crc32cSse42(Bytes bytes, uint32_t pre
 
 uint32_t Crc32c(Bytes bytes, uint32_t previous) {
 #if defined(__x86_64__)
-  if (__builtin_cpu_supports("sse4.2")) return Crc32cSse42(bytes, previous);
+  if (__builtin_cpu_supports("sse4.2") && __builtin_cpu_supports("pclmul")) {
+    return Crc32cSse42(bytes, previous);
+  }
 #endif
   return Crc32cPortable(bytes, previous);
 }

@@ -38,6 +38,15 @@ size_t Below(Codes codes, size_t start, int64_t index) {
   return static_cast<size_t>(found - codes.begin());
 }
 
+// Brings elements into the cache at the speed of a plain pass: the processor sees it coming, which
+// it cannot when entries here and there are the first to touch a line.
+void ReadInOrder(const float* values, int64_t size) {
+  constexpr int64_t kCacheLine = 64 / sizeof(float);
+  for (int64_t i = 0; i < size; i += kCacheLine) {
+    static_cast<void>(*static_cast<const volatile float*>(values + i));
+  }
+}
+
 // `values` is where the element with index `first` goes.
 void AddEntries(Codes codes, uint32_t value_bits, int64_t first, float* values) {
   for (const uint32_t code : codes) {
@@ -154,8 +163,8 @@ class RegionAdder {
   }
 
  private:
-  // 16 KiB: a block stays in the smallest L1 while every message is added to it.
-  static constexpr int64_t kBlock = 4096;
+  // 32 KiB: a block stays in the nearest caches while every message is added to it.
+  static constexpr int64_t kBlock = 8192;
 
   struct Decoded {
     std::vector<uint32_t> codes;  // relative to the region
@@ -178,22 +187,21 @@ class RegionAdder {
     }
   }
 
-  // Whether the counts add up to over 3 % of the region, from several messages of entries.
+  // Whether the counts of several messages add up to over 3 % of the region. Bitmaps do not count:
+  // they are added at the speed of a plain pass as it is. Raw spans go in order by themselves.
   bool IsDense(int64_t region) const {
-    if (messages_.size() < 2) return false;
     int64_t count = 0;
-    int64_t largest = 0;
+    int64_t messages = 0;
     bool raw = false;
     for (size_t i = 0; i < messages_.size(); ++i) {
-      int64_t here = 0;
+      const int64_t before = count;
       ForEachSpan(region, i, [&](const ParsedMessage::Span& span) {
-        here += span.count;
+        if (span.k > 0) count += span.count;
         raw |= span.k == kRawCoding;
       });
-      count += here;
-      largest = std::max(largest, here);
+      messages += count > before;
     }
-    return !raw && count > largest && 100 * count > int64_t{3} << log2_region_;
+    return !raw && messages >= 2 && 100 * count > int64_t{3} << log2_region_;
   }
 
   int64_t AddTogether(int64_t region) {
@@ -208,6 +216,7 @@ class RegionAdder {
       for (Decoded& message : decoded_) message.done = Below(message.view(), message.done, first);
       for (int64_t block = first; block < last; block += kBlock) {
         const int64_t block_end = std::min(last, block + kBlock);
+        ReadInOrder(values + (block - first), block_end - block);
         for (Decoded& message : decoded_) {
           const size_t start = message.done;
           message.done = Below(message.view(), start, block_end);

@@ -36,7 +36,9 @@ struct CodingOptions {
   Prefer prefer = Prefer::kSize;
 };
 
-// How many bits an entry may grow by to be coded as a bitmap under Prefer::kSpeed.
+// How many bits an entry may grow by to be coded as a bitmap under Prefer::kSpeed. A bit takes a
+// nanosecond on a link of one Gbit/s, and an entry of a bitmap about one less to write, check and
+// apply.
 inline constexpr int64_t kBitsForSpeed = 1;
 
 // The span length at which 512 to 1024 of `count` entries among `elements` elements fall into one.

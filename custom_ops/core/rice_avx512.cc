@@ -334,14 +334,21 @@ STROM_AVX512 void AddBitmap(Bytes payload, int64_t count, float value, int64_t e
     }
     const uint64_t negative = _pdep_u64(packed, ones);
     sign += entries;
-    for (int64_t i = 0; i < 64 && start + i < elements; i += kLanes) {
-      const __mmask16 in_span = FirstLanes(elements - start - i);
-      const auto here = static_cast<__mmask16>(ones >> i);
-      const auto down = static_cast<__mmask16>(negative >> i);
-      float* const place = values + start + i;
-      const __m512 old = _mm512_maskz_loadu_ps(in_span, place);
-      const __m512 change = _mm512_mask_mov_ps(plus, down, minus);
-      _mm512_mask_storeu_ps(place, in_span, _mm512_mask_add_ps(old, here, old, change));
+    const auto changed = [&](int64_t i, __m512 old) STROM_AVX512 {
+      const __m512 change = _mm512_mask_mov_ps(plus, static_cast<__mmask16>(negative >> i), minus);
+      return _mm512_mask_add_ps(old, static_cast<__mmask16>(ones >> i), old, change);
+    };
+    float* const place = values + start;
+    if (elements - start >= 64) {
+      for (int64_t i = 0; i < 64; i += kLanes) {
+        _mm512_storeu_ps(place + i, changed(i, _mm512_loadu_ps(place + i)));
+      }
+    } else {
+      for (int64_t i = 0; i < elements - start; i += kLanes) {
+        const __mmask16 in_span = FirstLanes(elements - start - i);
+        _mm512_mask_storeu_ps(place + i, in_span,
+                              changed(i, _mm512_maskz_loadu_ps(in_span, place + i)));
+      }
     }
   }
 }

@@ -32,6 +32,16 @@ TEST(Crc32c, TheInstructionAgreesWithThePortableCodeAtEveryLengthAndAlignment) {
   }
 }
 
+TEST(Crc32c, TheInstructionAgreesOnLongInputs) {
+  std::mt19937 random(2);
+  std::vector<uint8_t> bytes(20'000);
+  for (uint8_t& byte : bytes) byte = static_cast<uint8_t>(random());
+  for (size_t size = 200; size <= bytes.size(); size += 1 + random() % 97) {
+    const Bytes part = Bytes(bytes).first(size);
+    ASSERT_EQ(Crc32c(part, 12345), Crc32cPortable(part, 12345)) << size;
+  }
+}
+
 TEST(Crc32c, ContinuesWhereAnotherEnded) {
   const std::string text = "thresholded, residual-compensated";
   const Bytes all = AsBytes(text);
