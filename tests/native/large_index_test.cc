@@ -74,8 +74,8 @@ struct Ends {
   Ends() : first(kSmall), last(static_cast<size_t>(kLarge)) {}
 
   std::vector<strom_segment> Segments(Ends* after) {
-    return {{0, kSmall, first.data(), after->first.data(), first.data()},
-            {kElements - kLarge, kLarge, last.data(), after->last.data(), last.data()}};
+    return {{0, kSmall, first.data(), after->first.data(), first.data(), nullptr},
+            {kElements - kLarge, kLarge, last.data(), after->last.data(), last.data(), nullptr}};
   }
 
   std::vector<float> first, last;
