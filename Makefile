@@ -24,6 +24,10 @@ SANITIZERS := address,undefined
 NATIVE_TESTS := build/native
 NATIVE_BENCH := build/bench/native
 SANITIZED := build/sanitize
+FUZZED := build/fuzz
+# Seconds for each fuzz target, and clang's C++ compiler, which brings the fuzzer.
+FUZZ_SECONDS ?= 60
+FUZZ_CXX ?= clang++-16
 THREAD_CHECKED := build/threads
 space := $(subst ,, )
 
@@ -124,6 +128,23 @@ test-threads: setup ## native tests with threads under ThreadSanitizer (part of 
 	@echo "==> native tests under ThreadSanitizer"
 	@$(BIN)/ctest --test-dir $(THREAD_CHECKED) --output-on-failure --parallel $(JOBS)
 endif
+
+FUZZ_TARGETS := $(patsubst custom_ops/fuzz/%_fuzz.cc,%,$(wildcard custom_ops/fuzz/*_fuzz.cc))
+.PHONY: fuzz
+fuzz: setup ## every fuzz target for FUZZ_SECONDS; new inputs go to build/fuzz/corpus
+	@.ci/system-packages fuzz
+	@$(STEP) fuzz-configure "configuring the fuzz targets" $(BIN)/cmake -S custom_ops \
+	  -B $(FUZZED) -G Ninja -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja -DSTROM_FUZZ=ON \
+	  -DCMAKE_CXX_COMPILER=$(FUZZ_CXX) -DSTROM_SANITIZE=$(SANITIZERS) -DSTROM_WERROR=$(WERROR)
+	@$(STEP) fuzz-build "building the fuzz targets" $(BIN)/cmake --build $(FUZZED) \
+	  --parallel $(JOBS) --target $(FUZZ_TARGETS:%=%_fuzz)
+	@for target in $(FUZZ_TARGETS); do \
+	  echo "==> fuzzing: $$target, $(FUZZ_SECONDS) s"; \
+	  mkdir -p $(FUZZED)/corpus/$$target; \
+	  $(FUZZED)/$${target}_fuzz -max_total_time=$(FUZZ_SECONDS) -timeout=20 -max_len=8192 \
+	    -verbosity=0 -print_final_stats=1 -artifact_prefix=$(FUZZED)/$$target- \
+	    $(FUZZED)/corpus/$$target tests/native/testdata/fuzz/$$target; \
+	done
 
 .PHONY: test-python
 test-python: setup ## the Python tests; PYTEST_ARGS="-k name" chooses
