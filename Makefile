@@ -80,6 +80,13 @@ native: $(TOOLS_STAMP) ## libstrom.so and the TensorFlow operators, in keras_str
 	@$(STEP) native "building the native libraries" \
 	  $(BIN)/python setup.py -q build_native --inplace
 
+# With nvcc `native` has built it too; here are its tests, on the device and in the emulation.
+.PHONY: cuda
+cuda: setup test-native ## libstrom_cuda.so and its tests; needs nvcc, and a device for most tests
+	@command -v nvcc >/dev/null || { echo "==> there is no nvcc on the PATH"; exit 1; }
+	@$(BIN)/python -m pytest -q -rs tests/test_cuda.py
+	@$(BIN)/python -m pytest -q -rs tests/test_codec_contract.py -k 'cuda'
+
 .PHONY: wheel
 wheel: setup ## dist/*.whl for this platform
 	@$(STEP) wheel "building the wheel" $(BIN)/python -m pip wheel --no-build-isolation \

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from keras_strom import codec, errors
 from keras_strom._native import codec as native
+from tests import cuda_library
 from tests import message_oracle as oracle
 
 Floats = npt.NDArray[np.float32]
@@ -201,11 +202,48 @@ class Operations(Implementation):
         return after
 
 
-#: Name -> factory. CUDA plugs in here.
+class Cuda(Implementation):
+    """libstrom_cuda.so on this machine's device."""
+
+    invalid = errors.InvalidOption
+    corrupt = errors.CorruptMessage
+
+    def __init__(self) -> None:
+        try:
+            self._cuda = cuda_library.device()
+        except cuda_library.NotHereError as reason:
+            raise Unavailable(str(reason)) from reason
+
+    def encode(
+        self,
+        update: Floats,
+        residual: Floats,
+        threshold: float,
+        coding: codec.Coding = "auto",
+        prefer: codec.Prefer = "size",
+    ) -> Encoded:
+        if update.size == 0 or update.shape != residual.shape:  # what a door would see to
+            raise errors.InvalidOption("refused")
+        try:
+            return Encoded(*self._cuda.encode(update, residual, threshold, coding, prefer))
+        except cuda_library.CallError as error:
+            raise errors.error_of_code(error.code, str(error)) from error
+
+    def apply(self, message: bytes, parameters: Floats) -> Floats:
+        if native.describe(message).size != parameters.size:  # or else a part of it would do
+            raise errors.InvalidOption("another size")
+        try:
+            return self._cuda.apply(message, parameters)
+        except cuda_library.CallError as error:
+            raise errors.error_of_code(error.code, str(error)) from error
+
+
+#: Name -> factory.
 IMPLEMENTATIONS: Mapping[str, Callable[[], Implementation]] = {
     "oracle": Oracle,
     "door": Door,
     **{f"kernel-{name}": functools.partial(Kernel, name) for name in KERNELS},
     "ops-eager": lambda: Operations(graph=False),
     "ops-graph": lambda: Operations(graph=True),
+    "cuda": Cuda,
 }
