@@ -1,8 +1,8 @@
 """Speed of the codec on a device, against its copy rate and against CUB's select.
 
-`.ci/cuda` builds libstrom_cuda.so with nvcc, runs the tests of the device and then this; memory comes
-from the CUDA runtime through ctypes, so no package is needed beyond what the tests have. Without a
-device every target is skipped, with the reason.
+`.ci/cuda` builds libstrom_cuda.so with nvcc, runs the tests of the device and then this. Memory
+comes from the CUDA runtime through ctypes, so no package is needed beyond what the tests have.
+Without a device every target is skipped, with the reason.
 """
 
 import ctypes
