@@ -1,4 +1,4 @@
-// The step with AVX2: 32 elements at a time, skipping on where none is hit; the codes of the hit
+// The step with AVX2: 32 elements at a time, skipping on where few are hit; the codes of the hit
 // ones are brought together by a permutation out of a table.
 //
 // The room for codes suffices as in step_avx512.cc.
@@ -155,6 +155,32 @@ STROM_INLINE void StoreValues(const StepRun& run, int64_t i, bool changed, const
 }
 STROM_INLINE void StoreValues(const EncodeRun&, int64_t, bool, const Block&) {}
 
+// Whether so many blocks are hit that skipping the others would cost more than it saves: a wrongly
+// predicted branch takes as long as a block. Told by the stretch of elements before.
+constexpr int64_t kStretch = 1024;
+constexpr int64_t kDenseEntries = 2;
+
+template <typename Output>
+struct Density;
+
+template <>
+struct Density<CodeOutput> {
+  STROM_INLINE void Next(const CodeOutput& output) {
+    value = output.count - count > kDenseEntries;
+    count = output.count;
+  }
+
+  bool value = false;
+  int64_t count = 0;
+};
+
+// A bitmap takes its words either way.
+template <>
+struct Density<BitmapOutput> {
+  STROM_INLINE void Next(const BitmapOutput&) {}
+  static constexpr bool value = true;
+};
+
 struct Avx2Vectors {
   static constexpr int64_t kBlock = kVectors * kLanes;
 
@@ -169,6 +195,7 @@ struct Avx2Vectors {
     const float largest_usual = std::min(rule.clip_limit, std::numeric_limits<float>::max());
     __m256i largest = _mm256_setzero_si256();
     __m256d sum = _mm256_setzero_pd();
+    Density<Output> dense;
     int64_t i = 0;
     for (; i + kBlock <= run.size; i += kBlock) {
       Block block;
@@ -180,9 +207,8 @@ struct Avx2Vectors {
         block.hits[j] = _mm256_cmp_ps(Magnitude(block.residual[j]), threshold, _CMP_GE_OQ);
       }
       const Output output_before = output;
-      // A bitmap takes its words either way, and a wrongly predicted branch costs more than the
-      // rest.
-      const bool hit = std::is_same_v<Output, BitmapOutput> || Any(Or(block.hits));
+      if (i % kStretch == 0) dense.Next(output);
+      const bool hit = dense.value || Any(Or(block.hits));
       if (hit) {
         PutBlock(&output, run.first_index + static_cast<uint32_t>(i), block);
         Send(threshold, apply_own, &block);

@@ -1,4 +1,4 @@
-// The step with AVX-512: 64 elements at a time, without a branch on what is hit.
+// The step with AVX-512: 64 elements at a time; only their codes depend on a branch.
 //
 // Entries are compressed in a register and stored whole. The room for codes suffices: no more
 // entries than elements came before, so the vector ends inside the run's size. (A compress to
@@ -120,11 +120,8 @@ STROM_INLINE void Send(__m512 threshold, bool apply_own, Block* block) {
 }
 
 // Where `value` is `before`, only blocks with an entry change.
-STROM_INLINE void StoreValues(const StepRun& run, int64_t i, bool apply_own, const Block& block) {
-  if (run.value == run.before) {
-    const int hits = block.hits[0] | block.hits[1] | block.hits[2] | block.hits[3];
-    if (hits == 0 || !apply_own) return;
-  }
+STROM_INLINE void StoreValues(const StepRun& run, int64_t i, bool changed, const Block& block) {
+  if (run.value == run.before && !changed) return;
   for (int j = 0; j < kVectors; ++j) _mm512_storeu_ps(run.value + i + j * kLanes, block.value[j]);
 }
 STROM_INLINE void StoreValues(const EncodeRun&, int64_t, bool, const Block&) {}
@@ -154,7 +151,12 @@ struct Avx512Vectors {
         block.hits[j] = _mm512_cmp_ps_mask(_mm512_abs_ps(block.residual[j]), threshold, _CMP_GE_OQ);
       }
       const Output output_before = output;
-      PutBlock(&output, run.first_index + static_cast<uint32_t>(i), block);
+      // Codes stored again and again at one place, across two cache lines, cost up to a fifth; a
+      // bitmap takes its word either way.
+      const bool hit = (block.hits[0] | block.hits[1] | block.hits[2] | block.hits[3]) != 0;
+      if (hit || std::is_same_v<Output, BitmapOutput>) {
+        PutBlock(&output, run.first_index + static_cast<uint32_t>(i), block);
+      }
       Send(threshold, apply_own, &block);
       Magnitudes magnitudes = MagnitudesOf(block);
       if (AnyOver(Largest(magnitudes), std::bit_cast<int32_t>(largest_usual))) [[unlikely]] {
@@ -168,7 +170,7 @@ struct Avx512Vectors {
       }
       largest = _mm512_max_epi32(largest, Largest(magnitudes));
       sum = WidenAndAdd(sum, Sum(magnitudes));
-      StoreValues(run, i, apply_own, block);
+      StoreValues(run, i, hit && apply_own, block);
       for (int j = 0; j < kVectors; ++j) {
         _mm512_storeu_ps(residual + j * kLanes, block.residual[j]);
       }
