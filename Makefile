@@ -167,7 +167,7 @@ demo: $(PACKAGE_STAMP) native ## two Spark executors train a CNN on Fashion-MNIS
 
 # ------------------------------------------------------------------ benchmarks
 
-BENCHES := bench-codec
+BENCHES := bench-codec bench-step
 .PHONY: bench $(BENCHES)
 bench: $(BENCHES) ## every benchmark; results in build/bench
 
@@ -178,6 +178,9 @@ bench-codec: setup ## encoding, coding, applying, message sizes: CODEC's targets
 	@$(STEP) bench-build "building the native benchmarks" \
 	  $(BIN)/cmake --build $(NATIVE_BENCH) --target codec_bench --parallel $(JOBS)
 	@$(BIN)/python -m tests.bench.codec $(BENCH_ARGS)
+
+bench-step: setup ## what a training step costs over plain Keras (10 minutes)
+	@$(BIN)/python -m tests.bench.step $(BENCH_ARGS)
 
 # ------------------------------------------------------------------ checks
 
