@@ -1,7 +1,8 @@
 #include "bench/codec_measurements.h"
 
+#include <time.h>
+
 #include <algorithm>
-#include <chrono>
 #include <span>
 #include <stdexcept>
 #include <utility>
@@ -36,6 +37,14 @@ StepRule Rule(const SteadyResiduals& residuals) {
 
 MessageFields Fields(int64_t elements, float threshold) {
   return {threshold, threshold, elements, 1};
+}
+
+// In seconds. One thread is charged for its own time, whatever else the machine does meanwhile;
+// several are judged by the clock on the wall.
+double Now(int threads) {
+  timespec now;
+  clock_gettime(threads == 1 ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
 
 // Keeps the compiler from leaving out what computes `value`.
@@ -121,44 +130,47 @@ Sample CodecMeasurements::Measure(const Request& request) {
 // ---------------------------------------------------------------- encoding
 
 Sample CodecMeasurements::AddReference(const Request& request) {
-  return Time([&] { return updates_.Next(); },
-              [&](const float* update, Sample*) {
-                ForEachChunk(request.threads, [&](int64_t start, int64_t size) {
-                  AddPass(update + start, reference_residuals_.data() + start, size);
-                });
-              });
+  return Time(
+      request, [&] { return updates_.Next(); },
+      [&](const float* update, Sample*) {
+        ForEachChunk(request.threads, [&](int64_t start, int64_t size) {
+          AddPass(update + start, reference_residuals_.data() + start, size);
+        });
+      });
 }
 
 Sample CodecMeasurements::Encode(const Request& request) {
   SteadyResiduals& residuals = Residuals(request.density);
   const StepKernel& kernel = FindKernel(request.kernel);
-  return Time([&] { return updates_.Next(); },
-              [&](const float* update, Sample* sample) {
-                ForEachChunk(request.threads, [&](int64_t start, int64_t) {
-                  const int64_t chunk = start / kChunk;
-                  EntryList& entries = chunk_entries_[static_cast<size_t>(chunk)];
-                  entries.Clear();
-                  EncodeChunk(kernel, residuals, update, chunk, &entries);
-                });
-                sample->entries = 0;
-                for (const EntryList& entries : chunk_entries_) sample->entries += entries.size();
-              });
+  return Time(
+      request, [&] { return updates_.Next(); },
+      [&](const float* update, Sample* sample) {
+        ForEachChunk(request.threads, [&](int64_t start, int64_t) {
+          const int64_t chunk = start / kChunk;
+          EntryList& entries = chunk_entries_[static_cast<size_t>(chunk)];
+          entries.Clear();
+          EncodeChunk(kernel, residuals, update, chunk, &entries);
+        });
+        sample->entries = 0;
+        for (const EntryList& entries : chunk_entries_) sample->entries += entries.size();
+      });
 }
 
 Sample CodecMeasurements::EncodeAndCode(const Request& request) {
   SteadyResiduals& residuals = Residuals(request.density);
   const StepKernel& kernel = FindKernel(request.kernel);
-  return Time([&] { return updates_.Next(); },
-              [&](const float* update, Sample* sample) {
-                entries_.Clear();
-                for (int64_t chunk = 0; chunk < chunks_; ++chunk) {
-                  EncodeChunk(kernel, residuals, update, chunk, &entries_);
-                }
-                const auto messages =
-                    WriteEntries(Fields(elements_, residuals.threshold()), entries_, kMaxBytes);
-                sample->entries = entries_.size();
-                sample->bytes = static_cast<int64_t>(messages.front().size());
-              });
+  return Time(
+      request, [&] { return updates_.Next(); },
+      [&](const float* update, Sample* sample) {
+        entries_.Clear();
+        for (int64_t chunk = 0; chunk < chunks_; ++chunk) {
+          EncodeChunk(kernel, residuals, update, chunk, &entries_);
+        }
+        const auto messages =
+            WriteEntries(Fields(elements_, residuals.threshold()), entries_, kMaxBytes);
+        sample->entries = entries_.size();
+        sample->bytes = static_cast<int64_t>(messages.front().size());
+      });
 }
 
 void CodecMeasurements::EncodeChunk(const StepKernel& kernel, SteadyResiduals& residuals,
@@ -182,41 +194,44 @@ Sample CodecMeasurements::EncodeBitmap(const Request& request) {
   if (bitmap_memory_ == nullptr) {
     bitmap_memory_ = std::make_unique<HugeArray<uint8_t>>(2 * (elements_ / 8 + kBitmapSlack));
   }
-  return Time([&] { return updates_.Next(); },
-              [&](const float* update, Sample* sample) {
-                Bitmap bitmap;
-                bitmap.bits = bitmap_memory_->data();
-                bitmap.signs = bitmap.bits + elements_ / 8 + kBitmapSlack;
-                StepStatistics statistics;
-                for (int64_t start = 0; start < elements_; start += kRunElements) {
-                  const EncodeRun run{std::min(kRunElements, elements_ - start), update + start,
-                                      residuals.data() + start, 0};
-                  kernel.encode_bitmap(run, rule, &bitmap, &statistics);
-                }
-                Use(statistics.sum_residual);
-                sample->entries = bitmap.count;
-                sample->bytes = BytesOfBits(elements_) + BytesOfBits(bitmap.count);
-              });
+  return Time(
+      request, [&] { return updates_.Next(); },
+      [&](const float* update, Sample* sample) {
+        Bitmap bitmap;
+        bitmap.bits = bitmap_memory_->data();
+        bitmap.signs = bitmap.bits + elements_ / 8 + kBitmapSlack;
+        StepStatistics statistics;
+        for (int64_t start = 0; start < elements_; start += kRunElements) {
+          const EncodeRun run{std::min(kRunElements, elements_ - start), update + start,
+                              residuals.data() + start, 0};
+          kernel.encode_bitmap(run, rule, &bitmap, &statistics);
+        }
+        Use(statistics.sum_residual);
+        sample->entries = bitmap.count;
+        sample->bytes = BytesOfBits(elements_) + BytesOfBits(bitmap.count);
+      });
 }
 
 Sample CodecMeasurements::ListOfDeeplearning4j(const Request& request) {
   SteadyResiduals& residuals = Residuals(request.density);
   int32_t* const out = foreign_output();
-  return Time([&] { return updates_.Next(); },
-              [&](const float* update, Sample* sample) {
-                sample->entries = EncodeThresholdList(update, residuals.data(), elements_,
-                                                      residuals.threshold(), out);
-              });
+  return Time(
+      request, [&] { return updates_.Next(); },
+      [&](const float* update, Sample* sample) {
+        sample->entries =
+            EncodeThresholdList(update, residuals.data(), elements_, residuals.threshold(), out);
+      });
 }
 
 Sample CodecMeasurements::BitmapOfDeeplearning4j(const Request& request) {
   SteadyResiduals& residuals = Residuals(request.density, 0.5);
   int32_t* const out = foreign_output();
-  return Time([&] { return updates_.Next(); },
-              [&](const float* update, Sample* sample) {
-                sample->entries =
-                    EncodeTwoBits(update, residuals.data(), elements_, residuals.threshold(), out);
-              });
+  return Time(
+      request, [&] { return updates_.Next(); },
+      [&](const float* update, Sample* sample) {
+        sample->entries =
+            EncodeTwoBits(update, residuals.data(), elements_, residuals.threshold(), out);
+      });
 }
 
 // ---------------------------------------------------------------- a whole training step
@@ -224,6 +239,7 @@ Sample CodecMeasurements::BitmapOfDeeplearning4j(const Request& request) {
 Sample CodecMeasurements::DifferenceReference(const Request& request) {
   const Parameters& here = parameters();
   return Time(
+      request,
       [&] {
         const float* const update = updates_.Next();
         for (int64_t i = 0; i < elements_; ++i) here.after[i] = here.before[i] + update[i];
@@ -267,6 +283,7 @@ Sample CodecMeasurements::Step(const Request& request, float* value) {
     Use(statistics.sum_residual);
   };
   return Time(
+      request,
       [&] {
         const float* const update = updates_.Next();
         for (int64_t i = 0; i < elements_; ++i) here.after[i] = here.before[i] + update[i];
@@ -284,63 +301,68 @@ Sample CodecMeasurements::Step(const Request& request, float* value) {
 Sample CodecMeasurements::Code(const Request& request) {
   const Update& update = Updates(request.density).front();
   const MessageFields fields = update.message.fields();
-  return Time([] { return nullptr; },
-              [&](const float*, Sample* sample) {
-                const auto messages = WriteEntries(fields, update.entries, kMaxBytes);
-                sample->entries = update.entries.size();
-                sample->bytes = static_cast<int64_t>(messages.front().size());
-              });
+  return Time(
+      request, [] { return nullptr; },
+      [&](const float*, Sample* sample) {
+        const auto messages = WriteEntries(fields, update.entries, kMaxBytes);
+        sample->entries = update.entries.size();
+        sample->bytes = static_cast<int64_t>(messages.front().size());
+      });
 }
 
 Sample CodecMeasurements::Check(const Request& request) {
   const Update& update = Updates(request.density).front();
-  return Time([] { return nullptr; },
-              [&](const float*, Sample* sample) {
-                ParsedMessage message;
-                const Status status = ParseMessage(update.message_bytes(), &message);
-                if (!status.ok()) throw std::logic_error(status.message);
-                sample->entries = message.count();
-                sample->bytes = static_cast<int64_t>(update.message_bytes().size());
-              });
+  return Time(
+      request, [] { return nullptr; },
+      [&](const float*, Sample* sample) {
+        ParsedMessage message;
+        const Status status = ParseMessage(update.message_bytes(), &message);
+        if (!status.ok()) throw std::logic_error(status.message);
+        sample->entries = message.count();
+        sample->bytes = static_cast<int64_t>(update.message_bytes().size());
+      });
 }
 
 Sample CodecMeasurements::Decode(const Request& request) {
   const Update& update = Updates(request.density).front();
   const ParsedMessage& message = update.message;
   std::vector<uint32_t> codes((size_t{1} << message.log2_span()) + kCodeSlack);
-  return Time([] { return nullptr; },
-              [&](const float*, Sample* sample) {
-                for (int64_t i = 0; i < message.spans(); ++i) {
-                  const ParsedMessage::Span span = message.span(i);
-                  if (span.count == 0) continue;
-                  Rice().decode(span.payload, span.count, span.k, codes.data());
-                  Use(codes.data());
-                }
-                sample->entries = message.count();
-                sample->bytes = static_cast<int64_t>(update.message_bytes().size());
-              });
+  return Time(
+      request, [] { return nullptr; },
+      [&](const float*, Sample* sample) {
+        for (int64_t i = 0; i < message.spans(); ++i) {
+          const ParsedMessage::Span span = message.span(i);
+          if (span.count == 0) continue;
+          Rice().decode(span.payload, span.count, span.k, codes.data());
+          Use(codes.data());
+        }
+        sample->entries = message.count();
+        sample->bytes = static_cast<int64_t>(update.message_bytes().size());
+      });
 }
 
 // ---------------------------------------------------------------- applying
 
 Sample CodecMeasurements::ScaleReference(const Request& request) {
   const Parameters& here = parameters();
-  return Time([] { return nullptr; },
-              [&](const float*, Sample*) {
-                ForEachChunk(request.threads, [&](int64_t start, int64_t size) {
-                  ScalePass(here.before.data() + start, size);
-                });
-              });
+  return Time(
+      request, [] { return nullptr; },
+      [&](const float*, Sample*) {
+        ForEachChunk(request.threads, [&](int64_t start, int64_t size) {
+          ScalePass(here.before.data() + start, size);
+        });
+      });
 }
 
 Sample CodecMeasurements::Apply(const Request& request) {
   const ParameterRange range{0, parameters().span()};
   const ParsedMessage& message = Updates(request.density).front().message;
-  return Time([] { return nullptr; },
-              [&](const float*, Sample* sample) {
-                ApplyMessage(message, {&range, 1});
-                sample->entries = message.count();
-              });
+  return Time(
+      request, [] { return nullptr; },
+      [&](const float*, Sample* sample) {
+        ApplyMessage(message, {&range, 1});
+        sample->entries = message.count();
+      });
 }
 
 Sample CodecMeasurements::ApplyBitmap(const Request& request) {
@@ -351,51 +373,53 @@ Sample CodecMeasurements::ApplyBitmap(const Request& request) {
   const auto bytes =
       WriteEntries(update.message.fields(), update.entries, kMaxBytes, 0, options).front();
   const ParsedMessage message = OpenValidatedMessage(bytes);
-  return Time([] { return nullptr; },
-              [&](const float*, Sample* sample) {
-                ApplyMessage(message, {&range, 1});
-                sample->entries = message.count();
-              });
+  return Time(
+      request, [] { return nullptr; },
+      [&](const float*, Sample* sample) {
+        ApplyMessage(message, {&range, 1});
+        sample->entries = message.count();
+      });
 }
 
 Sample CodecMeasurements::ApplyEightOneByOne(const Request& request) {
   const ParameterRange range{0, parameters().span()};
   const std::vector<Update>& updates = Updates(request.density);
-  return Time([] { return nullptr; },
-              [&](const float*, Sample* sample) {
-                sample->entries = 0;
-                for (const Update& update : updates) {
-                  ApplyMessage(update.message, {&range, 1});
-                  sample->entries += update.message.count();
-                }
-              });
+  return Time(
+      request, [] { return nullptr; },
+      [&](const float*, Sample* sample) {
+        sample->entries = 0;
+        for (const Update& update : updates) {
+          ApplyMessage(update.message, {&range, 1});
+          sample->entries += update.message.count();
+        }
+      });
 }
 
 Sample CodecMeasurements::ApplyEightTogether(const Request& request) {
   const ParameterRange range{0, parameters().span()};
   std::vector<ParsedMessage> messages;
   for (const Update& update : Updates(request.density)) messages.push_back(update.message);
-  return Time([] { return nullptr; },
-              [&](const float*, Sample* sample) {
-                ApplyMessages(messages, {&range, 1});
-                sample->entries = 0;
-                for (const ParsedMessage& message : messages) sample->entries += message.count();
-              });
+  return Time(
+      request, [] { return nullptr; },
+      [&](const float*, Sample* sample) {
+        ApplyMessages(messages, {&range, 1});
+        sample->entries = 0;
+        for (const ParsedMessage& message : messages) sample->entries += message.count();
+      });
 }
 
 // ---------------------------------------------------------------- what they share
 
 // pass(prepare(), &sample) as often as a measurement has passes; only `pass` is timed.
 template <typename Prepare, typename Pass>
-Sample CodecMeasurements::Time(Prepare prepare, Pass pass) const {
-  using Clock = std::chrono::steady_clock;
+Sample CodecMeasurements::Time(const Request& request, Prepare prepare, Pass pass) const {
   Sample sample;
   sample.elements = elements_;
   for (int i = 0; i < passes_; ++i) {
     const float* const update = prepare();
-    const Clock::time_point begin = Clock::now();
+    const double begin = Now(request.threads);
     pass(update, &sample);
-    const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+    const double seconds = Now(request.threads) - begin;
     sample.seconds = i == 0 ? seconds : std::min(sample.seconds, seconds);
   }
   return sample;

@@ -27,7 +27,9 @@ struct Request {
 };
 
 struct Sample {
-  double seconds = 0;    // of the fastest pass: what interrupts one is not the code's
+  // Of the fastest pass, for what disturbs one is not the code's: the thread's own time, or, where
+  // there are several threads, by the clock.
+  double seconds = 0;
   int64_t elements = 0;  // of a pass
   int64_t entries = 0;   // of the last pass
   int64_t bytes = 0;     // of the last pass's messages, where it made any
@@ -76,7 +78,7 @@ class CodecMeasurements {
   Sample ApplyEightTogether(const Request& request);
 
   template <typename Prepare, typename Pass>
-  Sample Time(Prepare prepare, Pass pass) const;
+  Sample Time(const Request& request, Prepare prepare, Pass pass) const;
   template <typename Work>
   void ForEachChunk(int threads, Work work);
   void EncodeChunk(const StepKernel& kernel, SteadyResiduals& residuals, const float* update,

@@ -1,7 +1,9 @@
 """`make bench-codec`: how fast updates are encoded, coded and applied, and how long messages are.
 
-The targets are CODEC.md's, by the same names. Speeds are ratios from interleaved runs: custom_ops/
-bench/codec_bench times what is native, this module times what is Python, turn by turn.
+The targets are CODEC.md's, by the same names. Speeds are ratios from interleaved runs:
+custom_ops/bench/codec_bench times what is native, this module what is Python, turn by turn. What
+runs on one thread is measured by the processor's time, so that other work disturbs it little; two
+threads are measured by the clock.
 """
 
 from __future__ import annotations
