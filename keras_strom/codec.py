@@ -117,6 +117,7 @@ def encode(
 
     Raises:
         InvalidOption: an argument that is refused; the residual is as it was.
+        NotFinite: NaN or infinity, or a sum over the largest float32; likewise.
     """
     _require_floats("update", update)
     _require_floats("residual", residual, writable=True)

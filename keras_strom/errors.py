@@ -70,7 +70,7 @@ class CorruptMessage(StromError):
 
 
 class NotFinite(StromError, ArithmeticError):
-    """A step's update holds a NaN or an infinity; the message names the variable."""
+    """An update holds a NaN or an infinity; the message says of which variable, or where."""
 
 
 class InternalError(StromError):

@@ -50,7 +50,7 @@ class Implementation(abc.ABC):
         corrupt: what it raises for bytes that are no message.
     """
 
-    invalid: type[Exception]
+    invalid: type[Exception] | tuple[type[Exception], ...]
     corrupt: type[Exception]
 
     @abc.abstractmethod
@@ -110,7 +110,7 @@ class Oracle(Implementation):
 class Door(Implementation):
     """keras_strom.codec, with the kernel that this processor runs fastest."""
 
-    invalid = errors.InvalidOption
+    invalid = (errors.InvalidOption, errors.NotFinite)
     corrupt = errors.CorruptMessage
 
     def encode(

@@ -166,17 +166,17 @@ def test_an_update_that_is_not_finite_is_refused_and_nothing_changes(size: int) 
     residual = residual_of(update)
     count = len({size // 2, size - 1})
     words = f"update is NaN or infinite in {count} of {size} elements, the first at index "
-    with pytest.raises(errors.InvalidOption, match=words + str(size // 2)):
+    with pytest.raises(errors.NotFinite, match=words + str(size // 2)):
         codec.encode(update, residual, 1.0)
     np.testing.assert_array_equal(residual, residual_of(update))
 
 
 def test_a_residual_that_is_not_finite_and_a_sum_that_overflows_are_refused() -> None:
     residual = np.array([0, 0, -np.inf, 0], np.float32)
-    with pytest.raises(errors.InvalidOption, match="residual is NaN or infinite in 1 of 4 elem"):
+    with pytest.raises(errors.NotFinite, match="residual is NaN or infinite in 1 of 4 elem"):
         codec.encode(UPDATE, residual, 1.0)
     largest = np.full(4, np.finfo(np.float32).max)
-    with pytest.raises(errors.InvalidOption, match=r"over the largest float32 in 4 of 4 elements"):
+    with pytest.raises(errors.NotFinite, match=r"over the largest float32 in 4 of 4 elements"):
         codec.encode(largest.copy(), largest, 1.0)
     np.testing.assert_array_equal(largest, np.full(4, np.finfo(np.float32).max))
 

@@ -28,6 +28,41 @@ constexpr int64_t kTaskElements = 1 << 16;  // fewer are not worth another threa
 
 Status Invalid(std::string words) { return {Code::kInvalidArgument, std::move(words)}; }
 
+Status NotFiniteIn(std::string words) { return {Code::kNotFinite, std::move(words)}; }
+
+// The caller's threads, each of which keeps subnormal numbers during a task.
+class LentThreads {
+ public:
+  explicit LentThreads(const strom_thread_pool* lent) : lent_(lent) {}
+
+  // Uses this object.
+  Parallel parallel() const {
+    if (lent_ == nullptr || lent_->run == nullptr) return {};
+    return {lent_->threads, &LentThreads::Run, const_cast<LentThreads*>(this)};
+  }
+
+ private:
+  struct Call {
+    Parallel::Task task;
+    void* context;
+  };
+
+  static void Run(void* self, int64_t tasks, Parallel::Task task, void* context) {
+    const strom_thread_pool* const lent = static_cast<LentThreads*>(self)->lent_;
+    Call call{task, context};
+    lent->run(
+        lent->pool, tasks,
+        [](void* of, int64_t i) {
+          const KeepSubnormals keep;
+          const auto* const found = static_cast<const Call*>(of);
+          found->task(found->context, i);
+        },
+        &call);
+  }
+
+  const strom_thread_pool* const lent_;
+};
+
 // Where the elements that a predicate picks are: how many, and the first.
 struct Found {
   int64_t count = 0;
@@ -130,20 +165,20 @@ class Encoding {
   Status NotFinite() const {
     const Found bad_update = Find(size(), [&](int64_t i) { return !std::isfinite(update_[i]); });
     if (bad_update.count > 0) {
-      return Invalid("the update is NaN or infinite in " + Describe(bad_update, size()) +
-                     ": look for a learning rate that is too high or a division by 0, or skip "
-                     "this step");
+      return NotFiniteIn("the update is NaN or infinite in " + Describe(bad_update, size()) +
+                         ": look for a learning rate that is too high or a division by 0, or skip "
+                         "this step");
     }
     const Found bad_residual =
         Find(size(), [&](int64_t i) { return !std::isfinite(residual_[i]); });
     if (bad_residual.count > 0) {
-      return Invalid("the residual is NaN or infinite in " + Describe(bad_residual, size()) +
-                     ": start again from zeros");
+      return NotFiniteIn("the residual is NaN or infinite in " + Describe(bad_residual, size()) +
+                         ": start again from zeros");
     }
     const Found overflows =
         Find(size(), [&](int64_t i) { return !std::isfinite(residual_[i] + update_[i]); });
-    return Invalid("residual + update is over the largest float32 in " +
-                   Describe(overflows, size()) + ": the update is far too large");
+    return NotFiniteIn("residual + update is over the largest float32 in " +
+                       Describe(overflows, size()) + ": the update is far too large");
   }
 
   // False when some sum is not finite.
@@ -257,10 +292,11 @@ Status CheckOptions(const strom_codec_options& options) {
   return {};
 }
 
-Status Parse(const uint8_t* message, int64_t bytes, ParsedMessage* parsed) {
+Status Parse(const uint8_t* message, int64_t bytes, const Parallel& parallel,
+             ParsedMessage* parsed) {
   if (bytes < 0) return Invalid("bytes is negative");
   if (message == nullptr && bytes > 0) return Invalid("message is null");
-  Status status = ParseMessage({message, static_cast<size_t>(bytes)}, parsed);
+  Status status = ParseMessage({message, static_cast<size_t>(bytes)}, parsed, parallel);
   if (!status.ok()) {
     status.message +=
         " (" + std::to_string(bytes) + " bytes, cut short, altered or of another kind)";
@@ -275,8 +311,9 @@ using strom::Invalid;
 using strom::Status;
 
 int strom_codec_encode(const float* update, const float* residual, float* residual_after,
-                       int64_t size, const strom_codec_options* options, strom_allocate allocate,
-                       void* context, int64_t* count) {
+                       int64_t size, const strom_codec_options* options,
+                       const strom_thread_pool* threads, strom_allocate allocate, void* context,
+                       int64_t* count) {
   return strom::Guard([&]() -> Status {
     const strom::KeepSubnormals keep;
     if (size < 0 || size > strom::kMostElements) return Invalid("size must lie in [0, 2^33]");
@@ -289,7 +326,7 @@ int strom_codec_encode(const float* update, const float* residual, float* residu
     Status status = strom::CheckOptions(*options);
     if (!status.ok()) return status;
     return strom::Encoding({update, static_cast<size_t>(size)}, residual, residual_after, *options,
-                           strom::Parallel())
+                           strom::LentThreads(threads).parallel())
         .Encode(allocate, context, count);
   });
 }
@@ -305,7 +342,7 @@ int strom_codec_describe(const uint8_t* message, int64_t bytes,
   return strom::Guard([&]() -> Status {
     if (description == nullptr) return Invalid("description is null");
     strom::ParsedMessage parsed;
-    Status status = strom::Parse(message, bytes, &parsed);
+    Status status = strom::Parse(message, bytes, {}, &parsed);
     if (!status.ok()) return status;
     *description = {};
     description->size = parsed.elements();
@@ -324,19 +361,22 @@ int strom_codec_describe(const uint8_t* message, int64_t bytes,
   });
 }
 
-int strom_codec_apply(const uint8_t* message, int64_t bytes, float* parameters, int64_t size) {
+int strom_codec_apply(const uint8_t* message, int64_t bytes, float* parameters, int64_t size,
+                      const strom_thread_pool* threads) {
   return strom::Guard([&]() -> Status {
     const strom::KeepSubnormals keep;
     if (size < 0) return Invalid("size is negative");
     if (parameters == nullptr && size > 0) return Invalid("parameters is null");
+    const strom::LentThreads lent(threads);
     strom::ParsedMessage parsed;
-    Status status = strom::Parse(message, bytes, &parsed);
+    Status status = strom::Parse(message, bytes, lent.parallel(), &parsed);
     if (!status.ok()) return status;
     if (parsed.elements() != size) {
       return Invalid("the message is of " + std::to_string(parsed.elements()) +
                      " parameters and does not fit " + std::to_string(size));
     }
-    strom::ApplyMessage(parsed, 0, {parameters, static_cast<size_t>(size)});
+    const strom::ParameterRange range{0, {parameters, static_cast<size_t>(size)}};
+    strom::ApplyMessage(parsed, {&range, 1}, lent.parallel());
     return {};
   });
 }

@@ -155,12 +155,13 @@ typedef uint8_t* (*strom_allocate)(void* context, int64_t bytes);
 
 /* residual_after = residual + update - what leaves as +-threshold into the message, which goes to
  * the memory that allocate(context, bytes) gives. `residual_after` may be `residual` (then the
- * inputs are checked first, so that a refusal leaves it as it was); no other overlap. An update
- * that is not finite is refused. When memory runs out in place, the residual is as before within
- * rounding. *count gets the entries that left. */
+ * inputs are checked first, so that a refusal leaves it as it was); no other overlap. NaN, infinity
+ * and a sum over the largest float32 are refused: STROM_NOT_FINITE. When memory runs out in place,
+ * the residual is as before within rounding. *count gets the entries that left. */
 STROM_EXPORT int strom_codec_encode(const float* update, const float* residual,
                                     float* residual_after, int64_t size,
-                                    const strom_codec_options* options, strom_allocate allocate,
+                                    const strom_codec_options* options,
+                                    const strom_thread_pool* threads, strom_allocate allocate,
                                     void* context, int64_t* count);
 
 /* The name of encoding kernel `index` on this processor, 0 the scalar oracle and the last one the
@@ -183,7 +184,7 @@ STROM_EXPORT int strom_codec_describe(const uint8_t* message, int64_t bytes,
 
 /* Checks the whole message, then adds it to `parameters` (size elements). */
 STROM_EXPORT int strom_codec_apply(const uint8_t* message, int64_t bytes, float* parameters,
-                                   int64_t size);
+                                   int64_t size, const strom_thread_pool* threads);
 
 /* ---------------------------------------------------------------- credentials (capi/node.cc) */
 #define STROM_KEY_BYTES 32

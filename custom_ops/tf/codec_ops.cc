@@ -9,6 +9,7 @@
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/shape_inference.h"
+#include "tf/threads.h"
 #include "tf/variables.h"
 
 namespace keras_strom {
@@ -90,9 +91,10 @@ const uint8_t* BytesOf(const Tensor& message) {
 float* FloatsOf(Tensor* tensor) { return static_cast<float*>(tensor->data()); }
 const float* FloatsOf(const Tensor& tensor) { return static_cast<const float*>(tensor.data()); }
 
-absl::Status Apply(const Tensor& message, Tensor* parameters) {
+absl::Status Apply(OpKernelContext* context, const Tensor& message, Tensor* parameters) {
+  const strom_thread_pool threads = LendThreads(context);
   const int code = strom_codec_apply(BytesOf(message), message.NumElements(), FloatsOf(parameters),
-                                     parameters->NumElements());
+                                     parameters->NumElements(), &threads);
   return ToStatus(code, strom_last_error());
 }
 
@@ -128,10 +130,11 @@ class ThresholdEncodeOp : public OpKernel {
                    context->forward_input_or_allocate_output({1}, 1, residual.shape(), &after));
     MessageOutput message{context, absl::OkStatus()};
     const strom_codec_options options{threshold.scalar<float>()(), coding_, prefer_, -1};
+    const strom_thread_pool threads = LendThreads(context);
     int64_t count = 0;
     const int code = strom_codec_encode(FloatsOf(update), FloatsOf(residual), FloatsOf(after),
-                                        update.NumElements(), &options, &MessageOutput::Allocate,
-                                        &message, &count);
+                                        update.NumElements(), &options, &threads,
+                                        &MessageOutput::Allocate, &message, &count);
     OP_REQUIRES_OK(context, message.status);
     OP_REQUIRES_OK(context, ToStatus(code, strom_last_error()));
     Tensor* count_output = nullptr;
@@ -171,7 +174,7 @@ class DecodeOp : public OpKernel {
     OP_REQUIRES_OK(context,
                    context->allocate_output(0, TensorShape({size.scalar<int64_t>()()}), &values));
     values->flat<float>().setZero();
-    OP_REQUIRES_OK(context, Apply(message, values));
+    OP_REQUIRES_OK(context, Apply(context, message, values));
   }
 };
 
@@ -188,7 +191,7 @@ class ApplyMessageOp : public OpKernel {
     OP_REQUIRES_OK(context,
                    context->forward_input_or_allocate_output({1}, 0, parameters.shape(), &after));
     if (after->data() != parameters.data()) after->flat<float>() = parameters.flat<float>();
-    OP_REQUIRES_OK(context, Apply(message, after));
+    OP_REQUIRES_OK(context, Apply(context, message, after));
   }
 };
 

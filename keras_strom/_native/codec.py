@@ -93,7 +93,7 @@ def encode(
     function = declare(
         "strom_codec_encode",
         *(_Pointer, _Pointer, _Pointer, ctypes.c_int64),
-        *(_Pointer, _Allocate, _Pointer, _Pointer),
+        *(_Pointer, _Pointer, _Allocate, _Pointer, _Pointer),
     )
     check(
         function(
@@ -102,6 +102,7 @@ def encode(
             residual_after.ctypes.data,
             update.size,
             ctypes.addressof(options),
+            None,
             _Allocate(allocate),
             None,
             ctypes.addressof(count),
@@ -131,6 +132,6 @@ def describe(message: bytes) -> Description:
 def apply(message: bytes, parameters: Floats) -> None:
     """Checks the whole message, then adds it to the parameters."""
     function = declare(
-        "strom_codec_apply", ctypes.c_char_p, ctypes.c_int64, _Pointer, ctypes.c_int64
+        "strom_codec_apply", ctypes.c_char_p, ctypes.c_int64, _Pointer, ctypes.c_int64, _Pointer
     )
-    check(function(message, len(message), parameters.ctypes.data, parameters.size))
+    check(function(message, len(message), parameters.ctypes.data, parameters.size, None))

@@ -50,7 +50,7 @@ TEST(ReplicaCInterface, ALoneWorkerSteps) {
             STROM_INVALID_ARGUMENT);
   ASSERT_EQ(strom_replica_message(replica, 0, message.data(), size, &size), STROM_OK);
   std::vector<float> sum(4);
-  ASSERT_EQ(strom_codec_apply(message.data(), size, sum.data(), 4), STROM_OK);
+  ASSERT_EQ(strom_codec_apply(message.data(), size, sum.data(), 4, nullptr), STROM_OK);
   EXPECT_EQ(sum, (std::vector<float>{0.5f, 0, -0.5f, 0}));
   EXPECT_EQ(strom_replica_message(replica, 1, nullptr, 0, &size), STROM_INVALID_ARGUMENT);
 
