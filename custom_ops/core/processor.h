@@ -10,12 +10,13 @@
 #define STROM_X86 1
 #define STROM_TARGET_AVX2 __attribute__((target("avx2,bmi,bmi2,popcnt")))
 #define STROM_TARGET_AVX512 \
-  __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx2,bmi,bmi2,popcnt")))
+  __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi2,avx2,bmi,bmi2,popcnt")))
 #endif
 
 namespace strom {
 
-// What STROM_TARGET_AVX2 and STROM_TARGET_AVX512 need, the operating system's part included.
+// What STROM_TARGET_AVX2 and STROM_TARGET_AVX512 (Ice Lake and Zen 4 on) need, the operating
+// system's part included.
 bool HasAvx2();
 bool HasAvx512();
 

@@ -1,4 +1,4 @@
-// The step with AVX-512: 64 elements at a time; only their codes depend on a branch.
+// The step with AVX-512: 64 elements at a time, without a branch on what is hit.
 //
 // Entries are compressed in a register and stored whole. The room for codes suffices: no more
 // entries than elements came before, so the vector ends inside the run's size. (A compress to
@@ -81,30 +81,46 @@ STROM_INLINE __m512d WidenAndAdd(__m512d sum, __m512 x) {
   return _mm512_add_pd(sum, _mm512_add_pd(_mm512_cvtps_pd(low), _mm512_cvtps_pd(high)));
 }
 
-STROM_INLINE void PutBlock(CodeOutput* output, uint32_t first, const Block& block) {
-  const __m512i steps =
-      _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
-  __m512i next = _mm512_add_epi32(_mm512_set1_epi32(static_cast<int>(first << 1)), steps);
-  for (int j = 0; j < kVectors; ++j) {
-    const __m512i negative = _mm512_srli_epi32(_mm512_castps_si512(block.residual[j]), 31);
-    const __m512i codes = _mm512_or_si512(next, negative);
-    next = _mm512_add_epi32(next, _mm512_set1_epi32(2 * kLanes));
-    _mm512_storeu_si512(output->codes + output->count,
-                        _mm512_maskz_compress_epi32(block.hits[j], codes));
-    output->count += _mm_popcnt_u32(block.hits[j]);
-  }
-}
-
-STROM_INLINE void PutBlock(BitmapOutput* output, uint32_t, const Block& block) {
+// A bit an element of the block.
+struct BlockBits {
   uint64_t hits = 0;
   uint64_t negative = 0;
+};
+
+STROM_INLINE BlockBits BitsOf(const Block& block) {
+  BlockBits bits;
   for (int j = 0; j < kVectors; ++j) {
-    hits |= uint64_t{block.hits[j]} << (j * kLanes);
-    negative |= uint64_t{_mm512_movepi32_mask(_mm512_castps_si512(block.residual[j]))}
-                << (j * kLanes);
+    bits.hits |= uint64_t{block.hits[j]} << (j * kLanes);
+    bits.negative |= uint64_t{_mm512_movepi32_mask(_mm512_castps_si512(block.residual[j]))}
+                     << (j * kLanes);
   }
-  output->bitmap.Append(hits, _pext_u64(negative, hits), kVectors * kLanes,
-                        static_cast<int>(_mm_popcnt_u64(hits)));
+  return bits;
+}
+
+// Inside a block a code takes a byte, so that all of its codes are compressed at once. (Vector by
+// vector, four stores an element apart would land on the border of two cache lines again and
+// again.)
+STROM_INLINE void PutBlock(CodeOutput* output, uint32_t first, const BlockBits& bits) {
+  const __m512i lanes = _mm512_set_epi64(0x7e7c7a7876747270, 0x6e6c6a6866646260, 0x5e5c5a5856545250,
+                                         0x4e4c4a4846444240, 0x3e3c3a3836343230, 0x2e2c2a2826242220,
+                                         0x1e1c1a1816141210, 0x0e0c0a0806040200);
+  const __m512i codes = _mm512_mask_add_epi8(lanes, bits.negative, lanes, _mm512_set1_epi8(1));
+  const __m512i start = _mm512_set1_epi32(static_cast<int>(first << 1));
+  const auto count = static_cast<int64_t>(_mm_popcnt_u64(bits.hits));
+  __m512i left = _mm512_maskz_compress_epi8(bits.hits, codes);
+  for (int64_t done = 0;;) {
+    const __m512i wide = _mm512_cvtepu8_epi32(_mm512_castsi512_si128(left));
+    _mm512_storeu_si512(output->codes + output->count + done, _mm512_add_epi32(wide, start));
+    done += kLanes;
+    if (done >= count) break;
+    left = _mm512_alignr_epi64(left, left, 2);  // 16 bytes on
+  }
+  output->count += count;
+}
+
+STROM_INLINE void PutBlock(BitmapOutput* output, uint32_t, const BlockBits& bits) {
+  output->bitmap.Append(bits.hits, _pext_u64(bits.negative, bits.hits), kVectors * kLanes,
+                        static_cast<int>(_mm_popcnt_u64(bits.hits)));
 }
 
 // Lets the entries of a block leave.
@@ -151,12 +167,8 @@ struct Avx512Vectors {
         block.hits[j] = _mm512_cmp_ps_mask(_mm512_abs_ps(block.residual[j]), threshold, _CMP_GE_OQ);
       }
       const Output output_before = output;
-      // Codes stored again and again at one place, across two cache lines, cost up to a fifth; a
-      // bitmap takes its word either way.
-      const bool hit = (block.hits[0] | block.hits[1] | block.hits[2] | block.hits[3]) != 0;
-      if (hit || std::is_same_v<Output, BitmapOutput>) {
-        PutBlock(&output, run.first_index + static_cast<uint32_t>(i), block);
-      }
+      const BlockBits bits = BitsOf(block);
+      PutBlock(&output, run.first_index + static_cast<uint32_t>(i), bits);
       Send(threshold, apply_own, &block);
       Magnitudes magnitudes = MagnitudesOf(block);
       if (AnyOver(Largest(magnitudes), std::bit_cast<int32_t>(largest_usual))) [[unlikely]] {
@@ -170,7 +182,7 @@ struct Avx512Vectors {
       }
       largest = _mm512_max_epi32(largest, Largest(magnitudes));
       sum = WidenAndAdd(sum, Sum(magnitudes));
-      StoreValues(run, i, hit && apply_own, block);
+      StoreValues(run, i, bits.hits != 0 && apply_own, block);
       for (int j = 0; j < kVectors; ++j) {
         _mm512_storeu_ps(residual + j * kLanes, block.residual[j]);
       }
