@@ -64,23 +64,42 @@ def check_optimizer(optimizer: Any) -> None:
         UnsupportedOptimizer: with what to use instead.
     """
     inner = getattr(optimizer, "inner_optimizer", optimizer)
-    name = type(inner).__name__
-    if isinstance(inner, keras.optimizers.Ftrl):
+    for rule in getattr(inner, "optimizers", [inner]):  # A MultiOptimizer's parts.
+        _check_rule(rule)
+
+
+def _check_rule(rule: Any) -> None:
+    name = type(rule).__name__
+    if isinstance(rule, keras.optimizers.Ftrl):
         raise errors.UnsupportedOptimizer(
             f"{name} computes parameters from sums of its own gradients and would undo what other "
             "workers contribute; use Adagrad or Adam with l1 regularisation instead"
         )
     schedule_free = getattr(keras.optimizers, "ScheduleFreeAdamW", None)
-    if schedule_free is not None and isinstance(inner, schedule_free):
+    if schedule_free is not None and isinstance(rule, schedule_free):
         raise errors.UnsupportedOptimizer(
             f"{name} keeps absolute copies of the parameters in its state and would undo what "
             "other workers contribute; use AdamW with a learning-rate schedule instead"
         )
-    if getattr(inner, "use_ema", False) and getattr(inner, "ema_overwrite_frequency", None):
+    if getattr(rule, "use_ema", False) and getattr(rule, "ema_overwrite_frequency", None):
         raise errors.UnsupportedOptimizer(
-            f"{name}(ema_overwrite_frequency={inner.ema_overwrite_frequency}) overwrites the "
+            f"{name}(ema_overwrite_frequency={rule.ema_overwrite_frequency}) overwrites the "
             "parameters in the middle of training, which would undo what other workers contribute; "
             "leave ema_overwrite_frequency=None: the average is taken over at the end of fit"
+        )
+
+
+def check_in_scope(model: Any) -> None:
+    """Refuses a model of no strategy where the process trains with several workers.
+
+    Raises:
+        UnsupportedModel: with where to make it.
+    """
+    if getattr(model, "_distribute_strategy", None) is None:
+        raise errors.UnsupportedModel(
+            f"{model.name!r} was created outside strategy.scope(), so every worker would train a "
+            "model of its own; create it inside (compiling it there is not enough). A model that "
+            "is to stay this worker's own belongs into tf.distribute.OneDeviceStrategy's scope"
         )
 
 

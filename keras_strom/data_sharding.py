@@ -31,7 +31,7 @@ def shard_fit_arguments(arguments: dict[str, Any], rank: int, size: int) -> None
     """
     x = arguments.get("x")
     if isinstance(x, tf.data.Dataset):
-        arguments["x"] = _shard_dataset(x, rank, size)
+        arguments["x"] = shard_dataset(x, rank, size)
     elif isinstance(x, tf.distribute.DistributedDataset):
         return  # Made by the user's own distribute_datasets_from_function, with (K, rank).
     elif isinstance(x, keras.utils.PyDataset):
@@ -99,7 +99,8 @@ class ShardedPyDataset(keras.utils.PyDataset):  # type: ignore[misc]
         self._whole.on_epoch_end()
 
 
-def _shard_dataset(dataset: tf.data.Dataset, rank: int, size: int) -> tf.data.Dataset:
+def shard_dataset(dataset: tf.data.Dataset, rank: int, size: int) -> tf.data.Dataset:
+    """The elements rank, rank + size, ... of a dataset, or all where it must not be sharded."""
     policy = dataset.options().experimental_distribute.auto_shard_policy
     if policy == tf.data.experimental.AutoShardPolicy.OFF:
         return dataset

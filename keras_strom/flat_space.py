@@ -40,6 +40,7 @@ class FlatSpace:
         self._entries: dict[int, Entry] = {}
         self._members: set[int] = set()
         self._receivers: set[int] = set()
+        self._agreed: int | None = None
         self.size = 0
 
     def __contains__(self, variable: Any) -> bool:
@@ -76,11 +77,24 @@ class FlatSpace:
         """
         self._receivers.add(id(variable))
 
+    def agree(self) -> None:
+        """All workers have what is there now; from now on, what is added later takes no part."""
+        self._agreed = self.size
+
+    def is_agreed(self, variable: Any) -> bool:
+        """Whether a variable that has a place may take part."""
+        entry = self._entries[id(variable)]
+        return self._agreed is None or entry.offset + entry.size <= self._agreed
+
     @property
     def participants(self) -> list[Entry]:
         """The entries that a step passes to the core, in ascending offset order."""
         keys = self._members | self._receivers
-        return [entry for key, entry in self._entries.items() if key in keys]
+        return [
+            entry
+            for key, entry in self._entries.items()
+            if key in keys and self.is_agreed(entry.variable)
+        ]
 
     def is_member(self, entry: Entry) -> bool:
         """Whether the changes of `entry` are sent."""

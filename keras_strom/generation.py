@@ -128,6 +128,7 @@ class Generation:
                 sharing.space.read() if sharing.environment.is_chief else None,
                 timeout=sharing.environment.join_timeout,
             )
+            sharing.space.agree()
             sharing.space.assign(values, sharing.space.entries)
             self._warn_of_lost_assignments(own)
             if start is not None:
@@ -268,7 +269,7 @@ class Generation:
         space = self._sharing.space
         variables = self._state_variables() + self._moving_averages()
         own_state = np.append(_read(variables), float(assigns_last))
-        state, parameters = worker.result(own_state, space.size)
+        state, parameters = worker.result(own_state, self.layout_size)
         self.assigned_last = bool(state[-1] > 0)
         difference = 0.0
         for entry in space.participants:

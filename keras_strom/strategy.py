@@ -9,6 +9,7 @@ other workers. So every replica is the common start plus the same set of message
 from __future__ import annotations
 
 import contextlib
+import sys
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -17,6 +18,7 @@ import tensorflow as tf
 
 from keras_strom import admission, errors, lifecycle
 from keras_strom._native.replica import Replica
+from keras_strom.data_sharding import shard_dataset
 from keras_strom.environment import ClusterEnvironment
 from keras_strom.flat_space import FlatSpace
 from keras_strom.generation import Generation, Sharing
@@ -28,6 +30,9 @@ from keras_strom.scale import UpdateScale
 from keras_strom.step import SharedStep, StepOptions
 from keras_strom.threshold import AdaptiveThreshold, ThresholdAlgorithm
 from keras_strom.xla import XlaCompiler
+
+# The strategy with which this process has joined its job; it has one place there.
+_joined: weakref.ref[StromStrategy] | None = None
 
 # The attribute of a variable that names the strategy in whose scope it was created.
 _OWNER = "_keras_strom_strategy"
@@ -107,12 +112,19 @@ class StromStrategy(tf.distribute.OneDeviceStrategy):  # type: ignore[misc]
 
     def _connect(self, options: StepOptions, network: NetworkConfig | None) -> Sharing:
         """Joins the job, where there is one."""
+        global _joined
         worker = None
         if self._environment.size > 1:
+            if _joined is not None and _joined() is not None:
+                raise errors.StromError(
+                    f"worker {self._environment.rank} has a StromStrategy already; make one a "
+                    "process and create all models in its scope"
+                )
             worker = Worker.from_environment(
                 self._environment, max_staleness=options.staleness, network=network
             )
             weakref.finalize(self, worker.close)
+            _joined = weakref.ref(self)
         replica = Replica()
         weakref.finalize(self, replica.close)
         scale = options.scale
@@ -231,6 +243,18 @@ class StromStrategy(tf.distribute.OneDeviceStrategy):  # type: ignore[misc]
         lifecycle.announce(sharing, generation)
         return sharing.last_report
 
+    def experimental_distribute_dataset(self, dataset: Any, options: Any = None) -> Any:
+        """For custom loops: this worker's elements of a dataset that all workers have.
+
+        Worker r of K takes every K-th one (usually a batch) from the r-th on, as `fit` does;
+        AutoShardPolicy.OFF leaves it all.
+        """
+        # Keras calls this too: in fit, which has divided the data before, and for data that
+        # evaluate and predict take whole.
+        if not sys._getframe(1).f_globals["__name__"].startswith("keras."):
+            dataset = shard_dataset(dataset, self._environment.rank, self.num_workers)
+        return super().experimental_distribute_dataset(dataset, options)
+
     def distribute_datasets_from_function(
         self, dataset_fn: Callable[[tf.distribute.InputContext], Any], options: Any = None
     ) -> Any:
@@ -292,7 +316,11 @@ def _check_apply(optimizer: Any, variables: list[Any]) -> None:
 
 def _sharing_of(model: Any) -> Sharing | None:
     strategy = model.distribute_strategy
-    return strategy._sharing if isinstance(strategy, StromStrategy) else None
+    if isinstance(strategy, StromStrategy):
+        return strategy._sharing
+    if _joined is not None:
+        admission.check_in_scope(model)
+    return None
 
 
 def _check_touched(sharing: Sharing, touched: set[int], before: dict[int, Any]) -> None:
@@ -309,12 +337,12 @@ def _check_touched(sharing: Sharing, touched: set[int], before: dict[int, Any]) 
             "a custom training loop with several workers must call strategy.begin() before its "
             "first step and strategy.synchronize() after its last"
         )
-    last = sharing.space.participants[-1]
-    if last.offset + last.size > sharing.generation.layout_size:
-        raise errors.UnsupportedModel(
-            f"{last.variable.name!r} was created after the training had begun; create all models "
-            "before fit, or train the new one in a fit of its own"
-        )
+    for entry in sharing.space.entries:
+        if id(entry.variable) in touched and not sharing.space.is_agreed(entry.variable):
+            raise errors.UnsupportedModel(
+                f"{entry.variable.name!r} was created after the training had begun; create all "
+                "models before fit, or train the new one in a fit of its own"
+            )
 
 
 def _check_options(

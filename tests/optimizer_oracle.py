@@ -47,14 +47,25 @@ class EncodedTraining:
         after = [variable.numpy() for variable in variables]
         message = []
         for residual, new, old in zip(self.residuals, after, start, strict=True):
-            residual += np.float32(scale) * (new - old)
-            # A variable that the step has left alone sends nothing.
-            reached = (np.abs(residual) >= self.threshold) & (new != old).any()
-            part = np.where(reached, np.sign(residual) * self.threshold, np.float32(0))
-            residual -= part
-            message.append(part)
-            self.sent += int(reached.sum())
+            message.append(encode(residual, new, old, self.threshold, scale))
+            self.sent += int(np.count_nonzero(message[-1]))
         return message
+
+
+def encode(
+    residual: np.ndarray,
+    after: np.ndarray,
+    before: np.ndarray,
+    threshold: np.float32 | float,
+    scale: np.float32 | float = 1.0,
+) -> np.ndarray:
+    """What one variable sends after a step; `residual` is changed in place."""
+    residual += np.float32(scale) * (after - before)
+    # A variable that the step has left alone sends nothing.
+    reached = (np.abs(residual) >= np.float32(threshold)) & (after != before).any()
+    message = np.where(reached, np.sign(residual) * np.float32(threshold), np.float32(0))
+    residual -= message
+    return message
 
 
 def compare(

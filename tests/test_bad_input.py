@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import re
 import socket
 import subprocess
 import sys
@@ -62,6 +64,44 @@ def test_a_worker_without_data_says_so_and_ends_the_others() -> None:
     assert rest == ["Its output above has the traceback."]
     assert done.stdout.count("Traceback") == 1
     assert "generation.py" not in done.stdout  # None of our own insides.
+
+
+# ------------------------------------------------------------------ what a script gets wrong
+
+MISUSES = {
+    "compiled in scope": r"UnsupportedModel: 'sequential\w*' was created outside strategy\.scope",
+    "second strategy": r"StromError: worker \d has a StromStrategy already; make one a process",
+    "train_on_batch": r"UnsupportedModel: .*must call strategy\.begin\(\)",
+    "outside run": r"UnsupportedModel: .*outside strategy\.run.*call strategy\.run",
+    "created late": r"UnsupportedModel: .*created after the training had begun; create all models",
+    "fit in a loop": r"StromError: .*call strategy\.synchronize\(\) before fit",
+    "shapes": r"Refused: .*build the same model on every worker",
+}
+
+
+@functools.cache
+def misuses() -> list[dict[str, str]]:
+    """What each of two workers says to every misuse, by its name."""
+    done = run("misuse")
+    assert done.returncode == 0, done.stdout + done.stderr
+    said: list[dict[str, str]] = [{}, {}]
+    for line in done.stdout.splitlines():
+        rank, _, words = line.partition(" ")
+        about, _, error = words.partition(": ")
+        said[int(rank.strip("[]"))][about] = error
+    return said
+
+
+@pytest.mark.parametrize("about", MISUSES)
+def test_a_misuse_is_refused_on_every_worker_with_a_remedy(about: str) -> None:
+    for words in misuses():
+        assert re.search(MISUSES[about], words[about])
+
+
+def test_a_refusal_leaves_the_job_running() -> None:
+    """A model of the worker's own, and one that came too late and trains in the next fit."""
+    for words in misuses():
+        assert set(words) == set(MISUSES)
 
 
 # ------------------------------------------------------------------ joining

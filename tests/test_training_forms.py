@@ -53,7 +53,7 @@ LONE = [
     "run_eagerly",
     "layers_that_are_frozen_and_thawed",
     "two_models_and_two_optimizers_in_one_train_step",
-    "a_loop_over_a_dataset_in_a_function",
+    "a_loop_over_a_distributed_dataset_in_a_function",
 ]
 
 

@@ -489,21 +489,24 @@ def a_loop_without_functions(model: Any, place: Place) -> None:
 
 
 @case(_with_optimizer)
-def a_loop_over_a_dataset_in_a_function(model: Any, place: Place) -> None:
+def a_loop_over_a_distributed_dataset_in_a_function(model: Any, place: Place) -> None:
     step = _make_step(model)
+    batches = tf.data.Dataset.from_tensor_slices(_batches(place))
     if place.strategy is None:
-        a_loop_without_functions(model, place)
+        for x, y in batches:
+            with place.step(model):
+                step(x, y)
         return
 
     @tf.function
-    def epoch(dataset: tf.data.Dataset) -> Any:
+    def epoch(dataset: Any) -> Any:
         total = 0.0
         for x, y in dataset:
             total += place.run(step, x, y)
         return total
 
     with place.loop(model):
-        epoch(_own_batches(place))
+        epoch(place.strategy.experimental_distribute_dataset(batches))
 
 
 # ------------------------------------------------------------------ the two workers
