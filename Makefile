@@ -158,6 +158,11 @@ test-python: setup ## the Python tests; PYTEST_ARGS="-k name" chooses
 	@echo "==> Python tests"
 	@$(BIN)/python -m pytest -q -rfEs --durations=5 $(PYTEST_ARGS)
 
+.PHONY: test-models
+test-models: setup ## large models of keras.applications on two workers (minutes; part of .ci/run)
+	@echo "==> large models"
+	@$(BIN)/python -m pytest -q -m slow
+
 # ------------------------------------------------------------------ what to see
 
 .PHONY: demo

@@ -114,6 +114,7 @@ class StromStrategy(tf.distribute.OneDeviceStrategy):  # type: ignore[misc]
         """Joins the job, where there is one."""
         global _joined
         worker = None
+        space = FlatSpace()
         if self._environment.size > 1:
             if _joined is not None and _joined() is not None:
                 raise errors.StromError(
@@ -125,12 +126,13 @@ class StromStrategy(tf.distribute.OneDeviceStrategy):  # type: ignore[misc]
             )
             weakref.finalize(self, worker.close)
             _joined = weakref.ref(self)
+            space.agree()  # On nothing so far.
         replica = Replica()
         weakref.finalize(self, replica.close)
         scale = options.scale
         return Sharing(
             environment=self._environment,
-            space=FlatSpace(),
+            space=space,
             replica=replica,
             step=SharedStep(options, replica),
             worker=worker,

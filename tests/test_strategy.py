@@ -336,6 +336,10 @@ UNSUPPORTED_OPTIMIZERS: dict[str, Callable[[], keras.Optimizer]] = {
     ),
     "wrapped": lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.Ftrl(0.01)),
 }
+if hasattr(keras.optimizers, "MultiOptimizer"):
+    UNSUPPORTED_OPTIMIZERS["a part"] = lambda: keras.optimizers.MultiOptimizer(
+        lambda _: keras.optimizers.Ftrl(0.01)
+    )
 if hasattr(keras.optimizers, "ScheduleFreeAdamW"):
     UNSUPPORTED_OPTIMIZERS["ScheduleFreeAdamW"] = lambda: keras.optimizers.ScheduleFreeAdamW(0.01)
 

@@ -23,9 +23,7 @@ def say(error: BaseException, about: str = "") -> None:
 
 def build(hidden: int = 2) -> keras.Model:
     """A small model."""
-    model = keras.Sequential(
-        [keras.Input((2,)), keras.layers.Dense(hidden), keras.layers.Dense(1)]
-    )
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(hidden), keras.layers.Dense(1)])
     model.compile("sgd", "mse", jit_compile=False)
     return model
 
@@ -51,6 +49,7 @@ def misuse() -> None:
     attempt("compiled in scope", lambda: outside.fit(x, y, **options))
     attempt("second strategy", keras_strom.StromStrategy)
     attempt("train_on_batch", lambda: model.train_on_batch(x, y))
+    model.evaluate(x, y, verbose=0)
     attempt(
         "outside run",
         lambda: model.optimizer.apply([tf.zeros(v.shape) for v in model.trainable_variables]),
