@@ -77,6 +77,7 @@ def _fit(original: Callable[..., Any], bound: inspect.BoundArguments, sharing: S
     assigns_last = any(map(_may_assign_at_the_end, _listed(arguments["callbacks"])))
     training = _Training(sharing, model, arguments["initial_epoch"], assigns_last)
     restore = _put_around(arguments, _First(training), _Last(training), sharing.environment)
+    initial_epoch = model._initial_epoch
     try:
         with building_once(arguments):
             return original(*bound.args, **bound.kwargs)
@@ -91,6 +92,8 @@ def _fit(original: Callable[..., Any], bound: inspect.BoundArguments, sharing: S
         raise
     finally:
         restore()
+        # It holds for this fit; the next one would begin there too, or not at all.
+        model._initial_epoch = initial_epoch
 
 
 def _cause(error: BaseException, here: ClusterEnvironment) -> errors.StromError | None:
