@@ -63,9 +63,13 @@ def check_optimizer(optimizer: Any) -> None:
     Raises:
         UnsupportedOptimizer: with what to use instead.
     """
-    inner = getattr(optimizer, "inner_optimizer", optimizer)
-    for rule in getattr(inner, "optimizers", [inner]):  # A MultiOptimizer's parts.
+    for rule in _rules(optimizer):
         _check_rule(rule)
+
+
+def _rules(optimizer: Any) -> list[Any]:
+    inner = getattr(optimizer, "inner_optimizer", optimizer)
+    return list(getattr(inner, "optimizers", [inner]))  # A MultiOptimizer's parts.
 
 
 def _check_rule(rule: Any) -> None:
@@ -101,6 +105,22 @@ def check_in_scope(model: Any) -> None:
             "model of its own; create it inside (compiling it there is not enough). A model that "
             "is to stay this worker's own belongs into tf.distribute.OneDeviceStrategy's scope"
         )
+
+
+def check_accumulation(optimizer: Any, devices: int) -> None:
+    """Refuses gradient accumulation on several devices, which Keras cannot do either.
+
+    Raises:
+        UnsupportedOptimizer: with what to use instead.
+    """
+    for rule in _rules(optimizer) if devices > 1 else []:
+        steps = getattr(rule, "gradient_accumulation_steps", None)
+        if steps:
+            raise errors.UnsupportedOptimizer(
+                f"{type(rule).__name__}(gradient_accumulation_steps={steps}) does not work on "
+                "several devices of one worker (nor does it under tf.distribute.MirroredStrategy); "
+                "use larger batches or one device"
+            )
 
 
 def check_compiled(model: Any) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import tensorflow as tf
 
 from keras_strom._native.library import layout_hash
 
@@ -23,6 +24,21 @@ class Entry:
     variable: Any
     offset: int
     size: int
+
+    @property
+    def primary(self) -> Any:
+        """The `tf.Variable` on the worker's first device, which the native ops work on."""
+        return self._on_devices[0]
+
+    @property
+    def copies(self) -> list[Any]:
+        """Those on its other devices, where there are any; they follow the primary."""
+        return self._on_devices[1:]
+
+    @property
+    def _on_devices(self) -> list[Any]:
+        several = isinstance(self.variable, tf.distribute.DistributedValues)
+        return list(self.variable.values) if several else [self.variable]
 
 
 class FlatSpace:

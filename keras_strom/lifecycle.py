@@ -27,6 +27,7 @@ from keras_strom.callbacks import off_the_chief
 from keras_strom.data_sharding import shard_fit_arguments
 from keras_strom.environment import ClusterEnvironment
 from keras_strom.generation import Generation, Sharing
+from keras_strom.step import update_copies
 
 _logger = logging.getLogger("keras_strom")
 
@@ -248,6 +249,8 @@ class _Training:
     def abandon(self, error: BaseException) -> None:
         """Tells the others that this worker cannot go on."""
         self._sharing.generation = None
+        # A step that was refused (NotFinite) is undone on the worker's first device only.
+        update_copies(self._sharing.space.participants)
         if self._sharing.worker is not None:
             words = f"{type(error).__name__}: {error}".splitlines()[0]
             self._sharing.worker.close(f"worker {self._sharing.environment.rank} failed: {words}")

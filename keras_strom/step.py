@@ -75,7 +75,7 @@ class SharedStep:
             last = StepStatistics(*tf.unstack(self._last))
             threshold, state = options.threshold.next(state, last)
             statistics = operations().strom_step(
-                variables=[entry.variable.handle for entry in entries],
+                variables=[entry.primary.handle for entry in entries],
                 before=before,
                 threshold=threshold,
                 scale=options.scale.at(step),
@@ -97,16 +97,19 @@ class SharedStep:
                 statistics += applied * _RECEIVED
             self._last.assign(tf.where(stepped, statistics, self._last))
             self._totals.assign_add(statistics)
+            if any(entry.copies for entry in entries):
+                tf.cond(stepped, lambda: update_copies(entries), tf.no_op)
 
     def apply(self, entries: list[Entry]) -> None:
         """Adds everything received so far to the variables, outside of a step."""
         if entries:
             statistics = operations().strom_apply(
-                variables=[entry.variable.handle for entry in entries],
+                variables=[entry.primary.handle for entry in entries],
                 replica=self._replica.handle,
                 offsets=[entry.offset for entry in entries],
             )
             self._totals.assign_add(statistics * _RECEIVED)
+            update_copies(entries)
 
     def begin(self) -> None:
         """Starts the counters of a new generation; the cluster's step count goes on."""
@@ -133,13 +136,24 @@ class SharedStep:
     def _await_release(self, entries: list[Entry], stepped: Any, contributions: Any) -> Any:
         assert self._options.staleness is not None
         return operations().strom_apply_step(
-            variables=[entry.variable.handle for entry in entries],
+            variables=[entry.primary.handle for entry in entries],
             stepped=stepped,
             contribution=contributions - self._options.staleness,
             replica=self._replica.handle,
             offsets=[entry.offset for entry in entries],
             timeout_ns=int(self._options.wait_timeout * 1e9),
         )
+
+
+def update_copies(entries: list[Entry]) -> Any:
+    """Gives the variables on the worker's other devices the values of those on its first."""
+    return tf.group(
+        *(
+            copy.assign(entry.primary.read_value(), read_value=False)
+            for entry in entries
+            for copy in entry.copies
+        )
+    )
 
 
 def _variable(values: Any, dtype: Any) -> Any:

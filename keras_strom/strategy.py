@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -19,6 +19,7 @@ import tensorflow as tf
 from keras_strom import admission, errors, lifecycle
 from keras_strom._native.replica import Replica
 from keras_strom.data_sharding import shard_dataset
+from keras_strom.devices import local_devices, over_devices
 from keras_strom.environment import ClusterEnvironment
 from keras_strom.flat_space import FlatSpace
 from keras_strom.generation import Generation, Sharing
@@ -41,7 +42,7 @@ _THRESHOLD = AdaptiveThreshold()
 _CLIPPING = ResidualClipping(5, every=5)
 
 
-class StromStrategy(tf.distribute.OneDeviceStrategy):  # type: ignore[misc]
+class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
     """A `tf.distribute` strategy whose workers share compressed optimizer updates.
 
     Build and compile the model in its scope and call `fit`; where the process belongs to a job
@@ -61,7 +62,9 @@ class StromStrategy(tf.distribute.OneDeviceStrategy):  # type: ignore[misc]
         jit_compile: True compiles every step with XLA, all but the sharing of its update. Leave
             `jit_compile` of `model.compile` alone then.
         network: a `NetworkConfig`; None = the job's.
-        device: where variables live and steps run; None = the CPU.
+        devices: where variables live and steps run; None = the CPU. With several devices each step
+            is that of a `tf.distribute.MirroredStrategy`, of which this strategy is one then: it
+            divides every batch among them, and the worker sends one message for all.
 
     Raises:
         InvalidOption: an option that is not understood or out of range.
@@ -72,6 +75,10 @@ class StromStrategy(tf.distribute.OneDeviceStrategy):  # type: ignore[misc]
         ...     model.compile("adam", "mse")
         >>> model.fit(x, y, epochs=5)  # doctest: +SKIP
     """
+
+    def __new__(cls: Any, *_: Any, devices: Any = None, **__: Any) -> Any:
+        """A strategy that is one of TensorFlow's for as many devices, too."""
+        return super().__new__(over_devices(cls, len(local_devices(devices))))
 
     def __init__(
         self,
@@ -84,13 +91,14 @@ class StromStrategy(tf.distribute.OneDeviceStrategy):  # type: ignore[misc]
         always_encode: bool = False,
         jit_compile: bool = False,
         network: NetworkConfig | None = None,
-        device: str | None = None,
+        devices: str | Sequence[str] | None = None,
     ) -> None:
         _check_options(threshold, residual_clipping, max_staleness, network)
         _check_switches(always_encode=always_encode, jit_compile=jit_compile)
         environment = ClusterEnvironment.from_environ()
         scale = UpdateScale(rule=update_scale, workers=environment.size, warmup_steps=warmup_steps)
-        super().__init__(_cpu_device(device))
+        super().__init__(local_devices(devices))
+        _check_compilable(jit_compile, self.num_replicas_in_sync)
         self._environment = environment
         self._compiler = XlaCompiler() if jit_compile else None
         self._unshareable: dict[int, Any] = {}
@@ -177,7 +185,7 @@ class StromStrategy(tf.distribute.OneDeviceStrategy):  # type: ignore[misc]
         admission.check_compiled(model)
         before = {
             id(entry.variable): tf.raw_ops.ReadVariableOp(
-                resource=entry.variable.handle, dtype=tf.float32
+                resource=entry.primary.handle, dtype=tf.float32
             )
             for entry in sharing.space.entries
             if entry.variable.trainable
@@ -290,6 +298,7 @@ class StromStrategy(tf.distribute.OneDeviceStrategy):  # type: ignore[misc]
 
     def _check_optimizer_step(self, optimizer: Any) -> None:
         """An optimizer is about to change variables of this strategy."""
+        admission.check_accumulation(optimizer, self.num_replicas_in_sync)
         if self._sharing is None:
             return
         admission.check_optimizer(optimizer)
@@ -377,17 +386,11 @@ def _check_switches(**switches: object) -> None:
             raise errors.InvalidOption(f"{name}={value!r} must be a bool")
 
 
-def _cpu_device(device: object) -> str:
-    if device is None:
-        return "/cpu:0"
-    if not isinstance(device, str):
-        raise errors.InvalidOption(f"device={device!r} must be a device name such as '/cpu:0'")
-    kind = tf.DeviceSpec.from_string(device).device_type
-    if kind not in (None, "CPU"):
+def _check_compilable(jit_compile: bool, devices: int) -> None:
+    if jit_compile and devices > 1:
         raise errors.InvalidOption(
-            f"device={device!r}: this version shares variables that live on the CPU only"
+            f"jit_compile=True: XLA cannot compile a step over {devices} devices; use one device"
         )
-    return device
 
 
 class _WatchedUpdates:

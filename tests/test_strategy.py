@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import logging
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from keras_strom._native import ops
 from keras_strom.network import NetworkConfig
 from keras_strom.strategy import StromStrategy
 from keras_strom.threshold import FixedThreshold
+from tests.two_devices import TWO_DEVICES
 
 TAU = 1e-3
 
@@ -32,6 +34,15 @@ def _encoding(**options: Any) -> StromStrategy:
             **options,
         }
     )
+
+
+Encoding = Callable[..., StromStrategy]
+
+
+@pytest.fixture(params=[None, TWO_DEVICES], ids=["one device", "two devices"])
+def encoding(request: pytest.FixtureRequest) -> Encoding:
+    """Makes strategies on one device and on two, for what must hold on both."""
+    return functools.partial(_encoding, devices=request.param)
 
 
 def _model(strategy: Any, optimizer: Any = "adam", **compile_options: Any) -> keras.Model:
@@ -80,9 +91,9 @@ def test_a_lone_worker_refuses_nothing_that_plain_keras_accepts() -> None:
 # ------------------------------------------------------------------ what is shared, and when
 
 
-def test_evaluate_and_predict_share_nothing() -> None:
+def test_evaluate_and_predict_share_nothing(encoding: Encoding) -> None:
     x, y = _data()
-    strategy = _encoding()
+    strategy = encoding()
     model = _model(strategy)
     model.evaluate(x, y, verbose=0)
     model.train_on_batch(x, y)
@@ -94,8 +105,8 @@ def test_evaluate_and_predict_share_nothing() -> None:
     np.testing.assert_array_equal(residual, strategy._sharing.replica.read_residual(0, 8))
 
 
-def test_a_function_traced_before_still_shares_when_it_is_called_again() -> None:
-    strategy = _encoding()
+def test_a_function_traced_before_still_shares_when_it_is_called_again(encoding: Encoding) -> None:
+    strategy = encoding()
     model = _model(strategy)
     x, y = (tf.constant(a) for a in _data())
 
@@ -113,11 +124,11 @@ def test_a_function_traced_before_still_shares_when_it_is_called_again() -> None
     assert _steps(strategy) == 3
 
 
-def test_eager_steps_give_the_same_bits_as_traced_ones() -> None:
+def test_eager_steps_give_the_same_bits_as_traced_ones(encoding: Encoding) -> None:
     x, y = _data()
     weights = []
     for eagerly in (True, False):
-        model = _model(_encoding(), "sgd", run_eagerly=eagerly)
+        model = _model(encoding(), "sgd", run_eagerly=eagerly)
         for start in range(0, 64, 16):
             model.train_on_batch(x[start : start + 16], y[start : start + 16])
         weights.append(model.get_weights())
@@ -125,10 +136,10 @@ def test_eager_steps_give_the_same_bits_as_traced_ones() -> None:
         np.testing.assert_array_equal(eager, traced)
 
 
-def test_several_steps_per_execution_give_the_same_bits_as_single_ones() -> None:
+def test_several_steps_per_execution_give_the_same_bits_as_single_ones(encoding: Encoding) -> None:
     weights = []
     for steps in (1, 4):
-        strategy = _encoding()
+        strategy = encoding()
         model = _model(strategy, "sgd", steps_per_execution=steps)
         model.fit(*_data(), epochs=2, batch_size=8, shuffle=False, verbose=0)
         assert strategy.last_report.steps == 16
@@ -146,18 +157,21 @@ def test_a_fault_of_the_native_side_is_raised_with_its_own_type_and_words() -> N
         model.fit(*_data(), epochs=1, verbose=0)
 
 
-def test_an_update_that_is_not_finite_ends_the_training_with_a_reason() -> None:
-    model = _model(_encoding())
+def test_an_update_that_is_not_finite_ends_the_training_with_a_reason(encoding: Encoding) -> None:
+    strategy = encoding()
+    model = _model(strategy)
     x, y = _data()
     y[0] = np.inf
     layer = model.layers[0].name
     with pytest.raises(errors.NotFinite, match=rf"{layer}/kernel' is NaN or infinite in \d+ of"):
         model.fit(x, y, epochs=1, verbose=0)
-    assert all(np.isfinite(values).all() for values in model.get_weights())
+    for variable in model.variables:
+        for value in strategy.experimental_local_results(variable.value):
+            assert np.isfinite(value.numpy()).all()
 
 
-def test_frozen_layers_have_a_place_but_are_not_shared() -> None:
-    strategy = _encoding()
+def test_frozen_layers_have_a_place_but_are_not_shared(encoding: Encoding) -> None:
+    strategy = encoding()
     model = _model(strategy)
     model.layers[0].trainable = False
     with strategy.scope():
@@ -170,8 +184,8 @@ def test_frozen_layers_have_a_place_but_are_not_shared() -> None:
     assert len(strategy._sharing.space.participants) == 2
 
 
-def test_two_models_in_turn_share_their_own_variables() -> None:
-    strategy = _encoding()
+def test_two_models_in_turn_share_their_own_variables(encoding: Encoding) -> None:
+    strategy = encoding()
     first, second = _model(strategy), _model(strategy)
     x, y = _data()
     first.train_on_batch(x, y)
@@ -185,8 +199,8 @@ def test_two_models_in_turn_share_their_own_variables() -> None:
     assert _steps(strategy) == 3
 
 
-def test_a_variable_assigned_between_steps_is_noticed_and_not_sent() -> None:
-    strategy = _encoding()
+def test_a_variable_assigned_between_steps_is_noticed_and_not_sent(encoding: Encoding) -> None:
+    strategy = encoding()
     model = _model(strategy)
     x, y = _data()
     model.train_on_batch(x, y)
@@ -202,8 +216,8 @@ def test_a_variable_assigned_between_steps_is_noticed_and_not_sent() -> None:
 # ------------------------------------------------------------------ fit and its report
 
 
-def test_fit_reports_what_it_did_and_what_the_residual_still_holds() -> None:
-    strategy = _encoding()
+def test_fit_reports_what_it_did_and_what_the_residual_still_holds(encoding: Encoding) -> None:
+    strategy = encoding()
     model = _model(strategy)
     model.fit(*_data(), epochs=3, batch_size=16, verbose=0)
     size = strategy._sharing.space.size
@@ -244,16 +258,16 @@ def test_parameters_and_residual_together_are_the_whole_training() -> None:
     assert np.abs(residual).sum() == pytest.approx(report.residual_mass)
 
 
-def test_a_second_fit_counts_anew() -> None:
-    strategy = _encoding()
+def test_a_second_fit_counts_anew(encoding: Encoding) -> None:
+    strategy = encoding()
     model = _model(strategy)
     for epochs in (2, 1):
         model.fit(*_data(), epochs=epochs, batch_size=16, verbose=0)
         assert strategy.last_report.steps == 4 * epochs
 
 
-def test_early_stopping_ends_the_training_with_a_report() -> None:
-    strategy = _encoding()
+def test_early_stopping_ends_the_training_with_a_report(encoding: Encoding) -> None:
+    strategy = encoding()
     model = _model(strategy)
     stop = keras.callbacks.EarlyStopping("loss", patience=0, min_delta=1e9)
     history = model.fit(*_data(), epochs=9, batch_size=16, verbose=0, callbacks=[stop])
@@ -261,12 +275,12 @@ def test_early_stopping_ends_the_training_with_a_report() -> None:
     assert strategy.last_report.steps == 8
 
 
-def test_an_error_in_fit_leaves_the_strategy_usable() -> None:
+def test_an_error_in_fit_leaves_the_strategy_usable(encoding: Encoding) -> None:
     class Fails(keras.callbacks.Callback):
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
             raise RuntimeError("on purpose")
 
-    strategy = _encoding()
+    strategy = encoding()
     model = _model(strategy)
     with pytest.raises(RuntimeError, match="on purpose"):
         model.fit(*_data(), epochs=1, verbose=0, callbacks=[Fails()])
@@ -281,8 +295,8 @@ def test_wind_up_of_the_residual_is_warned_about(caplog: pytest.LogCaptureFixtur
     assert "Raise the threshold" in caplog.text
 
 
-def test_a_saved_model_is_plain_keras(tmp_path: Path) -> None:
-    model = _model(_encoding())
+def test_a_saved_model_is_plain_keras(encoding: Encoding, tmp_path: Path) -> None:
+    model = _model(encoding())
     model.fit(*_data(), epochs=1, verbose=0)
     model.save(tmp_path / "model.keras")
     loaded = keras.models.load_model(tmp_path / "model.keras")
@@ -308,8 +322,14 @@ def test_a_saved_model_is_plain_keras(tmp_path: Path) -> None:
         {"always_encode": 1},
         {"jit_compile": "auto"},
         {"network": {"port": 0}},
-        {"device": "/gpu:0"},
-        {"device": 0},
+        {"devices": "/gpu:0"},
+        {"devices": 0},
+        {"devices": []},
+        {"devices": [0]},
+        {"devices": "no device"},
+        {"devices": ["/cpu:0", "/gpu:0"]},
+        {"devices": ["/cpu:0", "/device:CPU:0"]},
+        {"devices": ["/cpu:0", "/cpu:99"]},
     ],
     ids=str,
 )
@@ -388,8 +408,8 @@ def test_data_without_elements_is_a_clear_error() -> None:
 
 
 @pytest.mark.parametrize("traced", [True, False])
-def test_an_optimizer_step_outside_run_is_refused(traced: bool) -> None:
-    strategy = _encoding()
+def test_an_optimizer_step_outside_run_is_refused(encoding: Encoding, traced: bool) -> None:
+    strategy = encoding()
     with strategy.scope():
         variable = tf.Variable([1.0])
         optimizer = keras.optimizers.SGD(0.1)
@@ -405,8 +425,8 @@ def test_an_optimizer_step_outside_run_is_refused(traced: bool) -> None:
             (tf.function(step) if traced else step)()
 
 
-def test_a_model_that_is_not_built_before_a_custom_loop_is_refused() -> None:
-    strategy = _encoding()
+def test_a_model_that_is_not_built_before_a_custom_loop_is_refused(encoding: Encoding) -> None:
+    strategy = encoding()
     with strategy.scope():
         model = keras.Sequential([keras.layers.Dense(1)])
         optimizer = keras.optimizers.SGD(0.1)
