@@ -9,7 +9,7 @@ namespace {
 
 std::string Describe(const Layout& layout) {
   char text[96];
-  std::snprintf(text, sizeof(text), "%" PRIu64 " parameters (layout hash %016" PRIx64 ")",
+  std::snprintf(text, sizeof(text), "%" PRIu64 " shared values (layout hash %016" PRIx64 ")",
                 layout.size, layout.hash);
   return text;
 }

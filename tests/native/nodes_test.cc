@@ -236,8 +236,8 @@ TEST(Nodes, ADifferentModelIsRefusedToAllNamingBoth) {
   for (int rank = 0; rank < 2; ++rank) {
     const Status& failure = cluster.worker(rank).failure;
     EXPECT_EQ(failure.code, Code::kRefused);
-    EXPECT_THAT(failure.message, HasSubstr("64 parameters (layout hash 0000000000000005)"));
-    EXPECT_THAT(failure.message, HasSubstr("65 parameters (layout hash 0000000000000006)"));
+    EXPECT_THAT(failure.message, HasSubstr("64 shared values (layout hash 0000000000000005)"));
+    EXPECT_THAT(failure.message, HasSubstr("65 shared values (layout hash 0000000000000006)"));
   }
 }
 
