@@ -12,6 +12,8 @@ from keras_strom import errors
 
 # The attribute of a tf.Variable with the path of the Keras variable around it.
 _PATH = "_keras_strom_path"
+# ... and whether that has a constraint.
+_CONSTRAINED = "_keras_strom_constrained"
 
 
 def wrap_apply(check: Callable[[Any, list[Any]], None]) -> None:
@@ -46,11 +48,17 @@ def path_of(variable: Any) -> str:
     return str(getattr(variable, _PATH, variable.name))
 
 
+def is_constrained(variable: Any) -> bool:
+    """Whether Keras applies a constraint to a `tf.Variable` after every step."""
+    return bool(getattr(variable, _CONSTRAINED, False))
+
+
 def _value_with_path(variable: Any) -> Any:
     # Only the Keras variable knows its path; the tf.Variable of every layer is called "kernel".
     if not isinstance(variable, keras.Variable):
         return variable
     setattr(variable.value, _PATH, variable.path)
+    setattr(variable.value, _CONSTRAINED, variable.constraint is not None)
     return variable.value
 
 

@@ -20,6 +20,7 @@ from keras_strom.residual import ResidualClipping
 from keras_strom.scale import UpdateScale
 from keras_strom.statistics import LENGTH, StepStatistics
 from keras_strom.threshold import ThresholdAlgorithm
+from keras_strom.touched import Rows
 
 # Picks `received` out of a vector of statistics.
 _RECEIVED = np.asarray([name == "received" for name in StepStatistics._fields], np.float64)
@@ -47,6 +48,21 @@ class StepOptions:
     compiled: bool = False
 
 
+@dataclasses.dataclass(frozen=True)
+class VariableChange:
+    """What is known of one variable of a step.
+
+    Attributes:
+        entry: its place in the flat space.
+        shares: whether its changes are sent.
+        since: its value before the optimizer ran, or the rows that alone can have changed.
+    """
+
+    entry: Entry
+    shares: bool
+    since: Any | Rows
+
+
 class SharedStep:
     """One worker's step over its replica, in graphs and eagerly."""
 
@@ -59,14 +75,10 @@ class SharedStep:
             self._totals = _variable([0.0] * LENGTH, tf.float64)
             self._steps_before = tf.Variable(0, dtype=tf.int64, trainable=False)
 
-    def share(self, entries: list[Entry], shares: list[bool], before: list[Any]) -> None:
-        """Shares what changed since the variables' values were `before`; see the op StromStep.
-
-        Args:
-            entries: the participants, in flat order.
-            shares: for each, whether its changes are sent.
-            before: for each, its value before the optimizer ran.
-        """
+    def share(self, changes: list[VariableChange]) -> None:
+        """Shares what has changed in the participants, in flat order; see the op StromStep."""
+        entries = [change.entry for change in changes]
+        rows = [change.since for change in changes if isinstance(change.since, Rows)]
         options = self._options
         with tf.device("/cpu:0"):
             contributions = tf.cast(self._totals[0], tf.int64)
@@ -76,14 +88,20 @@ class SharedStep:
             threshold, state = options.threshold.next(state, last)
             statistics = operations().strom_step(
                 variables=[entry.primary.handle for entry in entries],
-                before=before,
+                before=[
+                    tf.zeros([0]) if isinstance(change.since, Rows) else change.since
+                    for change in changes
+                ],
+                rows=[touched.indices for touched in rows],
+                rows_before=[touched.before for touched in rows],
                 threshold=threshold,
                 scale=options.scale.at(step),
                 clip_multiple=self._clip_multiple(step),
                 iteration=step,
                 replica=self._replica.handle,
                 offsets=[entry.offset for entry in entries],
-                shares=shares,
+                shares=[change.shares for change in changes],
+                by_rows=[isinstance(change.since, Rows) for change in changes],
                 names=[path_of(entry.variable) for entry in entries],
                 apply_own=options.staleness is None,
                 take_received=options.staleness is None,

@@ -21,15 +21,16 @@ from keras_strom._native.replica import Replica
 from keras_strom.data_sharding import shard_dataset
 from keras_strom.devices import local_devices, over_devices
 from keras_strom.environment import ClusterEnvironment
-from keras_strom.flat_space import FlatSpace
+from keras_strom.flat_space import Entry, FlatSpace
 from keras_strom.generation import Generation, Sharing
 from keras_strom.network import NetworkConfig
 from keras_strom.relay import Worker
 from keras_strom.report import TrainingReport
 from keras_strom.residual import ResidualClipping
 from keras_strom.scale import UpdateScale
-from keras_strom.step import SharedStep, StepOptions
+from keras_strom.step import SharedStep, StepOptions, VariableChange
 from keras_strom.threshold import AdaptiveThreshold, ThresholdAlgorithm
+from keras_strom.touched import Touched
 from keras_strom.xla import XlaCompiler
 
 # The strategy with which this process has joined its job; it has one place there.
@@ -102,7 +103,8 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
         self._environment = environment
         self._compiler = XlaCompiler() if jit_compile else None
         self._unshareable: dict[int, Any] = {}
-        self._touched: set[int] | None = None
+        self._touched: Touched | None = None
+        self._optimizer: Any = None
         self._sharing: Sharing | None = None
         if always_encode or environment.size > 1:
             options = StepOptions(
@@ -190,23 +192,19 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
             for entry in sharing.space.entries
             if entry.variable.trainable
         }
-        self._touched = set()
+        touched = self._touched = Touched()
         try:
             result = super().run(fn, args, kwargs, options)
-            _check_touched(sharing, self._touched, before)
         finally:
             self._touched = None
+        _check_touched(sharing, touched.variables, before)
         # A function that was traced before touches nothing from Python when it is called again, so
         # the op is there as soon as there are members; it does nothing where none has changed.
         entries = sharing.space.participants
         if any(map(sharing.space.is_member, entries)):
             if sharing.worker is None:
                 sharing.replica.extend(sharing.space.size, sharing.space.hash())
-            sharing.step.share(
-                entries,
-                [sharing.space.is_member(entry) for entry in entries],
-                [before[id(entry.variable)] for entry in entries],
-            )
+            sharing.step.share([_change(sharing, entry, before, touched) for entry in entries])
         return result
 
     @property
@@ -286,14 +284,14 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
         setattr(variable, _OWNER, weakref.ref(self))
         return variable
 
-    def _note_update(self, variable: Any) -> None:
+    def _note_update(self, variable: Any, gradient: Any) -> None:
         """An optimizer is about to change `variable`: the moment that makes it a member."""
         if self._sharing is None or self._touched is None:
             return
         if id(variable) in self._unshareable:
             admission.check_dtype(variable)
         if variable in self._sharing.space:
-            self._touched.add(id(variable))
+            self._touched.note(variable, gradient, self._optimizer)
             self._sharing.space.touch(variable)
 
     def _check_optimizer_step(self, optimizer: Any) -> None:
@@ -302,6 +300,7 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
         if self._sharing is None:
             return
         admission.check_optimizer(optimizer)
+        self._optimizer = optimizer
         if self._touched is None:
             raise errors.UnsupportedModel(
                 "the optimizer was applied outside strategy.run, where its update would not be "
@@ -332,6 +331,16 @@ def _sharing_of(model: Any) -> Sharing | None:
     if _joined is not None:
         admission.check_in_scope(model)
     return None
+
+
+def _change(
+    sharing: Sharing, entry: Entry, before: dict[int, Any], touched: Touched
+) -> VariableChange:
+    """What a step that has been traced, or has run, tells of one variable."""
+    shares = sharing.space.is_member(entry)
+    rows = touched.rows(entry.variable)
+    # Where only rows change, nothing takes the value read before, and no graph keeps the read.
+    return VariableChange(entry, shares, before[id(entry.variable)] if rows is None else rows)
 
 
 def _check_touched(sharing: Sharing, touched: set[int], before: dict[int, Any]) -> None:
@@ -408,7 +417,7 @@ class _WatchedUpdates:
     ) -> Any:
         strategy = self._strom()
         if strategy is not None:
-            strategy._note_update(var)
+            strategy._note_update(var, args[0] if args else None)
         return super().update(var, fn, args, kwargs, group)  # type: ignore[misc]
 
 

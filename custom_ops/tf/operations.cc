@@ -20,7 +20,8 @@ absl::Status StatisticsShape(tensorflow::shape_inference::InferenceContext* cont
 // changed, nothing happens and statistics[0] is 0. A variable with shares = false keeps its own
 // changes to itself and only takes what is received. With compare_contents = true a variable has
 // changed where its contents have, not where its buffer is another one. `names` are the variables'
-// in errors.
+// in errors. Of the R variables with by_rows = true only `rows` can have changed (any order, also
+// repeatedly), whose values before were `rows_before`; their `before` is empty.
 REGISTER_OP("StromStep")
     .Attr("N: int >= 1")
     .Attr("replica: int")
@@ -30,12 +31,16 @@ REGISTER_OP("StromStep")
     .Attr("apply_own: bool")
     .Attr("take_received: bool")
     .Attr("compare_contents: bool = false")
+    .Attr("R: int >= 0")
+    .Attr("by_rows: list(bool)")
     .Input("variables: N * resource")
     .Input("before: N * float")
     .Input("threshold: float")
     .Input("scale: float")
     .Input("clip_multiple: float")
     .Input("iteration: int64")
+    .Input("rows: R * int64")
+    .Input("rows_before: R * float")
     .Output("statistics: double")
     .SetIsStateful()
     .SetShapeFn(StatisticsShape);

@@ -1,9 +1,12 @@
 // StromStep: the end of a training step inside `strategy.run`.
+#include <algorithm>
 #include <cstring>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tensorflow/core/framework/op_kernel.h"
+#include "tf/row_segments.h"
 #include "tf/threads.h"
 #include "tf/variables.h"
 
@@ -13,6 +16,7 @@ using tensorflow::OpKernel;
 using tensorflow::OpKernelConstruction;
 using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
+using tensorflow::core::RefCountPtr;
 
 class StepOp : public OpKernel {
  public:
@@ -20,9 +24,15 @@ class StepOp : public OpKernel {
     OP_REQUIRES_OK(context, attributes_.Read(context));
     OP_REQUIRES_OK(context, context->GetAttr("shares", &shares_));
     OP_REQUIRES_OK(context, context->GetAttr("names", &names_));
+    OP_REQUIRES_OK(context, context->GetAttr("by_rows", &by_rows_));
+    OP_REQUIRES_OK(context, context->GetAttr("R", &row_variables_));
     const size_t variables = attributes_.offsets.size();
-    OP_REQUIRES(context, shares_.size() == variables && names_.size() == variables,
-                absl::InvalidArgumentError("shares and names must have one entry a variable"));
+    OP_REQUIRES(
+        context,
+        shares_.size() == variables && names_.size() == variables && by_rows_.size() == variables,
+        absl::InvalidArgumentError("shares, names and by_rows must have one entry a variable"));
+    OP_REQUIRES(context, std::count(by_rows_.begin(), by_rows_.end(), true) == row_variables_,
+                absl::InvalidArgumentError("R must be the number of variables with by_rows"));
     bool apply_own = false, take_received = false;
     OP_REQUIRES_OK(context, context->GetAttr("apply_own", &apply_own));
     OP_REQUIRES_OK(context, context->GetAttr("take_received", &take_received));
@@ -47,10 +57,18 @@ class StepOp : public OpKernel {
     OP_REQUIRES_OK(context, CountAssigned(context, variables, &assigned_outside));
     // Holds the buffers that the optimizer wrote until the core has read them.
     std::vector<Tensor> after(variables.size());
-    std::vector<strom_segment> segments(variables.size());
+    std::vector<strom_segment> segments;
+    RefCountPtr<WaitingRows> waiting;
+    OP_REQUIRES_OK(context, WaitingRows::Find(context, attributes_.replica, &waiting));
+    std::vector<RowSegments> row_segments(static_cast<size_t>(row_variables_));
     for (size_t i = 0; i < variables.size(); ++i) {
-      OP_REQUIRES_OK(context, PrepareSegment(context, &variables[i], static_cast<int>(i),
-                                             changed[i], &after[i], &segments[i]));
+      if (by_rows_[i] && shares_[i]) {
+        OP_REQUIRES_OK(context, PrepareRows(context, variables[i].tensor(), i, *waiting,
+                                            &row_segments[RowVariable(i)], &segments));
+        continue;
+      }
+      OP_REQUIRES_OK(context, PrepareSegment(context, &variables[i], i, changed[i], &after[i],
+                                             &segments.emplace_back()));
     }
     const strom_step_options options = Options(context);
     const strom_thread_pool threads = LendThreads(context);
@@ -58,12 +76,29 @@ class StepOp : public OpKernel {
         strom_replica_step(attributes_.replica, segments.data(),
                            static_cast<int64_t>(segments.size()), &options, &threads, &result);
     OP_REQUIRES_OK(context, ToStatus(code, strom_last_error()));
+    for (size_t i = 0; i < variables.size(); ++i) {
+      if (!by_rows_[i] || !shares_[i]) continue;
+      std::vector<int64_t> rows;
+      OP_REQUIRES_OK(context, row_segments[RowVariable(i)].FindWaiting(attributes_.replica,
+                                                                       options.threshold, &rows));
+      waiting->Set(attributes_.offsets[i], std::move(rows));
+    }
     OP_REQUIRES_OK(context, variables.RememberBuffers(context));
     OP_REQUIRES_OK(context, OutputStatistics(context, result, assigned_outside));
   }
 
  private:
   int BeforeInput(size_t i) const { return attributes_.variables + static_cast<int>(i); }
+
+  // Which of the R variables with rows variable i is, and its inputs behind the four scalars.
+  size_t RowVariable(size_t i) const {
+    return static_cast<size_t>(
+        std::count(by_rows_.begin(), by_rows_.begin() + static_cast<int64_t>(i), true));
+  }
+  int RowsInput(size_t i) const {
+    return 2 * attributes_.variables + 4 + static_cast<int>(RowVariable(i));
+  }
+  int RowsBeforeInput(size_t i) const { return RowsInput(i) + row_variables_; }
 
   // TensorFlow writes a variable whose buffer somebody else holds (here: `before`) into a new
   // buffer, so a changed variable lies elsewhere. Not so variables in copy-on-read mode (they had
@@ -72,6 +107,10 @@ class StepOp : public OpKernel {
   absl::Status FindChanged(OpKernelContext* context, LockedVariables& variables,
                            std::vector<bool>* changed) const {
     for (size_t i = 0; i < variables.size(); ++i) {
+      if (by_rows_[i]) {
+        changed->push_back(context->input(RowsInput(i)).NumElements() > 0);
+        continue;
+      }
       const Tensor& before = context->input(BeforeInput(i));
       Tensor& now = *variables[i].tensor();
       if (before.NumElements() != now.NumElements()) {
@@ -93,10 +132,19 @@ class StepOp : public OpKernel {
                              int64_t* assigned) const {
     std::vector<const void*> found(variables.size());
     for (size_t i = 0; i < variables.size(); ++i) {
-      const bool copied = variables[i].copy_on_read_mode.load();
+      const bool copied = by_rows_[i] || variables[i].copy_on_read_mode.load();
       found[i] = copied ? nullptr : context->input(BeforeInput(i)).data();
     }
     return variables.CountAssigned(context, found, assigned);
+  }
+
+  absl::Status PrepareRows(OpKernelContext* context, Tensor* tensor, size_t i,
+                           const WaitingRows& waiting, RowSegments* rows,
+                           std::vector<strom_segment>* segments) const {
+    TF_RETURN_IF_ERROR(MakeWritable(context, tensor));
+    const int64_t offset = attributes_.offsets[i];
+    return rows->Append(context->input(RowsInput(i)), context->input(RowsBeforeInput(i)),
+                        waiting.Get(offset), tensor, offset, names_[i].c_str(), segments);
   }
 
   // Gives the variable the buffer for its next value: the `before` buffer itself where this op is
@@ -108,7 +156,7 @@ class StepOp : public OpKernel {
     segment->offset = attributes_.offsets[i];
     segment->size = tensor->NumElements();
     segment->name = names_[i].c_str();
-    if (changed && !shares_[i]) {
+    if ((changed && !shares_[i]) || by_rows_[i]) {
       TF_RETURN_IF_ERROR(MakeWritable(context, tensor));
       segment->value = static_cast<float*>(tensor->data());
       segment->before = segment->after = segment->value;
@@ -161,6 +209,8 @@ class StepOp : public OpKernel {
   ReplicaAttributes attributes_;
   std::vector<bool> shares_;
   std::vector<std::string> names_;
+  std::vector<bool> by_rows_;
+  int row_variables_ = 0;  // R
   int32_t apply_own_ = 0;
   int32_t take_received_ = 0;
   bool compare_contents_ = false;

@@ -49,6 +49,21 @@ def build_with_state() -> keras.Model:
     return model
 
 
+def build_embedding() -> keras.Model:
+    """A table of which each step changes a few rows."""
+    model = keras.Sequential(
+        [
+            keras.Input((2,), dtype="int32"),
+            keras.layers.Embedding(40, 4),
+            keras.layers.Flatten(),
+            keras.layers.Dense(3),
+        ]
+    )
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.SGD(0.5), loss, jit_compile=False)
+    return model
+
+
 def data(rows: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """The same on every worker."""
     random = np.random.default_rng(seed)
@@ -202,6 +217,11 @@ def main() -> None:
     if rank == 0:
         weights |= {f"again_start/{i}": v for i, v in enumerate(model.get_weights())}
     note("again", model, model.fit(x, y, epochs=1, **fit))
+
+    with strategy.scope():
+        model = build_embedding()
+    lookups = np.random.default_rng(2).integers(0, 40, (96, 2))
+    note("embedding", model, model.fit(lookups, y, epochs=2, **fit))
 
     with strategy.scope():
         model = build_with_state()

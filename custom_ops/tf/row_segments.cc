@@ -1,0 +1,129 @@
+#include "tf/row_segments.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "tensorflow/core/framework/resource_mgr.h"
+#include "tf/variables.h"
+
+namespace keras_strom {
+
+using tensorflow::OpKernelContext;
+using tensorflow::Tensor;
+
+std::vector<int64_t> WaitingRows::Get(int64_t offset) const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto found = rows_.find(offset);
+  return found == rows_.end() ? std::vector<int64_t>() : found->second;
+}
+
+void WaitingRows::Set(int64_t offset, std::vector<int64_t> rows) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  rows_[offset] = std::move(rows);
+}
+
+absl::Status WaitingRows::Find(OpKernelContext* context, strom_handle replica,
+                               tensorflow::core::RefCountPtr<WaitingRows>* waiting) {
+  WaitingRows* found = nullptr;
+  TF_RETURN_IF_ERROR(context->resource_manager()->LookupOrCreate<WaitingRows>(
+      "keras_strom", absl::StrCat("waiting_rows_of_replica_", replica), &found,
+      [](WaitingRows** created) {
+        *created = new WaitingRows;
+        return absl::OkStatus();
+      }));
+  waiting->reset(found);
+  return absl::OkStatus();
+}
+
+namespace {
+
+// A row to visit, and where its value before the step lies: in `before`, or nowhere yet (-1).
+struct Visit {
+  int64_t row;
+  int64_t place;
+};
+
+absl::Status Visits(const Tensor& rows, const std::vector<int64_t>& waiting, int64_t row_count,
+                    std::vector<Visit>* visits) {
+  const auto changed = rows.flat<int64_t>();
+  visits->reserve(static_cast<size_t>(changed.size()) + waiting.size());
+  for (int64_t i = 0; i < changed.size(); ++i) {
+    if (changed(i) < 0 || changed(i) >= row_count) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("row ", changed(i), " is not in a variable of ", row_count, " rows"));
+    }
+    visits->push_back({changed(i), i});
+  }
+  for (const int64_t row : waiting) visits->push_back({row, -1});
+  // Of a row that comes several times, the first `before` holds its value before any change.
+  std::stable_sort(visits->begin(), visits->end(),
+                   [](const Visit& a, const Visit& b) { return a.row < b.row; });
+  visits->erase(std::unique(visits->begin(), visits->end(),
+                            [](const Visit& a, const Visit& b) { return a.row == b.row; }),
+                visits->end());
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status RowSegments::Append(const Tensor& rows, const Tensor& before,
+                                 const std::vector<int64_t>& waiting, Tensor* variable,
+                                 int64_t offset, const char* name,
+                                 std::vector<strom_segment>* segments) {
+  const int64_t size = variable->NumElements();
+  const int64_t row_count = variable->dims() > 0 ? variable->dim_size(0) : 0;
+  offset_ = offset;
+  row_elements_ = row_count > 0 ? size / row_count : 0;
+  if (before.NumElements() != rows.NumElements() * row_elements_) {
+    return absl::InvalidArgumentError("rows_before must hold one row of the variable for each row");
+  }
+  std::vector<Visit> visits;
+  TF_RETURN_IF_ERROR(Visits(rows, waiting, row_count, &visits));
+  // Their pointers would not survive growing.
+  unchanged_.reserve(waiting.size() * static_cast<size_t>(row_elements_));
+
+  float* const values = static_cast<float*>(variable->data());
+  const float* const given = static_cast<const float*>(before.data());
+  int64_t end = 0;  // of what has a segment
+  const auto append_unchanged = [&](int64_t until) {
+    if (end == until) return;
+    float* const value = values + end;
+    segments->push_back({offset + end, until - end, value, value, value, name});
+    end = until;
+  };
+  for (const Visit& visit : visits) {
+    const int64_t start = visit.row * row_elements_;
+    append_unchanged(start);
+    const float* row_before = given + visit.place * row_elements_;
+    if (visit.place < 0) {
+      row_before = unchanged_.data() + unchanged_.size();
+      unchanged_.insert(unchanged_.end(), values + start, values + start + row_elements_);
+    }
+    segments->push_back(
+        {offset + start, row_elements_, row_before, values + start, values + start, name});
+    end = start + row_elements_;
+    visited_.push_back(visit.row);
+  }
+  append_unchanged(size);
+  return absl::OkStatus();
+}
+
+absl::Status RowSegments::FindWaiting(strom_handle replica, float threshold,
+                                      std::vector<int64_t>* rows) const {
+  std::vector<float> residual(static_cast<size_t>(row_elements_));
+  for (const int64_t row : visited_) {
+    const int code = strom_replica_read_residual(replica, offset_ + row * row_elements_,
+                                                 row_elements_, residual.data());
+    TF_RETURN_IF_ERROR(ToStatus(code, strom_last_error()));
+    const bool waits = std::any_of(residual.begin(), residual.end(),
+                                   [&](float r) { return std::fabs(r) >= threshold; });
+    if (waits) rows->push_back(row);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace keras_strom
