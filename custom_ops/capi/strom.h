@@ -57,7 +57,9 @@ typedef struct {
 /* ---------------------------------------------------------------- replica (capi/replica.cc)
  * One worker's compression state over the flat space: residuals, received messages waiting to be
  * applied, and the applied version vector. The parameters themselves stay in TensorFlow's
- * variables; a segment lends their buffers for one call.
+ * variables; a segment lends their buffers for one call. A variable may come in several segments,
+ * all with the same pointer as `name`. One that only receives has NULL for `before` and `after`:
+ * its residual waits, is not looked at and does not count in the statistics.
  */
 typedef struct {
   int64_t offset;      /* first element in the flat space */

@@ -34,7 +34,7 @@ void ForEachChunk(int64_t offset, int64_t size, Visit visit) {
 
 // The value of a segment that did not change is what it was before.
 void CopyValues(const strom_segment& segment) {
-  if (segment.value != segment.before) {
+  if (segment.before != nullptr && segment.value != segment.before) {
     std::copy_n(segment.before, segment.size, segment.value);
   }
 }

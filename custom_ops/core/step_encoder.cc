@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 namespace strom {
 namespace {
@@ -14,6 +15,15 @@ constexpr int64_t kRunElements = 16384;
 constexpr int64_t kMinParallelElements = int64_t{1} << 18;
 // More tasks than threads even out threads that start late or are disturbed.
 constexpr int64_t kTasksPerThread = 4;
+
+// The segments [first, second) of the variable that segment `s` belongs to.
+std::pair<size_t, size_t> SegmentsOfVariable(std::span<const strom_segment> segments, size_t s) {
+  const char* const name = segments[s].name;
+  size_t begin = s, end = s + 1;
+  while (name != nullptr && begin > 0 && segments[begin - 1].name == name) --begin;
+  while (name != nullptr && end < segments.size() && segments[end].name == name) ++end;
+  return {begin, end};
+}
 
 }  // namespace
 
@@ -48,30 +58,30 @@ StepStatistics StepEncoder::Encode(std::span<const strom_segment> segments, cons
 
 std::string StepEncoder::DescribeNonfinite(std::span<const strom_segment> segments) const {
   std::string words;
-  int64_t total = 0, total_segments = 0;
+  int64_t total = 0, variables = 0;
   for (size_t i = 0; i < parts_.size();) {
     const Part* first = nullptr;
     int64_t count = 0;
-    const size_t s = parts_[i].segment;
-    for (; i < parts_.size() && parts_[i].segment == s; ++i) {
+    const auto [begin, end] = SegmentsOfVariable(segments, parts_[i].segment);
+    for (; i < parts_.size() && parts_[i].segment < end; ++i) {
       count += parts_[i].statistics.nonfinite_count;
       if (first == nullptr && count > 0) first = &parts_[i];
     }
     if (count == 0) continue;
     total += count;
-    if (total_segments++ > 0) continue;
-    const strom_segment& segment = segments[s];
+    if (variables++ > 0) continue;
+    const strom_segment& start = segments[begin];
+    const strom_segment& last = segments[end - 1];
     const int64_t element = first->chunk * kChunk + first->statistics.first_nonfinite;
-    words =
-        "the update of " +
-        (segment.name == nullptr ? "the variable at flat element " + std::to_string(segment.offset)
-                                 : "'" + std::string(segment.name) + "'") +
-        " is NaN or infinite in " + std::to_string(count) + " of its " +
-        std::to_string(segment.size) + " elements, first in element " +
-        std::to_string(element - segment.offset);
+    words = "the update of " +
+            (start.name == nullptr ? "the variable at flat element " + std::to_string(start.offset)
+                                   : "'" + std::string(start.name) + "'") +
+            " is NaN or infinite in " + std::to_string(count) + " of its " +
+            std::to_string(last.offset + last.size - start.offset) +
+            " elements, first in element " + std::to_string(element - start.offset);
   }
-  if (total_segments > 1) {
-    words += " (" + std::to_string(total) + " elements of " + std::to_string(total_segments) +
+  if (variables > 1) {
+    words += " (" + std::to_string(total) + " elements of " + std::to_string(variables) +
              " variables in all)";
   }
   return words;
@@ -82,6 +92,7 @@ void StepEncoder::CutParts(std::span<const strom_segment> segments, ResidualStor
   parts_.clear();
   for (size_t s = 0; s < segments.size(); ++s) {
     const strom_segment& segment = segments[s];
+    if (segment.before == nullptr) continue;  // It only receives.
     for (int64_t done = 0; done < segment.size;) {
       const int64_t element = segment.offset + done;
       const int64_t size = std::min(segment.size - done, kPartElements - element % kPartElements);

@@ -89,15 +89,14 @@ absl::Status RowSegments::Append(const Tensor& rows, const Tensor& before,
   float* const values = static_cast<float*>(variable->data());
   const float* const given = static_cast<const float*>(before.data());
   int64_t end = 0;  // of what has a segment
-  const auto append_unchanged = [&](int64_t until) {
+  const auto append_receiving = [&](int64_t until) {
     if (end == until) return;
-    float* const value = values + end;
-    segments->push_back({offset + end, until - end, value, value, value, name});
+    segments->push_back({offset + end, until - end, nullptr, nullptr, values + end, name});
     end = until;
   };
   for (const Visit& visit : visits) {
     const int64_t start = visit.row * row_elements_;
-    append_unchanged(start);
+    append_receiving(start);
     const float* row_before = given + visit.place * row_elements_;
     if (visit.place < 0) {
       row_before = unchanged_.data() + unchanged_.size();
@@ -108,7 +107,7 @@ absl::Status RowSegments::Append(const Tensor& rows, const Tensor& before,
     end = start + row_elements_;
     visited_.push_back(visit.row);
   }
-  append_unchanged(size);
+  append_receiving(size);
   return absl::OkStatus();
 }
 

@@ -1,6 +1,6 @@
 // A variable of which a step changes known rows only: an embedding under an optimizer that applies
 // sparse gradients as they are. Instead of the whole table the core then gets a segment a row, and
-// between those segments that did not change, into which received updates go.
+// between those segments that only receive.
 //
 // A row's element sends one threshold a step. What reaches it beyond that would wait until the row
 // is looked up again, which may be never; so such rows are visited in the next step too.

@@ -414,6 +414,50 @@ TEST(Replica, NamesTheVariablesWhoseUpdateIsNotFiniteOnManyThreadsToo) {
   EXPECT_EQ(worker.Values(), std::vector<float>(400'010, 0));
 }
 
+TEST(Replica, ASegmentThatOnlyReceivesIsNotSteppedOver) {
+  // Two rows of a table step, the rest of it takes what another worker sends.
+  const char* const name = "table";
+  Worker other({12}, 2);
+  ASSERT_TRUE(other.Step(std::vector<float>(12, 0.5f)).ok());
+  auto exchange = std::make_shared<FakeExchange>(1);
+  exchange->inbox = other.exchange->sent;
+  Replica replica(kMessageBytes);
+  ASSERT_TRUE(replica.Extend(12, 0).ok());
+  replica.Bind(exchange);
+  std::vector<float> value(12, 1);
+  const std::vector<float> before(12, 1);
+  for (const size_t i : {2, 3, 8, 9}) value[i] += 0.25f;
+  const auto row = [&](size_t i) {
+    return strom_segment{int64_t(i),       2,   before.data() + i, value.data() + i,
+                         value.data() + i, name};
+  };
+  const auto rest = [&](size_t i, int64_t size) {
+    return strom_segment{int64_t(i), size, nullptr, nullptr, value.data() + i, name};
+  };
+  strom_step_options options{1, 0.125f, 0, 1, 1, 0};
+  strom_step_result result;
+  ASSERT_TRUE(
+      replica
+          .Step(std::vector{rest(0, 2), row(2), rest(4, 4), row(8), rest(10, 2)}, options, &result)
+          .ok());
+  EXPECT_EQ(result.elements, 4);
+  EXPECT_EQ(result.count, 4);
+  EXPECT_EQ(result.sum_residual, 4 * 0.125);
+  for (size_t i = 0; i < 12; ++i) {
+    const bool stepped = i == 2 || i == 3 || i == 8 || i == 9;
+    EXPECT_EQ(value[i], stepped ? 1.25f : 1.125f) << i;
+  }
+
+  value[8] = std::nanf("");
+  const Status refused =
+      replica.Step(std::vector{rest(0, 8), row(8), rest(10, 2)}, options, &result);
+  EXPECT_EQ(refused.code, Code::kNotFinite);
+  EXPECT_NE(refused.message.find("'table' is NaN or infinite in 1 of its 12 elements, first in "
+                                 "element 8"),
+            std::string::npos)
+      << refused.message;
+}
+
 TEST(Replica, RefusesWhatItCannotDo) {
   Worker worker({10}, 1);
   const std::vector<float> update(10, 1);
