@@ -45,10 +45,9 @@ Status CheckSegments(const char* function, const strom_segment* segments, int64_
     const strom_segment& segment = segments[i];
     if (segment.size == 0) continue;
     if (segment.value == nullptr) return NullArgument(function, "a segment's value");
-    if (with_update && segment.before == nullptr) {
-      return NullArgument(function, "a segment's before");
-    }
-    if (with_update && segment.after == nullptr) return NullArgument(function, "a segment's after");
+    if (!with_update || segment.before == segment.after) continue;  // Both null: it only receives.
+    if (segment.before == nullptr) return NullArgument(function, "a segment's before");
+    if (segment.after == nullptr) return NullArgument(function, "a segment's after");
   }
   return {};
 }
