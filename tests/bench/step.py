@@ -1,6 +1,6 @@
 """`make bench-step`: what a training step costs under StromStrategy, against plain Keras.
 
-Three models train with `fit` on the same arrays, each under plain Keras, under TensorFlow's own
+Four models train with `fit` on the same arrays, each under plain Keras, under TensorFlow's own
 OneDeviceStrategy (which shows what the way through tf.distribute costs by itself), as a lone worker
 of StromStrategy, and with `always_encode=True`, where every step encodes its update and applies it.
 They take turns, a block of steps each, round after round.
@@ -53,6 +53,7 @@ class Workload:
         threshold: how tau is chosen.
         goal: of the ratio of CPU times.
         steps: of a block.
+        rows: of the table that the inputs look up; None where the inputs are numbers.
     """
 
     name: str
@@ -63,6 +64,7 @@ class Workload:
     threshold: AdaptiveThreshold
     goal: float
     steps: int
+    rows: int | None = None
 
 
 def mlp() -> keras.Model:
@@ -86,6 +88,15 @@ def cnn() -> keras.Model:
             layers.Dense(128, activation="relu"),
             layers.Dense(10),
         ]
+    )
+
+
+def table() -> keras.Model:
+    """An embedding of 6 million rows of 16, of which an example looks up eight."""
+    layers = keras.layers
+    lookup = layers.Embedding(6_000_000, 16)
+    return keras.Sequential(
+        [keras.Input((8,), dtype="int32"), lookup, layers.Flatten(), layers.Dense(10)]
     )
 
 
@@ -122,6 +133,17 @@ WORKLOADS = (
         threshold=AdaptiveThreshold(),
         goal=1.03,
         steps=40,
+    ),
+    Workload(
+        name="embedding",
+        title="an embedding of 6 million rows, SGD",
+        inputs=(8,),
+        build=table,
+        optimizer=lambda: keras.optimizers.SGD(0.1),
+        threshold=AdaptiveThreshold(),
+        goal=1.25,
+        steps=14,
+        rows=6_000_000,
     ),
 )
 
@@ -181,9 +203,12 @@ def measure(workload: Workload, result: report.Report, rounds: int, warm_ups: in
 def examples(workload: Workload) -> tuple[np.ndarray, np.ndarray]:
     """Random inputs and labels, a block's worth."""
     generator = np.random.default_rng(1)
-    rows = BATCH * workload.steps
-    x = generator.normal(size=(rows, *workload.inputs)).astype(np.float32)
-    return x, generator.integers(0, 10, rows, dtype=np.int32)
+    shape = (BATCH * workload.steps, *workload.inputs)
+    if workload.rows is None:
+        x = generator.normal(size=shape).astype(np.float32)
+    else:
+        x = generator.integers(0, workload.rows, shape, dtype=np.int32)
+    return x, generator.integers(0, 10, len(x), dtype=np.int32)
 
 
 class Block:
