@@ -90,6 +90,7 @@ const std::map<std::string, CodecMeasurements::Method>& CodecMeasurements::Metho
       {"encode", &CodecMeasurements::Encode},
       {"encode_coded", &CodecMeasurements::EncodeAndCode},
       {"encode_bitmap", &CodecMeasurements::EncodeBitmap},
+      {"encode_bitmap_coded", &CodecMeasurements::EncodeAndCodeBitmap},
       {"dl4j_list", &CodecMeasurements::ListOfDeeplearning4j},
       {"dl4j_bitmap", &CodecMeasurements::BitmapOfDeeplearning4j},
       {"difference", &CodecMeasurements::DifferenceReference},
@@ -190,26 +191,46 @@ void CodecMeasurements::EncodeChunk(const StepKernel& kernel, SteadyResiduals& r
 Sample CodecMeasurements::EncodeBitmap(const Request& request) {
   SteadyResiduals& residuals = Residuals(request.density);
   const StepKernel& kernel = FindKernel(request.kernel);
-  const StepRule rule = Rule(residuals);
-  if (bitmap_memory_ == nullptr) {
-    bitmap_memory_ = std::make_unique<HugeArray<uint8_t>>(2 * (elements_ / 8 + kBitmapSlack));
-  }
   return Time(
       request, [&] { return updates_.Next(); },
       [&](const float* update, Sample* sample) {
-        Bitmap bitmap;
-        bitmap.bits = bitmap_memory_->data();
-        bitmap.signs = bitmap.bits + elements_ / 8 + kBitmapSlack;
-        StepStatistics statistics;
-        for (int64_t start = 0; start < elements_; start += kRunElements) {
-          const EncodeRun run{std::min(kRunElements, elements_ - start), update + start,
-                              residuals.data() + start, 0};
-          kernel.encode_bitmap(run, rule, &bitmap, &statistics);
-        }
-        Use(statistics.sum_residual);
+        const Bitmap bitmap = FindBitmap(kernel, residuals, update);
         sample->entries = bitmap.count;
         sample->bytes = BytesOfBits(elements_) + BytesOfBits(bitmap.count);
       });
+}
+
+Sample CodecMeasurements::EncodeAndCodeBitmap(const Request& request) {
+  SteadyResiduals& residuals = Residuals(request.density);
+  const StepKernel& kernel = FindKernel(request.kernel);
+  return Time(
+      request, [&] { return updates_.Next(); },
+      [&](const float* update, Sample* sample) {
+        const Bitmap bitmap = FindBitmap(kernel, residuals, update);
+        const auto messages =
+            WriteBitmap(Fields(elements_, residuals.threshold()), bitmap, kMaxBytes);
+        sample->entries = bitmap.count;
+        sample->bytes = static_cast<int64_t>(messages.front().size());
+      });
+}
+
+Bitmap CodecMeasurements::FindBitmap(const StepKernel& kernel, SteadyResiduals& residuals,
+                                     const float* update) {
+  if (bitmap_memory_ == nullptr) {
+    bitmap_memory_ = std::make_unique<HugeArray<uint8_t>>(2 * (elements_ / 8 + kBitmapSlack));
+  }
+  Bitmap bitmap;
+  bitmap.bits = bitmap_memory_->data();
+  bitmap.signs = bitmap.bits + elements_ / 8 + kBitmapSlack;
+  const StepRule rule = Rule(residuals);
+  StepStatistics statistics;
+  for (int64_t start = 0; start < elements_; start += kRunElements) {
+    const EncodeRun run{std::min(kRunElements, elements_ - start), update + start,
+                        residuals.data() + start, 0};
+    kernel.encode_bitmap(run, rule, &bitmap, &statistics);
+  }
+  Use(statistics.sum_residual);
+  return bitmap;
 }
 
 Sample CodecMeasurements::ListOfDeeplearning4j(const Request& request) {

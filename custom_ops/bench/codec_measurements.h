@@ -59,6 +59,7 @@ class CodecMeasurements {
   Sample Encode(const Request& request);
   Sample EncodeAndCode(const Request& request);
   Sample EncodeBitmap(const Request& request);
+  Sample EncodeAndCodeBitmap(const Request& request);
   Sample ListOfDeeplearning4j(const Request& request);
   Sample BitmapOfDeeplearning4j(const Request& request);
   // A whole training step.
@@ -83,6 +84,7 @@ class CodecMeasurements {
   void ForEachChunk(int threads, Work work);
   void EncodeChunk(const StepKernel& kernel, SteadyResiduals& residuals, const float* update,
                    int64_t chunk, EntryList* entries) const;
+  Bitmap FindBitmap(const StepKernel& kernel, SteadyResiduals& residuals, const float* update);
 
   SteadyResiduals& Residuals(double density, double negative_part = 1);
   const std::vector<Update>& Updates(double density);

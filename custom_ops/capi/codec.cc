@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "capi/codec_pieces.h"
 #include "capi/handles.h"
 #include "core/message.h"
 #include "core/message_writer.h"
@@ -85,7 +86,8 @@ std::string Describe(const Found& found, int64_t size) {
 }
 
 // One update on its way into a message. The work is cut into tasks of consecutive elements; how
-// many they are changes nothing in the result.
+// many they are changes nothing in the result. A Piece (capi/codec_pieces.h) is what a task finds.
+template <typename Piece>
 class Encoding {
  public:
   Encoding(std::span<const float> update, const float* residual, float* after,
@@ -95,18 +97,19 @@ class Encoding {
         after_(after),
         options_(options),
         parallel_(parallel),
-        tasks_(static_cast<size_t>(CountTasks(size(), parallel))) {}
+        tasks_(static_cast<size_t>(CountTasks(size(), parallel))),
+        pieces_(tasks_.size()) {}
 
   Status Encode(strom_allocate allocate, void* context, int64_t* count) {
     // Elsewhere a refusal leaves `residual` as it was anyway, and the kernel notices by itself.
     if (residual_ == after_ && !IsFinite()) return NotFinite();
     try {
       if (!FindEntries()) return NotFinite();
-      if (tasks_.size() > 1) JoinEntries();
-      const EntryList& entries = tasks_.size() > 1 ? joined_ : tasks_.front().entries;
-      const Status status = WriteMessage(entries, allocate, context);
+      if (pieces_.size() > 1) joined_ = Piece::Join(pieces_, parallel_);
+      const Piece& found = pieces_.size() > 1 ? joined_ : pieces_.front();
+      const Status status = WriteMessage(found, allocate, context);
       if (!status.ok()) TakeBack();
-      *count = entries.size();
+      *count = found.count();
       return status;
     } catch (const std::exception&) {
       TakeBack();
@@ -118,7 +121,6 @@ class Encoding {
   struct Task {
     int64_t start = 0;
     int64_t done = 0;  // elements [start, done) have been through the kernel
-    EntryList entries;
     StepStatistics statistics;
     bool out_of_memory = false;
   };
@@ -137,17 +139,18 @@ class Encoding {
     return size() / kRunElements * task / tasks * kRunElements;
   }
 
+  // work(task's number, its first element, the one behind its last).
   template <typename Work>
-  void ForTasks(Work work) {
+  void ForTasks(Work work) const {
     parallel_.For(static_cast<int64_t>(tasks_.size()), [&](int64_t task) {
-      work(tasks_[static_cast<size_t>(task)], Start(task), Start(task + 1));
+      work(static_cast<size_t>(task), Start(task), Start(task + 1));
     });
   }
 
   // Whether every sum is; without a branch for each, so that the compiler vectorises it.
-  bool IsFinite() {
+  bool IsFinite() const {
     std::atomic<bool> finite = true;
-    ForTasks([&](Task&, int64_t start, int64_t end) {
+    ForTasks([&](size_t, int64_t start, int64_t end) {
       while (start < end && finite.load(std::memory_order_relaxed)) {
         const int64_t stop = std::min(start + kRunElements, end);
         bool here = true;
@@ -183,11 +186,11 @@ class Encoding {
 
   // False when some sum is not finite.
   bool FindEntries() {
-    ForTasks([&](Task& task, int64_t start, int64_t end) {
+    ForTasks([&](size_t i, int64_t start, int64_t end) {
       try {
-        FindEntries(task, start, end);
+        FindEntries(&tasks_[i], &pieces_[i], start, end);
       } catch (const std::bad_alloc&) {  // must not reach a thread that is not ours
-        task.out_of_memory = true;
+        tasks_[i].out_of_memory = true;
       }
     });
     bool finite = true;
@@ -198,46 +201,31 @@ class Encoding {
     return finite;
   }
 
-  void FindEntries(Task& task, int64_t start, int64_t end) const {
+  void FindEntries(Task* task, Piece* piece, int64_t start, int64_t end) const {
     const std::span<const StepKernel> kernels = StepKernels();
     const StepKernel& kernel =
         options_.kernel < 0 ? BestStepKernel() : kernels[static_cast<size_t>(options_.kernel)];
     StepRule rule;
     rule.threshold = options_.threshold;
     StepStatistics statistics;  // Not in the task, whose neighbour may be another thread's.
-    task.start = task.done = start;
-    for (; start < end; start = task.done) {
+    task->start = task->done = start;
+    piece->Start(start, end);
+    for (; start < end; start = task->done) {
       const EncodeRun run{std::min(kRunElements, end - start), update_.data() + start,
                           after_ + start, static_cast<uint32_t>(start % kChunk)};
-      uint32_t* const codes = task.entries.Reserve(run.size);
       if (residual_ != after_) std::copy_n(residual_ + start, run.size, after_ + start);
-      task.entries.Append(start / kChunk, kernel.encode(run, rule, codes, &statistics));
-      task.done = start + run.size;
+      piece->Find(kernel, run, rule, start, &statistics);
+      task->done = start + run.size;
     }
-    task.statistics = statistics;
+    task->statistics = statistics;
   }
 
-  // Leaves the tasks their entries, for TakeBack.
-  void JoinEntries() {
-    int64_t total = 0;
-    for (const Task& task : tasks_) total += task.entries.size();
-    joined_.Reserve(total);
-    for (const Task& task : tasks_) {
-      for (size_t i = 0; i < task.entries.chunks(); ++i) {
-        const EntryList::Chunk chunk = task.entries.chunk(i);
-        const auto count = static_cast<int64_t>(chunk.codes.size());
-        std::copy(chunk.codes.begin(), chunk.codes.end(), joined_.Reserve(count));
-        joined_.Append(chunk.index, count);
-      }
-    }
-  }
-
-  Status WriteMessage(const EntryList& entries, strom_allocate allocate, void* context) const {
+  Status WriteMessage(const Piece& found, strom_allocate allocate, void* context) const {
     const MessageFields fields{options_.threshold, options_.threshold, size(), 0};
     const CodingOptions coding{static_cast<Coding>(options_.coding),
                                static_cast<Prefer>(options_.prefer)};
     const std::vector<uint8_t> message =
-        WriteEntries(fields, entries, kOneMessage, 0, coding, parallel_).front();
+        found.Write(fields, kOneMessage, coding, parallel_).front();
     uint8_t* const out = allocate(context, static_cast<int64_t>(message.size()));
     if (out == nullptr) {
       return {Code::kInternal,
@@ -250,14 +238,12 @@ class Encoding {
   // Undoes FindEntries within rounding, as far as it came.
   void TakeBack() {
     if (residual_ != after_) return;
+    for (const Piece& piece : pieces_) {
+      piece.ForEach([&](int64_t element, bool negative) {
+        after_[element] += negative ? -options_.threshold : options_.threshold;
+      });
+    }
     for (const Task& task : tasks_) {
-      for (size_t i = 0; i < task.entries.chunks(); ++i) {
-        const EntryList::Chunk chunk = task.entries.chunk(i);
-        for (const uint32_t code : chunk.codes) {
-          after_[chunk.index * kChunk + (code >> 1)] +=
-              code & 1 ? -options_.threshold : options_.threshold;
-        }
-      }
       for (int64_t i = task.start; i < task.done; ++i) after_[i] -= update_[static_cast<size_t>(i)];
     }
   }
@@ -268,7 +254,8 @@ class Encoding {
   const strom_codec_options& options_;
   const Parallel& parallel_;
   std::vector<Task> tasks_;
-  EntryList joined_;
+  std::vector<Piece> pieces_;  // of the tasks
+  Piece joined_;               // of several
 };
 
 Status CheckOptions(const strom_codec_options& options) {
@@ -325,8 +312,16 @@ int strom_codec_encode(const float* update, const float* residual, float* residu
     }
     Status status = strom::CheckOptions(*options);
     if (!status.ok()) return status;
-    return strom::Encoding({update, static_cast<size_t>(size)}, residual, residual_after, *options,
-                           strom::LentThreads(threads).parallel())
+    const std::span<const float> elements(update, static_cast<size_t>(size));
+    const strom::LentThreads lent(threads);
+    const strom::Parallel parallel = lent.parallel();
+    if (options->coding == STROM_CODING_BITMAP) {
+      return strom::Encoding<strom::BitmapPiece>(elements, residual, residual_after, *options,
+                                                 parallel)
+          .Encode(allocate, context, count);
+    }
+    return strom::Encoding<strom::CodesPiece>(elements, residual, residual_after, *options,
+                                              parallel)
         .Encode(allocate, context, count);
   });
 }

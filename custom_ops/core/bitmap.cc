@@ -1,6 +1,7 @@
 #include "core/bitmap.h"
 
 #include <bit>
+#include <cstring>
 
 namespace strom {
 namespace {
@@ -29,6 +30,24 @@ void CopyBits(const uint8_t* stream, int64_t position, int64_t size, uint8_t* ou
 }
 
 }  // namespace
+
+void JoinBitmaps(std::span<const Bitmap> pieces, const Parallel& parallel, Bitmap* whole) {
+  for (const Bitmap& piece : pieces) {
+    STROM_CHECK(whole->elements % 8 == 0);
+    whole->elements += piece.elements;
+    for (int64_t done = 0; done < piece.count; done += 64) {
+      Bitmap::AppendBits(whole->signs, whole->count + done, LoadBits(piece.signs, done));
+    }
+    whole->count += piece.count;
+  }
+  parallel.For(static_cast<int64_t>(pieces.size()), [&](int64_t i) {
+    int64_t first = 0;
+    for (const Bitmap& before : pieces.first(static_cast<size_t>(i))) first += before.elements;
+    const Bitmap& piece = pieces[static_cast<size_t>(i)];
+    std::memcpy(whole->bits + first / 8, piece.bits,
+                static_cast<size_t>(BytesOfBits(piece.elements)));
+  });
+}
 
 BitmapSpan MeasureBitmapSpan(const Bitmap& bitmap, int64_t first, int64_t size,
                              int64_t first_sign) {

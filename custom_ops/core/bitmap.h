@@ -8,8 +8,11 @@
 #define KERAS_STROM_CORE_BITMAP_H_
 
 #include <cstdint>
+#include <memory>
+#include <span>
 
 #include "core/bits.h"
+#include "core/parallel.h"
 #include "core/types.h"
 
 namespace strom {
@@ -32,7 +35,7 @@ struct Bitmap {
     count += entries;
   }
 
- private:
+  // Writes the 64 bits of `word` behind the first `position` bits of a stream.
   static void AppendBits(uint8_t* stream, int64_t position, uint64_t word) {
     uint8_t* const out = stream + (position >> 3);
     const int used = static_cast<int>(position & 7);
@@ -41,6 +44,25 @@ struct Bitmap {
     out[8] = static_cast<uint8_t>(word >> 1 >> (63 - used));
   }
 };
+
+// Memory for a bitmap of up to `elements` elements, whatever their number of entries.
+class BitmapMemory {
+ public:
+  explicit BitmapMemory(int64_t elements)
+      : stream_bytes_(BytesOfBits(elements) + kBitmapSlack),
+        bytes_(std::make_unique_for_overwrite<uint8_t[]>(static_cast<size_t>(2 * stream_bytes_))) {}
+
+  // Without elements so far.
+  Bitmap bitmap() const { return {bytes_.get(), bytes_.get() + stream_bytes_}; }
+
+ private:
+  int64_t stream_bytes_;
+  std::unique_ptr<uint8_t[]> bytes_;
+};
+
+// Puts pieces behind one another into `whole`, which is empty and has room for all of them. Every
+// piece but the last has a multiple of 8 elements.
+void JoinBitmaps(std::span<const Bitmap> pieces, const Parallel& parallel, Bitmap* whole);
 
 // A stretch of such streams, at any bit of them.
 struct BitmapRun {

@@ -41,6 +41,30 @@ std::span<Element> OfTask(std::span<Element> all, int64_t task) {
   return all.subspan(first, std::min(static_cast<size_t>(kSpansInTask), all.size() - first));
 }
 
+// A few microseconds of measuring.
+constexpr int64_t kMeasuredElementsInTask = int64_t{1} << 17;
+
+// All spans of a bitmap.
+std::vector<BitmapSpan> CutBitmap(const Bitmap& bitmap, int log2_span, const Parallel& parallel) {
+  const auto start = [&](int64_t span) { return std::min(span << log2_span, bitmap.elements); };
+  const int64_t count = (bitmap.elements + (int64_t{1} << log2_span) - 1) >> log2_span;
+  const int64_t in_task = std::max<int64_t>(kMeasuredElementsInTask >> log2_span, 1);
+  std::vector<BitmapSpan> spans(static_cast<size_t>(count));
+  parallel.For((count + in_task - 1) / in_task, [&](int64_t task) {
+    const int64_t end = std::min(count, (task + 1) * in_task);
+    for (int64_t i = task * in_task; i < end; ++i) {
+      spans[static_cast<size_t>(i)] =
+          MeasureBitmapSpan(bitmap, start(i), start(i + 1) - start(i), 0);
+    }
+  });
+  int64_t signs = 0;
+  for (BitmapSpan& span : spans) {  // Only now it is known how many come before.
+    span.run.first_sign = signs;
+    signs += span.count;
+  }
+  return spans;
+}
+
 }  // namespace
 
 int ChooseLog2Span(int64_t count, int64_t elements) {
@@ -85,6 +109,12 @@ void MessageWriter::AddCodedSpan(int64_t span, int64_t count, int k, Bytes paylo
   STROM_CHECK(sources_.empty() || sources_.back().span < span);
   STROM_CHECK(count > 0 && k >= 0 && k <= log2_span_);
   sources_.push_back({span, {}, {}, k, 0, 0, payload, count});
+}
+
+void MessageWriter::AddBitmapSpan(int64_t span, const BitmapSpan& bitmap) {
+  if (bitmap.count == 0) return;
+  STROM_CHECK(sources_.empty() || sources_.back().span < span);
+  sources_.push_back({span, {}, {}, 0, 0, 0, {}, bitmap.count, &bitmap});
 }
 
 void MessageWriter::AddRawSpan(int64_t span, std::span<const float> values) {
@@ -134,6 +164,10 @@ void MessageWriter::Size(Source& source) const {
     source.bytes = static_cast<int64_t>(source.coded.size());
     return;
   }
+  if (source.bitmap != nullptr) {
+    source.bytes = source.bitmap->bytes();
+    return;
+  }
   if (source.k == kRawCoding) {
     const bool zero = std::all_of(source.values.begin(), source.values.end(),
                                   [](float value) { return value == 0; });
@@ -148,6 +182,9 @@ void MessageWriter::Size(Source& source) const {
 void MessageWriter::Write(const Source& source, uint8_t* out) const {
   if (!source.coded.empty()) {
     std::memcpy(out, source.coded.data(), source.coded.size());
+  } else if (source.bitmap != nullptr) {
+    static_assert(kBitmapSlack <= int64_t{kRiceSlack});
+    WriteBitmapSpan(*source.bitmap, out);
   } else if (source.k == kRawCoding) {
     std::memcpy(out, source.values.data(), source.values.size_bytes());
   } else {
@@ -269,6 +306,20 @@ std::vector<std::vector<uint8_t>> WriteEntries(const MessageFields& fields,
       writer.AddSpan(chunk.index * spans_per_chunk + span, left.first(here));
       left = left.subspan(here);
     }
+  }
+  return writer.Finish(parallel);
+}
+
+std::vector<std::vector<uint8_t>> WriteBitmap(const MessageFields& fields, const Bitmap& bitmap,
+                                              int64_t max_bytes, int64_t room,
+                                              const Parallel& parallel) {
+  STROM_CHECK(bitmap.elements == fields.elements);
+  const CodingOptions options{Coding::kBitmap, Prefer::kSize};
+  const int log2_span = ChooseLog2Span(bitmap.count, bitmap.elements, max_bytes, options);
+  const std::vector<BitmapSpan> spans = CutBitmap(bitmap, log2_span, parallel);
+  MessageWriter writer(fields, log2_span, max_bytes, room, options);
+  for (size_t i = 0; i < spans.size(); ++i) {
+    writer.AddBitmapSpan(static_cast<int64_t>(i), spans[i]);
   }
   return writer.Finish(parallel);
 }

@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "core/bitmap.h"
 #include "core/entries.h"
 #include "core/message.h"
 #include "core/parallel.h"
@@ -61,6 +62,8 @@ class MessageWriter {
   void AddSpan(int64_t span, Codes codes);
   // A span that somebody else (cuda/) has coded: split Rice of `count` > 0 entries.
   void AddCodedSpan(int64_t span, int64_t count, int k, Bytes payload);
+  // A span of a bitmap, with k = 0; `bitmap` itself is borrowed too.
+  void AddBitmapSpan(int64_t span, const BitmapSpan& bitmap);
   // All elements of the span; one that is all zero takes no bytes.
   void AddRawSpan(int64_t span, std::span<const float> values);
 
@@ -78,6 +81,7 @@ class MessageWriter {
     int64_t start;     // in its message's payloads
     Bytes coded = {};  // of a span of `entries` entries that came coded
     int64_t entries = 0;
+    const BitmapSpan* bitmap = nullptr;  // of a span of `entries` entries out of a bitmap
 
     int64_t count() const { return static_cast<int64_t>(codes.size() + values.size()) + entries; }
   };
@@ -104,6 +108,12 @@ std::vector<std::vector<uint8_t>> WriteEntries(const MessageFields& fields,
                                                const EntryList& entries, int64_t max_bytes,
                                                int64_t room = 0, const CodingOptions& options = {},
                                                const Parallel& parallel = {});
+
+// The entries of a bitmap of all elements, with Coding::kBitmap: the same bytes as from their
+// codes.
+std::vector<std::vector<uint8_t>> WriteBitmap(const MessageFields& fields, const Bitmap& bitmap,
+                                              int64_t max_bytes, int64_t room = 0,
+                                              const Parallel& parallel = {});
 
 }  // namespace strom
 

@@ -127,6 +127,7 @@ class CodecBench:
                 {
                     REFERENCE: self._timer("add"),
                     "bitmap": self._timer("encode_bitmap", density),
+                    "message": self._timer("encode_bitmap_coded", density),
                     "dl4j": self._timer("dl4j_bitmap", density),
                 }
             )
@@ -136,6 +137,7 @@ class CodecBench:
                 f"density {_short(density)}",
                 group="Bitmap, one thread",
                 of_reference=speeds[density],
+                message_of_reference=timings.speedup("message", over=REFERENCE),
                 deeplearning4j_of_reference=timings.speedup("dl4j", over=REFERENCE),
                 over_deeplearning4j=versus,
             )

@@ -99,5 +99,34 @@ TEST(Bitmap, ItsSpansAreSplitRiceWithKOfZero) {
   }
 }
 
+TEST(Bitmap, PiecesJoinToWhatOneBitmapWouldBe) {
+  constexpr int64_t kSizes[] = {64, 0, 4096, 8, 1000, 133};  // all but the last whole bytes
+  for (const double density : {0.0, 0.01, 0.5, 1.0}) {
+    std::vector<Streams> streams;
+    std::vector<Bitmap> pieces;
+    int64_t total = 0;
+    for (const int64_t size : kSizes) {
+      streams.emplace_back(static_cast<size_t>(size));
+      Fill(size, density, static_cast<uint32_t>(pieces.size()), &streams.back().bitmap);
+      pieces.push_back(streams.back().bitmap);
+      total += size;
+    }
+    const BitmapMemory memory(total);
+    Bitmap whole = memory.bitmap();
+    JoinBitmaps(pieces, {}, &whole);
+    ASSERT_EQ(whole.elements, total);
+    int64_t element = 0, sign = 0;
+    for (const Bitmap& piece : pieces) {
+      for (int64_t i = 0; i < piece.elements; ++i) {
+        ASSERT_EQ(ReadBits(whole.bits, element++, 1), ReadBits(piece.bits, i, 1));
+      }
+      for (int64_t i = 0; i < piece.count; ++i) {
+        ASSERT_EQ(ReadBits(whole.signs, sign++, 1), ReadBits(piece.signs, i, 1));
+      }
+    }
+    ASSERT_EQ(whole.count, sign);
+  }
+}
+
 }  // namespace
 }  // namespace strom

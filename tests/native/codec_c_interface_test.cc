@@ -98,6 +98,30 @@ TEST_P(CodecSizes, ThreadsChangeNothing) {
 INSTANTIATE_TEST_SUITE_P(AroundTasksAndChunks, CodecSizes,
                          testing::Values(1, 1000, (1 << 16) + 1, (1 << 18) - 3, (1 << 21) + 4099));
 
+// The codec finds a forced bitmap in another form than the rest: as bits, not as codes.
+TEST(Codec, AForcedBitmapLeavesTheSameResidualAndTheSameUpdate) {
+  for (const float threshold : {0.01f, 1.0f, 4.0f, 100.0f}) {
+    const std::vector<float> update = Normal(300007, 9);
+    const std::vector<float> residual = Normal(300007, 10);
+    strom_codec_options options = Options(threshold);
+    const Encoded as_codes = Encode(update, residual, options, &kThree);
+    options.coding = STROM_CODING_BITMAP;
+    const Encoded as_bits = Encode(update, residual, options, &kThree);
+    EXPECT_EQ(as_bits.residual, as_codes.residual);
+    EXPECT_EQ(as_bits.count, as_codes.count);
+    std::vector<float> sums[2];
+    for (const Encoded* encoded : {&as_codes, &as_bits}) {
+      std::vector<float>& sum = sums[encoded == &as_bits];
+      sum.resize(update.size());
+      ASSERT_EQ(
+          strom_codec_apply(encoded->message.data(), static_cast<int64_t>(encoded->message.size()),
+                            sum.data(), static_cast<int64_t>(sum.size()), nullptr),
+          STROM_OK);
+    }
+    EXPECT_EQ(sums[0], sums[1]);
+  }
+}
+
 TEST(Codec, WritesTheResidualElsewhereWithTheSameBits) {
   const std::vector<float> update = Normal(300000, 3);
   const std::vector<float> residual = Normal(300000, 4);
@@ -122,31 +146,37 @@ TEST(Codec, RefusesWhatIsNotFiniteAndLeavesTheResidual) {
   std::vector<float> residual = before;
   std::vector<uint8_t> message;
   int64_t count = 0;
-  const strom_codec_options options = Options(2);
-  for (const strom_thread_pool* threads :
-       {static_cast<const strom_thread_pool*>(nullptr), &kThree}) {
-    EXPECT_EQ(strom_codec_encode(update.data(), residual.data(), residual.data(), 300000, &options,
-                                 threads, IntoVector, &message, &count),
-              STROM_NOT_FINITE);
-    EXPECT_NE(
-        std::string(strom_last_error()).find("2 of 300000 elements, the first at index 150000"),
-        std::string::npos)
-        << strom_last_error();
-    EXPECT_EQ(residual, before);
-    EXPECT_TRUE(message.empty());
+  strom_codec_options options = Options(2);
+  for (const int32_t coding : {STROM_CODING_AUTO, STROM_CODING_BITMAP}) {
+    options.coding = coding;
+    for (const strom_thread_pool* threads :
+         {static_cast<const strom_thread_pool*>(nullptr), &kThree}) {
+      EXPECT_EQ(strom_codec_encode(update.data(), residual.data(), residual.data(), 300000,
+                                   &options, threads, IntoVector, &message, &count),
+                STROM_NOT_FINITE);
+      EXPECT_NE(
+          std::string(strom_last_error()).find("2 of 300000 elements, the first at index 150000"),
+          std::string::npos)
+          << strom_last_error();
+      EXPECT_EQ(residual, before);
+      EXPECT_TRUE(message.empty());
+    }
   }
 }
 
 TEST(Codec, GivesTheResidualBackWithinRoundingWhenMemoryRunsOut) {
   const std::vector<float> update = Normal(300000, 7);
   const std::vector<float> before = Normal(300000, 8);
-  std::vector<float> residual = before;
   int64_t count = 0;
-  const strom_codec_options options = Options(2);
-  EXPECT_EQ(strom_codec_encode(update.data(), residual.data(), residual.data(), 300000, &options,
-                               &kThree, NoMemory, nullptr, &count),
-            STROM_INTERNAL);
-  for (size_t i = 0; i < before.size(); ++i) ASSERT_NEAR(residual[i], before[i], 2e-6f) << i;
+  for (const int32_t coding : {STROM_CODING_AUTO, STROM_CODING_BITMAP}) {
+    strom_codec_options options = Options(2);
+    options.coding = coding;
+    std::vector<float> residual = before;
+    EXPECT_EQ(strom_codec_encode(update.data(), residual.data(), residual.data(), 300000, &options,
+                                 &kThree, NoMemory, nullptr, &count),
+              STROM_INTERNAL);
+    for (size_t i = 0; i < before.size(); ++i) ASSERT_NEAR(residual[i], before[i], 2e-6f) << i;
+  }
 }
 
 #if defined(__x86_64__)

@@ -296,6 +296,32 @@ const Parallel kThreads = {4, [](void*, int64_t tasks, Parallel::Task task, void
                              for (std::thread& thread : threads) thread.join();
                            }};
 
+TEST(Message, ABitmapGivesTheBytesThatItsCodesGive) {
+  struct Case {
+    int64_t elements;
+    double density;
+  };
+  constexpr int64_t kLarge = (int64_t{1} << 21) + 4099;
+  for (const auto [elements, density] : {Case{0, 0}, Case{100, 0}, Case{kLarge, 1e-6},
+                                         Case{kLarge, 1e-3}, Case{200'000, 0.3}, Case{60'001, 1}}) {
+    const Signs signs = density > 0 ? RandomSigns(elements, density, 24) : Signs();
+    const BitmapMemory memory(elements);
+    Bitmap bitmap = memory.bitmap();
+    for (int64_t i = 0; i < elements; ++i) {
+      const auto entry = signs.find(i);
+      bitmap.Append(entry != signs.end(), entry != signs.end() && entry->second < 0, 1,
+                    entry != signs.end());
+    }
+    const MessageFields fields{1, 1, elements, 7};
+    for (const int64_t max_bytes : {kMinMessageBytes, kBigMessage}) {
+      const auto expected =
+          WriteEntries(fields, ListOf(signs), max_bytes, 5, {Coding::kBitmap, Prefer::kSize});
+      EXPECT_EQ(WriteBitmap(fields, bitmap, max_bytes, 5), expected) << density;
+      EXPECT_EQ(WriteBitmap(fields, bitmap, max_bytes, 5, kThreads), expected) << density;
+    }
+  }
+}
+
 TEST(Message, ThreadsWriteTheSameBytes) {
   for (const double density : {0.01, 0.3}) {
     const EntryList entries = ListOf(RandomSigns(400'000, density, 31));

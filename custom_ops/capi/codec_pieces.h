@@ -1,0 +1,127 @@
+// What one task of an encoding (capi/codec.cc) finds in its consecutive elements, in the form that
+// the message is made of: a list of codes, or a bitmap where every span will be one anyway.
+//
+// Both forms have the same functions; Encoding is written once for them.
+#ifndef KERAS_STROM_CAPI_CODEC_PIECES_H_
+#define KERAS_STROM_CAPI_CODEC_PIECES_H_
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "core/bitmap.h"
+#include "core/entries.h"
+#include "core/message_writer.h"
+#include "core/parallel.h"
+#include "core/residual.h"
+
+namespace strom {
+
+class CodesPiece {
+ public:
+  // Elements [start, end) are to come; throws std::bad_alloc, as Find does.
+  void Start(int64_t, int64_t) {}
+
+  // The next elements, which begin at element `start` of the update. When it throws, they are as
+  // they were.
+  void Find(const StepKernel& kernel, const EncodeRun& run, const StepRule& rule, int64_t start,
+            StepStatistics* statistics) {
+    uint32_t* const codes = entries_.Reserve(run.size);
+    entries_.Append(start / kChunk, kernel.encode(run, rule, codes, statistics));
+  }
+
+  int64_t count() const { return entries_.size(); }
+
+  // visit(element, negative) for every entry.
+  template <typename Visit>
+  void ForEach(Visit visit) const {
+    for (size_t i = 0; i < entries_.chunks(); ++i) {
+      const EntryList::Chunk chunk = entries_.chunk(i);
+      for (const uint32_t code : chunk.codes) {
+        visit(chunk.index * kChunk + (code >> 1), (code & 1) != 0);
+      }
+    }
+  }
+
+  // Pieces that follow one another, which stay as they are.
+  static CodesPiece Join(std::span<const CodesPiece> pieces, const Parallel&) {
+    CodesPiece joined;
+    int64_t total = 0;
+    for (const CodesPiece& piece : pieces) total += piece.count();
+    joined.entries_.Reserve(total);
+    for (const CodesPiece& piece : pieces) {
+      for (size_t i = 0; i < piece.entries_.chunks(); ++i) {
+        const EntryList::Chunk chunk = piece.entries_.chunk(i);
+        const auto count = static_cast<int64_t>(chunk.codes.size());
+        std::copy(chunk.codes.begin(), chunk.codes.end(), joined.entries_.Reserve(count));
+        joined.entries_.Append(chunk.index, count);
+      }
+    }
+    return joined;
+  }
+
+  // The messages of a piece with all of the update's elements.
+  std::vector<std::vector<uint8_t>> Write(const MessageFields& fields, int64_t max_bytes,
+                                          const CodingOptions& coding,
+                                          const Parallel& parallel) const {
+    return WriteEntries(fields, entries_, max_bytes, 0, coding, parallel);
+  }
+
+ private:
+  EntryList entries_;
+};
+
+// Only for Coding::kBitmap.
+class BitmapPiece {
+ public:
+  void Start(int64_t start, int64_t end) {
+    start_ = start;
+    memory_.emplace(end - start);
+    bitmap_ = memory_->bitmap();
+  }
+
+  void Find(const StepKernel& kernel, const EncodeRun& run, const StepRule& rule, int64_t,
+            StepStatistics* statistics) {
+    kernel.encode_bitmap(run, rule, &bitmap_, statistics);
+  }
+
+  int64_t count() const { return bitmap_.count; }
+
+  template <typename Visit>
+  void ForEach(Visit visit) const {
+    int64_t sign = 0;
+    for (int64_t i = 0; i < bitmap_.elements; ++i) {
+      if (ReadBits(bitmap_.bits, i, 1) == 0) continue;
+      visit(start_ + i, ReadBits(bitmap_.signs, sign++, 1) != 0);
+    }
+  }
+
+  static BitmapPiece Join(std::span<const BitmapPiece> pieces, const Parallel& parallel) {
+    std::vector<Bitmap> bitmaps;
+    int64_t elements = 0;
+    for (const BitmapPiece& piece : pieces) {
+      bitmaps.push_back(piece.bitmap_);
+      elements += piece.bitmap_.elements;
+    }
+    BitmapPiece joined;
+    joined.Start(pieces.front().start_, pieces.front().start_ + elements);
+    JoinBitmaps(bitmaps, parallel, &joined.bitmap_);
+    return joined;
+  }
+
+  std::vector<std::vector<uint8_t>> Write(const MessageFields& fields, int64_t max_bytes,
+                                          const CodingOptions&, const Parallel& parallel) const {
+    return WriteBitmap(fields, bitmap_, max_bytes, 0, parallel);
+  }
+
+ private:
+  int64_t start_ = 0;
+  std::optional<BitmapMemory> memory_;
+  Bitmap bitmap_;
+};
+
+}  // namespace strom
+
+#endif  // KERAS_STROM_CAPI_CODEC_PIECES_H_
