@@ -115,6 +115,29 @@ def check_in_scope(model: Any) -> None:
         )
 
 
+def adopt_optimizer(optimizer: Any, strategy: Any) -> None:
+    """Lets an optimizer that was made outside the scope, as by `compile` there, train inside.
+
+    It belongs to the scope in which it was made, which shows when it makes its slots.
+
+    Args:
+        optimizer: a Keras optimizer, or None.
+        strategy: that of the model.
+
+    Raises:
+        UnsupportedOptimizer: several devices, each of which would count its steps in one variable.
+    """
+    for rule in () if optimizer is None else (optimizer, *_rules(optimizer)):
+        if rule.built or rule._distribution_strategy is strategy:
+            continue
+        if strategy.num_replicas_in_sync > 1:
+            raise errors.UnsupportedOptimizer(
+                f"{type(rule).__name__} was made outside strategy.scope() and does not know the "
+                "devices of the worker; make it, or call compile(), inside"
+            )
+        rule._distribution_strategy = strategy
+
+
 def check_accumulation(optimizer: Any, devices: int) -> None:
     """Refuses gradient accumulation on several devices, which Keras cannot do either.
 

@@ -227,6 +227,8 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
             return
         if sharing.generation is not None:
             raise errors.StromError("training has begun already; call strategy.synchronize() first")
+        for model in models:
+            admission.adopt_optimizer(getattr(model, "optimizer", None), self)
         generation = Generation(sharing, models)
         generation.start()
         sharing.generation = generation
@@ -296,6 +298,7 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
 
     def _check_optimizer_step(self, optimizer: Any) -> None:
         """An optimizer is about to change variables of this strategy."""
+        admission.adopt_optimizer(optimizer, self)
         admission.check_accumulation(optimizer, self.num_replicas_in_sync)
         if self._sharing is None:
             return
@@ -327,6 +330,7 @@ def _check_apply(optimizer: Any, variables: list[Any]) -> None:
 def _sharing_of(model: Any) -> Sharing | None:
     strategy = model.distribute_strategy
     if isinstance(strategy, StromStrategy):
+        admission.adopt_optimizer(getattr(model, "optimizer", None), strategy)
         return strategy._sharing
     if _joined is not None:
         admission.check_in_scope(model)

@@ -252,3 +252,10 @@ def test_two_workers_with_two_devices_each_agree(mode: str, tmp_path: Path) -> N
     if mode == "0":
         assert results[0]["hashes"] == results[1]["hashes"]
         assert len(set(results[0]["hashes"])) > 12
+
+
+def test_an_optimizer_made_outside_the_scope_is_refused_with_several_devices() -> None:
+    model = _model(_encoding(TWO_DEVICES))
+    model.compile("adam", "mse")
+    with pytest.raises(errors.UnsupportedOptimizer, match=r"outside strategy\.scope.*compile"):
+        model.fit(*_data(), verbose=0)

@@ -91,6 +91,20 @@ def test_a_lone_worker_refuses_nothing_that_plain_keras_accepts() -> None:
 # ------------------------------------------------------------------ what is shared, and when
 
 
+@pytest.mark.parametrize("always_encode", [False, True])
+def test_a_model_may_be_compiled_outside_the_scope_that_it_was_created_in(
+    always_encode: bool,
+) -> None:
+    strategy = StromStrategy(always_encode=always_encode)
+    model = _model(strategy)
+    start = model.get_weights()[0]
+    scaled = keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(0.1))
+    for optimizer in ("adam", scaled):
+        model.compile(optimizer, "mse")
+        model.fit(*_data(), verbose=0)
+    assert (model.get_weights()[0] != start).any()
+
+
 def test_evaluate_and_predict_share_nothing(encoding: Encoding) -> None:
     x, y = _data()
     strategy = encoding()
