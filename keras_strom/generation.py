@@ -17,10 +17,11 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
+from keras_strom import errors
 from keras_strom._native.library import array_hash
 from keras_strom._native.replica import Replica
 from keras_strom.environment import ClusterEnvironment
-from keras_strom.flat_space import FlatSpace
+from keras_strom.flat_space import Entry, FlatSpace
 from keras_strom.progress import Progress, optimizers_of
 from keras_strom.report import TrainingReport
 from keras_strom.step import SharedStep
@@ -56,6 +57,7 @@ class Sharing:
         last_report: of the latest one that has finished.
         agreed: the trained variables and their hash, equal on all workers when it had finished.
         start_values: by length, the places in the flat space where a `fit`'s start travels.
+        ended: why the job is over for this worker; None while it goes on.
     """
 
     environment: ClusterEnvironment
@@ -70,6 +72,7 @@ class Sharing:
     last_report: TrainingReport | None = None
     agreed: tuple[list[int], int] | None = None
     start_values: dict[int, tf.Variable] = dataclasses.field(default_factory=dict)
+    ended: str | None = None
 
 
 class Generation:
@@ -86,8 +89,14 @@ class Generation:
     """
 
     def __init__(self, sharing: Sharing, models: Sequence[Any]) -> None:
+        if sharing.ended is not None:
+            raise errors.ConnectionClosed(
+                f"the job of worker {sharing.environment.rank} is over since an earlier training "
+                f"ended with an error ({sharing.ended}); start the job again"
+            )
         self._sharing = sharing
         self._models = models
+        self._start_hashes: dict[int, int] = {}
         self._started_at = time.monotonic()
         self._bytes_before = self._wire_bytes()
         self._warned: set[str] = set()

@@ -69,7 +69,8 @@ def _fit(original: Callable[..., Any], bound: inspect.BoundArguments, sharing: S
         admission.check_optimizer(model.optimizer)
     if sharing.generation is not None:
         raise errors.StromError(
-            "a custom training loop is still running; call strategy.synchronize() before fit"
+            "a training has not ended yet: after a custom loop call strategy.synchronize() before "
+            "fit, and call no fit in a callback of another one"
         )
     if sharing.environment.size > 1:
         shard_fit_arguments(arguments, sharing.environment.rank, sharing.environment.size)
@@ -251,9 +252,10 @@ class _Training:
         self._sharing.generation = None
         # A step that was refused (NotFinite) is undone on the worker's first device only.
         update_copies(self._sharing.space.participants)
-        if self._sharing.worker is not None:
-            words = f"{type(error).__name__}: {error}".splitlines()[0]
-            self._sharing.worker.close(f"worker {self._sharing.environment.rank} failed: {words}")
+        if self._sharing.worker is not None and self._sharing.ended is None:
+            words = f"{type(error).__name__}: {error}".strip(": ").splitlines()[0]
+            self._sharing.ended = f"worker {self._sharing.environment.rank} failed: {words}"
+            self._sharing.worker.close(self._sharing.ended)
 
     def _running(self) -> Generation:
         assert self._sharing.generation is not None

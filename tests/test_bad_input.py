@@ -76,6 +76,7 @@ MISUSES = {
     "outside run": r"UnsupportedModel: .*outside strategy\.run.*call strategy\.run",
     "created late": r"UnsupportedModel: .*created after the training had begun; create all models",
     "fit in a loop": r"StromError: .*call strategy\.synchronize\(\) before fit",
+    "after an error": r"ConnectionClosed: .*Refused: .*; start the job again",
     "shapes": r"Refused: .*build the same model on every worker",
 }
 

@@ -74,6 +74,7 @@ def misuse() -> None:
         other = keras.Sequential([keras.Input((3,)), *(keras.layers.Dense(n) for n in sizes)])
         other.compile("sgd", "mse", jit_compile=False)
     attempt("shapes", lambda: other.fit(np.ones((16, 3)), np.ones((16, 1)), **options))
+    attempt("after an error", lambda: model.fit(x, y, **options))
 
 
 def main(case: str) -> None:
