@@ -143,6 +143,10 @@ class Generation:
             if start is not None:
                 Progress(self._models[0]).install_start(start.numpy())
             sharing.replica.bind(worker.handle)
+            self._start_hashes = {
+                id(entry.variable): array_hash(entry.variable.numpy())
+                for entry in self._left_to_the_program()
+            }
         # Whatever was assigned so far is the start, not a change behind the strategy's back.
         sharing.step.apply(sharing.space.participants)
 
@@ -157,7 +161,16 @@ class Generation:
         places[values.size].assign(values)
         return places[values.size]
 
-    def note_agreed(self) -> None:
+    def close(self) -> None:
+        """After `finish`: where weights were assigned last, everybody takes the chief's."""
+        if self.assigned_last:  # By a generation without steps.
+            self._sharing.agreed = None
+            again = Generation(self._sharing, self._models)
+            again.start()
+            again.finish()
+        self._note_agreed()
+
+    def _note_agreed(self) -> None:
         """The weights as they are now are equal on all workers."""
         if self._sharing.worker is not None:
             self._sharing.agreed = self._fingerprint()
@@ -239,8 +252,8 @@ class Generation:
 
         Args:
             stop: the chief ends the training before its last epoch.
-            assigns_last: this worker may assign weights once this has returned; all are told so by
-                `assigned_last`.
+            assigns_last: this worker may assign weights once this has returned. If one worker may,
+                or has itself assigned what no optimizer trains, all learn it by `assigned_last`.
         """
         sharing = self._sharing
         entries = sharing.space.participants
@@ -277,21 +290,50 @@ class Generation:
         """Installs the master's parameters and the averaged state; the largest difference."""
         space = self._sharing.space
         variables = self._state_variables() + self._moving_averages()
-        own_state = np.append(_read(variables), float(assigns_last))
+        own = [
+            entry
+            for entry in self._left_to_the_program()
+            if array_hash(entry.variable.numpy()) != self._start_hashes.get(id(entry.variable))
+        ]
+        own_state = np.append(_read(variables), float(assigns_last or bool(own)))
         state, parameters = worker.result(own_state, self.layout_size)
         self.assigned_last = bool(state[-1] > 0)
+        # Where the master has the start, no other worker has trained it either: it stays.
+        kept = {
+            entry.offset
+            for entry in own
+            if array_hash(parameters[entry.offset : entry.offset + entry.size])
+            == self._start_hashes.get(id(entry.variable))
+        }
+        installing = [entry for entry in space.participants if entry.offset not in kept]
         difference = 0.0
-        for entry in space.participants:
-            own = entry.variable.numpy().ravel()
+        for entry in installing:
+            values = entry.variable.numpy().ravel()
             masters = parameters[entry.offset : entry.offset + entry.size]
-            if own.size:
-                difference = max(difference, float(np.max(np.abs(own - masters))))
-        space.assign(parameters, space.participants)
+            if values.size:
+                difference = max(difference, float(np.max(np.abs(values - masters))))
+        space.assign(parameters, installing)
         _assign(variables, state[:-1])
         installed = parameters.copy()
-        for entry in space.participants:
+        for entry in installing:
             installed[entry.offset : entry.offset + entry.size] = entry.variable.numpy().ravel()
         return worker.verify(difference, array_hash(installed))
+
+    def _left_to_the_program(self) -> list[Entry]:
+        """The models' trainable variables that no optimizer has touched on this worker.
+
+        A target network, or a network of moving averages, that a `train_step` assigns itself.
+        """
+        space = self._sharing.space
+        mine = {id(v.value) for model in self._models for v in model.weights}
+        return [
+            entry
+            for entry in space.entries
+            if id(entry.variable) in mine
+            and entry.variable.trainable
+            and space.is_agreed(entry.variable)
+            and not space.is_member(entry)
+        ]
 
     def _average(self, key: int, values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         sharing = self._sharing

@@ -237,13 +237,7 @@ class _Training:
         if self._finished is None:  # There was no epoch left to train.
             self._finish(stop=False)
         assert self._finished is not None
-        if self._finished.assigned_last:
-            # A generation without steps: everybody takes the chief's values.
-            self._sharing.agreed = None
-            generation = Generation(self._sharing, [self._model])
-            generation.start()
-            generation.finish()
-        self._finished.note_agreed()
+        self._finished.close()
         # Only now, as Keras's progress bar keeps its line open during the callbacks of an epoch.
         announce(self._sharing, self._finished)
 

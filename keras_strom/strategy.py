@@ -248,7 +248,7 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
             raise errors.StromError("no training to end: call strategy.begin() before the loop")
         generation = sharing.generation
         sharing.last_report = generation.finish()
-        generation.note_agreed()
+        generation.close()
         sharing.generation = None
         lifecycle.announce(sharing, generation)
         return sharing.last_report

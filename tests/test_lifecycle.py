@@ -111,6 +111,13 @@ def test_weights_that_the_chief_restores_at_the_end_are_everybodys(mode: str) ->
 
 
 @pytest.mark.parametrize("mode", MODES)
+def test_networks_that_a_train_step_has_follow_another_one_keep_what_they_have(mode: str) -> None:
+    """That they are equal on all workers is checked above."""
+    for result in job(mode).results:
+        assert result["followed"] == [True, True]
+
+
+@pytest.mark.parametrize("mode", MODES)
 def test_a_custom_loop_may_train_two_models_in_turn(mode: str) -> None:
     for rank, result in enumerate(job(mode).results):
         loop = result["loop"]

@@ -144,6 +144,27 @@ class Warnings(logging.Handler):
         self.words.append(record.getMessage())
 
 
+class Follower(keras.Model):
+    """A network that is trained, and two that a `train_step` has follow it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.leader = keras.Sequential([keras.Input((6,)), keras.layers.Dense(1)])
+        self.follower = keras.models.clone_model(self.leader)
+        self.frozen = keras.models.clone_model(self.leader)
+        self.frozen.trainable = False
+
+    def train_step(self, data: Any) -> dict[str, Any]:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(self.leader(data[0]) - 1))
+        weights = self.leader.trainable_variables
+        self.optimizer.apply(tape.gradient(loss, weights), weights)
+        for behind in (self.follower, self.frozen):
+            for mine, leaders in zip(behind.weights, self.leader.weights, strict=True):
+                mine.assign(0.5 * mine + 0.5 * leaders)
+        return {"loss": loss}
+
+
 def train_in_turn(strategy: keras_strom.StromStrategy, rank: int) -> dict[str, Any]:
     """A custom loop whose even steps train one model and whose odd steps the other."""
     with strategy.scope():
@@ -249,6 +270,14 @@ def main() -> None:
     note("restored", model, history)
     if rank == 0:
         weights |= {f"best_start/{i}": v for i, v in enumerate(stopping.best_weights)}
+
+    with strategy.scope():
+        model = Follower()
+        model.compile("adam", jit_compile=False)
+    before = [model.follower.get_weights()[0], model.frozen.get_weights()[0]]
+    note("followed", model, model.fit(x, y, epochs=2, **fit))
+    after = [model.follower.get_weights()[0], model.frozen.get_weights()[0]]
+    result["followed"] = [bool((a != b).all()) for a, b in zip(before, after, strict=True)]
 
     warnings = Warnings()
     logging.getLogger("keras_strom").addHandler(warnings)
