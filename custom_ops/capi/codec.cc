@@ -5,13 +5,13 @@
 #include <cstring>
 #include <exception>
 #include <limits>
-#include <new>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "capi/codec_pieces.h"
 #include "capi/handles.h"
+#include "capi/lent_threads.h"
 #include "core/message.h"
 #include "core/message_writer.h"
 #include "core/parallel.h"
@@ -30,39 +30,6 @@ constexpr int64_t kTaskElements = 1 << 16;  // fewer are not worth another threa
 Status Invalid(std::string words) { return {Code::kInvalidArgument, std::move(words)}; }
 
 Status NotFiniteIn(std::string words) { return {Code::kNotFinite, std::move(words)}; }
-
-// The caller's threads, each of which keeps subnormal numbers during a task.
-class LentThreads {
- public:
-  explicit LentThreads(const strom_thread_pool* lent) : lent_(lent) {}
-
-  // Uses this object.
-  Parallel parallel() const {
-    if (lent_ == nullptr || lent_->run == nullptr) return {};
-    return {lent_->threads, &LentThreads::Run, const_cast<LentThreads*>(this)};
-  }
-
- private:
-  struct Call {
-    Parallel::Task task;
-    void* context;
-  };
-
-  static void Run(void* self, int64_t tasks, Parallel::Task task, void* context) {
-    const strom_thread_pool* const lent = static_cast<LentThreads*>(self)->lent_;
-    Call call{task, context};
-    lent->run(
-        lent->pool, tasks,
-        [](void* of, int64_t i) {
-          const KeepSubnormals keep;
-          const auto* const found = static_cast<const Call*>(of);
-          found->task(found->context, i);
-        },
-        &call);
-  }
-
-  const strom_thread_pool* const lent_;
-};
 
 // Where the elements that a predicate picks are: how many, and the first.
 struct Found {
@@ -122,7 +89,6 @@ class Encoding {
     int64_t start = 0;
     int64_t done = 0;  // elements [start, done) have been through the kernel
     StepStatistics statistics;
-    bool out_of_memory = false;
   };
 
   int64_t size() const { return static_cast<int64_t>(update_.size()); }
@@ -187,18 +153,10 @@ class Encoding {
   // False when some sum is not finite.
   bool FindEntries() {
     ForTasks([&](size_t i, int64_t start, int64_t end) {
-      try {
-        FindEntries(&tasks_[i], &pieces_[i], start, end);
-      } catch (const std::bad_alloc&) {  // must not reach a thread that is not ours
-        tasks_[i].out_of_memory = true;
-      }
+      FindEntries(&tasks_[i], &pieces_[i], start, end);
     });
-    bool finite = true;
-    for (const Task& task : tasks_) {
-      if (task.out_of_memory) throw std::bad_alloc();
-      finite &= task.statistics.nonfinite_count == 0;
-    }
-    return finite;
+    return std::all_of(tasks_.begin(), tasks_.end(),
+                       [](const Task& task) { return task.statistics.nonfinite_count == 0; });
   }
 
   void FindEntries(Task* task, Piece* piece, int64_t start, int64_t end) const {
@@ -313,7 +271,7 @@ int strom_codec_encode(const float* update, const float* residual, float* residu
     Status status = strom::CheckOptions(*options);
     if (!status.ok()) return status;
     const std::span<const float> elements(update, static_cast<size_t>(size));
-    const strom::LentThreads lent(threads);
+    strom::LentThreads lent(threads);
     const strom::Parallel parallel = lent.parallel();
     if (options->coding == STROM_CODING_BITMAP) {
       return strom::Encoding<strom::BitmapPiece>(elements, residual, residual_after, *options,
@@ -362,7 +320,7 @@ int strom_codec_apply(const uint8_t* message, int64_t bytes, float* parameters, 
     const strom::KeepSubnormals keep;
     if (size < 0) return Invalid("size is negative");
     if (parameters == nullptr && size > 0) return Invalid("parameters is null");
-    const strom::LentThreads lent(threads);
+    strom::LentThreads lent(threads);
     strom::ParsedMessage parsed;
     Status status = strom::Parse(message, bytes, lent.parallel(), &parsed);
     if (!status.ok()) return status;

@@ -4,7 +4,9 @@
 #include <cstring>
 
 #include "capi/handles.h"
+#include "capi/lent_threads.h"
 #include "core/message_writer.h"
+#include "core/subnormals.h"
 
 namespace strom {
 namespace {
@@ -21,13 +23,15 @@ HandleTable<SharedReplica>& Replicas() {
   return *table;
 }
 
-// Runs body(Replica&) alone with the replica behind `handle`.
+// Runs body(Replica&) alone with the replica behind `handle`. TensorFlow's threads take subnormal
+// numbers for zero and others do not: replicas that are to agree to the last bit all keep them.
 template <typename Body>
 int WithReplica(const char* function, strom_handle handle, Body body) {
   return Guard([&]() -> Status {
     const std::shared_ptr<SharedReplica> shared = Replicas().Find(handle);
     if (!shared) return ClosedHandle(function, "replica", handle);
     const std::lock_guard<std::mutex> lock(shared->mutex);
+    const KeepSubnormals keep;
     return body(shared->replica);
   });
 }
@@ -54,11 +58,6 @@ Status CheckSegments(const char* function, const strom_segment* segments, int64_
 
 std::span<const strom_segment> Segments(const strom_segment* segments, int64_t count) {
   return {segments, static_cast<size_t>(count)};
-}
-
-Parallel Threads(const strom_thread_pool* lent) {
-  if (lent == nullptr || lent->run == nullptr) return {};
-  return {lent->threads, lent->run, lent->pool};
 }
 
 }  // namespace
@@ -117,7 +116,8 @@ int strom_replica_step(strom_handle replica, const strom_segment* segments, int6
     if (!status.ok()) return status;
     if (options == nullptr) return strom::NullArgument("strom_replica_step", "options");
     if (result == nullptr) return strom::NullArgument("strom_replica_step", "result");
-    return r.Step(strom::Segments(segments, count), *options, result, strom::Threads(threads));
+    return r.Step(strom::Segments(segments, count), *options, result,
+                  strom::LentThreads(threads).parallel());
   });
 }
 
@@ -137,7 +137,8 @@ int strom_replica_apply(strom_handle replica, const strom_segment* segments, int
     Status status = strom::CheckSegments("strom_replica_apply", segments, count, false);
     if (!status.ok()) return status;
     if (result == nullptr) return strom::NullArgument("strom_replica_apply", "result");
-    return r.Apply(strom::Segments(segments, count), result, strom::Threads(threads));
+    return r.Apply(strom::Segments(segments, count), result,
+                   strom::LentThreads(threads).parallel());
   });
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <deque>
+#include <exception>
 #include <iterator>
 #include <string>
 #include <utility>
@@ -155,8 +156,14 @@ Status Replica::Step(std::span<const strom_segment> segments, const strom_step_o
   }
 
   const MessageFields fields{rule.threshold, rule.threshold, state_->size, options.iteration};
-  Messages parts = WriteEntries(fields, state_->encoder.entries(), state_->max_message_bytes,
-                                kUpdateHeaderBytes, {}, ForEntries(result->count, parallel));
+  Messages parts;
+  try {
+    parts = WriteEntries(fields, state_->encoder.entries(), state_->max_message_bytes,
+                         kUpdateHeaderBytes, {}, ForEntries(result->count, parallel));
+  } catch (const std::exception&) {  // Nothing is lost when memory runs out.
+    state_->TakeBack(segments, rule);
+    throw;
+  }
   Status status = state_->HandOver(options.iteration, result->count, std::move(parts), result);
   if (!status.ok()) {
     state_->TakeBack(segments, rule);

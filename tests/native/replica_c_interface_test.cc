@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <limits>
 #include <string>
 #include <thread>
 #include <vector>
@@ -84,6 +85,42 @@ TEST(ReplicaCInterface, TasksRunOnTheThreadsThatTheCallerLends) {
   EXPECT_NE(std::string(strom_last_error()).find("'w' is NaN"), std::string::npos);
   EXPECT_EQ(strom_replica_close(replica), STROM_OK);
 }
+
+#if defined(__x86_64__)
+// TensorFlow sets its threads so, the master's are not: both have to add the same.
+TEST(ReplicaCInterface, SubnormalNumbersAreKeptOnEveryThread) {
+  constexpr int64_t kElements = 300'000;
+  const float tiny = std::numeric_limits<float>::denorm_min();
+  const strom_handle replica = NewReplica(kElements);
+  std::vector<float> before(kElements, tiny);
+  const std::vector<float> after(kElements, 4 * tiny);
+  const strom_segment segment = {0, kElements, before.data(), after.data(), before.data(), nullptr};
+  const auto run = [](void*, int64_t tasks, strom_task task, void* context) {
+    std::thread([=] {
+      __builtin_ia32_ldmxcsr(__builtin_ia32_stmxcsr() | 0x8040);
+      for (int64_t i = 0; i < tasks; ++i) task(context, i);
+    }).join();
+  };
+  const strom_thread_pool threads = {2, run, nullptr};
+  strom_step_options options = Options();
+  options.threshold = 2 * tiny;
+  strom_step_result result;
+  const unsigned mode = __builtin_ia32_stmxcsr();
+  for (const strom_thread_pool* lent : {static_cast<const strom_thread_pool*>(nullptr), &threads}) {
+    __builtin_ia32_ldmxcsr(mode | 0x8040);
+    const int code = strom_replica_step(replica, &segment, 1, &options, lent, &result);
+    __builtin_ia32_ldmxcsr(mode);
+    ASSERT_EQ(code, STROM_OK);
+    EXPECT_EQ(result.count, kElements);
+  }
+  // Of 3 and then 1 (the update) + 1 (the residual) two left each time.
+  EXPECT_EQ(before, std::vector<float>(kElements, 5 * tiny));
+  std::vector<float> residual(kElements, 1);
+  ASSERT_EQ(strom_replica_read_residual(replica, 0, kElements, residual.data()), STROM_OK);
+  EXPECT_EQ(residual, std::vector<float>(kElements));
+  EXPECT_EQ(strom_replica_close(replica), STROM_OK);
+}
+#endif
 
 TEST(ReplicaCInterface, AClosedHandleIsRefusedByName) {
   const strom_handle replica = NewReplica(1);

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cmath>
 #include <cstring>
+#include <new>
 #include <numeric>
 #include <random>
 #include <thread>
@@ -183,6 +184,26 @@ TEST(Replica, TwoWorkersAgreeWhenEachHasAppliedTheOthersUpdates) {
   EXPECT_EQ(a.exchange->applied, b.exchange->applied);
   // Multiples of the threshold, a power of two: the order of additions does not show.
   EXPECT_EQ(a.Values(), b.Values());
+}
+
+TEST(Replica, AStepThatHasNoMemoryForItsMessageIsInTheResidual) {
+  constexpr int64_t kElements = 300'000;
+  Worker worker({kElements}, 1);
+  std::vector<float> update = RandomUpdate(kElements, 9);
+  worker.options.threshold = 0x1p-4f;
+  for (float& u : update) u = std::round(u * 0x1p5f) * 0x1p-5f;  // So that all sums are exact.
+  int calls = 0;
+  const auto run = [](void* pool, int64_t tasks, Parallel::Task task, void* context) {
+    // The first two find the entries, the third codes them.
+    if (++*static_cast<int*>(pool) > 2) throw std::bad_alloc();
+    for (int64_t i = 0; i < tasks; ++i) task(context, i);
+  };
+  worker.parallel = {2, run, &calls};
+  EXPECT_THROW(static_cast<void>(worker.Step(update)), std::bad_alloc);
+  EXPECT_GT(worker.result.count, 0);
+  EXPECT_TRUE(worker.exchange->sent.empty());
+  EXPECT_EQ(worker.Residual(), update);
+  EXPECT_EQ(worker.Values(), std::vector<float>(kElements, 0));
 }
 
 TEST(Replica, AStepInWhichNothingChangedDoesNothing) {
