@@ -9,8 +9,10 @@
 #if defined(__x86_64__)
 #define STROM_X86 1
 #define STROM_TARGET_AVX2 __attribute__((target("avx2,bmi,bmi2,popcnt")))
-#define STROM_TARGET_AVX512 \
-  __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi2,avx2,bmi,bmi2,popcnt")))
+#define STROM_TARGET_AVX512                                               \
+  __attribute__((                                                         \
+      target("avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vbmi2," \
+             "avx512vpopcntdq,avx2,bmi,bmi2,popcnt")))
 #endif
 
 namespace strom {

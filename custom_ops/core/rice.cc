@@ -90,19 +90,11 @@ void Decode(Bytes payload, int64_t count, int k, uint32_t* codes) {
 
 std::vector<RiceCoder> FindCoders() {
   std::vector<RiceCoder> coders = {{"scalar", Choose, Encode, Check, Decode, nullptr}};
-#if defined(__x86_64__)
-  __builtin_cpu_init();
+#if defined(STROM_X86)
   // pext and pdep take a step for each bit on the first two Zen.
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi2") &&
-      !__builtin_cpu_is("znver1") && !__builtin_cpu_is("znver2")) {
-    coders.push_back(RiceBmi2());
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
-        __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512vbmi2") &&
-        __builtin_cpu_supports("avx512vpopcntdq")) {
-      coders.push_back(RiceAvx512());
-    }
-  }
+  const bool slow_pext = __builtin_cpu_is("znver1") || __builtin_cpu_is("znver2");
+  if (HasAvx2() && !slow_pext) coders.push_back(RiceBmi2());
+  if (HasAvx512()) coders.push_back(RiceAvx512());
 #endif
   return coders;
 }

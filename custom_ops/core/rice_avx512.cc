@@ -1,6 +1,8 @@
 // Split Rice sixteen entries at a time. Compressing goes to registers only: to memory it is
 // microcoded on Zen 4.
-#if defined(__x86_64__)
+#include "core/processor.h"
+
+#if defined(STROM_X86)
 
 #if defined(__GNUC__) && !defined(__clang__)
 // GCC 12 warns falsely about its own header (its bug 105593).
@@ -17,27 +19,23 @@
 #include "core/rice_processors.h"
 #include "core/rice_search.h"
 
-#define STROM_AVX512                                                      \
-  __attribute__((                                                         \
-      target("avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vbmi2," \
-             "avx512vpopcntdq,bmi,bmi2,lzcnt,popcnt")))
-#define STROM_AVX512_INLINE STROM_AVX512 __attribute__((always_inline)) inline
+#define STROM_INLINE STROM_TARGET_AVX512 __attribute__((always_inline)) inline
 
 namespace strom {
 namespace {
 
 constexpr int64_t kLanes = 16;
 
-STROM_AVX512_INLINE __mmask16 FirstLanes(int64_t lanes) {
+STROM_INLINE __mmask16 FirstLanes(int64_t lanes) {
   return lanes >= kLanes ? 0xffff : static_cast<__mmask16>((1u << lanes) - 1);
 }
 
-STROM_AVX512_INLINE __m512i Lanes() {
+STROM_INLINE __m512i Lanes() {
   return _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
 }
 
 // Lane i gets the sum of lanes 0 to i.
-STROM_AVX512_INLINE __m512i PrefixSum(__m512i lanes) {
+STROM_INLINE __m512i PrefixSum(__m512i lanes) {
   const __m512i zero = _mm512_setzero_si512();
   lanes = _mm512_add_epi32(lanes, _mm512_alignr_epi32(lanes, zero, 15));
   lanes = _mm512_add_epi32(lanes, _mm512_alignr_epi32(lanes, zero, 14));
@@ -45,12 +43,12 @@ STROM_AVX512_INLINE __m512i PrefixSum(__m512i lanes) {
   return _mm512_add_epi32(lanes, _mm512_alignr_epi32(lanes, zero, 8));
 }
 
-STROM_AVX512_INLINE __m512i BroadcastLast(__m512i lanes) {
+STROM_INLINE __m512i BroadcastLast(__m512i lanes) {
   return _mm512_permutexvar_epi32(_mm512_set1_epi32(15), lanes);
 }
 
 // The gaps of sixteen codes; *before holds the indices of the sixteen before.
-STROM_AVX512_INLINE __m512i Gaps(__m512i codes, __m512i* before) {
+STROM_INLINE __m512i Gaps(__m512i codes, __m512i* before) {
   const __m512i indices = _mm512_srli_epi32(codes, 1);
   const __m512i gaps = _mm512_sub_epi32(
       _mm512_sub_epi32(indices, _mm512_alignr_epi32(indices, *before, 15)), _mm512_set1_epi32(1));
@@ -58,7 +56,7 @@ STROM_AVX512_INLINE __m512i Gaps(__m512i codes, __m512i* before) {
   return gaps;
 }
 
-STROM_AVX512 HighParts SumHighParts(Codes codes, uint32_t origin, int k) {
+STROM_TARGET_AVX512 HighParts SumHighParts(Codes codes, uint32_t origin, int k) {
   const __m128i by_lower = _mm_cvtsi32_si128(k > 0 ? k - 1 : 0);
   const __m128i by_here = _mm_cvtsi32_si128(k);
   const __m128i by_higher = _mm_cvtsi32_si128(k + 1);
@@ -87,11 +85,11 @@ RiceChoice Choose(Codes codes, uint32_t origin, int least_k) {
 // never has to be joined to the one before.
 class FieldPacker {
  public:
-  STROM_AVX512_INLINE FieldPacker(int width, uint8_t* out)
+  STROM_INLINE FieldPacker(int width, uint8_t* out)
       : width_(width), mask16_(0x0001000100010001u * ((uint64_t{1} << width) - 1)), out_(out) {}
 
   // Lanes hold fields without a bit beyond the width; writes up to 16 bytes more than they fill.
-  STROM_AVX512_INLINE void Put(__m512i fields) {
+  STROM_INLINE void Put(__m512i fields) {
     if (width_ > 16) return PutWide(fields);
     std::array<uint64_t, 4> fours;
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(fours.data()), _mm512_cvtepi32_epi16(fields));
@@ -105,7 +103,7 @@ class FieldPacker {
   }
 
  private:
-  STROM_AVX512 void PutWide(__m512i fields) {
+  STROM_TARGET_AVX512 void PutWide(__m512i fields) {
     std::array<uint32_t, kLanes> lanes;
     _mm512_storeu_si512(lanes.data(), fields);
     BitWriter writer(out_);
@@ -124,7 +122,7 @@ class UnaryWriter {
   explicit UnaryWriter(uint8_t* out) : out_(out) {}
 
   // The zeros before each of sixteen ones, of which the lanes from `count` on do not count.
-  STROM_AVX512_INLINE void Put(__m512i zeros, int64_t count) {
+  STROM_INLINE void Put(__m512i zeros, int64_t count) {
     const __m512i one = _mm512_set1_epi64(1);
     const __m512i ends = PrefixSum(_mm512_add_epi32(zeros, _mm512_set1_epi32(1)));
     // Bits from the start of the word; the last of `ends` is behind all sixteen ones.
@@ -133,7 +131,7 @@ class UnaryWriter {
     if (used > 128) return PutFar(bits, count);
     const __mmask16 valid = FirstLanes(count);
     // A shift by 64 or more gives zero, so lanes outside of a word drop out by themselves.
-    const auto words = [&](__m512i from) STROM_AVX512 {
+    const auto words = [&](__m512i from) STROM_TARGET_AVX512 {
       const __m512i low = _mm512_cvtepu32_epi64(_mm512_castsi512_si256(from));
       const __m512i high = _mm512_cvtepu32_epi64(_mm512_extracti64x4_epi64(from, 1));
       return static_cast<uint64_t>(_mm512_reduce_or_epi64(
@@ -150,12 +148,12 @@ class UnaryWriter {
   }
 
  private:
-  STROM_AVX512_INLINE static int64_t LaneAt(__m512i lanes, int64_t i) {
+  STROM_INLINE static int64_t LaneAt(__m512i lanes, int64_t i) {
     return _mm_cvtsi128_si32(_mm512_castsi512_si128(
         _mm512_permutexvar_epi32(_mm512_set1_epi32(static_cast<int>(i)), lanes)));
   }
 
-  STROM_AVX512 void PutFar(__m512i bits, int64_t count) {
+  STROM_TARGET_AVX512 void PutFar(__m512i bits, int64_t count) {
     std::array<uint32_t, kLanes> positions;
     _mm512_storeu_si512(positions.data(), bits);
     uint32_t start = 0;  // of the word
@@ -181,7 +179,7 @@ class UnaryWriter {
   int64_t used_ = 0;
 };
 
-STROM_AVX512 void Encode(Codes codes, uint32_t origin, RiceChoice choice, uint8_t* out) {
+STROM_TARGET_AVX512 void Encode(Codes codes, uint32_t origin, RiceChoice choice, uint8_t* out) {
   const auto count = static_cast<int64_t>(codes.size());
   const __m128i k = _mm_cvtsi32_si128(choice.k);
   const __m512i mask = _mm512_set1_epi32(static_cast<int>((uint32_t{2} << choice.k) - 1));
@@ -210,8 +208,7 @@ STROM_AVX512 void Encode(Codes codes, uint32_t origin, RiceChoice choice, uint8_
 // and shifts them down.
 class FieldReader {
  public:
-  STROM_AVX512_INLINE FieldReader(const uint8_t* fields, int width)
-      : fields_(fields), width_(width) {
+  STROM_INLINE FieldReader(const uint8_t* fields, int width) : fields_(fields), width_(width) {
     const __m512i bits = _mm512_mullo_epi32(Lanes(), _mm512_set1_epi32(width));
     bytes_ = _mm512_add_epi32(
         _mm512_mullo_epi32(_mm512_srli_epi32(bits, 3), _mm512_set1_epi32(0x01010101)),
@@ -221,7 +218,7 @@ class FieldReader {
   }
 
   // Fields i to i + 15, i a multiple of 16; reads 64 bytes from the first of them on.
-  STROM_AVX512_INLINE __m512i Read(int64_t i) const {
+  STROM_INLINE __m512i Read(int64_t i) const {
     const __m512i window = _mm512_loadu_si512(fields_ + (i >> 3) * width_);
     return _mm512_and_si512(_mm512_srlv_epi32(_mm512_permutexvar_epi8(bytes_, window), shifts_),
                             mask_);
@@ -235,7 +232,7 @@ class FieldReader {
   __m512i mask_;
 };
 
-STROM_AVX512 RiceSums Sum(Bytes payload, int64_t count, int k) {
+STROM_TARGET_AVX512 RiceSums Sum(Bytes payload, int64_t count, int k) {
   const Bytes unary = payload.subspan(static_cast<size_t>(FieldBytes(count, k)));
   __m512i ones = _mm512_setzero_si512();
   for (size_t i = 0; i < unary.size(); i += 64) {
@@ -268,7 +265,7 @@ const char* Check(Bytes payload, int64_t count, int k, int64_t elements) {
 }
 
 // The positions of the first `count` ones, and perhaps some more, up to kCodeSlack.
-STROM_AVX512 void FindOnes(const uint8_t* unary, int64_t count, uint32_t* positions) {
+STROM_TARGET_AVX512 void FindOnes(const uint8_t* unary, int64_t count, uint32_t* positions) {
   std::array<uint8_t, 64> iota;
   for (size_t i = 0; i < 64; ++i) iota[i] = static_cast<uint8_t>(i);
   const __m512i bits = _mm512_loadu_si512(iota.data());
@@ -278,7 +275,7 @@ STROM_AVX512 void FindOnes(const uint8_t* unary, int64_t count, uint32_t* positi
     if (word == 0) continue;
     const __m512i found = _mm512_maskz_compress_epi8(word, bits);
     const __m512i offset = _mm512_set1_epi32(static_cast<int>(start));
-    const auto put = [&](int64_t at, __m128i bytes) STROM_AVX512 {
+    const auto put = [&](int64_t at, __m128i bytes) STROM_TARGET_AVX512 {
       _mm512_storeu_si512(positions + i + at,
                           _mm512_add_epi32(_mm512_cvtepu8_epi32(bytes), offset));
     };
@@ -293,7 +290,7 @@ STROM_AVX512 void FindOnes(const uint8_t* unary, int64_t count, uint32_t* positi
   }
 }
 
-STROM_AVX512 void Decode(Bytes payload, int64_t count, int k, uint32_t* codes) {
+STROM_TARGET_AVX512 void Decode(Bytes payload, int64_t count, int k, uint32_t* codes) {
   FindOnes(payload.data() + FieldBytes(count, k), count, codes);
   const FieldReader fields(payload.data(), k + 1);
   const __m128i by_k = _mm_cvtsi32_si128(k);
@@ -315,8 +312,8 @@ STROM_AVX512 void Decode(Bytes payload, int64_t count, int k, uint32_t* codes) {
   }
 }
 
-STROM_AVX512 void AddBitmap(Bytes payload, int64_t count, float value, int64_t elements,
-                            float* values) {
+STROM_TARGET_AVX512 void AddBitmap(Bytes payload, int64_t count, float value, int64_t elements,
+                                   float* values) {
   const int64_t field_bytes = FieldBytes(count, 0);
   const uint8_t* const unary = payload.data() + field_bytes;
   const int64_t bits = 8 * (static_cast<int64_t>(payload.size()) - field_bytes);
@@ -334,7 +331,7 @@ STROM_AVX512 void AddBitmap(Bytes payload, int64_t count, float value, int64_t e
     }
     const uint64_t negative = _pdep_u64(packed, ones);
     sign += entries;
-    const auto changed = [&](int64_t i, __m512 old) STROM_AVX512 {
+    const auto changed = [&](int64_t i, __m512 old) STROM_TARGET_AVX512 {
       const __m512 change = _mm512_mask_mov_ps(plus, static_cast<__mmask16>(negative >> i), minus);
       return _mm512_mask_add_ps(old, static_cast<__mmask16>(ones >> i), old, change);
     };
@@ -359,4 +356,4 @@ RiceCoder RiceAvx512() { return {"AVX-512", Choose, Encode, Check, Decode, AddBi
 
 }  // namespace strom
 
-#endif  // defined(__x86_64__)
+#endif  // STROM_X86

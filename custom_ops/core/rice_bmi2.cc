@@ -1,6 +1,8 @@
-// Split Rice for x86-64-v3: pext and pdep pack and unpack eight fields at a time, which is where
-// whole bytes end; the compiler vectorises the rest for AVX2.
-#if defined(__x86_64__)
+// Split Rice for AVX2 and BMI2: pext and pdep pack and unpack eight fields at a time, which is
+// where whole bytes end; the compiler vectorises the rest for AVX2.
+#include "core/processor.h"
+
+#if defined(STROM_X86)
 
 #include <immintrin.h>
 
@@ -12,8 +14,7 @@
 #include "core/rice_processors.h"
 #include "core/rice_search.h"
 
-#define STROM_BMI2 __attribute__((target("arch=x86-64-v3")))
-#define STROM_BMI2_INLINE STROM_BMI2 __attribute__((always_inline)) inline
+#define STROM_INLINE STROM_TARGET_AVX2 __attribute__((always_inline)) inline
 
 namespace strom {
 namespace {
@@ -26,7 +27,7 @@ constexpr uint64_t FieldMasks(int width) {
   return 0x0001000100010001u * ((uint64_t{1} << width) - 1);
 }
 
-STROM_BMI2 HighParts SumHighParts(Codes codes, uint32_t origin, int k) {
+STROM_TARGET_AVX2 HighParts SumHighParts(Codes codes, uint32_t origin, int k) {
   const int below = k > 0 ? k - 1 : 0;
   const uint32_t first = (codes[0] >> 1) - origin;
   uint32_t lower = first >> below;
@@ -45,8 +46,8 @@ RiceChoice Choose(Codes codes, uint32_t origin, int least_k) {
   return SearchK(codes, origin, least_k, [&](int k) { return SumHighParts(codes, origin, k); });
 }
 
-STROM_BMI2_INLINE void PutFields(const uint32_t* fields, int width, uint8_t* out) {
-  const auto four = [&](size_t i) STROM_BMI2 {
+STROM_INLINE void PutFields(const uint32_t* fields, int width, uint8_t* out) {
+  const auto four = [&](size_t i) STROM_TARGET_AVX2 {
     std::array<uint16_t, 4> narrow;
     for (size_t j = 0; j < 4; ++j) narrow[j] = static_cast<uint16_t>(fields[i + j]);
     return _pext_u64(std::bit_cast<uint64_t>(narrow), FieldMasks(width));
@@ -55,7 +56,7 @@ STROM_BMI2_INLINE void PutFields(const uint32_t* fields, int width, uint8_t* out
   std::memcpy(out, &eight, sizeof(eight));
 }
 
-STROM_BMI2 void Encode(Codes codes, uint32_t origin, RiceChoice choice, uint8_t* out) {
+STROM_TARGET_AVX2 void Encode(Codes codes, uint32_t origin, RiceChoice choice, uint8_t* out) {
   const int width = choice.k + 1;
   const auto mask = static_cast<uint32_t>((uint64_t{1} << width) - 1);
   // Packing a group overwrites what lies behind it, so the unary stream comes second.
@@ -96,14 +97,14 @@ STROM_BMI2 void Encode(Codes codes, uint32_t origin, RiceChoice choice, uint8_t*
 }
 
 // Two times four fields of 16 bits; reads up to 16 bytes.
-STROM_BMI2_INLINE std::array<uint64_t, 2> GetFields(const uint8_t* packed, int width) {
+STROM_INLINE std::array<uint64_t, 2> GetFields(const uint8_t* packed, int width) {
   const int bits = 4 * width;
   const auto first = LoadLittleEndian<uint64_t>(packed);
   const auto second = LoadLittleEndian<uint64_t>(packed + (bits >> 3)) >> (bits & 7);
   return {_pdep_u64(first, FieldMasks(width)), _pdep_u64(second, FieldMasks(width))};
 }
 
-STROM_BMI2 int64_t SumLowParts(const uint8_t* payload, int64_t count, int k) {
+STROM_TARGET_AVX2 int64_t SumLowParts(const uint8_t* payload, int64_t count, int k) {
   const int width = k + 1;
   int64_t sum = 0;
   int64_t i = 0;
@@ -128,7 +129,7 @@ STROM_BMI2 int64_t SumLowParts(const uint8_t* payload, int64_t count, int k) {
   return sum;
 }
 
-STROM_BMI2 RiceSums Sum(Bytes payload, int64_t count, int k) {
+STROM_TARGET_AVX2 RiceSums Sum(Bytes payload, int64_t count, int k) {
   const Bytes unary = payload.subspan(static_cast<size_t>(FieldBytes(count, k)));
   int64_t ones = 0;
   size_t byte = 0;
@@ -148,7 +149,7 @@ class Ones {
  public:
   explicit Ones(const uint8_t* stream) : next_(stream), word_(LoadLittleEndian<uint64_t>(stream)) {}
 
-  STROM_BMI2_INLINE uint32_t Next() {
+  STROM_INLINE uint32_t Next() {
     while (word_ == 0) {
       next_ += 8;
       start_ += 64;
@@ -165,12 +166,12 @@ class Ones {
   uint32_t start_ = 0;
 };
 
-STROM_BMI2 void Decode(Bytes payload, int64_t count, int k, uint32_t* codes) {
+STROM_TARGET_AVX2 void Decode(Bytes payload, int64_t count, int k, uint32_t* codes) {
   const int width = k + 1;
   Ones ones(payload.data() + FieldBytes(count, k));
   // As in the scalar coder: index = low parts so far + (high parts so far << k) + entries before.
   uint32_t low_parts = 0;
-  const auto put = [&](int64_t i, uint32_t low_and_sign) STROM_BMI2 {
+  const auto put = [&](int64_t i, uint32_t low_and_sign) STROM_TARGET_AVX2 {
     low_parts += low_and_sign >> 1;
     const auto before = static_cast<uint32_t>(i);
     const uint32_t index = low_parts + ((ones.Next() - before) << k) + before;
@@ -195,4 +196,4 @@ RiceCoder RiceBmi2() { return {"BMI2", Choose, Encode, Check, Decode, nullptr}; 
 
 }  // namespace strom
 
-#endif  // defined(__x86_64__)
+#endif  // STROM_X86

@@ -2,13 +2,14 @@
 #ifndef KERAS_STROM_CORE_RICE_PROCESSORS_H_
 #define KERAS_STROM_CORE_RICE_PROCESSORS_H_
 
+#include "core/processor.h"
 #include "core/rice.h"
 
 namespace strom {
 
-#if defined(__x86_64__)
-RiceCoder RiceBmi2();    // x86-64-v3: AVX2 and BMI2
-RiceCoder RiceAvx512();  // with VBMI, VBMI2 and VPOPCNTDQ: Ice Lake, Zen 4 and later
+#if defined(STROM_X86)
+RiceCoder RiceBmi2();    // where HasAvx2()
+RiceCoder RiceAvx512();  // where HasAvx512()
 #endif
 
 }  // namespace strom
