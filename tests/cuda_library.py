@@ -22,8 +22,8 @@ Floats = npt.NDArray[np.float32]
 
 CODINGS = {"auto": 0, "sparse": 1, "bitmap": 2}
 PREFERENCES = {"size": 0, "speed": 1}
-INVALID_ARGUMENT = -1
 CORRUPT = -9
+NOT_FINITE = -12
 
 
 class NotHereError(Exception):

@@ -82,7 +82,7 @@ def test_an_update_that_is_not_finite_is_refused_in_words(cuda: Cuda, bad: float
     update[4321] = bad
     with pytest.raises(CallError, match="not finite at flat element 4321") as refusal:
         cuda.encode(update, residual, 1.0)
-    assert refusal.value.code == cuda_library.INVALID_ARGUMENT
+    assert refusal.value.code == cuda_library.NOT_FINITE
 
 
 def test_a_damaged_message_is_refused(cuda: Cuda) -> None:

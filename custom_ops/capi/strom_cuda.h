@@ -47,9 +47,10 @@ STROM_EXPORT int strom_cuda_codec_close(strom_handle codec);
 
 /* One step over `count` segments, in ascending, non-overlapping offset order, of a flat space of
  * `elements` elements: find_entries, then write_messages. options->take_received is not used.
- * Segments either all have `before` and `value` or none has. Where no `after` differs from its
- * `before`, nothing but copying happens and result->stepped is 0. An update that is not finite is
- * refused as strom_replica_step does: nothing is sent and what is finite is in the residual. */
+ * Segments either all have `before` and `value` or none has. One whose `after` is its `before`
+ * sends nothing, its residual waits; where all are so, nothing but copying happens and
+ * result->stepped is 0. An update that is not finite is refused as strom_replica_step does: nothing
+ * is sent and what is finite is in the residual. */
 STROM_EXPORT int strom_cuda_step(strom_handle codec, int64_t elements,
                                  const strom_cuda_segment* segments, int64_t count,
                                  const strom_step_options* options, void* stream,

@@ -175,7 +175,9 @@ Status Codec::FindEntries(int64_t elements, Segments segments, const strom_step_
   const TileStatistics statistics = state.AwaitStatistics(stream);
   state.found = true;
   result->stepped = 1;
-  for (const strom_cuda_segment& segment : segments) result->elements += segment.size;
+  for (const strom_cuda_segment& segment : segments) {
+    if (changed(segment)) result->elements += segment.size;
+  }
   result->count = state.count;
   result->max_residual = statistics.max_residual;
   result->sum_residual = statistics.sum_residual;
@@ -184,11 +186,11 @@ Status Codec::FindEntries(int64_t elements, Segments segments, const strom_step_
   if (statistics.nonfinite_count > 0) {
     state.TakeBack(stream);
     Synchronize(stream);
-    return Invalid("the update is not finite at flat element " +
-                   std::to_string(statistics.first_nonfinite) + " (" +
-                   std::to_string(statistics.nonfinite_count) +
-                   " elements in all); nothing was sent. Lower the learning rate or clip the "
-                   "gradients");
+    return {Code::kNotFinite, "the update is not finite at flat element " +
+                                  std::to_string(statistics.first_nonfinite) + " (" +
+                                  std::to_string(statistics.nonfinite_count) +
+                                  " elements in all); nothing was sent. Lower the learning rate or "
+                                  "clip the gradients"};
   }
   if (state.count > 0) {
     Launch(stream, DivideUp(state.tiles, CompactTiles::kTilesPerBlock),

@@ -112,10 +112,11 @@ struct StepTiles {
 
     Elements elements;
     Load(segment, start, size, vectors, &elements);
+    const StepRule segment_rule = RuleOf(segment);
     Findings findings;
     STROM_UNROLL
     for (int i = 0; i < kPerThread; ++i) {
-      if (InTile(i) < size) Step(i, &elements, &findings);
+      if (InTile(i) < size) Step(segment_rule, i, &elements, &findings);
     }
     Store(segment, start, size, vectors, elements, findings);
 
@@ -124,6 +125,16 @@ struct StepTiles {
     const uint32_t count = any ? WriteSlot(shared, findings, slots + tile * kTile) : 0;
     if (ThreadIndex() == 0) counts[tile] = count;
     if (AnyRare(shared)) FoldRare(shared, findings, segment.offset + start, &statistics[tile]);
+  }
+
+  // A segment that did not change, such as a frozen layer's, sends nothing: its residual waits.
+  STROM_DEVICE StepRule RuleOf(const Segment& segment) const {
+    StepRule waiting = rule;
+    if (kFused && segment.after == segment.before) {
+      waiting.scale = 1;
+      waiting.threshold = waiting.clip_limit = FloatOf(kInfinity);
+    }
+    return waiting;
   }
 
   STROM_DEVICE static bool Aligned(const Segment& segment) {
@@ -179,7 +190,8 @@ struct StepTiles {
   }
 
   // The body of the scalar oracle's loop.
-  STROM_DEVICE void Step(int i, Elements* elements, Findings* findings) const {
+  STROM_DEVICE static void Step(const StepRule& rule, int i, Elements* elements,
+                                Findings* findings) {
     const float before = kFused ? elements->before[i] : 0;
     const float held = elements->residual[i];
     float residual = held + rule.scale * (elements->after[i] - before);

@@ -302,6 +302,28 @@ TEST(CudaStep, DoesNothingWhereNothingChanged) {
   EXPECT_TRUE(SameBits(model.variables[0].residual, residual));
 }
 
+TEST(CudaStep, AVariableThatDidNotChangeSendsNothingAndItsResidualWaits) {
+  Model model = RandomModel({5000, 6000, 70}, 0.1, 15);
+  Model alone = model;  // its outer variables, which are all that may leave
+  model.variables[1].residual.assign(6000, 3);
+  const Model before = model;
+  Options options;
+  options.clip_multiple = 3;
+  std::vector<strom_cuda_segment> segments = SegmentsOf(&model);
+  segments[1].after = segments[1].before;
+  alone.variables.erase(alone.variables.begin() + 1);
+  const Outcome want = Expected(&alone, options);
+  Codec codec(kOneMessage);
+  strom_step_result result;
+  ASSERT_TRUE(
+      codec.FindEntries(model.elements, segments, StepOptions(options), nullptr, &result).ok());
+  EXPECT_EQ(result.elements, 5070);
+  EXPECT_EQ(result.clipped_count, want.result.clipped_count);
+  EXPECT_EQ(std::vector<uint32_t>(codec.codes().begin(), codec.codes().end()), want.codes);
+  EXPECT_TRUE(SameBits(model.variables[1].residual, before.variables[1].residual));
+  EXPECT_TRUE(SameBits(model.variables[1].value, before.variables[1].before));
+}
+
 TEST(CudaStep, WhatIsNotFiniteIsRefusedAndNothingLeaves) {
   for (const float bad : {std::nanf(""), kInfinity, -kInfinity}) {
     Model model = RandomModel({3, 9000}, 0.1, 13);
@@ -310,7 +332,7 @@ TEST(CudaStep, WhatIsNotFiniteIsRefusedAndNothingLeaves) {
     const Model before = model;
     Codec codec(kOneMessage);
     const Outcome outcome = Actual(&codec, &model, {});
-    EXPECT_EQ(outcome.status.code, Code::kInvalidArgument);
+    EXPECT_EQ(outcome.status.code, Code::kNotFinite);
     EXPECT_NE(outcome.status.message.find("flat element 5006 (2 elements"), std::string::npos)
         << outcome.status.message;
     EXPECT_TRUE(codec.codes().empty());
