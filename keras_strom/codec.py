@@ -56,6 +56,10 @@ Coding = Literal["auto", "sparse", "bitmap"]
 Prefer = Literal["size", "speed"]
 
 
+#: What one message can hold, as strom_codec_encode has it.
+_MOST_ELEMENTS = 1 << 33
+
+
 @dataclasses.dataclass(frozen=True)
 class Message:
     """What left an update.
@@ -175,8 +179,8 @@ def decode(message: bytes | bytearray | memoryview, size: int) -> Floats:
         elements = operator.index(size)
     except TypeError:
         raise errors.InvalidOption(f"size is {size!r}; it must be an integer") from None
-    if elements < 1:
-        raise errors.InvalidOption(f"size is {elements}; it must be 1 or more")
+    if not 1 <= elements <= _MOST_ELEMENTS:
+        raise errors.InvalidOption(f"size is {elements}; it must be 1 to 2**33")
     parameters = np.zeros(elements, np.float32)
     native.apply(data, parameters)
     return parameters
@@ -229,8 +233,11 @@ def _threshold(value: object) -> float:
     """The threshold as float32 has it."""
     if isinstance(value, bool | np.ndarray) or not isinstance(value, SupportsFloat):
         raise errors.InvalidOption(f"the threshold is {_type_name(value)}; it must be a number")
-    with np.errstate(over="ignore", under="ignore"):
-        tau = float(np.float32(float(value)))
+    try:
+        with np.errstate(over="ignore", under="ignore"):
+            tau = float(np.float32(float(value)))
+    except OverflowError:  # an integer beyond every float
+        tau = math.inf
     if not (math.isfinite(tau) and tau > 0):
         raise errors.InvalidOption(
             f"the threshold is {value}; it must be over 0 and finite as float32"

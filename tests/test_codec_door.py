@@ -132,7 +132,7 @@ def test_memory_that_overlaps_in_part_is_refused() -> None:
         codec.encode(memory[:4], memory[2:], 1.0)
 
 
-@pytest.mark.parametrize("threshold", [0, 0.0, -1.0, math.nan, math.inf, 1e-60, 1e60])
+@pytest.mark.parametrize("threshold", [0, 0.0, -1.0, math.nan, math.inf, 1e-60, 1e60, 10**400])
 def test_a_threshold_that_is_not_over_0_and_finite_is_refused(threshold: float) -> None:
     residual = residual_of(UPDATE)
     with pytest.raises(errors.InvalidOption, match="it must be over 0 and finite as float32"):
@@ -215,7 +215,12 @@ def test_a_message_of_another_size_is_refused_and_nothing_changes() -> None:
 
 @pytest.mark.parametrize(
     ("size", "words"),
-    [(0, "size is 0"), (-4, "size is -4"), (4.0, "size is 4.0; it must be an integer")],
+    [
+        (0, "size is 0"),
+        (2**62, "size is 4611686018427387904; it must be 1 to 2"),
+        (-4, "size is -4"),
+        (4.0, "size is 4.0; it must be an integer"),
+    ],
 )
 def test_a_size_that_is_none_is_refused(size: Any, words: str) -> None:
     message = codec.encode(UPDATE, residual_of(UPDATE), 1.0).bytes
