@@ -100,8 +100,11 @@ def test_an_output_without_sample_weights_has_no_share_of_them() -> None:
     assert second["sample_weight"][1] is None
 
 
-@pytest.mark.parametrize("data", [iter(tf.data.Dataset.range(3)), object()], ids=type)
-def test_data_that_cannot_be_divided_is_refused_with_a_remedy(data: Any) -> None:
+@pytest.mark.parametrize(
+    "make", [lambda: iter(tf.data.Dataset.range(3)), object], ids=["iterator", "object"]
+)
+def test_data_that_cannot_be_divided_is_refused_with_a_remedy(make: Any) -> None:
+    data = make()
     with pytest.raises(errors.UnsupportedModel, match=r"pass arrays, .*PyDataset"):
         shard_fit_arguments({"x": data}, 0, 2)
 
