@@ -321,10 +321,14 @@ def _check_apply(optimizer: Any, variables: list[Any]) -> None:
             continue
         current = tf.distribute.get_strategy()
         if isinstance(current, StromStrategy) and current._sharing is not None:
-            raise errors.UnsupportedModel(
-                f"the optimizer updates {variable.name!r}, which was created outside "
-                "strategy.scope(); build the model inside of it"
-            )
+            raise _created_outside(variable)
+
+
+def _created_outside(variable: Any) -> errors.UnsupportedModel:
+    return errors.UnsupportedModel(
+        f"the optimizer updates {variable.name!r}, which was created outside strategy.scope(); "
+        "build the model inside of it"
+    )
 
 
 def _sharing_of(model: Any) -> Sharing | None:
@@ -423,6 +427,12 @@ class _WatchedUpdates:
         if strategy is not None:
             strategy._note_update(var, args[0] if args else None)
         return super().update(var, fn, args, kwargs, group)  # type: ignore[misc]
+
+    def colocate_vars_with(self, colocate_with_variable: Any) -> Any:
+        # Optimizers make their slots so.
+        if not self.variable_created_in_scope(colocate_with_variable):  # type: ignore[attr-defined]
+            raise _created_outside(colocate_with_variable)
+        return super().colocate_vars_with(colocate_with_variable)  # type: ignore[misc]
 
 
 def _watch_updates(strategy: StromStrategy) -> None:

@@ -105,6 +105,16 @@ def test_a_model_may_be_compiled_outside_the_scope_that_it_was_created_in(
     assert (model.get_weights()[0] != start).any()
 
 
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_a_model_that_is_built_outside_the_scope_is_refused(optimizer: str) -> None:
+    with StromStrategy(always_encode=True).scope():
+        model = keras.Sequential([keras.layers.Dense(1)])
+        model.compile(optimizer, "mse")
+    model(_data()[0])
+    with pytest.raises(errors.UnsupportedModel, match=r"kernel.*created outside strategy\.scope"):
+        model.fit(*_data(), verbose=0)
+
+
 def test_evaluate_and_predict_share_nothing(encoding: Encoding) -> None:
     x, y = _data()
     strategy = encoding()
