@@ -17,6 +17,8 @@ from keras_strom.admission import is_constrained, path_of
 
 _logger = logging.getLogger("keras_strom")
 
+_ASSIGNMENTS = ("AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp")
+
 # Smaller variables are passed over in less time than the words would take to read.
 _LARGE = 1 << 20
 
@@ -75,11 +77,21 @@ class Touched:
         found = self._rows.get(id(variable))
         if found is None or id(variable) in self._whole:
             return None
+        if self._is_assigned(variable):
+            _warn_of_cost(variable, "the step assigns all of it, too")
+            return None
         if len(found) == 1:
             return found[0]
         # Of a row that is changed twice the first `before` counts, and comes first.
         indices = tf.concat([rows.indices for rows in found], axis=0)
         return Rows(indices, tf.concat([rows.before for rows in found], axis=0))
+
+    def _is_assigned(self, variable: Any) -> bool:
+        """Whether the traced step holds an assignment of the user's own, to all rows."""
+        if self._graph is None:
+            return False
+        readers_and_writers = self._graph.capture(variable.handle).consumers()
+        return any(operation.type in _ASSIGNMENTS for operation in readers_and_writers)
 
 
 def _graph() -> Any:

@@ -105,6 +105,45 @@ def _check_same_bits(make: Any, form: dict[str, Any], monkeypatch: pytest.Monkey
     assert 0 < visited(strategy) < visited(whole) / 4
 
 
+class Shrinking(keras.Model):
+    """Assigns its whole table in every step, after the optimizer has changed a few rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = keras.layers.Embedding(ROWS, WIDTH)
+        self.table.build()
+
+    def call(self, x: Any) -> Any:
+        return keras.ops.mean(self.table(x), axis=(1, 2))
+
+    def train_step(self, data: Any) -> dict[str, Any]:
+        logs = super().train_step(data)
+        self.table.embeddings.assign(0.5 * self.table.embeddings)
+        return dict(logs)
+
+
+@pytest.mark.parametrize("steps_per_execution", [1, 2])
+def test_a_table_that_the_step_assigns_is_shared_as_a_whole(steps_per_execution: int) -> None:
+    strategy = StromStrategy(
+        threshold=FixedThreshold(1e-3), residual_clipping=None, warmup_steps=0, always_encode=True
+    )
+    with strategy.scope():
+        model = Shrinking()
+        model.compile("sgd", "mse", steps_per_execution=steps_per_execution)
+    (x, _), y = data(2 * BATCH)
+    before = model.table.get_weights()[0]
+    model.fit(x, y, batch_size=BATCH, verbose=0)
+    sharing = strategy._sharing
+    assert sharing is not None
+    residual = sharing.replica.read_residual(0, sharing.space.size).reshape(before.shape)
+    # In two steps an element moves by two thresholds; the rest of its way waits.
+    untouched = np.setdiff1d(np.arange(ROWS), x)
+    assert untouched.size
+    moved = model.table.get_weights()[0] - before
+    assert (np.abs(moved) < 2.1e-3).all()
+    assert (np.abs(moved + residual)[untouched] > 0.5 * np.abs(before)[untouched]).all()
+
+
 def test_a_row_beyond_the_threshold_is_visited_until_all_of_it_has_left() -> None:
     strategy = StromStrategy(
         threshold=FixedThreshold(0.125), residual_clipping=None, warmup_steps=0, always_encode=True
