@@ -18,26 +18,29 @@ os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Puts this tree's package first for the tests and every process they start.
+    """Puts this tree's package and its tests first for every process that the tests start.
 
     setup.cfg maps ``spark/`` to ``keras_strom.spark``, which an installed (editable) package knows
     and a mere folder on the path does not. Where this tree is not the installed one, a folder of
     links lays the package out as an installation would.
     """
-    if _is_installed():
-        return
-    for name in [name for name in sys.modules if name.partition(".")[0] == "keras_strom"]:
-        del sys.modules[name]  # asking for keras_strom.spark has imported its parent
     layout = tempfile.TemporaryDirectory(prefix="keras-strom-layout-")
     config.add_cleanup(layout.cleanup)
-    package = Path(layout.name, "keras_strom")
+    Path(layout.name, "tests").symlink_to(ROOT / "tests")
+    if not _is_installed():
+        _lay_out_package(Path(layout.name, "keras_strom"))
+        sys.path.insert(0, layout.name)
+    paths = [layout.name, *filter(None, [os.environ.get("PYTHONPATH")])]
+    os.environ["PYTHONPATH"] = os.pathsep.join(paths)
+
+
+def _lay_out_package(package: Path) -> None:
+    for name in [name for name in sys.modules if name.partition(".")[0] == "keras_strom"]:
+        del sys.modules[name]  # asking for keras_strom.spark has imported its parent
     package.mkdir()
     for source in (ROOT / "keras_strom").iterdir():
         (package / source.name).symlink_to(source)
     (package / "spark").symlink_to(ROOT / "spark")
-    paths = [layout.name, *filter(None, [os.environ.get("PYTHONPATH")])]
-    os.environ["PYTHONPATH"] = os.pathsep.join(paths)
-    sys.path.insert(0, layout.name)
 
 
 def _is_installed() -> bool:
