@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorflow.python.framework import kernels
 
 from keras_strom import codec, errors, ops
 from keras_strom._native.ops import operations
@@ -201,3 +202,32 @@ def test_xla_refuses_them_by_name() -> None:
 
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"unsupported.*StromThresholdEncode"):
         compiled(tf.constant(UPDATE))
+
+
+# ------------------------------------------------------------------ on a GPU
+
+
+@pytest.mark.parametrize("name", ["StromThresholdEncode", "StromApplyMessage"])
+def test_the_codec_has_kernels_for_a_gpu(name: str) -> None:
+    """Registered whatever the machine; each opens libstrom_cuda.so when it first runs."""
+    operations()
+    registered = kernels.get_registered_kernels_for_op(name).kernel
+    on_gpu = next(kernel for kernel in registered if kernel.device_type == "GPU")
+    assert "message" in on_gpu.host_memory_arg
+
+
+def test_a_gpu_gives_the_bits_of_the_cpu() -> None:
+    if not tf.config.list_physical_devices("GPU"):
+        pytest.skip("no GPU that TensorFlow sees")
+    random = np.random.default_rng(1)
+    update, residual = random.normal(size=(2, 100_003)).astype(np.float32)
+    wanted, wanted_after, wanted_count = ops.threshold_encode(update, residual, 1.5)
+    with tf.device("/gpu:0"):
+        message, after, count = ops.threshold_encode(
+            tf.identity(update), tf.identity(residual), 1.5
+        )
+        added = ops.apply(message, tf.identity(residual))
+    assert message.numpy().tobytes() == wanted.numpy().tobytes()
+    np.testing.assert_array_equal(after, wanted_after)
+    np.testing.assert_array_equal(added, ops.apply(wanted, residual))
+    assert int(count) == int(wanted_count)

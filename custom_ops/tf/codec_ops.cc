@@ -1,5 +1,8 @@
 // The codec by itself on tensors: StromThresholdEncode, StromDecode and StromApplyMessage, with
-// their declarations. They keep no state; keras_strom/ops.py is their door in Python.
+// their declarations. They keep no state; keras_strom/ops.py is their door in Python. What runs on
+// a GPU is in codec_ops_gpu.cc.
+#include "tf/codec_ops.h"
+
 #include <cstdint>
 #include <string>
 
@@ -100,36 +103,55 @@ absl::Status Apply(OpKernelContext* context, const Tensor& message, Tensor* para
 
 }  // namespace
 
+absl::Status CodingAttributes::Read(OpKernelConstruction* context) {
+  std::string coding_name, prefer_name;
+  TF_RETURN_IF_ERROR(context->GetAttr("coding", &coding_name));
+  TF_RETURN_IF_ERROR(context->GetAttr("prefer", &prefer_name));
+  coding = coding_name == "sparse"   ? STROM_CODING_SPARSE
+           : coding_name == "bitmap" ? STROM_CODING_BITMAP
+                                     : STROM_CODING_AUTO;
+  prefer = prefer_name == "speed" ? STROM_PREFER_SPEED : STROM_PREFER_SIZE;
+  return absl::OkStatus();
+}
+
+absl::Status CheckEncodeInputs(OpKernelContext* context) {
+  const Tensor& update = context->input(0);
+  const Tensor& residual = context->input(1);
+  const Tensor& threshold = context->input(2);
+  if (update.shape() != residual.shape()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("update has shape ", update.shape().DebugString(), " and residual ",
+                     residual.shape().DebugString(), "; both need the same"));
+  }
+  if (threshold.dims() != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("threshold must be a scalar, its shape is ", threshold.shape().DebugString()));
+  }
+  return RequireNotEmpty("update", update);
+}
+
+absl::Status CheckApplyInputs(OpKernelContext* context) {
+  TF_RETURN_IF_ERROR(RequireVector(context->input(0)));
+  return RequireNotEmpty("parameters", context->input(1));
+}
+
 class ThresholdEncodeOp : public OpKernel {
  public:
   explicit ThresholdEncodeOp(OpKernelConstruction* context) : OpKernel(context) {
-    std::string coding, prefer;
-    OP_REQUIRES_OK(context, context->GetAttr("coding", &coding));
-    OP_REQUIRES_OK(context, context->GetAttr("prefer", &prefer));
-    coding_ = coding == "sparse"   ? STROM_CODING_SPARSE
-              : coding == "bitmap" ? STROM_CODING_BITMAP
-                                   : STROM_CODING_AUTO;
-    prefer_ = prefer == "speed" ? STROM_PREFER_SPEED : STROM_PREFER_SIZE;
+    OP_REQUIRES_OK(context, attributes_.Read(context));
   }
 
   void Compute(OpKernelContext* context) override {
+    OP_REQUIRES_OK(context, CheckEncodeInputs(context));
     const Tensor& update = context->input(0);
     const Tensor& residual = context->input(1);
-    const Tensor& threshold = context->input(2);
-    OP_REQUIRES(context, update.shape() == residual.shape(),
-                absl::InvalidArgumentError(absl::StrCat(
-                    "update has shape ", update.shape().DebugString(), " and residual ",
-                    residual.shape().DebugString(), "; both need the same")));
-    OP_REQUIRES_OK(context, RequireNotEmpty("update", update));
-    OP_REQUIRES(context, threshold.dims() == 0,
-                absl::InvalidArgumentError(absl::StrCat("threshold must be a scalar, its shape is ",
-                                                        threshold.shape().DebugString())));
+    const float threshold = context->input(2).scalar<float>()();
     // The residual's own buffer where nobody else reads it: then it is updated in place.
     Tensor* after = nullptr;
     OP_REQUIRES_OK(context,
                    context->forward_input_or_allocate_output({1}, 1, residual.shape(), &after));
     MessageOutput message{context, absl::OkStatus()};
-    const strom_codec_options options{threshold.scalar<float>()(), coding_, prefer_, -1};
+    const strom_codec_options options{threshold, attributes_.coding, attributes_.prefer, -1};
     const strom_thread_pool threads = LendThreads(context);
     int64_t count = 0;
     const int code = strom_codec_encode(FloatsOf(update), FloatsOf(residual), FloatsOf(after),
@@ -156,8 +178,7 @@ class ThresholdEncodeOp : public OpKernel {
     }
   };
 
-  int32_t coding_ = STROM_CODING_AUTO;
-  int32_t prefer_ = STROM_PREFER_SIZE;
+  CodingAttributes attributes_;
 };
 
 class DecodeOp : public OpKernel {
@@ -183,10 +204,9 @@ class ApplyMessageOp : public OpKernel {
   using OpKernel::OpKernel;
 
   void Compute(OpKernelContext* context) override {
+    OP_REQUIRES_OK(context, CheckApplyInputs(context));
     const Tensor& message = context->input(0);
     const Tensor& parameters = context->input(1);
-    OP_REQUIRES_OK(context, RequireVector(message));
-    OP_REQUIRES_OK(context, RequireNotEmpty("parameters", parameters));
     Tensor* after = nullptr;
     OP_REQUIRES_OK(context,
                    context->forward_input_or_allocate_output({1}, 0, parameters.shape(), &after));

@@ -1,0 +1,131 @@
+#include "tf/device_codec.h"
+
+#include <dlfcn.h>
+
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "tensorflow/core/platform/stream_executor.h"
+#include "tf/variables.h"
+
+namespace keras_strom {
+
+using tensorflow::OpKernelContext;
+using tensorflow::Tensor;
+using tensorflow::TensorShape;
+
+namespace {
+
+constexpr int64_t kMaxMessageBytes = (int64_t{4} << 30) - 1;
+
+// libstrom_cuda.so in the folder of the library that this function is in.
+std::string LibraryPath() {
+  Dl_info here{};
+  if (dladdr(reinterpret_cast<void*>(&LibraryPath), &here) == 0) return "libstrom_cuda.so";
+  const std::string path = here.dli_fname;
+  return absl::StrCat(path.substr(0, path.rfind('/') + 1), "libstrom_cuda.so");
+}
+
+template <typename Function>
+absl::Status Find(void* library, const char* name, Function* function) {
+  *function = reinterpret_cast<Function>(dlsym(library, name));
+  if (*function != nullptr) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat("libstrom_cuda.so has no ", name));
+}
+
+absl::Status Load(DeviceLibrary* functions) {
+  const std::string path = LibraryPath();
+  void* const library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "the codec on a GPU needs ", path, ", which is built where nvcc is: ", dlerror()));
+  }
+  decltype(&strom_cuda_abi_version) version = nullptr;
+  TF_RETURN_IF_ERROR(Find(library, "strom_cuda_abi_version", &version));
+  if (version() != STROM_CUDA_ABI_VERSION) {
+    return absl::FailedPreconditionError(absl::StrCat(path, " has interface version ", version(),
+                                                      ", the operators need ",
+                                                      STROM_CUDA_ABI_VERSION, ": build both anew"));
+  }
+  TF_RETURN_IF_ERROR(Find(library, "strom_cuda_last_error", &functions->last_error));
+  TF_RETURN_IF_ERROR(Find(library, "strom_cuda_codec_create", &functions->codec_create));
+  TF_RETURN_IF_ERROR(Find(library, "strom_cuda_codec_close", &functions->codec_close));
+  TF_RETURN_IF_ERROR(Find(library, "strom_cuda_find_entries", &functions->find_entries));
+  TF_RETURN_IF_ERROR(Find(library, "strom_cuda_write_messages", &functions->write_messages));
+  TF_RETURN_IF_ERROR(Find(library, "strom_cuda_messages", &functions->messages));
+  TF_RETURN_IF_ERROR(Find(library, "strom_cuda_message", &functions->message));
+  return Find(library, "strom_cuda_apply", &functions->apply);
+}
+
+// The CUDA stream on which TensorFlow runs this op.
+void* StreamOf(OpKernelContext* context) {
+  return context->op_device_context()->stream()->platform_specific_handle().stream;
+}
+
+}  // namespace
+
+absl::Status DeviceLibrary::Open(const DeviceLibrary** library) {
+  static DeviceLibrary functions;
+  static const absl::Status loaded = Load(&functions);
+  *library = &functions;
+  return loaded;
+}
+
+DeviceCodec::~DeviceCodec() {
+  if (codec_ != 0) library_->codec_close(codec_);
+}
+
+absl::Status DeviceCodec::Encode(OpKernelContext* context, const Tensor& update, Tensor* residual,
+                                 float threshold, int32_t coding, int32_t prefer, int output,
+                                 int64_t* count) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  TF_RETURN_IF_ERROR(Prepare());
+  void* const stream = StreamOf(context);
+  const int64_t size = update.NumElements();
+  const strom_cuda_segment segment = {0,       size,
+                                      nullptr, static_cast<const float*>(update.data()),
+                                      nullptr, static_cast<float*>(residual->data())};
+  strom_step_options options{};
+  options.scale = 1;
+  options.threshold = threshold;
+  strom_step_result result{};
+  TF_RETURN_IF_ERROR(
+      ToStatus(library_->find_entries(codec_, size, &segment, 1, &options, stream, &result)));
+  int64_t bytes = 0, messages = 0;
+  TF_RETURN_IF_ERROR(ToStatus(library_->write_messages(codec_, coding, prefer, stream, &bytes)));
+  TF_RETURN_IF_ERROR(ToStatus(library_->messages(codec_, &messages)));
+  if (messages != 1) {
+    return absl::ResourceExhaustedError("the update does not fit into one message of 4 GiB");
+  }
+  TF_RETURN_IF_ERROR(ToStatus(library_->message(codec_, 0, nullptr, 0, &bytes)));
+  Tensor* message = nullptr;
+  TF_RETURN_IF_ERROR(context->allocate_output(output, TensorShape({bytes}), &message));
+  *count = result.count;
+  return ToStatus(
+      library_->message(codec_, 0, static_cast<uint8_t*>(message->data()), bytes, &bytes));
+}
+
+absl::Status DeviceCodec::Apply(OpKernelContext* context, const Tensor& message,
+                                Tensor* parameters) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  TF_RETURN_IF_ERROR(Prepare());
+  const int64_t size = parameters->NumElements();
+  const strom_cuda_segment segment = {
+      0, size, nullptr, nullptr, static_cast<float*>(parameters->data()), nullptr};
+  int64_t skipped = 0;  // None: the message is for so many elements at most.
+  return ToStatus(library_->apply(codec_, static_cast<const uint8_t*>(message.data()),
+                                  message.NumElements(), size, &segment, 1, StreamOf(context),
+                                  &skipped));
+}
+
+absl::Status DeviceCodec::Prepare() {
+  if (codec_ != 0) return absl::OkStatus();
+  TF_RETURN_IF_ERROR(DeviceLibrary::Open(&library_));
+  return ToStatus(library_->codec_create(kMaxMessageBytes, &codec_));
+}
+
+absl::Status DeviceCodec::ToStatus(int code) const {
+  return keras_strom::ToStatus(code, code == STROM_OK ? "" : library_->last_error());
+}
+
+}  // namespace keras_strom

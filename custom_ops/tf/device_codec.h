@@ -1,0 +1,57 @@
+// libstrom_cuda.so as the ops on a GPU see it: opened beside _strom_ops.so when the first such op
+// is made, for a machine without a device neither has nor needs it.
+#ifndef KERAS_STROM_TF_DEVICE_CODEC_H_
+#define KERAS_STROM_TF_DEVICE_CODEC_H_
+
+#include <cstdint>
+#include <mutex>
+
+#include "capi/strom_cuda.h"
+#include "tensorflow/core/framework/op_kernel.h"
+
+namespace keras_strom {
+
+// The functions of strom_cuda.h that the ops call.
+struct DeviceLibrary {
+  decltype(&strom_cuda_last_error) last_error = nullptr;
+  decltype(&strom_cuda_codec_create) codec_create = nullptr;
+  decltype(&strom_cuda_codec_close) codec_close = nullptr;
+  decltype(&strom_cuda_find_entries) find_entries = nullptr;
+  decltype(&strom_cuda_write_messages) write_messages = nullptr;
+  decltype(&strom_cuda_messages) messages = nullptr;
+  decltype(&strom_cuda_message) message = nullptr;
+  decltype(&strom_cuda_apply) apply = nullptr;
+
+  // Opens the library once; says what is missing where it cannot.
+  static absl::Status Open(const DeviceLibrary** library);
+};
+
+// One op's working memory on its device. Its calls queue their work on the op's own stream.
+class DeviceCodec {
+ public:
+  DeviceCodec() = default;
+  DeviceCodec(const DeviceCodec&) = delete;
+  DeviceCodec& operator=(const DeviceCodec&) = delete;
+  ~DeviceCodec();
+
+  // `residual`, on the device, is updated in place; output `output` of the op becomes the message,
+  // on the host.
+  absl::Status Encode(tensorflow::OpKernelContext* context, const tensorflow::Tensor& update,
+                      tensorflow::Tensor* residual, float threshold, int32_t coding, int32_t prefer,
+                      int output, int64_t* count);
+  // `parameters`, on the device, += what `message`, on the host, says.
+  absl::Status Apply(tensorflow::OpKernelContext* context, const tensorflow::Tensor& message,
+                     tensorflow::Tensor* parameters);
+
+ private:
+  absl::Status Prepare();
+  absl::Status ToStatus(int code) const;
+
+  std::mutex mutex_;  // calls on one codec come one after another
+  const DeviceLibrary* library_ = nullptr;
+  strom_handle codec_ = 0;
+};
+
+}  // namespace keras_strom
+
+#endif  // KERAS_STROM_TF_DEVICE_CODEC_H_
