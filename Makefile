@@ -176,7 +176,7 @@ BENCHES := bench-codec bench-step
 .PHONY: bench $(BENCHES)
 bench: $(BENCHES) ## every benchmark; results in build/bench
 
-bench-codec: setup ## encoding, coding, applying, message sizes: CODEC's targets (3 minutes)
+bench-codec: setup ## encoding, coding, applying, message sizes: CODEC's targets (2 minutes)
 	@$(STEP) bench-configure "configuring the native benchmarks" $(BIN)/cmake -S custom_ops \
 	  -B $(NATIVE_BENCH) -G Ninja -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja -DSTROM_BENCH=ON \
 	  -DSTROM_WERROR=$(WERROR)
