@@ -9,6 +9,7 @@ from typing import Any
 import keras
 
 from keras_strom import errors
+from keras_strom.optimizers import parts_of
 
 # The attribute of a tf.Variable with the path of the Keras variable around it.
 _PATH = "_keras_strom_path"
@@ -71,13 +72,8 @@ def check_optimizer(optimizer: Any) -> None:
     Raises:
         UnsupportedOptimizer: with what to use instead.
     """
-    for rule in _rules(optimizer):
+    for rule in parts_of(optimizer):
         _check_rule(rule)
-
-
-def _rules(optimizer: Any) -> list[Any]:
-    inner = getattr(optimizer, "inner_optimizer", optimizer)
-    return list(getattr(inner, "optimizers", [inner]))  # A MultiOptimizer's parts.
 
 
 def _check_rule(rule: Any) -> None:
@@ -127,7 +123,7 @@ def adopt_optimizer(optimizer: Any, strategy: Any) -> None:
     Raises:
         UnsupportedOptimizer: several devices, each of which would count its steps in one variable.
     """
-    for rule in () if optimizer is None else (optimizer, *_rules(optimizer)):
+    for rule in () if optimizer is None else (optimizer, *parts_of(optimizer)):
         if rule.built or rule._distribution_strategy is strategy:
             continue
         if strategy.num_replicas_in_sync > 1:
@@ -144,7 +140,7 @@ def check_accumulation(optimizer: Any, devices: int) -> None:
     Raises:
         UnsupportedOptimizer: with what to use instead.
     """
-    for rule in _rules(optimizer) if devices > 1 else []:
+    for rule in parts_of(optimizer) if devices > 1 else []:
         steps = getattr(rule, "gradient_accumulation_steps", None)
         if steps:
             raise errors.UnsupportedOptimizer(

@@ -22,7 +22,8 @@ from keras_strom._native.library import array_hash
 from keras_strom._native.replica import Replica
 from keras_strom.environment import ClusterEnvironment
 from keras_strom.flat_space import Entry, FlatSpace
-from keras_strom.progress import Progress, optimizers_of
+from keras_strom.optimizers import parts_of
+from keras_strom.progress import Progress
 from keras_strom.report import TrainingReport
 from keras_strom.step import SharedStep
 
@@ -364,7 +365,7 @@ class Generation:
         """The optimizers' averages of the parameters, which Keras installs at the end of fit."""
         found: list[Any] = []
         for model in self._models:
-            for optimizer in optimizers_of(model):
+            for optimizer in parts_of(getattr(model, "optimizer", None)):
                 if getattr(optimizer, "use_ema", False):
                     found += _tf_variables(optimizer._model_variables_moving_average)
         return found

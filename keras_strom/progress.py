@@ -14,17 +14,10 @@ import keras
 import numpy as np
 import numpy.typing as npt
 
+from keras_strom.optimizers import parts_of
+
 # Counts travel as float32 beside the weights; split at 2^20 they are exact up to 2^44.
 _SPLIT = 1 << 20
-
-
-def optimizers_of(model: Any) -> list[Any]:
-    """The optimizers that hold `model`'s state: none, one, or a MultiOptimizer's parts."""
-    optimizer = getattr(model, "optimizer", None)
-    optimizer = getattr(optimizer, "inner_optimizer", optimizer)
-    if optimizer is None:
-        return []
-    return list(getattr(optimizer, "optimizers", [optimizer]))
 
 
 class Progress:
@@ -40,7 +33,7 @@ class Progress:
 
     def __init__(self, model: Any) -> None:
         self._model = model
-        self._optimizers = optimizers_of(model)
+        self._optimizers = parts_of(getattr(model, "optimizer", None))
 
     def start_values(self, initial_epoch: int) -> npt.NDArray[np.float32]:
         """First epoch, then each optimizer's steps, then the learning rates; float32, exact."""
