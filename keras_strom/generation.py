@@ -56,7 +56,8 @@ class Sharing:
         generations: how many have been started.
         generation: the one that is running.
         last_report: of the latest one that has finished.
-        agreed: the trained variables and their hash, equal on all workers when it had finished.
+        agreed: the trained variables' hashes by id, as on all workers when it had finished; None on
+            the chief.
         start_values: by length, the places in the flat space where a `fit`'s start travels.
         ended: why the job is over for this worker; None while it goes on.
     """
@@ -71,7 +72,7 @@ class Sharing:
     generations: int = 0
     generation: Generation | None = None
     last_report: TrainingReport | None = None
-    agreed: tuple[list[int], int] | None = None
+    agreed: dict[int, int] | None = None
     start_values: dict[int, tf.Variable] = dataclasses.field(default_factory=dict)
     ended: str | None = None
 
@@ -173,20 +174,21 @@ class Generation:
 
     def _note_agreed(self) -> None:
         """The weights as they are now are equal on all workers."""
-        if self._sharing.worker is not None:
+        # The chief's assignments are everybody's, so nobody asks it what it has assigned.
+        if self._sharing.worker is not None and not self._sharing.environment.is_chief:
             self._sharing.agreed = self._fingerprint()
 
-    def _fingerprint(self) -> tuple[list[int], int]:
-        """Names the trained variables, and their bits."""
+    def _fingerprint(self) -> dict[int, int]:
+        """The hash of each trained variable's bits, by the variable's id."""
         found = _tf_variables(v for model in self._models for v in model.trainable_variables)
-        return [id(variable) for variable in found], array_hash(_read(found))
+        return {id(variable): array_hash(variable.numpy()) for variable in found}
 
-    def _warn_of_lost_assignments(self, own: tuple[list[int], int] | None) -> None:
+    def _warn_of_lost_assignments(self, own: dict[int, int] | None) -> None:
         """`own` is this worker's fingerprint before it took over the chief's values."""
         agreed = self._sharing.agreed
-        if own is None or agreed is None or own[0] != agreed[0]:
+        if own is None or agreed is None or own.keys() != agreed.keys():
             return  # Other models than before.
-        if own[1] not in (agreed[1], self._fingerprint()[1]):
+        if own not in (agreed, self._fingerprint()):
             self._warn_once(
                 "weights that were assigned on this worker since the last training differ from "
                 "the chief's and are lost: training goes on from the chief's. Assign the same on "

@@ -227,10 +227,10 @@ class _Training:
             return
         stop = self._running().agree_to_stop(self._model.stop_training)
         self._model.stop_training = stop
-        if not stop:
-            self._running().share_learning_rates()
         if stop:
             self._finish(stop)
+        else:
+            self._running().share_learning_rates()
 
     def end(self) -> None:
         """After all other callbacks and Keras itself have done what they do at the end."""
