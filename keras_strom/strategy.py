@@ -313,11 +313,14 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
 
 def _check_apply(optimizer: Any, variables: list[Any]) -> None:
     """Before every step of any Keras optimizer."""
+    checked: set[StromStrategy] = set()
     for variable in variables:
         owner = getattr(variable, _OWNER, None)
         strategy = None if owner is None else owner()
         if strategy is not None:
-            strategy._check_optimizer_step(optimizer)
+            if strategy not in checked:
+                strategy._check_optimizer_step(optimizer)
+                checked.add(strategy)
             continue
         current = tf.distribute.get_strategy()
         if isinstance(current, StromStrategy) and current._sharing is not None:
