@@ -5,7 +5,6 @@
 #ifndef KERAS_STROM_CAPI_CODEC_PIECES_H_
 #define KERAS_STROM_CAPI_CODEC_PIECES_H_
 
-#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -46,19 +45,11 @@ class CodesPiece {
   }
 
   // Pieces that follow one another, which stay as they are.
-  static CodesPiece Join(std::span<const CodesPiece> pieces, const Parallel&) {
+  static CodesPiece Join(std::span<const CodesPiece> pieces, const Parallel& parallel) {
+    std::vector<const EntryList*> lists;
+    for (const CodesPiece& piece : pieces) lists.push_back(&piece.entries_);
     CodesPiece joined;
-    int64_t total = 0;
-    for (const CodesPiece& piece : pieces) total += piece.count();
-    joined.entries_.Reserve(total);
-    for (const CodesPiece& piece : pieces) {
-      for (size_t i = 0; i < piece.entries_.chunks(); ++i) {
-        const EntryList::Chunk chunk = piece.entries_.chunk(i);
-        const auto count = static_cast<int64_t>(chunk.codes.size());
-        std::copy(chunk.codes.begin(), chunk.codes.end(), joined.entries_.Reserve(count));
-        joined.entries_.Append(chunk.index, count);
-      }
-    }
+    JoinEntries(lists, parallel, &joined.entries_);
     return joined;
   }
 

@@ -9,6 +9,7 @@
 #include <span>
 #include <vector>
 
+#include "core/parallel.h"
 #include "core/types.h"
 
 namespace strom {
@@ -71,6 +72,28 @@ class EntryList {
   int64_t capacity_ = 0;
   std::vector<Start> starts_;
 };
+
+// Lists of elements that follow one another, as one; `joined` is empty before.
+inline void JoinEntries(std::span<const EntryList* const> pieces, const Parallel& parallel,
+                        EntryList* joined) {
+  std::vector<int64_t> starts(1, 0);
+  for (const EntryList* piece : pieces) starts.push_back(starts.back() + piece->size());
+  uint32_t* const room = joined->Reserve(starts.back());
+  parallel.For(static_cast<int64_t>(pieces.size()), [&](int64_t i) {
+    const EntryList& piece = *pieces[static_cast<size_t>(i)];
+    uint32_t* out = room + starts[static_cast<size_t>(i)];
+    for (size_t c = 0; c < piece.chunks(); ++c) {
+      const std::span<const uint32_t> codes = piece.chunk(c).codes;
+      out = std::copy(codes.begin(), codes.end(), out);
+    }
+  });
+  for (const EntryList* piece : pieces) {
+    for (size_t c = 0; c < piece->chunks(); ++c) {
+      const EntryList::Chunk chunk = piece->chunk(c);
+      joined->Append(chunk.index, static_cast<int64_t>(chunk.codes.size()));
+    }
+  }
+}
 
 }  // namespace strom
 

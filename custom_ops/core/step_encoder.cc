@@ -43,7 +43,9 @@ StepStatistics StepEncoder::Encode(std::span<const strom_segment> segments, cons
       task_entries_[task].Clear();
       RunParts(task_starts_[task], task_starts_[task + 1], rule, &task_entries_[task]);
     });
-    JoinEntries(parallel);
+    std::vector<const EntryList*> found;
+    for (int64_t t = 0; t < tasks; ++t) found.push_back(&task_entries_[static_cast<size_t>(t)]);
+    JoinEntries(found, parallel, &entries_);
   }
   StepStatistics total;
   for (const Part& part : parts_) {
@@ -143,28 +145,6 @@ void StepEncoder::RunParts(size_t first, size_t last, const StepRule& rule, Entr
       entries->Append(part.chunk, step(run, part_rule, entries->Reserve(run.size), &statistics));
     }
     part.statistics = statistics;
-  }
-}
-
-// Puts the tasks' entries behind one another.
-void StepEncoder::JoinEntries(const Parallel& parallel) {
-  int64_t total = 0;
-  for (size_t task = 0; task + 1 < task_starts_.size(); ++task) total += task_entries_[task].size();
-  uint32_t* const room = entries_.Reserve(total);
-  parallel.For(static_cast<int64_t>(task_starts_.size()) - 1, [&](int64_t t) {
-    const auto task = static_cast<size_t>(t);
-    uint32_t* out = room;
-    for (size_t before = 0; before < task; ++before) out += task_entries_[before].size();
-    for (size_t i = 0; i < task_entries_[task].chunks(); ++i) {
-      const auto codes = task_entries_[task].chunk(i).codes;
-      out = std::copy(codes.begin(), codes.end(), out);
-    }
-  });
-  for (size_t task = 0; task + 1 < task_starts_.size(); ++task) {
-    for (size_t i = 0; i < task_entries_[task].chunks(); ++i) {
-      const EntryList::Chunk chunk = task_entries_[task].chunk(i);
-      entries_.Append(chunk.index, static_cast<int64_t>(chunk.codes.size()));
-    }
   }
 }
 

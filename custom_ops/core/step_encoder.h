@@ -45,7 +45,6 @@ class StepEncoder {
   void CutParts(std::span<const strom_segment> segments, ResidualStore* residuals);
   void ShareOut(int64_t elements, int64_t tasks);
   void RunParts(size_t first, size_t last, const StepRule& rule, EntryList* entries);
-  void JoinEntries(const Parallel& parallel);
 
   EntryList entries_;
   // Kept from step to step for their memory.
