@@ -1,5 +1,4 @@
 // StromStep: the end of a training step inside `strategy.run`.
-#include <algorithm>
 #include <cstring>
 #include <string>
 #include <utility>
@@ -24,14 +23,17 @@ class StepOp : public OpKernel {
     OP_REQUIRES_OK(context, attributes_.Read(context));
     OP_REQUIRES_OK(context, context->GetAttr("shares", &shares_));
     OP_REQUIRES_OK(context, context->GetAttr("names", &names_));
-    OP_REQUIRES_OK(context, context->GetAttr("by_rows", &by_rows_));
+    std::vector<bool> by_rows;
+    OP_REQUIRES_OK(context, context->GetAttr("by_rows", &by_rows));
     OP_REQUIRES_OK(context, context->GetAttr("R", &row_variables_));
     const size_t variables = attributes_.offsets.size();
     OP_REQUIRES(
         context,
-        shares_.size() == variables && names_.size() == variables && by_rows_.size() == variables,
+        shares_.size() == variables && names_.size() == variables && by_rows.size() == variables,
         absl::InvalidArgumentError("shares, names and by_rows must have one entry a variable"));
-    OP_REQUIRES(context, std::count(by_rows_.begin(), by_rows_.end(), true) == row_variables_,
+    int rows = 0;
+    for (const bool with_rows : by_rows) row_variable_.push_back(with_rows ? rows++ : kWhole);
+    OP_REQUIRES(context, rows == row_variables_,
                 absl::InvalidArgumentError("R must be the number of variables with by_rows"));
     bool apply_own = false, take_received = false;
     OP_REQUIRES_OK(context, context->GetAttr("apply_own", &apply_own));
@@ -59,12 +61,15 @@ class StepOp : public OpKernel {
     std::vector<Tensor> after(variables.size());
     std::vector<strom_segment> segments;
     RefCountPtr<WaitingRows> waiting;
-    OP_REQUIRES_OK(context, WaitingRows::Find(context, attributes_.replica, &waiting));
+    if (row_variables_ > 0) {
+      OP_REQUIRES_OK(context, WaitingRows::Find(context, attributes_.replica, &waiting));
+    }
     std::vector<RowSegments> row_segments(static_cast<size_t>(row_variables_));
     for (size_t i = 0; i < variables.size(); ++i) {
-      if (by_rows_[i] && shares_[i]) {
-        OP_REQUIRES_OK(context, PrepareRows(context, variables[i].tensor(), i, *waiting,
-                                            &row_segments[RowVariable(i)], &segments));
+      if (StepsByRows(i)) {
+        OP_REQUIRES_OK(
+            context, PrepareRows(context, variables[i].tensor(), i, *waiting,
+                                 &row_segments[static_cast<size_t>(row_variable_[i])], &segments));
         continue;
       }
       OP_REQUIRES_OK(context, PrepareSegment(context, &variables[i], i, changed[i], &after[i],
@@ -77,10 +82,10 @@ class StepOp : public OpKernel {
                            static_cast<int64_t>(segments.size()), &options, &threads, &result);
     OP_REQUIRES_OK(context, ToStatus(code, strom_last_error()));
     for (size_t i = 0; i < variables.size(); ++i) {
-      if (!by_rows_[i] || !shares_[i]) continue;
+      if (!StepsByRows(i)) continue;
       std::vector<int64_t> rows;
-      OP_REQUIRES_OK(context, row_segments[RowVariable(i)].FindWaiting(attributes_.replica,
-                                                                       options.threshold, &rows));
+      const RowSegments& visited = row_segments[static_cast<size_t>(row_variable_[i])];
+      OP_REQUIRES_OK(context, visited.FindWaiting(attributes_.replica, options.threshold, &rows));
       waiting->Set(attributes_.offsets[i], std::move(rows));
     }
     OP_REQUIRES_OK(context, variables.RememberBuffers(context));
@@ -90,14 +95,9 @@ class StepOp : public OpKernel {
  private:
   int BeforeInput(size_t i) const { return attributes_.variables + static_cast<int>(i); }
 
-  // Which of the R variables with rows variable i is, and its inputs behind the four scalars.
-  size_t RowVariable(size_t i) const {
-    return static_cast<size_t>(
-        std::count(by_rows_.begin(), by_rows_.begin() + static_cast<int64_t>(i), true));
-  }
-  int RowsInput(size_t i) const {
-    return 2 * attributes_.variables + 4 + static_cast<int>(RowVariable(i));
-  }
+  bool HasRows(size_t i) const { return row_variable_[i] != kWhole; }
+  bool StepsByRows(size_t i) const { return HasRows(i) && shares_[i]; }
+  int RowsInput(size_t i) const { return 2 * attributes_.variables + 4 + row_variable_[i]; }
   int RowsBeforeInput(size_t i) const { return RowsInput(i) + row_variables_; }
 
   // TensorFlow writes a variable whose buffer somebody else holds (here: `before`) into a new
@@ -107,7 +107,7 @@ class StepOp : public OpKernel {
   absl::Status FindChanged(OpKernelContext* context, LockedVariables& variables,
                            std::vector<bool>* changed) const {
     for (size_t i = 0; i < variables.size(); ++i) {
-      if (by_rows_[i]) {
+      if (HasRows(i)) {
         changed->push_back(context->input(RowsInput(i)).NumElements() > 0);
         continue;
       }
@@ -132,7 +132,7 @@ class StepOp : public OpKernel {
                              int64_t* assigned) const {
     std::vector<const void*> found(variables.size());
     for (size_t i = 0; i < variables.size(); ++i) {
-      const bool copied = by_rows_[i] || variables[i].copy_on_read_mode.load();
+      const bool copied = HasRows(i) || variables[i].copy_on_read_mode.load();
       found[i] = copied ? nullptr : context->input(BeforeInput(i)).data();
     }
     return variables.CountAssigned(context, found, assigned);
@@ -156,7 +156,7 @@ class StepOp : public OpKernel {
     segment->offset = attributes_.offsets[i];
     segment->size = tensor->NumElements();
     segment->name = names_[i].c_str();
-    if ((changed && !shares_[i]) || by_rows_[i]) {
+    if ((changed && !shares_[i]) || HasRows(i)) {
       TF_RETURN_IF_ERROR(MakeWritable(context, tensor));
       segment->value = static_cast<float*>(tensor->data());
       segment->before = segment->after = segment->value;
@@ -209,8 +209,9 @@ class StepOp : public OpKernel {
   ReplicaAttributes attributes_;
   std::vector<bool> shares_;
   std::vector<std::string> names_;
-  std::vector<bool> by_rows_;
-  int row_variables_ = 0;  // R
+  static constexpr int kWhole = -1;
+  int row_variables_ = 0;          // R
+  std::vector<int> row_variable_;  // which of those variable i is, or kWhole
   int32_t apply_own_ = 0;
   int32_t take_received_ = 0;
   bool compare_contents_ = false;
