@@ -119,7 +119,7 @@ test-sanitized: setup ## the native tests under AddressSanitizer and UndefinedBe
 	  --parallel $(JOBS)
 
 # Of the native tests only those that start threads, or reach code that does, are worth the time.
-THREADED := $(shell grep -lE '"(net|capi)/|<thread>' tests/native/*_test.cc)
+THREADED := $(shell grep -lE '"((net|capi)/|own_threads)|<thread>' tests/native/*_test.cc)
 .PHONY: test-threads
 ifeq ($(THREADED),)
 test-threads:

@@ -1,16 +1,17 @@
 // The codec functions of capi/strom.h: threads change nothing, failures change nothing.
 #include <gtest/gtest.h>
 
-#include <atomic>
 #include <cmath>
 #include <cstdint>
 #include <limits>
 #include <random>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "capi/strom.h"
+#include "own_threads.h"
+
+using strom::OwnThreadPool;
 
 namespace {
 
@@ -28,19 +29,7 @@ uint8_t* IntoVector(void* context, int64_t bytes) {
 
 uint8_t* NoMemory(void*, int64_t) { return nullptr; }
 
-// Three threads that take tasks from one counter.
-void RunOnThree(void*, int64_t tasks, strom_task task, void* context) {
-  std::atomic<int64_t> next = 0;
-  const auto work = [&] {
-    for (int64_t i = next++; i < tasks; i = next++) task(context, i);
-  };
-  std::thread second(work), third(work);
-  work();
-  second.join();
-  third.join();
-}
-
-constexpr strom_thread_pool kThree = {3, RunOnThree, nullptr};
+const strom_thread_pool kThree = OwnThreadPool(3);
 
 std::vector<float> Normal(size_t size, unsigned seed) {
   std::mt19937 random(seed);

@@ -10,12 +10,12 @@
 #include <limits>
 #include <map>
 #include <random>
-#include <thread>
 
 #include "core/crc32c.h"
 #include "core/little_endian.h"
 #include "core/message_layout.h"
 #include "core/message_writer.h"
+#include "own_threads.h"
 
 namespace strom {
 namespace {
@@ -287,14 +287,7 @@ TEST(Message, PreferringSpeedCostsAtMostItsLimit) {
 
 // --- several threads, several messages
 
-// Runs every task on a thread of its own.
-const Parallel kThreads = {4, [](void*, int64_t tasks, Parallel::Task task, void* context) {
-                             std::vector<std::thread> threads;
-                             for (int64_t i = 0; i < tasks; ++i) {
-                               threads.emplace_back([=] { task(context, i); });
-                             }
-                             for (std::thread& thread : threads) thread.join();
-                           }};
+const Parallel kThreads = OwnThreads(4);
 
 TEST(Message, ABitmapGivesTheBytesThatItsCodesGive) {
   struct Case {

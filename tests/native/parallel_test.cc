@@ -6,28 +6,14 @@
 #include <array>
 #include <atomic>
 #include <new>
-#include <thread>
+
+#include "own_threads.h"
 
 namespace strom {
 namespace {
 
-// Two threads beside the caller's; what came into one of them as an exception would end the test.
-Parallel Three() {
-  const auto run = [](void*, int64_t tasks, Parallel::Task task, void* context) {
-    std::atomic<int64_t> next = 0;
-    const auto work = [&] {
-      for (int64_t i = next++; i < tasks; i = next++) task(context, i);
-    };
-    std::thread second(work), third(work);
-    work();
-    second.join();
-    third.join();
-  };
-  return {3, run, nullptr};
-}
-
 TEST(Parallel, RunsEveryTaskOnce) {
-  for (const Parallel& parallel : {Parallel{}, Three()}) {
+  for (const Parallel& parallel : {Parallel{}, OwnThreads(3)}) {
     std::array<std::atomic<int>, 100> runs{};
     parallel.For(100, [&](int64_t task) { ++runs[static_cast<size_t>(task)]; });
     for (const auto& count : runs) EXPECT_EQ(count, 1);
@@ -35,7 +21,7 @@ TEST(Parallel, RunsEveryTaskOnce) {
 }
 
 TEST(Parallel, WhatTasksThrowComesOutOnTheCallersThread) {
-  for (const Parallel& parallel : {Parallel{}, Three()}) {
+  for (const Parallel& parallel : {Parallel{}, OwnThreads(3)}) {
     EXPECT_THROW(parallel.For(100,
                               [](int64_t task) {
                                 if (task % 3 == 1) throw std::bad_alloc();

@@ -2,16 +2,15 @@
 
 #include <gtest/gtest.h>
 
-#include <atomic>
 #include <cmath>
 #include <cstring>
 #include <new>
 #include <numeric>
 #include <random>
-#include <thread>
 
 #include "core/message.h"
 #include "core/message_writer.h"
+#include "own_threads.h"
 
 namespace strom {
 namespace {
@@ -115,21 +114,6 @@ class Worker {
   strom_step_result result{};
   Parallel parallel;
 };
-
-// So many threads for one call, started anew; each takes whichever task comes next.
-Parallel Threads(int threads) {
-  const auto run = [](void* pool, int64_t tasks, Parallel::Task task, void* context) {
-    std::atomic<int64_t> next{0};
-    std::vector<std::thread> running;
-    for (intptr_t i = 0; i < reinterpret_cast<intptr_t>(pool); ++i) {
-      running.emplace_back([&] {
-        for (int64_t mine = next++; mine < tasks; mine = next++) task(context, mine);
-      });
-    }
-    for (std::thread& thread : running) thread.join();
-  };
-  return {threads, run, reinterpret_cast<void*>(static_cast<intptr_t>(threads))};
-}
 
 std::vector<float> RandomUpdate(int64_t elements, uint32_t seed) {
   std::mt19937 random(seed);
@@ -386,7 +370,7 @@ TEST(Replica, ManyThreadsGiveTheBitsOfOne) {
   for (const float threshold : {0.06f, 0.2f}) {
     for (const int threads : {2, 5}) {
       Worker fresh(sizes, 1), many(sizes, 1);
-      many.parallel = Threads(threads);
+      many.parallel = OwnThreads(threads);
       fresh.options.threshold = many.options.threshold = threshold;
       fresh.options.clip_multiple = many.options.clip_multiple = 1;
       for (uint32_t step = 0; step < 2; ++step) {
@@ -407,7 +391,7 @@ TEST(Replica, ManyThreadsGiveTheBitsOfOne) {
       receiver.exchange->inbox = threaded.exchange->inbox = many.exchange->sent;
       ASSERT_TRUE(receiver.replica.Apply(receiver.Segments(false), &receiver.result).ok());
       ASSERT_TRUE(
-          threaded.replica.Apply(threaded.Segments(false), &threaded.result, Threads(threads))
+          threaded.replica.Apply(threaded.Segments(false), &threaded.result, OwnThreads(threads))
               .ok());
       EXPECT_EQ(threaded.Values(), receiver.Values());
       EXPECT_EQ(threaded.Values(), many.Values());
@@ -417,7 +401,7 @@ TEST(Replica, ManyThreadsGiveTheBitsOfOne) {
 
 TEST(Replica, NamesTheVariablesWhoseUpdateIsNotFiniteOnManyThreadsToo) {
   Worker worker({400'000, 10}, 1);
-  worker.parallel = Threads(3);
+  worker.parallel = OwnThreads(3);
   std::vector<float> update(400'010, 1);
   update[140'000] = update[390'000] = std::nanf("");
   worker.after = worker.variables;
