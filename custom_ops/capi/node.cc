@@ -127,7 +127,7 @@ int strom_worker_join(const strom_worker_options* options, strom_handle* worker)
     o.port = static_cast<uint16_t>(options->port);
     Copy(options->secret, &o.endpoint.secret);
     Copy(options->job_id, &o.endpoint.job_id);
-    Copy(options->master_public_key, &o.endpoint.master_public_key);
+    Copy(options->master_public_key, &o.node.master_public_key);
     o.endpoint.failure_timeout_ns = o.node.failure_timeout_ns = options->failure_timeout_ns;
     o.node.rank = options->rank;
     o.node.size = options->size;

@@ -45,7 +45,6 @@ class Secret {
 };
 
 using SecretKey = Secret<kKeyBytes>;
-using PublicKeyBytes = std::array<uint8_t, kKeyBytes>;
 using Hash = std::array<uint8_t, kHashBytes>;
 
 // The public half of an X25519 private key.

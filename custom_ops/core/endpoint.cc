@@ -34,7 +34,7 @@ constexpr std::string_view kRejectedText =
 
 }  // namespace
 
-std::array<uint8_t, 32> PublicKey(const std::array<uint8_t, 32>& private_key) {
+PublicKeyBytes PublicKey(const std::array<uint8_t, 32>& private_key) {
   return DerivePublicKey(SecretKey(private_key));
 }
 
@@ -217,11 +217,12 @@ std::optional<LinkEvent> Endpoint::PollEvent() {
   return event;
 }
 
-LinkId Endpoint::Connect(int64_t now_ns, const Address& to, Buffer hello) {
+LinkId Endpoint::Connect(int64_t now_ns, const Address& to, const PublicKeyBytes& key,
+                         Buffer hello) {
   State& state = *state_;
   const int64_t patience_ns = std::max(state.options.failure_timeout_ns, kLeastJoinNs);
   Connection* connection = state.Add(to, Connection::Stage::kJoining, now_ns + patience_ns);
-  connection->initiator.emplace(state.options.master_public_key, state.job_key, state.RandomKey(),
+  connection->initiator.emplace(key, state.job_key, state.RandomKey(),
                                 state.ConnectionId(connection->id),
                                 hello == nullptr ? Bytes() : Bytes(*hello));
   connection->hello_ns = now_ns;
@@ -266,6 +267,21 @@ int64_t Endpoint::QueuedBytes(LinkId link) const {
   const Connection* connection = state_->Find(link);
   return connection == nullptr || connection->link == nullptr ? 0
                                                               : connection->link->queued_bytes();
+}
+
+void Endpoint::Void(int64_t now_ns, LinkId link, Channel channel) {
+  Connection* connection = state_->Find(link);
+  if (connection == nullptr || connection->link == nullptr) return;
+  connection->link->Void(now_ns, channel);
+  state_->Wake(connection);
+  state_->Refresh(connection);
+}
+
+void Endpoint::HoldBack(int64_t, LinkId link, bool hold) {
+  Connection* connection = state_->Find(link);
+  if (connection == nullptr || connection->link == nullptr) return;
+  connection->link->HoldBack(hold);
+  state_->Wake(connection);
 }
 
 void Endpoint::Close(int64_t now_ns, LinkId link, const std::string& reason) {

@@ -29,9 +29,8 @@ class RandomSource {
 struct EndpointOptions {
   std::array<uint8_t, 32> secret{};  // the job's secret
   std::array<uint8_t, 16> job_id{};
-  std::array<uint8_t, 32> master_public_key{};  // initiators: whom to trust
-  std::array<uint8_t, 32> private_key{};        // responders (the master): its static key
-  bool accepts = false;                         // answers HELLO
+  std::array<uint8_t, 32> private_key{};  // responders: their static key
+  bool accepts = false;                   // answers HELLO
   int64_t failure_timeout_ns = 5'000'000'000;
   int64_t datagram_bytes = 1200;     // UDP payload; raised only by probing (later)
   uint32_t first_link_sequence = 0;  // equal on both sides; tests of the wrap-around
@@ -48,7 +47,7 @@ struct EndpointCounters {
 };
 
 // The public key of an X25519 private key.
-std::array<uint8_t, 32> PublicKey(const std::array<uint8_t, 32>& private_key);
+PublicKeyBytes PublicKey(const std::array<uint8_t, 32>& private_key);
 
 class Endpoint final : public LinkLayer {
  public:
@@ -64,11 +63,14 @@ class Endpoint final : public LinkLayer {
 
   // --- the relay's side
   std::optional<LinkEvent> PollEvent();
-  LinkId Connect(int64_t now_ns, const Address& to, Buffer hello) override;
+  LinkId Connect(int64_t now_ns, const Address& to, const PublicKeyBytes& key,
+                 Buffer hello) override;
   void Accept(int64_t now_ns, LinkId link, Buffer welcome) override;
   void Refuse(int64_t now_ns, LinkId link, const std::string& reason) override;
   bool Send(int64_t now_ns, LinkId link, Channel channel, Buffer message) override;
   int64_t QueuedBytes(LinkId link) const override;
+  void Void(int64_t now_ns, LinkId link, Channel channel) override;
+  void HoldBack(int64_t now_ns, LinkId link, bool hold) override;
   void Close(int64_t now_ns, LinkId link, const std::string& reason) override;
 
   // True while a goodbye is still being repeated; the last word of a process waits for it.

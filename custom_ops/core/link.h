@@ -59,6 +59,8 @@ class Link {
   void Send(int64_t now_ns, Channel channel, Buffer message);
   // Gives up what is queued and started on `channel`; the peer skips it.
   void Void(int64_t now_ns, Channel channel) { sender_.Void(now_ns, channel); }
+  // While true the peer is granted nothing more.
+  void HoldBack(bool hold) { receiver_.HoldBack(hold); }
   std::optional<DeliveredMessage> PollMessage() { return receiver_.PollMessage(); }
   void Close(int64_t now_ns, const std::string& reason);
 

@@ -49,8 +49,10 @@ class LinkLayer {
  public:
   virtual ~LinkLayer() = default;
 
-  // Starts to join the node at `to`. kUp or kDown follows.
-  virtual LinkId Connect(int64_t now_ns, const Address& to, Buffer hello) = 0;
+  // Starts to join the node at `to`, which proves that it holds the private half of `key`. kUp or
+  // kDown follows.
+  virtual LinkId Connect(int64_t now_ns, const Address& to, const PublicKeyBytes& key,
+                         Buffer hello) = 0;
   // Answer to kHello: kUp follows once the joiner's first authentic packet has arrived.
   virtual void Accept(int64_t now_ns, LinkId link, Buffer welcome) = 0;
   // Answer to kHello: the joiner gets kDown with kRefused and these words (authenticated).
@@ -60,6 +62,11 @@ class LinkLayer {
   virtual bool Send(int64_t now_ns, LinkId link, Channel channel, Buffer message) = 0;
   // Bytes of messages queued or unacknowledged.
   virtual int64_t QueuedBytes(LinkId link) const = 0;
+  // Gives up every message of `channel` that is queued or under way; those that the peer has in
+  // part it forgets. Others, and what is sent later, are not affected.
+  virtual void Void(int64_t now_ns, LinkId link, Channel channel) = 0;
+  // Back-pressure: while true the peer may send no more than it has been granted already.
+  virtual void HoldBack(int64_t now_ns, LinkId link, bool hold) = 0;
   // Sends what is queued no more; tells the peer `reason` once (best effort).
   virtual void Close(int64_t now_ns, LinkId link, const std::string& reason) = 0;
 };

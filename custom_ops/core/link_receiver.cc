@@ -28,6 +28,7 @@ LinkReceiver::LinkReceiver(uint32_t first_sequence, EndpointCounters* counters)
     : counters_(counters),
       cumulative_(first_sequence),
       end_(first_sequence),
+      grant_edge_(first_sequence + kWindowPackets),
       noticed_ns_(kWindowPackets) {}
 
 bool LinkReceiver::HandleData(int64_t now_ns, const DataPacket& packet) {
@@ -65,10 +66,16 @@ std::optional<DeliveredMessage> LinkReceiver::PollMessage() {
   return message;
 }
 
+void LinkReceiver::HoldBack(bool hold) {
+  if (held_back_ && !hold) status_due_ = true;
+  held_back_ = hold;
+}
+
 void LinkReceiver::TakeStatus(int64_t now_ns, StatusPacket* status) {
   status->cumulative = cumulative_;
   status->complete_up_to = end_;
-  status->grant_edge = cumulative_ + kWindowPackets;
+  if (!held_back_) grant_edge_ = cumulative_ + kWindowPackets;
+  status->grant_edge = grant_edge_;
   status->gap_count = 0;
   bool young = false;
   for (uint32_t hole = arrived_.NextHole(cumulative_, end_); hole != end_;) {

@@ -40,6 +40,9 @@ class LinkReceiver {
   // Messages in the order of their delivery.
   std::optional<DeliveredMessage> PollMessage();
 
+  // While true nothing is granted beyond what has been.
+  void HoldBack(bool hold);
+
   bool status_due() const { return status_due_; }
   // Fills in the STATUS to send now.
   void TakeStatus(int64_t now_ns, StatusPacket* status);
@@ -76,6 +79,8 @@ class LinkReceiver {
 
   uint32_t cumulative_;  // everything before it has arrived
   uint32_t end_;         // one after the highest known to have been sent
+  uint32_t grant_edge_;  // sequences before it may be sent
+  bool held_back_ = false;
   SequenceSet arrived_;
   std::vector<int64_t> noticed_ns_;  // by sequence modulo the window: when it was found missing
 

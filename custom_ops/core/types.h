@@ -2,6 +2,7 @@
 #ifndef KERAS_STROM_CORE_TYPES_H_
 #define KERAS_STROM_CORE_TYPES_H_
 
+#include <array>
 #include <cstdint>
 #include <limits>
 #include <map>
@@ -13,6 +14,9 @@
 namespace strom {
 
 using Bytes = std::span<const uint8_t>;
+
+// The public half of an X25519 key.
+using PublicKeyBytes = std::array<uint8_t, 32>;
 
 // One reference-counted message; every neighbour it goes to shares it.
 using Buffer = std::shared_ptr<const std::vector<uint8_t>>;

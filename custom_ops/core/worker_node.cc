@@ -305,7 +305,7 @@ const VersionVector& WorkerNode::received() const { return state_->replication.r
 void WorkerNode::SetApplied(const VersionVector& applied) { state_->applied = applied; }
 
 void WorkerNode::State::Connect() {
-  link = links->Connect(now_ns, options.master,
+  link = links->Connect(now_ns, options.master, options.master_public_key,
                         EncodeHello({kProtocolVersion, options.rank, options.size, options.attempt,
                                      options.instance, options.max_staleness}));
 }

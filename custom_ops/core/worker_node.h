@@ -25,6 +25,7 @@ struct WorkerNodeOptions {
   std::array<uint8_t, 16> instance{};  // random: tells a resumed process from another one
   int32_t max_staleness = -1;          // -1 asynchronous, 0 synchronous, k bounded
   Address master;
+  PublicKeyBytes master_public_key{};
   int64_t failure_timeout_ns = 5'000'000'000;
   int64_t ring_bytes = int64_t{64} << 20;
   const UpdateCodec* codec = &MessageCodec();

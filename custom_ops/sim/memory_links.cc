@@ -1,6 +1,7 @@
 #include "sim/memory_links.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 namespace strom {
@@ -9,11 +10,14 @@ class MemoryNetwork::Host final : public LinkLayer {
  public:
   Host(MemoryNetwork* network, const Address& address) : network_(network), address_(address) {}
 
-  LinkId Connect(int64_t now_ns, const Address& to, Buffer hello) override;
+  LinkId Connect(int64_t now_ns, const Address& to, const PublicKeyBytes& key,
+                 Buffer hello) override;
   void Accept(int64_t now_ns, LinkId link, Buffer welcome) override;
   void Refuse(int64_t now_ns, LinkId link, const std::string& reason) override;
   bool Send(int64_t now_ns, LinkId link, Channel channel, Buffer message) override;
   int64_t QueuedBytes(LinkId link) const override;
+  void Void(int64_t now_ns, LinkId link, Channel channel) override;
+  void HoldBack(int64_t now_ns, LinkId link, bool hold) override;
   void Close(int64_t now_ns, LinkId link, const std::string& reason) override;
 
   struct Link {
@@ -74,8 +78,16 @@ void MemoryNetwork::Deliver(int64_t now_ns) {
     deliveries_.pop();
     Connection& connection = *next.connection;
     End& end = connection.ends[next.to];
-    if (next.event.type == LinkEvent::Type::kMessage) {
-      connection.ends[1 - next.to].queued_bytes -= static_cast<int64_t>(next.event.payload->size());
+    const bool is_message = next.event.type == LinkEvent::Type::kMessage;
+    if (is_message && end.held_back) {
+      end.held.push_back(std::move(next));
+      continue;
+    }
+    if (is_message) {
+      End& from = connection.ends[1 - next.to];
+      const size_t channel = static_cast<size_t>(next.event.channel);
+      if (next.sequence < from.voided_before[channel]) continue;
+      from.queued_bytes[channel] -= static_cast<int64_t>(next.event.payload->size());
     }
     if (!end.open || end.host == nullptr || !end.host->alive_) continue;
     if (connection.cut && !next.ends_link) continue;
@@ -109,7 +121,8 @@ void MemoryNetwork::Cut(const std::shared_ptr<Connection>& connection, int64_t n
   }
 }
 
-LinkId MemoryNetwork::Host::Connect(int64_t now_ns, const Address& to, Buffer hello) {
+LinkId MemoryNetwork::Host::Connect(int64_t now_ns, const Address& to, const PublicKeyBytes&,
+                                    Buffer hello) {
   MemoryNetwork& network = *network_;
   auto connection = std::make_shared<Connection>();
   connection->base_delay_ns = std::uniform_int_distribution<int64_t>(
@@ -169,7 +182,7 @@ bool MemoryNetwork::Host::Send(int64_t now_ns, LinkId link, Channel channel, Buf
   STROM_CHECK(!message->empty() && static_cast<int64_t>(message->size()) <= kMaxMessageBytes);
   const Link& at = found->second;
   End& own = at.own();
-  own.queued_bytes += static_cast<int64_t>(message->size());
+  own.queued_bytes[static_cast<size_t>(channel)] += static_cast<int64_t>(message->size());
   int64_t& last_ns = own.last_arrival_ns[static_cast<size_t>(channel)];
   int64_t due_ns = std::max(now_ns + network_->RandomDelay(*at.connection), last_ns);
   if (channel != Channel::kUpdate) last_ns = due_ns;
@@ -183,7 +196,29 @@ bool MemoryNetwork::Host::Send(int64_t now_ns, LinkId link, Channel channel, Buf
 
 int64_t MemoryNetwork::Host::QueuedBytes(LinkId link) const {
   auto found = links_.find(link);
-  return found == links_.end() ? 0 : found->second.own().queued_bytes;
+  if (found == links_.end()) return 0;
+  const auto& queued = found->second.own().queued_bytes;
+  return std::accumulate(std::begin(queued), std::end(queued), int64_t{0});
+}
+
+void MemoryNetwork::Host::Void(int64_t, LinkId link, Channel channel) {
+  auto found = links_.find(link);
+  if (found == links_.end()) return;
+  End& own = found->second.own();
+  own.queued_bytes[static_cast<size_t>(channel)] = 0;
+  own.voided_before[static_cast<size_t>(channel)] = network_->sequence_ + 1;
+}
+
+void MemoryNetwork::Host::HoldBack(int64_t now_ns, LinkId link, bool hold) {
+  auto found = links_.find(link);
+  if (found == links_.end()) return;
+  End& own = found->second.own();
+  own.held_back = hold;
+  if (hold) return;
+  for (Delivery& delivery : std::exchange(own.held, {})) {
+    delivery.due_ns = now_ns;
+    network_->deliveries_.push(std::move(delivery));
+  }
 }
 
 void MemoryNetwork::Host::Close(int64_t now_ns, LinkId link, const std::string& reason) {

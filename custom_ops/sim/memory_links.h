@@ -49,12 +49,17 @@ class MemoryNetwork {
 
  private:
   class Host;
+  struct Delivery;
   struct End {
     Host* host = nullptr;
     LinkId link = 0;
     bool open = true;  // still hears of this connection
-    int64_t queued_bytes = 0;
-    int64_t last_arrival_ns[kChannels] = {};  // of what this end sent
+    // Of what this end sent, by channel.
+    int64_t queued_bytes[kChannels] = {};
+    int64_t last_arrival_ns[kChannels] = {};
+    uint64_t voided_before[kChannels] = {};
+    bool held_back = false;  // of what is sent to it
+    std::vector<Delivery> held;
   };
   struct Connection {
     End ends[2];  // initiator, responder

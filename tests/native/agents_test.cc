@@ -42,7 +42,7 @@ class Cluster {
   WorkerAgentOptions WorkerOptions(int rank, int max_staleness = -1) const {
     WorkerAgentOptions options;
     options.endpoint = endpoint_;
-    options.endpoint.master_public_key = master->public_key();
+    options.node.master_public_key = master->public_key();
     EXPECT_TRUE(ParseAddress("127.0.0.1", master->port(), &options.node.master).ok());
     options.node.rank = rank;
     options.node.size = workers_;

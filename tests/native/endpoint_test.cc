@@ -35,7 +35,7 @@ class Pair {
     options.first_link_sequence = first_sequence;
     master_options = options;
     options.accepts = false;
-    options.master_public_key = PublicKey(options.private_key);
+    master_key = PublicKey(options.private_key);
     options.private_key = {};
     worker_options = options;
   }
@@ -53,8 +53,8 @@ class Pair {
     network.hooks(worker).on_event = [this](int64_t, LinkEvent event) {
       worker_events.push_back(std::move(event));
     };
-    at_worker =
-        network.endpoint(worker).Connect(network.now_ns(), network.address(master), Text("hello"));
+    at_worker = network.endpoint(worker).Connect(network.now_ns(), network.address(master),
+                                                 master_key, Text("hello"));
   }
 
   [[nodiscard]] bool Join() {
@@ -75,6 +75,7 @@ class Pair {
   }
 
   Network network;
+  PublicKeyBytes master_key{};
   EndpointOptions master_options, worker_options;
   Host master = 0, worker = 0;
   LinkId at_master = 0, at_worker = 0;
@@ -119,7 +120,7 @@ TEST(Endpoint, RejectsAnotherJobAndAnotherMasterKey) {
   EXPECT_EQ(job.worker_events.back().code, Code::kRejectedSecret);
 
   Pair key(5);
-  key.worker_options.master_public_key = PublicKey({1});
+  key.master_key = PublicKey({1});
   key.Start();
   ASSERT_TRUE(key.RunUntilWorkerIsDown(15 * kSecond));
   EXPECT_EQ(key.worker_events.back().code, Code::kRejectedSecret);
@@ -145,6 +146,50 @@ TEST(Endpoint, JoinsThroughHeavyLoss) {
     Pair pair(seed, {.loss = .3, .duplication = .1, .corruption = .05, .jitter_ns = kMillisecond});
     EXPECT_TRUE(pair.Join()) << "seed " << seed;
   }
+}
+
+TEST(Endpoint, APeerThatIsHeldBackWaitsAndLosesNothing) {
+  Pair pair(7, {.loss = .02});
+  ASSERT_TRUE(pair.Join());
+  Endpoint& master = pair.network.endpoint(pair.master);
+  Endpoint& worker = pair.network.endpoint(pair.worker);
+  const auto arrived = [&] {
+    return std::count_if(pair.master_events.begin(), pair.master_events.end(),
+                         [](const LinkEvent& e) { return e.type == LinkEvent::Type::kMessage; });
+  };
+  constexpr int kMessages = 100;
+  master.HoldBack(pair.network.now_ns(), pair.at_master, true);
+  for (int i = 0; i < kMessages; ++i) {
+    worker.Send(pair.network.now_ns(), pair.at_worker, Channel::kUpdate,
+                MakeBuffer(std::vector<uint8_t>(200'000, static_cast<uint8_t>(i))));
+  }
+  pair.network.RunFor(3 * kSecond);
+  EXPECT_LT(arrived(), kMessages / 2);  // what had been granted before
+  EXPECT_GT(worker.QueuedBytes(pair.at_worker), 10'000'000);
+
+  master.HoldBack(pair.network.now_ns(), pair.at_master, false);
+  EXPECT_TRUE(pair.network.RunUntil(30 * kSecond, [&] { return arrived() == kMessages; }));
+}
+
+TEST(Endpoint, WhatIsVoidedIsGivenUpAndTheRestArrives) {
+  Pair pair(8, {.loss = .02});
+  ASSERT_TRUE(pair.Join());
+  Endpoint& worker = pair.network.endpoint(pair.worker);
+  for (int i = 0; i < 50; ++i) {
+    worker.Send(pair.network.now_ns(), pair.at_worker, Channel::kUpdate,
+                MakeBuffer(std::vector<uint8_t>(200'000, 1)));
+  }
+  pair.network.RunFor(2 * kMillisecond);
+  worker.Void(pair.network.now_ns(), pair.at_worker, Channel::kUpdate);
+  worker.Send(pair.network.now_ns(), pair.at_worker, Channel::kUpdate, Text("later"));
+  const auto last_arrived = [&] {
+    const LinkEvent& last = pair.master_events.back();
+    return last.type == LinkEvent::Type::kMessage && Text(last.payload) == "later";
+  };
+  EXPECT_TRUE(pair.network.RunUntil(kSecond, last_arrived));
+  EXPECT_TRUE(
+      pair.network.RunUntil(kSecond, [&] { return worker.QueuedBytes(pair.at_worker) == 0; }));
+  EXPECT_LT(pair.master_events.size(), 50u);
 }
 
 // What one side sends and the other has to get.
@@ -397,7 +442,7 @@ TEST(Endpoint, ManyWorkersShareOneMaster) {
       if (event.type == LinkEvent::Type::kMessage) ++received[host];
     };
     links.push_back(pair.network.endpoint(host).Connect(
-        pair.network.now_ns(), pair.network.address(pair.master), Text("hello")));
+        pair.network.now_ns(), pair.network.address(pair.master), pair.master_key, Text("hello")));
   }
   const auto ups = [&] {
     return std::count_if(pair.master_events.begin(), pair.master_events.end(),

@@ -26,7 +26,7 @@ constexpr Layout kLayout = {.generation = 1, .size = 100, .hash = 5};
 
 class RecordedLinks final : public LinkLayer {
  public:
-  LinkId Connect(int64_t, const Address&, Buffer) override { return 1; }
+  LinkId Connect(int64_t, const Address&, const PublicKeyBytes&, Buffer) override { return 1; }
   void Accept(int64_t, LinkId link, Buffer) override { accepted.push_back(link); }
   void Refuse(int64_t, LinkId link, const std::string& reason) override { refused[link] = reason; }
   bool Send(int64_t, LinkId link, Channel channel, Buffer message) override {
@@ -34,6 +34,8 @@ class RecordedLinks final : public LinkLayer {
     return true;
   }
   int64_t QueuedBytes(LinkId) const override { return 0; }
+  void Void(int64_t, LinkId, Channel) override {}
+  void HoldBack(int64_t, LinkId, bool) override {}
   void Close(int64_t, LinkId link, const std::string& reason) override { closed[link] = reason; }
 
   // The last control message of type `Message` that went to `link`.

@@ -44,7 +44,6 @@ EndpointOptions MasterEndpoint() {
 EndpointOptions WorkerEndpoint() {
   EndpointOptions options = MasterEndpoint();
   options.accepts = false;
-  options.master_public_key = PublicKey(options.private_key);
   options.private_key = {};
   return options;
 }
@@ -95,6 +94,7 @@ class Worker {
     options.instance.fill(static_cast<uint8_t>(rank + 1));
     options.max_staleness = max_staleness;
     options.master = master;
+    options.master_public_key = PublicKey(MasterEndpoint().private_key);
     options.failure_timeout_ns = kFailureTimeoutNs;
     node_ = std::make_unique<WorkerNode>(options, &network->endpoint(host_));
     exchange_ = std::make_shared<NodeExchange>(this);
