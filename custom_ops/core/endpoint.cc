@@ -32,6 +32,12 @@ constexpr std::string_view kRejectedText =
     "public "
     "key differ";
 
+void CountSent(size_t bytes, LinkCounters* counters) {
+  if (bytes == 0) return;
+  ++counters->datagrams_sent;
+  counters->bytes_sent += static_cast<int64_t>(bytes);
+}
+
 }  // namespace
 
 PublicKeyBytes PublicKey(const std::array<uint8_t, 32>& private_key) {
@@ -62,6 +68,7 @@ struct Connection {
   std::vector<uint8_t> welcome;        // kWelcomed, kRefused
   bool welcome_due = false;
 
+  LinkCounters counters;
   std::unique_ptr<Link> link;  // kWelcomed, kUp
   bool ready = false;          // stands in the ready queue
 
@@ -69,11 +76,27 @@ struct Connection {
   bool is_half_open() const { return is_responder() && stage != Stage::kUp; }
 };
 
+LinkReport Report(const Connection& connection) {
+  const Link& link = *connection.link;
+  const LinkSender& sender = link.sender();
+  return {.link = connection.id,
+          .peer = connection.peer,
+          .counters = connection.counters,
+          .smoothed_round_trip_ns = link.round_trip_ns(),
+          .least_round_trip_ns = sender.round_trip().least_ns(),
+          .queued_bytes = link.queued_bytes(),
+          .in_flight_packets = sender.in_flight_packets(),
+          .congestion_window_packets = static_cast<int64_t>(sender.congestion().window_packets),
+          .grant_packets = sender.grant_packets(),
+          .datagram_bytes = static_cast<int64_t>(link.datagram_bytes())};
+}
+
 struct Endpoint::State {
   State(const EndpointOptions& given, RandomSource* source);
 
   // Joining, as the master.
   void HandleHello(int64_t now_ns, const Address& from, Bytes datagram);
+  size_t PollRetry(std::span<uint8_t> out, Address* to);
   void RepeatAnswer(Connection* connection, const Address& from);
   void Answer(int64_t now_ns, Connection* connection, Responder::Answer answer,
               Connection::Stage stage);
@@ -89,7 +112,7 @@ struct Endpoint::State {
   void TimeOut(int64_t now_ns, Connection* connection);
   void GiveUp(Connection* connection);
   LinkEvent& Emit(LinkEvent::Type type, LinkId link);
-  void Report(const Connection& connection, const Link::Notice& notice);
+  void Tell(const Connection& connection, const Link::Notice& notice);
   void Down(LinkId link, Code code, std::string reason);
 
   // The table.
@@ -124,7 +147,7 @@ struct Endpoint::State {
   int turn = 0;              // datagrams the first of them has sent in a row
   std::deque<std::pair<Address, std::vector<uint8_t>>> retries;
   std::deque<LinkEvent> events;
-  EndpointCounters counters;
+  EndpointCounters counters;  // of connections that are gone, and of what belongs to none
 };
 
 Endpoint::Endpoint(const EndpointOptions& options, RandomSource* random)
@@ -136,9 +159,13 @@ Endpoint::~Endpoint() = default;
 
 void Endpoint::HandleDatagram(int64_t now_ns, const Address& from, Bytes datagram) {
   State& state = *state_;
-  ++state.counters.datagrams_received;
-  state.counters.bytes_received += static_cast<int64_t>(datagram.size());
   const auto header = ParseHeader(datagram);
+  Connection* connection = header && header->type != PacketType::kHello
+                               ? state.FindByConnectionId(header->connection)
+                               : nullptr;
+  LinkCounters& counters = connection == nullptr ? state.counters : connection->counters;
+  ++counters.datagrams_received;
+  counters.bytes_received += static_cast<int64_t>(datagram.size());
   if (!header) {
     ++state.counters.drop_malformed;
     return;
@@ -147,7 +174,6 @@ void Endpoint::HandleDatagram(int64_t now_ns, const Address& from, Bytes datagra
     state.HandleHello(now_ns, from, datagram);
     return;
   }
-  Connection* connection = state.FindByConnectionId(header->connection);
   if (connection == nullptr) {
     ++state.counters.drop_unknown_connection;
     return;
@@ -164,19 +190,14 @@ void Endpoint::HandleDatagram(int64_t now_ns, const Address& from, Bytes datagra
 size_t Endpoint::PollTransmit(int64_t now_ns, std::span<uint8_t> out, Address* to) {
   State& state = *state_;
   STROM_CHECK(out.size() >= std::max<size_t>(kHelloBytes, state.options.datagram_bytes));
+  if (!state.retries.empty()) return state.PollRetry(out, to);
   size_t size = 0;
-  if (!state.retries.empty()) {
-    const auto& [address, datagram] = state.retries.front();
-    *to = address;
-    size = datagram.size();
-    std::copy(datagram.begin(), datagram.end(), out.begin());
-    state.retries.pop_front();
-  }
   while (size == 0 && !state.ready.empty()) {
     Connection* connection = state.Find(state.ready.front());
     if (connection != nullptr) {
       *to = connection->peer;
       size = state.PollConnection(now_ns, connection, out);
+      CountSent(size, &connection->counters);
     }
     if (size > 0 && ++state.turn < kTurnDatagrams) break;
     state.turn = 0;
@@ -184,10 +205,6 @@ size_t Endpoint::PollTransmit(int64_t now_ns, std::span<uint8_t> out, Address* t
     if (connection == nullptr) continue;
     connection->ready = false;
     if (size > 0) state.Wake(connection);
-  }
-  if (size > 0) {
-    ++state.counters.datagrams_sent;
-    state.counters.bytes_sent += static_cast<int64_t>(size);
   }
   return size;
 }
@@ -237,8 +254,9 @@ void Endpoint::Accept(int64_t now_ns, LinkId link, Buffer welcome) {
   if (connection == nullptr || connection->stage != Connection::Stage::kAsked) return;
   auto answer = connection->responder->Accept(state.RandomKey(), state.ConnectionId(link),
                                               welcome == nullptr ? Bytes() : Bytes(*welcome));
-  connection->link = std::make_unique<Link>(now_ns, answer.keys, connection->hello.peer_connection,
-                                            state.OptionsOfLink(link, false), &state.counters);
+  connection->link =
+      std::make_unique<Link>(now_ns, answer.keys, connection->hello.peer_connection,
+                             state.OptionsOfLink(link, false), &connection->counters);
   state.Answer(now_ns, connection, std::move(answer), Connection::Stage::kWelcomed);
 }
 
@@ -307,7 +325,19 @@ bool Endpoint::SaysGoodbye() const {
   });
 }
 
-const EndpointCounters& Endpoint::counters() const { return state_->counters; }
+EndpointCounters Endpoint::counters() const {
+  EndpointCounters sum = state_->counters;
+  for (const auto& connection : state_->connections) sum += connection->counters;
+  return sum;
+}
+
+std::vector<LinkReport> Endpoint::Links() const {
+  std::vector<LinkReport> reports;
+  for (const auto& connection : state_->connections) {
+    if (connection->stage == Connection::Stage::kUp) reports.push_back(Report(*connection));
+  }
+  return reports;
+}
 
 std::optional<Address> Endpoint::PeerAddress(LinkId link) const {
   const Connection* connection = state_->Find(link);
@@ -360,11 +390,21 @@ void Endpoint::State::HandleHello(int64_t now_ns, const Address& from, Bytes dat
   Refresh(connection);
 }
 
+size_t Endpoint::State::PollRetry(std::span<uint8_t> out, Address* to) {
+  const auto& [address, datagram] = retries.front();
+  const size_t size = datagram.size();
+  *to = address;
+  std::copy(datagram.begin(), datagram.end(), out.begin());
+  retries.pop_front();
+  CountSent(size, &counters);
+  return size;
+}
+
 // A repeated HELLO gets the same answer, to the same address, while its sender may lack it. On a
 // connection that stands it has no effect.
 void Endpoint::State::RepeatAnswer(Connection* connection, const Address& from) {
   if (connection->stage == Connection::Stage::kUp || connection->peer != from) {
-    ++counters.drop_replayed;
+    ++connection->counters.drop_replayed;
     return;
   }
   connection->welcome_due = !connection->welcome.empty();
@@ -386,12 +426,12 @@ void Endpoint::State::Answer(int64_t now_ns, Connection* connection, Responder::
 
 void Endpoint::State::HandleRetry(int64_t now_ns, Connection* connection, Bytes datagram) {
   if (connection->stage != Connection::Stage::kJoining) {
-    ++counters.drop_replayed;
+    ++connection->counters.drop_replayed;
     return;
   }
   const bool first = !connection->initiator->retried();
   if (!connection->initiator->HandleRetry(datagram)) {
-    ++counters.drop_unauthentic;
+    ++connection->counters.drop_unauthentic;
     return;
   }
   if (!first) return;  // a newer cookie goes out with the next HELLO
@@ -402,12 +442,12 @@ void Endpoint::State::HandleRetry(int64_t now_ns, Connection* connection, Bytes 
 
 void Endpoint::State::HandleWelcome(int64_t now_ns, Connection* connection, Bytes datagram) {
   if (connection->stage != Connection::Stage::kJoining) {
-    ++counters.drop_replayed;
+    ++connection->counters.drop_replayed;
     return;
   }
   auto welcome = connection->initiator->HandleWelcome(datagram);
   if (!welcome) {
-    ++counters.drop_unauthentic;
+    ++connection->counters.drop_unauthentic;
     return;
   }
   const LinkId link = connection->id;
@@ -418,7 +458,7 @@ void Endpoint::State::HandleWelcome(int64_t now_ns, Connection* connection, Byte
   }
   Establish(connection);
   connection->link = std::make_unique<Link>(now_ns, welcome->keys, welcome->peer_connection,
-                                            OptionsOfLink(link, true), &counters);
+                                            OptionsOfLink(link, true), &connection->counters);
   Emit(LinkEvent::Type::kUp, link).payload = MakeBuffer(std::move(welcome->payload));
   Wake(connection);
   Refresh(connection);
@@ -462,7 +502,7 @@ void Endpoint::State::HandleLinkDatagram(int64_t now_ns, Connection* connection,
     event.channel = message->channel;
     event.payload = std::move(message->payload);
   }
-  Report(*connection, notice);
+  Tell(*connection, notice);
   if (connection->link->state() == Link::State::kOver) {
     Remove(connection->id);
     return;
@@ -483,7 +523,7 @@ size_t Endpoint::State::PollConnection(int64_t now_ns, Connection* connection,
   } else if (connection->stage == Connection::Stage::kUp) {
     Link::Notice notice;
     size = connection->link->PollTransmit(now_ns, out, &notice);
-    Report(*connection, notice);
+    Tell(*connection, notice);
   }
   Refresh(connection);
   return size;
@@ -498,7 +538,7 @@ void Endpoint::State::TimeOut(int64_t now_ns, Connection* connection) {
   if (connection->stage == Connection::Stage::kUp) {
     Link::Notice notice;
     connection->link->HandleTimeout(now_ns, &notice);
-    Report(*connection, notice);
+    Tell(*connection, notice);
     if (connection->link->state() == Link::State::kOver) {
       Remove(connection->id);
       return;
@@ -529,7 +569,7 @@ void Endpoint::State::GiveUp(Connection* connection) {
   }
 }
 
-void Endpoint::State::Report(const Connection& connection, const Link::Notice& notice) {
+void Endpoint::State::Tell(const Connection& connection, const Link::Notice& notice) {
   if (notice.type == Link::Notice::Type::kSuspect) {
     Emit(LinkEvent::Type::kSuspect, connection.id);
   } else if (notice.type == Link::Notice::Type::kDown) {
@@ -605,6 +645,7 @@ void Endpoint::State::Remove(LinkId link) {
     by_ephemeral.erase(connection.hello.ephemeral);
     if (connection.is_half_open()) --half_open;
   }
+  counters += connection.counters;
   index.erase(link);
   if (place + 1 < connections.size()) {
     connections[place] = std::move(connections.back());

@@ -13,7 +13,9 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
+#include "core/counters.h"
 #include "core/link_layer.h"
 #include "core/types.h"
 
@@ -34,16 +36,6 @@ struct EndpointOptions {
   int64_t failure_timeout_ns = 5'000'000'000;
   int64_t datagram_bytes = 1200;     // UDP payload; raised only by probing (later)
   uint32_t first_link_sequence = 0;  // equal on both sides; tests of the wrap-around
-};
-
-struct EndpointCounters {
-  int64_t datagrams_sent = 0, datagrams_received = 0;
-  int64_t bytes_sent = 0, bytes_received = 0;  // UDP payload
-  int64_t retransmitted_packets = 0;
-  int64_t messages_sent = 0, messages_received = 0, messages_voided = 0;
-  // Drops by reason; every dropped datagram adds to exactly one.
-  int64_t drop_malformed = 0, drop_unknown_connection = 0, drop_unauthentic = 0, drop_replayed = 0,
-          drop_bad_cookie = 0, drop_over_limit = 0, drop_wrong_secret = 0;
 };
 
 // The public key of an X25519 private key.
@@ -76,7 +68,10 @@ class Endpoint final : public LinkLayer {
   // True while a goodbye is still being repeated; the last word of a process waits for it.
   bool SaysGoodbye() const;
 
-  const EndpointCounters& counters() const;
+  // Of every connection there is and was.
+  EndpointCounters counters() const;
+  // How every established link stands.
+  std::vector<LinkReport> Links() const;
   std::optional<Address> PeerAddress(LinkId link) const;
   // Smoothed round trip in nanoseconds; 0 before the first sample.
   int64_t RoundTrip(LinkId link) const;

@@ -4,7 +4,7 @@
 #include <array>
 #include <cstdio>
 
-#include "core/endpoint.h"
+#include "core/counters.h"
 
 namespace strom {
 namespace {
@@ -30,7 +30,7 @@ std::string Silence(int64_t timeout_ns) {
 }  // namespace
 
 Link::Link(int64_t now_ns, const ConnectionKeys& keys, uint32_t peer_connection,
-           const LinkOptions& options, EndpointCounters* counters)
+           const LinkOptions& options, LinkCounters* counters)
     : options_(options),
       counters_(counters),
       peer_connection_(peer_connection),

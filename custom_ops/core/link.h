@@ -18,7 +18,7 @@
 
 namespace strom {
 
-struct EndpointCounters;
+struct LinkCounters;
 
 // A link ends before it has sent so many packets: AES-GCM under one key stays far below its limit,
 // and a packet number is never used twice. (Key phases will lift it.)
@@ -47,7 +47,7 @@ class Link {
   };
 
   Link(int64_t now_ns, const ConnectionKeys& keys, uint32_t peer_connection,
-       const LinkOptions& options, EndpointCounters* counters);
+       const LinkOptions& options, LinkCounters* counters);
 
   // A datagram with this link's connection id. True: it was authentic.
   bool HandleDatagram(int64_t now_ns, const PacketHeader& header, Bytes datagram, Notice* notice);
@@ -69,7 +69,9 @@ class Link {
   int64_t reassembly_bytes() const { return receiver_.reassembly_bytes(); }
   // Smoothed round trip; 0 before the first sample.
   int64_t round_trip_ns() const;
-  const CongestionState& congestion() const { return sender_.congestion(); }
+  const LinkSender& sender() const { return sender_; }
+  // The longest datagram it sends.
+  size_t datagram_bytes() const { return options_.datagram_bytes; }
 
  private:
   void Dispatch(int64_t now_ns, PacketType type, Bytes body, Notice* notice);
@@ -78,7 +80,7 @@ class Link {
   void ArmKeepalive(int64_t now_ns);
 
   const LinkOptions options_;
-  EndpointCounters* const counters_;
+  LinkCounters* const counters_;
   const uint32_t peer_connection_;
   PacketCipher seal_;
   PacketCipher open_;

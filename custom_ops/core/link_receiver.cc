@@ -4,7 +4,7 @@
 #include <limits>
 #include <utility>
 
-#include "core/endpoint.h"
+#include "core/counters.h"
 
 namespace strom {
 namespace {
@@ -24,7 +24,7 @@ bool IsOrdered(Channel channel) { return channel != Channel::kUpdate; }
 
 }  // namespace
 
-LinkReceiver::LinkReceiver(uint32_t first_sequence, EndpointCounters* counters)
+LinkReceiver::LinkReceiver(uint32_t first_sequence, LinkCounters* counters)
     : counters_(counters),
       cumulative_(first_sequence),
       end_(first_sequence),
@@ -176,7 +176,7 @@ bool LinkReceiver::TakeVoid(const DataPacket& packet) {
   const uint64_t key = Key(packet);
   if (IsVoided(key)) return true;
   voided_.push_back({key, last_sequence});
-  ++counters_->messages_voided;
+  ++counters_->messages_voided_by_peer;
   if (const auto found = partial_.find(key); found != partial_.end()) {
     reassembly_bytes_ -= static_cast<int64_t>(found->second.bytes.size());
     partial_.erase(found);

@@ -20,7 +20,7 @@
 
 namespace strom {
 
-struct EndpointCounters;
+struct LinkCounters;
 
 inline constexpr int64_t kMaxReassemblyBytes = int64_t{32} << 20;
 
@@ -31,7 +31,7 @@ struct DeliveredMessage {
 
 class LinkReceiver {
  public:
-  LinkReceiver(uint32_t first_sequence, EndpointCounters* counters);
+  LinkReceiver(uint32_t first_sequence, LinkCounters* counters);
 
   // False: the peer broke the protocol; the link cannot go on.
   [[nodiscard]] bool HandleData(int64_t now_ns, const DataPacket& packet);
@@ -75,7 +75,7 @@ class LinkReceiver {
   void ForgetVoided();
   void NoteArrival(int64_t now_ns, uint32_t timestamp_us);
 
-  EndpointCounters* const counters_;
+  LinkCounters* const counters_;
 
   uint32_t cumulative_;  // everything before it has arrived
   uint32_t end_;         // one after the highest known to have been sent

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "core/endpoint.h"
+#include "core/counters.h"
 
 namespace strom {
 namespace {
@@ -49,7 +49,7 @@ void RoundTripClock::Sample(int64_t round_trip_ns) {
   smoothed_ns_ = has_sample() ? (smoothed_ns_ * 7 + round_trip_ns) / 8 : round_trip_ns;
 }
 
-LinkSender::LinkSender(uint32_t first_sequence, size_t body_bytes, EndpointCounters* counters)
+LinkSender::LinkSender(uint32_t first_sequence, size_t body_bytes, LinkCounters* counters)
     : fragment_bytes_(body_bytes - DataPacket::kFieldBytes),
       counters_(counters),
       slots_(kWindowPackets),

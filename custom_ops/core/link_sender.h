@@ -20,7 +20,7 @@
 
 namespace strom {
 
-struct EndpointCounters;
+struct LinkCounters;
 
 // The least round trip seen, the smoothed one, and what follows from them.
 class RoundTripClock {
@@ -28,6 +28,7 @@ class RoundTripClock {
   void Sample(int64_t round_trip_ns);
   bool has_sample() const { return smoothed_ns_ > 0; }
   int64_t smoothed_ns() const { return has_sample() ? smoothed_ns_ : kGuessNs; }
+  int64_t least_ns() const { return least_ns_; }  // 0 before the first sample
   int64_t queue_delay_ns() const { return has_sample() ? smoothed_ns_ - least_ns_ : 0; }
 
  private:
@@ -39,7 +40,7 @@ class RoundTripClock {
 class LinkSender {
  public:
   // DATA bodies are at most `body_bytes` long. `counters` outlives the sender.
-  LinkSender(uint32_t first_sequence, size_t body_bytes, EndpointCounters* counters);
+  LinkSender(uint32_t first_sequence, size_t body_bytes, LinkCounters* counters);
   ~LinkSender();
 
   void Queue(int64_t now_ns, Channel channel, Buffer message);
@@ -61,6 +62,9 @@ class LinkSender {
   int64_t NextTimeout() const;
 
   uint32_t next_sequence() const { return next_; }
+  int64_t in_flight_packets() const { return in_flight_; }
+  // Fresh packets that the peer allows now.
+  int64_t grant_packets() const { return Before(next_, grant_edge_) ? grant_edge_ - next_ : 0; }
   const RoundTripClock& round_trip() const { return round_trip_; }
   const CongestionState& congestion() const { return congestion_; }
 
@@ -93,7 +97,7 @@ class LinkSender {
   Slot& SlotOf(uint32_t sequence);
 
   const size_t fragment_bytes_;
-  EndpointCounters* const counters_;
+  LinkCounters* const counters_;
 
   std::array<std::deque<Buffer>, kChannels> queues_;
   std::array<uint32_t, kChannels> next_message_{};

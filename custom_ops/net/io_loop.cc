@@ -13,6 +13,8 @@
 #include <ctime>
 #include <future>
 
+#include "net/counters_json.h"
+
 namespace strom {
 namespace {
 
@@ -26,12 +28,6 @@ constexpr int kMaxTransmitBatches = 16;
 constexpr int64_t kLeastWaitForRoomNs = 1'000'000;
 
 constexpr int64_t kFarewellNs = 200'000'000;  // goodbyes take 90 ms where the socket takes them
-
-constexpr int64_t kIpv4UdpHeaderBytes = 28;  // what every datagram costs on the wire besides
-
-std::string Field(const char* name, int64_t value, bool first = false) {
-  return (first ? "\"" : ", \"") + std::string(name) + "\": " + std::to_string(value);
-}
 
 }  // namespace
 
@@ -207,21 +203,6 @@ void IoLoop::Wake() {
   [[maybe_unused]] const ssize_t written = write(wake_descriptor_, &one, sizeof(one));
 }
 
-std::string IoLoop::CountersJson() const {
-  const EndpointCounters& c = endpoint_.counters();
-  return "{" + Field("datagrams_sent", c.datagrams_sent, true) +
-         Field("datagrams_received", c.datagrams_received) +
-         Field("bytes_sent", c.bytes_sent + c.datagrams_sent * kIpv4UdpHeaderBytes) +
-         Field("bytes_received", c.bytes_received + c.datagrams_received * kIpv4UdpHeaderBytes) +
-         Field("retransmitted_packets", c.retransmitted_packets) +
-         Field("messages_sent", c.messages_sent) + Field("messages_received", c.messages_received) +
-         Field("messages_voided", c.messages_voided) + Field("drop_malformed", c.drop_malformed) +
-         Field("drop_unknown_connection", c.drop_unknown_connection) +
-         Field("drop_unauthentic", c.drop_unauthentic) + Field("drop_replayed", c.drop_replayed) +
-         Field("drop_bad_cookie", c.drop_bad_cookie) + Field("drop_over_limit", c.drop_over_limit) +
-         Field("drop_wrong_secret", c.drop_wrong_secret) +
-         Field("send_errors", socket_->send_errors()) +
-         Field("receive_buffer_bytes", socket_->receive_buffer_bytes()) + "}";
-}
+std::string IoLoop::CountersJson() const { return strom::CountersJson(endpoint_, *socket_); }
 
 }  // namespace strom

@@ -96,6 +96,41 @@ TEST(Endpoint, JoinsAndCarriesHelloAndWelcome) {
             pair.network.address(pair.worker));
 }
 
+TEST(Endpoint, ReportsEachLinkAndCountsAllOfThem) {
+  Pair pair(17, {.loss = .02});
+  ASSERT_TRUE(pair.Join());
+  Endpoint& worker = pair.network.endpoint(pair.worker);
+  Endpoint& master = pair.network.endpoint(pair.master);
+  const Buffer message = MakeBuffer(std::vector<uint8_t>(2'000'000, 1));
+  worker.Send(pair.network.now_ns(), pair.at_worker, Channel::kUpdate, message);
+  pair.network.RunFor(kMillisecond);
+  ASSERT_EQ(worker.Links().size(), 1u);
+  const LinkReport busy = worker.Links()[0];
+  EXPECT_EQ(busy.link, pair.at_worker);
+  EXPECT_EQ(busy.peer, pair.network.address(pair.master));
+  EXPECT_GT(busy.in_flight_packets, 0);
+  EXPECT_GT(busy.grant_packets, 0);
+  EXPECT_GT(busy.queued_bytes, 0);
+  EXPECT_GE(busy.congestion_window_packets + 1, busy.in_flight_packets);  // it is cut to whole ones
+  EXPECT_GE(busy.smoothed_round_trip_ns, busy.least_round_trip_ns);
+  EXPECT_GE(busy.least_round_trip_ns, 100'000);
+
+  ASSERT_TRUE(
+      pair.network.RunUntil(kSecond, [&] { return worker.QueuedBytes(pair.at_worker) == 0; }));
+  const LinkCounters sent = worker.Links()[0].counters;
+  const LinkCounters received = master.Links()[0].counters;
+  EXPECT_EQ(sent.messages_sent, 1);
+  EXPECT_EQ(received.messages_received, 1);
+  EXPECT_GT(sent.retransmitted_packets, 0);
+  EXPECT_GT(sent.bytes_sent, received.bytes_received);
+  EXPECT_GT(received.bytes_received, 2'000'000);
+
+  worker.Close(pair.network.now_ns(), pair.at_worker, "");
+  pair.network.RunFor(kSecond);
+  EXPECT_TRUE(worker.Links().empty());
+  EXPECT_GE(worker.counters().bytes_sent, sent.bytes_sent) << "what is gone stays counted";
+}
+
 TEST(Endpoint, TellsAnUnreachableMasterFromARejectedSecret) {
   Pair unreachable(2);
   unreachable.network.SetPaths({.blocked = true});

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "core/endpoint.h"
+#include "core/counters.h"
 #include "sim/network.h"
 
 namespace strom {
@@ -77,7 +77,7 @@ class LinkTest : public testing::Test {
 
   int64_t now_ns_ = 1'000'000'000;
   SimulatedRandom random_{1};
-  EndpointCounters left_counters_, right_counters_;
+  LinkCounters left_counters_, right_counters_;
   Link left_, right_;
   std::vector<DeliveredMessage> received_;
   Link::Notice notice_;
@@ -110,7 +110,7 @@ TEST_F(LinkTest, AVoidedMessageIsSkippedAndItsChannelGoesOn) {
     EXPECT_EQ(right_.reassembly_bytes(), 0);
   }
   EXPECT_GT(left_counters_.messages_voided, 20);
-  EXPECT_GT(right_counters_.messages_voided, 5);
+  EXPECT_GT(right_counters_.messages_voided_by_peer, 5);
 }
 
 TEST_F(LinkTest, ReassemblyStaysUnderItsBoundWhenTheFirstPacketIsLost) {
@@ -129,7 +129,7 @@ TEST_F(LinkTest, ReassemblyStaysUnderItsBoundWhenTheFirstPacketIsLost) {
 }
 
 TEST(LinkReceiver, DropsWhatWouldPassTheBoundAndTakesItLater) {
-  EndpointCounters counters;
+  LinkCounters counters;
   LinkReceiver receiver(0, &counters);
   const std::vector<uint8_t> payload(100, 1);
   DataPacket packet{.length = static_cast<uint32_t>(kMaxMessageBytes),
@@ -147,7 +147,7 @@ TEST(LinkReceiver, DropsWhatWouldPassTheBoundAndTakesItLater) {
 }
 
 TEST(LinkReceiver, RefusesWhatLiesBeyondItsWindow) {
-  EndpointCounters counters;
+  LinkCounters counters;
   LinkReceiver receiver(10, &counters);
   const std::vector<uint8_t> payload(1, 1);
   DataPacket packet{.sequence = 10 + kWindowPackets, .length = 1, .payload = payload};
@@ -159,7 +159,7 @@ TEST(LinkReceiver, RefusesWhatLiesBeyondItsWindow) {
 TEST(LinkReceiver, RefusesMessagesThatNoWindowHolds) {
   const std::vector<uint8_t> byte(1);
   const auto accepted = [&](const auto& packet_of) {
-    EndpointCounters counters;
+    LinkCounters counters;
     LinkReceiver receiver(0, &counters);
     uint32_t sequence = 0;
     while (sequence < 10 * kWindowPackets && receiver.HandleData(0, packet_of(sequence))) {
@@ -187,7 +187,7 @@ TEST(LinkReceiver, RefusesMessagesThatNoWindowHolds) {
 }
 
 TEST(LinkReceiver, KeepsAYoungGapToItself) {
-  EndpointCounters counters;
+  LinkCounters counters;
   LinkReceiver receiver(0, &counters);
   const std::vector<uint8_t> payload(1, 1);
   DataPacket packet{.length = 2, .channel = Channel::kUpdate, .payload = payload};
@@ -218,7 +218,7 @@ TEST(Link, SurvivesAPeerThatKeepsNoRule) {
   SimulatedRandom random(3);
   int64_t broken = 0;
   for (int session = 0; session < 60; ++session) {
-    EndpointCounters counters;
+    LinkCounters counters;
     ConnectionKeys keys;
     const uint32_t first = static_cast<uint32_t>(random.Next());
     Link link(0, keys, 1, LinkOptions{.first_sequence = first}, &counters);

@@ -1,0 +1,47 @@
+#include "net/counters_json.h"
+
+#include "core/json.h"
+
+namespace strom {
+namespace {
+
+constexpr int64_t kIpv4UdpHeaderBytes = 28;
+
+void AddCounters(LinkCounters counters, JsonObject* json) {
+  counters.bytes_sent += counters.datagrams_sent * kIpv4UdpHeaderBytes;
+  counters.bytes_received += counters.datagrams_received * kIpv4UdpHeaderBytes;
+  for (const auto& field : kLinkCounterFields) json->Add(field.name, counters.*field.value);
+}
+
+std::string ReportJson(const LinkReport& report) {
+  JsonObject json;
+  json.Add("link", report.link)
+      .Add("peer", ToString(report.peer))
+      .Add("smoothed_round_trip_ns", report.smoothed_round_trip_ns)
+      .Add("least_round_trip_ns", report.least_round_trip_ns)
+      .Add("queued_bytes", report.queued_bytes)
+      .Add("in_flight_packets", report.in_flight_packets)
+      .Add("congestion_window_packets", report.congestion_window_packets)
+      .Add("grant_packets", report.grant_packets)
+      .Add("datagram_bytes", report.datagram_bytes);
+  AddCounters(report.counters, &json);
+  return json.Text();
+}
+
+}  // namespace
+
+std::string CountersJson(const Endpoint& endpoint, const UdpSocket& socket) {
+  const EndpointCounters counters = endpoint.counters();
+  JsonObject json;
+  AddCounters(counters, &json);
+  for (const auto& field : kEndpointCounterFields) json.Add(field.name, counters.*field.value);
+  json.Add("send_errors", socket.send_errors());
+  json.Add("receive_buffer_bytes", socket.receive_buffer_bytes());
+  std::string links;
+  for (const LinkReport& report : endpoint.Links()) {
+    links += (links.empty() ? "" : ", ") + ReportJson(report);
+  }
+  return json.AddRaw("links", "[" + links + "]").Text();
+}
+
+}  // namespace strom
