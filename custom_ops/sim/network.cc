@@ -1,7 +1,6 @@
 #include "sim/network.h"
 
 #include <algorithm>
-#include <array>
 
 namespace strom {
 namespace {
@@ -10,39 +9,23 @@ constexpr size_t kReceiveBufferDatagrams = 4096;
 
 }  // namespace
 
-void SimulatedRandom::Fill(std::span<uint8_t> out) {
-  for (uint8_t& byte : out) byte = static_cast<uint8_t>(Next() >> 56);
-}
-
-uint64_t SimulatedRandom::Next() {
-  state_ += 0x9e3779b97f4a7c15;
-  uint64_t mixed = state_;
-  mixed = (mixed ^ (mixed >> 30)) * 0xbf58476d1ce4e5b9;
-  mixed = (mixed ^ (mixed >> 27)) * 0x94d049bb133111eb;
-  return mixed ^ (mixed >> 31);
-}
-
-bool SimulatedRandom::Chance(double probability) {
-  return probability > 0 && static_cast<double>(Next() >> 11) * 0x1p-53 < probability;
-}
-
-int64_t SimulatedRandom::Below(int64_t bound) {
-  return static_cast<int64_t>(Next() % static_cast<uint64_t>(bound));
-}
-
-Network::Network(uint64_t seed) : random_(seed) {}
-
 Host Network::Add(const EndpointOptions& options) {
   const Host host = hosts_.size();
   HostState& state = hosts_.emplace_back();
+  state.options = options;
   state.random = std::make_unique<SimulatedRandom>(random_.Next());
   state.endpoint = std::make_unique<Endpoint>(options, state.random.get());
-  const uint8_t number = static_cast<uint8_t>(host % 256);
-  const uint8_t block = static_cast<uint8_t>(host / 256);
-  state.address.ip = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, block, number};
-  state.address.port = 40000;
-  by_address_[state.address] = host;
+  GiveAddress(host);
   return host;
+}
+
+void Network::GiveAddress(Host host) {
+  Address& address = hosts_[host].address;
+  const uint32_t number = next_address_++;
+  address.ip = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10};
+  for (size_t i = 0; i < 3; ++i) address.ip[13 + i] = static_cast<uint8_t>(number >> (16 - 8 * i));
+  address.port = 40000;
+  by_address_[address] = host;
 }
 
 void Network::SetPaths(const PathOptions& options) {
@@ -51,32 +34,50 @@ void Network::SetPaths(const PathOptions& options) {
 }
 
 void Network::SetPath(Host from, Host to, const PathOptions& options) {
-  paths_[{from, to}] = options;
+  PathBetween(from, to).Set(options);
 }
 
 void Network::SetBlocked(Host a, Host b, bool blocked) {
-  for (const auto& [from, to] : {std::pair{a, b}, std::pair{b, a}}) {
-    PathOptions path = Path(from, to);
-    path.blocked = blocked;
-    paths_[{from, to}] = path;
+  for (Path* path : {&PathBetween(a, b), &PathBetween(b, a)}) {
+    PathOptions options = path->options();
+    options.blocked = blocked;
+    path->Set(options);
   }
 }
-
-void Network::SetPaused(Host host, bool paused) { hosts_[host].paused = paused; }
 
 void Network::Kill(Host host) {
   hosts_[host].killed = true;
   hosts_[host].buffer.clear();
 }
 
+void Network::Restart(Host host) {
+  HostState& state = hosts_[host];
+  STROM_CHECK(state.killed);
+  state.hooks = {};
+  state.random = std::make_unique<SimulatedRandom>(random_.Next());
+  state.endpoint = std::make_unique<Endpoint>(state.options, state.random.get());
+  state.killed = state.paused = false;
+}
+
+void Network::SetLine(Host host, int64_t rate_bytes, int64_t buffer_bytes) {
+  hosts_[host].outgoing.Set(rate_bytes, buffer_bytes);
+  hosts_[host].incoming.Set(rate_bytes, buffer_bytes);
+}
+
+void Network::Move(Host host) {
+  by_address_.erase(hosts_[host].address);
+  GiveAddress(host);
+}
+
 void Network::Inject(Host from, Host to, std::vector<uint8_t> datagram, int64_t delay_ns) {
-  arrivals_.push({now_ns_ + delay_ns, next_order_++, from, to, std::move(datagram)});
+  Push({now_ns_ + delay_ns, next_order_++, hosts_[from].address, to, true, std::move(datagram)});
 }
 
 bool Network::RunUntil(int64_t duration_ns, const std::function<bool()>& done) {
   const int64_t end_ns = now_ns_ + duration_ns;
   // What the test has called since the last run may have left something to send.
   for (Host host = 0; host < hosts_.size(); ++host) Serve(host);
+  std::vector<bool> touched;
   while (!done()) {
     const int64_t next_ns = NextTime();
     if (next_ns > end_ns) {
@@ -84,21 +85,17 @@ bool Network::RunUntil(int64_t duration_ns, const std::function<bool()>& done) {
       break;
     }
     now_ns_ = std::max(now_ns_, next_ns);
-    std::vector<bool> touched(hosts_.size());
-    while (!arrivals_.empty() && arrivals_.top().time_ns <= now_ns_) {
-      touched[arrivals_.top().to] = true;
-      Deliver(arrivals_.top());
-      arrivals_.pop();
+    touched.assign(hosts_.size(), false);
+    while (!arrivals_.empty() && arrivals_.front().time_ns <= now_ns_) {
+      Arrival arrival = Pop();
+      touched[arrival.to] = true;
+      Deliver(std::move(arrival));
     }
     for (Host host = 0; host < hosts_.size(); ++host) {
       if (touched[host] || NextTimeOf(hosts_[host]) <= now_ns_) Serve(host);
     }
   }
   return done();
-}
-
-void Network::RunFor(int64_t duration_ns) {
-  RunUntil(duration_ns, [] { return false; });
 }
 
 void Network::Serve(Host index) {
@@ -115,16 +112,19 @@ void Network::Serve(Host index) {
   if (host.hooks.next_timeout && host.hooks.next_timeout() <= now_ns_) {
     host.hooks.on_timeout(now_ns_);
   }
-  std::array<uint8_t, 1500> out;
+  if (host.hooks.after) host.hooks.after(now_ns_);
+  if (host.killed) return;
   Address to;
-  while (const size_t size = host.endpoint->PollTransmit(now_ns_, out, &to)) {
-    Transmit(index, to, Bytes(out.data(), size));
+  while (const size_t size = host.endpoint->PollTransmit(now_ns_, out_, &to)) {
+    Transmit(index, to, Bytes(out_).first(size));
   }
   DrainEvents(&host);
 }
 
 void Network::DrainEvents(HostState* host) {
-  while (auto event = host->endpoint->PollEvent()) {
+  while (!host->killed) {
+    auto event = host->endpoint->PollEvent();
+    if (!event) return;
     if (host->hooks.on_event) host->hooks.on_event(now_ns_, std::move(*event));
   }
 }
@@ -135,37 +135,45 @@ void Network::Transmit(Host from, const Address& address, Bytes datagram) {
   if (found == by_address_.end()) return;
   const Host to = found->second;
   if (tap_) tap_(from, to, datagram);
-  const PathOptions& path = Path(from, to);
-  if (path.blocked) return;
-  const int copies = random_.Chance(path.duplication) ? 2 : 1;
-  for (int copy = 0; copy < copies; ++copy) {
-    if (random_.Chance(path.loss)) continue;
-    std::vector<uint8_t> bytes(datagram.begin(), datagram.end());
-    if (random_.Chance(path.corruption)) Corrupt(&bytes);
-    const int64_t jitter_ns = path.jitter_ns > 0 ? random_.Below(path.jitter_ns) : 0;
-    arrivals_.push(
-        {now_ns_ + path.delay_ns + jitter_ns, next_order_++, from, to, std::move(bytes)});
+  const int64_t bytes = static_cast<int64_t>(datagram.size()) + kIpAndUdpBytes;
+  const std::optional<int64_t> left_ns = hosts_[from].outgoing.Pass(now_ns_, bytes);
+  if (!left_ns) return;
+  for (Path::Arrival& arrival : PathBetween(from, to).Carry(*left_ns, datagram, &random_)) {
+    Push({arrival.time_ns, next_order_++, hosts_[from].address, to, false,
+          std::move(arrival.datagram)});
   }
 }
 
-void Network::Corrupt(std::vector<uint8_t>* datagram) {
-  const int64_t size = static_cast<int64_t>(datagram->size());
-  if (random_.Chance(.2)) {
-    datagram->resize(static_cast<size_t>(random_.Below(size)));
-    return;
-  }
-  const int64_t bit = random_.Below(size * 8);
-  (*datagram)[static_cast<size_t>(bit / 8)] ^= static_cast<uint8_t>(1 << bit % 8);
+void Network::Push(Arrival arrival) {
+  arrivals_.push_back(std::move(arrival));
+  std::push_heap(arrivals_.begin(), arrivals_.end(), std::greater<>());
+}
+
+Network::Arrival Network::Pop() {
+  std::pop_heap(arrivals_.begin(), arrivals_.end(), std::greater<>());
+  Arrival arrival = std::move(arrivals_.back());
+  arrivals_.pop_back();
+  return arrival;
 }
 
 void Network::Deliver(Arrival arrival) {
   HostState& host = hosts_[arrival.to];
+  if (!arrival.at_host) {
+    const int64_t bytes = static_cast<int64_t>(arrival.datagram.size()) + kIpAndUdpBytes;
+    const std::optional<int64_t> here_ns = host.incoming.Pass(arrival.time_ns, bytes);
+    if (!here_ns) return;
+    arrival.at_host = true;
+    if (*here_ns > now_ns_) {
+      arrival.time_ns = *here_ns;
+      return Push(std::move(arrival));
+    }
+  }
   if (host.killed || host.buffer.size() >= kReceiveBufferDatagrams) return;
-  host.buffer.emplace_back(hosts_[arrival.from].address, std::move(arrival.datagram));
+  host.buffer.emplace_back(arrival.from, std::move(arrival.datagram));
 }
 
 int64_t Network::NextTime() const {
-  int64_t next_ns = arrivals_.empty() ? kNever : arrivals_.top().time_ns;
+  int64_t next_ns = arrivals_.empty() ? kNever : arrivals_.front().time_ns;
   for (const HostState& host : hosts_) next_ns = std::min(next_ns, NextTimeOf(host));
   return next_ns;
 }
@@ -176,9 +184,8 @@ int64_t Network::NextTimeOf(const HostState& host) const {
   return std::min(host.endpoint->NextTimeout(), above_ns);
 }
 
-const PathOptions& Network::Path(Host from, Host to) const {
-  const auto found = paths_.find({from, to});
-  return found == paths_.end() ? default_path_ : found->second;
+Path& Network::PathBetween(Host from, Host to) {
+  return paths_.try_emplace({from, to}, default_path_).first->second;
 }
 
 }  // namespace strom
