@@ -28,7 +28,7 @@ _NETWORK_HELP = {
     "failure_timeout": "seconds of silence after which a peer is dead",
     "on_master_loss": "stop",
     "checkpoint_dir": "where the master writes checkpoints (no effect yet)",
-    "shared_memory": "permit shared memory between local workers",
+    "same_host": "permit shared memory between local workers",
 }
 
 

@@ -39,8 +39,8 @@ class NetworkConfig:
             time-out of the relay follows from it.
         on_master_loss: "stop" ends the workers with `MasterLost`.
         checkpoint_dir: refused until the master writes checkpoints.
-        shared_memory: False forbids shared memory between processes of one machine. True permits
-            it where there is such a transport; this version has none and always uses UDP.
+        same_host: False forbids shared memory between processes of one machine. True permits
+            it where there is such a transport.
 
     Raises:
         InvalidOption: a value out of range, or one that would have no effect.
@@ -59,7 +59,7 @@ class NetworkConfig:
     failure_timeout: float = 5.0
     on_master_loss: str = "stop"
     checkpoint_dir: str | None = None
-    shared_memory: bool = True
+    same_host: bool = True
 
     def __post_init__(self) -> None:
         _check_port("port", self.port)
@@ -74,8 +74,8 @@ class NetworkConfig:
             raise errors.InvalidOption(
                 f"failure_timeout={timeout!r} must lie between 0.1 and 3600 seconds"
             )
-        if not isinstance(self.shared_memory, bool):
-            raise errors.InvalidOption(f"shared_memory={self.shared_memory!r} must be a bool")
+        if not isinstance(self.same_host, bool):
+            raise errors.InvalidOption(f"same_host={self.same_host!r} must be a bool")
         self._refuse_what_has_no_effect()
 
     def _refuse_what_has_no_effect(self) -> None:

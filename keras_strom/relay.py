@@ -69,6 +69,10 @@ class Master:
             port=network.port,
             failure_timeout=network.failure_timeout,
             epoch=epoch,
+            topology=network.topology,
+            max_children=network.max_children,
+            max_depth=network.max_depth,
+            same_host=network.same_host,
         )
         self.address: HostPort = network.advertised_master((host, self._node.port))
         self.credentials = credentials.with_master(self._node.public_key)
@@ -149,6 +153,7 @@ class Worker(WorkerNode):
                 port=network.of_worker(local_rank).port,
                 failure_timeout=network.failure_timeout,
                 join_timeout=join_timeout,
+                same_host=network.same_host,
             )
         except (errors.Unreachable, errors.SecretRejected) as error:
             remedy = _REMEDIES[type(error)]

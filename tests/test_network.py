@@ -39,7 +39,7 @@ def several_interfaces(monkeypatch: pytest.MonkeyPatch) -> None:
         {"failure_timeout": 0},
         {"failure_timeout": float("nan")},
         {"failure_timeout": "5"},
-        {"shared_memory": 1},
+        {"same_host": 1},
     ],
 )
 def test_bad_values_are_refused(options: dict[str, object]) -> None:
@@ -65,7 +65,7 @@ def test_options_without_effect_are_refused(options: dict[str, object]) -> None:
 
 def test_json_brings_back_an_equal_value_and_only_what_differs() -> None:
     assert NetworkConfig().to_json() == "{}"
-    config = NetworkConfig(port=9, network_mask="10.0.0.0/8", shared_memory=False)
+    config = NetworkConfig(port=9, network_mask="10.0.0.0/8", same_host=False)
     assert NetworkConfig.from_json(config.to_json()) == config
     with pytest.raises(errors.InvalidOption, match="unknown network option prot"):
         NetworkConfig.from_json('{"prot": 9}')

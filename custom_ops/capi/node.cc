@@ -36,6 +36,18 @@ Status CheckFailureTimeout(int64_t timeout_ns) {
                                       " ns is not within 0.1 s to 3600 s"};
 }
 
+Status CheckTree(const strom_master_options& options) {
+  if (options.topology < STROM_TOPOLOGY_AUTO || options.topology > STROM_TOPOLOGY_MESH) {
+    return {Code::kInvalidArgument, "there is no topology " + std::to_string(options.topology)};
+  }
+  if (options.max_children < 0 || options.max_children == 1 || options.max_depth < 0) {
+    return {Code::kInvalidArgument, "a tree needs max_children >= 2 and max_depth >= 1, not " +
+                                        std::to_string(options.max_children) + " and " +
+                                        std::to_string(options.max_depth)};
+  }
+  return {};
+}
+
 // Runs `call(agent)` for an open worker handle.
 template <typename Call>
 int WithWorker(const char* function, strom_handle handle, Call&& call) {
@@ -70,6 +82,8 @@ int strom_master_create(const strom_master_options* options, strom_handle* maste
     if (!port.ok()) return port;
     Status timeout = CheckFailureTimeout(options->failure_timeout_ns);
     if (!timeout.ok()) return timeout;
+    Status tree = CheckTree(*options);
+    if (!tree.ok()) return tree;
     if (options->workers < 1) return {Code::kInvalidArgument, "a master needs at least one worker"};
     MasterAgentOptions o;
     o.bind_address = options->bind_address;
@@ -79,6 +93,11 @@ int strom_master_create(const strom_master_options* options, strom_handle* maste
     o.endpoint.failure_timeout_ns = o.node.failure_timeout_ns = options->failure_timeout_ns;
     o.node.workers = options->workers;
     o.node.epoch = options->epoch;
+    o.node.topology = static_cast<Topology>(options->topology);
+    if (options->max_children > 0) o.node.max_children = options->max_children;
+    if (options->max_depth > 0) o.node.max_depth = options->max_depth;
+    o.same_host = options->same_host != 0;
+    if (options->any_bytes != 0) o.node.codec = &BytesCodec();
     std::shared_ptr<MasterAgent> created;
     Status status = MasterAgent::Create(o, &created);
     if (status.ok()) *master = Masters().Add(std::move(created));
@@ -134,6 +153,7 @@ int strom_worker_join(const strom_worker_options* options, strom_handle* worker)
     o.node.attempt = options->attempt;
     o.node.max_staleness = options->max_staleness;
     SystemRandom().Fill(o.node.instance);
+    o.same_host = options->same_host != 0;
     std::shared_ptr<WorkerAgent> joined;
     Status status = WorkerAgent::Join(o, options->join_timeout_ns, &joined);
     if (status.ok()) *worker = Workers().Add(std::move(joined));

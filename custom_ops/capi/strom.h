@@ -18,7 +18,7 @@ extern "C" {
 #define STROM_EXPORT __attribute__((visibility("default")))
 
 /* Bumped whenever a declaration below changes; the Python package refuses another number. */
-#define STROM_ABI_VERSION 2
+#define STROM_ABI_VERSION 3
 
 typedef int64_t strom_handle;
 
@@ -194,6 +194,12 @@ STROM_EXPORT int strom_codec_apply(const uint8_t* message, int64_t bytes, float*
 
 /* ---------------------------------------------------------------- master (capi/node.cc)
  * Membership, relay and its own copy of the parameters; no TensorFlow. */
+enum {
+  STROM_TOPOLOGY_AUTO = 0,  /* by the number of workers */
+  STROM_TOPOLOGY_PLAIN = 1, /* all workers under the master */
+  STROM_TOPOLOGY_MESH = 2   /* a tree */
+};
+
 typedef struct {
   const char* bind_address;   /* "" = any; an IPv4 or IPv6 literal */
   int32_t port;               /* 0 = any free port */
@@ -202,6 +208,11 @@ typedef struct {
   const uint8_t* job_id;      /* STROM_JOB_ID_BYTES */
   int64_t failure_timeout_ns; /* 0.1 s to 3600 s */
   uint64_t epoch;             /* master epoch, > 0 */
+  int32_t topology;           /* STROM_TOPOLOGY_... */
+  int32_t max_children;       /* of a node of a tree; 0 = 8 */
+  int32_t max_depth;          /* levels below the master; 0 = 5 */
+  int32_t same_host;          /* 1 = permit shared memory with workers of this machine */
+  int32_t any_bytes;          /* 1 = updates are any bytes and there are no parameters */
 } strom_master_options;
 
 STROM_EXPORT int strom_master_create(const strom_master_options* options, strom_handle* master);
@@ -225,6 +236,7 @@ typedef struct {
   int32_t max_staleness;      /* -1 = asynchronous, 0 = synchronous, k = bounded */
   int64_t failure_timeout_ns; /* 0.1 s to 3600 s */
   int64_t join_timeout_ns;
+  int32_t same_host; /* 1 = permit shared memory with nodes of this machine */
 } strom_worker_options;
 
 /* Blocks until the master has welcomed this worker. */

@@ -14,9 +14,19 @@
 
 namespace strom {
 
+// How the workers hang under the master; the values are those of the C interface.
+enum class Topology : int32_t {
+  kAuto = 0,   // by the number of workers
+  kPlain = 1,  // all under the master
+  kMesh = 2    // a tree
+};
+
 struct MasterNodeOptions {
   int32_t workers = 1;  // training starts when so many have joined
   uint64_t epoch = 1;   // the upper 32 bits of every origin
+  Topology topology = Topology::kAuto;
+  int32_t max_children = 8;  // of a node of a tree
+  int32_t max_depth = 5;     // levels below the master
   int64_t failure_timeout_ns = 5'000'000'000;
   int64_t ring_bytes = int64_t{64} << 20;
   int64_t link_queue_bytes = int64_t{32} << 20;

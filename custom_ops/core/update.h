@@ -49,6 +49,9 @@ class UpdateCodec {
 // The codec of core/message.h.
 const UpdateCodec& MessageCodec();
 
+// For a relay of any bytes (net/bytes_agent.h): everything is valid and there are no parameters.
+const UpdateCodec& BytesCodec();
+
 // The one validation of an update, a pure function run before it is held, applied or relayed:
 // header fields, the generation's layout, then the codec's checks. The words name what is wrong.
 Status ValidateUpdate(Bytes update, const Layout& layout, const UpdateCodec& codec,

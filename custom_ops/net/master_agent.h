@@ -17,6 +17,7 @@ struct MasterAgentOptions {
   uint16_t port = 0;
   EndpointOptions endpoint;  // its private key is made here
   MasterNodeOptions node;
+  bool same_host = true;  // permits shared memory with workers of this machine
 };
 
 class MasterAgent final : private IoLoop::Protocol {

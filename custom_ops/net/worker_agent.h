@@ -25,6 +25,7 @@ struct WorkerAgentOptions {
   uint16_t port = 0;
   EndpointOptions endpoint;
   WorkerNodeOptions node;
+  bool same_host = true;  // permits shared memory with nodes of this machine
   // Half of the outgoing queue's cap: a producer waits while more than this is unacknowledged.
   int64_t outgoing_bytes = int64_t{16} << 20;
   // How long it waits before it gives up.

@@ -11,6 +11,7 @@ import ctypes
 import json
 import threading
 from collections.abc import Callable
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,9 @@ import numpy as np
 from keras_strom import errors
 from keras_strom._native.library import check, declare
 from keras_strom.credentials import JOB_ID_BYTES, KEY_BYTES, Credentials
+
+#: Topologies by the names of `NetworkConfig`, as the C interface numbers them.
+TOPOLOGIES = MappingProxyType({"auto": 0, "plain": 1, "mesh": 2})
 
 _NS_PER_S = 1_000_000_000
 _Handle = ctypes.c_int64
@@ -35,6 +39,11 @@ class _MasterOptions(ctypes.Structure):
         ("job_id", ctypes.POINTER(ctypes.c_uint8)),
         ("failure_timeout_ns", ctypes.c_int64),
         ("epoch", ctypes.c_uint64),
+        ("topology", ctypes.c_int32),
+        ("max_children", ctypes.c_int32),
+        ("max_depth", ctypes.c_int32),
+        ("same_host", ctypes.c_int32),
+        ("any_bytes", ctypes.c_int32),
     )
 
 
@@ -53,6 +62,7 @@ class _WorkerOptions(ctypes.Structure):
         ("max_staleness", ctypes.c_int32),
         ("failure_timeout_ns", ctypes.c_int64),
         ("join_timeout_ns", ctypes.c_int64),
+        ("same_host", ctypes.c_int32),
     )
 
 
@@ -68,6 +78,11 @@ class MasterNode:
         port: int = 0,
         failure_timeout: float = 5.0,
         epoch: int = 1,
+        topology: str = "auto",
+        max_children: int = 8,
+        max_depth: int = 5,
+        same_host: bool = True,
+        any_bytes: bool = False,
     ) -> None:
         options = _MasterOptions(
             bind_address.encode(),
@@ -77,6 +92,11 @@ class MasterNode:
             _JobIdBytes.from_buffer_copy(credentials.job_id),
             _nanoseconds(failure_timeout),
             epoch,
+            TOPOLOGIES[topology],
+            max_children,
+            max_depth,
+            same_host,
+            any_bytes,
         )
         handle = ctypes.c_int64()
         create = declare("strom_master_create", _Pointer, _Pointer)
@@ -128,6 +148,7 @@ class WorkerNode:
         port: int = 0,
         failure_timeout: float = 5.0,
         join_timeout: float = 30.0,
+        same_host: bool = True,
     ) -> None:
         if credentials.master_public_key is None:
             raise errors.InvalidOption("these credentials do not name their master's public key")
@@ -145,6 +166,7 @@ class WorkerNode:
             -1 if max_staleness is None else max_staleness,
             _nanoseconds(failure_timeout),
             _nanoseconds(join_timeout),
+            same_host,
         )
         handle = ctypes.c_int64()
         self.handle = 0

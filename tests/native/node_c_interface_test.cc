@@ -31,5 +31,20 @@ TEST(NodeInterface, RefusesAFailureTimeoutThatNoTimerCanKeep) {
   }
 }
 
+TEST(NodeInterface, RefusesATreeThatCannotBe) {
+  strom_handle handle = 0;
+  strom_master_options master = {};
+  master.bind_address = "127.0.0.1";
+  master.workers = 1;
+  master.failure_timeout_ns = 5'000'000'000;
+  master.topology = STROM_TOPOLOGY_MESH + 1;
+  EXPECT_EQ(strom_master_create(&master, &handle), STROM_INVALID_ARGUMENT);
+  EXPECT_THAT(strom_last_error(), HasSubstr("no topology 3"));
+  master.topology = STROM_TOPOLOGY_MESH;
+  master.max_children = 1;
+  EXPECT_EQ(strom_master_create(&master, &handle), STROM_INVALID_ARGUMENT);
+  EXPECT_THAT(strom_last_error(), HasSubstr("max_children >= 2"));
+}
+
 }  // namespace
 }  // namespace strom
