@@ -19,6 +19,19 @@ struct ReceivedUpdate {
   Bytes message() const { return Bytes(*update).subspan(kUpdateHeaderBytes); }
 };
 
+// Updates of asynchronous mode that had to wait for so long that they were added up (core/inbox.h).
+struct FoldedUpdates {
+  std::vector<float> sum;     // over the flat space
+  VersionVector first, last;  // counters of each origin in it
+  int64_t updates = 0;        // 0 = none
+};
+
+// What is to be applied now: the sum, then the updates in their order.
+struct Received {
+  FoldedUpdates folded;
+  std::vector<ReceivedUpdate> updates;
+};
+
 class Exchange {
  public:
   virtual ~Exchange() = default;
@@ -31,7 +44,7 @@ class Exchange {
 
   // Moves out what has to be applied now, in order. Asynchronous: the others' updates received so
   // far. Otherwise: the updates of every STEP released so far, own ones included.
-  virtual Status TakeReceived(std::vector<ReceivedUpdate>* received) = 0;
+  virtual Status TakeReceived(Received* received) = 0;
 
   // `applied` now names what the variables contain (own updates included).
   virtual void SetApplied(const VersionVector& applied) = 0;

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <deque>
 #include <exception>
 #include <iterator>
 #include <string>
@@ -81,8 +80,8 @@ struct Replica::State {
   ResidualStore residuals;
   StepEncoder encoder;
   VersionVector applied;
-  std::deque<ReceivedUpdate> waiting;   // taken from the exchange, not yet applied
-  std::vector<ParsedMessage> messages;  // scratch of ApplyReceived
+  Received waiting;                     // taken from the exchange, not yet applied
+  std::vector<ParsedMessage> messages;  // scratch of ApplyWaiting
   bool keep = false;
   Messages kept;
 
@@ -101,6 +100,10 @@ struct Replica::State {
   Status HandOver(int64_t iteration, int64_t count, Messages parts, strom_step_result* result);
   Status ApplyReceived(std::span<const strom_segment> segments, const Parallel& parallel,
                        strom_step_result* result);
+  Status ApplyWaiting(std::span<const strom_segment> segments, const Parallel& parallel,
+                      strom_step_result* result);
+  int64_t ApplyFolded(std::span<const strom_segment> segments);
+  void Note(uint64_t origin, uint64_t first, uint64_t last);
 };
 
 Replica::Replica(int64_t max_message_bytes) : state_(std::make_unique<State>()) {
@@ -126,7 +129,7 @@ void Replica::Bind(std::shared_ptr<Exchange> exchange) {
   if (exchange == state_->exchange) return;
   state_->exchange = std::move(exchange);
   state_->applied.clear();
-  state_->waiting.clear();
+  state_->waiting = {};
 }
 
 const std::shared_ptr<Exchange>& Replica::exchange() const { return state_->exchange; }
@@ -354,39 +357,83 @@ Status Replica::State::HandOver(int64_t iteration, int64_t count, Messages parts
 Status Replica::State::ApplyReceived(std::span<const strom_segment> segments,
                                      const Parallel& parallel, strom_step_result* result) {
   if (exchange == nullptr) return {};
-  std::vector<ReceivedUpdate> received;
-  if (Status status = exchange->TakeReceived(&received); !status.ok()) return status;
-  std::move(received.begin(), received.end(), std::back_inserter(waiting));
-  // All that the flat space has room for at once: the parameters are then read and written once.
-  messages.clear();
-  int64_t entries = 0;
-  for (const ReceivedUpdate& update : waiting) {
-    const ParsedMessage message = OpenValidatedMessage(update.message());
-    if (message.elements() > size) break;
-    // The first update that this replica sees of an origin says where that origin stands; from
-    // there on one that is missing or doubled would be the exchange's bug.
-    const auto [held, first] = applied.try_emplace(update.id.origin, update.id.counter);
-    STROM_CHECK(first || update.id.counter == held->second + 1);
-    held->second = update.id.counter;
-    messages.push_back(message);
-    entries += message.count();
-  }
+  // What an earlier call could not apply comes first.
+  if (Status status = ApplyWaiting(segments, parallel, result); !status.ok()) return status;
+  if (Status status = exchange->TakeReceived(&waiting); !status.ok()) return status;
+  return ApplyWaiting(segments, parallel, result);
+}
+
+Status Replica::State::ApplyWaiting(std::span<const strom_segment> segments,
+                                    const Parallel& parallel, strom_step_result* result) {
+  if (waiting.folded.updates == 0 && waiting.updates.empty()) return {};
+  const int64_t received_before = result->received;
   int64_t skipped = 0;
-  if (!messages.empty()) {
-    skipped = ApplyMessages(messages, Ranges(segments), ForEntries(entries, parallel));
-    result->received += static_cast<int64_t>(messages.size());
-    waiting.erase(waiting.begin(), waiting.begin() + static_cast<ptrdiff_t>(messages.size()));
-    exchange->SetApplied(applied);
+  auto larger = static_cast<int64_t>(waiting.folded.sum.size());
+  if (larger <= size) {
+    result->received += waiting.folded.updates;
+    skipped = ApplyFolded(segments);
+    larger = 0;
+    // All that the flat space has room for at once: the parameters are then read and written once.
+    messages.clear();
+    int64_t entries = 0;
+    for (const ReceivedUpdate& update : waiting.updates) {
+      const ParsedMessage message = OpenValidatedMessage(update.message());
+      if (message.elements() > size) {
+        larger = message.elements();
+        break;
+      }
+      Note(update.id.origin, update.id.counter, update.id.counter);
+      messages.push_back(message);
+      entries += message.count();
+    }
+    skipped += ApplyMessages(messages, Ranges(segments), ForEntries(entries, parallel));
+    const auto applied_messages = static_cast<ptrdiff_t>(messages.size());
+    result->received += applied_messages;
+    waiting.updates.erase(waiting.updates.begin(), waiting.updates.begin() + applied_messages);
   }
+  if (result->received > received_before) exchange->SetApplied(applied);
   if (skipped > 0) {
     return Invalid(std::to_string(skipped) +
                    " received entries belong to parameters that no segment holds; this replica no "
                    "longer agrees with the others");
   }
-  if (waiting.empty()) return {};
-  const ParsedMessage larger = OpenValidatedMessage(waiting.front().message());
-  return Invalid("an update of a flat space of " + std::to_string(larger.elements()) +
+  if (larger == 0) return {};
+  return Invalid("an update of a flat space of " + std::to_string(larger) +
                  " elements waits, this replica has " + std::to_string(size) + ": extend it first");
+}
+
+// Returns how many elements that are not zero lie in no segment.
+int64_t Replica::State::ApplyFolded(std::span<const strom_segment> segments) {
+  const std::vector<float>& sum = waiting.folded.sum;
+  const auto size_of_sum = static_cast<int64_t>(sum.size());
+  int64_t skipped = 0;
+  int64_t end = 0;  // of what has been looked at
+  const auto skip_to = [&](int64_t next) {
+    for (next = std::min(next, size_of_sum); end < next; ++end) {
+      skipped += sum[static_cast<size_t>(end)] != 0 ? 1 : 0;
+    }
+  };
+  for (const strom_segment& segment : segments) {
+    skip_to(segment.offset);
+    const int64_t elements = std::min(segment.size, size_of_sum - end);
+    for (int64_t i = 0; i < elements; ++i) segment.value[i] += sum[static_cast<size_t>(end + i)];
+    end += elements;
+  }
+  skip_to(size_of_sum);
+  for (const auto& [origin, last] : waiting.folded.last) {
+    Note(origin, waiting.folded.first.at(origin), last);
+  }
+  waiting.folded = {};
+  return skipped;
+}
+
+// Updates [first, last] of `origin` are applied now. The first that this replica sees of an origin
+// says where that origin stands; from there on one that is missing or doubled would be the
+// exchange's bug.
+void Replica::State::Note(uint64_t origin, uint64_t first, uint64_t last) {
+  const auto [held, is_new] = applied.try_emplace(origin, last);
+  STROM_CHECK(is_new || first == held->second + 1);
+  held->second = last;
 }
 
 }  // namespace strom

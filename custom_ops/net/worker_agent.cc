@@ -64,7 +64,9 @@ Status WorkerAgent::Join(const WorkerAgentOptions& options, int64_t timeout_ns,
 WorkerAgent::WorkerAgent(const WorkerAgentOptions& options, std::unique_ptr<UdpSocket> socket)
     : options_(options),
       loop_(std::move(socket), options.endpoint),
-      node_(options.node, loop_.links()) {}
+      node_(options.node, loop_.links()),
+      inbox_(options.node.max_staleness < 0 ? options.inbox_bytes / 2 : kNever,
+             *options.node.codec) {}
 
 WorkerAgent::~WorkerAgent() { Close("the worker ended without saying why"); }
 
@@ -160,7 +162,8 @@ std::string WorkerAgent::StatusJson() {
       .Add("stop_requested", stop_requested_)
       .Add("updates_submitted", updates_submitted_)
       .Add("updates_taken", updates_taken_)
-      .Add("inbox_bytes", inbox_bytes_)
+      .Add("updates_folded", updates_folded_ + inbox_.folded_updates())
+      .Add("inbox_bytes", inbox_.bytes())
       .Add("outgoing_bytes", outgoing_bytes_)
       .Add("failure", failure_.message)
       .Add("notices", notices_)
@@ -205,14 +208,13 @@ Status WorkerAgent::Submit(int64_t iteration, std::vector<std::vector<uint8_t>> 
   return {};
 }
 
-Status WorkerAgent::TakeReceived(std::vector<ReceivedUpdate>* received) {
+Status WorkerAgent::TakeReceived(Received* received) {
   std::lock_guard<std::mutex> lock(mutex_);
   // What has been received is applied even after a failure; the failure shows when nothing is left.
   if (inbox_.empty() && !failure_.ok()) return failure_;
-  received->clear();
-  received->swap(inbox_);
-  updates_taken_ += static_cast<int64_t>(received->size());
-  inbox_bytes_ = 0;
+  *received = inbox_.Take();
+  updates_taken_ += received->folded.updates + static_cast<int64_t>(received->updates.size());
+  updates_folded_ += received->folded.updates;
   return {};
 }
 
@@ -259,14 +261,11 @@ void WorkerAgent::Publish(int64_t now_ns) {
     TakeEvents();
     outgoing_bytes_ = node_.OutgoingBytes();
     released_ = node_.ReleasedSteps();
-    for (ReceivedUpdate& update : received) {
-      inbox_bytes_ += static_cast<int64_t>(update.update->size());
-      inbox_.push_back(std::move(update));
-    }
-    if (inbox_bytes_ > options_.inbox_bytes && failure_.ok()) {
+    for (ReceivedUpdate& update : received) inbox_.Add(std::move(update));
+    if (inbox_.bytes() > options_.inbox_bytes && failure_.ok()) {
       failure_ = {Code::kBackPressure,
                   "worker " + std::to_string(options_.node.rank) +
-                      " has not trained for long: " + std::to_string(inbox_bytes_ >> 20) +
+                      " has not trained for long: " + std::to_string(inbox_.bytes() >> 20) +
                       " MiB of the others' updates wait for its next step"};
     }
   }

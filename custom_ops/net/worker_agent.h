@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "core/exchange.h"
+#include "core/inbox.h"
 #include "core/worker_node.h"
 #include "net/io_loop.h"
 
@@ -30,8 +31,8 @@ struct WorkerAgentOptions {
   int64_t outgoing_bytes = int64_t{16} << 20;
   // How long it waits before it gives up.
   int64_t submit_timeout_ns = 60'000'000'000;
-  // Received updates that nobody has taken; beyond it the worker fails (folding them is later
-  // work).
+  // Received updates that nobody has taken. In asynchronous mode what is over half of it is added
+  // up (core/inbox.h); elsewhere, or where that does not help, the worker fails beyond it.
   int64_t inbox_bytes = int64_t{512} << 20;
 };
 
@@ -61,7 +62,7 @@ class WorkerAgent final : public Exchange, private IoLoop::Protocol {
   // the master would wait for ever for what was counted and never sent.
   Status Submit(int64_t iteration, std::vector<std::vector<uint8_t>> parts,
                 UpdateId* last) override;
-  Status TakeReceived(std::vector<ReceivedUpdate>* received) override;
+  Status TakeReceived(Received* received) override;
   void SetApplied(const VersionVector& applied) override;
   void AwaitStep(int64_t step, int64_t timeout_ns, std::function<void(Status)> done) override;
   bool sequenced() const override { return options_.node.max_staleness >= 0; }
@@ -103,12 +104,11 @@ class WorkerAgent final : public Exchange, private IoLoop::Protocol {
   bool stop_requested_ = false;
   int64_t outgoing_bytes_ = 0;
   int64_t released_ = 0;
-  int64_t inbox_bytes_ = 0;
-  std::vector<ReceivedUpdate> inbox_;
+  Inbox inbox_;
   std::vector<WorkerEvent> answers_;
   std::vector<std::string> notices_;
   std::list<Waiter> waiters_;
-  int64_t updates_submitted_ = 0, updates_taken_ = 0;
+  int64_t updates_submitted_ = 0, updates_taken_ = 0, updates_folded_ = 0;
 };
 
 }  // namespace strom

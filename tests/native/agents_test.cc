@@ -64,6 +64,7 @@ struct Outcome {
   std::vector<float> parameters;
   double difference = -1;
   double worst = -1;
+  std::string status_json;  // before the end
 };
 
 #define RETURN_IF_ERROR(expression)      \
@@ -125,6 +126,7 @@ Status Train(const WorkerAgentOptions& options, int steps, Outcome* out) {
   const auto* bytes = reinterpret_cast<const uint8_t*>(final_parameters->data());
   const uint64_t hash = Hash({bytes, kElements * sizeof(float)}, 0);
   RETURN_IF_ERROR(agent->Verify(outcome.difference, hash, &outcome.worst, kDeadlineNs));
+  outcome.status_json = agent->StatusJson();
   agent->Close("");
   return {};
 }
@@ -149,6 +151,22 @@ TEST(AgentsTest, AsynchronousReplicasAgreeBeforeTheFinalCopy) {
     EXPECT_LT(outcome.difference, 1e-5);
     EXPECT_GE(outcome.worst, outcome.difference);
   }
+}
+
+TEST(AgentsTest, AFullInboxIsAddedUpAndNothingIsLost) {
+  const Cluster cluster(2);
+  WorkerAgentOptions idle = cluster.WorkerOptions(0);
+  idle.inbox_bytes = 4000;
+  Outcome idle_outcome, busy_outcome;
+  std::thread busy(
+      [&] { busy_outcome.status = Train(cluster.WorkerOptions(1), 200, &busy_outcome); });
+  idle_outcome.status = Train(idle, 0, &idle_outcome);  // takes nothing until the end
+  busy.join();
+  ASSERT_TRUE(busy_outcome.status.ok()) << busy_outcome.status.message;
+  ASSERT_TRUE(idle_outcome.status.ok()) << idle_outcome.status.message;
+  EXPECT_LT(idle_outcome.difference, 1e-5);
+  EXPECT_NE(idle_outcome.status_json.find("updates_folded"), std::string::npos);
+  EXPECT_EQ(idle_outcome.status_json.find("\"updates_folded\": 0,"), std::string::npos);
 }
 
 TEST(AgentsTest, SynchronousReplicasAreBitwiseEqual) {
@@ -259,10 +277,11 @@ TEST(AgentsTest, CallsOfManyThreadsEndWhenItCloses) {
     }
   });
   threads.emplace_back([&] {
-    std::vector<ReceivedUpdate> received;
+    Received received;
     VersionVector applied;
     while (agent->TakeReceived(&received).ok()) {
-      for (const ReceivedUpdate& update : received) applied[update.id.origin] = update.id.counter;
+      for (const ReceivedUpdate& update : received.updates)
+        applied[update.id.origin] = update.id.counter;
       agent->SetApplied(applied);
       std::this_thread::yield();
     }

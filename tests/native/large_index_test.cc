@@ -51,8 +51,8 @@ class Wire final : public Exchange {
     *last = {1, counter_};
     return {};
   }
-  Status TakeReceived(std::vector<ReceivedUpdate>* received) override {
-    *received = std::move(inbox);
+  Status TakeReceived(Received* received) override {
+    received->updates = std::move(inbox);
     inbox.clear();
     return {};
   }

@@ -35,8 +35,9 @@ class FakeExchange final : public Exchange {
     *last = {origin_, counter_};
     return {};
   }
-  Status TakeReceived(std::vector<ReceivedUpdate>* received) override {
-    *received = std::move(inbox);
+  Status TakeReceived(Received* received) override {
+    received->folded = std::exchange(folded, {});
+    received->updates = std::move(inbox);
     inbox.clear();
     return {};
   }
@@ -47,6 +48,7 @@ class FakeExchange final : public Exchange {
   Status fault;
   int submits = 0;
   std::vector<ReceivedUpdate> sent, inbox;
+  FoldedUpdates folded;
   VersionVector applied;
 
  private:
@@ -328,6 +330,36 @@ TEST(Replica, AnUpdateOfALargerFlatSpaceWaitsUntilThisOneHasGrown) {
   std::vector<float> expected(20, 0.125f);
   std::fill_n(expected.begin(), 10, 0.25f);
   EXPECT_EQ(worker.Values(), expected);
+}
+
+TEST(Replica, ASumOfUpdatesIsAppliedBeforeThoseThatFollowIt) {
+  Worker worker({4, 6}, 1), other({10}, 2);
+  ASSERT_TRUE(other.Step(std::vector<float>(10, 1)).ok());
+  other.exchange->sent[0].id.counter = 4;
+  worker.exchange->inbox = other.exchange->sent;
+  worker.exchange->folded = {std::vector<float>(10, 2), {{2, 1}, {3, 5}}, {{2, 3}, {3, 5}}, 4};
+  ASSERT_TRUE(worker.replica.Apply(worker.Segments(false), &worker.result).ok());
+  EXPECT_EQ(worker.Values(), std::vector<float>(10, 2.125f));
+  EXPECT_EQ(worker.result.received, 5);
+  EXPECT_EQ(worker.exchange->applied, (VersionVector{{2, 4}, {3, 5}}));
+
+  worker.exchange->folded = {std::vector<float>(10, 1), {{3, 6}}, {{3, 6}}, 1};
+  auto segments = worker.Segments(false);
+  segments.erase(segments.begin());
+  const Status status = worker.replica.Apply(segments, &worker.result);
+  EXPECT_NE(status.message.find("4 received entries"), std::string::npos) << status.message;
+}
+
+TEST(Replica, ASumOfALargerFlatSpaceWaitsUntilThisOneHasGrown) {
+  Worker worker({4}, 1);
+  worker.exchange->folded = {std::vector<float>(6, 2), {{2, 1}}, {{2, 1}}, 1};
+  EXPECT_EQ(worker.replica.Apply(worker.Segments(false), &worker.result).code,
+            Code::kInvalidArgument);
+  EXPECT_EQ(worker.Values(), std::vector<float>(4, 0));
+  ASSERT_TRUE(worker.replica.Extend(6, 0).ok());
+  worker.variables.emplace_back(2);
+  ASSERT_TRUE(worker.replica.Apply(worker.Segments(false), &worker.result).ok());
+  EXPECT_EQ(worker.Values(), std::vector<float>(6, 2));
 }
 
 TEST(Replica, TellsWhenReceivedEntriesBelongToNoSegment) {

@@ -142,9 +142,9 @@ class Worker {
       }
       return {};
     }
-    Status TakeReceived(std::vector<ReceivedUpdate>* received) override {
-      *received = worker_->node_->TakeReceived();
-      for (const ReceivedUpdate& update : *received) worker_->NoteOnce(update.id);
+    Status TakeReceived(Received* received) override {
+      received->updates = worker_->node_->TakeReceived();
+      for (const ReceivedUpdate& update : received->updates) worker_->NoteOnce(update.id);
       return {};
     }
     void SetApplied(const VersionVector& applied) override { worker_->node_->SetApplied(applied); }
