@@ -36,6 +36,7 @@ std::string CountersJson(const Endpoint& endpoint, const UdpSocket& socket) {
   AddCounters(counters, &json);
   for (const auto& field : kEndpointCounterFields) json.Add(field.name, counters.*field.value);
   json.Add("send_errors", socket.send_errors());
+  json.Add("receive_buffer_wanted_bytes", socket.receive_buffer_wanted_bytes());
   json.Add("receive_buffer_bytes", socket.receive_buffer_bytes());
   std::string links;
   for (const LinkReport& report : endpoint.Links()) {

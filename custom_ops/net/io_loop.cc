@@ -18,10 +18,9 @@
 namespace strom {
 namespace {
 
-// Batches read before timers and sending get their turn: 64 x 32 datagrams is more than a full
-// receive buffer holds, so that after a pause everything that waited is read before any timer runs.
-constexpr int kMaxReceiveBatches = 128;
-constexpr int kMaxTransmitBatches = 16;
+// What the smallest datagram takes of a receive buffer that holds twice its nominal bytes.
+constexpr int64_t kLeastChargedBytes = 768;
+constexpr int kMaxTransmitBatches = 4;
 
 // While the socket takes nothing, what is due to be sent stays due: without this the loop would
 // spin until there is room.
@@ -69,12 +68,14 @@ void IoLoop::Start(Protocol* protocol) {
 }
 
 void IoLoop::Post(std::function<void(int64_t)> work) {
+  bool first;
   {
     std::lock_guard<std::mutex> lock(mutex_);
     if (stopping_) return;
+    first = posted_.empty();  // else somebody has woken the thread for what waits already
     posted_.push_back(std::move(work));
   }
-  Wake();
+  if (first) Wake();
 }
 
 void IoLoop::Run(const std::function<void(int64_t)>& work) {
@@ -119,67 +120,71 @@ void IoLoop::Main() {
   prctl(PR_SET_TIMERSLACK, 1000);  // pacing wants microseconds, not the default 50
   int64_t farewell_ns = kNever;    // when the thread ends whatever is left to say
   for (;;) {
-    ReceiveAll();
+    const bool drained = Receive();
     const int64_t now_ns = MonotonicNanoseconds();
-    bool stopping;
-    {
-      std::lock_guard<std::mutex> lock(mutex_);
-      stopping = stopping_;
-    }
+    const bool stopping = RunPosted(now_ns);
     if (stopping && farewell_ns == kNever) farewell_ns = now_ns + kFarewellNs;
-    RunPosted(now_ns);
-    if (endpoint_.NextTimeout() <= now_ns) endpoint_.HandleTimeout(now_ns);
-    DrainEvents(now_ns);
-    if (protocol_->NextTimeout() <= now_ns) protocol_->HandleTimeout(now_ns);
-    const bool all_sent = Transmit(now_ns);
+    if (drained) {
+      charged_bytes_ = 0;
+      if (endpoint_.NextTimeout() <= now_ns) endpoint_.HandleTimeout(now_ns);
+      DrainEvents(now_ns);
+      if (protocol_->NextTimeout() <= now_ns) protocol_->HandleTimeout(now_ns);
+    }
+    // What was read is answered before more is: senders wait for the answers.
+    const Sent sent = Transmit(now_ns);
     DrainEvents(now_ns);
     protocol_->Publish(now_ns);
     if (stopping && (now_ns >= farewell_ns || !endpoint_.SaysGoodbye())) break;
-    Sleep(!all_sent, farewell_ns);
+    if (drained && sent != Sent::kMore) Sleep(sent == Sent::kNoRoom, farewell_ns);
   }
   thread_id_ = std::thread::id();
 }
 
-void IoLoop::ReceiveAll() {
-  for (int batch = 0; batch < kMaxReceiveBatches; ++batch) {
-    const auto received = socket_->Receive();
-    if (received.empty()) return;
+// Reads one batch. True: what had arrived by the last time it was true has been read, so that after
+// a pause no timer mistakes for silence what only waits in the socket.
+bool IoLoop::Receive() {
+  const auto received = socket_->Receive();
+  if (!received.empty()) {
     const int64_t now_ns = MonotonicNanoseconds();
-    for (const auto& r : received) endpoint_.HandleDatagram(now_ns, r.from, r.datagram);
+    for (const auto& [from, datagram] : received) {
+      endpoint_.HandleDatagram(now_ns, from, datagram);
+      charged_bytes_ += std::max(static_cast<int64_t>(datagram.size()), kLeastChargedBytes);
+    }
     DrainEvents(now_ns);
   }
+  return socket_->drained() || charged_bytes_ >= 2 * socket_->receive_buffer_bytes();
 }
 
-void IoLoop::RunPosted(int64_t now_ns) {
-  std::vector<std::function<void(int64_t)>> work;
+// True: the loop is to stop.
+bool IoLoop::RunPosted(int64_t now_ns) {
+  bool stopping;
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    work.swap(posted_);
+    running_.swap(posted_);
+    stopping = stopping_;
   }
-  for (const auto& w : work) w(now_ns);
+  for (const auto& work : running_) work(now_ns);
+  running_.clear();
+  return stopping;
 }
 
 void IoLoop::DrainEvents(int64_t now_ns) {
   while (auto event = endpoint_.PollEvent()) protocol_->HandleLinkEvent(now_ns, std::move(*event));
 }
 
-bool IoLoop::Transmit(int64_t now_ns) {
+IoLoop::Sent IoLoop::Transmit(int64_t now_ns) {
   for (int batch = 0; batch < kMaxTransmitBatches; ++batch) {
     bool more = true;
-    while (!socket_->full()) {
+    while (more && !socket_->full()) {
       Address to;
       const size_t bytes = endpoint_.PollTransmit(now_ns, socket_->Next(), &to);
-      if (bytes == 0) {
-        more = false;
-        break;
-      }
-      socket_->Push(to, bytes);
+      if (bytes > 0) socket_->Push(to, bytes);
+      more = bytes > 0;
     }
-    if (!socket_->Flush()) return false;
-    if (!more) return true;
+    if (!socket_->Flush()) return Sent::kNoRoom;
+    if (!more) return Sent::kAll;
   }
-  Wake();  // there is more to send, after a look at what has arrived
-  return true;
+  return Sent::kMore;
 }
 
 void IoLoop::Sleep(bool wait_for_room, int64_t latest_ns) {

@@ -61,11 +61,15 @@ class IoLoop {
   std::string CountersJson() const;
 
  private:
+  // kMore: there is more to send after a look at what has arrived. kNoRoom: the socket takes
+  // nothing.
+  enum class Sent { kAll, kMore, kNoRoom };
+
   void Main();
-  void ReceiveAll();
-  void RunPosted(int64_t now_ns);
+  bool Receive();
+  bool RunPosted(int64_t now_ns);
   void DrainEvents(int64_t now_ns);
-  bool Transmit(int64_t now_ns);
+  Sent Transmit(int64_t now_ns);
   void Sleep(bool wait_for_room, int64_t latest_ns);
   void Wake();
   void StopUnder(const std::lock_guard<std::mutex>& one);
@@ -74,9 +78,11 @@ class IoLoop {
   SystemRandom random_;
   Endpoint endpoint_;
   Protocol* protocol_ = nullptr;
+  int64_t charged_bytes_ = 0;  // read since the timers ran
   int wake_descriptor_;
   std::mutex mutex_;  // guards posted_ and stopping_
   std::vector<std::function<void(int64_t)>> posted_;
+  std::vector<std::function<void(int64_t)>> running_;  // the I/O thread's, kept for its room
   bool stopping_ = false;
   std::thread thread_;
   std::atomic<std::thread::id> thread_id_{};  // while it runs

@@ -31,7 +31,7 @@ const char* Name(MasterEvent::Type type) {
 
 Status MasterAgent::Create(MasterAgentOptions options, std::shared_ptr<MasterAgent>* out) {
   std::unique_ptr<UdpSocket> socket;
-  Status opened = UdpSocket::Open(options.bind_address, options.port, &socket);
+  Status opened = UdpSocket::Open(options.bind_address, options.port, &socket, options.socket);
   if (!opened.ok()) return opened;
   SystemRandom().Fill(options.endpoint.private_key);
   options.endpoint.accepts = true;

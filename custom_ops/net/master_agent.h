@@ -15,6 +15,7 @@ namespace strom {
 struct MasterAgentOptions {
   std::string bind_address;
   uint16_t port = 0;
+  UdpSocketOptions socket;
   EndpointOptions endpoint;  // its private key is made here
   MasterNodeOptions node;
   bool same_host = true;  // permits shared memory with workers of this machine

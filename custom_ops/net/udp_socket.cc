@@ -2,16 +2,47 @@
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
+#include <netinet/udp.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
+#include <vector>
+
+#include "core/packet.h"
+
+// Newer than some C libraries that this builds with.
+#ifndef UDP_SEGMENT
+#define UDP_SEGMENT 103
+#endif
+#ifndef UDP_GRO
+#define UDP_GRO 104
+#endif
 
 namespace strom {
 namespace {
 
-constexpr int kBufferBytes = 4 << 20;  // PROTOCOL: ask for 4 MiB of receive buffer
+static_assert(UdpSocket::kMaxDatagramBytes == kMaxDatagramBytes);
+
+constexpr int kSendBufferBytes = 4 << 20;
+
+// What one send may carry: the kernel takes 64 segments (44 of the usual 1472 bytes fill it) and
+// the 65507 bytes of a UDP datagram.
+constexpr size_t kMaxRunDatagrams = 44;
+constexpr size_t kMaxRunBytes = 65000;
+constexpr size_t kMaxRuns = 32;
+constexpr size_t kOutgoingBytes = 256 << 10;
+constexpr unsigned kMaxSends = 64;  // headers of one sendmmsg
+
+// About half a megabyte a batch, in few buffers where runs arrive joined and in many where they do
+// not: the caller answers what it has read before it reads on.
+constexpr size_t kBatchBytes = 512 << 10;
+constexpr size_t kMaxBuffers = 64;
+constexpr size_t kJoinedBytes = 65536;
+constexpr size_t kControlBytes = 64;  // room for the segment size
 
 bool IsMappedIpv4(const Address& address) {
   static constexpr std::array<uint8_t, 12> kPrefix = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
@@ -73,11 +104,56 @@ Status BindError(const std::string& literal, uint16_t port, int error) {
 
 }  // namespace
 
-struct UdpSocket::Batches {
-  std::array<mmsghdr, kBatch> in_headers, out_headers;
-  std::array<iovec, kBatch> in_vectors, out_vectors;
-  std::array<sockaddr_storage, kBatch> in_addresses, out_addresses;
-  std::array<std::array<uint8_t, kMaxDatagramBytes>, kBatch> in_bytes, out_bytes;
+struct UdpSocket::Run {
+  Address to;
+  size_t offset = 0;
+  size_t bytes = 0;
+  size_t datagram_bytes = 0;  // of all but the last
+  bool closed = false;        // the last was shorter
+
+  bool Takes(const Address& peer, size_t next_bytes) const {
+    return !closed && to == peer && next_bytes <= datagram_bytes &&
+           bytes + next_bytes <= kMaxRunBytes && bytes < kMaxRunDatagrams * datagram_bytes;
+  }
+};
+
+struct UdpSocket::Outgoing {
+  std::unique_ptr<uint8_t[]> bytes = std::make_unique_for_overwrite<uint8_t[]>(kOutgoingBytes);
+  size_t used = 0;
+  std::array<Run, kMaxRuns> runs;
+  size_t run_count = 0;
+  // Sent so far: whole runs, and bytes of the one after them.
+  size_t runs_sent = 0;
+  size_t bytes_sent = 0;
+
+  std::array<mmsghdr, kMaxSends> headers;
+  std::array<iovec, kMaxSends> vectors;
+  std::array<sockaddr_storage, kMaxSends> addresses;
+  std::array<size_t, kMaxSends> pieces;
+  struct alignas(cmsghdr) Control {
+    std::array<uint8_t, CMSG_SPACE(sizeof(uint16_t))> bytes;
+  };
+  std::array<Control, kMaxSends> controls;
+};
+
+struct UdpSocket::Incoming {
+  explicit Incoming(bool joined)
+      : buffer_bytes(joined ? kJoinedBytes : kMaxDatagramBytes),
+        bytes(std::make_unique_for_overwrite<uint8_t[]>(kMaxBuffers * buffer_bytes)) {
+    received.reserve(kMaxBuffers * kMaxRunDatagrams);
+  }
+
+  const size_t buffer_bytes;
+  const std::unique_ptr<uint8_t[]> bytes;
+  size_t buffer_count = kMaxBuffers;  // of the next batch
+  std::vector<Received> received;
+  std::array<mmsghdr, kMaxBuffers> headers;
+  std::array<iovec, kMaxBuffers> vectors;
+  std::array<sockaddr_storage, kMaxBuffers> addresses;
+  struct alignas(cmsghdr) Control {
+    std::array<uint8_t, kControlBytes> bytes;
+  };
+  std::array<Control, kMaxBuffers> controls;
 };
 
 Status ParseAddress(const std::string& literal, uint16_t port, Address* address) {
@@ -106,7 +182,8 @@ std::string ToString(const Address& address) {
   return "[" + std::string(text) + "]:" + std::to_string(address.port);
 }
 
-Status UdpSocket::Open(const std::string& literal, uint16_t port, std::unique_ptr<UdpSocket>* out) {
+Status UdpSocket::Open(const std::string& literal, uint16_t port, std::unique_ptr<UdpSocket>* out,
+                       const UdpSocketOptions& options) {
   Address address;
   int family = AF_INET6;
   if (!literal.empty()) {
@@ -123,7 +200,7 @@ Status UdpSocket::Open(const std::string& literal, uint16_t port, std::unique_pt
   if (descriptor < 0) {
     return {Code::kAddress, std::string("no UDP socket: ") + std::strerror(errno)};
   }
-  std::unique_ptr<UdpSocket> opened(new UdpSocket(descriptor, family));
+  std::unique_ptr<UdpSocket> opened(new UdpSocket(descriptor, family, options));
   if (family == AF_INET6) {
     const int only_v6 = literal.empty() ? 0 : 1;
     setsockopt(descriptor, IPPROTO_IPV6, IPV6_V6ONLY, &only_v6, sizeof(only_v6));
@@ -138,14 +215,36 @@ Status UdpSocket::Open(const std::string& literal, uint16_t port, std::unique_pt
   return {};
 }
 
-UdpSocket::UdpSocket(int descriptor, int family)
-    : descriptor_(descriptor), family_(family), batches_(new Batches) {
-  // The kernel caps both at net.core.{r,w}mem_max; what it granted is read back.
-  setsockopt(descriptor, SOL_SOCKET, SO_RCVBUF, &kBufferBytes, sizeof(kBufferBytes));
-  setsockopt(descriptor, SOL_SOCKET, SO_SNDBUF, &kBufferBytes, sizeof(kBufferBytes));
+UdpSocket::UdpSocket(int descriptor, int family, const UdpSocketOptions& options)
+    : descriptor_(descriptor), family_(family), options_(options), outgoing_(new Outgoing) {
+  SetOptions();
+  incoming_ = std::make_unique<Incoming>(joins_receives_);
 }
 
 UdpSocket::~UdpSocket() { close(descriptor_); }
+
+void UdpSocket::SetOptions() {
+  // With the right to (CAP_NET_ADMIN) past net.core.rmem_max, else as far as that allows.
+  const int wanted = static_cast<int>(options_.receive_buffer_bytes);
+  if (setsockopt(descriptor_, SOL_SOCKET, SO_RCVBUFFORCE, &wanted, sizeof(wanted)) != 0) {
+    setsockopt(descriptor_, SOL_SOCKET, SO_RCVBUF, &wanted, sizeof(wanted));
+  }
+  setsockopt(descriptor_, SOL_SOCKET, SO_SNDBUF, &kSendBufferBytes, sizeof(kSendBufferBytes));
+  // Links probe for the size that passes, so nothing is to be fragmented on the way, and what the
+  // kernel believes of the path is not to keep a probe back.
+  const int probe_v4 = IP_PMTUDISC_PROBE;
+  setsockopt(descriptor_, IPPROTO_IP, IP_MTU_DISCOVER, &probe_v4, sizeof(probe_v4));
+  if (family_ == AF_INET6) {
+    const int probe_v6 = IPV6_PMTUDISC_PROBE;
+    setsockopt(descriptor_, IPPROTO_IPV6, IPV6_MTU_DISCOVER, &probe_v6, sizeof(probe_v6));
+  }
+  if (!options_.offload) return;
+  int segment_bytes = 0;
+  socklen_t length = sizeof(segment_bytes);
+  segments_sends_ = getsockopt(descriptor_, IPPROTO_UDP, UDP_SEGMENT, &segment_bytes, &length) == 0;
+  const int on = 1;
+  joins_receives_ = setsockopt(descriptor_, IPPROTO_UDP, UDP_GRO, &on, sizeof(on)) == 0;
+}
 
 void UdpSocket::ReadBack() {
   sockaddr_storage storage;
@@ -158,62 +257,155 @@ void UdpSocket::ReadBack() {
   receive_buffer_bytes_ = granted / 2;  // the kernel reports twice what it lends to payload
 }
 
+// ---------------------------------------------------------------- receiving
+
+namespace {
+
+// The size of each datagram in a joined run, or 0 where it came alone.
+size_t SegmentBytes(msghdr* header) {
+  for (cmsghdr* c = CMSG_FIRSTHDR(header); c != nullptr; c = CMSG_NXTHDR(header, c)) {
+    if (c->cmsg_level != IPPROTO_UDP || c->cmsg_type != UDP_GRO) continue;
+    int bytes = 0;
+    std::memcpy(&bytes, CMSG_DATA(c), sizeof(bytes));
+    return bytes > 0 ? static_cast<size_t>(bytes) : 0;
+  }
+  return 0;
+}
+
+}  // namespace
+
 std::span<const UdpSocket::Received> UdpSocket::Receive() {
-  Batches& b = *batches_;
-  for (size_t i = 0; i < kBatch; ++i) {
-    b.in_vectors[i] = {b.in_bytes[i].data(), kMaxDatagramBytes};
-    b.in_headers[i] = {};
-    b.in_headers[i].msg_hdr.msg_name = &b.in_addresses[i];
-    b.in_headers[i].msg_hdr.msg_namelen = sizeof(sockaddr_storage);
-    b.in_headers[i].msg_hdr.msg_iov = &b.in_vectors[i];
-    b.in_headers[i].msg_hdr.msg_iovlen = 1;
+  Incoming& in = *incoming_;
+  for (size_t i = 0; i < in.buffer_count; ++i) {
+    in.vectors[i] = {in.bytes.get() + i * in.buffer_bytes, in.buffer_bytes};
+    in.headers[i] = {};
+    msghdr& header = in.headers[i].msg_hdr;
+    header.msg_name = &in.addresses[i];
+    header.msg_namelen = sizeof(sockaddr_storage);
+    header.msg_iov = &in.vectors[i];
+    header.msg_iovlen = 1;
+    header.msg_control = joins_receives_ ? &in.controls[i] : nullptr;
+    header.msg_controllen = joins_receives_ ? kControlBytes : 0;
   }
-  const int count = recvmmsg(descriptor_, b.in_headers.data(), kBatch, MSG_DONTWAIT, nullptr);
-  if (count <= 0) return {};
+  const int count = recvmmsg(descriptor_, in.headers.data(), static_cast<unsigned>(in.buffer_count),
+                             MSG_DONTWAIT, nullptr);
+  drained_ = count < static_cast<int>(in.buffer_count);
+  in.received.clear();
+  size_t largest = kBatchBytes / kMaxBuffers;
   for (int i = 0; i < count; ++i) {
-    received_[i] = {FromStorage(b.in_addresses[i]),
-                    Bytes(b.in_bytes[i].data(), b.in_headers[i].msg_len)};
+    const size_t bytes = in.headers[i].msg_len;
+    largest = std::max(largest, bytes);
+    const size_t segment_bytes = SegmentBytes(&in.headers[i].msg_hdr);
+    const Address from = FromStorage(in.addresses[i]);
+    const uint8_t* const start = static_cast<const uint8_t*>(in.vectors[i].iov_base);
+    const size_t step = segment_bytes > 0 ? segment_bytes : std::max<size_t>(bytes, 1);
+    for (size_t at = 0; at < bytes; at += step) {
+      in.received.push_back({from, Bytes(start + at, std::min(step, bytes - at))});
+    }
   }
-  return {received_.data(), static_cast<size_t>(count)};
+  in.buffer_count = kBatchBytes / largest;
+  return in.received;
+}
+
+// ---------------------------------------------------------------- sending
+
+bool UdpSocket::full() const {
+  return outgoing_->run_count == kMaxRuns || outgoing_->used + kMaxDatagramBytes > kOutgoingBytes;
 }
 
 std::span<uint8_t> UdpSocket::Next() {
   STROM_CHECK(!full());
-  return batches_->out_bytes[queued_];
+  return {outgoing_->bytes.get() + outgoing_->used, kMaxDatagramBytes};
 }
 
 void UdpSocket::Push(const Address& to, size_t bytes) {
-  STROM_CHECK(!full() && bytes <= kMaxDatagramBytes);
+  STROM_CHECK(!full() && bytes > 0 && bytes <= kMaxDatagramBytes);
   if (family_ == AF_INET && !IsMappedIpv4(to)) {  // an IPv4 socket cannot reach it
     ++send_errors_;
     return;
   }
-  Batches& b = *batches_;
-  b.out_vectors[queued_] = {b.out_bytes[queued_].data(), bytes};
-  msghdr header = {};
-  header.msg_name = &b.out_addresses[queued_];
-  header.msg_namelen = ToStorage(to, family_, &b.out_addresses[queued_]);
-  header.msg_iov = &b.out_vectors[queued_];
-  header.msg_iovlen = 1;
-  b.out_headers[queued_] = {header, 0};
-  ++queued_;
+  Outgoing& out = *outgoing_;
+  Run* const last = out.run_count > out.runs_sent ? &out.runs[out.run_count - 1] : nullptr;
+  if (last != nullptr && last->Takes(to, bytes)) {
+    last->bytes += bytes;
+    last->closed = bytes < last->datagram_bytes;
+  } else {
+    out.runs[out.run_count++] = {
+        .to = to, .offset = out.used, .bytes = bytes, .datagram_bytes = bytes};
+  }
+  out.used += bytes;
 }
 
 bool UdpSocket::Flush() {
-  while (flushed_ < queued_) {
-    const int sent = sendmmsg(descriptor_, &batches_->out_headers[flushed_],
-                              static_cast<unsigned>(queued_ - flushed_), MSG_DONTWAIT);
+  Outgoing& out = *outgoing_;
+  while (out.runs_sent < out.run_count) {
+    const unsigned count = FillHeaders();
+    const auto send = options_.send != nullptr ? options_.send : sendmmsg;
+    const int sent = send(descriptor_, out.headers.data(), count, MSG_DONTWAIT);
     if (sent > 0) {
-      flushed_ += static_cast<size_t>(sent);
+      Advance(static_cast<unsigned>(sent));
     } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
       return false;
+    } else if ((errno == EIO || errno == EINVAL) && out.headers[0].msg_hdr.msg_control != nullptr) {
+      segments_sends_ = false;  // this card or kernel cannot; the same bytes leave one by one
     } else if (errno != EINTR) {
-      ++send_errors_;  // one datagram is lost, as on any network; the link recovers it
-      ++flushed_;
+      ++send_errors_;  // it is lost, as on any network; the link recovers it
+      Advance(1);
     }
   }
-  queued_ = flushed_ = 0;
+  out.run_count = out.runs_sent = out.used = 0;
   return true;
+}
+
+// What leaves as one message: the rest of a run, or one datagram of it.
+size_t UdpSocket::NextPiece(const Run& run, size_t sent_bytes) const {
+  const size_t left = run.bytes - sent_bytes;
+  return segments_sends_ ? left : std::min(left, run.datagram_bytes);
+}
+
+// Headers for what comes next, as many as there is room for.
+unsigned UdpSocket::FillHeaders() {
+  Outgoing& out = *outgoing_;
+  unsigned count = 0;
+  size_t sent_bytes = out.bytes_sent;
+  for (size_t r = out.runs_sent; r < out.run_count && count < kMaxSends;) {
+    const Run& run = out.runs[r];
+    const size_t bytes = NextPiece(run, sent_bytes);
+    out.pieces[count] = bytes;
+    out.vectors[count] = {out.bytes.get() + run.offset + sent_bytes, bytes};
+    msghdr header = {};
+    header.msg_name = &out.addresses[count];
+    header.msg_namelen = ToStorage(run.to, family_, &out.addresses[count]);
+    header.msg_iov = &out.vectors[count];
+    header.msg_iovlen = 1;
+    if (bytes > run.datagram_bytes) {
+      header.msg_control = &out.controls[count];
+      header.msg_controllen = sizeof(out.controls[count]);
+      cmsghdr* const control = CMSG_FIRSTHDR(&header);
+      control->cmsg_level = IPPROTO_UDP;
+      control->cmsg_type = UDP_SEGMENT;
+      control->cmsg_len = CMSG_LEN(sizeof(uint16_t));
+      const uint16_t segment_bytes = static_cast<uint16_t>(run.datagram_bytes);
+      std::memcpy(CMSG_DATA(control), &segment_bytes, sizeof(segment_bytes));
+    }
+    out.headers[count++] = {header, 0};
+    sent_bytes += bytes;
+    if (sent_bytes == run.bytes) {
+      sent_bytes = 0;
+      ++r;
+    }
+  }
+  return count;
+}
+
+void UdpSocket::Advance(unsigned pieces) {
+  Outgoing& out = *outgoing_;
+  for (unsigned i = 0; i < pieces; ++i) {
+    out.bytes_sent += out.pieces[i];
+    if (out.bytes_sent < out.runs[out.runs_sent].bytes) continue;
+    out.bytes_sent = 0;
+    ++out.runs_sent;
+  }
 }
 
 }  // namespace strom

@@ -34,7 +34,7 @@ void Delete(WorkerAgent* agent, bool on_its_own_thread) {
 Status WorkerAgent::Join(const WorkerAgentOptions& options, int64_t timeout_ns,
                          std::shared_ptr<WorkerAgent>* out) {
   std::unique_ptr<UdpSocket> socket;
-  Status opened = UdpSocket::Open(options.bind_address, options.port, &socket);
+  Status opened = UdpSocket::Open(options.bind_address, options.port, &socket, options.socket);
   if (!opened.ok()) return opened;
   std::shared_ptr<WorkerAgent> agent(
       new WorkerAgent(options, std::move(socket)),

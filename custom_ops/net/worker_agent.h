@@ -24,6 +24,7 @@ namespace strom {
 struct WorkerAgentOptions {
   std::string bind_address;
   uint16_t port = 0;
+  UdpSocketOptions socket;
   EndpointOptions endpoint;
   WorkerNodeOptions node;
   bool same_host = true;  // permits shared memory with nodes of this machine

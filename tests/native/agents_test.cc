@@ -26,12 +26,13 @@ constexpr uint64_t kLayoutHash = 77;
 
 class Cluster {
  public:
-  explicit Cluster(int workers) {
+  explicit Cluster(int workers, UdpSocketOptions socket = {}) : socket_(socket) {
     SystemRandom().Fill(endpoint_.secret);
     SystemRandom().Fill(endpoint_.job_id);
     endpoint_.failure_timeout_ns = 2'000'000'000;
     MasterAgentOptions options;
     options.bind_address = "127.0.0.1";
+    options.socket = socket_;
     options.endpoint = endpoint_;
     options.node.workers = workers;
     options.node.failure_timeout_ns = endpoint_.failure_timeout_ns;
@@ -41,6 +42,7 @@ class Cluster {
 
   WorkerAgentOptions WorkerOptions(int rank, int max_staleness = -1) const {
     WorkerAgentOptions options;
+    options.socket = socket_;
     options.endpoint = endpoint_;
     options.node.master_public_key = master->public_key();
     EXPECT_TRUE(ParseAddress("127.0.0.1", master->port(), &options.node.master).ok());
@@ -55,6 +57,7 @@ class Cluster {
   std::shared_ptr<MasterAgent> master;
 
  private:
+  const UdpSocketOptions socket_;
   EndpointOptions endpoint_;
   int workers_;
 };
@@ -167,6 +170,14 @@ TEST(AgentsTest, AFullInboxIsAddedUpAndNothingIsLost) {
   EXPECT_LT(idle_outcome.difference, 1e-5);
   EXPECT_NE(idle_outcome.status_json.find("updates_folded"), std::string::npos);
   EXPECT_EQ(idle_outcome.status_json.find("\"updates_folded\": 0,"), std::string::npos);
+}
+
+TEST(AgentsTest, TrainsWhereTheKernelMovesSingleDatagramsOnly) {
+  const Cluster cluster(2, {.offload = false});
+  for (const Outcome& outcome : TrainAll(cluster, {20, 20}, -1)) {
+    ASSERT_TRUE(outcome.status.ok()) << outcome.status.message;
+    EXPECT_LT(outcome.difference, 1e-5);
+  }
 }
 
 TEST(AgentsTest, SynchronousReplicasAreBitwiseEqual) {
