@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <limits>
-#include <utility>
 
 #include "core/counters.h"
 
@@ -16,12 +15,6 @@ constexpr int64_t kReorderNs = 500'000;    // ... or so much time
 constexpr int64_t kRecheckNs = 2'000'000;  // a reported gap is reported again
 constexpr int64_t kLongAgo = std::numeric_limits<int64_t>::min() / 2;
 
-uint64_t Key(const DataPacket& packet) {
-  return static_cast<uint64_t>(packet.channel) << 32 | packet.message;
-}
-
-bool IsOrdered(Channel channel) { return channel != Channel::kUpdate; }
-
 }  // namespace
 
 LinkReceiver::LinkReceiver(uint32_t first_sequence, LinkCounters* counters)
@@ -29,7 +22,8 @@ LinkReceiver::LinkReceiver(uint32_t first_sequence, LinkCounters* counters)
       cumulative_(first_sequence),
       end_(first_sequence),
       grant_edge_(first_sequence + kWindowPackets),
-      noticed_ns_(kWindowPackets) {}
+      noticed_ns_(kWindowPackets),
+      reassembly_(counters) {}
 
 bool LinkReceiver::HandleData(int64_t now_ns, const DataPacket& packet) {
   NoteArrival(now_ns, packet.timestamp_us);
@@ -38,17 +32,21 @@ bool LinkReceiver::HandleData(int64_t now_ns, const DataPacket& packet) {
   if (!Advance(now_ns, sequence + 1)) return false;
   if (arrived_.Contains(sequence)) return true;
 
-  bool over_limit = false;
-  const bool valid = packet.is_void ? TakeVoid(packet) : TakeFragment(packet, &over_limit);
-  if (!valid) return false;
-  if (over_limit) {
-    ++counters_->drop_over_limit;
-    return true;
+  switch (reassembly_.Take(packet)) {
+    case Reassembly::Verdict::kBroken:
+      return false;
+    case Reassembly::Verdict::kOverLimit:
+      ++counters_->drop_over_limit;
+      return true;
+    case Reassembly::Verdict::kEnded:
+      status_due_ = true;  // the sender waits for the end of its message
+      break;
+    case Reassembly::Verdict::kTaken:
+      break;
   }
   arrived_.Insert(sequence);
   const uint32_t hole = arrived_.NextHole(cumulative_, end_);
   for (; cumulative_ != hole; ++cumulative_) arrived_.Erase(cumulative_);
-  ForgetVoided();
   return true;
 }
 
@@ -57,13 +55,6 @@ bool LinkReceiver::HandleProbe(int64_t now_ns, const ProbePacket& packet) {
   status_due_ = true;
   // What is missing now was sent before the probe: no patience with it.
   return Before(packet.next_sequence, end_) || Advance(kLongAgo, packet.next_sequence);
-}
-
-std::optional<DeliveredMessage> LinkReceiver::PollMessage() {
-  if (delivered_.empty()) return std::nullopt;
-  DeliveredMessage message = std::move(delivered_.front());
-  delivered_.pop_front();
-  return message;
 }
 
 void LinkReceiver::HoldBack(bool hold) {
@@ -136,96 +127,6 @@ bool LinkReceiver::Advance(int64_t now_ns, uint32_t end) {
     status_due_ = status_due_ || cumulative_ != end_;
   }
   return true;
-}
-
-bool LinkReceiver::TakeFragment(const DataPacket& packet, bool* over_limit) {
-  const uint64_t key = Key(packet);
-  if (!voided_.empty() && IsVoided(key)) return true;
-  const auto found = partial_.find(key);
-  if (found == partial_.end()) {
-    // Each lacks a sequence of the window or is one of the two being sent.
-    if (partial_.size() >= kWindowPackets + 2) return false;
-    *over_limit = reassembly_bytes_ + packet.length > kMaxReassemblyBytes;
-    if (*over_limit) return true;
-    if (packet.payload.size() == packet.length) {
-      return Complete(packet.channel, packet.message,
-                      MakeBuffer({packet.payload.begin(), packet.payload.end()}));
-    }
-    reassembly_bytes_ += packet.length;
-  }
-  Partial& partial = found == partial_.end() ? partial_[key] : found->second;
-  if (partial.bytes.empty()) partial.bytes.resize(packet.length);
-  if (partial.bytes.size() != packet.length ||
-      packet.payload.size() > packet.length - partial.received) {
-    return false;
-  }
-  std::copy(packet.payload.begin(), packet.payload.end(), partial.bytes.begin() + packet.offset);
-  partial.received += static_cast<uint32_t>(packet.payload.size());
-  if (partial.received < packet.length) return true;
-  Buffer message = MakeBuffer(std::move(partial.bytes));
-  partial_.erase(key);
-  reassembly_bytes_ -= packet.length;
-  return Complete(packet.channel, packet.message, std::move(message));
-}
-
-bool LinkReceiver::TakeVoid(const DataPacket& packet) {
-  const uint32_t last_sequence = packet.offset;
-  if (last_sequence - cumulative_ >= kWindowPackets || Before(last_sequence, packet.sequence)) {
-    return false;
-  }
-  const uint64_t key = Key(packet);
-  if (IsVoided(key)) return true;
-  voided_.push_back({key, last_sequence});
-  ++counters_->messages_voided_by_peer;
-  if (const auto found = partial_.find(key); found != partial_.end()) {
-    reassembly_bytes_ -= static_cast<int64_t>(found->second.bytes.size());
-    partial_.erase(found);
-  }
-  return !IsOrdered(packet.channel) || Complete(packet.channel, packet.message, nullptr);
-}
-
-// False: a number that was delivered before, or one that cannot have been sent yet, because the
-// sequences of all numbers before it would not fit the window.
-bool LinkReceiver::Complete(Channel channel, uint32_t number, Buffer message) {
-  status_due_ = true;  // the sender waits for the end of its message
-  if (!IsOrdered(channel)) {
-    Deliver(channel, std::move(message));
-    return true;
-  }
-  const size_t index = static_cast<size_t>(channel);
-  uint32_t& next = next_message_[index];
-  if (number != next) {
-    if (number - next > kWindowPackets) return false;
-    if (message != nullptr) reassembly_bytes_ += static_cast<int64_t>(message->size());
-    return !Before(number, next) && waiting_[index].emplace(number, std::move(message)).second;
-  }
-  Deliver(channel, std::move(message));
-  ++next;
-  for (auto ready = waiting_[index].find(next); ready != waiting_[index].end();
-       ready = waiting_[index].find(++next)) {
-    if (ready->second != nullptr) {
-      reassembly_bytes_ -= static_cast<int64_t>(ready->second->size());
-    }
-    Deliver(channel, std::move(ready->second));
-    waiting_[index].erase(ready);
-  }
-  return true;
-}
-
-void LinkReceiver::Deliver(Channel channel, Buffer message) {
-  if (message == nullptr) return;  // voided
-  ++counters_->messages_received;
-  delivered_.push_back({channel, std::move(message)});
-}
-
-bool LinkReceiver::IsVoided(uint64_t key) const {
-  return std::any_of(voided_.begin(), voided_.end(),
-                     [key](const Voided& v) { return v.key == key; });
-}
-
-void LinkReceiver::ForgetVoided() {
-  if (voided_.empty()) return;
-  std::erase_if(voided_, [this](const Voided& v) { return Before(v.last_sequence, cumulative_); });
 }
 
 }  // namespace strom

@@ -15,6 +15,11 @@ constexpr double kLeastBurst = 16;
 constexpr double kMostBurst = 128;  // fits a default receive buffer
 constexpr double kPacingBatch = 8;  // worth waking up for
 constexpr int64_t kLongestSampleNs = 5'000'000'000;
+constexpr int64_t kBlackHoleLosses = 8;
+constexpr int64_t kBlackHoleNs = 20'000'000;
+// What the window holds at most, however long the packets are; the peer's reassembly has room for
+// it.
+constexpr size_t kWindowBytes = kWindowPackets * 1200;
 
 uint32_t Microseconds(int64_t now_ns) { return static_cast<uint32_t>(now_ns / 1000); }
 
@@ -26,11 +31,12 @@ struct LinkSender::Message {
   Channel channel = Channel::kControl;
   uint32_t number = 0;
   uint32_t length = 0;
-  uint32_t sent = 0;       // bytes that have a sequence
-  uint32_t fragments = 0;  // sequences not acknowledged
-  uint32_t last_sequence = 0;
+  uint32_t sent = 0;        // bytes that have a sequence
+  uint32_t fragments = 0;   // sequences not acknowledged
+  uint32_t remainders = 0;  // parts that were cut off and still need a sequence
   bool is_void = false;
   bool wholly_sent() const { return sent == length; }
+  bool is_done() const { return wholly_sent() && fragments == 0 && remainders == 0; }
 };
 
 struct LinkSender::Slot {
@@ -51,6 +57,7 @@ void RoundTripClock::Sample(int64_t round_trip_ns) {
 
 LinkSender::LinkSender(uint32_t first_sequence, size_t body_bytes, LinkCounters* counters)
     : fragment_bytes_(body_bytes - DataPacket::kFieldBytes),
+      first_fragment_bytes_(fragment_bytes_),
       counters_(counters),
       slots_(kWindowPackets),
       oldest_(first_sequence),
@@ -84,6 +91,15 @@ void LinkSender::VoidStarted(int64_t now_ns, Message* message) {
   ++counters_->messages_voided;
   message->is_void = true;
   message->buffer = nullptr;
+  std::erase_if(remainders_, [&](const Remainder& r) {
+    if (r.message == message) queued_bytes_ -= r.size;
+    return r.message == message;
+  });
+  message->remainders = 0;
+  if (message->wholly_sent() && message->fragments == 0) {
+    remainders_.push_back({message, message->length, 0});
+    message->remainders = 1;
+  }
   if (!message->wholly_sent()) {
     // One sequence more says that nothing follows; HasWindow keeps it free.
     queued_bytes_ -= message->length - message->sent;
@@ -91,6 +107,7 @@ void LinkSender::VoidStarted(int64_t now_ns, Message* message) {
     CloseOpen(message);
     Slot& closing = Assign(message, message->length, 0);
     closing.sent_ns = now_ns;
+    ++in_flight_;
   }
   for (uint32_t s = pending_.NextMember(oldest_, next_); s != next_;
        s = pending_.NextMember(s + 1, next_)) {
@@ -151,9 +168,10 @@ size_t LinkSender::PollData(int64_t now_ns, std::span<uint8_t> out) {
     lost_.pop_front();
     slot->lost = false;
     slot->resent = true;
+    if (slot->size > fragment_bytes_) Split(slot);
     ++counters_->retransmitted_packets;
   } else {
-    slot = NextFresh();
+    slot = remainders_.empty() ? NextFresh() : NextRemainder();
   }
   slot->sent_ns = now_ns;
   ++in_flight_;
@@ -177,6 +195,12 @@ void LinkSender::HandleTimeout(int64_t now_ns) {
 
 int64_t LinkSender::NextTimeout() const { return std::min(probe_ns_, pacing_ns_); }
 
+// Loss alone takes no packets of one kind for so long, and a crowded queue not all of them.
+bool LinkSender::LosesLongPackets(int64_t now_ns) const {
+  return long_lost_ >= kBlackHoleLosses &&
+         now_ns - long_lost_ns_ >= std::max(4 * round_trip_.smoothed_ns(), kBlackHoleNs);
+}
+
 // ---------------------------------------------------------------- what to send
 
 // The first report is resent before anything fresh.
@@ -190,16 +214,20 @@ LinkSender::Slot* LinkSender::OldestLost() {
 }
 
 bool LinkSender::HasFresh() const {
-  return HasWindow() && (open_count_ > 0 || std::any_of(queues_.begin(), queues_.end(),
-                                                        [](auto& q) { return !q.empty(); }));
+  return HasWindow() &&
+         (!remainders_.empty() || open_count_ > 0 ||
+          std::any_of(queues_.begin(), queues_.end(), [](auto& q) { return !q.empty(); }));
 }
 
 // Two sequences are kept back: either open message may need one to end as VOID.
 bool LinkSender::HasWindow() const {
-  return Before(next_, grant_edge_) && next_ - oldest_ < kWindowPackets - open_.size();
+  const size_t window = std::min<size_t>(kWindowPackets, kWindowBytes / fragment_bytes_);
+  return Before(next_, grant_edge_) && next_ - oldest_ < window - open_.size();
 }
 
-bool LinkSender::HasWork() const { return next_ != oldest_ || queued_bytes_ > 0; }
+bool LinkSender::HasWork() const {
+  return next_ != oldest_ || queued_bytes_ > 0 || !remainders_.empty();
+}
 
 bool LinkSender::TakeToken(int64_t now_ns) {
   const double rate = PacingRate(congestion_, round_trip_.smoothed_ns());
@@ -223,6 +251,28 @@ LinkSender::Slot* LinkSender::NextFresh() {
   if (message->wholly_sent()) {
     ++counters_->messages_sent;
     CloseOpen(message);
+  }
+  return &slot;
+}
+
+// The slot's packet does not pass any more. Its sequence keeps the first part; had the whole packet
+// arrived after all, the peer would know the sequence and find all bytes there twice.
+void LinkSender::Split(Slot* slot) {
+  const uint32_t first = static_cast<uint32_t>(fragment_bytes_);
+  remainders_.push_back({slot->message, slot->offset + first, slot->size - first});
+  ++slot->message->remainders;
+  slot->size = first;
+}
+
+LinkSender::Slot* LinkSender::NextRemainder() {
+  Remainder& remainder = remainders_.front();
+  const uint32_t size = static_cast<uint32_t>(std::min<size_t>(fragment_bytes_, remainder.size));
+  Slot& slot = Assign(remainder.message, remainder.offset, size);
+  remainder.offset += size;
+  remainder.size -= size;
+  if (remainder.size == 0) {
+    --remainder.message->remainders;
+    remainders_.pop_front();
   }
   return &slot;
 }
@@ -262,7 +312,6 @@ LinkSender::Slot& LinkSender::Assign(Message* message, uint32_t offset, uint32_t
   Slot& slot = SlotOf(sequence);
   slot = Slot{.message = message, .sequence = sequence, .offset = offset, .size = size};
   pending_.Insert(sequence);
-  message->last_sequence = sequence;
   ++message->fragments;
   return slot;
 }
@@ -272,7 +321,7 @@ size_t LinkSender::Write(int64_t now_ns, const Slot& slot, std::span<uint8_t> ou
   DataPacket packet{.sequence = slot.sequence,
                     .message = message.number,
                     .length = message.length,
-                    .offset = message.is_void ? message.last_sequence : slot.offset,
+                    .offset = message.is_void ? 0 : slot.offset,
                     .timestamp_us = Microseconds(now_ns),
                     .channel = message.channel,
                     .is_void = message.is_void};
@@ -294,8 +343,10 @@ void LinkSender::Acknowledge(uint32_t sequence) {
   ++round_acknowledged_;
   if (!slot.lost) --in_flight_;
   queued_bytes_ -= slot.size;
+  if (slot.size > first_fragment_bytes_) long_lost_ = 0;
   Message* message = std::exchange(slot.message, nullptr);
-  if (--message->fragments == 0 && message->wholly_sent()) {
+  --message->fragments;
+  if (message->is_done()) {
     message->buffer = nullptr;
     free_messages_.push_back(message);
   }
@@ -308,6 +359,7 @@ void LinkSender::ReportMissing(int64_t now_ns, uint32_t sequence) {
   const int64_t patience_ns = round_trip_.smoothed_ns() * 5 / 4;
   if (slot.lost || (slot.resent && now_ns - slot.sent_ns < patience_ns)) return;
   ++round_lost_;
+  if (slot.size > first_fragment_bytes_ && ++long_lost_ == 1) long_lost_ns_ = now_ns;
   Resend(&slot);
 }
 

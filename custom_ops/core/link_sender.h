@@ -45,6 +45,8 @@ class LinkSender {
 
   void Queue(int64_t now_ns, Channel channel, Buffer message);
   int64_t queued_bytes() const { return queued_bytes_; }
+  // True while anything is queued or unacknowledged, be it the word that a message was given up.
+  bool HasWork() const;
 
   // Gives up every message of `channel` that is not yet acknowledged. Those that have started are
   // resent as VOID, so that the peer's sequences stay whole.
@@ -61,6 +63,12 @@ class LinkSender {
   void HandleTimeout(int64_t now_ns);
   int64_t NextTimeout() const;
 
+  // DATA bodies are at most so long from now on. What is under way and longer is cut anew where it
+  // has to be resent.
+  void SetBodyBytes(size_t body_bytes) { fragment_bytes_ = body_bytes - DataPacket::kFieldBytes; }
+  // True when packets longer than the first ones are lost again and again while others pass.
+  bool LosesLongPackets(int64_t now_ns) const;
+
   uint32_t next_sequence() const { return next_; }
   int64_t in_flight_packets() const { return in_flight_; }
   // Fresh packets that the peer allows now.
@@ -71,12 +79,18 @@ class LinkSender {
  private:
   struct Message;
   struct Slot;
+  // The end of a fragment that was cut anew: it still needs a sequence. Of size 0: the end of a
+  // message that was given up.
+  struct Remainder {
+    Message* message = nullptr;
+    uint32_t offset = 0;
+    uint32_t size = 0;
+  };
 
   // What to send.
   Slot* OldestLost();
   bool HasFresh() const;
   bool HasWindow() const;
-  bool HasWork() const;
   bool TakeToken(int64_t now_ns);
   Slot* NextFresh();
   Message* OpenMessage();
@@ -84,6 +98,9 @@ class LinkSender {
   void CloseOpen(const Message* message);
   Slot& Assign(Message* message, uint32_t offset, uint32_t size);
   size_t Write(int64_t now_ns, const Slot& slot, std::span<uint8_t> out) const;
+
+  void Split(Slot* slot);
+  Slot* NextRemainder();
 
   // What arrived.
   void AcknowledgeRange(uint32_t from, uint32_t to);
@@ -96,7 +113,8 @@ class LinkSender {
   void ArmProbe(int64_t now_ns);
   Slot& SlotOf(uint32_t sequence);
 
-  const size_t fragment_bytes_;
+  size_t fragment_bytes_;
+  const size_t first_fragment_bytes_;
   LinkCounters* const counters_;
 
   std::array<std::deque<Buffer>, kChannels> queues_;
@@ -113,8 +131,11 @@ class LinkSender {
   uint32_t oldest_;          // everything before it is acknowledged
   uint32_t next_;            // the next fresh sequence
   uint32_t grant_edge_;
-  int64_t in_flight_ = 0;      // pending and not known to be lost
-  std::deque<uint32_t> lost_;  // to be resent, oldest report first
+  int64_t in_flight_ = 0;             // pending and not known to be lost
+  std::deque<uint32_t> lost_;         // to be resent, oldest report first
+  std::deque<Remainder> remainders_;  // go before anything fresh
+  int64_t long_lost_ = 0;             // losses of long packets since one has arrived
+  int64_t long_lost_ns_ = kNever;     // when the first of them was reported
 
   RoundTripClock round_trip_;
   CongestionState congestion_;

@@ -70,7 +70,7 @@ std::optional<DataPacket> ParseData(Bytes body) {
       packet.length == 0 || packet.length > kMaxMessageBytes) {
     return std::nullopt;
   }
-  const bool fits = packet.is_void ? packet.payload.empty()
+  const bool fits = packet.is_void ? packet.payload.empty() && packet.offset == 0
                                    : !packet.payload.empty() && packet.offset < packet.length &&
                                          packet.payload.size() <= packet.length - packet.offset;
   if (!fits) return std::nullopt;

@@ -51,7 +51,7 @@ struct DataPacket {
   uint32_t sequence = 0;  // link sequence, stable across retransmits
   uint32_t message = 0;   // counts per channel
   uint32_t length = 0;    // of the whole message, 1 to kMaxMessageBytes
-  uint32_t offset = 0;    // of this fragment; void: the message's last link sequence
+  uint32_t offset = 0;    // of this fragment; 0 when void
   uint32_t timestamp_us = 0;
   Channel channel = Channel::kControl;
   bool is_void = false;
