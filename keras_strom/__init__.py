@@ -43,7 +43,7 @@ _EXPORTS = {
 }
 
 # Modules that can be used as attributes without being imported by name.
-_MODULES = ("codec", "errors", "ops", "spark")
+_MODULES = ("codec", "errors", "ops", "relay", "spark")
 
 
 def __getattr__(name: str) -> object:

@@ -37,7 +37,7 @@ StartExchange = Callable[[int, NetworkConfig, str | None], Exchange]
 
 def share_updates(workers: int, network: NetworkConfig, host: str | None = None) -> Exchange:
     """Starts the master through which `workers` replicas share their updates."""
-    from keras_strom.relay import Master
+    from keras_strom.training_relay import TrainingMaster
 
-    master: Exchange = Master(workers=workers, network=network, host=host)
+    master: Exchange = TrainingMaster(workers=workers, network=network, host=host)
     return master

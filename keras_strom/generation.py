@@ -28,7 +28,7 @@ from keras_strom.report import TrainingReport
 from keras_strom.step import SharedStep
 
 if TYPE_CHECKING:
-    from keras_strom.relay import Worker
+    from keras_strom.training_relay import TrainingWorker
 
 _logger = logging.getLogger("keras_strom")
 
@@ -66,7 +66,7 @@ class Sharing:
     space: FlatSpace
     replica: Replica
     step: SharedStep
-    worker: Worker | None
+    worker: TrainingWorker | None
     sequenced: bool
     options_text: str
     generations: int = 0
@@ -289,7 +289,7 @@ class Generation:
             seconds=time.monotonic() - self._started_at,
         )
 
-    def _take_result(self, worker: Worker, assigns_last: bool) -> float:
+    def _take_result(self, worker: TrainingWorker, assigns_last: bool) -> float:
         """Installs the master's parameters and the averaged state; the largest difference."""
         space = self._sharing.space
         variables = self._state_variables() + self._moving_averages()

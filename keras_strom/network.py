@@ -184,6 +184,20 @@ def resolve_address(
     return _source_address(toward)
 
 
+def literal_address(host: str) -> str:
+    """The first address of `host`, which may be a literal one already.
+
+    Raises:
+        AddressError: it has none.
+    """
+    try:
+        return str(socket.getaddrinfo(host, None, type=socket.SOCK_DGRAM)[0][4][0])
+    except OSError as error:
+        raise errors.AddressError(
+            f"the master's host {host!r} has no address here: {error.strerror}"
+        ) from error
+
+
 def _undecided(
     mask: str, matches: list[InterfaceAddress], here: tuple[InterfaceAddress, ...]
 ) -> str:

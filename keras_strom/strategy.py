@@ -24,13 +24,13 @@ from keras_strom.environment import ClusterEnvironment
 from keras_strom.flat_space import Entry, FlatSpace
 from keras_strom.generation import Generation, Sharing
 from keras_strom.network import NetworkConfig
-from keras_strom.relay import Worker
 from keras_strom.report import TrainingReport
 from keras_strom.residual import ResidualClipping
 from keras_strom.scale import UpdateScale
 from keras_strom.step import SharedStep, StepOptions, VariableChange
 from keras_strom.threshold import AdaptiveThreshold, ThresholdAlgorithm
 from keras_strom.touched import Touched
+from keras_strom.training_relay import TrainingWorker
 from keras_strom.xla import XlaCompiler
 
 # The strategy with which this process has joined its job; it has one place there.
@@ -131,7 +131,7 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
                     f"worker {self._environment.rank} has a StromStrategy already; make one a "
                     "process and create all models in its scope"
                 )
-            worker = Worker.from_environment(
+            worker = TrainingWorker.from_environment(
                 self._environment, max_staleness=options.staleness, network=network
             )
             weakref.finalize(self, worker.close)

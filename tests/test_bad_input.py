@@ -15,7 +15,7 @@ import pytest
 
 from keras_strom import errors
 from keras_strom.network import NetworkConfig
-from keras_strom.relay import Master, Worker
+from keras_strom.training_relay import TrainingMaster, TrainingWorker
 
 SCRIPT = Path(__file__).parent / "scripts" / "bad_input.py"
 # Nobody answers for as long as this.
@@ -110,18 +110,20 @@ def test_a_model_of_the_workers_own_trains_beside_the_shared_ones() -> None:
 
 @pytest.fixture(scope="module")
 def master() -> Any:
-    with Master(workers=2, host="127.0.0.1", network=QUICK) as running:
+    with TrainingMaster(workers=2, host="127.0.0.1", network=QUICK) as running:
         yield running
 
 
-def join(of: Master, **changes: Any) -> Worker:
+def join(of: TrainingMaster, **changes: Any) -> TrainingWorker:
     options: dict[str, Any] = {"rank": 0, "size": 2, "network": QUICK, "master": of.address}
     options |= changes
-    return Worker(options.pop("credentials", of.credentials), **options)
+    return TrainingWorker(options.pop("credentials", of.credentials), **options)
 
 
 @pytest.mark.parametrize("changed", [{"secret": b"x" * 32}, {"job_id": b"x" * 16}], ids=str)
-def test_a_wrong_secret_is_told_from_silence(master: Master, changed: dict[str, bytes]) -> None:
+def test_a_wrong_secret_is_told_from_silence(
+    master: TrainingMaster, changed: dict[str, bytes]
+) -> None:
     credentials = dataclasses.replace(master.credentials, **changed)
     with pytest.raises(errors.SecretRejected, match=r"worker 0 .* secret.*own job") as raised:
         join(master, credentials=credentials)
@@ -129,7 +131,7 @@ def test_a_wrong_secret_is_told_from_silence(master: Master, changed: dict[str, 
     assert "x" * 16 not in str(raised.value)
 
 
-def test_a_master_that_is_not_there_is_named_with_what_to_check(master: Master) -> None:
+def test_a_master_that_is_not_there_is_named_with_what_to_check(master: TrainingMaster) -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as silent:
         silent.bind(("127.0.0.1", 0))
         address = silent.getsockname()
@@ -138,17 +140,17 @@ def test_a_master_that_is_not_there_is_named_with_what_to_check(master: Master) 
     assert f"127.0.0.1:{address[1]}" in str(e.value)
 
 
-def test_a_name_that_leads_nowhere_is_an_address_error(master: Master) -> None:
+def test_a_name_that_leads_nowhere_is_an_address_error(master: TrainingMaster) -> None:
     with pytest.raises(errors.AddressError, match=r"no-such-host\.invalid"):
         join(master, master=("no-such-host.invalid", 9))
 
 
-def test_another_number_of_workers_is_refused(master: Master) -> None:
+def test_another_number_of_workers_is_refused(master: TrainingMaster) -> None:
     with pytest.raises(errors.Refused, match="for 3 workers, the master for 2"):
         join(master, size=3)
 
 
-def test_different_staleness_is_refused_with_both_values(master: Master) -> None:
+def test_different_staleness_is_refused_with_both_values(master: TrainingMaster) -> None:
     first = join(master, rank=0, max_staleness=None)
     try:
         with pytest.raises(errors.Refused, match=r"worker 1 .*=0 .*worker 0 .*None"):
@@ -159,9 +161,9 @@ def test_different_staleness_is_refused_with_both_values(master: Master) -> None
         first.close()
 
 
-def test_a_port_in_use_is_named_on_either_side(master: Master) -> None:
+def test_a_port_in_use_is_named_on_either_side(master: TrainingMaster) -> None:
     port = master.address[1]
     with pytest.raises(errors.AddressError, match=f"{port} is in use.*another port"):
-        Master(workers=2, host="127.0.0.1", network=NetworkConfig(port=port))
+        TrainingMaster(workers=2, host="127.0.0.1", network=NetworkConfig(port=port))
     with pytest.raises(errors.AddressError, match=f"{port} is in use.*another port"):
         join(master, network=NetworkConfig(port=port - 1))

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "capi/handles.h"
+#include "net/bytes_agent.h"
 #include "net/master_agent.h"
 #include "net/worker_agent.h"
 
@@ -16,6 +17,11 @@ HandleTable<MasterAgent>& Masters() {
 
 HandleTable<WorkerAgent>& Workers() {
   static HandleTable<WorkerAgent> table;
+  return table;
+}
+
+HandleTable<BytesAgent>& BytesWorkers() {
+  static HandleTable<BytesAgent> table;
   return table;
 }
 
@@ -58,6 +64,41 @@ int WithWorker(const char* function, strom_handle handle, Call&& call) {
   });
 }
 
+// The same for the handle of a worker of any bytes.
+template <typename Call>
+int WithBytes(const char* function, strom_handle handle, Call&& call) {
+  return Guard([&]() -> Status {
+    const std::shared_ptr<BytesAgent> worker = BytesWorkers().Find(handle);
+    if (!worker) return ClosedHandle(function, "worker of any bytes", handle);
+    return call(*worker);
+  });
+}
+
+Status ReadOptions(const strom_worker_options& from, WorkerAgentOptions* to) {
+  for (const int32_t port : {from.port, from.master_port}) {
+    Status checked = CheckPort(port);
+    if (!checked.ok()) return checked;
+  }
+  Status timeout = CheckFailureTimeout(from.failure_timeout_ns);
+  if (!timeout.ok()) return timeout;
+  Status parsed =
+      ParseAddress(from.master_host, static_cast<uint16_t>(from.master_port), &to->node.master);
+  if (!parsed.ok()) return parsed;
+  to->bind_address = from.bind_address;
+  to->port = static_cast<uint16_t>(from.port);
+  Copy(from.secret, &to->endpoint.secret);
+  Copy(from.job_id, &to->endpoint.job_id);
+  Copy(from.master_public_key, &to->node.master_public_key);
+  to->endpoint.failure_timeout_ns = to->node.failure_timeout_ns = from.failure_timeout_ns;
+  to->node.rank = from.rank;
+  to->node.size = from.size;
+  to->node.attempt = from.attempt;
+  to->node.max_staleness = from.max_staleness;
+  SystemRandom().Fill(to->node.instance);
+  to->same_host = from.same_host != 0;
+  return {};
+}
+
 Status CopyParameters(const std::shared_ptr<const std::vector<float>>& from, float* to,
                       int64_t size) {
   if (!from || static_cast<int64_t>(from->size()) != size) {
@@ -69,6 +110,8 @@ Status CopyParameters(const std::shared_ptr<const std::vector<float>>& from, flo
 }
 
 }  // namespace
+
+static_assert(STROM_MAX_BYTES == BytesAgent::kMaxBytes);
 
 std::shared_ptr<Exchange> FindExchange(strom_handle worker) { return Workers().Find(worker); }
 
@@ -133,27 +176,8 @@ int strom_master_close(strom_handle master, const char* reason) {
 int strom_worker_join(const strom_worker_options* options, strom_handle* worker) {
   return Guard([&]() -> Status {
     WorkerAgentOptions o;
-    for (const int32_t port : {options->port, options->master_port}) {
-      Status checked = CheckPort(port);
-      if (!checked.ok()) return checked;
-    }
-    Status timeout = CheckFailureTimeout(options->failure_timeout_ns);
-    if (!timeout.ok()) return timeout;
-    Status parsed = ParseAddress(options->master_host, static_cast<uint16_t>(options->master_port),
-                                 &o.node.master);
-    if (!parsed.ok()) return parsed;
-    o.bind_address = options->bind_address;
-    o.port = static_cast<uint16_t>(options->port);
-    Copy(options->secret, &o.endpoint.secret);
-    Copy(options->job_id, &o.endpoint.job_id);
-    Copy(options->master_public_key, &o.node.master_public_key);
-    o.endpoint.failure_timeout_ns = o.node.failure_timeout_ns = options->failure_timeout_ns;
-    o.node.rank = options->rank;
-    o.node.size = options->size;
-    o.node.attempt = options->attempt;
-    o.node.max_staleness = options->max_staleness;
-    SystemRandom().Fill(o.node.instance);
-    o.same_host = options->same_host != 0;
+    Status read = ReadOptions(*options, &o);
+    if (!read.ok()) return read;
     std::shared_ptr<WorkerAgent> joined;
     Status status = WorkerAgent::Join(o, options->join_timeout_ns, &joined);
     if (status.ok()) *worker = Workers().Add(std::move(joined));
@@ -223,11 +247,64 @@ int strom_worker_verify(strom_handle worker, double difference, uint64_t hash, d
   });
 }
 
+int strom_bytes_join(const strom_worker_options* options, strom_handle* worker) {
+  return Guard([&]() -> Status {
+    WorkerAgentOptions o;
+    Status read = ReadOptions(*options, &o);
+    if (!read.ok()) return read;
+    o.node.max_staleness = -1;
+    std::shared_ptr<BytesAgent> joined;
+    Status status = BytesAgent::Join(std::move(o), options->join_timeout_ns, &joined);
+    if (status.ok()) *worker = BytesWorkers().Add(std::move(joined));
+    return status;
+  });
+}
+
+int strom_bytes_submit(strom_handle worker, const uint8_t* bytes, int64_t size, int64_t timeout_ns,
+                       uint64_t* counter) {
+  return WithBytes("strom_bytes_submit", worker, [&](BytesAgent& agent) {
+    UpdateId id;
+    Status status = agent.Submit({bytes, static_cast<size_t>(size)}, timeout_ns, &id);
+    *counter = id.counter;
+    return status;
+  });
+}
+
+int strom_bytes_poll(strom_handle worker, int64_t timeout_ns, uint64_t* origin, uint64_t* counter,
+                     uint8_t* out, int64_t* size) {
+  return WithBytes("strom_bytes_poll", worker, [&](BytesAgent& agent) {
+    std::optional<ReceivedUpdate> next;
+    Status status = agent.Poll(timeout_ns, &next);
+    *size = -1;
+    if (!next) return status;
+    const Bytes bytes = next->message();
+    *origin = next->id.origin;
+    *counter = next->id.counter;
+    *size = static_cast<int64_t>(bytes.size());
+    std::copy(bytes.begin(), bytes.end(), out);
+    return status;
+  });
+}
+
+int strom_bytes_flush(strom_handle worker, int64_t timeout_ns) {
+  return WithBytes("strom_bytes_flush", worker,
+                   [&](BytesAgent& agent) { return agent.Flush(timeout_ns); });
+}
+
+int strom_bytes_close(strom_handle worker, const char* reason) {
+  return Guard([&]() -> Status {
+    if (const auto found = BytesWorkers().Remove(worker)) found->Close(reason);
+    return {};
+  });
+}
+
 int strom_node_status(strom_handle node, char* out, int64_t capacity, int64_t* size) {
   return Guard([&]() -> Status {
     std::string json;
     if (const auto worker = Workers().Find(node)) {
       json = worker->StatusJson();
+    } else if (const auto bytes = BytesWorkers().Find(node)) {
+      json = bytes->StatusJson();
     } else if (const auto master = Masters().Find(node)) {
       json = master->StatusJson();
     } else {

@@ -272,7 +272,30 @@ STROM_EXPORT int strom_worker_verify(strom_handle worker, double difference, uin
  * and compares parameters; no protection against an adversary. */
 STROM_EXPORT uint64_t strom_hash(const void* bytes, int64_t size, uint64_t previous);
 
-/* ---------------------------------------------------------------- both
+/* ---------------------------------------------------------------- any bytes (capi/node.cc)
+ * Workers of a master with any_bytes: what one submits all others get, in the order it was
+ * submitted, once. Nothing travels before all workers have joined. */
+#define STROM_MAX_BYTES 4194248 /* of one message: 4 MiB less the header */
+
+/* As strom_worker_join; max_staleness is ignored. The handle is for the functions below and for
+ * strom_node_status. */
+STROM_EXPORT int strom_bytes_join(const strom_worker_options* options, strom_handle* worker);
+/* Sends a copy of `bytes` to all others; *counter (1, 2, ...) numbers it. Waits until all workers
+ * have joined and, while much is unacknowledged, for room: STROM_TIMEOUT or STROM_BACK_PRESSURE
+ * after `timeout_ns`. */
+STROM_EXPORT int strom_bytes_submit(strom_handle worker, const uint8_t* bytes, int64_t size,
+                                    int64_t timeout_ns, uint64_t* counter);
+/* The next message of another worker into `out`, which has room for STROM_MAX_BYTES; *size gets its
+ * length, -1 where none came within `timeout_ns`. Fails once the connection has failed and all that
+ * had come before has been taken. */
+STROM_EXPORT int strom_bytes_poll(strom_handle worker, int64_t timeout_ns, uint64_t* origin,
+                                  uint64_t* counter, uint8_t* out, int64_t* size);
+/* Waits until the master has all that was submitted. */
+STROM_EXPORT int strom_bytes_flush(strom_handle worker, int64_t timeout_ns);
+/* Says goodbye with `reason` ("" = the work is done); what is not flushed is lost. */
+STROM_EXPORT int strom_bytes_close(strom_handle worker, const char* reason);
+
+/* ---------------------------------------------------------------- all of them
  * A JSON object with the node's state and counters (ARCHITECTURE.md lists the keys). *size gets the
  * bytes, `out` may be NULL to ask the size. */
 STROM_EXPORT int strom_node_status(strom_handle node, char* out, int64_t capacity, int64_t* size);

@@ -72,22 +72,34 @@ WorkerAgent::~WorkerAgent() { Close("the worker ended without saying why"); }
 
 Status WorkerAgent::Start(Generation generation, int64_t timeout_ns,
                           std::shared_ptr<const std::vector<float>>* parameters) {
+  Begin(std::move(generation));
+  std::unique_lock<std::mutex> lock(mutex_);
   WorkerEvent started;
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    training_ = false;
-    stop_requested_ = false;
-    released_ = 0;
-  }
-  Status status = Ask(
-      WorkerEvent::Type::kStarted, "the start of training (do all workers call fit?)", timeout_ns,
-      [this, g = std::move(generation)](int64_t now_ns) { node_.BeginGeneration(now_ns, g); },
-      &started);
-  if (!status.ok()) return status;
-  *parameters = std::move(started.parameters);
+  Status status = WaitFor(lock, WorkerEvent::Type::kStarted,
+                          "the start of training (do all workers call fit?)", timeout_ns, &started);
+  if (status.ok()) *parameters = std::move(started.parameters);
+  return status;
+}
+
+void WorkerAgent::Begin(Generation generation) {
   std::lock_guard<std::mutex> lock(mutex_);
-  training_ = true;
-  return {};
+  training_ = false;
+  stop_requested_ = false;
+  released_ = 0;
+  std::erase_if(answers_,
+                [](const WorkerEvent& e) { return e.type == WorkerEvent::Type::kStarted; });
+  loop_.Post(
+      [this, g = std::move(generation)](int64_t now_ns) { node_.BeginGeneration(now_ns, g); });
+}
+
+Status WorkerAgent::AwaitRoom(int64_t timeout_ns) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  const bool in_time = WaitUntil(lock, timeout_ns, [&] {
+    return (training_ && outgoing_bytes_ <= options_.outgoing_bytes) || !failure_.ok();
+  });
+  if (in_time) return failure_;
+  if (!training_) return {Code::kTimeout, RanOut(timeout_ns, "the other workers to join")};
+  return {Code::kBackPressure, RanOut(timeout_ns, "the master to take what it has submitted")};
 }
 
 Status WorkerAgent::Average(uint64_t key, std::vector<double>* values, int32_t* contributors,
@@ -134,6 +146,27 @@ Status WorkerAgent::Verify(double difference, uint64_t hash, double* worst, int6
       &answer);
   if (status.ok()) *worst = answer.values.empty() ? difference : answer.values[0];
   return status;
+}
+
+Status WorkerAgent::AwaitReceived(int64_t timeout_ns) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  if (!WaitUntil(lock, timeout_ns, [&] { return !inbox_.empty() || !failure_.ok(); })) {
+    return {Code::kTimeout, RanOut(timeout_ns, "the others' updates")};
+  }
+  return {};
+}
+
+Status WorkerAgent::AwaitAcknowledged(int64_t timeout_ns) {
+  // What was submitted before is with the node when this runs, so its count leaves nothing out.
+  loop_.Run([this](int64_t) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    outgoing_bytes_ = node_.OutgoingBytes();
+  });
+  std::unique_lock<std::mutex> lock(mutex_);
+  if (!WaitUntil(lock, timeout_ns, [&] { return outgoing_bytes_ == 0 || !failure_.ok(); })) {
+    return {Code::kTimeout, RanOut(timeout_ns, "the master to acknowledge its updates")};
+  }
+  return failure_;
 }
 
 void WorkerAgent::Close(const std::string& reason) {
@@ -290,17 +323,27 @@ Status WorkerAgent::WaitFor(std::unique_lock<std::mutex>& lock, WorkerEvent::Typ
                          [&](const WorkerEvent& e) { return e.type == type; });
     return found != answers_.end() || !failure_.ok();
   };
-  if (timeout_ns < 0) {
-    changed_.wait(lock, ready);
-  } else if (!changed_.wait_for(
-                 lock, std::chrono::nanoseconds(std::min(timeout_ns, kLongestWaitNs)), ready)) {
-    return {Code::kTimeout, "worker " + std::to_string(options_.node.rank) + " waited " +
-                                Seconds(timeout_ns) + " in vain for " + what};
-  }
+  if (!WaitUntil(lock, timeout_ns, ready)) return {Code::kTimeout, RanOut(timeout_ns, what)};
   if (found == answers_.end()) return failure_;
   *answer = std::move(*found);
   answers_.erase(found);
   return {};
+}
+
+template <typename Condition>
+bool WorkerAgent::WaitUntil(std::unique_lock<std::mutex>& lock, int64_t timeout_ns,
+                            Condition holds) {
+  if (timeout_ns >= 0) {
+    return changed_.wait_for(lock, std::chrono::nanoseconds(std::min(timeout_ns, kLongestWaitNs)),
+                             holds);
+  }
+  changed_.wait(lock, holds);
+  return true;
+}
+
+std::string WorkerAgent::RanOut(int64_t timeout_ns, const char* what) const {
+  return "worker " + std::to_string(options_.node.rank) + " waited " + Seconds(timeout_ns) +
+         " in vain for " + what;
 }
 
 void WorkerAgent::TakeEvents() {
@@ -314,6 +357,10 @@ void WorkerAgent::TakeEvents() {
         break;
       case WorkerEvent::Type::kNotice:
         if (notices_.size() < kMaxNotices) notices_.push_back(std::move(event->text));
+        break;
+      case WorkerEvent::Type::kStarted:
+        training_ = true;
+        answers_.push_back(std::move(*event));
         break;
       default:
         answers_.push_back(std::move(*event));

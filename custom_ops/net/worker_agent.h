@@ -47,12 +47,20 @@ class WorkerAgent final : public Exchange, private IoLoop::Protocol {
   // Each blocks for its answer; see WorkerNode. `timeout_ns` < 0 waits for ever (or for failure).
   Status Start(Generation generation, int64_t timeout_ns,
                std::shared_ptr<const std::vector<float>>* parameters);
+  // As Start, without the wait: training starts once everybody has begun.
+  void Begin(Generation generation);
+  // Waits until Submit is allowed and has room.
+  Status AwaitRoom(int64_t timeout_ns);
   Status Average(uint64_t key, std::vector<double>* values, int32_t* contributors,
                  int64_t timeout_ns);
   Status Finish(bool stop, int64_t timeout_ns);
   Status Result(std::vector<double>* state, std::shared_ptr<const std::vector<float>>* parameters,
                 int64_t timeout_ns);
   Status Verify(double difference, uint64_t hash, double* worst, int64_t timeout_ns);
+  // Waits until TakeReceived has something to give, or the failure to tell.
+  Status AwaitReceived(int64_t timeout_ns);
+  // Waits until the master has acknowledged every update that was submitted before.
+  Status AwaitAcknowledged(int64_t timeout_ns);
   // Says goodbye and ends the I/O thread; every later call fails with kClosed. Not for the I/O
   // thread itself, on which AwaitStep's callbacks run.
   void Close(const std::string& reason);
@@ -88,6 +96,10 @@ class WorkerAgent final : public Exchange, private IoLoop::Protocol {
              std::function<void(int64_t now_ns)> request, WorkerEvent* answer);
   Status WaitFor(std::unique_lock<std::mutex>& lock, WorkerEvent::Type type, const char* what,
                  int64_t timeout_ns, WorkerEvent* answer);
+  // False: `holds` does not within `timeout_ns` (< 0: waits for ever).
+  template <typename Condition>
+  bool WaitUntil(std::unique_lock<std::mutex>& lock, int64_t timeout_ns, Condition holds);
+  std::string RanOut(int64_t timeout_ns, const char* what) const;
   void TakeEvents();
   void FireWaiters(int64_t now_ns);
 

@@ -1,8 +1,8 @@
 """Masters and workers of libstrom.so as Python objects.
 
 Thin: every method is one call of the C interface (``custom_ops/capi/strom.h``), with arrays checked
-on the way in and errors raised as the exceptions of `keras_strom.errors`. `keras_strom.relay` adds
-addresses and credentials.
+on the way in and errors raised as the exceptions of `keras_strom.errors`. `keras_strom.relay` and
+`keras_strom.training_relay` add addresses and credentials.
 """
 
 from __future__ import annotations
@@ -22,6 +22,9 @@ from keras_strom.credentials import JOB_ID_BYTES, KEY_BYTES, Credentials
 
 #: Topologies by the names of `NetworkConfig`, as the C interface numbers them.
 TOPOLOGIES = MappingProxyType({"auto": 0, "plain": 1, "mesh": 2})
+
+#: STROM_MAX_BYTES, the longest message of a `BytesNode`: 4 MiB less the header.
+MAX_BYTES = (4 << 20) - 56
 
 _NS_PER_S = 1_000_000_000
 _Handle = ctypes.c_int64
@@ -128,12 +131,13 @@ class MasterNode:
         check(declare("strom_master_close", _Handle, ctypes.c_char_p)(self.handle, reason.encode()))
 
 
-class WorkerNode:
-    """A worker's I/O thread and its blocking requests. See `strom_worker_join` and what follows it.
+class JoinedNode:
+    """What joins a master: an I/O thread behind a handle, with its counters and its end.
 
-    Every wait can be interrupted with Ctrl+C; the worker is closed then. A timeout of None waits
-    until the answer or a failure comes.
+    Every wait can be interrupted with Ctrl+C; the node is closed then.
     """
+
+    _kind: str  # Names the C interface's functions: strom_<kind>_join, strom_<kind>_close.
 
     def __init__(
         self,
@@ -170,9 +174,50 @@ class WorkerNode:
         )
         handle = ctypes.c_int64()
         self.handle = 0
-        join = declare("strom_worker_join", _Pointer, _Pointer)
+        join = declare(f"strom_{self._kind}_join", _Pointer, _Pointer)
         self._wait(join, ctypes.addressof(options), ctypes.addressof(handle))
         self.handle = handle.value
+
+    def status(self) -> dict[str, Any]:
+        """State and counters; ARCHITECTURE.md lists the keys."""
+        return _status(self.handle)
+
+    def close(self, reason: str = "") -> None:
+        """Says goodbye (`reason` "" = the work is done). Harmless when repeated."""
+        if self.handle:
+            close = declare(f"strom_{self._kind}_close", _Handle, ctypes.c_char_p)
+            check(close(self.handle, reason.encode()))
+
+    def _wait(self, function: Callable[..., int], *arguments: object) -> None:
+        """Calls `function` on a thread of its own, so that Ctrl+C reaches this one."""
+        failures: list[BaseException] = []
+
+        def call() -> None:
+            try:
+                check(function(*arguments))
+            except BaseException as error:  # handed to the waiting thread below
+                failures.append(error)
+
+        thread = threading.Thread(target=call, name="strom-wait", daemon=True)
+        thread.start()
+        try:
+            while thread.is_alive():
+                thread.join(0.2)
+        except BaseException:
+            self.close("interrupted")
+            thread.join(1.0)
+            raise
+        if failures:
+            raise failures[0]
+
+
+class WorkerNode(JoinedNode):
+    """A training worker's blocking requests. See `strom_worker_join` and what follows it.
+
+    A timeout of None waits until the answer or a failure comes.
+    """
+
+    _kind = "worker"
 
     def start(
         self,
@@ -309,37 +354,58 @@ class WorkerNode:
         )
         return worst.value
 
-    def status(self) -> dict[str, Any]:
-        """State and counters; ARCHITECTURE.md lists the keys."""
-        return _status(self.handle)
 
-    def close(self, reason: str = "") -> None:
-        """Says goodbye (`reason` "" = the work is done). Harmless when repeated."""
-        if self.handle:
-            close = declare("strom_worker_close", _Handle, ctypes.c_char_p)
-            check(close(self.handle, reason.encode()))
+class BytesNode(JoinedNode):
+    """A worker of a relay of any bytes. See `strom_bytes_join` and what follows it.
 
-    def _wait(self, function: Callable[..., int], *arguments: object) -> None:
-        """Calls `function` on a thread of its own, so that Ctrl+C reaches this one."""
-        failures: list[BaseException] = []
+    Its calls block the calling thread, Ctrl+C included, for their timeout: keep that short.
+    """
 
-        def call() -> None:
-            try:
-                check(function(*arguments))
-            except BaseException as error:  # handed to the waiting thread below
-                failures.append(error)
+    _kind = "bytes"
 
-        thread = threading.Thread(target=call, name="strom-wait", daemon=True)
-        thread.start()
-        try:
-            while thread.is_alive():
-                thread.join(0.2)
-        except BaseException:
-            self.close("interrupted")
-            thread.join(1.0)
-            raise
-        if failures:
-            raise failures[0]
+    def submit(self, data: bytes, timeout: float) -> int:
+        """Sends `data` to all others and returns its number."""
+        counter = ctypes.c_uint64()
+        send = declare(
+            "strom_bytes_submit", _Handle, ctypes.c_char_p, ctypes.c_int64, ctypes.c_int64, _Pointer
+        )
+        duration = _nanoseconds(timeout)
+        check(send(self.handle, data, len(data), duration, ctypes.addressof(counter)))
+        return counter.value
+
+    def poll(self, room: ctypes.Array[ctypes.c_char], timeout: float) -> tuple[int, int, int]:
+        """The next message's (origin, counter, length); its bytes are in `room`.
+
+        Args:
+            room: takes MAX_BYTES.
+            timeout: seconds; the length is -1 where nothing came.
+        """
+        origin, counter, size = ctypes.c_uint64(), ctypes.c_uint64(), ctypes.c_int64()
+        take = declare(
+            "strom_bytes_poll",
+            _Handle,
+            ctypes.c_int64,
+            _Pointer,
+            _Pointer,
+            _Pointer,
+            _Pointer,
+        )
+        check(
+            take(
+                self.handle,
+                _nanoseconds(timeout),
+                ctypes.addressof(origin),
+                ctypes.addressof(counter),
+                ctypes.addressof(room),
+                ctypes.addressof(size),
+            )
+        )
+        return origin.value, counter.value, size.value
+
+    def flush(self, timeout: float) -> None:
+        """Waits until the master has all that was submitted."""
+        wait = declare("strom_bytes_flush", _Handle, ctypes.c_int64)
+        check(wait(self.handle, _nanoseconds(timeout)))
 
 
 def _nanoseconds(seconds: float | None) -> int:

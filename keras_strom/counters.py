@@ -1,0 +1,159 @@
+"""What a node of the relay has counted: `NodeCounters`, and `LinkCounters` for each of its links.
+
+One snapshot of the I/O thread, as `TrainingMaster.counters`, `TrainingWorker.counters` and the ends
+in `keras_strom.relay` give it. Bytes are those on the wire below Ethernet: headers of IP and UDP,
+acknowledgements and retransmits included.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+_DROP = "drop_"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Traffic:
+    """What has gone through one link, or through all links of a node.
+
+    Attributes:
+        datagrams_sent, datagrams_received: UDP datagrams.
+        bytes_sent, bytes_received: their bytes, IP and UDP headers included.
+        retransmitted_packets: packets that were sent once more.
+        messages_sent, messages_received: whole messages.
+        messages_voided: messages given up here, because their receiver was too slow.
+        drops: why datagrams were thrown away -> how many (only what happened): "malformed",
+            "unauthentic" (a forged or damaged packet), "replayed", "wrong_secret", ...
+    """
+
+    datagrams_sent: int = 0
+    datagrams_received: int = 0
+    bytes_sent: int = 0
+    bytes_received: int = 0
+    retransmitted_packets: int = 0
+    messages_sent: int = 0
+    messages_received: int = 0
+    messages_voided: int = 0
+    drops: Mapping[str, int] = dataclasses.field(default_factory=lambda: MappingProxyType({}))
+
+    @property
+    def retransmitted(self) -> float:
+        """The share of the datagrams sent that were sent once more, 0 to 1."""
+        return self.retransmitted_packets / max(1, self.datagrams_sent)
+
+    def _traffic(self) -> str:
+        text = f"{_bytes(self.bytes_sent)} sent, {_bytes(self.bytes_received)} received"
+        if self.retransmitted_packets:
+            text += f", {self.retransmitted:.2%} sent again"
+        if self.messages_voided:
+            text += f", {self.messages_voided} messages given up"
+        if self.drops:
+            reasons = ", ".join(f"{name} {count}" for name, count in self.drops.items())
+            text += f", dropped: {reasons}"
+        return text
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LinkCounters(Traffic):
+    """One link and how it stood when the snapshot was taken.
+
+    Attributes:
+        peer: the other end's address.
+        round_trip_seconds: smoothed; 0 before the first sample.
+        least_round_trip_seconds: the shortest one seen.
+        queued_bytes: of messages that wait or are not yet acknowledged.
+        in_flight_packets: sent and not yet acknowledged.
+        congestion_window_packets: how many may be.
+        grant_packets: how many more the peer has room for.
+        datagram_bytes: the largest datagram that is known to pass.
+    """
+
+    peer: str = ""
+    round_trip_seconds: float = 0.0
+    least_round_trip_seconds: float = 0.0
+    queued_bytes: int = 0
+    in_flight_packets: int = 0
+    congestion_window_packets: int = 0
+    grant_packets: int = 0
+    datagram_bytes: int = 0
+
+    def __str__(self) -> str:
+        text = f"{self.peer}: {self._traffic()}"
+        if self.round_trip_seconds:
+            text += f", round trip {1e3 * self.round_trip_seconds:.2f} ms"
+        if self.queued_bytes:
+            text += f", {_bytes(self.queued_bytes)} queued"
+        return text + f", window {self.congestion_window_packets} packets"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class NodeCounters(Traffic):
+    """All that a master or a worker has counted since it started; `links` are those there are now.
+
+    Attributes:
+        send_errors: datagrams that the system refused to send.
+        receive_buffer_bytes: what it granted of the socket's receive buffer.
+        links: one entry a link.
+
+    Example:
+        >>> NodeCounters.from_status({"counters": {"bytes_sent": 1200}}).bytes_sent
+        1200
+    """
+
+    send_errors: int = 0
+    receive_buffer_bytes: int = 0
+    links: tuple[LinkCounters, ...] = ()
+
+    @classmethod
+    def from_status(cls, status: Mapping[str, Any]) -> NodeCounters:
+        """Reads them from a node's `status()`."""
+        counters = status["counters"]
+        links = tuple(_link(link) for link in counters.get("links", ()))
+        return cls(links=links, drops=_drops(counters), **_known(cls, counters))
+
+    def __str__(self) -> str:
+        """One line for the node; a node of several links gets one more for each."""
+        lines = [self._traffic()]
+        if self.send_errors:
+            lines[0] += f", {self.send_errors} refused by the system"
+        if len(self.links) == 1:
+            lines[0] += f" ({self.links[0]})"
+        else:
+            lines += [f"  {link}" for link in self.links]
+        return "\n".join(lines)
+
+
+def _link(counters: Mapping[str, Any]) -> LinkCounters:
+    return LinkCounters(
+        peer=counters["peer"],
+        round_trip_seconds=counters.get("smoothed_round_trip_ns", 0) * 1e-9,
+        least_round_trip_seconds=counters.get("least_round_trip_ns", 0) * 1e-9,
+        drops=_drops(counters),
+        **_known(LinkCounters, counters),
+    )
+
+
+def _known(kind: type[Traffic], counters: Mapping[str, Any]) -> dict[str, Any]:
+    """The whole numbers among the fields of `kind`."""
+    names = [field.name for field in dataclasses.fields(kind) if field.type == "int"]
+    return {name: counters[name] for name in names if name in counters}
+
+
+def _drops(counters: Mapping[str, Any]) -> Mapping[str, int]:
+    return MappingProxyType(
+        {
+            name.removeprefix(_DROP): count
+            for name, count in counters.items()
+            if name.startswith(_DROP) and count
+        }
+    )
+
+
+def _bytes(count: int) -> str:
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= size:
+            return f"{count / size:.1f} {unit}"
+    return f"{count} bytes"

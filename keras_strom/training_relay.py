@@ -1,0 +1,181 @@
+"""A training's two ends of the relay: its `TrainingMaster`, and a `TrainingWorker`'s connection.
+
+The runners start a master in the driver or launcher; `StromStrategy` makes the worker. Neither
+needs TensorFlow, and neither does any work in Python while training runs: see ARCHITECTURE.md.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from keras_strom import environment, errors
+from keras_strom._native.node import MasterNode, WorkerNode
+from keras_strom.counters import NodeCounters
+from keras_strom.credentials import Credentials
+from keras_strom.environment import ClusterEnvironment
+from keras_strom.joining import explained
+from keras_strom.network import HostPort, NetworkConfig, literal_address, resolve_address
+
+
+class TrainingMaster:
+    """Membership, relay, and the job's own copy of the parameters, on a thread of its own.
+
+    Attributes:
+        address: (host, port) where workers reach it.
+        credentials: what a worker needs to join, its public key included.
+
+    Example:
+        >>> with TrainingMaster(workers=2, host="127.0.0.1") as master:
+        ...     master.address[0]
+        '127.0.0.1'
+    """
+
+    def __init__(
+        self,
+        *,
+        workers: int,
+        network: NetworkConfig | None = None,
+        host: str | None = None,
+        credentials: Credentials | None = None,
+        epoch: int = 1,
+    ) -> None:
+        """Starts listening.
+
+        Args:
+            workers: training starts when so many have joined.
+            network: port, mask, advertised address and failure timeout.
+            host: the literal address to bind to; None = what `network` picks on this machine.
+            credentials: None = fresh ones.
+            epoch: > 0; a master that is started again for the same job takes a higher one.
+
+        Raises:
+            AddressError: the port is in use, or the mask picks no or several interfaces.
+        """
+        network = network or NetworkConfig()
+        host = host or resolve_address(network, node_address=environment.node_address())
+        credentials = credentials or Credentials.new()
+        self._node = MasterNode(
+            credentials,
+            workers=workers,
+            bind_address=host,
+            port=network.port,
+            failure_timeout=network.failure_timeout,
+            epoch=epoch,
+            topology=network.topology,
+            max_children=network.max_children,
+            max_depth=network.max_depth,
+            same_host=network.same_host,
+        )
+        self.address: HostPort = network.advertised_master((host, self._node.port))
+        self.credentials = credentials.with_master(self._node.public_key)
+        self._last_status: dict[str, Any] | None = None
+
+    def status(self) -> dict[str, Any]:
+        """State, counters and the latest events (ARCHITECTURE.md); the last one once closed."""
+        return self._node.status() if self._last_status is None else self._last_status
+
+    def counters(self) -> NodeCounters:
+        """What has gone through its links so far."""
+        return NodeCounters.from_status(self.status())
+
+    def close(self, reason: str = "") -> None:
+        """Tells every worker to end with `reason`. Harmless when repeated."""
+        if self._last_status is None:
+            self._last_status = self._node.status()
+            self._node.close(reason)
+
+    def __enter__(self) -> TrainingMaster:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close("the master's work is done")
+
+
+class TrainingWorker(WorkerNode):
+    """One worker's connection, which `strategy` and the native step share.
+
+    The blocking requests are those of `WorkerNode`: start, average, finish, result, verify.
+    """
+
+    def __init__(
+        self,
+        credentials: Credentials,
+        *,
+        master: HostPort,
+        rank: int,
+        size: int,
+        local_rank: int = 0,
+        attempt: int = 0,
+        max_staleness: int | None = None,
+        network: NetworkConfig | None = None,
+        ip: str | None = None,
+        join_timeout: float = 30.0,
+    ) -> None:
+        """Joins the job; returns when the master has welcomed this worker.
+
+        Args:
+            credentials: the master's, its public key included.
+            master: (host, port); a name is looked up.
+            rank: 0 to size - 1.
+            size: the number of workers.
+            local_rank: among the workers of this machine; offsets a fixed port.
+            attempt: how often this rank was started before.
+            max_staleness: None = asynchronous, 0 = synchronous, k = bounded.
+            network: this job's options.
+            ip: this machine's address where the mask does not decide.
+            join_timeout: seconds.
+
+        Raises:
+            Unreachable: nothing answers at the master's address.
+            SecretRejected: it answers but does not know this job's secret or id.
+            Refused: the master says why.
+            DeadlinePassed: none of these within `join_timeout`.
+            AddressError: the local port is in use, or the mask picks no or several interfaces.
+        """
+        network = network or NetworkConfig()
+        master_host = literal_address(master[0])
+        bind = ""
+        if network.network_mask is not None or ip is not None:
+            bind = resolve_address(network, node_address=ip, toward=master_host)
+        with explained(f"worker {rank}", master):
+            super().__init__(
+                credentials,
+                master=(master_host, master[1]),
+                rank=rank,
+                size=size,
+                attempt=attempt,
+                max_staleness=max_staleness,
+                bind_address=bind,
+                port=network.of_worker(local_rank).port,
+                failure_timeout=network.failure_timeout,
+                join_timeout=join_timeout,
+                same_host=network.same_host,
+            )
+
+    def counters(self) -> NodeCounters:
+        """What has gone through its link so far."""
+        return NodeCounters.from_status(self.status())
+
+    @classmethod
+    def from_environment(
+        cls,
+        cluster: ClusterEnvironment,
+        *,
+        max_staleness: int | None = None,
+        network: NetworkConfig | None = None,
+    ) -> TrainingWorker:
+        """Joins the job that the environment names; an explicit `network` wins over its own."""
+        if cluster.master is None:
+            raise errors.EnvironmentInvalid(f"{environment.MASTER} is not set")
+        return cls(
+            cluster.load_credentials(),
+            master=cluster.master,
+            rank=cluster.rank,
+            size=cluster.size,
+            local_rank=cluster.local_rank,
+            attempt=cluster.attempt,
+            max_staleness=max_staleness,
+            network=network or cluster.network,
+            ip=cluster.ip,
+            join_timeout=cluster.join_timeout,
+        )
