@@ -10,6 +10,7 @@ namespace strom {
 Status BytesAgent::Join(WorkerAgentOptions options, int64_t timeout_ns,
                         std::shared_ptr<BytesAgent>* out) {
   options.node.codec = &BytesCodec();
+  options.adds_up = false;
   std::shared_ptr<WorkerAgent> worker;
   Status joined = WorkerAgent::Join(options, timeout_ns, &worker);
   if (!joined.ok()) return joined;
@@ -39,12 +40,12 @@ Status BytesAgent::Poll(int64_t timeout_ns, std::optional<ReceivedUpdate>* next)
   if (*next) return {};
   const Status waited = worker_->AwaitReceived(timeout_ns);
   if (waited.code == Code::kTimeout) return {};
-  std::vector<ReceivedUpdate> received;
+  Received received;
   Status taken = worker_->TakeReceived(&received);
   if (!taken.ok()) return taken;
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    std::move(received.begin(), received.end(), std::back_inserter(taken_));
+    std::move(received.updates.begin(), received.updates.end(), std::back_inserter(taken_));
   }
   *next = TakeOne();
   return {};

@@ -65,7 +65,7 @@ WorkerAgent::WorkerAgent(const WorkerAgentOptions& options, std::unique_ptr<UdpS
     : options_(options),
       loop_(std::move(socket), options.endpoint),
       node_(options.node, loop_.links()),
-      inbox_(options.node.max_staleness < 0 ? options.inbox_bytes / 2 : kNever,
+      inbox_(options.adds_up && options.node.max_staleness < 0 ? options.inbox_bytes / 2 : kNever,
              *options.node.codec) {}
 
 WorkerAgent::~WorkerAgent() { Close("the worker ended without saying why"); }

@@ -35,6 +35,7 @@ struct WorkerAgentOptions {
   // Received updates that nobody has taken. In asynchronous mode what is over half of it is added
   // up (core/inbox.h); elsewhere, or where that does not help, the worker fails beyond it.
   int64_t inbox_bytes = int64_t{512} << 20;
+  bool adds_up = true;  // false: the messages have no sum, so they wait one by one in any mode
 };
 
 class WorkerAgent final : public Exchange, private IoLoop::Protocol {
