@@ -172,17 +172,27 @@ demo: $(PACKAGE_STAMP) native ## two Spark executors train a CNN on Fashion-MNIS
 
 # ------------------------------------------------------------------ benchmarks
 
-BENCHES := bench-codec bench-step
+BENCHES := bench-codec bench-relay bench-step
 .PHONY: bench $(BENCHES)
 bench: $(BENCHES) ## every benchmark; results in build/bench
 
-bench-codec: setup ## encoding, coding, applying, message sizes: CODEC's targets (2 minutes)
+# The native part of a benchmark, $(NATIVE_BENCH)/PROGRAM.
+.PHONY: bench-configure
+bench-configure: setup
 	@$(STEP) bench-configure "configuring the native benchmarks" $(BIN)/cmake -S custom_ops \
 	  -B $(NATIVE_BENCH) -G Ninja -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja -DSTROM_BENCH=ON \
 	  -DSTROM_WERROR=$(WERROR)
+
+bench-codec: bench-configure ## encoding, coding, applying, message sizes: CODEC's targets (2 minutes)
 	@$(STEP) bench-build "building the native benchmarks" \
 	  $(BIN)/cmake --build $(NATIVE_BENCH) --target codec_bench --parallel $(JOBS)
 	@$(BIN)/python -m tests.bench.codec $(BENCH_ARGS)
+
+bench-relay: bench-configure ## the relay against TCP and TLS: PROTOCOL's targets (5 minutes; root)
+	@.ci/system-packages lines
+	@$(STEP) bench-build "building the native benchmarks" \
+	  $(BIN)/cmake --build $(NATIVE_BENCH) --target relay_peer --parallel $(JOBS)
+	@$(BIN)/python -m tests.bench.relay $(BENCH_ARGS)
 
 bench-step: setup ## what a training step costs over plain Keras (10 minutes)
 	@$(BIN)/python -m tests.bench.step $(BENCH_ARGS)
