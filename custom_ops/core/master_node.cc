@@ -178,6 +178,7 @@ void MasterNode::Shutdown(int64_t now_ns, const std::string& reason) {
 }
 
 const VersionVector& MasterNode::received() const { return state_->replication.received(); }
+const Replication& MasterNode::replication() const { return state_->replication; }
 const std::vector<float>& MasterNode::parameters() const { return state_->parameters; }
 
 void MasterNode::State::HandleHello(const LinkEvent& event) {

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "core/link_layer.h"
+#include "core/replication.h"
 #include "core/types.h"
 #include "core/update.h"
 
@@ -55,6 +56,8 @@ class MasterNode {
   void Shutdown(int64_t now_ns, const std::string& reason);
 
   const VersionVector& received() const;
+  // Ring, hold and vectors, for checks of their bounds.
+  const Replication& replication() const;
   const std::vector<float>& parameters() const;
 
   std::string StatusJson() const;

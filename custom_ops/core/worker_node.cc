@@ -302,6 +302,7 @@ int64_t WorkerNode::OutgoingBytes() const {
 std::vector<ReceivedUpdate> WorkerNode::TakeReceived() { return state_->queue.Take(); }
 int64_t WorkerNode::ReleasedSteps() const { return state_->queue.own_released_steps(); }
 const VersionVector& WorkerNode::received() const { return state_->replication.received(); }
+const Replication& WorkerNode::replication() const { return state_->replication; }
 void WorkerNode::SetApplied(const VersionVector& applied) { state_->applied = applied; }
 
 void WorkerNode::State::Connect() {

@@ -13,6 +13,7 @@
 
 #include "core/exchange.h"
 #include "core/link_layer.h"
+#include "core/replication.h"
 #include "core/types.h"
 #include "core/update.h"
 
@@ -96,6 +97,8 @@ class WorkerNode {
   int64_t ReleasedSteps() const;
 
   const VersionVector& received() const;
+  // Ring, hold and vectors, for checks of their bounds.
+  const Replication& replication() const;
   void SetApplied(const VersionVector& applied);
 
   // Members, origins, vectors, ring bytes, retained updates, drops by reason: a JSON object.

@@ -2,13 +2,23 @@
 
 #include <algorithm>
 #include <numeric>
+#include <string>
 #include <utility>
 
 namespace strom {
+namespace {
 
-class MemoryNetwork::Host final : public LinkLayer {
+// What a lost datagram costs before its resend has arrived.
+constexpr int64_t kResendNs = 3'000'000;
+
+std::pair<Host, Host> Pair(Host a, Host b) { return {std::min(a, b), std::max(a, b)}; }
+
+}  // namespace
+
+// One host's door to the network.
+class MemoryNetwork::Links final : public LinkLayer {
  public:
-  Host(MemoryNetwork* network, const Address& address) : network_(network), address_(address) {}
+  Links(MemoryNetwork* network, Host host) : network_(network), host_(host) {}
 
   LinkId Connect(int64_t now_ns, const Address& to, const PublicKeyBytes& key,
                  Buffer hello) override;
@@ -20,216 +30,413 @@ class MemoryNetwork::Host final : public LinkLayer {
   void HoldBack(int64_t now_ns, LinkId link, bool hold) override;
   void Close(int64_t now_ns, LinkId link, const std::string& reason) override;
 
-  struct Link {
-    std::shared_ptr<Connection> connection;
+  struct Place {
+    Connection* connection;
     int side;  // which end is ours
-    End& own() const { return connection->ends[side]; }
-    int peer() const { return 1 - side; }
   };
-  LinkId Add(const std::shared_ptr<Connection>& connection, int side) {
+  // Takes one end of `connection`.
+  LinkId Take(Connection* connection, int side) {
     links_[++last_link_] = {connection, side};
-    connection->ends[side].host = this;
-    connection->ends[side].link = last_link_;
+    connection->ends[side] = {.host = host_, .link = last_link_, .open = true};
     return last_link_;
+  }
+  const std::map<LinkId, Place>& places() const { return links_; }
+  // Names of links are never reused, also not by the next process.
+  void Forget() { links_.clear(); }
+
+ private:
+  End* Own(LinkId link) const {
+    const auto found = links_.find(link);
+    return found == links_.end() ? nullptr : &found->second.connection->ends[found->second.side];
   }
 
   MemoryNetwork* const network_;
-  const Address address_;
-  Sink sink_;
-  bool alive_ = true;
-  int64_t unreachable_until_ns_ = 0;
+  const Host host_;
   LinkId last_link_ = 0;
-  std::map<LinkId, Link> links_;
+  std::map<LinkId, Place> links_;
 };
 
-MemoryNetwork::MemoryNetwork(uint64_t seed, const MemoryNetworkOptions& options)
-    : options_(options), random_(seed) {}
+struct MemoryNetwork::HostState {
+  HostState(MemoryNetwork* network, Host host) : links(network, host) {}
+  Links links;
+  Hooks hooks;
+  Address address;
+  bool paused = false;
+  bool killed = false;
+  std::vector<Delivery> silences;  // found while it was paused
+  int64_t scheduled_ns = kNever;
+  bool touched = false;
+};
+
+MemoryNetwork::MemoryNetwork(uint64_t seed, int64_t failure_timeout_ns)
+    : SimulatedNetwork(seed), failure_timeout_ns_(failure_timeout_ns) {}
 MemoryNetwork::~MemoryNetwork() = default;
 
-LinkLayer* MemoryNetwork::AddHost(const Address& address) {
-  hosts_.push_back(std::make_unique<Host>(this, address));
-  return hosts_.back().get();
+Host MemoryNetwork::Add() {
+  const Host host = hosts_.size();
+  hosts_.push_back(std::make_unique<HostState>(this, host));
+  Address& address = hosts_.back()->address;
+  address.ip = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10};
+  const size_t number = host + 1;
+  for (size_t i = 0; i < 3; ++i) address.ip[13 + i] = static_cast<uint8_t>(number >> (16 - 8 * i));
+  address.port = 4000;
+  by_address_[address] = host;
+  return host;
 }
 
-void MemoryNetwork::SetSink(LinkLayer* host, Sink sink) {
-  static_cast<Host*>(host)->sink_ = std::move(sink);
+LinkLayer& MemoryNetwork::links(Host host) { return hosts_[host]->links; }
+SimulatedNetwork::Hooks& MemoryNetwork::hooks(Host host) { return hosts_[host]->hooks; }
+Address MemoryNetwork::address(Host host) const { return hosts_[host]->address; }
+
+// ----------------------------------------------------------------------------------- faults
+
+void MemoryNetwork::SetPaths(const PathOptions& options) {
+  default_path_ = options;
+  paths_.clear();
 }
 
-void MemoryNetwork::Kill(LinkLayer* host) {
-  Host* dying = static_cast<Host*>(host);
-  dying->alive_ = false;
-  for (auto& [id, link] : dying->links_) Cut(link.connection, now_ns_);
+void MemoryNetwork::SetPath(Host from, Host to, const PathOptions& options) {
+  PathBetween(from, to).Set(options);
 }
 
-void MemoryNetwork::CutOff(LinkLayer* host, int64_t until_ns) {
-  Host* lonely = static_cast<Host*>(host);
-  lonely->unreachable_until_ns_ = until_ns;
-  for (auto& [id, link] : lonely->links_) Cut(link.connection, now_ns_);
+void MemoryNetwork::SetBlocked(Host a, Host b, bool blocked) {
+  const bool changes = blocked ? blocked_.insert(Pair(a, b)).second : blocked_.erase(Pair(a, b));
+  if (!changes) return;
+  ForConnectionsOf(a, [&](Connection* connection, int side) {
+    if (connection->ends[1 - side].host != b) return;
+    blocked ? Stall(connection) : Unstall(connection);
+  });
 }
 
-int64_t MemoryNetwork::NextDelivery() const {
-  return deliveries_.empty() ? kNever : deliveries_.top().due_ns;
+void MemoryNetwork::SetPaused(Host host, bool paused) {
+  HostState& state = *hosts_[host];
+  if (state.paused == paused || state.killed) return;
+  state.paused = paused;
+  ForConnectionsOf(
+      host, [&](Connection* connection, int) { paused ? Stall(connection) : Unstall(connection); });
+  if (paused) return;
+  for (const Delivery& silence : std::exchange(state.silences, {})) {
+    PostSilence(silence.connection, silence.to, failure_timeout_ns_, silence.kind);
+  }
+  Schedule(host);
 }
 
-void MemoryNetwork::Deliver(int64_t now_ns) {
-  now_ns_ = now_ns;
-  while (!deliveries_.empty() && deliveries_.top().due_ns <= now_ns) {
-    Delivery next = deliveries_.top();
-    deliveries_.pop();
-    Connection& connection = *next.connection;
-    End& end = connection.ends[next.to];
-    const bool is_message = next.event.type == LinkEvent::Type::kMessage;
-    if (is_message && end.held_back) {
-      end.held.push_back(std::move(next));
-      continue;
-    }
-    if (is_message) {
-      End& from = connection.ends[1 - next.to];
-      const size_t channel = static_cast<size_t>(next.event.channel);
-      if (next.sequence < from.voided_before[channel]) continue;
-      from.queued_bytes[channel] -= static_cast<int64_t>(next.event.payload->size());
-    }
-    if (!end.open || end.host == nullptr || !end.host->alive_) continue;
-    if (connection.cut && !next.ends_link) continue;
-    if (next.event.type == LinkEvent::Type::kDown) end.open = false;
-    if (next.event.type == LinkEvent::Type::kUp) connection.up = true;
-    next.event.link = end.link;
-    end.host->sink_(now_ns, std::move(next.event));
+void MemoryNetwork::Kill(Host host) {
+  HostState& state = *hosts_[host];
+  if (state.killed) return;
+  state.killed = true;
+  ForConnectionsOf(host, [&](Connection* connection, int side) {
+    connection->ends[side].open = false;
+    Stall(connection);
+  });
+}
+
+void MemoryNetwork::Restart(Host host) {
+  HostState& state = *hosts_[host];
+  STROM_CHECK(state.killed);
+  // The old connections stay stalled for ever; peers notice after the failure timeout.
+  state.links.Forget();
+  state.hooks = {};
+  state.silences.clear();
+  state.killed = state.paused = false;
+  Schedule(host);
+}
+
+template <typename Visit>
+void MemoryNetwork::ForConnectionsOf(Host host, Visit visit) {
+  for (const auto& [link, place] : hosts_[host]->links.places()) {
+    visit(place.connection, place.side);
   }
 }
 
-int64_t MemoryNetwork::RandomDelay(const Connection& connection) {
-  std::uniform_int_distribution<int64_t> jitter(0, connection.base_delay_ns);
-  return options_.min_delay_ns + connection.base_delay_ns / 2 + jitter(random_);
+int MemoryNetwork::StallsBetween(Host a, Host b) const {
+  return hosts_[a]->paused + hosts_[a]->killed + hosts_[b]->paused + hosts_[b]->killed +
+         static_cast<int>(blocked_.contains(Pair(a, b)));
 }
 
-void MemoryNetwork::Post(int64_t due_ns, const std::shared_ptr<Connection>& connection, int to,
-                         LinkEvent event) {
-  deliveries_.push({due_ns, ++sequence_, connection, to, std::move(event), false});
-}
-
-void MemoryNetwork::Cut(const std::shared_ptr<Connection>& connection, int64_t now_ns) {
-  if (connection->cut) return;
-  connection->cut = true;
+void MemoryNetwork::Stall(Connection* connection) {
+  if (++connection->stalls > 1) return;
+  ++connection->stall;
   for (int end = 0; end < 2; ++end) {
-    LinkEvent down;
-    down.type = LinkEvent::Type::kDown;
-    down.code = Code::kMasterLost;
-    down.reason = "silent for " + std::to_string(options_.failure_timeout_ns / 1'000'000) + " ms";
-    const int64_t due_ns = now_ns + options_.failure_timeout_ns + RandomDelay(*connection);
-    deliveries_.push({due_ns, ++sequence_, connection, end, std::move(down), true});
+    PostSilence(connection, end, failure_timeout_ns_ * 3 / 10, Delivery::Kind::kSuspect);
+    PostSilence(connection, end, failure_timeout_ns_, Delivery::Kind::kSilence);
   }
 }
 
-LinkId MemoryNetwork::Host::Connect(int64_t now_ns, const Address& to, const PublicKeyBytes&,
-                                    Buffer hello) {
+void MemoryNetwork::Unstall(Connection* connection) {
+  if (--connection->stalls > 0 || connection->cut) return;
+  ++connection->stall;  // what was due after a longer silence is void
+  for (Delivery& delivery : std::exchange(connection->stalled, {})) {
+    delivery.due_ns = now_ns_;  // so nothing overtakes what was waiting
+    deliveries_.push(std::move(delivery));
+  }
+}
+
+void MemoryNetwork::PostSilence(Connection* connection, int to, int64_t delay_ns,
+                                Delivery::Kind kind) {
+  Delivery delivery;
+  delivery.due_ns = now_ns_ + delay_ns + random_.Below(connection->base_delay_ns + 1);
+  delivery.sequence = ++sequence_;
+  delivery.connection = connection;
+  delivery.to = to;
+  delivery.kind = kind;
+  delivery.stall = connection->stall;
+  deliveries_.push(std::move(delivery));
+}
+
+// ----------------------------------------------------------------------------------- the clock
+
+bool MemoryNetwork::RunUntil(int64_t duration_ns, const std::function<bool()>& done) {
+  const int64_t end_ns = now_ns_ + duration_ns;
+  for (Host host = 0; host < hosts_.size(); ++host) Serve(host);
+  while (!done()) {
+    const int64_t arrival_ns = deliveries_.empty() ? kNever : deliveries_.top().due_ns;
+    const int64_t timer_ns = timers_.empty() ? kNever : timers_.top().first;
+    const int64_t next_ns = std::min(arrival_ns, timer_ns);
+    if (next_ns > end_ns) {
+      now_ns_ = end_ns;
+      break;
+    }
+    now_ns_ = std::max(now_ns_, next_ns);
+    while (!deliveries_.empty() && deliveries_.top().due_ns <= now_ns_) {
+      Delivery delivery = deliveries_.top();
+      deliveries_.pop();
+      Deliver(std::move(delivery));
+    }
+    while (!timers_.empty() && timers_.top().first <= now_ns_) {
+      const auto [due_ns, host] = timers_.top();
+      timers_.pop();
+      if (hosts_[host]->scheduled_ns == due_ns) Touch(host);
+    }
+    for (size_t i = 0; i < touched_.size(); ++i) {
+      hosts_[touched_[i]]->touched = false;
+      Serve(touched_[i]);
+    }
+    touched_.clear();
+  }
+  return done();
+}
+
+void MemoryNetwork::Touch(Host host) {
+  if (std::exchange(hosts_[host]->touched, true)) return;
+  touched_.push_back(host);
+}
+
+void MemoryNetwork::Serve(Host host) {
+  HostState& state = *hosts_[host];
+  if (state.paused || state.killed) return;
+  if (state.hooks.next_timeout && state.hooks.next_timeout() <= now_ns_) {
+    state.hooks.on_timeout(now_ns_);
+  }
+  if (state.hooks.after) state.hooks.after(now_ns_);
+  Schedule(host);
+}
+
+void MemoryNetwork::Schedule(Host host) {
+  HostState& state = *hosts_[host];
+  if (state.paused || state.killed || !state.hooks.next_timeout) return;
+  state.scheduled_ns = state.hooks.next_timeout();
+  if (state.scheduled_ns != kNever) timers_.emplace(state.scheduled_ns, host);
+}
+
+void MemoryNetwork::Deliver(Delivery delivery) {
+  Connection& connection = *delivery.connection;
+  End& end = connection.ends[delivery.to];
+  if (delivery.kind != Delivery::Kind::kEvent) return Silence(std::move(delivery));
+  if (connection.cut) return;
+  if (connection.stalls > 0) {
+    connection.stalled.push_back(std::move(delivery));
+    return;
+  }
+  if (delivery.event.type == LinkEvent::Type::kMessage) {
+    if (end.held_back) {
+      end.held.push_back(std::move(delivery));
+      return;
+    }
+    End& from = connection.ends[1 - delivery.to];
+    const size_t channel = static_cast<size_t>(delivery.event.channel);
+    if (delivery.sequence < from.voided_before[channel]) return;
+    from.queued_bytes[channel] -= static_cast<int64_t>(delivery.event.payload->size());
+    Touch(from.host);  // it hears that something has arrived
+  }
+  if (!end.open) return;
+  if (delivery.event.type == LinkEvent::Type::kDown) end.open = false;
+  if (delivery.event.type == LinkEvent::Type::kUp) connection.up = true;
+  delivery.event.link = end.link;
+  HostState& host = *hosts_[end.host];
+  Touch(end.host);
+  if (host.hooks.on_event) host.hooks.on_event(now_ns_, std::move(delivery.event));
+}
+
+void MemoryNetwork::Silence(Delivery delivery) {
+  Connection& connection = *delivery.connection;
+  End& end = connection.ends[delivery.to];
+  if (!end.open) return;
+  if (!connection.cut && delivery.stall != connection.stall) return;  // it has gone on since
+  HostState& host = *hosts_[end.host];
+  const bool last = delivery.kind == Delivery::Kind::kSilence;
+  if (host.paused) {
+    // It sees how long nothing came only after it has gone on, and has read what is there.
+    if (last) host.silences.push_back(std::move(delivery));
+    return;
+  }
+  LinkEvent& event = delivery.event;
+  event.link = end.link;
+  event.type = last ? LinkEvent::Type::kDown : LinkEvent::Type::kSuspect;
+  if (last) {
+    connection.cut = true;
+    end.open = false;
+    event.code = connection.up ? Code::kMasterLost : Code::kUnreachable;
+    event.reason = "silent for " + std::to_string(failure_timeout_ns_ / 1'000'000) + " ms";
+  }
+  Touch(end.host);
+  if (host.hooks.on_event) host.hooks.on_event(now_ns_, std::move(event));
+}
+
+// ----------------------------------------------------------------------------------- links
+
+int64_t MemoryNetwork::RandomDelay(const Connection& connection, int to, int64_t bytes) {
+  Path& path = PathBetween(connection.ends[1 - to].host, connection.ends[to].host);
+  const PathOptions& options = path.options();
+  int64_t delay_ns = connection.base_delay_ns / 2 + random_.Below(connection.base_delay_ns + 1);
+  while (path.Loses(now_ns_ + delay_ns, &random_)) delay_ns += kResendNs;
+  if (options.rate_bytes > 0) {
+    delay_ns += path.bottleneck().Pass(now_ns_, bytes).value_or(now_ns_) - now_ns_;
+  }
+  return delay_ns;
+}
+
+Path& MemoryNetwork::PathBetween(Host from, Host to) {
+  const auto [path, fresh] = paths_.try_emplace({from, to}, default_path_);
+  return path->second;
+}
+
+void MemoryNetwork::Post(int64_t due_ns, Connection* connection, int to, LinkEvent event) {
+  Delivery delivery;
+  delivery.due_ns = due_ns;
+  delivery.sequence = ++sequence_;
+  delivery.connection = connection;
+  delivery.to = to;
+  delivery.event = std::move(event);
+  deliveries_.push(std::move(delivery));
+}
+
+MemoryNetwork::Connection* MemoryNetwork::Open(Host from, Host to) {
+  Connection& connection = connections_.emplace_back();
+  const PathOptions& options = PathBetween(from, to).options();
+  connection.base_delay_ns = options.delay_ns + random_.Below(options.jitter_ns + 1);
+  return &connection;
+}
+
+LinkId MemoryNetwork::Links::Connect(int64_t now_ns, const Address& to, const PublicKeyBytes&,
+                                     Buffer hello) {
   MemoryNetwork& network = *network_;
-  auto connection = std::make_shared<Connection>();
-  connection->base_delay_ns = std::uniform_int_distribution<int64_t>(
-      network.options_.min_delay_ns, network.options_.max_delay_ns)(network.random_);
-  const LinkId link = Add(connection, 0);
-  const auto target =
-      std::find_if(network.hosts_.begin(), network.hosts_.end(),
-                   [&](const auto& host) { return host->address_ == to && host->alive_; });
-  if (target == network.hosts_.end() || now_ns < unreachable_until_ns_ ||
-      now_ns < (*target)->unreachable_until_ns_) {
+  const auto found = network.by_address_.find(to);
+  const Host target = found == network.by_address_.end() ? host_ : found->second;
+  Connection* connection = network.Open(host_, target);
+  const LinkId link = Take(connection, 0);
+  if (target == host_ || network.StallsBetween(host_, target) > 0) {
     LinkEvent down;
     down.code = Code::kUnreachable;
     down.reason = "no answer";
-    network.Post(now_ns + network.options_.failure_timeout_ns / 4, connection, 0, std::move(down));
+    network.Post(now_ns + network.failure_timeout_ns_ / 4, connection, 0, std::move(down));
     return link;
   }
-  (*target)->Add(connection, 1);
+  network.hosts_[target]->links.Take(connection, 1);
   LinkEvent event;
   event.type = LinkEvent::Type::kHello;
+  const int64_t bytes = static_cast<int64_t>(hello->size());
   event.payload = std::move(hello);
-  network.Post(now_ns + network.RandomDelay(*connection), connection, 1, std::move(event));
+  network.Post(now_ns + network.RandomDelay(*connection, 1, bytes), connection, 1,
+               std::move(event));
   return link;
 }
 
-void MemoryNetwork::Host::Accept(int64_t now_ns, LinkId link, Buffer welcome) {
-  const Link& at = links_.at(link);
-  Connection& connection = *at.connection;
+void MemoryNetwork::Links::Accept(int64_t now_ns, LinkId link, Buffer welcome) {
+  Connection* connection = links_.at(link).connection;
   LinkEvent initiator;
   initiator.type = LinkEvent::Type::kUp;
   initiator.payload = std::move(welcome);
-  const int64_t there_ns = now_ns + network_->RandomDelay(connection);
-  const int64_t back_ns = there_ns + network_->RandomDelay(connection);
-  network_->Post(there_ns, at.connection, 0, std::move(initiator));
+  const int64_t there_ns = now_ns + network_->RandomDelay(*connection, 0, 0);
+  const int64_t back_ns = there_ns + network_->RandomDelay(*connection, 1, 0);
+  network_->Post(there_ns, connection, 0, std::move(initiator));
   LinkEvent responder;
   responder.type = LinkEvent::Type::kUp;
   responder.payload = MakeBuffer({});
-  network_->Post(back_ns, at.connection, 1, std::move(responder));
+  network_->Post(back_ns, connection, 1, std::move(responder));
   // What the initiator sends stands behind its first authentic packet.
-  for (int64_t& arrival_ns : connection.ends[0].last_arrival_ns) arrival_ns = back_ns;
+  for (int64_t& arrival_ns : connection->ends[0].last_arrival_ns) arrival_ns = back_ns;
 }
 
-void MemoryNetwork::Host::Refuse(int64_t now_ns, LinkId link, const std::string& reason) {
-  const Link& at = links_.at(link);
-  at.own().open = false;
+void MemoryNetwork::Links::Refuse(int64_t now_ns, LinkId link, const std::string& reason) {
+  const auto& [connection, side] = links_.at(link);
+  connection->ends[side].open = false;
   LinkEvent down;
   down.code = Code::kRefused;
   down.reason = reason;
-  network_->Post(now_ns + network_->RandomDelay(*at.connection), at.connection, at.peer(),
+  network_->Post(now_ns + network_->RandomDelay(*connection, 1 - side, 0), connection, 1 - side,
                  std::move(down));
 }
 
-bool MemoryNetwork::Host::Send(int64_t now_ns, LinkId link, Channel channel, Buffer message) {
-  auto found = links_.find(link);
-  if (found == links_.end() || !found->second.own().open || !found->second.connection->up) {
-    return false;
-  }
-  STROM_CHECK(!message->empty() && static_cast<int64_t>(message->size()) <= kMaxMessageBytes);
-  const Link& at = found->second;
-  End& own = at.own();
-  own.queued_bytes[static_cast<size_t>(channel)] += static_cast<int64_t>(message->size());
-  int64_t& last_ns = own.last_arrival_ns[static_cast<size_t>(channel)];
-  int64_t due_ns = std::max(now_ns + network_->RandomDelay(*at.connection), last_ns);
+bool MemoryNetwork::Links::Send(int64_t now_ns, LinkId link, Channel channel, Buffer message) {
+  const auto found = links_.find(link);
+  if (found == links_.end()) return false;
+  const auto& [connection, side] = found->second;
+  End& own = connection->ends[side];
+  if (!own.open || !connection->up) return false;
+  const int64_t bytes = static_cast<int64_t>(message->size());
+  STROM_CHECK(bytes > 0 && bytes <= kMaxMessageBytes);
+  const size_t index = static_cast<size_t>(channel);
+  own.queued_bytes[index] += bytes;
+  int64_t& last_ns = own.last_arrival_ns[index];
+  const int64_t due_ns =
+      std::max(now_ns + network_->RandomDelay(*connection, 1 - side, bytes), last_ns);
   if (channel != Channel::kUpdate) last_ns = due_ns;
   LinkEvent event;
   event.type = LinkEvent::Type::kMessage;
   event.channel = channel;
   event.payload = std::move(message);
-  network_->Post(due_ns, at.connection, at.peer(), std::move(event));
+  network_->Post(due_ns, connection, 1 - side, std::move(event));
   return true;
 }
 
-int64_t MemoryNetwork::Host::QueuedBytes(LinkId link) const {
-  auto found = links_.find(link);
-  if (found == links_.end()) return 0;
-  const auto& queued = found->second.own().queued_bytes;
-  return std::accumulate(std::begin(queued), std::end(queued), int64_t{0});
+int64_t MemoryNetwork::Links::QueuedBytes(LinkId link) const {
+  const End* own = Own(link);
+  if (own == nullptr) return 0;
+  return std::accumulate(std::begin(own->queued_bytes), std::end(own->queued_bytes), int64_t{0});
 }
 
-void MemoryNetwork::Host::Void(int64_t, LinkId link, Channel channel) {
-  auto found = links_.find(link);
-  if (found == links_.end()) return;
-  End& own = found->second.own();
-  own.queued_bytes[static_cast<size_t>(channel)] = 0;
-  own.voided_before[static_cast<size_t>(channel)] = network_->sequence_ + 1;
+void MemoryNetwork::Links::Void(int64_t, LinkId link, Channel channel) {
+  End* own = Own(link);
+  if (own == nullptr) return;
+  own->queued_bytes[static_cast<size_t>(channel)] = 0;
+  own->voided_before[static_cast<size_t>(channel)] = network_->sequence_ + 1;
 }
 
-void MemoryNetwork::Host::HoldBack(int64_t now_ns, LinkId link, bool hold) {
-  auto found = links_.find(link);
-  if (found == links_.end()) return;
-  End& own = found->second.own();
-  own.held_back = hold;
+void MemoryNetwork::Links::HoldBack(int64_t now_ns, LinkId link, bool hold) {
+  End* own = Own(link);
+  if (own == nullptr) return;
+  own->held_back = hold;
   if (hold) return;
-  for (Delivery& delivery : std::exchange(own.held, {})) {
+  for (Delivery& delivery : std::exchange(own->held, {})) {
     delivery.due_ns = now_ns;
     network_->deliveries_.push(std::move(delivery));
   }
 }
 
-void MemoryNetwork::Host::Close(int64_t now_ns, LinkId link, const std::string& reason) {
-  auto found = links_.find(link);
-  if (found == links_.end() || !found->second.own().open) return;
-  const Link& at = found->second;
-  at.own().open = false;
+void MemoryNetwork::Links::Close(int64_t now_ns, LinkId link, const std::string& reason) {
+  const auto found = links_.find(link);
+  if (found == links_.end()) return;
+  const auto& [connection, side] = found->second;
+  if (!std::exchange(connection->ends[side].open, false)) return;
+  if (connection->stalls > 0) {
+    connection->cut = true;  // the goodbye is lost; the peer's silence is under way
+    return;
+  }
   LinkEvent down;
   down.code = Code::kClosed;
   down.reason = reason;
-  network_->Post(now_ns + network_->RandomDelay(*at.connection), at.connection, at.peer(),
+  network_->Post(now_ns + network_->RandomDelay(*connection, 1 - side, 0), connection, 1 - side,
                  std::move(down));
 }
 

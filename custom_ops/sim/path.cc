@@ -32,8 +32,8 @@ std::string Describe(const PathOptions& options) {
   if (options.blocked) add("blocked");
   if (options.loss > 0) add("loss %.1f %%", options.loss * 100);
   if (options.burst > 0) {
-    add("bursts %.2f %% of %lld", options.burst * 100,
-        static_cast<long long>(options.burst_datagrams));
+    add("bursts %.2f %% of %.1f ms", options.burst * 100,
+        static_cast<double>(options.burst_ns) * 1e-6);
   }
   if (options.duplication > 0) add("duplication %.1f %%", options.duplication * 100);
   if (options.corruption > 0) add("corruption %.1f %%", options.corruption * 100);
@@ -71,7 +71,7 @@ std::vector<Path::Arrival> Path::Carry(int64_t now_ns, Bytes datagram, Simulated
   if (options_.blocked) return arrivals;
   const int64_t bytes = static_cast<int64_t>(datagram.size()) + kIpAndUdpBytes;
   if (options_.mtu_bytes > 0 && bytes > options_.mtu_bytes) return arrivals;
-  if (InBurst(random)) return arrivals;
+  if (InBurst(now_ns, random)) return arrivals;
   const int copies = random->Chance(options_.duplication) ? 2 : 1;
   for (int copy = 0; copy < copies; ++copy) {
     if (random->Chance(options_.loss)) continue;
@@ -86,13 +86,16 @@ std::vector<Path::Arrival> Path::Carry(int64_t now_ns, Bytes datagram, Simulated
   return arrivals;
 }
 
-bool Path::InBurst(SimulatedRandom* random) {
-  if (in_burst_) {
-    in_burst_ = !random->Chance(1.0 / static_cast<double>(options_.burst_datagrams));
-  } else {
-    in_burst_ = random->Chance(options_.burst);
-  }
-  return in_burst_;
+bool Path::Loses(int64_t now_ns, SimulatedRandom* random) {
+  return InBurst(now_ns, random) || random->Chance(options_.loss) ||
+         random->Chance(options_.corruption);
+}
+
+bool Path::InBurst(int64_t now_ns, SimulatedRandom* random) {
+  if (now_ns < burst_until_ns_) return true;
+  if (!random->Chance(options_.burst)) return false;
+  burst_until_ns_ = now_ns + random->Between(1, 2 * options_.burst_ns);
+  return true;
 }
 
 }  // namespace strom

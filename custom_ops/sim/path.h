@@ -25,9 +25,10 @@ struct PathOptions {
   int64_t jitter_ns = 0;  // added, uniform; more than the spacing of datagrams reorders them
   bool blocked = false;   // nothing passes
   int64_t mtu_bytes = 0;  // longer packets (payload + kIpAndUdpBytes) vanish unsaid; 0 = no limit
-  // Gilbert's model: with this probability a datagram begins a burst, in which all are lost.
+  // With this probability a datagram begins a burst, in which all are lost (Gilbert's model, but a
+  // burst has a length in time: in one counted in datagrams a quiet link would be dead for long).
   double burst = 0;
-  int64_t burst_datagrams = 8;                // a burst's mean length
+  int64_t burst_ns = 2'000'000;               // a burst's mean length
   int64_t rate_bytes = 0;                     // a second, headers included; 0 = no limit
   int64_t buffer_bytes = int64_t{128} << 10;  // before the rate; what does not fit is lost
 };
@@ -66,13 +67,16 @@ class Path {
   };
   // The fate of a datagram that is sent now: none, one or two arrivals.
   std::vector<Arrival> Carry(int64_t now_ns, Bytes datagram, SimulatedRandom* random);
+  // For networks without packets: whether one more transmission would be lost, and the line.
+  bool Loses(int64_t now_ns, SimulatedRandom* random);
+  Bottleneck& bottleneck() { return bottleneck_; }
 
  private:
-  bool InBurst(SimulatedRandom* random);
+  bool InBurst(int64_t now_ns, SimulatedRandom* random);
 
   PathOptions options_;
   Bottleneck bottleneck_;
-  bool in_burst_ = false;
+  int64_t burst_until_ns_ = 0;
 };
 
 }  // namespace strom

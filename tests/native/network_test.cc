@@ -32,17 +32,18 @@ TEST(PathTest, ALongerPacketThanTheMtuVanishes) {
 
 TEST(PathTest, BurstsHaveTheirShareAndLength) {
   SimulatedRandom random(2);
-  Path path({.burst = .01, .burst_datagrams = 20});
+  constexpr int64_t kSpacingNs = 10'000;
+  Path path({.burst = .001, .burst_ns = kMillisecond});
   int lost = 0, bursts = 0;
   bool in_burst = false;
-  for (int i = 0; i < 100'000; ++i) {
-    const bool gone = path.Carry(0, Datagram(100), &random).empty();
+  for (int i = 0; i < 200'000; ++i) {
+    const bool gone = path.Carry(i * kSpacingNs, Datagram(100), &random).empty();
     lost += gone ? 1 : 0;
     bursts += gone && !in_burst ? 1 : 0;
     in_burst = gone;
   }
-  EXPECT_NEAR(static_cast<double>(lost) / bursts, 20, 2);
-  EXPECT_NEAR(lost / 100'000., .01 * 20 / (1 + .01 * 20), .02);
+  EXPECT_NEAR(static_cast<double>(lost) / bursts, kMillisecond / kSpacingNs, 15);
+  EXPECT_NEAR(bursts, 200'000 * .001 / (1 + .1), 40);
 }
 
 TEST(PathTest, ARateSpacesPacketsAndItsBufferDropsTheTail) {

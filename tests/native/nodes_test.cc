@@ -3,40 +3,38 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "sim/cluster.h"
+#include "sim/simulation.h"
 
 namespace strom {
 namespace {
 
-using State = Cluster::Worker::State;
+using State = ApplicationRecord::State;
 using testing::HasSubstr;
 
-std::string Report(const Cluster& cluster) {
+std::string Report(const Simulation& simulation) {
   std::string text;
-  for (const std::string& violation : cluster.violations()) text += violation + "\n";
+  for (const std::string& violation : simulation.violations()) text += violation + "\n";
   return text;
 }
 
-void ExpectAllFinish(Cluster* cluster) {
-  EXPECT_TRUE(cluster->violations().empty()) << Report(*cluster);
-  for (int rank = 0; rank < static_cast<int>(cluster->size()); ++rank) {
-    EXPECT_EQ(cluster->worker(rank).state, State::kFinished)
-        << rank << ": " << cluster->worker(rank).failure.message;
+void ExpectAllFinish(Simulation* simulation) {
+  EXPECT_TRUE(simulation->violations().empty()) << Report(*simulation);
+  for (int rank = 0; rank < simulation->size(); ++rank) {
+    EXPECT_EQ(simulation->worker(rank).state, State::kFinished)
+        << rank << ": " << simulation->worker(rank).failure.message;
   }
 }
 
 // ------------------------------------------------------------------------------- random runs
 
 struct RandomRun {
-  ClusterOptions options;
-  std::vector<WorkerScript> scripts;
+  SimulationOptions options;
+  std::vector<Script> scripts;
 };
 
 RandomRun MakeRandomRun(uint64_t seed, bool faults) {
-  std::mt19937_64 random(seed);
-  const auto pick = [&](int low, int high) {
-    return std::uniform_int_distribution<int>(low, high)(random);
-  };
+  SimulatedRandom random(seed);
+  const auto pick = [&](int low, int high) { return static_cast<int>(random.Between(low, high)); };
   RandomRun run;
   run.options.seed = seed;
   run.options.max_staleness = std::vector<int>{-1, -1, 0, 1, 4}[static_cast<size_t>(pick(0, 4))];
@@ -44,7 +42,7 @@ RandomRun MakeRandomRun(uint64_t seed, bool faults) {
   const int generations = pick(1, 3);
   const bool lively = pick(0, 1) == 0;
   for (size_t rank = 0; rank < run.scripts.size(); ++rank) {
-    WorkerScript& script = run.scripts[rank];
+    Script& script = run.scripts[rank];
     script.steps.clear();
     for (int i = 0; i < generations; ++i) script.steps.push_back(pick(0, 15));
     script.think_ns = lively ? 200'000 : pick(1, 10) * 1'000'000;
@@ -68,10 +66,10 @@ RandomRun MakeRandomRun(uint64_t seed, bool faults) {
   return run;
 }
 
-void ExpectSameStepsEverywhere(Cluster* cluster) {
+void ExpectSameStepsEverywhere(Simulation* simulation) {
   std::map<uint64_t, std::vector<UpdateId>> reference;
-  for (int rank = 0; rank < static_cast<int>(cluster->size()); ++rank) {
-    for (const auto& [generation, taken] : cluster->worker(rank).taken_of_generation) {
+  for (int rank = 0; rank < simulation->size(); ++rank) {
+    for (const auto& [generation, taken] : simulation->worker(rank).taken_of_generation) {
       const auto [known, fresh] = reference.emplace(generation, taken);
       EXPECT_TRUE(fresh || known->second == taken) << "worker " << rank;
     }
@@ -82,10 +80,10 @@ TEST(Nodes, AgreeInRandomRunsWithoutFaults) {
   for (uint64_t seed = 0; seed < 300; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     RandomRun run = MakeRandomRun(seed, false);
-    Cluster cluster(run.options, run.scripts);
-    cluster.Run();
-    ExpectAllFinish(&cluster);
-    if (run.options.max_staleness >= 0) ExpectSameStepsEverywhere(&cluster);
+    Simulation simulation(run.options, run.scripts);
+    simulation.Run();
+    ExpectAllFinish(&simulation);
+    if (run.options.max_staleness >= 0) ExpectSameStepsEverywhere(&simulation);
     if (testing::Test::HasFailure()) return;
   }
 }
@@ -95,19 +93,19 @@ TEST(Nodes, AgreeInRandomRunsWithDeathsAndReturns) {
   for (uint64_t seed = 1000; seed < 1600; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     RandomRun run = MakeRandomRun(seed, true);
-    Cluster cluster(run.options, run.scripts);
-    cluster.Run();
-    EXPECT_TRUE(cluster.violations().empty()) << Report(cluster);
-    for (int rank = 0; rank < static_cast<int>(cluster.size()); ++rank) {
-      const Cluster::Worker& worker = cluster.worker(rank);
+    Simulation simulation(run.options, run.scripts);
+    simulation.Run();
+    EXPECT_TRUE(simulation.violations().empty()) << Report(simulation);
+    for (int rank = 0; rank < simulation.size(); ++rank) {
+      const ApplicationRecord& worker = simulation.worker(rank);
       if (worker.state == State::kFailed) {
-        EXPECT_TRUE(worker.was_cut_off) << rank << ": " << worker.failure.message;
+        EXPECT_TRUE(simulation.was_cut_off(rank)) << rank << ": " << worker.failure.message;
       }
     }
-    for (const MasterEvent& event : cluster.master_events()) {
+    for (const MasterEvent& event : simulation.master_events()) {
       returns += event.text.ends_with("is back") ? 1 : 0;
     }
-    if (run.options.max_staleness >= 0) ExpectSameStepsEverywhere(&cluster);
+    if (run.options.max_staleness >= 0) ExpectSameStepsEverywhere(&simulation);
     if (testing::Test::HasFailure()) return;
   }
   EXPECT_GT(returns, 20);
@@ -117,57 +115,57 @@ TEST(Nodes, AgreeInRandomRunsWithDeathsAndReturns) {
 
 TEST(Nodes, WorkersWithDifferentNumbersOfStepsNeverHang) {
   for (int32_t max_staleness : {-1, 0, 3}) {
-    ClusterOptions options;
+    SimulationOptions options;
     options.max_staleness = max_staleness;
-    Cluster cluster(options, {{.steps = {0, 3}}, {.steps = {20, 1}}, {.steps = {7, 0}}});
-    cluster.Run();
-    ExpectAllFinish(&cluster);
+    Simulation simulation(options, {{.steps = {0, 3}}, {.steps = {20, 1}}, {.steps = {7, 0}}});
+    simulation.Run();
+    ExpectAllFinish(&simulation);
   }
 }
 
 TEST(Nodes, SynchronousAverageIsABarrierInRankOrder) {
-  ClusterOptions options;
+  SimulationOptions options;
   options.max_staleness = 0;
-  WorkerScript fast{.steps = {6}, .average_before = {3}, .think_ns = 100'000};
-  WorkerScript slow{.steps = {9}, .average_before = {3}, .think_ns = 10'000'000};
-  Cluster cluster(options, {fast, slow, fast});
-  cluster.Run();
-  ExpectAllFinish(&cluster);
+  Script fast{.steps = {6}, .average_before = {3}, .think_ns = 100'000};
+  Script slow{.steps = {9}, .average_before = {3}, .think_ns = 10'000'000};
+  Simulation simulation(options, {fast, slow, fast});
+  simulation.Run();
+  ExpectAllFinish(&simulation);
   for (int rank = 0; rank < 3; ++rank) {
-    ASSERT_EQ(cluster.worker(rank).averages.size(), 1u);
-    EXPECT_EQ(cluster.worker(rank).averages[0].contributors, 3);
-    EXPECT_EQ(cluster.worker(rank).averages[0].values, (std::vector<double>{1.0, 1.0}));
+    ASSERT_EQ(simulation.worker(rank).averages.size(), 1u);
+    EXPECT_EQ(simulation.worker(rank).averages[0].contributors, 3);
+    EXPECT_EQ(simulation.worker(rank).averages[0].values, (std::vector<double>{1.0, 1.0}));
   }
 }
 
 TEST(Nodes, AsynchronousAverageWaitsForNobody) {
-  WorkerScript fast{.steps = {3}, .average_before = {0}, .think_ns = 1000};
-  WorkerScript slow{.steps = {3}, .average_before = {2}, .think_ns = 500'000'000};
-  Cluster cluster({}, {fast, slow});
-  cluster.Run();
-  ExpectAllFinish(&cluster);
-  EXPECT_EQ(cluster.worker(0).averages.at(0).contributors, 1);
+  Script fast{.steps = {3}, .average_before = {0}, .think_ns = 1000};
+  Script slow{.steps = {3}, .average_before = {2}, .think_ns = 500'000'000};
+  Simulation simulation({}, {fast, slow});
+  simulation.Run();
+  ExpectAllFinish(&simulation);
+  EXPECT_EQ(simulation.worker(0).averages.at(0).contributors, 1);
 }
 
 TEST(Nodes, TheChiefStopsEverybody) {
   for (int32_t max_staleness : {-1, 0}) {
-    ClusterOptions options;
+    SimulationOptions options;
     options.max_staleness = max_staleness;
-    Cluster cluster(options, {{.steps = {5}, .stop_all = true}, {.steps = {100000}}});
-    cluster.Run();
-    ExpectAllFinish(&cluster);
-    EXPECT_TRUE(cluster.worker(1).stop_heard);
-    EXPECT_LT(cluster.worker(1).step, 1000);
+    Simulation simulation(options, {{.steps = {5}, .stop_all = true}, {.steps = {100000}}});
+    simulation.Run();
+    ExpectAllFinish(&simulation);
+    EXPECT_TRUE(simulation.worker(1).stop_heard);
+    EXPECT_LT(simulation.worker(1).step, 1000);
   }
 }
 
 TEST(Nodes, TheResultIsTheMeanStateAndTheWorstDifference) {
-  Cluster cluster({}, {{.state = 1.0}, {.state = 2.0}, {.state = 6.0}});
-  cluster.Run();
-  ExpectAllFinish(&cluster);
+  Simulation simulation({}, {{.state = 1.0}, {.state = 2.0}, {.state = 6.0}});
+  simulation.Run();
+  ExpectAllFinish(&simulation);
   for (int rank = 0; rank < 3; ++rank) {
-    EXPECT_EQ(cluster.worker(rank).results.at(0).values, std::vector<double>{3.0});
-    EXPECT_EQ(cluster.worker(rank).worst, 1.0);
+    EXPECT_EQ(simulation.worker(rank).results.at(0).values, std::vector<double>{3.0});
+    EXPECT_EQ(simulation.worker(rank).worst, 1.0);
   }
 }
 
@@ -180,19 +178,19 @@ TEST(Nodes, ADeathInAnyPhaseHoldsUpNobody) {
       for (int dying = 0; dying < 3; ++dying) {
         SCOPED_TRACE(std::to_string(max_staleness) + " " + std::to_string(static_cast<int>(phase)) +
                      " " + std::to_string(dying));
-        ClusterOptions options;
+        SimulationOptions options;
         options.max_staleness = max_staleness;
-        std::vector<WorkerScript> scripts(3, {.steps = {8, 4}, .average_before = {2}});
+        std::vector<Script> scripts(3, {.steps = {8, 4}, .average_before = {2}});
         scripts[static_cast<size_t>(dying)].die_on = phase;
-        Cluster cluster(options, scripts);
-        cluster.Run();
-        EXPECT_TRUE(cluster.violations().empty()) << Report(cluster);
+        Simulation simulation(options, scripts);
+        simulation.Run();
+        EXPECT_TRUE(simulation.violations().empty()) << Report(simulation);
         for (int rank = 0; rank < 3; ++rank) {
-          EXPECT_EQ(cluster.worker(rank).state, rank == dying ? State::kDead : State::kFinished)
-              << cluster.worker(rank).failure.message;
+          EXPECT_EQ(simulation.worker(rank).state, rank == dying ? State::kDead : State::kFinished)
+              << simulation.worker(rank).failure.message;
         }
-        EXPECT_TRUE(std::any_of(cluster.master_events().begin(), cluster.master_events().end(),
-                                [&](const MasterEvent& event) {
+        EXPECT_TRUE(std::any_of(simulation.master_events().begin(),
+                                simulation.master_events().end(), [&](const MasterEvent& event) {
                                   return event.type == MasterEvent::Type::kLost &&
                                          event.rank == dying;
                                 }));
@@ -205,81 +203,81 @@ TEST(Nodes, AWorkerThatWasCutOffComesBackWithItsCounters) {
   // The other worker trains on meanwhile, long enough for the return.
   int returned = 0;
   for (uint64_t seed = 0; seed < 20; ++seed) {
-    ClusterOptions options;
+    SimulationOptions options;
     options.seed = seed;
-    WorkerScript cut{.steps = {60}, .think_ns = 100'000'000, .cut_off_at = {5}};
-    WorkerScript steady{.steps = {60}, .think_ns = 100'000'000};
-    Cluster cluster(options, {steady, cut});
-    cluster.Run();
-    EXPECT_TRUE(cluster.violations().empty()) << Report(cluster);
-    EXPECT_EQ(cluster.worker(0).state, State::kFinished);
-    returned += cluster.worker(1).state == State::kFinished ? 1 : 0;
+    Script cut{.steps = {60}, .think_ns = 100'000'000, .cut_off_at = {5}};
+    Script steady{.steps = {60}, .think_ns = 100'000'000};
+    Simulation simulation(options, {steady, cut});
+    simulation.Run();
+    EXPECT_TRUE(simulation.violations().empty()) << Report(simulation);
+    EXPECT_EQ(simulation.worker(0).state, State::kFinished);
+    returned += simulation.worker(1).state == State::kFinished ? 1 : 0;
   }
   EXPECT_GE(returned, 15);
 }
 
 TEST(Nodes, ASynchronousWorkerThatWasCutOffFailsInWords) {
-  ClusterOptions options;
+  SimulationOptions options;
   options.max_staleness = 0;
-  Cluster cluster(options, {{.steps = {9}}, {.steps = {9}, .cut_off_at = {3}}});
-  cluster.Run();
-  EXPECT_EQ(cluster.worker(0).state, State::kFinished);
-  EXPECT_EQ(cluster.worker(1).failure.code, Code::kMasterLost);
-  EXPECT_THAT(cluster.worker(1).failure.message, HasSubstr("10.0.0.1:4000 has been silent for"));
+  Simulation simulation(options, {{.steps = {9}}, {.steps = {9}, .cut_off_at = {3}}});
+  simulation.Run();
+  EXPECT_EQ(simulation.worker(0).state, State::kFinished);
+  EXPECT_EQ(simulation.worker(1).failure.code, Code::kMasterLost);
+  EXPECT_THAT(simulation.worker(1).failure.message, HasSubstr("10.0.0.1:4000 has been silent for"));
 }
 
 // ------------------------------------------------------------------------------- refusals
 
 TEST(Nodes, ADifferentModelIsRefusedToAllNamingBoth) {
-  Cluster cluster({}, {{}, {.layout_size = 65, .layout_hash = 6}});
-  cluster.Run();
+  Simulation simulation({}, {{}, {.layout_size = 17, .layout_hash = 6}});
+  simulation.Run();
   for (int rank = 0; rank < 2; ++rank) {
-    const Status& failure = cluster.worker(rank).failure;
+    const Status& failure = simulation.worker(rank).failure;
     EXPECT_EQ(failure.code, Code::kRefused);
-    EXPECT_THAT(failure.message, HasSubstr("64 shared values (layout hash 0000000000000005)"));
-    EXPECT_THAT(failure.message, HasSubstr("65 shared values (layout hash 0000000000000006)"));
+    EXPECT_THAT(failure.message, HasSubstr("16 shared values (layout hash 0000000000000005)"));
+    EXPECT_THAT(failure.message, HasSubstr("17 shared values (layout hash 0000000000000006)"));
   }
 }
 
 TEST(Nodes, DifferentOptionsAreRefusedToAllNamingBoth) {
-  Cluster cluster({}, {{.options_text = "threshold=0.1"}, {.options_text = "threshold=0.2"}});
-  cluster.Run();
+  Simulation simulation({}, {{.options_text = "threshold=0.1"}, {.options_text = "threshold=0.2"}});
+  simulation.Run();
   for (int rank = 0; rank < 2; ++rank) {
-    EXPECT_THAT(cluster.worker(rank).failure.message, HasSubstr("threshold=0.1"));
-    EXPECT_THAT(cluster.worker(rank).failure.message, HasSubstr("threshold=0.2"));
+    EXPECT_THAT(simulation.worker(rank).failure.message, HasSubstr("threshold=0.1"));
+    EXPECT_THAT(simulation.worker(rank).failure.message, HasSubstr("threshold=0.2"));
   }
 }
 
 TEST(Nodes, AWrongHashAfterTheResultFailsThatWorkerAlone) {
-  Cluster cluster({}, {{}, {.wrong_hash = 1}});
-  cluster.Run();
-  EXPECT_EQ(cluster.worker(0).state, State::kFinished) << cluster.worker(0).failure.message;
-  EXPECT_EQ(cluster.worker(1).state, State::kFailed);
-  EXPECT_THAT(cluster.worker(1).failure.message, HasSubstr("differ from the master's"));
+  Simulation simulation({}, {{}, {.wrong_hash = 1}});
+  simulation.Run();
+  EXPECT_EQ(simulation.worker(0).state, State::kFinished) << simulation.worker(0).failure.message;
+  EXPECT_EQ(simulation.worker(1).state, State::kFailed);
+  EXPECT_THAT(simulation.worker(1).failure.message, HasSubstr("differ from the master's"));
 }
 
 TEST(Nodes, AnInvalidUpdateIsNotRelayedAndClosesItsOriginInWords) {
   for (int32_t max_staleness : {-1, 0}) {
-    ClusterOptions options;
+    SimulationOptions options;
     options.max_staleness = max_staleness;
-    Cluster cluster(options, {{}, {.bad_update_at = 4}, {}});
-    cluster.Run();
-    EXPECT_TRUE(cluster.violations().empty()) << Report(cluster);
-    EXPECT_EQ(cluster.worker(0).state, State::kFinished) << cluster.worker(0).failure.message;
-    EXPECT_EQ(cluster.worker(2).state, State::kFinished) << cluster.worker(2).failure.message;
-    EXPECT_THAT(cluster.worker(1).failure.message, HasSubstr("the master refuses worker 1's"));
-    EXPECT_THAT(cluster.worker(1).failure.message, HasSubstr("an index beyond the layout"));
+    Simulation simulation(options, {{}, {.bad_update_at = 4}, {}});
+    simulation.Run();
+    EXPECT_TRUE(simulation.violations().empty()) << Report(simulation);
+    EXPECT_EQ(simulation.worker(0).state, State::kFinished) << simulation.worker(0).failure.message;
+    EXPECT_EQ(simulation.worker(2).state, State::kFinished) << simulation.worker(2).failure.message;
+    EXPECT_THAT(simulation.worker(1).failure.message, HasSubstr("the master refuses worker 1's"));
+    EXPECT_THAT(simulation.worker(1).failure.message, HasSubstr("an index beyond the layout"));
   }
 }
 
 TEST(Nodes, ANeighbourOverItsQueuesCapIsClosedInWordsAndTheOthersGoOn) {
-  ClusterOptions options;
+  SimulationOptions options;
   options.link_queue_bytes = 1;
-  Cluster cluster(options, {{.steps = {200}, .think_ns = 1000}, {.steps = {200}}});
-  cluster.Run();
-  EXPECT_TRUE(cluster.violations().empty()) << Report(cluster);
-  EXPECT_EQ(cluster.worker(0).state, State::kFinished) << cluster.worker(0).failure.message;
-  EXPECT_THAT(cluster.worker(1).failure.message, HasSubstr("takes its updates too slowly"));
+  Simulation simulation(options, {{.steps = {200}, .think_ns = 1000}, {.steps = {200}}});
+  simulation.Run();
+  EXPECT_TRUE(simulation.violations().empty()) << Report(simulation);
+  EXPECT_EQ(simulation.worker(0).state, State::kFinished) << simulation.worker(0).failure.message;
+  EXPECT_THAT(simulation.worker(1).failure.message, HasSubstr("takes its updates too slowly"));
 }
 
 }  // namespace

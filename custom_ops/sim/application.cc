@@ -1,0 +1,191 @@
+#include "sim/application.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "core/hash.h"
+#include "sim/list_codec.h"
+
+namespace strom {
+namespace {
+
+uint64_t HashOf(const std::vector<float>& values) {
+  return Hash(Bytes(reinterpret_cast<const uint8_t*>(values.data()), values.size() * 4));
+}
+
+}  // namespace
+
+Application::Application(int32_t rank, const Script& script, int32_t max_staleness,
+                         uint64_t first_generation, WorkerNode* node, Ledger* ledger, uint64_t seed,
+                         Hooks hooks)
+    : rank_(rank),
+      script_(script),
+      max_staleness_(max_staleness),
+      node_(node),
+      ledger_(ledger),
+      random_(seed),
+      hooks_(std::move(hooks)) {
+  record_.generation = first_generation - 1;
+}
+
+void Application::Act(int64_t now_ns) {
+  while (!record_.over()) {
+    auto event = node_->PollEvent();
+    if (!event) break;
+    HandleEvent(now_ns, std::move(*event));
+  }
+  if (record_.state != ApplicationRecord::State::kTraining) return;
+  // One that waits for a STEP or for room looks again whenever anything has happened.
+  if (waits_ || next_action_ns_ <= now_ns) Continue(now_ns);
+}
+
+void Application::HandleEvent(int64_t now_ns, WorkerEvent event) {
+  using State = ApplicationRecord::State;
+  if (script_.die_on == event.type) {
+    Die();
+    return hooks_.die();
+  }
+  switch (event.type) {
+    case WorkerEvent::Type::kJoined:
+      record_.origin = event.origin;
+      return Begin(now_ns);
+    case WorkerEvent::Type::kStarted:
+      record_.parameters = *event.parameters;
+      record_.started = true;
+      if (!ledger_->Start(record_.generation, record_.parameters)) {
+        hooks_.on_violation("starts with other values than the others");
+      }
+      record_.state = State::kTraining;
+      next_action_ns_ = now_ns + random_.Between(0, script_.think_ns);
+      return;
+    case WorkerEvent::Type::kAverage:
+      record_.averages.push_back(std::move(event));
+      record_.state = State::kTraining;
+      next_action_ns_ = now_ns;
+      return;
+    case WorkerEvent::Type::kFinal:
+      TakeReceived();
+      hooks_.on_final();
+      return node_->SendState(now_ns, {script_.state});
+    case WorkerEvent::Type::kResult: {
+      hooks_.on_result(*event.parameters);
+      record_.parameters = *event.parameters;
+      record_.started = false;  // from here on they are the master's
+      const uint64_t hash =
+          script_.wrong_hash != 0 ? script_.wrong_hash : HashOf(record_.parameters);
+      record_.results.push_back(std::move(event));
+      return node_->Verify(now_ns, 0.5 * rank_, hash);
+    }
+    case WorkerEvent::Type::kEnd:
+      record_.worst = event.values.at(0);
+      record_.taken_of_generation[record_.generation] = std::exchange(record_.taken, {});
+      return Begin(now_ns);
+    case WorkerEvent::Type::kStop:
+      record_.stop_heard = true;
+      return;
+    case WorkerEvent::Type::kNotice:
+      record_.notices.push_back(event.text);
+      return;
+    case WorkerEvent::Type::kFailed:
+      record_.failure = event.status;
+      record_.state = State::kFailed;
+      next_action_ns_ = kNever;
+      return;
+  }
+}
+
+void Application::Begin(int64_t now_ns) {
+  record_.state = ApplicationRecord::State::kWaiting;
+  if (record_.generation >= script_.steps.size()) {
+    record_.state = ApplicationRecord::State::kFinished;
+    return node_->Leave(now_ns, "");
+  }
+  record_.step = 0;
+  record_.stop_heard = record_.started = false;
+  averaged_ = validated_ = waits_ = false;
+  Generation generation;
+  generation.number = ++record_.generation;
+  generation.layout_size = script_.layout_size;
+  generation.layout_hash = script_.layout_hash;
+  generation.options_text = script_.options_text;
+  if (rank_ == 0) {
+    std::vector<float> seed(static_cast<size_t>(script_.layout_size));
+    for (float& value : seed) value = static_cast<float>(random_.Between(-100, 100));
+    generation.seed = std::make_shared<const std::vector<float>>(std::move(seed));
+  }
+  node_->BeginGeneration(now_ns, std::move(generation));
+}
+
+void Application::Continue(int64_t now_ns) {
+  next_action_ns_ = kNever;
+  const bool validates = script_.validate_before.contains(record_.step) && !validated_;
+  if (validates) {
+    validated_ = true;
+    next_action_ns_ = now_ns + script_.validate_ns;
+    return;
+  }
+  TakeReceived();
+  if (record_.step >= script_.steps.at(record_.generation - 1) || record_.stop_heard) {
+    record_.state = ApplicationRecord::State::kWaiting;
+    return node_->Finish(now_ns, script_.stop_all);
+  }
+  if (!MayStep(now_ns)) return;
+  if (script_.average_before.contains(record_.step) && !averaged_) {
+    averaged_ = true;
+    record_.state = ApplicationRecord::State::kWaiting;
+    return node_->Average(now_ns, static_cast<uint64_t>(record_.step),
+                          {static_cast<double>(rank_), 1.0});
+  }
+  TrainStep(now_ns);
+}
+
+bool Application::MayStep(int64_t now_ns) {
+  const bool blocked = node_->OutgoingBytes() > script_.outgoing_cap_bytes;
+  if (blocked && blocked_since_ns_ == kNever) blocked_since_ns_ = now_ns;
+  if (!blocked && blocked_since_ns_ != kNever) {
+    record_.blocked_ns += now_ns - std::exchange(blocked_since_ns_, kNever);
+  }
+  waits_ = blocked || (sequenced() && node_->ReleasedSteps() < record_.step - max_staleness_);
+  return !waits_;
+}
+
+void Application::TrainStep(int64_t now_ns) {
+  const int64_t parts = random_.Between(1, 3);
+  for (int64_t part = 0; part < parts; ++part) {
+    ListCodec::Entries entries;
+    for (int64_t i = random_.Between(0, 4); i > 0; --i) {
+      entries.emplace_back(static_cast<uint32_t>(random_.Below(script_.layout_size)),
+                           static_cast<float>(random_.Between(-8, 8)));
+    }
+    if (script_.bad_update_at == record_.step) entries = {{0xffffffff, 1.0f}};
+    std::vector<uint8_t> update = ListCodec::Write(entries);
+    const std::vector<uint8_t> message(update.begin() + kUpdateHeaderBytes, update.end());
+    const UpdateId id = node_->Submit(now_ns, record_.step, part + 1 == parts, std::move(update));
+    ledger_->Submit(id, record_.generation, message);
+    if (sequenced()) continue;
+    record_.applied[id.origin] = id.counter;
+    if (script_.bad_update_at != record_.step) kListCodec.Apply(message, record_.parameters);
+  }
+  node_->SetApplied(record_.applied);
+  ++record_.step;
+  averaged_ = validated_ = false;
+  const auto& cuts = script_.cut_off_at;
+  if (std::find(cuts.begin(), cuts.end(), record_.step) != cuts.end()) hooks_.cut_off();
+  if (script_.die_after_steps == record_.step) {
+    Die();
+    return hooks_.die();
+  }
+  next_action_ns_ = now_ns + random_.Between(0, 2 * script_.think_ns);
+}
+
+void Application::TakeReceived() {
+  for (const ReceivedUpdate& update : node_->TakeReceived()) {
+    hooks_.on_taken(update);
+    record_.applied[update.id.origin] = update.id.counter;
+    record_.taken.push_back(update.id);
+    kListCodec.Apply(update.message(), record_.parameters);
+  }
+  node_->SetApplied(record_.applied);
+}
+
+}  // namespace strom

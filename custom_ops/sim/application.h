@@ -1,0 +1,116 @@
+// What runs on a worker above its node: a scripted training program that steps, averages, validates
+// and ends as a real one does. It knows nothing of the network below the node.
+#ifndef KERAS_STROM_SIM_APPLICATION_H_
+#define KERAS_STROM_SIM_APPLICATION_H_
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "core/worker_node.h"
+#include "sim/ledger.h"
+#include "sim/random.h"
+
+namespace strom {
+
+struct Script {
+  std::vector<int> steps = {10};       // of each generation
+  std::set<int> average_before = {};   // calls Average(step, ...) before these steps
+  std::set<int> validate_before = {};  // stands still before these steps: neither sends nor takes
+  int64_t validate_ns = 0;
+  bool stop_all = false;                         // Finish(stop = true)
+  int64_t think_ns = 3'000'000;                  // mean time of a step
+  std::optional<WorkerEvent::Type> die_on = {};  // is killed when it gets this event
+  std::optional<int> die_after_steps = {};       // ... or after so many steps
+  std::vector<int> cut_off_at = {};  // steps after which its network is gone for a while
+  int64_t layout_size = 16;
+  uint64_t layout_hash = 5;
+  std::string options_text = "same";
+  double state = 0;
+  uint64_t wrong_hash = 0;                // Verify reports this hash instead of the true one
+  std::optional<int> bad_update_at = {};  // this step's update has an index beyond the layout
+  int64_t outgoing_cap_bytes = int64_t{16} << 20;  // does not step while more is unacknowledged
+};
+
+// What an application has seen; the checks and tests read it.
+struct ApplicationRecord {
+  enum class State { kWaiting, kTraining, kFinished, kFailed, kDead };
+  State state = State::kWaiting;
+  uint64_t origin = 0;
+  uint64_t generation = 0;
+  bool started = false;  // has this generation's parameters
+  int step = 0;
+  bool stop_heard = false;
+  std::vector<float> parameters;
+  VersionVector applied;        // what they contain, own updates included
+  std::vector<UpdateId> taken;  // of this generation, in order
+  std::map<uint64_t, std::vector<UpdateId>> taken_of_generation;
+  std::vector<WorkerEvent> averages;
+  std::vector<WorkerEvent> results;
+  double worst = -1;
+  int64_t blocked_ns = 0;  // waited for room in the queue towards the master
+  Status failure;
+  std::vector<std::string> notices;
+
+  bool over() const {
+    return state == State::kFinished || state == State::kFailed || state == State::kDead;
+  }
+};
+
+class Application {
+ public:
+  // What the script does to its surroundings, and what checks look at.
+  struct Hooks {
+    std::function<void()> die;
+    std::function<void()> cut_off;
+    std::function<void(const ReceivedUpdate& update)> on_taken;  // before it is applied
+    std::function<void()> on_final;                              // everything has been applied
+    std::function<void(const std::vector<float>& parameters)> on_result;
+    std::function<void(const std::string& what)> on_violation;
+  };
+
+  // Begins with `first_generation`. `node` and `ledger` outlive it.
+  Application(int32_t rank, const Script& script, int32_t max_staleness, uint64_t first_generation,
+              WorkerNode* node, Ledger* ledger, uint64_t seed, Hooks hooks);
+
+  // Takes the node's events and does what is due.
+  void Act(int64_t now_ns);
+  int64_t NextAction() const { return next_action_ns_; }
+  void Die() {
+    record_.state = ApplicationRecord::State::kDead;
+    next_action_ns_ = kNever;
+  }
+
+  const ApplicationRecord& record() const { return record_; }
+
+ private:
+  void HandleEvent(int64_t now_ns, WorkerEvent event);
+  void Begin(int64_t now_ns);
+  void Continue(int64_t now_ns);
+  bool MayStep(int64_t now_ns);
+  void TrainStep(int64_t now_ns);
+  void TakeReceived();
+  bool sequenced() const { return max_staleness_ >= 0; }
+
+  const int32_t rank_;
+  const Script script_;
+  const int32_t max_staleness_;
+  WorkerNode* const node_;
+  Ledger* const ledger_;
+  SimulatedRandom random_;
+  const Hooks hooks_;
+  ApplicationRecord record_;
+  int64_t next_action_ns_ = kNever;
+  bool averaged_ = false;   // before the step at hand
+  bool validated_ = false;  // likewise
+  bool waits_ = false;      // training, but may not step yet
+  int64_t blocked_since_ns_ = kNever;
+};
+
+}  // namespace strom
+
+#endif  // KERAS_STROM_SIM_APPLICATION_H_

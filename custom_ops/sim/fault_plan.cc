@@ -1,0 +1,150 @@
+#include "sim/fault_plan.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <set>
+
+namespace strom {
+namespace {
+
+constexpr int64_t kMillisecond = 1'000'000;
+
+// Nobody is given up after less than this part of the failure timeout: beacons come ten times in
+// it, and the slowest paths here cost less than the rest.
+constexpr double kHarmless = .5;
+
+const char* NameOf(Fault::Kind kind) {
+  switch (kind) {
+    case Fault::Kind::kPause:
+      return "pause";
+    case Fault::Kind::kKill:
+      return "kill";
+    case Fault::Kind::kRestart:
+      return "restart";
+    case Fault::Kind::kPartition:
+      return "partition";
+    case Fault::Kind::kHarm:
+      return "harm";
+  }
+  return "";
+}
+
+// Paths that a training job meets on a bad day; every kind of harm now and then.
+PathOptions DrawPaths(SimulatedRandom* random, double share) {
+  PathOptions paths;
+  const auto some = [&](double most) {
+    return random->Chance(share) ? most * static_cast<double>(random->Below(100)) / 100 : 0;
+  };
+  paths.loss = some(.15);
+  paths.burst = some(.01);
+  paths.burst_ns = random->Between(1, 10) * kMillisecond;
+  paths.duplication = some(.1);
+  paths.corruption = some(.05);
+  paths.delay_ns = random->Between(20, 1000) * 1000;
+  paths.jitter_ns = random->Chance(share) ? random->Between(1, 4000) * 1000 : 0;
+  if (random->Chance(share / 2)) {
+    paths.rate_bytes = random->Between(1, 20) * 1'000'000;
+    paths.buffer_bytes = random->Between(16, 256) << 10;
+  }
+  return paths;
+}
+
+// Long enough to be noticed, or not, around the failure timeout.
+int64_t DrawSilence(SimulatedRandom* random, int64_t failure_timeout_ns) {
+  return failure_timeout_ns * random->Between(10, 260) / 100;
+}
+
+Fault DrawFault(SimulatedRandom* random, const FaultBounds& bounds, std::set<int32_t>* expendable) {
+  Fault fault;
+  fault.at_ns = random->Below(bounds.span_ns);
+  fault.for_ns = DrawSilence(random, bounds.failure_timeout_ns);
+  const bool may_end = static_cast<double>(fault.for_ns) >
+                       kHarmless * static_cast<double>(bounds.failure_timeout_ns);
+  const int64_t choice = random->Below(10);
+  if (choice < 3) {
+    fault.kind = Fault::Kind::kHarm;
+    fault.paths = DrawPaths(random, .6);
+    const bool all = random->Chance(.3);
+    for (int32_t rank = all ? kMasterRank : 0; all && rank < bounds.workers; ++rank) {
+      fault.ranks.push_back(rank);
+    }
+    if (!all) fault.ranks = {static_cast<int32_t>(random->Below(bounds.workers))};
+    return fault;
+  }
+  if (choice == 3 && bounds.master_too && !may_end) {
+    fault.kind = Fault::Kind::kPause;
+    fault.ranks = {kMasterRank};
+    return fault;
+  }
+  // The others may end whom they strike.
+  std::vector<int32_t> victims(expendable->begin(), expendable->end());
+  const int32_t victim =
+      victims[static_cast<size_t>(random->Below(static_cast<int64_t>(victims.size())))];
+  fault.ranks = {victim};
+  if (choice < 6) {
+    fault.kind = Fault::Kind::kPause;
+  } else if (choice < 8) {
+    fault.kind = Fault::Kind::kPartition;
+    for (const int32_t other : victims) {
+      if (other != victim && random->Chance(.3)) fault.ranks.push_back(other);
+    }
+  } else {
+    fault.kind = choice == 8 ? Fault::Kind::kKill : Fault::Kind::kRestart;
+    if (fault.kind == Fault::Kind::kKill) fault.for_ns = 0;
+    if (expendable->size() > 1) expendable->erase(victim);  // a process dies once
+  }
+  return fault;
+}
+
+}  // namespace
+
+FaultPlan FaultPlan::Draw(uint64_t seed, const FaultBounds& bounds) {
+  SimulatedRandom random(~seed);
+  FaultPlan plan;
+  plan.paths = DrawPaths(&random, .3);
+  // Two stay untouched by what may end a process.
+  std::set<int32_t> expendable;
+  for (int32_t rank = 0; rank < bounds.workers; ++rank) expendable.insert(rank);
+  for (int spared = 0; spared < 2; ++spared) {
+    expendable.erase(
+        std::next(expendable.begin(), random.Below(static_cast<int64_t>(expendable.size()))));
+  }
+  for (int64_t left = random.Between(3, 6); left > 0; --left) {
+    plan.faults.push_back(DrawFault(&random, bounds, &expendable));
+  }
+  std::sort(plan.faults.begin(), plan.faults.end(),
+            [](const Fault& a, const Fault& b) { return a.at_ns < b.at_ns; });
+  return plan;
+}
+
+bool FaultPlan::MayEnd(int32_t rank, int64_t failure_timeout_ns) const {
+  // Silences that follow each other closely count as one.
+  int64_t silent_ns = 0;
+  for (const Fault& fault : faults) {
+    const bool strikes =
+        std::find(fault.ranks.begin(), fault.ranks.end(), rank) != fault.ranks.end();
+    if (!strikes) continue;
+    if (fault.kind == Fault::Kind::kKill || fault.kind == Fault::Kind::kRestart) return true;
+    if (fault.kind != Fault::Kind::kHarm) silent_ns += fault.for_ns;
+  }
+  return static_cast<double>(silent_ns) > kHarmless * static_cast<double>(failure_timeout_ns);
+}
+
+std::string FaultPlan::Text() const {
+  std::string text = "paths: " + Describe(paths) + "\n";
+  for (const Fault& fault : faults) {
+    char line[128];
+    std::snprintf(line, sizeof(line), "%7.1f ms: %s for %.1f ms of",
+                  static_cast<double>(fault.at_ns) / kMillisecond, NameOf(fault.kind),
+                  static_cast<double>(fault.for_ns) / kMillisecond);
+    text += line;
+    for (const int32_t rank : fault.ranks) {
+      text += rank == kMasterRank ? " master" : " " + std::to_string(rank);
+    }
+    if (fault.kind == Fault::Kind::kHarm) text += ": " + Describe(fault.paths);
+    text += "\n";
+  }
+  return text;
+}
+
+}  // namespace strom

@@ -1,0 +1,56 @@
+// What goes wrong in one run, drawn from a seed: it can be printed, and it says which workers it
+// may cost their lives. A worker that fails without such an excuse is a bug.
+#ifndef KERAS_STROM_SIM_FAULT_PLAN_H_
+#define KERAS_STROM_SIM_FAULT_PLAN_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "sim/path.h"
+
+namespace strom {
+
+// The master's number among the ranks that a fault strikes.
+inline constexpr int32_t kMasterRank = -1;
+
+struct Fault {
+  enum class Kind {
+    kPause,      // the processes stand still
+    kKill,       // they are gone for good
+    kRestart,    // they are gone, and others come in their place
+    kPartition,  // they reach each other, but nobody else does
+    kHarm        // all their paths are as bad as `paths`
+  };
+  Kind kind = Kind::kPause;
+  int64_t at_ns = 0;   // after the first generation has started
+  int64_t for_ns = 0;  // kKill: 0
+  std::vector<int32_t> ranks;
+  PathOptions paths = {};  // kHarm
+};
+
+// What a plan is drawn for.
+struct FaultBounds {
+  int32_t workers = 5;
+  int64_t span_ns = 2'000'000'000;  // faults begin within so long
+  int64_t failure_timeout_ns = 1'000'000'000;
+  bool master_too = true;  // the master may stand still
+};
+
+struct FaultPlan {
+  PathOptions paths;          // from the beginning
+  std::vector<Fault> faults;  // by time
+
+  // At least three faults. Two workers or more are struck by none that may end them.
+  static FaultPlan Draw(uint64_t seed, const FaultBounds& bounds);
+
+  // Whether some fault may end this worker's process: it dies in it, or was out of reach for about
+  // the failure timeout.
+  bool MayEnd(int32_t rank, int64_t failure_timeout_ns) const;
+  // One line a fault, with times in milliseconds.
+  std::string Text() const;
+};
+
+}  // namespace strom
+
+#endif  // KERAS_STROM_SIM_FAULT_PLAN_H_

@@ -1,0 +1,135 @@
+#include "sim/invariants.h"
+
+#include <algorithm>
+
+#include "core/version_vector.h"
+
+namespace strom {
+namespace {
+
+// "update 7 of origin 3"; origins without the master's epoch, which only makes them long.
+std::string Name(const UpdateId& id) {
+  return "update " + std::to_string(id.counter) + " of origin " +
+         std::to_string(id.origin & 0xffffffff);
+}
+
+// The first entry of `vector` that `other` does not cover; "" = none.
+std::string NotCovered(const VersionVector& vector, const VersionVector& other) {
+  for (const auto& [origin, counter] : vector) {
+    if (CounterOf(other, origin) < counter) {
+      return Name({origin, counter}) + " where there is " +
+             std::to_string(CounterOf(other, origin));
+    }
+  }
+  return "";
+}
+
+std::string Prefixed(const char* what, const std::string& detail) {
+  return detail.empty() ? "" : what + detail;
+}
+
+}  // namespace
+
+std::string ComesNextAndUnharmed(const ReceivedUpdate& update, const VersionVector& applied,
+                                 uint64_t generation_base, const Ledger& ledger) {
+  const uint64_t last = std::max(CounterOf(applied, update.id.origin), generation_base);
+  if (update.id.counter != last + 1) {
+    return "takes " + Name(update.id) + " after " + std::to_string(last);
+  }
+  const std::vector<uint8_t>* submitted = ledger.Find(update.id);
+  if (submitted == nullptr) return "takes " + Name(update.id) + ", which nobody submitted";
+  const Bytes message = update.message();
+  if (!std::equal(message.begin(), message.end(), submitted->begin(), submitted->end())) {
+    return "takes " + Name(update.id) + " with other bytes than were submitted";
+  }
+  return "";
+}
+
+std::string OnlyGrows(const VersionVector& before, const VersionVector& now) {
+  return Prefixed("no longer holds ", NotCovered(before, now));
+}
+
+std::string HoldsOnlySubmitted(const VersionVector& vector, const Ledger& ledger) {
+  return Prefixed("holds what nobody submitted: ", NotCovered(vector, ledger.submitted()));
+}
+
+std::string ComesInOneOrder(const UpdateId& id, size_t position, std::vector<UpdateId>* reference) {
+  if (position == reference->size()) reference->push_back(id);
+  if (position < reference->size() && (*reference)[position] == id) return "";
+  return "takes " + Name(id) + " as number " + std::to_string(position) +
+         ", where another took another";
+}
+
+std::string AddsUp(const std::vector<float>& parameters, uint64_t generation,
+                   const VersionVector& applied, const Ledger& ledger) {
+  return parameters == ledger.Replica(generation, applied)
+             ? ""
+             : "is not the sum of the updates that it has applied";
+}
+
+std::string AppliesOnlyReceived(const VersionVector& applied, const VersionVector& received) {
+  return Prefixed("has applied what it has not received: ", NotCovered(applied, received));
+}
+
+std::string HoldsItsOwn(uint64_t origin, const VersionVector& received, const Ledger& ledger) {
+  if (CounterOf(received, origin) == CounterOf(ledger.submitted(), origin)) return "";
+  return "does not hold " + Name({origin, CounterOf(ledger.submitted(), origin)}) + ", its own";
+}
+
+std::string HasArrived(const VersionVector& submitted_then, const VersionVector& received) {
+  return Prefixed("still lacks ", NotCovered(submitted_then, received));
+}
+
+std::string SameVector(const VersionVector& own, const VersionVector& masters) {
+  return own == masters ? "" : "ends with another vector than the master";
+}
+
+std::string SameBits(const std::vector<float>& own, const std::vector<float>& others) {
+  return own == others ? "" : "ends with other parameters";
+}
+
+std::string RingAndHoldAreBounded(const Replication& replication, int64_t ring_bytes,
+                                  int64_t hold_bytes) {
+  int64_t uncovered_bytes = 0;
+  for (const auto& [origin, counter] : replication.received()) {
+    uncovered_bytes += replication.UncoveredBytes(origin);
+  }
+  if (replication.ring_bytes() - uncovered_bytes > ring_bytes) {
+    return "keeps " + std::to_string(replication.ring_bytes()) + " bytes in a ring of " +
+           std::to_string(ring_bytes) + ", only " + std::to_string(uncovered_bytes) +
+           " of them for want of a beacon";
+  }
+  if (replication.hold_bytes() > hold_bytes) {
+    return "holds " + std::to_string(replication.hold_bytes()) + " bytes out of order";
+  }
+  return "";
+}
+
+std::string QueueIsBounded(int64_t queued_bytes, int64_t cap_bytes) {
+  if (queued_bytes <= cap_bytes) return "";
+  return "has " + std::to_string(queued_bytes) + " bytes queued for one neighbour; its cap is " +
+         std::to_string(cap_bytes);
+}
+
+std::string TreeIsSound(const std::map<int32_t, int32_t>& parents, int32_t max_children,
+                        int32_t max_depth) {
+  std::map<int32_t, int32_t> children;
+  for (const auto& [node, parent] : parents) {
+    if (++children[parent] > max_children) {
+      return std::to_string(parent) + " has more than " + std::to_string(max_children) +
+             " children";
+    }
+    int32_t at = node;
+    for (int32_t depth = 1; parents.contains(at); ++depth) {
+      if (depth > max_depth) {
+        return std::to_string(node) + " is more than " + std::to_string(max_depth) +
+               " hops below the master";
+      }
+      at = parents.at(at);
+    }
+    if (at != kTreeRoot) return std::to_string(node) + " does not reach the master";
+  }
+  return "";
+}
+
+}  // namespace strom

@@ -1,0 +1,69 @@
+// The promises of the relay as plain functions, law by law (DESIGN.md, "Laws"). Each gives the
+// words of what is broken, or "" where it holds. They see what nodes show and what was submitted,
+// nothing else; sim/simulation.h asks them after every tick.
+#ifndef KERAS_STROM_SIM_INVARIANTS_H_
+#define KERAS_STROM_SIM_INVARIANTS_H_
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "core/exchange.h"
+#include "core/replication.h"
+#include "core/types.h"
+#include "sim/ledger.h"
+
+namespace strom {
+
+// --- exactly once, in order (law 3)
+
+// An update that a node hands to its application: the next of its origin, byte for byte what was
+// submitted.
+std::string ComesNextAndUnharmed(const ReceivedUpdate& update, const VersionVector& applied,
+                                 uint64_t generation_base, const Ledger& ledger);
+// A vector never takes anything back.
+std::string OnlyGrows(const VersionVector& before, const VersionVector& now);
+// Nothing is held that nobody submitted.
+std::string HoldsOnlySubmitted(const VersionVector& vector, const Ledger& ledger);
+// In synchronous and bounded modes: everybody's n-th update is the same. `reference` grows with
+// whoever is ahead.
+std::string ComesInOneOrder(const UpdateId& id, size_t position, std::vector<UpdateId>* reference);
+
+// --- replicas are sums (law 2)
+
+// parameters = initial + exactly the updates that `applied` says.
+std::string AddsUp(const std::vector<float>& parameters, uint64_t generation,
+                   const VersionVector& applied, const Ledger& ledger);
+// What a node has applied it has received.
+std::string AppliesOnlyReceived(const VersionVector& applied, const VersionVector& received);
+
+// --- nothing is lost (law 1), and progress
+
+// A node holds all that it has submitted itself.
+std::string HoldsItsOwn(uint64_t origin, const VersionVector& received, const Ledger& ledger);
+// What live nodes submitted a while ago is here.
+std::string HasArrived(const VersionVector& submitted_then, const VersionVector& received);
+// At the end all hold the same set, bit for bit the same parameters.
+std::string SameVector(const VersionVector& own, const VersionVector& masters);
+std::string SameBits(const std::vector<float>& own, const std::vector<float>& others);
+
+// --- memory stays under its bounds (law 4)
+
+// Beyond what the master is not known to hold, which stays whatever it costs, the ring keeps to
+// its bound; what waits for a gap keeps to its own.
+std::string RingAndHoldAreBounded(const Replication& replication, int64_t ring_bytes,
+                                  int64_t hold_bytes);
+std::string QueueIsBounded(int64_t queued_bytes, int64_t cap_bytes);
+
+// --- the tree
+
+// node -> its parent; the master is kTreeRoot and has none. Every node reaches the master in at
+// most `max_depth` hops, and no node has more than `max_children`.
+inline constexpr int32_t kTreeRoot = -1;
+std::string TreeIsSound(const std::map<int32_t, int32_t>& parents, int32_t max_children,
+                        int32_t max_depth);
+
+}  // namespace strom
+
+#endif  // KERAS_STROM_SIM_INVARIANTS_H_

@@ -1,0 +1,58 @@
+#include "sim/ledger.h"
+
+#include <algorithm>
+
+#include "core/version_vector.h"
+#include "sim/list_codec.h"
+
+namespace strom {
+
+bool Ledger::Start(uint64_t generation, const std::vector<float>& parameters) {
+  return initial_.try_emplace(generation, parameters).first->second == parameters;
+}
+
+void Ledger::Submit(const UpdateId& id, uint64_t generation, Bytes message) {
+  Origin& origin = origins_[id.origin];
+  STROM_CHECK(id.counter == origin.messages.size() + 1);
+  origin.before.try_emplace(generation, id.counter - 1);
+  origin.messages.emplace_back(message.begin(), message.end());
+  std::vector<float> sum = origin.sums.back();
+  const size_t elements = initial_.at(generation).size();
+  sum.resize(std::max(sum.size(), elements));
+  // What no node may take adds nothing.
+  if (kListCodec.Check(message, elements).ok()) kListCodec.Apply(message, sum);
+  origin.sums.push_back(std::move(sum));
+  submitted_[id.origin] = id.counter;
+}
+
+const std::vector<uint8_t>* Ledger::Find(const UpdateId& id) const {
+  const auto origin = origins_.find(id.origin);
+  if (origin == origins_.end() || id.counter == 0) return nullptr;
+  if (id.counter > origin->second.messages.size()) return nullptr;
+  return &origin->second.messages[id.counter - 1];
+}
+
+uint64_t Ledger::Base(uint64_t generation, uint64_t origin) const {
+  const auto found = origins_.find(origin);
+  if (found == origins_.end()) return 0;
+  const auto before = found->second.before.lower_bound(generation);
+  return before == found->second.before.end() ? found->second.messages.size() : before->second;
+}
+
+std::vector<float> Ledger::Replica(uint64_t generation, const VersionVector& vector) const {
+  std::vector<float> replica = initial_.at(generation);
+  for (const auto& [id, origin] : origins_) {
+    const auto before = origin.before.find(generation);
+    if (before == origin.before.end()) continue;
+    const auto next = std::next(before);
+    const uint64_t last = next == origin.before.end() ? origin.messages.size() : next->second;
+    const uint64_t applied = std::min(CounterOf(vector, id), last);
+    if (applied <= before->second) continue;
+    const std::vector<float>& from = origin.sums[before->second];
+    const std::vector<float>& to = origin.sums[applied];
+    for (size_t i = 0; i < to.size(); ++i) replica[i] += to[i] - (i < from.size() ? from[i] : 0);
+  }
+  return replica;
+}
+
+}  // namespace strom

@@ -1,0 +1,48 @@
+// The truth that replicas are judged by: every update that any worker has submitted, and what each
+// generation started from. It sees nothing of the network.
+#ifndef KERAS_STROM_SIM_LEDGER_H_
+#define KERAS_STROM_SIM_LEDGER_H_
+
+#include <cstdint>
+#include <map>
+#include <vector>
+
+#include "core/types.h"
+
+namespace strom {
+
+class Ledger {
+ public:
+  // The values a replica starts a generation with; false where another started with others.
+  bool Start(uint64_t generation, const std::vector<float>& parameters);
+  // Updates of one origin come in counter order; `message` is without its header.
+  void Submit(const UpdateId& id, uint64_t generation, Bytes message);
+
+  // The last counter of each origin so far.
+  const VersionVector& submitted() const { return submitted_; }
+  // The message that was submitted under this name; null = none was.
+  const std::vector<uint8_t>* Find(const UpdateId& id) const;
+  // The highest generation that has started anywhere; 0 = none.
+  uint64_t generation() const { return initial_.empty() ? 0 : initial_.rbegin()->first; }
+
+  // The last counter of `origin` before the generation.
+  uint64_t Base(uint64_t generation, uint64_t origin) const;
+  // What a replica must hold that has applied `vector`: the generation's initial values plus its
+  // updates up to there.
+  std::vector<float> Replica(uint64_t generation, const VersionVector& vector) const;
+
+ private:
+  struct Origin {
+    std::vector<std::vector<uint8_t>> messages;  // by counter - 1
+    std::map<uint64_t, uint64_t> before;  // generation -> last counter before its first update
+    std::vector<std::vector<float>> sums = {{}};  // of the messages up to each counter, from 0 on
+  };
+
+  std::map<uint64_t, Origin> origins_;
+  VersionVector submitted_;
+  std::map<uint64_t, std::vector<float>> initial_;
+};
+
+}  // namespace strom
+
+#endif  // KERAS_STROM_SIM_LEDGER_H_

@@ -1,0 +1,115 @@
+// Runs simulated jobs by their seeds and says which break a promise:
+//
+//   simulator --seeds 0-999 [--links memory|datagrams|both] [--seconds N]
+//   simulator --verbose 123 [--links ...]    one job, with its plan and every event
+//   simulator --seeds 0-99 --expect-violation    ends well only where a promise is broken (mutants)
+//
+// Exit status: 0 as expected, 1 not so, 2 for wrong arguments.
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "sim/simulation.h"
+
+namespace strom {
+namespace {
+
+struct Arguments {
+  uint64_t first = 0, last = 99;
+  bool memory = true, datagrams = true;
+  std::optional<uint64_t> verbose;
+  bool expect_violation = false;
+  double seconds = 0;  // stops after so long; 0 = never
+};
+
+int Usage() {
+  std::fprintf(stderr,
+               "usage: simulator [--seeds A-B] [--links memory|datagrams|both] [--seconds N]\n"
+               "                 [--expect-violation] | --verbose SEED [--links ...]\n");
+  return 2;
+}
+
+bool Parse(int count, char** words, Arguments* arguments) {
+  for (int i = 1; i < count; ++i) {
+    const std::string_view option = words[i];
+    if (option == "--expect-violation") {
+      arguments->expect_violation = true;
+      continue;
+    }
+    if (++i == count) return false;
+    char* end = nullptr;
+    if (option == "--seeds") {
+      arguments->first = arguments->last = std::strtoull(words[i], &end, 10);
+      if (*end == '-') arguments->last = std::strtoull(end + 1, &end, 10);
+    } else if (option == "--verbose") {
+      arguments->verbose = std::strtoull(words[i], &end, 10);
+    } else if (option == "--seconds") {
+      arguments->seconds = std::strtod(words[i], &end);
+    } else if (option == "--links") {
+      const std::string_view links = words[i];
+      arguments->memory = links != "datagrams";
+      arguments->datagrams = links != "memory";
+      if (links == "memory" || links == "datagrams" || links == "both") continue;
+      return false;
+    }
+    if (end == nullptr || *end != 0) return false;
+  }
+  return arguments->first <= arguments->last;
+}
+
+const char* NameOf(SimulatedLinks links) {
+  return links == SimulatedLinks::kMemory ? "memory" : "datagrams";
+}
+
+// Runs one job; true where every promise was kept.
+bool RunSeed(uint64_t seed, SimulatedLinks links, bool verbose, int64_t* ticks) {
+  const Job job = DrawJob(seed, links);
+  if (verbose) std::printf("%s", DescribeJob(job).c_str());
+  Simulation simulation(job);
+  if (verbose) {
+    simulation.SetLog([](const std::string& line) { std::printf("%s\n", line.c_str()); });
+  }
+  simulation.Run();
+  *ticks += simulation.ticks();
+  if (simulation.violations().empty()) return true;
+  std::printf("%s: %s\n", NameOf(links), simulation.violations().front().c_str());
+  return false;
+}
+
+int Main(const Arguments& arguments) {
+  std::vector<SimulatedLinks> speeds;
+  if (arguments.memory) speeds.push_back(SimulatedLinks::kMemory);
+  if (arguments.datagrams) speeds.push_back(SimulatedLinks::kDatagrams);
+  int64_t ticks = 0, runs = 0, broken = 0;
+  const auto started = std::chrono::steady_clock::now();
+  const auto seconds = [&] {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
+  };
+  const uint64_t first = arguments.verbose.value_or(arguments.first);
+  const uint64_t last = arguments.verbose.value_or(arguments.last);
+  for (uint64_t seed = first; seed <= last; ++seed) {
+    if (arguments.seconds > 0 && seconds() > arguments.seconds) break;
+    for (const SimulatedLinks links : speeds) {
+      ++runs;
+      broken += RunSeed(seed, links, arguments.verbose.has_value(), &ticks) ? 0 : 1;
+    }
+    if (arguments.expect_violation && broken > 0) break;
+    std::fflush(stdout);
+  }
+  std::printf("%lld runs, %lld broken, %lld ticks, %.1f s\n", static_cast<long long>(runs),
+              static_cast<long long>(broken), static_cast<long long>(ticks), seconds());
+  return (broken > 0) == arguments.expect_violation ? 0 : 1;
+}
+
+}  // namespace
+}  // namespace strom
+
+int main(int count, char** words) {
+  strom::Arguments arguments;
+  if (!strom::Parse(count, words, &arguments)) return strom::Usage();
+  return strom::Main(arguments);
+}

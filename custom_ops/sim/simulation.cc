@@ -1,0 +1,493 @@
+#include "sim/simulation.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <utility>
+
+#include "core/endpoint.h"
+#include "core/version_vector.h"
+#include "sim/invariants.h"
+#include "sim/list_codec.h"
+#include "sim/memory_links.h"
+#include "sim/network.h"
+
+namespace strom {
+namespace {
+
+constexpr int64_t kMillisecond = 1'000'000;
+
+// What a live node submitted is everywhere after so many failure timeouts without a fault. A link
+// that was lost is noticed after one, found again within another, and then there is the replay.
+constexpr int64_t kProgressTimeouts = 5;
+
+EndpointOptions EndpointOf(const SimulationOptions& simulation, bool accepts) {
+  EndpointOptions options;
+  options.secret.fill(7);
+  options.job_id.fill(9);
+  options.accepts = accepts;
+  if (accepts) options.private_key.fill(3);
+  options.failure_timeout_ns = simulation.failure_timeout_ns;
+  options.first_link_sequence = simulation.first_link_sequence;
+  return options;
+}
+
+PublicKeyBytes MasterKey() {
+  std::array<uint8_t, 32> key;
+  key.fill(3);
+  return PublicKey(key);
+}
+
+}  // namespace
+
+// One process of a worker: its node on its host, and the application above.
+struct Simulation::Process {
+  int32_t rank = 0;
+  int32_t attempt = 0;
+  Host host = 0;
+  std::unique_ptr<WatchedLinks> links;
+  std::unique_ptr<WorkerNode> node;
+  std::unique_ptr<Application> application;
+  VersionVector received;  // when it was last checked
+  int64_t served = 0;
+
+  const ApplicationRecord& record() const { return application->record(); }
+  std::string name() const {
+    return "worker " + std::to_string(rank) +
+           (attempt == 0 ? "" : " (attempt " + std::to_string(attempt) + ")");
+  }
+};
+
+// ----------------------------------------------------------------------------------- jobs
+
+Job DrawJob(uint64_t seed, SimulatedLinks links) {
+  SimulatedRandom random(seed);
+  Job job;
+  SimulationOptions& options = job.options;
+  options.seed = seed;
+  options.links = links;
+  constexpr int32_t kModes[] = {-1, -1, -1, 0, 0, 1, 4};
+  options.max_staleness = kModes[random.Below(std::size(kModes))];
+  options.failure_timeout_ns = 400 * kMillisecond;
+  if (random.Chance(.2)) options.first_link_sequence = uint32_t{0} - 300;
+  const int32_t workers = static_cast<int32_t>(random.Between(5, 7));
+  const int64_t think_ns = random.Between(4, 20) * kMillisecond;
+  const int64_t generations = random.Between(1, 2);
+  int64_t span_ns = 0;
+  for (int32_t rank = 0; rank < workers; ++rank) {
+    Script& script = job.scripts.emplace_back();
+    script.steps.clear();
+    // Two updates a step on average.
+    for (int64_t i = 0; i < generations; ++i) {
+      script.steps.push_back(static_cast<int>(random.Between(115, 140) / generations));
+    }
+    script.think_ns = think_ns * random.Between(70, 130) / 100;
+    script.state = rank;
+    for (int64_t i = random.Between(0, 3); i > 0; --i) {
+      script.average_before.insert(static_cast<int>(random.Below(110)));
+    }
+    if (rank == 0 && random.Chance(.5)) {
+      script.validate_before = {static_cast<int>(random.Below(60))};
+      script.validate_ns = options.failure_timeout_ns * random.Between(5, 50) / 10;
+    }
+    span_ns = std::max(span_ns, 120 * script.think_ns);
+  }
+  if (random.Chance(.1)) job.scripts[0].stop_all = true;
+  options.plan = FaultPlan::Draw(
+      seed,
+      {.workers = workers, .span_ns = span_ns, .failure_timeout_ns = options.failure_timeout_ns});
+  return job;
+}
+
+std::string DescribeJob(const Job& job) {
+  const int32_t staleness = job.options.max_staleness;
+  std::string text = "seed " + std::to_string(job.options.seed) + ": " +
+                     std::to_string(job.scripts.size()) + " workers, " +
+                     (staleness < 0    ? std::string("asynchronous")
+                      : staleness == 0 ? std::string("synchronous")
+                                       : "staleness " + std::to_string(staleness)) +
+                     ", failure timeout " +
+                     std::to_string(job.options.failure_timeout_ns / kMillisecond) + " ms\n";
+  for (size_t rank = 0; rank < job.scripts.size(); ++rank) {
+    text += "worker " + std::to_string(rank) + ": steps";
+    for (const int steps : job.scripts[rank].steps) text += " " + std::to_string(steps);
+    text += " of " + std::to_string(job.scripts[rank].think_ns / kMillisecond) + " ms\n";
+  }
+  return text + job.options.plan.Text();
+}
+
+// ----------------------------------------------------------------------------------- set-up
+
+Simulation::Simulation(const SimulationOptions& options, std::vector<Script> scripts)
+    : options_(options), scripts_(std::move(scripts)), cut_off_(scripts_.size()) {
+  if (options.links == SimulatedLinks::kMemory) {
+    network_ = std::make_unique<MemoryNetwork>(options.seed, options.failure_timeout_ns);
+  } else {
+    network_ = std::make_unique<Network>(options.seed);
+  }
+  network_->SetPaths(options.plan.paths);
+  master_host_ = AddHost(true);
+  MasterNodeOptions master;
+  master.workers = size();
+  master.failure_timeout_ns = options.failure_timeout_ns;
+  master.ring_bytes = options.ring_bytes;
+  master.link_queue_bytes = options.link_queue_bytes;
+  master.codec = &kListCodec;
+  master_links_ = std::make_unique<WatchedLinks>(&network_->links(master_host_));
+  master_ = std::make_unique<MasterNode>(master, master_links_.get());
+  BindMaster();
+  for (int32_t rank = 0; rank < size(); ++rank) {
+    current_.push_back(nullptr);
+    StartProcess(rank, AddHost(false), 0, 1);
+  }
+}
+
+Simulation::~Simulation() = default;
+
+const ApplicationRecord& Simulation::worker(int32_t rank) const {
+  return current_.at(static_cast<size_t>(rank))->record();
+}
+
+Host Simulation::AddHost(bool accepts) {
+  if (auto* memory = dynamic_cast<MemoryNetwork*>(network_.get())) return memory->Add();
+  return static_cast<Network*>(network_.get())->Add(EndpointOf(options_, accepts));
+}
+
+void Simulation::BindMaster() {
+  SimulatedNetwork::Hooks& hooks = network_->hooks(master_host_);
+  hooks.on_event = [this](int64_t now_ns, LinkEvent event) {
+    master_links_->Note(event);
+    master_->HandleLinkEvent(now_ns, std::move(event));
+  };
+  hooks.next_timeout = [this] { return master_->NextTimeout(); };
+  hooks.on_timeout = [this](int64_t now_ns) { master_->HandleTimeout(now_ns); };
+  hooks.after = [this](int64_t) {
+    while (auto event = master_->PollEvent()) {
+      Log("master: " + event->text);
+      master_events_.push_back(std::move(*event));
+    }
+    if (++ticks_ % options_.check_every == 0) CheckMaster();
+  };
+}
+
+void Simulation::StartProcess(int32_t rank, Host host, int32_t attempt, uint64_t first_generation) {
+  Process* process = processes_.emplace_back(std::make_unique<Process>()).get();
+  process->rank = rank;
+  process->attempt = attempt;
+  process->host = host;
+  process->links = std::make_unique<WatchedLinks>(&network_->links(host));
+  WorkerNodeOptions options;
+  options.rank = rank;
+  options.size = size();
+  options.attempt = attempt;
+  options.instance[0] = static_cast<uint8_t>(rank);
+  options.instance[1] = static_cast<uint8_t>(rank >> 8);
+  options.instance[2] = static_cast<uint8_t>(attempt + 1);
+  options.max_staleness = options_.max_staleness;
+  options.master = network_->address(master_host_);
+  options.master_public_key = MasterKey();
+  options.failure_timeout_ns = options_.failure_timeout_ns;
+  options.ring_bytes = options_.ring_bytes;
+  options.codec = &kListCodec;
+  process->node = std::make_unique<WorkerNode>(options, process->links.get());
+  Script script = scripts_[static_cast<size_t>(rank)];
+  if (attempt > 0) script.die_on.reset();
+  process->application = std::make_unique<Application>(
+      rank, script, options_.max_staleness, first_generation, process->node.get(), &ledger_,
+      network_->random().Next(), HooksOf(process));
+  current_[static_cast<size_t>(rank)] = process;
+  BindWorker(process);
+  process->node->Start(network_->now_ns());
+}
+
+void Simulation::BindWorker(Process* process) {
+  SimulatedNetwork::Hooks& hooks = network_->hooks(process->host);
+  hooks.on_event = [process](int64_t now_ns, LinkEvent event) {
+    process->links->Note(event);
+    process->node->HandleLinkEvent(now_ns, std::move(event));
+  };
+  hooks.next_timeout = [process] {
+    return std::min(process->node->NextTimeout(), process->application->NextAction());
+  };
+  hooks.on_timeout = [process](int64_t now_ns) {
+    if (process->node->NextTimeout() <= now_ns) process->node->HandleTimeout(now_ns);
+  };
+  hooks.after = [this, process](int64_t now_ns) {
+    process->application->Act(now_ns);
+    ++ticks_;
+    if (++process->served % options_.check_every == 0) CheckWorker(process);
+  };
+}
+
+Application::Hooks Simulation::HooksOf(Process* process) {
+  Application::Hooks hooks;
+  hooks.die = [this, process] { KillProcess(process->rank); };
+  hooks.cut_off = [this, process] { CutOff(process->rank); };
+  hooks.on_taken = [this, process](const ReceivedUpdate& update) {
+    const ApplicationRecord& record = process->record();
+    const uint64_t base = ledger_.Base(record.generation, update.id.origin);
+    Expect(ComesNextAndUnharmed(update, record.applied, base, ledger_), process);
+    if (options_.max_staleness < 0) return;
+    Expect(ComesInOneOrder(update.id, record.taken.size(), &order_[record.generation]), process);
+  };
+  hooks.on_final = [this, process] {
+    Expect(SameVector(process->node->received(), master_->received()), process);
+    Expect(HoldsItsOwn(process->record().origin, master_->received(), ledger_), process);
+  };
+  hooks.on_result = [this, process](const std::vector<float>& parameters) {
+    const ApplicationRecord& record = process->record();
+    Expect(SameBits(parameters, master_->parameters()), process);
+    Expect(SameBits(parameters, record.parameters), process);
+    Expect(AddsUp(parameters, record.generation, record.applied, ledger_), process);
+  };
+  hooks.on_violation = [this, process](const std::string& what) { Expect(what, process); };
+  return hooks;
+}
+
+// ----------------------------------------------------------------------------------- the run
+
+void Simulation::Run(int64_t limit_ns) {
+  const int64_t end_ns = network_->now_ns() + limit_ns;
+  bool scheduled = false;
+  while (!Over() && violations_.empty()) {
+    if (!scheduled && ledger_.generation() > 0) {
+      scheduled = true;
+      ScheduleFaults();
+    }
+    const int64_t now_ns = network_->now_ns();
+    if (now_ns >= end_ns) {
+      Violate("the job", "hangs: " + master_->StatusJson());
+      for (const Process* process : current_) Log(process->node->StatusJson());
+      return;
+    }
+    while (!agenda_.empty() && agenda_.begin()->first <= now_ns) {
+      const std::function<void()> action = std::move(agenda_.begin()->second);
+      agenda_.erase(agenda_.begin());
+      action();
+    }
+    const int64_t next_ns = std::min(agenda_.empty() ? kNever : agenda_.begin()->first,
+                                     now_ns + options_.failure_timeout_ns / 2);
+    const size_t planned = agenda_.size();
+    network_->RunUntil(std::min(next_ns, end_ns) - now_ns, [&] {
+      return Over() || !violations_.empty() || agenda_.size() != planned ||
+             (!scheduled && ledger_.generation() > 0);
+    });
+    CheckProgress();
+  }
+  if (violations_.empty()) CheckEnd();
+}
+
+bool Simulation::Over() const {
+  return std::all_of(current_.begin(), current_.end(),
+                     [](const Process* process) { return process->record().over(); }) &&
+         replacements_ == 0;
+}
+
+void Simulation::At(int64_t time_ns, std::function<void()> action) {
+  agenda_.emplace(time_ns, std::move(action));
+}
+
+// ----------------------------------------------------------------------------------- faults
+
+void Simulation::ScheduleFaults() {
+  for (const Fault& fault : options_.plan.faults) {
+    At(network_->now_ns() + fault.at_ns, [this, fault] {
+      Begin(fault);
+      ++disturbances_;
+      At(network_->now_ns() + fault.for_ns, [this, fault] {
+        End(fault);
+        --disturbances_;
+        quiet_since_ns_ = network_->now_ns();
+      });
+    });
+  }
+}
+
+void Simulation::Begin(const Fault& fault) {
+  Log("fault begins: " + FaultPlan{{}, {fault}}.Text());
+  switch (fault.kind) {
+    case Fault::Kind::kPause:
+      for (const int32_t rank : fault.ranks) network_->SetPaused(HostOf(rank), true);
+      return;
+    case Fault::Kind::kKill:
+      for (const int32_t rank : fault.ranks) KillProcess(rank);
+      return;
+    case Fault::Kind::kRestart:
+      for (const int32_t rank : fault.ranks) KillProcess(rank);
+      replacements_ += static_cast<int>(fault.ranks.size());
+      return;
+    case Fault::Kind::kPartition:
+      return SetReachable(fault.ranks, false);
+    case Fault::Kind::kHarm:
+      return SetPathsOf(fault.ranks, fault.paths);
+  }
+}
+
+void Simulation::End(const Fault& fault) {
+  switch (fault.kind) {
+    case Fault::Kind::kPause:
+      for (const int32_t rank : fault.ranks) network_->SetPaused(HostOf(rank), false);
+      return;
+    case Fault::Kind::kKill:
+      return;
+    case Fault::Kind::kRestart:
+      for (const int32_t rank : fault.ranks) Replace(rank);
+      replacements_ -= static_cast<int>(fault.ranks.size());
+      return;
+    case Fault::Kind::kPartition:
+      return SetReachable(fault.ranks, true);
+    case Fault::Kind::kHarm:
+      return SetPathsOf(fault.ranks, options_.plan.paths);
+  }
+}
+
+void Simulation::SetReachable(const std::vector<int32_t>& ranks, bool reachable) {
+  for (const int32_t rank : ranks) {
+    for (int32_t other = kMasterRank; other < size(); ++other) {
+      if (std::find(ranks.begin(), ranks.end(), other) != ranks.end()) continue;
+      network_->SetBlocked(HostOf(rank), HostOf(other), !reachable);
+    }
+  }
+}
+
+void Simulation::SetPathsOf(const std::vector<int32_t>& ranks, const PathOptions& paths) {
+  for (const int32_t rank : ranks) {
+    for (int32_t other = kMasterRank; other < size(); ++other) {
+      if (other == rank) continue;
+      network_->SetPath(HostOf(rank), HostOf(other), paths);
+      network_->SetPath(HostOf(other), HostOf(rank), paths);
+    }
+  }
+}
+
+void Simulation::KillProcess(int32_t rank) {
+  Process* process = current_[static_cast<size_t>(rank)];
+  Log(process->name() + " is killed");
+  process->application->Die();
+  network_->Kill(process->host);
+}
+
+// A new process in a killed one's place, at its address or at another. It takes part from the next
+// generation on, as nobody is replaced within one.
+void Simulation::Replace(int32_t rank) {
+  const Process& old = *current_[static_cast<size_t>(rank)];
+  Host host = old.host;
+  if (network_->random().Chance(.5)) {
+    network_->Restart(host);
+  } else {
+    host = AddHost(false);
+  }
+  StartProcess(rank, host, old.attempt + 1, ledger_.generation() + 1);
+  Log(current_[static_cast<size_t>(rank)]->name() + " starts");
+}
+
+// What a script asks for: nobody reaches it for up to two failure timeouts.
+void Simulation::CutOff(int32_t rank) {
+  cut_off_[static_cast<size_t>(rank)] = true;
+  ++disturbances_;
+  SetReachable({rank}, false);
+  At(network_->now_ns() + network_->random().Between(1, 2 * options_.failure_timeout_ns),
+     [this, rank] {
+       SetReachable({rank}, true);
+       --disturbances_;
+       quiet_since_ns_ = network_->now_ns();
+     });
+}
+
+Host Simulation::HostOf(int32_t rank) const {
+  return rank == kMasterRank ? master_host_ : current_[static_cast<size_t>(rank)]->host;
+}
+
+// ----------------------------------------------------------------------------------- checks
+
+void Simulation::CheckMaster() {
+  const VersionVector& received = master_->received();
+  Expect(OnlyGrows(master_received_, received), nullptr);
+  Expect(HoldsOnlySubmitted(received, ledger_), nullptr);
+  if (received != master_received_) master_received_ = received;
+  Expect(RingAndHoldAreBounded(master_->replication(), options_.ring_bytes, options_.ring_bytes),
+         nullptr);
+  // Snapshots and control messages come on top of the updates.
+  const int64_t slack_bytes = 64 << 10;
+  Expect(QueueIsBounded(master_links_->LongestQueue(), options_.link_queue_bytes + slack_bytes),
+         nullptr);
+}
+
+void Simulation::CheckWorker(Process* process) {
+  const ApplicationRecord& record = process->record();
+  if (record.over()) return;
+  const VersionVector& received = process->node->received();
+  Expect(OnlyGrows(process->received, received), process);
+  Expect(HoldsOnlySubmitted(received, ledger_), process);
+  if (received != process->received) process->received = received;
+  Expect(HoldsItsOwn(record.origin, received, ledger_), process);
+  Expect(AppliesOnlyReceived(record.applied, received), process);
+  if (record.started) {
+    Expect(AddsUp(record.parameters, record.generation, record.applied, ledger_), process);
+  }
+  Expect(
+      RingAndHoldAreBounded(process->node->replication(), options_.ring_bytes, options_.ring_bytes),
+      process);
+}
+
+// What live nodes submitted a while ago, with no fault since, is everywhere.
+void Simulation::CheckProgress() {
+  const int64_t now_ns = network_->now_ns();
+  const int64_t bound_ns = kProgressTimeouts * options_.failure_timeout_ns;
+  Then& now = history_.emplace_back();
+  now.time_ns = now_ns;
+  now.generation = ledger_.generation();
+  for (const Process* process : current_) {
+    const uint64_t origin = process->record().origin;
+    if (!process->record().over()) now.submitted[origin] = CounterOf(ledger_.submitted(), origin);
+  }
+  while (history_.size() > 1 && now_ns - history_[1].time_ns >= bound_ns) history_.pop_front();
+  const Then& then = history_.front();
+  if (now_ns - then.time_ns < bound_ns) return;
+  if (disturbances_ > 0 || now_ns - quiet_since_ns_ < bound_ns) return;
+  VersionVector submitted;
+  for (const Process* process : current_) {
+    const auto found = then.submitted.find(process->record().origin);
+    if (!process->record().over() && found != then.submitted.end()) submitted.insert(*found);
+  }
+  Expect(HasArrived(submitted, master_->received()), nullptr);
+  for (const Process* process : current_) {
+    const ApplicationRecord& record = process->record();
+    if (record.over() || !record.started || record.generation != then.generation) continue;
+    Expect(HasArrived(submitted, process->node->received()), process);
+  }
+}
+
+// Without a plan the script's writer knows who fails.
+void Simulation::CheckEnd() {
+  if (options_.plan.faults.empty()) return;
+  for (const auto& process : processes_) {
+    const ApplicationRecord& record = process->record();
+    const bool excused = process->attempt > 0 || was_cut_off(process->rank) ||
+                         options_.plan.MayEnd(process->rank, options_.failure_timeout_ns);
+    if (record.state != ApplicationRecord::State::kFailed) continue;
+    if (!excused || record.failure.code == Code::kInternal) {
+      Violate(process->name(), "fails without a reason: " + record.failure.message);
+    }
+  }
+}
+
+void Simulation::Expect(const std::string& broken, const Process* process) {
+  if (!broken.empty()) Violate(process == nullptr ? "the master" : process->name(), broken);
+}
+
+void Simulation::Violate(const std::string& who, const std::string& what) {
+  char when[32];
+  std::snprintf(when, sizeof(when), "%.3f ms", static_cast<double>(network_->now_ns()) * 1e-6);
+  violations_.push_back("seed " + std::to_string(options_.seed) + " at " + when + ": " + who + " " +
+                        what);
+  Log(violations_.back());
+}
+
+void Simulation::Log(const std::string& line) const {
+  if (!log_) return;
+  char when[32];
+  std::snprintf(when, sizeof(when), "%10.3f ms  ", static_cast<double>(network_->now_ns()) * 1e-6);
+  log_(when + line);
+}
+
+}  // namespace strom

@@ -1,0 +1,145 @@
+// A whole job on a virtual clock: a MasterNode, WorkerNodes with scripted applications, the faults
+// of a plan, and the promises of sim/invariants.h checked after every tick. Over datagrams it runs
+// the real endpoints (the truth); over memory links it runs many seeds.
+//
+//   Simulation simulation(DrawJob(seed, SimulatedLinks::kMemory));
+//   simulation.Run();
+//   EXPECT_EQ(simulation.violations(), {}) << simulation.plan().Text();
+//
+// Everything follows from the job, so the same job fails in the same way.
+#ifndef KERAS_STROM_SIM_SIMULATION_H_
+#define KERAS_STROM_SIM_SIMULATION_H_
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/master_node.h"
+#include "core/worker_node.h"
+#include "sim/application.h"
+#include "sim/fault_plan.h"
+#include "sim/ledger.h"
+#include "sim/simulated_network.h"
+#include "sim/watched_links.h"
+
+namespace strom {
+
+enum class SimulatedLinks { kMemory, kDatagrams };
+
+struct SimulationOptions {
+  uint64_t seed = 0;
+  SimulatedLinks links = SimulatedLinks::kMemory;
+  int32_t max_staleness = -1;
+  int64_t failure_timeout_ns = 1'000'000'000;
+  int64_t ring_bytes = int64_t{1} << 20;
+  int64_t link_queue_bytes = int64_t{1} << 20;
+  uint32_t first_link_sequence = 0;  // datagrams only: of every link
+  FaultPlan plan = {};
+  // A host is checked whenever it has been served this often; more than 1 only where vectors have
+  // hundreds of origins.
+  int64_t check_every = 1;
+};
+
+// One run's options and what each rank's program does.
+struct Job {
+  SimulationOptions options;
+  std::vector<Script> scripts;
+};
+
+// The job of a seed: 5 to 7 workers, at least 200 updates an origin where it lives so long, a plan
+// of at least 3 faults, any mode.
+Job DrawJob(uint64_t seed, SimulatedLinks links);
+// Mode, workers and plan, for people.
+std::string DescribeJob(const Job& job);
+
+class Simulation {
+ public:
+  Simulation(const SimulationOptions& options, std::vector<Script> scripts);
+  explicit Simulation(const Job& job) : Simulation(job.options, job.scripts) {}
+  ~Simulation();
+
+  // Says every event and fault, for people. Set before Run.
+  void SetLog(std::function<void(const std::string& line)> log) { log_ = std::move(log); }
+
+  // Runs until every worker has finished, failed or died, or a promise is broken. A run that takes
+  // longer than `limit_ns` of virtual time hangs, which breaks one too.
+  void Run(int64_t limit_ns = 600'000'000'000);
+
+  const std::vector<std::string>& violations() const { return violations_; }
+  // The latest process of this rank, and whether it has been out of reach by its script.
+  const ApplicationRecord& worker(int32_t rank) const;
+  bool was_cut_off(int32_t rank) const { return cut_off_.at(static_cast<size_t>(rank)); }
+  int32_t size() const { return static_cast<int32_t>(scripts_.size()); }
+  const MasterNode& master() const { return *master_; }
+  const std::vector<MasterEvent>& master_events() const { return master_events_; }
+  const SimulationOptions& options() const { return options_; }
+  int64_t now_ns() const { return network_->now_ns(); }
+  int64_t ticks() const { return ticks_; }
+
+ private:
+  struct Process;
+
+  Host AddHost(bool accepts);
+  void StartProcess(int32_t rank, Host host, int32_t attempt, uint64_t first_generation);
+  void BindMaster();
+  void BindWorker(Process* process);
+  Application::Hooks HooksOf(Process* process);
+
+  // The plan.
+  void ScheduleFaults();
+  void Begin(const Fault& fault);
+  void End(const Fault& fault);
+  void SetReachable(const std::vector<int32_t>& ranks, bool reachable);
+  void SetPathsOf(const std::vector<int32_t>& ranks, const PathOptions& paths);
+  void KillProcess(int32_t rank);
+  void Replace(int32_t rank);
+  void CutOff(int32_t rank);
+  void At(int64_t time_ns, std::function<void()> action);
+  Host HostOf(int32_t rank) const;
+
+  // The checks.
+  void CheckMaster();
+  void CheckWorker(Process* process);
+  void CheckProgress();
+  void CheckEnd();
+  void Expect(const std::string& broken, const Process* process);
+  void Violate(const std::string& who, const std::string& what);
+
+  bool Over() const;
+  void Log(const std::string& line) const;
+
+  const SimulationOptions options_;
+  const std::vector<Script> scripts_;
+  std::unique_ptr<SimulatedNetwork> network_;
+  Ledger ledger_;
+  Host master_host_ = 0;
+  std::unique_ptr<WatchedLinks> master_links_;
+  std::unique_ptr<MasterNode> master_;
+  VersionVector master_received_;                    // when it was last checked
+  std::vector<std::unique_ptr<Process>> processes_;  // every one there ever was
+  std::vector<Process*> current_;                    // by rank
+  std::vector<bool> cut_off_;                        // by rank
+  std::multimap<int64_t, std::function<void()>> agenda_;
+  int replacements_ = 0;        // processes that are yet to come
+  int disturbances_ = 0;        // faults that last
+  int64_t quiet_since_ns_ = 0;  // none since then
+  struct Then {
+    int64_t time_ns;
+    uint64_t generation;
+    VersionVector submitted;  // by processes that live still
+  };
+  std::deque<Then> history_;
+  std::map<uint64_t, std::vector<UpdateId>> order_;  // of each generation, sequenced modes
+  std::vector<MasterEvent> master_events_;
+  std::vector<std::string> violations_;
+  std::function<void(const std::string&)> log_;
+  int64_t ticks_ = 0;
+};
+
+}  // namespace strom
+
+#endif  // KERAS_STROM_SIM_SIMULATION_H_

@@ -1,0 +1,119 @@
+// Whole jobs by their seeds: every promise of sim/invariants.h after every tick, under every fault
+// that sim/fault_plan.h knows. A failure names its seed; `simulator --verbose SEED` replays it.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "sim/simulation.h"
+
+namespace strom {
+namespace {
+
+using State = ApplicationRecord::State;
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr uint64_t kShare = 20;  // a run takes as much longer
+#else
+constexpr uint64_t kShare = 1;
+#endif
+
+// What the runs were like, so that a plan that harms nobody is noticed.
+struct Tally {
+  int finished = 0, failed = 0, dead = 0, returned = 0, replaced = 0;
+
+  void Add(const Simulation& simulation) {
+    for (int32_t rank = 0; rank < simulation.size(); ++rank) {
+      const State state = simulation.worker(rank).state;
+      finished += state == State::kFinished ? 1 : 0;
+      failed += state == State::kFailed ? 1 : 0;
+      dead += state == State::kDead ? 1 : 0;
+    }
+    std::vector<int32_t> joined;
+    for (const MasterEvent& event : simulation.master_events()) {
+      if (event.type != MasterEvent::Type::kJoined) continue;
+      const bool is_back = event.text.ends_with("is back");
+      const bool before = std::find(joined.begin(), joined.end(), event.rank) != joined.end();
+      returned += is_back ? 1 : 0;
+      replaced += before && !is_back ? 1 : 0;
+      joined.push_back(event.rank);
+    }
+  }
+};
+
+// Runs the jobs of [first, last) and stops at the first that breaks a promise.
+Tally RunSeeds(uint64_t first, uint64_t last, SimulatedLinks links) {
+  Tally tally;
+  for (uint64_t seed = first; seed < last; ++seed) {
+    const Job job = DrawJob(seed, links);
+    Simulation simulation(job);
+    simulation.Run();
+    for (const std::string& violation : simulation.violations()) {
+      ADD_FAILURE() << violation << "\n" << DescribeJob(job);
+    }
+    if (testing::Test::HasFailure()) break;
+    tally.Add(simulation);
+  }
+  return tally;
+}
+
+void ExpectEventful(const Tally& tally, int runs) {
+  EXPECT_GT(tally.finished, 3 * runs);
+  EXPECT_GT(tally.failed, runs / 10);
+  EXPECT_GT(tally.dead, runs / 10);
+  EXPECT_GT(tally.returned, runs / 20);
+  EXPECT_GT(tally.replaced, runs / 20);
+}
+
+TEST(SimulatorTest, KeepsItsPromisesOverMemoryLinks) {
+  constexpr uint64_t kRuns = 1000 / kShare;
+  ExpectEventful(RunSeeds(0, kRuns, SimulatedLinks::kMemory), kRuns);
+}
+
+TEST(SimulatorTest, KeepsItsPromisesOverDatagrams) {
+  constexpr uint64_t kRuns = 400 / kShare;
+  ExpectEventful(RunSeeds(0, kRuns, SimulatedLinks::kDatagrams), kRuns);
+}
+
+TEST(SimulatorTest, TheSameSeedGivesTheSameRun) {
+  for (const SimulatedLinks links : {SimulatedLinks::kMemory, SimulatedLinks::kDatagrams}) {
+    Simulation first(DrawJob(7, links)), second(DrawJob(7, links));
+    first.Run();
+    second.Run();
+    EXPECT_EQ(first.ticks(), second.ticks());
+    EXPECT_EQ(first.now_ns(), second.now_ns());
+    EXPECT_EQ(first.master().StatusJson(), second.master().StatusJson());
+  }
+}
+
+// Seeds that have found something, and what.
+struct KeptSeed {
+  uint64_t seed;
+  SimulatedLinks links;
+  const char* found;
+};
+constexpr KeptSeed kKeptSeeds[] = {
+    {2, SimulatedLinks::kDatagrams, "the simulator's own bursts silenced quiet links for long"},
+};
+
+TEST(SimulatorTest, SeedsThatFoundSomethingStayFixed) {
+  for (const KeptSeed& kept : kKeptSeeds) {
+    SCOPED_TRACE(kept.found);
+    RunSeeds(kept.seed, kept.seed + 1, kept.links);
+  }
+}
+
+// Every link sequence begins just before it wraps around.
+TEST(SimulatorTest, LinkSequencesWrapAround) {
+  for (uint64_t seed = 0; seed < 5; ++seed) {
+    Job job = DrawJob(seed, SimulatedLinks::kDatagrams);
+    job.options.first_link_sequence = uint32_t{0} - 100 - static_cast<uint32_t>(seed);
+    Simulation simulation(job);
+    simulation.Run();
+    EXPECT_TRUE(simulation.violations().empty()) << simulation.violations().front();
+  }
+}
+
+}  // namespace
+}  // namespace strom
