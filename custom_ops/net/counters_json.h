@@ -5,13 +5,16 @@
 #include <string>
 
 #include "core/endpoint.h"
+#include "net/same_host_links.h"
 #include "net/udp_socket.h"
 
 namespace strom {
 
 // One object: the endpoint's counters, the socket's, and "links", an object for each link that
-// stands. Bytes are those on the wire: 28 (IPv4 and UDP header) a datagram are added.
-std::string CountersJson(const Endpoint& endpoint, const UdpSocket& socket);
+// stands. Bytes are those on the wire, where 28 (IPv4 and UDP header) a datagram are added, and
+// those of messages through shared memory, which are also given apart.
+std::string CountersJson(const Endpoint& endpoint, const SameHostLinks& same_host,
+                         const UdpSocket& socket);
 
 }  // namespace strom
 

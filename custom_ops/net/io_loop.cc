@@ -45,9 +45,11 @@ void SystemRandom::Fill(std::span<uint8_t> out) {
   }
 }
 
-IoLoop::IoLoop(std::unique_ptr<UdpSocket> socket, const EndpointOptions& options)
+IoLoop::IoLoop(std::unique_ptr<UdpSocket> socket, const EndpointOptions& options,
+               const SameHostOptions& same_host)
     : socket_(std::move(socket)),
       endpoint_(options, &random_),
+      links_(&endpoint_, &random_, same_host),
       wake_descriptor_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
   STROM_CHECK(wake_descriptor_ >= 0);
 }
@@ -126,12 +128,14 @@ void IoLoop::Main() {
     if (stopping && farewell_ns == kNever) farewell_ns = now_ns + kFarewellNs;
     if (drained) {
       charged_bytes_ = 0;
+      links_.Receive(now_ns);
       if (endpoint_.NextTimeout() <= now_ns) endpoint_.HandleTimeout(now_ns);
       DrainEvents(now_ns);
       if (protocol_->NextTimeout() <= now_ns) protocol_->HandleTimeout(now_ns);
     }
     // What was read is answered before more is: senders wait for the answers.
     const Sent sent = Transmit(now_ns);
+    links_.Transmit();
     DrainEvents(now_ns);
     protocol_->Publish(now_ns);
     if (stopping && (now_ns >= farewell_ns || !endpoint_.SaysGoodbye())) break;
@@ -169,7 +173,12 @@ bool IoLoop::RunPosted(int64_t now_ns) {
 }
 
 void IoLoop::DrainEvents(int64_t now_ns) {
-  while (auto event = endpoint_.PollEvent()) protocol_->HandleLinkEvent(now_ns, std::move(*event));
+  for (;;) {
+    while (auto event = endpoint_.PollEvent()) links_.HandleEvent(now_ns, std::move(*event));
+    auto event = links_.PollEvent();
+    if (!event) return;
+    protocol_->HandleLinkEvent(now_ns, std::move(*event));
+  }
 }
 
 IoLoop::Sent IoLoop::Transmit(int64_t now_ns) {
@@ -188,17 +197,21 @@ IoLoop::Sent IoLoop::Transmit(int64_t now_ns) {
 }
 
 void IoLoop::Sleep(bool wait_for_room, int64_t latest_ns) {
-  const int64_t until = std::min({endpoint_.NextTimeout(), protocol_->NextTimeout(), latest_ns});
-  pollfd descriptors[2] = {
+  const bool idle = links_.PrepareToSleep();
+  const int64_t until =
+      idle ? std::min({endpoint_.NextTimeout(), protocol_->NextTimeout(), latest_ns}) : 0;
+  pollfd descriptors[3] = {
       {socket_->descriptor(), static_cast<short>(POLLIN | (wait_for_room ? POLLOUT : 0)), 0},
-      {wake_descriptor_, POLLIN, 0}};
+      {wake_descriptor_, POLLIN, 0},
+      {links_.descriptor(), POLLIN, 0}};
   timespec timeout = {};
   if (until != kNever) {
-    const int64_t least = wait_for_room ? kLeastWaitForRoomNs : 0;
+    const int64_t least = wait_for_room && idle ? kLeastWaitForRoomNs : 0;
     const int64_t left = std::max(least, until - MonotonicNanoseconds());
     timeout = {static_cast<time_t>(left / 1'000'000'000), static_cast<long>(left % 1'000'000'000)};
   }
-  ppoll(descriptors, 2, until == kNever ? nullptr : &timeout, nullptr);
+  ppoll(descriptors, 3, until == kNever ? nullptr : &timeout, nullptr);
+  links_.Awake(MonotonicNanoseconds(), descriptors[2].revents != 0);
   uint64_t count;
   [[maybe_unused]] const ssize_t drained = read(wake_descriptor_, &count, sizeof(count));
 }
@@ -208,6 +221,8 @@ void IoLoop::Wake() {
   [[maybe_unused]] const ssize_t written = write(wake_descriptor_, &one, sizeof(one));
 }
 
-std::string IoLoop::CountersJson() const { return strom::CountersJson(endpoint_, *socket_); }
+std::string IoLoop::CountersJson() const {
+  return strom::CountersJson(endpoint_, links_, *socket_);
+}
 
 }  // namespace strom

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "core/endpoint.h"
+#include "net/same_host_links.h"
 #include "net/udp_socket.h"
 
 namespace strom {
@@ -39,10 +40,11 @@ class IoLoop {
     virtual void Publish(int64_t now_ns) = 0;
   };
 
-  IoLoop(std::unique_ptr<UdpSocket> socket, const EndpointOptions& options);
+  IoLoop(std::unique_ptr<UdpSocket> socket, const EndpointOptions& options,
+         const SameHostOptions& same_host = {});
   ~IoLoop();  // stops
 
-  LinkLayer* links() { return &endpoint_; }
+  LinkLayer* links() { return &links_; }
   const UdpSocket& socket() const { return *socket_; }
 
   // `protocol` outlives the loop's thread.
@@ -77,6 +79,7 @@ class IoLoop {
   std::unique_ptr<UdpSocket> socket_;
   SystemRandom random_;
   Endpoint endpoint_;
+  SameHostLinks links_;
   Protocol* protocol_ = nullptr;
   int64_t charged_bytes_ = 0;  // read since the timers ran
   int wake_descriptor_;

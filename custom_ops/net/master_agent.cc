@@ -42,7 +42,7 @@ Status MasterAgent::Create(MasterAgentOptions options, std::shared_ptr<MasterAge
 
 MasterAgent::MasterAgent(const MasterAgentOptions& options, std::unique_ptr<UdpSocket> socket)
     : public_key_(PublicKey(options.endpoint.private_key)),
-      loop_(std::move(socket), options.endpoint),
+      loop_(std::move(socket), options.endpoint, {.enabled = options.same_host}),
       node_(options.node, loop_.links()) {}
 
 MasterAgent::~MasterAgent() { Close("the master ended"); }

@@ -63,7 +63,7 @@ Status WorkerAgent::Join(const WorkerAgentOptions& options, int64_t timeout_ns,
 
 WorkerAgent::WorkerAgent(const WorkerAgentOptions& options, std::unique_ptr<UdpSocket> socket)
     : options_(options),
-      loop_(std::move(socket), options.endpoint),
+      loop_(std::move(socket), options.endpoint, {.enabled = options.same_host}),
       node_(options.node, loop_.links()),
       inbox_(options.adds_up && options.node.max_staleness < 0 ? options.inbox_bytes / 2 : kNever,
              *options.node.codec) {}
