@@ -39,8 +39,8 @@ class NetworkConfig:
             time-out of the relay follows from it.
         on_master_loss: "stop" ends the workers with `MasterLost`.
         checkpoint_dir: refused until the master writes checkpoints.
-        same_host: False forbids shared memory between processes of one machine. True permits
-            it where there is such a transport.
+        same_host: False forbids shared memory between processes of one machine. True uses it
+            where both permit it, belong to one user and share a network namespace.
 
     Raises:
         InvalidOption: a value out of range, or one that would have no effect.

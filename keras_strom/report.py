@@ -21,7 +21,8 @@ class TrainingReport:
             and leaves in its next `fit`.
         message_bytes: encoded updates that this worker made, without packet framing.
         bytes_sent, bytes_received: everything on this worker's socket, packet headers,
-            acknowledgements and retransmits included; 0 for a lone worker.
+            acknowledgements and retransmits included, and what went through shared memory to
+            other processes of its machine; 0 for a lone worker.
         clipped_mass: the sum of |r| that residual clipping has removed.
         clipped_elements: how many residual elements were clipped.
         assigned_outside: how often a shared variable was found assigned outside `strategy.run`.

@@ -40,6 +40,7 @@ std::string CountersJson(const Endpoint& endpoint, const SameHostLinks& same_hos
   JsonObject json;
   AddCounters(counters, same_host.counters(), &json);
   for (const auto& field : kEndpointCounterFields) json.Add(field.name, counters.*field.value);
+  json.Add("shared_memory_links", same_host.shared_links());
   json.Add("send_errors", socket.send_errors());
   json.Add("receive_buffer_wanted_bytes", socket.receive_buffer_wanted_bytes());
   json.Add("receive_buffer_bytes", socket.receive_buffer_bytes());
