@@ -1,5 +1,6 @@
-// How many packets may be under way: congestion control as a pure function over a small value, so
-// that another algorithm is another function (PROTOCOL.md, "Loss recovery and congestion").
+// How many packets may be under way, and how fast they leave: congestion control as pure functions
+// over a small value, so that another algorithm is another pair of functions (PROTOCOL.md, "Loss
+// recovery and congestion").
 //
 // Slow start from 32 packets, left on loss or a queue of more than 3 ms; then one packet more each
 // round trip. Loss that comes with a queue is congestion and costs 30 %; loss without one is the
@@ -35,6 +36,13 @@ CongestionState NextCongestionState(CongestionState state, const CongestionSampl
 // How fast packets may leave, in packets a nanosecond: faster than the window empties, so that
 // pacing spreads bursts and does not bound the rate.
 double PacingRate(const CongestionState& state, int64_t smoothed_round_trip_ns);
+
+// The algorithm of a link.
+struct CongestionControl {
+  CongestionState (*next)(CongestionState, const CongestionSample&,
+                          double max_window_packets) = NextCongestionState;
+  double (*pacing_rate)(const CongestionState&, int64_t smoothed_round_trip_ns) = PacingRate;
+};
 
 }  // namespace strom
 

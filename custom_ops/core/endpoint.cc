@@ -132,6 +132,7 @@ struct Endpoint::State {
   const SecretKey job_key;
   const SecretKey static_key;
   CookieJar cookies;
+  Grants grants;
   // Connection ids are link ids under a mask, so that those of an earlier process are strangers.
   uint32_t connection_id_mask = 0;
 
@@ -254,9 +255,9 @@ void Endpoint::Accept(int64_t now_ns, LinkId link, Buffer welcome) {
   if (connection == nullptr || connection->stage != Connection::Stage::kAsked) return;
   auto answer = connection->responder->Accept(state.RandomKey(), state.ConnectionId(link),
                                               welcome == nullptr ? Bytes() : Bytes(*welcome));
-  connection->link =
-      std::make_unique<Link>(now_ns, answer.keys, connection->hello.peer_connection,
-                             state.OptionsOfLink(link, false), &connection->counters);
+  connection->link = std::make_unique<Link>(now_ns, answer.keys, connection->hello.peer_connection,
+                                            state.OptionsOfLink(link, false), &state.grants,
+                                            &connection->counters);
   state.Answer(now_ns, connection, std::move(answer), Connection::Stage::kWelcomed);
 }
 
@@ -457,8 +458,9 @@ void Endpoint::State::HandleWelcome(int64_t now_ns, Connection* connection, Byte
     return;
   }
   Establish(connection);
-  connection->link = std::make_unique<Link>(now_ns, welcome->keys, welcome->peer_connection,
-                                            OptionsOfLink(link, true), &connection->counters);
+  connection->link =
+      std::make_unique<Link>(now_ns, welcome->keys, welcome->peer_connection,
+                             OptionsOfLink(link, true), &grants, &connection->counters);
   Emit(LinkEvent::Type::kUp, link).payload = MakeBuffer(std::move(welcome->payload));
   Wake(connection);
   Refresh(connection);
@@ -597,7 +599,8 @@ Endpoint::State::State(const EndpointOptions& given, RandomSource* source)
       random(source),
       job_key(JobKey(options.secret, options.job_id)),
       static_key(options.private_key),
-      cookies(RandomKey()) {
+      cookies(RandomKey()),
+      grants(options.grants) {
   std::array<uint8_t, 4> mask;
   random->Fill(mask);
   connection_id_mask = uint32_t{mask[0]} << 24 | uint32_t{mask[1]} << 16 | uint32_t{mask[2]} << 8 |
@@ -667,7 +670,8 @@ LinkOptions Endpoint::State::OptionsOfLink(LinkId link, bool asks_first) const {
           .datagram_bytes = static_cast<size_t>(options.datagram_bytes),
           .first_sequence = options.first_link_sequence,
           .jitter_seed = ConnectionId(link),
-          .asks_first = asks_first};
+          .asks_first = asks_first,
+          .congestion = options.congestion};
 }
 
 }  // namespace strom

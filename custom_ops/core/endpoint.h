@@ -15,7 +15,9 @@
 #include <string>
 #include <vector>
 
+#include "core/congestion.h"
 #include "core/counters.h"
+#include "core/grants.h"
 #include "core/link_layer.h"
 #include "core/types.h"
 
@@ -36,6 +38,8 @@ struct EndpointOptions {
   int64_t failure_timeout_ns = 5'000'000'000;
   int64_t datagram_bytes = 1200;     // UDP payload; raised only by probing (later)
   uint32_t first_link_sequence = 0;  // equal on both sides; tests of the wrap-around
+  CongestionControl congestion = {};
+  GrantOptions grants = {};
 };
 
 // The public key of an X25519 private key.

@@ -30,15 +30,15 @@ std::string Silence(int64_t timeout_ns) {
 }  // namespace
 
 Link::Link(int64_t now_ns, const ConnectionKeys& keys, uint32_t peer_connection,
-           const LinkOptions& options, LinkCounters* counters)
+           const LinkOptions& options, Grants* grants, LinkCounters* counters)
     : options_(options),
       counters_(counters),
       peer_connection_(peer_connection),
       seal_(Aead::Use::kSeal, keys.send),
       open_(Aead::Use::kOpen, keys.receive),
       next_number_(options.first_number),
-      sender_(options.first_sequence, BodyBytes(options), counters),
-      receiver_(options.first_sequence, counters),
+      sender_(options.first_sequence, BodyBytes(options), options.congestion, counters),
+      receiver_(options.first_sequence, grants, counters),
       heard_(!options.asks_first),
       heard_ns_(now_ns),
       jitter_(options.jitter_seed | 1),

@@ -31,6 +31,7 @@ struct LinkOptions {
   uint64_t first_number = 0;    // packet numbers start here (tests of their end)
   uint32_t jitter_seed = 1;     // spreads the keepalives of many links
   bool asks_first = false;      // the initiator: its first packet makes the responder's link stand
+  CongestionControl congestion = {};
 };
 
 class Link {
@@ -46,8 +47,9 @@ class Link {
     std::string reason;
   };
 
+  // `grants`, which all links of a process share, and `counters` outlive the link.
   Link(int64_t now_ns, const ConnectionKeys& keys, uint32_t peer_connection,
-       const LinkOptions& options, LinkCounters* counters);
+       const LinkOptions& options, Grants* grants, LinkCounters* counters);
 
   // A datagram with this link's connection id. True: it was authentic.
   bool HandleDatagram(int64_t now_ns, const PacketHeader& header, Bytes datagram, Notice* notice);

@@ -8,7 +8,8 @@
 namespace strom {
 namespace {
 
-constexpr int kPacketsPerStatus = 16;
+constexpr uint32_t kPacketsPerStatus = 16;
+constexpr int64_t kUsualPayloadBytes = 1144;  // what a datagram of 1200 bytes carries
 constexpr int64_t kStatusDelayNs = 200'000;
 constexpr uint32_t kReorderPackets = 3;    // later packets that make a hole a gap
 constexpr int64_t kReorderNs = 500'000;    // ... or so much time
@@ -17,16 +18,22 @@ constexpr int64_t kLongAgo = std::numeric_limits<int64_t>::min() / 2;
 
 }  // namespace
 
-LinkReceiver::LinkReceiver(uint32_t first_sequence, LinkCounters* counters)
-    : counters_(counters),
+LinkReceiver::LinkReceiver(uint32_t first_sequence, Grants* grants, LinkCounters* counters)
+    : grants_(grants),
+      counters_(counters),
       cumulative_(first_sequence),
       end_(first_sequence),
-      grant_edge_(first_sequence + kWindowPackets),
+      lost_up_to_(first_sequence),
+      grant_edge_(first_sequence + kIdleGrantPackets),
+      packet_bytes_(kUsualPayloadBytes),
       noticed_ns_(kWindowPackets),
       reassembly_(counters) {}
 
 bool LinkReceiver::HandleData(int64_t now_ns, const DataPacket& packet) {
   NoteArrival(now_ns, packet.timestamp_us);
+  const int64_t payload_bytes = static_cast<int64_t>(packet.payload.size());
+  packet_bytes_ = std::max(packet_bytes_, payload_bytes);
+  if (grants_->NoteArrival(now_ns, payload_bytes, &sender_)) status_due_ = true;
   const uint32_t sequence = packet.sequence;
   if (Before(sequence, cumulative_)) return true;  // a duplicate
   if (!Advance(now_ns, sequence + 1)) return false;
@@ -45,7 +52,9 @@ bool LinkReceiver::HandleData(int64_t now_ns, const DataPacket& packet) {
       break;
   }
   arrived_.Insert(sequence);
+  ++arrived_count_;
   const uint32_t hole = arrived_.NextHole(cumulative_, end_);
+  arrived_count_ -= hole - cumulative_;
   for (; cumulative_ != hole; ++cumulative_) arrived_.Erase(cumulative_);
   return true;
 }
@@ -65,8 +74,7 @@ void LinkReceiver::HoldBack(bool hold) {
 void LinkReceiver::TakeStatus(int64_t now_ns, StatusPacket* status) {
   status->cumulative = cumulative_;
   status->complete_up_to = end_;
-  if (!held_back_) grant_edge_ = cumulative_ + kWindowPackets;
-  status->grant_edge = grant_edge_;
+  status->grant_edge = NextGrantEdge(now_ns);
   status->gap_count = 0;
   bool young = false;
   for (uint32_t hole = arrived_.NextHole(cumulative_, end_); hole != end_;) {
@@ -78,6 +86,7 @@ void LinkReceiver::TakeStatus(int64_t now_ns, StatusPacket* status) {
       young_gap_end_ = hole_end;
       break;
     }
+    NoteLoss(hole, hole_end);
     status->gaps[status->gap_count++] =
         Gap{hole - cumulative_, static_cast<uint16_t>(hole_end - hole)};
     hole = arrived_.NextHole(hole_end, end_);
@@ -96,6 +105,26 @@ void LinkReceiver::TakeStatus(int64_t now_ns, StatusPacket* status) {
   status_ns_ = cumulative_ == end_ ? kNever : now_ns + (young ? kReorderNs : kRecheckNs);
 }
 
+// Tells of the part of a gap that is reported for the first time.
+void LinkReceiver::NoteLoss(uint32_t from, uint32_t to) {
+  if (Before(lost_up_to_, cumulative_)) lost_up_to_ = cumulative_;
+  if (Before(from, lost_up_to_)) from = lost_up_to_;
+  if (!Before(from, to)) return;
+  grants_->NoteLoss(to - from);
+  lost_up_to_ = to;
+}
+
+// What has arrived behind a hole is not under way any more. An edge never moves back, so after its
+// share has shrunk the sender uses up what it was granted first.
+uint32_t LinkReceiver::NextGrantEdge(int64_t now_ns) {
+  const int64_t packets = grants_->ShareBytes(now_ns) / packet_bytes_;
+  share_ = static_cast<uint32_t>(std::clamp<int64_t>(packets, kLeastGrantPackets, kWindowPackets));
+  packet_bytes_ = std::max(packet_bytes_ - packet_bytes_ / 64, kUsualPayloadBytes);
+  const uint32_t edge = cumulative_ + std::min(arrived_count_ + share_, kWindowPackets);
+  if (!held_back_ && Before(grant_edge_, edge)) grant_edge_ = edge;
+  return grant_edge_;
+}
+
 void LinkReceiver::HandleTimeout(int64_t now_ns) {
   if (now_ns < status_ns_) return;
   status_due_ = true;
@@ -108,7 +137,7 @@ void LinkReceiver::NoteArrival(int64_t now_ns, uint32_t timestamp_us) {
   echo_timestamp_us_ = timestamp_us;
   echo_ns_ = now_ns;
   status_ns_ = std::min(status_ns_, now_ns + kStatusDelayNs);
-  if (++unreported_ >= kPacketsPerStatus) status_due_ = true;
+  if (++unreported_ >= std::min(kPacketsPerStatus, share_ / 2)) status_due_ = true;
 }
 
 // Sequences before `end` are known to have been sent. False: beyond what was granted.

@@ -7,6 +7,7 @@
 #include <optional>
 #include <vector>
 
+#include "core/grants.h"
 #include "core/packet.h"
 #include "core/reassembly.h"
 #include "core/sequence_set.h"
@@ -18,7 +19,8 @@ struct LinkCounters;
 
 class LinkReceiver {
  public:
-  LinkReceiver(uint32_t first_sequence, LinkCounters* counters);
+  // `grants` and `counters` outlive the receiver.
+  LinkReceiver(uint32_t first_sequence, Grants* grants, LinkCounters* counters);
 
   // False: the peer broke the protocol; the link cannot go on.
   [[nodiscard]] bool HandleData(int64_t now_ns, const DataPacket& packet);
@@ -44,19 +46,28 @@ class LinkReceiver {
   bool Advance(int64_t now_ns, uint32_t end);
   void NoteArrival(int64_t now_ns, uint32_t timestamp_us);
 
+  uint32_t NextGrantEdge(int64_t now_ns);
+  void NoteLoss(uint32_t from, uint32_t to);
+
+  Grants* const grants_;
+  Grants::Sender sender_;
   LinkCounters* const counters_;
 
   uint32_t cumulative_;  // everything before it has arrived
   uint32_t end_;         // one after the highest known to have been sent
+  uint32_t lost_up_to_;  // gaps before it have been told of
   uint32_t grant_edge_;  // sequences before it may be sent
   bool held_back_ = false;
-  SequenceSet arrived_;
+  uint32_t share_ = kIdleGrantPackets;  // what the sender may have under way, when it was told last
+  int64_t packet_bytes_;                // the longest payload, lately
+  SequenceSet arrived_;                 // from cumulative_ on
+  uint32_t arrived_count_ = 0;
   std::vector<int64_t> noticed_ns_;  // by sequence modulo the window: when it was found missing
   Reassembly reassembly_;
 
   bool status_due_ = false;
   int64_t status_ns_ = kNever;  // latest time for the next STATUS
-  int unreported_ = 0;          // packets since the last one
+  uint32_t unreported_ = 0;     // packets since the last one
   bool young_gap_ = false;      // a gap may be reported once end_ passes young_gap_end_
   uint32_t young_gap_end_ = 0;
   uint32_t echo_timestamp_us_ = 0;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "core/counters.h"
+#include "core/grants.h"
 
 namespace strom {
 namespace {
@@ -19,7 +20,7 @@ constexpr int64_t kBlackHoleLosses = 8;
 constexpr int64_t kBlackHoleNs = 20'000'000;
 // What the window holds at most, however long the packets are; the peer's reassembly has room for
 // it.
-constexpr size_t kWindowBytes = kWindowPackets * 1200;
+constexpr size_t kWindowBytes = size_t{4} << 20;
 
 uint32_t Microseconds(int64_t now_ns) { return static_cast<uint32_t>(now_ns / 1000); }
 
@@ -49,20 +50,28 @@ struct LinkSender::Slot {
   bool lost = false;  // stands in lost_
 };
 
-void RoundTripClock::Sample(int64_t round_trip_ns) {
+void RoundTripClock::Sample(int64_t now_ns, int64_t round_trip_ns) {
   round_trip_ns = std::max<int64_t>(round_trip_ns, 1000);  // the timestamps' resolution
-  least_ns_ = has_sample() ? std::min(least_ns_, round_trip_ns) : round_trip_ns;
+  if (now_ns >= period_end_ns_) {
+    period_end_ns_ = now_ns + kPeriodNs;
+    least_ns_ = has_sample() ? least_of_period_ns_ : round_trip_ns;
+    least_of_period_ns_ = round_trip_ns;
+  }
+  least_of_period_ns_ = std::min(least_of_period_ns_, round_trip_ns);
+  least_ns_ = std::min(least_ns_, round_trip_ns);
   smoothed_ns_ = has_sample() ? (smoothed_ns_ * 7 + round_trip_ns) / 8 : round_trip_ns;
 }
 
-LinkSender::LinkSender(uint32_t first_sequence, size_t body_bytes, LinkCounters* counters)
+LinkSender::LinkSender(uint32_t first_sequence, size_t body_bytes, const CongestionControl& control,
+                       LinkCounters* counters)
     : fragment_bytes_(body_bytes - DataPacket::kFieldBytes),
       first_fragment_bytes_(fragment_bytes_),
+      control_(control),
       counters_(counters),
       slots_(kWindowPackets),
       oldest_(first_sequence),
       next_(first_sequence),
-      grant_edge_(first_sequence + kWindowPackets),
+      grant_edge_(first_sequence + kIdleGrantPackets),
       round_end_(first_sequence),
       tokens_(kLeastBurst) {}
 
@@ -95,8 +104,9 @@ void LinkSender::VoidStarted(int64_t now_ns, Message* message) {
     if (r.message == message) queued_bytes_ -= r.size;
     return r.message == message;
   });
-  message->remainders = 0;
-  if (message->wholly_sent() && message->fragments == 0) {
+  // The peer lacks what was to be cut anew, and may have the rest: one sequence more tells it.
+  const bool lacks_a_part = std::exchange(message->remainders, 0) > 0;
+  if (message->wholly_sent() && lacks_a_part) {
     remainders_.push_back({message, message->length, 0});
     message->remainders = 1;
   }
@@ -127,7 +137,7 @@ bool LinkSender::HandleStatus(int64_t now_ns, const StatusPacket& status) {
     const uint32_t elapsed_us =
         Microseconds(now_ns) - status.echo_timestamp_us - status.echo_delay_us;
     if (int64_t{elapsed_us} * 1000 < kLongestSampleNs) {
-      round_trip_.Sample(int64_t{elapsed_us} * 1000);
+      round_trip_.Sample(now_ns, int64_t{elapsed_us} * 1000);
     }
   }
   if (Before(grant_edge_, status.grant_edge)) grant_edge_ = status.grant_edge;
@@ -221,8 +231,7 @@ bool LinkSender::HasFresh() const {
 
 // Two sequences are kept back: either open message may need one to end as VOID.
 bool LinkSender::HasWindow() const {
-  const size_t window = std::min<size_t>(kWindowPackets, kWindowBytes / fragment_bytes_);
-  return Before(next_, grant_edge_) && next_ - oldest_ < window - open_.size();
+  return Before(next_, grant_edge_) && next_ - oldest_ < WindowPackets() - open_.size();
 }
 
 bool LinkSender::HasWork() const {
@@ -230,7 +239,7 @@ bool LinkSender::HasWork() const {
 }
 
 bool LinkSender::TakeToken(int64_t now_ns) {
-  const double rate = PacingRate(congestion_, round_trip_.smoothed_ns());
+  const double rate = control_.pacing_rate(congestion_, round_trip_.smoothed_ns());
   const double burst = std::clamp(rate * static_cast<double>(kBurstNs), kLeastBurst, kMostBurst);
   tokens_ = std::min(burst, tokens_ + rate * static_cast<double>(now_ns - tokens_ns_));
   tokens_ns_ = now_ns;
@@ -371,18 +380,22 @@ void LinkSender::Resend(Slot* slot) {
 
 void LinkSender::AdaptWindow(int64_t acknowledged, bool window_limited) {
   const bool round_ended = !Before(oldest_, round_end_);
-  congestion_ = NextCongestionState(congestion_,
-                                    {.acknowledged = acknowledged,
-                                     .window_limited = window_limited,
-                                     .round_ended = round_ended,
-                                     .round_acknowledged = round_acknowledged_,
-                                     .round_lost = round_lost_,
-                                     .queue_delay_ns = round_trip_.queue_delay_ns()},
-                                    kWindowPackets);
+  congestion_ = control_.next(congestion_,
+                              {.acknowledged = acknowledged,
+                               .window_limited = window_limited,
+                               .round_ended = round_ended,
+                               .round_acknowledged = round_acknowledged_,
+                               .round_lost = round_lost_,
+                               .queue_delay_ns = round_trip_.queue_delay_ns()},
+                              WindowPackets());
   if (!round_ended) return;
   round_end_ = next_;
   round_acknowledged_ = 0;
   round_lost_ = 0;
+}
+
+uint32_t LinkSender::WindowPackets() const {
+  return static_cast<uint32_t>(std::min<size_t>(kWindowPackets, kWindowBytes / fragment_bytes_));
 }
 
 void LinkSender::ArmProbe(int64_t now_ns) {

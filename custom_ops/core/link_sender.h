@@ -6,6 +6,7 @@
 #ifndef KERAS_STROM_CORE_LINK_SENDER_H_
 #define KERAS_STROM_CORE_LINK_SENDER_H_
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <deque>
@@ -22,25 +23,31 @@ namespace strom {
 
 struct LinkCounters;
 
-// The least round trip seen, the smoothed one, and what follows from them.
+// The least round trip of the last while, the smoothed one, and what follows from them.
 class RoundTripClock {
  public:
-  void Sample(int64_t round_trip_ns);
+  void Sample(int64_t now_ns, int64_t round_trip_ns);
   bool has_sample() const { return smoothed_ns_ > 0; }
   int64_t smoothed_ns() const { return has_sample() ? smoothed_ns_ : kGuessNs; }
   int64_t least_ns() const { return least_ns_; }  // 0 before the first sample
-  int64_t queue_delay_ns() const { return has_sample() ? smoothed_ns_ - least_ns_ : 0; }
+  int64_t queue_delay_ns() const { return std::max<int64_t>(smoothed_ns_ - least_ns_, 0); }
 
  private:
   static constexpr int64_t kGuessNs = 500'000;  // before the first sample
+  // A route that has become longer is taken for a queue for two periods at most. (The least is that
+  // of this period and the last.)
+  static constexpr int64_t kPeriodNs = 30'000'000'000;
   int64_t smoothed_ns_ = 0;
   int64_t least_ns_ = 0;
+  int64_t least_of_period_ns_ = 0;
+  int64_t period_end_ns_ = 0;
 };
 
 class LinkSender {
  public:
   // DATA bodies are at most `body_bytes` long. `counters` outlives the sender.
-  LinkSender(uint32_t first_sequence, size_t body_bytes, LinkCounters* counters);
+  LinkSender(uint32_t first_sequence, size_t body_bytes, const CongestionControl& control,
+             LinkCounters* counters);
   ~LinkSender();
 
   void Queue(int64_t now_ns, Channel channel, Buffer message);
@@ -113,8 +120,11 @@ class LinkSender {
   void ArmProbe(int64_t now_ns);
   Slot& SlotOf(uint32_t sequence);
 
+  uint32_t WindowPackets() const;
+
   size_t fragment_bytes_;
   const size_t first_fragment_bytes_;
+  const CongestionControl control_;
   LinkCounters* const counters_;
 
   std::array<std::deque<Buffer>, kChannels> queues_;

@@ -28,6 +28,14 @@ constexpr int64_t kLeastWaitForRoomNs = 1'000'000;
 
 constexpr int64_t kFarewellNs = 200'000'000;  // goodbyes take 90 ms where the socket takes them
 
+// No sender is granted more than the socket holds while this process does not come to read it.
+EndpointOptions WithinBuffer(EndpointOptions options, const UdpSocket& socket) {
+  GrantOptions& grants = options.grants;
+  grants.lone_bytes = std::min(grants.lone_bytes, socket.receive_buffer_bytes());
+  grants.shared_bytes = std::min(grants.shared_bytes, grants.lone_bytes);
+  return options;
+}
+
 }  // namespace
 
 int64_t MonotonicNanoseconds() {
@@ -48,7 +56,7 @@ void SystemRandom::Fill(std::span<uint8_t> out) {
 IoLoop::IoLoop(std::unique_ptr<UdpSocket> socket, const EndpointOptions& options,
                const SameHostOptions& same_host)
     : socket_(std::move(socket)),
-      endpoint_(options, &random_),
+      endpoint_(WithinBuffer(options, *socket_), &random_),
       links_(&endpoint_, &random_, same_host),
       wake_descriptor_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
   STROM_CHECK(wake_descriptor_ >= 0);

@@ -24,8 +24,8 @@ Buffer Filled(size_t size, uint8_t byte) { return MakeBuffer(std::vector<uint8_t
 class LinkTest : public testing::Test {
  protected:
   explicit LinkTest(LinkOptions options = {})
-      : left_(now_ns_, Keys(1, 2), 1, options, &left_counters_),
-        right_(now_ns_, Keys(2, 1), 2, options, &right_counters_) {}
+      : left_(now_ns_, Keys(1, 2), 1, options, &left_grants_, &left_counters_),
+        right_(now_ns_, Keys(2, 1), 2, options, &right_grants_, &right_counters_) {}
 
   static ConnectionKeys Keys(uint8_t send, uint8_t receive) {
     ConnectionKeys keys;
@@ -81,6 +81,7 @@ class LinkTest : public testing::Test {
   int64_t now_ns_ = 1'000'000'000;
   SimulatedRandom random_{1};
   LinkCounters left_counters_, right_counters_;
+  Grants left_grants_{GrantOptions{}}, right_grants_{GrantOptions{}};
   Link left_, right_;
   std::vector<DeliveredMessage> received_;
   Link::Notice notice_;
@@ -134,7 +135,8 @@ TEST_F(LinkTest, ReassemblyStaysUnderItsBoundWhenTheFirstPacketIsLost) {
 
 TEST(LinkReceiver, DropsWhatWouldPassTheBoundAndTakesItLater) {
   LinkCounters counters;
-  LinkReceiver receiver(0, &counters);
+  Grants grants{GrantOptions{}};
+  LinkReceiver receiver(0, &grants, &counters);
   const std::vector<uint8_t> payload(100, 1);
   DataPacket packet{.length = static_cast<uint32_t>(kMaxMessageBytes),
                     .channel = Channel::kUpdate,
@@ -152,7 +154,8 @@ TEST(LinkReceiver, DropsWhatWouldPassTheBoundAndTakesItLater) {
 
 TEST(LinkReceiver, RefusesWhatLiesBeyondItsWindow) {
   LinkCounters counters;
-  LinkReceiver receiver(10, &counters);
+  Grants grants{GrantOptions{}};
+  LinkReceiver receiver(10, &grants, &counters);
   const std::vector<uint8_t> payload(1, 1);
   DataPacket packet{.sequence = 10 + kWindowPackets, .length = 1, .payload = payload};
   EXPECT_FALSE(receiver.HandleData(0, packet));
@@ -216,8 +219,9 @@ class NarrowingPath {
   SimulatedRandom random_;
   int64_t now_ns_ = kMillisecond;
   LinkCounters counters_;
-  LinkSender sender_{0, kShort, &counters_};
-  LinkReceiver receiver_{0, &counters_};
+  LinkSender sender_{0, kShort, {}, &counters_};
+  Grants grants_{GrantOptions{}};
+  LinkReceiver receiver_{0, &grants_, &counters_};
   std::vector<uint8_t> body_ = std::vector<uint8_t>(kLong);
   std::multimap<int64_t, std::vector<uint8_t>> way_;
   std::vector<DeliveredMessage> received_;
@@ -257,7 +261,7 @@ TEST(Link, LosesNothingWhenThePathBecomesNarrower) {
 }
 
 TEST(Link, WhatWasCutAnewCanBeGivenUp) {
-  for (uint64_t seed = 0; seed < 40; ++seed) {
+  for (uint64_t seed = 0; seed < 400; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     NarrowingPath path(seed);
     SimulatedRandom random(seed);
@@ -295,7 +299,8 @@ TEST(LinkReceiver, RefusesMessagesThatNoWindowHolds) {
   const std::vector<uint8_t> byte(1);
   const auto accepted = [&](const auto& packet_of) {
     LinkCounters counters;
-    LinkReceiver receiver(0, &counters);
+    Grants grants{GrantOptions{}};
+    LinkReceiver receiver(0, &grants, &counters);
     uint32_t sequence = 0;
     while (sequence < 10 * kWindowPackets && receiver.HandleData(0, packet_of(sequence))) {
       ++sequence;
@@ -322,7 +327,8 @@ TEST(LinkReceiver, RefusesMessagesThatNoWindowHolds) {
 
 TEST(LinkReceiver, KeepsAYoungGapToItself) {
   LinkCounters counters;
-  LinkReceiver receiver(0, &counters);
+  Grants grants{GrantOptions{}};
+  LinkReceiver receiver(0, &grants, &counters);
   const std::vector<uint8_t> payload(1, 1);
   DataPacket packet{.length = 2, .channel = Channel::kUpdate, .payload = payload};
   const auto arrive = [&](int64_t now_ns, uint32_t sequence) {
@@ -353,9 +359,10 @@ TEST(Link, SurvivesAPeerThatKeepsNoRule) {
   int64_t broken = 0;
   for (int session = 0; session < 60; ++session) {
     LinkCounters counters;
+    Grants grants{GrantOptions{}};
     ConnectionKeys keys;
     const uint32_t first = static_cast<uint32_t>(random.Next());
-    Link link(0, keys, 1, LinkOptions{.first_sequence = first}, &counters);
+    Link link(0, keys, 1, LinkOptions{.first_sequence = first}, &grants, &counters);
     PacketCipher cipher(Aead::Use::kSeal, keys.receive);
     const auto near = [&](uint32_t base) {
       return random.Chance(.02) ? static_cast<uint32_t>(random.Next())
