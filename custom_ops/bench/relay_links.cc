@@ -33,7 +33,9 @@ Address Parse(const PeerOptions& options) {
 class Peer : public IoLoop::Protocol {
  public:
   Peer(const PeerOptions& options, bool listens)
-      : options_(options), loop_(Open(options, listens), Options(listens)) {}
+      : options_(options),
+        loop_(Open(options, listens), Options(listens),
+              {.enabled = options.transport == "shared_memory"}) {}
 
   void HandleTimeout(int64_t) override {}
   int64_t NextTimeout() const override { return kNever; }

@@ -63,7 +63,7 @@ PeerOptions Parse(const std::vector<std::string>& arguments) {
   if (!is_one_of(options.role, {"receive", "send", "echo", "ask"})) {
     throw std::invalid_argument("unknown role: " + options.role);
   }
-  if (!is_one_of(options.transport, {"relay", "tcp", "tls"})) {
+  if (!is_one_of(options.transport, {"relay", "shared_memory", "tcp", "tls"})) {
     throw std::invalid_argument("unknown transport: " + options.transport);
   }
   for (size_t i = 4; i < arguments.size(); ++i) Set(arguments[i], &options);
@@ -91,7 +91,7 @@ int main(int argc, char** argv) {
       return 0;
     }
     const auto options = strom::bench::Parse(arguments);
-    if (options.transport == "relay") {
+    if (options.transport == "relay" || options.transport == "shared_memory") {
       strom::bench::RunOverLinks(options);
     } else {
       strom::bench::RunOverStreams(options);

@@ -41,7 +41,7 @@ class IoLoop {
   };
 
   IoLoop(std::unique_ptr<UdpSocket> socket, const EndpointOptions& options,
-         const SameHostOptions& same_host = {});
+         const SameHostOptions& same_host = {.enabled = false});
   ~IoLoop();  // stops
 
   LinkLayer* links() { return &links_; }
