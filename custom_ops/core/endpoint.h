@@ -76,7 +76,7 @@ class Endpoint final : public LinkLayer {
   EndpointCounters counters() const;
   // How every established link stands.
   std::vector<LinkReport> Links() const;
-  std::optional<Address> PeerAddress(LinkId link) const;
+  std::optional<Address> PeerAddress(LinkId link) const override;
   // Smoothed round trip in nanoseconds; 0 before the first sample.
   int64_t RoundTrip(LinkId link) const;
 

@@ -5,6 +5,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "core/types.h"
@@ -62,6 +63,8 @@ class LinkLayer {
   virtual bool Send(int64_t now_ns, LinkId link, Channel channel, Buffer message) = 0;
   // Bytes of messages queued or unacknowledged.
   virtual int64_t QueuedBytes(LinkId link) const = 0;
+  // Where the peer is, as seen from here.
+  virtual std::optional<Address> PeerAddress(LinkId link) const = 0;
   // Gives up every message of `channel` that is queued or under way; those that the peer has in
   // part it forgets. Others, and what is sent later, are not affected.
   virtual void Void(int64_t now_ns, LinkId link, Channel channel) = 0;

@@ -26,6 +26,7 @@ class MemoryNetwork::Links final : public LinkLayer {
   void Refuse(int64_t now_ns, LinkId link, const std::string& reason) override;
   bool Send(int64_t now_ns, LinkId link, Channel channel, Buffer message) override;
   int64_t QueuedBytes(LinkId link) const override;
+  std::optional<Address> PeerAddress(LinkId link) const override;
   void Void(int64_t now_ns, LinkId link, Channel channel) override;
   void HoldBack(int64_t now_ns, LinkId link, bool hold) override;
   void Close(int64_t now_ns, LinkId link, const std::string& reason) override;
@@ -287,7 +288,7 @@ void MemoryNetwork::Silence(Delivery delivery) {
     connection.cut = true;
     end.open = false;
     event.code = connection.up ? Code::kMasterLost : Code::kUnreachable;
-    event.reason = "silent for " + std::to_string(failure_timeout_ns_ / 1'000'000) + " ms";
+    event.reason = connection.up ? "silent for the failure timeout" : "no answer";
   }
   Touch(end.host);
   if (host.hooks.on_event) host.hooks.on_event(now_ns_, std::move(event));
@@ -335,11 +336,11 @@ LinkId MemoryNetwork::Links::Connect(int64_t now_ns, const Address& to, const Pu
   const Host target = found == network.by_address_.end() ? host_ : found->second;
   Connection* connection = network.Open(host_, target);
   const LinkId link = Take(connection, 0);
-  if (target == host_ || network.StallsBetween(host_, target) > 0) {
-    LinkEvent down;
-    down.code = Code::kUnreachable;
-    down.reason = "no answer";
-    network.Post(now_ns + network.failure_timeout_ns_ / 4, connection, 0, std::move(down));
+  connection->ends[1].host = target;
+  connection->stalls = network.StallsBetween(host_, target);
+  if (target == host_ || connection->stalls > 0) {
+    connection->cut = true;
+    network.PostSilence(connection, 0, network.failure_timeout_ns_ / 4, Delivery::Kind::kSilence);
     return link;
   }
   network.hosts_[target]->links.Take(connection, 1);
@@ -404,6 +405,13 @@ int64_t MemoryNetwork::Links::QueuedBytes(LinkId link) const {
   const End* own = Own(link);
   if (own == nullptr) return 0;
   return std::accumulate(std::begin(own->queued_bytes), std::end(own->queued_bytes), int64_t{0});
+}
+
+std::optional<Address> MemoryNetwork::Links::PeerAddress(LinkId link) const {
+  const auto found = links_.find(link);
+  if (found == links_.end()) return std::nullopt;
+  const auto& [connection, side] = found->second;
+  return network_->address(connection->ends[1 - side].host);
 }
 
 void MemoryNetwork::Links::Void(int64_t, LinkId link, Channel channel) {

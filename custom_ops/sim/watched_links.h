@@ -3,6 +3,7 @@
 #ifndef KERAS_STROM_SIM_WATCHED_LINKS_H_
 #define KERAS_STROM_SIM_WATCHED_LINKS_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -51,6 +52,9 @@ class WatchedLinks final : public LinkLayer {
     return links_->Send(now_ns, link, channel, std::move(message));
   }
   int64_t QueuedBytes(LinkId link) const override { return links_->QueuedBytes(link); }
+  std::optional<Address> PeerAddress(LinkId link) const override {
+    return links_->PeerAddress(link);
+  }
   void Void(int64_t now_ns, LinkId link, Channel channel) override {
     links_->Void(now_ns, link, channel);
   }

@@ -34,6 +34,7 @@ class RecordedLinks final : public LinkLayer {
     return true;
   }
   int64_t QueuedBytes(LinkId) const override { return 0; }
+  std::optional<Address> PeerAddress(LinkId) const override { return std::nullopt; }
   void Void(int64_t, LinkId, Channel) override {}
   void HoldBack(int64_t, LinkId, bool) override {}
   void Close(int64_t, LinkId link, const std::string& reason) override { closed[link] = reason; }
