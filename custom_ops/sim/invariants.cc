@@ -88,6 +88,15 @@ std::string SameBits(const std::vector<float>& own, const std::vector<float>& ot
   return own == others ? "" : "ends with other parameters";
 }
 
+std::string FailsForAReason(const Status& failure, bool excused) {
+  if (!excused) return "fails without a reason: " + failure.message;
+  if (failure.code == Code::kInternal) return "fails by a broken promise: " + failure.message;
+  if (failure.message.find("than the master keeps") != std::string::npos) {
+    return "finds that what it lacks was not kept: " + failure.message;
+  }
+  return "";
+}
+
 std::string RingAndHoldAreBounded(const Replication& replication, int64_t ring_bytes,
                                   int64_t hold_bytes) {
   int64_t uncovered_bytes = 0;

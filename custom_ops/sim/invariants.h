@@ -48,6 +48,10 @@ std::string HasArrived(const VersionVector& submitted_then, const VersionVector&
 std::string SameVector(const VersionVector& own, const VersionVector& masters);
 std::string SameBits(const std::vector<float>& own, const std::vector<float>& others);
 
+// A process that failed was one that some fault may end, and no promise was broken to it: the nodes
+// of these runs keep more than a node can miss that is still waited for.
+std::string FailsForAReason(const Status& failure, bool excused);
+
 // --- memory stays under its bounds (law 4)
 
 // Beyond what the master is not known to hold, which stays whatever it costs, the ring keeps to

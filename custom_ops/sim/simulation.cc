@@ -131,6 +131,9 @@ Simulation::Simulation(const SimulationOptions& options, std::vector<Script> scr
   master.failure_timeout_ns = options.failure_timeout_ns;
   master.ring_bytes = options.ring_bytes;
   master.link_queue_bytes = options.link_queue_bytes;
+  master.topology = options.topology;
+  master.max_children = options.max_children;
+  master.max_depth = options.max_depth;
   master.codec = &kListCodec;
   master_links_ = std::make_unique<WatchedLinks>(&network_->links(master_host_));
   master_ = std::make_unique<MasterNode>(master, master_links_.get());
@@ -464,9 +467,8 @@ void Simulation::CheckEnd() {
     const ApplicationRecord& record = process->record();
     const bool excused = process->attempt > 0 || was_cut_off(process->rank) ||
                          options_.plan.MayEnd(process->rank, options_.failure_timeout_ns);
-    if (record.state != ApplicationRecord::State::kFailed) continue;
-    if (!excused || record.failure.code == Code::kInternal) {
-      Violate(process->name(), "fails without a reason: " + record.failure.message);
+    if (record.state == ApplicationRecord::State::kFailed) {
+      Expect(FailsForAReason(record.failure, excused), process.get());
     }
   }
 }

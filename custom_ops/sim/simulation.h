@@ -34,6 +34,10 @@ struct SimulationOptions {
   uint64_t seed = 0;
   SimulatedLinks links = SimulatedLinks::kMemory;
   int32_t max_staleness = -1;
+  Topology topology = Topology::kPlain;
+  int32_t max_children = 2;  // of a node of a mesh
+  int32_t max_depth = 4;
+  int32_t machines = 1;  // the workers are on so many by turns
   int64_t failure_timeout_ns = 1'000'000'000;
   int64_t ring_bytes = int64_t{1} << 20;
   int64_t link_queue_bytes = int64_t{1} << 20;

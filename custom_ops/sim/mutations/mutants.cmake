@@ -1,0 +1,23 @@
+# The simulator is tested by mutation: of each sim/mutations/NAME.mutation a simulator is made whose
+# product lacks one rule, and within CI's seeds it must find a broken promise. The product's sources
+# stay as they are: a changed copy of one of them takes its place when the mutant is linked.
+set(mutations ${CMAKE_CURRENT_SOURCE_DIR}/sim/mutations)
+file(GLOB mutation_files CONFIGURE_DEPENDS ${mutations}/*.mutation)
+foreach(mutation ${mutation_files})
+  get_filename_component(name ${mutation} NAME_WE)
+  file(STRINGS ${mutation} lines LIMIT_COUNT 2)
+  list(GET lines 1 source)
+  set(copy ${CMAKE_BINARY_DIR}/mutants/${name}.cc)
+  add_custom_command(
+    OUTPUT ${copy}
+    COMMAND ${CMAKE_COMMAND} -DMUTATION=${mutation} -DROOT=${CMAKE_CURRENT_SOURCE_DIR}
+            -DCOPY=${copy} -P ${mutations}/mutate.cmake
+    DEPENDS ${mutation} ${mutations}/mutate.cmake ${CMAKE_CURRENT_SOURCE_DIR}/${source}
+    VERBATIM)
+  add_executable(mutant_${name} sim/main/simulator.cc ${copy})
+  # What nobody calls once a rule is out must not stop the build.
+  target_compile_options(mutant_${name} PRIVATE -Wno-error)
+  target_link_libraries(mutant_${name} PRIVATE strom_sim)
+  add_test(NAME mutant_${name} COMMAND mutant_${name} --seeds 0-999 --expect-violation)
+  set_tests_properties(mutant_${name} PROPERTIES TIMEOUT 300)
+endforeach()
