@@ -185,8 +185,9 @@ def check_dtype(variable: Any) -> None:
     """
     dtype = variable.dtype.name
     if dtype != "float32":
+        why = "" if dtype == "float64" else " (small updates would round away in half precision)"
         raise errors.UnsupportedModel(
             f"the optimizer updates {variable.name!r}, a {dtype} variable; StromStrategy shares "
-            "float32 variables only (small updates would round away in half precision): use the "
-            "policy 'float32', 'mixed_float16' or 'mixed_bfloat16', which keep variables in float32"
+            f"float32 variables only{why}: use the policy 'float32', 'mixed_float16' or "
+            "'mixed_bfloat16', which keep variables in float32"
         )

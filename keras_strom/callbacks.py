@@ -12,18 +12,23 @@ from typing import Any
 
 import keras
 
-# Keras's own that write somewhere, or whose decision the chief's is for all.
-_CHIEFS_ALONE = tuple(
-    getattr(keras.callbacks, name)
-    for name in (
-        "CSVLogger",
-        "ModelCheckpoint",
-        "OrbaxCheckpoint",
-        "ReduceLROnPlateau",
-        "RemoteMonitor",
-        "TensorBoard",
-    )
-    if hasattr(keras.callbacks, name)
+from keras_strom.monitor import StromMonitor
+
+# Those that write somewhere, or whose decision the chief's is for all.
+_CHIEFS_ALONE = (
+    StromMonitor,
+    *(
+        getattr(keras.callbacks, name)
+        for name in (
+            "CSVLogger",
+            "ModelCheckpoint",
+            "OrbaxCheckpoint",
+            "ReduceLROnPlateau",
+            "RemoteMonitor",
+            "TensorBoard",
+        )
+        if hasattr(keras.callbacks, name)
+    ),
 )
 
 

@@ -60,6 +60,7 @@ class Sharing:
             the chief.
         start_values: by length, the places in the flat space where a `fit`'s start travels.
         ended: why the job is over for this worker; None while it goes on.
+        debug: whether percentiles of the residuals are logged after each epoch.
     """
 
     environment: ClusterEnvironment
@@ -75,6 +76,7 @@ class Sharing:
     agreed: dict[int, int] | None = None
     start_values: dict[int, tf.Variable] = dataclasses.field(default_factory=dict)
     ended: str | None = None
+    debug: bool = False
 
 
 class Generation:

@@ -1,10 +1,11 @@
 """How a StromStrategy knows where Keras's `fit` is: the one wrap around `TensorFlowTrainer.fit`.
 
 Keras tells a strategy nothing of epochs. The wrap acts on models of a StromStrategy only. It puts a
-callback before all others, which averages at the end of each epoch before validation, and one after
-all others, which begins the generation, settles whether training stops and with which learning rate
-it goes on, and has the workers agree once more when a callback may have assigned weights at the
-very end. On a worker that is not the chief, callbacks that write or decide are left out.
+callback before all others, which averages at the end of each epoch before validation, then on the
+chief a `StromMonitor`, and one after all others, which begins the generation, settles whether
+training stops and with which learning rate it goes on, and has the workers agree once more when a
+callback may have assigned weights at the very end. On a worker that is not the chief, callbacks
+that write or decide are left out.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from keras_strom.callbacks import off_the_chief
 from keras_strom.data_sharding import shard_fit_arguments
 from keras_strom.environment import ClusterEnvironment
 from keras_strom.generation import Generation, Sharing
+from keras_strom.monitor import StromMonitor
 from keras_strom.step import update_copies
 
 _logger = logging.getLogger("keras_strom")
@@ -78,7 +80,7 @@ def _fit(original: Callable[..., Any], bound: inspect.BoundArguments, sharing: S
             arguments["verbose"] = 0
     assigns_last = any(map(_may_assign_at_the_end, _listed(arguments["callbacks"])))
     training = _Training(sharing, model, arguments["initial_epoch"], assigns_last)
-    restore = _put_around(arguments, _First(training), _Last(training), sharing.environment)
+    restore = _put_around(arguments, _First(training), _Last(training), sharing)
     initial_epoch = model._initial_epoch
     try:
         with building_once(arguments):
@@ -145,12 +147,12 @@ def _put_around(
     arguments: dict[str, Any],
     first: keras.callbacks.Callback,
     last: keras.callbacks.Callback,
-    here: ClusterEnvironment,
+    sharing: Sharing,
 ) -> Callable[[], None]:
     """Puts our callbacks around the user's; returns what takes them out of a user's own list."""
     given = arguments["callbacks"]
     users = _listed(given)
-    ours = [first, *(users if here.is_chief else off_the_chief(users)), last]
+    ours = [first, *_monitored(users, sharing), last]
     if isinstance(given, keras.callbacks.CallbackList):
         for callback in ours:
             if callback not in users:
@@ -164,6 +166,18 @@ def _put_around(
         return restore
     arguments["callbacks"] = ours
     return lambda: None
+
+
+def _monitored(users: list[Any], sharing: Sharing) -> list[Any]:
+    """The callbacks that run here; on the chief a monitor before those that read the logs."""
+    if not sharing.environment.is_chief:
+        return off_the_chief(users)
+    monitors = [callback for callback in users if isinstance(callback, StromMonitor)]
+    others = [callback for callback in users if callback not in monitors]
+    monitors = monitors or [StromMonitor()]
+    for monitor in monitors:
+        monitor.attach(sharing)
+    return [*monitors, *others]
 
 
 class _Training:

@@ -24,6 +24,8 @@ class StepStatistics(NamedTuple):
         clipped_mass: the sum of |r| that clipping removed.
         clipped_count: elements clipped.
         assigned_outside: variables that were assigned outside `strategy.run` before this step.
+        staleness: the sum over `received` of how many steps this worker was ahead of the sender's
+            step; 0 where it was behind.
     """
 
     stepped: Any
@@ -37,6 +39,7 @@ class StepStatistics(NamedTuple):
     clipped_mass: Any
     clipped_count: Any
     assigned_outside: Any
+    staleness: Any
 
 
 #: Length of the vector.

@@ -22,8 +22,10 @@ from keras_strom.statistics import LENGTH, StepStatistics
 from keras_strom.threshold import ThresholdAlgorithm
 from keras_strom.touched import Rows
 
-# Picks `received` out of a vector of statistics.
-_RECEIVED = np.asarray([name == "received" for name in StepStatistics._fields], np.float64)
+# Picks what tells of received updates out of a vector of statistics.
+_RECEIVED = np.asarray(
+    [name in ("received", "staleness") for name in StepStatistics._fields], np.float64
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -62,6 +62,8 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
             the compression; otherwise a lone worker trains uncompressed.
         jit_compile: True compiles every step with XLA, all but the sharing of its update. Leave
             `jit_compile` of `model.compile` alone then.
+        encoding_debug_mode: True logs, after each epoch, percentiles of |residual| of every
+            variable on the chief (where a `StromMonitor` has a `log_dir`, to TensorBoard too).
         network: a `NetworkConfig`; None = the job's.
         devices: where variables live and steps run; None = the CPU. With several devices each step
             is that of a `tf.distribute.MirroredStrategy`, of which this strategy is one then: it
@@ -91,11 +93,16 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
         max_staleness: int | None = None,
         always_encode: bool = False,
         jit_compile: bool = False,
+        encoding_debug_mode: bool = False,
         network: NetworkConfig | None = None,
         devices: str | Sequence[str] | None = None,
     ) -> None:
         _check_options(threshold, residual_clipping, max_staleness, network)
-        _check_switches(always_encode=always_encode, jit_compile=jit_compile)
+        _check_switches(
+            always_encode=always_encode,
+            jit_compile=jit_compile,
+            encoding_debug_mode=encoding_debug_mode,
+        )
         environment = ClusterEnvironment.from_environ()
         scale = UpdateScale(rule=update_scale, workers=environment.size, warmup_steps=warmup_steps)
         super().__init__(local_devices(devices))
@@ -116,6 +123,7 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
                 compiled=jit_compile,
             )
             self._sharing = self._connect(options, network)
+            self._sharing.debug = encoding_debug_mode
         _watch_updates(self)
         lifecycle.wrap_fit(_sharing_of)
         admission.wrap_apply(_check_apply)

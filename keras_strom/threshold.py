@@ -102,11 +102,7 @@ class AdaptiveThreshold:
             )
         if self.factor >= 1:
             raise errors.InvalidOption(f"factor={self.factor} must be smaller than 1")
-        if not self.minimum <= self.initial <= self.maximum:
-            raise errors.InvalidOption(
-                f"initial={self.initial} must lie between minimum={self.minimum} and "
-                f"maximum={self.maximum}"
-            )
+        _require_within(self.initial, self.minimum, self.maximum)
 
     def initial_state(self) -> tuple[float, ...]:
         """The first threshold."""
@@ -125,6 +121,61 @@ class AdaptiveThreshold:
         moved = tf.where(statistics.elements > 0, moved, threshold)
         bounded = tf.clip_by_value(moved, self.minimum, self.maximum)
         return bounded, (bounded,)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TargetDensityThreshold:
+    """Steers towards one density of the messages, so that every step sends about as much.
+
+    Each step multiplies tau by (density of the last message / `density`) ^ `gain`, within a factor
+    of 2 in ten steps. The density then stays near the target whatever the size of the updates,
+    where `AdaptiveThreshold` lets it move within its band.
+
+    Attributes:
+        density: the target, as a fraction of the elements.
+        initial: the first step's threshold.
+        gain: how strongly tau answers; between 0 and 1.
+        minimum, maximum: bounds of the threshold itself.
+
+    Example:
+        >>> TargetDensityThreshold(density=1e-2).initial
+        0.001
+    """
+
+    density: float = 1e-3
+    initial: float = 1e-3
+    gain: float = 0.05
+    minimum: float = 1e-8
+    maximum: float = 1.0
+
+    def __post_init__(self) -> None:
+        for name in ("density", "initial", "gain", "minimum", "maximum"):
+            _require_positive(name, getattr(self, name))
+        for name in ("density", "gain"):
+            if getattr(self, name) > 1:
+                raise errors.InvalidOption(f"{name}={getattr(self, name)} must be at most 1")
+        _require_within(self.initial, self.minimum, self.maximum)
+
+    def initial_state(self) -> tuple[float, ...]:
+        """The first threshold."""
+        return (self.initial,)
+
+    def next(self, state: State, statistics: StepStatistics) -> tuple[Any, State]:
+        """Follows the density of the step before; the first step takes `initial`."""
+        (threshold,) = state
+        density = statistics.count / tf.maximum(statistics.elements, 1.0)
+        answer = tf.cast((density / self.density) ** self.gain, tf.float32)
+        answer = tf.clip_by_value(answer, 0.5**0.1, 2**0.1)
+        moved = tf.where(statistics.elements > 0, threshold * answer, threshold)
+        bounded = tf.clip_by_value(moved, self.minimum, self.maximum)
+        return bounded, (bounded,)
+
+
+def _require_within(initial: float, minimum: float, maximum: float) -> None:
+    if not minimum <= initial <= maximum:
+        raise errors.InvalidOption(
+            f"initial={initial} must lie between minimum={minimum} and maximum={maximum}"
+        )
 
 
 def _require_positive(name: str, value: object) -> None:

@@ -134,6 +134,18 @@ def test_an_assignment_during_training_is_warned_about_and_not_shared(mode: str)
     assert second["report"]["assigned_outside"] > 0
 
 
+@pytest.mark.parametrize("mode", MODES)
+def test_the_chiefs_logs_tell_of_the_sharing(mode: str) -> None:
+    chief, other = job(mode).fits("even")
+    history = chief["history"]
+    assert history["strom/peers"][-1] == 1  # without order a first epoch may be over too soon
+    assert min(history["strom/bytes_sent"]) > 1000
+    assert all(0 <= late <= 24 for late in history["strom/staleness"])
+    if mode != "None":
+        assert max(history["strom/staleness"]) <= int(mode)
+    assert not any(name.startswith("strom/") for name in other["history"])
+
+
 @pytest.mark.parametrize("mode", ["0", "2"])
 def test_state_and_metrics_are_averaged_at_the_end_of_each_epoch(mode: str) -> None:
     fits = job(mode).fits("uneven")

@@ -12,7 +12,12 @@ from keras_strom.residual import ResidualClipping
 from keras_strom.scale import UpdateScale
 from keras_strom.statistics import LENGTH, StepStatistics
 from keras_strom.strategy import StromStrategy
-from keras_strom.threshold import AdaptiveThreshold, FixedThreshold, ThresholdAlgorithm
+from keras_strom.threshold import (
+    AdaptiveThreshold,
+    FixedThreshold,
+    TargetDensityThreshold,
+    ThresholdAlgorithm,
+)
 
 
 def _statistics(count: float, elements: float) -> StepStatistics:
@@ -127,6 +132,9 @@ def test_residual_clipping_takes_effect_every_so_many_steps() -> None:
         lambda: AdaptiveThreshold(factor=1.0),
         lambda: AdaptiveThreshold(min_density=0.1, max_density=0.01),
         lambda: AdaptiveThreshold(initial=2.0),
+        lambda: TargetDensityThreshold(density=1.5),
+        lambda: TargetDensityThreshold(gain=0),
+        lambda: TargetDensityThreshold(initial=2.0),
         lambda: ResidualClipping(0.5),
         lambda: ResidualClipping(5, every=0),
         lambda: UpdateScale(rule="max", workers=2, warmup_steps=0),

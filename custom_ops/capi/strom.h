@@ -90,6 +90,7 @@ typedef struct {
   double sum_residual;   /* sum |r| after encoding and clipping */
   double clipped_mass;   /* sum of |r| removed by clipping in this call */
   int64_t clipped_count; /* elements clipped in this call */
+  int64_t staleness;     /* of `received`, the sum: own step less theirs, 0 where they are ahead */
 } strom_step_result;
 
 /* max_message_bytes: an encoded message larger than this is split by span range. */

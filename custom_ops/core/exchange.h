@@ -23,6 +23,7 @@ struct ReceivedUpdate {
 struct FoldedUpdates {
   std::vector<float> sum;     // over the flat space
   VersionVector first, last;  // counters of each origin in it
+  int64_t iterations = 0;     // the sum of theirs
   int64_t updates = 0;        // 0 = none
 };
 

@@ -32,6 +32,7 @@ bool Inbox::FoldOldest() {
   codec_.Apply(oldest.message(), folded_.sum);
   folded_.first.try_emplace(oldest.id.origin, oldest.id.counter);
   folded_.last[oldest.id.origin] = oldest.id.counter;
+  folded_.iterations += static_cast<int64_t>(header.iteration);
   ++folded_.updates;
   bytes_ -= static_cast<int64_t>(oldest.update->size());
   updates_.pop_front();

@@ -80,6 +80,7 @@ struct Replica::State {
   ResidualStore residuals;
   StepEncoder encoder;
   VersionVector applied;
+  int64_t iteration = 0;                // of the latest step
   Received waiting;                     // taken from the exchange, not yet applied
   std::vector<ParsedMessage> messages;  // scratch of ApplyWaiting
   bool keep = false;
@@ -149,6 +150,7 @@ Status Replica::Step(std::span<const strom_segment> segments, const strom_step_o
   }
 
   result->stepped = 1;
+  state_->iteration = options.iteration;
   StepRule rule;
   rule.scale = options.scale;
   rule.threshold = options.threshold;
@@ -371,6 +373,8 @@ Status Replica::State::ApplyWaiting(std::span<const strom_segment> segments,
   auto larger = static_cast<int64_t>(waiting.folded.sum.size());
   if (larger <= size) {
     result->received += waiting.folded.updates;
+    result->staleness +=
+        std::max<int64_t>(0, waiting.folded.updates * iteration - waiting.folded.iterations);
     skipped = ApplyFolded(segments);
     larger = 0;
     // All that the flat space has room for at once: the parameters are then read and written once.
@@ -383,6 +387,7 @@ Status Replica::State::ApplyWaiting(std::span<const strom_segment> segments,
         break;
       }
       Note(update.id.origin, update.id.counter, update.id.counter);
+      result->staleness += std::max<int64_t>(0, iteration - message.fields().iteration);
       messages.push_back(message);
       entries += message.count();
     }

@@ -196,6 +196,7 @@ std::string WorkerAgent::StatusJson() {
       .Add("updates_submitted", updates_submitted_)
       .Add("updates_taken", updates_taken_)
       .Add("updates_folded", updates_folded_ + inbox_.folded_updates())
+      .Add("submit_wait_ns", submit_wait_ns_)
       .Add("inbox_bytes", inbox_.bytes())
       .Add("outgoing_bytes", outgoing_bytes_)
       .Add("failure", failure_.message)
@@ -209,9 +210,12 @@ Status WorkerAgent::Submit(int64_t iteration, std::vector<std::vector<uint8_t>> 
                            UpdateId* last) {
   STROM_CHECK(!parts.empty());
   std::unique_lock<std::mutex> lock(mutex_);
-  const bool room = changed_.wait_for(
-      lock, std::chrono::nanoseconds(options_.submit_timeout_ns),
-      [&] { return !failure_.ok() || outgoing_bytes_ <= options_.outgoing_bytes; });
+  const auto has_room = [&] { return outgoing_bytes_ <= options_.outgoing_bytes; };
+  const bool waits = !has_room();
+  const int64_t start_ns = waits ? MonotonicNanoseconds() : 0;
+  const bool room = changed_.wait_for(lock, std::chrono::nanoseconds(options_.submit_timeout_ns),
+                                      [&] { return !failure_.ok() || has_room(); });
+  if (waits) submit_wait_ns_ += MonotonicNanoseconds() - start_ns;
   if (!failure_.ok()) return failure_;
   if (!training_) {
     return {Code::kInvalidArgument, "worker " + std::to_string(options_.node.rank) +

@@ -123,6 +123,7 @@ class WorkerAgent final : public Exchange, private IoLoop::Protocol {
   std::vector<std::string> notices_;
   std::list<Waiter> waiters_;
   int64_t updates_submitted_ = 0, updates_taken_ = 0, updates_folded_ = 0;
+  int64_t submit_wait_ns_ = 0;  // how long producers have waited for room
 };
 
 }  // namespace strom

@@ -132,8 +132,9 @@ class StepOp : public OpKernel {
                              int64_t* assigned) const {
     std::vector<const void*> found(variables.size());
     for (size_t i = 0; i < variables.size(); ++i) {
-      const bool copied = HasRows(i) || variables[i].copy_on_read_mode.load();
-      found[i] = copied ? nullptr : context->input(BeforeInput(i)).data();
+      // What is not shared (a target network) may be assigned at any time.
+      const bool watched = shares_[i] && !HasRows(i) && !variables[i].copy_on_read_mode.load();
+      found[i] = watched ? context->input(BeforeInput(i)).data() : nullptr;
     }
     return variables.CountAssigned(context, found, assigned);
   }

@@ -177,7 +177,8 @@ absl::Status OutputStatistics(OpKernelContext* context, const strom_step_result&
                                       result.sum_residual,
                                       result.clipped_mass,
                                       static_cast<double>(result.clipped_count),
-                                      static_cast<double>(assigned_outside)};
+                                      static_cast<double>(assigned_outside),
+                                      static_cast<double>(result.staleness)};
   std::memcpy(output->data(), values, sizeof(values));
   return absl::OkStatus();
 }

@@ -84,7 +84,7 @@ class LockedVariables {
 
 // Writes strom_step_result as the op's output 0, a float64 vector in the order of
 // keras_strom/statistics.py.
-inline constexpr int64_t kStatistics = 11;
+inline constexpr int64_t kStatistics = 12;
 absl::Status OutputStatistics(tensorflow::OpKernelContext* context, const strom_step_result& result,
                               int64_t assigned_outside);
 

@@ -337,22 +337,37 @@ TEST(Replica, ASumOfUpdatesIsAppliedBeforeThoseThatFollowIt) {
   ASSERT_TRUE(other.Step(std::vector<float>(10, 1)).ok());
   other.exchange->sent[0].id.counter = 4;
   worker.exchange->inbox = other.exchange->sent;
-  worker.exchange->folded = {std::vector<float>(10, 2), {{2, 1}, {3, 5}}, {{2, 3}, {3, 5}}, 4};
+  worker.exchange->folded = {std::vector<float>(10, 2), {{2, 1}, {3, 5}}, {{2, 3}, {3, 5}}, 0, 4};
   ASSERT_TRUE(worker.replica.Apply(worker.Segments(false), &worker.result).ok());
   EXPECT_EQ(worker.Values(), std::vector<float>(10, 2.125f));
   EXPECT_EQ(worker.result.received, 5);
   EXPECT_EQ(worker.exchange->applied, (VersionVector{{2, 4}, {3, 5}}));
 
-  worker.exchange->folded = {std::vector<float>(10, 1), {{3, 6}}, {{3, 6}}, 1};
+  worker.exchange->folded = {std::vector<float>(10, 1), {{3, 6}}, {{3, 6}}, 0, 1};
   auto segments = worker.Segments(false);
   segments.erase(segments.begin());
   const Status status = worker.replica.Apply(segments, &worker.result);
   EXPECT_NE(status.message.find("4 received entries"), std::string::npos) << status.message;
 }
 
+TEST(Replica, CountsHowManyStepsReceivedUpdatesAreBehind) {
+  Worker worker({10}, 1), other({10}, 2);
+  for (int64_t iteration : {3, 4, 9}) {
+    other.options.iteration = iteration;
+    ASSERT_TRUE(other.Step(std::vector<float>(10, 1)).ok());
+  }
+  worker.exchange->inbox = other.exchange->sent;
+  worker.exchange->folded = {std::vector<float>(10, 1), {{3, 1}}, {{3, 2}}, 5, 2};
+  worker.options.iteration = 6;
+  worker.options.take_received = 1;
+  ASSERT_TRUE(worker.Step(std::vector<float>(10, 1)).ok());
+  EXPECT_EQ(worker.result.received, 5);
+  EXPECT_EQ(worker.result.staleness, (2 * 6 - 5) + 3 + 2 + 0);
+}
+
 TEST(Replica, ASumOfALargerFlatSpaceWaitsUntilThisOneHasGrown) {
   Worker worker({4}, 1);
-  worker.exchange->folded = {std::vector<float>(6, 2), {{2, 1}}, {{2, 1}}, 1};
+  worker.exchange->folded = {std::vector<float>(6, 2), {{2, 1}}, {{2, 1}}, 0, 1};
   EXPECT_EQ(worker.replica.Apply(worker.Segments(false), &worker.result).code,
             Code::kInvalidArgument);
   EXPECT_EQ(worker.Values(), std::vector<float>(4, 0));
