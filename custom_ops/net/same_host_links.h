@@ -61,6 +61,9 @@ class SameHostLinks final : public LinkLayer {
   void Refuse(int64_t now_ns, LinkId link, const std::string& reason) override;
   bool Send(int64_t now_ns, LinkId link, Channel channel, Buffer message) override;
   int64_t QueuedBytes(LinkId link) const override;
+  std::optional<Address> PeerAddress(LinkId link) const override {
+    return below_->PeerAddress(link);
+  }
   void Void(int64_t now_ns, LinkId link, Channel channel) override;
   void HoldBack(int64_t now_ns, LinkId link, bool hold) override;
   void Close(int64_t now_ns, LinkId link, const std::string& reason) override;
