@@ -16,6 +16,7 @@ WERROR ?= OFF
 JOBS ?= $(shell nproc)
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
+SOAK_ARGS ?=
 
 BIN := .venv/bin
 STEP := .ci/step
@@ -163,6 +164,15 @@ test-models: setup ## large models of keras.applications on two workers (minutes
 	@echo "==> large models"
 	@$(BIN)/python -m pytest -q -m slow
 
+.PHONY: soak
+soak: setup ## real processes on bad networks, some stopped and killed; simulator seeds (10 minutes; root)
+	@.ci/system-packages lines
+	@$(STEP) test-native-configure "configuring the native tests" $(BIN)/cmake -S custom_ops \
+	  -B $(NATIVE_TESTS) -DSTROM_TESTS=ON -DSTROM_BENCH=ON
+	@$(STEP) soak-build "building what soaks" \
+	  $(BIN)/cmake --build $(NATIVE_TESTS) --target relay_node simulator --parallel $(JOBS)
+	@$(BIN)/python -m tests.bench.soak $(SOAK_ARGS)
+
 # ------------------------------------------------------------------ what to see
 
 .PHONY: demo
@@ -191,7 +201,7 @@ bench-codec: bench-configure ## encoding, coding, applying, message sizes: CODEC
 bench-relay: bench-configure ## the relay against TCP and TLS: PROTOCOL's targets (5 minutes; root)
 	@.ci/system-packages lines
 	@$(STEP) bench-build "building the native benchmarks" \
-	  $(BIN)/cmake --build $(NATIVE_BENCH) --target relay_peer --parallel $(JOBS)
+	  $(BIN)/cmake --build $(NATIVE_BENCH) --target relay_peer relay_node --parallel $(JOBS)
 	@$(BIN)/python -m tests.bench.relay $(BENCH_ARGS)
 
 bench-step: setup ## what a training step costs over plain Keras (10 minutes)

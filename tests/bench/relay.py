@@ -21,7 +21,7 @@ from typing import Generic, TypeVar
 
 from matplotlib.axes import Axes
 
-from tests.bench import namespaces, pictures, report
+from tests.bench import namespaces, pictures, report, stalled_neighbour
 from tests.bench.relay_peers import (
     BBR,
     PROGRAM,
@@ -79,14 +79,16 @@ class Effort:
         rounds: of every comparison.
         seconds: that count, of a goodput on loopback; lines take twice as long.
         round_trips: of each measurement on the line; loopback takes three times as many.
+        stall_seconds: for which a neighbour is stopped.
     """
 
     rounds: int = 5
     seconds: float = 0.5
     round_trips: int = 400
+    stall_seconds: float = 1.5
 
 
-QUICK = Effort(rounds=1, seconds=0.05, round_trips=20)
+QUICK = Effort(rounds=1, seconds=0.05, round_trips=20, stall_seconds=0.4)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -104,6 +106,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     bench.baselines()
     bench.loopback()
     bench.small_round_trips()
+    bench.stalled_neighbour()
     reason = "a quick run is on loopback only" if chosen.quick else namespaces.unavailable()
     if reason is None:
         bench.line()
@@ -209,6 +212,28 @@ class RelayBench:
                 p99_us=rounds.median(transport, _p99_us),
             )
         self._report.target("p50_small", rounds.ratio(RELAY, TCP, _p50_us), 2.5, "lower")
+
+    def stalled_neighbour(self) -> None:
+        """One of the master's four workers is stopped; the others must not feel it."""
+        program = self._program.with_name("relay_node")
+        stalls = [
+            stalled_neighbour.measure(program, self._effort.stall_seconds)
+            for _ in range(self._effort.rounds)
+        ]
+        rate, queue, memory_mb = (
+            statistics.median(getattr(stall, name) for stall in stalls)
+            for name in ("rate", "queue", "memory_mb")
+        )
+        self._report.row(
+            f"{self._effort.stall_seconds:.1f} s",
+            group="One of four workers stopped, on loopback",
+            rate_of_the_others=rate,
+            queue_of_its_cap=queue,
+            cap_mb=stalled_neighbour.QUEUE_BYTES / 1e6,
+            growth_of_the_master_mb=memory_mb,
+        )
+        self._report.target("stalled_neighbour_rate", rate, goal=0.95)
+        self._report.target("stalled_neighbour_memory", queue, goal=1, better="lower")
 
     def line(self) -> None:
         """64 KB one way, and to and fro, on a line of 1 Gbit/s that loses packets."""
