@@ -59,7 +59,7 @@ class TcpStream final : public Stream {
     return true;
   }
 
-  void Shutdown() override { shutdown(descriptor_, SHUT_RDWR); }
+  void StopReading() override { shutdown(descriptor_, SHUT_RD); }
 
   std::string CountersJson() const override {
     tcp_info info = {};
@@ -104,11 +104,19 @@ sockaddr_in SocketAddress(const PeerOptions& options) {
   return address;
 }
 
+// A reset at the end: a peer that is still writing must hear of it at once, however full its
+// window.
+void Prepare(int descriptor) {
+  const int yes = 1;
+  const linger reset = {1, 0};
+  setsockopt(descriptor, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof(yes));
+  setsockopt(descriptor, SOL_SOCKET, SO_LINGER, &reset, sizeof(reset));
+}
+
 int OpenSocket(const PeerOptions& options) {
   const int descriptor = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   if (descriptor < 0) Fail("socket");
-  const int yes = 1;
-  setsockopt(descriptor, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof(yes));
+  Prepare(descriptor);
   const std::string& name = options.congestion;
   if (!name.empty() && setsockopt(descriptor, IPPROTO_TCP, TCP_CONGESTION, name.c_str(),
                                   static_cast<socklen_t>(name.size())) != 0) {
@@ -145,8 +153,7 @@ std::vector<std::unique_ptr<Stream>> Accept(const PeerOptions& options, int coun
   for (int i = 0; i < count; ++i) {
     const int descriptor = accept4(listening, nullptr, nullptr, SOCK_CLOEXEC);
     if (descriptor < 0) Fail("accept");
-    const int yes = 1;  // not inherited everywhere
-    setsockopt(descriptor, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof(yes));
+    Prepare(descriptor);
     streams.push_back(factory->Make(descriptor, true));
   }
   close(listening);
@@ -195,7 +202,7 @@ void Receive(const PeerOptions& options, StreamFactory* factory) {
   }
   const std::string measured = MeasureArrivals(options, arrivals);
   enough = true;
-  for (const auto& stream : streams) stream->Shutdown();
+  for (const auto& stream : streams) stream->StopReading();
   for (std::thread& reader : readers) reader.join();
   PrintLine(JsonObject().AddRaw("arrivals", measured).Text());
 }
@@ -237,7 +244,6 @@ void Ask(const PeerOptions& options, StreamFactory* factory) {
     if (answered - first > options.seconds) break;
   }
   const std::string counters = stream->CountersJson();
-  stream->Shutdown();
   PrintLine(JsonObject()
                 .AddRaw("round_trips_us", MicrosecondsJson(round_trips))
                 .AddRaw("counters", counters)

@@ -22,8 +22,8 @@ class Stream {
   virtual bool Write(Bytes bytes) = 0;
   // Fills `out`. False: the stream has ended.
   virtual bool Read(std::span<uint8_t> out) = 0;
-  // Makes every call of every thread fail.
-  virtual void Shutdown() = 0;
+  // Wakes a thread that waits in Read.
+  virtual void StopReading() = 0;
   // {"retransmits", "segments"} of the data sent.
   virtual std::string CountersJson() const = 0;
 };

@@ -49,7 +49,7 @@ class TlsStream final : public Stream {
     return true;
   }
 
-  void Shutdown() override { shutdown(descriptor_, SHUT_RDWR); }
+  void StopReading() override { shutdown(descriptor_, SHUT_RD); }
   std::string CountersJson() const override { return "{}"; }
 
  private:

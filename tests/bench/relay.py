@@ -59,6 +59,8 @@ TARGETS = {
     "small_messages",
     "cpu_per_gb",
     "p50_small",
+    "stalled_neighbour_rate",
+    "stalled_neighbour_memory",
 }
 
 _COLORS = {

@@ -278,5 +278,5 @@ def received_between(result: dict[str, Any], begin_s: float, end_s: float) -> fl
     last = int(end_s * _TENTHS_PER_S)
     tenths = result["received_by_tenth"]
     start = result["first_tenth"]
-    inside = tenths[max(0, first - start) : max(0, last - start)]
+    inside: list[int] = tenths[max(0, first - start) : max(0, last - start)]
     return sum(inside) * _TENTHS_PER_S / max(1, last - first)

@@ -178,6 +178,7 @@ class _Ends:
     def __init__(self, patience_s: float) -> None:
         self._patience_s = patience_s
         self._processes: list[subprocess.Popen[str]] = []
+        self._commands: list[str] = []
 
     def __enter__(self) -> _Ends:
         return self
@@ -193,6 +194,7 @@ class _Ends:
             command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
         self._processes.append(process)
+        self._commands.append(" ".join(command))
         return process
 
     def listen(self, command: Sequence[str]) -> int:
@@ -209,10 +211,11 @@ class _Ends:
     def results(self) -> list[dict[str, Any]]:
         """What each process printed last, in the order of their starts; {} for one that did not."""
         # Senders first: a receiver whose senders failed would wait for ever.
-        texts = [self._finish(process) for process in reversed(self._processes)]
+        texts = [self._finish(number) for number in reversed(range(len(self._processes)))]
         return [json.loads(text.splitlines()[-1]) if text else {} for text in reversed(texts)]
 
-    def _finish(self, process: subprocess.Popen[str]) -> str:
+    def _finish(self, number: int) -> str:
+        process = self._processes[number]
         try:
             output, errors = process.communicate(timeout=self._patience_s)
         except subprocess.TimeoutExpired:
@@ -220,7 +223,7 @@ class _Ends:
             output, errors = process.communicate()
             errors += f"no end after {self._patience_s:.0f} s"
         if process.returncode != 0:
-            raise RuntimeError(f"{' '.join(map(str, process.args))}: {errors.strip()}")
+            raise RuntimeError(f"{self._commands[number]}: {errors.strip()}")
         return output
 
 
