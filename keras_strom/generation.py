@@ -289,6 +289,7 @@ class Generation:
             assigned_outside=int(totals.assigned_outside),
             max_replica_difference=worst,
             seconds=time.monotonic() - self._started_at,
+            network=None if sharing.worker is None else sharing.worker.counters(),
         )
 
     def _take_result(self, worker: TrainingWorker, assigns_last: bool) -> float:

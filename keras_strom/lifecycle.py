@@ -286,6 +286,9 @@ def announce(sharing: Sharing, finished: Generation) -> None:
     finished.warn()
     if sharing.environment.is_chief:
         _logger.info("%s", sharing.last_report)
+    if sharing.last_report is not None and sharing.last_report.network is not None:
+        rank = sharing.environment.rank
+        _logger.info("worker %d's network: %s", rank, sharing.last_report.network)
 
 
 class _First(keras.callbacks.Callback):  # type: ignore[misc]

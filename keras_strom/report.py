@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
+from keras_strom.counters import NodeCounters
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainingReport:
@@ -29,6 +31,8 @@ class TrainingReport:
         max_replica_difference: over all workers, the largest difference of a parameter from the
             master's, before everybody took the master's.
         seconds: from the first step to the agreed end.
+        network: all that this worker's connection has counted since it joined, by link and with
+            what was sent again and dropped; None for a lone worker.
     """
 
     rank: int
@@ -47,6 +51,7 @@ class TrainingReport:
     assigned_outside: int
     max_replica_difference: float
     seconds: float
+    network: NodeCounters | None = None
 
     def __str__(self) -> str:
         return (
