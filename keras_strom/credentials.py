@@ -130,7 +130,10 @@ class Credentials:
 
 def _require_bytes(name: str, value: object, length: int) -> None:
     if not isinstance(value, bytes) or len(value) != length:
-        raise errors.InvalidOption(f"{name} must be {length} bytes")
+        given = f"{len(value)} bytes" if isinstance(value, bytes) else type(value).__name__
+        raise errors.InvalidOption(
+            f"{name} must be {length} random bytes, not {given}; Credentials.new() makes them"
+        )
 
 
 def _seal(fd: int) -> None:

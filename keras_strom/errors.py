@@ -103,6 +103,7 @@ class WorkerFailed(StromError):
             code).
         log_tail: its last lines of output, oldest first.
         streamed: whether its output has been shown already, so that the message need not repeat it.
+        verdict: what the failure means, where the driver knows more than the worker; "" = nothing.
     """
 
     def __init__(
@@ -112,18 +113,28 @@ class WorkerFailed(StromError):
         traceback: str,
         log_tail: tuple[str, ...] = (),
         streamed: bool = False,
+        verdict: str = "",
     ) -> None:
-        super().__init__(rank, host, traceback, log_tail, streamed)
+        super().__init__(rank, host, traceback, log_tail, streamed, verdict)
         self.rank = rank
         self.host = host
         self.traceback = traceback
         self.log_tail = tuple(log_tail)
         self.streamed = streamed
+        self.verdict = verdict
+
+    def with_verdict(self, verdict: str) -> WorkerFailed:
+        """The same failure with what it means."""
+        return WorkerFailed(
+            self.rank, self.host, self.traceback, self.log_tail, self.streamed, verdict
+        )
 
     def __str__(self) -> str:
         name = f"worker {self.rank}" if self.rank >= 0 else "a worker without a rank"
         traceback = self.traceback.strip()
         parts = [f"{name} on {self.host} failed: {exception_line(traceback)}"]
+        if self.verdict:
+            parts.append(f"What the master has seen: {self.verdict}")
         # A script prints its own traceback; a function's is in nobody's output.
         before, printed, _ = "\n".join(self.log_tail).partition(traceback)
         if self.streamed and printed:

@@ -14,6 +14,7 @@ from keras_strom import errors
 from keras_strom.console import Console
 from keras_strom.environment import ClusterEnvironment
 from keras_strom.exchange import Exchange, StartExchange, share_updates
+from keras_strom.joining import verdict
 from keras_strom.network import NetworkConfig
 from keras_strom.process import (
     GRACE_SECONDS,
@@ -98,7 +99,12 @@ def launch(
                     env=job.env,
                 )
             )
-        return _wait_for_all(job.workers, ended)
+        try:
+            return _wait_for_all(job.workers, ended)
+        except errors.WorkerFailed as failure:
+            if exchange is None:
+                raise
+            raise failure.with_verdict(verdict(failure.traceback, exchange.status())) from None
 
 
 def _place(

@@ -9,8 +9,11 @@ from __future__ import annotations
 import dataclasses
 import ipaddress
 import json
+import logging
 import math
 import socket
+from collections.abc import Mapping
+from typing import Any
 
 from keras_strom import errors
 from keras_strom.interfaces import InterfaceAddress, IPAddress, interface_addresses
@@ -18,6 +21,11 @@ from keras_strom.interfaces import InterfaceAddress, IPAddress, interface_addres
 HostPort = tuple[str, int]
 
 _MAX_PORT = 65535
+# What senders may have under way to one receiver together (core/grants.h).
+_LEAST_RECEIVE_BUFFER = 256 << 10
+
+_logger = logging.getLogger("keras_strom")
+_warned_of_receive_buffer = False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -181,7 +189,7 @@ def resolve_address(
             raise errors.AddressError(_undecided(network.network_mask, matches, here))
     if node_address is not None:
         return _own_address(node_address, here)
-    return _source_address(toward)
+    return source_address(toward)
 
 
 def literal_address(host: str) -> str:
@@ -219,7 +227,15 @@ def _own_address(text: str, here: tuple[InterfaceAddress, ...]) -> str:
     return str(address)
 
 
-def _source_address(toward: str | None) -> str:
+def source_address(toward: str | None) -> str:
+    """The address from which packets leave this machine for the host `toward`.
+
+    Args:
+        toward: a host; None = wherever the default route leads.
+
+    Raises:
+        AddressError: there is no way to it.
+    """
     # Connecting a datagram socket sends nothing; the system only looks up the route. Without a
     # peer the documentation's example address stands for "somewhere else".
     host, port = toward or "192.0.2.1", 9
@@ -298,6 +314,34 @@ def _is_ipv6(host: str) -> bool:
         return ipaddress.ip_address(host).version == 6
     except ValueError:
         return False
+
+
+def warn_of_receive_buffer(counters: Mapping[str, Any]) -> None:
+    """Warns, once a process, where the system's limit makes packets get lost.
+
+    Args:
+        counters: a node's `status()["counters"]`.
+    """
+    global _warned_of_receive_buffer
+    granted = int(counters["receive_buffer_bytes"])
+    wanted = int(counters["receive_buffer_wanted_bytes"])
+    if granted >= min(wanted, _LEAST_RECEIVE_BUFFER) or _warned_of_receive_buffer:
+        return
+    _warned_of_receive_buffer = True
+    _logger.warning(
+        "%s grants %d KiB of receive buffer to a socket, of %d that were asked for: when several "
+        "send at once, packets get lost and are sent again. Raise the limit: sysctl -w "
+        "net.core.rmem_max=%d (in a file in /etc/sysctl.d, to keep it)",
+        socket.gethostname(),
+        granted >> 10,
+        wanted >> 10,
+        wanted,
+    )
+
+
+def is_here(host: str) -> bool:
+    """Whether the literal address `host` is one of this machine's."""
+    return parse_ip(host) in {one.address for one in interface_addresses()}
 
 
 def _check_port(name: str, port: object) -> None:

@@ -33,7 +33,7 @@ import time
 from typing import Any, NamedTuple
 
 from keras_strom import environment, errors
-from keras_strom._native.node import MAX_BYTES, BytesNode, MasterNode
+from keras_strom._native.node import MAX_BYTES, BytesNode, MasterNode, check_seconds
 from keras_strom.credentials import JOB_ID_BYTES, KEY_BYTES, Credentials
 from keras_strom.joining import explained
 from keras_strom.network import (
@@ -42,6 +42,7 @@ from keras_strom.network import (
     format_address,
     literal_address,
     resolve_address,
+    warn_of_receive_buffer,
 )
 
 #: The longest message, in bytes.
@@ -185,6 +186,7 @@ class Master:
         self.address: HostPort = network.advertised_master((host, self._node.port))
         self.join_info = JoinInfo(self.address, workers, credentials.job_id, self._node.public_key)
         self._last_status: dict[str, Any] | None = None
+        warn_of_receive_buffer(self._node.status()["counters"])
 
     def status(self) -> dict[str, Any]:
         """State, members, counters and the latest events; the last one once closed."""
@@ -291,7 +293,7 @@ class Worker:
                 f"a message of {len(data)} bytes is over the limit of {MAX_MESSAGE_BYTES}; submit "
                 "it in parts"
             )
-        deadline = time.monotonic() + timeout
+        deadline = time.monotonic() + check_seconds("timeout", timeout)
         while True:
             left = deadline - time.monotonic()
             try:
@@ -317,7 +319,9 @@ class Worker:
             BackPressure: more waits here than may: poll more often.
             ConnectionClosed: this worker is closed.
         """
-        deadline = None if timeout is None else time.monotonic() + timeout
+        deadline = None
+        if timeout is not None:
+            deadline = time.monotonic() + check_seconds("timeout", timeout)
         messages: list[Message] = []
         while True:
             left = _SLICE_SECONDS if deadline is None else deadline - time.monotonic()
@@ -333,7 +337,7 @@ class Worker:
             DeadlinePassed: it has not within `timeout` seconds.
             MasterLost: the master has ended or is silent.
         """
-        deadline = time.monotonic() + timeout
+        deadline = time.monotonic() + check_seconds("timeout", timeout)
         while True:
             left = deadline - time.monotonic()
             try:
@@ -429,7 +433,7 @@ def _join(
     candidates = range(master.workers) if rank is None else (rank,)
     for candidate in candidates:
         try:
-            with explained(f"worker {candidate}", master.address):
+            with explained(f"worker {candidate}", master.address, bind):
                 node = BytesNode(
                     credentials,
                     master=(host, master.address[1]),

@@ -6,6 +6,7 @@ needs TensorFlow, and neither does any work in Python while training runs: see A
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from keras_strom import environment, errors
@@ -14,7 +15,16 @@ from keras_strom.counters import NodeCounters
 from keras_strom.credentials import Credentials
 from keras_strom.environment import ClusterEnvironment
 from keras_strom.joining import explained
-from keras_strom.network import HostPort, NetworkConfig, literal_address, resolve_address
+from keras_strom.network import (
+    HostPort,
+    NetworkConfig,
+    is_here,
+    literal_address,
+    resolve_address,
+    warn_of_receive_buffer,
+)
+
+_logger = logging.getLogger("keras_strom")
 
 
 class TrainingMaster:
@@ -69,6 +79,7 @@ class TrainingMaster:
         self.address: HostPort = network.advertised_master((host, self._node.port))
         self.credentials = credentials.with_master(self._node.public_key)
         self._last_status: dict[str, Any] | None = None
+        warn_of_receive_buffer(self._node.status()["counters"])
 
     def status(self) -> dict[str, Any]:
         """State, counters and the latest events (ARCHITECTURE.md); the last one once closed."""
@@ -83,6 +94,7 @@ class TrainingMaster:
         if self._last_status is None:
             self._last_status = self._node.status()
             self._node.close(reason)
+            _logger.info("the master's network: %s", self.counters())
 
     def __enter__(self) -> TrainingMaster:
         return self
@@ -137,7 +149,7 @@ class TrainingWorker(WorkerNode):
         bind = ""
         if network.network_mask is not None or ip is not None:
             bind = resolve_address(network, node_address=ip, toward=master_host)
-        with explained(f"worker {rank}", master):
+        with explained(f"worker {rank}", master, bind):
             super().__init__(
                 credentials,
                 master=(master_host, master[1]),
@@ -151,6 +163,9 @@ class TrainingWorker(WorkerNode):
                 join_timeout=join_timeout,
                 same_host=network.same_host,
             )
+
+        if not is_here(master_host):  # There the master has warned already.
+            warn_of_receive_buffer(self.status()["counters"])
 
     def counters(self) -> NodeCounters:
         """What has gone through its link so far."""

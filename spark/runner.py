@@ -24,6 +24,7 @@ from keras_strom.console import Console
 from keras_strom.credentials import Credentials
 from keras_strom.exchange import Exchange, StartExchange, share_updates
 from keras_strom.interfaces import interface_addresses
+from keras_strom.joining import verdict
 from keras_strom.network import NetworkConfig, resolve_address
 from keras_strom.process import GRACE_SECONDS, Function, check_env, check_start_timeout
 
@@ -150,7 +151,8 @@ def _run(
         failure = controller.first_failure()
         if failure is not None:
             controller.stop(f"worker {failure.rank} has failed")
-            raise failure
+            seen = exchange.status() if exchange else {}
+            raise failure.with_verdict(verdict(failure.traceback, seen))
         values = _in_rank_order(job.result(), workers)
         metrics = {**(exchange.status() if exchange else {}), "start_seconds": start_seconds}
     metrics["seconds"] = time.monotonic() - begin

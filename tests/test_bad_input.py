@@ -135,7 +135,9 @@ def test_a_master_that_is_not_there_is_named_with_what_to_check(master: Training
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as silent:
         silent.bind(("127.0.0.1", 0))
         address = silent.getsockname()
-        with pytest.raises(errors.Unreachable, match=r"worker 1 .* is that UDP port open") as e:
+        with pytest.raises(
+            errors.Unreachable, match=r"worker 1 hears nothing .* is UDP \d+ open inbound"
+        ) as e:
             join(master, rank=1, master=address)
     assert f"127.0.0.1:{address[1]}" in str(e.value)
 

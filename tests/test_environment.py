@@ -157,7 +157,7 @@ def test_a_bad_credentials_file_is_named_and_not_quoted(tmp_path: Path) -> None:
 
 
 def test_credentials_of_the_wrong_length_are_refused() -> None:
-    with pytest.raises(errors.InvalidOption, match="secret must be 32 bytes"):
+    with pytest.raises(errors.InvalidOption, match="secret must be 32 random bytes, not"):
         Credentials(b"j" * 16, b"short")
 
 

@@ -142,6 +142,7 @@ struct Endpoint::State {
   std::unordered_map<LinkId, size_t> index;
   std::map<PublicKeyBytes, LinkId> by_ephemeral;  // responders: every HELLO makes one connection
   size_t half_open = 0;
+  Joiners joiners;
   LinkId next_link = 1;
 
   std::deque<LinkId> ready;  // may have something to send
@@ -238,7 +239,9 @@ std::optional<LinkEvent> Endpoint::PollEvent() {
 LinkId Endpoint::Connect(int64_t now_ns, const Address& to, const PublicKeyBytes& key,
                          Buffer hello) {
   State& state = *state_;
-  const int64_t patience_ns = std::max(state.options.failure_timeout_ns, kLeastJoinNs);
+  const int64_t patience_ns = state.options.join_timeout_ns > 0
+                                  ? state.options.join_timeout_ns
+                                  : std::max(state.options.failure_timeout_ns, kLeastJoinNs);
   Connection* connection = state.Add(to, Connection::Stage::kJoining, now_ns + patience_ns);
   connection->initiator.emplace(key, state.job_key, state.RandomKey(),
                                 state.ConnectionId(connection->id),
@@ -340,6 +343,8 @@ std::vector<LinkReport> Endpoint::Links() const {
   return reports;
 }
 
+const Joiners& Endpoint::joiners() const { return state_->joiners; }
+
 std::optional<Address> Endpoint::PeerAddress(LinkId link) const {
   const Connection* connection = state_->Find(link);
   if (connection == nullptr) return std::nullopt;
@@ -366,6 +371,7 @@ void Endpoint::State::HandleHello(int64_t now_ns, const Address& from, Bytes dat
   }
   if (!cookies.IsValid(now_ns, from, *hello)) {
     if (hello->cookie != Cookie{}) ++counters.drop_bad_cookie;
+    joiners.Note(from, Joiner::Progress::kHeard);
     if (retries.size() >= kMaxRetriesQueued) {
       ++counters.drop_over_limit;
       return;
@@ -380,12 +386,14 @@ void Endpoint::State::HandleHello(int64_t now_ns, const Address& from, Bytes dat
   auto responder = Responder::Open(static_key, job_key, *hello, datagram);
   if (!responder) {
     ++counters.drop_wrong_secret;
+    joiners.Note(from, Joiner::Progress::kWrongSecret);
     return;
   }
   Connection* connection = Add(from, Connection::Stage::kAsked, now_ns + kHalfOpenNs);
   connection->hello = *hello;
   by_ephemeral[hello->ephemeral] = connection->id;
   ++half_open;
+  joiners.Note(from, Joiner::Progress::kAsked);
   Emit(LinkEvent::Type::kHello, connection->id).payload = MakeBuffer(responder->payload());
   connection->responder = std::move(responder);
   Refresh(connection);
@@ -496,6 +504,7 @@ void Endpoint::State::HandleLinkDatagram(int64_t now_ns, Connection* connection,
   Link::Notice notice;
   if (!connection->link->HandleDatagram(now_ns, header, datagram, &notice)) return;
   if (connection->stage == Connection::Stage::kWelcomed) {
+    joiners.Note(connection->peer, Joiner::Progress::kJoined);
     Establish(connection);
     Emit(LinkEvent::Type::kUp, connection->id).payload = MakeBuffer({});
   }

@@ -18,6 +18,7 @@
 #include "core/congestion.h"
 #include "core/counters.h"
 #include "core/grants.h"
+#include "core/joiners.h"
 #include "core/link_layer.h"
 #include "core/types.h"
 
@@ -36,6 +37,7 @@ struct EndpointOptions {
   std::array<uint8_t, 32> private_key{};  // responders: their static key
   bool accepts = false;                   // answers HELLO
   int64_t failure_timeout_ns = 5'000'000'000;
+  int64_t join_timeout_ns = 0;       // of Connect; 0 = failure_timeout, at least 3 s
   int64_t datagram_bytes = 1200;     // UDP payload; raised only by probing (later)
   uint32_t first_link_sequence = 0;  // equal on both sides; tests of the wrap-around
   CongestionControl congestion = {};
@@ -76,6 +78,8 @@ class Endpoint final : public LinkLayer {
   EndpointCounters counters() const;
   // How every established link stands.
   std::vector<LinkReport> Links() const;
+  // Who has tried to join here.
+  const Joiners& joiners() const;
   std::optional<Address> PeerAddress(LinkId link) const override;
   // Smoothed round trip in nanoseconds; 0 before the first sample.
   int64_t RoundTrip(LinkId link) const;

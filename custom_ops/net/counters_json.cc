@@ -32,6 +32,16 @@ std::string ReportJson(const LinkReport& report, const SameHostLinks& same_host)
   return json.Text();
 }
 
+// How far each has got: "heard" hears none of our RETRYs as far as we know.
+std::string JoinerJson(const Address& address, const Joiner& joiner) {
+  static constexpr const char* kProgress[] = {"heard", "wrong secret", "asked", "joined"};
+  JsonObject json;
+  json.Add("address", ToString(address))
+      .Add("progress", std::string(kProgress[static_cast<size_t>(joiner.progress)]))
+      .Add("hellos", joiner.hellos);
+  return json.Text();
+}
+
 }  // namespace
 
 std::string CountersJson(const Endpoint& endpoint, const SameHostLinks& same_host,
@@ -48,7 +58,11 @@ std::string CountersJson(const Endpoint& endpoint, const SameHostLinks& same_hos
   for (const LinkReport& report : endpoint.Links()) {
     links += (links.empty() ? "" : ", ") + ReportJson(report, same_host);
   }
-  return json.AddRaw("links", "[" + links + "]").Text();
+  std::string joiners;
+  for (const auto& [address, joiner] : endpoint.joiners().all()) {
+    joiners += (joiners.empty() ? "" : ", ") + JoinerJson(address, joiner);
+  }
+  return json.AddRaw("links", "[" + links + "]").AddRaw("joiners", "[" + joiners + "]").Text();
 }
 
 }  // namespace strom

@@ -10,6 +10,7 @@
 namespace strom {
 namespace {
 
+constexpr int64_t kLeastJoinNs = 3'000'000'000;  // as the endpoint's own
 constexpr size_t kMaxNotices = 100;
 // Longer waits are cut to this, so that no deadline overflows the clock.
 constexpr int64_t kLongestWaitNs = int64_t{1} << 60;
@@ -31,8 +32,13 @@ void Delete(WorkerAgent* agent, bool on_its_own_thread) {
 
 }  // namespace
 
-Status WorkerAgent::Join(const WorkerAgentOptions& options, int64_t timeout_ns,
+Status WorkerAgent::Join(WorkerAgentOptions options, int64_t timeout_ns,
                          std::shared_ptr<WorkerAgent>* out) {
+  // A short wait still ends with what the links know: whether nobody answers, or nobody believes.
+  const int64_t patience_ns = std::max(options.endpoint.failure_timeout_ns, kLeastJoinNs);
+  if (timeout_ns > 0) {
+    options.endpoint.join_timeout_ns = std::min(patience_ns, timeout_ns - timeout_ns / 10);
+  }
   std::unique_ptr<UdpSocket> socket;
   Status opened = UdpSocket::Open(options.bind_address, options.port, &socket, options.socket);
   if (!opened.ok()) return opened;
@@ -45,7 +51,10 @@ Status WorkerAgent::Join(const WorkerAgentOptions& options, int64_t timeout_ns,
       WorkerEvent::Type::kJoined, "a welcome", timeout_ns,
       [raw = agent.get()](int64_t now_ns) { raw->node_.Start(now_ns); }, &joined);
   if (!status.ok()) {
-    if (status.code == Code::kTimeout) {
+    if (status.code == Code::kUnreachable) {
+      status.message +=
+          " (asked from UDP port " + std::to_string(agent->loop_.socket().port()) + ")";
+    } else if (status.code == Code::kTimeout) {
       status.message = "worker " + std::to_string(options.node.rank) + " got no welcome from " +
                        ToString(options.node.master) + " in " + Seconds(timeout_ns) +
                        "; is the master running, and is that UDP port open?";

@@ -41,7 +41,7 @@ struct WorkerAgentOptions {
 class WorkerAgent final : public Exchange, private IoLoop::Protocol {
  public:
   // Blocks until the master has welcomed this worker.
-  static Status Join(const WorkerAgentOptions& options, int64_t timeout_ns,
+  static Status Join(WorkerAgentOptions options, int64_t timeout_ns,
                      std::shared_ptr<WorkerAgent>* out);
   ~WorkerAgent() override;
 

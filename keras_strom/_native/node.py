@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import math
 import threading
 from collections.abc import Callable
 from types import MappingProxyType
@@ -169,7 +170,7 @@ class JoinedNode:
             attempt,
             -1 if max_staleness is None else max_staleness,
             _nanoseconds(failure_timeout),
-            _nanoseconds(join_timeout),
+            _nanoseconds(check_seconds("join_timeout", join_timeout)),
             same_host,
         )
         handle = ctypes.c_int64()
@@ -408,8 +409,21 @@ class BytesNode(JoinedNode):
         check(wait(self.handle, _nanoseconds(timeout)))
 
 
+def check_seconds(name: str, seconds: object) -> float:
+    """A time to wait that a caller has given.
+
+    Raises:
+        InvalidOption: no finite number of seconds, 0 or more.
+    """
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float):
+        raise errors.InvalidOption(f"{name}={seconds!r} must be a number of seconds")
+    if not 0 <= seconds < math.inf:
+        raise errors.InvalidOption(f"{name}={seconds!r} must be 0 seconds or more, and finite")
+    return float(seconds)
+
+
 def _nanoseconds(seconds: float | None) -> int:
-    return -1 if seconds is None else int(seconds * _NS_PER_S)
+    return -1 if seconds is None else int(check_seconds("timeout", seconds) * _NS_PER_S)
 
 
 def _floats(values: np.ndarray, size: int) -> np.ndarray:
