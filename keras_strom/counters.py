@@ -62,6 +62,7 @@ class LinkCounters(Traffic):
 
     Attributes:
         peer: the other end's address.
+        transport: "udp" or "shared memory".
         round_trip_seconds: smoothed; 0 before the first sample.
         least_round_trip_seconds: the shortest one seen.
         queued_bytes: of messages that wait or are not yet acknowledged.
@@ -72,6 +73,7 @@ class LinkCounters(Traffic):
     """
 
     peer: str = ""
+    transport: str = "udp"
     round_trip_seconds: float = 0.0
     least_round_trip_seconds: float = 0.0
     queued_bytes: int = 0
@@ -86,7 +88,9 @@ class LinkCounters(Traffic):
             text += f", round trip {1e3 * self.round_trip_seconds:.2f} ms"
         if self.queued_bytes:
             text += f", {_bytes(self.queued_bytes)} queued"
-        return text + f", window {self.congestion_window_packets} packets"
+        if self.transport != "udp":
+            return f"{text}, over {self.transport}"
+        return f"{text}, window {self.congestion_window_packets} packets"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -129,6 +133,7 @@ class NodeCounters(Traffic):
 def _link(counters: Mapping[str, Any]) -> LinkCounters:
     return LinkCounters(
         peer=counters["peer"],
+        transport=counters.get("transport", "udp"),
         round_trip_seconds=counters.get("smoothed_round_trip_ns", 0) * 1e-9,
         least_round_trip_seconds=counters.get("least_round_trip_ns", 0) * 1e-9,
         drops=_drops(counters),
