@@ -13,8 +13,11 @@ constexpr int64_t kLeastProbeNs = 2'000'000;
 constexpr int64_t kMostProbeNs = 100'000'000;
 constexpr int64_t kBurstNs = 1'000'000;
 constexpr double kLeastBurst = 16;
-constexpr double kMostBurst = 128;  // fits a default receive buffer
-constexpr double kPacingBatch = 8;  // worth waking up for
+constexpr double kMostBurst = 512;
+// Worth waking up for: what 100 us bring, within what a run of datagrams is.
+constexpr int64_t kBatchNs = 100'000;
+constexpr double kLeastBatch = 8;
+constexpr double kMostBatch = 44;
 constexpr int64_t kLongestSampleNs = 5'000'000'000;
 constexpr int64_t kBlackHoleLosses = 8;
 constexpr int64_t kBlackHoleNs = 20'000'000;
@@ -243,11 +246,15 @@ bool LinkSender::TakeToken(int64_t now_ns) {
   const double burst = std::clamp(rate * static_cast<double>(kBurstNs), kLeastBurst, kMostBurst);
   tokens_ = std::min(burst, tokens_ + rate * static_cast<double>(now_ns - tokens_ns_));
   tokens_ns_ = now_ns;
-  if (tokens_ >= 1) {
+  if (tokens_ < 1 && now_ns >= rest_end_ns_) {
+    const double batch = std::clamp(rate * static_cast<double>(kBatchNs), kLeastBatch, kMostBatch);
+    rest_end_ns_ = now_ns + static_cast<int64_t>((batch - tokens_) / rate) + 1;
+  }
+  if (now_ns >= rest_end_ns_) {
     tokens_ -= 1;
     return true;
   }
-  pacing_ns_ = now_ns + static_cast<int64_t>((kPacingBatch - tokens_) / rate) + 1;
+  pacing_ns_ = rest_end_ns_;
   return false;
 }
 

@@ -155,7 +155,8 @@ class LinkSender {
 
   double tokens_;
   int64_t tokens_ns_ = 0;
-  int64_t pacing_ns_ = kNever;  // when enough tokens are there
+  int64_t rest_end_ns_ = 0;     // out of tokens: nothing leaves before a batch may
+  int64_t pacing_ns_ = kNever;  // that time, while something waits for it
 
   int64_t probe_ns_ = kNever;
   int probes_ = 0;  // since the last progress

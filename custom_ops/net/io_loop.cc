@@ -220,6 +220,7 @@ void IoLoop::Sleep(bool wait_for_room, int64_t latest_ns) {
   }
   ppoll(descriptors, 3, until == kNever ? nullptr : &timeout, nullptr);
   links_.Awake(MonotonicNanoseconds(), descriptors[2].revents != 0);
+  if (descriptors[1].revents == 0) return;
   uint64_t count;
   [[maybe_unused]] const ssize_t drained = read(wake_descriptor_, &count, sizeof(count));
 }

@@ -141,6 +141,22 @@ struct UdpSocket::Incoming {
       : buffer_bytes(joined ? kJoinedBytes : kMaxDatagramBytes),
         bytes(std::make_unique_for_overwrite<uint8_t[]>(kMaxBuffers * buffer_bytes)) {
     received.reserve(kMaxBuffers * kMaxRunDatagrams);
+    for (size_t i = 0; i < kMaxBuffers; ++i) {
+      vectors[i] = {bytes.get() + i * buffer_bytes, buffer_bytes};
+      headers[i] = {};
+      msghdr& header = headers[i].msg_hdr;
+      header.msg_name = &addresses[i];
+      header.msg_iov = &vectors[i];
+      header.msg_iovlen = 1;
+      if (joined) header.msg_control = &controls[i];
+      Renew(i);
+    }
+  }
+  // What the kernel overwrites when it fills a header.
+  void Renew(size_t i) {
+    msghdr& header = headers[i].msg_hdr;
+    header.msg_namelen = sizeof(sockaddr_storage);
+    header.msg_controllen = header.msg_control != nullptr ? kControlBytes : 0;
   }
 
   const size_t buffer_bytes;
@@ -276,23 +292,13 @@ size_t SegmentBytes(msghdr* header) {
 
 std::span<const UdpSocket::Received> UdpSocket::Receive() {
   Incoming& in = *incoming_;
-  for (size_t i = 0; i < in.buffer_count; ++i) {
-    in.vectors[i] = {in.bytes.get() + i * in.buffer_bytes, in.buffer_bytes};
-    in.headers[i] = {};
-    msghdr& header = in.headers[i].msg_hdr;
-    header.msg_name = &in.addresses[i];
-    header.msg_namelen = sizeof(sockaddr_storage);
-    header.msg_iov = &in.vectors[i];
-    header.msg_iovlen = 1;
-    header.msg_control = joins_receives_ ? &in.controls[i] : nullptr;
-    header.msg_controllen = joins_receives_ ? kControlBytes : 0;
-  }
   const int count = recvmmsg(descriptor_, in.headers.data(), static_cast<unsigned>(in.buffer_count),
                              MSG_DONTWAIT, nullptr);
   drained_ = count < static_cast<int>(in.buffer_count);
   in.received.clear();
   size_t largest = kBatchBytes / kMaxBuffers;
-  for (int i = 0; i < count; ++i) {
+  for (int message = 0; message < count; ++message) {
+    const size_t i = static_cast<size_t>(message);
     const size_t bytes = in.headers[i].msg_len;
     largest = std::max(largest, bytes);
     const size_t segment_bytes = SegmentBytes(&in.headers[i].msg_hdr);
@@ -302,6 +308,7 @@ std::span<const UdpSocket::Received> UdpSocket::Receive() {
     for (size_t at = 0; at < bytes; at += step) {
       in.received.push_back({from, Bytes(start + at, std::min(step, bytes - at))});
     }
+    in.Renew(i);
   }
   in.buffer_count = kBatchBytes / largest;
   return in.received;
