@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.bench import namespaces, relay, relay_peers, report
+from tests.bench import namespaces, other_work, relay, relay_peers, report
 
 PROGRAM = next(
     (
@@ -40,6 +40,7 @@ def test_a_quick_run_has_a_verdict_or_a_reason_for_every_target(
     ways = {row["name"] for row in written["rows"] if row["group"] == "Loopback, one way"}
     assert {f"{size}, relay" for size in ("1 KB", "64 KB", "1 MB")} <= ways
     assert {f"{size}, TCP CUBIC" for size in ("1 KB", "64 KB", "1 MB")} <= ways
+    assert any(row["group"] == "The machine meanwhile" for row in written["rows"])
     builds = [row for row in written["rows"] if row["group"] == "Builds and use"]
     assert all(row["command"] and row["build"] for row in builds)
 
@@ -55,6 +56,14 @@ def test_a_peer_that_fails_is_an_error() -> None:
 def test_a_missing_program_is_named(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="make bench-relay"):
         relay_peers.Peers(program=tmp_path / "relay_peer")
+
+
+def test_work_of_this_process_is_not_other_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    # One second passes in which two processors are busy, one of them with this process.
+    monkeypatch.setattr(other_work.time, "monotonic", iter([10.0, 11.0]).__next__)
+    monkeypatch.setattr(other_work, "_busy_seconds", iter([50.0, 52.0]).__next__)
+    monkeypatch.setattr(other_work, "_own_seconds", iter([5.0, 6.0]).__next__)
+    assert other_work.OtherWork().cores() == pytest.approx(1)
 
 
 def test_the_line_carries_full_datagrams() -> None:

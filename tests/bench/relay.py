@@ -22,6 +22,7 @@ from typing import Generic, TypeVar
 from matplotlib.axes import Axes
 
 from tests.bench import namespaces, pictures, report, stalled_neighbour
+from tests.bench.other_work import OtherWork
 from tests.bench.relay_peers import (
     BBR,
     PROGRAM,
@@ -104,6 +105,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     effort = QUICK if chosen.quick else Effort(rounds=chosen.rounds)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that namespaces are taken down
     result = report.Report("relay", "The relay", chosen.output)
+    others = OtherWork()
     bench = RelayBench(result, effort, chosen.program)
     bench.baselines()
     bench.loopback()
@@ -117,6 +119,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     else:
         for name in LINE_TARGETS:
             result.skip(name, reason)
+    result.row(
+        "busy with other work",
+        group="The machine meanwhile",
+        cores=others.cores(),
+        of_cores=result.machine["cores"],
+    )
     result.finish()
 
 

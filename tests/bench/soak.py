@@ -25,6 +25,7 @@ from typing import Any, Literal
 from matplotlib.axes import Axes
 
 from tests.bench import namespaces, pictures, relay_job, report
+from tests.bench.other_work import OtherWork
 from tests.bench.relay_job import Job, Load, MasterSample
 
 #: Programs that the tests of native code are built with.
@@ -122,12 +123,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(f"soak: {reason}")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that namespaces are taken down
     result = report.Report("soak", "The relay under torment", chosen.output)
+    others = OtherWork()
     soak = Soak(result, chosen.programs, 1.0 if chosen.quick else chosen.seconds)
     for scenario in QUICK_SCENARIOS if chosen.quick else SCENARIOS:
         soak.run(scenario, on_loopback=chosen.quick)
     if chosen.simulator_seeds > 0:
         soak.simulate(chosen.simulator_seeds)
     soak.draw(chosen.output)
+    result.row(
+        "busy with other work",
+        group="The machine meanwhile",
+        cores=others.cores(),
+        of_cores=result.machine["cores"],
+    )
     result.finish()
     if soak.mistakes:
         sys.exit("\n".join(["soak: what must never happen:", *soak.mistakes]))
@@ -158,23 +166,14 @@ class Soak:
             together=scenario.together,
             failure_timeout_s=scenario.failure_timeout_s,
         )
-        if on_loopback:
-            with Job(load, program=self._programs / "relay_node") as job:
-                results, master = self._torment(scenario, job)
-        else:
-            with (
-                namespaces.Network(
-                    scenario.workers + 1,
-                    megabits=scenario.megabits,
-                    buffer_bytes=scenario.buffer_bytes,
-                    loss=scenario.loss,
-                ) as network,
-                Job(load, network, self._programs / "relay_node") as job,
-            ):
-                results, master = self._torment(scenario, job)
+        try:
+            results, master = self._run_job(scenario, load, on_loopback)
+        except RuntimeError as error:
+            self._note(scenario.name, [str(error)])
+            return
         lost = [scenario.workers - 1] if scenario.loses_one else []
         mistakes = relay_job.check(results, master, lost)
-        self.mistakes += [f"{scenario.name}: {mistake}" for mistake in mistakes]
+        self._note(scenario.name, mistakes)
         self._add(scenario, load, results, master, mistakes)
 
     def simulate(self, seeds: int) -> None:
@@ -187,8 +186,33 @@ class Soak:
         )
         lines = (done.stdout + done.stderr).strip().splitlines() or ["it said nothing"]
         if done.returncode != 0:
-            self.mistakes += [f"simulator: {line}" for line in lines]
+            self._note("simulator", lines)
         self._report.row(f"seeds {FIRST_SEED} to {last}", group="Simulator", result=lines[-1])
+
+    def _run_job(
+        self, scenario: Scenario, load: Load, on_loopback: bool
+    ) -> tuple[list[dict[str, Any] | None], MasterSample]:
+        program = self._programs / "relay_node"
+        if on_loopback:
+            with Job(load, program=program) as job:
+                return self._torment(scenario, job)
+        with (
+            namespaces.Network(
+                scenario.workers + 1,
+                megabits=scenario.megabits,
+                buffer_bytes=scenario.buffer_bytes,
+                loss=scenario.loss,
+            ) as network,
+            Job(load, network, program) as job,
+        ):
+            return self._torment(scenario, job)
+
+    def _note(self, where: str, mistakes: Sequence[str]) -> None:
+        for mistake in mistakes:
+            self.mistakes.append(f"{where}: {mistake}")
+            self._report.row(
+                str(len(self.mistakes)), group="What must never happen", where=where, what=mistake
+            )
 
     def _torment(
         self, scenario: Scenario, job: Job
