@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/bundle.h"
 #include "core/counters.h"
 #include "core/grants.h"
 
@@ -35,6 +36,7 @@ struct LinkSender::Message {
   Channel channel = Channel::kControl;
   uint32_t number = 0;
   uint32_t length = 0;
+  uint32_t messages = 1;    // more: a bundle of so many
   uint32_t sent = 0;        // bytes that have a sequence
   uint32_t fragments = 0;   // sequences not acknowledged
   uint32_t remainders = 0;  // parts that were cut off and still need a sequence
@@ -100,7 +102,7 @@ void LinkSender::Void(int64_t now_ns, Channel channel) {
 }
 
 void LinkSender::VoidStarted(int64_t now_ns, Message* message) {
-  ++counters_->messages_voided;
+  counters_->messages_voided += message->messages;
   message->is_void = true;
   message->buffer = nullptr;
   std::erase_if(remainders_, [&](const Remainder& r) {
@@ -265,7 +267,7 @@ LinkSender::Slot* LinkSender::NextFresh() {
   Slot& slot = Assign(message, message->sent, size);
   message->sent += size;
   if (message->wholly_sent()) {
-    ++counters_->messages_sent;
+    counters_->messages_sent += message->messages;
     CloseOpen(message);
   }
   return &slot;
@@ -310,11 +312,15 @@ LinkSender::Message* LinkSender::Start(Channel channel) {
   Message* message = free_messages_.back();
   free_messages_.pop_back();
   const size_t index = static_cast<size_t>(channel);
-  *message = Message{.buffer = std::move(queues_[index].front()),
+  auto& queue = queues_[index];
+  const size_t count = std::max<size_t>(CountBundled(queue, fragment_bytes_), 1);
+  *message = Message{.buffer = count > 1 ? MakeBundle(queue, count) : std::move(queue.front()),
                      .channel = channel,
-                     .number = next_message_[index]++};
+                     .number = next_message_[index]++,
+                     .messages = static_cast<uint32_t>(count)};
   message->length = static_cast<uint32_t>(message->buffer->size());
-  queues_[index].pop_front();
+  queue.erase(queue.begin(), queue.begin() + static_cast<std::ptrdiff_t>(count));
+  if (count > 1) queued_bytes_ += static_cast<int64_t>(count * kBundledFieldBytes);
   return message;
 }
 
@@ -340,7 +346,8 @@ size_t LinkSender::Write(int64_t now_ns, const Slot& slot, std::span<uint8_t> ou
                     .offset = message.is_void ? 0 : slot.offset,
                     .timestamp_us = Microseconds(now_ns),
                     .channel = message.channel,
-                    .is_void = message.is_void};
+                    .is_void = message.is_void,
+                    .is_bundle = message.messages > 1 && !message.is_void};
   if (!message.is_void) packet.payload = Bytes(*message.buffer).subspan(slot.offset, slot.size);
   return WriteData(packet, out);
 }

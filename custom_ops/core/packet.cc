@@ -9,6 +9,7 @@ namespace {
 
 constexpr uint8_t kKeyPhaseFlag = 1;
 constexpr uint8_t kVoidFlag = 1;
+constexpr uint8_t kBundleFlag = 2;
 
 template <typename T>
 T Load(Bytes bytes, size_t at) {
@@ -50,7 +51,8 @@ size_t WriteData(const DataPacket& packet, std::span<uint8_t> out) {
   StoreLittleEndian<uint32_t>(&out[12], packet.offset);
   StoreLittleEndian<uint32_t>(&out[16], packet.timestamp_us);
   out[20] = static_cast<uint8_t>(packet.channel);
-  out[21] = packet.is_void ? kVoidFlag : 0;
+  out[21] =
+      static_cast<uint8_t>((packet.is_void ? kVoidFlag : 0) | (packet.is_bundle ? kBundleFlag : 0));
   StoreLittleEndian<uint16_t>(&out[22], 0);
   std::copy(packet.payload.begin(), packet.payload.end(), out.begin() + DataPacket::kFieldBytes);
   return size;
@@ -65,9 +67,10 @@ std::optional<DataPacket> ParseData(Bytes body) {
                     .timestamp_us = Load<uint32_t>(body, 16),
                     .channel = static_cast<Channel>(body[20]),
                     .is_void = body[21] == kVoidFlag,
+                    .is_bundle = body[21] == kBundleFlag,
                     .payload = body.subspan(DataPacket::kFieldBytes)};
-  if (body[20] >= kChannels || (body[21] & ~kVoidFlag) != 0 || Load<uint16_t>(body, 22) != 0 ||
-      packet.length == 0 || packet.length > kMaxMessageBytes) {
+  if (body[20] >= kChannels || (body[21] != 0 && !packet.is_void && !packet.is_bundle) ||
+      Load<uint16_t>(body, 22) != 0 || packet.length == 0 || packet.length > kMaxMessageBytes) {
     return std::nullopt;
   }
   const bool fits = packet.is_void ? packet.payload.empty() && packet.offset == 0

@@ -55,7 +55,8 @@ struct DataPacket {
   uint32_t timestamp_us = 0;
   Channel channel = Channel::kControl;
   bool is_void = false;
-  Bytes payload{};  // lies within the message; empty when void
+  bool is_bundle = false;  // the message is several (core/bundle.h)
+  Bytes payload{};         // lies within the message; empty when void
 };
 // Writes the fields and the payload; returns the body's size.
 size_t WriteData(const DataPacket& packet, std::span<uint8_t> out);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/bundle.h"
 #include "core/counters.h"
 #include "core/sequence_set.h"
 
@@ -44,9 +45,7 @@ Reassembly::Verdict Reassembly::TakeFragment(const DataPacket& packet) {
   if (found == partial_.end()) {
     if (bytes_ + packet.length > kMaxReassemblyBytes) return Verdict::kOverLimit;
     if (packet.payload.size() == packet.length) {
-      Finish(packet.channel, packet.message,
-             MakeBuffer({packet.payload.begin(), packet.payload.end()}));
-      return Verdict::kEnded;
+      return Complete(packet, MakeBuffer({packet.payload.begin(), packet.payload.end()}));
     }
     bytes_ += packet.length;
     found = partial_.emplace(key, Partial{}).first;
@@ -62,7 +61,15 @@ Reassembly::Verdict Reassembly::TakeFragment(const DataPacket& packet) {
   Buffer message = MakeBuffer(std::move(partial.bytes));
   partial_.erase(found);
   bytes_ -= packet.length;
-  Finish(packet.channel, packet.message, std::move(message));
+  return Complete(packet, std::move(message));
+}
+
+Reassembly::Verdict Reassembly::Complete(const DataPacket& last, Buffer bytes) {
+  // A bundle was made for one datagram. Longer ones would be a way to many messages for few bytes.
+  if (last.is_bundle && (last.length > kMaxDatagramBytes || !IsBundle(*bytes))) {
+    return Verdict::kBroken;
+  }
+  Finish(last.channel, last.message, {std::move(bytes), last.is_bundle});
   return Verdict::kEnded;
 }
 
@@ -72,32 +79,40 @@ void Reassembly::GiveUp(const DataPacket& packet) {
     bytes_ -= static_cast<int64_t>(found->second.bytes.size());
     partial_.erase(found);
   }
-  Finish(packet.channel, packet.message, nullptr);
+  Finish(packet.channel, packet.message, {});
 }
 
-void Reassembly::Finish(Channel channel, uint32_t number, Buffer message) {
+void Reassembly::Finish(Channel channel, uint32_t number, Whole whole) {
   Numbers& numbers = numbers_[static_cast<size_t>(channel)];
-  if (number == numbers.next || !IsOrdered(channel)) Deliver(channel, std::exchange(message, {}));
+  if (number == numbers.next || !IsOrdered(channel)) Deliver(channel, std::exchange(whole, {}));
   if (number != numbers.next) {
-    if (message != nullptr) bytes_ += static_cast<int64_t>(message->size());
-    numbers.later.emplace(number, std::move(message));
+    if (whole.bytes != nullptr) bytes_ += static_cast<int64_t>(whole.bytes->size());
+    numbers.later.emplace(number, std::move(whole));
     return;
   }
   ++numbers.next;
   while (!numbers.later.empty()) {
     const auto ready = numbers.later.find(numbers.next);
     if (ready == numbers.later.end()) return;
-    if (ready->second != nullptr) bytes_ -= static_cast<int64_t>(ready->second->size());
+    const Buffer& bytes = ready->second.bytes;
+    if (bytes != nullptr) bytes_ -= static_cast<int64_t>(bytes->size());
     Deliver(channel, std::move(ready->second));
     numbers.later.erase(ready);
     ++numbers.next;
   }
 }
 
-void Reassembly::Deliver(Channel channel, Buffer message) {
-  if (message == nullptr) return;  // given up, or delivered before its turn
-  ++counters_->messages_received;
-  delivered_.push_back({channel, std::move(message)});
+void Reassembly::Deliver(Channel channel, Whole whole) {
+  if (whole.bytes == nullptr) return;  // given up, or delivered before its turn
+  if (!whole.is_bundle) {
+    ++counters_->messages_received;
+    delivered_.push_back({channel, std::move(whole.bytes)});
+    return;
+  }
+  for (Bytes rest = *whole.bytes; const auto message = NextBundled(&rest);) {
+    ++counters_->messages_received;
+    delivered_.push_back({channel, MakeBuffer({message->begin(), message->end()})});
+  }
 }
 
 }  // namespace strom

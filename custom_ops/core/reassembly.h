@@ -54,16 +54,21 @@ class Reassembly {
     std::vector<uint8_t> bytes;
     ByteRanges arrived;
   };
+  struct Whole {
+    Buffer bytes;  // null = nothing to deliver
+    bool is_bundle = false;
+  };
   // Which numbers of a channel are done: delivered, given up, or whole and waiting for their turn.
   struct Numbers {
-    uint32_t next = 0;                           // every number before it is done
-    std::unordered_map<uint32_t, Buffer> later;  // done after it; null = nothing to deliver
+    uint32_t next = 0;                          // every number before it is done
+    std::unordered_map<uint32_t, Whole> later;  // done after it
   };
 
   Verdict TakeFragment(const DataPacket& packet);
   void GiveUp(const DataPacket& packet);
-  void Finish(Channel channel, uint32_t number, Buffer message);
-  void Deliver(Channel channel, Buffer message);
+  Verdict Complete(const DataPacket& last, Buffer bytes);
+  void Finish(Channel channel, uint32_t number, Whole whole);
+  void Deliver(Channel channel, Whole whole);
 
   LinkCounters* const counters_;
   std::unordered_map<uint64_t, Partial> partial_;
