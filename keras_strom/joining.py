@@ -69,18 +69,23 @@ def verdict(failure: str, status: Mapping[str, Any]) -> str:
         return ""
     who, master = found["who"].rpartition(": ")[2], found["master"]
     own_host, own_port = parse_address(found["own"])
-    joiners = [
-        (parse_address(one["address"]), one["progress"])
+    joiners = {
+        parse_address(one["address"]): one["progress"]
         for one in status.get("counters", {}).get("joiners", ())
-    ]
+    }
     master_host, master_port = parse_address(master)
-    if any(address[0] == own_host and progress != "joined" for address, progress in joiners):
+    if (own_host, own_port) in joiners:
         return (
             f"{who}'s packets reach the master, but the master's answers do not reach {who}: is "
             f"UDP {own_port} open inbound on {own_host}, and UDP {master_port} open outbound on "
             f"{master_host}?"
         )
-    strangers = [format_address(address) for address, progress in joiners if progress == "heard"]
+    # Another worker of the same machine may be heard, too, and have the same trouble.
+    strangers = [
+        format_address(address)
+        for address, progress in joiners.items()
+        if progress == "heard" and address[0] != own_host
+    ]
     if strangers:
         return (
             f"the master heard no packet from {own_host}, but some from {', '.join(strangers)} "

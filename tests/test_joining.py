@@ -1,7 +1,10 @@
 """Why a worker could not join: the words that each side's half of the truth leads to."""
 
+import contextlib
+import io
 import json
 import os
+import pickle
 import shutil
 import socket
 import subprocess
@@ -15,7 +18,11 @@ from typing import Any
 import pytest
 
 from keras_strom import NetworkConfig, errors, network
+from keras_strom.console import Console
+from keras_strom.credentials import Credentials
 from keras_strom.joining import path_mtu, verdict
+from keras_strom.launcher import Job, launch
+from keras_strom.process import Function
 from keras_strom.relay import JoinInfo, Master, Worker, new_secret
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -45,6 +52,11 @@ def test_a_worker_whose_packets_never_arrive_is_told_so() -> None:
     assert verdict(HEARS_NOTHING, others) == words + " Other workers' packets do arrive."
 
 
+def test_a_worker_beside_one_that_is_heard_is_not_taken_for_it() -> None:
+    beside = {"counters": {"joiners": [{"address": "10.0.2.4:5000", "progress": "heard"}]}}
+    assert "packets do not reach the master" in verdict(HEARS_NOTHING, beside)
+
+
 def test_an_address_that_only_the_master_knows_points_to_translation() -> None:
     status = {"counters": {"joiners": [{"address": "192.0.2.7:6000", "progress": "heard"}]}}
     words = verdict(HEARS_NOTHING, status)
@@ -67,13 +79,13 @@ def test_a_verdict_stands_in_the_workers_failure() -> None:
 
 @contextmanager
 def one_way(to: tuple[str, int]) -> Iterator[tuple[str, int]]:
-    """A port whose packets are passed on to `to`; nothing comes back."""
+    """A port whose packets are passed on to `to` from another address; nothing comes back."""
     with (
         socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as entry,
         socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as exit_,
     ):
         entry.bind(("127.0.0.1", 0))
-        exit_.bind(("127.0.0.1", 0))
+        exit_.bind(("127.0.0.2", 0))
 
         def forward() -> None:
             while datagram := entry.recv(2048):
@@ -95,7 +107,7 @@ def join_through(info: JoinInfo, address: tuple[str, int], secret: bytes) -> str
     return str(raised.value)
 
 
-def test_a_blocked_answer_is_told_from_a_blocked_question() -> None:
+def test_a_question_that_is_lost_is_told_from_one_that_is_translated() -> None:
     secret = new_secret()
     with Master(secret, workers=1, network=QUICK) as master:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as silent:
@@ -105,7 +117,9 @@ def test_a_blocked_answer_is_told_from_a_blocked_question() -> None:
         assert "packets do not reach the master" in verdict(lost, master.status())
         with one_way(master.address) as address:
             unanswered = join_through(master.join_info, address, secret)
-        assert "master's answers do not reach worker 0" in verdict(unanswered, master.status())
+        translated = verdict(unanswered, master.status())
+        assert "but some from 127.0.0.2:" in translated
+        assert "address translation between worker 0 and the master" in translated
 
 
 def test_the_master_tells_how_far_each_joiner_got() -> None:
@@ -145,6 +159,61 @@ def test_a_capped_receive_buffer_is_warned_about_once(
     (record,) = caplog.records
     assert "208 KiB" in record.getMessage()
     assert "sysctl -w net.core.rmem_max=4194304" in record.getMessage()
+
+
+# ------------------------------------------------------------------ as the launcher tells it
+
+
+def join_and_leave() -> str:
+    """What a worker process does; `StromStrategy` joins in the same way."""
+    from keras_strom.environment import ClusterEnvironment
+    from keras_strom.training_relay import TrainingWorker
+
+    worker = TrainingWorker.from_environment(ClusterEnvironment.from_environ())
+    (link,) = worker.counters().links
+    worker.close()
+    return link.peer
+
+
+class UnheardMaster:
+    """An exchange whose master hears every worker and is heard by none."""
+
+    def __init__(self, workers: int, network: NetworkConfig, host: str | None) -> None:
+        self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self._socket.bind(("127.0.0.1", 0))
+        self.address: tuple[str, int] = self._socket.getsockname()
+        self.credentials = Credentials.new().with_master(b"k" * 32)
+
+    def status(self) -> dict[str, Any]:
+        self._socket.setblocking(False)
+        heard = set()
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                heard.add("{}:{}".format(*self._socket.recvfrom(2048)[1]))
+        return {"counters": {"joiners": [{"address": a, "progress": "heard"} for a in heard]}}
+
+    def close(self, reason: str = "") -> None:
+        self._socket.close()
+
+
+def test_the_launcher_adds_what_the_master_has_seen() -> None:
+    job = Job(work=Function.of(join_and_leave), workers=2, network=QUICK)
+    with pytest.raises(errors.WorkerFailed) as raised:
+        launch(job, Console(2, io.StringIO()), UnheardMaster)
+    text = str(raised.value)
+    assert "failed: keras_strom.errors.Unreachable: worker " in text
+    assert "What the master has seen: worker " in text
+    assert "'s packets reach the master, but the master's answers do not reach worker " in text
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/net/if_inet6"), reason="this machine has no IPv6")
+def test_a_job_runs_over_ipv6() -> None:
+    network = NetworkConfig(network_mask="::1/128")
+    job = Job(work=Function.of(join_and_leave), workers=2, network=network)
+    outcomes = launch(job, Console(2, io.StringIO()))
+    assert {pickle.loads(outcome.result or b"").partition("]")[0] for outcome in outcomes} == {
+        "[::1"
+    }
 
 
 # ------------------------------------------------------------------ in network namespaces

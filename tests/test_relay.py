@@ -6,6 +6,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -16,6 +17,7 @@ from keras_strom.counters import NodeCounters
 from keras_strom.relay import JoinInfo, Master, Message, Worker, new_secret
 
 DEADLINE = 30.0
+README = Path(__file__).resolve().parent.parent / "README.md"
 
 
 class Star:
@@ -58,6 +60,12 @@ def assert_in_order(messages: list[Message], sent: dict[int, list[bytes]]) -> No
 @pytest.mark.parametrize("module", [relay, counters])
 def test_the_examples_in_the_docstrings_run(module: object) -> None:
     assert doctest.testmod(module).failed == 0  # type: ignore[arg-type]
+
+
+def test_the_readmes_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    text = README.read_text().partition("## The relay by itself")[2]
+    exec(compile(text.partition("```python\n")[2].partition("```")[0], README, "exec"), {})
+    assert capsys.readouterr().out == "b'hello'\n"
 
 
 @pytest.fixture(scope="module")
