@@ -32,7 +32,10 @@ class FieldWriter {
     StoreLittleEndian<Number>(field, value);
     Append(field);
   }
-  void Write(const std::array<uint8_t, 16>& token) { Append(token); }
+  template <size_t size>
+  void Write(const std::array<uint8_t, size>& token) {
+    Append(token);
+  }
   void Write(const std::string& text) {
     Write(static_cast<uint32_t>(text.size()));
     Append({reinterpret_cast<const uint8_t*>(text.data()), text.size()});
@@ -44,6 +47,13 @@ class FieldWriter {
   void Write(const std::vector<UpdateId>& ids) {
     Write(static_cast<uint32_t>(ids.size()));
     for (const UpdateId& id : ids) (*this)(id.origin, id.counter);
+  }
+  // A list of what lists its own fields.
+  template <typename Item>
+    requires requires(Item item, FieldWriter& writer) { item.Fields(writer); }
+  void Write(const std::vector<Item>& items) {
+    Write(static_cast<uint32_t>(items.size()));
+    for (Item item : items) item.Fields(*this);
   }
   // Not inlined: GCC 12 sees array bounds violated where a vector's growth is inlined repeatedly.
   [[gnu::noinline]] void Append(Bytes field) {
@@ -81,8 +91,9 @@ class FieldReader {
     Bytes bytes = TakeBytes(sizeof(Number));
     if (ok_) value = LoadLittleEndian<Number>(bytes.data());
   }
-  void Read(std::array<uint8_t, 16>& token) {
-    Bytes bytes = TakeBytes(token.size());
+  template <size_t size>
+  void Read(std::array<uint8_t, size>& token) {
+    Bytes bytes = TakeBytes(size);
     if (ok_) std::copy(bytes.begin(), bytes.end(), token.begin());
   }
   void Read(std::string& text) {
@@ -90,6 +101,15 @@ class FieldReader {
     Read(size);
     Bytes bytes = TakeBytes(size);
     text.assign(bytes.begin(), bytes.end());
+  }
+  template <typename Item>
+    requires requires(Item item, FieldReader& reader) { item.Fields(reader); }
+  void Read(std::vector<Item>& items) {
+    items.clear();
+    uint32_t count = 0;
+    Read(count);
+    for (; ok_ && count > 0; --count) items.emplace_back().Fields(*this);
+    if (!ok_) items.clear();
   }
   uint32_t ReadPairs() {
     uint32_t count = 0;

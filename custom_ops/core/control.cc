@@ -41,6 +41,7 @@ Status ParseAlternative(uint8_t type, Bytes fields, ControlMessage* message) {
 }  // namespace
 
 Buffer EncodeHello(const Hello& hello) { return Encode(hello); }
+Buffer EncodeChildHello(const ChildHello& hello) { return Encode(hello); }
 Buffer EncodeWelcome(const Welcome& welcome) { return Encode(welcome); }
 
 Buffer EncodeControl(const ControlMessage& message) {
@@ -60,6 +61,10 @@ Status ParseHello(Bytes bytes, Hello* hello) {
   reader(hello->version);
   if (reader.ok() && hello->version != kProtocolVersion) return {};
   return Parse(bytes, "a hello", hello);
+}
+
+Status ParseChildHello(Bytes bytes, ChildHello* hello) {
+  return Parse(bytes, "a child's hello", hello);
 }
 
 Status ParseWelcome(Bytes bytes, Welcome* welcome) { return Parse(bytes, "a welcome", welcome); }

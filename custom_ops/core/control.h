@@ -9,13 +9,17 @@
 #include <variant>
 #include <vector>
 
+#include "core/link_layer.h"
 #include "core/types.h"
 #include "core/update.h"
 
 namespace strom {
 
 // Bumped whenever a field below, the update header or the codec's format changes.
-inline constexpr uint32_t kProtocolVersion = 1;
+inline constexpr uint32_t kProtocolVersion = 2;
+
+// 16 random bytes: of a process (its instance), or of a host.
+using Token = std::array<uint8_t, 16>;
 
 // Payloads of the handshake. Each struct lists its fields once, in wire order, for both directions.
 struct Hello {
@@ -23,14 +27,29 @@ struct Hello {
   int32_t rank = 0;
   int32_t size = 1;
   int32_t attempt = 0;
-  std::array<uint8_t, 16> instance{};
+  Token instance{};
   int32_t max_staleness = -1;
+  PublicKeyBytes public_key{};  // for those whom the master puts under this worker
+  uint16_t port = 0;            // where they reach it; 0 = where the hello came from
+  Token host{};                 // equal for the workers of one machine
   template <typename Archive>
   void Fields(Archive& archive) {
-    archive(version, rank, size, attempt, instance, max_staleness);
+    archive(version, rank, size, attempt, instance, max_staleness, public_key, port, host);
   }
 };
 
+// A worker's to the worker that the master has put it under. The instance shows that it is the one
+// that the parent was told to expect.
+struct ChildHello {
+  uint64_t origin = 0;
+  Token instance{};
+  template <typename Archive>
+  void Fields(Archive& archive) {
+    archive(origin, instance);
+  }
+};
+
+// The answer to either.
 struct Welcome {
   uint64_t origin = 0;
   uint64_t topology = 0;
@@ -177,15 +196,79 @@ struct Failure {
   }
 };
 
-using ControlMessage = std::variant<Attach, Announce, StartGeneration, Step, Done, Final,
-                                    Verification, End, Stop, Beacon, Notice, Failure>;
+// Parent: the child lagged, what waited for it was given up; it attaches anew.
+struct AttachAnew {
+  static constexpr uint8_t kType = 13;
+  uint64_t generation = 0;
+  template <typename Archive>
+  void Fields(Archive& archive) {
+    archive(generation);
+  }
+};
+
+// Master: the receiver's place in the tree. One that is not newer than the last changes nothing.
+struct Place {
+  static constexpr uint8_t kType = 14;
+  struct Child {
+    uint64_t origin = 0;
+    int32_t rank = 0;
+    Token instance{};
+    template <typename Archive>
+    void Fields(Archive& archive) {
+      archive(origin, rank, instance);
+    }
+    friend bool operator==(const Child&, const Child&) = default;
+  };
+  uint64_t version = 0;
+  uint32_t depth = 1;
+  uint64_t parent = 0;  // its origin; 0 = the master, and then nothing more is said of it
+  int32_t parent_rank = -1;
+  Address parent_address;
+  PublicKeyBytes parent_key{};
+  std::vector<Child> children;
+  template <typename Archive>
+  void Fields(Archive& archive) {
+    archive(version, depth, parent, parent_rank, parent_address.ip, parent_address.port, parent_key,
+            children);
+  }
+};
+
+// Worker: it has taken its place of this version, and holds no link of an earlier one. Nothing of a
+// lost neighbour will reach it any more beyond `vector`, which it has received in `generation`.
+struct Placed {
+  static constexpr uint8_t kType = 15;
+  uint64_t version = 0;
+  uint64_t generation = 0;
+  VersionVector vector;
+  template <typename Archive>
+  void Fields(Archive& archive) {
+    archive(version, generation, vector);
+  }
+};
+
+// Worker: in its place of this version it has lost its parent, and waits for another.
+struct Orphan {
+  static constexpr uint8_t kType = 16;
+  uint64_t version = 0;
+  std::string reason;
+  template <typename Archive>
+  void Fields(Archive& archive) {
+    archive(version, reason);
+  }
+};
+
+using ControlMessage =
+    std::variant<Attach, Announce, StartGeneration, Step, Done, Final, Verification, End, Stop,
+                 Beacon, Notice, Failure, AttachAnew, Place, Placed, Orphan>;
 
 Buffer EncodeHello(const Hello& hello);
+Buffer EncodeChildHello(const ChildHello& hello);
 Buffer EncodeWelcome(const Welcome& welcome);
 Buffer EncodeControl(const ControlMessage& message);
 
 // kCorrupt unless the bytes are exactly one value.
 Status ParseHello(Bytes bytes, Hello* hello);
+Status ParseChildHello(Bytes bytes, ChildHello* hello);
 Status ParseWelcome(Bytes bytes, Welcome* welcome);
 Status ParseControl(Bytes bytes, ControlMessage* message);
 

@@ -3,6 +3,8 @@
 #include <cinttypes>
 #include <cstdio>
 
+#include "core/words.h"
+
 namespace strom {
 
 namespace {
@@ -14,8 +16,6 @@ std::string Describe(const Layout& layout) {
   return text;
 }
 
-std::string Worker(int32_t rank) { return "worker " + std::to_string(rank); }
-
 }  // namespace
 
 std::string Gathering::Add(int32_t rank, const Announce& announce) {
@@ -23,18 +23,18 @@ std::string Gathering::Add(int32_t rank, const Announce& announce) {
   if (!announced_.empty()) {
     const auto& [other, first] = *announced_.begin();
     if (announce.layout.generation != first.layout.generation) {
-      return Worker(rank) + " begins generation " + std::to_string(announce.layout.generation) +
-             " but " + Worker(other) + " begins generation " +
+      return WorkerName(rank) + " begins generation " + std::to_string(announce.layout.generation) +
+             " but " + WorkerName(other) + " begins generation " +
              std::to_string(first.layout.generation) +
              "; every worker has to call fit equally often";
     }
     if (announce.layout != first.layout) {
-      return Worker(rank) + "'s model differs from " + Worker(other) +
+      return WorkerName(rank) + "'s model differs from " + WorkerName(other) +
              "'s: " + Describe(announce.layout) + " against " + Describe(first.layout) +
              "; build the same model on every worker";
     }
     if (announce.options_text != first.options_text) {
-      return Worker(rank) + "'s options differ from " + Worker(other) +
+      return WorkerName(rank) + "'s options differ from " + WorkerName(other) +
              "'s: " + announce.options_text + " against " + first.options_text +
              "; give every worker the same options";
     }
@@ -57,9 +57,9 @@ void Gathering::Clear() {
   seed_.reset();
 }
 
-bool Gathering::IsReady(int32_t rank, uint64_t accepted) const {
+bool Gathering::IsReady(int32_t rank) const {
   auto found = announced_.find(rank);
-  if (found == announced_.end() || accepted < found->second.counter) return false;
+  if (found == announced_.end()) return false;
   if (rank != kChiefRank) return true;
   return seed_ && seed_->first == found->second.layout.generation;
 }

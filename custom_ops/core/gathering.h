@@ -27,8 +27,10 @@ class Gathering {
   void Clear();
 
   bool empty() const { return announced_.empty(); }
-  // The member has announced, all it sent before is here (`accepted`), and so is the chief's seed.
-  bool IsReady(int32_t rank, uint64_t accepted) const;
+  // The member has announced, and the chief's seed is here.
+  bool IsReady(int32_t rank) const;
+  // The last update that a ready member has made so far.
+  uint64_t counter(int32_t rank) const { return announced_.at(rank).counter; }
   const Layout& layout() const { return announced_.begin()->second.layout; }
   std::vector<float>* seed() { return seed_ ? &seed_->second : nullptr; }
 

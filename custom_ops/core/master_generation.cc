@@ -174,6 +174,7 @@ void MasterGeneration::CompleteBarrier() {
 
 bool MasterGeneration::AllDone() const {
   if (sequencer_ && !sequencer_->Finished()) return false;
+  if (!host_->Settled()) return false;
   return AllLive([this](const Member& member) {
     return member.final_counter &&
            CounterOf(host_->received(), member.origin) >= *member.final_counter;

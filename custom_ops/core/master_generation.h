@@ -27,6 +27,8 @@ class GenerationHost {
   // Tells the worker why it cannot go on; MasterGeneration::Lose follows.
   virtual void Fail(int32_t rank, Code code, const std::string& reason) = 0;
   virtual const VersionVector& received() const = 0;
+  // False while updates of a lost member may be on their way through the tree.
+  virtual bool Settled() const = 0;
 };
 
 class MasterGeneration {
@@ -43,6 +45,9 @@ class MasterGeneration {
   void HandleAverage(int32_t rank, const BlobName& name, std::vector<double> values);
   void HandleState(int32_t rank, std::vector<double> state);
   void HandleVerification(int32_t rank, const Verification& verification);
+
+  // Settled may be true by now.
+  void Resume() { Advance(); }
 
   // The member is gone: nobody waits for it any more.
   void Lose(int32_t rank);

@@ -1,7 +1,6 @@
 #include "core/master_node.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <deque>
 #include <map>
 #include <utility>
@@ -12,8 +11,10 @@
 #include "core/master_generation.h"
 #include "core/membership.h"
 #include "core/node_status.h"
-#include "core/replication.h"
+#include "core/placement.h"
+#include "core/relay.h"
 #include "core/version_vector.h"
+#include "core/words.h"
 
 namespace strom {
 
@@ -26,8 +27,24 @@ constexpr int64_t kSequencerBytes = int64_t{512} << 20;
 // Chunks are put together as they arrive, so this bounds what a member may send, not what is
 // reserved.
 constexpr int64_t kBlobBytes = int64_t{1} << 40;
+// `auto` makes a tree for more workers than this.
+constexpr int32_t kMostUnderMaster = 32;
 
-std::string Worker(int32_t rank) { return "worker " + std::to_string(rank); }
+RelayOptions MakeRelayOptions(const MasterNodeOptions& options) {
+  RelayOptions relay;
+  relay.replication = {options.ring_bytes, options.ring_bytes, 3 * options.failure_timeout_ns};
+  relay.queue_bytes = options.link_queue_bytes;
+  relay.failure_timeout_ns = options.failure_timeout_ns;
+  relay.is_root = true;
+  relay.codec = options.codec;
+  return relay;
+}
+
+TreeBounds BoundsOf(const MasterNodeOptions& options) {
+  const bool plain = options.topology == Topology::kPlain ||
+                     (options.topology == Topology::kAuto && options.workers <= kMostUnderMaster);
+  return plain ? TreeBounds{} : TreeBounds{options.max_children, options.max_depth};
+}
 
 }  // namespace
 
@@ -36,7 +53,8 @@ struct MasterNode::State final : GenerationHost {
       : options(o),
         links(l),
         membership(o.workers, o.epoch),
-        replication({o.ring_bytes, o.ring_bytes, 3 * o.failure_timeout_ns}) {}
+        relay(MakeRelayOptions(o), l, &drops),
+        placement(BoundsOf(o), o.host) {}
 
   // --- GenerationHost
   void Send(int32_t rank, const ControlMessage& message) override {
@@ -51,7 +69,10 @@ struct MasterNode::State final : GenerationHost {
       gone.push_back({member->link, Member::State::kLost, reason, false});
     }
   }
-  const VersionVector& received() const override { return replication.received(); }
+  const VersionVector& received() const override { return relay.received(); }
+  bool Settled() const override {
+    return placement.Settled(relay.layout().generation, relay.received());
+  }
 
   // --- links
   void HandleHello(const LinkEvent& event);
@@ -66,13 +87,20 @@ struct MasterNode::State final : GenerationHost {
   void Handle(Member* member, const Announce& announce);
   void Handle(Member* member, const Done& done);
   void Handle(Member* member, const Verification& verification);
+  void Handle(Member* member, const Placed& placed);
+  void Handle(Member* member, const Orphan& orphan);
   template <typename Other>
   void Handle(Member* member, const Other&) {
     Expel(member, "a control message that only a master sends");
   }
   void HandleChunk(Member* member, Bytes chunk);
   void HandleUpdate(Member* member, const Buffer& update);
-  void Relay(const Replication::Accepted& accepted);
+
+  // --- the tree
+  void GivePlace(const Member& member, bool resumed);
+  void UpdateTree();  // tells everybody whose place has changed
+  void SendBeacons();
+  void ActOnNotices();
 
   // --- membership and generations
   void Expel(Member* member, const std::string& reason);  // closes its link at the end of the event
@@ -80,11 +108,14 @@ struct MasterNode::State final : GenerationHost {
   void RemoveGone();
   void StartGeneration();
   bool EveryoneAccountedFor() const;
+  int32_t ParentOf(const Member& member) const;  // its rank; -1 = the master, or none
 
   const MasterNodeOptions options;
   LinkLayer* const links;
+  DropCounters drops;
   Membership membership;
-  Replication replication;
+  Relay relay;
+  Placement placement;
   Gathering gathering;
   std::optional<MasterGeneration> generation;
   bool end_reported = true;
@@ -99,11 +130,8 @@ struct MasterNode::State final : GenerationHost {
   std::deque<Gone> gone;  // members to remove once the event at hand is dealt with
   std::deque<MasterEvent> events;
   std::optional<std::string> shut_down;  // why
-  DropCounters drops;
   int64_t now_ns = 0;
   int64_t next_beacon_ns = 0;
-  int64_t relayed_messages = 0;
-  int64_t relayed_bytes = 0;
 };
 
 MasterNode::MasterNode(const MasterNodeOptions& options, LinkLayer* links)
@@ -131,7 +159,7 @@ void MasterNode::HandleLinkEvent(int64_t now_ns, LinkEvent event) {
     case LinkEvent::Type::kSuspect:
       if (member != nullptr) {
         s.events.push_back({MasterEvent::Type::kNotice, member->rank,
-                            Worker(member->rank) + " has been silent for a while"});
+                            WorkerName(member->rank) + " has been silent for a while"});
       }
       break;
     case LinkEvent::Type::kDown:
@@ -144,20 +172,13 @@ void MasterNode::HandleLinkEvent(int64_t now_ns, LinkEvent event) {
 void MasterNode::HandleTimeout(int64_t now_ns) {
   State& s = *state_;
   s.now_ns = now_ns;
-  if (now_ns < s.next_beacon_ns) return;
-  s.next_beacon_ns = now_ns + s.options.failure_timeout_ns / kBeaconsPerTimeout;
-  s.replication.SetMasterVector(now_ns, s.replication.received());
-  const Buffer beacon = EncodeControl(Beacon{s.options.epoch, 0, s.replication.received()});
-  for (auto& [rank, member] : s.membership.members()) {
-    if (member.link != 0) s.links->Send(now_ns, member.link, Channel::kControl, beacon);
-    if (member.state == Member::State::kAway && now_ns >= member.away_until_ns) {
-      member.state = Member::State::kLost;
-    }
-  }
+  if (now_ns >= s.next_beacon_ns) s.SendBeacons();
   s.Settle();
 }
 
-int64_t MasterNode::NextTimeout() const { return state_->next_beacon_ns; }
+int64_t MasterNode::NextTimeout() const {
+  return std::min(state_->next_beacon_ns, state_->relay.NextTimeout());
+}
 
 std::optional<MasterEvent> MasterNode::PollEvent() {
   if (state_->events.empty()) return std::nullopt;
@@ -171,23 +192,24 @@ void MasterNode::Shutdown(int64_t now_ns, const std::string& reason) {
   for (auto& [rank, member] : state_->membership.members()) {
     if (member.link == 0) continue;
     state_->links->Close(now_ns, member.link, reason);
+    state_->relay.Remove(member.link);
     member.link = 0;
-    member.attached = false;
     member.state = Member::State::kLeft;
   }
 }
 
-const VersionVector& MasterNode::received() const { return state_->replication.received(); }
-const Replication& MasterNode::replication() const { return state_->replication; }
+const VersionVector& MasterNode::received() const { return state_->relay.received(); }
+const Replication& MasterNode::replication() const { return state_->relay.replication(); }
 const std::vector<float>& MasterNode::parameters() const { return state_->parameters; }
 
 void MasterNode::State::HandleHello(const LinkEvent& event) {
   Hello hello;
   const Status parsed = ParseHello(*event.payload, &hello);
   uint64_t origin = 0;
-  const std::string refusal = shut_down      ? *shut_down
-                              : !parsed.ok() ? parsed.message
-                                             : membership.Judge(now_ns, event.link, hello, &origin);
+  const std::string refusal =
+      shut_down      ? *shut_down
+      : !parsed.ok() ? parsed.message
+                     : membership.Judge(now_ns, event.link, event.peer, hello, &origin);
   if (refusal.empty()) {
     links->Accept(now_ns, event.link, EncodeWelcome({origin, 0, options.epoch}));
     return;
@@ -210,13 +232,16 @@ void MasterNode::State::HandleUp(const LinkEvent& event) {
                  joined.resumed
                      ? "this worker has come back over a new link"
                      : "superseded by attempt " + std::to_string(joined.member->attempt) + " of " +
-                           Worker(rank) + "; this process has to end");
+                           WorkerName(rank) + "; this process has to end");
     assemblers.erase(joined.superseded->link);
+    relay.Remove(joined.superseded->link);
+    if (!joined.resumed) placement.Leave(joined.superseded->origin);
     gathering.Withdraw(rank);
     if (generation) generation->Lose(rank);  // ATTACH reinstates one that has come back
   }
   events.push_back({MasterEvent::Type::kJoined, rank,
-                    Worker(rank) + (joined.resumed ? " is back" : " has joined")});
+                    WorkerName(rank) + (joined.resumed ? " is back" : " has joined")});
+  GivePlace(*joined.member, joined.resumed);
 }
 
 void MasterNode::State::HandleMessage(Member* member, const LinkEvent& event) {
@@ -260,21 +285,16 @@ void MasterNode::State::Handle(Member* member, const Attach& attach) {
   if (attach.generation == 0) return;  // the next START attaches it
   const int32_t rank = member->rank;
   if (!generation || generation->layout().generation != attach.generation ||
-      !generation->Reinstate(rank, member->origin)) {
+      !(generation->IsLiveMember(rank) || generation->Reinstate(rank, member->origin))) {
     return Fail(rank, Code::kMasterLost,
-                "training went on without " + Worker(rank) +
+                "training went on without " + WorkerName(rank) +
                     ", which the master had not heard for too long; start it anew");
   }
-  std::vector<Buffer> missing;
-  if (!replication.Replay(attach.vector, &missing)) {
-    return Fail(rank, Code::kMasterLost,
-                Worker(rank) + " was away for more updates than the master keeps (" +
-                    std::to_string(options.ring_bytes >> 20) + " MiB); start it anew");
+  if (relay.Has(member->link)) {
+    relay.HandleAttach(now_ns, member->link, attach);
+  } else {
+    Send(rank, Attach{attach.generation, relay.received()});  // its parent replays
   }
-  // The answer, the registration and the replay are one step: nothing can fall between them.
-  Send(rank, Attach{attach.generation, replication.received()});
-  for (const Buffer& update : missing) SendTo(rank, Channel::kUpdate, update);
-  member->attached = true;
 }
 
 void MasterNode::State::Handle(Member* member, const Announce& announce) {
@@ -282,12 +302,15 @@ void MasterNode::State::Handle(Member* member, const Announce& announce) {
   if (generation && announce.layout.generation <= generation->layout().generation) {
     return Fail(rank, Code::kRefused,
                 "generation " + std::to_string(announce.layout.generation) +
-                    " has started without " + Worker(rank) +
+                    " has started without " + WorkerName(rank) +
                     "; this version does not replace a worker within a generation");
   }
   if (generation) {
-    member->attached = false;
-    generation->Lose(rank);  // by beginning the next one it has ended this one for itself
+    // By beginning the next one it has ended this one for itself, and relays it no more.
+    relay.Remove(member->link);
+    placement.Unburden(member->origin);
+    UpdateTree();
+    generation->Lose(rank);
   }
   const std::string difference = gathering.Add(rank, announce);
   if (difference.empty()) return;
@@ -307,6 +330,18 @@ void MasterNode::State::Handle(Member* member, const Verification& verification)
   if (generation && generation->layout().generation == verification.generation) {
     generation->HandleVerification(member->rank, verification);
   }
+}
+
+void MasterNode::State::Handle(Member* member, const Placed& placed) {
+  placement.HandlePlaced(member->origin, placed);
+  if (generation) generation->Resume();
+}
+
+void MasterNode::State::Handle(Member* member, const Orphan& orphan) {
+  if (!placement.MoveOrphan(member->origin, orphan.version)) return;
+  events.push_back({MasterEvent::Type::kNotice, member->rank,
+                    WorkerName(member->rank) + " gets another parent: " + orphan.reason});
+  UpdateTree();
 }
 
 void MasterNode::State::HandleChunk(Member* member, Bytes chunk) {
@@ -337,69 +372,92 @@ void MasterNode::State::HandleChunk(Member* member, Bytes chunk) {
 
 void MasterNode::State::HandleUpdate(Member* member, const Buffer& update) {
   if (!generation) return Expel(member, "an update before any generation has started");
-  UpdateHeader header;
-  const Status valid = ValidateUpdate(*update, generation->layout(), *options.codec, &header);
-  if (!valid.ok()) {
-    ++drops["invalid update"];
-    replication.Close(member->origin);
-    return Expel(member, "the master refuses " + Worker(member->rank) + "'s " + valid.message);
+  const Relay::Checked checked = relay.Check(update);
+  if (checked.verdict == Relay::Checked::Verdict::kStale) return;
+  const UpdateId id = checked.header.id;
+  if (checked.verdict == Relay::Checked::Verdict::kBad) {
+    if (id.origin == member->origin) relay.Close(id.origin);
+    return Expel(member, "the master refuses " + WorkerName(member->rank) + "'s " + checked.why);
   }
-  if (membership.FindOrigin(header.id.origin) == nullptr) {
+  Member* const origin = membership.FindOrigin(id.origin);
+  if (origin == nullptr) {
     ++drops["update of an unknown origin"];
     return;
   }
-  if (generation->phase() != MasterGeneration::Phase::kTraining &&
-      !Covers(replication.received(), header.id)) {
+  if (generation->phase() != MasterGeneration::Phase::kTraining && !Covers(relay.received(), id)) {
     // FINAL has named everything there is; a later update would part the replicas.
-    return Expel(member, Worker(member->rank) + " sent an update after its DONE");
+    ++drops["update after its origin's DONE"];
+    if (origin == member)
+      Expel(member, WorkerName(member->rank) + " sent an update after its DONE");
+    return;
   }
   std::vector<Replication::Accepted> accepted;
-  switch (replication.Receive(now_ns, member->link, header.id, update, &accepted)) {
-    case Replication::Verdict::kAccepted:
-    case Replication::Verdict::kHeld:
-      break;
-    case Replication::Verdict::kDuplicate:
-      ++drops["duplicate update"];
-      break;
-    case Replication::Verdict::kClosed:
-      ++drops["update of a closed origin"];
-      break;
-    case Replication::Verdict::kNoRoom:
-      ++drops["update over the hold bound"];
-      Expel(member, "too many updates out of order");
-      break;
-  }
+  const std::string fault = relay.Take(now_ns, member->link, id, update, &accepted);
+  if (!fault.empty()) Expel(member, fault);
   for (const Replication::Accepted& next : accepted) {
-    Member* origin = membership.FindOrigin(next.id.origin);
-    if (origin != nullptr) {
-      ++origin->updates_accepted;
-      origin->update_bytes += static_cast<int64_t>(next.update->size());
-    }
-    Relay(next);
+    ++origin->updates_accepted;
+    origin->update_bytes += static_cast<int64_t>(next.update->size());
     generation->HandleAccepted(next);
   }
   if (generation->queued_bytes() > kSequencerBytes) {
-    Expel(member, Worker(member->rank) + " is too many steps ahead of the slowest worker");
+    Expel(origin, WorkerName(origin->rank) + " is too many steps ahead of the slowest worker");
   }
 }
 
-void MasterNode::State::Relay(const Replication::Accepted& accepted) {
-  const int64_t size = static_cast<int64_t>(accepted.update->size());
-  // The snapshots of a start and of a result may wait in the queue; they are no lag.
-  const int64_t cap =
-      options.link_queue_bytes + 2 * static_cast<int64_t>(parameters.size() * sizeof(float));
-  for (auto& [rank, member] : membership.members()) {
-    if (!member.attached || member.link == accepted.from) continue;
-    if (links->QueuedBytes(member.link) + size > cap) {
-      ++drops["neighbour over its queue's cap"];
-      member.attached = false;
-      Expel(&member, Worker(rank) + " takes its updates too slowly: more than " +
-                         std::to_string(cap >> 20) + " MiB wait for it");
-      continue;
+void MasterNode::State::GivePlace(const Member& member, bool resumed) {
+  if (!placement.tree().Contains(member.origin)) {
+    const Contact contact{member.rank, member.instance, member.address, member.public_key};
+    if (!placement.Join(member.origin, contact, member.host)) {
+      return Fail(member.rank, Code::kRefused, "the tree of workers is full");
     }
-    links->Send(now_ns, member.link, Channel::kUpdate, accepted.update);
-    ++relayed_messages;
-    relayed_bytes += size;
+  }
+  if (resumed) placement.TellAgain(member.origin);
+  UpdateTree();
+}
+
+void MasterNode::State::UpdateTree() {
+  for (const auto& [origin, place] : placement.TakeChanges()) {
+    if (const Member* member = membership.FindOrigin(origin)) Send(member->rank, place);
+  }
+  for (const auto& [rank, member] : membership.members()) {
+    if (member.link == 0) continue;
+    const bool below = placement.IsUnderMaster(member.origin);
+    if (below == relay.Has(member.link)) continue;
+    if (below) {
+      relay.Add(now_ns, member.link, Relay::Role::kChild, WorkerName(rank));
+    } else {
+      relay.Remove(member.link);
+    }
+  }
+}
+
+// The vector flows down the tree, so that the master sends it a few times only; the others hear
+// over their own links just that the master lives.
+void MasterNode::State::SendBeacons() {
+  next_beacon_ns = now_ns + options.failure_timeout_ns / kBeaconsPerTimeout;
+  relay.SetMasterVector(now_ns, relay.received());
+  const uint64_t version = placement.tree().version();
+  const Buffer whole = EncodeControl(Beacon{options.epoch, version, relay.received()});
+  const Buffer sign_of_life = EncodeControl(Beacon{options.epoch, version, {}});
+  for (auto& [rank, member] : membership.members()) {
+    if (member.link != 0) {
+      links->Send(now_ns, member.link, Channel::kControl,
+                  relay.Has(member.link) ? whole : sign_of_life);
+    }
+    if (member.state == Member::State::kAway && now_ns >= member.away_until_ns) {
+      member.state = Member::State::kLost;
+    }
+  }
+}
+
+void MasterNode::State::ActOnNotices() {
+  while (auto notice = relay.PollNotice()) {
+    const Member* member = membership.Find(notice->link);
+    if (member == nullptr) continue;
+    events.push_back({MasterEvent::Type::kNotice, member->rank, notice->text});
+    if (notice->type == RelayNotice::Type::kTooFarBehind) {
+      Fail(member->rank, Code::kMasterLost, notice->text + "; start it anew");
+    }
   }
 }
 
@@ -408,6 +466,8 @@ void MasterNode::State::Expel(Member* member, const std::string& reason) {
 }
 
 void MasterNode::State::Settle() {
+  relay.Advance(now_ns);
+  ActOnNotices();
   RemoveGone();
   if (generation && generation->phase() == MasterGeneration::Phase::kEnded && !end_reported) {
     end_reported = true;
@@ -427,19 +487,21 @@ void MasterNode::State::RemoveGone() {
     if (member == nullptr) continue;  // said twice
     const int32_t rank = member->rank;
     if (leaving.close_link) links->Close(now_ns, leaving.link, leaving.reason);
+    relay.Remove(leaving.link);
     member->link = 0;
-    member->attached = false;
     member->state = leaving.state;
     member->away_until_ns = now_ns + 2 * options.failure_timeout_ns;
     assemblers.erase(leaving.link);
     gathering.Withdraw(rank);
     if (leaving.state == Member::State::kLeft) {
-      events.push_back({MasterEvent::Type::kLeft, rank, Worker(rank) + " has left"});
+      events.push_back({MasterEvent::Type::kLeft, rank, WorkerName(rank) + " has left"});
     } else {
-      const std::string text = Worker(rank) + " was lost: " + leaving.reason;
+      const std::string text = WorkerName(rank) + " was lost: " + leaving.reason;
       events.push_back({MasterEvent::Type::kLost, rank, text});
       for (const auto& [other, live] : membership.members()) Send(other, Notice{text});
     }
+    placement.Leave(member->origin);
+    UpdateTree();
     if (generation) generation->Lose(rank);
   }
 }
@@ -455,7 +517,7 @@ bool MasterNode::State::EveryoneAccountedFor() const {
       if (!generation) return false;
       continue;
     }
-    if (!gathering.IsReady(rank, CounterOf(replication.received(), member.origin))) return false;
+    if (!gathering.IsReady(rank)) return false;
   }
   return true;
 }
@@ -466,6 +528,7 @@ void MasterNode::State::StartGeneration() {
   if (seeded) parameters = std::move(*gathering.seed());
   const bool has_values = parameters.size() == layout.size;
   std::map<int32_t, uint64_t> origins;
+  VersionVector cut;
   bool sequenced = false;
   for (auto& [rank, member] : membership.members()) {
     if (member.state != Member::State::kLive) continue;
@@ -477,22 +540,37 @@ void MasterNode::State::StartGeneration() {
     }
     origins[rank] = member.origin;
     sequenced = member.max_staleness >= 0;
-    member.attached = true;
+    // What it had not sent of a generation that it gave up is void.
+    cut[member.origin] = gathering.counter(rank);
   }
   gathering.Clear();
   if (!has_values) return;
+  relay.Begin(layout);
+  relay.SetAllowance(2 * static_cast<int64_t>(parameters.size() * sizeof(float)));
+  std::vector<Replication::Accepted> none;  // nobody has sent an update of this generation yet
+  relay.Open(now_ns, cut, &none);
   generation.emplace(layout, sequenced, origins, *options.codec, &parameters, this);
   end_reported = false;
   const std::vector<Buffer> snapshot =
       EncodeBlob({BlobKind::kParameters, layout.generation, 0, 0, 0}, parameters);
   for (const auto& [rank, origin] : origins) {
-    Send(rank, strom::StartGeneration{layout.generation, replication.received()});
+    Send(rank, strom::StartGeneration{layout.generation, relay.received()});
+    relay.AttachAtStart(membership.FindRank(rank)->link);
     if (rank != kChiefRank || !seeded) SendBlob(rank, snapshot);
   }
   events.push_back({MasterEvent::Type::kStarted, -1,
                     "generation " + std::to_string(layout.generation) + " has started with " +
                         std::to_string(origins.size()) + " workers and " +
                         std::to_string(layout.size) + " parameters"});
+}
+
+int32_t MasterNode::State::ParentOf(const Member& member) const {
+  if (!placement.tree().Contains(member.origin)) return -1;
+  const NodeId parent = placement.tree().parent(member.origin);
+  for (const auto& [rank, other] : membership.members()) {
+    if (parent != kMasterNode && other.origin == parent) return rank;
+  }
+  return -1;
 }
 
 std::string MasterNode::StatusJson() const {
@@ -506,7 +584,11 @@ std::string MasterNode::StatusJson() const {
         .Add("attempt", member.attempt)
         .Add("origin", member.origin)
         .Add("state", std::string(kStates[static_cast<size_t>(member.state)]))
-        .Add("attached", member.attached)
+        .Add("attached", s.relay.IsAttached(member.link))
+        .Add("parent", s.ParentOf(member))
+        .Add("depth", s.placement.tree().Contains(member.origin)
+                          ? s.placement.tree().depth(member.origin)
+                          : 0)
         .Add("updates_accepted", member.updates_accepted)
         .Add("update_bytes", member.update_bytes)
         .Add("queued_bytes", member.link == 0 ? 0 : s.links->QueuedBytes(member.link));
@@ -522,11 +604,10 @@ std::string MasterNode::StatusJson() const {
       .Add("steps", s.generation ? s.generation->steps() : 0)
       .Add("parameters", s.parameters.size())
       .Add("update_bytes", update_bytes)
-      .Add("relayed_messages", s.relayed_messages)
-      .Add("relayed_bytes", s.relayed_bytes)
+      .Add("topology_version", s.placement.tree().version())
       .AddRaw("members", "[" + members + "]")
       .AddRaw("drops", DropsJson(s.drops));
-  AddReplication(s.replication, &json);
+  s.relay.AddStatus(&json);
   return json.Text();
 }
 

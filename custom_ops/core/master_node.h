@@ -3,6 +3,7 @@
 #ifndef KERAS_STROM_CORE_MASTER_NODE_H_
 #define KERAS_STROM_CORE_MASTER_NODE_H_
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -26,8 +27,9 @@ struct MasterNodeOptions {
   int32_t workers = 1;  // training starts when so many have joined
   uint64_t epoch = 1;   // the upper 32 bits of every origin
   Topology topology = Topology::kAuto;
-  int32_t max_children = 8;  // of a node of a tree
-  int32_t max_depth = 5;     // levels below the master
+  int32_t max_children = 8;        // of a node of a tree
+  int32_t max_depth = 5;           // levels below the master
+  std::array<uint8_t, 16> host{};  // equal for the workers of the master's machine
   int64_t failure_timeout_ns = 5'000'000'000;
   int64_t ring_bytes = int64_t{64} << 20;
   int64_t link_queue_bytes = int64_t{32} << 20;

@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "core/words.h"
+
 namespace strom {
 
 namespace {
@@ -10,8 +12,6 @@ std::string Staleness(int32_t max_staleness) {
   return max_staleness < 0 ? "None" : std::to_string(max_staleness);
 }
 
-std::string Worker(int32_t rank) { return "worker " + std::to_string(rank); }
-
 template <typename Other>
 bool IsSameProcess(const Hello& hello, const Other& other) {
   return hello.instance == other.instance && hello.attempt == other.attempt;
@@ -19,7 +19,8 @@ bool IsSameProcess(const Hello& hello, const Other& other) {
 
 }  // namespace
 
-std::string Membership::Judge(int64_t now_ns, LinkId link, const Hello& hello, uint64_t* origin) {
+std::string Membership::Judge(int64_t now_ns, LinkId link, const Address& from, const Hello& hello,
+                              uint64_t* origin) {
   std::string refusal = Refusal(now_ns, hello);
   if (!refusal.empty()) return refusal;
   *origin = 0;
@@ -31,7 +32,9 @@ std::string Membership::Judge(int64_t now_ns, LinkId link, const Hello& hello, u
     }
   }
   if (*origin == 0) *origin = (epoch_ << 32) | ++last_sequence_;
-  pending_[link] = {hello, *origin};
+  Address address = from;
+  if (hello.port != 0) address.port = hello.port;
+  pending_[link] = {hello, address, *origin};
   return "";
 }
 
@@ -43,6 +46,7 @@ Membership::Joined Membership::LinkUp(int64_t now_ns, LinkId link) {
     return joined;
   }
   const Hello hello = pending->second.hello;
+  const Address address = pending->second.address;
   const uint64_t origin = pending->second.origin;
   pending_.erase(pending);
   // Two hellos that were both welcome may exclude each other: the first link that stands wins.
@@ -59,10 +63,12 @@ Membership::Joined Membership::LinkUp(int64_t now_ns, LinkId link) {
     member.instance = hello.instance;
     member.max_staleness = hello.max_staleness;
     member.origin = origin;
+    member.public_key = hello.public_key;
+    member.address = address;
+    member.host = hello.host;
   }
   member.link = link;
   member.state = Member::State::kLive;
-  member.attached = false;
   joined.member = &member;
   return joined;
 }
@@ -75,7 +81,7 @@ std::string Membership::Refusal(int64_t now_ns, const Hello& hello) const {
            "; install the same release of keras-strom on every machine";
   }
   if (hello.size != workers_) {
-    return Worker(hello.rank) + " was started for " + std::to_string(hello.size) +
+    return WorkerName(hello.rank) + " was started for " + std::to_string(hello.size) +
            " workers, the master for " + std::to_string(workers_) +
            "; start all with the same number";
   }
@@ -86,13 +92,13 @@ std::string Membership::Refusal(int64_t now_ns, const Hello& hello) const {
   for (const auto& [rank, other] : members_) {
     if (rank == hello.rank || other.state != Member::State::kLive) continue;
     if (other.max_staleness == hello.max_staleness) continue;
-    return Worker(hello.rank) + " uses max_staleness=" + Staleness(hello.max_staleness) + " but " +
-           Worker(rank) + " uses " + Staleness(other.max_staleness) +
+    return WorkerName(hello.rank) + " uses max_staleness=" + Staleness(hello.max_staleness) +
+           " but " + WorkerName(rank) + " uses " + Staleness(other.max_staleness) +
            "; give every worker the same max_staleness";
   }
   if (const Member* present = FindRank(hello.rank)) {
     if (hello.attempt < present->attempt) {
-      return Worker(hello.rank) + "'s attempt " + std::to_string(hello.attempt) +
+      return WorkerName(hello.rank) + "'s attempt " + std::to_string(hello.attempt) +
              " is superseded by attempt " + std::to_string(present->attempt) +
              "; this process has to end";
     }
@@ -104,7 +110,7 @@ std::string Membership::Refusal(int64_t now_ns, const Hello& hello) const {
              " is already taken by another process; give every worker a rank of its own";
     }
     if (IsSameProcess(hello, *present) && !holds_rank) {
-      return Worker(hello.rank) + " was away for too long; start it anew";
+      return WorkerName(hello.rank) + " was away for too long; start it anew";
     }
   }
   return "";

@@ -27,7 +27,10 @@ struct Member {
   LinkId link = 0;
   State state = State::kLive;
   int64_t away_until_ns = 0;
-  bool attached = false;  // gets every update that is accepted
+  // Where the workers below it reach it, and what they know it by.
+  PublicKeyBytes public_key{};
+  Address address;
+  Token host{};
   int64_t updates_accepted = 0;
   int64_t update_bytes = 0;
 };
@@ -39,7 +42,8 @@ class Membership {
   // Judges a hello. "" = welcome, and *origin gets the joiner's; else the words to refuse it with.
   // Nothing changes yet: only a link that comes up is a member (a replayed hello supersedes
   // nobody).
-  std::string Judge(int64_t now_ns, LinkId link, const Hello& hello, uint64_t* origin);
+  std::string Judge(int64_t now_ns, LinkId link, const Address& from, const Hello& hello,
+                    uint64_t* origin);
 
   struct Joined {
     Member* member = nullptr;  // null: not welcome any more
@@ -64,6 +68,7 @@ class Membership {
 
   struct Pending {
     Hello hello;
+    Address address;
     uint64_t origin;
   };
 

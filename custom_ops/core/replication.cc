@@ -60,15 +60,21 @@ void Replication::SetMasterVector(int64_t now_ns, const VersionVector& vector) {
   Evict(now_ns);
 }
 
-bool Replication::Replay(const VersionVector& vector, std::vector<Buffer>* missing) const {
+bool Replication::Replay(int64_t budget_bytes, VersionVector* vector,
+                         std::vector<Buffer>* missing) const {
   for (const auto& [origin, counter] : received_) {
-    const uint64_t theirs = CounterOf(vector, origin);
+    const uint64_t theirs = CounterOf(*vector, origin);
     if (theirs >= counter) continue;
     auto ring = ring_.find(origin);
     if (ring == ring_.end() || ring->second.empty()) return false;
-    if (ring->second.front().counter > theirs + 1) return false;
-    for (const Retained& retained : ring->second) {
-      if (retained.counter > theirs) missing->push_back(retained.update);
+    const uint64_t first = ring->second.front().counter;
+    if (first > theirs + 1) return false;
+    for (uint64_t next = theirs + 1; next <= counter; ++next) {
+      const Buffer& update = ring->second[next - first].update;
+      if (!missing->empty() && budget_bytes < SizeOf(update)) return true;
+      budget_bytes -= SizeOf(update);
+      missing->push_back(update);
+      (*vector)[origin] = next;
     }
   }
   return true;
@@ -83,6 +89,12 @@ int64_t Replication::UncoveredBytes(uint64_t origin) const {
     if (it->counter <= covered) break;
     bytes += SizeOf(it->update);
   }
+  return bytes;
+}
+
+int64_t Replication::UncoveredBytes() const {
+  int64_t bytes = 0;
+  for (const auto& [origin, ring] : ring_) bytes += UncoveredBytes(origin);
   return bytes;
 }
 

@@ -55,16 +55,20 @@ class Replication {
   // The master holds `vector` (its beacon; at the master itself what it has received).
   void SetMasterVector(int64_t now_ns, const VersionVector& vector);
 
-  // What a neighbour at `vector` lacks, per origin in counter order, into *missing. False where the
-  // ring no longer reaches back so far: the neighbour then needs a snapshot.
-  bool Replay(const VersionVector& vector, std::vector<Buffer>* missing) const;
+  // What a neighbour at `*vector` lacks, per origin in counter order, into *missing until it is
+  // `budget_bytes` long, but at least one update; *vector advances to what the neighbour then has.
+  // False where the ring no longer reaches back so far: the neighbour then needs a snapshot.
+  bool Replay(int64_t budget_bytes, VersionVector* vector, std::vector<Buffer>* missing) const;
 
   const VersionVector& received() const { return received_; }
+  // What the master is known to hold.
+  const VersionVector& master() const { return master_; }
   int64_t ring_bytes() const { return ring_bytes_; }
   int64_t hold_bytes() const { return hold_bytes_; }
   int64_t retained() const { return retained_; }
-  // Bytes of `origin`'s updates that the master is not known to hold.
+  // Bytes of `origin`'s updates, or of all, that the master is not known to hold.
   int64_t UncoveredBytes(uint64_t origin) const;
+  int64_t UncoveredBytes() const;
 
  private:
   struct Retained {

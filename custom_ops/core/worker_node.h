@@ -1,6 +1,6 @@
-// One worker's side of the protocol above the links: join, generations, updates in order, the
-// synchronous STEPs, averages and the ending. Sans-IO; core/master_node.h is its counterpart and
-// core/replication.h holds the rules both share.
+// One worker's side of the protocol above the links: its join, its link to the master, and what it
+// is made of: core/worker_generation.h (one `fit`), core/tree_links.h (parent and children) and
+// core/relay.h (updates). Sans-IO; core/master_node.h is its counterpart.
 #ifndef KERAS_STROM_CORE_WORKER_NODE_H_
 #define KERAS_STROM_CORE_WORKER_NODE_H_
 
@@ -16,6 +16,7 @@
 #include "core/replication.h"
 #include "core/types.h"
 #include "core/update.h"
+#include "core/worker_generation.h"
 
 namespace strom {
 
@@ -27,40 +28,15 @@ struct WorkerNodeOptions {
   int32_t max_staleness = -1;          // -1 asynchronous, 0 synchronous, k bounded
   Address master;
   PublicKeyBytes master_public_key{};
+  // For the workers below this one in a tree: its own key, and the port they reach it at (0 = the
+  // one that the master sees).
+  PublicKeyBytes public_key{};
+  uint16_t port = 0;
+  std::array<uint8_t, 16> host{};  // equal for the workers of one machine
   int64_t failure_timeout_ns = 5'000'000'000;
   int64_t ring_bytes = int64_t{64} << 20;
+  int64_t link_queue_bytes = int64_t{32} << 20;
   const UpdateCodec* codec = &MessageCodec();
-};
-
-// What one `fit` agrees on before its first step.
-struct Generation {
-  uint64_t number = 0;  // 1, 2, ...
-  int64_t layout_size = 0;
-  uint64_t layout_hash = 0;
-  std::string options_text;                        // equal on all workers, else refused
-  std::shared_ptr<const std::vector<float>> seed;  // the chief's values; null elsewhere
-};
-
-struct WorkerEvent {
-  enum class Type {
-    kJoined,   // the master has welcomed us; `origin` is ours
-    kStarted,  // all members have the same layout; `parameters` are the master's
-    kAverage,  // answer to Average: `key`, `values`, `contributors`
-    kFinal,    // everything any member sent is here: apply, then SendState
-    kResult,   // `values` = averaged state, `parameters` = the master's
-    kEnd,      // all members verified; values[0] = the worst difference
-    kStop,     // the chief has ended training for all
-    kNotice,   // something a user should read (member lost, suspect, ...): `text`
-    kFailed    // this worker cannot go on: `status`
-  };
-  Type type = Type::kNotice;
-  Status status;
-  std::string text;
-  uint64_t origin = 0;
-  uint64_t key = 0;
-  int32_t contributors = 0;
-  std::vector<double> values;
-  std::shared_ptr<const std::vector<float>> parameters;
 };
 
 class WorkerNode {
@@ -86,7 +62,7 @@ class WorkerNode {
   // Only between kStarted and Finish, or after kFailed.
   // Counters go on after kFailed, but nothing is sent any more.
   UpdateId Submit(int64_t now_ns, int64_t iteration, bool last_part, std::vector<uint8_t> update);
-  // Bytes towards the master not yet acknowledged: the producer blocks over its cap.
+  // Bytes towards the parent not yet acknowledged: the producer blocks over its cap.
   int64_t OutgoingBytes() const;
 
   // Moves out what must be applied now, in order (see Exchange::TakeReceived).

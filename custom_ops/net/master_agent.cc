@@ -1,6 +1,7 @@
 #include "net/master_agent.h"
 
 #include "core/json.h"
+#include "net/host.h"
 
 namespace strom {
 namespace {
@@ -35,6 +36,7 @@ Status MasterAgent::Create(MasterAgentOptions options, std::shared_ptr<MasterAge
   if (!opened.ok()) return opened;
   SystemRandom().Fill(options.endpoint.private_key);
   options.endpoint.accepts = true;
+  options.node.host = HostOfThisProcess();
   out->reset(new MasterAgent(options, std::move(socket)));
   (*out)->loop_.Start(out->get());
   return {};

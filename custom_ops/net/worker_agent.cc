@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "core/json.h"
+#include "net/host.h"
 
 namespace strom {
 namespace {
@@ -42,6 +43,12 @@ Status WorkerAgent::Join(WorkerAgentOptions options, int64_t timeout_ns,
   std::unique_ptr<UdpSocket> socket;
   Status opened = UdpSocket::Open(options.bind_address, options.port, &socket, options.socket);
   if (!opened.ok()) return opened;
+  // The master may put other workers under this one.
+  SystemRandom().Fill(options.endpoint.private_key);
+  options.endpoint.accepts = true;
+  options.node.public_key = PublicKey(options.endpoint.private_key);
+  options.node.port = socket->port();
+  options.node.host = HostOfThisProcess();
   std::shared_ptr<WorkerAgent> agent(
       new WorkerAgent(options, std::move(socket)),
       [](WorkerAgent* last) { Delete(last, last->loop_.OnItsThread()); });

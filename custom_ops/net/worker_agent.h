@@ -25,9 +25,9 @@ struct WorkerAgentOptions {
   std::string bind_address;
   uint16_t port = 0;
   UdpSocketOptions socket;
-  EndpointOptions endpoint;
-  WorkerNodeOptions node;
-  bool same_host = true;  // permits shared memory with nodes of this machine
+  EndpointOptions endpoint;  // its private key is made here
+  WorkerNodeOptions node;    // its key, port and host are filled in here
+  bool same_host = true;     // permits shared memory with nodes of this machine
   // Half of the outgoing queue's cap: a producer waits while more than this is unacknowledged.
   int64_t outgoing_bytes = int64_t{16} << 20;
   // How long it waits before it gives up.

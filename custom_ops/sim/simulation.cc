@@ -20,21 +20,25 @@ constexpr int64_t kMillisecond = 1'000'000;
 // that was lost is noticed after one, found again within another, and then there is the replay.
 constexpr int64_t kProgressTimeouts = 5;
 
-EndpointOptions EndpointOf(const SimulationOptions& simulation, bool accepts) {
+// Every node's private key is made of one number.
+constexpr uint8_t kMasterKey = 3;
+constexpr uint8_t kWorkerKey = 4;
+
+EndpointOptions EndpointOf(const SimulationOptions& simulation, uint8_t key) {
   EndpointOptions options;
   options.secret.fill(7);
   options.job_id.fill(9);
-  options.accepts = accepts;
-  if (accepts) options.private_key.fill(3);
+  options.accepts = true;
+  options.private_key.fill(key);
   options.failure_timeout_ns = simulation.failure_timeout_ns;
   options.first_link_sequence = simulation.first_link_sequence;
   return options;
 }
 
-PublicKeyBytes MasterKey() {
-  std::array<uint8_t, 32> key;
-  key.fill(3);
-  return PublicKey(key);
+PublicKeyBytes PublicKeyOf(uint8_t key) {
+  std::array<uint8_t, 32> bytes;
+  bytes.fill(key);
+  return PublicKey(bytes);
 }
 
 }  // namespace
@@ -125,7 +129,7 @@ Simulation::Simulation(const SimulationOptions& options, std::vector<Script> scr
     network_ = std::make_unique<Network>(options.seed);
   }
   network_->SetPaths(options.plan.paths);
-  master_host_ = AddHost(true);
+  master_host_ = AddHost(kMasterKey);
   MasterNodeOptions master;
   master.workers = size();
   master.failure_timeout_ns = options.failure_timeout_ns;
@@ -140,7 +144,7 @@ Simulation::Simulation(const SimulationOptions& options, std::vector<Script> scr
   BindMaster();
   for (int32_t rank = 0; rank < size(); ++rank) {
     current_.push_back(nullptr);
-    StartProcess(rank, AddHost(false), 0, 1);
+    StartProcess(rank, AddHost(kWorkerKey), 0, 1);
   }
 }
 
@@ -150,9 +154,9 @@ const ApplicationRecord& Simulation::worker(int32_t rank) const {
   return current_.at(static_cast<size_t>(rank))->record();
 }
 
-Host Simulation::AddHost(bool accepts) {
+Host Simulation::AddHost(uint8_t key) {
   if (auto* memory = dynamic_cast<MemoryNetwork*>(network_.get())) return memory->Add();
-  return static_cast<Network*>(network_.get())->Add(EndpointOf(options_, accepts));
+  return static_cast<Network*>(network_.get())->Add(EndpointOf(options_, key));
 }
 
 void Simulation::BindMaster() {
@@ -187,9 +191,12 @@ void Simulation::StartProcess(int32_t rank, Host host, int32_t attempt, uint64_t
   options.instance[2] = static_cast<uint8_t>(attempt + 1);
   options.max_staleness = options_.max_staleness;
   options.master = network_->address(master_host_);
-  options.master_public_key = MasterKey();
+  options.master_public_key = PublicKeyOf(kMasterKey);
+  options.public_key = PublicKeyOf(kWorkerKey);
+  options.host[0] = static_cast<uint8_t>(rank % options_.machines);
   options.failure_timeout_ns = options_.failure_timeout_ns;
   options.ring_bytes = options_.ring_bytes;
+  options.link_queue_bytes = options_.link_queue_bytes;
   options.codec = &kListCodec;
   process->node = std::make_unique<WorkerNode>(options, process->links.get());
   Script script = scripts_[static_cast<size_t>(rank)];
@@ -377,7 +384,7 @@ void Simulation::Replace(int32_t rank) {
   if (network_->random().Chance(.5)) {
     network_->Restart(host);
   } else {
-    host = AddHost(false);
+    host = AddHost(kWorkerKey);
   }
   StartProcess(rank, host, old.attempt + 1, ledger_.generation() + 1);
   Log(current_[static_cast<size_t>(rank)]->name() + " starts");

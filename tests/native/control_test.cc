@@ -23,7 +23,17 @@ std::vector<ControlMessage> OneOfEach() {
           Stop{1},
           Beacon{1, 2, {{3, 4}}},
           Notice{"worker 1 was lost"},
-          Failure{-3, "no"}};
+          Failure{-3, "no"},
+          AttachAnew{3},
+          Place{.version = 9,
+                .depth = 2,
+                .parent = 7,
+                .parent_rank = 1,
+                .parent_address = {.ip = {1, 2}, .port = 4000},
+                .parent_key = {5},
+                .children = {{8, 2, {6}}, {9, 3, {7}}}},
+          Placed{9, 3, {{1, 2}}},
+          Orphan{9, "silent"}};
 }
 
 TEST(Control, ReadsBackEveryMessage) {

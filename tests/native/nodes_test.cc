@@ -270,14 +270,105 @@ TEST(Nodes, AnInvalidUpdateIsNotRelayedAndClosesItsOriginInWords) {
   }
 }
 
-TEST(Nodes, ANeighbourOverItsQueuesCapIsClosedInWordsAndTheOthersGoOn) {
+// ------------------------------------------------------------------------------- back-pressure
+
+TEST(Nodes, ANeighbourOverItsQueuesCapLagsAndCatchesUpWhileTheOthersGoOn) {
   SimulationOptions options;
   options.link_queue_bytes = 1;
   Simulation simulation(options, {{.steps = {200}, .think_ns = 1000}, {.steps = {200}}});
   simulation.Run();
-  EXPECT_TRUE(simulation.violations().empty()) << Report(simulation);
-  EXPECT_EQ(simulation.worker(0).state, State::kFinished) << simulation.worker(0).failure.message;
-  EXPECT_THAT(simulation.worker(1).failure.message, HasSubstr("takes its updates too slowly"));
+  ExpectAllFinish(&simulation);
+  int lagged = 0, caught_up = 0;
+  for (const MasterEvent& event : simulation.master_events()) {
+    lagged += event.text.starts_with("worker 1 lags") ? 1 : 0;
+    caught_up += event.text == "worker 1 has caught up" ? 1 : 0;
+  }
+  EXPECT_GT(lagged, 0);
+  EXPECT_GT(caught_up, 0);
+}
+
+// ------------------------------------------------------------------------------- trees
+
+RandomRun MakeRandomTree(uint64_t seed, bool faults) {
+  RandomRun run = MakeRandomRun(seed, faults);
+  SimulatedRandom random(seed + 1);
+  const auto pick = [&](int low, int high) { return static_cast<int>(random.Between(low, high)); };
+  run.options.topology = Topology::kMesh;
+  run.options.max_children = pick(1, 3);
+  run.options.max_depth = run.options.max_children == 1 ? 12 : 4;
+  run.options.machines = pick(1, 3);
+  if (pick(0, 3) == 0) run.options.link_queue_bytes = pick(1, 2000);
+  // More workers, with the plans that are there.
+  const size_t plans = run.scripts.size();
+  for (size_t rank = plans; rank < plans + 4; ++rank) {
+    run.scripts.push_back(run.scripts[rank % plans]);
+    run.scripts.back().state = static_cast<double>(rank);
+  }
+  return run;
+}
+
+TEST(Tree, AgreesInRandomRunsWithoutFaults) {
+  for (uint64_t seed = 0; seed < 200; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    RandomRun run = MakeRandomTree(seed, false);
+    Simulation simulation(run.options, run.scripts);
+    simulation.Run();
+    ExpectAllFinish(&simulation);
+    if (run.options.max_staleness >= 0) ExpectSameStepsEverywhere(&simulation);
+    if (testing::Test::HasFailure()) return;
+  }
+}
+
+TEST(Tree, AgreesInRandomRunsWithDeathsAndReturns) {
+  for (uint64_t seed = 2000; seed < 2300; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    RandomRun run = MakeRandomTree(seed, true);
+    Simulation simulation(run.options, run.scripts);
+    simulation.Run();
+    EXPECT_TRUE(simulation.violations().empty()) << Report(simulation);
+    for (int rank = 0; rank < simulation.size(); ++rank) {
+      const ApplicationRecord& worker = simulation.worker(rank);
+      if (worker.state == State::kFailed) {
+        EXPECT_TRUE(simulation.was_cut_off(rank)) << rank << ": " << worker.failure.message;
+      }
+    }
+    if (run.options.max_staleness >= 0) ExpectSameStepsEverywhere(&simulation);
+    if (testing::Test::HasFailure()) return;
+  }
+}
+
+TEST(Tree, TheMasterSendsEachUpdateOnceToEachOfItsChildrenOnly) {
+  SimulationOptions options;
+  options.topology = Topology::kMesh;
+  Simulation simulation(options, std::vector<Script>(7, {.steps = {20}}));
+  simulation.Run();
+  ExpectAllFinish(&simulation);
+  const std::string status = simulation.master().StatusJson();
+  uint64_t updates = 0;
+  for (const auto& [origin, counter] : simulation.master().received()) updates += counter;
+  const size_t at = status.find("\"relayed_messages\": ");
+  ASSERT_NE(at, std::string::npos);
+  // Two children: what came from one of them goes to the other.
+  EXPECT_EQ(std::stoull(status.substr(at + 20)), updates) << status;
+}
+
+TEST(Tree, ADeathOfAnInnerNodeLosesNoLiveWorkersUpdates) {
+  for (uint64_t seed = 0; seed < 30; ++seed) {
+    SimulationOptions options;
+    options.seed = seed;
+    options.topology = Topology::kMesh;
+    std::vector<Script> scripts(7, {.steps = {40}, .think_ns = 100'000'000});
+    scripts[0].die_after_steps = 5;
+    scripts[1].die_after_steps = 9;
+    Simulation simulation(options, scripts);
+    simulation.Run();
+    EXPECT_TRUE(simulation.violations().empty()) << Report(simulation);
+    for (int rank = 2; rank < 7; ++rank) {
+      EXPECT_EQ(simulation.worker(rank).state, State::kFinished)
+          << simulation.worker(rank).failure.message;
+    }
+    if (testing::Test::HasFailure()) return;
+  }
 }
 
 }  // namespace

@@ -69,9 +69,30 @@ TEST(Replication, KeepsWhatTheMasterLacksWhateverTheBound) {
   replication.SetMasterVector(0, {{1, 4}});
   EXPECT_EQ(replication.retained(), 6);
   std::vector<Buffer> missing;
-  EXPECT_TRUE(replication.Replay({{1, 4}}, &missing));
+  VersionVector theirs = {{1, 4}};
+  EXPECT_TRUE(replication.Replay(1 << 20, &theirs, &missing));
   EXPECT_EQ(missing.size(), 6u);
-  EXPECT_FALSE(replication.Replay({{1, 2}}, &missing)) << "needs a snapshot";
+  EXPECT_EQ(theirs, replication.received());
+  theirs = {{1, 2}};
+  EXPECT_FALSE(replication.Replay(1 << 20, &theirs, &missing)) << "needs a snapshot";
+}
+
+TEST(Replication, ReplaysInPiecesAndAtLeastOneUpdateAtATime) {
+  Replication replication({});
+  std::vector<Replication::Accepted> accepted;
+  for (uint64_t counter = 1; counter <= 4; ++counter) {
+    (void)replication.Receive(0, 0, {1, counter}, Bytes100(), &accepted);
+    (void)replication.Receive(0, 0, {2, counter}, Bytes100(), &accepted);
+  }
+  VersionVector theirs = {{1, 1}};
+  std::vector<size_t> pieces;
+  for (const int64_t budget : {0, 250, 1000}) {
+    std::vector<Buffer> missing;
+    EXPECT_TRUE(replication.Replay(budget, &theirs, &missing));
+    pieces.push_back(missing.size());
+  }
+  EXPECT_EQ(pieces, (std::vector<size_t>{1, 2, 4}));
+  EXPECT_EQ(theirs, replication.received());
 }
 
 TEST(Replication, KeepsCoveredUpdatesForTheRetention) {
@@ -119,7 +140,7 @@ Hello HelloOf(int32_t rank, uint8_t instance, int32_t attempt = 0) {
 
 // The refusal, or "" and the link is a member.
 std::string JoinOver(Membership* membership, LinkId link, const Hello& hello, uint64_t* origin) {
-  const std::string refusal = membership->Judge(0, link, hello, origin);
+  const std::string refusal = membership->Judge(0, link, {}, hello, origin);
   if (refusal.empty()) (void)membership->LinkUp(0, link);
   return refusal;
 }
@@ -166,7 +187,7 @@ TEST(Membership, AReplayedHelloAloneSupersedesNobody) {
   Membership membership(2, 1);
   uint64_t origin = 0;
   ASSERT_EQ(JoinOver(&membership, 1, HelloOf(0, 1), &origin), "");
-  ASSERT_EQ(membership.Judge(0, 2, HelloOf(0, 9, 1), &origin), "");
+  ASSERT_EQ(membership.Judge(0, 2, {}, HelloOf(0, 9, 1), &origin), "");
   EXPECT_EQ(membership.FindRank(0)->link, 1u);
   EXPECT_EQ(membership.FindRank(0)->attempt, 0);
 }

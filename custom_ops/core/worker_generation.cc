@@ -1,0 +1,193 @@
+#include "core/worker_generation.h"
+
+#include <utility>
+
+#include "core/version_vector.h"
+
+namespace strom {
+
+void WorkerGeneration::Begin(Generation generation) {
+  layout_ = {generation.number, static_cast<uint64_t>(generation.layout_size),
+             generation.layout_hash};
+  generation_ = std::move(generation);
+  phase_ = Phase::kStarting;
+  registered_ = false;
+  started_ = false;
+  parameters_ = generation_.seed;
+  asked_.reset();
+  mean_.reset();
+  final_.reset();
+  result_.reset();
+  stop_ = false;
+}
+
+void WorkerGeneration::Average(uint64_t key, std::vector<double> values) {
+  asked_ = {key, std::move(values)};
+  mean_.reset();
+  if (registered_) AskAverage();
+}
+
+void WorkerGeneration::Finish(bool stop) {
+  if (phase_ != Phase::kTraining) return;
+  phase_ = Phase::kFinishing;
+  stop_ = stop;
+  if (registered_) SayDone();
+}
+
+void WorkerGeneration::SendState(const std::vector<double>& state) {
+  if (phase_ != Phase::kFinal) return;
+  phase_ = Phase::kResult;
+  parameters_ = nullptr;
+  host_->SendBlob(EncodeBlob({BlobKind::kState, layout_.generation, 0, 0, 0}, state));
+}
+
+void WorkerGeneration::Verify(double difference, uint64_t hash) {
+  if (phase_ == Phase::kVerify) host_->Send(Verification{layout_.generation, difference, hash});
+}
+
+void WorkerGeneration::Register() {
+  registered_ = true;
+  if (asked_ && !mean_) AskAverage();
+  if (phase_ == Phase::kFinishing) SayDone();
+}
+
+void WorkerGeneration::Announce() {
+  host_->Send(strom::Announce{layout_, host_->last_own_counter(), generation_.options_text});
+  if (generation_.seed == nullptr) return;
+  host_->SendBlob(EncodeBlob({BlobKind::kSeed, layout_.generation, 0, 0, 0}, *generation_.seed));
+}
+
+bool WorkerGeneration::HandleStart(const StartGeneration& start) {
+  if (start.generation != layout_.generation || phase_ != Phase::kStarting) return false;
+  started_ = registered_ = true;
+  queue_.Restart(start.cut);
+  return true;
+}
+
+void WorkerGeneration::Handle(const Step& step) {
+  if (step.generation != layout_.generation || !started_) return;
+  const Status next = queue_.AddStep(step.step, step.ids);
+  if (!next.ok()) host_->Fail(next.code, "the master sent " + next.message);
+}
+
+void WorkerGeneration::Handle(const Final& final) {
+  if (final.generation == layout_.generation && phase_ == Phase::kFinishing) final_ = final;
+}
+
+void WorkerGeneration::Handle(const End& end) {
+  if (end.generation != layout_.generation || phase_ != Phase::kVerify) return;
+  phase_ = Phase::kIdle;
+  registered_ = false;
+  WorkerEvent event;
+  event.type = WorkerEvent::Type::kEnd;
+  event.values = {end.worst_difference};
+  host_->Raise(std::move(event));
+}
+
+void WorkerGeneration::Handle(const Stop& stop) {
+  if (stop.generation != layout_.generation) return;
+  WorkerEvent event;
+  event.type = WorkerEvent::Type::kStop;
+  host_->Raise(std::move(event));
+}
+
+void WorkerGeneration::HandleBlob(Blob blob) {
+  if (blob.name.generation != layout_.generation) {
+    ++(*drops_)["values of another generation"];
+  } else if (blob.name.kind == BlobKind::kParameters) {
+    auto values = std::make_shared<std::vector<float>>();
+    const Status whole = blob.Values(values.get());
+    if (!whole.ok() || values->size() != layout_.size) {
+      return host_->Fail(Code::kCorrupt, "the master sent " + std::to_string(values->size()) +
+                                             " parameters instead of " +
+                                             std::to_string(layout_.size));
+    }
+    parameters_ = std::move(values);
+  } else if (blob.name.kind == BlobKind::kMean && asked_ && asked_->first == blob.name.key) {
+    mean_ = std::move(blob);
+  } else if (blob.name.kind == BlobKind::kResult && phase_ == Phase::kResult) {
+    result_ = std::move(blob);
+  } else {
+    ++(*drops_)["values that nobody asked for"];
+  }
+}
+
+void WorkerGeneration::Add(std::vector<Replication::Accepted> accepted) {
+  for (Replication::Accepted& next : accepted) queue_.Add({next.id, std::move(next.update)});
+}
+
+void WorkerGeneration::Advance() {
+  if (phase_ == Phase::kStarting && started_ && parameters_) {
+    phase_ = Phase::kTraining;
+    WorkerEvent event;
+    event.type = WorkerEvent::Type::kStarted;
+    event.parameters = std::exchange(parameters_, nullptr);
+    generation_.seed = nullptr;
+    host_->Raise(std::move(event));
+  }
+  if (mean_ && queue_.released_steps() >= mean_->name.mark) RaiseAverage();
+  if (phase_ == Phase::kFinishing && final_ && Covers(host_->received(), final_->vector) &&
+      queue_.released_steps() >= final_->steps) {
+    phase_ = Phase::kFinal;
+    WorkerEvent event;
+    event.type = WorkerEvent::Type::kFinal;
+    host_->Raise(std::move(event));
+  }
+  if (phase_ == Phase::kResult && result_ && parameters_) RaiseResult();
+}
+
+const char* WorkerGeneration::phase_name() const {
+  static constexpr const char* kPhases[] = {"idle",  "starting", "training", "finishing",
+                                            "final", "result",   "verify"};
+  return kPhases[static_cast<size_t>(phase_)];
+}
+
+bool WorkerGeneration::MayPause() const {
+  switch (phase_) {
+    case Phase::kIdle:
+    case Phase::kStarting:
+      return true;
+    case Phase::kTraining:
+      return !sequenced_;
+    case Phase::kFinishing:
+      return !sequenced_ && !final_;
+    default:
+      return false;
+  }
+}
+
+void WorkerGeneration::AskAverage() {
+  host_->SendBlob(EncodeBlob(
+      {BlobKind::kAverage, layout_.generation, asked_->first, host_->last_own_counter(), 0},
+      asked_->second));
+}
+
+void WorkerGeneration::SayDone() {
+  host_->Send(
+      Done{layout_.generation, host_->last_own_counter(), static_cast<uint8_t>(stop_ ? 1 : 0)});
+}
+
+void WorkerGeneration::RaiseAverage() {
+  WorkerEvent event;
+  event.type = WorkerEvent::Type::kAverage;
+  event.key = mean_->name.key;
+  event.contributors = static_cast<int32_t>(mean_->name.count);
+  const Status whole = mean_->Values(&event.values);
+  mean_.reset();
+  asked_.reset();
+  if (!whole.ok()) return host_->Fail(whole.code, "the master sent " + whole.message);
+  host_->Raise(std::move(event));
+}
+
+void WorkerGeneration::RaiseResult() {
+  phase_ = Phase::kVerify;
+  WorkerEvent event;
+  event.type = WorkerEvent::Type::kResult;
+  event.contributors = static_cast<int32_t>(result_->name.count);
+  const Status whole = result_->Values(&event.values);
+  event.parameters = std::exchange(parameters_, nullptr);
+  if (!whole.ok()) return host_->Fail(whole.code, "the master sent " + whole.message);
+  host_->Raise(std::move(event));
+}
+
+}  // namespace strom
