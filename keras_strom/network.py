@@ -40,9 +40,10 @@ class NetworkConfig:
             the one that leads to the master.
         master_address: "host" or "host:port" where workers reach the master, when that is not the
             address it has itself (address translation, a container).
-        topology: "plain" puts all workers under the master; "auto" chooses by size, which in this
-            version is always plain.
-        max_children, max_depth: bounds of a tree; refused when changed, until there are trees.
+        topology: "plain" puts all workers under the master; "mesh" makes them a tree, in which
+            each passes updates on to a few others; "auto" is a tree for more than 32 workers.
+        max_children, max_depth: bounds of a tree: of one node's children, the master's too, and of
+            the levels below the master.
         failure_timeout: seconds of silence after which a peer counts as dead; every other
             time-out of the relay follows from it.
         on_master_loss: "stop" ends the workers with `MasterLost`.
@@ -84,23 +85,30 @@ class NetworkConfig:
             )
         if not isinstance(self.same_host, bool):
             raise errors.InvalidOption(f"same_host={self.same_host!r} must be a bool")
+        self._check_tree()
         self._refuse_what_has_no_effect()
 
     def _refuse_what_has_no_effect(self) -> None:
-        if self.topology not in ("auto", "plain"):
-            raise errors.InvalidOption(
-                f'topology={self.topology!r}: this version knows "auto" and "plain"'
-            )
         if self.on_master_loss != "stop":
             raise errors.InvalidOption(
                 f'on_master_loss={self.on_master_loss!r}: this version knows "stop"'
             )
-        for name in ("max_children", "max_depth", "checkpoint_dir"):
-            default = _DEFAULTS[name]
+        if self.checkpoint_dir is not None:
+            raise errors.InvalidOption(
+                f"checkpoint_dir={self.checkpoint_dir!r} would have no effect in this version; "
+                "leave it at None"
+            )
+
+    def _check_tree(self) -> None:
+        if self.topology not in ("auto", "plain", "mesh"):
+            raise errors.InvalidOption(
+                f'topology={self.topology!r} must be "auto", "plain" or "mesh"'
+            )
+        for name, least in (("max_children", 2), ("max_depth", 1)):
             value = getattr(self, name)
-            if value != default or isinstance(value, bool):
+            if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= 1000:
                 raise errors.InvalidOption(
-                    f"{name}={value!r} would have no effect in this version; leave it at {default}"
+                    f"{name}={value!r} must be a whole number of {least} to 1000"
                 )
 
     def of_worker(self, local_rank: int) -> NetworkConfig:

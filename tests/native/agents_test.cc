@@ -26,7 +26,9 @@ constexpr uint64_t kLayoutHash = 77;
 
 class Cluster {
  public:
-  explicit Cluster(int workers, UdpSocketOptions socket = {}) : socket_(socket) {
+  // max_children > 0: in a tree.
+  explicit Cluster(int workers, UdpSocketOptions socket = {}, int max_children = 0)
+      : socket_(socket) {
     SystemRandom().Fill(endpoint_.secret);
     SystemRandom().Fill(endpoint_.job_id);
     endpoint_.failure_timeout_ns = 2'000'000'000;
@@ -35,6 +37,10 @@ class Cluster {
     options.socket = socket_;
     options.endpoint = endpoint_;
     options.node.workers = workers;
+    if (max_children > 0) {
+      options.node.topology = Topology::kMesh;
+      options.node.max_children = max_children;
+    }
     options.node.failure_timeout_ns = endpoint_.failure_timeout_ns;
     EXPECT_TRUE(MasterAgent::Create(options, &master).ok());
     workers_ = workers;
@@ -188,6 +194,21 @@ TEST(AgentsTest, SynchronousReplicasAreBitwiseEqual) {
     EXPECT_EQ(outcome.difference, 0);
   }
   EXPECT_EQ(outcomes[0].parameters, outcomes[1].parameters);
+}
+
+TEST(AgentsTest, WorkersOfATreeAgree) {
+  for (const int max_staleness : {-1, 0}) {
+    const Cluster cluster(5, {}, 2);
+    const std::vector<Outcome> outcomes =
+        TrainAll(cluster, {20, 20, 20, 20, 20}, max_staleness);
+    int below_a_worker = 0;
+    for (const Outcome& outcome : outcomes) {
+      ASSERT_TRUE(outcome.status.ok()) << outcome.status.message;
+      EXPECT_LT(outcome.difference, 1e-5);
+      below_a_worker += outcome.status_json.find("\"parent\": \"worker ") != std::string::npos;
+    }
+    EXPECT_EQ(below_a_worker, 3);
+  }
 }
 
 TEST(AgentsTest, AWrongSecretIsRejectedAndSaidSo) {
