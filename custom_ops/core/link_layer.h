@@ -44,7 +44,6 @@ struct LinkEvent {
   // said why), kMasterLost (silence after kUp), kClosed (the peer closed; reason is its word).
   Code code = Code::kOk;
   std::string reason;
-  Address peer = {};  // kHello: where it came from
 };
 
 class LinkLayer {

@@ -9,9 +9,9 @@
 #include "core/control.h"
 #include "core/gathering.h"
 #include "core/master_generation.h"
+#include "core/master_tree.h"
 #include "core/membership.h"
 #include "core/node_status.h"
-#include "core/placement.h"
 #include "core/relay.h"
 #include "core/version_vector.h"
 #include "core/words.h"
@@ -30,16 +30,6 @@ constexpr int64_t kBlobBytes = int64_t{1} << 40;
 // `auto` makes a tree for more workers than this.
 constexpr int32_t kMostUnderMaster = 32;
 
-RelayOptions MakeRelayOptions(const MasterNodeOptions& options) {
-  RelayOptions relay;
-  relay.replication = {options.ring_bytes, options.ring_bytes, 3 * options.failure_timeout_ns};
-  relay.queue_bytes = options.link_queue_bytes;
-  relay.failure_timeout_ns = options.failure_timeout_ns;
-  relay.is_root = true;
-  relay.codec = options.codec;
-  return relay;
-}
-
 TreeBounds BoundsOf(const MasterNodeOptions& options) {
   const bool plain = options.topology == Topology::kPlain ||
                      (options.topology == Topology::kAuto && options.workers <= kMostUnderMaster);
@@ -53,8 +43,8 @@ struct MasterNode::State final : GenerationHost {
       : options(o),
         links(l),
         membership(o.workers, o.epoch),
-        relay(MakeRelayOptions(o), l, &drops),
-        placement(BoundsOf(o), o.host) {}
+        relay(RelayOptionsOf(o, /*is_root=*/true), l, &drops),
+        tree(BoundsOf(o), o.host, &membership, &relay, l) {}
 
   // --- GenerationHost
   void Send(int32_t rank, const ControlMessage& message) override {
@@ -70,9 +60,7 @@ struct MasterNode::State final : GenerationHost {
     }
   }
   const VersionVector& received() const override { return relay.received(); }
-  bool Settled() const override {
-    return placement.Settled(relay.layout().generation, relay.received());
-  }
+  bool Settled() const override { return tree.Settled(); }
 
   // --- links
   void HandleHello(const LinkEvent& event);
@@ -96,26 +84,21 @@ struct MasterNode::State final : GenerationHost {
   void HandleChunk(Member* member, Bytes chunk);
   void HandleUpdate(Member* member, const Buffer& update);
 
-  // --- the tree
-  void GivePlace(const Member& member, bool resumed);
-  void UpdateTree();  // tells everybody whose place has changed
-  void SendBeacons();
-  void ActOnNotices();
-
   // --- membership and generations
   void Expel(Member* member, const std::string& reason);  // closes its link at the end of the event
-  void Settle();
+  void Beat();                                            // the regular beacon
+  void Settle();  // after every event: whatever it has made possible
+  void ActOnNotices();
   void RemoveGone();
   void StartGeneration();
   bool EveryoneAccountedFor() const;
-  int32_t ParentOf(const Member& member) const;  // its rank; -1 = the master, or none
 
   const MasterNodeOptions options;
   LinkLayer* const links;
   DropCounters drops;
   Membership membership;
   Relay relay;
-  Placement placement;
+  MasterTree tree;
   Gathering gathering;
   std::optional<MasterGeneration> generation;
   bool end_reported = true;
@@ -172,7 +155,7 @@ void MasterNode::HandleLinkEvent(int64_t now_ns, LinkEvent event) {
 void MasterNode::HandleTimeout(int64_t now_ns) {
   State& s = *state_;
   s.now_ns = now_ns;
-  if (now_ns >= s.next_beacon_ns) s.SendBeacons();
+  if (now_ns >= s.next_beacon_ns) s.Beat();
   s.Settle();
 }
 
@@ -205,11 +188,12 @@ const std::vector<float>& MasterNode::parameters() const { return state_->parame
 void MasterNode::State::HandleHello(const LinkEvent& event) {
   Hello hello;
   const Status parsed = ParseHello(*event.payload, &hello);
+  const Address from = links->PeerAddress(event.link).value_or(Address{});
   uint64_t origin = 0;
-  const std::string refusal =
-      shut_down      ? *shut_down
-      : !parsed.ok() ? parsed.message
-                     : membership.Judge(now_ns, event.link, event.peer, hello, &origin);
+  const std::string refusal = shut_down ? *shut_down
+                              : !parsed.ok()
+                                  ? parsed.message
+                                  : membership.Judge(now_ns, event.link, from, hello, &origin);
   if (refusal.empty()) {
     links->Accept(now_ns, event.link, EncodeWelcome({origin, 0, options.epoch}));
     return;
@@ -235,13 +219,15 @@ void MasterNode::State::HandleUp(const LinkEvent& event) {
                            WorkerName(rank) + "; this process has to end");
     assemblers.erase(joined.superseded->link);
     relay.Remove(joined.superseded->link);
-    if (!joined.resumed) placement.Leave(joined.superseded->origin);
+    if (!joined.resumed) tree.Leave(now_ns, joined.superseded->origin);
     gathering.Withdraw(rank);
     if (generation) generation->Lose(rank);  // ATTACH reinstates one that has come back
   }
   events.push_back({MasterEvent::Type::kJoined, rank,
                     WorkerName(rank) + (joined.resumed ? " is back" : " has joined")});
-  GivePlace(*joined.member, joined.resumed);
+  if (!tree.Join(now_ns, *joined.member, joined.resumed)) {
+    Fail(rank, Code::kRefused, "the tree of workers is full");
+  }
 }
 
 void MasterNode::State::HandleMessage(Member* member, const LinkEvent& event) {
@@ -307,9 +293,7 @@ void MasterNode::State::Handle(Member* member, const Announce& announce) {
   }
   if (generation) {
     // By beginning the next one it has ended this one for itself, and relays it no more.
-    relay.Remove(member->link);
-    placement.Unburden(member->origin);
-    UpdateTree();
+    tree.Unburden(now_ns, *member);
     generation->Lose(rank);
   }
   const std::string difference = gathering.Add(rank, announce);
@@ -333,15 +317,14 @@ void MasterNode::State::Handle(Member* member, const Verification& verification)
 }
 
 void MasterNode::State::Handle(Member* member, const Placed& placed) {
-  placement.HandlePlaced(member->origin, placed);
+  tree.HandlePlaced(*member, placed);
   if (generation) generation->Resume();
 }
 
 void MasterNode::State::Handle(Member* member, const Orphan& orphan) {
-  if (!placement.MoveOrphan(member->origin, orphan.version)) return;
+  if (!tree.HandleOrphan(now_ns, *member, orphan)) return;
   events.push_back({MasterEvent::Type::kNotice, member->rank,
                     WorkerName(member->rank) + " gets another parent: " + orphan.reason});
-  UpdateTree();
 }
 
 void MasterNode::State::HandleChunk(Member* member, Bytes chunk) {
@@ -404,46 +387,11 @@ void MasterNode::State::HandleUpdate(Member* member, const Buffer& update) {
   }
 }
 
-void MasterNode::State::GivePlace(const Member& member, bool resumed) {
-  if (!placement.tree().Contains(member.origin)) {
-    const Contact contact{member.rank, member.instance, member.address, member.public_key};
-    if (!placement.Join(member.origin, contact, member.host)) {
-      return Fail(member.rank, Code::kRefused, "the tree of workers is full");
-    }
-  }
-  if (resumed) placement.TellAgain(member.origin);
-  UpdateTree();
-}
-
-void MasterNode::State::UpdateTree() {
-  for (const auto& [origin, place] : placement.TakeChanges()) {
-    if (const Member* member = membership.FindOrigin(origin)) Send(member->rank, place);
-  }
-  for (const auto& [rank, member] : membership.members()) {
-    if (member.link == 0) continue;
-    const bool below = placement.IsUnderMaster(member.origin);
-    if (below == relay.Has(member.link)) continue;
-    if (below) {
-      relay.Add(now_ns, member.link, Relay::Role::kChild, WorkerName(rank));
-    } else {
-      relay.Remove(member.link);
-    }
-  }
-}
-
-// The vector flows down the tree, so that the master sends it a few times only; the others hear
-// over their own links just that the master lives.
-void MasterNode::State::SendBeacons() {
+void MasterNode::State::Beat() {
   next_beacon_ns = now_ns + options.failure_timeout_ns / kBeaconsPerTimeout;
   relay.SetMasterVector(now_ns, relay.received());
-  const uint64_t version = placement.tree().version();
-  const Buffer whole = EncodeControl(Beacon{options.epoch, version, relay.received()});
-  const Buffer sign_of_life = EncodeControl(Beacon{options.epoch, version, {}});
+  tree.SendBeacons(now_ns, options.epoch);
   for (auto& [rank, member] : membership.members()) {
-    if (member.link != 0) {
-      links->Send(now_ns, member.link, Channel::kControl,
-                  relay.Has(member.link) ? whole : sign_of_life);
-    }
     if (member.state == Member::State::kAway && now_ns >= member.away_until_ns) {
       member.state = Member::State::kLost;
     }
@@ -500,8 +448,7 @@ void MasterNode::State::RemoveGone() {
       events.push_back({MasterEvent::Type::kLost, rank, text});
       for (const auto& [other, live] : membership.members()) Send(other, Notice{text});
     }
-    placement.Leave(member->origin);
-    UpdateTree();
+    tree.Leave(now_ns, member->origin);
     if (generation) generation->Lose(rank);
   }
 }
@@ -564,15 +511,6 @@ void MasterNode::State::StartGeneration() {
                         std::to_string(layout.size) + " parameters"});
 }
 
-int32_t MasterNode::State::ParentOf(const Member& member) const {
-  if (!placement.tree().Contains(member.origin)) return -1;
-  const NodeId parent = placement.tree().parent(member.origin);
-  for (const auto& [rank, other] : membership.members()) {
-    if (parent != kMasterNode && other.origin == parent) return rank;
-  }
-  return -1;
-}
-
 std::string MasterNode::StatusJson() const {
   const State& s = *state_;
   std::string members;
@@ -585,13 +523,10 @@ std::string MasterNode::StatusJson() const {
         .Add("origin", member.origin)
         .Add("state", std::string(kStates[static_cast<size_t>(member.state)]))
         .Add("attached", s.relay.IsAttached(member.link))
-        .Add("parent", s.ParentOf(member))
-        .Add("depth", s.placement.tree().Contains(member.origin)
-                          ? s.placement.tree().depth(member.origin)
-                          : 0)
         .Add("updates_accepted", member.updates_accepted)
         .Add("update_bytes", member.update_bytes)
         .Add("queued_bytes", member.link == 0 ? 0 : s.links->QueuedBytes(member.link));
+    s.tree.AddStatus(member, &json);
     members += (members.empty() ? "" : ", ") + json.Text();
     update_bytes += member.update_bytes;
   }
@@ -604,7 +539,7 @@ std::string MasterNode::StatusJson() const {
       .Add("steps", s.generation ? s.generation->steps() : 0)
       .Add("parameters", s.parameters.size())
       .Add("update_bytes", update_bytes)
-      .Add("topology_version", s.placement.tree().version())
+      .Add("topology_version", s.tree.version())
       .AddRaw("members", "[" + members + "]")
       .AddRaw("drops", DropsJson(s.drops));
   s.relay.AddStatus(&json);

@@ -133,7 +133,11 @@ const Member* Membership::FindRank(int32_t rank) const {
 }
 
 Member* Membership::FindOrigin(uint64_t origin) {
-  for (auto& [rank, member] : members_) {
+  return const_cast<Member*>(std::as_const(*this).FindOrigin(origin));
+}
+
+const Member* Membership::FindOrigin(uint64_t origin) const {
+  for (const auto& [rank, member] : members_) {
     if (member.origin == origin) return &member;
   }
   return nullptr;

@@ -59,6 +59,7 @@ class Membership {
   Member* FindRank(int32_t rank);
   const Member* FindRank(int32_t rank) const;
   Member* FindOrigin(uint64_t origin);
+  const Member* FindOrigin(uint64_t origin) const;
   std::map<int32_t, Member>& members() { return members_; }
   const std::map<int32_t, Member>& members() const { return members_; }
   int32_t workers() const { return workers_; }

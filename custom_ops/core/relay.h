@@ -34,6 +34,18 @@ struct RelayOptions {
   const UpdateCodec* codec = &MessageCodec();
 };
 
+// Of a node's own options.
+template <typename NodeOptions>
+RelayOptions RelayOptionsOf(const NodeOptions& node, bool is_root) {
+  RelayOptions options;
+  options.replication = {node.ring_bytes, node.ring_bytes, 3 * node.failure_timeout_ns};
+  options.queue_bytes = node.link_queue_bytes;
+  options.failure_timeout_ns = node.failure_timeout_ns;
+  options.is_root = is_root;
+  options.codec = node.codec;
+  return options;
+}
+
 // Something about a neighbour that a user should know, or its node has to act on.
 struct RelayNotice {
   enum class Type {

@@ -20,15 +20,6 @@ namespace {
 constexpr int64_t kRetriesPerTimeout = 10;
 constexpr int64_t kBlobBytes = int64_t{1} << 40;
 
-RelayOptions MakeRelayOptions(const WorkerNodeOptions& options) {
-  RelayOptions relay;
-  relay.replication = {options.ring_bytes, options.ring_bytes, 3 * options.failure_timeout_ns};
-  relay.queue_bytes = options.link_queue_bytes;
-  relay.failure_timeout_ns = options.failure_timeout_ns;
-  relay.codec = options.codec;
-  return relay;
-}
-
 }  // namespace
 
 struct WorkerNode::State final : WorkerGenerationHost {
@@ -37,7 +28,7 @@ struct WorkerNode::State final : WorkerGenerationHost {
   State(const WorkerNodeOptions& o, LinkLayer* l)
       : options(o),
         links(l),
-        relay(MakeRelayOptions(o), l, &drops),
+        relay(RelayOptionsOf(o, /*is_root=*/false), l, &drops),
         tree(o.instance, o.failure_timeout_ns, l, &relay, &drops) {
     generation.emplace(o.max_staleness >= 0, 0, this, &drops);
   }

@@ -348,7 +348,6 @@ LinkId MemoryNetwork::Links::Connect(int64_t now_ns, const Address& to, const Pu
   event.type = LinkEvent::Type::kHello;
   const int64_t bytes = static_cast<int64_t>(hello->size());
   event.payload = std::move(hello);
-  event.peer = network.address(host_);
   network.Post(now_ns + network.RandomDelay(*connection, 1, bytes), connection, 1,
                std::move(event));
   return link;

@@ -41,10 +41,6 @@ struct SimulationOptions {
   int64_t failure_timeout_ns = 1'000'000'000;
   int64_t ring_bytes = int64_t{1} << 20;
   int64_t link_queue_bytes = int64_t{1} << 20;
-  Topology topology = Topology::kPlain;
-  int32_t max_children = 2;  // of a mesh
-  int32_t max_depth = 4;
-  int32_t machines = 1;              // the workers are on so many by turns
   uint32_t first_link_sequence = 0;  // datagrams only: of every link
   FaultPlan plan = {};
   // A host is checked whenever it has been served this often; more than 1 only where vectors have

@@ -73,7 +73,8 @@ struct Outcome {
   std::vector<float> parameters;
   double difference = -1;
   double worst = -1;
-  std::string status_json;  // before the end
+  std::string started_json;  // the status when training starts
+  std::string status_json;   // before the end
 };
 
 #define RETURN_IF_ERROR(expression)      \
@@ -93,6 +94,7 @@ Status Train(const WorkerAgentOptions& options, int steps, Outcome* out) {
   std::shared_ptr<const std::vector<float>> start;
   RETURN_IF_ERROR(agent->Start(generation, kDeadlineNs, &start));
 
+  outcome.started_json = agent->StatusJson();
   outcome.parameters = *start;
   Replica replica(kMaxMessageBytes - kUpdateHeaderBytes);
   RETURN_IF_ERROR(replica.Extend(kElements, kLayoutHash));
@@ -199,13 +201,12 @@ TEST(AgentsTest, SynchronousReplicasAreBitwiseEqual) {
 TEST(AgentsTest, WorkersOfATreeAgree) {
   for (const int max_staleness : {-1, 0}) {
     const Cluster cluster(5, {}, 2);
-    const std::vector<Outcome> outcomes =
-        TrainAll(cluster, {20, 20, 20, 20, 20}, max_staleness);
+    const std::vector<Outcome> outcomes = TrainAll(cluster, {20, 20, 20, 20, 20}, max_staleness);
     int below_a_worker = 0;
     for (const Outcome& outcome : outcomes) {
       ASSERT_TRUE(outcome.status.ok()) << outcome.status.message;
       EXPECT_LT(outcome.difference, 1e-5);
-      below_a_worker += outcome.status_json.find("\"parent\": \"worker ") != std::string::npos;
+      below_a_worker += outcome.started_json.find("\"parent\": \"worker ") != std::string::npos;
     }
     EXPECT_EQ(below_a_worker, 3);
   }
