@@ -7,6 +7,7 @@
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
+#include <spawn.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -550,6 +551,148 @@ TEST(SameHost, StrangersAtTheSocketGetNothingAndDisturbNobody) {
   pair.Send(pair.worker, Channel::kControl, "still here");
   EXPECT_TRUE(
       pair.RunUntil(kSecond, [&] { return pair.master.Texts(Channel::kControl).size() == 1; }));
+}
+
+// ---------------------------------------------------------------- processes
+
+EndpointOptions JobOptions(int64_t failure_timeout_ns) {
+  EndpointOptions options;
+  options.secret.fill(7);
+  options.job_id.fill(9);
+  options.failure_timeout_ns = failure_timeout_ns;
+  return options;
+}
+
+std::shared_ptr<MasterAgent> StartMaster(int64_t failure_timeout_ns) {
+  MasterAgentOptions options;
+  options.bind_address = "127.0.0.1";
+  options.endpoint = JobOptions(failure_timeout_ns);
+  options.node.failure_timeout_ns = failure_timeout_ns;
+  options.node.workers = 1;
+  std::shared_ptr<MasterAgent> master;
+  EXPECT_TRUE(MasterAgent::Create(options, &master).ok());
+  return master;
+}
+
+WorkerAgentOptions OptionsOfWorker(uint16_t port, const PublicKeyBytes& key,
+                                   int64_t failure_timeout_ns) {
+  WorkerAgentOptions options;
+  options.endpoint = JobOptions(failure_timeout_ns);
+  options.node.master_public_key = key;
+  EXPECT_TRUE(ParseAddress("127.0.0.1", port, &options.node.master).ok());
+  options.node.failure_timeout_ns = failure_timeout_ns;
+  return options;
+}
+
+// True once the master's status has these words; gives up after 20 s.
+bool StatusSays(MasterAgent* master, const std::string& words) {
+  const int64_t deadline_ns = MonotonicNanoseconds() + 20 * kSecond;
+  while (master->StatusJson().find(words) == std::string::npos) {
+    if (MonotonicNanoseconds() > deadline_ns) return false;
+    poll(nullptr, 0, 5);
+  }
+  return true;
+}
+
+// What a child process runs: joins the master that its environment names and waits until its
+// standard input ends. With STROM_TEST_FORKS it first forks a process that does nothing else.
+TEST(SameHostChild, DISABLED_JoinsAndWaits) {
+  const auto variable = [](const char* name) { return std::string(std::getenv(name)); };
+  PublicKeyBytes key;
+  const std::string digits = variable("STROM_TEST_KEY");
+  for (size_t i = 0; i < key.size(); ++i) {
+    key[i] = static_cast<uint8_t>(std::stoi(digits.substr(2 * i, 2), nullptr, 16));
+  }
+  std::shared_ptr<WorkerAgent> agent;
+  const int64_t timeout_ns = std::stoll(variable("STROM_TEST_TIMEOUT_NS"));
+  const auto port = static_cast<uint16_t>(std::stoi(variable("STROM_TEST_PORT")));
+  ASSERT_TRUE(WorkerAgent::Join(OptionsOfWorker(port, key, timeout_ns), 20 * kSecond, &agent).ok());
+  const bool is_fork = !variable("STROM_TEST_FORKS").empty() && fork() == 0;
+  char byte;
+  while (read(STDIN_FILENO, &byte, 1) > 0) {
+  }
+  if (is_fork) _exit(0);
+}
+
+// A process with a worker on it, started anew from this program; it ends with its owner.
+class WorkerProcess {
+ public:
+  WorkerProcess(const MasterAgent& master, int64_t failure_timeout_ns, bool forks) {
+    int ends[2];
+    EXPECT_EQ(pipe2(ends, O_CLOEXEC), 0);
+    input_ = Descriptor(ends[1]);
+    const Descriptor output(ends[0]);
+    std::string key = "STROM_TEST_KEY=";
+    for (const uint8_t byte : master.public_key()) {
+      key += "0123456789abcdef"[byte >> 4];
+      key += "0123456789abcdef"[byte & 15];
+    }
+    std::vector<std::string> environment = {
+        key, "STROM_TEST_PORT=" + std::to_string(master.port()),
+        "STROM_TEST_TIMEOUT_NS=" + std::to_string(failure_timeout_ns),
+        std::string("STROM_TEST_FORKS=") + (forks ? "yes" : "")};
+    std::vector<std::string> arguments = {"/proc/self/exe", "--gtest_also_run_disabled_tests",
+                                          "--gtest_filter=SameHostChild.*"};
+    const auto pointers = [](std::vector<std::string>& texts) {
+      std::vector<char*> out;
+      for (std::string& text : texts) out.push_back(text.data());
+      out.push_back(nullptr);
+      return out;
+    };
+    posix_spawn_file_actions_t actions;
+    posix_spawn_file_actions_init(&actions);
+    posix_spawn_file_actions_adddup2(&actions, output.get(), STDIN_FILENO);
+    posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, "/dev/null", O_WRONLY, 0);
+    EXPECT_EQ(posix_spawn(&pid_, "/proc/self/exe", &actions, nullptr, pointers(arguments).data(),
+                          pointers(environment).data()),
+              0);
+    posix_spawn_file_actions_destroy(&actions);
+  }
+  ~WorkerProcess() {
+    input_.Close();
+    Signal(SIGKILL);
+    waitpid(pid_, nullptr, 0);
+  }
+  void Signal(int signal) const { kill(pid_, signal); }
+
+ private:
+  Descriptor input_;
+  pid_t pid_ = -1;
+};
+
+TEST(SameHostProcesses, AKilledOneIsNoticedAtOnceEvenWhereAForkHoldsItsSocket) {
+  const int64_t never_ns = 100 * kSecond;  // silence alone would not tell in time
+  for (const bool forks : {false, true}) {
+    const auto master = StartMaster(never_ns);
+    const WorkerProcess worker(*master, never_ns, forks);
+    ASSERT_TRUE(StatusSays(master.get(), "\"transport\": \"shared memory\""));
+    worker.Signal(SIGKILL);
+    EXPECT_TRUE(StatusSays(master.get(), "the process on this host has ended")) << forks;
+  }
+}
+
+TEST(SameHostProcesses, AStoppedOneIsLostByItsSilence) {
+  const int64_t soon_ns = kSecond / 2;
+  const auto master = StartMaster(soon_ns);
+  const WorkerProcess worker(*master, soon_ns, false);
+  ASSERT_TRUE(StatusSays(master.get(), "\"transport\": \"shared memory\""));
+  worker.Signal(SIGSTOP);
+  EXPECT_TRUE(StatusSays(master.get(), "no authentic packet"));
+}
+
+TEST(SameHostProcesses, AgentsShareMemoryUnlessTheyAreToldNotTo) {
+  for (const bool same_host : {false, true}) {
+    const auto master = StartMaster(2 * kSecond);
+    auto options = OptionsOfWorker(master->port(), master->public_key(), 2 * kSecond);
+    options.same_host = same_host;
+    std::shared_ptr<WorkerAgent> agent;
+    ASSERT_TRUE(WorkerAgent::Join(options, 20 * kSecond, &agent).ok());
+    EXPECT_TRUE(StatusSays(
+        master.get(), same_host ? "\"transport\": \"shared memory\"" : "\"transport\": \"udp\""));
+    agent->Close("");
+    EXPECT_TRUE(StatusSays(master.get(), "\"shared_memory_links\": 0"));
+    EXPECT_TRUE(StatusSays(master.get(), "\"left\""));
+  }
 }
 
 }  // namespace
