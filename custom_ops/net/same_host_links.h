@@ -30,7 +30,9 @@ namespace strom {
 
 struct SameHostOptions {
   bool enabled = true;
-  size_t ring_bytes = size_t{1} << 20;  // each way of each link; a power of two
+  // Each way of each link, a power of two; this memory is taken when the link moves there. The side
+  // that joins decides. A message may be longer.
+  size_t ring_bytes = size_t{1} << 20;
 };
 
 class SameHostLinks final : public LinkLayer {
