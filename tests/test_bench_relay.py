@@ -60,7 +60,7 @@ def test_a_missing_program_is_named(tmp_path: Path) -> None:
 
 def test_work_of_this_process_is_not_other_work(monkeypatch: pytest.MonkeyPatch) -> None:
     # One second passes in which two processors are busy, one of them with this process.
-    monkeypatch.setattr(other_work.time, "monotonic", iter([10.0, 11.0]).__next__)
+    monkeypatch.setattr("tests.bench.other_work.monotonic", iter([10.0, 11.0]).__next__)
     monkeypatch.setattr(other_work, "_busy_seconds", iter([50.0, 52.0]).__next__)
     monkeypatch.setattr(other_work, "_own_seconds", iter([5.0, 6.0]).__next__)
     assert other_work.OtherWork().cores() == pytest.approx(1)

@@ -92,6 +92,9 @@ void RunMaster(const std::string& address, uint16_t port, Keys keys) {
   options.bind_address = address;
   options.port = port;
   options.node.workers = static_cast<int32_t>(keys.Count("workers", 1));
+  const auto max_children = static_cast<int32_t>(keys.Count("max_children", 0));
+  options.node.topology = max_children > 0 ? Topology::kMesh : Topology::kPlain;
+  if (max_children > 0) options.node.max_children = max_children;
   options.node.link_queue_bytes = keys.Count("queue_bytes", options.node.link_queue_bytes);
   options.same_host = false;  // what is tested is the network
   const auto timeout_ns = static_cast<int64_t>(1e9 * keys.Number("failure_timeout", 5));

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import pathlib
-import time
+from time import monotonic
 
 _STAT = pathlib.Path("/proc/stat")
 #: Of /proc/stat's first line: user, nice, system, irq, softirq and steal; not idle and iowait.
@@ -22,13 +22,13 @@ class OtherWork:
     """
 
     def __init__(self) -> None:
-        self._begin_s = time.monotonic()
+        self._begin_s = monotonic()
         self._busy_s = _busy_seconds()
         self._own_s = _own_seconds()
 
     def cores(self) -> float:
         """Processors that were busy otherwise, on average."""
-        elapsed = max(1e-9, time.monotonic() - self._begin_s)
+        elapsed = max(1e-9, monotonic() - self._begin_s)
         others = (_busy_seconds() - self._busy_s) - (_own_seconds() - self._own_s)
         return max(0.0, others / elapsed)
 

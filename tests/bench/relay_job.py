@@ -38,6 +38,7 @@ class Load:
         together: all submit at the same moment, rather than in turn.
         failure_timeout_s: after which a silent peer counts as dead.
         queue_bytes: the cap of a link's queue at the master; None = the default.
+        max_children: of any node of a tree; 0 = all workers are under the master.
     """
 
     workers: int
@@ -47,6 +48,7 @@ class Load:
     together: bool = False
     failure_timeout_s: float = 5
     queue_bytes: int | None = None
+    max_children: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,6 +75,11 @@ class MasterSample:
             if member["rank"] == rank:
                 return int(member["queued_bytes"])
         return 0
+
+    def relays(self) -> list[int]:
+        """Ranks of the workers that pass updates on to others."""
+        parents = {member["parent"] for member in self.status["node"]["members"]}
+        return sorted(parent for parent in parents if parent >= 0)
 
 
 class Job:
@@ -143,7 +150,11 @@ class Job:
 
     def _start(self) -> None:
         load = self.load
-        keys = {"workers": load.workers, "failure_timeout": load.failure_timeout_s}
+        keys: dict[str, Any] = {
+            "workers": load.workers,
+            "max_children": load.max_children,
+            "failure_timeout": load.failure_timeout_s,
+        }
         if load.queue_bytes is not None:
             keys["queue_bytes"] = load.queue_bytes
         self._master = self._open("master", 0, 0, keys)

@@ -49,8 +49,9 @@ class Scenario:
         buffer_bytes: of the switch, for each node.
         updates_per_s: of each worker, 64 KB each.
         together: all workers submit at the same moment.
-        torment: what the last worker suffers after a third of the time: it is killed, or stopped
-            for `pause_s`, again and again where it survives that.
+        max_children: of a node of a tree; 0 = all workers are under the master.
+        torment: what one worker suffers after a third of the time: it is killed, or stopped for
+            `pause_s`, again and again where it survives that. In a tree it is one that relays.
         pause_s: more than the failure timeout = it is lost.
         failure_timeout_s: after which a silent node counts as dead.
     """
@@ -62,13 +63,14 @@ class Scenario:
     buffer_bytes: int = 512 << 10
     updates_per_s: float = 40
     together: bool = False
+    max_children: int = 0
     torment: Torment = ""
     pause_s: float = 0
     failure_timeout_s: float = 5
 
     @property
     def loses_one(self) -> bool:
-        """Whether the last worker does not come to the end."""
+        """Whether the tormented worker does not come to the end."""
         return self.torment == "kill" or self.pause_s > self.failure_timeout_s
 
 
@@ -99,6 +101,14 @@ SCENARIOS = (
         workers=11,
         loss=0.01,
         updates_per_s=10,
+        torment="kill",
+    ),
+    Scenario(
+        "9 workers in a tree of 2 children, a relay killed, 1 % loss",
+        workers=9,
+        loss=0.01,
+        updates_per_s=10,
+        max_children=2,
         torment="kill",
     ),
 )
@@ -141,6 +151,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit("\n".join(["soak: what must never happen:", *soak.mistakes]))
 
 
+@dataclasses.dataclass(frozen=True)
+class _End:
+    """How a job ended; `victim` is the tormented worker's rank, -1 = none."""
+
+    victim: int
+    results: Sequence[dict[str, Any] | None]
+    master: MasterSample
+
+
 class Soak:
     """Runs scenarios and gathers their rows.
 
@@ -165,16 +184,17 @@ class Soak:
             updates_per_s=scenario.updates_per_s,
             together=scenario.together,
             failure_timeout_s=scenario.failure_timeout_s,
+            max_children=scenario.max_children,
         )
         try:
-            results, master = self._run_job(scenario, load, on_loopback)
+            end = self._run_job(scenario, load, on_loopback)
         except RuntimeError as error:
             self._note(scenario.name, [str(error)])
             return
-        lost = [scenario.workers - 1] if scenario.loses_one else []
-        mistakes = relay_job.check(results, master, lost)
+        lost = [end.victim] if scenario.loses_one else []
+        mistakes = relay_job.check(end.results, end.master, lost)
         self._note(scenario.name, mistakes)
-        self._add(scenario, load, results, master, mistakes)
+        self._add(scenario, load, end, mistakes)
 
     def simulate(self, seeds: int) -> None:
         """The simulator's seeds after those of the tests."""
@@ -189,9 +209,7 @@ class Soak:
             self._note("simulator", lines)
         self._report.row(f"seeds {FIRST_SEED} to {last}", group="Simulator", result=lines[-1])
 
-    def _run_job(
-        self, scenario: Scenario, load: Load, on_loopback: bool
-    ) -> tuple[list[dict[str, Any] | None], MasterSample]:
+    def _run_job(self, scenario: Scenario, load: Load, on_loopback: bool) -> _End:
         program = self._programs / "relay_node"
         if on_loopback:
             with Job(load, program=program) as job:
@@ -214,13 +232,13 @@ class Soak:
                 str(len(self.mistakes)), group="What must never happen", where=where, what=mistake
             )
 
-    def _torment(
-        self, scenario: Scenario, job: Job
-    ) -> tuple[list[dict[str, Any] | None], MasterSample]:
-        victim = scenario.workers - 1
+    def _torment(self, scenario: Scenario, job: Job) -> _End:
+        victim = -1
         if scenario.torment:
             job.wait_for_training()
             time.sleep(self._seconds / 3)
+            relays = job.sample().relays()
+            victim = relays[0] if relays else scenario.workers - 1
         if scenario.torment == "kill":
             job.signal(victim, signal.SIGKILL)
         elif scenario.torment == "pause":
@@ -230,24 +248,25 @@ class Soak:
                 job.signal(victim, signal.SIGSTOP)
                 time.sleep(scenario.pause_s)
                 job.signal(victim, signal.SIGCONT)
-        return job.finish()
+        results, master = job.finish()
+        return _End(victim, results, master)
 
     def _add(
         self,
         scenario: Scenario,
         load: Load,
-        results: Sequence[dict[str, Any] | None],
-        master: MasterSample,
+        end: _End,
         mistakes: Sequence[str],
     ) -> None:
         """The rows: the worst worker's figures, the tormented one's aside."""
-        undisturbed = results[:-1] if scenario.torment else results
-        workers = [result for result in undisturbed if result is not None and result["latency_us"]]
+        everybody = [result for result in end.results if result is not None]
+        workers = [
+            result for result in everybody if result["rank"] != end.victim and result["latency_us"]
+        ]
         p50, p99, worst = (
             max((worker["latency_us"][which] / 1000 for worker in workers), default=0.0)
             for which in range(3)
         )
-        everybody = [result for result in results if result is not None]
         self._latencies.append((scenario.name, p50, p99))
         self._report.row(
             scenario.name,
@@ -261,16 +280,16 @@ class Soak:
             longest_ms=worst,
             mistakes=len(mistakes),
         )
-        counters = master.status["counters"]
+        counters = end.master.status["counters"]
         processors = [worker["cpu_seconds"] / load.seconds for worker in everybody]
         memory = [worker["peak_memory_bytes"] / 1e6 for worker in everybody]
         self._report.row(
             scenario.name,
             group="Its cost: shares of one processor, memory, packets sent again by the master",
             worker_cpu=statistics.mean(processors) if processors else 0.0,
-            master_cpu=master.cpu_s / load.seconds,
+            master_cpu=end.master.cpu_s / load.seconds,
             worker_mb=max(memory, default=0.0),
-            master_mb=master.peak_memory_bytes / 1e6,
+            master_mb=end.master.peak_memory_bytes / 1e6,
             retransmits=counters["retransmitted_packets"] / max(1, counters["datagrams_sent"]),
         )
 
