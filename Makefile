@@ -199,7 +199,7 @@ bench-codec: bench-configure ## encoding, coding, applying, message sizes: CODEC
 	@$(BIN)/python -m tests.bench.codec $(BENCH_ARGS)
 
 bench-relay: bench-configure ## the relay against TCP and TLS: PROTOCOL's targets (5 minutes; root)
-	@.ci/system-packages lines
+	@if ((EUID == 0)); then .ci/system-packages lines; fi
 	@$(STEP) bench-build "building the native benchmarks" \
 	  $(BIN)/cmake --build $(NATIVE_BENCH) --target relay_peer relay_node --parallel $(JOBS)
 	@$(BIN)/python -m tests.bench.relay $(BENCH_ARGS)

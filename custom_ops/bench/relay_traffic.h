@@ -18,7 +18,7 @@ namespace strom::bench {
 // What one process is to do; relay_peer.cc reads it from the command line.
 struct PeerOptions {
   std::string role;       // receive, send, echo or ask
-  std::string transport;  // relay, tcp or tls
+  std::string transport;  // relay, shared_memory, tcp or tls
   std::string address;    // a literal: where to listen, or the peer's
   uint16_t port = 0;
   int64_t message_bytes = 64 << 10;

@@ -27,6 +27,7 @@ from tests.bench.relay_peers import (
     BBR,
     PROGRAM,
     RELAY,
+    SHARED_MEMORY,
     TCP,
     TLS,
     Goodput,
@@ -160,7 +161,7 @@ class RelayBench:
         self._program = program
         self._loopback = Peers(program=program)
         self._build = self._loopback.describe()
-        self._transports = [RELAY, TCP] + ([TLS] if self._build["tls"] else [])
+        self._transports = [RELAY, SHARED_MEMORY, TCP] + ([TLS] if self._build["tls"] else [])
         self._on_lines = [RELAY, TCP] + ([BBR] if _has_bbr() else [])
         self._goodputs: dict[Transport, list[float]] = {}
         self._tails: dict[Transport, list[tuple[float, float]]] = {}
@@ -170,6 +171,7 @@ class RelayBench:
         build = f"{self._build['compiler']}, {self._build['flags']}"
         how = {
             RELAY: (build, "Endpoint on an IoLoop, AES-128-GCM, at most 4 MiB queued or under way"),
+            SHARED_MEMORY: (build, "the same, but a ring between processes of one machine"),
             TCP: (build, "blocking, TCP_NODELAY, one send a message, received in its place"),
             BBR: (build, "the same; on lines only"),
             TLS: (f"{build}, {self._build['openssl']}", "the same, TLS_AES_128_GCM_SHA256"),

@@ -24,7 +24,7 @@ class Transport:
 
     Attributes:
         label: its name in the tables.
-        kind: "relay", "tcp" or "tls".
+        kind: "relay", "shared_memory", "tcp" or "tls".
         congestion: TCP's algorithm; "" = the system's.
     """
 
@@ -34,6 +34,7 @@ class Transport:
 
 
 RELAY = Transport("relay", "relay")
+SHARED_MEMORY = Transport("relay, shared memory", "shared_memory")
 TCP = Transport("TCP CUBIC", "tcp", "cubic")
 BBR = Transport("TCP BBR", "tcp", "bbr")
 TLS = Transport("TCP + TLS 1.3", "tls", "cubic")
