@@ -1,18 +1,24 @@
 """What a node of the relay has counted: `NodeCounters`, and `LinkCounters` for each of its links.
 
 One snapshot of the I/O thread, as `TrainingMaster.counters`, `TrainingWorker.counters` and the ends
-in `keras_strom.relay` give it. Bytes are those on the wire below Ethernet: headers of IP and UDP,
-acknowledgements and retransmits included.
+in `keras_strom.relay` give it. Bytes are those on the wire without Ethernet's own (headers of IP
+and UDP, acknowledgements and retransmits included) and those through shared memory.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
+_logger = logging.getLogger("keras_strom")
+
 _DROP = "drop_"
+# Less than that says little of a line; congestion control alone costs a percent or two.
+_ENOUGH_DATAGRAMS = 1000
+_MUCH_LOSS = 0.05
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -21,7 +27,9 @@ class Traffic:
 
     Attributes:
         datagrams_sent, datagrams_received: UDP datagrams.
-        bytes_sent, bytes_received: their bytes, IP and UDP headers included.
+        bytes_sent, bytes_received: their bytes, IP and UDP headers included, and those through
+            shared memory.
+        shared_memory_bytes_sent, shared_memory_bytes_received: the latter alone.
         retransmitted_packets: packets that were sent once more.
         messages_sent, messages_received: whole messages.
         messages_voided: messages given up here, because their receiver was too slow.
@@ -33,6 +41,8 @@ class Traffic:
     datagrams_received: int = 0
     bytes_sent: int = 0
     bytes_received: int = 0
+    shared_memory_bytes_sent: int = 0
+    shared_memory_bytes_received: int = 0
     retransmitted_packets: int = 0
     messages_sent: int = 0
     messages_received: int = 0
@@ -117,6 +127,26 @@ class NodeCounters(Traffic):
         counters = status["counters"]
         links = tuple(_link(link) for link in counters.get("links", ()))
         return cls(links=links, drops=_drops(counters), **_known(cls, counters))
+
+    def log(self, who: str) -> None:
+        """Logs them for `who` ("worker 3"), with a warning for each link that loses much."""
+        _logger.info("%s's network: %s", who, self)
+        for loss in self.losses():
+            _logger.warning("%s: %s", who, loss)
+
+    def losses(self) -> list[str]:
+        """What to know of links that lose many packets on the way to their peer.
+
+        Each end counts the way from itself, so a line that is bad in one direction only shows at
+        one of them.
+        """
+        return [
+            f"{link.retransmitted:.0%} of the packets to {link.peer} had to be sent again: the way "
+            "there loses them; is the line bad or shared with much else, or is the peer's receive "
+            "buffer small (sysctl net.core.rmem_max)? The other direction is counted there"
+            for link in self.links
+            if link.datagrams_sent >= _ENOUGH_DATAGRAMS and link.retransmitted > _MUCH_LOSS
+        ]
 
     def __str__(self) -> str:
         """One line for the node; a node of several links gets one more for each."""

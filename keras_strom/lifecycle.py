@@ -287,8 +287,7 @@ def announce(sharing: Sharing, finished: Generation) -> None:
     if sharing.environment.is_chief:
         _logger.info("%s", sharing.last_report)
     if sharing.last_report is not None and sharing.last_report.network is not None:
-        rank = sharing.environment.rank
-        _logger.info("worker %d's network: %s", rank, sharing.last_report.network)
+        sharing.last_report.network.log(f"worker {sharing.environment.rank}")
 
 
 class _First(keras.callbacks.Callback):  # type: ignore[misc]

@@ -6,7 +6,6 @@ needs TensorFlow, and neither does any work in Python while training runs: see A
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
 from keras_strom import environment, errors
@@ -23,8 +22,6 @@ from keras_strom.network import (
     resolve_address,
     warn_of_receive_buffer,
 )
-
-_logger = logging.getLogger("keras_strom")
 
 
 class TrainingMaster:
@@ -94,7 +91,7 @@ class TrainingMaster:
         if self._last_status is None:
             self._last_status = self._node.status()
             self._node.close(reason)
-            _logger.info("the master's network: %s", self.counters())
+            self.counters().log("the master")
 
     def __enter__(self) -> TrainingMaster:
         return self

@@ -269,6 +269,15 @@ def test_counters_tell_what_went_through_each_link() -> None:
         assert one.counters()["links"][0]["peer"] == link.peer
 
 
+def test_a_way_that_loses_packets_is_warned_about(caplog: pytest.LogCaptureFixture) -> None:
+    good = {"peer": "10.0.0.1:9", "datagrams_sent": 10_000, "retransmitted_packets": 100}
+    bad = {"peer": "10.0.0.2:9", "datagrams_sent": 10_000, "retransmitted_packets": 1200}
+    short = {"peer": "10.0.0.3:9", "datagrams_sent": 100, "retransmitted_packets": 50}
+    NodeCounters.from_status({"counters": {"links": [good, bad, short]}}).log("worker 3")
+    (warning,) = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
+    assert warning.startswith("worker 3: 12% of the packets to 10.0.0.2:9 had to be sent again")
+
+
 def test_counters_read_as_a_line_for_people() -> None:
     link = {"peer": "10.0.0.1:9", "bytes_sent": 2_500_000, "smoothed_round_trip_ns": 250_000}
     status = {
