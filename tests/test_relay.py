@@ -93,9 +93,18 @@ def test_messages_of_every_size_arrive_as_they_were(pair: Star, sizes: list[int]
     assert one.poll() == []
 
 
-@pytest.mark.parametrize("workers", [1, 2, 5])
-def test_every_worker_gets_the_others_messages_in_order_once(workers: int) -> None:
-    with Star(workers) as star:
+TREE = {"topology": "mesh", "max_children": 2}
+
+
+@pytest.mark.parametrize(
+    ("workers", "options"),
+    [(1, {}), (2, {}), (5, {}), (2, {"same_host": False}), (6, TREE)],
+    ids=str,
+)
+def test_every_worker_gets_the_others_messages_in_order_once(
+    workers: int, options: dict[str, object]
+) -> None:
+    with Star(workers, **options) as star:
         sent = {w.origin: [b"%d of %d" % (i, w.rank) for i in range(40)] for w in star.workers}
         for i in range(40):
             for worker in star.workers:
