@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any
 
 _logger = logging.getLogger("keras_strom")
@@ -47,7 +46,7 @@ class Traffic:
     messages_sent: int = 0
     messages_received: int = 0
     messages_voided: int = 0
-    drops: Mapping[str, int] = dataclasses.field(default_factory=lambda: MappingProxyType({}))
+    drops: dict[str, int] = dataclasses.field(default_factory=dict)
 
     @property
     def retransmitted(self) -> float:
@@ -177,14 +176,12 @@ def _known(kind: type[Traffic], counters: Mapping[str, Any]) -> dict[str, Any]:
     return {name: counters[name] for name in names if name in counters}
 
 
-def _drops(counters: Mapping[str, Any]) -> Mapping[str, int]:
-    return MappingProxyType(
-        {
-            name.removeprefix(_DROP): count
-            for name, count in counters.items()
-            if name.startswith(_DROP) and count
-        }
-    )
+def _drops(counters: Mapping[str, Any]) -> dict[str, int]:
+    return {
+        name.removeprefix(_DROP): count
+        for name, count in counters.items()
+        if name.startswith(_DROP) and count
+    }
 
 
 def _bytes(count: int) -> str:

@@ -1,7 +1,10 @@
 """The relay of any bytes: what one worker submits all others get, in order, once."""
 
+import dataclasses
 import doctest
 import itertools
+import json
+import pickle
 import socket
 import threading
 from collections.abc import Iterator
@@ -285,6 +288,15 @@ def test_a_way_that_loses_packets_is_warned_about(caplog: pytest.LogCaptureFixtu
     NodeCounters.from_status({"counters": {"links": [good, bad, short]}}).log("worker 3")
     (warning,) = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
     assert warning.startswith("worker 3: 12% of the packets to 10.0.0.2:9 had to be sent again")
+
+
+def test_counters_travel_as_values_and_as_text() -> None:
+    status = {"counters": {"drop_replayed": 2, "links": [{"peer": "10.0.0.1:9"}]}}
+    counted = NodeCounters.from_status(status)
+    assert pickle.loads(pickle.dumps(counted)) == counted
+    as_text = json.loads(json.dumps(dataclasses.asdict(counted)))
+    assert as_text["drops"] == {"replayed": 2}
+    assert as_text["links"][0]["peer"] == "10.0.0.1:9"
 
 
 def test_counters_read_as_a_line_for_people() -> None:
