@@ -33,10 +33,10 @@ CongestionState NextCongestionState(CongestionState state, const CongestionSampl
   return state;
 }
 
-double PacingRate(const CongestionState& state, int64_t smoothed_round_trip_ns) {
+double PacingRate(const CongestionState& state, int64_t path_round_trip_ns) {
   const double gain = state.slow_start ? kSlowStartPacingGain : kPacingGain;
   return gain * state.window_packets /
-         static_cast<double>(std::max<int64_t>(smoothed_round_trip_ns, 1));
+         static_cast<double>(std::max<int64_t>(path_round_trip_ns, 1));
 }
 
 }  // namespace strom

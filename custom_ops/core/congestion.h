@@ -27,7 +27,7 @@ struct CongestionSample {
   bool round_ended = false;     // a round trip has passed since the last time this was true
   int64_t round_acknowledged = 0;
   int64_t round_lost = 0;
-  int64_t queue_delay_ns = 0;  // smoothed round trip above the least one
+  int64_t queue_delay_ns = 0;  // what the path's round trip is above the least one
 };
 
 CongestionState NextCongestionState(CongestionState state, const CongestionSample& sample,
@@ -35,13 +35,13 @@ CongestionState NextCongestionState(CongestionState state, const CongestionSampl
 
 // How fast packets may leave, in packets a nanosecond: faster than the window empties, so that
 // pacing spreads bursts and does not bound the rate.
-double PacingRate(const CongestionState& state, int64_t smoothed_round_trip_ns);
+double PacingRate(const CongestionState& state, int64_t path_round_trip_ns);
 
 // The algorithm of a link.
 struct CongestionControl {
   CongestionState (*next)(CongestionState, const CongestionSample&,
                           double max_window_packets) = NextCongestionState;
-  double (*pacing_rate)(const CongestionState&, int64_t smoothed_round_trip_ns) = PacingRate;
+  double (*pacing_rate)(const CongestionState&, int64_t path_round_trip_ns) = PacingRate;
 };
 
 }  // namespace strom

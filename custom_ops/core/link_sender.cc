@@ -13,7 +13,7 @@ namespace {
 constexpr int64_t kLeastProbeNs = 2'000'000;
 constexpr int64_t kMostProbeNs = 100'000'000;
 constexpr int64_t kBurstNs = 1'000'000;
-constexpr double kLeastBurst = 16;
+constexpr double kLeastBurst = 32;
 constexpr double kMostBurst = 512;
 // Worth waking up for: what 100 us bring, within what a run of datagrams is.
 constexpr int64_t kBatchNs = 100'000;
@@ -62,6 +62,11 @@ void RoundTripClock::Sample(int64_t now_ns, int64_t round_trip_ns) {
     least_ns_ = has_sample() ? least_of_period_ns_ : round_trip_ns;
     least_of_period_ns_ = round_trip_ns;
   }
+  if (++samples_ % kFewSamples == 0) {
+    few_before_ns_ = few_ns_;
+    few_ns_ = kNever;
+  }
+  few_ns_ = std::min(few_ns_, round_trip_ns);
   least_of_period_ns_ = std::min(least_of_period_ns_, round_trip_ns);
   least_ns_ = std::min(least_ns_, round_trip_ns);
   smoothed_ns_ = has_sample() ? (smoothed_ns_ * 7 + round_trip_ns) / 8 : round_trip_ns;
@@ -244,7 +249,7 @@ bool LinkSender::HasWork() const {
 }
 
 bool LinkSender::TakeToken(int64_t now_ns) {
-  const double rate = control_.pacing_rate(congestion_, round_trip_.smoothed_ns());
+  const double rate = control_.pacing_rate(congestion_, round_trip_.path_ns());
   const double burst = std::clamp(rate * static_cast<double>(kBurstNs), kLeastBurst, kMostBurst);
   tokens_ = std::min(burst, tokens_ + rate * static_cast<double>(now_ns - tokens_ns_));
   tokens_ns_ = now_ns;

@@ -23,21 +23,27 @@ namespace strom {
 
 struct LinkCounters;
 
-// The least round trip of the last while, the smoothed one, and what follows from them.
+// The least round trip of the last while, the smoothed one, and the path's: the least of the last
+// few samples, which holds a queue on the way but not what either process waited for a processor.
 class RoundTripClock {
  public:
   void Sample(int64_t now_ns, int64_t round_trip_ns);
   bool has_sample() const { return smoothed_ns_ > 0; }
   int64_t smoothed_ns() const { return has_sample() ? smoothed_ns_ : kGuessNs; }
   int64_t least_ns() const { return least_ns_; }  // 0 before the first sample
-  int64_t queue_delay_ns() const { return std::max<int64_t>(smoothed_ns_ - least_ns_, 0); }
+  int64_t path_ns() const { return has_sample() ? std::min(few_ns_, few_before_ns_) : kGuessNs; }
+  int64_t queue_delay_ns() const { return has_sample() ? path_ns() - least_ns_ : 0; }
 
  private:
   static constexpr int64_t kGuessNs = 500'000;  // before the first sample
   // A route that has become longer is taken for a queue for two periods at most. (The least is that
   // of this period and the last.)
   static constexpr int64_t kPeriodNs = 30'000'000'000;
+  static constexpr int kFewSamples = 8;
   int64_t smoothed_ns_ = 0;
+  int64_t few_ns_ = kNever;         // the least since the last change of kFewSamples
+  int64_t few_before_ns_ = kNever;  // ... and of those before
+  int samples_ = 0;
   int64_t least_ns_ = 0;
   int64_t least_of_period_ns_ = 0;
   int64_t period_end_ns_ = 0;

@@ -18,6 +18,10 @@
 namespace strom {
 namespace {
 
+// A timer that is so late says that this thread did not run for a while. Then the socket is emptied
+// before any timer runs, and only then: under load it may never be found empty.
+constexpr int64_t kPauseNs = 100'000'000;
+
 // What the smallest datagram takes of a receive buffer that holds twice its nominal bytes.
 constexpr int64_t kLeastChargedBytes = 768;
 constexpr int kMaxTransmitBatches = 4;
@@ -134,13 +138,8 @@ void IoLoop::Main() {
     const int64_t now_ns = MonotonicNanoseconds();
     const bool stopping = RunPosted(now_ns);
     if (stopping && farewell_ns == kNever) farewell_ns = now_ns + kFarewellNs;
-    if (drained) {
-      charged_bytes_ = 0;
-      links_.Receive(now_ns);
-      if (endpoint_.NextTimeout() <= now_ns) endpoint_.HandleTimeout(now_ns);
-      DrainEvents(now_ns);
-      if (protocol_->NextTimeout() <= now_ns) protocol_->HandleTimeout(now_ns);
-    }
+    links_.Receive(now_ns);
+    if (drained || endpoint_.NextTimeout() >= now_ns - kPauseNs) RunTimers(now_ns);
     // What was read is answered before more is: senders wait for the answers.
     const Sent sent = Transmit(now_ns);
     links_.Transmit();
@@ -150,6 +149,13 @@ void IoLoop::Main() {
     if (drained && sent != Sent::kMore) Sleep(sent == Sent::kNoRoom, farewell_ns);
   }
   thread_id_ = std::thread::id();
+}
+
+void IoLoop::RunTimers(int64_t now_ns) {
+  charged_bytes_ = 0;
+  if (endpoint_.NextTimeout() <= now_ns) endpoint_.HandleTimeout(now_ns);
+  DrainEvents(now_ns);
+  if (protocol_->NextTimeout() <= now_ns) protocol_->HandleTimeout(now_ns);
 }
 
 // Reads one batch. True: what had arrived by the last time it was true has been read, so that after

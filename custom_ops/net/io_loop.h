@@ -70,6 +70,7 @@ class IoLoop {
   void Main();
   bool Receive();
   bool RunPosted(int64_t now_ns);
+  void RunTimers(int64_t now_ns);
   void DrainEvents(int64_t now_ns);
   Sent Transmit(int64_t now_ns);
   void Sleep(bool wait_for_room, int64_t latest_ns);

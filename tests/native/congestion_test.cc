@@ -57,12 +57,24 @@ TEST(RoundTripClock, ForgetsTheLeastRoundTripOfARouteThatIsGone) {
     for (int64_t i = 0; i < 1000; ++i) clock.Sample(from_ns + i * kSecond / 10, round_trip_ns);
   };
   run(0, kMillisecond);
-  EXPECT_LT(clock.queue_delay_ns(), 10);
+  EXPECT_EQ(clock.queue_delay_ns(), 0);
   clock.Sample(100 * kSecond, 5 * kMillisecond);
   EXPECT_EQ(clock.least_ns(), kMillisecond) << "a longer one may be a queue";
   run(100 * kSecond, 5 * kMillisecond);
   EXPECT_EQ(clock.least_ns(), 5 * kMillisecond);
-  EXPECT_LT(clock.queue_delay_ns(), 10);
+  EXPECT_EQ(clock.queue_delay_ns(), 0);
+}
+
+TEST(RoundTripClock, TakesAWaitForAProcessorForNoQueue) {
+  RoundTripClock clock;
+  for (int64_t i = 0; i < 100; ++i) {
+    clock.Sample(i * kMillisecond, i % 4 == 0 ? 200'000 : 20 * kMillisecond);
+  }
+  EXPECT_EQ(clock.queue_delay_ns(), 0);
+  EXPECT_EQ(clock.path_ns(), 200'000);
+  EXPECT_GT(clock.smoothed_ns(), 5 * kMillisecond);
+  for (int64_t i = 100; i < 120; ++i) clock.Sample(i * kMillisecond, 2 * kMillisecond);
+  EXPECT_EQ(clock.queue_delay_ns(), 1'800'000) << "a queue shows in every sample";
 }
 
 // Another algorithm: always the same window, at a gigabit a second.
