@@ -7,13 +7,12 @@
 
 #include "core/blob.h"
 #include "core/control.h"
-#include "core/gathering.h"
+#include "core/master_fits.h"
 #include "core/master_generation.h"
 #include "core/master_tree.h"
 #include "core/membership.h"
 #include "core/node_status.h"
 #include "core/relay.h"
-#include "core/version_vector.h"
 #include "core/words.h"
 
 namespace strom {
@@ -44,7 +43,8 @@ struct MasterNode::State final : GenerationHost {
         links(l),
         membership(o.workers, o.epoch),
         relay(RelayOptionsOf(o, /*is_root=*/true), l, &drops),
-        tree(BoundsOf(o), o.host, &membership, &relay, l) {}
+        tree(BoundsOf(o), o.host, &membership, &relay, l),
+        fits(*o.codec, &membership, &relay, &tree, this, &drops) {}
 
   // --- GenerationHost
   void Send(int32_t rank, const ControlMessage& message) override {
@@ -72,9 +72,13 @@ struct MasterNode::State final : GenerationHost {
   // --- what members say
   void HandleControl(Member* member, Bytes bytes);
   void Handle(Member* member, const Attach& attach);
-  void Handle(Member* member, const Announce& announce);
-  void Handle(Member* member, const Done& done);
-  void Handle(Member* member, const Verification& verification);
+  void Handle(Member* member, const Announce& announce) {
+    fits.HandleAnnounce(now_ns, *member, announce);
+  }
+  void Handle(Member* member, const Done& done) { fits.Handle(*member, done); }
+  void Handle(Member* member, const Verification& verification) {
+    fits.Handle(*member, verification);
+  }
   void Handle(Member* member, const Placed& placed);
   void Handle(Member* member, const Orphan& orphan);
   template <typename Other>
@@ -84,14 +88,12 @@ struct MasterNode::State final : GenerationHost {
   void HandleChunk(Member* member, Bytes chunk);
   void HandleUpdate(Member* member, const Buffer& update);
 
-  // --- membership and generations
+  // --- membership
   void Expel(Member* member, const std::string& reason);  // closes its link at the end of the event
   void Beat();                                            // the regular beacon
   void Settle();  // after every event: whatever it has made possible
   void ActOnNotices();
   void RemoveGone();
-  void StartGeneration();
-  bool EveryoneAccountedFor() const;
 
   const MasterNodeOptions options;
   LinkLayer* const links;
@@ -99,10 +101,7 @@ struct MasterNode::State final : GenerationHost {
   Membership membership;
   Relay relay;
   MasterTree tree;
-  Gathering gathering;
-  std::optional<MasterGeneration> generation;
-  bool end_reported = true;
-  std::vector<float> parameters;
+  MasterFits fits;
   std::map<LinkId, BlobAssembler> assemblers;
   struct Gone {
     LinkId link;
@@ -183,7 +182,7 @@ void MasterNode::Shutdown(int64_t now_ns, const std::string& reason) {
 
 const VersionVector& MasterNode::received() const { return state_->relay.received(); }
 const Replication& MasterNode::replication() const { return state_->relay.replication(); }
-const std::vector<float>& MasterNode::parameters() const { return state_->parameters; }
+const std::vector<float>& MasterNode::parameters() const { return state_->fits.parameters(); }
 
 void MasterNode::State::HandleHello(const LinkEvent& event) {
   Hello hello;
@@ -220,11 +219,12 @@ void MasterNode::State::HandleUp(const LinkEvent& event) {
     assemblers.erase(joined.superseded->link);
     relay.Remove(joined.superseded->link);
     if (!joined.resumed) tree.Leave(now_ns, joined.superseded->origin);
-    gathering.Withdraw(rank);
-    if (generation) generation->Lose(rank);  // ATTACH reinstates one that has come back
+    fits.Lose(rank);  // ATTACH reinstates one that has come back
   }
   events.push_back({MasterEvent::Type::kJoined, rank,
                     WorkerName(rank) + (joined.resumed ? " is back" : " has joined")});
+  // While a generation runs, only ATTACH says that it takes part in it.
+  if (fits.is_running() && !tree.Has(*joined.member)) return;
   if (!tree.Join(now_ns, *joined.member, joined.resumed)) {
     Fail(rank, Code::kRefused, "the tree of workers is full");
   }
@@ -269,56 +269,17 @@ void MasterNode::State::HandleControl(Member* member, Bytes bytes) {
 
 void MasterNode::State::Handle(Member* member, const Attach& attach) {
   if (attach.generation == 0) return;  // the next START attaches it
-  const int32_t rank = member->rank;
-  if (!generation || generation->layout().generation != attach.generation ||
-      !(generation->IsLiveMember(rank) || generation->Reinstate(rank, member->origin))) {
-    return Fail(rank, Code::kMasterLost,
-                "training went on without " + WorkerName(rank) +
-                    ", which the master had not heard for too long; start it anew");
-  }
+  if (!fits.HandleAttach(now_ns, *member, attach)) return;
   if (relay.Has(member->link)) {
     relay.HandleAttach(now_ns, member->link, attach);
   } else {
-    Send(rank, Attach{attach.generation, relay.received()});  // its parent replays
-  }
-}
-
-void MasterNode::State::Handle(Member* member, const Announce& announce) {
-  const int32_t rank = member->rank;
-  if (generation && announce.layout.generation <= generation->layout().generation) {
-    return Fail(rank, Code::kRefused,
-                "generation " + std::to_string(announce.layout.generation) +
-                    " has started without " + WorkerName(rank) +
-                    "; this version does not replace a worker within a generation");
-  }
-  if (generation) {
-    // By beginning the next one it has ended this one for itself, and relays it no more.
-    tree.Unburden(now_ns, *member);
-    generation->Lose(rank);
-  }
-  const std::string difference = gathering.Add(rank, announce);
-  if (difference.empty()) return;
-  gathering.Clear();
-  for (const auto& [other, live] : membership.members()) {
-    if (live.link != 0) Fail(other, Code::kRefused, difference);
-  }
-}
-
-void MasterNode::State::Handle(Member* member, const Done& done) {
-  if (generation && generation->layout().generation == done.generation) {
-    generation->HandleDone(member->rank, done);
-  }
-}
-
-void MasterNode::State::Handle(Member* member, const Verification& verification) {
-  if (generation && generation->layout().generation == verification.generation) {
-    generation->HandleVerification(member->rank, verification);
+    Send(member->rank, Attach{attach.generation, relay.received()});  // its parent replays
   }
 }
 
 void MasterNode::State::Handle(Member* member, const Placed& placed) {
   tree.HandlePlaced(*member, placed);
-  if (generation) generation->Resume();
+  fits.Resume();
 }
 
 void MasterNode::State::Handle(Member* member, const Orphan& orphan) {
@@ -329,32 +290,15 @@ void MasterNode::State::Handle(Member* member, const Orphan& orphan) {
 
 void MasterNode::State::HandleChunk(Member* member, Bytes chunk) {
   std::optional<Blob> blob;
-  Status status = assemblers[member->link].Add(chunk, kBlobBytes, &blob);
+  const Status status = assemblers[member->link].Add(chunk, kBlobBytes, &blob);
   if (!status.ok()) return Expel(member, status.message);
   if (!blob) return;
-  if (blob->name.kind == BlobKind::kSeed) {
-    std::vector<float> seed;
-    status = blob->Values(&seed);
-    if (!status.ok()) return Expel(member, status.message);
-    gathering.AddSeed(member->rank, blob->name.generation, std::move(seed));
-    return;
-  }
-  std::vector<double> values;
-  status = blob->Values(&values);
-  if (!status.ok()) return Expel(member, status.message);
-  if (!generation || generation->layout().generation != blob->name.generation) {
-    ++drops["values of another generation"];
-  } else if (blob->name.kind == BlobKind::kAverage) {
-    generation->HandleAverage(member->rank, blob->name, std::move(values));
-  } else if (blob->name.kind == BlobKind::kState) {
-    generation->HandleState(member->rank, std::move(values));
-  } else {
-    Expel(member, "a chunk that only a master sends");
-  }
+  const std::string fault = fits.HandleBlob(*member, *blob);
+  if (!fault.empty()) Expel(member, fault);
 }
 
 void MasterNode::State::HandleUpdate(Member* member, const Buffer& update) {
-  if (!generation) return Expel(member, "an update before any generation has started");
+  if (!fits.has_started()) return Expel(member, "an update before any generation has started");
   const Relay::Checked checked = relay.Check(update);
   if (checked.verdict == Relay::Checked::Verdict::kStale) return;
   const UpdateId id = checked.header.id;
@@ -367,22 +311,18 @@ void MasterNode::State::HandleUpdate(Member* member, const Buffer& update) {
     ++drops["update of an unknown origin"];
     return;
   }
-  if (generation->phase() != MasterGeneration::Phase::kTraining && !Covers(relay.received(), id)) {
-    // FINAL has named everything there is; a later update would part the replicas.
+  if (const std::string late = fits.CheckUpdate(*origin, id); !late.empty()) {
     ++drops["update after its origin's DONE"];
-    if (origin == member)
-      Expel(member, WorkerName(member->rank) + " sent an update after its DONE");
+    if (origin == member) Expel(member, late);
     return;
   }
   std::vector<Replication::Accepted> accepted;
   const std::string fault = relay.Take(now_ns, member->link, id, update, &accepted);
   if (!fault.empty()) Expel(member, fault);
   for (const Replication::Accepted& next : accepted) {
-    ++origin->updates_accepted;
-    origin->update_bytes += static_cast<int64_t>(next.update->size());
-    generation->HandleAccepted(next);
+    fits.HandleAccepted(origin, next);
   }
-  if (generation->queued_bytes() > kSequencerBytes) {
+  if (fits.queued_bytes() > kSequencerBytes) {
     Expel(origin, WorkerName(origin->rank) + " is too many steps ahead of the slowest worker");
   }
 }
@@ -417,13 +357,13 @@ void MasterNode::State::Settle() {
   relay.Advance(now_ns);
   ActOnNotices();
   RemoveGone();
-  if (generation && generation->phase() == MasterGeneration::Phase::kEnded && !end_reported) {
-    end_reported = true;
+  if (const auto ended = fits.TakeEnded()) {
     events.push_back(
-        {MasterEvent::Type::kEnded, -1,
-         "generation " + std::to_string(generation->layout().generation) + " has ended"});
+        {MasterEvent::Type::kEnded, -1, "generation " + std::to_string(*ended) + " has ended"});
   }
-  if (EveryoneAccountedFor()) StartGeneration();
+  if (const auto started = fits.StartIfReady(now_ns)) {
+    events.push_back({MasterEvent::Type::kStarted, -1, *started});
+  }
   RemoveGone();
 }
 
@@ -440,7 +380,6 @@ void MasterNode::State::RemoveGone() {
     member->state = leaving.state;
     member->away_until_ns = now_ns + 2 * options.failure_timeout_ns;
     assemblers.erase(leaving.link);
-    gathering.Withdraw(rank);
     if (leaving.state == Member::State::kLeft) {
       events.push_back({MasterEvent::Type::kLeft, rank, WorkerName(rank) + " has left"});
     } else {
@@ -449,66 +388,8 @@ void MasterNode::State::RemoveGone() {
       for (const auto& [other, live] : membership.members()) Send(other, Notice{text});
     }
     tree.Leave(now_ns, member->origin);
-    if (generation) generation->Lose(rank);
+    fits.Lose(rank);
   }
-}
-
-bool MasterNode::State::EveryoneAccountedFor() const {
-  if (gathering.empty()) return false;
-  if (generation && generation->phase() != MasterGeneration::Phase::kEnded) return false;
-  if (static_cast<int32_t>(membership.members().size()) < options.workers) return false;
-  for (const auto& [rank, member] : membership.members()) {
-    if (member.state == Member::State::kAway) return false;  // it may come back
-    if (member.state != Member::State::kLive) {
-      // The first generation needs all; a later one goes on with those that are left.
-      if (!generation) return false;
-      continue;
-    }
-    if (!gathering.IsReady(rank)) return false;
-  }
-  return true;
-}
-
-void MasterNode::State::StartGeneration() {
-  const Layout layout = gathering.layout();
-  const bool seeded = gathering.seed() != nullptr;
-  if (seeded) parameters = std::move(*gathering.seed());
-  const bool has_values = parameters.size() == layout.size;
-  std::map<int32_t, uint64_t> origins;
-  VersionVector cut;
-  bool sequenced = false;
-  for (auto& [rank, member] : membership.members()) {
-    if (member.state != Member::State::kLive) continue;
-    if (!has_values) {
-      Fail(rank, Code::kRefused,
-           "the chief's values do not fill the model's " + std::to_string(layout.size) +
-               " parameters, and the master has none of its own");
-      continue;
-    }
-    origins[rank] = member.origin;
-    sequenced = member.max_staleness >= 0;
-    // What it had not sent of a generation that it gave up is void.
-    cut[member.origin] = gathering.counter(rank);
-  }
-  gathering.Clear();
-  if (!has_values) return;
-  relay.Begin(layout);
-  relay.SetAllowance(2 * static_cast<int64_t>(parameters.size() * sizeof(float)));
-  std::vector<Replication::Accepted> none;  // nobody has sent an update of this generation yet
-  relay.Open(now_ns, cut, &none);
-  generation.emplace(layout, sequenced, origins, *options.codec, &parameters, this);
-  end_reported = false;
-  const std::vector<Buffer> snapshot =
-      EncodeBlob({BlobKind::kParameters, layout.generation, 0, 0, 0}, parameters);
-  for (const auto& [rank, origin] : origins) {
-    Send(rank, strom::StartGeneration{layout.generation, relay.received()});
-    relay.AttachAtStart(membership.FindRank(rank)->link);
-    if (rank != kChiefRank || !seeded) SendBlob(rank, snapshot);
-  }
-  events.push_back({MasterEvent::Type::kStarted, -1,
-                    "generation " + std::to_string(layout.generation) + " has started with " +
-                        std::to_string(origins.size()) + " workers and " +
-                        std::to_string(layout.size) + " parameters"});
 }
 
 std::string MasterNode::StatusJson() const {
@@ -534,14 +415,11 @@ std::string MasterNode::StatusJson() const {
   json.Add("role", std::string("master"))
       .Add("workers", s.options.workers)
       .Add("epoch", s.options.epoch)
-      .Add("generation", s.generation ? s.generation->layout().generation : 0)
-      .Add("phase", std::string(s.generation ? s.generation->phase_name() : "gathering"))
-      .Add("steps", s.generation ? s.generation->steps() : 0)
-      .Add("parameters", s.parameters.size())
       .Add("update_bytes", update_bytes)
       .Add("topology_version", s.tree.version())
       .AddRaw("members", "[" + members + "]")
       .AddRaw("drops", DropsJson(s.drops));
+  s.fits.AddStatus(&json);
   s.relay.AddStatus(&json);
   return json.Text();
 }

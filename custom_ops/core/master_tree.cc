@@ -20,12 +20,6 @@ void MasterTree::Leave(int64_t now_ns, uint64_t origin) {
   Update(now_ns);
 }
 
-void MasterTree::Unburden(int64_t now_ns, const Member& member) {
-  relay_->Remove(member.link);  // and is added again below, detached
-  placement_.Unburden(member.origin);
-  Update(now_ns);
-}
-
 bool MasterTree::HandleOrphan(int64_t now_ns, const Member& member, const Orphan& orphan) {
   if (!placement_.MoveOrphan(member.origin, orphan.version)) return false;
   Update(now_ns);

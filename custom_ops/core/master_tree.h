@@ -22,12 +22,12 @@ class MasterTree {
              Relay* relay, LinkLayer* links)
       : membership_(membership), relay_(relay), links_(links), placement_(bounds, own_host) {}
 
-  // The member's link stands. False: the tree is full.
+  // Gives a place to a member whose link stands; one that is `resumed` may not know its own.
+  // False: the tree is full.
   [[nodiscard]] bool Join(int64_t now_ns, const Member& member, bool resumed);
+  bool Has(const Member& member) const { return placement_.tree().Contains(member.origin); }
   // Nothing happens where the member has no place.
   void Leave(int64_t now_ns, uint64_t origin);
-  // The member relays no more in this generation: its children go elsewhere.
-  void Unburden(int64_t now_ns, const Member& member);
   // False: the member has been told a newer place meanwhile.
   bool HandleOrphan(int64_t now_ns, const Member& member, const Orphan& orphan);
   void HandlePlaced(const Member& member, const Placed& placed) {

@@ -34,14 +34,6 @@ bool Placement::MoveOrphan(NodeId node, uint64_t version) {
   return true;
 }
 
-void Placement::Unburden(NodeId node) {
-  if (!tree_.Contains(node) || tree_.children(node).empty()) return;
-  const HostToken host = tree_.host(node);
-  tree_.Leave(node);
-  const bool joined = tree_.Join(node, host);
-  STROM_CHECK(joined);  // its own room is free
-}
-
 void Placement::TellAgain(NodeId node) {
   if (tree_.bounds().max_depth == 1) return;  // there is one place only
   auto told = told_.find(node);

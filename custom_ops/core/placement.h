@@ -32,8 +32,6 @@ class Placement {
   // The node says that in its place of `version` it has lost its parent. False: it has been told a
   // newer one meanwhile.
   bool MoveOrphan(NodeId node, uint64_t version);
-  // The node's children go elsewhere; it is placed anew, as a leaf.
-  void Unburden(NodeId node);
   // It came back over a new link: what it was told may not have reached it.
   void TellAgain(NodeId node);
 

@@ -48,7 +48,6 @@ class Tree {
   bool Contains(NodeId node) const { return nodes_.contains(node); }
   NodeId parent(NodeId node) const { return At(node).parent; }
   const std::set<NodeId>& children(NodeId node) const { return At(node).children; }
-  const HostToken& host(NodeId node) const { return At(node).host; }
   // 0 = the master.
   int32_t depth(NodeId node) const;
   // Counts every change.

@@ -15,6 +15,7 @@
 #include "core/master_node.h"
 #include "core/message_writer.h"
 #include "core/worker_node.h"
+#include "recorded_links.h"
 
 namespace strom {
 namespace {
@@ -23,43 +24,6 @@ using testing::HasSubstr;
 
 constexpr int64_t kNow = 1'000'000'000;
 constexpr Layout kLayout = {.generation = 1, .size = 100, .hash = 5};
-
-class RecordedLinks final : public LinkLayer {
- public:
-  LinkId Connect(int64_t, const Address&, const PublicKeyBytes&, Buffer) override { return 1; }
-  void Accept(int64_t, LinkId link, Buffer) override { accepted.push_back(link); }
-  void Refuse(int64_t, LinkId link, const std::string& reason) override { refused[link] = reason; }
-  bool Send(int64_t, LinkId link, Channel channel, Buffer message) override {
-    sent.push_back({link, channel, std::move(message)});
-    return true;
-  }
-  int64_t QueuedBytes(LinkId) const override { return 0; }
-  std::optional<Address> PeerAddress(LinkId) const override { return std::nullopt; }
-  void Void(int64_t, LinkId, Channel) override {}
-  void HoldBack(int64_t, LinkId, bool) override {}
-  void Close(int64_t, LinkId link, const std::string& reason) override { closed[link] = reason; }
-
-  // The last control message of type `Message` that went to `link`.
-  template <typename Message>
-  std::optional<Message> Last(LinkId link) const {
-    for (auto at = sent.rbegin(); at != sent.rend(); ++at) {
-      ControlMessage message;
-      if (at->link != link || at->channel != Channel::kControl) continue;
-      EXPECT_TRUE(ParseControl(*at->message, &message).ok());
-      if (const auto* found = std::get_if<Message>(&message)) return *found;
-    }
-    return std::nullopt;
-  }
-
-  struct Sent {
-    LinkId link;
-    Channel channel;
-    Buffer message;
-  };
-  std::vector<LinkId> accepted;
-  std::map<LinkId, std::string> refused, closed;
-  std::vector<Sent> sent;
-};
 
 LinkEvent Up(LinkId link, Buffer payload = MakeBuffer({})) {
   return {.type = LinkEvent::Type::kUp, .link = link, .payload = std::move(payload), .reason = {}};

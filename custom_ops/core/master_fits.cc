@@ -1,0 +1,180 @@
+#include "core/master_fits.h"
+
+#include <map>
+#include <utility>
+
+#include "core/version_vector.h"
+#include "core/words.h"
+
+namespace strom {
+
+bool MasterFits::HandleAttach(int64_t now_ns, const Member& member, const Attach& attach) {
+  if (IsAtHand(attach.generation) && (generation_->IsLiveMember(member.rank) ||
+                                      generation_->Reinstate(member.rank, member.origin))) {
+    return tree_->Has(member) || tree_->Join(now_ns, member, /*resumed=*/true);
+  }
+  host_->Fail(member.rank, Code::kMasterLost,
+              "training went on without " + WorkerName(member.rank) +
+                  ", which the master had not heard for too long; start it anew");
+  return false;
+}
+
+void MasterFits::HandleAnnounce(int64_t now_ns, const Member& member, const Announce& announce) {
+  const int32_t rank = member.rank;
+  if (generation_ && announce.layout.generation <= generation_->layout().generation) {
+    return host_->Fail(rank, Code::kRefused,
+                       "generation " + std::to_string(announce.layout.generation) +
+                           " has started without " + WorkerName(rank) +
+                           "; this version does not replace a worker within a generation");
+  }
+  if (is_running()) {
+    // By beginning the next one it has ended this one for itself, and relays it no more: its
+    // neighbours part from it and say what they have of it.
+    tree_->Leave(now_ns, member.origin);
+    generation_->Lose(rank);
+  }
+  const std::string difference = gathering_.Add(rank, announce);
+  if (difference.empty()) return;
+  gathering_.Clear();
+  for (const auto& [other, live] : membership_->members()) {
+    if (live.link != 0) host_->Fail(other, Code::kRefused, difference);
+  }
+}
+
+void MasterFits::Handle(const Member& member, const Done& done) {
+  if (IsAtHand(done.generation)) generation_->HandleDone(member.rank, done);
+}
+
+void MasterFits::Handle(const Member& member, const Verification& verification) {
+  if (IsAtHand(verification.generation)) {
+    generation_->HandleVerification(member.rank, verification);
+  }
+}
+
+std::string MasterFits::HandleBlob(const Member& member, const Blob& blob) {
+  if (blob.name.kind == BlobKind::kSeed) {
+    std::vector<float> seed;
+    const Status whole = blob.Values(&seed);
+    if (!whole.ok()) return whole.message;
+    gathering_.AddSeed(member.rank, blob.name.generation, std::move(seed));
+    return "";
+  }
+  std::vector<double> values;
+  const Status whole = blob.Values(&values);
+  if (!whole.ok()) return whole.message;
+  if (!IsAtHand(blob.name.generation)) {
+    ++(*drops_)["values of another generation"];
+  } else if (blob.name.kind == BlobKind::kAverage) {
+    generation_->HandleAverage(member.rank, blob.name, std::move(values));
+  } else if (blob.name.kind == BlobKind::kState) {
+    generation_->HandleState(member.rank, std::move(values));
+  } else {
+    return "a chunk that only a master sends";
+  }
+  return "";
+}
+
+std::string MasterFits::CheckUpdate(const Member& member, const UpdateId& id) {
+  // FINAL has named everything there is; a later update would part the replicas.
+  if (generation_->phase() == MasterGeneration::Phase::kTraining ||
+      Covers(relay_->received(), id)) {
+    return "";
+  }
+  return WorkerName(member.rank) + " sent an update after its DONE";
+}
+
+void MasterFits::HandleAccepted(Member* origin, const Replication::Accepted& accepted) {
+  ++origin->updates_accepted;
+  origin->update_bytes += static_cast<int64_t>(accepted.update->size());
+  generation_->HandleAccepted(accepted);
+}
+
+void MasterFits::Lose(int32_t rank) {
+  gathering_.Withdraw(rank);
+  if (generation_) generation_->Lose(rank);
+}
+
+void MasterFits::Resume() {
+  if (generation_) generation_->Resume();
+}
+
+std::optional<uint64_t> MasterFits::TakeEnded() {
+  if (is_running() || std::exchange(end_reported_, true)) return std::nullopt;
+  return generation_->layout().generation;
+}
+
+bool MasterFits::EveryoneAccountedFor() const {
+  if (gathering_.empty() || is_running()) return false;
+  if (static_cast<int32_t>(membership_->members().size()) < membership_->workers()) return false;
+  for (const auto& [rank, member] : membership_->members()) {
+    if (member.state == Member::State::kAway) return false;  // it may come back
+    if (member.state != Member::State::kLive) {
+      // The first generation needs all; a later one goes on with those that are left.
+      if (!generation_) return false;
+      continue;
+    }
+    if (!gathering_.IsReady(rank)) return false;
+  }
+  return true;
+}
+
+void MasterFits::PlaceAll(int64_t now_ns) {
+  for (const auto& [rank, member] : membership_->members()) {
+    if (member.state != Member::State::kLive || tree_->Has(member)) continue;
+    if (!tree_->Join(now_ns, member, /*resumed=*/true)) {
+      host_->Fail(rank, Code::kRefused, "the tree of workers is full");
+    }
+  }
+}
+
+std::optional<std::string> MasterFits::StartIfReady(int64_t now_ns) {
+  if (!EveryoneAccountedFor()) return std::nullopt;
+  PlaceAll(now_ns);
+  const Layout layout = gathering_.layout();
+  const bool seeded = gathering_.seed() != nullptr;
+  if (seeded) parameters_ = std::move(*gathering_.seed());
+  const bool has_values = parameters_.size() == layout.size;
+  std::map<int32_t, uint64_t> origins;
+  VersionVector cut;
+  bool sequenced = false;
+  for (const auto& [rank, member] : membership_->members()) {
+    if (member.state != Member::State::kLive) continue;
+    if (!has_values) {
+      host_->Fail(rank, Code::kRefused,
+                  "the chief's values do not fill the model's " + std::to_string(layout.size) +
+                      " parameters, and the master has none of its own");
+      continue;
+    }
+    origins[rank] = member.origin;
+    sequenced = member.max_staleness >= 0;
+    // What it had not sent of a generation that it gave up is void.
+    cut[member.origin] = gathering_.counter(rank);
+  }
+  gathering_.Clear();
+  if (!has_values) return std::nullopt;
+  relay_->Begin(layout);
+  relay_->SetAllowance(2 * static_cast<int64_t>(parameters_.size() * sizeof(float)));
+  std::vector<Replication::Accepted> none;  // nobody has sent an update of this generation yet
+  relay_->Open(now_ns, cut, &none);
+  generation_.emplace(layout, sequenced, origins, codec_, &parameters_, host_);
+  end_reported_ = false;
+  const std::vector<Buffer> snapshot =
+      EncodeBlob({BlobKind::kParameters, layout.generation, 0, 0, 0}, parameters_);
+  for (const auto& [rank, origin] : origins) {
+    host_->Send(rank, StartGeneration{layout.generation, relay_->received()});
+    relay_->AttachAtStart(membership_->FindRank(rank)->link);
+    if (rank != kChiefRank || !seeded) host_->SendBlob(rank, snapshot);
+  }
+  return "generation " + std::to_string(layout.generation) + " has started with " +
+         std::to_string(origins.size()) + " workers and " + std::to_string(layout.size) +
+         " parameters";
+}
+
+void MasterFits::AddStatus(JsonObject* json) const {
+  json->Add("generation", generation_ ? generation_->layout().generation : 0)
+      .Add("phase", std::string(generation_ ? generation_->phase_name() : "gathering"))
+      .Add("steps", generation_ ? generation_->steps() : 0)
+      .Add("parameters", parameters_.size());
+}
+
+}  // namespace strom

@@ -1,0 +1,88 @@
+// One generation (`fit`) after another at the master: gathers what the members announce, starts the
+// next when all have, and routes what they say to the one at hand (core/master_generation.h). It
+// owns the master's copy of the parameters.
+#ifndef KERAS_STROM_CORE_MASTER_FITS_H_
+#define KERAS_STROM_CORE_MASTER_FITS_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/blob.h"
+#include "core/control.h"
+#include "core/gathering.h"
+#include "core/json.h"
+#include "core/master_generation.h"
+#include "core/master_tree.h"
+#include "core/membership.h"
+#include "core/node_status.h"
+#include "core/relay.h"
+#include "core/update.h"
+
+namespace strom {
+
+class MasterFits {
+ public:
+  // The pointers outlive this.
+  MasterFits(const UpdateCodec& codec, Membership* membership, Relay* relay, MasterTree* tree,
+             GenerationHost* host, DropCounters* drops)
+      : codec_(codec),
+        membership_(membership),
+        relay_(relay),
+        tree_(tree),
+        host_(host),
+        drops_(drops) {}
+
+  // A member that is back in `attach.generation`, or changes its parent in it. False: training went
+  // on without it, and it has been told so.
+  bool HandleAttach(int64_t now_ns, const Member& member, const Attach& attach);
+  void HandleAnnounce(int64_t now_ns, const Member& member, const Announce& announce);
+  void Handle(const Member& member, const Done& done);
+  void Handle(const Member& member, const Verification& verification);
+  // These return "" or why the member has to be expelled.
+  std::string HandleBlob(const Member& member, const Blob& blob);
+  std::string CheckUpdate(const Member& member, const UpdateId& id);
+  // An update of `origin` that the relay has accepted.
+  void HandleAccepted(Member* origin, const Replication::Accepted& accepted);
+
+  // The member's link is gone, or another process has its rank.
+  void Lose(int32_t rank);
+  // GenerationHost::Settled may be true by now.
+  void Resume();
+  // Starts the next generation where all members have announced it. The text is for the log.
+  std::optional<std::string> StartIfReady(int64_t now_ns);
+  // Once for each generation that has ended: its number.
+  std::optional<uint64_t> TakeEnded();
+
+  // While it is true only its members have places in the tree: others could not relay in it.
+  bool is_running() const {
+    return generation_ && generation_->phase() != MasterGeneration::Phase::kEnded;
+  }
+  bool has_started() const { return generation_.has_value(); }
+  int64_t queued_bytes() const { return generation_ ? generation_->queued_bytes() : 0; }
+  const std::vector<float>& parameters() const { return parameters_; }
+  void AddStatus(JsonObject* json) const;
+
+ private:
+  bool EveryoneAccountedFor() const;
+  void PlaceAll(int64_t now_ns);
+  bool IsAtHand(uint64_t generation) const {
+    return generation_ && generation_->layout().generation == generation;
+  }
+
+  const UpdateCodec& codec_;
+  Membership* const membership_;
+  Relay* const relay_;
+  MasterTree* const tree_;
+  GenerationHost* const host_;
+  DropCounters* const drops_;
+  Gathering gathering_;
+  std::optional<MasterGeneration> generation_;
+  bool end_reported_ = true;
+  std::vector<float> parameters_;
+};
+
+}  // namespace strom
+
+#endif  // KERAS_STROM_CORE_MASTER_FITS_H_
