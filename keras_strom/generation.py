@@ -286,6 +286,7 @@ class Generation:
             bytes_received=received,
             clipped_mass=totals.clipped_mass,
             clipped_elements=int(totals.clipped_count),
+            shaken_mass=sharing.step.shaken_mass,
             assigned_outside=int(totals.assigned_outside),
             max_replica_difference=worst,
             seconds=time.monotonic() - self._started_at,

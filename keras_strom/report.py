@@ -27,6 +27,7 @@ class TrainingReport:
             other processes of its machine; 0 for a lone worker.
         clipped_mass: the sum of |r| that residual clipping has removed.
         clipped_elements: how many residual elements were clipped.
+        shaken_mass: the sum of |update| that shake-ups have sent.
         assigned_outside: how often a shared variable was found assigned outside `strategy.run`.
         max_replica_difference: over all workers, the largest difference of a parameter from the
             master's, before everybody took the master's.
@@ -48,6 +49,7 @@ class TrainingReport:
     bytes_received: int
     clipped_mass: float
     clipped_elements: int
+    shaken_mass: float
     assigned_outside: int
     max_replica_difference: float
     seconds: float

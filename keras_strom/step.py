@@ -16,7 +16,7 @@ from keras_strom._native.ops import operations
 from keras_strom._native.replica import Replica
 from keras_strom.admission import path_of
 from keras_strom.flat_space import Entry
-from keras_strom.residual import ResidualClipping
+from keras_strom.residual import ResidualClipping, ShakeUp
 from keras_strom.scale import UpdateScale
 from keras_strom.statistics import LENGTH, StepStatistics
 from keras_strom.threshold import ThresholdAlgorithm
@@ -28,6 +28,10 @@ _RECEIVED = np.asarray(
 )
 
 
+_COUNT = StepStatistics._fields.index("count")
+_THRESHOLD = StepStatistics._fields.index("threshold")
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StepOptions:
     """What a step does; fixed when the strategy is made.
@@ -35,6 +39,7 @@ class StepOptions:
     Attributes:
         threshold: chooses tau.
         clipping: bounds the residual; None = never.
+        shake_up: lowers tau once in a while; None = never.
         scale: multiplies the update.
         staleness: None = asynchronous: the own message is applied at once, others' as they come.
             k = the step ends when the own contribution of k steps ago has been released.
@@ -44,6 +49,7 @@ class StepOptions:
 
     threshold: ThresholdAlgorithm
     clipping: ResidualClipping | None
+    shake_up: ShakeUp | None
     scale: UpdateScale
     staleness: int | None
     wait_timeout: float
@@ -75,6 +81,7 @@ class SharedStep:
             self._state = _variable(options.threshold.initial_state(), tf.float32)
             self._last = _variable([0.0] * LENGTH, tf.float64)
             self._totals = _variable([0.0] * LENGTH, tf.float64)
+            self._shaken_mass = tf.Variable(0.0, dtype=tf.float64, trainable=False)
             self._steps_before = tf.Variable(0, dtype=tf.int64, trainable=False)
 
     def share(self, changes: list[VariableChange]) -> None:
@@ -88,6 +95,8 @@ class SharedStep:
             state = tuple(tf.unstack(self._state)) if self._state.shape[0] else ()
             last = StepStatistics(*tf.unstack(self._last))
             threshold, state = options.threshold.next(state, last)
+            shakes, factor = self._shake_up(step)
+            threshold *= factor
             statistics = operations().strom_step(
                 variables=[entry.primary.handle for entry in entries],
                 before=[
@@ -98,7 +107,7 @@ class SharedStep:
                 rows_before=[touched.before for touched in rows],
                 threshold=threshold,
                 scale=options.scale.at(step),
-                clip_multiple=self._clip_multiple(step),
+                clip_multiple=self._clip_multiple(step) / factor,
                 iteration=step,
                 replica=self._replica.handle,
                 offsets=[entry.offset for entry in entries],
@@ -111,11 +120,14 @@ class SharedStep:
             )
             stepped = statistics[0] > 0
             if state:
-                self._state.assign(tf.where(stepped, tf.stack(state), self._state))
+                self._state.assign(tf.where(stepped & ~shakes, tf.stack(state), self._state))
             if options.staleness is not None:
                 applied = self._await_release(entries, stepped, contributions)
                 statistics += applied * _RECEIVED
-            self._last.assign(tf.where(stepped, statistics, self._last))
+            self._last.assign(tf.where(stepped & ~shakes, statistics, self._last))
+            if options.shake_up is not None:
+                mass = statistics[_COUNT] * statistics[_THRESHOLD]
+                self._shaken_mass.assign_add(tf.where(shakes, mass, 0.0))
             self._totals.assign_add(statistics)
             if any(entry.copies for entry in entries):
                 tf.cond(stepped, lambda: update_copies(entries), tf.no_op)
@@ -135,6 +147,7 @@ class SharedStep:
         """Starts the counters of a new generation; the cluster's step count goes on."""
         self._steps_before.assign_add(tf.cast(self._totals[0], tf.int64))
         self._totals.assign(tf.zeros_like(self._totals))
+        self._shaken_mass.assign(0.0)
 
     @property
     def totals(self) -> StepStatistics:
@@ -143,8 +156,13 @@ class SharedStep:
 
     @property
     def last(self) -> StepStatistics:
-        """The latest step that shared something."""
+        """The latest step that shared something, other than a shake-up."""
         return StepStatistics(*self._last.numpy().tolist())
+
+    @property
+    def shaken_mass(self) -> float:
+        """The sum of what shake-ups have sent since `begin`, in absolute values."""
+        return float(self._shaken_mass.numpy())
 
     def _clip_multiple(self, step: Any) -> Any:
         clipping = self._options.clipping
@@ -152,6 +170,14 @@ class SharedStep:
             return tf.constant(0.0)
         due = (step + 1) % clipping.every == 0
         return tf.where(due, tf.constant(clipping.multiple, tf.float32), 0.0)
+
+    def _shake_up(self, step: Any) -> tuple[Any, Any]:
+        """Whether this step is one, and what its threshold is multiplied by."""
+        shake_up = self._options.shake_up
+        if shake_up is None:
+            return tf.constant(False), tf.constant(1.0)
+        due = (step + 1) % shake_up.every == 0
+        return due, tf.where(due, tf.constant(shake_up.factor, tf.float32), 1.0)
 
     def _await_release(self, entries: list[Entry], stepped: Any, contributions: Any) -> Any:
         assert self._options.staleness is not None

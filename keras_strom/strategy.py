@@ -25,7 +25,7 @@ from keras_strom.flat_space import Entry, FlatSpace
 from keras_strom.generation import Generation, Sharing
 from keras_strom.network import NetworkConfig
 from keras_strom.report import TrainingReport
-from keras_strom.residual import ResidualClipping
+from keras_strom.residual import ResidualClipping, ShakeUp
 from keras_strom.scale import UpdateScale
 from keras_strom.step import SharedStep, StepOptions, VariableChange
 from keras_strom.threshold import AdaptiveThreshold, ThresholdAlgorithm
@@ -53,6 +53,7 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
     Args:
         threshold: `AdaptiveThreshold`, `FixedThreshold` or another `ThresholdAlgorithm`.
         residual_clipping: a `ResidualClipping`, or None for none.
+        shake_up: a `ShakeUp`, or None for none.
         update_scale: how K workers' updates add up: "sum", "sqrt" (sum / sqrt K), "mean", or a
             number.
         warmup_steps: steps over which the scale grows from 1/K of it; 0 = none.
@@ -88,6 +89,7 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
         *,
         threshold: ThresholdAlgorithm = _THRESHOLD,
         residual_clipping: ResidualClipping | None = _CLIPPING,
+        shake_up: ShakeUp | None = None,
         update_scale: str | float = "sum",
         warmup_steps: int = 500,
         max_staleness: int | None = None,
@@ -97,7 +99,7 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
         network: NetworkConfig | None = None,
         devices: str | Sequence[str] | None = None,
     ) -> None:
-        _check_options(threshold, residual_clipping, max_staleness, network)
+        _check_options(threshold, residual_clipping, shake_up, max_staleness, network)
         _check_switches(
             always_encode=always_encode,
             jit_compile=jit_compile,
@@ -117,6 +119,7 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
             options = StepOptions(
                 threshold=threshold,
                 clipping=residual_clipping,
+                shake_up=shake_up,
                 scale=scale,
                 staleness=max_staleness if environment.size > 1 else None,
                 wait_timeout=environment.join_timeout,
@@ -387,6 +390,7 @@ def _check_touched(sharing: Sharing, touched: set[int], before: dict[int, Any]) 
 def _check_options(
     threshold: object,
     residual_clipping: object,
+    shake_up: object,
     max_staleness: object,
     network: object,
 ) -> None:
@@ -398,6 +402,8 @@ def _check_options(
         raise errors.InvalidOption(
             f"residual_clipping={residual_clipping!r} must be a ResidualClipping or None"
         )
+    if shake_up is not None and not isinstance(shake_up, ShakeUp):
+        raise errors.InvalidOption(f"shake_up={shake_up!r} must be a ShakeUp or None")
     if max_staleness is not None and (
         isinstance(max_staleness, bool) or not isinstance(max_staleness, int) or max_staleness < 0
     ):

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from keras_strom import errors
-from keras_strom.residual import ResidualClipping
+from keras_strom.residual import ResidualClipping, ShakeUp
 from keras_strom.scale import UpdateScale
 from keras_strom.statistics import LENGTH, StepStatistics
 from keras_strom.strategy import StromStrategy
@@ -137,6 +137,10 @@ def test_residual_clipping_takes_effect_every_so_many_steps() -> None:
         lambda: TargetDensityThreshold(initial=2.0),
         lambda: ResidualClipping(0.5),
         lambda: ResidualClipping(5, every=0),
+        lambda: ShakeUp(every=1),
+        lambda: ShakeUp(every=2.5),
+        lambda: ShakeUp(factor=1.0),
+        lambda: StromStrategy(shake_up=3),
         lambda: UpdateScale(rule="max", workers=2, warmup_steps=0),
         lambda: UpdateScale(rule=-1.0, workers=2, warmup_steps=0),
         lambda: UpdateScale(rule="sum", workers=2, warmup_steps=-1),
@@ -145,3 +149,45 @@ def test_residual_clipping_takes_effect_every_so_many_steps() -> None:
 def test_values_out_of_range_are_refused(make: object) -> None:
     with pytest.raises(errors.InvalidOption):
         make()  # type: ignore[operator]
+
+
+def test_a_shake_up_sends_what_the_threshold_holds_back() -> None:
+    """Of eight steps two are shake-ups; the threshold lets nothing through in the others."""
+    strategy = StromStrategy(
+        threshold=FixedThreshold(10.0),
+        residual_clipping=ResidualClipping(1, every=4),
+        shake_up=ShakeUp(every=4, factor=1e-4),
+        always_encode=True,
+    )
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(4, use_bias=False)])
+        model.compile(keras.optimizers.SGD(0.5), "mse")
+    random = np.random.default_rng(2)
+    x = random.normal(size=(32, 6)).astype(np.float32)
+    y = 10 * random.normal(size=(32, 4)).astype(np.float32)
+    model.fit(x, y, batch_size=4, verbose=0, shuffle=False)
+    report = strategy.last_report
+    assert report is not None
+    assert report.steps == 8
+    assert report.density == pytest.approx(2 / 8, rel=0.1)  # nearly every element, twice
+    assert report.shaken_mass == pytest.approx(8 * 24 * report.density * 1e-3)
+    assert report.threshold == 10  # what the others used
+    assert report.clipped_elements == 0  # the limit is that of the whole threshold
+
+
+def test_a_threshold_algorithm_does_not_see_shake_ups() -> None:
+    seen = []
+
+    class Recording(FixedThreshold):
+        def next(self, state: object, statistics: StepStatistics) -> object:
+            tf.py_function(lambda t: seen.append(float(t)), [statistics.threshold], [])
+            return super().next(state, statistics)
+
+    strategy = StromStrategy(
+        threshold=Recording(1.0), shake_up=ShakeUp(every=2, factor=0.5), always_encode=True
+    )
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(4)])
+        model.compile("sgd", "mse", run_eagerly=True)
+    model.fit(np.ones((16, 6)), np.ones((16, 4)), batch_size=4, verbose=0)
+    assert set(seen) == {0.0, 1.0}
