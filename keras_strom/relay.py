@@ -27,6 +27,7 @@ import ctypes
 import dataclasses
 import hashlib
 import json
+import logging
 import secrets
 import threading
 import time
@@ -47,6 +48,8 @@ from keras_strom.network import (
 
 #: The longest message, in bytes.
 MAX_MESSAGE_BYTES = MAX_BYTES
+
+_logger = logging.getLogger("keras_strom")
 
 _LOOPBACK = "127.0.0.1"
 _RANK_TAKEN = "is already taken by another process"  # in the master's words (core/membership.cc)
@@ -373,8 +376,8 @@ class Worker:
         try:
             if flush_timeout > 0:
                 self.flush(flush_timeout)
-        except (errors.DeadlinePassed, errors.MasterLost, errors.Refused):
-            pass  # Nobody is there to take it.
+        except errors.StromError as error:
+            _logger.debug("worker %d closes unflushed: %s", self.rank, error)
         finally:
             self._last_status = self._node.status()
             self._node.close(reason)
@@ -383,7 +386,10 @@ class Worker:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self.close("" if kind is None else f"it ended with {kind.__name__}")
+        if kind is None:
+            self.close()
+        else:
+            self.close(f"it ended with {kind.__name__}", flush_timeout=0)
 
     def _take(self, timeout: float) -> list[Message]:
         """Waits for one message and takes those that are there beside it."""
