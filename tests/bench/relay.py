@@ -232,17 +232,14 @@ class RelayBench:
             stalled_neighbour.measure(program, self._effort.stall_seconds)
             for _ in range(self._effort.rounds)
         ]
-        rate, queue, memory_mb = (
-            statistics.median(getattr(stall, name) for stall in stalls)
-            for name in ("rate", "queue", "memory_mb")
-        )
+        rate = statistics.median(stall.rate for stall in stalls)
+        queue = statistics.median(stall.queue for stall in stalls)
         self._report.row(
             f"{self._effort.stall_seconds:.1f} s",
             group="One of four workers stopped, on loopback",
             rate_of_the_others=rate,
             queue_of_its_cap=queue,
             cap_mb=stalled_neighbour.QUEUE_BYTES / 1e6,
-            growth_of_the_master_mb=memory_mb,
         )
         self._report.target("stalled_neighbour_rate", rate, goal=0.95)
         self._report.target("stalled_neighbour_memory", queue, goal=1, better="lower")

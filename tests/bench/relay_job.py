@@ -39,6 +39,7 @@ class Load:
         failure_timeout_s: after which a silent peer counts as dead.
         queue_bytes: the cap of a link's queue at the master; None = the default.
         max_children: of any node of a tree; 0 = all workers are under the master.
+        elements: parameters; updates are shorter where they would not fit.
     """
 
     workers: int
@@ -49,6 +50,7 @@ class Load:
     failure_timeout_s: float = 5
     queue_bytes: int | None = None
     max_children: int = 0
+    elements: int = 1 << 20
 
 
 @dataclasses.dataclass(frozen=True)
@@ -165,6 +167,7 @@ class Job:
                 "rank": rank,
                 "size": load.workers,
                 "bytes": load.message_bytes,
+                "elements": load.elements,
                 "rate": load.updates_per_s,
                 "seconds": load.seconds,
                 "together": int(load.together),
