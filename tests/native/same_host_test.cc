@@ -16,6 +16,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -594,6 +595,8 @@ bool StatusSays(MasterAgent* master, const std::string& words) {
   return true;
 }
 
+constexpr char kReady[] = "the worker waits";
+
 // What a child process runs: joins the master that its environment names and waits until its
 // standard input ends. With STROM_TEST_FORKS it first forks a process that does nothing else.
 TEST(SameHostChild, DISABLED_JoinsAndWaits) {
@@ -608,6 +611,10 @@ TEST(SameHostChild, DISABLED_JoinsAndWaits) {
   const auto port = static_cast<uint16_t>(std::stoi(variable("STROM_TEST_PORT")));
   ASSERT_TRUE(WorkerAgent::Join(OptionsOfWorker(port, key, timeout_ns), 20 * kSecond, &agent).ok());
   const bool is_fork = !variable("STROM_TEST_FORKS").empty() && fork() == 0;
+  if (!is_fork) {
+    std::puts(kReady);
+    std::fflush(stdout);
+  }
   char byte;
   while (read(STDIN_FILENO, &byte, 1) > 0) {
   }
@@ -618,10 +625,11 @@ TEST(SameHostChild, DISABLED_JoinsAndWaits) {
 class WorkerProcess {
  public:
   WorkerProcess(const MasterAgent& master, int64_t failure_timeout_ns, bool forks) {
-    int ends[2];
-    EXPECT_EQ(pipe2(ends, O_CLOEXEC), 0);
-    input_ = Descriptor(ends[1]);
-    const Descriptor output(ends[0]);
+    int in[2], out[2];
+    EXPECT_TRUE(pipe2(in, O_CLOEXEC) == 0 && pipe2(out, O_CLOEXEC) == 0);
+    input_ = Descriptor(in[1]);
+    output_ = Descriptor(out[0]);
+    const Descriptor its_input(in[0]), its_output(out[1]);
     std::string key = "STROM_TEST_KEY=";
     for (const uint8_t byte : master.public_key()) {
       key += "0123456789abcdef"[byte >> 4];
@@ -641,8 +649,8 @@ class WorkerProcess {
     };
     posix_spawn_file_actions_t actions;
     posix_spawn_file_actions_init(&actions);
-    posix_spawn_file_actions_adddup2(&actions, output.get(), STDIN_FILENO);
-    posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, "/dev/null", O_WRONLY, 0);
+    posix_spawn_file_actions_adddup2(&actions, its_input.get(), STDIN_FILENO);
+    posix_spawn_file_actions_adddup2(&actions, its_output.get(), STDOUT_FILENO);
     EXPECT_EQ(posix_spawn(&pid_, "/proc/self/exe", &actions, nullptr, pointers(arguments).data(),
                           pointers(environment).data()),
               0);
@@ -654,9 +662,22 @@ class WorkerProcess {
     waitpid(pid_, nullptr, 0);
   }
   void Signal(int signal) const { kill(pid_, signal); }
+  // Waits until it has joined, and forked where it should; gives up after 20 s.
+  bool IsReady() const {
+    std::string said;
+    pollfd output = {output_.get(), POLLIN, 0};
+    std::array<char, 256> bytes;
+    while (said.find(kReady) == std::string::npos) {
+      if (poll(&output, 1, 20'000) <= 0) return false;
+      const ssize_t got = read(output_.get(), bytes.data(), bytes.size());
+      if (got <= 0) return false;
+      said.append(bytes.data(), static_cast<size_t>(got));
+    }
+    return true;
+  }
 
  private:
-  Descriptor input_;
+  Descriptor input_, output_;
   pid_t pid_ = -1;
 };
 
@@ -665,6 +686,7 @@ TEST(SameHostProcesses, AKilledOneIsNoticedAtOnceEvenWhereAForkHoldsItsSocket) {
   for (const bool forks : {false, true}) {
     const auto master = StartMaster(never_ns);
     const WorkerProcess worker(*master, never_ns, forks);
+    ASSERT_TRUE(worker.IsReady());
     ASSERT_TRUE(StatusSays(master.get(), "\"transport\": \"shared memory\""));
     worker.Signal(SIGKILL);
     EXPECT_TRUE(StatusSays(master.get(), "the process on this host has ended")) << forks;
