@@ -585,10 +585,11 @@ WorkerAgentOptions OptionsOfWorker(uint16_t port, const PublicKeyBytes& key,
   return options;
 }
 
-// True once the master's status has these words; gives up after 20 s.
-bool StatusSays(MasterAgent* master, const std::string& words) {
+// True once the agent's status has these words; gives up after 20 s.
+template <typename Agent>
+bool StatusSays(Agent* agent, const std::string& words) {
   const int64_t deadline_ns = MonotonicNanoseconds() + 20 * kSecond;
-  while (master->StatusJson().find(words) == std::string::npos) {
+  while (agent->StatusJson().find(words) == std::string::npos) {
     if (MonotonicNanoseconds() > deadline_ns) return false;
     poll(nullptr, 0, 5);
   }
@@ -610,6 +611,7 @@ TEST(SameHostChild, DISABLED_JoinsAndWaits) {
   const int64_t timeout_ns = std::stoll(variable("STROM_TEST_TIMEOUT_NS"));
   const auto port = static_cast<uint16_t>(std::stoi(variable("STROM_TEST_PORT")));
   ASSERT_TRUE(WorkerAgent::Join(OptionsOfWorker(port, key, timeout_ns), 20 * kSecond, &agent).ok());
+  ASSERT_TRUE(StatusSays(agent.get(), "\"transport\": \"shared memory\""));
   const bool is_fork = !variable("STROM_TEST_FORKS").empty() && fork() == 0;
   if (!is_fork) {
     std::puts(kReady);
