@@ -75,6 +75,7 @@ struct LinkReport {
   int64_t congestion_window_packets = 0;
   int64_t grant_packets = 0;  // fresh packets that the peer allows now
   int64_t datagram_bytes = 0;
+  int64_t key_phase = 0;  // how often the keys of what is sent have changed
 };
 
 }  // namespace strom

@@ -20,16 +20,10 @@
 #include "core/grants.h"
 #include "core/joiners.h"
 #include "core/link_layer.h"
+#include "core/random_source.h"
 #include "core/types.h"
 
 namespace strom {
-
-// Fills the span with unpredictable bytes; the simulator passes a seeded one.
-class RandomSource {
- public:
-  virtual ~RandomSource() = default;
-  virtual void Fill(std::span<uint8_t> out) = 0;
-};
 
 struct EndpointOptions {
   std::array<uint8_t, 32> secret{};  // the job's secret
@@ -37,9 +31,12 @@ struct EndpointOptions {
   std::array<uint8_t, 32> private_key{};  // responders: their static key
   bool accepts = false;                   // answers HELLO
   int64_t failure_timeout_ns = 5'000'000'000;
-  int64_t join_timeout_ns = 0;       // of Connect; 0 = failure_timeout, at least 3 s
-  int64_t datagram_bytes = 1200;     // UDP payload; raised only by probing (later)
-  uint32_t first_link_sequence = 0;  // equal on both sides; tests of the wrap-around
+  int64_t join_timeout_ns = 0;  // of Connect; 0 = failure_timeout, at least 3 s
+  // UDP payload of a datagram, 1200 to kMaxDatagramBytes; 0 = from 1200 up to what each path turns
+  // out to carry.
+  int64_t datagram_bytes = 0;
+  uint64_t packets_per_key_phase = 0;  // 0 = kPacketsPerPhase (core/key_phases)
+  uint32_t first_link_sequence = 0;    // equal on both sides; tests of the wrap-around
   CongestionControl congestion = {};
   GrantOptions grants = {};
 };
@@ -54,7 +51,7 @@ class Endpoint final : public LinkLayer {
 
   // --- the network's side
   void HandleDatagram(int64_t now_ns, const Address& from, Bytes datagram);
-  // Writes the next datagram into `out` (at least datagram_bytes long); 0 = nothing to send now.
+  // Writes the next datagram into `out` (at least kMaxDatagramBytes long); 0 = nothing to send now.
   size_t PollTransmit(int64_t now_ns, std::span<uint8_t> out, Address* to);
   int64_t NextTimeout() const;  // kNever = none; pacing delays count too
   void HandleTimeout(int64_t now_ns);
@@ -70,6 +67,10 @@ class Endpoint final : public LinkLayer {
   void Void(int64_t now_ns, LinkId link, Channel channel) override;
   void HoldBack(int64_t now_ns, LinkId link, bool hold) override;
   void Close(int64_t now_ns, LinkId link, const std::string& reason) override;
+
+  // Wipes every key and forgets every connection, without a word to anybody; nothing can be joined
+  // any more. For the child of a fork, which must not use its parent's keys.
+  void Forget();
 
   // True while a goodbye is still being repeated; the last word of a process waits for it.
   bool SaysGoodbye() const;

@@ -37,18 +37,10 @@ std::vector<uint8_t> Prologue(uint32_t initiator_connection) {
   return prologue;
 }
 
-PacketCipher::Keys TransportKeys(const SecretKey& split) {
-  PacketCipher::Keys keys;
-  Hkdf({}, split.bytes(), Text("strom packets: key"), keys.key.bytes());
-  Hkdf({}, split.bytes(), Text("strom packets: initial nonce"), keys.initial.bytes());
-  return keys;
-}
-
 ConnectionKeys SplitKeys(const Noise& noise, bool initiator) {
   const auto [from_initiator, from_responder] = noise.Split();
-  ConnectionKeys keys{TransportKeys(from_initiator), TransportKeys(from_responder)};
-  if (!initiator) std::swap(keys.send, keys.receive);
-  return keys;
+  return initiator ? ConnectionKeys{.send = from_initiator, .receive = from_responder}
+                   : ConnectionKeys{.send = from_responder, .receive = from_initiator};
 }
 
 PacketCipher::Keys RetryKeys(const PublicKeyBytes& ephemeral) {
@@ -115,7 +107,7 @@ std::optional<Initiator::Welcome> Initiator::HandleWelcome(Bytes datagram) {
 
 std::optional<HelloFields> ParseHello(Bytes datagram) {
   const auto header = ParseHeader(datagram);
-  if (!header || header->key_phase || header->connection != 0 || header->number != 0 ||
+  if (!header || header->key_phase || header->heard_phase || header->connection != 0 || header->number != 0 ||
       datagram.size() != kHelloBytes) {
     return std::nullopt;
   }

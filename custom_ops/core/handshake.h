@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "core/crypto.h"
+#include "core/key_phases.h"
 #include "core/link_layer.h"
 #include "core/noise.h"
 #include "core/packet.h"
@@ -30,12 +31,6 @@ using Cookie = std::array<uint8_t, kCookieBytes>;
 
 // The key that only holders of the job's secret have, different for every job.
 SecretKey JobKey(Bytes secret, Bytes job_id);
-
-// What both sides hold once a handshake is through.
-struct ConnectionKeys {
-  PacketCipher::Keys send;
-  PacketCipher::Keys receive;
-};
 
 // The joiner's side of one handshake.
 class Initiator {

@@ -16,10 +16,6 @@ constexpr int64_t kSuspectPercent = 30;
 constexpr int kCloses = 3;
 constexpr int64_t kCloseIntervalNs = 30'000'000;
 
-size_t BodyBytes(const LinkOptions& options) {
-  return options.datagram_bytes - kHeaderBytes - kTagBytes;
-}
-
 std::string Silence(int64_t timeout_ns) {
   std::array<char, 64> text;
   std::snprintf(text.data(), text.size(), "no authentic packet for %.1f s",
@@ -29,15 +25,14 @@ std::string Silence(int64_t timeout_ns) {
 
 }  // namespace
 
-Link::Link(int64_t now_ns, const ConnectionKeys& keys, uint32_t peer_connection,
-           const LinkOptions& options, Grants* grants, LinkCounters* counters)
+Link::Link(int64_t now_ns, const Peer& peer, const LinkOptions& options, RandomSource* random,
+           Grants* grants, LinkCounters* counters)
     : options_(options),
       counters_(counters),
-      peer_connection_(peer_connection),
-      seal_(Aead::Use::kSeal, keys.send),
-      open_(Aead::Use::kOpen, keys.receive),
-      next_number_(options.first_number),
-      sender_(options.first_sequence, BodyBytes(options), options.congestion, counters),
+      peer_connection_(peer.connection),
+      keys_(peer.keys, options.keys),
+      path_(peer.address, options.least_datagram_bytes, options.most_datagram_bytes, random),
+      sender_(options.first_sequence, BodyBytes(), options.congestion, counters),
       receiver_(options.first_sequence, grants, counters),
       heard_(!options.asks_first),
       heard_ns_(now_ns),
@@ -46,31 +41,39 @@ Link::Link(int64_t now_ns, const ConnectionKeys& keys, uint32_t peer_connection,
   ArmKeepalive(now_ns);
 }
 
-bool Link::HandleDatagram(int64_t now_ns, const PacketHeader& header, Bytes datagram,
-                          Notice* notice) {
-  if (header.number >= 2 * kMaxPacketsPerKey || header.key_phase) {
-    ++counters_->drop_malformed;
-    return false;
-  }
-  if (!received_numbers_.MayBeNew(header.number)) {
-    ++counters_->drop_replayed;
-    return false;
-  }
+bool Link::HandleDatagram(int64_t now_ns, const Address& from, const PacketHeader& header,
+                          Bytes datagram, Notice* notice) {
   std::array<uint8_t, kMaxDatagramBytes> body;
-  if (!open_.Open(header.number, datagram, body.data())) {
-    ++counters_->drop_unauthentic;
-    return false;
-  }
-  received_numbers_.Add(header.number);
+  if (!CountDrop(keys_.Open(now_ns, header, datagram, body.data()))) return false;
   heard_ = true;
   heard_ns_ = now_ns;
   suspected_ = false;
+  path_.HandleArrival(now_ns, from, keys_.newest());
   const size_t body_bytes = datagram.size() - kHeaderBytes - kTagBytes;
-  Dispatch(now_ns, header.type, Bytes(body.data(), body_bytes), notice);
+  Dispatch(now_ns, from, header.type, Bytes(body.data(), body_bytes), notice);
   return true;
 }
 
-void Link::Dispatch(int64_t now_ns, PacketType type, Bytes body, Notice* notice) {
+// True when there is nothing to count: the packet is authentic.
+bool Link::CountDrop(KeyPhases::Verdict verdict) {
+  switch (verdict) {
+    case KeyPhases::Verdict::kAuthentic:
+      return true;
+    case KeyPhases::Verdict::kMalformed:
+      ++counters_->drop_malformed;
+      return false;
+    case KeyPhases::Verdict::kReplayed:
+      ++counters_->drop_replayed;
+      return false;
+    case KeyPhases::Verdict::kUnauthentic:
+      ++counters_->drop_unauthentic;
+      return false;
+  }
+  return false;
+}
+
+void Link::Dispatch(int64_t now_ns, const Address& from, PacketType type, Bytes body,
+                    Notice* notice) {
   if (type == PacketType::kClose) {
     const auto reason = ParseClose(body);
     if (reason && state_ == State::kOpen) {
@@ -81,55 +84,83 @@ void Link::Dispatch(int64_t now_ns, PacketType type, Bytes body, Notice* notice)
     return;
   }
   if (state_ != State::kOpen) return;
-
-  bool parsed = false;
-  bool valid = true;
-  if (type == PacketType::kData) {
-    const auto packet = ParseData(body);
-    parsed = packet.has_value();
-    if (parsed) valid = receiver_.HandleData(now_ns, *packet);
-  } else if (type == PacketType::kProbe) {
-    const auto packet = ParseProbe(body);
-    parsed = packet.has_value();
-    if (parsed) valid = receiver_.HandleProbe(now_ns, *packet);
-  } else if (type == PacketType::kStatus) {
-    parsed = ParseStatus(body, &status_);
-    if (parsed) valid = sender_.HandleStatus(now_ns, status_);
-  }
-  if (!parsed) ++counters_->drop_malformed;
-  if (!valid) Break(now_ns, Code::kCorrupt, "the peer broke the link's protocol", notice);
+  const std::optional<bool> valid = Take(now_ns, from, type, body);
+  if (!valid) ++counters_->drop_malformed;
+  if (valid == false) Break(now_ns, Code::kCorrupt, "the peer broke the link's protocol", notice);
 }
 
-size_t Link::PollTransmit(int64_t now_ns, std::span<uint8_t> out, Notice* notice) {
-  STROM_CHECK(out.size() >= options_.datagram_bytes);
-  if (state_ == State::kOpen && next_number_ >= kMaxPacketsPerKey) {
-    Break(now_ns, Code::kClosed, "the link's keys are used up; join again", notice);
+std::optional<bool> Link::Take(int64_t now_ns, const Address& from, PacketType type, Bytes body) {
+  if (type == PacketType::kData) {
+    const auto packet = ParseData(body);
+    if (!packet) return std::nullopt;
+    return receiver_.HandleData(now_ns, *packet);
   }
+  if (type == PacketType::kStatus) {
+    if (!ParseStatus(body, &status_)) return std::nullopt;
+    if (!sender_.HandleStatus(now_ns, status_)) return false;
+    if (path_.is_raised() && sender_.LosesLongPackets(now_ns)) {
+      path_.Narrow(now_ns);
+      sender_.SetBodyBytes(BodyBytes());
+    }
+    return true;
+  }
+  if (type == PacketType::kProbe) {
+    const auto packet = ParseProbe(body);
+    if (!packet) return std::nullopt;
+    return receiver_.HandleProbe(now_ns, *packet);
+  }
+  if (type == PacketType::kChallenge) {
+    const auto packet = ParseChallenge(body);
+    if (!packet) return std::nullopt;
+    path_.HandleChallenge(from, *packet);
+    return true;
+  }
+  if (type == PacketType::kEcho) {
+    const auto packet = ParseEcho(body);
+    if (!packet) return std::nullopt;
+    path_.HandleEcho(now_ns, from, *packet);
+    sender_.SetBodyBytes(BodyBytes());
+    return true;
+  }
+  return std::nullopt;
+}
+
+size_t Link::PollTransmit(int64_t now_ns, std::span<uint8_t> out, Address* to, Notice* notice) {
+  STROM_CHECK(out.size() >= kMaxDatagramBytes);
+  if (state_ == State::kOpen && keys_.IsSpent()) {
+    *notice = {Notice::Type::kDown, Code::kCorrupt, "the peer does not follow into new keys"};
+    state_ = State::kOver;
+  }
+  if (state_ == State::kOver) return 0;
+  *to = path_.peer();
   PacketType type = PacketType::kClose;
-  const std::span<uint8_t> body = out.subspan(kHeaderBytes, BodyBytes(options_));
+  const std::span<uint8_t> body = out.subspan(kHeaderBytes);
   size_t body_bytes = 0;
   if (state_ == State::kOpen) {
-    body_bytes = WriteBody(now_ns, body, &type);
+    body_bytes = WriteBody(now_ns, body, &type, to);
     if (body_bytes == 0) return 0;
   } else {
-    if (state_ == State::kOver || now_ns < close_ns_) return 0;
+    if (now_ns < close_ns_) return 0;
     body_bytes = WriteClose(close_reason_, body);
     ++closes_sent_;
     close_ns_ = now_ns + kCloseIntervalNs;
   }
-  const size_t datagram_bytes = kHeaderBytes + body_bytes + kTagBytes;
-  const uint64_t number = next_number_++;
-  WriteHeader({.type = type, .connection = peer_connection_, .number = number}, out.data());
-  seal_.Seal(number, out.first(datagram_bytes));
-  return datagram_bytes;
+  const std::span<uint8_t> datagram = out.first(kHeaderBytes + body_bytes + kTagBytes);
+  keys_.Seal(type, peer_connection_, datagram);
+  return datagram.size();
 }
 
 // What tells the peer something goes first: it is small, and the peer may be waiting for it.
-size_t Link::WriteBody(int64_t now_ns, std::span<uint8_t> body, PacketType* type) {
+size_t Link::WriteBody(int64_t now_ns, std::span<uint8_t> body, PacketType* type, Address* to) {
   if (receiver_.status_due()) {
     receiver_.TakeStatus(now_ns, &status_);
     *type = PacketType::kStatus;
     return WriteStatus(status_, body);
+  }
+  if (const auto outgoing = path_.Poll(now_ns, sender_.round_trip().smoothed_ns())) {
+    *type = outgoing->type;
+    *to = outgoing->to;
+    return WriteAlongPath(*outgoing, body);
   }
   if (sender_.TakeProbe() || probe_wanted_) {
     probe_wanted_ = false;
@@ -138,9 +169,16 @@ size_t Link::WriteBody(int64_t now_ns, std::span<uint8_t> body, PacketType* type
     return WriteProbe({sender_.next_sequence(), static_cast<uint32_t>(now_ns / 1000)}, body);
   }
   *type = PacketType::kData;
-  const size_t body_bytes = sender_.PollData(now_ns, body);
+  const size_t body_bytes = sender_.PollData(now_ns, body.first(BodyBytes()));
   if (body_bytes > 0 && heard_) ArmKeepalive(now_ns);
   return body_bytes;
+}
+
+size_t Link::WriteAlongPath(const LinkPath::Outgoing& outgoing, std::span<uint8_t> body) {
+  if (outgoing.type == PacketType::kEcho) return WriteEcho({outgoing.token}, body);
+  const size_t shortest = kHeaderBytes + ChallengePacket::kFieldBytes + kTagBytes;
+  const size_t bytes = std::max(outgoing.datagram_bytes, shortest);
+  return WriteChallenge({outgoing.token, bytes - kHeaderBytes - kTagBytes}, body);
 }
 
 void Link::HandleTimeout(int64_t now_ns, Notice* notice) {
@@ -172,8 +210,8 @@ int64_t Link::NextTimeout() const {
   if (state_ == State::kClosing) return close_ns_;
   const int64_t patience_ns = suspected_ ? options_.failure_timeout_ns
                                          : options_.failure_timeout_ns * kSuspectPercent / 100;
-  return std::min(
-      {heard_ns_ + patience_ns, keepalive_ns_, sender_.NextTimeout(), receiver_.NextTimeout()});
+  return std::min({heard_ns_ + patience_ns, keepalive_ns_, path_.NextTimeout(),
+                   sender_.NextTimeout(), receiver_.NextTimeout()});
 }
 
 void Link::Send(int64_t now_ns, Channel channel, Buffer message) {

@@ -1,5 +1,6 @@
-// One established connection: packets sealed and opened under its keys, the two halves of reliable
-// delivery, probes that keep it alive, the watch for a dead peer, and the goodbye.
+// One established connection: packets under its keys (core/key_phases) along its path
+// (core/link_path), the two halves of reliable delivery, probes that keep it alive, the watch for a
+// dead peer, and the goodbye.
 //
 // The endpoint makes a Link when a handshake is through and throws it away when `state` is kOver.
 #ifndef KERAS_STROM_CORE_LINK_H_
@@ -10,7 +11,8 @@
 #include <span>
 #include <string>
 
-#include "core/handshake.h"
+#include "core/key_phases.h"
+#include "core/link_path.h"
 #include "core/link_receiver.h"
 #include "core/link_sender.h"
 #include "core/packet.h"
@@ -20,17 +22,16 @@ namespace strom {
 
 struct LinkCounters;
 
-// A link ends before it has sent so many packets: AES-GCM under one key stays far below its limit,
-// and a packet number is never used twice. (Key phases will lift it.)
-inline constexpr uint64_t kMaxPacketsPerKey = uint64_t{1} << 30;
-
 struct LinkOptions {
   int64_t failure_timeout_ns = 5'000'000'000;
-  size_t datagram_bytes = 1200;
+  // UDP payload of a datagram: what passes everywhere, and how far to search upwards; equal = that
+  // length and no search.
+  size_t least_datagram_bytes = kLeastDatagramBytes;
+  size_t most_datagram_bytes = kLeastDatagramBytes;
   uint32_t first_sequence = 0;  // link sequences start here, on both sides
-  uint64_t first_number = 0;    // packet numbers start here (tests of their end)
-  uint32_t jitter_seed = 1;     // spreads the keepalives of many links
-  bool asks_first = false;      // the initiator: its first packet makes the responder's link stand
+  KeyPhases::Options keys{};
+  uint32_t jitter_seed = 1;  // spreads the keepalives of many links
+  bool asks_first = false;   // the initiator: its first packet makes the responder's link stand
   CongestionControl congestion = {};
 };
 
@@ -47,14 +48,23 @@ class Link {
     std::string reason;
   };
 
-  // `grants`, which all links of a process share, and `counters` outlive the link.
-  Link(int64_t now_ns, const ConnectionKeys& keys, uint32_t peer_connection,
-       const LinkOptions& options, Grants* grants, LinkCounters* counters);
+  // Who is at the other end of a link, as the handshake has found out.
+  struct Peer {
+    Address address;
+    uint32_t connection = 0;  // names the link in packets to it
+    ConnectionKeys keys;
+  };
+
+  // `random`, `grants`, which all links of a process share, and `counters` outlive the link.
+  Link(int64_t now_ns, const Peer& peer, const LinkOptions& options, RandomSource* random,
+       Grants* grants, LinkCounters* counters);
 
   // A datagram with this link's connection id. True: it was authentic.
-  bool HandleDatagram(int64_t now_ns, const PacketHeader& header, Bytes datagram, Notice* notice);
-  // Writes the next datagram; 0 = nothing to send now.
-  size_t PollTransmit(int64_t now_ns, std::span<uint8_t> out, Notice* notice);
+  bool HandleDatagram(int64_t now_ns, const Address& from, const PacketHeader& header,
+                      Bytes datagram, Notice* notice);
+  // Writes the next datagram (at most kMaxDatagramBytes) and where it goes; 0 = nothing to send
+  // now.
+  size_t PollTransmit(int64_t now_ns, std::span<uint8_t> out, Address* to, Notice* notice);
   void HandleTimeout(int64_t now_ns, Notice* notice);
   int64_t NextTimeout() const;
 
@@ -72,22 +82,26 @@ class Link {
   // Smoothed round trip; 0 before the first sample.
   int64_t round_trip_ns() const;
   const LinkSender& sender() const { return sender_; }
-  // The longest datagram it sends.
-  size_t datagram_bytes() const { return options_.datagram_bytes; }
+  const LinkPath& path() const { return path_; }
+  // How often the keys of what it sends have changed.
+  uint64_t key_phase() const { return keys_.send_phase(); }
 
  private:
-  void Dispatch(int64_t now_ns, PacketType type, Bytes body, Notice* notice);
-  size_t WriteBody(int64_t now_ns, std::span<uint8_t> body, PacketType* type);
+  bool CountDrop(KeyPhases::Verdict verdict);
+  void Dispatch(int64_t now_ns, const Address& from, PacketType type, Bytes body, Notice* notice);
+  // What a body means for the link. Nothing: it is malformed; false: no honest peer sends it.
+  std::optional<bool> Take(int64_t now_ns, const Address& from, PacketType type, Bytes body);
+  size_t WriteBody(int64_t now_ns, std::span<uint8_t> body, PacketType* type, Address* to);
+  size_t WriteAlongPath(const LinkPath::Outgoing& outgoing, std::span<uint8_t> body);
+  size_t BodyBytes() const { return path_.datagram_bytes() - kHeaderBytes - kTagBytes; }
   void Break(int64_t now_ns, Code code, const std::string& reason, Notice* notice);
   void ArmKeepalive(int64_t now_ns);
 
   const LinkOptions options_;
   LinkCounters* const counters_;
   const uint32_t peer_connection_;
-  PacketCipher seal_;
-  PacketCipher open_;
-  uint64_t next_number_;
-  ReplayWindow received_numbers_;
+  KeyPhases keys_;
+  LinkPath path_;
 
   LinkSender sender_;
   LinkReceiver receiver_;

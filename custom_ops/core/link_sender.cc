@@ -215,6 +215,13 @@ void LinkSender::HandleTimeout(int64_t now_ns) {
 
 int64_t LinkSender::NextTimeout() const { return std::min(probe_ns_, pacing_ns_); }
 
+void LinkSender::SetBodyBytes(size_t body_bytes) {
+  const size_t fragment_bytes = body_bytes - DataPacket::kFieldBytes;
+  if (fragment_bytes == fragment_bytes_) return;
+  fragment_bytes_ = fragment_bytes;
+  long_lost_ = 0;
+}
+
 // Loss alone takes no packets of one kind for so long, and a crowded queue not all of them.
 bool LinkSender::LosesLongPackets(int64_t now_ns) const {
   return long_lost_ >= kBlackHoleLosses &&

@@ -78,7 +78,7 @@ class LinkSender {
 
   // DATA bodies are at most so long from now on. What is under way and longer is cut anew where it
   // has to be resent.
-  void SetBodyBytes(size_t body_bytes) { fragment_bytes_ = body_bytes - DataPacket::kFieldBytes; }
+  void SetBodyBytes(size_t body_bytes);
   // True when packets longer than the first ones are lost again and again while others pass.
   bool LosesLongPackets(int64_t now_ns) const;
 

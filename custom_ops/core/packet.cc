@@ -8,6 +8,7 @@ namespace strom {
 namespace {
 
 constexpr uint8_t kKeyPhaseFlag = 1;
+constexpr uint8_t kHeardPhaseFlag = 2;
 constexpr uint8_t kVoidFlag = 1;
 constexpr uint8_t kBundleFlag = 2;
 
@@ -20,7 +21,8 @@ T Load(Bytes bytes, size_t at) {
 
 void WriteHeader(const PacketHeader& header, uint8_t* out) {
   out[0] = static_cast<uint8_t>(kWireVersion << 4 | static_cast<uint8_t>(header.type));
-  out[1] = header.key_phase ? kKeyPhaseFlag : 0;
+  out[1] = static_cast<uint8_t>((header.key_phase ? kKeyPhaseFlag : 0) |
+                                (header.heard_phase ? kHeardPhaseFlag : 0));
   StoreLittleEndian<uint16_t>(out + 2, 0);
   StoreLittleEndian<uint32_t>(out + 4, header.connection);
   StoreLittleEndian<uint64_t>(out + 8, header.number);
@@ -32,12 +34,13 @@ std::optional<PacketHeader> ParseHeader(Bytes datagram) {
   }
   const uint8_t type = datagram[0] & 0x0f;
   if (datagram[0] >> 4 != kWireVersion || type < static_cast<uint8_t>(PacketType::kHello) ||
-      type > static_cast<uint8_t>(PacketType::kClose) || (datagram[1] & ~kKeyPhaseFlag) != 0 ||
-      Load<uint16_t>(datagram, 2) != 0) {
+      type > static_cast<uint8_t>(PacketType::kEcho) ||
+      (datagram[1] & ~(kKeyPhaseFlag | kHeardPhaseFlag)) != 0 || Load<uint16_t>(datagram, 2) != 0) {
     return std::nullopt;
   }
   return PacketHeader{.type = static_cast<PacketType>(type),
                       .key_phase = (datagram[1] & kKeyPhaseFlag) != 0,
+                      .heard_phase = (datagram[1] & kHeardPhaseFlag) != 0,
                       .connection = Load<uint32_t>(datagram, 4),
                       .number = Load<uint64_t>(datagram, 8)};
 }
@@ -132,6 +135,30 @@ size_t WriteProbe(const ProbePacket& packet, std::span<uint8_t> out) {
 std::optional<ProbePacket> ParseProbe(Bytes body) {
   if (body.size() != ProbePacket::kFieldBytes) return std::nullopt;
   return ProbePacket{Load<uint32_t>(body, 0), Load<uint32_t>(body, 4)};
+}
+
+size_t WriteChallenge(const ChallengePacket& packet, std::span<uint8_t> out) {
+  STROM_CHECK(packet.body_bytes >= ChallengePacket::kFieldBytes && out.size() >= packet.body_bytes);
+  StoreLittleEndian<uint64_t>(&out[0], packet.token);
+  std::fill(out.begin() + ChallengePacket::kFieldBytes,
+            out.begin() + static_cast<std::ptrdiff_t>(packet.body_bytes), uint8_t{0});
+  return packet.body_bytes;
+}
+
+std::optional<ChallengePacket> ParseChallenge(Bytes body) {
+  if (body.size() < ChallengePacket::kFieldBytes) return std::nullopt;
+  return ChallengePacket{Load<uint64_t>(body, 0), body.size()};
+}
+
+size_t WriteEcho(const EchoPacket& packet, std::span<uint8_t> out) {
+  STROM_CHECK(out.size() >= EchoPacket::kFieldBytes);
+  StoreLittleEndian<uint64_t>(&out[0], packet.token);
+  return EchoPacket::kFieldBytes;
+}
+
+std::optional<EchoPacket> ParseEcho(Bytes body) {
+  if (body.size() != EchoPacket::kFieldBytes) return std::nullopt;
+  return EchoPacket{Load<uint64_t>(body, 0)};
 }
 
 std::string_view CutReason(std::string_view reason) {

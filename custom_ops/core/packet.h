@@ -19,7 +19,8 @@ namespace strom {
 
 inline constexpr uint8_t kWireVersion = 1;
 inline constexpr size_t kHeaderBytes = 16;
-inline constexpr size_t kMaxDatagramBytes = 9000;  // more than that was never sent by this code
+inline constexpr size_t kLeastDatagramBytes = 1200;  // passes on every path
+inline constexpr size_t kMaxDatagramBytes = 9000;    // more than that was never sent by this code
 
 enum class PacketType : uint8_t {
   kHello = 1,
@@ -29,13 +30,16 @@ enum class PacketType : uint8_t {
   kStatus = 5,
   kProbe = 6,
   kClose = 7,
+  kChallenge = 8,
+  kEcho = 9,
 };
 
 struct PacketHeader {
   PacketType type = PacketType::kData;
-  bool key_phase = false;
-  uint32_t connection = 0;  // chosen by the receiver; 0 in HELLO
-  uint64_t number = 0;      // the nonce: never used twice under one key
+  bool key_phase = false;    // lowest bit of the phase whose keys seal it
+  bool heard_phase = false;  // ... and of the phase the sender receives in
+  uint32_t connection = 0;   // chosen by the receiver; 0 in HELLO
+  uint64_t number = 0;       // the nonce: never used twice under one key
 };
 
 void WriteHeader(const PacketHeader& header, uint8_t* out);
@@ -96,6 +100,24 @@ struct ProbePacket {
 size_t WriteProbe(const ProbePacket& packet, std::span<uint8_t> out);
 std::optional<ProbePacket> ParseProbe(Bytes body);
 
+// Asks whether a datagram of this length reaches this address: the peer sends the token back from
+// there. Zeros make it as long as it is.
+struct ChallengePacket {
+  static constexpr size_t kFieldBytes = 8;
+  uint64_t token = 0;
+  size_t body_bytes = kFieldBytes;  // the whole body's length
+};
+size_t WriteChallenge(const ChallengePacket& packet, std::span<uint8_t> out);
+std::optional<ChallengePacket> ParseChallenge(Bytes body);
+
+// The answer to a CHALLENGE, to where that came from.
+struct EchoPacket {
+  static constexpr size_t kFieldBytes = 8;
+  uint64_t token = 0;
+};
+size_t WriteEcho(const EchoPacket& packet, std::span<uint8_t> out);
+std::optional<EchoPacket> ParseEcho(Bytes body);
+
 // The link is over; `reason` is for people.
 inline constexpr size_t kMaxReasonBytes = 512;
 // The reason's first kMaxReasonBytes at most, without half a character at its end.
@@ -135,10 +157,12 @@ class ReplayWindow {
   // True when `number` may be new. Ask before decrypting; Add only what was authentic.
   bool MayBeNew(uint64_t number) const;
   void Add(uint64_t number);
+  // One more than the highest number added.
+  uint64_t end() const { return end_; }
 
  private:
   std::array<uint64_t, kNumbers / 64> seen_{};
-  uint64_t end_ = 0;  // one more than the highest number seen
+  uint64_t end_ = 0;
 };
 
 }  // namespace strom

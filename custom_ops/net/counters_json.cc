@@ -27,7 +27,8 @@ std::string ReportJson(const LinkReport& report, const SameHostLinks& same_host)
       .Add("in_flight_packets", report.in_flight_packets)
       .Add("congestion_window_packets", report.congestion_window_packets)
       .Add("grant_packets", report.grant_packets)
-      .Add("datagram_bytes", report.datagram_bytes);
+      .Add("datagram_bytes", report.datagram_bytes)
+      .Add("key_phase", report.key_phase);
   AddCounters(report.counters, same_host.counters(report.link), &json);
   return json.Text();
 }

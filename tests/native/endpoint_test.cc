@@ -98,6 +98,7 @@ TEST(Endpoint, JoinsAndCarriesHelloAndWelcome) {
 
 TEST(Endpoint, ReportsEachLinkAndCountsAllOfThem) {
   Pair pair(17, {.loss = .02});
+  pair.worker_options.datagram_bytes = 1200;  // what is sent takes a while
   ASSERT_TRUE(pair.Join());
   Endpoint& worker = pair.network.endpoint(pair.worker);
   Endpoint& master = pair.network.endpoint(pair.master);
@@ -309,6 +310,7 @@ TEST(Endpoint, DeliversAcrossTheWrapOfLinkSequences) {
 
 TEST(Endpoint, SmallMessagesCostOneDatagramAndOneStatus) {
   Pair pair(7);
+  pair.master_options.datagram_bytes = pair.worker_options.datagram_bytes = 1200;
   ASSERT_TRUE(pair.Join());
   pair.network.RunFor(10 * kMillisecond);
   const int64_t before = pair.network.datagrams_sent();

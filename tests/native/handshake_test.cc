@@ -85,9 +85,9 @@ TEST_F(Handshake, BothSidesHoldTheSameKeys) {
   EXPECT_TRUE(welcome->accepted);
   EXPECT_EQ(welcome->peer_connection, 88u);
   EXPECT_EQ(welcome->payload, Text("welcome"));
-  EXPECT_EQ(Hex(welcome->keys.send.key.bytes()), Hex(answer.keys.receive.key.bytes()));
-  EXPECT_EQ(Hex(welcome->keys.receive.key.bytes()), Hex(answer.keys.send.key.bytes()));
-  EXPECT_NE(Hex(welcome->keys.send.key.bytes()), Hex(welcome->keys.receive.key.bytes()));
+  EXPECT_EQ(Hex(welcome->keys.send.bytes()), Hex(answer.keys.receive.bytes()));
+  EXPECT_EQ(Hex(welcome->keys.receive.bytes()), Hex(answer.keys.send.bytes()));
+  EXPECT_NE(Hex(welcome->keys.send.bytes()), Hex(welcome->keys.receive.bytes()));
 }
 
 TEST_F(Handshake, EveryAlteredByteOfHelloButTheCookieIsNoticed) {

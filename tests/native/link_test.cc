@@ -1,4 +1,4 @@
-// What a link does that endpoints do not show: VOID, priorities, bounds, the end of its keys.
+// What a link does that endpoints do not show: VOID, priorities, bounds, narrower paths.
 #include "core/link.h"
 
 #include <gmock/gmock.h>
@@ -24,22 +24,28 @@ Buffer Filled(size_t size, uint8_t byte) { return MakeBuffer(std::vector<uint8_t
 class LinkTest : public testing::Test {
  protected:
   explicit LinkTest(LinkOptions options = {})
-      : left_(now_ns_, Keys(1, 2), 1, options, &left_grants_, &left_counters_),
-        right_(now_ns_, Keys(2, 1), 2, options, &right_grants_, &right_counters_) {}
+      : left_(now_ns_, {RightAddress(), 1, Keys(1, 2)}, options, &random_, &left_grants_,
+              &left_counters_),
+        right_(now_ns_, {LeftAddress(), 2, Keys(2, 1)}, options, &random_, &right_grants_,
+               &right_counters_) {}
+
+  static Address LeftAddress() { return {.port = 1}; }
+  static Address RightAddress() { return {.port = 2}; }
 
   static ConnectionKeys Keys(uint8_t send, uint8_t receive) {
     ConnectionKeys keys;
-    keys.send.key.bytes()[0] = send;
-    keys.receive.key.bytes()[0] = receive;
+    keys.send.bytes()[0] = send;
+    keys.receive.bytes()[0] = receive;
     return keys;
   }
 
   // Everything `link` wants to send now.
   std::vector<std::vector<uint8_t>> Take(Link* link) {
     std::vector<std::vector<uint8_t>> datagrams;
-    std::vector<uint8_t> out(1200);
+    std::vector<uint8_t> out(kMaxDatagramBytes);
     Link::Notice notice;
-    while (const size_t size = link->PollTransmit(now_ns_, out, &notice)) {
+    Address to;
+    while (const size_t size = link->PollTransmit(now_ns_, out, &to, &notice)) {
       datagrams.emplace_back(out.begin(), out.begin() + static_cast<std::ptrdiff_t>(size));
     }
     if (notice.type != Link::Notice::Type::kNone) notice_ = notice;
@@ -49,7 +55,8 @@ class LinkTest : public testing::Test {
   void Give(Link* link, const std::vector<std::vector<uint8_t>>& datagrams) {
     for (const auto& datagram : datagrams) {
       Link::Notice notice;
-      EXPECT_TRUE(link->HandleDatagram(now_ns_, *ParseHeader(datagram), datagram, &notice));
+      const Address from = link == &left_ ? RightAddress() : LeftAddress();
+      EXPECT_TRUE(link->HandleDatagram(now_ns_, from, *ParseHeader(datagram), datagram, &notice));
       if (notice.type != Link::Notice::Type::kNone) notice_ = notice;
     }
   }
@@ -362,15 +369,16 @@ TEST(Link, SurvivesAPeerThatKeepsNoRule) {
     Grants grants{GrantOptions{}};
     ConnectionKeys keys;
     const uint32_t first = static_cast<uint32_t>(random.Next());
-    Link link(0, keys, 1, LinkOptions{.first_sequence = first}, &grants, &counters);
-    PacketCipher cipher(Aead::Use::kSeal, keys.receive);
+    Link link(0, {Address{}, 1, keys}, LinkOptions{.first_sequence = first}, &random, &grants,
+              &counters);
+    KeyPhases peer({.send = keys.receive, .receive = keys.send}, {});
     const auto near = [&](uint32_t base) {
       return random.Chance(.02) ? static_cast<uint32_t>(random.Next())
                                 : base + static_cast<uint32_t>(random.Below(40));
     };
-    std::vector<uint8_t> out(1200), payload(200);
+    std::vector<uint8_t> out(kMaxDatagramBytes), payload(200);
     int64_t now_ns = 0;
-    for (uint64_t number = 0; number < 500 && link.state() == Link::State::kOpen; ++number) {
+    for (int packet = 0; packet < 500 && link.state() == Link::State::kOpen; ++packet) {
       now_ns += 20'000;
       if (random.Chance(.1)) link.Send(now_ns, Channel::kUpdate, Filled(30'000, 'x'));
       if (random.Chance(.01)) link.Void(now_ns, Channel::kUpdate);
@@ -398,13 +406,13 @@ TEST(Link, SurvivesAPeerThatKeepsNoRule) {
         size = WriteProbe({.next_sequence = near(first)}, body);
       }
       const std::span<uint8_t> datagram = std::span(out).first(kHeaderBytes + size + kTagBytes);
-      WriteHeader({.type = type, .number = number}, out.data());
-      cipher.Seal(number, datagram);
+      peer.Seal(type, 1, datagram);
       Link::Notice notice;
-      EXPECT_TRUE(link.HandleDatagram(now_ns, *ParseHeader(datagram), datagram, &notice));
+      EXPECT_TRUE(link.HandleDatagram(now_ns, {}, *ParseHeader(datagram), datagram, &notice));
       broken += notice.code == Code::kCorrupt;
-      std::vector<uint8_t> answer(1200);
-      for (int i = 0; i < 4; ++i) (void)link.PollTransmit(now_ns, answer, &notice);
+      std::vector<uint8_t> answer(kMaxDatagramBytes);
+      Address to;
+      for (int i = 0; i < 4; ++i) (void)link.PollTransmit(now_ns, answer, &to, &notice);
       link.HandleTimeout(now_ns, &notice);
       while (link.PollMessage()) {
       }
@@ -413,20 +421,6 @@ TEST(Link, SurvivesAPeerThatKeepsNoRule) {
     }
   }
   EXPECT_GT(broken, 30) << "a broken rule must end the link";
-}
-
-class LinkNearItsEnd : public LinkTest {
- protected:
-  LinkNearItsEnd() : LinkTest(LinkOptions{.first_number = kMaxPacketsPerKey - 5}) {}
-};
-
-TEST_F(LinkNearItsEnd, ClosesBeforeItsKeysAreUsedUp) {
-  left_.Send(now_ns_, Channel::kUpdate, Filled(20'000, 'u'));
-  Give(&right_, Take(&left_));
-  EXPECT_EQ(left_.state(), Link::State::kClosing);
-  EXPECT_EQ(right_.state(), Link::State::kOver);
-  EXPECT_EQ(notice_.code, Code::kClosed);
-  EXPECT_THAT(notice_.reason, testing::HasSubstr("keys are used up"));
 }
 
 TEST(Congestion, GrowsFastUntilTheFirstLossThenSlowly) {

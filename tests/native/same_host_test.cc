@@ -266,7 +266,9 @@ TEST(SameHost, UnderTrafficAndLossNothingIsLostDoubledOrOutOfOrder) {
     ASSERT_TRUE(pair.RunUntil(20 * kSecond,
                               [&] {
                                 return pair.worker.links->QueuedBytes(pair.worker.link) == 0 &&
-                                       pair.master.links->QueuedBytes(pair.master.link) == 0;
+                                       pair.master.links->QueuedBytes(pair.master.link) == 0 &&
+                                       pair.worker.links->IsShared(pair.worker.link) &&
+                                       pair.master.links->IsShared(pair.master.link);
                               }))
         << "seed " << seed;
     for (int s = 0; s < 2; ++s) {
