@@ -12,6 +12,8 @@
 #ifndef KERAS_STROM_CAPI_HANDLES_H_
 #define KERAS_STROM_CAPI_HANDLES_H_
 
+#include <unistd.h>
+
 #include <exception>
 #include <memory>
 #include <mutex>
@@ -35,6 +37,15 @@ strom_handle NextHandle();
 template <typename T>
 class HandleTable {
  public:
+  // What has a thread or a connection has them in the process that made it: `kOneProcess` handles
+  // are closed in the child of a fork, where the objects are left alone.
+  enum class Scope { kAnyProcess, kOneProcess };
+
+  explicit HandleTable(Scope scope = Scope::kAnyProcess) : scope_(scope) {}
+  ~HandleTable() {
+    if (IsForked()) new Objects(std::move(objects_));  // destroying them would wait for threads
+  }
+
   strom_handle Add(std::shared_ptr<T> object) {
     const strom_handle handle = NextHandle();
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -44,6 +55,7 @@ class HandleTable {
 
   // Null when no object has this handle (any more).
   std::shared_ptr<T> Find(strom_handle handle) const {
+    if (IsForked()) return nullptr;
     const std::lock_guard<std::mutex> lock(mutex_);
     const auto found = objects_.find(handle);
     return found == objects_.end() ? nullptr : found->second;
@@ -51,6 +63,7 @@ class HandleTable {
 
   // Takes the object out: exactly one of several concurrent calls gets it, the others null.
   std::shared_ptr<T> Remove(strom_handle handle) {
+    if (IsForked()) return nullptr;
     const std::lock_guard<std::mutex> lock(mutex_);
     const auto found = objects_.find(handle);
     if (found == objects_.end()) return nullptr;
@@ -60,8 +73,14 @@ class HandleTable {
   }
 
  private:
+  using Objects = std::unordered_map<strom_handle, std::shared_ptr<T>>;
+
+  bool IsForked() const { return scope_ == Scope::kOneProcess && getpid() != process_; }
+
+  const Scope scope_;
+  const pid_t process_ = getpid();
   mutable std::mutex mutex_;
-  std::unordered_map<strom_handle, std::shared_ptr<T>> objects_;
+  Objects objects_;
 };
 
 // Keeps `message` for strom_last_error on this thread and returns `code`.

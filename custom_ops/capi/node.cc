@@ -11,12 +11,12 @@ namespace strom {
 namespace {
 
 HandleTable<MasterAgent>& Masters() {
-  static HandleTable<MasterAgent> table;
+  static HandleTable<MasterAgent> table(HandleTable<MasterAgent>::Scope::kOneProcess);
   return table;
 }
 
 HandleTable<WorkerAgent>& Workers() {
-  static HandleTable<WorkerAgent> table;
+  static HandleTable<WorkerAgent> table(HandleTable<WorkerAgent>::Scope::kOneProcess);
   return table;
 }
 

@@ -1,5 +1,6 @@
 #include "net/io_loop.h"
 
+#include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
@@ -12,6 +13,7 @@
 #include <cerrno>
 #include <ctime>
 #include <future>
+#include <new>
 
 #include "net/counters_json.h"
 
@@ -40,6 +42,14 @@ EndpointOptions WithinBuffer(EndpointOptions options, const UdpSocket& socket) {
   return options;
 }
 
+// Makes the descriptor lead nowhere; who owns it still closes it.
+void Disconnect(int descriptor) {
+  const int nowhere = open("/dev/null", O_RDWR | O_CLOEXEC);
+  if (nowhere < 0) return;
+  dup3(nowhere, descriptor, O_CLOEXEC);
+  close(nowhere);
+}
+
 }  // namespace
 
 int64_t MonotonicNanoseconds() {
@@ -64,9 +74,11 @@ IoLoop::IoLoop(std::unique_ptr<UdpSocket> socket, const EndpointOptions& options
       links_(&endpoint_, &random_, same_host),
       wake_descriptor_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
   STROM_CHECK(wake_descriptor_ >= 0);
+  AddForkGuarded(this);
 }
 
 IoLoop::~IoLoop() {
+  RemoveForkGuarded(this);
   Stop();
   close(wake_descriptor_);
 }
@@ -133,6 +145,7 @@ void IoLoop::Main() {
   pthread_setname_np(pthread_self(), "strom-io");
   prctl(PR_SET_TIMERSLACK, 1000);  // pacing wants microseconds, not the default 50
   int64_t farewell_ns = kNever;    // when the thread ends whatever is left to say
+  std::unique_lock<std::mutex> awake(awake_mutex_);
   for (;;) {
     const bool drained = Receive();
     const int64_t now_ns = MonotonicNanoseconds();
@@ -146,7 +159,13 @@ void IoLoop::Main() {
     DrainEvents(now_ns);
     protocol_->Publish(now_ns);
     if (stopping && (now_ns >= farewell_ns || !endpoint_.SaysGoodbye())) break;
-    if (drained && sent != Sent::kMore) Sleep(sent == Sent::kNoRoom, farewell_ns);
+    if (drained && sent != Sent::kMore) {
+      Sleep(sent == Sent::kNoRoom, farewell_ns, &awake);
+    } else if (fork_waits_) {
+      awake.unlock();
+      std::this_thread::yield();
+      awake.lock();
+    }
   }
   thread_id_ = std::thread::id();
 }
@@ -210,7 +229,7 @@ IoLoop::Sent IoLoop::Transmit(int64_t now_ns) {
   return Sent::kMore;
 }
 
-void IoLoop::Sleep(bool wait_for_room, int64_t latest_ns) {
+void IoLoop::Sleep(bool wait_for_room, int64_t latest_ns, std::unique_lock<std::mutex>* awake) {
   const bool idle = links_.PrepareToSleep();
   const int64_t until =
       idle ? std::min({endpoint_.NextTimeout(), protocol_->NextTimeout(), latest_ns}) : 0;
@@ -224,7 +243,9 @@ void IoLoop::Sleep(bool wait_for_room, int64_t latest_ns) {
     const int64_t left = std::max(least, until - MonotonicNanoseconds());
     timeout = {static_cast<time_t>(left / 1'000'000'000), static_cast<long>(left % 1'000'000'000)};
   }
+  awake->unlock();
   ppoll(descriptors, 3, until == kNever ? nullptr : &timeout, nullptr);
+  awake->lock();
   links_.Awake(MonotonicNanoseconds(), descriptors[2].revents != 0);
   if (descriptors[1].revents == 0) return;
   uint64_t count;
@@ -234,6 +255,35 @@ void IoLoop::Sleep(bool wait_for_room, int64_t latest_ns) {
 void IoLoop::Wake() {
   const uint64_t one = 1;
   [[maybe_unused]] const ssize_t written = write(wake_descriptor_, &one, sizeof(one));
+}
+
+void IoLoop::BeforeFork() {
+  if (!OnItsThread()) {
+    fork_waits_ = true;
+    Wake();
+    awake_mutex_.lock();
+    fork_waits_ = false;
+  }
+  mutex_.lock();
+}
+
+void IoLoop::AfterForkInParent() {
+  mutex_.unlock();
+  if (!OnItsThread()) awake_mutex_.unlock();
+}
+
+void IoLoop::AfterForkInChild() {
+  links_.Forget();
+  endpoint_.Forget();
+  Disconnect(socket_->descriptor());
+  Disconnect(wake_descriptor_);
+  stopping_ = true;
+  posted_.clear();
+  mutex_.unlock();
+  if (OnItsThread()) return;
+  new (&thread_) std::thread;  // the thread is the parent's; here there is none to wait for
+  thread_id_ = std::thread::id();
+  awake_mutex_.unlock();
 }
 
 std::string IoLoop::CountersJson() const {

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "core/endpoint.h"
+#include "net/fork_guard.h"
 #include "net/same_host_links.h"
 #include "net/udp_socket.h"
 
@@ -27,7 +28,7 @@ class SystemRandom final : public RandomSource {
   void Fill(std::span<uint8_t> out) override;
 };
 
-class IoLoop {
+class IoLoop final : private ForkGuarded {
  public:
   // What runs above the links (a worker's or a master's node); called on the I/O thread only.
   class Protocol {
@@ -42,7 +43,7 @@ class IoLoop {
 
   IoLoop(std::unique_ptr<UdpSocket> socket, const EndpointOptions& options,
          const SameHostOptions& same_host = {.enabled = false});
-  ~IoLoop();  // stops
+  ~IoLoop() override;  // stops
 
   LinkLayer* links() { return &links_; }
   const UdpSocket& socket() const { return *socket_; }
@@ -67,13 +68,19 @@ class IoLoop {
   // nothing.
   enum class Sent { kAll, kMore, kNoRoom };
 
+  // Waits until the thread sleeps. In the child the keys go, the socket too, and the loop is
+  // stopped.
+  void BeforeFork() override;
+  void AfterForkInParent() override;
+  void AfterForkInChild() override;
+
   void Main();
   bool Receive();
   bool RunPosted(int64_t now_ns);
   void RunTimers(int64_t now_ns);
   void DrainEvents(int64_t now_ns);
   Sent Transmit(int64_t now_ns);
-  void Sleep(bool wait_for_room, int64_t latest_ns);
+  void Sleep(bool wait_for_room, int64_t latest_ns, std::unique_lock<std::mutex>* awake);
   void Wake();
   void StopUnder(const std::lock_guard<std::mutex>& one);
 
@@ -90,7 +97,9 @@ class IoLoop {
   bool stopping_ = false;
   std::thread thread_;
   std::atomic<std::thread::id> thread_id_{};  // while it runs
-  std::mutex stop_mutex_;                     // one Stop at a time, and then one Run
+  std::mutex awake_mutex_;                    // held by the thread except while it sleeps
+  std::atomic<bool> fork_waits_ = false;
+  std::mutex stop_mutex_;  // one Stop at a time, and then one Run
 };
 
 }  // namespace strom

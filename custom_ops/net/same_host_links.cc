@@ -86,6 +86,14 @@ SameHostLinks::SameHostLinks(Endpoint* below, RandomSource* random, const SameHo
 
 SameHostLinks::~SameHostLinks() = default;
 
+void SameHostLinks::Forget() {
+  peers_.clear();
+  strangers_.clear();
+  listener_.Close();
+  readiness_.Close();
+  events_.clear();
+}
+
 // ---------------------------------------------------------------- the loop's side
 
 void SameHostLinks::HandleEvent(int64_t now_ns, LinkEvent event) {

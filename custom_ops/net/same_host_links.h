@@ -9,7 +9,7 @@
 // stay in order, nothing is lost and nothing comes twice. Where the socket cannot be reached, or
 // one side does not want it, the link stays as it is.
 //
-// The I/O thread alone calls this. A forked child has no such thread, so it never touches a ring.
+// The I/O thread alone calls this.
 #ifndef KERAS_STROM_NET_SAME_HOST_LINKS_H_
 #define KERAS_STROM_NET_SAME_HOST_LINKS_H_
 
@@ -55,6 +55,8 @@ class SameHostLinks final : public LinkLayer {
   bool PrepareToSleep();
   // After blocking; `readable` says whether descriptor() is.
   void Awake(int64_t now_ns, bool readable);
+  // For the child of a fork: lets go of memory and sockets without a word in them.
+  void Forget();
 
   // --- the relay's side
   LinkId Connect(int64_t now_ns, const Address& to, const PublicKeyBytes& key,
