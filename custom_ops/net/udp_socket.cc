@@ -356,7 +356,9 @@ bool UdpSocket::Flush() {
     } else if ((errno == EIO || errno == EINVAL) && out.headers[0].msg_hdr.msg_control != nullptr) {
       segments_sends_ = false;  // this card or kernel cannot; the same bytes leave one by one
     } else if (errno != EINTR) {
-      ++send_errors_;  // it is lost, as on any network; the link recovers it
+      // It is lost, as on any network; the link recovers it. One that is too long for the interface
+      // was to find that out.
+      if (errno != EMSGSIZE) ++send_errors_;
       Advance(1);
     }
   }
