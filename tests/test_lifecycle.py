@@ -139,7 +139,7 @@ def test_the_chiefs_logs_tell_of_the_sharing(mode: str) -> None:
     chief, other = job(mode).fits("even")
     history = chief["history"]
     assert history["strom/peers"][-1] == 1  # without order a first epoch may be over too soon
-    assert min(history["strom/bytes_sent"]) > 1000
+    assert min(history["strom/bytes_sent"]) > 100
     assert all(0 <= late <= 24 for late in history["strom/staleness"])
     if mode != "None":
         assert max(history["strom/staleness"]) <= int(mode)
