@@ -27,6 +27,8 @@ class RecordPlace(keras.callbacks.Callback):
         self.node: dict[str, Any] = {}
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        if epoch > 0:
+            return
         sharing = self._strategy._sharing
         assert sharing is not None
         assert sharing.worker is not None
