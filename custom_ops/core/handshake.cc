@@ -107,8 +107,8 @@ std::optional<Initiator::Welcome> Initiator::HandleWelcome(Bytes datagram) {
 
 std::optional<HelloFields> ParseHello(Bytes datagram) {
   const auto header = ParseHeader(datagram);
-  if (!header || header->key_phase || header->heard_phase || header->connection != 0 || header->number != 0 ||
-      datagram.size() != kHelloBytes) {
+  if (!header || header->key_phase || header->heard_phase || header->connection != 0 ||
+      header->number != 0 || datagram.size() != kHelloBytes) {
     return std::nullopt;
   }
   HelloFields hello;
