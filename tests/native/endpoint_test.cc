@@ -308,6 +308,27 @@ TEST(Endpoint, DeliversAcrossTheWrapOfLinkSequences) {
   for (uint64_t seed = 200; seed < 205; ++seed) DeliversBothWays(seed, path, 0xffffff80, 60);
 }
 
+TEST(Endpoint, DeliversThroughThousandsOfKeyChanges) {
+  Pair pair(18, {.loss = .02, .duplication = .02, .jitter_ns = 100'000});
+  for (EndpointOptions* options : {&pair.master_options, &pair.worker_options}) {
+    options->packets_per_key_phase = 2;
+    options->datagram_bytes = 1200;
+  }
+  ASSERT_TRUE(pair.Join());
+  Endpoint& master = pair.network.endpoint(pair.master);
+  Endpoint& worker = pair.network.endpoint(pair.worker);
+  Traffic down(&pair.network.random(), 1500), up(&pair.network.random(), 1500);
+  down.SendAll(&master, pair.network.now_ns(), pair.at_master);
+  up.SendAll(&worker, pair.network.now_ns(), pair.at_worker);
+  EXPECT_TRUE(pair.network.RunUntil(120 * kSecond, [&] {
+    return master.QueuedBytes(pair.at_master) == 0 && worker.QueuedBytes(pair.at_worker) == 0;
+  }));
+  down.ExpectArrived(pair.worker_events);
+  up.ExpectArrived(pair.master_events);
+  ASSERT_EQ(worker.Links().size(), 1u);
+  EXPECT_GT(worker.Links()[0].key_phase, 2000);
+}
+
 TEST(Endpoint, SmallMessagesCostOneDatagramAndOneStatus) {
   Pair pair(7);
   pair.master_options.datagram_bytes = pair.worker_options.datagram_bytes = 1200;
