@@ -84,8 +84,10 @@ std::string MasterFits::CheckUpdate(const Member& member, const UpdateId& id) {
 }
 
 void MasterFits::HandleAccepted(Member* origin, const Replication::Accepted& accepted) {
-  ++origin->updates_accepted;
-  origin->update_bytes += static_cast<int64_t>(accepted.update->size());
+  if (origin != nullptr) {
+    ++origin->updates_accepted;
+    origin->update_bytes += static_cast<int64_t>(accepted.update->size());
+  }
   generation_->HandleAccepted(accepted);
 }
 

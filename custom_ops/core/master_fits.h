@@ -43,7 +43,7 @@ class MasterFits {
   // These return "" or why the member has to be expelled.
   std::string HandleBlob(const Member& member, const Blob& blob);
   std::string CheckUpdate(const Member& member, const UpdateId& id);
-  // An update of `origin` that the relay has accepted.
+  // An update of `origin` (null: a process that another has replaced) that the relay has accepted.
   void HandleAccepted(Member* origin, const Replication::Accepted& accepted);
 
   // The member's link is gone, or another process has its rank.

@@ -306,12 +306,13 @@ void MasterNode::State::HandleUpdate(Member* member, const Buffer& update) {
     if (id.origin == member->origin) relay.Close(id.origin);
     return Expel(member, "the master refuses " + WorkerName(member->rank) + "'s " + checked.why);
   }
-  Member* const origin = membership.FindOrigin(id.origin);
-  if (origin == nullptr) {
+  if (!membership.HasGiven(id.origin)) {
     ++drops["update of an unknown origin"];
     return;
   }
-  if (const std::string late = fits.CheckUpdate(*origin, id); !late.empty()) {
+  // None where another process has taken its rank: what others have accepted of it counts still.
+  Member* const origin = membership.FindOrigin(id.origin);
+  if (const std::string late = fits.CheckUpdate(*member, id); !late.empty()) {
     ++drops["update after its origin's DONE"];
     if (origin == member) Expel(member, late);
     return;
@@ -322,7 +323,7 @@ void MasterNode::State::HandleUpdate(Member* member, const Buffer& update) {
   for (const Replication::Accepted& next : accepted) {
     fits.HandleAccepted(origin, next);
   }
-  if (fits.queued_bytes() > kSequencerBytes) {
+  if (origin != nullptr && fits.queued_bytes() > kSequencerBytes) {
     Expel(origin, WorkerName(origin->rank) + " is too many steps ahead of the slowest worker");
   }
 }

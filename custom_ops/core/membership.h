@@ -54,6 +54,11 @@ class Membership {
   Joined LinkUp(int64_t now_ns, LinkId link);
   void LinkDown(LinkId link) { pending_.erase(link); }
 
+  // Whether some process was ever welcomed under this origin.
+  bool HasGiven(uint64_t origin) const {
+    return origin >> 32 == epoch_ && (origin & 0xffffffff) - 1 < last_sequence_;
+  }
+
   // By link, among members that have one; null = none.
   Member* Find(LinkId link);
   Member* FindRank(int32_t rank);

@@ -191,13 +191,15 @@ void Relay::AskAgain(int64_t now_ns, LinkId link, Neighbour* neighbour) {
 }
 
 void Relay::Advance(int64_t now_ns) {
-  bool waits = false;
+  bool waits = false, catches_up = false;
   for (auto& [link, neighbour] : neighbours_) {
     if (neighbour.state == Neighbour::State::kLagging) AskAgain(now_ns, link, &neighbour);
     CatchUp(now_ns, link, &neighbour);
-    waits |= neighbour.state == Neighbour::State::kCatchingUp ||
-             (neighbour.state == Neighbour::State::kLagging && !neighbour.asked);
+    catches_up |= neighbour.state == Neighbour::State::kCatchingUp;
+    waits |= neighbour.state == Neighbour::State::kLagging && !neighbour.asked;
   }
+  waits |= catches_up;
+  replication_.KeepForNeighbours(catches_up);
   HoldChildrenBack(now_ns);
   next_look_ns_ =
       waits || holds_back_ ? now_ns + options_.failure_timeout_ns / kLooksPerTimeout : kNever;

@@ -125,13 +125,16 @@ void Replication::Evict(int64_t now_ns) {
   for (auto& [origin, ring] : ring_) {
     const uint64_t covered = CounterOf(master_, origin);
     while (!ring.empty() && ring.front().counter <= covered &&
-           (ring_bytes_ > options_.ring_bytes ||
-            now_ns - ring.front().accepted_ns > options_.retention_ns)) {
+           (ring_bytes_ > options_.ring_bytes || IsOld(now_ns, ring.front()))) {
       ring_bytes_ -= SizeOf(ring.front().update);
       --retained_;
       ring.pop_front();
     }
   }
+}
+
+bool Replication::IsOld(int64_t now_ns, const Retained& retained) const {
+  return !keeps_for_neighbours_ && now_ns - retained.accepted_ns > options_.retention_ns;
 }
 
 }  // namespace strom

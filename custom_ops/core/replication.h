@@ -49,6 +49,10 @@ class Replication {
   // longer held, and held updates that now follow without a gap are accepted.
   void InstallCut(int64_t now_ns, const VersionVector& cut, std::vector<Accepted>* accepted);
 
+  // While a neighbour is being told what it lacks, nothing goes for its age alone: what the ring
+  // held when it attached must still be there when it is its turn.
+  void KeepForNeighbours(bool keep) { keeps_for_neighbours_ = keep; }
+
   // No update of `origin` is accepted from now on.
   void Close(uint64_t origin);
 
@@ -85,6 +89,7 @@ class Replication {
               std::vector<Accepted>* accepted);
   void AcceptHeld(int64_t now_ns, uint64_t origin, std::vector<Accepted>* accepted);
   void Evict(int64_t now_ns);
+  bool IsOld(int64_t now_ns, const Retained& retained) const;
 
   const ReplicationOptions options_;
   VersionVector received_;
@@ -92,6 +97,7 @@ class Replication {
   std::map<uint64_t, std::deque<Retained>> ring_;  // per origin, without gaps, ends at received_
   std::map<UpdateId, Held> hold_;
   std::set<uint64_t> closed_;
+  bool keeps_for_neighbours_ = false;
   int64_t ring_bytes_ = 0;
   int64_t hold_bytes_ = 0;
   int64_t retained_ = 0;
