@@ -61,7 +61,7 @@ Fault DrawFault(SimulatedRandom* random, const FaultBounds& bounds, std::set<int
   const bool may_end = static_cast<double>(fault.for_ns) >
                        kHarmless * static_cast<double>(bounds.failure_timeout_ns);
   const int64_t choice = random->Below(10);
-  if (choice < 3) {
+  if (choice < 3 || expendable->empty()) {
     fault.kind = Fault::Kind::kHarm;
     fault.paths = DrawPaths(random, .6);
     const bool all = random->Chance(.3);
@@ -91,7 +91,7 @@ Fault DrawFault(SimulatedRandom* random, const FaultBounds& bounds, std::set<int
   } else {
     fault.kind = choice == 8 ? Fault::Kind::kKill : Fault::Kind::kRestart;
     if (fault.kind == Fault::Kind::kKill) fault.for_ns = 0;
-    if (expendable->size() > 1) expendable->erase(victim);  // a process dies once
+    expendable->erase(victim);  // a process dies once
   }
   return fault;
 }

@@ -48,9 +48,9 @@ std::string HasArrived(const VersionVector& submitted_then, const VersionVector&
 std::string SameVector(const VersionVector& own, const VersionVector& masters);
 std::string SameBits(const std::vector<float>& own, const std::vector<float>& others);
 
-// A process that failed was one that some fault may end, and no promise was broken to it: the nodes
-// of these runs keep more than a node can miss that is still waited for.
-std::string FailsForAReason(const Status& failure, bool excused);
+// A process that failed was one that some fault may end, and no promise was broken to it: only
+// where faults together last longer than the ring's age limit may it lack what is no longer kept.
+std::string FailsForAReason(const Status& failure, bool excused, bool outran_ring);
 
 // --- memory stays under its bounds (law 4)
 

@@ -20,6 +20,9 @@ constexpr int64_t kMillisecond = 1'000'000;
 // that was lost is noticed after one, found again within another, and then there is the replay.
 constexpr int64_t kProgressTimeouts = 5;
 
+// What the master holds is kept for so many failure timeouts.
+constexpr int64_t kRetentionTimeouts = 3;
+
 // Every node's private key is made of one number.
 constexpr uint8_t kMasterKey = 3;
 constexpr uint8_t kWorkerKey = 4;
@@ -71,6 +74,10 @@ Job DrawJob(uint64_t seed, SimulatedLinks links) {
   options.links = links;
   constexpr int32_t kModes[] = {-1, -1, -1, 0, 0, 1, 4};
   options.max_staleness = kModes[random.Below(std::size(kModes))];
+  if (random.Chance(.6)) options.topology = Topology::kMesh;
+  options.max_children = static_cast<int32_t>(random.Between(2, 3));
+  options.machines = static_cast<int32_t>(random.Between(1, 3));
+  if (random.Chance(.25)) options.link_queue_bytes = random.Between(200, 4000);
   options.failure_timeout_ns = 400 * kMillisecond;
   if (random.Chance(.2)) options.first_link_sequence = uint32_t{0} - 300;
   const int32_t workers = static_cast<int32_t>(random.Between(5, 7));
@@ -109,6 +116,8 @@ std::string DescribeJob(const Job& job) {
                      (staleness < 0    ? std::string("asynchronous")
                       : staleness == 0 ? std::string("synchronous")
                                        : "staleness " + std::to_string(staleness)) +
+                     (job.options.topology == Topology::kMesh ? ", mesh" : ", plain") +
+                     ", queues of " + std::to_string(job.options.link_queue_bytes) + " bytes" +
                      ", failure timeout " +
                      std::to_string(job.options.failure_timeout_ns / kMillisecond) + " ms\n";
   for (size_t rank = 0; rank < job.scripts.size(); ++rank) {
@@ -416,10 +425,13 @@ void Simulation::CheckMaster() {
   if (received != master_received_) master_received_ = received;
   Expect(RingAndHoldAreBounded(master_->replication(), options_.ring_bytes, options_.ring_bytes),
          nullptr);
-  // Snapshots and control messages come on top of the updates.
-  const int64_t slack_bytes = 64 << 10;
-  Expect(QueueIsBounded(master_links_->LongestQueue(), options_.link_queue_bytes + slack_bytes),
-         nullptr);
+  Expect(QueuesDownAreBounded(*master_links_), nullptr);
+}
+
+std::string Simulation::QueuesDownAreBounded(const WatchedLinks& links) const {
+  // Snapshots and what is said on the control channel come on top of the updates.
+  constexpr int64_t kOtherBytes = 32 << 10;
+  return QueueIsBounded(links.LongestQueueDown(), options_.link_queue_bytes + kOtherBytes);
 }
 
 void Simulation::CheckWorker(Process* process) {
@@ -454,6 +466,7 @@ void Simulation::CheckProgress() {
   const Then& then = history_.front();
   if (now_ns - then.time_ns < bound_ns) return;
   if (disturbances_ > 0 || now_ns - quiet_since_ns_ < bound_ns) return;
+  CheckTree();
   VersionVector submitted;
   for (const Process* process : current_) {
     const auto found = then.submitted.find(process->record().origin);
@@ -467,15 +480,51 @@ void Simulation::CheckProgress() {
   }
 }
 
+// Who relays to whom, by the links that stand: a worker's parent is the worker that it has a link
+// to, else the master.
+void Simulation::CheckTree() {
+  if (options_.topology == Topology::kPlain) return;
+  std::map<Address, int32_t> ranks;
+  for (const Process* process : current_) {
+    ranks[network_->address(process->host)] = process->rank;
+  }
+  std::map<int32_t, int32_t> parents;
+  for (const Process* process : current_) {
+    const ApplicationRecord& record = process->record();
+    if (record.state == ApplicationRecord::State::kFinished) return;  // the tree is dissolving
+    if (record.over() || record.origin == 0) continue;
+    if (record.generation != ledger_.generation()) {
+      if (process->attempt == 0) return;  // between two generations
+      continue;                           // one that waits for the next has no place
+    }
+    int32_t& parent = parents.emplace(process->rank, kTreeRoot).first->second;
+    for (const auto& [link, watched] : process->links->open()) {
+      const auto above = ranks.find(watched.to);
+      if (!watched.initiated || above == ranks.end()) continue;
+      if (parent != kTreeRoot) Expect("has two parents", process);
+      parent = above->second;
+    }
+  }
+  if (parents.size() < 2) return;
+  Expect(TreeIsSound(parents, options_.max_children, options_.max_depth), nullptr);
+}
+
 // Without a plan the script's writer knows who fails.
 void Simulation::CheckEnd() {
   if (options_.plan.faults.empty()) return;
+  // In a tree one parent after another may be out of reach.
+  int64_t silent_ns = 0;
+  for (const Fault& fault : options_.plan.faults) {
+    if (fault.kind != Fault::Kind::kHarm) silent_ns += fault.for_ns;
+  }
+  const bool outran_ring = options_.topology != Topology::kPlain &&
+                           silent_ns > kRetentionTimeouts * options_.failure_timeout_ns;
   for (const auto& process : processes_) {
     const ApplicationRecord& record = process->record();
     const bool excused = process->attempt > 0 || was_cut_off(process->rank) ||
                          options_.plan.MayEnd(process->rank, options_.failure_timeout_ns);
     if (record.state == ApplicationRecord::State::kFailed) {
-      Expect(FailsForAReason(record.failure, excused), process.get());
+      Expect(FailsForAReason(record.failure, excused, outran_ring), process.get());
     }
   }
 }

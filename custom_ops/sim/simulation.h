@@ -109,7 +109,9 @@ class Simulation {
   void CheckMaster();
   void CheckWorker(Process* process);
   void CheckProgress();
+  void CheckTree();
   void CheckEnd();
+  std::string QueuesDownAreBounded(const WatchedLinks& links) const;
   void Expect(const std::string& broken, const Process* process);
   void Violate(const std::string& who, const std::string& what);
 

@@ -30,9 +30,12 @@ class WatchedLinks final : public LinkLayer {
   }
   // The links that stand or are being made.
   const std::map<LinkId, Watched>& open() const { return open_; }
-  int64_t LongestQueue() const {
+  // Of the links that others have made to this host: downward.
+  int64_t LongestQueueDown() const {
     int64_t longest = 0;
-    for (const auto& [link, watched] : open_) longest = std::max(longest, QueuedBytes(link));
+    for (const auto& [link, watched] : open_) {
+      if (!watched.initiated) longest = std::max(longest, QueuedBytes(link));
+    }
     return longest;
   }
 

@@ -14,10 +14,10 @@ foreach(mutation ${mutation_files})
             -DCOPY=${copy} -P ${mutations}/mutate.cmake
     DEPENDS ${mutation} ${mutations}/mutate.cmake ${CMAKE_CURRENT_SOURCE_DIR}/${source}
     VERBATIM)
-  add_executable(mutant_${name} sim/main/simulator.cc ${copy})
+  add_executable(mutant_${name} ${copy})
   # What nobody calls once a rule is out must not stop the build.
   target_compile_options(mutant_${name} PRIVATE -Wno-error)
-  target_link_libraries(mutant_${name} PRIVATE strom_sim)
+  target_link_libraries(mutant_${name} PRIVATE simulator_main)
   add_test(NAME mutant_${name} COMMAND mutant_${name} --seeds 0-999 --expect-violation)
   set_tests_properties(mutant_${name} PROPERTIES TIMEOUT 300)
 endforeach()
