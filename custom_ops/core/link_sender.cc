@@ -218,6 +218,10 @@ int64_t LinkSender::NextTimeout() const { return std::min(probe_ns_, pacing_ns_)
 void LinkSender::SetBodyBytes(size_t body_bytes) {
   const size_t fragment_bytes = body_bytes - DataPacket::kFieldBytes;
   if (fragment_bytes == fragment_bytes_) return;
+  // As many bytes under way as before.
+  const double ratio = static_cast<double>(fragment_bytes_) / static_cast<double>(fragment_bytes);
+  congestion_.window_packets = std::max(congestion_.window_packets * ratio, kMinCongestionWindow);
+  tokens_ *= ratio;
   fragment_bytes_ = fragment_bytes;
   long_lost_ = 0;
 }
@@ -257,11 +261,13 @@ bool LinkSender::HasWork() const {
 
 bool LinkSender::TakeToken(int64_t now_ns) {
   const double rate = control_.pacing_rate(congestion_, round_trip_.path_ns());
-  const double burst = std::clamp(rate * static_cast<double>(kBurstNs), kLeastBurst, kMostBurst);
+  const double burst = std::clamp(rate * static_cast<double>(kBurstNs), AsManyBytes(kLeastBurst),
+                                  AsManyBytes(kMostBurst));
   tokens_ = std::min(burst, tokens_ + rate * static_cast<double>(now_ns - tokens_ns_));
   tokens_ns_ = now_ns;
   if (tokens_ < 1 && now_ns >= rest_end_ns_) {
-    const double batch = std::clamp(rate * static_cast<double>(kBatchNs), kLeastBatch, kMostBatch);
+    const double batch = std::clamp(rate * static_cast<double>(kBatchNs), AsManyBytes(kLeastBatch),
+                                    AsManyBytes(kMostBatch));
     rest_end_ns_ = now_ns + static_cast<int64_t>((batch - tokens_) / rate) + 1;
   }
   if (now_ns >= rest_end_ns_) {
@@ -270,6 +276,11 @@ bool LinkSender::TakeToken(int64_t now_ns) {
   }
   pacing_ns_ = rest_end_ns_;
   return false;
+}
+
+double LinkSender::AsManyBytes(double first_packets) const {
+  const double bytes = first_packets * static_cast<double>(first_fragment_bytes_);
+  return std::max(bytes / static_cast<double>(fragment_bytes_), 1.0);
 }
 
 LinkSender::Slot* LinkSender::NextFresh() {

@@ -105,6 +105,8 @@ class LinkSender {
   bool HasFresh() const;
   bool HasWindow() const;
   bool TakeToken(int64_t now_ns);
+  // How many packets of the present size are as long as so many of the first.
+  double AsManyBytes(double first_packets) const;
   Slot* NextFresh();
   Message* OpenMessage();
   Message* Start(Channel channel);

@@ -89,10 +89,11 @@ struct Incast {
 };
 
 // `senders` workers send to one master as fast as they may, through a line of 1 Gbit/s.
-Incast RunIncast(int senders, int64_t buffer_bytes, EndpointOptions options = {}) {
+Incast RunIncast(int senders, int64_t buffer_bytes, int64_t mtu_bytes = 1500) {
+  EndpointOptions options;
   constexpr int64_t kRate = 125'000'000;
   Network network(1);
-  network.SetPaths({.delay_ns = 30'000});
+  network.SetPaths({.delay_ns = 30'000, .mtu_bytes = mtu_bytes});
   options.secret.fill(7);
   options.private_key.fill(3);
   options.accepts = true;
@@ -164,6 +165,14 @@ TEST_P(IncastTest, EightSendersShareALineFairlyAndLoseLittle) {
 TEST_P(IncastTest, OneSenderAloneFillsTheLine) {
   const Incast incast = RunIncast(1, GetParam());
   EXPECT_LE(incast.retransmitted, .01);
+  EXPECT_GE(incast.goodput, kGoodput);
+}
+
+// Jumbo frames: what a buffer holds of them is few packets.
+TEST(Incast, LongDatagramsShareALineToo) {
+  const Incast incast = RunIncast(8, 512 << 10, 9000);
+  EXPECT_LE(incast.retransmitted, .02);
+  EXPECT_GE(incast.fairness, .95);
   EXPECT_GE(incast.goodput, kGoodput);
 }
 
