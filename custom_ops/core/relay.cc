@@ -125,9 +125,12 @@ std::string Relay::Take(int64_t now_ns, LinkId link, const UpdateId& id, const B
   return "";
 }
 
+void Relay::SetAllowance(int64_t bytes) {
+  for (auto& [link, neighbour] : neighbours_) neighbour.allowance_bytes = bytes;
+}
+
 void Relay::Relayed(int64_t now_ns, const Replication::Accepted& accepted) {
   const int64_t size = SizeOf(accepted.update);
-  const int64_t cap = options_.queue_bytes + allowance_bytes_;
   for (auto& [link, neighbour] : neighbours_) {
     if (link == accepted.from) {
       // It need not be sent what came from it, where nothing before that is missing either.
@@ -139,6 +142,8 @@ void Relay::Relayed(int64_t now_ns, const Replication::Accepted& accepted) {
     }
     if (neighbour.state != Neighbour::State::kAttached) continue;
     const int64_t queued = links_->QueuedBytes(link);
+    neighbour.allowance_bytes = std::min(neighbour.allowance_bytes, queued);
+    const int64_t cap = options_.queue_bytes + neighbour.allowance_bytes;
     if (neighbour.role == Role::kChild && queued + size > cap) {
       Lag(now_ns, link, &neighbour, queued);
       continue;

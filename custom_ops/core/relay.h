@@ -112,8 +112,9 @@ class Relay {
   int64_t NextTimeout() const { return next_look_ns_; }
   std::optional<RelayNotice> PollNotice();
 
-  // Snapshots that wait in the same queue are no lag: so much more than its cap may be queued.
-  void SetAllowance(int64_t bytes) { allowance_bytes_ = bytes; }
+  // Snapshots that wait in the same queue are no lag: until they have left, so much more than its
+  // cap may be queued for each neighbour.
+  void SetAllowance(int64_t bytes);
   // Bytes of `origin`'s updates, or in the parent's queue, that wait to go up.
   int64_t OutgoingBytes(uint64_t origin) const;
 
@@ -136,6 +137,7 @@ class Relay {
     std::optional<Attach> early;  // came before this node's START
     bool lagged = false;          // a notice said so
     bool asked = false;           // lagging: to attach anew
+    int64_t allowance_bytes = 0;  // of what is queued, at most so much is no update
   };
 
   void Relayed(int64_t now_ns, const Replication::Accepted& accepted);
@@ -156,7 +158,6 @@ class Relay {
   bool open_ = false;
   std::map<LinkId, Neighbour> neighbours_;
   bool holds_back_ = false;
-  int64_t allowance_bytes_ = 0;
   int64_t next_look_ns_ = kNever;
   std::deque<RelayNotice> notices_;
   int64_t relayed_messages_ = 0;
