@@ -151,7 +151,7 @@ void IoLoop::Main() {
     const int64_t now_ns = MonotonicNanoseconds();
     const bool stopping = RunPosted(now_ns);
     if (stopping && farewell_ns == kNever) farewell_ns = now_ns + kFarewellNs;
-    links_.Receive(now_ns);
+    if (drained) links_.Receive(now_ns);  // a goodbye over UDP comes before the rings' hang-up
     if (drained || endpoint_.NextTimeout() >= now_ns - kPauseNs) RunTimers(now_ns);
     // What was read is answered before more is: senders wait for the answers.
     const Sent sent = Transmit(now_ns);
