@@ -10,7 +10,7 @@
 namespace strom {
 namespace {
 
-constexpr int64_t kLeastProbeNs = 2'000'000;
+constexpr int64_t kLeastProbeNs = 500'000;
 constexpr int64_t kMostProbeNs = 100'000'000;
 constexpr int64_t kBurstNs = 1'000'000;
 constexpr double kLeastBurst = 32;
@@ -436,7 +436,7 @@ uint32_t LinkSender::WindowPackets() const {
 }
 
 void LinkSender::ArmProbe(int64_t now_ns) {
-  const int64_t first_ns = std::max(2 * round_trip_.smoothed_ns(), kLeastProbeNs);
+  const int64_t first_ns = std::max(round_trip_.smoothed_ns() * 5 / 4, kLeastProbeNs);
   const int64_t doubled_ns = std::min(first_ns << probes_, kMostProbeNs);
   probe_ns_ = HasWork() ? now_ns + std::max(first_ns, doubled_ns) : kNever;
 }
