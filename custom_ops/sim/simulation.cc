@@ -19,6 +19,7 @@ constexpr int64_t kMillisecond = 1'000'000;
 // What a live node submitted is everywhere after so many failure timeouts without a fault. A link
 // that was lost is noticed after one, found again within another, and then there is the replay.
 constexpr int64_t kProgressTimeouts = 5;
+constexpr int64_t kFewUpdatesBytes = 2000;
 
 // What the master holds is kept for so many failure timeouts.
 constexpr int64_t kRetentionTimeouts = 3;
@@ -454,7 +455,9 @@ void Simulation::CheckWorker(Process* process) {
 // What live nodes submitted a while ago, with no fault since, is everywhere.
 void Simulation::CheckProgress() {
   const int64_t now_ns = network_->now_ns();
-  const int64_t bound_ns = kProgressTimeouts * options_.failure_timeout_ns;
+  // A queue of few updates passes few on in a round trip.
+  const int64_t patience = options_.link_queue_bytes < kFewUpdatesBytes ? 8 : 1;
+  const int64_t bound_ns = patience * kProgressTimeouts * options_.failure_timeout_ns;
   Then& now = history_.emplace_back();
   now.time_ns = now_ns;
   now.generation = ledger_.generation();
