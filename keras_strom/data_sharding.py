@@ -107,6 +107,22 @@ def shard_dataset(dataset: tf.data.Dataset, rank: int, size: int) -> tf.data.Dat
     return dataset.shard(size, rank)
 
 
+def without_autotune(dataset: tf.data.Dataset) -> tf.data.Dataset:
+    """The dataset without tf.data's tuning thread, unless its options ask for `autotune.enabled`.
+
+    An iterator is deleted in the middle of an epoch, when Python comes to it, and waits for its
+    tuning thread. TensorFlow 2.21 can wake that thread a moment before it says that the work is
+    cancelled (`CancellationManager::StartCancel`); the thread then sleeps on, up to 60 s, and the
+    worker with it: on a busy machine once in 20 to 40 iterators. `AUTOTUNE` now means as many calls
+    as the pool has threads; prefetching still adapts.
+    """
+    if dataset.options().autotune.enabled is not None:
+        return dataset
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    return dataset.with_options(options)
+
+
 def _shard_arrays(arguments: dict[str, Any], rank: int, size: int) -> None:
     """Divides x, y and sample_weight by rows, after the validation split has taken its part."""
     names = [name for name in ("x", "y", "sample_weight") if arguments.get(name) is not None]

@@ -18,8 +18,8 @@ import tensorflow as tf
 
 from keras_strom import admission, errors, lifecycle
 from keras_strom._native.replica import Replica
-from keras_strom.data_sharding import shard_dataset
-from keras_strom.devices import local_devices, over_devices
+from keras_strom.data_sharding import shard_dataset, without_autotune
+from keras_strom.devices import local_devices, on_one_cpu, over_devices
 from keras_strom.environment import ClusterEnvironment
 from keras_strom.flat_space import Entry, FlatSpace
 from keras_strom.generation import Generation, Sharing
@@ -272,8 +272,12 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
         """
         # Keras calls this too: in fit, which has divided the data before, and for data that
         # evaluate and predict take whole.
-        if not sys._getframe(1).f_globals["__name__"].startswith("keras."):
+        by_keras = sys._getframe(1).f_globals["__name__"].startswith("keras.")
+        if not by_keras:
             dataset = shard_dataset(dataset, self._environment.rank, self.num_workers)
+        dataset = without_autotune(dataset)
+        if by_keras and on_one_cpu(self.extended.worker_devices):
+            return dataset  # What else TensorFlow puts around it only moves it to a device.
         return super().experimental_distribute_dataset(dataset, options)
 
     def distribute_datasets_from_function(
@@ -285,7 +289,9 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
             input_pipeline_id=self._environment.rank,
             num_replicas_in_sync=self.num_replicas_in_sync,
         )
-        return super().distribute_datasets_from_function(lambda _: dataset_fn(context), options)
+        return super().distribute_datasets_from_function(
+            lambda _: without_autotune(dataset_fn(context)), options
+        )
 
     def _register_created(self, create: Callable[..., Any], **arguments: Any) -> Any:
         variable = create(**arguments)

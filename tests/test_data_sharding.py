@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 from keras_strom import errors
-from keras_strom.data_sharding import ShardedPyDataset, shard_fit_arguments
+from keras_strom.data_sharding import ShardedPyDataset, shard_fit_arguments, without_autotune
 
 
 def _shards(size: int, **arguments: Any) -> list[dict[str, Any]]:
@@ -112,3 +112,11 @@ def test_data_that_cannot_be_divided_is_refused_with_a_remedy(make: Any) -> None
 def test_labels_that_are_no_array_are_refused_by_name() -> None:
     with pytest.raises(errors.UnsupportedModel, match="cannot divide y of type list"):
         shard_fit_arguments({"x": np.arange(3), "y": [0, 1, 0]}, 0, 2)
+
+
+def test_datasets_go_without_the_tuning_thread_unless_the_user_asks_for_it() -> None:
+    whole = tf.data.Dataset.range(4).batch(2)
+    assert without_autotune(whole).options().autotune.enabled is False
+    asks = tf.data.Options()
+    asks.autotune.enabled = True
+    assert without_autotune(whole.with_options(asks)).options().autotune.enabled is True

@@ -259,3 +259,15 @@ def test_an_optimizer_made_outside_the_scope_is_refused_with_several_devices() -
     model.compile("adam", "mse")
     with pytest.raises(errors.UnsupportedOptimizer, match=r"outside strategy\.scope.*compile"):
         model.fit(*_data(), verbose=0)
+
+
+def test_fit_reads_the_dataset_itself_where_nothing_has_to_move_it_to_a_device() -> None:
+    """What TensorFlow puts around it on one CPU has tuning threads of its own."""
+    from keras.src.backend.tensorflow.trainer import TFEpochIterator  # Keras makes it in fit.
+
+    dataset = tf.data.Dataset.from_tensor_slices(_data()).batch(16)
+    read = TFEpochIterator(_encoding(None), x=dataset)._distributed_dataset
+    assert isinstance(read, tf.data.Dataset)
+    assert read.options().autotune.enabled is False
+    divided = TFEpochIterator(_encoding(TWO_DEVICES), x=dataset)._distributed_dataset
+    assert isinstance(divided, tf.distribute.DistributedDataset)
