@@ -67,7 +67,40 @@ class FixedThreshold:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class AdaptiveThreshold:
+class _FollowingDensity:
+    """Moves the threshold by the density of the message before."""
+
+    initial: float = 1e-3
+    minimum: float = 1e-8
+    maximum: float = 1.0
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            _require_positive(field.name, getattr(self, field.name))
+        if not self.minimum <= self.initial <= self.maximum:
+            raise errors.InvalidOption(
+                f"initial={self.initial} must lie between minimum={self.minimum} and "
+                f"maximum={self.maximum}"
+            )
+
+    def initial_state(self) -> tuple[float, ...]:
+        """The first threshold."""
+        return (self.initial,)
+
+    def next(self, state: State, statistics: StepStatistics) -> tuple[Any, State]:
+        """Follows the density of the step before; the first step takes `initial`."""
+        (threshold,) = state
+        density = statistics.count / tf.maximum(statistics.elements, 1.0)
+        moved = tf.where(statistics.elements > 0, self._moved(threshold, density), threshold)
+        bounded = tf.clip_by_value(moved, self.minimum, self.maximum)
+        return bounded, (bounded,)
+
+    def _moved(self, threshold: Any, density: Any) -> Any:
+        raise NotImplementedError
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AdaptiveThreshold(_FollowingDensity):
     """Keeps the density of the messages within a band (Deeplearning4j's rule).
 
     Density of the last message under the band: tau is multiplied by `factor`; over it: divided. So
@@ -85,16 +118,12 @@ class AdaptiveThreshold:
         0.0001
     """
 
-    initial: float = 1e-3
     min_density: float = 1e-4
     max_density: float = 1e-2
     factor: float = 0.5 ** (1 / 20)
-    minimum: float = 1e-8
-    maximum: float = 1.0
 
     def __post_init__(self) -> None:
-        for name in ("initial", "min_density", "max_density", "factor", "minimum", "maximum"):
-            _require_positive(name, getattr(self, name))
+        super().__post_init__()
         if not self.min_density <= self.max_density <= 1:
             raise errors.InvalidOption(
                 f"min_density={self.min_density} and max_density={self.max_density} must ascend "
@@ -102,29 +131,18 @@ class AdaptiveThreshold:
             )
         if self.factor >= 1:
             raise errors.InvalidOption(f"factor={self.factor} must be smaller than 1")
-        _require_within(self.initial, self.minimum, self.maximum)
 
-    def initial_state(self) -> tuple[float, ...]:
-        """The first threshold."""
-        return (self.initial,)
-
-    def next(self, state: State, statistics: StepStatistics) -> tuple[Any, State]:
-        """Follows the density of the step before; the first step takes `initial`."""
-        (threshold,) = state
+    def _moved(self, threshold: Any, density: Any) -> Any:
         factor = tf.constant(self.factor, tf.float32)
-        density = statistics.count / tf.maximum(statistics.elements, 1.0)
-        moved = tf.where(
+        return tf.where(
             density < self.min_density,
             threshold * factor,
             tf.where(density > self.max_density, threshold / factor, threshold),
         )
-        moved = tf.where(statistics.elements > 0, moved, threshold)
-        bounded = tf.clip_by_value(moved, self.minimum, self.maximum)
-        return bounded, (bounded,)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class TargetDensityThreshold:
+class TargetDensityThreshold(_FollowingDensity):
     """Steers towards one density of the messages, so that every step sends about as much.
 
     Each step multiplies tau by (density of the last message / `density`) ^ `gain`, within a factor
@@ -143,39 +161,17 @@ class TargetDensityThreshold:
     """
 
     density: float = 1e-3
-    initial: float = 1e-3
     gain: float = 0.05
-    minimum: float = 1e-8
-    maximum: float = 1.0
 
     def __post_init__(self) -> None:
-        for name in ("density", "initial", "gain", "minimum", "maximum"):
-            _require_positive(name, getattr(self, name))
+        super().__post_init__()
         for name in ("density", "gain"):
             if getattr(self, name) > 1:
                 raise errors.InvalidOption(f"{name}={getattr(self, name)} must be at most 1")
-        _require_within(self.initial, self.minimum, self.maximum)
 
-    def initial_state(self) -> tuple[float, ...]:
-        """The first threshold."""
-        return (self.initial,)
-
-    def next(self, state: State, statistics: StepStatistics) -> tuple[Any, State]:
-        """Follows the density of the step before; the first step takes `initial`."""
-        (threshold,) = state
-        density = statistics.count / tf.maximum(statistics.elements, 1.0)
+    def _moved(self, threshold: Any, density: Any) -> Any:
         answer = tf.cast((density / self.density) ** self.gain, tf.float32)
-        answer = tf.clip_by_value(answer, 0.5**0.1, 2**0.1)
-        moved = tf.where(statistics.elements > 0, threshold * answer, threshold)
-        bounded = tf.clip_by_value(moved, self.minimum, self.maximum)
-        return bounded, (bounded,)
-
-
-def _require_within(initial: float, minimum: float, maximum: float) -> None:
-    if not minimum <= initial <= maximum:
-        raise errors.InvalidOption(
-            f"initial={initial} must lie between minimum={minimum} and maximum={maximum}"
-        )
+        return threshold * tf.clip_by_value(answer, 0.5**0.1, 2**0.1)
 
 
 def _require_positive(name: str, value: object) -> None:
