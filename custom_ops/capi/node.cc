@@ -204,6 +204,45 @@ int strom_worker_start(strom_handle worker, uint64_t generation, int64_t size, u
   });
 }
 
+int strom_worker_started(strom_handle worker, strom_start_info* started) {
+  return WithWorker("strom_worker_started", worker, [&](WorkerAgent& agent) -> Status {
+    const Beginning beginning = agent.beginning();
+    *started = {beginning.late ? 1 : 0, beginning.ended ? 1 : 0, beginning.resume_iteration};
+    return {};
+  });
+}
+
+int32_t strom_worker_donation_wanted(strom_handle worker) {
+  const std::shared_ptr<WorkerAgent> agent = Workers().Find(worker);
+  return agent && agent->DonationWanted() ? 1 : 0;
+}
+
+int strom_worker_donate(strom_handle worker, const void* bytes, int64_t size) {
+  return WithWorker("strom_worker_donate", worker, [&](WorkerAgent& agent) -> Status {
+    agent.Donate({static_cast<const uint8_t*>(bytes), static_cast<size_t>(size)});
+    return {};
+  });
+}
+
+int strom_worker_take_donation(strom_handle worker, int64_t timeout_ns, strom_allocate allocate,
+                               void* context, int64_t* size) {
+  return WithWorker("strom_worker_take_donation", worker, [&](WorkerAgent& agent) -> Status {
+    Buffer donation;
+    *size = -1;
+    Status status = agent.TakeDonation(timeout_ns, &donation);
+    if (!status.ok() || !donation) return status;
+    const int64_t bytes = static_cast<int64_t>(donation->size());
+    uint8_t* const memory = allocate(context, bytes);
+    if (memory == nullptr) {
+      return {Code::kInternal,
+              "no memory for a donated state of " + std::to_string(bytes) + " bytes"};
+    }
+    std::copy(donation->begin(), donation->end(), memory);
+    *size = bytes;
+    return {};
+  });
+}
+
 int strom_worker_average(strom_handle worker, uint64_t key, double* values, int64_t count,
                          int32_t* contributors, int64_t timeout_ns) {
   return WithWorker("strom_worker_average", worker, [&](WorkerAgent& agent) -> Status {

@@ -18,7 +18,7 @@ extern "C" {
 #define STROM_EXPORT __attribute__((visibility("default")))
 
 /* Bumped whenever a declaration below changes; the Python package refuses another number. */
-#define STROM_ABI_VERSION 3
+#define STROM_ABI_VERSION 4
 
 typedef int64_t strom_handle;
 
@@ -252,6 +252,31 @@ STROM_EXPORT int strom_worker_close(strom_handle worker, const char* reason);
 STROM_EXPORT int strom_worker_start(strom_handle worker, uint64_t generation, int64_t size,
                                     uint64_t layout_hash, const char* options_text,
                                     const float* seed, float* parameters, int64_t timeout_ns);
+
+/* How the generation has begun; valid after strom_worker_start. */
+typedef struct {
+  int32_t late;  /* 1: the others train already, and this worker goes on in a lost one's place */
+  int32_t ended; /* 1: it is over: `parameters` are its result, and nothing is to be trained */
+  int64_t resume_iteration; /* late: the last iteration that the master has accepted of this rank's
+                               earlier process; -1 = none */
+} strom_start_info;
+STROM_EXPORT int strom_worker_started(strom_handle worker, strom_start_info* started);
+
+/* Parameters come from the master; all other state (optimizer, non-trainable, place in the data)
+ * a late worker gets from one that trains, as bytes that the callers pack. The master asks one
+ * after another.
+ *
+ * 1 when somebody has joined late and asks for this worker's state, else 0; cheap enough for every
+ * batch. */
+STROM_EXPORT int32_t strom_worker_donation_wanted(strom_handle worker);
+/* Answers all who have asked with a copy of `bytes`; size 0 = nothing to give, ask another. Returns
+ * at once; harmless when nobody has asked. */
+STROM_EXPORT int strom_worker_donate(strom_handle worker, const void* bytes, int64_t size);
+/* The late worker's side: asks, once a start, and waits. The state goes to the memory that
+ * allocate(context, *size) gives; *size gets -1, and nothing is allocated, where there is none to
+ * be had. After STROM_TIMEOUT it may be called again, to wait on. */
+STROM_EXPORT int strom_worker_take_donation(strom_handle worker, int64_t timeout_ns,
+                                            strom_allocate allocate, void* context, int64_t* size);
 
 /* Replaces `values` (count elements) by the mean over the workers' latest under `key`;
  * *contributors gets how many. Asynchronous mode answers at once; otherwise all members are waited

@@ -30,17 +30,27 @@ struct Generation {
   std::shared_ptr<const std::vector<float>> seed;  // the chief's values; null elsewhere
 };
 
+// How a generation began for this worker.
+struct Beginning {
+  bool late = false;   // the others train already: it goes on in a lost worker's place
+  bool ended = false;  // it is over: there is nothing to train, the parameters are its result
+  // Late: the last iteration that the master has accepted of this rank's earlier process; -1 =
+  // none.
+  int64_t resume_iteration = -1;
+};
+
 struct WorkerEvent {
   enum class Type {
-    kJoined,   // the master has welcomed us; `origin` is ours
-    kStarted,  // all members have the same layout; `parameters` are the master's
-    kAverage,  // answer to Average: `key`, `values`, `contributors`
-    kFinal,    // everything any member sent is here: apply, then SendState
-    kResult,   // `values` = averaged state, `parameters` = the master's
-    kEnd,      // all members verified; values[0] = the worst difference
-    kStop,     // the chief has ended training for all
-    kNotice,   // something a user should read (member lost, suspect, ...): `text`
-    kFailed    // this worker cannot go on: `status`
+    kJoined,    // the master has welcomed us; `origin` is ours
+    kStarted,   // `parameters` are the master's, `beginning` says how it began
+    kDonation,  // answer to AskDonation: `donation`, null where there is none to be had
+    kAverage,   // answer to Average: `key`, `values`, `contributors`
+    kFinal,     // everything any member sent is here: apply, then SendState
+    kResult,    // `values` = averaged state, `parameters` = the master's
+    kEnd,       // all members verified; values[0] = the worst difference
+    kStop,      // the chief has ended training for all
+    kNotice,    // something a user should read (member lost, suspect, ...): `text`
+    kFailed     // this worker cannot go on: `status`
   };
   Type type = Type::kNotice;
   Status status;
@@ -50,6 +60,8 @@ struct WorkerEvent {
   int32_t contributors = 0;
   std::vector<double> values;
   std::shared_ptr<const std::vector<float>> parameters;
+  Beginning beginning;
+  Buffer donation;
 };
 
 // What a generation asks of the node that runs it. Nothing of this calls back, but after Fail the

@@ -200,6 +200,18 @@ void WorkerNode::Verify(int64_t now_ns, double difference, uint64_t hash) {
   if (s.life != State::Life::kOver) s.generation->Verify(difference, hash);
 }
 
+void WorkerNode::AskDonation(int64_t now_ns) {
+  State& s = *state_;
+  s.now_ns = now_ns;
+  WorkerEvent none;
+  none.type = WorkerEvent::Type::kDonation;
+  s.Raise(std::move(none));
+}
+
+bool WorkerNode::DonationWanted() const { return false; }
+
+void WorkerNode::Donate(int64_t now_ns, Buffer) { state_->now_ns = now_ns; }
+
 void WorkerNode::Leave(int64_t now_ns, const std::string& reason) {
   State& s = *state_;
   if (s.life == State::Life::kOver) return;

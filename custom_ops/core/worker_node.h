@@ -56,7 +56,14 @@ class WorkerNode {
   void Finish(int64_t now_ns, bool stop);                                  // -> kFinal
   void SendState(int64_t now_ns, std::vector<double> state);               // -> kResult
   void Verify(int64_t now_ns, double difference, uint64_t hash);           // -> kEnd
-  void Leave(int64_t now_ns, const std::string& reason);                   // goodbye; no event
+  // Late joiners: another worker's state, as bytes that only applications understand. Once a join.
+  void AskDonation(int64_t now_ns);                       // -> kDonation
+  void Leave(int64_t now_ns, const std::string& reason);  // goodbye; no event
+
+  // Somebody has joined late and asks for this worker's state. Donate answers all who have asked;
+  // empty bytes = it has none to give.
+  bool DonationWanted() const;
+  void Donate(int64_t now_ns, Buffer donation);
 
   // Takes one part of an update, fills its header and sends it. `last_part` ends the step's update.
   // Only between kStarted and Finish, or after kFailed.

@@ -93,8 +93,40 @@ Status WorkerAgent::Start(Generation generation, int64_t timeout_ns,
   WorkerEvent started;
   Status status = WaitFor(lock, WorkerEvent::Type::kStarted,
                           "the start of training (do all workers call fit?)", timeout_ns, &started);
-  if (status.ok()) *parameters = std::move(started.parameters);
-  return status;
+  if (!status.ok()) return status;
+  beginning_ = started.beginning;
+  *parameters = std::move(started.parameters);
+  return {};
+}
+
+Beginning WorkerAgent::beginning() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return beginning_;
+}
+
+Status WorkerAgent::TakeDonation(int64_t timeout_ns, Buffer* donation) {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (!beginning_.late) {
+      return {Code::kInvalidArgument, "worker " + std::to_string(options_.node.rank) +
+                                          " has not joined late; nobody gives it their state"};
+    }
+    if (!std::exchange(donation_asked_, true)) {
+      loop_.Post([this](int64_t now_ns) { node_.AskDonation(now_ns); });
+    }
+  }
+  WorkerEvent answer;
+  std::unique_lock<std::mutex> lock(mutex_);
+  Status status =
+      WaitFor(lock, WorkerEvent::Type::kDonation, "another worker's state", timeout_ns, &answer);
+  if (!status.ok()) return status;
+  *donation = std::move(answer.donation);
+  return {};
+}
+
+void WorkerAgent::Donate(Bytes donation) {
+  Buffer bytes = MakeBuffer({donation.begin(), donation.end()});
+  loop_.Post([this, b = std::move(bytes)](int64_t now_ns) { node_.Donate(now_ns, b); });
 }
 
 void WorkerAgent::Begin(Generation generation) {
@@ -102,8 +134,11 @@ void WorkerAgent::Begin(Generation generation) {
   training_ = false;
   stop_requested_ = false;
   released_ = 0;
-  std::erase_if(answers_,
-                [](const WorkerEvent& e) { return e.type == WorkerEvent::Type::kStarted; });
+  beginning_ = {};
+  donation_asked_ = false;
+  std::erase_if(answers_, [](const WorkerEvent& e) {
+    return e.type == WorkerEvent::Type::kStarted || e.type == WorkerEvent::Type::kDonation;
+  });
   loop_.Post(
       [this, g = std::move(generation)](int64_t now_ns) { node_.BeginGeneration(now_ns, g); });
 }
@@ -314,6 +349,7 @@ void WorkerAgent::Publish(int64_t now_ns) {
     TakeEvents();
     outgoing_bytes_ = node_.OutgoingBytes();
     released_ = node_.ReleasedSteps();
+    donation_wanted_.store(node_.DonationWanted(), std::memory_order_relaxed);
     for (ReceivedUpdate& update : received) inbox_.Add(std::move(update));
     if (inbox_.bytes() > options_.inbox_bytes && failure_.ok()) {
       failure_ = {Code::kBackPressure,
@@ -379,7 +415,7 @@ void WorkerAgent::TakeEvents() {
         if (notices_.size() < kMaxNotices) notices_.push_back(std::move(event->text));
         break;
       case WorkerEvent::Type::kStarted:
-        training_ = true;
+        training_ = !event->beginning.ended;
         answers_.push_back(std::move(*event));
         break;
       default:

@@ -4,6 +4,7 @@
 #ifndef KERAS_STROM_NET_WORKER_AGENT_H_
 #define KERAS_STROM_NET_WORKER_AGENT_H_
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
@@ -48,6 +49,14 @@ class WorkerAgent final : public Exchange, private IoLoop::Protocol {
   // Each blocks for its answer; see WorkerNode. `timeout_ns` < 0 waits for ever (or for failure).
   Status Start(Generation generation, int64_t timeout_ns,
                std::shared_ptr<const std::vector<float>>* parameters);
+  // How the generation at hand has begun; valid after Start.
+  Beginning beginning() const;
+  // Late joiners, see WorkerNode::AskDonation; *donation stays null where there is none to be had.
+  // After a timeout it may be called again, to wait on.
+  Status TakeDonation(int64_t timeout_ns, Buffer* donation);
+  // Whether somebody waits for this worker's state; costs no lock.
+  bool DonationWanted() const { return donation_wanted_.load(std::memory_order_relaxed); }
+  void Donate(Bytes donation);
   // As Start, without the wait: training starts once everybody has begun.
   void Begin(Generation generation);
   // Waits until Submit is allowed and has room.
@@ -116,6 +125,8 @@ class WorkerAgent final : public Exchange, private IoLoop::Protocol {
   bool training_ = false;  // between Start and Finish
   bool closed_ = false;
   bool stop_requested_ = false;
+  Beginning beginning_;
+  bool donation_asked_ = false;  // in this generation
   int64_t outgoing_bytes_ = 0;
   int64_t released_ = 0;
   Inbox inbox_;
@@ -124,6 +135,8 @@ class WorkerAgent final : public Exchange, private IoLoop::Protocol {
   std::list<Waiter> waiters_;
   int64_t updates_submitted_ = 0, updates_taken_ = 0, updates_folded_ = 0;
   int64_t submit_wait_ns_ = 0;  // how long producers have waited for room
+
+  std::atomic<bool> donation_wanted_ = false;
 };
 
 }  // namespace strom

@@ -80,6 +80,8 @@ void Application::HandleEvent(int64_t now_ns, WorkerEvent event) {
       record_.worst = event.values.at(0);
       record_.taken_of_generation[record_.generation] = std::exchange(record_.taken, {});
       return Begin(now_ns);
+    case WorkerEvent::Type::kDonation:
+      return;
     case WorkerEvent::Type::kStop:
       record_.stop_heard = true;
       return;

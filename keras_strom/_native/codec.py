@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from keras_strom._native.library import check, declare, library
+from keras_strom._native.library import Allocate, check, declare, library
 
 #: The values of strom_codec_options by their names in Python.
 CODINGS = {"auto": 0, "sparse": 1, "bitmap": 2}
@@ -21,7 +21,6 @@ PREFERENCES = {"size": 0, "speed": 1}
 
 Floats = npt.NDArray[np.float32]
 _Pointer = ctypes.c_void_p
-_Allocate = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
 
 
 class _Options(ctypes.Structure):
@@ -93,7 +92,7 @@ def encode(
     function = declare(
         "strom_codec_encode",
         *(_Pointer, _Pointer, _Pointer, ctypes.c_int64),
-        *(_Pointer, _Pointer, _Allocate, _Pointer, _Pointer),
+        *(_Pointer, _Pointer, Allocate, _Pointer, _Pointer),
     )
     check(
         function(
@@ -103,7 +102,7 @@ def encode(
             update.size,
             ctypes.addressof(options),
             None,
-            _Allocate(allocate),
+            Allocate(allocate),
             None,
             ctypes.addressof(count),
         )

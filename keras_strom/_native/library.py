@@ -18,10 +18,13 @@ import numpy.typing as npt
 from keras_strom import errors
 
 #: The declarations in custom_ops/capi/strom.h that this package was written for.
-ABI_VERSION = 3
+ABI_VERSION = 4
 
 #: Where the build puts libstrom.so, _strom_ops.so and build.json.
 DIRECTORY = pathlib.Path(__file__).resolve().parent
+
+#: strom_allocate: what gives the memory for a result of (context, bytes).
+Allocate = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
 
 _REBUILD = "build it with `pip install --no-build-isolation -e .`"
 

@@ -8,6 +8,8 @@ on the way in and errors raised as the exceptions of `keras_strom.errors`. `kera
 from __future__ import annotations
 
 import ctypes
+import dataclasses
+import functools
 import json
 import math
 import threading
@@ -18,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from keras_strom import errors
-from keras_strom._native.library import check, declare
+from keras_strom._native.library import Allocate, check, declare, library
 from keras_strom.credentials import JOB_ID_BYTES, KEY_BYTES, Credentials
 
 #: Topologies by the names of `NetworkConfig`, as the C interface numbers them.
@@ -68,6 +70,30 @@ class _WorkerOptions(ctypes.Structure):
         ("join_timeout_ns", ctypes.c_int64),
         ("same_host", ctypes.c_int32),
     )
+
+
+class _StartInfo(ctypes.Structure):
+    _fields_ = (
+        ("late", ctypes.c_int32),
+        ("ended", ctypes.c_int32),
+        ("resume_iteration", ctypes.c_int64),
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class StartInfo:
+    """How a generation has begun for a worker.
+
+    Attributes:
+        late: the others train already, and this worker goes on in a lost one's place.
+        ended: it is over; the parameters are its result, and nothing is to be trained.
+        resume_iteration: where it is late, the last iteration that the master has accepted of this
+            rank's earlier process; -1 = none.
+    """
+
+    late: bool = False
+    ended: bool = False
+    resume_iteration: int = -1
 
 
 class MasterNode:
@@ -269,6 +295,65 @@ class WorkerNode(JoinedNode):
         )
         return parameters
 
+    @property
+    def start_info(self) -> StartInfo:
+        """How the generation has begun; valid after `start`."""
+        found = _StartInfo()
+        read = declare("strom_worker_started", _Handle, _Pointer)
+        check(read(self.handle, ctypes.addressof(found)))
+        return StartInfo(bool(found.late), bool(found.ended), found.resume_iteration)
+
+    def donation_wanted(self) -> bool:
+        """Whether somebody has joined late and asks for this worker's state.
+
+        Cheap enough for every batch.
+        """
+        return bool(_donation_wanted()(self.handle))
+
+    def donate(self, data: bytes) -> None:
+        """Answers all who have asked with `data`; empty = nothing to give, another is asked."""
+        give = declare("strom_worker_donate", _Handle, ctypes.c_char_p, ctypes.c_int64)
+        check(give(self.handle, data, len(data)))
+
+    def take_donation(self, timeout: float | None) -> bytes | None:
+        """Another worker's state, for one that has joined late (`start_info.late`).
+
+        Args:
+            timeout: seconds.
+
+        Returns:
+            What the donor gave to `donate`; None where there is nobody to give it.
+
+        Raises:
+            DeadlinePassed: no answer yet; it may be called again, to wait on.
+            InvalidOption: this worker has not joined late.
+        """
+        donation: Any = None
+
+        def allocate(_context: object, size: int) -> int:
+            nonlocal donation
+            donation = ctypes.create_string_buffer(size)
+            return ctypes.addressof(donation)
+
+        size = ctypes.c_int64()
+        request = declare(
+            "strom_worker_take_donation",
+            _Handle,
+            ctypes.c_int64,
+            Allocate,
+            _Pointer,
+            _Pointer,
+        )
+        self._wait(
+            request,
+            self.handle,
+            _nanoseconds(timeout),
+            Allocate(allocate),
+            None,
+            ctypes.addressof(size),
+        )
+        return None if size.value < 0 else bytes(donation.raw)
+
     def average(
         self, key: int, values: np.ndarray, *, timeout: float | None = None
     ) -> tuple[np.ndarray, int]:
@@ -407,6 +492,14 @@ class BytesNode(JoinedNode):
         """Waits until the master has all that was submitted."""
         wait = declare("strom_bytes_flush", _Handle, ctypes.c_int64)
         check(wait(self.handle, _nanoseconds(timeout)))
+
+
+@functools.cache
+def _donation_wanted() -> Any:
+    """Its result is no code, so it is not for `declare`."""
+    function = library().strom_worker_donation_wanted
+    function.argtypes, function.restype = (_Handle,), ctypes.c_int32
+    return function
 
 
 def check_seconds(name: str, seconds: object) -> float:

@@ -223,6 +223,7 @@ class Worker {
         training_ = false;
         next_step_ns_ = kNever;
         return;
+      case WorkerEvent::Type::kDonation:
       case WorkerEvent::Type::kStop:
       case WorkerEvent::Type::kNotice:
         return;
