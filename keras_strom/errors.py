@@ -89,6 +89,14 @@ class UnsupportedModel(StromError, ValueError):
     """A model, or a way of training it, that cannot be shared; the message says why."""
 
 
+class InvalidData(StromError, ValueError):
+    """Training data that cannot be used; the message names the column or file, and the remedy."""
+
+
+class StoreUnavailable(StromError, OSError):
+    """A store, or a file in it, that cannot be read or written; the message says which."""
+
+
 class NotEnoughSlots(StromError):
     """Spark cannot run so many tasks at once; the message names the setting to raise."""
 

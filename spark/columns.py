@@ -1,0 +1,299 @@
+"""Which columns of a DataFrame are trained on, what they hold, and how they leave Spark.
+
+`inspect` looks at the schema, and at one row where the schema does not tell a size. `select` makes
+the Spark expressions that bring every column to a form which Arrow carries in bulk; nothing here
+touches rows one by one, except `from_pairs`, whose input is made of Python objects.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from keras_strom import errors
+
+if TYPE_CHECKING:
+    from pyspark import RDD
+    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.types import DataType
+
+#: The dtypes that a column can have.
+DTYPES = ("float32", "int32", "int64", "bool", "uint8", "string")
+
+
+@dataclasses.dataclass(frozen=True)
+class Columns:
+    """The columns that make an example.
+
+    Args:
+        features: one gives the model a tensor, several a dict by name.
+        labels: one gives the loss a tensor, several a tuple in this order.
+        sample_weight: a scalar column, or None.
+
+    Raises:
+        InvalidOption: no feature, a name twice, or something that is no name.
+
+    Example:
+        >>> Columns(("age", "fare"), ("survived",)).names
+        ('age', 'fare', 'survived')
+    """
+
+    features: tuple[str, ...]
+    labels: tuple[str, ...]
+    sample_weight: str | None = None
+
+    def __post_init__(self) -> None:
+        for field in ("features", "labels"):
+            names = getattr(self, field)
+            if isinstance(names, str) or not isinstance(names, Iterable):
+                raise errors.InvalidOption(f"{field}={names!r} must be a list of column names")
+            object.__setattr__(self, field, tuple(names))
+        if not self.features:
+            raise errors.InvalidOption("features=() must name a column at least")
+        for name in self.names:
+            if not isinstance(name, str) or not name:
+                raise errors.InvalidOption(f"{name!r} is no column name")
+        if self.sample_weight is not None and not self.labels:
+            raise errors.InvalidOption(
+                f"sample_weight={self.sample_weight!r} weighs a loss, which needs labels"
+            )
+        twice = sorted({name for name in self.names if self.names.count(name) > 1})
+        if twice:
+            raise errors.InvalidOption(f"columns named twice: {', '.join(map(repr, twice))}")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All of them: features, labels, weight."""
+        weight = () if self.sample_weight is None else (self.sample_weight,)
+        return (*self.features, *self.labels, *weight)
+
+
+@dataclasses.dataclass(frozen=True)
+class ColumnSpec:
+    """What a column holds, and so the tensor that a worker gets.
+
+    Attributes:
+        kind: "scalar", "vector" (Spark ML, dense or sparse), "array", "image" (Spark's schema),
+            "binary" (bytes, such as an encoded picture) or "string".
+        dtype: one of `DTYPES`; "string" is bytes to TensorFlow.
+        shape: of one example; () is a scalar. An image's is (height, width, channels).
+    """
+
+    kind: str
+    dtype: str
+    shape: tuple[int, ...] = ()
+
+    @property
+    def size(self) -> int:
+        """Elements of one example."""
+        return math.prod(self.shape)
+
+
+def inspect(df: DataFrame, columns: Columns) -> dict[str, ColumnSpec]:
+    """What the chosen columns hold, in `columns.names`' order.
+
+    A vector's size comes from the column's ML attributes, or else, as arrays' and images' shapes
+    do, from one row that has a value: a Spark job over as many partitions as that takes. That all
+    other rows have the same shape, and no nulls, is checked where the rows are read.
+
+    Raises:
+        InvalidData: a column that is missing, has a type that is no tensor, or holds no value.
+    """
+    fields = {field.name: field for field in df.schema.fields}
+    missing = [name for name in columns.names if name not in fields]
+    if missing:
+        raise errors.InvalidData(
+            f"no column {', '.join(map(repr, missing))} in the DataFrame; it has "
+            f"{', '.join(map(repr, fields))}"
+        )
+    ambiguous = [name for name in columns.names if df.columns.count(name) > 1]
+    if ambiguous:
+        raise errors.InvalidData(
+            f"the DataFrame has several columns {', '.join(map(repr, ambiguous))}: rename them"
+        )
+    specs: dict[str, ColumnSpec] = {}
+    for name in columns.names:
+        kind, dtype, depth = _kind_of(name, fields[name].dataType)
+        shape: tuple[int, ...] = ()
+        if kind == "vector":
+            size = _vector_size(fields[name].metadata)
+            shape = (size,) if size else _shape_of_a_row(df, name, kind, depth)
+        elif kind in ("array", "image"):
+            shape = _shape_of_a_row(df, name, kind, depth)
+        specs[name] = ColumnSpec(kind, dtype, shape)
+    weight = columns.sample_weight
+    if weight is not None:
+        if specs[weight].kind != "scalar" or specs[weight].dtype == "bool":
+            raise errors.InvalidData(
+                f"the sample weight {weight!r} must be a number, not {specs[weight].kind}"
+            )
+        specs[weight] = ColumnSpec("scalar", "float32")
+    return specs
+
+
+def select(df: DataFrame, specs: Mapping[str, ColumnSpec], *extra: Column) -> DataFrame:
+    """The columns of `specs` alone, in a form that Arrow carries: numbers cast, vectors as arrays.
+
+    Args:
+        df: as given to `inspect`.
+        specs: as `inspect` gave them.
+        *extra: further expressions, kept as they are.
+    """
+    return df.select(*(_expression(name, spec) for name, spec in specs.items()), *extra)
+
+
+def from_pairs(
+    pairs: RDD[tuple[Any, Any]],
+    spark: SparkSession | None = None,
+    *,
+    features: str = "features",
+    label: str = "label",
+) -> DataFrame:
+    """A DataFrame of an RDD of (x, y) pairs of NumPy arrays or numbers.
+
+    Types and numbers of dimensions are those of the first pair.
+
+    Args:
+        pairs: any number of partitions.
+        spark: the session; None = the active one.
+        features: the name of x's column.
+        label: the name of y's column.
+
+    Raises:
+        InvalidData: the RDD is empty, or its first element is no pair of arrays of numbers.
+    """
+    from pyspark.sql import SparkSession
+    from pyspark.sql.types import StructField, StructType
+
+    first = pairs.take(1)
+    if not first:
+        raise errors.InvalidData("the RDD is empty")
+    if not isinstance(first[0], tuple | list) or len(first[0]) != 2:
+        raise errors.InvalidData(f"the RDD's first element is {type(first[0])}, no pair (x, y)")
+    schema = StructType(
+        [
+            StructField(name, _type_of_value(name, value))
+            for name, value in zip((features, label), first[0], strict=True)
+        ]
+    )
+    session = spark or SparkSession.builder.getOrCreate()
+    return session.createDataFrame(pairs.map(_as_lists), schema)
+
+
+def _as_lists(pair: tuple[Any, Any]) -> tuple[Any, Any]:
+    import numpy as np
+
+    return np.asarray(pair[0]).tolist(), np.asarray(pair[1]).tolist()
+
+
+def _type_of_value(name: str, value: Any) -> DataType:
+    import numpy as np
+    from pyspark.sql import types
+
+    array = np.asarray(value)
+    of_kind = {"f": types.DoubleType(), "b": types.BooleanType()}
+    of_kind |= {"i": types.LongType(), "u": types.LongType()}
+    element: DataType | None = of_kind.get(array.dtype.kind)
+    if element is None:
+        raise errors.InvalidData(f"the RDD's {name} is of type {array.dtype}, no numbers")
+    if array.dtype in (np.float32, np.float16):
+        element = types.FloatType()
+    elif array.dtype.kind in "iu" and array.dtype.itemsize < 8 and array.dtype != np.uint32:
+        element = types.IntegerType()
+    for _ in range(array.ndim):
+        element = types.ArrayType(element)
+    return element
+
+
+def _kind_of(name: str, of: DataType) -> tuple[str, str, int]:
+    """(kind, dtype, depth of nesting) of a Spark type."""
+    from pyspark.sql import types
+
+    if isinstance(of, types.UserDefinedType) and of.simpleString() == "vector":
+        return "vector", "float32", 1
+    if isinstance(of, types.StringType):
+        return "string", "string", 0
+    if isinstance(of, types.BinaryType):
+        return "binary", "string", 0
+    if isinstance(of, types.StructType) and set(_IMAGE_FIELDS) <= set(of.names):
+        return "image", "uint8", 3
+    element, depth = of, 0
+    while isinstance(element, types.ArrayType):
+        element, depth = element.elementType, depth + 1
+    dtype = _dtype_of(element)
+    if dtype is None:
+        raise errors.InvalidData(
+            f"column {name!r} is of type {of.simpleString()}, which is no tensor: give numbers, "
+            "booleans, strings, binary, arrays of numbers, ML vectors or images, or cast it"
+        )
+    return ("array" if depth else "scalar"), dtype, depth
+
+
+_IMAGE_FIELDS = ("height", "width", "nChannels", "mode", "data")
+
+
+def _dtype_of(of: DataType) -> str | None:
+    from pyspark.sql import types
+
+    if isinstance(of, types.FloatType | types.DoubleType | types.DecimalType):
+        return "float32"
+    if isinstance(of, types.LongType):
+        return "int64"
+    if isinstance(of, types.IntegerType | types.ShortType | types.ByteType):
+        return "int32"
+    return "bool" if isinstance(of, types.BooleanType) else None
+
+
+def _vector_size(metadata: Mapping[str, Any]) -> int:
+    """The size that Spark ML's transformers leave in a column's metadata; 0 = not there."""
+    attributes = metadata.get("ml_attr", {})
+    if "num_attrs" in attributes:
+        return int(attributes["num_attrs"])
+    return sum(len(group) for group in attributes.get("attrs", {}).values())
+
+
+def _shape_of_a_row(df: DataFrame, name: str, kind: str, depth: int) -> tuple[int, ...]:
+    from pyspark.ml.functions import vector_to_array
+    from pyspark.sql import functions as F  # noqa: N812
+
+    column = _column(name)
+    sizes: list[Column]
+    if kind == "image":
+        sizes = [column[field] for field in _IMAGE_FIELDS[:3]]
+    else:
+        nested = vector_to_array(column) if kind == "vector" else column
+        sizes = []
+        for _ in range(depth):
+            sizes.append(F.size(nested))
+            nested = F.get(nested, F.lit(0))
+    row = df.filter(column.isNotNull()).select(*sizes).first()
+    if row is None:
+        raise errors.InvalidData(f"column {name!r} has no row with a value")
+    shape = tuple(-1 if size is None else int(size) for size in row)
+    if min(shape) < 1:
+        raise errors.InvalidData(f"column {name!r} has an empty {kind} in its first row")
+    return shape
+
+
+def _expression(name: str, spec: ColumnSpec) -> Column:
+    from pyspark.ml.functions import vector_to_array
+
+    column = _column(name)
+    if spec.kind == "vector":
+        return vector_to_array(column, "float32").alias(name)
+    if spec.kind in ("scalar", "array"):
+        type_name = {"float32": "float", "int32": "int", "int64": "bigint", "bool": "boolean"}
+        cast = type_name[spec.dtype]
+        for _ in spec.shape:
+            cast = f"array<{cast}>"
+        return column.cast(cast).alias(name)
+    return column.alias(name)
+
+
+def _column(name: str) -> Column:
+    """A column by its plain name, whatever characters that has."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    return F.col("`" + name.replace("`", "``") + "`")

@@ -1,0 +1,299 @@
+"""Where a job keeps what outlives it: data, checkpoints, logs and the model, a folder a run.
+
+A store is a folder on a file system that the driver and every worker reach: a local or mounted one,
+HDFS, S3, Google Cloud Storage or Azure through pyarrow, DBFS by its mount, and whatever else fsspec
+knows. Writing is atomic: a reader sees the old content or the new, never a part.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import re
+import uuid
+from typing import TYPE_CHECKING, Any
+
+from keras_strom import errors
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_SCHEME = re.compile(r"([a-z][a-z0-9+.-]*):(?=/)", re.IGNORECASE)
+# pyarrow's own; every other scheme goes to fsspec.
+_ARROW_SCHEMES = frozenset(("hdfs", "viewfs", "s3", "gs", "gcs", "abfs", "abfss"))
+# The names that Hadoop gives to the same buckets.
+_HADOOP_NAMES = {"s3a": "s3", "s3n": "s3"}
+_DBFS_MOUNT = "/dbfs"
+_RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+@dataclasses.dataclass(frozen=True)
+class Store:
+    """A folder for the runs of a job; small, and picklable, since it opens its file system anew.
+
+    Make one with `create`. Its methods take paths below it, as `run` gives them.
+
+    Attributes:
+        url: the folder, without a trailing slash; an absolute path where it is local.
+        options: the query of the URL, such as "region=eu-west-1"; never shown.
+
+    Example:
+        >>> run = Store.create("/mnt/shared/strom").run("flights-1")  # doctest: +SKIP
+        >>> run.model  # doctest: +SKIP
+        '/mnt/shared/strom/flights-1/model.keras'
+    """
+
+    url: str
+    options: str = dataclasses.field(default="", repr=False)
+
+    @classmethod
+    def create(cls, path: str | os.PathLike[str]) -> Store:
+        """The store at a path or URL. Nothing is opened or made yet.
+
+        Args:
+            path: a local path, or a URL: file, hdfs, s3 (s3a), gs, abfs, dbfs or any that fsspec
+                knows. Options of pyarrow's file systems follow a "?".
+
+        Raises:
+            InvalidOption: no path at all.
+        """
+        text = os.fspath(path) if isinstance(path, str | os.PathLike) else ""
+        if not isinstance(text, str) or not text.strip():
+            raise errors.InvalidOption(
+                f"a store needs a path or URL that driver and workers reach, not {path!r}"
+            )
+        scheme = _scheme(text)
+        if scheme is None:
+            return cls(os.path.abspath(os.path.expanduser(text)))
+        if scheme == "file":
+            return cls(os.path.abspath(re.sub(r"^file:(//[^/]*)?(?=/)", "", text, flags=re.I)))
+        if scheme == "dbfs" and os.path.isdir(_DBFS_MOUNT):
+            return cls(_DBFS_MOUNT + re.sub(r"^dbfs:/+", "/", text, flags=re.I).rstrip("/"))
+        location, _, options = text.partition("?")
+        rest = location[len(scheme) :]
+        return cls(_HADOOP_NAMES.get(scheme, scheme) + rest.rstrip("/"), options)
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it is a path of this machine, which other hosts may or may not share."""
+        return _scheme(self.url) is None
+
+    def run(self, run_id: str) -> StoreRun:
+        """The paths of one run.
+
+        Raises:
+            InvalidOption: an id that is no plain file name.
+        """
+        if not isinstance(run_id, str) or not _RUN_ID.fullmatch(run_id):
+            raise errors.InvalidOption(
+                f"run_id={run_id!r} must be letters, digits, '.', '_' and '-', as a file name is"
+            )
+        return StoreRun(self, run_id)
+
+    def exists(self, path: str) -> bool:
+        """Whether there is a file or folder at `path`."""
+        from pyarrow import fs
+
+        with _explained(path):
+            filesystem, inside = self.resolve(path)
+            return bool(filesystem.get_file_info(inside).type != fs.FileType.NotFound)
+
+    def read_bytes(self, path: str) -> bytes:
+        """A file's content.
+
+        Raises:
+            StoreUnavailable: there is none, or the file system cannot be reached.
+        """
+        with _explained(path):
+            filesystem, inside = self.resolve(path)
+            with filesystem.open_input_stream(inside) as stream:
+                return bytes(stream.read())
+
+    def write_bytes(self, path: str, content: bytes) -> None:
+        """Writes a file, and the folders above it, in one piece; replaces what was there.
+
+        Raises:
+            StoreUnavailable: the file system cannot be reached or written to.
+        """
+        with _explained(path), self.open_output(path) as stream:
+            stream.write(content)
+
+    @contextlib.contextmanager
+    def open_output(self, path: str) -> Iterator[Any]:
+        """A binary file to write to, which appears at `path` when the block ends well."""
+        filesystem, inside = self.resolve(path)
+        filesystem.create_dir(os.path.dirname(inside), recursive=True)
+        if filesystem.type_name in ("s3", "gcs", "abfs"):
+            # An object appears when its stream is closed, in one piece; renaming would copy it.
+            temporary = inside
+        else:
+            temporary = f"{inside}.{uuid.uuid4().hex}.tmp"
+        stream = filesystem.open_output_stream(temporary)
+        try:
+            yield stream
+            stream.close()
+            if temporary != inside:
+                filesystem.move(temporary, inside)
+        except BaseException:
+            if temporary != inside:
+                with contextlib.suppress(OSError):
+                    stream.close()
+                    filesystem.delete_file(temporary)
+            raise
+
+    def delete(self, path: str) -> None:
+        """Deletes a file, or a folder with all that is in it; nothing there is no error."""
+        from pyarrow import fs
+
+        with _explained(path):
+            filesystem, inside = self.resolve(path)
+            kind = filesystem.get_file_info(inside).type
+            if kind == fs.FileType.Directory:
+                filesystem.delete_dir(inside)
+            elif kind != fs.FileType.NotFound:
+                filesystem.delete_file(inside)
+
+    def upload(self, local: str | os.PathLike[str], path: str) -> None:
+        """Copies a local file or folder to `path`; files one by one, not in one piece.
+
+        Raises:
+            StoreUnavailable: either side cannot be read or written.
+        """
+        from pyarrow import fs
+
+        with _explained(path):
+            filesystem, inside = self.resolve(path)
+            filesystem.create_dir(os.path.dirname(inside), recursive=True)
+            fs.copy_files(
+                os.fspath(local),
+                inside,
+                source_filesystem=fs.LocalFileSystem(),
+                destination_filesystem=filesystem,
+            )
+
+    def download(self, path: str, local: str | os.PathLike[str]) -> None:
+        """Copies a file or folder at `path` to a local path.
+
+        Raises:
+            StoreUnavailable: either side cannot be read or written.
+        """
+        from pyarrow import fs
+
+        with _explained(path):
+            filesystem, inside = self.resolve(path)
+            os.makedirs(os.path.dirname(os.path.abspath(local)), exist_ok=True)
+            fs.copy_files(
+                inside,
+                os.fspath(local),
+                source_filesystem=filesystem,
+                destination_filesystem=fs.LocalFileSystem(),
+            )
+
+    def resolve(self, path: str) -> tuple[Any, str]:
+        """(pyarrow file system, path in it) of a path below this store.
+
+        Raises:
+            InvalidOption: a path outside, or a scheme that nothing installed here knows.
+        """
+        if path != self.url and not path.startswith(self.url.rstrip("/") + "/"):
+            raise errors.InvalidOption(f"{_shown(path)} is not in the store {_shown(self.url)}")
+        from pyarrow import fs
+
+        scheme = _scheme(path)
+        if scheme is None:
+            return fs.LocalFileSystem(), path
+        if scheme in _ARROW_SCHEMES:
+            query = f"?{self.options}" if self.options else ""
+            return fs.FileSystem.from_uri(path + query)  # type: ignore[no-any-return]
+        return _fsspec(scheme, path)
+
+
+@dataclasses.dataclass(frozen=True)
+class StoreRun:
+    """One run's paths in its store: strings for `Store`'s methods.
+
+    Attributes:
+        store: the store.
+        run_id: the run.
+    """
+
+    store: Store
+    run_id: str
+
+    @property
+    def path(self) -> str:
+        """The run's folder, above all others."""
+        return f"{self.store.url.rstrip('/')}/{self.run_id}"
+
+    @property
+    def train_data(self) -> str:
+        """The folder of the training rows."""
+        return f"{self.path}/data/train"
+
+    @property
+    def validation_data(self) -> str:
+        """The folder of the validation rows."""
+        return f"{self.path}/data/validation"
+
+    @property
+    def data_index(self) -> str:
+        """The file that says what the two folders hold (`ExportedData`)."""
+        return f"{self.path}/data/index.json"
+
+    @property
+    def checkpoints(self) -> str:
+        """The folder of BackupAndRestore."""
+        return f"{self.path}/checkpoints"
+
+    @property
+    def logs(self) -> str:
+        """The folder of TensorBoard."""
+        return f"{self.path}/logs"
+
+    @property
+    def model(self) -> str:
+        """The trained model, a `.keras` file."""
+        return f"{self.path}/model.keras"
+
+    @property
+    def history(self) -> str:
+        """What `fit` has logged, a JSON file."""
+        return f"{self.path}/history.json"
+
+
+def _scheme(path: str) -> str | None:
+    found = _SCHEME.match(path)
+    return found.group(1).lower() if found else None
+
+
+def _fsspec(scheme: str, path: str) -> tuple[Any, str]:
+    from pyarrow import fs
+
+    try:
+        import fsspec
+
+        opened, inside = fsspec.core.url_to_fs(path)
+    except ImportError as error:
+        raise errors.InvalidOption(
+            f"the store {_shown(path)} needs the package fsspec and what it names for "
+            f"{scheme!r} ({error}): install both on the driver and the workers"
+        ) from error
+    except ValueError as error:
+        raise errors.InvalidOption(f"the store {_shown(path)}: {error}") from error
+    return fs.PyFileSystem(fs.FSSpecHandler(opened)), str(inside)
+
+
+@contextlib.contextmanager
+def _explained(path: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if isinstance(error, errors.StromError):
+            raise
+        raise errors.StoreUnavailable(f"{_shown(path)}: {error}") from error
+
+
+def _shown(url: str) -> str:
+    """A URL without the user and the key that it may hold."""
+    return re.sub(r"(?<=://)[^/@]+:[^/@]*@", "...@", url)

@@ -1,0 +1,194 @@
+"""Columns of tensors: from Spark's Arrow to bytes of fixed width, and from there to NumPy.
+
+A Parquet list is slow to read, for it stores where every list begins. All examples of a column
+have the same shape, so `encode` stores a tensor as that many raw little-endian bytes (a fixed-size
+binary, whose elements `decode` finds without a copy), and scalars and strings as they are. `decode`
+also takes the lists of files that others wrote.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from keras_strom import errors
+
+from .columns import ColumnSpec
+
+_SCALARS = {
+    "float32": pa.float32(),
+    "int32": pa.int32(),
+    "int64": pa.int64(),
+    "bool": pa.bool_(),
+    "uint8": pa.uint8(),
+}
+# OpenCV's types of an 8-bit image, by channels: what Spark's `mode` holds.
+_IMAGE_MODES = {1: 0, 3: 16, 4: 24}
+
+
+@dataclasses.dataclass(frozen=True)
+class Faults:
+    """Rows of a column that cannot be used.
+
+    Attributes:
+        nulls: rows that are null, or an array with a null in it.
+        misshapen: rows of another shape than the column's.
+        example: what one of those looks like.
+    """
+
+    nulls: int = 0
+    misshapen: int = 0
+    example: str = ""
+
+    def __bool__(self) -> bool:
+        return bool(self.nulls or self.misshapen)
+
+    def __add__(self, other: Faults) -> Faults:
+        return Faults(
+            self.nulls + other.nulls,
+            self.misshapen + other.misshapen,
+            self.example or other.example,
+        )
+
+    def describe(self, name: str, spec: ColumnSpec) -> str:
+        """What is wrong with the column, in words; "" = nothing."""
+        words = []
+        if self.nulls:
+            words.append(f"column {name!r} has {self.nulls} rows with nulls")
+        if self.misshapen:
+            words.append(
+                f"column {name!r} has {self.misshapen} rows of another shape than "
+                f"{spec.shape}, such as {self.example}"
+            )
+        return "; ".join(words)
+
+
+def storage_type(spec: ColumnSpec) -> pa.DataType:
+    """The Arrow type that `encode` gives."""
+    if spec.dtype == "string":
+        return pa.large_binary() if spec.kind == "binary" else pa.string()
+    if not spec.shape:
+        return _SCALARS[spec.dtype]
+    return pa.binary(spec.size * np.dtype(spec.dtype).itemsize)
+
+
+def encode(column: pa.Array, spec: ColumnSpec) -> tuple[pa.Array | None, Faults]:
+    """A column as it is stored, or None and what is wrong with it.
+
+    Args:
+        column: as `columns.select` lets Spark give it.
+        spec: what it should hold.
+    """
+    if not spec.shape:
+        if column.null_count:
+            return None, Faults(nulls=column.null_count)
+        return column.cast(storage_type(spec)), Faults()
+    if spec.kind == "image":
+        values, faults = _image_elements(column, spec)
+    else:
+        values, faults = _list_elements(column, spec)
+    if values is None:
+        return None, faults
+    content = pa.py_buffer(np.ascontiguousarray(values, spec.dtype))
+    return pa.Array.from_buffers(storage_type(spec), len(column), [None, content]), faults
+
+
+def decode(column: pa.ChunkedArray, spec: ColumnSpec, name: str, path: str) -> np.ndarray[Any, Any]:
+    """A column as an array (rows, *shape); strings as objects of type bytes.
+
+    Args:
+        column: as `encode` made it, or lists of numbers.
+        spec: what it holds.
+        name: the column's, for the error.
+        path: the file's, for the error.
+
+    Raises:
+        InvalidData: nulls, or rows of another shape.
+    """
+    array = column.combine_chunks()
+    if isinstance(array, pa.ChunkedArray):  # What older versions give.
+        array = array.chunk(0) if array.num_chunks else pa.array([], column.type)
+    values: np.ndarray[Any, Any] | None = None
+    faults = Faults(nulls=array.null_count)
+    if faults:
+        pass
+    elif spec.dtype == "string":
+        values = array.cast(pa.large_binary()).to_numpy(zero_copy_only=False)
+    elif not spec.shape:
+        values = array.to_numpy(zero_copy_only=False).astype(spec.dtype, copy=False)
+    elif array.type == storage_type(spec):
+        values = _raw_elements(array, spec)
+    else:
+        values, faults = _list_elements(array, spec)
+    if values is None:
+        raise errors.InvalidData(f"{path}: {faults.describe(name, spec)}")
+    return values.reshape(len(array), *spec.shape)
+
+
+def _raw_elements(column: pa.Array, spec: ColumnSpec) -> np.ndarray[Any, Any]:
+    """The elements that `encode` stored, in place."""
+    if not len(column):
+        return np.empty(0, spec.dtype)
+    elements = np.frombuffer(column.buffers()[1], spec.dtype)
+    return elements[column.offset * spec.size : (column.offset + len(column)) * spec.size]
+
+
+def _list_elements(
+    column: pa.Array, spec: ColumnSpec
+) -> tuple[np.ndarray[Any, Any] | None, Faults]:
+    """All elements of nested lists in one array, or what is wrong."""
+    if column.null_count:
+        return None, Faults(nulls=column.null_count)
+    values = column
+    for depth, size in enumerate(spec.shape):
+        per_row = math.prod(spec.shape[:depth])
+        lengths = pc.list_value_length(values)
+        if lengths.null_count:
+            return None, Faults(nulls=_rows(lengths.is_null(), per_row))
+        wrong = pc.not_equal(lengths, size)
+        if pc.any(wrong).as_py():
+            example = lengths.filter(wrong)[0].as_py()
+            shape = (*spec.shape[:depth], example, *spec.shape[depth + 1 :])
+            return None, Faults(misshapen=_rows(wrong, per_row), example=str(shape))
+        values = values.flatten()
+    if values.null_count:
+        return None, Faults(nulls=_rows(values.is_null(), spec.size))
+    elements = values.to_numpy(zero_copy_only=False)
+    return elements.astype(spec.dtype, copy=False), Faults()
+
+
+def _image_elements(
+    column: pa.Array, spec: ColumnSpec
+) -> tuple[np.ndarray[Any, Any] | None, Faults]:
+    """The pixels of Spark's image structs, RGB rather than OpenCV's BGR, or what is wrong."""
+    if column.null_count:
+        return None, Faults(nulls=column.null_count)
+    fields = {name: column.field(name) for name in ("height", "width", "nChannels", "mode")}
+    content = column.field("data")
+    nulls = [array.is_null() for array in (*fields.values(), content) if array.null_count]
+    if nulls:
+        return None, Faults(nulls=int(np.any([np.asarray(mask) for mask in nulls], axis=0).sum()))
+    channels = spec.shape[2]
+    expected = (*spec.shape, _IMAGE_MODES.get(channels, -1))
+    found = np.stack([np.asarray(array) for array in fields.values()], axis=1)
+    sizes = np.asarray(pc.binary_length(content))
+    wrong = (found != expected).any(axis=1) | (sizes != spec.size)
+    if wrong.any():
+        height, width, depth, mode = found[wrong][0].tolist()
+        example = f"({height}, {width}, {depth}) of OpenCV type {mode} and {sizes[wrong][0]} bytes"
+        return None, Faults(misshapen=int(wrong.sum()), example=example)
+    joined = b"".join(value.as_py() for value in content)
+    pixels = np.frombuffer(joined, np.uint8).reshape(len(column), -1, channels)
+    if channels > 1:
+        pixels = pixels[:, :, [2, 1, 0, 3][:channels]]
+    return pixels, Faults()
+
+
+def _rows(mask: pa.Array, per_row: int) -> int:
+    """How many rows have a mark, where each row owns `per_row` elements."""
+    return len(np.unique(np.flatnonzero(np.asarray(mask)) // per_row))
