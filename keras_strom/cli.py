@@ -74,6 +74,13 @@ def _parser() -> argparse.ArgumentParser:
         metavar="SECONDS",
         help="how long workers wait for each other",
     )
+    run.add_argument(
+        "--max-failures",
+        type=int,
+        default=0,
+        metavar="N",
+        help="so many workers that fail are started again, and train on with the others",
+    )
     network = run.add_argument_group("network")
     for field in dataclasses.fields(NetworkConfig):
         network.add_argument(f"--{field.name.replace('_', '-')}", **_flag(field))
@@ -178,6 +185,7 @@ def _job(options: argparse.Namespace) -> Job:
         workers=options.num_proc,
         network=NetworkConfig(**{name: getattr(options, name) for name in names}),
         start_timeout=options.start_timeout,
+        max_failures=options.max_failures,
     )
 
 

@@ -8,7 +8,7 @@ import os
 import queue
 import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from keras_strom import errors
 from keras_strom.console import Console
@@ -24,6 +24,7 @@ from keras_strom.process import (
     WorkerListener,
     WorkerProcess,
     check_env,
+    check_max_failures,
     check_start_timeout,
 )
 
@@ -40,6 +41,8 @@ class Job:
         network: without a mask the job stays on the loopback interface.
         env: variables for the workers on top of this process's own.
         start_timeout: seconds that workers wait for each other at the start.
+        max_failures: so many workers that fail, for whatever reason, are started again; they take
+            part from where the others are.
     """
 
     work: Script | Function
@@ -47,11 +50,13 @@ class Job:
     network: NetworkConfig = dataclasses.field(default_factory=NetworkConfig)
     env: Mapping[str, str] = dataclasses.field(default_factory=dict)
     start_timeout: float = 600.0
+    max_failures: int = 0
 
     def __post_init__(self) -> None:
         if isinstance(self.workers, bool) or not isinstance(self.workers, int) or self.workers < 1:
             raise errors.InvalidOption(f"workers={self.workers!r} must be 1 or more")
         check_start_timeout(self.start_timeout)
+        check_max_failures(self.max_failures)
         if isinstance(self.work, Script) and not os.path.isfile(self.work.path):
             raise errors.InvalidOption(f"no such script: {self.work.path}")
         check_env(self.env)
@@ -72,7 +77,7 @@ def launch(
         The workers' outcomes in rank order.
 
     Raises:
-        WorkerFailed: the first failure; all other workers have been ended.
+        WorkerFailed: the first failure beyond `max_failures`; all other workers have been ended.
         KeyboardInterrupt: by Ctrl+C; all workers have been ended.
         AddressError: a port in use or a mask that matches nothing.
     """
@@ -85,40 +90,96 @@ def launch(
         if job.workers > 1:
             exchange = start(job.workers, network, None)
             stack.callback(exchange.close, "the job has ended")
-        ended: queue.Queue[tuple[int, Outcome]] = queue.Queue()
-        processes: list[WorkerProcess] = []
-        stack.callback(_end_all, processes)
+        crew = _Crew(job, network, console, exchange)
+        stack.callback(crew.end)
         for rank in range(job.workers):
-            place = _place(job, rank, network, exchange)
-            processes.append(
-                WorkerProcess(
-                    job.work,
-                    place,
-                    _Listener(rank, console, ended),
-                    credentials=exchange.credentials if exchange else None,
-                    env=job.env,
-                )
-            )
+            crew.start(rank)
         try:
-            return _wait_for_all(job.workers, ended)
+            return crew.wait()
         except errors.WorkerFailed as failure:
             if exchange is None:
                 raise
             raise failure.with_verdict(verdict(failure.traceback, exchange.status())) from None
 
 
-def _place(
-    job: Job, rank: int, network: NetworkConfig, exchange: Exchange | None
-) -> ClusterEnvironment:
-    return ClusterEnvironment(
-        rank=rank,
-        size=job.workers,
-        local_rank=rank,
-        local_size=job.workers,
-        master=exchange.address if exchange else None,
-        network=network,
-        join_timeout=job.start_timeout,
-    )
+class _Crew:
+    """The worker processes of a job; one that fails gives way to another, while the job allows."""
+
+    def __init__(
+        self, job: Job, network: NetworkConfig, console: Console, exchange: Exchange | None
+    ) -> None:
+        self._job = job
+        self._network = network
+        self._console = console
+        self._exchange = exchange
+        self._ended: queue.Queue[tuple[int, Outcome]] = queue.Queue()
+        self._processes: dict[int, WorkerProcess] = {}
+        self._attempts = [0] * job.workers
+
+    def start(self, rank: int) -> None:
+        """Starts a worker; the kernel ends it with the calling thread."""
+        self._processes[rank] = WorkerProcess(
+            self._job.work,
+            self._place(rank),
+            _Listener(rank, self._console, self._ended),
+            credentials=self._exchange.credentials if self._exchange else None,
+            env=self._job.env,
+        )
+
+    def wait(self) -> list[Outcome]:
+        """Waits until all have ended well.
+
+        Raises:
+            WorkerFailed: one failure more than the job allows.
+        """
+        outcomes: dict[int, Outcome] = {}
+        failures = 0
+        while len(outcomes) < self._job.workers:
+            rank, outcome = self._ended.get()
+            if not outcome.failed:
+                outcomes[rank] = outcome
+                continue
+            failures += 1
+            if failures > self._job.max_failures:
+                running = self._job.workers - len(outcomes) - 1
+                raise _first_failure(rank, outcome, running, self._ended)
+            self._console.line(
+                rank,
+                f"worker {rank} {outcome.cause}; it is started again (failure {failures} of "
+                f"{self._job.max_failures})",
+            )
+            self._attempts[rank] += 1
+            self.start(rank)
+        return [outcomes[rank] for rank in range(self._job.workers)]
+
+    def end(self) -> None:
+        """Ends every worker: politely first, all at the same time, then by force."""
+        processes = self._processes.values()
+        try:
+            for process in processes:
+                process.terminate()
+            deadline = time.monotonic() + GRACE_SECONDS
+            for process in processes:
+                with contextlib.suppress(errors.DeadlinePassed):
+                    process.wait(max(0.0, deadline - time.monotonic()))
+        finally:  # Ctrl+C a second time comes here at once.
+            for process in processes:
+                process.kill()
+            for process in processes:
+                process.wait()
+
+    def _place(self, rank: int) -> ClusterEnvironment:
+        job = self._job
+        return ClusterEnvironment(
+            rank=rank,
+            size=job.workers,
+            local_rank=rank,
+            local_size=job.workers,
+            attempt=self._attempts[rank],
+            master=self._exchange.address if self._exchange else None,
+            network=self._network,
+            join_timeout=job.start_timeout,
+        )
 
 
 class _Listener(WorkerListener):
@@ -137,16 +198,6 @@ class _Listener(WorkerListener):
 
     def ended(self, outcome: Outcome) -> None:
         self._ended.put((self._rank, outcome))
-
-
-def _wait_for_all(workers: int, ended: queue.Queue[tuple[int, Outcome]]) -> list[Outcome]:
-    outcomes: dict[int, Outcome] = {}
-    while len(outcomes) < workers:
-        rank, outcome = ended.get()
-        if outcome.failed:
-            raise _first_failure(rank, outcome, workers - len(outcomes) - 1, ended)
-        outcomes[rank] = outcome
-    return [outcomes[rank] for rank in range(workers)]
 
 
 def _first_failure(
@@ -170,19 +221,3 @@ def _first_failure(
     return errors.WorkerFailed(
         rank, socket.gethostname(), outcome.traceback, outcome.log_tail, streamed=True
     )
-
-
-def _end_all(processes: Sequence[WorkerProcess]) -> None:
-    """Ends every worker: politely first, all at the same time, then by force."""
-    try:
-        for process in processes:
-            process.terminate()
-        deadline = time.monotonic() + GRACE_SECONDS
-        for process in processes:
-            with contextlib.suppress(errors.DeadlinePassed):
-                process.wait(max(0.0, deadline - time.monotonic()))
-    finally:  # Ctrl+C a second time comes here at once.
-        for process in processes:
-            process.kill()
-        for process in processes:
-            process.wait()

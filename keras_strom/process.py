@@ -68,6 +68,7 @@ class Outcome:
         traceback: what went wrong; empty when nothing did.
         log_tail: the last lines of output.
         terminated: whether it was told to end by `WorkerProcess.terminate`.
+        raised: whether the traceback is of an exception that a `Function` raised.
     """
 
     exit_code: int
@@ -75,6 +76,7 @@ class Outcome:
     traceback: str
     log_tail: tuple[str, ...]
     terminated: bool = False
+    raised: bool = False
 
     @property
     def failed(self) -> bool:
@@ -85,6 +87,23 @@ class Outcome:
     def is_consequence(self) -> bool:
         """Whether it failed only because the job had ended elsewhere."""
         return exception_line(self.traceback).partition(":")[0] in _CONSEQUENCES
+
+    @property
+    def may_be_started_again(self) -> bool:
+        """Whether the process, not the user's function, is at fault: a new one may do better.
+
+        A worker that the others took for dead (it was stopped, or its network cut) ends itself.
+        """
+        return self.failed and (not self.raised or self.is_consequence)
+
+    @property
+    def cause(self) -> str:
+        """How it failed in a few words that follow "worker 1": "was killed by SIGKILL"."""
+        if self.exit_code < 0:
+            return f"was killed by {_signal_name(-self.exit_code)}"
+        if "\n" in self.traceback:
+            return f"failed: {exception_line(self.traceback)}"
+        return self.traceback.removeprefix("it ")
 
 
 _CONSEQUENCES = frozenset(
@@ -311,12 +330,13 @@ class WorkerProcess:
 
     def _conclude(self, exit_code: int, record: OutputRecord) -> Outcome:
         result, traceback = self._read_report()
+        raised = bool(traceback)
         if exit_code != 0:
             result = None
             traceback = traceback or record.traceback or _describe_exit(exit_code)
         elif self._is_function and result is None:
             traceback = traceback or "the function ended its process without returning"
-        return Outcome(exit_code, result, traceback, record.tail, self._terminated)
+        return Outcome(exit_code, result, traceback, record.tail, self._terminated, raised)
 
     @property
     def _is_function(self) -> bool:
@@ -370,9 +390,19 @@ def _memory_file(content: bytes) -> int:
 def _describe_exit(exit_code: int) -> str:
     if exit_code > 0:
         return f"it ended with exit code {exit_code}"
-    try:
-        name = signal.Signals(-exit_code).name
-    except ValueError:
-        name = f"signal {-exit_code}"
+    name = _signal_name(-exit_code)
     hint = "; was it out of memory?" if -exit_code == signal.SIGKILL else ""
     return f"it was ended by {name}{hint}"
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def check_max_failures(count: object) -> None:
+    """Refuses a `max_failures` that is no whole number, 0 or more."""
+    if isinstance(count, bool) or not isinstance(count, int) or count < 0:
+        raise errors.InvalidOption(f"max_failures={count!r} must be a whole number, 0 or more")

@@ -234,6 +234,44 @@ def test_a_failure_says_everything_once() -> None:
     assert str(lost) == "a worker without a rank on host failed: it is lost"
 
 
+FAILS_TWICE = (
+    "import os, signal, sys, keras_strom as k\n"
+    "attempt = int(os.environ['KERAS_STROM_ATTEMPT'])\n"
+    "print('attempt', attempt)\n"
+    "if k.rank() == 1 and attempt == 0:\n"
+    "    os.kill(os.getpid(), signal.SIGKILL)\n"
+    "if k.rank() == 1 and attempt == 1:\n"
+    "    sys.exit(3)\n"
+    "if k.rank() == 1 and attempt == 2:\n"
+    "    raise ValueError('bad data')\n"
+)
+
+
+def test_workers_that_fail_are_started_again_as_often_as_asked_for(tmp_path: Path) -> None:
+    lines = run(script(tmp_path, FAILS_TWICE), 2, max_failures=3).splitlines()
+    assert [line for line in lines if "started again" in line] == [
+        "[1] worker 1 was killed by SIGKILL; it is started again (failure 1 of 3)",
+        "[1] worker 1 ended with exit code 3; it is started again (failure 2 of 3)",
+        "[1] worker 1 failed: ValueError: bad data; it is started again (failure 3 of 3)",
+    ]
+    attempts = [f"[1] attempt {n}" for n in range(4)]
+    assert [line for line in lines if line in attempts] == attempts
+    assert lines.count("[0] attempt 0") == 1
+
+
+def test_a_failure_more_than_asked_for_ends_the_job(tmp_path: Path) -> None:
+    with pytest.raises(errors.WorkerFailed) as raised:
+        run(script(tmp_path, FAILS_TWICE), 2, max_failures=2)
+    assert raised.value.rank == 1
+    assert raised.value.traceback.endswith("ValueError: bad data")
+
+
+@pytest.mark.parametrize("count", [-1, True, 1.5])
+def test_a_number_of_failures_that_makes_no_sense_is_refused(count: Any) -> None:
+    with pytest.raises(errors.InvalidOption, match="max_failures="):
+        Job(work=Function.of(int), workers=2, max_failures=count)
+
+
 @pytest.fixture
 def launched(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], list[int]]]:
     """A job of one launcher and its two workers, which have said their process ids."""
