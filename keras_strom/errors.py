@@ -137,10 +137,14 @@ class WorkerFailed(StromError):
             self.rank, self.host, self.traceback, self.log_tail, self.streamed, verdict
         )
 
+    @property
+    def who(self) -> str:
+        """Its name in a sentence: "worker 3"."""
+        return f"worker {self.rank}" if self.rank >= 0 else "a worker without a rank"
+
     def __str__(self) -> str:
-        name = f"worker {self.rank}" if self.rank >= 0 else "a worker without a rank"
         traceback = self.traceback.strip()
-        parts = [f"{name} on {self.host} failed: {exception_line(traceback)}"]
+        parts = [f"{self.who} on {self.host} failed: {exception_line(traceback)}"]
         if self.verdict:
             parts.append(f"What the master has seen: {self.verdict}")
         # A script prints its own traceback; a function's is in nobody's output.

@@ -2,8 +2,12 @@
 
 Every task registers over a `Channel`. Once all have, they get their ranks (workers of one host
 next to each other) and start; from then on the controller hears their output and how they end.
-A second copy of a task (speculation) is kept waiting until the job is over: were it to return,
-Spark would end the first one.
+
+While the job allows for more failures, a worker whose process has died is started again by its
+task, and one whose task is lost by the task that Spark runs in its place: that one registers for
+the same partition with a higher attempt, and what is left of the old one is told to end. A second
+copy of a task that lives (speculation) is kept waiting: were it to return, Spark would end the
+first one.
 """
 
 from __future__ import annotations
@@ -11,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
+import math
 import socket
 import threading
 import time
@@ -31,19 +36,50 @@ _logger = logging.getLogger(__name__)
 
 @dataclasses.dataclass
 class _Member:
-    """A task that has registered."""
+    """A task that has registered.
+
+    Attributes:
+        channel: to it.
+        partition, task_attempt, host: what Spark has made of it.
+        rank, local_rank: of its worker; -1 = none so far.
+        attempt: how often a worker of this rank was started before.
+        ended: whether its worker has ended for good, well or not.
+        lost_at: when the task was lost, to be run anew by Spark; None = it is there.
+        failure: what it was lost by.
+    """
 
     channel: Channel
     partition: int
+    task_attempt: int
     host: str
     rank: int = -1
+    local_rank: int = -1
+    attempt: int = 0
     ended: bool = False
+    lost_at: float | None = None
+    failure: _Failure | None = None
 
 
 @dataclasses.dataclass(frozen=True)
 class _Failure:
+    """How a worker has failed.
+
+    Attributes:
+        error: what `run` would raise.
+        is_consequence: whether it failed only because the job had ended elsewhere.
+        cause: a few words that follow "worker 1".
+    """
+
     error: errors.WorkerFailed
     is_consequence: bool
+    cause: str
+
+    @classmethod
+    def lost(cls, member: _Member, reason: str, streamed: bool) -> _Failure:
+        """The failure of a worker whose task is lost."""
+        text = f"it is lost: {reason}; was its executor ended (out of memory, or preempted)?"
+        error = errors.WorkerFailed(member.rank, member.host, text, (), streamed)
+        return cls(error, False, f"on {member.host} is lost: {reason}")
 
 
 class Controller:
@@ -54,22 +90,36 @@ class Controller:
         credentials: the job's; a task without them is not heard.
         bind: (host, port) of the TCP listener; port 0 = any.
         console: shows the workers' output; None = nobody does.
+        max_failures: so many workers that die or are lost are started again.
+        speculation: whether Spark may run two copies of a task, so that one that registers with a
+            higher attempt does not mean that the other one is lost.
 
     Raises:
         AddressError: the port is in use, or the host no address of this machine.
     """
 
     def __init__(
-        self, workers: int, credentials: Credentials, bind: HostPort, console: Console | None
+        self,
+        workers: int,
+        credentials: Credentials,
+        bind: HostPort,
+        console: Console | None,
+        *,
+        max_failures: int = 0,
+        speculation: bool = False,
     ) -> None:
         self._workers = workers
         self._credentials = credentials
         self._console = console
-        self._begin = time.monotonic()
+        self._max_failures = max_failures
+        self._speculation = speculation
+        self.begin = time.monotonic()
         self._changed = threading.Condition()  # Guards everything below.
         self._members: dict[int, _Member] = {}
-        self._waiting: list[Channel] = []
+        self._waiting: list[_Member] = []
+        self._started = False
         self._pending = 0  # Connections that have not proved anything yet.
+        self._survived = 0  # Failures after which a worker was started again.
         self._failures: list[_Failure] = []
         self._stop_reason: str | None = None
         self._job_ended = False
@@ -90,23 +140,45 @@ class Controller:
             self._changed.wait_for(lambda: self._started or self._is_over, timeout)
             if self._failures or self._started or self._job_ended:
                 return
-            missing = sorted(set(range(self._workers)) - set(self._members))
-            hosts = ", ".join(sorted({m.host for m in self._members.values()})) or "none"
+            here = {p: m for p, m in self._members.items() if m.lost_at is None}
+            missing = sorted(set(range(self._workers)) - set(here))
+            hosts = ", ".join(sorted({m.host for m in here.values()})) or "none"
         raise errors.JoinTimeout(
             f"{self._workers - len(missing)} of {self._workers} workers had come after {timeout:g} "
             f"s (hosts: {hosts}); missing: Spark partitions {missing}; are there free slots, and "
             f"can executors reach TCP port {self.port} of the driver?"
         )
 
-    def wait_for_end(self) -> None:
-        """Waits until the job has ended well, or a worker has failed."""
+    def wait_for_end(self, replace_timeout: float = math.inf) -> None:
+        """Waits until the job has ended well, or a worker has failed.
+
+        Args:
+            replace_timeout: seconds that a lost task may stay away before it counts as failed.
+        """
         with self._changed:
-            self._changed.wait_for(lambda: self._is_over)
+            while not self._is_over:
+                lost = [m for m in self._members.values() if m.lost_at is not None]
+                if not lost:
+                    self._changed.wait()
+                    continue
+                first = min(lost, key=lambda member: member.lost_at or 0.0)
+                left = (first.lost_at or 0.0) + replace_timeout - time.monotonic()
+                if left <= 0:
+                    self._give_up(first, f"and Spark ran it nowhere for {replace_timeout:g} s")
+                else:
+                    self._changed.wait(None if math.isinf(left) else left)
 
     def job_ended(self) -> None:
         """Tells that Spark's job is over, one way or another."""
         with self._changed:
             self._job_ended = True
+            for member in self._members.values():
+                if member.lost_at is not None:
+                    self._give_up(
+                        member,
+                        "and Spark does not run it again: raise spark.task.maxFailures above "
+                        f"max_failures={self._max_failures}",
+                    )
             self._changed.notify_all()
 
     def first_failure(self) -> errors.WorkerFailed | None:
@@ -132,9 +204,9 @@ class Controller:
                 return
             self._stop_reason = reason
             self._record("stopped", -1, reason)
-            channels = [*self._waiting, *(m.channel for m in self._members.values())]
-        for channel in channels:
-            _try_to_send(channel, {"type": "stop", "reason": reason})
+            members = [*self._waiting, *self._members.values()]
+        for member in members:
+            _try_to_send(member.channel, {"type": "stop", "reason": reason})
 
     def close(self) -> None:
         """Ends all connections."""
@@ -143,13 +215,9 @@ class Controller:
             self._listener.shutdown(socket.SHUT_RDWR)  # Wakes the accepting thread.
         self._listener.close()
         with self._changed:
-            channels = [*self._waiting, *(m.channel for m in self._members.values())]
-        for channel in channels:
-            channel.close()
-
-    @property
-    def _started(self) -> bool:
-        return len(self._members) == self._workers
+            members = [*self._waiting, *self._members.values()]
+        for member in members:
+            member.channel.close()
 
     @property
     def _is_over(self) -> bool:
@@ -195,22 +263,55 @@ class Controller:
             connection.close()
 
     def _register(self, channel: Channel, hello: dict[str, Any]) -> _Member | None:
-        """Takes a task in; None for one that only waits for the end."""
+        """Takes a task in; None for one that comes after the end."""
         with self._changed:
             if self._stop_reason is not None:
                 _try_to_send(channel, {"type": "stop", "reason": self._stop_reason})
                 return None
-            partition, host = int(hello["partition"]), str(hello["host"])
-            if partition in self._members or not 0 <= partition < self._workers:
-                self._waiting.append(channel)
-                return None
-            member = self._members[partition] = _Member(channel, partition, host)
-            self._record("registered", -1, f"partition {partition} on {host}")
-            if self._started:
-                self._start_all()
+            partition, task_attempt = int(hello["partition"]), int(hello["attempt"])
+            member = _Member(channel, partition, task_attempt, str(hello["host"]))
+            before = self._members.get(partition)
+            if not 0 <= partition < self._workers or (
+                before is not None and not self._gives_way(before, member)
+            ):
+                self._waiting.append(member)
+            else:
+                self._admit(member)
             return member
 
+    def _gives_way(self, before: _Member, member: _Member) -> bool:
+        """Whether a task that registers takes the place of an earlier one of its partition."""
+        if member.task_attempt <= before.task_attempt or not self._max_failures:
+            return False
+        if before.lost_at is None and self._speculation:
+            return False
+        if before.lost_at is None and not before.ended:
+            # Spark knows of its end before its connection does.
+            self._fail(before, _Failure.lost(before, "Spark runs it anew", self._streamed))
+            return before.lost_at is not None
+        return True
+
+    def _admit(self, member: _Member) -> None:
+        before = self._members.get(member.partition)
+        self._members[member.partition] = member
+        self._record("registered", -1, f"partition {member.partition} on {member.host}")
+        if before is not None:
+            _try_to_send(before.channel, {"type": "stop", "reason": "another task replaces it"})
+            before.channel.close()
+        if not self._started:
+            if len(self._members) == self._workers and not any(
+                m.lost_at is not None for m in self._members.values()
+            ):
+                self._start_all()
+        elif before is not None:
+            member.rank, member.attempt = before.rank, before.attempt
+            used = {m.local_rank for m in self._neighbours(member) if m is not member}
+            member.local_rank = next(n for n in range(self._workers) if n not in used)
+            away = "" if before.lost_at is None else f" after {_seconds_since(before.lost_at)} away"
+            self._start_again(member, away)
+
     def _start_all(self) -> None:
+        self._started = True
         first: dict[str, int] = {}  # Hosts in the order of their first partition.
         for partition in sorted(self._members):
             first.setdefault(self._members[partition].host, partition)
@@ -218,15 +319,28 @@ class Controller:
         for rank, member in enumerate(members):
             member.rank = rank
         for member in members:
-            neighbours = [other.rank for other in members if other.host == member.host]
-            place = {
-                "rank": member.rank,
-                "local_rank": neighbours.index(member.rank),
-                "local_size": len(neighbours),
-            }
-            _try_to_send(member.channel, {"type": "start", **place})
+            member.local_rank = [m.rank for m in self._neighbours(member)].index(member.rank)
+            self._start(member)
             self._record("started", member.rank, f"on {member.host}")
-        self._changed.notify_all()
+
+    def _start_again(self, member: _Member, away: str = "") -> None:
+        member.attempt += 1
+        self._start(member)
+        self._record("restarted", member.rank, f"attempt {member.attempt} on {member.host}{away}")
+
+    def _start(self, member: _Member) -> None:
+        place = {
+            "rank": member.rank,
+            "local_rank": member.local_rank,
+            "local_size": max(len(self._neighbours(member)), member.local_rank + 1),
+            "attempt": member.attempt,
+        }
+        _try_to_send(member.channel, {"type": "start", **place})
+
+    def _neighbours(self, member: _Member) -> list[_Member]:
+        """The tasks of its host, itself included, in the order of their ranks."""
+        there = [m for m in self._members.values() if m.host == member.host]
+        return sorted(there, key=lambda m: m.rank)
 
     def _handle(self, member: _Member, message: dict[str, Any]) -> None:
         kind = message.get("type")
@@ -241,27 +355,83 @@ class Controller:
                 self._record("ended", member.rank, f"on {member.host}")
         elif kind == "failed":
             tail = tuple(str(line) for line in message["log_tail"])
-            self._fail(member, str(message["traceback"]), tail, bool(message["is_consequence"]))
+            error = errors.WorkerFailed(
+                member.rank, member.host, str(message["traceback"]), tail, self._streamed
+            )
+            failure = _Failure(error, bool(message["is_consequence"]), str(message["cause"]))
+            with self._changed:
+                self._fail(member, failure, may_start_again=bool(message["may_start_again"]))
 
     def _lose(self, member: _Member, reason: str) -> None:
-        text = f"it is lost: {reason}; was its executor ended (out of memory, or preempted)?"
-        self._fail(member, text, (), is_consequence=False)
+        """A task's connection is gone."""
+        with self._changed:
+            if member in self._waiting:
+                self._waiting.remove(member)
+            elif self._members.get(member.partition) is member:
+                self._fail(member, _Failure.lost(member, reason, self._streamed))
 
     def _fail(
-        self, member: _Member, traceback: str, log_tail: tuple[str, ...], is_consequence: bool
+        self, member: _Member, failure: _Failure, *, may_start_again: bool | None = None
     ) -> None:
-        with self._changed:
-            if member.ended or self._stop_reason is not None:
-                return
+        """A worker has failed.
+
+        Args:
+            member: its task.
+            failure: how.
+            may_start_again: whether its task, which is there, could start it again; None = the task
+                itself is lost, and Spark will run another.
+        """
+        if member.ended or member.lost_at is not None or self._stop_reason is not None:
+            return
+        if may_start_again is False or self._survived >= self._max_failures:
             member.ended = True
-            streamed = self._console is not None
-            error = errors.WorkerFailed(member.rank, member.host, traceback, log_tail, streamed)
-            self._failures.append(_Failure(error, is_consequence))
-            self._record("failed", member.rank, f"on {member.host}: {exception_line(traceback)}")
-            self._changed.notify_all()
+            self._failures.append(failure)
+            words = exception_line(failure.error.traceback)
+            self._record("failed", member.rank, f"on {member.host}: {words}")
+            return
+        self._survived += 1
+        self._record("lost", member.rank, f"on {member.host}: {failure.cause}")
+        again = "it is started again" if may_start_again else "Spark is to run its task again"
+        self._say(
+            member.rank,
+            f"{failure.error.who} {failure.cause}; {again} (failure {self._survived} of "
+            f"{self._max_failures})",
+        )
+        if may_start_again:
+            self._start_again(member)
+            return
+        member.lost_at, member.failure = time.monotonic(), failure
+        for other in self._waiting:
+            if other.partition == member.partition and other.task_attempt > member.task_attempt:
+                self._waiting.remove(other)
+                self._admit(other)
+                return
+
+    def _give_up(self, member: _Member, why: str) -> None:
+        """A task that was lost does not come back."""
+        assert member.failure is not None
+        lost = member.failure.error
+        member.ended, member.lost_at = True, None
+        error = errors.WorkerFailed(
+            lost.rank, lost.host, f"{lost.traceback} {why}", lost.log_tail, lost.streamed
+        )
+        self._failures.append(dataclasses.replace(member.failure, error=error))
+        self._record("failed", member.rank, f"on {member.host}: {why}")
+
+    @property
+    def _streamed(self) -> bool:
+        return self._console is not None
+
+    def _say(self, rank: int, text: str) -> None:
+        if self._console is None:
+            _logger.warning("%s", text)
+        elif rank < 0:
+            self._console.message(text)
+        else:
+            self._console.line(rank, text)
 
     def _record(self, kind: str, rank: int, text: str) -> None:
-        self.events.append(Event(time.monotonic() - self._begin, kind, rank, text))
+        self.events.append(Event(time.monotonic() - self.begin, kind, rank, text))
         self._changed.notify_all()
 
     def _beat(self) -> None:
@@ -270,9 +440,13 @@ class Controller:
             with self._changed:
                 if self._changed.wait_for(lambda: self._stop_reason is not None, HEARTBEAT_SECONDS):
                     return
-                channels = [*self._waiting, *(m.channel for m in self._members.values())]
-            for channel in channels:
-                _try_to_send(channel, {"type": "heartbeat"})
+                members = [*self._waiting, *self._members.values()]
+            for member in members:
+                _try_to_send(member.channel, {"type": "heartbeat"})
+
+
+def _seconds_since(moment: float) -> str:
+    return f"{time.monotonic() - moment:.1f} s"
 
 
 def _try_to_send(channel: Channel, message: dict[str, Any]) -> None:

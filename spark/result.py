@@ -13,9 +13,12 @@ class Event:
 
     Attributes:
         seconds: after the call of `run`.
-        kind: "registered", "started", "ended", "failed" or "stopped".
+        kind: of the runner: "registered", "started", "lost" (it died, or its task did, and is to be
+            started again), "restarted", "ended", "failed" or "stopped". Of the master, with
+            "master: " before it: "joined", "rejoined", "lost", "left", "started", "ended",
+            "notice" and the like.
         rank: the worker concerned; -1 = none, or one without a rank so far.
-        text: the circumstances, such as the worker's host.
+        text: who, why and how long.
     """
 
     seconds: float

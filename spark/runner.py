@@ -26,10 +26,16 @@ from keras_strom.exchange import Exchange, StartExchange, share_updates
 from keras_strom.interfaces import interface_addresses
 from keras_strom.joining import verdict
 from keras_strom.network import NetworkConfig, resolve_address
-from keras_strom.process import GRACE_SECONDS, Function, check_env, check_start_timeout
+from keras_strom.process import (
+    GRACE_SECONDS,
+    Function,
+    check_env,
+    check_max_failures,
+    check_start_timeout,
+)
 
 from .controller import Controller
-from .result import RunResult
+from .result import Event, RunResult
 from .slots import choose_workers
 from .task import Report, Task, run_task
 
@@ -38,6 +44,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _BROADCAST_BYTES = 256 * 1024
+# Spark's default of spark.task.maxFailures.
+_SPARK_TASK_FAILURES = 4
 
 _logger = logging.getLogger(__name__)
 
@@ -50,6 +58,7 @@ def run(
     num_proc: int | None = None,
     network: NetworkConfig | None = None,
     start_timeout: float = 600.0,
+    max_failures: int = 3,
     env: Mapping[str, str] | None = None,
     stream_logs: bool = True,
     verbose: int = 1,
@@ -67,6 +76,9 @@ def run(
         num_proc: the number of workers, one a task slot; None = all slots.
         network: options of the relay; the control channel listens at TCP port `network.port`.
         start_timeout: seconds until all tasks must run, and all workers have joined.
+        max_failures: so many workers whose process dies, or whose executor is lost, are started
+            again and train on with the others; 0 = none. An exception of `fn` ends the job. Spark
+            must be ready to run a task once more: `spark.task.maxFailures` > `max_failures`.
         env: variables for the workers.
         stream_logs: show their output here, with "[rank] " before every line.
         verbose: 1 = also say what the runner does; 0 = do not.
@@ -76,7 +88,8 @@ def run(
         The results in rank order, with `metrics` and `events`.
 
     Raises:
-        WorkerFailed: the first failure; the other workers have been ended.
+        WorkerFailed: an exception of `fn`, or the first failure beyond `max_failures`; the other
+            workers have been ended.
         NotEnoughSlots: Spark cannot run so many tasks at once.
         JoinTimeout: not all tasks ran within `start_timeout`.
         AddressError: a port in use, or a network mask that matches nothing.
@@ -89,16 +102,24 @@ def run(
     """
     if not callable(fn):
         raise errors.InvalidOption(f"fn={fn!r} cannot be called")
-    options = _Options(num_proc, network or NetworkConfig(), start_timeout, stream_logs, verbose)
+    options = _Options(
+        num_proc=num_proc,
+        network=network or NetworkConfig(),
+        start_timeout=start_timeout,
+        max_failures=max_failures,
+        stream_logs=stream_logs,
+        verbose=verbose,
+    )
     work = Function.of(fn, *args, **(kwargs or {}))
     return _run(work, options, dict(check_env(env)), _context_of(spark), share_updates)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class _Options:
     num_proc: int | None
     network: NetworkConfig
     start_timeout: float
+    max_failures: int
     stream_logs: bool
     verbose: int
 
@@ -111,6 +132,7 @@ class _Options:
         if not isinstance(self.network, NetworkConfig):
             raise errors.InvalidOption(f"network={self.network!r} must be a NetworkConfig")
         check_start_timeout(self.start_timeout)
+        check_max_failures(self.max_failures)
         if self.verbose not in (0, 1):
             raise errors.InvalidOption(f"verbose={self.verbose!r} must be 0 or 1")
 
@@ -126,6 +148,7 @@ def _run(
     workers = choose_workers(context, options.num_proc, options.start_timeout)
     options.network.of_worker(workers - 1)  # Refuses a port that leaves none for workers.
     _warn_of_open_rpc(context)
+    _warn_of_few_task_failures(context, options.max_failures)
     console = Console(workers)
     host = _driver_address(context, options.network)
     with contextlib.ExitStack() as stack:
@@ -139,6 +162,8 @@ def _run(
             credentials,
             (host, options.network.port),
             console if options.stream_logs else None,
+            max_failures=options.max_failures,
+            speculation=_is_on(context, "spark.speculation"),
         )
         stack.callback(controller.close)
         job = _Job(context, workers, controller)
@@ -147,17 +172,33 @@ def _run(
         _say(options, console, f"starting {workers} worker{'s' if workers > 1 else ''}")
         controller.wait_for_start(options.start_timeout)
         start_seconds = time.monotonic() - begin
-        controller.wait_for_end()
+        controller.wait_for_end(options.start_timeout)
         failure = controller.first_failure()
         if failure is not None:
             controller.stop(f"worker {failure.rank} has failed")
             seen = exchange.status() if exchange else {}
             raise failure.with_verdict(verdict(failure.traceback, seen))
         values = _in_rank_order(job.result(), workers)
-        metrics = {**(exchange.status() if exchange else {}), "start_seconds": start_seconds}
+        status = exchange.status() if exchange else {}
+        metrics = {**status, "start_seconds": start_seconds}
+        events = [*controller.events, *_events_of_master(status, controller.begin)]
     metrics["seconds"] = time.monotonic() - begin
     _say(options, console, f"done in {metrics['seconds']:.1f} s")
-    return RunResult(values, metrics=metrics, events=tuple(controller.events))
+    events.sort(key=lambda event: event.seconds)
+    return RunResult(values, metrics=metrics, events=tuple(events))
+
+
+def _events_of_master(status: Mapping[str, Any], begin: float) -> list[Event]:
+    """What the master has seen happen; its clock is that of `time.monotonic`."""
+    return [
+        Event(
+            seconds=max(0.0, seen["time_ns"] * 1e-9 - begin),
+            kind=f"master: {seen['type']}",
+            rank=int(seen["rank"]),
+            text=str(seen["text"]),
+        )
+        for seen in status.get("events", ())
+    ]
 
 
 def _task(
@@ -304,7 +345,7 @@ def _driver_address(context: SparkContext, network: NetworkConfig) -> str:
 
 def _warn_of_open_rpc(context: SparkContext) -> None:
     def is_on(name: str) -> bool:
-        return (context.getConf().get(name, "false") or "").lower() == "true"
+        return _is_on(context, name)
 
     encrypted = is_on("spark.network.crypto.enabled") or is_on("spark.ssl.rpc.enabled")
     if not _is_one_machine(context) and not (is_on("spark.authenticate") and encrypted):
@@ -314,6 +355,22 @@ def _warn_of_open_rpc(context: SparkContext) -> None:
             RuntimeWarning,
             stacklevel=4,
         )
+
+
+def _warn_of_few_task_failures(context: SparkContext, max_failures: int) -> None:
+    """Spark itself must run the task of a lost executor again; its limit is fixed by now."""
+    limit = int(context.getConf().get("spark.task.maxFailures") or _SPARK_TASK_FAILURES)
+    if str(context.master).partition("[")[0] != "local" and limit <= max_failures:
+        warnings.warn(
+            f"spark.task.maxFailures={limit} lets a task fail {limit - 1} times only: set it to "
+            f"{max_failures + 1} or more for max_failures={max_failures}",
+            RuntimeWarning,
+            stacklevel=4,
+        )
+
+
+def _is_on(context: SparkContext, name: str) -> bool:
+    return (context.getConf().get(name, "false") or "").lower() == "true"
 
 
 def _is_one_machine(context: SparkContext) -> bool:

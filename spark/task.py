@@ -1,7 +1,8 @@
 """What a Spark task runs: one worker in a process of its own, reported to the driver.
 
-A task never raises for a failed worker: it tells the driver over the control channel and returns,
-so that Spark neither retries it nor buries its traceback.
+A worker whose process dies is started again if the driver says so, with a higher attempt. A task
+never raises for a failed worker: it tells the driver over the control channel and returns, so that
+Spark neither retries it nor buries its traceback.
 """
 
 from __future__ import annotations
@@ -67,31 +68,33 @@ Report = tuple[int, bytes | None]
 
 
 def run_task(task: Task) -> Report:
-    """Runs one worker from registration to its end."""
+    """Runs one worker from registration to its end; again if it dies and the driver wants it."""
+    payload = task.payload if isinstance(task.payload, bytes) else task.payload.value
+    credentials = task.credentials if task.master is not None else None
     link = _DriverLink(task)
     try:
-        start = link.register()
-        if start is None:
-            return -1, None
-        place = ClusterEnvironment(
-            rank=start["rank"],
-            size=task.workers,
-            local_rank=start["local_rank"],
-            local_size=start["local_size"],
-            master=task.master,
-            network=task.network,
-            join_timeout=task.start_timeout,
-        )
-        payload = task.payload if isinstance(task.payload, bytes) else task.payload.value
-        credentials = task.credentials if task.master is not None else None
-        # The kernel ends the worker with the thread that starts it: this one, the task's own.
-        with WorkerProcess(
-            Function(payload), place, link, credentials=credentials, env=task.env
-        ) as process:
-            link.ends_on_stop(process)
-            outcome = process.wait()
-        link.report(outcome)
-        return place.rank, outcome.result
+        link.register()
+        while (start := link.wait_for_start()) is not None:
+            place = ClusterEnvironment(
+                rank=start["rank"],
+                size=task.workers,
+                local_rank=start["local_rank"],
+                local_size=start["local_size"],
+                attempt=start["attempt"],
+                master=task.master,
+                network=task.network,
+                join_timeout=task.start_timeout,
+            )
+            # The kernel ends the worker with the thread that starts it: this one, the task's own.
+            with WorkerProcess(
+                Function(payload), place, link, credentials=credentials, env=task.env
+            ) as process:
+                link.ends_on_stop(process)
+                outcome = process.wait()
+            link.report(outcome)
+            if not outcome.may_be_started_again:
+                return place.rank, outcome.result
+        return -1, None
     finally:
         link.close()
 
@@ -118,29 +121,35 @@ class _DriverLink(WorkerListener):
         self._lost_lines = 0
         self._bar = ""
         self._bar_time = 0.0
+        self._sending = False
         self._process: WorkerProcess | None = None
+        self._start: dict[str, Any] | None = None
         self._stopped = False
         self._closing = False
         self._sender = threading.Thread(target=self._send, name="keras-strom-send", daemon=True)
 
-    def register(self) -> dict[str, Any] | None:
-        """Waits for the other tasks; returns the place, or None if the job is over."""
+    def register(self) -> None:
+        """Makes this task known to the driver."""
         from pyspark import TaskContext
 
         context = TaskContext.get()
-        partition = context.partitionId() if context is not None else 0
-        host = socket.gethostname()
-        self._channel.send({"type": "register", "partition": partition, "host": host})
+        self._channel.send(
+            {
+                "type": "register",
+                "partition": context.partitionId() if context is not None else 0,
+                "attempt": context.attemptNumber() if context is not None else 0,
+                "host": socket.gethostname(),
+            }
+        )
         self._sender.start()
-        while True:
-            message = self._channel.receive()
-            if message["type"] == "start":
-                threading.Thread(
-                    target=self._receive, name="keras-strom-receive", daemon=True
-                ).start()
-                return message
-            if message["type"] == "stop":
-                return None
+        threading.Thread(target=self._receive, name="keras-strom-receive", daemon=True).start()
+
+    def wait_for_start(self) -> dict[str, Any] | None:
+        """Waits until the driver has the worker started; its place, or None if the job is over."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._start is not None or self._stopped)
+            start, self._start = self._start, None
+            return None if self._stopped else start
 
     def ends_on_stop(self, process: WorkerProcess) -> None:
         """From now on the driver's word, or its silence, ends `process`."""
@@ -169,7 +178,9 @@ class _DriverLink(WorkerListener):
 
     def report(self, outcome: Outcome) -> None:
         """Sends what output is left, then how the worker ended."""
-        self._finish_sending()
+        with self._changed:
+            self._process = None
+            self._changed.wait_for(lambda: not self._lines and not self._sending, _CONNECT_SECONDS)
         message: dict[str, Any] = {"type": "ended"}
         if outcome.failed:
             message = {
@@ -177,6 +188,8 @@ class _DriverLink(WorkerListener):
                 "traceback": outcome.traceback[-_MAX_TRACEBACK_CHARACTERS:],
                 "log_tail": [line[:_MAX_TAIL_LINE_CHARACTERS] for line in outcome.log_tail],
                 "is_consequence": outcome.is_consequence,
+                "cause": outcome.cause[:_MAX_TAIL_LINE_CHARACTERS],
+                "may_start_again": outcome.may_be_started_again,
             }
         if not outcome.terminated:
             with contextlib.suppress(ConnectionError):  # A driver that is gone needs no report.
@@ -188,28 +201,42 @@ class _DriverLink(WorkerListener):
         self._channel.close()
 
     def _receive(self) -> None:
-        try:
-            while self._channel.receive()["type"] != "stop":
-                pass
-        except (ConnectionError, errors.StromError):
-            pass  # Without its driver a worker has nobody to work for.
+        with contextlib.suppress(ConnectionError, errors.StromError):
+            while (message := self._channel.receive())["type"] != "stop":
+                if message["type"] == "start":
+                    with self._changed:
+                        self._start = message
+                        self._changed.notify_all()
+        # By its word, or without it: a worker has nobody to work for.
         with self._changed:
             self._stopped = True
+            self._changed.notify_all()
             process = self._process
         if process is not None:
             process.close()
 
     def _send(self) -> None:
-        with contextlib.suppress(ConnectionError):
+        try:
             while True:
                 with self._changed:
+                    self._sending = False
+                    self._changed.notify_all()
                     self._changed.wait_for(self._has_something, HEARTBEAT_SECONDS)
+                    self._sending = True
                     messages = self._take()
                     closing = self._closing and not self._lines
                 for message in messages:
                     self._channel.send(message)
                 if closing:
                     return
+        except ConnectionError:
+            with self._changed:  # Nobody is there to read what waits.
+                self._stopped = True
+                self._lines.clear()
+        finally:
+            with self._changed:
+                self._sending = False
+                self._changed.notify_all()
 
     def _has_something(self) -> bool:
         return bool(self._lines or self._bar or self._closing)

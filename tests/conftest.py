@@ -4,6 +4,7 @@ import importlib.util
 import os
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -80,5 +81,11 @@ def spark() -> Iterator[Any]:
         .getOrCreate()
     )
     session.sparkContext.setLogLevel("OFF")
+    from keras_strom.spark import slots
+
+    # On a busy machine the second executor may come long after the first.
+    deadline = time.monotonic() + 120
+    while slots.count_slots(session.sparkContext) < 2 and time.monotonic() < deadline:
+        time.sleep(0.1)
     yield session
     session.stop()

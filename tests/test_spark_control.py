@@ -92,10 +92,15 @@ def test_silence_and_nonsense_end_a_channel() -> None:
 class Tasks:
     """Tasks that speak to a controller as `task.run_task` would."""
 
-    def __init__(self, workers: int) -> None:
+    def __init__(self, workers: int, *, max_failures: int = 0, speculation: bool = False) -> None:
         self.output = io.StringIO()
         self.controller = Controller(
-            workers, CREDENTIALS, ("127.0.0.1", 0), Console(workers, self.output)
+            workers,
+            CREDENTIALS,
+            ("127.0.0.1", 0),
+            Console(workers, self.output),
+            max_failures=max_failures,
+            speculation=speculation,
         )
         self.channels: list[Channel] = []
 
@@ -104,9 +109,10 @@ class Tasks:
         self.channels.append(Channel(connection, credentials, driver=False))
         return self.channels[-1]
 
-    def register(self, partition: int, host: str) -> Channel:
+    def register(self, partition: int, host: str, attempt: int = 0) -> Channel:
         channel = self.connect()
-        channel.send({"type": "register", "partition": partition, "host": host})
+        hello = {"partition": partition, "host": host, "attempt": attempt}
+        channel.send({"type": "register", **hello})
         return channel
 
     def wait_for(self, kind: str, count: int = 1) -> None:
@@ -126,7 +132,8 @@ class Tasks:
 
 @pytest.fixture
 def tasks(request: pytest.FixtureRequest) -> Iterator[Tasks]:
-    started = Tasks(getattr(request, "param", 2))
+    options = getattr(request, "param", {})
+    started = Tasks(**{"workers": 2, **options})
     yield started
     started.close()
 
@@ -138,18 +145,22 @@ def hear(channel: Channel) -> dict[str, object]:
     return message
 
 
-def fail(channel: Channel, text: str, *, is_consequence: bool) -> None:
+def fail(
+    channel: Channel, text: str, *, is_consequence: bool = False, may_start_again: bool = False
+) -> None:
     channel.send(
         {
             "type": "failed",
             "traceback": text,
             "log_tail": ["last"],
             "is_consequence": is_consequence,
+            "cause": "was killed by SIGKILL",
+            "may_start_again": may_start_again,
         }
     )
 
 
-@pytest.mark.parametrize("tasks", [4], indirect=True)
+@pytest.mark.parametrize("tasks", [{"workers": 4}], indirect=True)
 def test_ranks_are_grouped_by_host(tasks: Tasks) -> None:
     hosts = ["a", "b", "a", "b"]
     channels = [tasks.register(partition, host) for partition, host in enumerate(hosts)]
@@ -205,6 +216,108 @@ def test_a_second_copy_of_a_task_waits_and_is_stopped_at_the_end(tasks: Tasks) -
     assert [hear(channel)["type"] for channel in (copy, first)] == ["stop", "stop"]
 
 
+def restarting(**options: Any) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("tasks", [{"max_failures": 1, **options}], indirect=True)
+
+
+@restarting()
+def test_a_worker_that_died_is_started_again_by_its_task(tasks: Tasks) -> None:
+    channels = [tasks.register(0, "a"), tasks.register(1, "b")]
+    assert [hear(channel)["attempt"] for channel in channels] == [0, 0]
+    fail(channels[1], "it was ended by SIGKILL", may_start_again=True)
+    again = hear(channels[1])
+    assert (again["type"], again["rank"], again["attempt"]) == ("start", 1, 1)
+    assert tasks.output.getvalue() == (
+        "[1] worker 1 was killed by SIGKILL; it is started again (failure 1 of 1)\n"
+    )
+    tasks.wait_for("restarted")
+    # One failure more than the job allows ends it.
+    fail(channels[0], "it was ended by SIGKILL", may_start_again=True)
+    tasks.controller.wait_for_end()
+    failure = tasks.controller.first_failure()
+    assert failure is not None
+    assert failure.rank == 0
+
+
+@restarting(max_failures=9)
+def test_an_exception_of_the_users_function_ends_the_job(tasks: Tasks) -> None:
+    channels = [tasks.register(0, "a"), tasks.register(1, "b")]
+    for channel in channels:
+        hear(channel)
+    fail(channels[1], "ValueError: bad data")
+    tasks.controller.wait_for_end()
+    failure = tasks.controller.first_failure()
+    assert failure is not None
+    assert failure.traceback == "ValueError: bad data"
+
+
+@restarting()
+def test_a_lost_task_is_replaced_by_the_one_that_spark_runs_next(tasks: Tasks) -> None:
+    channels = [tasks.register(0, "a"), tasks.register(1, "b")]
+    for channel in channels:
+        hear(channel)
+    channels[1].close()
+    tasks.wait_for("lost")
+    start = hear(tasks.register(1, "a", attempt=1))
+    assert (start["rank"], start["attempt"], start["local_rank"]) == (1, 1, 1)
+    kinds = [event.kind for event in tasks.controller.events]
+    assert kinds[-3:] == ["lost", "registered", "restarted"]
+
+
+@restarting()
+def test_a_task_that_spark_runs_anew_fences_the_old_one(tasks: Tasks) -> None:
+    channels = [tasks.register(0, "a"), tasks.register(1, "b")]
+    for channel in channels:
+        hear(channel)
+    start = hear(tasks.register(1, "a", attempt=1))
+    assert (start["rank"], start["attempt"]) == (1, 1)
+    assert hear(channels[1])["type"] == "stop"
+
+
+@restarting(speculation=True)
+def test_a_speculative_copy_waits_until_the_first_one_is_lost(tasks: Tasks) -> None:
+    channels = [tasks.register(0, "a"), tasks.register(1, "b")]
+    for channel in channels:
+        hear(channel)
+    copy = tasks.register(1, "a", attempt=1)
+    channels[1].close()
+    assert hear(copy)["attempt"] == 1
+
+
+@restarting()
+def test_a_task_that_is_lost_before_the_start_is_waited_for(tasks: Tasks) -> None:
+    tasks.register(1, "b").close()
+    tasks.wait_for("lost")
+    channels = [tasks.register(0, "a"), tasks.register(1, "b", attempt=1)]
+    assert [hear(channel)["attempt"] for channel in channels] == [0, 0]
+
+
+@restarting()
+def test_a_lost_task_that_does_not_come_back_fails(tasks: Tasks) -> None:
+    channels = [tasks.register(0, "a"), tasks.register(1, "b")]
+    for channel in channels:
+        hear(channel)
+    channels[1].close()
+    tasks.wait_for("lost")
+    tasks.controller.wait_for_end(replace_timeout=0.0)
+    failure = tasks.controller.first_failure()
+    assert failure is not None
+    assert "Spark ran it nowhere" in failure.traceback
+
+
+@restarting()
+def test_where_spark_gives_a_lost_task_up_its_setting_is_named(tasks: Tasks) -> None:
+    channels = [tasks.register(0, "a"), tasks.register(1, "b")]
+    for channel in channels:
+        hear(channel)
+    channels[0].close()
+    tasks.wait_for("lost")
+    tasks.controller.job_ended()
+    failure = tasks.controller.first_failure()
+    assert failure is not None
+    assert "spark.task.maxFailures" in failure.traceback
+
+
 def test_a_task_that_comes_too_late_is_stopped(tasks: Tasks) -> None:
     tasks.controller.stop("worker 1 has failed")
     assert hear(tasks.register(0, "a")) == {"type": "stop", "reason": "worker 1 has failed"}
@@ -219,7 +332,7 @@ def test_missing_tasks_are_counted(tasks: Tasks) -> None:
 
 def test_strangers_are_not_heard(tasks: Tasks) -> None:
     stranger = tasks.connect(Credentials.new())
-    stranger.send({"type": "register", "partition": 0, "host": "x"})
+    stranger.send({"type": "register", "partition": 0, "host": "x", "attempt": 0})
     with pytest.raises(ConnectionError):
         stranger.receive()
     silent = socket.create_connection(("127.0.0.1", tasks.controller.port))

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -144,7 +145,41 @@ def test_the_first_failure_is_shown_whole_and_ends_the_others(spark: Any, tmp_pa
 
 def test_a_crash_names_its_signal(spark: Any) -> None:
     with pytest.raises(errors.WorkerFailed, match="SIGKILL"):
-        run(lambda: os.kill(os.getpid(), signal.SIGKILL), num_proc=2, spark=spark)
+        run(lambda: os.kill(os.getpid(), signal.SIGKILL), num_proc=2, max_failures=0, spark=spark)
+
+
+def wait_for_slots(spark: Any, count: int) -> None:
+    deadline = time.monotonic() + DEADLINE
+    while slots.count_slots(spark.sparkContext) < count:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def die_once(directory: str, what: str) -> str:
+    """Kills its process, its task or its executor in its first attempt."""
+    mark = Path(directory, f"died-{keras_strom.rank()}")
+    if keras_strom.rank() == 1 and not mark.exists():
+        mark.touch()
+        task = os.getppid()
+        victim = os.getpid() if what == "process" else task
+        if what == "executor":  # Between the task and the executor stands Python's daemon.
+            daemon = int(Path(f"/proc/{task}/stat").read_text().rpartition(")")[2].split()[1])
+            victim = int(Path(f"/proc/{daemon}/stat").read_text().rpartition(")")[2].split()[1])
+        os.kill(victim, signal.SIGKILL)
+        signal.pause()
+    return os.environ["KERAS_STROM_ATTEMPT"]
+
+
+@pytest.mark.parametrize("what", ["process", "task", "executor"])
+def test_a_worker_that_is_killed_is_started_again(
+    spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], what: str
+) -> None:
+    results = run(die_once, (str(tmp_path), what), num_proc=2, max_failures=1, spark=spark)
+    assert results == ["0", "1"]
+    kinds = [event.kind for event in results.events]
+    assert kinds.count("lost") == kinds.count("restarted") == 1
+    assert "(failure 1 of 1)" in capsys.readouterr().out
+    wait_for_slots(spark, 2)  # Another executor is on its way.
 
 
 def test_a_task_that_is_killed_is_reported_as_lost(spark: Any, tmp_path: Path) -> None:
@@ -155,7 +190,7 @@ def test_a_task_that_is_killed_is_reported_as_lost(spark: Any, tmp_path: Path) -
         signal.pause()
 
     with pytest.raises(errors.WorkerFailed, match="lost") as raised:
-        run(kill_the_task, (str(tmp_path),), num_proc=2, spark=spark)
+        run(kill_the_task, (str(tmp_path),), num_proc=2, max_failures=0, spark=spark)
     assert raised.value.rank == 0
     for path in tmp_path.iterdir():
         wait_until_gone(int(path.read_text()))
@@ -182,6 +217,7 @@ def test_tasks_that_do_not_start_in_time_are_an_error(
         ({"num_proc": True}, "num_proc=True"),
         ({"start_timeout": 0}, "start_timeout=0"),
         ({"start_timeout": "60"}, "start_timeout='60'"),
+        ({"max_failures": -1}, "max_failures=-1"),
         ({"verbose": 3}, "verbose=3"),
         ({"network": {"port": 1}}, "must be a NetworkConfig"),
         ({"env": {"KERAS_STROM_RANK": "1"}}, "KERAS_STROM_RANK"),
