@@ -49,7 +49,7 @@ _EXPORTS = {
 }
 
 # Modules that can be used as attributes without being imported by name.
-_MODULES = ("codec", "errors", "ops", "relay", "spark")
+_MODULES = ("codec", "errors", "ops", "relay", "spark", "tfx")
 
 
 def __getattr__(name: str) -> object:

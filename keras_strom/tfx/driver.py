@@ -1,0 +1,138 @@
+"""The Spark job of a StromTrainer: a session, a look at the artifacts from its executors, workers.
+
+A session that is active in the pipeline's process is used there. A new one is started in a process
+of its own: a pipeline's metadata store leaves gRPC's threads behind, and the fork with which
+pyspark starts its JVM is not safe beside them (one start in three died).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from keras_strom import errors
+from keras_strom.console import Console
+from keras_strom.environment import ClusterEnvironment
+from keras_strom.process import Function, Outcome, WorkerListener, WorkerProcess
+from keras_strom.tfx.options import StromOptions
+from keras_strom.tfx.training import train
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SparkJob:
+    """What the driver needs to know.
+
+    Attributes:
+        options: `strom`'s.
+        training: `Training.to_json`'s text.
+        inputs: files and folders that workers read.
+        outputs: folders that the chief writes to.
+    """
+
+    options: StromOptions
+    training: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+    def run(self) -> None:
+        """Trains, here or in a process of its own.
+
+        Raises:
+            StromError: what `drive` raises.
+        """
+        if _has_session():
+            drive(self)
+            return
+        with WorkerProcess(Function.of(_drive_apart, self), ClusterEnvironment(), _Echo()) as apart:
+            outcome = apart.wait()
+        if outcome.failed:
+            raise errors.StromError(f"StromTrainer's Spark driver failed:\n{outcome.traceback}")
+        error = _unpickle(outcome)
+        if error is not None:
+            raise error
+
+
+def drive(job: SparkJob) -> None:
+    """Trains on Spark.
+
+    Raises:
+        Unreachable: no Spark, or executors that do not see the artifacts.
+        NotEnoughSlots: fewer task slots than workers.
+        WorkerFailed: the first failure of a worker.
+    """
+    from keras_strom import spark
+    from keras_strom.spark.session import spark_session
+    from keras_strom.spark.slots import choose_workers
+    from keras_strom.spark.visibility import check_visible
+
+    options = job.options
+    with spark_session(options.master, options.spark_config, "StromTrainer") as session:
+        workers = choose_workers(session.sparkContext, options.num_proc, options.start_timeout)
+        with _marked(job.outputs) as marks:
+            check_visible(session, [*job.inputs, *marks], job.outputs, workers)
+        spark.run(
+            train,
+            (job.training,),
+            num_proc=workers,
+            network=options.network_config(),
+            start_timeout=options.start_timeout,
+            env=options.env,
+            spark=session,
+        )
+
+
+def _drive_apart(job: SparkJob) -> errors.StromError | None:
+    """`drive` in a child process; an error is its result, as only results keep their class."""
+    try:
+        drive(job)
+    except errors.StromError as error:
+        return error
+    return None
+
+
+def _has_session() -> bool:
+    if "pyspark" not in sys.modules:  # Then there is none, and no need to load pyspark here.
+        return False
+    from keras_strom.spark.session import active_session
+
+    return active_session() is not None
+
+
+def _unpickle(outcome: Outcome) -> BaseException | None:
+    import pickle
+
+    error: BaseException | None = pickle.loads(outcome.result or b"")
+    return error
+
+
+class _Echo(WorkerListener):
+    """Shows the driver's output as it is: lines of workers have their rank already."""
+
+    def __init__(self) -> None:
+        self._console = Console(1)
+
+    def line(self, text: str) -> None:
+        self._console.line(0, text)
+
+
+@contextmanager
+def _marked(folders: Sequence[str]) -> Iterator[list[str]]:
+    """A new file in each folder: a task that sees it looks at the same folder."""
+    from tensorflow.io import gfile
+
+    name = f".keras-strom-{uuid.uuid4().hex}"
+    marks = [os.path.join(folder, name) for folder in folders]
+    try:
+        for folder, mark in zip(folders, marks, strict=True):
+            gfile.makedirs(folder)
+            with gfile.GFile(mark, "w") as file:
+                file.write("")
+        yield marks
+    finally:
+        for mark in marks:
+            if gfile.exists(mark):
+                gfile.remove(mark)

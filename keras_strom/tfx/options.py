@@ -1,0 +1,196 @@
+"""`strom=`: how a StromTrainer uses Spark, the network and the training method.
+
+The options are plain JSON values, checked when the pipeline is made, kept under one key of the
+component's `custom_config`, and read again where the component runs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from keras_strom import errors
+from keras_strom.network import NetworkConfig
+from keras_strom.process import check_env, check_start_timeout
+
+CONFIG_KEY = "keras_strom"
+
+# The options of StromStrategy that `strategy` takes; `network` is an option of its own.
+STRATEGY_OPTIONS = frozenset(
+    (
+        "threshold",
+        "residual_clipping",
+        "shake_up",
+        "update_scale",
+        "warmup_steps",
+        "max_staleness",
+        "always_encode",
+        "jit_compile",
+        "encoding_debug_mode",
+        "devices",
+    )
+)
+# Those that are values of a class, and the classes: {"type": "FixedThreshold", "threshold": 1e-3}.
+TYPED_OPTIONS: Mapping[str, tuple[str, ...]] = {
+    "threshold": ("AdaptiveThreshold", "FixedThreshold", "TargetDensityThreshold"),
+    "residual_clipping": ("ResidualClipping",),
+    "shake_up": ("ShakeUp",),
+}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StromOptions:
+    """The values of `strom=`, checked when they are made.
+
+    Attributes:
+        num_proc: the number of workers, one a task slot; None = all slots.
+        master: the URL of a Spark master, such as "spark://host:7077" or "local-cluster[2,1,1024]",
+            where a session is started for the component and ended after it; None = the process's
+            own session, or a new one as `spark-submit` has configured it.
+        spark_config: settings of a session that is started: {"spark.executor.memory": "8g"}.
+        network: options of `keras_strom.NetworkConfig`.
+        strategy: options of `StromStrategy`, in whose scope `run_fn` is called. Where the option is
+            a class, a mapping that names it: {"threshold": {"type": "FixedThreshold", "threshold":
+            1e-3}}. None: `run_fn` makes its strategy itself.
+        env: variables for the workers.
+        start_timeout: seconds until all workers must have started.
+
+    Raises:
+        InvalidOption: a value that is not understood or no JSON.
+
+    Example:
+        >>> StromOptions.of({"num_proc": 2, "strategy": {"max_staleness": 0}}).num_proc
+        2
+    """
+
+    num_proc: int | None = None
+    master: str | None = None
+    spark_config: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    network: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    strategy: Mapping[str, Any] | None = dataclasses.field(default_factory=dict)
+    env: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    start_timeout: float = 600.0
+
+    def __post_init__(self) -> None:
+        workers = self.num_proc
+        if workers is not None and (
+            isinstance(workers, bool) or not isinstance(workers, int) or workers < 1
+        ):
+            raise _invalid("num_proc", workers, "must be 1 or more, or None")
+        if self.master is not None and (not isinstance(self.master, str) or not self.master):
+            raise _invalid("master", self.master, "must be the URL of a Spark master")
+        for name in ("spark_config", "network", "env"):
+            _check_mapping(name, getattr(self, name))
+        for name, value in self.spark_config.items():
+            if not isinstance(value, str):
+                raise _invalid(f"spark_config[{name!r}]", value, "must be a string")
+        check_env(self.env)
+        check_start_timeout(self.start_timeout)
+        _check_strategy(self.strategy)
+        to_json("strom", dataclasses.asdict(self))
+        self.network_config()
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any] | None) -> StromOptions:
+        """The options in a mapping; unknown ones are refused."""
+        _check_mapping("", options or {})
+        known = [field.name for field in dataclasses.fields(cls)]
+        unknown = sorted(set(options or {}) - set(known))
+        if unknown:
+            raise errors.InvalidOption(
+                f"strom has no option {', '.join(unknown)}; there are {', '.join(known)}"
+            )
+        return cls(**(options or {}))
+
+    def network_config(self) -> NetworkConfig:
+        """The relay's options."""
+        return NetworkConfig.from_json(to_json("strom['network']", self.network))
+
+    def changed(self) -> dict[str, Any]:
+        """The options that differ from the defaults, as `of` takes them."""
+        default = StromOptions()
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return {name: value for name, value in values.items() if value != getattr(default, name)}
+
+
+def join_config(custom_config: Mapping[str, Any] | None, options: StromOptions) -> str:
+    """The component's `custom_config` with the options in it, as JSON.
+
+    Raises:
+        InvalidOption: `custom_config` is no JSON object, or uses our key.
+    """
+    if custom_config is not None and not isinstance(custom_config, Mapping):
+        raise errors.InvalidOption(
+            f"custom_config={custom_config!r} must be a mapping of JSON values"
+        )
+    if CONFIG_KEY in (custom_config or {}):
+        raise errors.InvalidOption(
+            f"custom_config[{CONFIG_KEY!r}] is where strom= is kept; give the options there"
+        )
+    whole = {**(custom_config or {}), CONFIG_KEY: options.changed()}
+    return to_json("custom_config", whole)
+
+
+def split_config(text: str | None) -> tuple[dict[str, Any] | None, StromOptions]:
+    """The user's `custom_config` (None: there is none) and the options in its JSON.
+
+    Raises:
+        InvalidOption: the text is no JSON object, or holds options that are not understood.
+    """
+    try:
+        whole = json.loads(text or "{}")
+    except ValueError as error:
+        raise errors.InvalidOption(f"custom_config={text!r} is no JSON: {error}") from error
+    if not isinstance(whole, dict):
+        raise errors.InvalidOption(f"custom_config={text!r} is no JSON object")
+    options = StromOptions.of(whole.pop(CONFIG_KEY, {}))
+    return whole or None, options
+
+
+def to_json(name: str, value: Any) -> str:
+    """The JSON of plain values.
+
+    Raises:
+        InvalidOption: something in it is no JSON; the message begins with `name`.
+    """
+    try:
+        return json.dumps(value, sort_keys=True, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise errors.InvalidOption(
+            f"{name} must hold plain JSON values (numbers, strings, lists, mappings): {error}"
+        ) from error
+
+
+def _check_strategy(strategy: Mapping[str, Any] | None) -> None:
+    if strategy is None:
+        return
+    _check_mapping("strategy", strategy)
+    unknown = sorted(set(strategy) - STRATEGY_OPTIONS)
+    if unknown:
+        raise errors.InvalidOption(
+            f"strom['strategy'] has no option {', '.join(unknown)}; StromStrategy has "
+            f"{', '.join(sorted(STRATEGY_OPTIONS))}"
+        )
+    for name, types in TYPED_OPTIONS.items():
+        value = strategy.get(name)
+        if value is None:
+            continue
+        if not isinstance(value, Mapping) or value.get("type") not in types:
+            example = f'{{"type": "{types[0]}", ...}}'
+            raise _invalid(
+                f"strategy[{name!r}]",
+                value,
+                f"must be a mapping such as {example}; types are {', '.join(types)}",
+            )
+
+
+def _check_mapping(name: str, value: object) -> None:
+    if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
+        raise _invalid(name, value, "must be a mapping with names as its keys")
+
+
+def _invalid(name: str, value: object, what: str) -> errors.InvalidOption:
+    place = f"strom[{name!r}]" if name.isidentifier() else f"strom: {name}" if name else "strom"
+    return errors.InvalidOption(f"{place}={value!r} {what}")

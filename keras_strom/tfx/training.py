@@ -1,0 +1,120 @@
+"""What each worker of a StromTrainer runs: `train`, with all it needs to know as one JSON text."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from keras_strom import environment, errors
+from keras_strom.tfx.fn_args import Arguments
+from keras_strom.tfx.options import TYPED_OPTIONS, to_json
+from keras_strom.tfx.user_function import UserFunction
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Training:
+    """The same value for every worker.
+
+    Attributes:
+        arguments: what the FnArgs are made of.
+        function: the user's.
+        strategy: the options of the StromStrategy to call it under; None = it makes its own.
+    """
+
+    arguments: Arguments
+    function: UserFunction
+    strategy: Mapping[str, Any] | None
+
+    def to_json(self) -> str:
+        """The text that travels."""
+        parts = {
+            "arguments": self.arguments.to_json(),
+            "function": self.function.to_json(),
+            "strategy": self.strategy,
+        }
+        return to_json("strom", parts)
+
+    @classmethod
+    def from_json(cls, text: str) -> Training:
+        """Reads `to_json`'s text."""
+        parts = json.loads(text)
+        return cls(
+            arguments=Arguments.from_json(parts["arguments"]),
+            function=UserFunction.from_json(parts["function"]),
+            strategy=parts["strategy"],
+        )
+
+
+def train(text: str) -> None:
+    """Calls the user's function on this worker; `text` is `Training.to_json`'s.
+
+    Raises:
+        InvalidOption: the chief's call has written no model, or an option makes no sense.
+        UnsupportedModel: the function enters another strategy.
+    """
+    training = Training.from_json(text)
+    rank, size = environment.rank(), environment.size()
+    with tempfile.TemporaryDirectory(prefix="keras-strom-tfx-") as scratch:
+        run_fn = training.function.load(scratch)
+        fn_args = training.arguments.for_worker(rank, size, scratch)
+        with _strategy_scope(training.strategy):
+            run_fn(fn_args)
+    if rank == 0:
+        _check_written(training)
+
+
+@contextlib.contextmanager
+def _strategy_scope(options: Mapping[str, Any] | None) -> Iterator[None]:
+    if options is None:
+        yield
+        return
+    from keras_strom.strategy import StromStrategy
+
+    try:
+        with StromStrategy(**strategy_arguments(options)).scope():
+            yield
+    except RuntimeError as error:
+        # TensorFlow's words for two strategies at a time; they do not say what to do.
+        if "different tf.distribute.Strategy" not in str(error):
+            raise
+        raise errors.UnsupportedModel(
+            "run_fn enters a strategy of its own, but is called under a StromStrategy: use "
+            "tf.distribute.get_strategy() there, or strom={'strategy': None} and StromStrategy()"
+        ) from error
+
+
+def strategy_arguments(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of StromStrategy for the JSON values of `strom["strategy"]`."""
+    import keras_strom
+
+    arguments = dict(options)
+    for name in TYPED_OPTIONS:
+        value = arguments.get(name)
+        if value is None:
+            continue
+        fields = {field: given for field, given in value.items() if field != "type"}
+        kind = getattr(keras_strom, value["type"])
+        unknown = sorted(set(fields) - {field.name for field in dataclasses.fields(kind)})
+        if unknown:
+            raise errors.InvalidOption(
+                f"strom['strategy'][{name!r}]: {value['type']} has no {', '.join(unknown)}"
+            )
+        arguments[name] = kind(**fields)
+    return arguments
+
+
+def _check_written(training: Training) -> None:
+    from tensorflow.io import gfile
+
+    folder = training.arguments.serving_model_dir
+    if not (gfile.isdir(folder) and gfile.listdir(folder)):
+        raise errors.InvalidOption(
+            f"{training.function.module}.{training.function.name} has written no model to "
+            f"fn_args.serving_model_dir, {os.path.join(folder, '')}: end it with "
+            "model.export(fn_args.serving_model_dir)"
+        )

@@ -1,0 +1,129 @@
+"""A Spark session for one piece of work: the process's own, or one that is started and ended."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import socket
+import sys
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from keras_strom import errors
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_CONNECT_SECONDS = 10.0
+_STANDALONE_PORT = 7077
+# What pyspark starts workers with unless PYSPARK_PYTHON says otherwise.
+_DEFAULT_PYTHON = "python3"
+
+
+@contextlib.contextmanager
+def spark_session(
+    master: str | None = None, config: Mapping[str, str] | None = None, name: str = "keras-strom"
+) -> Iterator[SparkSession]:
+    """The session to work with; one that is started here is stopped at the end.
+
+    Args:
+        master: the master's URL; None = the active session, or a new one as configured outside.
+        config: Spark settings of a new session.
+        name: a new application's name.
+
+    Raises:
+        InvalidOption: a session is active already and `master` or `config` asks for another.
+        Unreachable: Spark cannot be started, or no master answers there.
+    """
+    try:
+        from pyspark.sql import SparkSession
+    except ImportError as error:
+        raise errors.Unreachable(
+            "pyspark is not installed here: pip install 'keras-strom[spark]'"
+        ) from error
+    active = active_session()
+    if active is not None:
+        _check_fits(active, master, config or {})
+        yield active
+        return
+    _check_answers(master)
+    builder = SparkSession.builder.appName(name)
+    for key, value in {**_local_settings(master), **(config or {})}.items():
+        builder = builder.config(key, value)
+    if master is not None:
+        builder = builder.master(master)
+    try:
+        session = builder.getOrCreate()
+    except Exception as error:  # Py4J's, pyspark's or Python's own, depending on what is missing.
+        where = f"Spark with master {master}" if master else "Spark as it is configured here"
+        raise errors.Unreachable(
+            f"{where} cannot be started: {str(error).strip().splitlines()[0]}"
+        ) from error
+    try:
+        context = session.sparkContext
+        if _is_one_machine(context.master) and context.pythonExec == _DEFAULT_PYTHON:
+            context.pythonExec = sys.executable
+        yield session
+    finally:
+        session.stop()
+
+
+def active_session() -> SparkSession | None:
+    """The process's running session, if there is one."""
+    from pyspark.sql import SparkSession
+
+    active = SparkSession.getActiveSession()
+    return active if active is not None and active.sparkContext._jsc is not None else None
+
+
+def _check_fits(active: SparkSession, master: str | None, config: Mapping[str, str]) -> None:
+    context = active.sparkContext
+    if master is not None and context.master != master:
+        raise errors.InvalidOption(
+            f"master={master!r}, but a Spark session with master {context.master} is active in "
+            "this process: leave master out to use it, or stop it first"
+        )
+    given = context.getConf()
+    differing = [key for key, value in config.items() if given.get(key) != value]
+    if differing:
+        raise errors.InvalidOption(
+            f"spark_config: the Spark session that is active in this process has other values of "
+            f"{', '.join(sorted(differing))}; set them where it is made, or stop it first"
+        )
+
+
+def _check_answers(master: str | None) -> None:
+    """Asks a standalone master's port first: Spark itself tries for a minute, then says little."""
+    if master is None or not master.startswith("spark://"):
+        return
+    last: OSError | None = None
+    for place in master[len("spark://") :].split(","):
+        host, _, port = place.rpartition(":") if ":" in place else (place, "", "")
+        if port and not port.isdigit():
+            raise errors.InvalidOption(f"master={master!r}: {port!r} is no port")
+        try:
+            with socket.create_connection(
+                (host.strip("[]"), int(port or _STANDALONE_PORT)), _CONNECT_SECONDS
+            ):
+                return
+        except OSError as error:
+            last = error
+    raise errors.Unreachable(
+        f"no Spark master answers at {master}: {last}; is it running, and is this TCP port open?"
+    )
+
+
+def _local_settings(master: str | None) -> dict[str, str]:
+    """On one machine nobody else need reach the driver."""
+    if not _is_one_machine(master):
+        return {}
+    return {
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+    }
+
+
+def _is_one_machine(master: str | None) -> bool:
+    return re.match(r"local(\[|-cluster\[|$)", master or "") is not None
