@@ -8,6 +8,7 @@ whose program differs.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -84,6 +85,10 @@ class FlatSpace:
     def entries(self) -> list[Entry]:
         """All entries in ascending offset order."""
         return list(self._entries.values())
+
+    def entries_of(self, variables: Iterable[Any]) -> list[Entry]:
+        """The entries of those of `variables` that have a place."""
+        return [self._entries[id(v)] for v in variables if v in self]
 
     def expect(self, variable: Any) -> None:
         """Has `variable` take what other workers send, even before it is a member here.

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,10 +21,20 @@ from keras_strom import errors
 from keras_strom._native.library import array_hash
 from keras_strom._native.replica import Replica
 from keras_strom.environment import ClusterEnvironment
-from keras_strom.flat_space import Entry, FlatSpace
-from keras_strom.optimizers import parts_of
+from keras_strom.flat_space import FlatSpace
+from keras_strom.model_state import (
+    assign,
+    averaged_state,
+    left_to_the_program,
+    metric_sums,
+    moving_averages,
+    read,
+    tf_variables,
+    untrained_state,
+)
 from keras_strom.progress import Progress
 from keras_strom.report import TrainingReport
+from keras_strom.resume import ResumableData
 from keras_strom.step import SharedStep
 
 if TYPE_CHECKING:
@@ -53,12 +63,14 @@ class Sharing:
         worker: the connection to the master; None for a lone worker.
         sequenced: whether updates are applied in the master's order (max_staleness is not None).
         options_text: the options that must agree on all workers.
-        generations: how many have been started.
+        fits: how many fits, or custom loops, have begun. The k-th is generation 2k - 1 and the one
+            without steps that may follow it 2k, so that a worker that comes late counts alike.
         generation: the one that is running.
         last_report: of the latest one that has finished.
         agreed: the trained variables' hashes by id, as on all workers when it had finished; None on
             the chief.
         start_values: by length, the places in the flat space where a `fit`'s start travels.
+        training_data: of the `fit` that runs, on a worker that has a predecessor.
         ended: why the job is over for this worker; None while it goes on.
         debug: whether percentiles of the residuals are logged after each epoch.
     """
@@ -70,13 +82,26 @@ class Sharing:
     worker: TrainingWorker | None
     sequenced: bool
     options_text: str
-    generations: int = 0
+    fits: int = 0
     generation: Generation | None = None
     last_report: TrainingReport | None = None
     agreed: dict[int, int] | None = None
     start_values: dict[int, tf.Variable] = dataclasses.field(default_factory=dict)
+    training_data: ResumableData | None = None
     ended: str | None = None
     debug: bool = False
+
+    def resumable(self, dataset: Any, distribute: Callable[[Any], Any]) -> ResumableData:
+        """Stands for a dataset that Keras distributes; the first of a `fit` is its training data.
+
+        Args:
+            dataset: a `tf.data.Dataset`.
+            distribute: gives what Keras iterates over.
+        """
+        data = ResumableData(dataset, distribute)
+        if self.training_data is None:
+            self.training_data = data
+        return data
 
 
 class Generation:
@@ -86,13 +111,17 @@ class Generation:
         sharing: the strategy's.
         models: the Keras models that are trained, whose non-trainable state and metrics are
             averaged.
+        follows: whether it is the one without steps that follows a `fit` or custom loop.
 
     Attributes:
         layout_size: elements of the flat space at the start.
+        first_epoch, shared_steps: once started, where all workers began.
+        late: once started, whether the others were training already.
+        ended: once started, whether the others had ended it already; nothing is to be done then.
         assigned_last: once finished, whether weights may be assigned after it on some worker.
     """
 
-    def __init__(self, sharing: Sharing, models: Sequence[Any]) -> None:
+    def __init__(self, sharing: Sharing, models: Sequence[Any], *, follows: bool = False) -> None:
         if sharing.ended is not None:
             raise errors.ConnectionClosed(
                 f"the job of worker {sharing.environment.rank} is over since an earlier training "
@@ -100,11 +129,17 @@ class Generation:
             )
         self._sharing = sharing
         self._models = models
+        self._follows = follows
         self._start_hashes: dict[int, int] = {}
+        self._values_at_end = np.zeros(0, np.float32)
         self._started_at = time.monotonic()
         self._bytes_before = self._wire_bytes()
         self._warned: set[str] = set()
+        self.first_epoch = 0
+        self.shared_steps = 0
         self.layout_size = 0
+        self.late = False
+        self.ended = False
         self.assigned_last = False
 
     def start(self, initial_epoch: int | None = None) -> None:
@@ -118,7 +153,7 @@ class Generation:
         worker = sharing.worker
         start = None
         if worker is not None:
-            for variable in self._state_variables():
+            for variable in averaged_state(self._models, sharing.space):
                 if variable.dtype == tf.float32:
                     sharing.space.add(variable)
             for model in self._models:
@@ -126,7 +161,8 @@ class Generation:
                     sharing.space.expect(variable.value)
             if initial_epoch is not None:
                 start = self._place_start_values(initial_epoch)
-        sharing.generations += 1
+        if not self._follows:
+            sharing.fits += 1
         self.layout_size = sharing.space.size
         sharing.step.begin()
         layout = sharing.space.hash()
@@ -134,7 +170,7 @@ class Generation:
         if worker is not None:
             own = None if sharing.agreed is None else self._fingerprint()
             values = worker.start(
-                sharing.generations,
+                2 * sharing.fits - (0 if self._follows else 1),
                 sharing.space.size,
                 layout,
                 sharing.options_text,
@@ -145,18 +181,24 @@ class Generation:
             sharing.space.assign(values, sharing.space.entries)
             self._warn_of_lost_assignments(own)
             if start is not None:
-                Progress(self._models[0]).install_start(start.numpy())
+                begin = Progress(self._models[0]).install_start(start.numpy())
+                self.first_epoch, self.shared_steps = begin
+                sharing.step.count_from(self.shared_steps)
+            self.late, self.ended = worker.start_info.late, worker.start_info.ended
+            if self.ended:
+                self._values_at_end = values
+                return
             sharing.replica.bind(worker.handle)
             self._start_hashes = {
                 id(entry.variable): array_hash(entry.variable.numpy())
-                for entry in self._left_to_the_program()
+                for entry in left_to_the_program(self._models, self._sharing.space)
             }
         # Whatever was assigned so far is the start, not a change behind the strategy's back.
         sharing.step.apply(sharing.space.participants)
 
     def _place_start_values(self, initial_epoch: int) -> tf.Variable:
         """A place in the flat space with this worker's start; the chief's is what all will read."""
-        values = Progress(self._models[0]).start_values(initial_epoch)
+        values = Progress(self._models[0]).start_values(initial_epoch, self._sharing.step.steps)
         places = self._sharing.start_values
         if values.size not in places:
             with tf.init_scope(), tf.device("/cpu:0"):
@@ -165,11 +207,21 @@ class Generation:
         places[values.size].assign(values)
         return places[values.size]
 
+    def install_end(self) -> None:
+        """Of a generation that had ended before `start`: the values with which it has ended."""
+        self._sharing.space.assign(self._values_at_end, self._sharing.space.entries)
+        if untrained_state(self._models, self._sharing.space):
+            self._warn_once(
+                "the training had ended without this worker: its state that no optimizer trains, "
+                "such as BatchNormalization's averages, is that from the training's start"
+            )
+        self._note_agreed()
+
     def close(self) -> None:
         """After `finish`: where weights were assigned last, everybody takes the chief's."""
         if self.assigned_last:  # By a generation without steps.
             self._sharing.agreed = None
-            again = Generation(self._sharing, self._models)
+            again = Generation(self._sharing, self._models, follows=True)
             again.start()
             again.finish()
         self._note_agreed()
@@ -182,7 +234,7 @@ class Generation:
 
     def _fingerprint(self) -> dict[int, int]:
         """The hash of each trained variable's bits, by the variable's id."""
-        found = _tf_variables(v for model in self._models for v in model.trainable_variables)
+        found = tf_variables(v for model in self._models for v in model.trainable_variables)
         return {id(variable): array_hash(variable.numpy()) for variable in found}
 
     def _warn_of_lost_assignments(self, own: dict[int, int] | None) -> None:
@@ -208,10 +260,10 @@ class Generation:
         """
         if self._sharing.worker is None:
             return stop
-        variables = self._state_variables() + self._metric_variables()
-        own = np.append(_read(variables), float(stop))
+        variables = averaged_state(self._models, self._sharing.space) + metric_sums(self._models)
+        own = np.append(read(variables), float(stop))
         averaged = self._average(_EPOCH_KEY, own)
-        _assign(variables, averaged[:-1])
+        assign(variables, averaged[:-1])
         return bool(averaged[-1] > 0)
 
     def agree_to_stop(self, stop: bool) -> bool:
@@ -296,13 +348,13 @@ class Generation:
     def _take_result(self, worker: TrainingWorker, assigns_last: bool) -> float:
         """Installs the master's parameters and the averaged state; the largest difference."""
         space = self._sharing.space
-        variables = self._state_variables() + self._moving_averages()
+        variables = averaged_state(self._models, space) + moving_averages(self._models)
         own = [
             entry
-            for entry in self._left_to_the_program()
+            for entry in left_to_the_program(self._models, self._sharing.space)
             if array_hash(entry.variable.numpy()) != self._start_hashes.get(id(entry.variable))
         ]
-        own_state = np.append(_read(variables), float(assigns_last or bool(own)))
+        own_state = np.append(read(variables), float(assigns_last or bool(own)))
         state, parameters = worker.result(own_state, self.layout_size)
         self.assigned_last = bool(state[-1] > 0)
         # Where the master has the start, no other worker has trained it either: it stays.
@@ -320,27 +372,11 @@ class Generation:
             if values.size:
                 difference = max(difference, float(np.max(np.abs(values - masters))))
         space.assign(parameters, installing)
-        _assign(variables, state[:-1])
+        assign(variables, state[:-1])
         installed = parameters.copy()
         for entry in installing:
             installed[entry.offset : entry.offset + entry.size] = entry.variable.numpy().ravel()
         return worker.verify(difference, array_hash(installed))
-
-    def _left_to_the_program(self) -> list[Entry]:
-        """The models' trainable variables that no optimizer has touched on this worker.
-
-        A target network, or a network of moving averages, that a `train_step` assigns itself.
-        """
-        space = self._sharing.space
-        mine = {id(v.value) for model in self._models for v in model.weights}
-        return [
-            entry
-            for entry in space.entries
-            if id(entry.variable) in mine
-            and entry.variable.trainable
-            and space.is_agreed(entry.variable)
-            and not space.is_member(entry)
-        ]
 
     def _average(self, key: int, values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         sharing = self._sharing
@@ -350,31 +386,6 @@ class Generation:
             # This worker took no part in the STEPs that the others made while it waited.
             sharing.step.apply(sharing.space.participants)
         return averaged
-
-    def _state_variables(self) -> list[Any]:
-        """What the models learn without an optimizer, such as BatchNormalization's averages."""
-        space = self._sharing.space
-        shared = {id(entry.variable) for entry in space.entries if entry.variable.trainable}
-        found = _tf_variables(v for model in self._models for v in model.non_trainable_variables)
-        return [v for v in found if v.dtype.is_floating and id(v) not in shared]
-
-    def _metric_variables(self) -> list[Any]:
-        found = _tf_variables(
-            variable
-            for model in self._models
-            for metric in model.metrics
-            for variable in metric.variables
-        )
-        return [v for v in found if v.dtype.is_floating or v.dtype.is_integer]
-
-    def _moving_averages(self) -> list[Any]:
-        """The optimizers' averages of the parameters, which Keras installs at the end of fit."""
-        found: list[Any] = []
-        for model in self._models:
-            for optimizer in parts_of(getattr(model, "optimizer", None)):
-                if getattr(optimizer, "use_ema", False):
-                    found += _tf_variables(optimizer._model_variables_moving_average)
-        return found
 
     def _wire_bytes(self) -> tuple[int, int]:
         if self._sharing.worker is None:
@@ -405,25 +416,3 @@ class Generation:
         if words not in self._warned:
             self._warned.add(words)
             _logger.warning("worker %d: " + words, self._sharing.environment.rank, *arguments)
-
-
-def _tf_variables(variables: Iterable[Any]) -> list[Any]:
-    """The `tf.Variable`s of Keras variables, each once."""
-    return list({id(variable): variable.value for variable in variables}.values())
-
-
-def _read(variables: list[Any]) -> npt.NDArray[np.float64]:
-    if not variables:
-        return np.zeros(0, np.float64)
-    return np.concatenate([np.asarray(v.numpy(), np.float64).ravel() for v in variables])
-
-
-def _assign(variables: list[Any], values: npt.NDArray[np.float64]) -> None:
-    offset = 0
-    for variable in variables:
-        size = int(np.prod(variable.shape, dtype=np.int64))
-        part = values[offset : offset + size].reshape(variable.shape)
-        offset += size
-        if variable.dtype.is_integer:
-            part = np.rint(part)
-        variable.assign(part.astype(variable.dtype.as_numpy_dtype))

@@ -6,10 +6,14 @@ chief a `StromMonitor`, and one after all others, which begins the generation, s
 training stops and with which learning rate it goes on, and has the workers agree once more when a
 callback may have assigned weights at the very end. On a worker that is not the chief, callbacks
 that write or decide are left out.
+
+A worker that takes the place of another in the middle goes on where that one was, with the state
+of a third (`donation`); one that comes when the others have ended takes the values and trains none.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import logging
@@ -29,7 +33,9 @@ from keras_strom.data_sharding import shard_fit_arguments
 from keras_strom.environment import ClusterEnvironment
 from keras_strom.generation import Generation, Sharing
 from keras_strom.monitor import StromMonitor
+from keras_strom.resume import Place, short_epoch_expected
 from keras_strom.step import update_copies
+from keras_strom.takeover import donate_if_asked, take_over
 
 _logger = logging.getLogger("keras_strom")
 
@@ -82,6 +88,7 @@ def _fit(original: Callable[..., Any], bound: inspect.BoundArguments, sharing: S
     training = _Training(sharing, model, arguments["initial_epoch"], assigns_last)
     restore = _put_around(arguments, _First(training), _Last(training), sharing)
     initial_epoch = model._initial_epoch
+    sharing.training_data = None
     try:
         with building_once(arguments):
             return original(*bound.args, **bound.kwargs)
@@ -96,6 +103,7 @@ def _fit(original: Callable[..., Any], bound: inspect.BoundArguments, sharing: S
         raise
     finally:
         restore()
+        training.whole_epochs()
         # It holds for this fit; the next one would begin there too, or not at all.
         model._initial_epoch = initial_epoch
 
@@ -194,20 +202,53 @@ class _Training:
         self._epoch_closed = False
         self._last_epoch = False
         self._next_poll = 0.0
+        self._epoch = 0
+        self._skipped = 0  # Batches of the epoch at hand that a predecessor has trained.
+        self._short_epoch = contextlib.ExitStack()
         self.logs: dict[str, float] = {}
 
-    def begin(self) -> None:
+    def begin(self, epochs: int, per_epoch: int | None) -> None:
         """After every other callback's `on_train_begin`, which may have restored old weights."""
         generation = Generation(self._sharing, [self._model])
         self._sharing.generation = generation
         generation.start(self._initial_epoch)
+        if generation.ended:
+            _logger.info("%s comes after the end of this training", self._who())
+            self._model._initial_epoch = epochs  # Keras then trains no epoch.
+        elif generation.late:
+            place = take_over(self._sharing, generation, self._model, per_epoch)
+            self._go_on(place, per_epoch)
+
+    def _go_on(self, place: Place, per_epoch: int | None) -> None:
+        """Has Keras begin where a predecessor was."""
+        data = self._sharing.training_data
+        if place.batch > 0 and per_epoch and data is not None:
+            self._skipped = place.batch
+            data.skip(place.batch, per_epoch)
+            self._short_epoch.enter_context(short_epoch_expected())
+        self._model._initial_epoch = place.epoch
+        _logger.info(
+            "%s goes on in epoch %d after %d batches", self._who(), place.epoch + 1, self._skipped
+        )
+
+    def _who(self) -> str:
+        here = self._sharing.environment
+        return f"worker {here.rank} (attempt {here.attempt})"
 
     def begin_epoch(self, epoch: int, epochs: int) -> None:
         self._running().warn()
+        self._epoch = epoch
         self._epoch_closed = False
         self._last_epoch = epoch + 1 >= epochs
 
-    def begin_batch(self) -> None:
+    def whole_epochs(self) -> None:
+        """The epoch that had fewer batches is over."""
+        self._skipped = 0
+        self._short_epoch.close()
+
+    def begin_batch(self, batch: int) -> None:
+        place = Place(self._epoch, self._skipped + batch)
+        donate_if_asked(self._sharing, self._model, place)
         if self._sharing.environment.is_chief or self._sharing.sequenced:
             return
         now = time.monotonic()
@@ -216,11 +257,16 @@ class _Training:
             if self._running().stop_requested():
                 self._model.stop_training = True
 
+    def begin_validation_batch(self) -> None:
+        if self._sharing.generation is not None:
+            donate_if_asked(self._sharing, self._model, Place(self._epoch + 1, 0))
+
     def close_epoch(self) -> None:
         """After the epoch's last step and before validation; once an epoch."""
         if self._epoch_closed:
             return
         self._epoch_closed = True
+        self.whole_epochs()
         generation = self._running()
         chief = self._sharing.environment.is_chief
         stop = generation.average_epoch(stop=chief and self._model.stop_training)
@@ -248,6 +294,11 @@ class _Training:
 
     def end(self) -> None:
         """After all other callbacks and Keras itself have done what they do at the end."""
+        running = self._sharing.generation
+        if running is not None and running.ended:
+            running.install_end()
+            self._sharing.generation = None
+            return
         if self._finished is None:  # There was no epoch left to train.
             self._finish(stop=False)
         assert self._finished is not None
@@ -301,7 +352,10 @@ class _First(keras.callbacks.Callback):  # type: ignore[misc]
         self._training.begin_epoch(epoch, self.params["epochs"])
 
     def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        self._training.begin_batch()
+        self._training.begin_batch(batch)
+
+    def on_test_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        self._training.begin_validation_batch()
 
     def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
         self._training.close_epoch()
@@ -322,7 +376,7 @@ class _Last(keras.callbacks.Callback):  # type: ignore[misc]
         self._training = training
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        self._training.begin()
+        self._training.begin(self.params["epochs"], self.params.get("steps"))
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         self._training.settle_stop()

@@ -1,8 +1,8 @@
 """Where a training stands, beside its weights: what the chief decides and every worker takes over.
 
-When `fit` begins these are the first epoch (BackupAndRestore may have moved it), how many steps the
-optimizers have made and their learning rates; at the end of each epoch the learning rates, which
-ReduceLROnPlateau or another callback of the chief may have changed.
+When `fit` begins these are the first epoch (BackupAndRestore may have moved it), how many steps
+have been shared and the optimizers have made, and their learning rates; at the end of each epoch
+the learning rates, which ReduceLROnPlateau or another callback of the chief may have changed.
 """
 
 from __future__ import annotations
@@ -27,29 +27,35 @@ class Progress:
         model: a compiled Keras model.
 
     Example:
-        >>> Progress(model).start_values(initial_epoch=3)  # doctest: +SKIP
-        array([0.e+00, 3.e+00, 0.e+00, 7.e+01, 1.e-03], dtype=float32)
+        >>> Progress(model).start_values(initial_epoch=3, shared_steps=0)  # doctest: +SKIP
+        array([0.e+00, 3.e+00, 0.e+00, 0.e+00, 0.e+00, 7.e+01, 1.e-03], dtype=float32)
     """
 
     def __init__(self, model: Any) -> None:
         self._model = model
         self._optimizers = parts_of(getattr(model, "optimizer", None))
 
-    def start_values(self, initial_epoch: int) -> npt.NDArray[np.float32]:
-        """First epoch, then each optimizer's steps, then the learning rates; float32, exact."""
-        counts = [self._model._initial_epoch or initial_epoch]
+    def start_values(self, initial_epoch: int, shared_steps: int) -> npt.NDArray[np.float32]:
+        """First epoch, shared steps, each optimizer's steps, learning rates; float32, exact."""
+        counts = [self._model._initial_epoch or initial_epoch, shared_steps]
         counts += [int(optimizer.iterations.numpy()) for optimizer in self._optimizers]
         halves = [half for count in counts for half in divmod(count, _SPLIT)]
         return np.asarray([*halves, *self.learning_rates()], np.float32)
 
-    def install_start(self, values: npt.NDArray[np.float32]) -> None:
-        """Takes over what `start_values` gave on the chief."""
-        end = 2 * (1 + len(self._optimizers))
+    def install_start(self, values: npt.NDArray[np.float32]) -> tuple[int, int]:
+        """Takes over what `start_values` gave on the chief; first epoch and shared steps."""
+        end = 2 * (2 + len(self._optimizers))
         counts = [int(high) * _SPLIT + int(low) for high, low in values[:end].reshape(-1, 2)]
         self._model._initial_epoch = counts[0]  # What Keras's own BackupAndRestore sets.
-        for optimizer, steps in zip(self._optimizers, counts[1:], strict=True):
+        for optimizer, steps in zip(self._optimizers, counts[2:], strict=True):
             optimizer.iterations.assign(steps)
         self.set_learning_rates(values[end:].tolist())
+        return counts[0], counts[1]
+
+    def batches_a_step(self) -> int:
+        """How many batches go into one step of the optimizer, which accumulates gradients."""
+        steps = [getattr(o, "gradient_accumulation_steps", None) for o in self._optimizers]
+        return max([1, *(number for number in steps if number)])
 
     def learning_rates(self) -> list[float]:
         """Of each optimizer; none for one that follows a schedule, which needs no word of it."""

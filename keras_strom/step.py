@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from keras_strom import errors
 from keras_strom._native.ops import operations
 from keras_strom._native.replica import Replica
 from keras_strom.admission import path_of
@@ -142,6 +143,33 @@ class SharedStep:
             )
             self._totals.assign_add(statistics * _RECEIVED)
             update_copies(entries)
+
+    @property
+    def steps(self) -> int:
+        """The shared steps that schedules and messages count, those of generations before too."""
+        return int(self._steps_before.numpy() + self._totals[0].numpy())
+
+    def count_from(self, steps: int) -> None:
+        """After `begin`: has `steps` go on from there."""
+        self._steps_before.assign(steps)
+
+    @property
+    def threshold_state(self) -> tuple[float, ...]:
+        """The state of the threshold algorithm."""
+        return tuple(self._state.numpy().tolist())
+
+    def set_threshold_state(self, state: tuple[float, ...]) -> None:
+        """Takes over the state of another worker's threshold algorithm.
+
+        Raises:
+            Refused: it is the state of another algorithm.
+        """
+        if len(state) != self._state.shape[0]:
+            raise errors.Refused(
+                f"another worker's threshold has {len(state)} values of state, this one's "
+                f"{self._state.shape[0]}; give every worker the same options"
+            )
+        self._state.assign(np.asarray(state, np.float32))
 
     def begin(self) -> None:
         """Starts the counters of a new generation; the cluster's step count goes on."""

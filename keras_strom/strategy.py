@@ -9,6 +9,7 @@ other workers. So every replica is the common start plus the same set of message
 from __future__ import annotations
 
 import contextlib
+import functools
 import sys
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -242,6 +243,12 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
             admission.adopt_optimizer(getattr(model, "optimizer", None), self)
         generation = Generation(sharing, models)
         generation.start()
+        if generation.late or generation.ended:
+            raise errors.UnsupportedModel(
+                f"worker {sharing.environment.rank} was started again while the others are in, or "
+                "past, this custom training loop, and cannot know how far; train with fit, which a "
+                "new worker can join, or with max_failures=0"
+            )
         sharing.generation = generation
 
     def synchronize(self) -> TrainingReport | None:
@@ -276,9 +283,13 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
         if not by_keras:
             dataset = shard_dataset(dataset, self._environment.rank, self.num_workers)
         dataset = without_autotune(dataset)
+        distribute = functools.partial(super().experimental_distribute_dataset, options=options)
         if by_keras and on_one_cpu(self.extended.worker_devices):
-            return dataset  # What else TensorFlow puts around it only moves it to a device.
-        return super().experimental_distribute_dataset(dataset, options)
+            # What else TensorFlow puts around it only moves it to a device.
+            distribute = _unchanged
+        if by_keras and self._sharing is not None and self._environment.attempt > 0:
+            return self._sharing.resumable(dataset, distribute)
+        return distribute(dataset)
 
     def distribute_datasets_from_function(
         self, dataset_fn: Callable[[tf.distribute.InputContext], Any], options: Any = None
@@ -326,6 +337,10 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
                 "the optimizer was applied outside strategy.run, where its update would not be "
                 "shared; call strategy.run(step, args=(batch,)) with the optimizer step inside"
             )
+
+
+def _unchanged(dataset: Any) -> Any:
+    return dataset
 
 
 def _check_apply(optimizer: Any, variables: list[Any]) -> None:

@@ -1,0 +1,82 @@
+"""Where in its data a worker goes on that takes the place of another.
+
+Its predecessor's place follows from the last of its steps that the master has accepted, where the
+number of batches of an epoch is known. The batches before it are skipped in the first epoch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """A worker's place in `fit`.
+
+    Attributes:
+        epoch: from 0.
+        batch: from 0, within the epoch; the one that it trains next.
+    """
+
+    epoch: int
+    batch: int
+
+
+def place_after(batches: int, *, first_epoch: int, per_epoch: int | None) -> Place | None:
+    """The place of a worker that has trained `batches` batches since `first_epoch` began.
+
+    Args:
+        batches: 0 or more.
+        first_epoch: of `fit`.
+        per_epoch: batches of an epoch; None = not known.
+
+    Returns:
+        None where it cannot be told.
+
+    Example:
+        >>> place_after(25, first_epoch=2, per_epoch=10)
+        Place(epoch=4, batch=5)
+    """
+    if batches == 0:
+        return Place(first_epoch, 0)
+    if not per_epoch:
+        return None
+    epochs, batch = divmod(batches, per_epoch)
+    return Place(first_epoch + epochs, batch)
+
+
+class ResumableData:
+    """Stands where Keras keeps its dataset; the first epoch after `skip` leaves batches out.
+
+    Args:
+        dataset: a `tf.data.Dataset`.
+        distribute: what turns a dataset into what Keras iterates over.
+    """
+
+    def __init__(self, dataset: Any, distribute: Callable[[Any], Any]) -> None:
+        self._dataset = dataset
+        self._distribute = distribute
+        self._whole = distribute(dataset)
+        self._rest: tuple[int, int] | None = None
+
+    def skip(self, batches: int, per_epoch: int) -> None:
+        """The next epoch has the batches from number `batches` up to `per_epoch` only."""
+        self._rest = (batches, per_epoch - batches)
+
+    def __iter__(self) -> Iterator[Any]:
+        rest, self._rest = self._rest, None
+        if rest is None:
+            return iter(self._whole)
+        return iter(self._distribute(self._dataset.skip(rest[0]).take(rest[1])))
+
+
+@contextlib.contextmanager
+def short_epoch_expected() -> Iterator[None]:
+    """Keras does not warn that data ran out: an epoch has fewer batches on purpose."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Your input ran out of data")
+        yield

@@ -1,0 +1,112 @@
+"""A worker joins a `fit` that runs: what it takes over, and what the others give.
+
+The master has given it the parameters as they are. Another worker gives the rest (`donation`), and
+the last step of its predecessor that the master has accepted tells where in its data it goes on.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from keras_strom import errors
+from keras_strom.donation import Donation, donated_variables, install, unbuilt_optimizers
+from keras_strom.model_state import left_to_the_program, untrained_state
+from keras_strom.progress import Progress
+from keras_strom.resume import Place, place_after
+
+if TYPE_CHECKING:
+    from keras_strom.generation import Generation, Sharing
+
+_logger = logging.getLogger("keras_strom")
+
+# What the names of donated arrays begin with that have a place in the flat space: its offset.
+_SHARED = "shared/"
+
+
+def take_over(sharing: Sharing, generation: Generation, model: Any, per_epoch: int | None) -> Place:
+    """After a late start: installs the state of another worker.
+
+    Args:
+        sharing: the strategy's.
+        generation: has started, late.
+        model: the one that `fit` trains.
+        per_epoch: batches of an epoch of this worker's data; None = not known.
+
+    Returns:
+        Where this worker goes on: where its predecessor was, as far as that can be told.
+
+    Raises:
+        Refused: the other worker's state is not that of this model.
+    """
+    assert sharing.worker is not None
+    accepted = sharing.worker.start_info.resume_iteration + 1
+    steps = max(accepted, generation.shared_steps)
+    sharing.step.count_from(steps)
+    place = place_after(
+        (steps - generation.shared_steps) * Progress(model).batches_a_step(),
+        first_epoch=generation.first_epoch,
+        per_epoch=per_epoch,
+    )
+    donated = _wait_for_donation(sharing)
+    if donated is not None:
+        _install(sharing, model, donated)
+        place = place or Place(donated.place.epoch, 0)
+    return place or Place(generation.first_epoch, 0)
+
+
+def donate_if_asked(sharing: Sharing, model: Any, place: Place) -> None:
+    """Between two batches: gives a worker that has joined late this one's state.
+
+    Args:
+        sharing: the strategy's.
+        model: the one that `fit` trains.
+        place: the batch that this worker trains next.
+    """
+    if sharing.worker is None or not sharing.worker.donation_wanted():
+        return
+    space = sharing.space
+    variables = donated_variables(model, untrained_state([model], space))
+    trained = space.entries_of(v.value for v in model.trainable_variables)
+    # Before the first step nobody knows yet which ones are left to the program.
+    if any(map(space.is_member, trained)):
+        for entry in left_to_the_program([model], space):
+            variables[f"{_SHARED}{entry.offset}"] = entry.variable
+    arrays = {name: variable.numpy() for name, variable in variables.items()}
+    donation = Donation(place, sharing.step.threshold_state, arrays)
+    sharing.worker.donate(donation.to_bytes())
+
+
+def _wait_for_donation(sharing: Sharing) -> Donation | None:
+    assert sharing.worker is not None
+    try:
+        data = sharing.worker.take_donation(timeout=sharing.environment.join_timeout)
+    except errors.DeadlinePassed:
+        data = None
+    if data is not None:
+        return Donation.from_bytes(data)
+    _logger.warning(
+        "worker %d: no other worker has a state to take over: it goes on with the others' "
+        "parameters, but a fresh optimizer",
+        sharing.environment.rank,
+    )
+    return None
+
+
+def _install(sharing: Sharing, model: Any, donated: Donation) -> None:
+    if model.optimizer is not None and not model.optimizer.built:
+        with model.distribute_strategy.scope():
+            model.optimizer.build(model.trainable_variables)
+    arrays = dict(donated.arrays)
+    variables = donated_variables(model, untrained_state([model], sharing.space))
+    if fresh := tuple(unbuilt_optimizers(model)):
+        _logger.warning(
+            "worker %d: an optimizer that is built in its first step starts afresh",
+            sharing.environment.rank,
+        )
+        arrays = {name: array for name, array in arrays.items() if not name.startswith(fresh)}
+        variables = {name: v for name, v in variables.items() if not name.startswith(fresh)}
+    shared = {f"{_SHARED}{entry.offset}": entry.variable for entry in sharing.space.entries}
+    variables.update({name: shared[name] for name in arrays if name in shared})
+    install(variables, arrays)
+    sharing.step.set_threshold_state(donated.threshold)
