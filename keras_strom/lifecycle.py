@@ -13,7 +13,6 @@ of a third (`donation`); one that comes when the others have ended takes the val
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import inspect
 import logging
@@ -33,7 +32,7 @@ from keras_strom.data_sharding import shard_fit_arguments
 from keras_strom.environment import ClusterEnvironment
 from keras_strom.generation import Generation, Sharing
 from keras_strom.monitor import StromMonitor
-from keras_strom.resume import Place, short_epoch_expected
+from keras_strom.resume import Place
 from keras_strom.step import update_copies
 from keras_strom.takeover import donate_if_asked, take_over
 
@@ -103,7 +102,6 @@ def _fit(original: Callable[..., Any], bound: inspect.BoundArguments, sharing: S
         raise
     finally:
         restore()
-        training.whole_epochs()
         # It holds for this fit; the next one would begin there too, or not at all.
         model._initial_epoch = initial_epoch
 
@@ -204,7 +202,8 @@ class _Training:
         self._next_poll = 0.0
         self._epoch = 0
         self._skipped = 0  # Batches of the epoch at hand that a predecessor has trained.
-        self._short_epoch = contextlib.ExitStack()
+        self._left: int | None = None  # Where it has a predecessor there: batches left in it.
+        self._cut_short = False
         self.logs: dict[str, float] = {}
 
     def begin(self, epochs: int, per_epoch: int | None) -> None:
@@ -223,9 +222,8 @@ class _Training:
         """Has Keras begin where a predecessor was."""
         data = self._sharing.training_data
         if place.batch > 0 and per_epoch and data is not None:
-            self._skipped = place.batch
-            data.skip(place.batch, per_epoch)
-            self._short_epoch.enter_context(short_epoch_expected())
+            self._skipped, self._left = place.batch, per_epoch - place.batch
+            data.skip(place.batch)
         self._model._initial_epoch = place.epoch
         _logger.info(
             "%s goes on in epoch %d after %d batches", self._who(), place.epoch + 1, self._skipped
@@ -241,11 +239,6 @@ class _Training:
         self._epoch_closed = False
         self._last_epoch = epoch + 1 >= epochs
 
-    def whole_epochs(self) -> None:
-        """The epoch that had fewer batches is over."""
-        self._skipped = 0
-        self._short_epoch.close()
-
     def begin_batch(self, batch: int) -> None:
         place = Place(self._epoch, self._skipped + batch)
         donate_if_asked(self._sharing, self._model, place)
@@ -257,6 +250,14 @@ class _Training:
             if self._running().stop_requested():
                 self._model.stop_training = True
 
+    def end_batch(self, batch: int) -> None:
+        """After every other callback: ends an epoch of which a predecessor has trained a part.
+
+        Keras leaves an epoch early, and quietly, only for `stop_training`.
+        """
+        if self._left is not None and batch + 1 >= self._left and not self._model.stop_training:
+            self._model.stop_training = self._cut_short = True
+
     def begin_validation_batch(self) -> None:
         if self._sharing.generation is not None:
             donate_if_asked(self._sharing, self._model, Place(self._epoch + 1, 0))
@@ -266,7 +267,9 @@ class _Training:
         if self._epoch_closed:
             return
         self._epoch_closed = True
-        self.whole_epochs()
+        if self._cut_short:
+            self._model.stop_training = self._cut_short = False
+        self._skipped, self._left = 0, None
         generation = self._running()
         chief = self._sharing.environment.is_chief
         stop = generation.average_epoch(stop=chief and self._model.stop_training)
@@ -374,6 +377,9 @@ class _Last(keras.callbacks.Callback):  # type: ignore[misc]
     def __init__(self, training: _Training) -> None:
         super().__init__()
         self._training = training
+
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        self._training.end_batch(batch)
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         self._training.begin(self.params["epochs"], self.params.get("steps"))

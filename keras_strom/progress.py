@@ -55,7 +55,7 @@ class Progress:
     def batches_a_step(self) -> int:
         """How many batches go into one step of the optimizer, which accumulates gradients."""
         steps = [getattr(o, "gradient_accumulation_steps", None) for o in self._optimizers]
-        return max([1, *(number for number in steps if number)])
+        return max([1, *(int(number) for number in steps if number)])
 
     def learning_rates(self) -> list[float]:
         """Of each optimizer; none for one that follows a schedule, which needs no word of it."""

@@ -6,9 +6,7 @@ number of batches of an epoch is known. The batches before it are skipped in the
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -50,7 +48,7 @@ def place_after(batches: int, *, first_epoch: int, per_epoch: int | None) -> Pla
 
 
 class ResumableData:
-    """Stands where Keras keeps its dataset; the first epoch after `skip` leaves batches out.
+    """Stands where Keras keeps its dataset; the first iterator after `skip` leaves batches out.
 
     Args:
         dataset: a `tf.data.Dataset`.
@@ -61,22 +59,12 @@ class ResumableData:
         self._dataset = dataset
         self._distribute = distribute
         self._whole = distribute(dataset)
-        self._rest: tuple[int, int] | None = None
+        self._skip = 0
 
-    def skip(self, batches: int, per_epoch: int) -> None:
-        """The next epoch has the batches from number `batches` up to `per_epoch` only."""
-        self._rest = (batches, per_epoch - batches)
+    def skip(self, batches: int) -> None:
+        """The next iterator leaves out so many batches; those after it none."""
+        self._skip = batches
 
     def __iter__(self) -> Iterator[Any]:
-        rest, self._rest = self._rest, None
-        if rest is None:
-            return iter(self._whole)
-        return iter(self._distribute(self._dataset.skip(rest[0]).take(rest[1])))
-
-
-@contextlib.contextmanager
-def short_epoch_expected() -> Iterator[None]:
-    """Keras does not warn that data ran out: an epoch has fewer batches on purpose."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Your input ran out of data")
-        yield
+        skip, self._skip = self._skip, 0
+        return iter(self._distribute(self._dataset.skip(skip)) if skip else self._whole)

@@ -283,7 +283,9 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
         if not by_keras:
             dataset = shard_dataset(dataset, self._environment.rank, self.num_workers)
         dataset = without_autotune(dataset)
-        distribute = functools.partial(super().experimental_distribute_dataset, options=options)
+        distribute: Callable[[Any], Any] = functools.partial(
+            super().experimental_distribute_dataset, options=options
+        )
         if by_keras and on_one_cpu(self.extended.worker_devices):
             # What else TensorFlow puts around it only moves it to a device.
             distribute = _unchanged
