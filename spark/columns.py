@@ -123,25 +123,40 @@ def inspect(df: DataFrame, columns: Columns) -> dict[str, ColumnSpec]:
         elif kind in ("array", "image"):
             shape = _shape_of_a_row(df, name, kind, depth)
         specs[name] = ColumnSpec(kind, dtype, shape)
-    weight = columns.sample_weight
-    if weight is not None:
-        if specs[weight].kind != "scalar" or specs[weight].dtype == "bool":
-            raise errors.InvalidData(
-                f"the sample weight {weight!r} must be a number, not {specs[weight].kind}"
-            )
-        specs[weight] = ColumnSpec("scalar", "float32")
-    return specs
+    return with_weight(columns, specs)
+
+
+def with_weight(columns: Columns, specs: dict[str, ColumnSpec]) -> dict[str, ColumnSpec]:
+    """The specs with the sample weight as a float32.
+
+    Raises:
+        InvalidData: it is no number.
+    """
+    name = columns.sample_weight
+    if name is None or name not in specs:
+        return specs
+    if specs[name].kind != "scalar" or specs[name].dtype == "bool":
+        raise errors.InvalidData(
+            f"the sample weight {name!r} must be a number, not of kind {specs[name].kind}"
+        )
+    return {**specs, name: ColumnSpec("scalar", "float32")}
 
 
 def select(df: DataFrame, specs: Mapping[str, ColumnSpec], *extra: Column) -> DataFrame:
     """The columns of `specs` alone, in a form that Arrow carries: numbers cast, vectors as arrays.
+
+    They are named c0, c1 and so on: Spark's mapInArrow trips over names with dots.
 
     Args:
         df: as given to `inspect`.
         specs: as `inspect` gave them.
         *extra: further expressions, kept as they are.
     """
-    return df.select(*(_expression(name, spec) for name, spec in specs.items()), *extra)
+    columns = (
+        _expression(name, spec).alias(f"c{index}")
+        for index, (name, spec) in enumerate(specs.items())
+    )
+    return df.select(*columns, *extra)
 
 
 def from_pairs(
@@ -282,14 +297,14 @@ def _expression(name: str, spec: ColumnSpec) -> Column:
 
     column = _column(name)
     if spec.kind == "vector":
-        return vector_to_array(column, "float32").alias(name)
+        return vector_to_array(column, "float32")
     if spec.kind in ("scalar", "array"):
         type_name = {"float32": "float", "int32": "int", "int64": "bigint", "bool": "boolean"}
         cast = type_name[spec.dtype]
         for _ in spec.shape:
             cast = f"array<{cast}>"
-        return column.cast(cast).alias(name)
-    return column.alias(name)
+        return column.cast(cast)
+    return column
 
 
 def _column(name: str) -> Column:

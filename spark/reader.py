@@ -102,7 +102,13 @@ def dataset(
             )
     window = (shuffle_rows or _window_rows(exported, split)) if shuffle else None
     plan = ReadPlan(exported, pieces, window, (seed, rank))
-    batches = _from_arrays(plan).rebatch(batch_size, drop_remainder=drop_remainder).take(steps)
+    if exported.format == "tfrecord":
+        from . import tfrecords
+
+        large = tfrecords.examples(plan)
+    else:
+        large = _from_arrays(plan)
+    batches = large.rebatch(batch_size, drop_remainder=drop_remainder).take(steps)
     if transformation_fn is not None:
         batches = batches.map(transformation_fn, num_parallel_calls=2, deterministic=True)
     options = tf.data.Options()

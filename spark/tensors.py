@@ -9,7 +9,6 @@ also takes the lists of files that others wrote.
 from __future__ import annotations
 
 import dataclasses
-import math
 from typing import Any
 
 import numpy as np
@@ -123,6 +122,8 @@ def decode(column: pa.ChunkedArray, spec: ColumnSpec, name: str, path: str) -> n
         values = array.to_numpy(zero_copy_only=False).astype(spec.dtype, copy=False)
     elif array.type == storage_type(spec):
         values = _raw_elements(array, spec)
+    elif pa.types.is_struct(array.type):
+        values, faults = _vector_elements(array, spec)
     else:
         values, faults = _list_elements(array, spec)
     if values is None:
@@ -142,53 +143,76 @@ def _list_elements(
     column: pa.Array, spec: ColumnSpec
 ) -> tuple[np.ndarray[Any, Any] | None, Faults]:
     """All elements of nested lists in one array, or what is wrong."""
-    if column.null_count:
-        return None, Faults(nulls=column.null_count)
     values = column
-    for depth, size in enumerate(spec.shape):
-        per_row = math.prod(spec.shape[:depth])
-        lengths = pc.list_value_length(values)
-        if lengths.null_count:
-            return None, Faults(nulls=_rows(lengths.is_null(), per_row))
-        wrong = pc.not_equal(lengths, size)
-        if pc.any(wrong).as_py():
-            example = lengths.filter(wrong)[0].as_py()
-            shape = (*spec.shape[:depth], example, *spec.shape[depth + 1 :])
-            return None, Faults(misshapen=_rows(wrong, per_row), example=str(shape))
+    for size in spec.shape:
+        if values.null_count or pc.any(pc.not_equal(pc.list_value_length(values), size)).as_py():
+            return None, _list_faults(column, spec)
         values = values.flatten()
     if values.null_count:
-        return None, Faults(nulls=_rows(values.is_null(), spec.size))
+        return None, _list_faults(column, spec)
     elements = values.to_numpy(zero_copy_only=False)
     return elements.astype(spec.dtype, copy=False), Faults()
+
+
+def _list_faults(column: pa.Array, spec: ColumnSpec) -> Faults:
+    rows = np.arange(len(column))  # Which row each of the values belongs to.
+    null, wrong = np.zeros((2, len(column)), bool)
+    example = ""
+    values = column
+    for depth, size in enumerate(spec.shape):
+        null[rows[np.asarray(values.is_null())]] = True
+        lengths = np.asarray(pc.list_value_length(values).fill_null(size))
+        off = lengths != size
+        wrong[rows[off]] = True
+        if off.any() and not example:
+            example = str((*spec.shape[:depth], int(lengths[off][0]), *spec.shape[depth + 1 :]))
+        rows = np.repeat(rows, np.asarray(pc.list_value_length(values).fill_null(0)))
+        values = values.flatten()
+    null[rows[np.asarray(values.is_null())]] = True
+    return Faults(int(null.sum()), int((wrong & ~null).sum()), example)
+
+
+def _vector_elements(
+    column: pa.Array, spec: ColumnSpec
+) -> tuple[np.ndarray[Any, Any] | None, Faults]:
+    """The elements of Spark's vectors as they are stored, sparse ones filled up with zeros."""
+    (size,) = spec.shape
+    dense = np.asarray(column.field("type")) == 1
+    values = column.field("values")
+    lengths = np.asarray(pc.list_value_length(values))
+    sizes = np.where(dense, lengths, np.asarray(column.field("size").fill_null(-1)))
+    wrong = sizes != size
+    if wrong.any():
+        example = str((int(sizes[wrong][0]),))
+        return None, Faults(misshapen=int(wrong.sum()), example=example)
+    elements = np.zeros((len(column), size), spec.dtype)
+    mask = pa.array(dense)
+    elements[dense] = values.filter(mask).flatten().to_numpy().reshape(-1, size)
+    rows = np.repeat(np.flatnonzero(~dense), lengths[~dense])
+    places = column.field("indices").filter(pc.invert(mask)).flatten().to_numpy()
+    elements[rows, places] = values.filter(pc.invert(mask)).flatten().to_numpy()
+    return elements, Faults()
 
 
 def _image_elements(
     column: pa.Array, spec: ColumnSpec
 ) -> tuple[np.ndarray[Any, Any] | None, Faults]:
     """The pixels of Spark's image structs, RGB rather than OpenCV's BGR, or what is wrong."""
-    if column.null_count:
-        return None, Faults(nulls=column.null_count)
-    fields = {name: column.field(name) for name in ("height", "width", "nChannels", "mode")}
-    content = column.field("data")
-    nulls = [array.is_null() for array in (*fields.values(), content) if array.null_count]
-    if nulls:
-        return None, Faults(nulls=int(np.any([np.asarray(mask) for mask in nulls], axis=0).sum()))
+    names = ("height", "width", "nChannels", "mode")
+    parts = [*(column.field(name) for name in names), pc.binary_length(column.field("data"))]
+    null = np.any([np.asarray(part.is_null()) for part in (column, *parts)], axis=0)
     channels = spec.shape[2]
-    expected = (*spec.shape, _IMAGE_MODES.get(channels, -1))
-    found = np.stack([np.asarray(array) for array in fields.values()], axis=1)
-    sizes = np.asarray(pc.binary_length(content))
-    wrong = (found != expected).any(axis=1) | (sizes != spec.size)
-    if wrong.any():
-        height, width, depth, mode = found[wrong][0].tolist()
-        example = f"({height}, {width}, {depth}) of OpenCV type {mode} and {sizes[wrong][0]} bytes"
-        return None, Faults(misshapen=int(wrong.sum()), example=example)
-    joined = b"".join(value.as_py() for value in content)
+    expected = (*spec.shape, _IMAGE_MODES.get(channels, -1), spec.size)
+    found = np.stack([np.asarray(part.fill_null(-1)) for part in parts], axis=1)
+    wrong = (found != expected).any(axis=1) & ~null
+    if null.any() or wrong.any():
+        example = ""
+        if wrong.any():
+            height, width, depth, mode, size = found[wrong][0].tolist()
+            example = f"({height}, {width}, {depth}) of OpenCV type {mode} with {size} bytes"
+        return None, Faults(int(null.sum()), int(wrong.sum()), example)
+    joined = b"".join(value.as_py() for value in column.field("data"))
     pixels = np.frombuffer(joined, np.uint8).reshape(len(column), -1, channels)
     if channels > 1:
         pixels = pixels[:, :, [2, 1, 0, 3][:channels]]
     return pixels, Faults()
-
-
-def _rows(mask: pa.Array, per_row: int) -> int:
-    """How many rows have a mark, where each row owns `per_row` elements."""
-    return len(np.unique(np.flatnonzero(np.asarray(mask)) // per_row))
