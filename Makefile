@@ -182,7 +182,7 @@ demo: $(PACKAGE_STAMP) native ## two Spark executors train a CNN on Fashion-MNIS
 
 # ------------------------------------------------------------------ benchmarks
 
-BENCHES := bench-codec bench-relay bench-step
+BENCHES := bench-codec bench-reader bench-relay bench-step
 .PHONY: bench $(BENCHES)
 bench: $(BENCHES) ## every benchmark; results in build/bench
 
@@ -203,6 +203,9 @@ bench-relay: bench-configure ## the relay against TCP and TLS: PROTOCOL's target
 	@$(STEP) bench-build "building the native benchmarks" \
 	  $(BIN)/cmake --build $(NATIVE_BENCH) --target relay_peer relay_node --parallel $(JOBS)
 	@$(BIN)/python -m tests.bench.relay $(BENCH_ARGS)
+
+bench-reader: setup ## how fast a worker reads exported rows (1 minute)
+	@$(BIN)/python -m tests.bench.reader $(BENCH_ARGS)
 
 bench-step: setup ## what a training step costs over plain Keras (10 minutes)
 	@$(BIN)/python -m tests.bench.step $(BENCH_ARGS)
