@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from typing import TYPE_CHECKING
 
@@ -40,7 +41,8 @@ def choose_workers(context: SparkContext, wanted: int | None, timeout: float) ->
             return wanted
         if found > slots:
             slots, settled = found, max(settled, now if slots == 0 else now + _GROWING_SECONDS)
-        if _is_local(context) or (slots and now >= settled) or now >= deadline:
+        settling = now < settled or slots < _promised(context)
+        if _is_local(context) or (slots and not settling) or now >= deadline:
             break
         time.sleep(_POLL_SECONDS)
     if wanted is None and slots > 0:
@@ -66,6 +68,12 @@ def _age_seconds(context: SparkContext) -> float:
 
 def _is_local(context: SparkContext) -> bool:
     return str(context.master).partition("[")[0] == "local"
+
+
+def _promised(context: SparkContext) -> int:
+    """The slots that an embedded cluster is going to have; 0 where that is not known."""
+    cluster = re.match(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)", str(context.master))
+    return int(cluster[1]) * int(cluster[2]) if cluster else 0
 
 
 def _is_dynamic(context: SparkContext) -> bool:

@@ -273,7 +273,7 @@ def test_only_the_chief_gets_the_artifacts_folders(tmp_path: Path) -> None:
 
 
 MODULE = """
-import json, pathlib
+import dataclasses, json, pathlib
 import beside
 
 def run_fn(fn_args):
@@ -286,7 +286,12 @@ def run_fn(fn_args):
 
 def mirrored(fn_args):
     import tensorflow as tf
-    with tf.distribute.MirroredStrategy(["/cpu:0"]).scope():
+    with tf.distribute.MirroredStrategy(**fn_args.custom_config).scope():
+        run_fn(dataclasses.replace(fn_args, custom_config={"writes": True}))
+
+def one_device(fn_args):
+    import tensorflow as tf
+    with tf.distribute.OneDeviceStrategy("/cpu:0").scope():
         pass
 """
 
@@ -318,9 +323,19 @@ def test_a_function_that_writes_no_model_is_an_error(tmp_path: Path) -> None:
         train(training(tmp_path, custom_config={"writes": False}).to_json())
 
 
+def test_a_mirrored_strategy_is_the_jobs(tmp_path: Path) -> None:
+    original = tf.distribute.MirroredStrategy
+    train(training(tmp_path, "mirrored", custom_config={}).to_json())
+    seen = json.loads((tmp_path / "Format-Serving" / "seen").read_text())
+    assert seen[1] == "StromStrategy"
+    assert tf.distribute.MirroredStrategy is original
+    with pytest.raises(errors.InvalidOption, match="its arguments have no effect"):
+        train(training(tmp_path, "mirrored", custom_config={"devices": ["/cpu:0"]}).to_json())
+
+
 def test_a_function_that_enters_another_strategy_is_told_the_remedy(tmp_path: Path) -> None:
     with pytest.raises(errors.UnsupportedModel, match=r"tf\.distribute\.get_strategy"):
-        train(training(tmp_path, "mirrored").to_json())
+        train(training(tmp_path, "one_device").to_json())
 
 
 def test_a_function_that_is_not_there_is_named(tmp_path: Path) -> None:

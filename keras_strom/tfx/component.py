@@ -6,7 +6,6 @@ inputs, outputs and parameters.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
@@ -20,7 +19,7 @@ from tfx.types.system_executions import Train
 from keras_strom import errors
 from keras_strom.tfx.executor import StromExecutor
 from keras_strom.tfx.installation import has_tfx
-from keras_strom.tfx.options import StromOptions, join_config, to_json
+from keras_strom.tfx.options import StromOptions, join_config, read_split_args, to_json
 
 if has_tfx():
     from tfx.components.trainer.component import Trainer as _Base
@@ -161,20 +160,6 @@ def _split_args(name: str, given: Any) -> Any:
         from google.protobuf import json_format
 
         given = json_format.MessageToDict(given, preserving_proto_field_name=True)
-    values = given if given is not None else {}
-    if not isinstance(values, Mapping) or set(values) - {"splits", "num_steps"}:
-        raise errors.InvalidOption(
-            f'{name}={given!r} must be a mapping such as {{"splits": ["train"], "num_steps": 100}}'
-        )
-    text = to_json(name, dict(values))
-    check_split_args(name, json.loads(text))
+    text = to_json(name, given if given is not None else {})
+    read_split_args(name, text)  # Refuses it here rather than where it is used.
     return text
-
-
-def check_split_args(name: str, values: Mapping[str, Any]) -> None:
-    """Refuses splits that are no list of names and steps that are no number."""
-    splits, steps = values.get("splits", []), values.get("num_steps", 0)
-    if not isinstance(splits, list) or not all(isinstance(split, str) for split in splits):
-        raise errors.InvalidOption(f"{name}: splits={splits!r} must be a list of names")
-    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 0:
-        raise errors.InvalidOption(f"{name}: num_steps={steps!r} must be 0 (no limit) or more")

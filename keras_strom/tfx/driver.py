@@ -80,6 +80,7 @@ def drive(job: SparkJob) -> None:
             num_proc=workers,
             network=options.network_config(),
             start_timeout=options.start_timeout,
+            max_failures=options.max_failures,
             env=options.env,
             spark=session,
         )

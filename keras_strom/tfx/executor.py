@@ -20,7 +20,7 @@ from tfx.utils import io_utils, json_utils, path_utils
 from keras_strom import errors
 from keras_strom.tfx.driver import SparkJob
 from keras_strom.tfx.fn_args import Arguments
-from keras_strom.tfx.options import split_config
+from keras_strom.tfx.options import read_split_args, split_config
 from keras_strom.tfx.training import Training
 from keras_strom.tfx.user_function import UserFunction
 
@@ -75,14 +75,14 @@ def arguments_of(
     Raises:
         InvalidOption: examples without a split that is wanted, or with an empty one.
     """
-    train_args = json.loads(exec_properties["train_args"])
-    eval_args = json.loads(exec_properties["eval_args"])
+    train_splits, train_steps = read_split_args("train_args", exec_properties["train_args"])
+    eval_splits, eval_steps = read_split_args("eval_args", exec_properties["eval_args"])
     model = artifact_utils.get_single_uri(outputs["model"])
     return Arguments(
-        train_files=_files(inputs["examples"], train_args.get("splits") or ["train"]),
-        eval_files=_files(inputs["examples"], eval_args.get("splits") or ["eval"]),
-        train_steps=train_args.get("num_steps") or None,
-        eval_steps=eval_args.get("num_steps") or None,
+        train_files=_files(inputs["examples"], train_splits or ["train"]),
+        eval_files=_files(inputs["examples"], eval_splits or ["eval"]),
+        train_steps=train_steps,
+        eval_steps=eval_steps,
         schema_path=_only_file(inputs, "schema"),
         transform_graph_path=_folder(inputs, "transform_graph"),
         base_model=_base_model(inputs),

@@ -56,6 +56,7 @@ class StromOptions:
             1e-3}}. None: `run_fn` makes its strategy itself.
         env: variables for the workers.
         start_timeout: seconds until all workers must have started.
+        max_failures: how many workers that die with their process or machine are started again.
 
     Raises:
         InvalidOption: a value that is not understood or no JSON.
@@ -72,6 +73,7 @@ class StromOptions:
     strategy: Mapping[str, Any] | None = dataclasses.field(default_factory=dict)
     env: Mapping[str, str] = dataclasses.field(default_factory=dict)
     start_timeout: float = 600.0
+    max_failures: int = 3
 
     def __post_init__(self) -> None:
         workers = self.num_proc
@@ -147,6 +149,31 @@ def split_config(text: str | None) -> tuple[dict[str, Any] | None, StromOptions]
         raise errors.InvalidOption(f"custom_config={text!r} is no JSON object")
     options = StromOptions.of(whole.pop(CONFIG_KEY, {}))
     return whole or None, options
+
+
+def read_split_args(name: str, text: str) -> tuple[list[str], int | None]:
+    """The splits and the number of steps in the JSON of `train_args` or `eval_args`.
+
+    Returns:
+        The names, perhaps none, and the steps; None = not limited.
+
+    Raises:
+        InvalidOption: the text is something else; the message begins with `name`.
+    """
+    try:
+        values = json.loads(text)
+    except ValueError:
+        values = None
+    if not isinstance(values, dict) or set(values) - {"splits", "num_steps"}:
+        raise errors.InvalidOption(
+            f'{name}={text} must be a mapping such as {{"splits": ["train"], "num_steps": 100}}'
+        )
+    splits, steps = values.get("splits", []), values.get("num_steps", 0)
+    if not isinstance(splits, list) or not all(isinstance(split, str) for split in splits):
+        raise errors.InvalidOption(f"{name}: splits={splits!r} must be a list of names")
+    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 0:
+        raise errors.InvalidOption(f"{name}: num_steps={steps!r} must be 0 (no limit) or more")
+    return splits, steps or None
 
 
 def to_json(name: str, value: Any) -> str:

@@ -55,15 +55,16 @@ def train(text: str) -> None:
 
     Raises:
         InvalidOption: the chief's call has written no model, or an option makes no sense.
-        UnsupportedModel: the function enters another strategy.
+        UnsupportedModel: the function enters another strategy than MirroredStrategy.
     """
     training = Training.from_json(text)
     rank, size = environment.rank(), environment.size()
-    with tempfile.TemporaryDirectory(prefix="keras-strom-tfx-") as scratch:
+    with (
+        tempfile.TemporaryDirectory(prefix="keras-strom-tfx-") as scratch,
+        _strategy_scope(training.strategy),
+    ):
         run_fn = training.function.load(scratch)
-        fn_args = training.arguments.for_worker(rank, size, scratch)
-        with _strategy_scope(training.strategy):
-            run_fn(fn_args)
+        run_fn(training.arguments.for_worker(rank, size, scratch))
     if rank == 0:
         _check_written(training)
 
@@ -75,8 +76,9 @@ def _strategy_scope(options: Mapping[str, Any] | None) -> Iterator[None]:
         return
     from keras_strom.strategy import StromStrategy
 
+    strategy = StromStrategy(**strategy_arguments(options))
     try:
-        with StromStrategy(**strategy_arguments(options)).scope():
+        with _in_place_of_mirrored(strategy), strategy.scope():
             yield
     except RuntimeError as error:
         # TensorFlow's words for two strategies at a time; they do not say what to do.
@@ -86,6 +88,30 @@ def _strategy_scope(options: Mapping[str, Any] | None) -> Iterator[None]:
             "run_fn enters a strategy of its own, but is called under a StromStrategy: use "
             "tf.distribute.get_strategy() there, or strom={'strategy': None} and StromStrategy()"
         ) from error
+
+
+@contextlib.contextmanager
+def _in_place_of_mirrored(strategy: Any) -> Iterator[None]:
+    """Within it `tf.distribute.MirroredStrategy()` is `strategy`.
+
+    Most functions written for Trainer make one, to use what the machine has. They need no change.
+    """
+    from tensorflow import distribute
+
+    def make(devices: Any = None, cross_device_ops: Any = None) -> Any:
+        if devices is not None or cross_device_ops is not None:
+            raise errors.InvalidOption(
+                "run_fn's MirroredStrategy is the job's StromStrategy, so its arguments have no "
+                "effect; name devices in strom={'strategy': {'devices': [...]}}"
+            )
+        return strategy
+
+    original = distribute.MirroredStrategy
+    distribute.MirroredStrategy = make
+    try:
+        yield
+    finally:
+        distribute.MirroredStrategy = original
 
 
 def strategy_arguments(options: Mapping[str, Any]) -> dict[str, Any]:
