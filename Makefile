@@ -164,6 +164,11 @@ test-models: setup ## large models of keras.applications on two workers (minutes
 	@echo "==> large models"
 	@$(BIN)/python -m pytest -q -m slow
 
+.PHONY: test-tfx
+test-tfx: setup ## the TFX component in pipelines of TFX's SDK and, given Python 3.10, of TFX (minutes)
+	@.ci/system-packages java
+	@.ci/tfx/test
+
 .PHONY: soak
 soak: setup ## real processes on bad networks, some stopped and killed; simulator seeds (10 minutes; root)
 	@.ci/system-packages lines

@@ -1,0 +1,88 @@
+"""StromTrainer among TFX's own components: the taxi pipeline that the whole TFX ships, on Spark.
+
+Data and code are the package's own, unchanged; `make test-tfx` makes an environment for it where
+Python 3.10 is.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from keras_strom.tfx.installation import has_tfx
+
+if not has_tfx():
+    pytest.skip(
+        "the whole TFX is not installed; make test-tfx sets it up where Python 3.10 is",
+        allow_module_level=True,
+    )
+
+import tensorflow as tf
+from tfx import components
+from tfx.components.trainer.component import Trainer
+from tfx.examples.chicago_taxi_pipeline import taxi_utils_native_keras
+from tfx.orchestration import metadata, pipeline
+from tfx.orchestration.local.local_dag_runner import LocalDagRunner
+from tfx.proto import trainer_pb2
+
+from keras_strom.tfx import StromTrainer
+
+MODULE = taxi_utils_native_keras.__file__
+DATA = Path(MODULE).parent / "data" / "simple"
+
+
+def create_pipeline(root: Path) -> Any:
+    examples = components.CsvExampleGen(input_base=str(DATA))
+    statistics = components.StatisticsGen(examples=examples.outputs["examples"])
+    schema = components.SchemaGen(
+        statistics=statistics.outputs["statistics"], infer_feature_shape=True
+    )
+    transform = components.Transform(
+        examples=examples.outputs["examples"],
+        schema=schema.outputs["schema"],
+        module_file=MODULE,
+    )
+    trainer = StromTrainer(
+        module_file=MODULE,
+        examples=transform.outputs["transformed_examples"],
+        transform_graph=transform.outputs["transform_graph"],
+        schema=schema.outputs["schema"],
+        statistics=statistics.outputs["statistics"],
+        train_args=trainer_pb2.TrainArgs(num_steps=200),
+        eval_args=trainer_pb2.EvalArgs(num_steps=5),
+        strom={"num_proc": 2, "master": "local-cluster[2,1,1024]"},
+    )
+    assert isinstance(trainer, Trainer)
+    return pipeline.Pipeline(
+        pipeline_name="taxi",
+        pipeline_root=str(root / "artifacts"),
+        components=[examples, statistics, schema, transform, trainer],
+        metadata_connection_config=metadata.sqlite_metadata_connection_config(
+            str(root / "metadata.sqlite")
+        ),
+    )
+
+
+@pytest.mark.timeout(900)
+def test_the_taxi_pipeline_trains_on_two_workers(tmp_path: Path) -> None:
+    LocalDagRunner().run(create_pipeline(tmp_path))
+    (model,) = (tmp_path / "artifacts" / "StromTrainer" / "model").iterdir()
+    serve = tf.saved_model.load(str(model / "Format-Serving")).signatures["serving_default"]
+    (examples,) = (tmp_path / "artifacts" / "CsvExampleGen" / "examples").iterdir()
+    files = [str(path) for path in (examples / "Split-eval").iterdir()]
+    raw = list(tf.data.TFRecordDataset(files, "GZIP").take(200))
+    probabilities = serve(examples=tf.stack(raw))["outputs"].numpy()[:, 0]
+    assert probabilities.shape == (200,)
+    tips, fares = (
+        [tf.train.Example.FromString(one.numpy()).features.feature[name] for one in raw]
+        for name in ("tips", "fare")
+    )
+    big = [
+        tip.float_list.value[0] > 0.2 * fare.float_list.value[0]
+        for tip, fare in zip(tips, fares, strict=True)
+    ]
+    right = sum(one == (p > 0.5) for one, p in zip(big, probabilities, strict=True))
+    assert right > 140, json.dumps([right, probabilities.tolist()])
+    (logs,) = (tmp_path / "artifacts" / "StromTrainer" / "model_run").iterdir()
+    assert list(logs.glob("train/events.*"))
