@@ -1,10 +1,11 @@
 """A TFX pipeline whose model is trained on Spark: examples -> StromTrainer -> a served prediction.
 
-    make tfx-example                                        # on this machine, in build/tfx-example
+    python examples/tfx_pipeline.py                         # on this machine, in build/tfx-example
     python examples/tfx_pipeline.py --master spark://...    # on a cluster
 
-It needs no more than the light SDK (`pip install ml-pipelines-sdk`), so it brings a generator and a
-consumer of its own; with the whole TFX, ExampleGen, Transform and Pusher take their places.
+It needs no more than the light SDK (`pip install ml-pipelines-sdk`; `make test-tfx` puts one into
+build/tfx-sdk), so it brings a generator and a consumer of its own; with the whole TFX, ExampleGen,
+Transform and Pusher take their places.
 """
 # No `from __future__ import annotations`: TFX reads the annotations below as they are.
 
