@@ -2,13 +2,14 @@
 
 A session that is active in the pipeline's process is used there. A new one is started in a process
 of its own: a pipeline's metadata store leaves gRPC's threads behind, and the fork with which
-pyspark starts its JVM is not safe beside them (one start in three died).
+pyspark starts its JVM is not safe beside them: now and then the JVM dies at once.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import os
+import pickle
 import sys
 import uuid
 from collections.abc import Iterator, Sequence
@@ -17,7 +18,7 @@ from contextlib import contextmanager
 from keras_strom import errors
 from keras_strom.console import Console
 from keras_strom.environment import ClusterEnvironment
-from keras_strom.process import Function, Outcome, WorkerListener, WorkerProcess
+from keras_strom.process import Function, WorkerListener, WorkerProcess
 from keras_strom.tfx.options import StromOptions
 from keras_strom.tfx.training import train
 
@@ -51,7 +52,7 @@ class SparkJob:
             outcome = apart.wait()
         if outcome.failed:
             raise errors.StromError(f"StromTrainer's Spark driver failed:\n{outcome.traceback}")
-        error = _unpickle(outcome)
+        error: errors.StromError | None = pickle.loads(outcome.result or b"")
         if error is not None:
             raise error
 
@@ -103,13 +104,6 @@ def _has_session() -> bool:
     return active_session() is not None
 
 
-def _unpickle(outcome: Outcome) -> BaseException | None:
-    import pickle
-
-    error: BaseException | None = pickle.loads(outcome.result or b"")
-    return error
-
-
 class _Echo(WorkerListener):
     """Shows the driver's output as it is: lines of workers have their rank already."""
 
@@ -123,17 +117,17 @@ class _Echo(WorkerListener):
 @contextmanager
 def _marked(folders: Sequence[str]) -> Iterator[list[str]]:
     """A new file in each folder: a task that sees it looks at the same folder."""
-    from tensorflow.io import gfile
+    from tfx.dsl.io import fileio
 
     name = f".keras-strom-{uuid.uuid4().hex}"
     marks = [os.path.join(folder, name) for folder in folders]
     try:
         for folder, mark in zip(folders, marks, strict=True):
-            gfile.makedirs(folder)
-            with gfile.GFile(mark, "w") as file:
+            fileio.makedirs(folder)
+            with fileio.open(mark, "w") as file:
                 file.write("")
         yield marks
     finally:
         for mark in marks:
-            if gfile.exists(mark):
-                gfile.remove(mark)
+            if fileio.exists(mark):
+                fileio.remove(mark)
