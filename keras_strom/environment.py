@@ -20,6 +20,7 @@ KERAS_STROM_CREDENTIALS    path of a file of mode 0600, or /proc/self/fd/N of an
 KERAS_STROM_NETWORK        JSON object of `NetworkConfig` options (default {})
 KERAS_STROM_IP             this machine's address, where network_mask does not decide
 KERAS_STROM_JOIN_TIMEOUT   seconds to wait until all workers have joined (default 600)
+KERAS_STROM_DATA           folder of the rows that a Spark task has laid down for its worker
 =========================  ======================================================================
 
 None of RANK, SIZE, MASTER and CREDENTIALS set means one worker on its own. RANK and SIZE come
@@ -50,9 +51,13 @@ CREDENTIALS = PREFIX + "CREDENTIALS"
 NETWORK = PREFIX + "NETWORK"
 IP = PREFIX + "IP"
 JOIN_TIMEOUT = PREFIX + "JOIN_TIMEOUT"
+DATA = PREFIX + "DATA"
 
 _KNOWN = frozenset(
-    (RANK, SIZE, LOCAL_RANK, LOCAL_SIZE, ATTEMPT, MASTER, CREDENTIALS, NETWORK, IP, JOIN_TIMEOUT)
+    (
+        *(RANK, SIZE, LOCAL_RANK, LOCAL_SIZE, ATTEMPT, MASTER, CREDENTIALS, NETWORK, IP),
+        *(JOIN_TIMEOUT, DATA),
+    )
 )
 
 T = TypeVar("T")
@@ -71,6 +76,7 @@ class ClusterEnvironment:
         network: the job's network options.
         ip: this machine's address, where the mask does not decide.
         join_timeout: seconds to wait until all workers have joined.
+        data_path: where rows were laid down for this worker; None = nowhere.
 
     Example:
         >>> ClusterEnvironment.from_environ({}).size
@@ -87,6 +93,7 @@ class ClusterEnvironment:
     network: NetworkConfig = dataclasses.field(default_factory=NetworkConfig)
     ip: str | None = None
     join_timeout: float = 600.0
+    data_path: str | None = None
 
     def __post_init__(self) -> None:
         for variable, value, limit, what in (
@@ -148,6 +155,7 @@ class ClusterEnvironment:
             network=read(NETWORK, NetworkConfig.from_json, NetworkConfig()),
             ip=read(IP, _ip, None),
             join_timeout=read(JOIN_TIMEOUT, _seconds, 600.0),
+            data_path=read(DATA, str, None),
         )
 
     def to_environ(self) -> dict[str, str]:
@@ -167,6 +175,8 @@ class ClusterEnvironment:
             variables[CREDENTIALS] = self.credentials_path
         if self.ip is not None:
             variables[IP] = self.ip
+        if self.data_path is not None:
+            variables[DATA] = self.data_path
         return variables
 
     def load_credentials(self) -> Credentials:
@@ -206,6 +216,11 @@ def is_chief() -> bool:
 def node_address() -> str | None:
     """KERAS_STROM_IP, this machine's address where the network mask does not decide."""
     return ClusterEnvironment.from_environ().ip
+
+
+def data_path() -> str | None:
+    """KERAS_STROM_DATA, where rows were laid down for this worker."""
+    return ClusterEnvironment.from_environ().data_path
 
 
 def inherited() -> dict[str, str]:

@@ -19,6 +19,7 @@ import numpy as np
 
 from keras_strom import errors
 
+from . import spool
 from .columns import ColumnSpec
 from .exported import TRAIN, ExportedData, Piece
 from .tensors import decode
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     import pyarrow.parquet as pq
     import tensorflow as tf
 
-READERS = ("pyarrow",)
+READERS = ("pyarrow", "tfio")
 
 #: The rows that are mixed: as many as fit in these bytes, within these bounds.
 WINDOW_BYTES = 64 << 20
@@ -78,7 +79,7 @@ def dataset(
             does; what it returns takes their place.
         drop_remainder: leave the last, smaller batch out, so that all shapes are fixed.
         shuffle_rows: the window that rows are mixed in; None = what fits in 64 MiB.
-        reader: "pyarrow".
+        reader: "pyarrow", or "tfio" for tensorflow-io's operators (Parquet with scalars only).
 
     Raises:
         InvalidData: fewer rows than workers, or no such split.
@@ -91,7 +92,14 @@ def dataset(
     _check_options(batch_size, shuffle_rows, transformation_fn, reader)
     import tensorflow as tf
 
-    pieces = exported.share(rank, size, split, seed=seed if shuffle else None)
+    own_seed = seed if shuffle else None
+    source = exported
+    if exported.format == spool.FORMAT:
+        exported.check_rows(size, split)
+        source = spool.laid_down(exported, split, size)
+        pieces = source.share(0, 1, split, seed=own_seed)
+    else:
+        pieces = exported.share(rank, size, split, seed=own_seed)
     steps = exported.steps(size, batch_size, split)
     if drop_remainder:
         steps = exported.rows(split) // size // batch_size
@@ -101,11 +109,15 @@ def dataset(
                 f"{split} data for {size} workers: choose a smaller batch_size"
             )
     window = (shuffle_rows or _window_rows(exported, split)) if shuffle else None
-    plan = ReadPlan(exported, pieces, window, (seed, rank))
+    plan = ReadPlan(source, pieces, window, (seed, rank))
     if exported.format == "tfrecord":
         from . import tfrecords
 
         large = tfrecords.examples(plan)
+    elif reader == "tfio":
+        from . import tfio
+
+        large = tfio.examples(plan)
     else:
         large = _from_arrays(plan)
     batches = large.rebatch(batch_size, drop_remainder=drop_remainder).take(steps)

@@ -40,8 +40,10 @@ from .slots import choose_workers
 from .task import Report, Task, run_task
 
 if TYPE_CHECKING:
-    from pyspark import SparkContext
+    from pyspark import RDD, SparkContext
     from pyspark.sql import SparkSession
+
+    from .direct import Direct
 
 _BROADCAST_BYTES = 256 * 1024
 # Spark's default of spark.task.maxFailures.
@@ -62,6 +64,7 @@ def run(
     env: Mapping[str, str] | None = None,
     stream_logs: bool = True,
     verbose: int = 1,
+    data: Direct | None = None,
     spark: SparkSession | None = None,
 ) -> RunResult:
     """Calls `fn(*args, **kwargs)` on every worker at the same time.
@@ -82,6 +85,8 @@ def run(
         env: variables for the workers.
         stream_logs: show their output here, with "[rank] " before every line.
         verbose: 1 = also say what the runner does; 0 = do not.
+        data: rows that each task lays down on its local disk for its worker (`direct`); they are
+            divided for `num_proc` workers.
         spark: the session; None = the active one, or a new one.
 
     Returns:
@@ -109,6 +114,7 @@ def run(
         max_failures=max_failures,
         stream_logs=stream_logs,
         verbose=verbose,
+        data=data,
     )
     work = Function.of(fn, *args, **(kwargs or {}))
     return _run(work, options, dict(check_env(env)), _context_of(spark), share_updates)
@@ -122,6 +128,7 @@ class _Options:
     max_failures: int
     stream_logs: bool
     verbose: int
+    data: Direct | None
 
     def __post_init__(self) -> None:
         workers = self.num_proc
@@ -135,6 +142,10 @@ class _Options:
         check_max_failures(self.max_failures)
         if self.verbose not in (0, 1):
             raise errors.InvalidOption(f"verbose={self.verbose!r} must be 0 or 1")
+        if self.data is not None and workers != self.data.workers:
+            raise errors.InvalidOption(
+                f"num_proc={workers} but data was divided for {self.data.workers} workers"
+            )
 
 
 def _run(
@@ -166,7 +177,7 @@ def _run(
             speculation=_is_on(context, "spark.speculation"),
         )
         stack.callback(controller.close)
-        job = _Job(context, workers, controller)
+        job = _Job(context, workers, controller, options.data)
         stack.callback(job.end)
         job.submit(_task(work, options, env, controller, exchange, credentials, workers, host))
         _say(options, console, f"starting {workers} worker{'s' if workers > 1 else ''}")
@@ -222,6 +233,7 @@ def _task(
         start_timeout=options.start_timeout,
         stream_logs=options.stream_logs,
         show_progress=sys.stdout.isatty(),
+        data=options.data.data if options.data is not None else None,
     )
 
 
@@ -231,8 +243,15 @@ class _Job:
     The main thread stays free to act on time-outs, failures and Ctrl+C.
     """
 
-    def __init__(self, context: SparkContext, workers: int, controller: Controller) -> None:
+    def __init__(
+        self,
+        context: SparkContext,
+        workers: int,
+        controller: Controller,
+        data: Direct | None,
+    ) -> None:
         self._context = context
+        self._data = data
         self._workers = workers
         self._controller = controller
         self._group = f"keras-strom-{uuid.uuid4().hex}"
@@ -280,8 +299,12 @@ class _Job:
     def _collect(self, task: Task) -> None:
         try:
             self._context.setJobGroup(self._group, "keras_strom.spark.run", interruptOnCancel=True)
-            rows = self._context.parallelize(range(self._workers), self._workers)
-            self._reports = rows.mapPartitions(lambda _: [run_task(task)]).collect()
+            rows: RDD[Any] = (
+                self._context.parallelize(range(self._workers), self._workers)
+                if self._data is None
+                else self._data.partitions()
+            )
+            self._reports = rows.mapPartitions(lambda part: [run_task(task, part)]).collect()
         except BaseException as error:
             self._error = error
         finally:

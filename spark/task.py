@@ -13,7 +13,7 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from keras_strom import errors
@@ -26,6 +26,9 @@ from .channel import HEARTBEAT_SECONDS, Channel
 
 if TYPE_CHECKING:
     from pyspark import Broadcast
+
+    from .exported import ExportedData
+    from .spool import Chunk
 
 _CONNECT_SECONDS = 30.0
 _PROGRESS_SECONDS = 0.25
@@ -49,6 +52,7 @@ class Task:
         network, env, start_timeout: as given to `run`.
         stream_logs: whether the driver shows output.
         show_progress: whether it shows progress bars as they move.
+        data: what the rows are that the task lays down for its worker; None = there are none.
     """
 
     payload: bytes | Broadcast[bytes]
@@ -61,14 +65,29 @@ class Task:
     start_timeout: float
     stream_logs: bool
     show_progress: bool
+    data: ExportedData | None = None
 
 
 # A worker's rank and its pickled result; None: there is none, and the driver knows why.
 Report = tuple[int, bytes | None]
 
 
-def run_task(task: Task) -> Report:
-    """Runs one worker from registration to its end; again if it dies and the driver wants it."""
+def run_task(task: Task, rows: Iterable[Chunk]) -> Report:
+    """Runs one worker from registration to its end; again if it dies and the driver wants it.
+
+    Args:
+        task: what to do.
+        rows: what to lay down for it; meaningless where `task.data` is None.
+    """
+    if task.data is None:
+        return _run_worker(task, None)
+    from .spool import spooled
+
+    with spooled(task.data, rows) as folder:
+        return _run_worker(task, folder)
+
+
+def _run_worker(task: Task, data_path: str | None) -> Report:
     payload = task.payload if isinstance(task.payload, bytes) else task.payload.value
     credentials = task.credentials if task.master is not None else None
     link = _DriverLink(task)
@@ -84,6 +103,7 @@ def run_task(task: Task) -> Report:
                 master=task.master,
                 network=task.network,
                 join_timeout=task.start_timeout,
+                data_path=data_path,
             )
             # The kernel ends the worker with the thread that starts it: this one, the task's own.
             with WorkerProcess(

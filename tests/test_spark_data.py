@@ -4,23 +4,35 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import sys
+import types
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import keras_strom
 from keras_strom import errors
+from keras_strom.spark import runner, tfio
 from keras_strom.spark.checked import RowPlan
 from keras_strom.spark.columns import Columns, ColumnSpec, from_pairs, inspect
+from keras_strom.spark.direct import cut, direct, to_stream
 from keras_strom.spark.export import WritePlan, export, write
 from keras_strom.spark.exported import DataFile, ExportedData
 from keras_strom.spark.files import from_parquet
 from keras_strom.spark.reader import dataset, decode_images, gather, mix
 from keras_strom.spark.store import Store, StoreRun
 from keras_strom.spark.tfrecords import from_tfrecords
+from tests.test_spark_runner import SilentExchange
+
+# Executors cannot import this file.
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 X_AND_Y = Columns(("x",), ("y",))
 SCALARS = {"x": ColumnSpec("scalar", "float32"), "y": ColumnSpec("scalar", "int64")}
@@ -119,6 +131,50 @@ def test_an_index_comes_back_as_it_was_saved(tmp_path: Path) -> None:
 def test_columns_that_make_no_example_are_refused(arguments: Any, words: str) -> None:
     with pytest.raises(errors.InvalidOption, match=words):
         Columns(*arguments)
+
+
+# ------------------------------------------------------------------ reading
+
+
+def parquet_of(folder: Path, rows: int, group_rows: int) -> ExportedData:
+    """x = i, y = i, in one file."""
+    table = pa.table({"x": pa.array(range(rows), pa.float32()), "y": list(range(rows))})
+    pq.write_table(table, folder / "rows.parquet", row_group_size=group_rows)
+    return from_parquet(folder, X_AND_Y)
+
+
+@settings(deadline=None, max_examples=20)
+@given(st.integers(3, 60), st.integers(1, 20), st.integers(1, 13), st.integers(1, 3))
+def test_batches_hold_each_row_once_for_any_sizes(
+    tmp_path_factory: pytest.TempPathFactory, rows: int, group: int, batch: int, size: int
+) -> None:
+    data = parquet_of(tmp_path_factory.mktemp("rows"), rows, group)
+    seen: list[int] = []
+    for rank in range(size):
+        own = data.rows_of(rank, size)
+        batches = elements(data, rank=rank, size=size, batch_size=batch, shuffle=True)
+        assert len(batches) == data.steps(size, batch)
+        assert [len(y) for _, y in batches[:-1]] == [batch] * (len(batches) - 1)
+        read = column(batches).tolist()
+        assert len(read) == min(own, len(batches) * batch)
+        np.testing.assert_array_equal(np.concatenate([x for x, _ in batches]), read)
+        seen += read
+    assert len(set(seen)) == len(seen) >= rows - size
+
+
+def test_keras_fits_evaluates_and_stops_in_the_middle(tmp_path: Path) -> None:
+    import keras
+
+    data = parquet_of(tmp_path, 100, 7)
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    batches = dataset(
+        data, batch_size=16, shuffle=True, transformation_fn=lambda x, y: (x / 100, y)
+    )
+    history = model.fit(batches, epochs=3, validation_data=batches, verbose=0)
+    assert len(history.history["val_loss"]) == 3
+    model.fit(batches.repeat(), epochs=2, steps_per_epoch=3, verbose=0)
+    assert len(next(iter(batches))[1]) == 16
 
 
 # ------------------------------------------------------------------ from Spark and back
@@ -293,6 +349,56 @@ def test_a_store_that_executors_do_not_see_is_refused(spark: Any, run: StoreRun)
     assert sum(sum(r["files"]["train"]["rows"]) for r in write(spark.range(4), plan)) == 4
 
 
+# ------------------------------------------------------------------ without a store
+
+
+def read_own_rows(data: ExportedData) -> tuple[list[int], list[int], int]:
+    """Two epochs of a worker's labels."""
+    rank, size = keras_strom.rank(), keras_strom.size()
+    batches = dataset(data, rank=rank, size=size, batch_size=10, shuffle=True)
+    epochs = [column(list(batches.as_numpy_iterator())) for _ in range(2)]
+    assert sorted(epochs[0]) == sorted(epochs[1])
+    held_out = column(elements(data, "validation", rank=rank, size=size, batch_size=10))
+    return epochs[0].tolist(), held_out.tolist(), int(batches.cardinality())
+
+
+def test_rows_go_straight_to_the_workers_disks(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "share_updates", SilentExchange)
+    parts = [list(range(90)), [], [90], list(range(91, 131))]
+    rdd = spark.sparkContext.parallelize(parts, 4).flatMap(lambda part: part)
+    df = spark.createDataFrame(rdd.map(lambda i: (float(i), i)), "x float, y long")
+    with direct(df, X_AND_Y, validation=0.2, workers=2) as rows:
+        results = runner.run(
+            read_own_rows, (rows.data,), num_proc=2, data=rows, spark=spark, stream_logs=False
+        )
+        with pytest.raises(errors.InvalidOption, match="divided for 2 workers"):
+            runner.run(read_own_rows, num_proc=1, data=rows, spark=spark)
+        with pytest.raises(errors.InvalidOption, match="straight to the workers"):
+            dataset(rows.data, rank=0, size=2, batch_size=1)
+    train = [label for result in results for label in result[0]]
+    held_out = [label for result in results for label in result[1]]
+    assert sorted(train + held_out) == list(range(131))
+    assert abs(len(results[0][0]) - len(results[1][0])) <= 1
+    assert results[0][2] == results[1][2]
+    with pytest.raises(errors.InvalidData, match="'x' has 131 rows with nulls"):
+        direct(df.selectExpr("float(null) x", "y"), X_AND_Y, workers=2)
+
+
+@given(st.lists(st.integers(1, 20), min_size=1, max_size=6), st.integers(1, 5))
+def test_a_chunk_is_cut_where_its_routes_say(sizes: list[int], workers: int) -> None:
+    total = sum(sizes)
+    ends = np.cumsum([0, *sizes]).tolist()
+    routes = [(i % workers, a, b) for i, (a, b) in enumerate(itertools.pairwise(ends))]
+    batch = pa.RecordBatch.from_pydict({"x": list(range(total))})
+    seen = []
+    for rank, (split, content) in cut(routes, "train", to_stream(batch)):
+        assert split == "train"
+        (part,) = pa.ipc.open_stream(content)
+        seen += [(rank, value) for value in part.column("x").to_pylist()]
+    assert [value for _, value in seen] == list(range(total))
+    assert seen == [(rank, value) for rank, a, b in routes for value in range(a, b)]
+
+
 # ------------------------------------------------------------------ other sources
 
 
@@ -382,9 +488,6 @@ def test_tfrecord_files_are_divided_and_parsed(tmp_path: Path) -> None:
 
 
 def test_parquet_that_cannot_be_used_is_refused_by_its_footer(tmp_path: Path) -> None:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     def file(name: str, **columns: Any) -> str:
         pq.write_table(pa.table(columns), tmp_path / name)
         return str(tmp_path / name)
@@ -410,3 +513,41 @@ def test_parquet_that_cannot_be_used_is_refused_by_its_footer(tmp_path: Path) ->
     ragged = file("ragged.parquet", x=[[1.0], [1.0, 2.0]], y=[1, 2])
     with pytest.raises(Exception, match=r"rows of another shape than \(1,\)"):
         elements(from_parquet(ragged, X_AND_Y), batch_size=2)
+
+
+def test_tfio_says_why_it_cannot_read(tmp_path: Path) -> None:
+    table = pa.table({"x": [1.0, 2.0], "y": [1, 2], "a": [[1.0], [2.0]]})
+    pq.write_table(table, tmp_path / "f.parquet")
+    scalars = from_parquet(str(tmp_path), X_AND_Y)
+    with pytest.raises(errors.InvalidOption, match=r"does not load with TensorFlow 2\..*pyarrow"):
+        dataset(scalars, batch_size=1, reader="tfio")
+    lists = from_parquet(str(tmp_path), Columns(("a",), ("y",)))
+    with pytest.raises(errors.InvalidOption, match="numbers and strings only, not 'a'"):
+        dataset(lists, batch_size=1, reader="tfio")
+    with pytest.raises(errors.InvalidOption, match="reader='none'"):
+        dataset(scalars, batch_size=1, reader="none")
+
+
+def test_tfio_reads_the_same_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a stand-in that has tensorflow-io's interface, for its wheels do not fit ours."""
+    import tensorflow as tf
+
+    def read(path: str, columns: list[str]) -> tf.data.Dataset:
+        table = pq.read_table(path, columns=columns)
+        return tf.data.Dataset.from_tensor_slices(
+            {name: table.column(name).to_numpy() for name in columns}
+        )
+
+    stand_in = types.SimpleNamespace(IODataset=types.SimpleNamespace(from_parquet=read))
+    monkeypatch.setattr(tfio, "_load", lambda: stand_in)
+    for name, rows in (("a", range(13)), ("b", range(13, 40))):
+        numbers = list(rows)
+        table = pa.table({"x": [float(i) for i in numbers], "y": numbers})
+        pq.write_table(table, tmp_path / f"{name}.parquet", row_group_size=5)
+    data = from_parquet(str(tmp_path), X_AND_Y)
+    options: dict[str, Any] = {"batch_size": 8, "shuffle": True, "reader": "tfio"}
+    shares = [elements(data, rank=rank, size=3, **options) for rank in range(3)]
+    batches = [batch for share in shares for batch in share]
+    assert sorted(column(batches)) == list(range(40))
+    for x, y in batches:
+        np.testing.assert_array_equal(x, y.astype(np.float32))
