@@ -143,7 +143,7 @@ def parquet_of(folder: Path, rows: int, group_rows: int) -> ExportedData:
     return from_parquet(folder, X_AND_Y)
 
 
-@settings(deadline=None, max_examples=20)
+@settings(deadline=None, max_examples=8)
 @given(st.integers(3, 60), st.integers(1, 20), st.integers(1, 13), st.integers(1, 3))
 def test_batches_hold_each_row_once_for_any_sizes(
     tmp_path_factory: pytest.TempPathFactory, rows: int, group: int, batch: int, size: int
