@@ -21,16 +21,31 @@ enum class BlobKind : uint8_t {
   kMean = 4,        // master: the answer
   kState = 5,       // worker: the ending's float64 state
   kResult = 6,      // master: its average
+  kPending = 7,     // master, to a late joiner: accepted updates that stand in no STEP yet
+  kDonation = 8,    // a worker's state for the rank `key`, forwarded; no bytes = there is none
 };
 
 struct BlobName {
   BlobKind kind = BlobKind::kSeed;
   uint64_t generation = 0;
-  uint64_t key = 0;    // averages
-  uint64_t mark = 0;   // kAverage: the sender's last counter; kMean: STEPs sent before it
+  uint64_t key = 0;    // averages; kDonation: whom it is for
+  uint64_t mark = 0;   // kAverage: the sender's last counter; kMean: STEPs sent before it;
+                       // kParameters, kPending: the snapshot that START or ENDED has named
   uint32_t count = 0;  // kMean and kResult: contributors
   friend bool operator==(const BlobName&, const BlobName&) = default;
 };
+
+// One piece of a run.
+struct BlobChunk {
+  BlobName name;
+  uint64_t total = 0;   // bytes of the whole run
+  uint64_t offset = 0;  // of this piece in it
+  Bytes bytes;
+};
+Status ParseChunk(Bytes chunk, BlobChunk* parsed);
+
+// The chunk of `values` that begins at `offset`.
+Buffer EncodeChunk(const BlobName& name, Bytes values, uint64_t offset);
 
 // At least one chunk, an empty one for no values. `Number` is float or double.
 std::vector<Buffer> EncodeBlob(const BlobName& name, Bytes values);
@@ -39,6 +54,11 @@ std::vector<Buffer> EncodeBlob(const BlobName& name, const std::vector<Number>& 
   return EncodeBlob(
       name, Bytes(reinterpret_cast<const uint8_t*>(values.data()), values.size() * sizeof(Number)));
 }
+
+// The values of kPending: updates one after another, each behind its length.
+void AppendUpdate(Bytes update, std::vector<uint8_t>* list);
+// kCorrupt where the bytes are no such list.
+Status ParseUpdates(Bytes list, std::vector<Buffer>* updates);
 
 struct Blob {
   BlobName name;
@@ -63,7 +83,7 @@ class BlobAssembler {
   Status Add(Bytes chunk, int64_t limit_bytes, std::optional<Blob>* blob);
 
  private:
-  Blob open_;
+  Blob open_ = {};
   uint64_t total_ = 0;
   bool in_run_ = false;
 };

@@ -16,7 +16,7 @@
 namespace strom {
 
 // Bumped whenever a field below, the update header or the codec's format changes.
-inline constexpr uint32_t kProtocolVersion = 2;
+inline constexpr uint32_t kProtocolVersion = 3;
 
 // 16 random bytes: of a process (its instance), or of a host.
 using Token = std::array<uint8_t, 16>;
@@ -88,9 +88,14 @@ struct StartGeneration {
   static constexpr uint8_t kType = 3;
   uint64_t generation = 0;
   VersionVector cut;
+  // 0: all start together. Else the others train already, and the PARAMETERS with this mark are at
+  // `cut`, in sequenced modes after the STEPs before `step`.
+  uint64_t snapshot = 0;
+  uint64_t step = 0;
+  int64_t resume_iteration = -1;  // the last of this rank's earlier process; -1 = none
   template <typename Archive>
   void Fields(Archive& archive) {
-    archive(generation, cut);
+    archive(generation, cut, snapshot, step, resume_iteration);
   }
 };
 
@@ -257,9 +262,34 @@ struct Orphan {
   }
 };
 
+// Master: the generation that the worker has announced is over; the PARAMETERS with this mark are
+// what became of it.
+struct Ended {
+  static constexpr uint8_t kType = 17;
+  uint64_t generation = 0;
+  uint64_t snapshot = 0;
+  template <typename Archive>
+  void Fields(Archive& archive) {
+    archive(generation, snapshot);
+  }
+};
+
+// A worker that has joined late: another's state, please. The master passes it on to one that
+// trains, and raises `until` as what that sends gets through.
+struct AskState {
+  static constexpr uint8_t kType = 18;
+  uint64_t generation = 0;
+  int32_t rank = 0;    // who asks
+  uint64_t until = 0;  // send no byte of the state from here on; 0 = it is not wanted any more
+  template <typename Archive>
+  void Fields(Archive& archive) {
+    archive(generation, rank, until);
+  }
+};
+
 using ControlMessage =
     std::variant<Attach, Announce, StartGeneration, Step, Done, Final, Verification, End, Stop,
-                 Beacon, Notice, Failure, AttachAnew, Place, Placed, Orphan>;
+                 Beacon, Notice, Failure, AttachAnew, Place, Placed, Orphan, Ended, AskState>;
 
 Buffer EncodeHello(const Hello& hello);
 Buffer EncodeChildHello(const ChildHello& hello);

@@ -32,6 +32,7 @@ class Gathering {
   // The last update that a ready member has made so far.
   uint64_t counter(int32_t rank) const { return announced_.at(rank).counter; }
   const Layout& layout() const { return announced_.begin()->second.layout; }
+  const std::string& options_text() const { return announced_.begin()->second.options_text; }
   std::vector<float>* seed() { return seed_ ? &seed_->second : nullptr; }
 
  private:

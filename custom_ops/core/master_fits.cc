@@ -22,10 +22,7 @@ bool MasterFits::HandleAttach(int64_t now_ns, const Member& member, const Attach
 void MasterFits::HandleAnnounce(int64_t now_ns, const Member& member, const Announce& announce) {
   const int32_t rank = member.rank;
   if (generation_ && announce.layout.generation <= generation_->layout().generation) {
-    return host_->Fail(rank, Code::kRefused,
-                       "generation " + std::to_string(announce.layout.generation) +
-                           " has started without " + WorkerName(rank) +
-                           "; this version does not replace a worker within a generation");
+    return late_joins_.HandleAnnounce(now_ns, member, announce, &*generation_);
   }
   if (is_running()) {
     // By beginning the next one it has ended this one for itself, and relays it no more: its
@@ -53,6 +50,10 @@ void MasterFits::Handle(const Member& member, const Verification& verification) 
 
 std::string MasterFits::HandleBlob(const Member& member, const Blob& blob) {
   if (blob.name.kind == BlobKind::kSeed) {
+    if (generation_ && blob.name.generation <= generation_->layout().generation) {
+      ++(*drops_)["seed of a generation that has started"];  // its chief comes late
+      return "";
+    }
     std::vector<float> seed;
     const Status whole = blob.Values(&seed);
     if (!whole.ok()) return whole.message;
@@ -93,11 +94,16 @@ void MasterFits::HandleAccepted(Member* origin, const Replication::Accepted& acc
 
 void MasterFits::Lose(int32_t rank) {
   gathering_.Withdraw(rank);
+  late_joins_.Withdraw(rank);
   if (generation_) generation_->Lose(rank);
 }
 
 void MasterFits::Resume() {
   if (generation_) generation_->Resume();
+}
+
+void MasterFits::Settle(int64_t now_ns) {
+  if (generation_) late_joins_.Settle(now_ns, *generation_);
 }
 
 std::optional<uint64_t> MasterFits::TakeEnded() {
@@ -106,7 +112,8 @@ std::optional<uint64_t> MasterFits::TakeEnded() {
 }
 
 bool MasterFits::EveryoneAccountedFor() const {
-  if (gathering_.empty() || is_running()) return false;
+  // Where nobody is left in the one at hand, all that have come since begin the next.
+  if (gathering_.empty() || (is_running() && !generation_->IsAbandoned())) return false;
   if (static_cast<int32_t>(membership_->members().size()) < membership_->workers()) return false;
   for (const auto& [rank, member] : membership_->members()) {
     if (member.state == Member::State::kAway) return false;  // it may come back
@@ -152,6 +159,7 @@ std::optional<std::string> MasterFits::StartIfReady(int64_t now_ns) {
     // What it had not sent of a generation that it gave up is void.
     cut[member.origin] = gathering_.counter(rank);
   }
+  const std::string options_text = gathering_.options_text();
   gathering_.Clear();
   if (!has_values) return std::nullopt;
   relay_->Begin(layout);
@@ -160,10 +168,11 @@ std::optional<std::string> MasterFits::StartIfReady(int64_t now_ns) {
   relay_->Open(now_ns, cut, &none);
   generation_.emplace(layout, sequenced, origins, codec_, &parameters_, host_);
   end_reported_ = false;
+  late_joins_.Started(layout, options_text);
   const std::vector<Buffer> snapshot =
       EncodeBlob({BlobKind::kParameters, layout.generation, 0, 0, 0}, parameters_);
   for (const auto& [rank, origin] : origins) {
-    host_->Send(rank, StartGeneration{layout.generation, relay_->received()});
+    host_->Send(rank, StartGeneration{layout.generation, relay_->received(), 0, 0, -1});
     relay_->AttachAtStart(membership_->FindRank(rank)->link);
     if (rank != kChiefRank || !seeded) host_->SendBlob(rank, snapshot);
   }

@@ -13,6 +13,7 @@
 #include "core/control.h"
 #include "core/gathering.h"
 #include "core/json.h"
+#include "core/late_joins.h"
 #include "core/master_generation.h"
 #include "core/master_tree.h"
 #include "core/membership.h"
@@ -25,14 +26,15 @@ namespace strom {
 class MasterFits {
  public:
   // The pointers outlive this.
-  MasterFits(const UpdateCodec& codec, Membership* membership, Relay* relay, MasterTree* tree,
-             GenerationHost* host, DropCounters* drops)
+  MasterFits(const UpdateCodec& codec, int64_t failure_timeout_ns, Membership* membership,
+             Relay* relay, MasterTree* tree, GenerationHost* host, DropCounters* drops)
       : codec_(codec),
         membership_(membership),
         relay_(relay),
         tree_(tree),
         host_(host),
-        drops_(drops) {}
+        drops_(drops),
+        late_joins_(failure_timeout_ns, membership, relay, tree, &parameters_, host) {}
 
   // A member that is back in `attach.generation`, or changes its parent in it. False: training went
   // on without it, and it has been told so.
@@ -50,6 +52,8 @@ class MasterFits {
   void Lose(int32_t rank);
   // GenerationHost::Settled may be true by now.
   void Resume();
+  // After every event: tells those who wait for the end of the generation at hand.
+  void Settle(int64_t now_ns);
   // Starts the next generation where all members have announced it. The text is for the log.
   std::optional<std::string> StartIfReady(int64_t now_ns);
   // Once for each generation that has ended: its number.
@@ -78,6 +82,7 @@ class MasterFits {
   GenerationHost* const host_;
   DropCounters* const drops_;
   Gathering gathering_;
+  LateJoins late_joins_;
   std::optional<MasterGeneration> generation_;
   bool end_reported_ = true;
   std::vector<float> parameters_;

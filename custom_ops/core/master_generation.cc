@@ -21,23 +21,31 @@ MasterGeneration::MasterGeneration(const Layout& layout, bool sequenced,
                                    const UpdateCodec& codec, std::vector<float>* parameters,
                                    GenerationHost* host)
     : layout_(layout), codec_(codec), parameters_(parameters), host_(host) {
-  std::map<int32_t, uint64_t> counters;
+  std::map<Stepper, uint64_t> counters;
   for (const auto& [rank, origin] : origins) {
     members_[rank].origin = origin;
     rank_of_origin_[origin] = rank;
-    counters[rank] = CounterOf(host->received(), origin);
+    counters[{rank, origin}] = CounterOf(host->received(), origin);
   }
   if (sequenced) sequencer_.emplace(counters);
 }
 
 void MasterGeneration::HandleAccepted(const Replication::Accepted& accepted) {
+  UpdateHeader header;
+  const Status parsed = ParseUpdateHeader(*accepted.update, &header);
+  STROM_CHECK(parsed.ok());  // validated before it was accepted
+  const auto rank = rank_of_origin_.find(accepted.id.origin);
+  if (rank != rank_of_origin_.end()) {
+    Progress& progress = members_.at(rank->second).progress;
+    progress.last_iteration =
+        std::max(progress.last_iteration, static_cast<int64_t>(header.iteration));
+    ++progress.updates;
+  }
   if (!sequencer_) {
     codec_.Apply(Bytes(*accepted.update).subspan(kUpdateHeaderBytes), *parameters_);
-  } else if (auto rank = rank_of_origin_.find(accepted.id.origin); rank != rank_of_origin_.end()) {
-    UpdateHeader header;
-    const Status parsed = ParseUpdateHeader(*accepted.update, &header);
-    STROM_CHECK(parsed.ok());  // validated before it was accepted
-    sequencer_->Add(rank->second, {accepted.id, accepted.update}, header.last_part());
+  } else if (rank != rank_of_origin_.end()) {
+    sequencer_->Add({rank->second, accepted.id.origin}, {accepted.id, accepted.update},
+                    header.last_part());
   }
   Advance();
 }
@@ -45,8 +53,9 @@ void MasterGeneration::HandleAccepted(const Replication::Accepted& accepted) {
 void MasterGeneration::HandleDone(int32_t rank, const Done& done) {
   if (!IsLiveMember(rank) || phase_ != Phase::kTraining) return;
   members_[rank].final_counter = done.counter;
-  if (sequencer_) sequencer_->Done(rank, done.counter);
+  if (sequencer_) sequencer_->Done(StepperOf(rank), done.counter);
   if (done.stop != 0) {
+    stopped_ = true;
     ForLive([&](int32_t other, Member&) {
       if (other != rank) host_->Send(other, Stop{layout_.generation});
     });
@@ -59,7 +68,7 @@ void MasterGeneration::HandleAverage(int32_t rank, const BlobName& name,
   if (!IsLiveMember(rank) || phase_ != Phase::kTraining) return;
   if (sequencer_) {
     members_[rank].average = {name, std::move(values)};
-    sequencer_->Wait(rank, name.mark);
+    sequencer_->Wait(StepperOf(rank), name.mark);
     Advance();
     return;
   }
@@ -94,13 +103,28 @@ void MasterGeneration::HandleVerification(int32_t rank, const Verification& veri
 void MasterGeneration::Lose(int32_t rank) {
   if (!IsLiveMember(rank)) return;
   Member& member = members_[rank];
-  const uint64_t origin = member.origin;
-  member = Member{};
-  member.origin = origin;
-  member.lost = true;
-  if (sequencer_) sequencer_->Lose(rank);
+  Member lost;
+  lost.origin = member.origin;
+  lost.progress = member.progress;
+  lost.lost = true;
+  member = std::move(lost);
+  if (sequencer_) sequencer_->Lose(StepperOf(rank));
   for (auto& [key, by_rank] : latest_) by_rank.erase(rank);
   Advance();
+}
+
+void MasterGeneration::Join(int32_t rank, uint64_t origin) {
+  Member joined;
+  joined.origin = origin;
+  joined.progress = progress(rank);
+  members_[rank] = std::move(joined);
+  rank_of_origin_[origin] = rank;
+  if (sequencer_) sequencer_->Join(StepperOf(rank), CounterOf(host_->received(), origin));
+}
+
+MasterGeneration::Progress MasterGeneration::progress(int32_t rank) const {
+  const auto found = members_.find(rank);
+  return found == members_.end() ? Progress{} : found->second.progress;
 }
 
 bool MasterGeneration::Reinstate(int32_t rank, uint64_t origin) {
@@ -173,6 +197,7 @@ void MasterGeneration::CompleteBarrier() {
 }
 
 bool MasterGeneration::AllDone() const {
+  if (!AnyLive()) return false;  // somebody may come in their place
   if (sequencer_ && !sequencer_->Finished()) return false;
   if (!host_->Settled()) return false;
   return AllLive([this](const Member& member) {

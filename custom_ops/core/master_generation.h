@@ -12,6 +12,7 @@
 
 #include "core/blob.h"
 #include "core/control.h"
+#include "core/master_event.h"
 #include "core/replication.h"
 #include "core/sequencer.h"
 #include "core/update.h"
@@ -26,6 +27,7 @@ class GenerationHost {
   virtual void SendBlob(int32_t rank, const std::vector<Buffer>& chunks) = 0;
   // Tells the worker why it cannot go on; MasterGeneration::Lose follows.
   virtual void Fail(int32_t rank, Code code, const std::string& reason) = 0;
+  virtual void Report(MasterEvent event) = 0;
   virtual const VersionVector& received() const = 0;
   // False while updates of a lost member may be on their way through the tree.
   virtual bool Settled() const = 0;
@@ -51,6 +53,8 @@ class MasterGeneration {
 
   // The member is gone: nobody waits for it any more.
   void Lose(int32_t rank);
+  // A process that joins late, in place of the rank's earlier one where there was one.
+  void Join(int32_t rank, uint64_t origin);
   // The process that owns `origin` is back. False: too late, or this mode does not allow it.
   bool Reinstate(int32_t rank, uint64_t origin);
 
@@ -59,6 +63,21 @@ class MasterGeneration {
   const char* phase_name() const;
   bool sequenced() const { return sequencer_.has_value(); }
   bool IsLiveMember(int32_t rank) const;
+  // Sequenced modes: what has been accepted and is not in `parameters`, as it stands in no STEP
+  // yet.
+  Sequencer::Contribution Waiting() const {
+    return sequencer_ ? sequencer_->Waiting() : Sequencer::Contribution{};
+  }
+  // The chief has ended training for all.
+  bool stopped() const { return stopped_; }
+  // Still training, but nobody is left.
+  bool IsAbandoned() const { return phase_ == Phase::kTraining && !AnyLive(); }
+  // Of all processes of a rank.
+  struct Progress {
+    int64_t last_iteration = -1;  // of an accepted update; -1 = none
+    int64_t updates = 0;
+  };
+  Progress progress(int32_t rank) const;
   uint64_t steps() const { return sequencer_ ? sequencer_->steps() : 0; }
   int64_t queued_bytes() const { return sequencer_ ? sequencer_->queued_bytes() : 0; }
 
@@ -66,6 +85,7 @@ class MasterGeneration {
   struct Member {
     uint64_t origin = 0;
     bool lost = false;
+    Progress progress;
     std::optional<uint64_t> final_counter;                            // DONE
     std::optional<std::pair<BlobName, std::vector<double>>> average;  // waits in one (sequenced)
     std::optional<std::vector<double>> state;
@@ -77,6 +97,7 @@ class MasterGeneration {
   void Advance();
   void EmitSteps();
   void CompleteBarrier();
+  Stepper StepperOf(int32_t rank) const { return {rank, members_.at(rank).origin}; }
   bool AllDone() const;
   void SendFinal();
   void SendResult();
@@ -97,6 +118,7 @@ class MasterGeneration {
   std::map<int32_t, Member> members_;
   std::map<uint64_t, int32_t> rank_of_origin_;
   std::optional<Sequencer> sequencer_;
+  bool stopped_ = false;
   std::deque<std::pair<uint64_t, Vectors>> latest_;  // asynchronous averages by key, newest last
   std::optional<uint64_t> parameters_hash_;          // after RESULT
 };

@@ -44,7 +44,7 @@ struct MasterNode::State final : GenerationHost {
         membership(o.workers, o.epoch),
         relay(RelayOptionsOf(o, /*is_root=*/true), l, &drops),
         tree(BoundsOf(o), o.host, &membership, &relay, l),
-        fits(*o.codec, &membership, &relay, &tree, this, &drops) {}
+        fits(*o.codec, o.failure_timeout_ns, &membership, &relay, &tree, this, &drops) {}
 
   // --- GenerationHost
   void Send(int32_t rank, const ControlMessage& message) override {
@@ -58,6 +58,12 @@ struct MasterNode::State final : GenerationHost {
     if (const Member* member = membership.FindRank(rank)) {
       gone.push_back({member->link, Member::State::kLost, reason, false});
     }
+  }
+  void Report(MasterEvent event) override {
+    for (const auto& [rank, member] : membership.members()) {
+      if (rank != event.rank) Send(rank, Notice{event.text});
+    }
+    events.push_back(std::move(event));
   }
   const VersionVector& received() const override { return relay.received(); }
   bool Settled() const override { return tree.Settled(); }
@@ -220,10 +226,15 @@ void MasterNode::State::HandleUp(const LinkEvent& event) {
     relay.Remove(joined.superseded->link);
     if (!joined.resumed) tree.Leave(now_ns, joined.superseded->origin);
     fits.Lose(rank);  // ATTACH reinstates one that has come back
+    if (!joined.resumed) {
+      Report({MasterEvent::Type::kLost, rank,
+              WorkerName(rank) + " (attempt " + std::to_string(joined.superseded->attempt) +
+                  ") was lost: another process has taken its place"});
+    }
   }
   events.push_back({MasterEvent::Type::kJoined, rank,
                     WorkerName(rank) + (joined.resumed ? " is back" : " has joined")});
-  // While a generation runs, only ATTACH says that it takes part in it.
+  // While a generation runs, only ATTACH or LAYOUT says that it takes part in it.
   if (fits.is_running() && !tree.Has(*joined.member)) return;
   if (!tree.Join(now_ns, *joined.member, joined.resumed)) {
     Fail(rank, Code::kRefused, "the tree of workers is full");
@@ -362,6 +373,7 @@ void MasterNode::State::Settle() {
     events.push_back(
         {MasterEvent::Type::kEnded, -1, "generation " + std::to_string(*ended) + " has ended"});
   }
+  fits.Settle(now_ns);
   if (const auto started = fits.StartIfReady(now_ns)) {
     events.push_back({MasterEvent::Type::kStarted, -1, *started});
   }
@@ -380,13 +392,13 @@ void MasterNode::State::RemoveGone() {
     member->link = 0;
     member->state = leaving.state;
     member->away_until_ns = now_ns + 2 * options.failure_timeout_ns;
+    member->gone_ns = now_ns;
     assemblers.erase(leaving.link);
     if (leaving.state == Member::State::kLeft) {
       events.push_back({MasterEvent::Type::kLeft, rank, WorkerName(rank) + " has left"});
     } else {
       const std::string text = WorkerName(rank) + " was lost: " + leaving.reason;
-      events.push_back({MasterEvent::Type::kLost, rank, text});
-      for (const auto& [other, live] : membership.members()) Send(other, Notice{text});
+      Report({MasterEvent::Type::kLost, rank, text});
     }
     tree.Leave(now_ns, member->origin);
     fits.Lose(rank);

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "core/link_layer.h"
+#include "core/master_event.h"
 #include "core/replication.h"
 #include "core/types.h"
 #include "core/update.h"
@@ -34,14 +35,6 @@ struct MasterNodeOptions {
   int64_t ring_bytes = int64_t{64} << 20;
   int64_t link_queue_bytes = int64_t{32} << 20;
   const UpdateCodec* codec = &MessageCodec();
-};
-
-// For the log and the runner: who joined, left, was lost, refused; a generation's start and end.
-struct MasterEvent {
-  enum class Type { kJoined, kLeft, kLost, kRefused, kStarted, kEnded, kNotice };
-  Type type = Type::kNotice;
-  int32_t rank = -1;
-  std::string text;
 };
 
 class MasterNode {

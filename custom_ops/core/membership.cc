@@ -55,9 +55,14 @@ Membership::Joined Membership::LinkUp(int64_t now_ns, LinkId link) {
   auto [at, fresh] = members_.try_emplace(hello.rank);
   Member& member = at->second;
   joined.resumed = !fresh && member.origin == origin;
-  if (!fresh && member.link != 0) joined.superseded = member;
+  if (!fresh && member.link != 0) {
+    joined.superseded = member;
+    member.gone_ns = now_ns;
+  }
   if (!joined.resumed) {
+    const int64_t gone_ns = member.gone_ns;
     member = Member{};
+    member.gone_ns = gone_ns;
     member.rank = hello.rank;
     member.attempt = hello.attempt;
     member.instance = hello.instance;

@@ -27,6 +27,7 @@ struct Member {
   LinkId link = 0;
   State state = State::kLive;
   int64_t away_until_ns = 0;
+  int64_t gone_ns = kNever;  // when the rank's latest link but the one at hand was lost
   // Where the workers below it reach it, and what they know it by.
   PublicKeyBytes public_key{};
   Address address;

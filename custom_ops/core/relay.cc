@@ -65,6 +65,17 @@ void Relay::AttachAtStart(LinkId link) {
   if (found != neighbours_.end()) found->second.state = Neighbour::State::kAttached;
 }
 
+void Relay::AttachLate(int64_t now_ns, LinkId link, const VersionVector& cut,
+                       int64_t snapshot_bytes) {
+  auto found = neighbours_.find(link);
+  if (found == neighbours_.end()) return;
+  Neighbour& neighbour = found->second;
+  neighbour.state = Neighbour::State::kCatchingUp;
+  neighbour.cursor = cut;
+  neighbour.allowance_bytes = snapshot_bytes;
+  CatchUp(now_ns, link, &neighbour);
+}
+
 void Relay::HandleAttach(int64_t now_ns, LinkId link, const Attach& attach) {
   auto found = neighbours_.find(link);
   if (found == neighbours_.end() || attach.generation < layout_.generation) return;
@@ -157,9 +168,11 @@ void Relay::Relayed(int64_t now_ns, const Replication::Accepted& accepted) {
 void Relay::CatchUp(int64_t now_ns, LinkId link, Neighbour* neighbour) {
   while (neighbour->state == Neighbour::State::kCatchingUp) {
     const int64_t queued = links_->QueuedBytes(link);
-    if (queued > options_.queue_bytes / 4) return;
+    neighbour->allowance_bytes = std::min(neighbour->allowance_bytes, queued);
+    const int64_t updates = queued - neighbour->allowance_bytes;
+    if (updates > options_.queue_bytes / 4) return;
     std::vector<Buffer> missing;
-    if (!replication_.Replay(options_.queue_bytes / 2 - queued, &neighbour->cursor, &missing)) {
+    if (!replication_.Replay(options_.queue_bytes / 2 - updates, &neighbour->cursor, &missing)) {
       neighbour->state = Neighbour::State::kDetached;
       notices_.push_back({RelayNotice::Type::kTooFarBehind, link,
                           neighbour->name + " lacks more updates than are kept for it (" +

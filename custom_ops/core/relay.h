@@ -85,6 +85,9 @@ class Relay {
   void AskToAttach(int64_t now_ns, LinkId link);
   // START attaches the two ends of a link to the master without a word: both hold the cut.
   void AttachAtStart(LinkId link);
+  // The same for a child that starts late: it gets what is beyond `cut`. `snapshot_bytes` of what
+  // is queued for it are none of its updates.
+  void AttachLate(int64_t now_ns, LinkId link, const VersionVector& cut, int64_t snapshot_bytes);
   // A child's ATTACH is answered, registered and replayed in one step, or once this node has
   // started; a parent's is the answer to ours.
   void HandleAttach(int64_t now_ns, LinkId link, const Attach& attach);

@@ -1,5 +1,6 @@
 #include "core/replication.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "core/version_vector.h"
@@ -78,6 +79,17 @@ bool Replication::Replay(int64_t budget_bytes, VersionVector* vector,
     }
   }
   return true;
+}
+
+bool Replication::ReachesBackTo(const VersionVector& vector) const {
+  return std::all_of(received_.begin(), received_.end(), [&](const auto& entry) {
+    const auto& [origin, counter] = entry;
+    const uint64_t theirs = CounterOf(vector, origin);
+    if (theirs >= counter) return true;
+    const auto ring = ring_.find(origin);
+    return ring != ring_.end() && !ring->second.empty() &&
+           ring->second.front().counter <= theirs + 1;
+  });
 }
 
 int64_t Replication::UncoveredBytes(uint64_t origin) const {

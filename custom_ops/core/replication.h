@@ -64,6 +64,9 @@ class Replication {
   // False where the ring no longer reaches back so far: the neighbour then needs a snapshot.
   bool Replay(int64_t budget_bytes, VersionVector* vector, std::vector<Buffer>* missing) const;
 
+  // Whether Replay can tell a neighbour at `vector` all that it lacks.
+  bool ReachesBackTo(const VersionVector& vector) const;
+
   const VersionVector& received() const { return received_; }
   // What the master is known to hold.
   const VersionVector& master() const { return master_; }

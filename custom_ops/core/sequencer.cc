@@ -5,29 +5,38 @@
 
 namespace strom {
 
-Sequencer::Sequencer(const std::map<int32_t, uint64_t>& counters) {
-  for (const auto& [rank, counter] : counters) members_[rank].accepted = counter;
+Sequencer::Sequencer(const std::map<Stepper, uint64_t>& counters) {
+  for (const auto& [who, counter] : counters) members_[who].accepted = counter;
 }
 
-void Sequencer::Add(int32_t rank, ReceivedUpdate update, bool last_part) {
-  Member& member = members_.at(rank);
+void Sequencer::Join(const Stepper& who, uint64_t counter) {
+  Member& member = members_[who];
+  member = {};
+  member.mode = Mode::kJoining;
+  member.accepted = counter;
+}
+
+void Sequencer::Add(const Stepper& who, ReceivedUpdate update, bool last_part) {
+  Member& member = members_.at(who);
   member.accepted = update.id.counter;
   queued_bytes_ += static_cast<int64_t>(update.update->size());
   member.open.push_back(std::move(update));
-  if (last_part) member.complete.push_back(std::exchange(member.open, {}));
+  if (!last_part) return;
+  member.complete.push_back(std::exchange(member.open, {}));
+  if (member.mode == Mode::kJoining) member.mode = Mode::kStepping;
 }
 
-void Sequencer::Done(int32_t rank, uint64_t final_counter) {
-  Member& member = members_.at(rank);
+void Sequencer::Done(const Stepper& who, uint64_t final_counter) {
+  Member& member = members_.at(who);
   if (member.mode == Mode::kLost) return;
   member.mode = Mode::kDone;
   member.until = final_counter;
 }
 
-void Sequencer::Lose(int32_t rank) { members_.at(rank).mode = Mode::kLost; }
+void Sequencer::Lose(const Stepper& who) { members_.at(who).mode = Mode::kLost; }
 
-void Sequencer::Wait(int32_t rank, uint64_t counter) {
-  Member& member = members_.at(rank);
+void Sequencer::Wait(const Stepper& who, uint64_t counter) {
+  Member& member = members_.at(who);
   if (member.mode == Mode::kLost) return;
   member.mode = Mode::kWaiting;
   member.until = counter;
@@ -40,6 +49,7 @@ bool Sequencer::Member::Stepping() const {
     case Mode::kWaiting:
     case Mode::kDone:
       return !complete.empty() || accepted < until;
+    case Mode::kJoining:
     case Mode::kLost:
       return !complete.empty();
   }
@@ -48,14 +58,14 @@ bool Sequencer::Member::Stepping() const {
 
 std::optional<Sequencer::Contribution> Sequencer::NextStep() {
   bool any = false;
-  for (const auto& [rank, member] : members_) {
+  for (const auto& [who, member] : members_) {
     if (!member.Stepping()) continue;
     if (member.complete.empty()) return std::nullopt;
     any = true;
   }
   if (!any) return std::nullopt;
   Contribution step;
-  for (auto& [rank, member] : members_) {
+  for (auto& [who, member] : members_) {
     if (member.complete.empty()) continue;
     Contribution& next = member.complete.front();
     for (const ReceivedUpdate& update : next) {
@@ -69,9 +79,20 @@ std::optional<Sequencer::Contribution> Sequencer::NextStep() {
   return step;
 }
 
+Sequencer::Contribution Sequencer::Waiting() const {
+  Contribution waiting;
+  for (const auto& [who, member] : members_) {
+    for (const Contribution& complete : member.complete) {
+      waiting.insert(waiting.end(), complete.begin(), complete.end());
+    }
+    waiting.insert(waiting.end(), member.open.begin(), member.open.end());
+  }
+  return waiting;
+}
+
 bool Sequencer::BarrierComplete() const {
   bool any = false;
-  for (const auto& [rank, member] : members_) {
+  for (const auto& [who, member] : members_) {
     if (member.mode == Mode::kStepping) return false;
     if (member.mode != Mode::kWaiting) continue;
     if (member.Stepping()) return false;
@@ -81,14 +102,14 @@ bool Sequencer::BarrierComplete() const {
 }
 
 void Sequencer::ReleaseBarrier() {
-  for (auto& [rank, member] : members_) {
+  for (auto& [who, member] : members_) {
     if (member.mode == Mode::kWaiting) member.mode = Mode::kStepping;
   }
 }
 
 bool Sequencer::Finished() const {
-  for (const auto& [rank, member] : members_) {
-    if (member.mode == Mode::kStepping || member.mode == Mode::kWaiting) return false;
+  for (const auto& [who, member] : members_) {
+    if (member.mode != Mode::kDone && member.mode != Mode::kLost) return false;
     if (member.Stepping()) return false;
   }
   return true;

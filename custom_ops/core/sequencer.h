@@ -16,35 +16,49 @@
 
 namespace strom {
 
+// One process of a rank. Where another has taken its place, what it sent before still stands in
+// STEPs, ahead of its successor's.
+struct Stepper {
+  int32_t rank = 0;
+  uint64_t origin = 0;
+  friend auto operator<=>(const Stepper&, const Stepper&) = default;
+};
+
 class Sequencer {
  public:
   using Contribution = std::vector<ReceivedUpdate>;
 
-  // `counters`: rank -> its origin's counter at the generation's cut.
-  explicit Sequencer(const std::map<int32_t, uint64_t>& counters);
+  // `counters`: of each origin at the generation's cut.
+  explicit Sequencer(const std::map<Stepper, uint64_t>& counters);
 
-  // An accepted update of `rank`, in counter order; `last_part` completes a contribution.
-  void Add(int32_t rank, ReceivedUpdate update, bool last_part);
+  // One that joins late: it steps from its first contribution on, so nobody waits for that.
+  void Join(const Stepper& who, uint64_t counter);
 
-  void Done(int32_t rank, uint64_t final_counter);
-  void Lose(int32_t rank);
-  void Wait(int32_t rank, uint64_t counter);  // in an average, after its update `counter`
+  // An accepted update of `who`, in counter order; `last_part` completes a contribution.
+  void Add(const Stepper& who, ReceivedUpdate update, bool last_part);
+
+  void Done(const Stepper& who, uint64_t final_counter);
+  void Lose(const Stepper& who);
+  void Wait(const Stepper& who, uint64_t counter);  // in an average, after its update `counter`
 
   // The next STEP's updates in order, once all that are stepping have contributed.
   std::optional<Contribution> NextStep();
   uint64_t steps() const { return steps_; }
 
-  // Every member that is neither done nor lost waits, and all they sent has been consumed.
+  // Every member that steps and is neither done nor lost waits, and all they sent has been
+  // consumed.
   bool BarrierComplete() const;
   void ReleaseBarrier();
 
   // Everybody is done or lost and nothing is queued.
   bool Finished() const;
 
+  // What is here and stands in no STEP yet.
+  Contribution Waiting() const;
   int64_t queued_bytes() const { return queued_bytes_; }
 
  private:
-  enum class Mode { kStepping, kWaiting, kDone, kLost };
+  enum class Mode { kJoining, kStepping, kWaiting, kDone, kLost };
   struct Member {
     Mode mode = Mode::kStepping;
     uint64_t accepted = 0;  // its last update that is here
@@ -54,7 +68,7 @@ class Sequencer {
     bool Stepping() const;
   };
 
-  std::map<int32_t, Member> members_;
+  std::map<Stepper, Member> members_;
   uint64_t steps_ = 0;
   int64_t queued_bytes_ = 0;
 };

@@ -32,11 +32,11 @@ Status StepQueue::AddStep(uint64_t step, std::vector<UpdateId> ids) {
   return {};
 }
 
-void StepQueue::Restart(const VersionVector& cut) {
+void StepQueue::Restart(const VersionVector& cut, uint64_t step) {
   std::erase_if(waiting_, [&](const auto& entry) { return Covers(cut, entry.first); });
   std::erase_if(ready_, [&](const ReceivedUpdate& update) { return Covers(cut, update.id); });
   steps_.clear();
-  released_steps_ = 0;
+  released_steps_ = step;
   own_released_steps_ = 0;
 }
 

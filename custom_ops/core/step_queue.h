@@ -25,8 +25,8 @@ class StepQueue {
   // The next STEP. kCorrupt where its number is not the next or it names an update twice.
   Status AddStep(uint64_t step, std::vector<UpdateId> ids);
 
-  // A new generation: STEPs count from 0, and what `cut` covers came with the snapshot.
-  void Restart(const VersionVector& cut);
+  // A new generation: STEPs count from `step`, and what `cut` covers came with the snapshot.
+  void Restart(const VersionVector& cut, uint64_t step);
 
   std::vector<ReceivedUpdate> Take();
 

@@ -47,7 +47,8 @@ void TreeLinks::HandlePlace(int64_t now_ns, const Place& place) {
        Placed{place_.version, relay_->layout().generation, relay_->received()});
 }
 
-void TreeLinks::Started(int64_t now_ns) {
+void TreeLinks::Started(int64_t now_ns, bool late) {
+  late_ = late;
   if (IsUnderMaster()) {
     relay_->AttachAtStart(master_link_);
   } else if (parent_up_) {
@@ -155,6 +156,10 @@ void TreeLinks::Reject(int64_t now_ns, LinkId link, uint64_t origin, const std::
 
 void TreeLinks::Abandon(int64_t now_ns, LinkId link, const std::string& reason) {
   if (!children_.contains(link)) return;
+  if (late_) {
+    // The child says so to the master, which has the updates and puts it nearer to where they are.
+    return CloseChild(now_ns, link, "it has joined late and lacks what came before");
+  }
   Tell(link, now_ns, Failure{static_cast<int32_t>(Code::kMasterLost), reason + "; start it anew"});
 }
 

@@ -37,8 +37,9 @@ class TreeLinks {
   void MasterUp(int64_t now_ns, LinkId link, uint64_t own_origin);
   void MasterDown();
   void HandlePlace(int64_t now_ns, const Place& place);
-  // The relay is open: attaches to the parent, at the master without a word.
-  void Started(int64_t now_ns);
+  // The relay is open: attaches to the parent, at the master without a word. `late`: from a
+  // snapshot on, so that what came before cannot be told to a child.
+  void Started(int64_t now_ns, bool late);
 
   // --- links of the tree
   void HandleHello(int64_t now_ns, const LinkEvent& event);
@@ -53,7 +54,8 @@ class TreeLinks {
   // A neighbour broke the protocol: its link is closed in words. A child that made the bad update
   // itself cannot go on; whoever only relayed it may attach anew.
   void Reject(int64_t now_ns, LinkId link, uint64_t origin, const std::string& reason);
-  // A child needs updates that are no longer here: it cannot go on.
+  // A child needs updates that are no longer here: it cannot go on, but where this worker has
+  // joined late it can elsewhere.
   void Abandon(int64_t now_ns, LinkId link, const std::string& reason);
   void CloseAll(int64_t now_ns, const std::string& reason);
 
@@ -94,6 +96,7 @@ class TreeLinks {
   Place place_;
   LinkId parent_link_ = 0;  // not the master's
   bool parent_up_ = false;
+  bool late_ = false;
   std::string lost_because_;       // the orphan's reason
   int64_t ask_again_ns_ = kNever;  // an orphan repeats its question
   int64_t retry_ns_ = kNever;      // the parent did not know us yet

@@ -23,6 +23,12 @@ std::string AddressText(const Address& address) {
   return "[" + groups + "]:" + std::to_string(address.port);
 }
 
+std::string MegabytesText(int64_t bytes) {
+  char text[32];
+  std::snprintf(text, sizeof(text), "%.1f MB", static_cast<double>(bytes) * 1e-6);
+  return text;
+}
+
 std::string SecondsText(int64_t ns) {
   char text[32];
   std::snprintf(text, sizeof(text), "%.1f s", static_cast<double>(ns) * 1e-9);

@@ -17,6 +17,9 @@ std::string AddressText(const Address& address);
 // "5.0 s".
 std::string SecondsText(int64_t ns);
 
+// "12.3 MB".
+std::string MegabytesText(int64_t bytes);
+
 }  // namespace strom
 
 #endif  // KERAS_STROM_CORE_WORDS_H_

@@ -1,5 +1,6 @@
 #include "core/worker_generation.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "core/version_vector.h"
@@ -14,6 +15,8 @@ void WorkerGeneration::Begin(Generation generation) {
   registered_ = false;
   started_ = false;
   parameters_ = generation_.seed;
+  parameters_snapshot_ = 0;
+  pending_.reset();
   asked_.reset();
   mean_.reset();
   final_.reset();
@@ -60,8 +63,18 @@ void WorkerGeneration::Announce() {
 bool WorkerGeneration::HandleStart(const StartGeneration& start) {
   if (start.generation != layout_.generation || phase_ != Phase::kStarting) return false;
   started_ = registered_ = true;
-  queue_.Restart(start.cut);
+  beginning_ = {start.snapshot != 0, false, start.resume_iteration};
+  snapshot_ = start.snapshot;
+  cut_ = start.cut;
+  queue_.Restart(start.cut, start.step);
   return true;
+}
+
+void WorkerGeneration::Handle(const Ended& ended) {
+  if (ended.generation != layout_.generation || phase_ != Phase::kStarting) return;
+  started_ = true;
+  beginning_ = {.ended = true};
+  snapshot_ = ended.snapshot;
 }
 
 void WorkerGeneration::Handle(const Step& step) {
@@ -103,6 +116,7 @@ void WorkerGeneration::HandleBlob(Blob blob) {
                                              std::to_string(layout_.size));
     }
     parameters_ = std::move(values);
+    parameters_snapshot_ = blob.name.mark;
   } else if (blob.name.kind == BlobKind::kMean && asked_ && asked_->first == blob.name.key) {
     mean_ = std::move(blob);
   } else if (blob.name.kind == BlobKind::kResult && phase_ == Phase::kResult) {
@@ -116,15 +130,12 @@ void WorkerGeneration::Add(std::vector<Replication::Accepted> accepted) {
   for (Replication::Accepted& next : accepted) queue_.Add({next.id, std::move(next.update)});
 }
 
+void WorkerGeneration::AddPending(uint64_t number, std::vector<ReceivedUpdate> updates) {
+  if (phase_ == Phase::kStarting) pending_ = {number, std::move(updates)};
+}
+
 void WorkerGeneration::Advance() {
-  if (phase_ == Phase::kStarting && started_ && parameters_) {
-    phase_ = Phase::kTraining;
-    WorkerEvent event;
-    event.type = WorkerEvent::Type::kStarted;
-    event.parameters = std::exchange(parameters_, nullptr);
-    generation_.seed = nullptr;
-    host_->Raise(std::move(event));
-  }
+  if (phase_ == Phase::kStarting && started_ && HasSnapshot()) Start();
   if (mean_ && queue_.released_steps() >= mean_->name.mark) RaiseAverage();
   if (phase_ == Phase::kFinishing && final_ && Covers(host_->received(), final_->vector) &&
       queue_.released_steps() >= final_->steps) {
@@ -134,6 +145,31 @@ void WorkerGeneration::Advance() {
     host_->Raise(std::move(event));
   }
   if (phase_ == Phase::kResult && result_ && parameters_) RaiseResult();
+}
+
+bool WorkerGeneration::HasSnapshot() const {
+  if (!parameters_ || parameters_snapshot_ != snapshot_) return false;
+  const bool has_pending = pending_ && pending_->first == snapshot_;
+  return has_pending || !sequenced_ || !beginning_.late;
+}
+
+void WorkerGeneration::Start() {
+  phase_ = beginning_.ended ? Phase::kIdle : Phase::kTraining;
+  if (pending_ && pending_->first == snapshot_) {
+    for (ReceivedUpdate& update : pending_->second) {
+      uint64_t& contained = cut_[update.id.origin];
+      contained = std::min(contained, update.id.counter - 1);
+      queue_.Add(std::move(update));
+    }
+  }
+  pending_.reset();
+  WorkerEvent event;
+  event.type = WorkerEvent::Type::kStarted;
+  event.beginning = beginning_;
+  event.cut = std::exchange(cut_, {});
+  event.parameters = std::exchange(parameters_, nullptr);
+  generation_.seed = nullptr;
+  host_->Raise(std::move(event));
 }
 
 const char* WorkerGeneration::phase_name() const {

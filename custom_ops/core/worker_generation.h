@@ -61,6 +61,7 @@ struct WorkerEvent {
   std::vector<double> values;
   std::shared_ptr<const std::vector<float>> parameters;
   Beginning beginning;
+  VersionVector cut;  // kStarted: what `parameters` contain
   Buffer donation;
 };
 
@@ -112,12 +113,15 @@ class WorkerGeneration {
   // --- what the master says
   // False: not the START that this worker waits for.
   [[nodiscard]] bool HandleStart(const StartGeneration& start);
+  void Handle(const Ended& ended);
   void Handle(const Step& step);
   void Handle(const Final& final);
   void Handle(const End& end);
   void Handle(const Stop& stop);
   void HandleBlob(Blob blob);
   void Add(std::vector<Replication::Accepted> accepted);
+  // Late: the updates that the snapshot `number` lacks though START's cut covers them.
+  void AddPending(uint64_t number, std::vector<ReceivedUpdate> updates);
   // Raises the events whose conditions now hold.
   void Advance();
 
@@ -131,6 +135,8 @@ class WorkerGeneration {
   bool IsTraining() const { return phase_ == Phase::kTraining || phase_ == Phase::kFinishing; }
 
  private:
+  bool HasSnapshot() const;
+  void Start();
   void AskAverage();
   void SayDone();
   void RaiseAverage();
@@ -144,8 +150,13 @@ class WorkerGeneration {
   Generation generation_;
   Layout layout_;
   bool registered_ = false;
-  bool started_ = false;  // START is here, perhaps not yet the snapshot
+  bool started_ = false;   // START or ENDED is here, perhaps not yet the snapshot
+  Beginning beginning_;    // as they said
+  uint64_t snapshot_ = 0;  // the parameters that they named; 0 = the seed, or START's ordinary ones
+  VersionVector cut_;
   std::shared_ptr<const std::vector<float>> parameters_;
+  uint64_t parameters_snapshot_ = 0;                                         // which they are
+  std::optional<std::pair<uint64_t, std::vector<ReceivedUpdate>>> pending_;  // snapshot, updates
   std::optional<std::pair<uint64_t, std::vector<double>>> asked_;  // an average: key, values
   std::optional<Blob> mean_;
   bool stop_ = false;

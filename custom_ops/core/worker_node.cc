@@ -68,6 +68,7 @@ struct WorkerNode::State final : WorkerGenerationHost {
   void Handle(const Notice& notice) { Note(notice.text); }
   void Handle(const Place& place) { tree.HandlePlace(now_ns, place); }
   void Handle(const AttachAnew& anew) { tree.HandleAttachAnew(now_ns, link, anew); }
+  void Handle(const Ended& ended) { generation->Handle(ended); }
   void Handle(const Step& step) { generation->Handle(step); }
   void Handle(const Final& final) { generation->Handle(final); }
   void Handle(const End& end) { generation->Handle(end); }
@@ -77,6 +78,7 @@ struct WorkerNode::State final : WorkerGenerationHost {
     ++drops["control message that only a worker sends"];
   }
   void HandleChunk(Bytes chunk);
+  void HandlePending(const Blob& blob);
 
   // --- the links of the tree
   void HandleTreeEvent(const LinkEvent& event);
@@ -381,7 +383,7 @@ void WorkerNode::State::Handle(const StartGeneration& start) {
   std::vector<Replication::Accepted> accepted;
   relay.Open(now_ns, start.cut, &accepted);
   generation->Add(std::move(accepted));
-  tree.Started(now_ns);
+  tree.Started(now_ns, start.snapshot != 0);
 }
 
 void WorkerNode::State::Handle(const Beacon& beacon) {
@@ -399,7 +401,25 @@ void WorkerNode::State::HandleChunk(Bytes chunk) {
   std::optional<Blob> blob;
   const Status status = assembler.Add(chunk, kBlobBytes, &blob);
   if (!status.ok()) return Fail(status.code, "the master sent " + status.message);
-  if (blob) generation->HandleBlob(std::move(*blob));
+  if (!blob) return;
+  if (blob->name.kind == BlobKind::kPending) return HandlePending(*blob);
+  generation->HandleBlob(std::move(*blob));
+}
+
+void WorkerNode::State::HandlePending(const Blob& blob) {
+  if (blob.name.generation != relay.layout().generation) return;
+  std::vector<Buffer> updates;
+  const Status whole = ParseUpdates(blob.bytes, &updates);
+  if (!whole.ok()) return Fail(whole.code, "the master sent " + whole.message);
+  std::vector<ReceivedUpdate> pending;
+  for (Buffer& update : updates) {
+    const Relay::Checked checked = relay.Check(update);
+    if (checked.verdict != Relay::Checked::Verdict::kFits) {
+      return Fail(Code::kCorrupt, "the master sent " + checked.why);
+    }
+    pending.push_back({checked.header.id, std::move(update)});
+  }
+  generation->AddPending(blob.name.mark, std::move(pending));
 }
 
 void WorkerNode::State::HandleTreeEvent(const LinkEvent& event) {

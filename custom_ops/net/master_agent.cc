@@ -16,12 +16,16 @@ const char* Name(MasterEvent::Type type) {
       return "left";
     case MasterEvent::Type::kLost:
       return "lost";
+    case MasterEvent::Type::kRejoined:
+      return "rejoined";
     case MasterEvent::Type::kRefused:
       return "refused";
     case MasterEvent::Type::kStarted:
       return "started";
     case MasterEvent::Type::kEnded:
       return "ended";
+    case MasterEvent::Type::kDonation:
+      return "donation";
     case MasterEvent::Type::kNotice:
       return "notice";
   }

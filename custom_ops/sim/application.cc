@@ -50,14 +50,7 @@ void Application::HandleEvent(int64_t now_ns, WorkerEvent event) {
       record_.origin = event.origin;
       return Begin(now_ns);
     case WorkerEvent::Type::kStarted:
-      record_.parameters = *event.parameters;
-      record_.started = true;
-      if (!ledger_->Start(record_.generation, record_.parameters)) {
-        hooks_.on_violation("starts with other values than the others");
-      }
-      record_.state = State::kTraining;
-      next_action_ns_ = now_ns + random_.Between(0, script_.think_ns);
-      return;
+      return Started(now_ns, event);
     case WorkerEvent::Type::kAverage:
       record_.averages.push_back(std::move(event));
       record_.state = State::kTraining;
@@ -96,13 +89,42 @@ void Application::HandleEvent(int64_t now_ns, WorkerEvent event) {
   }
 }
 
+void Application::Started(int64_t now_ns, const WorkerEvent& event) {
+  record_.beginning = event.beginning;
+  record_.parameters = *event.parameters;
+  if (event.beginning.ended) {
+    ++record_.ended_starts;
+    return Begin(now_ns);
+  }
+  record_.started = true;
+  if (event.beginning.late) {
+    ++record_.late_starts;
+    record_.applied = event.cut;
+    record_.first_step = static_cast<int>(event.beginning.resume_iteration) + 1;
+    record_.step = record_.first_step;
+    for (const auto& [origin, counter] : event.cut) {
+      const uint64_t base = ledger_->Base(record_.generation, origin);
+      record_.taken_before += counter > base ? counter - base : 0;
+    }
+  }
+  // A late joiner may even be the first whom START reaches.
+  const bool comes_first = !ledger_->HasStarted(record_.generation);
+  if ((!event.beginning.late || comes_first) &&
+      !ledger_->Start(record_.generation, record_.parameters)) {
+    hooks_.on_violation("starts with other values than the others");
+  }
+  record_.state = ApplicationRecord::State::kTraining;
+  next_action_ns_ = now_ns + random_.Between(0, script_.think_ns);
+}
+
 void Application::Begin(int64_t now_ns) {
   record_.state = ApplicationRecord::State::kWaiting;
   if (record_.generation >= script_.steps.size()) {
     record_.state = ApplicationRecord::State::kFinished;
     return node_->Leave(now_ns, "");
   }
-  record_.step = 0;
+  record_.step = record_.first_step = 0;
+  record_.taken_before = 0;
   record_.stop_heard = record_.started = false;
   averaged_ = validated_ = waits_ = false;
   Generation generation;
@@ -147,7 +169,8 @@ bool Application::MayStep(int64_t now_ns) {
   if (!blocked && blocked_since_ns_ != kNever) {
     record_.blocked_ns += now_ns - std::exchange(blocked_since_ns_, kNever);
   }
-  waits_ = blocked || (sequenced() && node_->ReleasedSteps() < record_.step - max_staleness_);
+  waits_ = blocked || (sequenced() &&
+                       node_->ReleasedSteps() < record_.step - record_.first_step - max_staleness_);
   return !waits_;
 }
 

@@ -44,10 +44,15 @@ struct ApplicationRecord {
   uint64_t generation = 0;
   bool started = false;  // has this generation's parameters
   int step = 0;
+  int first_step = 0;  // a late joiner goes on here
+  Beginning beginning;
+  int late_starts = 0;  // generations that it has joined late, or found over
+  int ended_starts = 0;
   bool stop_heard = false;
   std::vector<float> parameters;
   VersionVector applied;        // what they contain, own updates included
   std::vector<UpdateId> taken;  // of this generation, in order
+  size_t taken_before = 0;      // updates of this generation that came with the snapshot
   std::map<uint64_t, std::vector<UpdateId>> taken_of_generation;
   std::vector<WorkerEvent> averages;
   std::vector<WorkerEvent> results;
@@ -90,6 +95,7 @@ class Application {
  private:
   void HandleEvent(int64_t now_ns, WorkerEvent event);
   void Begin(int64_t now_ns);
+  void Started(int64_t now_ns, const WorkerEvent& event);
   void Continue(int64_t now_ns);
   bool MayStep(int64_t now_ns);
   void TrainStep(int64_t now_ns);

@@ -81,6 +81,14 @@ Fault DrawFault(SimulatedRandom* random, const FaultBounds& bounds, std::set<int
   const int32_t victim =
       victims[static_cast<size_t>(random->Below(static_cast<int64_t>(victims.size())))];
   fault.ranks = {victim};
+  if (bounds.replacements && choice > 4) {
+    fault.kind = Fault::Kind::kRestart;
+    for (const int32_t other : victims) {
+      if (other != victim && random->Chance(.3)) fault.ranks.push_back(other);
+    }
+    for (const int32_t rank : fault.ranks) expendable->erase(rank);
+    return fault;
+  }
   if (choice < 6) {
     fault.kind = Fault::Kind::kPause;
   } else if (choice < 8) {
@@ -117,15 +125,16 @@ FaultPlan FaultPlan::Draw(uint64_t seed, const FaultBounds& bounds) {
   return plan;
 }
 
-bool FaultPlan::MayEnd(int32_t rank, int64_t failure_timeout_ns) const {
+bool FaultPlan::MayEnd(int32_t rank, bool is_replacement, int64_t failure_timeout_ns) const {
   // Silences that follow each other closely count as one.
   int64_t silent_ns = 0;
   for (const Fault& fault : faults) {
     const bool strikes =
         std::find(fault.ranks.begin(), fault.ranks.end(), rank) != fault.ranks.end();
     if (!strikes) continue;
-    if (fault.kind == Fault::Kind::kKill || fault.kind == Fault::Kind::kRestart) return true;
-    if (fault.kind != Fault::Kind::kHarm) silent_ns += fault.for_ns;
+    const bool kills = fault.kind == Fault::Kind::kKill || fault.kind == Fault::Kind::kRestart;
+    if (kills && !is_replacement) return true;  // a process dies once
+    if (!kills && fault.kind != Fault::Kind::kHarm) silent_ns += fault.for_ns;
   }
   return static_cast<double>(silent_ns) > kHarmless * static_cast<double>(failure_timeout_ns);
 }

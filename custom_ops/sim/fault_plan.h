@@ -34,7 +34,8 @@ struct FaultBounds {
   int32_t workers = 5;
   int64_t span_ns = 2'000'000'000;  // faults begin within so long
   int64_t failure_timeout_ns = 1'000'000'000;
-  bool master_too = true;  // the master may stand still
+  bool master_too = true;     // the master may stand still
+  bool replacements = false;  // what may end processes replaces them, several at once now and then
 };
 
 struct FaultPlan {
@@ -44,9 +45,9 @@ struct FaultPlan {
   // At least three faults. Two workers or more are struck by none that may end them.
   static FaultPlan Draw(uint64_t seed, const FaultBounds& bounds);
 
-  // Whether some fault may end this worker's process: it dies in it, or was out of reach for about
-  // the failure timeout.
-  bool MayEnd(int32_t rank, int64_t failure_timeout_ns) const;
+  // Whether some fault may end this worker's process, or its replacement's: it dies in it, or was
+  // out of reach for about the failure timeout.
+  bool MayEnd(int32_t rank, bool is_replacement, int64_t failure_timeout_ns) const;
   // One line a fault, with times in milliseconds.
   std::string Text() const;
 };

@@ -53,9 +53,9 @@ std::string HoldsOnlySubmitted(const VersionVector& vector, const Ledger& ledger
   return Prefixed("holds what nobody submitted: ", NotCovered(vector, ledger.submitted()));
 }
 
-std::string ComesInOneOrder(const UpdateId& id, size_t position, std::vector<UpdateId>* reference) {
-  if (position == reference->size()) reference->push_back(id);
-  if (position < reference->size() && (*reference)[position] == id) return "";
+std::string ComesInOneOrder(const UpdateId& id, size_t position,
+                            std::map<size_t, UpdateId>* reference) {
+  if (reference->try_emplace(position, id).first->second == id) return "";
   return "takes " + Name(id) + " as number " + std::to_string(position) +
          ", where another took another";
 }

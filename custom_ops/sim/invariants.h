@@ -26,9 +26,10 @@ std::string ComesNextAndUnharmed(const ReceivedUpdate& update, const VersionVect
 std::string OnlyGrows(const VersionVector& before, const VersionVector& now);
 // Nothing is held that nobody submitted.
 std::string HoldsOnlySubmitted(const VersionVector& vector, const Ledger& ledger);
-// In synchronous and bounded modes: everybody's n-th update is the same. `reference` grows with
-// whoever is ahead.
-std::string ComesInOneOrder(const UpdateId& id, size_t position, std::vector<UpdateId>* reference);
+// In synchronous and bounded modes: everybody's n-th update is the same. `reference` has what
+// anybody has taken.
+std::string ComesInOneOrder(const UpdateId& id, size_t position,
+                            std::map<size_t, UpdateId>* reference);
 
 // --- replicas are sums (law 2)
 

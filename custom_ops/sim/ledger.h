@@ -22,6 +22,7 @@ class Ledger {
   const VersionVector& submitted() const { return submitted_; }
   // The message that was submitted under this name; null = none was.
   const std::vector<uint8_t>* Find(const UpdateId& id) const;
+  bool HasStarted(uint64_t generation) const { return initial_.contains(generation); }
   // The highest generation that has started anywhere; 0 = none.
   uint64_t generation() const { return initial_.empty() ? 0 : initial_.rbegin()->first; }
 

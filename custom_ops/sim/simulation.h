@@ -57,6 +57,9 @@ struct Job {
 // The job of a seed: 5 to 7 workers, at least 200 updates an origin where it lives so long, a plan
 // of at least 3 faults, any mode.
 Job DrawJob(uint64_t seed, SimulatedLinks links);
+// The same with faults of which most are deaths, several at once now and then, each followed by a
+// replacement.
+Job DrawJobWithReplacements(uint64_t seed, SimulatedLinks links);
 // Mode, workers and plan, for people.
 std::string DescribeJob(const Job& job);
 
@@ -78,6 +81,8 @@ class Simulation {
   const ApplicationRecord& worker(int32_t rank) const;
   bool was_cut_off(int32_t rank) const { return cut_off_.at(static_cast<size_t>(rank)); }
   int32_t size() const { return static_cast<int32_t>(scripts_.size()); }
+  // All processes that ever ran of this rank, the latest last.
+  std::vector<const ApplicationRecord*> processes(int32_t rank) const;
   const MasterNode& master() const { return *master_; }
   const std::vector<MasterEvent>& master_events() const { return master_events_; }
   const SimulationOptions& options() const { return options_; }
@@ -101,6 +106,7 @@ class Simulation {
   void SetPathsOf(const std::vector<int32_t>& ranks, const PathOptions& paths);
   void KillProcess(int32_t rank);
   void Replace(int32_t rank);
+  uint64_t FirstGenerationOfReplacement();
   void CutOff(int32_t rank);
   void At(int64_t time_ns, std::function<void()> action);
   Host HostOf(int32_t rank) const;
@@ -139,7 +145,7 @@ class Simulation {
     VersionVector submitted;  // by processes that live still
   };
   std::deque<Then> history_;
-  std::map<uint64_t, std::vector<UpdateId>> order_;  // of each generation, sequenced modes
+  std::map<uint64_t, std::map<size_t, UpdateId>> order_;  // of each generation, sequenced modes
   std::vector<MasterEvent> master_events_;
   std::vector<std::string> violations_;
   std::function<void(const std::string&)> log_;

@@ -33,7 +33,9 @@ std::vector<ControlMessage> OneOfEach() {
                 .parent_key = {5},
                 .children = {{8, 2, {6}}, {9, 3, {7}}}},
           Placed{9, 3, {{1, 2}}},
-          Orphan{9, "silent"}};
+          Orphan{9, "silent"},
+          Ended{3, 2},
+          AskState{3, 2, 99}};
 }
 
 TEST(Control, ReadsBackEveryMessage) {

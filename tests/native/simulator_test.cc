@@ -22,6 +22,7 @@ constexpr uint64_t kShare = 1;
 // What the runs were like, so that a plan that harms nobody is noticed.
 struct Tally {
   int finished = 0, failed = 0, dead = 0, returned = 0, replaced = 0;
+  int late = 0, ended = 0;  // how processes have begun a generation
 
   void Add(const Simulation& simulation) {
     for (int32_t rank = 0; rank < simulation.size(); ++rank) {
@@ -29,6 +30,10 @@ struct Tally {
       finished += state == State::kFinished ? 1 : 0;
       failed += state == State::kFailed ? 1 : 0;
       dead += state == State::kDead ? 1 : 0;
+      for (const ApplicationRecord* process : simulation.processes(rank)) {
+        late += process->late_starts;
+        ended += process->ended_starts;
+      }
     }
     std::vector<int32_t> joined;
     for (const MasterEvent& event : simulation.master_events()) {
@@ -42,11 +47,13 @@ struct Tally {
   }
 };
 
+using DrawsJob = Job (*)(uint64_t seed, SimulatedLinks links);
+
 // Runs the jobs of [first, last) and stops at the first that breaks a promise.
-Tally RunSeeds(uint64_t first, uint64_t last, SimulatedLinks links) {
+Tally RunSeeds(uint64_t first, uint64_t last, SimulatedLinks links, DrawsJob draw = DrawJob) {
   Tally tally;
   for (uint64_t seed = first; seed < last; ++seed) {
-    const Job job = DrawJob(seed, links);
+    const Job job = draw(seed, links);
     Simulation simulation(job);
     simulation.Run();
     for (const std::string& violation : simulation.violations()) {
@@ -74,6 +81,24 @@ TEST(SimulatorTest, KeepsItsPromisesOverMemoryLinks) {
 TEST(SimulatorTest, KeepsItsPromisesOverDatagrams) {
   constexpr uint64_t kRuns = 400 / kShare;
   ExpectEventful(RunSeeds(0, kRuns, SimulatedLinks::kDatagrams), kRuns);
+}
+
+void ExpectReplacements(const Tally& tally, int runs) {
+  EXPECT_GT(tally.finished, 3 * runs);
+  EXPECT_GT(tally.replaced, runs);
+  EXPECT_GT(tally.late, runs / 2);
+  EXPECT_GT(tally.ended, runs / 20);
+}
+
+TEST(SimulatorTest, ReplacedWorkersComeBackOverMemoryLinks) {
+  constexpr uint64_t kRuns = 300 / kShare;
+  ExpectReplacements(RunSeeds(0, kRuns, SimulatedLinks::kMemory, DrawJobWithReplacements), kRuns);
+}
+
+TEST(SimulatorTest, ReplacedWorkersComeBackOverDatagrams) {
+  constexpr uint64_t kRuns = 100 / kShare;
+  ExpectReplacements(RunSeeds(0, kRuns, SimulatedLinks::kDatagrams, DrawJobWithReplacements),
+                     kRuns);
 }
 
 TEST(SimulatorTest, TheSameSeedGivesTheSameRun) {

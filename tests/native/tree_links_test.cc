@@ -34,7 +34,7 @@ class TreeLinksTest : public testing::Test {
     relay.Begin({.generation = 1, .size = 1, .hash = 1});
     std::vector<Replication::Accepted> none;
     relay.Open(0, {}, &none);
-    tree.Started(0);
+    tree.Started(0, false);
   }
   void Knock(const ChildHello& hello) {
     tree.HandleHello(0, {.type = LinkEvent::Type::kHello,

@@ -14,6 +14,7 @@
 #include "core/hash.h"
 #include "core/master_node.h"
 #include "core/replica.h"
+#include "core/version_vector.h"
 #include "core/worker_node.h"
 #include "sim/network.h"
 
@@ -190,6 +191,8 @@ class Worker {
         return Begin(now_ns);
       case WorkerEvent::Type::kStarted:
         parameters = *event.parameters;
+        if (event.beginning.ended) return Begin(now_ns);
+        if (event.beginning.late) strom::Join(event.cut, &taken_);  // came with the snapshot
         step_ = 0;
         training_ = true;
         next_step_ns_ = now_ns + Think();

@@ -1,6 +1,7 @@
 // Runs simulated jobs by their seeds and says which break a promise:
 //
-//   simulator --seeds 0-999 [--links memory|datagrams|both] [--seconds N]
+//   simulator --seeds 0-999 [--links memory|datagrams|both] [--jobs any|replacements|both]
+//             [--seconds N]
 //   simulator --verbose 123 [--links ...]    one job, with its plan and every event
 //   simulator --seeds 0-99 --expect-violation    ends well only where a promise is broken (mutants)
 //
@@ -21,15 +22,18 @@ namespace {
 struct Arguments {
   uint64_t first = 0, last = 99;
   bool memory = true, datagrams = true;
+  bool any = true, replacements = true;  // which jobs
   std::optional<uint64_t> verbose;
   bool expect_violation = false;
   double seconds = 0;  // stops after so long; 0 = never
 };
 
 int Usage() {
-  std::fprintf(stderr,
-               "usage: simulator [--seeds A-B] [--links memory|datagrams|both] [--seconds N]\n"
-               "                 [--expect-violation] | --verbose SEED [--links ...]\n");
+  std::fprintf(
+      stderr,
+      "usage: simulator [--seeds A-B] [--links memory|datagrams|both]\n"
+      "                 [--jobs any|replacements|both] [--seconds N]\n"
+      "                 [--expect-violation] | --verbose SEED [--links ...] [--jobs ...]\n");
   return 2;
 }
 
@@ -55,6 +59,12 @@ bool Parse(int count, char** words, Arguments* arguments) {
       arguments->datagrams = links != "memory";
       if (links == "memory" || links == "datagrams" || links == "both") continue;
       return false;
+    } else if (option == "--jobs") {
+      const std::string_view jobs = words[i];
+      arguments->any = jobs != "replacements";
+      arguments->replacements = jobs != "any";
+      if (jobs == "any" || jobs == "replacements" || jobs == "both") continue;
+      return false;
     }
     if (end == nullptr || *end != 0) return false;
   }
@@ -66,8 +76,7 @@ const char* NameOf(SimulatedLinks links) {
 }
 
 // Runs one job; true where every promise was kept.
-bool RunSeed(uint64_t seed, SimulatedLinks links, bool verbose, int64_t* ticks) {
-  const Job job = DrawJob(seed, links);
+bool RunJob(const Job& job, bool verbose, int64_t* ticks) {
   if (verbose) std::printf("%s", DescribeJob(job).c_str());
   Simulation simulation(job);
   if (verbose) {
@@ -76,7 +85,7 @@ bool RunSeed(uint64_t seed, SimulatedLinks links, bool verbose, int64_t* ticks) 
   simulation.Run();
   *ticks += simulation.ticks();
   if (simulation.violations().empty()) return true;
-  std::printf("%s: %s\n", NameOf(links), simulation.violations().front().c_str());
+  std::printf("%s: %s\n", NameOf(job.options.links), simulation.violations().front().c_str());
   return false;
 }
 
@@ -94,8 +103,13 @@ int Main(const Arguments& arguments) {
   for (uint64_t seed = first; seed <= last; ++seed) {
     if (arguments.seconds > 0 && seconds() > arguments.seconds) break;
     for (const SimulatedLinks links : speeds) {
-      ++runs;
-      broken += RunSeed(seed, links, arguments.verbose.has_value(), &ticks) ? 0 : 1;
+      std::vector<Job> jobs;
+      if (arguments.any) jobs.push_back(DrawJob(seed, links));
+      if (arguments.replacements) jobs.push_back(DrawJobWithReplacements(seed, links));
+      for (const Job& job : jobs) {
+        ++runs;
+        broken += RunJob(job, arguments.verbose.has_value(), &ticks) ? 0 : 1;
+      }
     }
     if (arguments.expect_violation && broken > 0) break;
     std::fflush(stdout);

@@ -1,0 +1,83 @@
+// Members that announce a generation which has started without them, at the master: one that trains
+// takes them in, of one that is over they are told what became of it.
+//
+// A late joiner gets the master's parameters as a snapshot that is frozen at a cut; what is beyond
+// the cut comes to it as to any neighbour that attaches. Joiners that come shortly after each other
+// share one encoded snapshot. In sequenced modes the snapshot is at a STEP, and what the cut covers
+// beyond that comes beside it: no ring may hold it any more.
+#ifndef KERAS_STROM_CORE_LATE_JOINS_H_
+#define KERAS_STROM_CORE_LATE_JOINS_H_
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/control.h"
+#include "core/master_generation.h"
+#include "core/master_tree.h"
+#include "core/membership.h"
+#include "core/relay.h"
+
+namespace strom {
+
+class LateJoins {
+ public:
+  // The pointers outlive this; `share_ns` is how long a snapshot is kept for another joiner.
+  LateJoins(int64_t share_ns, const Membership* membership, Relay* relay, MasterTree* tree,
+            const std::vector<float>* parameters, GenerationHost* host)
+      : share_ns_(share_ns),
+        membership_(membership),
+        relay_(relay),
+        tree_(tree),
+        parameters_(parameters),
+        host_(host) {}
+
+  // A generation has started; `options_text` is what its members agree on.
+  void Started(const Layout& layout, const std::string& options_text);
+  // The member announces `generation`'s number or an earlier one.
+  void HandleAnnounce(int64_t now_ns, const Member& member, const Announce& announce,
+                      MasterGeneration* generation);
+  // The member's link is gone.
+  void Withdraw(int32_t rank) { waiting_.erase(rank); }
+  // `generation` may be over by now: whoever waits for that is told. Snapshots grow old.
+  void Settle(int64_t now_ns, const MasterGeneration& generation);
+
+ private:
+  struct Snapshot {
+    uint64_t number = 0;
+    uint64_t generation = 0;
+    VersionVector cut;
+    uint64_t step = 0;
+    int64_t made_ns = 0;
+    std::vector<Buffer> chunks;
+  };
+
+  void Join(int64_t now_ns, const Member& member, MasterGeneration* generation);
+  // "" or why the member cannot take part.
+  std::string Misfit(const Member& member, const Announce& announce,
+                     const MasterGeneration& generation) const;
+  void TellEnd(int32_t rank, const Layout& layout);
+  void SendPending(int32_t rank, const Snapshot& snapshot, const MasterGeneration& generation);
+  const Snapshot& Freeze(int64_t now_ns, const MasterGeneration& generation);
+  int64_t ParametersBytes() const {
+    return static_cast<int64_t>(parameters_->size() * sizeof(float));
+  }
+
+  const int64_t share_ns_;
+  const Membership* const membership_;
+  Relay* const relay_;
+  MasterTree* const tree_;
+  const std::vector<float>* const parameters_;
+  GenerationHost* const host_;
+  std::map<uint64_t, uint64_t> layouts_;  // size -> hash of every one so far: each extends the last
+  std::string options_text_;
+  std::map<int32_t, Layout> waiting_;  // announced while the generation at hand was ending
+  uint64_t last_number_ = 0;           // of a snapshot
+  std::optional<Snapshot> snapshot_;
+};
+
+}  // namespace strom
+
+#endif  // KERAS_STROM_CORE_LATE_JOINS_H_

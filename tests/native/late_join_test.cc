@@ -1,0 +1,81 @@
+// Workers that are replaced in the middle of a generation: where they go on, who is told, and who
+// is refused. tests/native/simulator_test.cc has the promises under hundreds of seeds.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+
+#include "sim/simulation.h"
+
+namespace strom {
+namespace {
+
+using State = ApplicationRecord::State;
+using testing::HasSubstr;
+
+constexpr int64_t kMillisecond = 1'000'000;
+
+// Five workers, of which some are killed and replaced while the others train.
+SimulationOptions Replacing(uint64_t seed, int32_t max_staleness, Topology topology,
+                            std::vector<int32_t> ranks) {
+  SimulationOptions options;
+  options.seed = seed;
+  options.max_staleness = max_staleness;
+  options.topology = topology;
+  options.failure_timeout_ns = 400 * kMillisecond;
+  options.plan.faults = {
+      {Fault::Kind::kRestart, 200 * kMillisecond, 600 * kMillisecond, std::move(ranks)}};
+  return options;
+}
+
+std::string EventText(const Simulation& simulation, MasterEvent::Type type) {
+  for (const MasterEvent& event : simulation.master_events()) {
+    if (event.type == type) return event.text;
+  }
+  return "";
+}
+
+TEST(LateJoinTest, AReplacedWorkerGoesOnWhereItsPredecessorStopped) {
+  for (const int32_t max_staleness : {-1, 0, 2}) {
+    for (const Topology topology : {Topology::kPlain, Topology::kMesh}) {
+      int went_on = 0;
+      for (uint64_t seed = 0; seed < 10; ++seed) {
+        Simulation simulation(Replacing(seed, max_staleness, topology, {1, 3}),
+                              std::vector<Script>(5, {.steps = {200}, .think_ns = 10'000'000}));
+        simulation.Run();
+        EXPECT_EQ(simulation.violations(), std::vector<std::string>{});
+        for (int32_t rank = 0; rank < 5; ++rank) {
+          EXPECT_EQ(simulation.worker(rank).state, State::kFinished)
+              << simulation.worker(rank).failure.message;
+        }
+        const ApplicationRecord& replacement = simulation.worker(1);
+        if (replacement.late_starts == 0) continue;  // it was told to begin the next one
+        went_on += replacement.first_step > 5 ? 1 : 0;
+        EXPECT_EQ(replacement.step, 200);
+        EXPECT_THAT(EventText(simulation, MasterEvent::Type::kRejoined),
+                    HasSubstr("(attempt 1) has rejoined generation 1 from 10."));
+      }
+      EXPECT_GT(went_on, 4) << max_staleness;
+    }
+  }
+}
+
+TEST(LateJoinTest, AGenerationWaitsForThoseWhoReplaceAll) {
+  int late = 0;
+  for (uint64_t seed = 0; seed < 10; ++seed) {
+    Simulation simulation(Replacing(seed, -1, Topology::kPlain, {0, 1}),
+                          std::vector<Script>(2, {.steps = {100, 20}, .think_ns = 10'000'000}));
+    simulation.Run();
+    EXPECT_EQ(simulation.violations(), std::vector<std::string>{});
+    for (int32_t rank = 0; rank < 2; ++rank) {
+      late += simulation.worker(rank).late_starts;
+      EXPECT_EQ(simulation.worker(rank).state, State::kFinished)
+          << simulation.worker(rank).failure.message;
+    }
+  }
+  EXPECT_GT(late, 5);
+}
+
+}  // namespace
+}  // namespace strom
