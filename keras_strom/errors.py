@@ -101,6 +101,10 @@ class NotEnoughSlots(StromError):
     """Spark cannot run so many tasks at once; the message names the setting to raise."""
 
 
+class ExecutorMismatch(StromError):
+    """An executor lacks a package that the driver has, or has another version of it."""
+
+
 class WorkerFailed(StromError):
     """A worker ended with an error: the first one of the job, which ended all others.
 

@@ -19,6 +19,8 @@ if __name__ != "keras_strom.spark":
     )
 
 if TYPE_CHECKING:
+    from .estimator import StromEstimator
+    from .model import StromModel
     from .result import Event, RunResult
     from .runner import run
 

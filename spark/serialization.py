@@ -1,0 +1,237 @@
+"""Keras models and what compiles them, as bytes that another process makes them from again.
+
+A model travels as a `.keras` file together with the classes that its configuration names and that
+another process could not import; a model that has no configuration as the function that makes it,
+and its weights. Loading runs code from those bytes: load what you have made yourself.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import keras
+
+from keras_strom import errors
+
+#: How a model's file ends, and what is in it.
+MODEL, WEIGHTS = ".keras", ".weights.h5"
+
+
+@dataclasses.dataclass(frozen=True)
+class PackedModel:
+    """A model as bytes.
+
+    Attributes:
+        code: pickled: what the file needs to become a model again.
+        file: the content of a `.keras` or `.weights.h5` file; empty = as `model_fn` makes it.
+        suffix: `MODEL` or `WEIGHTS`.
+
+    Example:
+        >>> packed = pack(keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)]))
+        >>> packed.load().count_params()
+        3
+    """
+
+    code: bytes = dataclasses.field(repr=False)
+    file: bytes = dataclasses.field(default=b"", repr=False)
+    suffix: str = MODEL
+
+    def load(self) -> keras.Model:
+        """A new model, compiled where one has said how."""
+        code: _Code = cloudpickle.loads(self.code)
+        with keras.saving.custom_object_scope(dict(code.custom_objects)):
+            if code.model_fn is None:
+                model = _load_file(self.file, compiled=code.compiling is None)
+            else:
+                model = code.model_fn()
+            if code.compiling is not None:
+                model.compile(**thaw(code.compiling))
+            if code.model_fn is not None and self.file:
+                _load_weights(model, self.file, self.suffix, code.example)
+        return model
+
+    def trained(self, file: bytes, suffix: str) -> PackedModel:
+        """The same model with the weights of a file that `save` has made."""
+        return dataclasses.replace(self, file=file, suffix=suffix)
+
+    def with_example(self, x: Any) -> PackedModel:
+        """The same model, which is built for inputs such as `x` before weights are loaded.
+
+        Args:
+            x: one batch, NumPy arrays in the structure of the model's inputs.
+        """
+        code = dataclasses.replace(cloudpickle.loads(self.code), example=x)
+        return dataclasses.replace(self, code=cloudpickle.dumps(code))
+
+    def configuration(self) -> str:
+        """What the model is, without its weights: "" for one that a function makes."""
+        if not self.file or self.suffix != MODEL:
+            return ""
+        import io
+        import zipfile
+
+        with zipfile.ZipFile(io.BytesIO(self.file)) as archive:
+            return archive.read("config.json").decode()
+
+
+def pack(
+    model: keras.Model | None = None,
+    *,
+    model_fn: Callable[[], keras.Model] | None = None,
+    custom_objects: Mapping[str, Any] | None = None,
+    compiling: Mapping[str, Any] | None = None,
+) -> PackedModel:
+    """Packs a model, and proves that it can be unpacked.
+
+    Args:
+        model: a Keras model; or
+        model_fn: what makes one, called wherever the model is loaded.
+        custom_objects: classes and functions by the names that the model's configuration uses, on
+            top of what `keras.saving` knows here.
+        compiling: arguments of `compile`; None = as the model is.
+
+    Raises:
+        UnsupportedModel: the model cannot be made again from its configuration.
+        InvalidOption: an argument of `compile`, or `model_fn`, that cannot be pickled.
+    """
+    if (model is None) == (model_fn is None):
+        raise errors.InvalidOption("give either model or model_fn")
+    objects = dict(custom_objects or {})
+    file = b""
+    if model is not None:
+        try:
+            file, _ = save(model, whole=True)
+            objects = {**_objects_used(model, file), **objects}
+        except Exception as error:
+            raise _cannot_be_packed(error) from error
+    code = _Code(
+        model_fn=model_fn,
+        custom_objects=objects,
+        compiling=None if compiling is None else freeze(dict(compiling)),
+    )
+    packed = PackedModel(_pickled(code), file)
+    if model is not None:
+        try:
+            packed.load()
+        except Exception as error:
+            raise _cannot_be_packed(error) from error
+    return packed
+
+
+def save(model: keras.Model, *, whole: bool = False) -> tuple[bytes, str]:
+    """(content, suffix) of a model's file: `.keras`, or its weights alone where that cannot be.
+
+    Args:
+        model: a model that has been built.
+        whole: True = raise what keeps it from becoming a `.keras` file.
+    """
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory, "model" + MODEL)
+        try:
+            model.save(path)
+        except Exception:
+            if whole:
+                raise
+            path = Path(directory, "model" + WEIGHTS)
+            model.save_weights(path)
+            return path.read_bytes(), WEIGHTS
+        return path.read_bytes(), MODEL
+
+
+@dataclasses.dataclass(frozen=True)
+class _Code:
+    """What is pickled of a model."""
+
+    model_fn: Callable[[], keras.Model] | None
+    custom_objects: Mapping[str, Any]
+    compiling: Any  # Frozen arguments of `compile`; None = the model's own.
+    example: Any = None
+
+
+@dataclasses.dataclass(frozen=True)
+class _KerasObject:
+    """An optimizer, loss or metric: its variables belong where it is used, so it travels without."""
+
+    kind: type
+    config: Mapping[str, Any]
+
+
+def freeze(value: Any) -> Any:
+    if isinstance(value, keras.Optimizer | keras.Loss | keras.Metric):
+        return _KerasObject(type(value), value.get_config())
+    if isinstance(value, Mapping):
+        return {name: freeze(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [freeze(one) for one in value]
+    return value
+
+
+def thaw(value: Any) -> Any:
+    if isinstance(value, _KerasObject):
+        return value.kind.from_config(dict(value.config))  # type: ignore[attr-defined]
+    if isinstance(value, dict):
+        return {name: thaw(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [thaw(one) for one in value]
+    return value
+
+
+def _pickled(code: _Code) -> bytes:
+    try:
+        return bytes(cloudpickle.dumps(code))
+    except Exception as error:
+        raise errors.InvalidOption(
+            f"model_fn, custom_objects, loss or metrics cannot be pickled: {error}; keep sessions, "
+            "open files and variables out of them"
+        ) from error
+
+
+def _load_file(file: bytes, *, compiled: bool) -> keras.Model:
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory, "model" + MODEL)
+        path.write_bytes(file)
+        # Lambda layers are code, as are the pickled classes beside the file.
+        return keras.saving.load_model(path, compile=compiled, safe_mode=False)
+
+
+def _load_weights(model: keras.Model, file: bytes, suffix: str, example: Any) -> None:
+    if not model.built and example is not None:
+        model(example, training=False)
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory, "model" + suffix)
+        path.write_bytes(file)
+        model.load_weights(path)
+
+
+def _objects_used(model: keras.Model, file: bytes) -> dict[str, Any]:
+    """The custom classes and functions that a model's configuration names."""
+    known = dict(keras.saving.get_custom_objects())
+    for layer in [model, *model._flatten_layers()]:
+        kind = type(layer)
+        if not kind.__module__.startswith("keras."):
+            known.setdefault(keras.saving.get_registered_name(kind), kind)
+    names = _names_in(json.loads(PackedModel(b"", file).configuration()))
+    return {name: known[name] for name in names if name in known}
+
+
+def _names_in(config: Any) -> set[str]:
+    """Every string of a configuration: a registered name is one of them."""
+    if isinstance(config, Mapping):
+        return set().union(*map(_names_in, config.values()))
+    if isinstance(config, list):
+        return set().union(*map(_names_in, config))
+    return {config} if isinstance(config, str) else set()
+
+
+def _cannot_be_packed(error: Exception) -> errors.UnsupportedModel:
+    words = str(error).strip() or type(error).__name__
+    return errors.UnsupportedModel(
+        f"the model cannot be saved and loaded again: {words}\nGive its classes get_config and "
+        "name them in custom_objects, or pass model_fn=, a function that makes the model"
+    )

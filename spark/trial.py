@@ -1,0 +1,202 @@
+"""Tries a model on examples of zeros in the driver, before the cluster is busy.
+
+What does not fit (inputs, labels, loss, metrics) is found in a second and said in words, and the
+shapes of the model's outputs are known from then on.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import keras
+
+from keras_strom import errors
+
+from .columns import Columns, ColumnSpec
+from .outputs import Output, Outputs, meaning_of, scalar_or_shape
+from .prediction import examples, flat, zeros
+from .serialization import PackedModel
+
+_ROWS = 2
+
+# Losses that compare a label with an output element by element; Keras would broadcast others.
+_ELEMENTWISE = (
+    "meansquared",
+    "meanabsolute",
+    "huber",
+    "logcosh",
+    "poisson",
+    "hinge",
+    "kldivergence",
+    "cosinesimilarity",
+    "crossentropy",
+)
+_SHORT = {"mse", "mae", "mape", "msle", "kld"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Trial:
+    """What was found.
+
+    Attributes:
+        outputs: of the model.
+        x: the examples, as the model was given them.
+    """
+
+    outputs: Outputs
+    x: Any
+
+
+def try_out(
+    packed: PackedModel,
+    columns: Columns,
+    specs: Mapping[str, ColumnSpec],
+    transformation_fn: Callable[..., Any] | None = None,
+) -> Trial:
+    """One batch through the model and its loss.
+
+    Args:
+        packed: a model that is compiled, or gets compiled.
+        columns: what is trained on.
+        specs: what they hold.
+        transformation_fn: the user's.
+
+    Raises:
+        InvalidData: the columns do not fit the model.
+        UnsupportedModel: the model is not compiled, or gives no numbers.
+    """
+    model = packed.load()
+    if not model.compiled:
+        raise errors.UnsupportedModel(
+            "the model is not compiled: give optimizer= and loss=, or compile it"
+        )
+    arrays = {name: zeros(specs[name], _ROWS) for name in columns.names}
+    try:
+        batch = examples(columns, columns.labels, arrays, transformation_fn)
+    except Exception as error:
+        raise errors.InvalidOption(f"transformation_fn fails on zeros: {error}") from error
+    x, y, weight = keras.utils.unpack_x_y_sample_weight(batch)
+    if transformation_fn is None:
+        _check_inputs(model, columns)
+    predicted = _predict(model, x, columns, specs)
+    names = _names(model, predicted)
+    tensors = [
+        Output(name, scalar_or_shape(one.shape[1:]), _dtype(one))
+        for name, one in zip(names, flat(predicted), strict=True)
+    ]
+    if y is not None:
+        _check_labels(model.loss, tensors, y, columns)
+    if type(model).train_step is keras.Model.train_step:
+        _check_loss(model, x, y, predicted, weight)
+    return Trial(meaning_of(tensors, model.loss), keras.tree.map_structure(_numpy, x))
+
+
+def _check_inputs(model: keras.Model, columns: Columns) -> None:
+    """Functional models name their inputs; several features come by their names."""
+    inputs = getattr(model, "inputs", None)
+    if not inputs:
+        return
+    structure = getattr(model, "_inputs_struct", None)
+    names = [tensor.name for tensor in inputs]
+    if isinstance(structure, Mapping):
+        names = list(structure)
+    features = list(columns.features)
+    if len(inputs) == 1 and len(features) == 1:
+        return
+    if len(inputs) == 1:
+        raise errors.InvalidData(
+            f"the model has one input and feature_cols has {len(features)} columns: assemble them "
+            "into one (pyspark.ml.feature.VectorAssembler), or give the model an input for each, "
+            "named as the column"
+        )
+    if set(names) != set(features) or len(features) == 1:
+        raise errors.InvalidData(
+            f"the model's inputs are named {', '.join(names)}, and feature_cols are "
+            f"{', '.join(features)}: every input takes the column of its name"
+        )
+
+
+def _predict(
+    model: keras.Model, x: Any, columns: Columns, specs: Mapping[str, ColumnSpec]
+) -> Any:
+    try:
+        return model(x, training=False)
+    except Exception as error:
+        held = ", ".join(
+            f"{name!r} {specs[name].dtype} {specs[name].shape}" for name in columns.features
+        )
+        raise errors.InvalidData(
+            f"the model does not take its features (an example: {held}): {_words(error)}"
+        ) from error
+
+
+def _names(model: keras.Model, predicted: Any) -> list[str]:
+    if isinstance(predicted, Mapping):
+        return list(predicted)
+    count = len(flat(predicted))
+    names = list(getattr(model, "output_names", []))
+    return names if len(names) == count else [f"output_{index}" for index in range(count)]
+
+
+def _check_labels(loss: Any, tensors: list[Output], y: Any, columns: Columns) -> None:
+    """Keras broadcasts a label of another shape than the output's, and trains on nonsense."""
+    labels = flat(y)
+    if len(labels) != len(tensors):
+        return  # A model with a loss of its own; Keras's own says so otherwise.
+    names = columns.labels if len(columns.labels) == len(labels) else ["label"] * len(labels)
+    for index, (label, tensor) in enumerate(zip(labels, tensors, strict=True)):
+        one = loss
+        if isinstance(loss, Mapping):
+            one = loss.get(tensor.name)
+        elif isinstance(loss, list | tuple):
+            one = loss[index] if index < len(loss) else None
+        kind = _name_of(one)
+        found = scalar_or_shape(label.shape[1:])
+        expected = tensor.shape
+        if kind.startswith("sparse"):
+            expected = tensor.shape[:-1]
+        elif not (kind in _SHORT or any(part in kind for part in _ELEMENTWISE)):
+            continue
+        if found != scalar_or_shape(expected):
+            raise errors.InvalidData(
+                f"label column {names[index]!r} holds {_shape_words(found)} an example, where the "
+                f"loss {kind!r} needs {_shape_words(expected)} for output {tensor.name!r} of shape "
+                f"{tensor.shape}"
+            )
+
+
+def _check_loss(model: keras.Model, x: Any, y: Any, predicted: Any, weight: Any) -> None:
+    try:
+        model.compute_loss(x=x, y=y, y_pred=predicted, sample_weight=weight)
+        model.compute_metrics(x, y, predicted, sample_weight=weight)
+    except Exception as error:
+        raise errors.InvalidData(
+            f"the loss or a metric does not take the label columns: {_words(error)}"
+        ) from error
+
+
+def _name_of(loss: Any) -> str:
+    if isinstance(loss, keras.Loss):
+        loss = type(loss).__name__
+    elif not isinstance(loss, str):
+        loss = getattr(loss, "__name__", "")
+    return str(loss).replace("_", "").lower()
+
+
+def _shape_words(shape: tuple[int, ...]) -> str:
+    return f"an array of shape {shape}" if shape else "one number"
+
+
+def _dtype(tensor: Any) -> str:
+    name = keras.backend.standardize_dtype(tensor.dtype)
+    return "float32" if name in ("float16", "bfloat16") else str(name)
+
+
+def _numpy(tensor: Any) -> Any:
+    return keras.ops.convert_to_numpy(tensor) if tensor.dtype != "string" else tensor.numpy()
+
+
+def _words(error: Exception) -> str:
+    return str(error).strip() or type(error).__name__
