@@ -1,7 +1,8 @@
-"""Runs a Keras training function on the executors of a Spark cluster.
+"""Keras training on the executors of a Spark cluster: a function on all, or a stage of Spark ML.
 
     import keras_strom.spark
     results = keras_strom.spark.run(train, args=(5,), num_proc=8)
+    model = keras_strom.spark.StromEstimator(model=keras_model, ...).fit(df)
 
 The source lies in `spark/` at the top of the repository and is installed as `keras_strom.spark`.
 Importing it loads neither pyspark nor TensorFlow.
@@ -24,9 +25,15 @@ if TYPE_CHECKING:
     from .result import Event, RunResult
     from .runner import run
 
-__all__ = ["Event", "RunResult", "run"]
+__all__ = ["Event", "RunResult", "StromEstimator", "StromModel", "run"]
 
-_EXPORTS = {"Event": "result", "RunResult": "result", "run": "runner"}
+_EXPORTS = {
+    "Event": "result",
+    "RunResult": "result",
+    "StromEstimator": "estimator",
+    "StromModel": "model",
+    "run": "runner",
+}
 
 
 def __getattr__(name: str) -> object:

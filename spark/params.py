@@ -1,7 +1,7 @@
 """The ML Params of StromEstimator and StromModel: names, words, and what values they take.
 
-A value is checked where it is set, by the constructor, `set` or `setParams`, and once more by `fit`,
-since a parameter grid sets unchecked. What is not set has the default in the constructor's
+A value is checked where it is set, by the constructor, `set` or `setParams`, and once more by
+`fit`, since a parameter grid sets unchecked. What is not set has the default in the constructor's
 signature.
 """
 

@@ -1,7 +1,7 @@
 """How estimators and models are saved: Spark's own metadata, and files beside it.
 
-`save` and `load` go through Hadoop's file systems, as all of Spark ML does, so that a path means the
-same to every stage of a Pipeline. Loading runs pickled code: load what you have saved yourself.
+`save` and `load` go through Hadoop's file systems, as all of Spark ML does, so that a path means
+the same to every stage of a Pipeline. Loading runs pickled code: load what you have saved yourself.
 """
 
 from __future__ import annotations
@@ -30,11 +30,7 @@ class Writer(MLWriter):  # type: ignore[misc]
     def saveImpl(self, path: str) -> None:  # noqa: N802
         """Writes metadata and files under `path`."""
         metadata, files = self._stage._contents()
-        plain = {
-            one.name: value
-            for one, value in self._stage._paramMap.items()
-            if is_plain(value)
-        }
+        plain = {one.name: value for one, value in self._stage._paramMap.items() if is_plain(value)}
         DefaultParamsWriter.saveMetadata(
             self._stage, path, self.sc, extraMetadata={"keras_strom": metadata}, paramMap=plain
         )

@@ -103,9 +103,7 @@ def score(told: Told, name: str, batches: Iterator[pa.RecordBatch]) -> Iterator[
     """Adds each row's loss to rows of features, labels and `ROW`."""
     inference, model = _loaded_once(told)
     for batch in batches:
-        pieces = [
-            _losses(model, inference.outputs, *piece) for piece in _pieces(inference, batch)
-        ]
+        pieces = [_losses(model, inference.outputs, *piece) for piece in _pieces(inference, batch)]
         if pieces:
             yield _with_columns(batch, (name,), [nested(np.concatenate(pieces))])
 
@@ -144,7 +142,7 @@ def examples(
     y: Any = tuple(tf.constant(arrays[name]) for name in labels)
     y = y[0] if len(y) == 1 else y or None
     weight = columns.sample_weight
-    values = (x,) if y is None else (x, y)
+    values: tuple[Any, ...] = (x,) if y is None else (x, y)
     if weight is not None:
         values = (x, y, tf.constant(arrays[weight]))
     if transformation_fn is None:

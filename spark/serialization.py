@@ -156,13 +156,14 @@ class _Code:
 
 @dataclasses.dataclass(frozen=True)
 class _KerasObject:
-    """An optimizer, loss or metric: its variables belong where it is used, so it travels without."""
+    """An optimizer, loss or metric without its variables: they belong where it is used."""
 
     kind: type
     config: Mapping[str, Any]
 
 
 def freeze(value: Any) -> Any:
+    """Arguments of `compile` that can be pickled: Keras's objects as their configurations."""
     if isinstance(value, keras.Optimizer | keras.Loss | keras.Metric):
         return _KerasObject(type(value), value.get_config())
     if isinstance(value, Mapping):
@@ -173,6 +174,7 @@ def freeze(value: Any) -> Any:
 
 
 def thaw(value: Any) -> Any:
+    """What `freeze` was given, made anew."""
     if isinstance(value, _KerasObject):
         return value.kind.from_config(dict(value.config))  # type: ignore[attr-defined]
     if isinstance(value, dict):

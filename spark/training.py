@@ -119,6 +119,7 @@ def train(plan: TrainingPlan) -> Trained | None:
             epochs=plan.epochs,
             steps_per_epoch=plan.train_steps_per_epoch,
             callbacks=callbacks,
+            shuffle=False,  # The dataset does.
             verbose=plan.verbose,
         ).history
         if not keras_strom.is_chief():
@@ -222,9 +223,7 @@ def _validation_data(plan: TrainingPlan, code: Code) -> Any:
     )
 
 
-def _leave(
-    run: StoreRun | None, model: keras.Model, history: dict[str, list[float]]
-) -> Trained:
+def _leave(run: StoreRun | None, model: keras.Model, history: dict[str, list[float]]) -> Trained:
     file, suffix = save(model)
     if run is None:
         return Trained(history, suffix, file)

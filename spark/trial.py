@@ -118,9 +118,7 @@ def _check_inputs(model: keras.Model, columns: Columns) -> None:
         )
 
 
-def _predict(
-    model: keras.Model, x: Any, columns: Columns, specs: Mapping[str, ColumnSpec]
-) -> Any:
+def _predict(model: keras.Model, x: Any, columns: Columns, specs: Mapping[str, ColumnSpec]) -> Any:
     try:
         return model(x, training=False)
     except Exception as error:
