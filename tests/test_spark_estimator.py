@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +22,10 @@ from pyspark.ml.evaluation import (  # noqa: E402
 )
 from pyspark.ml.feature import VectorAssembler  # noqa: E402
 from pyspark.ml.tuning import CrossValidator, ParamGridBuilder  # noqa: E402
-from pyspark.sql import functions as F  # noqa: E402, N812
 
 from keras_strom import errors  # noqa: E402
-from keras_strom.spark import StromEstimator, StromModel  # noqa: E402
+from keras_strom.network import NetworkConfig  # noqa: E402
+from keras_strom.spark import StromEstimator, StromModel, executors  # noqa: E402
 
 # Executors cannot import this file.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -121,7 +121,284 @@ def test_transform_keeps_the_columns_and_adds_what_evaluators_take(
         np.testing.assert_allclose(row["logits"], expected, rtol=1e-4, atol=1e-5)
         assert row["prediction"] == float(np.argmax(expected))
         assert abs(row["probability"].values.sum() - 1.0) < 1e-6
-        assert row["probability"].argmax() if False else True
     evaluator = MulticlassClassificationEvaluator(metricName="accuracy")
     assert evaluator.evaluate(made) > 0.9
     assert evaluator.setMetricName("logLoss").evaluate(made) < 0.5
+
+
+def test_evaluate_and_score_are_those_of_keras_on_all_rows(
+    trained: StromModel, flowers: Any
+) -> None:
+    rows = flowers.collect()
+    x = np.stack([row["features"].toArray() for row in rows]).astype("float32")
+    y = np.array([row["label"] for row in rows])
+    expected = trained.keras.evaluate(x, y, batch_size=len(y), verbose=0, return_dict=True)
+    found = trained.evaluate(flowers)
+    assert set(found) == {"loss", "accuracy"}
+    for name, value in expected.items():
+        assert found[name] == pytest.approx(value, rel=1e-4, abs=1e-5)
+    scored = trained.score(flowers, "hard").collect()
+    assert set(scored[0].asDict()) == {*flowers.columns, "hard"}
+    assert np.mean([row["hard"] for row in scored]) == pytest.approx(expected["loss"], rel=1e-3)
+
+
+def test_a_pipeline_is_saved_and_loaded_before_and_after_it_is_fitted(
+    flowers: Any, store: Path, tmp_path: Path
+) -> None:
+    inputs = ["a", "b", "c", "d"]
+    assembler = VectorAssembler(inputCols=inputs, outputCol="assembled")
+    estimator = StromEstimator(
+        **options(
+            store, feature_cols=["assembled"], num_proc=1, epochs=1, network=NetworkConfig(port=0)
+        )
+    )
+    Pipeline(stages=[assembler, estimator]).write().overwrite().save(str(tmp_path / "pipeline"))
+    loaded = Pipeline.load(str(tmp_path / "pipeline"))
+    again = loaded.getStages()[1]
+    assert again.uid == estimator.uid
+    assert again.getOrDefault("store") == estimator.getOrDefault("store")
+    assert again.getOrDefault("optimizer").get_config() == options(store)["optimizer"].get_config()
+    fitted = loaded.fit(flowers)
+    fitted.save(str(tmp_path / "fitted"))
+    loaded_model = PipelineModel.load(str(tmp_path / "fitted"))
+    assert loaded_model.stages[1].history == fitted.stages[1].history
+    rows = fitted.transform(flowers).select("id", "prediction").collect()
+    assert sorted(rows) == sorted(
+        loaded_model.transform(flowers).select("id", "prediction").collect()
+    )
+    assert isinstance(
+        keras.saving.load_model(next((tmp_path / "fitted" / "stages").glob("1_*")) / "model.keras"),
+        keras.Model,
+    )
+
+
+def test_cross_validation_compares_regressions(flowers: Any, store: Path) -> None:
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+    estimator = StromEstimator(
+        **options(
+            store, model=model, loss="mse", metrics=None, label_cols=["difference"], num_proc=1
+        )
+    )
+    grid = ParamGridBuilder().addGrid(estimator.epochs, [3]).build()
+    validator = CrossValidator(
+        estimator=estimator,
+        estimatorParamMaps=grid,
+        evaluator=RegressionEvaluator(labelCol="difference"),
+        numFolds=2,
+        seed=1,
+    )
+    found = validator.fit(flowers)
+    assert found.avgMetrics[0] < 1.0
+    assert len(found.bestModel.history["loss"]) == 3
+
+
+class Shifted(keras.Model):
+    """A model that Keras cannot save: its argument is a function."""
+
+    def __init__(self, shift: Callable[[Any], Any]) -> None:
+        super().__init__()
+        self.shift = shift
+        self.dense = keras.layers.Dense(1, activation="sigmoid")
+
+    def call(self, x: Any) -> Any:
+        return self.dense(self.shift(x))
+
+
+def shifted() -> keras.Model:
+    return Shifted(lambda x: x + 1.0)
+
+
+class Interrupts(keras.callbacks.Callback):
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        if epoch == 2:
+            raise RuntimeError("the power fails")
+
+
+def test_an_interrupted_run_goes_on_after_its_last_epoch(flowers: Any, store: Path) -> None:
+    df = flowers.withColumn("first", (flowers["label"] == 0).cast("int"))
+    given = options(
+        store,
+        model=None,
+        model_fn=shifted,
+        loss="binary_crossentropy",
+        metrics=None,
+        label_cols=["first"],
+        num_proc=1,
+        epochs=4,
+        run_id="interrupted",
+    )
+    with pytest.raises(errors.WorkerFailed, match="the power fails"):
+        StromEstimator(**given, callbacks=[Interrupts()]).fit(df)
+    with pytest.raises(errors.InvalidOption, match="another model or of other columns"):
+        StromEstimator(**{**given, "label_cols": ["label"]}).fit(df)
+    model = StromEstimator(**given).fit(df)
+    assert len(model.history["loss"]) == 4
+    assert model.history["loss"][0] > model.history["loss"][2] > model.history["loss"][3]
+    evaluator = BinaryClassificationEvaluator(
+        rawPredictionCol="probability", labelCol="first", metricName="areaUnderROC"
+    )
+    made = model.copy({model.probability_col: "probability"}).transform(df)
+    assert evaluator.evaluate(made) > 0.5
+    assert set(row["prediction"] for row in made.collect()) <= {0.0, 1.0}
+
+
+def two_headed() -> keras.Model:
+    name = keras.Input((1,), name="name", dtype="string")
+    a, c = keras.Input((1,), name="a"), keras.Input((1,), name="c")
+    buckets = keras.layers.Hashing(8)(name)
+    joined = keras.layers.Concatenate()(
+        [keras.layers.Flatten()(keras.layers.Embedding(8, 2)(buckets)), a, c]
+    )
+    hidden = keras.layers.Dense(8, activation="relu")(joined)
+    return keras.Model(
+        [name, a, c],
+        [keras.layers.Dense(3, name="kind")(hidden), keras.layers.Dense(1, name="gap")(hidden)],
+    )
+
+
+def test_several_inputs_outputs_and_weights(flowers: Any, store: Path) -> None:
+    df = flowers.withColumn("weight", flowers["id"] % 2)
+    estimator = StromEstimator(
+        **options(
+            store,
+            model=two_headed(),
+            loss=[keras.losses.SparseCategoricalCrossentropy(from_logits=True), "mse"],
+            loss_weights=[1.0, 0.5],
+            metrics=None,
+            feature_cols=["name", "a", "c"],
+            label_cols=["label", "difference"],
+            sample_weight_col="weight",
+            validation="held_out",
+            num_proc=1,
+            epochs=1,
+            partitions_per_process=2,
+        )
+    )
+    model = estimator.fit(df.withColumn("held_out", df["id"] % 4 == 0))
+    assert "val_loss" in model.history
+    made = model.transform(df)
+    assert made.columns == [*df.columns, "label__output", "difference__output"]
+    row = made.first()
+    assert len(row["label__output"]) == 3
+    assert isinstance(row["difference__output"], float)
+    scores = [row["score"] for row in model.score(df).collect()]
+    weights = [row["weight"] for row in df.collect()]
+    assert model.evaluate(df)["loss"] == pytest.approx(sum(scores) / len(weights), rel=1e-3)
+
+
+def test_any_keras_model_can_predict_on_a_dataframe(flowers: Any) -> None:
+    model = StromModel(model=classifier(), feature_cols=["features"], prediction_col="scores")
+    row = model.transform(flowers.limit(5)).first()
+    expected = model.keras.predict(row["features"].toArray()[None], verbose=0)[0]
+    np.testing.assert_allclose(row["scores"], expected, rtol=1e-4, atol=1e-5)
+    with pytest.raises(errors.UnsupportedModel, match="not compiled"):
+        StromModel(model=classifier(), feature_cols=["features"], label_cols=["label"]).evaluate(
+            flowers
+        )
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"batch_size": 0}, "batch_size=0"),
+        ({"epochs": True}, "epochs=True"),
+        ({"validation": 1.5}, "validation=1.5"),
+        ({"feature_cols": "features"}, "must be a list"),
+        ({"label_cols": ["label", "label"]}, "twice"),
+        ({"model": "resnet"}, "must be a keras.Model"),
+        ({"model_fn": 5}, "cannot be called"),
+        ({"callbacks": ["EarlyStopping"]}, "must be a list of keras.callbacks"),
+        ({"resume": True}, 'must be "auto" or False'),
+        ({"run_id": "a/b"}, "run_id='a/b'"),
+        ({"training": "averaging"}, "no other way of training"),
+        ({"use_gpu": True}, "cannot train on GPUs"),
+        ({"network": {"port": 1}}, "must be a NetworkConfig"),
+        ({"strategy": {"tau": 1}}, "no option 'tau'"),
+        ({"verbose": 3}, "verbose=3"),
+        ({"shuffle": 100}, "shuffle=100"),
+    ],
+)
+def test_values_that_make_no_sense_are_refused_where_they_are_given(
+    given: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(errors.InvalidOption, match=words):
+        StromEstimator(**given)
+
+
+def test_unknown_arguments_are_refused() -> None:
+    with pytest.raises(TypeError, match="num_procs"):
+        StromEstimator(num_procs=2)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="num_procs"):
+        StromEstimator().setParams(num_procs=2)
+
+
+@pytest.mark.parametrize(
+    ("changed", "kind", "words"),
+    [
+        ({"model": None}, errors.InvalidOption, "model= or model_fn="),
+        ({"optimizer": None}, errors.InvalidOption, "loss, metrics without optimizer"),
+        ({"optimizer": None, "loss": None, "metrics": None}, errors.UnsupportedModel, "compiled"),
+        ({"feature_cols": None}, errors.InvalidOption, "feature_cols is not set"),
+        ({"store": None}, errors.InvalidOption, "no store"),
+        ({"feature_cols": ["feature"]}, errors.InvalidData, "no column 'feature'"),
+        ({"feature_cols": ["a"]}, errors.InvalidData, "does not take its features"),
+        ({"feature_cols": ["a", "b"]}, errors.InvalidData, "VectorAssembler"),
+        ({"label_cols": ["features"]}, errors.InvalidData, "holds an array of shape"),
+        ({"label_cols": ["name"]}, errors.InvalidData, "does not take the label"),
+        ({"loss": "mse"}, errors.InvalidData, r"needs an array of shape \(3,\)"),
+        ({"validation_steps_per_epoch": 2}, errors.InvalidOption, "without validation"),
+        ({"strategy": {"max_staleness": -1}}, errors.InvalidOption, "max_staleness"),
+        ({"probability_col": "p", "loss": "mse", "model": "wide"}, errors.InvalidOption, "no clas"),
+        ({"output_cols": ["x", "y"]}, errors.InvalidOption, "2 names for 1 outputs"),
+        ({"num_proc": 7}, errors.NotEnoughSlots, "num_proc=2"),
+    ],
+)
+def test_what_does_not_fit_is_found_before_the_cluster_is_busy(
+    flowers: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    changed: dict[str, Any],
+    kind: type[Exception],
+    words: str,
+) -> None:
+    from keras_strom.spark import slots
+
+    monkeypatch.setattr(slots, "_STARTING_SECONDS", 0.0)
+    monkeypatch.setattr(slots, "_GROWING_SECONDS", 0.0)
+    if changed.get("model") == "wide":
+        wide = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+        changed = {**changed, "model": wide, "label_cols": ["difference"], "metrics": None}
+    with pytest.raises(kind, match=words):
+        StromEstimator(**options(tmp_path, **changed)).fit(flowers)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_model_that_cannot_be_saved_points_to_model_fn(flowers: Any, tmp_path: Path) -> None:
+    with pytest.raises(errors.UnsupportedModel, match="pass model_fn="):
+        StromEstimator(**options(tmp_path, model=shifted())).fit(flowers)
+
+
+def test_a_run_id_cannot_serve_several_models(flowers: Any, tmp_path: Path) -> None:
+    estimator = StromEstimator(**options(tmp_path, run_id="one"))
+    maps = ParamGridBuilder().addGrid(estimator.batch_size, [8, 16]).build()
+    with pytest.raises(errors.InvalidOption, match="run of 2 models"):
+        estimator.fit(flowers, maps)
+
+
+def test_executors_with_another_version_are_named(
+    spark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    versions = executors.installed()
+    monkeypatch.setattr(executors, "installed", lambda: {**versions, "keras": "1.0"})
+    with pytest.raises(errors.ExecutorMismatch, match=r"keras [\d.]+ \(driver: 1\.0\)"):
+        executors.check_executors(spark.sparkContext, 1)
+    monkeypatch.setattr(executors, "PACKAGES", ("keras_strom", "no_such_package"))
+    with pytest.raises(errors.ExecutorMismatch, match="cannot import no_such_package"):
+        executors.check_executors(spark.sparkContext, 1)
+
+
+def test_a_prediction_never_replaces_a_column(trained: StromModel, flowers: Any) -> None:
+    with pytest.raises(errors.InvalidData, match="'prediction' already"):
+        trained.transform(flowers.withColumn("prediction", flowers["a"]))
+    with pytest.raises(errors.InvalidData, match="trained on float32 of shape"):
+        trained.transform(flowers.withColumn("features", flowers["a"]))
