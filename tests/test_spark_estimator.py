@@ -22,6 +22,7 @@ from pyspark.ml.evaluation import (  # noqa: E402
 )
 from pyspark.ml.feature import VectorAssembler  # noqa: E402
 from pyspark.ml.tuning import CrossValidator, ParamGridBuilder  # noqa: E402
+from pyspark.sql import functions as F  # noqa: E402, N812
 
 from keras_strom import errors  # noqa: E402
 from keras_strom.network import NetworkConfig  # noqa: E402
@@ -46,6 +47,7 @@ def flowers(spark: Any) -> Any:
     ]
     df = spark.createDataFrame(rows, ["id", "a", "b", "c", "d", "label", "difference", "name"])
     assembler = VectorAssembler(inputCols=["a", "b", "c", "d"], outputCol="features")
+    df = df.withColumn("pair", F.array("a", "b"))
     return assembler.transform(df).repartition(3, "id").cache()
 
 
@@ -59,7 +61,7 @@ def classifier() -> keras.Model:
     )
 
 
-def options(store: Path, **others: Any) -> dict[str, Any]:
+def options(folder: Path, /, **others: Any) -> dict[str, Any]:
     return {
         "model": classifier(),
         "optimizer": keras.optimizers.Adam(0.02),
@@ -70,7 +72,7 @@ def options(store: Path, **others: Any) -> dict[str, Any]:
         "batch_size": 16,
         "epochs": 6,
         "random_seed": 3,
-        "store": str(store),
+        "store": str(folder),
         "num_proc": 2,
         "verbose": 0,
         **others,
@@ -239,7 +241,7 @@ def test_an_interrupted_run_goes_on_after_its_last_epoch(flowers: Any, store: Pa
     )
     made = model.copy({model.probability_col: "probability"}).transform(df)
     assert evaluator.evaluate(made) > 0.5
-    assert set(row["prediction"] for row in made.collect()) <= {0.0, 1.0}
+    assert {row["prediction"] for row in made.collect()} <= {0.0, 1.0}
 
 
 def two_headed() -> keras.Model:
@@ -343,7 +345,7 @@ def test_unknown_arguments_are_refused() -> None:
         ({"feature_cols": ["feature"]}, errors.InvalidData, "no column 'feature'"),
         ({"feature_cols": ["a"]}, errors.InvalidData, "does not take its features"),
         ({"feature_cols": ["a", "b"]}, errors.InvalidData, "VectorAssembler"),
-        ({"label_cols": ["features"]}, errors.InvalidData, "holds an array of shape"),
+        ({"label_cols": ["pair"]}, errors.InvalidData, "holds an array of shape"),
         ({"label_cols": ["name"]}, errors.InvalidData, "does not take the label"),
         ({"loss": "mse"}, errors.InvalidData, r"needs an array of shape \(3,\)"),
         ({"validation_steps_per_epoch": 2}, errors.InvalidOption, "without validation"),
