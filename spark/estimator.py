@@ -18,15 +18,16 @@ from pyspark.ml.util import MLReadable, MLWritable
 
 from keras_strom import errors
 
+from . import runner
 from .columns import Columns, ColumnSpec, inspect
 from .executors import check_executors
 from .export import export
 from .exported import ExportedData
+from .files import Paths, from_parquet
 from .model import StromModel, output_columns
 from .outputs import Outputs
 from .params import TrainingParams
 from .persistence import Reader, Writer, not_plain
-from .runner import run
 from .serialization import PackedModel, freeze, pack, thaw
 from .slots import choose_workers
 from .store import Store, StoreRun
@@ -168,40 +169,73 @@ class StromEstimator(TrainingParams, Estimator, MLWritable, MLReadable):  # type
         """Loads what `write` has saved; runs pickled code."""
         return Reader(cls)
 
+    def fit_on_parquet(
+        self,
+        train: Paths,
+        *,
+        validation: Paths | None = None,
+        spark: SparkSession | None = None,
+    ) -> StromModel:
+        """Trains on Parquet files as they lie, which every worker can read; nothing is copied.
+
+        Args:
+            train: files or folders, as paths or URLs, with the columns that the Params name.
+            validation: the same, for validation data.
+            spark: the session; None = the active one, or a new one.
+
+        Raises:
+            InvalidData: the files do not hold what the model needs.
+            StoreUnavailable: a file that cannot be read.
+        """
+        from pyspark.sql import SparkSession
+
+        params = self.check_params()
+        if params["validation"] is not None:
+            raise errors.InvalidOption(
+                "validation= holds out rows of a DataFrame: leave it out, and give fit_on_parquet "
+                "the validation files"
+            )
+        _check_together(params, has_validation=validation is not None)
+        if params["partitions_per_process"] is not None:
+            raise errors.InvalidOption("partitions_per_process has no effect on files")
+        data = from_parquet(train, _columns(params), validation=validation)
+        session = spark or SparkSession.getActiveSession() or SparkSession.builder.getOrCreate()
+        fitting = _prepare(params, data.columns, data.specs, session)
+        for split in data.splits:
+            data.check_rows(fitting.workers, split)
+        return self._trained(fitting, _train(fitting, data))
+
     def _fit(self, df: DataFrame) -> StromModel:
         params = self.check_params()
-        _check_together(params)
+        _check_together(params, has_validation=params["validation"] is not None)
+        if params["store"] is None:
+            raise errors.InvalidOption(
+                "no store: give store= a path or URL that the driver and all executors reach, for "
+                "the training data, checkpoints and the model"
+            )
         columns = _columns(params)
-        specs = inspect(df, columns)
-        prepared = _prepare(params, columns, specs)
-        spark = df.sparkSession
-        workers = choose_workers(spark.sparkContext, params["num_proc"], _START_TIMEOUT)
-        check_executors(spark.sparkContext, workers)
-        store_run, seed = _begin_run(params, prepared, columns)
+        fitting = _prepare(params, columns, inspect(df, columns), df.sparkSession)
         files = params["partitions_per_process"]
         data = export(
-            df if files is None else df.repartition(workers * files),
+            df if files is None else df.repartition(fitting.workers * files),
             columns,
-            store_run,
+            fitting.run,
             validation=params["validation"],
-            workers=workers,
-            seed=seed,
-            specs=specs,
+            workers=fitting.workers,
+            seed=fitting.seed,
+            specs=fitting.specs,
         )
-        trained = _train(params, prepared, data, store_run, seed, workers, spark)
-        return self._trained(prepared, specs, trained, store_run)
+        return self._trained(fitting, _train(fitting, data))
 
-    def _trained(
-        self,
-        prepared: _Prepared,
-        specs: Mapping[str, ColumnSpec],
-        trained: Trained,
-        store_run: StoreRun,
-    ) -> StromModel:
-        file = store_run.store.read_bytes(model_file(store_run, trained.suffix))
-        packed = prepared.model.trained(file, trained.suffix)
-        model = StromModel()._filled(packed, specs, prepared.outputs)
-        model.history, model.run_id = trained.history, store_run.run_id
+    def _trained(self, fitting: _Fitting, trained: Trained) -> StromModel:
+        file = trained.file
+        if fitting.run is not None:
+            file = fitting.run.store.read_bytes(model_file(fitting.run, trained.suffix))
+        model = StromModel()._filled(
+            fitting.model.trained(file, trained.suffix), fitting.specs, fitting.outputs
+        )
+        model.history = trained.history
+        model.run_id = None if fitting.run is None else fitting.run.run_id
         self._copyValues(model)
         if model.getOrDefault("val_batch_size") is None:
             model._set(val_batch_size=max(1024, self.getOrDefault("batch_size")))
@@ -228,16 +262,22 @@ class StromEstimator(TrainingParams, Estimator, MLWritable, MLReadable):  # type
 _COMPILING = ("optimizer", "loss", "loss_weights", "metrics")
 
 
-@dataclasses.dataclass(frozen=True)
-class _Prepared:
-    """What is known once the model has been tried."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Fitting:
+    """What is known once everything has been checked."""
 
+    params: Mapping[str, Any]
+    specs: Mapping[str, ColumnSpec]
     model: PackedModel
     code: bytes
     outputs: Outputs
+    workers: int
+    run: StoreRun | None
+    seed: int
+    spark: SparkSession
 
 
-def _check_together(params: Mapping[str, Any]) -> None:
+def _check_together(params: Mapping[str, Any], *, has_validation: bool) -> None:
     """Refuses Params that make no sense with each other."""
     if (params["model"] is None) == (params["model_fn"] is None):
         raise errors.InvalidOption("give either model= or model_fn=")
@@ -250,12 +290,9 @@ def _check_together(params: Mapping[str, Any]) -> None:
             )
     if params["feature_cols"] is None:
         raise errors.InvalidOption("feature_cols is not set: which columns go into the model?")
-    if params["store"] is None:
-        raise errors.InvalidOption(
-            "no store: give store= a path or URL that the driver and all executors reach, for the "
-            "training data, checkpoints and the model"
-        )
-    if params["validation"] is None and params["validation_steps_per_epoch"] is not None:
+    if params["store"] is None and params["run_id"] is not None:
+        raise errors.InvalidOption("run_id has no effect without store")
+    if not has_validation and params["validation_steps_per_epoch"] is not None:
         raise errors.InvalidOption("validation_steps_per_epoch has no effect without validation")
     strategy = params["strategy"]
     if isinstance(strategy, Mapping):
@@ -271,9 +308,12 @@ def _columns(params: Mapping[str, Any]) -> Columns:
 
 
 def _prepare(
-    params: Mapping[str, Any], columns: Columns, specs: Mapping[str, ColumnSpec]
-) -> _Prepared:
-    """Everything that can be found wrong without the cluster is found here."""
+    params: Mapping[str, Any],
+    columns: Columns,
+    specs: Mapping[str, ColumnSpec],
+    spark: SparkSession,
+) -> _Fitting:
+    """Everything that can be found wrong before the cluster is busy is found here."""
     compiling = None
     if params["optimizer"] is not None:
         compiling = {name: params[name] for name in _COMPILING if params[name] is not None}
@@ -288,51 +328,59 @@ def _prepare(
     output_columns(trial.outputs, params)
     if params["model_fn"] is not None:
         model = model.with_example(trial.x)
-    return _Prepared(model, code, trial.outputs)
+    workers = choose_workers(spark.sparkContext, params["num_proc"], _START_TIMEOUT)
+    check_executors(spark.sparkContext, workers)
+    run, seed = _begin_run(params, model, columns)
+    return _Fitting(
+        params=params,
+        specs=specs,
+        model=model,
+        code=code,
+        outputs=trial.outputs,
+        workers=workers,
+        run=run,
+        seed=seed,
+        spark=spark,
+    )
 
 
 def _begin_run(
-    params: Mapping[str, Any], prepared: _Prepared, columns: Columns
-) -> tuple[StoreRun, int]:
+    params: Mapping[str, Any], model: PackedModel, columns: Columns
+) -> tuple[StoreRun | None, int]:
     """The run in the store, a new one or one to go on with, and its random seed.
 
     Raises:
         InvalidOption: the interrupted run of this id is another training.
     """
-    run_id = params["run_id"] or time.strftime("strom-%Y%m%d-%H%M%S-") + uuid.uuid4().hex[:6]
-    store_run: StoreRun = params["store"].run(run_id)
-    store = store_run.store
-    described = json.dumps([prepared.model.configuration(), dataclasses.asdict(columns)])
-    identity = hashlib.sha256(described.encode()).hexdigest()
     seed = params["random_seed"]
-    record = f"{store_run.path}/run.json"
+    fresh = secrets.randbelow(1 << 31) if seed is None else seed
+    if params["store"] is None:
+        return None, fresh
+    run_id = params["run_id"] or time.strftime("strom-%Y%m%d-%H%M%S-") + uuid.uuid4().hex[:6]
+    run: StoreRun = params["store"].run(run_id)
+    described = json.dumps([model.configuration(), dataclasses.asdict(columns)])
+    identity = hashlib.sha256(described.encode()).hexdigest()
+    record = f"{run.path}/run.json"
     if params["resume"] is False:
-        store.delete(store_run.checkpoints)
-    if store.exists(backup_file(store_run)):
-        before = json.loads(store.read_bytes(record))
+        run.store.delete(run.checkpoints)
+    if run.store.exists(backup_file(run)):
+        before = json.loads(run.store.read_bytes(record))
         if before["identity"] != identity:
             raise errors.InvalidOption(
                 f"run_id={run_id!r} is the interrupted training of another model or of other "
                 "columns: choose another run_id, or resume=False to begin anew"
             )
-        seed = before["seed"] if seed is None else seed  # The same rows are held out.
-    seed = secrets.randbelow(1 << 31) if seed is None else seed
-    store.write_bytes(record, json.dumps({"identity": identity, "seed": seed}).encode())
-    return store_run, seed
+        if seed is None:
+            fresh = before["seed"]  # The same rows are held out.
+    run.store.write_bytes(record, json.dumps({"identity": identity, "seed": fresh}).encode())
+    return run, fresh
 
 
-def _train(
-    params: Mapping[str, Any],
-    prepared: _Prepared,
-    data: ExportedData,
-    store_run: StoreRun,
-    seed: int,
-    workers: int,
-    spark: SparkSession,
-) -> Trained:
+def _train(fitting: _Fitting, data: ExportedData) -> Trained:
+    params = fitting.params
     plan = TrainingPlan(
-        model=prepared.model,
-        code=prepared.code,
+        model=fitting.model,
+        code=fitting.code,
         data=data,
         batch_size=params["batch_size"],
         val_batch_size=params["val_batch_size"] or params["batch_size"],
@@ -340,18 +388,18 @@ def _train(
         train_steps_per_epoch=params["train_steps_per_epoch"],
         validation_steps_per_epoch=params["validation_steps_per_epoch"],
         shuffle=params["shuffle"],
-        seed=seed,
+        seed=fitting.seed,
         verbose=params["verbose"],
-        run=store_run,
+        run=fitting.run,
     )
-    results = run(
+    results = runner.run(
         train,
         (plan,),
-        num_proc=workers,
+        num_proc=fitting.workers,
         network=params["network"],
         stream_logs=params["verbose"] > 0,
         verbose=min(params["verbose"], 1),
-        spark=spark,
+        spark=fitting.spark,
     )
     trained: Trained = results[0]
     return trained

@@ -25,7 +25,12 @@ Check = Callable[[str, Any], Any]
 
 def param(name: str, doc: str, check: Check) -> Any:
     """A Param whose values, None aside, go through `check(name, value)`."""
-    return Param(Params._dummy(), name, doc, typeConverter=lambda value: check(name, value))
+
+
+    def convert(value: Any) -> Any:
+        return None if value is None else check(name, value)
+
+    return Param(Params._dummy(), name, doc, typeConverter=convert)
 
 
 def count(name: str, value: Any) -> int:
@@ -215,10 +220,11 @@ class ColumnParams(Params):  # type: ignore[misc]
 
     def check_params(self) -> dict[str, Any]:
         """Every parameter's value by name, checked again."""
-        values = {}
-        for one in self.params:
-            value = self.getOrDefault(one)
-            values[one.name] = None if value is None else one.typeConverter(value)
+        values = {one.name: one.typeConverter(self.getOrDefault(one)) for one in self.params}
+        for one, default in self._defaultParamMap.items():
+            # Without a prediction there are still other columns; of the rest None is no value.
+            if values[one.name] is None and default is not None and one.name != "prediction_col":
+                raise errors.InvalidOption(f"{one.name}=None: it has no value; leave it out")
         return values
 
     def _adopt(self, given: Mapping[str, Any]) -> None:

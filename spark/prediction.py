@@ -19,10 +19,9 @@ import pyarrow as pa
 from keras_strom import errors
 
 from .columns import Columns, ColumnSpec
-from .export import encode_batch
 from .outputs import OutputColumns, Outputs, nested
 from .serialization import PackedModel
-from .tensors import decode
+from .tensors import decode, encode
 
 if TYPE_CHECKING:
     from pyspark import Broadcast
@@ -171,15 +170,17 @@ def _loaded_once(told: Told) -> tuple[Inference, keras.Model]:
 
 def _pieces(inference: Inference, batch: pa.RecordBatch) -> Iterator[tuple[Any, ...]]:
     """A batch in steps of `batch_size` rows, as (x, y[, weight])."""
-    specs = {name: inference.specs[name] for name in inference.columns.names}
-    encoded, faults = encode_batch(batch.select(list(specs)), specs)
-    if encoded is None:
-        words = [fault.describe(name, specs[name]) for name, fault in faults.items() if fault]
+    arrays: dict[str, np.ndarray[Any, Any]] = {}
+    words: list[str] = []
+    for name in inference.columns.names:
+        spec = inference.specs[name]
+        encoded, faults = encode(batch.column(name), spec)
+        if encoded is None:
+            words.append(faults.describe(name, spec))
+        else:
+            arrays[name] = decode(pa.chunked_array([encoded]), spec, name, "")
+    if words:
         raise errors.InvalidData("; ".join(words))
-    arrays = {
-        name: decode(pa.chunked_array([encoded.column(name)]), specs[name], name, "")
-        for name in specs
-    }
     for begin in range(0, batch.num_rows, inference.batch_size):
         rows = min(inference.batch_size, batch.num_rows - begin)
         part = {name: array[begin : begin + rows] for name, array in arrays.items()}
