@@ -194,7 +194,8 @@ class StromModel(ColumnParams, Model, MLWritable, MLReadable):  # type: ignore[m
         params = self.check_params()
         if self._outputs is None:
             function = params["transformation_fn"]
-            self._outputs = try_out(self._model(), columns, specs, function).outputs
+            trial = try_out(self._model(), columns, specs, function, trains=False)
+            self._outputs = trial.outputs
         return output_columns(self._outputs, params)
 
     def _model(self) -> PackedModel:

@@ -26,7 +26,6 @@ Check = Callable[[str, Any], Any]
 def param(name: str, doc: str, check: Check) -> Any:
     """A Param whose values, None aside, go through `check(name, value)`."""
 
-
     def convert(value: Any) -> Any:
         return None if value is None else check(name, value)
 

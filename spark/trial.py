@@ -54,6 +54,8 @@ def try_out(
     columns: Columns,
     specs: Mapping[str, ColumnSpec],
     transformation_fn: Callable[..., Any] | None = None,
+    *,
+    trains: bool = True,
 ) -> Trial:
     """One batch through the model and its loss.
 
@@ -62,13 +64,14 @@ def try_out(
         columns: what is trained on.
         specs: what they hold.
         transformation_fn: the user's.
+        trains: whether the model needs a loss that takes the labels.
 
     Raises:
         InvalidData: the columns do not fit the model.
         UnsupportedModel: the model is not compiled, or gives no numbers.
     """
     model = packed.load()
-    if not model.compiled:
+    if trains and not model.compiled:
         raise errors.UnsupportedModel(
             "the model is not compiled: give optimizer= and loss=, or compile it"
         )
@@ -86,11 +89,12 @@ def try_out(
         Output(name, scalar_or_shape(one.shape[1:]), _dtype(one))
         for name, one in zip(names, flat(predicted), strict=True)
     ]
-    if y is not None:
-        _check_labels(model.loss, tensors, y, columns)
-    if type(model).train_step is keras.Model.train_step:
+    loss = getattr(model, "loss", None)
+    if trains and y is not None:
+        _check_labels(loss, tensors, y, columns)
+    if trains and type(model).train_step is keras.Model.train_step:
         _check_loss(model, x, y, predicted, weight)
-    return Trial(meaning_of(tensors, model.loss), keras.tree.map_structure(_numpy, x))
+    return Trial(meaning_of(tensors, loss), keras.tree.map_structure(_numpy, x))
 
 
 def _check_inputs(model: keras.Model, columns: Columns) -> None:
