@@ -15,6 +15,7 @@ from pyspark.ml.util import MLReadable, MLWritable
 
 from keras_strom import errors
 
+from .checked import explain
 from .columns import Columns, ColumnSpec, inspect, select
 from .outputs import OutputColumns, Outputs
 from .params import ColumnParams
@@ -122,7 +123,10 @@ class StromModel(ColumnParams, Model, MLWritable, MLReadable):  # type: ignore[m
         self._require_loss()
         told = self._tell(df, columns, specs)
         rows = select(df, {name: specs[name] for name in columns.names})
-        found = rows.mapInArrow(functools.partial(measure, told), "state binary").collect()
+        try:
+            found = rows.mapInArrow(functools.partial(measure, told), "state binary").collect()
+        except Exception as error:
+            raise explain(error) from error
         if not found:
             raise errors.InvalidData("the DataFrame has no rows to evaluate on")
         counted = [pickle.loads(row["state"]) for row in found]

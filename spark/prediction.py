@@ -172,9 +172,10 @@ def _pieces(inference: Inference, batch: pa.RecordBatch) -> Iterator[tuple[Any, 
     """A batch in steps of `batch_size` rows, as (x, y[, weight])."""
     arrays: dict[str, np.ndarray[Any, Any]] = {}
     words: list[str] = []
-    for name in inference.columns.names:
+    # By place: Spark may give a batch's columns other names than the DataFrame's.
+    for name, column in zip(inference.columns.names, batch.columns, strict=False):
         spec = inference.specs[name]
-        encoded, faults = encode(batch.column(name), spec)
+        encoded, faults = encode(column, spec)
         if encoded is None:
             words.append(faults.describe(name, spec))
         else:
@@ -195,7 +196,7 @@ def _pieces(inference: Inference, batch: pa.RecordBatch) -> Iterator[tuple[Any, 
 def _with_columns(
     batch: pa.RecordBatch, names: Sequence[str], arrays: Sequence[pa.Array]
 ) -> pa.RecordBatch:
-    row = batch.column(batch.schema.get_field_index(ROW))
+    row = batch.column(batch.num_columns - 1)
     kept = [row.field(index) for index in range(row.type.num_fields)]
     fields = [row.type.field(index).name for index in range(row.type.num_fields)]
     return pa.RecordBatch.from_arrays([*kept, *arrays], names=[*fields, *names])

@@ -159,7 +159,7 @@ def test_a_pipeline_is_saved_and_loaded_before_and_after_it_is_fitted(
     again = loaded.getStages()[1]
     assert again.uid == estimator.uid
     assert again.getOrDefault("store") == estimator.getOrDefault("store")
-    assert again.getOrDefault("optimizer").learning_rate == pytest.approx(0.02)
+    assert float(again.getOrDefault("optimizer").learning_rate) == pytest.approx(0.02)
     fitted = loaded.fit(flowers)
     fitted.save(str(tmp_path / "fitted"))
     loaded_model = PipelineModel.load(str(tmp_path / "fitted"))
@@ -422,3 +422,9 @@ def test_a_prediction_never_replaces_a_column(trained: StromModel, flowers: Any)
         trained.transform(flowers.withColumn("prediction", flowers["a"]))
     with pytest.raises(errors.InvalidData, match="trained on float32 of shape"):
         trained.transform(flowers.withColumn("features", flowers["a"]))
+
+
+def test_nulls_are_named_where_they_are_met(trained: StromModel, flowers: Any) -> None:
+    some = flowers.withColumn("label", F.when(flowers["id"] > 5, flowers["label"]))
+    with pytest.raises(errors.InvalidData, match="'label' has .* nulls"):
+        trained.evaluate(some)
