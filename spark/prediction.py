@@ -26,7 +26,7 @@ from .tensors import decode, encode
 if TYPE_CHECKING:
     from pyspark import Broadcast
 
-#: The column in which a row's own columns travel, whatever their names and types.
+#: The last column, in which a row's own columns travel, whatever their names and types.
 ROW = "_keras_strom_row"
 
 

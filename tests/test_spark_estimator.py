@@ -426,5 +426,5 @@ def test_a_prediction_never_replaces_a_column(trained: StromModel, flowers: Any)
 
 def test_nulls_are_named_where_they_are_met(trained: StromModel, flowers: Any) -> None:
     some = flowers.withColumn("label", F.when(flowers["id"] > 5, flowers["label"]))
-    with pytest.raises(errors.InvalidData, match="'label' has .* nulls"):
+    with pytest.raises(errors.InvalidData, match=r"'label' has .* nulls"):
         trained.evaluate(some)
