@@ -385,6 +385,27 @@ def test_paths_that_executors_do_not_see_are_named(spark: Any, tmp_path: Path) -
         check_visible(spark, ["/no/such", __file__], ["/none"], 2)
 
 
+def test_a_folder_of_the_same_name_on_another_disk_is_found_out(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared, mark = tmp_path / "shared", tmp_path / "shared" / "mark"
+    shared.mkdir()
+    mark.touch()
+    python = tmp_path / "python"
+    python.write_text(
+        "#!/bin/sh\n"
+        f'exec unshare --mount sh -c \'mount -t tmpfs none {shared} && exec "$0" "$@"\' '
+        f'{sys.executable} "$@"\n'
+    )
+    python.chmod(0o755)
+    if subprocess.run([python, "-c", ""], capture_output=True).returncode != 0:
+        pytest.skip("needs the right to mount (root)")
+    check_visible(spark, [str(mark)], [str(shared)], 2)
+    monkeypatch.setattr(spark.sparkContext, "pythonExec", str(python))
+    with pytest.raises(errors.Unreachable, match=r"shared/mark does not exist on .*share"):
+        check_visible(spark, [str(mark)], [str(shared)], 2)
+
+
 def test_a_look_finds_what_is_missing(tmp_path: Path) -> None:
     url = f"file://{tmp_path}"
     assert list(look([__file__, url], [str(tmp_path), url])) == []
