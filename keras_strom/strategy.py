@@ -388,6 +388,16 @@ def _change(
     return VariableChange(entry, shares, before[id(entry.variable)] if rows is None else rows)
 
 
+def _hint_of_keras_2() -> str:
+    """To us Keras 2's `fit` is a custom loop; who calls it needs other words."""
+    if "tf_keras" not in sys.modules:
+        return ""
+    return (
+        "; if this is a Keras 2 model (tf_keras, or tf.keras where TF_USE_LEGACY_KERAS is set, as "
+        "tensorflow_transform does), build it with Keras 3: import keras"
+    )
+
+
 def _check_touched(sharing: Sharing, touched: set[int], before: dict[int, Any]) -> None:
     """Refuses a step whose changes could not be shared; `touched` and `before` go by variable."""
     if not touched.issubset(before):
@@ -400,7 +410,7 @@ def _check_touched(sharing: Sharing, touched: set[int], before: dict[int, Any]) 
     if sharing.generation is None:
         raise errors.UnsupportedModel(
             "a custom training loop with several workers must call strategy.begin() before its "
-            "first step and strategy.synchronize() after its last"
+            "first step and strategy.synchronize() after its last" + _hint_of_keras_2()
         )
     for entry in sharing.space.entries:
         if id(entry.variable) in touched and not sharing.space.is_agreed(entry.variable):
