@@ -5,6 +5,7 @@ The one pass over a DataFrame also counts its faults, so bad data is refused bef
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -20,7 +21,13 @@ from .exported import TRAIN, VALIDATION, check_seed
 from .tensors import Faults, encode
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+_ARROW_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
+_ARROW_BATCH_BYTES = 64 << 20
+# What a value is taken to weigh where only the data knows: a picture, a few words.
+_BINARY_BYTES = 256 << 10
+_STRING_BYTES = 64
 
 _VALIDATION_COLUMN = "_strom_validation"
 
@@ -156,13 +163,56 @@ def check_faults(
         )
 
 
+@contextlib.contextmanager
+def tasks(session: SparkSession, specs: Mapping[str, ColumnSpec]) -> Iterator[None]:
+    """Runs a job over the rows: Arrow batches of bounded size, and the tasks' errors as ours.
+
+    Spark hands over 10000 rows at once whatever they weigh, and pictures weigh too much for that.
+    Errors of the DataFrame's own pass through.
+
+    Args:
+        session: the DataFrame's.
+        specs: its columns.
+
+    Raises:
+        StromError: what a task has raised.
+    """
+    row_bytes = sum(_bytes_of(spec) for spec in specs.values())
+    rows = max(1, _ARROW_BATCH_BYTES // row_bytes)
+    before = session.conf.get(_ARROW_ROWS)
+    lower = rows < (int(before or 0) or rows + 1)
+    if lower:
+        session.conf.set(_ARROW_ROWS, str(rows))
+    try:
+        yield
+    except Exception as error:
+        cause = explain(error)
+        if cause is error:
+            raise
+        raise cause from None
+    finally:
+        if lower and before is not None:
+            session.conf.set(_ARROW_ROWS, before)
+
+
 def explain(error: Exception) -> Exception:
-    """An error of ours that a task has raised, out of the traceback that Spark made of it."""
+    """An error of ours that a task has raised, out of the traceback that Spark made of it.
+
+    Returns:
+        That error, or `error` itself where it is none of ours.
+    """
     found = re.search(r"^keras_strom\.errors\.(\w+): (.*)$", str(error), re.MULTILINE)
     kind = getattr(errors, found.group(1), None) if found else None
     if found is None or not isinstance(kind, type) or not issubclass(kind, errors.StromError):
         return error
     return kind(found.group(2))
+
+
+def _bytes_of(spec: ColumnSpec) -> int:
+    """Of one value; a guess where their lengths differ."""
+    if spec.dtype == "string":
+        return _BINARY_BYTES if spec.kind == "binary" else _STRING_BYTES
+    return spec.size * np.dtype(spec.dtype).itemsize
 
 
 class _HeldOut:

@@ -9,6 +9,7 @@ A task that Spark starts anew, on another host perhaps, gets its rows again.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import json
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from .checked import CheckedRows, RowPlan, check_faults, explain, marks
+from .checked import CheckedRows, RowPlan, check_faults, marks, tasks
 from .columns import Columns, ColumnSpec, inspect, select
 from .exported import TRAIN, VALIDATION, DataFile, ExportedData
 from .spool import FORMAT, Chunk
@@ -112,27 +113,27 @@ def direct(
         marked=bool(extra),
         seed=seed,
     )
-    task = functools.partial(chunk_partition, plan)
-    chunks = select(df, specs, *extra).mapInArrow(task, _SCHEMA).persist(StorageLevel.DISK_ONLY)
-    try:
-        rows = _collect(chunks)
+    with contextlib.ExitStack() as undo:
+        with tasks(df.sparkSession, specs):
+            make = functools.partial(chunk_partition, plan)
+            chunks = select(df, specs, *extra).mapInArrow(make, _SCHEMA)
+            chunks.persist(StorageLevel.DISK_ONLY)
+            undo.callback(chunks.unpersist)
+            # Spark makes the chunks, and keeps them, when it is asked for what is known of them.
+            rows = chunks.drop("content").collect()
         check_faults([json.loads(row.faults) for row in rows if row.faults], specs, validation)
-        splits = [TRAIN] if validation is None else [TRAIN, VALIDATION]
+        rows.sort(key=lambda row: row.chunk or "")
         files = {
             split: tuple(
-                DataFile(row.chunk, (row.rows,), row.bytes)
-                for row in sorted(rows, key=lambda row: row.chunk or "")
-                if row.split == split
+                DataFile(row.chunk, (row.rows,), row.bytes) for row in rows if row.split == split
             )
-            for split in splits
+            for split in ([TRAIN] if validation is None else [TRAIN, VALIDATION])
         }
         index = ExportedData(Store(""), columns, specs, files, format=FORMAT)
-        for split in splits:
+        for split in files:
             index.check_rows(workers, split)
-        return Direct(index, workers, seed, chunks)
-    except BaseException:
-        chunks.unpersist()
-        raise
+        undo.pop_all()
+    return Direct(index, workers, seed, chunks)
 
 
 def chunk_partition(plan: RowPlan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -178,11 +179,3 @@ def _row(*values: Any) -> pa.RecordBatch:
     names = [field.split()[0] for field in _SCHEMA.split(", ")]
     arrays = [pa.array([value], of) for value, of in zip(values, types, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, names=names)
-
-
-def _collect(chunks: DataFrame) -> list[Any]:
-    """All rows without their content; Spark makes and keeps the chunks meanwhile."""
-    try:
-        return list(chunks.drop("content").collect())
-    except Exception as error:
-        raise explain(error) from error

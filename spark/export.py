@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 
 from keras_strom import errors
 
-from .checked import CheckedRows, RowPlan, check_faults, explain, marks
+from .checked import CheckedRows, RowPlan, check_faults, marks, tasks
 from .columns import Columns, ColumnSpec, inspect, select
 from .exported import TRAIN, VALIDATION, DataFile, ExportedData
 from .files import spec_metadata
@@ -138,10 +138,8 @@ def write(df: DataFrame, plan: WritePlan) -> list[dict[str, Any]]:
     Raises:
         StoreUnavailable: a task could not write.
     """
-    try:
+    with tasks(df.sparkSession, plan.rows.specs):
         rows = df.mapInArrow(functools.partial(write_partition, plan), "report string").collect()
-    except Exception as error:
-        raise explain(error) from error
     return [json.loads(row[0]) for row in rows]
 
 

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 import keras_strom
 from keras_strom import errors
 from keras_strom.spark import runner, tfio
-from keras_strom.spark.checked import RowPlan
+from keras_strom.spark.checked import RowPlan, tasks
 from keras_strom.spark.columns import Columns, ColumnSpec, from_pairs, inspect
 from keras_strom.spark.direct import cut, direct, to_stream
 from keras_strom.spark.export import WritePlan, export, write
@@ -347,6 +347,16 @@ def test_a_store_that_executors_do_not_see_is_refused(spark: Any, run: StoreRun)
         write(spark.range(4), plan)
     plan = dataclasses.replace(plan, marker=None)
     assert sum(sum(r["files"]["train"]["rows"]) for r in write(spark.range(4), plan)) == 4
+
+
+def test_heavy_rows_come_in_small_arrow_batches(spark: Any) -> None:
+    name = "spark.sql.execution.arrow.maxRecordsPerBatch"
+    usual = spark.conf.get(name)
+    with tasks(spark, SCALARS):
+        assert spark.conf.get(name) == usual
+    with tasks(spark, {"image": ColumnSpec("image", "uint8", (512, 512, 3))}):
+        assert spark.conf.get(name) == "85"
+    assert spark.conf.get(name) == usual
 
 
 def test_flights_are_exported_once_their_nulls_are_gone(spark: Any, run: StoreRun) -> None:
