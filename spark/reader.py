@@ -93,14 +93,6 @@ def dataset(
     _check_options(batch_size, shuffle_rows, transformation_fn, reader)
     import tensorflow as tf
 
-    own_seed = seed if shuffle else None
-    source = exported
-    if exported.format == spool.FORMAT:
-        exported.check_rows(size, split)
-        source = spool.laid_down(exported, split, size)
-        pieces = source.share(0, 1, split, seed=own_seed)
-    else:
-        pieces = exported.share(rank, size, split, seed=own_seed)
     steps = exported.steps(size, batch_size, split)
     if drop_remainder:
         steps = exported.rows(split) // size // batch_size
@@ -109,19 +101,16 @@ def dataset(
                 f"drop_remainder leaves no batch of {batch_size} in {exported.rows(split)} rows of "
                 f"{split} data for {size} workers: choose a smaller batch_size"
             )
-    window = (shuffle_rows or _window_rows(exported, split)) if shuffle else None
-    plan = ReadPlan(source, pieces, window, (seed, rank))
-    if exported.format == "tfrecord":
-        from . import tfrecords
-
-        large = tfrecords.examples(plan)
-    elif reader == "tfio":
-        from . import tfio
-
-        large = tfio.examples(plan)
-    else:
-        large = _from_arrays(plan)
-    batches = large.rebatch(batch_size, drop_remainder=drop_remainder).take(steps)
+    source, place, places = exported, rank, size
+    if exported.format == spool.FORMAT:
+        source, place, places = spool.laid_down(exported, split, size), 0, 1
+    plan = ReadPlan(
+        source,
+        pieces=source.share(place, places, split, seed=seed if shuffle else None),
+        window=(shuffle_rows or _window_rows(exported, split)) if shuffle else None,
+        seed=(seed, rank),
+    )
+    batches = _blocks(plan, reader).rebatch(batch_size, drop_remainder=drop_remainder).take(steps)
     if transformation_fn is not None:
         batches = batches.map(transformation_fn, num_parallel_calls=2, deterministic=True)
     options = tf.data.Options()
@@ -307,8 +296,20 @@ class _Files:
         self._opened.clear()
 
 
-def _from_arrays(plan: ReadPlan) -> tf.data.Dataset:
+def _blocks(plan: ReadPlan, reader: str) -> tf.data.Dataset:
     """The rows in large blocks, as `fit`'s elements."""
+    if plan.exported.format == "tfrecord":
+        from . import tfrecords
+
+        return tfrecords.examples(plan)
+    if reader == "tfio":
+        from . import tfio
+
+        return tfio.examples(plan)
+    return _from_arrays(plan)
+
+
+def _from_arrays(plan: ReadPlan) -> tf.data.Dataset:
     import tensorflow as tf
 
     # Iterating anew is a new epoch. Keras draws one batch before it starts, so epochs count on
