@@ -10,6 +10,7 @@ import json
 import logging
 import os
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from tests import faults
 
 CLASSES = 4
 TEST_ROWS = 512
+DEADLINE = 200.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,29 +30,37 @@ class Job:
     """What each worker does.
 
     Attributes:
+        seed: of weights and shuffling.
         rows: of the training data, of all workers.
         batch: rows of a batch.
         epochs: of each fit.
         fits: one after the other.
         pause: seconds after each batch.
+        hold_at: from so many batches on, each batch lasts until a worker that joins late has come,
+            or asks for this worker's state; None = nobody waits.
+        joins: how many such workers there will be.
+        after_the_end: whether those wait until another worker has ended.
     """
 
+    seed: int = 0
     rows: int = 1920
     batch: int = 16
     epochs: int = 4
     fits: int = 1
     pause: float = 0.0
+    hold_at: int | None = None
+    joins: int = 1
+    after_the_end: bool = False
 
 
 class Record(keras.callbacks.Callback):  # type: ignore[misc]
     """The epochs and batches of this process, in order."""
 
-    def __init__(self, pause: float) -> None:
+    def __init__(self) -> None:
         super().__init__()
         self.batches: dict[int, int] = {}
         self.iterations: list[int] = []
         self._epoch = 0
-        self._pause = pause
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         self._epoch = epoch
@@ -59,6 +69,43 @@ class Record(keras.callbacks.Callback):  # type: ignore[misc]
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         self.batches[self._epoch] += 1
+
+
+class Pace(keras.callbacks.Callback):  # type: ignore[misc]
+    """Has the others of a job train until those that are to join late have come."""
+
+    def __init__(self, job: Job, folder: str) -> None:
+        super().__init__()
+        self._job = job
+        self._folder = Path(folder)
+        self._steps = 0
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self._steps += 1
+        rank, attempt = keras_strom.rank(), int(os.environ["KERAS_STROM_ATTEMPT"])
+        if attempt > 0 and self._steps == 1:
+            (self._folder / f"back-{rank}-{attempt}").touch()
+        if self._job.pause:
+            time.sleep(self._job.pause)
+        if self._job.hold_at is not None and self._steps >= self._job.hold_at:
+            connection = self.model.distribute_strategy._sharing.worker
+            deadline = time.monotonic() + DEADLINE
+            while not (self._all_have_come() or connection.donation_wanted()):
+                if time.monotonic() > deadline:
+                    raise TimeoutError("nobody has joined")
+                time.sleep(0.02)
+
+    def _all_have_come(self) -> bool:
+        return len(list(self._folder.glob("back-*"))) >= self._job.joins
+
+
+def wait_for_end_of_others(folder: str) -> None:
+    """Waits until another worker has left its result."""
+    deadline = time.monotonic() + DEADLINE
+    while not list(Path(folder).glob("*.json")):
+        if time.monotonic() > deadline:
+            raise TimeoutError("nobody has ended")
+        time.sleep(0.02)
 
 
 def data(rows: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -80,22 +127,26 @@ def build() -> keras.Model:
     return model
 
 
-def train(job: Job) -> dict[str, Any]:
+def train(job: Job, folder: str) -> dict[str, Any]:
     """Trains and says how it went."""
-    keras.utils.set_random_seed(keras_strom.rank())
+    attempt = int(os.environ["KERAS_STROM_ATTEMPT"])
+    Path(folder, f"{keras_strom.rank()}.pid").write_text(str(os.getpid()))
+    if job.after_the_end and attempt > 0:
+        wait_for_end_of_others(folder)
+    keras.utils.set_random_seed(job.seed + keras_strom.rank())
     with keras_strom.StromStrategy().scope():
         model = build()
     x, y = data(job.rows, seed=1)
     fits = []
     for _ in range(job.fits):
-        record = Record(job.pause)
+        record = Record()
         history = model.fit(
             x,
             y,
             batch_size=job.batch,
             epochs=job.epochs,
             verbose=0,
-            callbacks=[record, *faults.callbacks()],
+            callbacks=[record, Pace(job, folder), *faults.callbacks()],
         )
         fits.append(
             {
@@ -106,7 +157,7 @@ def train(job: Job) -> dict[str, Any]:
         )
     _, accuracy = model.evaluate(*data(TEST_ROWS, seed=2), verbose=0)
     return {
-        "attempt": int(os.environ["KERAS_STROM_ATTEMPT"]),
+        "attempt": attempt,
         "fits": fits,
         "steps": int(model.optimizer.iterations.numpy()),
         "accuracy": accuracy,
@@ -117,7 +168,7 @@ def train(job: Job) -> dict[str, Any]:
 def main(folder: str, job: str) -> None:
     """Trains as a script does and leaves the result in a file."""
     logging.basicConfig(level=logging.INFO, stream=sys.stdout, format="%(message)s")
-    result = train(Job(**json.loads(job)))
+    result = train(Job(**json.loads(job)), folder)
     rank = keras_strom.rank()
     np.savez(Path(folder, f"{rank}.npz"), *result.pop("weights"))
     Path(folder, f"{rank}.json").write_text(json.dumps(result))
