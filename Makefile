@@ -178,6 +178,10 @@ soak: setup ## real processes on bad networks, some stopped and killed; simulato
 	  $(BIN)/cmake --build $(NATIVE_TESTS) --target relay_node simulator --parallel $(JOBS)
 	@$(BIN)/python -m tests.bench.soak $(SOAK_ARGS)
 
+.PHONY: chaos
+chaos: setup ## training while a worker is killed every 20 seconds, against training in peace (20 minutes)
+	@$(BIN)/python -m tests.bench.chaos $(CHAOS_ARGS)
+
 # ------------------------------------------------------------------ what to see
 
 .PHONY: demo

@@ -1,17 +1,20 @@
 """Failures on purpose: a Keras callback that has its worker fail in a chosen way and moment.
 
-It reads a `Fault` from the variable STROM_TEST_FAULT, so that any test script can fail without a
+It reads `Fault`s from the variable STROM_TEST_FAULTS, so that any test script can fail without a
 change. Only tests know it.
 """
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import dataclasses
 import json
 import os
 import random
 import resource
 import signal
+import socket
 import sys
 import time
 from pathlib import Path
@@ -21,9 +24,9 @@ import keras
 
 import keras_strom
 
-VARIABLE = "STROM_TEST_FAULT"
+VARIABLE = "STROM_TEST_FAULTS"
 
-Mode = Literal["exception", "exit", "kill", "stop", "memory"]
+Mode = Literal["exception", "exit", "kill", "stop", "memory", "cut"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -31,11 +34,12 @@ class Fault:
     """What happens to which worker, and when; it happens when all that is given is true.
 
     Attributes:
-        mode: exception, exit code 3, SIGKILL, SIGSTOP (for good: another process must wake it) or
-            running out of a memory limit.
+        mode: exception, exit code 3, SIGKILL, SIGSTOP (for good: another process must wake it),
+            running out of a memory limit, or a network from which nothing comes any more.
         rank: the worker.
         attempts: it happens in so many attempts, from the first on.
-        step: after so many batches of this process.
+        step: after so many batches of this process in that fit.
+        fit: in the script's fit of this number, from 0.
         epoch: in this epoch.
         seconds: this long after training has begun.
         chance: after each batch with this probability.
@@ -46,26 +50,26 @@ class Fault:
     rank: int
     attempts: int = 1
     step: int | None = None
+    fit: int = 0
     epoch: int | None = None
     seconds: float | None = None
     chance: float | None = None
     seed: int = 0
 
-    def to_environ(self) -> dict[str, str]:
-        """The variables from which `callbacks` reads it."""
-        return {VARIABLE: json.dumps(dataclasses.asdict(self))}
+
+def to_environ(*faults: Fault) -> dict[str, str]:
+    """The variables from which `callbacks` reads them."""
+    return {VARIABLE: json.dumps([dataclasses.asdict(fault) for fault in faults])}
 
 
-def callbacks() -> list[keras.callbacks.Callback]:
-    """The callback of the fault that the environment asks for, where it concerns this worker."""
-    text = os.environ.get(VARIABLE)
-    if text is None:
-        return []
-    fault = Fault(**json.loads(text))
-    attempt = int(os.environ["KERAS_STROM_ATTEMPT"])
-    if keras_strom.rank() != fault.rank or attempt >= fault.attempts:
-        return []
-    return [_Fails(fault, random.Random(f"{fault.seed} {fault.rank} {attempt}"))]
+def callbacks(fit: int = 0) -> list[keras.callbacks.Callback]:
+    """A callback for each fault that the environment asks for in this worker's fit."""
+    rank, attempt = keras_strom.rank(), int(os.environ["KERAS_STROM_ATTEMPT"])
+    return [
+        _Fails(fault, random.Random(f"{fault.seed} {rank} {attempt}"))
+        for fault in (Fault(**fields) for fields in json.loads(os.environ.get(VARIABLE, "[]")))
+        if fault.rank == rank and fault.fit == fit and attempt < fault.attempts
+    ]
 
 
 class _Fails(keras.callbacks.Callback):  # type: ignore[misc]
@@ -108,4 +112,36 @@ def fail(mode: Mode) -> None:
         limit = used + (64 << 20)
         resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
         bytearray(1 << 40)  # Raises MemoryError.
+    if mode == "cut":
+        return _hear_nothing()
     os.kill(os.getpid(), signal.SIGKILL if mode == "kill" else signal.SIGSTOP)
+
+
+class _Filter(ctypes.Structure):
+    """struct sock_filter of <linux/filter.h>."""
+
+    _fields_ = (
+        ("code", ctypes.c_uint16),
+        ("jt", ctypes.c_uint8),
+        ("jf", ctypes.c_uint8),
+        ("k", ctypes.c_uint32),
+    )
+
+
+class _Program(ctypes.Structure):
+    """struct sock_fprog."""
+
+    _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.POINTER(_Filter)))
+
+
+_RETURN = 0x06  # BPF_RET | BPF_K: keep k bytes of a packet, here none.
+_SO_ATTACH_FILTER = 26
+
+
+def _hear_nothing() -> None:
+    """Has the kernel drop what arrives at this process's UDP sockets."""
+    drop = _Program(1, ctypes.pointer(_Filter(_RETURN, 0, 0, 0)))
+    for path in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(int(path.name))) as one:
+            if one.type == socket.SOCK_DGRAM and one.family in (socket.AF_INET, socket.AF_INET6):
+                one.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, bytes(drop))

@@ -6,13 +6,16 @@ happen when is agreed through files, so that a slow machine changes nothing.
 
 from __future__ import annotations
 
-import functools
+import io
 import json
 import os
 import re
-import subprocess
+import signal
 import sys
-import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,113 +23,157 @@ import cloudpickle
 import numpy as np
 import pytest
 
+from keras_strom import NetworkConfig
+from keras_strom.console import Console
+from keras_strom.exchange import Exchange, share_updates
+from keras_strom.launcher import Job, launch
+from keras_strom.process import Script
 from tests import faults
 from tests.faults import Fault
 from tests.scripts import elastic
 
-SCRIPT = Path(elastic.__file__)
 #: Batches of an epoch of each of two workers.
 PER_EPOCH = 60
+KILLED = Fault(mode="kill", rank=1, step=PER_EPOCH + 20)
 
 
 class Ended:
-    """What the workers of a job have written and shown."""
+    """What the workers of a job have written and shown, and what the master has seen."""
 
-    def __init__(self, workers: int, folder: Path, output: str) -> None:
+    def __init__(self, workers: int, folder: Path, output: str, status: dict[str, Any]) -> None:
         self.results = [json.loads((folder / f"{r}.json").read_text()) for r in range(workers)]
         self.weights = [dict(np.load(folder / f"{r}.npz")) for r in range(workers)]
         self.output = output
-
-    def fit(self, rank: int) -> dict[str, Any]:
-        """The first fit of a worker's last attempt."""
-        fit: dict[str, Any] = self.results[rank]["fits"][0]
-        return fit
+        self.events = [(event["type"], event["rank"]) for event in status["events"]]
 
     def check(self) -> None:
         """All have the same bits, and have learnt."""
         for other in self.weights[1:]:
             for name, value in self.weights[0].items():
                 np.testing.assert_array_equal(other[name], value)
-        # Undisturbed jobs get 0.93 to 0.95.
-        assert all(result["accuracy"] > 0.9 for result in self.results)
+        # What undisturbed jobs learn is right for 0.96 of the test data.
+        assert all(result["accuracy"] > 0.93 for result in self.results)
 
 
-@functools.cache
-def run(fault: Fault | None, job: elastic.Job, workers: int = 2) -> Ended:
+class Master:
+    """Starts a job's master and keeps hold of it."""
+
+    exchange: Exchange | None = None
+
+    def start(self, workers: int, network: NetworkConfig, host: str | None) -> Exchange:
+        self.exchange = share_updates(workers, network, host)
+        return self.exchange
+
+    def status(self) -> dict[str, Any]:
+        return {} if self.exchange is None else dict(self.exchange.status())
+
+
+def run(
+    folder: Path,
+    work: elastic.Job,
+    *what: Fault,
+    workers: int = 2,
+    network: NetworkConfig | None = None,
+    master: Master | None = None,
+) -> Ended:
     """Runs a job to its end."""
-    with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "keras_strom", "run", "-np", str(workers)]
-        job_text = json.dumps(vars(job))
-        completed = subprocess.run(
-            [*command, "--max-failures", "2", str(SCRIPT), folder, job_text],
-            env={**os.environ, **(fault.to_environ() if fault else {})},
-            capture_output=True,
-            text=True,
-            timeout=400,
-            check=False,
-        )
-        assert completed.returncode == 0, completed.stdout[-5000:] + completed.stderr[-2000:]
-        return Ended(workers, Path(folder), completed.stdout)
+    output, master = io.StringIO(), master or Master()
+    job = Job(
+        work=Script(elastic.__file__, (str(folder), json.dumps(vars(work)))),
+        workers=workers,
+        network=network or NetworkConfig(),
+        env=faults.to_environ(*what),
+        max_failures=sum(fault.attempts for fault in what),
+    )
+    try:
+        launch(job, Console(workers, output), master.start)
+    finally:
+        sys.stdout.write(output.getvalue())  # Shown where the test fails.
+    return Ended(workers, folder, output.getvalue(), master.status())
 
 
-KILLED_ONCE = Fault(mode="kill", rank=1, step=PER_EPOCH + 20)
-CHIEF_KILLED = Fault(mode="kill", rank=0, step=PER_EPOCH + 20)
-KILLED_TWICE = Fault(mode="kill", rank=2, step=10, attempts=2)
-
-
-def test_a_worker_that_is_killed_trains_on_where_it_was() -> None:
-    ended = run(KILLED_ONCE, elastic.Job(hold_at=PER_EPOCH + 30))
+def test_a_worker_that_is_killed_trains_on_where_it_was(tmp_path: Path) -> None:
+    ended = run(tmp_path, elastic.Job(hold_at=PER_EPOCH + 30), KILLED)
     ended.check()
-    assert ended.results[1]["attempt"] == 1
     assert "[1] worker 1 was killed by SIGKILL; it is started again" in ended.output
-    batches = dict(ended.fit(1)["batches"])
-    # It may train the last batches again whose updates had not left.
-    epoch, first = next(iter(batches.items()))
-    assert epoch in (0, 1)
-    assert PER_EPOCH - 20 <= first <= PER_EPOCH
-    assert all(count == PER_EPOCH for later, count in batches.items() if later > epoch)
-    assert max(batches) == 3
+    assert [result["attempt"] for result in ended.results] == [0, 1]
+    fit = ended.results[1]["fits"][0]
+    (epoch, first), *later = fit["batches"]
+    # It trains those batches again whose updates had not reached the master.
+    assert (epoch, first) >= (1, PER_EPOCH - 20) or epoch == 0
+    assert later == [[number, PER_EPOCH] for number in range(epoch + 1, 4)]
+    # The optimizer goes on as well: its count is the donor's, which was further.
+    assert fit["iterations"][0] >= PER_EPOCH + 20
     assert "ran out of data" not in ended.output
-    # The optimizer goes on as well: its count is the donor's.
-    assert ended.fit(1)["iterations"][0] >= PER_EPOCH
+    assert ("rejoined", 1) in ended.events
 
 
-def test_the_chief_may_be_killed() -> None:
-    ended = run(CHIEF_KILLED, elastic.Job(hold_at=PER_EPOCH + 30))
+def test_the_chief_may_be_killed_and_an_earlier_fit_is_over_for_its_replacement(
+    tmp_path: Path,
+) -> None:
+    work = elastic.Job(epochs=2, fits=2, hold_at=2 * PER_EPOCH + 30)
+    ended = run(tmp_path, work, Fault(mode="kill", rank=0, step=20, fit=1))
     ended.check()
-    assert ended.results[0]["attempt"] == 1
-    assert ended.fit(0)["epochs"][-1] == ended.fit(1)["epochs"][-1] == 3
-
-
-def test_a_worker_of_three_may_be_killed_twice() -> None:
-    ended = run(KILLED_TWICE, elastic.Job(hold_at=15, joins=2), workers=3)
-    ended.check()
-    assert ended.results[2]["attempt"] == 2
-    assert len(re.findall(r"worker 2 \(attempt \d\) goes on", ended.output)) == 2
-
-
-def test_a_worker_that_comes_when_the_others_have_ended_has_what_they_have() -> None:
-    ended = run(KILLED_ONCE, elastic.Job(after_the_end=True))
-    ended.check()
-    assert ended.fit(1)["epochs"] == []
-    assert "comes after the end" in ended.output
-
-
-def test_a_worker_that_joins_the_second_fit_skips_the_first() -> None:
-    fault = Fault(mode="kill", rank=1, step=2 * PER_EPOCH + 20)
-    ended = run(fault, elastic.Job(epochs=2, fits=2, hold_at=2 * PER_EPOCH + 30))
-    ended.check()
-    first, second = ended.results[1]["fits"]
+    first, second = ended.results[0]["fits"]
     assert first["epochs"] == []
     assert second["epochs"][-1] == 1
 
 
-@pytest.mark.parametrize("mode", ["exception", "exit", "memory"])
-def test_a_worker_that_fails_otherwise_is_replaced_too(mode: faults.Mode) -> None:
-    fault = Fault(mode=mode, rank=1, step=20)
-    ended = run(fault, elastic.Job(epochs=2, hold_at=30))
+def test_of_three_workers_one_is_killed_twice_and_one_runs_out_of_memory(tmp_path: Path) -> None:
+    twice = Fault(mode="kill", rank=2, step=10, attempts=2)
+    memory = Fault(mode="memory", rank=1, step=12)
+    ended = run(tmp_path, elastic.Job(hold_at=15, joins=3), twice, memory, workers=3)
     ended.check()
-    assert ended.results[1]["attempt"] == 1
+    assert [result["attempt"] for result in ended.results] == [0, 1, 2]
+    assert len(re.findall(r"worker \d \(attempt \d\) goes on", ended.output)) == 3
+
+
+def test_a_worker_that_comes_when_the_others_have_ended_has_what_they_have(
+    tmp_path: Path,
+) -> None:
+    ended = run(tmp_path, elastic.Job(after_the_end=True), KILLED)
+    ended.check()
+    assert ended.results[1]["fits"][0]["epochs"] == []
+    assert "comes after the end" in ended.output
+
+
+def test_a_worker_that_was_stopped_or_cut_off_gives_way_to_a_new_one(tmp_path: Path) -> None:
+    stopped = Fault(mode="stop", rank=1, step=20)
+    cut = Fault(mode="cut", rank=2, step=20)
+    master = Master()
+    with waking(tmp_path / "trains-1-0", master):
+        ended = run(
+            tmp_path,
+            elastic.Job(hold_at=25, joins=2),
+            stopped,
+            cut,
+            workers=3,
+            network=NetworkConfig(failure_timeout=1.0, same_host=False),
+            master=master,
+        )
+    ended.check()
+    assert [result["attempt"] for result in ended.results] == [0, 1, 1]
+
+
+@contextmanager
+def waking(pid_file: Path, master: Master) -> Iterator[None]:
+    """Wakes a stopped worker 1 once the master has given it up."""
+    over = threading.Event()
+
+    def wake() -> None:
+        while not over.wait(0.05):
+            members = master.status().get("node", {}).get("members", [])
+            if any(member["rank"] == 1 and member["state"] == "lost" for member in members):
+                os.kill(int(pid_file.read_text()), signal.SIGCONT)
+                return
+
+    thread = threading.Thread(target=wake, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
 
 
 def test_on_spark_a_worker_that_is_killed_trains_on(spark: Any, tmp_path: Path) -> None:
@@ -139,12 +186,12 @@ def test_on_spark_a_worker_that_is_killed_trains_on(spark: Any, tmp_path: Path) 
         (elastic.Job(hold_at=PER_EPOCH + 30), str(tmp_path)),
         num_proc=2,
         max_failures=1,
-        env=KILLED_ONCE.to_environ(),
+        env=faults.to_environ(KILLED),
         spark=spark,
     )
     assert [result["attempt"] for result in results] == [0, 1]
     for one, other in zip(results[0]["weights"], results[1]["weights"], strict=True):
         np.testing.assert_array_equal(one, other)
-    assert all(result["accuracy"] > 0.9 for result in results)
+    assert all(result["accuracy"] > 0.93 for result in results)
     kinds = {event.kind for event in results.events if event.rank == 1}
-    assert {"lost", "restarted", "master: lost"} <= kinds
+    assert {"lost", "restarted", "master: lost", "master: rejoined"} <= kinds

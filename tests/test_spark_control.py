@@ -16,8 +16,8 @@ from keras_strom.credentials import Credentials
 from keras_strom.output import MAX_LINE, TAIL_LINES
 from keras_strom.spark.channel import MAX_MESSAGE_BYTES, Channel
 from keras_strom.spark.controller import Controller
-from keras_strom.spark.result import RunResult
-from keras_strom.spark.runner import _root_cause
+from keras_strom.spark.result import Event, RunResult
+from keras_strom.spark.runner import _events_of_master, _root_cause
 from keras_strom.spark.task import (
     _MAX_BATCH_CHARACTERS,
     _MAX_TAIL_LINE_CHARACTERS,
@@ -381,6 +381,13 @@ def test_the_root_cause_is_found_in_sparks_message() -> None:
     assert text.startswith("Traceback")
     assert text.endswith("No module named 'keras_strom'")
     assert _root_cause("Job 3 cancelled\n\tat org.apache")[1] == "Job 3 cancelled"
+
+
+def test_the_masters_events_stand_among_the_runners() -> None:
+    seen = {"time_ns": 12_500_000_000, "type": "rejoined", "rank": 1, "text": "after 3.2 s"}
+    (event,) = _events_of_master({"events": [seen]}, begin=10.0)
+    assert event == Event(2.5, "master: rejoined", 1, "after 3.2 s")
+    assert _events_of_master({}, begin=10.0) == []
 
 
 def test_a_result_is_a_list_with_more() -> None:

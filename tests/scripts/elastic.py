@@ -83,8 +83,9 @@ class Pace(keras.callbacks.Callback):  # type: ignore[misc]
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         self._steps += 1
         rank, attempt = keras_strom.rank(), int(os.environ["KERAS_STROM_ATTEMPT"])
-        if attempt > 0 and self._steps == 1:
-            (self._folder / f"back-{rank}-{attempt}").touch()
+        if self._steps == 1:
+            # After the batch: a worker of which a test says that it trains really does.
+            (self._folder / f"trains-{rank}-{attempt}").write_text(str(os.getpid()))
         if self._job.pause:
             time.sleep(self._job.pause)
         if self._job.hold_at is not None and self._steps >= self._job.hold_at:
@@ -96,7 +97,8 @@ class Pace(keras.callbacks.Callback):  # type: ignore[misc]
                 time.sleep(0.02)
 
     def _all_have_come(self) -> bool:
-        return len(list(self._folder.glob("back-*"))) >= self._job.joins
+        late = [path for path in self._folder.glob("trains-*") if path.name[-2:] != "-0"]
+        return len(late) >= self._job.joins
 
 
 def wait_for_end_of_others(folder: str) -> None:
@@ -130,7 +132,6 @@ def build() -> keras.Model:
 def train(job: Job, folder: str) -> dict[str, Any]:
     """Trains and says how it went."""
     attempt = int(os.environ["KERAS_STROM_ATTEMPT"])
-    Path(folder, f"{keras_strom.rank()}.pid").write_text(str(os.getpid()))
     if job.after_the_end and attempt > 0:
         wait_for_end_of_others(folder)
     keras.utils.set_random_seed(job.seed + keras_strom.rank())
@@ -138,7 +139,8 @@ def train(job: Job, folder: str) -> dict[str, Any]:
         model = build()
     x, y = data(job.rows, seed=1)
     fits = []
-    for _ in range(job.fits):
+    pace = Pace(job, folder)
+    for number in range(job.fits):
         record = Record()
         history = model.fit(
             x,
@@ -146,7 +148,7 @@ def train(job: Job, folder: str) -> dict[str, Any]:
             batch_size=job.batch,
             epochs=job.epochs,
             verbose=0,
-            callbacks=[record, Pace(job, folder), *faults.callbacks()],
+            callbacks=[record, pace, *faults.callbacks(number)],
         )
         fits.append(
             {

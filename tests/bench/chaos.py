@@ -1,0 +1,360 @@
+"""`make chaos`: workers train together while one of them is killed every few seconds.
+
+Each job runs tests/scripts/elastic.py with the launcher, once with kills and once, with the same
+seed, without. A killed worker is started again and trains on where it was. At the end all workers
+must hold the same bits, and what they have learnt is compared over the pairs.
+
+Targets that this benchmark measures: kills_survived (the share of jobs with kills that ended well,
+all replicas equal), accuracy_loss (mean over the pairs), rejoin_seconds (the median from SIGKILL to
+the replacement's first batch, the start of Python and TensorFlow included), unreachable_nodes and
+tree_depth (the largest seen).
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import io
+import json
+import os
+import pathlib
+import random
+import signal
+import statistics
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+
+from keras_strom import errors
+from keras_strom.console import Console
+from keras_strom.exchange import Exchange, share_updates
+from keras_strom.launcher import Job, launch
+from keras_strom.network import NetworkConfig
+from keras_strom.process import Script
+from tests.bench import pictures, report
+from tests.bench.other_work import OtherWork
+from tests.scripts import elastic
+
+#: Seconds after each batch, so that an epoch is long enough to be killed in.
+PAUSE_S = 0.1
+_POLL_SECONDS = 0.05
+_SAMPLE_SECONDS = 0.5
+#: A worker that has had no place in the tree for longer is not just on its way there.
+_HOMELESS_SECONDS = 10.0
+_MANY = 1000
+
+_NOT_MEASURED = {
+    "updates_lost": "replicas hold sums of updates, not their list; `make soak` counts updates",
+    "updates_twice": "as updates_lost",
+    "memory_over_cap": "the model is too small to fill a queue; `make soak` shows peak memory",
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Runs all pairs of jobs and shows the report."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--workers", type=int, default=4)
+    parser.add_argument("--pairs", type=int, default=5, help="of jobs with and without kills")
+    parser.add_argument("--seconds", type=float, default=120, help="of each job, about")
+    parser.add_argument("--every", type=float, default=20, help="seconds between two kills")
+    parser.add_argument("--output", type=pathlib.Path, default=report.OUTPUT)
+    chosen = parser.parse_args(arguments)
+    result = report.Report("chaos", "Training while workers are killed", chosen.output)
+    others = OtherWork()
+    chaos = Chaos(chosen.workers, chosen.seconds, chosen.every)
+    pairs = [
+        (chaos.run(seed, kills=True), chaos.run(seed, kills=False)) for seed in range(chosen.pairs)
+    ]
+    add_rows(result, pairs)
+    draw(pairs, chosen.output)
+    result.row(
+        "busy with other work",
+        group="The machine meanwhile",
+        cores=others.cores(),
+        of_cores=result.machine["cores"],
+    )
+    result.finish()
+
+
+@dataclasses.dataclass(frozen=True)
+class Kill:
+    """One worker that was killed.
+
+    Attributes:
+        seconds: after the job's start.
+        rank: of the worker.
+        back_after: seconds until its replacement's first batch; None = the job ended before.
+    """
+
+    seconds: float
+    rank: int
+    back_after: float | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Ended:
+    """One job.
+
+    Attributes:
+        seed: of weights, data order and victims.
+        kills: in order of time.
+        seconds: that it took.
+        accuracy: of the chief; None = it failed.
+        failure: why it failed, or what is wrong with its end; "" = nothing.
+        unreachable: the most workers at a time that lived and had no place in the tree.
+        depth: the deepest place seen in the tree.
+    """
+
+    seed: int
+    kills: tuple[Kill, ...]
+    seconds: float
+    accuracy: float | None
+    failure: str
+    unreachable: int
+    depth: int
+
+
+class Chaos:
+    """Runs jobs.
+
+    Args:
+        workers: of each job.
+        seconds: that it trains for, about.
+        every: seconds between two kills.
+    """
+
+    def __init__(self, workers: int, seconds: float, every: float) -> None:
+        self._workers = workers
+        self._every = every
+        batches = max(1, elastic.Job.rows // workers // elastic.Job.batch)
+        self._epochs = max(2, round(seconds / (batches * PAUSE_S)))
+
+    def run(self, seed: int, *, kills: bool) -> Ended:
+        """One job from start to end; a failure of it is part of the answer."""
+        work = elastic.Job(seed=seed, epochs=self._epochs, pause=PAUSE_S)
+        with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
+            folder = pathlib.Path(name)
+            job = Job(
+                work=Script(elastic.__file__, (name, json.dumps(dataclasses.asdict(work)))),
+                workers=self._workers,
+                network=NetworkConfig(topology="mesh", max_children=2),
+                max_failures=_MANY if kills else 0,
+                env={"PYTHONPATH": str(report.ROOT)},
+            )
+            master = _Master()
+            stack.enter_context(master)
+            killer = _Killer(folder, self._every, seed)
+            if kills:
+                stack.enter_context(killer)
+            begin, failure = time.monotonic(), ""
+            try:
+                launch(job, Console(self._workers, io.StringIO()), master.start)
+            except errors.WorkerFailed as error:
+                failure = str(error)
+            seconds = time.monotonic() - begin
+            return Ended(
+                seed=seed,
+                kills=killer.kills,
+                seconds=seconds,
+                accuracy=None if failure else _accuracy(folder),
+                failure=failure or _difference(folder, self._workers),
+                unreachable=master.unreachable,
+                depth=master.depth,
+            )
+
+
+def _accuracy(folder: pathlib.Path) -> float:
+    return float(json.loads((folder / "0.json").read_text())["accuracy"])
+
+
+def _difference(folder: pathlib.Path, workers: int) -> str:
+    """Which workers do not hold the chief's bits; "" = all do."""
+    chief = dict(np.load(folder / "0.npz"))
+    for rank in range(1, workers):
+        other = dict(np.load(folder / f"{rank}.npz"))
+        if any((other[name] != value).any() for name, value in chief.items()):
+            return f"worker {rank} ended with other parameters than worker 0"
+    return ""
+
+
+class _Thread:
+    """Does something every few moments while the context lasts."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._loop, daemon=True)
+
+    def act(self) -> None:
+        """What is done."""
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _loop(self) -> None:
+        while not self._over.wait(self._seconds):
+            self.act()
+
+
+class _Killer(_Thread):
+    """Kills a worker that trains every few seconds, and waits for its replacement to train."""
+
+    def __init__(self, folder: pathlib.Path, every: float, seed: int) -> None:
+        super().__init__(_POLL_SECONDS)
+        self._folder = folder
+        self._every = every
+        self._random = random.Random(seed)
+        self._begin = time.monotonic()
+        self._next = self._begin + every
+        self._kills: list[Kill] = []
+        self._away: dict[pathlib.Path, int] = {}  # What a replacement will write, and its kill.
+
+    @property
+    def kills(self) -> tuple[Kill, ...]:
+        """All so far."""
+        return tuple(self._kills)
+
+    def act(self) -> None:
+        now = time.monotonic()
+        for path, number in list(self._away.items()):
+            if path.exists():
+                kill = self._kills[number]
+                back_after = now - self._begin - kill.seconds
+                self._kills[number] = dataclasses.replace(kill, back_after=back_after)
+                del self._away[path]
+        if now < self._next:
+            return
+        latest: dict[int, tuple[int, pathlib.Path]] = {}
+        for path in self._folder.glob("trains-*"):
+            rank, attempt = map(int, path.name.split("-")[1:])
+            latest[rank] = max(latest.get(rank, (-1, path)), (attempt, path))
+        waiting = {int(path.name.split("-")[1]) for path in self._away}
+        ended = {int(path.stem) for path in self._folder.glob("*.json")}
+        victims = sorted(set(latest) - waiting - ended)
+        if not victims:
+            return
+        victim = self._random.choice(victims)
+        attempt, path = latest[victim]
+        with contextlib.suppress(ProcessLookupError, ValueError):
+            os.kill(int(path.read_text()), signal.SIGKILL)
+            self._away[self._folder / f"trains-{victim}-{attempt + 1}"] = len(self._kills)
+            self._kills.append(Kill(now - self._begin, victim, None))
+            self._next = now + self._every
+
+
+class _Master(_Thread):
+    """Starts the job's master and looks at its tree while the job runs."""
+
+    def __init__(self) -> None:
+        super().__init__(_SAMPLE_SECONDS)
+        self._exchange: Exchange | None = None
+        self._homeless: dict[int, float] = {}
+        self.unreachable = 0
+        self.depth = 0
+
+    def start(self, workers: int, network: NetworkConfig, host: str | None) -> Exchange:
+        """What `launch` starts the exchange with."""
+        self._exchange = share_updates(workers, network, host)
+        return self._exchange
+
+    def act(self) -> None:
+        if self._exchange is None:
+            return
+        node = self._exchange.status()["node"]
+        now = time.monotonic()
+        if node["phase"] != "training":
+            self._homeless.clear()
+            return
+        live = [member for member in node["members"] if member["state"] == "live"]
+        self.depth = max([self.depth, *(member["depth"] for member in live)])
+        # A worker that has just joined has no place before it announces what it trains.
+        homeless = {member["origin"] for member in live if member["depth"] == 0}
+        self._homeless = {origin: self._homeless.get(origin, now) for origin in homeless}
+        lasting = [since for since in self._homeless.values() if now - since > _HOMELESS_SECONDS]
+        self.unreachable = max(self.unreachable, len(lasting))
+
+
+def add_rows(result: report.Report, pairs: Sequence[tuple[Ended, Ended]]) -> None:
+    """One row a pair, and the targets."""
+    for killed, calm in pairs:
+        result.row(
+            f"seed {killed.seed}",
+            group="Jobs with kills, and without",
+            kills=len(killed.kills),
+            seconds=killed.seconds,
+            calm_seconds=calm.seconds,
+            accuracy=killed.accuracy,
+            calm_accuracy=calm.accuracy,
+            rejoin_s=_median(_rejoins([killed])),
+            failure=killed.failure or calm.failure,
+        )
+    jobs = [killed for killed, _ in pairs]
+    disturbed = [job for job in jobs if job.kills]
+    if disturbed:
+        survived = sum(not job.failure for job in disturbed) / len(disturbed)
+        result.target("kills_survived", survived, goal=1.0)
+    losses = [
+        calm.accuracy - killed.accuracy
+        for killed, calm in pairs
+        if killed.accuracy is not None and calm.accuracy is not None
+    ]
+    if losses:
+        result.target("accuracy_loss", statistics.mean(losses), goal=0.01, better="lower")
+    rejoins = _rejoins(jobs)
+    if rejoins:
+        result.target("rejoin_seconds", statistics.median(rejoins), goal=30.0, better="lower")
+    result.target("unreachable_nodes", max(job.unreachable for job in jobs), goal=0, better="lower")
+    result.target("tree_depth", max(job.depth for job in jobs), goal=5, better="lower")
+    for name, reason in _NOT_MEASURED.items():
+        result.skip(name, reason)
+
+
+def _rejoins(jobs: Sequence[Ended]) -> list[float]:
+    """The seconds that the replacements took to come back."""
+    return [k.back_after for job in jobs for k in job.kills if k.back_after is not None]
+
+
+def _median(values: Sequence[float]) -> float | None:
+    return statistics.median(values) if values else None
+
+
+def draw(pairs: Sequence[tuple[Ended, Ended]], output: pathlib.Path) -> None:
+    """Who was away when, and what was learnt, in build/bench/chaos.png."""
+    figure, (away, learnt) = pictures.picture(2, width=7, height=0.5 * len(pairs) + 2.2)
+    _draw_absences(away, [killed for killed, _ in pairs])
+    _draw_accuracies(learnt, pairs)
+    pictures.save(figure, "chaos", output)
+
+
+def _draw_absences(axes: Axes, jobs: Sequence[Ended]) -> None:
+    pictures.caption(axes, "From SIGKILL to the replacement's first batch", "s", "")
+    for place, job in enumerate(reversed(jobs)):
+        axes.barh(place, job.seconds, 0.7, color=pictures.SKY, alpha=0.25)
+        for kill in job.kills:
+            length = job.seconds - kill.seconds if kill.back_after is None else kill.back_after
+            axes.barh(place, length, 0.5, left=kill.seconds, color=pictures.VERMILION, alpha=0.6)
+            axes.text(kill.seconds, place, f" {kill.rank}", va="center", color=pictures.BLACK)
+    axes.set_yticks(range(len(jobs)), [f"seed {job.seed}" for job in reversed(jobs)])
+
+
+def _draw_accuracies(axes: Axes, pairs: Sequence[tuple[Ended, Ended]]) -> None:
+    pictures.caption(axes, "Accuracy with kills and without", "", "")
+    for place, (killed, calm) in enumerate(reversed(pairs)):
+        for job, color in ((calm, pictures.GREY), (killed, pictures.VERMILION)):
+            if job.accuracy is not None:
+                axes.plot(job.accuracy, place, "o", color=color, markersize=9)
+    axes.set_yticks(range(len(pairs)), [f"seed {killed.seed}" for killed, _ in reversed(pairs)])
+    axes.margins(x=0.3, y=0.3)
+
+
+if __name__ == "__main__":
+    main()
