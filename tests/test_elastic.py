@@ -13,7 +13,6 @@ import re
 import signal
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,7 +20,6 @@ from typing import Any
 
 import cloudpickle
 import numpy as np
-import pytest
 
 from keras_strom import NetworkConfig
 from keras_strom.console import Console

@@ -84,7 +84,6 @@ class Pace(keras.callbacks.Callback):  # type: ignore[misc]
         self._steps += 1
         rank, attempt = keras_strom.rank(), int(os.environ["KERAS_STROM_ATTEMPT"])
         if self._steps == 1:
-            # After the batch: a worker of which a test says that it trains really does.
             (self._folder / f"trains-{rank}-{attempt}").write_text(str(os.getpid()))
         if self._job.pause:
             time.sleep(self._job.pause)
