@@ -91,9 +91,11 @@ class Pace(keras.callbacks.Callback):  # type: ignore[misc]
             connection = self.model.distribute_strategy._sharing.worker
             deadline = time.monotonic() + DEADLINE
             while not (self._all_have_come() or connection.donation_wanted()):
+                if connection.status()["failure"]:
+                    return  # The next step says so.
                 if time.monotonic() > deadline:
                     raise TimeoutError("nobody has joined")
-                time.sleep(0.02)
+                time.sleep(0.05)
 
     def _all_have_come(self) -> bool:
         late = [path for path in self._folder.glob("trains-*") if path.name[-2:] != "-0"]
