@@ -18,7 +18,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import cloudpickle
 import numpy as np
 
 from keras_strom import NetworkConfig
@@ -175,8 +174,6 @@ def waking(pid_file: Path, master: Master) -> Iterator[None]:
 def test_on_spark_a_worker_that_is_killed_trains_on(spark: Any, tmp_path: Path) -> None:
     from keras_strom.spark import run as run_on_spark
 
-    cloudpickle.register_pickle_by_value(elastic)
-    cloudpickle.register_pickle_by_value(faults)
     results = run_on_spark(
         elastic.train,
         (elastic.Job(hold_at=PER_EPOCH + 30), str(tmp_path)),
