@@ -56,9 +56,8 @@ def spark_session(
         session = builder.getOrCreate()
     except Exception as error:  # Py4J's, pyspark's or Python's own, depending on what is missing.
         where = f"Spark with master {master}" if master else "Spark as it is configured here"
-        raise errors.Unreachable(
-            f"{where} cannot be started: {str(error).strip().splitlines()[0]}"
-        ) from error
+        words = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise errors.Unreachable(f"{where} cannot be started: {words}") from error
     try:
         context = session.sparkContext
         if _is_one_machine(context.master) and context.pythonExec == _DEFAULT_PYTHON:

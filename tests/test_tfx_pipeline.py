@@ -4,6 +4,7 @@
 
 import json
 import sys
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -197,6 +198,16 @@ def test_the_files_beside_the_module_travel_with_it(call: dict[str, Any], tmp_pa
     function = executor.function_of(call["exec_properties"])
     assert (function.module, function.name) == ("model", "run_fn")
     assert set(function.sources) == {"model.py", "layers.py"}
+
+
+def test_a_wheel_that_tfx_has_made_of_the_module_is_unpacked(tmp_path: Path) -> None:
+    wheel = tmp_path / "code.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("model.py", "def run_fn(fn_args): pass")
+        archive.writestr("code-0.0.dist-info/METADATA", "")
+    function = executor.function_of({"module_path": f"model@{wheel}", "module_file": None})
+    assert (function.module, set(function.sources)) == ("model", {"model.py"})
+    assert executor.function_of({"module_path": "installed.model"}).sources == {}
 
 
 @pytest.mark.parametrize(

@@ -105,6 +105,8 @@ def function_of(exec_properties: dict[str, Any]) -> UserFunction:
     """
     if exec_properties.get("module_path"):  # "name@wheel", made by TFX of the module file.
         module, _, wheel = exec_properties["module_path"].partition("@")
+        if not wheel:
+            return UserFunction(module, "run_fn", {})
         with fileio.open(wheel, "rb") as file, zipfile.ZipFile(file) as archive:
             names = [name for name in archive.namelist() if _is_module(name)]
             sources = {name: archive.read(name).decode() for name in names}
@@ -113,13 +115,13 @@ def function_of(exec_properties: dict[str, Any]) -> UserFunction:
         path = exec_properties["module_file"]
         if not (path.endswith(".py") and fileio.exists(path)):
             raise errors.InvalidOption(f"module_file={path!r} is no Python file that exists here")
-        folder, name = os.path.split(path)
+        folder, own_name = os.path.split(path)
         sources = {
             name: io_utils.read_string_file(os.path.join(folder, name))
             for name in fileio.listdir(folder or ".")
             if _is_module(name)
         }
-        return UserFunction(name.removesuffix(".py"), "run_fn", sources)
+        return UserFunction(own_name.removesuffix(".py"), "run_fn", sources)
     return UserFunction.of_path(exec_properties["run_fn"])
 
 
