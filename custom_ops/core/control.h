@@ -280,7 +280,7 @@ struct AskState {
   static constexpr uint8_t kType = 18;
   uint64_t generation = 0;
   int32_t rank = 0;    // who asks
-  uint64_t until = 0;  // send no byte of the state from here on; 0 = it is not wanted any more
+  uint64_t until = 0;  // send no chunk that begins here or later; 0 = it is not wanted any more
   template <typename Archive>
   void Fields(Archive& archive) {
     archive(generation, rank, until);

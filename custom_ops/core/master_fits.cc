@@ -48,6 +48,15 @@ void MasterFits::Handle(const Member& member, const Verification& verification) 
   }
 }
 
+void MasterFits::HandleAsk(int64_t now_ns, const Member& member, const AskState& ask) {
+  if (IsAtHand(ask.generation)) donations_.HandleAsk(now_ns, member.rank, &*generation_);
+}
+
+void MasterFits::HandleDonation(int64_t now_ns, const Member& member, const BlobChunk& chunk,
+                                const Buffer& whole) {
+  if (generation_) donations_.HandleChunk(now_ns, member.rank, chunk, whole, &*generation_);
+}
+
 std::string MasterFits::HandleBlob(const Member& member, const Blob& blob) {
   if (blob.name.kind == BlobKind::kSeed) {
     if (generation_ && blob.name.generation <= generation_->layout().generation) {
@@ -95,6 +104,7 @@ void MasterFits::HandleAccepted(Member* origin, const Replication::Accepted& acc
 void MasterFits::Lose(int32_t rank) {
   gathering_.Withdraw(rank);
   late_joins_.Withdraw(rank);
+  donations_.Withdraw(rank);
   if (generation_) generation_->Lose(rank);
 }
 
@@ -103,7 +113,9 @@ void MasterFits::Resume() {
 }
 
 void MasterFits::Settle(int64_t now_ns) {
-  if (generation_) late_joins_.Settle(now_ns, *generation_);
+  if (!generation_) return;
+  late_joins_.Settle(now_ns, *generation_);
+  donations_.Advance(now_ns, &*generation_);
 }
 
 std::optional<uint64_t> MasterFits::TakeEnded() {
@@ -169,6 +181,7 @@ std::optional<std::string> MasterFits::StartIfReady(int64_t now_ns) {
   generation_.emplace(layout, sequenced, origins, codec_, &parameters_, host_);
   end_reported_ = false;
   late_joins_.Started(layout, options_text);
+  donations_.Clear();
   const std::vector<Buffer> snapshot =
       EncodeBlob({BlobKind::kParameters, layout.generation, 0, 0, 0}, parameters_);
   for (const auto& [rank, origin] : origins) {

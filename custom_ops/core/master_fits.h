@@ -11,6 +11,7 @@
 
 #include "core/blob.h"
 #include "core/control.h"
+#include "core/donations.h"
 #include "core/gathering.h"
 #include "core/json.h"
 #include "core/late_joins.h"
@@ -26,15 +27,17 @@ namespace strom {
 class MasterFits {
  public:
   // The pointers outlive this.
-  MasterFits(const UpdateCodec& codec, int64_t failure_timeout_ns, Membership* membership,
-             Relay* relay, MasterTree* tree, GenerationHost* host, DropCounters* drops)
+  MasterFits(const UpdateCodec& codec, int64_t failure_timeout_ns, int64_t donation_window_bytes,
+             Membership* membership, Relay* relay, MasterTree* tree, GenerationHost* host,
+             DropCounters* drops)
       : codec_(codec),
         membership_(membership),
         relay_(relay),
         tree_(tree),
         host_(host),
         drops_(drops),
-        late_joins_(failure_timeout_ns, membership, relay, tree, &parameters_, host) {}
+        late_joins_(failure_timeout_ns, membership, relay, tree, &parameters_, host),
+        donations_(failure_timeout_ns, donation_window_bytes, host, drops) {}
 
   // A member that is back in `attach.generation`, or changes its parent in it. False: training went
   // on without it, and it has been told so.
@@ -42,6 +45,9 @@ class MasterFits {
   void HandleAnnounce(int64_t now_ns, const Member& member, const Announce& announce);
   void Handle(const Member& member, const Done& done);
   void Handle(const Member& member, const Verification& verification);
+  void HandleAsk(int64_t now_ns, const Member& member, const AskState& ask);
+  void HandleDonation(int64_t now_ns, const Member& member, const BlobChunk& chunk,
+                      const Buffer& whole);
   // These return "" or why the member has to be expelled.
   std::string HandleBlob(const Member& member, const Blob& blob);
   std::string CheckUpdate(const Member& member, const UpdateId& id);
@@ -52,8 +58,10 @@ class MasterFits {
   void Lose(int32_t rank);
   // GenerationHost::Settled may be true by now.
   void Resume();
-  // After every event: tells those who wait for the end of the generation at hand.
+  // After every event, and when NextTimeout is over: tells those who wait for the end of the
+  // generation at hand, and sees to donations.
   void Settle(int64_t now_ns);
+  int64_t NextTimeout() const { return donations_.NextTimeout(); }
   // Starts the next generation where all members have announced it. The text is for the log.
   std::optional<std::string> StartIfReady(int64_t now_ns);
   // Once for each generation that has ended: its number.
@@ -83,6 +91,7 @@ class MasterFits {
   DropCounters* const drops_;
   Gathering gathering_;
   LateJoins late_joins_;
+  Donations donations_;
   std::optional<MasterGeneration> generation_;
   bool end_reported_ = true;
   std::vector<float> parameters_;

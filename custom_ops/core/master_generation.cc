@@ -106,6 +106,7 @@ void MasterGeneration::Lose(int32_t rank) {
   Member lost;
   lost.origin = member.origin;
   lost.progress = member.progress;
+  lost.has_state = member.has_state;
   lost.lost = true;
   member = std::move(lost);
   if (sequencer_) sequencer_->Lose(StepperOf(rank));
@@ -117,9 +118,33 @@ void MasterGeneration::Join(int32_t rank, uint64_t origin) {
   Member joined;
   joined.origin = origin;
   joined.progress = progress(rank);
+  joined.has_state = false;
   members_[rank] = std::move(joined);
   rank_of_origin_[origin] = rank;
   if (sequencer_) sequencer_->Join(StepperOf(rank), CounterOf(host_->received(), origin));
+}
+
+std::optional<int32_t> MasterGeneration::FindDonor(const std::set<int32_t>& asked) const {
+  for (const auto& [rank, member] : members_) {
+    if (MayDonate(rank) && !asked.contains(rank)) return rank;
+  }
+  return std::nullopt;
+}
+
+bool MasterGeneration::MayDonate(int32_t rank) const {
+  if (!IsLiveMember(rank) || phase_ != Phase::kTraining) return false;
+  const Member& member = members_.at(rank);
+  return member.has_state && !member.final_counter;
+}
+
+bool MasterGeneration::BeginToAsk(int32_t rank) {
+  if (!IsLiveMember(rank)) return false;
+  Member& member = members_.at(rank);
+  return !member.has_state && !std::exchange(member.asks, true);
+}
+
+void MasterGeneration::HasState(int32_t rank) {
+  if (IsLiveMember(rank)) members_.at(rank).has_state = true;
 }
 
 MasterGeneration::Progress MasterGeneration::progress(int32_t rank) const {

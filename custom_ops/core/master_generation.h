@@ -7,6 +7,7 @@
 #include <deque>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -28,6 +29,7 @@ class GenerationHost {
   // Tells the worker why it cannot go on; MasterGeneration::Lose follows.
   virtual void Fail(int32_t rank, Code code, const std::string& reason) = 0;
   virtual void Report(MasterEvent event) = 0;
+  virtual int64_t QueuedBytes(int32_t rank) const = 0;
   virtual const VersionVector& received() const = 0;
   // False while updates of a lost member may be on their way through the tree.
   virtual bool Settled() const = 0;
@@ -55,6 +57,13 @@ class MasterGeneration {
   void Lose(int32_t rank);
   // A process that joins late, in place of the rank's earlier one where there was one.
   void Join(int32_t rank, uint64_t origin);
+  // Whose state a late joiner may get: a member that trains and has one, none of `asked`; the
+  // lowest rank, so the chief where it can.
+  std::optional<int32_t> FindDonor(const std::set<int32_t>& asked) const;
+  bool MayDonate(int32_t rank) const;
+  // False: not a late joiner without a state, or it has asked before.
+  bool BeginToAsk(int32_t rank);
+  void HasState(int32_t rank);
   // The process that owns `origin` is back. False: too late, or this mode does not allow it.
   bool Reinstate(int32_t rank, uint64_t origin);
 
@@ -85,6 +94,8 @@ class MasterGeneration {
   struct Member {
     uint64_t origin = 0;
     bool lost = false;
+    bool has_state = true;  // false: it has joined late and nobody has given it one yet
+    bool asks = false;      // ... but it has asked
     Progress progress;
     std::optional<uint64_t> final_counter;                            // DONE
     std::optional<std::pair<BlobName, std::vector<double>>> average;  // waits in one (sequenced)

@@ -44,7 +44,8 @@ struct MasterNode::State final : GenerationHost {
         membership(o.workers, o.epoch),
         relay(RelayOptionsOf(o, /*is_root=*/true), l, &drops),
         tree(BoundsOf(o), o.host, &membership, &relay, l),
-        fits(*o.codec, o.failure_timeout_ns, &membership, &relay, &tree, this, &drops) {}
+        fits(*o.codec, o.failure_timeout_ns, o.link_queue_bytes / 4, &membership, &relay, &tree,
+             this, &drops) {}
 
   // --- GenerationHost
   void Send(int32_t rank, const ControlMessage& message) override {
@@ -58,6 +59,10 @@ struct MasterNode::State final : GenerationHost {
     if (const Member* member = membership.FindRank(rank)) {
       gone.push_back({member->link, Member::State::kLost, reason, false});
     }
+  }
+  int64_t QueuedBytes(int32_t rank) const override {
+    const Member* member = membership.FindRank(rank);
+    return member == nullptr || member->link == 0 ? 0 : links->QueuedBytes(member->link);
   }
   void Report(MasterEvent event) override {
     for (const auto& [rank, member] : membership.members()) {
@@ -85,13 +90,14 @@ struct MasterNode::State final : GenerationHost {
   void Handle(Member* member, const Verification& verification) {
     fits.Handle(*member, verification);
   }
+  void Handle(Member* member, const AskState& ask) { fits.HandleAsk(now_ns, *member, ask); }
   void Handle(Member* member, const Placed& placed);
   void Handle(Member* member, const Orphan& orphan);
   template <typename Other>
   void Handle(Member* member, const Other&) {
     Expel(member, "a control message that only a master sends");
   }
-  void HandleChunk(Member* member, Bytes chunk);
+  void HandleChunk(Member* member, const Buffer& chunk);
   void HandleUpdate(Member* member, const Buffer& update);
 
   // --- membership
@@ -165,7 +171,8 @@ void MasterNode::HandleTimeout(int64_t now_ns) {
 }
 
 int64_t MasterNode::NextTimeout() const {
-  return std::min(state_->next_beacon_ns, state_->relay.NextTimeout());
+  return std::min(
+      {state_->next_beacon_ns, state_->relay.NextTimeout(), state_->fits.NextTimeout()});
 }
 
 std::optional<MasterEvent> MasterNode::PollEvent() {
@@ -246,7 +253,7 @@ void MasterNode::State::HandleMessage(Member* member, const LinkEvent& event) {
     case Channel::kControl:
       return HandleControl(member, *event.payload);
     case Channel::kState:
-      return HandleChunk(member, *event.payload);
+      return HandleChunk(member, event.payload);
     case Channel::kUpdate:
       return HandleUpdate(member, event.payload);
   }
@@ -299,9 +306,13 @@ void MasterNode::State::Handle(Member* member, const Orphan& orphan) {
                     WorkerName(member->rank) + " gets another parent: " + orphan.reason});
 }
 
-void MasterNode::State::HandleChunk(Member* member, Bytes chunk) {
+void MasterNode::State::HandleChunk(Member* member, const Buffer& chunk) {
+  BlobChunk parsed;
+  if (ParseChunk(*chunk, &parsed).ok() && parsed.name.kind == BlobKind::kDonation) {
+    return fits.HandleDonation(now_ns, *member, parsed, chunk);  // nothing to put together here
+  }
   std::optional<Blob> blob;
-  const Status status = assemblers[member->link].Add(chunk, kBlobBytes, &blob);
+  const Status status = assemblers[member->link].Add(*chunk, kBlobBytes, &blob);
   if (!status.ok()) return Expel(member, status.message);
   if (!blob) return;
   const std::string fault = fits.HandleBlob(*member, *blob);

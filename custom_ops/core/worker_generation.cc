@@ -17,6 +17,9 @@ void WorkerGeneration::Begin(Generation generation) {
   parameters_ = generation_.seed;
   parameters_snapshot_ = 0;
   pending_.reset();
+  beginning_ = {};
+  asks_as_.reset();
+  has_asked_ = false;
   asked_.reset();
   mean_.reset();
   final_.reset();
@@ -48,8 +51,27 @@ void WorkerGeneration::Verify(double difference, uint64_t hash) {
   if (phase_ == Phase::kVerify) host_->Send(Verification{layout_.generation, difference, hash});
 }
 
+void WorkerGeneration::AskDonation(int32_t own_rank) {
+  if (!beginning_.late || !IsTraining() || std::exchange(has_asked_, true)) {
+    WorkerEvent none;
+    none.type = WorkerEvent::Type::kDonation;
+    return host_->Raise(std::move(none));
+  }
+  asks_as_ = own_rank;
+  if (registered_) host_->Send(AskState{layout_.generation, own_rank, 0});
+}
+
+void WorkerGeneration::HandleDonation(Blob blob) {
+  asks_as_.reset();
+  WorkerEvent event;
+  event.type = WorkerEvent::Type::kDonation;
+  if (!blob.bytes.empty()) event.donation = MakeBuffer(std::move(blob.bytes));
+  host_->Raise(std::move(event));
+}
+
 void WorkerGeneration::Register() {
   registered_ = true;
+  if (asks_as_) host_->Send(AskState{layout_.generation, *asks_as_, 0});
   if (asked_ && !mean_) AskAverage();
   if (phase_ == Phase::kFinishing) SayDone();
 }
@@ -119,6 +141,8 @@ void WorkerGeneration::HandleBlob(Blob blob) {
     parameters_snapshot_ = blob.name.mark;
   } else if (blob.name.kind == BlobKind::kMean && asked_ && asked_->first == blob.name.key) {
     mean_ = std::move(blob);
+  } else if (blob.name.kind == BlobKind::kDonation && asks_as_) {
+    HandleDonation(std::move(blob));
   } else if (blob.name.kind == BlobKind::kResult && phase_ == Phase::kResult) {
     result_ = std::move(blob);
   } else {

@@ -101,6 +101,8 @@ class WorkerGeneration {
   void Finish(bool stop);
   void SendState(const std::vector<double>& state);
   void Verify(double difference, uint64_t hash);
+  // Late: once a start; where it has not joined late there is nothing to wait for.
+  void AskDonation(int32_t own_rank);
 
   // --- the link to the master
   // The master counts on this worker over the link at hand: what it waits for is said (again).
@@ -135,6 +137,7 @@ class WorkerGeneration {
   bool IsTraining() const { return phase_ == Phase::kTraining || phase_ == Phase::kFinishing; }
 
  private:
+  void HandleDonation(Blob blob);
   bool HasSnapshot() const;
   void Start();
   void AskAverage();
@@ -159,6 +162,8 @@ class WorkerGeneration {
   std::optional<std::pair<uint64_t, std::vector<ReceivedUpdate>>> pending_;  // snapshot, updates
   std::optional<std::pair<uint64_t, std::vector<double>>> asked_;  // an average: key, values
   std::optional<Blob> mean_;
+  std::optional<int32_t> asks_as_;  // for a state, as this rank, until it is here
+  bool has_asked_ = false;
   bool stop_ = false;
   std::optional<Final> final_;
   std::optional<Blob> result_;

@@ -6,6 +6,7 @@
 
 #include "core/blob.h"
 #include "core/control.h"
+#include "core/donor.h"
 #include "core/node_status.h"
 #include "core/relay.h"
 #include "core/tree_links.h"
@@ -69,6 +70,8 @@ struct WorkerNode::State final : WorkerGenerationHost {
   void Handle(const Place& place) { tree.HandlePlace(now_ns, place); }
   void Handle(const AttachAnew& anew) { tree.HandleAttachAnew(now_ns, link, anew); }
   void Handle(const Ended& ended) { generation->Handle(ended); }
+  void Handle(const AskState& ask);
+  void SendDonations();
   void Handle(const Step& step) { generation->Handle(step); }
   void Handle(const Final& final) { generation->Handle(final); }
   void Handle(const End& end) { generation->Handle(end); }
@@ -107,6 +110,8 @@ struct WorkerNode::State final : WorkerGenerationHost {
   int64_t now_ns = 0;
 
   BlobAssembler assembler;
+  BlobAssembler donation_assembler;  // the master passes a donation on as it comes
+  Donor donor;
   std::deque<WorkerEvent> events;
   int64_t updates_received = 0;
   int64_t update_bytes_received = 0;
@@ -173,6 +178,7 @@ void WorkerNode::BeginGeneration(int64_t now_ns, Generation generation) {
   State& s = *state_;
   s.now_ns = now_ns;
   if (s.life == State::Life::kOver) return;
+  s.donor.Clear();
   s.generation->Begin(std::move(generation));
   s.relay.Begin(s.generation->layout());
   if (s.up) s.generation->Announce();
@@ -187,7 +193,10 @@ void WorkerNode::Average(int64_t now_ns, uint64_t key, std::vector<double> value
 void WorkerNode::Finish(int64_t now_ns, bool stop) {
   State& s = *state_;
   s.now_ns = now_ns;
-  if (s.life != State::Life::kOver) s.generation->Finish(stop);
+  if (s.life == State::Life::kOver) return;
+  s.donor.Donate(MakeBuffer({}));
+  s.SendDonations();
+  s.generation->Finish(stop);
 }
 
 void WorkerNode::SendState(int64_t now_ns, std::vector<double> state) {
@@ -205,14 +214,17 @@ void WorkerNode::Verify(int64_t now_ns, double difference, uint64_t hash) {
 void WorkerNode::AskDonation(int64_t now_ns) {
   State& s = *state_;
   s.now_ns = now_ns;
-  WorkerEvent none;
-  none.type = WorkerEvent::Type::kDonation;
-  s.Raise(std::move(none));
+  if (s.life != State::Life::kOver) s.generation->AskDonation(s.options.rank);
 }
 
-bool WorkerNode::DonationWanted() const { return false; }
+bool WorkerNode::DonationWanted() const { return state_->donor.IsWanted(); }
 
-void WorkerNode::Donate(int64_t now_ns, Buffer) { state_->now_ns = now_ns; }
+void WorkerNode::Donate(int64_t now_ns, Buffer donation) {
+  State& s = *state_;
+  s.now_ns = now_ns;
+  s.donor.Donate(donation);
+  s.SendDonations();
+}
 
 void WorkerNode::Leave(int64_t now_ns, const std::string& reason) {
   State& s = *state_;
@@ -317,6 +329,7 @@ void WorkerNode::State::HandleUp(const LinkEvent& event) {
   if (!parsed.ok()) return Fail(parsed.code, parsed.message);
   up = true;
   assembler = {};
+  donation_assembler = {};
   give_up_ns.reset();
   retry_ns = kNever;
   last_beacon_ns = now_ns;
@@ -352,6 +365,7 @@ void WorkerNode::State::HandleDown(const LinkEvent& event) {
 }
 
 void WorkerNode::State::LoseLink(const std::string& why) {
+  donor.Clear();  // the master asks another
   up = false;
   link = 0;
   tree.MasterDown();
@@ -399,11 +413,28 @@ void WorkerNode::State::Handle(const Failure& failure) {
 
 void WorkerNode::State::HandleChunk(Bytes chunk) {
   std::optional<Blob> blob;
-  const Status status = assembler.Add(chunk, kBlobBytes, &blob);
+  BlobChunk parsed;
+  const bool donated = ParseChunk(chunk, &parsed).ok() && parsed.name.kind == BlobKind::kDonation;
+  const Status status = (donated ? donation_assembler : assembler).Add(chunk, kBlobBytes, &blob);
   if (!status.ok()) return Fail(status.code, "the master sent " + status.message);
   if (!blob) return;
   if (blob->name.kind == BlobKind::kPending) return HandlePending(*blob);
   generation->HandleBlob(std::move(*blob));
+}
+
+void WorkerNode::State::Handle(const AskState& ask) {
+  donor.HandleAsk(ask);
+  const bool trains = generation->phase() == WorkerGeneration::Phase::kTraining &&
+                      ask.generation == generation->layout().generation;
+  if (!trains) donor.Donate(MakeBuffer({}));  // it has no batch any more, after which to answer
+  SendDonations();
+}
+
+void WorkerNode::State::SendDonations() {
+  if (!up) return;
+  for (const Buffer& chunk : donor.TakeChunks(generation->layout().generation)) {
+    links->Send(now_ns, link, Channel::kState, chunk);
+  }
 }
 
 void WorkerNode::State::HandlePending(const Blob& blob) {

@@ -56,7 +56,7 @@ class WorkerNode {
   void Finish(int64_t now_ns, bool stop);                                  // -> kFinal
   void SendState(int64_t now_ns, std::vector<double> state);               // -> kResult
   void Verify(int64_t now_ns, double difference, uint64_t hash);           // -> kEnd
-  // Late joiners: another worker's state, as bytes that only applications understand. Once a join.
+  // Late joiners: another worker's state, as bytes that only applications understand. Once a start.
   void AskDonation(int64_t now_ns);                       // -> kDonation
   void Leave(int64_t now_ns, const std::string& reason);  // goodbye; no event
 

@@ -13,6 +13,13 @@ uint64_t HashOf(const std::vector<float>& values) {
   return Hash(Bytes(reinterpret_cast<const uint8_t*>(values.data()), values.size() * 4));
 }
 
+// The state of a worker: its first byte says whose it is, and all others follow from that.
+std::vector<uint8_t> StateOf(int32_t rank, int64_t bytes) {
+  std::vector<uint8_t> state(static_cast<size_t>(bytes));
+  for (size_t i = 0; i < state.size(); ++i) state[i] = static_cast<uint8_t>(rank + 7 * i);
+  return state;
+}
+
 }  // namespace
 
 Application::Application(int32_t rank, const Script& script, int32_t max_staleness,
@@ -74,6 +81,9 @@ void Application::HandleEvent(int64_t now_ns, WorkerEvent event) {
       record_.taken_of_generation[record_.generation] = std::exchange(record_.taken, {});
       return Begin(now_ns);
     case WorkerEvent::Type::kDonation:
+      if (event.donation) CheckDonation(event.donation);
+      record_.state = State::kTraining;
+      next_action_ns_ = now_ns + random_.Between(0, script_.think_ns);
       return;
     case WorkerEvent::Type::kStop:
       record_.stop_heard = true;
@@ -113,8 +123,18 @@ void Application::Started(int64_t now_ns, const WorkerEvent& event) {
       !ledger_->Start(record_.generation, record_.parameters)) {
     hooks_.on_violation("starts with other values than the others");
   }
+  if (event.beginning.late) return node_->AskDonation(now_ns);
   record_.state = ApplicationRecord::State::kTraining;
   next_action_ns_ = now_ns + random_.Between(0, script_.think_ns);
+}
+
+void Application::CheckDonation(const Buffer& donation) {
+  ++record_.donations;
+  const int32_t donor = donation->at(0);
+  if (donor == rank_) hooks_.on_violation("got its own state");
+  if (*donation != StateOf(donor, static_cast<int64_t>(donation->size()))) {
+    hooks_.on_violation("got another state than worker " + std::to_string(donor) + " gave");
+  }
 }
 
 void Application::Begin(int64_t now_ns) {
@@ -142,6 +162,9 @@ void Application::Begin(int64_t now_ns) {
 
 void Application::Continue(int64_t now_ns) {
   next_action_ns_ = kNever;
+  if (script_.donation_bytes >= 0 && node_->DonationWanted()) {
+    node_->Donate(now_ns, MakeBuffer(StateOf(rank_, script_.donation_bytes)));
+  }
   const bool validates = script_.validate_before.contains(record_.step) && !validated_;
   if (validates) {
     validated_ = true;

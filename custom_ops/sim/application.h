@@ -33,6 +33,7 @@ struct Script {
   double state = 0;
   uint64_t wrong_hash = 0;                // Verify reports this hash instead of the true one
   std::optional<int> bad_update_at = {};  // this step's update has an index beyond the layout
+  int64_t donation_bytes = 100;  // what it gives to late joiners; 0 = nothing, -1 = no answer
   int64_t outgoing_cap_bytes = int64_t{16} << 20;  // does not step while more is unacknowledged
 };
 
@@ -48,6 +49,7 @@ struct ApplicationRecord {
   Beginning beginning;
   int late_starts = 0;  // generations that it has joined late, or found over
   int ended_starts = 0;
+  int donations = 0;  // that it got
   bool stop_heard = false;
   std::vector<float> parameters;
   VersionVector applied;        // what they contain, own updates included
@@ -96,6 +98,7 @@ class Application {
   void HandleEvent(int64_t now_ns, WorkerEvent event);
   void Begin(int64_t now_ns);
   void Started(int64_t now_ns, const WorkerEvent& event);
+  void CheckDonation(const Buffer& donation);
   void Continue(int64_t now_ns);
   bool MayStep(int64_t now_ns);
   void TrainStep(int64_t now_ns);

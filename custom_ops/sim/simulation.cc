@@ -105,6 +105,10 @@ Job DrawAnyJob(uint64_t seed, SimulatedLinks links, bool replacements) {
     }
     span_ns = std::max(span_ns, 120 * script.think_ns);
   }
+  SimulatedRandom givers(seed + 1);
+  for (Script& script : job.scripts) {
+    script.donation_bytes = givers.Chance(.2) ? givers.Between(-1, 0) : givers.Between(1, 20'000);
+  }
   if (random.Chance(.1)) job.scripts[0].stop_all = true;
   options.plan = FaultPlan::Draw(seed, {.workers = workers,
                                         .span_ns = span_ns,

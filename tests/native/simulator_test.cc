@@ -22,7 +22,7 @@ constexpr uint64_t kShare = 1;
 // What the runs were like, so that a plan that harms nobody is noticed.
 struct Tally {
   int finished = 0, failed = 0, dead = 0, returned = 0, replaced = 0;
-  int late = 0, ended = 0;  // how processes have begun a generation
+  int late = 0, ended = 0, donations = 0;  // how processes have begun a generation
 
   void Add(const Simulation& simulation) {
     for (int32_t rank = 0; rank < simulation.size(); ++rank) {
@@ -33,6 +33,7 @@ struct Tally {
       for (const ApplicationRecord* process : simulation.processes(rank)) {
         late += process->late_starts;
         ended += process->ended_starts;
+        donations += process->donations;
       }
     }
     std::vector<int32_t> joined;
@@ -88,6 +89,7 @@ void ExpectReplacements(const Tally& tally, int runs) {
   EXPECT_GT(tally.replaced, runs);
   EXPECT_GT(tally.late, runs / 2);
   EXPECT_GT(tally.ended, runs / 20);
+  EXPECT_GT(tally.donations, runs / 3);
 }
 
 TEST(SimulatorTest, ReplacedWorkersComeBackOverMemoryLinks) {
