@@ -1,5 +1,6 @@
 #include "core/gathering.h"
 
+#include <algorithm>
 #include <cinttypes>
 #include <cstdio>
 
@@ -18,11 +19,11 @@ std::string Describe(const Layout& layout) {
 
 }  // namespace
 
-std::string Gathering::Add(int32_t rank, const Announce& announce) {
+std::string Gathering::Add(int32_t rank, const Announce& announce, bool in_step) {
   announced_.erase(rank);
-  if (!announced_.empty()) {
-    const auto& [other, first] = *announced_.begin();
+  for (const auto& [other, first] : announced_) {
     if (announce.layout.generation != first.layout.generation) {
+      if (!in_step || !first.in_step) continue;
       return WorkerName(rank) + " begins generation " + std::to_string(announce.layout.generation) +
              " but " + WorkerName(other) + " begins generation " +
              std::to_string(first.layout.generation) +
@@ -39,8 +40,22 @@ std::string Gathering::Add(int32_t rank, const Announce& announce) {
              "; give every worker the same options";
     }
   }
-  announced_[rank] = announce;
+  announced_[rank] = {announce, in_step};
   return "";
+}
+
+std::vector<std::pair<int32_t, Layout>> Gathering::TakeOvertaken() {
+  uint64_t others = 0;  // what those in step begin
+  for (const auto& [rank, one] : announced_) {
+    if (one.in_step) others = one.layout.generation;
+  }
+  std::vector<std::pair<int32_t, Layout>> overtaken;
+  std::erase_if(announced_, [&](const auto& entry) {
+    const bool is = entry.second.layout.generation < others;
+    if (is) overtaken.emplace_back(entry.first, entry.second.layout);
+    return is;
+  });
+  return overtaken;
 }
 
 void Gathering::AddSeed(int32_t rank, uint64_t generation, std::vector<float> values) {
@@ -53,15 +68,30 @@ void Gathering::Withdraw(int32_t rank) {
 }
 
 void Gathering::Clear() {
-  announced_.clear();
-  seed_.reset();
+  if (announced_.empty()) return;
+  const uint64_t at_hand = layout().generation;
+  std::erase_if(announced_,
+                [&](const auto& entry) { return entry.second.layout.generation == at_hand; });
+  if (seed_ && seed_->first <= at_hand) seed_.reset();
+}
+
+bool Gathering::TakesPart(int32_t rank) const {
+  auto found = announced_.find(rank);
+  return found != announced_.end() && found->second.layout.generation == layout().generation;
 }
 
 bool Gathering::IsReady(int32_t rank) const {
-  auto found = announced_.find(rank);
-  if (found == announced_.end()) return false;
-  if (rank != kChiefRank) return true;
-  return seed_ && seed_->first == found->second.layout.generation;
+  if (!announced_.contains(rank)) return false;
+  if (rank != kChiefRank || !TakesPart(rank)) return true;
+  return seed_ && seed_->first == layout().generation;
+}
+
+const Gathering::Announced& Gathering::First() const {
+  return std::min_element(announced_.begin(), announced_.end(),
+                          [](const auto& a, const auto& b) {
+                            return a.second.layout.generation < b.second.layout.generation;
+                          })
+      ->second;
 }
 
 }  // namespace strom

@@ -20,23 +20,39 @@ inline constexpr int32_t kChiefRank = 0;
 
 class Gathering {
  public:
-  // "" or, where it differs from what the others announced, words that name both.
-  std::string Add(int32_t rank, const Announce& announce);
+  // "" or, where it differs from what the others announced, words that name both. One that was not
+  // `in_step`, as it has missed the end of the last generation, may be ahead of the others; it
+  // waits for its own.
+  std::string Add(int32_t rank, const Announce& announce, bool in_step);
+  // Those not in step that have announced a generation which the others have passed over; they are
+  // removed.
+  std::vector<std::pair<int32_t, Layout>> TakeOvertaken();
   void AddSeed(int32_t rank, uint64_t generation, std::vector<float> values);
   void Withdraw(int32_t rank);
+  // The generation at hand has started, or cannot: those that are ahead of it stay.
   void Clear();
 
   bool empty() const { return announced_.empty(); }
-  // The member has announced, and the chief's seed is here.
+  // The member has announced, and the chief's seed is here, or it waits for a later generation.
   bool IsReady(int32_t rank) const;
+  // It has announced the generation at hand, the lowest of all.
+  bool TakesPart(int32_t rank) const;
   // The last update that a ready member has made so far.
   uint64_t counter(int32_t rank) const { return announced_.at(rank).counter; }
-  const Layout& layout() const { return announced_.begin()->second.layout; }
-  const std::string& options_text() const { return announced_.begin()->second.options_text; }
-  std::vector<float>* seed() { return seed_ ? &seed_->second : nullptr; }
+  const Layout& layout() const { return First().layout; }
+  const std::string& options_text() const { return First().options_text; }
+  // The chief's values for the generation at hand; null where there are none.
+  std::vector<float>* seed() {
+    return seed_ && seed_->first == layout().generation ? &seed_->second : nullptr;
+  }
 
  private:
-  std::map<int32_t, Announce> announced_;
+  struct Announced : Announce {
+    bool in_step = true;
+  };
+  const Announced& First() const;
+
+  std::map<int32_t, Announced> announced_;
   std::optional<std::pair<uint64_t, std::vector<float>>> seed_;  // generation, the chief's values
 };
 

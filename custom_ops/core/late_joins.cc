@@ -22,14 +22,6 @@ void LateJoins::Started(const Layout& layout, const std::string& options_text) {
 void LateJoins::HandleAnnounce(int64_t now_ns, const Member& member, const Announce& announce,
                                MasterGeneration* generation) {
   const Layout& layout = announce.layout;
-  const auto known = layouts_.find(layout.size);
-  if (known == layouts_.end() || known->second != layout.hash) {
-    return host_->Fail(member.rank, Code::kRefused,
-                       WorkerName(member.rank) + "'s model of " + std::to_string(layout.size) +
-                           " shared values is none that this job has trained, " +
-                           GenerationName(layout.generation) +
-                           " included; build the same model on every worker");
-  }
   const bool trains = generation->phase() == MasterGeneration::Phase::kTraining;
   if (!trains && generation->phase() != MasterGeneration::Phase::kEnded) {
     waiting_[member.rank] = layout;
@@ -107,6 +99,14 @@ void LateJoins::SendPending(int32_t rank, const Snapshot& snapshot,
 }
 
 void LateJoins::TellEnd(int32_t rank, const Layout& layout) {
+  const auto known = layouts_.find(layout.size);
+  if (known == layouts_.end() || known->second != layout.hash) {
+    return host_->Fail(rank, Code::kRefused,
+                       GenerationName(layout.generation) + " is over, and " + WorkerName(rank) +
+                           "'s model of " + std::to_string(layout.size) +
+                           " shared values is none that this job has trained; build the same "
+                           "model on every worker");
+  }
   const uint64_t number = ++last_number_;
   host_->Send(rank, Ended{layout.generation, number});
   // A layout only grows, so what an earlier one holds stands first.

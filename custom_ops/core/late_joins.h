@@ -39,6 +39,8 @@ class LateJoins {
   // The member announces `generation`'s number or an earlier one.
   void HandleAnnounce(int64_t now_ns, const Member& member, const Announce& announce,
                       MasterGeneration* generation);
+  // The generation that it has announced is over, or the others never begin it.
+  void TellEnd(int32_t rank, const Layout& layout);
   // The member's link is gone.
   void Withdraw(int32_t rank) { waiting_.erase(rank); }
   // `generation` may be over by now: whoever waits for that is told. Snapshots grow old.
@@ -58,7 +60,6 @@ class LateJoins {
   // "" or why the member cannot take part.
   std::string Misfit(const Member& member, const Announce& announce,
                      const MasterGeneration& generation) const;
-  void TellEnd(int32_t rank, const Layout& layout);
   void SendPending(int32_t rank, const Snapshot& snapshot, const MasterGeneration& generation);
   const Snapshot& Freeze(int64_t now_ns, const MasterGeneration& generation);
   int64_t ParametersBytes() const {

@@ -24,13 +24,17 @@ void MasterFits::HandleAnnounce(int64_t now_ns, const Member& member, const Anno
   if (generation_ && announce.layout.generation <= generation_->layout().generation) {
     return late_joins_.HandleAnnounce(now_ns, member, announce, &*generation_);
   }
+  const bool in_step = !generation_ || generation_->IsLiveMember(rank);
   if (is_running()) {
     // By beginning the next one it has ended this one for itself, and relays it no more: its
     // neighbours part from it and say what they have of it.
     tree_->Leave(now_ns, member.origin);
     generation_->Lose(rank);
   }
-  const std::string difference = gathering_.Add(rank, announce);
+  const std::string difference = gathering_.Add(rank, announce, in_step);
+  for (const auto& [behind, layout] : gathering_.TakeOvertaken()) {
+    late_joins_.TellEnd(behind, layout);
+  }
   if (difference.empty()) return;
   gathering_.Clear();
   for (const auto& [other, live] : membership_->members()) {
@@ -139,9 +143,12 @@ bool MasterFits::EveryoneAccountedFor() const {
   return true;
 }
 
+// Who takes part gets a place, who waits for a later generation loses it.
 void MasterFits::PlaceAll(int64_t now_ns) {
   for (const auto& [rank, member] : membership_->members()) {
-    if (member.state != Member::State::kLive || tree_->Has(member)) continue;
+    if (member.state != Member::State::kLive) continue;
+    if (!gathering_.TakesPart(rank)) tree_->Leave(now_ns, member.origin);
+    if (!gathering_.TakesPart(rank) || tree_->Has(member)) continue;
     if (!tree_->Join(now_ns, member, /*resumed=*/true)) {
       host_->Fail(rank, Code::kRefused, "the tree of workers is full");
     }
@@ -159,7 +166,7 @@ std::optional<std::string> MasterFits::StartIfReady(int64_t now_ns) {
   VersionVector cut;
   bool sequenced = false;
   for (const auto& [rank, member] : membership_->members()) {
-    if (member.state != Member::State::kLive) continue;
+    if (member.state != Member::State::kLive || !gathering_.TakesPart(rank)) continue;
     if (!has_values) {
       host_->Fail(rank, Code::kRefused,
                   "the chief's values do not fill the model's " + std::to_string(layout.size) +

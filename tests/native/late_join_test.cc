@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <string>
 
+#include "core/gathering.h"
 #include "sim/simulation.h"
 
 namespace strom {
@@ -75,6 +76,44 @@ TEST(LateJoinTest, AGenerationWaitsForThoseWhoReplaceAll) {
     }
   }
   EXPECT_GT(late, 5);
+}
+
+// ------------------------------------------------------------------------------- between two fits
+
+Announce Beginning(uint64_t generation) { return {{generation, 10, 5}, 0, "same"}; }
+
+TEST(LateJoinTest, WhoHasMissedAGenerationsEndMayBeAheadOfTheOthers) {
+  Gathering gathering;
+  EXPECT_EQ(gathering.Add(2, Beginning(5), /*in_step=*/false), "");
+  EXPECT_EQ(gathering.Add(0, Beginning(4), true), "");
+  EXPECT_EQ(gathering.Add(1, Beginning(4), true), "");
+  gathering.AddSeed(0, 4, std::vector<float>(10));
+  EXPECT_TRUE(gathering.TakeOvertaken().empty());
+  EXPECT_EQ(gathering.layout().generation, 4u);
+  EXPECT_TRUE(gathering.TakesPart(0));
+  EXPECT_TRUE(gathering.IsReady(2));  // it holds up nobody
+  EXPECT_FALSE(gathering.TakesPart(2));
+  gathering.Clear();  // 4 has started
+  EXPECT_EQ(gathering.layout().generation, 5u);
+  EXPECT_TRUE(gathering.TakesPart(2));
+}
+
+TEST(LateJoinTest, WhoIsBehindAllOthersHearsThatTheyHavePassedOn) {
+  Gathering gathering;
+  EXPECT_EQ(gathering.Add(2, Beginning(4), /*in_step=*/false), "");
+  EXPECT_TRUE(gathering.TakeOvertaken().empty());  // nobody has passed it yet
+  EXPECT_EQ(gathering.Add(0, Beginning(5), true), "");
+  const auto overtaken = gathering.TakeOvertaken();
+  ASSERT_EQ(overtaken.size(), 1u);
+  EXPECT_EQ(overtaken[0].first, 2);
+  EXPECT_EQ(overtaken[0].second.generation, 4u);
+  EXPECT_EQ(gathering.layout().generation, 5u);
+}
+
+TEST(LateJoinTest, ThoseInStepHaveToBeginTheSameGeneration) {
+  Gathering gathering;
+  EXPECT_EQ(gathering.Add(0, Beginning(4), true), "");
+  EXPECT_THAT(gathering.Add(1, Beginning(5), true), HasSubstr("call fit equally often"));
 }
 
 }  // namespace
