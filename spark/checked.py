@@ -18,7 +18,7 @@ from keras_strom import errors
 
 from .columns import ColumnSpec
 from .exported import TRAIN, VALIDATION, check_seed
-from .tensors import Faults, encode
+from .tensors import Faults, counted, encode
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -152,7 +152,7 @@ def check_faults(
     words = [totals[name].describe(name, specs[name]) for name in specs if name in totals]
     mark = totals.get(_VALIDATION_COLUMN)
     if mark is not None and mark.nulls:
-        words.append(f"the validation column {validation!r} has {mark.nulls} rows with nulls")
+        words.append(f"the validation column {validation!r} has {counted(mark.nulls)} with nulls")
     if mark is not None and mark.misshapen:
         words.append(
             f"the validation column {validation!r} has {mark.misshapen} values other than 0 and 1"

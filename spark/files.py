@@ -19,6 +19,7 @@ from keras_strom import errors
 from .columns import Columns, ColumnSpec, with_weight
 from .exported import TRAIN, VALIDATION, DataFile, ExportedData
 from .store import Store
+from .tensors import counted
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -264,7 +265,7 @@ def _refuse_nulls(file: pq.ParquetFile, path: str, columns: Columns) -> None:
             if name in columns.names and statistics is not None and statistics.has_null_count:
                 nulls[name] = nulls.get(name, 0) + statistics.null_count
     words = [
-        f"column {name!r} has {count} rows with nulls" for name, count in nulls.items() if count
+        f"column {name!r} has {counted(count)} with nulls" for name, count in nulls.items() if count
     ]
     if words:
         raise errors.InvalidData(f"{path}: {'; '.join(words)}: drop or repair these rows")

@@ -58,13 +58,18 @@ class Faults:
         """What is wrong with the column, in words; "" = nothing."""
         words = []
         if self.nulls:
-            words.append(f"column {name!r} has {self.nulls} rows with nulls")
+            words.append(f"column {name!r} has {counted(self.nulls)} with nulls")
         if self.misshapen:
             words.append(
-                f"column {name!r} has {self.misshapen} rows of another shape than "
+                f"column {name!r} has {counted(self.misshapen)} of another shape than "
                 f"{spec.shape}, such as {self.example}"
             )
         return "; ".join(words)
+
+
+def counted(rows: int) -> str:
+    """A number of rows in words."""
+    return "1 row" if rows == 1 else f"{rows} rows"
 
 
 def storage_type(spec: ColumnSpec) -> pa.DataType:

@@ -309,8 +309,8 @@ def test_bad_rows_are_counted_by_column(spark: Any, run: StoreRun) -> None:
     words = str(raised.value)
     assert "column 'x' has 5 rows with nulls" in words
     assert "column 'a' has 2 rows with nulls" in words
-    assert "column 'a' has 1 rows of another shape than (2,), such as (3,)" in words
-    assert "column 'y' has 1 rows with nulls" in words
+    assert "column 'a' has 1 row of another shape than (2,), such as (3,)" in words
+    assert "column 'y' has 1 row with nulls" in words
     assert not run.store.exists(run.train_data)
 
 
@@ -525,7 +525,7 @@ def test_parquet_that_cannot_be_used_is_refused_by_its_footer(tmp_path: Path) ->
     cases = [
         ([], "is empty"),
         (str(tmp_path / "nope"), "there is no "),
-        (file("nulls.parquet", x=[None, 1.0], y=[1, 2]), "'x' has 1 rows with nulls"),
+        (file("nulls.parquet", x=[None, 1.0], y=[1, 2]), "'x' has 1 row with nulls"),
         (file("less.parquet", x=[1.0]), r"no column 'y' in .*less\.parquet; it has 'x'"),
         ([good, file("other.parquet", x=[[1.0]], y=[1])], "in the first file"),
         ([good, "s3://bucket/x"], "one file system"),
@@ -539,7 +539,7 @@ def test_parquet_that_cannot_be_used_is_refused_by_its_footer(tmp_path: Path) ->
     with pytest.raises(errors.StoreUnavailable, match=r"text\.parquet"):
         from_parquet(str(tmp_path / "text.parquet"), X_AND_Y)
     ragged = file("ragged.parquet", x=[[1.0], [1.0, 2.0]], y=[1, 2])
-    with pytest.raises(Exception, match=r"rows of another shape than \(1,\)"):
+    with pytest.raises(Exception, match=r"1 row of another shape than \(1,\)"):
         elements(from_parquet(ragged, X_AND_Y), batch_size=2)
 
 
