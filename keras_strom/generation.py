@@ -30,7 +30,6 @@ from keras_strom.model_state import (
     moving_averages,
     read,
     tf_variables,
-    untrained_state,
 )
 from keras_strom.progress import Progress
 from keras_strom.report import TrainingReport
@@ -210,7 +209,7 @@ class Generation:
     def install_end(self) -> None:
         """Of a generation that had ended before `start`: the values with which it has ended."""
         self._sharing.space.assign(self._values_at_end, self._sharing.space.entries)
-        if untrained_state(self._models, self._sharing.space):
+        if averaged_state(self._models, self._sharing.space):
             self._warn_once(
                 "the training had ended without this worker: its state that no optimizer trains, "
                 "such as BatchNormalization's averages, is that from the training's start"
