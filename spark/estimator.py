@@ -20,6 +20,7 @@ from keras_strom import errors
 
 from . import runner
 from .columns import Columns, ColumnSpec, inspect
+from .direct import Direct, direct
 from .executors import check_executors
 from .export import export
 from .exported import ExportedData
@@ -80,7 +81,8 @@ class StromEstimator(TrainingParams, Estimator, MLWritable, MLReadable):  # type
             their place, in training, validation and prediction.
         custom_objects: classes that the model is made of, where `keras.saving` does not know them.
         strategy: a dict of `StromStrategy`'s options, or a function that makes one on each worker.
-        store: a `Store` or its path, for data, checkpoints and the model.
+        store: a `Store` or its path, for data, checkpoints and the model; None = rows go straight
+            to the workers' disks, and an interrupted run begins anew.
         run_id: the run's folder in the store; None = a new one.
         resume: "auto" = a run of this id that was interrupted goes on after its last whole epoch;
             False = it begins anew.
@@ -208,14 +210,21 @@ class StromEstimator(TrainingParams, Estimator, MLWritable, MLReadable):  # type
     def _fit(self, df: DataFrame) -> StromModel:
         params = self.check_params()
         _check_together(params, has_validation=params["validation"] is not None)
-        if params["store"] is None:
-            raise errors.InvalidOption(
-                "no store: give store= a path or URL that the driver and all executors reach, for "
-                "the training data, checkpoints and the model"
-            )
+        files = params["partitions_per_process"]
+        if params["store"] is None and files is not None:
+            raise errors.InvalidOption("partitions_per_process has no effect without store")
         columns = _columns(params)
         fitting = _prepare(params, columns, inspect(df, columns), df.sparkSession)
-        files = params["partitions_per_process"]
+        if fitting.run is None:
+            with direct(
+                df,
+                columns,
+                validation=params["validation"],
+                workers=fitting.workers,
+                seed=fitting.seed,
+                specs=fitting.specs,
+            ) as rows:
+                return self._trained(fitting, _train(fitting, rows.data, rows))
         data = export(
             df if files is None else df.repartition(fitting.workers * files),
             columns,
@@ -376,7 +385,7 @@ def _begin_run(
     return run, fresh
 
 
-def _train(fitting: _Fitting, data: ExportedData) -> Trained:
+def _train(fitting: _Fitting, data: ExportedData, rows: Direct | None = None) -> Trained:
     params = fitting.params
     plan = TrainingPlan(
         model=fitting.model,
@@ -399,6 +408,7 @@ def _train(fitting: _Fitting, data: ExportedData) -> Trained:
         network=params["network"],
         stream_logs=params["verbose"] > 0,
         verbose=min(params["verbose"], 1),
+        data=rows,
         spark=fitting.spark,
     )
     trained: Trained = results[0]

@@ -190,11 +190,19 @@ def test_parquet_files_are_trained_on_as_they_lie(flowers: Any, tmp_path: Path) 
         StromEstimator(**{**given, "feature_cols": ["feature"]}).fit_on_parquet(files)
 
 
-def test_cross_validation_compares_regressions(flowers: Any, store: Path) -> None:
+def test_cross_validation_compares_regressions_without_a_store(
+    flowers: Any, tmp_path: Path
+) -> None:
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
     estimator = StromEstimator(
         **options(
-            store, model=model, loss="mse", metrics=None, label_cols=["difference"], num_proc=1
+            tmp_path,
+            model=model,
+            loss="mse",
+            metrics=None,
+            label_cols=["difference"],
+            num_proc=1,
+            store=None,
         )
     )
     grid = ParamGridBuilder().addGrid(estimator.epochs, [3]).build()
@@ -208,6 +216,7 @@ def test_cross_validation_compares_regressions(flowers: Any, store: Path) -> Non
     found = validator.fit(flowers)
     assert found.avgMetrics[0] < 1.0
     assert len(found.bestModel.history["loss"]) == 3
+    assert not list(tmp_path.iterdir())
 
 
 class Shifted(keras.Model):  # type: ignore[misc]
@@ -357,7 +366,7 @@ def test_unknown_arguments_are_refused() -> None:
         ({"optimizer": None}, errors.InvalidOption, "loss, metrics without optimizer"),
         ({"optimizer": None, "loss": None, "metrics": None}, errors.UnsupportedModel, "compiled"),
         ({"feature_cols": None}, errors.InvalidOption, "feature_cols is not set"),
-        ({"store": None}, errors.InvalidOption, "no store"),
+        ({"store": None, "partitions_per_process": 2}, errors.InvalidOption, "without store"),
         ({"feature_cols": ["feature"]}, errors.InvalidData, "no column 'feature'"),
         ({"feature_cols": ["a"]}, errors.InvalidData, "does not take its features"),
         ({"feature_cols": ["a", "b"]}, errors.InvalidData, "VectorAssembler"),
