@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import hashlib
 import pickle
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 class StromModel(ColumnParams, Model, MLWritable, MLReadable):  # type: ignore[misc]
     """A trained Keras model that predicts on DataFrames; `StromEstimator.fit` gives one.
 
-    All arguments but `model` are ML Params.
+    All arguments but `model` and `custom_objects` are ML Params.
 
     Args:
         model: any Keras model that is built, to predict with a model from elsewhere.
@@ -144,6 +145,7 @@ class StromModel(ColumnParams, Model, MLWritable, MLReadable):  # type: ignore[m
         """
         from pyspark.sql.types import FloatType, StructField
 
+        _require_free(df, (score_col,))
         columns, specs = self._examined(df, with_labels=True)
         self._require_loss()
         told = self._tell(df, columns, specs)
@@ -162,12 +164,7 @@ class StromModel(ColumnParams, Model, MLWritable, MLReadable):  # type: ignore[m
     def _transform(self, df: DataFrame) -> DataFrame:
         columns, specs = self._examined(df, with_labels=False)
         made = self._output_columns(columns, specs)
-        taken = [name for name in made.names if name in df.columns]
-        if taken:
-            raise errors.InvalidData(
-                f"the DataFrame has a column {', '.join(map(repr, taken))} already: drop it, or "
-                "choose another prediction_col, probability_col or output_cols"
-            )
+        _require_free(df, made.names)
         told = self._tell(df, columns, specs)
         work = functools.partial(predict, told, made)
         return _with_rows(df, columns, specs, work, made.fields())
@@ -185,13 +182,9 @@ class StromModel(ColumnParams, Model, MLWritable, MLReadable):  # type: ignore[m
             raise errors.InvalidOption("label_cols is not set: what is the model compared with?")
         columns = Columns(tuple(features), labels, params["sample_weight_col"] if labels else None)
         specs = inspect(df, columns)
-        for name, spec in specs.items():
-            trained = self._specs.get(name)
-            if trained is not None and (spec.shape, spec.dtype) != (trained.shape, trained.dtype):
-                raise errors.InvalidData(
-                    f"column {name!r} holds {spec.dtype} of shape {spec.shape}, and the model has "
-                    f"been trained on {trained.dtype} of shape {trained.shape}"
-                )
+        for name, trained in self._specs.items():
+            if name in specs:
+                specs[name] = _as_trained(name, specs[name], trained)
         return columns, {**self._specs, **specs}
 
     def _output_columns(self, columns: Columns, specs: Mapping[str, ColumnSpec]) -> OutputColumns:
@@ -219,11 +212,16 @@ class StromModel(ColumnParams, Model, MLWritable, MLReadable):  # type: ignore[m
         params = self.check_params()
         self._output_columns(columns, specs)
         assert self._outputs is not None
+        trained = Columns(
+            columns.features, tuple(params["label_cols"] or ()), params["sample_weight_col"]
+        )
+        if not set(trained.names) <= set(specs):  # A model from elsewhere.
+            trained = columns
         inference = Inference(
             model=self._model(),
             columns=columns,
             specs=dict(specs),
-            labels=tuple(params["label_cols"] or ()),
+            trained=trained,
             outputs=self._outputs,
             batch_size=params["val_batch_size"],
             transformation_fn=params["transformation_fn"],
@@ -245,7 +243,7 @@ class StromModel(ColumnParams, Model, MLWritable, MLReadable):  # type: ignore[m
         arrays = {name: zeros(specs[name], 1) for name in columns.names}
         function = self.check_params()["transformation_fn"]
         # Metrics have variables once they have seen a batch.
-        model.test_on_batch(*examples(columns, columns.labels, arrays, function))
+        model.test_on_batch(*examples(columns, arrays, function))
         for variable, value in zip(metric_state(model), state, strict=True):
             variable.assign(value)
         results: dict[str, float] = {}
@@ -311,6 +309,29 @@ def output_columns(outputs: Outputs, params: Mapping[str, Any]) -> OutputColumns
         names = labels if len(labels) == len(outputs.tensors) else [t.name for t in outputs.tensors]
         raw = raw or tuple(f"{name}__output" for name in names)
     return OutputColumns(outputs, prediction, params["probability_col"], raw)
+
+
+def _require_free(df: DataFrame, names: Sequence[str]) -> None:
+    taken = [name for name in names if name in df.columns]
+    if taken:
+        raise errors.InvalidData(
+            f"the DataFrame has a column {', '.join(map(repr, taken))} already: drop it, or choose "
+            "another name for the new one"
+        )
+
+
+def _as_trained(name: str, found: ColumnSpec, trained: ColumnSpec) -> ColumnSpec:
+    """What a column is read as: numbers as in training, where that loses nothing."""
+    whole = ("int32", "int64")
+    fits = found.dtype == trained.dtype or (
+        found.dtype in whole and trained.dtype in (*whole, "float32")
+    )
+    if found.shape != trained.shape or not fits:
+        raise errors.InvalidData(
+            f"column {name!r} holds {found.dtype} of shape {found.shape}, and the model has been "
+            f"trained on {trained.dtype} of shape {trained.shape}"
+        )
+    return dataclasses.replace(found, dtype=trained.dtype)
 
 
 def _with_rows(

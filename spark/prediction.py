@@ -37,8 +37,8 @@ class Inference:
     Attributes:
         model: the model.
         columns: what the rows hold that the model is given.
-        specs: of `columns.names`, and of the labels if the model has been trained with any.
-        labels: the labels' names, whether `columns` has them or not.
+        specs: of `columns.names` and `trained.names`.
+        trained: what the model has been trained on, labels and weight included.
         outputs: of the model.
         batch_size: rows a step.
         transformation_fn: as in training.
@@ -47,7 +47,7 @@ class Inference:
     model: PackedModel
     columns: Columns
     specs: Mapping[str, ColumnSpec]
-    labels: tuple[str, ...]
+    trained: Columns
     outputs: Outputs
     batch_size: int
     transformation_fn: Callable[..., Any] | None
@@ -121,7 +121,6 @@ def flat(structure: Any) -> list[Any]:
 
 def examples(
     columns: Columns,
-    labels: Sequence[str],
     arrays: Mapping[str, np.ndarray[Any, Any]],
     transformation_fn: Callable[..., Any] | None,
 ) -> tuple[Any, ...]:
@@ -129,7 +128,6 @@ def examples(
 
     Args:
         columns: which there are.
-        labels: the labels' names, in order.
         arrays: [rows, *shape] by name.
         transformation_fn: is applied to them.
     """
@@ -138,7 +136,7 @@ def examples(
     x: Any = {name: tf.constant(arrays[name]) for name in columns.features}
     if len(columns.features) == 1:
         x = x[columns.features[0]]
-    y: Any = tuple(tf.constant(arrays[name]) for name in labels)
+    y: Any = tuple(tf.constant(arrays[name]) for name in columns.labels)
     y = y[0] if len(y) == 1 else y or None
     weight = columns.sample_weight
     values: tuple[Any, ...] = (x,) if y is None else (x, y)
@@ -185,12 +183,13 @@ def _pieces(inference: Inference, batch: pa.RecordBatch) -> Iterator[tuple[Any, 
     for begin in range(0, batch.num_rows, inference.batch_size):
         rows = min(inference.batch_size, batch.num_rows - begin)
         part = {name: array[begin : begin + rows] for name, array in arrays.items()}
-        labels: tuple[str, ...] = inference.columns.labels
-        if not labels and inference.transformation_fn is not None:
-            # It takes what it took in training; what it makes of these is not looked at.
-            labels = inference.labels
-            part |= {name: zeros(inference.specs[name], rows) for name in labels}
-        yield examples(inference.columns, labels, part, inference.transformation_fn)
+        columns = inference.columns
+        if inference.transformation_fn is not None:
+            # It takes what it took in training; what it makes of these zeros is not looked at.
+            columns = inference.trained
+            absent = [name for name in columns.names if name not in part]
+            part |= {name: zeros(inference.specs[name], rows) for name in absent}
+        yield examples(columns, part, inference.transformation_fn)
 
 
 def _with_columns(

@@ -77,7 +77,7 @@ def try_out(
         )
     arrays = {name: zeros(specs[name], _ROWS) for name in columns.names}
     try:
-        batch = examples(columns, columns.labels, arrays, transformation_fn)
+        batch = examples(columns, arrays, transformation_fn)
     except Exception as error:
         raise errors.InvalidOption(f"transformation_fn fails on zeros: {error}") from error
     x, y, weight = keras.utils.unpack_x_y_sample_weight(batch)

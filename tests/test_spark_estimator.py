@@ -135,7 +135,8 @@ def test_evaluate_and_score_are_those_of_keras_on_all_rows(
     x = np.stack([row["features"].toArray() for row in rows]).astype("float32")
     y = np.array([row["label"] for row in rows])
     expected = trained.keras.evaluate(x, y, batch_size=len(y), verbose=0, return_dict=True)
-    found = trained.evaluate(flowers)
+    # Whole numbers of another width than in training are taken as they were there.
+    found = trained.evaluate(flowers.withColumn("label", flowers["label"].cast("int")))
     assert set(found) == {"loss", "accuracy"}
     for name, value in expected.items():
         assert found[name] == pytest.approx(value, rel=1e-4, abs=1e-5)
@@ -174,6 +175,10 @@ def test_a_pipeline_is_saved_and_loaded_before_and_after_it_is_fitted(
     )
 
 
+def halved(x: Any, y: Any) -> tuple[Any, Any]:
+    return x / 2.0, y
+
+
 def test_parquet_files_are_trained_on_as_they_lie(flowers: Any, tmp_path: Path) -> None:
     files = str(tmp_path / "rows")
     flowers.write.parquet(files)
@@ -184,6 +189,11 @@ def test_parquet_files_are_trained_on_as_they_lie(flowers: Any, tmp_path: Path) 
     assert len(model.history["val_loss"]) == 2
     assert model.run_id is None
     assert model.keras.compiled
+    # Prediction transforms as training did, labels or not.
+    model.setParams(transformation_fn=halved, output_cols=["logits"])
+    row = model.transform(flowers.drop("label").limit(3)).first()
+    expected = model.keras.predict(row["features"].toArray()[None] / 2.0, verbose=0)[0]
+    np.testing.assert_allclose(row["logits"], expected, rtol=1e-4, atol=1e-5)
     with pytest.raises(errors.InvalidOption, match="give fit_on_parquet the validation"):
         StromEstimator(**given, validation=0.5).fit_on_parquet(files)
     with pytest.raises(errors.InvalidData, match="'feature'"):
@@ -429,6 +439,8 @@ def test_executors_with_another_version_are_named(
 def test_a_prediction_never_replaces_a_column(trained: StromModel, flowers: Any) -> None:
     with pytest.raises(errors.InvalidData, match="'prediction' already"):
         trained.transform(flowers.withColumn("prediction", flowers["a"]))
+    with pytest.raises(errors.InvalidData, match="'label' already"):
+        trained.score(flowers, "label")
     with pytest.raises(errors.InvalidData, match="trained on float32 of shape"):
         trained.transform(flowers.withColumn("features", flowers["a"]))
 
