@@ -203,6 +203,7 @@ def test_parquet_files_are_trained_on_as_they_lie(flowers: Any, tmp_path: Path) 
 def test_cross_validation_compares_regressions_without_a_store(
     flowers: Any, tmp_path: Path
 ) -> None:
+    keras.utils.set_random_seed(2)
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
     estimator = StromEstimator(
         **options(
@@ -215,7 +216,7 @@ def test_cross_validation_compares_regressions_without_a_store(
             store=None,
         )
     )
-    grid = ParamGridBuilder().addGrid(estimator.epochs, [3]).build()
+    grid = ParamGridBuilder().addGrid(estimator.epochs, [10]).build()
     validator = CrossValidator(
         estimator=estimator,
         estimatorParamMaps=grid,
@@ -225,7 +226,7 @@ def test_cross_validation_compares_regressions_without_a_store(
     )
     found = validator.fit(flowers)
     assert found.avgMetrics[0] < 1.0
-    assert len(found.bestModel.history["loss"]) == 3
+    assert len(found.bestModel.history["loss"]) == 10
     assert not list(tmp_path.iterdir())
 
 
