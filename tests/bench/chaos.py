@@ -347,7 +347,7 @@ def _draw_absences(axes: Axes, jobs: Sequence[Ended]) -> None:
 
 
 def _draw_accuracies(axes: Axes, pairs: Sequence[tuple[Ended, Ended]]) -> None:
-    pictures.caption(axes, "Accuracy with kills and without", "", "")
+    pictures.caption(axes, "Accuracy with kills (red) and without (grey)", "", "")
     for place, (killed, calm) in enumerate(reversed(pairs)):
         for job, color in ((calm, pictures.GREY), (killed, pictures.VERMILION)):
             if job.accuracy is not None:
