@@ -325,8 +325,8 @@ class Controller:
 
     def _start_again(self, member: _Member, away: str = "") -> None:
         member.attempt += 1
-        self._start(member)
         self._record("restarted", member.rank, f"attempt {member.attempt} on {member.host}{away}")
+        self._start(member)
 
     def _start(self, member: _Member) -> None:
         place = {
