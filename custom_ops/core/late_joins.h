@@ -25,14 +25,9 @@ namespace strom {
 class LateJoins {
  public:
   // The pointers outlive this; `share_ns` is how long a snapshot is kept for another joiner.
-  LateJoins(int64_t share_ns, const Membership* membership, Relay* relay, MasterTree* tree,
-            const std::vector<float>* parameters, GenerationHost* host)
-      : share_ns_(share_ns),
-        membership_(membership),
-        relay_(relay),
-        tree_(tree),
-        parameters_(parameters),
-        host_(host) {}
+  LateJoins(int64_t share_ns, Relay* relay, MasterTree* tree, const std::vector<float>* parameters,
+            GenerationHost* host)
+      : share_ns_(share_ns), relay_(relay), tree_(tree), parameters_(parameters), host_(host) {}
 
   // A generation has started; `options_text` is what its members agree on.
   void Started(const Layout& layout, const std::string& options_text);
@@ -67,7 +62,6 @@ class LateJoins {
   }
 
   const int64_t share_ns_;
-  const Membership* const membership_;
   Relay* const relay_;
   MasterTree* const tree_;
   const std::vector<float>* const parameters_;

@@ -36,7 +36,7 @@ class MasterFits {
         tree_(tree),
         host_(host),
         drops_(drops),
-        late_joins_(failure_timeout_ns, membership, relay, tree, &parameters_, host),
+        late_joins_(failure_timeout_ns, relay, tree, &parameters_, host),
         donations_(failure_timeout_ns, donation_window_bytes, host, drops) {}
 
   // A member that is back in `attach.generation`, or changes its parent in it. False: training went

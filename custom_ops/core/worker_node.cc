@@ -424,6 +424,7 @@ void WorkerNode::State::HandleChunk(Bytes chunk) {
 
 void WorkerNode::State::Handle(const AskState& ask) {
   donor.HandleAsk(ask);
+  if (ask.until == 0) return;  // whoever else asks is still to be answered
   const bool trains = generation->phase() == WorkerGeneration::Phase::kTraining &&
                       ask.generation == generation->layout().generation;
   if (!trains) donor.Donate(MakeBuffer({}));  // it has no batch any more, after which to answer

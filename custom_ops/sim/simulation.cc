@@ -526,11 +526,11 @@ void Simulation::CheckTree() {
     const ApplicationRecord& record = process->record();
     if (record.state == ApplicationRecord::State::kFinished) return;  // the tree is dissolving
     if (record.over() || record.origin == 0) continue;
-    if (process->attempt > 0 && !record.started) continue;  // it may not have its place yet
     if (record.generation != ledger_.generation()) {
       if (process->attempt == 0) return;  // between two generations
       continue;                           // one that waits for the next has no place
     }
+    if (process->attempt > 0 && !record.started) return;  // it may not have taken its place yet
     int32_t& parent = parents.emplace(process->rank, kTreeRoot).first->second;
     for (const auto& [link, watched] : process->links->open()) {
       const auto above = ranks.find(watched.to);
