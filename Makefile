@@ -191,7 +191,7 @@ demo: $(PACKAGE_STAMP) native ## two Spark executors train a CNN on Fashion-MNIS
 
 # ------------------------------------------------------------------ benchmarks
 
-BENCHES := bench-codec bench-reader bench-relay bench-step
+BENCHES := bench-codec bench-parity bench-reader bench-relay bench-step
 .PHONY: bench $(BENCHES)
 bench: $(BENCHES) ## every benchmark; results in build/bench
 
@@ -215,6 +215,9 @@ bench-relay: bench-configure ## the relay against TCP and TLS: PROTOCOL's target
 
 bench-reader: setup ## how fast a worker reads exported rows (1 minute)
 	@$(BIN)/python -m tests.bench.reader $(BENCH_ARGS)
+
+bench-parity: setup ## accuracy against dense training and none (an hour; FULL=1: many)
+	@$(BIN)/python -m tests.bench.parity $(BENCH_ARGS)
 
 bench-step: setup ## what a training step costs over plain Keras (10 minutes)
 	@$(BIN)/python -m tests.bench.step $(BENCH_ARGS)

@@ -1,0 +1,248 @@
+"""`make bench-parity`: whether sharing compressed updates learns as well as sharing everything.
+
+Each task is trained with the same number of examples and the same seeds by one worker, by K that
+share messages of the codec, by K that share whole updates (dense asynchronous), and by K that share
+nothing. The latter three run in virtual time (`parity_cluster`); two real jobs of two and four
+processes show that the real ones do likewise, with their bytes counted at the socket.
+
+The gaps are of pairs with the same seed, as a mean and the 95 % interval of Student's t.
+`FULL=1` (or --full) runs every task with every number of workers and two delays, which takes hours.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import math
+import os
+import statistics
+from collections.abc import Sequence
+
+from tests.bench import parity_job, pictures, report
+from tests.bench.parity_cluster import Exchange, Outcome, Training, train_all
+from tests.bench.parity_tasks import TASKS, Task
+
+GAP_POINTS = 0.5
+GAP_NATS = 0.03
+GAP_CLOSED = 0.8
+#: Student's t, two-sided 95 %, for 1, 2, ... degrees of freedom.
+STUDENT_T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
+COLORS = {
+    Exchange.SHARED: pictures.ORANGE,
+    Exchange.DENSE: pictures.BLUE,
+    Exchange.NOTHING: pictures.GREY,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    """One comparison: a task, K, a delay in steps, and how many seeds."""
+
+    task: Task
+    workers: int
+    delay: int
+    seeds: int
+
+    @property
+    def name(self) -> str:
+        """As it ends a target's name."""
+        suffix = "" if self.delay == 1 else f"_delay{self.delay}"
+        return f"{self.task.name}_{self.workers}{suffix}"
+
+    def several(self, exchange: Exchange, share: float) -> list[Training]:
+        """The trainings of K workers, one a seed."""
+        return [
+            Training(self.task.name, exchange, self.workers, self.delay, seed, share)
+            for seed in range(self.seeds)
+        ]
+
+    def alone(self, share: float) -> list[Training]:
+        """Those of one worker."""
+        return [
+            Training(self.task.name, Exchange.NOTHING, 1, 1, seed, share)
+            for seed in range(self.seeds)
+        ]
+
+    def trainings(self, share: float) -> list[Training]:
+        """All that are compared."""
+        several = [t for exchange in Exchange for t in self.several(exchange, share)]
+        return self.alone(share) + several
+
+
+def settings(full: bool) -> list[Setting]:
+    """The default subset, or everything."""
+    if full:
+        return [
+            Setting(task, workers, delay, seeds=5)
+            for task in TASKS.values()
+            for workers in (2, 4, 8, 16)
+            for delay in (1, 4)
+        ]
+    return [
+        Setting(TASKS["mlp"], 4, 1, seeds=3),
+        Setting(TASKS["mlp"], 8, 1, seeds=2),
+        Setting(TASKS["mlp"], 4, 4, seeds=2),
+        Setting(TASKS["cnn"], 4, 1, seeds=2),
+        Setting(TASKS["teacher"], 4, 1, seeds=2),
+        Setting(TASKS["transformer"], 4, 1, seeds=2),
+        Setting(TASKS["gru"], 4, 1, seeds=2),
+    ]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Trains, compares, shows the report."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--full", action="store_true", default=os.environ.get("FULL") == "1")
+    parser.add_argument("--only", choices=sorted(TASKS), help="one task")
+    parser.add_argument(
+        "--share", type=float, default=1.0, help="of the examples; for a quick look"
+    )
+    parser.add_argument(
+        "--seeds", type=int, choices=range(1, 11), help="instead of the setting's own number"
+    )
+    parser.add_argument("--no-processes", action="store_true", help="virtual time only")
+    options = parser.parse_args(arguments)
+    result = report.Report("parity", "Learning as well as dense training")
+    chosen = [
+        dataclasses.replace(setting, seeds=options.seeds or setting.seeds)
+        for setting in settings(options.full)
+        if options.only in (None, setting.task.name)
+    ]
+    trainings = dict.fromkeys(t for s in chosen for t in s.trainings(options.share))
+    bench = Parity(result, train_all(trainings), options.share)
+    for setting in chosen:
+        bench.compare(setting)
+    if not options.no_processes and options.only in (None, "mlp"):
+        for workers in (2, 4):
+            bench.processes(workers)
+    bench.draw()
+    result.finish()
+
+
+class Parity:
+    """Compares what was trained."""
+
+    def __init__(
+        self, result: report.Report, outcomes: dict[Training, Outcome], share: float
+    ) -> None:
+        self._report = result
+        self._outcomes = outcomes
+        self._share = share
+        self._drawn: list[tuple[Setting, dict[Exchange, float], float]] = []
+
+    def compare(self, setting: Setting) -> None:
+        """Adds one setting's rows and targets."""
+        outcomes = {
+            exchange: [self._outcomes[t] for t in setting.several(exchange, self._share)]
+            for exchange in Exchange
+        }
+        alone = [self._outcomes[t] for t in setting.alone(self._share)]
+        self._add_rows(setting, outcomes, alone)
+        figures = {e: [o.figure for o in outcomes[e]] for e in Exchange}
+        sign = -1.0 if setting.task.by_loss else 1.0
+        # Positive: sharing messages is behind.
+        gaps = [
+            sign * (dense - shared)
+            for dense, shared in zip(figures[Exchange.DENSE], figures[Exchange.SHARED], strict=True)
+        ]
+        gap, margin = mean_and_margin(gaps)
+        self._report.row(
+            "behind dense",
+            group=_title(setting),
+            **{_unit(setting.task): gap},
+            margin_95=margin,
+        )
+        goal = GAP_NATS if setting.task.by_loss else GAP_POINTS
+        kind = "loss" if setting.task.by_loss else "accuracy"
+        self._report.target(f"{kind}_gap_{setting.name}", gap, goal, "lower")
+        means = {e: statistics.fmean(figures[e]) for e in Exchange}
+        self._drawn.append((setting, means, statistics.fmean(o.figure for o in alone)))
+        open_gap = sign * (means[Exchange.DENSE] - means[Exchange.NOTHING])
+        if open_gap > goal:
+            closed = sign * (means[Exchange.SHARED] - means[Exchange.NOTHING]) / open_gap
+            self._report.target(f"gap_closed_{setting.name}", closed, GAP_CLOSED)
+        else:
+            self._report.skip(
+                f"gap_closed_{setting.name}",
+                f"dense is only {open_gap:.2g} {_unit(setting.task)} ahead of no communication",
+            )
+        shared = outcomes[Exchange.SHARED]
+        raw = statistics.fmean(outcome.raw for outcome in shared)
+        self._report.target(f"compression_{setting.name}", raw, setting.task.raw_goal)
+        if setting.task.coded_goal is not None:
+            coded = statistics.fmean(outcome.coded for outcome in shared)
+            self._report.target(f"compression_coded_{setting.name}", coded, setting.task.coded_goal)
+
+    def processes(self, workers: int) -> None:
+        """Adds a row of a real job on this machine."""
+        job = parity_job.run(workers, share=self._share)
+        self._report.row(
+            f"{workers} processes",
+            group="MLP on Fashion-MNIST, real processes over UDP",
+            points=job.accuracy,
+            raw=1 / job.density,
+            coded=job.coded,
+            mb_on_the_wire=job.wire_bytes / 1e6,
+            times_less_than_ring=job.dense_bytes / job.wire_bytes,
+        )
+
+    def _add_rows(
+        self, setting: Setting, outcomes: dict[Exchange, list[Outcome]], alone: list[Outcome]
+    ) -> None:
+        for label, several in (
+            ("one worker", alone),
+            *((exchange.value, outcomes[exchange]) for exchange in Exchange),
+        ):
+            mean, margin = mean_and_margin([outcome.figure for outcome in several])
+            sends = several[0].raw > 0
+            self._report.row(
+                label,
+                group=_title(setting),
+                **{_unit(setting.task): mean},
+                margin_95=margin,
+                rounds=several[0].rounds,
+                raw=statistics.fmean(o.raw for o in several) if sends else None,
+                coded=statistics.fmean(o.coded for o in several) if sends else None,
+            )
+
+    def draw(self) -> None:
+        """For each setting how far each method is from one worker."""
+        figure, (axes,) = pictures.picture(1, width=8.0, height=1.5 + 0.8 * len(self._drawn))
+        ticks = []
+        for y, (setting, means, alone) in enumerate(reversed(self._drawn)):
+            sign = -1.0 if setting.task.by_loss else 1.0
+            goal = GAP_NATS if setting.task.by_loss else GAP_POINTS
+            for place, (exchange, mean) in enumerate(means.items()):
+                ahead = sign * (mean - alone) / goal
+                height = y + 0.25 * (1 - place)
+                color = COLORS[exchange]
+                axes.barh(height, ahead, height=0.22, color=color)
+                pictures.label(axes, max(ahead, 0), height, exchange.value, color)
+            ticks.append(setting.name)
+        axes.set_yticks(range(len(ticks)), ticks)
+        axes.axvline(0, color=pictures.GREY, linewidth=1)
+        axes.margins(x=0.3)
+        unit = f"ahead of one worker, in units of {GAP_POINTS} points or {GAP_NATS} nats"
+        pictures.caption(axes, "Equal examples, equal seeds", unit, "")
+        pictures.save(figure, self._report.name)
+
+
+def mean_and_margin(values: Sequence[float]) -> tuple[float, float | None]:
+    """The mean, and half of its 95 % interval by Student's t; None for a single value."""
+    if len(values) < 2:
+        return values[0], None
+    error = statistics.stdev(values) / math.sqrt(len(values))
+    return statistics.fmean(values), STUDENT_T[len(values) - 2] * error
+
+
+def _unit(task: Task) -> str:
+    return "nats" if task.by_loss else "points"
+
+
+def _title(setting: Setting) -> str:
+    later = "the next step" if setting.delay == 1 else f"{setting.delay} steps later"
+    return f"{setting.task.title}, {setting.workers} workers, applied {later}"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,211 @@
+"""The learning tasks of `make bench-parity`: a model, its data, and one figure to judge it by.
+
+Fashion-MNIST is real; the teacher's labels are made; the text is that of Python's own library,
+which is on every machine that runs this.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import pathlib
+import runpy
+import sysconfig
+from collections.abc import Callable
+
+import keras
+import numpy as np
+import numpy.typing as npt
+
+from tests.bench.report import ROOT
+
+_TEXT_BYTES = 3_000_000
+_CONTEXT = 64
+_TEST_WINDOWS = 1000
+
+Array = npt.NDArray[np.generic]
+
+
+@dataclasses.dataclass(frozen=True)
+class Data:
+    """Examples and their labels, for training and for the judgement."""
+
+    x: Array
+    y: Array
+    x_test: Array
+    y_test: Array
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """What is learned.
+
+    Attributes:
+        name: in targets' names.
+        title: for people.
+        build: makes the uncompiled model, which gives logits.
+        load: makes the data.
+        batch: examples a step and worker.
+        examples: that all workers together train on.
+        learning_rate: Adam's.
+        by_loss: judged by the test loss in nats, where less is better; else by accuracy.
+        raw_goal: of elements over entries sent.
+        coded_goal: of float32 bytes over message bytes; None = none.
+    """
+
+    name: str
+    title: str
+    build: Callable[[], keras.Model]
+    load: Callable[[], Data]
+    batch: int
+    examples: int
+    learning_rate: float = 1e-3
+    by_loss: bool = False
+    raw_goal: float = 300
+    coded_goal: float | None = None
+
+
+# ------------------------------------------------------------------ models
+
+
+def mlp() -> keras.Model:
+    """784-256-128-10: 235146 parameters."""
+    dense = keras.layers.Dense
+    return keras.Sequential(
+        [
+            keras.Input((784,)),
+            dense(256, activation="relu"),
+            dense(128, activation="relu"),
+            dense(10),
+        ]
+    )
+
+
+def cnn() -> keras.Model:
+    """Two convolutions: 56714 parameters."""
+    layers = keras.layers
+    return keras.Sequential(
+        [
+            keras.Input((784,)),
+            layers.Reshape((28, 28, 1)),
+            layers.Conv2D(16, 3, strides=2, activation="relu"),
+            layers.Conv2D(32, 3, strides=2, activation="relu"),
+            layers.Flatten(),
+            layers.Dense(44, activation="relu"),
+            layers.Dense(10),
+        ]
+    )
+
+
+def student() -> keras.Model:
+    """64-1024-512-10: 596490 parameters."""
+    dense = keras.layers.Dense
+    return keras.Sequential(
+        [
+            keras.Input((64,)),
+            dense(1024, activation="relu"),
+            dense(512, activation="relu"),
+            dense(10),
+        ]
+    )
+
+
+def transformer() -> keras.Model:
+    """Two causal blocks of width 96 over characters."""
+    layers = keras.layers
+    width, heads = 96, 4
+    tokens = keras.Input((_CONTEXT,), dtype="int32")
+    places = layers.Embedding(_CONTEXT, width)(keras.ops.arange(_CONTEXT))
+    x = layers.Embedding(128, width)(tokens) + places
+    for _ in range(2):
+        normal = layers.LayerNormalization()(x)
+        attention = layers.MultiHeadAttention(heads, width // heads)
+        x = x + attention(normal, normal, use_causal_mask=True)
+        hidden = layers.Dense(4 * width, activation="gelu")(layers.LayerNormalization()(x))
+        x = x + layers.Dense(width)(hidden)
+    return keras.Model(tokens, layers.Dense(128)(layers.LayerNormalization()(x)))
+
+
+def gru() -> keras.Model:
+    """A GRU of 128 over characters."""
+    layers = keras.layers
+    return keras.Sequential(
+        [
+            keras.Input((_CONTEXT,), dtype="int32"),
+            layers.Embedding(128, 64),
+            layers.GRU(128, return_sequences=True),
+            layers.Dense(128),
+        ]
+    )
+
+
+# ------------------------------------------------------------------ data
+
+
+@functools.cache
+def fashion_mnist() -> Data:
+    """60000 pictures as float32 [n, 784] in 0 to 1, and 10000 to judge by."""
+    path = ROOT / "examples" / "fashion_mnist_data.py"
+    (x, y), (x_test, y_test) = runpy.run_path(str(path))["load_fashion_mnist"]()
+    flat = [images.reshape(len(images), -1).astype(np.float32) / 255 for images in (x, x_test)]
+    return Data(flat[0], y.astype(np.int32), flat[1], y_test.astype(np.int32))
+
+
+@functools.cache
+def taught() -> Data:
+    """Gaussian inputs [n, 64], labelled by a random network of one hidden layer of 128."""
+    generator = np.random.default_rng(7)
+    x = generator.normal(size=(110_000, 64)).astype(np.float32)
+    hidden = np.maximum(x @ generator.normal(size=(64, 128)) / 8, 0)
+    y = np.argmax(hidden @ generator.normal(size=(128, 10)), axis=1).astype(np.int32)
+    return Data(x[:100_000], y[:100_000], x[100_000:], y[100_000:])
+
+
+@functools.cache
+def text() -> Data:
+    """Windows of 64 ASCII characters of Python's library, and the same shifted by one."""
+    folder = pathlib.Path(sysconfig.get_path("stdlib"))
+    parts, size = [], 0
+    for path in sorted(folder.glob("*.py")):
+        parts.append(path.read_bytes())
+        size += len(parts[-1])
+        if size >= _TEXT_BYTES:
+            break
+    characters = np.frombuffer(b"".join(parts)[:_TEXT_BYTES], np.uint8)
+    characters = characters[characters < 128].astype(np.int32)
+    windows = len(characters) // (_CONTEXT + 1)
+    rows = characters[: windows * (_CONTEXT + 1)].reshape(windows, _CONTEXT + 1)
+    rows = np.random.default_rng(7).permutation(rows)
+    x, y = rows[:, :-1], rows[:, 1:]
+    test = _TEST_WINDOWS
+    return Data(x[test:], y[test:], x[:test], y[:test])
+
+
+TASKS = {
+    task.name: task
+    for task in (
+        Task("mlp", "MLP on Fashion-MNIST", mlp, fashion_mnist, batch=32, examples=480_000),
+        Task("cnn", "CNN on Fashion-MNIST", cnn, fashion_mnist, batch=32, examples=240_000),
+        Task(
+            "teacher",
+            "student of a teacher",
+            student,
+            taught,
+            batch=32,
+            examples=512_000,
+            raw_goal=900,
+            coded_goal=2000,
+        ),
+        Task(
+            "transformer",
+            "character transformer",
+            transformer,
+            text,
+            batch=16,
+            examples=96_000,
+            by_loss=True,
+            raw_goal=500,
+        ),
+        Task("gru", "character GRU", gru, text, batch=16, examples=96_000, by_loss=True),
+    )
+}
