@@ -49,8 +49,8 @@ std::string HasArrived(const VersionVector& submitted_then, const VersionVector&
 std::string SameVector(const VersionVector& own, const VersionVector& masters);
 std::string SameBits(const std::vector<float>& own, const std::vector<float>& others);
 
-// A process that failed was one that some fault may end, and no promise was broken to it: only
-// where faults together last longer than the ring's age limit may it lack what is no longer kept.
+// A process that failed was one that some fault may end, or lacks what is no longer kept because
+// faults together have lasted longer than the ring's age limit; and no promise was broken to it.
 std::string FailsForAReason(const Status& failure, bool excused, bool outran_ring);
 
 // --- memory stays under its bounds (law 4)
