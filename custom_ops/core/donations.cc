@@ -18,7 +18,7 @@ constexpr int64_t kLooksPerTimeout = 500;
 
 void Donations::HandleAsk(int64_t now_ns, int32_t joiner, MasterGeneration* generation) {
   if (!generation->BeginToAsk(joiner)) {
-    ++(*drops_)["question for a state that is none or not the first"];
+    ++(*drops_)["question for a state by who has one or has asked"];
     return;
   }
   Donation& donation = open_[joiner];

@@ -106,6 +106,7 @@ void MasterGeneration::Lose(int32_t rank) {
   Member lost;
   lost.origin = member.origin;
   lost.progress = member.progress;
+  lost.late = member.late;
   lost.has_state = member.has_state;
   lost.lost = true;
   member = std::move(lost);
@@ -118,6 +119,7 @@ void MasterGeneration::Join(int32_t rank, uint64_t origin) {
   Member joined;
   joined.origin = origin;
   joined.progress = progress(rank);
+  joined.late = true;
   joined.has_state = false;
   members_[rank] = std::move(joined);
   rank_of_origin_[origin] = rank;
@@ -140,7 +142,9 @@ bool MasterGeneration::MayDonate(int32_t rank) const {
 bool MasterGeneration::BeginToAsk(int32_t rank) {
   if (!IsLiveMember(rank)) return false;
   Member& member = members_.at(rank);
-  return !member.has_state && !std::exchange(member.asks, true);
+  if (!member.late || std::exchange(member.asks, true)) return false;
+  member.has_state = false;  // what was sent over an earlier link has not arrived
+  return true;
 }
 
 void MasterGeneration::HasState(int32_t rank) {

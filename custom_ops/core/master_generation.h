@@ -61,7 +61,7 @@ class MasterGeneration {
   // lowest rank, so the chief where it can.
   std::optional<int32_t> FindDonor(const std::set<int32_t>& asked) const;
   bool MayDonate(int32_t rank) const;
-  // False: not a late joiner without a state, or it has asked before.
+  // False: no late joiner, or it has asked over this link before.
   bool BeginToAsk(int32_t rank);
   void HasState(int32_t rank);
   // The process that owns `origin` is back. False: too late, or this mode does not allow it.
@@ -94,8 +94,9 @@ class MasterGeneration {
   struct Member {
     uint64_t origin = 0;
     bool lost = false;
-    bool has_state = true;  // false: it has joined late and nobody has given it one yet
-    bool asks = false;      // ... but it has asked
+    bool late = false;      // it has joined a generation that ran
+    bool has_state = true;  // false: late, and nobody has given it one yet
+    bool asks = false;      // ... but it has asked, over the link at hand
     Progress progress;
     std::optional<uint64_t> final_counter;                            // DONE
     std::optional<std::pair<BlobName, std::vector<double>>> average;  // waits in one (sequenced)

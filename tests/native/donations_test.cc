@@ -119,7 +119,21 @@ TEST_F(DonationsTest, TheNextBeginsAnewWhereTheLostDonorHadSentAPart) {
 TEST_F(DonationsTest, OneAsksOnlyOnceAndWhoHasAStateNotAtAll) {
   donations.HandleAsk(0, 2, &generation);
   donations.HandleAsk(0, 1, &generation);
-  EXPECT_EQ(drops["question for a state that is none or not the first"], 2);
+  EXPECT_EQ(drops["question for a state by who has one or has asked"], 2);
+}
+
+TEST_F(DonationsTest, WhatWasLostWithALinkIsAskedForOverTheNext) {
+  host.donors[0].Donate(State(1000));
+  Exchange(0);
+  host.got[2].reset();
+  donations.Withdraw(2);
+  generation.Lose(2);
+  ASSERT_TRUE(generation.Reinstate(2, 9));
+  donations.HandleAsk(0, 2, &generation);
+  host.donors[0].Donate(State(1000));
+  Exchange(0);
+  ASSERT_TRUE(host.got[2].has_value());
+  EXPECT_EQ(host.got[2]->bytes.size(), 1000u);
 }
 
 }  // namespace
