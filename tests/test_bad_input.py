@@ -43,7 +43,7 @@ def test_different_models_are_named_on_both_workers() -> None:
     for words in last_words("models"):
         assert "Refused: worker " in words
         # 9 and 13 parameters, and 5 values of where the training starts.
-        for part in ("worker 0", "worker 1", "14 shared values", "18 shared values"):
+        for part in ("worker 0", "worker 1", "16 shared values", "20 shared values"):
             assert part in words
         assert "build the same model on every worker" in words
 
