@@ -285,7 +285,14 @@ def launched(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], list[int]]
         "sys.exit(cli.main(['run', '-np', '2', sys.argv[2]]))\n"
     )
     command = [sys.executable, "-c", code, str(Path(__file__).parent), work.path]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    # A shell that starts the tests in the background has them ignore Ctrl+C, and so their children.
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
     assert process.stdout is not None
     pids = [int(process.stdout.readline().split()[-1]) for _ in range(2)]
     yield process, pids
