@@ -11,6 +11,7 @@ import time
 from collections.abc import Mapping
 
 from keras_strom import errors
+from keras_strom.checks import whole_number
 from keras_strom.console import Console
 from keras_strom.environment import ClusterEnvironment
 from keras_strom.exchange import Exchange, StartExchange, share_updates
@@ -24,7 +25,6 @@ from keras_strom.process import (
     WorkerListener,
     WorkerProcess,
     check_env,
-    check_max_failures,
     check_start_timeout,
 )
 
@@ -56,7 +56,7 @@ class Job:
         if isinstance(self.workers, bool) or not isinstance(self.workers, int) or self.workers < 1:
             raise errors.InvalidOption(f"workers={self.workers!r} must be 1 or more")
         check_start_timeout(self.start_timeout)
-        check_max_failures(self.max_failures)
+        whole_number("max_failures", self.max_failures, least=0)
         if isinstance(self.work, Script) and not os.path.isfile(self.work.path):
             raise errors.InvalidOption(f"no such script: {self.work.path}")
         check_env(self.env)

@@ -400,9 +400,3 @@ def _signal_name(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:
         return f"signal {number}"
-
-
-def check_max_failures(count: object) -> None:
-    """Refuses a `max_failures` that is no whole number, 0 or more."""
-    if isinstance(count, bool) or not isinstance(count, int) or count < 0:
-        raise errors.InvalidOption(f"max_failures={count!r} must be a whole number, 0 or more")

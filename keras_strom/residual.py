@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from keras_strom import errors
+from keras_strom.checks import whole_number
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,7 +32,7 @@ class ResidualClipping:
             raise errors.InvalidOption(f"multiple={self.multiple!r} must be a number")
         if not 1 <= self.multiple < float("inf"):
             raise errors.InvalidOption(f"multiple={self.multiple!r} must be finite and at least 1")
-        _check_every(self.every)
+        whole_number("every", self.every, least=1)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -56,7 +57,7 @@ class ShakeUp:
     factor: float = 0.25
 
     def __post_init__(self) -> None:
-        _check_every(self.every)
+        whole_number("every", self.every, least=1)
         if self.every < 2:
             raise errors.InvalidOption(
                 f"every={self.every} would be a smaller threshold in all steps: choose that instead"
@@ -65,8 +66,3 @@ class ShakeUp:
             raise errors.InvalidOption(f"factor={self.factor!r} must be a number")
         if not 0 < self.factor < 1:
             raise errors.InvalidOption(f"factor={self.factor!r} must lie between 0 and 1")
-
-
-def _check_every(every: object) -> None:
-    if isinstance(every, bool) or not isinstance(every, int) or every < 1:
-        raise errors.InvalidOption(f"every={every!r} must be a whole number, 1 or more")

@@ -18,6 +18,7 @@ from typing import Any, Literal
 import numpy as np
 
 from keras_strom import codec, errors, relay
+from keras_strom.checks import whole_number
 from keras_strom.network import NetworkConfig
 
 #: Bytes on the wire for each byte of a message: packet headers, tags and acknowledgements.
@@ -106,9 +107,8 @@ def predict(
     Raises:
         InvalidOption: a count below 1, or a link that carries nothing.
     """
-    for name, value in (("nodes", nodes), ("workers_per_node", workers_per_node)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise errors.InvalidOption(f"{name}={value!r} must be a whole number, 1 or more")
+    whole_number("nodes", nodes, least=1)
+    whole_number("workers_per_node", workers_per_node, least=1)
     if not 0 < link < math.inf:
         raise errors.InvalidOption(f"link={link!r} must be positive and finite, in bits a second")
     workers = nodes * workers_per_node
@@ -144,8 +144,7 @@ def measure(*, iteration: float, parameters: int, density: float) -> StepCost:
     Raises:
         InvalidOption: a number out of range.
     """
-    if isinstance(parameters, bool) or not isinstance(parameters, int) or parameters < 1:
-        raise errors.InvalidOption(f"parameters={parameters!r} must be a whole number, 1 or more")
+    whole_number("parameters", parameters, least=1)
     if not 0 < density <= 1:
         raise errors.InvalidOption(f"density={density!r} must be over 0 and at most 1")
     update, threshold = _update_of_density(parameters, density)

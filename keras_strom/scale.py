@@ -9,6 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from keras_strom import errors
+from keras_strom.checks import whole_number
 
 _RULES = ("sum", "sqrt", "mean")
 
@@ -44,9 +45,7 @@ class UpdateScale:
             raise errors.InvalidOption(f"update_scale={self.rule!r} must be a string or a number")
         elif not 0 < self.rule < float("inf"):
             raise errors.InvalidOption(f"update_scale={self.rule!r} must be positive and finite")
-        steps = self.warmup_steps
-        if isinstance(steps, bool) or not isinstance(steps, int) or steps < 0:
-            raise errors.InvalidOption(f"warmup_steps={steps!r} must be a whole number, 0 or more")
+        whole_number("warmup_steps", self.warmup_steps, least=0)
 
     @property
     def target(self) -> float:

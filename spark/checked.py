@@ -15,9 +15,10 @@ import numpy as np
 import pyarrow as pa
 
 from keras_strom import errors
+from keras_strom.checks import whole_number
 
 from .columns import ColumnSpec
-from .exported import TRAIN, VALIDATION, check_seed
+from .exported import TRAIN, VALIDATION
 from .tensors import Faults, counted, encode
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ class RowPlan:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        check_seed(self.seed)
+        whole_number("seed", self.seed, least=0)
 
 
 def marks(df: DataFrame, validation: float | str | None) -> list[Column]:

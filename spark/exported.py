@@ -212,13 +212,3 @@ class ExportedData:
             StoreUnavailable: there is none.
         """
         return cls.from_json(run.store.read_bytes(run.data_index), run.store)
-
-
-def check_seed(seed: int) -> None:
-    """Refuses a seed that NumPy does not take.
-
-    Raises:
-        InvalidOption: it is no whole number of 0 or more.
-    """
-    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
-        raise errors.InvalidOption(f"seed={seed!r} must be a whole number of 0 or more")

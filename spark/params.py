@@ -16,6 +16,7 @@ from typing import Any
 from pyspark.ml.param import Param, Params
 
 from keras_strom import errors
+from keras_strom.checks import whole_number
 from keras_strom.network import NetworkConfig
 
 from .store import Store
@@ -34,12 +35,12 @@ def param(name: str, doc: str, check: Check) -> Any:
 
 def count(name: str, value: Any) -> int:
     """A whole number of 1 or more."""
-    return _whole(name, value, 1)
+    return whole_number(name, value, 1)
 
 
 def seed(name: str, value: Any) -> int:
     """A whole number of 0 or more, of 32 bits."""
-    number = _whole(name, value, 0)
+    number = whole_number(name, value, 0)
     if number >= 1 << 32:
         raise errors.InvalidOption(f"{name}={value!r} must be below 2**32")
     return number
@@ -78,12 +79,6 @@ def function(name: str, value: Any) -> Any:
 
 def anything(name: str, value: Any) -> Any:
     """What Keras itself will judge."""
-    return value
-
-
-def _whole(name: str, value: Any, least: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise errors.InvalidOption(f"{name}={value!r} must be a whole number, {least} or more")
     return value
 
 

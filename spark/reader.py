@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from keras_strom import errors
+from keras_strom.checks import whole_number
 
 from . import spool
 from .columns import ColumnSpec
-from .exported import TRAIN, ExportedData, Piece, check_seed
+from .exported import TRAIN, ExportedData, Piece
 from .tensors import decode
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ def dataset(
         >>> train = dataset(data, rank=0, size=2, batch_size=64, shuffle=True)  # doctest: +SKIP
         >>> model.fit(train, epochs=5)  # doctest: +SKIP
     """
-    check_seed(seed)
+    whole_number("seed", seed, least=0)
     _check_options(batch_size, shuffle_rows, transformation_fn, reader)
     import tensorflow as tf
 
@@ -340,11 +341,9 @@ def _window_rows(exported: ExportedData, split: str) -> int:
 def _check_options(
     batch_size: int, shuffle_rows: int | None, transformation_fn: Any, reader: str
 ) -> None:
-    for name, value in (("batch_size", batch_size), ("shuffle_rows", shuffle_rows)):
-        if value is None and name == "shuffle_rows":
-            continue
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise errors.InvalidOption(f"{name}={value!r} must be a whole number of 1 or more")
+    whole_number("batch_size", batch_size, least=1)
+    if shuffle_rows is not None:
+        whole_number("shuffle_rows", shuffle_rows, least=1)
     if transformation_fn is not None and not callable(transformation_fn):
         raise errors.InvalidOption(f"transformation_fn={transformation_fn!r} cannot be called")
     if reader not in READERS:

@@ -20,19 +20,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from keras_strom import environment, errors
+from keras_strom.checks import whole_number
 from keras_strom.console import Console
 from keras_strom.credentials import Credentials
 from keras_strom.exchange import Exchange, StartExchange, share_updates
 from keras_strom.interfaces import interface_addresses
 from keras_strom.joining import verdict
 from keras_strom.network import NetworkConfig, resolve_address
-from keras_strom.process import (
-    GRACE_SECONDS,
-    Function,
-    check_env,
-    check_max_failures,
-    check_start_timeout,
-)
+from keras_strom.process import GRACE_SECONDS, Function, check_env, check_start_timeout
 
 from .controller import Controller
 from .result import Event, RunResult
@@ -139,7 +134,7 @@ class _Options:
         if not isinstance(self.network, NetworkConfig):
             raise errors.InvalidOption(f"network={self.network!r} must be a NetworkConfig")
         check_start_timeout(self.start_timeout)
-        check_max_failures(self.max_failures)
+        whole_number("max_failures", self.max_failures, least=0)
         if self.verbose not in (0, 1):
             raise errors.InvalidOption(f"verbose={self.verbose!r} must be 0 or 1")
         if self.data is not None and workers != self.data.workers:

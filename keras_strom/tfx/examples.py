@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from keras_strom import environment, errors
+from keras_strom.checks import whole_number
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,12 +94,8 @@ def read_examples(
 
     if label is not None and label not in features:
         raise errors.InvalidOption(f"label={label!r} is none of the features {sorted(features)}")
-    for name, value, least in (
-        ("batch_size", batch_size, 1),
-        ("shuffle_buffer", shuffle_buffer, 0),
-    ):
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise errors.InvalidOption(f"{name}={value!r} must be a whole number from {least} on")
+    whole_number("batch_size", batch_size, least=1)
+    whole_number("shuffle_buffer", shuffle_buffer, least=0)
     files = matching_files(patterns)
     here = (environment.rank(), environment.size()) if shared else (0, 1)
     records = _records(divide(files, *here))

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from keras_strom import errors
+from keras_strom.checks import whole_number
 from keras_strom.network import NetworkConfig
 from keras_strom.process import check_env, check_start_timeout
 
@@ -90,6 +91,7 @@ class StromOptions:
                 raise _invalid(f"spark_config[{name!r}]", value, "must be a string")
         check_env(self.env)
         check_start_timeout(self.start_timeout)
+        whole_number("max_failures", self.max_failures, least=0)
         _check_strategy(self.strategy)
         to_json("strom", dataclasses.asdict(self))
         self.network_config()

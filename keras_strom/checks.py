@@ -1,0 +1,20 @@
+"""Checks of arguments that several options share, in one form of words."""
+
+from __future__ import annotations
+
+from keras_strom import errors
+
+
+def whole_number(name: str, value: object, least: int) -> int:
+    """`value`, which must be an int of `least` or more; a bool is none.
+
+    Raises:
+        InvalidOption: it is something else; the message begins with `name`.
+
+    Example:
+        >>> whole_number("batch_size", 32, least=1)
+        32
+    """
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise errors.InvalidOption(f"{name}={value!r} must be a whole number, {least} or more")
+    return value
