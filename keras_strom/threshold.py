@@ -75,8 +75,8 @@ class _FollowingDensity:
     maximum: float = 1.0
 
     def __post_init__(self) -> None:
-        for field in dataclasses.fields(self):
-            _require_positive(field.name, getattr(self, field.name))
+        for name in ("initial", "minimum", "maximum"):
+            _require_positive(name, getattr(self, name))
         if not self.minimum <= self.initial <= self.maximum:
             raise errors.InvalidOption(
                 f"initial={self.initial} must lie between minimum={self.minimum} and "
@@ -124,6 +124,8 @@ class AdaptiveThreshold(_FollowingDensity):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        for name in ("min_density", "max_density", "factor"):
+            _require_positive(name, getattr(self, name))
         if not self.min_density <= self.max_density <= 1:
             raise errors.InvalidOption(
                 f"min_density={self.min_density} and max_density={self.max_density} must ascend "
@@ -166,6 +168,7 @@ class TargetDensityThreshold(_FollowingDensity):
     def __post_init__(self) -> None:
         super().__post_init__()
         for name in ("density", "gain"):
+            _require_positive(name, getattr(self, name))
             if getattr(self, name) > 1:
                 raise errors.InvalidOption(f"{name}={getattr(self, name)} must be at most 1")
 
