@@ -107,6 +107,13 @@ def shard_dataset(dataset: tf.data.Dataset, rank: int, size: int) -> tf.data.Dat
     return dataset.shard(size, rank)
 
 
+def keep_whole(dataset: tf.data.Dataset) -> tf.data.Dataset:
+    """The dataset, marked (AutoShardPolicy.OFF) so that `fit` divides it no further."""
+    options = tf.data.Options()
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+    return dataset.with_options(options)
+
+
 def without_autotune(dataset: tf.data.Dataset) -> tf.data.Dataset:
     """The dataset without tf.data's tuning thread, unless its options ask for `autotune.enabled`.
 

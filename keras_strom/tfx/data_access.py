@@ -11,7 +11,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from keras_strom.tfx.examples import keep_whole, matching_files
+from keras_strom.tfx.examples import matching_files
 from keras_strom.tfx.installation import has_tfx
 
 
@@ -70,6 +70,8 @@ def shared_factory(factory: Callable[..., Any], share: Share) -> Callable[..., A
             return factory(patterns, options, schema)
         own = share.own_files(matching_files(wanted))
         if own is not None:
+            from keras_strom.data_sharding import keep_whole
+
             return keep_whole(factory(own, options, schema))
         if options.shuffle and options.shuffle_seed is None:
             options = options._replace(shuffle_seed=share.seed)

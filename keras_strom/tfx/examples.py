@@ -92,6 +92,8 @@ def read_examples(
     """
     import tensorflow as tf
 
+    from keras_strom.data_sharding import keep_whole
+
     if label is not None and label not in features:
         raise errors.InvalidOption(f"label={label!r} is none of the features {sorted(features)}")
     whole_number("batch_size", batch_size, least=1)
@@ -109,15 +111,6 @@ def read_examples(
 
     parsed = records.map(parse, num_parallel_calls=tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
     return keep_whole(parsed)
-
-
-def keep_whole(dataset: Any) -> Any:
-    """The dataset, marked so that `fit` divides it no further."""
-    import tensorflow as tf
-
-    options = tf.data.Options()
-    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
-    return dataset.with_options(options)
 
 
 def matching_files(patterns: str | Sequence[str]) -> list[str]:
