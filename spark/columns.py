@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from keras_strom import errors
@@ -68,6 +68,20 @@ class Columns:
         """All of them: features, labels, weight."""
         weight = () if self.sample_weight is None else (self.sample_weight,)
         return (*self.features, *self.labels, *weight)
+
+    def arrange(self, values: Sequence[Any]) -> tuple[Any, ...]:
+        """Values of the columns, in the order of `names`, as a model takes them.
+
+        Returns:
+            (x,) without labels, else (x, y) or (x, y, weight). x is the value where there is one
+            feature, else a dict by name; y the value where there is one label, else a tuple.
+        """
+        x, rest = values[: len(self.features)], values[len(self.features) :]
+        y, weight = rest[: len(self.labels)], rest[len(self.labels) :]
+        inputs = x[0] if len(x) == 1 else dict(zip(self.features, x, strict=True))
+        if not self.labels:
+            return (inputs,)
+        return (inputs, y[0] if len(y) == 1 else tuple(y), *weight)
 
 
 @dataclasses.dataclass(frozen=True)

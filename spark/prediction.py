@@ -133,15 +133,7 @@ def examples(
     """
     import tensorflow as tf
 
-    x: Any = {name: tf.constant(arrays[name]) for name in columns.features}
-    if len(columns.features) == 1:
-        x = x[columns.features[0]]
-    y: Any = tuple(tf.constant(arrays[name]) for name in columns.labels)
-    y = y[0] if len(y) == 1 else y or None
-    weight = columns.sample_weight
-    values: tuple[Any, ...] = (x,) if y is None else (x, y)
-    if weight is not None:
-        values = (x, y, tf.constant(arrays[weight]))
+    values = columns.arrange([tf.constant(arrays[name]) for name in columns.names])
     if transformation_fn is None:
         return values
     changed = transformation_fn(*values)

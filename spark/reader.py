@@ -94,6 +94,8 @@ def dataset(
     _check_options(batch_size, shuffle_rows, transformation_fn, reader)
     import tensorflow as tf
 
+    from keras_strom.data_sharding import keep_whole
+
     steps = exported.steps(size, batch_size, split)
     if drop_remainder:
         steps = exported.rows(split) // size // batch_size
@@ -115,10 +117,9 @@ def dataset(
     if transformation_fn is not None:
         batches = batches.map(transformation_fn, num_parallel_calls=2, deterministic=True)
     options = tf.data.Options()
-    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
     options.deterministic = True
     batches = batches.apply(tf.data.experimental.assert_cardinality(steps))
-    return batches.prefetch(4).with_options(options)
+    return keep_whole(batches.prefetch(4).with_options(options))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -141,22 +142,6 @@ class ReadPlan:
     def specs(self) -> list[ColumnSpec]:
         """Of the columns, in the order of `columns.names`."""
         return [self.exported.specs[name] for name in self.exported.columns.names]
-
-
-def arrange(exported: ExportedData, values: Sequence[Any]) -> tuple[Any, ...]:
-    """Values in the order of `columns.names`, as x, y and weight."""
-    columns = exported.columns
-    x: Any = dict(zip(columns.features, values, strict=False))
-    if len(columns.features) == 1:
-        x = values[0]
-    rest = values[len(columns.features) :]
-    y: Any = tuple(rest[: len(columns.labels)])
-    if len(columns.labels) == 1:
-        y = y[0]
-    weight = rest[len(columns.labels) :]
-    if not columns.labels:
-        return (x,)
-    return (x, y, *weight)
 
 
 def decode_images(
@@ -316,13 +301,12 @@ def _from_arrays(plan: ReadPlan) -> tf.data.Dataset:
     # Iterating anew is a new epoch. Keras draws one batch before it starts, so epochs count on
     # from wherever that leads; only that no two are alike matters.
     numbers = itertools.count()
-    signature = arrange(
-        plan.exported,
-        [tf.TensorSpec((None, *spec.shape), spec.dtype) for spec in plan.specs],
-    )
+    arrange = plan.exported.columns.arrange
     blocks = tf.data.Dataset.from_generator(
-        lambda: (arrange(plan.exported, block) for block in epoch(plan, next(numbers))),
-        output_signature=signature,
+        lambda: map(arrange, epoch(plan, next(numbers))),
+        output_signature=arrange(
+            [tf.TensorSpec((None, *spec.shape), spec.dtype) for spec in plan.specs]
+        ),
     )
     return blocks.prefetch(1)  # A thread that reads the next block while this one is used.
 

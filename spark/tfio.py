@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from keras_strom import errors
 
-from .reader import ReadPlan, arrange
+from .reader import ReadPlan
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -50,7 +50,7 @@ def examples(plan: ReadPlan) -> tf.data.Dataset:
             row[name] if spec.dtype == "string" else tf.cast(row[name], spec.dtype)
             for name, spec in zip(names, plan.specs, strict=True)
         ]
-        return arrange(plan.exported, values)
+        return plan.exported.columns.arrange(values)
 
     return rows.batch(_BLOCK_ROWS).map(convert, num_parallel_calls=2).prefetch(2)
 

@@ -14,7 +14,7 @@ from keras_strom import errors
 from .columns import DTYPES, Columns, ColumnSpec
 from .exported import DataFile, ExportedData
 from .files import Paths, list_files, unavailable
-from .reader import ReadPlan, arrange
+from .reader import ReadPlan
 from .store import Store
 
 if TYPE_CHECKING:
@@ -83,16 +83,16 @@ def examples(plan: ReadPlan) -> tf.data.Dataset:
         serialized = mixed.interleave(records, cycle_length=_OPEN_FILES).shuffle(
             plan.window, seed, reshuffle_each_iteration=True
         )
-    features = {name: _feature(plan.exported.specs[name]) for name in plan.exported.columns.names}
+    columns = plan.exported.columns
+    features = {name: _feature(plan.exported.specs[name]) for name in columns.names}
 
     def parse(block: tf.Tensor) -> tuple[Any, ...]:
         values = tf.io.parse_example(block, features)
-        return arrange(
-            plan.exported,
+        return columns.arrange(
             [
                 tf.cast(values[name], spec.dtype) if spec.dtype != "string" else values[name]
-                for name, spec in zip(plan.exported.columns.names, plan.specs, strict=True)
-            ],
+                for name, spec in zip(columns.names, plan.specs, strict=True)
+            ]
         )
 
     return serialized.batch(_BLOCK_ROWS).map(parse, num_parallel_calls=2).prefetch(2)
