@@ -72,12 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     ]
     add_rows(result, pairs)
     draw(pairs, chosen.output)
-    result.row(
-        "busy with other work",
-        group="The machine meanwhile",
-        cores=others.cores(),
-        of_cores=result.machine["cores"],
-    )
+    others.add_row(result)
     result.finish()
 
 

@@ -15,7 +15,6 @@ import numpy as np
 import numpy.typing as npt
 
 from keras_strom import codec
-from tests.bench import report
 
 #: An entry of Deeplearning4j's list is an int32.
 LIST_BITS = 32.0
@@ -80,17 +79,11 @@ def real_messages(steps: int, batch_size: int = 64, seed: int = 1) -> Iterator[S
 
     from keras_strom.statistics import StepStatistics
     from keras_strom.threshold import AdaptiveThreshold
+    from tests.bench.parity_tasks import dense_stack, fashion_mnist
 
-    images, labels = _fashion_mnist()
+    data = fashion_mnist()
     keras.utils.set_random_seed(seed)
-    model = keras.Sequential(
-        [
-            keras.Input((784,)),
-            keras.layers.Dense(512, "relu"),
-            keras.layers.Dense(512, "relu"),
-            keras.layers.Dense(10),
-        ]
-    )
+    model = dense_stack(784, 512, 512, 10)
     model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     algorithm = AdaptiveThreshold()
     state = tuple(tf.constant(value) for value in algorithm.initial_state())
@@ -100,8 +93,8 @@ def real_messages(steps: int, batch_size: int = 64, seed: int = 1) -> Iterator[S
     before = _flat(model)
     residual = np.zeros_like(before)
     for step in range(steps):
-        chosen = random.integers(0, len(images), batch_size)
-        model.train_on_batch(images[chosen], labels[chosen])
+        chosen = random.integers(0, len(data.x), batch_size)
+        model.train_on_batch(data.x[chosen], data.y[chosen])
         after = _flat(model)
         threshold, state = algorithm.next(state, statistics)
         message = codec.encode(after - before, residual, float(threshold))
@@ -115,16 +108,3 @@ def real_messages(steps: int, batch_size: int = 64, seed: int = 1) -> Iterator[S
 
 def _flat(model: Any) -> npt.NDArray[np.float32]:
     return np.concatenate([weights.ravel() for weights in model.get_weights()])
-
-
-def _fashion_mnist() -> tuple[npt.NDArray[np.float32], npt.NDArray[np.uint8]]:
-    import importlib.util
-
-    path = report.ROOT / "examples" / "fashion_mnist_data.py"
-    specification = importlib.util.spec_from_file_location("fashion_mnist_data", path)
-    assert specification is not None
-    assert specification.loader is not None
-    module = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(module)
-    (images, labels), _ = module.load_fashion_mnist()
-    return images.reshape(len(images), -1).astype(np.float32) / 255, labels

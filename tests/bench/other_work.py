@@ -6,6 +6,8 @@ import os
 import pathlib
 from time import monotonic
 
+from tests.bench.report import Report
+
 _STAT = pathlib.Path("/proc/stat")
 #: Of /proc/stat's first line: user, nice, system, irq, softirq and steal; not idle and iowait.
 _BUSY_FIELDS = (0, 1, 2, 5, 6, 7)
@@ -31,6 +33,15 @@ class OtherWork:
         elapsed = max(1e-9, monotonic() - self._begin_s)
         others = (_busy_seconds() - self._busy_s) - (_own_seconds() - self._own_s)
         return max(0.0, others / elapsed)
+
+    def add_row(self, result: Report) -> None:
+        """Says so in a benchmark's report, so that its figures are read with that in mind."""
+        result.row(
+            "busy with other work",
+            group="The machine meanwhile",
+            cores=self.cores(),
+            of_cores=result.machine["cores"],
+        )
 
 
 def _busy_seconds() -> float:

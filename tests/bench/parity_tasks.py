@@ -68,17 +68,14 @@ class Task:
 # ------------------------------------------------------------------ models
 
 
-def mlp() -> keras.Model:
-    """784-256-128-10: 235146 parameters."""
-    dense = keras.layers.Dense
-    return keras.Sequential(
-        [
-            keras.Input((784,)),
-            dense(256, activation="relu"),
-            dense(128, activation="relu"),
-            dense(10),
-        ]
-    )
+def dense_stack(inputs: int, *units: int) -> keras.Model:
+    """Dense layers of so many units, with ReLU between them; the last one's are logits."""
+    activations = [*["relu"] * (len(units) - 1), None]
+    layers = [
+        keras.layers.Dense(size, activation=activation)
+        for size, activation in zip(units, activations, strict=True)
+    ]
+    return keras.Sequential([keras.Input((inputs,)), *layers])
 
 
 def cnn() -> keras.Model:
@@ -93,19 +90,6 @@ def cnn() -> keras.Model:
             layers.Flatten(),
             layers.Dense(44, activation="relu"),
             layers.Dense(10),
-        ]
-    )
-
-
-def student() -> keras.Model:
-    """64-1024-512-10: 596490 parameters."""
-    dense = keras.layers.Dense
-    return keras.Sequential(
-        [
-            keras.Input((64,)),
-            dense(1024, activation="relu"),
-            dense(512, activation="relu"),
-            dense(10),
         ]
     )
 
@@ -184,12 +168,19 @@ def text() -> Data:
 TASKS = {
     task.name: task
     for task in (
-        Task("mlp", "MLP on Fashion-MNIST", mlp, fashion_mnist, batch=32, examples=480_000),
+        Task(
+            "mlp",
+            "MLP on Fashion-MNIST",
+            functools.partial(dense_stack, 784, 256, 128, 10),
+            fashion_mnist,
+            batch=32,
+            examples=480_000,
+        ),
         Task("cnn", "CNN on Fashion-MNIST", cnn, fashion_mnist, batch=32, examples=240_000),
         Task(
             "teacher",
             "student of a teacher",
-            student,
+            functools.partial(dense_stack, 64, 1024, 512, 10),
             taught,
             batch=32,
             examples=512_000,

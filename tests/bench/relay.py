@@ -120,12 +120,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     else:
         for name in LINE_TARGETS:
             result.skip(name, reason)
-    result.row(
-        "busy with other work",
-        group="The machine meanwhile",
-        cores=others.cores(),
-        of_cores=result.machine["cores"],
-    )
+    others.add_row(result)
     result.finish()
 
 

@@ -140,12 +140,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if chosen.simulator_seeds > 0:
         soak.simulate(chosen.simulator_seeds)
     soak.draw(chosen.output)
-    result.row(
-        "busy with other work",
-        group="The machine meanwhile",
-        cores=others.cores(),
-        of_cores=result.machine["cores"],
-    )
+    others.add_row(result)
     result.finish()
     if soak.mistakes:
         sys.exit("\n".join(["soak: what must never happen:", *soak.mistakes]))
