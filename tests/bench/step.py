@@ -28,6 +28,7 @@ import tensorflow as tf
 from keras_strom.strategy import StromStrategy
 from keras_strom.threshold import AdaptiveThreshold
 from tests.bench import pictures, report
+from tests.bench.parity_tasks import dense_stack
 
 BATCH = 128
 #: Steps at the start of a block that do not count.
@@ -69,9 +70,7 @@ class Workload:
 
 def mlp() -> keras.Model:
     """784-2048-2048-2048-10: 10 million parameters."""
-    dense = keras.layers.Dense
-    hidden = [dense(2048, activation="relu") for _ in range(3)]
-    return keras.Sequential([keras.Input((784,)), *hidden, dense(10)])
+    return dense_stack(784, 2048, 2048, 2048, 10)
 
 
 def cnn() -> keras.Model:
