@@ -222,6 +222,14 @@ bench-parity: setup ## accuracy against dense training and none (an hour; FULL=1
 bench-step: setup ## what a training step costs over plain Keras (10 minutes)
 	@$(BIN)/python -m tests.bench.step $(BENCH_ARGS)
 
+# Not part of `bench`: it builds Horovod, where that works, for the comparison alone.
+.PHONY: bench-horovod
+bench-horovod: setup ## Horovod on Spark against keras-strom (an hour; lines need root; builds Horovod)
+	@.ci/system-packages data java
+	@if ((EUID == 0)); then .ci/system-packages lines; fi
+	@.ci/horovod/set-up || (($$? == 3))
+	@$(BIN)/python -m tests.bench.horovod $(BENCH_ARGS)
+
 # ------------------------------------------------------------------ checks
 
 .PHONY: lint

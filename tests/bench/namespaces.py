@@ -101,6 +101,13 @@ class Network:
         """What a command line starts with to run on the node."""
         return ["ip", "netns", "exec", self._name(node)]
 
+    def counts(self) -> list[str]:
+        """A command line that prints the switch's /proc/net/dev.
+
+        Its interface port0, port1, ... receives what that node sends.
+        """
+        return ["ip", "netns", "exec", self._name("switch"), "cat", "/proc/net/dev"]
+
     def set_line(self, *, megabits: float, buffer_bytes: int) -> None:
         """Changes rate and buffer of every line."""
         self.megabits, self.buffer_bytes = megabits, buffer_bytes
