@@ -1,7 +1,7 @@
 """One job of `make bench-horovod`, as a program: `python -m tests.bench.horovod_job JSON`.
 
 For keras-strom and Horovod it is the driver of a Spark job, for the others it is a worker. The last
-line that it prints is the outcome, as JSON.
+line that it prints and that begins with a brace is the outcome, as JSON.
 """
 
 from __future__ import annotations

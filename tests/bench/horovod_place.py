@@ -121,8 +121,14 @@ class Place:
                 words = log.read()
                 if code != 0:
                     raise RuntimeError(f"{job.way} ended with {code}:\n{words[-_LAST_WORDS:]}")
-                outcomes.append(Trained.from_json(words.rstrip().splitlines()[-1]))
+                outcomes.append(_outcome_in(words))
         return outcomes[0]
+
+
+def _outcome_in(words: str) -> Trained:
+    """The program's last word, whatever else Spark and Horovod have said."""
+    lines = [line for line in words.splitlines() if line.startswith("{")]
+    return Trained.from_json(lines[-1])
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
