@@ -26,6 +26,9 @@ class StepStatistics(NamedTuple):
         assigned_outside: variables that were assigned outside `strategy.run` before this step.
         staleness: the sum over `received` of how many steps this worker was ahead of the sender's
             step; 0 where it was behind.
+        update_norm: the Euclidean norm of what the optimizer changed, before any limit on it; 0
+            where it was not measured.
+        limited_mass: what that limit took off the sum of |update|, scaled.
     """
 
     stepped: Any
@@ -40,6 +43,8 @@ class StepStatistics(NamedTuple):
     clipped_count: Any
     assigned_outside: Any
     staleness: Any
+    update_norm: Any
+    limited_mass: Any
 
 
 #: Length of the vector.

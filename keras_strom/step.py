@@ -65,11 +65,14 @@ class VariableChange:
         entry: its place in the flat space.
         shares: whether its changes are sent.
         since: its value before the optimizer ran, or the rows that alone can have changed.
+        momentum: where the optimizer keeps its momentum, if that is to be masked; it has the place
+            of the variable.
     """
 
     entry: Entry
     shares: bool
     since: Any | Rows
+    momentum: Entry | None = None
 
 
 class SharedStep:
@@ -89,6 +92,7 @@ class SharedStep:
         """Shares what has changed in the participants, in flat order; see the op StromStep."""
         entries = [change.entry for change in changes]
         rows = [change.since for change in changes if isinstance(change.since, Rows)]
+        momenta = {i: change.momentum for i, change in enumerate(changes) if change.momentum}
         options = self._options
         with tf.device("/cpu:0"):
             contributions = tf.cast(self._totals[0], tf.int64)
@@ -106,9 +110,12 @@ class SharedStep:
                 ],
                 rows=[touched.indices for touched in rows],
                 rows_before=[touched.before for touched in rows],
+                momenta=[momentum.primary.handle for momentum in momenta.values()],
+                momentum_of=list(momenta),
                 threshold=threshold,
                 scale=options.scale.at(step),
                 clip_multiple=self._clip_multiple(step) / factor,
+                norm_limit=tf.constant(0.0),
                 iteration=step,
                 replica=self._replica.handle,
                 offsets=[entry.offset for entry in entries],
@@ -131,7 +138,8 @@ class SharedStep:
                 self._shaken_mass.assign_add(tf.where(shakes, mass, 0.0))
             self._totals.assign_add(statistics)
             if any(entry.copies for entry in entries):
-                tf.cond(stepped, lambda: update_copies(entries), tf.no_op)
+                followed = [*entries, *momenta.values()]
+                tf.cond(stepped, lambda: update_copies(followed), tf.no_op)
 
     def apply(self, entries: list[Entry]) -> None:
         """Adds everything received so far to the variables, outside of a step."""

@@ -19,12 +19,14 @@ import tensorflow as tf
 
 from keras_strom import admission, errors, lifecycle
 from keras_strom._native.replica import Replica
+from keras_strom.admission import path_of
 from keras_strom.data_sharding import shard_dataset, without_autotune
 from keras_strom.devices import local_devices, on_one_cpu, over_devices
 from keras_strom.environment import ClusterEnvironment
 from keras_strom.flat_space import Entry, FlatSpace
 from keras_strom.generation import Generation, Sharing
 from keras_strom.network import NetworkConfig
+from keras_strom.optimizers import has_plain_momentum, momentum_of
 from keras_strom.report import TrainingReport
 from keras_strom.residual import ResidualClipping, ShakeUp
 from keras_strom.scale import UpdateScale
@@ -58,6 +60,10 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
         update_scale: how K workers' updates add up: "sum", "sqrt" (sum / sqrt K), "mean", or a
             number.
         warmup_steps: steps over which the scale grows from 1/K of it; 0 = none.
+        momentum_masking: whether the optimizer forgets the momentum of elements that were sent, so
+            that old gradients do not push them once more (Deep Gradient Compression, section 3.2).
+            "auto" = for SGD with momentum; True = for every optimizer, which must have momentum;
+            False = never.
         max_staleness: None = asynchronous: no worker waits for another. 0 = every step waits for
             all workers and is bitwise reproducible. k >= 1 = a worker is at most k steps ahead.
         always_encode: True shares updates (with nobody) on a lone worker too, to see the effect of
@@ -93,6 +99,7 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
         shake_up: ShakeUp | None = None,
         update_scale: str | float = "sum",
         warmup_steps: int = 500,
+        momentum_masking: bool | str = "auto",
         max_staleness: int | None = None,
         always_encode: bool = False,
         jit_compile: bool = False,
@@ -101,6 +108,10 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
         devices: str | Sequence[str] | None = None,
     ) -> None:
         _check_options(threshold, residual_clipping, shake_up, max_staleness, network)
+        if momentum_masking != "auto" and not isinstance(momentum_masking, bool):
+            raise errors.InvalidOption(
+                f"momentum_masking={momentum_masking!r} must be 'auto', True or False"
+            )
         _check_switches(
             always_encode=always_encode,
             jit_compile=jit_compile,
@@ -115,6 +126,8 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
         self._unshareable: dict[int, Any] = {}
         self._touched: Touched | None = None
         self._optimizer: Any = None
+        self._momentum_masking = momentum_masking
+        self._momenta: dict[int, Any] = {}  # To be masked, by the id of the variable they move.
         self._sharing: Sharing | None = None
         if always_encode or environment.size > 1:
             options = StepOptions(
@@ -216,7 +229,7 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
         if any(map(sharing.space.is_member, entries)):
             if sharing.worker is None:
                 sharing.replica.extend(sharing.space.size, sharing.space.hash())
-            sharing.step.share([_change(sharing, entry, before, touched) for entry in entries])
+            sharing.step.share([self._change(entry, before, touched) for entry in entries])
         return result
 
     @property
@@ -325,6 +338,34 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
         if variable in self._sharing.space:
             self._touched.note(variable, gradient, self._optimizer)
             self._sharing.space.touch(variable)
+            self._momenta[id(variable)] = self._momentum_to_mask(variable)
+
+    def _momentum_to_mask(self, variable: Any) -> Any | None:
+        """Where the optimizer that is about to change `variable` keeps what is to be masked."""
+        masking = self._momentum_masking
+        if masking == "auto":
+            masking = has_plain_momentum(self._optimizer)
+        momentum = momentum_of(self._optimizer, variable) if masking else None
+        if self._momentum_masking is True and momentum is None:
+            raise errors.UnsupportedOptimizer(
+                f"momentum_masking=True, but {type(self._optimizer).__name__} keeps no momentum of "
+                f"{path_of(variable)!r}; leave momentum_masking='auto', or use an optimizer with "
+                "momentum, such as SGD(momentum=0.9)"
+            )
+        return momentum
+
+    def _change(self, entry: Entry, before: dict[int, Any], touched: Touched) -> VariableChange:
+        """What a step that has been traced, or has run, tells of one variable."""
+        assert self._sharing is not None
+        rows = touched.rows(entry.variable)
+        momentum = self._momenta.get(id(entry.variable))
+        return VariableChange(
+            entry,
+            shares=self._sharing.space.is_member(entry),
+            # Where only rows change, nothing takes the value read before, nor does a graph keep it.
+            since=before[id(entry.variable)] if rows is None else rows,
+            momentum=None if momentum is None else Entry(momentum, entry.offset, entry.size),
+        )
 
     def _check_optimizer_step(self, optimizer: Any) -> None:
         """An optimizer is about to change variables of this strategy."""
@@ -376,16 +417,6 @@ def _sharing_of(model: Any) -> Sharing | None:
     if _joined is not None:
         admission.check_in_scope(model)
     return None
-
-
-def _change(
-    sharing: Sharing, entry: Entry, before: dict[int, Any], touched: Touched
-) -> VariableChange:
-    """What a step that has been traced, or has run, tells of one variable."""
-    shares = sharing.space.is_member(entry)
-    rows = touched.rows(entry.variable)
-    # Where only rows change, nothing takes the value read before, and no graph keeps the read.
-    return VariableChange(entry, shares, before[id(entry.variable)] if rows is None else rows)
 
 
 def _hint_of_keras_2() -> str:

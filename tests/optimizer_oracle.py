@@ -2,11 +2,13 @@
 
 One lone worker, a fixed threshold, no clipping: u = after - before, r += u, every element with
 |r| >= tau moves by ±tau, and the rest waits. The optimizer that gives `after` is plain Keras,
-started from the same parameters in every step.
+started from the same parameters in every step. Where its momentum is masked, that of each element
+sent is 0 afterwards.
 """
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 
 import keras
@@ -19,10 +21,15 @@ class EncodedTraining:
     Args:
         model: compiled, outside of any strategy.
         threshold: tau.
+        masked: the optimizer's attribute with the momenta to mask; "auto" = SGD's, "" = none.
     """
 
-    def __init__(self, model: keras.Model, threshold: float) -> None:
+    def __init__(self, model: keras.Model, threshold: float, masked: str = "auto") -> None:
         self.model = model
+        plain_momentum = getattr(model.optimizer, "momentum", 0) and isinstance(
+            model.optimizer, keras.optimizers.SGD
+        )
+        self.masked = masked if masked != "auto" else "momentums" if plain_momentum else ""
         self.threshold = np.float32(threshold)
         self.residuals = [np.zeros(v.shape, np.float32) for v in model.trainable_variables]
         self.sent = 0
@@ -49,6 +56,9 @@ class EncodedTraining:
         for residual, new, old in zip(self.residuals, after, start, strict=True):
             message.append(encode(residual, new, old, self.threshold, scale))
             self.sent += int(np.count_nonzero(message[-1]))
+        for i, part in enumerate(message if self.masked else []):
+            momentum = operator.attrgetter(self.masked)(self.model.optimizer)[i]
+            momentum.assign(np.where(part != 0, 0, momentum.numpy()))
         return message
 
 
@@ -73,6 +83,7 @@ def compare(
     strategy_scope: Callable[[], object],
     batches: list[tuple[np.ndarray, np.ndarray]],
     threshold: float,
+    masked: str = "auto",
 ) -> tuple[int, int, int]:
     """Trains both and counts parameters that differ in any bit.
 
@@ -84,7 +95,7 @@ def compare(
     with strategy_scope():  # type: ignore[attr-defined]
         shared = build()
     shared.set_weights(plain.get_weights())
-    oracle = EncodedTraining(plain, threshold)
+    oracle = EncodedTraining(plain, threshold, masked)
     wrong = compared = 0
     for x, y in batches:
         oracle.train_on_batch(x, y)

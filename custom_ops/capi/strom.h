@@ -18,7 +18,7 @@ extern "C" {
 #define STROM_EXPORT __attribute__((visibility("default")))
 
 /* Bumped whenever a declaration below changes; the Python package refuses another number. */
-#define STROM_ABI_VERSION 4
+#define STROM_ABI_VERSION 5
 
 typedef int64_t strom_handle;
 
@@ -77,6 +77,11 @@ typedef struct {
   int32_t apply_own;     /* 1: value = before + own message (asynchronous); 0: value = before */
   int32_t take_received; /* 1: also apply what was received (asynchronous) */
   int64_t iteration;     /* travels in the update's header */
+  float norm_limit;      /* scale an update of a larger Euclidean norm down to it; infinity = only
+                          * measure it, 0 = do not even that */
+  /* One a segment: where the optimizer keeps the momentum of its elements, `size` floats of which
+   * those of sent elements become zero; NULL for a segment without, NULL for no segment with. */
+  float* const* momenta;
 } strom_step_options;
 
 typedef struct {
@@ -91,6 +96,8 @@ typedef struct {
   double clipped_mass;   /* sum of |r| removed by clipping in this call */
   int64_t clipped_count; /* elements clipped in this call */
   int64_t staleness;     /* of `received`, the sum: own step less theirs, 0 where they are ahead */
+  double update_norm;    /* Euclidean norm of after - before, not scaled; 0 = not measured */
+  double limited_mass;   /* what the limit on it took off the sum of |s * (after - before)| */
 } strom_step_result;
 
 /* max_message_bytes: an encoded message larger than this is split by span range. */

@@ -11,7 +11,9 @@
 #include "core/message_writer.h"
 #include "core/residual.h"
 #include "core/residual_store.h"
+#include "core/sent_entries.h"
 #include "core/step_encoder.h"
+#include "core/update_norm.h"
 
 namespace strom {
 namespace {
@@ -63,7 +65,26 @@ Status CheckOptions(const strom_step_options& options) {
   if (!std::isfinite(options.clip_multiple) || options.clip_multiple < 0) {
     return Invalid("the clipping multiple must be a finite number, 0 to clip nothing");
   }
+  if (!(options.norm_limit >= 0)) {
+    return Invalid("the limit on the update's norm must be a number, 0 for none");
+  }
   return {};
+}
+
+// Measures the update, and returns what it has to be multiplied by to keep to the limit.
+float LimitNorm(std::span<const strom_segment> segments, const strom_step_options& options,
+                const Parallel& parallel, strom_step_result* result) {
+  if (options.norm_limit == 0) return 1;
+  const UpdateSize update = MeasureUpdate(segments, parallel);
+  // The step kernel finds and names what is not finite.
+  if (!std::isfinite(update.norm)) return 1;
+  result->update_norm = update.norm;
+  const auto limit = static_cast<double>(options.norm_limit);
+  if (update.norm <= limit) return 1;
+  const auto factor = static_cast<float>(limit / update.norm);
+  result->limited_mass = (1 - static_cast<double>(factor)) *
+                         std::fabs(static_cast<double>(options.scale)) * update.mass;
+  return factor;
 }
 
 Status CheckIteration(int64_t iteration) {
@@ -152,7 +173,7 @@ Status Replica::Step(std::span<const strom_segment> segments, const strom_step_o
   result->stepped = 1;
   state_->iteration = options.iteration;
   StepRule rule;
-  rule.scale = options.scale;
+  rule.scale = options.scale * LimitNorm(segments, options, parallel, result);
   rule.threshold = options.threshold;
   if (options.clip_multiple > 0) rule.clip_limit = options.clip_multiple * options.threshold;
   rule.apply_own = options.apply_own != 0;
@@ -174,6 +195,8 @@ Status Replica::Step(std::span<const strom_segment> segments, const strom_step_o
     state_->TakeBack(segments, rule);
     return status;
   }
+  MaskMomenta(state_->encoder.entries(), segments, options.momenta,
+              ForEntries(result->count, parallel));
   return options.take_received ? state_->ApplyReceived(segments, parallel, result) : Status{};
 }
 
@@ -279,23 +302,9 @@ Status Replica::State::Encode(std::span<const strom_segment> segments, const Ste
                                 "(clipnorm=) or look for a bad batch"};
 }
 
-// Undoes the sending of a step that failed: its entries return to the residual, within rounding,
-// and leave the values.
+// Undoes the sending of a step that failed.
 void Replica::State::TakeBack(std::span<const strom_segment> segments, const StepRule& rule) {
-  const EntryList& entries = encoder.entries();
-  auto segment = segments.begin();
-  for (size_t i = 0; i < entries.chunks(); ++i) {
-    const EntryList::Chunk chunk = entries.chunk(i);
-    float* const residual = residuals.Touch(chunk.index);
-    for (const uint32_t code : chunk.codes) {
-      const float sent = code & 1 ? -rule.threshold : rule.threshold;
-      residual[code >> 1] += sent;
-      if (!rule.apply_own) continue;
-      const int64_t element = chunk.index * kChunk + (code >> 1);
-      while (element >= segment->offset + segment->size) ++segment;
-      segment->value[element - segment->offset] -= sent;
-    }
-  }
+  TakeBackEntries(encoder.entries(), segments, rule.threshold, rule.apply_own, &residuals);
   encoder.Clear();
 }
 

@@ -2,7 +2,8 @@
 //
 // A training step calls Step once: r += s (after - before), what reaches tau leaves as a message
 // and is subtracted, the variable gets `before` plus the own message (asynchronous modes) and every
-// message received since. Not thread-safe; the C ABI serialises calls.
+// message received since. An update beyond the limit on its norm is scaled down first, and the
+// momentum of what was sent is cleared. Not thread-safe; the C ABI serialises calls.
 #ifndef KERAS_STROM_CORE_REPLICA_H_
 #define KERAS_STROM_CORE_REPLICA_H_
 

@@ -21,7 +21,10 @@ absl::Status StatisticsShape(tensorflow::shape_inference::InferenceContext* cont
 // changes to itself and only takes what is received. With compare_contents = true a variable has
 // changed where its contents have, not where its buffer is another one. `names` are the variables'
 // in errors. Of the R variables with by_rows = true only `rows` can have changed (any order, also
-// repeatedly), whose values before were `rows_before`; their `before` is empty.
+// repeatedly), whose values before were `rows_before`; their `before` is empty. `momenta` are the
+// variables in which the optimizer keeps the momentum of the variables `momentum_of`, ascending; it
+// is cleared in each element that is sent. A `norm_limit` that is not 0 has the norm of the update
+// measured, and a larger update scaled down to it.
 REGISTER_OP("StromStep")
     .Attr("N: int >= 1")
     .Attr("replica: int")
@@ -33,14 +36,18 @@ REGISTER_OP("StromStep")
     .Attr("compare_contents: bool = false")
     .Attr("R: int >= 0")
     .Attr("by_rows: list(bool)")
+    .Attr("M: int >= 0")
+    .Attr("momentum_of: list(int)")
     .Input("variables: N * resource")
     .Input("before: N * float")
     .Input("threshold: float")
     .Input("scale: float")
     .Input("clip_multiple: float")
+    .Input("norm_limit: float")
     .Input("iteration: int64")
     .Input("rows: R * int64")
     .Input("rows_before: R * float")
+    .Input("momenta: M * resource")
     .Output("statistics: double")
     .SetIsStateful()
     .SetShapeFn(StatisticsShape);

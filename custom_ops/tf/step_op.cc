@@ -1,9 +1,11 @@
 // StromStep: the end of a training step inside `strategy.run`.
+#include <algorithm>
 #include <cstring>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tf/row_segments.h"
 #include "tf/threads.h"
@@ -35,6 +37,13 @@ class StepOp : public OpKernel {
     for (const bool with_rows : by_rows) row_variable_.push_back(with_rows ? rows++ : kWhole);
     OP_REQUIRES(context, rows == row_variables_,
                 absl::InvalidArgumentError("R must be the number of variables with by_rows"));
+    OP_REQUIRES_OK(context, context->GetAttr("momentum_of", &momentum_of_));
+    OP_REQUIRES(
+        context,
+        std::is_sorted(momentum_of_.begin(), momentum_of_.end()) &&
+            (momentum_of_.empty() ||
+             (momentum_of_.front() >= 0 && momentum_of_.back() < attributes_.variables)),
+        absl::InvalidArgumentError("momentum_of must ascend and name variables by their index"));
     bool apply_own = false, take_received = false;
     OP_REQUIRES_OK(context, context->GetAttr("apply_own", &apply_own));
     OP_REQUIRES_OK(context, context->GetAttr("take_received", &take_received));
@@ -45,7 +54,8 @@ class StepOp : public OpKernel {
 
   void Compute(OpKernelContext* context) override {
     LockedVariables variables;
-    OP_REQUIRES_OK(context, variables.Lock(context, attributes_));
+    OP_REQUIRES_OK(context, variables.Lock(context, attributes_, FirstMomentumInput(),
+                                           static_cast<int>(momentum_of_.size())));
     std::vector<bool> changed;
     OP_REQUIRES_OK(context, FindChanged(context, variables, &changed));
     strom_step_result result{};
@@ -65,7 +75,9 @@ class StepOp : public OpKernel {
       OP_REQUIRES_OK(context, WaitingRows::Find(context, attributes_.replica, &waiting));
     }
     std::vector<RowSegments> row_segments(static_cast<size_t>(row_variables_));
+    std::vector<size_t> first_segment;  // of each variable
     for (size_t i = 0; i < variables.size(); ++i) {
+      first_segment.push_back(segments.size());
       if (StepsByRows(i)) {
         OP_REQUIRES_OK(
             context, PrepareRows(context, variables[i].tensor(), i, *waiting,
@@ -75,7 +87,10 @@ class StepOp : public OpKernel {
       OP_REQUIRES_OK(context, PrepareSegment(context, &variables[i], i, changed[i], &after[i],
                                              &segments.emplace_back()));
     }
-    const strom_step_options options = Options(context);
+    std::vector<float*> momenta;
+    OP_REQUIRES_OK(context, PrepareMomenta(context, variables, changed, first_segment, &momenta));
+    momenta.resize(momenta.empty() ? 0 : segments.size(), nullptr);
+    const strom_step_options options = Options(context, momenta);
     const strom_thread_pool threads = LendThreads(context);
     const int code =
         strom_replica_step(attributes_.replica, segments.data(),
@@ -97,8 +112,10 @@ class StepOp : public OpKernel {
 
   bool HasRows(size_t i) const { return row_variable_[i] != kWhole; }
   bool StepsByRows(size_t i) const { return HasRows(i) && shares_[i]; }
-  int RowsInput(size_t i) const { return 2 * attributes_.variables + 4 + row_variable_[i]; }
+  int FirstRowsInput() const { return 2 * attributes_.variables + kScalars; }
+  int RowsInput(size_t i) const { return FirstRowsInput() + row_variable_[i]; }
   int RowsBeforeInput(size_t i) const { return RowsInput(i) + row_variables_; }
+  int FirstMomentumInput() const { return FirstRowsInput() + 2 * row_variables_; }
 
   // TensorFlow writes a variable whose buffer somebody else holds (here: `before`) into a new
   // buffer, so a changed variable lies elsewhere. Not so variables in copy-on-read mode (they had
@@ -195,13 +212,36 @@ class StepOp : public OpKernel {
     return absl::OkStatus();
   }
 
-  strom_step_options Options(OpKernelContext* context) const {
+  // The buffers to clear by segment, as far as there are any. Optimizers with momentum move all
+  // rows, so a variable with momentum is one segment.
+  absl::Status PrepareMomenta(OpKernelContext* context, LockedVariables& variables,
+                              const std::vector<bool>& changed,
+                              const std::vector<size_t>& first_segment,
+                              std::vector<float*>* momenta) const {
+    for (size_t m = 0; m < momentum_of_.size(); ++m) {
+      const auto i = static_cast<size_t>(momentum_of_[m]);
+      if (!changed[i] || !shares_[i] || HasRows(i)) continue;
+      Tensor* tensor = variables.other(m).tensor();
+      if (tensor->NumElements() != variables[i].tensor()->NumElements()) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("the momentum of '", names_[i], "' has another size than the variable"));
+      }
+      TF_RETURN_IF_ERROR(MakeWritable(context, tensor));
+      momenta->resize(first_segment[i] + 1, nullptr);
+      momenta->back() = static_cast<float*>(tensor->data());
+    }
+    return absl::OkStatus();
+  }
+
+  strom_step_options Options(OpKernelContext* context, const std::vector<float*>& momenta) const {
     const int first = 2 * attributes_.variables;
     strom_step_options options{};
     options.threshold = context->input(first).scalar<float>()();
     options.scale = context->input(first + 1).scalar<float>()();
     options.clip_multiple = context->input(first + 2).scalar<float>()();
-    options.iteration = context->input(first + 3).scalar<int64_t>()();
+    options.norm_limit = context->input(first + 3).scalar<float>()();
+    options.iteration = context->input(first + 4).scalar<int64_t>()();
+    options.momenta = momenta.empty() ? nullptr : momenta.data();
     options.apply_own = apply_own_;
     options.take_received = take_received_;
     return options;
@@ -210,9 +250,11 @@ class StepOp : public OpKernel {
   ReplicaAttributes attributes_;
   std::vector<bool> shares_;
   std::vector<std::string> names_;
+  std::vector<int64_t> momentum_of_;  // the variable whose momentum the m-th of `momenta` is
   static constexpr int kWhole = -1;
-  int row_variables_ = 0;          // R
-  std::vector<int> row_variable_;  // which of those variable i is, or kWhole
+  static constexpr int kScalars = 5;  // inputs between `before` and `rows`
+  int row_variables_ = 0;             // R
+  std::vector<int> row_variable_;     // which of those variable i is, or kWhole
   int32_t apply_own_ = 0;
   int32_t take_received_ = 0;
   bool compare_contents_ = false;

@@ -24,7 +24,9 @@ REGISTER_KERNEL_BUILDER(Name("StromStep")
                             .HostMemory("threshold")
                             .HostMemory("scale")
                             .HostMemory("clip_multiple")
+                            .HostMemory("norm_limit")
                             .HostMemory("iteration")
+                            .HostMemory("momenta")
                             .HostMemory("statistics"),
                         StepOpOnGpu);
 

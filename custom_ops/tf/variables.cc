@@ -85,22 +85,41 @@ absl::Status MakeWritable(OpKernelContext* context, Tensor* tensor) {
   return absl::OkStatus();
 }
 
+namespace {
+
+absl::Status CheckUsable(Var& variable, const std::string& what) {
+  if (!variable.is_initialized) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(what, " has no value yet: initialise it before strategy.run"));
+  }
+  if (variable.tensor()->dtype() != tensorflow::DT_FLOAT) {
+    return absl::InvalidArgumentError(absl::StrCat(what, " is not float32"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
 LockedVariables::~LockedVariables() {
   for (auto variable = locked_.rbegin(); variable != locked_.rend(); ++variable) {
     (*variable)->mu()->unlock();
   }
 }
 
-absl::Status LockedVariables::Lock(OpKernelContext* context, const ReplicaAttributes& attributes) {
+absl::Status LockedVariables::Lock(OpKernelContext* context, const ReplicaAttributes& attributes,
+                                   int first_other, int others) {
   attributes_ = &attributes;
   std::vector<Var*> in_order;
-  for (int i = 0; i < attributes.variables; ++i) {
+  const auto look_up = [&](int input, std::vector<RefCountPtr<Var>>* found) {
     RefCountPtr<Var> variable;
-    TF_RETURN_IF_ERROR(
-        tensorflow::LookupResource(context, tensorflow::HandleFromInput(context, i), &variable));
+    TF_RETURN_IF_ERROR(tensorflow::LookupResource(
+        context, tensorflow::HandleFromInput(context, input), &variable));
     in_order.push_back(variable.get());
-    variables_.push_back(std::move(variable));
-  }
+    found->push_back(std::move(variable));
+    return absl::OkStatus();
+  };
+  for (int i = 0; i < attributes.variables; ++i) TF_RETURN_IF_ERROR(look_up(i, &variables_));
+  for (int i = 0; i < others; ++i) TF_RETURN_IF_ERROR(look_up(first_other + i, &others_));
   std::sort(in_order.begin(), in_order.end());
   in_order.erase(std::unique(in_order.begin(), in_order.end()), in_order.end());
   for (Var* variable : in_order) {
@@ -108,15 +127,11 @@ absl::Status LockedVariables::Lock(OpKernelContext* context, const ReplicaAttrib
     locked_.push_back(variable);
   }
   for (size_t i = 0; i < variables_.size(); ++i) {
-    if (!variables_[i]->is_initialized) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("the variable at flat offset ", attributes.offsets[i],
-                       " has no value yet: initialise it before strategy.run"));
-    }
-    if (variables_[i]->tensor()->dtype() != tensorflow::DT_FLOAT) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("the variable at flat offset ", attributes.offsets[i], " is not float32"));
-    }
+    TF_RETURN_IF_ERROR(CheckUsable(
+        *variables_[i], absl::StrCat("the variable at flat offset ", attributes.offsets[i])));
+  }
+  for (const auto& variable : others_) {
+    TF_RETURN_IF_ERROR(CheckUsable(*variable, "a variable of the optimizer"));
   }
   return absl::OkStatus();
 }
@@ -178,7 +193,9 @@ absl::Status OutputStatistics(OpKernelContext* context, const strom_step_result&
                                       result.clipped_mass,
                                       static_cast<double>(result.clipped_count),
                                       static_cast<double>(assigned_outside),
-                                      static_cast<double>(result.staleness)};
+                                      static_cast<double>(result.staleness),
+                                      result.update_norm,
+                                      result.limited_mass};
   std::memcpy(output->data(), values, sizeof(values));
   return absl::OkStatus();
 }

@@ -56,12 +56,15 @@ class LockedVariables {
   LockedVariables& operator=(const LockedVariables&) = delete;
   ~LockedVariables();
 
-  // Looks up inputs 0..N-1 and locks them in address order, so that two ops over the same variables
-  // cannot wait for each other. Fails on an uninitialised or not-float32 variable.
-  absl::Status Lock(tensorflow::OpKernelContext* context, const ReplicaAttributes& attributes);
+  // Looks up inputs 0..N-1, and `others` more from input `first_other` on that have no place in the
+  // flat space, and locks all in address order, so that two ops over the same variables cannot wait
+  // for each other. Fails on an uninitialised or not-float32 variable.
+  absl::Status Lock(tensorflow::OpKernelContext* context, const ReplicaAttributes& attributes,
+                    int first_other = 0, int others = 0);
 
   size_t size() const { return variables_.size(); }
   tensorflow::Var& operator[](size_t i) { return *variables_[i]; }
+  tensorflow::Var& other(size_t i) { return *others_[i]; }
 
   // Segments whose `value` is the variable's own buffer, copied first where somebody else still
   // reads it. `before` and `after` equal `value`.
@@ -79,12 +82,13 @@ class LockedVariables {
 
   const ReplicaAttributes* attributes_ = nullptr;
   std::vector<tensorflow::core::RefCountPtr<tensorflow::Var>> variables_;
+  std::vector<tensorflow::core::RefCountPtr<tensorflow::Var>> others_;
   std::vector<tensorflow::Var*> locked_;  // each once, in address order
 };
 
 // Writes strom_step_result as the op's output 0, a float64 vector in the order of
 // keras_strom/statistics.py.
-inline constexpr int64_t kStatistics = 12;
+inline constexpr int64_t kStatistics = 14;
 absl::Status OutputStatistics(tensorflow::OpKernelContext* context, const strom_step_result& result,
                               int64_t assigned_outside);
 

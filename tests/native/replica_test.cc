@@ -486,7 +486,7 @@ TEST(Replica, ASegmentThatOnlyReceivesIsNotSteppedOver) {
   const auto rest = [&](size_t i, int64_t size) {
     return strom_segment{int64_t(i), size, nullptr, nullptr, value.data() + i, name};
   };
-  strom_step_options options{1, 0.125f, 0, 1, 1, 0};
+  strom_step_options options{1, 0.125f, 0, 1, 1, 0, 0, nullptr};
   strom_step_result result;
   ASSERT_TRUE(
       replica
@@ -510,6 +510,96 @@ TEST(Replica, ASegmentThatOnlyReceivesIsNotSteppedOver) {
       << refused.message;
 }
 
+TEST(Replica, ClearsTheMomentumOfWhatItSendsAndOfNothingElse) {
+  // Two chunks, the second segment without momentum.
+  for (const int threads : {1, 4}) {
+    Worker worker({kChunk + 100, 50, 3000}, 1);
+    worker.parallel = OwnThreads(threads);
+    const std::vector<float> update = RandomUpdate(worker.elements, 9);
+    std::vector<float> first(static_cast<size_t>(kChunk) + 100, 1), last(3000, 1);
+    float* const momenta[] = {first.data(), nullptr, last.data()};
+    worker.options.momenta = momenta;
+    ASSERT_TRUE(worker.Step(update).ok());
+    EXPECT_GT(worker.result.count, 100);
+    int64_t cleared = 0;
+    for (size_t i = 0; i < update.size(); ++i) {
+      const bool sent = std::fabs(update[i]) >= worker.options.threshold;
+      if (i < first.size()) {
+        ASSERT_EQ(first[i], sent ? 0 : 1) << i;
+      } else if (i >= first.size() + 50) {
+        ASSERT_EQ(last[i - first.size() - 50], sent ? 0 : 1) << i;
+      }
+      cleared += sent;
+    }
+    EXPECT_EQ(cleared, worker.result.count);
+  }
+}
+
+TEST(Replica, KeepsTheMomentumOfAnUpdateThatCouldNotBeSent) {
+  Worker worker({100}, 1);
+  std::vector<float> momentum(100, 1);
+  float* const momenta[] = {momentum.data()};
+  worker.options.momenta = momenta;
+  worker.exchange->fault = {Code::kBackPressure, "full"};
+  EXPECT_FALSE(worker.Step(std::vector<float>(100, 1)).ok());
+  EXPECT_EQ(momentum, std::vector<float>(100, 1));
+}
+
+TEST(Replica, ScalesAnUpdateBeyondTheLimitOnItsNormDown) {
+  const std::vector<float> update = RandomUpdate(500000, 4);
+  double squares = 0, mass = 0;
+  for (const float u : update) {
+    squares += static_cast<double>(u) * static_cast<double>(u);
+    mass += std::fabs(static_cast<double>(u));
+  }
+  const double norm = std::sqrt(squares);
+  std::vector<std::vector<float>> residuals;
+  for (const int threads : {1, 4}) {
+    Worker worker({400000, 100000}, 1);
+    worker.parallel = OwnThreads(threads);
+    worker.options.threshold = 100;  // Nothing leaves: the residual is the scaled update.
+    worker.options.scale = 0.5f;
+    worker.options.norm_limit = static_cast<float>(norm / 4);
+    ASSERT_TRUE(worker.Step(update).ok());
+    EXPECT_NEAR(worker.result.update_norm, norm, 1e-6 * norm);
+    EXPECT_NEAR(worker.result.limited_mass, 0.75 * 0.5 * mass, 1e-4 * mass);
+    residuals.push_back(worker.Residual());
+    // Nothing is lost: what was taken off is counted.
+    double kept = 0;
+    for (const float r : residuals.back()) kept += std::fabs(static_cast<double>(r));
+    EXPECT_NEAR(kept + worker.result.limited_mass, 0.5 * mass, 1e-5 * mass);
+    for (size_t i = 0; i < update.size(); i += 997) {
+      ASSERT_NEAR(residuals.back()[i], update[i] / 8, 1e-6);
+    }
+  }
+  EXPECT_EQ(residuals[0], residuals[1]);
+}
+
+TEST(Replica, LeavesAnUpdateWithinTheLimitOnItsNormAsItIs) {
+  const std::vector<float> update = RandomUpdate(1000, 5);
+  std::vector<std::vector<float>> values;
+  for (const float limit : {0.0f, 1e6f, INFINITY}) {
+    Worker worker({1000}, 1);
+    worker.options.norm_limit = limit;
+    ASSERT_TRUE(worker.Step(update).ok());
+    EXPECT_EQ(worker.result.limited_mass, 0);
+    EXPECT_EQ(worker.result.update_norm > 0, limit > 0);
+    values.push_back(worker.Values());
+  }
+  EXPECT_EQ(values[0], values[1]);
+  EXPECT_EQ(values[0], values[2]);
+}
+
+TEST(Replica, NamesWhatIsNotFiniteUnderALimitToo) {
+  Worker worker({100}, 1);
+  worker.options.norm_limit = 1;
+  std::vector<float> update(100, 1);
+  update[7] = INFINITY;
+  const Status status = worker.Step(update);
+  EXPECT_EQ(status.code, Code::kNotFinite);
+  EXPECT_NE(status.message.find("element 7"), std::string::npos) << status.message;
+}
+
 TEST(Replica, RefusesWhatItCannotDo) {
   Worker worker({10}, 1);
   const std::vector<float> update(10, 1);
@@ -525,6 +615,8 @@ TEST(Replica, RefusesWhatItCannotDo) {
   EXPECT_TRUE(refused([](auto& options) { options.scale = INFINITY; }));
   EXPECT_TRUE(refused([](auto& options) { options.clip_multiple = -1; }));
   EXPECT_TRUE(refused([](auto& options) { options.iteration = -1; }));
+  EXPECT_TRUE(refused([](auto& options) { options.norm_limit = -1; }));
+  EXPECT_TRUE(refused([](auto& options) { options.norm_limit = std::nanf(""); }));
   EXPECT_EQ(worker.replica.Extend(9, 0).code, Code::kInvalidArgument);
   auto segments = worker.Segments(false);
   segments[0].offset = 1;

@@ -1,0 +1,31 @@
+// What becomes of the entries of an update once the step kernel has found them: where an element
+// was sent its momentum is cleared, and a sending that failed is taken back.
+//
+// Only these elements are visited, so the cost is the message's, not the model's. Segments are the
+// step's, ascending; each entry lies in one of them.
+#ifndef KERAS_STROM_CORE_SENT_ENTRIES_H_
+#define KERAS_STROM_CORE_SENT_ENTRIES_H_
+
+#include <span>
+
+#include "capi/strom.h"
+#include "core/entries.h"
+#include "core/parallel.h"
+#include "core/residual_store.h"
+
+namespace strom {
+
+// momentum = 0 for every entry whose segment has one; `momenta` as in strom_step_options. After Lin
+// et al. 2018, "Deep Gradient Compression", section 3.2, momentum factor masking: what was sent is
+// not pushed again from the past.
+void MaskMomenta(const EntryList& entries, std::span<const strom_segment> segments,
+                 float* const* momenta, const Parallel& parallel);
+
+// The entries, ±value, return to the residual, within rounding, and where the step has added them
+// they leave the values.
+void TakeBackEntries(const EntryList& entries, std::span<const strom_segment> segments, float value,
+                     bool applied, ResidualStore* residuals);
+
+}  // namespace strom
+
+#endif  // KERAS_STROM_CORE_SENT_ENTRIES_H_
