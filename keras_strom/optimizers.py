@@ -1,4 +1,4 @@
-"""Keras optimizers: those that consist of others, and where they keep the momentum of a variable."""
+"""Keras optimizers: those that consist of others, and where they keep a variable's momentum."""
 
 from __future__ import annotations
 

@@ -27,6 +27,8 @@ def _encoding(devices: list[str] | None) -> StromStrategy:
     return StromStrategy(
         threshold=FixedThreshold(TAU),
         residual_clipping=None,
+        # What differs by rounding may be sent a step later, and then is masked a step later.
+        momentum_masking=False,
         always_encode=True,
         devices=devices,
     )
