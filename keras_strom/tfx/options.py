@@ -26,6 +26,7 @@ STRATEGY_OPTIONS = frozenset(
         "shake_up",
         "update_scale",
         "warmup_steps",
+        "momentum_masking",
         "max_staleness",
         "always_encode",
         "jit_compile",
