@@ -18,3 +18,12 @@ def whole_number(name: str, value: object, least: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise errors.InvalidOption(f"{name}={value!r} must be a whole number, {least} or more")
     return value
+
+
+def check_least(name: str, least: int | None, most_name: str, most: int) -> None:
+    """Refuses a least number that is none, or more than the most; None passes."""
+    if least is None:
+        return
+    whole_number(name, least, least=1)
+    if least > most:
+        raise errors.InvalidOption(f"{name}={least} is more than {most_name}={most}")

@@ -81,6 +81,13 @@ def _parser() -> argparse.ArgumentParser:
         metavar="N",
         help="so many workers that fail are started again, and train on with the others",
     )
+    run.add_argument(
+        "--min-workers",
+        type=int,
+        metavar="N",
+        help="so many are enough to start, and with fewer of them training waits; default: it "
+        "starts with all and goes on with those that are left",
+    )
     network = run.add_argument_group("network")
     for field in dataclasses.fields(NetworkConfig):
         network.add_argument(f"--{field.name.replace('_', '-')}", **_flag(field))
@@ -186,6 +193,7 @@ def _job(options: argparse.Namespace) -> Job:
         network=NetworkConfig(**{name: getattr(options, name) for name in names}),
         start_timeout=options.start_timeout,
         max_failures=options.max_failures,
+        min_workers=options.min_workers,
     )
 
 

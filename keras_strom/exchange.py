@@ -6,7 +6,7 @@ through a master is the one there is; other training methods bring their own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 from keras_strom.credentials import Credentials
@@ -31,13 +31,45 @@ class Exchange(Protocol):
         """Ends it; with a reason, workers that are still there are told."""
 
 
-# (workers, network, host): host is the literal address to bind to, None = what `network` picks.
-StartExchange = Callable[[int, NetworkConfig, str | None], Exchange]
+class StartExchange(Protocol):
+    """What starts the exchange of a job."""
+
+    def __call__(
+        self,
+        workers: int,
+        network: NetworkConfig,
+        host: str | None,
+        *,
+        min_workers: int | None = None,
+        credentials: Credentials | None = None,
+    ) -> Exchange:
+        """Starts serving.
+
+        Args:
+            workers: the ranks are 0 to `workers` - 1.
+            network: the job's options.
+            host: the literal address to bind to; None = what `network` picks.
+            min_workers: so many are enough to start, and with fewer of them training waits; None =
+                it starts with all and goes on with those that are left.
+            credentials: the job's; None = fresh ones.
+        """
 
 
-def share_updates(workers: int, network: NetworkConfig, host: str | None = None) -> Exchange:
-    """Starts the master through which `workers` replicas share their updates."""
+def share_updates(
+    workers: int,
+    network: NetworkConfig,
+    host: str | None = None,
+    *,
+    min_workers: int | None = None,
+    credentials: Credentials | None = None,
+) -> Exchange:
+    """Starts the master through which replicas share their updates; see `StartExchange`."""
     from keras_strom.training_relay import TrainingMaster
 
-    master: Exchange = TrainingMaster(workers=workers, network=network, host=host)
-    return master
+    return TrainingMaster(
+        workers=workers,
+        network=network,
+        host=host,
+        min_workers=min_workers,
+        credentials=credentials,
+    )

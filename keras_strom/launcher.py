@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping
 
 from keras_strom import errors
-from keras_strom.checks import whole_number
+from keras_strom.checks import check_least, whole_number
 from keras_strom.console import Console
 from keras_strom.environment import ClusterEnvironment
 from keras_strom.exchange import Exchange, StartExchange, share_updates
@@ -37,12 +37,15 @@ class Job:
 
     Attributes:
         work: what every worker does.
-        workers: how many there are.
+        workers: how many there are; all are started at once.
         network: without a mask the job stays on the loopback interface.
         env: variables for the workers on top of this process's own.
         start_timeout: seconds that workers wait for each other at the start.
         max_failures: so many workers that fail, for whatever reason, are started again; they take
             part from where the others are.
+        min_workers: so many, worker 0 among them, are enough to start, and the others join when
+            they are there; with fewer of them training waits. None = training starts with all and
+            goes on with those that are left.
     """
 
     work: Script | Function
@@ -51,12 +54,14 @@ class Job:
     env: Mapping[str, str] = dataclasses.field(default_factory=dict)
     start_timeout: float = 600.0
     max_failures: int = 0
+    min_workers: int | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.workers, bool) or not isinstance(self.workers, int) or self.workers < 1:
             raise errors.InvalidOption(f"workers={self.workers!r} must be 1 or more")
         check_start_timeout(self.start_timeout)
         whole_number("max_failures", self.max_failures, least=0)
+        check_least("min_workers", self.min_workers, "workers", self.workers)
         if isinstance(self.work, Script) and not os.path.isfile(self.work.path):
             raise errors.InvalidOption(f"no such script: {self.work.path}")
         check_env(self.env)
@@ -88,7 +93,7 @@ def launch(
     with contextlib.ExitStack() as stack:
         exchange = None
         if job.workers > 1:
-            exchange = start(job.workers, network, None)
+            exchange = start(job.workers, network, None, min_workers=job.min_workers)
             stack.callback(exchange.close, "the job has ended")
         crew = _Crew(job, network, console, exchange)
         stack.callback(crew.end)

@@ -35,6 +35,7 @@ from keras_strom.monitor import StromMonitor
 from keras_strom.resume import Place
 from keras_strom.step import update_copies
 from keras_strom.takeover import donate_if_asked, take_over
+from keras_strom.waiting import wait_for_enough
 
 _logger = logging.getLogger("keras_strom")
 
@@ -242,6 +243,7 @@ class _Training:
     def begin_batch(self, batch: int) -> None:
         place = Place(self._epoch, self._skipped + batch)
         donate_if_asked(self._sharing, self._model, place)
+        wait_for_enough(self._sharing, lambda: donate_if_asked(self._sharing, self._model, place))
         if self._sharing.environment.is_chief or self._sharing.sequenced:
             return
         now = time.monotonic()

@@ -1,7 +1,8 @@
 """A worker joins a `fit` that runs: what it takes over, and what the others give.
 
-The master has given it the parameters as they are. Another worker gives the rest (`donation`), and
-the last step of its predecessor that the master has accepted tells where in its data it goes on.
+The master has given it the parameters as they are. Another worker gives the rest (`donation`).
+Where in its data it goes on, the last step of its predecessor tells that the master has accepted;
+one that has none, as the job has only now found room for it, goes on where the other worker is.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ def take_over(sharing: Sharing, generation: Generation, model: Any, per_epoch: i
         per_epoch: batches of an epoch of this worker's data; None = not known.
 
     Returns:
-        Where this worker goes on: where its predecessor was, as far as that can be told.
+        Where this worker goes on: where its predecessor was, as far as that can be told, or where
+        the others are.
 
     Raises:
         Refused: the other worker's state is not that of this model.
@@ -51,8 +53,20 @@ def take_over(sharing: Sharing, generation: Generation, model: Any, per_epoch: i
     donated = _wait_for_donation(sharing)
     if donated is not None:
         _install(sharing, model, donated)
+        if accepted == 0 and per_epoch:
+            return _go_with(donated.place, sharing, generation, model, per_epoch)
         place = place or Place(donated.place.epoch, 0)
     return place or Place(generation.first_epoch, 0)
+
+
+def _go_with(
+    other: Place, sharing: Sharing, generation: Generation, model: Any, per_epoch: int
+) -> Place:
+    """The place of a worker without predecessor: the other's, and the count of steps there."""
+    place = other if other.batch < per_epoch else Place(other.epoch + 1, 0)
+    batches = (place.epoch - generation.first_epoch) * per_epoch + place.batch
+    sharing.step.count_from(generation.shared_steps + batches // Progress(model).batches_a_step())
+    return place
 
 
 def donate_if_asked(sharing: Sharing, model: Any, place: Place) -> None:

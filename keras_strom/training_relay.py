@@ -45,15 +45,18 @@ class TrainingMaster:
         host: str | None = None,
         credentials: Credentials | None = None,
         epoch: int = 1,
+        min_workers: int | None = None,
     ) -> None:
         """Starts listening.
 
         Args:
-            workers: training starts when so many have joined.
+            workers: the ranks are 0 to `workers` - 1; training starts when all have joined.
             network: port, mask, advertised address and failure timeout.
             host: the literal address to bind to; None = what `network` picks on this machine.
             credentials: None = fresh ones.
             epoch: > 0; a master that is started again for the same job takes a higher one.
+            min_workers: so many, the chief among them, are enough to start, and with fewer of them
+                training waits; None = it starts with all and goes on with those that are left.
 
         Raises:
             AddressError: the port is in use, or the mask picks no or several interfaces.
@@ -72,6 +75,7 @@ class TrainingMaster:
             max_children=network.max_children,
             max_depth=network.max_depth,
             same_host=network.same_host,
+            min_workers=min_workers or 0,
         )
         self.address: HostPort = network.advertised_master((host, self._node.port))
         self.credentials = credentials.with_master(self._node.public_key)

@@ -1,13 +1,17 @@
 """The driver's end of a job: gives out ranks, shows output, and learns of the first failure.
 
-Every task registers over a `Channel`. Once all have, they get their ranks (workers of one host
-next to each other) and start; from then on the controller hears their output and how they end.
+Every task registers over a `Channel`. Once all have, or as many as an elastic job needs, they get
+their ranks (workers of one host next to each other) and start; from then on the controller hears
+their output and how they end. A task of an elastic job that registers later gets the next rank.
 
 While the job allows for more failures, a worker whose process has died is started again by its
 task, and one whose task is lost by the task that Spark runs in its place: that one registers for
 the same partition with a higher attempt, and what is left of the old one is told to end. A second
 copy of a task that lives (speculation) is kept waiting: were it to return, Spark would end the
 first one.
+
+Executors of an elastic job come and go, so that its lost tasks are no failures. It waits for them
+while too few workers are left, and is over when those that are there have ended.
 """
 
 from __future__ import annotations
@@ -30,6 +34,7 @@ from keras_strom.process import GRACE_SECONDS
 
 from .channel import HEARTBEAT_SECONDS, Channel
 from .result import Event
+from .slots import Size
 
 _logger = logging.getLogger(__name__)
 
@@ -86,11 +91,12 @@ class Controller:
     """Serves the tasks of one job until `close`.
 
     Args:
-        workers: how many tasks there will be.
+        size: how many tasks there will be, and how many of them are enough.
         credentials: the job's; a task without them is not heard.
         bind: (host, port) of the TCP listener; port 0 = any.
         console: shows the workers' output; None = nobody does.
-        max_failures: so many workers that die or are lost are started again.
+        max_failures: so many workers that die or are lost are started again; lost tasks of an
+            elastic job do not count.
         speculation: whether Spark may run two copies of a task, so that one that registers with a
             higher attempt does not mean that the other one is lost.
 
@@ -100,7 +106,7 @@ class Controller:
 
     def __init__(
         self,
-        workers: int,
+        size: Size,
         credentials: Credentials,
         bind: HostPort,
         console: Console | None,
@@ -108,7 +114,9 @@ class Controller:
         max_failures: int = 0,
         speculation: bool = False,
     ) -> None:
-        self._workers = workers
+        self._workers = size.workers
+        self._elastic = size.least is not None
+        self._least = size.least or size.workers
         self._credentials = credentials
         self._console = console
         self._max_failures = max_failures
@@ -119,7 +127,10 @@ class Controller:
         self._waiting: list[_Member] = []
         self._started = False
         self._pending = 0  # Connections that have not proved anything yet.
+        self._ranks = 0  # That have been given out.
         self._survived = 0  # Failures after which a worker was started again.
+        self._lost_tasks = 0  # Of an elastic job.
+        self._waits = False  # Too few are left, as `_look_at_number` has said.
         self._failures: list[_Failure] = []
         self._stop_reason: str | None = None
         self._job_ended = False
@@ -129,8 +140,18 @@ class Controller:
         for name, body in (("accept", self._accept), ("heartbeat", self._beat)):
             threading.Thread(target=body, name=f"keras-strom-{name}", daemon=True).start()
 
+    @property
+    def failures(self) -> int:
+        """After so many failures a worker was started again."""
+        return self._survived
+
+    @property
+    def lost_tasks(self) -> int:
+        """So many tasks of an elastic job were lost, which is no failure of theirs."""
+        return self._lost_tasks
+
     def wait_for_start(self, timeout: float) -> None:
-        """Waits until all tasks have registered and got their ranks.
+        """Waits until enough tasks have registered and got their ranks.
 
         Raises:
             JoinTimeout: some have not; the message says how many.
@@ -140,40 +161,53 @@ class Controller:
             self._changed.wait_for(lambda: self._started or self._is_over, timeout)
             if self._failures or self._started or self._job_ended:
                 return
-            here = {p: m for p, m in self._members.items() if m.lost_at is None}
+            here = {m.partition: m for m in self._present()}
             missing = sorted(set(range(self._workers)) - set(here))
             hosts = ", ".join(sorted({m.host for m in here.values()})) or "none"
+        needed = f"the {self._least} that are enough" if self._elastic else f"{self._workers}"
         raise errors.JoinTimeout(
-            f"{self._workers - len(missing)} of {self._workers} workers had come after {timeout:g} "
-            f"s (hosts: {hosts}); missing: Spark partitions {missing}; are there free slots, and "
-            f"can executors reach TCP port {self.port} of the driver?"
+            f"{len(here)} of {needed} workers had come after {timeout:g} s (hosts: {hosts}); "
+            f"missing: Spark partitions {missing}; are there free slots, and can executors reach "
+            f"TCP port {self.port} of the driver?"
         )
 
     def wait_for_end(self, replace_timeout: float = math.inf) -> None:
         """Waits until the job has ended well, or a worker has failed.
 
         Args:
-            replace_timeout: seconds that a lost task may stay away before it counts as failed.
+            replace_timeout: seconds that a lost task may stay away before it counts as failed; in
+                an elastic job only while too few are left.
         """
         with self._changed:
             while not self._is_over:
-                lost = [m for m in self._members.values() if m.lost_at is not None]
-                if not lost:
+                awaited = self._awaited()
+                if awaited is None:
                     self._changed.wait()
                     continue
-                first = min(lost, key=lambda member: member.lost_at or 0.0)
-                left = (first.lost_at or 0.0) + replace_timeout - time.monotonic()
+                left = (awaited.lost_at or 0.0) + replace_timeout - time.monotonic()
                 if left <= 0:
-                    self._give_up(first, f"and Spark ran it nowhere for {replace_timeout:g} s")
+                    self._give_up(awaited, f"and Spark ran it nowhere for {replace_timeout:g} s")
                 else:
                     self._changed.wait(None if math.isinf(left) else left)
+
+    def _awaited(self) -> _Member | None:
+        """The lost task that the job cannot do without, if there is one."""
+        lost = [m for m in self._members.values() if m.lost_at is not None]
+        if not lost or (self._elastic and len(self._present()) >= self._least):
+            return None
+        # Of an elastic job the last one: with it too few were left.
+        choose = max if self._elastic else min
+        return choose(lost, key=lambda member: member.lost_at or 0.0)
+
+    def _present(self) -> list[_Member]:
+        return [m for m in self._members.values() if m.lost_at is None]
 
     def job_ended(self) -> None:
         """Tells that Spark's job is over, one way or another."""
         with self._changed:
             self._job_ended = True
             for member in self._members.values():
-                if member.lost_at is not None:
+                if member.lost_at is not None and self._stop_reason is None:
                     self._give_up(
                         member,
                         "and Spark does not run it again: raise spark.task.maxFailures above "
@@ -221,7 +255,12 @@ class Controller:
 
     @property
     def _is_over(self) -> bool:
-        return bool(self._failures) or self._job_ended
+        return bool(self._failures) or self._job_ended or self._has_ended_without_the_lost
+
+    @property
+    def _has_ended_without_the_lost(self) -> bool:
+        present = self._present()
+        return self._elastic and self._started and bool(present) and all(m.ended for m in present)
 
     def _accept(self) -> None:
         while True:
@@ -281,7 +320,9 @@ class Controller:
 
     def _gives_way(self, before: _Member, member: _Member) -> bool:
         """Whether a task that registers takes the place of an earlier one of its partition."""
-        if member.task_attempt <= before.task_attempt or not self._max_failures:
+        if member.task_attempt <= before.task_attempt:
+            return False
+        if not self._max_failures and not self._elastic:
             return False
         if before.lost_at is None and self._speculation:
             return False
@@ -299,29 +340,42 @@ class Controller:
             _try_to_send(before.channel, {"type": "stop", "reason": "another task replaces it"})
             before.channel.close()
         if not self._started:
-            if len(self._members) == self._workers and not any(
-                m.lost_at is not None for m in self._members.values()
-            ):
+            if len(self._present()) == self._least:
                 self._start_all()
-        elif before is not None:
+            return
+        used = {m.local_rank for m in self._neighbours(member) if m is not member}
+        member.local_rank = next(n for n in range(self._workers) if n not in used)
+        if before is not None and before.rank >= 0:
             member.rank, member.attempt = before.rank, before.attempt
-            used = {m.local_rank for m in self._neighbours(member) if m is not member}
-            member.local_rank = next(n for n in range(self._workers) if n not in used)
             away = "" if before.lost_at is None else f" after {_seconds_since(before.lost_at)} away"
             self._start_again(member, away)
+        else:
+            self._start_late(member)
+        self._look_at_number()
 
     def _start_all(self) -> None:
         self._started = True
         first: dict[str, int] = {}  # Hosts in the order of their first partition.
-        for partition in sorted(self._members):
-            first.setdefault(self._members[partition].host, partition)
-        members = sorted(self._members.values(), key=lambda m: (first[m.host], m.partition))
+        for member in sorted(self._present(), key=lambda m: m.partition):
+            first.setdefault(member.host, member.partition)
+        members = sorted(self._present(), key=lambda m: (first[m.host], m.partition))
         for rank, member in enumerate(members):
             member.rank = rank
+        self._ranks = len(members)
         for member in members:
             member.local_rank = [m.rank for m in self._neighbours(member)].index(member.rank)
             self._start(member)
             self._record("started", member.rank, f"on {member.host}")
+
+    def _start_late(self, member: _Member) -> None:
+        """A task of an elastic job for which there is room only now."""
+        member.rank = self._ranks
+        self._ranks += 1
+        self._start(member)
+        self._record("started", member.rank, f"on {member.host}, while the others train")
+        self._say(
+            member.rank, f"worker {member.rank} on {member.host} comes while the others train"
+        )
 
     def _start_again(self, member: _Member, away: str = "") -> None:
         member.attempt += 1
@@ -339,7 +393,7 @@ class Controller:
 
     def _neighbours(self, member: _Member) -> list[_Member]:
         """The tasks of its host, itself included, in the order of their ranks."""
-        there = [m for m in self._members.values() if m.host == member.host]
+        there = [m for m in self._present() if m.host == member.host]
         return sorted(there, key=lambda m: m.rank)
 
     def _handle(self, member: _Member, message: dict[str, Any]) -> None:
@@ -383,6 +437,9 @@ class Controller:
         """
         if member.ended or member.lost_at is not None or self._stop_reason is not None:
             return
+        if self._elastic and may_start_again is None:
+            self._lose_elastically(member, failure)
+            return
         if may_start_again is False or self._survived >= self._max_failures:
             member.ended = True
             self._failures.append(failure)
@@ -400,6 +457,27 @@ class Controller:
         if may_start_again:
             self._start_again(member)
             return
+        self._await_replacement(member, failure)
+
+    def _lose_elastically(self, member: _Member, failure: _Failure) -> None:
+        self._lost_tasks += 1
+        self._record("lost", member.rank, f"on {member.host}: {failure.cause}")
+        if member.rank >= 0:
+            self._say(member.rank, f"{failure.error.who} {failure.cause}; its place is free")
+        self._await_replacement(member, failure)
+        self._look_at_number()
+
+    def _look_at_number(self) -> None:
+        """Says that an elastic job has too few workers left; the master says when it goes on."""
+        here = len(self._present())
+        waits = self._elastic and self._started and here < self._least
+        if waits and not self._waits:
+            text = f"{here} of the {self._least} workers are left that are needed: training waits"
+            self._record("waits", -1, text)
+            self._say(-1, text)
+        self._waits = waits
+
+    def _await_replacement(self, member: _Member, failure: _Failure) -> None:
         member.lost_at, member.failure = time.monotonic(), failure
         for other in self._waiting:
             if other.partition == member.partition and other.task_attempt > member.task_attempt:

@@ -14,9 +14,10 @@ class Event:
     Attributes:
         seconds: after the call of `run`.
         kind: of the runner: "registered", "started", "lost" (it died, or its task did, and is to be
-            started again), "restarted", "ended", "failed" or "stopped". Of the master, with
-            "master: " before it: "joined", "rejoined", "lost", "left", "started", "ended",
-            "notice" and the like.
+            started again), "restarted", "waits" (fewer than `min_proc` are left), "ended", "failed"
+            or "stopped". Of the master, with "master: " before it: "joined", "rejoined" (one that
+            comes for the first time, too), "lost", "left", "started", "ended", "notice" and the
+            like.
         rank: the worker concerned; -1 = none, or one without a rank so far.
         text: who, why and how long.
     """
@@ -30,9 +31,13 @@ class Event:
 class RunResult(list[Any]):
     """What the function returned on every worker, in rank order.
 
+    Of an elastic run those count that were there at the end.
+
     Attributes:
-        metrics: "seconds" of the whole run, "start_seconds" until all workers had started, and
-            the exchange's state and counters (ARCHITECTURE.md lists its keys).
+        metrics: "ranks" of the workers whose results these are, "seconds" of the whole run,
+            "start_seconds" until it had enough workers to start, "failures" and "lost_tasks" after
+            which workers were started again, and the exchange's state and counters
+            (ARCHITECTURE.md lists its keys).
         events: what happened, in order.
 
     Example:

@@ -31,7 +31,7 @@ from keras_strom.process import GRACE_SECONDS, Function, check_env, check_start_
 
 from .controller import Controller
 from .result import Event, RunResult
-from .slots import choose_workers
+from .slots import Size, WantedSize
 from .task import Report, Task, run_task
 
 if TYPE_CHECKING:
@@ -53,6 +53,8 @@ def run(
     kwargs: Mapping[str, Any] | None = None,
     *,
     num_proc: int | None = None,
+    min_proc: int | None = None,
+    max_proc: int | None = None,
     network: NetworkConfig | None = None,
     start_timeout: float = 600.0,
     max_failures: int = 3,
@@ -72,11 +74,19 @@ def run(
         args: positional arguments.
         kwargs: keyword arguments.
         num_proc: the number of workers, one a task slot; None = all slots.
+        min_proc: makes the run elastic: it starts with so many workers, others join in the middle
+            of training as slots become free, and with fewer than that training waits until others
+            have come. Not together with `num_proc`.
+        max_proc: the most workers of an elastic run; None = the slots that there are now. It is
+            `keras_strom.size()`: data are divided in so many parts and updates scaled for so many,
+            however many are there.
         network: options of the relay; the control channel listens at TCP port `network.port`.
-        start_timeout: seconds until all tasks must run, and all workers have joined.
+        start_timeout: seconds until all tasks (`min_proc` of them) must run, and all workers have
+            joined; also how long an elastic run may have fewer than `min_proc`.
         max_failures: so many workers whose process dies, or whose executor is lost, are started
-            again and train on with the others; 0 = none. An exception of `fn` ends the job. Spark
-            must be ready to run a task once more: `spark.task.maxFailures` > `max_failures`.
+            again and train on with the others; 0 = none. Lost executors of an elastic run are not
+            counted: they come and go. An exception of `fn` ends the job. Spark must be ready to
+            run a task once more: `spark.task.maxFailures` > `max_failures`.
         env: variables for the workers.
         stream_logs: show their output here, with "[rank] " before every line.
         verbose: 1 = also say what the runner does; 0 = do not.
@@ -85,13 +95,14 @@ def run(
         spark: the session; None = the active one, or a new one.
 
     Returns:
-        The results in rank order, with `metrics` and `events`.
+        The results in rank order, with `metrics` and `events`. Where an elastic run has ended
+        without some of its workers, theirs are missing (`metrics["ranks"]`).
 
     Raises:
         WorkerFailed: an exception of `fn`, or the first failure beyond `max_failures`; the other
             workers have been ended.
         NotEnoughSlots: Spark cannot run so many tasks at once.
-        JoinTimeout: not all tasks ran within `start_timeout`.
+        JoinTimeout: not all tasks (`min_proc` of them) ran within `start_timeout`.
         AddressError: a port in use, or a network mask that matches nothing.
         InvalidOption: an argument that makes no sense.
         KeyboardInterrupt: by Ctrl+C; all workers have been ended.
@@ -103,7 +114,7 @@ def run(
     if not callable(fn):
         raise errors.InvalidOption(f"fn={fn!r} cannot be called")
     options = _Options(
-        num_proc=num_proc,
+        wanted=WantedSize(num_proc=num_proc, min_proc=min_proc, max_proc=max_proc),
         network=network or NetworkConfig(),
         start_timeout=start_timeout,
         max_failures=max_failures,
@@ -117,7 +128,7 @@ def run(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Options:
-    num_proc: int | None
+    wanted: WantedSize
     network: NetworkConfig
     start_timeout: float
     max_failures: int
@@ -126,20 +137,19 @@ class _Options:
     data: Direct | None
 
     def __post_init__(self) -> None:
-        workers = self.num_proc
-        if workers is not None and (
-            isinstance(workers, bool) or not isinstance(workers, int) or workers < 1
-        ):
-            raise errors.InvalidOption(f"num_proc={workers!r} must be 1 or more")
         if not isinstance(self.network, NetworkConfig):
             raise errors.InvalidOption(f"network={self.network!r} must be a NetworkConfig")
         check_start_timeout(self.start_timeout)
         whole_number("max_failures", self.max_failures, least=0)
         if self.verbose not in (0, 1):
             raise errors.InvalidOption(f"verbose={self.verbose!r} must be 0 or 1")
+        wanted = self.wanted
+        name, workers = "num_proc", wanted.num_proc
+        if wanted.is_elastic:
+            name, workers = "max_proc", wanted.max_proc
         if self.data is not None and workers != self.data.workers:
             raise errors.InvalidOption(
-                f"num_proc={workers} but data was divided for {self.data.workers} workers"
+                f"{name}={workers} but data was divided for {self.data.workers} workers"
             )
 
 
@@ -151,7 +161,8 @@ def _run(
     start: StartExchange,
 ) -> RunResult:
     begin = time.monotonic()
-    workers = choose_workers(context, options.num_proc, options.start_timeout)
+    size = options.wanted.choose(context, options.start_timeout)
+    workers = size.workers
     options.network.of_worker(workers - 1)  # Refuses a port that leaves none for workers.
     _warn_of_open_rpc(context)
     _warn_of_few_task_failures(context, options.max_failures)
@@ -160,11 +171,11 @@ def _run(
     with contextlib.ExitStack() as stack:
         exchange = None
         if workers > 1:
-            exchange = start(workers, options.network, host)
+            exchange = start(workers, options.network, host, min_workers=size.least)
             stack.callback(exchange.close, "the job has ended")
         credentials = exchange.credentials if exchange else Credentials.new()
         controller = Controller(
-            workers,
+            size,
             credentials,
             (host, options.network.port),
             console if options.stream_logs else None,
@@ -175,7 +186,7 @@ def _run(
         job = _Job(context, workers, controller, options.data)
         stack.callback(job.end)
         job.submit(_task(work, options, env, controller, exchange, credentials, workers, host))
-        _say(options, console, f"starting {workers} worker{'s' if workers > 1 else ''}")
+        _say(options, console, f"starting {_number_of_workers(size)}")
         controller.wait_for_start(options.start_timeout)
         start_seconds = time.monotonic() - begin
         controller.wait_for_end(options.start_timeout)
@@ -184,14 +195,28 @@ def _run(
             controller.stop(f"worker {failure.rank} has failed")
             seen = exchange.status() if exchange else {}
             raise failure.with_verdict(verdict(failure.traceback, seen))
-        values = _in_rank_order(job.result(), workers)
+        if size.least is not None:
+            controller.stop("the job has ended")  # Tasks that come now have nothing to do.
+        results = _by_rank(job.result(), size)
         status = exchange.status() if exchange else {}
-        metrics = {**status, "start_seconds": start_seconds}
+        metrics = {
+            **status,
+            "ranks": list(results),
+            "start_seconds": start_seconds,
+            "failures": controller.failures,
+            "lost_tasks": controller.lost_tasks,
+        }
         events = [*controller.events, *_events_of_master(status, controller.begin)]
     metrics["seconds"] = time.monotonic() - begin
     _say(options, console, f"done in {metrics['seconds']:.1f} s")
     events.sort(key=lambda event: event.seconds)
-    return RunResult(values, metrics=metrics, events=tuple(events))
+    return RunResult(results.values(), metrics=metrics, events=tuple(events))
+
+
+def _number_of_workers(size: Size) -> str:
+    if size.least is None or size.least == size.workers:
+        return f"{size.workers} worker{'s' if size.workers > 1 else ''}"
+    return f"{size.least} to {size.workers} workers"
 
 
 def _events_of_master(status: Mapping[str, Any], begin: float) -> list[Event]:
@@ -316,11 +341,13 @@ def _root_cause(message: str) -> tuple[str, str]:
     return where.group(1) if where else "an unknown host", text
 
 
-def _in_rank_order(reports: list[Report], workers: int) -> list[Any]:
+def _by_rank(reports: list[Report], size: Size) -> dict[int, Any]:
+    """The workers' results by rank, in the order of ranks."""
     results = {rank: result for rank, result in reports if result is not None}
-    if sorted(results) != list(range(workers)):
-        raise errors.InternalError(f"{workers} workers gave the results of ranks {sorted(results)}")
-    return [_unpickle(rank, results[rank]) for rank in range(workers)]
+    ranks = sorted(results)
+    if size.least is None and ranks != list(range(size.workers)):
+        raise errors.InternalError(f"{size.workers} workers gave the results of ranks {ranks}")
+    return {rank: _unpickle(rank, results[rank]) for rank in ranks}
 
 
 def _unpickle(rank: int, result: bytes) -> Any:

@@ -1,12 +1,14 @@
-"""How many tasks a Spark application can run at the same time."""
+"""How many workers a job has, and how many tasks a Spark application can run at the same time."""
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import time
 from typing import TYPE_CHECKING
 
 from keras_strom import errors
+from keras_strom.checks import check_least, whole_number
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -17,7 +19,73 @@ _STARTING_SECONDS = 15.0
 _GROWING_SECONDS = 4.0
 
 
-def choose_workers(context: SparkContext, wanted: int | None, timeout: float) -> int:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Size:
+    """How many workers a job has.
+
+    Attributes:
+        workers: so many at most; their ranks are 0 to `workers` - 1.
+        least: so many are enough to start, and with fewer of them training waits; None = it starts
+            with all and goes on with those that are left.
+    """
+
+    workers: int
+    least: int | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class WantedSize:
+    """What the caller of `run` says of it.
+
+    Attributes:
+        num_proc: exactly so many, all at the start.
+        min_proc, max_proc: as few, as many as that; either makes the job elastic.
+    """
+
+    num_proc: int | None = None
+    min_proc: int | None = None
+    max_proc: int | None = None
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if value is not None:
+                whole_number(field.name, value, least=1)
+        if self.num_proc is not None and self.is_elastic:
+            raise errors.InvalidOption(
+                f"num_proc={self.num_proc} is the number at the start and later: leave it out "
+                "where min_proc or max_proc is given"
+            )
+        if self.max_proc is not None:
+            check_least("min_proc", self.min_proc, "max_proc", self.max_proc)
+
+    @property
+    def is_elastic(self) -> bool:
+        """Whether workers may come and go."""
+        return self.min_proc is not None or self.max_proc is not None
+
+    def choose(self, context: SparkContext, timeout: float) -> Size:
+        """Waits for slots where there are too few to begin; see `choose_workers`."""
+        if not self.is_elastic:
+            return Size(workers=choose_workers(context, self.num_proc, timeout))
+        least = self.min_proc or 1
+        if self.max_proc is not None:
+            choose_workers(context, least, timeout, "min_proc")
+            return Size(workers=self.max_proc, least=least)
+        if _is_dynamic(context):
+            raise errors.InvalidOption(
+                f"min_proc={least} needs max_proc as well: with spark.dynamicAllocation.enabled "
+                "executors come for tasks that wait, and someone has to say for how many"
+            )
+        slots = choose_workers(context, None, timeout)
+        if slots < least:
+            choose_workers(context, least, timeout, "min_proc")
+        return Size(workers=max(slots, least), least=least)
+
+
+def choose_workers(
+    context: SparkContext, wanted: int | None, timeout: float, option: str = "num_proc"
+) -> int:
     """The number of workers: `wanted`, checked, or every slot there is.
 
     In the first seconds of an application executors may still be coming, and are waited for.
@@ -26,6 +94,7 @@ def choose_workers(context: SparkContext, wanted: int | None, timeout: float) ->
         context: the application.
         wanted: None = as many as there are slots.
         timeout: seconds to wait for executors at most.
+        option: what the caller has given as `wanted`.
 
     Raises:
         NotEnoughSlots: fewer slots than workers; the message names the setting to raise.
@@ -49,7 +118,7 @@ def choose_workers(context: SparkContext, wanted: int | None, timeout: float) ->
         return slots
     raise errors.NotEnoughSlots(
         f"{wanted or 1} workers need as many slots, and {context.master} has {slots}: "
-        f"{_remedy(context, wanted or 1)}, or choose num_proc={slots}"
+        f"{_remedy(context, wanted or 1)}, or choose {option}={slots}"
         if slots
         else f"{context.master} has no executor after {timeout:g} s"
     )

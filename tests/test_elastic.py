@@ -22,6 +22,7 @@ import numpy as np
 
 from keras_strom import NetworkConfig
 from keras_strom.console import Console
+from keras_strom.credentials import Credentials
 from keras_strom.exchange import Exchange, share_updates
 from keras_strom.launcher import Job, launch
 from keras_strom.process import Script
@@ -57,8 +58,18 @@ class Master:
 
     exchange: Exchange | None = None
 
-    def start(self, workers: int, network: NetworkConfig, host: str | None) -> Exchange:
-        self.exchange = share_updates(workers, network, host)
+    def start(
+        self,
+        workers: int,
+        network: NetworkConfig,
+        host: str | None,
+        *,
+        min_workers: int | None = None,
+        credentials: Credentials | None = None,
+    ) -> Exchange:
+        self.exchange = share_updates(
+            workers, network, host, min_workers=min_workers, credentials=credentials
+        )
         return self.exchange
 
     def status(self) -> dict[str, Any]:
@@ -72,6 +83,7 @@ def run(
     workers: int = 2,
     network: NetworkConfig | None = None,
     master: Master | None = None,
+    min_workers: int | None = None,
 ) -> Ended:
     """Runs a job to its end."""
     output, master = io.StringIO(), master or Master()
@@ -81,6 +93,7 @@ def run(
         network=network or NetworkConfig(),
         env=faults.to_environ(*what),
         max_failures=sum(fault.attempts for fault in what),
+        min_workers=min_workers,
     )
     try:
         launch(job, Console(workers, output), master.start)
@@ -151,6 +164,25 @@ def test_a_worker_that_was_stopped_or_cut_off_gives_way_to_a_new_one(tmp_path: P
         )
     ended.check()
     assert [result["attempt"] for result in ended.results] == [0, 1, 1]
+
+
+def test_a_worker_that_comes_late_trains_where_the_others_are(tmp_path: Path) -> None:
+    network = NetworkConfig(failure_timeout=1.0)
+    work = elastic.Job(rows=2880, hold_at=PER_EPOCH + 30, late=2)
+    ended = run(tmp_path, work, workers=3, network=network, min_workers=2)
+    ended.check()
+    (epoch, first), *later = ended.results[2]["fits"][0]["batches"]
+    assert (epoch, first) == (1, PER_EPOCH - 30)
+    assert later == [[number, PER_EPOCH] for number in range(epoch + 1, 4)]
+    assert ("rejoined", 2) in ended.events
+
+
+def test_with_fewer_than_the_least_number_training_waits(tmp_path: Path) -> None:
+    ended = run(tmp_path, elastic.Job(), KILLED, min_workers=2)
+    ended.check()
+    assert "[0] worker 0: training waits for 1 more worker" in ended.output
+    assert "[0] worker 0: training goes on after" in ended.output
+    assert ("rejoined", 1) in ended.events  # Worker 0 has not ended meanwhile.
 
 
 @contextmanager

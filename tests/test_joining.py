@@ -178,11 +178,19 @@ def join_and_leave() -> str:
 class UnheardMaster:
     """An exchange whose master hears every worker and is heard by none."""
 
-    def __init__(self, workers: int, network: NetworkConfig, host: str | None) -> None:
+    def __init__(
+        self,
+        workers: int,
+        network: NetworkConfig,
+        host: str | None,
+        *,
+        min_workers: int | None = None,
+        credentials: Credentials | None = None,
+    ) -> None:
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self._socket.bind(("127.0.0.1", 0))
         self.address: tuple[str, int] = self._socket.getsockname()
-        self.credentials = Credentials.new().with_master(b"k" * 32)
+        self.credentials = (credentials or Credentials.new()).with_master(b"k" * 32)
 
     def status(self) -> dict[str, Any]:
         self._socket.setblocking(False)

@@ -31,9 +31,17 @@ class SilentExchange:
 
     address: HostPort = ("127.0.0.1", 9)
 
-    def __init__(self, workers: int, network: NetworkConfig, host: str | None) -> None:
+    def __init__(
+        self,
+        workers: int,
+        network: NetworkConfig,
+        host: str | None,
+        *,
+        min_workers: int | None = None,
+        credentials: Credentials | None = None,
+    ) -> None:
         self.workers, self.network, self.host = workers, network, host
-        self.credentials = Credentials.new().with_master(b"k" * 32)
+        self.credentials = (credentials or Credentials.new()).with_master(b"k" * 32)
         self.closed: list[str] = []
 
     def status(self) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from keras_strom.spark.channel import MAX_MESSAGE_BYTES, Channel
 from keras_strom.spark.controller import Controller
 from keras_strom.spark.result import Event, RunResult
 from keras_strom.spark.runner import _events_of_master, _root_cause
+from keras_strom.spark.slots import Size
 from keras_strom.spark.task import (
     _MAX_BATCH_CHARACTERS,
     _MAX_TAIL_LINE_CHARACTERS,
@@ -92,10 +93,17 @@ def test_silence_and_nonsense_end_a_channel() -> None:
 class Tasks:
     """Tasks that speak to a controller as `task.run_task` would."""
 
-    def __init__(self, workers: int, *, max_failures: int = 0, speculation: bool = False) -> None:
+    def __init__(
+        self,
+        workers: int,
+        *,
+        least: int | None = None,
+        max_failures: int = 0,
+        speculation: bool = False,
+    ) -> None:
         self.output = io.StringIO()
         self.controller = Controller(
-            workers,
+            Size(workers=workers, least=least),
             CREDENTIALS,
             ("127.0.0.1", 0),
             Console(workers, self.output),
@@ -318,6 +326,74 @@ def test_where_spark_gives_a_lost_task_up_its_setting_is_named(tasks: Tasks) -> 
     assert "spark.task.maxFailures" in failure.traceback
 
 
+def elastic(**options: Any) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("tasks", [{"workers": 4, "least": 2, **options}], indirect=True)
+
+
+@elastic()
+def test_an_elastic_job_starts_with_the_least_and_takes_in_who_comes_later(tasks: Tasks) -> None:
+    channels = [tasks.register(3, "b"), tasks.register(1, "a")]
+    assert [hear(channel)["rank"] for channel in channels] == [1, 0]
+    tasks.controller.wait_for_start(DEADLINE)
+    late = hear(tasks.register(0, "b"))
+    assert (late["rank"], late["local_rank"], late["local_size"]) == (2, 1, 2)
+    assert tasks.output.getvalue() == "[2] worker 2 on b comes while the others train\n"
+
+
+@elastic()
+def test_lost_tasks_of_an_elastic_job_are_no_failures(tasks: Tasks) -> None:
+    channels = [tasks.register(partition, "a") for partition in range(3)]
+    for channel in channels:
+        hear(channel)
+    for place, lost in enumerate((2, 1)):
+        channels[lost].close()
+        tasks.wait_for("lost", place + 1)
+    assert "1 of the 2 workers are left that are needed: training waits" in tasks.output.getvalue()
+    start = hear(tasks.register(1, "c", attempt=1))
+    assert (start["rank"], start["attempt"]) == (1, 1)
+    assert (tasks.controller.failures, tasks.controller.lost_tasks) == (0, 2)
+    kinds = [event.kind for event in tasks.controller.events]
+    assert kinds[-5:] == ["lost", "lost", "waits", "registered", "restarted"]
+
+
+@elastic()
+def test_an_elastic_job_ends_without_those_that_did_not_come_back(tasks: Tasks) -> None:
+    channels = [tasks.register(partition, "a") for partition in range(3)]
+    for channel in channels:
+        hear(channel)
+    channels[2].close()
+    tasks.wait_for("lost")
+    for channel in channels[:2]:
+        channel.send({"type": "ended"})
+    tasks.controller.wait_for_end(replace_timeout=0.0)
+    assert tasks.controller.first_failure() is None
+    tasks.controller.stop("the job has ended")
+    assert hear(tasks.register(2, "a", attempt=1))["type"] == "stop"
+    tasks.controller.job_ended()
+    assert tasks.controller.first_failure() is None
+
+
+@elastic()
+def test_an_elastic_job_that_has_too_few_for_too_long_fails(tasks: Tasks) -> None:
+    channels = [tasks.register(partition, "a") for partition in range(2)]
+    for channel in channels:
+        hear(channel)
+    channels[0].close()
+    tasks.wait_for("waits")
+    tasks.controller.wait_for_end(replace_timeout=0.0)
+    failure = tasks.controller.first_failure()
+    assert failure is not None
+    assert "Spark ran it nowhere" in failure.traceback
+
+
+@elastic()
+def test_an_elastic_job_without_its_least_number_names_it(tasks: Tasks) -> None:
+    tasks.register(1, "a")
+    tasks.wait_for("registered")
+    with pytest.raises(errors.JoinTimeout, match=r"1 of the 2 that are enough.*\[0, 2, 3\]"):
+        tasks.controller.wait_for_start(0.01)
+
+
 def test_a_task_that_comes_too_late_is_stopped(tasks: Tasks) -> None:
     tasks.controller.stop("worker 1 has failed")
     assert hear(tasks.register(0, "a")) == {"type": "stop", "reason": "worker 1 has failed"}
@@ -363,7 +439,7 @@ def test_the_longest_report_fits_whatever_its_characters(character: str) -> None
 def test_a_port_in_use_is_a_clear_error(tasks: Tasks) -> None:
     port = tasks.controller.port
     with pytest.raises(errors.AddressError, match=f"TCP port {port}"):
-        Controller(2, CREDENTIALS, ("127.0.0.1", port), None)
+        Controller(Size(workers=2), CREDENTIALS, ("127.0.0.1", port), None)
 
 
 def test_the_root_cause_is_found_in_sparks_message() -> None:

@@ -37,8 +37,16 @@ class SilentExchange:
     address: HostPort = ("127.0.0.1", 9)
     last: SilentExchange
 
-    def __init__(self, workers: int, network: NetworkConfig, host: str | None) -> None:
-        self.credentials = Credentials.new().with_master(b"k" * 32)
+    def __init__(
+        self,
+        workers: int,
+        network: NetworkConfig,
+        host: str | None,
+        *,
+        min_workers: int | None = None,
+        credentials: Credentials | None = None,
+    ) -> None:
+        self.credentials = (credentials or Credentials.new()).with_master(b"k" * 32)
         self.host = host
         self.closed: list[str] = []
         SilentExchange.last = self
@@ -182,6 +190,46 @@ def test_a_worker_that_is_killed_is_started_again(
     wait_for_slots(spark, 2)  # Another executor is on its way.
 
 
+def wait_for_file(directory: str, name: str) -> None:
+    deadline = time.monotonic() + DEADLINE
+    while not Path(directory, name).exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def meet(directory: str, others: list[str]) -> int:
+    """Returns when the others have come."""
+    Path(directory, f"{keras_strom.rank()}-{os.environ['KERAS_STROM_ATTEMPT']}").touch()
+    for name in others:
+        wait_for_file(directory, name)
+    return keras_strom.rank()
+
+
+def test_an_elastic_run_starts_with_its_least_number_and_takes_in_others(
+    spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # Three tasks for two slots.
+    results = run(meet, (str(tmp_path), ["0-0", "1-0"]), min_proc=1, max_proc=3, spark=spark)
+    assert results[:2] == [0, 1]
+    assert results.metrics["ranks"] == list(results)
+    output = capsys.readouterr().out
+    assert "starting 1 to 3 workers" in output
+    assert "[1] worker 1 on" in output
+
+
+def die_with_the_executor(directory: str) -> int:
+    """Rank 1 does at first; the others wait for its next attempt."""
+    die_once(directory, "executor")
+    return meet(directory, ["1-1"])
+
+
+def test_a_lost_executor_of_an_elastic_run_is_no_failure(spark: Any, tmp_path: Path) -> None:
+    results = run(die_with_the_executor, (str(tmp_path),), min_proc=2, max_failures=0, spark=spark)
+    assert results == [0, 1]
+    assert (results.metrics["failures"], results.metrics["lost_tasks"]) == (0, 1)
+    wait_for_slots(spark, 2)
+
+
 def test_a_task_that_is_killed_is_reported_as_lost(spark: Any, tmp_path: Path) -> None:
     def kill_the_task(directory: str) -> None:
         Path(directory, str(keras_strom.rank())).write_text(str(os.getpid()))
@@ -215,6 +263,9 @@ def test_tasks_that_do_not_start_in_time_are_an_error(
     [
         ({"num_proc": 0}, "num_proc=0"),
         ({"num_proc": True}, "num_proc=True"),
+        ({"min_proc": 0}, "min_proc=0"),
+        ({"min_proc": 3, "max_proc": 2}, "min_proc=3 is more than max_proc=2"),
+        ({"num_proc": 4, "min_proc": 2}, "leave it out"),
         ({"start_timeout": 0}, "start_timeout=0"),
         ({"start_timeout": "60"}, "start_timeout='60'"),
         ({"max_failures": -1}, "max_failures=-1"),

@@ -128,6 +128,11 @@ int strom_master_create(const strom_master_options* options, strom_handle* maste
     Status tree = CheckTree(*options);
     if (!tree.ok()) return tree;
     if (options->workers < 1) return {Code::kInvalidArgument, "a master needs at least one worker"};
+    if (options->min_workers < 0 || options->min_workers > options->workers) {
+      return {Code::kInvalidArgument, "min_workers=" + std::to_string(options->min_workers) +
+                                          " is not within 0 to " +
+                                          std::to_string(options->workers) + " workers"};
+    }
     MasterAgentOptions o;
     o.bind_address = options->bind_address;
     o.port = static_cast<uint16_t>(options->port);
@@ -135,6 +140,7 @@ int strom_master_create(const strom_master_options* options, strom_handle* maste
     Copy(options->job_id, &o.endpoint.job_id);
     o.endpoint.failure_timeout_ns = o.node.failure_timeout_ns = options->failure_timeout_ns;
     o.node.workers = options->workers;
+    o.node.min_workers = options->min_workers;
     o.node.epoch = options->epoch;
     o.node.topology = static_cast<Topology>(options->topology);
     if (options->max_children > 0) o.node.max_children = options->max_children;
@@ -215,6 +221,11 @@ int strom_worker_started(strom_handle worker, strom_start_info* started) {
 int32_t strom_worker_donation_wanted(strom_handle worker) {
   const std::shared_ptr<WorkerAgent> agent = Workers().Find(worker);
   return agent && agent->DonationWanted() ? 1 : 0;
+}
+
+int32_t strom_worker_missing(strom_handle worker) {
+  const std::shared_ptr<WorkerAgent> agent = Workers().Find(worker);
+  return agent ? agent->missing_workers() : 0;
 }
 
 int strom_worker_donate(strom_handle worker, const void* bytes, int64_t size) {

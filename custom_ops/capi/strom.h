@@ -211,7 +211,7 @@ enum {
 typedef struct {
   const char* bind_address;   /* "" = any; an IPv4 or IPv6 literal */
   int32_t port;               /* 0 = any free port */
-  int32_t workers;            /* K: training starts when so many have joined */
+  int32_t workers;            /* K: the ranks are 0 to K - 1; training starts with all of them */
   const uint8_t* secret;      /* STROM_KEY_BYTES */
   const uint8_t* job_id;      /* STROM_JOB_ID_BYTES */
   int64_t failure_timeout_ns; /* 0.1 s to 3600 s */
@@ -221,6 +221,8 @@ typedef struct {
   int32_t max_depth;          /* levels below the master; 0 = 5 */
   int32_t same_host;          /* 1 = permit shared memory with workers of this machine */
   int32_t any_bytes;          /* 1 = updates are any bytes and there are no parameters */
+  int32_t min_workers;        /* > 0: so many are enough to start, and with fewer of them training
+                                 waits; 0: it starts with all and goes on with those left */
 } strom_master_options;
 
 STROM_EXPORT int strom_master_create(const strom_master_options* options, strom_handle* master);
@@ -284,6 +286,11 @@ STROM_EXPORT int strom_worker_donate(strom_handle worker, const void* bytes, int
  * be had. After STROM_TIMEOUT it may be called again, to wait on. */
 STROM_EXPORT int strom_worker_take_donation(strom_handle worker, int64_t timeout_ns,
                                             strom_allocate allocate, void* context, int64_t* size);
+
+/* How many workers are too few to train on (min_workers), else 0: before its next step a worker
+ * waits until it is 0 or strom_node_status tells a failure, and donates meanwhile. Cheap enough for
+ * every batch. */
+STROM_EXPORT int32_t strom_worker_missing(strom_handle worker);
 
 /* Replaces `values` (count elements) by the mean over the workers' latest under `key`;
  * *contributors gets how many. Asynchronous mode answers at once; otherwise all members are waited

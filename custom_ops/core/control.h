@@ -16,7 +16,7 @@
 namespace strom {
 
 // Bumped whenever a field below, the update header or the codec's format changes.
-inline constexpr uint32_t kProtocolVersion = 3;
+inline constexpr uint32_t kProtocolVersion = 4;
 
 // 16 random bytes: of a process (its instance), or of a host.
 using Token = std::array<uint8_t, 16>;
@@ -174,9 +174,11 @@ struct Beacon {
   uint64_t epoch = 0;
   uint64_t topology = 0;
   VersionVector vector;
+  uint32_t missing =
+      0;  // so many workers are too few to train on; only the master's own word counts
   template <typename Archive>
   void Fields(Archive& archive) {
-    archive(epoch, topology, vector);
+    archive(epoch, topology, vector, missing);
   }
 };
 

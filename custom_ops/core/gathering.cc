@@ -83,7 +83,7 @@ bool Gathering::TakesPart(int32_t rank) const {
 bool Gathering::IsReady(int32_t rank) const {
   if (!announced_.contains(rank)) return false;
   if (rank != kChiefRank || !TakesPart(rank)) return true;
-  return seed_ && seed_->first == layout().generation;
+  return HasSeed();
 }
 
 const Gathering::Announced& Gathering::First() const {

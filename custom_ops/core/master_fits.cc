@@ -1,5 +1,6 @@
 #include "core/master_fits.h"
 
+#include <algorithm>
 #include <map>
 #include <utility>
 
@@ -127,20 +128,47 @@ std::optional<uint64_t> MasterFits::TakeEnded() {
   return generation_->layout().generation;
 }
 
-bool MasterFits::EveryoneAccountedFor() const {
+int32_t MasterFits::missing() const {
+  if (min_workers_ == 0 || !generation_ ||
+      generation_->phase() != MasterGeneration::Phase::kTraining) {
+    return 0;
+  }
+  return std::max(0, LeastMembers() - generation_->live_members());
+}
+
+std::optional<std::string> MasterFits::TakeMissingChange() {
+  const int32_t few = missing();
+  if (std::exchange(waits_, few > 0) == (few > 0)) return std::nullopt;
+  if (!is_running()) return std::nullopt;  // it has ended meanwhile
+  const std::string here = std::to_string(generation_->live_members());
+  if (few == 0) return "training goes on with " + here + " workers";
+  return "training waits: " + here + " of the " + std::to_string(LeastMembers()) +
+         " workers are here that it needs at least";
+}
+
+// How many a generation needs at least. Who has said goodbye is not waited for.
+int32_t MasterFits::LeastMembers() const {
+  if (!generation_) return min_workers_ > 0 ? min_workers_ : membership_->workers();
+  const auto left =
+      std::count_if(membership_->members().begin(), membership_->members().end(),
+                    [](const auto& entry) { return entry.second.state == Member::State::kLeft; });
+  return std::max(1, min_workers_ - static_cast<int32_t>(left));
+}
+
+bool MasterFits::EveryoneAccountedFor(int64_t now_ns) const {
   // Where nobody is left in the one at hand, all that have come since begin the next.
   if (gathering_.empty() || (is_running() && !generation_->IsAbandoned())) return false;
-  if (static_cast<int32_t>(membership_->members().size()) < membership_->workers()) return false;
+  if (!generation_ && !gathering_.HasSeed()) return false;  // the chief may be among the missing
+  int32_t ready = 0;
   for (const auto& [rank, member] : membership_->members()) {
     if (member.state == Member::State::kAway) return false;  // it may come back
-    if (member.state != Member::State::kLive) {
-      // The first generation needs all; a later one goes on with those that are left.
-      if (!generation_) return false;
-      continue;
-    }
+    if (member.state != Member::State::kLive) continue;
     if (!gathering_.IsReady(rank)) return false;
+    ++ready;
   }
-  return true;
+  if (ready < LeastMembers()) return false;
+  return min_workers_ == 0 || ready == membership_->workers() ||
+         now_ns - membership_->last_joined_ns() >= latecomers_ns_;
 }
 
 // Who takes part gets a place, who waits for a later generation loses it.
@@ -156,7 +184,7 @@ void MasterFits::PlaceAll(int64_t now_ns) {
 }
 
 std::optional<std::string> MasterFits::StartIfReady(int64_t now_ns) {
-  if (!EveryoneAccountedFor()) return std::nullopt;
+  if (!EveryoneAccountedFor(now_ns)) return std::nullopt;
   PlaceAll(now_ns);
   const Layout layout = gathering_.layout();
   const bool seeded = gathering_.seed() != nullptr;

@@ -26,11 +26,13 @@ namespace strom {
 
 class MasterFits {
  public:
-  // The pointers outlive this.
-  MasterFits(const UpdateCodec& codec, int64_t failure_timeout_ns, int64_t donation_window_bytes,
-             Membership* membership, Relay* relay, MasterTree* tree, GenerationHost* host,
-             DropCounters* drops)
+  // The pointers outlive this. `min_workers` as in MasterNodeOptions.
+  MasterFits(const UpdateCodec& codec, int32_t min_workers, int64_t failure_timeout_ns,
+             int64_t donation_window_bytes, Membership* membership, Relay* relay, MasterTree* tree,
+             GenerationHost* host, DropCounters* drops)
       : codec_(codec),
+        min_workers_(min_workers),
+        latecomers_ns_(failure_timeout_ns),
         membership_(membership),
         relay_(relay),
         tree_(tree),
@@ -64,6 +66,10 @@ class MasterFits {
   int64_t NextTimeout() const { return donations_.NextTimeout(); }
   // Starts the next generation where all members have announced it. The text is for the log.
   std::optional<std::string> StartIfReady(int64_t now_ns);
+  // How many workers too few train, so that those that do wait; 0 = there are enough. And in words,
+  // once after each change between the two.
+  int32_t missing() const;
+  std::optional<std::string> TakeMissingChange();
   // Once for each generation that has ended: its number.
   std::optional<uint64_t> TakeEnded();
 
@@ -77,13 +83,17 @@ class MasterFits {
   void AddStatus(JsonObject* json) const;
 
  private:
-  bool EveryoneAccountedFor() const;
+  bool EveryoneAccountedFor(int64_t now_ns) const;
+  int32_t LeastMembers() const;
   void PlaceAll(int64_t now_ns);
   bool IsAtHand(uint64_t generation) const {
     return generation_ && generation_->layout().generation == generation;
   }
 
   const UpdateCodec& codec_;
+  const int32_t min_workers_;
+  // Where not all are needed: so long after a worker has joined others may still join the start.
+  const int64_t latecomers_ns_;
   Membership* const membership_;
   Relay* const relay_;
   MasterTree* const tree_;
@@ -94,6 +104,7 @@ class MasterFits {
   Donations donations_;
   std::optional<MasterGeneration> generation_;
   bool end_reported_ = true;
+  bool waits_ = false;  // as TakeMissingChange has said
   std::vector<float> parameters_;
 };
 

@@ -183,6 +183,11 @@ bool MasterGeneration::IsLiveMember(int32_t rank) const {
   return found != members_.end() && !found->second.lost;
 }
 
+int32_t MasterGeneration::live_members() const {
+  return static_cast<int32_t>(std::count_if(members_.begin(), members_.end(),
+                                            [](const auto& entry) { return !entry.second.lost; }));
+}
+
 void MasterGeneration::Advance() {
   if (sequencer_) {
     // A completed barrier makes its members step again, so that more STEPs may be due; a queue of

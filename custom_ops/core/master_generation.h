@@ -81,6 +81,7 @@ class MasterGeneration {
   bool stopped() const { return stopped_; }
   // Still training, but nobody is left.
   bool IsAbandoned() const { return phase_ == Phase::kTraining && !AnyLive(); }
+  int32_t live_members() const;
   // Of all processes of a rank.
   struct Progress {
     int64_t last_iteration = -1;  // of an accepted update; -1 = none

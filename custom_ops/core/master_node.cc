@@ -44,8 +44,8 @@ struct MasterNode::State final : GenerationHost {
         membership(o.workers, o.epoch),
         relay(RelayOptionsOf(o, /*is_root=*/true), l, &drops),
         tree(BoundsOf(o), o.host, &membership, &relay, l),
-        fits(*o.codec, o.failure_timeout_ns, o.link_queue_bytes / 4, &membership, &relay, &tree,
-             this, &drops) {}
+        fits(*o.codec, o.min_workers, o.failure_timeout_ns, o.link_queue_bytes / 4, &membership,
+             &relay, &tree, this, &drops) {}
 
   // --- GenerationHost
   void Send(int32_t rank, const ControlMessage& message) override {
@@ -353,7 +353,7 @@ void MasterNode::State::HandleUpdate(Member* member, const Buffer& update) {
 void MasterNode::State::Beat() {
   next_beacon_ns = now_ns + options.failure_timeout_ns / kBeaconsPerTimeout;
   relay.SetMasterVector(now_ns, relay.received());
-  tree.SendBeacons(now_ns, options.epoch);
+  tree.SendBeacons(now_ns, options.epoch, static_cast<uint32_t>(fits.missing()));
   for (auto& [rank, member] : membership.members()) {
     if (member.state == Member::State::kAway && now_ns >= member.away_until_ns) {
       member.state = Member::State::kLost;
@@ -385,6 +385,10 @@ void MasterNode::State::Settle() {
         {MasterEvent::Type::kEnded, -1, "generation " + std::to_string(*ended) + " has ended"});
   }
   fits.Settle(now_ns);
+  if (const auto waits = fits.TakeMissingChange()) {
+    Report({MasterEvent::Type::kNotice, -1, *waits});
+    next_beacon_ns = now_ns;  // tells all workers
+  }
   if (const auto started = fits.StartIfReady(now_ns)) {
     events.push_back({MasterEvent::Type::kStarted, -1, *started});
   }
@@ -438,6 +442,7 @@ std::string MasterNode::StatusJson() const {
   JsonObject json;
   json.Add("role", std::string("master"))
       .Add("workers", s.options.workers)
+      .Add("min_workers", s.options.min_workers)
       .Add("epoch", s.options.epoch)
       .Add("update_bytes", update_bytes)
       .Add("topology_version", s.tree.version())

@@ -25,8 +25,11 @@ enum class Topology : int32_t {
 };
 
 struct MasterNodeOptions {
-  int32_t workers = 1;  // training starts when so many have joined
-  uint64_t epoch = 1;   // the upper 32 bits of every origin
+  int32_t workers = 1;  // the ranks are 0 to workers - 1; training starts when all have joined
+  // > 0: so many are enough to start, and with fewer of them training waits. 0: it starts with all
+  // and then goes on with those that are left.
+  int32_t min_workers = 0;
+  uint64_t epoch = 1;  // the upper 32 bits of every origin
   Topology topology = Topology::kAuto;
   int32_t max_children = 8;        // of a node of a tree
   int32_t max_depth = 5;           // levels below the master

@@ -26,9 +26,9 @@ bool MasterTree::HandleOrphan(int64_t now_ns, const Member& member, const Orphan
   return true;
 }
 
-void MasterTree::SendBeacons(int64_t now_ns, uint64_t epoch) {
-  const Buffer whole = EncodeControl(Beacon{epoch, version(), relay_->received()});
-  const Buffer sign_of_life = EncodeControl(Beacon{epoch, version(), {}});
+void MasterTree::SendBeacons(int64_t now_ns, uint64_t epoch, uint32_t missing) {
+  const Buffer whole = EncodeControl(Beacon{epoch, version(), relay_->received(), missing});
+  const Buffer sign_of_life = EncodeControl(Beacon{epoch, version(), {}, missing});
   for (const auto& [rank, member] : membership_->members()) {
     if (member.link == 0) continue;
     links_->Send(now_ns, member.link, Channel::kControl,

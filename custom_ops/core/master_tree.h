@@ -36,7 +36,7 @@ class MasterTree {
 
   // The vector flows down the tree, so that the master sends it a few times only; the others hear
   // over their own links just that it lives.
-  void SendBeacons(int64_t now_ns, uint64_t epoch);
+  void SendBeacons(int64_t now_ns, uint64_t epoch, uint32_t missing);
   // No update of a lost member is on its way through the tree.
   bool Settled() const;
 

@@ -71,6 +71,7 @@ Membership::Joined Membership::LinkUp(int64_t now_ns, LinkId link) {
     member.public_key = hello.public_key;
     member.address = address;
     member.host = hello.host;
+    last_joined_ns_ = now_ns;
   }
   member.link = link;
   member.state = Member::State::kLive;

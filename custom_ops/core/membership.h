@@ -69,6 +69,8 @@ class Membership {
   std::map<int32_t, Member>& members() { return members_; }
   const std::map<int32_t, Member>& members() const { return members_; }
   int32_t workers() const { return workers_; }
+  // When the latest process has joined; 0 = none has.
+  int64_t last_joined_ns() const { return last_joined_ns_; }
 
  private:
   std::string Refusal(int64_t now_ns, const Hello& hello) const;
@@ -82,6 +84,7 @@ class Membership {
   const int32_t workers_;
   const uint64_t epoch_;
   uint64_t last_sequence_ = 0;
+  int64_t last_joined_ns_ = 0;
   std::map<int32_t, Member> members_;  // by rank
   std::map<LinkId, Pending> pending_;  // bounded by the links' half-open entries
 };

@@ -107,6 +107,7 @@ struct WorkerNode::State final : WorkerGenerationHost {
   std::optional<int64_t> give_up_ns;  // set while the worker looks for a silent master
   int64_t retry_ns = kNever;
   int64_t last_beacon_ns = 0;  // over the link to the master
+  uint32_t missing = 0;        // as that said
   int64_t now_ns = 0;
 
   BlobAssembler assembler;
@@ -225,6 +226,8 @@ void WorkerNode::Donate(int64_t now_ns, Buffer donation) {
   s.donor.Donate(donation);
   s.SendDonations();
 }
+
+int32_t WorkerNode::missing_workers() const { return static_cast<int32_t>(state_->missing); }
 
 void WorkerNode::Leave(int64_t now_ns, const std::string& reason) {
   State& s = *state_;
@@ -402,6 +405,7 @@ void WorkerNode::State::Handle(const StartGeneration& start) {
 
 void WorkerNode::State::Handle(const Beacon& beacon) {
   last_beacon_ns = now_ns;
+  missing = beacon.missing;
   tree.HandleBeacon(now_ns, link, beacon);
 }
 

@@ -65,6 +65,9 @@ class WorkerNode {
   bool DonationWanted() const;
   void Donate(int64_t now_ns, Buffer donation);
 
+  // So many workers are too few to train on: this one waits before its next step until it is 0.
+  int32_t missing_workers() const;
+
   // Takes one part of an update, fills its header and sends it. `last_part` ends the step's update.
   // Only between kStarted and Finish, or after kFailed.
   // Counters go on after kFailed, but nothing is sent any more.

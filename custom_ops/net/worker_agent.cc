@@ -315,10 +315,9 @@ void WorkerAgent::AwaitStep(int64_t step, int64_t timeout_ns, std::function<void
   {
     std::lock_guard<std::mutex> lock(mutex_);
     if (failure_.ok() && released_ <= step) {
-      const int64_t now_ns = MonotonicNanoseconds();
-      const int64_t deadline_ns =
-          timeout_ns < 0 ? kNever : now_ns + std::min(timeout_ns, kLongestWaitNs);
-      waiters_.push_back({step, deadline_ns, std::move(done)});
+      const int64_t wait_ns = std::min(timeout_ns, kLongestWaitNs);
+      const int64_t deadline_ns = timeout_ns < 0 ? kNever : MonotonicNanoseconds() + wait_ns;
+      waiters_.push_back({step, wait_ns, deadline_ns, std::move(done)});
       loop_.Post([](int64_t) {});  // a nearer deadline must be seen by the sleeping thread
       return;
     }
@@ -350,6 +349,7 @@ void WorkerAgent::Publish(int64_t now_ns) {
     outgoing_bytes_ = node_.OutgoingBytes();
     released_ = node_.ReleasedSteps();
     donation_wanted_.store(node_.DonationWanted(), std::memory_order_relaxed);
+    missing_workers_.store(node_.missing_workers(), std::memory_order_relaxed);
     for (ReceivedUpdate& update : received) inbox_.Add(std::move(update));
     if (inbox_.bytes() > options_.inbox_bytes && failure_.ok()) {
       failure_ = {Code::kBackPressure,
@@ -433,6 +433,10 @@ void WorkerAgent::FireWaiters(int64_t now_ns) {
       if (released_ <= it->step) {
         if (!failure_.ok()) {
           status = failure_;
+        } else if (now_ns >= it->deadline_ns && missing_workers() > 0) {
+          it->deadline_ns = now_ns + it->timeout_ns;  // the others wait by agreement
+          ++it;
+          continue;
         } else if (now_ns >= it->deadline_ns) {
           status = {Code::kTimeout,
                     "worker " + std::to_string(options_.node.rank) +

@@ -57,6 +57,8 @@ class WorkerAgent final : public Exchange, private IoLoop::Protocol {
   // Whether somebody waits for this worker's state; costs no lock.
   bool DonationWanted() const { return donation_wanted_.load(std::memory_order_relaxed); }
   void Donate(Bytes donation);
+  // See WorkerNode; costs no lock.
+  int32_t missing_workers() const { return missing_workers_.load(std::memory_order_relaxed); }
   // As Start, without the wait: training starts once everybody has begun.
   void Begin(Generation generation);
   // Waits until Submit is allowed and has room.
@@ -89,6 +91,7 @@ class WorkerAgent final : public Exchange, private IoLoop::Protocol {
  private:
   struct Waiter {  // of AwaitStep
     int64_t step;
+    int64_t timeout_ns;
     int64_t deadline_ns;
     std::function<void(Status)> done;
   };
@@ -137,6 +140,7 @@ class WorkerAgent final : public Exchange, private IoLoop::Protocol {
   int64_t submit_wait_ns_ = 0;  // how long producers have waited for room
 
   std::atomic<bool> donation_wanted_ = false;
+  std::atomic<int32_t> missing_workers_ = 0;
 };
 
 }  // namespace strom

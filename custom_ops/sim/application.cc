@@ -192,8 +192,9 @@ bool Application::MayStep(int64_t now_ns) {
   if (!blocked && blocked_since_ns_ != kNever) {
     record_.blocked_ns += now_ns - std::exchange(blocked_since_ns_, kNever);
   }
-  waits_ = blocked || (sequenced() &&
-                       node_->ReleasedSteps() < record_.step - record_.first_step - max_staleness_);
+  waits_ =
+      blocked || node_->missing_workers() > 0 ||
+      (sequenced() && node_->ReleasedSteps() < record_.step - record_.first_step - max_staleness_);
   return !waits_;
 }
 

@@ -157,6 +157,7 @@ Simulation::Simulation(const SimulationOptions& options, std::vector<Script> scr
   master_host_ = AddHost(kMasterKey);
   MasterNodeOptions master;
   master.workers = size();
+  master.min_workers = options.min_workers;
   master.failure_timeout_ns = options.failure_timeout_ns;
   master.ring_bytes = options.ring_bytes;
   master.link_queue_bytes = options.link_queue_bytes;
@@ -239,7 +240,13 @@ void Simulation::StartProcess(int32_t rank, Host host, int32_t attempt, uint64_t
       network_->random().Next(), HooksOf(process));
   current_[static_cast<size_t>(rank)] = process;
   BindWorker(process);
-  process->node->Start(network_->now_ns());
+  const auto begins = options_.begins_ns.find(rank);
+  if (attempt > 0 || begins == options_.begins_ns.end()) {
+    process->node->Start(network_->now_ns());
+  } else {
+    At(network_->now_ns() + begins->second,
+       [this, process] { process->node->Start(network_->now_ns()); });
+  }
 }
 
 void Simulation::BindWorker(Process* process) {

@@ -34,6 +34,8 @@ struct SimulationOptions {
   uint64_t seed = 0;
   SimulatedLinks links = SimulatedLinks::kMemory;
   int32_t max_staleness = -1;
+  int32_t min_workers = 0;                 // as in MasterNodeOptions
+  std::map<int32_t, int64_t> begins_ns{};  // ranks whose first process begins later than others
   Topology topology = Topology::kPlain;
   int32_t max_children = 2;  // of a node of a mesh
   int32_t max_depth = 4;

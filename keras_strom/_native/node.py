@@ -50,6 +50,7 @@ class _MasterOptions(ctypes.Structure):
         ("max_depth", ctypes.c_int32),
         ("same_host", ctypes.c_int32),
         ("any_bytes", ctypes.c_int32),
+        ("min_workers", ctypes.c_int32),
     )
 
 
@@ -113,6 +114,7 @@ class MasterNode:
         max_depth: int = 5,
         same_host: bool = True,
         any_bytes: bool = False,
+        min_workers: int = 0,
     ) -> None:
         options = _MasterOptions(
             bind_address.encode(),
@@ -127,6 +129,7 @@ class MasterNode:
             max_depth,
             same_host,
             any_bytes,
+            min_workers,
         )
         handle = ctypes.c_int64()
         create = declare("strom_master_create", _Pointer, _Pointer)
@@ -308,7 +311,14 @@ class WorkerNode(JoinedNode):
 
         Cheap enough for every batch.
         """
-        return bool(_donation_wanted()(self.handle))
+        return bool(_cheap("strom_worker_donation_wanted")(self.handle))
+
+    def missing_workers(self) -> int:
+        """How many workers are too few to train on; before its next step this one waits for 0.
+
+        Cheap enough for every batch.
+        """
+        return int(_cheap("strom_worker_missing")(self.handle))
 
     def donate(self, data: bytes) -> None:
         """Answers all who have asked with `data`; empty = nothing to give, another is asked."""
@@ -495,9 +505,9 @@ class BytesNode(JoinedNode):
 
 
 @functools.cache
-def _donation_wanted() -> Any:
-    """Its result is no code, so it is not for `declare`."""
-    function = library().strom_worker_donation_wanted
+def _cheap(name: str) -> Any:
+    """A function whose result is no code, so that it is not for `declare`."""
+    function = getattr(library(), name)
     function.argtypes, function.restype = (_Handle,), ctypes.c_int32
     return function
 

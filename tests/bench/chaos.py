@@ -32,6 +32,7 @@ from matplotlib.axes import Axes
 
 from keras_strom import errors
 from keras_strom.console import Console
+from keras_strom.credentials import Credentials
 from keras_strom.exchange import Exchange, share_updates
 from keras_strom.launcher import Job, launch
 from keras_strom.network import NetworkConfig
@@ -256,9 +257,19 @@ class _Master(_Thread):
         self.unreachable = 0
         self.depth = 0
 
-    def start(self, workers: int, network: NetworkConfig, host: str | None) -> Exchange:
+    def start(
+        self,
+        workers: int,
+        network: NetworkConfig,
+        host: str | None,
+        *,
+        min_workers: int | None = None,
+        credentials: Credentials | None = None,
+    ) -> Exchange:
         """What `launch` starts the exchange with."""
-        self._exchange = share_updates(workers, network, host)
+        self._exchange = share_updates(
+            workers, network, host, min_workers=min_workers, credentials=credentials
+        )
         return self._exchange
 
     def act(self) -> None:

@@ -78,6 +78,58 @@ TEST(LateJoinTest, AGenerationWaitsForThoseWhoReplaceAll) {
   EXPECT_GT(late, 5);
 }
 
+// ------------------------------------------------------------------------------- fewer than all
+
+TEST(LateJoinTest, TrainingStartsWithTheLeastNumberAndTakesInWhoComesLater) {
+  for (const int32_t max_staleness : {-1, 0}) {
+    SimulationOptions options;
+    options.max_staleness = max_staleness;
+    options.min_workers = 2;
+    options.failure_timeout_ns = 400 * kMillisecond;
+    options.begins_ns = {{2, 1000 * kMillisecond}, {3, 1500 * kMillisecond}};
+    Simulation simulation(options,
+                          std::vector<Script>(4, {.steps = {200}, .think_ns = 10'000'000}));
+    simulation.Run();
+    EXPECT_EQ(simulation.violations(), std::vector<std::string>{});
+    for (int32_t rank = 0; rank < 4; ++rank) {
+      EXPECT_EQ(simulation.worker(rank).state, State::kFinished);
+      EXPECT_EQ(simulation.worker(rank).late_starts, rank < 2 ? 0 : 1);
+    }
+    EXPECT_THAT(EventText(simulation, MasterEvent::Type::kStarted), HasSubstr("with 2 workers"));
+  }
+}
+
+TEST(LateJoinTest, WithoutTheChiefNothingStarts) {
+  SimulationOptions options;
+  options.min_workers = 2;
+  options.begins_ns = {{0, 3000 * kMillisecond}};
+  Simulation simulation(options, std::vector<Script>(3, {.steps = {20}}));
+  simulation.Run();
+  EXPECT_EQ(simulation.violations(), std::vector<std::string>{});
+  EXPECT_THAT(EventText(simulation, MasterEvent::Type::kStarted), HasSubstr("with 3 workers"));
+}
+
+TEST(LateJoinTest, WithFewerThanTheLeastNumberTrainingWaits) {
+  for (const int32_t max_staleness : {-1, 0, 2}) {
+    SimulationOptions options = Replacing(3, max_staleness, Topology::kPlain, {1, 3});
+    options.min_workers = 4;
+    options.plan.faults[0].for_ns = 3000 * kMillisecond;
+    Simulation simulation(options,
+                          std::vector<Script>(5, {.steps = {100}, .think_ns = 10'000'000}));
+    simulation.Run();
+    EXPECT_EQ(simulation.violations(), std::vector<std::string>{});
+    std::string said;
+    for (const MasterEvent& event : simulation.master_events()) {
+      if (event.type == MasterEvent::Type::kNotice) said += event.text + "\n";
+    }
+    EXPECT_THAT(said, HasSubstr("training waits: 3 of the 4 workers are here"));
+    EXPECT_THAT(said, HasSubstr("training goes on with 4 workers"));
+    // 100 steps of 10 ms on average, and about 3 s in which nobody steps.
+    EXPECT_GT(simulation.now_ns(), 3000 * kMillisecond);
+    EXPECT_EQ(simulation.worker(0).step, 100);
+  }
+}
+
 // ------------------------------------------------------------------------------- between two fits
 
 Announce Beginning(uint64_t generation) { return {{generation, 10, 5}, 0, "same"}; }

@@ -40,6 +40,7 @@ class Job:
             or asks for this worker's state; None = nobody waits.
         joins: how many such workers there will be.
         after_the_end: whether those wait until another worker has ended.
+        late: this rank begins when worker 0 has trained a batch, and is one that joins late.
     """
 
     seed: int = 0
@@ -51,6 +52,7 @@ class Job:
     hold_at: int | None = None
     joins: int = 1
     after_the_end: bool = False
+    late: int | None = None
 
 
 class Record(keras.callbacks.Callback):  # type: ignore[misc]
@@ -98,16 +100,17 @@ class Pace(keras.callbacks.Callback):  # type: ignore[misc]
                 time.sleep(0.05)
 
     def _all_have_come(self) -> bool:
-        late = [path for path in self._folder.glob("trains-*") if path.name[-2:] != "-0"]
+        found = [path.name.split("-")[1:] for path in self._folder.glob("trains-*")]
+        late = [rank for rank, attempt in found if attempt != "0" or int(rank) == self._job.late]
         return len(late) >= self._job.joins
 
 
-def wait_for_end_of_others(folder: str) -> None:
-    """Waits until another worker has left its result."""
+def wait_for(folder: str, pattern: str) -> None:
+    """Waits until another worker has left such a file."""
     deadline = time.monotonic() + DEADLINE
-    while not list(Path(folder).glob("*.json")):
+    while not list(Path(folder).glob(pattern)):
         if time.monotonic() > deadline:
-            raise TimeoutError("nobody has ended")
+            raise TimeoutError(f"nobody has left {pattern}")
         time.sleep(0.02)
 
 
@@ -134,7 +137,9 @@ def train(job: Job, folder: str) -> dict[str, Any]:
     """Trains and says how it went."""
     attempt = int(os.environ["KERAS_STROM_ATTEMPT"])
     if job.after_the_end and attempt > 0:
-        wait_for_end_of_others(folder)
+        wait_for(folder, "*.json")  # A result.
+    if job.late == keras_strom.rank():
+        wait_for(folder, "trains-0-0")
     keras.utils.set_random_seed(job.seed + keras_strom.rank())
     with keras_strom.StromStrategy().scope():
         model = build()
