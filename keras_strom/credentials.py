@@ -45,9 +45,15 @@ class Credentials:
             _require_bytes("master_public_key", self.master_public_key, KEY_BYTES)
 
     @classmethod
-    def new(cls) -> Credentials:
-        """Fresh random credentials for one job; its master adds the public key."""
-        return cls(secrets.token_bytes(JOB_ID_BYTES), secrets.token_bytes(KEY_BYTES))
+    def new(cls, secret: bytes | None = None) -> Credentials:
+        """Credentials for one job, with a fresh random id; its master adds the public key.
+
+        Args:
+            secret: 32 random bytes; None = fresh ones.
+        """
+        if secret is None:
+            secret = secrets.token_bytes(KEY_BYTES)
+        return cls(secrets.token_bytes(JOB_ID_BYTES), secret)
 
     def with_master(self, public_key: bytes) -> Credentials:
         """The same job, led by the master that holds the private half of `public_key`."""

@@ -30,6 +30,7 @@ from keras_strom.network import NetworkConfig, resolve_address
 from keras_strom.process import GRACE_SECONDS, Function, check_env, check_start_timeout
 
 from .controller import Controller
+from .resources import UseGpu, check_gpus, check_use_gpu
 from .result import Event, RunResult
 from .slots import Size, WantedSize
 from .task import Report, Task, run_task
@@ -59,8 +60,11 @@ def run(
     start_timeout: float = 600.0,
     max_failures: int = 3,
     env: Mapping[str, str] | None = None,
+    use_gpu: UseGpu = "auto",
+    workers_per_node: int | None = None,
     stream_logs: bool = True,
     verbose: int = 1,
+    secret: bytes | None = None,
     data: Direct | None = None,
     spark: SparkSession | None = None,
 ) -> RunResult:
@@ -88,8 +92,15 @@ def run(
             counted: they come and go. An exception of `fn` ends the job. Spark must be ready to
             run a task once more: `spark.task.maxFailures` > `max_failures`.
         env: variables for the workers.
+        use_gpu: True = each worker sees the GPUs that Spark has given its task
+            (`spark.task.resource.gpu.amount`); False = none; "auto" = its task's where Spark gives
+            it some, else whatever the machine has.
+        workers_per_node: no more than so many workers on one machine: each task asks for enough
+            cores of its executor (Spark's stage-level scheduling); None = as many as it has slots.
         stream_logs: show their output here, with "[rank] " before every line.
         verbose: 1 = also say what the runner does; 0 = do not.
+        secret: 32 random bytes by which workers prove that they belong to the job; None = fresh
+            ones, which nobody has to keep.
         data: rows that each task lays down on its local disk for its worker (`direct`); they are
             divided for `num_proc` workers.
         spark: the session; None = the active one, or a new one.
@@ -114,10 +125,17 @@ def run(
     if not callable(fn):
         raise errors.InvalidOption(f"fn={fn!r} cannot be called")
     options = _Options(
-        wanted=WantedSize(num_proc=num_proc, min_proc=min_proc, max_proc=max_proc),
+        wanted=WantedSize(
+            num_proc=num_proc,
+            min_proc=min_proc,
+            max_proc=max_proc,
+            workers_per_node=workers_per_node,
+        ),
         network=network or NetworkConfig(),
         start_timeout=start_timeout,
         max_failures=max_failures,
+        use_gpu=use_gpu,
+        credentials=Credentials.new(secret),
         stream_logs=stream_logs,
         verbose=verbose,
         data=data,
@@ -132,6 +150,8 @@ class _Options:
     network: NetworkConfig
     start_timeout: float
     max_failures: int
+    use_gpu: UseGpu
+    credentials: Credentials
     stream_logs: bool
     verbose: int
     data: Direct | None
@@ -141,6 +161,7 @@ class _Options:
             raise errors.InvalidOption(f"network={self.network!r} must be a NetworkConfig")
         check_start_timeout(self.start_timeout)
         whole_number("max_failures", self.max_failures, least=0)
+        check_use_gpu(self.use_gpu)
         if self.verbose not in (0, 1):
             raise errors.InvalidOption(f"verbose={self.verbose!r} must be 0 or 1")
         wanted = self.wanted
@@ -161,6 +182,7 @@ def _run(
     start: StartExchange,
 ) -> RunResult:
     begin = time.monotonic()
+    check_gpus(context, options.use_gpu)
     size = options.wanted.choose(context, options.start_timeout)
     workers = size.workers
     options.network.of_worker(workers - 1)  # Refuses a port that leaves none for workers.
@@ -171,9 +193,15 @@ def _run(
     with contextlib.ExitStack() as stack:
         exchange = None
         if workers > 1:
-            exchange = start(workers, options.network, host, min_workers=size.least)
+            exchange = start(
+                workers,
+                options.network,
+                host,
+                min_workers=size.least,
+                credentials=options.credentials,
+            )
             stack.callback(exchange.close, "the job has ended")
-        credentials = exchange.credentials if exchange else Credentials.new()
+        credentials = exchange.credentials if exchange else options.credentials
         controller = Controller(
             size,
             credentials,
@@ -183,7 +211,7 @@ def _run(
             speculation=_is_on(context, "spark.speculation"),
         )
         stack.callback(controller.close)
-        job = _Job(context, workers, controller, options.data)
+        job = _Job(context, size, controller, options.data)
         stack.callback(job.end)
         job.submit(_task(work, options, env, controller, exchange, credentials, workers, host))
         _say(options, console, f"starting {_number_of_workers(size)}")
@@ -250,6 +278,7 @@ def _task(
         master=exchange.address if exchange else None,
         network=options.network,
         env=env,
+        use_gpu=options.use_gpu,
         start_timeout=options.start_timeout,
         stream_logs=options.stream_logs,
         show_progress=sys.stdout.isatty(),
@@ -266,13 +295,13 @@ class _Job:
     def __init__(
         self,
         context: SparkContext,
-        workers: int,
+        size: Size,
         controller: Controller,
         data: Direct | None,
     ) -> None:
         self._context = context
         self._data = data
-        self._workers = workers
+        self._size = size
         self._controller = controller
         self._group = f"keras-strom-{uuid.uuid4().hex}"
         self._reports: list[Report] = []
@@ -320,10 +349,12 @@ class _Job:
         try:
             self._context.setJobGroup(self._group, "keras_strom.spark.run", interruptOnCancel=True)
             rows: RDD[Any] = (
-                self._context.parallelize(range(self._workers), self._workers)
+                self._context.parallelize(range(self._size.workers), self._size.workers)
                 if self._data is None
                 else self._data.partitions()
             )
+            if self._size.profile is not None:
+                rows = rows.withResources(self._size.profile)
             self._reports = rows.mapPartitions(lambda part: [run_task(task, part)]).collect()
         except BaseException as error:
             self._error = error

@@ -10,8 +10,11 @@ from typing import TYPE_CHECKING
 from keras_strom import errors
 from keras_strom.checks import check_least, whole_number
 
+from .placement import placed
+
 if TYPE_CHECKING:
     from pyspark import SparkContext
+    from pyspark.resource import ResourceProfile
 
 _POLL_SECONDS = 0.2
 # Executors that an application has asked for at its start have come by then, or are coming.
@@ -27,10 +30,12 @@ class Size:
         workers: so many at most; their ranks are 0 to `workers` - 1.
         least: so many are enough to start, and with fewer of them training waits; None = it starts
             with all and goes on with those that are left.
+        profile: what each one's task asks for; None = what the application's tasks do.
     """
 
     workers: int
     least: int | None = None
+    profile: ResourceProfile | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -40,11 +45,13 @@ class WantedSize:
     Attributes:
         num_proc: exactly so many, all at the start.
         min_proc, max_proc: as few, as many as that; either makes the job elastic.
+        workers_per_node: no more than so many on one machine.
     """
 
     num_proc: int | None = None
     min_proc: int | None = None
     max_proc: int | None = None
+    workers_per_node: int | None = None
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
@@ -66,25 +73,54 @@ class WantedSize:
 
     def choose(self, context: SparkContext, timeout: float) -> Size:
         """Waits for slots where there are too few to begin; see `choose_workers`."""
+        if self.workers_per_node is None:
+            return self._choose(context, timeout)
+        if _is_local(context):
+            return self._on_one_machine(context, self._choose(context, timeout))
+        choose_workers(context, 1, timeout)  # Waits for the first executor.
+        profile = placed(context, self.workers_per_node)
+        return dataclasses.replace(self._choose(context, timeout, profile), profile=profile)
+
+    def _choose(
+        self, context: SparkContext, timeout: float, profile: ResourceProfile | None = None
+    ) -> Size:
         if not self.is_elastic:
-            return Size(workers=choose_workers(context, self.num_proc, timeout))
+            workers = choose_workers(context, self.num_proc, timeout, profile=profile)
+            return Size(workers=workers)
         least = self.min_proc or 1
         if self.max_proc is not None:
-            choose_workers(context, least, timeout, "min_proc")
+            choose_workers(context, least, timeout, option="min_proc", profile=profile)
             return Size(workers=self.max_proc, least=least)
         if _is_dynamic(context):
             raise errors.InvalidOption(
                 f"min_proc={least} needs max_proc as well: with spark.dynamicAllocation.enabled "
                 "executors come for tasks that wait, and someone has to say for how many"
             )
-        slots = choose_workers(context, None, timeout)
+        slots = choose_workers(context, None, timeout, profile=profile)
         if slots < least:
-            choose_workers(context, least, timeout, "min_proc")
+            choose_workers(context, least, timeout, option="min_proc", profile=profile)
         return Size(workers=max(slots, least), least=least)
+
+    def _on_one_machine(self, context: SparkContext, size: Size) -> Size:
+        most = self.workers_per_node
+        assert most is not None
+        if size.workers <= most:
+            return size
+        if self.num_proc is None and self.max_proc is None and most >= (size.least or 1):
+            return dataclasses.replace(size, workers=most)
+        raise errors.NotEnoughSlots(
+            f"{context.master} is one machine: workers_per_node={most} does not permit "
+            f"{self.num_proc or self.max_proc or size.least} workers"
+        )
 
 
 def choose_workers(
-    context: SparkContext, wanted: int | None, timeout: float, option: str = "num_proc"
+    context: SparkContext,
+    wanted: int | None,
+    timeout: float,
+    *,
+    option: str = "num_proc",
+    profile: ResourceProfile | None = None,
 ) -> int:
     """The number of workers: `wanted`, checked, or every slot there is.
 
@@ -95,6 +131,7 @@ def choose_workers(
         wanted: None = as many as there are slots.
         timeout: seconds to wait for executors at most.
         option: what the caller has given as `wanted`.
+        profile: what a worker's task asks for; None = what the application's tasks do.
 
     Raises:
         NotEnoughSlots: fewer slots than workers; the message names the setting to raise.
@@ -105,12 +142,12 @@ def choose_workers(
     deadline = time.monotonic() + timeout
     settled = time.monotonic() + max(0.0, _STARTING_SECONDS - _age_seconds(context))
     while True:
-        now, found = time.monotonic(), count_slots(context)
+        now, found = time.monotonic(), count_slots(context, profile)
         if wanted is not None and found >= wanted:
             return wanted
         if found > slots:
             slots, settled = found, max(settled, now if slots == 0 else now + _GROWING_SECONDS)
-        settling = now < settled or slots < _promised(context)
+        settling = now < settled or (profile is None and slots < _promised(context))
         if _is_local(context) or (slots and not settling) or now >= deadline:
             break
         time.sleep(_POLL_SECONDS)
@@ -124,11 +161,19 @@ def choose_workers(
     )
 
 
-def count_slots(context: SparkContext) -> int:
-    """Tasks that the executors registered so far can run at once."""
+def count_slots(context: SparkContext, profile: ResourceProfile | None = None) -> int:
+    """Tasks that the executors registered so far can run at once.
+
+    Args:
+        context: the application.
+        profile: what each task asks for; None = the application's own.
+    """
     scala = context._jsc.sc()
-    profile = scala.resourceProfileManager().defaultResourceProfile()
-    return int(scala.maxNumConcurrentTasks(profile))
+    profiles = scala.resourceProfileManager()
+    if profile is None:
+        return int(scala.maxNumConcurrentTasks(profiles.defaultResourceProfile()))
+    profiles.addResourceProfile(profile._java_resource_profile)
+    return int(scala.maxNumConcurrentTasks(profile._java_resource_profile))
 
 
 def _age_seconds(context: SparkContext) -> float:

@@ -23,6 +23,7 @@ from keras_strom.network import HostPort, NetworkConfig, format_address
 from keras_strom.process import Function, Outcome, WorkerListener, WorkerProcess
 
 from .channel import HEARTBEAT_SECONDS, Channel
+from .resources import UseGpu, gpu_variables
 
 if TYPE_CHECKING:
     from pyspark import Broadcast
@@ -49,7 +50,7 @@ class Task:
         controller: the driver's control channel.
         credentials: the job's.
         master: the exchange's address; None for a lone worker.
-        network, env, start_timeout: as given to `run`.
+        network, env, use_gpu, start_timeout: as given to `run`.
         stream_logs: whether the driver shows output.
         show_progress: whether it shows progress bars as they move.
         data: what the rows are that the task lays down for its worker; None = there are none.
@@ -62,6 +63,7 @@ class Task:
     master: HostPort | None
     network: NetworkConfig
     env: Mapping[str, str]
+    use_gpu: UseGpu
     start_timeout: float
     stream_logs: bool
     show_progress: bool
@@ -90,6 +92,7 @@ def run_task(task: Task, rows: Iterable[Chunk]) -> Report:
 def _run_worker(task: Task, data_path: str | None) -> Report:
     payload = task.payload if isinstance(task.payload, bytes) else task.payload.value
     credentials = task.credentials if task.master is not None else None
+    env = {**gpu_variables(task.use_gpu), **task.env}
     link = _DriverLink(task)
     try:
         link.register()
@@ -107,7 +110,7 @@ def _run_worker(task: Task, data_path: str | None) -> Report:
             )
             # The kernel ends the worker with the thread that starts it: this one, the task's own.
             with WorkerProcess(
-                Function(payload), place, link, credentials=credentials, env=task.env
+                Function(payload), place, link, credentials=credentials, env=env
             ) as process:
                 link.ends_on_stop(process)
                 outcome = process.wait()

@@ -23,7 +23,7 @@ from keras_strom.network import HostPort, NetworkConfig
 
 pyspark = pytest.importorskip("pyspark")
 
-from keras_strom.spark import run, runner, slots  # noqa: E402
+from keras_strom.spark import resources, run, runner, slots  # noqa: E402
 
 # Executors cannot import this file.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -130,6 +130,60 @@ def test_one_worker_is_on_its_own(spark: Any, capsys: pytest.CaptureFixture[str]
 
 def test_without_a_number_every_slot_gets_a_worker(spark: Any) -> None:
     assert len(run(where, spark=spark)) == 2
+
+
+def test_the_caller_may_bring_the_secret_and_hide_gpus(spark: Any) -> None:
+    secret = bytes(range(32))
+    results = run(where, num_proc=2, use_gpu=False, secret=secret, spark=spark)
+    assert SilentExchange.last.credentials.secret == secret
+    assert {one["variables"]["CUDA_VISIBLE_DEVICES"] for one in results} == {"-1"}
+
+
+def test_gpus_that_spark_does_not_give_are_an_error(spark: Any) -> None:
+    with pytest.raises(errors.InvalidOption, match=r"spark\.task\.resource\.gpu\.amount"):
+        run(where, num_proc=2, use_gpu=True, spark=spark)
+
+
+def test_a_worker_sees_its_tasks_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Context:
+        def resources(self) -> dict[str, Any]:
+            return {"gpu": pyspark.resource.ResourceInformation("gpu", ["1", "3"])}
+
+    assert resources.gpu_variables("auto") == {}  # No task here.
+    monkeypatch.setattr(pyspark.TaskContext, "get", Context)
+    assert resources.gpu_variables("auto") == {"CUDA_VISIBLE_DEVICES": "1,3"}
+    assert resources.gpu_variables(False) == {"CUDA_VISIBLE_DEVICES": "-1"}
+
+
+def test_two_executors_on_one_machine_are_two_workers_at_least(spark: Any) -> None:
+    assert len(run(where, workers_per_node=2, spark=spark)) == 2
+    with pytest.raises(errors.InvalidOption, match=r"workers_per_node=1, but 2 executors"):
+        run(where, workers_per_node=1, spark=spark)
+
+
+_ONE_A_MACHINE = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import test_spark_runner as test
+from pyspark.sql import SparkSession
+test.runner.share_updates = test.SilentExchange
+
+master = "local-cluster[1,2,1024]"
+spark = SparkSession.builder.master(master).config("spark.ui.enabled", "false").getOrCreate()
+print("ran", len(test.run(test.where, workers_per_node=1, spark=spark)))
+try:
+    test.run(test.where, num_proc=2, workers_per_node=1, start_timeout=1.0, spark=spark)
+except test.errors.NotEnoughSlots as error:
+    print("refused", error)
+spark.stop()
+"""
+
+
+def test_an_executor_of_two_cores_runs_one_worker_where_one_is_allowed(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", _ONE_A_MACHINE, str(Path(__file__).parent)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, cwd=tmp_path, check=True)
+    assert "ran 1\n" in done.stdout
+    assert "refused 2 workers need as many slots" in done.stdout
 
 
 def test_large_arguments_pass(spark: Any) -> None:
@@ -253,7 +307,7 @@ def test_tasks_that_do_not_start_in_time_are_an_error(
     spark: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Two slots and three tasks that wait for each other: the third never starts.
-    monkeypatch.setattr(slots, "count_slots", lambda _: 3)
+    monkeypatch.setattr(slots, "count_slots", lambda *_: 3)
     with pytest.raises(errors.JoinTimeout, match=r"[012] of 3 workers"):
         run(where, num_proc=3, start_timeout=5.0, spark=spark)
 
@@ -270,6 +324,9 @@ def test_tasks_that_do_not_start_in_time_are_an_error(
         ({"start_timeout": "60"}, "start_timeout='60'"),
         ({"max_failures": -1}, "max_failures=-1"),
         ({"verbose": 3}, "verbose=3"),
+        ({"use_gpu": "yes"}, "use_gpu='yes'"),
+        ({"workers_per_node": 0}, "workers_per_node=0"),
+        ({"secret": b"short"}, "secret must be 32 random bytes"),
         ({"network": {"port": 1}}, "must be a NetworkConfig"),
         ({"env": {"KERAS_STROM_RANK": "1"}}, "KERAS_STROM_RANK"),
         ({"env": {"A": 1}}, "strings"),

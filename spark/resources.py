@@ -1,0 +1,48 @@
+"""The GPUs of a worker: those that Spark has given its task, and no others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Literal
+
+from keras_strom import errors
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+
+UseGpu = bool | Literal["auto"]
+
+_VARIABLE = "CUDA_VISIBLE_DEVICES"
+_TASK_GPUS = "spark.task.resource.gpu.amount"
+
+
+def check_use_gpu(use_gpu: object) -> None:
+    """Refuses what is none of True, False and "auto"."""
+    if use_gpu != "auto" and not isinstance(use_gpu, bool):
+        raise errors.InvalidOption(f'use_gpu={use_gpu!r} must be True, False or "auto"')
+
+
+def check_gpus(context: SparkContext, use_gpu: UseGpu) -> None:
+    """Refuses `use_gpu=True` for an application whose tasks get no GPU."""
+    if use_gpu is True and not float(context.getConf().get(_TASK_GPUS) or 0) > 0:
+        raise errors.InvalidOption(
+            f"use_gpu=True, but Spark gives its tasks no GPU: start the application with "
+            f"{_TASK_GPUS}, spark.executor.resource.gpu.amount and "
+            "spark.executor.resource.gpu.discoveryScript"
+        )
+
+
+def gpu_variables(use_gpu: UseGpu) -> Mapping[str, str]:
+    """In a task: the variable by which its worker sees the GPUs that it may use.
+
+    Args:
+        use_gpu: True = the task's; False = none; "auto" = the task's where Spark gives it any, or
+            whatever the machine has.
+    """
+    if use_gpu is False:
+        return {_VARIABLE: "-1"}
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    given = None if context is None else context.resources().get("gpu")
+    return {} if given is None else {_VARIABLE: ",".join(given.addresses)}
