@@ -19,28 +19,45 @@ std::string Describe(const Layout& layout) {
 
 }  // namespace
 
-std::string Gathering::Add(int32_t rank, const Announce& announce, bool in_step) {
+std::vector<Gathering::Difference> Gathering::Add(int32_t rank, const Announce& announce,
+                                                  bool in_step) {
   announced_.erase(rank);
-  for (const auto& [other, first] : announced_) {
-    if (announce.layout.generation != first.layout.generation) {
-      if (!in_step || !first.in_step) continue;
-      return WorkerName(rank) + " begins generation " + std::to_string(announce.layout.generation) +
-             " but " + WorkerName(other) + " begins generation " +
-             std::to_string(first.layout.generation) +
-             "; every worker has to call fit equally often";
-    }
-    if (announce.layout != first.layout) {
-      return WorkerName(rank) + "'s model differs from " + WorkerName(other) +
-             "'s: " + Describe(announce.layout) + " against " + Describe(first.layout) +
-             "; build the same model on every worker";
-    }
-    if (announce.options_text != first.options_text) {
-      return WorkerName(rank) + "'s options differ from " + WorkerName(other) +
-             "'s: " + announce.options_text + " against " + first.options_text +
-             "; give every worker the same options";
+  std::vector<Difference> differences;
+  for (auto entry = announced_.begin(); entry != announced_.end();) {
+    const auto& [other, first] = *entry;
+    const std::string text = Compare(rank, announce, in_step, other, first);
+    if (text.empty()) {
+      ++entry;
+    } else if (in_step && !first.in_step) {
+      differences.push_back({text, other});
+      entry = announced_.erase(entry);
+    } else {
+      return {{text, in_step ? std::nullopt : std::optional(rank)}};
     }
   }
   announced_[rank] = {announce, in_step};
+  return differences;
+}
+
+// "" or what does not go together.
+std::string Gathering::Compare(int32_t rank, const Announce& announce, bool in_step, int32_t other,
+                               const Announced& first) {
+  if (announce.layout.generation != first.layout.generation) {
+    if (!in_step || !first.in_step) return "";
+    return WorkerName(rank) + " begins generation " + std::to_string(announce.layout.generation) +
+           " but " + WorkerName(other) + " begins generation " +
+           std::to_string(first.layout.generation) + "; every worker has to call fit equally often";
+  }
+  if (announce.layout != first.layout) {
+    return WorkerName(rank) + "'s model differs from " + WorkerName(other) +
+           "'s: " + Describe(announce.layout) + " against " + Describe(first.layout) +
+           "; build the same model on every worker";
+  }
+  if (announce.options_text != first.options_text) {
+    return WorkerName(rank) + "'s options differ from " + WorkerName(other) +
+           "'s: " + announce.options_text + " against " + first.options_text +
+           "; give every worker the same options";
+  }
   return "";
 }
 

@@ -20,10 +20,15 @@ inline constexpr int32_t kChiefRank = 0;
 
 class Gathering {
  public:
-  // "" or, where it differs from what the others announced, words that name both. One that was not
-  // `in_step`, as it has missed the end of the last generation, may be ahead of the others; it
-  // waits for its own.
-  std::string Add(int32_t rank, const Announce& announce, bool in_step);
+  // What two members have announced that does not go together, in words that name both. Where one
+  // of them was not in step it is the `misfit`, which is not kept here; else nobody knows which.
+  struct Difference {
+    std::string text;
+    std::optional<int32_t> misfit;
+  };
+  // Empty where it agrees with what the others announced. One that was not `in_step`, as it has
+  // missed the end of the last generation, may be ahead of the others; it waits for its own.
+  std::vector<Difference> Add(int32_t rank, const Announce& announce, bool in_step);
   // Those not in step that have announced a generation which the others have passed over; they are
   // removed.
   std::vector<std::pair<int32_t, Layout>> TakeOvertaken();
@@ -49,6 +54,8 @@ class Gathering {
   struct Announced : Announce {
     bool in_step = true;
   };
+  static std::string Compare(int32_t rank, const Announce& announce, bool in_step, int32_t other,
+                             const Announced& first);
   const Announced& First() const;
 
   std::map<int32_t, Announced> announced_;

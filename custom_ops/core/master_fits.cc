@@ -32,14 +32,19 @@ void MasterFits::HandleAnnounce(int64_t now_ns, const Member& member, const Anno
     tree_->Leave(now_ns, member.origin);
     generation_->Lose(rank);
   }
-  const std::string difference = gathering_.Add(rank, announce, in_step);
+  const std::vector<Gathering::Difference> differences = gathering_.Add(rank, announce, in_step);
   for (const auto& [behind, layout] : gathering_.TakeOvertaken()) {
     late_joins_.TellEnd(behind, layout);
   }
-  if (difference.empty()) return;
-  gathering_.Clear();
-  for (const auto& [other, live] : membership_->members()) {
-    if (live.link != 0) host_->Fail(other, Code::kRefused, difference);
+  for (const Gathering::Difference& difference : differences) {
+    if (difference.misfit) {
+      host_->Fail(*difference.misfit, Code::kRefused, difference.text);
+      continue;
+    }
+    gathering_.Clear();
+    for (const auto& [other, live] : membership_->members()) {
+      if (live.link != 0) host_->Fail(other, Code::kRefused, difference.text);
+    }
   }
 }
 

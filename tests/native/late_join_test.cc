@@ -136,9 +136,9 @@ Announce Beginning(uint64_t generation) { return {{generation, 10, 5}, 0, "same"
 
 TEST(LateJoinTest, WhoHasMissedAGenerationsEndMayBeAheadOfTheOthers) {
   Gathering gathering;
-  EXPECT_EQ(gathering.Add(2, Beginning(5), /*in_step=*/false), "");
-  EXPECT_EQ(gathering.Add(0, Beginning(4), true), "");
-  EXPECT_EQ(gathering.Add(1, Beginning(4), true), "");
+  EXPECT_TRUE(gathering.Add(2, Beginning(5), /*in_step=*/false).empty());
+  EXPECT_TRUE(gathering.Add(0, Beginning(4), true).empty());
+  EXPECT_TRUE(gathering.Add(1, Beginning(4), true).empty());
   gathering.AddSeed(0, 4, std::vector<float>(10));
   EXPECT_TRUE(gathering.TakeOvertaken().empty());
   EXPECT_EQ(gathering.layout().generation, 4u);
@@ -152,9 +152,9 @@ TEST(LateJoinTest, WhoHasMissedAGenerationsEndMayBeAheadOfTheOthers) {
 
 TEST(LateJoinTest, WhoIsBehindAllOthersHearsThatTheyHavePassedOn) {
   Gathering gathering;
-  EXPECT_EQ(gathering.Add(2, Beginning(4), /*in_step=*/false), "");
+  EXPECT_TRUE(gathering.Add(2, Beginning(4), /*in_step=*/false).empty());
   EXPECT_TRUE(gathering.TakeOvertaken().empty());  // nobody has passed it yet
-  EXPECT_EQ(gathering.Add(0, Beginning(5), true), "");
+  EXPECT_TRUE(gathering.Add(0, Beginning(5), true).empty());
   const auto overtaken = gathering.TakeOvertaken();
   ASSERT_EQ(overtaken.size(), 1u);
   EXPECT_EQ(overtaken[0].first, 2);
@@ -164,8 +164,28 @@ TEST(LateJoinTest, WhoIsBehindAllOthersHearsThatTheyHavePassedOn) {
 
 TEST(LateJoinTest, ThoseInStepHaveToBeginTheSameGeneration) {
   Gathering gathering;
-  EXPECT_EQ(gathering.Add(0, Beginning(4), true), "");
-  EXPECT_THAT(gathering.Add(1, Beginning(5), true), HasSubstr("call fit equally often"));
+  EXPECT_TRUE(gathering.Add(0, Beginning(4), true).empty());
+  const auto differences = gathering.Add(1, Beginning(5), true);
+  ASSERT_EQ(differences.size(), 1u);
+  EXPECT_FALSE(differences[0].misfit);  // nobody knows who is wrong
+  EXPECT_THAT(differences[0].text, HasSubstr("call fit equally often"));
+}
+
+TEST(LateJoinTest, AReplacementWithAnotherModelIsRefusedAlone) {
+  Announce other = Beginning(4);
+  other.layout.hash = 6;
+  for (const bool comes_first : {true, false}) {
+    Gathering gathering;
+    std::vector<Gathering::Difference> differences;
+    if (comes_first) EXPECT_TRUE(gathering.Add(2, other, /*in_step=*/false).empty());
+    differences = gathering.Add(0, Beginning(4), true);
+    if (!comes_first) differences = gathering.Add(2, other, /*in_step=*/false);
+    ASSERT_EQ(differences.size(), 1u);
+    EXPECT_EQ(differences[0].misfit, 2);
+    EXPECT_THAT(differences[0].text, HasSubstr("build the same model"));
+    EXPECT_TRUE(gathering.TakesPart(0));
+    EXPECT_FALSE(gathering.TakesPart(2));
+  }
 }
 
 }  // namespace
