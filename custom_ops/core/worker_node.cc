@@ -101,6 +101,7 @@ struct WorkerNode::State final : WorkerGenerationHost {
   uint64_t origin = 0;
   uint64_t counter = 0;  // of the last own update
   VersionVector applied;
+  VersionVector cut;  // of the latest START
 
   LinkId link = 0;  // to the master
   bool up = false;
@@ -397,6 +398,7 @@ void WorkerNode::State::Handle(const Attach& attach) {
 
 void WorkerNode::State::Handle(const StartGeneration& start) {
   if (!generation->HandleStart(start)) return;
+  cut = start.cut;
   std::vector<Replication::Accepted> accepted;
   relay.Open(now_ns, start.cut, &accepted);
   generation->Add(std::move(accepted));
@@ -539,6 +541,7 @@ std::string WorkerNode::StatusJson() const {
       .Add("update_bytes_received", s.update_bytes_received)
       .Add("update_bytes_sent", s.update_bytes_sent)
       .AddRaw("applied", VectorJson(s.applied))
+      .AddRaw("cut", VectorJson(s.cut))
       .AddRaw("drops", DropsJson(s.drops));
   s.tree.AddStatus(&json);
   s.relay.AddStatus(&json);

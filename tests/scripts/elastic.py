@@ -19,10 +19,17 @@ import numpy as np
 
 import keras_strom
 from tests import faults
+from tests.bench.update_accounts import Account
 
 CLASSES = 4
 TEST_ROWS = 512
 DEADLINE = 200.0
+
+#: Bounds of a node's memory : ring and hold each, what is received and not taken, and
+#: what waits for one neighbour.
+RING_BYTES = 64 << 20
+INBOX_BYTES = 512 << 20
+QUEUE_BYTES = 32 << 20
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,6 +78,28 @@ class Record(keras.callbacks.Callback):  # type: ignore[misc]
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         self.batches[self._epoch] += 1
+
+
+class Memory(keras.callbacks.Callback):  # type: ignore[misc]
+    """The largest share of each bound on the connection's memory that was in use."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.most = 0.0
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        connection = self.model.distribute_strategy._sharing.worker
+        self.most = max(self.most, share_of_bounds(connection.status()))
+
+
+def share_of_bounds(status: dict[str, Any]) -> float:
+    """How much of the bound that is nearest to being full a worker or master uses; 1 = all."""
+    node = status["node"]
+    ring = (node["ring_bytes"] + node["held_bytes"]) / (2 * RING_BYTES)
+    inbox = status.get("inbox_bytes", 0) / INBOX_BYTES
+    neighbours = [*node["neighbours"], *node.get("members", [])]
+    queued = [one["queued_bytes"] / QUEUE_BYTES for one in neighbours]
+    return float(max([ring, inbox, *queued]))
 
 
 class Pace(keras.callbacks.Callback):  # type: ignore[misc]
@@ -145,7 +174,7 @@ def train(job: Job, folder: str) -> dict[str, Any]:
         model = build()
     x, y = data(job.rows, seed=1)
     fits = []
-    pace = Pace(job, folder)
+    pace, memory = Pace(job, folder), Memory()
     for number in range(job.fits):
         record = Record()
         history = model.fit(
@@ -154,7 +183,7 @@ def train(job: Job, folder: str) -> dict[str, Any]:
             batch_size=job.batch,
             epochs=job.epochs,
             verbose=0,
-            callbacks=[record, pace, *faults.callbacks(number)],
+            callbacks=[record, pace, memory, *faults.callbacks(number)],
         )
         fits.append(
             {
@@ -169,8 +198,19 @@ def train(job: Job, folder: str) -> dict[str, Any]:
         "fits": fits,
         "steps": int(model.optimizer.iterations.numpy()),
         "accuracy": accuracy,
+        "memory": memory.most,
+        "account": account_of(model.distribute_strategy),
         "weights": [v.numpy() for v in model.trainable_variables],
     }
+
+
+def account_of(strategy: keras_strom.StromStrategy) -> dict[str, Any] | None:
+    """The updates that this worker holds after its last `fit`; None = it trained nothing in it."""
+    report = strategy.last_report
+    if report is None:
+        return None
+    status = strategy._sharing.worker.status()
+    return dataclasses.asdict(Account.of(status, report.updates_applied))
 
 
 def main(folder: str, job: str) -> None:
