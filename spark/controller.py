@@ -33,58 +33,11 @@ from keras_strom.output import exception_line
 from keras_strom.process import GRACE_SECONDS
 
 from .channel import HEARTBEAT_SECONDS, Channel
+from .member import Failure, Member
 from .result import Event
 from .slots import Size
 
 _logger = logging.getLogger(__name__)
-
-
-@dataclasses.dataclass
-class _Member:
-    """A task that has registered.
-
-    Attributes:
-        channel: to it.
-        partition, task_attempt, host: what Spark has made of it.
-        rank, local_rank: of its worker; -1 = none so far.
-        attempt: how often a worker of this rank was started before.
-        ended: whether its worker has ended for good, well or not.
-        lost_at: when the task was lost, to be run anew by Spark; None = it is there.
-        failure: what it was lost by.
-    """
-
-    channel: Channel
-    partition: int
-    task_attempt: int
-    host: str
-    rank: int = -1
-    local_rank: int = -1
-    attempt: int = 0
-    ended: bool = False
-    lost_at: float | None = None
-    failure: _Failure | None = None
-
-
-@dataclasses.dataclass(frozen=True)
-class _Failure:
-    """How a worker has failed.
-
-    Attributes:
-        error: what `run` would raise.
-        is_consequence: whether it failed only because the job had ended elsewhere.
-        cause: a few words that follow "worker 1".
-    """
-
-    error: errors.WorkerFailed
-    is_consequence: bool
-    cause: str
-
-    @classmethod
-    def lost(cls, member: _Member, reason: str, streamed: bool) -> _Failure:
-        """The failure of a worker whose task is lost."""
-        text = f"it is lost: {reason}; was its executor ended (out of memory, or preempted)?"
-        error = errors.WorkerFailed(member.rank, member.host, text, (), streamed)
-        return cls(error, False, f"on {member.host} is lost: {reason}")
 
 
 class Controller:
@@ -123,15 +76,15 @@ class Controller:
         self._speculation = speculation
         self.begin = time.monotonic()
         self._changed = threading.Condition()  # Guards everything below.
-        self._members: dict[int, _Member] = {}
-        self._waiting: list[_Member] = []
+        self._members: dict[int, Member] = {}
+        self._waiting: list[Member] = []
         self._started = False
         self._pending = 0  # Connections that have not proved anything yet.
         self._ranks = 0  # That have been given out.
         self._survived = 0  # Failures after which a worker was started again.
         self._lost_tasks = 0  # Of an elastic job.
         self._waits = False  # Too few are left, as `_look_at_number` has said.
-        self._failures: list[_Failure] = []
+        self._failures: list[Failure] = []
         self._stop_reason: str | None = None
         self._job_ended = False
         self.events: list[Event] = []
@@ -190,7 +143,7 @@ class Controller:
                 else:
                     self._changed.wait(None if math.isinf(left) else left)
 
-    def _awaited(self) -> _Member | None:
+    def _awaited(self) -> Member | None:
         """The lost task that the job cannot do without, if there is one."""
         lost = [m for m in self._members.values() if m.lost_at is not None]
         if not lost or (self._elastic and len(self._present()) >= self._least):
@@ -199,7 +152,7 @@ class Controller:
         choose = max if self._elastic else min
         return choose(lost, key=lambda member: member.lost_at or 0.0)
 
-    def _present(self) -> list[_Member]:
+    def _present(self) -> list[Member]:
         return [m for m in self._members.values() if m.lost_at is None]
 
     def job_ended(self) -> None:
@@ -222,7 +175,7 @@ class Controller:
         then the cause is waited for, for a few seconds.
         """
 
-        def cause() -> _Failure | None:
+        def cause() -> Failure | None:
             return next((one for one in self._failures if not one.is_consequence), None)
 
         with self._changed:
@@ -301,14 +254,14 @@ class Controller:
         finally:
             connection.close()
 
-    def _register(self, channel: Channel, hello: dict[str, Any]) -> _Member | None:
+    def _register(self, channel: Channel, hello: dict[str, Any]) -> Member | None:
         """Takes a task in; None for one that comes after the end."""
         with self._changed:
             if self._stop_reason is not None:
                 _try_to_send(channel, {"type": "stop", "reason": self._stop_reason})
                 return None
             partition, task_attempt = int(hello["partition"]), int(hello["attempt"])
-            member = _Member(channel, partition, task_attempt, str(hello["host"]))
+            member = Member(channel, partition, task_attempt, str(hello["host"]))
             before = self._members.get(partition)
             if not 0 <= partition < self._workers or (
                 before is not None and not self._gives_way(before, member)
@@ -318,7 +271,7 @@ class Controller:
                 self._admit(member)
             return member
 
-    def _gives_way(self, before: _Member, member: _Member) -> bool:
+    def _gives_way(self, before: Member, member: Member) -> bool:
         """Whether a task that registers takes the place of an earlier one of its partition."""
         if member.task_attempt <= before.task_attempt:
             return False
@@ -328,11 +281,11 @@ class Controller:
             return False
         if before.lost_at is None and not before.ended:
             # Spark knows of its end before its connection does.
-            self._fail(before, _Failure.lost(before, "Spark runs it anew", self._streamed))
+            self._fail(before, Failure.lost(before, "Spark runs it anew", self._streamed))
             return before.lost_at is not None
         return True
 
-    def _admit(self, member: _Member) -> None:
+    def _admit(self, member: Member) -> None:
         before = self._members.get(member.partition)
         self._members[member.partition] = member
         self._record("registered", -1, f"partition {member.partition} on {member.host}")
@@ -367,7 +320,7 @@ class Controller:
             self._start(member)
             self._record("started", member.rank, f"on {member.host}")
 
-    def _start_late(self, member: _Member) -> None:
+    def _start_late(self, member: Member) -> None:
         """A task of an elastic job for which there is room only now."""
         member.rank = self._ranks
         self._ranks += 1
@@ -377,12 +330,12 @@ class Controller:
             member.rank, f"worker {member.rank} on {member.host} comes while the others train"
         )
 
-    def _start_again(self, member: _Member, away: str = "") -> None:
+    def _start_again(self, member: Member, away: str = "") -> None:
         member.attempt += 1
         self._record("restarted", member.rank, f"attempt {member.attempt} on {member.host}{away}")
         self._start(member)
 
-    def _start(self, member: _Member) -> None:
+    def _start(self, member: Member) -> None:
         place = {
             "rank": member.rank,
             "local_rank": member.local_rank,
@@ -391,12 +344,12 @@ class Controller:
         }
         _try_to_send(member.channel, {"type": "start", **place})
 
-    def _neighbours(self, member: _Member) -> list[_Member]:
+    def _neighbours(self, member: Member) -> list[Member]:
         """The tasks of its host, itself included, in the order of their ranks."""
         there = [m for m in self._present() if m.host == member.host]
         return sorted(there, key=lambda m: m.rank)
 
-    def _handle(self, member: _Member, message: dict[str, Any]) -> None:
+    def _handle(self, member: Member, message: dict[str, Any]) -> None:
         kind = message.get("type")
         if kind == "log" and self._console is not None:
             for line in message["lines"]:
@@ -412,20 +365,20 @@ class Controller:
             error = errors.WorkerFailed(
                 member.rank, member.host, str(message["traceback"]), tail, self._streamed
             )
-            failure = _Failure(error, bool(message["is_consequence"]), str(message["cause"]))
+            failure = Failure(error, bool(message["is_consequence"]), str(message["cause"]))
             with self._changed:
                 self._fail(member, failure, may_start_again=bool(message["may_start_again"]))
 
-    def _lose(self, member: _Member, reason: str) -> None:
+    def _lose(self, member: Member, reason: str) -> None:
         """A task's connection is gone."""
         with self._changed:
             if member in self._waiting:
                 self._waiting.remove(member)
             elif self._members.get(member.partition) is member:
-                self._fail(member, _Failure.lost(member, reason, self._streamed))
+                self._fail(member, Failure.lost(member, reason, self._streamed))
 
     def _fail(
-        self, member: _Member, failure: _Failure, *, may_start_again: bool | None = None
+        self, member: Member, failure: Failure, *, may_start_again: bool | None = None
     ) -> None:
         """A worker has failed.
 
@@ -459,7 +412,7 @@ class Controller:
             return
         self._await_replacement(member, failure)
 
-    def _lose_elastically(self, member: _Member, failure: _Failure) -> None:
+    def _lose_elastically(self, member: Member, failure: Failure) -> None:
         self._lost_tasks += 1
         self._record("lost", member.rank, f"on {member.host}: {failure.cause}")
         if member.rank >= 0:
@@ -477,7 +430,7 @@ class Controller:
             self._say(-1, text)
         self._waits = waits
 
-    def _await_replacement(self, member: _Member, failure: _Failure) -> None:
+    def _await_replacement(self, member: Member, failure: Failure) -> None:
         member.lost_at, member.failure = time.monotonic(), failure
         for other in self._waiting:
             if other.partition == member.partition and other.task_attempt > member.task_attempt:
@@ -485,7 +438,7 @@ class Controller:
                 self._admit(other)
                 return
 
-    def _give_up(self, member: _Member, why: str) -> None:
+    def _give_up(self, member: Member, why: str) -> None:
         """A task that was lost does not come back."""
         assert member.failure is not None
         lost = member.failure.error

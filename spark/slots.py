@@ -77,7 +77,8 @@ class WantedSize:
             return self._choose(context, timeout)
         if _is_local(context):
             return self._on_one_machine(context, self._choose(context, timeout))
-        choose_workers(context, 1, timeout)  # Waits for the first executor.
+        # Waits for executors, unless they come for tasks only.
+        choose_workers(context, 1 if _is_dynamic(context) else None, timeout)
         profile = placed(context, self.workers_per_node)
         return dataclasses.replace(self._choose(context, timeout, profile), profile=profile)
 
