@@ -167,9 +167,8 @@ def test_a_worker_that_was_stopped_or_cut_off_gives_way_to_a_new_one(tmp_path: P
 
 
 def test_a_worker_that_comes_late_trains_where_the_others_are(tmp_path: Path) -> None:
-    network = NetworkConfig(failure_timeout=1.0)
     work = elastic.Job(rows=2880, hold_at=PER_EPOCH + 30, late=2)
-    ended = run(tmp_path, work, workers=3, network=network, min_workers=2)
+    ended = run(tmp_path, work, workers=3, min_workers=2)
     ended.check()
     (epoch, first), *later = ended.results[2]["fits"][0]["batches"]
     assert (epoch, first) == (1, PER_EPOCH - 30)

@@ -177,7 +177,8 @@ TEST(LateJoinTest, AReplacementWithAnotherModelIsRefusedAlone) {
   for (const bool comes_first : {true, false}) {
     Gathering gathering;
     std::vector<Gathering::Difference> differences;
-    if (comes_first) EXPECT_TRUE(gathering.Add(2, other, /*in_step=*/false).empty());
+    if (comes_first) differences = gathering.Add(2, other, /*in_step=*/false);
+    EXPECT_TRUE(differences.empty());
     differences = gathering.Add(0, Beginning(4), true);
     if (!comes_first) differences = gathering.Add(2, other, /*in_step=*/false);
     ASSERT_EQ(differences.size(), 1u);

@@ -47,7 +47,7 @@ class Job:
             or asks for this worker's state; None = nobody waits.
         joins: how many such workers there will be.
         after_the_end: whether those wait until another worker has ended.
-        late: this rank begins when worker 0 has trained a batch, and is one that joins late.
+        late: this rank begins when worker 0 holds, and is one that joins late.
     """
 
     seed: int = 0
@@ -119,6 +119,7 @@ class Pace(keras.callbacks.Callback):  # type: ignore[misc]
         if self._job.pause:
             time.sleep(self._job.pause)
         if self._job.hold_at is not None and self._steps >= self._job.hold_at:
+            (self._folder / f"holds-{rank}").touch()
             connection = self.model.distribute_strategy._sharing.worker
             deadline = time.monotonic() + DEADLINE
             while not (self._all_have_come() or connection.donation_wanted()):
@@ -168,7 +169,7 @@ def train(job: Job, folder: str) -> dict[str, Any]:
     if job.after_the_end and attempt > 0:
         wait_for(folder, "*.json")  # A result.
     if job.late == keras_strom.rank():
-        wait_for(folder, "trains-0-0")
+        wait_for(folder, "holds-0")
     keras.utils.set_random_seed(job.seed + keras_strom.rank())
     with keras_strom.StromStrategy().scope():
         model = build()
