@@ -13,6 +13,7 @@ import os
 import pathlib
 import runpy
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -125,8 +126,11 @@ def train_strom(training: Training) -> Trained:
 
 def train_horovod(training: Training) -> Trained:
     """One worker of Horovod: its optimizer and callbacks, a share of the data, a scaled rate."""
-    import horovod.tensorflow.keras as hvd
     import tf_keras as keras
+
+    # Where Horovod says `keras` it means Keras 2, which it was then.
+    sys.modules["keras"] = keras
+    import horovod.tensorflow.keras as hvd
 
     hvd.init()
     keras.utils.set_random_seed(training.seed + hvd.rank())
