@@ -98,7 +98,8 @@ def measure(
     outcomes: dict[str, dict[str, list[Trained]]] = {}
     with contextlib.ExitStack() as stack:
         if lines:
-            network = stack.enter_context(namespaces.Network(1 + WORKERS))
+            # Horovod's Gloo takes the address of the host's name, whatever interface it is told.
+            network = stack.enter_context(namespaces.Network(1 + WORKERS, own_names=True))
             place = Place.network(network, stack.enter_context(SparkCluster(network)))
         else:
             place = Place.loopback()

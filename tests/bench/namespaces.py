@@ -10,12 +10,17 @@ a lost "packet" would be 64 KB.
 from __future__ import annotations
 
 import os
+import pathlib
 import shutil
+import socket
 import subprocess
 from types import TracebackType
 
 #: Bytes that the shaper may send at once; as little as its timers allow.
 _BURST_BYTES = 32 << 10
+
+#: Where `ip netns exec` looks for a namespace's own files of /etc.
+_FILES = pathlib.Path("/etc/netns")
 
 #: What `tc tbf` counts of a full packet: 1500 bytes and the Ethernet header.
 FRAME_BYTES = 1514
@@ -51,6 +56,8 @@ class Network:
         megabits: the rate of the line to each node, in Mbit/s.
         buffer_bytes: what the switch holds for each node before it drops.
         loss: the share of arriving packets that each node loses.
+        own_names: True gives each node an /etc/hosts of its own, where this machine's name stands
+            for the node's address, as programs want it that ask for their host's.
 
     Example:
         >>> with Network(2) as network:  # doctest: +SKIP
@@ -64,11 +71,13 @@ class Network:
         megabits: float = 1000,
         buffer_bytes: int = 512 << 10,
         loss: float = 0,
+        own_names: bool = False,
     ) -> None:
         self.nodes = nodes
         self.megabits = megabits
         self.buffer_bytes = buffer_bytes
         self.loss = loss
+        self._own_names = own_names
         self._prefix = f"strom-{os.getpid()}"
         self._made: list[str] = []
 
@@ -138,6 +147,8 @@ class Network:
         self._switch("ip", "link", "set", "dev", "bridge0", "up")
         for node in range(self.nodes):
             self._add_namespace(str(node))
+            if self._own_names:
+                self._name_host(node)
             # fmt: off
             _run(
                 "ip", "link", "add", "dev", "line", "netns", self._name(node), "type", "veth",
@@ -160,12 +171,21 @@ class Network:
         _run("ip", "netns", "add", self._name(which))
         self._made.append(self._name(which))
 
+    def _name_host(self, node: int) -> None:
+        """What `ip netns exec` puts in the place of /etc/hosts."""
+        folder = _FILES / self._name(node)
+        folder.mkdir(parents=True)
+        names = f"127.0.0.1 localhost\n{self.address(node)} {socket.gethostname()}\n"
+        (folder / "hosts").write_text(names, encoding="utf-8")
+
     def _switch(self, *command: str) -> None:
         _run("ip", "netns", "exec", self._name("switch"), *command)
 
     def _remove(self) -> None:
         while self._made:
-            subprocess.run(["ip", "netns", "del", self._made.pop()], capture_output=True)
+            name = self._made.pop()
+            subprocess.run(["ip", "netns", "del", name], capture_output=True)
+            shutil.rmtree(_FILES / name, ignore_errors=True)
 
 
 def _run(*command: str) -> None:
