@@ -20,18 +20,36 @@ if __name__ != "keras_strom.spark":
     )
 
 if TYPE_CHECKING:
+    from .averaging import ParameterAveraging
     from .estimator import StromEstimator
+    from .method import TrainingMethod
     from .model import StromModel
     from .result import Event, RunResult
     from .runner import run
+    from .sharing import GradientSharing
+    from .timeline import Timeline
 
-__all__ = ["Event", "RunResult", "StromEstimator", "StromModel", "run"]
+__all__ = [
+    "Event",
+    "GradientSharing",
+    "ParameterAveraging",
+    "RunResult",
+    "StromEstimator",
+    "StromModel",
+    "Timeline",
+    "TrainingMethod",
+    "run",
+]
 
 _EXPORTS = {
     "Event": "result",
+    "GradientSharing": "sharing",
+    "ParameterAveraging": "averaging",
     "RunResult": "result",
     "StromEstimator": "estimator",
     "StromModel": "model",
+    "Timeline": "timeline",
+    "TrainingMethod": "method",
     "run": "runner",
 }
 

@@ -18,21 +18,22 @@ from pyspark.ml.util import MLReadable, MLWritable
 
 from keras_strom import errors
 
-from . import runner
 from .columns import Columns, ColumnSpec, inspect
 from .direct import Direct, direct
 from .executors import check_executors
 from .export import export
 from .exported import ExportedData
 from .files import Paths, from_parquet
+from .method import TrainingJob, TrainingMethod
 from .model import StromModel, output_columns
 from .outputs import Outputs
 from .params import TrainingParams
 from .persistence import Reader, Writer, not_plain
 from .serialization import PackedModel, freeze, pack, thaw
-from .slots import choose_workers
+from .sharing import GradientSharing
 from .store import Store, StoreRun
-from .training import Code, Trained, TrainingPlan, backup_file, make_strategy, model_file, train
+from .timeline import Recorder
+from .training import Code, Trained, TrainingPlan, backup_file, model_file
 from .trial import try_out
 
 if TYPE_CHECKING:
@@ -43,8 +44,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from keras_strom.network import NetworkConfig
-
-_START_TIMEOUT = 600.0
 
 
 class StromEstimator(TrainingParams, Estimator, MLWritable, MLReadable):  # type: ignore[misc]
@@ -87,7 +86,8 @@ class StromEstimator(TrainingParams, Estimator, MLWritable, MLReadable):  # type
         resume: "auto" = a run of this id that was interrupted goes on after its last whole epoch;
             False = it begins anew.
         network: a `NetworkConfig` of the relay.
-        training: None; there is no other way of training yet.
+        training: how workers train together: `GradientSharing()`, which None stands for, or
+            `ParameterAveraging(...)`.
         output_cols: see `StromModel`, as are the next two.
         prediction_col: the column of the prediction.
         probability_col: the column of probabilities.
@@ -136,7 +136,7 @@ class StromEstimator(TrainingParams, Estimator, MLWritable, MLReadable):  # type
         run_id: str | None = None,
         resume: str | bool = "auto",
         network: NetworkConfig | None = None,
-        training: None = None,
+        training: TrainingMethod | None = None,
         output_cols: Sequence[str] | None = None,
         prediction_col: str | None = "prediction",
         probability_col: str | None = None,
@@ -213,8 +213,15 @@ class StromEstimator(TrainingParams, Estimator, MLWritable, MLReadable):  # type
         files = params["partitions_per_process"]
         if params["store"] is None and files is not None:
             raise errors.InvalidOption("partitions_per_process has no effect without store")
+        method = _method(params)
+        if params["store"] is None and method.needs_files:
+            raise errors.InvalidOption(
+                f"training={method!r} needs store=, a folder that driver and executors reach, or "
+                "fit_on_parquet: any task may read any rows"
+            )
         columns = _columns(params)
         fitting = _prepare(params, columns, inspect(df, columns), df.sparkSession)
+        fitting.recorder.enter("export")
         if fitting.run is None:
             with direct(
                 df,
@@ -244,6 +251,7 @@ class StromEstimator(TrainingParams, Estimator, MLWritable, MLReadable):  # type
             fitting.model.trained(file, trained.suffix), fitting.specs, fitting.outputs
         )
         model.history = trained.history
+        model.timeline = fitting.recorder.timeline()
         model.run_id = None if fitting.run is None else fitting.run.run_id
         self._copyValues(model)
         if model.getOrDefault("val_batch_size") is None:
@@ -284,6 +292,7 @@ class _Fitting:
     run: StoreRun | None
     seed: int
     spark: SparkSession
+    recorder: Recorder
 
 
 def _check_together(params: Mapping[str, Any], *, has_validation: bool) -> None:
@@ -303,9 +312,12 @@ def _check_together(params: Mapping[str, Any], *, has_validation: bool) -> None:
         raise errors.InvalidOption("run_id has no effect without store")
     if not has_validation and params["validation_steps_per_epoch"] is not None:
         raise errors.InvalidOption("validation_steps_per_epoch has no effect without validation")
-    strategy = params["strategy"]
-    if isinstance(strategy, Mapping):
-        make_strategy(strategy)  # Its own words for a value that makes no sense.
+    _method(params).check(params)
+
+
+def _method(params: Mapping[str, Any]) -> TrainingMethod:
+    method: TrainingMethod = params["training"] or GradientSharing()
+    return method
 
 
 def _columns(params: Mapping[str, Any]) -> Columns:
@@ -323,6 +335,8 @@ def _prepare(
     spark: SparkSession,
 ) -> _Fitting:
     """Everything that can be found wrong before the cluster is busy is found here."""
+    recorder = Recorder()
+    recorder.enter("check")
     compiling = None
     if params["optimizer"] is not None:
         compiling = {name: params[name] for name in _COMPILING if params[name] is not None}
@@ -337,9 +351,10 @@ def _prepare(
     output_columns(trial.outputs, params)
     if params["model_fn"] is not None:
         model = model.with_example(trial.x)
-    workers = choose_workers(spark.sparkContext, params["num_proc"], _START_TIMEOUT)
+    workers = _method(params).count_workers(spark.sparkContext, params["num_proc"])
     check_executors(spark.sparkContext, workers)
     run, seed = _begin_run(params, model, columns)
+    recorder.leave()
     return _Fitting(
         params=params,
         specs=specs,
@@ -350,6 +365,7 @@ def _prepare(
         run=run,
         seed=seed,
         spark=spark,
+        recorder=recorder,
     )
 
 
@@ -386,6 +402,7 @@ def _begin_run(
 
 
 def _train(fitting: _Fitting, data: ExportedData, rows: Direct | None = None) -> Trained:
+    fitting.recorder.leave()
     params = fitting.params
     plan = TrainingPlan(
         model=fitting.model,
@@ -401,15 +418,12 @@ def _train(fitting: _Fitting, data: ExportedData, rows: Direct | None = None) ->
         verbose=params["verbose"],
         run=fitting.run,
     )
-    results = runner.run(
-        train,
-        (plan,),
-        num_proc=fitting.workers,
-        network=params["network"],
-        stream_logs=params["verbose"] > 0,
-        verbose=min(params["verbose"], 1),
-        data=rows,
+    job = TrainingJob(
+        plan=plan,
+        workers=fitting.workers,
         spark=fitting.spark,
+        network=params["network"],
+        rows=rows,
+        recorder=fitting.recorder,
     )
-    trained: Trained = results[0]
-    return trained
+    return _method(params).train(job)

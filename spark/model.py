@@ -33,6 +33,7 @@ from .prediction import (
     zeros,
 )
 from .serialization import PackedModel, pack
+from .timeline import Timeline
 from .trial import try_out
 
 if TYPE_CHECKING:
@@ -94,6 +95,8 @@ class StromModel(ColumnParams, Model, MLWritable, MLReadable):  # type: ignore[m
         self._told: Told | None = None
         #: What `fit` has logged: a value an epoch, by name; {} for a model from elsewhere.
         self.history: dict[str, list[float]] = {}
+        #: What driver and workers did in `fit`, and when; it is not saved with the model.
+        self.timeline: Timeline | None = None
         #: The run in the store; None = there is none.
         self.run_id: str | None = None
 

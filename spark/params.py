@@ -19,6 +19,7 @@ from keras_strom import errors
 from keras_strom.checks import whole_number
 from keras_strom.network import NetworkConfig
 
+from .method import TrainingMethod
 from .store import Store
 
 Check = Callable[[str, Any], Any]
@@ -166,11 +167,13 @@ def _network(name: str, value: Any) -> NetworkConfig:
     return value
 
 
-def _training(name: str, value: Any) -> Any:
-    raise errors.InvalidOption(
-        f"{name}={value!r}: there is no other way of training than sharing updates yet, whose "
-        "options are strategy={...}; leave it out"
-    )
+def _training(name: str, value: Any) -> TrainingMethod:
+    if not isinstance(value, TrainingMethod):
+        raise errors.InvalidOption(
+            f"{name}={value!r} must be a method of training: GradientSharing() or "
+            "ParameterAveraging(...) of keras_strom.spark"
+        )
+    return value
 
 
 def _use_gpu(name: str, value: Any) -> bool:

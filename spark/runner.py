@@ -32,6 +32,7 @@ from keras_strom.process import GRACE_SECONDS, Function, check_env, check_start_
 from .controller import Controller
 from .resources import UseGpu, check_gpus, check_use_gpu
 from .result import Event, RunResult
+from .sharing import GradientSharing
 from .slots import Size, WantedSize
 from .task import Report, Task, run_task
 
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from .direct import Direct
+    from .method import TrainingMethod
 
 _BROADCAST_BYTES = 256 * 1024
 # Spark's default of spark.task.maxFailures.
@@ -66,6 +68,7 @@ def run(
     verbose: int = 1,
     secret: bytes | None = None,
     data: Direct | None = None,
+    training: TrainingMethod | None = None,
     spark: SparkSession | None = None,
 ) -> RunResult:
     """Calls `fn(*args, **kwargs)` on every worker at the same time.
@@ -103,6 +106,7 @@ def run(
             ones, which nobody has to keep.
         data: rows that each task lays down on its local disk for its worker (`direct`); they are
             divided for `num_proc` workers.
+        training: `GradientSharing()`, as None; the only method that a function can train by.
         spark: the session; None = the active one, or a new one.
 
     Returns:
@@ -124,6 +128,11 @@ def run(
     """
     if not callable(fn):
         raise errors.InvalidOption(f"fn={fn!r} cannot be called")
+    if training is not None and not isinstance(training, GradientSharing):
+        raise errors.InvalidOption(
+            f"training={training!r}: what a function trains is its own, and shares its updates "
+            "through StromStrategy; other methods are for StromEstimator(training=...)"
+        )
     options = _Options(
         wanted=WantedSize(
             num_proc=num_proc,
@@ -329,7 +338,7 @@ class _Job:
         """
         self._thread.join()
         if self._error is not None:
-            host, text = _root_cause(str(self._error))
+            host, text = root_cause(str(self._error))
             raise errors.WorkerFailed(-1, host, text) from None
         return self._reports
 
@@ -362,11 +371,13 @@ class _Job:
             self._controller.job_ended()
 
 
-def _root_cause(message: str) -> tuple[str, str]:
+def root_cause(message: str) -> tuple[str, str]:
     """The host and the Python traceback in a message of Spark's scheduler."""
     where = re.search(r"\(TID \d+\) \(([^ )]+)", message)
     traceback = re.search(
-        r"Traceback \(most recent call last\):.*?(?=\n\s*\n|\n\tat |\Z)", message, re.S
+        r"Traceback \(most recent call last\):.*?(?=\s*\n\tat |\s*\nDriver stacktrace|\Z)",
+        message,
+        re.S,
     )
     text = traceback.group(0) if traceback else message.partition("\n\tat ")[0]
     return where.group(1) if where else "an unknown host", text

@@ -1,4 +1,4 @@
-"""What each worker of an estimator's `fit` does, and what the chief leaves in the store.
+"""What each worker of an estimator's `fit` does when updates are shared, and what any `fit` leaves.
 
 An interrupted run goes on from its last whole epoch: after each one the chief puts Keras's own
 backup into the store, in one file, which appears in one piece.
@@ -26,6 +26,7 @@ from .exported import VALIDATION, ExportedData
 from .reader import dataset
 from .serialization import MODEL, PackedModel, save
 from .store import StoreRun
+from .timeline import Phase, Recorder
 
 _HISTORY = "history.json"
 
@@ -83,7 +84,7 @@ class Code:
 
 @dataclasses.dataclass(frozen=True)
 class Trained:
-    """What the chief returns.
+    """What a training leaves.
 
     Attributes:
         history: what `fit` has logged, a value an epoch.
@@ -96,8 +97,29 @@ class Trained:
     file: bytes = dataclasses.field(repr=False)
 
 
-def train(plan: TrainingPlan) -> Trained | None:
-    """Trains as one worker; the chief's result is everybody's."""
+@dataclasses.dataclass(frozen=True)
+class Worked:
+    """What a worker returns.
+
+    Attributes:
+        phases: what it did, and when.
+        trained: the chief's, which is everybody's; the others' is None.
+    """
+
+    phases: tuple[Phase, ...]
+    trained: Trained | None
+
+
+def train(plan: TrainingPlan) -> Worked:
+    """Trains as one worker of several that share updates."""
+    recorder = Recorder(keras_strom.rank())
+    recorder.enter("start")
+    trained = _train(plan, recorder)
+    recorder.leave()
+    return Worked(tuple(recorder.phases), trained)
+
+
+def _train(plan: TrainingPlan, recorder: Recorder) -> Trained | None:
     code: Code = cloudpickle.loads(plan.code)
     rank, size = keras_strom.rank(), keras_strom.size()
     # Not the same on every worker, or all would drop out the same units; the chief's weights count.
@@ -112,6 +134,7 @@ def train(plan: TrainingPlan) -> Trained | None:
             backup = Backup(plan.run, Path(directory))
             backup.fetch()
             callbacks.append(backup)
+        callbacks.append(_Phases(recorder))
         history = model.fit(
             _training_data(plan, code, rank, size),
             validation_data=_validation_data(plan, code),
@@ -124,10 +147,11 @@ def train(plan: TrainingPlan) -> Trained | None:
         ).history
         if not keras_strom.is_chief():
             return None
-        logged = {name: [float(one) for one in values] for name, values in history.items()}
+        history = logged(history)
         if backup is not None:
-            logged = joined(backup.before, logged)
-    return _leave(plan.run, model, logged)
+            history = joined(backup.before, history)
+    recorder.enter("save")
+    return leave(plan.run, model, history)
 
 
 def make_strategy(given: Any) -> Any:
@@ -180,6 +204,30 @@ class Backup(keras.callbacks.BackupAndRestore):  # type: ignore[misc]
         self._run.store.write_bytes(backup_file(self._run), _zipped(self._directory))
 
 
+class _Phases(keras.callbacks.Callback):  # type: ignore[misc]
+    """Notes what a worker's `fit` does; the recorder's open phase ends with its first epoch."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__()
+        self._recorder = recorder
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        """Steps follow."""
+        self._recorder.enter("train")
+
+    def on_test_begin(self, logs: Any = None) -> None:
+        """Validation follows."""
+        self._recorder.enter("evaluate")
+
+    def on_test_end(self, logs: Any = None) -> None:
+        """The other callbacks follow."""
+        self._recorder.enter("callbacks")
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        """After the last epoch updates are still on their way, and replicas are compared."""
+        self._recorder.enter("finish")
+
+
 def backup_file(run: StoreRun) -> str:
     """Where the backup of an unfinished run is."""
     return f"{run.checkpoints}/backup.zip"
@@ -195,6 +243,22 @@ def joined(
 ) -> dict[str, list[float]]:
     """One history after another."""
     return {name: [*before.get(name, []), *after.get(name, [])] for name in {**before, **after}}
+
+
+def logged(history: Mapping[str, list[Any]]) -> dict[str, list[float]]:
+    """What Keras has logged, as plain numbers."""
+    return {name: [float(one) for one in values] for name, values in history.items()}
+
+
+def leave(run: StoreRun | None, model: keras.Model, history: dict[str, list[float]]) -> Trained:
+    """Writes a trained model to where it belongs; the backup is not needed any more."""
+    file, suffix = save(model)
+    if run is None:
+        return Trained(history, suffix, file)
+    run.store.write_bytes(model_file(run, suffix), file)
+    run.store.write_bytes(run.history, json.dumps(history, indent=1).encode())
+    run.store.delete(run.checkpoints)
+    return Trained(history, suffix, b"")
 
 
 def _training_data(plan: TrainingPlan, code: Code, rank: int, size: int) -> Any:
@@ -221,16 +285,6 @@ def _validation_data(plan: TrainingPlan, code: Code) -> Any:
         batch_size=plan.val_batch_size,
         transformation_fn=code.transformation_fn,
     )
-
-
-def _leave(run: StoreRun | None, model: keras.Model, history: dict[str, list[float]]) -> Trained:
-    file, suffix = save(model)
-    if run is None:
-        return Trained(history, suffix, file)
-    run.store.write_bytes(model_file(run, suffix), file)
-    run.store.write_bytes(run.history, json.dumps(history, indent=1).encode())
-    run.store.delete(run.checkpoints)
-    return Trained(history, suffix, b"")
 
 
 def _zipped(directory: Path) -> bytes:

@@ -17,7 +17,7 @@ from keras_strom.output import MAX_LINE, TAIL_LINES
 from keras_strom.spark.channel import MAX_MESSAGE_BYTES, Channel
 from keras_strom.spark.controller import Controller
 from keras_strom.spark.result import Event, RunResult
-from keras_strom.spark.runner import _events_of_master, _root_cause
+from keras_strom.spark.runner import _events_of_master, root_cause
 from keras_strom.spark.slots import Size
 from keras_strom.spark.task import (
     _MAX_BATCH_CHARACTERS,
@@ -449,14 +449,14 @@ def test_the_root_cause_is_found_in_sparks_message() -> None:
         "Lost task 1.3 in stage 0.0 (TID 7) (10.0.0.7 executor 1): "
         "org.apache.spark.api.python.PythonException: Traceback (most recent call last):\n"
         '  File "serializers.py", line 1, in loads\n'
-        "ModuleNotFoundError: No module named 'keras_strom'\n\n"
+        "ModuleNotFoundError: in user code:\n\n    No module named 'keras_strom'\n\n"
         "\tat org.apache.spark.api.python.BasePythonRunner\n"
     )
-    host, text = _root_cause(message)
+    host, text = root_cause(message)
     assert host == "10.0.0.7"
     assert text.startswith("Traceback")
     assert text.endswith("No module named 'keras_strom'")
-    assert _root_cause("Job 3 cancelled\n\tat org.apache")[1] == "Job 3 cancelled"
+    assert root_cause("Job 3 cancelled\n\tat org.apache")[1] == "Job 3 cancelled"
 
 
 def test_the_masters_events_stand_among_the_runners() -> None:

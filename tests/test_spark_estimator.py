@@ -348,7 +348,7 @@ def test_any_keras_model_can_predict_on_a_dataframe(flowers: Any) -> None:
         ({"callbacks": ["EarlyStopping"]}, "must be a list of keras.callbacks"),
         ({"resume": True}, 'must be "auto" or False'),
         ({"run_id": "a/b"}, "run_id='a/b'"),
-        ({"training": "averaging"}, "no other way of training"),
+        ({"training": "averaging"}, "must be a method of training"),
         ({"use_gpu": True}, "cannot train on GPUs"),
         ({"network": {"port": 1}}, "must be a NetworkConfig"),
         ({"strategy": {"tau": 1}}, "no option 'tau'"),

@@ -23,7 +23,13 @@ from keras_strom.network import HostPort, NetworkConfig
 
 pyspark = pytest.importorskip("pyspark")
 
-from keras_strom.spark import resources, run, runner, slots  # noqa: E402
+from keras_strom.spark import (  # noqa: E402
+    ParameterAveraging,
+    resources,
+    run,
+    runner,
+    slots,
+)
 
 # Executors cannot import this file.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -330,6 +336,7 @@ def test_tasks_that_do_not_start_in_time_are_an_error(
         ({"network": {"port": 1}}, "must be a NetworkConfig"),
         ({"env": {"KERAS_STROM_RANK": "1"}}, "KERAS_STROM_RANK"),
         ({"env": {"A": 1}}, "strings"),
+        ({"training": ParameterAveraging()}, "StromEstimator"),
     ],
 )
 def test_bad_options_are_refused_before_spark_is_asked(options: dict[str, Any], words: str) -> None:
