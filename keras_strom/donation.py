@@ -4,29 +4,25 @@ The parameters come from the master. What it does not hold comes from another wo
 of an epoch, as bytes that only these two read: the optimizers' state, the state that no optimizer
 trains, and where that worker is. Both build the same model, so variables go by their place in it.
 
-    donation = 8 bytes b"STROMDON", u32 version, u32 length of the header, header, arrays
-    header   = a JSON object: epoch, batch, threshold, and of each array name, dtype and shape
-    arrays   = the values, little-endian, in the header's order
+The bytes are those of `packed_arrays`, with the values epoch, batch and threshold.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import json
 import struct
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import keras
-import numpy as np
 import numpy.typing as npt
 
 from keras_strom import errors
+from keras_strom.packed_arrays import OtherVersionError, pack, unpack
 from keras_strom.resume import Place
 
 _MAGIC = b"STROMDON"
 _VERSION = 1
-_PREFIX = struct.Struct("<8sII")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,21 +45,13 @@ class Donation:
     arrays: Mapping[str, npt.NDArray[Any]]
 
     def to_bytes(self) -> bytes:
-        """The layout at the top of this file."""
-        arrays = {
-            name: np.asarray(array, np.dtype(array.dtype).newbyteorder("<"), order="C")
-            for name, array in self.arrays.items()
+        """The bytes of `packed_arrays`."""
+        values = {
+            "epoch": self.place.epoch,
+            "batch": self.place.batch,
+            "threshold": self.threshold,
         }
-        header = json.dumps(
-            {
-                "epoch": self.place.epoch,
-                "batch": self.place.batch,
-                "threshold": self.threshold,
-                "arrays": [[name, array.dtype.str, array.shape] for name, array in arrays.items()],
-            }
-        ).encode()
-        parts = [_PREFIX.pack(_MAGIC, _VERSION, len(header)), header]
-        return b"".join([*parts, *(array.tobytes() for array in arrays.values())])
+        return pack(_MAGIC, _VERSION, values, self.arrays)
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Donation:
@@ -74,29 +62,17 @@ class Donation:
             Refused: it was made by another version of keras-strom.
         """
         try:
-            magic, version, length = _PREFIX.unpack_from(data)
-            if magic == _MAGIC and version != _VERSION:
-                raise errors.Refused(
-                    f"the state of another worker has version {version}, this worker reads version "
-                    f"{_VERSION}; install the same keras-strom everywhere"
-                )
-            if magic != _MAGIC:
-                raise ValueError("it starts with other bytes")
-            offset = _PREFIX.size + length
-            header = json.loads(data[_PREFIX.size : offset])
-            arrays = {}
-            for name, dtype, shape in header["arrays"]:
-                count = int(np.prod(shape, dtype=np.int64))
-                found = np.frombuffer(data, np.dtype(dtype), count, offset)
-                arrays[name] = found.reshape(shape)
-                offset += found.nbytes
-            if offset != len(data):
-                raise ValueError(f"{len(data) - offset} bytes follow its end")
+            values, arrays = unpack(_MAGIC, _VERSION, data)
             return cls(
-                place=Place(int(header["epoch"]), int(header["batch"])),
-                threshold=tuple(map(float, header["threshold"])),
+                place=Place(int(values["epoch"]), int(values["batch"])),
+                threshold=tuple(map(float, values["threshold"])),
                 arrays=arrays,
             )
+        except OtherVersionError as other:
+            raise errors.Refused(
+                f"the state of another worker has version {other.version}, this worker reads "
+                f"version {_VERSION}; install the same keras-strom everywhere"
+            ) from other
         except (struct.error, ValueError, KeyError, TypeError) as error:
             raise errors.CorruptMessage(
                 f"another worker's state cannot be read: {error}"
