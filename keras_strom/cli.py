@@ -27,7 +27,9 @@ _NETWORK_HELP = {
     "max_depth": "most levels of a tree",
     "failure_timeout": "seconds of silence after which a peer is dead",
     "on_master_loss": "stop",
-    "checkpoint_dir": "where the master writes checkpoints (no effect yet)",
+    "checkpoint_dir": "folder for checkpoints of the job; a run that finds one goes on from it",
+    "checkpoint_interval": "seconds from one checkpoint to the next",
+    "checkpoints_kept": "so many checkpoints stay",
     "same_host": "permit shared memory between local workers",
 }
 

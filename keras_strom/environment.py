@@ -21,6 +21,7 @@ KERAS_STROM_NETWORK        JSON object of `NetworkConfig` options (default {})
 KERAS_STROM_IP             this machine's address, where network_mask does not decide
 KERAS_STROM_JOIN_TIMEOUT   seconds to wait until all workers have joined (default 600)
 KERAS_STROM_DATA           folder of the rows that a Spark task has laid down for its worker
+KERAS_STROM_CHECKPOINTS    JSON object of a `CheckpointPlan`; not set = none are made
 =========================  ======================================================================
 
 None of RANK, SIZE, MASTER and CREDENTIALS set means one worker on its own. RANK and SIZE come
@@ -37,6 +38,7 @@ from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from keras_strom import errors
+from keras_strom.checkpoint_plan import CheckpointPlan
 from keras_strom.credentials import Credentials
 from keras_strom.network import HostPort, NetworkConfig, format_address, parse_address, parse_ip
 
@@ -52,11 +54,12 @@ NETWORK = PREFIX + "NETWORK"
 IP = PREFIX + "IP"
 JOIN_TIMEOUT = PREFIX + "JOIN_TIMEOUT"
 DATA = PREFIX + "DATA"
+CHECKPOINTS = PREFIX + "CHECKPOINTS"
 
 _KNOWN = frozenset(
     (
         *(RANK, SIZE, LOCAL_RANK, LOCAL_SIZE, ATTEMPT, MASTER, CREDENTIALS, NETWORK, IP),
-        *(JOIN_TIMEOUT, DATA),
+        *(JOIN_TIMEOUT, DATA, CHECKPOINTS),
     )
 )
 
@@ -77,6 +80,7 @@ class ClusterEnvironment:
         ip: this machine's address, where the mask does not decide.
         join_timeout: seconds to wait until all workers have joined.
         data_path: where rows were laid down for this worker; None = nowhere.
+        checkpoints: what the runner makes of this job's state; None = nothing.
 
     Example:
         >>> ClusterEnvironment.from_environ({}).size
@@ -94,6 +98,7 @@ class ClusterEnvironment:
     ip: str | None = None
     join_timeout: float = 600.0
     data_path: str | None = None
+    checkpoints: CheckpointPlan | None = None
 
     def __post_init__(self) -> None:
         for variable, value, limit, what in (
@@ -108,6 +113,12 @@ class ClusterEnvironment:
             raise errors.EnvironmentInvalid(
                 f"{LOCAL_SIZE}={self.local_size} is more than {SIZE}={self.size}"
             )
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether this worker may begin in the middle of its data, where another one was."""
+        restores = self.checkpoints is not None and self.checkpoints.restore is not None
+        return self.attempt > 0 or restores
 
     @property
     def is_chief(self) -> bool:
@@ -156,6 +167,7 @@ class ClusterEnvironment:
             ip=read(IP, _ip, None),
             join_timeout=read(JOIN_TIMEOUT, _seconds, 600.0),
             data_path=read(DATA, str, None),
+            checkpoints=read(CHECKPOINTS, CheckpointPlan.from_json, None),
         )
 
     def to_environ(self) -> dict[str, str]:
@@ -177,6 +189,8 @@ class ClusterEnvironment:
             variables[IP] = self.ip
         if self.data_path is not None:
             variables[DATA] = self.data_path
+        if self.checkpoints is not None:
+            variables[CHECKPOINTS] = self.checkpoints.to_json()
         return variables
 
     def load_credentials(self) -> Credentials:

@@ -42,6 +42,7 @@ class StartExchange(Protocol):
         *,
         min_workers: int | None = None,
         credentials: Credentials | None = None,
+        epoch: int = 1,
     ) -> Exchange:
         """Starts serving.
 
@@ -52,6 +53,7 @@ class StartExchange(Protocol):
             min_workers: so many are enough to start, and with fewer of them training waits; None =
                 it starts with all and goes on with those that are left.
             credentials: the job's; None = fresh ones.
+            epoch: of the master; a job that goes on from a checkpoint has a higher one than before.
         """
 
 
@@ -62,6 +64,7 @@ def share_updates(
     *,
     min_workers: int | None = None,
     credentials: Credentials | None = None,
+    epoch: int = 1,
 ) -> Exchange:
     """Starts the master through which replicas share their updates; see `StartExchange`."""
     from keras_strom.training_relay import TrainingMaster
@@ -72,4 +75,5 @@ def share_updates(
         host=host,
         min_workers=min_workers,
         credentials=credentials,
+        epoch=epoch,
     )

@@ -20,6 +20,7 @@ import tensorflow as tf
 from keras_strom import errors
 from keras_strom._native.library import array_hash
 from keras_strom._native.replica import Replica
+from keras_strom.checkpointing import Checkpointing
 from keras_strom.environment import ClusterEnvironment
 from keras_strom.flat_space import FlatSpace
 from keras_strom.model_state import (
@@ -72,6 +73,7 @@ class Sharing:
         training_data: of the `fit` that runs, on a worker that has a predecessor.
         ended: why the job is over for this worker; None while it goes on.
         debug: whether percentiles of the residuals are logged after each epoch.
+        checkpoints: saves and restores this worker; None = nobody does.
     """
 
     environment: ClusterEnvironment
@@ -89,6 +91,12 @@ class Sharing:
     training_data: ResumableData | None = None
     ended: str | None = None
     debug: bool = False
+    checkpoints: Checkpointing | None = None
+
+    def __post_init__(self) -> None:
+        plan = self.environment.checkpoints
+        if plan is not None and self.checkpoints is None:
+            self.checkpoints = Checkpointing(plan)
 
     def resumable(self, dataset: Any, distribute: Callable[[Any], Any]) -> ResumableData:
         """Stands for a dataset that Keras distributes; the first of a `fit` is its training data.
@@ -149,6 +157,11 @@ class Generation:
                 with the chief's learning rate. None where there are no epochs.
         """
         sharing = self._sharing
+        if initial_epoch is None and not self._follows and sharing.checkpoints is not None:
+            raise errors.UnsupportedModel(
+                "checkpoint_dir is for training with fit: where a custom loop stands, nobody but "
+                "the program knows. Leave checkpoint_dir out, and save in the loop"
+            )
         worker = sharing.worker
         start = None
         if worker is not None:

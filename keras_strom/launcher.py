@@ -11,10 +11,12 @@ import time
 from collections.abc import Mapping
 
 from keras_strom import errors
+from keras_strom.checkpoint_plan import CheckpointPlan
 from keras_strom.checks import check_least, whole_number
 from keras_strom.console import Console
 from keras_strom.environment import ClusterEnvironment
 from keras_strom.exchange import Exchange, StartExchange, share_updates
+from keras_strom.job_checkpoints import JobCheckpoints
 from keras_strom.joining import verdict
 from keras_strom.network import NetworkConfig
 from keras_strom.process import (
@@ -85,6 +87,7 @@ def launch(
         WorkerFailed: the first failure beyond `max_failures`; all other workers have been ended.
         KeyboardInterrupt: by Ctrl+C; all workers have been ended.
         AddressError: a port in use or a mask that matches nothing.
+        StoreUnavailable: the folder for checkpoints cannot be written.
     """
     console = console or Console(job.workers)
     network = job.network
@@ -92,15 +95,25 @@ def launch(
         network = dataclasses.replace(network, network_mask=_LOOPBACK)
     with contextlib.ExitStack() as stack:
         exchange = None
+        checkpoints = stack.enter_context(JobCheckpoints.of(network, job.workers))
         if job.workers > 1:
-            exchange = start(job.workers, network, None, min_workers=job.min_workers)
+            exchange = start(
+                job.workers,
+                network,
+                None,
+                min_workers=job.min_workers,
+                epoch=checkpoints.epoch,
+            )
             stack.callback(exchange.close, "the job has ended")
-        crew = _Crew(job, network, console, exchange)
+            checkpoints.collect(exchange.close)
+        crew = _Crew(job, network, console, exchange, checkpoints.plan)
         stack.callback(crew.end)
         for rank in range(job.workers):
             crew.start(rank)
         try:
-            return crew.wait()
+            outcomes = crew.wait()
+            checkpoints.clear()
+            return outcomes
         except errors.WorkerFailed as failure:
             if exchange is None:
                 raise
@@ -111,12 +124,18 @@ class _Crew:
     """The worker processes of a job; one that fails gives way to another, while the job allows."""
 
     def __init__(
-        self, job: Job, network: NetworkConfig, console: Console, exchange: Exchange | None
+        self,
+        job: Job,
+        network: NetworkConfig,
+        console: Console,
+        exchange: Exchange | None,
+        checkpoints: CheckpointPlan | None,
     ) -> None:
         self._job = job
         self._network = network
         self._console = console
         self._exchange = exchange
+        self._checkpoints = checkpoints
         self._ended: queue.Queue[tuple[int, Outcome]] = queue.Queue()
         self._processes: dict[int, WorkerProcess] = {}
         self._attempts = [0] * job.workers
@@ -184,6 +203,7 @@ class _Crew:
             master=self._exchange.address if self._exchange else None,
             network=self._network,
             join_timeout=job.start_timeout,
+            checkpoints=self._checkpoints,
         )
 
 

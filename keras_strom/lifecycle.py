@@ -205,12 +205,17 @@ class _Training:
         self._skipped = 0  # Batches of the epoch at hand that a predecessor has trained.
         self._left: int | None = None  # Where it has a predecessor there: batches left in it.
         self._cut_short = False
+        self._per_epoch: int | None = None
         self.logs: dict[str, float] = {}
 
     def begin(self, epochs: int, per_epoch: int | None) -> None:
         """After every other callback's `on_train_begin`, which may have restored old weights."""
         generation = Generation(self._sharing, [self._model])
         self._sharing.generation = generation
+        self._per_epoch = per_epoch
+        checkpoints = self._sharing.checkpoints
+        if checkpoints is not None:
+            checkpoints.prepare(self._sharing, self._model, epochs)
         generation.start(self._initial_epoch)
         if generation.ended:
             _logger.info("%s comes after the end of this training", self._who())
@@ -218,6 +223,10 @@ class _Training:
         elif generation.late:
             place = take_over(self._sharing, generation, self._model, per_epoch)
             self._go_on(place, per_epoch)
+        elif checkpoints is not None:
+            restored = checkpoints.restore(self._sharing, generation, self._model, per_epoch)
+            if restored is not None:
+                self._go_on(restored, per_epoch)
 
     def _go_on(self, place: Place, per_epoch: int | None) -> None:
         """Has Keras begin where a predecessor was."""
@@ -244,6 +253,10 @@ class _Training:
         place = Place(self._epoch, self._skipped + batch)
         donate_if_asked(self._sharing, self._model, place)
         wait_for_enough(self._sharing, lambda: donate_if_asked(self._sharing, self._model, place))
+        if self._sharing.checkpoints is not None:
+            self._sharing.checkpoints.save_if_due(
+                self._sharing, self._model, place, self._per_epoch
+            )
         if self._sharing.environment.is_chief or self._sharing.sequenced:
             return
         now = time.monotonic()

@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from keras_strom import errors
+from keras_strom.checks import whole_number
 from keras_strom.interfaces import InterfaceAddress, IPAddress, interface_addresses
 
 HostPort = tuple[str, int]
@@ -47,7 +48,11 @@ class NetworkConfig:
         failure_timeout: seconds of silence after which a peer counts as dead; every other
             time-out of the relay follows from it.
         on_master_loss: "stop" ends the workers with `MasterLost`.
-        checkpoint_dir: refused until the master writes checkpoints.
+        checkpoint_dir: a folder of the runner's machine, which its workers reach as well, for
+            checkpoints of the whole job: a run that finds one there goes on from it, with any
+            number of workers. None = none are made.
+        checkpoint_interval: seconds from one to the next.
+        checkpoints_kept: so many stay.
         same_host: False forbids shared memory between processes of one machine. True uses it
             where both permit it, belong to one user and share a network namespace.
 
@@ -68,6 +73,8 @@ class NetworkConfig:
     failure_timeout: float = 5.0
     on_master_loss: str = "stop"
     checkpoint_dir: str | None = None
+    checkpoint_interval: float = 600.0
+    checkpoints_kept: int = 2
     same_host: bool = True
 
     def __post_init__(self) -> None:
@@ -86,6 +93,7 @@ class NetworkConfig:
         if not isinstance(self.same_host, bool):
             raise errors.InvalidOption(f"same_host={self.same_host!r} must be a bool")
         self._check_tree()
+        self._check_checkpoints()
         self._refuse_what_has_no_effect()
 
     def _refuse_what_has_no_effect(self) -> None:
@@ -93,11 +101,22 @@ class NetworkConfig:
             raise errors.InvalidOption(
                 f'on_master_loss={self.on_master_loss!r}: this version knows "stop"'
             )
-        if self.checkpoint_dir is not None:
+        for name in ("checkpoint_interval", "checkpoints_kept"):
+            value = getattr(self, name)
+            if self.checkpoint_dir is None and value != _DEFAULTS[name]:
+                raise errors.InvalidOption(f"{name}={value!r} has no effect without checkpoint_dir")
+
+    def _check_checkpoints(self) -> None:
+        folder, interval = self.checkpoint_dir, self.checkpoint_interval
+        if folder is not None and (not isinstance(folder, str) or not folder):
+            raise errors.InvalidOption(f"checkpoint_dir={folder!r} must be the path of a folder")
+        if isinstance(interval, bool) or not isinstance(interval, int | float):
+            raise errors.InvalidOption(f"checkpoint_interval={interval!r} must be a number")
+        if not 0.1 <= interval < math.inf:
             raise errors.InvalidOption(
-                f"checkpoint_dir={self.checkpoint_dir!r} would have no effect in this version; "
-                "leave it at None"
+                f"checkpoint_interval={interval!r} must be finite and at least 0.1 seconds"
             )
+        whole_number("checkpoints_kept", self.checkpoints_kept, least=1)
 
     def _check_tree(self) -> None:
         if self.topology not in ("auto", "plain", "mesh"):
@@ -110,6 +129,11 @@ class NetworkConfig:
                 raise errors.InvalidOption(
                     f"{name}={value!r} must be a whole number of {least} to 1000"
                 )
+
+    def refuse_checkpoints(self, why: str) -> None:
+        """Raises InvalidOption where `checkpoint_dir` is set, which would have no effect here."""
+        if self.checkpoint_dir is not None:
+            raise errors.InvalidOption(f"checkpoint_dir={self.checkpoint_dir!r}: {why}")
 
     def of_worker(self, local_rank: int) -> NetworkConfig:
         """The configuration of one worker, whose `port` is its own."""

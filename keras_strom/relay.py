@@ -169,6 +169,7 @@ class Master:
         if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
             raise errors.InvalidOption(f"workers={workers!r} must be 1 or more")
         network = network or NetworkConfig()
+        network.refuse_checkpoints("a relay of bytes has nothing to save")
         if host is None:
             host = _LOOPBACK
             if network.network_mask is not None:

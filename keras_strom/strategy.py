@@ -302,7 +302,7 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
         if by_keras and on_one_cpu(self.extended.worker_devices):
             # What else TensorFlow puts around it only moves it to a device.
             distribute = _unchanged
-        if by_keras and self._sharing is not None and self._environment.attempt > 0:
+        if by_keras and self._sharing is not None and self._environment.goes_on:
             return self._sharing.resumable(dataset, distribute)
         return distribute(dataset)
 

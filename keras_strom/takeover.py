@@ -10,6 +10,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
+import numpy.typing as npt
+
 from keras_strom import errors
 from keras_strom.donation import Donation, donated_variables, install, unbuilt_optimizers
 from keras_strom.model_state import left_to_the_program, untrained_state
@@ -52,7 +54,7 @@ def take_over(sharing: Sharing, generation: Generation, model: Any, per_epoch: i
     )
     donated = _wait_for_donation(sharing)
     if donated is not None:
-        _install(sharing, model, donated)
+        install_state(sharing, model, donated)
         if accepted == 0 and per_epoch:
             return _go_with(donated.place, sharing, generation, model, per_epoch)
         place = place or Place(donated.place.epoch, 0)
@@ -79,6 +81,12 @@ def donate_if_asked(sharing: Sharing, model: Any, place: Place) -> None:
     """
     if sharing.worker is None or not sharing.worker.donation_wanted():
         return
+    donation = Donation(place, sharing.step.threshold_state, state_arrays(sharing, model))
+    sharing.worker.donate(donation.to_bytes())
+
+
+def state_arrays(sharing: Sharing, model: Any) -> dict[str, npt.NDArray[Any]]:
+    """What a worker holds beside its parameters, by the names of `donated_variables`."""
     space = sharing.space
     variables = donated_variables(model, untrained_state([model], space))
     trained = space.entries_of(v.value for v in model.trainable_variables)
@@ -86,9 +94,7 @@ def donate_if_asked(sharing: Sharing, model: Any, place: Place) -> None:
     if any(map(space.is_member, trained)):
         for entry in left_to_the_program([model], space):
             variables[f"{_SHARED}{entry.offset}"] = entry.variable
-    arrays = {name: variable.numpy() for name, variable in variables.items()}
-    donation = Donation(place, sharing.step.threshold_state, arrays)
-    sharing.worker.donate(donation.to_bytes())
+    return {name: variable.numpy() for name, variable in variables.items()}
 
 
 def _wait_for_donation(sharing: Sharing) -> Donation | None:
@@ -107,7 +113,12 @@ def _wait_for_donation(sharing: Sharing) -> Donation | None:
     return None
 
 
-def _install(sharing: Sharing, model: Any, donated: Donation) -> None:
+def install_state(sharing: Sharing, model: Any, donated: Donation) -> None:
+    """Takes over what `state_arrays` gave on another worker, or earlier on this one.
+
+    Raises:
+        Refused: it is not that of this model.
+    """
     if model.optimizer is not None and not model.optimizer.built:
         with model.distribute_strategy.scope():
             model.optimizer.build(model.trainable_variables)

@@ -180,7 +180,16 @@ class TrainingWorker(WorkerNode):
         max_staleness: int | None = None,
         network: NetworkConfig | None = None,
     ) -> TrainingWorker:
-        """Joins the job that the environment names; an explicit `network` wins over its own."""
+        """Joins the job that the environment names; an explicit `network` wins over its own.
+
+        Raises:
+            InvalidOption: `network` asks for checkpoints, which are the runner's to make.
+        """
+        if network is not None:
+            network.refuse_checkpoints(
+                "it is an option of the runner (keras-strom run --checkpoint-dir), not of one "
+                "worker's StromStrategy"
+            )
         if cluster.master is None:
             raise errors.EnvironmentInvalid(f"{environment.MASTER} is not set")
         return cls(

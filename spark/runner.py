@@ -168,6 +168,7 @@ class _Options:
     def __post_init__(self) -> None:
         if not isinstance(self.network, NetworkConfig):
             raise errors.InvalidOption(f"network={self.network!r} must be a NetworkConfig")
+        self.network.refuse_checkpoints("so far only keras-strom run makes checkpoints")
         check_start_timeout(self.start_timeout)
         whole_number("max_failures", self.max_failures, least=0)
         check_use_gpu(self.use_gpu)

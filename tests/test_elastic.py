@@ -66,9 +66,10 @@ class Master:
         *,
         min_workers: int | None = None,
         credentials: Credentials | None = None,
+        epoch: int = 1,
     ) -> Exchange:
         self.exchange = share_updates(
-            workers, network, host, min_workers=min_workers, credentials=credentials
+            workers, network, host, min_workers=min_workers, credentials=credentials, epoch=epoch
         )
         return self.exchange
 

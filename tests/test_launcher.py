@@ -39,6 +39,7 @@ class SilentExchange:
         *,
         min_workers: int | None = None,
         credentials: Credentials | None = None,
+        epoch: int = 1,
     ) -> None:
         self.workers, self.network, self.host = workers, network, host
         self.credentials = (credentials or Credentials.new()).with_master(b"k" * 32)
@@ -87,8 +88,8 @@ def test_one_worker_needs_no_prefix_and_no_exchange(tmp_path: Path) -> None:
 def test_the_exchange_is_local_unless_a_mask_says_otherwise_and_is_closed() -> None:
     started: list[SilentExchange] = []
 
-    def start(*arguments: Any) -> SilentExchange:
-        started.append(SilentExchange(*arguments))
+    def start(*arguments: Any, **options: Any) -> SilentExchange:
+        started.append(SilentExchange(*arguments, **options))
         return started[-1]
 
     launch(Job(work=Function.of(int), workers=2), Console(2, io.StringIO()), start)

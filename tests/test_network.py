@@ -44,6 +44,9 @@ def several_interfaces(monkeypatch: pytest.MonkeyPatch) -> None:
         {"max_children": 1},
         {"max_children": True},
         {"max_depth": 0},
+        {"checkpoint_dir": 7},
+        {"checkpoint_dir": "/tmp", "checkpoint_interval": 0},
+        {"checkpoint_dir": "/tmp", "checkpoints_kept": 0},
     ],
 )
 def test_bad_values_are_refused(options: dict[str, object]) -> None:
@@ -55,7 +58,8 @@ def test_bad_values_are_refused(options: dict[str, object]) -> None:
     "options",
     [
         {"on_master_loss": "wait"},
-        {"checkpoint_dir": "/tmp"},
+        {"checkpoint_interval": 60.0},
+        {"checkpoints_kept": 3},
     ],
 )
 def test_options_without_effect_are_refused(options: dict[str, object]) -> None:

@@ -51,6 +51,7 @@ class SilentExchange:
         *,
         min_workers: int | None = None,
         credentials: Credentials | None = None,
+        epoch: int = 1,
     ) -> None:
         self.credentials = (credentials or Credentials.new()).with_master(b"k" * 32)
         self.host = host

@@ -276,10 +276,11 @@ class _Master(_Thread):
         *,
         min_workers: int | None = None,
         credentials: Credentials | None = None,
+        epoch: int = 1,
     ) -> Exchange:
         """What `launch` starts the exchange with."""
         self._exchange = share_updates(
-            workers, network, host, min_workers=min_workers, credentials=credentials
+            workers, network, host, min_workers=min_workers, credentials=credentials, epoch=epoch
         )
         return self._exchange
 

@@ -1,0 +1,96 @@
+"""A job that is killed in the middle goes on from its checkpoint, with any number of workers.
+
+Each job runs tests/scripts/elastic.py in processes over a real relay on the loopback.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from keras_strom import NetworkConfig
+from keras_strom.checkpoint import Part, read_part
+from keras_strom.console import Console
+from keras_strom.launcher import Job, launch
+from keras_strom.process import Script
+from tests.scripts import elastic
+
+DEADLINE = 200.0
+WORK = elastic.Job(epochs=4, pause=0.02)
+#: Batches of an epoch, of all workers together.
+BATCHES = WORK.rows // WORK.batch
+
+
+def run_until_killed(folder: Path, workers: int, checkpoints: Path) -> dict[int, Part]:
+    """Kills a job without warning once it has a checkpoint; returns the parts of the latest."""
+    command = [sys.executable, "-m", "keras_strom", "run", "-np", str(workers)]
+    command += ["--checkpoint-dir", str(checkpoints), "--checkpoint-interval", "0.4"]
+    command += [elastic.__file__, str(folder), json.dumps(vars(WORK))]
+    with subprocess.Popen(command, env={**os.environ}, start_new_session=True) as job:
+        deadline, tick = time.monotonic() + DEADLINE, threading.Event()
+        try:
+            while not list(checkpoints.glob("checkpoint-*")):
+                assert job.poll() is None, "the job has ended by itself"
+                assert time.monotonic() < deadline, "no checkpoint was made"
+                tick.wait(0.02)
+        finally:
+            job.send_signal(signal.SIGKILL)
+    latest = max(checkpoints.glob("checkpoint-*"))
+    return {part.rank: part for part in map(read_part, latest.iterdir())}
+
+
+def run_again(folder: Path, workers: int, checkpoints: Path) -> list[dict[str, Any]]:
+    """Runs the job to its end; what its workers have left, in rank order."""
+    output = io.StringIO()
+    work = json.dumps(vars(dataclasses.replace(WORK, pause=0.0)))
+    job = Job(
+        work=Script(elastic.__file__, (str(folder), work)),
+        workers=workers,
+        network=NetworkConfig(checkpoint_dir=str(checkpoints)),
+    )
+    try:
+        launch(job, Console(workers, output))
+    finally:
+        sys.stdout.write(output.getvalue())  # Shown where the test fails.
+    results = [json.loads((folder / f"{rank}.json").read_text()) for rank in range(workers)]
+    weights = [dict(np.load(folder / f"{rank}.npz")) for rank in range(workers)]
+    for other in weights[1:]:
+        for name, value in weights[0].items():
+            np.testing.assert_array_equal(other[name], value)
+    # What undisturbed jobs learn is right for 0.96 of the test data.
+    assert all(result["accuracy"] > 0.93 for result in results)
+    return [{**result, "output": output.getvalue()} for result in results]
+
+
+@pytest.mark.parametrize("again", [2, 3])
+def test_a_job_that_was_killed_goes_on(again: int, tmp_path: Path) -> None:
+    checkpoints = tmp_path / "checkpoints"
+    parts = run_until_killed(tmp_path, 3, checkpoints)
+    results = run_again(tmp_path, again, checkpoints)
+    per_epoch = BATCHES // again
+    for rank, result in enumerate(results):
+        place = parts[rank if again == 3 else 0].place
+        (epoch, first), *later = result["fits"][0]["batches"]
+        done = round(place.batch * per_epoch / (BATCHES // 3))
+        assert (epoch, first) == (place.epoch, per_epoch - done)
+        assert later == [[number, per_epoch] for number in range(epoch + 1, WORK.epochs)]
+        # The optimizer goes on as well.
+        trained = int(parts[rank].arrays["optimizer 0/0"])
+        assert result["fits"][0]["iterations"][0] == trained
+        assert result["steps"] == trained + first + per_epoch * len(later)
+    assert f"goes on from the checkpoint {checkpoints}" in results[0]["output"]
+    assert ("without the residuals" in results[0]["output"]) == (again != 3)
+    # It has ended well: the next run begins anew.
+    assert [path.name for path in checkpoints.iterdir()] == ["master.json"]
