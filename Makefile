@@ -15,6 +15,8 @@ PYTHON ?= $(firstword $(foreach name,python3.11 python3.12 python3,\
 WERROR ?= OFF
 JOBS ?= $(shell nproc)
 PYTEST_ARGS ?=
+# Files of tests that run at the same time; much of a test is waiting.
+PYTEST_JOBS ?= 2
 BENCH_ARGS ?=
 SOAK_ARGS ?=
 
@@ -157,7 +159,8 @@ fuzz: setup ## every fuzz target for FUZZ_SECONDS; new inputs go to build/fuzz/c
 .PHONY: test-python
 test-python: setup ## the Python tests; PYTEST_ARGS="-k name" chooses
 	@echo "==> Python tests"
-	@$(BIN)/python -m pytest -q -rfEs --durations=5 $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -q -rfEs --durations=5 \
+	  -n $(PYTEST_JOBS) --dist loadfile $(PYTEST_ARGS)
 
 .PHONY: test-models
 test-models: setup ## large models of keras.applications on two workers (minutes; part of .ci/run)
