@@ -101,7 +101,7 @@ class _FollowingDensity:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AdaptiveThreshold(_FollowingDensity):
-    """Keeps the density of the messages within a band (Deeplearning4j's rule).
+    """Keeps the density of the messages within a band (Deeplearning4j's rule, in a lower band).
 
     Density of the last message under the band: tau is multiplied by `factor`; over it: divided. So
     tau halves or doubles in 20 steps with the default. Start rather high: a start that is too low
@@ -109,7 +109,8 @@ class AdaptiveThreshold(_FollowingDensity):
 
     Attributes:
         initial: the first step's threshold.
-        min_density, max_density: the band, as a fraction of the elements.
+        min_density, max_density: the band, as a fraction of the elements. Short trainings want to
+            send more: where steps x density stays below 5 or so, raise `max_density`.
         factor: between 0 and 1.
         minimum, maximum: bounds of the threshold itself.
 
@@ -119,7 +120,7 @@ class AdaptiveThreshold(_FollowingDensity):
     """
 
     min_density: float = 1e-4
-    max_density: float = 1e-2
+    max_density: float = 3e-3
     factor: float = 0.5 ** (1 / 20)
 
     def __post_init__(self) -> None:
