@@ -116,9 +116,9 @@ class ClusterEnvironment:
 
     @property
     def goes_on(self) -> bool:
-        """Whether this worker may begin in the middle of its data, where another one was."""
+        """Whether this worker may begin in the middle of its data, where another one was or is."""
         restores = self.checkpoints is not None and self.checkpoints.restore is not None
-        return self.attempt > 0 or restores
+        return self.attempt > 0 or self.size > 1 or restores  # Of several each may come late.
 
     @property
     def is_chief(self) -> bool:

@@ -70,7 +70,7 @@ class Sharing:
         agreed: the trained variables' hashes by id, as on all workers when it had finished; None on
             the chief.
         start_values: by length, the places in the flat space where a `fit`'s start travels.
-        training_data: of the `fit` that runs, on a worker that has a predecessor.
+        training_data: of the `fit` that runs, of which a worker that is late leaves out a part.
         ended: why the job is over for this worker; None while it goes on.
         debug: whether percentiles of the residuals are logged after each epoch.
         checkpoints: saves and restores this worker; None = nobody does.
