@@ -100,6 +100,7 @@ class Ended:
         seconds: that it took.
         accuracy: of the chief; None = it failed.
         failure: why it failed, or what is wrong with its end; "" = nothing.
+        updates: of others that the replicas have added.
         lost, twice: updates that a replica lacks, or has added twice, at the end.
         memory: the largest share of a bound on a node's memory that was seen in use.
         unreachable: the most workers at a time that lived and had no place in the tree.
@@ -111,6 +112,7 @@ class Ended:
     seconds: float
     accuracy: float | None
     failure: str
+    updates: int
     lost: int
     twice: int
     memory: float
@@ -164,6 +166,7 @@ class Chaos:
                 seconds=seconds,
                 accuracy=None if failure else float(results[0]["accuracy"]),
                 failure=failure or _difference(folder, self._workers),
+                updates=sum(account.added for account in accounts),
                 lost=0 if failure else lost(accounts, master.received()),
                 twice=twice(accounts),
                 memory=max([master.memory, *(one["memory"] for one in results)]),
@@ -316,6 +319,7 @@ def add_rows(result: report.Report, pairs: Sequence[tuple[Ended, Ended]]) -> Non
             kills=len(killed.kills),
             seconds=killed.seconds,
             calm_seconds=calm.seconds,
+            updates=killed.updates,
             lost=killed.lost,
             twice=killed.twice,
             accuracy=killed.accuracy,
@@ -328,11 +332,14 @@ def add_rows(result: report.Report, pairs: Sequence[tuple[Ended, Ended]]) -> Non
     if disturbed:
         survived = sum(not job.failure for job in disturbed) / len(disturbed)
         result.target("kills_survived", survived, goal=1.0)
-        for name, count in (
-            ("updates_lost", sum(job.lost for job in disturbed)),
-            ("updates_twice", sum(job.twice for job in disturbed)),
-        ):
+    for name, count in (
+        ("updates_lost", sum(job.lost for job in disturbed)),
+        ("updates_twice", sum(job.twice for job in disturbed)),
+    ):
+        if any(job.updates for job in disturbed):
             result.target(name, count, goal=0, better="lower")
+        else:
+            result.skip(name, "no job with kills has ended with replicas to count in")
     losses = [
         calm.accuracy - killed.accuracy
         for killed, calm in pairs

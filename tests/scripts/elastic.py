@@ -80,16 +80,30 @@ class Record(keras.callbacks.Callback):  # type: ignore[misc]
         self.batches[self._epoch] += 1
 
 
-class Memory(keras.callbacks.Callback):  # type: ignore[misc]
-    """The largest share of each bound on the connection's memory that was in use."""
+class Connection(keras.callbacks.Callback):  # type: ignore[misc]
+    """What is known of this worker's connection.
+
+    Attributes:
+        memory: the largest share of a bound on its memory that was seen in use.
+        account: the updates that this worker holds after the last steps that it has shared; None =
+            it has shared none.
+    """
 
     def __init__(self) -> None:
         super().__init__()
-        self.most = 0.0
+        self.memory = 0.0
+        self.account: dict[str, Any] | None = None
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         connection = self.model.distribute_strategy._sharing.worker
-        self.most = max(self.most, share_of_bounds(connection.status()))
+        self.memory = max(self.memory, share_of_bounds(connection.status()))
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        sharing = self.model.distribute_strategy._sharing
+        # After the last epoch, when all have finished: a generation without steps may follow.
+        if sharing.generation is None:
+            account = Account.of(sharing.worker.status(), sharing.last_report.updates_applied)
+            self.account = dataclasses.asdict(account)
 
 
 def share_of_bounds(status: dict[str, Any]) -> float:
@@ -175,7 +189,7 @@ def train(job: Job, folder: str) -> dict[str, Any]:
         model = build()
     x, y = data(job.rows, seed=1)
     fits = []
-    pace, memory = Pace(job, folder), Memory()
+    pace, connection = Pace(job, folder), Connection()
     for number in range(job.fits):
         record = Record()
         history = model.fit(
@@ -184,7 +198,7 @@ def train(job: Job, folder: str) -> dict[str, Any]:
             batch_size=job.batch,
             epochs=job.epochs,
             verbose=0,
-            callbacks=[record, pace, memory, *faults.callbacks(number)],
+            callbacks=[record, pace, connection, *faults.callbacks(number)],
         )
         fits.append(
             {
@@ -199,19 +213,10 @@ def train(job: Job, folder: str) -> dict[str, Any]:
         "fits": fits,
         "steps": int(model.optimizer.iterations.numpy()),
         "accuracy": accuracy,
-        "memory": memory.most,
-        "account": account_of(model.distribute_strategy),
+        "memory": connection.memory,
+        "account": connection.account,
         "weights": [v.numpy() for v in model.trainable_variables],
     }
-
-
-def account_of(strategy: keras_strom.StromStrategy) -> dict[str, Any] | None:
-    """The updates that this worker holds after its last `fit`; None = it trained nothing in it."""
-    report = strategy.last_report
-    if report is None:
-        return None
-    status = strategy._sharing.worker.status()
-    return dataclasses.asdict(Account.of(status, report.updates_applied))
 
 
 def main(folder: str, job: str) -> None:
