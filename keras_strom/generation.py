@@ -264,12 +264,15 @@ class Generation:
     def average_epoch(self, stop: bool) -> bool:
         """Averages non-trainable state and metrics over the workers, in place.
 
+        What local steps have changed is shared before, so that all see the same model.
+
         Args:
             stop: the chief ends the training here.
 
         Returns:
             Whether the chief has ended it.
         """
+        self._sharing.step.share_rest(self._sharing.space)
         if self._sharing.worker is None:
             return stop
         variables = averaged_state(self._models, self._sharing.space) + metric_sums(self._models)
@@ -325,6 +328,7 @@ class Generation:
                 or has itself assigned what no optimizer trains, all learn it by `assigned_last`.
         """
         sharing = self._sharing
+        sharing.step.share_rest(sharing.space)
         entries = sharing.space.participants
         last = sharing.step.last
         worst = 0.0
@@ -341,6 +345,7 @@ class Generation:
             workers=sharing.environment.size,
             parameters=sum(entry.size for entry in entries),
             steps=int(totals.stepped),
+            messages=int(totals.shared),
             updates_applied=int(totals.received),
             density=totals.count / totals.elements if totals.elements else 0.0,
             threshold=last.threshold,
@@ -351,6 +356,8 @@ class Generation:
             clipped_mass=totals.clipped_mass,
             clipped_elements=int(totals.clipped_count),
             shaken_mass=sharing.step.shaken_mass,
+            limited_updates=sharing.step.limited,
+            limited_mass=totals.limited_mass,
             assigned_outside=int(totals.assigned_outside),
             max_replica_difference=worst,
             seconds=time.monotonic() - self._started_at,

@@ -245,7 +245,8 @@ def residual_norm(sharing: Sharing) -> float:
     return float(
         np.sqrt(
             sum(
-                float(np.dot(part, part))
+                # In float64: a square overflows in float32 long before the residual itself does.
+                float(np.sum(np.square(part, dtype=np.float64)))
                 for entry in sharing.space.participants
                 for part in _residual_parts(sharing, entry)
             )

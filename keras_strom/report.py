@@ -15,12 +15,13 @@ class TrainingReport:
         rank: this worker.
         workers: K, how many trained together.
         parameters: elements of the variables that were trained.
-        steps: training steps of this worker that shared something.
+        steps: training steps of this worker.
+        messages: updates that it made of them, one each `local_steps` steps.
         updates_applied: updates of other workers that this one has applied.
-        density: sent entries per element and step, the mean over the steps.
-        threshold: tau of the last step.
-        residual_mass: the sum of |r| that the last step left below tau; it stays with this worker
-            and leaves in its next `fit`.
+        density: sent entries per element and message, the mean over the messages.
+        threshold: tau of the last message.
+        residual_mass: the sum of |r| that the last message left below tau; it stays with this
+            worker and leaves in its next `fit`.
         message_bytes: encoded updates that this worker made, without packet framing.
         bytes_sent, bytes_received: everything on this worker's socket, packet headers,
             acknowledgements and retransmits included, and what went through shared memory to
@@ -28,6 +29,8 @@ class TrainingReport:
         clipped_mass: the sum of |r| that residual clipping has removed.
         clipped_elements: how many residual elements were clipped.
         shaken_mass: the sum of |update| that shake-ups have sent.
+        limited_updates: how many updates were scaled down for their norm (`UpdateClipping`).
+        limited_mass: the sum of |update| that this has taken off them.
         assigned_outside: how often a shared variable was found assigned outside `strategy.run`.
         max_replica_difference: over all workers, the largest difference of a parameter from the
             master's, before everybody took the master's.
@@ -40,6 +43,7 @@ class TrainingReport:
     workers: int
     parameters: int
     steps: int
+    messages: int
     updates_applied: int
     density: float
     threshold: float
@@ -50,6 +54,8 @@ class TrainingReport:
     clipped_mass: float
     clipped_elements: int
     shaken_mass: float
+    limited_updates: int
+    limited_mass: float
     assigned_outside: int
     max_replica_difference: float
     seconds: float

@@ -13,7 +13,7 @@ class StepStatistics(NamedTuple):
     """One step's figures, scalars of TensorFlow or NumPy alike; all 0 before the first step.
 
     Attributes:
-        stepped: 1 where some variable had changed, else 0.
+        stepped: 1 where the optimizer has changed some shared variable, else 0.
         count: entries of the message.
         elements: elements of the variables that took part.
         message_bytes: the encoded message, without packet framing.
@@ -29,6 +29,9 @@ class StepStatistics(NamedTuple):
         update_norm: the Euclidean norm of what the optimizer changed, before any limit on it; 0
             where it was not measured.
         limited_mass: what that limit took off the sum of |update|, scaled.
+        shared: 1 where a message was made; 0 in a local step, whose change a later one shares.
+        value: what an entry of the message stands for: the threshold, or where a message is of
+            several steps the mean of what is sent.
     """
 
     stepped: Any
@@ -45,6 +48,8 @@ class StepStatistics(NamedTuple):
     staleness: Any
     update_norm: Any
     limited_mass: Any
+    shared: Any
+    value: Any
 
 
 #: Length of the vector.

@@ -16,12 +16,13 @@ from keras_strom import errors
 from keras_strom._native.ops import operations
 from keras_strom._native.replica import Replica
 from keras_strom.admission import path_of
-from keras_strom.flat_space import Entry
+from keras_strom.flat_space import Entry, FlatSpace
 from keras_strom.residual import ResidualClipping, ShakeUp
 from keras_strom.scale import UpdateScale
 from keras_strom.statistics import LENGTH, StepStatistics
 from keras_strom.threshold import ThresholdAlgorithm
 from keras_strom.touched import Rows
+from keras_strom.update_clipping import NormHistory, UpdateClipping
 
 # Picks what tells of received updates out of a vector of statistics.
 _RECEIVED = np.asarray(
@@ -30,7 +31,9 @@ _RECEIVED = np.asarray(
 
 
 _COUNT = StepStatistics._fields.index("count")
-_THRESHOLD = StepStatistics._fields.index("threshold")
+_NORM = StepStatistics._fields.index("update_norm")
+_SHARED = StepStatistics._fields.index("shared")
+_VALUE = StepStatistics._fields.index("value")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -42,6 +45,8 @@ class StepOptions:
         clipping: bounds the residual; None = never.
         shake_up: lowers tau once in a while; None = never.
         scale: multiplies the update.
+        update_clipping: bounds the update's norm; None = never.
+        local_steps: H, steps of the optimizer from one message to the next.
         staleness: None = asynchronous: the own message is applied at once, others' as they come.
             k = the step ends when the own contribution of k steps ago has been released.
         wait_timeout: seconds that a step waits for the other workers (staleness not None).
@@ -52,6 +57,8 @@ class StepOptions:
     clipping: ResidualClipping | None
     shake_up: ShakeUp | None
     scale: UpdateScale
+    update_clipping: UpdateClipping | None
+    local_steps: int
     staleness: int | None
     wait_timeout: float
     compiled: bool = False
@@ -87,21 +94,57 @@ class SharedStep:
             self._totals = _variable([0.0] * LENGTH, tf.float64)
             self._shaken_mass = tf.Variable(0.0, dtype=tf.float64, trainable=False)
             self._steps_before = tf.Variable(0, dtype=tf.int64, trainable=False)
+            self._norms = NormHistory(options.update_clipping)
+        self._momenta: dict[int, Entry] = {}  # That are masked, by their place.
 
     def share(self, changes: list[VariableChange]) -> None:
-        """Shares what has changed in the participants, in flat order; see the op StromStep."""
+        """Ends a step: shares what has changed in the participants, in flat order.
+
+        Of H = `local_steps` steps each H-th does; the others leave their changes in the variables.
+        """
+        self._momenta.update(
+            {change.entry.offset: change.momentum for change in changes if change.momentum}
+        )
+        step = self._steps_before + tf.cast(self._totals[0], tf.int64)
+        every = self._options.local_steps
+        self._share(changes, step, tf.constant(True) if every == 1 else (step + 1) % every == 0)
+
+    def share_rest(self, space: FlatSpace) -> None:
+        """Shares what local steps have changed since the last message, if they have.
+
+        The variables then have the values that all workers share. No schedule is due.
+        """
+        entries = space.participants
+        if self._options.local_steps == 1 or not any(map(space.is_member, entries)):
+            return
+        changes = [
+            VariableChange(
+                entry,
+                shares=space.is_member(entry),
+                since=entry.primary.read_value(),
+                momentum=self._momenta.get(entry.offset),
+            )
+            for entry in entries
+        ]
+        last_step = max(self.steps - 1, 0)
+        self._share(changes, tf.constant(last_step, tf.int64), tf.constant(True), due=False)
+
+    def _share(
+        self, changes: list[VariableChange], step: Any, sends: Any, *, due: bool = True
+    ) -> None:
+        """See the op StromStep; `due` = whether shake-ups and clipping can be."""
         entries = [change.entry for change in changes]
         rows = [change.since for change in changes if isinstance(change.since, Rows)]
         momenta = {i: change.momentum for i, change in enumerate(changes) if change.momentum}
         options = self._options
         with tf.device("/cpu:0"):
-            contributions = tf.cast(self._totals[0], tf.int64)
-            step = self._steps_before + contributions
+            contributions = tf.cast(self._totals[_SHARED], tf.int64)
             state = tuple(tf.unstack(self._state)) if self._state.shape[0] else ()
             last = StepStatistics(*tf.unstack(self._last))
             threshold, state = options.threshold.next(state, last)
-            shakes, factor = self._shake_up(step)
+            shakes, factor = self._shake_up(step if due else None)
             threshold *= factor
+            limit = self._norms.limit()
             statistics = operations().strom_step(
                 variables=[entry.primary.handle for entry in entries],
                 before=[
@@ -114,9 +157,10 @@ class SharedStep:
                 momentum_of=list(momenta),
                 threshold=threshold,
                 scale=options.scale.at(step),
-                clip_multiple=self._clip_multiple(step) / factor,
-                norm_limit=tf.constant(0.0),
+                clip_multiple=self._clip_multiple(step if due else None) / factor,
+                norm_limit=limit,
                 iteration=step,
+                sends=sends,
                 replica=self._replica.handle,
                 offsets=[entry.offset for entry in entries],
                 shares=[change.shares for change in changes],
@@ -125,21 +169,23 @@ class SharedStep:
                 apply_own=options.staleness is None,
                 take_received=options.staleness is None,
                 compare_contents=options.compiled,
+                send_mean=options.local_steps > 1,
             )
-            stepped = statistics[0] > 0
+            shared = statistics[_SHARED] > 0
+            self._norms.note(statistics[_NORM], limit, shared)
             if state:
-                self._state.assign(tf.where(stepped & ~shakes, tf.stack(state), self._state))
+                self._state.assign(tf.where(shared & ~shakes, tf.stack(state), self._state))
             if options.staleness is not None:
-                applied = self._await_release(entries, stepped, contributions)
+                applied = self._await_release(entries, shared, contributions)
                 statistics += applied * _RECEIVED
-            self._last.assign(tf.where(stepped & ~shakes, statistics, self._last))
+            self._last.assign(tf.where(shared & ~shakes, statistics, self._last))
             if options.shake_up is not None:
-                mass = statistics[_COUNT] * statistics[_THRESHOLD]
+                mass = statistics[_COUNT] * statistics[_VALUE]
                 self._shaken_mass.assign_add(tf.where(shakes, mass, 0.0))
             self._totals.assign_add(statistics)
             if any(entry.copies for entry in entries):
                 followed = [*entries, *momenta.values()]
-                tf.cond(stepped, lambda: update_copies(followed), tf.no_op)
+                tf.cond(shared, lambda: update_copies(followed), tf.no_op)
 
     def apply(self, entries: list[Entry]) -> None:
         """Adds everything received so far to the variables, outside of a step."""
@@ -154,7 +200,7 @@ class SharedStep:
 
     @property
     def steps(self) -> int:
-        """The shared steps that schedules and messages count, those of generations before too."""
+        """The steps that schedules and messages count, those of generations before too."""
         return int(self._steps_before.numpy() + self._totals[0].numpy())
 
     def count_from(self, steps: int) -> None:
@@ -184,6 +230,7 @@ class SharedStep:
         self._steps_before.assign_add(tf.cast(self._totals[0], tf.int64))
         self._totals.assign(tf.zeros_like(self._totals))
         self._shaken_mass.assign(0.0)
+        self._norms.begin()
 
     @property
     def totals(self) -> StepStatistics:
@@ -192,7 +239,7 @@ class SharedStep:
 
     @property
     def last(self) -> StepStatistics:
-        """The latest step that shared something, other than a shake-up."""
+        """The latest step that made a message, other than a shake-up."""
         return StepStatistics(*self._last.numpy().tolist())
 
     @property
@@ -200,26 +247,38 @@ class SharedStep:
         """The sum of what shake-ups have sent since `begin`, in absolute values."""
         return float(self._shaken_mass.numpy())
 
-    def _clip_multiple(self, step: Any) -> Any:
+    @property
+    def local_steps(self) -> int:
+        """H, steps from one message to the next."""
+        return self._options.local_steps
+
+    @property
+    def limited(self) -> int:
+        """How many updates were scaled down since `begin` for their norm."""
+        return self._norms.limited
+
+    def _clip_multiple(self, step: Any | None) -> Any:
+        """Of the step's threshold, where clipping was due since the last message; else 0."""
         clipping = self._options.clipping
-        if clipping is None:
+        if clipping is None or step is None:
             return tf.constant(0.0)
-        due = (step + 1) % clipping.every == 0
+        end, start = step + 1, step + 1 - self._options.local_steps
+        due = end // clipping.every > start // clipping.every
         return tf.where(due, tf.constant(clipping.multiple, tf.float32), 0.0)
 
-    def _shake_up(self, step: Any) -> tuple[Any, Any]:
+    def _shake_up(self, step: Any | None) -> tuple[Any, Any]:
         """Whether this step is one, and what its threshold is multiplied by."""
         shake_up = self._options.shake_up
-        if shake_up is None:
+        if shake_up is None or step is None:
             return tf.constant(False), tf.constant(1.0)
         due = (step + 1) % shake_up.every == 0
         return due, tf.where(due, tf.constant(shake_up.factor, tf.float32), 1.0)
 
-    def _await_release(self, entries: list[Entry], stepped: Any, contributions: Any) -> Any:
+    def _await_release(self, entries: list[Entry], shared: Any, contributions: Any) -> Any:
         assert self._options.staleness is not None
         return operations().strom_apply_step(
             variables=[entry.primary.handle for entry in entries],
-            stepped=stepped,
+            stepped=shared,
             contribution=contributions - self._options.staleness,
             replica=self._replica.handle,
             offsets=[entry.offset for entry in entries],

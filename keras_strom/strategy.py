@@ -30,10 +30,12 @@ from keras_strom.optimizers import has_plain_momentum, momentum_of
 from keras_strom.report import TrainingReport
 from keras_strom.residual import ResidualClipping, ShakeUp
 from keras_strom.scale import UpdateScale
+from keras_strom.sharing_options import check_compilable, check_options
 from keras_strom.step import SharedStep, StepOptions, VariableChange
 from keras_strom.threshold import AdaptiveThreshold, ThresholdAlgorithm
 from keras_strom.touched import Touched
 from keras_strom.training_relay import TrainingWorker
+from keras_strom.update_clipping import UpdateClipping
 from keras_strom.xla import XlaCompiler
 
 # The strategy with which this process has joined its job; it has one place there.
@@ -64,6 +66,12 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
             that old gradients do not push them once more (Deep Gradient Compression, section 3.2).
             "auto" = for SGD with momentum; True = for every optimizer, which must have momentum;
             False = never.
+        update_clipping: an `UpdateClipping`, or None for none.
+        local_steps: H, the optimizer's steps from one message to the next. A worker trains on by
+            itself in between; the message tells what has changed since the last one, others'
+            arrive with it, and every epoch ends with one. An entry of it stands for the mean of
+            what is sent, not for the threshold. Saves traffic where a density of a few percent is
+            wanted (transformers: 8).
         max_staleness: None = asynchronous: no worker waits for another. 0 = every step waits for
             all workers and is bitwise reproducible. k >= 1 = a worker is at most k steps ahead.
         always_encode: True shares updates (with nobody) on a lone worker too, to see the effect of
@@ -100,6 +108,8 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
         update_scale: str | float = "sum",
         warmup_steps: int = 500,
         momentum_masking: bool | str = "auto",
+        update_clipping: UpdateClipping | None = None,
+        local_steps: int = 1,
         max_staleness: int | None = None,
         always_encode: bool = False,
         jit_compile: bool = False,
@@ -107,12 +117,15 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
         network: NetworkConfig | None = None,
         devices: str | Sequence[str] | None = None,
     ) -> None:
-        _check_options(threshold, residual_clipping, shake_up, max_staleness, network)
-        if momentum_masking != "auto" and not isinstance(momentum_masking, bool):
-            raise errors.InvalidOption(
-                f"momentum_masking={momentum_masking!r} must be 'auto', True or False"
-            )
-        _check_switches(
+        check_options(
+            threshold=threshold,
+            residual_clipping=residual_clipping,
+            shake_up=shake_up,
+            momentum_masking=momentum_masking,
+            update_clipping=update_clipping,
+            local_steps=local_steps,
+            max_staleness=max_staleness,
+            network=network,
             always_encode=always_encode,
             jit_compile=jit_compile,
             encoding_debug_mode=encoding_debug_mode,
@@ -120,7 +133,7 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
         environment = ClusterEnvironment.from_environ()
         scale = UpdateScale(rule=update_scale, workers=environment.size, warmup_steps=warmup_steps)
         super().__init__(local_devices(devices))
-        _check_compilable(jit_compile, self.num_replicas_in_sync)
+        check_compilable(jit_compile, self.num_replicas_in_sync)
         self._environment = environment
         self._compiler = XlaCompiler() if jit_compile else None
         self._unshareable: dict[int, Any] = {}
@@ -135,6 +148,8 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
                 clipping=residual_clipping,
                 shake_up=shake_up,
                 scale=scale,
+                update_clipping=update_clipping,
+                local_steps=local_steps,
                 staleness=max_staleness if environment.size > 1 else None,
                 wait_timeout=environment.join_timeout,
                 compiled=jit_compile,
@@ -174,7 +189,7 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
             sequenced=options.staleness is not None,
             options_text=(
                 f"update_scale={scale.rule} warmup_steps={scale.warmup_steps} "
-                f"max_staleness={options.staleness}"
+                f"max_staleness={options.staleness} local_steps={options.local_steps}"
             ),
         )
 
@@ -357,7 +372,8 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
     def _change(self, entry: Entry, before: dict[int, Any], touched: Touched) -> VariableChange:
         """What a step that has been traced, or has run, tells of one variable."""
         assert self._sharing is not None
-        rows = touched.rows(entry.variable)
+        # A later step shares what local ones change, rows and all.
+        rows = touched.rows(entry.variable) if self._sharing.step.local_steps == 1 else None
         momentum = self._momenta.get(id(entry.variable))
         return VariableChange(
             entry,
@@ -449,46 +465,6 @@ def _check_touched(sharing: Sharing, touched: set[int], before: dict[int, Any]) 
                 f"{entry.variable.name!r} was created after the training had begun; create all "
                 "models before fit, or train the new one in a fit of its own"
             )
-
-
-def _check_options(
-    threshold: object,
-    residual_clipping: object,
-    shake_up: object,
-    max_staleness: object,
-    network: object,
-) -> None:
-    if isinstance(threshold, type) or not isinstance(threshold, ThresholdAlgorithm):
-        raise errors.InvalidOption(
-            f"threshold={threshold!r} must be a threshold algorithm, such as FixedThreshold(1e-3)"
-        )
-    if residual_clipping is not None and not isinstance(residual_clipping, ResidualClipping):
-        raise errors.InvalidOption(
-            f"residual_clipping={residual_clipping!r} must be a ResidualClipping or None"
-        )
-    if shake_up is not None and not isinstance(shake_up, ShakeUp):
-        raise errors.InvalidOption(f"shake_up={shake_up!r} must be a ShakeUp or None")
-    if max_staleness is not None and (
-        isinstance(max_staleness, bool) or not isinstance(max_staleness, int) or max_staleness < 0
-    ):
-        raise errors.InvalidOption(
-            f"max_staleness={max_staleness!r} must be None or a whole number, 0 or more"
-        )
-    if network is not None and not isinstance(network, NetworkConfig):
-        raise errors.InvalidOption(f"network={network!r} must be a NetworkConfig or None")
-
-
-def _check_switches(**switches: object) -> None:
-    for name, value in switches.items():
-        if not isinstance(value, bool):
-            raise errors.InvalidOption(f"{name}={value!r} must be a bool")
-
-
-def _check_compilable(jit_compile: bool, devices: int) -> None:
-    if jit_compile and devices > 1:
-        raise errors.InvalidOption(
-            f"jit_compile=True: XLA cannot compile a step over {devices} devices; use one device"
-        )
 
 
 class _WatchedUpdates:

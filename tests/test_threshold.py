@@ -191,3 +191,17 @@ def test_a_threshold_algorithm_does_not_see_shake_ups() -> None:
         model.compile("sgd", "mse", run_eagerly=True)
     model.fit(np.ones((16, 6)), np.ones((16, 4)), batch_size=4, verbose=0)
     assert set(seen) == {0.0, 1.0}
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 0.0, -1e-3])
+def test_a_threshold_that_is_no_positive_number_ends_the_training_in_words(value: float) -> None:
+    class Wrong(FixedThreshold):
+        def next(self, state: object, statistics: StepStatistics) -> object:
+            return tf.constant(value, tf.float32), ()
+
+    strategy = StromStrategy(threshold=Wrong(1.0), always_encode=True)
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(4)])
+        model.compile("sgd", "mse")
+    with pytest.raises(errors.StromError, match=r"the threshold is -?(nan|inf|0\.0).*over 0"):
+        model.fit(np.ones((4, 6)), np.ones((4, 4)), verbose=0)

@@ -82,6 +82,9 @@ typedef struct {
   /* One a segment: where the optimizer keeps the momentum of its elements, `size` floats of which
    * those of sent elements become zero; NULL for a segment without, NULL for no segment with. */
   float* const* momenta;
+  /* 1: an entry stands for the mean magnitude of what is sent, which at least is the threshold, in
+   * place of the threshold itself: for updates of several optimizer steps. */
+  int32_t send_mean;
 } strom_step_options;
 
 typedef struct {
@@ -97,6 +100,7 @@ typedef struct {
   int64_t clipped_count; /* elements clipped in this call */
   int64_t staleness;     /* of `received`, the sum: own step less theirs, 0 where they are ahead */
   double update_norm;    /* Euclidean norm of after - before, not scaled; 0 = not measured */
+  float value;           /* what an entry stands for: the threshold, or with send_mean the mean */
   double limited_mass;   /* what the limit on it took off the sum of |s * (after - before)| */
 } strom_step_result;
 

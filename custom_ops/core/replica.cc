@@ -60,7 +60,8 @@ std::vector<ParameterRange> Ranges(std::span<const strom_segment> segments) {
 Status CheckOptions(const strom_step_options& options) {
   if (!std::isfinite(options.scale)) return Invalid("the scale must be finite");
   if (!std::isfinite(options.threshold) || options.threshold <= 0) {
-    return Invalid("the threshold must be a finite number over 0");
+    return Invalid("the threshold is " + std::to_string(options.threshold) +
+                   "; a threshold algorithm has to give a finite number over 0 in every step");
   }
   if (!std::isfinite(options.clip_multiple) || options.clip_multiple < 0) {
     return Invalid("the clipping multiple must be a finite number, 0 to clip nothing");
@@ -100,6 +101,7 @@ struct Replica::State {
   std::shared_ptr<Exchange> exchange;
   ResidualStore residuals;
   StepEncoder encoder;
+  float value = 0;  // what its entries stand for
   VersionVector applied;
   int64_t iteration = 0;                // of the latest step
   Received waiting;                     // taken from the exchange, not yet applied
@@ -111,9 +113,9 @@ struct Replica::State {
   Status CheckApplyOwn(bool apply_own) const;
 
   // Step's parts.
-  Status Encode(std::span<const strom_segment> segments, const StepRule& rule,
+  Status Encode(std::span<const strom_segment> segments, const StepRule& rule, bool send_mean,
                 const Parallel& parallel, strom_step_result* result);
-  void TakeBack(std::span<const strom_segment> segments, const StepRule& rule);
+  void TakeBack(std::span<const strom_segment> segments, bool applied);
 
   // Flush's parts.
   Messages WriteResiduals(int64_t iteration, int64_t* count);
@@ -177,22 +179,23 @@ Status Replica::Step(std::span<const strom_segment> segments, const strom_step_o
   rule.threshold = options.threshold;
   if (options.clip_multiple > 0) rule.clip_limit = options.clip_multiple * options.threshold;
   rule.apply_own = options.apply_own != 0;
-  if (Status status = state_->Encode(segments, rule, parallel, result); !status.ok()) {
+  const bool send_mean = options.send_mean != 0;
+  if (Status status = state_->Encode(segments, rule, send_mean, parallel, result); !status.ok()) {
     return status;
   }
 
-  const MessageFields fields{rule.threshold, rule.threshold, state_->size, options.iteration};
+  const MessageFields fields{rule.threshold, state_->value, state_->size, options.iteration};
   Messages parts;
   try {
     parts = WriteEntries(fields, state_->encoder.entries(), state_->max_message_bytes,
                          kUpdateHeaderBytes, {}, ForEntries(result->count, parallel));
   } catch (const std::exception&) {  // Nothing is lost when memory runs out.
-    state_->TakeBack(segments, rule);
+    state_->TakeBack(segments, rule.apply_own);
     throw;
   }
   Status status = state_->HandOver(options.iteration, result->count, std::move(parts), result);
   if (!status.ok()) {
-    state_->TakeBack(segments, rule);
+    state_->TakeBack(segments, rule.apply_own);
     return status;
   }
   MaskMomenta(state_->encoder.entries(), segments, options.momenta,
@@ -285,26 +288,34 @@ Status Replica::State::CheckApplyOwn(bool apply_own) const {
 
 // Runs the step kernel over the segments: residuals and values change.
 Status Replica::State::Encode(std::span<const strom_segment> segments, const StepRule& rule,
-                              const Parallel& parallel, strom_step_result* result) {
-  const StepStatistics statistics = encoder.Encode(segments, rule, &residuals, parallel);
+                              bool send_mean, const Parallel& parallel, strom_step_result* result) {
+  StepRule found = rule;
+  found.apply_own = rule.apply_own && !send_mean;  // SendMean does it.
+  StepStatistics statistics = encoder.Encode(segments, found, &residuals, parallel);
+  value = rule.threshold;
   for (const strom_segment& segment : segments) {
     if (segment.after != segment.before) result->elements += segment.size;
   }
   result->count = encoder.entries().size();
+  if (send_mean && statistics.nonfinite_count == 0) {
+    value = SendMean(encoder.entries(), segments, rule.threshold, rule.apply_own, &residuals,
+                     &statistics, ForEntries(result->count, parallel));
+  }
+  result->value = value;
   result->max_residual = statistics.max_residual;
   result->sum_residual = statistics.sum_residual;
   result->clipped_mass = statistics.clipped_mass;
   result->clipped_count = statistics.clipped_count;
   if (statistics.nonfinite_count == 0) return {};
-  TakeBack(segments, rule);
+  TakeBack(segments, found.apply_own);
   return {Code::kNotFinite, encoder.DescribeNonfinite(segments) +
                                 "; nothing was sent. Lower the learning rate, clip the gradients "
                                 "(clipnorm=) or look for a bad batch"};
 }
 
 // Undoes the sending of a step that failed.
-void Replica::State::TakeBack(std::span<const strom_segment> segments, const StepRule& rule) {
-  TakeBackEntries(encoder.entries(), segments, rule.threshold, rule.apply_own, &residuals);
+void Replica::State::TakeBack(std::span<const strom_segment> segments, bool applied) {
+  TakeBackEntries(encoder.entries(), segments, value, applied, &residuals);
   encoder.Clear();
 }
 

@@ -1,5 +1,6 @@
-// What becomes of the entries of an update once the step kernel has found them: where an element
-// was sent its momentum is cleared, and a sending that failed is taken back.
+// What becomes of the entries of an update once the step kernel has found them: they may stand for
+// more than the threshold, the momentum of their elements is cleared, and a sending that failed is
+// taken back.
 //
 // Only these elements are visited, so the cost is the message's, not the model's. Segments are the
 // step's, ascending; each entry lies in one of them.
@@ -11,9 +12,18 @@
 #include "capi/strom.h"
 #include "core/entries.h"
 #include "core/parallel.h"
+#include "core/residual.h"
 #include "core/residual_store.h"
 
 namespace strom {
+
+// The kernel has sent ±threshold for each entry and left `value` = `before`. Sends ±v instead, v
+// the mean magnitude of these residuals before anything left, and returns v >= threshold. Residuals
+// and the statistics follow, except that max_residual may be too high, by less than the threshold;
+// where `apply_own`, values get ±v.
+float SendMean(const EntryList& entries, std::span<const strom_segment> segments, float threshold,
+               bool apply_own, ResidualStore* residuals, StepStatistics* statistics,
+               const Parallel& parallel);
 
 // momentum = 0 for every entry whose segment has one; `momenta` as in strom_step_options. After Lin
 // et al. 2018, "Deep Gradient Compression", section 3.2, momentum factor masking: what was sent is

@@ -6,6 +6,7 @@
 
 #include "tensorflow/core/framework/cancellation.h"
 #include "tensorflow/core/framework/op_kernel.h"
+#include "tf/local_progress.h"
 #include "tf/threads.h"
 #include "tf/variables.h"
 
@@ -17,6 +18,7 @@ using tensorflow::CancellationToken;
 using tensorflow::OpKernel;
 using tensorflow::OpKernelConstruction;
 using tensorflow::OpKernelContext;
+using tensorflow::core::RefCountPtr;
 
 namespace {
 
@@ -31,7 +33,7 @@ absl::Status ApplyReceived(OpKernelContext* context, const ReplicaAttributes& at
                                        static_cast<int64_t>(segments.size()), &threads, &result);
   TF_RETURN_IF_ERROR(ToStatus(code, strom_last_error()));
   TF_RETURN_IF_ERROR(variables.RememberBuffers(context));
-  return OutputStatistics(context, result, 0);
+  return OutputStatistics(context, result);
 }
 
 }  // namespace
@@ -43,6 +45,9 @@ class ApplyOp : public OpKernel {
   }
 
   void Compute(OpKernelContext* context) override {
+    RefCountPtr<LocalProgress> progress;
+    OP_REQUIRES_OK(context, LocalProgress::Find(context, attributes_.replica, &progress));
+    progress->Clear();
     OP_REQUIRES_OK(context, ApplyReceived(context, attributes_));
   }
 
@@ -63,7 +68,7 @@ class ApplyStepOp : public AsyncOpKernel {
     const bool stepped = context->input(attributes_.variables).scalar<bool>()();
     const int64_t contribution = context->input(attributes_.variables + 1).scalar<int64_t>()();
     if (!stepped) {
-      OP_REQUIRES_OK_ASYNC(context, OutputStatistics(context, strom_step_result{}, 0), done);
+      OP_REQUIRES_OK_ASYNC(context, OutputStatistics(context, strom_step_result{}), done);
       done();
       return;
     }

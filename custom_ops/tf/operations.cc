@@ -24,7 +24,9 @@ absl::Status StatisticsShape(tensorflow::shape_inference::InferenceContext* cont
 // repeatedly), whose values before were `rows_before`; their `before` is empty. `momenta` are the
 // variables in which the optimizer keeps the momentum of the variables `momentum_of`, ascending; it
 // is cleared in each element that is sent. A `norm_limit` that is not 0 has the norm of the update
-// measured, and a larger update scaled down to it.
+// measured, and a larger update scaled down to it. Where `sends` is false the step is a local one:
+// it shares nothing and its changes stay in the variables; the next step that sends shares what has
+// changed since the last one did. `send_mean` is for updates of several steps (capi/strom.h).
 REGISTER_OP("StromStep")
     .Attr("N: int >= 1")
     .Attr("replica: int")
@@ -38,6 +40,7 @@ REGISTER_OP("StromStep")
     .Attr("by_rows: list(bool)")
     .Attr("M: int >= 0")
     .Attr("momentum_of: list(int)")
+    .Attr("send_mean: bool = false")
     .Input("variables: N * resource")
     .Input("before: N * float")
     .Input("threshold: float")
@@ -45,6 +48,7 @@ REGISTER_OP("StromStep")
     .Input("clip_multiple: float")
     .Input("norm_limit: float")
     .Input("iteration: int64")
+    .Input("sends: bool")
     .Input("rows: R * int64")
     .Input("rows_before: R * float")
     .Input("momenta: M * resource")
@@ -67,7 +71,8 @@ REGISTER_OP("StromApplyStep")
     .SetIsStateful()
     .SetShapeFn(StatisticsShape);
 
-// Applies everything received so far.
+// Applies everything received so far. The variables' values then are the shared ones: local steps
+// that no step has shared since are forgotten.
 REGISTER_OP("StromApply")
     .Attr("N: int >= 1")
     .Attr("replica: int")

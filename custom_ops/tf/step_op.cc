@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "tensorflow/core/framework/op_kernel.h"
+#include "tf/local_progress.h"
 #include "tf/row_segments.h"
 #include "tf/threads.h"
 #include "tf/variables.h"
@@ -44,11 +45,13 @@ class StepOp : public OpKernel {
             (momentum_of_.empty() ||
              (momentum_of_.front() >= 0 && momentum_of_.back() < attributes_.variables)),
         absl::InvalidArgumentError("momentum_of must ascend and name variables by their index"));
-    bool apply_own = false, take_received = false;
+    bool apply_own = false, take_received = false, send_mean = false;
     OP_REQUIRES_OK(context, context->GetAttr("apply_own", &apply_own));
     OP_REQUIRES_OK(context, context->GetAttr("take_received", &take_received));
     OP_REQUIRES_OK(context, context->GetAttr("compare_contents", &compare_contents_));
+    OP_REQUIRES_OK(context, context->GetAttr("send_mean", &send_mean));
     apply_own_ = apply_own;
+    send_mean_ = send_mean;
     take_received_ = take_received;
   }
 
@@ -58,53 +61,31 @@ class StepOp : public OpKernel {
                                            static_cast<int>(momentum_of_.size())));
     std::vector<bool> changed;
     OP_REQUIRES_OK(context, FindChanged(context, variables, &changed));
+    RefCountPtr<LocalProgress> progress;
+    OP_REQUIRES_OK(context, LocalProgress::Find(context, attributes_.replica, &progress));
+    bool stepped = false, to_share = false;
+    for (size_t i = 0; i < changed.size(); ++i) {
+      stepped |= changed[i] && shares_[i];
+      to_share |= shares_[i] && (changed[i] || progress->Has(attributes_.offsets[i]));
+    }
+    const bool sends = context->input(SendsInput()).scalar<bool>()();
     strom_step_result result{};
-    bool stepped = false;
-    for (size_t i = 0; i < changed.size(); ++i) stepped |= changed[i] && shares_[i];
-    if (!stepped) {
-      OP_REQUIRES_OK(context, OutputStatistics(context, result, 0));
+    if (!(sends ? to_share : stepped)) {
+      OP_REQUIRES_OK(context, OutputStatistics(context, result));
       return;
     }
     int64_t assigned_outside = 0;
     OP_REQUIRES_OK(context, CountAssigned(context, variables, &assigned_outside));
-    // Holds the buffers that the optimizer wrote until the core has read them.
-    std::vector<Tensor> after(variables.size());
-    std::vector<strom_segment> segments;
-    RefCountPtr<WaitingRows> waiting;
-    if (row_variables_ > 0) {
-      OP_REQUIRES_OK(context, WaitingRows::Find(context, attributes_.replica, &waiting));
-    }
-    std::vector<RowSegments> row_segments(static_cast<size_t>(row_variables_));
-    std::vector<size_t> first_segment;  // of each variable
-    for (size_t i = 0; i < variables.size(); ++i) {
-      first_segment.push_back(segments.size());
-      if (StepsByRows(i)) {
-        OP_REQUIRES_OK(
-            context, PrepareRows(context, variables[i].tensor(), i, *waiting,
-                                 &row_segments[static_cast<size_t>(row_variable_[i])], &segments));
-        continue;
+    if (sends) {
+      OP_REQUIRES_OK(context, Share(context, variables, changed, *progress, &result));
+    } else {
+      for (size_t i = 0; i < changed.size(); ++i) {
+        if (!changed[i] || !shares_[i]) continue;
+        progress->Begin(attributes_.offsets[i], context->input(BeforeInput(i)));
       }
-      OP_REQUIRES_OK(context, PrepareSegment(context, &variables[i], i, changed[i], &after[i],
-                                             &segments.emplace_back()));
-    }
-    std::vector<float*> momenta;
-    OP_REQUIRES_OK(context, PrepareMomenta(context, variables, changed, first_segment, &momenta));
-    momenta.resize(momenta.empty() ? 0 : segments.size(), nullptr);
-    const strom_step_options options = Options(context, momenta);
-    const strom_thread_pool threads = LendThreads(context);
-    const int code =
-        strom_replica_step(attributes_.replica, segments.data(),
-                           static_cast<int64_t>(segments.size()), &options, &threads, &result);
-    OP_REQUIRES_OK(context, ToStatus(code, strom_last_error()));
-    for (size_t i = 0; i < variables.size(); ++i) {
-      if (!StepsByRows(i)) continue;
-      std::vector<int64_t> rows;
-      const RowSegments& visited = row_segments[static_cast<size_t>(row_variable_[i])];
-      OP_REQUIRES_OK(context, visited.FindWaiting(attributes_.replica, options.threshold, &rows));
-      waiting->Set(attributes_.offsets[i], std::move(rows));
     }
     OP_REQUIRES_OK(context, variables.RememberBuffers(context));
-    OP_REQUIRES_OK(context, OutputStatistics(context, result, assigned_outside));
+    OP_REQUIRES_OK(context, OutputStatistics(context, result, stepped, assigned_outside));
   }
 
  private:
@@ -112,10 +93,59 @@ class StepOp : public OpKernel {
 
   bool HasRows(size_t i) const { return row_variable_[i] != kWhole; }
   bool StepsByRows(size_t i) const { return HasRows(i) && shares_[i]; }
+  int SendsInput() const { return 2 * attributes_.variables + 5; }
   int FirstRowsInput() const { return 2 * attributes_.variables + kScalars; }
   int RowsInput(size_t i) const { return FirstRowsInput() + row_variable_[i]; }
   int RowsBeforeInput(size_t i) const { return RowsInput(i) + row_variables_; }
   int FirstMomentumInput() const { return FirstRowsInput() + 2 * row_variables_; }
+
+  // What the core reads of one variable, held until it has done so.
+  struct Buffers {
+    Tensor start;  // the value before local steps; empty where there were none
+    Tensor after;  // what the optimizer wrote
+  };
+
+  // Shares what has changed since the last time, in this step and in local ones before it.
+  absl::Status Share(OpKernelContext* context, LockedVariables& variables,
+                     const std::vector<bool>& changed, LocalProgress& progress,
+                     strom_step_result* result) const {
+    std::vector<Buffers> held(variables.size());
+    std::vector<strom_segment> segments;
+    RefCountPtr<WaitingRows> waiting;
+    if (row_variables_ > 0) {
+      TF_RETURN_IF_ERROR(WaitingRows::Find(context, attributes_.replica, &waiting));
+    }
+    std::vector<RowSegments> row_segments(static_cast<size_t>(row_variables_));
+    std::vector<float*> momenta;
+    for (size_t i = 0; i < variables.size(); ++i) {
+      if (StepsByRows(i)) {
+        TF_RETURN_IF_ERROR(PrepareRows(context, variables[i].tensor(), i, *waiting,
+                                       &row_segments[static_cast<size_t>(row_variable_[i])],
+                                       &segments));
+        continue;
+      }
+      if (shares_[i]) held[i].start = progress.End(attributes_.offsets[i]);
+      const bool moved = changed[i] || held[i].start.NumElements() > 0;
+      TF_RETURN_IF_ERROR(PrepareMomentum(context, variables, i, moved, segments.size(), &momenta));
+      TF_RETURN_IF_ERROR(PrepareSegment(context, &variables[i], i, changed[i], &held[i],
+                                        &segments.emplace_back()));
+    }
+    momenta.resize(momenta.empty() ? 0 : segments.size(), nullptr);
+    const strom_step_options options = Options(context, momenta);
+    const strom_thread_pool threads = LendThreads(context);
+    const int code =
+        strom_replica_step(attributes_.replica, segments.data(),
+                           static_cast<int64_t>(segments.size()), &options, &threads, result);
+    TF_RETURN_IF_ERROR(ToStatus(code, strom_last_error()));
+    for (size_t i = 0; i < variables.size(); ++i) {
+      if (!StepsByRows(i)) continue;
+      std::vector<int64_t> rows;
+      const RowSegments& visited = row_segments[static_cast<size_t>(row_variable_[i])];
+      TF_RETURN_IF_ERROR(visited.FindWaiting(attributes_.replica, options.threshold, &rows));
+      waiting->Set(attributes_.offsets[i], std::move(rows));
+    }
+    return absl::OkStatus();
+  }
 
   // TensorFlow writes a variable whose buffer somebody else holds (here: `before`) into a new
   // buffer, so a changed variable lies elsewhere. Not so variables in copy-on-read mode (they had
@@ -168,7 +198,7 @@ class StepOp : public OpKernel {
   // Gives the variable the buffer for its next value: the `before` buffer itself where this op is
   // its last reader (no copy), else the one that the optimizer wrote, else a new one.
   absl::Status PrepareSegment(OpKernelContext* context, tensorflow::Var* variable, size_t i,
-                              bool changed, Tensor* after, strom_segment* segment) const {
+                              bool changed, Buffers* held, strom_segment* segment) const {
     const int input = BeforeInput(i);
     Tensor* tensor = variable->tensor();
     segment->offset = attributes_.offsets[i];
@@ -180,7 +210,19 @@ class StepOp : public OpKernel {
       segment->before = segment->after = segment->value;
       return absl::OkStatus();
     }
+    Tensor* const after = &held->after;
     *after = *tensor;
+    if (held->start.NumElements() > 0) {
+      segment->before = static_cast<const float*>(held->start.data());
+      segment->after = static_cast<const float*>(after->data());
+      if (held->start.RefCountIsOne()) {
+        *tensor = held->start;
+      } else {
+        TF_RETURN_IF_ERROR(NewBuffer(context, input, tensor));
+      }
+      segment->value = static_cast<float*>(tensor->data());
+      return absl::OkStatus();
+    }
     segment->before = static_cast<const float*>(context->input(input).data());
     segment->after = changed ? static_cast<const float*>(after->data()) : segment->before;
     // An unchanged variable shares its buffer with `before`; let go of it, or it is never the last.
@@ -212,24 +254,23 @@ class StepOp : public OpKernel {
     return absl::OkStatus();
   }
 
-  // The buffers to clear by segment, as far as there are any. Optimizers with momentum move all
-  // rows, so a variable with momentum is one segment.
-  absl::Status PrepareMomenta(OpKernelContext* context, LockedVariables& variables,
-                              const std::vector<bool>& changed,
-                              const std::vector<size_t>& first_segment,
-                              std::vector<float*>* momenta) const {
-    for (size_t m = 0; m < momentum_of_.size(); ++m) {
-      const auto i = static_cast<size_t>(momentum_of_[m]);
-      if (!changed[i] || !shares_[i] || HasRows(i)) continue;
-      Tensor* tensor = variables.other(m).tensor();
-      if (tensor->NumElements() != variables[i].tensor()->NumElements()) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("the momentum of '", names_[i], "' has another size than the variable"));
-      }
-      TF_RETURN_IF_ERROR(MakeWritable(context, tensor));
-      momenta->resize(first_segment[i] + 1, nullptr);
-      momenta->back() = static_cast<float*>(tensor->data());
+  // Notes the momentum of variable i, if it has one and it is to be cleared, as that of the segment
+  // with index `segment`. Optimizers with momentum move all rows, so it is the variable's only one.
+  absl::Status PrepareMomentum(OpKernelContext* context, LockedVariables& variables, size_t i,
+                               bool moved, size_t segment, std::vector<float*>* momenta) const {
+    const auto found =
+        std::lower_bound(momentum_of_.begin(), momentum_of_.end(), static_cast<int64_t>(i));
+    if (found == momentum_of_.end() || *found != static_cast<int64_t>(i) || !moved || !shares_[i]) {
+      return absl::OkStatus();
     }
+    Tensor* tensor = variables.other(static_cast<size_t>(found - momentum_of_.begin())).tensor();
+    if (tensor->NumElements() != variables[i].tensor()->NumElements()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("the momentum of '", names_[i], "' has another size than the variable"));
+    }
+    TF_RETURN_IF_ERROR(MakeWritable(context, tensor));
+    momenta->resize(segment + 1, nullptr);
+    momenta->back() = static_cast<float*>(tensor->data());
     return absl::OkStatus();
   }
 
@@ -241,6 +282,7 @@ class StepOp : public OpKernel {
     options.clip_multiple = context->input(first + 2).scalar<float>()();
     options.norm_limit = context->input(first + 3).scalar<float>()();
     options.iteration = context->input(first + 4).scalar<int64_t>()();
+    options.send_mean = send_mean_;
     options.momenta = momenta.empty() ? nullptr : momenta.data();
     options.apply_own = apply_own_;
     options.take_received = take_received_;
@@ -252,11 +294,12 @@ class StepOp : public OpKernel {
   std::vector<std::string> names_;
   std::vector<int64_t> momentum_of_;  // the variable whose momentum the m-th of `momenta` is
   static constexpr int kWhole = -1;
-  static constexpr int kScalars = 5;  // inputs between `before` and `rows`
+  static constexpr int kScalars = 6;  // inputs between `before` and `rows`
   int row_variables_ = 0;             // R
   std::vector<int> row_variable_;     // which of those variable i is, or kWhole
   int32_t apply_own_ = 0;
   int32_t take_received_ = 0;
+  int32_t send_mean_ = 0;
   bool compare_contents_ = false;
 };
 

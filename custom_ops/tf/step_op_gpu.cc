@@ -26,6 +26,7 @@ REGISTER_KERNEL_BUILDER(Name("StromStep")
                             .HostMemory("clip_multiple")
                             .HostMemory("norm_limit")
                             .HostMemory("iteration")
+                            .HostMemory("sends")
                             .HostMemory("momenta")
                             .HostMemory("statistics"),
                         StepOpOnGpu);

@@ -179,10 +179,10 @@ absl::Status LockedVariables::Watch(OpKernelContext* context, RefCountPtr<Buffer
 }
 
 absl::Status OutputStatistics(OpKernelContext* context, const strom_step_result& result,
-                              int64_t assigned_outside) {
+                              bool stepped, int64_t assigned_outside) {
   Tensor* output = nullptr;
   TF_RETURN_IF_ERROR(context->allocate_output(0, TensorShape({kStatistics}), &output));
-  const double values[kStatistics] = {static_cast<double>(result.stepped),
+  const double values[kStatistics] = {stepped ? 1.0 : 0.0,
                                       static_cast<double>(result.count),
                                       static_cast<double>(result.elements),
                                       static_cast<double>(result.message_bytes),
@@ -195,7 +195,9 @@ absl::Status OutputStatistics(OpKernelContext* context, const strom_step_result&
                                       static_cast<double>(assigned_outside),
                                       static_cast<double>(result.staleness),
                                       result.update_norm,
-                                      result.limited_mass};
+                                      result.limited_mass,
+                                      static_cast<double>(result.stepped),
+                                      static_cast<double>(result.value)};
   std::memcpy(output->data(), values, sizeof(values));
   return absl::OkStatus();
 }

@@ -87,10 +87,10 @@ class LockedVariables {
 };
 
 // Writes strom_step_result as the op's output 0, a float64 vector in the order of
-// keras_strom/statistics.py.
-inline constexpr int64_t kStatistics = 14;
+// keras_strom/statistics.py. `stepped`: whether the optimizer has changed a shared variable.
+inline constexpr int64_t kStatistics = 16;
 absl::Status OutputStatistics(tensorflow::OpKernelContext* context, const strom_step_result& result,
-                              int64_t assigned_outside);
+                              bool stepped = false, int64_t assigned_outside = 0);
 
 }  // namespace keras_strom
 

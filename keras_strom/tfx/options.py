@@ -27,6 +27,8 @@ STRATEGY_OPTIONS = frozenset(
         "update_scale",
         "warmup_steps",
         "momentum_masking",
+        "update_clipping",
+        "local_steps",
         "max_staleness",
         "always_encode",
         "jit_compile",
@@ -39,6 +41,7 @@ TYPED_OPTIONS: Mapping[str, tuple[str, ...]] = {
     "threshold": ("AdaptiveThreshold", "FixedThreshold", "TargetDensityThreshold"),
     "residual_clipping": ("ResidualClipping",),
     "shake_up": ("ShakeUp",),
+    "update_clipping": ("UpdateClipping",),
 }
 
 

@@ -486,7 +486,7 @@ TEST(Replica, ASegmentThatOnlyReceivesIsNotSteppedOver) {
   const auto rest = [&](size_t i, int64_t size) {
     return strom_segment{int64_t(i), size, nullptr, nullptr, value.data() + i, name};
   };
-  strom_step_options options{1, 0.125f, 0, 1, 1, 0, 0, nullptr};
+  strom_step_options options{1, 0.125f, 0, 1, 1, 0, 0, nullptr, 0};
   strom_step_result result;
   ASSERT_TRUE(
       replica
@@ -588,6 +588,65 @@ TEST(Replica, LeavesAnUpdateWithinTheLimitOnItsNormAsItIs) {
   }
   EXPECT_EQ(values[0], values[1]);
   EXPECT_EQ(values[0], values[2]);
+}
+
+TEST(Replica, SendsTheMeanOfWhatReachedTheThreshold) {
+  const int64_t elements = 2 * kChunk + 500;
+  const std::vector<float> update = RandomUpdate(elements, 6);
+  double mean = 0;
+  int64_t count = 0;
+  for (const float u : update) {
+    if (std::fabs(u) < 0.125f) continue;
+    mean += std::fabs(static_cast<double>(u));
+    ++count;
+  }
+  mean /= static_cast<double>(count);
+  std::vector<std::vector<float>> values;
+  for (const int threads : {1, 4}) {
+    Worker worker({kChunk + 7, elements - kChunk - 7}, 1);
+    worker.parallel = OwnThreads(threads);
+    worker.options.send_mean = 1;
+    ASSERT_TRUE(worker.Step(update).ok());
+    EXPECT_EQ(worker.result.count, count);
+    EXPECT_NEAR(worker.result.value, mean, 1e-6);
+    values.push_back(worker.Values());
+    const std::vector<float> residual = worker.Residual();
+    double sum = 0;
+    float largest = 0;
+    for (size_t i = 0; i < update.size(); ++i) {
+      const bool sent = std::fabs(update[i]) >= 0.125f;
+      const double moved = sent ? std::copysign(mean, static_cast<double>(update[i])) : 0;
+      ASSERT_NEAR(values.back()[i], moved, 1e-6) << i;
+      ASSERT_NEAR(values.back()[i] + residual[i], update[i], 1e-6) << i;
+      sum += std::fabs(static_cast<double>(residual[i]));
+      largest = std::max(largest, std::fabs(residual[i]));
+    }
+    EXPECT_NEAR(worker.result.sum_residual, sum, 1e-6 * sum);
+    EXPECT_GE(worker.result.max_residual, largest);
+    EXPECT_LE(worker.result.max_residual, std::max(largest, 0.125f));
+
+    // Another worker that applies the message gets the same bits, in every mode.
+    for (const bool sequenced : {false, true}) {
+      Worker other({elements}, 2, sequenced);
+      other.exchange->inbox = worker.exchange->sent;
+      ASSERT_TRUE(other.replica.Apply(other.Segments(false), &other.result).ok());
+      EXPECT_EQ(other.Values(), values.back());
+    }
+  }
+  EXPECT_EQ(values[0], values[1]);
+}
+
+TEST(Replica, TakesTheMeanBackWhereItCouldNotBeSent) {
+  Worker worker({1000}, 1);
+  worker.options.send_mean = 1;
+  worker.exchange->fault = {Code::kBackPressure, "full"};
+  const std::vector<float> update = RandomUpdate(1000, 7);
+  EXPECT_FALSE(worker.Step(update).ok());
+  const std::vector<float> values = worker.Values(), residual = worker.Residual();
+  for (size_t i = 0; i < update.size(); ++i) {
+    ASSERT_NEAR(values[i], 0, 1e-7);
+    ASSERT_NEAR(residual[i], update[i], 1e-7);
+  }
 }
 
 TEST(Replica, NamesWhatIsNotFiniteUnderALimitToo) {

@@ -55,6 +55,8 @@ def main() -> None:
     output, staleness, options = pathlib.Path(sys.argv[1]), sys.argv[2], json.loads(sys.argv[3])
     if "devices" in options:
         importlib.import_module("tests.two_devices")
+    if "update_clipping" in options:
+        options["update_clipping"] = keras_strom.UpdateClipping(**options["update_clipping"])
     strategy = keras_strom.StromStrategy(
         threshold=keras_strom.FixedThreshold(TAU),
         warmup_steps=0,
