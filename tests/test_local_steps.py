@@ -182,14 +182,13 @@ def test_rows_of_an_embedding_that_local_steps_change_are_shared() -> None:
 def test_the_momentum_of_what_a_message_sends_is_masked() -> None:
     strategy = _strategy(momentum_masking="auto")
     model = _seeded(strategy, OPTIMIZERS["SGD"])
-    momenta = model.optimizer.momentums
     x, y = _data(1)
     for _ in range(H - 1):
         model.train_on_batch(x, y)
-        assert all(m.numpy().all() for m in momenta)
+        assert all(m.numpy().all() for m in model.optimizer.momentums)
     model.train_on_batch(x, y)
     assert strategy._sharing is not None
-    cleared = sum(int((m.numpy() == 0).sum()) for m in momenta)
+    cleared = sum(int((m.numpy() == 0).sum()) for m in model.optimizer.momentums)
     assert cleared == strategy._sharing.step.last.count > 0
 
 

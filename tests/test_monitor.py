@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from keras_strom import errors
 from keras_strom.callbacks import off_the_chief
-from keras_strom.monitor import PERCENTILES, StromMonitor, percentile_table
+from keras_strom.monitor import PERCENTILES, StromMonitor, percentile_table, residual_norm
 from keras_strom.strategy import StromStrategy
 from keras_strom.threshold import FixedThreshold, TargetDensityThreshold
 
@@ -73,6 +73,15 @@ def test_every_fit_has_the_figures_in_its_logs() -> None:
     total = 4 * report.steps * report.parameters / report.message_bytes
     assert min(logs["strom/compression"]) <= total <= max(logs["strom/compression"])
     assert logs["strom/peers"] == logs["strom/bytes_sent"] == logs["strom/staleness"] == [0, 0]
+
+
+def test_the_norm_of_a_huge_residual_is_finite() -> None:
+    strategy = _strategy()
+    _fit(strategy)
+    sharing = strategy._sharing
+    assert sharing is not None
+    sharing.replica.write_residual(0, np.full(35, 1e25, np.float32))
+    assert residual_norm(sharing) == pytest.approx(1e25 * 35**0.5, rel=1e-5)
 
 
 def test_callbacks_of_the_user_find_them_whatever_their_place() -> None:
