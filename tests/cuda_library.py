@@ -65,6 +65,9 @@ class Options(ctypes.Structure):
         ("apply_own", ctypes.c_int32),
         ("take_received", ctypes.c_int32),
         ("iteration", ctypes.c_int64),
+        ("norm_limit", ctypes.c_float),
+        ("momenta", ctypes.c_void_p),
+        ("send_mean", ctypes.c_int32),
     )
 
 
@@ -82,6 +85,10 @@ class Result(ctypes.Structure):
         ("sum_residual", ctypes.c_double),
         ("clipped_mass", ctypes.c_double),
         ("clipped_count", ctypes.c_int64),
+        ("staleness", ctypes.c_int64),
+        ("update_norm", ctypes.c_double),
+        ("value", ctypes.c_float),
+        ("limited_mass", ctypes.c_double),
     )
 
 
