@@ -253,6 +253,11 @@ class SharedStep:
         return self._options.local_steps
 
     @property
+    def is_between_messages(self) -> bool:
+        """Whether local steps may have changed variables since the last message."""
+        return self.local_steps > 1 and self.steps % self.local_steps != 0
+
+    @property
     def limited(self) -> int:
         """How many updates were scaled down since `begin` for their norm."""
         return self._norms.limited

@@ -140,6 +140,10 @@ def test_between_messages_a_worker_trains_as_plain_keras_does() -> None:
     totals = strategy._sharing.step.totals
     assert (totals.stepped, totals.shared, totals.count) == (H - 1, 0, 0)
     assert not strategy._sharing.replica.read_residual(0, 40).any()
+    assert strategy._sharing.step.is_between_messages
+    model.train_on_batch(x[:ROWS], y[:ROWS])
+    assert strategy._sharing.step.totals.shared == 1
+    assert not strategy._sharing.step.is_between_messages
 
 
 @pytest.mark.parametrize(
