@@ -45,15 +45,33 @@ def test_a_job_travels_as_text() -> None:
 
 
 def test_every_round_has_every_way_on_every_line_and_the_lone_ones_once() -> None:
-    jobs = list(horovod.schedule(2, list(WAYS), ["slow", "fast"]))
-    expected = [(line, way) for line in ("slow", "fast") for way in (STROM, HOROVOD, MIRRORED)]
-    expected += [(horovod.NO_LINE, ALONE), (horovod.NO_LINE, ALONE_TF_KERAS)]
-    assert sorted(jobs[:8]) == sorted(jobs[8:]) == sorted(expected)
-    assert jobs[:8] != jobs[8:]
-    assert list(horovod.schedule(1, [STROM, ALONE], ["only"])) in (
-        [("only", STROM), (horovod.NO_LINE, ALONE)],
-        [(horovod.NO_LINE, ALONE), ("only", STROM)],
-    )
+    jobs = horovod.all_jobs(list(WAYS), ["slow", "fast"])
+    assert jobs == [
+        *((line, way) for line in ("slow", "fast") for way in (STROM, HOROVOD, MIRRORED)),
+        (horovod.NO_LINE, ALONE),
+        (horovod.NO_LINE, ALONE_TF_KERAS),
+    ]
+    order = list(horovod.schedule(2, jobs))
+    assert sorted(order[:8]) == sorted(order[8:]) == sorted(jobs)
+    assert order[:8] != order[8:]
+
+
+def test_a_baseline_that_fails_is_left_out_and_its_words_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(place: Place, way: str, training: Training) -> Trained:
+        if way == HOROVOD:
+            raise RuntimeError("Horovod ended with 1: no")
+        return Trained((1.0,), 1.0, 5, 0.5)
+
+    monkeypatch.setattr(Place, "run", run)
+    monkeypatch.setattr(horovod, "available", lambda result: [STROM, HOROVOD, ALONE])
+    result = report.Report("horovod", "Beside Horovod", tmp_path)
+    outcomes = horovod.measure(result, Training(), 3, lines=False)
+    assert {way: len(rounds) for way, rounds in outcomes[horovod.LOOPBACK].items()} == {STROM: 3}
+    assert {way: len(rounds) for way, rounds in outcomes[horovod.NO_LINE].items()} == {ALONE: 3}
+    (row,) = result.rows
+    assert (row["name"], row["skipped"]) == ("Horovod, loopback", "Horovod ended with 1: no")
 
 
 def test_the_report_holds_medians_and_what_is_sent_in_an_epoch(tmp_path: Path) -> None:

@@ -70,7 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if reason is not None:
         result.skip("lines of 100 Mbit/s and 1 Gbit/s", reason)
     training = Training(epochs=chosen.epochs, pictures=chosen.pictures)
-    outcomes = measure(training, chosen.rounds, available(result), lines=reason is None)
+    outcomes = measure(result, training, chosen.rounds, lines=reason is None)
     add_rows(result, outcomes, training)
     draw(outcomes, training, chosen.output)
     others.add_row(result)
@@ -92,10 +92,11 @@ def available(result: report.Report) -> list[str]:
 
 
 def measure(
-    training: Training, rounds: int, ways: Sequence[str], *, lines: bool
+    result: report.Report, training: Training, rounds: int, *, lines: bool
 ) -> dict[str, dict[str, list[Trained]]]:
-    """Trains in all ways, as `schedule` says."""
+    """Trains in all ways that are available; says which of the others' failed here, and how."""
     outcomes: dict[str, dict[str, list[Trained]]] = {}
+    failed: set[tuple[str, str]] = set()
     with contextlib.ExitStack() as stack:
         if lines:
             # Horovod's Gloo takes the address of the host's name, whatever interface it is told.
@@ -103,25 +104,38 @@ def measure(
             place = Place.network(network, stack.enter_context(SparkCluster(network)))
         else:
             place = Place.loopback()
-        jobs = list(schedule(rounds, ways, list(LINES_MBIT) if lines else [LOOPBACK]))
-        for line, way in rich.progress.track(jobs, "Training"):
+        jobs = all_jobs(available(result), list(LINES_MBIT) if lines else [LOOPBACK])
+        for line, way in jobs:
+            outcomes.setdefault(line, {})[way] = []
+        for line, way in rich.progress.track(list(schedule(rounds, jobs)), "Training"):
+            if (line, way) in failed:
+                continue
             if line in LINES_MBIT:
                 network.set_line(megabits=LINES_MBIT[line], buffer_bytes=BUFFER_BYTES)
-            outcomes.setdefault(line, {}).setdefault(way, []).append(place.run(way, training))
+            try:
+                outcomes[line][way].append(place.run(way, training))
+            except RuntimeError as error:
+                if way in (STROM, ALONE):
+                    raise
+                failed.add((line, way))
+                del outcomes[line][way]
+                result.skip(f"{way}, {line or 'alone'}", str(error))
     return outcomes
 
 
-def schedule(rounds: int, ways: Sequence[str], lines: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Lines and ways: each round has them all, in another order."""
+def all_jobs(ways: Sequence[str], lines: Sequence[str]) -> list[tuple[str, str]]:
+    """Every way on every line, and those alone once."""
+    together = [(line, way) for line in lines for way in TOGETHER if way in ways]
+    return together + [(NO_LINE, way) for way in ways if way not in TOGETHER]
+
+
+def schedule(rounds: int, jobs: Sequence[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+    """The jobs of each round, in another order each time."""
     shuffle = random.Random(1).shuffle
-    together = [way for way in TOGETHER if way in ways]
-    alone = [way for way in ways if way not in together]
     for _ in range(rounds):
-        jobs = [(line, way) for line in lines for way in together] + [
-            (NO_LINE, way) for way in alone
-        ]
-        shuffle(jobs)
-        yield from jobs
+        order = list(jobs)
+        shuffle(order)
+        yield from order
 
 
 # ------------------------------------------------------------------ what is shown
