@@ -146,7 +146,7 @@ class _Driver:
                 epochs=plan.epochs,
                 steps=self._steps_per_epoch(),
             )
-            with self._recorder.phase("train"):
+            with self._recorder.phase("run"):
                 self._train_epochs(callbacks)
             history = logged(replica.model.history.history)
             if backup is not None:

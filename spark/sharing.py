@@ -44,7 +44,7 @@ class GradientSharing(TrainingMethod):
         from .training import train
 
         plan = job.plan
-        with job.recorder.phase("train"):
+        with job.recorder.phase("run"):
             results = runner.run(
                 train,
                 (plan,),

@@ -465,7 +465,7 @@ def test_an_estimator_trains_in_rounds_with_callbacks_validation_and_a_timeline(
     assert set(model.evaluate(points)) == {"loss", "mae"}
     totals = model.timeline.totals()
     assert list(totals) == [DRIVER, 0, 1, 2]
-    assert {"check", "export", "train", "save"} <= set(totals[DRIVER])
+    assert {"check", "export", "run", "save"} <= set(totals[DRIVER])
     for rank in range(3):
         assert {"read", "train", "evaluate", "wait"} <= set(totals[rank])
     assert any("load" in totals[rank] for rank in range(3))  # The third may find a model loaded.
