@@ -75,7 +75,7 @@ $(PACKAGE_STAMP): $(TOOLS_STAMP) setup.cfg setup.py pyproject.toml
 	@$(MAKE) --no-print-directory native
 	$(INSTALL) pip-package "installing keras-strom in editable form with what it needs" \
 	  $(BIN)/python -m pip install -c constraints.txt --no-build-isolation \
-	  -e '.[cpu,spark,test,bench,dev]'
+	  -e '.[cpu,spark,test,bench,examples,dev]'
 	@mkdir -p $(@D) && touch $@
 
 .PHONY: native

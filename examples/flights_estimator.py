@@ -45,8 +45,13 @@ def start_spark() -> SparkSession:
     )
 
 
-def load_flights(spark: SparkSession) -> DataFrame:
-    """All flights that arrived, with `gained`: minutes made up between departure and arrival."""
+def load_flights(spark: SparkSession, rows: int | None = None) -> DataFrame:
+    """The flights that arrived, with `gained`: minutes made up between departure and arrival.
+
+    Args:
+        spark: the session.
+        rows: how many flights are looked at, from the first of January on; None = all.
+    """
     import pandas as pd
 
     # The package itself needs an old setuptools to be imported; its data does not.
@@ -56,7 +61,9 @@ def load_flights(spark: SparkSession) -> DataFrame:
     columns = [*CATEGORIES, "dep_delay", "arr_delay", "distance", "hour", "month", "day"]
     times = ["sched_dep_time", "sched_arr_time"]
     flights = pd.read_csv(
-        pathlib.Path(package.origin).parent / "data" / "flights.csv.zip", usecols=[*columns, *times]
+        pathlib.Path(package.origin).parent / "data" / "flights.csv.zip",
+        usecols=[*columns, *times],
+        nrows=rows,
     ).dropna()
     minutes = flights[times] // 100 * 60 + flights[times] % 100
     flights["sched_minutes"] = (minutes.sched_arr_time - minutes.sched_dep_time) % 1440
