@@ -489,3 +489,72 @@ def test_statistics_of_normalization_are_averaged(files: str) -> None:
         expected = 0.5 * expected + 0.5 * batch.mean(axis=(0, 1))
     found = trained.get_layer("statistics").moving_mean
     np.testing.assert_allclose(np.asarray(found), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_task_that_dies_is_run_again_with_the_same_result(points: Any, tmp_path: Path) -> None:
+    died = tmp_path / "died"
+
+    def dies_once(x: Any, y: Any) -> Any:
+        import os
+        import signal
+
+        import tensorflow as tf
+
+        if tf.inside_function() and not died.exists():
+            died.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return x + tf.random.normal((3,), stddev=0.01), y
+
+    method = ParameterAveraging(averaging_frequency=3)
+    given = options(tmp_path / "store", training=method, transformation_fn=dies_once)
+    disturbed = StromEstimator(**given).fit(points)
+    assert died.exists()
+    undisturbed = StromEstimator(**given).fit(points)
+    assert_equal_weights(disturbed.keras, undisturbed.keras, 0.0)
+
+
+class Interrupted(Exception):
+    """Ends a training after an epoch."""
+
+
+class Interrupts(keras.callbacks.Callback):
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        if epoch == 2:
+            raise Interrupted
+
+
+def test_an_interrupted_training_goes_on_after_its_last_epoch(points: Any, tmp_path: Path) -> None:
+    given = options(
+        tmp_path, epochs=3, run_id="again", optimizer=keras.optimizers.Adam(0.01), num_proc=1
+    )
+    with pytest.raises(Interrupted):
+        StromEstimator(**given, callbacks=[Interrupts()]).fit(points)
+    resumed = StromEstimator(**given).fit(points)
+    whole = StromEstimator(**{**given, "run_id": "whole"}).fit(points)
+    assert resumed.history["loss"] == pytest.approx(whole.history["loss"], rel=1e-6)
+    assert_equal_weights(resumed.keras, whole.keras, 1e-6)
+
+
+def test_an_error_of_a_task_says_what_went_wrong(points: Any, tmp_path: Path) -> None:
+    def fails_on_executors(x: Any, y: Any) -> Any:
+        import tensorflow as tf
+
+        if tf.inside_function():
+            raise RuntimeError("no such augmentation")
+        return x, y
+
+    with pytest.raises(errors.WorkerFailed, match="no such augmentation"):
+        StromEstimator(**options(tmp_path, transformation_fn=fails_on_executors)).fit(points)
+
+
+@pytest.mark.parametrize("option", [{"use_ema": True}, {"gradient_accumulation_steps": 4}])
+def test_optimizers_that_need_their_state_are_not_robbed_of_it(
+    points: Any, tmp_path: Path, option: dict[str, Any]
+) -> None:
+    given = options(
+        tmp_path,
+        optimizer=keras.optimizers.SGD(0.1, **option),
+        training=ParameterAveraging(save_updater=False),
+    )
+    with pytest.raises(errors.UnsupportedOptimizer, match=next(iter(option))):
+        StromEstimator(**given).fit(points)
