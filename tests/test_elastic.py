@@ -149,22 +149,32 @@ def test_a_worker_that_comes_when_the_others_have_ended_has_what_they_have(
     assert "comes after the end" in ended.output
 
 
-def test_a_worker_that_was_stopped_or_cut_off_gives_way_to_a_new_one(tmp_path: Path) -> None:
-    stopped = Fault(mode="stop", rank=1, step=20)
-    cut = Fault(mode="cut", rank=2, step=20)
+def test_a_worker_that_was_cut_off_gives_way_to_a_new_one(tmp_path: Path) -> None:
+    ended = run(
+        tmp_path,
+        elastic.Job(hold_at=25),
+        Fault(mode="cut", rank=1, step=20),
+        network=NetworkConfig(failure_timeout=1.0, same_host=False),
+    )
+    ended.check()
+    assert [result["attempt"] for result in ended.results] == [0, 1]
+
+
+def test_a_worker_that_was_stopped_for_long_goes_on_from_a_snapshot(tmp_path: Path) -> None:
     master = Master()
     with waking(tmp_path / "trains-1-0", master):
         ended = run(
             tmp_path,
-            elastic.Job(hold_at=25, joins=2),
-            stopped,
-            cut,
-            workers=3,
-            network=NetworkConfig(failure_timeout=1.0, same_host=False),
+            elastic.Job(epochs=10, pause=0.03),
+            Fault(mode="stop", rank=1, step=20),
+            network=NetworkConfig(failure_timeout=1.0, same_host=False),  # Updates stay for 3 s.
             master=master,
         )
     ended.check()
-    assert [result["attempt"] for result in ended.results] == [0, 1, 1]
+    assert [result["attempt"] for result in ended.results] == [0, 0]
+    assert ended.results[1]["fits"][0]["batches"] == [[epoch, PER_EPOCH] for epoch in range(10)]
+    assert ("lost", 1) in ended.events
+    assert ("snapshot", 1) in ended.events
 
 
 def test_a_worker_that_comes_late_trains_where_the_others_are(tmp_path: Path) -> None:
@@ -187,13 +197,19 @@ def test_with_fewer_than_the_least_number_training_waits(tmp_path: Path) -> None
 
 @contextmanager
 def waking(pid_file: Path, master: Master) -> Iterator[None]:
-    """Wakes a stopped worker 1 once the master has given it up."""
+    """Wakes a stopped worker 1 when the other has made 100 more steps since it was given up."""
     over = threading.Event()
 
     def wake() -> None:
+        steps = None
         while not over.wait(0.05):
             members = master.status().get("node", {}).get("members", [])
-            if any(member["rank"] == 1 and member["state"] == "lost" for member in members):
+            by_rank = {member["rank"]: member for member in members}
+            if 1 not in by_rank or by_rank[1]["state"] != "lost":
+                continue
+            accepted = by_rank[0]["updates_accepted"]
+            steps = accepted if steps is None else steps
+            if accepted >= steps + 100:
                 os.kill(int(pid_file.read_text()), signal.SIGCONT)
                 return
 

@@ -16,7 +16,7 @@
 namespace strom {
 
 // Bumped whenever a field below, the update header or the codec's format changes.
-inline constexpr uint32_t kProtocolVersion = 4;
+inline constexpr uint32_t kProtocolVersion = 5;
 
 // 16 random bytes: of a process (its instance), or of a host.
 using Token = std::array<uint8_t, 16>;
@@ -289,9 +289,43 @@ struct AskState {
   }
 };
 
+// Parent: what the child lacks is kept here no longer. It asks the master for a snapshot.
+struct TooFarBehind {
+  static constexpr uint8_t kType = 19;
+  uint64_t generation = 0;
+  template <typename Archive>
+  void Fields(Archive& archive) {
+    archive(generation);
+  }
+};
+
+// Worker: a snapshot, please, that holds at least `vector`.
+struct AskSnapshot {
+  static constexpr uint8_t kType = 20;
+  uint64_t generation = 0;
+  VersionVector vector;
+  template <typename Archive>
+  void Fields(Archive& archive) {
+    archive(generation, vector);
+  }
+};
+
+// Master: the PARAMETERS with this mark are at `cut`. From here on the worker has received that.
+struct SnapshotCut {
+  static constexpr uint8_t kType = 21;
+  uint64_t generation = 0;
+  VersionVector cut;
+  uint64_t snapshot = 0;
+  template <typename Archive>
+  void Fields(Archive& archive) {
+    archive(generation, cut, snapshot);
+  }
+};
+
 using ControlMessage =
     std::variant<Attach, Announce, StartGeneration, Step, Done, Final, Verification, End, Stop,
-                 Beacon, Notice, Failure, AttachAnew, Place, Placed, Orphan, Ended, AskState>;
+                 Beacon, Notice, Failure, AttachAnew, Place, Placed, Orphan, Ended, AskState,
+                 TooFarBehind, AskSnapshot, SnapshotCut>;
 
 Buffer EncodeHello(const Hello& hello);
 Buffer EncodeChildHello(const ChildHello& hello);

@@ -4,6 +4,8 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
+#include <optional>
 #include <vector>
 
 #include "core/types.h"
@@ -19,6 +21,13 @@ struct ReceivedUpdate {
   Bytes message() const { return Bytes(*update).subspan(kUpdateHeaderBytes); }
 };
 
+// A live worker had fallen behind what anybody keeps (asynchronous mode): the master's parameters
+// take the place of its own, and what they contain that of all it has applied.
+struct Snapshot {
+  std::shared_ptr<const std::vector<float>> parameters;
+  VersionVector cut;
+};
+
 // Updates of asynchronous mode that had to wait for so long that they were added up (core/inbox.h).
 struct FoldedUpdates {
   std::vector<float> sum;     // over the flat space
@@ -27,8 +36,10 @@ struct FoldedUpdates {
   int64_t updates = 0;        // 0 = none
 };
 
-// What is to be applied now: the sum, then the updates in their order.
+// What is to be applied now: the snapshot, the sum, then the updates in their order. After a
+// snapshot come all that it lacks of what was applied before, own updates too.
 struct Received {
+  std::optional<Snapshot> snapshot;
   FoldedUpdates folded;
   std::vector<ReceivedUpdate> updates;
 };

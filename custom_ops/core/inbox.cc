@@ -6,6 +6,13 @@
 
 namespace strom {
 
+void Inbox::Restart(Snapshot snapshot) {
+  snapshot_ = std::move(snapshot);
+  folded_ = {};
+  updates_.clear();
+  bytes_ = 0;
+}
+
 void Inbox::Add(ReceivedUpdate update) {
   bytes_ += static_cast<int64_t>(update.update->size());
   updates_.push_back(std::move(update));
@@ -15,6 +22,7 @@ void Inbox::Add(ReceivedUpdate update) {
 
 Received Inbox::Take() {
   Received taken;
+  taken.snapshot = std::exchange(snapshot_, std::nullopt);
   taken.folded = std::exchange(folded_, {});
   taken.updates.assign(std::move_iterator(updates_.begin()), std::move_iterator(updates_.end()));
   updates_.clear();

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <optional>
 
 #include "core/exchange.h"
 #include "core/update.h"
@@ -20,10 +21,13 @@ class Inbox {
   // order of additions shows in the bits.
   Inbox(int64_t fold_bytes, const UpdateCodec& codec) : fold_bytes_(fold_bytes), codec_(codec) {}
 
+  // Drops all that waits: `snapshot` and what is added from now on take its place.
+  void Restart(Snapshot snapshot);
   void Add(ReceivedUpdate update);
   Received Take();
 
-  bool empty() const { return updates_.empty() && folded_.updates == 0; }
+  bool empty() const { return !snapshot_ && updates_.empty() && folded_.updates == 0; }
+  bool has_snapshot() const { return snapshot_.has_value(); }
   // Of the updates that wait as they came.
   int64_t bytes() const { return bytes_; }
   // Since the last Take.
@@ -34,6 +38,7 @@ class Inbox {
 
   const int64_t fold_bytes_;
   const UpdateCodec& codec_;
+  std::optional<Snapshot> snapshot_;
   FoldedUpdates folded_;
   std::deque<ReceivedUpdate> updates_;
   int64_t bytes_ = 0;

@@ -69,7 +69,7 @@ void LateJoins::Join(int64_t now_ns, const Member& member, MasterGeneration* gen
   if (!tree_->Join(now_ns, member, /*resumed=*/true)) {
     return host_->Fail(member.rank, Code::kRefused, "the tree of workers is full");
   }
-  const Snapshot& snapshot = Freeze(now_ns, *generation);
+  const Frozen& snapshot = Freeze(now_ns, {}, *generation);
   const VersionVector& cut = generation->sequenced() ? relay_->received() : snapshot.cut;
   const MasterGeneration::Progress before = generation->progress(member.rank);
   generation->Join(member.rank, member.origin);
@@ -90,7 +90,20 @@ void LateJoins::Join(int64_t now_ns, const Member& member, MasterGeneration* gen
            MegabytesText(ParametersBytes())});
 }
 
-void LateJoins::SendPending(int32_t rank, const Snapshot& snapshot,
+void LateJoins::CatchUp(int64_t now_ns, const Member& member, const AskSnapshot& ask,
+                        const MasterGeneration& generation) {
+  const Frozen& snapshot = Freeze(now_ns, ask.vector, generation);
+  host_->Send(member.rank, SnapshotCut{snapshot.generation, snapshot.cut, snapshot.number});
+  host_->SendBlob(member.rank, snapshot.chunks);
+  relay_->AttachLate(now_ns, member.link, snapshot.cut, ParametersBytes());
+  host_->Report({MasterEvent::Type::kSnapshot, member.rank,
+                 WorkerName(member.rank) +
+                     " lacked updates that are kept no longer; it goes on "
+                     "from a snapshot of " +
+                     MegabytesText(ParametersBytes())});
+}
+
+void LateJoins::SendPending(int32_t rank, const Frozen& snapshot,
                             const MasterGeneration& generation) {
   std::vector<uint8_t> updates;
   for (const ReceivedUpdate& update : generation.Waiting()) AppendUpdate(*update.update, &updates);
@@ -119,14 +132,15 @@ void LateJoins::TellEnd(int32_t rank, const Layout& layout) {
                      GenerationName(layout.generation) + " and gets its parameters"});
 }
 
-const LateJoins::Snapshot& LateJoins::Freeze(int64_t now_ns, const MasterGeneration& generation) {
+const LateJoins::Frozen& LateJoins::Freeze(int64_t now_ns, const VersionVector& least,
+                                           const MasterGeneration& generation) {
   // STEPs that were sent since are missed by whoever takes an earlier snapshot.
   if (snapshot_ && now_ns - snapshot_->made_ns <= share_ns_ &&
-      snapshot_->step == generation.steps() &&
+      snapshot_->step == generation.steps() && Covers(snapshot_->cut, least) &&
       (generation.sequenced() || relay_->replication().ReachesBackTo(snapshot_->cut))) {
     return *snapshot_;
   }
-  Snapshot& made = snapshot_.emplace();
+  Frozen& made = snapshot_.emplace();
   made.number = ++last_number_;
   made.generation = generation.layout().generation;
   made.cut = relay_->received();

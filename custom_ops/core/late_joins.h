@@ -34,6 +34,13 @@ class LateJoins {
   // The member announces `generation`'s number or an earlier one.
   void HandleAnnounce(int64_t now_ns, const Member& member, const Announce& announce,
                       MasterGeneration* generation);
+  // Live members that lack what nobody keeps any more get a snapshot, too. False in modes, and in
+  // generations without parameters, that have no such way.
+  static bool MayCatchUp(const MasterGeneration& generation) {
+    return !generation.sequenced() && generation.layout().size > 0;
+  }
+  void CatchUp(int64_t now_ns, const Member& member, const AskSnapshot& ask,
+               const MasterGeneration& generation);
   // The generation that it has announced is over, or the others never begin it.
   void TellEnd(int32_t rank, const Layout& layout);
   // The member's link is gone.
@@ -42,7 +49,7 @@ class LateJoins {
   void Settle(int64_t now_ns, const MasterGeneration& generation);
 
  private:
-  struct Snapshot {
+  struct Frozen {
     uint64_t number = 0;
     uint64_t generation = 0;
     VersionVector cut;
@@ -55,8 +62,10 @@ class LateJoins {
   // "" or why the member cannot take part.
   std::string Misfit(const Member& member, const Announce& announce,
                      const MasterGeneration& generation) const;
-  void SendPending(int32_t rank, const Snapshot& snapshot, const MasterGeneration& generation);
-  const Snapshot& Freeze(int64_t now_ns, const MasterGeneration& generation);
+  void SendPending(int32_t rank, const Frozen& snapshot, const MasterGeneration& generation);
+  // One that covers `least`.
+  const Frozen& Freeze(int64_t now_ns, const VersionVector& least,
+                       const MasterGeneration& generation);
   int64_t ParametersBytes() const {
     return static_cast<int64_t>(parameters_->size() * sizeof(float));
   }
@@ -70,7 +79,7 @@ class LateJoins {
   std::string options_text_;
   std::map<int32_t, Layout> waiting_;  // announced while the generation at hand was ending
   uint64_t last_number_ = 0;           // of a snapshot
-  std::optional<Snapshot> snapshot_;
+  std::optional<Frozen> snapshot_;
 };
 
 }  // namespace strom

@@ -19,6 +19,7 @@ struct MasterEvent {
     kStarted,
     kEnded,
     kDonation,
+    kSnapshot,  // a live worker that lacked what nobody keeps has been sent the parameters
     kNotice
   };
   Type type = Type::kNotice;

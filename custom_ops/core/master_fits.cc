@@ -62,6 +62,23 @@ void MasterFits::HandleAsk(int64_t now_ns, const Member& member, const AskState&
   if (IsAtHand(ask.generation)) donations_.HandleAsk(now_ns, member.rank, &*generation_);
 }
 
+bool MasterFits::HandleTooFarBehind(int32_t rank) {
+  if (!generation_ || !LateJoins::MayCatchUp(*generation_)) return false;
+  host_->Send(rank, TooFarBehind{generation_->layout().generation});
+  return true;
+}
+
+void MasterFits::HandleAsk(int64_t now_ns, const Member& member, const AskSnapshot& ask) {
+  const bool takes_part = IsAtHand(ask.generation) && is_running() &&
+                          generation_->IsLiveMember(member.rank) &&
+                          LateJoins::MayCatchUp(*generation_);
+  if (!takes_part) {
+    ++(*drops_)["question for a snapshot by who takes no part"];
+    return;
+  }
+  late_joins_.CatchUp(now_ns, member, ask, *generation_);
+}
+
 void MasterFits::HandleDonation(int64_t now_ns, const Member& member, const BlobChunk& chunk,
                                 const Buffer& whole) {
   if (generation_) donations_.HandleChunk(now_ns, member.rank, chunk, whole, &*generation_);

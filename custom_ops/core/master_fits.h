@@ -48,6 +48,9 @@ class MasterFits {
   void Handle(const Member& member, const Done& done);
   void Handle(const Member& member, const Verification& verification);
   void HandleAsk(int64_t now_ns, const Member& member, const AskState& ask);
+  // A live member lacks what is kept no longer. False: it cannot go on.
+  bool HandleTooFarBehind(int32_t rank);
+  void HandleAsk(int64_t now_ns, const Member& member, const AskSnapshot& ask);
   void HandleDonation(int64_t now_ns, const Member& member, const BlobChunk& chunk,
                       const Buffer& whole);
   // These return "" or why the member has to be expelled.

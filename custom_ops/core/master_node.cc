@@ -57,7 +57,7 @@ struct MasterNode::State final : GenerationHost {
   void Fail(int32_t rank, Code code, const std::string& reason) override {
     Send(rank, Failure{static_cast<int32_t>(code), reason});
     if (const Member* member = membership.FindRank(rank)) {
-      gone.push_back({member->link, Member::State::kLost, reason, false});
+      gone.push_back({member->link, Member::State::kLost, reason, false, false});
     }
   }
   int64_t QueuedBytes(int32_t rank) const override {
@@ -91,6 +91,7 @@ struct MasterNode::State final : GenerationHost {
     fits.Handle(*member, verification);
   }
   void Handle(Member* member, const AskState& ask) { fits.HandleAsk(now_ns, *member, ask); }
+  void Handle(Member* member, const AskSnapshot& ask) { fits.HandleAsk(now_ns, *member, ask); }
   void Handle(Member* member, const Placed& placed);
   void Handle(Member* member, const Orphan& orphan);
   template <typename Other>
@@ -120,6 +121,7 @@ struct MasterNode::State final : GenerationHost {
     Member::State state;
     std::string reason;
     bool close_link;
+    bool may_return;  // kLost: nobody has told it to end
   };
   std::deque<Gone> gone;  // members to remove once the event at hand is dealt with
   std::deque<MasterEvent> events;
@@ -268,7 +270,7 @@ void MasterNode::State::HandleDown(const LinkEvent& event) {
                   goodbye      ? Member::State::kLeft
                   : may_return ? Member::State::kAway
                                : Member::State::kLost,
-                  event.reason, false});
+                  event.reason, false, true});
 }
 
 void MasterNode::State::SendTo(int32_t rank, Channel channel, const Buffer& message) {
@@ -366,14 +368,15 @@ void MasterNode::State::ActOnNotices() {
     const Member* member = membership.Find(notice->link);
     if (member == nullptr) continue;
     events.push_back({MasterEvent::Type::kNotice, member->rank, notice->text});
-    if (notice->type == RelayNotice::Type::kTooFarBehind) {
+    const bool is_stuck = notice->type == RelayNotice::Type::kTooFarBehind;
+    if (is_stuck && !fits.HandleTooFarBehind(member->rank)) {
       Fail(member->rank, Code::kMasterLost, notice->text + "; start it anew");
     }
   }
 }
 
 void MasterNode::State::Expel(Member* member, const std::string& reason) {
-  gone.push_back({member->link, Member::State::kLost, reason, true});
+  gone.push_back({member->link, Member::State::kLost, reason, true, false});
 }
 
 void MasterNode::State::Settle() {
@@ -406,6 +409,7 @@ void MasterNode::State::RemoveGone() {
     relay.Remove(leaving.link);
     member->link = 0;
     member->state = leaving.state;
+    member->may_return = leaving.may_return;
     member->away_until_ns = now_ns + 2 * options.failure_timeout_ns;
     member->gone_ns = now_ns;
     assemblers.erase(leaving.link);

@@ -74,6 +74,7 @@ Membership::Joined Membership::LinkUp(int64_t now_ns, LinkId link) {
     last_joined_ns_ = now_ns;
   }
   member.link = link;
+  member.may_return = false;
   member.state = Member::State::kLive;
   joined.member = &member;
   return joined;
@@ -115,8 +116,8 @@ std::string Membership::Refusal(int64_t now_ns, const Hello& hello) const {
       return "rank " + std::to_string(hello.rank) +
              " is already taken by another process; give every worker a rank of its own";
     }
-    if (IsSameProcess(hello, *present) && !holds_rank) {
-      return WorkerName(hello.rank) + " was away for too long; start it anew";
+    if (IsSameProcess(hello, *present) && !holds_rank && !present->may_return) {
+      return WorkerName(hello.rank) + " is no member any more; start it anew";
     }
   }
   return "";

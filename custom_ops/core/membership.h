@@ -16,7 +16,7 @@ struct Member {
   enum class State {
     kLive,
     kAway,  // its link went silent; the same process may come back until `away_until_ns`
-    kLost,  // will not come back
+    kLost,  // nobody waits for it any more
     kLeft   // said goodbye
   };
   int32_t rank = -1;
@@ -27,6 +27,7 @@ struct Member {
   LinkId link = 0;
   State state = State::kLive;
   int64_t away_until_ns = 0;
+  bool may_return = false;   // kLost: nobody has told it to end, so until it is replaced it may
   int64_t gone_ns = kNever;  // when the rank's latest link but the one at hand was lost
   // Where the workers below it reach it, and what they know it by.
   PublicKeyBytes public_key{};

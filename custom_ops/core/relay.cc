@@ -56,6 +56,20 @@ void Relay::Open(int64_t now_ns, const VersionVector& cut,
   }
 }
 
+void Relay::Leap(int64_t now_ns, const VersionVector& cut,
+                 std::vector<Replication::Accepted>* accepted) {
+  replication_.InstallCut(now_ns, cut, accepted);
+  for (auto& [link, neighbour] : neighbours_) {
+    const bool attached = neighbour.state == Neighbour::State::kAttached ||
+                          neighbour.state == Neighbour::State::kCatchingUp;
+    if (neighbour.role != Role::kChild || !attached) continue;
+    neighbour.state = Neighbour::State::kLagging;
+    neighbour.asked = true;
+    SendControl(now_ns, link, AttachAnew{layout_.generation});
+  }
+  for (const Replication::Accepted& held : *accepted) Relayed(now_ns, held);
+}
+
 void Relay::AskToAttach(int64_t now_ns, LinkId link) {
   SendControl(now_ns, link, Attach{layout_.generation, received()});
 }
@@ -92,8 +106,6 @@ void Relay::HandleAttach(int64_t now_ns, LinkId link, const Attach& attach) {
   neighbour.state = Neighbour::State::kCatchingUp;
   neighbour.asked = false;
   neighbour.cursor = attach.vector;
-  // What the master holds need not go up: a parent that lacks it gets it from above.
-  if (neighbour.role == Role::kParent) Join(replication_.master(), &neighbour.cursor);
   CatchUp(now_ns, link, &neighbour);
 }
 
@@ -171,6 +183,9 @@ void Relay::CatchUp(int64_t now_ns, LinkId link, Neighbour* neighbour) {
     neighbour->allowance_bytes = std::min(neighbour->allowance_bytes, queued);
     const int64_t updates = queued - neighbour->allowance_bytes;
     if (updates > options_.queue_bytes / 4) return;
+    // What the master holds, by a beacon or a snapshot since, need not go up: a parent that lacks
+    // it gets it from above.
+    if (neighbour->role == Role::kParent) Join(replication_.master(), &neighbour->cursor);
     std::vector<Buffer> missing;
     if (!replication_.Replay(options_.queue_bytes / 2 - updates, &neighbour->cursor, &missing)) {
       neighbour->state = Neighbour::State::kDetached;

@@ -76,6 +76,13 @@ class Relay {
   void Begin(const Layout& layout);
   // START: what `cut` covers came by a snapshot. Children that attached before are answered now.
   void Open(int64_t now_ns, const VersionVector& cut, std::vector<Replication::Accepted>* accepted);
+  // See Replication.
+  void KeepBeyond(int64_t now_ns, std::optional<VersionVector> vector) {
+    replication_.KeepBeyond(now_ns, std::move(vector));
+  }
+  // What `cut` covers comes by a snapshot in the middle of the generation: children lack it, and
+  // are asked to attach anew.
+  void Leap(int64_t now_ns, const VersionVector& cut, std::vector<Replication::Accepted>* accepted);
   // Between Open and the next Begin.
   bool is_open() const { return open_; }
   const Layout& layout() const { return layout_; }

@@ -126,6 +126,7 @@ struct Replica::State {
                        strom_step_result* result);
   Status ApplyWaiting(std::span<const strom_segment> segments, const Parallel& parallel,
                       strom_step_result* result);
+  void InstallSnapshot(std::span<const strom_segment> segments);
   int64_t ApplyFolded(std::span<const strom_segment> segments);
   void Note(uint64_t origin, uint64_t first, uint64_t last);
 };
@@ -387,6 +388,7 @@ Status Replica::State::ApplyReceived(std::span<const strom_segment> segments,
 
 Status Replica::State::ApplyWaiting(std::span<const strom_segment> segments,
                                     const Parallel& parallel, strom_step_result* result) {
+  if (waiting.snapshot) InstallSnapshot(segments);
   if (waiting.folded.updates == 0 && waiting.updates.empty()) return {};
   const int64_t received_before = result->received;
   int64_t skipped = 0;
@@ -425,6 +427,19 @@ Status Replica::State::ApplyWaiting(std::span<const strom_segment> segments,
   if (larger == 0) return {};
   return Invalid("an update of a flat space of " + std::to_string(larger) +
                  " elements waits, this replica has " + std::to_string(size) + ": extend it first");
+}
+
+// The flat space may have grown since; its new elements have not been sent by anybody.
+void Replica::State::InstallSnapshot(std::span<const strom_segment> segments) {
+  const std::vector<float>& parameters = *waiting.snapshot->parameters;
+  const auto known = static_cast<int64_t>(parameters.size());
+  for (const strom_segment& segment : segments) {
+    const int64_t elements = std::clamp<int64_t>(known - segment.offset, 0, segment.size);
+    std::copy_n(parameters.begin() + std::min(segment.offset, known), elements, segment.value);
+  }
+  applied = std::move(waiting.snapshot->cut);
+  waiting.snapshot.reset();
+  exchange->SetApplied(applied);
 }
 
 // Returns how many elements that are not zero lie in no segment.

@@ -92,21 +92,47 @@ bool Replication::ReachesBackTo(const VersionVector& vector) const {
   });
 }
 
-int64_t Replication::UncoveredBytes(uint64_t origin) const {
-  auto ring = ring_.find(origin);
-  if (ring == ring_.end()) return 0;
-  int64_t bytes = 0;
-  const uint64_t covered = CounterOf(master_, origin);
-  for (auto it = ring->second.rbegin(); it != ring->second.rend(); ++it) {
-    if (it->counter <= covered) break;
-    bytes += SizeOf(it->update);
+void Replication::KeepBeyond(int64_t now_ns, std::optional<VersionVector> vector) {
+  kept_beyond_ = std::move(vector);
+  Evict(now_ns);
+}
+
+std::optional<std::vector<ReceivedUpdate>> Replication::Beyond(const VersionVector& cut) const {
+  if (!ReachesBackTo(cut)) return std::nullopt;
+  std::vector<ReceivedUpdate> updates;
+  for (const auto& [origin, ring] : ring_) {
+    const uint64_t covered = CounterOf(cut, origin);
+    for (const Retained& retained : ring) {
+      if (retained.counter > covered) {
+        updates.push_back({{origin, retained.counter}, retained.update});
+      }
+    }
   }
-  return bytes;
+  return updates;
+}
+
+int64_t Replication::UncoveredBytes(uint64_t origin) const {
+  const auto ring = ring_.find(origin);
+  return ring == ring_.end() ? 0 : BytesAfter(CounterOf(master_, origin), ring->second);
 }
 
 int64_t Replication::UncoveredBytes() const {
   int64_t bytes = 0;
   for (const auto& [origin, ring] : ring_) bytes += UncoveredBytes(origin);
+  return bytes;
+}
+
+int64_t Replication::PinnedBytes() const {
+  int64_t bytes = 0;
+  for (const auto& [origin, ring] : ring_) bytes += BytesAfter(MayGo(origin), ring);
+  return bytes;
+}
+
+int64_t Replication::BytesAfter(uint64_t counter, const std::deque<Retained>& ring) const {
+  int64_t bytes = 0;
+  for (auto it = ring.rbegin(); it != ring.rend() && it->counter > counter; ++it) {
+    bytes += SizeOf(it->update);
+  }
   return bytes;
 }
 
@@ -135,14 +161,19 @@ void Replication::Evict(int64_t now_ns) {
   // What the master lacks stays whatever it costs; the rest goes when it is old, and oldest first
   // when there is too much of it.
   for (auto& [origin, ring] : ring_) {
-    const uint64_t covered = CounterOf(master_, origin);
-    while (!ring.empty() && ring.front().counter <= covered &&
+    const uint64_t may_go = MayGo(origin);
+    while (!ring.empty() && ring.front().counter <= may_go &&
            (ring_bytes_ > options_.ring_bytes || IsOld(now_ns, ring.front()))) {
       ring_bytes_ -= SizeOf(ring.front().update);
       --retained_;
       ring.pop_front();
     }
   }
+}
+
+uint64_t Replication::MayGo(uint64_t origin) const {
+  const uint64_t covered = CounterOf(master_, origin);
+  return kept_beyond_ ? std::min(covered, CounterOf(*kept_beyond_, origin)) : covered;
 }
 
 bool Replication::IsOld(int64_t now_ns, const Retained& retained) const {

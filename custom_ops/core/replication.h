@@ -11,9 +11,12 @@
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <optional>
 #include <set>
+#include <utility>
 #include <vector>
 
+#include "core/exchange.h"
 #include "core/link_layer.h"
 #include "core/types.h"
 
@@ -53,6 +56,14 @@ class Replication {
   // held when it attached must still be there when it is its turn.
   void KeepForNeighbours(bool keep) { keeps_for_neighbours_ = keep; }
 
+  // While a snapshot is on its way that will cover `vector`, all that is beyond stays; nullopt =
+  // none is.
+  void KeepBeyond(int64_t now_ns, std::optional<VersionVector> vector);
+  const std::optional<VersionVector>& kept_beyond() const { return kept_beyond_; }
+  // Everything here that `cut` does not cover, per origin in counter order; nullopt where some of
+  // it has gone.
+  std::optional<std::vector<ReceivedUpdate>> Beyond(const VersionVector& cut) const;
+
   // No update of `origin` is accepted from now on.
   void Close(uint64_t origin);
 
@@ -76,6 +87,8 @@ class Replication {
   // Bytes of `origin`'s updates, or of all, that the master is not known to hold.
   int64_t UncoveredBytes(uint64_t origin) const;
   int64_t UncoveredBytes() const;
+  // Bytes of those that stay whatever they cost.
+  int64_t PinnedBytes() const;
 
  private:
   struct Retained {
@@ -92,6 +105,9 @@ class Replication {
               std::vector<Accepted>* accepted);
   void AcceptHeld(int64_t now_ns, uint64_t origin, std::vector<Accepted>* accepted);
   void Evict(int64_t now_ns);
+  int64_t BytesAfter(uint64_t counter, const std::deque<Retained>& ring) const;
+  // The last counter of `origin` that may go.
+  uint64_t MayGo(uint64_t origin) const;
   bool IsOld(int64_t now_ns, const Retained& retained) const;
 
   const ReplicationOptions options_;
@@ -101,6 +117,7 @@ class Replication {
   std::map<UpdateId, Held> hold_;
   std::set<uint64_t> closed_;
   bool keeps_for_neighbours_ = false;
+  std::optional<VersionVector> kept_beyond_;
   int64_t ring_bytes_ = 0;
   int64_t hold_bytes_ = 0;
   int64_t retained_ = 0;

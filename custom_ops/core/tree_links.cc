@@ -56,6 +56,17 @@ void TreeLinks::Started(int64_t now_ns, bool late) {
   }
 }
 
+void TreeLinks::Leapt(int64_t now_ns) {
+  // The master has attached this worker as it sent the snapshot.
+  if (!IsUnderMaster()) AttachAgain(now_ns);
+}
+
+void TreeLinks::AttachAgain(int64_t now_ns) {
+  if (IsUnderMaster() ? master_link_ != 0 : parent_up_) {
+    relay_->AskToAttach(now_ns, IsUnderMaster() ? master_link_ : parent_link_);
+  }
+}
+
 void TreeLinks::HandleHello(int64_t now_ns, const LinkEvent& event) {
   ChildHello hello;
   const bool parsed = ParseChildHello(*event.payload, &hello).ok();
@@ -115,6 +126,8 @@ void TreeLinks::HandleControl(int64_t now_ns, LinkId link, Bytes bytes) {
     HandleAttachAnew(now_ns, link, *anew);
   } else if (const auto* beacon = std::get_if<Beacon>(&message); beacon && from_parent) {
     HandleBeacon(now_ns, link, *beacon);
+  } else if (const auto* behind = std::get_if<TooFarBehind>(&message); behind && from_parent) {
+    too_far_behind_ |= behind->generation == relay_->layout().generation;
   } else if (const auto* failure = std::get_if<Failure>(&message); failure && from_parent) {
     words_.push_back({true, {Code::kMasterLost, failure->reason}});
   } else {
@@ -154,8 +167,9 @@ void TreeLinks::Reject(int64_t now_ns, LinkId link, uint64_t origin, const std::
   CloseChild(now_ns, link, reason);
 }
 
-void TreeLinks::Abandon(int64_t now_ns, LinkId link, const std::string& reason) {
+void TreeLinks::Abandon(int64_t now_ns, LinkId link, bool by_snapshot, const std::string& reason) {
   if (!children_.contains(link)) return;
+  if (by_snapshot) return Tell(link, now_ns, TooFarBehind{relay_->layout().generation});
   if (late_) {
     // The child says so to the master, which has the updates and puts it nearer to where they are.
     return CloseChild(now_ns, link, "it has joined late and lacks what came before");

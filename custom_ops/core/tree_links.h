@@ -13,6 +13,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "core/control.h"
 #include "core/link_layer.h"
@@ -40,6 +41,10 @@ class TreeLinks {
   // The relay is open: attaches to the parent, at the master without a word. `late`: from a
   // snapshot on, so that what came before cannot be told to a child.
   void Started(int64_t now_ns, bool late);
+  // The same in the middle of a generation, where the relay has leapt to a snapshot's cut.
+  void Leapt(int64_t now_ns);
+  // Says ATTACH to the parent.
+  void AttachAgain(int64_t now_ns);
 
   // --- links of the tree
   void HandleHello(int64_t now_ns, const LinkEvent& event);
@@ -54,9 +59,11 @@ class TreeLinks {
   // A neighbour broke the protocol: its link is closed in words. A child that made the bad update
   // itself cannot go on; whoever only relayed it may attach anew.
   void Reject(int64_t now_ns, LinkId link, uint64_t origin, const std::string& reason);
-  // A child needs updates that are no longer here: it cannot go on, but where this worker has
-  // joined late it can elsewhere.
-  void Abandon(int64_t now_ns, LinkId link, const std::string& reason);
+  // A child needs updates that are no longer here. A snapshot helps, where the mode has that, or,
+  // where this worker has joined late, another place.
+  void Abandon(int64_t now_ns, LinkId link, bool by_snapshot, const std::string& reason);
+  // Once, where the parent has said that this worker needs a snapshot.
+  bool TakeTooFarBehind() { return std::exchange(too_far_behind_, false); }
   void CloseAll(int64_t now_ns, const std::string& reason);
 
   void HandleTimeout(int64_t now_ns);
@@ -97,6 +104,7 @@ class TreeLinks {
   LinkId parent_link_ = 0;  // not the master's
   bool parent_up_ = false;
   bool late_ = false;
+  bool too_far_behind_ = false;
   std::string lost_because_;       // the orphan's reason
   int64_t ask_again_ns_ = kNever;  // an orphan repeats its question
   int64_t retry_ns_ = kNever;      // the parent did not know us yet

@@ -130,14 +130,8 @@ void WorkerGeneration::HandleBlob(Blob blob) {
   if (blob.name.generation != layout_.generation) {
     ++(*drops_)["values of another generation"];
   } else if (blob.name.kind == BlobKind::kParameters) {
-    auto values = std::make_shared<std::vector<float>>();
-    const Status whole = blob.Values(values.get());
-    if (!whole.ok() || values->size() != layout_.size) {
-      return host_->Fail(Code::kCorrupt, "the master sent " + std::to_string(values->size()) +
-                                             " parameters instead of " +
-                                             std::to_string(layout_.size));
-    }
-    parameters_ = std::move(values);
+    const Status whole = ReadParameters(blob, &parameters_);
+    if (!whole.ok()) return host_->Fail(whole.code, whole.message);
     parameters_snapshot_ = blob.name.mark;
   } else if (blob.name.kind == BlobKind::kMean && asked_ && asked_->first == blob.name.key) {
     mean_ = std::move(blob);
@@ -148,6 +142,18 @@ void WorkerGeneration::HandleBlob(Blob blob) {
   } else {
     ++(*drops_)["values that nobody asked for"];
   }
+}
+
+Status WorkerGeneration::ReadParameters(
+    const Blob& blob, std::shared_ptr<const std::vector<float>>* parameters) const {
+  auto values = std::make_shared<std::vector<float>>();
+  const Status whole = blob.Values(values.get());
+  if (!whole.ok() || values->size() != layout_.size) {
+    return {Code::kCorrupt, "the master sent " + std::to_string(values->size()) +
+                                " parameters instead of " + std::to_string(layout_.size)};
+  }
+  *parameters = std::move(values);
+  return {};
 }
 
 void WorkerGeneration::Add(std::vector<Replication::Accepted> accepted) {

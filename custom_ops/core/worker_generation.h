@@ -128,6 +128,9 @@ class WorkerGeneration {
   void Advance();
 
   std::vector<ReceivedUpdate> TakeReceived() { return queue_.Take(); }
+  // kCorrupt where they are not those of this layout.
+  Status ReadParameters(const Blob& blob,
+                        std::shared_ptr<const std::vector<float>>* parameters) const;
   const StepQueue& queue() const { return queue_; }
   Phase phase() const { return phase_; }
   const char* phase_name() const;

@@ -9,6 +9,7 @@
 #include "core/donor.h"
 #include "core/node_status.h"
 #include "core/relay.h"
+#include "core/snapshot_request.h"
 #include "core/tree_links.h"
 #include "core/version_vector.h"
 #include "core/words.h"
@@ -70,6 +71,10 @@ struct WorkerNode::State final : WorkerGenerationHost {
   void Handle(const Place& place) { tree.HandlePlace(now_ns, place); }
   void Handle(const AttachAnew& anew) { tree.HandleAttachAnew(now_ns, link, anew); }
   void Handle(const Ended& ended) { generation->Handle(ended); }
+  void Handle(const TooFarBehind& behind) {
+    if (behind.generation == relay.layout().generation) HandleTooFarBehind();
+  }
+  void Handle(const SnapshotCut& named);
   void Handle(const AskState& ask);
   void SendDonations();
   void Handle(const Step& step) { generation->Handle(step); }
@@ -82,6 +87,12 @@ struct WorkerNode::State final : WorkerGenerationHost {
   }
   void HandleChunk(Bytes chunk);
   void HandlePending(const Blob& blob);
+
+  // --- a snapshot in the middle of a generation
+  void HandleTooFarBehind();
+  void AskForSnapshot();
+  void HandleSnapshot(const Blob& blob);
+  void InstallSnapshot(Snapshot whole);
 
   // --- the links of the tree
   void HandleTreeEvent(const LinkEvent& event);
@@ -114,11 +125,16 @@ struct WorkerNode::State final : WorkerGenerationHost {
   BlobAssembler assembler;
   BlobAssembler donation_assembler;  // the master passes a donation on as it comes
   Donor donor;
+  SnapshotRequest request;
+  Received leapt;                   // a whole snapshot and what follows, not yet taken
+  bool hands_out_own = false;       // until the application has installed it
+  std::vector<ReceivedUpdate> own;  // own updates since the snapshot, not yet taken
   std::deque<WorkerEvent> events;
   int64_t updates_received = 0;
   int64_t update_bytes_received = 0;
   int64_t update_bytes_sent = 0;
   int64_t reconnects = 0;
+  int64_t snapshots = 0;
 };
 
 WorkerNode::WorkerNode(const WorkerNodeOptions& options, LinkLayer* links)
@@ -181,6 +197,11 @@ void WorkerNode::BeginGeneration(int64_t now_ns, Generation generation) {
   s.now_ns = now_ns;
   if (s.life == State::Life::kOver) return;
   s.donor.Clear();
+  s.request.Clear();
+  s.relay.KeepBeyond(now_ns, std::nullopt);
+  s.leapt = {};
+  s.own.clear();
+  s.hands_out_own = false;
   s.generation->Begin(std::move(generation));
   s.relay.Begin(s.generation->layout());
   if (s.up) s.generation->Announce();
@@ -258,15 +279,29 @@ UpdateId WorkerNode::Submit(int64_t now_ns, int64_t iteration, bool last_part,
   const std::string fault = s.relay.Take(now_ns, 0, id, buffer, &accepted);
   STROM_CHECK(fault.empty() && !accepted.empty());  // own counters have no gap
   s.update_bytes_sent += static_cast<int64_t>(buffer->size());
+  if (s.hands_out_own) s.own.push_back({id, buffer});
   s.generation->Add(std::move(accepted));
   s.Advance();
   return id;
 }
 
 int64_t WorkerNode::OutgoingBytes() const { return state_->relay.OutgoingBytes(state_->origin); }
-std::vector<ReceivedUpdate> WorkerNode::TakeReceived() {
-  return state_->generation->TakeReceived();
+
+Received WorkerNode::TakeReceived() {
+  State& s = *state_;
+  Received taken = std::exchange(s.leapt, {});
+  for (ReceivedUpdate& update : std::exchange(s.own, {})) {
+    taken.updates.push_back(std::move(update));
+  }
+  // What waits may follow on a snapshot that is not here yet, and is part of what comes with that.
+  if (s.request.has_leapt()) return taken;
+  for (ReceivedUpdate& update : s.generation->TakeReceived()) {
+    taken.updates.push_back(std::move(update));
+  }
+  return taken;
 }
+
+void WorkerNode::SnapshotInstalled() { state_->hands_out_own = false; }
 int64_t WorkerNode::ReleasedSteps() const {
   return state_->generation->queue().own_released_steps();
 }
@@ -393,7 +428,9 @@ void WorkerNode::State::GiveUp() {
 void WorkerNode::State::Handle(const Attach& attach) {
   if (attach.generation != generation->layout().generation) return;
   relay.HandleAttach(now_ns, link, attach);
+  const bool anew = !generation->registered();
   generation->Register();
+  if (anew && request.is_outstanding()) AskForSnapshot();
 }
 
 void WorkerNode::State::Handle(const StartGeneration& start) {
@@ -425,6 +462,9 @@ void WorkerNode::State::HandleChunk(Bytes chunk) {
   if (!status.ok()) return Fail(status.code, "the master sent " + status.message);
   if (!blob) return;
   if (blob->name.kind == BlobKind::kPending) return HandlePending(*blob);
+  if (blob->name.kind == BlobKind::kParameters && request.is_outstanding()) {
+    return HandleSnapshot(*blob);
+  }
   generation->HandleBlob(std::move(*blob));
 }
 
@@ -458,6 +498,51 @@ void WorkerNode::State::HandlePending(const Blob& blob) {
     pending.push_back({checked.header.id, std::move(update)});
   }
   generation->AddPending(blob.name.mark, std::move(pending));
+}
+
+void WorkerNode::State::HandleTooFarBehind() {
+  if (!generation->IsTraining() || !request.Begin()) return;
+  relay.KeepBeyond(now_ns, relay.replication().master());
+  Note("this worker lacks updates that are kept no longer; asking the master for a snapshot");
+  AskForSnapshot();
+}
+
+void WorkerNode::State::AskForSnapshot() {
+  request.AskAgain();
+  if (!up || !generation->registered()) return;  // once the master counts on this worker again
+  Send(AskSnapshot{relay.layout().generation, *relay.replication().kept_beyond()});
+}
+
+void WorkerNode::State::Handle(const SnapshotCut& named) {
+  if (named.generation != relay.layout().generation || !request.Name(named)) return;
+  std::vector<Replication::Accepted> accepted;
+  relay.Leap(now_ns, named.cut, &accepted);
+  relay.KeepBeyond(now_ns, named.cut);
+  generation->Add(std::move(accepted));
+  tree.Leapt(now_ns);
+}
+
+// Nothing else brings parameters while a request is outstanding: the result waits for FINAL, and
+// that for the snapshot.
+void WorkerNode::State::HandleSnapshot(const Blob& blob) {
+  std::shared_ptr<const std::vector<float>> parameters;
+  const Status whole = generation->ReadParameters(blob, &parameters);
+  if (!whole.ok()) return Fail(whole.code, whole.message);
+  if (blob.name.generation != relay.layout().generation) return;
+  request.AddParameters(blob.name.mark, std::move(parameters));
+}
+
+void WorkerNode::State::InstallSnapshot(Snapshot whole) {
+  auto beyond = relay.replication().Beyond(whole.cut);
+  if (!beyond) return Fail(Code::kInternal, "the master's snapshot ends before what is kept here");
+  relay.KeepBeyond(now_ns, std::nullopt);
+  // They have all that waits here, too.
+  generation->TakeReceived();
+  own.clear();
+  leapt = {.snapshot = std::move(whole), .folded = {}, .updates = std::move(*beyond)};
+  hands_out_own = true;
+  ++snapshots;
+  if (request.behind_again()) tree.AttachAgain(now_ns);
 }
 
 void WorkerNode::State::HandleTreeEvent(const LinkEvent& event) {
@@ -501,11 +586,13 @@ void WorkerNode::State::HandleUpdate(LinkId from, const Buffer& update) {
 void WorkerNode::State::ActOnNotices() {
   while (auto notice = relay.PollNotice()) {
     if (notice->type == RelayNotice::Type::kTooFarBehind) {
-      tree.Abandon(now_ns, notice->link, notice->text);
+      const bool by_snapshot = options.max_staleness < 0 && relay.layout().size > 0;
+      tree.Abandon(now_ns, notice->link, by_snapshot, notice->text);
     } else {
       Note(notice->text);
     }
   }
+  if (tree.TakeTooFarBehind()) HandleTooFarBehind();
   while (auto word = tree.PollWord()) {
     if (word->failed) return Fail(word->status.code, word->status.message);
     Note(word->status.message);
@@ -516,7 +603,9 @@ void WorkerNode::State::Advance() {
   if (life == Life::kOver) return;
   relay.Advance(now_ns);
   ActOnNotices();
-  if (life != Life::kOver) generation->Advance();
+  if (auto whole = request.TakeWhole()) InstallSnapshot(std::move(*whole));
+  // FINAL is not reached before what it names is here in fact.
+  if (life != Life::kOver && !request.has_leapt()) generation->Advance();
 }
 
 std::string WorkerNode::StatusJson() const {
@@ -534,6 +623,7 @@ std::string WorkerNode::StatusJson() const {
       .Add("up", s.up)
       .Add("attached", s.up && s.generation->registered())
       .Add("reconnects", s.reconnects)
+      .Add("snapshots", s.snapshots)
       .Add("released_steps", s.generation->queue().released_steps())
       .Add("waiting_updates", s.generation->queue().waiting())
       .Add("outgoing_bytes", OutgoingBytes())

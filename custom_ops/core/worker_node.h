@@ -75,8 +75,11 @@ class WorkerNode {
   // Bytes towards the parent not yet acknowledged: the producer blocks over its cap.
   int64_t OutgoingBytes() const;
 
-  // Moves out what must be applied now, in order (see Exchange::TakeReceived).
-  std::vector<ReceivedUpdate> TakeReceived();
+  // Moves out what must be applied now, in order (see Exchange::TakeReceived). Own updates are
+  // part of it from a snapshot on, until SnapshotInstalled says that the application's parameters
+  // follow on that one.
+  Received TakeReceived();
+  void SnapshotInstalled();
   // How many of this worker's own contributions (one a step) stand in STEPs released so far in this
   // generation; a STEP is released once it and every update it lists are here. Sequenced modes
   // only.

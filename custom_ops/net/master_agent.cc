@@ -26,6 +26,8 @@ const char* Name(MasterEvent::Type type) {
       return "ended";
     case MasterEvent::Type::kDonation:
       return "donation";
+    case MasterEvent::Type::kSnapshot:
+      return "snapshot";
     case MasterEvent::Type::kNotice:
       return "notice";
   }

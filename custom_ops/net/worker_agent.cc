@@ -297,7 +297,18 @@ Status WorkerAgent::Submit(int64_t iteration, std::vector<std::vector<uint8_t>> 
 }
 
 Status WorkerAgent::TakeReceived(Received* received) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  std::unique_lock<std::mutex> lock(mutex_);
+  if (inbox_.has_snapshot()) {
+    // Own updates that are still on their way to the I/O thread follow on the snapshot, too. It may
+    // bring another one meanwhile, but the caller, who alone submits, no further update of its own.
+    lock.unlock();
+    loop_.Run([this](int64_t) {
+      std::lock_guard<std::mutex> guard(mutex_);
+      TakeFromNode();
+      node_.SnapshotInstalled();
+    });
+    lock.lock();
+  }
   // What has been received is applied even after a failure; the failure shows when nothing is left.
   if (inbox_.empty() && !failure_.ok()) return failure_;
   *received = inbox_.Take();
@@ -342,15 +353,14 @@ int64_t WorkerAgent::NextTimeout() const {
 }
 
 void WorkerAgent::Publish(int64_t now_ns) {
-  std::vector<ReceivedUpdate> received = node_.TakeReceived();
   {
     std::lock_guard<std::mutex> lock(mutex_);
+    TakeFromNode();
     TakeEvents();
     outgoing_bytes_ = node_.OutgoingBytes();
     released_ = node_.ReleasedSteps();
     donation_wanted_.store(node_.DonationWanted(), std::memory_order_relaxed);
     missing_workers_.store(node_.missing_workers(), std::memory_order_relaxed);
-    for (ReceivedUpdate& update : received) inbox_.Add(std::move(update));
     if (inbox_.bytes() > options_.inbox_bytes && failure_.ok()) {
       failure_ = {Code::kBackPressure,
                   "worker " + std::to_string(options_.node.rank) +
@@ -400,6 +410,13 @@ bool WorkerAgent::WaitUntil(std::unique_lock<std::mutex>& lock, int64_t timeout_
 std::string WorkerAgent::RanOut(int64_t timeout_ns, const char* what) const {
   return "worker " + std::to_string(options_.node.rank) + " waited " + Seconds(timeout_ns) +
          " in vain for " + what;
+}
+
+// On the I/O thread, under the lock.
+void WorkerAgent::TakeFromNode() {
+  Received received = node_.TakeReceived();
+  if (received.snapshot) inbox_.Restart(std::move(*received.snapshot));
+  for (ReceivedUpdate& update : received.updates) inbox_.Add(std::move(update));
 }
 
 void WorkerAgent::TakeEvents() {

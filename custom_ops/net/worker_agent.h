@@ -113,6 +113,7 @@ class WorkerAgent final : public Exchange, private IoLoop::Protocol {
   template <typename Condition>
   bool WaitUntil(std::unique_lock<std::mutex>& lock, int64_t timeout_ns, Condition holds);
   std::string RanOut(int64_t timeout_ns, const char* what) const;
+  void TakeFromNode();
   void TakeEvents();
   void FireWaiters(int64_t now_ns);
 

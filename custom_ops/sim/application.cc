@@ -228,7 +228,14 @@ void Application::TrainStep(int64_t now_ns) {
 }
 
 void Application::TakeReceived() {
-  for (const ReceivedUpdate& update : node_->TakeReceived()) {
+  const Received received = node_->TakeReceived();
+  if (received.snapshot) {
+    node_->SnapshotInstalled();
+    ++record_.snapshots;
+    record_.parameters = *received.snapshot->parameters;
+    record_.applied = received.snapshot->cut;
+  }
+  for (const ReceivedUpdate& update : received.updates) {
     hooks_.on_taken(update);
     record_.applied[update.id.origin] = update.id.counter;
     record_.taken.push_back(update.id);

@@ -50,6 +50,7 @@ struct ApplicationRecord {
   int late_starts = 0;  // generations that it has joined late, or found over
   int ended_starts = 0;
   int donations = 0;  // that it got
+  int snapshots = 0;  // in the middle of a generation
   bool stop_heard = false;
   std::vector<float> parameters;
   VersionVector applied;        // what they contain, own updates included

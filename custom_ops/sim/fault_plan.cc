@@ -54,6 +54,19 @@ int64_t DrawSilence(SimulatedRandom* random, int64_t failure_timeout_ns) {
   return failure_timeout_ns * random->Between(10, 260) / 100;
 }
 
+// Workers that stand still for several failure timeouts, some of them together.
+Fault DrawLongSilence(SimulatedRandom* random, const FaultBounds& bounds,
+                      const std::set<int32_t>& expendable) {
+  Fault fault;
+  fault.at_ns = random->Below(bounds.span_ns);
+  fault.for_ns = bounds.failure_timeout_ns * random->Between(300, 700) / 100;
+  for (const int32_t rank : expendable) {
+    if (random->Chance(.4)) fault.ranks.push_back(rank);
+  }
+  if (fault.ranks.empty()) fault.ranks = {*expendable.begin()};
+  return fault;
+}
+
 Fault DrawFault(SimulatedRandom* random, const FaultBounds& bounds, std::set<int32_t>* expendable) {
   Fault fault;
   fault.at_ns = random->Below(bounds.span_ns);
@@ -118,7 +131,8 @@ FaultPlan FaultPlan::Draw(uint64_t seed, const FaultBounds& bounds) {
         std::next(expendable.begin(), random.Below(static_cast<int64_t>(expendable.size()))));
   }
   for (int64_t left = random.Between(3, 6); left > 0; --left) {
-    plan.faults.push_back(DrawFault(&random, bounds, &expendable));
+    plan.faults.push_back(bounds.silences ? DrawLongSilence(&random, bounds, expendable)
+                                          : DrawFault(&random, bounds, &expendable));
   }
   std::sort(plan.faults.begin(), plan.faults.end(),
             [](const Fault& a, const Fault& b) { return a.at_ns < b.at_ns; });

@@ -100,14 +100,11 @@ std::string FailsForAReason(const Status& failure, bool excused, bool outran_rin
 
 std::string RingAndHoldAreBounded(const Replication& replication, int64_t ring_bytes,
                                   int64_t hold_bytes) {
-  int64_t uncovered_bytes = 0;
-  for (const auto& [origin, counter] : replication.received()) {
-    uncovered_bytes += replication.UncoveredBytes(origin);
-  }
-  if (replication.ring_bytes() - uncovered_bytes > ring_bytes) {
+  const int64_t pinned_bytes = replication.PinnedBytes();
+  if (replication.ring_bytes() - pinned_bytes > ring_bytes) {
     return "keeps " + std::to_string(replication.ring_bytes()) + " bytes in a ring of " +
-           std::to_string(ring_bytes) + ", only " + std::to_string(uncovered_bytes) +
-           " of them for want of a beacon";
+           std::to_string(ring_bytes) + ", only " + std::to_string(pinned_bytes) +
+           " of them for want of a beacon or a snapshot";
   }
   if (replication.hold_bytes() > hold_bytes) {
     return "holds " + std::to_string(replication.hold_bytes()) + " bytes out of order";

@@ -69,7 +69,9 @@ struct Simulation::Process {
 
 namespace {
 
-Job DrawAnyJob(uint64_t seed, SimulatedLinks links, bool replacements) {
+enum class Trouble { kAny, kReplacements, kSilences };
+
+Job DrawAnyJob(uint64_t seed, SimulatedLinks links, Trouble trouble) {
   SimulatedRandom random(seed);
   Job job;
   SimulationOptions& options = job.options;
@@ -86,13 +88,16 @@ Job DrawAnyJob(uint64_t seed, SimulatedLinks links, bool replacements) {
   const int32_t workers = static_cast<int32_t>(random.Between(5, 7));
   const int64_t think_ns = random.Between(4, 20) * kMillisecond;
   const int64_t generations = random.Between(1, 2);
+  const bool silences = trouble == Trouble::kSilences;
+  if (silences) options.max_staleness = -1;
+  const int64_t patience = silences ? 3 : 1;  // others are to train still when somebody comes back
   int64_t span_ns = 0;
   for (int32_t rank = 0; rank < workers; ++rank) {
     Script& script = job.scripts.emplace_back();
     script.steps.clear();
     // Two updates a step on average.
     for (int64_t i = 0; i < generations; ++i) {
-      script.steps.push_back(static_cast<int>(random.Between(115, 140) / generations));
+      script.steps.push_back(static_cast<int>(patience * random.Between(115, 140) / generations));
     }
     script.think_ns = think_ns * random.Between(70, 130) / 100;
     script.state = rank;
@@ -113,16 +118,21 @@ Job DrawAnyJob(uint64_t seed, SimulatedLinks links, bool replacements) {
   options.plan = FaultPlan::Draw(seed, {.workers = workers,
                                         .span_ns = span_ns,
                                         .failure_timeout_ns = options.failure_timeout_ns,
-                                        .replacements = replacements});
+                                        .replacements = trouble == Trouble::kReplacements,
+                                        .silences = silences});
   return job;
 }
 
 }  // namespace
 
-Job DrawJob(uint64_t seed, SimulatedLinks links) { return DrawAnyJob(seed, links, false); }
+Job DrawJob(uint64_t seed, SimulatedLinks links) { return DrawAnyJob(seed, links, Trouble::kAny); }
 
 Job DrawJobWithReplacements(uint64_t seed, SimulatedLinks links) {
-  return DrawAnyJob(seed, links, true);
+  return DrawAnyJob(seed, links, Trouble::kReplacements);
+}
+
+Job DrawJobWithSilences(uint64_t seed, SimulatedLinks links) {
+  return DrawAnyJob(seed, links, Trouble::kSilences);
 }
 
 std::string DescribeJob(const Job& job) {
@@ -553,12 +563,13 @@ void Simulation::CheckTree() {
 // Without a plan the script's writer knows who fails.
 void Simulation::CheckEnd() {
   if (options_.plan.faults.empty()) return;
-  // In a tree one parent after another may be out of reach.
+  // Sequenced modes have no snapshot for a live worker, and in a tree one parent after another may
+  // be out of reach.
   int64_t silent_ns = 0;
   for (const Fault& fault : options_.plan.faults) {
     if (fault.kind != Fault::Kind::kHarm) silent_ns += fault.for_ns;
   }
-  const bool outran_ring = options_.topology != Topology::kPlain &&
+  const bool outran_ring = options_.max_staleness >= 0 && options_.topology != Topology::kPlain &&
                            silent_ns > kRetentionTimeouts * options_.failure_timeout_ns;
   for (const auto& process : processes_) {
     const ApplicationRecord& record = process->record();

@@ -62,6 +62,8 @@ Job DrawJob(uint64_t seed, SimulatedLinks links);
 // The same with faults of which most are deaths, several at once now and then, each followed by a
 // replacement.
 Job DrawJobWithReplacements(uint64_t seed, SimulatedLinks links);
+// Asynchronous, with workers that are silent for longer than updates are kept: most get a snapshot.
+Job DrawJobWithSilences(uint64_t seed, SimulatedLinks links);
 // Mode, workers and plan, for people.
 std::string DescribeJob(const Job& job);
 

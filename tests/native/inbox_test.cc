@@ -63,6 +63,22 @@ TEST(Inbox, AddsUpTheOldestBeyondItsBound) {
   EXPECT_EQ(inbox.Take().folded.updates, 0);
 }
 
+TEST(Inbox, ASnapshotTakesThePlaceOfWhatWaits) {
+  const OneValueCodec codec;
+  Inbox inbox(2 * kUpdateBytes, codec);
+  for (uint64_t counter = 1; counter <= 5; ++counter) inbox.Add(Update(1, counter, 1));
+  inbox.Restart({std::make_shared<const std::vector<float>>(kElements), {{1, 3}}});
+  EXPECT_FALSE(inbox.empty());
+  inbox.Add(Update(1, 4, 1));
+  const Received received = inbox.Take();
+  ASSERT_TRUE(received.snapshot);
+  EXPECT_EQ(received.snapshot->cut, (VersionVector{{1, 3}}));
+  EXPECT_EQ(received.folded.updates, 0);
+  EXPECT_EQ(received.updates.size(), 1u);
+  EXPECT_TRUE(inbox.empty());
+  EXPECT_FALSE(inbox.Take().snapshot);
+}
+
 TEST(Inbox, FoldsNothingWhereTheOrderCounts) {
   const OneValueCodec codec;
   Inbox inbox(kNever, codec);

@@ -166,7 +166,7 @@ TEST(MisbehavingNodeTest, AStepThatNamesAnUpdateTwiceIsRefused) {
   auto parts = WriteEntries(fields, {}, kMaxMessageBytes, kUpdateHeaderBytes);
   const UpdateId id = worker.node.Submit(kNow, 0, true, std::move(parts[0]));
   worker.Hear(Step{1, 0, {id, id}});
-  EXPECT_TRUE(worker.node.TakeReceived().empty());
+  EXPECT_TRUE(worker.node.TakeReceived().updates.empty());
   const auto event = worker.node.PollEvent();
   ASSERT_TRUE(event);
   EXPECT_EQ(event->status.code, Code::kCorrupt) << event->status.message;

@@ -169,6 +169,18 @@ TEST_F(RelayTest, WithoutAParentWhatTheMasterLacksHoldsTheChildrenBack) {
   EXPECT_TRUE(links.held_back.empty());
 }
 
+TEST_F(RelayTest, WhatIsLeaptOverNeedNotGoUp) {
+  Start();
+  links.queued[kParent] = 100 * kUpdateBytes;
+  relay.HandleAttach(0, kParent, Attach{1, {}});  // it is told what it lacks when that has left
+  std::vector<Replication::Accepted> accepted;
+  relay.Leap(0, {{kOrigin, 9}}, &accepted);
+  links.queued[kParent] = 0;
+  relay.Advance(0);
+  EXPECT_TRUE(relay.IsAttached(kParent));
+  EXPECT_FALSE(relay.PollNotice());
+}
+
 class RootTest : public RelayTest {
  protected:
   RootTest() : RelayTest(true) {}
@@ -179,6 +191,22 @@ TEST_F(RootTest, TheMasterNeverHoldsBack) {
   links.queued[kChild] = links.queued[kOther] = 100 * kUpdateBytes;
   for (uint64_t counter = 1; counter <= 50; ++counter) Take(kChild, counter);
   EXPECT_TRUE(links.held_back.empty());
+}
+
+TEST_F(RelayTest, AfterALeapChildrenAttachAnewAndTheParentGetsWhatWasHeld) {
+  Start();
+  Take(kChild, 6, kOrigin + 1);  // held: the first five are missing
+  EXPECT_EQ(links.Updates(kParent), 0);
+  std::vector<Replication::Accepted> accepted;
+  relay.Leap(0, {{kOrigin, 9}, {kOrigin + 1, 5}}, &accepted);
+  ASSERT_EQ(accepted.size(), 1u);
+  EXPECT_EQ(relay.received(), (VersionVector{{kOrigin, 9}, {kOrigin + 1, 6}}));
+  EXPECT_EQ(links.Updates(kParent), 1);
+  EXPECT_EQ(links.Updates(kOther), 0);
+  EXPECT_FALSE(relay.IsAttached(kOther));
+  relay.HandleAttach(0, kOther, Attach{1, {{kOrigin, 9}, {kOrigin + 1, 5}}});
+  EXPECT_TRUE(relay.IsAttached(kOther));
+  EXPECT_EQ(links.Updates(kOther), 1);
 }
 
 TEST_F(RootTest, AChildThatLacksWhatTheRingHasGivenUpIsTooFarBehind) {

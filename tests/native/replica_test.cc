@@ -36,6 +36,7 @@ class FakeExchange final : public Exchange {
     return {};
   }
   Status TakeReceived(Received* received) override {
+    received->snapshot = std::exchange(snapshot, std::nullopt);
     received->folded = std::exchange(folded, {});
     received->updates = std::move(inbox);
     inbox.clear();
@@ -48,6 +49,7 @@ class FakeExchange final : public Exchange {
   Status fault;
   int submits = 0;
   std::vector<ReceivedUpdate> sent, inbox;
+  std::optional<Snapshot> snapshot;
   FoldedUpdates folded;
   VersionVector applied;
 
@@ -348,6 +350,25 @@ TEST(Replica, ASumOfUpdatesIsAppliedBeforeThoseThatFollowIt) {
   segments.erase(segments.begin());
   const Status status = worker.replica.Apply(segments, &worker.result);
   EXPECT_NE(status.message.find("4 received entries"), std::string::npos) << status.message;
+}
+
+TEST(Replica, ASnapshotTakesThePlaceOfAllThatWasAppliedButNotOfTheResidual) {
+  Worker worker({2}, 1), other({2}, 2);
+  ASSERT_TRUE(worker.Step({0.2f, 0.05f}).ok());  // 0.125 leaves
+  worker.exchange->inbox = {};
+  ASSERT_TRUE(other.Step({0, 0.125f}).ok());
+  const std::vector<float> residual = worker.Residual();
+  // The master has neither of the two updates; both follow on its parameters.
+  worker.exchange->snapshot = {
+      std::make_shared<const std::vector<float>>(std::vector{10.0f, 20.0f}),
+      {{1, 0}, {2, 0}, {3, 7}}};
+  worker.exchange->inbox = {worker.exchange->sent[0], other.exchange->sent[0]};
+  ASSERT_TRUE(worker.replica.Apply(worker.Segments(false), &worker.result).ok());
+  EXPECT_EQ(worker.Values(), (std::vector{10.125f, 20.125f}));
+  EXPECT_EQ(worker.Residual(), residual);
+  EXPECT_EQ(worker.exchange->applied, (VersionVector{{1, 1}, {2, 1}, {3, 7}}));
+  ASSERT_TRUE(worker.Step({0.125f, 0}).ok());
+  EXPECT_EQ(worker.exchange->applied, (VersionVector{{1, 2}, {2, 1}, {3, 7}}));
 }
 
 TEST(Replica, CountsHowManyStepsReceivedUpdatesAreBehind) {

@@ -119,6 +119,29 @@ TEST(Replication, ACutDropsWhatItCoversAndReleasesWhatFollows) {
   EXPECT_EQ(replication.hold_bytes(), 100);
 }
 
+TEST(Replication, WhatASnapshotWillNotContainStaysUntilItIsHere) {
+  Replication replication({.ring_bytes = 200, .retention_ns = 10});
+  std::vector<Replication::Accepted> accepted;
+  for (uint64_t counter = 1; counter <= 4; ++counter) {
+    (void)replication.Receive(0, 1, {1, counter}, Bytes100(), &accepted);
+  }
+  replication.SetMasterVector(0, {{1, 4}});
+  EXPECT_EQ(replication.retained(), 2);
+  replication.KeepBeyond(0, replication.master());
+  for (uint64_t counter = 5; counter <= 9; ++counter) {
+    (void)replication.Receive(0, 1, {1, counter}, Bytes100(), &accepted);
+  }
+  replication.SetMasterVector(100, {{1, 9}});
+  EXPECT_EQ(replication.PinnedBytes(), 500);
+  const auto beyond = replication.Beyond({{1, 6}});
+  ASSERT_TRUE(beyond);
+  ASSERT_EQ(beyond->size(), 3u);
+  EXPECT_EQ(beyond->front().id, (UpdateId{1, 7}));
+  EXPECT_FALSE(replication.Beyond({{1, 3}}));  // its fourth has gone
+  replication.KeepBeyond(100, std::nullopt);
+  EXPECT_EQ(replication.retained(), 0);
+}
+
 TEST(Replication, AClosedOriginIsHeardNoMore) {
   Replication replication({});
   std::vector<Replication::Accepted> accepted;

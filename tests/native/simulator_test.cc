@@ -23,6 +23,7 @@ constexpr uint64_t kShare = 1;
 struct Tally {
   int finished = 0, failed = 0, dead = 0, returned = 0, replaced = 0;
   int late = 0, ended = 0, donations = 0;  // how processes have begun a generation
+  int snapshots = 0;                       // of live workers that were too far behind
 
   void Add(const Simulation& simulation) {
     for (int32_t rank = 0; rank < simulation.size(); ++rank) {
@@ -34,6 +35,7 @@ struct Tally {
         late += process->late_starts;
         ended += process->ended_starts;
         donations += process->donations;
+        snapshots += process->snapshots;
       }
     }
     std::vector<int32_t> joined;
@@ -103,6 +105,22 @@ TEST(SimulatorTest, ReplacedWorkersComeBackOverDatagrams) {
                      kRuns);
 }
 
+void ExpectSnapshots(const Tally& tally, int runs) {
+  EXPECT_GT(tally.snapshots, 2 * runs);
+  EXPECT_GT(tally.finished, 4 * runs);
+  EXPECT_EQ(tally.dead, 0);
+}
+
+TEST(SimulatorTest, SilentWorkersGoOnFromSnapshotsOverMemoryLinks) {
+  constexpr uint64_t kRuns = 100 / kShare;
+  ExpectSnapshots(RunSeeds(0, kRuns, SimulatedLinks::kMemory, DrawJobWithSilences), kRuns);
+}
+
+TEST(SimulatorTest, SilentWorkersGoOnFromSnapshotsOverDatagrams) {
+  constexpr uint64_t kRuns = 30 / kShare;
+  ExpectSnapshots(RunSeeds(0, kRuns, SimulatedLinks::kDatagrams, DrawJobWithSilences), kRuns);
+}
+
 TEST(SimulatorTest, TheSameSeedGivesTheSameRun) {
   for (const SimulatedLinks links : {SimulatedLinks::kMemory, SimulatedLinks::kDatagrams}) {
     Simulation first(DrawJob(7, links)), second(DrawJob(7, links));
@@ -150,6 +168,8 @@ constexpr KeptSeed kKeptSeeds[] = {
      "a worker that was catching up lost the race against the ring's age limit"},
     {107, SimulatedLinks::kDatagrams,
      "the master dropped relayed updates of a dead process whose rank another had taken"},
+    {2041, SimulatedLinks::kDatagrams, "a live worker lacked what nobody kept"},
+    {3320, SimulatedLinks::kDatagrams, "a live worker lacked what nobody kept"},
 };
 
 TEST(SimulatorTest, SeedsThatFoundSomethingStayFixed) {

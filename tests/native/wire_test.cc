@@ -144,7 +144,7 @@ class Worker {
       return {};
     }
     Status TakeReceived(Received* received) override {
-      received->updates = worker_->node_->TakeReceived();
+      received->updates = worker_->node_->TakeReceived().updates;
       for (const ReceivedUpdate& update : received->updates) worker_->NoteOnce(update.id);
       return {};
     }

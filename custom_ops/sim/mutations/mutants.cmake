@@ -18,6 +18,6 @@ foreach(mutation ${mutation_files})
   # What nobody calls once a rule is out must not stop the build.
   target_compile_options(mutant_${name} PRIVATE -Wno-error)
   target_link_libraries(mutant_${name} PRIVATE simulator_main)
-  add_test(NAME mutant_${name} COMMAND mutant_${name} --seeds 0-999 --expect-violation)
+  add_test(NAME mutant_${name} COMMAND mutant_${name} --seeds 0-999 --jobs all --expect-violation)
   set_tests_properties(mutant_${name} PROPERTIES TIMEOUT 300)
 endforeach()
