@@ -1,7 +1,7 @@
 // Runs simulated jobs by their seeds and says which break a promise:
 //
-//   simulator --seeds 0-999 [--links memory|datagrams|both] [--jobs any|replacements|silences|both|all]
-//             [--seconds N]
+//   simulator --seeds 0-999 [--links memory|datagrams|both] [--seconds N]
+//             [--jobs any|replacements|silences|both|all]
 //   simulator --verbose 123 [--links ...]    one job, with its plan and every event
 //   simulator --seeds 0-99 --expect-violation    ends well only where a promise is broken (mutants)
 //
