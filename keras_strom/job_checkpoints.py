@@ -1,4 +1,4 @@
-"""A runner's side of checkpoints: what `keras-strom run` does with NetworkConfig.checkpoint_dir.
+"""A runner's side of checkpoints: what becomes of NetworkConfig.checkpoint_dir.
 
 A runner opens them (`JobCheckpoints.of`) before its master, which gets their `epoch`; it tells its
 workers their `plan` (`ClusterEnvironment.checkpoints`), has them collected while the job runs, and
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import threading
 from collections.abc import Callable
 
@@ -63,7 +64,7 @@ class JobCheckpoints:
                 "keras.callbacks.BackupAndRestore"
             )
         folder = CheckpointFolder(
-            network.checkpoint_dir, kept=network.checkpoints_kept, workers=workers
+            os.path.abspath(network.checkpoint_dir), kept=network.checkpoints_kept, workers=workers
         )
         plan = folder.plan(network.checkpoint_interval)
         if plan.restore is not None:

@@ -187,8 +187,8 @@ class TrainingWorker(WorkerNode):
         """
         if network is not None:
             network.refuse_checkpoints(
-                "it is an option of the runner (keras-strom run --checkpoint-dir), not of one "
-                "worker's StromStrategy"
+                "it is an option of the runner (keras-strom run --checkpoint-dir, or network= of "
+                "keras_strom.spark.run), not of one worker's StromStrategy"
             )
         if cluster.master is None:
             raise errors.EnvironmentInvalid(f"{environment.MASTER} is not set")

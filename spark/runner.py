@@ -25,6 +25,7 @@ from keras_strom.console import Console
 from keras_strom.credentials import Credentials
 from keras_strom.exchange import Exchange, StartExchange, share_updates
 from keras_strom.interfaces import interface_addresses
+from keras_strom.job_checkpoints import JobCheckpoints
 from keras_strom.joining import verdict
 from keras_strom.network import NetworkConfig, resolve_address
 from keras_strom.process import GRACE_SECONDS, Function, check_env, check_start_timeout
@@ -116,6 +117,7 @@ def run(
     Raises:
         WorkerFailed: an exception of `fn`, or the first failure beyond `max_failures`; the other
             workers have been ended.
+        StoreUnavailable: the folder for checkpoints (`network.checkpoint_dir`) cannot be written.
         NotEnoughSlots: Spark cannot run so many tasks at once.
         JoinTimeout: not all tasks (`min_proc` of them) ran within `start_timeout`.
         AddressError: a port in use, or a network mask that matches nothing.
@@ -168,7 +170,6 @@ class _Options:
     def __post_init__(self) -> None:
         if not isinstance(self.network, NetworkConfig):
             raise errors.InvalidOption(f"network={self.network!r} must be a NetworkConfig")
-        self.network.refuse_checkpoints("so far only keras-strom run makes checkpoints")
         check_start_timeout(self.start_timeout)
         whole_number("max_failures", self.max_failures, least=0)
         check_use_gpu(self.use_gpu)
@@ -202,6 +203,7 @@ def _run(
     host = _driver_address(context, options.network)
     with contextlib.ExitStack() as stack:
         exchange = None
+        checkpoints = stack.enter_context(JobCheckpoints.of(options.network, workers))
         if workers > 1:
             exchange = start(
                 workers,
@@ -209,8 +211,10 @@ def _run(
                 host,
                 min_workers=size.least,
                 credentials=options.credentials,
+                epoch=checkpoints.epoch,
             )
             stack.callback(exchange.close, "the job has ended")
+            checkpoints.collect(exchange.close)
         credentials = exchange.credentials if exchange else options.credentials
         controller = Controller(
             size,
@@ -223,7 +227,8 @@ def _run(
         stack.callback(controller.close)
         job = _Job(context, size, controller, options.data)
         stack.callback(job.end)
-        job.submit(_task(work, options, env, controller, exchange, credentials, workers, host))
+        task = _task(work, options, env, controller, exchange, credentials, workers, host)
+        job.submit(dataclasses.replace(task, checkpoints=checkpoints.plan))
         _say(options, console, f"starting {_number_of_workers(size)}")
         controller.wait_for_start(options.start_timeout)
         start_seconds = time.monotonic() - begin
@@ -236,6 +241,7 @@ def _run(
         if size.least is not None:
             controller.stop("the job has ended")  # Tasks that come now have nothing to do.
         results = _by_rank(job.result(), size)
+        checkpoints.clear()
         status = exchange.status() if exchange else {}
         metrics = {
             **status,

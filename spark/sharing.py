@@ -28,9 +28,13 @@ class GradientSharing(TrainingMethod):
     """
 
     def check(self, params: Mapping[str, Any]) -> None:
-        """Refuses options of `StromStrategy` that make no sense."""
+        """Refuses options of `StromStrategy` and of the network that make no sense."""
         from .training import make_strategy
 
+        if params["network"] is not None:
+            params["network"].refuse_checkpoints(
+                "an estimator keeps its state in its store and goes on under its run_id"
+            )
         if isinstance(params["strategy"], Mapping):
             make_strategy(params["strategy"])  # Its own words for a value that makes no sense.
 

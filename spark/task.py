@@ -28,6 +28,8 @@ from .resources import UseGpu, gpu_variables
 if TYPE_CHECKING:
     from pyspark import Broadcast
 
+    from keras_strom.checkpoint_plan import CheckpointPlan
+
     from .exported import ExportedData
     from .spool import Chunk
 
@@ -54,6 +56,7 @@ class Task:
         stream_logs: whether the driver shows output.
         show_progress: whether it shows progress bars as they move.
         data: what the rows are that the task lays down for its worker; None = there are none.
+        checkpoints: what workers save of their state and go on from; None = nothing.
     """
 
     payload: bytes | Broadcast[bytes]
@@ -68,6 +71,7 @@ class Task:
     stream_logs: bool
     show_progress: bool
     data: ExportedData | None = None
+    checkpoints: CheckpointPlan | None = None
 
 
 # A worker's rank and its pickled result; None: there is none, and the driver knows why.
@@ -107,6 +111,7 @@ def _run_worker(task: Task, data_path: str | None) -> Report:
                 network=task.network,
                 join_timeout=task.start_timeout,
                 data_path=data_path,
+                checkpoints=task.checkpoints,
             )
             # The kernel ends the worker with the thread that starts it: this one, the task's own.
             with WorkerProcess(

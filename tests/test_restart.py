@@ -20,11 +20,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from keras_strom import NetworkConfig
+from keras_strom import NetworkConfig, errors
 from keras_strom.checkpoint import Part, read_part
 from keras_strom.console import Console
 from keras_strom.launcher import Job, launch
 from keras_strom.process import Script
+from tests import faults
+from tests.faults import Fault
 from tests.scripts import elastic
 
 DEADLINE = 200.0
@@ -94,3 +96,34 @@ def test_a_job_that_was_killed_goes_on(again: int, tmp_path: Path) -> None:
     assert ("without the residuals" in results[0]["output"]) == (again != 3)
     # It has ended well: the next run begins anew.
     assert [path.name for path in checkpoints.iterdir()] == ["master.json"]
+
+
+def test_on_spark_a_run_that_failed_goes_on(spark: Any, tmp_path: Path) -> None:
+    from keras_strom.spark import run as run_on_spark
+
+    folder, per_epoch = tmp_path / "checkpoints", BATCHES // 2
+    network = NetworkConfig(checkpoint_dir=str(folder), checkpoint_interval=0.2)
+    killed = Fault(mode="kill", rank=1, step=2 * per_epoch + 30)
+
+    def run_once(env: dict[str, str]) -> list[dict[str, Any]]:
+        return run_on_spark(
+            elastic.train,
+            (WORK, str(tmp_path)),
+            num_proc=2,
+            max_failures=0,
+            network=network,
+            env=env,
+            spark=spark,
+        )
+
+    with pytest.raises(errors.WorkerFailed):
+        run_once(faults.to_environ(killed))
+    assert list(folder.glob("checkpoint-*"))
+    results = run_once({})
+    for result in results:
+        (epoch, first), *later = result["fits"][0]["batches"]
+        assert 0 < per_epoch * (epoch + 1) - first <= 2 * per_epoch + 30
+        assert later == [(number, per_epoch) for number in range(epoch + 1, WORK.epochs)]
+    for one, other in zip(results[0]["weights"], results[1]["weights"], strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert not list(folder.glob("checkpoint-*"))
