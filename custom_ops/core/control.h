@@ -174,8 +174,8 @@ struct Beacon {
   uint64_t epoch = 0;
   uint64_t topology = 0;
   VersionVector vector;
-  uint32_t missing =
-      0;  // so many workers are too few to train on; only the master's own word counts
+  // So many workers are too few to train on; only the master's own word counts.
+  uint32_t missing = 0;
   template <typename Archive>
   void Fields(Archive& archive) {
     archive(epoch, topology, vector, missing);

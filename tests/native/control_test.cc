@@ -21,7 +21,7 @@ std::vector<ControlMessage> OneOfEach() {
           Verification{1, 0.5, 99},
           End{1, 0.25},
           Stop{1},
-          Beacon{1, 2, {{3, 4}}},
+          Beacon{1, 2, {{3, 4}}, 1},
           Notice{"worker 1 was lost"},
           Failure{-3, "no"},
           AttachAnew{3},
@@ -35,7 +35,10 @@ std::vector<ControlMessage> OneOfEach() {
           Placed{9, 3, {{1, 2}}},
           Orphan{9, "silent"},
           Ended{3, 2},
-          AskState{3, 2, 99}};
+          AskState{3, 2, 99},
+          TooFarBehind{3},
+          AskSnapshot{3, {{1, 2}, {5, 6}}},
+          SnapshotCut{3, {{1, 2}}, 7}};
 }
 
 TEST(Control, ReadsBackEveryMessage) {
