@@ -27,6 +27,7 @@ from tfx.orchestration.data_types import RuntimeParameter
 from tfx.orchestration.local.local_dag_runner import LocalDagRunner
 from tfx.types import channel_utils, standard_artifacts
 
+from keras_strom.spark import session
 from keras_strom.tfx import StromTrainer, executor
 from keras_strom.tfx.executor import StromExecutor
 
@@ -236,7 +237,11 @@ def test_an_empty_split_is_named(call: dict[str, Any], tmp_path: Path) -> None:
         StromExecutor().Do(**call)
 
 
-def test_a_spark_that_does_not_answer_keeps_its_class_and_words(call: dict[str, Any]) -> None:
+def test_a_spark_that_does_not_answer_keeps_its_class_and_words(
+    call: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Other tests may have a session in this process.
+    monkeypatch.setattr(session, "active_session", lambda: None)
     options = {"keras_strom": {"master": "spark://127.0.0.1:9"}}
     call["exec_properties"]["custom_config"] = json.dumps(options)
     with pytest.raises(errors.Unreachable, match=r"no Spark master answers at spark://127.0.0.1:9"):
