@@ -6,7 +6,8 @@ through a master is the one there is; other training methods bring their own.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import dataclasses
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from keras_strom.credentials import Credentials
@@ -31,49 +32,41 @@ class Exchange(Protocol):
         """Ends it; with a reason, workers that are still there are told."""
 
 
-class StartExchange(Protocol):
-    """What starts the exchange of a job."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ExchangeOptions:
+    """What a runner asks of the exchange that it starts.
 
-    def __call__(
-        self,
-        workers: int,
-        network: NetworkConfig,
-        host: str | None,
-        *,
-        min_workers: int | None = None,
-        credentials: Credentials | None = None,
-        epoch: int = 1,
-    ) -> Exchange:
-        """Starts serving.
+    Attributes:
+        workers: the ranks are 0 to `workers` - 1.
+        network: the job's options.
+        host: the literal address to bind to; None = what `network` picks.
+        min_workers: so many are enough to start, and with fewer of them training waits; None = it
+            starts with all and goes on with those that are left.
+        credentials: the job's; None = fresh ones.
+        epoch: of the master; a job that goes on from a checkpoint has a higher one than before.
+    """
 
-        Args:
-            workers: the ranks are 0 to `workers` - 1.
-            network: the job's options.
-            host: the literal address to bind to; None = what `network` picks.
-            min_workers: so many are enough to start, and with fewer of them training waits; None =
-                it starts with all and goes on with those that are left.
-            credentials: the job's; None = fresh ones.
-            epoch: of the master; a job that goes on from a checkpoint has a higher one than before.
-        """
+    workers: int
+    network: NetworkConfig
+    host: str | None = None
+    min_workers: int | None = None
+    credentials: Credentials | None = None
+    epoch: int = 1
 
 
-def share_updates(
-    workers: int,
-    network: NetworkConfig,
-    host: str | None = None,
-    *,
-    min_workers: int | None = None,
-    credentials: Credentials | None = None,
-    epoch: int = 1,
-) -> Exchange:
-    """Starts the master through which replicas share their updates; see `StartExchange`."""
+#: What starts the exchange of a job.
+StartExchange = Callable[[ExchangeOptions], Exchange]
+
+
+def share_updates(options: ExchangeOptions) -> Exchange:
+    """Starts the master through which replicas share their updates."""
     from keras_strom.training_relay import TrainingMaster
 
     return TrainingMaster(
-        workers=workers,
-        network=network,
-        host=host,
-        min_workers=min_workers,
-        credentials=credentials,
-        epoch=epoch,
+        workers=options.workers,
+        network=options.network,
+        host=options.host,
+        min_workers=options.min_workers,
+        credentials=options.credentials,
+        epoch=options.epoch,
     )

@@ -15,7 +15,7 @@ from keras_strom.checkpoint_plan import CheckpointPlan
 from keras_strom.checks import check_least, whole_number
 from keras_strom.console import Console
 from keras_strom.environment import ClusterEnvironment
-from keras_strom.exchange import Exchange, StartExchange, share_updates
+from keras_strom.exchange import Exchange, ExchangeOptions, StartExchange, share_updates
 from keras_strom.job_checkpoints import JobCheckpoints
 from keras_strom.joining import verdict
 from keras_strom.network import NetworkConfig
@@ -98,11 +98,12 @@ def launch(
         checkpoints = stack.enter_context(JobCheckpoints.of(network, job.workers))
         if job.workers > 1:
             exchange = start(
-                job.workers,
-                network,
-                None,
-                min_workers=job.min_workers,
-                epoch=checkpoints.epoch,
+                ExchangeOptions(
+                    workers=job.workers,
+                    network=network,
+                    min_workers=job.min_workers,
+                    epoch=checkpoints.epoch,
+                )
             )
             stack.callback(exchange.close, "the job has ended")
             checkpoints.collect(exchange.close)

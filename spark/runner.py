@@ -23,7 +23,7 @@ from keras_strom import environment, errors
 from keras_strom.checks import whole_number
 from keras_strom.console import Console
 from keras_strom.credentials import Credentials
-from keras_strom.exchange import Exchange, StartExchange, share_updates
+from keras_strom.exchange import Exchange, ExchangeOptions, StartExchange, share_updates
 from keras_strom.interfaces import interface_addresses
 from keras_strom.job_checkpoints import JobCheckpoints
 from keras_strom.joining import verdict
@@ -206,12 +206,14 @@ def _run(
         checkpoints = stack.enter_context(JobCheckpoints.of(options.network, workers))
         if workers > 1:
             exchange = start(
-                workers,
-                options.network,
-                host,
-                min_workers=size.least,
-                credentials=options.credentials,
-                epoch=checkpoints.epoch,
+                ExchangeOptions(
+                    workers=workers,
+                    network=options.network,
+                    host=host,
+                    min_workers=size.least,
+                    credentials=options.credentials,
+                    epoch=checkpoints.epoch,
+                )
             )
             stack.callback(exchange.close, "the job has ended")
             checkpoints.collect(exchange.close)

@@ -22,8 +22,7 @@ import numpy as np
 
 from keras_strom import NetworkConfig
 from keras_strom.console import Console
-from keras_strom.credentials import Credentials
-from keras_strom.exchange import Exchange, share_updates
+from keras_strom.exchange import Exchange, ExchangeOptions, share_updates
 from keras_strom.launcher import Job, launch
 from keras_strom.process import Script
 from tests import faults
@@ -58,19 +57,8 @@ class Master:
 
     exchange: Exchange | None = None
 
-    def start(
-        self,
-        workers: int,
-        network: NetworkConfig,
-        host: str | None,
-        *,
-        min_workers: int | None = None,
-        credentials: Credentials | None = None,
-        epoch: int = 1,
-    ) -> Exchange:
-        self.exchange = share_updates(
-            workers, network, host, min_workers=min_workers, credentials=credentials, epoch=epoch
-        )
+    def start(self, options: ExchangeOptions) -> Exchange:
+        self.exchange = share_updates(options)
         return self.exchange
 
     def status(self) -> dict[str, Any]:

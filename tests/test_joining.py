@@ -20,6 +20,7 @@ import pytest
 from keras_strom import NetworkConfig, errors, network
 from keras_strom.console import Console
 from keras_strom.credentials import Credentials
+from keras_strom.exchange import ExchangeOptions
 from keras_strom.joining import path_mtu, verdict
 from keras_strom.launcher import Job, launch
 from keras_strom.process import Function
@@ -178,20 +179,11 @@ def join_and_leave() -> str:
 class UnheardMaster:
     """An exchange whose master hears every worker and is heard by none."""
 
-    def __init__(
-        self,
-        workers: int,
-        network: NetworkConfig,
-        host: str | None,
-        *,
-        min_workers: int | None = None,
-        credentials: Credentials | None = None,
-        epoch: int = 1,
-    ) -> None:
+    def __init__(self, options: ExchangeOptions) -> None:
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self._socket.bind(("127.0.0.1", 0))
         self.address: tuple[str, int] = self._socket.getsockname()
-        self.credentials = (credentials or Credentials.new()).with_master(b"k" * 32)
+        self.credentials = (options.credentials or Credentials.new()).with_master(b"k" * 32)
 
     def status(self) -> dict[str, Any]:
         self._socket.setblocking(False)

@@ -19,8 +19,9 @@ import pytest
 from keras_strom import cli, errors
 from keras_strom.console import Console
 from keras_strom.credentials import Credentials
+from keras_strom.exchange import ExchangeOptions
 from keras_strom.launcher import Job, launch
-from keras_strom.network import HostPort, NetworkConfig
+from keras_strom.network import HostPort
 from keras_strom.process import Function, Script
 
 DEADLINE = 60.0
@@ -31,18 +32,9 @@ class SilentExchange:
 
     address: HostPort = ("127.0.0.1", 9)
 
-    def __init__(
-        self,
-        workers: int,
-        network: NetworkConfig,
-        host: str | None,
-        *,
-        min_workers: int | None = None,
-        credentials: Credentials | None = None,
-        epoch: int = 1,
-    ) -> None:
-        self.workers, self.network, self.host = workers, network, host
-        self.credentials = (credentials or Credentials.new()).with_master(b"k" * 32)
+    def __init__(self, options: ExchangeOptions) -> None:
+        self.workers, self.network, self.host = options.workers, options.network, options.host
+        self.credentials = (options.credentials or Credentials.new()).with_master(b"k" * 32)
         self.closed: list[str] = []
 
     def status(self) -> dict[str, Any]:
@@ -88,8 +80,8 @@ def test_one_worker_needs_no_prefix_and_no_exchange(tmp_path: Path) -> None:
 def test_the_exchange_is_local_unless_a_mask_says_otherwise_and_is_closed() -> None:
     started: list[SilentExchange] = []
 
-    def start(*arguments: Any, **options: Any) -> SilentExchange:
-        started.append(SilentExchange(*arguments, **options))
+    def start(options: ExchangeOptions) -> SilentExchange:
+        started.append(SilentExchange(options))
         return started[-1]
 
     launch(Job(work=Function.of(int), workers=2), Console(2, io.StringIO()), start)

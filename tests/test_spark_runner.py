@@ -19,6 +19,7 @@ import pytest
 import keras_strom
 from keras_strom import errors
 from keras_strom.credentials import Credentials
+from keras_strom.exchange import ExchangeOptions
 from keras_strom.network import HostPort, NetworkConfig
 
 pyspark = pytest.importorskip("pyspark")
@@ -43,18 +44,9 @@ class SilentExchange:
     address: HostPort = ("127.0.0.1", 9)
     last: SilentExchange
 
-    def __init__(
-        self,
-        workers: int,
-        network: NetworkConfig,
-        host: str | None,
-        *,
-        min_workers: int | None = None,
-        credentials: Credentials | None = None,
-        epoch: int = 1,
-    ) -> None:
-        self.credentials = (credentials or Credentials.new()).with_master(b"k" * 32)
-        self.host = host
+    def __init__(self, options: ExchangeOptions) -> None:
+        self.credentials = (options.credentials or Credentials.new()).with_master(b"k" * 32)
+        self.host = options.host
         self.closed: list[str] = []
         SilentExchange.last = self
 

@@ -35,8 +35,7 @@ from matplotlib.axes import Axes
 
 from keras_strom import errors
 from keras_strom.console import Console
-from keras_strom.credentials import Credentials
-from keras_strom.exchange import Exchange, share_updates
+from keras_strom.exchange import Exchange, ExchangeOptions, share_updates
 from keras_strom.launcher import Job, launch
 from keras_strom.network import NetworkConfig
 from keras_strom.process import Script
@@ -271,20 +270,9 @@ class _Master(_Thread):
         self.unreachable = 0
         self.depth = 0
 
-    def start(
-        self,
-        workers: int,
-        network: NetworkConfig,
-        host: str | None,
-        *,
-        min_workers: int | None = None,
-        credentials: Credentials | None = None,
-        epoch: int = 1,
-    ) -> Exchange:
+    def start(self, options: ExchangeOptions) -> Exchange:
         """What `launch` starts the exchange with."""
-        self._exchange = share_updates(
-            workers, network, host, min_workers=min_workers, credentials=credentials, epoch=epoch
-        )
+        self._exchange = share_updates(options)
         return self._exchange
 
     def received(self) -> dict[str, int]:
