@@ -20,6 +20,16 @@ def whole_number(name: str, value: object, least: int) -> int:
     return value
 
 
+def check_number(name: str, value: object) -> None:
+    """Refuses what is neither an int nor a float; a bool is none.
+
+    Raises:
+        InvalidOption: the message begins with `name`.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise errors.InvalidOption(f"{name}={value!r} must be a number")
+
+
 def check_least(name: str, least: int | None, most_name: str, most: int) -> None:
     """Refuses a least number that is none, or more than the most; None passes."""
     if least is None:

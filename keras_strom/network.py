@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from keras_strom import errors
-from keras_strom.checks import whole_number
+from keras_strom.checks import check_number, whole_number
 from keras_strom.interfaces import InterfaceAddress, IPAddress, interface_addresses
 
 HostPort = tuple[str, int]
@@ -110,8 +110,7 @@ class NetworkConfig:
         folder, interval = self.checkpoint_dir, self.checkpoint_interval
         if folder is not None and (not isinstance(folder, str) or not folder):
             raise errors.InvalidOption(f"checkpoint_dir={folder!r} must be the path of a folder")
-        if isinstance(interval, bool) or not isinstance(interval, int | float):
-            raise errors.InvalidOption(f"checkpoint_interval={interval!r} must be a number")
+        check_number("checkpoint_interval", interval)
         if not 0.1 <= interval < math.inf:
             raise errors.InvalidOption(
                 f"checkpoint_interval={interval!r} must be finite and at least 0.1 seconds"

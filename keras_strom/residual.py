@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from keras_strom import errors
-from keras_strom.checks import whole_number
+from keras_strom.checks import check_number, whole_number
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,8 +28,7 @@ class ResidualClipping:
     every: int = 5
 
     def __post_init__(self) -> None:
-        if isinstance(self.multiple, bool) or not isinstance(self.multiple, int | float):
-            raise errors.InvalidOption(f"multiple={self.multiple!r} must be a number")
+        check_number("multiple", self.multiple)
         if not 1 <= self.multiple < float("inf"):
             raise errors.InvalidOption(f"multiple={self.multiple!r} must be finite and at least 1")
         whole_number("every", self.every, least=1)
@@ -62,7 +61,6 @@ class ShakeUp:
             raise errors.InvalidOption(
                 f"every={self.every} would be a smaller threshold in all steps: choose that instead"
             )
-        if isinstance(self.factor, bool) or not isinstance(self.factor, int | float):
-            raise errors.InvalidOption(f"factor={self.factor!r} must be a number")
+        check_number("factor", self.factor)
         if not 0 < self.factor < 1:
             raise errors.InvalidOption(f"factor={self.factor!r} must lie between 0 and 1")

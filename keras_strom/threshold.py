@@ -13,6 +13,7 @@ from typing import Any, Protocol, runtime_checkable
 import tensorflow as tf
 
 from keras_strom import errors
+from keras_strom.checks import check_number
 from keras_strom.statistics import StepStatistics
 
 State = tuple[Any, ...]
@@ -178,8 +179,7 @@ class TargetDensityThreshold(_FollowingDensity):
         return threshold * tf.clip_by_value(answer, 0.5**0.1, 2**0.1)
 
 
-def _require_positive(name: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise errors.InvalidOption(f"{name}={value!r} must be a number")
+def _require_positive(name: str, value: float) -> None:
+    check_number(name, value)
     if not 0 < value < float("inf"):
         raise errors.InvalidOption(f"{name}={value!r} must be positive and finite")

@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_strom import errors
-from keras_strom.checks import whole_number
+from keras_strom.checks import check_number, whole_number
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -41,8 +41,7 @@ class UpdateClipping:
     window: int = 50
 
     def __post_init__(self) -> None:
-        if isinstance(self.multiple, bool) or not isinstance(self.multiple, int | float):
-            raise errors.InvalidOption(f"multiple={self.multiple!r} must be a number")
+        check_number("multiple", self.multiple)
         if not 1 <= self.multiple < float("inf"):
             raise errors.InvalidOption(f"multiple={self.multiple!r} must be finite and at least 1")
         whole_number("window", self.window, least=2)

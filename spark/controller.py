@@ -317,18 +317,18 @@ class Controller:
         self._ranks = len(members)
         for member in members:
             member.local_rank = [m.rank for m in self._neighbours(member)].index(member.rank)
-            self._start(member)
             self._record("started", member.rank, f"on {member.host}")
+            self._start(member)
 
     def _start_late(self, member: Member) -> None:
         """A task of an elastic job for which there is room only now."""
         member.rank = self._ranks
         self._ranks += 1
-        self._start(member)
         self._record("started", member.rank, f"on {member.host}, while the others train")
         self._say(
             member.rank, f"worker {member.rank} on {member.host} comes while the others train"
         )
+        self._start(member)
 
     def _start_again(self, member: Member, away: str = "") -> None:
         member.attempt += 1
@@ -426,8 +426,8 @@ class Controller:
         waits = self._elastic and self._started and here < self._least
         if waits and not self._waits:
             text = f"{here} of the {self._least} workers are left that are needed: training waits"
-            self._record("waits", -1, text)
             self._say(-1, text)
+            self._record("waits", -1, text)
         self._waits = waits
 
     def _await_replacement(self, member: Member, failure: Failure) -> None:

@@ -30,6 +30,7 @@ from keras_strom.joining import verdict
 from keras_strom.network import NetworkConfig, resolve_address
 from keras_strom.process import GRACE_SECONDS, Function, check_env, check_start_timeout
 
+from .application import is_local, is_on, is_one_machine
 from .controller import Controller
 from .resources import UseGpu, check_gpus, check_use_gpu
 from .result import Event, RunResult
@@ -224,7 +225,7 @@ def _run(
             (host, options.network.port),
             console if options.stream_logs else None,
             max_failures=options.max_failures,
-            speculation=_is_on(context, "spark.speculation"),
+            speculation=is_on(context, "spark.speculation"),
         )
         stack.callback(controller.close)
         job = _Job(context, size, controller, options.data)
@@ -428,7 +429,7 @@ def _context_of(spark: SparkSession | None) -> SparkContext:
 def _driver_address(context: SparkContext, network: NetworkConfig) -> str:
     """Where master and controller bind: what the mask picks, or where Spark's driver is."""
     if network.network_mask is None:
-        if _is_one_machine(context):
+        if is_one_machine(context.master):
             return "127.0.0.1"
         named = context.getConf().get("spark.driver.host")
         with contextlib.suppress(OSError):
@@ -440,11 +441,10 @@ def _driver_address(context: SparkContext, network: NetworkConfig) -> str:
 
 
 def _warn_of_open_rpc(context: SparkContext) -> None:
-    def is_on(name: str) -> bool:
-        return _is_on(context, name)
-
-    encrypted = is_on("spark.network.crypto.enabled") or is_on("spark.ssl.rpc.enabled")
-    if not _is_one_machine(context) and not (is_on("spark.authenticate") and encrypted):
+    encrypting = ("spark.network.crypto.enabled", "spark.ssl.rpc.enabled")
+    encrypted = any(is_on(context, name) for name in encrypting)
+    guarded = is_on(context, "spark.authenticate") and encrypted
+    if not is_one_machine(context.master) and not guarded:
         warnings.warn(
             "the job's secret travels over Spark's RPC, which is not encrypted: set "
             "spark.authenticate and spark.network.crypto.enabled on an untrusted network",
@@ -456,21 +456,13 @@ def _warn_of_open_rpc(context: SparkContext) -> None:
 def _warn_of_few_task_failures(context: SparkContext, max_failures: int) -> None:
     """Spark itself must run the task of a lost executor again; its limit is fixed by now."""
     limit = int(context.getConf().get("spark.task.maxFailures") or _SPARK_TASK_FAILURES)
-    if str(context.master).partition("[")[0] != "local" and limit <= max_failures:
+    if not is_local(context) and limit <= max_failures:
         warnings.warn(
             f"spark.task.maxFailures={limit} lets a task fail {limit - 1} times only: set it to "
             f"{max_failures + 1} or more for max_failures={max_failures}",
             RuntimeWarning,
             stacklevel=4,
         )
-
-
-def _is_on(context: SparkContext, name: str) -> bool:
-    return (context.getConf().get(name, "false") or "").lower() == "true"
-
-
-def _is_one_machine(context: SparkContext) -> bool:
-    return str(context.master).startswith("local")
 
 
 def _say(options: _Options, console: Console, text: str) -> None:

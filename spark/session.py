@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import re
 import socket
 import sys
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from keras_strom import errors
+
+from .application import is_one_machine
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -60,7 +61,7 @@ def spark_session(
         raise errors.Unreachable(f"{where} cannot be started: {words}") from error
     try:
         context = session.sparkContext
-        if _is_one_machine(context.master) and context.pythonExec == _DEFAULT_PYTHON:
+        if is_one_machine(context.master) and context.pythonExec == _DEFAULT_PYTHON:
             context.pythonExec = sys.executable
         yield session
     finally:
@@ -114,7 +115,7 @@ def _check_answers(master: str | None) -> None:
 
 def _local_settings(master: str | None) -> dict[str, str]:
     """On one machine nobody else need reach the driver."""
-    if not _is_one_machine(master):
+    if not is_one_machine(master):
         return {}
     return {
         "spark.driver.host": "127.0.0.1",
@@ -122,7 +123,3 @@ def _local_settings(master: str | None) -> dict[str, str]:
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
     }
-
-
-def _is_one_machine(master: str | None) -> bool:
-    return re.match(r"local(\[|-cluster\[|$)", master or "") is not None

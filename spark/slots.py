@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING
 from keras_strom import errors
 from keras_strom.checks import check_least, whole_number
 
+from .application import is_local, is_on
 from .placement import placed
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.resource import ResourceProfile
 
+_DYNAMIC = "spark.dynamicAllocation.enabled"
 _POLL_SECONDS = 0.2
 # Executors that an application has asked for at its start have come by then, or are coming.
 _STARTING_SECONDS = 15.0
@@ -75,10 +77,10 @@ class WantedSize:
         """Waits for slots where there are too few to begin; see `choose_workers`."""
         if self.workers_per_node is None:
             return self._choose(context, timeout)
-        if _is_local(context):
+        if is_local(context):
             return self._on_one_machine(context, self._choose(context, timeout))
         # Waits for executors, unless they come for tasks only.
-        choose_workers(context, 1 if _is_dynamic(context) else None, timeout)
+        choose_workers(context, 1 if is_on(context, _DYNAMIC) else None, timeout)
         profile = placed(context, self.workers_per_node)
         return dataclasses.replace(self._choose(context, timeout, profile), profile=profile)
 
@@ -92,7 +94,7 @@ class WantedSize:
         if self.max_proc is not None:
             choose_workers(context, least, timeout, option="min_proc", profile=profile)
             return Size(workers=self.max_proc, least=least)
-        if _is_dynamic(context):
+        if is_on(context, _DYNAMIC):
             raise errors.InvalidOption(
                 f"min_proc={least} needs max_proc as well: with spark.dynamicAllocation.enabled "
                 "executors come for tasks that wait, and someone has to say for how many"
@@ -137,7 +139,7 @@ def choose_workers(
     Raises:
         NotEnoughSlots: fewer slots than workers; the message names the setting to raise.
     """
-    if wanted is not None and _is_dynamic(context):
+    if wanted is not None and is_on(context, _DYNAMIC):
         return wanted  # Executors come when tasks wait for them; start_timeout is the limit.
     slots = 0
     deadline = time.monotonic() + timeout
@@ -149,7 +151,7 @@ def choose_workers(
         if found > slots:
             slots, settled = found, max(settled, now if slots == 0 else now + _GROWING_SECONDS)
         settling = now < settled or (profile is None and slots < _promised(context))
-        if _is_local(context) or (slots and not settling) or now >= deadline:
+        if is_local(context) or (slots and not settling) or now >= deadline:
             break
         time.sleep(_POLL_SECONDS)
     if wanted is None and slots > 0:
@@ -181,23 +183,14 @@ def _age_seconds(context: SparkContext) -> float:
     return time.time() - float(context.startTime) / 1000
 
 
-def _is_local(context: SparkContext) -> bool:
-    return str(context.master).partition("[")[0] == "local"
-
-
 def _promised(context: SparkContext) -> int:
     """The slots that an embedded cluster is going to have; 0 where that is not known."""
     cluster = re.match(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)", str(context.master))
     return int(cluster[1]) * int(cluster[2]) if cluster else 0
 
 
-def _is_dynamic(context: SparkContext) -> bool:
-    enabled = context.getConf().get("spark.dynamicAllocation.enabled", "false")
-    return (enabled or "").lower() == "true"
-
-
 def _remedy(context: SparkContext, workers: int) -> str:
-    if _is_local(context):
+    if is_local(context):
         return f'start Spark with master "local[{workers}]"'
     if str(context.master).startswith("local-cluster["):
         return f'start Spark with master "local-cluster[{workers},1,1024]"'

@@ -123,6 +123,13 @@ class Tasks:
         channel.send({"type": "register", **hello})
         return channel
 
+    def start(self, *hosts: str) -> list[Channel]:
+        """One task on each host, all of them told to start."""
+        channels = [self.register(partition, host) for partition, host in enumerate(hosts)]
+        for channel in channels:
+            hear(channel)
+        return channels
+
     def wait_for(self, kind: str, count: int = 1) -> None:
         """Waits until `count` events of `kind` have happened."""
 
@@ -180,9 +187,7 @@ def test_ranks_are_grouped_by_host(tasks: Tasks) -> None:
 
 
 def test_output_is_shown_with_its_rank(tasks: Tasks) -> None:
-    channels = [tasks.register(0, "a"), tasks.register(1, "a")]
-    for channel in channels:
-        hear(channel)
+    channels = tasks.start("a", "a")
     channels[1].send({"type": "log", "lines": ["one", "two"]})
     fail(channels[1], "it", is_consequence=False)
     tasks.controller.wait_for_end()
@@ -190,9 +195,7 @@ def test_output_is_shown_with_its_rank(tasks: Tasks) -> None:
 
 
 def test_the_cause_wins_over_an_earlier_consequence(tasks: Tasks) -> None:
-    channels = [tasks.register(0, "a"), tasks.register(1, "b")]
-    for channel in channels:
-        hear(channel)
+    channels = tasks.start("a", "b")
     fail(channels[0], "MasterLost", is_consequence=True)
     tasks.controller.wait_for_end()
     fail(channels[1], "ValueError: the cause", is_consequence=False)
@@ -203,9 +206,7 @@ def test_the_cause_wins_over_an_earlier_consequence(tasks: Tasks) -> None:
 
 
 def test_a_task_that_vanishes_is_a_failure(tasks: Tasks) -> None:
-    channels = [tasks.register(0, "a"), tasks.register(1, "b")]
-    for channel in channels:
-        hear(channel)
+    channels = tasks.start("a", "b")
     channels[1].close()
     tasks.controller.wait_for_end()
     failure = tasks.controller.first_failure()
@@ -249,9 +250,7 @@ def test_a_worker_that_died_is_started_again_by_its_task(tasks: Tasks) -> None:
 
 @restarting(max_failures=9)
 def test_an_exception_of_the_users_function_ends_the_job(tasks: Tasks) -> None:
-    channels = [tasks.register(0, "a"), tasks.register(1, "b")]
-    for channel in channels:
-        hear(channel)
+    channels = tasks.start("a", "b")
     fail(channels[1], "ValueError: bad data")
     tasks.controller.wait_for_end()
     failure = tasks.controller.first_failure()
@@ -261,9 +260,7 @@ def test_an_exception_of_the_users_function_ends_the_job(tasks: Tasks) -> None:
 
 @restarting()
 def test_a_lost_task_is_replaced_by_the_one_that_spark_runs_next(tasks: Tasks) -> None:
-    channels = [tasks.register(0, "a"), tasks.register(1, "b")]
-    for channel in channels:
-        hear(channel)
+    channels = tasks.start("a", "b")
     channels[1].close()
     tasks.wait_for("lost")
     start = hear(tasks.register(1, "a", attempt=1))
@@ -274,9 +271,7 @@ def test_a_lost_task_is_replaced_by_the_one_that_spark_runs_next(tasks: Tasks) -
 
 @restarting()
 def test_a_task_that_spark_runs_anew_fences_the_old_one(tasks: Tasks) -> None:
-    channels = [tasks.register(0, "a"), tasks.register(1, "b")]
-    for channel in channels:
-        hear(channel)
+    channels = tasks.start("a", "b")
     start = hear(tasks.register(1, "a", attempt=1))
     assert (start["rank"], start["attempt"]) == (1, 1)
     assert hear(channels[1])["type"] == "stop"
@@ -284,9 +279,7 @@ def test_a_task_that_spark_runs_anew_fences_the_old_one(tasks: Tasks) -> None:
 
 @restarting(speculation=True)
 def test_a_speculative_copy_waits_until_the_first_one_is_lost(tasks: Tasks) -> None:
-    channels = [tasks.register(0, "a"), tasks.register(1, "b")]
-    for channel in channels:
-        hear(channel)
+    channels = tasks.start("a", "b")
     copy = tasks.register(1, "a", attempt=1)
     channels[1].close()
     assert hear(copy)["attempt"] == 1
@@ -302,9 +295,7 @@ def test_a_task_that_is_lost_before_the_start_is_waited_for(tasks: Tasks) -> Non
 
 @restarting()
 def test_a_lost_task_that_does_not_come_back_fails(tasks: Tasks) -> None:
-    channels = [tasks.register(0, "a"), tasks.register(1, "b")]
-    for channel in channels:
-        hear(channel)
+    channels = tasks.start("a", "b")
     channels[1].close()
     tasks.wait_for("lost")
     tasks.controller.wait_for_end(replace_timeout=0.0)
@@ -315,9 +306,7 @@ def test_a_lost_task_that_does_not_come_back_fails(tasks: Tasks) -> None:
 
 @restarting()
 def test_where_spark_gives_a_lost_task_up_its_setting_is_named(tasks: Tasks) -> None:
-    channels = [tasks.register(0, "a"), tasks.register(1, "b")]
-    for channel in channels:
-        hear(channel)
+    channels = tasks.start("a", "b")
     channels[0].close()
     tasks.wait_for("lost")
     tasks.controller.job_ended()
@@ -342,12 +331,11 @@ def test_an_elastic_job_starts_with_the_least_and_takes_in_who_comes_later(tasks
 
 @elastic()
 def test_lost_tasks_of_an_elastic_job_are_no_failures(tasks: Tasks) -> None:
-    channels = [tasks.register(partition, "a") for partition in range(3)]
-    for channel in channels:
-        hear(channel)
+    channels = tasks.start("a", "a", "a")
     for place, lost in enumerate((2, 1)):
         channels[lost].close()
         tasks.wait_for("lost", place + 1)
+    tasks.wait_for("waits")
     assert "1 of the 2 workers are left that are needed: training waits" in tasks.output.getvalue()
     start = hear(tasks.register(1, "c", attempt=1))
     assert (start["rank"], start["attempt"]) == (1, 1)
@@ -358,9 +346,7 @@ def test_lost_tasks_of_an_elastic_job_are_no_failures(tasks: Tasks) -> None:
 
 @elastic()
 def test_an_elastic_job_ends_without_those_that_did_not_come_back(tasks: Tasks) -> None:
-    channels = [tasks.register(partition, "a") for partition in range(3)]
-    for channel in channels:
-        hear(channel)
+    channels = tasks.start("a", "a", "a")
     channels[2].close()
     tasks.wait_for("lost")
     for channel in channels[:2]:
@@ -375,9 +361,7 @@ def test_an_elastic_job_ends_without_those_that_did_not_come_back(tasks: Tasks) 
 
 @elastic()
 def test_an_elastic_job_that_has_too_few_for_too_long_fails(tasks: Tasks) -> None:
-    channels = [tasks.register(partition, "a") for partition in range(2)]
-    for channel in channels:
-        hear(channel)
+    channels = tasks.start("a", "a")
     channels[0].close()
     tasks.wait_for("waits")
     tasks.controller.wait_for_end(replace_timeout=0.0)

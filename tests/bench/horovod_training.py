@@ -21,6 +21,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tests.bench.models import cnn
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 LEARNING_RATE = 1e-3
 
@@ -203,19 +205,7 @@ WAYS: dict[str, Callable[[Training], Trained]] = {
 
 def compiled(keras: Any, optimizer: Any) -> Any:
     """The CNN of examples/fashion_mnist.py, 225034 parameters, in either Keras."""
-    layers = keras.layers
-    model = keras.Sequential(
-        [
-            keras.Input((28, 28, 1)),
-            layers.Conv2D(32, 3, activation="relu"),
-            layers.MaxPooling2D(),
-            layers.Conv2D(64, 3, activation="relu"),
-            layers.MaxPooling2D(),
-            layers.Flatten(),
-            layers.Dense(128, activation="relu"),
-            layers.Dense(10),
-        ]
-    )
+    model = cnn(keras)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(optimizer, loss, metrics=["accuracy"])
     return model

@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import functools
 import random
 import statistics
 import time
@@ -28,6 +29,7 @@ import tensorflow as tf
 from keras_strom.strategy import StromStrategy
 from keras_strom.threshold import AdaptiveThreshold
 from tests.bench import pictures, report
+from tests.bench.models import cnn
 from tests.bench.parity_tasks import dense_stack
 
 BATCH = 128
@@ -73,23 +75,6 @@ def mlp() -> keras.Model:
     return dense_stack(784, 2048, 2048, 2048, 10)
 
 
-def cnn() -> keras.Model:
-    """The CNN of examples/fashion_mnist.py."""
-    layers = keras.layers
-    return keras.Sequential(
-        [
-            keras.Input((28, 28, 1)),
-            layers.Conv2D(32, 3, activation="relu"),
-            layers.MaxPooling2D(),
-            layers.Conv2D(64, 3, activation="relu"),
-            layers.MaxPooling2D(),
-            layers.Flatten(),
-            layers.Dense(128, activation="relu"),
-            layers.Dense(10),
-        ]
-    )
-
-
 def table() -> keras.Model:
     """An embedding of 6 million rows of 16, of which an example looks up eight."""
     layers = keras.layers
@@ -127,7 +112,7 @@ WORKLOADS = (
         name="cnn",
         title="the example's CNN, Adam",
         inputs=(28, 28, 1),
-        build=cnn,
+        build=functools.partial(cnn, keras),
         optimizer=lambda: keras.optimizers.Adam(),
         threshold=AdaptiveThreshold(),
         goal=1.03,
