@@ -94,14 +94,15 @@ class StromMonitor(keras.callbacks.Callback):  # type: ignore[misc]
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Starts anew."""
+        self._before = None
         self._warned.clear()
         self._staleness_before = 0.0
         if self._sharing is not None and self._log_dir is not None:
             self._writer = tf.summary.create_file_writer(os.fspath(self._log_dir))
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Notes where the counters stand."""
-        if self._sharing is not None:
+        """Notes where the counters stand; a later epoch counts from the end of the one before."""
+        if self._sharing is not None and self._before is None:
             self._before = _Snapshot.of(self._sharing)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
@@ -111,6 +112,7 @@ class StromMonitor(keras.callbacks.Callback):  # type: ignore[misc]
         now = _Snapshot.of(self._sharing)
         figures = self._figures(self._before, now)
         self._warn(figures, self._before, now)
+        self._before = now
         self._staleness_before = figures["staleness"]
         if self._logs and logs is not None:
             logs.update({_PREFIX + name: value for name, value in figures.items()})

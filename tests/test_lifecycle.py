@@ -138,7 +138,8 @@ def test_an_assignment_during_training_is_warned_about_and_not_shared(mode: str)
 def test_the_chiefs_logs_tell_of_the_sharing(mode: str) -> None:
     chief, other = job(mode).fits("even")
     history = chief["history"]
-    assert history["strom/peers"][-1] == 1  # without order a first epoch may be over too soon
+    peers = history["strom/peers"]  # Without order all of the other's may fall into one epoch.
+    assert max(peers) == 1 if mode == "None" else peers[-1] == 1
     assert min(history["strom/bytes_sent"]) > 100
     assert all(0 <= late <= 24 for late in history["strom/staleness"])
     if mode != "None":

@@ -17,6 +17,7 @@ import keras
 import numpy as np
 
 import keras_strom
+from tests.scripts.elastic import wait_for
 from tests.scripts.lifecycle import Warnings, data
 
 FIT: dict[str, Any] = {"batch_size": 8, "shuffle": False, "verbose": 0}
@@ -46,6 +47,24 @@ class FilesByProcess(keras.callbacks.Callback):
 
     def on_train_end(self, logs: Any = None) -> None:
         (self._folder / f"user_{keras_strom.rank()}").touch()
+
+
+class WeightsAtStart(keras.callbacks.Callback):
+    """The weights at the start of each `fit`, of which nobody trains a step before all know them.
+
+    Without order another worker's first updates may come as soon as it has taken a step.
+    """
+
+    def __init__(self, folder: pathlib.Path) -> None:
+        super().__init__()
+        self._folder = folder
+        self.weights: list[list[Any]] = []
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self.weights.append(self.model.get_weights())
+        fit = len(self.weights)
+        (self._folder / f"started_{fit}_{keras_strom.rank()}").touch()
+        wait_for(str(self._folder), f"started_{fit}_{1 - keras_strom.rank()}")
 
 
 class Interrupt(keras.callbacks.Callback):
@@ -114,23 +133,19 @@ def first_part(folder: pathlib.Path, strategy: keras_strom.StromStrategy) -> dic
     kept = model.get_weights()
     if rank == 1:
         model.set_weights([value + 1 for value in kept])
-    at_start: list[Any] = []
-    note = keras.callbacks.LambdaCallback(
-        on_epoch_begin=lambda epoch, logs: at_start.append(model.get_weights())
-    )
-    model.fit(x, y, epochs=1, callbacks=[note], **FIT)
+    start = WeightsAtStart(folder)
+    model.fit(x, y, epochs=1, callbacks=[start], **FIT)
     result["went_on_from_the_chiefs"] = all(
-        (a == b).all() for a, b in zip(kept, at_start[0], strict=True)
+        (a == b).all() for a, b in zip(kept, start.weights[0], strict=True)
     )
     result["warnings"] = warnings.words
 
     # The chief loads what it had saved; so does everybody, then.
     if rank == 0:
         model.load_weights(folder / "trained.keras")
-    at_start.clear()
-    model.fit(x, y, epochs=1, callbacks=[note], **FIT)
+    model.fit(x, y, epochs=1, callbacks=[start], **FIT)
     result["took_what_the_chief_loaded"] = all(
-        (a == b).all() for a, b in zip(kept, at_start[0], strict=True)
+        (a == b).all() for a, b in zip(kept, start.weights[1], strict=True)
     )
 
     # The monitored metric never gets better, on the chief alone.
