@@ -78,6 +78,7 @@ class Checkpointing:
             return
         if sharing.step.is_between_messages:
             return  # A part would hold changes that no other worker has; within H steps none are.
+        sharing.step.show_shared(sharing.space)
         self._last = number
         part = _part_of(sharing, model, place, per_epoch)
         self._writer = threading.Thread(

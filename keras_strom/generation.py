@@ -162,6 +162,8 @@ class Generation:
                 "checkpoint_dir is for training with fit: where a custom loop stands, nobody but "
                 "the program knows. Leave checkpoint_dir out, and save in the loop"
             )
+        # Where the last training failed, what it has not shared waits in the residuals.
+        sharing.step.show_shared(sharing.space)
         worker = sharing.worker
         start = None
         if worker is not None:

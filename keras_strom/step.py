@@ -47,6 +47,8 @@ class StepOptions:
         scale: multiplies the update.
         update_clipping: bounds the update's norm; None = never.
         local_steps: H, steps of the optimizer from one message to the next.
+        local_apply: "encoded" = the variables have what all workers share; "full" = after a step
+            they also include the residual, this worker's progress that it has not sent.
         staleness: None = asynchronous: the own message is applied at once, others' as they come.
             k = the step ends when the own contribution of k steps ago has been released.
         wait_timeout: seconds that a step waits for the other workers (staleness not None).
@@ -59,6 +61,7 @@ class StepOptions:
     scale: UpdateScale
     update_clipping: UpdateClipping | None
     local_steps: int
+    local_apply: str
     staleness: int | None
     wait_timeout: float
     compiled: bool = False
@@ -115,19 +118,33 @@ class SharedStep:
         The variables then have the values that all workers share. No schedule is due.
         """
         entries = space.participants
-        if self._options.local_steps == 1 or not any(map(space.is_member, entries)):
-            return
-        changes = [
-            VariableChange(
-                entry,
-                shares=space.is_member(entry),
-                since=entry.primary.read_value(),
-                momentum=self._momenta.get(entry.offset),
+        if self._options.local_steps > 1 and any(map(space.is_member, entries)):
+            changes = [
+                VariableChange(
+                    entry,
+                    shares=space.is_member(entry),
+                    since=entry.primary.read_value(),
+                    momentum=self._momenta.get(entry.offset),
+                )
+                for entry in entries
+            ]
+            last_step = max(self.steps - 1, 0)
+            self._share(changes, tf.constant(last_step, tf.int64), tf.constant(True), due=False)
+        self.show_shared(space)
+
+    def show_shared(self, space: FlatSpace) -> None:
+        """Gives the variables the values that all workers share, where they include the residual.
+
+        Training may go on: the next step that shares adds the residual again.
+        """
+        entries = space.participants
+        if self._options.local_apply == "full" and entries:
+            operations().strom_show_shared(
+                variables=[entry.primary.handle for entry in entries],
+                replica=self._replica.handle,
+                offsets=[entry.offset for entry in entries],
             )
-            for entry in entries
-        ]
-        last_step = max(self.steps - 1, 0)
-        self._share(changes, tf.constant(last_step, tf.int64), tf.constant(True), due=False)
+            update_copies(entries)
 
     def _share(
         self, changes: list[VariableChange], step: Any, sends: Any, *, due: bool = True
@@ -170,6 +187,7 @@ class SharedStep:
                 take_received=options.staleness is None,
                 compare_contents=options.compiled,
                 send_mean=options.local_steps > 1,
+                keep_shared=options.local_apply == "full",
             )
             shared = statistics[_SHARED] > 0
             self._norms.note(statistics[_NORM], limit, shared)
@@ -251,6 +269,11 @@ class SharedStep:
     def local_steps(self) -> int:
         """H, steps from one message to the next."""
         return self._options.local_steps
+
+    @property
+    def goes_by_rows(self) -> bool:
+        """Whether a step may share only the rows of a variable that it has changed."""
+        return self._options.local_steps == 1 and self._options.local_apply == "encoded"
 
     @property
     def is_between_messages(self) -> bool:

@@ -72,6 +72,11 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
             arrive with it, and every epoch ends with one. An entry of it stands for the mean of
             what is sent, not for the threshold. Saves traffic where a density of a few percent is
             wanted (transformers: 8).
+        local_apply: "encoded" = after a step the model has what all workers share, what the worker
+            has not sent yet left out. "full" = while it trains a worker's model includes its own
+            unsent progress, so it learns from all it has done; others have none of that, and
+            epochs end, validate, save and finish without it. Takes memory for one more copy of
+            the trained variables; asynchronous mode only.
         max_staleness: None = asynchronous: no worker waits for another. 0 = every step waits for
             all workers and is bitwise reproducible. k >= 1 = a worker is at most k steps ahead.
         always_encode: True shares updates (with nobody) on a lone worker too, to see the effect of
@@ -110,6 +115,7 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
         momentum_masking: bool | str = "auto",
         update_clipping: UpdateClipping | None = None,
         local_steps: int = 1,
+        local_apply: str = "encoded",
         max_staleness: int | None = None,
         always_encode: bool = False,
         jit_compile: bool = False,
@@ -124,6 +130,7 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
             momentum_masking=momentum_masking,
             update_clipping=update_clipping,
             local_steps=local_steps,
+            local_apply=local_apply,
             max_staleness=max_staleness,
             network=network,
             always_encode=always_encode,
@@ -150,6 +157,7 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
                 scale=scale,
                 update_clipping=update_clipping,
                 local_steps=local_steps,
+                local_apply=local_apply,
                 staleness=max_staleness if environment.size > 1 else None,
                 wait_timeout=environment.join_timeout,
                 compiled=jit_compile,
@@ -372,8 +380,9 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
     def _change(self, entry: Entry, before: dict[int, Any], touched: Touched) -> VariableChange:
         """What a step that has been traced, or has run, tells of one variable."""
         assert self._sharing is not None
-        # A later step shares what local ones change, rows and all.
-        rows = touched.rows(entry.variable) if self._sharing.step.local_steps == 1 else None
+        # A later step shares what local ones change, rows and all; and where what has not been sent
+        # is part of a variable, all of it changes.
+        rows = touched.rows(entry.variable) if self._sharing.step.goes_by_rows else None
         momentum = self._momenta.get(id(entry.variable))
         return VariableChange(
             entry,

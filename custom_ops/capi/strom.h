@@ -18,7 +18,7 @@ extern "C" {
 #define STROM_EXPORT __attribute__((visibility("default")))
 
 /* Bumped whenever a declaration below changes; the Python package refuses another number. */
-#define STROM_ABI_VERSION 7
+#define STROM_ABI_VERSION 8
 
 typedef int64_t strom_handle;
 
@@ -85,6 +85,11 @@ typedef struct {
   /* 1: an entry stands for the mean magnitude of what is sent, which at least is the threshold, in
    * place of the threshold itself: for updates of several optimizer steps. */
   int32_t send_mean;
+  /* One a segment: G, the sum of all updates so far, `size` floats, for a worker whose model
+   * includes what it has not sent. Own and received messages are added to G, and the value becomes
+   * G + r; `before` is what it was. NULL for a segment whose value is G itself, NULL for no segment
+   * with. Only with apply_own; overlaps nothing else. */
+  float* const* shared;
 } strom_step_options;
 
 typedef struct {

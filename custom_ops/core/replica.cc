@@ -13,6 +13,7 @@
 #include "core/residual_store.h"
 #include "core/sent_entries.h"
 #include "core/step_encoder.h"
+#include "core/unsent.h"
 #include "core/update_norm.h"
 
 namespace strom {
@@ -69,6 +70,9 @@ Status CheckOptions(const strom_step_options& options) {
   if (!(options.norm_limit >= 0)) {
     return Invalid("the limit on the update's norm must be a number, 0 for none");
   }
+  if (options.shared != nullptr && options.apply_own == 0) {
+    return Invalid("`shared` is for apply_own: the own message is added to it at once");
+  }
   return {};
 }
 
@@ -116,6 +120,8 @@ struct Replica::State {
   Status Encode(std::span<const strom_segment> segments, const StepRule& rule, bool send_mean,
                 const Parallel& parallel, strom_step_result* result);
   void TakeBack(std::span<const strom_segment> segments, bool applied);
+  Status ApplyToShared(std::span<const strom_segment> segments, const strom_step_options& options,
+                       const Parallel& parallel, strom_step_result* result);
 
   // Flush's parts.
   Messages WriteResiduals(int64_t iteration, int64_t* count);
@@ -179,7 +185,7 @@ Status Replica::Step(std::span<const strom_segment> segments, const strom_step_o
   rule.scale = options.scale * LimitNorm(segments, options, parallel, result);
   rule.threshold = options.threshold;
   if (options.clip_multiple > 0) rule.clip_limit = options.clip_multiple * options.threshold;
-  rule.apply_own = options.apply_own != 0;
+  rule.apply_own = options.apply_own != 0 && options.shared == nullptr;
   const bool send_mean = options.send_mean != 0;
   if (Status status = state_->Encode(segments, rule, send_mean, parallel, result); !status.ok()) {
     return status;
@@ -201,6 +207,7 @@ Status Replica::Step(std::span<const strom_segment> segments, const strom_step_o
   }
   MaskMomenta(state_->encoder.entries(), segments, options.momenta,
               ForEntries(result->count, parallel));
+  if (options.shared != nullptr) return state_->ApplyToShared(segments, options, parallel, result);
   return options.take_received ? state_->ApplyReceived(segments, parallel, result) : Status{};
 }
 
@@ -318,6 +325,17 @@ Status Replica::State::Encode(std::span<const strom_segment> segments, const Ste
 void Replica::State::TakeBack(std::span<const strom_segment> segments, bool applied) {
   TakeBackEntries(encoder.entries(), segments, value, applied, &residuals);
   encoder.Clear();
+}
+
+// The end of a step where the values include what has not been sent.
+Status Replica::State::ApplyToShared(std::span<const strom_segment> segments,
+                                     const strom_step_options& options, const Parallel& parallel,
+                                     strom_step_result* result) {
+  const std::vector<strom_segment> shared = SharedSegments(segments, options.shared);
+  AddEntries(encoder.entries(), shared, value, ForEntries(result->count, parallel));
+  Status status = options.take_received ? ApplyReceived(shared, parallel, result) : Status{};
+  AddUnsent(segments, options.shared, residuals, parallel);
+  return status;
 }
 
 // All residuals that are not zero, as raw spans; *count gets how many there are.

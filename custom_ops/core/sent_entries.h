@@ -31,6 +31,10 @@ float SendMean(const EntryList& entries, std::span<const strom_segment> segments
 void MaskMomenta(const EntryList& entries, std::span<const strom_segment> segments,
                  float* const* momenta, const Parallel& parallel);
 
+// The entries, ±value, are added to the segments' values.
+void AddEntries(const EntryList& entries, std::span<const strom_segment> segments, float value,
+                const Parallel& parallel);
+
 // The entries, ±value, return to the residual, within rounding, and where the step has added them
 // they leave the values.
 void TakeBackEntries(const EntryList& entries, std::span<const strom_segment> segments, float value,

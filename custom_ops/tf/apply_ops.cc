@@ -1,4 +1,5 @@
-// StromApply and StromApplyStep: what changes the parameters outside a training step.
+// StromApply, StromApplyStep and StromShowShared: what changes the parameters outside a training
+// step.
 #include <atomic>
 #include <memory>
 #include <string>
@@ -6,7 +7,7 @@
 
 #include "tensorflow/core/framework/cancellation.h"
 #include "tensorflow/core/framework/op_kernel.h"
-#include "tf/local_progress.h"
+#include "tf/held_values.h"
 #include "tf/threads.h"
 #include "tf/variables.h"
 
@@ -18,6 +19,7 @@ using tensorflow::CancellationToken;
 using tensorflow::OpKernel;
 using tensorflow::OpKernelConstruction;
 using tensorflow::OpKernelContext;
+using tensorflow::Tensor;
 using tensorflow::core::RefCountPtr;
 
 namespace {
@@ -45,9 +47,11 @@ class ApplyOp : public OpKernel {
   }
 
   void Compute(OpKernelContext* context) override {
-    RefCountPtr<LocalProgress> progress;
-    OP_REQUIRES_OK(context, LocalProgress::Find(context, attributes_.replica, &progress));
-    progress->Clear();
+    for (const char* kind : {kBeforeLocalSteps, kShared}) {
+      RefCountPtr<HeldValues> values;
+      OP_REQUIRES_OK(context, HeldValues::Find(context, attributes_.replica, kind, &values));
+      values->Clear();
+    }
     OP_REQUIRES_OK(context, ApplyReceived(context, attributes_));
   }
 
@@ -143,6 +147,44 @@ class ApplyStepOp : public AsyncOpKernel {
   int64_t timeout_ns_ = 0;
 };
 
+class ShowSharedOp : public OpKernel {
+ public:
+  explicit ShowSharedOp(OpKernelConstruction* context) : OpKernel(context) {
+    OP_REQUIRES_OK(context, attributes_.Read(context));
+  }
+
+  void Compute(OpKernelContext* context) override {
+    LockedVariables variables;
+    OP_REQUIRES_OK(context, variables.Lock(context, attributes_));
+    RefCountPtr<HeldValues> starts, sums;
+    OP_REQUIRES_OK(context,
+                   HeldValues::Find(context, attributes_.replica, kBeforeLocalSteps, &starts));
+    OP_REQUIRES_OK(context, HeldValues::Find(context, attributes_.replica, kShared, &sums));
+    for (size_t i = 0; i < variables.size(); ++i) {
+      const int64_t offset = attributes_.offsets[i];
+      Tensor sum = sums->Take(offset);
+      const Tensor start = starts->Take(offset);
+      Tensor* tensor = variables[i].tensor();
+      std::vector<const void*> found(variables.size());
+      found[i] = tensor->data();
+      int64_t assigned = 0;
+      OP_REQUIRES_OK(context, variables.CountAssigned(context, found, &assigned));
+      if (sum.NumElements() != tensor->NumElements() || assigned > 0) continue;
+      if (start.NumElements() > 0) AddDifference(*tensor, start, &sum);
+      *tensor = sum;
+    }
+    OP_REQUIRES_OK(context, variables.RememberBuffers(context));
+  }
+
+ private:
+  static void AddDifference(const Tensor& after, const Tensor& before, Tensor* sum) {
+    sum->flat<float>() += after.flat<float>() - before.flat<float>();
+  }
+
+  ReplicaAttributes attributes_;
+};
+
+REGISTER_KERNEL_BUILDER(Name("StromShowShared").Device(tensorflow::DEVICE_CPU), ShowSharedOp);
 REGISTER_KERNEL_BUILDER(Name("StromApply").Device(tensorflow::DEVICE_CPU), ApplyOp);
 REGISTER_KERNEL_BUILDER(Name("StromApplyStep").Device(tensorflow::DEVICE_CPU), ApplyStepOp);
 

@@ -26,7 +26,9 @@ absl::Status StatisticsShape(tensorflow::shape_inference::InferenceContext* cont
 // is cleared in each element that is sent. A `norm_limit` that is not 0 has the norm of the update
 // measured, and a larger update scaled down to it. Where `sends` is false the step is a local one:
 // it shares nothing and its changes stay in the variables; the next step that sends shares what has
-// changed since the last one did. `send_mean` is for updates of several steps (capi/strom.h).
+// changed since the last one did. `send_mean` is for updates of several steps (capi/strom.h). With
+// keep_shared a step that shares leaves in the variables what all replicas hold plus this one's
+// residual; StromShowShared takes the latter out again.
 REGISTER_OP("StromStep")
     .Attr("N: int >= 1")
     .Attr("replica: int")
@@ -41,6 +43,7 @@ REGISTER_OP("StromStep")
     .Attr("M: int >= 0")
     .Attr("momentum_of: list(int)")
     .Attr("send_mean: bool = false")
+    .Attr("keep_shared: bool = false")
     .Input("variables: N * resource")
     .Input("before: N * float")
     .Input("threshold: float")
@@ -70,6 +73,17 @@ REGISTER_OP("StromApplyStep")
     .Output("statistics: double")
     .SetIsStateful()
     .SetShapeFn(StatisticsShape);
+
+// Gives the variables the values that all replicas hold, where steps with keep_shared have left
+// others in them and nobody has assigned them since. What local steps have changed since the last
+// step that shared stays in them.
+REGISTER_OP("StromShowShared")
+    .Attr("N: int >= 1")
+    .Attr("replica: int")
+    .Attr("offsets: list(int)")
+    .Input("variables: N * resource")
+    .SetIsStateful()
+    .SetShapeFn([](tensorflow::shape_inference::InferenceContext*) { return absl::OkStatus(); });
 
 // Applies everything received so far. The variables' values then are the shared ones: local steps
 // that no step has shared since are forgotten.

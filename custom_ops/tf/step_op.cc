@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "tensorflow/core/framework/op_kernel.h"
-#include "tf/local_progress.h"
+#include "tf/held_values.h"
 #include "tf/row_segments.h"
 #include "tf/threads.h"
 #include "tf/variables.h"
@@ -50,6 +50,9 @@ class StepOp : public OpKernel {
     OP_REQUIRES_OK(context, context->GetAttr("take_received", &take_received));
     OP_REQUIRES_OK(context, context->GetAttr("compare_contents", &compare_contents_));
     OP_REQUIRES_OK(context, context->GetAttr("send_mean", &send_mean));
+    OP_REQUIRES_OK(context, context->GetAttr("keep_shared", &keep_shared_));
+    OP_REQUIRES(context, !keep_shared_ || (apply_own && rows == 0),
+                absl::InvalidArgumentError("keep_shared is for apply_own, and not by rows"));
     apply_own_ = apply_own;
     send_mean_ = send_mean;
     take_received_ = take_received;
@@ -61,8 +64,9 @@ class StepOp : public OpKernel {
                                            static_cast<int>(momentum_of_.size())));
     std::vector<bool> changed;
     OP_REQUIRES_OK(context, FindChanged(context, variables, &changed));
-    RefCountPtr<LocalProgress> progress;
-    OP_REQUIRES_OK(context, LocalProgress::Find(context, attributes_.replica, &progress));
+    RefCountPtr<HeldValues> progress;
+    OP_REQUIRES_OK(context,
+                   HeldValues::Find(context, attributes_.replica, kBeforeLocalSteps, &progress));
     bool stepped = false, to_share = false;
     for (size_t i = 0; i < changed.size(); ++i) {
       stepped |= changed[i] && shares_[i];
@@ -81,7 +85,7 @@ class StepOp : public OpKernel {
     } else {
       for (size_t i = 0; i < changed.size(); ++i) {
         if (!changed[i] || !shares_[i]) continue;
-        progress->Begin(attributes_.offsets[i], context->input(BeforeInput(i)));
+        progress->Hold(attributes_.offsets[i], context->input(BeforeInput(i)));
       }
     }
     OP_REQUIRES_OK(context, variables.RememberBuffers(context));
@@ -101,13 +105,14 @@ class StepOp : public OpKernel {
 
   // What the core reads of one variable, held until it has done so.
   struct Buffers {
-    Tensor start;  // the value before local steps; empty where there were none
-    Tensor after;  // what the optimizer wrote
+    Tensor start;   // the value before local steps; empty where there were none
+    Tensor after;   // what the optimizer wrote
+    Tensor shared;  // with keep_shared the sum of all updates, for those that share
   };
 
   // Shares what has changed since the last time, in this step and in local ones before it.
   absl::Status Share(OpKernelContext* context, LockedVariables& variables,
-                     const std::vector<bool>& changed, LocalProgress& progress,
+                     const std::vector<bool>& changed, HeldValues& progress,
                      strom_step_result* result) const {
     std::vector<Buffers> held(variables.size());
     std::vector<strom_segment> segments;
@@ -116,7 +121,9 @@ class StepOp : public OpKernel {
       TF_RETURN_IF_ERROR(WaitingRows::Find(context, attributes_.replica, &waiting));
     }
     std::vector<RowSegments> row_segments(static_cast<size_t>(row_variables_));
-    std::vector<float*> momenta;
+    RefCountPtr<HeldValues> shared;
+    TF_RETURN_IF_ERROR(HeldValues::Find(context, attributes_.replica, kShared, &shared));
+    std::vector<float*> momenta, sums;
     for (size_t i = 0; i < variables.size(); ++i) {
       if (StepsByRows(i)) {
         TF_RETURN_IF_ERROR(PrepareRows(context, variables[i].tensor(), i, *waiting,
@@ -124,18 +131,30 @@ class StepOp : public OpKernel {
                                        &segments));
         continue;
       }
-      if (shares_[i]) held[i].start = progress.End(attributes_.offsets[i]);
+      if (shares_[i]) held[i].start = progress.Take(attributes_.offsets[i]);
       const bool moved = changed[i] || held[i].start.NumElements() > 0;
       TF_RETURN_IF_ERROR(PrepareMomentum(context, variables, i, moved, segments.size(), &momenta));
+      if (keep_shared_ && shares_[i]) {
+        held[i].shared = shared->Take(attributes_.offsets[i]);
+        TF_RETURN_IF_ERROR(PrepareOwnSegment(context, &variables[i], i, changed[i], &held[i],
+                                             &segments.emplace_back()));
+        sums.resize(segments.size(), nullptr);
+        sums.back() = static_cast<float*>(held[i].shared.data());
+        continue;
+      }
       TF_RETURN_IF_ERROR(PrepareSegment(context, &variables[i], i, changed[i], &held[i],
                                         &segments.emplace_back()));
     }
     momenta.resize(momenta.empty() ? 0 : segments.size(), nullptr);
-    const strom_step_options options = Options(context, momenta);
+    sums.resize(sums.empty() ? 0 : segments.size(), nullptr);
+    const strom_step_options options = Options(context, momenta, sums);
     const strom_thread_pool threads = LendThreads(context);
     const int code =
         strom_replica_step(attributes_.replica, segments.data(),
                            static_cast<int64_t>(segments.size()), &options, &threads, result);
+    for (size_t i = 0; keep_shared_ && i < variables.size(); ++i) {
+      if (shares_[i]) shared->Hold(attributes_.offsets[i], held[i].shared);
+    }
     TF_RETURN_IF_ERROR(ToStatus(code, strom_last_error()));
     for (size_t i = 0; i < variables.size(); ++i) {
       if (!StepsByRows(i)) continue;
@@ -246,6 +265,38 @@ class StepOp : public OpKernel {
     return absl::OkStatus();
   }
 
+  // The same where the variable includes what has not been sent: its next value goes where the
+  // optimizer wrote, and the sum of all updates begins with what the variable was.
+  absl::Status PrepareOwnSegment(OpKernelContext* context, tensorflow::Var* variable, size_t i,
+                                 bool changed, Buffers* held, strom_segment* segment) const {
+    const int input = BeforeInput(i);
+    const bool local = held->start.NumElements() > 0;
+    const Tensor& before = local ? held->start : context->input(input);
+    Tensor* tensor = variable->tensor();
+    segment->offset = attributes_.offsets[i];
+    segment->size = tensor->NumElements();
+    segment->name = names_[i].c_str();
+    if (held->shared.NumElements() != segment->size) {
+      TF_RETURN_IF_ERROR(NewBuffer(context, input, &held->shared));
+      std::memcpy(held->shared.data(), before.data(), before.TotalBytes());
+    }
+    if (!changed && !local) {
+      TF_RETURN_IF_ERROR(MakeWritable(context, tensor));
+      segment->value = static_cast<float*>(tensor->data());
+      segment->before = segment->after = segment->value;
+      return absl::OkStatus();
+    }
+    if (!tensor->RefCountIsOne()) {
+      held->after = *tensor;
+      TF_RETURN_IF_ERROR(NewBuffer(context, input, tensor));
+    }
+    segment->value = static_cast<float*>(tensor->data());
+    segment->before = static_cast<const float*>(before.data());
+    const Tensor& after = held->after.NumElements() > 0 ? held->after : *tensor;
+    segment->after = static_cast<const float*>(after.data());
+    return absl::OkStatus();
+  }
+
   static absl::Status NewBuffer(OpKernelContext* context, int input, Tensor* tensor) {
     Tensor fresh;
     TF_RETURN_IF_ERROR(
@@ -274,7 +325,8 @@ class StepOp : public OpKernel {
     return absl::OkStatus();
   }
 
-  strom_step_options Options(OpKernelContext* context, const std::vector<float*>& momenta) const {
+  strom_step_options Options(OpKernelContext* context, const std::vector<float*>& momenta,
+                             const std::vector<float*>& shared) const {
     const int first = 2 * attributes_.variables;
     strom_step_options options{};
     options.threshold = context->input(first).scalar<float>()();
@@ -284,6 +336,7 @@ class StepOp : public OpKernel {
     options.iteration = context->input(first + 4).scalar<int64_t>()();
     options.send_mean = send_mean_;
     options.momenta = momenta.empty() ? nullptr : momenta.data();
+    options.shared = shared.empty() ? nullptr : shared.data();
     options.apply_own = apply_own_;
     options.take_received = take_received_;
     return options;
@@ -301,6 +354,7 @@ class StepOp : public OpKernel {
   int32_t take_received_ = 0;
   int32_t send_mean_ = 0;
   bool compare_contents_ = false;
+  bool keep_shared_ = false;
 };
 
 REGISTER_KERNEL_BUILDER(Name("StromStep").Device(tensorflow::DEVICE_CPU), StepOp);

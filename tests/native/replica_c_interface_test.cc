@@ -21,7 +21,7 @@ strom_handle NewReplica(int64_t size) {
   return replica;
 }
 
-strom_step_options Options() { return {1.0f, 0.5f, 0, 1, 1, 3, 0, nullptr, 0}; }
+strom_step_options Options() { return {1.0f, 0.5f, 0, 1, 1, 3, 0, nullptr, 0, nullptr}; }
 
 TEST(ReplicaCInterface, ALoneWorkerSteps) {
   const strom_handle replica = NewReplica(4);

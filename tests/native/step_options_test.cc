@@ -1,4 +1,5 @@
-// What options add to a step: momentum masking, the limit on an update's norm, the mean as value.
+// What options add to a step: momentum masking, the limit on an update's norm, the mean as value,
+// values that include what has not been sent.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -150,6 +151,76 @@ TEST(StepOptions, TakesTheMeanBackWhereItCouldNotBeSent) {
     ASSERT_NEAR(values[i], 0, 1e-7);
     ASSERT_NEAR(residual[i], update[i], 1e-7);
   }
+}
+
+// A worker whose values are G + r, except in its second segment, where they are G.
+struct IncludingUnsent {
+  IncludingUnsent(std::vector<int64_t> sizes, int threads) : worker(sizes, 1) {
+    for (const int64_t size : sizes) shared.emplace_back(static_cast<size_t>(size));
+    sums = {shared[0].data(), nullptr, shared[2].data()};
+    worker.parallel = OwnThreads(threads);
+    worker.options.shared = sums.data();
+  }
+
+  // G over the flat space.
+  std::vector<float> Shared() const {
+    std::vector<float> all;
+    for (size_t i = 0; i < shared.size(); ++i) {
+      const std::vector<float>& part = sums[i] == nullptr ? worker.variables[i] : shared[i];
+      all.insert(all.end(), part.begin(), part.end());
+    }
+    return all;
+  }
+
+  Worker worker;
+  std::vector<std::vector<float>> shared;
+  std::vector<float*> sums;
+};
+
+TEST(StepOptions, ValuesMayIncludeWhatHasNotBeenSent) {
+  const std::vector<int64_t> sizes = {kChunk + 100, 50, 3000};
+  for (const bool mean : {false, true}) {
+    Worker encoded(sizes, 1), other(sizes, 2);
+    encoded.options.send_mean = mean;
+    ASSERT_TRUE(other.Step(RandomUpdate(other.elements, 4)).ok());
+    encoded.exchange->inbox = other.exchange->sent;
+    const std::vector<float> update = RandomUpdate(encoded.elements, 9);
+    ASSERT_TRUE(encoded.Step(update).ok());
+    for (const int threads : {1, 4}) {
+      IncludingUnsent full(sizes, threads);
+      full.worker.options.send_mean = mean;
+      full.worker.exchange->inbox = other.exchange->sent;
+      ASSERT_TRUE(full.worker.Step(update).ok());
+      EXPECT_EQ(full.worker.result.received, 1);
+      // What all workers hold is the same, to the bit, and so is what waits.
+      EXPECT_EQ(full.Shared(), encoded.Values());
+      const std::vector<float> residual = full.worker.Residual(), values = full.worker.Values();
+      EXPECT_EQ(residual, encoded.Residual());
+      const std::vector<float> shared = full.Shared();
+      for (size_t i = 0; i < values.size(); ++i) {
+        const bool included = i < static_cast<size_t>(sizes[0]) || i >= values.size() - 3000;
+        ASSERT_EQ(values[i], shared[i] + (included ? residual[i] : 0)) << i;
+      }
+    }
+  }
+}
+
+TEST(StepOptions, ValuesThatIncludeWhatWaitsKeepAnUpdateThatCouldNotBeSent) {
+  IncludingUnsent full({1000, 10, 100}, 1);
+  full.worker.exchange->fault = {Code::kBackPressure, "full"};
+  const std::vector<float> update = RandomUpdate(1110, 7);
+  EXPECT_FALSE(full.worker.Step(update).ok());
+  EXPECT_EQ(full.Shared(), std::vector<float>(1110, 0));
+  const std::vector<float> residual = full.worker.Residual();
+  for (size_t i = 0; i < update.size(); ++i) ASSERT_NEAR(residual[i], update[i], 1e-7);
+}
+
+TEST(StepOptions, OnlyAsynchronousStepsIncludeWhatHasNotBeenSent) {
+  IncludingUnsent full({100, 10, 100}, 1);
+  full.worker.options.apply_own = 0;
+  const Status status = full.worker.Step(std::vector<float>(210, 1));
+  EXPECT_EQ(status.code, Code::kInvalidArgument);
+  EXPECT_NE(status.message.find("apply_own"), std::string::npos) << status.message;
 }
 
 TEST(StepOptions, NamesWhatIsNotFiniteUnderALimitToo) {

@@ -1,0 +1,46 @@
+#include "tf/held_values.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "tensorflow/core/framework/resource_mgr.h"
+
+namespace keras_strom {
+
+using tensorflow::Tensor;
+
+void HeldValues::Hold(int64_t offset, const Tensor& value) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  values_.try_emplace(offset, value);
+}
+
+Tensor HeldValues::Take(int64_t offset) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  auto found = values_.extract(offset);
+  return found.empty() ? Tensor() : std::move(found.mapped());
+}
+
+bool HeldValues::Has(int64_t offset) const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return values_.find(offset) != values_.end();
+}
+
+void HeldValues::Clear() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  values_.clear();
+}
+
+absl::Status HeldValues::Find(tensorflow::OpKernelContext* context, strom_handle replica,
+                              const char* kind, tensorflow::core::RefCountPtr<HeldValues>* values) {
+  HeldValues* found = nullptr;
+  TF_RETURN_IF_ERROR(context->resource_manager()->LookupOrCreate<HeldValues>(
+      "keras_strom", absl::StrCat("values_", kind, "_of_replica_", replica), &found,
+      [](HeldValues** created) {
+        *created = new HeldValues;
+        return absl::OkStatus();
+      }));
+  values->reset(found);
+  return absl::OkStatus();
+}
+
+}  // namespace keras_strom
