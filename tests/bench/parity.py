@@ -51,8 +51,9 @@ class Setting:
 
     def several(self, exchange: Exchange, share: float) -> list[Training]:
         """The trainings of K workers, one a seed."""
+        delay = 1 if exchange is Exchange.NOTHING else self.delay
         return [
-            Training(self.task.name, exchange, self.workers, self.delay, seed, share)
+            Training(self.task.name, exchange, self.workers, delay, seed, share)
             for seed in range(self.seeds)
         ]
 
@@ -108,10 +109,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for setting in settings(options.full)
         if options.only in (None, setting.task.name)
     ]
-    trainings = dict.fromkeys(t for s in chosen for t in s.trainings(options.share))
-    bench = Parity(result, train_all(trainings), options.share)
-    for setting in chosen:
-        bench.compare(setting)
+    bench = Parity(result, options.share)
+    bench.train(chosen)
     if not options.no_processes and options.only in (None, "mlp"):
         for workers in (2, 4):
             bench.processes(workers)
@@ -122,16 +121,24 @@ def main(arguments: Sequence[str] | None = None) -> None:
 class Parity:
     """Compares what was trained."""
 
-    def __init__(
-        self, result: report.Report, outcomes: dict[Training, Outcome], share: float
-    ) -> None:
+    def __init__(self, result: report.Report, share: float) -> None:
         self._report = result
-        self._outcomes = outcomes
+        self._outcomes: dict[Training, Outcome] = {}
         self._share = share
         self._drawn: list[tuple[Setting, dict[Exchange, float], float]] = []
 
+    def train(self, chosen: Sequence[Setting]) -> None:
+        """Trains and compares; each setting's figures are written as soon as they are there."""
+        trainings = dict.fromkeys(t for s in chosen for t in s.trainings(self._share))
+        left = list(chosen)
+        for training, outcome in train_all(trainings):
+            self._outcomes[training] = outcome
+            while left and self._outcomes.keys() >= set(left[0].trainings(self._share)):
+                self.compare(left.pop(0))
+                self._report.write()
+
     def compare(self, setting: Setting) -> None:
-        """Adds one setting's rows and targets."""
+        """Adds one setting's rows and targets; its trainings have ended."""
         outcomes = {
             exchange: [self._outcomes[t] for t in setting.several(exchange, self._share)]
             for exchange in Exchange

@@ -63,7 +63,7 @@ def run(workers: int, share: float = 1.0) -> JobOutcome:
 def _train(share: float) -> dict[str, Any]:
     keras.utils.set_random_seed(0)
     data = TASK.load()
-    strategy = StromStrategy()
+    strategy = StromStrategy(**TASK.sharing.options())
     with strategy.scope():
         model = TASK.build()
         model.compile(

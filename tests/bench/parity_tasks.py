@@ -12,16 +12,22 @@ import pathlib
 import runpy
 import sysconfig
 from collections.abc import Callable
+from typing import Any
 
 import keras
 import numpy as np
 import numpy.typing as npt
 
+from keras_strom.residual import ResidualClipping
+from keras_strom.threshold import AdaptiveThreshold, ThresholdAlgorithm
 from tests.bench.report import ROOT
 
 _TEXT_BYTES = 3_000_000
 _CONTEXT = 64
 _TEST_WINDOWS = 1000
+
+_THRESHOLD = AdaptiveThreshold()
+_CLIPPING = ResidualClipping()
 
 Array = npt.NDArray[np.generic]
 
@@ -36,6 +42,27 @@ class Data:
     y_test: Array
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Sharing:
+    """What StromStrategy is given for a task; these are its own defaults.
+
+    Attributes:
+        threshold, residual_clipping, update_scale, warmup_steps, local_steps, local_apply: its
+            options.
+    """
+
+    threshold: ThresholdAlgorithm = _THRESHOLD
+    residual_clipping: ResidualClipping | None = _CLIPPING
+    update_scale: str | float = "sum"
+    warmup_steps: int = 500
+    local_steps: int = 1
+    local_apply: str = "encoded"
+
+    def options(self) -> dict[str, Any]:
+        """As arguments of StromStrategy."""
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+
+
 @dataclasses.dataclass(frozen=True)
 class Task:
     """What is learned.
@@ -48,6 +75,7 @@ class Task:
         batch: examples a step and worker.
         examples: that all workers together train on.
         learning_rate: Adam's.
+        sharing: how messages are made.
         by_loss: judged by the test loss in nats, where less is better; else by accuracy.
         raw_goal: of elements over entries sent.
         coded_goal: of float32 bytes over message bytes; None = none.
@@ -60,6 +88,7 @@ class Task:
     batch: int
     examples: int
     learning_rate: float = 1e-3
+    sharing: Sharing = Sharing()
     by_loss: bool = False
     raw_goal: float = 300
     coded_goal: float | None = None

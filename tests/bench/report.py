@@ -112,11 +112,15 @@ class Report:
         self._claim("targets", name)
         self.targets.append(Target(name, float(value), float(goal), better))
 
-    def finish(self, file: IO[str] | None = None) -> None:
-        """Writes the JSON file and shows everything on `file` (None = standard output)."""
+    def write(self) -> None:
+        """Writes the JSON file with what is there so far, so that a run cut off leaves figures."""
         self._output.mkdir(parents=True, exist_ok=True)
         text = json.dumps(self.as_json(), indent=2, allow_nan=False)
         self.path.write_text(text + "\n", encoding="utf-8")
+
+    def finish(self, file: IO[str] | None = None) -> None:
+        """Writes the JSON file and shows everything on `file` (None = standard output)."""
+        self.write()
         _show(self, file)
 
     def as_json(self) -> dict[str, Any]:

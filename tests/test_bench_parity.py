@@ -1,0 +1,115 @@
+"""`make bench-parity`: its workers are the strategy's, and what it has measured is kept."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+
+from keras_strom.strategy import StromStrategy
+from keras_strom.threshold import FixedThreshold
+from tests.bench import parity, parity_cluster, report
+from tests.bench.parity_cluster import Exchange, Outcome, Training, train
+from tests.bench.parity_tasks import TASKS, Data, Sharing, Task, dense_stack
+
+ROWS = 8
+ROUNDS = 6
+_RANDOM = np.random.default_rng(5)
+_X = _RANDOM.normal(size=(2 * ROWS * ROUNDS, 6)).astype(np.float32)
+_Y = _RANDOM.integers(0, 3, len(_X)).astype(np.int32)
+DATA = Data(_X, _Y, _X[:ROWS], _Y[:ROWS])
+SMALL = Task("small", "small", functools.partial(dense_stack, 6, 8, 3), lambda: DATA, ROWS, len(_X))
+
+
+def _sharing(local_steps: int) -> Sharing:
+    return Sharing(
+        threshold=FixedThreshold(1e-3),
+        residual_clipping=None,
+        warmup_steps=0,
+        local_steps=local_steps,
+    )
+
+
+@pytest.fixture
+def judged(monkeypatch: pytest.MonkeyPatch) -> list[np.ndarray]:
+    """The parameters that a training is judged by."""
+    values: list[np.ndarray] = []
+
+    def judge(self: Any, flat: np.ndarray, data: Data) -> float:
+        values.append(flat)
+        return 0.0
+
+    monkeypatch.setattr(parity_cluster.Learner, "judge", judge)
+    return values
+
+
+@pytest.mark.parametrize("local_steps", [1, 4])
+def test_one_worker_trains_as_the_strategy_does(
+    local_steps: int, monkeypatch: pytest.MonkeyPatch, judged: list[np.ndarray]
+) -> None:
+    sharing = _sharing(local_steps)
+    task = dataclasses.replace(SMALL, sharing=sharing, examples=ROWS * ROUNDS)
+    monkeypatch.setitem(TASKS, "small", task)
+    outcome = train(Training("small", Exchange.SHARED, 1, 1, seed=3))
+
+    keras.utils.set_random_seed(3)
+    strategy = StromStrategy(**sharing.options(), always_encode=True)
+    with strategy.scope():
+        model = SMALL.build()
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile(keras.optimizers.Adam(task.learning_rate), loss)
+    order = np.random.default_rng([3, 0]).permutation(len(_X))[: ROWS * ROUNDS]
+    model.fit(_X[order], _Y[order], batch_size=ROWS, shuffle=False, verbose=0)
+    weights = np.concatenate([np.ravel(w) for w in model.get_weights()])
+    np.testing.assert_allclose(judged[0], weights, atol=1e-6)
+    assert strategy.last_report is not None
+    messages = strategy.last_report.messages
+    assert messages == (6 if local_steps == 1 else 2)
+    sent = strategy.last_report.density * weights.size * messages
+    assert outcome.raw == pytest.approx(ROUNDS * weights.size / sent)
+
+
+def test_workers_end_on_the_same_values_whatever_they_send(
+    monkeypatch: pytest.MonkeyPatch, judged: list[np.ndarray]
+) -> None:
+    made: list[parity_cluster.Worker] = []
+    make = parity_cluster._worker
+
+    def note(*arguments: Any) -> parity_cluster.Worker:
+        made.append(make(*arguments))
+        return made[-1]
+
+    monkeypatch.setattr(parity_cluster, "_worker", note)
+    for local_steps, delay in ((1, 1), (4, 3)):
+        task = dataclasses.replace(SMALL, sharing=_sharing(local_steps))
+        monkeypatch.setitem(TASKS, "small", task)
+        made.clear()
+        outcome = train(Training("small", Exchange.SHARED, 2, delay, seed=1))
+        assert outcome.rounds == ROUNDS
+        np.testing.assert_allclose(made[0].values, made[1].values, atol=1e-6)
+
+
+def test_a_run_that_is_cut_off_leaves_the_figures_of_whole_settings(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    chosen = [parity.Setting(TASKS[name], 2, 1, seeds=1) for name in ("mlp", "cnn")]
+
+    def cut_off(trainings: list[Training]) -> Iterator[tuple[Training, Outcome]]:
+        for training in trainings:
+            if training.task == "cnn":
+                raise KeyboardInterrupt
+            yield training, Outcome(figure=80.0, raw=300.0, coded=900.0, rounds=10)
+
+    monkeypatch.setattr(parity, "train_all", cut_off)
+    result = report.Report("parity", "of a test", tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        parity.Parity(result, share=1.0).train(chosen)
+    targets = [target["name"] for target in json.loads(result.path.read_text())["targets"]]
+    assert targets == ["accuracy_gap_mlp_2", "compression_mlp_2"]
