@@ -225,7 +225,22 @@ TASKS = {
             examples=96_000,
             by_loss=True,
             raw_goal=500,
+            # Messages are few, so tau has no time to go far: it starts where it will be needed.
+            sharing=Sharing(
+                threshold=AdaptiveThreshold(initial=1e-2, min_density=1e-3, max_density=1.5e-2),
+                local_steps=8,
+                local_apply="full",
+            ),
         ),
-        Task("gru", "character GRU", gru, text, batch=16, examples=96_000, by_loss=True),
+        Task(
+            "gru",
+            "character GRU",
+            gru,
+            text,
+            batch=16,
+            examples=96_000,
+            by_loss=True,
+            sharing=Sharing(local_apply="full"),
+        ),
     )
 }
