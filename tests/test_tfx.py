@@ -16,8 +16,10 @@ from hypothesis import strategies as st
 
 from keras_strom import StromStrategy, errors
 from keras_strom.spark.session import spark_session
+from keras_strom.spark.slots import WantedSize
 from keras_strom.spark.visibility import check_visible, look
 from keras_strom.tfx import FnArgs, data_access, read_examples
+from keras_strom.tfx.driver import check_chief
 from keras_strom.tfx.examples import divide
 from keras_strom.tfx.fn_args import Arguments
 from keras_strom.tfx.options import (
@@ -84,6 +86,10 @@ def test_options_go_through_custom_config_and_back() -> None:
     assert split_config(join_config(None, StromOptions())) == (None, StromOptions())
     assert options.network_config().failure_timeout == 9.0
     assert split_config(None) == (None, StromOptions())
+    elastic = {"min_proc": 2, "max_proc": 8, "max_failures": 5, "workers_per_node": 1}
+    options = StromOptions.of({**elastic, "training": {"type": "GradientSharing"}})
+    assert split_config(join_config(None, options))[1] == options
+    assert options.wanted_size() == WantedSize(min_proc=2, max_proc=8, workers_per_node=1)
 
 
 def test_own_strategies_are_not_mistaken_for_the_default() -> None:
@@ -95,8 +101,16 @@ def test_own_strategies_are_not_mistaken_for_the_default() -> None:
     ("options", "words"),
     [
         ({"workers": 2}, "no option workers; there are num_proc, master"),
-        ({"num_proc": 0}, "num_proc.*must be 1 or more"),
-        ({"num_proc": True}, "num_proc.*must be 1 or more"),
+        ({"num_proc": 0}, "strom: num_proc=0 must be a whole number, 1 or more"),
+        ({"num_proc": True}, "strom: num_proc=True must be a whole number"),
+        ({"num_proc": 2, "min_proc": 1}, "strom: num_proc=2 is.*leave it out"),
+        ({"min_proc": 3, "max_proc": 2}, "strom: min_proc=3 is more than max_proc=2"),
+        ({"max_proc": "8"}, "strom: max_proc='8' must be a whole number"),
+        ({"workers_per_node": 0}, "strom: workers_per_node=0 must be a whole number"),
+        ({"max_failures": -1}, "strom: max_failures=-1 must be a whole number, 0 or more"),
+        ({"use_gpu": "yes"}, "strom: use_gpu='yes' must be True, False or"),
+        ({"training": {"type": "ParameterAveraging"}}, "GradientSharing.*for StromEstimator"),
+        ({"training": "GradientSharing"}, 'must be {"type": "GradientSharing"}'),
         ({"master": ""}, "URL of a Spark master"),
         ({"spark_config": {"spark.cores.max": 3}}, "spark.cores.max.*must be a string"),
         ({"network": {"prot": 1}}, "unknown network option prot"),
@@ -404,6 +418,14 @@ def test_a_folder_of_the_same_name_on_another_disk_is_found_out(
     monkeypatch.setattr(spark.sparkContext, "pythonExec", str(python))
     with pytest.raises(errors.Unreachable, match=r"shared/mark does not exist on .*share"):
         check_visible(spark, [str(mark)], [str(shared)], 2)
+
+
+def test_a_training_that_lost_its_chief_has_no_model() -> None:
+    check_chief([0, 2])
+    with pytest.raises(
+        errors.WorkerFailed, match=r"worker 0 on .*workers 1, 2 have trained.*again"
+    ):
+        check_chief([1, 2])
 
 
 def test_a_look_finds_what_is_missing(tmp_path: Path) -> None:

@@ -211,6 +211,22 @@ def test_a_wheel_that_tfx_has_made_of_the_module_is_unpacked(tmp_path: Path) -> 
     assert executor.function_of({"module_path": "installed.model"}).sources == {}
 
 
+def test_workers_may_be_fewer_than_wanted(call: dict[str, Any], tmp_path: Path) -> None:
+    Path(call["exec_properties"]["module_file"]).write_text(
+        "import pathlib\n"
+        "import keras_strom\n"
+        "def run_fn(fn_args):\n"
+        "    folder = pathlib.Path(fn_args.serving_model_dir)\n"
+        "    folder.mkdir(parents=True)\n"
+        "    (folder / 'size').write_text(f'{keras_strom.size()} {fn_args.train_steps}')\n"
+    )
+    options = {"min_proc": 1, "max_proc": 2, "strategy": None, "master": "local-cluster[1,1,1024]"}
+    call["exec_properties"]["custom_config"] = json.dumps({"keras_strom": options})
+    StromExecutor().Do(**call)
+    # Steps are divided among as many as there may be.
+    assert (tmp_path / "model" / "Format-Serving" / "size").read_text() == "2 4"
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [

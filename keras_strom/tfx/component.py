@@ -76,8 +76,8 @@ class StromTrainer(_Base):  # type: ignore[misc]
             as many steps as `run_fn` pleases.
         eval_args: the same for evaluation; default: split "eval".
         custom_config: JSON values for `run_fn`.
-        strom: how to train, see `keras_strom.tfx.options.StromOptions` for its keys: num_proc,
-            master, spark_config, network, strategy, env, start_timeout.
+        strom: where and how to train: the keys of `keras_strom.tfx.options.StromOptions`, such as
+            num_proc, master, network, strategy.
 
     Attributes:
         outputs: "model" (a SavedModel in Format-Serving) and "model_run" (TensorBoard logs).

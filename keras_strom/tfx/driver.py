@@ -63,27 +63,46 @@ def drive(job: SparkJob) -> None:
     Raises:
         Unreachable: no Spark, or executors that do not see the artifacts.
         NotEnoughSlots: fewer task slots than workers.
-        WorkerFailed: the first failure of a worker.
+        WorkerFailed: the first failure of a worker, or the chief was lost and did not come back.
     """
     from keras_strom import spark
     from keras_strom.spark.session import spark_session
-    from keras_strom.spark.slots import choose_workers
     from keras_strom.spark.visibility import check_visible
 
     options = job.options
     with spark_session(options.master, options.spark_config, "StromTrainer") as session:
-        workers = choose_workers(session.sparkContext, options.num_proc, options.start_timeout)
+        size = options.wanted_size().choose(session.sparkContext, options.start_timeout)
         with _marked(job.outputs) as marks:
-            check_visible(session, [*job.inputs, *marks], job.outputs, workers)
-        spark.run(
+            check_visible(session, [*job.inputs, *marks], job.outputs, size.workers)
+        result = spark.run(
             train,
             (job.training,),
-            num_proc=workers,
+            num_proc=size.workers if size.least is None else None,
+            min_proc=size.least,
+            max_proc=size.workers if size.least is not None else None,
+            workers_per_node=options.workers_per_node,
             network=options.network_config(),
             start_timeout=options.start_timeout,
             max_failures=options.max_failures,
             env=options.env,
+            use_gpu=options.use_gpu,
             spark=session,
+        )
+    check_chief(result.metrics["ranks"])
+
+
+def check_chief(ranks: Sequence[int]) -> None:
+    """Refuses an elastic training at whose end the chief was away: only it writes a model.
+
+    Args:
+        ranks: of the workers that were there at the end.
+    """
+    if 0 not in ranks:
+        raise errors.WorkerFailed(
+            0,
+            "an executor that was lost",
+            f"workers {', '.join(map(str, ranks))} have trained to the end without it, and it is "
+            "the chief, which writes the model: run the pipeline again",
         )
 
 

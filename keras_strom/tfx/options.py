@@ -6,15 +6,18 @@ component's `custom_config`, and read again where the component runs.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from keras_strom import errors
 from keras_strom.checks import whole_number
 from keras_strom.network import NetworkConfig
 from keras_strom.process import check_env, check_start_timeout
+from keras_strom.spark.resources import UseGpu, check_use_gpu
+from keras_strom.spark.slots import WantedSize
 
 CONFIG_KEY = "keras_strom"
 
@@ -43,6 +46,8 @@ TYPED_OPTIONS: Mapping[str, tuple[str, ...]] = {
     "shake_up": ("ShakeUp",),
     "update_clipping": ("UpdateClipping",),
 }
+# What a function can train by; the other methods are an estimator's.
+TRAINING = {"type": "GradientSharing"}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -51,16 +56,22 @@ class StromOptions:
 
     Attributes:
         num_proc: the number of workers, one a task slot; None = all slots.
+        min_proc, max_proc: instead of `num_proc`: training starts with `min_proc` workers, takes in
+            others up to `max_proc` as slots become free, and goes on when some are lost.
+        workers_per_node: no more than so many workers on one machine.
         master: the URL of a Spark master, such as "spark://host:7077" or "local-cluster[2,1,1024]",
             where a session is started for the component and ended after it; None = the process's
             own session, or a new one as `spark-submit` has configured it.
         spark_config: settings of a session that is started: {"spark.executor.memory": "8g"}.
         network: options of `keras_strom.NetworkConfig`.
+        training: {"type": "GradientSharing"}, as None: what `keras_strom.spark.run` takes.
         strategy: options of `StromStrategy`, in whose scope `run_fn` is called. Where the option is
             a class, a mapping that names it: {"threshold": {"type": "FixedThreshold", "threshold":
             1e-3}}. None: `run_fn` makes its strategy itself.
         env: variables for the workers.
-        start_timeout: seconds until all workers must have started.
+        use_gpu: True = each worker sees its Spark task's GPUs; False = none; "auto" = its task's
+            where Spark gives it some, else whatever the machine has.
+        start_timeout: seconds until all workers (`min_proc` of them) must have started.
         max_failures: how many workers that die with their process or machine are started again.
 
     Raises:
@@ -72,20 +83,20 @@ class StromOptions:
     """
 
     num_proc: int | None = None
+    min_proc: int | None = None
+    max_proc: int | None = None
+    workers_per_node: int | None = None
     master: str | None = None
     spark_config: Mapping[str, str] = dataclasses.field(default_factory=dict)
     network: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    training: Mapping[str, Any] | None = None
     strategy: Mapping[str, Any] | None = dataclasses.field(default_factory=dict)
     env: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    use_gpu: UseGpu = "auto"
     start_timeout: float = 600.0
     max_failures: int = 3
 
     def __post_init__(self) -> None:
-        workers = self.num_proc
-        if workers is not None and (
-            isinstance(workers, bool) or not isinstance(workers, int) or workers < 1
-        ):
-            raise _invalid("num_proc", workers, "must be 1 or more, or None")
         if self.master is not None and (not isinstance(self.master, str) or not self.master):
             raise _invalid("master", self.master, "must be the URL of a Spark master")
         for name in ("spark_config", "network", "env"):
@@ -93,9 +104,13 @@ class StromOptions:
         for name, value in self.spark_config.items():
             if not isinstance(value, str):
                 raise _invalid(f"spark_config[{name!r}]", value, "must be a string")
-        check_env(self.env)
-        check_start_timeout(self.start_timeout)
-        whole_number("max_failures", self.max_failures, least=0)
+        with _of_strom():
+            self.wanted_size()
+            check_env(self.env)
+            check_use_gpu(self.use_gpu)
+            check_start_timeout(self.start_timeout)
+            whole_number("max_failures", self.max_failures, least=0)
+        _check_training(self.training)
         _check_strategy(self.strategy)
         to_json("strom", dataclasses.asdict(self))
         self.network_config()
@@ -111,6 +126,15 @@ class StromOptions:
                 f"strom has no option {', '.join(unknown)}; there are {', '.join(known)}"
             )
         return cls(**(options or {}))
+
+    def wanted_size(self) -> WantedSize:
+        """How many workers."""
+        return WantedSize(
+            num_proc=self.num_proc,
+            min_proc=self.min_proc,
+            max_proc=self.max_proc,
+            workers_per_node=self.workers_per_node,
+        )
 
     def network_config(self) -> NetworkConfig:
         """The relay's options."""
@@ -194,6 +218,25 @@ def to_json(name: str, value: Any) -> str:
         raise errors.InvalidOption(
             f"{name} must hold plain JSON values (numbers, strings, lists, mappings): {error}"
         ) from error
+
+
+@contextlib.contextmanager
+def _of_strom() -> Iterator[None]:
+    """Says whose option it is that a check which others use as well has refused."""
+    try:
+        yield
+    except errors.InvalidOption as error:
+        raise errors.InvalidOption(f"strom: {error}") from None
+
+
+def _check_training(training: Mapping[str, Any] | None) -> None:
+    if training is not None and training != TRAINING:
+        raise _invalid(
+            "training",
+            training,
+            f"must be {json.dumps(TRAINING)}, as None: run_fn trains its model itself and shares "
+            "its updates through StromStrategy; other methods are for StromEstimator(training=...)",
+        )
 
 
 def _check_strategy(strategy: Mapping[str, Any] | None) -> None:
