@@ -227,7 +227,7 @@ bench-step: setup ## what a training step costs over plain Keras (10 minutes)
 
 # Not part of `bench`: it builds Horovod, where that works, for the comparison alone.
 .PHONY: bench-horovod
-bench-horovod: setup ## Horovod on Spark against keras-strom (an hour; lines need root; builds Horovod)
+bench-horovod: setup ## Horovod on Spark against keras-strom (15 minutes; lines need root; builds Horovod)
 	@.ci/system-packages data java
 	@if ((EUID == 0)); then .ci/system-packages lines; fi
 	@.ci/horovod/set-up || (($$? == 3))

@@ -5,6 +5,10 @@ without Spark, TensorFlow's MultiWorkerMirroredStrategy, in turn, round after ro
 plain Keras trains beside them. As root each worker and the driver are on a machine of their own, a
 network namespace, joined by lines of 100 Mbit/s and of 1 Gbit/s; otherwise all is on loopback.
 
+What is compared is a step. All pictures are seen once, and the model is tried, where that does not
+take minutes for nothing: a synchronous step on a slow line lasts as long as its bytes need, the
+hundredth like the fiftieth, and what it learns it learns on a fast line too.
+
 Horovod is optional: .ci/horovod/set-up builds it where that works. It and TensorFlow's strategy
 need Keras 2, so a worker of theirs is as fast as plain tf_keras at best.
 """
@@ -30,17 +34,27 @@ from tests.bench.horovod_training import (
     ALONE_TF_KERAS,
     HOROVOD,
     MIRRORED,
+    STEPS,
     STROM,
+    WARM_UP_STEPS,
     Trained,
     Training,
 )
 from tests.bench.other_work import OtherWork
 from tests.bench.spark_cluster import SparkCluster
 
-LINES_MBIT = {"100 Mbit/s": 100, "1 Gbit/s": 1000}
+SLOW = "100 Mbit/s"
+LINES_MBIT = {SLOW: 100, "1 Gbit/s": 1000}
 LOOPBACK = "loopback"
 #: Who trains alone needs no line.
 NO_LINE = ""
+#: Fewer than `STEPS`, by line and way: a synchronous way on a slow line, and one that is alone.
+FEWER_STEPS = {
+    (SLOW, HOROVOD): 100,
+    (SLOW, MIRRORED): 50,
+    (NO_LINE, ALONE): 150,
+    (NO_LINE, ALONE_TF_KERAS): 150,
+}
 #: What the switch holds for a node before it drops, as a switch in an office does.
 BUFFER_BYTES = 512 << 10
 
@@ -58,21 +72,23 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Runs all jobs and shows the report."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--epochs", type=int, default=Training.epochs)
-    parser.add_argument("--pictures", type=int, default=Training.pictures)
+    parser.add_argument("--steps", type=int, default=STEPS, help="of each worker, at most")
     parser.add_argument("--loopback", action="store_true", help="no namespaces, even as root")
     parser.add_argument("--output", type=pathlib.Path, default=report.OUTPUT)
     chosen = parser.parse_args(arguments)
+    if chosen.rounds < 1:
+        parser.error(f"--rounds={chosen.rounds}: 1 or more")
+    if not WARM_UP_STEPS < chosen.steps <= STEPS:
+        parser.error(f"--steps={chosen.steps}: more than {WARM_UP_STEPS}, and no more than {STEPS}")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that namespaces are taken down
     result = report.Report("horovod", "Beside Horovod", chosen.output)
     others = OtherWork()
     reason = "told to stay on loopback" if chosen.loopback else namespaces.unavailable()
     if reason is not None:
         result.skip("lines of 100 Mbit/s and 1 Gbit/s", reason)
-    training = Training(epochs=chosen.epochs, pictures=chosen.pictures)
-    outcomes = measure(result, training, chosen.rounds, lines=reason is None)
-    add_rows(result, outcomes, training)
-    draw(outcomes, training, chosen.output)
+    outcomes = measure(result, chosen.steps, chosen.rounds, lines=reason is None)
+    add_rows(result, outcomes)
+    draw(outcomes, chosen.output)
     others.add_row(result)
     result.finish()
 
@@ -92,7 +108,7 @@ def available(result: report.Report) -> list[str]:
 
 
 def measure(
-    result: report.Report, training: Training, rounds: int, *, lines: bool
+    result: report.Report, steps: int, rounds: int, *, lines: bool
 ) -> dict[str, dict[str, list[Trained]]]:
     """Trains in all ways that are available; says which of the others' failed here, and how."""
     outcomes: dict[str, dict[str, list[Trained]]] = {}
@@ -113,7 +129,7 @@ def measure(
             if line in LINES_MBIT:
                 network.set_line(megabits=LINES_MBIT[line], buffer_bytes=BUFFER_BYTES)
             try:
-                outcomes[line][way].append(place.run(way, training))
+                outcomes[line][way].append(place.run(way, training_of(line, way, steps)))
             except RuntimeError as error:
                 if way in (STROM, ALONE):
                     raise
@@ -121,6 +137,12 @@ def measure(
                 del outcomes[line][way]
                 result.skip(f"{way}, {line or 'alone'}", str(error))
     return outcomes
+
+
+def training_of(line: str, way: str, steps: int) -> Training:
+    """What a worker does of at most so many steps; a model that has seen less is not tried."""
+    fewer = FEWER_STEPS.get((line, way), STEPS)
+    return Training(steps=min(steps, fewer), judged=fewer == STEPS)
 
 
 def all_jobs(ways: Sequence[str], lines: Sequence[str]) -> list[tuple[str, str]]:
@@ -141,37 +163,46 @@ def schedule(rounds: int, jobs: Sequence[tuple[str, str]]) -> Iterator[tuple[str
 # ------------------------------------------------------------------ what is shown
 
 
-def add_rows(result: report.Report, outcomes: Outcomes, training: Training) -> None:
+def add_rows(result: report.Report, outcomes: Outcomes) -> None:
     """A row for each way on each line, and the target."""
     for line, ways in outcomes.items():
+        seconds = _step_seconds(ways)
         for way, rounds in ways.items():
-            seconds = _epoch_seconds(rounds)
-            together = {"mb_an_epoch": _megabytes(rounds, training)} if line != NO_LINE else {}
+            judged = [one.accuracy for one in rounds if one.accuracy is not None]
+            together = {} if line == NO_LINE else _together(ways, seconds, way)
             result.row(
                 way,
                 group=f"Two workers, {line}" if line != NO_LINE else "One process",
-                seconds_an_epoch=seconds,
-                examples_per_s=training.pictures / seconds,
-                fit_seconds=statistics.median(one.fit_seconds for one in rounds),
-                accuracy=statistics.median(one.accuracy for one in rounds),
+                ms_a_step=seconds.median(way) * 1e3,
                 **together,
+                accuracy=statistics.median(judged) if judged else None,
+                steps=rounds[0].steps,
             )
     for line, ways in outcomes.items():
         dense = next((way for way in (HOROVOD, MIRRORED) if way in ways), None)
         if dense is not None:
-            ratio = _megabytes(ways[dense], training) / _megabytes(ways[STROM], training)
+            ratio = _megabytes(ways[dense]) / _megabytes(ways[STROM])
             name = f"times_less_{line.replace(' ', '_').replace('/', '_')}"
             result.target(name, ratio, goal=SMALLER)
 
 
-def draw(outcomes: Outcomes, training: Training, output: pathlib.Path) -> None:
-    """Seconds and megabytes of an epoch, in build/bench/horovod.png."""
+def _together(
+    ways: Mapping[str, Sequence[Trained]], seconds: report.Timings, way: str
+) -> dict[str, float]:
+    """Columns of those who train together."""
+    return {
+        "s_an_epoch": seconds.median(way) * STEPS,
+        "mb_a_step": _megabytes(ways[way]),
+        "times_as_long": seconds.speedup(STROM, over=way),
+    }
+
+
+def draw(outcomes: Outcomes, output: pathlib.Path) -> None:
+    """Milliseconds and megabytes of a step, in build/bench/horovod.png."""
     lines = {line: ways for line, ways in outcomes.items() if line != NO_LINE}
-    figure, (seconds, megabytes) = pictures.picture(2, width=6.5, height=1 + 1.4 * len(lines))
-    _draw_bars(seconds, lines, "An epoch with two workers", "s", _epoch_seconds)
-    _draw_bars(
-        megabytes, lines, "Sent by all nodes in an epoch", "MB", lambda r: _megabytes(r, training)
-    )
+    figure, (times, megabytes) = pictures.picture(2, width=6.5, height=1 + 1.4 * len(lines))
+    _draw_bars(times, lines, "A step of two workers", "ms", _milliseconds)
+    _draw_bars(megabytes, lines, "Sent by all nodes in a step", "MB", _megabytes)
     megabytes.set_xscale("log")
     megabytes.set_yticklabels([])
     pictures.save(figure, "horovod", output)
@@ -200,13 +231,18 @@ def _draw_bars(
     axes.margins(x=0.15)
 
 
-def _epoch_seconds(rounds: Sequence[Trained]) -> float:
-    return statistics.median(seconds for one in rounds for seconds in one.epoch_seconds)
+def _step_seconds(ways: Mapping[str, Sequence[Trained]]) -> report.Timings:
+    return report.Timings(
+        {way: [one.step_seconds for one in rounds] for way, rounds in ways.items()}
+    )
 
 
-def _megabytes(rounds: Sequence[Trained], training: Training) -> float:
-    """Of an epoch."""
-    return statistics.median(one.sent_bytes for one in rounds) / training.epochs / 1e6
+def _milliseconds(rounds: Sequence[Trained]) -> float:
+    return statistics.median(one.step_seconds for one in rounds) * 1e3
+
+
+def _megabytes(rounds: Sequence[Trained]) -> float:
+    return statistics.median(one.step_bytes for one in rounds) / 1e6
 
 
 if __name__ == "__main__":

@@ -54,7 +54,7 @@ class Job:
         return cls(training=Training(**training, traffic=counted), **values)
 
     def run(self) -> Trained:
-        """Trains; returns the first worker's outcome."""
+        """Trains; returns the slowest worker's outcome, or this process's."""
         if self.way == STROM:
             return run_strom(self)
         if self.way == HOROVOD:
@@ -79,8 +79,7 @@ def run_strom(job: Job) -> Trained:
             verbose=0,
             spark=session,
         )
-    first: Trained = results[0]
-    return first
+    return Trained.slowest(results)
 
 
 def run_horovod(job: Job) -> Trained:
@@ -97,8 +96,7 @@ def run_horovod(job: Job) -> Trained:
             env={**os.environ, **THREADS},
             verbose=0,
         )
-    first: Trained = results[0]
-    return first
+    return Trained.slowest(results)
 
 
 @contextlib.contextmanager

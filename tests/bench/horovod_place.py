@@ -9,7 +9,9 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Mapping, Sequence
+from typing import IO
 
 from tests.bench import namespaces, report
 from tests.bench.horovod_job import THREADS, Job
@@ -28,7 +30,8 @@ WORKERS = 2
 #: Made by .ci/horovod/set-up.
 ENVIRONMENT = report.ROOT / "build" / "horovod"
 
-_JOB_SECONDS = 1800.0
+_JOB_SECONDS = 600.0
+_POLL_SECONDS = 0.1
 _LAST_WORDS = 3000
 _MIRRORED_PORT = 40300
 
@@ -67,7 +70,7 @@ class Place:
         """One job from start to end.
 
         Raises:
-            RuntimeError: a process of it failed; its last words follow.
+            RuntimeError: a process of it failed, or took too long; its last words follow.
         """
         job = Job(
             way,
@@ -89,7 +92,7 @@ class Place:
         return {"TF_CONFIG": json.dumps({"cluster": {"worker": workers}, "task": task})}
 
     def _run(self, job: Job, processes: Mapping[int, Mapping[str, str]]) -> Trained:
-        """Runs a process on each of these nodes, with variables; the first one has the outcome."""
+        """Runs a process on each of these nodes, with variables; the slowest one's outcome."""
         own = job.way in (STROM, ALONE)
         python = sys.executable if own else str(ENVIRONMENT / "bin" / "python")
         common = {
@@ -114,20 +117,47 @@ class Place:
                 )
                 stack.callback(_end, process)
                 running.append((process, log))
-            outcomes = []
-            for process, log in running:
-                code = process.wait(_JOB_SECONDS)
-                log.seek(0)
-                words = log.read()
-                if code != 0:
-                    raise RuntimeError(f"{job.way} ended with {code}:\n{words[-_LAST_WORDS:]}")
-                outcomes.append(_outcome_in(words))
-        return outcomes[0]
+            wait_for(job.way, running)
+            return Trained.slowest(_outcome_in(job.way, _words(log)) for _, log in running)
 
 
-def _outcome_in(words: str) -> Trained:
+#: Processes of one job, and what each has said.
+Running = Sequence[tuple[subprocess.Popen[bytes], IO[str]]]
+
+
+def wait_for(way: str, running: Running) -> None:
+    """Until all processes have ended.
+
+    Raises:
+        RuntimeError: one has failed, which the others may wait for in vain, or time is up.
+    """
+    deadline = time.monotonic() + _JOB_SECONDS
+    while any(process.poll() is None for process, _ in running):
+        for process, log in running:
+            if process.poll():
+                raise _failed(way, f"ended with {process.returncode}", log)
+        if time.monotonic() > deadline:
+            raise _failed(way, f"has not ended after {_JOB_SECONDS:g} s", running[0][1])
+        time.sleep(_POLL_SECONDS)
+    for process, log in running:
+        if process.returncode:
+            raise _failed(way, f"ended with {process.returncode}", log)
+
+
+def _failed(way: str, how: str, log: IO[str]) -> RuntimeError:
+    return RuntimeError(f"{way} {how}:\n{_words(log)[-_LAST_WORDS:]}")
+
+
+def _words(log: IO[str]) -> str:
+    log.seek(0)
+    return log.read()
+
+
+def _outcome_in(way: str, words: str) -> Trained:
     """The program's last word, whatever else Spark and Horovod have said."""
     lines = [line for line in words.splitlines() if line.startswith("{")]
+    if not lines:
+        raise RuntimeError(f"{way} has told no outcome:\n{words[-_LAST_WORDS:]}")
     return Trained.from_json(lines[-1])
 
 

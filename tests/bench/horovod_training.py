@@ -2,6 +2,8 @@
 
 Model, data, batches and optimizer are the same for all. Horovod and MultiWorkerMirroredStrategy
 work with Keras 2 only (tf_keras), keras-strom with Keras 3; each trains as its documentation says.
+Steps are measured from the end of the `WARM_UP_STEPS`th to the end of the last one: what happens
+once in a `fit` is left out.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import runpy
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -25,6 +27,10 @@ from tests.bench.models import cnn
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 LEARNING_RATE = 1e-3
+#: Steps of two workers, 64 pictures each, with which all 60000 are seen once.
+STEPS = 468
+#: Steps that do not count: in the first one a graph is traced, and the workers find each other.
+WARM_UP_STEPS = 10
 
 STROM = "keras-strom"
 HOROVOD = "Horovod"
@@ -68,36 +74,44 @@ class Training:
     """What every worker of one job does.
 
     Attributes:
-        epochs: passes over the pictures, of all workers together.
+        steps: of each worker; more than `WARM_UP_STEPS`.
         batch: pictures a step and worker.
         seed: of initial weights and order.
-        pictures: of 60000; fewer for a quick look.
+        judged: whether the model is tried on the test pictures.
         traffic: what is counted.
     """
 
-    epochs: int = 3
+    steps: int = STEPS
     batch: int = 64
     seed: int = 1
-    pictures: int = 60_000
+    judged: bool = True
     traffic: Traffic = Traffic()
+
+    def pictures(self, workers: int) -> tuple[Floats, Labels]:
+        """What so many workers see together."""
+        return pictures("train", self.steps * self.batch * workers)
 
 
 @dataclasses.dataclass(frozen=True)
 class Trained:
-    """How it went on the first worker.
+    """How it went on the slowest worker.
 
     Attributes:
-        epoch_seconds: of every epoch but the first, which also traces and begins; of that if there
-            is no other.
-        fit_seconds: of `fit` as a whole.
-        sent_bytes: by all nodes, from the start of `fit` to its end.
-        accuracy: on the 10000 test pictures.
+        steps: that were measured.
+        step_seconds: a step, on average.
+        step_bytes: sent by all nodes in a step of it, on average.
+        accuracy: on the 10000 test pictures; None = not tried.
     """
 
-    epoch_seconds: tuple[float, ...]
-    fit_seconds: float
-    sent_bytes: int
-    accuracy: float
+    steps: int
+    step_seconds: float
+    step_bytes: float
+    accuracy: float | None
+
+    @classmethod
+    def slowest(cls, workers: Iterable[Trained]) -> Trained:
+        """The one that all others have to wait for, or that learns least."""
+        return max(workers, key=lambda one: one.step_seconds)
 
     def to_json(self) -> str:
         """One line."""
@@ -106,8 +120,7 @@ class Trained:
     @classmethod
     def from_json(cls, text: str) -> Trained:
         """Reads `to_json`'s text."""
-        values = json.loads(text)
-        return cls(epoch_seconds=tuple(values.pop("epoch_seconds")), **values)
+        return cls(**json.loads(text))
 
 
 # ------------------------------------------------------------------ the five ways
@@ -117,10 +130,11 @@ def train_strom(training: Training) -> Trained:
     """One worker of keras-strom, with all defaults; `fit` takes its share of the data."""
     import keras
 
+    import keras_strom
     from keras_strom import StromStrategy
 
     keras.utils.set_random_seed(training.seed)
-    x, y = pictures("train", training.pictures)
+    x, y = training.pictures(keras_strom.size())
     with StromStrategy().scope():
         model = compiled(keras, keras.optimizers.Adam(LEARNING_RATE))
     return fit(keras, model, training, x=x, y=y, batch_size=training.batch)
@@ -136,7 +150,7 @@ def train_horovod(training: Training) -> Trained:
 
     hvd.init()
     keras.utils.set_random_seed(training.seed + hvd.rank())
-    x, y = pictures("train", training.pictures)
+    x, y = training.pictures(hvd.size())
     optimizer = hvd.DistributedOptimizer(keras.optimizers.Adam(LEARNING_RATE * hvd.size()))
     model = compiled(keras, optimizer)
     return fit(
@@ -161,8 +175,9 @@ def train_mirrored(training: Training) -> Trained:
     strategy = tf.distribute.MultiWorkerMirroredStrategy()
     workers = strategy.num_replicas_in_sync
     keras.utils.set_random_seed(training.seed)
-    data = tf.data.Dataset.from_tensor_slices(pictures("train", training.pictures))
-    data = data.shuffle(training.pictures, seed=training.seed).batch(training.batch * workers)
+    x, y = training.pictures(workers)
+    data = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(len(x), seed=training.seed)
+    data = data.batch(training.batch * workers)
     options = tf.data.Options()
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
     with strategy.scope():
@@ -186,7 +201,7 @@ def train_alone_tf_keras(training: Training) -> Trained:
 
 def _train_plainly(keras: Any, training: Training) -> Trained:
     keras.utils.set_random_seed(training.seed)
-    x, y = pictures("train", training.pictures)
+    x, y = training.pictures(1)
     model = compiled(keras, keras.optimizers.Adam(LEARNING_RATE))
     return fit(keras, model, training, x=x, y=y, batch_size=training.batch)
 
@@ -213,22 +228,27 @@ def compiled(keras: Any, optimizer: Any) -> Any:
 
 def fit(keras: Any, model: Any, training: Training, **options: Any) -> Trained:
     """Trains, watching the clock and the line, and judges a plain copy of the model."""
-    ends: list[float] = []
+    marks: list[tuple[float, int]] = []
 
     class Clock(keras.callbacks.Callback):  # type: ignore[misc]
-        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-            ends.append(time.monotonic())
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            if batch + 1 in (WARM_UP_STEPS, training.steps):
+                marks.append((time.monotonic(), training.traffic.sent_bytes()))
 
     callbacks = [*options.pop("callbacks", ()), Clock()]
-    sent, begin = training.traffic.sent_bytes(), time.monotonic()
-    model.fit(**options, epochs=training.epochs, callbacks=callbacks, verbose=0)
-    fit_seconds = time.monotonic() - begin
-    sent = training.traffic.sent_bytes() - sent
-    epochs = [end - before for before, end in zip([begin, *ends], ends, strict=False)]
-    judge = compiled(keras, keras.optimizers.SGD())
-    judge.set_weights(model.get_weights())
-    _, accuracy = judge.evaluate(*pictures("t10k", 10_000), batch_size=1000, verbose=0)
-    return Trained(tuple(epochs[1:] or epochs), fit_seconds, sent, float(accuracy))
+    model.fit(**options, callbacks=callbacks, verbose=0)
+    (begin, sent_before), (end, sent) = marks
+    steps = training.steps - WARM_UP_STEPS
+    accuracy = judge(keras, model) if training.judged else None
+    return Trained(steps, (end - begin) / steps, (sent - sent_before) / steps, accuracy)
+
+
+def judge(keras: Any, model: Any) -> float:
+    """The accuracy of a plain copy of the model on the test pictures."""
+    copy = compiled(keras, keras.optimizers.SGD())
+    copy.set_weights(model.get_weights())
+    _, accuracy = copy.evaluate(*pictures("t10k", 10_000), batch_size=1000, verbose=0)
+    return float(accuracy)
 
 
 @functools.cache
