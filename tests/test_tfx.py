@@ -6,6 +6,7 @@ import json
 import math
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -100,7 +101,7 @@ def test_own_strategies_are_not_mistaken_for_the_default() -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"workers": 2}, "no option workers; there are num_proc, master"),
+        ({"workers": 2}, "no option workers; there are num_proc, min_proc"),
         ({"num_proc": 0}, "strom: num_proc=0 must be a whole number, 1 or more"),
         ({"num_proc": True}, "strom: num_proc=True must be a whole number"),
         ({"num_proc": 2, "min_proc": 1}, "strom: num_proc=2 is.*leave it out"),
@@ -298,6 +299,12 @@ def run_fn(fn_args):
         strategy = type(tf.distribute.get_strategy()).__name__
         (folder / "seen").write_text(json.dumps([beside.NAME, strategy, fn_args.train_steps]))
 
+def exported(fn_args):
+    import tensorflow as tf
+    module = tf.Module()
+    module.double = tf.function(lambda x: 2 * x, [tf.TensorSpec([None])])
+    tf.saved_model.save(module, fn_args.serving_model_dir, {fn_args.custom_config: module.double})
+
 def mirrored(fn_args):
     import tensorflow as tf
     with tf.distribute.MirroredStrategy(**fn_args.custom_config).scope():
@@ -310,6 +317,10 @@ def one_device(fn_args):
 """
 
 
+# What most functions here write is no model.
+NO_MODEL = pytest.mark.filterwarnings("ignore:.*holds no SavedModel")
+
+
 def training(folder: Path, name: str = "run_fn", **changes: Any) -> Training:
     sources = {"model_of_test.py": MODULE, "beside.py": "NAME = 'beside'"}
     changes = {"custom_config": {"writes": True}, "train_steps": 3} | changes
@@ -320,12 +331,14 @@ def training(folder: Path, name: str = "run_fn", **changes: Any) -> Training:
     )
 
 
+@NO_MODEL
 def test_the_function_runs_in_the_scope_of_a_strategy(tmp_path: Path) -> None:
     train(training(tmp_path).to_json())
     seen = json.loads((tmp_path / "Format-Serving" / "seen").read_text())
     assert seen == ["beside", "StromStrategy", 3]
 
 
+@NO_MODEL
 def test_a_function_may_make_its_strategy_itself(tmp_path: Path) -> None:
     train(dataclasses.replace(training(tmp_path), strategy=None).to_json())
     seen = json.loads((tmp_path / "Format-Serving" / "seen").read_text())
@@ -337,6 +350,15 @@ def test_a_function_that_writes_no_model_is_an_error(tmp_path: Path) -> None:
         train(training(tmp_path, custom_config={"writes": False}).to_json())
 
 
+def test_a_model_that_cannot_be_served_is_warned_of(tmp_path: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        train(training(tmp_path, "exported", custom_config="serving_default").to_json())
+    with pytest.warns(RuntimeWarning, match=r"Serving holds no SavedModel .*model\.export"):
+        train(training(tmp_path, "exported", custom_config="other").to_json())
+
+
+@NO_MODEL
 def test_a_mirrored_strategy_is_the_jobs(tmp_path: Path) -> None:
     original = tf.distribute.MirroredStrategy
     train(training(tmp_path, "mirrored", custom_config={}).to_json())

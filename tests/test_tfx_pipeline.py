@@ -120,6 +120,7 @@ def test_a_function_is_named_as_workers_import_it() -> None:
     ("changes", "words"),
     [
         ({"module_file": None}, "exactly one of module_file= and run_fn=, and got neither"),
+        ({"module_file": ""}, "exactly one of module_file= and run_fn=, and got neither"),
         ({"run_fn": "a.b"}, "exactly one of module_file= and run_fn=, and got both"),
         ({"examples": None}, "needs examples="),
         ({"module_file": None, "run_fn": lambda fn_args: None}, "at the top level of a module"),
@@ -235,6 +236,7 @@ def test_workers_may_be_fewer_than_wanted(call: dict[str, Any], tmp_path: Path) 
         ({"eval_args": "7"}, "eval_args=7 must be a mapping such as"),
         ({"module_file": "/no/such.py"}, "is no Python file that exists here"),
         ({"module_file": "", "run_fn": "run"}, "run_fn='run' must be a name such as"),
+        ({"module_file": ""}, "run_fn='' must be a name such as"),
         ({"custom_config": "{"}, "is no JSON"),
         ({"custom_config": '{"keras_strom": {"x": 1}}'}, "strom has no option x"),
     ],

@@ -113,10 +113,10 @@ class StromTrainer(_Base):  # type: ignore[misc]
     ) -> None:
         if examples is None:
             raise errors.InvalidOption("StromTrainer needs examples=, a channel of Examples")
-        if (module_file is None) == (run_fn is None):
+        if bool(module_file) == bool(run_fn):
             raise errors.InvalidOption(
                 "StromTrainer takes exactly one of module_file= and run_fn=, and got "
-                + ("neither" if run_fn is None else "both")
+                + ("both" if run_fn else "neither")
             )
         spec = StromTrainerSpec(
             examples=examples,

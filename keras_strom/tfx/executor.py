@@ -122,7 +122,7 @@ def function_of(exec_properties: dict[str, Any]) -> UserFunction:
             if _is_module(name)
         }
         return UserFunction(own_name.removesuffix(".py"), "run_fn", sources)
-    return UserFunction.of_path(exec_properties["run_fn"])
+    return UserFunction.of_path(exec_properties.get("run_fn") or "")
 
 
 def _inputs(arguments: Arguments) -> tuple[str, ...]:

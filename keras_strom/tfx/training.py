@@ -7,6 +7,7 @@ import dataclasses
 import json
 import os
 import tempfile
+import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -14,6 +15,9 @@ from keras_strom import environment, errors
 from keras_strom.tfx.fn_args import Arguments
 from keras_strom.tfx.options import TYPED_OPTIONS, to_json
 from keras_strom.tfx.user_function import UserFunction
+
+# The signature by which TensorFlow Serving calls a model unless it is told another.
+_SERVED = "serving_default"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -144,3 +148,23 @@ def _check_written(training: Training) -> None:
             f"fn_args.serving_model_dir, {os.path.join(folder, '')}: end it with "
             "model.export(fn_args.serving_model_dir)"
         )
+    if _SERVED not in _signatures(folder):
+        warnings.warn(
+            f"{folder} holds no SavedModel with a signature {_SERVED}, which Evaluator and "
+            "TensorFlow Serving look for: write one with model.export(fn_args.serving_model_dir)",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+
+
+def _signatures(folder: str) -> set[str]:
+    """The names of a SavedModel's signatures; none where there is no SavedModel."""
+    from tensorflow.core.protobuf import saved_model_pb2
+    from tensorflow.io import gfile
+
+    path = os.path.join(folder, "saved_model.pb")
+    if not gfile.exists(path):
+        return set()
+    with gfile.GFile(path, "rb") as file:
+        model = saved_model_pb2.SavedModel.FromString(file.read())
+    return {name for graph in model.meta_graphs for name in graph.signature_def}
