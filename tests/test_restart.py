@@ -49,6 +49,11 @@ def run_until_killed(folder: Path, workers: int, checkpoints: Path) -> dict[int,
                 tick.wait(0.02)
         finally:
             job.send_signal(signal.SIGKILL)
+    return latest_parts(checkpoints)
+
+
+def latest_parts(checkpoints: Path) -> dict[int, Part]:
+    """The newest checkpoint's parts by rank."""
     latest = max(checkpoints.glob("checkpoint-*"))
     return {part.rank: part for part in map(read_part, latest.iterdir())}
 
@@ -118,11 +123,13 @@ def test_on_spark_a_run_that_failed_goes_on(spark: Any, tmp_path: Path) -> None:
 
     with pytest.raises(errors.WorkerFailed):
         run_once(faults.to_environ(killed))
-    assert list(folder.glob("checkpoint-*"))
+    parts = latest_parts(folder)
+    assert 0 < parts[1].place.epoch * per_epoch + parts[1].place.batch <= 2 * per_epoch + 30
     results = run_once({})
-    for result in results:
+    for rank, result in enumerate(results):
+        place = parts[rank].place
         (epoch, first), *later = result["fits"][0]["batches"]
-        assert 0 < per_epoch * (epoch + 1) - first <= 2 * per_epoch + 30
+        assert (epoch, first) == (place.epoch, per_epoch - place.batch)
         assert later == [(number, per_epoch) for number in range(epoch + 1, WORK.epochs)]
     for one, other in zip(results[0]["weights"], results[1]["weights"], strict=True):
         np.testing.assert_array_equal(one, other)
