@@ -67,17 +67,16 @@ using StepFunction = CodesFunction<StepRun>;
 using EncodeFunction = CodesFunction<EncodeRun>;
 
 // Appends the run's elements to `bitmap`; its length plus kBitmapSlack bytes are the room needed.
-template <typename Run>
-using BitmapFunction = void (*)(const Run& run, const StepRule& rule, Bitmap* bitmap,
+using BitmapFunction = void (*)(const EncodeRun& run, const StepRule& rule, Bitmap* bitmap,
                                 StepStatistics* statistics);
 
-// One way to do it, on every kind of run and with every kind of result.
+// One way to do it. (A step has no bitmap: at the densities of training a list of codes is shorter
+// and as fast.)
 struct StepKernel {
   const char* name;
   StepFunction step;
   EncodeFunction encode;
-  BitmapFunction<StepRun> step_bitmap;
-  BitmapFunction<EncodeRun> encode_bitmap;
+  BitmapFunction encode_bitmap;
 };
 
 // The kernels that this processor can run: the scalar oracle first, the fastest last. Tests and

@@ -1,7 +1,7 @@
 // The step kernels one by one; core/residual.h chooses among them.
 //
 // A kernel is a type with one function template, Step, for both kinds of run and of output
-// (core/step_outputs.h); MakeStepKernel makes the four functions of a StepKernel out of it.
+// (core/step_outputs.h); MakeStepKernel makes the functions of a StepKernel out of it.
 #ifndef KERAS_STROM_CORE_STEP_KERNELS_H_
 #define KERAS_STROM_CORE_STEP_KERNELS_H_
 
@@ -109,15 +109,15 @@ int64_t ToCodes(const Run& run, const StepRule& rule, uint32_t* codes, StepStati
   return Kernel::Step(run, rule, CodeOutput{codes}, statistics).count;
 }
 
-template <typename Kernel, typename Run>
-void ToBitmap(const Run& run, const StepRule& rule, Bitmap* bitmap, StepStatistics* statistics) {
+template <typename Kernel>
+void ToBitmap(const EncodeRun& run, const StepRule& rule, Bitmap* bitmap,
+              StepStatistics* statistics) {
   *bitmap = Kernel::Step(run, rule, BitmapOutput{*bitmap}, statistics).bitmap;
 }
 
 template <typename Kernel>
 constexpr StepKernel MakeStepKernel(const char* name) {
-  return {name, ToCodes<Kernel, StepRun>, ToCodes<Kernel, EncodeRun>, ToBitmap<Kernel, StepRun>,
-          ToBitmap<Kernel, EncodeRun>};
+  return {name, ToCodes<Kernel, StepRun>, ToCodes<Kernel, EncodeRun>, ToBitmap<Kernel>};
 }
 
 }  // namespace strom
