@@ -48,12 +48,13 @@ cuda::Codec::Segments Segments(const strom_cuda_segment* segments, int64_t count
   return {segments, static_cast<size_t>(count)};
 }
 
-Status FindEntries(cuda::Codec& codec, int64_t elements, const strom_cuda_segment* segments,
-                   int64_t count, const strom_step_options* options, void* stream,
-                   strom_step_result* result) {
+// Runs Codec::Step or Codec::FindEntries once the arguments are known to be usable.
+Status Run(decltype(&cuda::Codec::Step) function, cuda::Codec& codec, int64_t elements,
+           const strom_cuda_segment* segments, int64_t count, const strom_step_options* options,
+           void* stream, strom_step_result* result) {
   if (const char* wrong = CheckSegments(segments, count)) return Invalid(wrong);
   if (options == nullptr || result == nullptr) return Invalid("options or result is null");
-  return codec.FindEntries(elements, Segments(segments, count), *options, stream, result);
+  return (codec.*function)(elements, Segments(segments, count), *options, stream, result);
 }
 
 }  // namespace
@@ -101,9 +102,7 @@ int strom_cuda_step(strom_handle codec, int64_t elements, const strom_cuda_segme
                     int64_t count, const strom_step_options* options, void* stream,
                     strom_step_result* result) {
   return strom::WithCodec(__func__, codec, [&](Codec& c) -> Status {
-    Status status = strom::FindEntries(c, elements, segments, count, options, stream, result);
-    if (!status.ok() || result->stepped == 0) return status;
-    return c.WriteMessages({}, stream, &result->message_bytes);
+    return strom::Run(&Codec::Step, c, elements, segments, count, options, stream, result);
   });
 }
 
@@ -112,7 +111,7 @@ int strom_cuda_find_entries(strom_handle codec, int64_t elements,
                             const strom_step_options* options, void* stream,
                             strom_step_result* result) {
   return strom::WithCodec(__func__, codec, [&](Codec& c) -> Status {
-    return strom::FindEntries(c, elements, segments, count, options, stream, result);
+    return strom::Run(&Codec::FindEntries, c, elements, segments, count, options, stream, result);
   });
 }
 

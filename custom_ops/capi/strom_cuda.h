@@ -50,7 +50,8 @@ STROM_EXPORT int strom_cuda_codec_close(strom_handle codec);
  * Segments either all have `before` and `value` or none has. One whose `after` is its `before`
  * sends nothing, its residual waits; where all are so, nothing but copying happens and
  * result->stepped is 0. An update that is not finite is refused as strom_replica_step does: nothing
- * is sent and what is finite is in the residual. */
+ * is sent and what is finite is in the residual. Where memory runs out nothing is sent either: the
+ * update is in the residual within rounding, or nothing has changed. */
 STROM_EXPORT int strom_cuda_step(strom_handle codec, int64_t elements,
                                  const strom_cuda_segment* segments, int64_t count,
                                  const strom_step_options* options, void* stream,

@@ -32,13 +32,16 @@ class EntryList {
     starts_.clear();
   }
 
-  // Room for `count` more codes; valid until the next call.
+  // Room for `count` more codes; valid until the next call. Throws std::bad_alloc and leaves the
+  // list as it was.
   uint32_t* Reserve(int64_t count) {
     if (size_ + count > capacity_) Grow(size_ + count);
+    if (starts_.size() == starts_.capacity()) starts_.reserve(2 * starts_.size() + 1);
     return codes_.get() + size_;
   }
 
   // The first `count` codes in the room belong to chunk `index`; chunks come in ascending order.
+  // The first call after Reserve needs no memory: what a kernel has taken out is never lost.
   void Append(int64_t index, int64_t count) {
     if (count == 0) return;
     STROM_CHECK(starts_.empty() || starts_.back().index <= index);
@@ -61,10 +64,11 @@ class EntryList {
   };
 
   void Grow(int64_t needed) {
-    capacity_ = std::max(needed, 2 * capacity_);
-    auto larger = std::make_unique_for_overwrite<uint32_t[]>(static_cast<size_t>(capacity_));
+    const int64_t capacity = std::max(needed, 2 * capacity_);
+    auto larger = std::make_unique_for_overwrite<uint32_t[]>(static_cast<size_t>(capacity));
     std::copy_n(codes_.get(), size_, larger.get());
     codes_ = std::move(larger);
+    capacity_ = capacity;
   }
 
   std::unique_ptr<uint32_t[]> codes_;

@@ -35,9 +35,10 @@ void ForEachChunk(int64_t offset, int64_t size, Visit visit) {
   }
 }
 
-// The value of a segment that did not change is what it was before.
-void CopyValues(const strom_segment& segment) {
-  if (segment.before != nullptr && segment.value != segment.before) {
+// Values are what they were before, where there is no step or it has failed.
+void CopyValues(std::span<const strom_segment> segments) {
+  for (const strom_segment& segment : segments) {
+    if (segment.before == nullptr || segment.value == segment.before) continue;
     std::copy_n(segment.before, segment.size, segment.value);
   }
 }
@@ -105,7 +106,8 @@ struct Replica::State {
   std::shared_ptr<Exchange> exchange;
   ResidualStore residuals;
   StepEncoder encoder;
-  float value = 0;  // what its entries stand for
+  float value = 0;           // what its entries stand for
+  bool own_applied = false;  // whether the values hold them
   VersionVector applied;
   int64_t iteration = 0;                // of the latest step
   Received waiting;                     // taken from the exchange, not yet applied
@@ -115,12 +117,17 @@ struct Replica::State {
 
   Status CheckSegments(std::span<const strom_segment> segments) const;
   Status CheckApplyOwn(bool apply_own) const;
+  Status CheckStep(std::span<const strom_segment> segments,
+                   const strom_step_options& options) const;
 
   // Step's parts.
+  Status Send(std::span<const strom_segment> segments, const strom_step_options& options,
+              const Parallel& parallel, strom_step_result* result);
   Status Encode(std::span<const strom_segment> segments, const StepRule& rule, bool send_mean,
                 const Parallel& parallel, strom_step_result* result);
-  void TakeBack(std::span<const strom_segment> segments, bool applied);
-  Status ApplyToShared(std::span<const strom_segment> segments, const strom_step_options& options,
+  void TakeBack(std::span<const strom_segment> segments);
+  Status ApplyToShared(std::span<const strom_segment> segments,
+                       std::span<const strom_segment> shared, const strom_step_options& options,
                        const Parallel& parallel, strom_step_result* result);
 
   // Flush's parts.
@@ -128,6 +135,7 @@ struct Replica::State {
   void ZeroResiduals(std::span<const strom_segment> segments, bool apply_own);
 
   Status HandOver(int64_t iteration, int64_t count, Messages parts, strom_step_result* result);
+  void TellApplied(int64_t count);
   Status ApplyReceived(std::span<const strom_segment> segments, const Parallel& parallel,
                        strom_step_result* result);
   Status ApplyWaiting(std::span<const strom_segment> segments, const Parallel& parallel,
@@ -169,45 +177,38 @@ Status Replica::Step(std::span<const strom_segment> segments, const strom_step_o
                      strom_step_result* result, const Parallel& parallel) {
   *result = {};
   result->threshold = options.threshold;
-  if (Status status = CheckOptions(options); !status.ok()) return status;
-  if (Status status = CheckIteration(options.iteration); !status.ok()) return status;
-  if (Status status = state_->CheckSegments(segments); !status.ok()) return status;
-  if (Status status = state_->CheckApplyOwn(options.apply_own != 0); !status.ok()) return status;
+  if (Status status = state_->CheckStep(segments, options); !status.ok()) {
+    CopyValues(segments);
+    return status;
+  }
   const auto changed = [](const strom_segment& segment) { return segment.after != segment.before; };
   if (std::none_of(segments.begin(), segments.end(), changed)) {
-    for (const strom_segment& segment : segments) CopyValues(segment);
+    CopyValues(segments);
     return {};
   }
 
   result->stepped = 1;
   state_->iteration = options.iteration;
-  StepRule rule;
-  rule.scale = options.scale * LimitNorm(segments, options, parallel, result);
-  rule.threshold = options.threshold;
-  if (options.clip_multiple > 0) rule.clip_limit = options.clip_multiple * options.threshold;
-  rule.apply_own = options.apply_own != 0 && options.shared == nullptr;
-  const bool send_mean = options.send_mean != 0;
-  if (Status status = state_->Encode(segments, rule, send_mean, parallel, result); !status.ok()) {
-    return status;
-  }
-
-  const MessageFields fields{rule.threshold, state_->value, state_->size, options.iteration};
-  Messages parts;
+  state_->encoder.Clear();
+  std::vector<strom_segment> shared;
+  Status status;
   try {
-    parts = WriteEntries(fields, state_->encoder.entries(), state_->max_message_bytes,
-                         kUpdateHeaderBytes, {}, ForEntries(result->count, parallel));
+    if (options.shared != nullptr) shared = SharedSegments(segments, options.shared);
+    status = state_->Send(segments, options, parallel, result);
   } catch (const std::exception&) {  // Nothing is lost when memory runs out.
-    state_->TakeBack(segments, rule.apply_own);
+    state_->TakeBack(segments);
     throw;
   }
-  Status status = state_->HandOver(options.iteration, result->count, std::move(parts), result);
   if (!status.ok()) {
-    state_->TakeBack(segments, rule.apply_own);
+    state_->TakeBack(segments);
     return status;
   }
   MaskMomenta(state_->encoder.entries(), segments, options.momenta,
               ForEntries(result->count, parallel));
-  if (options.shared != nullptr) return state_->ApplyToShared(segments, options, parallel, result);
+  if (options.shared != nullptr) {
+    return state_->ApplyToShared(segments, shared, options, parallel, result);
+  }
+  state_->TellApplied(result->count);
   return options.take_received ? state_->ApplyReceived(segments, parallel, result) : Status{};
 }
 
@@ -225,6 +226,7 @@ Status Replica::Flush(std::span<const strom_segment> segments, int64_t iteration
     return status;
   }
   state_->ZeroResiduals(segments, apply_own);
+  state_->TellApplied(result->count);
   return {};
 }
 
@@ -294,6 +296,35 @@ Status Replica::State::CheckApplyOwn(bool apply_own) const {
       "STEP and would be applied twice");
 }
 
+Status Replica::State::CheckStep(std::span<const strom_segment> segments,
+                                 const strom_step_options& options) const {
+  if (Status status = CheckOptions(options); !status.ok()) return status;
+  if (Status status = CheckIteration(options.iteration); !status.ok()) return status;
+  if (Status status = CheckSegments(segments); !status.ok()) return status;
+  return CheckApplyOwn(options.apply_own != 0);
+}
+
+// Takes what leaves out of the residuals and hands it over. Where it fails or throws, that has not
+// been sent and is to be taken back.
+Status Replica::State::Send(std::span<const strom_segment> segments,
+                            const strom_step_options& options, const Parallel& parallel,
+                            strom_step_result* result) {
+  StepRule rule;
+  rule.scale = options.scale * LimitNorm(segments, options, parallel, result);
+  rule.threshold = options.threshold;
+  if (options.clip_multiple > 0) rule.clip_limit = options.clip_multiple * options.threshold;
+  rule.apply_own = options.apply_own != 0 && options.shared == nullptr;
+  const bool send_mean = options.send_mean != 0;
+  if (Status status = Encode(segments, rule, send_mean, parallel, result); !status.ok()) {
+    return status;
+  }
+  const MessageFields fields{rule.threshold, value, size, iteration};
+  return HandOver(iteration, result->count,
+                  WriteEntries(fields, encoder.entries(), max_message_bytes, kUpdateHeaderBytes, {},
+                               ForEntries(result->count, parallel)),
+                  result);
+}
+
 // Runs the step kernel over the segments: residuals and values change.
 Status Replica::State::Encode(std::span<const strom_segment> segments, const StepRule& rule,
                               bool send_mean, const Parallel& parallel, strom_step_result* result) {
@@ -301,6 +332,7 @@ Status Replica::State::Encode(std::span<const strom_segment> segments, const Ste
   found.apply_own = rule.apply_own && !send_mean;  // SendMean does it.
   StepStatistics statistics = encoder.Encode(segments, found, &residuals, parallel);
   value = rule.threshold;
+  own_applied = found.apply_own;
   for (const strom_segment& segment : segments) {
     if (segment.after != segment.before) result->elements += segment.size;
   }
@@ -308,6 +340,7 @@ Status Replica::State::Encode(std::span<const strom_segment> segments, const Ste
   if (send_mean && statistics.nonfinite_count == 0) {
     value = SendMean(encoder.entries(), segments, rule.threshold, rule.apply_own, &residuals,
                      &statistics, ForEntries(result->count, parallel));
+    own_applied = rule.apply_own;
   }
   result->value = value;
   result->max_residual = statistics.max_residual;
@@ -315,24 +348,25 @@ Status Replica::State::Encode(std::span<const strom_segment> segments, const Ste
   result->clipped_mass = statistics.clipped_mass;
   result->clipped_count = statistics.clipped_count;
   if (statistics.nonfinite_count == 0) return {};
-  TakeBack(segments, found.apply_own);
   return {Code::kNotFinite, encoder.DescribeNonfinite(segments) +
                                 "; nothing was sent. Lower the learning rate, clip the gradients "
                                 "(clipnorm=) or look for a bad batch"};
 }
 
-// Undoes the sending of a step that failed.
-void Replica::State::TakeBack(std::span<const strom_segment> segments, bool applied) {
-  TakeBackEntries(encoder.entries(), segments, value, applied, &residuals);
+// Undoes the sending of a step that failed. Needs no memory.
+void Replica::State::TakeBack(std::span<const strom_segment> segments) {
+  TakeBackEntries(encoder.entries(), segments, value, own_applied, &residuals);
+  CopyValues(segments);  // where they are not in place, to the last bit
   encoder.Clear();
 }
 
 // The end of a step where the values include what has not been sent.
 Status Replica::State::ApplyToShared(std::span<const strom_segment> segments,
+                                     std::span<const strom_segment> shared,
                                      const strom_step_options& options, const Parallel& parallel,
                                      strom_step_result* result) {
-  const std::vector<strom_segment> shared = SharedSegments(segments, options.shared);
   AddEntries(encoder.entries(), shared, value, ForEntries(result->count, parallel));
+  TellApplied(result->count);
   Status status = options.take_received ? ApplyReceived(shared, parallel, result) : Status{};
   AddUnsent(segments, options.shared, residuals, parallel);
   return status;
@@ -375,7 +409,8 @@ void Replica::State::ZeroResiduals(std::span<const strom_segment> segments, bool
 }
 
 // Keeps copies if asked to, and submits. An update without entries tells asynchronous workers
-// nothing, so it goes out only where the others wait for it.
+// nothing, so it goes out only where the others wait for it. Where it fails or throws, nothing has
+// been submitted.
 Status Replica::State::HandOver(int64_t iteration, int64_t count, Messages parts,
                                 strom_step_result* result) {
   kept.clear();
@@ -384,15 +419,22 @@ Status Replica::State::HandOver(int64_t iteration, int64_t count, Messages parts
     if (keep) kept.emplace_back(part.begin() + kUpdateHeaderBytes, part.end());
   }
   if (exchange == nullptr || (count == 0 && !exchange->sequenced())) return {};
+  VersionVector own{{0, 0}};  // Memory for its place, which must not be missing afterwards.
   UpdateId last;
   if (Status status = exchange->Submit(iteration, std::move(parts), &last); !status.ok()) {
     return status;
   }
   if (!exchange->sequenced()) {
-    applied[last.origin] = last.counter;
-    exchange->SetApplied(applied);
+    auto place = own.extract(own.begin());
+    place.key() = last.origin;
+    applied.insert(std::move(place)).position->second = last.counter;
   }
   return {};
+}
+
+// The values contain the own update of so many entries.
+void Replica::State::TellApplied(int64_t count) {
+  if (exchange != nullptr && count > 0 && !exchange->sequenced()) exchange->SetApplied(applied);
 }
 
 Status Replica::State::ApplyReceived(std::span<const strom_segment> segments,

@@ -37,9 +37,11 @@ class Replica {
 
   // In this order: encode, hand the message over, apply what was received. Where no segment changed
   // nothing is done, and a segment that did not change sends nothing: its residual waits. Fails
-  // without sending when the update is not finite (kNotFinite) or the exchange refuses it: residual
-  // and values then are as if the update had only been added to the residual (elements that are not
-  // finite are left out), within rounding. The number of threads shows in no bit of the result.
+  // without sending when the update is not finite (kNotFinite), the exchange refuses it or memory
+  // runs out (std::bad_alloc): residual and values then are as if the update had only been added to
+  // the residual (elements that are not finite are left out), within rounding. What is refused for
+  // its arguments, or finds no memory to begin with, has not been: values are `before`, and the
+  // residual stays. The number of threads shows in no bit of the result.
   Status Step(std::span<const strom_segment> segments, const strom_step_options& options,
               strom_step_result* result, const Parallel& parallel = {});
   // Sends all residuals as they are and makes them exactly zero; a failure leaves them.

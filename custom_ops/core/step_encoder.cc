@@ -1,8 +1,11 @@
 #include "core/step_encoder.h"
 
 #include <algorithm>
+#include <exception>
 #include <limits>
 #include <utility>
+
+#include "core/sent_entries.h"
 
 namespace strom {
 namespace {
@@ -11,10 +14,24 @@ namespace {
 constexpr int64_t kPartElements = int64_t{1} << 17;
 // A few pages at a time, so that the room for codes stays small and in cache.
 constexpr int64_t kRunElements = 16384;
+// Those for which there is no memory but a thread's own.
+constexpr int64_t kLastRunElements = 1024;
 // Waking threads costs some 20 us, as much as stepping about a hundred thousand elements.
 constexpr int64_t kMinParallelElements = int64_t{1} << 18;
 // More tasks than threads even out threads that start late or are disturbed.
 constexpr int64_t kTasksPerThread = 4;
+
+constexpr float kUnreachable = std::numeric_limits<float>::infinity();
+
+// Elements [done, done + most) of a run, or what is left of it.
+StepRun Next(const StepRun& run, int64_t done, int64_t most) {
+  return {std::min(most, run.size - done),
+          run.before + done,
+          run.after + done,
+          run.value + done,
+          run.residual + done,
+          run.first_index + static_cast<uint32_t>(done)};
+}
 
 // The segments [first, second) of the variable that segment `s` belongs to.
 std::pair<size_t, size_t> SegmentsOfVariable(std::span<const strom_segment> segments, size_t s) {
@@ -31,21 +48,12 @@ StepStatistics StepEncoder::Encode(std::span<const strom_segment> segments, cons
                                    ResidualStore* residuals, const Parallel& parallel) {
   entries_.Clear();
   CutParts(segments, residuals);
-  int64_t elements = 0;
-  for (const Part& part : parts_) elements += part.run.size;
-  if (parallel.threads <= 1 || elements < kMinParallelElements) {
-    RunParts(0, parts_.size(), rule, &entries_);
-  } else {
-    const int64_t tasks = kTasksPerThread * parallel.threads;
-    ShareOut(elements, tasks);
-    parallel.For(tasks, [&](int64_t t) {
-      const auto task = static_cast<size_t>(t);
-      task_entries_[task].Clear();
-      RunParts(task_starts_[task], task_starts_[task + 1], rule, &task_entries_[task]);
-    });
-    std::vector<const EntryList*> found;
-    for (int64_t t = 0; t < tasks; ++t) found.push_back(&task_entries_[static_cast<size_t>(t)]);
-    JoinEntries(found, parallel, &entries_);
+  ShareOut(parallel);
+  try {
+    FindEntries(rule, parallel);
+  } catch (const std::exception&) {  // There is no memory for the entries.
+    TakeBack(segments, rule, residuals);
+    throw;
   }
   StepStatistics total;
   for (const Part& part : parts_) {
@@ -106,17 +114,22 @@ void StepEncoder::CutParts(std::span<const strom_segment> segments, ResidualStor
                         segment.value + done,
                         residuals->Touch(chunk) + index,
                         static_cast<uint32_t>(index)};
-      parts_.push_back({run, chunk, s, {}});
+      parts_.push_back({run, chunk, s});
       done += size;
     }
   }
 }
 
 // Gives each task consecutive parts with about the same number of elements.
-void StepEncoder::ShareOut(int64_t elements, int64_t tasks) {
+void StepEncoder::ShareOut(const Parallel& parallel) {
+  int64_t elements = 0;
+  for (const Part& part : parts_) elements += part.run.size;
+  const bool alone = parallel.threads <= 1 || elements < kMinParallelElements;
+  const int64_t tasks = alone ? 1 : kTasksPerThread * parallel.threads;
   if (static_cast<int64_t>(task_entries_.size()) < tasks) {
     task_entries_.resize(static_cast<size_t>(tasks));
   }
+  for (EntryList& entries : task_entries_) entries.Clear();
   task_starts_.assign(1, 0);
   int64_t done = 0;
   for (size_t i = 0; i < parts_.size(); ++i) {
@@ -127,24 +140,58 @@ void StepEncoder::ShareOut(int64_t elements, int64_t tasks) {
   task_starts_.resize(static_cast<size_t>(tasks) + 1, parts_.size());
 }
 
+void StepEncoder::FindEntries(const StepRule& rule, const Parallel& parallel) {
+  const size_t tasks = task_starts_.size() - 1;
+  if (tasks == 1) {
+    RunParts(0, parts_.size(), rule, &entries_);
+    return;
+  }
+  parallel.For(static_cast<int64_t>(tasks), [&](int64_t t) {
+    const auto task = static_cast<size_t>(t);
+    RunParts(task_starts_[task], task_starts_[task + 1], rule, &task_entries_[task]);
+  });
+  std::vector<const EntryList*> found;
+  for (size_t task = 0; task < tasks; ++task) found.push_back(&task_entries_[task]);
+  JoinEntries(found, parallel, &entries_);
+}
+
 void StepEncoder::RunParts(size_t first, size_t last, const StepRule& rule, EntryList* entries) {
   const StepFunction step = BestStepKernel().step;
   StepRule waiting;
-  waiting.threshold = std::numeric_limits<float>::infinity();  // Nothing reaches it.
+  waiting.threshold = kUnreachable;
   for (size_t i = first; i < last; ++i) {
     Part& part = parts_[i];
     const StepRule& part_rule = part.run.after == part.run.before ? waiting : rule;
     StepStatistics statistics;  // Not in the part, whose neighbour may be another thread's.
-    for (int64_t done = 0; done < part.run.size; done += kRunElements) {
-      const StepRun run{std::min(kRunElements, part.run.size - done),
-                        part.run.before + done,
-                        part.run.after + done,
-                        part.run.value + done,
-                        part.run.residual + done,
-                        part.run.first_index + static_cast<uint32_t>(done)};
+    while (part.done < part.run.size) {
+      const StepRun run = Next(part.run, part.done, kRunElements);
       entries->Append(part.chunk, step(run, part_rule, entries->Reserve(run.size), &statistics));
+      part.done += run.size;
     }
     part.statistics = statistics;
+  }
+}
+
+// Undoes FindEntries as far as it came, and adds to the residuals what it has not come to. Needs no
+// memory.
+void StepEncoder::TakeBack(std::span<const strom_segment> segments, const StepRule& rule,
+                           ResidualStore* residuals) {
+  // Where there are several tasks, entries_ is at most a part of their copy.
+  if (task_starts_.size() > 2) entries_.Clear();
+  TakeBackEntries(entries_, segments, rule.threshold, rule.apply_own, residuals);
+  entries_.Clear();
+  for (const EntryList& entries : task_entries_) {
+    TakeBackEntries(entries, segments, rule.threshold, rule.apply_own, residuals);
+  }
+  StepRule waiting = rule;
+  waiting.threshold = waiting.clip_limit = kUnreachable;
+  for (Part& part : parts_) {
+    while (part.done < part.run.size) {
+      uint32_t codes[kLastRunElements];  // None will be in it.
+      const StepRun run = Next(part.run, part.done, kLastRunElements);
+      BestStepKernel().step(run, waiting, codes, &part.statistics);
+      part.done += run.size;
+    }
   }
 }
 

@@ -24,6 +24,8 @@ class StepEncoder {
  public:
   // Residuals and values change; entries() then holds what leaves. Segments ascend without overlap.
   // One that did not change, such as a frozen layer's, sends nothing: its residual waits.
+  // Throws std::bad_alloc: the update is in the residuals then, within rounding, the values are
+  // those from before, and there are no entries.
   StepStatistics Encode(std::span<const strom_segment> segments, const StepRule& rule,
                         ResidualStore* residuals, const Parallel& parallel);
 
@@ -39,18 +41,23 @@ class StepEncoder {
     StepRun run;
     int64_t chunk;
     size_t segment;
-    StepStatistics statistics;
+    int64_t done = 0;  // elements that have been through the kernel
+    StepStatistics statistics = {};
   };
 
   void CutParts(std::span<const strom_segment> segments, ResidualStore* residuals);
-  void ShareOut(int64_t elements, int64_t tasks);
+  void ShareOut(const Parallel& parallel);
+  void FindEntries(const StepRule& rule, const Parallel& parallel);
   void RunParts(size_t first, size_t last, const StepRule& rule, EntryList* entries);
+  void TakeBack(std::span<const strom_segment> segments, const StepRule& rule,
+                ResidualStore* residuals);
 
+  // One task puts what it finds here; that of several is joined.
   EntryList entries_;
   // Kept from step to step for their memory.
   std::vector<Part> parts_;
-  std::vector<size_t> task_starts_;  // task t runs parts [task_starts_[t], task_starts_[t + 1])
-  std::vector<EntryList> task_entries_;
+  std::vector<size_t> task_starts_;      // task t runs parts [task_starts_[t], task_starts_[t + 1])
+  std::vector<EntryList> task_entries_;  // of several tasks
 };
 
 }  // namespace strom

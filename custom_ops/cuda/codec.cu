@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <exception>
 #include <string>
 #include <utility>
 
@@ -125,6 +126,7 @@ struct Codec::State {
   }
   void Upload(Segments from, Stream stream);
   void Step(Stream stream);
+  Status Collect(Segments from, Stream stream, strom_step_result* result);
   TileStatistics AwaitStatistics(Stream stream);
   void TakeBack(Stream stream);
 
@@ -175,33 +177,25 @@ Status Codec::FindEntries(int64_t elements, Segments segments, const strom_step_
   state.fused = OfParameters(segments);
   state.Upload(segments, stream);
   state.Step(stream);
-  const TileStatistics statistics = state.AwaitStatistics(stream);
-  state.found = true;
-  result->stepped = 1;
-  for (const strom_cuda_segment& segment : segments) {
-    if (changed(segment)) result->elements += segment.size;
-  }
-  result->count = state.count;
-  result->max_residual = statistics.max_residual;
-  result->sum_residual = statistics.sum_residual;
-  result->clipped_mass = statistics.clipped_mass;
-  result->clipped_count = statistics.clipped_count;
-  if (statistics.nonfinite_count > 0) {
+  try {
+    return state.Collect(segments, stream, result);
+  } catch (const std::exception&) {  // There is no memory, or the device fails.
     state.TakeBack(stream);
     Synchronize(stream);
-    return {Code::kNotFinite, "the update is not finite at flat element " +
-                                  std::to_string(statistics.first_nonfinite) + " (" +
-                                  std::to_string(statistics.nonfinite_count) +
-                                  " elements in all); nothing was sent. Lower the learning rate or "
-                                  "clip the gradients"};
+    throw;
   }
-  if (state.count > 0) {
-    Launch(stream, DivideUp(state.tiles, CompactTiles::kTilesPerBlock),
-           CompactTiles{state.table(), state.slots.data(), state.tile_starts.data(), state.tiles,
-                        state.codes.Reserve(state.count)});
+}
+
+Status Codec::Step(int64_t elements, Segments segments, const strom_step_options& options,
+                   void* stream, strom_step_result* result) {
+  Status status = FindEntries(elements, segments, options, stream, result);
+  if (!status.ok() || result->stepped == 0) return status;
+  try {
+    return WriteMessages({}, stream, &result->message_bytes);
+  } catch (const std::exception&) {  // Nothing is lost when memory runs out.
+    static_cast<void>(TakeBack(stream));
+    throw;
   }
-  Synchronize(stream);
-  return {};
 }
 
 Status Codec::WriteMessages(const CodingOptions& options, void* stream, int64_t* message_bytes) {
@@ -279,8 +273,14 @@ void Codec::State::Upload(Segments from, Stream stream) {
   CopyArray(segments.Reserve(segment_count), host, segment_count, stream);
 }
 
-// Queues the kernels up to the tiles' starts and the folded statistics.
+// Queues the kernel that changes residuals and values. The memory that is needed up to the count of
+// the entries is there then.
 void Codec::State::Step(Stream stream) {
+  const int64_t folds = DivideUp(tiles, FoldStatistics::kTilesPerFold);
+  tile_starts.Reserve(tiles + 1);
+  folded_statistics.Reserve(folds);
+  host_statistics.Reserve(folds);
+  host_total.Reserve(1);
   const auto step = [&](auto kernel) {
     kernel.table = table();
     kernel.rule = rule;
@@ -294,18 +294,47 @@ void Codec::State::Step(Stream stream) {
   } else {
     step(StepTiles<false>{});
   }
-  Launch(stream, 1, ScanCounts{tile_counts.data(), tiles, tile_starts.Reserve(tiles + 1)});
-  const int64_t folds = DivideUp(tiles, FoldStatistics::kTilesPerFold);
-  Launch(stream, folds,
-         FoldStatistics{tile_statistics.data(), tiles, folded_statistics.Reserve(folds)});
 }
 
-// The first meeting of host and device: how much there is decides what follows.
+// What the step has found, as one list. Where it throws, that is to be taken back.
+Status Codec::State::Collect(Segments from, Stream stream, strom_step_result* result) {
+  const TileStatistics statistics = AwaitStatistics(stream);
+  found = true;
+  result->stepped = 1;
+  for (const strom_cuda_segment& segment : from) {
+    if (segment.after != segment.before) result->elements += segment.size;
+  }
+  result->count = count;
+  result->max_residual = statistics.max_residual;
+  result->sum_residual = statistics.sum_residual;
+  result->clipped_mass = statistics.clipped_mass;
+  result->clipped_count = statistics.clipped_count;
+  if (statistics.nonfinite_count > 0) {
+    TakeBack(stream);
+    Synchronize(stream);
+    return {Code::kNotFinite, "the update is not finite at flat element " +
+                                  std::to_string(statistics.first_nonfinite) + " (" +
+                                  std::to_string(statistics.nonfinite_count) +
+                                  " elements in all); nothing was sent. Lower the learning rate or "
+                                  "clip the gradients"};
+  }
+  if (count > 0) {
+    Launch(stream, DivideUp(tiles, CompactTiles::kTilesPerBlock),
+           CompactTiles{table(), slots.data(), tile_starts.data(), tiles, codes.Reserve(count)});
+  }
+  Synchronize(stream);
+  return {};
+}
+
+// Queues the sums over the tiles and awaits them, the first meeting of host and device: how much
+// there is decides what follows.
 TileStatistics Codec::State::AwaitStatistics(Stream stream) {
   const int64_t folds = DivideUp(tiles, FoldStatistics::kTilesPerFold);
-  const TileStatistics* const folded = host_statistics.Reserve(folds);
+  Launch(stream, 1, ScanCounts{tile_counts.data(), tiles, tile_starts.data()});
+  Launch(stream, folds, FoldStatistics{tile_statistics.data(), tiles, folded_statistics.data()});
+  const TileStatistics* const folded = host_statistics.data();
   CopyArray(host_statistics.data(), folded_statistics.data(), folds, stream);
-  CopyArray(host_total.Reserve(1), tile_starts.data() + tiles, 1, stream);
+  CopyArray(host_total.data(), tile_starts.data() + tiles, 1, stream);
   Synchronize(stream);
   count = *host_total.data();
   TileStatistics all{0, 0, kNoElement, 0, 0, 0};

@@ -4,7 +4,7 @@
 // core's own reader.
 //
 // Functions return when the device has done its work. Not thread-safe; the C ABI serialises calls.
-// Throws DeviceError (cuda/memory.h) when the CUDA runtime fails.
+// Throws DeviceError (cuda/memory.h) when the CUDA runtime fails, as where memory runs out.
 #ifndef KERAS_STROM_CUDA_CODEC_H_
 #define KERAS_STROM_CUDA_CODEC_H_
 
@@ -28,7 +28,10 @@ class Codec {
   explicit Codec(int64_t max_message_bytes);
   ~Codec();
 
-  // See capi/strom_cuda.h, which these are.
+  // See capi/strom_cuda.h, which these are. Where Step or FindEntries throws, nothing is lost: the
+  // update is in the residuals, within rounding, or nothing has changed.
+  Status Step(int64_t elements, Segments segments, const strom_step_options& options, void* stream,
+              strom_step_result* result);
   Status FindEntries(int64_t elements, Segments segments, const strom_step_options& options,
                      void* stream, strom_step_result* result);
   Status WriteMessages(const CodingOptions& options, void* stream, int64_t* message_bytes);

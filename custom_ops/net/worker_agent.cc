@@ -280,11 +280,10 @@ Status WorkerAgent::Submit(int64_t iteration, std::vector<std::vector<uint8_t>> 
                 Seconds(options_.submit_timeout_ns) +
                 "; is the network far slower than the training? Raise the threshold."};
   }
-  counter_ += parts.size();
-  updates_submitted_ += static_cast<int64_t>(parts.size());
-  *last = {origin_, counter_};
-  for (const auto& part : parts) outgoing_bytes_ += static_cast<int64_t>(part.size());
-  const UpdateId expected = *last;
+  const UpdateId expected{origin_, counter_ + parts.size()};
+  const auto submitted = static_cast<int64_t>(parts.size());
+  int64_t bytes = 0;
+  for (const auto& part : parts) bytes += static_cast<int64_t>(part.size());
   // Posting under the lock keeps counters and the I/O thread's order the same.
   loop_.Post([this, iteration, expected, p = std::move(parts)](int64_t now_ns) mutable {
     UpdateId id;
@@ -293,6 +292,11 @@ Status WorkerAgent::Submit(int64_t iteration, std::vector<std::vector<uint8_t>> 
     }
     STROM_CHECK(id == expected);
   });
+  // Only now, for there may have been no memory to post it.
+  counter_ = expected.counter;
+  updates_submitted_ += submitted;
+  outgoing_bytes_ += bytes;
+  *last = expected;
   return {};
 }
 

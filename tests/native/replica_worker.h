@@ -18,7 +18,7 @@ namespace strom {
 inline constexpr int64_t kMessageBytes = int64_t{1} << 20;
 
 // An exchange in memory: keeps what is submitted and gives what a test queues.
-class FakeExchange final : public Exchange {
+class FakeExchange : public Exchange {
  public:
   explicit FakeExchange(uint64_t origin, bool sequenced = false)
       : origin_(origin), sequenced_(sequenced) {}
