@@ -211,6 +211,10 @@ def _require_floats(name: str, array: object, *, writable: bool = False) -> None
         raise errors.InvalidOption(
             f"{name} is {_type_name(array)}; it must be a NumPy array of float32"
         )
+    if isinstance(array, np.ma.MaskedArray):
+        raise errors.InvalidOption(
+            f"{name} is a masked array, whose mask would be left out; pass {name}.filled(0)"
+        )
     if array.dtype != np.float32:
         raise errors.InvalidOption(
             f"{name} is {array.dtype}; it must be float32 ({name}.astype(numpy.float32))"
@@ -231,7 +235,8 @@ def _require_floats(name: str, array: object, *, writable: bool = False) -> None
 
 def _threshold(value: object) -> float:
     """The threshold as float32 has it."""
-    if isinstance(value, bool | np.ndarray) or not isinstance(value, SupportsFloat):
+    misleading = (bool, np.bool_, np.complexfloating, np.ndarray)  # They become floats, too.
+    if isinstance(value, misleading) or not isinstance(value, SupportsFloat):
         raise errors.InvalidOption(f"the threshold is {_type_name(value)}; it must be a number")
     try:
         with np.errstate(over="ignore", under="ignore"):
@@ -257,7 +262,7 @@ def require_options(coding: object, prefer: object) -> None:
 
 def _require_one_of(name: str, value: object, allowed: Iterable[str]) -> None:
     names = list(allowed)
-    if value not in names:
+    if not isinstance(value, str) or value not in names:
         raise errors.InvalidOption(
             f"{name} is {value!r}; it must be one of {', '.join(map(repr, names))}"
         )

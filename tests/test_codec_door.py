@@ -97,6 +97,7 @@ def test_the_threshold_is_what_float32_makes_of_it() -> None:
         (UPDATE[::2], r"update is not C-contiguous; pass numpy.ascontiguousarray\(update\)"),
         (np.asfortranarray(np.ones((2, 2), np.float32)), "update is not C-contiguous"),
         (np.zeros((3, 0), np.float32), r"update is empty, shape \(3, 0\)"),
+        (np.ma.masked_less(UPDATE, 0), r"update is a masked array, .*update.filled\(0\)"),
         (unaligned(), r"update is not aligned in memory; pass update.copy\(\)"),
     ],
 )
@@ -140,14 +141,17 @@ def test_a_threshold_that_is_not_over_0_and_finite_is_refused(threshold: float) 
     np.testing.assert_array_equal(residual, residual_of(UPDATE))
 
 
-@pytest.mark.parametrize("threshold", [None, "1", True, np.ones(4), 1j])
+@pytest.mark.parametrize("threshold", [None, "1", True, np.True_, np.ones(4), 1j, np.complex64(1)])
 def test_a_threshold_that_is_no_number_is_refused(threshold: Any) -> None:
     with pytest.raises(errors.InvalidOption, match=r"the threshold is of type .* a number"):
         codec.encode(UPDATE, residual_of(UPDATE), threshold)
 
 
 def test_unknown_codings_and_preferences_are_refused_with_the_ones_there_are() -> None:
-    wrong: Any = "huffman"
+    wrong: Any = np.array(["auto", "sparse"])
+    with pytest.raises(errors.InvalidOption, match=r"coding is array.*it must be one of"):
+        codec.encode(UPDATE, residual_of(UPDATE), 1.0, coding=wrong)
+    wrong = "huffman"
     with pytest.raises(errors.InvalidOption, match=r"'huffman'; .*'auto', 'sparse', 'bitmap'"):
         codec.encode(UPDATE, residual_of(UPDATE), 1.0, coding=wrong)
     with pytest.raises(errors.InvalidOption, match=r"prefer is 'huffman'; .*'size', 'speed'"):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -80,12 +79,13 @@ def encode(
         prefer: one of `PREFERENCES`.
         kernel: -1 = the fastest, else an index into `kernels()`.
     """
-    message: Any = None
+    message = b""
 
     def allocate(_context: object, size: int) -> int:
+        # Filled where it is: a copy could find no memory once the residual has changed.
         nonlocal message
-        message = ctypes.create_string_buffer(size)
-        return ctypes.addressof(message)
+        message = _new_bytes(None, size)
+        return int(_memory_of(message))
 
     options = _Options(threshold, CODINGS[coding], PREFERENCES[prefer], kernel)
     count = ctypes.c_int64()
@@ -107,7 +107,16 @@ def encode(
             ctypes.addressof(count),
         )
     )
-    return message.raw, count.value
+    return message, count.value
+
+
+# Bytes to be filled before anybody else sees them, and where they lie.
+_new_bytes = ctypes.PYFUNCTYPE(ctypes.py_object, _Pointer, ctypes.c_ssize_t)(
+    ("PyBytes_FromStringAndSize", ctypes.pythonapi)
+)
+_memory_of = ctypes.PYFUNCTYPE(ctypes.c_ssize_t, ctypes.py_object)(
+    ("PyBytes_AsString", ctypes.pythonapi)
+)
 
 
 def kernels() -> tuple[str, ...]:
