@@ -15,8 +15,8 @@
 namespace strom::bench {
 namespace {
 
-// How many elements a kernel gets at once, as in core/replica.cc.
-constexpr int64_t kRunElements = 16384;
+// How many elements a kernel gets at once, as in core/step_encoder.cc.
+constexpr int64_t kRunElements = 65536;
 constexpr int kKept = 8;
 // One message holds any update of these sizes.
 constexpr int64_t kMaxBytes = int64_t{1} << 31;

@@ -29,7 +29,12 @@ struct Bitmap {
 
   // `size` <= 64 more elements with `entries` entries; neither word has a bit beyond those.
   void Append(uint64_t element_bits, uint64_t sign_bits, int size, int entries) {
-    AppendBits(bits, elements, element_bits);
+    // Kernels come with whole bytes of elements nearly always; entries are any number.
+    if ((elements & 7) == 0) [[likely]] {
+      StoreLittleEndian<uint64_t>(bits + (elements >> 3), element_bits);
+    } else {
+      AppendBits(bits, elements, element_bits);
+    }
     AppendBits(signs, count, sign_bits);
     elements += size;
     count += entries;

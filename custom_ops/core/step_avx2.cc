@@ -20,6 +20,7 @@ namespace {
 
 constexpr int kVectors = 4;
 constexpr int kLanes = 8;
+constexpr int64_t kDenseEntries = 12;           // of a stretch: from there on no block is skipped
 constexpr int32_t kLargestFinite = 0x7f7fffff;  // the bits of the largest finite float
 
 // For each mask of eight lanes the numbers of those that are set, one a byte, from the lowest on.
@@ -155,32 +156,6 @@ STROM_INLINE void StoreValues(const StepRun& run, int64_t i, bool changed, const
 }
 STROM_INLINE void StoreValues(const EncodeRun&, int64_t, bool, const Block&) {}
 
-// Whether so many blocks are hit that skipping the others would cost more than it saves: a wrongly
-// predicted branch takes as long as a block. Told by the stretch of elements before.
-constexpr int64_t kStretch = 1024;
-constexpr int64_t kDenseEntries = 2;
-
-template <typename Output>
-struct Density;
-
-template <>
-struct Density<CodeOutput> {
-  STROM_INLINE void Next(const CodeOutput& output) {
-    value = output.count - count > kDenseEntries;
-    count = output.count;
-  }
-
-  bool value = false;
-  int64_t count = 0;
-};
-
-// A bitmap takes its words either way.
-template <>
-struct Density<BitmapOutput> {
-  STROM_INLINE void Next(const BitmapOutput&) {}
-  static constexpr bool value = true;
-};
-
 struct Avx2Vectors {
   static constexpr int64_t kBlock = kVectors * kLanes;
 
@@ -192,6 +167,7 @@ struct Avx2Vectors {
     const bool apply_own = std::is_same_v<Run, StepRun> && rule.apply_own;
     const __m256 scale = _mm256_set1_ps(rule.scale);
     const __m256 threshold = _mm256_set1_ps(rule.threshold);
+    const int32_t below_threshold = std::bit_cast<int32_t>(rule.threshold) - 1;
     const float largest_usual = std::min(rule.clip_limit, std::numeric_limits<float>::max());
     __m256i largest = _mm256_setzero_si256();
     __m256d sum = _mm256_setzero_pd();
@@ -204,26 +180,32 @@ struct Avx2Vectors {
         const __m256 update = LoadUpdate(run, i + j * kLanes, &block.value[j]);
         block.residual[j] =
             _mm256_add_ps(_mm256_loadu_ps(residual + j * kLanes), _mm256_mul_ps(scale, update));
-        block.hits[j] = _mm256_cmp_ps(Magnitude(block.residual[j]), threshold, _CMP_GE_OQ);
       }
       const Output output_before = output;
-      if (i % kStretch == 0) dense.Next(output);
-      const bool hit = dense.value || Any(Or(block.hits));
+      if (i % kStretch == 0) dense.Next(output, kDenseEntries);
+      Magnitudes magnitudes = MagnitudesOf(block);
+      __m256i largest_here = Largest(magnitudes);
+      const bool hit = dense.value || AnyOver(largest_here, below_threshold);
       if (hit) {
+        for (int j = 0; j < kVectors; ++j) {
+          block.hits[j] = _mm256_cmp_ps(magnitudes.x[j], threshold, _CMP_GE_OQ);
+        }
         PutBlock(&output, run.first_index + static_cast<uint32_t>(i), block);
         Send(threshold, apply_own, &block);
+        magnitudes = MagnitudesOf(block);
+        largest_here = Largest(magnitudes);
       }
-      Magnitudes magnitudes = MagnitudesOf(block);
-      if (AnyOver(Largest(magnitudes), std::bit_cast<int32_t>(largest_usual))) [[unlikely]] {
+      if (AnyOver(largest_here, std::bit_cast<int32_t>(largest_usual))) [[unlikely]] {
         // Sending leaves what is not finite as it is.
-        if (AnyOver(Largest(magnitudes), kLargestFinite)) {
+        if (AnyOver(largest_here, kLargestFinite)) {
           output = output_before;
           break;
         }
         ClipBlock(rule.clip_limit, block.residual, statistics);
         magnitudes = MagnitudesOf(block);
+        largest_here = Largest(magnitudes);
       }
-      largest = _mm256_max_epi32(largest, Largest(magnitudes));
+      largest = _mm256_max_epi32(largest, largest_here);
       sum = WidenAndAdd(sum, Sum(magnitudes));
       StoreValues(run, i, hit && apply_own, block);
       for (int j = 0; j < kVectors; ++j) {

@@ -1,4 +1,5 @@
-// The step with AVX-512: 64 elements at a time, without a branch on what is hit.
+// The step with AVX-512: 64 elements at a time, skipping on where few are hit, without a branch
+// where many are.
 //
 // Entries are compressed in a register and stored whole. The room for codes suffices: no more
 // entries than elements came before, so the vector ends inside the run's size. (A compress to
@@ -27,6 +28,7 @@ namespace {
 
 constexpr int kVectors = 4;
 constexpr int kLanes = 16;
+constexpr int64_t kDenseEntries = 6;            // of a stretch: from there on no block is skipped
 constexpr int32_t kLargestFinite = 0x7f7fffff;  // the bits of the largest finite float
 
 struct Block {
@@ -153,9 +155,11 @@ struct Avx512Vectors {
     const bool apply_own = std::is_same_v<Run, StepRun> && rule.apply_own;
     const __m512 scale = _mm512_set1_ps(rule.scale);
     const __m512 threshold = _mm512_set1_ps(rule.threshold);
+    const int32_t below_threshold = std::bit_cast<int32_t>(rule.threshold) - 1;
     const float largest_usual = std::min(rule.clip_limit, std::numeric_limits<float>::max());
     __m512i largest = _mm512_setzero_si512();
     __m512d sum = _mm512_setzero_pd();
+    Density<Output> dense;
     int64_t i = 0;
     for (; i + kBlock <= run.size; i += kBlock) {
       Block block;
@@ -164,23 +168,33 @@ struct Avx512Vectors {
         const __m512 update = LoadUpdate(run, i + j * kLanes, &block.value[j]);
         block.residual[j] =
             _mm512_add_ps(_mm512_loadu_ps(residual + j * kLanes), _mm512_mul_ps(scale, update));
-        block.hits[j] = _mm512_cmp_ps_mask(_mm512_abs_ps(block.residual[j]), threshold, _CMP_GE_OQ);
       }
       const Output output_before = output;
-      const BlockBits bits = BitsOf(block);
-      PutBlock(&output, run.first_index + static_cast<uint32_t>(i), bits);
-      Send(threshold, apply_own, &block);
+      if (i % kStretch == 0) dense.Next(output, kDenseEntries);
       Magnitudes magnitudes = MagnitudesOf(block);
-      if (AnyOver(Largest(magnitudes), std::bit_cast<int32_t>(largest_usual))) [[unlikely]] {
+      __m512i largest_here = Largest(magnitudes);
+      BlockBits bits;
+      if (dense.value || AnyOver(largest_here, below_threshold)) {
+        for (int j = 0; j < kVectors; ++j) {
+          block.hits[j] = _mm512_cmp_ps_mask(magnitudes.x[j], threshold, _CMP_GE_OQ);
+        }
+        bits = BitsOf(block);
+        PutBlock(&output, run.first_index + static_cast<uint32_t>(i), bits);
+        Send(threshold, apply_own, &block);
+        magnitudes = MagnitudesOf(block);
+        largest_here = Largest(magnitudes);
+      }
+      if (AnyOver(largest_here, std::bit_cast<int32_t>(largest_usual))) [[unlikely]] {
         // Sending leaves what is not finite as it is.
-        if (AnyOver(Largest(magnitudes), kLargestFinite)) {
+        if (AnyOver(largest_here, kLargestFinite)) {
           output = output_before;
           break;
         }
         ClipBlock(rule.clip_limit, block.residual, statistics);
         magnitudes = MagnitudesOf(block);
+        largest_here = Largest(magnitudes);
       }
-      largest = _mm512_max_epi32(largest, Largest(magnitudes));
+      largest = _mm512_max_epi32(largest, largest_here);
       sum = WidenAndAdd(sum, Sum(magnitudes));
       StoreValues(run, i, bits.hits != 0 && apply_own, block);
       for (int j = 0; j < kVectors; ++j) {

@@ -12,8 +12,8 @@ namespace {
 
 // Parts end at multiples of this in the flat space.
 constexpr int64_t kPartElements = int64_t{1} << 17;
-// A few pages at a time, so that the room for codes stays small and in cache.
-constexpr int64_t kRunElements = 16384;
+// At a time: starting a kernel costs nothing beside so many, and their room for codes is small.
+constexpr int64_t kRunElements = 65536;
 // Those for which there is no memory but a thread's own.
 constexpr int64_t kLastRunElements = 1024;
 // Waking threads costs some 20 us, as much as stepping about a hundred thousand elements.

@@ -84,6 +84,33 @@ struct ScalarStep {
   static void SetValue(const EncodeRun&, const StepRule&, int64_t, float) {}
 };
 
+// Whether so many blocks of a vector kernel are hit that skipping the others would cost more than
+// it saves: a wrongly predicted branch takes as long as a block. Told by the stretch of elements
+// before; the first one counts as dense.
+constexpr int64_t kStretch = 4096;
+
+template <typename Output>
+struct Density;
+
+template <>
+struct Density<CodeOutput> {
+  // A stretch begins; the one before was dense with more than `dense_entries` entries.
+  void Next(const CodeOutput& output, int64_t dense_entries) {
+    value = count < 0 || output.count - count > dense_entries;
+    count = output.count;
+  }
+
+  bool value = true;
+  int64_t count = -1;
+};
+
+// A bitmap takes its words either way.
+template <>
+struct Density<BitmapOutput> {
+  void Next(const BitmapOutput&, int64_t) {}
+  static constexpr bool value = true;
+};
+
 // A kernel out of `Vectors`, which takes blocks of Vectors::kBlock elements as long as all of them
 // are finite: FiniteBlocks(run, rule, output, statistics) returns how many elements it has done.
 // The rest is the oracle's. (A call to it inside the vectors' loop would cost them their
