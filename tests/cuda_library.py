@@ -68,6 +68,7 @@ class Options(ctypes.Structure):
         ("norm_limit", ctypes.c_float),
         ("momenta", ctypes.c_void_p),
         ("send_mean", ctypes.c_int32),
+        ("shared", ctypes.c_void_p),
     )
 
 

@@ -64,8 +64,9 @@ Status CheckStep(Codec::Segments segments, const strom_step_options& options) {
   if (!std::isfinite(options.clip_multiple) || options.clip_multiple < 0) {
     return Invalid("the clipping multiple must be a finite number, 0 to clip nothing");
   }
-  if (options.norm_limit != 0 || options.momenta != nullptr || options.send_mean != 0) {
-    return Invalid("norm_limit, momenta and send_mean are the CPU's");
+  if (options.norm_limit != 0 || options.momenta != nullptr || options.send_mean != 0 ||
+      options.shared != nullptr) {
+    return Invalid("norm_limit, momenta, send_mean and shared are the CPU's");
   }
   if (options.iteration < 0 || options.iteration > kMaxIteration) {
     return Invalid("the iteration " + std::to_string(options.iteration) + " is not in [0, 2^35)");

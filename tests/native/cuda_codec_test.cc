@@ -380,6 +380,10 @@ TEST(CudaStep, RefusesWhatMakesNoSense) {
     options.threshold = threshold;
     EXPECT_TRUE(refuses([](auto*) {}, options));
   }
+  strom_step_options full = StepOptions({});
+  float* const no_sums[2] = {};
+  full.shared = no_sums;
+  EXPECT_TRUE(refuses([](auto*) {}, full));
 }
 
 // --- reading
