@@ -16,7 +16,7 @@ WERROR ?= OFF
 JOBS ?= $(shell nproc)
 PYTEST_ARGS ?=
 # Files of tests that run at the same time; much of a test is waiting.
-PYTEST_JOBS ?= 2
+PYTEST_JOBS ?= 3
 BENCH_ARGS ?=
 SOAK_ARGS ?=
 
@@ -163,7 +163,7 @@ test-python: setup ## the Python tests; PYTEST_ARGS="-k name" chooses
 	  -n $(PYTEST_JOBS) --dist loadfile $(PYTEST_ARGS)
 
 .PHONY: test-models
-test-models: setup ## large models of keras.applications on two workers (minutes; part of .ci/run)
+test-models: setup ## large models of keras.applications on two workers (minutes; .ci/run runs them too)
 	@echo "==> large models"
 	@$(BIN)/python -m pytest -q -m slow
 
