@@ -239,6 +239,13 @@ def test_workers_may_be_fewer_than_wanted(call: dict[str, Any], tmp_path: Path) 
         ({"module_file": ""}, "run_fn='' must be a name such as"),
         ({"custom_config": "{"}, "is no JSON"),
         ({"custom_config": '{"keras_strom": {"x": 1}}'}, "strom has no option x"),
+        (
+            {
+                "custom_config": '{"keras_strom": {"strategy": '
+                '{"shake_up": {"type": "ShakeUp", "tau": 1}}}}'
+            },
+            "ShakeUp has no tau",
+        ),
     ],
 )
 def test_what_cannot_train_is_refused_before_spark_is_asked(

@@ -21,7 +21,7 @@ from keras_strom import errors
 from keras_strom.tfx.driver import SparkJob
 from keras_strom.tfx.fn_args import Arguments
 from keras_strom.tfx.options import read_split_args, split_config
-from keras_strom.tfx.training import Training
+from keras_strom.tfx.training import Training, strategy_arguments
 from keras_strom.tfx.user_function import UserFunction
 
 Artifacts = dict[str, list[Any]]
@@ -38,12 +38,14 @@ class StromExecutor(base_executor.BaseExecutor):  # type: ignore[misc]
         """Runs the user's function on the workers; the chief's model is the output.
 
         Raises:
-            InvalidOption: a split, the function or the model that it should write is missing.
+            InvalidOption: a split, the function or the model that it should write is missing, or a
+                threshold and the like has no such option.
             Unreachable: no Spark, or executors that do not see the artifacts.
             WorkerFailed: the first failure of a worker.
         """
         self._log_startup(input_dict, output_dict, exec_properties)
         custom_config, options = split_config(exec_properties.get("custom_config"))
+        strategy_arguments(options.strategy or {})  # Refuses here what each worker would.
         training = Training(
             arguments=arguments_of(input_dict, output_dict, exec_properties, custom_config),
             function=function_of(exec_properties),

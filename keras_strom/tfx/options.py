@@ -106,6 +106,7 @@ class StromOptions:
                 raise _invalid(f"spark_config[{name!r}]", value, "must be a string")
         with _of_strom():
             self.wanted_size()
+            self.network_config()
             check_env(self.env)
             check_use_gpu(self.use_gpu)
             check_start_timeout(self.start_timeout)
@@ -113,7 +114,6 @@ class StromOptions:
         _check_training(self.training)
         _check_strategy(self.strategy)
         to_json("strom", dataclasses.asdict(self))
-        self.network_config()
 
     @classmethod
     def of(cls, options: Mapping[str, Any] | None) -> StromOptions:
@@ -138,7 +138,7 @@ class StromOptions:
 
     def network_config(self) -> NetworkConfig:
         """The relay's options."""
-        return NetworkConfig.from_json(to_json("strom['network']", self.network))
+        return NetworkConfig.from_json(to_json("network", self.network))
 
     def changed(self) -> dict[str, Any]:
         """The options that differ from the defaults, as `of` takes them."""
