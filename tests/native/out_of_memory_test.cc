@@ -99,7 +99,8 @@ struct Way {
   const char* name;
   int threads;
   int send_mean;
-  bool in_place;  // value = before
+  bool in_place;      // value = before
+  bool full = false;  // local_apply="full": values include what was not sent
 };
 
 class OutOfMemory : public testing::TestWithParam<Way> {
@@ -123,6 +124,9 @@ class OutOfMemory : public testing::TestWithParam<Way> {
       std::fill(apart[i].begin(), apart[i].end(), 99.0f);
       segments[i].value = apart[i].data();
     }
+    std::vector<float*> shared;
+    for (auto& sum : shared_) shared.push_back(sum.data());
+    worker->options.shared = GetParam().full ? shared.data() : nullptr;
     bool enough = true;
     try {
       const Allocations limit(allocations);
@@ -135,7 +139,16 @@ class OutOfMemory : public testing::TestWithParam<Way> {
     return enough;
   }
 
+  // What all workers share: G, or the values themselves.
+  std::vector<float> Shared(const Worker& worker) const {
+    if (!GetParam().full) return worker.Values();
+    std::vector<float> all;
+    for (const auto& sum : shared_) all.insert(all.end(), sum.begin(), sum.end());
+    return all;
+  }
+
   std::vector<float> update_;
+  std::vector<std::vector<float>> shared_;
 };
 
 TEST_P(OutOfMemory, AStepIsSentOrInTheResidualOrHasNotBeen) {
@@ -151,6 +164,7 @@ TEST_P(OutOfMemory, AStepIsSentOrInTheResidualOrHasNotBeen) {
     worker.options.threshold = 0x1p-4f;
     worker.options.send_mean = GetParam().send_mean;
     worker.parallel = {GetParam().threads, RunTasks, nullptr};
+    shared_ = worker.variables;
 
     enough = Step(&worker, allocations);
     const bool sent = worker.exchange->submits > 0;
@@ -160,7 +174,7 @@ TEST_P(OutOfMemory, AStepIsSentOrInTheResidualOrHasNotBeen) {
         sent || std::any_of(residual.begin(), residual.end(), [](float r) { return r != 0; });
     ASSERT_LE(LargestDifference(Plus(residual, Sent(worker)), Times(has_been ? 1 : 0, update_)),
               rounding);
-    ASSERT_LE(LargestDifference(worker.Values(), Sent(worker)), rounding);
+    ASSERT_LE(LargestDifference(Shared(worker), Sent(worker)), rounding);
     undone += has_been ? 0 : 1;
     kept += has_been && !sent ? 1 : 0;
 
@@ -168,7 +182,10 @@ TEST_P(OutOfMemory, AStepIsSentOrInTheResidualOrHasNotBeen) {
     ASSERT_LE(
         LargestDifference(Plus(worker.Residual(), Sent(worker)), Times(has_been ? 2 : 1, update_)),
         2 * rounding);
-    ASSERT_LE(LargestDifference(worker.Values(), Sent(worker)), 2 * rounding);
+    ASSERT_LE(LargestDifference(Shared(worker), Sent(worker)), 2 * rounding);
+    if (GetParam().full) {
+      EXPECT_EQ(worker.Values(), Plus(Shared(worker), worker.Residual()));
+    }
     EXPECT_EQ(worker.exchange->applied.at(1), worker.exchange->sent.size());
   }
   EXPECT_GT(undone, 0);
@@ -180,7 +197,8 @@ INSTANTIATE_TEST_SUITE_P(Ways, OutOfMemory,
                                          Way{"ManyThreads", 3, 0, true},
                                          Way{"ValuesApart", 3, 0, false},
                                          Way{"TheMean", 1, 1, true},
-                                         Way{"TheMeanOnManyThreads", 3, 1, false}),
+                                         Way{"TheMeanOnManyThreads", 3, 1, false},
+                                         Way{"WithWhatWasNotSent", 3, 0, false, true}),
                          [](const auto& info) { return std::string(info.param.name); });
 
 // The codec's door.
