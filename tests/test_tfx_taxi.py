@@ -17,6 +17,7 @@ if not has_tfx():
     )
 
 import tensorflow as tf
+import tensorflow_model_analysis as tfma
 from tfx import components
 from tfx.components.trainer.component import Trainer
 from tfx.examples.chicago_taxi_pipeline import taxi_utils_native_keras
@@ -54,13 +55,38 @@ def create_pipeline(root: Path) -> Any:
         strom={"num_proc": 2, "master": "local-cluster[2,1,1024]"},
     )
     assert isinstance(trainer, Trainer)
+    evaluator = components.Evaluator(
+        examples=examples.outputs["examples"],
+        model=trainer.outputs["model"],
+        schema=schema.outputs["schema"],
+        eval_config=evaluation(),
+    )
     return pipeline.Pipeline(
         pipeline_name="taxi",
         pipeline_root=str(root / "artifacts"),
-        components=[examples, statistics, schema, transform, trainer],
+        components=[examples, statistics, schema, transform, trainer, evaluator],
         metadata_connection_config=metadata.sqlite_metadata_connection_config(
             str(root / "metadata.sqlite")
         ),
+    )
+
+
+def evaluation() -> Any:
+    """A model is blessed that is right in 70 of 100 cases."""
+    bound = tfma.GenericValueThreshold(lower_bound={"value": 0.7})
+    accuracy = tfma.MetricConfig(
+        class_name="BinaryAccuracy", threshold=tfma.MetricThreshold(value_threshold=bound)
+    )
+    return tfma.EvalConfig(
+        model_specs=[
+            tfma.ModelSpec(
+                signature_name="serving_default",
+                label_key="tips_xf",
+                preprocessing_function_names=["transform_features"],
+            )
+        ],
+        slicing_specs=[tfma.SlicingSpec()],
+        metrics_specs=[tfma.MetricsSpec(metrics=[accuracy])],
     )
 
 
@@ -86,3 +112,5 @@ def test_the_taxi_pipeline_trains_on_two_workers(tmp_path: Path) -> None:
     assert right > 140
     (logs,) = (tmp_path / "artifacts" / "StromTrainer" / "model_run").iterdir()
     assert list(logs.glob("train/events.*"))
+    (blessing,) = (tmp_path / "artifacts" / "Evaluator" / "blessing").iterdir()
+    assert (blessing / "BLESSED").exists()

@@ -67,4 +67,13 @@ def run_fn(fn_args: Any) -> None:
         columns = {name: features[name][:, tf.newaxis] for name in (*NUMBERS, *CATEGORIES)}
         return {"outputs": model(columns)}
 
-    tf.saved_model.save(served, fn_args.serving_model_dir, signatures={"serving_default": serve})
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="examples")])
+    def transform(examples: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Features and label as the model has learnt them: what Evaluator compares."""
+        transformed: dict[str, tf.Tensor] = served.transform(
+            tf.io.parse_example(examples, graph.raw_feature_spec())
+        )
+        return transformed
+
+    signatures = {"serving_default": serve, "transform_features": transform}
+    tf.saved_model.save(served, fn_args.serving_model_dir, signatures=signatures)
