@@ -60,7 +60,8 @@ class StromMonitor(keras.callbacks.Callback):  # type: ignore[misc]
     * `strom/peers`: other workers from which updates came.
 
     It warns, once a training and with what to do, when nothing or nearly everything is sent, when
-    updates come ever later, and when training waits for the network.
+    updates come ever later, and when steps are so short that training waits for the network or for
+    the other workers much of the time.
 
     Args:
         log_dir: where TensorBoard reads; the figures and a histogram of |residual| / tau (base-2
@@ -194,12 +195,34 @@ class StromMonitor(keras.callbacks.Callback):  # type: ignore[misc]
                 late,
                 self._staleness_before,
             )
-        waited = _ratio(now.waited_seconds - before.waited_seconds, now.clock - before.clock)
-        if waited > _WAITING_FRACTION:
+        self._warn_of_waiting(before, now, steps)
+
+    def _warn_of_waiting(self, before: _Snapshot, now: _Snapshot, steps: int) -> None:
+        """Where a step is so short that the network has a good part of it."""
+        seconds = now.clock - before.clock
+        if steps == 0 or seconds <= 0:
+            return
+        step_ms = 1e3 * seconds / steps
+        sending = (now.sending_seconds - before.sending_seconds) / seconds
+        if sending > _WAITING_FRACTION:
             self._warn_once(
-                "training waited %.0f %% of the time for the network to take its updates: steps "
-                "are too short for it. Use larger batches or a higher threshold",
-                100 * waited,
+                "training waited %.0f %% of the time for the network to take its updates, %.3g ms "
+                "of each step's %.3g: steps are too short for it. Use larger batches or a higher "
+                "threshold, or share less often (local_steps)",
+                100 * sending,
+                sending * step_ms,
+                step_ms,
+            )
+        others = (now.others_seconds - before.others_seconds) / seconds
+        if others > _WAITING_FRACTION:
+            self._warn_once(
+                "training waited %.0f %% of the time for the other workers' updates, %.3g ms of "
+                "each step's %.3g: steps are too short for the network, or a worker is slower. Use "
+                "larger batches, share less often (local_steps), or wait for nobody "
+                "(max_staleness=None)",
+                100 * others,
+                others * step_ms,
+                step_ms,
             )
 
     def _warn_once(self, words: str, *arguments: object) -> None:
@@ -218,7 +241,8 @@ class _Snapshot:
         threshold: tau of the last step.
         bytes_sent: on this worker's socket.
         applied: the last counter that was applied of each other worker's origin.
-        waited_seconds: how long training has waited for the network to take updates.
+        sending_seconds: how long training has waited for the network to take updates.
+        others_seconds: how long for the others' updates of a step (max_staleness is not None).
         clock: a monotonic time in seconds.
     """
 
@@ -226,20 +250,30 @@ class _Snapshot:
     threshold: float
     bytes_sent: int
     applied: dict[str, int]
-    waited_seconds: float
+    sending_seconds: float
+    others_seconds: float
     clock: float
 
     @classmethod
     def of(cls, sharing: Sharing) -> _Snapshot:
-        bytes_sent, applied, waited = 0, {}, 0.0
+        bytes_sent, applied, sending, others = 0, {}, 0.0, 0.0
         if sharing.worker is not None:
             status = sharing.worker.status()
             bytes_sent = int(status["counters"]["bytes_sent"])
-            waited = status["submit_wait_ns"] / 1e9
+            sending = status["submit_wait_ns"] / 1e9
+            others = status["step_wait_ns"] / 1e9
             own = str(status["origin"])
             applied = {k: v for k, v in status["node"]["applied"].items() if k != own}
         step = sharing.step
-        return cls(step.totals, step.last.threshold, bytes_sent, applied, waited, time.monotonic())
+        return cls(
+            step.totals,
+            step.last.threshold,
+            bytes_sent,
+            applied,
+            sending,
+            others,
+            time.monotonic(),
+        )
 
 
 def residual_norm(sharing: Sharing) -> float:

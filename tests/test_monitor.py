@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import pathlib
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 import tensorflow as tf
 
 from keras_strom import errors
+from keras_strom import monitor as monitor_module
 from keras_strom.callbacks import off_the_chief
 from keras_strom.monitor import PERCENTILES, StromMonitor, percentile_table, residual_norm
 from keras_strom.strategy import StromStrategy
@@ -137,6 +139,33 @@ def test_a_density_stuck_at_either_end_is_warned_about_once(
     warned = [r for r in caplog.records if words in r.getMessage()]
     assert len(warned) == 1
     assert "threshold" in warned[0].getMessage()
+
+
+@pytest.mark.parametrize(
+    ("sending", "others", "words"),
+    [
+        (3.0, 0.0, "waited 30 % of the time for the network to take its updates, 15 ms of each"),
+        (0.0, 6.0, "waited 60 % of the time for the other workers' updates, 30 ms of each step's"),
+        (0.5, 0.5, None),
+    ],
+)
+def test_steps_too_short_for_the_network_are_warned_about_once(
+    sending: float, others: float, words: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    strategy = _strategy()
+    _fit(strategy)
+    assert strategy._sharing is not None
+    monitor = StromMonitor()
+    monitor.attach(strategy._sharing)
+    start = dataclasses.replace(monitor_module._Snapshot.of(strategy._sharing), clock=100.0)
+    end = dataclasses.replace(start, clock=110.0, sending_seconds=sending, others_seconds=others)
+    for _ in range(2):
+        monitor._warn_of_waiting(start, end, steps=200)
+    warned = [r.getMessage() for r in caplog.records if "training waited" in r.getMessage()]
+    assert len(warned) == (words is not None)
+    if words is not None:
+        assert words in warned[0]
+        assert "local_steps" in warned[0]
 
 
 def test_only_the_chief_has_one() -> None:

@@ -248,6 +248,7 @@ std::string WorkerAgent::StatusJson() {
       .Add("updates_taken", updates_taken_)
       .Add("updates_folded", updates_folded_ + inbox_.folded_updates())
       .Add("submit_wait_ns", submit_wait_ns_)
+      .Add("step_wait_ns", step_wait_ns_)
       .Add("inbox_bytes", inbox_.bytes())
       .Add("outgoing_bytes", outgoing_bytes_)
       .Add("failure", failure_.message)
@@ -331,8 +332,9 @@ void WorkerAgent::AwaitStep(int64_t step, int64_t timeout_ns, std::function<void
     std::lock_guard<std::mutex> lock(mutex_);
     if (failure_.ok() && released_ <= step) {
       const int64_t wait_ns = std::min(timeout_ns, kLongestWaitNs);
-      const int64_t deadline_ns = timeout_ns < 0 ? kNever : MonotonicNanoseconds() + wait_ns;
-      waiters_.push_back({step, wait_ns, deadline_ns, std::move(done)});
+      const int64_t start_ns = MonotonicNanoseconds();
+      const int64_t deadline_ns = timeout_ns < 0 ? kNever : start_ns + wait_ns;
+      waiters_.push_back({step, wait_ns, deadline_ns, start_ns, std::move(done)});
       loop_.Post([](int64_t) {});  // a nearer deadline must be seen by the sleeping thread
       return;
     }
@@ -468,6 +470,7 @@ void WorkerAgent::FireWaiters(int64_t now_ns) {
           continue;
         }
       }
+      step_wait_ns_ += std::max<int64_t>(0, now_ns - it->start_ns);
       due.emplace_back(std::move(it->done), std::move(status));
       it = waiters_.erase(it);
     }

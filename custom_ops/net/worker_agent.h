@@ -93,6 +93,7 @@ class WorkerAgent final : public Exchange, private IoLoop::Protocol {
     int64_t step;
     int64_t timeout_ns;
     int64_t deadline_ns;
+    int64_t start_ns;
     std::function<void(Status)> done;
   };
 
@@ -139,6 +140,7 @@ class WorkerAgent final : public Exchange, private IoLoop::Protocol {
   std::list<Waiter> waiters_;
   int64_t updates_submitted_ = 0, updates_taken_ = 0, updates_folded_ = 0;
   int64_t submit_wait_ns_ = 0;  // how long producers have waited for room
+  int64_t step_wait_ns_ = 0;    // and how long for the STEPs that have been released
 
   std::atomic<bool> donation_wanted_ = false;
   std::atomic<int32_t> missing_workers_ = 0;

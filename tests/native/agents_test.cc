@@ -198,6 +198,19 @@ TEST(AgentsTest, SynchronousReplicasAreBitwiseEqual) {
   EXPECT_EQ(outcomes[0].parameters, outcomes[1].parameters);
 }
 
+TEST(AgentsTest, CountsHowLongItsStepsWaitForTheOthers) {
+  const std::string waited_for_nobody = "\"step_wait_ns\": 0,";
+  for (const int max_staleness : {-1, 0}) {
+    const Cluster cluster(2);
+    int without = 0;
+    for (const Outcome& outcome : TrainAll(cluster, {20, 20}, max_staleness)) {
+      ASSERT_TRUE(outcome.status.ok()) << outcome.status.message;
+      without += outcome.status_json.find(waited_for_nobody) != std::string::npos;
+    }
+    EXPECT_EQ(without, max_staleness < 0 ? 2 : 0);
+  }
+}
+
 TEST(AgentsTest, WorkersOfATreeAgree) {
   for (const int max_staleness : {-1, 0}) {
     const Cluster cluster(5, {}, 2);
