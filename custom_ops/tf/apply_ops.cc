@@ -160,16 +160,16 @@ class ShowSharedOp : public OpKernel {
     OP_REQUIRES_OK(context,
                    HeldValues::Find(context, attributes_.replica, kBeforeLocalSteps, &starts));
     OP_REQUIRES_OK(context, HeldValues::Find(context, attributes_.replica, kShared, &sums));
+    std::vector<const void*> found;
+    for (size_t i = 0; i < variables.size(); ++i) found.push_back(variables[i].tensor()->data());
+    std::vector<bool> assigned;
+    OP_REQUIRES_OK(context, variables.FindAssigned(context, found, &assigned));
     for (size_t i = 0; i < variables.size(); ++i) {
       const int64_t offset = attributes_.offsets[i];
       Tensor sum = sums->Take(offset);
       const Tensor start = starts->Take(offset);
       Tensor* tensor = variables[i].tensor();
-      std::vector<const void*> found(variables.size());
-      found[i] = tensor->data();
-      int64_t assigned = 0;
-      OP_REQUIRES_OK(context, variables.CountAssigned(context, found, &assigned));
-      if (sum.NumElements() != tensor->NumElements() || assigned > 0) continue;
+      if (sum.NumElements() != tensor->NumElements() || assigned[i]) continue;
       if (start.NumElements() > 0) AddDifference(*tensor, start, &sum);
       *tensor = sum;
     }

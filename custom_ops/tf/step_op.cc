@@ -202,7 +202,10 @@ class StepOp : public OpKernel {
       const bool watched = shares_[i] && !HasRows(i) && !variables[i].copy_on_read_mode.load();
       found[i] = watched ? context->input(BeforeInput(i)).data() : nullptr;
     }
-    return variables.CountAssigned(context, found, assigned);
+    std::vector<bool> found_assigned;
+    TF_RETURN_IF_ERROR(variables.FindAssigned(context, found, &found_assigned));
+    *assigned = std::count(found_assigned.begin(), found_assigned.end(), true);
+    return absl::OkStatus();
   }
 
   absl::Status PrepareRows(OpKernelContext* context, Tensor* tensor, size_t i,

@@ -59,13 +59,13 @@ absl::Status ReplicaAttributes::Read(OpKernelConstruction* context) {
   return absl::OkStatus();
 }
 
-int64_t BufferWatch::CountAssigned(const std::vector<int64_t>& offsets,
-                                   const std::vector<const void*>& found) {
+std::vector<bool> BufferWatch::FindAssigned(const std::vector<int64_t>& offsets,
+                                            const std::vector<const void*>& found) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  int64_t assigned = 0;
+  std::vector<bool> assigned(offsets.size());
   for (size_t i = 0; i < offsets.size(); ++i) {
     const auto known = buffers_.find(offsets[i]);
-    if (known != buffers_.end() && found[i] != nullptr && known->second != found[i]) ++assigned;
+    assigned[i] = known != buffers_.end() && found[i] != nullptr && known->second != found[i];
   }
   return assigned;
 }
@@ -157,12 +157,12 @@ absl::Status LockedVariables::RememberBuffers(OpKernelContext* context) {
   return absl::OkStatus();
 }
 
-absl::Status LockedVariables::CountAssigned(OpKernelContext* context,
-                                            const std::vector<const void*>& found,
-                                            int64_t* assigned) {
+absl::Status LockedVariables::FindAssigned(OpKernelContext* context,
+                                           const std::vector<const void*>& found,
+                                           std::vector<bool>* assigned) {
   RefCountPtr<BufferWatch> watch;
   TF_RETURN_IF_ERROR(Watch(context, &watch));
-  *assigned = watch->CountAssigned(attributes_->offsets, found);
+  *assigned = watch->FindAssigned(attributes_->offsets, found);
   return absl::OkStatus();
 }
 

@@ -37,8 +37,10 @@ class BufferWatch : public tensorflow::ResourceBase {
  public:
   std::string DebugString() const override { return "keras-strom's variable buffers"; }
 
-  // How many of `variables` were assigned since Remember; 0 for variables not seen before.
-  int64_t CountAssigned(const std::vector<int64_t>& offsets, const std::vector<const void*>& found);
+  // Which variables were assigned since Remember: not those that it does not know, nor those whose
+  // `found` is null.
+  std::vector<bool> FindAssigned(const std::vector<int64_t>& offsets,
+                                 const std::vector<const void*>& found);
   void Remember(const std::vector<int64_t>& offsets, const std::vector<const void*>& left);
 
  private:
@@ -73,8 +75,9 @@ class LockedVariables {
 
   // Tells the watch that the buffers are as this op leaves them.
   absl::Status RememberBuffers(tensorflow::OpKernelContext* context);
-  absl::Status CountAssigned(tensorflow::OpKernelContext* context,
-                             const std::vector<const void*>& found, int64_t* assigned);
+  // Which of them were assigned since; `found` are the buffers, null for what is not asked about.
+  absl::Status FindAssigned(tensorflow::OpKernelContext* context,
+                            const std::vector<const void*>& found, std::vector<bool>* assigned);
 
  private:
   absl::Status Watch(tensorflow::OpKernelContext* context,
