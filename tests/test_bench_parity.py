@@ -28,8 +28,9 @@ DATA = Data(_X, _Y, _X[:ROWS], _Y[:ROWS])
 SMALL = Task("small", "small", functools.partial(dense_stack, 6, 8, 3), lambda: DATA, ROWS, len(_X))
 
 
-def _sharing(local_steps: int) -> Sharing:
+def _sharing(local_steps: int, local_apply: str = "encoded") -> Sharing:
     return Sharing(
+        local_apply=local_apply,
         threshold=FixedThreshold(1e-3),
         residual_clipping=None,
         warmup_steps=0,
@@ -50,11 +51,15 @@ def judged(monkeypatch: pytest.MonkeyPatch) -> list[np.ndarray]:
     return values
 
 
+@pytest.mark.parametrize("local_apply", ["encoded", "full"])
 @pytest.mark.parametrize("local_steps", [1, 4])
 def test_one_worker_trains_as_the_strategy_does(
-    local_steps: int, monkeypatch: pytest.MonkeyPatch, judged: list[np.ndarray]
+    local_steps: int,
+    local_apply: str,
+    monkeypatch: pytest.MonkeyPatch,
+    judged: list[np.ndarray],
 ) -> None:
-    sharing = _sharing(local_steps)
+    sharing = _sharing(local_steps, local_apply)
     task = dataclasses.replace(SMALL, sharing=sharing, examples=ROWS * ROUNDS)
     monkeypatch.setitem(TASKS, "small", task)
     outcome = train(Training("small", Exchange.SHARED, 1, 1, seed=3))
@@ -87,8 +92,8 @@ def test_workers_end_on_the_same_values_whatever_they_send(
         return made[-1]
 
     monkeypatch.setattr(parity_cluster, "_worker", note)
-    for local_steps, delay in ((1, 1), (4, 3)):
-        task = dataclasses.replace(SMALL, sharing=_sharing(local_steps))
+    for local_steps, delay, local_apply in ((1, 1, "encoded"), (4, 3, "encoded"), (4, 3, "full")):
+        task = dataclasses.replace(SMALL, sharing=_sharing(local_steps, local_apply))
         monkeypatch.setitem(TASKS, "small", task)
         made.clear()
         outcome = train(Training("small", Exchange.SHARED, 2, delay, seed=1))

@@ -2,7 +2,8 @@
 
 A `SharingWorker` ends its steps with those of StromStrategy (`SharedStep`, and below it the native
 replica), so thresholds, residuals, local steps and messages are the real ones. Where the model
-itself stands is up to the cluster: all workers share one graph, as functions of flat vectors.
+itself stands is up to the cluster: all workers share one graph, as functions of flat vectors, and
+others' messages are added here. So is, with local_apply="full", the residual.
 """
 
 from __future__ import annotations
@@ -105,7 +106,7 @@ class SharingWorker(Worker):
             ),
             update_clipping=None,
             local_steps=sharing.local_steps,
-            local_apply="encoded",  # `full` is up to `step`: G takes what others have sent here.
+            local_apply="encoded",  # What makes it "full" is in `step`.
             staleness=None,
             wait_timeout=0.0,
         )
