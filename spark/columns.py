@@ -93,24 +93,37 @@ class ColumnSpec:
             "binary" (bytes, such as an encoded picture) or "string".
         dtype: one of `DTYPES`; "string" is bytes to TensorFlow.
         shape: of one example; () is a scalar. An image's is (height, width, channels).
+        example: of a binary column, the bytes of one row, so that a `transformation_fn` is tried
+            on something that it can decode; b"" = not known. It is not saved.
     """
 
     kind: str
     dtype: str
     shape: tuple[int, ...] = ()
+    example: bytes = dataclasses.field(default=b"", compare=False, repr=False)
 
     @property
     def size(self) -> int:
         """Elements of one example."""
         return math.prod(self.shape)
 
+    def to_json(self) -> dict[str, Any]:
+        """All but the example, as `from_json` takes it."""
+        return {"kind": self.kind, "dtype": self.dtype, "shape": list(self.shape)}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> ColumnSpec:
+        """What `to_json` gave."""
+        return cls(value["kind"], value["dtype"], tuple(value["shape"]))
+
 
 def inspect(df: DataFrame, columns: Columns) -> dict[str, ColumnSpec]:
     """What the chosen columns hold, in `columns.names`' order.
 
     A vector's size comes from the column's ML attributes, or else, as arrays' and images' shapes
-    do, from one row that has a value: a Spark job over as many partitions as that takes. That all
-    other rows have the same shape, and no nulls, is checked where the rows are read.
+    and an example of bytes do, from one row that has a value: a Spark job over as many partitions
+    as that takes. That all other rows have the same shape, and no nulls, is checked where the rows
+    are read.
 
     Raises:
         InvalidData: a column that is missing, has a type that is no tensor, or holds no value.
@@ -131,12 +144,15 @@ def inspect(df: DataFrame, columns: Columns) -> dict[str, ColumnSpec]:
     for name in columns.names:
         kind, dtype, depth = _kind_of(name, fields[name].dataType)
         shape: tuple[int, ...] = ()
+        example = b""
         if kind == "vector":
             size = _vector_size(fields[name].metadata)
             shape = (size,) if size else _shape_of_a_row(df, name, kind, depth)
         elif kind in ("array", "image"):
             shape = _shape_of_a_row(df, name, kind, depth)
-        specs[name] = ColumnSpec(kind, dtype, shape)
+        elif kind == "binary":
+            example = bytes(_of_a_row(df, name, [_column(name)])[0])
+        specs[name] = ColumnSpec(kind, dtype, shape, example)
     return with_weight(columns, specs)
 
 
@@ -297,13 +313,19 @@ def _shape_of_a_row(df: DataFrame, name: str, kind: str, depth: int) -> tuple[in
         for _ in range(depth):
             sizes.append(F.size(nested))
             nested = F.get(nested, F.lit(0))
-    row = df.filter(column.isNotNull()).select(*sizes).first()
-    if row is None:
-        raise errors.InvalidData(f"column {name!r} has no row with a value")
+    row = _of_a_row(df, name, sizes)
     shape = tuple(-1 if size is None else int(size) for size in row)
     if min(shape) < 1:
         raise errors.InvalidData(f"column {name!r} has an empty {kind} in its first row")
     return shape
+
+
+def _of_a_row(df: DataFrame, name: str, wanted: Sequence[Column]) -> Sequence[Any]:
+    """Expressions over the first row that has a value in a column."""
+    row = df.filter(_column(name).isNotNull()).select(*wanted).first()
+    if row is None:
+        raise errors.InvalidData(f"column {name!r} has no row with a value")
+    return tuple(row)
 
 
 def _expression(name: str, spec: ColumnSpec) -> Column:

@@ -157,7 +157,7 @@ class ExportedData:
         value = {
             "version": _VERSION,
             "columns": dataclasses.asdict(self.columns),
-            "specs": {name: dataclasses.asdict(spec) for name, spec in self.specs.items()},
+            "specs": {name: spec.to_json() for name, spec in self.specs.items()},
             "splits": {
                 split: [dataclasses.asdict(file) for file in files]
                 for split, files in self.splits.items()
@@ -182,10 +182,7 @@ class ExportedData:
             return cls(
                 store=store,
                 columns=Columns(**value["columns"]),
-                specs={
-                    name: ColumnSpec(one["kind"], one["dtype"], tuple(one["shape"]))
-                    for name, one in value["specs"].items()
-                },
+                specs={name: ColumnSpec.from_json(one) for name, one in value["specs"].items()},
                 splits={
                     split: tuple(
                         DataFile(one["path"], tuple(one["rows"]), one["size_bytes"])

@@ -1,17 +1,18 @@
 """Parquet files that are there already, as data that workers can read.
 
-Only footers are read here, and first rows where a shape must be found; `reader.dataset` does the
-rest.
+Only footers are read here, and first rows where a shape or some bytes must be found;
+`reader.dataset` does the rest.
 """
 
 from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import dataclasses
 import itertools
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from keras_strom import errors
@@ -89,13 +90,30 @@ def from_parquet(
     missing = [name for name in columns.names if name not in specs]
     if missing:
         raise errors.InvalidData(f"no file has a row, so nothing is known of {missing}")
+    filled = [file.path for files in splits.values() for file in files if sum(file.rows)]
+    if filled:
+        specs |= _with_examples(store, filled[0], specs)
     return ExportedData(store, columns, {name: specs[name] for name in columns.names}, splits)
 
 
 def spec_metadata(spec: ColumnSpec) -> dict[bytes, bytes]:
     """What `export` leaves with a Parquet field, so that `from_parquet` knows its shape."""
-    value = {"kind": spec.kind, "dtype": spec.dtype, "shape": spec.shape}
-    return {SPEC_KEY: json.dumps(value).encode()}
+    return {SPEC_KEY: json.dumps(spec.to_json()).encode()}
+
+
+def _with_examples(
+    store: Store, path: str, specs: Mapping[str, ColumnSpec]
+) -> dict[str, ColumnSpec]:
+    """The specs of bytes, each with those of the first row of a file that has rows."""
+    import pyarrow.parquet as pq
+
+    names = [name for name, spec in specs.items() if spec.kind == "binary"]
+    if not names:
+        return {}
+    filesystem, inside = store.resolve(path)
+    with unavailable(path), pq.ParquetFile(filesystem.open_input_file(inside)) as file:
+        row = next(file.iter_batches(batch_size=1, columns=names)).to_pylist()[0]
+    return {name: dataclasses.replace(specs[name], example=row[name] or b"") for name in names}
 
 
 def list_files(train: Paths, validation: Paths | None) -> tuple[Store, dict[str, list[str]]]:
@@ -191,8 +209,7 @@ def _parquet_spec(file: pq.ParquetFile, path: str, field: pa.Field) -> ColumnSpe
     import pyarrow as pa
 
     if field.metadata and SPEC_KEY in field.metadata:
-        value = json.loads(field.metadata[SPEC_KEY])
-        return ColumnSpec(value["kind"], value["dtype"], tuple(value["shape"]))
+        return ColumnSpec.from_json(json.loads(field.metadata[SPEC_KEY]))
     of = field.type
     if pa.types.is_string(of) or pa.types.is_large_string(of):
         return ColumnSpec("string", "string")

@@ -223,7 +223,8 @@ class StromModel(ColumnParams, Model, MLWritable, MLReadable):  # type: ignore[m
         inference = Inference(
             model=self._model(),
             columns=columns,
-            specs=dict(specs),
+            # Examples differ from DataFrame to DataFrame, and the model would travel again.
+            specs={name: dataclasses.replace(spec, example=b"") for name, spec in specs.items()},
             trained=trained,
             outputs=self._outputs,
             batch_size=params["val_batch_size"],
@@ -261,10 +262,7 @@ class StromModel(ColumnParams, Model, MLWritable, MLReadable):  # type: ignore[m
             "suffix": packed.suffix,
             "history": self.history,
             "run_id": self.run_id,
-            "specs": {
-                name: [spec.kind, spec.dtype, list(spec.shape)]
-                for name, spec in self._specs.items()
-            },
+            "specs": {name: spec.to_json() for name, spec in self._specs.items()},
             "outputs": None if self._outputs is None else self._outputs.to_json(),
         }
         code = cloudpickle.dumps((packed.code, not_plain(self)))
@@ -274,10 +272,7 @@ class StromModel(ColumnParams, Model, MLWritable, MLReadable):  # type: ignore[m
     def _restored(cls, metadata: Mapping[str, Any], read: Callable[[str], bytes]) -> StromModel:
         code, params = pickle.loads(read("code.pkl"))
         file = read(f"model{metadata['suffix']}")
-        specs = {
-            name: ColumnSpec(kind, dtype, tuple(shape))
-            for name, (kind, dtype, shape) in metadata["specs"].items()
-        }
+        specs = {name: ColumnSpec.from_json(spec) for name, spec in metadata["specs"].items()}
         outputs = metadata["outputs"]
         model = cls()._filled(
             PackedModel(code, file, metadata["suffix"]),

@@ -141,9 +141,9 @@ def examples(
 
 
 def zeros(spec: ColumnSpec, rows: int) -> np.ndarray[Any, Any]:
-    """Examples of a column that hold nothing."""
+    """Examples of a column that hold nothing, or, of bytes, what is known to be some."""
     if spec.dtype == "string":
-        return np.full(rows, b"", object)
+        return np.full(rows, spec.example, object)
     return np.zeros((rows, *spec.shape), spec.dtype)
 
 

@@ -157,7 +157,8 @@ def _features_of_the_first(
             count = len(getattr(features[name], kind).value)
             shape = () if count == 1 else (count,)
             scalar = "binary" if dtype == "string" else "scalar"
-            specs[name] = ColumnSpec("array" if shape else scalar, dtype, shape)
+            example = features[name].bytes_list.value[0] if scalar == "binary" else b""
+            specs[name] = ColumnSpec("array" if shape else scalar, dtype, shape, example)
         if name == columns.sample_weight and specs[name].shape:
             raise errors.InvalidData(f"the sample weight {name!r} must be a number a record")
     return specs

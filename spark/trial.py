@@ -79,7 +79,11 @@ def try_out(
     try:
         batch = examples(columns, arrays, transformation_fn)
     except Exception as error:
-        raise errors.InvalidOption(f"transformation_fn fails on zeros: {error}") from error
+        some = [name for name in columns.names if specs[name].example]
+        bytes_of = f", and the first row's bytes of {', '.join(map(repr, some))}" if some else ""
+        raise errors.InvalidOption(
+            f"transformation_fn fails on zeros{bytes_of}: {_words(error)}"
+        ) from error
     x, y, weight = keras.utils.unpack_x_y_sample_weight(batch)
     if transformation_fn is None:
         _check_inputs(model, columns)

@@ -85,3 +85,21 @@ def test_flights_go_through_a_pipeline_with_embeddings(
         "the mean of the carrier's",
         "2 workers with StromEstimator",
     ]
+
+
+def test_pictures_are_learned_from_the_bytes_of_their_files(
+    spark: Any, load: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = load("fashion_mnist_data.py")
+    if not data.PACKAGE_DIRECTORY.is_dir():
+        pytest.skip(f"Fashion-MNIST is not in {data.PACKAGE_DIRECTORY}")
+    example = load("fashion_mnist_images.py")
+    train, test = data.load_fashion_mnist()
+    example.write_pictures(tmp_path / "train", train, 800)
+    example.write_pictures(tmp_path / "test", test, 200)
+    model = example.build_estimator(epochs=4).fit(example.read_pictures(spark, tmp_path / "train"))
+    example.report(model, example.read_pictures(spark, tmp_path / "test"))
+    accuracy, *phases = capsys.readouterr().out.splitlines()[-4:]
+    assert accuracy.startswith("test accuracy ")
+    assert float(accuracy.split()[2]) > 0.5
+    assert [line.partition(":")[0] for line in phases] == ["driver", "worker 0", "worker 1"]

@@ -28,6 +28,7 @@ from keras_strom.spark.direct import cut, direct, to_stream
 from keras_strom.spark.export import WritePlan, export, write
 from keras_strom.spark.exported import DataFile, ExportedData
 from keras_strom.spark.files import from_parquet
+from keras_strom.spark.prediction import zeros
 from keras_strom.spark.reader import dataset, decode_images, gather, mix
 from keras_strom.spark.store import Store, StoreRun
 from keras_strom.spark.tfrecords import from_tfrecords
@@ -490,6 +491,10 @@ def test_images_are_rgb_of_one_size(spark: Any, run: StoreRun, tmp_path: Path) -
     options = {"transformation_fn": lambda x, y: (decode_images(x, 4, 6), y)}
     ((x, _),) = elements(data, batch_size=2, **options)
     assert x.shape == (2, 4, 6, 3)
+    # What models are tried on can be decoded, too.
+    encoded.write.parquet(str(tmp_path / "rows"))
+    for specs in (data.specs, from_parquet(str(tmp_path / "rows"), X_AND_Y).specs):
+        assert decode_images(zeros(specs["x"], 2), 2, 3).shape == (2, 2, 3, 3)
 
 
 def test_tfrecord_files_are_divided_and_parsed(tmp_path: Path) -> None:
