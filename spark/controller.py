@@ -52,6 +52,7 @@ class Controller:
             elastic job do not count.
         speculation: whether Spark may run two copies of a task, so that one that registers with a
             higher attempt does not mean that the other one is lost.
+        begin: from when on events count their seconds (`time.monotonic`); None = from now.
 
     Raises:
         AddressError: the port is in use, or the host no address of this machine.
@@ -66,6 +67,7 @@ class Controller:
         *,
         max_failures: int = 0,
         speculation: bool = False,
+        begin: float | None = None,
     ) -> None:
         self._workers = size.workers
         self._elastic = size.least is not None
@@ -74,7 +76,7 @@ class Controller:
         self._console = console
         self._max_failures = max_failures
         self._speculation = speculation
-        self.begin = time.monotonic()
+        self._begin = time.monotonic() if begin is None else begin
         self._changed = threading.Condition()  # Guards everything below.
         self._members: dict[int, Member] = {}
         self._waiting: list[Member] = []
@@ -288,6 +290,7 @@ class Controller:
     def _admit(self, member: Member) -> None:
         before = self._members.get(member.partition)
         self._members[member.partition] = member
+        member.event = len(self.events)
         self._record("registered", -1, f"partition {member.partition} on {member.host}")
         if before is not None:
             _try_to_send(before.channel, {"type": "stop", "reason": "another task replaces it"})
@@ -336,6 +339,8 @@ class Controller:
         self._start(member)
 
     def _start(self, member: Member) -> None:
+        registered = self.events[member.event]
+        self.events[member.event] = dataclasses.replace(registered, rank=member.rank)
         place = {
             "rank": member.rank,
             "local_rank": member.local_rank,
@@ -462,7 +467,7 @@ class Controller:
             self._console.line(rank, text)
 
     def _record(self, kind: str, rank: int, text: str) -> None:
-        self.events.append(Event(time.monotonic() - self.begin, kind, rank, text))
+        self.events.append(Event(time.monotonic() - self._begin, kind, rank, text))
         self._changed.notify_all()
 
     def _beat(self) -> None:

@@ -21,6 +21,7 @@ class Member:
         ended: whether its worker has ended for good, well or not.
         lost_at: when the task was lost, to be run anew by Spark; None = it is there.
         failure: what it was lost by.
+        event: where among the job's events its registration stands.
     """
 
     channel: Channel
@@ -33,6 +34,7 @@ class Member:
     ended: bool = False
     lost_at: float | None = None
     failure: Failure | None = None
+    event: int = -1
 
 
 @dataclasses.dataclass(frozen=True)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .timeline import Timeline
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,7 +21,7 @@ class Event:
             or "stopped". Of the master, with "master: " before it: "joined", "rejoined" (one that
             comes for the first time, too), "lost", "left", "started", "ended", "notice" and the
             like.
-        rank: the worker concerned; -1 = none, or one without a rank so far.
+        rank: the worker concerned; -1 = none, or one that has never had a rank.
         text: who, why and how long.
     """
 
@@ -51,3 +54,16 @@ class RunResult(list[Any]):
         super().__init__(values)
         self.metrics = dict(metrics)
         self.events = events
+
+    @property
+    def timeline(self) -> Timeline:
+        """What driver and workers did when, in seconds after the call of `run`.
+
+        A worker's phases are "wait" (for others), "start" (until it has joined them), "train"
+        (while they share updates), "run" (before and after that, or all of it if it shares
+        none) and "away" (lost, until it is started again). They are made of `events`, of which the
+        master keeps its latest 1000.
+        """
+        from .course import course_of
+
+        return course_of(self.events, self.metrics["start_seconds"], self.metrics["seconds"])

@@ -226,6 +226,7 @@ def _run(
             console if options.stream_logs else None,
             max_failures=options.max_failures,
             speculation=is_on(context, "spark.speculation"),
+            begin=begin,
         )
         stack.callback(controller.close)
         job = _Job(context, size, controller, options.data)
@@ -253,7 +254,7 @@ def _run(
             "failures": controller.failures,
             "lost_tasks": controller.lost_tasks,
         }
-        events = [*controller.events, *_events_of_master(status, controller.begin)]
+        events = [*controller.events, *_events_of_master(status, begin)]
     metrics["seconds"] = time.monotonic() - begin
     _say(options, console, f"done in {metrics['seconds']:.1f} s")
     events.sort(key=lambda event: event.seconds)

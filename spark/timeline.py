@@ -141,7 +141,7 @@ class Recorder:
 
 @dataclasses.dataclass(frozen=True)
 class Timeline:
-    """What driver and workers did in a training, and when: `StromModel.timeline`.
+    """What driver and workers did, and when: `StromModel.timeline`, `RunResult.timeline`.
 
     Attributes:
         phases: one by one, the first 20000.

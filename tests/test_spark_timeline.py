@@ -12,6 +12,8 @@ import pytest
 
 from keras_strom import errors
 from keras_strom.spark import timeline
+from keras_strom.spark.course import course_of
+from keras_strom.spark.result import Event
 from keras_strom.spark.timeline import DRIVER, Phase, Recorder, Timeline
 
 
@@ -135,3 +137,62 @@ def test_without_matplotlib_the_error_names_it(
     with pytest.raises(errors.InvalidOption, match="matplotlib is not installed"):
         some().save(tmp_path / "fit.png")
     some().save(tmp_path / "fit.json")
+
+
+def happened(*events: tuple[float, str, int]) -> list[Event]:
+    return [Event(seconds, kind, rank, "") for seconds, kind, rank in events]
+
+
+def test_a_worker_of_a_run_waits_starts_trains_and_runs_on() -> None:
+    found = course_of(
+        happened(
+            (1.0, "registered", 0),
+            (2.0, "registered", 1),
+            (2.0, "started", 0),
+            (2.0, "started", 1),
+            (5.0, "master: joined", 0),
+            (6.0, "master: joined", 1),
+            (6.5, "master: started", -1),
+            (9.0, "master: ended", -1),
+            (10.0, "ended", 0),
+            (11.0, "ended", 1),
+        ),
+        start_seconds=2.0,
+        seconds=12.0,
+    )
+    assert found.totals() == {
+        DRIVER: {"start": 2.0, "run": 10.0},
+        0: {"wait": 2.5, "start": 3.0, "train": 2.5, "run": 1.0},
+        1: {"wait": 0.5, "start": 4.0, "train": 2.5, "run": 2.0},
+    }
+
+
+def test_a_worker_that_was_lost_is_away_and_trains_on() -> None:
+    found = course_of(
+        happened(
+            (1.0, "started", 0),
+            (2.0, "master: joined", 0),
+            (3.0, "master: started", -1),
+            (4.0, "lost", 0),
+            (4.1, "master: lost", 0),
+            (6.0, "registered", 0),
+            (6.0, "restarted", 0),
+            (7.0, "master: joined", 0),
+            (7.5, "master: rejoined", 0),
+            (8.0, "started", 1),  # Comes late, and joins nobody.
+            (9.0, "master: ended", -1),
+        ),
+        start_seconds=1.0,
+        seconds=10.0,
+    )
+    assert [(phase.name, phase.begin) for phase in found.phases if phase.worker == 0] == [
+        ("start", 1.0),
+        ("wait", 2.0),
+        ("train", 3.0),
+        ("away", 4.0),
+        ("start", 6.0),
+        ("wait", 7.0),
+        ("train", 7.5),
+        ("run", 9.0),
+    ]
+    assert found.totals()[1] == {"run": 2.0}
