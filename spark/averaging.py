@@ -22,7 +22,7 @@ from keras_strom.checks import whole_number
 
 from .contribution import Contribution, add, add_counts
 from .method import START_TIMEOUT_SECONDS, TrainingJob, TrainingMethod
-from .slots import choose_workers
+from .slots import Size, WantedSize, choose_workers
 
 if TYPE_CHECKING:
     from pyspark import Broadcast, SparkContext
@@ -74,21 +74,31 @@ class ParameterAveraging(TrainingMethod):
 
     def check(self, params: Mapping[str, Any]) -> None:
         """Refuses what is of the relay only."""
-        for name in ("strategy", "network"):
+        for name, why in _NOT_AVERAGINGS.items():
             if params[name] is not None:
                 raise errors.InvalidOption(
-                    f"{name} has no effect with training={self!r}, which shares no updates: leave "
-                    "it out, or train with GradientSharing()"
+                    f"{name} has no effect with training={self!r}, {why}: leave it out, or train "
+                    "with GradientSharing()"
                 )
 
-    def count_workers(self, context: SparkContext, wanted: int | None) -> int:
-        """`wanted`, or every slot; workers beyond the slots take turns."""
-        return wanted or choose_workers(context, None, START_TIMEOUT_SECONDS)
+    def choose_size(self, context: SparkContext, wanted: WantedSize) -> Size:
+        """`num_proc`, or every slot; workers beyond the slots take turns."""
+        workers = wanted.num_proc or choose_workers(context, None, START_TIMEOUT_SECONDS)
+        return Size(workers=workers)
 
     def train(self, job: TrainingJob) -> Trained:
         """Trains in rounds; what the callbacks see is the average of all workers."""
         with _Driver(self, job) as driver:
             return driver.train()
+
+
+_NOT_AVERAGINGS = {
+    "strategy": "which shares no updates",
+    "network": "which shares no updates",
+    "min_proc": "whose workers take turns on the slots that there are",
+    "max_proc": "whose workers take turns on the slots that there are",
+    "max_failures": "whose tasks Spark runs again as spark.task.maxFailures says",
+}
 
 
 class _Driver:
@@ -104,11 +114,12 @@ class _Driver:
         self._method = method
         self._job = job
         self._plan = plan = job.plan
+        self._workers = job.size.workers
         self._context = job.spark.sparkContext
         self._recorder = job.recorder
         self._recorder.enter("load")
         self._replica = Replica(plan, save_updater=method.save_updater)
-        averaging = Averaging(plan, job.workers, method.save_updater)
+        averaging = Averaging(plan, self._workers, method.save_updater)
         broadcast = self._context.broadcast(cloudpickle.dumps(averaging))
         self._told = Told(uuid.uuid4().hex, broadcast)
         self._step = 0
@@ -186,7 +197,7 @@ class _Driver:
 
         with self._broadcast(self._replica.state(begin)) as state:
             work = functools.partial(train_round, self._told, state, begin, end)
-            whole = self._run(work, self._job.workers)
+            whole = self._run(work, self._workers)
         self._replica.end_round(whole.means(), end)
         self._step = end
         return whole
@@ -202,7 +213,7 @@ class _Driver:
         if plan.validation_steps_per_epoch is not None:
             rows = min(rows, plan.validation_steps_per_epoch * plan.val_batch_size)
         callbacks.on_test_begin()
-        size = min(rows, self._job.workers)
+        size = min(rows, self._workers)
         weights = dataclasses.replace(self._replica.state(self._step), optimizer=())
         with self._broadcast(weights) as state:
             work = functools.partial(evaluate_share, self._told, state, rows, size)
@@ -241,7 +252,7 @@ class _Driver:
 
     def _steps_per_epoch(self) -> int:
         plan = self._plan
-        return plan.train_steps_per_epoch or plan.data.steps(self._job.workers, plan.batch_size)
+        return plan.train_steps_per_epoch or plan.data.steps(self._workers, plan.batch_size)
 
 
 @contextlib.contextmanager

@@ -18,6 +18,7 @@ from pyspark.ml.util import MLReadable, MLWritable
 
 from keras_strom import errors
 
+from .application import context_of
 from .columns import Columns, ColumnSpec, inspect
 from .direct import Direct, direct
 from .executors import check_executors
@@ -31,6 +32,7 @@ from .params import TrainingParams
 from .persistence import Reader, Writer, not_plain
 from .serialization import PackedModel, freeze, pack, thaw
 from .sharing import GradientSharing
+from .slots import Size, WantedSize
 from .store import Store, StoreRun
 from .timeline import Recorder
 from .training import Code, Trained, TrainingPlan, backup_file, model_file
@@ -92,9 +94,15 @@ class StromEstimator(TrainingParams, Estimator, MLWritable, MLReadable):  # type
         prediction_col: the column of the prediction.
         probability_col: the column of probabilities.
         num_proc: how many workers; None = one for each slot.
+        min_proc: makes the training elastic: it begins with so many workers, and others come and
+            go, as with `run`. Not together with `num_proc`.
+        max_proc: the most workers of an elastic training; None = the slots that there are. The
+            rows are divided among so many, and the parts of those that are away wait.
+        max_failures: so many workers that die, or whose executor is lost, are started again and
+            train on with the others; None = 3, as `run` has it.
         partitions_per_process: how many partitions a worker the data is written in; None = as the
             DataFrame has.
-        use_gpu: False; workers train on CPUs.
+        use_gpu: False: GPUs are hidden from workers, which train on CPUs.
         verbose: 0 = silent, 1 = progress, 2 = a line an epoch.
 
     Raises:
@@ -141,6 +149,9 @@ class StromEstimator(TrainingParams, Estimator, MLWritable, MLReadable):  # type
         prediction_col: str | None = "prediction",
         probability_col: str | None = None,
         num_proc: int | None = None,
+        min_proc: int | None = None,
+        max_proc: int | None = None,
+        max_failures: int | None = None,
         partitions_per_process: int | None = None,
         use_gpu: bool = False,
         verbose: int = 1,
@@ -219,6 +230,7 @@ class StromEstimator(TrainingParams, Estimator, MLWritable, MLReadable):  # type
                 f"training={method!r} needs store=, a folder that driver and executors reach, or "
                 "fit_on_parquet: any task may read any rows"
             )
+        context_of(df.sparkSession)  # Nothing else works without one.
         columns = _columns(params)
         fitting = _prepare(params, columns, inspect(df, columns), df.sparkSession)
         fitting.recorder.enter("export")
@@ -288,11 +300,16 @@ class _Fitting:
     model: PackedModel
     code: bytes
     outputs: Outputs
-    workers: int
+    size: Size
     run: StoreRun | None
     seed: int
     spark: SparkSession
     recorder: Recorder
+
+    @property
+    def workers(self) -> int:
+        """How many parts the rows are divided in."""
+        return self.size.workers
 
 
 def _check_together(params: Mapping[str, Any], *, has_validation: bool) -> None:
@@ -312,7 +329,12 @@ def _check_together(params: Mapping[str, Any], *, has_validation: bool) -> None:
         raise errors.InvalidOption("run_id has no effect without store")
     if not has_validation and params["validation_steps_per_epoch"] is not None:
         raise errors.InvalidOption("validation_steps_per_epoch has no effect without validation")
+    _wanted_size(params)
     _method(params).check(params)
+
+
+def _wanted_size(params: Mapping[str, Any]) -> WantedSize:
+    return WantedSize(**{name: params[name] for name in ("num_proc", "min_proc", "max_proc")})
 
 
 def _method(params: Mapping[str, Any]) -> TrainingMethod:
@@ -351,8 +373,9 @@ def _prepare(
     output_columns(trial.outputs, params)
     if params["model_fn"] is not None:
         model = model.with_example(trial.x)
-    workers = _method(params).count_workers(spark.sparkContext, params["num_proc"])
-    check_executors(spark.sparkContext, workers)
+    context = context_of(spark)
+    size = _method(params).choose_size(context, _wanted_size(params))
+    check_executors(context, size.workers)
     run, seed = _begin_run(params, model, columns)
     recorder.leave()
     return _Fitting(
@@ -361,7 +384,7 @@ def _prepare(
         model=model,
         code=code,
         outputs=trial.outputs,
-        workers=workers,
+        size=size,
         run=run,
         seed=seed,
         spark=spark,
@@ -420,9 +443,10 @@ def _train(fitting: _Fitting, data: ExportedData, rows: Direct | None = None) ->
     )
     job = TrainingJob(
         plan=plan,
-        workers=fitting.workers,
+        size=fitting.size,
         spark=fitting.spark,
         network=params["network"],
+        max_failures=params["max_failures"],
         rows=rows,
         recorder=fitting.recorder,
     )

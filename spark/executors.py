@@ -1,17 +1,29 @@
-"""Looks at the executors before a training: can each of them do what the driver will ask for?"""
+"""Can each executor do what the driver asks for: has it the same packages?
+
+An estimator looks before it trains. `run` costs no job more: its tasks compare versions, and of one
+that cannot even be unpickled the driver reads why.
+"""
 
 from __future__ import annotations
 
+import re
+import socket
+import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from keras_strom import errors
+from keras_strom import __version__, errors
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
 
 #: What must be the same on the driver and every executor.
 PACKAGES = ("keras_strom", "keras", "tensorflow")
+
+_REMEDY = (
+    "Install the same wheel there as on the driver (`make wheel`), or point spark.pyspark.python "
+    "at an environment that has it"
+)
 
 
 def check_executors(context: SparkContext, workers: int) -> None:
@@ -33,8 +45,7 @@ def check_executors(context: SparkContext, workers: int) -> None:
             reasons = "; ".join(f"{name}: {versions[name][1:]}" for name in missing)
             raise errors.ExecutorMismatch(
                 f"the Python of the executor on {host} ({versions['executable']}) cannot import "
-                f"{reasons}. Install the same wheel there as on the driver (`make wheel`), or "
-                "point spark.pyspark.python at an environment that has it"
+                f"{reasons}. {_REMEDY}"
             )
         other = [name for name in PACKAGES if versions[name] != here[name]]
         if other:
@@ -45,6 +56,39 @@ def check_executors(context: SparkContext, workers: int) -> None:
                 f"the executor on {host} ({versions['executable']}) has {differences}: install "
                 "the same versions everywhere"
             )
+
+
+def check_version(of_driver: str) -> None:
+    """In a task: refuses to work with another version of keras-strom.
+
+    Raises:
+        ExecutorMismatch: both are named.
+    """
+    if of_driver != __version__:
+        raise errors.ExecutorMismatch(
+            f"the Python of the executor on {socket.gethostname()} ({sys.executable}) has "
+            f"keras_strom {__version__} (driver: {of_driver}). {_REMEDY}"
+        )
+
+
+def refuse_mismatch(host: str, text: str) -> None:
+    """Says what Spark's words mean, where a task has found itself among other packages.
+
+    Args:
+        host: where it was.
+        text: its Python traceback.
+
+    Raises:
+        ExecutorMismatch: keras-strom is not there, or `check_version` has refused.
+    """
+    if found := re.search(r"^keras_strom\.errors\.ExecutorMismatch: (.*)$", text, re.MULTILINE):
+        raise errors.ExecutorMismatch(found[1])
+    unknown = r"No module named 'keras_strom\b.*|Can't get attribute .* on <module 'keras_strom\b.*"
+    if found := re.search(unknown, text):
+        raise errors.ExecutorMismatch(
+            f"the Python of the executor on {host} has no keras-strom, or another version than the "
+            f"driver: {found[0]}. {_REMEDY}"
+        )
 
 
 def installed() -> dict[str, str]:

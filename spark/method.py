@@ -18,10 +18,13 @@ if TYPE_CHECKING:
     from keras_strom.network import NetworkConfig
 
     from .direct import Direct
+    from .slots import Size, WantedSize
     from .timeline import Recorder
     from .training import Trained, TrainingPlan
 
 START_TIMEOUT_SECONDS = 600.0
+#: So many workers of a job are started again, unless its caller says otherwise.
+MAX_FAILURES = 3
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -30,17 +33,18 @@ class TrainingJob:
 
     Attributes:
         plan: what is trained, on what, and how long.
-        workers: how many train.
+        size: how many workers train.
         spark: the session.
-        network: as given to the estimator.
+        network, max_failures: as given to the estimator.
         rows: rows that go straight to the workers; None = `plan.data` lies in files.
         recorder: notes when the driver did what.
     """
 
     plan: TrainingPlan
-    workers: int
+    size: Size
     spark: SparkSession
     network: NetworkConfig | None
+    max_failures: int | None
     rows: Direct | None
     recorder: Recorder
 
@@ -67,12 +71,12 @@ class TrainingMethod(abc.ABC):
         """
 
     @abc.abstractmethod
-    def count_workers(self, context: SparkContext, wanted: int | None) -> int:
+    def choose_size(self, context: SparkContext, wanted: WantedSize) -> Size:
         """How many workers train.
 
         Args:
             context: the application.
-            wanted: the estimator's `num_proc`; None = as many as there are slots.
+            wanted: the estimator's `num_proc`, `min_proc` and `max_proc`.
 
         Raises:
             NotEnoughSlots: the application cannot run them.

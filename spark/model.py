@@ -16,6 +16,7 @@ from pyspark.ml.util import MLReadable, MLWritable
 
 from keras_strom import errors
 
+from .application import context_of
 from .checked import explain
 from .columns import Columns, ColumnSpec, inspect, select
 from .outputs import OutputColumns, Outputs
@@ -177,6 +178,7 @@ class StromModel(ColumnParams, Model, MLWritable, MLReadable):  # type: ignore[m
     ) -> tuple[Columns, dict[str, ColumnSpec]]:
         """The columns that are used, and what they hold: as in training, or as in `df`."""
         params = self.check_params()
+        context_of(df.sparkSession)
         features = params["feature_cols"]
         if features is None:
             raise errors.InvalidOption("feature_cols is not set: which columns go into the model?")
@@ -233,7 +235,7 @@ class StromModel(ColumnParams, Model, MLWritable, MLReadable):  # type: ignore[m
         pickled = cloudpickle.dumps(inference)
         key = hashlib.sha256(pickled).hexdigest()
         if self._told is None or self._told.key != key:
-            self._told = Told(key, df.sparkSession.sparkContext.broadcast(pickled))
+            self._told = Told(key, context_of(df.sparkSession).broadcast(pickled))
         return self._told
 
     def _results(

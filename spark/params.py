@@ -39,12 +39,17 @@ def count(name: str, value: Any) -> int:
     return whole_number(name, value, 1)
 
 
+def number(name: str, value: Any) -> int:
+    """A whole number of 0 or more."""
+    return whole_number(name, value, 0)
+
+
 def seed(name: str, value: Any) -> int:
     """A whole number of 0 or more, of 32 bits."""
-    number = whole_number(name, value, 0)
-    if number >= 1 << 32:
+    found = number(name, value)
+    if found >= 1 << 32:
         raise errors.InvalidOption(f"{name}={value!r} must be below 2**32")
-    return number
+    return found
 
 
 def flag(name: str, value: Any) -> bool:
@@ -260,6 +265,9 @@ class TrainingParams(ColumnParams):
     network = param("network", "the relay's options", _network)
     training = param("training", "how workers train together", _training)
     num_proc = param("num_proc", "how many workers", count)
+    min_proc = param("min_proc", "how many workers are enough", count)
+    max_proc = param("max_proc", "how many workers at most", count)
+    max_failures = param("max_failures", "how many workers are started again", number)
     partitions_per_process = param("partitions_per_process", "data files a worker", count)
     use_gpu = param("use_gpu", "whether to train on GPUs", _use_gpu)
     verbose = param("verbose", "0 = silent, 1 = progress, 2 = a line an epoch", _verbose)

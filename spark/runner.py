@@ -19,7 +19,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from keras_strom import environment, errors
+from keras_strom import __version__, environment, errors
 from keras_strom.checks import whole_number
 from keras_strom.console import Console
 from keras_strom.credentials import Credentials
@@ -30,8 +30,10 @@ from keras_strom.joining import verdict
 from keras_strom.network import NetworkConfig, resolve_address
 from keras_strom.process import GRACE_SECONDS, Function, check_env, check_start_timeout
 
-from .application import is_local, is_on, is_one_machine
+from .application import context_of, is_local, is_on, is_one_machine
 from .controller import Controller
+from .executors import refuse_mismatch
+from .method import MAX_FAILURES, START_TIMEOUT_SECONDS
 from .resources import UseGpu, check_gpus, check_use_gpu
 from .result import Event, RunResult
 from .sharing import GradientSharing
@@ -61,8 +63,8 @@ def run(
     min_proc: int | None = None,
     max_proc: int | None = None,
     network: NetworkConfig | None = None,
-    start_timeout: float = 600.0,
-    max_failures: int = 3,
+    start_timeout: float = START_TIMEOUT_SECONDS,
+    max_failures: int = MAX_FAILURES,
     env: Mapping[str, str] | None = None,
     use_gpu: UseGpu = "auto",
     workers_per_node: int | None = None,
@@ -120,6 +122,7 @@ def run(
             workers have been ended.
         StoreUnavailable: the folder for checkpoints (`network.checkpoint_dir`) cannot be written.
         NotEnoughSlots: Spark cannot run so many tasks at once.
+        ExecutorMismatch: an executor has no keras-strom, or another version than the driver.
         JoinTimeout: not all tasks (`min_proc` of them) ran within `start_timeout`.
         AddressError: a port in use, or a network mask that matches nothing.
         InvalidOption: an argument that makes no sense.
@@ -152,8 +155,18 @@ def run(
         verbose=verbose,
         data=data,
     )
-    work = Function.of(fn, *args, **(kwargs or {}))
+    work = _call(fn, args, kwargs or {})
     return _run(work, options, dict(check_env(env)), _context_of(spark), share_updates)
+
+
+def _call(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Function:
+    try:
+        return Function.of(fn, *args, **kwargs)
+    except Exception as error:  # Pickle's, or whatever an object makes of being pickled.
+        raise errors.InvalidOption(
+            f"fn={fn!r}, its arguments or what it refers to cannot be pickled: {error}; make "
+            "inside fn what cannot travel (models, sessions, locks, open files)"
+        ) from error
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -303,6 +316,7 @@ def _task(
         stream_logs=options.stream_logs,
         show_progress=sys.stdout.isatty(),
         data=options.data.data if options.data is not None else None,
+        version=__version__,
     )
 
 
@@ -345,11 +359,13 @@ class _Job:
         """What the tasks returned.
 
         Raises:
+            ExecutorMismatch: an executor has no keras-strom, or another version.
             WorkerFailed: Spark itself could not run them.
         """
         self._thread.join()
         if self._error is not None:
             host, text = root_cause(str(self._error))
+            refuse_mismatch(host, text)
             raise errors.WorkerFailed(-1, host, text) from None
         return self._reports
 
@@ -416,15 +432,9 @@ def _unpickle(rank: int, result: bytes) -> Any:
 def _context_of(spark: SparkSession | None) -> SparkContext:
     from pyspark.sql import SparkSession
 
-    session = spark or SparkSession.getActiveSession() or SparkSession.builder.getOrCreate()
-    try:
-        return session.sparkContext
-    except (
-        Exception
-    ) as error:  # Spark Connect's session has none; its class depends on the version.
-        raise errors.InvalidOption(
-            f"spark={session!r} has no SparkContext: Spark Connect sessions cannot run workers"
-        ) from error
+    return context_of(
+        spark or SparkSession.getActiveSession() or SparkSession.builder.getOrCreate()
+    )
 
 
 def _driver_address(context: SparkContext, network: NetworkConfig) -> str:

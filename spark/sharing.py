@@ -6,13 +6,15 @@ import dataclasses
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from .method import START_TIMEOUT_SECONDS, TrainingJob, TrainingMethod
-from .slots import choose_workers
+from keras_strom import errors
+
+from .method import MAX_FAILURES, START_TIMEOUT_SECONDS, TrainingJob, TrainingMethod
+from .slots import Size, WantedSize
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
 
-    from .training import Trained, Worked
+    from .training import Trained, TrainingPlan, Worked
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,21 +40,25 @@ class GradientSharing(TrainingMethod):
         if isinstance(params["strategy"], Mapping):
             make_strategy(params["strategy"])  # Its own words for a value that makes no sense.
 
-    def count_workers(self, context: SparkContext, wanted: int | None) -> int:
-        """`wanted`, or every slot: all workers run at the same time."""
-        return choose_workers(context, wanted, START_TIMEOUT_SECONDS)
+    def choose_size(self, context: SparkContext, wanted: WantedSize) -> Size:
+        """As `run` does: all workers that there are train at the same time."""
+        return wanted.choose(context, START_TIMEOUT_SECONDS)
 
     def train(self, job: TrainingJob) -> Trained:
         """Runs `training.train` on every worker of a `run`; the chief's result is everybody's."""
         from . import runner
         from .training import train
 
-        plan = job.plan
+        plan, size = job.plan, job.size
         with job.recorder.phase("run"):
             results = runner.run(
                 train,
                 (plan,),
-                num_proc=job.workers,
+                num_proc=size.workers if size.least is None else None,
+                min_proc=size.least,
+                max_proc=None if size.least is None else size.workers,
+                max_failures=MAX_FAILURES if job.max_failures is None else job.max_failures,
+                use_gpu=False,
                 network=job.network,
                 stream_logs=plan.verbose > 0,
                 verbose=min(plan.verbose, 1),
@@ -62,4 +68,19 @@ class GradientSharing(TrainingMethod):
         worked: list[Worked] = list(results)
         for one in worked:
             job.recorder.add(one.phases)
-        return next(one.trained for one in worked if one.trained is not None)
+        return _chiefs(worked, plan)
+
+
+def _chiefs(worked: list[Worked], plan: TrainingPlan) -> Trained:
+    """What the chief has left, which an elastic training may have lost at its very end."""
+    for one in worked:
+        if one.trained is not None:
+            return one.trained
+    remedy = (
+        "give store=, and such a training can go on after its last whole epoch"
+        if plan.run is None
+        else f"run_id={plan.run.run_id!r} goes on after its last whole epoch"
+    )
+    raise errors.WorkerFailed(
+        0, "its executor", f"it was lost and did not come back before the others' end: {remedy}"
+    )

@@ -16,13 +16,14 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from keras_strom import errors
+from keras_strom import __version__, errors
 from keras_strom.credentials import Credentials
 from keras_strom.environment import ClusterEnvironment
 from keras_strom.network import HostPort, NetworkConfig, format_address
 from keras_strom.process import Function, Outcome, WorkerListener, WorkerProcess
 
 from .channel import HEARTBEAT_SECONDS, Channel
+from .executors import check_version
 from .resources import UseGpu, gpu_variables
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ class Task:
         show_progress: whether it shows progress bars as they move.
         data: what the rows are that the task lays down for its worker; None = there are none.
         checkpoints: what workers save of their state and go on from; None = nothing.
+        version: of keras-strom, on the driver.
     """
 
     payload: bytes | Broadcast[bytes]
@@ -72,6 +74,7 @@ class Task:
     show_progress: bool
     data: ExportedData | None = None
     checkpoints: CheckpointPlan | None = None
+    version: str = __version__
 
 
 # A worker's rank and its pickled result; None: there is none, and the driver knows why.
@@ -84,7 +87,11 @@ def run_task(task: Task, rows: Iterable[Chunk]) -> Report:
     Args:
         task: what to do.
         rows: what to lay down for it; meaningless where `task.data` is None.
+
+    Raises:
+        ExecutorMismatch: this executor has another version of keras-strom than the driver.
     """
+    check_version(task.version)
     if task.data is None:
         return _run_worker(task, None)
     from .spool import spooled

@@ -34,6 +34,7 @@ from keras_strom.spark.files import from_parquet  # noqa: E402
 from keras_strom.spark.method import TrainingJob  # noqa: E402
 from keras_strom.spark.passes import Passes, Stretch, stretches  # noqa: E402
 from keras_strom.spark.serialization import pack  # noqa: E402
+from keras_strom.spark.slots import Size  # noqa: E402
 from keras_strom.spark.timeline import DRIVER, Recorder  # noqa: E402
 from keras_strom.spark.training import Code, TrainingPlan  # noqa: E402
 
@@ -191,6 +192,8 @@ def test_options_that_make_no_sense_are_refused(options: dict[str, Any], words: 
     [
         ({"strategy": {}}, "strategy has no effect"),
         ({"network": NetworkConfig()}, "network has no effect"),
+        ({"num_proc": None, "min_proc": 1}, "min_proc has no effect.*take turns"),
+        ({"max_failures": 1}, r"max_failures has no effect.*spark\.task\.maxFailures"),
         ({"store": None}, "needs store="),
     ],
 )
@@ -312,9 +315,10 @@ def on_files(
     )
     job = TrainingJob(
         plan=plan,
-        workers=workers,
+        size=Size(workers=workers),
         spark=types.SimpleNamespace(sparkContext=OneProcess()),
         network=None,
+        max_failures=None,
         rows=None,
         recorder=Recorder(),
     )

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+import os
+import signal
 import sys
+import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +18,7 @@ import pytest
 
 pyspark = pytest.importorskip("pyspark")
 
+from pyspark.errors import PySparkAttributeError  # noqa: E402
 from pyspark.ml import Pipeline, PipelineModel  # noqa: E402
 from pyspark.ml.evaluation import (  # noqa: E402
     BinaryClassificationEvaluator,
@@ -24,9 +29,17 @@ from pyspark.ml.feature import VectorAssembler  # noqa: E402
 from pyspark.ml.tuning import CrossValidator, ParamGridBuilder  # noqa: E402
 from pyspark.sql import functions as F  # noqa: E402, N812
 
+import keras_strom  # noqa: E402
 from keras_strom import errors  # noqa: E402
 from keras_strom.network import NetworkConfig  # noqa: E402
-from keras_strom.spark import StromEstimator, StromModel, executors  # noqa: E402
+from keras_strom.spark import (  # noqa: E402
+    StromEstimator,
+    StromModel,
+    executors,
+    run,
+    sharing,
+)
+from keras_strom.spark.training import Worked  # noqa: E402
 
 # Executors cannot import this file.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -335,6 +348,67 @@ def test_any_keras_model_can_predict_on_a_dataframe(flowers: Any) -> None:
         )
 
 
+def die_once(directory: str) -> keras.Model:
+    """Worker 1 is killed where it makes its model, the first time."""
+    mark = Path(directory, "died")
+    if keras_strom.rank() == 1 and not mark.exists():
+        mark.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return classifier()
+
+
+def test_an_elastic_training_goes_on_with_those_that_are_there(
+    flowers: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    # Three workers for two slots; one of them dies and comes back.
+    model = StromEstimator(
+        **options(
+            tmp_path / "store",
+            model=None,
+            model_fn=functools.partial(die_once, str(tmp_path)),
+            store=None,
+            num_proc=None,
+            min_proc=2,
+            max_proc=3,
+            max_failures=1,
+            epochs=8,
+            verbose=1,
+        )
+    ).fit(flowers)
+    output = capfd.readouterr().out
+    assert "starting 2 to 3 workers" in output
+    assert "it is started again (failure 1 of 1)" in output
+    assert len(model.history["loss"]) == 8
+    assert model.history["accuracy"][-1] > 0.8
+    assert set(model.timeline.totals()) == {-1, 0, 1}
+
+
+def test_a_chief_that_is_gone_at_the_end_says_what_can_be_done() -> None:
+    plan = types.SimpleNamespace(run=None)
+    with pytest.raises(errors.WorkerFailed, match=r"did not come back.*give store="):
+        sharing._chiefs([Worked((), None)], plan)  # type: ignore[arg-type]
+    plan.run = types.SimpleNamespace(run_id="one")
+    with pytest.raises(errors.WorkerFailed, match="run_id='one' goes on"):
+        sharing._chiefs([], plan)  # type: ignore[arg-type]
+
+
+class ConnectSession:
+    """Has no SparkContext, as Spark Connect's sessions."""
+
+    @property
+    def sparkContext(self) -> Any:  # noqa: N802
+        raise PySparkAttributeError("[JVM_ATTRIBUTE_NOT_SUPPORTED]")
+
+
+def test_a_spark_connect_session_is_refused(trained: StromModel, tmp_path: Path) -> None:
+    df = types.SimpleNamespace(sparkSession=ConnectSession())
+    for work in (StromEstimator(**options(tmp_path)).fit, trained.transform, trained.evaluate):
+        with pytest.raises(errors.InvalidOption, match=r"Spark Connect.*spark-submit"):
+            work(df)
+    with pytest.raises(errors.InvalidOption, match=r"Spark Connect.*spark-submit"):
+        run(classifier, spark=ConnectSession())
+
+
 @pytest.mark.parametrize(
     ("given", "words"),
     [
@@ -352,6 +426,8 @@ def test_any_keras_model_can_predict_on_a_dataframe(flowers: Any) -> None:
         ({"use_gpu": True}, "cannot train on GPUs"),
         ({"network": {"port": 1}}, "must be a NetworkConfig"),
         ({"strategy": {"tau": 1}}, "no option 'tau'"),
+        ({"max_failures": -1}, "max_failures=-1"),
+        ({"min_proc": 0}, "min_proc=0"),
         ({"verbose": 3}, "verbose=3"),
         ({"shuffle": 100}, "shuffle=100"),
     ],
@@ -391,6 +467,9 @@ def test_unknown_arguments_are_refused() -> None:
         ({"batch_size": None}, errors.InvalidOption, "batch_size=None"),
         ({"store": None, "run_id": "one"}, errors.InvalidOption, "run_id has no effect"),
         ({"num_proc": 7}, errors.NotEnoughSlots, "num_proc=2"),
+        ({"min_proc": 1}, errors.InvalidOption, "num_proc=2 .*leave it out"),
+        ({"num_proc": None, "min_proc": 7}, errors.NotEnoughSlots, "min_proc=2"),
+        ({"num_proc": None, "min_proc": 3, "max_proc": 2}, errors.InvalidOption, "min_proc=3 is"),
     ],
 )
 def test_what_does_not_fit_is_found_before_the_cluster_is_busy(
@@ -435,6 +514,23 @@ def test_executors_with_another_version_are_named(
     monkeypatch.setattr(executors, "PACKAGES", ("keras_strom", "no_such_package"))
     with pytest.raises(errors.ExecutorMismatch, match="cannot import no_such_package"):
         executors.check_executors(spark.sparkContext, 1)
+
+
+def test_words_of_spark_that_mean_another_package_are_explained() -> None:
+    with pytest.raises(errors.ExecutorMismatch) as raised:
+        executors.check_version("0.0.1")
+    traceback = f"Traceback (most recent call last):\nkeras_strom.errors.{raised.typename}: "
+    for text, words in (
+        (traceback + str(raised.value), r"\(driver: 0\.0\.1\)"),
+        ("ModuleNotFoundError: No module named 'keras_strom'", "node7 has no keras-strom"),
+        (
+            "AttributeError: Can't get attribute 'Task' on <module 'keras_strom.spark.task' from",
+            "another version",
+        ),
+    ):
+        with pytest.raises(errors.ExecutorMismatch, match=words):
+            executors.refuse_mismatch("node7", text)
+    executors.refuse_mismatch("node7", "ModuleNotFoundError: No module named 'pandas'")
 
 
 def test_a_prediction_never_replaces_a_column(trained: StromModel, flowers: Any) -> None:

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -109,6 +110,11 @@ def test_results_come_in_rank_order_and_output_is_streamed(
     assert results.metrics["counters"] == {"bytes_sent": 0}
     kinds = [event.kind for event in results.events]
     assert kinds.count("registered") == kinds.count("started") == kinds.count("ended") == 2
+    assert {event.rank for event in results.events} == {0, 1}
+    totals = results.timeline.totals()
+    assert sorted(totals) == [-1, 0, 1]
+    assert sum(totals[-1].values()) == pytest.approx(results.metrics["seconds"])
+    assert set(totals[0]) <= {"wait", "run"}
     lines = capsys.readouterr().out
     assert "[0] working as 0\n" in lines
     assert "[1] working as 1\n" in lines
@@ -239,6 +245,7 @@ def test_a_worker_that_is_killed_is_started_again(
     assert results == ["0", "1"]
     kinds = [event.kind for event in results.events]
     assert kinds.count("lost") == kinds.count("restarted") == 1
+    assert "away" in results.timeline.totals()[1] or what == "process"
     assert "(failure 1 of 1)" in capsys.readouterr().out
     wait_for_slots(spark, 2)  # Another executor is on its way.
 
@@ -281,6 +288,63 @@ def test_a_lost_executor_of_an_elastic_run_is_no_failure(spark: Any, tmp_path: P
     assert results == [0, 1]
     assert (results.metrics["failures"], results.metrics["lost_tasks"]) == (0, 1)
     wait_for_slots(spark, 2)
+
+
+def test_two_runs_go_on_at_once_and_each_hears_its_own(
+    spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def meet_the_other(name: str) -> str:
+        sys.stdout.write(f"this is {name}\n")
+        Path(tmp_path, name).touch()
+        wait_for_file(str(tmp_path), {"one": "other", "other": "one"}[name])
+        return name
+
+    found: dict[str, Any] = {}
+
+    def one_run(name: str) -> None:
+        found[name] = run(meet_the_other, (name,), num_proc=1, spark=spark)
+
+    threads = [threading.Thread(target=one_run, args=(name,)) for name in ("one", "other")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == {"one": ["one"], "other": ["other"]}
+    lines = capsys.readouterr().out
+    assert "this is one\n" in lines
+    assert "this is other\n" in lines
+
+
+def test_a_failed_run_leaves_the_other_alone(spark: Any, tmp_path: Path) -> None:
+    def outlive(directory: str) -> str:
+        Path(directory, "here").touch()
+        wait_for_file(directory, "failed")
+        return "well"
+
+    def fail_beside(directory: str) -> None:
+        wait_for_file(directory, "here")
+        raise ValueError("bad data")
+
+    found: list[Any] = []
+    thread = threading.Thread(
+        target=lambda: found.extend(run(outlive, (str(tmp_path),), num_proc=1, spark=spark))
+    )
+    thread.start()
+    try:
+        with pytest.raises(errors.WorkerFailed, match="bad data"):
+            run(fail_beside, (str(tmp_path),), num_proc=1, spark=spark)
+    finally:
+        (tmp_path / "failed").touch()
+        thread.join()
+    assert found == ["well"]
+
+
+def test_executors_with_another_version_are_refused(
+    spark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner, "__version__", "0.0.1")
+    with pytest.raises(errors.ExecutorMismatch, match=r"keras_strom .* \(driver: 0\.0\.1\)"):
+        run(where, num_proc=2, spark=spark)
 
 
 def test_a_task_that_is_killed_is_reported_as_lost(spark: Any, tmp_path: Path) -> None:
@@ -342,6 +406,11 @@ def test_an_unknown_option_and_a_missing_function_are_refused() -> None:
         run(where, num_procs=2)  # type: ignore[call-arg]
     with pytest.raises(errors.InvalidOption, match="cannot be called"):
         run("where")  # type: ignore[arg-type]
+
+
+def test_what_cannot_be_pickled_says_where_to_make_it() -> None:
+    with pytest.raises(errors.InvalidOption, match=r"cannot be pickled.*make inside fn"):
+        run(where, (threading.Lock(),))
 
 
 def test_a_mask_that_matches_nothing_lists_the_candidates(spark: Any) -> None:
