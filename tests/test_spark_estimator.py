@@ -380,7 +380,8 @@ def test_an_elastic_training_goes_on_with_those_that_are_there(
     assert "it is started again (failure 1 of 1)" in output
     assert len(model.history["loss"]) == 8
     assert model.history["accuracy"][-1] > 0.8
-    assert set(model.timeline.totals()) == {-1, 0, 1}
+    # The third may find a slot once one of the others has ended.
+    assert set(model.timeline.totals()) >= {-1, 0, 1}
 
 
 def test_a_chief_that_is_gone_at_the_end_says_what_can_be_done() -> None:
