@@ -221,11 +221,11 @@ def test_workers_may_be_fewer_than_wanted(call: dict[str, Any], tmp_path: Path) 
         "    folder.mkdir(parents=True)\n"
         "    (folder / 'size').write_text(f'{keras_strom.size()} {fn_args.train_steps}')\n"
     )
-    options = {"min_proc": 1, "max_proc": 2, "strategy": None, "master": "local-cluster[1,1,1024]"}
+    options = {"min_proc": 2, "max_proc": 3, "strategy": None, "master": "local-cluster[2,1,1024]"}
     call["exec_properties"]["custom_config"] = json.dumps({"keras_strom": options})
     StromExecutor().Do(**call)
     # Steps are divided among as many as there may be.
-    assert (tmp_path / "model" / "Format-Serving" / "size").read_text() == "2 4"
+    assert (tmp_path / "model" / "Format-Serving" / "size").read_text() == "3 3"
 
 
 @pytest.mark.parametrize(

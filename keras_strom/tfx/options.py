@@ -32,6 +32,7 @@ STRATEGY_OPTIONS = frozenset(
         "momentum_masking",
         "update_clipping",
         "local_steps",
+        "local_apply",
         "max_staleness",
         "always_encode",
         "jit_compile",
