@@ -124,8 +124,11 @@ class Tasks:
         return channel
 
     def start(self, *hosts: str) -> list[Channel]:
-        """One task on each host, all of them told to start."""
-        channels = [self.register(partition, host) for partition, host in enumerate(hosts)]
+        """One task on each host, which come in this order, all of them told to start."""
+        channels = []
+        for partition, host in enumerate(hosts):
+            channels.append(self.register(partition, host))
+            self.wait_for("registered", partition + 1)
         for channel in channels:
             hear(channel)
         return channels
