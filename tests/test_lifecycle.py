@@ -129,7 +129,7 @@ def test_a_custom_loop_may_train_two_models_in_turn(mode: str) -> None:
 @pytest.mark.parametrize("mode", MODES)
 def test_an_assignment_during_training_is_warned_about_and_not_shared(mode: str) -> None:
     first, second = (result["assigned"] for result in job(mode).results)
-    assert not first["warnings"]
+    assert not any("assigned outside" in words for words in first["warnings"])
     assert any("assigned outside strategy.run" in words for words in second["warnings"])
     assert second["report"]["assigned_outside"] > 0
 
