@@ -16,7 +16,7 @@ WERROR ?= OFF
 JOBS ?= $(shell nproc)
 PYTEST_ARGS ?=
 # Files of tests that run at the same time; much of a test is waiting.
-PYTEST_JOBS ?= 3
+PYTEST_JOBS ?= 2
 BENCH_ARGS ?=
 SOAK_ARGS ?=
 
