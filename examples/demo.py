@@ -10,11 +10,11 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-import os
 import pathlib
-import sys
 import time
 from typing import Any
+
+from embedded_spark import start_spark
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 WORKERS = 2
@@ -65,19 +65,9 @@ def _train_alone_on_a_share(task: Task) -> float:
     return float(model.evaluate(x_test, y_test, batch_size=1000, verbose=0)[1])
 
 
-def start_spark() -> Any:
-    """Spark's embedded cluster: a driver here, two executors in processes of their own."""
-    from pyspark.sql import SparkSession
-
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    session = (
-        SparkSession.builder.master(f"local-cluster[{WORKERS},1,1024]")
-        .appName("keras-strom demo")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .getOrCreate()
-    )
+def prepare_spark() -> Any:
+    """A session whose executors have this example's modules too."""
+    session = start_spark("keras-strom demo", WORKERS)
     session.sparkContext.setLogLevel("ERROR")
     for name in ("fashion_mnist.py", "fashion_mnist_data.py"):
         session.sparkContext.addPyFile(str(ROOT / "examples" / name))
@@ -163,7 +153,7 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--output", type=pathlib.Path, default=ROOT / "build" / "demo.json")
     arguments = parser.parse_args()
-    spark = start_spark()
+    spark = prepare_spark()
     try:
         figures = train_three_ways(spark, arguments.epochs, arguments.batch_size)
     finally:

@@ -10,13 +10,12 @@ with its source for binary files, and the workers decode the pictures batch by b
 from __future__ import annotations
 
 import argparse
-import os
 import pathlib
-import sys
 import tempfile
 from typing import TYPE_CHECKING, Any
 
 import keras
+from embedded_spark import start_spark
 from fashion_mnist import build_model
 from fashion_mnist_data import Split, load_fashion_mnist
 
@@ -26,21 +25,6 @@ if TYPE_CHECKING:
     from keras_strom.spark import StromEstimator, StromModel
 
 WORKERS = 2
-
-
-def start_spark() -> SparkSession:
-    """Spark's embedded cluster: a driver here, two executors in processes of their own."""
-    from pyspark.sql import SparkSession
-
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    return (
-        SparkSession.builder.master(f"local-cluster[{WORKERS},1,1024]")
-        .appName("keras-strom pictures")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .getOrCreate()
-    )
 
 
 def write_pictures(folder: pathlib.Path, split: Split, count: int) -> None:
@@ -120,7 +104,7 @@ def main() -> None:
         folder = pathlib.Path(temporary)
         write_pictures(folder / "train", train, arguments.pictures)
         write_pictures(folder / "test", test, max(1, arguments.pictures // 5))
-        spark = start_spark()
+        spark = start_spark("keras-strom pictures", WORKERS)
         model = build_estimator(arguments.epochs).fit(read_pictures(spark, folder / "train"))
         report(model, read_pictures(spark, folder / "test"))
         spark.stop()

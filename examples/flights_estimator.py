@@ -12,13 +12,12 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import os
 import pathlib
-import sys
 import tempfile
 from typing import TYPE_CHECKING, Any
 
 import keras
+from embedded_spark import start_spark
 
 if TYPE_CHECKING:
     from pyspark.ml import Pipeline
@@ -27,22 +26,6 @@ if TYPE_CHECKING:
 WORKERS = 2
 CATEGORIES = {"carrier": 16, "origin": 3, "dest": 105}
 NUMBERS = ["dep_delay", "distance", "hour", "month", "sched_minutes"]
-
-
-def start_spark() -> SparkSession:
-    """Spark's embedded cluster: a driver here, two executors in processes of their own."""
-    from pyspark.sql import SparkSession
-
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    return (
-        SparkSession.builder.master(f"local-cluster[{WORKERS},1,1024]")
-        .appName("keras-strom flights")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.sql.execution.arrow.pyspark.enabled", "true")
-        .getOrCreate()
-    )
 
 
 def load_flights(spark: SparkSession, rows: int | None = None) -> DataFrame:
@@ -124,7 +107,8 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=4)
     parser.add_argument("--store", help="a folder that driver and executors reach")
     arguments = parser.parse_args()
-    spark = start_spark()
+    arrow = {"spark.sql.execution.arrow.pyspark.enabled": "true"}
+    spark = start_spark("keras-strom flights", WORKERS, arrow)
     with tempfile.TemporaryDirectory() as temporary:
         flights = load_flights(spark).repartition(4).cache()
         # Whole days, so that no test flight has company in the training data.

@@ -49,14 +49,12 @@ class GradientSharing(TrainingMethod):
         from . import runner
         from .training import train
 
-        plan, size = job.plan, job.size
+        plan = job.plan
         with job.recorder.phase("run"):
             results = runner.run(
                 train,
                 (plan,),
-                num_proc=size.workers if size.least is None else None,
-                min_proc=size.least,
-                max_proc=None if size.least is None else size.workers,
+                **job.size.for_run(),
                 max_failures=MAX_FAILURES if job.max_failures is None else job.max_failures,
                 use_gpu=False,
                 network=job.network,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from keras_strom import errors
 from keras_strom.checks import check_least, whole_number
@@ -38,6 +38,12 @@ class Size:
     workers: int
     least: int | None = None
     profile: ResourceProfile | None = None
+
+    def for_run(self) -> dict[str, Any]:
+        """The same as the options of `run`."""
+        if self.least is None:
+            return {"num_proc": self.workers}
+        return {"min_proc": self.least, "max_proc": self.workers}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -2,30 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import json
-import tempfile
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import keras
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from keras_strom import checkpointing, errors
 from keras_strom.resume import Place
 from keras_strom.strategy import StromStrategy
 from keras_strom.threshold import FixedThreshold
-from tests.scripts import options as script
-from tests.test_lifecycle import launch
+from tests.option_trainings import ROWS, data, on_two_workers, seeded, table_with_steps
 from tests.two_devices import TWO_DEVICES
 
 TAU = np.float32(2e-3)
-ROWS = 8
 NEVER = FixedThreshold(100.0)
 
 
@@ -37,21 +29,6 @@ def _strategy(**options: Any) -> StromStrategy:
         "always_encode": True,
     }
     return StromStrategy(**{**defaults, **options})
-
-
-def _seeded(strategy: StromStrategy | None, optimizer: Callable[[], Any]) -> keras.Model:
-    keras.utils.set_random_seed(7)
-    with strategy.scope() if strategy else contextlib.nullcontext():
-        layers = [keras.Input((5,)), keras.layers.Dense(8, activation="tanh")]
-        model = keras.Sequential([*layers, keras.layers.Dense(2)])
-        model.compile(optimizer(), "mse", jit_compile=False)
-    return model
-
-
-def _data(batches: int = 6) -> tuple[np.ndarray, np.ndarray]:
-    random = np.random.default_rng(3)
-    x, y = random.normal(size=(ROWS * batches, 5)), random.normal(size=(ROWS * batches, 2))
-    return x.astype(np.float32), y.astype(np.float32)
 
 
 def _batches(x: np.ndarray, y: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -97,10 +74,10 @@ class Oracle:
 
 
 def test_trains_as_the_oracle_says_in_every_bit() -> None:
-    oracle = Oracle(_seeded(None, _adam))
+    oracle = Oracle(seeded(None, _adam))
     strategy = _strategy()
-    model = _seeded(strategy, _adam)
-    x, y = _data()
+    model = seeded(strategy, _adam)
+    x, y = data()
     for batch in _batches(x, y):
         model.train_on_batch(*batch)
         oracle.step(batch)
@@ -117,11 +94,11 @@ def test_trains_as_the_oracle_says_in_every_bit() -> None:
 
 
 def test_what_is_never_sent_is_trained_all_the_same() -> None:
-    plain, strategy = _seeded(None, _adam), _strategy(threshold=NEVER)
-    model = _seeded(strategy, _adam)
-    encoded = _seeded(_strategy(threshold=NEVER, local_apply="encoded"), _adam)
+    plain, strategy = seeded(None, _adam), _strategy(threshold=NEVER)
+    model = seeded(strategy, _adam)
+    encoded = seeded(_strategy(threshold=NEVER, local_apply="encoded"), _adam)
     start = plain.get_weights()
-    for batch in _batches(*_data()):
+    for batch in _batches(*data()):
         for each in (plain, model, encoded):
             each.train_on_batch(*batch)
     for first, want, got, other in zip(
@@ -155,12 +132,10 @@ def test_epochs_end_on_what_all_workers_share(options: dict[str, Any]) -> None:
             self._note("epoch")
 
     strategy = _strategy(threshold=NEVER, **options)
-    model = _seeded(strategy, _adam)
+    model = seeded(strategy, _adam)
     start = model.get_weights()
-    data = _data()
-    model.fit(
-        *data, batch_size=ROWS, epochs=2, verbose=0, validation_data=data, callbacks=[Watch()]
-    )
+    xy = data()
+    model.fit(*xy, batch_size=ROWS, epochs=2, verbose=0, validation_data=xy, callbacks=[Watch()])
     assert moved == {"batch": [True] * 12, "test": [False] * 2, "epoch": [False] * 2}
     for first, last in zip(start, model.get_weights(), strict=True):
         np.testing.assert_array_equal(first, last)
@@ -168,9 +143,9 @@ def test_epochs_end_on_what_all_workers_share(options: dict[str, Any]) -> None:
 
 
 def test_the_progress_that_waits_is_there_again_after_an_epoch() -> None:
-    plain, strategy = _seeded(None, _adam), _strategy(threshold=NEVER)
-    model = _seeded(strategy, _adam)
-    batches = _batches(*_data())
+    plain, strategy = seeded(None, _adam), _strategy(threshold=NEVER)
+    model = seeded(strategy, _adam)
+    batches = _batches(*data())
     model.train_on_batch(*batches[0])
     plain.train_on_batch(*batches[0])
     assert strategy._sharing is not None
@@ -190,12 +165,12 @@ def test_what_a_failed_fit_has_not_sent_waits_in_the_residual_alone() -> None:
                 raise RuntimeError("on purpose")
 
     strategy = _strategy(threshold=NEVER)
-    model = _seeded(strategy, _adam)
+    model = seeded(strategy, _adam)
     start = model.get_weights()
     with pytest.raises(RuntimeError, match="on purpose"):
-        model.fit(*_data(), batch_size=ROWS, verbose=0, callbacks=[Fails()])
+        model.fit(*data(), batch_size=ROWS, verbose=0, callbacks=[Fails()])
     assert any((a != b).any() for a, b in zip(start, model.get_weights(), strict=True))
-    model.fit(*_data(), batch_size=ROWS, verbose=0)
+    model.fit(*data(), batch_size=ROWS, verbose=0)
     for first, last in zip(start, model.get_weights(), strict=True):
         np.testing.assert_array_equal(first, last)
 
@@ -206,11 +181,11 @@ def test_what_is_assigned_after_a_failed_fit_is_the_start_of_the_next() -> None:
             raise RuntimeError("on purpose")
 
     strategy = _strategy(threshold=NEVER)
-    model = _seeded(strategy, _adam)
+    model = seeded(strategy, _adam)
     with pytest.raises(RuntimeError, match="on purpose"):
-        model.fit(*_data(), batch_size=ROWS, verbose=0, callbacks=[Fails()])
+        model.fit(*data(), batch_size=ROWS, verbose=0, callbacks=[Fails()])
     model.set_weights([np.full_like(value, 0.25) for value in model.get_weights()])
-    model.fit(*_data(), batch_size=ROWS, verbose=0)
+    model.fit(*data(), batch_size=ROWS, verbose=0)
     for value in model.get_weights():
         np.testing.assert_array_equal(value, np.full_like(value, 0.25))
 
@@ -221,11 +196,11 @@ def test_a_part_of_a_checkpoint_has_what_all_workers_share(
     parts: list[Any] = []
     monkeypatch.setattr(checkpointing, "leave_part", lambda _, number, part: parts.append(part))
     strategy = _strategy(threshold=NEVER)
-    model = _seeded(strategy, _adam)
+    model = seeded(strategy, _adam)
     start = np.concatenate([value.ravel() for value in model.get_weights()])
     saving = checkpointing.Checkpointing(mock.Mock(due=mock.Mock(side_effect=[1, 2])))
     assert strategy._sharing is not None
-    for batch in _batches(*_data(2)):
+    for batch in _batches(*data(2)):
         model.train_on_batch(*batch)
         saving.save_if_due(strategy._sharing, model, Place(0, 1), None)
     assert saving._writer is not None
@@ -237,18 +212,9 @@ def test_a_part_of_a_checkpoint_has_what_all_workers_share(
 
 def test_rows_of_an_embedding_keep_their_progress() -> None:
     strategy = _strategy(threshold=NEVER)
-    with strategy.scope():
-        table = keras.Variable(np.zeros((6, 2)), dtype="float32")
-        optimizer = keras.optimizers.SGD(1.0)
-        optimizer.build([table])
-
-    @tf.function
-    def step(row: Any) -> None:
-        gradient = tf.IndexedSlices(tf.ones([1, 2]), row[tf.newaxis], tf.constant([6, 2]))
-        strategy.run(lambda: optimizer.apply([gradient], [table]))
-
+    table, step = table_with_steps(strategy)
     for row in (1, 4, 1):
-        step(tf.constant(row))
+        step(row)
     np.testing.assert_array_equal(table.numpy().sum(axis=1), [0, -4, 0, 0, -2, 0])
 
 
@@ -269,18 +235,7 @@ def test_modes_in_which_replicas_go_the_same_way_refuse_it(staleness: int) -> No
 
 @functools.cache
 def _job(local_steps: int) -> list[tuple[dict[str, Any], list[np.ndarray]]]:
-    """What both workers have written: figures, and weights."""
-    options = json.dumps({"local_apply": "full", "local_steps": local_steps})
-    with tempfile.TemporaryDirectory() as folder:
-        done = launch(Path(script.__file__), folder, "None", options)
-        assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
-        return [
-            (
-                json.loads(Path(folder, f"{rank}.json").read_text()),
-                list(np.load(Path(folder, f"{rank}.npz")).values()),
-            )
-            for rank in range(2)
-        ]
+    return on_two_workers("None", {"local_apply": "full", "local_steps": local_steps})
 
 
 @pytest.mark.parametrize("local_steps", [1, 4])

@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import json
-import tempfile
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import Any
 
 import keras
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from keras_strom import errors
 from keras_strom.residual import ShakeUp
 from keras_strom.strategy import StromStrategy
 from keras_strom.threshold import FixedThreshold
-from tests.scripts import options as script
-from tests.test_lifecycle import launch
+from tests.option_trainings import ROWS, data, on_two_workers, seeded, table_with_steps
 from tests.two_devices import TWO_DEVICES
 
 TAU = np.float32(2e-3)
 H = 4
-ROWS = 8
 # Six batches an epoch: after the fourth, at the epoch's end, after the eighth and the twelfth.
 ROUNDS = (4, 2, 2, 4)
 
@@ -39,26 +32,6 @@ def _strategy(**options: Any) -> StromStrategy:
         "always_encode": True,
     }
     return StromStrategy(**{**defaults, **options})
-
-
-def _model(optimizer: keras.Optimizer) -> keras.Model:
-    layers = [keras.Input((5,)), keras.layers.Dense(8, activation="tanh"), keras.layers.Dense(2)]
-    model = keras.Sequential(layers)
-    model.compile(optimizer, "mse", jit_compile=False)
-    return model
-
-
-def _seeded(strategy: StromStrategy | None, optimizer: Callable[[], Any]) -> keras.Model:
-    keras.utils.set_random_seed(7)
-    with strategy.scope() if strategy else contextlib.nullcontext():
-        return _model(optimizer())
-
-
-def _data(batches: int = 6) -> tuple[np.ndarray, np.ndarray]:
-    random = np.random.default_rng(3)
-    shape = (ROWS * batches,)
-    x, y = random.normal(size=(*shape, 5)), random.normal(size=(*shape, 2))
-    return x.astype(np.float32), y.astype(np.float32)
 
 
 class Oracle:
@@ -99,10 +72,10 @@ OPTIMIZERS: dict[str, Callable[[], keras.Optimizer]] = {
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_trains_as_the_oracle_says_in_every_bit(name: str) -> None:
-    oracle = Oracle(_seeded(None, OPTIMIZERS[name]))
+    oracle = Oracle(seeded(None, OPTIMIZERS[name]))
     strategy = _strategy()
-    model = _seeded(strategy, OPTIMIZERS[name])
-    x, y = _data()
+    model = seeded(strategy, OPTIMIZERS[name])
+    x, y = data()
     model.fit(x, y, batch_size=ROWS, epochs=2, shuffle=False, verbose=0)
     batches = [(x[i : i + ROWS], y[i : i + ROWS]) for _ in range(2) for i in range(0, len(x), ROWS)]
     for steps in ROUNDS:
@@ -127,9 +100,9 @@ def test_trains_as_the_oracle_says_in_every_bit(name: str) -> None:
 
 
 def test_between_messages_a_worker_trains_as_plain_keras_does() -> None:
-    plain, strategy = _seeded(None, OPTIMIZERS["Adam"]), _strategy()
-    model = _seeded(strategy, OPTIMIZERS["Adam"])
-    x, y = _data()
+    plain, strategy = seeded(None, OPTIMIZERS["Adam"]), _strategy()
+    model = seeded(strategy, OPTIMIZERS["Adam"])
+    x, y = data()
     assert strategy._sharing is not None
     for step in range(1, H):
         batch = x[ROWS * step : ROWS * (step + 1)], y[ROWS * step : ROWS * (step + 1)]
@@ -153,8 +126,8 @@ def test_other_ways_to_run_a_step_share_the_same(options: dict[str, Any]) -> Non
     shared = []
     for more in ({}, options):
         strategy = _strategy(threshold=FixedThreshold(0.5), **more)  # sends nothing
-        model = _seeded(strategy, OPTIMIZERS["SGD"])
-        model.fit(*_data(), batch_size=ROWS, epochs=2, shuffle=False, verbose=0)
+        model = seeded(strategy, OPTIMIZERS["SGD"])
+        model.fit(*data(), batch_size=ROWS, epochs=2, shuffle=False, verbose=0)
         report = strategy.last_report
         assert report is not None
         assert (report.steps, report.messages) == (12, len(ROUNDS))
@@ -165,18 +138,9 @@ def test_other_ways_to_run_a_step_share_the_same(options: dict[str, Any]) -> Non
 
 def test_rows_of_an_embedding_that_local_steps_change_are_shared() -> None:
     strategy = _strategy(local_steps=2, threshold=FixedThreshold(10.0))
-    with strategy.scope():
-        table = keras.Variable(np.zeros((6, 2)), dtype="float32")
-        optimizer = keras.optimizers.SGD(1.0)
-        optimizer.build([table])
-
-    @tf.function
-    def step(row: Any) -> None:
-        gradient = tf.IndexedSlices(tf.ones([1, 2]), row[tf.newaxis], tf.constant([6, 2]))
-        strategy.run(lambda: optimizer.apply([gradient], [table]))
-
+    table, step = table_with_steps(strategy)
     for row in (1, 4):
-        step(tf.constant(row))
+        step(row)
     assert strategy._sharing is not None
     residual = strategy._sharing.replica.read_residual(0, 12).reshape(6, 2)
     np.testing.assert_array_equal(residual.sum(axis=1), [0, -2, 0, 0, -2, 0])
@@ -185,8 +149,8 @@ def test_rows_of_an_embedding_that_local_steps_change_are_shared() -> None:
 
 def test_the_momentum_of_what_a_message_sends_is_masked() -> None:
     strategy = _strategy(momentum_masking="auto")
-    model = _seeded(strategy, OPTIMIZERS["SGD"])
-    x, y = _data(1)
+    model = seeded(strategy, OPTIMIZERS["SGD"])
+    x, y = data(1)
     for _ in range(H - 1):
         model.train_on_batch(x, y)
         assert all(m.numpy().all() for m in model.optimizer.momentums)
@@ -203,11 +167,11 @@ def test_what_a_failed_fit_has_not_shared_is_the_start_of_the_next() -> None:
                 raise RuntimeError("on purpose")
 
     strategy = _strategy(threshold=FixedThreshold(10.0))
-    model = _seeded(strategy, OPTIMIZERS["SGD"])
+    model = seeded(strategy, OPTIMIZERS["SGD"])
     with pytest.raises(RuntimeError, match="on purpose"):
-        model.fit(*_data(), batch_size=ROWS, verbose=0, callbacks=[Fails()])
+        model.fit(*data(), batch_size=ROWS, verbose=0, callbacks=[Fails()])
     start = model.get_weights()
-    model.fit(*_data(), batch_size=ROWS, verbose=0)
+    model.fit(*data(), batch_size=ROWS, verbose=0)
     for want, got in zip(start, model.get_weights(), strict=True):
         np.testing.assert_array_equal(want, got)  # Nothing reached the threshold.
     report = strategy.last_report
@@ -240,17 +204,7 @@ OPTIONS = {
 
 @functools.cache
 def _job(mode: str, repetition: int = 0) -> list[tuple[dict[str, Any], list[np.ndarray]]]:
-    """What both workers have written: figures, and weights."""
-    with tempfile.TemporaryDirectory() as folder:
-        done = launch(Path(script.__file__), folder, mode, json.dumps(OPTIONS))
-        assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
-        return [
-            (
-                json.loads(Path(folder, f"{rank}.json").read_text()),
-                list(np.load(Path(folder, f"{rank}.npz")).values()),
-            )
-            for rank in range(2)
-        ]
+    return on_two_workers(mode, OPTIONS)
 
 
 @pytest.mark.parametrize("mode", ["None", "0"])

@@ -77,9 +77,7 @@ def drive(job: SparkJob) -> None:
         result = spark.run(
             train,
             (job.training,),
-            num_proc=size.workers if size.least is None else None,
-            min_proc=size.least,
-            max_proc=size.workers if size.least is not None else None,
+            **size.for_run(),
             workers_per_node=options.workers_per_node,
             network=options.network_config(),
             start_timeout=options.start_timeout,
