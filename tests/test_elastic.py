@@ -184,7 +184,7 @@ def test_with_fewer_than_the_least_number_training_waits(tmp_path: Path) -> None
 
 
 @contextmanager
-def waking(pid_file: Path, master: Master) -> Iterator[None]:
+def waking(trains: Path, master: Master) -> Iterator[None]:
     """Wakes a stopped worker 1 when the other has made 100 more steps since it was given up."""
     over = threading.Event()
 
@@ -198,7 +198,7 @@ def waking(pid_file: Path, master: Master) -> Iterator[None]:
             accepted = by_rank[0]["updates_accepted"]
             steps = accepted if steps is None else steps
             if accepted >= steps + 100:
-                os.kill(int(pid_file.read_text()), signal.SIGCONT)
+                os.kill(elastic.Trains.read(trains).pid, signal.SIGCONT)
                 return
 
     thread = threading.Thread(target=wake, daemon=True)

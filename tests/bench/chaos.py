@@ -6,10 +6,10 @@ must hold the same bits, and what they have learnt is compared over the pairs.
 
 Targets that this benchmark measures: kills_survived (the share of jobs with kills that ended well,
 all replicas equal), updates_lost and updates_twice (over all replicas of the jobs with kills, see
-`update_accounts`), accuracy_loss (mean over the pairs), rejoin_seconds (the median from SIGKILL to
-the replacement's first batch, the start of Python and TensorFlow included), memory_over_cap (the
-largest share of a bound on a node's memory that was seen in use), unreachable_nodes and tree_depth
-(the largest seen).
+`update_accounts`), accuracy_loss (mean over the pairs), rejoin_seconds (a model of 25 million
+parameters: the median from a replacement's call of `fit` to the end of its first batch),
+memory_over_cap (the largest share of a bound on a node's memory that was seen in use),
+unreachable_nodes and tree_depth (the largest seen).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import statistics
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -51,6 +51,9 @@ _SAMPLE_SECONDS = 0.5
 #: A worker that has had no place in the tree for longer is not just on its way there.
 _HOMELESS_SECONDS = 10.0
 _MANY = 1000
+#: With 8 inputs and 4 classes, 25 million parameters.
+LARGE = (5000, 5000)
+_LARGE_SECONDS = 40.0
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -69,6 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         (chaos.run(seed, kills=True), chaos.run(seed, kills=False)) for seed in range(chosen.pairs)
     ]
     add_rows(result, pairs)
+    add_rejoins(result, Chaos(2, _LARGE_SECONDS, chosen.every, LARGE).run(0, kills=True))
     draw(pairs, chosen.output)
     others.add_row(result)
     result.finish()
@@ -82,11 +86,13 @@ class Kill:
         seconds: after the job's start.
         rank: of the worker.
         back_after: seconds until its replacement's first batch; None = the job ended before.
+        joined_in: of these, since the replacement has called `fit`.
     """
 
     seconds: float
     rank: int
-    back_after: float | None
+    back_after: float | None = None
+    joined_in: float | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,17 +132,25 @@ class Chaos:
         workers: of each job.
         seconds: that it trains for, about.
         every: seconds between two kills.
+        hidden: the units of the model's hidden layers.
     """
 
-    def __init__(self, workers: int, seconds: float, every: float) -> None:
+    def __init__(
+        self,
+        workers: int,
+        seconds: float,
+        every: float,
+        hidden: tuple[int, ...] = elastic.Job.hidden,
+    ) -> None:
         self._workers = workers
         self._every = every
+        self._hidden = hidden
         batches = max(1, elastic.Job.rows // workers // elastic.Job.batch)
         self._epochs = max(2, round(seconds / (batches * PAUSE_S)))
 
     def run(self, seed: int, *, kills: bool) -> Ended:
         """One job from start to end; a failure of it is part of the answer."""
-        work = elastic.Job(seed=seed, epochs=self._epochs, pause=PAUSE_S)
+        work = elastic.Job(seed=seed, epochs=self._epochs, pause=PAUSE_S, hidden=self._hidden)
         with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
             folder = pathlib.Path(name)
             job = Job(
@@ -236,8 +250,11 @@ class _Killer(_Thread):
         for path, number in list(self._away.items()):
             if path.exists():
                 kill = self._kills[number]
-                back_after = now - self._begin - kill.seconds
-                self._kills[number] = dataclasses.replace(kill, back_after=back_after)
+                self._kills[number] = dataclasses.replace(
+                    kill,
+                    back_after=now - self._begin - kill.seconds,
+                    joined_in=elastic.Trains.read(path).seconds,
+                )
                 del self._away[path]
         if now < self._next:
             return
@@ -253,9 +270,9 @@ class _Killer(_Thread):
         victim = self._random.choice(victims)
         attempt, path = latest[victim]
         with contextlib.suppress(ProcessLookupError, ValueError):
-            os.kill(int(path.read_text()), signal.SIGKILL)
+            os.kill(elastic.Trains.read(path).pid, signal.SIGKILL)
             self._away[self._folder / f"trains-{victim}-{attempt + 1}"] = len(self._kills)
-            self._kills.append(Kill(now - self._begin, victim, None))
+            self._kills.append(Kill(now - self._begin, victim))
             self._next = now + self._every
 
 
@@ -312,7 +329,8 @@ def add_rows(result: report.Report, pairs: Sequence[tuple[Ended, Ended]]) -> Non
             twice=killed.twice,
             accuracy=killed.accuracy,
             calm_accuracy=calm.accuracy,
-            rejoin_s=_median(_rejoins([killed])),
+            back_after_s=_median([kill.back_after for kill in killed.kills]),
+            joined_in_s=_median([kill.joined_in for kill in killed.kills]),
             failure=killed.failure or calm.failure,
         )
     jobs = [killed for killed, _ in pairs]
@@ -334,23 +352,33 @@ def add_rows(result: report.Report, pairs: Sequence[tuple[Ended, Ended]]) -> Non
         if killed.accuracy is not None and calm.accuracy is not None
     ]
     if losses:
-        result.target("accuracy_loss", statistics.mean(losses), goal=0.01, better="lower")
-    rejoins = _rejoins(jobs)
-    if rejoins:
-        result.target("rejoin_seconds", statistics.median(rejoins), goal=30.0, better="lower")
+        result.target("accuracy_loss", statistics.mean(losses), goal=0.005, better="lower")
     memory = max(job.memory for pair in pairs for job in pair)
     result.target("memory_over_cap", memory, goal=1.0, better="lower")
     result.target("unreachable_nodes", max(job.unreachable for job in jobs), goal=0, better="lower")
     result.target("tree_depth", max(job.depth for job in jobs), goal=5, better="lower")
 
 
-def _rejoins(jobs: Sequence[Ended]) -> list[float]:
-    """The seconds that the replacements took to come back."""
-    return [k.back_after for job in jobs for k in job.kills if k.back_after is not None]
+def add_rejoins(result: report.Report, job: Ended) -> None:
+    """A row for each kill of a job with a large model, and their target."""
+    for kill in job.kills:
+        result.row(
+            f"worker {kill.rank}, killed after {kill.seconds:.0f} s",
+            group="A model of 25 million parameters",
+            back_after_s=kill.back_after,
+            joined_in_s=kill.joined_in,
+            failure=job.failure,
+        )
+    joined_in = _median([kill.joined_in for kill in job.kills])
+    if joined_in is None:
+        result.skip("rejoin_seconds", job.failure or "no worker has come back before the end")
+    else:
+        result.target("rejoin_seconds", joined_in, goal=5.0, better="lower")
 
 
-def _median(values: Sequence[float]) -> float | None:
-    return statistics.median(values) if values else None
+def _median(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.median(known) if known else None
 
 
 def draw(pairs: Sequence[tuple[Ended, Ended]], output: pathlib.Path) -> None:

@@ -11,6 +11,7 @@ import logging
 import os
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,7 @@ class Job:
         joins: how many such workers there will be.
         after_the_end: whether those wait until another worker has ended.
         late: this rank begins when worker 0 holds, and is one that joins late.
+        hidden: the units of the model's hidden layers.
     """
 
     seed: int = 0
@@ -60,6 +62,31 @@ class Job:
     joins: int = 1
     after_the_end: bool = False
     late: int | None = None
+    hidden: tuple[int, ...] = (32,)
+
+
+@dataclasses.dataclass(frozen=True)
+class Trains:
+    """A worker that has trained its first batch.
+
+    Attributes:
+        pid: of its process.
+        seconds: since it was ready to call `fit`.
+    """
+
+    pid: int
+    seconds: float
+
+    def write(self, path: Path) -> None:
+        """Leaves it in a file, which is whole as soon as it is there."""
+        half = path.with_name(f"half-{path.name}")
+        half.write_text(json.dumps(dataclasses.asdict(self)))
+        half.rename(path)
+
+    @classmethod
+    def read(cls, path: Path) -> Trains:
+        """What `write` has left there."""
+        return cls(**json.loads(path.read_text()))
 
 
 class Record(keras.callbacks.Callback):  # type: ignore[misc]
@@ -117,19 +144,24 @@ def share_of_bounds(status: dict[str, Any]) -> float:
 
 
 class Pace(keras.callbacks.Callback):  # type: ignore[misc]
-    """Has the others of a job train until those that are to join late have come."""
+    """Has the others of a job train until those that are to join late have come.
+
+    A worker that has trained its first batch says so in a file trains-RANK-ATTEMPT.
+    """
 
     def __init__(self, job: Job, folder: str) -> None:
         super().__init__()
         self._job = job
         self._folder = Path(folder)
         self._steps = 0
+        self._ready = time.monotonic()
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         self._steps += 1
         rank, attempt = keras_strom.rank(), int(os.environ["KERAS_STROM_ATTEMPT"])
         if self._steps == 1:
-            (self._folder / f"trains-{rank}-{attempt}").write_text(str(os.getpid()))
+            trains = Trains(os.getpid(), time.monotonic() - self._ready)
+            trains.write(self._folder / f"trains-{rank}-{attempt}")
         if self._job.pause:
             time.sleep(self._job.pause)
         if self._job.hold_at is not None and self._steps >= self._job.hold_at:
@@ -167,11 +199,10 @@ def data(rows: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     return x.astype("float32"), y
 
 
-def build() -> keras.Model:
-    """A small classifier whose optimizer has state."""
-    model = keras.Sequential(
-        [keras.Input((8,)), keras.layers.Dense(32, "relu"), keras.layers.Dense(CLASSES)]
-    )
+def build(hidden: Sequence[int] = Job.hidden) -> keras.Model:
+    """A classifier whose optimizer has state."""
+    layers = [keras.layers.Dense(units, "relu") for units in hidden]
+    model = keras.Sequential([keras.Input((8,)), *layers, keras.layers.Dense(CLASSES)])
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(keras.optimizers.Adam(3e-3), loss, metrics=["accuracy"])
     return model
@@ -186,7 +217,7 @@ def train(job: Job, folder: str) -> dict[str, Any]:
         wait_for(folder, "holds-0")
     keras.utils.set_random_seed(job.seed + keras_strom.rank())
     with keras_strom.StromStrategy().scope():
-        model = build()
+        model = build(job.hidden)
     x, y = data(job.rows, seed=1)
     fits = []
     pace, connection = Pace(job, folder), Connection()
