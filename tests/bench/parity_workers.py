@@ -22,6 +22,11 @@ from tests.bench.parity_tasks import Data, Sharing, Task
 
 Floats = npt.NDArray[np.float32]
 Update = Floats | bytes
+#: Adam's state: the two moments, and the steps so far.
+Moments = tuple[tf.Tensor, tf.Tensor, tf.Tensor]
+
+# Keras's own.
+_BETA_1, _BETA_2, _EPSILON = 0.9, 0.999, 1e-7
 
 
 class Worker:
@@ -58,17 +63,17 @@ class Worker:
 
     def step(self, step: int, x: tf.Tensor, y: tf.Tensor) -> Update | None:
         """Trains on one batch; returns what the others get."""
-        self._values += self._train(self._values, x, y)
+        self._values += self._train(self._values, x, y).numpy()
         return None
 
     def rest(self) -> Update | None:
         """After the last step: what the others have not got yet of the steps before."""
         return None
 
-    def _train(self, values: Floats, x: tf.Tensor, y: tf.Tensor) -> Floats:
+    def _train(self, values: Floats | tf.Tensor, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
         """The optimizer's update."""
-        after, self._optimizer = self._learner.step(values, self._optimizer, x, y)
-        return after - values
+        update, self._optimizer = self._learner.step(values, self._optimizer, x, y)
+        return update
 
     def _apply(self, updates: list[Update]) -> None:
         for update in updates:
@@ -85,7 +90,7 @@ class DenseWorker(Worker):
     def step(self, step: int, x: tf.Tensor, y: tf.Tensor) -> Floats:
         """Trains on one batch; returns what the others get."""
         scale = np.float32(self._scale.at(tf.constant(step, tf.int64)))
-        update: Floats = scale * self._train(self._values, x, y)
+        update: Floats = scale * self._train(self._values, x, y).numpy()
         self._values += update
         self.entries += update.size
         self.bytes += update.nbytes
@@ -113,7 +118,7 @@ class SharingWorker(Worker):
         self._local_steps = sharing.local_steps
         self._is_between_messages = False
         self._is_full = sharing.local_apply == "full"
-        self._unsent = np.zeros(self._values.size, np.float32)
+        self._unsent: Floats | None = None
         self._replica = Replica()
         self._replica.keep_messages()
         self._step = SharedStep(options, self._replica)
@@ -138,13 +143,15 @@ class SharingWorker(Worker):
 
     def step(self, step: int, x: tf.Tensor, y: tf.Tensor) -> Update | None:
         """Trains on one batch; returns what the others get."""
-        values = self.values
-        self._share(tf.constant(values + self._train(values + self._unsent, x, y)))
+        values = self._variable.read_value()
+        if self._unsent is not None:
+            values += self._unsent
+        self._share(self._train(values, x, y))
         self._is_between_messages = (step + 1) % self._local_steps != 0
         if self._is_between_messages:
             return None
         if self._is_full:
-            self._unsent = self._replica.read_residual(0, values.size)
+            self._unsent = self._replica.read_residual(0, self._learner.size)
         return self._replica.message(0)
 
     def rest(self) -> Update | None:
@@ -158,9 +165,9 @@ class SharingWorker(Worker):
         self.entries, self.bytes = int(totals.count), int(totals.message_bytes)
         return message
 
-    def _share_in_graph(self, after: tf.Tensor) -> None:
+    def _share_in_graph(self, update: tf.Tensor) -> None:
         before = tf.raw_ops.ReadVariableOp(resource=self._variable.handle, dtype=tf.float32)
-        self._variable.assign(after)
+        self._variable.assign(before + update)
         (entry,) = self._space.participants
         self._step.share([VariableChange(entry, shares=True, since=before)])
 
@@ -172,28 +179,31 @@ class SharingWorker(Worker):
 
 
 class Learner:
-    """A model and its optimizer as functions of vectors, so that K workers share one graph."""
+    """A model and Adam as functions of flat vectors, so that K workers share one graph.
+
+    Adam is written out (its paper's section 2, with epsilon where Keras has it): on flat vectors
+    and compiled it takes a third of the time of Keras's.
+    """
 
     def __init__(self, task: Task) -> None:
         self._task = task
         self._model = task.build()
-        self._optimizer = keras.optimizers.Adam(task.learning_rate)
-        self._optimizer.build(self._model.trainable_variables)
         self._loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
         self._shapes = [tuple(v.shape) for v in self._model.trainable_variables]
         self._sizes = [int(np.prod(shape)) for shape in self._shapes]
         self.start = np.concatenate([np.ravel(v) for v in self._model.trainable_variables])
         self.size = int(self.start.size)
-        self.optimizer_start = [tf.constant(v.numpy()) for v in self._optimizer.variables]
-        self._step = tf.function(self._train)
-        self._logits = tf.function(self._predict)
+        zeros = tf.zeros(self.size)
+        self.optimizer_start: Moments = (zeros, zeros, tf.constant(0.0))
+        self._step = tf.function(self._train, jit_compile=True)
+        self._logits = tf.function(self._predict, reduce_retracing=True)
 
     def step(
-        self, values: Floats, optimizer: list[tf.Tensor], x: tf.Tensor, y: tf.Tensor
-    ) -> tuple[Floats, list[tf.Tensor]]:
-        """The values after one optimizer step, and the optimizer's."""
-        after, optimizer = self._step(tf.constant(values), optimizer, x, y)
-        return after.numpy(), optimizer
+        self, values: Floats | tf.Tensor, optimizer: Moments, x: tf.Tensor, y: tf.Tensor
+    ) -> tuple[tf.Tensor, Moments]:
+        """The optimizer's update of the values, and the optimizer after it."""
+        update, optimizer = self._step(tf.convert_to_tensor(values), optimizer, x, y)
+        return update, optimizer
 
     def judge(self, values: Floats, data: Data) -> float:
         """Accuracy in percent, or the loss in nats, on the test data."""
@@ -209,27 +219,26 @@ class Learner:
         return total / len(data.x_test)
 
     def _train(
-        self, values: tf.Tensor, optimizer: list[tf.Tensor], x: tf.Tensor, y: tf.Tensor
-    ) -> tuple[tf.Tensor, list[tf.Tensor]]:
-        variables = [variable.value for variable in self._model.trainable_variables]
-        _assign(variables, self._split(values))
-        _assign([variable.value for variable in self._optimizer.variables], optimizer)
+        self, values: tf.Tensor, optimizer: Moments, x: tf.Tensor, y: tf.Tensor
+    ) -> tuple[tf.Tensor, Moments]:
         with tf.GradientTape() as tape:
-            loss = self._loss(y, self._model(x, training=True))
-        gradients = tape.gradient(loss, variables)
-        self._optimizer.apply(gradients, self._model.trainable_variables)
-        after = tf.concat([tf.reshape(variable, [-1]) for variable in variables], 0)
-        return after, [tf.identity(variable.value) for variable in self._optimizer.variables]
+            tape.watch(values)
+            loss = self._loss(y, self._call(values, x, training=True))
+        gradient = tape.gradient(loss, values)
+        first, second, steps = optimizer
+        first += (gradient - first) * (1 - _BETA_1)
+        second += (tf.square(gradient) - second) * (1 - _BETA_2)
+        steps += 1
+        unbiased = tf.sqrt(1 - _BETA_2**steps) / (1 - _BETA_1**steps)
+        update = -self._task.learning_rate * unbiased * first / (tf.sqrt(second) + _EPSILON)
+        return update, (first, second, steps)
 
     def _predict(self, values: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
-        _assign([v.value for v in self._model.trainable_variables], self._split(values))
-        return self._model(x, training=False)
+        return self._call(values, x, training=False)
 
-    def _split(self, values: tf.Tensor) -> list[tf.Tensor]:
+    def _call(self, values: tf.Tensor, x: tf.Tensor, *, training: bool) -> tf.Tensor:
         parts = tf.split(values, self._sizes)
-        return [tf.reshape(part, shape) for part, shape in zip(parts, self._shapes, strict=True)]
-
-
-def _assign(variables: list[tf.Variable], values: list[tf.Tensor]) -> None:
-    for variable, value in zip(variables, values, strict=True):
-        variable.assign(value)
+        variables = [tf.reshape(p, shape) for p, shape in zip(parts, self._shapes, strict=True)]
+        others = self._model.non_trainable_variables
+        logits, _ = self._model.stateless_call(variables, others, x, training=training)
+        return logits
