@@ -15,8 +15,9 @@ import pytest
 
 from keras_strom.strategy import StromStrategy
 from keras_strom.threshold import FixedThreshold
-from tests.bench import parity, parity_cluster, report
+from tests.bench import parity, parity_cluster, parity_kept, report
 from tests.bench.parity_cluster import Exchange, Outcome, Training, train
+from tests.bench.parity_kept import KeptOutcomes
 from tests.bench.parity_tasks import TASKS, Data, Sharing, Task, dense_stack
 
 ROWS = 8
@@ -25,6 +26,7 @@ _RANDOM = np.random.default_rng(5)
 _X = _RANDOM.normal(size=(2 * ROWS * ROUNDS, 6)).astype(np.float32)
 _Y = _RANDOM.integers(0, 3, len(_X)).astype(np.int32)
 DATA = Data(_X, _Y, _X[:ROWS], _Y[:ROWS])
+_OUTCOME = Outcome(figure=80.0, raw=300.0, coded=900.0, rounds=10)
 SMALL = Task("small", "small", functools.partial(dense_stack, 6, 8, 3), lambda: DATA, ROWS, len(_X))
 
 
@@ -110,11 +112,38 @@ def test_a_run_that_is_cut_off_leaves_the_figures_of_whole_settings(
         for training in trainings:
             if training.task == "cnn":
                 raise KeyboardInterrupt
-            yield training, Outcome(figure=80.0, raw=300.0, coded=900.0, rounds=10)
+            yield training, _OUTCOME
 
-    monkeypatch.setattr(parity, "train_all", cut_off)
+    monkeypatch.setattr(parity_kept, "train_all", cut_off)
     result = report.Report("parity", "of a test", tmp_path)
+    kept = KeptOutcomes(tmp_path / "kept.jsonl", resume=False)
     with pytest.raises(KeyboardInterrupt):
-        parity.Parity(result, share=1.0).train(chosen)
+        parity.Parity(result, kept, share=1.0).train(chosen)
     targets = [target["name"] for target in json.loads(result.path.read_text())["targets"]]
     assert targets == ["accuracy_gap_mlp_2", "compression_mlp_2"]
+
+
+def test_a_run_that_is_resumed_trains_only_what_has_not_been_trained_alike(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    trained: list[Training] = []
+
+    def note(trainings: list[Training]) -> Iterator[tuple[Training, Outcome]]:
+        trained.extend(trainings)
+        for training in trainings:
+            yield training, _OUTCOME
+
+    monkeypatch.setattr(parity_kept, "train_all", note)
+    path = tmp_path / "kept.jsonl"
+    several = [Training("mlp", exchange, 2, 1, seed=0) for exchange in Exchange]
+    assert dict(KeptOutcomes(path, resume=False).train_all(several)).keys() == set(several)
+    # Only a worker that shares depends on how it does.
+    task = dataclasses.replace(TASKS["mlp"], sharing=_sharing(local_steps=4))
+    monkeypatch.setitem(TASKS, "mlp", task)
+    trained.clear()
+    again = dict(KeptOutcomes(path, resume=True).train_all(several))
+    assert again == dict.fromkeys(several, _OUTCOME)
+    assert [training.exchange for training in trained] == [Exchange.SHARED]
+    trained.clear()
+    dict(KeptOutcomes(path, resume=False).train_all(several))
+    assert trained == several

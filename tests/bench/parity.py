@@ -19,7 +19,8 @@ import statistics
 from collections.abc import Sequence
 
 from tests.bench import parity_job, pictures, report
-from tests.bench.parity_cluster import Exchange, Outcome, Training, train_all
+from tests.bench.parity_cluster import Exchange, Outcome, Training
+from tests.bench.parity_kept import KeptOutcomes
 from tests.bench.parity_tasks import TASKS, Task
 
 GAP_POINTS = 0.5
@@ -102,6 +103,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "--seeds", type=int, choices=range(1, 11), help="instead of the setting's own number"
     )
     parser.add_argument("--no-processes", action="store_true", help="virtual time only")
+    parser.add_argument(
+        "--resume", action="store_true", help="keep the trainings of the run before, if its code is"
+    )
     options = parser.parse_args(arguments)
     result = report.Report("parity", "Learning as well as dense training")
     chosen = [
@@ -109,7 +113,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for setting in settings(options.full)
         if options.only in (None, setting.task.name)
     ]
-    bench = Parity(result, options.share)
+    kept = KeptOutcomes(result.path.with_suffix(".jsonl"), resume=options.resume)
+    bench = Parity(result, kept, options.share)
     bench.train(chosen)
     if not options.no_processes and options.only in (None, "mlp"):
         for workers in (2, 4):
@@ -121,8 +126,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
 class Parity:
     """Compares what was trained."""
 
-    def __init__(self, result: report.Report, share: float) -> None:
+    def __init__(self, result: report.Report, kept: KeptOutcomes, share: float) -> None:
         self._report = result
+        self._kept = kept
         self._outcomes: dict[Training, Outcome] = {}
         self._share = share
         self._drawn: list[tuple[Setting, dict[Exchange, float], float]] = []
@@ -131,7 +137,7 @@ class Parity:
         """Trains and compares; each setting's figures are written as soon as they are there."""
         trainings = dict.fromkeys(t for s in chosen for t in s.trainings(self._share))
         left = list(chosen)
-        for training, outcome in train_all(trainings):
+        for training, outcome in self._kept.train_all(trainings):
             self._outcomes[training] = outcome
             while left and self._outcomes.keys() >= set(left[0].trainings(self._share)):
                 self.compare(left.pop(0))

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from keras_strom.residual import ResidualClipping
-from keras_strom.threshold import AdaptiveThreshold, ThresholdAlgorithm
+from keras_strom.threshold import AdaptiveThreshold, TargetDensityThreshold, ThresholdAlgorithm
 from tests.bench.report import ROOT
 
 _TEXT_BYTES = 3_000_000
@@ -61,6 +61,13 @@ class Sharing:
     def options(self) -> dict[str, Any]:
         """As arguments of StromStrategy."""
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+
+
+def _in_local_steps(density: float) -> Sharing:
+    """Messages of so many elements every 8 steps; each worker keeps what it has not sent."""
+    # Messages are few, so tau has no time to go far: it starts where it will be needed.
+    threshold = TargetDensityThreshold(density=density, initial=1e-2)
+    return Sharing(threshold=threshold, local_steps=8, local_apply="full")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -215,32 +222,29 @@ TASKS = {
             examples=512_000,
             raw_goal=900,
             coded_goal=2000,
+            sharing=Sharing(threshold=AdaptiveThreshold(max_density=1e-3)),
         ),
+        # Small batches, so that there are rounds enough for what sparse messages can carry.
         Task(
             "transformer",
             "character transformer",
             transformer,
             text,
-            batch=16,
+            batch=4,
             examples=96_000,
             by_loss=True,
             raw_goal=500,
-            # Messages are few, so tau has no time to go far: it starts where it will be needed.
-            sharing=Sharing(
-                threshold=AdaptiveThreshold(initial=1e-2, min_density=1e-3, max_density=1.5e-2),
-                local_steps=8,
-                local_apply="full",
-            ),
+            sharing=_in_local_steps(1.5e-2),
         ),
         Task(
             "gru",
             "character GRU",
             gru,
             text,
-            batch=16,
+            batch=4,
             examples=96_000,
             by_loss=True,
-            sharing=Sharing(local_apply="full"),
+            sharing=_in_local_steps(2.4e-2),
         ),
     )
 }
