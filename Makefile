@@ -121,8 +121,10 @@ test-sanitized: setup ## the native tests under AddressSanitizer and UndefinedBe
 	@UBSAN_OPTIONS=print_stacktrace=1 $(BIN)/ctest --test-dir $(SANITIZED) --output-on-failure \
 	  --parallel $(JOBS)
 
-# Of the native tests only those that start threads, or reach code that does, are worth the time.
-THREADED := $(shell grep -lE '"((net|capi)/|own_threads)|<thread>' tests/native/*_test.cc)
+# Of the native tests only those that start threads, or reach code that does, are worth the time;
+# where memory runs out, tasks run one after the other.
+THREADED := $(filter-out %/out_of_memory_test.cc,\
+  $(shell grep -lE '"((net|capi)/|own_threads)|<thread>' tests/native/*_test.cc))
 .PHONY: test-threads
 ifeq ($(THREADED),)
 test-threads:
@@ -160,7 +162,7 @@ fuzz: setup ## every fuzz target for FUZZ_SECONDS; new inputs go to build/fuzz/c
 test-python: setup ## the Python tests; PYTEST_ARGS="-k name" chooses
 	@echo "==> Python tests"
 	@$(BIN)/python -m pytest -q -rfEs --durations=5 \
-	  -n $(PYTEST_JOBS) --dist loadfile $(PYTEST_ARGS)
+	  -n $(PYTEST_JOBS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 .PHONY: test-models
 test-models: setup ## large models of keras.applications on two workers (minutes; .ci/run runs them too)

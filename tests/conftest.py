@@ -35,6 +35,27 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ["PYTHONPATH"] = os.pathsep.join(paths)
 
 
+#: The longest first: one that starts last runs alone.
+LONG_FILES = (
+    "test_spark_estimator.py",
+    "test_known_models.py",
+    "test_elastic.py",
+    "test_spark_runner.py",
+    "test_examples.py",
+    "test_training.py",
+    "test_spark_averaging.py",
+    "test_restart.py",
+    "test_packaging.py",
+    "test_lifecycle.py",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Puts the files that take long before the others."""
+    place = {name: number for number, name in enumerate(LONG_FILES)}
+    items.sort(key=lambda item: place.get(item.path.name, len(place)))
+
+
 def _lay_out_package(package: Path) -> None:
     for name in [name for name in sys.modules if name.partition(".")[0] == "keras_strom"]:
         del sys.modules[name]  # asking for keras_strom.spark has imported its parent
