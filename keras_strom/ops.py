@@ -45,6 +45,7 @@ def threshold_encode(
     *,
     coding: Coding = "auto",
     prefer: Prefer = "size",
+    iteration: Tensor = 0,
     name: str | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Adds an update to a residual and moves what reached the threshold into a message.
@@ -53,8 +54,11 @@ def threshold_encode(
         update: float32, any shape, not empty.
         residual: float32, the same shape; zeros at the start.
         threshold: float32 scalar, tau > 0.
-        coding: "auto", or one coding for all spans: "sparse" or "bitmap".
+        coding: "auto", or one coding for all spans: "sparse", "bitmap" or "bitmap4", which is
+            encoded on the CPU only; see `keras_strom.codec.encode`.
         prefer: what "auto" prefers: "size", the fewest bytes, or "speed".
+        iteration: int64 scalar, the sender's step, 0 to 2**35 - 1; the message says it, and
+            "bitmap4" needs another one each step.
         name: of the op.
 
     Returns:
@@ -72,6 +76,7 @@ def threshold_encode(
         update=update,
         residual=residual,
         threshold=threshold,
+        iteration=tf.cast(iteration, tf.int64),
         coding=coding,
         prefer=prefer,
         name=name,
@@ -87,7 +92,7 @@ def bitmap_encode(
 
 
 def decode(message: Tensor, size: Tensor, *, name: str | None = None) -> Tensor:
-    """What a message adds to parameters: ±threshold where an entry is, 0 elsewhere.
+    """What a message adds to parameters: ±threshold (or a half) where an entry is, 0 elsewhere.
 
     Args:
         message: uint8 [bytes], of `threshold_encode` or of any machine.

@@ -25,7 +25,14 @@ CODINGS: tuple[tuple[codec.Coding, codec.Prefer], ...] = (
     ("auto", "speed"),
     ("sparse", "size"),
     ("bitmap", "size"),
+    ("bitmap4", "size"),
 )
+
+#: Those that a device encodes with, too.
+DEVICE_CODINGS = tuple(options for options in CODINGS if options[0] != "bitmap4")
+
+#: The smallest threshold of "bitmap4", whose half is exact.
+LEAST_OF_BITMAP4 = 2.0**-125
 
 
 # custom_ops/core/residual.h; a processor has some of them.
@@ -46,10 +53,12 @@ class Implementation(abc.ABC):
     """One way to encode and to apply.
 
     Attributes:
+        codings: the codings and preferences that it encodes with.
         invalid: what it raises for arguments that it refuses.
         corrupt: what it raises for bytes that are no message.
     """
 
+    codings: tuple[tuple[codec.Coding, codec.Prefer], ...] = CODINGS
     invalid: type[Exception] | tuple[type[Exception], ...]
     corrupt: type[Exception]
 
@@ -61,6 +70,7 @@ class Implementation(abc.ABC):
         threshold: float,
         coding: codec.Coding = "auto",
         prefer: codec.Prefer = "size",
+        iteration: int = 0,
     ) -> Encoded:
         """May change `residual`, but not when it raises."""
 
@@ -86,19 +96,35 @@ class Oracle(Implementation):
         threshold: float,
         coding: codec.Coding = "auto",
         prefer: codec.Prefer = "size",
+        iteration: int = 0,
     ) -> Encoded:
         tau = np.float32(threshold)
         with np.errstate(over="ignore", invalid="ignore"):
             total = update + residual if update.shape == residual.shape else np.empty(0)
         if not (total.size and np.isfinite(total).all() and math.isfinite(tau) and tau > 0):
             raise ValueError("refused")
+        if coding == "bitmap4":
+            return self._encode_bitmap4(total, tau, iteration)
         leaves = np.abs(total) >= tau
         after = np.where(leaves, total - np.copysign(tau, total), total)
         indices = np.flatnonzero(leaves).astype(np.int64)
         negative = np.signbit(total.reshape(-1)[indices])
-        header = oracle.Header(float(tau), total.size)
+        header = oracle.Header(float(tau), total.size, iteration)
         message = oracle.encode(header, indices, negative, coding=coding, prefer=prefer)
         return Encoded(message, after, len(indices))
+
+    def _encode_bitmap4(self, total: Floats, tau: np.float32, iteration: int) -> Encoded:
+        if tau < LEAST_OF_BITMAP4:
+            raise ValueError("refused")
+        sign = np.sign(total).astype(np.int64)
+        full = np.abs(total) >= tau
+        turn = oracle.half_signs(total.size, iteration).reshape(total.shape)
+        half = ~full & (np.abs(total) >= tau / 2) & (sign == turn)
+        halves = np.where(full, 2 * sign, np.where(half, sign, 0))
+        after = total - halves.astype(np.float32) * (tau / np.float32(2))
+        header = oracle.Header(float(tau), total.size, iteration)
+        message = oracle.encode_bitmap4(header, halves.reshape(-1))
+        return Encoded(message, after, int(np.count_nonzero(halves)))
 
     def apply(self, message: bytes, parameters: Floats) -> Floats:
         header, _, added = oracle.decode(message)
@@ -120,8 +146,11 @@ class Door(Implementation):
         threshold: float,
         coding: codec.Coding = "auto",
         prefer: codec.Prefer = "size",
+        iteration: int = 0,
     ) -> Encoded:
-        message = codec.encode(update, residual, threshold, coding=coding, prefer=prefer)
+        message = codec.encode(
+            update, residual, threshold, coding=coding, prefer=prefer, iteration=iteration
+        )
         return Encoded(message.bytes, residual, message.count)
 
     def apply(self, message: bytes, parameters: Floats) -> Floats:
@@ -145,6 +174,7 @@ class Kernel(Door):
         threshold: float,
         coding: codec.Coding = "auto",
         prefer: codec.Prefer = "size",
+        iteration: int = 0,
     ) -> Encoded:
         if update.size == 0 or update.shape != residual.shape:  # what the door sees to
             raise errors.InvalidOption("refused")
@@ -154,6 +184,7 @@ class Kernel(Door):
             coding=coding,
             prefer=prefer,
             kernel=self._index,
+            iteration=iteration,
         )
         return Encoded(message, after, count)
 
@@ -173,13 +204,21 @@ class Operations(Implementation):
         floats = tf.TensorSpec(None, tf.float32)
         bytes_ = tf.TensorSpec([None], tf.uint8)
 
+        def encode(
+            coding: codec.Coding, prefer: codec.Prefer, *inputs: Any
+        ) -> tuple[Any, Any, Any]:
+            update, residual, threshold, iteration = inputs
+            return ops.threshold_encode(
+                *(update, residual, threshold), coding=coding, prefer=prefer, iteration=iteration
+            )
+
         def compiled(function: Callable[..., Any], *arguments: Any) -> Callable[..., Any]:
             return tf.function(function, input_signature=arguments) if graph else function
 
         self._encode = {
             options: compiled(
-                functools.partial(ops.threshold_encode, coding=options[0], prefer=options[1]),
-                *(floats, floats, tf.TensorSpec([], tf.float32)),
+                functools.partial(encode, *options),
+                *(floats, floats, tf.TensorSpec([], tf.float32), tf.TensorSpec([], tf.int64)),
             )
             for options in CODINGS
         }
@@ -192,9 +231,11 @@ class Operations(Implementation):
         threshold: float,
         coding: codec.Coding = "auto",
         prefer: codec.Prefer = "size",
+        iteration: int = 0,
     ) -> Encoded:
         encode = self._encode[coding, prefer]
-        message, after, count = encode(update, residual, np.float32(threshold))
+        step = np.int64(iteration)
+        message, after, count = encode(update, residual, np.float32(threshold), step)
         return Encoded(message.numpy().tobytes(), after.numpy(), int(count))
 
     def apply(self, message: bytes, parameters: Floats) -> Floats:
@@ -205,6 +246,7 @@ class Operations(Implementation):
 class Cuda(Implementation):
     """libstrom_cuda.so on this machine's device."""
 
+    codings = DEVICE_CODINGS
     invalid = errors.InvalidOption
     corrupt = errors.CorruptMessage
 
@@ -221,11 +263,14 @@ class Cuda(Implementation):
         threshold: float,
         coding: codec.Coding = "auto",
         prefer: codec.Prefer = "size",
+        iteration: int = 0,
     ) -> Encoded:
         if update.size == 0 or update.shape != residual.shape:  # what a door would see to
             raise errors.InvalidOption("refused")
         try:
-            return Encoded(*self._cuda.encode(update, residual, threshold, coding, prefer))
+            return Encoded(
+                *self._cuda.encode(update, residual, threshold, coding, prefer, iteration)
+            )
         except cuda_library.CallError as error:
             raise errors.error_of_code(error.code, str(error)) from error
 

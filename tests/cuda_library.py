@@ -20,7 +20,7 @@ from keras_strom import codec
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 Floats = npt.NDArray[np.float32]
 
-CODINGS = {"auto": 0, "sparse": 1, "bitmap": 2}
+CODINGS = {"auto": 0, "sparse": 1, "bitmap": 2, "bitmap4": 3}
 PREFERENCES = {"size": 0, "speed": 1}
 CORRUPT = -9
 NOT_FINITE = -12
@@ -248,13 +248,15 @@ class Cuda:
         threshold: float,
         coding: codec.Coding = "auto",
         prefer: codec.Prefer = "size",
+        iteration: int = 0,
     ) -> tuple[bytes, Floats, int]:
         """The message, the residual after it and the number of entries."""
         after, held = self.memory.put(update), self.memory.put(residual)
         try:
             result = Result()
             segment = Segment(0, update.size, None, after, None, held)
-            self.find_entries(update.size, [segment], Options(1, threshold), result)
+            options = Options(1, threshold, iteration=iteration)
+            self.find_entries(update.size, [segment], options, result)
             (message,) = self.write_messages(coding, prefer)
             return message, self.memory.get(held, residual), result.count
         finally:

@@ -1,7 +1,7 @@
 """The example messages in tests/native/testdata, which every implementation must agree on.
 
-They are written by the NumPy oracle; `python -m tests.golden_messages` makes them anew, which only
-a new version of the format may need.
+They are written by the NumPy oracle; `python -m tests.golden_messages` makes them anew. Only a new
+version of the format may change those that are there.
 """
 
 from __future__ import annotations
@@ -28,6 +28,17 @@ def scattered(elements: int, density: float) -> tuple[oracle.Integers, npt.NDArr
     return indices.astype(np.int64), numbers[indices] >> np.uint64(40) & np.uint64(1) == 1
 
 
+def states(elements: int, iteration: int) -> oracle.Integers:
+    """What elements send, in halves: some in every way, a span of them nothing."""
+    made = np.zeros(elements, np.int64)
+    for density, full in ((0.4, False), (0.2, True)):
+        indices, negative = scattered(elements, density)
+        signs = 1 - 2 * negative.astype(np.int64)
+        made[indices] = 2 * signs if full else oracle.half_signs(elements, iteration)[indices]
+    made[2048:4096] = 0
+    return made
+
+
 def messages() -> dict[str, bytes]:
     """The examples by name."""
     made = {}
@@ -49,6 +60,8 @@ def messages() -> dict[str, bytes]:
     raw[indices] = np.where(negative, -1, 1) / (indices + 1)
     raw[2048:4096] = 0
     made["raw"] = oracle.encode_raw(oracle.Header(0, 6000, 99), raw, log2_span=11)
+    header = oracle.Header(threshold=0.001, elements=5003, iteration=7)
+    made["four_states"] = oracle.encode_bitmap4(header, states(5003, 7))
     return made
 
 

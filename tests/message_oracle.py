@@ -13,7 +13,7 @@ import struct
 import numpy as np
 import numpy.typing as npt
 
-RAW = 31
+BITMAP4, RAW = 30, 31
 MIN_LOG2_SPAN, MAX_LOG2_SPAN = 11, 21
 
 Floats = npt.NDArray[np.float32]
@@ -176,6 +176,29 @@ def encode(
     return _assemble(header, log2_span, payloads)
 
 
+def half_signs(elements: int, iteration: int) -> Integers:
+    """The sign that a half of each element has in this iteration: +1 or -1."""
+    return 1 - 2 * ((np.arange(elements, dtype=np.int64) + iteration) % 2)
+
+
+def encode_bitmap4(header: Header, halves: Integers, log2_span: int | None = None) -> bytes:
+    """One message of what each element sends, in halves of the value: -2 to 2.
+
+    Where it is one half, its sign must be the one of `half_signs`.
+    """
+    if log2_span is None:
+        log2_span = choose_log2_span(int(np.count_nonzero(halves)), header.elements)
+    payloads = {}
+    for start in range(0, len(halves), 2**log2_span):
+        part = halves[start : start + 2**log2_span]
+        half = np.abs(part) == 1
+        plus, minus = (np.packbits(half | (part == full), bitorder="little") for full in (2, -2))
+        if part.any():
+            payload = np.stack([plus, minus], axis=1).tobytes()
+            payloads[start >> log2_span] = (int(np.count_nonzero(part)), BITMAP4, payload)
+    return _assemble(header, log2_span, payloads)
+
+
 def encode_raw(header: Header, values: Floats, log2_span: int = 14) -> bytes:
     """One message of raw spans over the whole flat space."""
     payloads = {}
@@ -231,6 +254,16 @@ def _decode_rice(payload: bytes, count: int, k: int, elements: int) -> tuple[Int
     return indices, 1 - 2 * (low_and_sign & 1)
 
 
+def _decode_bitmap4(payload: bytes, count: int, length: int) -> tuple[Bits, Bits]:
+    """For each element of a span whether it adds the value, whether it subtracts it; both: half."""
+    _require(len(payload) == 2 * math.ceil(length / 8), "two bits an element")
+    pairs = np.frombuffer(payload, np.uint8).reshape(-1, 2)
+    plus, minus = (np.unpackbits(pairs[:, i], bitorder="little") for i in (0, 1))
+    _require(not (plus | minus)[length:].any(), "padding")
+    _require(int((plus | minus).sum()) == count, "number of entries")
+    return plus[:length], minus[:length]
+
+
 def decode(message: bytes) -> tuple[Header, int, Floats]:
     """The header, the count and what the message adds to each element.
 
@@ -279,6 +312,12 @@ def decode(message: bytes) -> tuple[Header, int, Floats]:
             raw = np.frombuffer(piece, "<f4")
             _require(bool(np.isfinite(raw).all()), "raw element")
             target += raw
+        elif coding == BITMAP4:
+            _require(abs(value) >= 2.0**-125, "half of the value")
+            plus, minus = _decode_bitmap4(piece, span_count, length)
+            full = (plus.astype(np.float32) - minus) * np.float32(value)
+            half = half_signs(length, iteration) * np.float32(value / 2)
+            target += np.where(plus & minus, half, full).astype(np.float32)
         else:
             _require(coding <= log2_span, "k")
             indices, signs = _decode_rice(piece, span_count, coding, length)

@@ -12,10 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from keras_strom import codec
 from keras_strom._native import codec as native
 from tests.codec_implementations import (
     CODINGS,
     IMPLEMENTATIONS,
+    LEAST_OF_BITMAP4,
     Encoded,
     Floats,
     Implementation,
@@ -69,16 +71,22 @@ def check(
     implementation: Implementation, update: Floats, residual: Floats, threshold: float
 ) -> None:
     """Every coding: as the oracle has it, nothing lost, and read back by both."""
-    for coding, prefer in CODINGS:
-        given_update = update.copy()
-        found = implementation.encode(given_update, residual.copy(), threshold, coding, prefer)
-        np.testing.assert_array_equal(given_update, update)
-        assert_same(found, ORACLE.encode(update, residual, threshold, coding, prefer))
-        decoded = implementation.decode(found.message, update.size)
-        np.testing.assert_array_equal(decoded, ORACLE.decode(found.message, update.size))
-        assert np.count_nonzero(decoded) == found.entries
-        assert set(np.abs(decoded)) <= {np.float32(0), np.float32(threshold)}
-        assert_nothing_is_lost(update, residual, found.residual, decoded)
+    tau = np.float32(threshold)
+    for coding, prefer in implementation.codings:
+        if coding == "bitmap4" and tau < LEAST_OF_BITMAP4:
+            continue
+        sizes = {np.float32(0), tau, tau / 2 if coding == "bitmap4" else tau}
+        for iteration in (0, 7):
+            options = (threshold, coding, prefer, iteration)
+            given_update = update.copy()
+            found = implementation.encode(given_update, residual.copy(), *options)
+            np.testing.assert_array_equal(given_update, update)
+            assert_same(found, ORACLE.encode(update, residual, *options))
+            decoded = implementation.decode(found.message, update.size)
+            np.testing.assert_array_equal(decoded, ORACLE.decode(found.message, update.size))
+            assert np.count_nonzero(decoded) == found.entries
+            assert set(np.abs(decoded)) <= sizes
+            assert_nothing_is_lost(update, residual, found.residual, decoded)
 
 
 sizes = st.one_of(
@@ -121,12 +129,15 @@ def test_nothing_is_lost_when_the_coding_switches(
     residual = np.zeros(size, np.float32)
     parameters = np.zeros(size, np.float32)
     wanted = np.zeros(size)
-    for density, (coding, prefer) in steps:
+    for iteration, (density, options) in enumerate(steps):
+        coding, prefer = options if options in implementation.codings else ("auto", "size")
         update = floats(
             np.where(random.random(size) < density, 1.0, 0.01) * random.normal(size=size)
         )
         wanted += update
-        encoded = implementation.encode(update, residual, 0.5, coding, prefer)  # type: ignore[arg-type]
+        encoded = implementation.encode(
+            *(update, residual, 0.5, coding, prefer, iteration)  # type: ignore[arg-type]
+        )
         residual = encoded.residual
         parameters = implementation.apply(encoded.message, parameters)
     np.testing.assert_allclose(
@@ -175,12 +186,15 @@ def test_numbers_at_the_edge(
 
 def test_each_coding_is_the_one_that_was_asked_for() -> None:
     update, residual, threshold = random_case(40_000, 0.02, seed=1)
-    sparse, bitmap = (
-        native.describe(ORACLE.encode(update, residual, threshold, coding).message)
-        for coding in ("sparse", "bitmap")
-    )
-    assert sparse.sparse_spans == bitmap.bitmap_spans > 0
-    assert sparse.bitmap_spans == bitmap.sparse_spans == 0
+    for coding in ("sparse", "bitmap", "bitmap4"):
+        found = native.describe(ORACLE.encode(update, residual, threshold, coding).message)
+        spans = {
+            "sparse": found.sparse_spans,
+            "bitmap": found.bitmap_spans,
+            "bitmap4": found.bitmap4_spans,
+        }
+        assert spans.pop(coding) > 0
+        assert not any(spans.values())
 
 
 def test_shapes_are_kept(implementation: Implementation) -> None:
@@ -198,6 +212,72 @@ def test_applying_adds_to_what_is_there(implementation: Implementation) -> None:
     start = np.random.default_rng(4).normal(size=5000).astype(np.float32)
     expected = start + implementation.decode(encoded.message, 5000)
     np.testing.assert_array_equal(implementation.apply(encoded.message, start), expected)
+
+
+# ------------------------------------------------------------------ halves
+
+
+@pytest.fixture
+def with_halves(implementation: Implementation) -> Implementation:
+    if ("bitmap4", "size") not in implementation.codings:
+        pytest.skip("it does not encode with bitmap4")
+    return implementation
+
+
+def test_a_half_leaves_where_it_has_the_sign_of_the_step(with_halves: Implementation) -> None:
+    update = floats([0.5, 0.5, -0.5, -0.5, 0.75, 0.75, 0.4, -1.0, 1.5])
+    for iteration, sent in (
+        (0, [0.5, 0, 0, -0.5, 0.5, 0, 0, -1, 1]),
+        (1, [0, 0.5, -0.5, 0, 0, 0.5, 0, -1, 1]),
+    ):
+        residual = np.zeros_like(update)
+        encoded = with_halves.encode(update, residual, 1.0, "bitmap4", iteration=iteration)
+        np.testing.assert_array_equal(with_halves.decode(encoded.message, 9), floats(sent))
+        np.testing.assert_array_equal(encoded.residual, update - floats(sent))
+        assert encoded.entries == np.count_nonzero(sent)
+
+
+@pytest.mark.parametrize("drift", [0.11, -0.11])
+@pytest.mark.parametrize("first", [0, 1])
+def test_halves_favour_neither_sign(with_halves: Implementation, drift: float, first: int) -> None:
+    """What drifts slowly up or down is sent in full, on every element, whenever the steps begin."""
+    size, steps = 67, 100
+    update = np.full(size, drift, np.float32)
+    residual = np.zeros(size, np.float32)
+    sent = np.zeros(size, np.float32)
+    halves = 0
+    for iteration in range(first, first + steps):
+        encoded = with_halves.encode(update, residual, 1.0, "bitmap4", iteration=iteration)
+        residual = encoded.residual
+        added = with_halves.decode(encoded.message, size)
+        halves += np.count_nonzero(np.abs(added) == 0.5)
+        sent += added
+    assert 0.5 * halves == np.abs(sent).sum() > 0
+    # A half waits for its step at most: what is left is below it and one step's drift.
+    assert (np.abs(residual) < 0.5 + 2 * abs(drift)).all()
+    np.testing.assert_allclose(sent, steps * drift - residual, atol=1e-4)
+
+
+def test_both_signs_send_the_same(with_halves: Implementation) -> None:
+    """Of an update and its negative, the one a step later is the other's mirror image."""
+    update, residual, threshold = random_case(5000, 0.2, seed=7)
+    up = with_halves.encode(update, residual.copy(), threshold, "bitmap4", iteration=3)
+    down = with_halves.encode(-update, -residual, threshold, "bitmap4", iteration=4)
+    np.testing.assert_array_equal(up.residual, -down.residual)
+    np.testing.assert_array_equal(
+        with_halves.decode(up.message, 5000), -with_halves.decode(down.message, 5000)
+    )
+
+
+def test_a_threshold_whose_half_is_not_exact_is_refused(with_halves: Implementation) -> None:
+    update, residual = floats([1.0, 2.0]), floats([0.0, 0.0])
+    below = float(np.nextafter(np.float32(LEAST_OF_BITMAP4), np.float32(0)))
+    with pytest.raises(with_halves.invalid):
+        with_halves.encode(update, residual, below, "bitmap4")
+    np.testing.assert_array_equal(residual, [0, 0])
+    tiny = floats([LEAST_OF_BITMAP4 / 2, LEAST_OF_BITMAP4])
+    encoded = with_halves.encode(tiny, residual, LEAST_OF_BITMAP4, "bitmap4")
+    np.testing.assert_array_equal(with_halves.decode(encoded.message, 2), tiny)
 
 
 # ------------------------------------------------------------------ refusals
@@ -229,10 +309,11 @@ def test_what_cannot_be_encoded_is_refused_and_nothing_changes(
     np.testing.assert_array_equal(given_residual, floats(residual))
 
 
+@pytest.mark.parametrize("coding", ["auto", "bitmap4"])
 def test_messages_cut_short_or_altered_are_refused_and_nothing_changes(
-    implementation: Implementation,
+    implementation: Implementation, coding: codec.Coding
 ) -> None:
-    message = implementation.encode(*random_case(300, 0.05, seed=5)).message
+    message = ORACLE.encode(*random_case(300, 0.05, seed=5), coding).message
     parameters = np.ones(300, np.float32)
     damaged = [message[:size] for size in range(len(message))]
     damaged += [

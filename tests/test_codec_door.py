@@ -152,15 +152,43 @@ def test_unknown_codings_and_preferences_are_refused_with_the_ones_there_are() -
     with pytest.raises(errors.InvalidOption, match=r"coding is array.*it must be one of"):
         codec.encode(UPDATE, residual_of(UPDATE), 1.0, coding=wrong)
     wrong = "huffman"
-    with pytest.raises(errors.InvalidOption, match=r"'huffman'; .*'auto', 'sparse', 'bitmap'"):
+    with pytest.raises(
+        errors.InvalidOption, match=r"'huffman'; .*'auto', 'sparse', 'bitmap', 'bitmap4'"
+    ):
         codec.encode(UPDATE, residual_of(UPDATE), 1.0, coding=wrong)
     with pytest.raises(errors.InvalidOption, match=r"prefer is 'huffman'; .*'size', 'speed'"):
         codec.encode(UPDATE, residual_of(UPDATE), 1.0, prefer=wrong)
 
 
-def test_a_preference_without_effect_is_refused() -> None:
-    with pytest.raises(errors.InvalidOption, match="'speed' has no effect with coding='bitmap'"):
-        codec.encode(UPDATE, residual_of(UPDATE), 1.0, coding="bitmap", prefer="speed")
+@pytest.mark.parametrize("coding", ["sparse", "bitmap", "bitmap4"])
+def test_a_preference_without_effect_is_refused(coding: codec.Coding) -> None:
+    with pytest.raises(errors.InvalidOption, match=f"'speed' has no effect with coding='{coding}'"):
+        codec.encode(UPDATE, residual_of(UPDATE), 1.0, coding=coding, prefer="speed")
+
+
+def test_a_message_says_the_senders_step() -> None:
+    for coding in ("auto", "bitmap4"):
+        message = codec.encode(
+            UPDATE, residual_of(UPDATE), 1.0, coding=coding, iteration=np.int64(2**35 - 1)
+        )
+        assert message.iteration == 2**35 - 1
+        assert codec.read(message.bytes) == message
+
+
+@pytest.mark.parametrize("iteration", [-1, 2**35, 1.0, "1", None, True, np.array([1, 2])])
+def test_an_iteration_that_is_refused_changes_nothing(iteration: Any) -> None:
+    residual = residual_of(UPDATE)
+    with pytest.raises(errors.InvalidOption, match=r"the iteration is .*; it must be"):
+        codec.encode(UPDATE, residual, 1.0, iteration=iteration)
+    np.testing.assert_array_equal(residual, residual_of(UPDATE))
+
+
+def test_a_bitmap_of_four_states_takes_two_bits_an_element() -> None:
+    update = np.random.default_rng(8).normal(size=100_000).astype(np.float32)
+    for threshold in (0.1, 1.0, 3.0):
+        message = codec.encode(update, np.zeros_like(update), threshold, coding="bitmap4")
+        bits = message.bits_per_entry * message.density
+        assert 2 < bits < 2.05
 
 
 @pytest.mark.parametrize("size", [1, 4097, 70_001])

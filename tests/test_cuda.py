@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests import cuda_library
-from tests.codec_implementations import CODINGS, Oracle
+from tests.codec_implementations import DEVICE_CODINGS, Oracle
 from tests.cuda_library import CallError, Cuda, Floats, NotHereError, Options, Result, Segment
 
 ORACLE = Oracle()
@@ -35,7 +35,7 @@ def random_update(size: int, density: float, seed: int = 1) -> tuple[Floats, Flo
 @pytest.mark.parametrize("density", [0.0, 0.01, 1.0])
 def test_messages_and_residuals_are_the_oracles(cuda: Cuda, size: int, density: float) -> None:
     update, residual = random_update(size, density)
-    for coding, prefer in CODINGS:
+    for coding, prefer in DEVICE_CODINGS:
         message, after, count = cuda.encode(update, residual, 1.0, coding, prefer)
         expected = ORACLE.encode(update, residual, 1.0, coding, prefer)
         assert (message, count) == (expected.message, expected.entries)
@@ -44,6 +44,22 @@ def test_messages_and_residuals_are_the_oracles(cuda: Cuda, size: int, density: 
         np.testing.assert_array_equal(
             cuda.apply(message, parameters), ORACLE.apply(message, parameters)
         )
+
+
+@pytest.mark.parametrize("size", [1, 4097, 30_000])
+@pytest.mark.parametrize("iteration", [6, 7])
+def test_bitmaps_of_four_states_are_applied(cuda: Cuda, size: int, iteration: int) -> None:
+    update, residual = random_update(size, 0.3)
+    message = ORACLE.encode(update, residual, 1.0, "bitmap4", iteration=iteration).message
+    parameters = np.linspace(-1, 1, size, dtype=np.float32)
+    np.testing.assert_array_equal(
+        cuda.apply(message, parameters), ORACLE.apply(message, parameters)
+    )
+
+
+def test_encoding_in_four_states_is_refused_with_what_to_do(cuda: Cuda) -> None:
+    with pytest.raises(CallError, match=r"bitmap4.*: encode on the CPU, or take coding bitmap"):
+        cuda.encode(*random_update(100, 0.3), 1.0, "bitmap4")
 
 
 def test_a_step_gives_the_variable_its_value_before_and_what_was_sent(cuda: Cuda) -> None:

@@ -2,11 +2,13 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <cstdio>
 #include <cstring>
 #include <exception>
 #include <limits>
 #include <span>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "capi/codec_pieces.h"
@@ -167,7 +169,7 @@ class Encoding {
     rule.threshold = options_.threshold;
     StepStatistics statistics;  // Not in the task, whose neighbour may be another thread's.
     task->start = task->done = start;
-    piece->Start(start, end);
+    piece->Start(start, end, options_.iteration);
     for (; start < end; start = task->done) {
       const EncodeRun run{std::min(kRunElements, end - start), update_.data() + start,
                           after_ + start, static_cast<uint32_t>(start % kChunk)};
@@ -179,7 +181,7 @@ class Encoding {
   }
 
   Status WriteMessage(const Piece& found, strom_allocate allocate, void* context) const {
-    const MessageFields fields{options_.threshold, options_.threshold, size(), 0};
+    const MessageFields fields{options_.threshold, options_.threshold, size(), options_.iteration};
     const CodingOptions coding{static_cast<Coding>(options_.coding),
                                static_cast<Prefer>(options_.prefer)};
     const std::vector<uint8_t> message =
@@ -197,9 +199,8 @@ class Encoding {
   void TakeBack() {
     if (residual_ != after_) return;
     for (const Piece& piece : pieces_) {
-      piece.ForEach([&](int64_t element, bool negative) {
-        after_[element] += negative ? -options_.threshold : options_.threshold;
-      });
+      piece.ForEach(options_.threshold,
+                    [&](int64_t element, float sent) { after_[element] += sent; });
     }
     for (const Task& task : tasks_) {
       for (int64_t i = task.start; i < task.done; ++i) after_[i] -= update_[static_cast<size_t>(i)];
@@ -216,13 +217,28 @@ class Encoding {
   Piece joined_;               // of several
 };
 
+std::string Scientific(float value) {
+  char words[32];
+  std::snprintf(words, sizeof(words), "%g", static_cast<double>(value));
+  return words;
+}
+
 Status CheckOptions(const strom_codec_options& options) {
   if (!std::isfinite(options.threshold) || options.threshold <= 0) {
     return Invalid("the threshold is " + std::to_string(options.threshold) +
                    "; it must be a finite float32 over 0");
   }
-  if (options.coding < STROM_CODING_AUTO || options.coding > STROM_CODING_BITMAP) {
+  if (options.coding < STROM_CODING_AUTO || options.coding > STROM_CODING_BITMAP4) {
     return Invalid("coding is no STROM_CODING_*");
+  }
+  if (options.coding == STROM_CODING_BITMAP4 && options.threshold < kMinBitmap4Value) {
+    return Invalid("the threshold is " + Scientific(options.threshold) +
+                   "; with coding bitmap4 it must be at least 2^-125 (" +
+                   Scientific(kMinBitmap4Value) + "), so that a half of it is exact");
+  }
+  if (options.iteration < 0 || options.iteration > kMaxIteration) {
+    return Invalid("the iteration is " + std::to_string(options.iteration) +
+                   "; it must lie in [0, 2^35)");
   }
   if (options.prefer < STROM_PREFER_SIZE || options.prefer > STROM_PREFER_SPEED) {
     return Invalid("prefer is no STROM_PREFER_*");
@@ -273,14 +289,18 @@ int strom_codec_encode(const float* update, const float* residual, float* residu
     const std::span<const float> elements(update, static_cast<size_t>(size));
     strom::LentThreads lent(threads);
     const strom::Parallel parallel = lent.parallel();
-    if (options->coding == STROM_CODING_BITMAP) {
-      return strom::Encoding<strom::BitmapPiece>(elements, residual, residual_after, *options,
-                                                 parallel)
+    const auto encode = [&]<typename Piece>(std::type_identity<Piece>) {
+      return strom::Encoding<Piece>(elements, residual, residual_after, *options, parallel)
           .Encode(allocate, context, count);
+    };
+    switch (options->coding) {
+      case STROM_CODING_BITMAP:
+        return encode(std::type_identity<strom::BitmapPiece>());
+      case STROM_CODING_BITMAP4:
+        return encode(std::type_identity<strom::Bitmap4Piece>());
+      default:
+        return encode(std::type_identity<strom::CodesPiece>());
     }
-    return strom::Encoding<strom::CodesPiece>(elements, residual, residual_after, *options,
-                                              parallel)
-        .Encode(allocate, context, count);
   });
 }
 
@@ -306,9 +326,10 @@ int strom_codec_describe(const uint8_t* message, int64_t bytes,
     for (int64_t i = 0; i < parsed.spans(); ++i) {
       const auto span = parsed.span(i);
       if (span.count == 0) continue;
-      ++(span.k == strom::kRawCoding ? description->raw_spans
-         : span.k == 0               ? description->bitmap_spans
-                                     : description->sparse_spans);
+      ++(span.k == strom::kRawCoding       ? description->raw_spans
+         : span.k == strom::kBitmap4Coding ? description->bitmap4_spans
+         : span.k == 0                     ? description->bitmap_spans
+                                           : description->sparse_spans);
     }
     return {};
   });

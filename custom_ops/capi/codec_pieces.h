@@ -1,7 +1,8 @@
 // What one task of an encoding (capi/codec.cc) finds in its consecutive elements, in the form that
-// the message is made of: a list of codes, or a bitmap where every span will be one anyway.
+// the message is made of: a list of codes, or a bitmap, of one bit or of four states an element,
+// where every span will be one anyway.
 //
-// Both forms have the same functions; Encoding is written once for them.
+// All forms have the same functions; Encoding is written once for them.
 #ifndef KERAS_STROM_CAPI_CODEC_PIECES_H_
 #define KERAS_STROM_CAPI_CODEC_PIECES_H_
 
@@ -11,6 +12,7 @@
 #include <vector>
 
 #include "core/bitmap.h"
+#include "core/bitmap4.h"
 #include "core/entries.h"
 #include "core/message_writer.h"
 #include "core/parallel.h"
@@ -20,8 +22,9 @@ namespace strom {
 
 class CodesPiece {
  public:
-  // Elements [start, end) are to come; throws std::bad_alloc, as Find does.
-  void Start(int64_t, int64_t) {}
+  // Elements [start, end) of the sender's step `iteration` are to come; throws std::bad_alloc, as
+  // Find does.
+  void Start(int64_t, int64_t, int64_t) {}
 
   // The next elements, which begin at element `start` of the update. When it throws, they are as
   // they were.
@@ -33,13 +36,13 @@ class CodesPiece {
 
   int64_t count() const { return entries_.size(); }
 
-  // visit(element, negative) for every entry.
+  // visit(element, what it sends) for every entry.
   template <typename Visit>
-  void ForEach(Visit visit) const {
+  void ForEach(float threshold, Visit visit) const {
     for (size_t i = 0; i < entries_.chunks(); ++i) {
       const EntryList::Chunk chunk = entries_.chunk(i);
       for (const uint32_t code : chunk.codes) {
-        visit(chunk.index * kChunk + (code >> 1), (code & 1) != 0);
+        visit(chunk.index * kChunk + (code >> 1), (code & 1) != 0 ? -threshold : threshold);
       }
     }
   }
@@ -67,7 +70,7 @@ class CodesPiece {
 // Only for Coding::kBitmap.
 class BitmapPiece {
  public:
-  void Start(int64_t start, int64_t end) {
+  void Start(int64_t start, int64_t end, int64_t) {
     start_ = start;
     memory_.emplace(end - start);
     bitmap_ = memory_->bitmap();
@@ -81,11 +84,11 @@ class BitmapPiece {
   int64_t count() const { return bitmap_.count; }
 
   template <typename Visit>
-  void ForEach(Visit visit) const {
+  void ForEach(float threshold, Visit visit) const {
     int64_t sign = 0;
     for (int64_t i = 0; i < bitmap_.elements; ++i) {
       if (ReadBits(bitmap_.bits, i, 1) == 0) continue;
-      visit(start_ + i, ReadBits(bitmap_.signs, sign++, 1) != 0);
+      visit(start_ + i, ReadBits(bitmap_.signs, sign++, 1) != 0 ? -threshold : threshold);
     }
   }
 
@@ -97,7 +100,7 @@ class BitmapPiece {
       elements += piece.bitmap_.elements;
     }
     BitmapPiece joined;
-    joined.Start(pieces.front().start_, pieces.front().start_ + elements);
+    joined.Start(pieces.front().start_, pieces.front().start_ + elements, 0);
     JoinBitmaps(bitmaps, parallel, &joined.bitmap_);
     return joined;
   }
@@ -111,6 +114,56 @@ class BitmapPiece {
   int64_t start_ = 0;
   std::optional<BitmapMemory> memory_;
   Bitmap bitmap_;
+};
+
+// Only for Coding::kBitmap4.
+class Bitmap4Piece {
+ public:
+  void Start(int64_t start, int64_t end, int64_t iteration) {
+    start_ = start;
+    memory_.emplace(end - start);
+    bitmap_ = memory_->bitmap(iteration);
+  }
+
+  void Find(const StepKernel& kernel, const EncodeRun& run, const StepRule& rule, int64_t,
+            StepStatistics* statistics) {
+    kernel.encode_bitmap4(run, rule, &bitmap_, statistics);
+  }
+
+  int64_t count() const { return bitmap_.count; }
+
+  template <typename Visit>
+  void ForEach(float threshold, Visit visit) const {
+    for (int64_t i = 0; i < bitmap_.elements; ++i) {
+      float sent = 0;
+      AddBitmap4(bitmap_.bytes, i, i + 1, {threshold, bitmap_.iteration}, &sent);
+      if (sent != 0) visit(start_ + i, sent);
+    }
+  }
+
+  static Bitmap4Piece Join(std::span<const Bitmap4Piece> pieces, const Parallel& parallel) {
+    std::vector<Bitmap4> bitmaps;
+    int64_t elements = 0;
+    for (const Bitmap4Piece& piece : pieces) {
+      bitmaps.push_back(piece.bitmap_);
+      elements += piece.bitmap_.elements;
+    }
+    const Bitmap4Piece& front = pieces.front();
+    Bitmap4Piece joined;
+    joined.Start(front.start_, front.start_ + elements, front.bitmap_.iteration);
+    JoinBitmaps4(bitmaps, parallel, &joined.bitmap_);
+    return joined;
+  }
+
+  std::vector<std::vector<uint8_t>> Write(const MessageFields& fields, int64_t max_bytes,
+                                          const CodingOptions&, const Parallel& parallel) const {
+    return WriteBitmap4(fields, bitmap_, max_bytes, 0, parallel);
+  }
+
+ private:
+  int64_t start_ = 0;
+  std::optional<Bitmap4Memory> memory_;
+  Bitmap4 bitmap_;
 };
 
 }  // namespace strom

@@ -18,7 +18,7 @@ extern "C" {
 #define STROM_EXPORT __attribute__((visibility("default")))
 
 /* Bumped whenever a declaration below changes; the Python package refuses another number. */
-#define STROM_ABI_VERSION 8
+#define STROM_ABI_VERSION 9
 
 typedef int64_t strom_handle;
 
@@ -159,24 +159,31 @@ STROM_EXPORT int strom_replica_message(strom_handle replica, int64_t index, uint
 /* ---------------------------------------------------------------- codec (capi/codec.cc)
  * One update to one message and back, without a replica. Messages are described in
  * core/MESSAGE_FORMAT.md. */
-enum { STROM_CODING_AUTO = 0, STROM_CODING_SPARSE = 1, STROM_CODING_BITMAP = 2 };
+enum {
+  STROM_CODING_AUTO = 0,
+  STROM_CODING_SPARSE = 1,
+  STROM_CODING_BITMAP = 2,
+  STROM_CODING_BITMAP4 = 3 /* two bits an element, with halves of tau of alternating sign */
+};
 enum { STROM_PREFER_SIZE = 0, STROM_PREFER_SPEED = 1 };
 
 typedef struct {
-  float threshold; /* tau: finite, > 0 */
-  int32_t coding;  /* STROM_CODING_*: AUTO takes the shorter one for each span */
-  int32_t prefer;  /* STROM_PREFER_*: what AUTO goes by */
-  int32_t kernel;  /* -1: the fastest; else one of strom_codec_kernel's (tests) */
+  float threshold;   /* tau: finite, > 0; for BITMAP4 at least 2^-125 */
+  int32_t coding;    /* STROM_CODING_*: AUTO takes the shorter one for each span */
+  int32_t prefer;    /* STROM_PREFER_*: what AUTO goes by */
+  int32_t kernel;    /* -1: the fastest; else one of strom_codec_kernel's (tests) */
+  int64_t iteration; /* the sender's step, in [0, 2^35); decides the signs of BITMAP4's halves */
 } strom_codec_options;
 
 /* Gives memory for a message of `bytes` bytes, or NULL where there is none. Called at most once. */
 typedef uint8_t* (*strom_allocate)(void* context, int64_t bytes);
 
-/* residual_after = residual + update - what leaves as +-threshold into the message, which goes to
- * the memory that allocate(context, bytes) gives. `residual_after` may be `residual` (then the
- * inputs are checked first, so that a refusal leaves it as it was); no other overlap. NaN, infinity
- * and a sum over the largest float32 are refused: STROM_NOT_FINITE. When memory runs out in place,
- * the residual is as before within rounding. *count gets the entries that left. */
+/* residual_after = residual + update - what leaves as +-threshold (or a half of it: BITMAP4) into
+ * the message, which goes to the memory that allocate(context, bytes) gives. `residual_after` may
+ * be `residual` (then the inputs are checked first, so that a refusal leaves it as it was); no
+ * other overlap. NaN, infinity and a sum over the largest float32 are refused: STROM_NOT_FINITE.
+ * When memory runs out in place, the residual is as before within rounding. *count gets the entries
+ * that left, halves among them. */
 STROM_EXPORT int strom_codec_encode(const float* update, const float* residual,
                                     float* residual_after, int64_t size,
                                     const strom_codec_options* options,
@@ -193,10 +200,11 @@ typedef struct {
   int64_t count;     /* entries */
   int64_t iteration; /* the sender's step */
   float threshold;   /* tau */
-  float value;       /* what an entry adds, with its sign */
+  float value;       /* what an entry adds, with its sign; or a half of it, in BITMAP4 */
   int64_t sparse_spans;
   int64_t bitmap_spans;
   int64_t raw_spans;
+  int64_t bitmap4_spans;
 } strom_message_description;
 STROM_EXPORT int strom_codec_describe(const uint8_t* message, int64_t bytes,
                                       strom_message_description* description);

@@ -119,6 +119,11 @@ int strom_cuda_write_messages(strom_handle codec, int32_t coding, int32_t prefer
                               int64_t* message_bytes) {
   return strom::WithCodec(__func__, codec, [&](Codec& c) -> Status {
     if (message_bytes == nullptr) return Invalid("message_bytes is null");
+    if (coding == STROM_CODING_BITMAP4) {
+      return Invalid(
+          "a device does not encode with coding bitmap4, whose halves are found in another pass: "
+          "encode on the CPU, or take coding bitmap; a device applies messages of any coding");
+    }
     if (coding < STROM_CODING_AUTO || coding > STROM_CODING_BITMAP || prefer < STROM_PREFER_SIZE ||
         prefer > STROM_PREFER_SPEED) {
       return Invalid("there is no such coding or preference");

@@ -63,7 +63,8 @@ STROM_EXPORT int strom_cuda_find_entries(strom_handle codec, int64_t elements,
                                          const strom_step_options* options, void* stream,
                                          strom_step_result* result);
 /* The second half: codes the entries of the last find_entries, which stay; `coding` and `prefer`
- * are strom.h's STROM_CODING_* and STROM_PREFER_*, 0 and 0 in strom_cuda_step. */
+ * are strom.h's STROM_CODING_* and STROM_PREFER_*, 0 and 0 in strom_cuda_step. BITMAP4 is refused:
+ * its halves are no entries of find_entries. */
 STROM_EXPORT int strom_cuda_write_messages(strom_handle codec, int32_t coding, int32_t prefer,
                                            void* stream, int64_t* message_bytes);
 

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <limits>
 
+#include "core/bitmap4.h"
 #include "core/bits.h"
 #include "core/crc32c.h"
 #include "core/message_layout.h"
@@ -150,13 +151,21 @@ const char* ParsedMessage::CheckDirectory() const {
     const auto [count, k, end] = entry(i);
     const int64_t elements = SpanElements(i);
     if (count > elements) return "a span has more entries than elements";
-    if (k > log2_span_ && k != kRawCoding) return "a span's k is out of range";
+    if (k > log2_span_ && k != kBitmap4Coding && k != kRawCoding) {
+      return "a span's k is out of range";
+    }
     if (end < start || end > static_cast<int64_t>(payload_.size())) {
       return "the payloads' ends do not ascend";
     }
     if (count == 0 && (k != 0 || end != start)) return "a span without entries has a payload";
     if (k == kRawCoding && (count != elements || end - start != 4 * elements)) {
       return "a raw span is not complete";
+    }
+    if (k == kBitmap4Coding) {
+      if (end - start != Bitmap4Bytes(elements)) {
+        return "a span of four states does not have two bits for each element";
+      }
+      if (std::fabs(fields_.value) < kMinBitmap4Value) return "a half of its value is not exact";
     }
     total += count;
     start = end;
@@ -189,6 +198,10 @@ const char* ParsedMessage::CheckPayloads(int64_t first, int64_t last) const {
     if (here.count == 0) continue;
     if (here.k == kRawCoding) {
       if (!AllFinite(here.payload)) return "a raw element is not finite";
+      continue;
+    }
+    if (here.k == kBitmap4Coding) {
+      if (const char* failed = CheckBitmap4(here.payload, here.count, here.elements)) return failed;
       continue;
     }
     if (const char* failed = Rice().check(payloads.Read(here), here.count, here.k, here.elements)) {

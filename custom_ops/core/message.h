@@ -1,6 +1,7 @@
 // The wire format of an update's values (CODEC.md; the field table is in MESSAGE_FORMAT.md beside
 // this file): a header with a checksum, a directory of spans, and a payload per span in split Rice,
-// bitmap (split Rice with k = 0) or raw float32 coding. core/message_writer.h makes messages.
+// bitmap (split Rice with k = 0), four-state bitmap (core/bitmap4.h) or raw float32 coding.
+// core/message_writer.h makes messages.
 //
 // Bytes from outside are parsed once by ParseMessage; everything below takes only parsed messages.
 #ifndef KERAS_STROM_CORE_MESSAGE_H_
@@ -28,7 +29,10 @@ inline constexpr uint8_t kFlagLevels = 4;      // reserved: entries are multiple
 // A span is 2^kMinLog2Span to 2^kMaxLog2Span elements long.
 inline constexpr int kMinLog2Span = 11;
 inline constexpr int kMaxLog2Span = 21;
-inline constexpr int kRawCoding = 31;  // in the place of k: the span's elements as float32
+
+// In the place of k:
+inline constexpr int kBitmap4Coding = 30;  // the span's elements in four states (core/bitmap4.h)
+inline constexpr int kRawCoding = 31;      // the span's elements as float32
 
 // Limits that keep the header under kMaxMessageHeaderBytes: 2 TB of parameters.
 inline constexpr int64_t kMaxElements = int64_t{1} << 39;
@@ -37,7 +41,7 @@ inline constexpr int64_t kMaxIteration = (int64_t{1} << 35) - 1;
 // What a message says about all of its entries.
 struct MessageFields {
   float threshold = 0;   // the sender's tau; 0 in a message of raw spans only
-  float value = 0;       // what an entry adds, with its sign
+  float value = 0;       // what an entry adds, with its sign; or a half, in a four-state bitmap
   int64_t elements = 0;  // of the flat space, 2^39 at most
   int64_t iteration = 0;
 };
@@ -50,7 +54,7 @@ class ParsedMessage {
     int64_t offset;    // its first flat element
     int64_t elements;  // 2^log2_span, fewer at the end of the flat space
     int64_t count;     // entries; the elements of a raw span, 0 for an empty one
-    int k;             // split Rice's parameter, or kRawCoding
+    int k;             // split Rice's parameter, kBitmap4Coding or kRawCoding
     Bytes payload;
     size_t slack;  // readable bytes behind the payload, those of the message's other spans
   };

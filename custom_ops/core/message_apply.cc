@@ -11,6 +11,7 @@
 #include <numeric>
 #include <vector>
 
+#include "core/bitmap4.h"
 #include "core/message.h"
 #include "core/message_payload.h"
 #include "core/rice.h"
@@ -87,12 +88,13 @@ void ForEachPart(std::span<const ParameterRange>* ranges, int64_t begin, int64_t
 class SpanAdder {
  public:
   SpanAdder(const ParsedMessage& message, std::span<const ParameterRange> ranges)
-      : value_(message.fields().value), ranges_(ranges) {}
+      : value_(message.fields().value), iteration_(message.fields().iteration), ranges_(ranges) {}
 
   // Returns how many of the span's entries lie in no range.
   int64_t Add(const ParsedMessage::Span& span) {
     if (span.count == 0) return 0;
     if (span.k == kRawCoding) return AddRawSpan(span);
+    if (span.k == kBitmap4Coding) return AddBitmap4Span(span);
     const int64_t end = span.offset + span.elements;
     // The bitmap of a span in one range: no codes are needed, and where there are many entries
     // going over all elements is faster.
@@ -134,7 +136,20 @@ class SpanAdder {
     return skipped + NonZeros(span, covered, span.elements);
   }
 
+  int64_t AddBitmap4Span(const ParsedMessage::Span& span) {
+    int64_t skipped = 0;
+    int64_t covered = 0;
+    ForEachPart(&ranges_, span.offset, span.offset + span.elements,
+                [&](int64_t first, int64_t last, float* values) {
+                  skipped += CountBitmap4(span.payload, covered, first);
+                  AddBitmap4(span.payload.data(), first, last, {value_, iteration_}, values);
+                  covered = last;
+                });
+    return skipped + CountBitmap4(span.payload, covered, span.elements);
+  }
+
   float value_;
+  int64_t iteration_;
   std::span<const ParameterRange> ranges_;
   PayloadReader payloads_;
   std::vector<uint32_t> codes_;
@@ -188,20 +203,21 @@ class RegionAdder {
   }
 
   // Whether the counts of several messages add up to over 3 % of the region. Bitmaps do not count:
-  // they are added at the speed of a plain pass as it is. Raw spans go in order by themselves.
+  // they are added at the speed of a plain pass as it is. Raw spans and those of four states go in
+  // order by themselves.
   bool IsDense(int64_t region) const {
     int64_t count = 0;
     int64_t messages = 0;
-    bool raw = false;
+    bool by_itself = false;
     for (size_t i = 0; i < messages_.size(); ++i) {
       const int64_t before = count;
       ForEachSpan(region, i, [&](const ParsedMessage::Span& span) {
         if (span.k > 0) count += span.count;
-        raw |= span.k == kRawCoding;
+        by_itself |= span.k == kRawCoding || span.k == kBitmap4Coding;
       });
       messages += count > before;
     }
-    return !raw && messages >= 2 && 100 * count > int64_t{3} << log2_region_;
+    return !by_itself && messages >= 2 && 100 * count > int64_t{3} << log2_region_;
   }
 
   int64_t AddTogether(int64_t region) {

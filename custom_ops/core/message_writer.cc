@@ -107,7 +107,7 @@ void MessageWriter::AddSpan(int64_t span, Codes codes) {
 
 void MessageWriter::AddCodedSpan(int64_t span, int64_t count, int k, Bytes payload) {
   STROM_CHECK(sources_.empty() || sources_.back().span < span);
-  STROM_CHECK(count > 0 && k >= 0 && k <= log2_span_);
+  STROM_CHECK(count > 0 && k >= 0 && (k <= log2_span_ || k == kBitmap4Coding));
   sources_.push_back({span, {}, {}, k, 0, 0, payload, count});
 }
 
@@ -320,6 +320,26 @@ std::vector<std::vector<uint8_t>> WriteBitmap(const MessageFields& fields, const
   MessageWriter writer(fields, log2_span, max_bytes, room, options);
   for (size_t i = 0; i < spans.size(); ++i) {
     writer.AddBitmapSpan(static_cast<int64_t>(i), spans[i]);
+  }
+  return writer.Finish(parallel);
+}
+
+std::vector<std::vector<uint8_t>> WriteBitmap4(const MessageFields& fields, const Bitmap4& bitmap,
+                                               int64_t max_bytes, int64_t room,
+                                               const Parallel& parallel) {
+  STROM_CHECK(bitmap.elements == fields.elements && bitmap.iteration == fields.iteration);
+  const CodingOptions options{Coding::kBitmap4, Prefer::kSize};
+  const int log2_span = ChooseLog2Span(bitmap.count, bitmap.elements, max_bytes, options);
+  const std::vector<int64_t> counts = CountBitmap4Spans(bitmap, log2_span, parallel);
+  MessageWriter writer(fields, log2_span, max_bytes, room, options);
+  for (size_t i = 0; i < counts.size(); ++i) {
+    if (counts[i] == 0) continue;
+    const auto span = static_cast<int64_t>(i);
+    const int64_t first = span << log2_span;
+    const int64_t size = std::min(int64_t{1} << log2_span, bitmap.elements - first);
+    writer.AddCodedSpan(
+        span, counts[i], kBitmap4Coding,
+        {bitmap.bytes + Bitmap4Bytes(first), static_cast<size_t>(Bitmap4Bytes(size))});
   }
   return writer.Finish(parallel);
 }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/bitmap.h"
+#include "core/bitmap4.h"
 #include "core/entries.h"
 #include "core/message.h"
 #include "core/parallel.h"
@@ -21,12 +22,13 @@ inline constexpr int64_t kMinMessageBytes = int64_t{16} << 10;
 // How entries are coded. Every choice is valid for every reader and loses nothing; they differ in
 // bytes and time.
 enum class Coding : uint8_t {
-  kAuto,    // each span by itself: sparse or bitmap, as Prefer says
-  kSparse,  // split Rice with k >= 1, up to three bits an element where everything is sent
-  kBitmap,  // k = 0, however few the entries are
+  kAuto,     // each span by itself: sparse or bitmap, as Prefer says
+  kSparse,   // split Rice with k >= 1, up to three bits an element where everything is sent
+  kBitmap,   // k = 0, however few the entries are
+  kBitmap4,  // four states an element, with halves of the value: only for a Bitmap4
 };
 
-// What kAuto looks for; the two others leave nothing to prefer.
+// What kAuto looks for; the others leave nothing to prefer.
 enum class Prefer : uint8_t {
   kSize,   // the fewest bytes, counted exactly
   kSpeed,  // the bitmap, which is coded faster, unless it costs over kBitsForSpeed
@@ -60,7 +62,8 @@ class MessageWriter {
 
   // Codes as in core/rice.h; their indices count from any multiple of the span's length.
   void AddSpan(int64_t span, Codes codes);
-  // A span that somebody else (cuda/) has coded: split Rice of `count` > 0 entries.
+  // A span that somebody else (cuda/, a Bitmap4) has coded: `count` > 0 entries, as split Rice or
+  // with kBitmap4Coding for k.
   void AddCodedSpan(int64_t span, int64_t count, int k, Bytes payload);
   // A span of a bitmap, with k = 0; `bitmap` itself is borrowed too.
   void AddBitmapSpan(int64_t span, const BitmapSpan& bitmap);
@@ -107,6 +110,11 @@ class MessageWriter {
 std::vector<std::vector<uint8_t>> WriteEntries(const MessageFields& fields,
                                                const EntryList& entries, int64_t max_bytes,
                                                int64_t room = 0, const CodingOptions& options = {},
+                                               const Parallel& parallel = {});
+
+// A bitmap of all elements in four states, whose iteration is the message's.
+std::vector<std::vector<uint8_t>> WriteBitmap4(const MessageFields& fields, const Bitmap4& bitmap,
+                                               int64_t max_bytes, int64_t room = 0,
                                                const Parallel& parallel = {});
 
 // The entries of a bitmap of all elements, with Coding::kBitmap: the same bytes as from their

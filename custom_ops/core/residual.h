@@ -1,4 +1,5 @@
-// The step kernels: r += s * u, and what reaches the threshold leaves, as codes or as a bitmap.
+// The step kernels: r += s * u, and what reaches the threshold leaves, as codes or as a bitmap, of
+// one bit an element or of four states (core/bitmap4.h) with halves of the threshold.
 //
 // One pass over memory does all of it: the update, the entries that are sent, the variable's new
 // value, clipping and the statistics. Every implementation gives the same bits as the scalar oracle
@@ -13,6 +14,7 @@
 #include <string_view>
 
 #include "core/bitmap.h"
+#include "core/bitmap4.h"
 
 namespace strom {
 
@@ -70,6 +72,11 @@ using EncodeFunction = CodesFunction<EncodeRun>;
 using BitmapFunction = void (*)(const EncodeRun& run, const StepRule& rule, Bitmap* bitmap,
                                 StepStatistics* statistics);
 
+// The same with halves: what has reached a half of the threshold but not all of it leaves a half in
+// those steps in which a half has its sign. `bitmap` has whole pairs so far.
+using Bitmap4Function = void (*)(const EncodeRun& run, const StepRule& rule, Bitmap4* bitmap,
+                                 StepStatistics* statistics);
+
 // One way to do it. (A step has no bitmap: at the densities of training a list of codes is shorter
 // and as fast.)
 struct StepKernel {
@@ -77,6 +84,7 @@ struct StepKernel {
   StepFunction step;
   EncodeFunction encode;
   BitmapFunction encode_bitmap;
+  Bitmap4Function encode_bitmap4;
 };
 
 // The kernels that this processor can run: the scalar oracle first, the fastest last. Tests and

@@ -41,6 +41,7 @@ struct Block {
   __m256 residual[kVectors];
   __m256 value[kVectors];  // of a StepRun: first the old one, then the new one
   __m256 hits[kVectors];
+  __m256 halves[kVectors];  // of the hits; only where the output has halves
 };
 
 STROM_INLINE __m256 LoadUpdate(const StepRun& run, int64_t i, __m256* value) {
@@ -136,10 +137,61 @@ STROM_INLINE void PutBlock(BitmapOutput* output, uint32_t, const Block& block) {
                         static_cast<int>(_mm_popcnt_u32(hits)));
 }
 
-// Lets the entries of a block leave.
-STROM_INLINE void Send(__m256 threshold, bool apply_own, Block* block) {
+STROM_INLINE void PutBlock(Bitmap4Output* output, uint32_t, const Block& block) {
+  uint32_t hits = 0;
+  uint32_t negative = 0;
+  uint32_t halves = 0;
   for (int j = 0; j < kVectors; ++j) {
-    const __m256 sent = CopySign(threshold, block->residual[j]);
+    hits |= static_cast<uint32_t>(_mm256_movemask_ps(block.hits[j])) << (j * kLanes);
+    negative |= static_cast<uint32_t>(_mm256_movemask_ps(block.residual[j])) << (j * kLanes);
+    halves |= static_cast<uint32_t>(_mm256_movemask_ps(block.halves[j])) << (j * kLanes);
+  }
+  const uint32_t plus = hits & (~negative | halves);
+  const uint32_t minus = hits & (negative | halves);
+  Bitmap4& bitmap = output->bitmap;
+  _mm_storel_epi64(reinterpret_cast<__m128i*>(bitmap.bytes + (bitmap.elements >> 2)),
+                   _mm_unpacklo_epi8(_mm_cvtsi32_si128(static_cast<int>(plus)),
+                                     _mm_cvtsi32_si128(static_cast<int>(minus))));
+  bitmap.elements += kVectors * kLanes;
+  bitmap.count += _mm_popcnt_u32(hits);
+}
+
+// The sign of what elements send as a half, in the sign of each lane.
+template <typename Output>
+STROM_INLINE __m256 SignsOfHalves(const Output& output, uint32_t first) {
+  if constexpr (!Output::kHalves)
+    return _mm256_setzero_ps();
+  else {
+    const bool even = HalfIsNegative(first, output.bitmap.iteration);
+    const int at_even = even ? INT32_MIN : 0;
+    const int at_odd = even ? 0 : INT32_MIN;
+    return _mm256_castsi256_ps(
+        _mm256_setr_epi32(at_even, at_odd, at_even, at_odd, at_even, at_odd, at_even, at_odd));
+  }
+}
+
+// Finds what leaves a block.
+template <typename Output>
+STROM_INLINE void FindHits(const Magnitudes& magnitudes, __m256 threshold, __m256 half,
+                           __m256 half_signs, Block* block) {
+  for (int j = 0; j < kVectors; ++j) {
+    block->hits[j] = _mm256_cmp_ps(magnitudes.x[j], threshold, _CMP_GE_OQ);
+    if (!Output::kHalves) continue;
+    // Only what has the sign of its half is positive here.
+    const __m256 turned = _mm256_xor_ps(block->residual[j], half_signs);
+    const __m256 over_half = _mm256_cmp_ps(turned, half, _CMP_GE_OQ);
+    block->halves[j] = _mm256_andnot_ps(block->hits[j], over_half);
+    block->hits[j] = _mm256_or_ps(block->hits[j], over_half);
+  }
+}
+
+// Lets the entries of a block leave.
+template <typename Output>
+STROM_INLINE void Send(__m256 threshold, __m256 half, bool apply_own, Block* block) {
+  for (int j = 0; j < kVectors; ++j) {
+    const __m256 magnitude =
+        Output::kHalves ? _mm256_blendv_ps(threshold, half, block->halves[j]) : threshold;
+    const __m256 sent = CopySign(magnitude, block->residual[j]);
     block->residual[j] = _mm256_sub_ps(block->residual[j], _mm256_and_ps(block->hits[j], sent));
     // Not value + 0 where nothing is sent, which would turn -0 into 0.
     if (apply_own) {
@@ -167,6 +219,8 @@ struct Avx2Vectors {
     const bool apply_own = std::is_same_v<Run, StepRun> && rule.apply_own;
     const __m256 scale = _mm256_set1_ps(rule.scale);
     const __m256 threshold = _mm256_set1_ps(rule.threshold);
+    const __m256 half = _mm256_set1_ps(rule.threshold / 2);
+    const __m256 half_signs = SignsOfHalves(output, run.first_index);
     const int32_t below_threshold = std::bit_cast<int32_t>(rule.threshold) - 1;
     const float largest_usual = std::min(rule.clip_limit, std::numeric_limits<float>::max());
     __m256i largest = _mm256_setzero_si256();
@@ -187,11 +241,9 @@ struct Avx2Vectors {
       __m256i largest_here = Largest(magnitudes);
       const bool hit = dense.value || AnyOver(largest_here, below_threshold);
       if (hit) {
-        for (int j = 0; j < kVectors; ++j) {
-          block.hits[j] = _mm256_cmp_ps(magnitudes.x[j], threshold, _CMP_GE_OQ);
-        }
+        FindHits<Output>(magnitudes, threshold, half, half_signs, &block);
         PutBlock(&output, run.first_index + static_cast<uint32_t>(i), block);
-        Send(threshold, apply_own, &block);
+        Send<Output>(threshold, half, apply_own, &block);
         magnitudes = MagnitudesOf(block);
         largest_here = Largest(magnitudes);
       }

@@ -35,6 +35,7 @@ struct Block {
   __m512 residual[kVectors];
   __m512 value[kVectors];  // of a StepRun: first the old one, then the new one
   __mmask16 hits[kVectors];
+  __mmask16 halves[kVectors];  // of the hits; only where the output has halves
 };
 
 STROM_INLINE __m512 LoadUpdate(const StepRun& run, int64_t i, __m512* value) {
@@ -83,18 +84,14 @@ STROM_INLINE __m512d WidenAndAdd(__m512d sum, __m512 x) {
   return _mm512_add_pd(sum, _mm512_add_pd(_mm512_cvtps_pd(low), _mm512_cvtps_pd(high)));
 }
 
-// A bit an element of the block.
-struct BlockBits {
-  uint64_t hits = 0;
-  uint64_t negative = 0;
-};
-
+template <typename Output>
 STROM_INLINE BlockBits BitsOf(const Block& block) {
   BlockBits bits;
   for (int j = 0; j < kVectors; ++j) {
     bits.hits |= uint64_t{block.hits[j]} << (j * kLanes);
     bits.negative |= uint64_t{_mm512_movepi32_mask(_mm512_castps_si512(block.residual[j]))}
                      << (j * kLanes);
+    if (Output::kHalves) bits.halves |= uint64_t{block.halves[j]} << (j * kLanes);
   }
   return bits;
 }
@@ -125,10 +122,50 @@ STROM_INLINE void PutBlock(BitmapOutput* output, uint32_t, const BlockBits& bits
                         static_cast<int>(_mm_popcnt_u64(bits.hits)));
 }
 
-// Lets the entries of a block leave.
-STROM_INLINE void Send(__m512 threshold, bool apply_own, Block* block) {
+STROM_INLINE void PutBlock(Bitmap4Output* output, uint32_t, const BlockBits& bits) {
+  const uint64_t plus = bits.hits & (~bits.negative | bits.halves);
+  const uint64_t minus = bits.hits & (bits.negative | bits.halves);
+  Bitmap4& bitmap = output->bitmap;
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(bitmap.bytes + (bitmap.elements >> 2)),
+                   _mm_unpacklo_epi8(_mm_cvtsi64_si128(static_cast<int64_t>(plus)),
+                                     _mm_cvtsi64_si128(static_cast<int64_t>(minus))));
+  bitmap.elements += kVectors * kLanes;
+  bitmap.count += static_cast<int64_t>(_mm_popcnt_u64(bits.hits));
+}
+
+// The sign of what elements send as a half, in the sign of each lane.
+template <typename Output>
+STROM_INLINE __m512 SignsOfHalves(const Output& output, uint32_t first) {
+  if constexpr (!Output::kHalves)
+    return _mm512_setzero_ps();
+  else {
+    const auto negative = static_cast<__mmask16>(NegativeHalves(first, output.bitmap.iteration));
+    return _mm512_castsi512_ps(_mm512_maskz_set1_epi32(negative, INT32_MIN));
+  }
+}
+
+// Finds what leaves a block.
+template <typename Output>
+STROM_INLINE void FindHits(const Magnitudes& magnitudes, __m512 threshold, __m512 half,
+                           __m512 half_signs, Block* block) {
   for (int j = 0; j < kVectors; ++j) {
-    const __m512 sent = CopySign(threshold, block->residual[j]);
+    block->hits[j] = _mm512_cmp_ps_mask(magnitudes.x[j], threshold, _CMP_GE_OQ);
+    if (!Output::kHalves) continue;
+    // Only what has the sign of its half is positive here.
+    const __m512 turned = _mm512_xor_ps(block->residual[j], half_signs);
+    const __mmask16 over_half = _mm512_cmp_ps_mask(turned, half, _CMP_GE_OQ);
+    block->halves[j] = _kandn_mask16(block->hits[j], over_half);
+    block->hits[j] = _kor_mask16(block->hits[j], over_half);
+  }
+}
+
+// Lets the entries of a block leave.
+template <typename Output>
+STROM_INLINE void Send(__m512 threshold, __m512 half, bool apply_own, Block* block) {
+  for (int j = 0; j < kVectors; ++j) {
+    const __m512 magnitude =
+        Output::kHalves ? _mm512_mask_mov_ps(threshold, block->halves[j], half) : threshold;
+    const __m512 sent = CopySign(magnitude, block->residual[j]);
     const __mmask16 hits = block->hits[j];
     block->residual[j] = _mm512_mask_sub_ps(block->residual[j], hits, block->residual[j], sent);
     if (apply_own) {
@@ -155,6 +192,8 @@ struct Avx512Vectors {
     const bool apply_own = std::is_same_v<Run, StepRun> && rule.apply_own;
     const __m512 scale = _mm512_set1_ps(rule.scale);
     const __m512 threshold = _mm512_set1_ps(rule.threshold);
+    const __m512 half = _mm512_set1_ps(rule.threshold / 2);
+    const __m512 half_signs = SignsOfHalves(output, run.first_index);
     const int32_t below_threshold = std::bit_cast<int32_t>(rule.threshold) - 1;
     const float largest_usual = std::min(rule.clip_limit, std::numeric_limits<float>::max());
     __m512i largest = _mm512_setzero_si512();
@@ -175,12 +214,10 @@ struct Avx512Vectors {
       __m512i largest_here = Largest(magnitudes);
       BlockBits bits;
       if (dense.value || AnyOver(largest_here, below_threshold)) {
-        for (int j = 0; j < kVectors; ++j) {
-          block.hits[j] = _mm512_cmp_ps_mask(magnitudes.x[j], threshold, _CMP_GE_OQ);
-        }
-        bits = BitsOf(block);
+        FindHits<Output>(magnitudes, threshold, half, half_signs, &block);
+        bits = BitsOf<Output>(block);
         PutBlock(&output, run.first_index + static_cast<uint32_t>(i), bits);
-        Send(threshold, apply_own, &block);
+        Send<Output>(threshold, half, apply_own, &block);
         magnitudes = MagnitudesOf(block);
         largest_here = Largest(magnitudes);
       }

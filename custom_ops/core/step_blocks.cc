@@ -77,6 +77,8 @@ struct BlockStep {
   static Output Step(const Run& run, const StepRule& rule, Output output,
                      StepStatistics* statistics) {
     const int32_t threshold = MagnitudeBits(rule.threshold);
+    // What leaves, if only in part.
+    const int32_t least = Output::kHalves ? MagnitudeBits(rule.threshold / 2) : threshold;
     const int32_t clip_limit = MagnitudeBits(rule.clip_limit);
     int32_t largest_of_all = 0;
     int64_t start = 0;
@@ -91,11 +93,20 @@ struct BlockStep {
         continue;
       }
       CopyValues(run, start);
-      const uint64_t hits = largest >= threshold ? FindHits(residual, threshold) : 0;
       const auto first = run.first_index + static_cast<uint32_t>(start);
-      output.PutBlock(first, hits, hits == 0 ? 0 : FindNegative(residual));
-      if (hits != 0) {
-        Send(run, rule, start, hits, residual);
+      BlockBits bits;
+      if (largest >= least) {
+        bits.hits = FindHits(residual, threshold);
+        bits.negative = FindNegative(residual);
+        if constexpr (Output::kHalves) {
+          const uint64_t negative = NegativeHalves(first, output.bitmap.iteration);
+          bits.halves = FindHits(residual, least) & ~bits.hits & ~(bits.negative ^ negative);
+          bits.hits |= bits.halves;
+        }
+      }
+      output.PutBlock(first, bits);
+      if (bits.hits != 0) {
+        Send(run, rule, start, bits, residual);
         largest = LargestMagnitude(residual);
       }
       if (largest > clip_limit) {
@@ -114,11 +125,12 @@ struct BlockStep {
  private:
   // Lets the entries of a block leave; only they are visited.
   template <typename Run>
-  static void Send(const Run& run, const StepRule& rule, int64_t start, uint64_t hits,
+  static void Send(const Run& run, const StepRule& rule, int64_t start, const BlockBits& bits,
                    float* residual) {
-    for (; hits != 0; hits &= hits - 1) {
-      const int i = std::countr_zero(hits);
-      const float sent = std::copysign(rule.threshold, residual[i]);
+    for (uint64_t left = bits.hits; left != 0; left &= left - 1) {
+      const int i = std::countr_zero(left);
+      const bool half = (bits.halves >> i & 1) != 0;
+      const float sent = std::copysign(half ? rule.threshold / 2 : rule.threshold, residual[i]);
       residual[i] -= sent;
       AddToValue(run, rule, start + i, sent);
     }

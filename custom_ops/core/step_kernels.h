@@ -1,6 +1,6 @@
 // The step kernels one by one; core/residual.h chooses among them.
 //
-// A kernel is a type with one function template, Step, for both kinds of run and of output
+// A kernel is a type with one function template, Step, for both kinds of run and all of output
 // (core/step_outputs.h); MakeStepKernel makes the functions of a StepKernel out of it.
 #ifndef KERAS_STROM_CORE_STEP_KERNELS_H_
 #define KERAS_STROM_CORE_STEP_KERNELS_H_
@@ -49,6 +49,19 @@ inline float Clip(float residual, float limit, StepStatistics* statistics) {
   return std::copysign(limit, residual);
 }
 
+// What leaves of a residual: the threshold or, where the output has halves, a half, with a sign; or
+// 0.
+template <typename Output>
+float Sent(const Output& output, uint32_t index, float residual, float threshold) {
+  if (std::fabs(residual) >= threshold) return std::copysign(threshold, residual);
+  if constexpr (Output::kHalves) {
+    const bool negative = HalfIsNegative(index, output.bitmap.iteration);
+    const float half = threshold / 2;
+    if (negative ? residual <= -half : residual >= half) return negative ? -half : half;
+  }
+  return 0;
+}
+
 // The oracle; also the tails of the other kernels, and their blocks with something not finite.
 struct ScalarStep {
   template <typename Run, typename Output>
@@ -61,11 +74,11 @@ struct ScalarStep {
       if (!std::isfinite(residual)) {
         if (statistics->nonfinite_count++ == 0) statistics->first_nonfinite = index;
         residual = run.residual[i];
-      } else if (std::fabs(residual) >= rule.threshold) {
-        sent = std::copysign(rule.threshold, residual);
+      } else {
+        sent = Sent(output, index, residual, rule.threshold);
         residual -= sent;
       }
-      output.Put(index, sent != 0, std::signbit(sent));
+      output.Put(index, sent, rule.threshold);
       residual = Clip(residual, rule.clip_limit, statistics);
       run.residual[i] = residual;
       SetValue(run, rule, i, sent);
@@ -105,11 +118,17 @@ struct Density<CodeOutput> {
 };
 
 // A bitmap takes its words either way.
-template <>
-struct Density<BitmapOutput> {
-  void Next(const BitmapOutput&, int64_t) {}
+struct AlwaysDense {
+  template <typename Output>
+  void Next(const Output&, int64_t) {}
   static constexpr bool value = true;
 };
+
+template <>
+struct Density<BitmapOutput> : AlwaysDense {};
+
+template <>
+struct Density<Bitmap4Output> : AlwaysDense {};
 
 // A kernel out of `Vectors`, which takes blocks of Vectors::kBlock elements as long as all of them
 // are finite: FiniteBlocks(run, rule, output, statistics) returns how many elements it has done.
@@ -143,8 +162,15 @@ void ToBitmap(const EncodeRun& run, const StepRule& rule, Bitmap* bitmap,
 }
 
 template <typename Kernel>
+void ToBitmap4(const EncodeRun& run, const StepRule& rule, Bitmap4* bitmap,
+               StepStatistics* statistics) {
+  *bitmap = Kernel::Step(run, rule, Bitmap4Output{*bitmap}, statistics).bitmap;
+}
+
+template <typename Kernel>
 constexpr StepKernel MakeStepKernel(const char* name) {
-  return {name, ToCodes<Kernel, StepRun>, ToCodes<Kernel, EncodeRun>, ToBitmap<Kernel>};
+  return {name, ToCodes<Kernel, StepRun>, ToCodes<Kernel, EncodeRun>, ToBitmap<Kernel>,
+          ToBitmap4<Kernel>};
 }
 
 }  // namespace strom

@@ -252,10 +252,10 @@ Status Codec::Apply(Bytes bytes, int64_t elements, Segments segments, void* stre
     return {};
   }
   const int64_t spans = state.UploadSpans(message, stream);
-  Launch(
-      stream, spans,
-      ApplySpans{state.table(), state.coded.data(), state.payloads.data(), message.fields().value,
-                 state.ones.Reserve(message.count()), state.skipped.Reserve(spans)});
+  Launch(stream, spans,
+         ApplySpans{state.table(), state.coded.data(), state.payloads.data(),
+                    message.fields().value, message.fields().iteration,
+                    state.ones.Reserve(message.count()), state.skipped.Reserve(spans)});
   CopyArray(state.host_skipped.Reserve(spans), state.skipped.data(), spans, stream);
   Synchronize(stream);
   for (int64_t i = 0; i < spans; ++i) *skipped += state.host_skipped.data()[i];

@@ -215,7 +215,7 @@ struct CodedSpan {
   int64_t first_entry;  // entries of the spans before it
   uint32_t payload_bytes;
   uint32_t count;
-  uint32_t k;  // or kRawCoding
+  uint32_t k;  // or kBitmap4Coding or kRawCoding
 };
 
 // Adds the spans to segment.value; in skipped[block] how many entries lie in no segment (of raw
@@ -225,6 +225,7 @@ struct ApplySpans {
   const CodedSpan* spans;
   const uint8_t* payloads;  // kPayloadSlack readable bytes behind them
   float value;
+  int64_t iteration;
   uint32_t* ones;  // as in PackSpans
   uint32_t* skipped;
 
@@ -252,6 +253,8 @@ struct ApplySpans {
     uint32_t missed = 0;
     if (span.k == kRawCoding) {
       missed = AddRaw(span, target);
+    } else if (span.k == kBitmap4Coding) {
+      missed = AddBitmap4Span(span, target);
     } else {
       FindOnes(shared, span);
       SyncBlock();
@@ -277,6 +280,27 @@ struct ApplySpans {
       } else {
         missed += raw != 0;
       }
+    }
+    return missed;
+  }
+
+  // Four states an element, as in core/bitmap4.h.
+  STROM_DEVICE uint32_t AddBitmap4Span(const CodedSpan& span, const Target& target) const {
+    uint32_t missed = 0;
+    for (int64_t i = ThreadIndex(); i < span.elements; i += kBlockThreads) {
+      const uint8_t* const pair = payloads + span.payload + 2 * (i >> 3);
+      const bool plus = (pair[0] >> (i & 7) & 1) != 0;
+      const bool minus = (pair[1] >> (i & 7) & 1) != 0;
+      if (!plus && !minus) continue;
+      float* const place = target.Find(span.offset + i);
+      if (place == nullptr) {
+        ++missed;
+        continue;
+      }
+      const bool half = plus && minus;
+      const bool negative = half ? ((i ^ iteration) & 1) != 0 : minus;
+      const float magnitude = half ? value / 2 : value;
+      *place += negative ? -magnitude : magnitude;
     }
     return missed;
   }

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <vector>
 
+#include "core/bitmap4.h"
 #include "core/little_endian.h"
 #include "core/message.h"
 #include "core/message_layout.h"
@@ -18,11 +19,30 @@ namespace {
 // More parameters than this are not made; the rest of the message lies outside of them then.
 constexpr int64_t kMostElements = int64_t{1} << 20;
 
+// The readers of a span of four states agree in every bit, wherever they begin.
+void CheckReaders(const ParsedMessage& message, const ParsedMessage::Span& span) {
+  const Bitmap4Values adds{message.fields().value, message.fields().iteration};
+  const int64_t first = span.elements / 3;
+  std::vector<float> expected;
+  for (const Bitmap4Reader& reader : Bitmap4Readers()) {
+    const int64_t pairs = static_cast<int64_t>(span.payload.size()) / 2;
+    STROM_CHECK(reader.count(span.payload.data(), pairs) == span.count);
+    std::vector<float> values(static_cast<size_t>(span.elements - first), -0.0f);
+    reader.add(span.payload.data(), first, span.elements, adds, values.data());
+    if (expected.empty()) expected = values;
+    STROM_CHECK(std::memcmp(values.data(), expected.data(), 4 * values.size()) == 0);
+  }
+}
+
 void CheckCoders(const ParsedMessage& message) {
   PayloadReader payloads;
   for (int64_t i = 0; i < message.spans(); ++i) {
     const ParsedMessage::Span span = message.span(i);
     if (span.count == 0 || span.k == kRawCoding) continue;
+    if (span.k == kBitmap4Coding) {
+      CheckReaders(message, span);
+      continue;
+    }
     const Bytes payload = payloads.Read(span);
     std::vector<uint32_t> expected;
     for (const RiceCoder& coder : RiceCoders()) {

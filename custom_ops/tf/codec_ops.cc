@@ -27,12 +27,14 @@ using tensorflow::shape_inference::InferenceContext;
 using tensorflow::shape_inference::ShapeHandle;
 
 // residual_after = residual + update - what leaves as +-threshold into `message`, `count` entries.
+// `iteration` stands in the message and decides which halves bitmap4 sends.
 REGISTER_OP("StromThresholdEncode")
-    .Attr("coding: {'auto', 'sparse', 'bitmap'} = 'auto'")
+    .Attr("coding: {'auto', 'sparse', 'bitmap', 'bitmap4'} = 'auto'")
     .Attr("prefer: {'size', 'speed'} = 'size'")
     .Input("update: float")
     .Input("residual: float")
     .Input("threshold: float")
+    .Input("iteration: int64")
     .Output("message: uint8")
     .Output("residual_after: float")
     .Output("count: int64")
@@ -40,6 +42,7 @@ REGISTER_OP("StromThresholdEncode")
       ShapeHandle merged, scalar;
       TF_RETURN_IF_ERROR(context->Merge(context->input(0), context->input(1), &merged));
       TF_RETURN_IF_ERROR(context->WithRank(context->input(2), 0, &scalar));
+      TF_RETURN_IF_ERROR(context->WithRank(context->input(3), 0, &scalar));
       context->set_output(0, context->Vector(InferenceContext::kUnknownDim));
       context->set_output(1, merged);
       context->set_output(2, context->Scalar());
@@ -107,17 +110,24 @@ absl::Status CodingAttributes::Read(OpKernelConstruction* context) {
   std::string coding_name, prefer_name;
   TF_RETURN_IF_ERROR(context->GetAttr("coding", &coding_name));
   TF_RETURN_IF_ERROR(context->GetAttr("prefer", &prefer_name));
-  coding = coding_name == "sparse"   ? STROM_CODING_SPARSE
-           : coding_name == "bitmap" ? STROM_CODING_BITMAP
-                                     : STROM_CODING_AUTO;
+  coding = coding_name == "sparse"    ? STROM_CODING_SPARSE
+           : coding_name == "bitmap"  ? STROM_CODING_BITMAP
+           : coding_name == "bitmap4" ? STROM_CODING_BITMAP4
+                                      : STROM_CODING_AUTO;
   prefer = prefer_name == "speed" ? STROM_PREFER_SPEED : STROM_PREFER_SIZE;
   return absl::OkStatus();
+}
+
+strom_codec_options CodingAttributes::Options(OpKernelContext* context) const {
+  return {context->input(2).scalar<float>()(), coding, prefer, -1,
+          context->input(3).scalar<int64_t>()()};
 }
 
 absl::Status CheckEncodeInputs(OpKernelContext* context) {
   const Tensor& update = context->input(0);
   const Tensor& residual = context->input(1);
   const Tensor& threshold = context->input(2);
+  const Tensor& iteration = context->input(3);
   if (update.shape() != residual.shape()) {
     return absl::InvalidArgumentError(
         absl::StrCat("update has shape ", update.shape().DebugString(), " and residual ",
@@ -126,6 +136,10 @@ absl::Status CheckEncodeInputs(OpKernelContext* context) {
   if (threshold.dims() != 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("threshold must be a scalar, its shape is ", threshold.shape().DebugString()));
+  }
+  if (iteration.dims() != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("iteration must be a scalar, its shape is ", iteration.shape().DebugString()));
   }
   return RequireNotEmpty("update", update);
 }
@@ -145,13 +159,12 @@ class ThresholdEncodeOp : public OpKernel {
     OP_REQUIRES_OK(context, CheckEncodeInputs(context));
     const Tensor& update = context->input(0);
     const Tensor& residual = context->input(1);
-    const float threshold = context->input(2).scalar<float>()();
     // The residual's own buffer where nobody else reads it: then it is updated in place.
     Tensor* after = nullptr;
     OP_REQUIRES_OK(context,
                    context->forward_input_or_allocate_output({1}, 1, residual.shape(), &after));
     MessageOutput message{context, absl::OkStatus()};
-    const strom_codec_options options{threshold, attributes_.coding, attributes_.prefer, -1};
+    const strom_codec_options options = attributes_.Options(context);
     const strom_thread_pool threads = LendThreads(context);
     int64_t count = 0;
     const int code = strom_codec_encode(FloatsOf(update), FloatsOf(residual), FloatsOf(after),

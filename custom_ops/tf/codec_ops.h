@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "capi/strom.h"
 #include "tensorflow/core/framework/op_kernel.h"
 
 namespace keras_strom {
@@ -14,6 +15,9 @@ struct CodingAttributes {
   int32_t prefer = 0;
 
   absl::Status Read(tensorflow::OpKernelConstruction* context);
+
+  // With the inputs that are scalars, which have passed CheckEncodeInputs.
+  strom_codec_options Options(tensorflow::OpKernelContext* context) const;
 };
 
 // The shapes of StromThresholdEncode's and of StromApplyMessage's inputs.

@@ -36,6 +36,10 @@ class ThresholdEncodeOpOnGpu : public OpKernel {
  public:
   explicit ThresholdEncodeOpOnGpu(OpKernelConstruction* context) : OpKernel(context) {
     OP_REQUIRES_OK(context, attributes_.Read(context));
+    OP_REQUIRES(context, attributes_.coding != STROM_CODING_BITMAP4,
+                absl::InvalidArgumentError(
+                    "coding 'bitmap4' is encoded on the CPU only: put the op there (with "
+                    "tf.device('CPU:0')), or take coding 'bitmap'"));
   }
 
   void Compute(OpKernelContext* context) override {
@@ -44,9 +48,9 @@ class ThresholdEncodeOpOnGpu : public OpKernel {
     OP_REQUIRES_OK(context, TakeOver(context, 1, 1, &after));
     Tensor* count = nullptr;
     OP_REQUIRES_OK(context, context->allocate_output(2, TensorShape({}), &count));
-    OP_REQUIRES_OK(context, codec_.Encode(context, context->input(0), after,
-                                          context->input(2).scalar<float>()(), attributes_.coding,
-                                          attributes_.prefer, 0, &count->scalar<int64_t>()()));
+    OP_REQUIRES_OK(context,
+                   codec_.Encode(context, context->input(0), after, attributes_.Options(context), 0,
+                                 &count->scalar<int64_t>()()));
   }
 
  private:
@@ -72,6 +76,7 @@ class ApplyMessageOpOnGpu : public OpKernel {
 REGISTER_KERNEL_BUILDER(Name("StromThresholdEncode")
                             .Device(tensorflow::DEVICE_GPU)
                             .HostMemory("threshold")
+                            .HostMemory("iteration")
                             .HostMemory("message")
                             .HostMemory("count"),
                         ThresholdEncodeOpOnGpu);

@@ -76,8 +76,7 @@ DeviceCodec::~DeviceCodec() {
 }
 
 absl::Status DeviceCodec::Encode(OpKernelContext* context, const Tensor& update, Tensor* residual,
-                                 float threshold, int32_t coding, int32_t prefer, int output,
-                                 int64_t* count) {
+                                 const strom_codec_options& options, int output, int64_t* count) {
   const std::lock_guard<std::mutex> lock(mutex_);
   TF_RETURN_IF_ERROR(Prepare());
   void* const stream = StreamOf(context);
@@ -85,14 +84,16 @@ absl::Status DeviceCodec::Encode(OpKernelContext* context, const Tensor& update,
   const strom_cuda_segment segment = {0,       size,
                                       nullptr, static_cast<const float*>(update.data()),
                                       nullptr, static_cast<float*>(residual->data())};
-  strom_step_options options{};
-  options.scale = 1;
-  options.threshold = threshold;
+  strom_step_options step{};
+  step.scale = 1;
+  step.threshold = options.threshold;
+  step.iteration = options.iteration;
   strom_step_result result{};
   TF_RETURN_IF_ERROR(
-      ToStatus(library_->find_entries(codec_, size, &segment, 1, &options, stream, &result)));
+      ToStatus(library_->find_entries(codec_, size, &segment, 1, &step, stream, &result)));
   int64_t bytes = 0, messages = 0;
-  TF_RETURN_IF_ERROR(ToStatus(library_->write_messages(codec_, coding, prefer, stream, &bytes)));
+  TF_RETURN_IF_ERROR(
+      ToStatus(library_->write_messages(codec_, options.coding, options.prefer, stream, &bytes)));
   TF_RETURN_IF_ERROR(ToStatus(library_->messages(codec_, &messages)));
   if (messages != 1) {
     return absl::ResourceExhaustedError("the update does not fit into one message of 4 GiB");

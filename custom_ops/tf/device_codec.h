@@ -37,8 +37,8 @@ class DeviceCodec {
   // `residual`, on the device, is updated in place; output `output` of the op becomes the message,
   // on the host.
   absl::Status Encode(tensorflow::OpKernelContext* context, const tensorflow::Tensor& update,
-                      tensorflow::Tensor* residual, float threshold, int32_t coding, int32_t prefer,
-                      int output, int64_t* count);
+                      tensorflow::Tensor* residual, const strom_codec_options& options, int output,
+                      int64_t* count);
   // `parameters`, on the device, += what `message`, on the host, says.
   absl::Status Apply(tensorflow::OpKernelContext* context, const tensorflow::Tensor& message,
                      tensorflow::Tensor* parameters);

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from keras_strom._native.library import Allocate, check, declare, library
 
 #: The values of strom_codec_options by their names in Python.
-CODINGS = {"auto": 0, "sparse": 1, "bitmap": 2}
+CODINGS = {"auto": 0, "sparse": 1, "bitmap": 2, "bitmap4": 3}
 PREFERENCES = {"size": 0, "speed": 1}
 
 Floats = npt.NDArray[np.float32]
@@ -28,6 +28,7 @@ class _Options(ctypes.Structure):
         ("coding", ctypes.c_int32),
         ("prefer", ctypes.c_int32),
         ("kernel", ctypes.c_int32),
+        ("iteration", ctypes.c_int64),
     )
 
 
@@ -41,6 +42,7 @@ class _Description(ctypes.Structure):
         ("sparse_spans", ctypes.c_int64),
         ("bitmap_spans", ctypes.c_int64),
         ("raw_spans", ctypes.c_int64),
+        ("bitmap4_spans", ctypes.c_int64),
     )
 
 
@@ -56,6 +58,7 @@ class Description:
     sparse_spans: int
     bitmap_spans: int
     raw_spans: int
+    bitmap4_spans: int
 
 
 def encode(
@@ -67,6 +70,7 @@ def encode(
     coding: str = "auto",
     prefer: str = "size",
     kernel: int = -1,
+    iteration: int = 0,
 ) -> tuple[bytes, int]:
     """A message and its number of entries; `residual_after` may be `residual`.
 
@@ -78,6 +82,7 @@ def encode(
         coding: one of `CODINGS`.
         prefer: one of `PREFERENCES`.
         kernel: -1 = the fastest, else an index into `kernels()`.
+        iteration: the sender's step, 0 to 2**35 - 1.
     """
     message = b""
 
@@ -87,7 +92,7 @@ def encode(
         message = _new_bytes(None, size)
         return int(_memory_of(message))
 
-    options = _Options(threshold, CODINGS[coding], PREFERENCES[prefer], kernel)
+    options = _Options(threshold, CODINGS[coding], PREFERENCES[prefer], kernel, iteration)
     count = ctypes.c_int64()
     function = declare(
         "strom_codec_encode",

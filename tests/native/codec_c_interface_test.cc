@@ -18,7 +18,7 @@ namespace {
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
 strom_codec_options Options(float threshold) {
-  return {threshold, STROM_CODING_AUTO, STROM_PREFER_SIZE, -1};
+  return {threshold, STROM_CODING_AUTO, STROM_PREFER_SIZE, -1, 5};
 }
 
 uint8_t* IntoVector(void* context, int64_t bytes) {
@@ -63,7 +63,8 @@ class CodecSizes : public testing::TestWithParam<size_t> {};
 TEST_P(CodecSizes, ThreadsChangeNothing) {
   const std::vector<float> update = Normal(GetParam(), 1);
   const std::vector<float> residual = Normal(GetParam(), 2);
-  for (const int32_t coding : {STROM_CODING_AUTO, STROM_CODING_SPARSE, STROM_CODING_BITMAP}) {
+  for (const int32_t coding :
+       {STROM_CODING_AUTO, STROM_CODING_SPARSE, STROM_CODING_BITMAP, STROM_CODING_BITMAP4}) {
     strom_codec_options options = Options(2.5f);
     options.coding = coding;
     const Encoded alone = Encode(update, residual, options, nullptr);
@@ -136,7 +137,7 @@ TEST(Codec, RefusesWhatIsNotFiniteAndLeavesTheResidual) {
   std::vector<uint8_t> message;
   int64_t count = 0;
   strom_codec_options options = Options(2);
-  for (const int32_t coding : {STROM_CODING_AUTO, STROM_CODING_BITMAP}) {
+  for (const int32_t coding : {STROM_CODING_AUTO, STROM_CODING_BITMAP, STROM_CODING_BITMAP4}) {
     options.coding = coding;
     for (const strom_thread_pool* threads :
          {static_cast<const strom_thread_pool*>(nullptr), &kThree}) {
@@ -157,7 +158,7 @@ TEST(Codec, GivesTheResidualBackWithinRoundingWhenMemoryRunsOut) {
   const std::vector<float> update = Normal(300000, 7);
   const std::vector<float> before = Normal(300000, 8);
   int64_t count = 0;
-  for (const int32_t coding : {STROM_CODING_AUTO, STROM_CODING_BITMAP}) {
+  for (const int32_t coding : {STROM_CODING_AUTO, STROM_CODING_BITMAP, STROM_CODING_BITMAP4}) {
     strom_codec_options options = Options(2);
     options.coding = coding;
     std::vector<float> residual = before;
@@ -196,17 +197,25 @@ TEST(Codec, RefusesOptionsThatAreUnknownOrWithoutEffect) {
   std::vector<float> residual(4);
   std::vector<uint8_t> message;
   int64_t count = 0;
-  const auto encode = [&](float threshold, int32_t coding, int32_t prefer, int32_t kernel) {
-    const strom_codec_options options{threshold, coding, prefer, kernel};
+  const auto encode = [&](float threshold, int32_t coding, int32_t prefer, int32_t kernel,
+                          int64_t iteration = 0) {
+    const strom_codec_options options{threshold, coding, prefer, kernel, iteration};
     return strom_codec_encode(update.data(), residual.data(), residual.data(), 4, &options, nullptr,
                               IntoVector, &message, &count);
   };
   EXPECT_EQ(encode(0, 0, 0, -1), STROM_INVALID_ARGUMENT);
   EXPECT_EQ(encode(kNan, 0, 0, -1), STROM_INVALID_ARGUMENT);
   EXPECT_EQ(encode(INFINITY, 0, 0, -1), STROM_INVALID_ARGUMENT);
-  EXPECT_EQ(encode(1, 3, 0, -1), STROM_INVALID_ARGUMENT);
+  EXPECT_EQ(encode(1, 4, 0, -1), STROM_INVALID_ARGUMENT);
   EXPECT_EQ(encode(1, 0, 2, -1), STROM_INVALID_ARGUMENT);
   EXPECT_EQ(encode(1, STROM_CODING_BITMAP, STROM_PREFER_SPEED, -1), STROM_INVALID_ARGUMENT);
+  EXPECT_EQ(encode(1, STROM_CODING_BITMAP4, STROM_PREFER_SPEED, -1), STROM_INVALID_ARGUMENT);
+  EXPECT_EQ(encode(0x1.fp-126f, STROM_CODING_BITMAP4, 0, -1), STROM_INVALID_ARGUMENT);
+  EXPECT_NE(std::string(strom_last_error()).find("at least 2^-125 (2.35099e-38)"),
+            std::string::npos)
+      << strom_last_error();
+  EXPECT_EQ(encode(1, 0, 0, -1, -1), STROM_INVALID_ARGUMENT);
+  EXPECT_EQ(encode(1, 0, 0, -1, int64_t{1} << 35), STROM_INVALID_ARGUMENT);
   EXPECT_EQ(encode(1, 0, 0, -2), STROM_INVALID_ARGUMENT);
   EXPECT_EQ(encode(1, 0, 0, 99), STROM_INVALID_ARGUMENT);
   EXPECT_EQ(strom_codec_kernel(99), nullptr);
@@ -224,8 +233,10 @@ TEST(Codec, DescribesWhatAMessageHolds) {
   EXPECT_EQ(found.count, 2);
   EXPECT_EQ(found.threshold, 1);
   EXPECT_EQ(found.value, 1);
+  EXPECT_EQ(found.iteration, 5);
   EXPECT_EQ(found.sparse_spans + found.bitmap_spans, 1);
   EXPECT_EQ(found.raw_spans, 0);
+  EXPECT_EQ(found.bitmap4_spans, 0);
   EXPECT_EQ(strom_codec_describe(encoded.message.data(), 3, &found), STROM_CORRUPT);
 }
 

@@ -233,7 +233,8 @@ TEST_P(CodecOutOfMemory, TheResidualIsAsItWas) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Codings, CodecOutOfMemory,
-                         testing::Values(STROM_CODING_AUTO, STROM_CODING_BITMAP));
+                         testing::Values(STROM_CODING_AUTO, STROM_CODING_BITMAP,
+                                         STROM_CODING_BITMAP4));
 
 // The emulated device and its launches need memory of their own, to take back too, so only one
 // allocation fails.

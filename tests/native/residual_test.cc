@@ -127,6 +127,28 @@ bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
          (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0);
 }
 
+struct HalvesOutcome {
+  std::vector<uint8_t> bytes;  // no more than the bitmap's own
+  int64_t count = 0;
+  std::vector<float> residual;
+  StepStatistics statistics;
+};
+
+// As a bitmap of four states.
+HalvesOutcome EncodeHalves(const StepKernel& kernel, Case input, int64_t iteration) {
+  const std::vector<float> update = Updates(input);
+  const auto size = static_cast<int64_t>(update.size());
+  HalvesOutcome outcome;
+  outcome.bytes.resize(static_cast<size_t>(Bitmap4Bytes(size)));
+  Bitmap4 bitmap{outcome.bytes.data(), iteration};
+  kernel.encode_bitmap4({size, update.data(), input.residual.data(), kFirstIndex}, input.rule,
+                        &bitmap, &outcome.statistics);
+  EXPECT_EQ(bitmap.elements, size);
+  outcome.count = bitmap.count;
+  outcome.residual = input.residual;
+  return outcome;
+}
+
 class EveryKernel : public testing::TestWithParam<StepKernel> {
  protected:
   StepFunction step() const { return GetParam().step; }
@@ -137,6 +159,16 @@ class EveryKernel : public testing::TestWithParam<StepKernel> {
     const Outcome actual = RunStep(step(), input, value_is);
     ExpectSame(actual, expected);
     ASSERT_TRUE(SameBits(actual.value, expected.value));
+  }
+
+  // What a bitmap of four states has, too.
+  void ExpectAgreesWithHalves(const Case& input, int64_t iteration) const {
+    const HalvesOutcome expected = EncodeHalves(StepKernels().front(), input, iteration);
+    const HalvesOutcome actual = EncodeHalves(GetParam(), input, iteration);
+    ASSERT_EQ(actual.bytes, expected.bytes);
+    ASSERT_EQ(actual.count, expected.count);
+    ASSERT_TRUE(SameBits(actual.residual, expected.residual));
+    ExpectSame(actual.statistics, expected.statistics);
   }
 
   // The array's encoder and its bitmap writer find the same.
@@ -163,8 +195,10 @@ class EveryKernel : public testing::TestWithParam<StepKernel> {
   static void ExpectSame(const Outcome& actual, const Outcome& expected) {
     ASSERT_EQ(actual.codes, expected.codes);
     ASSERT_TRUE(SameBits(actual.residual, expected.residual));
-    const StepStatistics& a = actual.statistics;
-    const StepStatistics& e = expected.statistics;
+    ExpectSame(actual.statistics, expected.statistics);
+  }
+
+  static void ExpectSame(const StepStatistics& a, const StepStatistics& e) {
     ASSERT_EQ(a.max_residual, e.max_residual);
     ASSERT_NEAR(a.sum_residual, e.sum_residual, 1e-5 * e.sum_residual);
     ASSERT_NEAR(a.clipped_mass, e.clipped_mass, 1e-9 * e.clipped_mass);
@@ -205,6 +239,47 @@ TEST_P(EveryKernel, FindsTheSameInAnArrayAndWritesTheSameAsABitmap) {
       ExpectAllAgree(input);
     }
   }
+}
+
+TEST_P(EveryKernel, SendsHalvesAsTheOracleDoes) {
+  uint32_t seed = 200;
+  for (const size_t size : {0, 1, 31, 32, 33, 63, 64, 65, 129, 4096 + 17}) {
+    for (const double density : {0.0, 0.03, 0.5, 1.0}) {
+      for (const int64_t iteration : {0, 1}) {
+        Case input = RandomCase(size, density, ++seed);
+        ExpectAgreesWithHalves(input, iteration);
+        input.rule.clip_limit = 1.5f * input.rule.threshold;
+        ExpectAgreesWithHalves(input, iteration);
+        if (size < 2) continue;
+        input.after[size / 2] = kInfinity;
+        ExpectAgreesWithHalves(input, iteration);
+      }
+    }
+  }
+}
+
+TEST_P(EveryKernel, LosesNoMassInHalves) {
+  Case input = RandomCase(1000, 0.3, 77);
+  input.rule.scale = 1;
+  const float tau = input.rule.threshold;
+  const std::vector<float> update = Updates(input);
+  const HalvesOutcome outcome = EncodeHalves(GetParam(), input, 8);
+  int halves = 0;
+  for (size_t i = 0; i < update.size(); ++i) {
+    const float total = input.residual[i] + update[i];
+    float sent = 0;
+    AddBitmap4(outcome.bytes.data(), static_cast<int64_t>(i), static_cast<int64_t>(i) + 1, {tau, 8},
+               &sent);
+    ASSERT_EQ(outcome.residual[i], total - sent) << i;
+    if (std::fabs(total) >= tau) {
+      ASSERT_EQ(sent, std::copysign(tau, total));
+    } else {
+      const float half = (kFirstIndex + i) % 2 == 0 ? tau / 2 : -tau / 2;
+      ASSERT_EQ(sent, std::fabs(total) >= tau / 2 && total * half > 0 ? half : 0) << i;
+    }
+    halves += std::fabs(sent) == tau / 2;
+  }
+  EXPECT_GT(halves, 50);
 }
 
 TEST_P(EveryKernel, WritesNoCodeBehindTheRunsSize) {
