@@ -82,9 +82,9 @@ def settings(full: bool) -> list[Setting]:
         ]
     return [
         Setting(TASKS["mlp"], 4, 1, seeds=3),
-        Setting(TASKS["mlp"], 8, 1, seeds=2),
-        Setting(TASKS["mlp"], 4, 4, seeds=2),
-        Setting(TASKS["cnn"], 4, 1, seeds=2),
+        Setting(TASKS["mlp"], 8, 1, seeds=3),
+        Setting(TASKS["mlp"], 4, 4, seeds=3),
+        Setting(TASKS["cnn"], 4, 1, seeds=4),
         Setting(TASKS["teacher"], 4, 1, seeds=2),
         Setting(TASKS["transformer"], 4, 1, seeds=2),
         Setting(TASKS["gru"], 4, 1, seeds=2),

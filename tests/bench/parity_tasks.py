@@ -211,8 +211,17 @@ TASKS = {
             fashion_mnist,
             batch=32,
             examples=480_000,
+            sharing=Sharing(local_apply="full"),
         ),
-        Task("cnn", "CNN on Fashion-MNIST", cnn, fashion_mnist, batch=32, examples=240_000),
+        Task(
+            "cnn",
+            "CNN on Fashion-MNIST",
+            cnn,
+            fashion_mnist,
+            batch=32,
+            examples=240_000,
+            sharing=Sharing(local_apply="full"),
+        ),
         Task(
             "teacher",
             "student of a teacher",
