@@ -117,9 +117,11 @@ def encode(
     With `coding="bitmap4"` an element also sends ±threshold / 2 where |residual + update| lies
     between that and the threshold, and its sign is the one that halves have in this step: plus
     where index + iteration is even, otherwise minus. An element so sends halves of either sign
-    every other step and neither sign is favoured, as long as `iteration` counts the steps. Mass
-    leaves earlier than with the other codings, at two bits for every element: that pays where a
-    tenth of the elements or more leave anyway, and never where few do (README.md has figures).
+    every other step and neither sign is favoured, as long as `iteration` counts the steps. Less
+    stays in the residual than with the other codings, for two bits an element, whatever is sent.
+    That pays only where the residual has to be as small as it gets, with a threshold of one to two
+    standard deviations of the updates; where more may stay, "auto" with a smaller threshold leaves
+    as little for fewer bits (README.md has figures).
 
     Args:
         update: float32 array of any shape, not empty. Only read.

@@ -52,6 +52,13 @@ def test_a_random_message_has_the_entries_and_the_density_that_were_asked_for() 
     assert 1 < size.over_bound < 1.05
 
 
+def test_halves_leave_less_waiting_for_two_bits_an_element() -> None:
+    whole, halves = (message_sizes.waiting(coding, 2.0, steps=10) for coding in ("auto", "bitmap4"))
+    assert halves.mean_residual < 0.8 * whole.mean_residual
+    assert whole.density < halves.density
+    assert 2 < halves.bits_per_element < 2.05
+
+
 def test_a_native_program_that_fails_is_an_error(tmp_path: Path) -> None:
     program = tmp_path / "codec_bench"
     program.write_text(

@@ -35,8 +35,8 @@ StepRule Rule(const SteadyResiduals& residuals) {
   return rule;
 }
 
-MessageFields Fields(int64_t elements, float threshold) {
-  return {threshold, threshold, elements, 1};
+MessageFields Fields(int64_t elements, float threshold, int64_t iteration = 1) {
+  return {threshold, threshold, elements, iteration};
 }
 
 // In seconds. One thread is charged for its own time, whatever else the machine does meanwhile;
@@ -91,6 +91,8 @@ const std::map<std::string, CodecMeasurements::Method>& CodecMeasurements::Metho
       {"encode_coded", &CodecMeasurements::EncodeAndCode},
       {"encode_bitmap", &CodecMeasurements::EncodeBitmap},
       {"encode_bitmap_coded", &CodecMeasurements::EncodeAndCodeBitmap},
+      {"four_states", &CodecMeasurements::EncodeBitmap4},
+      {"four_states_coded", &CodecMeasurements::EncodeAndCodeBitmap4},
       {"dl4j_list", &CodecMeasurements::ListOfDeeplearning4j},
       {"dl4j_bitmap", &CodecMeasurements::BitmapOfDeeplearning4j},
       {"difference", &CodecMeasurements::DifferenceReference},
@@ -102,6 +104,7 @@ const std::map<std::string, CodecMeasurements::Method>& CodecMeasurements::Metho
       {"scale", &CodecMeasurements::ScaleReference},
       {"apply", &CodecMeasurements::Apply},
       {"apply_bitmap", &CodecMeasurements::ApplyBitmap},
+      {"apply_four_states", &CodecMeasurements::ApplyBitmap4},
       {"apply_8_one_by_one", &CodecMeasurements::ApplyEightOneByOne},
       {"apply_8_together", &CodecMeasurements::ApplyEightTogether},
   };
@@ -228,6 +231,55 @@ Bitmap CodecMeasurements::FindBitmap(const StepKernel& kernel, SteadyResiduals& 
     const EncodeRun run{std::min(kRunElements, elements_ - start), update + start,
                         residuals.data() + start, 0};
     kernel.encode_bitmap(run, rule, &bitmap, &statistics);
+  }
+  Use(statistics.sum_residual);
+  return bitmap;
+}
+
+Sample CodecMeasurements::EncodeBitmap4(const Request& request) {
+  return Time(
+      request, [&] { return updates_.Next(); },
+      [&](const float* update, Sample* sample) {
+        const Bitmap4 bitmap = FindBitmap4(request, update);
+        sample->entries = bitmap.count;
+        sample->bytes = Bitmap4Bytes(elements_);
+      });
+}
+
+Sample CodecMeasurements::EncodeAndCodeBitmap4(const Request& request) {
+  return Time(
+      request, [&] { return updates_.Next(); },
+      [&](const float* update, Sample* sample) {
+        const Bitmap4 bitmap = FindBitmap4(request, update);
+        const MessageFields fields =
+            Fields(elements_, ThresholdWithHalves(request.density), bitmap.iteration);
+        const auto messages = WriteBitmap4(fields, bitmap, kMaxBytes);
+        sample->entries = bitmap.count;
+        sample->bytes = static_cast<int64_t>(messages.front().size());
+      });
+}
+
+// Where halves leave, residuals are about as where half the threshold is all there is; entries are
+// somewhat fewer, for a half waits for its step.
+float CodecMeasurements::ThresholdWithHalves(double density) {
+  return 2 * halved_residuals_.try_emplace(density, elements_, density).first->second.threshold();
+}
+
+Bitmap4 CodecMeasurements::FindBitmap4(const Request& request, const float* update) {
+  if (bitmap4_memory_ == nullptr) {
+    bitmap4_memory_ = std::make_unique<HugeArray<uint8_t>>(Bitmap4Bytes(elements_));
+  }
+  const StepKernel& kernel = FindKernel(request.kernel);
+  StepRule rule;
+  rule.threshold = ThresholdWithHalves(request.density);
+  rule.clip_limit = 5 * rule.threshold;
+  float* const residuals = halved_residuals_.at(request.density).data();
+  Bitmap4 bitmap{bitmap4_memory_->data(), ++iteration_};
+  StepStatistics statistics;
+  for (int64_t start = 0; start < elements_; start += kRunElements) {
+    const EncodeRun run{std::min(kRunElements, elements_ - start), update + start,
+                        residuals + start, 0};
+    kernel.encode_bitmap4(run, rule, &bitmap, &statistics);
   }
   Use(statistics.sum_residual);
   return bitmap;
@@ -393,6 +445,21 @@ Sample CodecMeasurements::ApplyBitmap(const Request& request) {
   options.coding = Coding::kBitmap;
   const auto bytes =
       WriteEntries(update.message.fields(), update.entries, kMaxBytes, 0, options).front();
+  const ParsedMessage message = OpenValidatedMessage(bytes);
+  return Time(
+      request, [] { return nullptr; },
+      [&](const float*, Sample* sample) {
+        ApplyMessage(message, {&range, 1});
+        sample->entries = message.count();
+      });
+}
+
+Sample CodecMeasurements::ApplyBitmap4(const Request& request) {
+  const ParameterRange range{0, parameters().span()};
+  const Bitmap4 bitmap = FindBitmap4(request, updates_.Next());
+  const MessageFields fields =
+      Fields(elements_, ThresholdWithHalves(request.density), bitmap.iteration);
+  const auto bytes = WriteBitmap4(fields, bitmap, kMaxBytes).front();
   const ParsedMessage message = OpenValidatedMessage(bytes);
   return Time(
       request, [] { return nullptr; },

@@ -60,6 +60,8 @@ class CodecMeasurements {
   Sample EncodeAndCode(const Request& request);
   Sample EncodeBitmap(const Request& request);
   Sample EncodeAndCodeBitmap(const Request& request);
+  Sample EncodeBitmap4(const Request& request);
+  Sample EncodeAndCodeBitmap4(const Request& request);
   Sample ListOfDeeplearning4j(const Request& request);
   Sample BitmapOfDeeplearning4j(const Request& request);
   // A whole training step.
@@ -75,6 +77,7 @@ class CodecMeasurements {
   Sample ScaleReference(const Request& request);
   Sample Apply(const Request& request);
   Sample ApplyBitmap(const Request& request);
+  Sample ApplyBitmap4(const Request& request);
   Sample ApplyEightOneByOne(const Request& request);
   Sample ApplyEightTogether(const Request& request);
 
@@ -85,6 +88,8 @@ class CodecMeasurements {
   void EncodeChunk(const StepKernel& kernel, SteadyResiduals& residuals, const float* update,
                    int64_t chunk, EntryList* entries) const;
   Bitmap FindBitmap(const StepKernel& kernel, SteadyResiduals& residuals, const float* update);
+  Bitmap4 FindBitmap4(const Request& request, const float* update);
+  float ThresholdWithHalves(double density);
 
   SteadyResiduals& Residuals(double density, double negative_part = 1);
   const std::vector<Update>& Updates(double density);
@@ -94,6 +99,7 @@ class CodecMeasurements {
   int64_t elements_;
   int64_t chunks_;
   int passes_;
+  int64_t iteration_ = 0;  // of the last bitmap of four states
   SteadyUpdates updates_;
   HugeArray<float> reference_residuals_;
   EntryList entries_;
@@ -102,8 +108,10 @@ class CodecMeasurements {
 
   // Made when first needed.
   std::map<std::pair<double, double>, SteadyResiduals> residuals_;
+  std::map<double, SteadyResiduals> halved_residuals_;  // of half the threshold that is used
   std::map<double, std::vector<Update>> kept_;
   std::unique_ptr<HugeArray<uint8_t>> bitmap_memory_;
+  std::unique_ptr<HugeArray<uint8_t>> bitmap4_memory_;
   std::unique_ptr<HugeArray<int32_t>> foreign_output_;
   std::unique_ptr<Parameters> parameters_;
 };

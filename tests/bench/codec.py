@@ -44,6 +44,7 @@ def main() -> None:
         bench.applying()
         bench.other_libraries()
     bench.sizes(arguments.training_steps)
+    bench.waiting()
     for name in ("gpu_encode_copy", "gpu_encode_cub"):
         result.skip(name, "no GPU" if result.machine["gpu"] is None else "see make bench-cuda")
     bench.draw()
@@ -120,7 +121,7 @@ class CodecBench:
         self._report.target("encode_plain_t2", min(speeds.values()), goal=0.90)
 
     def bitmaps(self) -> None:
-        """The dense form: a bit an element and a sign an entry."""
+        """The dense forms: a bit an element and a sign an entry, or four states an element."""
         speeds = {}
         for density, goal in ((1e-2, 4), (0.1, 9)):
             timings = self._interleave(
@@ -128,6 +129,8 @@ class CodecBench:
                     REFERENCE: self._timer("add"),
                     "bitmap": self._timer("encode_bitmap", density),
                     "message": self._timer("encode_bitmap_coded", density),
+                    "four": self._timer("four_states", density),
+                    "four message": self._timer("four_states_coded", density),
                     "dl4j": self._timer("dl4j_bitmap", density),
                 }
             )
@@ -138,6 +141,8 @@ class CodecBench:
                 group="Bitmap, one thread",
                 of_reference=speeds[density],
                 message_of_reference=timings.speedup("message", over=REFERENCE),
+                four_states_of_reference=timings.speedup("four", over=REFERENCE),
+                four_states_message_of_reference=timings.speedup("four message", over=REFERENCE),
                 deeplearning4j_of_reference=timings.speedup("dl4j", over=REFERENCE),
                 over_deeplearning4j=versus,
             )
@@ -195,6 +200,7 @@ class CodecBench:
                 "scale": self._timer("scale"),
                 "sparse": self._timer("apply", 1e-2),
                 "bitmap": self._timer("apply_bitmap", 0.1),
+                "four states": self._timer("apply_four_states", 0.1),
                 "one by one": self._timer("apply_8_one_by_one", 1e-2),
                 "together": self._timer("apply_8_together", 1e-2),
             }
@@ -203,6 +209,7 @@ class CodecBench:
             "scale": "p *= c (one read, one write)",
             "sparse": "a message, density 1e-2",
             "bitmap": "a bitmap, density 0.1",
+            "four states": "a bitmap of four states, density 0.1",
             "one by one": "8 messages one by one, density 1e-2",
             "together": "8 messages together, density 1e-2",
         }
@@ -280,6 +287,19 @@ class CodecBench:
                 deeplearning4j=message_sizes.LIST_BITS,
             )
         self._report.target("size_real", longest.over_bound, goal=1.05, better="lower")
+
+    def waiting(self) -> None:
+        """What halves buy: how much waits in the residuals, and for how many bits an element."""
+        for threshold in (1.0, 1.4, 2.0, 2.8, 4.0):
+            for coding in ("auto", "bitmap4"):
+                waiting = message_sizes.waiting(coding, threshold)
+                self._report.row(
+                    f"{coding}, threshold {threshold}",
+                    group="What waits, in standard deviations of the updates",
+                    mean_residual=waiting.mean_residual,
+                    bits_an_element=waiting.bits_per_element,
+                    density=waiting.density,
+                )
 
     # -------------------------------------------------------------- the picture
 

@@ -1,4 +1,4 @@
-"""How long messages are, against the least that their information needs.
+"""How long messages are, against the least that their information needs; and what they leave.
 
 For m entries at random places among n elements that is n H(m / n) + m bits: the entropy of the
 places, and a sign for each.
@@ -104,6 +104,43 @@ def real_messages(steps: int, batch_size: int = 64, seed: int = 1) -> Iterator[S
             np.clip(residual, -limit, limit, out=residual)
         statistics = statistics._replace(count=float(message.count), elements=float(message.size))
         yield Size(message.size, message.count, 8 * len(message.bytes))
+
+
+@dataclasses.dataclass(frozen=True)
+class Waiting:
+    """Means over steps.
+
+    Attributes:
+        mean_residual: of its magnitude, after encoding.
+        bits_per_element: of the message, its header included.
+        density: entries an element, halves among them.
+    """
+
+    mean_residual: float
+    bits_per_element: float
+    density: float
+
+
+def waiting(coding: codec.Coding, threshold: float, steps: int = 60, seed: int = 1) -> Waiting:
+    """What stays behind of independent normal updates, once the residuals have settled.
+
+    Args:
+        coding: of the messages.
+        threshold: in standard deviations of the updates.
+        steps: how many are measured, after as many that are not.
+        seed: of the updates.
+    """
+    elements = 50_000
+    random = np.random.default_rng(seed)
+    residual = np.zeros(elements, np.float32)
+    measured = []
+    for step in range(2 * steps):
+        update = random.normal(size=elements).astype(np.float32)
+        message = codec.encode(update, residual, threshold, coding=coding, iteration=step)
+        if step >= steps:
+            bits = 8 * len(message.bytes) / elements
+            measured.append((float(np.abs(residual).mean()), bits, message.density))
+    return Waiting(*np.mean(measured, axis=0).tolist())
 
 
 def _flat(model: Any) -> npt.NDArray[np.float32]:
