@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from keras_strom.strategy import StromStrategy
-from keras_strom.threshold import FixedThreshold
+from keras_strom.threshold import AdaptiveThreshold, FixedThreshold
 from tests.bench import parity, parity_cluster, parity_kept, report
 from tests.bench.parity_cluster import Exchange, Outcome, Training, train
 from tests.bench.parity_kept import KeptOutcomes
@@ -147,3 +147,9 @@ def test_a_run_that_is_resumed_trains_only_what_has_not_been_trained_alike(
     trained.clear()
     dict(KeptOutcomes(path, resume=False).train_all(several))
     assert trained == several
+
+
+def test_a_row_tells_which_options_are_not_the_defaults() -> None:
+    assert str(Sharing()) == "all defaults"
+    sharing = Sharing(threshold=AdaptiveThreshold(max_density=1e-3), local_steps=8)
+    assert str(sharing) == "threshold=AdaptiveThreshold(max_density=0.001), local_steps=8"

@@ -216,6 +216,7 @@ class Parity:
                 rounds=several[0].rounds,
                 raw=statistics.fmean(o.raw for o in several) if sends else None,
                 coded=statistics.fmean(o.coded for o in several) if sends else None,
+                options=str(setting.task.sharing) if label == Exchange.SHARED.value else None,
             )
 
     def draw(self) -> None:

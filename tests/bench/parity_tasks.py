@@ -62,6 +62,22 @@ class Sharing:
         """As arguments of StromStrategy."""
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
 
+    def __str__(self) -> str:
+        """What is not StromStrategy's default, as one would write it."""
+        return _changes(self) or "all defaults"
+
+
+def _changes(options: Any) -> str:
+    """The fields of a frozen dataclass that are not what they are by default."""
+    parts = []
+    for field in dataclasses.fields(options):
+        value = getattr(options, field.name)
+        if value != field.default:
+            is_nested = dataclasses.is_dataclass(value)
+            written = f"{type(value).__name__}({_changes(value)})" if is_nested else repr(value)
+            parts.append(f"{field.name}={written}")
+    return ", ".join(parts)
+
 
 def _in_local_steps(density: float) -> Sharing:
     """Messages of so many elements every 8 steps; each worker keeps what it has not sent."""
@@ -231,7 +247,7 @@ TASKS = {
             examples=512_000,
             raw_goal=900,
             coded_goal=2000,
-            sharing=Sharing(threshold=AdaptiveThreshold(max_density=1e-3)),
+            sharing=Sharing(threshold=AdaptiveThreshold(max_density=8e-4)),
         ),
         # Small batches, so that there are rounds enough for what sparse messages can carry.
         Task(
