@@ -96,6 +96,12 @@ Status ReadOptions(const strom_worker_options& from, WorkerAgentOptions* to) {
   to->node.max_staleness = from.max_staleness;
   SystemRandom().Fill(to->node.instance);
   to->same_host = from.same_host != 0;
+  if (from.master_wait_ns < 0 || (from.master_wait_ns > 0 && from.max_staleness >= 0)) {
+    return {Code::kInvalidArgument,
+            "master_wait_ns=" + std::to_string(from.master_wait_ns) +
+                ": only a worker of asynchronous mode can wait for a lost master"};
+  }
+  to->node.master_wait_ns = from.master_wait_ns;
   return {};
 }
 
@@ -146,6 +152,10 @@ int strom_master_create(const strom_master_options* options, strom_handle* maste
     if (options->max_children > 0) o.node.max_children = options->max_children;
     if (options->max_depth > 0) o.node.max_depth = options->max_depth;
     o.same_host = options->same_host != 0;
+    if (options->private_key != nullptr) {
+      Copy(options->private_key, &o.endpoint.private_key);
+      o.has_private_key = true;
+    }
     if (options->any_bytes != 0) o.node.codec = &BytesCodec();
     std::shared_ptr<MasterAgent> created;
     Status status = MasterAgent::Create(o, &created);
@@ -226,6 +236,23 @@ int32_t strom_worker_donation_wanted(strom_handle worker) {
 int32_t strom_worker_missing(strom_handle worker) {
   const std::shared_ptr<WorkerAgent> agent = Workers().Find(worker);
   return agent ? agent->missing_workers() : 0;
+}
+
+int32_t strom_worker_waits_for_master(strom_handle worker) {
+  const std::shared_ptr<WorkerAgent> agent = Workers().Find(worker);
+  return agent && agent->waits_for_master() ? 1 : 0;
+}
+
+int32_t strom_worker_replica_wanted(strom_handle worker) {
+  const std::shared_ptr<WorkerAgent> agent = Workers().Find(worker);
+  return agent && agent->replica_wanted() ? 1 : 0;
+}
+
+int strom_worker_hand_over(strom_handle worker, const float* parameters, int64_t size) {
+  return WithWorker("strom_worker_hand_over", worker, [&](WorkerAgent& agent) -> Status {
+    agent.HandOver({parameters, parameters + size});
+    return {};
+  });
 }
 
 int strom_worker_donate(strom_handle worker, const void* bytes, int64_t size) {

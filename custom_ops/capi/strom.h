@@ -240,6 +240,8 @@ typedef struct {
   int32_t any_bytes;          /* 1 = updates are any bytes and there are no parameters */
   int32_t min_workers;        /* > 0: so many are enough to start, and with fewer of them training
                                  waits; 0: it starts with all and goes on with those left */
+  const uint8_t* private_key; /* STROM_KEY_BYTES of an X25519 key, so that another master can be
+                                 started for the same workers; NULL = a fresh one */
 } strom_master_options;
 
 STROM_EXPORT int strom_master_create(const strom_master_options* options, strom_handle* master);
@@ -264,6 +266,9 @@ typedef struct {
   int64_t failure_timeout_ns; /* 0.1 s to 3600 s */
   int64_t join_timeout_ns;
   int32_t same_host; /* 1 = permit shared memory with nodes of this machine */
+  /* > 0: a master that is lost may come back, as one of a higher epoch at the same address, within
+   * so long; asynchronous mode alone. 0: its loss is a failure. */
+  int64_t master_wait_ns;
 } strom_worker_options;
 
 /* Blocks until the master has welcomed this worker. */
@@ -308,6 +313,15 @@ STROM_EXPORT int strom_worker_take_donation(strom_handle worker, int64_t timeout
  * waits until it is 0 or strom_node_status tells a failure, and donates meanwhile. Cheap enough for
  * every batch. */
 STROM_EXPORT int32_t strom_worker_missing(strom_handle worker);
+
+/* master_wait_ns > 0. 1 while the master is lost: before its next step a worker waits until it is 0
+ * or strom_node_status tells a failure. Cheap enough for every batch. */
+STROM_EXPORT int32_t strom_worker_waits_for_master(strom_handle worker);
+/* 1 when another master asks for this worker's parameters, to go on from: between two steps, or in
+ * strom_worker_average or strom_worker_finish, it calls strom_worker_hand_over, which copies them
+ * (size elements, as strom_worker_start gave them) and returns at once. Cheap, too. */
+STROM_EXPORT int32_t strom_worker_replica_wanted(strom_handle worker);
+STROM_EXPORT int strom_worker_hand_over(strom_handle worker, const float* parameters, int64_t size);
 
 /* Replaces `values` (count elements) by the mean over the workers' latest under `key`;
  * *contributors gets how many. Asynchronous mode answers at once; otherwise all members are waited

@@ -16,7 +16,7 @@
 namespace strom {
 
 // Bumped whenever a field below, the update header or the codec's format changes.
-inline constexpr uint32_t kProtocolVersion = 5;
+inline constexpr uint32_t kProtocolVersion = 6;
 
 // 16 random bytes: of a process (its instance), or of a host.
 using Token = std::array<uint8_t, 16>;
@@ -32,9 +32,14 @@ struct Hello {
   PublicKeyBytes public_key{};  // for those whom the master puts under this worker
   uint16_t port = 0;            // where they reach it; 0 = where the hello came from
   Token host{};                 // equal for the workers of one machine
+  // A worker that has been a member before: the highest master epoch that it has seen, and what its
+  // updates are named by. Else both 0.
+  uint64_t epoch = 0;
+  uint64_t origin = 0;
   template <typename Archive>
   void Fields(Archive& archive) {
-    archive(version, rank, size, attempt, instance, max_staleness, public_key, port, host);
+    archive(version, rank, size, attempt, instance, max_staleness, public_key, port, host, epoch,
+            origin);
   }
 };
 
@@ -322,10 +327,51 @@ struct SnapshotCut {
   }
 };
 
+// Worker, to a master of a higher epoch: it is in the middle of a generation that this one knows
+// nothing of. Its variables contain `applied`.
+struct Resume {
+  static constexpr uint8_t kType = 22;
+  Layout layout;
+  uint64_t origin = 0;
+  VersionVector applied;
+  uint64_t kept_after = 0;  // its own updates beyond this one are kept, and can be sent again
+  int64_t iteration = -1;   // of its last own update; -1 = none
+  uint8_t lacks_state = 0;  // it has joined late, and no other's state has come yet
+  std::string options_text;
+  template <typename Archive>
+  void Fields(Archive& archive) {
+    archive(layout.generation, layout.size, layout.hash, origin, applied, kept_after, iteration,
+            lacks_state, options_text);
+  }
+};
+
+// Master: the receiver's replica, please; training goes on from there.
+struct AskReplica {
+  static constexpr uint8_t kType = 23;
+  uint64_t generation = 0;
+  uint64_t number = 0;  // of the question
+  template <typename Archive>
+  void Fields(Archive& archive) {
+    archive(generation, number);
+  }
+};
+
+// Worker: the SEED with this mark is its replica, at `cut`.
+struct ReplicaCut {
+  static constexpr uint8_t kType = 24;
+  uint64_t generation = 0;
+  uint64_t number = 0;  // of the question
+  VersionVector cut;
+  template <typename Archive>
+  void Fields(Archive& archive) {
+    archive(generation, number, cut);
+  }
+};
+
 using ControlMessage =
     std::variant<Attach, Announce, StartGeneration, Step, Done, Final, Verification, End, Stop,
                  Beacon, Notice, Failure, AttachAnew, Place, Placed, Orphan, Ended, AskState,
-                 TooFarBehind, AskSnapshot, SnapshotCut>;
+                 TooFarBehind, AskSnapshot, SnapshotCut, Resume, AskReplica, ReplicaCut>;
 
 Buffer EncodeHello(const Hello& hello);
 Buffer EncodeChildHello(const ChildHello& hello);

@@ -84,6 +84,12 @@ void Gathering::Withdraw(int32_t rank) {
   if (rank == kChiefRank) seed_.reset();
 }
 
+std::vector<std::pair<int32_t, Announce>> Gathering::TakeAll() {
+  std::vector<std::pair<int32_t, Announce>> all(announced_.begin(), announced_.end());
+  announced_.clear();
+  return all;
+}
+
 void Gathering::Clear() {
   if (announced_.empty()) return;
   const uint64_t at_hand = layout().generation;

@@ -103,6 +103,33 @@ void LateJoins::CatchUp(int64_t now_ns, const Member& member, const AskSnapshot&
                      MegabytesText(ParametersBytes())});
 }
 
+void LateJoins::TakeBack(int64_t now_ns, const Member& member, const Resume& resume,
+                         MasterGeneration* generation) {
+  if (resume.layout != generation->layout() || resume.options_text != options_text_) {
+    return host_->Fail(member.rank, Code::kMasterLost,
+                       "training went on without " + WorkerName(member.rank) +
+                           ", in another generation or with other options; start it anew");
+  }
+  const Frozen& snapshot = Freeze(now_ns, {}, *generation);
+  if (CounterOf(snapshot.cut, member.origin) < resume.kept_after) {
+    return host_->Fail(member.rank, Code::kMasterLost,
+                       "training goes on from a state that lacks updates of " +
+                           WorkerName(member.rank) + " which are kept no longer; start it anew");
+  }
+  if (!tree_->Has(member) && !tree_->Join(now_ns, member, /*resumed=*/true)) {
+    return host_->Fail(member.rank, Code::kRefused, "the tree of workers is full");
+  }
+  generation->GoOn(member.rank, member.origin, resume);
+  host_->Send(member.rank, StartGeneration{snapshot.generation, snapshot.cut, snapshot.number,
+                                           snapshot.step, -1});
+  if (generation->stopped()) host_->Send(member.rank, Stop{snapshot.generation});
+  host_->SendBlob(member.rank, snapshot.chunks);
+  relay_->AttachLate(now_ns, member.link, snapshot.cut, ParametersBytes());
+  host_->Report({MasterEvent::Type::kRejoined, member.rank,
+                 WorkerName(member.rank) + " goes on in " + GenerationName(snapshot.generation) +
+                     " under this master"});
+}
+
 void LateJoins::SendPending(int32_t rank, const Frozen& snapshot,
                             const MasterGeneration& generation) {
   std::vector<uint8_t> updates;

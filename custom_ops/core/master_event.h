@@ -19,7 +19,9 @@ struct MasterEvent {
     kStarted,
     kEnded,
     kDonation,
-    kSnapshot,  // a live worker that lacked what nobody keeps has been sent the parameters
+    kSnapshot,    // a live worker that lacked what nobody keeps has been sent the parameters
+    kResumed,     // a generation of an earlier master goes on
+    kSuperseded,  // there is a later master: this one has stopped
     kNotice
   };
   Type type = Type::kNotice;

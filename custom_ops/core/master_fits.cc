@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <utility>
 
 #include "core/version_vector.h"
@@ -22,6 +23,7 @@ bool MasterFits::HandleAttach(int64_t now_ns, const Member& member, const Attach
 
 void MasterFits::HandleAnnounce(int64_t now_ns, const Member& member, const Announce& announce) {
   const int32_t rank = member.rank;
+  resumption_.Withdraw(rank);
   if (generation_ && announce.layout.generation <= generation_->layout().generation) {
     return late_joins_.HandleAnnounce(now_ns, member, announce, &*generation_);
   }
@@ -79,12 +81,60 @@ void MasterFits::HandleAsk(int64_t now_ns, const Member& member, const AskSnapsh
   late_joins_.CatchUp(now_ns, member, ask, *generation_);
 }
 
+void MasterFits::HandleResume(int64_t now_ns, const Member& member, const Resume& resume) {
+  if (!generation_) return resumption_.Add(now_ns, member.rank, resume);
+  if (generation_->phase() == MasterGeneration::Phase::kTraining && !generation_->sequenced()) {
+    return late_joins_.TakeBack(now_ns, member, resume, &*generation_);
+  }
+  host_->Fail(member.rank, Code::kMasterLost,
+              "training went on without " + WorkerName(member.rank) + "; start it anew");
+}
+
+void MasterFits::Handle(const Member& member, const ReplicaCut& replica) {
+  resumption_.AddCut(member.rank, replica);
+}
+
+void MasterFits::GoOnFrom(int64_t now_ns, Resumption::Whole whole) {
+  const Layout layout = whole.resume.layout;
+  parameters_ = std::move(whole.parameters);
+  relay_->Begin(layout);
+  std::vector<Replication::Accepted> none;  // nobody has sent an update of this generation yet
+  relay_->Open(now_ns, whole.cut, &none);
+  generation_.emplace(layout, /*sequenced=*/false, std::map<int32_t, uint64_t>{}, codec_,
+                      &parameters_, host_);
+  end_reported_ = false;
+  late_joins_.Started(layout, whole.resume.options_text);
+  donations_.Clear();
+  std::set<uint64_t> resumed;
+  for (const auto& [rank, resume] : resumption_.resumes()) resumed.insert(resume.origin);
+  const uint64_t dropped = resumption_.DroppedBeyond(whole.cut, resumed);
+  resumed_ = "generation " + std::to_string(layout.generation) + " goes on from " +
+             WorkerName(whole.rank) + "'s replica with " + std::to_string(resumed.size()) +
+             " workers; " + std::to_string(dropped) +
+             " updates of workers that are gone are not part of it, and are dropped everywhere";
+  for (const auto& [rank, resume] : resumption_.resumes()) {
+    late_joins_.TakeBack(now_ns, *membership_->FindRank(rank), resume, &*generation_);
+  }
+  resumption_.Clear();
+  // Who had not begun yet when the master was lost joins what goes on.
+  for (const auto& [rank, announce] : gathering_.TakeAll()) {
+    HandleAnnounce(now_ns, *membership_->FindRank(rank), announce);
+  }
+}
+
 void MasterFits::HandleDonation(int64_t now_ns, const Member& member, const BlobChunk& chunk,
                                 const Buffer& whole) {
   if (generation_) donations_.HandleChunk(now_ns, member.rank, chunk, whole, &*generation_);
 }
 
 std::string MasterFits::HandleBlob(const Member& member, const Blob& blob) {
+  if (blob.name.kind == BlobKind::kSeed && resumption_.Has(member.rank)) {
+    std::vector<float> parameters;
+    const Status whole = blob.Values(&parameters);
+    if (!whole.ok()) return whole.message;
+    resumption_.AddParameters(member.rank, blob.name.mark, std::move(parameters));
+    return "";
+  }
   if (blob.name.kind == BlobKind::kSeed) {
     if (generation_ && blob.name.generation <= generation_->layout().generation) {
       ++(*drops_)["seed of a generation that has started"];  // its chief comes late
@@ -132,6 +182,7 @@ void MasterFits::Lose(int32_t rank) {
   gathering_.Withdraw(rank);
   late_joins_.Withdraw(rank);
   donations_.Withdraw(rank);
+  resumption_.Withdraw(rank);
   if (generation_) generation_->Lose(rank);
 }
 
@@ -140,6 +191,10 @@ void MasterFits::Resume() {
 }
 
 void MasterFits::Settle(int64_t now_ns) {
+  while (const auto question = resumption_.TakeQuestion(now_ns)) {
+    host_->Send(question->rank, question->ask);
+  }
+  if (auto whole = resumption_.TakeWhole()) GoOnFrom(now_ns, std::move(*whole));
   if (!generation_) return;
   late_joins_.Settle(now_ns, *generation_);
   donations_.Advance(now_ns, &*generation_);
@@ -178,6 +233,7 @@ int32_t MasterFits::LeastMembers() const {
 }
 
 bool MasterFits::EveryoneAccountedFor(int64_t now_ns) const {
+  if (!resumption_.empty()) return false;  // they go on with theirs first
   // Where nobody is left in the one at hand, all that have come since begin the next.
   if (gathering_.empty() || (is_running() && !generation_->IsAbandoned())) return false;
   if (!generation_ && !gathering_.HasSeed()) return false;  // the chief may be among the missing

@@ -4,9 +4,11 @@
 #ifndef KERAS_STROM_CORE_MASTER_FITS_H_
 #define KERAS_STROM_CORE_MASTER_FITS_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/blob.h"
@@ -20,6 +22,7 @@
 #include "core/membership.h"
 #include "core/node_status.h"
 #include "core/relay.h"
+#include "core/resumption.h"
 #include "core/update.h"
 
 namespace strom {
@@ -39,7 +42,8 @@ class MasterFits {
         host_(host),
         drops_(drops),
         late_joins_(failure_timeout_ns, relay, tree, &parameters_, host),
-        donations_(failure_timeout_ns, donation_window_bytes, host, drops) {}
+        donations_(failure_timeout_ns, donation_window_bytes, host, drops),
+        resumption_(membership->workers(), failure_timeout_ns) {}
 
   // A member that is back in `attach.generation`, or changes its parent in it. False: training went
   // on without it, and it has been told so.
@@ -51,6 +55,9 @@ class MasterFits {
   // A live member lacks what is kept no longer. False: it cannot go on.
   bool HandleTooFarBehind(int32_t rank);
   void HandleAsk(int64_t now_ns, const Member& member, const AskSnapshot& ask);
+  // A member of an earlier master's time, in the middle of a generation.
+  void HandleResume(int64_t now_ns, const Member& member, const Resume& resume);
+  void Handle(const Member& member, const ReplicaCut& replica);
   void HandleDonation(int64_t now_ns, const Member& member, const BlobChunk& chunk,
                       const Buffer& whole);
   // These return "" or why the member has to be expelled.
@@ -66,13 +73,17 @@ class MasterFits {
   // After every event, and when NextTimeout is over: tells those who wait for the end of the
   // generation at hand, and sees to donations.
   void Settle(int64_t now_ns);
-  int64_t NextTimeout() const { return donations_.NextTimeout(); }
+  int64_t NextTimeout() const {
+    return std::min(donations_.NextTimeout(), resumption_.NextTimeout());
+  }
   // Starts the next generation where all members have announced it. The text is for the log.
   std::optional<std::string> StartIfReady(int64_t now_ns);
   // How many workers too few train, so that those that do wait; 0 = there are enough. And in words,
   // once after each change between the two.
   int32_t missing() const;
   std::optional<std::string> TakeMissingChange();
+  // Once for each generation of an earlier master that goes on, in words.
+  std::optional<std::string> TakeResumed() { return std::exchange(resumed_, std::nullopt); }
   // Once for each generation that has ended: its number.
   std::optional<uint64_t> TakeEnded();
 
@@ -89,6 +100,7 @@ class MasterFits {
   bool EveryoneAccountedFor(int64_t now_ns) const;
   int32_t LeastMembers() const;
   void PlaceAll(int64_t now_ns);
+  void GoOnFrom(int64_t now_ns, Resumption::Whole whole);
   bool IsAtHand(uint64_t generation) const {
     return generation_ && generation_->layout().generation == generation;
   }
@@ -105,8 +117,10 @@ class MasterFits {
   Gathering gathering_;
   LateJoins late_joins_;
   Donations donations_;
+  Resumption resumption_;
   std::optional<MasterGeneration> generation_;
   bool end_reported_ = true;
+  std::optional<std::string> resumed_;
   bool waits_ = false;  // as TakeMissingChange has said
   std::vector<float> parameters_;
 };

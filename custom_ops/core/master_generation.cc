@@ -126,6 +126,18 @@ void MasterGeneration::Join(int32_t rank, uint64_t origin) {
   if (sequencer_) sequencer_->Join(StepperOf(rank), CounterOf(host_->received(), origin));
 }
 
+void MasterGeneration::GoOn(int32_t rank, uint64_t origin, const Resume& resume) {
+  Member& member = members_[rank];
+  const Progress before = member.progress;
+  member = {};
+  member.origin = origin;
+  member.late = resume.lacks_state != 0;
+  member.has_state = !member.late;
+  member.progress = before;
+  member.progress.last_iteration = std::max(before.last_iteration, resume.iteration);
+  rank_of_origin_[origin] = rank;
+}
+
 std::optional<int32_t> MasterGeneration::FindDonor(const std::set<int32_t>& asked) const {
   for (const auto& [rank, member] : members_) {
     if (MayDonate(rank) && !asked.contains(rank)) return rank;

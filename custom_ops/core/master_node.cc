@@ -75,6 +75,7 @@ struct MasterNode::State final : GenerationHost {
 
   // --- links
   void HandleHello(const LinkEvent& event);
+  void GiveWayTo(const Hello& hello);
   void HandleUp(const LinkEvent& event);
   void HandleMessage(Member* member, const LinkEvent& event);
   void HandleDown(const LinkEvent& event);
@@ -92,6 +93,8 @@ struct MasterNode::State final : GenerationHost {
   }
   void Handle(Member* member, const AskState& ask) { fits.HandleAsk(now_ns, *member, ask); }
   void Handle(Member* member, const AskSnapshot& ask) { fits.HandleAsk(now_ns, *member, ask); }
+  void Handle(Member* member, const Resume& resume) { fits.HandleResume(now_ns, *member, resume); }
+  void Handle(Member* member, const ReplicaCut& replica) { fits.Handle(*member, replica); }
   void Handle(Member* member, const Placed& placed);
   void Handle(Member* member, const Orphan& orphan);
   template <typename Other>
@@ -107,6 +110,7 @@ struct MasterNode::State final : GenerationHost {
   void Settle();  // after every event: whatever it has made possible
   void ActOnNotices();
   void RemoveGone();
+  void ShutDown(const std::string& reason);
 
   const MasterNodeOptions options;
   LinkLayer* const links;
@@ -126,6 +130,7 @@ struct MasterNode::State final : GenerationHost {
   std::deque<Gone> gone;  // members to remove once the event at hand is dealt with
   std::deque<MasterEvent> events;
   std::optional<std::string> shut_down;  // why
+  bool superseded = false;               // by a later master
   int64_t now_ns = 0;
   int64_t next_beacon_ns = 0;
 };
@@ -185,23 +190,42 @@ std::optional<MasterEvent> MasterNode::PollEvent() {
 }
 
 void MasterNode::Shutdown(int64_t now_ns, const std::string& reason) {
-  state_->shut_down = reason.empty() ? "the master has ended" : reason;
-  for (auto& [rank, member] : state_->membership.members()) {
-    if (member.link == 0) continue;
-    state_->links->Close(now_ns, member.link, reason);
-    state_->relay.Remove(member.link);
-    member.link = 0;
-    member.state = Member::State::kLeft;
-  }
+  state_->now_ns = now_ns;
+  state_->ShutDown(reason);
 }
 
 const VersionVector& MasterNode::received() const { return state_->relay.received(); }
 const Replication& MasterNode::replication() const { return state_->relay.replication(); }
 const std::vector<float>& MasterNode::parameters() const { return state_->fits.parameters(); }
 
+void MasterNode::State::ShutDown(const std::string& reason) {
+  shut_down = reason.empty() ? "the master has ended" : reason;
+  for (auto& [rank, member] : membership.members()) {
+    if (member.link == 0) continue;
+    links->Close(now_ns, member.link, reason);
+    relay.Remove(member.link);
+    member.link = 0;
+    member.state = Member::State::kLeft;
+  }
+}
+
+// This master was stopped for so long that another one has taken its place.
+void MasterNode::State::GiveWayTo(const Hello& hello) {
+  if (superseded) return;
+  superseded = true;
+  const std::string text = WorkerName(hello.rank) + " follows a master of epoch " +
+                           std::to_string(hello.epoch) + ", and this one has epoch " +
+                           std::to_string(options.epoch) +
+                           ": another has taken its place, and it stops";
+  events.push_back({MasterEvent::Type::kSuperseded, hello.rank, text});
+  ShutDown(text);
+}
+
 void MasterNode::State::HandleHello(const LinkEvent& event) {
   Hello hello;
   const Status parsed = ParseHello(*event.payload, &hello);
+  // Not refused either: the worker is to look on for its own master.
+  if (parsed.ok() && hello.epoch > options.epoch) return GiveWayTo(hello);
   const Address from = links->PeerAddress(event.link).value_or(Address{});
   uint64_t origin = 0;
   const std::string refusal = shut_down ? *shut_down
@@ -244,7 +268,9 @@ void MasterNode::State::HandleUp(const LinkEvent& event) {
   events.push_back({MasterEvent::Type::kJoined, rank,
                     WorkerName(rank) + (joined.resumed ? " is back" : " has joined")});
   // While a generation runs, only ATTACH or LAYOUT says that it takes part in it.
-  if (fits.is_running() && !tree.Has(*joined.member)) return;
+  // So it is with one that RESUME may follow from.
+  const bool says_more = fits.is_running() || membership.IsAdopted(*joined.member);
+  if (says_more && !tree.Has(*joined.member)) return;
   if (!tree.Join(now_ns, *joined.member, joined.resumed)) {
     Fail(rank, Code::kRefused, "the tree of workers is full");
   }
@@ -388,6 +414,10 @@ void MasterNode::State::Settle() {
         {MasterEvent::Type::kEnded, -1, "generation " + std::to_string(*ended) + " has ended"});
   }
   fits.Settle(now_ns);
+  if (const auto resumed = fits.TakeResumed()) {
+    Report({MasterEvent::Type::kResumed, -1, *resumed});
+    next_beacon_ns = now_ns;
+  }
   if (const auto waits = fits.TakeMissingChange()) {
     Report({MasterEvent::Type::kNotice, -1, *waits});
     next_beacon_ns = now_ns;  // tells all workers

@@ -23,19 +23,26 @@ std::string Membership::Judge(int64_t now_ns, LinkId link, const Address& from, 
                               uint64_t* origin) {
   std::string refusal = Refusal(now_ns, hello);
   if (!refusal.empty()) return refusal;
-  *origin = 0;
-  const Member* present = FindRank(hello.rank);
-  if (present != nullptr && IsSameProcess(hello, *present)) *origin = present->origin;
-  for (const auto& [other, pending] : pending_) {
-    if (*origin == 0 && IsSameProcess(hello, pending.hello) && pending.hello.rank == hello.rank) {
-      *origin = pending.origin;  // it says hello again before its link stands
-    }
-  }
-  if (*origin == 0) *origin = (epoch_ << 32) | ++last_sequence_;
+  *origin = OriginOf(hello);
   Address address = from;
   if (hello.port != 0) address.port = hello.port;
   pending_[link] = {hello, address, *origin};
   return "";
+}
+
+uint64_t Membership::OriginOf(const Hello& hello) {
+  const Member* present = FindRank(hello.rank);
+  if (present != nullptr && IsSameProcess(hello, *present)) return present->origin;
+  for (const auto& [other, pending] : pending_) {
+    // It says hello again before its link stands.
+    if (IsSameProcess(hello, pending.hello) && pending.hello.rank == hello.rank) {
+      return pending.origin;
+    }
+  }
+  // A member of an earlier master keeps its name, by which all know its updates.
+  const bool was_member = hello.origin != 0 && hello.origin >> 32 < epoch_;
+  if (was_member && FindOrigin(hello.origin) == nullptr) return hello.origin;
+  return (epoch_ << 32) | ++last_sequence_;
 }
 
 Membership::Joined Membership::LinkUp(int64_t now_ns, LinkId link) {
@@ -68,6 +75,7 @@ Membership::Joined Membership::LinkUp(int64_t now_ns, LinkId link) {
     member.instance = hello.instance;
     member.max_staleness = hello.max_staleness;
     member.origin = origin;
+    if (origin >> 32 != epoch_) adopted_.insert(origin);
     member.public_key = hello.public_key;
     member.address = address;
     member.host = hello.host;

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 
 #include "core/control.h"
@@ -58,8 +59,11 @@ class Membership {
 
   // Whether some process was ever welcomed under this origin.
   bool HasGiven(uint64_t origin) const {
-    return origin >> 32 == epoch_ && (origin & 0xffffffff) - 1 < last_sequence_;
+    return adopted_.contains(origin) ||
+           (origin >> 32 == epoch_ && (origin & 0xffffffff) - 1 < last_sequence_);
   }
+  // It was a member of an earlier master, and may be in the middle of a generation.
+  bool IsAdopted(const Member& member) const { return adopted_.contains(member.origin); }
 
   // By link, among members that have one; null = none.
   Member* Find(LinkId link);
@@ -75,6 +79,7 @@ class Membership {
 
  private:
   std::string Refusal(int64_t now_ns, const Hello& hello) const;
+  uint64_t OriginOf(const Hello& hello);
 
   struct Pending {
     Hello hello;
@@ -87,6 +92,7 @@ class Membership {
   uint64_t last_sequence_ = 0;
   int64_t last_joined_ns_ = 0;
   std::map<int32_t, Member> members_;  // by rank
+  std::set<uint64_t> adopted_;         // origins that an earlier master has given
   std::map<LinkId, Pending> pending_;  // bounded by the links' half-open entries
 };
 

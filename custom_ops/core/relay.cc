@@ -56,6 +56,12 @@ void Relay::Open(int64_t now_ns, const VersionVector& cut,
   }
 }
 
+void Relay::Reopen(int64_t now_ns, const VersionVector& cut, uint64_t own_origin) {
+  replication_.Reset(cut, own_origin);
+  std::vector<Replication::Accepted> none;  // nothing was held
+  Open(now_ns, cut, &none);
+}
+
 void Relay::Leap(int64_t now_ns, const VersionVector& cut,
                  std::vector<Replication::Accepted>* accepted) {
   replication_.InstallCut(now_ns, cut, accepted);

@@ -83,7 +83,15 @@ class Relay {
   // What `cut` covers comes by a snapshot in the middle of the generation: children lack it, and
   // are asked to attach anew.
   void Leap(int64_t now_ns, const VersionVector& cut, std::vector<Replication::Accepted>* accepted);
-  // Between Open and the next Begin.
+  // The master is gone for good: nothing is relayed until Reopen. Neighbours are to be removed.
+  void Suspend() { open_ = false; }
+  // Another master goes on from `cut`. Of the updates here those of `own_origin` beyond it stay.
+  void Reopen(int64_t now_ns, const VersionVector& cut, uint64_t own_origin);
+  // The same between two generations: nothing of others stays.
+  void Forget(const VersionVector& own, uint64_t own_origin) {
+    replication_.Reset(own, own_origin);
+  }
+  // Between Open and the next Begin, and not suspended.
   bool is_open() const { return open_; }
   const Layout& layout() const { return layout_; }
 

@@ -54,6 +54,28 @@ void Replication::InstallCut(int64_t now_ns, const VersionVector& cut,
   for (const auto& [origin, counter] : cut) AcceptHeld(now_ns, origin, accepted);
 }
 
+void Replication::Reset(const VersionVector& cut, uint64_t own_origin) {
+  std::deque<Retained> own = std::move(ring_[own_origin]);
+  while (!own.empty() && own.front().counter <= CounterOf(cut, own_origin)) own.pop_front();
+  received_ = master_ = cut;
+  ring_.clear();
+  hold_.clear();
+  closed_.clear();
+  kept_beyond_.reset();
+  ring_bytes_ = hold_bytes_ = 0;
+  retained_ = static_cast<int64_t>(own.size());
+  for (const Retained& kept : own) {
+    received_[own_origin] = kept.counter;
+    ring_bytes_ += SizeOf(kept.update);
+  }
+  ring_[own_origin] = std::move(own);
+}
+
+uint64_t Replication::KeptAfter(uint64_t origin) const {
+  const auto ring = ring_.find(origin);
+  return CounterOf(received_, origin) - (ring == ring_.end() ? 0 : ring->second.size());
+}
+
 void Replication::Close(uint64_t origin) { closed_.insert(origin); }
 
 void Replication::SetMasterVector(int64_t now_ns, const VersionVector& vector) {

@@ -64,6 +64,12 @@ class Replication {
   // it has gone.
   std::optional<std::vector<ReceivedUpdate>> Beyond(const VersionVector& cut) const;
 
+  // Another master goes on from `cut`: of what is here only that counts, and what `own_origin` has
+  // made beyond it.
+  void Reset(const VersionVector& cut, uint64_t own_origin);
+  // The updates of `origin` beyond this one are kept here.
+  uint64_t KeptAfter(uint64_t origin) const;
+
   // No update of `origin` is accepted from now on.
   void Close(uint64_t origin);
 

@@ -16,8 +16,9 @@ constexpr int64_t kQuestionsPerTimeout = 2;
 
 }  // namespace
 
-void TreeLinks::MasterUp(int64_t now_ns, LinkId link, uint64_t own_origin) {
+void TreeLinks::MasterUp(int64_t now_ns, LinkId link, uint64_t own_origin, uint64_t epoch) {
   own_origin_ = own_origin;
+  epoch_ = epoch;
   master_link_ = link;
   last_beacon_ns_ = now_ns;
   if (IsUnderMaster()) {
@@ -30,6 +31,13 @@ void TreeLinks::MasterUp(int64_t now_ns, LinkId link, uint64_t own_origin) {
 void TreeLinks::MasterDown() {
   relay_->Remove(master_link_);
   master_link_ = 0;
+}
+
+void TreeLinks::Restart(int64_t now_ns) {
+  CloseAll(now_ns, "");
+  for (const auto& [link, origin] : std::exchange(welcomed_, {})) links_->Close(now_ns, link, "");
+  place_ = {};
+  late_ = too_far_behind_ = false;
 }
 
 void TreeLinks::HandlePlace(int64_t now_ns, const Place& place) {
@@ -137,6 +145,10 @@ void TreeLinks::HandleControl(int64_t now_ns, LinkId link, Bytes bytes) {
 
 void TreeLinks::HandleBeacon(int64_t now_ns, LinkId link, const Beacon& beacon) {
   if (link != (IsUnderMaster() ? master_link_ : parent_link_)) return;
+  if (beacon.epoch != epoch_) {
+    ++(*drops_)["beacon of another master"];
+    return;
+  }
   last_beacon_ns_ = now_ns;
   relay_->SetMasterVector(now_ns, beacon.vector);
   if (children_.empty()) return;

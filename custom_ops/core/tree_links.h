@@ -35,8 +35,11 @@ class TreeLinks {
         drops_(drops) {}
 
   // --- the link to the master
-  void MasterUp(int64_t now_ns, LinkId link, uint64_t own_origin);
+  // Beacons of other epochs than this master's are none of ours.
+  void MasterUp(int64_t now_ns, LinkId link, uint64_t own_origin, uint64_t epoch);
   void MasterDown();
+  // Another master: its tree begins anew, this worker is a leaf under it.
+  void Restart(int64_t now_ns);
   void HandlePlace(int64_t now_ns, const Place& place);
   // The relay is open: attaches to the parent, at the master without a word. `late`: from a
   // snapshot on, so that what came before cannot be told to a child.
@@ -99,6 +102,7 @@ class TreeLinks {
   Relay* const relay_;
   DropCounters* const drops_;
   uint64_t own_origin_ = 0;
+  uint64_t epoch_ = 0;      // of the master
   LinkId master_link_ = 0;  // 0 while it is down
   Place place_;
   LinkId parent_link_ = 0;  // not the master's

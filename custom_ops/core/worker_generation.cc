@@ -76,6 +76,17 @@ void WorkerGeneration::Register() {
   if (phase_ == Phase::kFinishing) SayDone();
 }
 
+void WorkerGeneration::MasterChanged() {
+  registered_ = false;
+  if (phase_ == Phase::kStarting) Begin(std::move(generation_));
+}
+
+void WorkerGeneration::GoOn() {
+  mean_.reset();
+  final_.reset();
+  Register();
+}
+
 void WorkerGeneration::Announce() {
   host_->Send(strom::Announce{layout_, host_->last_own_counter(), generation_.options_text});
   if (generation_.seed == nullptr) return;

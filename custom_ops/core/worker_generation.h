@@ -108,6 +108,10 @@ class WorkerGeneration {
   // The master counts on this worker over the link at hand: what it waits for is said (again).
   void Register();
   void LinkDown() { registered_ = false; }
+  // Another master, which knows nothing of this generation. Before START it is announced anew.
+  void MasterChanged();
+  // The other master goes on with this generation; in asynchronous mode alone.
+  void GoOn();
   // Says again what the generation is about to be.
   void Announce();
   bool registered() const { return registered_; }
@@ -137,6 +141,9 @@ class WorkerGeneration {
   const Layout& layout() const { return layout_; }
   // True in the phases and modes in which a worker may lose the master for a while.
   bool MayPause() const;
+  // It has joined late, and no other's state has come yet.
+  bool lacks_state() const { return beginning_.late && (!has_asked_ || asks_as_); }
+  const std::string& options_text() const { return generation_.options_text; }
   bool IsTraining() const { return phase_ == Phase::kTraining || phase_ == Phase::kFinishing; }
 
  private:

@@ -1,18 +1,10 @@
 #include "core/worker_node.h"
 
 #include <algorithm>
-#include <deque>
 #include <utility>
 
-#include "core/blob.h"
-#include "core/control.h"
-#include "core/donor.h"
-#include "core/node_status.h"
-#include "core/relay.h"
-#include "core/snapshot_request.h"
-#include "core/tree_links.h"
 #include "core/version_vector.h"
-#include "core/words.h"
+#include "core/worker_node_state.h"
 
 namespace strom {
 
@@ -23,119 +15,6 @@ constexpr int64_t kRetriesPerTimeout = 10;
 constexpr int64_t kBlobBytes = int64_t{1} << 40;
 
 }  // namespace
-
-struct WorkerNode::State final : WorkerGenerationHost {
-  enum class Life { kJoining, kJoined, kOver };  // never welcomed so far; a member; failed or left
-
-  State(const WorkerNodeOptions& o, LinkLayer* l)
-      : options(o),
-        links(l),
-        relay(RelayOptionsOf(o, /*is_root=*/false), l, &drops),
-        tree(o.instance, o.failure_timeout_ns, l, &relay, &drops) {
-    generation.emplace(o.max_staleness >= 0, 0, this, &drops);
-  }
-
-  // --- WorkerGenerationHost
-  void Send(const ControlMessage& message) override {
-    links->Send(now_ns, link, Channel::kControl, EncodeControl(message));
-  }
-  void SendBlob(const std::vector<Buffer>& chunks) override {
-    for (const Buffer& chunk : chunks) links->Send(now_ns, link, Channel::kState, chunk);
-  }
-  void Raise(WorkerEvent event) override {
-    if (life != Life::kOver) events.push_back(std::move(event));
-  }
-  void Fail(Code code, const std::string& message) override;
-  const VersionVector& received() const override { return relay.received(); }
-  uint64_t last_own_counter() const override { return counter; }
-
-  void Note(const std::string& text) {
-    WorkerEvent notice;
-    notice.text = text;
-    Raise(std::move(notice));
-  }
-  std::string Master() const { return "the master at " + AddressText(options.master); }
-
-  // --- the link to the master
-  void Connect();
-  void HandleMasterEvent(const LinkEvent& event);
-  void HandleUp(const LinkEvent& event);
-  void HandleDown(const LinkEvent& event);
-  void LoseLink(const std::string& why);  // the master is silent: come back or fail
-  void GiveUp();
-  void Handle(const Attach& attach);
-  void Handle(const StartGeneration& start);
-  void Handle(const Beacon& beacon);
-  void Handle(const Failure& failure);
-  void Handle(const Notice& notice) { Note(notice.text); }
-  void Handle(const Place& place) { tree.HandlePlace(now_ns, place); }
-  void Handle(const AttachAnew& anew) { tree.HandleAttachAnew(now_ns, link, anew); }
-  void Handle(const Ended& ended) { generation->Handle(ended); }
-  void Handle(const TooFarBehind& behind) {
-    if (behind.generation == relay.layout().generation) HandleTooFarBehind();
-  }
-  void Handle(const SnapshotCut& named);
-  void Handle(const AskState& ask);
-  void SendDonations();
-  void Handle(const Step& step) { generation->Handle(step); }
-  void Handle(const Final& final) { generation->Handle(final); }
-  void Handle(const End& end) { generation->Handle(end); }
-  void Handle(const Stop& stop) { generation->Handle(stop); }
-  template <typename Other>
-  void Handle(const Other&) {
-    ++drops["control message that only a worker sends"];
-  }
-  void HandleChunk(Bytes chunk);
-  void HandlePending(const Blob& blob);
-
-  // --- a snapshot in the middle of a generation
-  void HandleTooFarBehind();
-  void AskForSnapshot();
-  void HandleSnapshot(const Blob& blob);
-  void InstallSnapshot(Snapshot whole);
-
-  // --- the links of the tree
-  void HandleTreeEvent(const LinkEvent& event);
-  void HandleUpdate(LinkId from, const Buffer& update);
-  void ActOnNotices();
-
-  // After every event and request: what has become possible.
-  void Advance();
-
-  const WorkerNodeOptions options;
-  LinkLayer* const links;
-  DropCounters drops;
-  Relay relay;
-  TreeLinks tree;
-  std::optional<WorkerGeneration> generation;
-  Life life = Life::kJoining;
-  uint64_t origin = 0;
-  uint64_t counter = 0;  // of the last own update
-  VersionVector applied;
-  VersionVector cut;  // of the latest START
-
-  LinkId link = 0;  // to the master
-  bool up = false;
-  std::optional<int64_t> give_up_ns;  // set while the worker looks for a silent master
-  int64_t retry_ns = kNever;
-  int64_t last_beacon_ns = 0;  // over the link to the master
-  uint32_t missing = 0;        // as that said
-  int64_t now_ns = 0;
-
-  BlobAssembler assembler;
-  BlobAssembler donation_assembler;  // the master passes a donation on as it comes
-  Donor donor;
-  SnapshotRequest request;
-  Received leapt;                   // a whole snapshot and what follows, not yet taken
-  bool hands_out_own = false;       // until the application has installed it
-  std::vector<ReceivedUpdate> own;  // own updates since the snapshot, not yet taken
-  std::deque<WorkerEvent> events;
-  int64_t updates_received = 0;
-  int64_t update_bytes_received = 0;
-  int64_t update_bytes_sent = 0;
-  int64_t reconnects = 0;
-  int64_t snapshots = 0;
-};
 
 WorkerNode::WorkerNode(const WorkerNodeOptions& options, LinkLayer* links)
     : state_(std::make_unique<State>(options, links)) {}
@@ -202,6 +81,7 @@ void WorkerNode::BeginGeneration(int64_t now_ns, Generation generation) {
   s.leapt = {};
   s.own.clear();
   s.hands_out_own = false;
+  if (std::exchange(s.resuming, false)) s.relay.Forget({{s.origin, s.counter}}, s.origin);
   s.generation->Begin(std::move(generation));
   s.relay.Begin(s.generation->layout());
   if (s.up) s.generation->Announce();
@@ -265,6 +145,7 @@ UpdateId WorkerNode::Submit(int64_t now_ns, int64_t iteration, bool last_part,
   State& s = *state_;
   s.now_ns = now_ns;
   const UpdateId id{s.origin, ++s.counter};
+  s.last_iteration = iteration;
   if (s.life == State::Life::kOver) {
     ++s.drops["own update after the end"];
     return id;
@@ -301,7 +182,10 @@ Received WorkerNode::TakeReceived() {
   return taken;
 }
 
-void WorkerNode::SnapshotInstalled() { state_->hands_out_own = false; }
+void WorkerNode::SnapshotInstalled() {
+  state_->hands_out_own = false;
+  state_->beginning.clear();
+}
 int64_t WorkerNode::ReleasedSteps() const {
   return state_->generation->queue().own_released_steps();
 }
@@ -332,6 +216,8 @@ void WorkerNode::State::Connect() {
   hello.public_key = options.public_key;
   hello.port = options.port;
   hello.host = options.host;
+  hello.epoch = epoch;
+  hello.origin = origin;
   link = links->Connect(now_ns, options.master, options.master_public_key, EncodeHello(hello));
 }
 
@@ -366,6 +252,13 @@ void WorkerNode::State::HandleUp(const LinkEvent& event) {
   Welcome welcome;
   const Status parsed = ParseWelcome(*event.payload, &welcome);
   if (!parsed.ok()) return Fail(parsed.code, parsed.message);
+  if (welcome.epoch < epoch) {
+    ++drops["welcome of an earlier master"];  // it was stopped, and does not know of its successor
+    links->Close(now_ns, link, "this worker follows a later master");
+    return LoseLink("an earlier master answers");
+  }
+  const bool another = welcome.epoch > epoch && life == Life::kJoined;
+  epoch = welcome.epoch;
   up = true;
   assembler = {};
   donation_assembler = {};
@@ -376,17 +269,19 @@ void WorkerNode::State::HandleUp(const LinkEvent& event) {
     life = Life::kJoined;
     origin = welcome.origin;
     generation.emplace(options.max_staleness >= 0, origin, this, &drops);
-    tree.MasterUp(now_ns, link, origin);
+    tree.MasterUp(now_ns, link, origin, epoch);
     WorkerEvent joined;
     joined.type = WorkerEvent::Type::kJoined;
     joined.origin = origin;
     return Raise(std::move(joined));
   }
   ++reconnects;
-  if (welcome.origin != origin) {
+  if (welcome.origin != origin || (another && options.master_wait_ns == 0)) {
     return Fail(Code::kMasterLost, Master() + " no longer knows this worker; start it anew");
   }
-  tree.MasterUp(now_ns, link, origin);
+  if (another) FollowAnotherMaster();
+  tree.MasterUp(now_ns, link, origin, epoch);
+  if (resuming) return SendResume();
   const uint64_t number = generation->IsTraining() ? generation->layout().generation : 0;
   Send(Attach{number, relay.received()});
   if (generation->phase() == WorkerGeneration::Phase::kStarting) generation->Announce();
@@ -411,16 +306,20 @@ void WorkerNode::State::LoseLink(const std::string& why) {
   generation->LinkDown();
   if (!generation->MayPause()) return GiveUp();
   if (!give_up_ns) {
-    give_up_ns = now_ns + options.failure_timeout_ns;
-    Note(Master() + " has been silent for " + SecondsText(options.failure_timeout_ns) +
-         "; looking for it" + (why.empty() ? "" : " (" + why + ")"));
+    give_up_ns = now_ns + Patience();
+    const std::string because = why.empty() ? "" : " (" + why + ")";
+    Note(options.master_wait_ns > 0
+             ? Master() + " is lost" + because + "; training waits for it to come back, at most " +
+                   SecondsText(Patience())
+             : Master() + " has been silent for " + SecondsText(options.failure_timeout_ns) +
+                   "; looking for it" + because);
     return Connect();
   }
   retry_ns = now_ns + options.failure_timeout_ns / kRetriesPerTimeout;
 }
 
 void WorkerNode::State::GiveUp() {
-  const int64_t silent_ns = options.failure_timeout_ns * (give_up_ns ? 2 : 1);
+  const int64_t silent_ns = options.failure_timeout_ns + (give_up_ns ? Patience() : 0);
   Fail(Code::kMasterLost, Master() + " has been silent for " + SecondsText(silent_ns) +
                               "; is the driver still running?");
 }
@@ -434,8 +333,10 @@ void WorkerNode::State::Handle(const Attach& attach) {
 }
 
 void WorkerNode::State::Handle(const StartGeneration& start) {
+  if (resuming) return GoOn(start);
   if (!generation->HandleStart(start)) return;
-  cut = start.cut;
+  cut = beginning = start.cut;
+  applied.clear();
   std::vector<Replication::Accepted> accepted;
   relay.Open(now_ns, start.cut, &accepted);
   generation->Add(std::move(accepted));
@@ -445,6 +346,7 @@ void WorkerNode::State::Handle(const StartGeneration& start) {
 void WorkerNode::State::Handle(const Beacon& beacon) {
   last_beacon_ns = now_ns;
   missing = beacon.missing;
+  if (resuming) return;  // it says nothing yet of what is kept here
   tree.HandleBeacon(now_ns, link, beacon);
 }
 
@@ -621,6 +523,8 @@ std::string WorkerNode::StatusJson() const {
       .Add("generation", s.generation->layout().generation)
       .Add("phase", std::string(phase))
       .Add("up", s.up)
+      .Add("epoch", s.epoch)
+      .Add("waits_for_master", WaitsForMaster())
       .Add("attached", s.up && s.generation->registered())
       .Add("reconnects", s.reconnects)
       .Add("snapshots", s.snapshots)

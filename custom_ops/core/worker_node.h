@@ -34,6 +34,9 @@ struct WorkerNodeOptions {
   uint16_t port = 0;
   std::array<uint8_t, 16> host{};  // equal for the workers of one machine
   int64_t failure_timeout_ns = 5'000'000'000;
+  // > 0: a master that is lost may come back as another one of a higher epoch, within so long;
+  // asynchronous mode alone. 0: its loss ends this worker.
+  int64_t master_wait_ns = 0;
   int64_t ring_bytes = int64_t{64} << 20;
   int64_t link_queue_bytes = int64_t{32} << 20;
   const UpdateCodec* codec = &MessageCodec();
@@ -67,6 +70,17 @@ class WorkerNode {
 
   // So many workers are too few to train on: this one waits before its next step until it is 0.
   int32_t missing_workers() const;
+
+  // The master is lost, and this worker waits for another: it makes no step meanwhile, but hands
+  // its replica over when asked.
+  bool WaitsForMaster() const;
+  // Another master asks for this worker's parameters, to go on from. They must contain exactly what
+  // the latest SetApplied, or kStarted, has said.
+  bool ReplicaWanted() const;
+  void HandOver(int64_t now_ns, const std::vector<float>& parameters);
+  // What counts as received is not what the application can have applied: parameters are on their
+  // way to it.
+  bool AwaitsParameters() const;
 
   // Takes one part of an update, fills its header and sends it. `last_part` ends the step's update.
   // Only between kStarted and Finish, or after kFailed.

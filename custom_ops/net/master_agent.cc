@@ -28,6 +28,10 @@ const char* Name(MasterEvent::Type type) {
       return "donation";
     case MasterEvent::Type::kSnapshot:
       return "snapshot";
+    case MasterEvent::Type::kResumed:
+      return "resumed";
+    case MasterEvent::Type::kSuperseded:
+      return "superseded";
     case MasterEvent::Type::kNotice:
       return "notice";
   }
@@ -40,7 +44,7 @@ Status MasterAgent::Create(MasterAgentOptions options, std::shared_ptr<MasterAge
   std::unique_ptr<UdpSocket> socket;
   Status opened = UdpSocket::Open(options.bind_address, options.port, &socket, options.socket);
   if (!opened.ok()) return opened;
-  SystemRandom().Fill(options.endpoint.private_key);
+  if (!options.has_private_key) SystemRandom().Fill(options.endpoint.private_key);
   options.endpoint.accepts = true;
   options.node.host = HostOfThisProcess();
   out->reset(new MasterAgent(options, std::move(socket)));

@@ -18,7 +18,8 @@ struct MasterAgentOptions {
   UdpSocketOptions socket;
   EndpointOptions endpoint;  // its private key is made here
   MasterNodeOptions node;
-  bool same_host = true;  // permits shared memory with workers of this machine
+  bool same_host = true;         // permits shared memory with workers of this machine
+  bool has_private_key = false;  // endpoint.private_key is set; else a fresh one is made
 };
 
 class MasterAgent final : private IoLoop::Protocol {

@@ -129,6 +129,11 @@ void WorkerAgent::Donate(Bytes donation) {
   loop_.Post([this, b = std::move(bytes)](int64_t now_ns) { node_.Donate(now_ns, b); });
 }
 
+void WorkerAgent::HandOver(std::vector<float> parameters) {
+  replica_wanted_.store(false, std::memory_order_relaxed);  // until Publish says so again
+  loop_.Post([this, p = std::move(parameters)](int64_t now_ns) { node_.HandOver(now_ns, p); });
+}
+
 void WorkerAgent::Begin(Generation generation) {
   std::lock_guard<std::mutex> lock(mutex_);
   training_ = false;
@@ -265,8 +270,11 @@ Status WorkerAgent::Submit(int64_t iteration, std::vector<std::vector<uint8_t>> 
   const auto has_room = [&] { return outgoing_bytes_ <= options_.outgoing_bytes; };
   const bool waits = !has_room();
   const int64_t start_ns = waits ? MonotonicNanoseconds() : 0;
-  const bool room = changed_.wait_for(lock, std::chrono::nanoseconds(options_.submit_timeout_ns),
-                                      [&] { return !failure_.ok() || has_room(); });
+  bool room = false;
+  do {  // without a master nothing can be taken, by agreement
+    room = changed_.wait_for(lock, std::chrono::nanoseconds(options_.submit_timeout_ns),
+                             [&] { return !failure_.ok() || has_room(); });
+  } while (!room && waits_for_master());
   if (waits) submit_wait_ns_ += MonotonicNanoseconds() - start_ns;
   if (!failure_.ok()) return failure_;
   if (!training_) {
@@ -367,6 +375,8 @@ void WorkerAgent::Publish(int64_t now_ns) {
     released_ = node_.ReleasedSteps();
     donation_wanted_.store(node_.DonationWanted(), std::memory_order_relaxed);
     missing_workers_.store(node_.missing_workers(), std::memory_order_relaxed);
+    waits_for_master_.store(node_.WaitsForMaster(), std::memory_order_relaxed);
+    replica_wanted_.store(node_.ReplicaWanted(), std::memory_order_relaxed);
     if (inbox_.bytes() > options_.inbox_bytes && failure_.ok()) {
       failure_ = {Code::kBackPressure,
                   "worker " + std::to_string(options_.node.rank) +

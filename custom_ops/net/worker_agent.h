@@ -59,6 +59,10 @@ class WorkerAgent final : public Exchange, private IoLoop::Protocol {
   void Donate(Bytes donation);
   // See WorkerNode; costs no lock.
   int32_t missing_workers() const { return missing_workers_.load(std::memory_order_relaxed); }
+  // See WorkerNode; these two cost no lock.
+  bool waits_for_master() const { return waits_for_master_.load(std::memory_order_relaxed); }
+  bool replica_wanted() const { return replica_wanted_.load(std::memory_order_relaxed); }
+  void HandOver(std::vector<float> parameters);
   // As Start, without the wait: training starts once everybody has begun.
   void Begin(Generation generation);
   // Waits until Submit is allowed and has room.
@@ -144,6 +148,8 @@ class WorkerAgent final : public Exchange, private IoLoop::Protocol {
 
   std::atomic<bool> donation_wanted_ = false;
   std::atomic<int32_t> missing_workers_ = 0;
+  std::atomic<bool> waits_for_master_ = false;
+  std::atomic<bool> replica_wanted_ = false;
 };
 
 }  // namespace strom

@@ -41,6 +41,10 @@ void Application::Act(int64_t now_ns) {
     if (!event) break;
     HandleEvent(now_ns, std::move(*event));
   }
+  if (node_->ReplicaWanted() && record_.started && now_ns >= validates_until_ns_) {
+    ++record_.handed_over;
+    node_->HandOver(now_ns, record_.parameters);
+  }
   if (record_.state != ApplicationRecord::State::kTraining) return;
   // One that waits for a STEP or for room looks again whenever anything has happened.
   if (waits_ || next_action_ns_ <= now_ns) Continue(now_ns);
@@ -64,6 +68,7 @@ void Application::HandleEvent(int64_t now_ns, WorkerEvent event) {
       next_action_ns_ = now_ns;
       return;
     case WorkerEvent::Type::kFinal:
+      record_.ending = true;
       TakeReceived();
       hooks_.on_final();
       return node_->SendState(now_ns, {script_.state});
@@ -139,6 +144,7 @@ void Application::CheckDonation(const Buffer& donation) {
 
 void Application::Begin(int64_t now_ns) {
   record_.state = ApplicationRecord::State::kWaiting;
+  record_.ending = false;
   if (record_.generation >= script_.steps.size()) {
     record_.state = ApplicationRecord::State::kFinished;
     return node_->Leave(now_ns, "");
@@ -168,7 +174,7 @@ void Application::Continue(int64_t now_ns) {
   const bool validates = script_.validate_before.contains(record_.step) && !validated_;
   if (validates) {
     validated_ = true;
-    next_action_ns_ = now_ns + script_.validate_ns;
+    next_action_ns_ = validates_until_ns_ = now_ns + script_.validate_ns;
     return;
   }
   TakeReceived();
@@ -193,7 +199,7 @@ bool Application::MayStep(int64_t now_ns) {
     record_.blocked_ns += now_ns - std::exchange(blocked_since_ns_, kNever);
   }
   waits_ =
-      blocked || node_->missing_workers() > 0 ||
+      blocked || node_->missing_workers() > 0 || node_->WaitsForMaster() ||
       (sequenced() && node_->ReleasedSteps() < record_.step - record_.first_step - max_staleness_);
   return !waits_;
 }

@@ -49,8 +49,10 @@ struct ApplicationRecord {
   Beginning beginning;
   int late_starts = 0;  // generations that it has joined late, or found over
   int ended_starts = 0;
-  int donations = 0;  // that it got
-  int snapshots = 0;  // in the middle of a generation
+  int donations = 0;    // that it got
+  int snapshots = 0;    // in the middle of a generation
+  int handed_over = 0;  // replicas, to another master
+  bool ending = false;  // between FINAL and END
   bool stop_heard = false;
   std::vector<float> parameters;
   VersionVector applied;        // what they contain, own updates included
@@ -119,6 +121,7 @@ class Application {
   bool validated_ = false;  // likewise
   bool waits_ = false;      // training, but may not step yet
   int64_t blocked_since_ns_ = kNever;
+  int64_t validates_until_ns_ = 0;
 };
 
 }  // namespace strom

@@ -117,6 +117,19 @@ Fault DrawFault(SimulatedRandom* random, const FaultBounds& bounds, std::set<int
   return fault;
 }
 
+// One after the other, and none while another one is gone.
+void AddMasters(SimulatedRandom* random, const FaultBounds& bounds, std::vector<Fault>* faults) {
+  int64_t from_ns = 0;
+  for (int64_t left = random->Between(1, 2); left > 0; --left) {
+    Fault& fault = faults->emplace_back();
+    fault.kind = Fault::Kind::kRestart;
+    fault.ranks = {kMasterRank};
+    fault.at_ns = from_ns + random->Below(bounds.span_ns * 3 / 4);
+    fault.for_ns = bounds.failure_timeout_ns * random->Between(1, 400) / 100;
+    from_ns = fault.at_ns + fault.for_ns + 1;
+  }
+}
+
 }  // namespace
 
 FaultPlan FaultPlan::Draw(uint64_t seed, const FaultBounds& bounds) {
@@ -134,6 +147,7 @@ FaultPlan FaultPlan::Draw(uint64_t seed, const FaultBounds& bounds) {
     plan.faults.push_back(bounds.silences ? DrawLongSilence(&random, bounds, expendable)
                                           : DrawFault(&random, bounds, &expendable));
   }
+  if (bounds.masters) AddMasters(&random, bounds, &plan.faults);
   std::sort(plan.faults.begin(), plan.faults.end(),
             [](const Fault& a, const Fault& b) { return a.at_ns < b.at_ns; });
   return plan;

@@ -36,6 +36,7 @@ struct FaultBounds {
   int64_t failure_timeout_ns = 1'000'000'000;
   bool master_too = true;     // the master may stand still
   bool replacements = false;  // what may end processes replaces them, several at once now and then
+  bool masters = false;       // the master is gone once or twice, and another one comes
   bool silences = false;      // nobody dies: workers stand still for longer than anything is kept
 };
 

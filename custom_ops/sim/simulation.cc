@@ -56,6 +56,7 @@ struct Simulation::Process {
   std::unique_ptr<WorkerNode> node;
   std::unique_ptr<Application> application;
   VersionVector received;  // when it was last checked
+  uint64_t masters = 1;    // those of whom it is known to have heard
   int64_t served = 0;
 
   const ApplicationRecord& record() const { return application->record(); }
@@ -69,7 +70,7 @@ struct Simulation::Process {
 
 namespace {
 
-enum class Trouble { kAny, kReplacements, kSilences };
+enum class Trouble { kAny, kReplacements, kMasters, kSilences };
 
 Job DrawAnyJob(uint64_t seed, SimulatedLinks links, Trouble trouble) {
   SimulatedRandom random(seed);
@@ -89,7 +90,9 @@ Job DrawAnyJob(uint64_t seed, SimulatedLinks links, Trouble trouble) {
   const int64_t think_ns = random.Between(4, 20) * kMillisecond;
   const int64_t generations = random.Between(1, 2);
   const bool silences = trouble == Trouble::kSilences;
-  if (silences) options.max_staleness = -1;
+  const bool masters = trouble == Trouble::kMasters;
+  if (silences || masters) options.max_staleness = -1;
+  if (masters) options.master_wait_ns = 60'000 * kMillisecond;
   const int64_t patience = silences ? 3 : 1;  // others are to train still when somebody comes back
   int64_t span_ns = 0;
   for (int32_t rank = 0; rank < workers; ++rank) {
@@ -118,7 +121,9 @@ Job DrawAnyJob(uint64_t seed, SimulatedLinks links, Trouble trouble) {
   options.plan = FaultPlan::Draw(seed, {.workers = workers,
                                         .span_ns = span_ns,
                                         .failure_timeout_ns = options.failure_timeout_ns,
+                                        .master_too = !masters,
                                         .replacements = trouble == Trouble::kReplacements,
+                                        .masters = masters,
                                         .silences = silences});
   return job;
 }
@@ -129,6 +134,10 @@ Job DrawJob(uint64_t seed, SimulatedLinks links) { return DrawAnyJob(seed, links
 
 Job DrawJobWithReplacements(uint64_t seed, SimulatedLinks links) {
   return DrawAnyJob(seed, links, Trouble::kReplacements);
+}
+
+Job DrawJobWithMasters(uint64_t seed, SimulatedLinks links) {
+  return DrawAnyJob(seed, links, Trouble::kMasters);
 }
 
 Job DrawJobWithSilences(uint64_t seed, SimulatedLinks links) {
@@ -165,19 +174,7 @@ Simulation::Simulation(const SimulationOptions& options, std::vector<Script> scr
   }
   network_->SetPaths(options.plan.paths);
   master_host_ = AddHost(kMasterKey);
-  MasterNodeOptions master;
-  master.workers = size();
-  master.min_workers = options.min_workers;
-  master.failure_timeout_ns = options.failure_timeout_ns;
-  master.ring_bytes = options.ring_bytes;
-  master.link_queue_bytes = options.link_queue_bytes;
-  master.topology = options.topology;
-  master.max_children = options.max_children;
-  master.max_depth = options.max_depth;
-  master.codec = &kListCodec;
-  master_links_ = std::make_unique<WatchedLinks>(&network_->links(master_host_));
-  master_ = std::make_unique<MasterNode>(master, master_links_.get());
-  BindMaster();
+  StartMaster();
   for (int32_t rank = 0; rank < size(); ++rank) {
     current_.push_back(nullptr);
     StartProcess(rank, AddHost(kWorkerKey), 0, 1);
@@ -201,6 +198,24 @@ std::vector<const ApplicationRecord*> Simulation::processes(int32_t rank) const 
 Host Simulation::AddHost(uint8_t key) {
   if (auto* memory = dynamic_cast<MemoryNetwork*>(network_.get())) return memory->Add();
   return static_cast<Network*>(network_.get())->Add(EndpointOf(options_, key));
+}
+
+// The first one, or another in its place.
+void Simulation::StartMaster() {
+  MasterNodeOptions master;
+  master.workers = size();
+  master.epoch = ++masters_;
+  master.min_workers = options_.min_workers;
+  master.failure_timeout_ns = options_.failure_timeout_ns;
+  master.ring_bytes = options_.ring_bytes;
+  master.link_queue_bytes = options_.link_queue_bytes;
+  master.topology = options_.topology;
+  master.max_children = options_.max_children;
+  master.max_depth = options_.max_depth;
+  master.codec = &kListCodec;
+  master_links_ = std::make_unique<WatchedLinks>(&network_->links(master_host_));
+  master_ = std::make_unique<MasterNode>(master, master_links_.get());
+  BindMaster();
 }
 
 void Simulation::BindMaster() {
@@ -239,6 +254,7 @@ void Simulation::StartProcess(int32_t rank, Host host, int32_t attempt, uint64_t
   options.public_key = PublicKeyOf(kWorkerKey);
   options.host[0] = static_cast<uint8_t>(rank % options_.machines);
   options.failure_timeout_ns = options_.failure_timeout_ns;
+  options.master_wait_ns = options_.master_wait_ns;
   options.ring_bytes = options_.ring_bytes;
   options.link_queue_bytes = options_.link_queue_bytes;
   options.codec = &kListCodec;
@@ -421,6 +437,10 @@ void Simulation::SetPathsOf(const std::vector<int32_t>& ranks, const PathOptions
 }
 
 void Simulation::KillProcess(int32_t rank) {
+  if (rank == kMasterRank) {
+    Log("the master is killed");
+    return network_->Kill(master_host_);
+  }
   Process* process = current_[static_cast<size_t>(rank)];
   Log(process->name() + " is killed");
   process->application->Die();
@@ -429,6 +449,7 @@ void Simulation::KillProcess(int32_t rank) {
 
 // A new process in a killed one's place, at its address or at another.
 void Simulation::Replace(int32_t rank) {
+  if (rank == kMasterRank) return ReplaceMaster();
   const Process& old = *current_[static_cast<size_t>(rank)];
   Host host = old.host;
   if (network_->random().Chance(.5)) {
@@ -438,6 +459,13 @@ void Simulation::Replace(int32_t rank) {
   }
   StartProcess(rank, host, old.attempt + 1, FirstGenerationOfReplacement());
   Log(current_[static_cast<size_t>(rank)]->name() + " starts");
+}
+
+void Simulation::ReplaceMaster() {
+  network_->Restart(master_host_);
+  StartMaster();
+  master_received_.clear();
+  Log("master " + std::to_string(masters_) + " starts");
 }
 
 // Mostly the one that runs; at times one that is over, or the next.
@@ -486,11 +514,19 @@ void Simulation::CheckWorker(Process* process) {
   const ApplicationRecord& record = process->record();
   if (record.over()) return;
   const VersionVector& received = process->node->received();
-  Expect(OnlyGrows(process->received, received), process);
+  std::string shrinks = OnlyGrows(process->received, received);
+  if (!shrinks.empty() && process->masters < masters_) {
+    // Another master goes on from a replica that lacked it.
+    process->masters = masters_;
+    shrinks.clear();
+  }
+  Expect(shrinks, process);
   Expect(HoldsOnlySubmitted(received, ledger_), process);
   if (received != process->received) process->received = received;
   Expect(HoldsItsOwn(record.origin, received, ledger_), process);
-  Expect(AppliesOnlyReceived(record.applied, received), process);
+  if (!process->node->AwaitsParameters()) {
+    Expect(AppliesOnlyReceived(record.applied, received), process);
+  }
   if (record.started) {
     Expect(AddsUp(record.parameters, record.generation, record.applied, ledger_), process);
   }
@@ -503,7 +539,9 @@ void Simulation::CheckWorker(Process* process) {
 void Simulation::CheckProgress() {
   const int64_t now_ns = network_->now_ns();
   // A queue of few updates passes few on in a round trip.
-  const int64_t patience = options_.link_queue_bytes < kFewUpdatesBytes ? 8 : 1;
+  int64_t patience = options_.link_queue_bytes < kFewUpdatesBytes ? 8 : 1;
+  // Workers look for another master, then that one waits for all of them.
+  if (masters_ > 1) patience *= 2;
   const int64_t bound_ns = patience * kProgressTimeouts * options_.failure_timeout_ns;
   Then& now = history_.emplace_back();
   now.time_ns = now_ns;
@@ -574,7 +612,7 @@ void Simulation::CheckEnd() {
   for (const auto& process : processes_) {
     const ApplicationRecord& record = process->record();
     const bool excused =
-        was_cut_off(process->rank) ||
+        was_cut_off(process->rank) || (record.ending && masters_ > 1) ||
         options_.plan.MayEnd(process->rank, process->attempt > 0, options_.failure_timeout_ns);
     // Memory links give up a join where nobody answers at that time; the endpoint asks for longer.
     const bool unlucky = process->attempt > 0 && options_.links == SimulatedLinks::kMemory &&

@@ -41,6 +41,7 @@ struct SimulationOptions {
   int32_t max_depth = 4;
   int32_t machines = 1;  // the workers are on so many by turns
   int64_t failure_timeout_ns = 1'000'000'000;
+  int64_t master_wait_ns = 0;  // as in WorkerNodeOptions
   int64_t ring_bytes = int64_t{1} << 20;
   int64_t link_queue_bytes = int64_t{1} << 20;
   uint32_t first_link_sequence = 0;  // datagrams only: of every link
@@ -62,6 +63,9 @@ Job DrawJob(uint64_t seed, SimulatedLinks links);
 // The same with faults of which most are deaths, several at once now and then, each followed by a
 // replacement.
 Job DrawJobWithReplacements(uint64_t seed, SimulatedLinks links);
+// Asynchronous, with faults of any kind and a master that is killed once or twice, after which
+// another one comes at its address with a higher epoch.
+Job DrawJobWithMasters(uint64_t seed, SimulatedLinks links);
 // Asynchronous, with workers that are silent for longer than updates are kept: most get a snapshot.
 Job DrawJobWithSilences(uint64_t seed, SimulatedLinks links);
 // Mode, workers and plan, for people.
@@ -98,6 +102,7 @@ class Simulation {
 
   Host AddHost(uint8_t key);  // the private one
   void StartProcess(int32_t rank, Host host, int32_t attempt, uint64_t first_generation);
+  void StartMaster();
   void BindMaster();
   void BindWorker(Process* process);
   Application::Hooks HooksOf(Process* process);
@@ -110,6 +115,7 @@ class Simulation {
   void SetPathsOf(const std::vector<int32_t>& ranks, const PathOptions& paths);
   void KillProcess(int32_t rank);
   void Replace(int32_t rank);
+  void ReplaceMaster();
   uint64_t FirstGenerationOfReplacement();
   void CutOff(int32_t rank);
   void At(int64_t time_ns, std::function<void()> action);
@@ -136,6 +142,7 @@ class Simulation {
   std::unique_ptr<WatchedLinks> master_links_;
   std::unique_ptr<MasterNode> master_;
   VersionVector master_received_;                    // when it was last checked
+  uint64_t masters_ = 0;                             // so many have there been
   std::vector<std::unique_ptr<Process>> processes_;  // every one there ever was
   std::vector<Process*> current_;                    // by rank
   std::vector<bool> cut_off_;                        // by rank

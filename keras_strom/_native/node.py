@@ -29,6 +29,7 @@ TOPOLOGIES = MappingProxyType({"auto": 0, "plain": 1, "mesh": 2})
 #: STROM_MAX_BYTES, the longest message of a `BytesNode`: 4 MiB less the header.
 MAX_BYTES = (4 << 20) - 56
 
+_POLL_SECONDS = 0.2
 _NS_PER_S = 1_000_000_000
 _Handle = ctypes.c_int64
 _Pointer = ctypes.c_void_p
@@ -51,6 +52,7 @@ class _MasterOptions(ctypes.Structure):
         ("same_host", ctypes.c_int32),
         ("any_bytes", ctypes.c_int32),
         ("min_workers", ctypes.c_int32),
+        ("private_key", ctypes.POINTER(ctypes.c_uint8)),
     )
 
 
@@ -70,6 +72,7 @@ class _WorkerOptions(ctypes.Structure):
         ("failure_timeout_ns", ctypes.c_int64),
         ("join_timeout_ns", ctypes.c_int64),
         ("same_host", ctypes.c_int32),
+        ("master_wait_ns", ctypes.c_int64),
     )
 
 
@@ -115,6 +118,7 @@ class MasterNode:
         same_host: bool = True,
         any_bytes: bool = False,
         min_workers: int = 0,
+        private_key: bytes | None = None,
     ) -> None:
         options = _MasterOptions(
             bind_address.encode(),
@@ -130,6 +134,7 @@ class MasterNode:
             same_host,
             any_bytes,
             min_workers,
+            None if private_key is None else _KeyBytes.from_buffer_copy(private_key),
         )
         handle = ctypes.c_int64()
         create = declare("strom_master_create", _Pointer, _Pointer)
@@ -165,8 +170,12 @@ class JoinedNode:
     """What joins a master: an I/O thread behind a handle, with its counters and its end.
 
     Every wait can be interrupted with Ctrl+C; the node is closed then.
+
+    Attributes:
+        meanwhile: is called again and again on the thread that waits for an answer; None = nothing.
     """
 
+    meanwhile: Callable[[], None] | None = None
     _kind: str  # Names the C interface's functions: strom_<kind>_join, strom_<kind>_close.
 
     def __init__(
@@ -183,6 +192,7 @@ class JoinedNode:
         failure_timeout: float = 5.0,
         join_timeout: float = 30.0,
         same_host: bool = True,
+        master_wait: float = 0.0,
     ) -> None:
         if credentials.master_public_key is None:
             raise errors.InvalidOption("these credentials do not name their master's public key")
@@ -201,6 +211,7 @@ class JoinedNode:
             _nanoseconds(failure_timeout),
             _nanoseconds(check_seconds("join_timeout", join_timeout)),
             same_host,
+            _nanoseconds(master_wait),
         )
         handle = ctypes.c_int64()
         self.handle = 0
@@ -232,7 +243,9 @@ class JoinedNode:
         thread.start()
         try:
             while thread.is_alive():
-                thread.join(0.2)
+                thread.join(_POLL_SECONDS)
+                if self.meanwhile is not None and thread.is_alive():
+                    self.meanwhile()
         except BaseException:
             self.close("interrupted")
             thread.join(1.0)
@@ -319,6 +332,27 @@ class WorkerNode(JoinedNode):
         Cheap enough for every batch.
         """
         return int(_cheap("strom_worker_missing")(self.handle))
+
+    def waits_for_master(self) -> bool:
+        """Whether the master is lost and another one may come (`master_wait`).
+
+        Before its next step this worker waits until it is False. Cheap enough for every batch.
+        """
+        return bool(_cheap("strom_worker_waits_for_master")(self.handle))
+
+    def replica_wanted(self) -> bool:
+        """Whether another master asks for this worker's parameters; see `hand_over`. As cheap."""
+        return bool(_cheap("strom_worker_replica_wanted")(self.handle))
+
+    def hand_over(self, parameters: np.ndarray) -> None:
+        """Gives another master the parameters from which training goes on.
+
+        Args:
+            parameters: float32 [layout_size], as they are between two steps.
+        """
+        values = _floats(parameters, parameters.size)
+        give = declare("strom_worker_hand_over", _Handle, _Pointer, ctypes.c_int64)
+        check(give(self.handle, values.ctypes.data, values.size))
 
     def donate(self, data: bytes) -> None:
         """Answers all who have asked with `data`; empty = nothing to give, another is asked."""

@@ -38,7 +38,16 @@ std::vector<ControlMessage> OneOfEach() {
           AskState{3, 2, 99},
           TooFarBehind{3},
           AskSnapshot{3, {{1, 2}, {5, 6}}},
-          SnapshotCut{3, {{1, 2}}, 7}};
+          SnapshotCut{3, {{1, 2}}, 7},
+          Resume{.layout = {3, 100, 77},
+                 .origin = 5,
+                 .applied = {{1, 2}, {5, 6}},
+                 .kept_after = 4,
+                 .iteration = 12,
+                 .lacks_state = 1,
+                 .options_text = "max_staleness=None"},
+          AskReplica{3, 1},
+          ReplicaCut{3, 1, {{1, 2}}}};
 }
 
 TEST(Control, ReadsBackEveryMessage) {

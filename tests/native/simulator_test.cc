@@ -24,6 +24,7 @@ struct Tally {
   int finished = 0, failed = 0, dead = 0, returned = 0, replaced = 0;
   int late = 0, ended = 0, donations = 0;  // how processes have begun a generation
   int snapshots = 0;                       // of live workers that were too far behind
+  int handed_over = 0, resumed = 0;        // replicas to other masters, generations that went on
 
   void Add(const Simulation& simulation) {
     for (int32_t rank = 0; rank < simulation.size(); ++rank) {
@@ -36,10 +37,12 @@ struct Tally {
         ended += process->ended_starts;
         donations += process->donations;
         snapshots += process->snapshots;
+        handed_over += process->handed_over;
       }
     }
     std::vector<int32_t> joined;
     for (const MasterEvent& event : simulation.master_events()) {
+      resumed += event.type == MasterEvent::Type::kResumed ? 1 : 0;
       if (event.type != MasterEvent::Type::kJoined) continue;
       const bool is_back = event.text.ends_with("is back");
       const bool before = std::find(joined.begin(), joined.end(), event.rank) != joined.end();
@@ -119,6 +122,22 @@ TEST(SimulatorTest, SilentWorkersGoOnFromSnapshotsOverMemoryLinks) {
 TEST(SimulatorTest, SilentWorkersGoOnFromSnapshotsOverDatagrams) {
   constexpr uint64_t kRuns = 30 / kShare;
   ExpectSnapshots(RunSeeds(0, kRuns, SimulatedLinks::kDatagrams, DrawJobWithSilences), kRuns);
+}
+
+void ExpectMasters(const Tally& tally, int runs) {
+  EXPECT_GT(tally.resumed, runs / 2);
+  EXPECT_GT(tally.handed_over, runs / 2);
+  EXPECT_GT(tally.finished, 3 * runs);
+}
+
+TEST(SimulatorTest, TrainingGoesOnUnderAnotherMasterOverMemoryLinks) {
+  constexpr uint64_t kRuns = 300 / kShare;
+  ExpectMasters(RunSeeds(0, kRuns, SimulatedLinks::kMemory, DrawJobWithMasters), kRuns);
+}
+
+TEST(SimulatorTest, TrainingGoesOnUnderAnotherMasterOverDatagrams) {
+  constexpr uint64_t kRuns = 60 / kShare;
+  ExpectMasters(RunSeeds(0, kRuns, SimulatedLinks::kDatagrams, DrawJobWithMasters), kRuns);
 }
 
 TEST(SimulatorTest, TheSameSeedGivesTheSameRun) {

@@ -1,7 +1,7 @@
 // Runs simulated jobs by their seeds and says which break a promise:
 //
 //   simulator --seeds 0-999 [--links memory|datagrams|both] [--seconds N]
-//             [--jobs any|replacements|silences|both|all]
+//             [--jobs any|replacements|masters|silences|both|all]
 //   simulator --verbose 123 [--links ...]    one job, with its plan and every event
 //   simulator --seeds 0-99 --expect-violation    ends well only where a promise is broken (mutants)
 //
@@ -22,7 +22,7 @@ namespace {
 struct Arguments {
   uint64_t first = 0, last = 99;
   bool memory = true, datagrams = true;
-  bool any = true, replacements = true, silences = false;  // which jobs
+  bool any = true, replacements = true, masters = false, silences = false;  // which jobs
   std::optional<uint64_t> verbose;
   bool expect_violation = false;
   double seconds = 0;  // stops after so long; 0 = never
@@ -32,7 +32,7 @@ int Usage() {
   std::fprintf(
       stderr,
       "usage: simulator [--seeds A-B] [--links memory|datagrams|both]\n"
-      "                 [--jobs any|replacements|silences|both|all] [--seconds N]\n"
+      "                 [--jobs any|replacements|masters|silences|both|all] [--seconds N]\n"
       "                 [--expect-violation] | --verbose SEED [--links ...] [--jobs ...]\n");
   return 2;
 }
@@ -64,8 +64,11 @@ bool Parse(int count, char** words, Arguments* arguments) {
       const bool all = jobs == "all";
       arguments->any = all || jobs == "any" || jobs == "both";
       arguments->replacements = all || jobs == "replacements" || jobs == "both";
+      arguments->masters = all || jobs == "masters";
       arguments->silences = all || jobs == "silences";
-      if (arguments->any || arguments->replacements || arguments->silences) continue;
+      if (arguments->any || arguments->replacements || arguments->masters || arguments->silences) {
+        continue;
+      }
       return false;
     }
     if (end == nullptr || *end != 0) return false;
@@ -108,6 +111,7 @@ int Main(const Arguments& arguments) {
       std::vector<Job> jobs;
       if (arguments.any) jobs.push_back(DrawJob(seed, links));
       if (arguments.replacements) jobs.push_back(DrawJobWithReplacements(seed, links));
+      if (arguments.masters) jobs.push_back(DrawJobWithMasters(seed, links));
       if (arguments.silences) jobs.push_back(DrawJobWithSilences(seed, links));
       for (const Job& job : jobs) {
         ++runs;

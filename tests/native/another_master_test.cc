@@ -1,0 +1,194 @@
+// Epochs on the wire: a worker follows the latest master alone, and an earlier one gives way.
+#include <gtest/gtest.h>
+
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/blob.h"
+#include "core/control.h"
+#include "core/master_node.h"
+#include "core/worker_node.h"
+#include "recorded_links.h"
+#include "sim/list_codec.h"
+
+namespace strom {
+namespace {
+
+constexpr int64_t kTimeout = 1'000'000'000;
+constexpr uint64_t kOrigin = uint64_t{1} << 32 | 1;
+constexpr Layout kLayout{1, 4, 5};
+
+LinkEvent Up(LinkId link, const Welcome& welcome) {
+  LinkEvent event;
+  event.type = LinkEvent::Type::kUp;
+  event.link = link;
+  event.payload = EncodeWelcome(welcome);
+  return event;
+}
+
+LinkEvent Down(LinkId link) {
+  LinkEvent event;
+  event.type = LinkEvent::Type::kDown;
+  event.link = link;
+  event.code = Code::kMasterLost;
+  event.reason = "silent";
+  return event;
+}
+
+LinkEvent Said(LinkId link, const ControlMessage& message) {
+  LinkEvent event;
+  event.type = LinkEvent::Type::kMessage;
+  event.link = link;
+  event.channel = Channel::kControl;
+  event.payload = EncodeControl(message);
+  return event;
+}
+
+LinkEvent Chunk(LinkId link, const Buffer& chunk) {
+  LinkEvent event;
+  event.type = LinkEvent::Type::kMessage;
+  event.link = link;
+  event.channel = Channel::kState;
+  event.payload = chunk;
+  return event;
+}
+
+// A worker that has joined a master of epoch 1 and trains under it.
+class FollowingWorker : public testing::Test {
+ protected:
+  explicit FollowingWorker(int64_t master_wait_ns = 100 * kTimeout) {
+    WorkerNodeOptions options;
+    options.size = 2;
+    options.failure_timeout_ns = kTimeout;
+    options.master_wait_ns = master_wait_ns;
+    options.codec = &kListCodec;
+    node.emplace(options, &links);
+    node->Start(0);
+    node->HandleLinkEvent(0, Up(1, {kOrigin, 0, 1}));
+    node->BeginGeneration(0, {1, 4, 5, "same", std::make_shared<std::vector<float>>(4, 1.0f)});
+    node->HandleLinkEvent(0, Said(1, StartGeneration{1, {{kOrigin, 0}}}));
+    while (node->PollEvent()) {
+    }
+  }
+
+  std::optional<Status> Failure() {
+    while (auto event = node->PollEvent()) {
+      if (event->type == WorkerEvent::Type::kFailed) return event->status;
+    }
+    return std::nullopt;
+  }
+
+  RecordedLinks links;
+  std::optional<WorkerNode> node;
+};
+
+class StoppingWorker : public FollowingWorker {
+ protected:
+  StoppingWorker() : FollowingWorker(0) {}
+};
+
+TEST_F(StoppingWorker, EndsWhereAnotherMasterAnswers) {
+  node->HandleLinkEvent(kTimeout, Down(1));
+  node->HandleLinkEvent(kTimeout, Up(2, {kOrigin, 0, 2}));
+  const std::optional<Status> failure = Failure();
+  ASSERT_TRUE(failure);
+  EXPECT_EQ(failure->code, Code::kMasterLost);
+}
+
+TEST_F(FollowingWorker, ResumesUnderAMasterOfAHigherEpoch) {
+  std::vector<uint8_t> update = ListCodec::Write({{0, 2.0f}});
+  node->Submit(0, 7, true, std::move(update));
+  node->SetApplied({{kOrigin, 1}});
+  node->HandleLinkEvent(kTimeout, Down(1));
+  EXPECT_TRUE(node->WaitsForMaster());
+  node->HandleLinkEvent(kTimeout, Up(2, {kOrigin, 0, 2}));
+  const auto resume = links.Last<Resume>(2);
+  ASSERT_TRUE(resume);
+  EXPECT_EQ(resume->layout, kLayout);
+  EXPECT_EQ(resume->origin, kOrigin);
+  EXPECT_EQ(resume->applied, (VersionVector{{kOrigin, 1}}));
+  EXPECT_EQ(resume->kept_after, 0u);
+  EXPECT_EQ(resume->iteration, 7);
+
+  node->HandleLinkEvent(kTimeout, Said(2, AskReplica{1, 3}));
+  ASSERT_TRUE(node->ReplicaWanted());
+  node->HandOver(kTimeout, {3, 1, 1, 1});
+  EXPECT_FALSE(node->ReplicaWanted());
+  const auto replica = links.Last<ReplicaCut>(2);
+  ASSERT_TRUE(replica);
+  EXPECT_EQ(replica->number, 3u);
+  EXPECT_EQ(replica->cut, (VersionVector{{kOrigin, 1}}));
+}
+
+TEST_F(FollowingWorker, SendsAgainWhatTheOtherMasterLacks) {
+  node->Submit(0, 0, true, ListCodec::Write({{0, 2.0f}}));
+  node->Submit(0, 1, true, ListCodec::Write({{1, 2.0f}}));
+  node->HandleLinkEvent(kTimeout, Down(1));
+  node->HandleLinkEvent(kTimeout, Up(2, {kOrigin, 0, 2}));
+  EXPECT_EQ(links.Updates(2), 0);
+  StartGeneration start{1, {{kOrigin, 1}, {9, 4}}};
+  start.snapshot = 6;
+  node->HandleLinkEvent(kTimeout, Said(2, start));
+  EXPECT_EQ(links.Updates(2), 1);
+  EXPECT_EQ(node->received(), (VersionVector{{kOrigin, 2}, {9, 4}}));
+  EXPECT_FALSE(node->WaitsForMaster());
+  EXPECT_TRUE(node->AwaitsParameters());
+
+  const std::vector<float> parameters{3, 1, 1, 1};
+  for (const Buffer& chunk : EncodeBlob({BlobKind::kParameters, 1, 0, 6, 0}, parameters)) {
+    node->HandleLinkEvent(kTimeout, Chunk(2, chunk));
+  }
+  const Received received = node->TakeReceived();
+  ASSERT_TRUE(received.snapshot);
+  EXPECT_EQ(*received.snapshot->parameters, parameters);
+  ASSERT_EQ(received.updates.size(), 1u);  // its own, which the snapshot lacks
+  EXPECT_EQ(received.updates[0].id, (UpdateId{kOrigin, 2}));
+}
+
+TEST_F(FollowingWorker, TakesNoNoticeOfAnEarlierMaster) {
+  node->HandleLinkEvent(kTimeout, Down(1));
+  node->HandleLinkEvent(kTimeout, Up(2, {kOrigin, 0, 2}));
+  node->HandleLinkEvent(2 * kTimeout, Down(2));
+  node->HandleLinkEvent(2 * kTimeout, Up(3, {kOrigin, 0, 1}));
+  EXPECT_TRUE(links.closed.contains(3));
+  EXPECT_FALSE(links.Last<Resume>(3));
+  EXPECT_FALSE(Failure());
+  EXPECT_TRUE(node->WaitsForMaster());
+}
+
+TEST_F(FollowingWorker, EndsWhereNoMasterComesInTime) {
+  node->HandleLinkEvent(kTimeout, Down(1));
+  node->HandleTimeout(100 * kTimeout);
+  EXPECT_FALSE(Failure());
+  node->HandleTimeout(102 * kTimeout);
+  const std::optional<Status> failure = Failure();
+  ASSERT_TRUE(failure);
+  EXPECT_EQ(failure->code, Code::kMasterLost);
+}
+
+TEST(AnotherMaster, AnEarlierOneGivesWayToIt) {
+  RecordedLinks links;
+  MasterNodeOptions options;
+  options.epoch = 2;
+  MasterNode master(options, &links);
+  Hello hello;
+  hello.epoch = 3;
+  hello.origin = kOrigin;
+  LinkEvent event;
+  event.type = LinkEvent::Type::kHello;
+  event.link = 1;
+  event.payload = EncodeHello(hello);
+  master.HandleLinkEvent(0, std::move(event));
+  EXPECT_TRUE(links.accepted.empty());
+  EXPECT_TRUE(links.refused.empty());  // the worker looks on for its own master
+  const auto told = master.PollEvent();
+  ASSERT_TRUE(told);
+  EXPECT_EQ(told->type, MasterEvent::Type::kSuperseded);
+  EXPECT_NE(told->text.find("follows a master of epoch 3, and this one has epoch 2"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace strom
