@@ -26,7 +26,7 @@ _NETWORK_HELP = {
     "max_children": "most children of a node of a tree",
     "max_depth": "most levels of a tree",
     "failure_timeout": "seconds of silence after which a peer is dead",
-    "on_master_loss": "stop",
+    "on_master_loss": "stop, or wait for another master and go on",
     "checkpoint_dir": "folder for checkpoints of the job; a run that finds one goes on from it",
     "checkpoint_interval": "seconds from one checkpoint to the next",
     "checkpoints_kept": "so many checkpoints stay",

@@ -59,7 +59,14 @@ StartExchange = Callable[[ExchangeOptions], Exchange]
 
 
 def share_updates(options: ExchangeOptions) -> Exchange:
-    """Starts the master through which replicas share their updates."""
+    """Starts the master through which replicas share their updates.
+
+    It runs on a thread of this process, or, where workers are to outlive it, in one of its own.
+    """
+    if options.network.waits_for_master:
+        from keras_strom.kept_master import KeptMaster
+
+        return KeptMaster(options)
     from keras_strom.training_relay import TrainingMaster
 
     return TrainingMaster(

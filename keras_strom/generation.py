@@ -165,6 +165,11 @@ class Generation:
         # Where the last training failed, what it has not shared waits in the residuals.
         sharing.step.show_shared(sharing.space)
         worker = sharing.worker
+        if initial_epoch is None and not self._follows and worker is not None and worker.outlives:
+            raise errors.UnsupportedModel(
+                'on_master_loss="wait" is for training with fit: a custom loop has no place where '
+                "it could wait for another master. Leave it out"
+            )
         start = None
         if worker is not None:
             for variable in averaged_state(self._models, sharing.space):

@@ -91,6 +91,8 @@ def launch(
     """
     console = console or Console(job.workers)
     network = job.network
+    if job.workers == 1:
+        network.refuse_waiting("one worker has no master")
     if network.network_mask is None:
         network = dataclasses.replace(network, network_mask=_LOOPBACK)
     with contextlib.ExitStack() as stack:

@@ -34,8 +34,8 @@ from keras_strom.generation import Generation, Sharing
 from keras_strom.monitor import StromMonitor
 from keras_strom.resume import Place
 from keras_strom.step import update_copies
-from keras_strom.takeover import donate_if_asked, take_over
-from keras_strom.waiting import wait_for_enough
+from keras_strom.takeover import donate_if_asked, hand_over_if_asked, take_over
+from keras_strom.waiting import wait_until_allowed
 
 _logger = logging.getLogger("keras_strom")
 
@@ -202,6 +202,7 @@ class _Training:
         self._last_epoch = False
         self._next_poll = 0.0
         self._epoch = 0
+        self._place = Place(0, 0)  # The batch that this worker trains next.
         self._skipped = 0  # Batches of the epoch at hand that a predecessor has trained.
         self._left: int | None = None  # Where it has a predecessor there: batches left in it.
         self._cut_short = False
@@ -227,6 +228,8 @@ class _Training:
             restored = checkpoints.restore(self._sharing, generation, self._model, per_epoch)
             if restored is not None:
                 self._go_on(restored, per_epoch)
+        if self._sharing.worker is not None:
+            self._sharing.worker.meanwhile = self._help
 
     def _go_on(self, place: Place, per_epoch: int | None) -> None:
         """Has Keras begin where a predecessor was."""
@@ -250,9 +253,9 @@ class _Training:
         self._last_epoch = epoch + 1 >= epochs
 
     def begin_batch(self, batch: int) -> None:
-        place = Place(self._epoch, self._skipped + batch)
-        donate_if_asked(self._sharing, self._model, place)
-        wait_for_enough(self._sharing, lambda: donate_if_asked(self._sharing, self._model, place))
+        place = self._place = Place(self._epoch, self._skipped + batch)
+        self._help()
+        wait_until_allowed(self._sharing, self._help)
         if self._sharing.checkpoints is not None:
             self._sharing.checkpoints.save_if_due(
                 self._sharing, self._model, place, self._per_epoch
@@ -274,14 +277,20 @@ class _Training:
             self._model.stop_training = self._cut_short = True
 
     def begin_validation_batch(self) -> None:
+        self._help()
+
+    def _help(self) -> None:
+        """Gives others what they ask this worker for, at its place between two batches."""
         if self._sharing.generation is not None:
-            donate_if_asked(self._sharing, self._model, Place(self._epoch + 1, 0))
+            donate_if_asked(self._sharing, self._model, self._place)
+            hand_over_if_asked(self._sharing)
 
     def close_epoch(self) -> None:
         """After the epoch's last step and before validation; once an epoch."""
         if self._epoch_closed:
             return
         self._epoch_closed = True
+        self._place = Place(self._epoch + 1, 0)
         if self._cut_short:
             self._model.stop_training = self._cut_short = False
         self._skipped, self._left = 0, None
@@ -341,6 +350,8 @@ class _Training:
     def _finish(self, stop: bool) -> None:
         self._finished = self._running()
         self._sharing.last_report = self._finished.finish(stop, self._assigns_last)
+        if self._sharing.worker is not None:
+            self._sharing.worker.meanwhile = None
         self._sharing.generation = None
 
     def _metric_results(self) -> dict[str, Any]:

@@ -47,7 +47,10 @@ class NetworkConfig:
             the levels below the master.
         failure_timeout: seconds of silence after which a peer counts as dead; every other
             time-out of the relay follows from it.
-        on_master_loss: "stop" ends the workers with `MasterLost`.
+        on_master_loss: "stop" ends the workers with `MasterLost`. "wait" (`keras-strom run`,
+            asynchronous mode, `fit`): the master runs in a process of its own, which is started
+            again when it is lost; the workers keep what they have, wait for it as long as for each
+            other at the start, and training goes on from one worker's replica.
         checkpoint_dir: a folder of the runner's machine, which its workers reach as well, for
             checkpoints of the whole job: a run that finds one there goes on from it, with any
             number of workers. None = none are made.
@@ -92,15 +95,15 @@ class NetworkConfig:
             )
         if not isinstance(self.same_host, bool):
             raise errors.InvalidOption(f"same_host={self.same_host!r} must be a bool")
+        if self.on_master_loss not in ("stop", "wait"):
+            raise errors.InvalidOption(
+                f'on_master_loss={self.on_master_loss!r} must be "stop" or "wait"'
+            )
         self._check_tree()
         self._check_checkpoints()
         self._refuse_what_has_no_effect()
 
     def _refuse_what_has_no_effect(self) -> None:
-        if self.on_master_loss != "stop":
-            raise errors.InvalidOption(
-                f'on_master_loss={self.on_master_loss!r}: this version knows "stop"'
-            )
         for name in ("checkpoint_interval", "checkpoints_kept"):
             value = getattr(self, name)
             if self.checkpoint_dir is None and value != _DEFAULTS[name]:
@@ -133,6 +136,16 @@ class NetworkConfig:
         """Raises InvalidOption where `checkpoint_dir` is set, which would have no effect here."""
         if self.checkpoint_dir is not None:
             raise errors.InvalidOption(f"checkpoint_dir={self.checkpoint_dir!r}: {why}")
+
+    @property
+    def waits_for_master(self) -> bool:
+        """Whether workers outlive their master."""
+        return self.on_master_loss == "wait"
+
+    def refuse_waiting(self, why: str) -> None:
+        """Raises InvalidOption where `on_master_loss` is "wait", which has no effect here."""
+        if self.waits_for_master:
+            raise errors.InvalidOption(f'on_master_loss="wait": {why}')
 
     def of_worker(self, local_rank: int) -> NetworkConfig:
         """The configuration of one worker, whose `port` is its own."""

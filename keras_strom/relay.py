@@ -170,6 +170,7 @@ class Master:
             raise errors.InvalidOption(f"workers={workers!r} must be 1 or more")
         network = network or NetworkConfig()
         network.refuse_checkpoints("a relay of bytes has nothing to save")
+        network.refuse_waiting("a relay of bytes has no state to go on from")
         if host is None:
             host = _LOOPBACK
             if network.network_mask is not None:

@@ -1,4 +1,4 @@
-"""A worker joins a `fit` that runs: what it takes over, and what the others give.
+"""What workers of a `fit` that runs give others: one that joins, or a master that has come anew.
 
 The master has given it the parameters as they are. Another worker gives the rest (`donation`).
 Where in its data it goes on, the last step of its predecessor tells that the master has accepted;
@@ -83,6 +83,20 @@ def donate_if_asked(sharing: Sharing, model: Any, place: Place) -> None:
         return
     donation = Donation(place, sharing.step.threshold_state, state_arrays(sharing, model))
     sharing.worker.donate(donation.to_bytes())
+
+
+def hand_over_if_asked(sharing: Sharing) -> None:
+    """Between two batches: gives a master that has come for a lost one this worker's parameters.
+
+    Args:
+        sharing: the strategy's.
+    """
+    if sharing.worker is None or not sharing.worker.replica_wanted():
+        return
+    assert sharing.generation is not None
+    if sharing.step.is_between_messages:
+        sharing.step.share_rest(sharing.space)
+    sharing.worker.hand_over(sharing.space.read()[: sharing.generation.layout_size])
 
 
 def state_arrays(sharing: Sharing, model: Any) -> dict[str, npt.NDArray[Any]]:

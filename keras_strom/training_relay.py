@@ -29,6 +29,7 @@ class TrainingMaster:
 
     Attributes:
         address: (host, port) where workers reach it.
+        bound: (host, port) that it has itself.
         credentials: what a worker needs to join, its public key included.
 
     Example:
@@ -46,6 +47,7 @@ class TrainingMaster:
         credentials: Credentials | None = None,
         epoch: int = 1,
         min_workers: int | None = None,
+        private_key: bytes | None = None,
     ) -> None:
         """Starts listening.
 
@@ -57,6 +59,8 @@ class TrainingMaster:
             epoch: > 0; a master that is started again for the same job takes a higher one.
             min_workers: so many, the chief among them, are enough to start, and with fewer of them
                 training waits; None = it starts with all and goes on with those that are left.
+            private_key: 32 bytes of the X25519 key that the workers of an earlier master of this
+                job trust; None = a fresh one.
 
         Raises:
             AddressError: the port is in use, or the mask picks no or several interfaces.
@@ -76,8 +80,10 @@ class TrainingMaster:
             max_depth=network.max_depth,
             same_host=network.same_host,
             min_workers=min_workers or 0,
+            private_key=private_key,
         )
-        self.address: HostPort = network.advertised_master((host, self._node.port))
+        self.bound: HostPort = (host, self._node.port)
+        self.address: HostPort = network.advertised_master(self.bound)
         self.credentials = credentials.with_master(self._node.public_key)
         self._last_status: dict[str, Any] | None = None
         warn_of_receive_buffer(self._node.status()["counters"])
@@ -108,6 +114,9 @@ class TrainingWorker(WorkerNode):
     """One worker's connection, which `strategy` and the native step share.
 
     The blocking requests are those of `WorkerNode`: start, average, finish, result, verify.
+
+    Attributes:
+        outlives: whether it waits for another master where this one is lost.
     """
 
     def __init__(
@@ -136,9 +145,11 @@ class TrainingWorker(WorkerNode):
             max_staleness: None = asynchronous, 0 = synchronous, k = bounded.
             network: this job's options.
             ip: this machine's address where the mask does not decide.
-            join_timeout: seconds.
+            join_timeout: seconds; where the network says "wait", a lost master may take as long to
+                come back.
 
         Raises:
+            InvalidOption: "wait" in a mode that has no such way.
             Unreachable: nothing answers at the master's address.
             SecretRejected: it answers but does not know this job's secret or id.
             Refused: the master says why.
@@ -146,6 +157,11 @@ class TrainingWorker(WorkerNode):
             AddressError: the local port is in use, or the mask picks no or several interfaces.
         """
         network = network or NetworkConfig()
+        if max_staleness is not None:
+            network.refuse_waiting(
+                f"max_staleness={max_staleness} has all workers apply updates in the master's "
+                "order, which is lost with it; use max_staleness=None, or a checkpoint_dir"
+            )
         master_host = literal_address(master[0])
         bind = ""
         if network.network_mask is not None or ip is not None:
@@ -163,8 +179,10 @@ class TrainingWorker(WorkerNode):
                 failure_timeout=network.failure_timeout,
                 join_timeout=join_timeout,
                 same_host=network.same_host,
+                master_wait=join_timeout if network.waits_for_master else 0.0,
             )
 
+        self.outlives = network.waits_for_master
         if not is_here(master_host):  # There the master has warned already.
             warn_of_receive_buffer(self.status()["counters"])
 
@@ -190,6 +208,11 @@ class TrainingWorker(WorkerNode):
                 "it is an option of the runner (keras-strom run --checkpoint-dir, or network= of "
                 "keras_strom.spark.run), not of one worker's StromStrategy"
             )
+            if not cluster.network.waits_for_master:
+                network.refuse_waiting(
+                    "it is an option of the runner (keras-strom run --on-master-loss wait), which "
+                    "starts another master; this job's does not"
+                )
         if cluster.master is None:
             raise errors.EnvironmentInvalid(f"{environment.MASTER} is not set")
         return cls(

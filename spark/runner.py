@@ -210,6 +210,10 @@ def _run(
     check_gpus(context, options.use_gpu)
     size = options.wanted.choose(context, options.start_timeout)
     workers = size.workers
+    options.network.refuse_waiting(
+        "the master is in Spark's driver, whose loss ends the application; give a checkpoint_dir, "
+        "and run it again"
+    )
     options.network.of_worker(workers - 1)  # Refuses a port that leaves none for workers.
     _warn_of_open_rpc(context)
     _warn_of_few_task_failures(context, options.max_failures)

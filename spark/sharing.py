@@ -37,6 +37,10 @@ class GradientSharing(TrainingMethod):
             params["network"].refuse_checkpoints(
                 "an estimator keeps its state in its store and goes on under its run_id"
             )
+            params["network"].refuse_waiting(
+                "the master is in Spark's driver, whose loss ends the application; an estimator "
+                "that is run again under its run_id goes on"
+            )
         if isinstance(params["strategy"], Mapping):
             make_strategy(params["strategy"])  # Its own words for a value that makes no sense.
 

@@ -57,7 +57,6 @@ def test_bad_values_are_refused(options: dict[str, object]) -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        {"on_master_loss": "wait"},
         {"checkpoint_interval": 60.0},
         {"checkpoints_kept": 3},
     ],
