@@ -40,15 +40,23 @@ void WorkerNode::State::FollowAnotherMaster() {
   relay.Suspend();
   generation->MasterChanged();
   resuming = generation->IsTraining();
-  if (!resuming) return relay.Forget({{origin, counter}}, origin);
+  if (!resuming) return ForgetOthers();
   // What follows on a snapshot that will not come any more cannot be applied.
   if (request.has_leapt()) generation->TakeReceived();
   request.Clear();
   request.Begin();
 }
 
+void WorkerNode::State::ForgetOthers() {
+  generation->TakeReceived();
+  VersionVector made;
+  if (counter > 0) made[origin] = counter;
+  relay.Forget(made, origin);
+}
+
 void WorkerNode::State::SendResume() {
-  Resume resume;
+  early.clear();
+  AskResume resume;
   resume.layout = relay.layout();
   resume.origin = origin;
   resume.applied = beginning;
@@ -81,6 +89,7 @@ void WorkerNode::State::GoOn(const StartGeneration& start) {
   tree.Started(now_ns, /*late=*/true);
   relay.AttachLate(now_ns, link, start.cut, 0);  // sends what the master lacks
   generation->GoOn();
+  for (const Buffer& update : std::exchange(early, {})) HandleUpdate(link, update);
 }
 
 }  // namespace strom

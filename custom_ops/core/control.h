@@ -329,7 +329,7 @@ struct SnapshotCut {
 
 // Worker, to a master of a higher epoch: it is in the middle of a generation that this one knows
 // nothing of. Its variables contain `applied`.
-struct Resume {
+struct AskResume {
   static constexpr uint8_t kType = 22;
   Layout layout;
   uint64_t origin = 0;
@@ -371,7 +371,7 @@ struct ReplicaCut {
 using ControlMessage =
     std::variant<Attach, Announce, StartGeneration, Step, Done, Final, Verification, End, Stop,
                  Beacon, Notice, Failure, AttachAnew, Place, Placed, Orphan, Ended, AskState,
-                 TooFarBehind, AskSnapshot, SnapshotCut, Resume, AskReplica, ReplicaCut>;
+                 TooFarBehind, AskSnapshot, SnapshotCut, AskResume, AskReplica, ReplicaCut>;
 
 Buffer EncodeHello(const Hello& hello);
 Buffer EncodeChildHello(const ChildHello& hello);

@@ -103,7 +103,7 @@ void LateJoins::CatchUp(int64_t now_ns, const Member& member, const AskSnapshot&
                      MegabytesText(ParametersBytes())});
 }
 
-void LateJoins::TakeBack(int64_t now_ns, const Member& member, const Resume& resume,
+void LateJoins::TakeBack(int64_t now_ns, const Member& member, const AskResume& resume,
                          MasterGeneration* generation) {
   if (resume.layout != generation->layout() || resume.options_text != options_text_) {
     return host_->Fail(member.rank, Code::kMasterLost,

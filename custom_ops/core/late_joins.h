@@ -43,7 +43,7 @@ class LateJoins {
                const MasterGeneration& generation);
   // A member of an earlier master's time, in the middle of this generation: it goes on from the
   // parameters here, and sends again what of its own they lack.
-  void TakeBack(int64_t now_ns, const Member& member, const Resume& resume,
+  void TakeBack(int64_t now_ns, const Member& member, const AskResume& resume,
                 MasterGeneration* generation);
   // The generation that it has announced is over, or the others never begin it.
   void TellEnd(int32_t rank, const Layout& layout);

@@ -27,6 +27,7 @@ void MasterFits::HandleAnnounce(int64_t now_ns, const Member& member, const Anno
   if (generation_ && announce.layout.generation <= generation_->layout().generation) {
     return late_joins_.HandleAnnounce(now_ns, member, announce, &*generation_);
   }
+  if (!KnowsWhoIsLost() && !IsTheLatest(rank, announce)) return;
   const bool in_step = !generation_ || generation_->IsLiveMember(rank);
   if (is_running()) {
     // By beginning the next one it has ended this one for itself, and relays it no more: its
@@ -35,9 +36,8 @@ void MasterFits::HandleAnnounce(int64_t now_ns, const Member& member, const Anno
     generation_->Lose(rank);
   }
   const std::vector<Gathering::Difference> differences = gathering_.Add(rank, announce, in_step);
-  for (const auto& [behind, layout] : gathering_.TakeOvertaken()) {
-    late_joins_.TellEnd(behind, layout);
-  }
+  for (const auto& [behind, layout] : gathering_.TakeOvertaken()) overtaken_[behind] = layout;
+  TellOvertaken();
   for (const Gathering::Difference& difference : differences) {
     if (difference.misfit) {
       host_->Fail(*difference.misfit, Code::kRefused, difference.text);
@@ -47,6 +47,31 @@ void MasterFits::HandleAnnounce(int64_t now_ns, const Member& member, const Anno
     for (const auto& [other, live] : membership_->members()) {
       if (live.link != 0) host_->Fail(other, Code::kRefused, difference.text);
     }
+  }
+}
+
+// Under a master that has started nothing itself, but follows another one, the latest generation
+// that anybody begins is that of all; who begins an earlier one has missed its end.
+bool MasterFits::IsTheLatest(int32_t rank, const Announce& announce) {
+  const uint64_t number = announce.layout.generation;
+  if (gathering_.empty() || number == gathering_.layout().generation) return true;
+  if (number < gathering_.layout().generation) {
+    overtaken_[rank] = announce.layout;
+    return false;
+  }
+  for (const auto& [other, earlier] : gathering_.TakeAll()) overtaken_[other] = earlier.layout;
+  return true;
+}
+
+// A master that follows another one does not, before its first generation: whom it has not heard of
+// may have been lost before.
+bool MasterFits::KnowsWhoIsLost() const { return generation_ || !membership_->HasAdopted(); }
+
+// Before any generation has started here there is nothing to tell them with.
+void MasterFits::TellOvertaken() {
+  if (!generation_) return;
+  for (const auto& [rank, layout] : std::exchange(overtaken_, {})) {
+    late_joins_.TellEnd(rank, layout);
   }
 }
 
@@ -81,7 +106,7 @@ void MasterFits::HandleAsk(int64_t now_ns, const Member& member, const AskSnapsh
   late_joins_.CatchUp(now_ns, member, ask, *generation_);
 }
 
-void MasterFits::HandleResume(int64_t now_ns, const Member& member, const Resume& resume) {
+void MasterFits::HandleResume(int64_t now_ns, const Member& member, const AskResume& resume) {
   if (!generation_) return resumption_.Add(now_ns, member.rank, resume);
   if (generation_->phase() == MasterGeneration::Phase::kTraining && !generation_->sequenced()) {
     return late_joins_.TakeBack(now_ns, member, resume, &*generation_);
@@ -180,6 +205,7 @@ void MasterFits::HandleAccepted(Member* origin, const Replication::Accepted& acc
 
 void MasterFits::Lose(int32_t rank) {
   gathering_.Withdraw(rank);
+  overtaken_.erase(rank);
   late_joins_.Withdraw(rank);
   donations_.Withdraw(rank);
   resumption_.Withdraw(rank);
@@ -196,6 +222,7 @@ void MasterFits::Settle(int64_t now_ns) {
   }
   if (auto whole = resumption_.TakeWhole()) GoOnFrom(now_ns, std::move(*whole));
   if (!generation_) return;
+  TellOvertaken();
   late_joins_.Settle(now_ns, *generation_);
   donations_.Advance(now_ns, &*generation_);
 }
@@ -225,7 +252,8 @@ std::optional<std::string> MasterFits::TakeMissingChange() {
 
 // How many a generation needs at least. Who has said goodbye is not waited for.
 int32_t MasterFits::LeastMembers() const {
-  if (!generation_) return min_workers_ > 0 ? min_workers_ : membership_->workers();
+  if (!generation_ && min_workers_ == 0) return KnowsWhoIsLost() ? membership_->workers() : 1;
+  if (!generation_) return min_workers_;
   const auto left =
       std::count_if(membership_->members().begin(), membership_->members().end(),
                     [](const auto& entry) { return entry.second.state == Member::State::kLeft; });
@@ -240,12 +268,12 @@ bool MasterFits::EveryoneAccountedFor(int64_t now_ns) const {
   int32_t ready = 0;
   for (const auto& [rank, member] : membership_->members()) {
     if (member.state == Member::State::kAway) return false;  // it may come back
-    if (member.state != Member::State::kLive) continue;
+    if (member.state != Member::State::kLive || overtaken_.contains(rank)) continue;
     if (!gathering_.IsReady(rank)) return false;
     ++ready;
   }
   if (ready < LeastMembers()) return false;
-  return min_workers_ == 0 || ready == membership_->workers() ||
+  return (min_workers_ == 0 && KnowsWhoIsLost()) || ready == membership_->workers() ||
          now_ns - membership_->last_joined_ns() >= latecomers_ns_;
 }
 

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <utility>
@@ -56,7 +57,7 @@ class MasterFits {
   bool HandleTooFarBehind(int32_t rank);
   void HandleAsk(int64_t now_ns, const Member& member, const AskSnapshot& ask);
   // A member of an earlier master's time, in the middle of a generation.
-  void HandleResume(int64_t now_ns, const Member& member, const Resume& resume);
+  void HandleResume(int64_t now_ns, const Member& member, const AskResume& resume);
   void Handle(const Member& member, const ReplicaCut& replica);
   void HandleDonation(int64_t now_ns, const Member& member, const BlobChunk& chunk,
                       const Buffer& whole);
@@ -97,6 +98,9 @@ class MasterFits {
   void AddStatus(JsonObject* json) const;
 
  private:
+  bool IsTheLatest(int32_t rank, const Announce& announce);
+  bool KnowsWhoIsLost() const;
+  void TellOvertaken();
   bool EveryoneAccountedFor(int64_t now_ns) const;
   int32_t LeastMembers() const;
   void PlaceAll(int64_t now_ns);
@@ -115,6 +119,7 @@ class MasterFits {
   GenerationHost* const host_;
   DropCounters* const drops_;
   Gathering gathering_;
+  std::map<int32_t, Layout> overtaken_;  // who begins what is over for the others
   LateJoins late_joins_;
   Donations donations_;
   Resumption resumption_;

@@ -126,7 +126,7 @@ void MasterGeneration::Join(int32_t rank, uint64_t origin) {
   if (sequencer_) sequencer_->Join(StepperOf(rank), CounterOf(host_->received(), origin));
 }
 
-void MasterGeneration::GoOn(int32_t rank, uint64_t origin, const Resume& resume) {
+void MasterGeneration::GoOn(int32_t rank, uint64_t origin, const AskResume& resume) {
   Member& member = members_[rank];
   const Progress before = member.progress;
   member = {};

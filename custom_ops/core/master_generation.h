@@ -58,7 +58,7 @@ class MasterGeneration {
   // A process that joins late, in place of the rank's earlier one where there was one.
   void Join(int32_t rank, uint64_t origin);
   // A process that was in the middle of this generation under an earlier master.
-  void GoOn(int32_t rank, uint64_t origin, const Resume& resume);
+  void GoOn(int32_t rank, uint64_t origin, const AskResume& resume);
   // Whose state a late joiner may get: a member that trains and has one, none of `asked`; the
   // lowest rank, so the chief where it can.
   std::optional<int32_t> FindDonor(const std::set<int32_t>& asked) const;

@@ -93,7 +93,9 @@ struct MasterNode::State final : GenerationHost {
   }
   void Handle(Member* member, const AskState& ask) { fits.HandleAsk(now_ns, *member, ask); }
   void Handle(Member* member, const AskSnapshot& ask) { fits.HandleAsk(now_ns, *member, ask); }
-  void Handle(Member* member, const Resume& resume) { fits.HandleResume(now_ns, *member, resume); }
+  void Handle(Member* member, const AskResume& resume) {
+    fits.HandleResume(now_ns, *member, resume);
+  }
   void Handle(Member* member, const ReplicaCut& replica) { fits.Handle(*member, replica); }
   void Handle(Member* member, const Placed& placed);
   void Handle(Member* member, const Orphan& orphan);

@@ -64,6 +64,7 @@ class Membership {
   }
   // It was a member of an earlier master, and may be in the middle of a generation.
   bool IsAdopted(const Member& member) const { return adopted_.contains(member.origin); }
+  bool HasAdopted() const { return !adopted_.empty(); }
 
   // By link, among members that have one; null = none.
   Member* Find(LinkId link);

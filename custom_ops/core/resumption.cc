@@ -18,7 +18,7 @@ uint64_t UpdatesIn(const VersionVector& vector) {
 
 }  // namespace
 
-void Resumption::Add(int64_t now_ns, int32_t rank, const Resume& resume) {
+void Resumption::Add(int64_t now_ns, int32_t rank, const AskResume& resume) {
   Withdraw(rank);  // what it has sent over an earlier link does not go on
   resumes_[rank] = resume;
   const bool all = resumes_.size() == static_cast<size_t>(workers_);
@@ -40,7 +40,7 @@ void Resumption::Clear() {
 std::optional<Resumption::Question> Resumption::TakeQuestion(int64_t now_ns) {
   if (resumes_.empty() || now_ns < next_question_ns_) return std::nullopt;
   if (asked_.size() == resumes_.size()) asked_.clear();
-  const std::pair<const int32_t, Resume>* best = nullptr;
+  const std::pair<const int32_t, AskResume>* best = nullptr;
   for (const auto& candidate : resumes_) {
     if (asked_.contains(candidate.first)) continue;
     if (best == nullptr || IsBetter(candidate.second, best->second)) best = &candidate;
@@ -87,8 +87,8 @@ uint64_t Resumption::DroppedBeyond(const VersionVector& cut,
 
 // The later generation, then who can do without another's state and would leave nobody behind, then
 // who is further on.
-bool Resumption::IsBetter(const Resume& one, const Resume& other) const {
-  const auto rated = [this](const Resume& resume) {
+bool Resumption::IsBetter(const AskResume& one, const AskResume& other) const {
+  const auto rated = [this](const AskResume& resume) {
     return std::tuple(resume.layout.generation, resume.lacks_state == 0, LeavesNobodyBehind(resume),
                       UpdatesIn(resume.applied));
   };
@@ -96,9 +96,9 @@ bool Resumption::IsBetter(const Resume& one, const Resume& other) const {
 }
 
 // Everybody can send again what of its own the donor lacks.
-bool Resumption::LeavesNobodyBehind(const Resume& donor) const {
+bool Resumption::LeavesNobodyBehind(const AskResume& donor) const {
   return std::all_of(resumes_.begin(), resumes_.end(), [&](const auto& entry) {
-    const Resume& other = entry.second;
+    const AskResume& other = entry.second;
     return CounterOf(donor.applied, other.origin) >= other.kept_after;
   });
 }

@@ -24,12 +24,12 @@ class Resumption {
   // does not answer within as long is not waited for alone: another one is asked, too.
   Resumption(int32_t workers, int64_t patience_ns) : workers_(workers), patience_ns_(patience_ns) {}
 
-  void Add(int64_t now_ns, int32_t rank, const Resume& resume);
+  void Add(int64_t now_ns, int32_t rank, const AskResume& resume);
   void Withdraw(int32_t rank);
   void Clear();
   bool empty() const { return resumes_.empty(); }
   bool Has(int32_t rank) const { return resumes_.contains(rank); }
-  const std::map<int32_t, Resume>& resumes() const { return resumes_; }
+  const std::map<int32_t, AskResume>& resumes() const { return resumes_; }
 
   // Whom to ask for its replica now; nullopt = nobody. Call it again until then.
   struct Question {
@@ -44,7 +44,7 @@ class Resumption {
   void AddParameters(int32_t rank, uint64_t number, std::vector<float> parameters);
   struct Whole {
     int32_t rank = -1;
-    Resume resume;
+    AskResume resume;
     VersionVector cut;
     std::vector<float> parameters;
   };
@@ -60,12 +60,12 @@ class Resumption {
     uint64_t number = 0;  // of the question that these answer
     std::vector<float> parameters;
   };
-  bool IsBetter(const Resume& one, const Resume& other) const;
-  bool LeavesNobodyBehind(const Resume& donor) const;
+  bool IsBetter(const AskResume& one, const AskResume& other) const;
+  bool LeavesNobodyBehind(const AskResume& donor) const;
 
   const int32_t workers_;
   const int64_t patience_ns_;
-  std::map<int32_t, Resume> resumes_;  // by rank
+  std::map<int32_t, AskResume> resumes_;  // by rank
   std::set<int32_t> asked_;
   std::map<int32_t, Answer> answers_;
   int64_t next_question_ns_ = kNever;

@@ -38,6 +38,7 @@ void TreeLinks::Restart(int64_t now_ns) {
   for (const auto& [link, origin] : std::exchange(welcomed_, {})) links_->Close(now_ns, link, "");
   place_ = {};
   late_ = too_far_behind_ = false;
+  restarted_ = true;
 }
 
 void TreeLinks::HandlePlace(int64_t now_ns, const Place& place) {
@@ -52,11 +53,13 @@ void TreeLinks::HandlePlace(int64_t now_ns, const Place& place) {
     if (!same_parent) JoinParent(now_ns);
   }
   Tell(master_link_, now_ns,
-       Placed{place_.version, relay_->layout().generation, relay_->received()});
+       Placed{place_.version, relay_->layout().generation,
+              restarted_ ? VersionVector{} : relay_->received()});
 }
 
 void TreeLinks::Started(int64_t now_ns, bool late) {
   late_ = late;
+  restarted_ = false;
   if (IsUnderMaster()) {
     relay_->AttachAtStart(master_link_);
   } else if (parent_up_) {

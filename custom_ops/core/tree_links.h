@@ -109,6 +109,7 @@ class TreeLinks {
   bool parent_up_ = false;
   bool late_ = false;
   bool too_far_behind_ = false;
+  bool restarted_ = false;         // until the relay is open again: what it holds is void
   std::string lost_because_;       // the orphan's reason
   int64_t ask_again_ns_ = kNever;  // an orphan repeats its question
   int64_t retry_ns_ = kNever;      // the parent did not know us yet

@@ -141,6 +141,10 @@ class WorkerGeneration {
   const Layout& layout() const { return layout_; }
   // True in the phases and modes in which a worker may lose the master for a while.
   bool MayPause() const;
+  // The same for a master that another one follows; what FINAL has said is void then.
+  bool MayOutliveMaster() const {
+    return !sequenced_ && (phase_ == Phase::kIdle || phase_ == Phase::kStarting || IsTraining());
+  }
   // It has joined late, and no other's state has come yet.
   bool lacks_state() const { return beginning_.late && (!has_asked_ || asks_as_); }
   const std::string& options_text() const { return generation_.options_text; }

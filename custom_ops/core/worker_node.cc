@@ -81,7 +81,7 @@ void WorkerNode::BeginGeneration(int64_t now_ns, Generation generation) {
   s.leapt = {};
   s.own.clear();
   s.hands_out_own = false;
-  if (std::exchange(s.resuming, false)) s.relay.Forget({{s.origin, s.counter}}, s.origin);
+  if (std::exchange(s.resuming, false)) s.ForgetOthers();
   s.generation->Begin(std::move(generation));
   s.relay.Begin(s.generation->layout());
   if (s.up) s.generation->Announce();
@@ -304,7 +304,9 @@ void WorkerNode::State::LoseLink(const std::string& why) {
   link = 0;
   tree.MasterDown();
   generation->LinkDown();
-  if (!generation->MayPause()) return GiveUp();
+  const bool may_look =
+      options.master_wait_ns > 0 ? generation->MayOutliveMaster() : generation->MayPause();
+  if (!may_look) return GiveUp();
   if (!give_up_ns) {
     give_up_ns = now_ns + Patience();
     const std::string because = why.empty() ? "" : " (" + why + ")";
@@ -469,6 +471,7 @@ void WorkerNode::State::HandleTreeEvent(const LinkEvent& event) {
 }
 
 void WorkerNode::State::HandleUpdate(LinkId from, const Buffer& update) {
+  if (resuming) return early.push_back(update);  // they overtake START, which comes at once
   const Relay::Checked checked = relay.Check(update);
   if (checked.verdict == Relay::Checked::Verdict::kStale) return;
   std::string fault = checked.why;

@@ -90,6 +90,7 @@ struct WorkerNode::State final : WorkerGenerationHost {
 
   // --- another master
   void FollowAnotherMaster();
+  void ForgetOthers();
   void SendResume();
   void GoOn(const StartGeneration& start);
   void Handle(const AskReplica& ask) {
@@ -125,7 +126,8 @@ struct WorkerNode::State final : WorkerGenerationHost {
   VersionVector cut;        // of the latest START
   VersionVector beginning;  // the START's that `applied` counts from; {} since a snapshot
 
-  bool resuming = false;  // another master has not yet said how the generation goes on
+  std::vector<Buffer> early;  // updates that came before its word
+  bool resuming = false;      // another master has not yet said how the generation goes on
   std::optional<uint64_t> replica_wanted;  // the question's number
 
   LinkId link = 0;  // to the master

@@ -112,9 +112,9 @@ void Application::Started(int64_t now_ns, const WorkerEvent& event) {
     return Begin(now_ns);
   }
   record_.started = true;
+  record_.applied = event.cut;
   if (event.beginning.late) {
     ++record_.late_starts;
-    record_.applied = event.cut;
     record_.first_step = static_cast<int>(event.beginning.resume_iteration) + 1;
     record_.step = record_.first_step;
     for (const auto& [origin, counter] : event.cut) {

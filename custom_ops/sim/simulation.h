@@ -132,6 +132,7 @@ class Simulation {
   void Violate(const std::string& who, const std::string& what);
 
   bool Over() const;
+  bool NobodyCanStart() const;
   void Log(const std::string& line) const;
 
   const SimulationOptions options_;

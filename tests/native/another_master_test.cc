@@ -104,7 +104,7 @@ TEST_F(FollowingWorker, ResumesUnderAMasterOfAHigherEpoch) {
   node->HandleLinkEvent(kTimeout, Down(1));
   EXPECT_TRUE(node->WaitsForMaster());
   node->HandleLinkEvent(kTimeout, Up(2, {kOrigin, 0, 2}));
-  const auto resume = links.Last<Resume>(2);
+  const auto resume = links.Last<AskResume>(2);
   ASSERT_TRUE(resume);
   EXPECT_EQ(resume->layout, kLayout);
   EXPECT_EQ(resume->origin, kOrigin);
@@ -153,7 +153,7 @@ TEST_F(FollowingWorker, TakesNoNoticeOfAnEarlierMaster) {
   node->HandleLinkEvent(2 * kTimeout, Down(2));
   node->HandleLinkEvent(2 * kTimeout, Up(3, {kOrigin, 0, 1}));
   EXPECT_TRUE(links.closed.contains(3));
-  EXPECT_FALSE(links.Last<Resume>(3));
+  EXPECT_FALSE(links.Last<AskResume>(3));
   EXPECT_FALSE(Failure());
   EXPECT_TRUE(node->WaitsForMaster());
 }

@@ -30,7 +30,7 @@ class TreeLinksTest : public testing::Test {
   TreeLinksTest()
       : relay({.replication = {}, .codec = &BytesCodec()}, &links, &drops),
         tree(kInstance, kTimeoutNs, &links, &relay, &drops) {
-    tree.MasterUp(0, kMaster, kOwn, 0);
+    tree.MasterUp(0, kMaster, kOwn, 1);
     relay.Begin({.generation = 1, .size = 1, .hash = 1});
     std::vector<Replication::Accepted> none;
     relay.Open(0, {}, &none);
