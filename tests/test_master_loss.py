@@ -169,4 +169,4 @@ def test_a_fit_outlives_its_master(tmp_path: Path) -> None:
     assert "training waits for it to come back" in ended.output
     # Nobody began an epoch again.
     for result in ended.results:
-        assert [batches for _, batches in result["batches"]] == [60] * 4
+        assert [batches for _, batches in result["fits"][0]["batches"]] == [60] * 4
