@@ -478,8 +478,10 @@ void Simulation::ReplaceMaster() {
   Log("master " + std::to_string(masters_) + " starts");
 }
 
-// Mostly the one that runs; at times one that is over, or the next.
+// Mostly the one that runs; at times one that is over, or the next. Of a master that has started
+// nothing nobody can learn where the others are: where there may be one, all begin with the first.
 uint64_t Simulation::FirstGenerationOfReplacement() {
+  if (options_.master_wait_ns > 0) return 1;
   const int64_t choice = network_->random().Below(10);
   if (choice == 0) return ledger_.generation() + 1;
   return choice < 3 ? 1 : ledger_.generation();
