@@ -13,6 +13,8 @@ constexpr size_t kMaxRetriesQueued = 64;
 constexpr int64_t kLeastJoinNs = 3'000'000'000;
 constexpr int64_t kFirstHelloIntervalNs = 50'000'000;
 constexpr int64_t kLastHelloIntervalNs = 250'000'000;  // a dozen tries within the least patience
+// Who is awaited for a failure timeout alone is to have several tries within it, too.
+constexpr int64_t kHellosPerTimeout = 10;
 
 constexpr std::string_view kRejectedText =
     "the master answers but does not accept this job: the secret, the job id or the master's "
@@ -164,7 +166,9 @@ void Endpoint::State::HandleWelcome(int64_t now_ns, Connection* connection, Byte
 size_t Endpoint::State::PollHello(int64_t now_ns, Connection* connection, std::span<uint8_t> out) {
   if (now_ns < connection->hello_ns) return 0;
   connection->hello_ns = now_ns + connection->hello_interval_ns;
-  connection->hello_interval_ns = std::min(2 * connection->hello_interval_ns, kLastHelloIntervalNs);
+  const int64_t longest_ns = std::clamp(options.failure_timeout_ns / kHellosPerTimeout,
+                                        kFirstHelloIntervalNs, kLastHelloIntervalNs);
+  connection->hello_interval_ns = std::min(2 * connection->hello_interval_ns, longest_ns);
   const auto& hello = connection->initiator->hello();
   std::copy(hello.begin(), hello.end(), out.begin());
   return hello.size();
