@@ -96,6 +96,8 @@ def hand_over_if_asked(sharing: Sharing) -> None:
     assert sharing.generation is not None
     if sharing.step.is_between_messages:
         sharing.step.share_rest(sharing.space)
+    # What this worker has not sent is not part of the others' values, and comes to them later.
+    sharing.step.show_shared(sharing.space)
     sharing.worker.hand_over(sharing.space.read()[: sharing.generation.layout_size])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from typing import Any
 from unittest import mock
@@ -13,6 +14,7 @@ import pytest
 from keras_strom import checkpointing, errors
 from keras_strom.resume import Place
 from keras_strom.strategy import StromStrategy
+from keras_strom.takeover import hand_over_if_asked
 from keras_strom.threshold import FixedThreshold
 from tests.option_trainings import ROWS, data, on_two_workers, seeded, table_with_steps
 from tests.two_devices import TWO_DEVICES
@@ -208,6 +210,22 @@ def test_a_part_of_a_checkpoint_has_what_all_workers_share(
     (part,) = parts
     np.testing.assert_array_equal(part.arrays["parameters"][: start.size], start)
     assert part.arrays["residuals"].any()
+
+
+def test_a_replica_for_another_master_has_what_all_workers_share() -> None:
+    strategy = _strategy(threshold=NEVER)
+    model = seeded(strategy, _adam)
+    start = np.concatenate([value.ravel() for value in model.get_weights()])
+    model.train_on_batch(*_batches(*data(1))[0])
+    worker = mock.Mock(replica_wanted=mock.Mock(return_value=True))
+    assert strategy._sharing is not None
+    hand_over_if_asked(
+        dataclasses.replace(
+            strategy._sharing, worker=worker, generation=mock.Mock(layout_size=start.size)
+        )
+    )
+    np.testing.assert_array_equal(worker.hand_over.call_args.args[0], start)
+    assert all(residual.any() for residual in _residuals(strategy))
 
 
 def test_rows_of_an_embedding_keep_their_progress() -> None:
