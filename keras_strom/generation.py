@@ -188,14 +188,7 @@ class Generation:
         sharing.replica.extend(sharing.space.size, layout)
         if worker is not None:
             own = None if sharing.agreed is None else self._fingerprint()
-            values = worker.start(
-                2 * sharing.fits - (0 if self._follows else 1),
-                sharing.space.size,
-                layout,
-                sharing.options_text,
-                sharing.space.read() if sharing.environment.is_chief else None,
-                timeout=sharing.environment.join_timeout,
-            )
+            values = self._start_with_others(worker, layout)
             sharing.space.agree()
             sharing.space.assign(values, sharing.space.entries)
             self._warn_of_lost_assignments(own)
@@ -214,6 +207,30 @@ class Generation:
             }
         # Whatever was assigned so far is the start, not a change behind the strategy's back.
         sharing.step.apply(sharing.space.participants)
+
+    def _start_with_others(self, worker: TrainingWorker, layout: int) -> npt.NDArray[np.float32]:
+        """Waits until all workers begin; the values from which they do.
+
+        Meanwhile a master that has come for a lost one may ask how the last training has ended.
+        """
+        sharing = self._sharing
+        other, worker.meanwhile = worker.meanwhile, self._hand_over_if_asked
+        try:
+            return worker.start(
+                2 * sharing.fits - (0 if self._follows else 1),
+                self.layout_size,
+                layout,
+                sharing.options_text,
+                sharing.space.read() if sharing.environment.is_chief else None,
+                timeout=sharing.environment.join_timeout,
+            )
+        finally:
+            worker.meanwhile = other
+
+    def _hand_over_if_asked(self) -> None:
+        worker = self._sharing.worker
+        if worker is not None and worker.replica_wanted():
+            worker.hand_over(self._sharing.space.read())
 
     def _place_start_values(self, initial_epoch: int) -> tf.Variable:
         """A place in the flat space with this worker's start; the chief's is what all will read."""

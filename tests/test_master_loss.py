@@ -94,6 +94,26 @@ def test_training_goes_on_from_a_replica_when_another_master_comes(master: KeptM
         worker.close()
 
 
+def test_a_new_chief_learns_the_last_end_under_another_master(master: KeptMaster) -> None:
+    workers = [join(master, 0), join(master, 1)]
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(start, workers, (0, 1)))
+        list(pool.map(end, workers))
+        other = workers[1]
+        other.meanwhile = functools.partial(hand_over, other)  # LATER is what it holds.
+        begins = pool.submit(other.start, 3, SIZE, 5, "same", timeout=DEADLINE)
+        os.kill(master.pid, signal.SIGKILL)
+        wait_until(other.waits_for_master, "the worker has not noticed")
+        workers[0].close("killed")
+        chief = workers[0] = join(master, 0, attempt=1)
+        np.testing.assert_array_equal(start(chief, 0), LATER)
+        assert chief.start_info.ended
+        chief.start(3, SIZE, 5, "same", LATER + 1, timeout=DEADLINE)
+        np.testing.assert_array_equal(begins.result(), LATER + 1)
+    for worker in workers:
+        worker.close()
+
+
 def test_workers_end_where_no_master_comes_in_time() -> None:
     network = NetworkConfig(failure_timeout=0.5, on_master_loss="wait")
     with TrainingMaster(workers=1, host="127.0.0.1", network=network) as lost:

@@ -318,8 +318,8 @@ STROM_EXPORT int32_t strom_worker_missing(strom_handle worker);
  * or strom_node_status tells a failure. Cheap enough for every batch. */
 STROM_EXPORT int32_t strom_worker_waits_for_master(strom_handle worker);
 /* 1 when another master asks for this worker's parameters, to go on from: between two steps, or in
- * strom_worker_average or strom_worker_finish, it calls strom_worker_hand_over, which copies them
- * (size elements, as strom_worker_start gave them) and returns at once. Cheap, too. */
+ * strom_worker_start, _average or _finish, it calls strom_worker_hand_over, which copies them (size
+ * elements, as strom_worker_start has or had them) and returns at once. Cheap, too. */
 STROM_EXPORT int32_t strom_worker_replica_wanted(strom_handle worker);
 STROM_EXPORT int strom_worker_hand_over(strom_handle worker, const float* parameters, int64_t size);
 

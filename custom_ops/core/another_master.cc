@@ -31,6 +31,12 @@ void WorkerNode::HandOver(int64_t now_ns, const std::vector<float>& parameters) 
   s.SendBlob(EncodeBlob({BlobKind::kSeed, generation, 0, number, 0}, parameters));
 }
 
+// Who waits for START has the parameters with which the generation before has ended.
+void WorkerNode::State::Handle(const AskReplica& ask) {
+  const bool has_one = resuming || generation->phase() == WorkerGeneration::Phase::kStarting;
+  if (has_one && ask.generation == relay.layout().generation) replica_wanted = ask.number;
+}
+
 // What others have made, and their links, belong to the old master's time.
 void WorkerNode::State::FollowAnotherMaster() {
   Note(Master() + " is back, as epoch " + std::to_string(epoch));

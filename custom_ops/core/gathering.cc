@@ -84,6 +84,16 @@ void Gathering::Withdraw(int32_t rank) {
   if (rank == kChiefRank) seed_.reset();
 }
 
+std::map<int32_t, Announce> Gathering::AtHand() const {
+  std::map<int32_t, Announce> at_hand;
+  if (announced_.empty()) return at_hand;
+  const uint64_t number = layout().generation;
+  for (const auto& [rank, announced] : announced_) {
+    if (announced.layout.generation == number) at_hand[rank] = announced;
+  }
+  return at_hand;
+}
+
 std::vector<std::pair<int32_t, Announce>> Gathering::TakeAll() {
   std::vector<std::pair<int32_t, Announce>> all(announced_.begin(), announced_.end());
   announced_.clear();

@@ -34,6 +34,8 @@ class Gathering {
   std::vector<std::pair<int32_t, Layout>> TakeOvertaken();
   void AddSeed(int32_t rank, uint64_t generation, std::vector<float> values);
   void Withdraw(int32_t rank);
+  // All whose generation is the one at hand, which has not started.
+  std::map<int32_t, Announce> AtHand() const;
   // All that have announced, who are no longer gathered here.
   std::vector<std::pair<int32_t, Announce>> TakeAll();
   // The generation at hand has started, or cannot: those that are ahead of it stay.

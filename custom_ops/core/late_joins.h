@@ -31,6 +31,10 @@ class LateJoins {
 
   // A generation has started; `options_text` is what its members agree on.
   void Started(const Layout& layout, const std::string& options_text);
+  // One of an earlier master's time has ended with the parameters that are here now.
+  void KnowEnd(const Layout& layout) { layouts_[layout.size] = layout.hash; }
+  // Whether there is an end to tell of, or will be.
+  bool KnowsAny() const { return !layouts_.empty(); }
   // The member announces `generation`'s number or an earlier one.
   void HandleAnnounce(int64_t now_ns, const Member& member, const Announce& announce,
                       MasterGeneration* generation);

@@ -24,6 +24,7 @@ bool MasterFits::HandleAttach(int64_t now_ns, const Member& member, const Attach
 void MasterFits::HandleAnnounce(int64_t now_ns, const Member& member, const Announce& announce) {
   const int32_t rank = member.rank;
   resumption_.Withdraw(rank);
+  last_end_.Withdraw(rank);
   if (generation_ && announce.layout.generation <= generation_->layout().generation) {
     return late_joins_.HandleAnnounce(now_ns, member, announce, &*generation_);
   }
@@ -69,7 +70,7 @@ bool MasterFits::KnowsWhoIsLost() const { return generation_ || !membership_->Ha
 
 // Before any generation has started here there is nothing to tell them with.
 void MasterFits::TellOvertaken() {
-  if (!generation_) return;
+  if (!late_joins_.KnowsAny()) return;
   for (const auto& [rank, layout] : std::exchange(overtaken_, {})) {
     late_joins_.TellEnd(rank, layout);
   }
@@ -117,6 +118,7 @@ void MasterFits::HandleResume(int64_t now_ns, const Member& member, const AskRes
 
 void MasterFits::Handle(const Member& member, const ReplicaCut& replica) {
   resumption_.AddCut(member.rank, replica);
+  last_end_.AddCut(member.rank, replica);
 }
 
 void MasterFits::GoOnFrom(int64_t now_ns, Resumption::Whole whole) {
@@ -147,17 +149,42 @@ void MasterFits::GoOnFrom(int64_t now_ns, Resumption::Whole whole) {
   }
 }
 
+// The chief is a new process and begins what is over for the others; the master that could have
+// told it the end is lost, and without the chief's values nothing can start. The others wait
+// between two generations, each with the parameters of that end.
+void MasterFits::LearnLastEnd(int64_t now_ns) {
+  if (late_joins_.KnowsAny() || !resumption_.empty() || !overtaken_.contains(kChiefRank)) {
+    return last_end_.Clear();
+  }
+  for (const auto& [rank, announce] : gathering_.AtHand()) {
+    if (last_end_.Has(rank)) continue;
+    AskResume from;
+    from.layout = announce.layout;
+    last_end_.Add(now_ns, rank, from);
+  }
+  while (const auto question = last_end_.TakeQuestion(now_ns)) {
+    host_->Send(question->rank, question->ask);
+  }
+  auto whole = last_end_.TakeWhole();
+  if (!whole) return;
+  parameters_ = std::move(whole->parameters);
+  late_joins_.KnowEnd(whole->resume.layout);
+  last_end_.Clear();
+  TellOvertaken();
+}
+
 void MasterFits::HandleDonation(int64_t now_ns, const Member& member, const BlobChunk& chunk,
                                 const Buffer& whole) {
   if (generation_) donations_.HandleChunk(now_ns, member.rank, chunk, whole, &*generation_);
 }
 
 std::string MasterFits::HandleBlob(const Member& member, const Blob& blob) {
-  if (blob.name.kind == BlobKind::kSeed && resumption_.Has(member.rank)) {
+  if (blob.name.kind == BlobKind::kSeed && blob.name.mark != 0) {
     std::vector<float> parameters;
     const Status whole = blob.Values(&parameters);
     if (!whole.ok()) return whole.message;
-    resumption_.AddParameters(member.rank, blob.name.mark, std::move(parameters));
+    Resumption& asked = last_end_.Has(member.rank) ? last_end_ : resumption_;
+    asked.AddParameters(member.rank, blob.name.mark, std::move(parameters));
     return "";
   }
   if (blob.name.kind == BlobKind::kSeed) {
@@ -209,6 +236,7 @@ void MasterFits::Lose(int32_t rank) {
   late_joins_.Withdraw(rank);
   donations_.Withdraw(rank);
   resumption_.Withdraw(rank);
+  last_end_.Withdraw(rank);
   if (generation_) generation_->Lose(rank);
 }
 
@@ -221,6 +249,7 @@ void MasterFits::Settle(int64_t now_ns) {
     host_->Send(question->rank, question->ask);
   }
   if (auto whole = resumption_.TakeWhole()) GoOnFrom(now_ns, std::move(*whole));
+  LearnLastEnd(now_ns);
   if (!generation_) return;
   TellOvertaken();
   late_joins_.Settle(now_ns, *generation_);

@@ -44,7 +44,8 @@ class MasterFits {
         drops_(drops),
         late_joins_(failure_timeout_ns, relay, tree, &parameters_, host),
         donations_(failure_timeout_ns, donation_window_bytes, host, drops),
-        resumption_(membership->workers(), failure_timeout_ns) {}
+        resumption_(membership->workers(), failure_timeout_ns),
+        last_end_(membership->workers(), failure_timeout_ns) {}
 
   // A member that is back in `attach.generation`, or changes its parent in it. False: training went
   // on without it, and it has been told so.
@@ -75,7 +76,7 @@ class MasterFits {
   // generation at hand, and sees to donations.
   void Settle(int64_t now_ns);
   int64_t NextTimeout() const {
-    return std::min(donations_.NextTimeout(), resumption_.NextTimeout());
+    return std::min({donations_.NextTimeout(), resumption_.NextTimeout(), last_end_.NextTimeout()});
   }
   // Starts the next generation where all members have announced it. The text is for the log.
   std::optional<std::string> StartIfReady(int64_t now_ns);
@@ -105,6 +106,7 @@ class MasterFits {
   int32_t LeastMembers() const;
   void PlaceAll(int64_t now_ns);
   void GoOnFrom(int64_t now_ns, Resumption::Whole whole);
+  void LearnLastEnd(int64_t now_ns);
   bool IsAtHand(uint64_t generation) const {
     return generation_ && generation_->layout().generation == generation;
   }
@@ -123,6 +125,7 @@ class MasterFits {
   LateJoins late_joins_;
   Donations donations_;
   Resumption resumption_;
+  Resumption last_end_;  // from whom to learn how the generation before the one at hand has ended
   std::optional<MasterGeneration> generation_;
   bool end_reported_ = true;
   std::optional<std::string> resumed_;

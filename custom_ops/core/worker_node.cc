@@ -81,6 +81,7 @@ void WorkerNode::BeginGeneration(int64_t now_ns, Generation generation) {
   s.leapt = {};
   s.own.clear();
   s.hands_out_own = false;
+  s.replica_wanted.reset();
   if (std::exchange(s.resuming, false)) s.ForgetOthers();
   s.generation->Begin(std::move(generation));
   s.relay.Begin(s.generation->layout());
@@ -337,6 +338,7 @@ void WorkerNode::State::Handle(const Attach& attach) {
 void WorkerNode::State::Handle(const StartGeneration& start) {
   if (resuming) return GoOn(start);
   if (!generation->HandleStart(start)) return;
+  replica_wanted.reset();
   cut = beginning = start.cut;
   applied.clear();
   std::vector<Replication::Accepted> accepted;

@@ -75,7 +75,8 @@ class WorkerNode {
   // its replica over when asked.
   bool WaitsForMaster() const;
   // Another master asks for this worker's parameters, to go on from. They must contain exactly what
-  // the latest SetApplied, or kStarted, has said.
+  // the latest SetApplied, or kStarted, has said; from BeginGeneration to kStarted they are those
+  // with which the last generation has ended.
   bool ReplicaWanted() const;
   void HandOver(int64_t now_ns, const std::vector<float>& parameters);
   // What counts as received is not what the application can have applied: parameters are on their

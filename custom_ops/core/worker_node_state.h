@@ -93,9 +93,7 @@ struct WorkerNode::State final : WorkerGenerationHost {
   void ForgetOthers();
   void SendResume();
   void GoOn(const StartGeneration& start);
-  void Handle(const AskReplica& ask) {
-    if (resuming && ask.generation == relay.layout().generation) replica_wanted = ask.number;
-  }
+  void Handle(const AskReplica& ask);
 
   // --- a snapshot in the middle of a generation
   void HandleTooFarBehind();

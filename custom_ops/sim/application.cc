@@ -41,7 +41,7 @@ void Application::Act(int64_t now_ns) {
     if (!event) break;
     HandleEvent(now_ns, std::move(*event));
   }
-  if (node_->ReplicaWanted() && record_.started && now_ns >= validates_until_ns_) {
+  if (node_->ReplicaWanted() && !record_.parameters.empty() && now_ns >= validates_until_ns_) {
     ++record_.handed_over;
     node_->HandOver(now_ns, record_.parameters);
   }

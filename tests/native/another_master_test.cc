@@ -122,6 +122,22 @@ TEST_F(FollowingWorker, ResumesUnderAMasterOfAHigherEpoch) {
   EXPECT_EQ(replica->cut, (VersionVector{{kOrigin, 1}}));
 }
 
+TEST_F(FollowingWorker, HandsOverBeforeItsNextGenerationHasStarted) {
+  node->BeginGeneration(kTimeout, {2, 4, 5, "same", nullptr});
+  node->HandleLinkEvent(kTimeout, Down(1));
+  node->HandleLinkEvent(kTimeout, Up(2, {kOrigin, 0, 2}));
+  EXPECT_FALSE(links.Last<AskResume>(2));
+  node->HandleLinkEvent(kTimeout, Said(2, AskReplica{1, 3}));
+  EXPECT_FALSE(node->ReplicaWanted());  // that one is over
+  node->HandleLinkEvent(kTimeout, Said(2, AskReplica{2, 4}));
+  ASSERT_TRUE(node->ReplicaWanted());
+  node->HandOver(kTimeout, {3, 1, 4, 1});
+  const auto replica = links.Last<ReplicaCut>(2);
+  ASSERT_TRUE(replica);
+  EXPECT_EQ(replica->generation, 2u);
+  EXPECT_EQ(replica->number, 4u);
+}
+
 TEST_F(FollowingWorker, SendsAgainWhatTheOtherMasterLacks) {
   node->Submit(0, 0, true, ListCodec::Write({{0, 2.0f}}));
   node->Submit(0, 1, true, ListCodec::Write({{1, 2.0f}}));
@@ -188,6 +204,60 @@ TEST(AnotherMaster, AnEarlierOneGivesWayToIt) {
   EXPECT_EQ(told->type, MasterEvent::Type::kSuperseded);
   EXPECT_NE(told->text.find("follows a master of epoch 3, and this one has epoch 2"),
             std::string::npos);
+}
+
+LinkEvent Hears(LinkId link, int32_t rank, uint64_t epoch, uint64_t origin) {
+  Hello hello;
+  hello.rank = rank;
+  hello.size = 2;
+  hello.instance[0] = static_cast<uint8_t>(link);
+  hello.epoch = epoch;
+  hello.origin = origin;
+  LinkEvent event;
+  event.type = LinkEvent::Type::kHello;
+  event.link = link;
+  event.payload = EncodeHello(hello);
+  return event;
+}
+
+LinkEvent Stands(LinkId link) {
+  LinkEvent event;
+  event.type = LinkEvent::Type::kUp;
+  event.link = link;
+  return event;
+}
+
+TEST(AnotherMaster, LearnsHowTheLastGenerationEndedWhereTheChiefIsNew) {
+  RecordedLinks links;
+  MasterNodeOptions options;
+  options.workers = 2;
+  options.epoch = 2;
+  options.failure_timeout_ns = kTimeout;
+  options.codec = &kListCodec;
+  MasterNode master(options, &links);
+  for (const LinkEvent& event :
+       {Hears(1, 1, 1, kOrigin + 1), Stands(1), Said(1, Announce{{2, 4, 5}, 0, "same"}),
+        Hears(2, 0, 0, 0), Stands(2), Said(2, Announce{{1, 4, 5}, 0, "same"})}) {
+    master.HandleLinkEvent(0, event);
+  }
+  const std::vector<float> seed(4, 1.0f), end{3, 1, 4, 1};
+  for (const Buffer& chunk : EncodeBlob({BlobKind::kSeed, 1, 0, 0, 0}, seed)) {
+    master.HandleLinkEvent(0, Chunk(2, chunk));
+  }
+  EXPECT_FALSE(links.Last<AskReplica>(1));  // others may come yet
+  master.HandleTimeout(kTimeout);
+  const auto question = links.Last<AskReplica>(1);
+  ASSERT_TRUE(question);
+  EXPECT_EQ(question->generation, 2u);
+  EXPECT_FALSE(links.Last<AskReplica>(2));
+  master.HandleLinkEvent(kTimeout, Said(1, ReplicaCut{2, question->number, {}}));
+  for (const Buffer& chunk : EncodeBlob({BlobKind::kSeed, 2, 0, question->number, 0}, end)) {
+    master.HandleLinkEvent(kTimeout, Chunk(1, chunk));
+  }
+  const auto ended = links.Last<Ended>(2);
+  ASSERT_TRUE(ended);
+  EXPECT_EQ(ended->generation, 1u);
+  EXPECT_EQ(master.parameters(), end);
 }
 
 }  // namespace
