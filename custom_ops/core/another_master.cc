@@ -7,6 +7,8 @@
 
 namespace strom {
 
+uint64_t WorkerNode::master_epoch() const { return state_->epoch; }
+
 bool WorkerNode::WaitsForMaster() const {
   const State& s = *state_;
   if (s.life == State::Life::kOver || s.options.master_wait_ns == 0) return false;

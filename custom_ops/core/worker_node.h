@@ -71,6 +71,8 @@ class WorkerNode {
   // So many workers are too few to train on: this one waits before its next step until it is 0.
   int32_t missing_workers() const;
 
+  // The epoch of the master that it follows; 0 before kJoined.
+  uint64_t master_epoch() const;
   // The master is lost, and this worker waits for another: it makes no step meanwhile, but hands
   // its replica over when asked.
   bool WaitsForMaster() const;

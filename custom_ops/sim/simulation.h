@@ -116,6 +116,7 @@ class Simulation {
   void KillProcess(int32_t rank);
   void Replace(int32_t rank);
   void ReplaceMaster();
+  const MasterNode& MasterOf(const Process& process) const;
   uint64_t FirstGenerationOfReplacement();
   void CutOff(int32_t rank);
   void At(int64_t time_ns, std::function<void()> action);
@@ -142,8 +143,13 @@ class Simulation {
   Host master_host_ = 0;
   std::unique_ptr<WatchedLinks> master_links_;
   std::unique_ptr<MasterNode> master_;
-  VersionVector master_received_;                    // when it was last checked
-  uint64_t masters_ = 0;                             // so many have there been
+  VersionVector master_received_;  // when it was last checked
+  uint64_t masters_ = 0;           // so many have there been
+  struct LostMaster {
+    std::unique_ptr<WatchedLinks> links;
+    std::unique_ptr<MasterNode> node;
+  };
+  std::vector<LostMaster> lost_masters_;             // by epoch
   std::vector<std::unique_ptr<Process>> processes_;  // every one there ever was
   std::vector<Process*> current_;                    // by rank
   std::vector<bool> cut_off_;                        // by rank
