@@ -18,7 +18,8 @@ bool WorkerNode::WaitsForMaster() const {
 bool WorkerNode::ReplicaWanted() const { return state_->replica_wanted.has_value() && state_->up; }
 
 bool WorkerNode::AwaitsParameters() const {
-  return state_->request.has_leapt() || state_->leapt.snapshot.has_value();
+  const State& s = *state_;
+  return s.request.has_leapt() || s.leapt.snapshot || s.lost_parameters;
 }
 
 void WorkerNode::HandOver(int64_t now_ns, const std::vector<float>& parameters) {
@@ -51,11 +52,13 @@ void WorkerNode::State::FollowAnotherMaster() {
   if (!resuming) return ForgetOthers();
   // What follows on a snapshot that will not come any more cannot be applied.
   if (request.has_leapt()) generation->TakeReceived();
+  lost_parameters |= request.has_leapt();
   request.Clear();
   request.Begin();
 }
 
 void WorkerNode::State::ForgetOthers() {
+  lost_parameters = false;
   generation->TakeReceived();
   VersionVector made;
   if (counter > 0) made[origin] = counter;
@@ -85,7 +88,7 @@ void WorkerNode::State::GoOn(const StartGeneration& start) {
                 "training goes on from another worker's state, which lacks updates of this worker "
                 "that are kept no longer; start it anew");
   }
-  resuming = false;
+  resuming = lost_parameters = false;
   replica_wanted.reset();
   cut = start.cut;
   leapt = {};

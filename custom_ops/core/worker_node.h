@@ -82,7 +82,7 @@ class WorkerNode {
   bool ReplicaWanted() const;
   void HandOver(int64_t now_ns, const std::vector<float>& parameters);
   // What counts as received is not what the application can have applied: parameters are on their
-  // way to it.
+  // way to it, or were when the master was lost.
   bool AwaitsParameters() const;
 
   // Takes one part of an update, fills its header and sends it. `last_part` ends the step's update.
