@@ -302,8 +302,9 @@ bool MasterFits::EveryoneAccountedFor(int64_t now_ns) const {
     ++ready;
   }
   if (ready < LeastMembers()) return false;
+  const int64_t latecomers_ns = latecomers_ns_ * (KnowsWhoIsLost() ? 1 : kTimeoutsToComeBack);
   return (min_workers_ == 0 && KnowsWhoIsLost()) || ready == membership_->workers() ||
-         now_ns - membership_->last_joined_ns() >= latecomers_ns_;
+         now_ns - membership_->last_joined_ns() >= latecomers_ns;
 }
 
 // Who takes part gets a place, who waits for a later generation loses it.

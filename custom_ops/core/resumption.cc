@@ -21,8 +21,12 @@ uint64_t UpdatesIn(const VersionVector& vector) {
 void Resumption::Add(int64_t now_ns, int32_t rank, const AskResume& resume) {
   Withdraw(rank);  // what it has sent over an earlier link does not go on
   resumes_[rank] = resume;
-  const bool all = resumes_.size() == static_cast<size_t>(workers_);
-  next_question_ns_ = all ? now_ns : now_ns + patience_ns_;
+  const bool is_new = seen_.insert(rank).second;  // who comes again and again holds nobody up
+  if (resumes_.size() == static_cast<size_t>(workers_)) {
+    next_question_ns_ = now_ns;
+  } else if (is_new) {
+    next_question_ns_ = now_ns + kTimeoutsToComeBack * failure_timeout_ns_;
+  }
 }
 
 void Resumption::Withdraw(int32_t rank) {
@@ -32,6 +36,7 @@ void Resumption::Withdraw(int32_t rank) {
 }
 
 void Resumption::Clear() {
+  seen_.clear();
   resumes_.clear();
   answers_.clear();
   asked_.clear();
@@ -46,7 +51,7 @@ std::optional<Resumption::Question> Resumption::TakeQuestion(int64_t now_ns) {
     if (best == nullptr || IsBetter(candidate.second, best->second)) best = &candidate;
   }
   asked_.insert(best->first);
-  next_question_ns_ = now_ns + patience_ns_;
+  next_question_ns_ = now_ns + failure_timeout_ns_;
   return Question{best->first, {best->second.layout.generation, ++last_number_}};
 }
 

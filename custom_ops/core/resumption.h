@@ -18,11 +18,18 @@
 
 namespace strom {
 
+// Another master waits for so many failure timeouts after the latest worker for the next. One that
+// stood still when the others noticed the loss, for less than would have lost it, notices it up to
+// one later than they, and its first tries to join may be lost.
+inline constexpr int64_t kTimeoutsToComeBack = 2;
+
 class Resumption {
  public:
-  // Nobody is asked before all `workers` are here, or nobody else has come for `patience_ns`. Who
-  // does not answer within as long is not waited for alone: another one is asked, too.
-  Resumption(int32_t workers, int64_t patience_ns) : workers_(workers), patience_ns_(patience_ns) {}
+  // Nobody is asked before all `workers` are here, or nobody else has come for
+  // `kTimeoutsToComeBack`. Who does not answer within a failure timeout is not waited for alone:
+  // another one is asked, too.
+  Resumption(int32_t workers, int64_t failure_timeout_ns)
+      : workers_(workers), failure_timeout_ns_(failure_timeout_ns) {}
 
   void Add(int64_t now_ns, int32_t rank, const AskResume& resume);
   void Withdraw(int32_t rank);
@@ -64,8 +71,9 @@ class Resumption {
   bool LeavesNobodyBehind(const AskResume& donor) const;
 
   const int32_t workers_;
-  const int64_t patience_ns_;
+  const int64_t failure_timeout_ns_;
   std::map<int32_t, AskResume> resumes_;  // by rank
+  std::set<int32_t> seen_;                // who has resumed once, ranks
   std::set<int32_t> asked_;
   std::map<int32_t, Answer> answers_;
   int64_t next_question_ns_ = kNever;
