@@ -126,7 +126,11 @@ void Application::Started(int64_t now_ns, const WorkerEvent& event) {
   const bool comes_first = !ledger_->HasStarted(record_.generation);
   if ((!event.beginning.late || comes_first) &&
       !ledger_->Start(record_.generation, record_.parameters)) {
-    hooks_.on_violation("starts with other values than the others");
+    if (hooks_.nobody_else_has_started(record_.generation)) {
+      ledger_->StartAnew(record_.generation, record_.parameters);
+    } else {
+      hooks_.on_violation("starts with other values than the others");
+    }
   }
   if (event.beginning.late) return node_->AskDonation(now_ns);
   record_.state = ApplicationRecord::State::kTraining;

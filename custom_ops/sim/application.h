@@ -80,6 +80,8 @@ class Application {
     std::function<void(const ReceivedUpdate& update)> on_taken;  // before it is applied
     std::function<void()> on_final;                              // everything has been applied
     std::function<void(const std::vector<float>& parameters)> on_result;
+    // Of those who train now.
+    std::function<bool(uint64_t generation)> nobody_else_has_started;
     std::function<void(const std::string& what)> on_violation;
   };
 

@@ -15,6 +15,10 @@ class Ledger {
  public:
   // The values a replica starts a generation with; false where another started with others.
   bool Start(uint64_t generation, const std::vector<float>& parameters);
+  // Nobody is left of those who had started it, and it starts with these.
+  void StartAnew(uint64_t generation, const std::vector<float>& parameters) {
+    initial_[generation] = parameters;
+  }
   // Updates of one origin come in counter order; `message` is without its header.
   void Submit(const UpdateId& id, uint64_t generation, Bytes message);
 

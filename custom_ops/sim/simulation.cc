@@ -317,6 +317,15 @@ Application::Hooks Simulation::HooksOf(Process* process) {
     Expect(SameBits(parameters, record.parameters), process);
     Expect(AddsUp(parameters, record.generation, record.applied, ledger_), process);
   };
+  hooks.nobody_else_has_started = [this, process](uint64_t generation) {
+    // Another master cannot know of a start of which nobody is left.
+    return masters_ > 1 &&
+           std::none_of(current_.begin(), current_.end(), [&](const Process* other) {
+             const ApplicationRecord& record = other->record();
+             return other != process && !record.over() && record.started &&
+                    record.generation == generation;
+           });
+  };
   hooks.on_violation = [this, process](const std::string& what) { Expect(what, process); };
   return hooks;
 }
