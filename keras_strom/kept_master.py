@@ -28,6 +28,11 @@ _logger = logging.getLogger("keras_strom")
 
 # Epochs of one run: a run that goes on from a checkpoint has a number of its own, and higher ones.
 _MASTERS_OF_A_RUN = 1 << 16
+# A master that takes longer for an answer does not serve its workers either, and is ended.
+_ANSWER_SECONDS = 60.0
+# So many in a row that end so soon after their start have a reason that another one will not lack.
+_SHORT_LIVES = 5
+_SHORT_LIFE_SECONDS = 60.0
 # How long a master may take to tell the workers of its end.
 _CLOSE_SECONDS = 10.0
 
@@ -46,6 +51,7 @@ class KeptMaster:
     def __init__(self, options: ExchangeOptions) -> None:
         self._lock = threading.Lock()  # Guards all below, and the pipes.
         self._closing = False
+        self._short_lives = 0
         self._events: list[dict[str, Any]] = []
         self._status: dict[str, Any] = {}
         self._epoch = options.epoch * _MASTERS_OF_A_RUN
@@ -87,23 +93,47 @@ class KeptMaster:
 
     def _keep(self) -> None:
         """Starts another master whenever the one at hand has ended."""
+        started = time.monotonic()
         while True:
-            code = self._process.wait()
+            code = self._wait_for_end()
             with self._lock:
                 if self._closing:
                     return
                 self._note(f"the master (process {self._process.pid}) has ended with code {code}")
-                try:
-                    self._epoch += 1
-                    self._process, _ = self._start(self._port)
-                except (errors.StromError, OSError) as error:
-                    self._note(f"another master could not be started: {error}")
-                    self._closing = True
+                short = time.monotonic() - started < _SHORT_LIFE_SECONDS
+                self._short_lives = self._short_lives + 1 if short else 0
+                self._closing = not self._start_another()
+                if self._closing:
                     return
-                self._note(
-                    f"another master (process {self._process.pid}, epoch {self._epoch}) waits for "
-                    f"the workers at {format_address(self.address)}"
-                )
+            started = time.monotonic()
+
+    def _wait_for_end(self) -> int:
+        """The exit code of the master at hand, once it has ended, or stood still and been ended."""
+        while True:
+            try:
+                return self._process.wait(self._options.network.failure_timeout)
+            except subprocess.TimeoutExpired:
+                self.status()  # Ends it if it does not answer.
+
+    def _start_another(self) -> bool:
+        """Whether there is a master again."""
+        if self._short_lives == _SHORT_LIVES:
+            self._note(
+                f"{_SHORT_LIVES} masters in a row have ended within {_SHORT_LIFE_SECONDS:g} s of "
+                "their start, so no other is started; their last words are in the output above"
+            )
+            return False
+        try:
+            self._epoch += 1
+            self._process, _ = self._start(self._port)
+        except (errors.StromError, OSError) as error:
+            self._note(f"another master could not be started: {error}")
+            return False
+        self._note(
+            f"another master (process {self._process.pid}, epoch {self._epoch}) waits for the "
+            f"workers at {format_address(self.address)}"
+        )
+        return True
 
     def _note(self, text: str) -> None:
         _logger.warning("%s", text)
@@ -150,11 +180,16 @@ def _ask(process: subprocess.Popen[bytes], question: Mapping[str, Any]) -> dict[
 
     Raises:
         OSError: it has ended.
-        ValueError: it ended in the middle of its answer.
+        ValueError: it ended in the middle of its answer, or was ended for want of one.
     """
     assert process.stdin is not None
     assert process.stdout is not None
-    process.stdin.write(json.dumps(question).encode() + b"\n")
-    process.stdin.flush()
-    answer: dict[str, Any] = json.loads(process.stdout.readline())
+    limit = threading.Timer(_ANSWER_SECONDS, process.kill)
+    limit.start()
+    try:
+        process.stdin.write(json.dumps(question).encode() + b"\n")
+        process.stdin.flush()
+        answer: dict[str, Any] = json.loads(process.stdout.readline())
+    finally:
+        limit.cancel()
     return answer
