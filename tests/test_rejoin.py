@@ -65,6 +65,33 @@ def test_a_worker_that_starts_with_the_others_needs_nobodys_state() -> None:
         worker.close()
 
 
+def test_who_waits_for_the_others_to_finish_gives_its_state() -> None:
+    with TrainingMaster(workers=2, network=NETWORK, host="127.0.0.1") as master:
+        chief, lost = join(master, 0, 2), join(master, 1, 2)
+        together(lambda: start(chief, 0), lambda: start(lost, 1))
+        lost.close("its machine is gone")
+        replacement = join(master, 1, 2, attempt=1)
+        start(replacement, 1)
+
+        def give() -> None:
+            if chief.donation_wanted():
+                chief.donate(b"a state")
+
+        def take_and_end() -> bytes | None:
+            tick = threading.Event()
+            while chief.status()["node"]["phase"] != "finishing":
+                tick.wait(0.01)
+            donation = replacement.take_donation(timeout=20)
+            end(replacement)
+            return donation
+
+        chief.meanwhile = give
+        _, donation = together(lambda: end(chief), take_and_end)
+        assert donation == b"a state"
+        for worker in (chief, replacement):
+            worker.close()
+
+
 def test_a_replaced_worker_gets_parameters_a_state_and_at_the_end_the_result() -> None:
     with TrainingMaster(workers=2, network=NETWORK, host="127.0.0.1") as master:
         chief, lost = join(master, 0, 2), join(master, 1, 2)

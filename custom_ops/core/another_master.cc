@@ -45,6 +45,7 @@ void WorkerNode::State::FollowAnotherMaster() {
   Note(Master() + " is back, as epoch " + std::to_string(epoch));
   missing = 0;
   replica_wanted.reset();
+  donor = {};  // whoever wants a state asks again
   tree.Restart(now_ns);
   relay.Suspend();
   generation->MasterChanged();

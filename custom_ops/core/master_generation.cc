@@ -139,16 +139,17 @@ void MasterGeneration::GoOn(int32_t rank, uint64_t origin, const AskResume& resu
 }
 
 std::optional<int32_t> MasterGeneration::FindDonor(const std::set<int32_t>& asked) const {
+  std::optional<int32_t> is_done;
   for (const auto& [rank, member] : members_) {
-    if (MayDonate(rank) && !asked.contains(rank)) return rank;
+    if (!MayDonate(rank) || asked.contains(rank)) continue;
+    if (!member.final_counter) return rank;
+    if (!is_done) is_done = rank;
   }
-  return std::nullopt;
+  return is_done;
 }
 
 bool MasterGeneration::MayDonate(int32_t rank) const {
-  if (!IsLiveMember(rank) || phase_ != Phase::kTraining) return false;
-  const Member& member = members_.at(rank);
-  return member.has_state && !member.final_counter;
+  return IsLiveMember(rank) && phase_ == Phase::kTraining && members_.at(rank).has_state;
 }
 
 bool MasterGeneration::BeginToAsk(int32_t rank) {

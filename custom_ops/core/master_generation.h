@@ -59,8 +59,9 @@ class MasterGeneration {
   void Join(int32_t rank, uint64_t origin);
   // A process that was in the middle of this generation under an earlier master.
   void GoOn(int32_t rank, uint64_t origin, const AskResume& resume);
-  // Whose state a late joiner may get: a member that trains and has one, none of `asked`; the
-  // lowest rank, so the chief where it can.
+  // Whose state a late joiner may get: a member that has one, none of `asked`. Those that train
+  // come before those that are done and wait for the others; of them the lowest rank, so the chief
+  // where it can.
   std::optional<int32_t> FindDonor(const std::set<int32_t>& asked) const;
   bool MayDonate(int32_t rank) const;
   // False: no late joiner, or it has asked over this link before.

@@ -98,15 +98,16 @@ void WorkerNode::Finish(int64_t now_ns, bool stop) {
   State& s = *state_;
   s.now_ns = now_ns;
   if (s.life == State::Life::kOver) return;
-  s.donor.Donate(MakeBuffer({}));
-  s.SendDonations();
   s.generation->Finish(stop);
 }
 
 void WorkerNode::SendState(int64_t now_ns, std::vector<double> state) {
   State& s = *state_;
   s.now_ns = now_ns;
-  if (s.life != State::Life::kOver) s.generation->SendState(state);
+  if (s.life == State::Life::kOver) return;
+  s.donor.Donate(MakeBuffer({}));  // no joiner is left that could ask
+  s.SendDonations();
+  s.generation->SendState(state);
 }
 
 void WorkerNode::Verify(int64_t now_ns, double difference, uint64_t hash) {
@@ -377,9 +378,9 @@ void WorkerNode::State::HandleChunk(Bytes chunk) {
 void WorkerNode::State::Handle(const AskState& ask) {
   donor.HandleAsk(ask);
   if (ask.until == 0) return;  // whoever else asks is still to be answered
-  const bool trains = generation->phase() == WorkerGeneration::Phase::kTraining &&
-                      ask.generation == generation->layout().generation;
-  if (!trains) donor.Donate(MakeBuffer({}));  // it has no batch any more, after which to answer
+  // Who waits for the others to finish has a state to give, too.
+  const bool trains = generation->IsTraining() && ask.generation == generation->layout().generation;
+  if (!trains) donor.Donate(MakeBuffer({}));
   SendDonations();
 }
 

@@ -45,6 +45,10 @@ void Application::Act(int64_t now_ns) {
     ++record_.handed_over;
     node_->HandOver(now_ns, record_.parameters);
   }
+  if (script_.donation_bytes >= 0 && node_->DonationWanted() && !record_.ending &&
+      now_ns >= validates_until_ns_) {
+    node_->Donate(now_ns, MakeBuffer(StateOf(rank_, script_.donation_bytes)));
+  }
   if (record_.state != ApplicationRecord::State::kTraining) return;
   // One that waits for a STEP or for room looks again whenever anything has happened.
   if (waits_ || next_action_ns_ <= now_ns) Continue(now_ns);
@@ -172,9 +176,6 @@ void Application::Begin(int64_t now_ns) {
 
 void Application::Continue(int64_t now_ns) {
   next_action_ns_ = kNever;
-  if (script_.donation_bytes >= 0 && node_->DonationWanted()) {
-    node_->Donate(now_ns, MakeBuffer(StateOf(rank_, script_.donation_bytes)));
-  }
   const bool validates = script_.validate_before.contains(record_.step) && !validated_;
   if (validates) {
     validated_ = true;

@@ -116,6 +116,20 @@ TEST_F(DonationsTest, TheNextBeginsAnewWhereTheLostDonorHadSentAPart) {
   EXPECT_EQ(host.got[2]->bytes.size(), static_cast<size_t>(kChunkBytes));
 }
 
+TEST_F(DonationsTest, WhoIsDoneIsAskedWhereNobodyTrains) {
+  generation.HandleDone(0, {kLayout.generation, 0, 0});
+  donations.Advance(0, &generation);
+  EXPECT_TRUE(host.donors[0].IsWanted());  // it was asked before, and waits for the others now
+  generation.Lose(0);
+  donations.Advance(0, &generation);
+  EXPECT_TRUE(host.donors[1].IsWanted());
+  generation.HandleDone(1, {kLayout.generation, 0, 0});
+  host.donors[1].Donate(State(8));
+  Exchange(1);
+  ASSERT_TRUE(host.got[2]);
+  EXPECT_EQ(host.got[2]->bytes.size(), 8u);
+}
+
 TEST_F(DonationsTest, OneAsksOnlyOnceAndWhoHasAStateNotAtAll) {
   donations.HandleAsk(0, 2, &generation);
   donations.HandleAsk(0, 1, &generation);
