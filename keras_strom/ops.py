@@ -57,7 +57,7 @@ def threshold_encode(
         coding: "auto", or one coding for all spans: "sparse", "bitmap" or "bitmap4", which is
             encoded on the CPU only; see `keras_strom.codec.encode`.
         prefer: what "auto" prefers: "size", the fewest bytes, or "speed".
-        iteration: int64 scalar, the sender's step, 0 to 2**35 - 1; the message says it, and
+        iteration: int32 or int64 scalar, the sender's step, 0 to 2**35 - 1; the message says it, and
             "bitmap4" needs another one each step.
         name: of the op.
 
@@ -76,7 +76,7 @@ def threshold_encode(
         update=update,
         residual=residual,
         threshold=threshold,
-        iteration=tf.cast(iteration, tf.int64),
+        iteration=_int64(iteration),
         coding=coding,
         prefer=prefer,
         name=name,
@@ -106,10 +106,7 @@ def decode(message: Tensor, size: Tensor, *, name: str | None = None) -> Tensor:
         tf.errors.DataLossError: the bytes were cut short or altered, or never were a message.
         tf.errors.InvalidArgumentError: another size.
     """
-    size = tf.convert_to_tensor(size, dtype_hint=tf.int64)
-    if size.dtype == tf.int32:  # tf.size's own type
-        size = tf.cast(size, tf.int64)
-    return operations().strom_decode(message=message, size=size, name=name)
+    return operations().strom_decode(message=message, size=_int64(size), name=name)
 
 
 def apply(message: Tensor, parameters: Tensor, *, name: str | None = None) -> Tensor:
@@ -128,6 +125,13 @@ def apply(message: Tensor, parameters: Tensor, *, name: str | None = None) -> Te
         tf.errors.InvalidArgumentError: another size.
     """
     return operations().strom_apply_message(message=message, parameters=parameters, name=name)
+
+
+def _int64(number: Tensor) -> Tensor:
+    """An integer as the ops take it; what is none they refuse."""
+    tensor = tf.convert_to_tensor(number, dtype_hint=tf.int64)
+    # tf.size's own type.
+    return tf.cast(tensor, tf.int64) if tensor.dtype == tf.int32 else tensor
 
 
 @tf.RegisterGradient("StromThresholdEncode")  # type: ignore[untyped-decorator]

@@ -169,6 +169,26 @@ def test_other_dtypes_are_refused() -> None:
         ops.decode(tf.zeros(4, tf.int32), 4)
 
 
+@pytest.mark.parametrize("dtype", [tf.int32, tf.int64])
+def test_the_step_may_be_a_variable(dtype: tf.DType) -> None:
+    step = tf.Variable(7, dtype=dtype)
+    update = tf.constant([0.5, 0.5, -2.0])
+    message, after, count = ops.threshold_encode(
+        update, tf.zeros(3), 1.0, coding="bitmap4", iteration=step
+    )
+    assert int(count) == 2
+    np.testing.assert_array_equal(after, [0.5, 0, -1])
+    assert codec.read(message.numpy().tobytes()).iteration == 7
+
+
+def test_a_step_that_is_none_is_refused() -> None:
+    for wrong in ([1, 2], -1, 2**35):
+        with pytest.raises((tf.errors.InvalidArgumentError, ValueError), match="iteration|rank 0"):
+            ops.threshold_encode(UPDATE, ZEROS, 1.0, iteration=wrong)
+    with pytest.raises((TypeError, ValueError, tf.errors.InvalidArgumentError), match="int64"):
+        ops.threshold_encode(UPDATE, ZEROS, 1.0, iteration=1.0)
+
+
 def test_options_that_are_unknown_or_without_effect_are_refused() -> None:
     wrong: Any = "huffman"
     with pytest.raises(errors.InvalidOption, match="coding is 'huffman'"):

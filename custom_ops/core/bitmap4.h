@@ -92,7 +92,7 @@ void JoinBitmaps4(std::span<const Bitmap4> pieces, const Parallel& parallel, Bit
 std::vector<int64_t> CountBitmap4Spans(const Bitmap4& bitmap, int log2_span,
                                        const Parallel& parallel);
 
-// What `value` adds in each state.
+// What the states mean: the message's value, and the step that gives its halves their signs.
 struct Bitmap4Values {
   float value = 0;
   int64_t iteration = 0;

@@ -159,9 +159,9 @@ STROM_INLINE void PutBlock(Bitmap4Output* output, uint32_t, const Block& block) 
 // The sign of what elements send as a half, in the sign of each lane.
 template <typename Output>
 STROM_INLINE __m256 SignsOfHalves(const Output& output, uint32_t first) {
-  if constexpr (!Output::kHalves)
+  if constexpr (!Output::kHalves) {
     return _mm256_setzero_ps();
-  else {
+  } else {
     const bool even = HalfIsNegative(first, output.bitmap.iteration);
     const int at_even = even ? INT32_MIN : 0;
     const int at_odd = even ? 0 : INT32_MIN;

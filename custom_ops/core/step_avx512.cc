@@ -136,9 +136,9 @@ STROM_INLINE void PutBlock(Bitmap4Output* output, uint32_t, const BlockBits& bit
 // The sign of what elements send as a half, in the sign of each lane.
 template <typename Output>
 STROM_INLINE __m512 SignsOfHalves(const Output& output, uint32_t first) {
-  if constexpr (!Output::kHalves)
+  if constexpr (!Output::kHalves) {
     return _mm512_setzero_ps();
-  else {
+  } else {
     const auto negative = static_cast<__mmask16>(NegativeHalves(first, output.bitmap.iteration));
     return _mm512_castsi512_ps(_mm512_maskz_set1_epi32(negative, INT32_MIN));
   }
