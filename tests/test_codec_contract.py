@@ -76,7 +76,7 @@ def check(
         if coding == "bitmap4" and tau < LEAST_OF_BITMAP4:
             continue
         sizes = {np.float32(0), tau, tau / 2 if coding == "bitmap4" else tau}
-        for iteration in (0, 7):
+        for iteration in (6, 7) if coding == "bitmap4" else (7,):
             options = (threshold, coding, prefer, iteration)
             given_update = update.copy()
             found = implementation.encode(given_update, residual.copy(), *options)
