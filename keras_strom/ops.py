@@ -57,8 +57,8 @@ def threshold_encode(
         coding: "auto", or one coding for all spans: "sparse", "bitmap" or "bitmap4", which is
             encoded on the CPU only; see `keras_strom.codec.encode`.
         prefer: what "auto" prefers: "size", the fewest bytes, or "speed".
-        iteration: int32 or int64 scalar, the sender's step, 0 to 2**35 - 1; the message says it, and
-            "bitmap4" needs another one each step.
+        iteration: int32 or int64 scalar, the sender's step, 0 to 2**35 - 1. The message says it,
+            and "bitmap4" needs another one each step.
         name: of the op.
 
     Returns:

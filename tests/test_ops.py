@@ -183,7 +183,7 @@ def test_the_step_may_be_a_variable(dtype: tf.DType) -> None:
 
 def test_a_step_that_is_none_is_refused() -> None:
     for wrong in ([1, 2], -1, 2**35):
-        with pytest.raises((tf.errors.InvalidArgumentError, ValueError), match="iteration|rank 0"):
+        with pytest.raises((tf.errors.InvalidArgumentError, ValueError), match=r"iteration|rank 0"):
             ops.threshold_encode(UPDATE, ZEROS, 1.0, iteration=wrong)
     with pytest.raises((TypeError, ValueError, tf.errors.InvalidArgumentError), match="int64"):
         ops.threshold_encode(UPDATE, ZEROS, 1.0, iteration=1.0)

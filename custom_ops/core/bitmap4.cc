@@ -1,7 +1,6 @@
 #include "core/bitmap4.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "core/bitmap4_readers.h"
 
@@ -36,8 +35,8 @@ void JoinBitmaps4(std::span<const Bitmap4> pieces, const Parallel& parallel, Bit
   }
   parallel.For(static_cast<int64_t>(pieces.size()), [&](int64_t i) {
     const auto piece = static_cast<size_t>(i);
-    std::memcpy(whole->bytes + Bitmap4Bytes(starts[piece]), pieces[piece].bytes,
-                static_cast<size_t>(Bitmap4Bytes(pieces[piece].elements)));
+    std::copy_n(pieces[piece].bytes, Bitmap4Bytes(pieces[piece].elements),
+                whole->bytes + Bitmap4Bytes(starts[piece]));
   });
 }
 
