@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/bitmap.h"
+#include "core/bitmap4.h"
 #include "core/message.h"
 #include "core/message_writer.h"
 #include "core/replica.h"
@@ -159,6 +160,20 @@ TEST(LargeIndex, ABitmapGoesOnBehindTwoToThe33Elements) {
   EXPECT_EQ(bitmap.elements, kElements + 2);
   EXPECT_EQ(bitmap.bits[(kElements - 2) / 8], 0b01000000);
   EXPECT_EQ(bitmap.bits[kElements / 8], 0b10);
+}
+
+TEST(LargeIndex, ABitmapOfFourStatesGoesOnBehindTwoToThe33Elements) {
+  const SparseFloats bytes(Bitmap4Bytes(kElements) / 4 + 16);
+  if (bytes.data() == nullptr) GTEST_SKIP() << "this machine reserves no 2 GiB";
+  Bitmap4 bitmap{reinterpret_cast<uint8_t*>(bytes.data())};
+  bitmap.elements = kElements - 64;
+  bitmap.Append64(uint64_t{1} << 63, 1);
+  bitmap.Append(true, true);
+  EXPECT_EQ(bitmap.count, 3);
+  EXPECT_EQ(bitmap.bytes[Bitmap4Bytes(kElements - 64) + 1], 0x01);
+  EXPECT_EQ(bitmap.bytes[Bitmap4Bytes(kElements) - 2], 0x80);
+  EXPECT_EQ(bitmap.bytes[Bitmap4Bytes(kElements)], 0x01);
+  EXPECT_EQ(bitmap.bytes[Bitmap4Bytes(kElements) + 1], 0x01);
 }
 
 // The VmFlags of the mapping that `address` lies in; empty where there is no such list.
