@@ -29,6 +29,7 @@ class Header:
     elements: int
     iteration: int = 0
     value: float | None = None  # None: the threshold
+    runs: tuple[tuple[int, float], ...] = ()  # (entries, value) where entries differ
 
 
 class MalformedError(ValueError):
@@ -120,6 +121,28 @@ def rice_payload(
     return bitmap if coding == "auto" and prefer == "speed" and close else best
 
 
+def table_value(value: float) -> float:
+    """The nearest bfloat16, ties to even."""
+    bits = int(np.float32(value).view(np.uint32))
+    half = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16
+    return float(np.uint32(half << 16).view(np.float32))
+
+
+def runs_of(values: Floats) -> tuple[tuple[int, float], ...]:
+    """Runs of what consecutive entries add, without their signs."""
+    borders = np.flatnonzero(np.diff(values)) + 1
+    starts = [0, *borders.tolist()]
+    ends = [*borders.tolist(), len(values)]
+    return tuple((end - s, float(values[s])) for s, end in zip(starts, ends, strict=True))
+
+
+def _table(header: Header) -> bytes:
+    table = varint(len(header.runs))
+    for entries, value in header.runs:
+        table += varint(entries) + struct.pack("<f", value)[2:]
+    return table
+
+
 def _assemble(header: Header, log2_span: int, payloads: dict[int, tuple[int, int, bytes]]) -> bytes:
     """A message of {span: (count, coding, payload)}."""
     first = min(payloads, default=0)
@@ -138,7 +161,7 @@ def _assemble(header: Header, log2_span: int, payloads: dict[int, tuple[int, int
     has_value = header.value is not None and np.float32(header.value) != np.float32(
         header.threshold
     )
-    opening = b"KS" + bytes([1, int(has_value)])
+    opening = b"KS" + bytes([1, 2 if header.runs else int(has_value)])
     rest = struct.pack("<fBB", header.threshold, log2_span, count_bits)
     for number in (
         header.elements,
@@ -149,7 +172,9 @@ def _assemble(header: Header, log2_span: int, payloads: dict[int, tuple[int, int
         len(payload),
     ):
         rest += varint(number)
-    if has_value:
+    if header.runs:
+        rest += _table(header)
+    elif has_value:
         rest += struct.pack("<f", header.value)
     rest += directory + payload
     return opening + struct.pack("<I", crc32c(opening + rest)) + rest
@@ -264,6 +289,21 @@ def _decode_bitmap4(payload: bytes, count: int, length: int) -> tuple[Bits, Bits
     return plus[:length], minus[:length]
 
 
+def _read_table(reader: _Reader, count: int) -> tuple[tuple[int, float], ...]:
+    """The runs of a message of `count` entries."""
+    size = reader.varint(5)
+    _require(size >= 2, "length of the table")
+    runs = []
+    for _ in range(size):
+        entries = reader.varint(5)
+        (value,) = struct.unpack("<f", b"\0\0" + reader.take(2))
+        _require(entries > 0, "empty run")
+        _require(math.isfinite(value) and value >= 2.0**-126, "value of the table")
+        runs.append((entries, value))
+    _require(sum(run[0] for run in runs) == count, "runs")
+    return tuple(runs)
+
+
 def decode(message: bytes) -> tuple[Header, int, Floats]:
     """The header, the count and what the message adds to each element.
 
@@ -273,7 +313,7 @@ def decode(message: bytes) -> tuple[Header, int, Floats]:
     reader = _Reader(message)
     _require(reader.take(3) == b"KS\1", "magic or version")
     flags = reader.take(1)[0]
-    _require(flags & ~1 == 0, "flags")
+    _require(flags in (0, 1, 2), "flags")
     checksum = struct.unpack("<I", reader.take(4))[0]
     _require(checksum == crc32c(message[:4] + message[8:]), "checksum")
     threshold, log2_span, count_bits = struct.unpack("<fBB", reader.take(6))
@@ -286,6 +326,8 @@ def decode(message: bytes) -> tuple[Header, int, Floats]:
     _require(elements <= 2**39 and payload_bytes < 2**32, "limits")
     value = struct.unpack("<f", reader.take(4))[0] if flags & 1 else threshold
     _require(math.isfinite(value), "value")
+    runs = _read_table(reader, count) if flags & 2 else ()
+    ends = np.cumsum([run[0] for run in runs])
     _require(first + spans <= -(-elements // 2**log2_span), "spans outside")
 
     end_bits = payload_bytes.bit_length()
@@ -308,11 +350,12 @@ def decode(message: bytes) -> tuple[Header, int, Floats]:
         if span_count == 0:
             _require(coding == 0 and not piece, "empty span")
         elif coding == RAW:
-            _require(span_count == length and len(piece) == 4 * length, "raw span")
+            _require(span_count == length and len(piece) == 4 * length and not runs, "raw span")
             raw = np.frombuffer(piece, "<f4")
             _require(bool(np.isfinite(raw).all()), "raw element")
             target += raw
         elif coding == BITMAP4:
+            _require(not runs, "four states beside a table")
             _require(abs(value) >= 2.0**-125, "half of the value")
             plus, minus = _decode_bitmap4(piece, span_count, length)
             full = (plus.astype(np.float32) - minus) * np.float32(value)
@@ -321,6 +364,8 @@ def decode(message: bytes) -> tuple[Header, int, Floats]:
         else:
             _require(coding <= log2_span, "k")
             indices, signs = _decode_rice(piece, span_count, coding, length)
-            target[indices] += signs.astype(np.float32) * np.float32(value)
+            places = np.searchsorted(ends, np.arange(total - span_count, total), side="right")
+            adds = np.array([run[1] for run in runs], np.float32)[places] if runs else value
+            target[indices] += signs.astype(np.float32) * np.float32(adds)
     _require(total == count and start == payload_bytes, "totals")
-    return Header(threshold, elements, iteration, value), count, sums
+    return Header(threshold, elements, iteration, value, runs), count, sums

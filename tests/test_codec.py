@@ -85,6 +85,34 @@ def test_native_reads_what_the_oracle_writes(
     np.testing.assert_array_equal(native_decode(message, elements), signs * np.float32(value))
 
 
+@settings(max_examples=60, deadline=None)
+@given(
+    st.integers(100, 40_000),
+    st.floats(1e-3, 1),
+    seeds,
+    st.integers(11, 21),
+    st.lists(st.floats(2.0**-126, 1e30, width=32), min_size=2, max_size=40, unique=True),
+)
+def test_native_reads_tables_of_values(
+    elements: int, density: float, seed: int, log2_span: int, values: list[float]
+) -> None:
+    signs = entries(elements, density, seed)
+    signs[[0, -1]] = 1, -1
+    held = np.array([oracle.table_value(value) for value in values], np.float32)
+    borders = np.sort(np.random.default_rng(seed).integers(0, elements, len(values) - 1))
+    magnitudes = held[np.searchsorted(borders, np.arange(elements), side="right")]
+    indices = np.flatnonzero(signs).astype(np.int64)
+    runs = oracle.runs_of(magnitudes[indices])
+    header = oracle.Header(0.25, elements, 7, runs=runs)
+    if len(runs) < 2:
+        return
+    message = oracle.encode(header, indices, signs[indices] < 0, log2_span)
+    np.testing.assert_array_equal(native_decode(message, elements), signs * magnitudes)
+    for end in {0, 13, len(message) // 2, len(message) - 1}:
+        with pytest.raises(errors.CorruptMessage):
+            native_decode(message[:end], elements)
+
+
 @settings(max_examples=30, deadline=None)
 @given(st.integers(1, 40_000), densities, seeds, st.integers(11, 16))
 def test_native_reads_raw_spans(elements: int, density: float, seed: int, log2_span: int) -> None:
@@ -93,8 +121,14 @@ def test_native_reads_raw_spans(elements: int, density: float, seed: int, log2_s
     np.testing.assert_array_equal(native_decode(message, elements), raw)
 
 
-@settings(max_examples=300, deadline=None)
-@given(st.sampled_from(sorted(golden_messages.messages().items())), st.data())
+@settings(max_examples=400, deadline=None)
+@given(
+    st.one_of(
+        st.sampled_from(sorted(golden_messages.messages().items())),
+        st.just(("table", golden_messages.messages()["table"])),
+    ),
+    st.data(),
+)
 def test_both_refuse_the_same_damaged_messages(
     example: tuple[str, bytes], data: st.DataObject
 ) -> None:

@@ -70,9 +70,19 @@ typedef struct {
   const char* name;    /* of the variable, for errors; may be NULL */
 } strom_segment;
 
+/* What a step did with one segment that has a threshold of its own. */
+typedef struct {
+  int64_t count;       /* entries sent */
+  int64_t elements;    /* the segment's size, 0 where it did not take part */
+  float threshold;     /* that was used: `thresholds` as a message can say it */
+  float value;         /* what an entry stands for; with send_mean the mean */
+  float max_residual;  /* max |r| after encoding and clipping */
+  double sum_residual; /* sum |r| likewise */
+} strom_segment_result;
+
 typedef struct {
   float scale;           /* s: r += s * (after - before) */
-  float threshold;       /* tau > 0 */
+  float threshold;       /* tau > 0, of all segments; not looked at where there are `thresholds` */
   float clip_multiple;   /* clip |r| to clip_multiple * tau after encoding; 0 = do not clip now */
   int32_t apply_own;     /* 1: value = before + own message (asynchronous); 0: value = before */
   int32_t take_received; /* 1: also apply what was received (asynchronous) */
@@ -90,6 +100,11 @@ typedef struct {
    * G + r; `before` is what it was. NULL for a segment whose value is G itself, NULL for no segment
    * with. Only with apply_own; overlaps nothing else. */
   float* const* shared;
+  /* One a segment: its own threshold, > 0 and a normal number, which is rounded to the 8
+   * significant bits (bfloat16) that a message has room for. NULL = `threshold` for all. */
+  const float* thresholds;
+  /* One a segment: receives what was done; only with `thresholds`. NULL = nobody asks. */
+  strom_segment_result* segment_results;
 } strom_step_options;
 
 typedef struct {
@@ -99,13 +114,14 @@ typedef struct {
   int64_t message_bytes; /* encoded bytes handed over (all parts) */
   int64_t received;      /* received messages applied in this call */
   float max_residual;    /* max |r| after encoding and clipping */
-  float threshold;       /* the threshold that was used */
+  float threshold;       /* the threshold that was used; of several, the least */
   double sum_residual;   /* sum |r| after encoding and clipping */
   double clipped_mass;   /* sum of |r| removed by clipping in this call */
   int64_t clipped_count; /* elements clipped in this call */
   int64_t staleness;     /* of `received`, the sum: own step less theirs, 0 where they are ahead */
   double update_norm;    /* Euclidean norm of after - before, not scaled; 0 = not measured */
-  float value;           /* what an entry stands for: the threshold, or with send_mean the mean */
+  float value;           /* what an entry stands for: the threshold, or with send_mean the mean;
+                          * where entries differ, their mean */
   double limited_mass;   /* what the limit on it took off the sum of |s * (after - before)| */
 } strom_step_result;
 

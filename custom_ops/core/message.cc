@@ -13,21 +13,10 @@
 #include "core/message_layout.h"
 #include "core/message_payload.h"
 #include "core/rice.h"
+#include "core/varint.h"
 
 namespace strom {
 namespace {
-
-// Reads a varint of at most `max_bytes` bytes; -1 for one that is longer, cut off, or padded.
-int64_t ReadVarint(Bytes bytes, size_t* position, int max_bytes) {
-  uint64_t value = 0;
-  for (int i = 0; i < max_bytes; ++i) {
-    if (*position >= bytes.size()) return -1;
-    const uint8_t byte = bytes[(*position)++];
-    value |= uint64_t{byte & 0x7fu} << (7 * i);
-    if (byte < 0x80) return i > 0 && byte == 0 ? -1 : static_cast<int64_t>(value);
-  }
-  return -1;
-}
 
 // ReadBits for a stream without slack.
 uint64_t ReadBitsExactly(Bytes stream, int64_t position, int width) {
@@ -59,13 +48,15 @@ Status ParseMessage(Bytes bytes, ParsedMessage* message, const Parallel& paralle
   }
   if (const char* failed = parsed.CheckDirectory()) return Corrupt(failed);
   if (const char* failed = parsed.CheckPayloads(parallel)) return Corrupt(failed);
-  *message = parsed;
+  parsed.CountEntries();
+  *message = std::move(parsed);
   return {};
 }
 
 ParsedMessage OpenValidatedMessage(Bytes bytes) {
   ParsedMessage message;
   STROM_CHECK(message.ReadHeader(bytes) == nullptr);
+  message.CountEntries();
   return message;
 }
 
@@ -91,7 +82,8 @@ ParsedMessage::Span ParsedMessage::span(int64_t i) const {
           here.count,
           here.k,
           payload_.subspan(static_cast<size_t>(start), static_cast<size_t>(here.end - start)),
-          payload_.size() - static_cast<size_t>(here.end)};
+          payload_.size() - static_cast<size_t>(here.end),
+          table_.empty() ? 0 : first_entries_[static_cast<size_t>(i)]};
 }
 
 const char* ParsedMessage::ReadHeader(Bytes bytes) {
@@ -100,7 +92,8 @@ const char* ParsedMessage::ReadHeader(Bytes bytes) {
   if (LoadLittleEndian<uint16_t>(header) != kMessageMagic) return "it starts with the wrong magic";
   if (header[kVersionOffset] != kMessageVersion) return "its version is unknown";
   const uint8_t flags = header[kFlagsOffset];
-  if ((flags & ~kFlagValue) != 0) return "it has unknown flags";
+  if ((flags & ~(kFlagValue | kFlagTable)) != 0) return "it has unknown flags";
+  if (flags == (kFlagValue | kFlagTable)) return "it has one value and a table of values";
   fields_.threshold = LoadLittleEndian<float>(header + kThresholdOffset);
   log2_span_ = header[kLog2SpanOffset];
   count_bits_ = header[kCountBitsOffset];
@@ -121,6 +114,10 @@ const char* ParsedMessage::ReadHeader(Bytes bytes) {
     if (bytes.size() - position < sizeof(float)) return "it is shorter than its header";
     fields_.value = LoadLittleEndian<float>(header + position);
     position += sizeof(float);
+  }
+  if (flags & kFlagTable) {
+    if (const char* failed = table_.Read(bytes, &position, count_)) return failed;
+    fields_.value = 0;
   }
   if (!std::isfinite(fields_.threshold) || fields_.threshold < 0) return "its threshold is invalid";
   if (!std::isfinite(fields_.value)) return "its value is not finite";
@@ -161,6 +158,9 @@ const char* ParsedMessage::CheckDirectory() const {
     if (k == kRawCoding && (count != elements || end - start != 4 * elements)) {
       return "a raw span is not complete";
     }
+    if ((k == kRawCoding || k == kBitmap4Coding) && !table_.empty()) {
+      return "a raw span or one of four states stands beside a table";
+    }
     if (k == kBitmap4Coding) {
       if (end - start != Bitmap4Bytes(elements)) {
         return "a span of four states does not have two bits for each element";
@@ -177,6 +177,16 @@ const char* ParsedMessage::CheckDirectory() const {
       static_cast<int>(8 * static_cast<int64_t>(directory_.size()) - spans_ * row_bits);
   if (padding > 0 && directory_.back() >> (8 - padding) != 0) return "padding bits are not zero";
   return nullptr;
+}
+
+void ParsedMessage::CountEntries() {
+  if (table_.empty()) return;
+  int64_t total = 0;
+  first_entries_.reserve(static_cast<size_t>(spans_));
+  for (int64_t i = 0; i < spans_; ++i) {
+    first_entries_.push_back(total);
+    total += entry(i).count;
+  }
 }
 
 // The check that failed first, in the order of the spans, whoever finished first.

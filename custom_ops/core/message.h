@@ -14,6 +14,7 @@
 
 #include "core/parallel.h"
 #include "core/types.h"
+#include "core/value_table.h"
 
 namespace strom {
 
@@ -22,9 +23,9 @@ inline constexpr uint8_t kMessageVersion = 1;
 inline constexpr int64_t kMaxMessageHeaderBytes = 48;
 
 // Flags; a reader refuses those it does not know.
-inline constexpr uint8_t kFlagValue = 1;       // the value differs from the threshold and is there
-inline constexpr uint8_t kFlagThresholds = 2;  // reserved: a table of per-variable thresholds
-inline constexpr uint8_t kFlagLevels = 4;      // reserved: entries are multiples of the value
+inline constexpr uint8_t kFlagValue = 1;   // the value differs from the threshold and is there
+inline constexpr uint8_t kFlagTable = 2;   // entries differ in their values, of which a table tells
+inline constexpr uint8_t kFlagLevels = 4;  // reserved: entries are multiples of the value
 
 // A span is 2^kMinLog2Span to 2^kMaxLog2Span elements long.
 inline constexpr int kMinLog2Span = 11;
@@ -40,10 +41,14 @@ inline constexpr int64_t kMaxIteration = (int64_t{1} << 35) - 1;
 
 // What a message says about all of its entries.
 struct MessageFields {
-  float threshold = 0;   // the sender's tau; 0 in a message of raw spans only
-  float value = 0;       // what an entry adds, with its sign; or a half, in a four-state bitmap
+  float threshold = 0;  // the sender's tau, the least of several; 0 for raw spans only
+  // What an entry adds, with its sign; or a half, in a four-state bitmap. 0 where a table tells.
+  float value = 0;
   int64_t elements = 0;  // of the flat space, 2^39 at most
   int64_t iteration = 0;
+  // For a writer whose entries differ: all of them, in place of the two above. Borrowed; a reader
+  // leaves it empty (ParsedMessage::ForEachValue).
+  std::span<const ValueRun> runs = {};
 };
 
 // A message that has passed every check: applying it cannot read or write out of bounds.
@@ -56,7 +61,8 @@ class ParsedMessage {
     int64_t count;     // entries; the elements of a raw span, 0 for an empty one
     int k;             // split Rice's parameter, kBitmap4Coding or kRawCoding
     Bytes payload;
-    size_t slack;  // readable bytes behind the payload, those of the message's other spans
+    size_t slack;         // readable bytes behind the payload, those of the message's other spans
+    int64_t first_entry;  // how many entries the spans before it have, where there is a table
   };
 
   const MessageFields& fields() const { return fields_; }
@@ -68,6 +74,20 @@ class ParsedMessage {
 
   // Span first_span() + i, 0 <= i < spans(), in constant time.
   Span span(int64_t i) const;
+
+  // Whether entries differ in what they add.
+  bool has_table() const { return !table_.empty(); }
+
+  // Calls visit(first, last, value) for entries [first, last) of the message that add ±value, in
+  // order, until all of [begin, end) have come.
+  template <typename Visit>
+  void ForEachValue(int64_t begin, int64_t end, Visit visit) const {
+    if (!table_.empty()) {
+      table_.ForEachRun(begin, end, visit);
+    } else if (begin < end) {
+      visit(begin, end, fields_.value);
+    }
+  }
 
  private:
   friend Status ParseMessage(Bytes bytes, ParsedMessage* message, const Parallel& parallel);
@@ -83,6 +103,7 @@ class ParsedMessage {
   const char* CheckDirectory() const;
   const char* CheckPayloads(const Parallel& parallel) const;
   const char* CheckPayloads(int64_t first, int64_t last) const;
+  void CountEntries();
   Entry entry(int64_t i) const;
   int64_t SpanElements(int64_t i) const;
 
@@ -94,6 +115,8 @@ class ParsedMessage {
   int64_t count_ = 0;
   Bytes directory_;
   Bytes payload_;
+  ValueTable table_;
+  std::vector<int64_t> first_entries_;  // of each span, where there is a table
 };
 
 // Checks magic, version, flags, lengths, CRC32C, every span's directory entry and payload, and that

@@ -55,6 +55,18 @@ void AddEntries(Codes codes, uint32_t value_bits, int64_t first, float* values) 
   }
 }
 
+// Adds entries [start, done) of the codes, of which the first is `first_entry` of the message.
+void AddEntries(const ParsedMessage& message, int64_t first_entry, Codes codes, size_t start,
+                size_t done, int64_t first, float* values) {
+  message.ForEachValue(
+      first_entry + static_cast<int64_t>(start), first_entry + static_cast<int64_t>(done),
+      [&](int64_t begin, int64_t end, float value) {
+        const auto begins = static_cast<size_t>(begin - first_entry);
+        const auto size = static_cast<size_t>(end - begin);
+        AddEntries(codes.subspan(begins, size), std::bit_cast<uint32_t>(value), first, values);
+      });
+}
+
 float RawValue(const ParsedMessage::Span& span, int64_t i) {
   return LoadLittleEndian<float>(span.payload.data() + 4 * i);
 }
@@ -88,7 +100,7 @@ void ForEachPart(std::span<const ParameterRange>* ranges, int64_t begin, int64_t
 class SpanAdder {
  public:
   SpanAdder(const ParsedMessage& message, std::span<const ParameterRange> ranges)
-      : value_(message.fields().value), iteration_(message.fields().iteration), ranges_(ranges) {}
+      : message_(&message), ranges_(ranges) {}
 
   // Returns how many of the span's entries lie in no range.
   int64_t Add(const ParsedMessage::Span& span) {
@@ -98,13 +110,15 @@ class SpanAdder {
     const int64_t end = span.offset + span.elements;
     // The bitmap of a span in one range: no codes are needed, and where there are many entries
     // going over all elements is faster.
-    if (Rice().add_bitmap != nullptr && span.k == 0 && 16 * span.count > span.elements) {
+    float value = 0;
+    if (Rice().add_bitmap != nullptr && span.k == 0 && 16 * span.count > span.elements &&
+        HasOneValue(span, &value)) {
       float* whole = nullptr;
       ForEachPart(&ranges_, span.offset, end, [&](int64_t first, int64_t last, float* values) {
         if (first == 0 && last == span.elements) whole = values;
       });
       if (whole != nullptr) {
-        Rice().add_bitmap(payloads_.Read(span), span.count, value_, span.elements, whole);
+        Rice().add_bitmap(payloads_.Read(span), span.count, value, span.elements, whole);
         return 0;
       }
     }
@@ -116,14 +130,24 @@ class SpanAdder {
     ForEachPart(&ranges_, span.offset, end, [&](int64_t first, int64_t last, float* values) {
       const size_t start = first == 0 ? done : Below(codes, done, first);
       done = last == span.elements ? codes.size() : Below(codes, start, last);
-      AddEntries(codes.subspan(start, done - start), std::bit_cast<uint32_t>(value_), first,
-                 values);
+      AddEntries(*message_, span.first_entry, codes, start, done, first, values);
       added += static_cast<int64_t>(done - start);
     });
     return span.count - added;
   }
 
  private:
+  // Whether all entries of the span add the same, and what.
+  bool HasOneValue(const ParsedMessage::Span& span, float* value) const {
+    bool one = false;
+    message_->ForEachValue(span.first_entry, span.first_entry + span.count,
+                           [&](int64_t first, int64_t last, float here) {
+                             one = last - first == span.count;
+                             *value = here;
+                           });
+    return one;
+  }
+
   int64_t AddRawSpan(const ParsedMessage::Span& span) {
     int64_t skipped = 0;
     int64_t covered = 0;
@@ -137,19 +161,20 @@ class SpanAdder {
   }
 
   int64_t AddBitmap4Span(const ParsedMessage::Span& span) {
+    const MessageFields& fields = message_->fields();
     int64_t skipped = 0;
     int64_t covered = 0;
     ForEachPart(&ranges_, span.offset, span.offset + span.elements,
                 [&](int64_t first, int64_t last, float* values) {
                   skipped += CountBitmap4(span.payload, covered, first);
-                  AddBitmap4(span.payload.data(), first, last, {value_, iteration_}, values);
+                  AddBitmap4(span.payload.data(), first, last, {fields.value, fields.iteration},
+                             values);
                   covered = last;
                 });
     return skipped + CountBitmap4(span.payload, covered, span.elements);
   }
 
-  float value_;
-  int64_t iteration_;
+  const ParsedMessage* message_;
   std::span<const ParameterRange> ranges_;
   PayloadReader payloads_;
   std::vector<uint32_t> codes_;
@@ -185,7 +210,7 @@ class RegionAdder {
     std::vector<uint32_t> codes;  // relative to the region
     size_t size = 0;              // of the codes
     size_t done = 0;              // of these have been added
-    uint32_t value_bits = 0;
+    int64_t first_entry = 0;      // of the message, the first of them
 
     Codes view() const { return Codes(codes).first(size); }
   };
@@ -233,11 +258,12 @@ class RegionAdder {
       for (int64_t block = first; block < last; block += kBlock) {
         const int64_t block_end = std::min(last, block + kBlock);
         ReadInOrder(values + (block - first), block_end - block);
-        for (Decoded& message : decoded_) {
+        for (size_t i = 0; i < messages_.size(); ++i) {
+          Decoded& message = decoded_[i];
           const size_t start = message.done;
           message.done = Below(message.view(), start, block_end);
           left -= static_cast<int64_t>(message.done - start);
-          AddEntries(message.view().subspan(start, message.done - start), message.value_bits, block,
+          AddEntries(messages_[i], message.first_entry, message.view(), start, message.done, block,
                      values + (block - first));
         }
       }
@@ -247,11 +273,11 @@ class RegionAdder {
 
   void Decode(int64_t region, size_t i) {
     Decoded& decoded = decoded_[i];
-    decoded.value_bits = std::bit_cast<uint32_t>(messages_[i].fields().value);
     decoded.size = 0;
     decoded.done = 0;
     ForEachSpan(region, i, [&](const ParsedMessage::Span& span) {
       if (span.count == 0) return;
+      if (decoded.size == 0) decoded.first_entry = span.first_entry;
       const auto count = static_cast<size_t>(span.count);
       const size_t needed = decoded.size + count + kCodeSlack;
       if (decoded.codes.size() < needed) decoded.codes.resize(2 * needed);

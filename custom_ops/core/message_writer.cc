@@ -7,17 +7,10 @@
 
 #include "core/bits.h"
 #include "core/message_layout.h"
+#include "core/varint.h"
 
 namespace strom {
 namespace {
-
-size_t WriteVarint(uint8_t* out, int64_t value) {
-  auto left = static_cast<uint64_t>(value);
-  size_t bytes = 0;
-  for (; left >= 0x80; left >>= 7) out[bytes++] = static_cast<uint8_t>(left | 0x80);
-  out[bytes++] = static_cast<uint8_t>(left);
-  return bytes;
-}
 
 RiceChoice Choose(Codes codes, uint32_t origin, const CodingOptions& options) {
   const RiceChoice bitmap = BitmapChoice(codes, origin);
@@ -77,12 +70,16 @@ int ChooseLog2Span(int64_t count, int64_t elements) {
   return log2_span;
 }
 
-int ChooseLog2Span(int64_t count, int64_t elements, int64_t max_bytes,
-                   const CodingOptions& options) {
+int ChooseLog2Span(int64_t count, int64_t elements, int64_t max_bytes, const CodingOptions& options,
+                   int64_t runs) {
   int log2_span = ChooseLog2Span(count, elements);
   // Entries may gather in one span: even full it has to fit in a message.
   const int element_bits = options.coding == Coding::kSparse ? 3 : 2;
-  while (2 * kMaxMessageHeaderBytes + (element_bits << log2_span) / 8 > max_bytes) --log2_span;
+  const auto bytes = [&] {
+    const int64_t table = TableBytesBound(std::min(runs, int64_t{1} << log2_span));
+    return 2 * kMaxMessageHeaderBytes + table + (element_bits << log2_span) / 8;
+  };
+  while (bytes() > max_bytes) --log2_span;
   return log2_span;
 }
 
@@ -97,6 +94,9 @@ MessageWriter::MessageWriter(const MessageFields& fields, int log2_span, int64_t
   STROM_CHECK(log2_span >= kMinLog2Span && log2_span <= kMaxLog2Span);
   STROM_CHECK(fields.elements >= 0 && fields.elements <= kMaxElements);
   STROM_CHECK(fields.iteration >= 0 && fields.iteration <= kMaxIteration);
+  for (const ValueRun& run : fields.runs) {
+    run_ends_.push_back((run_ends_.empty() ? 0 : run_ends_.back()) + run.count);
+  }
 }
 
 void MessageWriter::AddSpan(int64_t span, Codes codes) {
@@ -202,10 +202,14 @@ std::vector<MessageWriter::Sources> MessageWriter::Part() {
   std::vector<Sources> parts;
   size_t first = 0;
   int64_t payload = 0;
+  int64_t entries = 0;
   for (size_t i = 0; i < sources_.size(); ++i) {
     Source& source = sources_[i];
+    source.first_entry = entries;
+    entries += source.count();
     const auto bound = [&] {
-      return MessageBytesBound(source.span - sources_[first].span + 1, payload + source.bytes);
+      return MessageBytesBound(source.span - sources_[first].span + 1, payload + source.bytes) +
+             TableBytesBound(RunsAmong(sources_[first].first_entry, entries));
     };
     if (i > first && bound() > max_bytes_) {
       parts.push_back(Sources(sources_).subspan(first, i - first));
@@ -217,7 +221,42 @@ std::vector<MessageWriter::Sources> MessageWriter::Part() {
     payload += source.bytes;
   }
   parts.push_back(Sources(sources_).subspan(first));  // without spans if there are none
+  STROM_CHECK(run_ends_.empty() || run_ends_.back() == entries);
   return parts;
+}
+
+// The run that holds an entry.
+size_t MessageWriter::RunOf(int64_t entry) const {
+  const auto found = std::upper_bound(run_ends_.begin(), run_ends_.end(), entry);
+  return static_cast<size_t>(found - run_ends_.begin());
+}
+
+// How many runs entries [first, last) belong to.
+int64_t MessageWriter::RunsAmong(int64_t first, int64_t last) const {
+  if (run_ends_.empty() || first == last) return 0;
+  return static_cast<int64_t>(RunOf(last - 1) - RunOf(first)) + 1;
+}
+
+// What a message of these spans says of its entries, and its runs, of which those that are alike
+// have become one.
+MessageFields MessageWriter::FieldsOf(Sources part, std::vector<ValueRun>* runs) const {
+  MessageFields fields = fields_;
+  if (part.empty() || run_ends_.empty()) return fields;
+  const int64_t last = part.back().first_entry + part.back().count();
+  for (int64_t entry = part.front().first_entry; entry < last;) {
+    const size_t run = RunOf(entry);
+    const int64_t end = std::min(last, run_ends_[run]);
+    const auto [all, threshold, value] = fields_.runs[run];
+    if (runs->empty() || runs->back().value != value) runs->push_back({0, threshold, value});
+    runs->back().count += end - entry;
+    runs->back().threshold = std::min(runs->back().threshold, threshold);
+    entry = end;
+  }
+  fields.threshold = std::min_element(runs->begin(), runs->end(), [](auto& a, auto& b) {
+                       return a.threshold < b.threshold;
+                     })->threshold;
+  fields.value = runs->front().value;
+  return fields;
 }
 
 int64_t MessageWriter::MessageBytesBound(int64_t spans, int64_t payload_bytes) const {
@@ -237,15 +276,19 @@ std::vector<uint8_t> MessageWriter::StartMessage(Sources part, uint8_t** payload
   const auto directory_bytes =
       static_cast<size_t>(BytesOfBits(spans * (count_bits + kCodingBits + end_bits)));
 
-  uint8_t header[kMaxMessageHeaderBytes] = {};
-  const size_t header_bytes = WriteHeader(header, part, spans, count_bits);
-  const size_t start = static_cast<size_t>(room_) + header_bytes;
+  std::vector<ValueRun> runs;
+  const MessageFields fields = FieldsOf(part, &runs);
+  const bool has_table = runs.size() > 1;
+  std::vector<uint8_t> header(static_cast<size_t>(kMaxMessageHeaderBytes));
+  header.resize(WriteHeader(header.data(), fields, has_table, part, spans, count_bits));
+  if (has_table) WriteValueTable(runs, &header);
+  const size_t start = static_cast<size_t>(room_) + header.size();
   // The directory's writer may go beyond it; where no payload follows, that is cut off again.
   const size_t bytes = start + directory_bytes + static_cast<size_t>(payload_bytes);
   std::vector<uint8_t> message;
   message.reserve(bytes + kBitSlack);
   message.resize(bytes + kBitSlack);
-  std::memcpy(message.data() + room_, header, header_bytes);
+  std::memcpy(message.data() + room_, header.data(), header.size());
   BitWriter directory(message.data() + start);
   int64_t next = part.empty() ? 0 : part.front().span;
   int64_t end = 0;
@@ -265,14 +308,15 @@ std::vector<uint8_t> MessageWriter::StartMessage(Sources part, uint8_t** payload
   return message;
 }
 
-size_t MessageWriter::WriteHeader(uint8_t* out, Sources part, int64_t spans, int count_bits) const {
-  const bool has_value = fields_.value != fields_.threshold;
+size_t MessageWriter::WriteHeader(uint8_t* out, const MessageFields& fields, bool has_table,
+                                  Sources part, int64_t spans, int count_bits) const {
+  const bool has_value = !has_table && fields.value != fields.threshold;
   int64_t count = 0;
   for (const Source& source : part) count += source.count();
   StoreLittleEndian<uint16_t>(out, kMessageMagic);
   out[kVersionOffset] = kMessageVersion;
-  out[kFlagsOffset] = has_value ? kFlagValue : 0;
-  StoreLittleEndian<float>(out + kThresholdOffset, fields_.threshold);
+  out[kFlagsOffset] = has_table ? kFlagTable : has_value ? kFlagValue : 0;
+  StoreLittleEndian<float>(out + kThresholdOffset, fields.threshold);
   out[kLog2SpanOffset] = static_cast<uint8_t>(log2_span_);
   out[kCountBitsOffset] = static_cast<uint8_t>(count_bits);
   size_t position = kFixedHeaderBytes;
@@ -283,7 +327,7 @@ size_t MessageWriter::WriteHeader(uint8_t* out, Sources part, int64_t spans, int
   position += WriteVarint(out + position, count);
   position += WriteVarint(out + position, part.empty() ? 0 : part.back().start + part.back().bytes);
   if (has_value) {
-    StoreLittleEndian<float>(out + position, fields_.value);
+    StoreLittleEndian<float>(out + position, fields.value);
     position += sizeof(float);
   }
   return position;
@@ -293,7 +337,8 @@ std::vector<std::vector<uint8_t>> WriteEntries(const MessageFields& fields,
                                                const EntryList& entries, int64_t max_bytes,
                                                int64_t room, const CodingOptions& options,
                                                const Parallel& parallel) {
-  const int log2_span = ChooseLog2Span(entries.size(), fields.elements, max_bytes, options);
+  const int log2_span = ChooseLog2Span(entries.size(), fields.elements, max_bytes, options,
+                                       static_cast<int64_t>(fields.runs.size()));
   const int64_t spans_per_chunk = kChunk >> log2_span;
   MessageWriter writer(fields, log2_span, max_bytes, room, options);
   for (size_t i = 0; i < entries.chunks(); ++i) {

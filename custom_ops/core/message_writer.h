@@ -47,8 +47,9 @@ inline constexpr int64_t kBitsForSpeed = 1;
 // The span length at which 512 to 1024 of `count` entries among `elements` elements fall into one.
 int ChooseLog2Span(int64_t count, int64_t elements);
 // The same, but shorter where a span that is full would not fit into a message of `max_bytes`.
-int ChooseLog2Span(int64_t count, int64_t elements, int64_t max_bytes,
-                   const CodingOptions& options);
+// `runs`: how many runs of values the entries have (MessageFields).
+int ChooseLog2Span(int64_t count, int64_t elements, int64_t max_bytes, const CodingOptions& options,
+                   int64_t runs = 0);
 
 // Writes one update, split by span range over as many messages as its size needs. Spans come in
 // ascending order; those between that never come are empty. What is added is borrowed until Finish,
@@ -85,6 +86,7 @@ class MessageWriter {
     Bytes coded = {};  // of a span of `entries` entries that came coded
     int64_t entries = 0;
     const BitmapSpan* bitmap = nullptr;  // of a span of `entries` entries out of a bitmap
+    int64_t first_entry = 0;             // how many entries come before
 
     int64_t count() const { return static_cast<int64_t>(codes.size() + values.size()) + entries; }
   };
@@ -96,7 +98,11 @@ class MessageWriter {
   std::vector<Sources> Part();
   int64_t MessageBytesBound(int64_t spans, int64_t payload_bytes) const;
   std::vector<uint8_t> StartMessage(Sources part, uint8_t** payloads) const;
-  size_t WriteHeader(uint8_t* out, Sources part, int64_t spans, int count_bits) const;
+  size_t WriteHeader(uint8_t* out, const MessageFields& fields, bool has_table, Sources part,
+                     int64_t spans, int count_bits) const;
+  size_t RunOf(int64_t entry) const;
+  int64_t RunsAmong(int64_t first, int64_t last) const;
+  MessageFields FieldsOf(Sources part, std::vector<ValueRun>* runs) const;
 
   MessageFields fields_;
   int log2_span_;
@@ -104,6 +110,7 @@ class MessageWriter {
   int64_t room_;
   CodingOptions options_;
   std::vector<Source> sources_;
+  std::vector<int64_t> run_ends_;  // of fields_.runs, the entry behind each
 };
 
 // One update's entries as messages, with the span length that suits their number.

@@ -13,6 +13,7 @@
 #include "core/residual_store.h"
 #include "core/sent_entries.h"
 #include "core/step_encoder.h"
+#include "core/step_thresholds.h"
 #include "core/unsent.h"
 #include "core/update_norm.h"
 
@@ -61,10 +62,6 @@ std::vector<ParameterRange> Ranges(std::span<const strom_segment> segments) {
 
 Status CheckOptions(const strom_step_options& options) {
   if (!std::isfinite(options.scale)) return Invalid("the scale must be finite");
-  if (!std::isfinite(options.threshold) || options.threshold <= 0) {
-    return Invalid("the threshold is " + std::to_string(options.threshold) +
-                   "; a threshold algorithm has to give a finite number over 0 in every step");
-  }
   if (!std::isfinite(options.clip_multiple) || options.clip_multiple < 0) {
     return Invalid("the clipping multiple must be a finite number, 0 to clip nothing");
   }
@@ -106,8 +103,8 @@ struct Replica::State {
   std::shared_ptr<Exchange> exchange;
   ResidualStore residuals;
   StepEncoder encoder;
-  float value = 0;           // what its entries stand for
-  bool own_applied = false;  // whether the values hold them
+  StepThresholds thresholds;
+  bool own_applied = false;  // whether the values hold its entries
   VersionVector applied;
   int64_t iteration = 0;                // of the latest step
   Received waiting;                     // taken from the exchange, not yet applied
@@ -123,7 +120,7 @@ struct Replica::State {
   // Step's parts.
   Status Send(std::span<const strom_segment> segments, const strom_step_options& options,
               const Parallel& parallel, strom_step_result* result);
-  Status Encode(std::span<const strom_segment> segments, const StepRule& rule, bool send_mean,
+  Status Encode(std::span<const strom_segment> segments, const StepRules& rules, bool send_mean,
                 const Parallel& parallel, strom_step_result* result);
   void TakeBack(std::span<const strom_segment> segments);
   Status ApplyToShared(std::span<const strom_segment> segments,
@@ -298,6 +295,7 @@ Status Replica::State::CheckApplyOwn(bool apply_own) const {
 
 Status Replica::State::CheckStep(std::span<const strom_segment> segments,
                                  const strom_step_options& options) const {
+  if (Status status = StepThresholds::Check(segments, options); !status.ok()) return status;
   if (Status status = CheckOptions(options); !status.ok()) return status;
   if (Status status = CheckIteration(options.iteration); !status.ok()) return status;
   if (Status status = CheckSegments(segments); !status.ok()) return status;
@@ -309,16 +307,19 @@ Status Replica::State::CheckStep(std::span<const strom_segment> segments,
 Status Replica::State::Send(std::span<const strom_segment> segments,
                             const strom_step_options& options, const Parallel& parallel,
                             strom_step_result* result) {
-  StepRule rule;
-  rule.scale = options.scale * LimitNorm(segments, options, parallel, result);
-  rule.threshold = options.threshold;
-  if (options.clip_multiple > 0) rule.clip_limit = options.clip_multiple * options.threshold;
-  rule.apply_own = options.apply_own != 0 && options.shared == nullptr;
+  thresholds.Begin(segments, options);
+  StepRules rules{{}, thresholds.thresholds(), options.clip_multiple};
+  rules.rule.apply_own = options.apply_own != 0 && options.shared == nullptr;
+  rules.rule.scale = options.scale * LimitNorm(segments, options, parallel, result);
   const bool send_mean = options.send_mean != 0;
-  if (Status status = Encode(segments, rule, send_mean, parallel, result); !status.ok()) {
+  if (Status status = Encode(segments, rules, send_mean, parallel, result); !status.ok()) {
     return status;
   }
-  const MessageFields fields{rule.threshold, value, size, iteration};
+  const std::vector<ValueRun> runs = thresholds.Finish(result);
+  if (options.segment_results != nullptr) {
+    std::ranges::copy(thresholds.results(), options.segment_results);
+  }
+  const MessageFields fields{result->threshold, result->value, size, iteration, runs};
   return HandOver(iteration, result->count,
                   WriteEntries(fields, encoder.entries(), max_message_bytes, kUpdateHeaderBytes, {},
                                ForEntries(result->count, parallel)),
@@ -326,23 +327,23 @@ Status Replica::State::Send(std::span<const strom_segment> segments,
 }
 
 // Runs the step kernel over the segments: residuals and values change.
-Status Replica::State::Encode(std::span<const strom_segment> segments, const StepRule& rule,
+Status Replica::State::Encode(std::span<const strom_segment> segments, const StepRules& rules,
                               bool send_mean, const Parallel& parallel, strom_step_result* result) {
-  StepRule found = rule;
-  found.apply_own = rule.apply_own && !send_mean;  // SendMean does it.
+  StepRules found = rules;
+  found.rule.apply_own = rules.rule.apply_own && !send_mean;  // SendMean does it.
   StepStatistics statistics = encoder.Encode(segments, found, &residuals, parallel);
-  value = rule.threshold;
-  own_applied = found.apply_own;
+  own_applied = found.rule.apply_own;
   for (const strom_segment& segment : segments) {
     if (segment.after != segment.before) result->elements += segment.size;
   }
   result->count = encoder.entries().size();
+  encoder.DescribeSegments(segments, rules.thresholds, thresholds.results());
   if (send_mean && statistics.nonfinite_count == 0) {
-    value = SendMean(encoder.entries(), segments, rule.threshold, rule.apply_own, &residuals,
-                     &statistics, ForEntries(result->count, parallel));
-    own_applied = rule.apply_own;
+    SendMean(encoder.entries(), segments, rules.thresholds, rules.rule.apply_own, &residuals,
+             thresholds.means(), {&statistics, thresholds.results()},
+             ForEntries(result->count, parallel));
+    own_applied = rules.rule.apply_own;
   }
-  result->value = value;
   result->max_residual = statistics.max_residual;
   result->sum_residual = statistics.sum_residual;
   result->clipped_mass = statistics.clipped_mass;
@@ -355,7 +356,7 @@ Status Replica::State::Encode(std::span<const strom_segment> segments, const Ste
 
 // Undoes the sending of a step that failed. Needs no memory.
 void Replica::State::TakeBack(std::span<const strom_segment> segments) {
-  TakeBackEntries(encoder.entries(), segments, value, own_applied, &residuals);
+  TakeBackEntries(encoder.entries(), segments, thresholds.values(), own_applied, &residuals);
   CopyValues(segments);  // where they are not in place, to the last bit
   encoder.Clear();
 }
@@ -365,7 +366,7 @@ Status Replica::State::ApplyToShared(std::span<const strom_segment> segments,
                                      std::span<const strom_segment> shared,
                                      const strom_step_options& options, const Parallel& parallel,
                                      strom_step_result* result) {
-  AddEntries(encoder.entries(), shared, value, ForEntries(result->count, parallel));
+  AddEntries(encoder.entries(), shared, thresholds.values(), ForEntries(result->count, parallel));
   TellApplied(result->count);
   Status status = options.take_received ? ApplyReceived(shared, parallel, result) : Status{};
   AddUnsent(segments, options.shared, residuals, parallel);

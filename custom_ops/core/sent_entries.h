@@ -14,16 +14,25 @@
 #include "core/parallel.h"
 #include "core/residual.h"
 #include "core/residual_store.h"
+#include "core/segment_values.h"
 
 namespace strom {
 
+// What SendMean changes: of a step, and of its segments where somebody asks for them.
+struct SentStatistics {
+  StepStatistics* all = nullptr;
+  std::span<strom_segment_result> segments = {};
+};
+
 // The kernel has sent ±threshold for each entry and left `value` = `before`. Sends ±v instead, v
-// the mean magnitude of these residuals before anything left, and returns v >= threshold. Residuals
-// and the statistics follow, except that max_residual may be too high, by less than the threshold;
-// where `apply_own`, values get ±v.
-float SendMean(const EntryList& entries, std::span<const strom_segment> segments, float threshold,
-               bool apply_own, ResidualStore* residuals, StepStatistics* statistics,
-               const Parallel& parallel);
+// the mean magnitude of these residuals before anything left, at least the threshold; where
+// thresholds differ, each segment has a mean of its own, as a TableValue. Writes v to `means`, one
+// a group of `thresholds`, and leaves those without entries. Throws std::bad_alloc before it has
+// changed anything. Residuals and the statistics follow, except that max_residual may be too
+// high, by less than the threshold; where `apply_own`, values get ±v.
+void SendMean(const EntryList& entries, std::span<const strom_segment> segments,
+              SegmentValues thresholds, bool apply_own, ResidualStore* residuals,
+              std::span<float> means, const SentStatistics& statistics, const Parallel& parallel);
 
 // momentum = 0 for every entry whose segment has one; `momenta` as in strom_step_options. After Lin
 // et al. 2018, "Deep Gradient Compression", section 3.2, momentum factor masking: what was sent is
@@ -31,14 +40,14 @@ float SendMean(const EntryList& entries, std::span<const strom_segment> segments
 void MaskMomenta(const EntryList& entries, std::span<const strom_segment> segments,
                  float* const* momenta, const Parallel& parallel);
 
-// The entries, ±value, are added to the segments' values.
-void AddEntries(const EntryList& entries, std::span<const strom_segment> segments, float value,
-                const Parallel& parallel);
+// The entries, each ± what those of its segment stand for, are added to the segments' values.
+void AddEntries(const EntryList& entries, std::span<const strom_segment> segments,
+                SegmentValues values, const Parallel& parallel);
 
-// The entries, ±value, return to the residual, within rounding, and where the step has added them
-// they leave the values.
-void TakeBackEntries(const EntryList& entries, std::span<const strom_segment> segments, float value,
-                     bool applied, ResidualStore* residuals);
+// The same entries return to the residual, within rounding, and where the step has added them they
+// leave the values.
+void TakeBackEntries(const EntryList& entries, std::span<const strom_segment> segments,
+                     SegmentValues values, bool applied, ResidualStore* residuals);
 
 }  // namespace strom
 

@@ -44,15 +44,15 @@ std::pair<size_t, size_t> SegmentsOfVariable(std::span<const strom_segment> segm
 
 }  // namespace
 
-StepStatistics StepEncoder::Encode(std::span<const strom_segment> segments, const StepRule& rule,
+StepStatistics StepEncoder::Encode(std::span<const strom_segment> segments, const StepRules& rules,
                                    ResidualStore* residuals, const Parallel& parallel) {
   entries_.Clear();
   CutParts(segments, residuals);
   ShareOut(parallel);
   try {
-    FindEntries(rule, parallel);
+    FindEntries(rules, parallel);
   } catch (const std::exception&) {  // There is no memory for the entries.
-    TakeBack(segments, rule, residuals);
+    TakeBack(segments, rules, residuals);
     throw;
   }
   StepStatistics total;
@@ -64,6 +64,24 @@ StepStatistics StepEncoder::Encode(std::span<const strom_segment> segments, cons
     total.nonfinite_count += part.statistics.nonfinite_count;
   }
   return total;
+}
+
+void StepEncoder::DescribeSegments(std::span<const strom_segment> segments,
+                                   SegmentValues thresholds,
+                                   std::span<strom_segment_result> results) const {
+  if (results.empty()) return;
+  for (size_t s = 0; s < segments.size(); ++s) {
+    const bool stepped = segments[s].after != segments[s].before;
+    results[s] = {};
+    results[s].elements = stepped ? segments[s].size : 0;
+    results[s].threshold = thresholds[s];
+  }
+  for (const Part& part : parts_) {
+    strom_segment_result& result = results[part.segment];
+    result.count += part.entries;
+    result.max_residual = std::max(result.max_residual, part.statistics.max_residual);
+    result.sum_residual += part.statistics.sum_residual;
+  }
 }
 
 std::string StepEncoder::DescribeNonfinite(std::span<const strom_segment> segments) const {
@@ -140,32 +158,35 @@ void StepEncoder::ShareOut(const Parallel& parallel) {
   task_starts_.resize(static_cast<size_t>(tasks) + 1, parts_.size());
 }
 
-void StepEncoder::FindEntries(const StepRule& rule, const Parallel& parallel) {
+void StepEncoder::FindEntries(const StepRules& rules, const Parallel& parallel) {
   const size_t tasks = task_starts_.size() - 1;
   if (tasks == 1) {
-    RunParts(0, parts_.size(), rule, &entries_);
+    RunParts(0, parts_.size(), rules, &entries_);
     return;
   }
   parallel.For(static_cast<int64_t>(tasks), [&](int64_t t) {
     const auto task = static_cast<size_t>(t);
-    RunParts(task_starts_[task], task_starts_[task + 1], rule, &task_entries_[task]);
+    RunParts(task_starts_[task], task_starts_[task + 1], rules, &task_entries_[task]);
   });
   std::vector<const EntryList*> found;
   for (size_t task = 0; task < tasks; ++task) found.push_back(&task_entries_[task]);
   JoinEntries(found, parallel, &entries_);
 }
 
-void StepEncoder::RunParts(size_t first, size_t last, const StepRule& rule, EntryList* entries) {
+void StepEncoder::RunParts(size_t first, size_t last, const StepRules& rules, EntryList* entries) {
   const StepFunction step = BestStepKernel().step;
   StepRule waiting;
   waiting.threshold = kUnreachable;
   for (size_t i = first; i < last; ++i) {
     Part& part = parts_[i];
-    const StepRule& part_rule = part.run.after == part.run.before ? waiting : rule;
+    const bool waits = part.run.after == part.run.before;
+    const StepRule rule = waits ? waiting : rules.of(part.segment);
     StepStatistics statistics;  // Not in the part, whose neighbour may be another thread's.
     while (part.done < part.run.size) {
       const StepRun run = Next(part.run, part.done, kRunElements);
-      entries->Append(part.chunk, step(run, part_rule, entries->Reserve(run.size), &statistics));
+      const int64_t found = step(run, rule, entries->Reserve(run.size), &statistics);
+      entries->Append(part.chunk, found);
+      part.entries += found;
       part.done += run.size;
     }
     part.statistics = statistics;
@@ -174,16 +195,17 @@ void StepEncoder::RunParts(size_t first, size_t last, const StepRule& rule, Entr
 
 // Undoes FindEntries as far as it came, and adds to the residuals what it has not come to. Needs no
 // memory.
-void StepEncoder::TakeBack(std::span<const strom_segment> segments, const StepRule& rule,
+void StepEncoder::TakeBack(std::span<const strom_segment> segments, const StepRules& rules,
                            ResidualStore* residuals) {
   // Where there are several tasks, entries_ is at most a part of their copy.
   if (task_starts_.size() > 2) entries_.Clear();
-  TakeBackEntries(entries_, segments, rule.threshold, rule.apply_own, residuals);
+  const bool applied = rules.rule.apply_own;
+  TakeBackEntries(entries_, segments, rules.thresholds, applied, residuals);
   entries_.Clear();
   for (const EntryList& entries : task_entries_) {
-    TakeBackEntries(entries, segments, rule.threshold, rule.apply_own, residuals);
+    TakeBackEntries(entries, segments, rules.thresholds, applied, residuals);
   }
-  StepRule waiting = rule;
+  StepRule waiting = rules.rule;
   waiting.threshold = waiting.clip_limit = kUnreachable;
   for (Part& part : parts_) {
     while (part.done < part.run.size) {

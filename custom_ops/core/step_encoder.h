@@ -17,8 +17,23 @@
 #include "core/parallel.h"
 #include "core/residual.h"
 #include "core/residual_store.h"
+#include "core/segment_values.h"
 
 namespace strom {
+
+// What a step does with the elements of each segment.
+struct StepRules {
+  StepRule rule;             // all of them, but for threshold and clip_limit
+  SegmentValues thresholds;  // tau > 0
+  float clip_multiple = 0;   // of the threshold, the clip limit; 0 = do not clip
+
+  StepRule of(size_t segment) const {
+    StepRule own = rule;
+    own.threshold = thresholds[segment];
+    if (clip_multiple > 0) own.clip_limit = clip_multiple * own.threshold;
+    return own;
+  }
+};
 
 class StepEncoder {
  public:
@@ -26,11 +41,16 @@ class StepEncoder {
   // One that did not change, such as a frozen layer's, sends nothing: its residual waits.
   // Throws std::bad_alloc: the update is in the residuals then, within rounding, the values are
   // those from before, and there are no entries.
-  StepStatistics Encode(std::span<const strom_segment> segments, const StepRule& rule,
+  StepStatistics Encode(std::span<const strom_segment> segments, const StepRules& rules,
                         ResidualStore* residuals, const Parallel& parallel);
 
   const EntryList& entries() const { return entries_; }
   void Clear() { entries_.Clear(); }
+
+  // The last Encode, segment by segment: all but `value`. `results` are as many as the
+  // segments, or none.
+  void DescribeSegments(std::span<const strom_segment> segments, SegmentValues thresholds,
+                        std::span<strom_segment_result> results) const;
 
   // Names the segments of the last Encode whose update held a NaN or an infinity, and how many.
   std::string DescribeNonfinite(std::span<const strom_segment> segments) const;
@@ -41,15 +61,16 @@ class StepEncoder {
     StepRun run;
     int64_t chunk;
     size_t segment;
-    int64_t done = 0;  // elements that have been through the kernel
+    int64_t done = 0;     // elements that have been through the kernel
+    int64_t entries = 0;  // that these have given
     StepStatistics statistics = {};
   };
 
   void CutParts(std::span<const strom_segment> segments, ResidualStore* residuals);
   void ShareOut(const Parallel& parallel);
-  void FindEntries(const StepRule& rule, const Parallel& parallel);
-  void RunParts(size_t first, size_t last, const StepRule& rule, EntryList* entries);
-  void TakeBack(std::span<const strom_segment> segments, const StepRule& rule,
+  void FindEntries(const StepRules& rules, const Parallel& parallel);
+  void RunParts(size_t first, size_t last, const StepRules& rules, EntryList* entries);
+  void TakeBack(std::span<const strom_segment> segments, const StepRules& rules,
                 ResidualStore* residuals);
 
   // One task puts what it finds here; that of several is joined.

@@ -65,8 +65,8 @@ Status CheckStep(Codec::Segments segments, const strom_step_options& options) {
     return Invalid("the clipping multiple must be a finite number, 0 to clip nothing");
   }
   if (options.norm_limit != 0 || options.momenta != nullptr || options.send_mean != 0 ||
-      options.shared != nullptr) {
-    return Invalid("norm_limit, momenta, send_mean and shared are the CPU's");
+      options.shared != nullptr || options.thresholds != nullptr) {
+    return Invalid("norm_limit, momenta, send_mean, shared and thresholds are the CPU's");
   }
   if (options.iteration < 0 || options.iteration > kMaxIteration) {
     return Invalid("the iteration " + std::to_string(options.iteration) + " is not in [0, 2^35)");
@@ -244,6 +244,10 @@ Status Codec::Apply(Bytes bytes, int64_t elements, Segments segments, void* stre
                    " elements does not fit one of " + std::to_string(elements));
   }
   if (message.count() == 0) return {};
+  if (message.has_table()) {
+    return Invalid("the message has a table of values, as thresholds for each variable make it; "
+                   "devices cannot apply it yet: apply it on the host");
+  }
   const OnDevice scope(state.device);
   state.Forget();
   state.Upload(segments, stream);

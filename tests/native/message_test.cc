@@ -467,10 +467,17 @@ TEST(Message, ReadsAndWritesTheExamplesByteForByte) {
       continue;
     }
     Signs signs;
+    std::vector<ValueRun> runs;
     for (size_t i = 0; i < decoded.size(); ++i) {
-      if (decoded[i] != 0) signs[static_cast<int64_t>(i)] = decoded[i] < 0 ? -1 : 1;
+      if (decoded[i] == 0) continue;
+      signs[static_cast<int64_t>(i)] = decoded[i] < 0 ? -1 : 1;
+      const float value = std::fabs(decoded[i]);
+      if (runs.empty() || runs.back().value != value) runs.push_back({0, value, value});
+      ++runs.back().count;
     }
-    EXPECT_EQ(WriteEntries(message.fields(), ListOf(signs), kBigMessage)[0], stored);
+    MessageFields fields = message.fields();
+    if (message.has_table()) fields.runs = runs;
+    EXPECT_EQ(WriteEntries(fields, ListOf(signs), kBigMessage)[0], stored);
   }
 }
 
@@ -503,7 +510,7 @@ TEST(Message, RefusesWhatItsHeaderDoesNotAllow) {
   EXPECT_TRUE(has(changed([](auto& b) { b[0] ^= 1; }), "magic"));
   EXPECT_TRUE(has(changed([](auto& b) { b[kVersionOffset] = 2; }), "version"));
   EXPECT_TRUE(has(changed([](auto& b) { b[kFlagsOffset] |= kFlagLevels; }), "flags"));
-  EXPECT_TRUE(has(changed([](auto& b) { b[kFlagsOffset] |= kFlagThresholds; }), "flags"));
+  EXPECT_TRUE(has(changed([](auto& b) { b[kFlagsOffset] |= kFlagTable; }), "table"));
   EXPECT_TRUE(has(changed([](auto& b) { b[kLog2SpanOffset] = 22; }), "span is out of range"));
   EXPECT_TRUE(has(changed([](auto& b) { b[kLog2SpanOffset] = 10; }), "span is out of range"));
   EXPECT_TRUE(has(changed([](auto& b) { b[kCountBitsOffset] = 60; }), "too wide"));

@@ -101,6 +101,7 @@ struct Way {
   int send_mean;
   bool in_place;      // value = before
   bool full = false;  // local_apply="full": values include what was not sent
+  bool each = false;  // a threshold for each segment
 };
 
 class OutOfMemory : public testing::TestWithParam<Way> {
@@ -162,6 +163,8 @@ TEST_P(OutOfMemory, AStepIsSentOrInTheResidualOrHasNotBeen) {
     worker.exchange = std::make_shared<FullExchange>(1);
     worker.replica.Bind(worker.exchange);
     worker.options.threshold = 0x1p-4f;
+    const std::vector<float> thresholds = {0x1p-4f, 0x1p-6f, 0x1p-5f};
+    worker.options.thresholds = GetParam().each ? thresholds.data() : nullptr;
     worker.options.send_mean = GetParam().send_mean;
     worker.parallel = {GetParam().threads, RunTasks, nullptr};
     shared_ = worker.variables;
@@ -198,7 +201,9 @@ INSTANTIATE_TEST_SUITE_P(Ways, OutOfMemory,
                                          Way{"ValuesApart", 3, 0, false},
                                          Way{"TheMean", 1, 1, true},
                                          Way{"TheMeanOnManyThreads", 3, 1, false},
-                                         Way{"WithWhatWasNotSent", 3, 0, false, true}),
+                                         Way{"WithWhatWasNotSent", 3, 0, false, true},
+                                         Way{"Thresholds", 3, 0, true, false, true},
+                                         Way{"TheMeanOfEachSegment", 3, 1, true, false, true}),
                          [](const auto& info) { return std::string(info.param.name); });
 
 // The codec's door.

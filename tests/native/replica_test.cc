@@ -395,7 +395,10 @@ TEST(Replica, ASegmentThatOnlyReceivesIsNotSteppedOver) {
   const auto rest = [&](size_t i, int64_t size) {
     return strom_segment{int64_t(i), size, nullptr, nullptr, value.data() + i, name};
   };
-  strom_step_options options{1, 0.125f, 0, 1, 1, 0, 0, nullptr, 0, nullptr};
+  strom_step_options options{};
+  options.scale = 1;
+  options.threshold = 0.125f;
+  options.apply_own = options.take_received = 1;
   strom_step_result result;
   ASSERT_TRUE(
       replica
