@@ -372,7 +372,7 @@ class Generation:
             messages=int(totals.shared),
             updates_applied=int(totals.received),
             density=totals.count / totals.elements if totals.elements else 0.0,
-            threshold=last.threshold,
+            threshold=float(np.median(sharing.step.thresholds)),
             residual_mass=last.sum_residual,
             message_bytes=int(totals.message_bytes),
             bytes_sent=sent,
@@ -439,13 +439,13 @@ class Generation:
     def warn(self) -> None:
         """Logs what the user should know of the steps so far, each warning once."""
         step = self._sharing.step
-        last = step.last
-        if last.threshold > 0 and last.max_residual > _WIND_UP * last.threshold:
+        times, threshold = step.wind_up
+        if times > _WIND_UP:
             self._warn_once(
                 "the largest residual is %.0f times the threshold %.1e: progress waits for as many "
                 "steps before it is sent. Raise the threshold, or clip the residual",
-                last.max_residual / last.threshold,
-                last.threshold,
+                times,
+                threshold,
             )
         if self._sharing.worker is not None and step.totals.assigned_outside > 0:
             self._warn_once(

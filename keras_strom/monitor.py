@@ -10,7 +10,7 @@ import dataclasses
 import logging
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import keras
@@ -51,7 +51,8 @@ class StromMonitor(keras.callbacks.Callback):  # type: ignore[misc]
     (CSVLogger, TensorBoard) and the history find the figures in the logs:
 
     * `strom/density`: sent entries per element and step.
-    * `strom/threshold`: tau of the last step.
+    * `strom/threshold`: tau of the last step. Where each variable has its own, their median;
+      `strom/threshold_min` and `strom/threshold_max` are the least and the largest then.
     * `strom/compression`: float32 bytes of the updates over the bytes of their messages.
     * `strom/residual_norm`: the Euclidean norm of what has not been sent yet.
     * `strom/staleness`: how many steps the updates of others are late when they are applied, the
@@ -119,7 +120,10 @@ class StromMonitor(keras.callbacks.Callback):  # type: ignore[misc]
             logs.update({_PREFIX + name: value for name, value in figures.items()})
         by_variable = residual_percentiles(self._sharing) if self._sharing.debug else {}
         if by_variable:
-            _logger.info("%s", percentile_table(epoch, figures["threshold"], by_variable))
+            own = self._sharing.step.last_by_variable or {}
+            thresholds = {path: row["threshold"] for path, row in own.items()}
+            table = percentile_table(epoch, figures["threshold"], by_variable, thresholds)
+            _logger.info("%s", table)
         if self._writer is not None:
             self._write(epoch, figures, by_variable)
 
@@ -137,7 +141,7 @@ class StromMonitor(keras.callbacks.Callback):  # type: ignore[misc]
 
         return {
             "density": _ratio(grown("count"), grown("elements")),
-            "threshold": now.threshold,
+            **_of_thresholds(now.thresholds),
             "compression": _ratio(4 * grown("elements"), grown("message_bytes")),
             "residual_norm": residual_norm(self._sharing),
             "staleness": _ratio(grown("staleness"), grown("received")),
@@ -161,7 +165,7 @@ class StromMonitor(keras.callbacks.Callback):  # type: ignore[misc]
             for name, value in figures.items():
                 tf.summary.scalar(_PREFIX + name, value)
             if figures["threshold"] > 0:
-                ratios = residual_sample(self._sharing) / figures["threshold"]
+                ratios = residual_sample(self._sharing)
                 tf.summary.histogram(
                     _PREFIX + "log2_residual_over_threshold", np.log2(ratios[ratios > 0])
                 )
@@ -177,14 +181,14 @@ class StromMonitor(keras.callbacks.Callback):  # type: ignore[misc]
                 "in %d steps no element has reached the threshold %.1e, so nothing was shared: "
                 "lower it (AdaptiveThreshold(initial=...))",
                 steps,
-                now.threshold,
+                figures["threshold"],
             )
         if figures["density"] > _HIGH_DENSITY:
             self._warn_once(
                 "%.0f %% of all elements were sent in each step, so compression does little: "
                 "raise the threshold %.1e",
                 100 * figures["density"],
-                now.threshold,
+                figures["threshold"],
             )
         late = figures["staleness"]
         if late > _LATE_STEPS and late > _LATE_GROWTH * self._staleness_before > 0:
@@ -238,7 +242,7 @@ class _Snapshot:
 
     Attributes:
         totals: of the step, since the training began.
-        threshold: tau of the last step.
+        thresholds: tau of the last step, ascending where variables have their own.
         bytes_sent: on this worker's socket.
         applied: the last counter that was applied of each other worker's origin.
         sending_seconds: how long training has waited for the network to take updates.
@@ -247,7 +251,7 @@ class _Snapshot:
     """
 
     totals: StepStatistics
-    threshold: float
+    thresholds: list[float]
     bytes_sent: int
     applied: dict[str, int]
     sending_seconds: float
@@ -267,7 +271,7 @@ class _Snapshot:
         step = sharing.step
         return cls(
             step.totals,
-            step.last.threshold,
+            step.thresholds,
             bytes_sent,
             applied,
             sending,
@@ -291,12 +295,19 @@ def residual_norm(sharing: Sharing) -> float:
 
 
 def residual_sample(sharing: Sharing) -> npt.NDArray[np.float32]:
-    """|residual| of the trained variables, at most about a million of them at even distances."""
+    """|residual| / tau of the trained variables, about a million of them at even distances."""
     entries = sharing.space.participants
     stride = max(1, sum(entry.size for entry in entries) // _PART)
-    parts = [
-        np.abs(part[::stride]) for entry in entries for part in _residual_parts(sharing, entry)
-    ]
+    own = sharing.step.last_by_variable
+    common = sharing.step.last.threshold
+    parts = []
+    for entry in entries:
+        row = None if own is None else own.get(path_of(entry.variable))
+        threshold = common if row is None else row["threshold"]
+        parts += [
+            np.abs(part[::stride]) / np.float32(threshold)
+            for part in _residual_parts(sharing, entry)
+        ]
     return np.concatenate(parts) if parts else np.zeros(0, np.float32)
 
 
@@ -311,17 +322,35 @@ def residual_percentiles(sharing: Sharing) -> dict[str, npt.NDArray[np.float64]]
 
 
 def percentile_table(
-    epoch: int, threshold: float, by_variable: dict[str, npt.NDArray[np.float64]]
+    epoch: int,
+    threshold: float,
+    by_variable: dict[str, npt.NDArray[np.float64]],
+    thresholds: Mapping[str, float],
 ) -> str:
-    """The percentiles of all variables, a line each, and tau."""
+    """The percentiles of all variables, a line each, and tau, in each line where they differ.
+
+    Args:
+        epoch: counted from 0.
+        threshold: tau, or the median of `thresholds`.
+        by_variable: `residual_percentiles`.
+        thresholds: of the variables that have their own, by path.
+    """
     width = max(map(len, by_variable))
-    head = " ".join(f"{f'p{percent:g}':>8}" for percent in PERCENTILES)
-    lines = [
-        f"{path:<{width}} " + " ".join(f"{value:8.1e}" for value in values)
-        for path, values in by_variable.items()
-    ]
+    columns = [f"p{percent:g}" for percent in PERCENTILES] + ["tau"] * bool(thresholds)
+    head = " ".join(f"{column:>8}" for column in columns)
+    lines = []
+    for path, values in by_variable.items():
+        own = [thresholds[path]] if path in thresholds else []
+        lines.append(f"{path:<{width}} " + " ".join(f"{value:8.1e}" for value in [*values, *own]))
     title = f"|residual| after epoch {epoch + 1}, threshold {threshold:.1e}"
     return "\n".join([title, f"{'':<{width}} {head}", *lines])
+
+
+def _of_thresholds(ascending: list[float]) -> dict[str, float]:
+    median = {"threshold": float(np.median(ascending))}
+    if len(ascending) == 1:
+        return median
+    return {**median, "threshold_min": ascending[0], "threshold_max": ascending[-1]}
 
 
 def _residual_parts(sharing: Sharing, entry: Entry) -> Iterator[npt.NDArray[np.float32]]:

@@ -19,7 +19,7 @@ class TrainingReport:
         messages: updates that it made of them, one each `local_steps` steps.
         updates_applied: updates of other workers that this one has applied.
         density: sent entries per element and message, the mean over the messages.
-        threshold: tau of the last message.
+        threshold: tau of the last message; where each variable has its own, their median.
         residual_mass: the sum of |r| that the last message left below tau; it stays with this
             worker and leaves in its next `fit`.
         message_bytes: encoded updates that this worker made, without packet framing.

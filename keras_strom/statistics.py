@@ -19,7 +19,7 @@ class StepStatistics(NamedTuple):
         message_bytes: the encoded message, without packet framing.
         received: messages of others applied in this step.
         max_residual: the largest |r| that stayed behind.
-        threshold: the tau that was used.
+        threshold: the tau that was used; of several, the least.
         sum_residual: the sum of |r| that stayed behind.
         clipped_mass: the sum of |r| that clipping removed.
         clipped_count: elements clipped.
@@ -31,7 +31,7 @@ class StepStatistics(NamedTuple):
         limited_mass: what that limit took off the sum of |update|, scaled.
         shared: 1 where a message was made; 0 in a local step, whose change a later one shares.
         value: what an entry of the message stands for: the threshold, or where a message is of
-            several steps the mean of what is sent.
+            several steps the mean of what is sent; where entries differ, their mean.
     """
 
     stepped: Any
@@ -51,6 +51,10 @@ class StepStatistics(NamedTuple):
     shared: Any
     value: Any
 
+
+#: What a step tells of each variable where each has a threshold of its own: the columns of the op's
+#: second output (custom_ops/tf/variable_thresholds.cc), named as those of all.
+BY_VARIABLE = ("count", "elements", "max_residual", "threshold", "sum_residual", "value")
 
 #: Length of the vector.
 LENGTH = len(StepStatistics._fields)

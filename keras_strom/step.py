@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from keras_strom import errors
 from keras_strom._native.ops import operations
 from keras_strom._native.replica import Replica
 from keras_strom.admission import path_of
@@ -21,6 +20,7 @@ from keras_strom.residual import ResidualClipping, ShakeUp
 from keras_strom.scale import UpdateScale
 from keras_strom.statistics import LENGTH, StepStatistics
 from keras_strom.threshold import ThresholdAlgorithm
+from keras_strom.threshold_state import threshold_state
 from keras_strom.touched import Rows
 from keras_strom.update_clipping import NormHistory, UpdateClipping
 
@@ -88,11 +88,12 @@ class VariableChange:
 class SharedStep:
     """One worker's step over its replica, in graphs and eagerly."""
 
-    def __init__(self, options: StepOptions, replica: Replica) -> None:
+    def __init__(self, options: StepOptions, replica: Replica, space: FlatSpace) -> None:
         self._options = options
         self._replica = replica
+        self._space = space
+        self._threshold = threshold_state(options.threshold, space)
         with tf.init_scope(), tf.device("/cpu:0"):
-            self._state = _variable(options.threshold.initial_state(), tf.float32)
             self._last = _variable([0.0] * LENGTH, tf.float64)
             self._totals = _variable([0.0] * LENGTH, tf.float64)
             self._shaken_mass = tf.Variable(0.0, dtype=tf.float64, trainable=False)
@@ -156,13 +157,12 @@ class SharedStep:
         options = self._options
         with tf.device("/cpu:0"):
             contributions = tf.cast(self._totals[_SHARED], tf.int64)
-            state = tuple(tf.unstack(self._state)) if self._state.shape[0] else ()
             last = StepStatistics(*tf.unstack(self._last))
-            threshold, state = options.threshold.next(state, last)
+            threshold, state = self._threshold.next(entries, last)
             shakes, factor = self._shake_up(step if due else None)
             threshold *= factor
             limit = self._norms.limit()
-            statistics = operations().strom_step(
+            statistics, by_variable = operations().strom_step(
                 variables=[entry.primary.handle for entry in entries],
                 before=[
                     tf.zeros([0]) if isinstance(change.since, Rows) else change.since
@@ -191,8 +191,7 @@ class SharedStep:
             )
             shared = statistics[_SHARED] > 0
             self._norms.note(statistics[_NORM], limit, shared)
-            if state:
-                self._state.assign(tf.where(shared & ~shakes, tf.stack(state), self._state))
+            self._threshold.keep(entries, state, by_variable, shared & ~shakes)
             if options.staleness is not None:
                 applied = self._await_release(entries, shared, contributions)
                 statistics += applied * _RECEIVED
@@ -228,7 +227,7 @@ class SharedStep:
     @property
     def threshold_state(self) -> tuple[float, ...]:
         """The state of the threshold algorithm."""
-        return tuple(self._state.numpy().tolist())
+        return self._threshold.numbers()
 
     def set_threshold_state(self, state: tuple[float, ...]) -> None:
         """Takes over the state of another worker's threshold algorithm.
@@ -236,12 +235,7 @@ class SharedStep:
         Raises:
             Refused: it is the state of another algorithm.
         """
-        if len(state) != self._state.shape[0]:
-            raise errors.Refused(
-                f"another worker's threshold has {len(state)} values of state, this one's "
-                f"{self._state.shape[0]}; give every worker the same options"
-            )
-        self._state.assign(np.asarray(state, np.float32))
+        self._threshold.set_numbers(state)
 
     def begin(self) -> None:
         """Starts the counters of a new generation; the cluster's step count goes on."""
@@ -259,6 +253,38 @@ class SharedStep:
     def last(self) -> StepStatistics:
         """The latest step that made a message, other than a shake-up."""
         return StepStatistics(*self._last.numpy().tolist())
+
+    @property
+    def last_by_variable(self) -> dict[str, dict[str, float]] | None:
+        """`BY_VARIABLE` of the latest step of each variable, by its path, shake-ups left out.
+
+        None = all have one threshold, and `last` tells.
+        """
+        found = self._threshold.last_by_variable()
+        if found is None:
+            return None
+        entries = self._space.entries
+        return {path_of(entries[place].variable): row for place, row in found.items()}
+
+    @property
+    def thresholds(self) -> list[float]:
+        """The latest threshold of every variable that has had one, ascending; or just the one."""
+        found = self._threshold.last_by_variable()
+        if found is None:
+            return [self.last.threshold]
+        return sorted(row["threshold"] for row in found.values()) or [0.0]
+
+    @property
+    def wind_up(self) -> tuple[float, float]:
+        """The largest residual in units of its threshold, and that threshold; zeros = no step."""
+        found = self._threshold.last_by_variable()
+        rows = [self.last._asdict()] if found is None else found.values()
+        worst = [
+            (row["max_residual"] / row["threshold"], row["threshold"])
+            for row in rows
+            if row["threshold"] > 0
+        ]
+        return max(worst, default=(0.0, 0.0))
 
     @property
     def shaken_mass(self) -> float:

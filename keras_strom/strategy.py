@@ -192,7 +192,7 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
             environment=self._environment,
             space=space,
             replica=replica,
-            step=SharedStep(options, replica),
+            step=SharedStep(options, replica, space),
             worker=worker,
             sequenced=options.staleness is not None,
             options_text=(

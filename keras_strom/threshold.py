@@ -3,11 +3,16 @@
 An algorithm is a frozen value. Its `next` is traced once into the training step; its state lives
 in a variable that belongs to the strategy, so it neither appears in `model.save` nor costs Python
 time.
+
+There is one tau for the whole model, or with `per_variable=True` one for each variable: layers with
+small updates (embeddings, biases, the first ones) then send as large a part of theirs as others.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import re
+from collections.abc import Mapping
 from typing import Any, Protocol, runtime_checkable
 
 import tensorflow as tf
@@ -18,10 +23,19 @@ from keras_strom.statistics import StepStatistics
 
 State = tuple[Any, ...]
 
+# Where the threshold of a small variable falls more slowly: at least so much as another's.
+_LEAST_FALL = 0.25
+
 
 @runtime_checkable
 class ThresholdAlgorithm(Protocol):
-    """Chooses each step's threshold; each worker adapts on its own."""
+    """Chooses each step's threshold; each worker adapts on its own.
+
+    One with an attribute `per_variable` that is true is asked about all variables of a step at
+    once: the state and, of the statistics, `BY_VARIABLE` are vectors then, an element a variable,
+    and so is the threshold. Written elementwise, an algorithm needs to know no more of it. A
+    message rounds such thresholds to 8 significant bits.
+    """
 
     def initial_state(self) -> tuple[float, ...]:
         """The state before the first step, as plain numbers."""
@@ -40,6 +54,18 @@ class ThresholdAlgorithm(Protocol):
         """
 
 
+def is_per_variable(algorithm: ThresholdAlgorithm) -> bool:
+    """Whether the algorithm gives each variable a threshold of its own."""
+    return bool(getattr(algorithm, "per_variable", False))
+
+
+def initial_state_of(algorithm: ThresholdAlgorithm, path: str) -> tuple[float, ...]:
+    """The state before the first step of the variable with this path, such as "dense/kernel"."""
+    if isinstance(algorithm, FixedThreshold):
+        return algorithm.initial_state_of(path)
+    return algorithm.initial_state()
+
+
 @dataclasses.dataclass(frozen=True)
 class FixedThreshold:
     """The same threshold in every step.
@@ -47,24 +73,61 @@ class FixedThreshold:
     One that is too small stalls learning, as an element moves by at most tau a step.
 
     Attributes:
-        threshold: tau > 0, in units of the parameters.
+        threshold: tau > 0, in units of the parameters. Or a mapping from regular expressions to
+            tau: a variable takes that of the first one which is found in its path; "" is found in
+            all.
 
     Example:
         >>> strategy = StromStrategy(threshold=FixedThreshold(1e-3))  # doctest: +SKIP
+        >>> FixedThreshold({"embedding": 1e-4, "": 1e-3}).initial_state_of("embedding/embeddings")
+        (0.0001,)
     """
 
-    threshold: float
+    threshold: float | Mapping[str, float]
 
     def __post_init__(self) -> None:
-        _require_positive("threshold", self.threshold)
+        if not isinstance(self.threshold, Mapping):
+            _require_positive("threshold", self.threshold)
+            return
+        if not self.threshold:
+            raise errors.InvalidOption("threshold={} holds no pattern; '' is found in all paths")
+        for pattern, threshold in self.threshold.items():
+            _require_positive(f"threshold[{pattern!r}]", threshold)
+            try:
+                re.compile(pattern)
+            except (re.error, TypeError) as error:
+                raise errors.InvalidOption(
+                    f"threshold: {pattern!r} is no regular expression ({error})"
+                ) from error
+
+    @property
+    def per_variable(self) -> bool:
+        """Whether variables may have different ones."""
+        return isinstance(self.threshold, Mapping)
 
     def initial_state(self) -> tuple[float, ...]:
         """No state."""
         return ()
 
+    def initial_state_of(self, path: str) -> tuple[float, ...]:
+        """The threshold of the variable with this path, where variables may have different ones.
+
+        Raises:
+            InvalidOption: no expression is found in the path.
+        """
+        if not isinstance(self.threshold, Mapping):
+            return ()
+        for pattern, threshold in self.threshold.items():
+            if re.search(pattern, path):
+                return (threshold,)
+        raise errors.InvalidOption(
+            f"threshold: none of {', '.join(map(repr, self.threshold))} is found in {path!r}; add "
+            "'' as the last one, for all other variables"
+        )
+
     def next(self, state: State, statistics: StepStatistics) -> tuple[Any, State]:
         """Always the same threshold."""
-        return tf.constant(self.threshold, tf.float32), ()
+        return (state[0], state) if state else (tf.constant(self.threshold, tf.float32), ())
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -74,8 +137,11 @@ class _FollowingDensity:
     initial: float = 1e-3
     minimum: float = 1e-8
     maximum: float = 1.0
+    per_variable: bool = False
 
     def __post_init__(self) -> None:
+        if not isinstance(self.per_variable, bool):
+            raise errors.InvalidOption(f"per_variable={self.per_variable!r} must be a bool")
         for name in ("initial", "minimum", "maximum"):
             _require_positive(name, getattr(self, name))
         if not self.minimum <= self.initial <= self.maximum:
@@ -92,9 +158,22 @@ class _FollowingDensity:
         """Follows the density of the step before; the first step takes `initial`."""
         (threshold,) = state
         density = statistics.count / tf.maximum(statistics.elements, 1.0)
-        moved = tf.where(statistics.elements > 0, self._moved(threshold, density), threshold)
+        moved = self._moved(threshold, density)
+        if self.per_variable:
+            # Of a small variable even one entry is much, and none says little: without this every
+            # bias would send something in half of the steps.
+            expected = tf.cast(statistics.elements * self._most_density, tf.float32)
+            patience = tf.clip_by_value(expected, _LEAST_FALL, 1.0)
+            slowed = threshold * (moved / threshold) ** patience
+            moved = tf.where(moved < threshold, slowed, moved)
+        moved = tf.where(statistics.elements > 0, moved, threshold)
         bounded = tf.clip_by_value(moved, self.minimum, self.maximum)
         return bounded, (bounded,)
+
+    @property
+    def _most_density(self) -> float:
+        """That is wanted."""
+        raise NotImplementedError
 
     def _moved(self, threshold: Any, density: Any) -> Any:
         raise NotImplementedError
@@ -114,6 +193,7 @@ class AdaptiveThreshold(_FollowingDensity):
             send more: where steps x density stays below 5 or so, raise `max_density`.
         factor: between 0 and 1.
         minimum, maximum: bounds of the threshold itself.
+        per_variable: True = each variable has its own threshold, which follows its own density.
 
     Example:
         >>> AdaptiveThreshold(max_density=5e-2).min_density
@@ -135,6 +215,10 @@ class AdaptiveThreshold(_FollowingDensity):
             )
         if self.factor >= 1:
             raise errors.InvalidOption(f"factor={self.factor} must be smaller than 1")
+
+    @property
+    def _most_density(self) -> float:
+        return self.max_density
 
     def _moved(self, threshold: Any, density: Any) -> Any:
         factor = tf.constant(self.factor, tf.float32)
@@ -158,6 +242,7 @@ class TargetDensityThreshold(_FollowingDensity):
         initial: the first step's threshold.
         gain: how strongly tau answers; between 0 and 1.
         minimum, maximum: bounds of the threshold itself.
+        per_variable: True = each variable has its own threshold, which follows its own density.
 
     Example:
         >>> TargetDensityThreshold(density=1e-2).initial
@@ -173,6 +258,10 @@ class TargetDensityThreshold(_FollowingDensity):
             _require_positive(name, getattr(self, name))
             if getattr(self, name) > 1:
                 raise errors.InvalidOption(f"{name}={getattr(self, name)} must be at most 1")
+
+    @property
+    def _most_density(self) -> float:
+        return self.density
 
     def _moved(self, threshold: Any, density: Any) -> Any:
         answer = tf.cast((density / self.density) ** self.gain, tf.float32)

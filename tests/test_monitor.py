@@ -124,8 +124,10 @@ def test_encoding_debug_mode_logs_percentiles_of_every_variable(
 
 
 def test_a_table_has_a_line_for_each_variable() -> None:
-    table = percentile_table(0, 1e-3, {"a": np.arange(5.0), "long/name": np.ones(5)})
+    table = percentile_table(0, 1e-3, {"a": np.arange(5.0), "long/name": np.ones(5)}, {})
     assert [line.split()[0] for line in table.splitlines()[2:]] == ["a", "long/name"]
+    table = percentile_table(0, 1e-3, {"a": np.arange(5.0), "b": np.ones(5)}, {"b": 2.5e-4})
+    assert [line.split()[-1] for line in table.splitlines()[1:]] == ["tau", "4.0e+00", "2.5e-04"]
 
 
 @pytest.mark.parametrize(

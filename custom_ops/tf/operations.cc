@@ -2,6 +2,7 @@
 // that keras_strom/statistics.py names.
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/shape_inference.h"
+#include "tf/variable_thresholds.h"
 #include "tf/variables.h"
 
 namespace keras_strom {
@@ -28,7 +29,9 @@ absl::Status StatisticsShape(tensorflow::shape_inference::InferenceContext* cont
 // it shares nothing and its changes stay in the variables; the next step that sends shares what has
 // changed since the last one did. `send_mean` is for updates of several steps (capi/strom.h). With
 // keep_shared a step that shares leaves in the variables what all replicas hold plus this one's
-// residual; StromShowShared takes the latter out again.
+// residual; StromShowShared takes the latter out again. `threshold` is a scalar, or a vector with
+// one for each variable; only then `by_variable` has rows, one a variable: what
+// keras_strom/statistics.py names of it.
 REGISTER_OP("StromStep")
     .Attr("N: int >= 1")
     .Attr("replica: int")
@@ -56,8 +59,12 @@ REGISTER_OP("StromStep")
     .Input("rows_before: R * float")
     .Input("momenta: M * resource")
     .Output("statistics: double")
+    .Output("by_variable: double")
     .SetIsStateful()
-    .SetShapeFn(StatisticsShape);
+    .SetShapeFn([](tensorflow::shape_inference::InferenceContext* context) {
+      context->set_output(1, context->Matrix(context->UnknownDim(), kVariableStatistics));
+      return StatisticsShape(context);
+    });
 
 // Sequenced modes: where `stepped`, waits until this worker's own contribution number
 // `contribution` stands in a released STEP (a negative number waits for nothing), then applies

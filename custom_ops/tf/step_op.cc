@@ -10,6 +10,7 @@
 #include "tf/held_values.h"
 #include "tf/row_segments.h"
 #include "tf/threads.h"
+#include "tf/variable_thresholds.h"
 #include "tf/variables.h"
 
 namespace keras_strom {
@@ -59,6 +60,8 @@ class StepOp : public OpKernel {
   }
 
   void Compute(OpKernelContext* context) override {
+    VariableThresholds thresholds;
+    OP_REQUIRES_OK(context, thresholds.Read(context, FirstScalarInput(), attributes_.variables));
     LockedVariables variables;
     OP_REQUIRES_OK(context, variables.Lock(context, attributes_, FirstMomentumInput(),
                                            static_cast<int>(momentum_of_.size())));
@@ -76,12 +79,13 @@ class StepOp : public OpKernel {
     strom_step_result result{};
     if (!(sends ? to_share : stepped)) {
       OP_REQUIRES_OK(context, OutputStatistics(context, result));
+      OP_REQUIRES_OK(context, thresholds.Output(context, 1));
       return;
     }
     int64_t assigned_outside = 0;
     OP_REQUIRES_OK(context, CountAssigned(context, variables, &assigned_outside));
     if (sends) {
-      OP_REQUIRES_OK(context, Share(context, variables, changed, *progress, &result));
+      OP_REQUIRES_OK(context, Share(context, variables, changed, *progress, thresholds, &result));
     } else {
       for (size_t i = 0; i < changed.size(); ++i) {
         if (!changed[i] || !shares_[i]) continue;
@@ -90,6 +94,7 @@ class StepOp : public OpKernel {
     }
     OP_REQUIRES_OK(context, variables.RememberBuffers(context));
     OP_REQUIRES_OK(context, OutputStatistics(context, result, stepped, assigned_outside));
+    OP_REQUIRES_OK(context, thresholds.Output(context, 1));
   }
 
  private:
@@ -97,7 +102,8 @@ class StepOp : public OpKernel {
 
   bool HasRows(size_t i) const { return row_variable_[i] != kWhole; }
   bool StepsByRows(size_t i) const { return HasRows(i) && shares_[i]; }
-  int SendsInput() const { return 2 * attributes_.variables + 5; }
+  int FirstScalarInput() const { return 2 * attributes_.variables; }
+  int SendsInput() const { return FirstScalarInput() + 5; }
   int FirstRowsInput() const { return 2 * attributes_.variables + kScalars; }
   int RowsInput(size_t i) const { return FirstRowsInput() + row_variable_[i]; }
   int RowsBeforeInput(size_t i) const { return RowsInput(i) + row_variables_; }
@@ -113,7 +119,7 @@ class StepOp : public OpKernel {
   // Shares what has changed since the last time, in this step and in local ones before it.
   absl::Status Share(OpKernelContext* context, LockedVariables& variables,
                      const std::vector<bool>& changed, HeldValues& progress,
-                     strom_step_result* result) const {
+                     VariableThresholds& thresholds, strom_step_result* result) const {
     std::vector<Buffers> held(variables.size());
     std::vector<strom_segment> segments;
     RefCountPtr<WaitingRows> waiting;
@@ -124,7 +130,7 @@ class StepOp : public OpKernel {
     RefCountPtr<HeldValues> shared;
     TF_RETURN_IF_ERROR(HeldValues::Find(context, attributes_.replica, kShared, &shared));
     std::vector<float*> momenta, sums;
-    for (size_t i = 0; i < variables.size(); ++i) {
+    for (size_t i = 0; i < variables.size(); thresholds.Cover(i++, segments.size())) {
       if (StepsByRows(i)) {
         TF_RETURN_IF_ERROR(PrepareRows(context, variables[i].tensor(), i, *waiting,
                                        &row_segments[static_cast<size_t>(row_variable_[i])],
@@ -147,7 +153,8 @@ class StepOp : public OpKernel {
     }
     momenta.resize(momenta.empty() ? 0 : segments.size(), nullptr);
     sums.resize(sums.empty() ? 0 : segments.size(), nullptr);
-    const strom_step_options options = Options(context, momenta, sums);
+    strom_step_options options = Options(context, momenta, sums);
+    thresholds.Set(&options);
     const strom_thread_pool threads = LendThreads(context);
     const int code =
         strom_replica_step(attributes_.replica, segments.data(),
@@ -160,7 +167,7 @@ class StepOp : public OpKernel {
       if (!StepsByRows(i)) continue;
       std::vector<int64_t> rows;
       const RowSegments& visited = row_segments[static_cast<size_t>(row_variable_[i])];
-      TF_RETURN_IF_ERROR(visited.FindWaiting(attributes_.replica, options.threshold, &rows));
+      TF_RETURN_IF_ERROR(visited.FindWaiting(attributes_.replica, thresholds.used(i), &rows));
       waiting->Set(attributes_.offsets[i], std::move(rows));
     }
     return absl::OkStatus();
@@ -330,9 +337,8 @@ class StepOp : public OpKernel {
 
   strom_step_options Options(OpKernelContext* context, const std::vector<float*>& momenta,
                              const std::vector<float*>& shared) const {
-    const int first = 2 * attributes_.variables;
+    const int first = FirstScalarInput();
     strom_step_options options{};
-    options.threshold = context->input(first).scalar<float>()();
     options.scale = context->input(first + 1).scalar<float>()();
     options.clip_multiple = context->input(first + 2).scalar<float>()();
     options.norm_limit = context->input(first + 3).scalar<float>()();

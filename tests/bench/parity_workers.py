@@ -121,8 +121,8 @@ class SharingWorker(Worker):
         self._unsent: Floats | None = None
         self._replica = Replica()
         self._replica.keep_messages()
-        self._step = SharedStep(options, self._replica)
         self._space = FlatSpace()
+        self._step = SharedStep(options, self._replica, self._space)
         with tf.device("/cpu:0"):
             self._variable = tf.Variable(self._values, name="parameters")
         self._space.add(self._variable)
