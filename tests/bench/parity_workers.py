@@ -18,6 +18,7 @@ from keras_strom._native.replica import Replica
 from keras_strom.flat_space import FlatSpace
 from keras_strom.scale import UpdateScale
 from keras_strom.step import SharedStep, StepOptions, VariableChange
+from keras_strom.threshold import is_per_variable
 from tests.bench.parity_tasks import Data, Sharing, Task
 
 Floats = npt.NDArray[np.float32]
@@ -123,18 +124,21 @@ class SharingWorker(Worker):
         self._replica.keep_messages()
         self._space = FlatSpace()
         self._step = SharedStep(options, self._replica, self._space)
+        # The model's own variables only where each has a threshold: one is faster.
+        self._sizes = learner.sizes if is_per_variable(sharing.threshold) else [learner.size]
+        starts = np.split(self._values, np.cumsum(self._sizes)[:-1])
         with tf.device("/cpu:0"):
-            self._variable = tf.Variable(self._values, name="parameters")
-        self._space.add(self._variable)
-        self._space.touch(self._variable)
+            self._variables = [tf.Variable(s, name=f"variable_{i}") for i, s in enumerate(starts)]
+        for variable in self._variables:
+            self._space.add(variable)
+            self._space.touch(variable)
         self._replica.extend(self._space.size, self._space.hash())
         self._share = tf.function(self._share_in_graph)
 
     @property
     def values(self) -> Floats:
         """The parameters, flat."""
-        values: Floats = self._variable.numpy()
-        return values
+        return np.concatenate([variable.numpy() for variable in self._variables])
 
     def receive(self, step: int) -> None:
         """Between messages a worker trains by itself, and takes what has come with its next one."""
@@ -143,7 +147,7 @@ class SharingWorker(Worker):
 
     def step(self, step: int, x: tf.Tensor, y: tf.Tensor) -> Update | None:
         """Trains on one batch; returns what the others get."""
-        values = self._variable.read_value()
+        values = tf.concat([variable.read_value() for variable in self._variables], axis=0)
         if self._unsent is not None:
             values += self._unsent
         self._share(self._train(values, x, y))
@@ -166,16 +170,21 @@ class SharingWorker(Worker):
         return message
 
     def _share_in_graph(self, update: tf.Tensor) -> None:
-        before = tf.raw_ops.ReadVariableOp(resource=self._variable.handle, dtype=tf.float32)
-        self._variable.assign(before + update)
-        (entry,) = self._space.participants
-        self._step.share([VariableChange(entry, shares=True, since=before)])
+        changes = []
+        parts = tf.split(update, self._sizes)
+        for entry, part in zip(self._space.participants, parts, strict=True):
+            before = tf.raw_ops.ReadVariableOp(resource=entry.primary.handle, dtype=tf.float32)
+            entry.primary.assign(before + part)
+            changes.append(VariableChange(entry, shares=True, since=before))
+        self._step.share(changes)
 
     def _apply(self, updates: list[Update]) -> None:
         values = self.values
         for update in updates:
             codec.apply(update, values)
-        self._variable.assign(values)
+        parts = np.split(values, np.cumsum(self._sizes)[:-1])
+        for variable, part in zip(self._variables, parts, strict=True):
+            variable.assign(part)
 
 
 class Learner:
@@ -190,7 +199,7 @@ class Learner:
         self._model = task.build()
         self._loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
         self._shapes = [tuple(v.shape) for v in self._model.trainable_variables]
-        self._sizes = [int(np.prod(shape)) for shape in self._shapes]
+        self.sizes = [int(np.prod(shape)) for shape in self._shapes]
         self.start = np.concatenate([np.ravel(v) for v in self._model.trainable_variables])
         self.size = int(self.start.size)
         zeros = tf.zeros(self.size)
@@ -237,7 +246,7 @@ class Learner:
         return self._call(values, x, training=False)
 
     def _call(self, values: tf.Tensor, x: tf.Tensor, *, training: bool) -> tf.Tensor:
-        parts = tf.split(values, self._sizes)
+        parts = tf.split(values, self.sizes)
         variables = [tf.reshape(p, shape) for p, shape in zip(parts, self._shapes, strict=True)]
         others = self._model.non_trainable_variables
         logits, _ = self._model.stateless_call(variables, others, x, training=training)

@@ -21,7 +21,14 @@ strom_handle NewReplica(int64_t size) {
   return replica;
 }
 
-strom_step_options Options() { return {1.0f, 0.5f, 0, 1, 1, 3, 0, nullptr, 0, nullptr}; }
+strom_step_options Options() {
+  strom_step_options options{};
+  options.scale = 1;
+  options.threshold = 0.5f;
+  options.apply_own = options.take_received = 1;
+  options.iteration = 3;
+  return options;
+}
 
 TEST(ReplicaCInterface, ALoneWorkerSteps) {
   const strom_handle replica = NewReplica(4);
