@@ -69,6 +69,8 @@ class Options(ctypes.Structure):
         ("momenta", ctypes.c_void_p),
         ("send_mean", ctypes.c_int32),
         ("shared", ctypes.c_void_p),
+        ("thresholds", ctypes.c_void_p),
+        ("segment_results", ctypes.c_void_p),
     )
 
 

@@ -18,7 +18,7 @@ extern "C" {
 #define STROM_EXPORT __attribute__((visibility("default")))
 
 /* Bumped whenever a declaration below changes; the Python package refuses another number. */
-#define STROM_ABI_VERSION 10
+#define STROM_ABI_VERSION 11
 
 typedef int64_t strom_handle;
 

@@ -19,7 +19,7 @@ extern "C" {
 #endif
 
 /* Bumped whenever a declaration below or one of strom.h's structures changes. */
-#define STROM_CUDA_ABI_VERSION 3
+#define STROM_CUDA_ABI_VERSION 4
 
 /* A piece of the flat space and where it lies on the device; as strom_segment, with the residual of
  * the same elements. Loads are widest where all pointers are multiples of 16. With `before` and
