@@ -47,6 +47,9 @@ _EPOCH_KEY = 1
 _STOP_KEY = 2
 _RATES_KEY = 3
 
+# Of the number of a generation, before the state with which it has ended.
+_NUMBER_BYTES = 8
+
 # A residual element this many thresholds large takes as many steps to be sent.
 _WIND_UP = 1000.0
 
@@ -139,6 +142,7 @@ class Generation:
         self._follows = follows
         self._start_hashes: dict[int, int] = {}
         self._values_at_end = np.zeros(0, np.float32)
+        self._state_at_end = np.zeros(0, np.float64)
         self._started_at = time.monotonic()
         self._bytes_before = self._wire_bytes()
         self._warned: set[str] = set()
@@ -198,7 +202,7 @@ class Generation:
                 sharing.step.count_from(self.shared_steps)
             self.late, self.ended = worker.start_info.late, worker.start_info.ended
             if self.ended:
-                self._values_at_end = values
+                self._values_at_end, self._state_at_end = values, self._ask_state_at_end(worker)
                 return
             sharing.replica.bind(worker.handle)
             self._start_hashes = {
@@ -207,6 +211,11 @@ class Generation:
             }
         # Whatever was assigned so far is the start, not a change behind the strategy's back.
         sharing.step.apply(sharing.space.participants)
+
+    @property
+    def _number(self) -> int:
+        """The k-th `fit` is 2k - 1, and what may follow it 2k."""
+        return 2 * self._sharing.fits - (0 if self._follows else 1)
 
     def _start_with_others(self, worker: TrainingWorker, layout: int) -> npt.NDArray[np.float32]:
         """Waits until all workers begin; the values from which they do.
@@ -217,7 +226,7 @@ class Generation:
         other, worker.meanwhile = worker.meanwhile, self._hand_over_if_asked
         try:
             return worker.start(
-                2 * sharing.fits - (0 if self._follows else 1),
+                self._number,
                 self.layout_size,
                 layout,
                 sharing.options_text,
@@ -246,12 +255,30 @@ class Generation:
     def install_end(self) -> None:
         """Of a generation that had ended before `start`: the values with which it has ended."""
         self._sharing.space.assign(self._values_at_end, self._sharing.space.entries)
-        if averaged_state(self._models, self._sharing.space):
+        variables = averaged_state(self._models, self._sharing.space)
+        size = read(variables).size
+        if self._state_at_end.size > size:  # What follows are moving averages of the optimizer.
+            assign(variables, self._state_at_end[:size])
+        elif variables:
             self._warn_once(
                 "the training had ended without this worker: its state that no optimizer trains, "
                 "such as BatchNormalization's averages, is that from the training's start"
             )
         self._note_agreed()
+
+    def _ask_state_at_end(self, worker: TrainingWorker) -> npt.NDArray[np.float64]:
+        """The averaged state with which this training has ended; empty where nobody knows it."""
+        unknown = np.zeros(0, np.float64)
+        try:
+            data = worker.take_donation(timeout=self._sharing.environment.join_timeout)
+        except errors.DeadlinePassed:
+            return unknown
+        if data is None:
+            return unknown
+        ended = int.from_bytes(data[:_NUMBER_BYTES], "little")
+        # A generation without steps that followed has the same models; a later fit may have others.
+        same = ended in (self._number, self._number + (not self._follows))
+        return np.frombuffer(data, "<f8", offset=_NUMBER_BYTES) if same else unknown
 
     def close(self) -> None:
         """After `finish`: where weights were assigned last, everybody takes the chief's."""

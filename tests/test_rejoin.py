@@ -34,9 +34,9 @@ def start(worker: TrainingWorker, rank: int, options: str = "same") -> np.ndarra
     return worker.start(1, SIZE, 5, options, SEED if rank == 0 else None, timeout=20)
 
 
-def end(worker: TrainingWorker) -> float:
+def end(worker: TrainingWorker, state: float = 0.0) -> float:
     worker.finish(timeout=20)
-    worker.result(np.zeros(1), SIZE, timeout=20)
+    worker.result(np.array([state]), SIZE, timeout=20)
     return worker.verify(0.0, 0, timeout=20)
 
 
@@ -113,10 +113,12 @@ def test_a_replaced_worker_gets_parameters_a_state_and_at_the_end_the_result() -
         assert any("worker 1 (attempt 2) has rejoined generation 1 from 127." in x for x in events)
         assert any("worker 0 has given worker 1 its state: 5.1 MB" in x for x in events)
 
-        together(lambda: end(chief), lambda: end(replacement))
+        together(lambda: end(chief, 5.0), lambda: end(replacement, 8.0))
         replacement.close("its machine is gone, too")
         late = join(master, 1, 2, attempt=3)
         np.testing.assert_array_equal(start(late, 1), SEED)
         assert late.start_info == StartInfo(late=False, ended=True, resume_iteration=-1)
+        state_at_end = late.take_donation(timeout=20)
+        assert state_at_end == np.uint64(1).tobytes() + np.array([6.5]).tobytes()
         for worker in (chief, late):
             worker.close()

@@ -144,6 +144,7 @@ def test_fit_that_comes_after_the_end_trains_nothing(monkeypatch: pytest.MonkeyP
             super().start(initial_epoch)
             self.ended = True
             self._values_at_end = np.full(self._sharing.space.size, 0.5, np.float32)
+            self._state_at_end = np.append(np.arange(8.0), 0.0)
 
     monkeypatch.setattr(lifecycle, "Generation", EndedGeneration)
     with StromStrategy(always_encode=True).scope():
@@ -153,6 +154,8 @@ def test_fit_that_comes_after_the_end_trains_nothing(monkeypatch: pytest.MonkeyP
     assert seen.counts == {}
     assert history.history == {}
     assert all((v.numpy() == 0.5).all() for v in model.trainable_variables)
+    moved = [v.numpy() for v in model.non_trainable_variables if "moving" in v.path]
+    np.testing.assert_array_equal(np.concatenate(moved), np.arange(8.0))
 
 
 # ------------------------------------------------------------------ from one strategy to another
@@ -197,6 +200,18 @@ def shares(model: keras.Model, connection: Connection) -> Sharing:
         environment=ClusterEnvironment(rank=0, size=2, attempt=1),
         worker=connection,  # type: ignore[arg-type]
     )
+
+
+@pytest.mark.parametrize(("ended", "is_known"), [(1, True), (2, True), (3, False)])
+def test_the_state_at_the_end_is_that_of_the_same_fit(ended: int, is_known: bool) -> None:
+    with StromStrategy(always_encode=True).scope():
+        model = build()
+    state = np.arange(9.0)
+    connection = Connection(given=np.uint64(ended).tobytes() + state.tobytes())
+    sharing = dataclasses.replace(shares(model, connection), fits=1)
+    generation = Generation(dataclasses.replace(sharing, worker=None), [model])
+    found = generation._ask_state_at_end(connection)  # type: ignore[arg-type]
+    np.testing.assert_array_equal(found, state if is_known else np.zeros(0))
 
 
 def test_a_joiner_has_the_donors_state_and_its_predecessors_place() -> None:

@@ -310,9 +310,9 @@ typedef struct {
 STROM_EXPORT int strom_worker_started(strom_handle worker, strom_start_info* started);
 
 /* Parameters come from the master; all other state (optimizer, non-trainable, place in the data)
- * a late worker gets from one that trains, as bytes that the callers pack. The master asks one
- * after another.
- *
+ * a late worker gets from one that trains, as bytes that the callers pack; the master asks one
+ * after another. After the end (strom_start_info) the master itself gives a u64, the generation
+ * that has ended last, and the float64 that strom_worker_result gave its members.
  * 1 when somebody has joined late and asks for this worker's state, else 0; cheap enough for every
  * batch. */
 STROM_EXPORT int32_t strom_worker_donation_wanted(strom_handle worker);

@@ -1,5 +1,6 @@
 #include "core/late_joins.h"
 
+#include <cstring>
 #include <utility>
 
 #include "core/version_vector.h"
@@ -22,6 +23,7 @@ void LateJoins::Started(const Layout& layout, const std::string& options_text) {
 void LateJoins::HandleAnnounce(int64_t now_ns, const Member& member, const Announce& announce,
                                MasterGeneration* generation) {
   const Layout& layout = announce.layout;
+  told_.erase(member.rank);
   const bool trains = generation->phase() == MasterGeneration::Phase::kTraining;
   if (!trains && generation->phase() != MasterGeneration::Phase::kEnded) {
     waiting_[member.rank] = layout;
@@ -148,6 +150,7 @@ void LateJoins::TellEnd(int32_t rank, const Layout& layout) {
                            "model on every worker");
   }
   const uint64_t number = ++last_number_;
+  told_[rank] = layout.generation;
   host_->Send(rank, Ended{layout.generation, number});
   // A layout only grows, so what an earlier one holds stands first.
   const Bytes prefix(reinterpret_cast<const uint8_t*>(parameters_->data()),
@@ -157,6 +160,20 @@ void LateJoins::TellEnd(int32_t rank, const Layout& layout) {
   host_->Report({MasterEvent::Type::kNotice, rank,
                  WorkerName(rank) + " has come after the end of " +
                      GenerationName(layout.generation) + " and gets its parameters"});
+}
+
+void LateJoins::GiveFinalState(int32_t rank) {
+  const auto told = told_.find(rank);
+  const BlobName name{BlobKind::kDonation, told->second, static_cast<uint64_t>(rank), 0, 0};
+  told_.erase(told);
+  const auto& [generation, state] = final_state_;
+  std::vector<uint8_t> bytes;
+  if (!state.empty()) {
+    bytes.resize(sizeof(generation) + state.size() * sizeof(double));
+    std::memcpy(bytes.data(), &generation, sizeof(generation));
+    std::memcpy(bytes.data() + sizeof(generation), state.data(), state.size() * sizeof(double));
+  }
+  host_->SendBlob(rank, EncodeBlob(name, Bytes(bytes)));
 }
 
 const LateJoins::Frozen& LateJoins::Freeze(int64_t now_ns, const VersionVector& least,

@@ -12,6 +12,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/control.h"
@@ -51,8 +52,22 @@ class LateJoins {
                 MasterGeneration* generation);
   // The generation that it has announced is over, or the others never begin it.
   void TellEnd(int32_t rank, const Layout& layout);
+  // A generation has ended here; the mean of its members' state at the end.
+  void KeepFinalState(uint64_t generation, std::vector<double> state) {
+    final_state_ = {generation, std::move(state)};
+  }
+  // Who has been told an end, and not yet asked for the state.
+  bool MayAskFinalState(int32_t rank, uint64_t generation) const {
+    const auto told = told_.find(rank);
+    return told != told_.end() && told->second == generation;
+  }
+  // The answer: that of the generation that has ended last, which its first 8 bytes name.
+  void GiveFinalState(int32_t rank);
   // The member's link is gone.
-  void Withdraw(int32_t rank) { waiting_.erase(rank); }
+  void Withdraw(int32_t rank) {
+    waiting_.erase(rank);
+    told_.erase(rank);
+  }
   // `generation` may be over by now: whoever waits for that is told. Snapshots grow old.
   void Settle(int64_t now_ns, const MasterGeneration& generation);
 
@@ -86,7 +101,9 @@ class LateJoins {
   std::map<uint64_t, uint64_t> layouts_;  // size -> hash of every one so far: each extends the last
   std::string options_text_;
   std::map<int32_t, Layout> waiting_;  // announced while the generation at hand was ending
-  uint64_t last_number_ = 0;           // of a snapshot
+  std::map<int32_t, uint64_t> told_;   // whom ENDED was sent last, and of which generation
+  std::pair<uint64_t, std::vector<double>> final_state_;
+  uint64_t last_number_ = 0;  // of a snapshot
   std::optional<Frozen> snapshot_;
 };
 

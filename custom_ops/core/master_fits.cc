@@ -87,6 +87,9 @@ void MasterFits::Handle(const Member& member, const Verification& verification) 
 }
 
 void MasterFits::HandleAsk(int64_t now_ns, const Member& member, const AskState& ask) {
+  if (late_joins_.MayAskFinalState(member.rank, ask.generation)) {
+    return late_joins_.GiveFinalState(member.rank);
+  }
   if (IsAtHand(ask.generation)) donations_.HandleAsk(now_ns, member.rank, &*generation_);
 }
 
@@ -258,6 +261,7 @@ void MasterFits::Settle(int64_t now_ns) {
 
 std::optional<uint64_t> MasterFits::TakeEnded() {
   if (is_running() || std::exchange(end_reported_, true)) return std::nullopt;
+  late_joins_.KeepFinalState(generation_->layout().generation, generation_->final_state());
   return generation_->layout().generation;
 }
 

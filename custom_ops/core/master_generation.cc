@@ -267,8 +267,8 @@ void MasterGeneration::SendResult() {
   ForLive([&](int32_t rank, Member& member) { states[rank] = std::move(*member.state); });
   const size_t size = states.begin()->second.size();
   BlobName name{BlobKind::kResult, layout_.generation, 0, 0, 0};
-  const std::vector<double> mean = MeanInRankOrder(states, size, &name.count);
-  const std::vector<Buffer> result = EncodeBlob(name, mean);
+  final_state_ = MeanInRankOrder(states, size, &name.count);
+  const std::vector<Buffer> result = EncodeBlob(name, final_state_);
   const std::vector<Buffer> parameters =
       EncodeBlob({BlobKind::kParameters, layout_.generation, 0, 0, 0}, *parameters_);
   for (const auto& [rank, state] : states) {

@@ -67,6 +67,8 @@ class MasterGeneration {
   // False: no late joiner, or it has asked over this link before.
   bool BeginToAsk(int32_t rank);
   void HasState(int32_t rank);
+  // The mean of the members' state at the end; empty before RESULT.
+  const std::vector<double>& final_state() const { return final_state_; }
   // The process that owns `origin` is back. False: too late, or this mode does not allow it.
   bool Reinstate(int32_t rank, uint64_t origin);
 
@@ -137,6 +139,7 @@ class MasterGeneration {
   bool stopped_ = false;
   std::deque<std::pair<uint64_t, Vectors>> latest_;  // asynchronous averages by key, newest last
   std::optional<uint64_t> parameters_hash_;          // after RESULT
+  std::vector<double> final_state_;
 };
 
 // The mean of the vectors that are as long as `size`, summed in rank order so that its bits do not

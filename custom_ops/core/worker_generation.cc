@@ -51,14 +51,15 @@ void WorkerGeneration::Verify(double difference, uint64_t hash) {
   if (phase_ == Phase::kVerify) host_->Send(Verification{layout_.generation, difference, hash});
 }
 
-void WorkerGeneration::AskDonation(int32_t own_rank) {
-  if (!beginning_.late || !IsTraining() || std::exchange(has_asked_, true)) {
+void WorkerGeneration::AskDonation(int32_t own_rank, bool is_up) {
+  const bool may_ask = beginning_.ended ? is_up : beginning_.late && IsTraining();
+  if (!may_ask || std::exchange(has_asked_, true)) {
     WorkerEvent none;
     none.type = WorkerEvent::Type::kDonation;
     return host_->Raise(std::move(none));
   }
   asks_as_ = own_rank;
-  if (registered_) host_->Send(AskState{layout_.generation, own_rank, 0});
+  if (registered_ || beginning_.ended) host_->Send(AskState{layout_.generation, own_rank, 0});
 }
 
 void WorkerGeneration::HandleDonation(Blob blob) {
@@ -74,6 +75,11 @@ void WorkerGeneration::Register() {
   if (asks_as_) host_->Send(AskState{layout_.generation, *asks_as_, 0});
   if (asked_ && !mean_) AskAverage();
   if (phase_ == Phase::kFinishing) SayDone();
+}
+
+void WorkerGeneration::LinkDown() {
+  registered_ = false;
+  if (beginning_.ended && asks_as_) HandleDonation({});  // nobody asks again for an end's state
 }
 
 void WorkerGeneration::MasterChanged() {

@@ -101,13 +101,15 @@ class WorkerGeneration {
   void Finish(bool stop);
   void SendState(const std::vector<double>& state);
   void Verify(double difference, uint64_t hash);
-  // Late: once a start; where it has not joined late there is nothing to wait for.
-  void AskDonation(int32_t own_rank);
+  // Once a start: who has joined late asks for another's state, who came after the end for the
+  // mean of the members' at the end. Where it may not ask there is nothing to wait for. `is_up`:
+  // the link to the master stands.
+  void AskDonation(int32_t own_rank, bool is_up);
 
   // --- the link to the master
   // The master counts on this worker over the link at hand: what it waits for is said (again).
   void Register();
-  void LinkDown() { registered_ = false; }
+  void LinkDown();
   // Another master, which knows nothing of this generation. Before START it is announced anew.
   void MasterChanged();
   // The other master goes on with this generation; in asynchronous mode alone.

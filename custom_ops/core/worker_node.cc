@@ -119,7 +119,7 @@ void WorkerNode::Verify(int64_t now_ns, double difference, uint64_t hash) {
 void WorkerNode::AskDonation(int64_t now_ns) {
   State& s = *state_;
   s.now_ns = now_ns;
-  if (s.life != State::Life::kOver) s.generation->AskDonation(s.options.rank);
+  if (s.life != State::Life::kOver) s.generation->AskDonation(s.options.rank, s.up);
 }
 
 bool WorkerNode::DonationWanted() const { return state_->donor.IsWanted(); }

@@ -107,7 +107,7 @@ Beginning WorkerAgent::beginning() const {
 Status WorkerAgent::TakeDonation(int64_t timeout_ns, Buffer* donation) {
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    if (!beginning_.late) {
+    if (!beginning_.late && !beginning_.ended) {
       return {Code::kInvalidArgument, "worker " + std::to_string(options_.node.rank) +
                                           " has not joined late; nobody gives it their state"};
     }

@@ -362,6 +362,10 @@ class WorkerNode(JoinedNode):
     def take_donation(self, timeout: float | None) -> bytes | None:
         """Another worker's state, for one that has joined late (`start_info.late`).
 
+        For one that came after the end (`start_info.ended`) it is what the master has of that: the
+        number of the generation that has ended last (uint64), and the averaged state that `result`
+        gave its members (float64).
+
         Args:
             timeout: seconds.
 
@@ -370,7 +374,7 @@ class WorkerNode(JoinedNode):
 
         Raises:
             DeadlinePassed: no answer yet; it may be called again, to wait on.
-            InvalidOption: this worker has not joined late.
+            InvalidOption: this worker has started with the others.
         """
         donation: Any = None
 
