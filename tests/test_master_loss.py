@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from keras_strom import NetworkConfig, errors
+from keras_strom import NetworkConfig, errors, kept_master
 from keras_strom.exchange import Exchange, ExchangeOptions, share_updates
 from keras_strom.kept_master import KeptMaster
 from keras_strom.launcher import Job, launch
@@ -112,6 +112,27 @@ def test_a_new_chief_learns_the_last_end_under_another_master(master: KeptMaster
         np.testing.assert_array_equal(begins.result(), LATER + 1)
     for worker in workers:
         worker.close()
+
+
+def test_a_master_that_stands_still_gives_way_to_another(
+    master: KeptMaster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kept_master, "_ANSWER_SECONDS", 20.0)  # A process starts within it, too.
+    stopped = master.pid
+    os.kill(stopped, signal.SIGSTOP)
+    wait_until(lambda: master.pid != stopped, "the stopped master stays")
+
+
+def test_no_other_master_is_started_after_five_that_ended_at_once(master: KeptMaster) -> None:
+    for number in range(1, 6):
+        ended = master.pid
+        os.kill(ended, signal.SIGKILL)
+        if number < 5:
+            wait_until(lambda ended=ended: master.pid != ended, "no other master is started")
+    wait_until(
+        lambda: any("no other is started" in event["text"] for event in master.status()["events"]),
+        "another master is started",
+    )
 
 
 def test_workers_end_where_no_master_comes_in_time() -> None:
