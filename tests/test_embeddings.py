@@ -16,6 +16,7 @@ import tensorflow as tf
 from keras_strom import FixedThreshold, ResidualClipping, StromStrategy, errors, touched
 
 ROWS, WIDTH, BATCH = 500, 4, 8
+THRESHOLD = FixedThreshold(2e-3)
 
 
 def build(
@@ -40,11 +41,13 @@ def data(examples: int, rows: int = ROWS, seed: int = 0) -> tuple[list[np.ndarra
     return lookups, random.normal(size=(examples, 1)).astype("float32")
 
 
-def train(make: Any, **form: Any) -> tuple[list[np.ndarray], np.ndarray, StromStrategy]:
+def train(
+    make: Any, *, threshold: FixedThreshold = THRESHOLD, **form: Any
+) -> tuple[list[np.ndarray], np.ndarray, StromStrategy]:
     """Weights, the residual and the strategy after two epochs."""
     keras.utils.set_random_seed(3)
     strategy = StromStrategy(
-        threshold=FixedThreshold(2e-3),
+        threshold=threshold,
         residual_clipping=ResidualClipping(5, every=3),
         warmup_steps=0,
         always_encode=True,
@@ -79,6 +82,7 @@ FORMS: dict[str, dict[str, Any]] = {
     "two lookups of one table": {"twice": True},
     "several steps per execution": {"steps_per_execution": 4},
     "eager": {"run_eagerly": True},
+    "a threshold for each variable": {"threshold": FixedThreshold({"embedding": 5e-4, "": 2e-3})},
 }
 
 

@@ -245,8 +245,9 @@ Status Codec::Apply(Bytes bytes, int64_t elements, Segments segments, void* stre
   }
   if (message.count() == 0) return {};
   if (message.has_table()) {
-    return Invalid("the message has a table of values, as thresholds for each variable make it; "
-                   "devices cannot apply it yet: apply it on the host");
+    return Invalid(
+        "the message has a table of values, as thresholds for each variable make it; "
+        "devices cannot apply it yet: apply it on the host");
   }
   const OnDevice scope(state.device);
   state.Forget();
