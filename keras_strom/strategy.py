@@ -56,7 +56,8 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
     this one alone, as plain Keras would.
 
     Args:
-        threshold: `AdaptiveThreshold`, `FixedThreshold` or another `ThresholdAlgorithm`.
+        threshold: `AdaptiveThreshold`, `FixedThreshold` or another `ThresholdAlgorithm`: one for
+            the whole model, or with `per_variable=True` one for each variable.
         residual_clipping: a `ResidualClipping`, or None for none.
         shake_up: a `ShakeUp`, or None for none.
         update_scale: how K workers' updates add up: "sum", "sqrt" (sum / sqrt K), "mean", or a
