@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstring>
 #include <limits>
+#include <utility>
 
 #include "core/bitmap4.h"
 #include "core/bits.h"
@@ -47,8 +48,8 @@ Status ParseMessage(Bytes bytes, ParsedMessage* message, const Parallel& paralle
     return Corrupt("the checksum does not match");
   }
   if (const char* failed = parsed.CheckDirectory()) return Corrupt(failed);
-  if (const char* failed = parsed.CheckPayloads(parallel)) return Corrupt(failed);
   parsed.CountEntries();
+  if (const char* failed = parsed.CheckPayloads(parallel)) return Corrupt(failed);
   *message = std::move(parsed);
   return {};
 }
