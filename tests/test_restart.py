@@ -53,9 +53,14 @@ def run_until_killed(folder: Path, workers: int, checkpoints: Path) -> dict[int,
 
 
 def latest_parts(checkpoints: Path) -> dict[int, Part]:
-    """The newest checkpoint's parts by rank."""
+    """The newest checkpoint's parts by rank; a worker that was slow or dead has left none."""
     latest = max(checkpoints.glob("checkpoint-*"))
     return {part.rank: part for part in map(read_part, latest.iterdir())}
+
+
+def taken_by(rank: int, parts: dict[int, Part]) -> Part:
+    """The part that a worker of the next run takes: its own, or another's."""
+    return parts[rank] if rank in parts else parts[sorted(parts)[rank % len(parts)]]
 
 
 def run_again(folder: Path, workers: int, checkpoints: Path) -> list[dict[str, Any]]:
@@ -88,17 +93,18 @@ def test_a_job_that_was_killed_goes_on(again: int, tmp_path: Path) -> None:
     results = run_again(tmp_path, again, checkpoints)
     per_epoch = BATCHES // again
     for rank, result in enumerate(results):
-        place = parts[rank if again == 3 else 0].place
+        place = parts[rank if again == 3 and rank in parts else min(parts)].place
         (epoch, first), *later = result["fits"][0]["batches"]
         done = round(place.batch * per_epoch / (BATCHES // 3))
         assert (epoch, first) == (place.epoch, per_epoch - done)
         assert later == [[number, per_epoch] for number in range(epoch + 1, WORK.epochs)]
         # The optimizer goes on as well.
-        trained = int(parts[rank].arrays["optimizer 0/0"])
+        trained = int(taken_by(rank, parts).arrays["optimizer 0/0"])
         assert result["fits"][0]["iterations"][0] == trained
         assert result["steps"] == trained + first + per_epoch * len(later)
     assert f"goes on from the checkpoint {checkpoints}" in results[0]["output"]
-    assert ("without the residuals" in results[0]["output"]) == (again != 3)
+    all_have_their_own = again == 3 and len(parts) == 3
+    assert ("without the residuals" in results[0]["output"]) != all_have_their_own
     # It has ended well: the next run begins anew.
     assert [path.name for path in checkpoints.iterdir()] == ["master.json"]
 
@@ -124,10 +130,11 @@ def test_on_spark_a_run_that_failed_goes_on(spark: Any, tmp_path: Path) -> None:
     with pytest.raises(errors.WorkerFailed):
         run_once(faults.to_environ(killed))
     parts = latest_parts(folder)
-    assert 0 < parts[1].place.epoch * per_epoch + parts[1].place.batch <= 2 * per_epoch + 30
+    if 1 in parts:
+        assert 0 < parts[1].place.epoch * per_epoch + parts[1].place.batch <= 2 * per_epoch + 30
     results = run_once({})
     for rank, result in enumerate(results):
-        place = parts[rank].place
+        place = parts[rank if rank in parts else min(parts)].place
         (epoch, first), *later = result["fits"][0]["batches"]
         assert (epoch, first) == (place.epoch, per_epoch - place.batch)
         assert later == [(number, per_epoch) for number in range(epoch + 1, WORK.epochs)]
