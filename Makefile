@@ -184,7 +184,7 @@ soak: setup ## real processes on bad networks, some stopped and killed; simulato
 	@$(BIN)/python -m tests.bench.soak $(SOAK_ARGS)
 
 .PHONY: chaos
-chaos: setup ## training while a worker is killed every 20 seconds, against training in peace (20 minutes)
+chaos: setup ## training while a worker is killed every 20 seconds, and in peace; CHAOS_ARGS=--spark (20 minutes)
 	@$(BIN)/python -m tests.bench.chaos $(CHAOS_ARGS)
 
 # ------------------------------------------------------------------ what to see

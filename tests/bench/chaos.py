@@ -1,8 +1,9 @@
 """`make chaos`: workers train together while one of them is killed every few seconds.
 
-Each job runs tests/scripts/elastic.py with the launcher, once with kills and once, with the same
-seed, without. A killed worker is started again and trains on where it was. At the end all workers
-must hold the same bits, and what they have learnt is compared over the pairs.
+Each job runs tests/scripts/elastic.py with the launcher, or on Spark's embedded cluster, once with
+kills and once, with the same seed, without. A killed worker is started again and trains on where it
+was. At the end all workers must hold the same bits, and what they have learnt is compared over the
+pairs.
 
 Targets that this benchmark measures: kills_survived (the share of jobs with kills that ended well,
 all replicas equal), updates_lost and updates_twice (over all replicas of the jobs with kills, see
@@ -24,18 +25,20 @@ import pathlib
 import random
 import signal
 import statistics
+import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import numpy as np
 from matplotlib.axes import Axes
 
 from keras_strom import errors
 from keras_strom.console import Console
-from keras_strom.exchange import Exchange, ExchangeOptions, share_updates
+from keras_strom.exchange import Exchange, ExchangeOptions, StartExchange, share_updates
 from keras_strom.launcher import Job, launch
 from keras_strom.network import NetworkConfig
 from keras_strom.process import Script
@@ -43,6 +46,9 @@ from tests.bench import pictures, report
 from tests.bench.other_work import OtherWork
 from tests.bench.update_accounts import Account, lost, twice
 from tests.scripts import elastic
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 #: Seconds after each batch, so that an epoch is long enough to be killed in.
 PAUSE_S = 0.1
@@ -53,7 +59,7 @@ _HOMELESS_SECONDS = 10.0
 _MANY = 1000
 #: With 8 inputs and 4 classes, 25 million parameters.
 LARGE = (5000, 5000)
-_LARGE_SECONDS = 40.0
+_LARGE_SECONDS = 20.0
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -64,18 +70,45 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--seconds", type=float, default=120, help="of each job, about")
     parser.add_argument("--every", type=float, default=20, help="seconds between two kills")
     parser.add_argument("--output", type=pathlib.Path, default=report.OUTPUT)
+    parser.add_argument("--spark", action="store_true", help="on Spark's embedded cluster")
     chosen = parser.parse_args(arguments)
-    result = report.Report("chaos", "Training while workers are killed", chosen.output)
+    name, place = ("chaos_spark", " on Spark") if chosen.spark else ("chaos", "")
+    result = report.Report(name, f"Training while workers are killed{place}", chosen.output)
     others = OtherWork()
-    chaos = Chaos(chosen.workers, chosen.seconds, chosen.every)
-    pairs = [
-        (chaos.run(seed, kills=True), chaos.run(seed, kills=False)) for seed in range(chosen.pairs)
-    ]
-    add_rows(result, pairs)
-    add_rejoins(result, Chaos(2, _LARGE_SECONDS, chosen.every, LARGE).run(0, kills=True))
-    draw(pairs, chosen.output)
+    with _spark(chosen.workers) if chosen.spark else contextlib.nullcontext() as spark:
+        chaos = Chaos(chosen.workers, chosen.seconds, chosen.every, spark=spark)
+        pairs = [
+            (chaos.run(seed, kills=True), chaos.run(seed, kills=False))
+            for seed in range(chosen.pairs)
+        ]
+        large = Chaos(2, _LARGE_SECONDS, chosen.every, LARGE, spark=spark)
+        add_rows(result, pairs)
+        add_rejoins(result, large.run(0, kills=True))
+    draw(pairs, name, chosen.output)
     others.add_row(result)
     result.finish()
+
+
+@contextlib.contextmanager
+def _spark(executors: int) -> Iterator[SparkSession]:
+    from pyspark.sql import SparkSession
+
+    os.environ["PYTHONPATH"] = str(report.ROOT)  # The executors' too.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    session = (
+        SparkSession.builder.master(f"local-cluster[{executors},1,1024]")
+        .appName("keras-strom chaos")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.task.maxFailures", str(_MANY + 1))
+        .getOrCreate()
+    )
+    session.sparkContext.setLogLevel("ERROR")
+    try:
+        yield session
+    finally:
+        session.stop()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,6 +166,7 @@ class Chaos:
         seconds: that it trains for, about.
         every: seconds between two kills.
         hidden: the units of the model's hidden layers.
+        spark: the session on whose executors the workers run; None = processes of this machine.
     """
 
     def __init__(
@@ -141,10 +175,13 @@ class Chaos:
         seconds: float,
         every: float,
         hidden: tuple[int, ...] = elastic.Job.hidden,
+        *,
+        spark: SparkSession | None = None,
     ) -> None:
         self._workers = workers
         self._every = every
         self._hidden = hidden
+        self._spark = spark
         batches = max(1, elastic.Job.rows // workers // elastic.Job.batch)
         self._epochs = max(2, round(seconds / (batches * PAUSE_S)))
 
@@ -153,13 +190,6 @@ class Chaos:
         work = elastic.Job(seed=seed, epochs=self._epochs, pause=PAUSE_S, hidden=self._hidden)
         with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
             folder = pathlib.Path(name)
-            job = Job(
-                work=Script(elastic.__file__, (name, json.dumps(dataclasses.asdict(work)))),
-                workers=self._workers,
-                network=NetworkConfig(topology="mesh", max_children=2),
-                max_failures=_MANY if kills else 0,
-                env={"PYTHONPATH": str(report.ROOT)},
-            )
             master = _Master()
             stack.enter_context(master)
             killer = _Killer(folder, self._every, seed)
@@ -167,7 +197,7 @@ class Chaos:
                 stack.enter_context(killer)
             begin, failure = time.monotonic(), ""
             try:
-                launch(job, Console(self._workers, io.StringIO()), master.start)
+                self._train(name, work, _MANY if kills else 0, master.start)
             except errors.WorkerFailed as error:
                 failure = str(error)
             seconds = time.monotonic() - begin
@@ -185,6 +215,36 @@ class Chaos:
                 memory=max([master.memory, *(one["memory"] for one in results)]),
                 unreachable=master.unreachable,
                 depth=master.depth,
+            )
+
+    def _train(
+        self, folder: str, work: elastic.Job, max_failures: int, start: StartExchange
+    ) -> None:
+        """Runs the workers, who leave their results in the folder."""
+        arguments = (folder, json.dumps(dataclasses.asdict(work)))
+        network = NetworkConfig(topology="mesh", max_children=2)
+        if self._spark is None:
+            job = Job(
+                work=Script(elastic.__file__, arguments),
+                workers=self._workers,
+                network=network,
+                max_failures=max_failures,
+                env={"PYTHONPATH": str(report.ROOT)},
+            )
+            launch(job, Console(self._workers, io.StringIO()), start)
+            return
+        from keras_strom.spark import runner
+
+        with mock.patch.object(runner, "share_updates", start):
+            runner.run(
+                elastic.main,
+                arguments,
+                num_proc=self._workers,
+                network=network,
+                max_failures=max_failures,
+                stream_logs=False,
+                verbose=0,
+                spark=self._spark,
             )
 
 
@@ -381,12 +441,12 @@ def _median(values: Iterable[float | None]) -> float | None:
     return statistics.median(known) if known else None
 
 
-def draw(pairs: Sequence[tuple[Ended, Ended]], output: pathlib.Path) -> None:
-    """Who was away when, and what was learnt, in build/bench/chaos.png."""
+def draw(pairs: Sequence[tuple[Ended, Ended]], name: str, output: pathlib.Path) -> None:
+    """Who was away when, and what was learnt, in build/bench/NAME.png."""
     figure, (away, learnt) = pictures.picture(2, width=7, height=0.5 * len(pairs) + 2.2)
     _draw_absences(away, [killed for killed, _ in pairs])
     _draw_accuracies(learnt, pairs)
-    pictures.save(figure, "chaos", output)
+    pictures.save(figure, name, output)
 
 
 def _draw_absences(axes: Axes, jobs: Sequence[Ended]) -> None:
