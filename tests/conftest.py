@@ -47,6 +47,8 @@ LONG_FILES = (
     "test_restart.py",
     "test_packaging.py",
     "test_lifecycle.py",
+    "test_training_forms.py",
+    "test_variable_thresholds.py",
 )
 
 
