@@ -428,45 +428,24 @@ Sample CodecMeasurements::ScaleReference(const Request& request) {
 }
 
 Sample CodecMeasurements::Apply(const Request& request) {
-  const ParameterRange range{0, parameters().span()};
-  const ParsedMessage& message = Updates(request.density).front().message;
-  return Time(
-      request, [] { return nullptr; },
-      [&](const float*, Sample* sample) {
-        ApplyMessage(message, {&range, 1});
-        sample->entries = message.count();
-      });
+  return ApplyOne(request, Updates(request.density).front().message);
 }
 
 Sample CodecMeasurements::ApplyBitmap(const Request& request) {
-  const ParameterRange range{0, parameters().span()};
   const Update& update = Updates(request.density).front();
   CodingOptions options;
   options.coding = Coding::kBitmap;
   const auto bytes =
       WriteEntries(update.message.fields(), update.entries, kMaxBytes, 0, options).front();
-  const ParsedMessage message = OpenValidatedMessage(bytes);
-  return Time(
-      request, [] { return nullptr; },
-      [&](const float*, Sample* sample) {
-        ApplyMessage(message, {&range, 1});
-        sample->entries = message.count();
-      });
+  return ApplyOne(request, OpenValidatedMessage(bytes));
 }
 
 Sample CodecMeasurements::ApplyBitmap4(const Request& request) {
-  const ParameterRange range{0, parameters().span()};
   const Bitmap4 bitmap = FindBitmap4(request, updates_.Next());
   const MessageFields fields =
       Fields(elements_, ThresholdWithHalves(request.density), bitmap.iteration);
   const auto bytes = WriteBitmap4(fields, bitmap, kMaxBytes).front();
-  const ParsedMessage message = OpenValidatedMessage(bytes);
-  return Time(
-      request, [] { return nullptr; },
-      [&](const float*, Sample* sample) {
-        ApplyMessage(message, {&range, 1});
-        sample->entries = message.count();
-      });
+  return ApplyOne(request, OpenValidatedMessage(bytes));
 }
 
 Sample CodecMeasurements::ApplyEightOneByOne(const Request& request) {
@@ -521,6 +500,17 @@ void CodecMeasurements::ForEachChunk(int threads, Work work) {
   parallel.For(chunks_, [&](int64_t chunk) {
     work(chunk * kChunk, std::min(kChunk, elements_ - chunk * kChunk));
   });
+}
+
+// One message to all parameters.
+Sample CodecMeasurements::ApplyOne(const Request& request, const ParsedMessage& message) {
+  const ParameterRange range{0, parameters().span()};
+  return Time(
+      request, [] { return nullptr; },
+      [&](const float*, Sample* sample) {
+        ApplyMessage(message, {&range, 1});
+        sample->entries = message.count();
+      });
 }
 
 SteadyResiduals& CodecMeasurements::Residuals(double density, double negative_part) {

@@ -83,6 +83,7 @@ class CodecMeasurements {
 
   template <typename Prepare, typename Pass>
   Sample Time(const Request& request, Prepare prepare, Pass pass) const;
+  Sample ApplyOne(const Request& request, const ParsedMessage& message);
   template <typename Work>
   void ForEachChunk(int threads, Work work);
   void EncodeChunk(const StepKernel& kernel, SteadyResiduals& residuals, const float* update,

@@ -10,6 +10,7 @@
 #include "core/control.h"
 #include "core/master_node.h"
 #include "core/worker_node.h"
+#include "link_events.h"
 #include "recorded_links.h"
 #include "sim/list_codec.h"
 
@@ -20,40 +21,7 @@ constexpr int64_t kTimeout = 1'000'000'000;
 constexpr uint64_t kOrigin = uint64_t{1} << 32 | 1;
 constexpr Layout kLayout{1, 4, 5};
 
-LinkEvent Up(LinkId link, const Welcome& welcome) {
-  LinkEvent event;
-  event.type = LinkEvent::Type::kUp;
-  event.link = link;
-  event.payload = EncodeWelcome(welcome);
-  return event;
-}
-
-LinkEvent Down(LinkId link) {
-  LinkEvent event;
-  event.type = LinkEvent::Type::kDown;
-  event.link = link;
-  event.code = Code::kMasterLost;
-  event.reason = "silent";
-  return event;
-}
-
-LinkEvent Said(LinkId link, const ControlMessage& message) {
-  LinkEvent event;
-  event.type = LinkEvent::Type::kMessage;
-  event.link = link;
-  event.channel = Channel::kControl;
-  event.payload = EncodeControl(message);
-  return event;
-}
-
-LinkEvent Chunk(LinkId link, const Buffer& chunk) {
-  LinkEvent event;
-  event.type = LinkEvent::Type::kMessage;
-  event.link = link;
-  event.channel = Channel::kState;
-  event.payload = chunk;
-  return event;
-}
+LinkEvent Welcomed(LinkId link, const Welcome& welcome) { return Up(link, EncodeWelcome(welcome)); }
 
 // A worker that has joined a master of epoch 1 and trains under it.
 class FollowingWorker : public testing::Test {
@@ -66,9 +34,9 @@ class FollowingWorker : public testing::Test {
     options.codec = &kListCodec;
     node.emplace(options, &links);
     node->Start(0);
-    node->HandleLinkEvent(0, Up(1, {kOrigin, 0, 1}));
+    node->HandleLinkEvent(0, Welcomed(1, {kOrigin, 0, 1}));
     node->BeginGeneration(0, {1, 4, 5, "same", std::make_shared<std::vector<float>>(4, 1.0f)});
-    node->HandleLinkEvent(0, Said(1, StartGeneration{1, {{kOrigin, 0}}}));
+    node->HandleLinkEvent(0, MessageOn(1, StartGeneration{1, {{kOrigin, 0}}}));
     while (node->PollEvent()) {
     }
   }
@@ -90,8 +58,8 @@ class StoppingWorker : public FollowingWorker {
 };
 
 TEST_F(StoppingWorker, EndsWhereAnotherMasterAnswers) {
-  node->HandleLinkEvent(kTimeout, Down(1));
-  node->HandleLinkEvent(kTimeout, Up(2, {kOrigin, 0, 2}));
+  node->HandleLinkEvent(kTimeout, Down(1, Code::kMasterLost));
+  node->HandleLinkEvent(kTimeout, Welcomed(2, {kOrigin, 0, 2}));
   const std::optional<Status> failure = Failure();
   ASSERT_TRUE(failure);
   EXPECT_EQ(failure->code, Code::kMasterLost);
@@ -101,9 +69,9 @@ TEST_F(FollowingWorker, ResumesUnderAMasterOfAHigherEpoch) {
   std::vector<uint8_t> update = ListCodec::Write({{0, 2.0f}});
   node->Submit(0, 7, true, std::move(update));
   node->SetApplied({{kOrigin, 1}});
-  node->HandleLinkEvent(kTimeout, Down(1));
+  node->HandleLinkEvent(kTimeout, Down(1, Code::kMasterLost));
   EXPECT_TRUE(node->WaitsForMaster());
-  node->HandleLinkEvent(kTimeout, Up(2, {kOrigin, 0, 2}));
+  node->HandleLinkEvent(kTimeout, Welcomed(2, {kOrigin, 0, 2}));
   const auto resume = links.Last<AskResume>(2);
   ASSERT_TRUE(resume);
   EXPECT_EQ(resume->layout, kLayout);
@@ -112,7 +80,7 @@ TEST_F(FollowingWorker, ResumesUnderAMasterOfAHigherEpoch) {
   EXPECT_EQ(resume->kept_after, 0u);
   EXPECT_EQ(resume->iteration, 7);
 
-  node->HandleLinkEvent(kTimeout, Said(2, AskReplica{1, 3}));
+  node->HandleLinkEvent(kTimeout, MessageOn(2, AskReplica{1, 3}));
   ASSERT_TRUE(node->ReplicaWanted());
   node->HandOver(kTimeout, {3, 1, 1, 1});
   EXPECT_FALSE(node->ReplicaWanted());
@@ -124,12 +92,12 @@ TEST_F(FollowingWorker, ResumesUnderAMasterOfAHigherEpoch) {
 
 TEST_F(FollowingWorker, HandsOverBeforeItsNextGenerationHasStarted) {
   node->BeginGeneration(kTimeout, {2, 4, 5, "same", nullptr});
-  node->HandleLinkEvent(kTimeout, Down(1));
-  node->HandleLinkEvent(kTimeout, Up(2, {kOrigin, 0, 2}));
+  node->HandleLinkEvent(kTimeout, Down(1, Code::kMasterLost));
+  node->HandleLinkEvent(kTimeout, Welcomed(2, {kOrigin, 0, 2}));
   EXPECT_FALSE(links.Last<AskResume>(2));
-  node->HandleLinkEvent(kTimeout, Said(2, AskReplica{1, 3}));
+  node->HandleLinkEvent(kTimeout, MessageOn(2, AskReplica{1, 3}));
   EXPECT_FALSE(node->ReplicaWanted());  // that one is over
-  node->HandleLinkEvent(kTimeout, Said(2, AskReplica{2, 4}));
+  node->HandleLinkEvent(kTimeout, MessageOn(2, AskReplica{2, 4}));
   ASSERT_TRUE(node->ReplicaWanted());
   node->HandOver(kTimeout, {3, 1, 4, 1});
   const auto replica = links.Last<ReplicaCut>(2);
@@ -141,12 +109,12 @@ TEST_F(FollowingWorker, HandsOverBeforeItsNextGenerationHasStarted) {
 TEST_F(FollowingWorker, SendsAgainWhatTheOtherMasterLacks) {
   node->Submit(0, 0, true, ListCodec::Write({{0, 2.0f}}));
   node->Submit(0, 1, true, ListCodec::Write({{1, 2.0f}}));
-  node->HandleLinkEvent(kTimeout, Down(1));
-  node->HandleLinkEvent(kTimeout, Up(2, {kOrigin, 0, 2}));
+  node->HandleLinkEvent(kTimeout, Down(1, Code::kMasterLost));
+  node->HandleLinkEvent(kTimeout, Welcomed(2, {kOrigin, 0, 2}));
   EXPECT_EQ(links.Updates(2), 0);
   StartGeneration start{1, {{kOrigin, 1}, {9, 4}}};
   start.snapshot = 6;
-  node->HandleLinkEvent(kTimeout, Said(2, start));
+  node->HandleLinkEvent(kTimeout, MessageOn(2, start));
   EXPECT_EQ(links.Updates(2), 1);
   EXPECT_EQ(node->received(), (VersionVector{{kOrigin, 2}, {9, 4}}));
   EXPECT_FALSE(node->WaitsForMaster());
@@ -154,7 +122,7 @@ TEST_F(FollowingWorker, SendsAgainWhatTheOtherMasterLacks) {
 
   const std::vector<float> parameters{3, 1, 1, 1};
   for (const Buffer& chunk : EncodeBlob({BlobKind::kParameters, 1, 0, 6, 0}, parameters)) {
-    node->HandleLinkEvent(kTimeout, Chunk(2, chunk));
+    node->HandleLinkEvent(kTimeout, MessageOn(2, Channel::kState, chunk));
   }
   const Received received = node->TakeReceived();
   ASSERT_TRUE(received.snapshot);
@@ -164,10 +132,10 @@ TEST_F(FollowingWorker, SendsAgainWhatTheOtherMasterLacks) {
 }
 
 TEST_F(FollowingWorker, TakesNoNoticeOfAnEarlierMaster) {
-  node->HandleLinkEvent(kTimeout, Down(1));
-  node->HandleLinkEvent(kTimeout, Up(2, {kOrigin, 0, 2}));
-  node->HandleLinkEvent(2 * kTimeout, Down(2));
-  node->HandleLinkEvent(2 * kTimeout, Up(3, {kOrigin, 0, 1}));
+  node->HandleLinkEvent(kTimeout, Down(1, Code::kMasterLost));
+  node->HandleLinkEvent(kTimeout, Welcomed(2, {kOrigin, 0, 2}));
+  node->HandleLinkEvent(2 * kTimeout, Down(2, Code::kMasterLost));
+  node->HandleLinkEvent(2 * kTimeout, Welcomed(3, {kOrigin, 0, 1}));
   EXPECT_TRUE(links.closed.contains(3));
   EXPECT_FALSE(links.Last<AskResume>(3));
   EXPECT_FALSE(Failure());
@@ -175,7 +143,7 @@ TEST_F(FollowingWorker, TakesNoNoticeOfAnEarlierMaster) {
 }
 
 TEST_F(FollowingWorker, EndsWhereNoMasterComesInTime) {
-  node->HandleLinkEvent(kTimeout, Down(1));
+  node->HandleLinkEvent(kTimeout, Down(1, Code::kMasterLost));
   node->HandleTimeout(100 * kTimeout);
   EXPECT_FALSE(Failure());
   node->HandleTimeout(102 * kTimeout);
@@ -192,11 +160,7 @@ TEST(AnotherMaster, AnEarlierOneGivesWayToIt) {
   Hello hello;
   hello.epoch = 3;
   hello.origin = kOrigin;
-  LinkEvent event;
-  event.type = LinkEvent::Type::kHello;
-  event.link = 1;
-  event.payload = EncodeHello(hello);
-  master.HandleLinkEvent(0, std::move(event));
+  master.HandleLinkEvent(0, HelloOn(1, EncodeHello(hello)));
   EXPECT_TRUE(links.accepted.empty());
   EXPECT_TRUE(links.refused.empty());  // the worker looks on for its own master
   const auto told = master.PollEvent();
@@ -213,18 +177,7 @@ LinkEvent Hears(LinkId link, int32_t rank, uint64_t epoch, uint64_t origin) {
   hello.instance[0] = static_cast<uint8_t>(link);
   hello.epoch = epoch;
   hello.origin = origin;
-  LinkEvent event;
-  event.type = LinkEvent::Type::kHello;
-  event.link = link;
-  event.payload = EncodeHello(hello);
-  return event;
-}
-
-LinkEvent Stands(LinkId link) {
-  LinkEvent event;
-  event.type = LinkEvent::Type::kUp;
-  event.link = link;
-  return event;
+  return HelloOn(link, EncodeHello(hello));
 }
 
 TEST(AnotherMaster, LearnsHowTheLastGenerationEndedWhereTheChiefIsNew) {
@@ -236,13 +189,13 @@ TEST(AnotherMaster, LearnsHowTheLastGenerationEndedWhereTheChiefIsNew) {
   options.codec = &kListCodec;
   MasterNode master(options, &links);
   for (const LinkEvent& event :
-       {Hears(1, 1, 1, kOrigin + 1), Stands(1), Said(1, Announce{{2, 4, 5}, 0, "same"}),
-        Hears(2, 0, 0, 0), Stands(2), Said(2, Announce{{1, 4, 5}, 0, "same"})}) {
+       {Hears(1, 1, 1, kOrigin + 1), Up(1), MessageOn(1, Announce{{2, 4, 5}, 0, "same"}),
+        Hears(2, 0, 0, 0), Up(2), MessageOn(2, Announce{{1, 4, 5}, 0, "same"})}) {
     master.HandleLinkEvent(0, event);
   }
   const std::vector<float> seed(4, 1.0f), end{3, 1, 4, 1};
   for (const Buffer& chunk : EncodeBlob({BlobKind::kSeed, 1, 0, 0, 0}, seed)) {
-    master.HandleLinkEvent(0, Chunk(2, chunk));
+    master.HandleLinkEvent(0, MessageOn(2, Channel::kState, chunk));
   }
   master.HandleTimeout(kTimeout);
   EXPECT_FALSE(links.Last<AskReplica>(1));  // others may come yet
@@ -251,9 +204,9 @@ TEST(AnotherMaster, LearnsHowTheLastGenerationEndedWhereTheChiefIsNew) {
   ASSERT_TRUE(question);
   EXPECT_EQ(question->generation, 2u);
   EXPECT_FALSE(links.Last<AskReplica>(2));
-  master.HandleLinkEvent(2 * kTimeout, Said(1, ReplicaCut{2, question->number, {}}));
+  master.HandleLinkEvent(2 * kTimeout, MessageOn(1, ReplicaCut{2, question->number, {}}));
   for (const Buffer& chunk : EncodeBlob({BlobKind::kSeed, 2, 0, question->number, 0}, end)) {
-    master.HandleLinkEvent(2 * kTimeout, Chunk(1, chunk));
+    master.HandleLinkEvent(2 * kTimeout, MessageOn(1, Channel::kState, chunk));
   }
   const auto ended = links.Last<Ended>(2);
   ASSERT_TRUE(ended);

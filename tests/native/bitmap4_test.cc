@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "applied_together.h"
 #include "core/entries.h"
 #include "core/little_endian.h"
 #include "core/message.h"
@@ -187,24 +188,13 @@ TEST(Bitmap4, AppliesToSeveralRangesAmongOtherMessages) {
   }
   const auto others = WriteEntries({0.7f, 0.7f, kElements, 0}, entries, kBigMessage)[0];
   const ParsedMessage messages[] = {Parse(others), Parse(bytes), Parse(others), Parse(others)};
-  const auto apply = [&](auto add) {
-    std::vector<float> values(static_cast<size_t>(kElements), 1.0f / 3);
-    const ParameterRange ranges[] = {{3, std::span(values).subspan(3, 30'002)},
-                                     {30'010, std::span(values).subspan(30'010, 60'000)}};
-    const int64_t skipped = add(std::span<const ParameterRange>(ranges));
-    return std::pair(values, skipped);
-  };
-  const auto one_by_one = apply([&](auto ranges) {
-    int64_t skipped = 0;
-    for (const ParsedMessage& message : messages) skipped += ApplyMessage(message, ranges);
-    return skipped;
-  });
-  EXPECT_EQ(apply([&](auto ranges) { return ApplyMessages(messages, ranges); }), one_by_one);
-  EXPECT_EQ(apply([&](auto ranges) { return ApplyMessages(messages, ranges, OwnThreads(4)); }),
-            one_by_one);
+  const std::vector<float> start(static_cast<size_t>(kElements), 1.0f / 3);
+  const Stretch stretches[] = {{3, 30'002}, {30'010, 60'000}};
+  ExpectTogetherAsOneByOne(messages, start, stretches);
 
   const std::vector<float> added = Added(halves, 0.1f);
-  const auto alone = apply([&](auto ranges) { return ApplyMessage(messages[1], ranges); });
+  const auto alone =
+      Applied(start, stretches, [&](auto ranges) { return ApplyMessage(messages[1], ranges); });
   int64_t outside = 0;
   for (size_t i = 0; i < added.size(); ++i) {
     const bool inside = (i >= 3 && i < 30'005) || (i >= 30'010 && i < 90'010);

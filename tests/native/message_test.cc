@@ -11,6 +11,7 @@
 #include <map>
 #include <random>
 
+#include "applied_together.h"
 #include "core/crc32c.h"
 #include "core/little_endian.h"
 #include "core/message_layout.h"
@@ -383,21 +384,8 @@ TEST(Message, SeveralAtOnceGiveTheBitsOfOneAfterTheOther) {
     for (const auto& bytes : stored) messages.push_back(Parse(bytes));
     std::vector<float> start(static_cast<size_t>(kElements));
     for (float& value : start) value = static_cast<float>(random()) / 1e9f - 2;
-    const auto apply = [&](auto add) {
-      std::vector<float> values = start;
-      const ParameterRange ranges[] = {{5, std::span(values).subspan(5, 70'000)},
-                                       {70'006, std::span(values).subspan(70'006, 200'000)}};
-      const int64_t skipped = add(std::span<const ParameterRange>(ranges));
-      return std::pair(values, skipped);
-    };
-    const auto one_by_one = apply([&](auto ranges) {
-      int64_t skipped = 0;
-      for (const ParsedMessage& message : messages) skipped += ApplyMessage(message, ranges);
-      return skipped;
-    });
-    EXPECT_EQ(apply([&](auto ranges) { return ApplyMessages(messages, ranges); }), one_by_one);
-    EXPECT_EQ(apply([&](auto ranges) { return ApplyMessages(messages, ranges, kThreads); }),
-              one_by_one);
+    const Stretch stretches[] = {{5, 70'000}, {70'006, 200'000}};
+    ExpectTogetherAsOneByOne(messages, start, stretches);
   }
   EXPECT_EQ(ApplyMessages({}, {}), 0);
 }

@@ -15,6 +15,7 @@
 #include "core/master_node.h"
 #include "core/message_writer.h"
 #include "core/worker_node.h"
+#include "link_events.h"
 #include "recorded_links.h"
 
 namespace strom {
@@ -24,18 +25,6 @@ using testing::HasSubstr;
 
 constexpr int64_t kNow = 1'000'000'000;
 constexpr Layout kLayout = {.generation = 1, .size = 100, .hash = 5};
-
-LinkEvent Up(LinkId link, Buffer payload = MakeBuffer({})) {
-  return {.type = LinkEvent::Type::kUp, .link = link, .payload = std::move(payload), .reason = {}};
-}
-
-LinkEvent MessageOn(LinkId link, Channel channel, Buffer payload) {
-  return {.type = LinkEvent::Type::kMessage,
-          .link = link,
-          .channel = channel,
-          .payload = std::move(payload),
-          .reason = {}};
-}
 
 Buffer EmptyUpdate(const UpdateId& id) {
   const MessageFields fields{1e-3f, 1e-3f, static_cast<int64_t>(kLayout.size), 0};
@@ -52,13 +41,10 @@ class Master {
   void SayHello(LinkId link, int32_t rank, uint8_t instance, int32_t attempt = 0) {
     Hello hello{.rank = rank, .size = workers_, .attempt = attempt};
     hello.instance.fill(instance);
-    node.HandleLinkEvent(kNow, {.type = LinkEvent::Type::kHello,
-                                .link = link,
-                                .payload = EncodeHello(hello),
-                                .reason = {}});
+    node.HandleLinkEvent(kNow, HelloOn(link, EncodeHello(hello)));
   }
   void Say(LinkId link, const ControlMessage& message) {
-    node.HandleLinkEvent(kNow, MessageOn(link, Channel::kControl, EncodeControl(message)));
+    node.HandleLinkEvent(kNow, MessageOn(link, message));
   }
   void SayBlob(LinkId link, const std::vector<Buffer>& chunks) {
     for (const Buffer& chunk : chunks) {
@@ -152,9 +138,7 @@ class TrainingWorker {
     while (node.PollEvent()) {
     }
   }
-  void Hear(const ControlMessage& message) {
-    node.HandleLinkEvent(kNow, MessageOn(1, Channel::kControl, EncodeControl(message)));
-  }
+  void Hear(const ControlMessage& message) { node.HandleLinkEvent(kNow, MessageOn(1, message)); }
 
   RecordedLinks links;
   WorkerNode node;

@@ -34,24 +34,40 @@ struct Element {
   }
 };
 
+const std::vector<int64_t> kSizes = {kChunk + 100, 50, 3000};
+
+// A worker whose segments have a threshold each.
+struct Sender : Worker {
+  explicit Sender(int threads) : Worker(kSizes, 1) {
+    parallel = OwnThreads(threads);
+    options.thresholds = kThresholds.data();
+    options.segment_results = results.data();
+  }
+
+  std::vector<strom_segment_result> results = std::vector<strom_segment_result>(kSizes.size());
+};
+
+// Another one that gets the sender's messages ends with its values.
+void ExpectTheSameElsewhere(const Sender& sender) {
+  Worker other({sender.elements}, 2);
+  other.exchange->inbox = sender.exchange->sent;
+  ASSERT_TRUE(other.replica.Apply(other.Segments(false), &other.result).ok());
+  EXPECT_EQ(other.Values(), sender.Values());
+}
+
 TEST(StepThresholds, GiveTheBitsOfTheRuleInWordsOnEveryWorker) {
-  const std::vector<int64_t> sizes = {kChunk + 100, 50, 3000};
   for (const int threads : {1, 4}) {
-    Worker worker(sizes, 1), other({kChunk + 3150}, 2);
-    worker.parallel = OwnThreads(threads);
-    worker.options.thresholds = kThresholds.data();
+    Sender worker(threads);
     worker.options.clip_multiple = 2;
-    std::vector<strom_segment_result> results(3);
-    worker.options.segment_results = results.data();
     std::vector<Element> expected(static_cast<size_t>(worker.elements));
     for (const uint32_t seed : {9u, 10u}) {
       const std::vector<float> update = RandomUpdate(worker.elements, seed);
       ASSERT_TRUE(worker.Step(update).ok());
       std::vector<strom_segment_result> sums(3);
       size_t i = 0;
-      for (size_t s = 0; s < sizes.size(); ++s) {
+      for (size_t s = 0; s < kSizes.size(); ++s) {
         const float threshold = TableValue(kThresholds[s]);
-        for (const size_t end = i + static_cast<size_t>(sizes[s]); i < end; ++i) {
+        for (const size_t end = i + static_cast<size_t>(kSizes[s]); i < end; ++i) {
           const float before = expected[i].value;
           expected[i].Step(update[i], threshold, 2 * threshold);
           sums[s].count += expected[i].value != before;
@@ -59,12 +75,13 @@ TEST(StepThresholds, GiveTheBitsOfTheRuleInWordsOnEveryWorker) {
           sums[s].max_residual = std::max(sums[s].max_residual, left);
           sums[s].sum_residual += static_cast<double>(left);
         }
-        EXPECT_EQ(results[s].count, sums[s].count);
-        EXPECT_EQ(results[s].elements, sizes[s]);
-        EXPECT_EQ(results[s].threshold, threshold);
-        EXPECT_EQ(results[s].value, threshold);
-        EXPECT_EQ(results[s].max_residual, sums[s].max_residual);
-        EXPECT_NEAR(results[s].sum_residual, sums[s].sum_residual, 1e-6 * sums[s].sum_residual);
+        EXPECT_EQ(worker.results[s].count, sums[s].count);
+        EXPECT_EQ(worker.results[s].elements, kSizes[s]);
+        EXPECT_EQ(worker.results[s].threshold, threshold);
+        EXPECT_EQ(worker.results[s].value, threshold);
+        EXPECT_EQ(worker.results[s].max_residual, sums[s].max_residual);
+        EXPECT_NEAR(worker.results[s].sum_residual, sums[s].sum_residual,
+                    1e-6 * sums[s].sum_residual);
       }
       EXPECT_EQ(worker.result.count, sums[0].count + sums[1].count + sums[2].count);
       EXPECT_EQ(worker.result.threshold, 0.0625f);  // the least
@@ -74,9 +91,7 @@ TEST(StepThresholds, GiveTheBitsOfTheRuleInWordsOnEveryWorker) {
       ASSERT_EQ(values[i], expected[i].value) << i;
       ASSERT_EQ(residual[i], expected[i].residual) << i;
     }
-    other.exchange->inbox = worker.exchange->sent;
-    ASSERT_TRUE(other.replica.Apply(other.Segments(false), &other.result).ok());
-    EXPECT_EQ(other.Values(), values);
+    ExpectTheSameElsewhere(worker);
   }
 }
 
@@ -95,49 +110,43 @@ TEST(StepThresholds, ThatAreAllTheSameSendTheBytesOfOneThreshold) {
 }
 
 TEST(StepThresholds, HaveAMeanEachWhereTheMeanIsSent) {
-  const std::vector<int64_t> sizes = {kChunk + 100, 50, 3000};
   std::vector<std::vector<float>> all_values;
   for (const int threads : {1, 4}) {
-    Worker worker(sizes, 1), other({kChunk + 3150}, 2);
-    worker.parallel = OwnThreads(threads);
-    worker.options.thresholds = kThresholds.data();
+    Sender worker(threads);
     worker.options.send_mean = 1;
-    std::vector<strom_segment_result> results(3);
-    worker.options.segment_results = results.data();
     const std::vector<float> update = RandomUpdate(worker.elements, 11);
     ASSERT_TRUE(worker.Step(update).ok());
     all_values.push_back(worker.Values());
     const std::vector<float> residual = worker.Residual();
     double mass = 0;
     size_t i = 0;
-    for (size_t s = 0; s < sizes.size(); ++s) {
+    for (size_t s = 0; s < kSizes.size(); ++s) {
       const float threshold = TableValue(kThresholds[s]);
       double mean = 0, left = 0;
       int64_t count = 0;
       const size_t start = i;
-      for (const size_t end = i + static_cast<size_t>(sizes[s]); i < end; ++i) {
+      for (const size_t end = i + static_cast<size_t>(kSizes[s]); i < end; ++i) {
         left += static_cast<double>(std::fabs(residual[i]));
         if (std::fabs(update[i]) < threshold) continue;
         mean += static_cast<double>(std::fabs(update[i]));
         ++count;
       }
       mean /= static_cast<double>(count);
-      EXPECT_EQ(results[s].count, count);
-      EXPECT_TRUE(IsTableValue(results[s].value));
-      EXPECT_GE(results[s].value, threshold);
-      EXPECT_NEAR(results[s].value, mean, mean / 256 + 1e-6);
-      EXPECT_NEAR(results[s].sum_residual, left, 1e-5 * left);
-      mass += static_cast<double>(count) * static_cast<double>(results[s].value);
+      EXPECT_EQ(worker.results[s].count, count);
+      EXPECT_TRUE(IsTableValue(worker.results[s].value));
+      EXPECT_GE(worker.results[s].value, threshold);
+      EXPECT_NEAR(worker.results[s].value, mean, mean / 256 + 1e-6);
+      EXPECT_NEAR(worker.results[s].sum_residual, left, 1e-5 * left);
+      mass += static_cast<double>(count) * static_cast<double>(worker.results[s].value);
       for (size_t j = start; j < i; ++j) {
         const bool sent = std::fabs(update[j]) >= threshold;
-        ASSERT_EQ(all_values.back()[j], sent ? std::copysign(results[s].value, update[j]) : 0);
+        ASSERT_EQ(all_values.back()[j],
+                  sent ? std::copysign(worker.results[s].value, update[j]) : 0);
         ASSERT_NEAR(all_values.back()[j] + residual[j], update[j], 1e-6);
       }
     }
     EXPECT_NEAR(worker.result.value, mass / static_cast<double>(worker.result.count), 1e-6);
-    other.exchange->inbox = worker.exchange->sent;
-    ASSERT_TRUE(other.replica.Apply(other.Segments(false), &other.result).ok());
-    EXPECT_EQ(other.Values(), all_values.back());
+    ExpectTheSameElsewhere(worker);
   }
   EXPECT_EQ(all_values[0], all_values[1]);
 }

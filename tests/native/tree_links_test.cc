@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include "link_events.h"
 #include "recorded_links.h"
 
 namespace strom {
@@ -37,17 +38,7 @@ class TreeLinksTest : public testing::Test {
     tree.Started(0, false);
   }
   void Knock(const ChildHello& hello) {
-    tree.HandleHello(0, {.type = LinkEvent::Type::kHello,
-                         .link = kKnock,
-                         .payload = EncodeChildHello(hello),
-                         .reason = {}});
-  }
-  LinkEvent Down(LinkId link, Code code) {
-    return {.type = LinkEvent::Type::kDown,
-            .link = link,
-            .payload = {},
-            .code = code,
-            .reason = "silent"};
+    tree.HandleHello(0, HelloOn(kKnock, EncodeChildHello(hello)));
   }
 
   RecordedLinks links;
