@@ -32,6 +32,19 @@ _CHIEFS_ALONE = (
 )
 
 
+# Those that may write the model between two batches, with `save_freq=` a number.
+_WRITERS = tuple(
+    getattr(keras.callbacks, name)
+    for name in ("BackupAndRestore", "ModelCheckpoint", "OrbaxCheckpoint")
+    if hasattr(keras.callbacks, name)
+)
+
+
+def writes_between_batches(callback: Any) -> bool:
+    """Whether a callback of Keras may write the model before the epoch is over."""
+    return isinstance(callback, _WRITERS) and callback.save_freq not in ("epoch", False)
+
+
 def off_the_chief(callbacks: Iterable[Any]) -> list[Any]:
     """What stands for the chief's `callbacks` on every other worker, in the same order."""
     kept = []

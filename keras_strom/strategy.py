@@ -2,8 +2,9 @@
 
 A step is plain Keras. `run` takes note of the variables before it (their buffers, no copy) and one
 native op closes it: the change goes into the residual, what has grown to the threshold leaves as a
-message, and the variables get their old values plus the own message and those received from the
-other workers. So every replica is the common start plus the same set of messages.
+message, and the variables get the messages received from the other workers. A worker trains on with
+all of its own progress, sent or not. What all share is the common start plus the same set of
+messages; that is what epochs end with, and what callbacks, files and everybody see in the end.
 """
 
 from __future__ import annotations
@@ -73,11 +74,11 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
             arrive with it, and every epoch ends with one. An entry of it stands for the mean of
             what is sent, not for the threshold. Saves traffic where a density of a few percent is
             wanted (transformers: 8).
-        local_apply: "encoded" = after a step the model has what all workers share, what the worker
-            has not sent yet left out. "full" = while it trains a worker's model includes its own
-            unsent progress, so it learns from all it has done; others have none of that, and
-            epochs end, validate, save and finish without it. Takes memory for one more copy of
-            the trained variables; asynchronous mode only.
+        local_apply: "full" = while it trains a worker's model includes its own progress that it has
+            not sent yet, so it learns from all it has done; others have none of that, and epochs
+            end, validate, save and finish without it. With `max_staleness` it takes memory for one
+            more copy of the trained variables. "encoded" = after each step the model has what all
+            workers share, and nothing else.
         max_staleness: None = asynchronous: no worker waits for another. 0 = every step waits for
             all workers and is bitwise reproducible. k >= 1 = a worker is at most k steps ahead.
         always_encode: True shares updates (with nobody) on a lone worker too, to see the effect of
@@ -116,7 +117,7 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
         momentum_masking: bool | str = "auto",
         update_clipping: UpdateClipping | None = None,
         local_steps: int = 1,
-        local_apply: str = "encoded",
+        local_apply: str = "full",
         max_staleness: int | None = None,
         always_encode: bool = False,
         jit_compile: bool = False,
@@ -286,6 +287,7 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
                 "past, this custom training loop, and cannot know how far; train with fit, which a "
                 "new worker can join, or with max_failures=0"
             )
+        sharing.step.show_own(sharing.space)
         sharing.generation = generation
 
     def synchronize(self) -> TrainingReport | None:
@@ -381,8 +383,7 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
     def _change(self, entry: Entry, before: dict[int, Any], touched: Touched) -> VariableChange:
         """What a step that has been traced, or has run, tells of one variable."""
         assert self._sharing is not None
-        # A later step shares what local ones change, rows and all; and where what has not been sent
-        # is part of a variable, all of it changes.
+        # A later step shares what local ones change, rows and all.
         rows = touched.rows(entry.variable) if self._sharing.step.goes_by_rows else None
         momentum = self._momenta.get(id(entry.variable))
         return VariableChange(

@@ -61,7 +61,9 @@ def test_adaptive_threshold_follows_the_density_as_in_numpy() -> None:
 
 def test_a_step_uses_the_threshold_that_the_step_before_has_led_to() -> None:
     algorithm = AdaptiveThreshold(initial=1e-3, min_density=0.2, max_density=0.3, factor=0.5)
-    strategy = StromStrategy(threshold=algorithm, always_encode=True, residual_clipping=None)
+    strategy = StromStrategy(
+        threshold=algorithm, always_encode=True, residual_clipping=None, local_apply="encoded"
+    )
     with strategy.scope():
         variable = tf.Variable(tf.zeros(10))
         optimizer = keras.optimizers.SGD(1.0)

@@ -34,7 +34,9 @@ class Loop:
     """A strategy, three variables and an optimizer that adds what it is given."""
 
     def __init__(self, threshold: ThresholdAlgorithm, **options: Any) -> None:
-        self.strategy = StromStrategy(threshold=threshold, always_encode=True, **options)
+        self.strategy = StromStrategy(
+            threshold=threshold, local_apply="encoded", always_encode=True, **options
+        )
         with self.strategy.scope():
             self.variables = [
                 tf.Variable(tf.zeros(size), name=f"layer_{i}/kernel")
