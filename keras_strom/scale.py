@@ -14,14 +14,23 @@ from keras_strom.checks import whole_number
 _RULES = ("sum", "sqrt", "mean")
 
 
+# Steps of the warm-up where nobody says how many.
+_ENCODED_WARMUP = 500
+
+
+def warmup_of(local_apply: str) -> int:
+    """The warm-up's steps by default, with "full" or "encoded" local progress."""
+    return 0 if local_apply == "full" else _ENCODED_WARMUP
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class UpdateScale:
     """s(t) = S min(1, 1/K + (1 - 1/K) t / warmup_steps), applied before the residual.
 
-    By default it is 1 from the first step on, with however many workers: where each model includes
-    its worker's own progress (`local_apply="full"`), a warm-up only costs accuracy. With "encoded"
-    early updates, which are large and point the same way on all workers, can diverge; the warm-up
-    starts from their mean. Where updates are late, what counts is how many are under way, K times
+    Early updates are large and point the same way on all workers; where a worker's model has not
+    its own progress but what all share alone (`local_apply="encoded"`), their sum can diverge, and
+    the warm-up starts from their mean. With "full" it only costs accuracy, with however many
+    workers. Where updates are late, what counts is how many are under way, K times
     the steps by which they are late: beyond 16 or so they overshoot at first, and a `rule` of 16
     over that number learns more in a short training.
 

@@ -30,7 +30,7 @@ from keras_strom.network import NetworkConfig
 from keras_strom.optimizers import has_plain_momentum, momentum_of
 from keras_strom.report import TrainingReport
 from keras_strom.residual import ResidualClipping, ShakeUp
-from keras_strom.scale import UpdateScale
+from keras_strom.scale import UpdateScale, warmup_of
 from keras_strom.sharing_options import check_compilable, check_options
 from keras_strom.step import SharedStep, StepOptions, VariableChange
 from keras_strom.threshold import AdaptiveThreshold, ThresholdAlgorithm
@@ -63,8 +63,9 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
         shake_up: a `ShakeUp`, or None for none.
         update_scale: how K workers' updates add up: "sum", "sqrt" (sum / sqrt K), "mean", or a
             number.
-        warmup_steps: steps over which the scale grows from 1/K of it; 0 = none, which learns
-            fastest with `local_apply="full"`.
+        warmup_steps: steps over which the scale grows from 1/K of it; 0 = none. None = none with
+            `local_apply="full"`, which learns fastest so, and 500 with "encoded", where the sum of
+            early updates can diverge.
         momentum_masking: whether the optimizer forgets the momentum of elements that were sent, so
             that old gradients do not push them once more (Deep Gradient Compression, section 3.2).
             "auto" = for SGD with momentum; True = for every optimizer, which must have momentum;
@@ -114,7 +115,7 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
         residual_clipping: ResidualClipping | None = None,
         shake_up: ShakeUp | None = None,
         update_scale: str | float = "sum",
-        warmup_steps: int = 0,
+        warmup_steps: int | None = None,
         momentum_masking: bool | str = "auto",
         update_clipping: UpdateClipping | None = None,
         local_steps: int = 1,
@@ -141,7 +142,11 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
             encoding_debug_mode=encoding_debug_mode,
         )
         environment = ClusterEnvironment.from_environ()
-        scale = UpdateScale(rule=update_scale, workers=environment.size, warmup_steps=warmup_steps)
+        scale = UpdateScale(
+            rule=update_scale,
+            workers=environment.size,
+            warmup_steps=warmup_of(local_apply) if warmup_steps is None else warmup_steps,
+        )
         super().__init__(local_devices(devices))
         check_compilable(jit_compile, self.num_replicas_in_sync)
         self._environment = environment

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import keras
 import numpy as np
 import pytest
@@ -127,6 +129,19 @@ def test_a_step_uses_the_threshold_that_the_step_before_has_led_to() -> None:
 def test_adaptive_and_fixed_thresholds_are_algorithms() -> None:
     assert isinstance(AdaptiveThreshold(), ThresholdAlgorithm)
     assert isinstance(FixedThreshold(1e-3), ThresholdAlgorithm)
+
+
+@pytest.mark.parametrize(
+    ("options", "steps"),
+    [({}, 0), ({"local_apply": "encoded"}, 500), ({"warmup_steps": 7}, 7)],
+    ids=["full", "encoded", "given"],
+)
+def test_a_scale_warms_up_by_itself_only_without_full_progress(
+    options: dict[str, Any], steps: int
+) -> None:
+    strategy = StromStrategy(always_encode=True, **options)
+    assert strategy._sharing is not None
+    assert strategy._sharing.step._options.scale.warmup_steps == steps
 
 
 @pytest.mark.parametrize("rule", ["sum", "sqrt", "mean", 0.7])

@@ -223,6 +223,7 @@ Status Replica::Step(std::span<const strom_segment> segments, const strom_step_o
   }
   if (!status.ok()) {
     state_->TakeBack(segments, full);
+    if (full && status.code == Code::kNotFinite) UndoProgress(segments, &state_->residuals);
     return status;
   }
   MaskMomenta(state_->encoder.entries(), segments, options.momenta,

@@ -41,7 +41,8 @@ class Replica {
   // without sending when the update is not finite (kNotFinite), the exchange refuses it or memory
   // runs out (std::bad_alloc): residual and values then are as if the update had only been added to
   // the residual (elements that are not finite are left out), within rounding; values that include
-  // the residual include it. What is refused for
+  // the residual include it, but after kNotFinite they and the residual are as before. What is
+  // refused for
   // its arguments, or finds no memory to begin with, has not been: values are `before`, and the
   // residual stays. The number of threads shows in no bit of the result.
   Status Step(std::span<const strom_segment> segments, const strom_step_options& options,

@@ -57,4 +57,16 @@ void AddUnsent(std::span<const strom_segment> segments, float sign, const Residu
   (pieces.size() < 2 ? Parallel{} : parallel).For(static_cast<int64_t>(pieces.size()), add);
 }
 
+void UndoProgress(std::span<const strom_segment> segments, ResidualStore* residuals) {
+  for (const strom_segment& segment : segments) {
+    if (segment.before == segment.value || segment.before == nullptr) continue;
+    for (int64_t i = 0; i < segment.size; ++i) {
+      const int64_t element = segment.offset + i;
+      float* const residual = residuals->Find(element / kChunk);
+      if (residual != nullptr) residual[element % kChunk] -= segment.value[i] - segment.before[i];
+      segment.value[i] = segment.before[i];
+    }
+  }
+}
+
 }  // namespace strom

@@ -21,6 +21,10 @@ namespace strom {
 void AddUnsent(std::span<const strom_segment> segments, float sign, const ResidualStore& residuals,
                const Parallel& parallel);
 
+// Undoes a step whose progress is in the values and, as all of it was taken back, in the residuals:
+// the values are `before` again, and the residuals what they were, within rounding.
+void UndoProgress(std::span<const strom_segment> segments, ResidualStore* residuals);
+
 }  // namespace strom
 
 #endif  // KERAS_STROM_CORE_UNSENT_H_

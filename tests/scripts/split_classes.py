@@ -36,7 +36,10 @@ def main() -> None:
     keras.utils.set_random_seed(1)
     rank = keras_strom.rank()
     # In lockstep: otherwise the worker that ends last trains its own classes alone for a while.
-    strategy = None if arguments.silent else keras_strom.StromStrategy(max_staleness=0)
+    # And without progress of its own, with which its model would lean towards its own classes.
+    strategy = None
+    if not arguments.silent:
+        strategy = keras_strom.StromStrategy(max_staleness=0, local_apply="encoded")
     with strategy.scope() if strategy else tf.distribute.get_strategy().scope():
         model = fashion_mnist.build_model()
         # SGD's updates add up to those of all classes; Adam scales each worker's by its own few.
