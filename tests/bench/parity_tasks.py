@@ -221,7 +221,7 @@ TASKS = {
             functools.partial(dense_stack, 784, 256, 128, 10),
             fashion_mnist,
             batch=32,
-            examples=240_000,
+            examples=480_000,
         ),
         Task(
             "cnn",
