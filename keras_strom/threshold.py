@@ -228,7 +228,7 @@ class AdaptiveThreshold(_FollowingDensity):
     """
 
     min_density: float = 1e-4
-    max_density: float = 3e-3
+    max_density: float = 5e-3
     factor: float = 0.5 ** (1 / 20)
 
     def __post_init__(self) -> None:

@@ -137,7 +137,7 @@ def _worker(training: Training, learner: Learner) -> Worker:
     if training.exchange is Exchange.NOTHING:
         return Worker(learner)
     if training.exchange is Exchange.DENSE:
-        return DenseWorker(learner, training.workers)
+        return DenseWorker(learner)
     return SharingWorker(learner, training.workers, sharing_of(training))
 
 

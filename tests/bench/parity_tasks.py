@@ -237,7 +237,7 @@ TASKS = {
             functools.partial(dense_stack, 64, 512, 256, 10),
             taught,
             batch=32,
-            examples=512_000,
+            examples=256_000,
             tuned=Sharing(threshold=AdaptiveThreshold(max_density=1e-3)),
         ),
         # Small batches, so that there are rounds enough for what sparse messages can carry.

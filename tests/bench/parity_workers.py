@@ -82,16 +82,11 @@ class Worker:
 
 
 class DenseWorker(Worker):
-    """A worker that sends its whole updates, scaled as StromStrategy does by default."""
-
-    def __init__(self, learner: Learner, workers: int) -> None:
-        super().__init__(learner)
-        self._scale = UpdateScale(rule="sum", workers=workers, warmup_steps=500)
+    """A worker that sends its whole updates, which add up as StromStrategy's do by default."""
 
     def step(self, step: int, x: tf.Tensor, y: tf.Tensor) -> Floats:
         """Trains on one batch; returns what the others get."""
-        scale = np.float32(self._scale.at(tf.constant(step, tf.int64)))
-        update: Floats = scale * self._train(self._values, x, y).numpy()
+        update: Floats = self._train(self._values, x, y).numpy()
         self._values += update
         self.entries += update.size
         self.bytes += update.nbytes
