@@ -21,7 +21,8 @@ class Kept(Generic[Outcome]):
     Args:
         path: of the file.
         read: makes an outcome, which is a dataclass, of its fields as JSON gives them.
-        resume: whether to begin with what the file holds; else it is begun anew.
+        resume: whether to begin with what the file holds; else it is begun anew, and the old one
+            stays as NAME.before.
     """
 
     def __init__(
@@ -30,9 +31,9 @@ class Kept(Generic[Outcome]):
         self._path = path
         self._outcomes: dict[str, Outcome] = {}
         path.parent.mkdir(parents=True, exist_ok=True)
-        if not resume:
-            path.write_text("", encoding="utf-8")
-        elif path.exists():
+        if not resume and path.exists():
+            path.replace(path.with_name(f"{path.name}.before"))  # Hours may be in it.
+        if path.exists():
             for line in path.read_text(encoding="utf-8").splitlines():
                 entry = json.loads(line)
                 self._outcomes[entry["training"]] = read(entry["outcome"])
