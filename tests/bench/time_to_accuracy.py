@@ -5,7 +5,7 @@ MultiWorkerMirroredStrategy, and workers that never talk train the same models o
 as many epochs. Every worker is a process on a machine of its own, a network namespace, behind a
 line of its own; so this needs root. Copies of the model are tried when training is over, so
 evaluation takes no time. The target of a comparison is the accuracy, as a mean of three evaluations
-in a row, that every run of every method reaches.
+in a row, that every run of every method reaches; when, is told on a straight line between two.
 
 keras-strom always trains wholly on the line. For Horovod and MultiWorkerMirroredStrategy, which are
 synchronous and learn the same on any line, step by step, accuracy against steps comes from a run on

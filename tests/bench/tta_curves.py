@@ -125,11 +125,18 @@ class Curve:
         )
 
     @property
+    def running_means(self) -> list[float]:
+        """For each evaluation the mean of it and the two before it, or of those that there are."""
+        ends = range(1, len(self.accuracies) + 1)
+        return [statistics.fmean(self.accuracies[max(0, end - SMOOTHED) : end]) for end in ends]
+
+    @property
     def smoothed(self) -> list[float]:
-        """For each evaluation the mean of it and those before it; -inf while there are too few."""
-        missing = min(SMOOTHED - 1, len(self.accuracies))
-        windows = zip(*(self.accuracies[start:] for start in range(SMOOTHED)), strict=False)
-        return [-math.inf] * missing + [statistics.fmean(window) for window in windows]
+        """The running means; -inf while they are of fewer than three."""
+        return [
+            -math.inf if place < SMOOTHED - 1 else mean
+            for place, mean in enumerate(self.running_means)
+        ]
 
     @property
     def best(self) -> float:
@@ -142,9 +149,15 @@ class Curve:
         return self.smoothed[-1]
 
     def seconds_to(self, target: float) -> float:
-        """Until it is there; inf = it never is."""
-        pairs = zip(self.seconds, self.smoothed, strict=True)
-        return next((seconds for seconds, mean in pairs if mean >= target), math.inf)
+        """Until it is there, on a straight line between evaluations; inf = it never is."""
+        points = list(zip(self.seconds, self.smoothed, strict=True))
+        before = points[0]
+        for seconds, mean in points:
+            if mean >= target:
+                share = (target - before[1]) / (mean - before[1]) if before[1] > -math.inf else 1.0
+                return before[0] + share * (seconds - before[0])
+            before = seconds, mean
+        return math.inf
 
     def as_json(self) -> dict[str, Any]:
         """For the report's file."""

@@ -74,23 +74,16 @@ def _add_rows(result: Report, setting: Setting, curves: Curves) -> None:
         scaled = f" x {setting.workers}" if way in SYNCHRONOUS else ""
         result.row(
             way,
-            group=title(setting),
-            target_accuracy=target,
+            group=f"{title(setting)}: to an accuracy of {target:.3f}",
             s_to_target=seconds,
             times_as_long=None if own is None else seconds / own,
-            fewest_and_most_s=_range([curve.seconds_to(target) for curve in several]),
             ms_a_step=1e3 * statistics.fmean(curve.step_seconds for curve in several),
             mb_a_step=statistics.fmean(c.sent_bytes[-1] / c.steps[-1] for c in several) / 1e6,
-            s_in_all=statistics.fmean(curve.seconds[-1] for curve in several),
             end_accuracy=mean_end(several),
-            learning_rate=f"{rate.alone:g}{scaled}" + (", warm-up" if rate.warm_up else ""),
+            rate=f"{rate.alone:g}{scaled}" + (", warm-up" if rate.warm_up else ""),
             runs=len(several),
-            seconds_are="of steps timed" if several[0].composed else "of the run itself",
+            put_together=several[0].composed,
         )
-
-
-def _range(values: Sequence[float]) -> str:
-    return f"{min(values):.1f} to {max(values):.1f}"
 
 
 def _add_targets(result: Report, compared: Compared) -> None:
@@ -106,6 +99,8 @@ def _add_targets(result: Report, compared: Compared) -> None:
                 result.skip(name, f"{' and '.join((STROM, *variants))}: one of them was not run")
             else:
                 result.target(name, ratio, goal)
+    if not any(setting.task == TARGET_TASK for setting in compared):
+        result.skip("tta_*", f"these speak of the {TITLES[TARGET_TASK]}, which was not trained")
     gaps = {setting: end_gap(curves) for setting, curves in compared.items()}
     known = {setting: gap for setting, gap in gaps.items() if gap is not None}
     if not known:
