@@ -44,7 +44,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .PHONY: help
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-22s %s\n", $$1, $$2}' Makefile
 
 # ------------------------------------------------------------------ set-up
 
@@ -234,6 +234,13 @@ bench-horovod: setup ## Horovod on Spark against keras-strom (15 minutes; lines 
 	@if ((EUID == 0)); then .ci/system-packages lines; fi
 	@.ci/horovod/set-up || (($$? == 3))
 	@$(BIN)/python -m tests.bench.horovod $(BENCH_ARGS)
+
+# Nor is this one. It can be run in pieces: BENCH_ARGS="--resume --only wide k2".
+.PHONY: bench-time-to-accuracy
+bench-time-to-accuracy: setup ## accuracy by seconds, beside Horovod (hours; --quick: minutes; root; builds Horovod)
+	@.ci/system-packages data
+	@if ((EUID == 0)); then .ci/system-packages lines; .ci/horovod/set-up || (($$? == 3)); fi
+	@$(BIN)/python -m tests.bench.time_to_accuracy $(BENCH_ARGS)
 
 # ------------------------------------------------------------------ checks
 

@@ -24,6 +24,7 @@ from tests.bench.horovod_training import (
     Trained,
     Training,
 )
+from tests.bench.processes import wait_for
 
 NET_DEV = """Inter-|   Receive                                                |  Transmit
  face |bytes    packets errs drop fifo frame compressed multicast|bytes    packets errs drop
@@ -162,4 +163,4 @@ def test_a_process_that_fails_ends_the_wait_for_the_others() -> None:
             stack.callback(process.kill)
             running.append((process, log))
         with pytest.raises(RuntimeError, match=r"Horovod ended with 3:\nno such line"):
-            horovod_place.wait_for(HOROVOD, running)
+            wait_for(HOROVOD, running, 60)

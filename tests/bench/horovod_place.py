@@ -9,9 +9,7 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import IO
 
 from tests.bench import namespaces, report
 from tests.bench.horovod_job import THREADS, Job
@@ -24,6 +22,7 @@ from tests.bench.horovod_training import (
     Trained,
     Training,
 )
+from tests.bench.processes import last_line, stop, wait_for
 from tests.bench.spark_cluster import SparkCluster
 
 WORKERS = 2
@@ -31,8 +30,6 @@ WORKERS = 2
 ENVIRONMENT = report.ROOT / "build" / "horovod"
 
 _JOB_SECONDS = 600.0
-_POLL_SECONDS = 0.1
-_LAST_WORDS = 3000
 _MIRRORED_PORT = 40300
 
 
@@ -115,53 +112,7 @@ class Place:
                     stdout=log,
                     stderr=subprocess.STDOUT,
                 )
-                stack.callback(_end, process)
+                stack.callback(stop, process)
                 running.append((process, log))
-            wait_for(job.way, running)
-            return Trained.slowest(_outcome_in(job.way, _words(log)) for _, log in running)
-
-
-#: Processes of one job, and what each has said.
-Running = Sequence[tuple[subprocess.Popen[bytes], IO[str]]]
-
-
-def wait_for(way: str, running: Running) -> None:
-    """Until all processes have ended.
-
-    Raises:
-        RuntimeError: one has failed, which the others may wait for in vain, or time is up.
-    """
-    deadline = time.monotonic() + _JOB_SECONDS
-    while any(process.poll() is None for process, _ in running):
-        for process, log in running:
-            if process.poll():
-                raise _failed(way, f"ended with {process.returncode}", log)
-        if time.monotonic() > deadline:
-            raise _failed(way, f"has not ended after {_JOB_SECONDS:g} s", running[0][1])
-        time.sleep(_POLL_SECONDS)
-    for process, log in running:
-        if process.returncode:
-            raise _failed(way, f"ended with {process.returncode}", log)
-
-
-def _failed(way: str, how: str, log: IO[str]) -> RuntimeError:
-    return RuntimeError(f"{way} {how}:\n{_words(log)[-_LAST_WORDS:]}")
-
-
-def _words(log: IO[str]) -> str:
-    log.seek(0)
-    return log.read()
-
-
-def _outcome_in(way: str, words: str) -> Trained:
-    """The program's last word, whatever else Spark and Horovod have said."""
-    lines = [line for line in words.splitlines() if line.startswith("{")]
-    if not lines:
-        raise RuntimeError(f"{way} has told no outcome:\n{words[-_LAST_WORDS:]}")
-    return Trained.from_json(lines[-1])
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    if process.poll() is None:
-        process.kill()
-        process.wait()
+            wait_for(job.way, running, _JOB_SECONDS)
+            return Trained.slowest(Trained.from_json(last_line(job.way, log)) for _, log in running)

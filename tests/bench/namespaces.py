@@ -9,6 +9,7 @@ a lost "packet" would be 64 KB.
 
 from __future__ import annotations
 
+import math
 import os
 import pathlib
 import shutil
@@ -116,6 +117,12 @@ class Network:
         Its interface port0, port1, ... receives what that node sends.
         """
         return ["ip", "netns", "exec", self._name("switch"), "cat", "/proc/net/dev"]
+
+    def lift_limit(self) -> None:
+        """Makes lines as fast as the machine is, until `set_line` is called."""
+        self.megabits = math.inf
+        for node in range(self.nodes):
+            self._switch("tc", "qdisc", "del", "dev", f"port{node}", "root")
 
     def set_line(self, *, megabits: float, buffer_bytes: int) -> None:
         """Changes rate and buffer of every line."""

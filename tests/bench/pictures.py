@@ -29,12 +29,12 @@ _TEXT_POINTS = 11
 
 
 def picture(
-    columns: int = 1, *, width: float = 6.5, height: float = 4.5
+    columns: int = 1, *, rows: int = 1, width: float = 6.5, height: float = 4.5
 ) -> tuple[Figure, list[Axes]]:
-    """An empty figure with `columns` axes side by side, each `width` x `height` inches."""
+    """An empty figure with rows of `columns` axes, each `width` x `height` inches."""
     layout = ConstrainedLayoutEngine(wspace=0.06)
-    figure = Figure(figsize=(width * columns, height), dpi=150, layout=layout)
-    axes = [figure.add_subplot(1, columns, number + 1) for number in range(columns)]
+    figure = Figure(figsize=(width * columns, height * rows), dpi=150, layout=layout)
+    axes = [figure.add_subplot(rows, columns, number + 1) for number in range(rows * columns)]
     for one in axes:
         one.spines[["top", "right"]].set_visible(False)
         one.spines[["left", "bottom"]].set_color(GREY)

@@ -86,6 +86,7 @@ class Report:
         self.targets: list[Target] = []
         self._output = output
         self._names: set[tuple[str, str]] = set()
+        self._attached: dict[str, Any] = {}
 
     @property
     def path(self) -> pathlib.Path:
@@ -106,6 +107,11 @@ class Report:
     def skip(self, name: str, reason: str) -> None:
         """Adds a row that says why a target, or a row, could not be measured here."""
         self.row(name, group="Skipped", skipped=reason)
+
+    def attach(self, name: str, value: Any) -> None:
+        """Adds what the file holds besides, and no table shows: a plain JSON value."""
+        self._claim("attached", name)
+        self._attached[name] = value
 
     def target(self, name: str, value: float, goal: float, better: Better = "higher") -> None:
         """Adds what the design asks for."""
@@ -131,6 +137,7 @@ class Report:
             "targets": [
                 {**dataclasses.asdict(target), "met": target.met} for target in self.targets
             ],
+            **self._attached,
         }
 
     def _claim(self, group: str, name: str) -> None:
