@@ -190,7 +190,7 @@ chaos: setup ## training while a worker is killed every 20 seconds, and in peace
 # ------------------------------------------------------------------ what to see
 
 .PHONY: demo
-demo: $(PACKAGE_STAMP) native ## two Spark executors train a CNN on Fashion-MNIST
+demo: $(PACKAGE_STAMP) native ## two Spark executors train a CNN on Fashion-MNIST, and one alone; build/demo.png (4 minutes)
 	@.ci/system-packages data java
 	@$(BIN)/python examples/demo.py
 

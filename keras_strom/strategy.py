@@ -21,6 +21,7 @@ import tensorflow as tf
 from keras_strom import admission, errors, lifecycle
 from keras_strom._native.replica import Replica
 from keras_strom.admission import path_of
+from keras_strom.counters import NodeCounters
 from keras_strom.data_sharding import shard_dataset, without_autotune
 from keras_strom.devices import local_devices, on_one_cpu, over_devices
 from keras_strom.environment import ClusterEnvironment
@@ -267,6 +268,11 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
     def last_report(self) -> TrainingReport | None:
         """What the latest finished training did; None before, and where nothing is shared."""
         return None if self._sharing is None else self._sharing.last_report
+
+    def counters(self) -> NodeCounters | None:
+        """What this worker's connection has counted so far, at any time; None for a lone worker."""
+        worker = None if self._sharing is None else self._sharing.worker
+        return None if worker is None else worker.counters()
 
     def begin(self, *models: Any) -> None:
         """Starts a custom training loop: every worker takes the chief's values.

@@ -45,6 +45,7 @@ LONG_FILES = (
     "test_training.py",
     "test_spark_averaging.py",
     "test_restart.py",
+    "test_demo.py",
     "test_packaging.py",
     "test_lifecycle.py",
     "test_training_forms.py",

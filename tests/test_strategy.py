@@ -85,6 +85,7 @@ def test_a_lone_worker_refuses_nothing_that_plain_keras_accepts() -> None:
     model.fit(*_data(), epochs=1, verbose=0)
     assert strategy.num_workers == 1
     assert strategy.last_report is None
+    assert strategy.counters() is None
     assert strategy.synchronize() is None
 
 
