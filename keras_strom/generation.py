@@ -143,6 +143,7 @@ class Generation:
         self._start_hashes: dict[int, int] = {}
         self._values_at_end = np.zeros(0, np.float32)
         self._state_at_end = np.zeros(0, np.float64)
+        self._installed = 0.0, 0  # The difference of this replica, and the hash of what it has.
         self._started_at = time.monotonic()
         self._bytes_before = self._wire_bytes()
         self._warned: set[str] = set()
@@ -231,7 +232,8 @@ class Generation:
                 layout,
                 sharing.options_text,
                 sharing.space.read() if sharing.environment.is_chief else None,
-                timeout=sharing.environment.join_timeout,
+                # The callbacks of another worker's last epoch may take as long as they like.
+                timeout=None if self._follows else sharing.environment.join_timeout,
             )
         finally:
             worker.meanwhile = other
@@ -287,6 +289,7 @@ class Generation:
             again = Generation(self._sharing, self._models, follows=True)
             again.start()
             again.finish()
+            again.report()
         self._note_agreed()
 
     def _note_agreed(self) -> None:
@@ -367,8 +370,8 @@ class Generation:
         worker = self._sharing.worker
         return worker is not None and bool(worker.status()["stop_requested"])
 
-    def finish(self, stop: bool = False, assigns_last: bool = False) -> TrainingReport:
-        """Brings all workers to the same bits.
+    def finish(self, stop: bool = False, assigns_last: bool = False) -> None:
+        """Brings all workers to the same bits; `report` then waits until all have come so far.
 
         What has not reached the threshold stays in the residual and leaves in the next generation:
         sent at once, so many steps' worth of noise would undo much of the training.
@@ -380,13 +383,22 @@ class Generation:
         """
         sharing = self._sharing
         sharing.step.share_rest(sharing.space)
+        if sharing.worker is not None:
+            sharing.worker.finish(stop and sharing.environment.is_chief)
+            sharing.step.apply(sharing.space.participants)
+            self._take_result(sharing.worker, assigns_last)
+
+    def report(self) -> TrainingReport:
+        """After `finish`: what the training has done, once every worker has asked for it.
+
+        So a worker that asks when its callbacks have returned waits for those of all others.
+        """
+        sharing = self._sharing
         entries = sharing.space.participants
         last = sharing.step.last
         worst = 0.0
         if sharing.worker is not None:
-            sharing.worker.finish(stop and sharing.environment.is_chief)
-            sharing.step.apply(entries)
-            worst = self._take_result(sharing.worker, assigns_last)
+            worst = sharing.worker.verify(*self._installed)
         totals = sharing.step.totals
         sent, received = (
             now - before for now, before in zip(self._wire_bytes(), self._bytes_before, strict=True)
@@ -415,8 +427,8 @@ class Generation:
             network=None if sharing.worker is None else sharing.worker.counters(),
         )
 
-    def _take_result(self, worker: TrainingWorker, assigns_last: bool) -> float:
-        """Installs the master's parameters and the averaged state; the largest difference."""
+    def _take_result(self, worker: TrainingWorker, assigns_last: bool) -> None:
+        """Installs the master's parameters and the averaged state."""
         space = self._sharing.space
         variables = averaged_state(self._models, space) + moving_averages(self._models)
         own = [
@@ -424,7 +436,10 @@ class Generation:
             for entry in left_to_the_program(self._models, self._sharing.space)
             if array_hash(entry.variable.numpy()) != self._start_hashes.get(id(entry.variable))
         ]
-        own_state = np.append(read(variables), float(assigns_last or bool(own)))
+        # Another master could not tell who has the result: where one may come, nobody waits for
+        # callbacks in between, but before a generation without steps.
+        follows = not self._follows and (assigns_last or bool(own) or worker.outlives)
+        own_state = np.append(read(variables), float(follows))
         state, parameters = worker.result(own_state, self.layout_size)
         self.assigned_last = bool(state[-1] > 0)
         # Where the master has the start, no other worker has trained it either: it stays.
@@ -446,7 +461,7 @@ class Generation:
         installed = parameters.copy()
         for entry in installing:
             installed[entry.offset : entry.offset + entry.size] = entry.variable.numpy().ravel()
-        return worker.verify(difference, array_hash(installed))
+        self._installed = difference, array_hash(installed)
 
     def _average(self, key: int, values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         sharing = self._sharing

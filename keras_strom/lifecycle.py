@@ -207,7 +207,7 @@ class _Training:
         self._left: int | None = None  # Where it has a predecessor there: batches left in it.
         self._cut_short = False
         self._per_epoch: int | None = None
-        self.logs: dict[str, float] = {}
+        self.logs: dict[str, Any] = {}
 
     def begin(self, epochs: int, per_epoch: int | None) -> None:
         """After every other callback's `on_train_begin`, which may have restored old weights."""
@@ -298,7 +298,7 @@ class _Training:
         chief = self._sharing.environment.is_chief
         stop = generation.average_epoch(stop=chief and self._model.stop_training)
         stop = stop or generation.stop_requested()
-        self.logs = {k: float(v) for k, v in self._metric_results().items()}
+        self.logs = {name: _plain(value) for name, value in self._metric_results().items()}
         self._model.stop_training = stop
         if stop or self._last_epoch:
             self._finish(stop)
@@ -329,6 +329,10 @@ class _Training:
         if self._finished is None:  # There was no epoch left to train.
             self._finish(stop=False)
         assert self._finished is not None
+        worker = self._sharing.worker
+        if worker is None or not worker.outlives:
+            # Nobody returns before the callbacks of all others have, which write what they read.
+            self._sharing.last_report = self._finished.report()
         self._finished.close()
         # Only now, as Keras's progress bar keeps its line open during the callbacks of an epoch.
         announce(self._sharing, self._finished)
@@ -348,10 +352,14 @@ class _Training:
         return self._sharing.generation
 
     def _finish(self, stop: bool) -> None:
-        self._finished = self._running()
-        self._sharing.last_report = self._finished.finish(stop, self._assigns_last)
-        if self._sharing.worker is not None:
-            self._sharing.worker.meanwhile = None
+        finished = self._running()
+        finished.finish(stop, self._assigns_last)
+        worker = self._sharing.worker
+        if worker is not None:
+            worker.meanwhile = None
+            if worker.outlives:
+                self._sharing.last_report = finished.report()
+        self._finished = finished
         self._sharing.generation = None
 
     def _metric_results(self) -> dict[str, Any]:
@@ -359,6 +367,14 @@ class _Training:
         for name, value in self._model.get_metrics_result().items():
             results.update(value if isinstance(value, dict) else {name: value})
         return results
+
+
+def _plain(result: Any) -> Any:
+    """A metric's result as Keras has it in its logs: a number, or what has several (F1Score)."""
+    try:
+        return float(result)
+    except (TypeError, ValueError):
+        return result
 
 
 def announce(sharing: Sharing, finished: Generation) -> None:

@@ -302,7 +302,8 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
         if sharing.generation is None:
             raise errors.StromError("no training to end: call strategy.begin() before the loop")
         generation = sharing.generation
-        sharing.last_report = generation.finish()
+        generation.finish()
+        sharing.last_report = generation.report()
         generation.close()
         sharing.generation = None
         lifecycle.announce(sharing, generation)
