@@ -7,6 +7,9 @@ training stops and with which learning rate it goes on, and has the workers agre
 callback may have assigned weights at the very end. On a worker that is not the chief, callbacks
 that write or decide are left out.
 
+A `fit` that fails on one worker fails on all (`together`), and one that meets a NaN ends on all as
+its callbacks say (`not_finite`).
+
 A worker that takes the place of another in the middle goes on where that one was, with the state
 of a third (`donation`); one that comes when the others have ended takes the values and trains none.
 """
@@ -16,6 +19,7 @@ from __future__ import annotations
 import functools
 import inspect
 import logging
+import math
 import time
 from collections.abc import Callable
 from types import TracebackType
@@ -29,12 +33,22 @@ from keras_strom._native.ops import translate
 from keras_strom.building import building_once
 from keras_strom.callbacks import off_the_chief
 from keras_strom.data_sharding import shard_fit_arguments
+from keras_strom.endings import Ending
 from keras_strom.environment import ClusterEnvironment
 from keras_strom.generation import Generation, Sharing
 from keras_strom.monitor import StromMonitor
+from keras_strom.not_finite import NotFiniteWatch
 from keras_strom.resume import Place
 from keras_strom.step import update_copies
 from keras_strom.takeover import donate_if_asked, hand_over_if_asked, take_over
+from keras_strom.together import (
+    failed_before_the_start,
+    is_connected,
+    join_anew,
+    raise_if_failed,
+    raise_if_failed_before,
+    words_of,
+)
 from keras_strom.waiting import wait_until_allowed
 
 _logger = logging.getLogger("keras_strom")
@@ -72,24 +86,25 @@ def wrap_fit(sharing_of: Callable[[Any], Sharing | None]) -> None:
 def _fit(original: Callable[..., Any], bound: inspect.BoundArguments, sharing: Sharing) -> Any:
     arguments = bound.arguments
     model = arguments["self"]
-    admission.check_compiled(model)
-    if getattr(model, "optimizer", None) is not None:  # Keras itself asks for compile().
-        admission.check_optimizer(model.optimizer)
     if sharing.generation is not None:
         raise errors.StromError(
             "a training has not ended yet: after a custom loop call strategy.synchronize() before "
             "fit, and call no fit in a callback of another one"
         )
-    if sharing.environment.size > 1:
-        shard_fit_arguments(arguments, sharing.environment.rank, sharing.environment.size)
-        if not sharing.environment.is_chief:
-            arguments["verbose"] = 0
     assigns_last = any(map(_may_assign_at_the_end, _listed(arguments["callbacks"])))
     training = _Training(sharing, model, arguments["initial_epoch"], assigns_last)
-    restore = _put_around(arguments, _First(training), _Last(training), sharing)
     initial_epoch = model._initial_epoch
     sharing.training_data = None
+    restore = _nothing
     try:
+        admission.check_compiled(model)
+        if getattr(model, "optimizer", None) is not None:  # Keras itself asks for compile().
+            admission.check_optimizer(model.optimizer)
+        if sharing.environment.size > 1:
+            shard_fit_arguments(arguments, sharing.environment.rank, sharing.environment.size)
+            if not sharing.environment.is_chief:
+                arguments["verbose"] = 0
+        restore = _put_around(arguments, _First(training), _Last(training), sharing)
         with building_once(arguments):
             return original(*bound.args, **bound.kwargs)
     except BaseException as error:
@@ -102,9 +117,14 @@ def _fit(original: Callable[..., Any], bound: inspect.BoundArguments, sharing: S
             raise cause from error
         raise
     finally:
+        training.watch.end()
         restore()
         # It holds for this fit; the next one would begin there too, or not at all.
         model._initial_epoch = initial_epoch
+
+
+def _nothing() -> None:
+    """What is to be taken back where nothing has been done."""
 
 
 def _cause(error: BaseException, here: ClusterEnvironment) -> errors.StromError | None:
@@ -113,9 +133,9 @@ def _cause(error: BaseException, here: ClusterEnvironment) -> errors.StromError 
         return translate(error)
     if isinstance(error, StopIteration):  # How Keras meets data that ends before its first batch.
         return errors.UnsupportedModel(
-            f"worker {here.rank} of {here.size} has no training data; of {here.size} workers each "
-            f"takes every {here.size}th row of arrays or element of a dataset (usually a batch), "
-            "so there must be at least as many: use smaller batches or fewer workers"
+            f"worker {here.rank} of {here.size} has no training data; each takes one of "
+            f"{here.size} rows of arrays, or of {here.size} elements of a dataset (usually "
+            "batches), so there must be at least as many: use smaller batches or fewer workers"
             if here.size > 1
             else "the training data is empty"
         )
@@ -197,7 +217,12 @@ class _Training:
         self._model = model
         self._initial_epoch = initial_epoch
         self._assigns_last = assigns_last
+        self._number = sharing.fits + 1  # Which `fit` of the strategy it is.
+        self._started = False
+        self._reported = False
+        self._over = False  # Nobody waits for this worker any more.
         self._finished: Generation | None = None
+        self._lost_workers = 0
         self._epoch_closed = False
         self._last_epoch = False
         self._next_poll = 0.0
@@ -208,6 +233,7 @@ class _Training:
         self._cut_short = False
         self._per_epoch: int | None = None
         self.logs: dict[str, Any] = {}
+        self.watch = NotFiniteWatch(model, sharing.space)
 
     def begin(self, epochs: int, per_epoch: int | None) -> None:
         """After every other callback's `on_train_begin`, which may have restored old weights."""
@@ -218,6 +244,11 @@ class _Training:
         if checkpoints is not None:
             checkpoints.prepare(self._sharing, self._model, epochs)
         generation.start(self._initial_epoch)
+        worker = self._sharing.worker
+        if worker is not None:
+            raise_if_failed_before(worker, self._number)
+        self._started = True
+        self.watch.begin()
         if generation.ended:
             _logger.info("%s comes after the end of this training", self._who())
             self._model._initial_epoch = epochs  # Keras then trains no epoch.
@@ -228,8 +259,8 @@ class _Training:
             restored = checkpoints.restore(self._sharing, generation, self._model, per_epoch)
             if restored is not None:
                 self._go_on(restored, per_epoch)
-        if self._sharing.worker is not None:
-            self._sharing.worker.meanwhile = self._help
+        if worker is not None:
+            worker.meanwhile = self._help
 
     def _go_on(self, place: Place, per_epoch: int | None) -> None:
         """Has Keras begin where a predecessor was."""
@@ -260,8 +291,6 @@ class _Training:
             self._sharing.checkpoints.save_if_due(
                 self._sharing, self._model, place, self._per_epoch
             )
-        if self._sharing.environment.is_chief or self._sharing.sequenced:
-            return
         now = time.monotonic()
         if now >= self._next_poll:
             self._next_poll = now + _STOP_POLL_SECONDS
@@ -272,7 +301,12 @@ class _Training:
         """After every other callback: ends an epoch of which a predecessor has trained a part.
 
         Keras leaves an epoch early, and quietly, only for `stop_training`.
+
+        Raises:
+            NotFinite: the batch's update was refused, and no callback has ended the training.
         """
+        if self.watch.caught is not None and not self._model.stop_training:
+            raise self.watch.caught
         if self._left is not None and batch + 1 >= self._left and not self._model.stop_training:
             self._model.stop_training = self._cut_short = True
 
@@ -295,13 +329,20 @@ class _Training:
             self._model.stop_training = self._cut_short = False
         self._skipped, self._left = 0, None
         generation = self._running()
+        if self.watch.caught is not None:
+            self._model.stop_training = True
+            self.logs = self._plain_results()
+            self._finish(stop=True)
+            return
         chief = self._sharing.environment.is_chief
         stop = generation.average_epoch(stop=chief and self._model.stop_training)
         stop = stop or generation.stop_requested()
-        self.logs = {name: _plain(value) for name, value in self._metric_results().items()}
+        self.watch.note_sound_state()
+        self.logs = self._plain_results()
         self._model.stop_training = stop
+        self._tell_of_lost_workers(generation)
         if stop or self._last_epoch:
-            self._finish(stop)
+            self._finish(stop and chief)
 
     def put_averages(self, logs: dict[str, Any] | None) -> None:
         """Replaces the metrics in `logs`, which Keras hands to all later callbacks."""
@@ -312,10 +353,11 @@ class _Training:
         """After the epoch's last callback, which may have asked to stop (EarlyStopping)."""
         if self._finished is not None:
             return
-        stop = self._running().agree_to_stop(self._model.stop_training)
+        generation = self._running()
+        stop = generation.agree_to_stop(self._model.stop_training) or generation.stop_requested()
         self._model.stop_training = stop
         if stop:
-            self._finish(stop)
+            self._finish(self._sharing.environment.is_chief)
         else:
             self._running().share_learning_rates()
 
@@ -329,23 +371,72 @@ class _Training:
         if self._finished is None:  # There was no epoch left to train.
             self._finish(stop=False)
         assert self._finished is not None
-        worker = self._sharing.worker
-        if worker is None or not worker.outlives:
+        if not self._reported:
             # Nobody returns before the callbacks of all others have, which write what they read.
-            self._sharing.last_report = self._finished.report()
+            self._report()
+        self._over = True
         self._finished.close()
         # Only now, as Keras's progress bar keeps its line open during the callbacks of an epoch.
         announce(self._sharing, self._finished)
 
     def abandon(self, error: BaseException) -> None:
-        """Tells the others that this worker cannot go on."""
-        self._sharing.generation = None
-        # A step that was refused (NotFinite) is undone on the worker's first device only.
-        update_copies(self._sharing.space.participants)
-        if self._sharing.worker is not None and self._sharing.ended is None:
-            words = f"{type(error).__name__}: {error}".strip(": ").splitlines()[0]
-            self._sharing.ended = f"worker {self._sharing.environment.rank} failed: {words}"
-            self._sharing.worker.close(self._sharing.ended)
+        """After an exception: has the others fail too, or tells them why this worker leaves."""
+        sharing, worker = self._sharing, self._sharing.worker
+        generation, sharing.generation = sharing.generation, None
+        # A step that was refused is undone on the worker's first device only.
+        update_copies(sharing.space.participants)
+        if worker is None or sharing.ended is not None:
+            return
+        worker.meanwhile = None
+        sharing.fits = max(sharing.fits, self._number)
+        words = words_of(error)
+        if isinstance(error, Exception) and is_connected(worker):
+            if self._over or isinstance(error, errors.FitFailed):
+                return
+            if generation is not None and generation.ended:  # It trained nothing with the others.
+                return
+            try:
+                self._have_others_fail(generation, words)
+                return
+            except (errors.StromError, tf.errors.OpError) as lost:
+                _logger.warning("%s could not tell the others of it: %s", self._who(), lost)
+        if isinstance(error, errors.Refused | errors.FitFailed):  # The master serves others on.
+            try:
+                return self._leave(words)
+            except errors.StromError as lost:
+                _logger.warning("%s could not join anew: %s", self._who(), lost)
+        sharing.ended = f"worker {sharing.environment.rank} failed: {words}"
+        worker.close(sharing.ended)
+
+    def _have_others_fail(self, generation: Generation | None, words: str) -> None:
+        here = self._sharing.environment
+        if here.max_failures:
+            _logger.error("%s: %s; the others train on", self._who(), words)
+            self._leave(f"worker {here.rank} failed: {words}")
+        elif self._finished is not None:
+            if not self._reported:
+                self._finished.report(failed=True)
+            self._finished.close(failure=words)
+        elif self._started:
+            assert generation is not None
+            generation.finish(stop=True, ending=Ending(failure=words))
+            generation.report()
+        else:
+            self._leave(failed_before_the_start(self._number, here.rank, words))
+
+    def _leave(self, words: str) -> None:
+        """Leaves the generation at hand, and joins the job anew for the next."""
+        sharing = self._sharing
+        assert sharing.worker is not None
+        assert sharing.join is not None
+        sharing.worker.close(words)
+        sharing.worker = join_anew(sharing.join)
+
+    def _tell_of_lost_workers(self, generation: Generation) -> None:
+        lost = generation.lost_workers()
+        for words in lost[self._lost_workers :]:
+            _logger.warning("%s trains on while %s", self._who(), words)
+        self._lost_workers = len(lost)
 
     def _running(self) -> Generation:
         assert self._sharing.generation is not None
@@ -353,14 +444,39 @@ class _Training:
 
     def _finish(self, stop: bool) -> None:
         finished = self._running()
-        finished.finish(stop, self._assigns_last)
+        met_nan = self.watch.caught is not None
+        finished.finish(stop, Ending(follows=self._assigns_last, not_finite=met_nan))
         worker = self._sharing.worker
         if worker is not None:
             worker.meanwhile = None
-            if worker.outlives:
-                self._sharing.last_report = finished.report()
         self._finished = finished
         self._sharing.generation = None
+        if worker is not None and (worker.outlives or finished.endings.failed):
+            self._report()
+        self._over = bool(finished.endings.failed)
+        raise_if_failed(finished.endings)
+        if finished.endings.not_finite:
+            self._end_for_nan(finished.endings.not_finite)
+
+    def _end_for_nan(self, ranks: tuple[int, ...]) -> None:
+        """As where Keras has trained on with it: the epoch's loss is NaN."""
+        if self._sharing.environment.is_chief or self.watch.caught is not None:
+            _logger.warning(
+                "%s: the training ends on all workers, for an update of worker %s held a NaN or an "
+                "infinity; the parameters are those before it",
+                self._who(),
+                ", ".join(map(str, ranks)),
+            )
+        self._model.stop_training = True
+        self.logs["loss"] = math.nan
+
+    def _report(self) -> None:
+        assert self._finished is not None
+        self._sharing.last_report = self._finished.report()
+        self._reported = True
+
+    def _plain_results(self) -> dict[str, Any]:
+        return {name: _plain(value) for name, value in self._metric_results().items()}
 
     def _metric_results(self) -> dict[str, Any]:
         results: dict[str, Any] = {}

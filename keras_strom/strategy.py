@@ -172,7 +172,7 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
     def _connect(self, options: StepOptions, network: NetworkConfig | None) -> Sharing:
         """Joins the job, where there is one."""
         global _joined
-        worker = None
+        worker = join = None
         space = FlatSpace()
         if self._environment.size > 1:
             if _joined is not None and _joined() is not None:
@@ -180,10 +180,10 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
                     f"worker {self._environment.rank} has a StromStrategy already; make one a "
                     "process and create all models in its scope"
                 )
-            worker = TrainingWorker.from_environment(
-                self._environment, max_staleness=options.staleness, network=network
+            join = functools.partial(
+                _join, weakref.ref(self), self._environment, options.staleness, network
             )
-            weakref.finalize(self, worker.close)
+            worker = join()
             _joined = weakref.ref(self)
             space.agree()  # On nothing so far.
         replica = Replica()
@@ -200,6 +200,7 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
                 f"update_scale={scale.rule} warmup_steps={scale.warmup_steps} "
                 f"max_staleness={options.staleness} local_steps={options.local_steps}"
             ),
+            join=join,
         )
 
     @property
@@ -407,6 +408,18 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
                 "the optimizer was applied outside strategy.run, where its update would not be "
                 "shared; call strategy.run(step, args=(batch,)) with the optimizer step inside"
             )
+
+
+def _join(
+    strategy: weakref.ref[StromStrategy],
+    environment: ClusterEnvironment,
+    staleness: int | None,
+    network: NetworkConfig | None,
+) -> TrainingWorker:
+    """A connection to the master that is closed with the strategy."""
+    worker = TrainingWorker.from_environment(environment, max_staleness=staleness, network=network)
+    weakref.finalize(strategy(), worker.close)
+    return worker
 
 
 def _unchanged(dataset: Any) -> Any:

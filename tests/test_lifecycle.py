@@ -37,8 +37,10 @@ class Job:
         return [next(f for f in r["fits"] if f["name"] == name) for r in self.results]
 
 
-def launch(script: Path, *arguments: str, timeout: float = 250) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "keras_strom", "run", "-np", str(WORKERS)]
+def launch(
+    script: Path, *arguments: str, options: tuple[str, ...] = (), timeout: float = 250
+) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "keras_strom", "run", "-np", str(WORKERS), *options]
     return subprocess.run(
         [*command, str(script), *arguments],
         env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},

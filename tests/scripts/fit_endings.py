@@ -1,12 +1,14 @@
 """How a `fit` of two workers ends: one that succeeds, fails or meets a NaN, and the next one.
 
-Run by tests/test_fit_endings.py: fit_endings.py OUTPUT_FOLDER MAX_STALENESS ("None" or a number).
-All cases go through one strategy, one after the other, so each also is the next fit of the one
-before. A case returns what its test looks at.
+Run by tests/test_fit_endings.py: fit_endings.py OUTPUT_FOLDER MAX_STALENESS [CASE ...], where the
+second is "None" or a number; without names all cases. They go through one strategy, one after the
+other, so each also is the next fit of the one before. A case returns what its test looks at.
 """
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import json
 import pathlib
 import sys
@@ -99,13 +101,133 @@ def a_metric_has_several_values(place: Place) -> dict[str, Any]:
     return {name: np.shape(history[name]) for name in ("loss", "f1", "val_f1")}
 
 
-def main(folder: pathlib.Path, max_staleness: str) -> None:
+def learns(model: keras.Model) -> bool:
+    """Whether a further fit of all works, and all have the same afterwards."""
+    before = model.get_weights()
+    losses = model.fit(*data(), batch_size=8, verbose=0, epochs=2).history["loss"]
+    moved = any(not np.array_equal(a, b) for a, b in zip(before, model.get_weights(), strict=True))
+    return moved and bool(np.isfinite(losses).all())
+
+
+def digest(model: keras.Model) -> str:
+    """Of all weights, to be compared between the workers."""
+    weights = b"".join(value.tobytes() for value in model.get_weights())
+    return hashlib.sha256(weights).hexdigest()
+
+
+class Notes(keras.callbacks.Callback):
+    """Notes which of its methods Keras calls last, and what loss it is told of."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.called: list[str] = []
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self.called.append(f"epoch {epoch} ends, loss {'nan' if np.isnan(logs['loss']) else 'ok'}")
+
+    def on_train_end(self, logs: Any = None) -> None:
+        self.called.append("training ends")
+
+
+def meets_a_nan(place: Place, rank: int, *callbacks: Any) -> dict[str, Any]:
+    """A fit in whose second epoch one worker's row holds a NaN, and the next one."""
+    model = place.model()
+    x, y = data()
+    model.fit(x, y, batch_size=8, verbose=0)
+    poisoned = x.copy()
+    poisoned[80 + rank] = np.nan  # A row of that worker alone.
+    notes = Notes()
+    raised, history = "", {}
+    try:
+        fit = model.fit(
+            poisoned, y, batch_size=8, verbose=0, epochs=4, callbacks=[notes, *callbacks]
+        )
+        history = fit.history
+    except keras_strom.errors.StromError as error:
+        raised = f"{type(error).__name__}: {error}"
+    return {
+        "raised": raised,
+        "loss_is_nan": bool(np.isnan(history.get("loss", [0.0])[-1])),
+        "epochs": len(history.get("loss", [])),
+        "called": notes.called,
+        "finite": all(np.isfinite(value).all() for value in model.get_weights()),
+        "digest": digest(model),
+        "learns": learns(model),
+        "digest_after": digest(model),
+    }
+
+
+@case
+def a_nan_of_worker_1_ends_the_training(place: Place) -> dict[str, Any]:
+    return meets_a_nan(place, 1, keras.callbacks.TerminateOnNaN())
+
+
+@case
+def a_nan_of_the_chief_ends_the_training(place: Place) -> dict[str, Any]:
+    return meets_a_nan(place, 0, keras.callbacks.TerminateOnNaN())
+
+
+@case
+def a_nan_that_no_callback_looks_for(place: Place) -> dict[str, Any]:
+    return meets_a_nan(place, 1)
+
+
+class Raises(keras.callbacks.Callback):
+    """Raises in one of its methods."""
+
+    def __init__(self, method: str) -> None:
+        super().__init__()
+
+        def fail(*_: Any, **__: Any) -> None:
+            raise RuntimeError(f"on purpose in {method}")
+
+        setattr(self, method, fail)
+
+
+def fails(place: Place, rank: int, method: str) -> dict[str, Any]:
+    """A fit in which a worker's callback raises, and the next one."""
+    model = place.model()
+    callbacks = [Raises(method)] if place.rank == rank else []
+    raised = ""
+    try:
+        model.fit(*data(), batch_size=8, verbose=0, epochs=3, callbacks=callbacks)
+    except (RuntimeError, keras_strom.errors.StromError) as error:
+        raised = f"{type(error).__name__}: {error}"
+    return {
+        "raised": raised,
+        "learns": learns(model),
+        "digest": digest(model),
+        "workers": place.strategy.last_report.updates_applied > 0,
+    }
+
+
+FAILING = {
+    "before_the_start": "on_train_begin",
+    "in_a_batch": "on_train_batch_end",
+    "after_an_epoch": "on_epoch_end",
+    "at_the_end": "on_train_end",
+}
+for _where, _method in FAILING.items():
+    for _rank in range(2):
+        CASES[f"worker_{_rank}_fails_{_where}"] = functools.partial(
+            fails, rank=_rank, method=_method
+        )
+
+
+@case
+def the_first_fit_fails(place: Place) -> dict[str, Any]:
+    return fails(place, 1, "on_train_begin")
+
+
+def main(folder: pathlib.Path, max_staleness: str, *names: str) -> None:
     """Goes through all cases."""
     staleness = None if max_staleness == "None" else int(max_staleness)
     place = Place(folder, keras_strom.StromStrategy(max_staleness=staleness))
-    results = {name: run(place) for name, run in CASES.items()}
+    # Before anything has started nobody has what another could go on without.
+    names = names or tuple(sorted(CASES, key=lambda name: name != "the_first_fit_fails"))
+    results = {name: CASES[name](place) for name in names}
     (folder / f"{place.rank}.json").write_text(json.dumps(results))
 
 
 if __name__ == "__main__":
-    main(pathlib.Path(sys.argv[1]), sys.argv[2])
+    main(pathlib.Path(sys.argv[1]), *sys.argv[2:])
