@@ -21,6 +21,7 @@ from keras_strom import errors
 from keras_strom._native.library import array_hash
 from keras_strom._native.replica import Replica
 from keras_strom.checkpointing import Checkpointing
+from keras_strom.constraints import project
 from keras_strom.endings import Ending, Endings, length
 from keras_strom.environment import ClusterEnvironment
 from keras_strom.flat_space import FlatSpace
@@ -433,6 +434,7 @@ class Generation:
             sharing.worker.finish(stop)
             sharing.step.apply(sharing.space.participants)
             self._take_result(sharing.worker, ending)
+        project(self._models, sharing.space)
 
     def report(self, failed: bool = False) -> TrainingReport:
         """After `finish`: what the training has done, once every worker has asked for it.

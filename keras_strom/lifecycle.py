@@ -32,6 +32,7 @@ from keras_strom import admission, errors
 from keras_strom._native.ops import translate
 from keras_strom.building import building_once
 from keras_strom.callbacks import off_the_chief
+from keras_strom.constraints import Projection
 from keras_strom.data_sharding import shard_fit_arguments
 from keras_strom.endings import Ending
 from keras_strom.environment import ClusterEnvironment
@@ -234,6 +235,7 @@ class _Training:
         self._per_epoch: int | None = None
         self.logs: dict[str, Any] = {}
         self.watch = NotFiniteWatch(model, sharing.space)
+        self._projection = Projection(model, sharing.space)
 
     def begin(self, epochs: int, per_epoch: int | None) -> None:
         """After every other callback's `on_train_begin`, which may have restored old weights."""
@@ -317,7 +319,13 @@ class _Training:
         """Gives others what they ask this worker for, at its place between two batches."""
         if self._sharing.generation is not None:
             donate_if_asked(self._sharing, self._model, self._place)
-            hand_over_if_asked(self._sharing)
+            worker = self._sharing.worker
+            if self._projection and worker is not None and worker.replica_wanted():
+                self._projection.take_back()
+                hand_over_if_asked(self._sharing)
+                self._projection.show()
+            else:
+                hand_over_if_asked(self._sharing)
 
     def close_epoch(self) -> None:
         """After the epoch's last step and before validation; once an epoch."""
@@ -343,6 +351,8 @@ class _Training:
         self._tell_of_lost_workers(generation)
         if stop or self._last_epoch:
             self._finish(stop and chief)
+        else:
+            self._projection.show()
 
     def put_averages(self, logs: dict[str, Any] | None) -> None:
         """Replaces the metrics in `logs`, which Keras hands to all later callbacks."""
@@ -353,6 +363,7 @@ class _Training:
         """After the epoch's last callback, which may have asked to stop (EarlyStopping)."""
         if self._finished is not None:
             return
+        self._projection.take_back()
         generation = self._running()
         stop = generation.agree_to_stop(self._model.stop_training) or generation.stop_requested()
         self._model.stop_training = stop
@@ -383,6 +394,7 @@ class _Training:
         """After an exception: has the others fail too, or tells them why this worker leaves."""
         sharing, worker = self._sharing, self._sharing.worker
         generation, sharing.generation = sharing.generation, None
+        self._projection.take_back()
         # A step that was refused is undone on the worker's first device only.
         update_copies(sharing.space.participants)
         if worker is None or sharing.ended is not None:

@@ -49,6 +49,17 @@ def test_metrics_may_have_several_values(mode: str) -> None:
 
 
 @both_modes
+def test_constraints_hold_in_validation_callbacks_and_afterwards(mode: str) -> None:
+    first, second = results(mode, "constraints_hold_wherever_one_looks")
+    for result in (first, second):
+        assert result["negative"] == [0.0] * 8
+        assert result["norm"] <= 0.1 * (1 + 1e-5)
+        assert result["moved"]
+        assert result["assigned_outside"] == 0
+    assert first["digest"] == second["digest"]
+
+
+@both_modes
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_nan_ends_the_training_of_all_workers_as_its_callback_says(mode: str, rank: int) -> None:
     name = ("a_nan_of_the_chief_ends_the_training", "a_nan_of_worker_1_ends_the_training")[rank]

@@ -101,6 +101,48 @@ def a_metric_has_several_values(place: Place) -> dict[str, Any]:
     return {name: np.shape(history[name]) for name in ("loss", "f1", "val_f1")}
 
 
+class Looks(keras.callbacks.Callback):
+    """Notes how much of the constrained kernel is negative wherever a callback may look at it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.negative: list[float] = []
+
+    def look(self) -> None:
+        """Notes it."""
+        self.negative.append(float(np.mean(self.model.layers[0].kernel.numpy() < 0)))
+
+    def on_test_begin(self, logs: Any = None) -> None:
+        self.look()
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self.look()
+
+    def on_train_end(self, logs: Any = None) -> None:
+        self.look()
+
+
+@case
+def constraints_hold_wherever_one_looks(place: Place) -> dict[str, Any]:
+    model = place.model(
+        kernel_constraint=keras.constraints.NonNeg(), bias_constraint=keras.constraints.MaxNorm(0.1)
+    )
+    looks = Looks()
+    before = model.get_weights()
+    model.fit(
+        *data(), batch_size=4, verbose=0, epochs=3, validation_data=data(seed=2), callbacks=[looks]
+    )
+    looks.look()
+    bias = model.layers[0].bias.numpy()
+    return {
+        "negative": looks.negative,
+        "norm": float(np.linalg.norm(bias)),
+        "moved": not np.array_equal(before[0], model.get_weights()[0]),
+        "assigned_outside": place.strategy.last_report.assigned_outside,
+        "digest": digest(model),
+    }
+
+
 def learns(model: keras.Model) -> bool:
     """Whether a further fit of all works, and all have the same afterwards."""
     before = model.get_weights()
