@@ -36,12 +36,20 @@ class Ending:
         """float64 [`length(workers)`]."""
         flags = np.zeros((3, workers))
         flags[:, rank] = self.follows, bool(self.failure), self.not_finite
-        data = self.failure.encode("utf-8", "replace")[: _WORDS * _BYTES].ljust(_WORDS * _BYTES)
-        words = [
-            int.from_bytes(data[i : i + _BYTES], "little") for i in range(0, len(data), _BYTES)
-        ]
-        numbers = np.asarray(words, np.float64) * bool(self.failure)
-        return np.concatenate([flags.ravel(), numbers])
+        return np.concatenate([flags.ravel(), text_to_numbers(self.failure, _WORDS)])
+
+
+def text_to_numbers(text: str, room: int) -> npt.NDArray[np.float64]:
+    """The beginning of a text in `room` numbers, zeros where there is none."""
+    data = text.encode("utf-8", "replace")[: room * _BYTES].ljust(room * _BYTES, b"\0")
+    parts = [data[i : i + _BYTES] for i in range(0, len(data), _BYTES)]
+    return np.asarray([int.from_bytes(part, "little") for part in parts], np.float64)
+
+
+def text_of(numbers: npt.NDArray[np.float64]) -> str:
+    """The inverse of `text_to_numbers`."""
+    data = b"".join(int(number).to_bytes(_BYTES, "little") for number in np.rint(numbers))
+    return data.rstrip(b"\0").decode("utf-8", "replace")
 
 
 def length(workers: int) -> int:
@@ -80,7 +88,5 @@ class Endings:
         )
         cause = ""
         if len(failed) == 1:
-            numbers = np.rint(mean[3 * workers :] / flags[1, failed[0]])
-            data = b"".join(int(number).to_bytes(_BYTES, "little") for number in numbers)
-            cause = data.decode("utf-8", "replace").rstrip()
+            cause = text_of(mean[3 * workers :] / flags[1, failed[0]])
         return cls(bool(follows), failed, cause, not_finite)

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from keras_strom import errors
+from keras_strom import errors, final_history
 from keras_strom._native.library import array_hash
 from keras_strom._native.replica import Replica
 from keras_strom.checkpointing import Checkpointing
@@ -146,6 +146,9 @@ class Generation:
         first_epoch, shared_steps: once started, where all workers began.
         late: once started, whether the others were training already.
         ended: once started, whether the others had ended it already; nothing is to be done then.
+        epochs_of_history: of `fit`, where its history is kept for workers that come after the end;
+            0 = it is not. To be set before the start.
+        history: to be set before `close`; once started, where the others had ended it, theirs.
         endings: once finished, what the workers say of the end.
         failed_afterwards: once reported, whether `fit` has failed after it on some worker.
     """
@@ -162,6 +165,9 @@ class Generation:
         self._start_hashes: dict[int, int] = {}
         self._values_at_end = np.zeros(0, np.float32)
         self._state_at_end = np.zeros(0, np.float64)
+        self.epochs_of_history = 0
+        self.history: final_history.History = {}
+        self._report: TrainingReport | None = None
         self._installed = 0.0, 0  # The difference of this replica, and the hash of what it has.
         self._lost = 0 if sharing.worker is None else len(lost_workers(sharing.worker))
         self._started_at = time.monotonic()
@@ -318,6 +324,11 @@ class Generation:
         ended = int.from_bytes(data[:_NUMBER_BYTES], "little")
         # A generation without steps that followed has the same models; a later fit may have others.
         same = ended in (self._number, self._number + (not self._follows))
+        if same and ended != self._number and self.epochs_of_history:
+            state = np.frombuffer(data, "<f8", offset=_NUMBER_BYTES)
+            kept = state.size - final_history.length(self.epochs_of_history)
+            self.history = final_history.of(state[kept:])
+            return state[:kept]
         return np.frombuffer(data, "<f8", offset=_NUMBER_BYTES) if same else unknown
 
     def close(self, failure: str = "") -> None:
@@ -333,6 +344,7 @@ class Generation:
             self._sharing.agreed = None
             again = Generation(self._sharing, self._models, follows=True)
             again.start()
+            again.epochs_of_history, again.history = self.epochs_of_history, self.history
             again.finish(ending=Ending(failure=failure))
             again.report()
             if not failure:
@@ -417,7 +429,7 @@ class Generation:
         worker = self._sharing.worker
         return worker is not None and bool(worker.status()["stop_requested"])
 
-    def finish(self, stop: bool = False, ending: Ending = _WELL) -> None:
+    def finish(self, stop: bool = False, ending: Ending = _WELL) -> TrainingReport:
         """Brings all workers to the same bits; `report` then waits until all have come so far.
 
         What has not reached the threshold stays in the residual and leaves in the next generation:
@@ -427,6 +439,9 @@ class Generation:
             stop: this worker ends the training of all before its last epoch.
             ending: what it says of that; all learn by `endings` what all have said. It `follows`
                 also where a worker has itself assigned what no optimizer trains.
+
+        Returns:
+            What the training has done; the largest difference is so far this replica's own.
         """
         sharing = self._sharing
         sharing.step.share_rest(sharing.space)
@@ -435,6 +450,8 @@ class Generation:
             sharing.step.apply(sharing.space.participants)
             self._take_result(sharing.worker, ending)
         project(self._models, sharing.space)
+        self._report = self._describe()
+        return self._report
 
     def report(self, failed: bool = False) -> TrainingReport:
         """After `finish`: what the training has done, once every worker has asked for it.
@@ -444,15 +461,24 @@ class Generation:
         Args:
             failed: `fit` has failed on this worker since `finish`.
         """
+        assert self._report is not None
+        worker = self._sharing.worker
+        if worker is None:
+            return self._report
+        difference, installed = self._installed
+        worst = worker.verify(_FAILED if failed else difference, installed)
+        self.failed_afterwards = worst >= _FAILED
+        return dataclasses.replace(
+            self._report,
+            max_replica_difference=difference if self.failed_afterwards else worst,
+            network=worker.counters(),
+            lost_workers=tuple(self.lost_workers()),
+        )
+
+    def _describe(self) -> TrainingReport:
         sharing = self._sharing
         entries = sharing.space.participants
         last = sharing.step.last
-        worst = 0.0
-        if sharing.worker is not None:
-            difference, installed = self._installed
-            worst = sharing.worker.verify(_FAILED if failed else difference, installed)
-            self.failed_afterwards = worst >= _FAILED
-            worst = difference if self.failed_afterwards else worst
         totals = sharing.step.totals
         sent, received = (
             now - before for now, before in zip(self._wire_bytes(), self._bytes_before, strict=True)
@@ -476,7 +502,7 @@ class Generation:
             limited_updates=sharing.step.limited,
             limited_mass=totals.limited_mass,
             assigned_outside=int(totals.assigned_outside),
-            max_replica_difference=worst,
+            max_replica_difference=self._installed[0],
             seconds=time.monotonic() - self._started_at,
             network=None if sharing.worker is None else sharing.worker.counters(),
             lost_workers=tuple(self.lost_workers()),
@@ -484,9 +510,8 @@ class Generation:
 
     def lost_workers(self) -> list[str]:
         """What the master has said of workers that were lost since this training began."""
-        return (
-            [] if self._sharing.worker is None else lost_workers(self._sharing.worker)[self._lost :]
-        )
+        worker = self._sharing.worker
+        return [] if worker is None else lost_workers(worker)[self._lost :]
 
     def _take_result(self, worker: TrainingWorker, ending: Ending) -> None:
         """Installs the master's parameters and the averaged state."""
@@ -499,12 +524,21 @@ class Generation:
         ]
         # Another master could not tell who has the result: where one may come, nobody waits for
         # callbacks in between, but before a generation without steps.
-        follows = not self._follows and (ending.follows or bool(own) or worker.outlives)
+        epochs = self.epochs_of_history
+        follows = not self._follows and (
+            ending.follows or bool(own) or worker.outlives or epochs > 0
+        )
         here = self._sharing.environment
         words = dataclasses.replace(ending, follows=follows).to_numbers(here.rank, here.size)
         own_state = np.append(read(variables), words)
+        if self._follows and epochs:
+            history = self.history if here.is_chief else {}
+            own_state = np.append(own_state, final_history.to_numbers(history, epochs))
+        size = own_state.size
         state, parameters = worker.result(own_state, self.layout_size)
-        state, said = np.split(state, [state.size - length(here.size)])
+        if self._follows and epochs:
+            size -= final_history.length(epochs)
+        state, said = np.split(state[:size], [size - length(here.size)])
         self.endings = Endings.of(said, here.size)
         # Where the master has the start, no other worker has trained it either: it stays.
         kept = {

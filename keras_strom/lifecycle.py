@@ -1,8 +1,8 @@
 """How a StromStrategy knows where Keras's `fit` is: the one wrap around `TensorFlowTrainer.fit`.
 
 Keras tells a strategy nothing of epochs. The wrap acts on models of a StromStrategy only. It puts a
-callback before all others, which averages at the end of each epoch before validation, then on the
-chief a `StromMonitor`, and one after all others, which begins the generation, settles whether
+callback before all others, which averages at the end of each epoch before validation, then a
+`StromMonitor`, and one after all others, which begins the generation, settles whether
 training stops and with which learning rate it goes on, and has the workers agree once more when a
 callback may have assigned weights at the very end. On a worker that is not the chief, callbacks
 that write or decide are left out.
@@ -36,6 +36,7 @@ from keras_strom.constraints import Projection
 from keras_strom.data_sharding import shard_fit_arguments
 from keras_strom.endings import Ending
 from keras_strom.environment import ClusterEnvironment
+from keras_strom.final_history import History
 from keras_strom.generation import Generation, Sharing
 from keras_strom.monitor import StromMonitor
 from keras_strom.not_finite import NotFiniteWatch
@@ -48,6 +49,7 @@ from keras_strom.together import (
     join_anew,
     raise_if_failed,
     raise_if_failed_before,
+    raise_if_refused,
     words_of,
 )
 from keras_strom.waiting import wait_until_allowed
@@ -197,12 +199,13 @@ def _put_around(
 
 
 def _monitored(users: list[Any], sharing: Sharing) -> list[Any]:
-    """The callbacks that run here; on the chief a monitor before those that read the logs."""
-    if not sharing.environment.is_chief:
-        return off_the_chief(users)
+    """The callbacks that run here, a monitor before those that read the logs."""
     monitors = [callback for callback in users if isinstance(callback, StromMonitor)]
     others = [callback for callback in users if callback not in monitors]
     monitors = monitors or [StromMonitor()]
+    if not sharing.environment.is_chief:
+        monitors = [monitor.off_the_chief() for monitor in monitors]
+        others = off_the_chief(others)
     for monitor in monitors:
         monitor.attach(sharing)
     return [*monitors, *others]
@@ -233,6 +236,7 @@ class _Training:
         self._left: int | None = None  # Where it has a predecessor there: batches left in it.
         self._cut_short = False
         self._per_epoch: int | None = None
+        self._history: dict[str, list[float]] = {}
         self.logs: dict[str, Any] = {}
         self.watch = NotFiniteWatch(model, sharing.space)
         self._projection = Projection(model, sharing.space)
@@ -241,6 +245,8 @@ class _Training:
         """After every other callback's `on_train_begin`, which may have restored old weights."""
         generation = Generation(self._sharing, [self._model])
         self._sharing.generation = generation
+        if self._sharing.environment.max_failures:
+            generation.epochs_of_history = epochs
         self._per_epoch = per_epoch
         checkpoints = self._sharing.checkpoints
         if checkpoints is not None:
@@ -249,6 +255,7 @@ class _Training:
         worker = self._sharing.worker
         if worker is not None:
             raise_if_failed_before(worker, self._number)
+            raise_if_refused(generation.lost_workers())
         self._started = True
         self.watch.begin()
         if generation.ended:
@@ -377,6 +384,7 @@ class _Training:
         running = self._sharing.generation
         if running is not None and running.ended:
             running.install_end()
+            self._take_history(running.history)
             self._sharing.generation = None
             return
         if self._finished is None:  # There was no epoch left to train.
@@ -386,9 +394,25 @@ class _Training:
             # Nobody returns before the callbacks of all others have, which write what they read.
             self._report()
         self._over = True
+        self._finished.history = self._history
         self._finished.close()
         # Only now, as Keras's progress bar keeps its line open during the callbacks of an epoch.
         announce(self._sharing, self._finished)
+
+    def note_history(self, logs: dict[str, Any] | None) -> None:
+        """At the end of an epoch: what Keras puts into the history of `fit`."""
+        for name, value in (logs or {}).items():
+            plain = _plain(value)
+            if isinstance(plain, float):
+                self._history.setdefault(name, []).append(plain)
+
+    def _take_history(self, history: History) -> None:
+        """Of a `fit` that was over before this worker came: `fit` returns what the chief's did."""
+        if not history:
+            return
+        own = self._model.history
+        own.history = {name: list(values) for name, values in history.items()}
+        own.epoch = list(range(max(map(len, history.values()))))
 
     def abandon(self, error: BaseException) -> None:
         """After an exception: has the others fail too, or tells them why this worker leaves."""
@@ -457,7 +481,8 @@ class _Training:
     def _finish(self, stop: bool) -> None:
         finished = self._running()
         met_nan = self.watch.caught is not None
-        finished.finish(stop, Ending(follows=self._assigns_last, not_finite=met_nan))
+        ending = Ending(follows=self._assigns_last, not_finite=met_nan)
+        self._sharing.last_report = finished.finish(stop, ending)
         worker = self._sharing.worker
         if worker is not None:
             worker.meanwhile = None
@@ -555,6 +580,7 @@ class _Last(keras.callbacks.Callback):  # type: ignore[misc]
         self._training.begin(self.params["epochs"], self.params.get("steps"))
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        self._training.note_history(logs)
         self._training.settle_stop()
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:

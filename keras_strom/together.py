@@ -32,6 +32,7 @@ _logger = logging.getLogger("keras_strom")
 _LOST = " was lost: "
 _BEFORE = re.compile(r"fit (\d+) failed on worker (\d+): (.*)", re.DOTALL)
 _BEGINS = re.compile(r"worker (\d+) begins generation (\d+)")
+_DIFFERS = re.compile(r"worker \d+'s (model|options) differs? from")
 
 # How long the master may take to see that this worker has left, when it joins anew.
 _REJOIN_SECONDS = 10.0
@@ -58,6 +59,21 @@ def raise_if_failed_before(worker: TrainingWorker, fit: int) -> None:
         found = _BEFORE.search(text)
         if found and int(found[1]) == fit:
             raise _failure(f"worker {found[2]}", found[3])
+
+
+def raise_if_refused(lost: list[str]) -> None:
+    """Where the master has refused another worker at this start, as its model differs.
+
+    Args:
+        lost: what it has said of lost workers meanwhile.
+
+    Raises:
+        FitFailed: with the reason and the rank.
+    """
+    for text in lost:
+        who, _, reason = text.partition(_LOST)
+        if _DIFFERS.match(reason):
+            raise _failure(who, reason)
 
 
 def is_ahead(refused: errors.Refused, generation: int) -> bool:

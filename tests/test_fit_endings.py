@@ -156,6 +156,34 @@ def test_where_failures_are_allowed_the_others_train_on_and_say_so(tmp_path: Pat
     assert min(updates) > 0, "each trained alone"
 
 
+def test_a_worker_that_comes_after_the_end_has_the_history_of_the_chief(tmp_path: Path) -> None:
+    script = tmp_path / "late.py"
+    script.write_text(
+        "import json, os, pathlib, time, keras, numpy as np, keras_strom\n"
+        f"ended = pathlib.Path({str(tmp_path / 'ended')!r})\n"
+        "class Dies(keras.callbacks.Callback):\n"
+        "    def on_epoch_begin(self, epoch, logs=None):\n"
+        "        if epoch == 1 and keras_strom.rank() == 1:\n"
+        "            os._exit(3)\n"
+        "with keras_strom.StromStrategy().scope():\n"
+        "    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])\n"
+        "    model.compile('sgd', 'mse')\n"
+        "while os.environ['KERAS_STROM_ATTEMPT'] != '0' and not ended.exists():\n"
+        "    time.sleep(0.01)\n"
+        "x, y = np.ones((64, 2)), np.ones(64)\n"
+        "fit = model.fit(x, y, 1, epochs=3, verbose=0, callbacks=[Dies()], validation_split=0.1)\n"
+        "ended.touch()\n"
+        "print('history', json.dumps(fit.history), fit.epoch)\n"
+    )
+    done = launch(script, options=("--max-failures", "1"), timeout=200)
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = [line for line in done.stdout.splitlines() if " history " in line[:13]]
+    assert sorted(line[:4] for line in lines) == ["[0] ", "[1] "], done.stdout
+    assert lines[0][4:] == lines[1][4:]
+    assert '"val_loss"' in lines[1]
+    assert '"strom/density"' in lines[1]
+
+
 def test_who_looks_for_a_file_of_the_chief_learns_where_it_is(tmp_path: Path) -> None:
     script = tmp_path / "loads.py"
     script.write_text(

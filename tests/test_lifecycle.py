@@ -137,8 +137,9 @@ def test_an_assignment_during_training_is_warned_about_and_not_shared(mode: str)
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_the_chiefs_logs_tell_of_the_sharing(mode: str) -> None:
+def test_the_logs_tell_of_the_sharing(mode: str) -> None:
     chief, other = job(mode).fits("even")
+    assert chief["history"].keys() == other["history"].keys()
     history = chief["history"]
     peers = history["strom/peers"]  # Without order all of the other's may fall into one epoch.
     assert max(peers) == 1 if mode == "None" else peers[-1] == 1
@@ -146,7 +147,6 @@ def test_the_chiefs_logs_tell_of_the_sharing(mode: str) -> None:
     assert all(0 <= late <= 24 for late in history["strom/staleness"])
     if mode != "None":
         assert max(history["strom/staleness"]) <= int(mode)
-    assert not any(name.startswith("strom/") for name in other["history"])
 
 
 @pytest.mark.parametrize("mode", ["0", "2"])
