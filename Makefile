@@ -221,7 +221,7 @@ bench-relay: bench-configure ## the relay against TCP and TLS: PROTOCOL's target
 bench-reader: setup ## how fast a worker reads exported rows (1 minute)
 	@$(BIN)/python -m tests.bench.reader $(BENCH_ARGS)
 
-bench-parity: setup ## accuracy against dense training and none (an hour; FULL=1: many)
+bench-parity: setup ## accuracy against dense training and none, with the defaults (hours; --resume)
 	@$(BIN)/python -m tests.bench.parity $(BENCH_ARGS)
 
 bench-step: setup ## what a training step costs over plain Keras (10 minutes)

@@ -42,6 +42,18 @@ _PATHS = ("filepath", "filename", "directory", "log_dir")
 # What callbacks that were left out here would have written, for who then looks for it.
 _left_to_the_chief: dict[str, None] = {}
 
+# Those that may write the model between two batches, with `save_freq=` a number.
+_WRITERS = tuple(
+    getattr(keras.callbacks, name)
+    for name in ("BackupAndRestore", "ModelCheckpoint", "OrbaxCheckpoint")
+    if hasattr(keras.callbacks, name)
+)
+
+
+def writes_between_batches(callback: Any) -> bool:
+    """Whether a callback of Keras may write the model before the epoch is over."""
+    return isinstance(callback, _WRITERS) and callback.save_freq not in ("epoch", False)
+
 
 def off_the_chief(callbacks: Iterable[Any]) -> list[Any]:
     """What stands for the chief's `callbacks` on every other worker, in the same order."""

@@ -195,7 +195,7 @@ class Generation:
                 "the program knows. Leave checkpoint_dir out, and save in the loop"
             )
         # Where the last training failed, what it has not shared waits in the residuals.
-        sharing.step.show_shared(sharing.space)
+        sharing.step.end_own(sharing.space)
         worker = sharing.worker
         if initial_epoch is None and not self._follows and worker is not None and worker.outlives:
             raise errors.UnsupportedModel(
@@ -242,6 +242,8 @@ class Generation:
             }
         # Whatever was assigned so far is the start, not a change behind the strategy's back.
         sharing.step.apply(sharing.space.participants)
+        trained = tf_variables(v for model in self._models for v in model.trainable_variables)
+        sharing.step.begin_own(sharing.space.entries_of(trained))
 
     @property
     def _number(self) -> int:
@@ -445,6 +447,7 @@ class Generation:
         """
         sharing = self._sharing
         sharing.step.share_rest(sharing.space)
+        sharing.step.end_own(sharing.space)
         if sharing.worker is not None:
             sharing.worker.finish(stop)
             sharing.step.apply(sharing.space.participants)

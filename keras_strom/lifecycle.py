@@ -31,7 +31,7 @@ import tensorflow as tf
 from keras_strom import admission, errors
 from keras_strom._native.ops import translate
 from keras_strom.building import building_once
-from keras_strom.callbacks import off_the_chief
+from keras_strom.callbacks import off_the_chief, writes_between_batches
 from keras_strom.constraints import Projection
 from keras_strom.data_sharding import shard_fit_arguments
 from keras_strom.endings import Ending
@@ -94,8 +94,12 @@ def _fit(original: Callable[..., Any], bound: inspect.BoundArguments, sharing: S
             "a training has not ended yet: after a custom loop call strategy.synchronize() before "
             "fit, and call no fit in a callback of another one"
         )
-    assigns_last = any(map(_may_assign_at_the_end, _listed(arguments["callbacks"])))
+    users = _listed(arguments["callbacks"])
+    assigns_last = any(map(_may_assign_at_the_end, users))
     training = _Training(sharing, model, arguments["initial_epoch"], assigns_last)
+    training.shows_each_batch = sharing.environment.is_chief and any(
+        map(writes_between_batches, users)
+    )
     initial_epoch = model._initial_epoch
     sharing.training_data = None
     restore = _nothing
@@ -240,6 +244,8 @@ class _Training:
         self.logs: dict[str, Any] = {}
         self.watch = NotFiniteWatch(model, sharing.space)
         self._projection = Projection(model, sharing.space)
+        # Whether a callback may write the model after any batch, to a file that is for all workers.
+        self.shows_each_batch = False
 
     def begin(self, epochs: int, per_epoch: int | None) -> None:
         """After every other callback's `on_train_begin`, which may have restored old weights."""
@@ -300,11 +306,17 @@ class _Training:
             self._sharing.checkpoints.save_if_due(
                 self._sharing, self._model, place, self._per_epoch
             )
+        self._sharing.step.show_own(self._sharing.space)
         now = time.monotonic()
         if now >= self._next_poll:
             self._next_poll = now + _STOP_POLL_SECONDS
             if self._running().stop_requested():
                 self._model.stop_training = True
+
+    def show_shared(self) -> None:
+        """Before every other callback's `on_train_batch_end`."""
+        if self.shows_each_batch:
+            self._sharing.step.show_shared(self._sharing.space)
 
     def end_batch(self, batch: int) -> None:
         """After every other callback: ends an epoch of which a predecessor has trained a part.
@@ -551,6 +563,9 @@ class _First(keras.callbacks.Callback):  # type: ignore[misc]
 
     def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         self._training.begin_batch(batch)
+
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        self._training.show_shared()
 
     def on_test_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         self._training.begin_validation_batch()

@@ -32,7 +32,7 @@ def check_options(
         momentum_masking: "auto", True or False.
         update_clipping: an `UpdateClipping` or None.
         local_steps: a whole number, 1 or more.
-        local_apply: "encoded", or in asynchronous mode "full".
+        local_apply: "full" or "encoded".
         max_staleness: None or a whole number, 0 or more.
         network: a `NetworkConfig` or None.
         **switches: those that must be True or False.
@@ -67,12 +67,6 @@ def check_options(
         )
     if local_apply not in ("encoded", "full"):
         raise errors.InvalidOption(f"local_apply={local_apply!r} must be 'encoded' or 'full'")
-    if local_apply == "full" and max_staleness is not None:
-        raise errors.InvalidOption(
-            f"local_apply='full' needs max_staleness=None, it is {max_staleness}: in synchronous "
-            "and bounded modes the models of all workers go the same way, with what each has not "
-            "sent they would not"
-        )
     if network is not None and not isinstance(network, NetworkConfig):
         raise errors.InvalidOption(f"network={network!r} must be a NetworkConfig or None")
     for name, value in switches.items():

@@ -30,6 +30,7 @@ _RECEIVED = np.asarray(
 )
 
 
+_ASSIGNED = np.asarray([name == "assigned_outside" for name in StepStatistics._fields], np.float64)
 _COUNT = StepStatistics._fields.index("count")
 _NORM = StepStatistics._fields.index("update_norm")
 _SHARED = StepStatistics._fields.index("shared")
@@ -47,8 +48,8 @@ class StepOptions:
         scale: multiplies the update.
         update_clipping: bounds the update's norm; None = never.
         local_steps: H, steps of the optimizer from one message to the next.
-        local_apply: "encoded" = the variables have what all workers share; "full" = after a step
-            they also include the residual, this worker's progress that it has not sent.
+        local_apply: "full" = while it trains the variables include the residual, this worker's
+            progress that it has not sent; "encoded" = they have what all workers share.
         staleness: None = asynchronous: the own message is applied at once, others' as they come.
             k = the step ends when the own contribution of k steps ago has been released.
         wait_timeout: seconds that a step waits for the other workers (staleness not None).
@@ -100,6 +101,8 @@ class SharedStep:
             self._steps_before = tf.Variable(0, dtype=tf.int64, trainable=False)
             self._norms = NormHistory(options.update_clipping)
         self._momenta: dict[int, Entry] = {}  # That are masked, by their place.
+        self._shows_shared = True
+        self._trained: set[int] = set()
 
     def share(self, changes: list[VariableChange]) -> None:
         """Ends a step: shares what has changed in the participants, in flat order.
@@ -116,10 +119,11 @@ class SharedStep:
     def share_rest(self, space: FlatSpace) -> None:
         """Shares what local steps have changed since the last message, if they have.
 
-        The variables then have the values that all workers share. No schedule is due.
+        The variables then show the values that all workers share. No schedule is due.
         """
         entries = space.participants
         if self._options.local_steps > 1 and any(map(space.is_member, entries)):
+            self.show_own(space)  # The local steps began from it.
             changes = [
                 VariableChange(
                     entry,
@@ -136,16 +140,54 @@ class SharedStep:
     def show_shared(self, space: FlatSpace) -> None:
         """Gives the variables the values that all workers share, where they include the residual.
 
-        Training may go on: the next step that shares adds the residual again.
+        For whoever looks at them between two steps; before the next one comes `show_own`.
         """
+        self._show_shared(space, forget=False)
+
+    def end_own(self, space: FlatSpace) -> None:
+        """The same where training does not go on from this worker's own values."""
+        self._show_shared(space, forget=True)
+
+    def _show_shared(self, space: FlatSpace, *, forget: bool) -> None:
         entries = space.participants
-        if self._options.local_apply == "full" and entries:
-            operations().strom_show_shared(
+        if self._is_full and entries:
+            assigned = operations().strom_show_shared(
                 variables=[entry.primary.handle for entry in entries],
                 replica=self._replica.handle,
                 offsets=[entry.offset for entry in entries],
+                forget=forget,
             )
+            self._count_assigned(assigned)
             update_copies(entries)
+        self._shows_shared = True
+
+    def begin_own(self, trained: list[Entry]) -> None:
+        """Says which variables the next `show_own` is to give a residual, if they have one.
+
+        Variables that are not trained now, such as a frozen layer's, stay what all workers share.
+        """
+        self._trained = {entry.offset for entry in trained}
+
+    def show_own(self, space: FlatSpace) -> None:
+        """Gives the variables what this worker trains on; cheap where they have it already."""
+        if not self._shows_shared:
+            return
+        self._shows_shared = False
+        entries = space.participants
+        if self._is_full and entries:
+            assigned = operations().strom_show_own(
+                variables=[entry.primary.handle for entry in entries],
+                replica=self._replica.handle,
+                offsets=[entry.offset for entry in entries],
+                keep_shared=self._keeps_shared,
+                begins=[entry.offset in self._trained for entry in entries],
+            )
+            self._count_assigned(assigned)
+            update_copies(entries)
+
+    def _count_assigned(self, assigned: Any) -> None:
+        # One variable of a step of its own, as StromStep counts them.
+        self._totals.assign_add(_ASSIGNED * tf.cast(assigned, tf.float64))
 
     def _share(
         self, changes: list[VariableChange], step: Any, sends: Any, *, due: bool = True
@@ -183,11 +225,12 @@ class SharedStep:
                 shares=[change.shares for change in changes],
                 by_rows=[isinstance(change.since, Rows) for change in changes],
                 names=[path_of(entry.variable) for entry in entries],
-                apply_own=options.staleness is None,
+                apply_own=options.staleness is None and not self._is_full,
                 take_received=options.staleness is None,
                 compare_contents=options.compiled,
                 send_mean=options.local_steps > 1,
-                keep_shared=options.local_apply == "full",
+                full=self._is_full,
+                keep_shared=self._keeps_shared,
             )
             shared = statistics[_SHARED] > 0
             self._norms.note(statistics[_NORM], limit, shared)
@@ -205,7 +248,10 @@ class SharedStep:
                 tf.cond(shared, lambda: update_copies(followed), tf.no_op)
 
     def apply(self, entries: list[Entry]) -> None:
-        """Adds everything received so far to the variables, outside of a step."""
+        """Adds everything received so far to the variables, outside of a step.
+
+        They show what all workers share then.
+        """
         if entries:
             statistics = operations().strom_apply(
                 variables=[entry.primary.handle for entry in entries],
@@ -299,7 +345,20 @@ class SharedStep:
     @property
     def goes_by_rows(self) -> bool:
         """Whether a step may share only the rows of a variable that it has changed."""
-        return self._options.local_steps == 1 and self._options.local_apply == "encoded"
+        return self._options.local_steps == 1
+
+    @property
+    def _is_full(self) -> bool:
+        return self._options.local_apply == "full"
+
+    @property
+    def _keeps_shared(self) -> bool:
+        """Whether what all workers share is kept beside the variables.
+
+        Elsewhere it is computed where it is wanted, within rounding; in sequenced modes replicas
+        agree in every bit.
+        """
+        return self._is_full and self._options.staleness is not None
 
     @property
     def is_between_messages(self) -> bool:

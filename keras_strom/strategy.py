@@ -2,8 +2,9 @@
 
 A step is plain Keras. `run` takes note of the variables before it (their buffers, no copy) and one
 native op closes it: the change goes into the residual, what has grown to the threshold leaves as a
-message, and the variables get their old values plus the own message and those received from the
-other workers. So every replica is the common start plus the same set of messages.
+message, and the variables get the messages received from the other workers. A worker trains on with
+all of its own progress, sent or not. What all share is the common start plus the same set of
+messages; that is what epochs end with, and what callbacks, files and everybody see in the end.
 """
 
 from __future__ import annotations
@@ -46,7 +47,6 @@ _joined: weakref.ref[StromStrategy] | None = None
 _OWNER = "_keras_strom_strategy"
 
 _THRESHOLD = AdaptiveThreshold()
-_CLIPPING = ResidualClipping(5, every=5)
 
 
 class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
@@ -59,11 +59,13 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
     Args:
         threshold: `AdaptiveThreshold`, `FixedThreshold` or another `ThresholdAlgorithm`: one for
             the whole model, or with `per_variable=True` one for each variable.
-        residual_clipping: a `ResidualClipping`, or None for none.
+        residual_clipping: a `ResidualClipping`, or None for none: a threshold that adapts leaves
+            nothing to clip, and then what one worker learns is plain Keras's.
         shake_up: a `ShakeUp`, or None for none.
         update_scale: how K workers' updates add up: "sum", "sqrt" (sum / sqrt K), "mean", or a
             number.
-        warmup_steps: steps over which the scale grows from 1/K of it; 0 = none.
+        warmup_steps: steps over which the scale grows from 1/K of it; 0 = none, which learns
+            fastest with `local_apply="full"`.
         momentum_masking: whether the optimizer forgets the momentum of elements that were sent, so
             that old gradients do not push them once more (Deep Gradient Compression, section 3.2).
             "auto" = for SGD with momentum; True = for every optimizer, which must have momentum;
@@ -74,11 +76,11 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
             arrive with it, and every epoch ends with one. An entry of it stands for the mean of
             what is sent, not for the threshold. Saves traffic where a density of a few percent is
             wanted (transformers: 8).
-        local_apply: "encoded" = after a step the model has what all workers share, what the worker
-            has not sent yet left out. "full" = while it trains a worker's model includes its own
-            unsent progress, so it learns from all it has done; others have none of that, and
-            epochs end, validate, save and finish without it. Takes memory for one more copy of
-            the trained variables; asynchronous mode only.
+        local_apply: "full" = while it trains a worker's model includes its own progress that it has
+            not sent yet, so it learns from all it has done; others have none of that, and epochs
+            end, validate, save and finish without it. With `max_staleness` it takes memory for one
+            more copy of the trained variables. "encoded" = after each step the model has what all
+            workers share, and nothing else.
         max_staleness: None = asynchronous: no worker waits for another. 0 = every step waits for
             all workers and is bitwise reproducible. k >= 1 = a worker is at most k steps ahead.
         always_encode: True shares updates (with nobody) on a lone worker too, to see the effect of
@@ -110,14 +112,14 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
         self,
         *,
         threshold: ThresholdAlgorithm = _THRESHOLD,
-        residual_clipping: ResidualClipping | None = _CLIPPING,
+        residual_clipping: ResidualClipping | None = None,
         shake_up: ShakeUp | None = None,
         update_scale: str | float = "sum",
-        warmup_steps: int = 500,
+        warmup_steps: int = 0,
         momentum_masking: bool | str = "auto",
         update_clipping: UpdateClipping | None = None,
         local_steps: int = 1,
-        local_apply: str = "encoded",
+        local_apply: str = "full",
         max_staleness: int | None = None,
         always_encode: bool = False,
         jit_compile: bool = False,
@@ -289,6 +291,7 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
                 "past, this custom training loop, and cannot know how far; train with fit, which a "
                 "new worker can join, or with max_failures=0"
             )
+        sharing.step.show_own(sharing.space)
         sharing.generation = generation
 
     def synchronize(self) -> TrainingReport | None:
@@ -385,8 +388,7 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
     def _change(self, entry: Entry, before: dict[int, Any], touched: Touched) -> VariableChange:
         """What a step that has been traced, or has run, tells of one variable."""
         assert self._sharing is not None
-        # A later step shares what local ones change, rows and all; and where what has not been sent
-        # is part of a variable, all of it changes.
+        # A later step shares what local ones change, rows and all.
         rows = touched.rows(entry.variable) if self._sharing.step.goes_by_rows else None
         momentum = self._momenta.get(id(entry.variable))
         return VariableChange(

@@ -26,6 +26,9 @@ State = tuple[Any, ...]
 # Where the threshold of a small variable falls more slowly: at least so much as another's.
 _LEAST_FALL = 0.25
 
+# Where a threshold starts by itself: at so many times the mean |update| of the first step.
+_FIRST_UPDATES = 10.0
+
 
 @runtime_checkable
 class ThresholdAlgorithm(Protocol):
@@ -134,7 +137,7 @@ class FixedThreshold:
 class _FollowingDensity:
     """Moves the threshold by the density of the message before."""
 
-    initial: float = 1e-3
+    initial: float | None = None
     minimum: float = 1e-8
     maximum: float = 1.0
     per_variable: bool = False
@@ -142,8 +145,15 @@ class _FollowingDensity:
     def __post_init__(self) -> None:
         if not isinstance(self.per_variable, bool):
             raise errors.InvalidOption(f"per_variable={self.per_variable!r} must be a bool")
-        for name in ("initial", "minimum", "maximum"):
+        for name in ("minimum", "maximum"):
             _require_positive(name, getattr(self, name))
+        if self.initial is None:
+            if self.minimum > self.maximum:
+                raise errors.InvalidOption(
+                    f"minimum={self.minimum} must not exceed maximum={self.maximum}"
+                )
+            return
+        _require_positive("initial", self.initial)
         if not self.minimum <= self.initial <= self.maximum:
             raise errors.InvalidOption(
                 f"initial={self.initial} must lie between minimum={self.minimum} and "
@@ -151,12 +161,17 @@ class _FollowingDensity:
             )
 
     def initial_state(self) -> tuple[float, ...]:
-        """The first threshold."""
-        return (self.initial,)
+        """The first threshold; 0 = it is not known yet."""
+        return (self.initial or 0.0,)
 
     def next(self, state: State, statistics: StepStatistics) -> tuple[Any, State]:
-        """Follows the density of the step before; the first step takes `initial`."""
+        """Follows the density of the step before; the first step takes `initial`.
+
+        Without an `initial` the first step sends nothing (but what reaches `maximum`), so that its
+        residual shows how large updates are.
+        """
         (threshold,) = state
+        is_known = threshold > 0
         density = statistics.count / tf.maximum(statistics.elements, 1.0)
         moved = self._moved(threshold, density)
         if self.per_variable:
@@ -167,7 +182,18 @@ class _FollowingDensity:
             slowed = threshold * (moved / threshold) ** patience
             moved = tf.where(moved < threshold, slowed, moved)
         moved = tf.where(statistics.elements > 0, moved, threshold)
+        if self.initial is None:
+            update = statistics.sum_residual / tf.maximum(statistics.elements, 1.0)
+            first = tf.cast(_FIRST_UPDATES * update, tf.float32)
+            moved = tf.where(is_known, moved, first)
+            # A first step that is still to come has told nothing, and neither has one of zeros.
+            is_known |= first > 0
         bounded = tf.clip_by_value(moved, self.minimum, self.maximum)
+        if self.initial is None:
+            return (
+                tf.where(is_known, bounded, self.maximum),
+                (tf.where(is_known, bounded, 0.0),),
+            )
         return bounded, (bounded,)
 
     @property
@@ -184,11 +210,12 @@ class AdaptiveThreshold(_FollowingDensity):
     """Keeps the density of the messages within a band (Deeplearning4j's rule, in a lower band).
 
     Density of the last message under the band: tau is multiplied by `factor`; over it: divided. So
-    tau halves or doubles in 20 steps with the default. Start rather high: a start that is too low
-    is expensive, because all the progress beyond tau waits in the residual.
+    tau halves or doubles in 20 steps with the default. Start rather high: while a start that is too
+    low climbs, messages are dense, and can be most of what a training sends.
 
     Attributes:
-        initial: the first step's threshold.
+        initial: the first step's threshold. None = the first step sends nothing, and the second
+            one's is ten times the mean |update| of the first.
         min_density, max_density: the band, as a fraction of the elements. Short trainings want to
             send more: where steps x density stays below 5 or so, raise `max_density`.
         factor: between 0 and 1.
@@ -239,14 +266,14 @@ class TargetDensityThreshold(_FollowingDensity):
 
     Attributes:
         density: the target, as a fraction of the elements.
-        initial: the first step's threshold.
+        initial: the first step's threshold; None as with `AdaptiveThreshold`.
         gain: how strongly tau answers; between 0 and 1.
         minimum, maximum: bounds of the threshold itself.
         per_variable: True = each variable has its own threshold, which follows its own density.
 
     Example:
-        >>> TargetDensityThreshold(density=1e-2).initial
-        0.001
+        >>> TargetDensityThreshold(density=1e-2).gain
+        0.05
     """
 
     density: float = 1e-3

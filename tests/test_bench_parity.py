@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import inspect
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,7 +31,7 @@ _OUTCOME = Outcome(figure=80.0, raw=300.0, coded=900.0, rounds=10)
 SMALL = Task("small", "small", functools.partial(dense_stack, 6, 8, 3), lambda: DATA, ROWS, len(_X))
 
 
-def _sharing(local_steps: int, local_apply: str = "encoded") -> Sharing:
+def _sharing(local_steps: int, local_apply: str = "full") -> Sharing:
     return Sharing(
         local_apply=local_apply,
         threshold=FixedThreshold(1e-3),
@@ -62,9 +63,9 @@ def test_one_worker_trains_as_the_strategy_does(
     judged: list[np.ndarray],
 ) -> None:
     sharing = _sharing(local_steps, local_apply)
-    task = dataclasses.replace(SMALL, sharing=sharing, examples=ROWS * ROUNDS)
+    task = dataclasses.replace(SMALL, tuned=sharing, examples=ROWS * ROUNDS)
     monkeypatch.setitem(TASKS, "small", task)
-    outcome = train(Training("small", Exchange.SHARED, 1, 1, seed=3))
+    outcome = train(Training("small", Exchange.TUNED, 1, 1, seed=3))
 
     keras.utils.set_random_seed(3)
     strategy = StromStrategy(**sharing.options(), always_encode=True)
@@ -95,10 +96,10 @@ def test_workers_end_on_the_same_values_whatever_they_send(
 
     monkeypatch.setattr(parity_cluster, "_worker", note)
     for local_steps, delay, local_apply in ((1, 1, "encoded"), (4, 3, "encoded"), (4, 3, "full")):
-        task = dataclasses.replace(SMALL, sharing=_sharing(local_steps, local_apply))
+        task = dataclasses.replace(SMALL, tuned=_sharing(local_steps, local_apply))
         monkeypatch.setitem(TASKS, "small", task)
         made.clear()
-        outcome = train(Training("small", Exchange.SHARED, 2, delay, seed=1))
+        outcome = train(Training("small", Exchange.TUNED, 2, delay, seed=1))
         assert outcome.rounds == ROUNDS
         np.testing.assert_allclose(made[0].values, made[1].values, atol=1e-6)
 
@@ -120,7 +121,44 @@ def test_a_run_that_is_cut_off_leaves_the_figures_of_whole_settings(
     with pytest.raises(KeyboardInterrupt):
         parity.Parity(result, kept, share=1.0).train(chosen)
     targets = [target["name"] for target in json.loads(result.path.read_text())["targets"]]
-    assert targets == ["accuracy_gap_mlp_2", "compression_mlp_2"]
+    assert targets == ["accuracy_gap_mlp_2", "accuracy_over_nothing_mlp_2", "compression_mlp_2"]
+
+
+def test_tuned_options_have_tables_of_their_own_and_no_targets(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def train_all(trainings: list[Training]) -> Iterator[tuple[Training, Outcome]]:
+        for training in trainings:
+            yield training, _OUTCOME
+
+    monkeypatch.setattr(parity_kept, "train_all", train_all)
+    result = report.Report("parity", "of a test", tmp_path)
+    bench = parity.Parity(result, KeptOutcomes(tmp_path / "kept.jsonl", resume=False), share=1.0)
+    setting = parity.Setting(TASKS["teacher"], 4, 1, seeds=2)
+    bench.train([setting])
+    targets = len(result.targets)
+    bench.train_tuned([setting])
+    assert len(result.targets) == targets
+    tuned = [row for row in result.rows if row["group"].startswith("Tuned: ")]
+    assert [row["name"] for row in tuned] == ["shared, tuned", "behind dense asynchronous"]
+    assert tuned[0]["options"] == str(TASKS["teacher"].tuned)
+
+
+def test_the_targets_are_those_of_the_defaults() -> None:
+    parameters = inspect.signature(StromStrategy.__init__).parameters
+    options = Sharing().options()
+    del options["local_apply"]
+    assert options == {name: parameters[name].default for name in options}
+
+
+def test_whole_updates_come_as_one_sum_of_all_others(judged: list[np.ndarray]) -> None:
+    workers = [parity_cluster.Worker(parity_cluster.Learner(SMALL)) for _ in range(3)]
+    start = workers[0].values.copy()
+    updates = [np.full(start.size, 2.0**place, np.float32) for place in range(3)]
+    parity_cluster._deliver(workers, list(updates), due=1)
+    for worker, others in zip(workers, (6.0, 5.0, 3.0), strict=True):
+        worker.receive(1)
+        np.testing.assert_allclose(worker.values - worker._learner.start, others, atol=1e-5)
 
 
 def test_a_run_that_is_resumed_trains_only_what_has_not_been_trained_alike(
@@ -135,15 +173,15 @@ def test_a_run_that_is_resumed_trains_only_what_has_not_been_trained_alike(
 
     monkeypatch.setattr(parity_kept, "train_all", note)
     path = tmp_path / "kept.jsonl"
-    several = [Training("mlp", exchange, 2, 1, seed=0) for exchange in Exchange]
+    monkeypatch.setitem(TASKS, "small", dataclasses.replace(SMALL, tuned=_sharing(local_steps=1)))
+    several = [Training("small", exchange, 2, 1, seed=0) for exchange in Exchange]
     assert dict(KeptOutcomes(path, resume=False).train_all(several)).keys() == set(several)
-    # Only a worker that shares depends on how it does.
-    task = dataclasses.replace(TASKS["mlp"], sharing=_sharing(local_steps=4))
-    monkeypatch.setitem(TASKS, "mlp", task)
+    # Only a worker that shares by them depends on the task's own options.
+    monkeypatch.setitem(TASKS, "small", dataclasses.replace(SMALL, tuned=_sharing(local_steps=4)))
     trained.clear()
     again = dict(KeptOutcomes(path, resume=True).train_all(several))
     assert again == dict.fromkeys(several, _OUTCOME)
-    assert [training.exchange for training in trained] == [Exchange.SHARED]
+    assert [training.exchange for training in trained] == [Exchange.TUNED]
     trained.clear()
     dict(KeptOutcomes(path, resume=False).train_all(several))
     assert trained == several

@@ -150,7 +150,11 @@ def test_a_table_that_the_step_assigns_is_shared_as_a_whole(steps_per_execution:
 
 def test_a_row_beyond_the_threshold_is_visited_until_all_of_it_has_left() -> None:
     strategy = StromStrategy(
-        threshold=FixedThreshold(0.125), residual_clipping=None, warmup_steps=0, always_encode=True
+        threshold=FixedThreshold(0.125),
+        residual_clipping=None,
+        warmup_steps=0,
+        local_apply="encoded",
+        always_encode=True,
     )
     with strategy.scope():
         table = tf.Variable(tf.zeros([10, 2]))

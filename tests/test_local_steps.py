@@ -29,6 +29,7 @@ def _strategy(**options: Any) -> StromStrategy:
         "residual_clipping": None,
         "momentum_masking": False,
         "local_steps": H,
+        "local_apply": "encoded",  # "full" is that of tests/test_local_apply.py.
         "always_encode": True,
     }
     return StromStrategy(**{**defaults, **options})
@@ -197,6 +198,7 @@ def test_another_value_is_refused(value: Any) -> None:
 # With the other options that change what is shared.
 OPTIONS = {
     "local_steps": H,
+    "local_apply": "encoded",
     "momentum_masking": True,
     "update_clipping": {"multiple": 1.1, "window": 2},
 }

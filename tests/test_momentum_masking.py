@@ -23,6 +23,7 @@ def _strategy(masking: Any = "auto", **options: Any) -> StromStrategy:
     return StromStrategy(
         threshold=FixedThreshold(TAU),
         residual_clipping=None,
+        local_apply="encoded",
         always_encode=True,
         momentum_masking=masking,
         **options,

@@ -58,7 +58,12 @@ if hasattr(keras.optimizers, "MultiOptimizer"):
 
 
 def _lone(tau: float = TAU) -> StromStrategy:
-    return StromStrategy(threshold=FixedThreshold(tau), residual_clipping=None, always_encode=True)
+    return StromStrategy(
+        threshold=FixedThreshold(tau),
+        residual_clipping=None,
+        local_apply="encoded",
+        always_encode=True,
+    )
 
 
 def test_the_list_names_all_optimizers_of_keras() -> None:

@@ -43,7 +43,7 @@ def _adaptive_thresholds(algorithm: AdaptiveThreshold, densities: list[float]) -
 
 
 def test_adaptive_threshold_follows_the_density_as_in_numpy() -> None:
-    algorithm = AdaptiveThreshold(minimum=8e-4, maximum=1.2e-3)
+    algorithm = AdaptiveThreshold(initial=1e-3, minimum=8e-4, maximum=1.2e-3)
     random = np.random.default_rng(1)
     counts = [int(10 ** random.uniform(0, 4)) for _ in range(40)]
     counts += [1] * 20 + [5000] * 30  # to the lower bound, then to the upper one
@@ -59,9 +59,54 @@ def test_adaptive_threshold_follows_the_density_as_in_numpy() -> None:
     assert thresholds[-1] == np.float32(1.2e-3)
 
 
+@pytest.mark.parametrize("algorithm", [AdaptiveThreshold(), TargetDensityThreshold()])
+def test_a_threshold_starts_at_ten_times_the_first_update(
+    algorithm: AdaptiveThreshold | TargetDensityThreshold,
+) -> None:
+    strategy = StromStrategy(threshold=algorithm, always_encode=True, residual_clipping=None)
+    with strategy.scope():
+        variable = tf.Variable(tf.zeros(10))
+        optimizer = keras.optimizers.SGD(1.0)
+        optimizer.build([variable])
+    scale = tf.Variable(0.0)
+    replica = strategy._sharing.replica
+
+    @tf.function
+    def step() -> None:
+        gradient = scale * tf.constant([-10.0, *[0.0] * 9])
+        strategy.run(lambda: optimizer.apply_gradients([(gradient, variable)]))
+
+    def unsent_after(update: float) -> float:
+        scale.assign(update)
+        step()
+        return float(replica.read_residual(0, 10)[0])
+
+    assert unsent_after(0.0) == 0.0  # An update of zeros tells nothing.
+    assert unsent_after(2e-4) == pytest.approx(2e-3)  # Its mean is 2e-4, and nothing is sent.
+    assert unsent_after(1e-5) == pytest.approx(2.1e-3 - 2e-3, rel=1e-3)
+
+
+@pytest.mark.parametrize("per_variable", [False, True])
+def test_an_unknown_first_threshold_lets_nothing_through_and_then_lies_within_its_bounds(
+    per_variable: bool,
+) -> None:
+    algorithm = AdaptiveThreshold(minimum=1e-3, maximum=0.5, per_variable=per_variable)
+    state = tuple(tf.constant(s, tf.float32) for s in algorithm.initial_state())
+    threshold, state = algorithm.next(state, _statistics(0, 0))
+    assert float(threshold) == 0.5
+    for update, expected in ((1e-9, 1e-3), (1.0, 0.5), (2e-3, 2e-2)):
+        statistics = _statistics(0, 100)._replace(
+            sum_residual=tf.constant(100 * update, tf.float64)
+        )
+        first, (known,) = algorithm.next(state, statistics)
+        assert float(first) == float(known) == pytest.approx(expected)
+
+
 def test_a_step_uses_the_threshold_that_the_step_before_has_led_to() -> None:
     algorithm = AdaptiveThreshold(initial=1e-3, min_density=0.2, max_density=0.3, factor=0.5)
-    strategy = StromStrategy(threshold=algorithm, always_encode=True, residual_clipping=None)
+    strategy = StromStrategy(
+        threshold=algorithm, always_encode=True, residual_clipping=None, local_apply="encoded"
+    )
     with strategy.scope():
         variable = tf.Variable(tf.zeros(10))
         optimizer = keras.optimizers.SGD(1.0)

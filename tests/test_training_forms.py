@@ -65,8 +65,9 @@ def test_a_lone_worker_trains_as_the_oracle_says(name: str) -> None:
     place = Place(strategy)
     model = training_forms.start(name, place)
     CASES[name].train(model, place)
+    # One that waits for nobody computes what is shared as x - r.
     for want, got in zip(oracle(name, 1), model.get_weights(), strict=True):
-        np.testing.assert_array_equal(got, want)
+        np.testing.assert_allclose(got, want, atol=2e-6)
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -34,7 +34,9 @@ class Loop:
     """A strategy, three variables and an optimizer that adds what it is given."""
 
     def __init__(self, threshold: ThresholdAlgorithm, **options: Any) -> None:
-        self.strategy = StromStrategy(threshold=threshold, always_encode=True, **options)
+        self.strategy = StromStrategy(
+            threshold=threshold, local_apply="encoded", always_encode=True, **options
+        )
         with self.strategy.scope():
             self.variables = [
                 tf.Variable(tf.zeros(size), name=f"layer_{i}/kernel")
@@ -147,7 +149,8 @@ def test_layers_of_other_magnitudes_are_sent_where_one_threshold_sends_one() -> 
     """The effect that it is for: with one threshold the third variable never reaches it."""
     sent = {}
     for per_variable in (False, True):
-        loop = Loop(AdaptiveThreshold(per_variable=per_variable, initial=1e-2))
+        algorithm = AdaptiveThreshold(per_variable=per_variable, initial=1e-2)
+        loop = Loop(algorithm, residual_clipping=ResidualClipping())
         random = np.random.default_rng(6)
         counts = np.zeros(3)
         for _ in range(150):
@@ -162,7 +165,7 @@ def test_layers_of_other_magnitudes_are_sent_where_one_threshold_sends_one() -> 
 
 
 def test_variables_that_a_step_leaves_alone_keep_their_threshold() -> None:
-    loop = Loop(AdaptiveThreshold(per_variable=True, factor=0.5))
+    loop = Loop(AdaptiveThreshold(initial=1e-3, per_variable=True, factor=0.5))
     zeros = [np.zeros(size, np.float32) for size in SIZES]
     for _ in range(3):
         loop.step([np.ones(SIZES[0], np.float32), *zeros[1:]])

@@ -27,6 +27,7 @@ def _encoding(**options: Any) -> StromStrategy:
     return StromStrategy(
         threshold=FixedThreshold(TAU),
         residual_clipping=None,
+        local_apply="encoded",
         # What differs by rounding may be sent a step later, and then is masked a step later.
         momentum_masking=False,
         always_encode=True,
@@ -213,7 +214,7 @@ def test_keras_own_option_is_refused_with_the_name_of_ours(how: str) -> None:
 
 
 def test_two_workers_that_compile_agree_in_every_bit_of_every_step(tmp_path: Path) -> None:
-    options = json.dumps({"jit_compile": True})
+    options = json.dumps({"jit_compile": True, "local_apply": "encoded"})
     completed = launch(Path(script.__file__), str(tmp_path), "0", options)
     assert completed.returncode == 0, completed.stdout[-4000:] + completed.stderr[-4000:]
     results = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]

@@ -95,6 +95,8 @@ const std::map<std::string, CodecMeasurements::Method>& CodecMeasurements::Metho
       {"four_states_coded", &CodecMeasurements::EncodeAndCodeBitmap4},
       {"dl4j_list", &CodecMeasurements::ListOfDeeplearning4j},
       {"dl4j_bitmap", &CodecMeasurements::BitmapOfDeeplearning4j},
+      {"update", &CodecMeasurements::UpdateReference},
+      {"step_full", &CodecMeasurements::StepInFull},
       {"difference", &CodecMeasurements::DifferenceReference},
       {"step_into_after", &CodecMeasurements::StepIntoAfter},
       {"step_into_before", &CodecMeasurements::StepIntoBefore},
@@ -309,52 +311,78 @@ Sample CodecMeasurements::BitmapOfDeeplearning4j(const Request& request) {
 
 // ---------------------------------------------------------------- a whole training step
 
+Sample CodecMeasurements::UpdateReference(const Request& request) {
+  const Parameters& here = parameters();
+  return PassOverUpdates(request, [&](int64_t start, int64_t size) {
+    UpdatePass(here.before.data() + start, here.after.data() + start,
+               reference_residuals_.data() + start, size);
+  });
+}
+
 Sample CodecMeasurements::DifferenceReference(const Request& request) {
   const Parameters& here = parameters();
-  return Time(
-      request,
-      [&] {
-        const float* const update = updates_.Next();
-        for (int64_t i = 0; i < elements_; ++i) here.after[i] = here.before[i] + update[i];
-        return update;
-      },
-      [&](const float*, Sample*) {
-        ForEachChunk(request.threads, [&](int64_t start, int64_t size) {
-          DifferencePass(here.before.data() + start, here.after.data() + start,
-                         reference_residuals_.data() + start, size);
-        });
-      });
+  return PassOverUpdates(request, [&](int64_t start, int64_t size) {
+    DifferencePass(here.before.data() + start, here.after.data() + start,
+                   reference_residuals_.data() + start, size);
+  });
+}
+
+Sample CodecMeasurements::StepInFull(const Request& request) {
+  const Parameters& here = parameters();
+  const StepKernel& kernel = FindKernel(request.kernel);
+  return Step(request, [&](int64_t start, int64_t size, float* residual, const StepRule& rule,
+                           uint32_t* codes, StepStatistics* statistics) {
+    const FullRun run{size, here.before.data() + start, here.after.data() + start, residual,
+                      static_cast<uint32_t>(start % kChunk)};
+    return kernel.step_full(run, rule, codes, statistics);
+  });
 }
 
 Sample CodecMeasurements::StepIntoAfter(const Request& request) {
-  return Step(request, parameters().after.data());
+  return StepInto(request, parameters().after.data());
 }
 
 Sample CodecMeasurements::StepIntoBefore(const Request& request) {
-  return Step(request, parameters().before.data());
+  return StepInto(request, parameters().before.data());
 }
 
-Sample CodecMeasurements::Step(const Request& request, float* value) {
+Sample CodecMeasurements::StepInto(const Request& request, float* value) {
   const Parameters& here = parameters();
-  SteadyResiduals& residuals = Residuals(request.density);
   const StepKernel& kernel = FindKernel(request.kernel);
+  return Step(request, [&](int64_t start, int64_t size, float* residual, const StepRule& rule,
+                           uint32_t* codes, StepStatistics* statistics) {
+    const StepRun run{
+        size,     here.before.data() + start,           here.after.data() + start, value + start,
+        residual, static_cast<uint32_t>(start % kChunk)};
+    return kernel.step(run, rule, codes, statistics);
+  });
+}
+
+// run_at(start, size, residual, rule, codes, statistics) steps over some elements.
+template <typename RunAt>
+Sample CodecMeasurements::Step(const Request& request, RunAt run_at) {
+  SteadyResiduals& residuals = Residuals(request.density);
   const StepRule rule = Rule(residuals);
-  const auto step_chunk = [&](int64_t start, int64_t size) {
+  Sample sample = PassOverUpdates(request, [&](int64_t start, int64_t size) {
     EntryList& entries = chunk_entries_[static_cast<size_t>(start / kChunk)];
     StepStatistics statistics;
     entries.Clear();
     for (const int64_t end = start + size; start < end; start += kRunElements) {
-      const StepRun run{std::min(kRunElements, end - start),
-                        here.before.data() + start,
-                        here.after.data() + start,
-                        value + start,
-                        residuals.data() + start,
-                        static_cast<uint32_t>(start % kChunk)};
-      uint32_t* const codes = entries.Reserve(run.size);
-      entries.Append(start / kChunk, kernel.step(run, rule, codes, &statistics));
+      const int64_t run = std::min(kRunElements, end - start);
+      uint32_t* const codes = entries.Reserve(run);
+      entries.Append(start / kChunk,
+                     run_at(start, run, residuals.data() + start, rule, codes, &statistics));
     }
     Use(statistics.sum_residual);
-  };
+  });
+  for (const EntryList& entries : chunk_entries_) sample.entries += entries.size();
+  return sample;
+}
+
+// work(start, size) for every chunk, on parameters that an optimizer has just changed.
+template <typename Work>
+Sample CodecMeasurements::PassOverUpdates(const Request& request, Work work) {
+  const Parameters& here = parameters();
   return Time(
       request,
       [&] {
@@ -362,11 +390,7 @@ Sample CodecMeasurements::Step(const Request& request, float* value) {
         for (int64_t i = 0; i < elements_; ++i) here.after[i] = here.before[i] + update[i];
         return update;
       },
-      [&](const float*, Sample* sample) {
-        ForEachChunk(request.threads, step_chunk);
-        sample->entries = 0;
-        for (const EntryList& entries : chunk_entries_) sample->entries += entries.size();
-      });
+      [&](const float*, Sample*) { ForEachChunk(request.threads, work); });
 }
 
 // ---------------------------------------------------------------- the coder by itself

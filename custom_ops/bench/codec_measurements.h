@@ -65,10 +65,16 @@ class CodecMeasurements {
   Sample ListOfDeeplearning4j(const Request& request);
   Sample BitmapOfDeeplearning4j(const Request& request);
   // A whole training step.
+  Sample UpdateReference(const Request& request);
+  Sample StepInFull(const Request& request);
   Sample DifferenceReference(const Request& request);
   Sample StepIntoAfter(const Request& request);
   Sample StepIntoBefore(const Request& request);
-  Sample Step(const Request& request, float* value);
+  Sample StepInto(const Request& request, float* value);
+  template <typename RunAt>
+  Sample Step(const Request& request, RunAt run_at);
+  template <typename Work>
+  Sample PassOverUpdates(const Request& request, Work work);
   // The coder by itself.
   Sample Code(const Request& request);
   Sample Check(const Request& request);

@@ -15,6 +15,12 @@ void ScalePass(float* values, int64_t size) {
 }
 
 STROM_WIDEST_VECTORS
+void UpdatePass(const float* __restrict before, const float* __restrict after,
+                float* __restrict residual, int64_t size) {
+  for (int64_t i = 0; i < size; ++i) residual[i] += after[i] - before[i];
+}
+
+STROM_WIDEST_VECTORS
 void DifferencePass(const float* __restrict before, float* __restrict after,
                     float* __restrict residual, int64_t size) {
   for (int64_t i = 0; i < size; ++i) {

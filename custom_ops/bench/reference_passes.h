@@ -13,7 +13,12 @@ void AddPass(const float* update, float* residual, int64_t size);
 // One read, one write, as in applying a dense message.
 void ScalePass(float* values, int64_t size);
 
-// residual += after - before; after = before. Three reads, two writes, as in a whole step.
+// residual += after - before. Three reads, one write, as in a whole step of a worker whose values
+// include its residual.
+void UpdatePass(const float* before, const float* after, float* residual, int64_t size);
+
+// residual += after - before; after = before. Three reads, two writes, as in a whole step of one
+// whose values do not.
 void DifferencePass(const float* before, float* after, float* residual, int64_t size);
 
 }  // namespace strom::bench

@@ -132,13 +132,29 @@ int strom_replica_flush(strom_handle replica, const strom_segment* segments, int
 }
 
 int strom_replica_apply(strom_handle replica, const strom_segment* segments, int64_t count,
-                        const strom_thread_pool* threads, strom_step_result* result) {
+                        float* const* own_models, const strom_thread_pool* threads,
+                        strom_step_result* result) {
   return strom::WithReplica(__func__, replica, [&](Replica& r) -> Status {
     Status status = strom::CheckSegments("strom_replica_apply", segments, count, false);
     if (!status.ok()) return status;
     if (result == nullptr) return strom::NullArgument("strom_replica_apply", "result");
-    return r.Apply(strom::Segments(segments, count), result,
-                   strom::LentThreads(threads).parallel());
+    return r.Apply(strom::Segments(segments, count), result, strom::LentThreads(threads).parallel(),
+                   own_models);
+  });
+}
+
+int strom_replica_add_residual(strom_handle replica, const strom_segment* segments, int64_t count,
+                               int32_t sign, const strom_thread_pool* threads) {
+  return strom::WithReplica(__func__, replica, [&](Replica& r) -> Status {
+    Status status = strom::CheckSegments("strom_replica_add_residual", segments, count, false);
+    if (!status.ok()) return status;
+    for (int64_t i = 0; i < count; ++i) {
+      if (segments[i].size > 0 && segments[i].before == nullptr) {
+        return strom::NullArgument("strom_replica_add_residual", "a segment's before");
+      }
+    }
+    return r.AddResidual(strom::Segments(segments, count), sign,
+                         strom::LentThreads(threads).parallel());
   });
 }
 

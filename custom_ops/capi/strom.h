@@ -18,7 +18,7 @@ extern "C" {
 #define STROM_EXPORT __attribute__((visibility("default")))
 
 /* Bumped whenever a declaration below changes; the Python package refuses another number. */
-#define STROM_ABI_VERSION 11
+#define STROM_ABI_VERSION 12
 
 typedef int64_t strom_handle;
 
@@ -95,11 +95,11 @@ typedef struct {
   /* 1: an entry stands for the mean magnitude of what is sent, which at least is the threshold, in
    * place of the threshold itself: for updates of several optimizer steps. */
   int32_t send_mean;
-  /* One a segment: G, the sum of all updates so far, `size` floats, for a worker whose model
-   * includes what it has not sent. Own and received messages are added to G, and the value becomes
-   * G + r; `before` is what it was. NULL for a segment whose value is G itself, NULL for no segment
-   * with. Only with apply_own; overlaps nothing else. */
-  float* const* shared;
+  /* 1: the values include what this worker has not sent: value = G + r, G being what all workers
+   * share. The value stays what the optimizer wrote, of which a message only says what goes from r
+   * to G, but for an update that is scaled, or a residual that is clipped. Each segment's `value`
+   * is its `after`, or its `before` where that is both, and apply_own is 0. */
+  int32_t full;
   /* One a segment: its own threshold, > 0 and a normal number, which is rounded to the 8
    * significant bits (bfloat16) that a message has room for. NULL = `threshold` for all. */
   const float* thresholds;
@@ -148,10 +148,20 @@ STROM_EXPORT int strom_replica_flush(strom_handle replica, const strom_segment* 
                                      strom_step_result* result);
 
 /* Adds everything received so far to `value` and advances the applied vector. In synchronous mode
- * that is every STEP released so far, in its order. */
+ * that is every STEP released so far, in its order. `own_models` has one a segment: `size` values
+ * that include the worker's own updates since it made them, and to which only the others' are added
+ * (steps that are `full`, of which `value` is G); NULL for a segment without, NULL for no segment
+ * with. */
 STROM_EXPORT int strom_replica_apply(strom_handle replica, const strom_segment* segments,
-                                     int64_t count, const strom_thread_pool* threads,
-                                     strom_step_result* result);
+                                     int64_t count, float* const* own_models,
+                                     const strom_thread_pool* threads, strom_step_result* result);
+
+/* value = before + r, or with `sign` -1 before - r: from what all workers share to what a worker of
+ * `full` steps trains on, and back. Where r is zero `value` is `before`, to the bit. `value` may
+ * alias `before`; `after` is not looked at. */
+STROM_EXPORT int strom_replica_add_residual(strom_handle replica, const strom_segment* segments,
+                                            int64_t count, int32_t sign,
+                                            const strom_thread_pool* threads);
 
 /* Synchronous and bounded modes: calls `done(context, code, message)` once, from another thread or
  * at once, when this worker's own contribution number `step` (0 = its first since start) stands in

@@ -60,6 +60,17 @@ std::vector<ParameterRange> Ranges(std::span<const strom_segment> segments) {
   return ranges;
 }
 
+// Those of the segments that have a model of the worker's own.
+std::vector<ParameterRange> Ranges(std::span<const strom_segment> segments,
+                                   float* const* own_models) {
+  std::vector<ParameterRange> ranges;
+  for (size_t i = 0; i < segments.size(); ++i) {
+    if (own_models[i] == nullptr) continue;
+    ranges.push_back({segments[i].offset, {own_models[i], static_cast<size_t>(segments[i].size)}});
+  }
+  return ranges;
+}
+
 Status CheckOptions(const strom_step_options& options) {
   if (!std::isfinite(options.scale)) return Invalid("the scale must be finite");
   if (!std::isfinite(options.clip_multiple) || options.clip_multiple < 0) {
@@ -68,8 +79,18 @@ Status CheckOptions(const strom_step_options& options) {
   if (!(options.norm_limit >= 0)) {
     return Invalid("the limit on the update's norm must be a number, 0 for none");
   }
-  if (options.shared != nullptr && options.apply_own == 0) {
-    return Invalid("`shared` is for apply_own: the own message is added to it at once");
+  if (options.full != 0 && options.apply_own != 0) {
+    return Invalid("`full` leaves the own update in the values: apply_own would add it twice");
+  }
+  return {};
+}
+
+// Values that include the residual are the optimizer's own, in place.
+Status CheckInPlace(std::span<const strom_segment> segments) {
+  for (const strom_segment& segment : segments) {
+    if (segment.before != nullptr && segment.value != segment.after) {
+      return Invalid("`full` needs each segment's value where the optimizer wrote it, `after`");
+    }
   }
   return {};
 }
@@ -97,6 +118,13 @@ Status CheckIteration(int64_t iteration) {
 
 }  // namespace
 
+// What received updates are applied to.
+struct Values {
+  std::span<const strom_segment> segments;
+  float* const* own_models = nullptr;  // as in strom_replica_apply
+  bool full = false;                   // the segments' values include the residual
+};
+
 struct Replica::State {
   int64_t max_message_bytes = 0;  // of the codec, without the update's header
   int64_t size = 0;
@@ -104,7 +132,8 @@ struct Replica::State {
   ResidualStore residuals;
   StepEncoder encoder;
   StepThresholds thresholds;
-  bool own_applied = false;  // whether the values hold its entries
+  bool own_applied = false;  // whether the values hold its entries, apart from the residual
+  uint64_t own_origin = 0;   // this worker's, once it has sent something
   VersionVector applied;
   int64_t iteration = 0;                // of the latest step
   Received waiting;                     // taken from the exchange, not yet applied
@@ -122,10 +151,7 @@ struct Replica::State {
               const Parallel& parallel, strom_step_result* result);
   Status Encode(std::span<const strom_segment> segments, const StepRules& rules, bool send_mean,
                 const Parallel& parallel, strom_step_result* result);
-  void TakeBack(std::span<const strom_segment> segments);
-  Status ApplyToShared(std::span<const strom_segment> segments,
-                       std::span<const strom_segment> shared, const strom_step_options& options,
-                       const Parallel& parallel, strom_step_result* result);
+  void TakeBack(std::span<const strom_segment> segments, bool full);
 
   // Flush's parts.
   Messages WriteResiduals(int64_t iteration, int64_t* count);
@@ -133,11 +159,11 @@ struct Replica::State {
 
   Status HandOver(int64_t iteration, int64_t count, Messages parts, strom_step_result* result);
   void TellApplied(int64_t count);
-  Status ApplyReceived(std::span<const strom_segment> segments, const Parallel& parallel,
-                       strom_step_result* result);
-  Status ApplyWaiting(std::span<const strom_segment> segments, const Parallel& parallel,
-                      strom_step_result* result);
-  void InstallSnapshot(std::span<const strom_segment> segments);
+  Status ApplyReceived(const Values& values, const Parallel& parallel, strom_step_result* result);
+  Status ApplyWaiting(const Values& values, const Parallel& parallel, strom_step_result* result);
+  int64_t ApplyUpdates(const Values& values, std::span<const ReceivedUpdate> updates,
+                       const Parallel& parallel);
+  void InstallSnapshot(const Values& values, const Parallel& parallel);
   int64_t ApplyFolded(std::span<const strom_segment> segments);
   void Note(uint64_t origin, uint64_t first, uint64_t last);
 };
@@ -187,26 +213,23 @@ Status Replica::Step(std::span<const strom_segment> segments, const strom_step_o
   result->stepped = 1;
   state_->iteration = options.iteration;
   state_->encoder.Clear();
-  std::vector<strom_segment> shared;
+  const bool full = options.full != 0;
   Status status;
   try {
-    if (options.shared != nullptr) shared = SharedSegments(segments, options.shared);
     status = state_->Send(segments, options, parallel, result);
   } catch (const std::exception&) {  // Nothing is lost when memory runs out.
-    state_->TakeBack(segments);
+    state_->TakeBack(segments, full);
     throw;
   }
   if (!status.ok()) {
-    state_->TakeBack(segments);
+    state_->TakeBack(segments, full);
     return status;
   }
   MaskMomenta(state_->encoder.entries(), segments, options.momenta,
               ForEntries(result->count, parallel));
-  if (options.shared != nullptr) {
-    return state_->ApplyToShared(segments, shared, options, parallel, result);
-  }
   state_->TellApplied(result->count);
-  return options.take_received ? state_->ApplyReceived(segments, parallel, result) : Status{};
+  if (!options.take_received) return {};
+  return state_->ApplyReceived({segments, nullptr, full}, parallel, result);
 }
 
 Status Replica::Flush(std::span<const strom_segment> segments, int64_t iteration, bool apply_own,
@@ -228,10 +251,18 @@ Status Replica::Flush(std::span<const strom_segment> segments, int64_t iteration
 }
 
 Status Replica::Apply(std::span<const strom_segment> segments, strom_step_result* result,
-                      const Parallel& parallel) {
+                      const Parallel& parallel, float* const* own_models) {
   *result = {};
   if (Status status = state_->CheckSegments(segments); !status.ok()) return status;
-  return state_->ApplyReceived(segments, parallel, result);
+  return state_->ApplyReceived({segments, own_models}, parallel, result);
+}
+
+Status Replica::AddResidual(std::span<const strom_segment> segments, int32_t sign,
+                            const Parallel& parallel) const {
+  if (sign != 1 && sign != -1) return Invalid("the sign must be 1 or -1");
+  if (Status status = state_->CheckSegments(segments); !status.ok()) return status;
+  AddUnsent(segments, static_cast<float>(sign), state_->residuals, parallel);
+  return {};
 }
 
 Status Replica::ReadResidual(int64_t offset, std::span<float> out) const {
@@ -299,6 +330,7 @@ Status Replica::State::CheckStep(std::span<const strom_segment> segments,
   if (Status status = CheckOptions(options); !status.ok()) return status;
   if (Status status = CheckIteration(options.iteration); !status.ok()) return status;
   if (Status status = CheckSegments(segments); !status.ok()) return status;
+  if (options.full != 0) return CheckInPlace(segments);
   return CheckApplyOwn(options.apply_own != 0);
 }
 
@@ -308,8 +340,8 @@ Status Replica::State::Send(std::span<const strom_segment> segments,
                             const strom_step_options& options, const Parallel& parallel,
                             strom_step_result* result) {
   thresholds.Begin(segments, options);
-  StepRules rules{{}, thresholds.thresholds(), options.clip_multiple};
-  rules.rule.apply_own = options.apply_own != 0 && options.shared == nullptr;
+  StepRules rules{{}, thresholds.thresholds(), options.clip_multiple, options.full != 0};
+  rules.rule.apply_own = options.apply_own != 0;
   rules.rule.scale = options.scale * LimitNorm(segments, options, parallel, result);
   const bool send_mean = options.send_mean != 0;
   if (Status status = Encode(segments, rules, send_mean, parallel, result); !status.ok()) {
@@ -355,22 +387,11 @@ Status Replica::State::Encode(std::span<const strom_segment> segments, const Ste
 }
 
 // Undoes the sending of a step that failed. Needs no memory.
-void Replica::State::TakeBack(std::span<const strom_segment> segments) {
+void Replica::State::TakeBack(std::span<const strom_segment> segments, bool full) {
   TakeBackEntries(encoder.entries(), segments, thresholds.values(), own_applied, &residuals);
-  CopyValues(segments);  // where they are not in place, to the last bit
+  // Where they are not in place, to the last bit. Full progress stays, once it is in the residual.
+  if (!full || !encoder.has_begun()) CopyValues(segments);
   encoder.Clear();
-}
-
-// The end of a step where the values include what has not been sent.
-Status Replica::State::ApplyToShared(std::span<const strom_segment> segments,
-                                     std::span<const strom_segment> shared,
-                                     const strom_step_options& options, const Parallel& parallel,
-                                     strom_step_result* result) {
-  AddEntries(encoder.entries(), shared, thresholds.values(), ForEntries(result->count, parallel));
-  TellApplied(result->count);
-  Status status = options.take_received ? ApplyReceived(shared, parallel, result) : Status{};
-  AddUnsent(segments, options.shared, residuals, parallel);
-  return status;
 }
 
 // All residuals that are not zero, as raw spans; *count gets how many there are.
@@ -425,6 +446,7 @@ Status Replica::State::HandOver(int64_t iteration, int64_t count, Messages parts
   if (Status status = exchange->Submit(iteration, std::move(parts), &last); !status.ok()) {
     return status;
   }
+  own_origin = last.origin;
   if (!exchange->sequenced()) {
     auto place = own.extract(own.begin());
     place.key() = last.origin;
@@ -438,18 +460,18 @@ void Replica::State::TellApplied(int64_t count) {
   if (exchange != nullptr && count > 0 && !exchange->sequenced()) exchange->SetApplied(applied);
 }
 
-Status Replica::State::ApplyReceived(std::span<const strom_segment> segments,
-                                     const Parallel& parallel, strom_step_result* result) {
+Status Replica::State::ApplyReceived(const Values& values, const Parallel& parallel,
+                                     strom_step_result* result) {
   if (exchange == nullptr) return {};
   // What an earlier call could not apply comes first.
-  if (Status status = ApplyWaiting(segments, parallel, result); !status.ok()) return status;
+  if (Status status = ApplyWaiting(values, parallel, result); !status.ok()) return status;
   if (Status status = exchange->TakeReceived(&waiting); !status.ok()) return status;
-  return ApplyWaiting(segments, parallel, result);
+  return ApplyWaiting(values, parallel, result);
 }
 
-Status Replica::State::ApplyWaiting(std::span<const strom_segment> segments,
-                                    const Parallel& parallel, strom_step_result* result) {
-  if (waiting.snapshot) InstallSnapshot(segments);
+Status Replica::State::ApplyWaiting(const Values& values, const Parallel& parallel,
+                                    strom_step_result* result) {
+  if (waiting.snapshot) InstallSnapshot(values, parallel);
   if (waiting.folded.updates == 0 && waiting.updates.empty()) return {};
   const int64_t received_before = result->received;
   int64_t skipped = 0;
@@ -458,11 +480,10 @@ Status Replica::State::ApplyWaiting(std::span<const strom_segment> segments,
     result->received += waiting.folded.updates;
     result->staleness +=
         std::max<int64_t>(0, waiting.folded.updates * iteration - waiting.folded.iterations);
-    skipped = ApplyFolded(segments);
+    skipped = ApplyFolded(values.segments);
     larger = 0;
     // All that the flat space has room for at once: the parameters are then read and written once.
-    messages.clear();
-    int64_t entries = 0;
+    size_t fitting = 0;
     for (const ReceivedUpdate& update : waiting.updates) {
       const ParsedMessage message = OpenValidatedMessage(update.message());
       if (message.elements() > size) {
@@ -471,13 +492,12 @@ Status Replica::State::ApplyWaiting(std::span<const strom_segment> segments,
       }
       Note(update.id.origin, update.id.counter, update.id.counter);
       result->staleness += std::max<int64_t>(0, iteration - message.fields().iteration);
-      messages.push_back(message);
-      entries += message.count();
+      ++fitting;
     }
-    skipped += ApplyMessages(messages, Ranges(segments), ForEntries(entries, parallel));
-    const auto applied_messages = static_cast<ptrdiff_t>(messages.size());
-    result->received += applied_messages;
-    waiting.updates.erase(waiting.updates.begin(), waiting.updates.begin() + applied_messages);
+    skipped += ApplyUpdates(values, std::span(waiting.updates).first(fitting), parallel);
+    result->received += static_cast<int64_t>(fitting);
+    waiting.updates.erase(waiting.updates.begin(),
+                          waiting.updates.begin() + static_cast<ptrdiff_t>(fitting));
   }
   if (result->received > received_before) exchange->SetApplied(applied);
   if (skipped > 0) {
@@ -490,13 +510,34 @@ Status Replica::State::ApplyWaiting(std::span<const strom_segment> segments,
                  " elements waits, this replica has " + std::to_string(size) + ": extend it first");
 }
 
+// Returns how many entries lie in no segment.
+int64_t Replica::State::ApplyUpdates(const Values& values, std::span<const ReceivedUpdate> updates,
+                                     const Parallel& parallel) {
+  const auto apply = [&](std::span<const ParameterRange> ranges, bool own_too) {
+    messages.clear();
+    int64_t entries = 0;
+    for (const ReceivedUpdate& update : updates) {
+      if (!own_too && update.id.origin == own_origin) continue;
+      messages.push_back(OpenValidatedMessage(update.message()));
+      entries += messages.back().count();
+    }
+    return ApplyMessages(messages, ranges, ForEntries(entries, parallel));
+  };
+  if (values.own_models != nullptr) apply(Ranges(values.segments, values.own_models), false);
+  return apply(Ranges(values.segments), true);
+}
+
 // The flat space may have grown since; its new elements have not been sent by anybody.
-void Replica::State::InstallSnapshot(std::span<const strom_segment> segments) {
+void Replica::State::InstallSnapshot(const Values& values, const Parallel& parallel) {
   const std::vector<float>& parameters = *waiting.snapshot->parameters;
   const auto known = static_cast<int64_t>(parameters.size());
-  for (const strom_segment& segment : segments) {
+  for (const strom_segment& segment : values.segments) {
     const int64_t elements = std::clamp<int64_t>(known - segment.offset, 0, segment.size);
     std::copy_n(parameters.begin() + std::min(segment.offset, known), elements, segment.value);
+    if (!values.full || elements == 0) continue;
+    const strom_segment installed{segment.offset, elements,      segment.value,
+                                  segment.value,  segment.value, segment.name};
+    AddUnsent({&installed, 1}, 1, residuals, parallel);
   }
   applied = std::move(waiting.snapshot->cut);
   waiting.snapshot.reset();

@@ -1,9 +1,10 @@
 // One worker's compression state: residuals over the flat space, and what has been applied.
 //
 // A training step calls Step once: r += s (after - before), what reaches tau leaves as a message
-// and is subtracted, the variable gets `before` plus the own message (asynchronous modes) and every
-// message received since. An update beyond the limit on its norm is scaled down first, and the
-// momentum of what was sent is cleared. Not thread-safe; the C ABI serialises calls.
+// and is subtracted, the variable gets every message received since (asynchronous modes). The own
+// progress stays in it as a whole (strom_step_options, `full`), or as far as it has been sent. An
+// update beyond the limit on its norm is scaled down first, and the momentum of what was sent is
+// cleared. Not thread-safe; the C ABI serialises calls.
 #ifndef KERAS_STROM_CORE_REPLICA_H_
 #define KERAS_STROM_CORE_REPLICA_H_
 
@@ -39,7 +40,8 @@ class Replica {
   // nothing is done, and a segment that did not change sends nothing: its residual waits. Fails
   // without sending when the update is not finite (kNotFinite), the exchange refuses it or memory
   // runs out (std::bad_alloc): residual and values then are as if the update had only been added to
-  // the residual (elements that are not finite are left out), within rounding. What is refused for
+  // the residual (elements that are not finite are left out), within rounding; values that include
+  // the residual include it. What is refused for
   // its arguments, or finds no memory to begin with, has not been: values are `before`, and the
   // residual stays. The number of threads shows in no bit of the result.
   Status Step(std::span<const strom_segment> segments, const strom_step_options& options,
@@ -48,9 +50,14 @@ class Replica {
   Status Flush(std::span<const strom_segment> segments, int64_t iteration, bool apply_own,
                strom_step_result* result);
   // Fails, after the rest has been applied, when received entries lie in no segment; fails before
-  // an update of a flat space larger than this one, which then waits.
+  // an update of a flat space larger than this one, which then waits. `own_models` as in
+  // strom_replica_apply.
   Status Apply(std::span<const strom_segment> segments, strom_step_result* result,
-               const Parallel& parallel = {});
+               const Parallel& parallel = {}, float* const* own_models = nullptr);
+
+  // value = before + sign * r, see strom_replica_add_residual.
+  Status AddResidual(std::span<const strom_segment> segments, int32_t sign,
+                     const Parallel& parallel = {}) const;
 
   // Residuals of flat elements [offset, offset + size); elements of no segment so far read zero.
   Status ReadResidual(int64_t offset, std::span<float> out) const;

@@ -24,7 +24,8 @@ struct StepRule {
   float threshold = 0;  // tau > 0
   // After the entries have left, |r| is cut down to this; infinity = do not clip.
   float clip_limit = std::numeric_limits<float>::infinity();
-  bool apply_own = true;  // value = before + what is sent; otherwise value = before
+  // Of a StepRun: value = before + what is sent; otherwise value = before.
+  bool apply_own = true;
 };
 
 // Consecutive elements whose update is after - before. `value` may be `before` or `after`; no other
@@ -38,8 +39,19 @@ struct StepRun {
   uint32_t first_index = 0;  // of the first element, in its chunk (core/entries.h)
 };
 
-// Consecutive elements whose update lies in memory; they do not overlap. The rule's apply_own has
-// no meaning here, for no parameters are at hand.
+// The same where a worker's values include its residuals, x = G + r, G being what all workers
+// share: what leaves goes from r to G, so the value stays what the optimizer wrote. It is written
+// only where the update is scaled, value = before + s * (value - before), and where clipping takes
+// something from the residual, which leaves the value as well.
+struct FullRun {
+  int64_t size = 0;
+  const float* before = nullptr;
+  float* value = nullptr;  // what the optimizer wrote; does not overlap `before`, or is the same
+  float* residual = nullptr;
+  uint32_t first_index = 0;  // as in StepRun
+};
+
+// Consecutive elements whose update lies in memory; they do not overlap.
 struct EncodeRun {
   int64_t size = 0;
   const float* update = nullptr;
@@ -66,6 +78,7 @@ using CodesFunction = int64_t (*)(const Run& run, const StepRule& rule, uint32_t
                                   StepStatistics* statistics);
 
 using StepFunction = CodesFunction<StepRun>;
+using FullFunction = CodesFunction<FullRun>;
 using EncodeFunction = CodesFunction<EncodeRun>;
 
 // Appends the run's elements to `bitmap`; its length plus kBitmapSlack bytes are the room needed.
@@ -82,6 +95,7 @@ using Bitmap4Function = void (*)(const EncodeRun& run, const StepRule& rule, Bit
 struct StepKernel {
   const char* name;
   StepFunction step;
+  FullFunction step_full;
   EncodeFunction encode;
   BitmapFunction encode_bitmap;
   Bitmap4Function encode_bitmap4;

@@ -144,17 +144,6 @@ void MaskMomenta(const EntryList& entries, std::span<const strom_segment> segmen
   });
 }
 
-void AddEntries(const EntryList& entries, std::span<const strom_segment> segments,
-                SegmentValues values, const Parallel& parallel) {
-  parallel.For(static_cast<int64_t>(entries.chunks()), [&](int64_t i) {
-    VisitEntries(entries.chunk(static_cast<size_t>(i)), segments,
-                 [&](size_t segment, int64_t index, uint32_t code) {
-                   const float value = values[segment];
-                   segments[segment].value[index] += code & 1 ? -value : value;
-                 });
-  });
-}
-
 void TakeBackEntries(const EntryList& entries, std::span<const strom_segment> segments,
                      SegmentValues values, bool applied, ResidualStore* residuals) {
   for (size_t i = 0; i < entries.chunks(); ++i) {

@@ -40,10 +40,6 @@ void SendMean(const EntryList& entries, std::span<const strom_segment> segments,
 void MaskMomenta(const EntryList& entries, std::span<const strom_segment> segments,
                  float* const* momenta, const Parallel& parallel);
 
-// The entries, each ± what those of its segment stand for, are added to the segments' values.
-void AddEntries(const EntryList& entries, std::span<const strom_segment> segments,
-                SegmentValues values, const Parallel& parallel);
-
 // The same entries return to the residual, within rounding, and where the step has added them they
 // leave the values.
 void TakeBackEntries(const EntryList& entries, std::span<const strom_segment> segments,

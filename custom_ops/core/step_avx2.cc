@@ -49,6 +49,11 @@ STROM_INLINE __m256 LoadUpdate(const StepRun& run, int64_t i, __m256* value) {
   return _mm256_sub_ps(_mm256_loadu_ps(run.after + i), *value);
 }
 
+STROM_INLINE __m256 LoadUpdate(const FullRun& run, int64_t i, __m256* value) {
+  *value = _mm256_loadu_ps(run.value + i);
+  return _mm256_sub_ps(*value, _mm256_loadu_ps(run.before + i));
+}
+
 STROM_INLINE __m256 LoadUpdate(const EncodeRun& run, int64_t i, __m256*) {
   return _mm256_loadu_ps(run.update + i);
 }
@@ -206,6 +211,10 @@ STROM_INLINE void StoreValues(const StepRun& run, int64_t i, bool changed, const
   if (run.value == run.before && !changed) return;
   for (int j = 0; j < kVectors; ++j) _mm256_storeu_ps(run.value + i + j * kLanes, block.value[j]);
 }
+STROM_INLINE void StoreValues(const FullRun& run, int64_t i, bool changed, const Block& block) {
+  if (!changed) return;
+  for (int j = 0; j < kVectors; ++j) _mm256_storeu_ps(run.value + i + j * kLanes, block.value[j]);
+}
 STROM_INLINE void StoreValues(const EncodeRun&, int64_t, bool, const Block&) {}
 
 struct Avx2Vectors {
@@ -216,7 +225,9 @@ struct Avx2Vectors {
                                                 StepStatistics* statistics) {
     // By value: then they stay in registers, whatever is written to memory.
     Output output = *result;
+    constexpr bool kFull = std::is_same_v<Run, FullRun>;
     const bool apply_own = std::is_same_v<Run, StepRun> && rule.apply_own;
+    const bool scales_value = kFull && rule.scale != 1;
     const __m256 scale = _mm256_set1_ps(rule.scale);
     const __m256 threshold = _mm256_set1_ps(rule.threshold);
     const __m256 half = _mm256_set1_ps(rule.threshold / 2);
@@ -232,11 +243,16 @@ struct Avx2Vectors {
       float* const residual = run.residual + i;
       for (int j = 0; j < kVectors; ++j) {
         const __m256 update = LoadUpdate(run, i + j * kLanes, &block.value[j]);
-        block.residual[j] =
-            _mm256_add_ps(_mm256_loadu_ps(residual + j * kLanes), _mm256_mul_ps(scale, update));
+        const __m256 step = _mm256_mul_ps(scale, update);
+        block.residual[j] = _mm256_add_ps(_mm256_loadu_ps(residual + j * kLanes), step);
+        if constexpr (kFull) {
+          if (!scales_value) continue;
+          block.value[j] = _mm256_add_ps(_mm256_loadu_ps(run.before + i + j * kLanes), step);
+        }
       }
       const Output output_before = output;
       if (i % kStretch == 0) dense.Next(output, kDenseEntries);
+      bool writes = scales_value;
       Magnitudes magnitudes = MagnitudesOf(block);
       __m256i largest_here = Largest(magnitudes);
       const bool hit = dense.value || AnyOver(largest_here, below_threshold);
@@ -244,6 +260,7 @@ struct Avx2Vectors {
         FindHits<Output>(magnitudes, threshold, half, half_signs, &block);
         PutBlock(&output, run.first_index + static_cast<uint32_t>(i), block);
         Send<Output>(threshold, half, apply_own, &block);
+        writes |= apply_own;
         magnitudes = MagnitudesOf(block);
         largest_here = Largest(magnitudes);
       }
@@ -253,13 +270,23 @@ struct Avx2Vectors {
           output = output_before;
           break;
         }
-        ClipBlock(rule.clip_limit, block.residual, statistics);
+        if constexpr (kFull) {
+          const Block whole = block;
+          ClipBlock(rule.clip_limit, block.residual, statistics);
+          for (int j = 0; j < kVectors; ++j) {
+            const __m256 taken = _mm256_sub_ps(whole.residual[j], block.residual[j]);
+            block.value[j] = _mm256_sub_ps(whole.value[j], taken);
+          }
+          writes = true;
+        } else {
+          ClipBlock(rule.clip_limit, block.residual, statistics);
+        }
         magnitudes = MagnitudesOf(block);
         largest_here = Largest(magnitudes);
       }
       largest = _mm256_max_epi32(largest, largest_here);
       sum = WidenAndAdd(sum, Sum(magnitudes));
-      StoreValues(run, i, hit && apply_own, block);
+      StoreValues(run, i, writes, block);
       for (int j = 0; j < kVectors; ++j) {
         _mm256_storeu_ps(residual + j * kLanes, block.residual[j]);
       }

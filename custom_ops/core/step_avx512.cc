@@ -43,6 +43,11 @@ STROM_INLINE __m512 LoadUpdate(const StepRun& run, int64_t i, __m512* value) {
   return _mm512_sub_ps(_mm512_loadu_ps(run.after + i), *value);
 }
 
+STROM_INLINE __m512 LoadUpdate(const FullRun& run, int64_t i, __m512* value) {
+  *value = _mm512_loadu_ps(run.value + i);
+  return _mm512_sub_ps(*value, _mm512_loadu_ps(run.before + i));
+}
+
 STROM_INLINE __m512 LoadUpdate(const EncodeRun& run, int64_t i, __m512*) {
   return _mm512_loadu_ps(run.update + i);
 }
@@ -179,6 +184,10 @@ STROM_INLINE void StoreValues(const StepRun& run, int64_t i, bool changed, const
   if (run.value == run.before && !changed) return;
   for (int j = 0; j < kVectors; ++j) _mm512_storeu_ps(run.value + i + j * kLanes, block.value[j]);
 }
+STROM_INLINE void StoreValues(const FullRun& run, int64_t i, bool changed, const Block& block) {
+  if (!changed) return;
+  for (int j = 0; j < kVectors; ++j) _mm512_storeu_ps(run.value + i + j * kLanes, block.value[j]);
+}
 STROM_INLINE void StoreValues(const EncodeRun&, int64_t, bool, const Block&) {}
 
 struct Avx512Vectors {
@@ -189,7 +198,9 @@ struct Avx512Vectors {
                                                   StepStatistics* statistics) {
     // By value: then they stay in registers, whatever is written to memory.
     Output output = *result;
+    constexpr bool kFull = std::is_same_v<Run, FullRun>;
     const bool apply_own = std::is_same_v<Run, StepRun> && rule.apply_own;
+    const bool scales_value = kFull && rule.scale != 1;
     const __m512 scale = _mm512_set1_ps(rule.scale);
     const __m512 threshold = _mm512_set1_ps(rule.threshold);
     const __m512 half = _mm512_set1_ps(rule.threshold / 2);
@@ -205,11 +216,16 @@ struct Avx512Vectors {
       float* const residual = run.residual + i;
       for (int j = 0; j < kVectors; ++j) {
         const __m512 update = LoadUpdate(run, i + j * kLanes, &block.value[j]);
-        block.residual[j] =
-            _mm512_add_ps(_mm512_loadu_ps(residual + j * kLanes), _mm512_mul_ps(scale, update));
+        const __m512 step = _mm512_mul_ps(scale, update);
+        block.residual[j] = _mm512_add_ps(_mm512_loadu_ps(residual + j * kLanes), step);
+        if constexpr (kFull) {
+          if (!scales_value) continue;
+          block.value[j] = _mm512_add_ps(_mm512_loadu_ps(run.before + i + j * kLanes), step);
+        }
       }
       const Output output_before = output;
       if (i % kStretch == 0) dense.Next(output, kDenseEntries);
+      bool writes = scales_value;
       Magnitudes magnitudes = MagnitudesOf(block);
       __m512i largest_here = Largest(magnitudes);
       BlockBits bits;
@@ -218,6 +234,7 @@ struct Avx512Vectors {
         bits = BitsOf<Output>(block);
         PutBlock(&output, run.first_index + static_cast<uint32_t>(i), bits);
         Send<Output>(threshold, half, apply_own, &block);
+        writes |= bits.hits != 0 && apply_own;
         magnitudes = MagnitudesOf(block);
         largest_here = Largest(magnitudes);
       }
@@ -227,13 +244,23 @@ struct Avx512Vectors {
           output = output_before;
           break;
         }
-        ClipBlock(rule.clip_limit, block.residual, statistics);
+        if constexpr (kFull) {
+          const Block whole = block;
+          ClipBlock(rule.clip_limit, block.residual, statistics);
+          for (int j = 0; j < kVectors; ++j) {
+            const __m512 taken = _mm512_sub_ps(whole.residual[j], block.residual[j]);
+            block.value[j] = _mm512_sub_ps(whole.value[j], taken);
+          }
+          writes = true;
+        } else {
+          ClipBlock(rule.clip_limit, block.residual, statistics);
+        }
         magnitudes = MagnitudesOf(block);
         largest_here = Largest(magnitudes);
       }
       largest = _mm512_max_epi32(largest, largest_here);
       sum = WidenAndAdd(sum, Sum(magnitudes));
-      StoreValues(run, i, bits.hits != 0 && apply_own, block);
+      StoreValues(run, i, writes, block);
       for (int j = 0; j < kVectors; ++j) {
         _mm512_storeu_ps(residual + j * kLanes, block.residual[j]);
       }

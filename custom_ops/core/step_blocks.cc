@@ -65,12 +65,28 @@ void CopyValues(const StepRun& run, int64_t start) {
   if (run.value == run.before) return;
   std::memcpy(run.value + start, run.before + start, kBlock * sizeof(float));
 }
+void CopyValues(const FullRun&, int64_t) {}
 void CopyValues(const EncodeRun&, int64_t) {}
 
 void AddToValue(const StepRun& run, const StepRule& rule, int64_t i, float sent) {
   if (rule.apply_own) run.value[i] = run.before[i] + sent;
 }
+void AddToValue(const FullRun&, const StepRule&, int64_t, float) {}
 void AddToValue(const EncodeRun&, const StepRule&, int64_t, float) {}
+
+// The values of a block where the update is scaled.
+void ScaleUpdate(const FullRun& run, const StepRule& rule, int64_t start) {
+  if (rule.scale == 1) return;
+  for (int64_t i = start; i < start + kBlock; ++i) {
+    run.value[i] = run.before[i] + rule.scale * Update(run, i);
+  }
+}
+void ScaleUpdate(const StepRun&, const StepRule&, int64_t) {}
+void ScaleUpdate(const EncodeRun&, const StepRule&, int64_t) {}
+
+void TakeFromValue(const FullRun& run, int64_t i, float taken) { run.value[i] -= taken; }
+void TakeFromValue(const StepRun&, int64_t, float) {}
+void TakeFromValue(const EncodeRun&, int64_t, float) {}
 
 struct BlockStep {
   template <typename Run, typename Output>
@@ -93,6 +109,7 @@ struct BlockStep {
         continue;
       }
       CopyValues(run, start);
+      ScaleUpdate(run, rule, start);
       const auto first = run.first_index + static_cast<uint32_t>(start);
       BlockBits bits;
       if (largest >= least) {
@@ -110,7 +127,11 @@ struct BlockStep {
         largest = LargestMagnitude(residual);
       }
       if (largest > clip_limit) {
-        for (float& r : residual) r = Clip(r, rule.clip_limit, statistics);
+        for (int i = 0; i < kBlock; ++i) {
+          const float clipped = Clip(residual[i], rule.clip_limit, statistics);
+          TakeFromValue(run, start + i, residual[i] - clipped);
+          residual[i] = clipped;
+        }
         largest = LargestMagnitude(residual);
       }
       std::memcpy(run.residual + start, residual, sizeof(residual));

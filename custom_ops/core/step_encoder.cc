@@ -33,6 +33,14 @@ StepRun Next(const StepRun& run, int64_t done, int64_t most) {
           run.first_index + static_cast<uint32_t>(done)};
 }
 
+// Runs the kernel over a run, which is a FullRun where the values include the residuals.
+int64_t Step(const StepRun& run, const StepRules& rules, const StepRule& rule, uint32_t* codes,
+             StepStatistics* statistics) {
+  if (!rules.full) return BestStepKernel().step(run, rule, codes, statistics);
+  const FullRun full{run.size, run.before, run.value, run.residual, run.first_index};
+  return BestStepKernel().step_full(full, rule, codes, statistics);
+}
+
 // The segments [first, second) of the variable that segment `s` belongs to.
 std::pair<size_t, size_t> SegmentsOfVariable(std::span<const strom_segment> segments, size_t s) {
   const char* const name = segments[s].name;
@@ -49,6 +57,7 @@ StepStatistics StepEncoder::Encode(std::span<const strom_segment> segments, cons
   entries_.Clear();
   CutParts(segments, residuals);
   ShareOut(parallel);
+  has_begun_ = true;
   try {
     FindEntries(rules, parallel);
   } catch (const std::exception&) {  // There is no memory for the entries.
@@ -174,7 +183,6 @@ void StepEncoder::FindEntries(const StepRules& rules, const Parallel& parallel) 
 }
 
 void StepEncoder::RunParts(size_t first, size_t last, const StepRules& rules, EntryList* entries) {
-  const StepFunction step = BestStepKernel().step;
   StepRule waiting;
   waiting.threshold = kUnreachable;
   for (size_t i = first; i < last; ++i) {
@@ -184,7 +192,7 @@ void StepEncoder::RunParts(size_t first, size_t last, const StepRules& rules, En
     StepStatistics statistics;  // Not in the part, whose neighbour may be another thread's.
     while (part.done < part.run.size) {
       const StepRun run = Next(part.run, part.done, kRunElements);
-      const int64_t found = step(run, rule, entries->Reserve(run.size), &statistics);
+      const int64_t found = Step(run, rules, rule, entries->Reserve(run.size), &statistics);
       entries->Append(part.chunk, found);
       part.entries += found;
       part.done += run.size;
@@ -199,7 +207,7 @@ void StepEncoder::TakeBack(std::span<const strom_segment> segments, const StepRu
                            ResidualStore* residuals) {
   // Where there are several tasks, entries_ is at most a part of their copy.
   if (task_starts_.size() > 2) entries_.Clear();
-  const bool applied = rules.rule.apply_own;
+  const bool applied = rules.rule.apply_own && !rules.full;
   TakeBackEntries(entries_, segments, rules.thresholds, applied, residuals);
   entries_.Clear();
   for (const EntryList& entries : task_entries_) {
@@ -211,7 +219,7 @@ void StepEncoder::TakeBack(std::span<const strom_segment> segments, const StepRu
     while (part.done < part.run.size) {
       uint32_t codes[kLastRunElements];  // None will be in it.
       const StepRun run = Next(part.run, part.done, kLastRunElements);
-      BestStepKernel().step(run, waiting, codes, &part.statistics);
+      Step(run, rules, waiting, codes, &part.statistics);
       part.done += run.size;
     }
   }

@@ -26,6 +26,7 @@ struct StepRules {
   StepRule rule;             // all of them, but for threshold and clip_limit
   SegmentValues thresholds;  // tau > 0
   float clip_multiple = 0;   // of the threshold, the clip limit; 0 = do not clip
+  bool full = false;         // values include the residuals and are `after` (FullRun)
 
   StepRule of(size_t segment) const {
     StepRule own = rule;
@@ -39,13 +40,19 @@ class StepEncoder {
  public:
   // Residuals and values change; entries() then holds what leaves. Segments ascend without overlap.
   // One that did not change, such as a frozen layer's, sends nothing: its residual waits.
-  // Throws std::bad_alloc: the update is in the residuals then, within rounding, the values are
-  // those from before, and there are no entries.
+  // Throws std::bad_alloc: if it has begun, the update is in the residuals, within rounding, and
+  // there are no entries; the values are those from before or, where the rules say `full`, include
+  // the residuals.
   StepStatistics Encode(std::span<const strom_segment> segments, const StepRules& rules,
                         ResidualStore* residuals, const Parallel& parallel);
 
   const EntryList& entries() const { return entries_; }
-  void Clear() { entries_.Clear(); }
+  // Whether an Encode since Clear, also one that has thrown, has changed residuals and values.
+  bool has_begun() const { return has_begun_; }
+  void Clear() {
+    entries_.Clear();
+    has_begun_ = false;
+  }
 
   // The last Encode, segment by segment: all but `value`. `results` are as many as the
   // segments, or none.
@@ -73,6 +80,7 @@ class StepEncoder {
   void TakeBack(std::span<const strom_segment> segments, const StepRules& rules,
                 ResidualStore* residuals);
 
+  bool has_begun_ = false;
   // One task puts what it finds here; that of several is joined.
   EntryList entries_;
   // Kept from step to step for their memory.

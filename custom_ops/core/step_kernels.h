@@ -1,6 +1,6 @@
 // The step kernels one by one; core/residual.h chooses among them.
 //
-// A kernel is a type with one function template, Step, for both kinds of run and all of output
+// A kernel is a type with one function template, Step, for all kinds of run and of output
 // (core/step_outputs.h); MakeStepKernel makes the functions of a StepKernel out of it.
 #ifndef KERAS_STROM_CORE_STEP_KERNELS_H_
 #define KERAS_STROM_CORE_STEP_KERNELS_H_
@@ -32,12 +32,18 @@ inline StepRun Part(const StepRun& run, int64_t start, int64_t size) {
           run.first_index + static_cast<uint32_t>(start)};
 }
 
+inline FullRun Part(const FullRun& run, int64_t start, int64_t size) {
+  return {size, run.before + start, run.value + start, run.residual + start,
+          run.first_index + static_cast<uint32_t>(start)};
+}
+
 inline EncodeRun Part(const EncodeRun& run, int64_t start, int64_t size) {
   return {size, run.update + start, run.residual + start,
           run.first_index + static_cast<uint32_t>(start)};
 }
 
 inline float Update(const StepRun& run, int64_t i) { return run.after[i] - run.before[i]; }
+inline float Update(const FullRun& run, int64_t i) { return run.value[i] - run.before[i]; }
 inline float Update(const EncodeRun& run, int64_t i) { return run.update[i]; }
 
 // Cuts a residual down to the limit.
@@ -69,19 +75,23 @@ struct ScalarStep {
                                                StepStatistics* statistics) {
     for (int64_t i = 0; i < run.size; ++i) {
       const auto index = run.first_index + static_cast<uint32_t>(i);
-      float residual = run.residual[i] + rule.scale * Update(run, i);
-      float sent = 0;
-      if (!std::isfinite(residual)) {
+      Element element;
+      element.step = rule.scale * Update(run, i);
+      float residual = run.residual[i] + element.step;
+      element.is_finite = std::isfinite(residual);
+      if (element.is_finite) {
+        element.sent = Sent(output, index, residual, rule.threshold);
+        residual -= element.sent;
+      } else {
         if (statistics->nonfinite_count++ == 0) statistics->first_nonfinite = index;
         residual = run.residual[i];
-      } else {
-        sent = Sent(output, index, residual, rule.threshold);
-        residual -= sent;
       }
-      output.Put(index, sent, rule.threshold);
-      residual = Clip(residual, rule.clip_limit, statistics);
+      output.Put(index, element.sent, rule.threshold);
+      const float clipped = Clip(residual, rule.clip_limit, statistics);
+      element.taken = residual - clipped;
+      residual = clipped;
       run.residual[i] = residual;
-      SetValue(run, rule, i, sent);
+      SetValue(run, rule, i, element);
       statistics->max_residual = std::max(statistics->max_residual, std::fabs(residual));
       statistics->sum_residual += std::fabs(residual);
     }
@@ -89,12 +99,29 @@ struct ScalarStep {
   }
 
  private:
-  static void SetValue(const StepRun& run, const StepRule& rule, int64_t i, float sent) {
+  struct Element {
+    float step = 0;  // s * update
+    bool is_finite = true;
+    float sent = 0;
+    float taken = 0;  // by clipping
+  };
+
+  static void SetValue(const StepRun& run, const StepRule& rule, int64_t i,
+                       const Element& element) {
     const float before = run.before[i];
     // Not before + 0, which would turn -0 into 0.
-    run.value[i] = sent != 0 && rule.apply_own ? before + sent : before;
+    run.value[i] = element.sent != 0 && rule.apply_own ? before + element.sent : before;
   }
-  static void SetValue(const EncodeRun&, const StepRule&, int64_t, float) {}
+  static void SetValue(const FullRun& run, const StepRule& rule, int64_t i,
+                       const Element& element) {
+    if (!element.is_finite) {
+      run.value[i] = run.before[i];
+    } else if (rule.scale != 1) {
+      run.value[i] = run.before[i] + element.step;
+    }
+    if (element.taken != 0) run.value[i] -= element.taken;
+  }
+  static void SetValue(const EncodeRun&, const StepRule&, int64_t, const Element&) {}
 };
 
 // Whether so many blocks of a vector kernel are hit that skipping the others would cost more than
@@ -169,7 +196,11 @@ void ToBitmap4(const EncodeRun& run, const StepRule& rule, Bitmap4* bitmap,
 
 template <typename Kernel>
 constexpr StepKernel MakeStepKernel(const char* name) {
-  return {name, ToCodes<Kernel, StepRun>, ToCodes<Kernel, EncodeRun>, ToBitmap<Kernel>,
+  return {name,
+          ToCodes<Kernel, StepRun>,
+          ToCodes<Kernel, FullRun>,
+          ToCodes<Kernel, EncodeRun>,
+          ToBitmap<Kernel>,
           ToBitmap4<Kernel>};
 }
 

@@ -1,8 +1,12 @@
 // A worker's own model where it includes what it has not sent: x = G + r, G being the sum of all
-// updates that every replica holds, r the worker's residual (strom_step_options, `shared`).
+// updates that every replica holds, r the worker's residual.
+//
+// A step keeps the two apart without a copy of G: the optimizer's change stays in x and enters r,
+// and what leaves goes from r to G. G is computed where somebody asks for it.
 #ifndef KERAS_STROM_CORE_UNSENT_H_
 #define KERAS_STROM_CORE_UNSENT_H_
 
+#include <cstdint>
 #include <span>
 #include <vector>
 
@@ -12,13 +16,10 @@
 
 namespace strom {
 
-// The segments with G in place of `value` where there is one. `shared` as in strom_step_options.
-std::vector<strom_segment> SharedSegments(std::span<const strom_segment> segments,
-                                          float* const* shared);
-
-// value = G + r in every segment that has a G. The number of threads shows in no bit.
-void AddUnsent(std::span<const strom_segment> segments, float* const* shared,
-               const ResidualStore& residuals, const Parallel& parallel);
+// value = before + sign * r in every segment, `sign` being 1 or -1; before itself, to the bit,
+// where r is zero. The number of threads shows in no bit.
+void AddUnsent(std::span<const strom_segment> segments, float sign, const ResidualStore& residuals,
+               const Parallel& parallel);
 
 }  // namespace strom
 

@@ -65,8 +65,8 @@ Status CheckStep(Codec::Segments segments, const strom_step_options& options) {
     return Invalid("the clipping multiple must be a finite number, 0 to clip nothing");
   }
   if (options.norm_limit != 0 || options.momenta != nullptr || options.send_mean != 0 ||
-      options.shared != nullptr || options.thresholds != nullptr) {
-    return Invalid("norm_limit, momenta, send_mean, shared and thresholds are the CPU's");
+      options.full != 0 || options.thresholds != nullptr) {
+    return Invalid("norm_limit, momenta, send_mean, full and thresholds are the CPU's");
   }
   if (options.iteration < 0 || options.iteration > kMaxIteration) {
     return Invalid("the iteration " + std::to_string(options.iteration) + " is not in [0, 2^35)");

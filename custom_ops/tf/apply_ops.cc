@@ -1,13 +1,13 @@
-// StromApply, StromApplyStep and StromShowShared: what changes the parameters outside a training
-// step.
+// StromApply and StromApplyStep: what was received changes the parameters outside a training step.
 #include <atomic>
 #include <memory>
-#include <string>
+#include <utility>
 #include <vector>
 
 #include "tensorflow/core/framework/cancellation.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tf/held_values.h"
+#include "tf/own_models.h"
 #include "tf/threads.h"
 #include "tf/variables.h"
 
@@ -24,16 +24,36 @@ using tensorflow::core::RefCountPtr;
 
 namespace {
 
+float* Floats(Tensor* tensor) { return static_cast<float*>(tensor->data()); }
+
+// Where a variable and its own model are two buffers, one holds what all workers share.
 absl::Status ApplyReceived(OpKernelContext* context, const ReplicaAttributes& attributes) {
   LockedVariables variables;
   TF_RETURN_IF_ERROR(variables.Lock(context, attributes));
+  RefCountPtr<OwnModels> models;
+  TF_RETURN_IF_ERROR(OwnModels::Find(context, attributes.replica, &models));
   std::vector<strom_segment> segments;
   TF_RETURN_IF_ERROR(variables.InPlaceSegments(context, &segments));
+  std::vector<OwnModel> held(variables.size());
+  std::vector<float*> own_models(variables.size());
+  absl::Status status;
+  for (size_t i = 0; i < variables.size() && status.ok(); ++i) {
+    held[i] = models->Take(attributes.offsets[i]);
+    if (held[i].other.NumElements() == 0) continue;
+    status = MakeWritable(context, &held[i].other);
+    own_models[i] = Floats(&held[i].other);
+    if (held[i].state == OwnModel::State::kOwn) std::swap(own_models[i], segments[i].value);
+  }
   strom_step_result result{};
-  const strom_thread_pool threads = LendThreads(context);
-  const int code = strom_replica_apply(attributes.replica, segments.data(),
-                                       static_cast<int64_t>(segments.size()), &threads, &result);
-  TF_RETURN_IF_ERROR(ToStatus(code, strom_last_error()));
+  if (status.ok()) {
+    const strom_thread_pool threads = LendThreads(context);
+    const int code = strom_replica_apply(attributes.replica, segments.data(),
+                                         static_cast<int64_t>(segments.size()), own_models.data(),
+                                         &threads, &result);
+    status = ToStatus(code, strom_last_error());
+  }
+  for (size_t i = 0; i < held.size(); ++i) models->Put(attributes.offsets[i], std::move(held[i]));
+  TF_RETURN_IF_ERROR(status);
   TF_RETURN_IF_ERROR(variables.RememberBuffers(context));
   return OutputStatistics(context, result);
 }
@@ -47,11 +67,9 @@ class ApplyOp : public OpKernel {
   }
 
   void Compute(OpKernelContext* context) override {
-    for (const char* kind : {kBeforeLocalSteps, kShared}) {
-      RefCountPtr<HeldValues> values;
-      OP_REQUIRES_OK(context, HeldValues::Find(context, attributes_.replica, kind, &values));
-      values->Clear();
-    }
+    RefCountPtr<HeldValues> starts;
+    OP_REQUIRES_OK(context, HeldValues::Find(context, attributes_.replica, &starts));
+    starts->Clear();
     OP_REQUIRES_OK(context, ApplyReceived(context, attributes_));
   }
 
@@ -147,44 +165,6 @@ class ApplyStepOp : public AsyncOpKernel {
   int64_t timeout_ns_ = 0;
 };
 
-class ShowSharedOp : public OpKernel {
- public:
-  explicit ShowSharedOp(OpKernelConstruction* context) : OpKernel(context) {
-    OP_REQUIRES_OK(context, attributes_.Read(context));
-  }
-
-  void Compute(OpKernelContext* context) override {
-    LockedVariables variables;
-    OP_REQUIRES_OK(context, variables.Lock(context, attributes_));
-    RefCountPtr<HeldValues> starts, sums;
-    OP_REQUIRES_OK(context,
-                   HeldValues::Find(context, attributes_.replica, kBeforeLocalSteps, &starts));
-    OP_REQUIRES_OK(context, HeldValues::Find(context, attributes_.replica, kShared, &sums));
-    std::vector<const void*> found;
-    for (size_t i = 0; i < variables.size(); ++i) found.push_back(variables[i].tensor()->data());
-    std::vector<bool> assigned;
-    OP_REQUIRES_OK(context, variables.FindAssigned(context, found, &assigned));
-    for (size_t i = 0; i < variables.size(); ++i) {
-      const int64_t offset = attributes_.offsets[i];
-      Tensor sum = sums->Take(offset);
-      const Tensor start = starts->Take(offset);
-      Tensor* tensor = variables[i].tensor();
-      if (sum.NumElements() != tensor->NumElements() || assigned[i]) continue;
-      if (start.NumElements() > 0) AddDifference(*tensor, start, &sum);
-      *tensor = sum;
-    }
-    OP_REQUIRES_OK(context, variables.RememberBuffers(context));
-  }
-
- private:
-  static void AddDifference(const Tensor& after, const Tensor& before, Tensor* sum) {
-    sum->flat<float>() += after.flat<float>() - before.flat<float>();
-  }
-
-  ReplicaAttributes attributes_;
-};
-
-REGISTER_KERNEL_BUILDER(Name("StromShowShared").Device(tensorflow::DEVICE_CPU), ShowSharedOp);
 REGISTER_KERNEL_BUILDER(Name("StromApply").Device(tensorflow::DEVICE_CPU), ApplyOp);
 REGISTER_KERNEL_BUILDER(Name("StromApplyStep").Device(tensorflow::DEVICE_CPU), ApplyStepOp);
 

@@ -31,10 +31,10 @@ void HeldValues::Clear() {
 }
 
 absl::Status HeldValues::Find(tensorflow::OpKernelContext* context, strom_handle replica,
-                              const char* kind, tensorflow::core::RefCountPtr<HeldValues>* values) {
+                              tensorflow::core::RefCountPtr<HeldValues>* values) {
   HeldValues* found = nullptr;
   TF_RETURN_IF_ERROR(context->resource_manager()->LookupOrCreate<HeldValues>(
-      "keras_strom", absl::StrCat("values_", kind, "_of_replica_", replica), &found,
+      "keras_strom", absl::StrCat("values_before_local_steps_of_replica_", replica), &found,
       [](HeldValues** created) {
         *created = new HeldValues;
         return absl::OkStatus();

@@ -1,11 +1,8 @@
-// Values of variables that the ops hold from one step to the next, beside what the variables have.
+// The values that variables had before local steps changed them.
 //
-// `kBeforeLocalSteps`: the value that a variable had before local steps changed it. It is the
-// tensor that the step's `before` was: the optimizer has written elsewhere, so nothing is copied.
-// The next step that shares takes it back, as `before` and as the buffer of the next value.
-//
-// `kShared`: where a worker's model includes what it has not sent, the sum of all updates, on which
-// the replicas agree. The step that shares adds to it.
+// Such a value is the tensor that the step's `before` was: the optimizer has written elsewhere, so
+// nothing is copied. The next step that shares takes it back, as `before` and, where a variable
+// holds what all workers share, as the buffer of its next value.
 #ifndef KERAS_STROM_TF_HELD_VALUES_H_
 #define KERAS_STROM_TF_HELD_VALUES_H_
 
@@ -20,9 +17,6 @@
 
 namespace keras_strom {
 
-inline constexpr char kBeforeLocalSteps[] = "before_local_steps";
-inline constexpr char kShared[] = "shared";
-
 // Variables go by their flat offset; lives as long as the replica's ops.
 class HeldValues : public tensorflow::ResourceBase {
  public:
@@ -36,9 +30,8 @@ class HeldValues : public tensorflow::ResourceBase {
   // Of no variable is a value held any more.
   void Clear();
 
-  // `kind` is one of the above.
   static absl::Status Find(tensorflow::OpKernelContext* context, strom_handle replica,
-                           const char* kind, tensorflow::core::RefCountPtr<HeldValues>* values);
+                           tensorflow::core::RefCountPtr<HeldValues>* values);
 
  private:
   mutable std::mutex mutex_;

@@ -1,5 +1,6 @@
 // The declarations of keras-strom's TensorFlow ops. Each output `statistics` is the float64 vector
 // that keras_strom/statistics.py names.
+#include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/shape_inference.h"
 #include "tf/variable_thresholds.h"
@@ -28,10 +29,10 @@ absl::Status StatisticsShape(tensorflow::shape_inference::InferenceContext* cont
 // measured, and a larger update scaled down to it. Where `sends` is false the step is a local one:
 // it shares nothing and its changes stay in the variables; the next step that sends shares what has
 // changed since the last one did. `send_mean` is for updates of several steps (capi/strom.h). With
-// keep_shared a step that shares leaves in the variables what all replicas hold plus this one's
-// residual; StromShowShared takes the latter out again. `threshold` is a scalar, or a vector with
-// one for each variable; only then `by_variable` has rows, one a variable: what
-// keras_strom/statistics.py names of it.
+// full = true the variables hold what all replicas share plus this one's residual, so the own
+// update stays in them as the optimizer wrote it, and apply_own is false; keep_shared is
+// StromShowOwn's. `threshold` is a scalar, or a vector with one for each variable; only then
+// `by_variable` has rows, one a variable: what keras_strom/statistics.py names of it.
 REGISTER_OP("StromStep")
     .Attr("N: int >= 1")
     .Attr("replica: int")
@@ -46,6 +47,7 @@ REGISTER_OP("StromStep")
     .Attr("M: int >= 0")
     .Attr("momentum_of: list(int)")
     .Attr("send_mean: bool = false")
+    .Attr("full: bool = false")
     .Attr("keep_shared: bool = false")
     .Input("variables: N * resource")
     .Input("before: N * float")
@@ -81,16 +83,34 @@ REGISTER_OP("StromApplyStep")
     .SetIsStateful()
     .SetShapeFn(StatisticsShape);
 
-// Gives the variables the values that all replicas hold, where steps with keep_shared have left
-// others in them and nobody has assigned them since. What local steps have changed since the last
-// step that shared stays in them.
+// Gives the variables the values that all replicas share, where `full` steps have left the worker's
+// own in them and nobody has assigned them since. What local steps have changed since the last step
+// that shared stays in them. With forget = true training does not go on from the worker's own
+// values. `assigned` is how many variables were assigned.
 REGISTER_OP("StromShowShared")
     .Attr("N: int >= 1")
     .Attr("replica: int")
     .Attr("offsets: list(int)")
+    .Attr("forget: bool = false")
     .Input("variables: N * resource")
+    .Output("assigned: int64")
     .SetIsStateful()
-    .SetShapeFn([](tensorflow::shape_inference::InferenceContext*) { return absl::OkStatus(); });
+    .SetShapeFn(tensorflow::shape_inference::ScalarShape);
+
+// Undoes StromShowShared before `full` steps go on, to the last bit; where a variable has been
+// assigned since, and where `full` steps begin (`begins`), adds the residual to what all replicas
+// share. With keep_shared = true the latter is kept beside the variables, so that replicas agree on
+// it in every bit.
+REGISTER_OP("StromShowOwn")
+    .Attr("N: int >= 1")
+    .Attr("replica: int")
+    .Attr("offsets: list(int)")
+    .Attr("keep_shared: bool = false")
+    .Attr("begins: list(bool)")
+    .Input("variables: N * resource")
+    .Output("assigned: int64")
+    .SetIsStateful()
+    .SetShapeFn(tensorflow::shape_inference::ScalarShape);
 
 // Applies everything received so far. The variables' values then are the shared ones: local steps
 // that no step has shared since are forgotten.

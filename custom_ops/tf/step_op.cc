@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tf/held_values.h"
+#include "tf/own_models.h"
 #include "tf/row_segments.h"
 #include "tf/threads.h"
 #include "tf/variable_thresholds.h"
@@ -51,9 +52,10 @@ class StepOp : public OpKernel {
     OP_REQUIRES_OK(context, context->GetAttr("take_received", &take_received));
     OP_REQUIRES_OK(context, context->GetAttr("compare_contents", &compare_contents_));
     OP_REQUIRES_OK(context, context->GetAttr("send_mean", &send_mean));
+    OP_REQUIRES_OK(context, context->GetAttr("full", &full_));
     OP_REQUIRES_OK(context, context->GetAttr("keep_shared", &keep_shared_));
-    OP_REQUIRES(context, !keep_shared_ || (apply_own && rows == 0),
-                absl::InvalidArgumentError("keep_shared is for apply_own, and not by rows"));
+    OP_REQUIRES(context, full_ ? !apply_own : !keep_shared_,
+                absl::InvalidArgumentError("keep_shared is for full, and apply_own is not"));
     apply_own_ = apply_own;
     send_mean_ = send_mean;
     take_received_ = take_received;
@@ -68,8 +70,7 @@ class StepOp : public OpKernel {
     std::vector<bool> changed;
     OP_REQUIRES_OK(context, FindChanged(context, variables, &changed));
     RefCountPtr<HeldValues> progress;
-    OP_REQUIRES_OK(context,
-                   HeldValues::Find(context, attributes_.replica, kBeforeLocalSteps, &progress));
+    OP_REQUIRES_OK(context, HeldValues::Find(context, attributes_.replica, &progress));
     bool stepped = false, to_share = false;
     for (size_t i = 0; i < changed.size(); ++i) {
       stepped |= changed[i] && shares_[i];
@@ -111,9 +112,9 @@ class StepOp : public OpKernel {
 
   // What the core reads of one variable, held until it has done so.
   struct Buffers {
-    Tensor start;   // the value before local steps; empty where there were none
-    Tensor after;   // what the optimizer wrote
-    Tensor shared;  // with keep_shared the sum of all updates, for those that share
+    Tensor start;     // the value before local steps; empty where there were none
+    Tensor after;     // what the optimizer wrote
+    Tensor residual;  // before this step, of a variable that does not include it so far
   };
 
   // Shares what has changed since the last time, in this step and in local ones before it.
@@ -127,40 +128,40 @@ class StepOp : public OpKernel {
       TF_RETURN_IF_ERROR(WaitingRows::Find(context, attributes_.replica, &waiting));
     }
     std::vector<RowSegments> row_segments(static_cast<size_t>(row_variables_));
-    RefCountPtr<HeldValues> shared;
-    TF_RETURN_IF_ERROR(HeldValues::Find(context, attributes_.replica, kShared, &shared));
-    std::vector<float*> momenta, sums;
+    RefCountPtr<OwnModels> models;
+    TF_RETURN_IF_ERROR(OwnModels::Find(context, attributes_.replica, &models));
+    std::vector<float*> momenta;
     for (size_t i = 0; i < variables.size(); thresholds.Cover(i++, segments.size())) {
+      if (shares_[i]) held[i].start = progress.Take(attributes_.offsets[i]);
+      const bool moved = shares_[i] && (changed[i] || held[i].start.NumElements() > 0);
+      if (full_ && moved) {
+        TF_RETURN_IF_ERROR(BeginOwnModel(context, variables, i, models.get(), &held[i]));
+      }
       if (StepsByRows(i)) {
         TF_RETURN_IF_ERROR(PrepareRows(context, variables[i].tensor(), i, *waiting,
                                        &row_segments[static_cast<size_t>(row_variable_[i])],
                                        &segments));
         continue;
       }
-      if (shares_[i]) held[i].start = progress.Take(attributes_.offsets[i]);
-      const bool moved = changed[i] || held[i].start.NumElements() > 0;
       TF_RETURN_IF_ERROR(PrepareMomentum(context, variables, i, moved, segments.size(), &momenta));
-      if (keep_shared_ && shares_[i]) {
-        held[i].shared = shared->Take(attributes_.offsets[i]);
-        TF_RETURN_IF_ERROR(PrepareOwnSegment(context, &variables[i], i, changed[i], &held[i],
-                                             &segments.emplace_back()));
-        sums.resize(segments.size(), nullptr);
-        sums.back() = static_cast<float*>(held[i].shared.data());
-        continue;
+      strom_segment* const segment = &segments.emplace_back();
+      if (full_) {
+        TF_RETURN_IF_ERROR(
+            PrepareFullSegment(context, &variables[i], i, changed[i], moved, held[i], segment));
+      } else {
+        TF_RETURN_IF_ERROR(
+            PrepareSegment(context, &variables[i], i, changed[i], &held[i], segment));
       }
-      TF_RETURN_IF_ERROR(PrepareSegment(context, &variables[i], i, changed[i], &held[i],
-                                        &segments.emplace_back()));
     }
     momenta.resize(momenta.empty() ? 0 : segments.size(), nullptr);
-    sums.resize(sums.empty() ? 0 : segments.size(), nullptr);
-    strom_step_options options = Options(context, momenta, sums);
+    strom_step_options options = Options(context, momenta);
     thresholds.Set(&options);
     const strom_thread_pool threads = LendThreads(context);
     const int code =
         strom_replica_step(attributes_.replica, segments.data(),
                            static_cast<int64_t>(segments.size()), &options, &threads, result);
-    for (size_t i = 0; keep_shared_ && i < variables.size(); ++i) {
-      if (shares_[i]) shared->Hold(attributes_.offsets[i], held[i].shared);
+    for (size_t i = 0; i < variables.size(); ++i) {
+      if (held[i].residual.NumElements() > 0) Add(held[i].residual, variables[i].tensor());
     }
     TF_RETURN_IF_ERROR(ToStatus(code, strom_last_error()));
     for (size_t i = 0; i < variables.size(); ++i) {
@@ -275,36 +276,81 @@ class StepOp : public OpKernel {
     return absl::OkStatus();
   }
 
-  // The same where the variable includes what has not been sent: its next value goes where the
-  // optimizer wrote, and the sum of all updates begins with what the variable was.
-  absl::Status PrepareOwnSegment(OpKernelContext* context, tensorflow::Var* variable, size_t i,
-                                 bool changed, Buffers* held, strom_segment* segment) const {
+  // The same where the variable includes the residual: its next value is what the optimizer wrote.
+  absl::Status PrepareFullSegment(OpKernelContext* context, tensorflow::Var* variable, size_t i,
+                                  bool changed, bool moved, const Buffers& held,
+                                  strom_segment* segment) const {
     const int input = BeforeInput(i);
-    const bool local = held->start.NumElements() > 0;
-    const Tensor& before = local ? held->start : context->input(input);
     Tensor* tensor = variable->tensor();
+    if (!changed && !HasRows(i)) {
+      // It shares its buffer with `before`: let go of it, or this op is never its last holder.
+      *tensor = Tensor();
+      auto forwarded = context->forward_input(input, OpKernelContext::Params::kNoReservation,
+                                              tensorflow::DT_FLOAT, context->input(input).shape(),
+                                              context->input_memory_type(input),
+                                              context->input_alloc_attr(input));
+      *tensor = forwarded != nullptr ? *forwarded : context->input(input);
+    }
+    TF_RETURN_IF_ERROR(MakeWritable(context, tensor));
     segment->offset = attributes_.offsets[i];
     segment->size = tensor->NumElements();
     segment->name = names_[i].c_str();
-    if (held->shared.NumElements() != segment->size) {
-      TF_RETURN_IF_ERROR(NewBuffer(context, input, &held->shared));
-      std::memcpy(held->shared.data(), before.data(), before.TotalBytes());
-    }
-    if (!changed && !local) {
-      TF_RETURN_IF_ERROR(MakeWritable(context, tensor));
-      segment->value = static_cast<float*>(tensor->data());
-      segment->before = segment->after = segment->value;
-      return absl::OkStatus();
-    }
-    if (!tensor->RefCountIsOne()) {
-      held->after = *tensor;
-      TF_RETURN_IF_ERROR(NewBuffer(context, input, tensor));
-    }
     segment->value = static_cast<float*>(tensor->data());
-    segment->before = static_cast<const float*>(before.data());
-    const Tensor& after = held->after.NumElements() > 0 ? held->after : *tensor;
-    segment->after = static_cast<const float*>(after.data());
+    segment->after = segment->before = segment->value;
+    if (moved) {
+      const Tensor& before = held.start.NumElements() > 0 ? held.start : context->input(input);
+      segment->before = static_cast<const float*>(before.data());
+    }
     return absl::OkStatus();
+  }
+
+  // From this step on the variable includes its residual. Where it did not so far, because nothing
+  // said that training would begin, or it has gone on while what all share was shown, the residual
+  // of before this step has to be added.
+  absl::Status BeginOwnModel(OpKernelContext* context, LockedVariables& variables, size_t i,
+                             OwnModels* models, Buffers* held) const {
+    const int64_t offset = attributes_.offsets[i];
+    OwnModel model = models->Get(offset);
+    if (model.state == OwnModel::State::kOwn) return absl::OkStatus();
+    const Tensor& now = *variables[i].tensor();
+    TF_RETURN_IF_ERROR(context->allocate_temp(now.dtype(), now.shape(), &held->residual));
+    const int code = strom_replica_read_residual(attributes_.replica, offset, now.NumElements(),
+                                                 static_cast<float*>(held->residual.data()));
+    TF_RETURN_IF_ERROR(ToStatus(code, strom_last_error()));
+    model = {OwnModel::State::kOwn, Tensor()};
+    if (keep_shared_) {
+      TF_RETURN_IF_ERROR(context->allocate_temp(now.dtype(), now.shape(), &model.other));
+      const Tensor& before = HasRows(i)                      ? now
+                             : held->start.NumElements() > 0 ? held->start
+                                                             : context->input(BeforeInput(i));
+      std::memcpy(model.other.data(), before.data(), before.TotalBytes());
+      if (HasRows(i)) {
+        PutRows(context->input(RowsInput(i)), context->input(RowsBeforeInput(i)), &model.other);
+      }
+    }
+    models->Put(offset, std::move(model));
+    return absl::OkStatus();
+  }
+
+  // Writes `values` into the `rows` of a table. Of a row that comes several times, the first
+  // counts.
+  static void PutRows(const Tensor& rows, const Tensor& values, Tensor* table) {
+    const auto row = rows.flat<int64_t>();
+    if (row.size() == 0) return;
+    const int64_t elements = values.NumElements() / row.size();
+    for (int64_t place = row.size(); place-- > 0;) {
+      std::memcpy(static_cast<float*>(table->data()) + row(place) * elements,
+                  static_cast<const float*>(values.data()) + place * elements,
+                  static_cast<size_t>(elements) * sizeof(float));
+    }
+  }
+
+  static void Add(const Tensor& residual, Tensor* values) {
+    const auto* const more = static_cast<const float*>(residual.data());
+    auto* const value = static_cast<float*>(values->data());
+    for (int64_t i = 0; i < residual.NumElements(); ++i) {
+      if (more[i] != 0) value[i] += more[i];  // Not value + 0, which would turn -0 into 0.
+    }
   }
 
   static absl::Status NewBuffer(OpKernelContext* context, int input, Tensor* tensor) {
@@ -335,8 +381,7 @@ class StepOp : public OpKernel {
     return absl::OkStatus();
   }
 
-  strom_step_options Options(OpKernelContext* context, const std::vector<float*>& momenta,
-                             const std::vector<float*>& shared) const {
+  strom_step_options Options(OpKernelContext* context, const std::vector<float*>& momenta) const {
     const int first = FirstScalarInput();
     strom_step_options options{};
     options.scale = context->input(first + 1).scalar<float>()();
@@ -345,7 +390,7 @@ class StepOp : public OpKernel {
     options.iteration = context->input(first + 4).scalar<int64_t>()();
     options.send_mean = send_mean_;
     options.momenta = momenta.empty() ? nullptr : momenta.data();
-    options.shared = shared.empty() ? nullptr : shared.data();
+    options.full = full_;
     options.apply_own = apply_own_;
     options.take_received = take_received_;
     return options;
@@ -363,6 +408,7 @@ class StepOp : public OpKernel {
   int32_t take_received_ = 0;
   int32_t send_mean_ = 0;
   bool compare_contents_ = false;
+  bool full_ = false;
   bool keep_shared_ = false;
 };
 

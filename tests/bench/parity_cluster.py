@@ -19,7 +19,7 @@ import numpy as np
 import rich.progress
 import tensorflow as tf
 
-from tests.bench.parity_tasks import TASKS, Data
+from tests.bench.parity_tasks import TASKS, Data, Sharing
 from tests.bench.parity_workers import DenseWorker, Learner, SharingWorker, Update, Worker
 
 
@@ -27,6 +27,7 @@ class Exchange(enum.Enum):
     """What the workers tell each other of their updates."""
 
     SHARED = "shared"  # what has reached the threshold, as a message of the codec
+    TUNED = "shared, tuned"  # the same with options of the task's own
     DENSE = "dense asynchronous"  # everything, as it is
     NOTHING = "no communication"
 
@@ -69,6 +70,20 @@ class Training:
     share: float = 1.0
 
 
+def sharing_of(training: Training) -> Sharing:
+    """With which options its workers share.
+
+    Raises:
+        ValueError: tuned ones are asked for, and the task has none.
+    """
+    if training.exchange is not Exchange.TUNED:
+        return Sharing()
+    tuned = TASKS[training.task].tuned
+    if tuned is None:
+        raise ValueError(f"the task {training.task} has no options but the defaults")
+    return tuned
+
+
 def train_all(trainings: Collection[Training]) -> Iterator[tuple[Training, Outcome]]:
     """Runs trainings side by side, one a core, each with one thread; gives each as it ends."""
     with concurrent.futures.ProcessPoolExecutor(
@@ -98,11 +113,12 @@ def train(training: Training) -> Outcome:
     rounds = max(1, int(task.examples * training.share) // (workers * task.batch))
     batches = [_batches(data, task.batch, training.seed, rank, workers) for rank in range(workers)]
     for step in range(rounds):
+        updates = []
         for worker, own in zip(team, batches, strict=True):
             worker.receive(step)
-            _tell_others(team, worker, worker.step(step, *next(own)), due=step + delay)
-    for worker in team:
-        _tell_others(team, worker, worker.rest(), due=rounds + delay)
+            updates.append(worker.step(step, *next(own)))
+        _deliver(team, updates, due=step + delay)
+    _deliver(team, [worker.rest() for worker in team], due=rounds + delay)
     for worker in team:
         worker.receive(rounds + delay)
     judged = team if training.exchange is Exchange.NOTHING else team[:1]
@@ -122,13 +138,20 @@ def _worker(training: Training, learner: Learner) -> Worker:
         return Worker(learner)
     if training.exchange is Exchange.DENSE:
         return DenseWorker(learner, training.workers)
-    return SharingWorker(learner, training.workers, TASKS[training.task].sharing)
+    return SharingWorker(learner, training.workers, sharing_of(training))
 
 
-def _tell_others(team: list[Worker], worker: Worker, update: Update | None, due: int) -> None:
-    for other in team:
-        if other is not worker and update is not None:
-            other.post(due, update)
+def _deliver(team: list[Worker], updates: list[Update | None], due: int) -> None:
+    """Gives each worker what the others have sent in one step, whole updates as their sum."""
+    whole = [update for update in updates if isinstance(update, np.ndarray)]
+    total = np.sum(whole, axis=0) if whole else None
+    for worker, own in zip(team, updates, strict=True):
+        if total is not None:
+            worker.post(due, total - own)
+            continue
+        for update in updates:
+            if update is not None and update is not own:
+                worker.post(due, update)
 
 
 def _batches(

@@ -12,7 +12,7 @@ from keras_strom.launcher import Job, launch
 from keras_strom.network import NetworkConfig
 from keras_strom.process import Function
 from keras_strom.strategy import StromStrategy
-from tests.bench.parity_tasks import TASKS
+from tests.bench.parity_tasks import TASKS, Sharing
 
 TASK = TASKS["mlp"]
 
@@ -63,7 +63,7 @@ def run(workers: int, share: float = 1.0) -> JobOutcome:
 def _train(share: float) -> dict[str, Any]:
     keras.utils.set_random_seed(0)
     data = TASK.load()
-    strategy = StromStrategy(**TASK.sharing.options())
+    strategy = StromStrategy(**Sharing().options())
     with strategy.scope():
         model = TASK.build()
         model.compile(

@@ -11,7 +11,7 @@ import json
 import pathlib
 from collections.abc import Collection, Iterator
 
-from tests.bench.parity_cluster import Exchange, Outcome, Training, train_all
+from tests.bench.parity_cluster import Exchange, Outcome, Training, sharing_of, train_all
 from tests.bench.parity_tasks import TASKS
 
 
@@ -50,6 +50,6 @@ def _key(training: Training) -> str:
     """All that its outcome depends on."""
     task = TASKS[training.task]
     settings: list[object] = [training, task.batch, task.examples, task.learning_rate]
-    if training.exchange is Exchange.SHARED:
-        settings.append(task.sharing)
+    if training.exchange in (Exchange.SHARED, Exchange.TUNED):
+        settings.append(sharing_of(training))
     return "; ".join(map(repr, settings))

@@ -3,7 +3,7 @@
 A `SharingWorker` ends its steps with those of StromStrategy (`SharedStep`, and below it the native
 replica), so thresholds, residuals, local steps and messages are the real ones. Where the model
 itself stands is up to the cluster: all workers share one graph, as functions of flat vectors, and
-others' messages are added here. So is, with local_apply="full", the residual.
+others' messages are added here.
 """
 
 from __future__ import annotations
@@ -112,14 +112,12 @@ class SharingWorker(Worker):
             ),
             update_clipping=None,
             local_steps=sharing.local_steps,
-            local_apply="encoded",  # What makes it "full" is in `step`.
+            local_apply=sharing.local_apply,
             staleness=None,
             wait_timeout=0.0,
         )
         self._local_steps = sharing.local_steps
         self._is_between_messages = False
-        self._is_full = sharing.local_apply == "full"
-        self._unsent: Floats | None = None
         self._replica = Replica()
         self._replica.keep_messages()
         self._space = FlatSpace()
@@ -148,23 +146,17 @@ class SharingWorker(Worker):
     def step(self, step: int, x: tf.Tensor, y: tf.Tensor) -> Update | None:
         """Trains on one batch; returns what the others get."""
         values = tf.concat([variable.read_value() for variable in self._variables], axis=0)
-        if self._unsent is not None:
-            values += self._unsent
         self._share(self._train(values, x, y))
         self._is_between_messages = (step + 1) % self._local_steps != 0
         if self._is_between_messages:
             return None
-        if self._is_full:
-            self._unsent = self._replica.read_residual(0, self._learner.size)
         return self._replica.message(0)
 
     def rest(self) -> Update | None:
         """After the last step: what the others have not got yet of the steps before."""
-        message = None
-        if self._is_between_messages:
-            self._step.share_rest(self._space)
-            self._is_between_messages = False
-            message = self._replica.message(0)
+        was_between_messages, self._is_between_messages = self._is_between_messages, False
+        self._step.share_rest(self._space)  # Then the variables show what all workers share.
+        message = self._replica.message(0) if was_between_messages else None
         totals = self._step.totals
         self.entries, self.bytes = int(totals.count), int(totals.message_bytes)
         return message

@@ -211,6 +211,7 @@ def describe_machine() -> dict[str, Any]:
         "processor": _processor(),
         "cores": len(os.sched_getaffinity(0)),
         "memory": f"{_memory_bytes() / 2**30:.1f} GiB",
+        "last_level_cache": f"{last_level_cache_bytes() / 2**20:g} MiB",
         "gpu": _first_line("nvidia-smi", "--query-gpu=name", "--format=csv,noheader"),
         "kernel": f"{platform.system()} {platform.release()}",
         "compiler": _first_line(os.environ.get("CXX", "c++"), "--version"),
@@ -231,6 +232,15 @@ def _processor() -> str:
     flags = fields.get("flags", "").split()
     widest = [name for name in ("avx512_vbmi2", "avx512f", "avx2") if name in flags]
     return f"{model}, {widest[0]}" if widest else model
+
+
+def last_level_cache_bytes() -> int:
+    """Of the first processor's largest cache; 32 MiB where the system does not say."""
+    caches = pathlib.Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size")
+    units = {"K": 2**10, "M": 2**20}
+    sizes = [_read(str(path)).strip() for path in caches]
+    found = [int(size[:-1]) * units[size[-1]] for size in sizes if size[-1:] in units]
+    return max(found, default=32 * 2**20)
 
 
 def _memory_bytes() -> int:

@@ -5,6 +5,10 @@ OneDeviceStrategy (which shows what the way through tf.distribute costs by itsel
 of StromStrategy, and with `always_encode=True`, where every step encodes its update and applies it.
 They take turns, a block of steps each, round after round.
 
+Each way has a process of its own, which lives from round to round. One that TensorFlow's
+MultiDeviceIterator brings down (OneDeviceStrategy, in short fits) is started again, warms up, and
+repeats its block; the report says how often that was.
+
 What counts is the process's CPU time, all threads included, from the end of the block's second step
 to the end of its last one; so `fit`'s own start and end are left out. A figure is the median of the
 rounds' ratios to plain Keras; its interval is the bootstrap's 95 % of that median.
@@ -16,6 +20,8 @@ import argparse
 import contextlib
 import dataclasses
 import functools
+import multiprocessing
+import multiprocessing.connection
 import random
 import statistics
 import time
@@ -105,7 +111,7 @@ WORKLOADS = (
         build=mlp,
         optimizer=lambda: keras.optimizers.Adam(1e-4),
         threshold=_SPARSE,
-        goal=1.12,
+        goal=1.10,
         steps=14,
     ),
     Workload(
@@ -132,6 +138,15 @@ WORKLOADS = (
 )
 
 
+#: The ways, and what makes the strategy of each.
+SCOPES: dict[str, Callable[[Workload], Any]] = {
+    PLAIN: lambda _: None,
+    ONE_DEVICE: lambda _: tf.distribute.OneDeviceStrategy("/cpu:0"),
+    LONE: lambda _: StromStrategy(),
+    ENCODING: lambda workload: StromStrategy(always_encode=True, threshold=workload.threshold),
+}
+
+
 def main() -> None:
     """Measures every workload and shows the report."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -151,37 +166,125 @@ def main() -> None:
 
 def measure(workload: Workload, result: report.Report, rounds: int, warm_ups: int) -> float:
     """Adds one workload's rows and target; returns a lone worker's ratio."""
-    data = examples(workload)
-    encoding = StromStrategy(always_encode=True, threshold=workload.threshold)
-    scopes: dict[str, Any] = {
-        PLAIN: contextlib.nullcontext(),
-        ONE_DEVICE: tf.distribute.OneDeviceStrategy("/cpu:0").scope(),
-        LONE: StromStrategy().scope(),
-        ENCODING: encoding.scope(),
-    }
-    blocks = {name: Block(workload, scope, data) for name, scope in scopes.items()}
-    report.interleave(blocks, rounds=rounds, warm_ups=warm_ups)
-    assert encoding._sharing is not None
-    step = encoding._sharing.step.last
+    with contextlib.ExitStack() as stack:
+        blocks = {
+            name: stack.enter_context(Block(workload.name, name, warm_ups)) for name in SCOPES
+        }
+        report.interleave(blocks, rounds=rounds, warm_ups=warm_ups)
     ratios = {}
     for name, block in blocks.items():
-        cpu = Ratio.of(block.cpu_ms[-rounds:], blocks[PLAIN].cpu_ms[-rounds:])
-        wall = Ratio.of(block.wall_ms[-rounds:], blocks[PLAIN].wall_ms[-rounds:])
-        density = step.count / step.elements if name == ENCODING else None
+        taken, plain = block.taken[-rounds:], blocks[PLAIN].taken[-rounds:]
+        cpu = Ratio.of([t.cpu_ms for t in taken], [t.cpu_ms for t in plain])
+        wall = Ratio.of([t.wall_ms for t in taken], [t.wall_ms for t in plain])
         result.row(
             name,
             group=workload.title,
-            cpu_ms=statistics.median(block.cpu_ms[-rounds:]),
+            cpu_ms=statistics.median(t.cpu_ms for t in taken),
             cpu_ratio=cpu.median,
             low=cpu.low,
             high=cpu.high,
-            wall_ms=statistics.median(block.wall_ms[-rounds:]),
+            wall_ms=statistics.median(t.wall_ms for t in taken),
             wall_ratio=wall.median,
-            density=density,
+            density=taken[-1].density,
+            crashes=block.crashes,
         )
         ratios[name] = cpu.median
     result.target(f"overhead_{workload.name}", ratios[ENCODING], workload.goal, better="lower")
     return ratios[LONE]
+
+
+# ------------------------------------------------------------------ in a process of its own
+
+
+@dataclasses.dataclass(frozen=True)
+class Taken:
+    """What a step of a block took on average, and the density of the last message, if any."""
+
+    cpu_ms: float
+    wall_ms: float
+    density: float | None
+
+
+class Block:
+    """Trains for a block of steps whenever it is called, in a process of its own.
+
+    Args:
+        workload: its name.
+        way: one of `SCOPES`.
+        warm_ups: blocks before those that count, in a process that was started again too.
+
+    Attributes:
+        taken: of each call.
+        crashes: how often the process has died and was started again.
+    """
+
+    _MOST_CRASHES = 5
+
+    def __init__(self, workload: str, way: str, warm_ups: int) -> None:
+        self.taken: list[Taken] = []
+        self.crashes = 0
+        self._arguments = (workload, way)
+        self._warm_ups = warm_ups
+        self._start()
+
+    def __enter__(self) -> Block:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._pipe.close()  # Upon which the process ends.
+        self._process.join()
+
+    def __call__(self) -> float:
+        """Trains; returns the seconds of CPU time a step took."""
+        while True:
+            try:
+                self._pipe.send(True)
+                self.taken.append(self._pipe.recv())
+                return self.taken[-1].cpu_ms / 1e3
+            except (EOFError, ConnectionError):
+                self._process.join()
+                self.crashes += 1
+                if self._process.exitcode is None or self._process.exitcode > 0:
+                    raise RuntimeError(
+                        f"{' under '.join(self._arguments)} failed, see its traceback above"
+                    ) from None
+                if self.crashes > self._MOST_CRASHES:
+                    raise RuntimeError(
+                        f"{' under '.join(self._arguments)} was killed {self.crashes} times, the "
+                        f"last time by signal {-self._process.exitcode}"
+                    ) from None
+                self._start()
+                for _ in range(self._warm_ups):
+                    self()
+                    self.taken.pop()
+
+    def _start(self) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._pipe, theirs = context.Pipe()
+        self._process = context.Process(target=_serve, args=(theirs, *self._arguments))
+        self._process.start()
+        theirs.close()
+
+
+def _serve(pipe: multiprocessing.connection.Connection, name: str, way: str) -> None:
+    """Answers each message with what a block took, until the other end is closed."""
+    workload = next(workload for workload in WORKLOADS if workload.name == name)
+    strategy = SCOPES[way](workload)
+    x, y = examples(workload)
+    keras.utils.set_random_seed(1)
+    with strategy.scope() if strategy is not None else contextlib.nullcontext():
+        model = workload.build()
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile(workload.optimizer(), loss)
+    with contextlib.suppress(EOFError):
+        while pipe.recv():
+            clock = _StepClock()
+            model.fit(x, y, batch_size=BATCH, shuffle=False, verbose=0, callbacks=[clock])
+            cpu, wall = clock.per_step()
+            density = None
+            if isinstance(strategy, StromStrategy) and strategy.last_report is not None:
+                density = strategy.last_report.density
+            pipe.send(Taken(1e3 * cpu, 1e3 * wall, density))
 
 
 def examples(workload: Workload) -> tuple[np.ndarray, np.ndarray]:
@@ -193,32 +296,6 @@ def examples(workload: Workload) -> tuple[np.ndarray, np.ndarray]:
     else:
         x = generator.integers(0, workload.rows, shape, dtype=np.int32)
     return x, generator.integers(0, 10, len(x), dtype=np.int32)
-
-
-class Block:
-    """A model that trains for a block of steps whenever it is called, and what those took."""
-
-    def __init__(self, workload: Workload, scope: Any, data: tuple[np.ndarray, np.ndarray]) -> None:
-        self._x, self._y = data
-        self.cpu_ms: list[float] = []
-        self.wall_ms: list[float] = []
-        keras.utils.set_random_seed(1)
-        with scope:
-            self._model = workload.build()
-            self._model.compile(
-                workload.optimizer(), keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-            )
-
-    def __call__(self) -> float:
-        """Trains; returns the seconds of CPU time a step took."""
-        clock = _StepClock()
-        self._model.fit(
-            self._x, self._y, batch_size=BATCH, shuffle=False, verbose=0, callbacks=[clock]
-        )
-        cpu, wall = clock.per_step()
-        self.cpu_ms.append(1e3 * cpu)
-        self.wall_ms.append(1e3 * wall)
-        return cpu
 
 
 class _StepClock(keras.callbacks.Callback):  # type: ignore[misc]

@@ -381,8 +381,7 @@ TEST(CudaStep, RefusesWhatMakesNoSense) {
     EXPECT_TRUE(refuses([](auto*) {}, options));
   }
   strom_step_options full = StepOptions({});
-  float* const no_sums[2] = {};
-  full.shared = no_sums;
+  full.full = 1;
   EXPECT_TRUE(refuses([](auto*) {}, full));
 }
 

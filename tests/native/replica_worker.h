@@ -77,14 +77,26 @@ class Worker {
     options.take_received = !sequenced;
   }
 
+  // Has the variables include the residual.
+  void BeFull() {
+    options.full = 1;
+    options.apply_own = 0;
+  }
+
   // A step whose update is `update` over the flat space; the result in place of the variables.
   Status Step(const std::vector<float>& update) {
+    Optimize(update);
+    return replica.Step(Segments(true), options, &result, parallel);
+  }
+
+  // What comes before: the optimizer writes into `after` or, where the variables include the
+  // residual, into the variables, and then `after` is what they were.
+  void Optimize(const std::vector<float>& update) {
     after = variables;
     size_t next = 0;
-    for (auto& variable : after) {
+    for (auto& variable : options.full != 0 ? variables : after) {
       for (float& value : variable) value += update[next++];
     }
-    return replica.Step(Segments(true), options, &result, parallel);
   }
 
   std::vector<strom_segment> Segments(bool changed) {
@@ -93,7 +105,10 @@ class Worker {
     for (size_t i = 0; i < variables.size(); ++i) {
       const auto size = static_cast<int64_t>(variables[i].size());
       float* const value = variables[i].data();
-      segments.push_back({offset, size, value, changed ? after[i].data() : value, value, nullptr});
+      float* const other = changed ? after[i].data() : value;
+      const bool full = options.full != 0;
+      segments.push_back(
+          {offset, size, full ? other : value, full ? value : other, value, nullptr});
       offset += size;
     }
     return segments;
@@ -102,6 +117,13 @@ class Worker {
   std::vector<float> Values() const {
     std::vector<float> all;
     for (const auto& variable : variables) all.insert(all.end(), variable.begin(), variable.end());
+    return all;
+  }
+  // G of a worker whose variables include the residual.
+  std::vector<float> Shared() {
+    std::vector<float> all = Values();
+    const strom_segment whole{0, elements, all.data(), nullptr, all.data(), nullptr};
+    EXPECT_TRUE(replica.AddResidual({&whole, 1}, -1, parallel).ok());
     return all;
   }
   std::vector<float> Residual() const {

@@ -57,6 +57,20 @@ Outcome RunStep(StepFunction step, Case input, ValueIs value_is = ValueIs::kApar
   return outcome;
 }
 
+// The same updates where the values include the residuals.
+Outcome RunFull(FullFunction step, Case input) {
+  const size_t size = input.before.size();
+  Outcome outcome;
+  outcome.codes.resize(size);
+  const FullRun run{static_cast<int64_t>(size), input.before.data(), input.after.data(),
+                    input.residual.data(), kFirstIndex};
+  const int64_t count = step(run, input.rule, outcome.codes.data(), &outcome.statistics);
+  outcome.codes.resize(static_cast<size_t>(count));
+  outcome.value = input.after;
+  outcome.residual = input.residual;
+  return outcome;
+}
+
 // The same updates, out of an array.
 Outcome RunEncode(EncodeFunction encode, Case input) {
   const std::vector<float> update = Updates(input);
@@ -161,6 +175,16 @@ class EveryKernel : public testing::TestWithParam<StepKernel> {
     ASSERT_TRUE(SameBits(actual.value, expected.value));
   }
 
+  // The same where the values include the residuals.
+  void ExpectAgreesInFull(const Case& input) const {
+    const Outcome encoded = RunStep(StepKernels().front().step, input);
+    const Outcome expected = RunFull(StepKernels().front().step_full, input);
+    ExpectSame(expected, encoded);
+    const Outcome actual = RunFull(GetParam().step_full, input);
+    ExpectSame(actual, expected);
+    ASSERT_TRUE(SameBits(actual.value, expected.value));
+  }
+
   // What a bitmap of four states has, too.
   void ExpectAgreesWithHalves(const Case& input, int64_t iteration) const {
     const HalvesOutcome expected = EncodeHalves(StepKernels().front(), input, iteration);
@@ -226,6 +250,46 @@ TEST_P(EveryKernel, GivesTheBitsOfTheScalarOracle) {
       }
     }
   }
+}
+
+TEST_P(EveryKernel, GivesTheBitsOfTheScalarOracleWhereValuesIncludeTheResiduals) {
+  uint32_t seed = 300;
+  for (const size_t size : {0, 1, 2, 15, 63, 64, 65, 127, 128, 129, 1000, 4096 + 17}) {
+    for (const double density : {0.0, 0.001, 0.03, 0.5, 1.0}) {
+      for (const float scale : {1.0f, 0.7f}) {
+        Case input = RandomCase(size, density, ++seed);
+        input.rule.scale = scale;
+        ExpectAgreesInFull(input);
+        input.rule.clip_limit = 3 * input.rule.threshold;
+        ExpectAgreesInFull(input);
+        if (size < 2) continue;
+        input.after[size / 2] = kInfinity;
+        ExpectAgreesInFull(input);
+      }
+    }
+  }
+}
+
+TEST_P(EveryKernel, LeavesFullProgressAsTheOptimizerWroteItButForScalingAndClipping) {
+  Case input = RandomCase(1000, 0.1, 11);
+  input.rule.scale = 1;
+  EXPECT_TRUE(SameBits(RunFull(GetParam().step_full, input).value, input.after));
+
+  input.rule.scale = 0.5f;
+  Outcome outcome = RunFull(GetParam().step_full, input);
+  for (size_t i = 0; i < input.before.size(); ++i) {
+    ASSERT_EQ(outcome.value[i], input.before[i] + 0.5f * (input.after[i] - input.before[i]));
+  }
+
+  input.rule.scale = 1;
+  input.rule.clip_limit = 2 * input.rule.threshold;
+  outcome = RunFull(GetParam().step_full, input);
+  double taken = 0;
+  for (size_t i = 0; i < input.before.size(); ++i) {
+    taken += std::fabs(static_cast<double>(outcome.value[i]) - input.after[i]);
+  }
+  EXPECT_GT(outcome.statistics.clipped_count, 10);
+  EXPECT_NEAR(taken, outcome.statistics.clipped_mass, 1e-5);
 }
 
 TEST_P(EveryKernel, FindsTheSameInAnArrayAndWritesTheSameAsABitmap) {

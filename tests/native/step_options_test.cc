@@ -1,13 +1,16 @@
 // What options add to a step: momentum masking, the limit on an update's norm, the mean as value,
-// values that include what has not been sent.
+// values that include the worker's full progress.
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
+#include <memory>
+#include <random>
 #include <string>
 #include <vector>
 
 #include "core/entries.h"
+#include "core/message.h"
 #include "own_threads.h"
 #include "replica_worker.h"
 
@@ -153,74 +156,162 @@ TEST(StepOptions, TakesTheMeanBackWhereItCouldNotBeSent) {
   }
 }
 
-// A worker whose values are G + r, except in its second segment, where they are G.
-struct IncludingUnsent {
-  IncludingUnsent(std::vector<int64_t> sizes, int threads) : worker(sizes, 1) {
-    for (const int64_t size : sizes) shared.emplace_back(static_cast<size_t>(size));
-    sums = {shared[0].data(), nullptr, shared[2].data()};
-    worker.parallel = OwnThreads(threads);
-    worker.options.shared = sums.data();
-  }
-
-  // G over the flat space.
-  std::vector<float> Shared() const {
-    std::vector<float> all;
-    for (size_t i = 0; i < shared.size(); ++i) {
-      const std::vector<float>& part = sums[i] == nullptr ? worker.variables[i] : shared[i];
-      all.insert(all.end(), part.begin(), part.end());
-    }
-    return all;
-  }
-
-  Worker worker;
-  std::vector<std::vector<float>> shared;
-  std::vector<float*> sums;
-};
-
-TEST(StepOptions, ValuesMayIncludeWhatHasNotBeenSent) {
+TEST(StepOptions, FullProgressStaysInTheValuesAsTheOptimizerWroteIt) {
   const std::vector<int64_t> sizes = {kChunk + 100, 50, 3000};
   for (const bool mean : {false, true}) {
-    Worker encoded(sizes, 1), other(sizes, 2);
+    Worker encoded(sizes, 1);
     encoded.options.send_mean = mean;
-    ASSERT_TRUE(other.Step(RandomUpdate(other.elements, 4)).ok());
-    encoded.exchange->inbox = other.exchange->sent;
     const std::vector<float> update = RandomUpdate(encoded.elements, 9);
     ASSERT_TRUE(encoded.Step(update).ok());
     for (const int threads : {1, 4}) {
-      IncludingUnsent full(sizes, threads);
-      full.worker.options.send_mean = mean;
-      full.worker.exchange->inbox = other.exchange->sent;
-      ASSERT_TRUE(full.worker.Step(update).ok());
-      EXPECT_EQ(full.worker.result.received, 1);
-      // What all workers hold is the same, to the bit, and so is what waits.
-      EXPECT_EQ(full.Shared(), encoded.Values());
-      const std::vector<float> residual = full.worker.Residual(), values = full.worker.Values();
-      EXPECT_EQ(residual, encoded.Residual());
-      const std::vector<float> shared = full.Shared();
-      for (size_t i = 0; i < values.size(); ++i) {
-        const bool included = i < static_cast<size_t>(sizes[0]) || i >= values.size() - 3000;
-        ASSERT_EQ(values[i], shared[i] + (included ? residual[i] : 0)) << i;
-      }
+      Worker full(sizes, 1);
+      full.BeFull();
+      full.parallel = OwnThreads(threads);
+      full.options.send_mean = mean;
+      ASSERT_TRUE(full.Step(update).ok());
+      EXPECT_EQ(full.Values(), update);
+      // What leaves and what waits is the same as anywhere else, to the bit.
+      EXPECT_EQ(full.exchange->sent.at(0).message().size(),
+                encoded.exchange->sent.at(0).message().size());
+      EXPECT_EQ(full.Residual(), encoded.Residual());
+      const std::vector<float> shared = full.Shared(), values = encoded.Values();
+      for (size_t i = 0; i < values.size(); ++i) ASSERT_NEAR(shared[i], values[i], 1e-7) << i;
     }
   }
 }
 
-TEST(StepOptions, ValuesThatIncludeWhatWaitsKeepAnUpdateThatCouldNotBeSent) {
-  IncludingUnsent full({1000, 10, 100}, 1);
-  full.worker.exchange->fault = {Code::kBackPressure, "full"};
-  const std::vector<float> update = RandomUpdate(1110, 7);
-  EXPECT_FALSE(full.worker.Step(update).ok());
-  EXPECT_EQ(full.Shared(), std::vector<float>(1110, 0));
-  const std::vector<float> residual = full.worker.Residual();
-  for (size_t i = 0; i < update.size(); ++i) ASSERT_NEAR(residual[i], update[i], 1e-7);
+TEST(StepOptions, FullProgressAndWhatOthersSendAddUp) {
+  Worker other({2000}, 2), full({2000}, 1);
+  ASSERT_TRUE(other.Step(RandomUpdate(2000, 4)).ok());
+  const std::vector<float> update = RandomUpdate(2000, 9), theirs = other.Values();
+  full.BeFull();
+  full.exchange->inbox = other.exchange->sent;
+  ASSERT_TRUE(full.Step(update).ok());
+  EXPECT_EQ(full.result.received, 1);
+  EXPECT_EQ(full.exchange->applied, (VersionVector{{1, 1}, {2, 1}}));
+  const std::vector<float> values = full.Values();
+  for (size_t i = 0; i < update.size(); ++i) ASSERT_EQ(values[i], update[i] + theirs[i]) << i;
 }
 
-TEST(StepOptions, OnlyAsynchronousStepsIncludeWhatHasNotBeenSent) {
-  IncludingUnsent full({100, 10, 100}, 1);
-  full.worker.options.apply_own = 0;
-  const Status status = full.worker.Step(std::vector<float>(210, 1));
+TEST(StepOptions, FullProgressIsScaledAndClippedWithTheResidual) {
+  Worker full({3000}, 1);
+  full.BeFull();
+  full.options.scale = 0.5f;
+  full.options.clip_multiple = 1.5f;
+  std::vector<float> update = RandomUpdate(3000, 9);
+  for (size_t i = 0; i < update.size(); i += 100) update[i] = 2;
+  for (int step = 0; step < 2; ++step) ASSERT_TRUE(full.Step(update).ok());
+  EXPECT_GE(full.result.clipped_count, 30);
+  Worker encoded({3000}, 1);
+  encoded.options.scale = 0.5f;
+  encoded.options.clip_multiple = 1.5f;
+  for (int step = 0; step < 2; ++step) ASSERT_TRUE(encoded.Step(update).ok());
+  const std::vector<float> residual = full.Residual(), expected = encoded.Residual();
+  const std::vector<float> values = full.Values(), shared = full.Shared();
+  for (size_t i = 0; i < update.size(); ++i) {
+    ASSERT_NEAR(residual[i], expected[i], 1e-7) << i;
+    ASSERT_NEAR(shared[i], encoded.Values()[i], 1e-6) << i;
+    if (i % 100 == 0) {
+      ASSERT_LT(values[i], 1) << i;
+    } else {
+      ASSERT_NEAR(values[i], update[i], 1e-6) << i;
+    }
+  }
+}
+
+// Float32 rounds x and r apart from each other; what all share is their difference.
+TEST(StepOptions, FullProgressLosesNothingInManySteps) {
+  constexpr int64_t kElements = 64;
+  Worker full({kElements}, 1);
+  full.BeFull();
+  full.options.threshold = 0x1.8p-9f;  // Its multiples are exact here, and so is their sum.
+  std::vector<double> sum(kElements);
+  size_t messages = 0;
+  std::mt19937 random(5);
+  std::normal_distribution<float> normal(0, 1e-3f);
+  std::vector<float> update(kElements);
+  for (int step = 0; step < 100'000; ++step) {
+    for (float& u : update) u = normal(random);
+    ASSERT_TRUE(full.Step(update).ok());
+    messages += full.exchange->sent.size();
+    for (const ReceivedUpdate& sent : full.exchange->sent) {
+      std::vector<float> values(kElements);
+      ApplyMessage(OpenValidatedMessage(sent.message()), 0, values);
+      for (size_t i = 0; i < values.size(); ++i) sum[i] += static_cast<double>(values[i]);
+    }
+    full.exchange->sent.clear();
+  }
+  const std::vector<float> shared = full.Shared();
+  for (size_t i = 0; i < sum.size(); ++i) {
+    ASSERT_NEAR(static_cast<double>(shared[i]), sum[i], 1e-6) << i;
+  }
+  EXPECT_GT(messages, 90'000u);
+}
+
+TEST(StepOptions, FullProgressOfAnUpdateThatCouldNotBeSentIsKept) {
+  Worker full({1110}, 1);
+  full.BeFull();
+  full.exchange->fault = {Code::kBackPressure, "full"};
+  std::vector<float> update = RandomUpdate(1110, 7);
+  EXPECT_FALSE(full.Step(update).ok());
+  EXPECT_EQ(full.Values(), update);
+  std::vector<float> residual = full.Residual();
+  for (size_t i = 0; i < update.size(); ++i) ASSERT_NEAR(residual[i], update[i], 1e-7);
+
+  full.exchange->fault = {};
+  update[7] = INFINITY;
+  const std::vector<float> before = full.Values();
+  EXPECT_EQ(full.Step(update).code, Code::kNotFinite);
+  EXPECT_EQ(full.Values()[7], before[7]);
+  for (const float shared : full.Shared()) ASSERT_NEAR(shared, 0, 1e-6);
+}
+
+TEST(StepOptions, FullProgressStaysOnTopOfASnapshot) {
+  Worker full({100}, 1);
+  full.BeFull();
+  full.options.threshold = 100;  // Nothing leaves.
+  const std::vector<float> update = RandomUpdate(100, 7);
+  full.exchange->snapshot = {std::make_shared<std::vector<float>>(100, 3.0f), {{2, 5}}};
+  ASSERT_TRUE(full.Step(update).ok());
+  const std::vector<float> values = full.Values();
+  for (size_t i = 0; i < update.size(); ++i) ASSERT_EQ(values[i], 3 + update[i]) << i;
+}
+
+TEST(StepOptions, AnOwnModelGetsTheUpdatesOfOthersAlone) {
+  Worker full({100}, 1, true), other({100}, 2, true);
+  full.BeFull();
+  ASSERT_TRUE(full.Step(RandomUpdate(100, 7)).ok());
+  ASSERT_TRUE(other.Step(RandomUpdate(100, 8)).ok());
+  const std::vector<float> own = full.Values();
+  full.exchange->inbox = {full.exchange->sent.at(0), other.exchange->sent.at(0)};
+  std::vector<float> shared(100), theirs(100), all(100);
+  ApplyMessage(OpenValidatedMessage(other.exchange->sent.at(0).message()), 0, theirs);
+  ApplyMessage(OpenValidatedMessage(full.exchange->sent.at(0).message()), 0, all);
+  for (size_t i = 0; i < all.size(); ++i) all[i] += theirs[i];
+  std::vector<strom_segment> segments = full.Segments(false);
+  float* const own_models[] = {segments[0].value};
+  segments[0].value = shared.data();
+  ASSERT_TRUE(full.replica.Apply(segments, &full.result, {}, own_models).ok());
+  EXPECT_EQ(shared, all);
+  const std::vector<float> values = full.Values();
+  for (size_t i = 0; i < own.size(); ++i) ASSERT_EQ(values[i], own[i] + theirs[i]) << i;
+}
+
+TEST(StepOptions, FullProgressIsRefusedWhereItWouldCountTwice) {
+  Worker full({100}, 1);
+  full.BeFull();
+  full.options.apply_own = 1;
+  Status status = full.Step(std::vector<float>(100, 1));
   EXPECT_EQ(status.code, Code::kInvalidArgument);
   EXPECT_NE(status.message.find("apply_own"), std::string::npos) << status.message;
+
+  full.BeFull();
+  full.Optimize(std::vector<float>(100, 1));
+  std::vector<strom_segment> segments = full.Segments(true);
+  segments[0].value = full.after[0].data();
+  status = full.replica.Step(segments, full.options, &full.result);
+  EXPECT_EQ(status.code, Code::kInvalidArgument);
+  EXPECT_NE(status.message.find("after"), std::string::npos) << status.message;
 }
 
 TEST(StepOptions, NamesWhatIsNotFiniteUnderALimitToo) {

@@ -107,10 +107,17 @@ class HashEveryStep(keras.callbacks.Callback):
     def __init__(self) -> None:
         super().__init__()
         self.hashes: list[str] = []
+        self.shared: list[str] = []  # At the end of epochs, when all workers show the same.
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.hashes.append(self._hash())
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self.shared.append(self._hash())
+
+    def _hash(self) -> str:
         values = b"".join(v.numpy().tobytes() for v in self.model.trainable_variables)
-        self.hashes.append(hashlib.sha256(values).hexdigest())
+        return hashlib.sha256(values).hexdigest()
 
 
 class StopOnTheChief(keras.callbacks.Callback):
@@ -206,6 +213,7 @@ def main() -> None:
         threshold=keras_strom.FixedThreshold(TAU),
         residual_clipping=None,
         warmup_steps=WARMUP_STEPS,
+        local_apply="encoded",  # Then replicas agree after every step.
         max_staleness=None if staleness == "None" else int(staleness),
     )
     keras.utils.set_random_seed(100 + rank)  # different: the chief's values must win

@@ -80,6 +80,7 @@ def main() -> None:
         "reports": reports,
         "losses": losses,
         "hashes": steps.hashes,
+        "shared": steps.shared,
         "different": compared.different,
     }
     np.savez(output / f"{rank}.npz", *model.get_weights())

@@ -76,9 +76,13 @@ class Place:
         """Stands around a custom loop."""
         if self.strategy:
             self.strategy.begin(*models)
+        if self._worker:
+            self._worker.begin(*models)
         yield
         if self.strategy:
             self.strategy.synchronize()
+        if self._worker:
+            self._worker.end()
 
     def run(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """`strategy.run`."""
@@ -493,9 +497,10 @@ def a_loop_over_a_distributed_dataset_in_a_function(model: Any, place: Place) ->
     step = _make_step(model)
     batches = tf.data.Dataset.from_tensor_slices(_batches(place))
     if place.strategy is None:
-        for x, y in batches:
-            with place.step(model):
-                step(x, y)
+        with place.loop(model):
+            for x, y in batches:
+                with place.step(model):
+                    step(x, y)
         return
 
     @tf.function

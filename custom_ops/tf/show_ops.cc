@@ -1,0 +1,172 @@
+// StromShowShared and StromShowOwn: what variables hold outside of training steps, and in them,
+// where a worker trains on its full progress (tf/own_models.h).
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tf/held_values.h"
+#include "tf/own_models.h"
+#include "tf/threads.h"
+#include "tf/variables.h"
+
+namespace keras_strom {
+
+using tensorflow::OpKernel;
+using tensorflow::OpKernelConstruction;
+using tensorflow::OpKernelContext;
+using tensorflow::Tensor;
+using tensorflow::core::RefCountPtr;
+using State = OwnModel::State;
+
+namespace {
+
+absl::Status NewBuffer(OpKernelContext* context, const Tensor& like, Tensor* tensor) {
+  return context->allocate_temp(like.dtype(), like.shape(), tensor);
+}
+
+// Which variables were assigned since an op of ours has left them.
+absl::Status FindAssigned(OpKernelContext* context, LockedVariables& variables,
+                          std::vector<bool>* assigned) {
+  std::vector<const void*> found;
+  for (size_t i = 0; i < variables.size(); ++i) found.push_back(variables[i].tensor()->data());
+  return variables.FindAssigned(context, found, assigned);
+}
+
+absl::Status AddResidual(OpKernelContext* context, const ReplicaAttributes& attributes,
+                         const std::vector<strom_segment>& segments, int sign) {
+  const strom_thread_pool threads = LendThreads(context);
+  const int code = strom_replica_add_residual(
+      attributes.replica, segments.data(), static_cast<int64_t>(segments.size()), sign, &threads);
+  return ToStatus(code, strom_last_error());
+}
+
+strom_segment Segment(int64_t offset, const Tensor& before, Tensor* value) {
+  strom_segment segment{};
+  segment.offset = offset;
+  segment.size = before.NumElements();
+  segment.before = static_cast<const float*>(before.data());
+  segment.value = static_cast<float*>(value->data());
+  return segment;
+}
+
+absl::Status OutputCount(OpKernelContext* context, int64_t count) {
+  Tensor* output = nullptr;
+  TF_RETURN_IF_ERROR(context->allocate_output(0, {}, &output));
+  output->scalar<int64_t>()() = count;
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+class ShowSharedOp : public OpKernel {
+ public:
+  explicit ShowSharedOp(OpKernelConstruction* context) : OpKernel(context) {
+    OP_REQUIRES_OK(context, attributes_.Read(context));
+    OP_REQUIRES_OK(context, context->GetAttr("forget", &forget_));
+  }
+
+  void Compute(OpKernelContext* context) override {
+    LockedVariables variables;
+    OP_REQUIRES_OK(context, variables.Lock(context, attributes_));
+    RefCountPtr<OwnModels> models;
+    OP_REQUIRES_OK(context, OwnModels::Find(context, attributes_.replica, &models));
+    std::vector<bool> assigned;
+    OP_REQUIRES_OK(context, FindAssigned(context, variables, &assigned));
+    int64_t count = 0;
+    std::vector<Tensor> shared(variables.size());  // G, of those that have x
+    std::vector<strom_segment> segments;
+    for (size_t i = 0; i < variables.size(); ++i) {
+      const int64_t offset = attributes_.offsets[i];
+      const OwnModel model = models->Get(offset);
+      if (model.state != State::kOwn || assigned[i]) continue;
+      shared[i] = model.other;
+      if (shared[i].NumElements() > 0) continue;
+      const Tensor& own = *variables[i].tensor();
+      OP_REQUIRES_OK(context, NewBuffer(context, own, &shared[i]));
+      segments.push_back(Segment(offset, own, &shared[i]));
+    }
+    OP_REQUIRES_OK(context, AddResidual(context, attributes_, segments, -1));
+    for (size_t i = 0; i < variables.size(); ++i) {
+      const int64_t offset = attributes_.offsets[i];
+      OwnModel model = models->Take(offset);
+      if (model.state == State::kOwn) {
+        model = {State::kShown, Tensor()};
+        if (assigned[i]) {
+          ++count;  // What was assigned is what is shown, and where training goes on.
+        } else {
+          model.other = std::exchange(*variables[i].tensor(), shared[i]);
+        }
+      }
+      if (!forget_) models->Put(offset, std::move(model));
+    }
+    if (forget_) {
+      RefCountPtr<HeldValues> starts;
+      OP_REQUIRES_OK(context, HeldValues::Find(context, attributes_.replica, &starts));
+      starts->Clear();
+    }
+    OP_REQUIRES_OK(context, variables.RememberBuffers(context));
+    OP_REQUIRES_OK(context, OutputCount(context, count));
+  }
+
+ private:
+  ReplicaAttributes attributes_;
+  bool forget_ = false;
+};
+
+class ShowOwnOp : public OpKernel {
+ public:
+  explicit ShowOwnOp(OpKernelConstruction* context) : OpKernel(context) {
+    OP_REQUIRES_OK(context, attributes_.Read(context));
+    OP_REQUIRES_OK(context, context->GetAttr("keep_shared", &keep_shared_));
+    OP_REQUIRES_OK(context, context->GetAttr("begins", &begins_));
+    OP_REQUIRES(context, begins_.size() == attributes_.offsets.size(),
+                absl::InvalidArgumentError("begins must have one entry a variable"));
+  }
+
+  void Compute(OpKernelContext* context) override {
+    LockedVariables variables;
+    OP_REQUIRES_OK(context, variables.Lock(context, attributes_));
+    RefCountPtr<OwnModels> models;
+    OP_REQUIRES_OK(context, OwnModels::Find(context, attributes_.replica, &models));
+    std::vector<bool> assigned;
+    OP_REQUIRES_OK(context, FindAssigned(context, variables, &assigned));
+    int64_t count = 0;
+    std::vector<strom_segment> segments;
+    for (size_t i = 0; i < variables.size(); ++i) {
+      const int64_t offset = attributes_.offsets[i];
+      OwnModel model = models->Get(offset);
+      if (model.state == State::kOwn || (model.state == State::kShared && !begins_[i])) continue;
+      Tensor* tensor = variables[i].tensor();
+      const bool shown = model.state == State::kShown;
+      if (shown && assigned[i]) ++count;
+      if (shown && !assigned[i] && model.other.NumElements() > 0) {
+        std::swap(*tensor, model.other);
+        if (!keep_shared_) model.other = Tensor();
+      } else {
+        model.other = Tensor();
+        if (keep_shared_) {
+          OP_REQUIRES_OK(context, NewBuffer(context, *tensor, &model.other));
+          std::memcpy(model.other.data(), tensor->data(), tensor->TotalBytes());
+        }
+        OP_REQUIRES_OK(context, MakeWritable(context, tensor));
+        segments.push_back(Segment(offset, *tensor, tensor));
+      }
+      model.state = State::kOwn;
+      models->Put(offset, std::move(model));
+    }
+    OP_REQUIRES_OK(context, AddResidual(context, attributes_, segments, 1));
+    OP_REQUIRES_OK(context, variables.RememberBuffers(context));
+    OP_REQUIRES_OK(context, OutputCount(context, count));
+  }
+
+ private:
+  ReplicaAttributes attributes_;
+  bool keep_shared_ = false;
+  std::vector<bool> begins_;
+};
+
+REGISTER_KERNEL_BUILDER(Name("StromShowShared").Device(tensorflow::DEVICE_CPU), ShowSharedOp);
+REGISTER_KERNEL_BUILDER(Name("StromShowOwn").Device(tensorflow::DEVICE_CPU), ShowOwnOp);
+
+}  // namespace keras_strom
