@@ -17,14 +17,15 @@ _PATH = "_keras_strom_path"
 _CONSTRAINED = "_keras_strom_constrained"
 
 
-def wrap_apply(check: Callable[[Any, list[Any]], None]) -> None:
+def wrap_apply(check: Callable[[Any, list[Any]], Callable[..., Any] | None]) -> None:
     """Has every step of a Keras optimizer checked first; later calls do nothing.
 
     Outside `strategy.run` Keras reaches no method of the strategy at all, so this is the only place
     where such a step can be refused. It costs nothing in a traced function.
 
     Args:
-        check: called with the optimizer and the `tf.Variable`s that it is about to change.
+        check: called with the optimizer and the `tf.Variable`s that it is about to change; returns
+            what is to call the step, like `tf.distribute.Strategy.run`, or None.
     """
     base = next(kind for kind in keras.optimizers.Optimizer.__mro__[::-1] if "apply" in vars(kind))
     original = base.apply
@@ -37,7 +38,9 @@ def wrap_apply(check: Callable[[Any, list[Any]], None]) -> None:
             changed = getattr(optimizer, "_trainable_variables", [])
         else:
             changed = trainable_variables = list(trainable_variables)
-        check(optimizer, [_value_with_path(variable) for variable in changed])
+        run = check(optimizer, [_value_with_path(variable) for variable in changed])
+        if run is not None:
+            return run(original, args=(optimizer, grads, trainable_variables))
         return original(optimizer, grads, trainable_variables)
 
     apply._keras_strom_wrap = True  # type: ignore[attr-defined]
@@ -135,7 +138,7 @@ def adopt_optimizer(optimizer: Any, strategy: Any) -> None:
 
 
 def check_accumulation(optimizer: Any, devices: int) -> None:
-    """Refuses gradient accumulation on several devices, which Keras cannot do either.
+    """Refuses gradient accumulation on several devices.
 
     Raises:
         UnsupportedOptimizer: with what to use instead.
@@ -145,8 +148,7 @@ def check_accumulation(optimizer: Any, devices: int) -> None:
         if steps:
             raise errors.UnsupportedOptimizer(
                 f"{type(rule).__name__}(gradient_accumulation_steps={steps}) does not work on "
-                "several devices of one worker (nor does it under tf.distribute.MirroredStrategy); "
-                "use larger batches or one device"
+                "several devices of one worker; use larger batches or one device"
             )
 
 

@@ -7,11 +7,15 @@ callback runs everywhere; `keras_strom.is_chief()` tells it where it is.
 
 from __future__ import annotations
 
+import functools
+import sys
 from collections.abc import Iterable
+from types import TracebackType
 from typing import Any
 
 import keras
 
+from keras_strom.environment import ClusterEnvironment
 from keras_strom.monitor import StromMonitor
 
 # Those that write somewhere, or whose decision the chief's is for all.
@@ -32,6 +36,12 @@ _CHIEFS_ALONE = (
 )
 
 
+# The attributes of Keras's callbacks that name what they write.
+_PATHS = ("filepath", "filename", "directory", "log_dir")
+
+# What callbacks that were left out here would have written, for who then looks for it.
+_left_to_the_chief: dict[str, None] = {}
+
 # Those that may write the model between two batches, with `save_freq=` a number.
 _WRITERS = tuple(
     getattr(keras.callbacks, name)
@@ -49,11 +59,46 @@ def off_the_chief(callbacks: Iterable[Any]) -> list[Any]:
     """What stands for the chief's `callbacks` on every other worker, in the same order."""
     kept = []
     for callback in callbacks:
+        if isinstance(callback, _CHIEFS_ALONE):
+            _note_left_out(callback)
         if isinstance(callback, keras.callbacks.BackupAndRestore):
             kept.append(_OnlyRestores(callback))
         elif not isinstance(callback, _CHIEFS_ALONE):
             kept.append(callback)
     return kept
+
+
+def explain_missing_file(error: BaseException) -> None:
+    """Adds to an error about a file that is not here who has it, where that may be the reason."""
+    words = str(error)
+    missing = isinstance(error, FileNotFoundError) or "File not found" in words
+    written = ", ".join(_left_to_the_chief)
+    if missing and written and "keras_strom.is_chief()" not in str(getattr(error, "__notes__", "")):
+        error.add_note(
+            f"keras-strom: in fit only worker 0 writes files ({written}), this is worker "
+            f"{ClusterEnvironment.from_environ().rank}. "
+            "Where the workers share no disk, read them on worker 0 alone "
+            "(if keras_strom.is_chief(): ...), or have the callbacks write where all can read; the "
+            "model in memory has the final weights on every worker"
+        )
+
+
+def _note_left_out(callback: Any) -> None:
+    paths = [str(vars(callback)[name]) for name in _PATHS if vars(callback).get(name)]
+    if not paths:
+        return
+    _left_to_the_chief[f"{type(callback).__name__} {paths[0]}"] = None
+    if getattr(sys.excepthook, "_keras_strom_wrap", False):
+        return
+    original = sys.excepthook
+
+    @functools.wraps(original)
+    def hook(kind: type[BaseException], error: BaseException, frames: TracebackType | None) -> None:
+        explain_missing_file(error)
+        original(kind, error, frames)
+
+    hook._keras_strom_wrap = True  # type: ignore[attr-defined]
+    sys.excepthook = hook
 
 
 class _OnlyRestores(keras.callbacks.Callback):  # type: ignore[misc]

@@ -87,7 +87,7 @@ def donated_variables(model: Any, state: Iterable[Any]) -> dict[str, Any]:
         state: `tf.Variable`s that no optimizer trains.
     """
     found = {f"state/{i}": variable for i, variable in enumerate(state)}
-    for i, optimizer in enumerate(_optimizers(model)):
+    for i, optimizer in enumerate(optimizers_of(model)):
         for j, variable in enumerate(optimizer.variables):
             found[f"optimizer {i}/{j}"] = variable.value
     return found
@@ -97,7 +97,7 @@ def unbuilt_optimizers(model: Any) -> list[str]:
     """What the names of variables of optimizers that have no state yet begin with."""
     return [
         f"optimizer {i}/"
-        for i, optimizer in enumerate(_optimizers(model))
+        for i, optimizer in enumerate(optimizers_of(model))
         if not getattr(optimizer, "built", True)
     ]
 
@@ -120,7 +120,7 @@ def install(variables: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]
         variable.assign(arrays[name].astype(variable.dtype.as_numpy_dtype))
 
 
-def _optimizers(model: Any) -> list[Any]:
+def optimizers_of(model: Any) -> list[Any]:
     """Each of a model's optimizers once, those of a GAN's `train_step` too."""
     own = [v for v in vars(model).values() if isinstance(v, keras.optimizers.Optimizer)]
     found = [model.optimizer, *own]

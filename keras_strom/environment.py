@@ -20,6 +20,8 @@ KERAS_STROM_CREDENTIALS    path of a file of mode 0600, or /proc/self/fd/N of an
 KERAS_STROM_NETWORK        JSON object of `NetworkConfig` options (default {})
 KERAS_STROM_IP             this machine's address, where network_mask does not decide
 KERAS_STROM_JOIN_TIMEOUT   seconds to wait until all workers have joined (default 600)
+KERAS_STROM_MAX_FAILURES   how many workers that fail are started again (default 0); where some are,
+                           the others train on when a `fit` fails on one
 KERAS_STROM_DATA           folder of the rows that a Spark task has laid down for its worker
 KERAS_STROM_CHECKPOINTS    JSON object of a `CheckpointPlan`; not set = none are made
 =========================  ======================================================================
@@ -53,13 +55,14 @@ CREDENTIALS = PREFIX + "CREDENTIALS"
 NETWORK = PREFIX + "NETWORK"
 IP = PREFIX + "IP"
 JOIN_TIMEOUT = PREFIX + "JOIN_TIMEOUT"
+MAX_FAILURES = PREFIX + "MAX_FAILURES"
 DATA = PREFIX + "DATA"
 CHECKPOINTS = PREFIX + "CHECKPOINTS"
 
 _KNOWN = frozenset(
     (
         *(RANK, SIZE, LOCAL_RANK, LOCAL_SIZE, ATTEMPT, MASTER, CREDENTIALS, NETWORK, IP),
-        *(JOIN_TIMEOUT, DATA, CHECKPOINTS),
+        *(JOIN_TIMEOUT, MAX_FAILURES, DATA, CHECKPOINTS),
     )
 )
 
@@ -79,6 +82,7 @@ class ClusterEnvironment:
         network: the job's network options.
         ip: this machine's address, where the mask does not decide.
         join_timeout: seconds to wait until all workers have joined.
+        max_failures: how many workers that fail are started again.
         data_path: where rows were laid down for this worker; None = nowhere.
         checkpoints: what the runner makes of this job's state; None = nothing.
 
@@ -97,6 +101,7 @@ class ClusterEnvironment:
     network: NetworkConfig = dataclasses.field(default_factory=NetworkConfig)
     ip: str | None = None
     join_timeout: float = 600.0
+    max_failures: int = 0
     data_path: str | None = None
     checkpoints: CheckpointPlan | None = None
 
@@ -166,6 +171,7 @@ class ClusterEnvironment:
             network=read(NETWORK, NetworkConfig.from_json, NetworkConfig()),
             ip=read(IP, _ip, None),
             join_timeout=read(JOIN_TIMEOUT, _seconds, 600.0),
+            max_failures=read(MAX_FAILURES, _integer, 0),
             data_path=read(DATA, str, None),
             checkpoints=read(CHECKPOINTS, CheckpointPlan.from_json, None),
         )
@@ -187,6 +193,8 @@ class ClusterEnvironment:
             variables[CREDENTIALS] = self.credentials_path
         if self.ip is not None:
             variables[IP] = self.ip
+        if self.max_failures:
+            variables[MAX_FAILURES] = str(self.max_failures)
         if self.data_path is not None:
             variables[DATA] = self.data_path
         if self.checkpoints is not None:

@@ -73,6 +73,13 @@ class NotFinite(StromError, ArithmeticError):
     """An update holds a NaN or an infinity; the message says of which variable, or where."""
 
 
+class FitFailed(StromError):
+    """A `fit` that has failed on another worker, and so on all; the message says where and why.
+
+    This worker is still part of the job: the next `fit` of all starts together again.
+    """
+
+
 class InternalError(StromError):
     """A fault of keras-strom itself; please report it with the message."""
 

@@ -17,10 +17,12 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from keras_strom import errors
+from keras_strom import errors, final_history
 from keras_strom._native.library import array_hash
 from keras_strom._native.replica import Replica
 from keras_strom.checkpointing import Checkpointing
+from keras_strom.constraints import project
+from keras_strom.endings import Ending, Endings, length
 from keras_strom.environment import ClusterEnvironment
 from keras_strom.flat_space import FlatSpace
 from keras_strom.model_state import (
@@ -36,6 +38,13 @@ from keras_strom.progress import Progress
 from keras_strom.report import TrainingReport
 from keras_strom.resume import ResumableData
 from keras_strom.step import SharedStep
+from keras_strom.together import (
+    is_ahead,
+    join_anew,
+    lost_workers,
+    raise_if_failed,
+    raise_if_failed_before,
+)
 
 if TYPE_CHECKING:
     from keras_strom.training_relay import TrainingWorker
@@ -49,6 +58,11 @@ _RATES_KEY = 3
 
 # Of the number of a generation, before the state with which it has ended.
 _NUMBER_BYTES = 8
+
+# The difference that a worker reports whose `fit` has failed since: no real one.
+_FAILED = 1e300
+
+_WELL = Ending()
 
 # A residual element this many thresholds large takes as many steps to be sent.
 _WIND_UP = 1000.0
@@ -77,6 +91,8 @@ class Sharing:
         ended: why the job is over for this worker; None while it goes on.
         debug: whether percentiles of the residuals are logged after each epoch.
         checkpoints: saves and restores this worker; None = nobody does.
+        started: whether any training has started with the others.
+        join: joins the job; None for a lone worker.
     """
 
     environment: ClusterEnvironment
@@ -95,6 +111,8 @@ class Sharing:
     ended: str | None = None
     debug: bool = False
     checkpoints: Checkpointing | None = None
+    started: bool = False
+    join: Callable[[], TrainingWorker] | None = None
 
     def __post_init__(self) -> None:
         plan = self.environment.checkpoints
@@ -128,7 +146,11 @@ class Generation:
         first_epoch, shared_steps: once started, where all workers began.
         late: once started, whether the others were training already.
         ended: once started, whether the others had ended it already; nothing is to be done then.
-        assigned_last: once finished, whether weights may be assigned after it on some worker.
+        epochs_of_history: of `fit`, where its history is kept for workers that come after the end;
+            0 = it is not. To be set before the start.
+        history: to be set before `close`; once started, where the others had ended it, theirs.
+        endings: once finished, what the workers say of the end.
+        failed_afterwards: once reported, whether `fit` has failed after it on some worker.
     """
 
     def __init__(self, sharing: Sharing, models: Sequence[Any], *, follows: bool = False) -> None:
@@ -143,6 +165,11 @@ class Generation:
         self._start_hashes: dict[int, int] = {}
         self._values_at_end = np.zeros(0, np.float32)
         self._state_at_end = np.zeros(0, np.float64)
+        self.epochs_of_history = 0
+        self.history: final_history.History = {}
+        self._report: TrainingReport | None = None
+        self._installed = 0.0, 0  # The difference of this replica, and the hash of what it has.
+        self._lost = 0 if sharing.worker is None else len(lost_workers(sharing.worker))
         self._started_at = time.monotonic()
         self._bytes_before = self._wire_bytes()
         self._warned: set[str] = set()
@@ -151,7 +178,8 @@ class Generation:
         self.layout_size = 0
         self.late = False
         self.ended = False
-        self.assigned_last = False
+        self.endings = Endings(False, (), "", ())
+        self.failed_afterwards = False
 
     def start(self, initial_epoch: int | None = None) -> None:
         """Agrees on the layout with all workers and installs the chief's values.
@@ -192,7 +220,10 @@ class Generation:
         sharing.replica.extend(sharing.space.size, layout)
         if worker is not None:
             own = None if sharing.agreed is None else self._fingerprint()
-            values = self._start_with_others(worker, layout)
+            values = self._start_with_others(layout)
+            sharing.started = True
+            worker = sharing.worker
+            assert worker is not None
             sharing.space.agree()
             sharing.space.assign(values, sharing.space.entries)
             self._warn_of_lost_assignments(own)
@@ -219,28 +250,43 @@ class Generation:
         """The k-th `fit` is 2k - 1, and what may follow it 2k."""
         return 2 * self._sharing.fits - (0 if self._follows else 1)
 
-    def _start_with_others(self, worker: TrainingWorker, layout: int) -> npt.NDArray[np.float32]:
+    def _start_with_others(self, layout: int) -> npt.NDArray[np.float32]:
         """Waits until all workers begin; the values from which they do.
 
         Meanwhile a master that has come for a lost one may ask how the last training has ended.
         """
         sharing = self._sharing
-        other, worker.meanwhile = worker.meanwhile, self._hand_over_if_asked
-        try:
-            return worker.start(
-                self._number,
-                self.layout_size,
-                layout,
-                sharing.options_text,
-                sharing.space.read() if sharing.environment.is_chief else None,
-                timeout=sharing.environment.join_timeout,
-            )
-        finally:
-            worker.meanwhile = other
+        while True:
+            worker = sharing.worker
+            assert worker is not None
+            other, worker.meanwhile = worker.meanwhile, self._while_waiting
+            try:
+                return worker.start(
+                    self._number,
+                    self.layout_size,
+                    layout,
+                    sharing.options_text,
+                    sharing.space.read() if sharing.environment.is_chief else None,
+                    # Callbacks of another worker's last epoch may take as long as they like.
+                    timeout=None if self._follows else sharing.environment.join_timeout,
+                )
+            except errors.Refused as refused:
+                raise_if_failed_before(worker, sharing.fits)
+                if sharing.started or not is_ahead(refused, self._number):
+                    raise
+                assert sharing.join is not None
+                worker.close("another worker had not come so far")
+                sharing.worker = join_anew(sharing.join)
+            finally:
+                worker.meanwhile = other
 
-    def _hand_over_if_asked(self) -> None:
+    def _while_waiting(self) -> None:
         worker = self._sharing.worker
-        if worker is not None and worker.replica_wanted():
+        assert worker is not None
+        if not self._sharing.started:
+            # The first training needs all, and it will not start without who has failed before.
+            raise_if_failed_before(worker, self._sharing.fits)
+        if worker.replica_wanted():
             worker.hand_over(self._sharing.space.read())
 
     def _place_start_values(self, initial_epoch: int) -> tf.Variable:
@@ -280,15 +326,31 @@ class Generation:
         ended = int.from_bytes(data[:_NUMBER_BYTES], "little")
         # A generation without steps that followed has the same models; a later fit may have others.
         same = ended in (self._number, self._number + (not self._follows))
+        if same and ended != self._number and self.epochs_of_history:
+            state = np.frombuffer(data, "<f8", offset=_NUMBER_BYTES)
+            kept = state.size - final_history.length(self.epochs_of_history)
+            self.history = final_history.of(state[kept:])
+            return state[:kept]
         return np.frombuffer(data, "<f8", offset=_NUMBER_BYTES) if same else unknown
 
-    def close(self) -> None:
-        """After `finish`: where weights were assigned last, everybody takes the chief's."""
-        if self.assigned_last:  # By a generation without steps.
+    def close(self, failure: str = "") -> None:
+        """After `report`: where weights were assigned last, everybody takes the chief's.
+
+        Args:
+            failure: how `fit` has failed on this worker since `finish`; "" = it has not.
+
+        Raises:
+            FitFailed: it has failed on another one since then.
+        """
+        if self.endings.follows or self.failed_afterwards:  # By a generation without steps.
             self._sharing.agreed = None
             again = Generation(self._sharing, self._models, follows=True)
             again.start()
-            again.finish()
+            again.epochs_of_history, again.history = self.epochs_of_history, self.history
+            again.finish(ending=Ending(failure=failure))
+            again.report()
+            if not failure:
+                raise_if_failed(again.endings)
         self._note_agreed()
 
     def _note_agreed(self) -> None:
@@ -369,27 +431,57 @@ class Generation:
         worker = self._sharing.worker
         return worker is not None and bool(worker.status()["stop_requested"])
 
-    def finish(self, stop: bool = False, assigns_last: bool = False) -> TrainingReport:
-        """Brings all workers to the same bits.
+    def finish(self, stop: bool = False, ending: Ending = _WELL) -> TrainingReport:
+        """Brings all workers to the same bits; `report` then waits until all have come so far.
 
         What has not reached the threshold stays in the residual and leaves in the next generation:
         sent at once, so many steps' worth of noise would undo much of the training.
 
         Args:
-            stop: the chief ends the training before its last epoch.
-            assigns_last: this worker may assign weights once this has returned. If one worker may,
-                or has itself assigned what no optimizer trains, all learn it by `assigned_last`.
+            stop: this worker ends the training of all before its last epoch.
+            ending: what it says of that; all learn by `endings` what all have said. It `follows`
+                also where a worker has itself assigned what no optimizer trains.
+
+        Returns:
+            What the training has done; the largest difference is so far this replica's own.
         """
         sharing = self._sharing
         sharing.step.share_rest(sharing.space)
         sharing.step.end_own(sharing.space)
+        if sharing.worker is not None:
+            sharing.worker.finish(stop)
+            sharing.step.apply(sharing.space.participants)
+            self._take_result(sharing.worker, ending)
+        project(self._models, sharing.space)
+        self._report = self._describe()
+        return self._report
+
+    def report(self, failed: bool = False) -> TrainingReport:
+        """After `finish`: what the training has done, once every worker has asked for it.
+
+        So a worker that asks when its callbacks have returned waits for those of all others.
+
+        Args:
+            failed: `fit` has failed on this worker since `finish`.
+        """
+        assert self._report is not None
+        worker = self._sharing.worker
+        if worker is None:
+            return self._report
+        difference, installed = self._installed
+        worst = worker.verify(_FAILED if failed else difference, installed)
+        self.failed_afterwards = worst >= _FAILED
+        return dataclasses.replace(
+            self._report,
+            max_replica_difference=difference if self.failed_afterwards else worst,
+            network=worker.counters(),
+            lost_workers=tuple(self.lost_workers()),
+        )
+
+    def _describe(self) -> TrainingReport:
+        sharing = self._sharing
         entries = sharing.space.participants
         last = sharing.step.last
-        worst = 0.0
-        if sharing.worker is not None:
-            sharing.worker.finish(stop and sharing.environment.is_chief)
-            sharing.step.apply(entries)
-            worst = self._take_result(sharing.worker, assigns_last)
         totals = sharing.step.totals
         sent, received = (
             now - before for now, before in zip(self._wire_bytes(), self._bytes_before, strict=True)
@@ -413,13 +505,19 @@ class Generation:
             limited_updates=sharing.step.limited,
             limited_mass=totals.limited_mass,
             assigned_outside=int(totals.assigned_outside),
-            max_replica_difference=worst,
+            max_replica_difference=self._installed[0],
             seconds=time.monotonic() - self._started_at,
             network=None if sharing.worker is None else sharing.worker.counters(),
+            lost_workers=tuple(self.lost_workers()),
         )
 
-    def _take_result(self, worker: TrainingWorker, assigns_last: bool) -> float:
-        """Installs the master's parameters and the averaged state; the largest difference."""
+    def lost_workers(self) -> list[str]:
+        """What the master has said of workers that were lost since this training began."""
+        worker = self._sharing.worker
+        return [] if worker is None else lost_workers(worker)[self._lost :]
+
+    def _take_result(self, worker: TrainingWorker, ending: Ending) -> None:
+        """Installs the master's parameters and the averaged state."""
         space = self._sharing.space
         variables = averaged_state(self._models, space) + moving_averages(self._models)
         own = [
@@ -427,9 +525,24 @@ class Generation:
             for entry in left_to_the_program(self._models, self._sharing.space)
             if array_hash(entry.variable.numpy()) != self._start_hashes.get(id(entry.variable))
         ]
-        own_state = np.append(read(variables), float(assigns_last or bool(own)))
+        # Another master could not tell who has the result: where one may come, nobody waits for
+        # callbacks in between, but before a generation without steps.
+        epochs = self.epochs_of_history
+        follows = not self._follows and (
+            ending.follows or bool(own) or worker.outlives or epochs > 0
+        )
+        here = self._sharing.environment
+        words = dataclasses.replace(ending, follows=follows).to_numbers(here.rank, here.size)
+        own_state = np.append(read(variables), words)
+        if self._follows and epochs:
+            history = self.history if here.is_chief else {}
+            own_state = np.append(own_state, final_history.to_numbers(history, epochs))
+        size = own_state.size
         state, parameters = worker.result(own_state, self.layout_size)
-        self.assigned_last = bool(state[-1] > 0)
+        if self._follows and epochs:
+            size -= final_history.length(epochs)
+        state, said = np.split(state[:size], [size - length(here.size)])
+        self.endings = Endings.of(said, here.size)
         # Where the master has the start, no other worker has trained it either: it stays.
         kept = {
             entry.offset
@@ -445,11 +558,11 @@ class Generation:
             if values.size:
                 difference = max(difference, float(np.max(np.abs(values - masters))))
         space.assign(parameters, installing)
-        assign(variables, state[:-1])
+        assign(variables, state)
         installed = parameters.copy()
         for entry in installing:
             installed[entry.offset : entry.offset + entry.size] = entry.variable.numpy().ravel()
-        return worker.verify(difference, array_hash(installed))
+        self._installed = difference, array_hash(installed)
 
     def _average(self, key: int, values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         sharing = self._sharing

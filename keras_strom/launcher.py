@@ -206,6 +206,7 @@ class _Crew:
             master=self._exchange.address if self._exchange else None,
             network=self._network,
             join_timeout=job.start_timeout,
+            max_failures=job.max_failures,
             checkpoints=self._checkpoints,
         )
 

@@ -1,7 +1,7 @@
 """What the sharing of updates does, where users already look: the logs of each epoch.
 
-`fit` puts a `StromMonitor` on the chief by itself. Its figures are measured at the end of an epoch
-from the step's own counters, so a step costs nothing more.
+`fit` puts a `StromMonitor` on each worker by itself. Its figures are measured at the end of an
+epoch from the step's own counters, so a step costs nothing more.
 """
 
 from __future__ import annotations
@@ -47,8 +47,9 @@ _WAITING_FRACTION = 0.1
 class StromMonitor(keras.callbacks.Callback):  # type: ignore[misc]
     """Adds to the logs of each epoch what the sharing of updates has done in it.
 
-    `fit` uses one on the chief by itself; give it your own to choose options. Other callbacks
-    (CSVLogger, TensorBoard) and the history find the figures in the logs:
+    `fit` uses one on each worker by itself, of which the chief's alone warns and writes; give it
+    your own to choose options. Other callbacks (CSVLogger, TensorBoard) and the history find the
+    figures in the logs:
 
     * `strom/density`: sent entries per element and step.
     * `strom/threshold`: tau of the last step. Where each variable has its own, their median;
@@ -84,6 +85,7 @@ class StromMonitor(keras.callbacks.Callback):  # type: ignore[misc]
             raise errors.InvalidOption(f"logs={logs!r} must be True or False")
         self._log_dir = log_dir
         self._logs = logs
+        self._writes = True  # Warnings and tables, too.
         self._writer: Any = None
         self._sharing: Sharing | None = None
         self._before: _Snapshot | None = None
@@ -93,6 +95,12 @@ class StromMonitor(keras.callbacks.Callback):  # type: ignore[misc]
     def attach(self, sharing: Sharing) -> None:
         """`fit` says whose figures these are; without it the monitor does nothing."""
         self._sharing = sharing
+
+    def off_the_chief(self) -> StromMonitor:
+        """What stands for it on another worker: that one's own figures, and no more."""
+        other = StromMonitor(logs=self._logs)
+        other._writes = False
+        return other
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Starts anew."""
@@ -113,12 +121,15 @@ class StromMonitor(keras.callbacks.Callback):  # type: ignore[misc]
             return
         now = _Snapshot.of(self._sharing)
         figures = self._figures(self._before, now)
-        self._warn(figures, self._before, now)
+        if self._writes:
+            self._warn(figures, self._before, now)
         self._before = now
         self._staleness_before = figures["staleness"]
         if self._logs and logs is not None:
             logs.update({_PREFIX + name: value for name, value in figures.items()})
-        by_variable = residual_percentiles(self._sharing) if self._sharing.debug else {}
+        by_variable = {}
+        if self._sharing.debug and self._writes:
+            by_variable = residual_percentiles(self._sharing)
         if by_variable:
             own = self._sharing.step.last_by_variable or {}
             thresholds = {path: row["threshold"] for path, row in own.items()}

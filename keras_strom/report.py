@@ -37,6 +37,8 @@ class TrainingReport:
         seconds: from the first step to the agreed end.
         network: all that this worker's connection has counted since it joined, by link and with
             what was sent again and dropped; None for a lone worker.
+        lost_workers: what the master has said of other workers that were lost meanwhile, or have
+            left because `fit` failed on them.
     """
 
     rank: int
@@ -60,6 +62,7 @@ class TrainingReport:
     max_replica_difference: float
     seconds: float
     network: NodeCounters | None = None
+    lost_workers: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return (
@@ -68,4 +71,5 @@ class TrainingReport:
             f"{self.bytes_sent} bytes sent and {self.bytes_received} received, "
             f"{self.updates_applied} updates of others applied; replicas differed by at most "
             f"{self.max_replica_difference:.2e} before the final copy"
+            + "".join(f"; {words}" for words in self.lost_workers)
         )

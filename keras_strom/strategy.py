@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import sys
+import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -180,7 +181,7 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
     def _connect(self, options: StepOptions, network: NetworkConfig | None) -> Sharing:
         """Joins the job, where there is one."""
         global _joined
-        worker = None
+        worker = join = None
         space = FlatSpace()
         if self._environment.size > 1:
             if _joined is not None and _joined() is not None:
@@ -188,10 +189,10 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
                     f"worker {self._environment.rank} has a StromStrategy already; make one a "
                     "process and create all models in its scope"
                 )
-            worker = TrainingWorker.from_environment(
-                self._environment, max_staleness=options.staleness, network=network
+            join = functools.partial(
+                _join, weakref.ref(self), self._environment, options.staleness, network
             )
-            weakref.finalize(self, worker.close)
+            worker = join()
             _joined = weakref.ref(self)
             space.agree()  # On nothing so far.
         replica = Replica()
@@ -208,6 +209,7 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
                 f"update_scale={scale.rule} warmup_steps={scale.warmup_steps} "
                 f"max_staleness={options.staleness} local_steps={options.local_steps}"
             ),
+            join=join,
         )
 
     @property
@@ -217,7 +219,8 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
 
     def scope(self) -> contextlib.AbstractContextManager[StromStrategy]:
         """Variables created in this context belong to the strategy; trainable ones are shared."""
-        return _both(super().scope(), tf.variable_creator_scope(self._register_created))
+        creator = tf.variable_creator_scope(self._register_created)
+        return _scope(self, super().scope(), creator)
 
     def run(
         self,
@@ -316,7 +319,8 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
         if sharing.generation is None:
             raise errors.StromError("no training to end: call strategy.begin() before the loop")
         generation = sharing.generation
-        sharing.last_report = generation.finish()
+        generation.finish()
+        sharing.last_report = generation.report()
         generation.close()
         sharing.generation = None
         lifecycle.announce(sharing, generation)
@@ -410,7 +414,10 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
         """An optimizer is about to change variables of this strategy."""
         admission.adopt_optimizer(optimizer, self)
         admission.check_accumulation(optimizer, self.num_replicas_in_sync)
-        if self._sharing is None:
+        alone = self._sharing is None
+        if alone and not (
+            self.num_replicas_in_sync > 1 and tf.distribute.in_cross_replica_context()
+        ):
             return
         admission.check_optimizer(optimizer)
         self._optimizer = optimizer
@@ -421,12 +428,24 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
             )
 
 
+def _join(
+    strategy: weakref.ref[StromStrategy],
+    environment: ClusterEnvironment,
+    staleness: int | None,
+    network: NetworkConfig | None,
+) -> TrainingWorker:
+    """A connection to the master that is closed with the strategy."""
+    worker = TrainingWorker.from_environment(environment, max_staleness=staleness, network=network)
+    weakref.finalize(strategy(), worker.close)
+    return worker
+
+
 def _unchanged(dataset: Any) -> Any:
     return dataset
 
 
-def _check_apply(optimizer: Any, variables: list[Any]) -> None:
-    """Before every step of any Keras optimizer."""
+def _check_apply(optimizer: Any, variables: list[Any]) -> Callable[..., Any] | None:
+    """Before every step of any Keras optimizer; what is to call it, None = nothing."""
     checked: set[StromStrategy] = set()
     for variable in variables:
         owner = getattr(variable, _OWNER, None)
@@ -439,12 +458,21 @@ def _check_apply(optimizer: Any, variables: list[Any]) -> None:
         current = tf.distribute.get_strategy()
         if isinstance(current, StromStrategy) and current._sharing is not None:
             raise _created_outside(variable)
+    outside = tf.distribute.in_cross_replica_context() or not tf.distribute.has_strategy()
+    if len(checked) != 1 or not outside:
+        return None
+    # A worker on its own trains as plain Keras does, but Keras's optimizers want to be in a step.
+    strategy = checked.pop()
+    return strategy.run if strategy._sharing is None else None
 
 
 def _created_outside(variable: Any) -> errors.UnsupportedModel:
+    remedy = "build the model inside of it"
+    if "lora" in path_of(variable):
+        remedy = "call enable_lora inside of it, too"
     return errors.UnsupportedModel(
-        f"the optimizer updates {variable.name!r}, which was created outside strategy.scope(); "
-        "build the model inside of it"
+        f"the optimizer updates {path_of(variable)!r}, which was created outside "
+        f"strategy.scope(); {remedy}"
     )
 
 
@@ -453,6 +481,7 @@ def _sharing_of(model: Any) -> Sharing | None:
     if isinstance(strategy, StromStrategy):
         admission.adopt_optimizer(getattr(model, "optimizer", None), strategy)
         return strategy._sharing
+    _check_open_scope()
     if _joined is not None:
         admission.check_in_scope(model)
     return None
@@ -522,7 +551,41 @@ def _watch_updates(strategy: StromStrategy) -> None:
     extended._strom = weakref.ref(strategy)
 
 
+# The strategies whose scopes are open, in each thread the innermost last.
+_open = threading.local()
+
+
 @contextlib.contextmanager
-def _both(outer: Any, inner: Any) -> Iterator[Any]:
-    with outer as entered, inner:
-        yield entered
+def _scope(strategy: StromStrategy, outer: Any, inner: Any) -> Iterator[Any]:
+    """Both contexts, the scope of `strategy`, with words where it has ended before its end."""
+    scopes = _open.__dict__.setdefault("scopes", [])
+    raised: BaseException | None = None
+    ended = False
+    try:
+        with outer as entered, inner:
+            scopes.append(strategy)
+            try:
+                yield entered
+            except BaseException as error:
+                raised = error
+                raise
+            finally:
+                ended = not tf.distribute.has_strategy()
+                scopes.pop()
+    except IndexError:  # TensorFlow has no scope to leave.
+        if not ended:
+            raise
+        raise (raised or _scope_ended()) from None
+
+
+def _check_open_scope() -> None:
+    if _open.__dict__.get("scopes") and not tf.distribute.has_strategy():
+        raise _scope_ended()
+
+
+def _scope_ended() -> errors.UnsupportedModel:
+    return errors.UnsupportedModel(
+        "keras.backend.clear_session() (or keras.utils.clear_session) was called inside of "
+        "strategy.scope() and has ended the scope, so what was made after it is not part of the "
+        "strategy; call it before `with strategy.scope():`"
+    )

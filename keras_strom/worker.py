@@ -52,6 +52,9 @@ def _call(payload_fd: int, report_fd: int) -> int:
             function, args, kwargs = pickle.load(payload)
             result = cloudpickle.dumps(function(*args, **kwargs))
         except Exception as error:
+            # As for a script; what Python itself calls there is not called for a function.
+            if callbacks := sys.modules.get("keras_strom.callbacks"):
+                callbacks.explain_missing_file(error)
             # This frame is of no interest; everything below it is the user's.
             inner = error.__traceback__.tb_next if error.__traceback__ else None
             text = "".join(traceback.format_exception(type(error), error, inner or None))

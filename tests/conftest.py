@@ -39,6 +39,7 @@ def pytest_configure(config: pytest.Config) -> None:
 LONG_FILES = (
     "test_spark_estimator.py",
     "test_known_models.py",
+    "test_fit_endings.py",
     "test_elastic.py",
     "test_spark_runner.py",
     "test_examples.py",
@@ -48,6 +49,8 @@ LONG_FILES = (
     "test_demo.py",
     "test_packaging.py",
     "test_lifecycle.py",
+    "test_readme.py",
+    "test_tuners.py",
     "test_training_forms.py",
     "test_variable_thresholds.py",
 )

@@ -63,7 +63,8 @@ def test_a_worker_without_data_says_so_and_ends_the_others() -> None:
     assert "UnsupportedModel: worker 1 of 2 has no training data" in headline
     assert headline.endswith("fewer workers")
     assert rest == ["Its output above has the traceback."]
-    assert done.stdout.count("Traceback") == 1
+    # The other fails with it, and has time to say so or has not.
+    assert 1 <= done.stdout.count("Traceback") <= 2
     assert "generation.py" not in done.stdout  # None of our own insides.
 
 
@@ -76,7 +77,7 @@ MISUSES = {
     "outside run": r"UnsupportedModel: .*outside strategy\.run.*call strategy\.run",
     "created late": r"UnsupportedModel: .*created after the training had begun; create all models",
     "fit in a loop": r"StromError: .*call strategy\.synchronize\(\) before fit",
-    "after an error": r"ConnectionClosed: .*Refused: .*; start the job again",
+    "after an error": r"(Refused: |FitFailed: .*)worker \d's model differs .* build the same model",
     "shapes": r"Refused: .*build the same model on every worker",
 }
 

@@ -37,8 +37,10 @@ class Job:
         return [next(f for f in r["fits"] if f["name"] == name) for r in self.results]
 
 
-def launch(script: Path, *arguments: str, timeout: float = 250) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "keras_strom", "run", "-np", str(WORKERS)]
+def launch(
+    script: Path, *arguments: str, options: tuple[str, ...] = (), timeout: float = 250
+) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "keras_strom", "run", "-np", str(WORKERS), *options]
     return subprocess.run(
         [*command, str(script), *arguments],
         env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
@@ -135,8 +137,9 @@ def test_an_assignment_during_training_is_warned_about_and_not_shared(mode: str)
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_the_chiefs_logs_tell_of_the_sharing(mode: str) -> None:
+def test_the_logs_tell_of_the_sharing(mode: str) -> None:
     chief, other = job(mode).fits("even")
+    assert chief["history"].keys() == other["history"].keys()
     history = chief["history"]
     peers = history["strom/peers"]  # Without order all of the other's may fall into one epoch.
     assert max(peers) == 1 if mode == "None" else peers[-1] == 1
@@ -144,7 +147,6 @@ def test_the_chiefs_logs_tell_of_the_sharing(mode: str) -> None:
     assert all(0 <= late <= 24 for late in history["strom/staleness"])
     if mode != "None":
         assert max(history["strom/staleness"]) <= int(mode)
-    assert not any(name.startswith("strom/") for name in other["history"])
 
 
 @pytest.mark.parametrize("mode", ["0", "2"])

@@ -504,3 +504,70 @@ def test_operations_built_for_another_tensorflow_are_refused(tmp_path: Path) -> 
 def test_operations_without_a_build_record_are_refused(tmp_path: Path) -> None:
     with pytest.raises(errors.InternalError, match="rebuild"):
         ops.check_version(tmp_path / "build.json", "2.21.0")
+
+
+# ------------------------------------------------------------------ what ends in words, or does not
+
+
+@pytest.mark.parametrize("in_scope", [True, False])
+def test_an_optimizer_that_a_lone_worker_applies_itself_trains_as_plain_keras(
+    in_scope: bool,
+) -> None:
+    x, y = _data()
+
+    def train(strategy: Any, around: contextlib.AbstractContextManager[Any]) -> list[np.ndarray]:
+        model = _model(strategy, lambda: keras.optimizers.Adam(0.1))
+        with around:
+            for _ in range(2):
+                with tf.GradientTape() as tape:
+                    loss = tf.reduce_mean(tf.square(model(x) - y))
+                gradients = tape.gradient(loss, model.trainable_variables)
+                model.optimizer.apply_gradients(
+                    zip(gradients, model.trainable_variables, strict=True)
+                )
+        return model.get_weights()
+
+    plain = tf.distribute.get_strategy()
+    strategy = StromStrategy()
+    trained = train(strategy, strategy.scope() if in_scope else contextlib.nullcontext())
+    for want, got in zip(train(plain, contextlib.nullcontext()), trained, strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-6)
+
+
+def test_an_optimizer_that_a_worker_of_several_devices_applies_itself_is_refused() -> None:
+    strategy = StromStrategy(devices=TWO_DEVICES)
+    model = _model(strategy)
+    gradients = [tf.ones_like(variable) for variable in model.trainable_variables]
+    with strategy.scope(), pytest.raises(errors.UnsupportedModel, match=r"outside strategy\.run"):
+        model.optimizer.apply(gradients, model.trainable_variables)
+
+
+def test_a_scope_that_clear_session_has_ended_is_named() -> None:
+    strategy = StromStrategy()
+
+    def cleared(then: Callable[[], object]) -> None:
+        with strategy.scope():
+            keras.backend.clear_session()
+            then()
+
+    def fails() -> None:
+        raise KeyError("the user's own")
+
+    words = r"clear_session\(\) .* has ended the scope"
+    with pytest.raises(errors.UnsupportedModel, match=words):
+        cleared(lambda: None)
+    with pytest.raises(errors.UnsupportedModel, match=words):
+        cleared(lambda: _model(tf.distribute.get_strategy()).fit(*_data(), verbose=0))
+    with pytest.raises(KeyError, match="the user's own"):
+        cleared(fails)
+    _model(strategy).fit(*_data(), verbose=0)  # The next scope stands.
+
+
+def test_lora_that_was_enabled_outside_the_scope_says_where_to_call_it() -> None:
+    strategy = _encoding()
+    model = _model(strategy)
+    model.layers[0].enable_lora(2)
+    with strategy.scope():
+        model.compile("sgd", "mse")
+    with pytest.raises(errors.UnsupportedModel, match="call enable_lora inside of it"):
+        model.fit(*_data(), verbose=0)
