@@ -163,7 +163,7 @@ class _Driver:
             if backup is not None:
                 history = joined(backup.before, history)
         with self._recorder.phase("save"):
-            return leave(plan.run, replica.model, history)
+            return leave(plan, replica.model, history)
 
     def _train_epochs(self, callbacks: Any) -> None:
         """What Keras's `fit` does, with a round for several steps."""
