@@ -22,7 +22,7 @@ from keras_strom.checks import whole_number
 
 from .contribution import Contribution, add, add_counts
 from .method import START_TIMEOUT_SECONDS, TrainingJob, TrainingMethod
-from .slots import Size, WantedSize, choose_workers
+from .slots import Size, Waiting, WantedSize, choose_workers
 
 if TYPE_CHECKING:
     from pyspark import Broadcast, SparkContext
@@ -83,7 +83,7 @@ class ParameterAveraging(TrainingMethod):
 
     def choose_size(self, context: SparkContext, wanted: WantedSize) -> Size:
         """`num_proc`, or every slot; workers beyond the slots take turns."""
-        workers = wanted.num_proc or choose_workers(context, None, START_TIMEOUT_SECONDS)
+        workers = wanted.num_proc or choose_workers(context, None, Waiting(START_TIMEOUT_SECONDS))
         return Size(workers=workers)
 
     def train(self, job: TrainingJob) -> Trained:
