@@ -241,6 +241,11 @@ class StromEstimator(TrainingParams, Estimator, MLWritable, MLReadable):  # type
                 "fit_on_parquet: any task may read any rows"
             )
         context_of(df.sparkSession)  # Nothing else works without one.
+        if df.isStreaming:
+            raise errors.InvalidData(
+                "a streaming DataFrame has no last row, so there is no epoch of it: train on a "
+                "table that it is written to"
+            )
         columns = _columns(params)
         fitting = _prepare(params, columns, inspect(df, columns), df.sparkSession)
         if fitting.finished is not None:
