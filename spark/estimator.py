@@ -21,11 +21,12 @@ from keras_strom import errors
 
 from .application import context_of
 from .columns import Columns, ColumnSpec, inspect
+from .compiling import check_names
 from .direct import Direct, direct
 from .executors import check_executors
 from .export import export
 from .exported import ExportedData
-from .files import Paths, from_parquet
+from .files import Paths, from_parquet, refuse_labels
 from .method import TrainingJob, TrainingMethod
 from .model import StromModel, output_columns
 from .outputs import Outputs
@@ -46,6 +47,7 @@ from .training import (
     model_file,
 )
 from .trial import try_out
+from .values import Checks, Probe
 
 if TYPE_CHECKING:
     import os
@@ -226,6 +228,7 @@ class StromEstimator(TrainingParams, Estimator, MLWritable, MLReadable):  # type
         fitting = _prepare(params, data.columns, data.specs, session)
         for split in data.splits:
             data.check_rows(fitting.workers, split)
+        refuse_labels(data, fitting.checks.allowed)
         return self._trained(fitting, fitting.finished or _train(fitting, data))
 
     def _fit(self, df: DataFrame) -> StromModel:
@@ -259,6 +262,7 @@ class StromEstimator(TrainingParams, Estimator, MLWritable, MLReadable):  # type
                 workers=fitting.workers,
                 seed=fitting.seed,
                 specs=fitting.specs,
+                checks=fitting.checks,
             ) as rows:
                 return self._trained(fitting, _train(fitting, rows.data, rows))
         data = export(
@@ -269,6 +273,7 @@ class StromEstimator(TrainingParams, Estimator, MLWritable, MLReadable):  # type
             workers=fitting.workers,
             seed=fitting.seed,
             specs=fitting.specs,
+            checks=fitting.checks,
         )
         return self._trained(fitting, _train(fitting, data))
 
@@ -317,6 +322,7 @@ class _Fitting:
     model: PackedModel
     code: bytes
     outputs: Outputs
+    checks: Checks
     size: Size
     run: StoreRun | None
     finished: Trained | None
@@ -380,6 +386,8 @@ def _prepare(
     compiling = None
     if params["optimizer"] is not None:
         compiling = {name: params[name] for name in _COMPILING if params[name] is not None}
+    compiled = params["model"].get_compile_config() if params["model"] is not None else None
+    check_names(compiling or compiled or {})
     code = Code(params["callbacks"], params["transformation_fn"], params["strategy"]).pickled()
     model = pack(
         params["model"],
@@ -402,6 +410,7 @@ def _prepare(
         model=model,
         code=code,
         outputs=trial.outputs,
+        checks=Checks(trial.allowed, Probe(model, columns, specs, params["transformation_fn"])),
         size=size,
         run=run,
         finished=before,
