@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import difflib
 import signal
 import sys
 from collections.abc import Sequence
@@ -53,17 +54,43 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
+class _Defaults(argparse.ArgumentDefaultsHelpFormatter):
+    """Tells the defaults that there are."""
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        if action.required or action.default is None:
+            return action.help
+        return super()._get_help_string(action)
+
+
+class _Parser(argparse.ArgumentParser):
+    """Refuses an unknown flag of its own command, with the nearest one, before anything else.
+
+    What follows the first argument that is no flag may be another program's.
+    """
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As `ArgumentParser`'s."""
+        left = list(sys.argv[1:] if args is None else args)
+        while left and left[0].startswith("-") and left[0] != "--":
+            flag, equals, _ = left.pop(0).partition("=")
+            action = self._option_string_actions.get(flag)
+            if action is None:
+                near = difflib.get_close_matches(flag, self._option_string_actions, n=1)
+                self.error(f"unknown flag {flag}" + (f"; did you mean {near[0]}?" if near else ""))
+            del left[: 0 if equals or action.nargs == 0 else 1]
+        return super().parse_known_args(args, namespace)
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="keras-strom", description="Trains one Keras model with several workers."
-    )
+    parser = _Parser(prog="keras-strom", description="Trains one Keras model with several workers.")
     parser.add_argument("--version", action="version", version=keras_strom.__version__)
     commands = parser.add_subparsers(dest="command", required=True)
     run = commands.add_parser(
         "run",
         help="run a script on several workers of this machine",
         description="Runs a script on several workers of this machine.",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        formatter_class=_Defaults,
         allow_abbrev=False,
     )
     run.add_argument(
@@ -94,7 +121,10 @@ def _parser() -> argparse.ArgumentParser:
     for field in dataclasses.fields(NetworkConfig):
         network.add_argument(f"--{field.name.replace('_', '-')}", **_flag(field))
     run.add_argument("script", help="the Python file that every worker runs")
-    run.add_argument("arguments", nargs=argparse.REMAINDER, help="the script's own arguments")
+    rest = run.add_argument(
+        "arguments", nargs=argparse.REMAINDER, help="the script's own arguments"
+    )
+    rest.required = False
     run.set_defaults(act=lambda options: launch(_job(options)))
     _add_scalability(commands)
     return parser
@@ -107,7 +137,7 @@ def _add_scalability(commands: Any) -> None:
         description="Tells how much faster a cluster would train than one worker: from the time of "
         "a plain Keras step, and what encoding, adding and relaying cost, as measured on this "
         "machine where it is not given.",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        formatter_class=_Defaults,
         allow_abbrev=False,
     )
     add = scalability.add_argument

@@ -10,7 +10,7 @@ import socket
 import time
 from collections.abc import Mapping
 
-from keras_strom import errors
+from keras_strom import environment, errors
 from keras_strom.checkpoint_plan import CheckpointPlan
 from keras_strom.checks import check_least, whole_number
 from keras_strom.console import Console
@@ -18,7 +18,7 @@ from keras_strom.environment import ClusterEnvironment
 from keras_strom.exchange import Exchange, ExchangeOptions, StartExchange, share_updates
 from keras_strom.job_checkpoints import JobCheckpoints
 from keras_strom.joining import verdict
-from keras_strom.network import NetworkConfig
+from keras_strom.network import NetworkConfig, resolve_address
 from keras_strom.process import (
     GRACE_SECONDS,
     Function,
@@ -97,6 +97,7 @@ def launch(
         network = dataclasses.replace(network, network_mask=_LOOPBACK)
     with contextlib.ExitStack() as stack:
         exchange = None
+        _check_ports(network, job.workers)
         checkpoints = stack.enter_context(JobCheckpoints.of(network, job.workers))
         if job.workers > 1:
             exchange = start(
@@ -121,6 +122,29 @@ def launch(
             if exchange is None:
                 raise
             raise failure.with_verdict(verdict(failure.traceback, exchange.status())) from None
+
+
+def _check_ports(network: NetworkConfig, workers: int) -> None:
+    """Refuses ports of workers that are in use: they themselves would know once they have joined.
+
+    Raises:
+        AddressError: one is, or the mask picks no or several interfaces.
+    """
+    if workers == 1 or network.port == 0:
+        return
+    host = resolve_address(network, node_address=environment.node_address())
+    for rank in range(workers):
+        port = network.of_worker(rank).port
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            try:
+                probe.bind((host, port))
+            except OSError as error:
+                raise errors.AddressError(
+                    f"UDP {host}, port {port}, which worker {rank} would have with --port "
+                    f"{network.port}, cannot be used: {error.strerror}; choose another port, or 0 "
+                    "for any free one"
+                ) from error
 
 
 class _Crew:

@@ -22,7 +22,7 @@ from keras_strom.checks import whole_number
 
 from .contribution import Contribution, add, add_counts
 from .method import START_TIMEOUT_SECONDS, TrainingJob, TrainingMethod
-from .slots import Size, WantedSize, choose_workers
+from .slots import Size, Waiting, WantedSize, choose_workers
 
 if TYPE_CHECKING:
     from pyspark import Broadcast, SparkContext
@@ -83,7 +83,7 @@ class ParameterAveraging(TrainingMethod):
 
     def choose_size(self, context: SparkContext, wanted: WantedSize) -> Size:
         """`num_proc`, or every slot; workers beyond the slots take turns."""
-        workers = wanted.num_proc or choose_workers(context, None, START_TIMEOUT_SECONDS)
+        workers = wanted.num_proc or choose_workers(context, None, Waiting(START_TIMEOUT_SECONDS))
         return Size(workers=workers)
 
     def train(self, job: TrainingJob) -> Trained:
@@ -163,7 +163,7 @@ class _Driver:
             if backup is not None:
                 history = joined(backup.before, history)
         with self._recorder.phase("save"):
-            return leave(plan.run, replica.model, history)
+            return leave(plan, replica.model, history)
 
     def _train_epochs(self, callbacks: Any) -> None:
         """What Keras's `fit` does, with a round for several steps."""

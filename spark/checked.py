@@ -19,10 +19,12 @@ from keras_strom.checks import whole_number
 
 from .columns import ColumnSpec
 from .exported import TRAIN, VALIDATION
-from .tensors import Faults, counted, encode
+from .tensors import Allowed, Faults, counted, decode, encode, odd_values
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
+
+    from .values import Checks
 
 _ARROW_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 _ARROW_BATCH_BYTES = 64 << 20
@@ -42,12 +44,14 @@ class RowPlan:
         fraction: of the rows to hold out as validation data; None = none.
         marked: whether a last column marks the rows to hold out.
         seed: of the choice.
+        allowed: labels that the loss takes, by column.
     """
 
     specs: Mapping[str, ColumnSpec]
     fraction: float | None = None
     marked: bool = False
     seed: int = 0
+    allowed: Mapping[str, Allowed] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         whole_number("seed", self.seed, least=0)
@@ -103,7 +107,7 @@ class CheckedRows:
         self.faults: dict[str, Faults] = {}
 
     def encode(self, batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[str, pa.RecordBatch]]:
-        """(split, rows as they are stored); nothing after the first fault: the rest is counted."""
+        """(split, rows as they are stored); after the first fatal fault the rest is counted."""
         for batch in batches:
             if not batch.num_rows:
                 continue
@@ -112,8 +116,10 @@ class CheckedRows:
             for index, (name, spec) in enumerate(self._plan.specs.items()):
                 array, fault = encode(batch.column(index), spec)
                 self._add(name, fault)
+                if array is not None:
+                    self._add(name, self._odd_values(name, array, spec))
                 arrays.append(array)
-            if self.faults:
+            if any(fault.is_fatal for fault in self.faults.values()):
                 continue
             encoded = pa.RecordBatch.from_arrays(arrays, names=list(self._plan.specs))
             if mask is None:
@@ -126,6 +132,12 @@ class CheckedRows:
         """For `check_faults` on the driver."""
         return {name: dataclasses.asdict(fault) for name, fault in self.faults.items()}
 
+    def _odd_values(self, name: str, array: pa.Array, spec: ColumnSpec) -> Faults:
+        if spec.dtype not in ("float32", "int32", "int64"):
+            return Faults()
+        values = decode(pa.chunked_array([array]), spec, name, "")
+        return odd_values(values, self._plan.allowed.get(name))
+
     def _add(self, name: str, fault: Faults) -> None:
         if fault:
             self.faults[name] = self.faults.get(name, Faults()) + fault
@@ -135,13 +147,15 @@ def check_faults(
     reports: Iterable[Mapping[str, Mapping[str, Any]]],
     specs: Mapping[str, ColumnSpec],
     validation: float | str | None,
+    checks: Checks | None = None,
 ) -> None:
-    """Refuses data with nulls or misshapen rows.
+    """Refuses data with nulls, misshapen rows, or values that the training does not take.
 
     Args:
         reports: each partition's `faults_as_json`.
         specs: the columns.
         validation: as the user gave it.
+        checks: of the values; None = NaN and infinity may be.
 
     Raises:
         InvalidData: names each such column, and how many rows.
@@ -150,7 +164,15 @@ def check_faults(
     for report in reports:
         for name, fault in report.items():
             totals[name] = totals.get(name, Faults()) + Faults(**fault)
-    words = [totals[name].describe(name, specs[name]) for name in specs if name in totals]
+    words: list[str] = []
+    for name in specs:
+        if name in totals:
+            faults, allowed = totals[name], None
+            if checks is None:
+                faults = dataclasses.replace(faults, nans=0, infinities=0)
+            else:
+                faults, allowed = checks.harmful(faults, name), checks.allowed.get(name)
+            words += filter(None, [faults.describe(name, specs[name], allowed)])
     mark = totals.get(_VALIDATION_COLUMN)
     if mark is not None and mark.nulls:
         words.append(f"the validation column {validation!r} has {counted(mark.nulls)} with nulls")

@@ -117,13 +117,20 @@ class ColumnSpec:
         return cls(value["kind"], value["dtype"], tuple(value["shape"]))
 
 
-def inspect(df: DataFrame, columns: Columns) -> dict[str, ColumnSpec]:
+def inspect(
+    df: DataFrame, columns: Columns, shapes: Mapping[str, tuple[int, ...]] | None = None
+) -> dict[str, ColumnSpec]:
     """What the chosen columns hold, in `columns.names`' order.
 
     A vector's size comes from the column's ML attributes, or else, as arrays' and images' shapes
     and an example of bytes do, from one row that has a value: a Spark job over as many partitions
     as that takes. That all other rows have the same shape, and no nulls, is checked where the rows
-    are read.
+    are read. No row of a streaming DataFrame can be looked at.
+
+    Args:
+        df: a DataFrame.
+        columns: the chosen ones.
+        shapes: of a streaming DataFrame's columns, where its schema does not tell them.
 
     Raises:
         InvalidData: a column that is missing, has a type that is no tensor, or holds no value.
@@ -147,10 +154,10 @@ def inspect(df: DataFrame, columns: Columns) -> dict[str, ColumnSpec]:
         example = b""
         if kind == "vector":
             size = _vector_size(fields[name].metadata)
-            shape = (size,) if size else _shape_of_a_row(df, name, kind, depth)
+            shape = (size,) if size else _shape_of(df, name, kind, depth, shapes)
         elif kind in ("array", "image"):
-            shape = _shape_of_a_row(df, name, kind, depth)
-        elif kind == "binary":
+            shape = _shape_of(df, name, kind, depth, shapes)
+        elif kind == "binary" and not df.isStreaming:
             example = bytes(_of_a_row(df, name, [_column(name)])[0])
         specs[name] = ColumnSpec(kind, dtype, shape, example)
     return with_weight(columns, specs)
@@ -297,6 +304,21 @@ def _vector_size(metadata: Mapping[str, Any]) -> int:
     if "num_attrs" in attributes:
         return int(attributes["num_attrs"])
     return sum(len(group) for group in attributes.get("attrs", {}).values())
+
+
+def _shape_of(
+    df: DataFrame, name: str, kind: str, depth: int, shapes: Mapping[str, tuple[int, ...]] | None
+) -> tuple[int, ...]:
+    if not df.isStreaming:
+        return _shape_of_a_row(df, name, kind, depth)
+    shape = (shapes or {}).get(name, ())
+    if len(shape) != depth:
+        raise errors.InvalidData(
+            f"the schema of the streaming DataFrame does not tell the shape of column {name!r} "
+            f"({kind}), and the model has been trained on {shape or 'no such column'}: cast it to "
+            "what it was in training"
+        )
+    return shape
 
 
 def _shape_of_a_row(df: DataFrame, name: str, kind: str, depth: int) -> tuple[int, ...]:

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from pyspark import RDD
     from pyspark.sql import DataFrame
 
+    from .values import Checks
+
 # A chunk's name -> (worker, begin, end) for each that gets rows of it.
 Routes = Mapping[str, list[tuple[int, int, int]]]
 
@@ -96,6 +98,7 @@ def direct(
     workers: int,
     seed: int = 0,
     specs: Mapping[str, ColumnSpec] | None = None,
+    checks: Checks | None = None,
 ) -> Direct:
     """Prepares the chosen columns to be sent to the workers; the arguments are `export`'s.
 
@@ -112,6 +115,7 @@ def direct(
         fraction=validation if isinstance(validation, float) else None,
         marked=bool(extra),
         seed=seed,
+        allowed={} if checks is None else checks.allowed,
     )
     with contextlib.ExitStack() as undo:
         with tasks(df.sparkSession, specs):
@@ -121,7 +125,8 @@ def direct(
             undo.callback(chunks.unpersist)
             # Spark makes the chunks, and keeps them, when it is asked for what is known of them.
             rows = chunks.drop("content").collect()
-        check_faults([json.loads(row.faults) for row in rows if row.faults], specs, validation)
+        reports = [json.loads(row.faults) for row in rows if row.faults]
+        check_faults(reports, specs, validation, checks)
         rows.sort(key=lambda row: row.chunk or "")
         files = {
             split: tuple(

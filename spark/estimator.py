@@ -9,6 +9,7 @@ import pickle
 import secrets
 import time
 import uuid
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -20,11 +21,12 @@ from keras_strom import errors
 
 from .application import context_of
 from .columns import Columns, ColumnSpec, inspect
+from .compiling import check_names
 from .direct import Direct, direct
 from .executors import check_executors
 from .export import export
 from .exported import ExportedData
-from .files import Paths, from_parquet
+from .files import Paths, from_parquet, refuse_labels
 from .method import TrainingJob, TrainingMethod
 from .model import StromModel, output_columns
 from .outputs import Outputs
@@ -35,8 +37,17 @@ from .sharing import GradientSharing
 from .slots import Size, WantedSize
 from .store import Store, StoreRun
 from .timeline import Recorder
-from .training import Code, Trained, TrainingPlan, backup_file, model_file
+from .training import (
+    Code,
+    Trained,
+    TrainingPlan,
+    backup_file,
+    begin_anew,
+    finished,
+    model_file,
+)
 from .trial import try_out
+from .values import Checks, Probe
 
 if TYPE_CHECKING:
     import os
@@ -85,8 +96,9 @@ class StromEstimator(TrainingParams, Estimator, MLWritable, MLReadable):  # type
         store: a `Store` or its path, for data, checkpoints and the model; None = rows go straight
             to the workers' disks, and an interrupted run begins anew.
         run_id: the run's folder in the store; None = a new one.
-        resume: "auto" = a run of this id that was interrupted goes on after its last whole epoch;
-            False = it begins anew.
+        resume: "auto" = a run of this id that was interrupted goes on after its last whole epoch,
+            in a new process too; one that has finished is not trained again: its model is returned,
+            with a warning that says so. False = it begins anew.
         network: a `NetworkConfig` of the relay.
         training: how workers train together: `GradientSharing()`, which None stands for, or
             `ParameterAveraging(...)`.
@@ -216,7 +228,8 @@ class StromEstimator(TrainingParams, Estimator, MLWritable, MLReadable):  # type
         fitting = _prepare(params, data.columns, data.specs, session)
         for split in data.splits:
             data.check_rows(fitting.workers, split)
-        return self._trained(fitting, _train(fitting, data))
+        refuse_labels(data, fitting.checks.allowed)
+        return self._trained(fitting, fitting.finished or _train(fitting, data))
 
     def _fit(self, df: DataFrame) -> StromModel:
         params = self.check_params()
@@ -231,8 +244,15 @@ class StromEstimator(TrainingParams, Estimator, MLWritable, MLReadable):  # type
                 "fit_on_parquet: any task may read any rows"
             )
         context_of(df.sparkSession)  # Nothing else works without one.
+        if df.isStreaming:
+            raise errors.InvalidData(
+                "a streaming DataFrame has no last row, so there is no epoch of it: train on a "
+                "table that it is written to"
+            )
         columns = _columns(params)
         fitting = _prepare(params, columns, inspect(df, columns), df.sparkSession)
+        if fitting.finished is not None:
+            return self._trained(fitting, fitting.finished)
         fitting.recorder.enter("export")
         if fitting.run is None:
             with direct(
@@ -242,6 +262,7 @@ class StromEstimator(TrainingParams, Estimator, MLWritable, MLReadable):  # type
                 workers=fitting.workers,
                 seed=fitting.seed,
                 specs=fitting.specs,
+                checks=fitting.checks,
             ) as rows:
                 return self._trained(fitting, _train(fitting, rows.data, rows))
         data = export(
@@ -252,6 +273,7 @@ class StromEstimator(TrainingParams, Estimator, MLWritable, MLReadable):  # type
             workers=fitting.workers,
             seed=fitting.seed,
             specs=fitting.specs,
+            checks=fitting.checks,
         )
         return self._trained(fitting, _train(fitting, data))
 
@@ -300,8 +322,10 @@ class _Fitting:
     model: PackedModel
     code: bytes
     outputs: Outputs
+    checks: Checks
     size: Size
     run: StoreRun | None
+    finished: Trained | None
     seed: int
     spark: SparkSession
     recorder: Recorder
@@ -362,6 +386,8 @@ def _prepare(
     compiling = None
     if params["optimizer"] is not None:
         compiling = {name: params[name] for name in _COMPILING if params[name] is not None}
+    compiled = params["model"].get_compile_config() if params["model"] is not None else None
+    check_names(compiling or compiled or {})
     code = Code(params["callbacks"], params["transformation_fn"], params["strategy"]).pickled()
     model = pack(
         params["model"],
@@ -376,7 +402,7 @@ def _prepare(
     context = context_of(spark)
     size = _method(params).choose_size(context, _wanted_size(params))
     check_executors(context, size.workers)
-    run, seed = _begin_run(params, model, columns)
+    run, before, seed = _begin_run(params, model, columns)
     recorder.leave()
     return _Fitting(
         params=params,
@@ -384,8 +410,10 @@ def _prepare(
         model=model,
         code=code,
         outputs=trial.outputs,
+        checks=Checks(trial.allowed, Probe(model, columns, specs, params["transformation_fn"])),
         size=size,
         run=run,
+        finished=before,
         seed=seed,
         spark=spark,
         recorder=recorder,
@@ -394,34 +422,55 @@ def _prepare(
 
 def _begin_run(
     params: Mapping[str, Any], model: PackedModel, columns: Columns
-) -> tuple[StoreRun | None, int]:
-    """The run in the store, a new one or one to go on with, and its random seed.
+) -> tuple[StoreRun | None, Trained | None, int]:
+    """The run in the store, what it has left if it has finished, and its random seed.
 
     Raises:
-        InvalidOption: the interrupted run of this id is another training.
+        InvalidOption: the run of this id is another training.
     """
     seed = params["random_seed"]
     fresh = secrets.randbelow(1 << 31) if seed is None else seed
     if params["store"] is None:
-        return None, fresh
+        return None, None, fresh
     run_id = params["run_id"] or time.strftime("strom-%Y%m%d-%H%M%S-") + uuid.uuid4().hex[:6]
     run: StoreRun = params["store"].run(run_id)
-    described = json.dumps([model.configuration(), dataclasses.asdict(columns)])
+    described = json.dumps([model.identity(), dataclasses.asdict(columns)])
     identity = hashlib.sha256(described.encode()).hexdigest()
     record = f"{run.path}/run.json"
     if params["resume"] is False:
-        run.store.delete(run.checkpoints)
-    if run.store.exists(backup_file(run)):
+        begin_anew(run)
+    done = finished(run)
+    if done is not None or run.store.exists(backup_file(run)):
         before = json.loads(run.store.read_bytes(record))
         if before["identity"] != identity:
             raise errors.InvalidOption(
-                f"run_id={run_id!r} is the interrupted training of another model or of other "
-                "columns: choose another run_id, or resume=False to begin anew"
+                f"run_id={run_id!r} is the {'finished' if done else 'interrupted'} training of "
+                f"another model or of other columns: {_OTHERWISE}"
             )
         if seed is None:
             fresh = before["seed"]  # The same rows are held out.
+    if done is not None:
+        return run, _of_finished(run_id, *done, params["epochs"]), fresh
     run.store.write_bytes(record, json.dumps({"identity": identity, "seed": fresh}).encode())
-    return run, fresh
+    return run, None, fresh
+
+
+_OTHERWISE = "choose another run_id, or resume=False to begin anew"
+
+
+def _of_finished(run_id: str, epochs: int, trained: Trained, wanted: int) -> Trained:
+    if wanted != epochs:
+        raise errors.InvalidOption(
+            f"run_id={run_id!r} has finished its training of epochs={epochs}, and epochs={wanted} "
+            f"is another: {_OTHERWISE}"
+        )
+    warnings.warn(
+        f"run_id={run_id!r} has finished its training before: its model is returned and nothing is "
+        f"trained; to train, {_OTHERWISE}",
+        RuntimeWarning,
+        stacklevel=2,
+    )
+    return trained
 
 
 def _train(fitting: _Fitting, data: ExportedData, rows: Direct | None = None) -> Trained:

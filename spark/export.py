@@ -32,6 +32,8 @@ from .tensors import storage_type
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+    from .values import Checks
+
 #: Uncompressed bytes of a row group: small enough to shuffle well, large enough to read fast.
 ROW_GROUP_BYTES = 1 << 20
 
@@ -46,6 +48,7 @@ def export(
     seed: int = 0,
     specs: Mapping[str, ColumnSpec] | None = None,
     row_group_bytes: int = ROW_GROUP_BYTES,
+    checks: Checks | None = None,
 ) -> ExportedData:
     """Writes the chosen columns to a run of a store, in place of any data that it had.
 
@@ -59,6 +62,7 @@ def export(
         seed: which rows are held out; the same ones for the same DataFrame in the same partitions.
         specs: what `inspect` gave, to not look again.
         row_group_bytes: about how many bytes, uncompressed, make a row group.
+        checks: of the values, by the model; None = NaN and infinity may be.
 
     Returns:
         What was written; also saved in the run (`ExportedData.load`).
@@ -93,13 +97,14 @@ def export(
             fraction=validation if isinstance(validation, float) else None,
             marked=bool(extra),
             seed=seed,
+            allowed={} if checks is None else checks.allowed,
         ),
         row_group_bytes=row_group_bytes,
         marker=marker if run.store.is_local else None,
     )
     reports = write(select(df, specs, *extra), plan)
     try:
-        check_faults([report["faults"] for report in reports], specs, validation)
+        check_faults([report["faults"] for report in reports], specs, validation, checks)
         splits = {TRAIN: _files(reports, TRAIN)}
         if validation is not None:
             splits[VALIDATION] = _files(reports, VALIDATION)

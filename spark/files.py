@@ -13,7 +13,9 @@ import itertools
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from keras_strom import errors
 
@@ -25,6 +27,8 @@ from .tensors import counted
 if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.parquet as pq
+
+    from .tensors import Allowed
 
 #: The key of a Parquet field's metadata under which `export` leaves its `ColumnSpec`.
 SPEC_KEY = b"keras_strom"
@@ -94,6 +98,36 @@ def from_parquet(
     if filled:
         specs |= _with_examples(store, filled[0], specs)
     return ExportedData(store, columns, {name: specs[name] for name in columns.names}, splits)
+
+
+def refuse_labels(data: ExportedData, allowed: Mapping[str, Allowed]) -> None:
+    """Refuses labels that a loss does not take, where the footers tell the least and the most.
+
+    Args:
+        data: of `from_parquet`.
+        allowed: by column.
+
+    Raises:
+        InvalidData: names the column and the file.
+    """
+    import pyarrow.parquet as pq
+
+    def look(path: str) -> None:
+        filesystem, inside = data.store.resolve(path)
+        with unavailable(path), pq.ParquetFile(filesystem.open_input_file(inside)) as file:
+            for name, statistics in _statistics(file):
+                if name not in allowed or not statistics.has_min_max:
+                    continue
+                ends = np.array([statistics.min, statistics.max], "float64")
+                if allowed[name].refuses(ends).any():
+                    raise errors.InvalidData(
+                        f"{path}: label column {name!r} has labels from {ends[0]:g} to "
+                        f"{ends[1]:g}, where {allowed[name].by} takes {allowed[name]}"
+                    )
+
+    paths = [file.path for files in data.splits.values() for file in files]
+    with concurrent.futures.ThreadPoolExecutor(_FOOTERS_AT_ONCE) as pool:
+        list(pool.map(look, paths if allowed else ()))
 
 
 def spec_metadata(spec: ColumnSpec) -> dict[bytes, bytes]:
@@ -273,16 +307,25 @@ def _shape_of_a_row(file: pq.ParquetFile, name: str) -> tuple[int, ...] | None:
 
 def _refuse_nulls(file: pq.ParquetFile, path: str, columns: Columns) -> None:
     nulls: dict[str, int] = {}
-    for group in range(file.num_row_groups):
-        meta = file.metadata.row_group(group)
-        for index in range(meta.num_columns):
-            column = meta.column(index)
-            # Parts of nested columns (a.list.element) may be null without the value being so.
-            name, statistics = column.path_in_schema, column.statistics
-            if name in columns.names and statistics is not None and statistics.has_null_count:
-                nulls[name] = nulls.get(name, 0) + statistics.null_count
+    for name, statistics in _statistics(file):
+        if name in columns.names and statistics.has_null_count:
+            nulls[name] = nulls.get(name, 0) + statistics.null_count
     words = [
         f"column {name!r} has {counted(count)} with nulls" for name, count in nulls.items() if count
     ]
     if words:
         raise errors.InvalidData(f"{path}: {'; '.join(words)}: drop or repair these rows")
+
+
+def _statistics(file: pq.ParquetFile) -> Iterator[tuple[str, Any]]:
+    """What the footer tells of each row group's columns, where it tells anything.
+
+    Parts of nested columns have names of their own (a.list.element): they may be null without the
+    value being so.
+    """
+    for group in range(file.num_row_groups):
+        meta = file.metadata.row_group(group)
+        for index in range(meta.num_columns):
+            column = meta.column(index)
+            if column.statistics is not None:
+                yield column.path_in_schema, column.statistics

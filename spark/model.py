@@ -43,7 +43,9 @@ if TYPE_CHECKING:
 
 
 class StromModel(ColumnParams, Model, MLWritable, MLReadable):  # type: ignore[misc]
-    """A trained Keras model that predicts on DataFrames; `StromEstimator.fit` gives one.
+    """A trained Keras model that predicts on DataFrames, streaming ones too.
+
+    `StromEstimator.fit` gives one.
 
     All arguments but `model` and `custom_objects` are ML Params.
 
@@ -125,6 +127,11 @@ class StromModel(ColumnParams, Model, MLWritable, MLReadable):  # type: ignore[m
             UnsupportedModel: a model that is not compiled.
         """
         columns, specs = self._examined(df, with_labels=True)
+        if df.isStreaming:
+            raise errors.InvalidData(
+                "a streaming DataFrame has no last row to evaluate: use score(), or evaluate() on "
+                "each batch (df.writeStream.foreachBatch)"
+            )
         self._require_loss()
         told = self._tell(df, columns, specs)
         rows = select(df, {name: specs[name] for name in columns.names})
@@ -186,11 +193,21 @@ class StromModel(ColumnParams, Model, MLWritable, MLReadable):  # type: ignore[m
         if with_labels and not labels:
             raise errors.InvalidOption("label_cols is not set: what is the model compared with?")
         columns = Columns(tuple(features), labels, params["sample_weight_col"] if labels else None)
-        specs = inspect(df, columns)
+        specs = inspect(df, columns, self._shapes(columns) if df.isStreaming else None)
         for name, trained in self._specs.items():
             if name in specs:
                 specs[name] = _as_trained(name, specs[name], trained)
         return columns, {**self._specs, **specs}
+
+    def _shapes(self, columns: Columns) -> dict[str, tuple[int, ...]]:
+        """What the model itself tells of its columns, one of which it may have under any name."""
+        if self._specs:
+            return {name: spec.shape for name, spec in self._specs.items()}
+        inputs = getattr(self.keras, "inputs", None) or ()
+        tensors = {one.name: tuple(one.shape[1:]) for one in inputs}
+        if len(tensors) == len(columns.features) == 1:
+            tensors = dict.fromkeys(columns.features, *tensors.values())
+        return {name: shape for name, shape in tensors.items() if None not in shape}
 
     def _output_columns(self, columns: Columns, specs: Mapping[str, ColumnSpec]) -> OutputColumns:
         params = self.check_params()

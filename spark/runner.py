@@ -208,7 +208,9 @@ def _run(
 ) -> RunResult:
     begin = time.monotonic()
     check_gpus(context, options.use_gpu)
-    size = options.wanted.choose(context, options.start_timeout)
+    size = options.wanted.choose(
+        context, options.start_timeout, lambda text: _say(options, Console(1), text)
+    )
     workers = size.workers
     options.network.refuse_waiting(
         "the master is in Spark's driver, whose loss ends the application; give a checkpoint_dir, "

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
+import math
 import re
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from keras_strom import errors
@@ -19,9 +22,17 @@ if TYPE_CHECKING:
 
 _DYNAMIC = "spark.dynamicAllocation.enabled"
 _POLL_SECONDS = 0.2
-# Executors that an application has asked for at its start have come by then, or are coming.
+# Where nobody says how many executors there should be, those that come at all have come by then.
 _STARTING_SECONDS = 15.0
 _GROWING_SECONDS = 4.0
+# Waiting that takes longer is worth a line.
+_SILENT_SECONDS = 5.0
+# Spark's own number on YARN and Kubernetes.
+_INSTANCES = 2
+
+_logger = logging.getLogger(__name__)
+
+Say = Callable[[str], None]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -79,35 +90,36 @@ class WantedSize:
         """Whether workers may come and go."""
         return self.min_proc is not None or self.max_proc is not None
 
-    def choose(self, context: SparkContext, timeout: float) -> Size:
+    def choose(self, context: SparkContext, timeout: float, say: Say = _logger.warning) -> Size:
         """Waits for slots where there are too few to begin; see `choose_workers`."""
+        waiting = Waiting(timeout, say)
         if self.workers_per_node is None:
-            return self._choose(context, timeout)
+            return self._choose(context, waiting)
         if is_local(context):
-            return self._on_one_machine(context, self._choose(context, timeout))
+            return self._on_one_machine(context, self._choose(context, waiting))
         # Waits for executors, unless they come for tasks only.
-        choose_workers(context, 1 if is_on(context, _DYNAMIC) else None, timeout)
+        choose_workers(context, 1 if is_on(context, _DYNAMIC) else None, waiting)
         profile = placed(context, self.workers_per_node)
-        return dataclasses.replace(self._choose(context, timeout, profile), profile=profile)
+        return dataclasses.replace(self._choose(context, waiting, profile), profile=profile)
 
     def _choose(
-        self, context: SparkContext, timeout: float, profile: ResourceProfile | None = None
+        self, context: SparkContext, waiting: Waiting, profile: ResourceProfile | None = None
     ) -> Size:
         if not self.is_elastic:
-            workers = choose_workers(context, self.num_proc, timeout, profile=profile)
+            workers = choose_workers(context, self.num_proc, waiting, profile=profile)
             return Size(workers=workers)
         least = self.min_proc or 1
         if self.max_proc is not None:
-            choose_workers(context, least, timeout, option="min_proc", profile=profile)
+            choose_workers(context, least, waiting, option="min_proc", profile=profile)
             return Size(workers=self.max_proc, least=least)
         if is_on(context, _DYNAMIC):
             raise errors.InvalidOption(
                 f"min_proc={least} needs max_proc as well: with spark.dynamicAllocation.enabled "
                 "executors come for tasks that wait, and someone has to say for how many"
             )
-        slots = choose_workers(context, None, timeout, profile=profile)
+        slots = choose_workers(context, None, waiting, profile=profile)
         if slots < least:
-            choose_workers(context, least, timeout, option="min_proc", profile=profile)
+            choose_workers(context, least, waiting, option="min_proc", profile=profile)
         return Size(workers=max(slots, least), least=least)
 
     def _on_one_machine(self, context: SparkContext, size: Size) -> Size:
@@ -123,22 +135,37 @@ class WantedSize:
         )
 
 
+@dataclasses.dataclass(frozen=True)
+class Waiting:
+    """How a caller waits for executors.
+
+    Attributes:
+        timeout: seconds at most.
+        say: is told for what, where it takes long.
+    """
+
+    timeout: float
+    say: Say = _logger.warning
+
+
 def choose_workers(
     context: SparkContext,
     wanted: int | None,
-    timeout: float,
+    waiting: Waiting,
     *,
     option: str = "num_proc",
     profile: ResourceProfile | None = None,
 ) -> int:
     """The number of workers: `wanted`, checked, or every slot there is.
 
-    In the first seconds of an application executors may still be coming, and are waited for.
+    Executors that Spark has granted may take long to start. So where the application may have as
+    many slots as are wanted, it is given the whole of the time-out, counted from its own start,
+    until it has them; otherwise the first seconds.
 
     Args:
         context: the application.
         wanted: None = as many as there are slots.
-        timeout: seconds to wait for executors at most.
+        waiting: for executors.
         option: what the caller has given as `wanted`.
         profile: what a worker's task asks for; None = what the application's tasks do.
 
@@ -147,18 +174,25 @@ def choose_workers(
     """
     if wanted is not None and is_on(context, _DYNAMIC):
         return wanted  # Executors come when tasks wait for them; start_timeout is the limit.
-    slots = 0
-    deadline = time.monotonic() + timeout
-    settled = time.monotonic() + max(0.0, _STARTING_SECONDS - _age_seconds(context))
+    slots, silent = count_slots(context, profile), True
+    begin = time.monotonic()
+    deadline = begin + waiting.timeout
+    may_come = wanted is not None and _most_slots(context) >= wanted
+    patience = waiting.timeout if may_come else _STARTING_SECONDS
+    settled = begin + max(0.0, patience - _age_seconds(context))
     while True:
         now, found = time.monotonic(), count_slots(context, profile)
         if wanted is not None and found >= wanted:
             return wanted
         if found > slots:
-            slots, settled = found, max(settled, now if slots == 0 else now + _GROWING_SECONDS)
+            slots, settled = found, max(settled, now + _GROWING_SECONDS)
         settling = now < settled or (profile is None and slots < _promised(context))
         if is_local(context) or (slots and not settling) or now >= deadline:
             break
+        if silent and now >= begin + _SILENT_SECONDS:
+            silent = False
+            until = deadline if not slots or _promised(context) else min(deadline, settled)
+            waiting.say(_waits_for(context, option, wanted, slots, until - now))
         time.sleep(_POLL_SECONDS)
     if wanted is None and slots > 0:
         return slots
@@ -166,7 +200,7 @@ def choose_workers(
         f"{wanted or 1} workers need as many slots, and {context.master} has {slots}: "
         f"{_remedy(context, wanted or 1)}, or choose {option}={slots}"
         if slots
-        else f"{context.master} has no executor after {timeout:g} s"
+        else f"{context.master} has no executor after {waiting.timeout:g} s"
     )
 
 
@@ -193,6 +227,30 @@ def _promised(context: SparkContext) -> int:
     """The slots that an embedded cluster is going to have; 0 where that is not known."""
     cluster = re.match(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)", str(context.master))
     return int(cluster[1]) * int(cluster[2]) if cluster else 0
+
+
+def _most_slots(context: SparkContext) -> float:
+    """More than that the application's settings do not let it have; infinity = they do not tell."""
+    if promised := _promised(context):
+        return promised
+    conf = context.getConf()
+    cpus = int(conf.get("spark.task.cpus") or 1)
+    if str(context.master).startswith("spark://"):
+        cores = conf.get("spark.cores.max")
+        return int(cores) // cpus if cores else math.inf
+    instances = int(conf.get("spark.executor.instances") or _INSTANCES)
+    return instances * (int(conf.get("spark.executor.cores") or 1) // cpus)
+
+
+def _waits_for(
+    context: SparkContext, option: str, wanted: int | None, slots: int, seconds: float
+) -> str:
+    if wanted is None:
+        return f"waiting up to {seconds:.0f} s for executors: {context.master} has {slots} slots"
+    return (
+        f"waiting up to {seconds:.0f} s for executors: {option}={wanted} needs {wanted} slots, and "
+        f"{context.master} has {slots} so far"
+    )
 
 
 def _remedy(context: SparkContext, workers: int) -> str:

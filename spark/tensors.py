@@ -31,6 +31,38 @@ _IMAGE_MODES = {1: 0, 3: 16, 4: 24}
 
 
 @dataclasses.dataclass(frozen=True)
+class Allowed:
+    """The labels that a loss takes.
+
+    Attributes:
+        least, most: the numbers from here to there.
+        whole: and only whole ones.
+        besides: and this one; None = no other.
+        by: what takes them, in words.
+    """
+
+    least: float
+    most: float
+    whole: bool
+    by: str
+    besides: float | None = None
+
+    def __str__(self) -> str:
+        kind = "whole numbers" if self.whole else "numbers"
+        to = f"of {self.least:g} or more"
+        if self.most != float("inf"):
+            to = f"from {self.least:g} to {self.most:g}"
+        return f"{kind} {to}" + ("" if self.besides is None else f", and {self.besides:g}")
+
+    def refuses(self, values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """Which of the values it does not take; NaN is another matter."""
+        wrong = (values < self.least) | (values > self.most)
+        if self.whole and values.dtype.kind == "f":
+            wrong |= (values != np.floor(values)) & ~np.isnan(values)
+        return wrong if self.besides is None else wrong & (values != self.besides)
+
+
+@dataclasses.dataclass(frozen=True)
 class Faults:
     """Rows of a column that cannot be used.
 
@@ -38,23 +70,40 @@ class Faults:
         nulls: rows that are null, or an array with a null in it.
         misshapen: rows of another shape than the column's.
         example: what one of those looks like.
+        nans: rows with NaN in them.
+        infinities: rows with infinity in them.
+        refused: rows with labels that the loss does not take.
+        label: one of those.
     """
 
     nulls: int = 0
     misshapen: int = 0
     example: str = ""
+    nans: int = 0
+    infinities: int = 0
+    refused: int = 0
+    label: str = ""
 
     def __bool__(self) -> bool:
-        return bool(self.nulls or self.misshapen)
+        return self.is_fatal or bool(self.nans or self.infinities)
+
+    @property
+    def is_fatal(self) -> bool:
+        """Whether no model at all could be trained; NaN and infinity some models mask."""
+        return bool(self.nulls or self.misshapen or self.refused)
 
     def __add__(self, other: Faults) -> Faults:
         return Faults(
             self.nulls + other.nulls,
             self.misshapen + other.misshapen,
             self.example or other.example,
+            self.nans + other.nans,
+            self.infinities + other.infinities,
+            self.refused + other.refused,
+            self.label or other.label,
         )
 
-    def describe(self, name: str, spec: ColumnSpec) -> str:
+    def describe(self, name: str, spec: ColumnSpec, allowed: Allowed | None = None) -> str:
         """What is wrong with the column, in words; "" = nothing."""
         words = []
         if self.nulls:
@@ -64,7 +113,36 @@ class Faults:
                 f"column {name!r} has {counted(self.misshapen)} of another shape than "
                 f"{spec.shape}, such as {self.example}"
             )
+        if self.nans:
+            words.append(f"column {name!r} has {counted(self.nans)} with NaN")
+        if self.infinities:
+            words.append(f"column {name!r} has {counted(self.infinities)} with infinity")
+        if self.refused and allowed is not None:
+            words.append(
+                f"label column {name!r} has {counted(self.refused)} such as {self.label}, where "
+                f"{allowed.by} takes {allowed}"
+            )
         return "; ".join(words)
+
+
+def odd_values(values: np.ndarray[Any, Any], allowed: Allowed | None) -> Faults:
+    """How many rows have values that a training may not take.
+
+    Args:
+        values: [rows, ...], as `decode` gives them.
+        allowed: where they are labels that a loss takes some of only.
+    """
+    if values.dtype.kind not in "fiu" or not values.size:
+        return Faults()
+    rows = values.reshape(len(values), -1)
+    faults = Faults()
+    if rows.dtype.kind == "f" and not np.isfinite(rows).all():
+        nans, infinities = np.isnan(rows).any(axis=1), np.isinf(rows).any(axis=1)
+        faults = Faults(nans=int(nans.sum()), infinities=int(infinities.sum()))
+    if allowed is not None and (wrong := allowed.refuses(rows)).any():
+        count = int(wrong.any(axis=1).sum())
+        faults += Faults(refused=count, label=f"{rows[wrong][0]:g}")
+    return faults
 
 
 def counted(rows: int) -> str:

@@ -29,6 +29,8 @@ from .store import StoreRun
 from .timeline import Phase, Recorder
 
 _HISTORY = "history.json"
+#: Of a finished run, in its folder: says what it was.
+_FINISHED = "finished.json"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -94,7 +96,7 @@ class Trained:
 
     history: dict[str, list[float]]
     suffix: str
-    file: bytes = dataclasses.field(repr=False)
+    file: bytes = dataclasses.field(default=b"", repr=False)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -151,7 +153,7 @@ def _train(plan: TrainingPlan, recorder: Recorder) -> Trained | None:
         if backup is not None:
             history = joined(backup.before, history)
     recorder.enter("save")
-    return leave(plan.run, model, history)
+    return leave(plan, model, history)
 
 
 def make_strategy(given: Any) -> Any:
@@ -250,15 +252,34 @@ def logged(history: Mapping[str, list[Any]]) -> dict[str, list[float]]:
     return {name: [float(one) for one in values] for name, values in history.items()}
 
 
-def leave(run: StoreRun | None, model: keras.Model, history: dict[str, list[float]]) -> Trained:
+def leave(plan: TrainingPlan, model: keras.Model, history: dict[str, list[float]]) -> Trained:
     """Writes a trained model to where it belongs; the backup is not needed any more."""
     file, suffix = save(model)
+    run = plan.run
     if run is None:
         return Trained(history, suffix, file)
     run.store.write_bytes(model_file(run, suffix), file)
     run.store.write_bytes(run.history, json.dumps(history, indent=1).encode())
+    finished = {"epochs": plan.epochs, "suffix": suffix}
+    run.store.write_bytes(f"{run.path}/{_FINISHED}", json.dumps(finished).encode())
     run.store.delete(run.checkpoints)
-    return Trained(history, suffix, b"")
+    return Trained(history, suffix)
+
+
+def finished(run: StoreRun) -> tuple[int, Trained] | None:
+    """The epochs of a run that has trained them all, and what it has left; None = it has not."""
+    record = f"{run.path}/{_FINISHED}"
+    if not run.store.exists(record):
+        return None
+    found = json.loads(run.store.read_bytes(record))
+    history = json.loads(run.store.read_bytes(run.history))
+    return found["epochs"], Trained(history, found["suffix"])
+
+
+def begin_anew(run: StoreRun) -> None:
+    """Forgets how far a run has come; its model stays until there is another."""
+    run.store.delete(run.checkpoints)
+    run.store.delete(f"{run.path}/{_FINISHED}")
 
 
 def _training_data(plan: TrainingPlan, code: Code, rank: int, size: int) -> Any:

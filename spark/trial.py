@@ -18,6 +18,7 @@ from .columns import Columns, ColumnSpec
 from .outputs import Output, Outputs, meaning_of, scalar_or_shape
 from .prediction import examples, flat, zeros
 from .serialization import PackedModel
+from .tensors import Allowed
 
 _ROWS = 2
 
@@ -35,6 +36,18 @@ _ELEMENTWISE = (
 )
 _SHORT = {"mse", "mae", "mape", "msle", "kld"}
 
+# Names of losses as `_name_of` gives them, by the labels that they take.
+_OF_CLASSES = {"sparsecategoricalcrossentropy"}
+_OF_PROBABILITIES = {
+    "binarycrossentropy",
+    "bce",
+    "binaryfocalcrossentropy",
+    "categoricalcrossentropy",
+    "categoricalfocalcrossentropy",
+    "kldivergence",
+    "kld",
+}
+
 
 @dataclasses.dataclass(frozen=True)
 class Trial:
@@ -43,10 +56,12 @@ class Trial:
     Attributes:
         outputs: of the model.
         x: the examples, as the model was given them.
+        allowed: of the label columns whose loss takes some numbers only, those.
     """
 
     outputs: Outputs
     x: Any
+    allowed: Mapping[str, Allowed] = dataclasses.field(default_factory=dict)
 
 
 def try_out(
@@ -88,6 +103,7 @@ def try_out(
     if transformation_fn is None:
         _check_inputs(model, columns)
     predicted = _predict(model, x, columns, specs)
+    allowed: dict[str, Allowed] = {}
     names = _names(model, predicted)
     tensors = [
         Output(name, scalar_or_shape(one.shape[1:]), _dtype(one))
@@ -97,8 +113,14 @@ def try_out(
     if trains and y is not None:
         _check_labels(loss, tensors, y, columns)
     if trains and type(model).train_step is keras.Model.train_step:
-        _check_loss(model, x, y, predicted, weight)
-    return Trial(meaning_of(tensors, loss), keras.tree.map_structure(_numpy, x))
+        _check_loss(model, x, y, predicted, weight, _strings(columns.labels, specs))
+        if transformation_fn is None and len(columns.labels) == len(tensors):
+            allowed = {
+                name: found
+                for index, (name, tensor) in enumerate(zip(columns.labels, tensors, strict=True))
+                if (found := _allowed(_loss_of(loss, index, tensor), tensor)) is not None
+            }
+    return Trial(meaning_of(tensors, loss), keras.tree.map_structure(_numpy, x), allowed)
 
 
 def _check_inputs(model: keras.Model, columns: Columns) -> None:
@@ -135,6 +157,7 @@ def _predict(model: keras.Model, x: Any, columns: Columns, specs: Mapping[str, C
         )
         raise errors.InvalidData(
             f"the model does not take its features (an example: {held}): {_words(error)}"
+            f"{_indexer(_strings(columns.features, specs), 'feature_cols')}"
         ) from error
 
 
@@ -153,11 +176,7 @@ def _check_labels(loss: Any, tensors: list[Output], y: Any, columns: Columns) ->
         return  # A model with a loss of its own; Keras's own says so otherwise.
     names = columns.labels if len(columns.labels) == len(labels) else ["label"] * len(labels)
     for index, (label, tensor) in enumerate(zip(labels, tensors, strict=True)):
-        one = loss
-        if isinstance(loss, Mapping):
-            one = loss.get(tensor.name)
-        elif isinstance(loss, list | tuple):
-            one = loss[index] if index < len(loss) else None
+        one = _loss_of(loss, index, tensor)
         kind = _name_of(one)
         found = scalar_or_shape(label.shape[1:])
         expected = tensor.shape
@@ -168,27 +187,73 @@ def _check_labels(loss: Any, tensors: list[Output], y: Any, columns: Columns) ->
         if found != scalar_or_shape(expected):
             raise errors.InvalidData(
                 f"label column {names[index]!r} holds {_shape_words(found)} an example, where the "
-                f"loss {kind!r} needs {_shape_words(expected)} for output {tensor.name!r} of shape "
-                f"{tensor.shape}"
+                f"loss {_shown(one)!r} needs {_shape_words(expected)} for "
+                f"output {tensor.name!r} of shape {tensor.shape}"
             )
 
 
-def _check_loss(model: keras.Model, x: Any, y: Any, predicted: Any, weight: Any) -> None:
+def _loss_of(loss: Any, index: int, tensor: Output) -> Any:
+    """What compares an output, of what `compile` was given for all of them."""
+    if isinstance(loss, Mapping):
+        return loss.get(tensor.name)
+    if isinstance(loss, list | tuple):
+        return loss[index] if index < len(loss) else None
+    return loss
+
+
+def _allowed(loss: Any, tensor: Output) -> Allowed | None:
+    """The labels that one of Keras's losses takes for an output; None = any number, or unknown."""
+    kind = _name_of(loss)
+    if kind in _OF_CLASSES:
+        if not tensor.shape:
+            return None
+        classes = tensor.shape[-1]
+        besides = loss.get_config().get("ignore_class") if isinstance(loss, keras.Loss) else None
+        by = f"the loss {_shown(loss)!r} for the {classes} classes of output {tensor.name!r}"
+        return Allowed(0, classes - 1, True, by, besides)
+    by = f"the loss {_shown(loss)!r}"
+    if kind in _OF_PROBABILITIES:
+        return Allowed(0, 1, False, by)
+    return Allowed(0, float("inf"), False, by) if kind == "poisson" else None
+
+
+def _strings(names: tuple[str, ...], specs: Mapping[str, ColumnSpec]) -> list[str]:
+    return [name for name in names if specs[name].kind == "string"]
+
+
+def _indexer(names: list[str], option: str) -> str:
+    """What makes numbers of strings, in words."""
+    if not names:
+        return ""
+    return (
+        f"\n{', '.join(map(repr, names))} holds strings: make numbers of them with pyspark.ml."
+        f"feature.StringIndexer(inputCol={names[0]!r}, outputCol={names[0] + '_index'!r}), and "
+        f"name the new column in {option}"
+    )
+
+
+def _check_loss(
+    model: keras.Model, x: Any, y: Any, predicted: Any, weight: Any, strings: list[str]
+) -> None:
     try:
         model.compute_loss(x=x, y=y, y_pred=predicted, sample_weight=weight)
         model.compute_metrics(x, y, predicted, sample_weight=weight)
     except Exception as error:
         raise errors.InvalidData(
             f"the loss or a metric does not take the label columns: {_words(error)}"
+            f"{_indexer(strings, 'label_cols')}"
         ) from error
 
 
 def _name_of(loss: Any) -> str:
+    return _shown(loss).replace("_", "").lower()
+
+
+def _shown(loss: Any) -> str:
+    """A loss as its user has written it."""
     if isinstance(loss, keras.Loss):
-        loss = type(loss).__name__
-    elif not isinstance(loss, str):
-        loss = getattr(loss, "__name__", "")
-    return str(loss).replace("_", "").lower()
+        return type(loss).__name__
+    return loss if isinstance(loss, str) else str(getattr(loss, "__name__", ""))
 
 
 def _shape_words(shape: tuple[int, ...]) -> str:

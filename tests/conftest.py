@@ -44,6 +44,7 @@ LONG_FILES = (
     "test_spark_runner.py",
     "test_examples.py",
     "test_training.py",
+    "test_spark_resume.py",
     "test_spark_averaging.py",
     "test_restart.py",
     "test_demo.py",

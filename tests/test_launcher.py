@@ -21,7 +21,7 @@ from keras_strom.console import Console
 from keras_strom.credentials import Credentials
 from keras_strom.exchange import ExchangeOptions
 from keras_strom.launcher import Job, launch
-from keras_strom.network import HostPort
+from keras_strom.network import HostPort, NetworkConfig
 from keras_strom.process import Function, Script
 
 DEADLINE = 60.0
@@ -181,14 +181,38 @@ def test_bad_input_is_a_clear_error(
     assert words in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("arguments", [["-np", "2", "--prot", "9", "a.py"], ["-np", "two", "a.py"]])
-def test_an_unknown_flag_is_refused(
-    arguments: list[str], capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["run", "-np", "2", "--prot", "9", "a.py"], "unknown flag --prot; did you mean --port?"),
+        (["run", "-np", "2", "--bogus"], "unknown flag --bogus\n"),
+        (["run", "-np", "2", "--no-same-host"], "arguments are required: script\n"),
+        (["run", "-np", "two", "a.py"], "invalid int value: 'two'"),
+        (["scalability", "--parameter=9"], "unknown flag --parameter; did you mean --parameters?"),
+    ],
+)
+def test_an_unknown_flag_is_refused_with_the_usage_of_its_command(
+    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as raised:
-        cli.main(["run", *arguments])
+        cli.main(arguments)
     assert raised.value.code == 2
-    assert "error:" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert said.startswith(f"usage: keras-strom {arguments[0]} ")
+    assert f"keras-strom {arguments[0]}: error: " in said
+    assert words in said
+
+
+@pytest.mark.parametrize("command", ["run", "scalability"])
+def test_help_tells_only_the_defaults_that_there_are(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as raised:
+        cli.main([command, "--help"])
+    assert raised.value.code == 0
+    said = capsys.readouterr().out
+    assert "(default: " in said
+    assert "None" not in said
 
 
 def test_a_port_in_use_is_a_clear_error(capsys: pytest.CaptureFixture[str]) -> None:
@@ -197,6 +221,21 @@ def test_a_port_in_use_is_a_clear_error(capsys: pytest.CaptureFixture[str]) -> N
         port = taken.getsockname()[1]
         assert cli.main(["run", "-np", "2", "--port", str(port), __file__]) == 2
     assert str(port) in capsys.readouterr().err
+
+
+def test_a_workers_port_in_use_is_found_before_any_process_starts(tmp_path: Path) -> None:
+    mark = tmp_path / "started"
+    work = script(tmp_path, f"open({str(mark)!r}, 'w')\n")
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+        for rank in (0, 1):
+            job = Job(work=work, workers=2, network=NetworkConfig(port=port - 1 - rank))
+            with pytest.raises(
+                errors.AddressError, match=rf"port {port}, which worker {rank} would have with"
+            ):
+                launch(job, start=SilentExchange)
+    assert not mark.exists()
 
 
 def test_the_scripts_own_flags_are_left_alone(tmp_path: Path) -> None:

@@ -1,0 +1,74 @@
+"""Arguments of `compile` by name: a loss, metric or optimizer that Keras does not know is said.
+
+Keras looks most names up when the first batch comes, on a worker.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import keras
+
+from keras_strom import errors
+
+# What `compile` itself makes of these, by the shapes that it finds.
+_METRICS = ("accuracy", "acc", "crossentropy", "ce")
+_PLACES = {
+    "optimizer": (keras.optimizers, keras.Optimizer),
+    "loss": (keras.losses, keras.Loss),
+    "metrics": (keras.metrics, keras.Metric),
+}
+
+
+def check_names(compiling: Mapping[str, Any]) -> None:
+    """Refuses names that Keras does not know; classes of the user's own have none.
+
+    Args:
+        compiling: `optimizer`, `loss` and `metrics`, as `compile` takes them; others are left out.
+
+    Raises:
+        InvalidOption: names the argument, the name, and the nearest one that there is.
+    """
+    for option, (module, kind) in _PLACES.items():
+        for name in _names(compiling.get(option)):
+            if option == "metrics" and name.lower() in _METRICS:
+                continue
+            try:
+                module.get(name)
+            except Exception as error:
+                raise errors.InvalidOption(
+                    f"{option}={name!r}: Keras has no {kind.__name__.lower()} of this name"
+                    f"{_nearest(name, option, module, kind)}"
+                ) from error
+
+
+def _names(value: Any) -> Iterator[str]:
+    """The strings among what `compile` takes: one, lists of them, dicts by output."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping) and "class_name" not in value:  # No serialised object.
+        for one in value.values():
+            yield from _names(one)
+    elif isinstance(value, list | tuple):
+        for one in value:
+            yield from _names(one)
+
+
+def _nearest(name: str, option: str, module: Any, kind: type) -> str:
+    known = {
+        one: member
+        for one, member in vars(module).items()
+        if inspect.isfunction(member) or (inspect.isclass(member) and issubclass(member, kind))
+    }
+    names = [one for one in known if one not in ("get", "serialize", "deserialize")]
+    if option == "optimizer":
+        names = [one.lower() for one in names]
+    elif option == "metrics":
+        names += _METRICS
+    found = difflib.get_close_matches(name, names, n=1)
+    return (
+        f"; did you mean {found[0]!r}?" if found else f" (keras.{module.__name__.split('.')[-1]})"
+    )
