@@ -101,26 +101,38 @@ def oracle(name: str, start: list[np.ndarray]) -> list[np.ndarray]:
     model = build(name)
     variables = model.trainable_variables
     residuals = [[np.zeros_like(v) for v in start] for _ in range(WORKERS)]
-    values = start
+    shared = start
+    own = [start] * WORKERS
     for at in range(0, ROWS // WORKERS, BATCH):
-        messages = []
+        messages, after = [], []
         for rank in range(WORKERS):
-            for variable, value in zip(variables, values, strict=True):
+            for variable, value in zip(variables, own[rank], strict=True):
                 variable.assign(value)
             model.train_on_batch(
                 x[rank::WORKERS][at : at + BATCH], LABELS[rank::WORKERS][at : at + BATCH]
             )
             message = []
-            for variable, value, residual in zip(variables, values, residuals[rank], strict=True):
-                residual += variable.numpy() - value
+            after.append([variable.numpy() for variable in variables])
+            for new, value, residual in zip(after[rank], own[rank], residuals[rank], strict=True):
+                residual += new - value
                 reached = np.abs(residual) >= np.float32(TAU)
                 part = np.where(reached, np.sign(residual) * np.float32(TAU), np.float32(0))
                 residual -= part
                 message.append(part)
             messages.append(message)
-        for message in messages:
-            values = [value + part for value, part in zip(values, message, strict=True)]
-    return values
+        # Everybody adds all messages to what is shared, and the others' to its own model.
+        for sender, message in enumerate(messages):
+            shared = _plus(shared, message)
+            after = [
+                values if rank == sender else _plus(values, message)
+                for rank, values in enumerate(after)
+            ]
+        own = after
+    return shared
+
+
+def _plus(values: list[np.ndarray], message: list[np.ndarray]) -> list[np.ndarray]:
+    return [value + part for value, part in zip(values, message, strict=True)]
 
 
 def main(folder: pathlib.Path, names: list[str]) -> None:
