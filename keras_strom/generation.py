@@ -277,6 +277,8 @@ class Generation:
                 assert sharing.join is not None
                 worker.close("another worker had not come so far")
                 sharing.worker = join_anew(sharing.join)
+                # A new connection counts, and tells of the others, from its own start.
+                self._lost, self._bytes_before = 0, self._wire_bytes()
             finally:
                 worker.meanwhile = other
 

@@ -428,6 +428,13 @@ class _Training:
 
     def abandon(self, error: BaseException) -> None:
         """After an exception: has the others fail too, or tells them why this worker leaves."""
+        try:
+            self._part(error)
+        finally:
+            # Whoever looks at the model now sees what all workers share, as after any fit.
+            self._sharing.step.end_own(self._sharing.space)
+
+    def _part(self, error: BaseException) -> None:
         sharing, worker = self._sharing, self._sharing.worker
         generation, sharing.generation = sharing.generation, None
         self._projection.take_back()

@@ -147,6 +147,7 @@ class SharedStep:
     def end_own(self, space: FlatSpace) -> None:
         """The same where training does not go on from this worker's own values."""
         self._show_shared(space, forget=True)
+        self._trained = set()
 
     def _show_shared(self, space: FlatSpace, *, forget: bool) -> None:
         entries = space.participants
@@ -180,7 +181,8 @@ class SharedStep:
                 replica=self._replica.handle,
                 offsets=[entry.offset for entry in entries],
                 keep_shared=self._keeps_shared,
-                begins=[entry.offset in self._trained for entry in entries],
+                # What a program assigns itself (a target network) has no residual and no G.
+                begins=[e.offset in self._trained and space.is_member(e) for e in entries],
             )
             self._count_assigned(assigned)
             update_copies(entries)
@@ -258,7 +260,7 @@ class SharedStep:
                 replica=self._replica.handle,
                 offsets=[entry.offset for entry in entries],
             )
-            self._totals.assign_add(statistics * _RECEIVED)
+            self._totals.assign_add(statistics * (_RECEIVED + _ASSIGNED))
             update_copies(entries)
 
     @property

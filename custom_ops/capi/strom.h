@@ -100,6 +100,9 @@ typedef struct {
    * to G, but for an update that is scaled, or a residual that is clipped. Each segment's `value`
    * is its `after`, or its `before` where that is both, and apply_own is 0. */
   int32_t full;
+  /* One a segment, with `full`: whether its value included the residual before this step; a
+   * snapshot that takes the place of G keeps it then. NULL = all did. */
+  const int32_t* includes_residual;
   /* One a segment: its own threshold, > 0 and a normal number, which is rounded to the 8
    * significant bits (bfloat16) that a message has room for. NULL = `threshold` for all. */
   const float* thresholds;

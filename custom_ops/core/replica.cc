@@ -121,8 +121,9 @@ Status CheckIteration(int64_t iteration) {
 // What received updates are applied to.
 struct Values {
   std::span<const strom_segment> segments;
-  float* const* own_models = nullptr;  // as in strom_replica_apply
-  bool full = false;                   // the segments' values include the residual
+  float* const* own_models = nullptr;          // as in strom_replica_apply
+  bool full = false;                           // the segments' values include the residual,
+  const int32_t* includes_residual = nullptr;  // of these segments; null = of all
 };
 
 struct Replica::State {
@@ -230,7 +231,8 @@ Status Replica::Step(std::span<const strom_segment> segments, const strom_step_o
               ForEntries(result->count, parallel));
   state_->TellApplied(result->count);
   if (!options.take_received) return {};
-  return state_->ApplyReceived({segments, nullptr, full}, parallel, result);
+  return state_->ApplyReceived({segments, nullptr, full, options.includes_residual}, parallel,
+                               result);
 }
 
 Status Replica::Flush(std::span<const strom_segment> segments, int64_t iteration, bool apply_own,
@@ -532,10 +534,12 @@ int64_t Replica::State::ApplyUpdates(const Values& values, std::span<const Recei
 void Replica::State::InstallSnapshot(const Values& values, const Parallel& parallel) {
   const std::vector<float>& parameters = *waiting.snapshot->parameters;
   const auto known = static_cast<int64_t>(parameters.size());
-  for (const strom_segment& segment : values.segments) {
+  for (size_t i = 0; i < values.segments.size(); ++i) {
+    const strom_segment& segment = values.segments[i];
     const int64_t elements = std::clamp<int64_t>(known - segment.offset, 0, segment.size);
     std::copy_n(parameters.begin() + std::min(segment.offset, known), elements, segment.value);
-    if (!values.full || elements == 0) continue;
+    const bool includes = values.includes_residual == nullptr || values.includes_residual[i] != 0;
+    if (!values.full || !includes || elements == 0) continue;
     const strom_segment installed{segment.offset, elements,      segment.value,
                                   segment.value,  segment.value, segment.name};
     AddUnsent({&installed, 1}, 1, residuals, parallel);

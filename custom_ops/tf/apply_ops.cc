@@ -32,13 +32,20 @@ absl::Status ApplyReceived(OpKernelContext* context, const ReplicaAttributes& at
   TF_RETURN_IF_ERROR(variables.Lock(context, attributes));
   RefCountPtr<OwnModels> models;
   TF_RETURN_IF_ERROR(OwnModels::Find(context, attributes.replica, &models));
-  std::vector<strom_segment> segments;
-  TF_RETURN_IF_ERROR(variables.InPlaceSegments(context, &segments));
   std::vector<OwnModel> held(variables.size());
-  std::vector<float*> own_models(variables.size());
-  absl::Status status;
-  for (size_t i = 0; i < variables.size() && status.ok(); ++i) {
+  int64_t assigned = 0;
+  for (size_t i = 0; i < held.size(); ++i) {
     held[i] = models->Take(attributes.offsets[i]);
+    if (held[i].WasAssigned(*variables[i].tensor())) {
+      held[i].other = Tensor();  // Training goes on from what was assigned.
+      ++assigned;
+    }
+    held[i].shown = Tensor();
+  }
+  std::vector<strom_segment> segments;
+  absl::Status status = variables.InPlaceSegments(context, &segments);
+  std::vector<float*> own_models(variables.size());
+  for (size_t i = 0; i < variables.size() && status.ok(); ++i) {
     if (held[i].other.NumElements() == 0) continue;
     status = MakeWritable(context, &held[i].other);
     own_models[i] = Floats(&held[i].other);
@@ -52,10 +59,13 @@ absl::Status ApplyReceived(OpKernelContext* context, const ReplicaAttributes& at
                                          &threads, &result);
     status = ToStatus(code, strom_last_error());
   }
-  for (size_t i = 0; i < held.size(); ++i) models->Put(attributes.offsets[i], std::move(held[i]));
+  for (size_t i = 0; i < held.size(); ++i) {
+    if (held[i].state == OwnModel::State::kShown) held[i].shown = *variables[i].tensor();
+    models->Put(attributes.offsets[i], std::move(held[i]));
+  }
   TF_RETURN_IF_ERROR(status);
   TF_RETURN_IF_ERROR(variables.RememberBuffers(context));
-  return OutputStatistics(context, result);
+  return OutputStatistics(context, result, false, assigned);
 }
 
 }  // namespace

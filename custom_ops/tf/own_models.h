@@ -9,6 +9,7 @@
 #define KERAS_STROM_TF_OWN_MODELS_H_
 
 #include <cstdint>
+#include <cstring>
 #include <map>
 #include <mutex>
 #include <string>
@@ -28,6 +29,15 @@ struct OwnModel {
   State state = State::kShared;
   // Of kOwn: G, in modes that keep it; of kShown: x, unless the variable was assigned.
   tensorflow::Tensor other;
+  // Of kShown: what the variable shows. While it is held, nothing else can lie at its address.
+  tensorflow::Tensor shown;
+
+  // Whether a variable that shows G has been assigned another value since: `now` is its value.
+  bool WasAssigned(const tensorflow::Tensor& now) const {
+    return state == State::kShown && now.data() != shown.data() &&
+           (now.TotalBytes() != shown.TotalBytes() ||
+            std::memcmp(now.data(), shown.data(), now.TotalBytes()) != 0);
+  }
 };
 
 // Variables go by their flat offset; lives as long as the replica's ops.

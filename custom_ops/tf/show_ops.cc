@@ -1,5 +1,6 @@
 // StromShowShared and StromShowOwn: what variables hold outside of training steps, and in them,
 // where a worker trains on its full progress (tf/own_models.h).
+#include <algorithm>
 #include <cstring>
 #include <utility>
 #include <vector>
@@ -25,12 +26,22 @@ absl::Status NewBuffer(OpKernelContext* context, const Tensor& like, Tensor* ten
   return context->allocate_temp(like.dtype(), like.shape(), tensor);
 }
 
-// Which variables were assigned since an op of ours has left them.
-absl::Status FindAssigned(OpKernelContext* context, LockedVariables& variables,
+// Which variables were assigned outside of training since an op of ours has left them as they are
+// while they include the residual, or show what all workers share.
+absl::Status FindAssigned(OpKernelContext* context, const OwnModels& models,
+                          const ReplicaAttributes& attributes, LockedVariables& variables,
                           std::vector<bool>* assigned) {
   std::vector<const void*> found;
-  for (size_t i = 0; i < variables.size(); ++i) found.push_back(variables[i].tensor()->data());
-  return variables.FindAssigned(context, found, assigned);
+  for (size_t i = 0; i < variables.size(); ++i) {
+    const bool is_own = models.Get(attributes.offsets[i]).state == State::kOwn;
+    found.push_back(is_own ? variables[i].tensor()->data() : nullptr);
+  }
+  TF_RETURN_IF_ERROR(variables.FindAssigned(context, found, assigned));
+  for (size_t i = 0; i < variables.size(); ++i) {
+    if (found[i] != nullptr) continue;
+    (*assigned)[i] = models.Get(attributes.offsets[i]).WasAssigned(*variables[i].tensor());
+  }
+  return absl::OkStatus();
 }
 
 absl::Status AddResidual(OpKernelContext* context, const ReplicaAttributes& attributes,
@@ -50,10 +61,10 @@ strom_segment Segment(int64_t offset, const Tensor& before, Tensor* value) {
   return segment;
 }
 
-absl::Status OutputCount(OpKernelContext* context, int64_t count) {
+absl::Status OutputCount(OpKernelContext* context, const std::vector<bool>& assigned) {
   Tensor* output = nullptr;
   TF_RETURN_IF_ERROR(context->allocate_output(0, {}, &output));
-  output->scalar<int64_t>()() = count;
+  output->scalar<int64_t>()() = std::count(assigned.begin(), assigned.end(), true);
   return absl::OkStatus();
 }
 
@@ -72,8 +83,7 @@ class ShowSharedOp : public OpKernel {
     RefCountPtr<OwnModels> models;
     OP_REQUIRES_OK(context, OwnModels::Find(context, attributes_.replica, &models));
     std::vector<bool> assigned;
-    OP_REQUIRES_OK(context, FindAssigned(context, variables, &assigned));
-    int64_t count = 0;
+    OP_REQUIRES_OK(context, FindAssigned(context, *models, attributes_, variables, &assigned));
     std::vector<Tensor> shared(variables.size());  // G, of those that have x
     std::vector<strom_segment> segments;
     for (size_t i = 0; i < variables.size(); ++i) {
@@ -90,13 +100,11 @@ class ShowSharedOp : public OpKernel {
     for (size_t i = 0; i < variables.size(); ++i) {
       const int64_t offset = attributes_.offsets[i];
       OwnModel model = models->Take(offset);
-      if (model.state == State::kOwn) {
-        model = {State::kShown, Tensor()};
-        if (assigned[i]) {
-          ++count;  // What was assigned is what is shown, and where training goes on.
-        } else {
-          model.other = std::exchange(*variables[i].tensor(), shared[i]);
-        }
+      Tensor* tensor = variables[i].tensor();
+      if (assigned[i]) {  // That is what is shown, and where training goes on.
+        model = {State::kShown, Tensor(), *tensor};
+      } else if (model.state == State::kOwn) {
+        model = {State::kShown, std::exchange(*tensor, shared[i]), shared[i]};
       }
       if (!forget_) models->Put(offset, std::move(model));
     }
@@ -106,7 +114,7 @@ class ShowSharedOp : public OpKernel {
       starts->Clear();
     }
     OP_REQUIRES_OK(context, variables.RememberBuffers(context));
-    OP_REQUIRES_OK(context, OutputCount(context, count));
+    OP_REQUIRES_OK(context, OutputCount(context, assigned));
   }
 
  private:
@@ -130,17 +138,17 @@ class ShowOwnOp : public OpKernel {
     RefCountPtr<OwnModels> models;
     OP_REQUIRES_OK(context, OwnModels::Find(context, attributes_.replica, &models));
     std::vector<bool> assigned;
-    OP_REQUIRES_OK(context, FindAssigned(context, variables, &assigned));
-    int64_t count = 0;
+    OP_REQUIRES_OK(context, FindAssigned(context, *models, attributes_, variables, &assigned));
     std::vector<strom_segment> segments;
     for (size_t i = 0; i < variables.size(); ++i) {
       const int64_t offset = attributes_.offsets[i];
       OwnModel model = models->Get(offset);
       if (model.state == State::kOwn || (model.state == State::kShared && !begins_[i])) continue;
       Tensor* tensor = variables[i].tensor();
-      const bool shown = model.state == State::kShown;
-      if (shown && assigned[i]) ++count;
-      if (shown && !assigned[i] && model.other.NumElements() > 0) {
+      const bool goes_on = model.other.NumElements() > 0 && !assigned[i];
+      model.shown = Tensor();
+      models->Take(offset);
+      if (goes_on) {
         std::swap(*tensor, model.other);
         if (!keep_shared_) model.other = Tensor();
       } else {
@@ -157,7 +165,7 @@ class ShowOwnOp : public OpKernel {
     }
     OP_REQUIRES_OK(context, AddResidual(context, attributes_, segments, 1));
     OP_REQUIRES_OK(context, variables.RememberBuffers(context));
-    OP_REQUIRES_OK(context, OutputCount(context, count));
+    OP_REQUIRES_OK(context, OutputCount(context, assigned));
   }
 
  private:

@@ -86,7 +86,11 @@ class StepOp : public OpKernel {
     int64_t assigned_outside = 0;
     OP_REQUIRES_OK(context, CountAssigned(context, variables, &assigned_outside));
     if (sends) {
-      OP_REQUIRES_OK(context, Share(context, variables, changed, *progress, thresholds, &result));
+      const absl::Status shared =
+          Share(context, variables, changed, *progress, thresholds, &result);
+      // Also where it was refused: what it leaves in the variables nobody has assigned.
+      OP_REQUIRES_OK(context, variables.RememberBuffers(context));
+      OP_REQUIRES_OK(context, shared);
     } else {
       for (size_t i = 0; i < changed.size(); ++i) {
         if (!changed[i] || !shares_[i]) continue;
@@ -131,12 +135,17 @@ class StepOp : public OpKernel {
     RefCountPtr<OwnModels> models;
     TF_RETURN_IF_ERROR(OwnModels::Find(context, attributes_.replica, &models));
     std::vector<float*> momenta;
+    std::vector<int32_t> includes_residual;  // one a segment
+    bool includes_last = false;              // those of the variable before
     for (size_t i = 0; i < variables.size(); thresholds.Cover(i++, segments.size())) {
       if (shares_[i]) held[i].start = progress.Take(attributes_.offsets[i]);
       const bool moved = shares_[i] && (changed[i] || held[i].start.NumElements() > 0);
+      const bool was_own = models->Get(attributes_.offsets[i]).state == OwnModel::State::kOwn;
       if (full_ && moved) {
         TF_RETURN_IF_ERROR(BeginOwnModel(context, variables, i, models.get(), &held[i]));
       }
+      includes_residual.resize(segments.size(), i > 0 && includes_last);
+      includes_last = was_own;
       if (StepsByRows(i)) {
         TF_RETURN_IF_ERROR(PrepareRows(context, variables[i].tensor(), i, *waiting,
                                        &row_segments[static_cast<size_t>(row_variable_[i])],
@@ -154,7 +163,9 @@ class StepOp : public OpKernel {
       }
     }
     momenta.resize(momenta.empty() ? 0 : segments.size(), nullptr);
+    includes_residual.resize(segments.size(), includes_last);
     strom_step_options options = Options(context, momenta);
+    if (full_) options.includes_residual = includes_residual.data();
     thresholds.Set(&options);
     const strom_thread_pool threads = LendThreads(context);
     const int code =

@@ -278,6 +278,27 @@ TEST(StepOptions, FullProgressStaysOnTopOfASnapshot) {
   for (size_t i = 0; i < update.size(); ++i) ASSERT_EQ(values[i], 3 + update[i]) << i;
 }
 
+TEST(StepOptions, ASnapshotTakesThePlaceOfValuesThatIncludeNoResidual) {
+  Worker full({100, 50}, 1);
+  full.BeFull();
+  full.options.threshold = 100;  // Nothing leaves.
+  std::vector<float> update = RandomUpdate(150, 7);
+  ASSERT_TRUE(full.Step(update).ok());
+  const int32_t includes[] = {1, 0};  // The second is of a layer that has been frozen since.
+  full.options.includes_residual = includes;
+  full.exchange->snapshot = {std::make_shared<std::vector<float>>(150, 3.0f), {{2, 5}}};
+  std::fill(update.begin() + 100, update.end(), 0);
+  full.Optimize(update);
+  std::vector<strom_segment> segments = full.Segments(true);
+  segments[1].before = segments[1].after;
+  ASSERT_TRUE(full.replica.Step(segments, full.options, &full.result).ok());
+  const std::vector<float> values = full.Values(), residual = full.Residual();
+  for (size_t i = 0; i < values.size(); ++i) {
+    ASSERT_EQ(values[i], i < 100 ? 3 + residual[i] : 3) << i;
+    ASSERT_NE(residual[i], 0) << i;
+  }
+}
+
 TEST(StepOptions, AnOwnModelGetsTheUpdatesOfOthersAlone) {
   Worker full({100}, 1, true), other({100}, 2, true);
   full.BeFull();

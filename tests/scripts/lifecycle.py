@@ -213,7 +213,8 @@ def main() -> None:
         threshold=keras_strom.FixedThreshold(TAU),
         residual_clipping=None,
         warmup_steps=WARMUP_STEPS,
-        local_apply="encoded",  # Then replicas agree after every step.
+        # In lockstep replicas agree after every step then; elsewhere it is the default.
+        local_apply="encoded" if staleness == "0" else "full",
         max_staleness=None if staleness == "None" else int(staleness),
     )
     keras.utils.set_random_seed(100 + rank)  # different: the chief's values must win
