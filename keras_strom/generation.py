@@ -93,6 +93,7 @@ class Sharing:
         checkpoints: saves and restores this worker; None = nobody does.
         started: whether any training has started with the others.
         join: joins the job; None for a lone worker.
+        has_left: whether this worker has left the job, and joins it anew for its next training.
     """
 
     environment: ClusterEnvironment
@@ -113,11 +114,23 @@ class Sharing:
     checkpoints: Checkpointing | None = None
     started: bool = False
     join: Callable[[], TrainingWorker] | None = None
+    has_left: bool = False
 
     def __post_init__(self) -> None:
         plan = self.environment.checkpoints
         if plan is not None and self.checkpoints is None:
             self.checkpoints = Checkpointing(plan)
+
+    def join_again(self) -> None:
+        """Before a training: joins the job anew where this worker has left it.
+
+        Raises:
+            Refused: another process has its rank by now.
+        """
+        if self.has_left:
+            assert self.join is not None
+            self.worker = join_anew(self.join)
+            self.has_left = False
 
     def resumable(self, dataset: Any, distribute: Callable[[Any], Any]) -> ResumableData:
         """Stands for a dataset that Keras distributes; the first of a `fit` is its training data.

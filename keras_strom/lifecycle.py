@@ -46,7 +46,6 @@ from keras_strom.takeover import donate_if_asked, hand_over_if_asked, take_over
 from keras_strom.together import (
     failed_before_the_start,
     is_connected,
-    join_anew,
     raise_if_failed,
     raise_if_failed_before,
     raise_if_refused,
@@ -94,6 +93,7 @@ def _fit(original: Callable[..., Any], bound: inspect.BoundArguments, sharing: S
             "a training has not ended yet: after a custom loop call strategy.synchronize() before "
             "fit, and call no fit in a callback of another one"
         )
+    sharing.join_again()
     users = _listed(arguments["callbacks"])
     assigns_last = any(map(_may_assign_at_the_end, users))
     training = _Training(sharing, model, arguments["initial_epoch"], assigns_last)
@@ -467,7 +467,8 @@ class _Training:
         here = self._sharing.environment
         if here.max_failures:
             _logger.error("%s: %s; the others train on", self._who(), words)
-            self._leave(f"worker {here.rank} failed: {words}")
+            # Most likely this process ends now, and another takes its place.
+            self._leave(f"worker {here.rank} failed: {words}", joins_at_once=False)
         elif self._finished is not None:
             if not self._reported:
                 self._finished.report(failed=True)
@@ -479,13 +480,14 @@ class _Training:
         else:
             self._leave(failed_before_the_start(self._number, here.rank, words))
 
-    def _leave(self, words: str) -> None:
+    def _leave(self, words: str, *, joins_at_once: bool = True) -> None:
         """Leaves the generation at hand, and joins the job anew for the next."""
         sharing = self._sharing
         assert sharing.worker is not None
-        assert sharing.join is not None
         sharing.worker.close(words)
-        sharing.worker = join_anew(sharing.join)
+        sharing.has_left = True
+        if joins_at_once:
+            sharing.join_again()
 
     def _tell_of_lost_workers(self, generation: Generation) -> None:
         lost = generation.lost_workers()

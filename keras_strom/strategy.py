@@ -292,6 +292,7 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
             return
         if sharing.generation is not None:
             raise errors.StromError("training has begun already; call strategy.synchronize() first")
+        sharing.join_again()
         for model in models:
             admission.adopt_optimizer(getattr(model, "optimizer", None), self)
         generation = Generation(sharing, models)
