@@ -44,6 +44,7 @@ from keras_strom.together import (
     lost_workers,
     raise_if_failed,
     raise_if_failed_before,
+    raise_if_refused,
 )
 
 if TYPE_CHECKING:
@@ -285,6 +286,7 @@ class Generation:
                 )
             except errors.Refused as refused:
                 raise_if_failed_before(worker, sharing.fits)
+                raise_if_refused(self.lost_workers())  # Then it may lack the chief's values, too.
                 if sharing.started or not is_ahead(refused, self._number):
                     raise
                 assert sharing.join is not None

@@ -16,6 +16,7 @@ of a third (`donation`); one that comes when the others have ended takes the val
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import logging
@@ -432,7 +433,8 @@ class _Training:
             self._part(error)
         finally:
             # Whoever looks at the model now sees what all workers share, as after any fit.
-            self._sharing.step.end_own(self._sharing.space)
+            with contextlib.suppress(tf.errors.OpError):  # The error itself says what is wrong.
+                self._sharing.step.end_own(self._sharing.space)
 
     def _part(self, error: BaseException) -> None:
         sharing, worker = self._sharing, self._sharing.worker
