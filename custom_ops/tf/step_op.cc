@@ -328,7 +328,8 @@ class StepOp : public OpKernel {
     const int code = strom_replica_read_residual(attributes_.replica, offset, now.NumElements(),
                                                  static_cast<float*>(held->residual.data()));
     TF_RETURN_IF_ERROR(ToStatus(code, strom_last_error()));
-    model = {OwnModel::State::kOwn, Tensor()};
+    model = OwnModel();
+    model.state = OwnModel::State::kOwn;
     if (keep_shared_) {
       TF_RETURN_IF_ERROR(context->allocate_temp(now.dtype(), now.shape(), &model.other));
       const Tensor& before = HasRows(i)                      ? now
