@@ -147,7 +147,6 @@ def test_tuned_options_have_tables_of_their_own_and_no_targets(
 def test_the_targets_are_those_of_the_defaults() -> None:
     parameters = inspect.signature(StromStrategy.__init__).parameters
     options = Sharing().options()
-    del options["local_apply"]
     assert options == {name: parameters[name].default for name in options}
 
 

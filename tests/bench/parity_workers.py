@@ -16,7 +16,7 @@ import tensorflow as tf
 from keras_strom import codec
 from keras_strom._native.replica import Replica
 from keras_strom.flat_space import FlatSpace
-from keras_strom.scale import UpdateScale
+from keras_strom.scale import UpdateScale, warmup_of
 from keras_strom.step import SharedStep, StepOptions, VariableChange
 from keras_strom.threshold import is_per_variable
 from tests.bench.parity_tasks import Data, Sharing, Task
@@ -103,7 +103,13 @@ class SharingWorker(Worker):
             clipping=sharing.residual_clipping,
             shake_up=None,
             scale=UpdateScale(
-                rule=sharing.update_scale, workers=workers, warmup_steps=sharing.warmup_steps
+                rule=sharing.update_scale,
+                workers=workers,
+                warmup_steps=(
+                    warmup_of(sharing.local_apply)
+                    if sharing.warmup_steps is None
+                    else sharing.warmup_steps
+                ),
             ),
             update_clipping=None,
             local_steps=sharing.local_steps,
