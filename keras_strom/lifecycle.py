@@ -41,6 +41,7 @@ from keras_strom.final_history import History
 from keras_strom.generation import Generation, Sharing
 from keras_strom.monitor import StromMonitor
 from keras_strom.not_finite import NotFiniteWatch
+from keras_strom.progress import Progress
 from keras_strom.resume import Place
 from keras_strom.step import update_copies
 from keras_strom.takeover import donate_if_asked, hand_over_if_asked, take_over
@@ -264,6 +265,9 @@ class _Training:
             raise_if_failed_before(worker, self._number)
             raise_if_refused(generation.lost_workers())
         self._started = True
+        if per_epoch:
+            batches = per_epoch * (epochs - generation.first_epoch)
+            self._sharing.step.expect(batches // Progress(self._model).batches_a_step())
         self.watch.begin()
         if generation.ended:
             _logger.info("%s comes after the end of this training", self._who())

@@ -19,7 +19,7 @@ from keras_strom.flat_space import Entry, FlatSpace
 from keras_strom.residual import ResidualClipping, ShakeUp
 from keras_strom.scale import UpdateScale
 from keras_strom.statistics import LENGTH, StepStatistics
-from keras_strom.threshold import ThresholdAlgorithm
+from keras_strom.threshold import ThresholdAlgorithm, is_per_variable
 from keras_strom.threshold_state import threshold_state
 from keras_strom.touched import Rows
 from keras_strom.update_clipping import NormHistory, UpdateClipping
@@ -284,6 +284,15 @@ class SharedStep:
             Refused: it is the state of another algorithm.
         """
         self._threshold.set_numbers(state)
+
+    def expect(self, steps: int) -> None:
+        """Before a training of so many steps: a threshold that starts by itself goes by them."""
+        algorithm = self._options.threshold
+        state_before = getattr(algorithm, "state_before", None)
+        if state_before is None or is_per_variable(algorithm):
+            return
+        if self._threshold.numbers()[0] < 0:  # It has not started.
+            self._threshold.set_numbers(state_before(steps))
 
     def begin(self) -> None:
         """Starts the counters of a new generation; the cluster's step count goes on."""

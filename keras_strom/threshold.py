@@ -26,8 +26,10 @@ State = tuple[Any, ...]
 # Where the threshold of a small variable falls more slowly: at least so much as another's.
 _LEAST_FALL = 0.25
 
-# Where a threshold starts by itself: at so many times the mean |update| of the first step.
+# Where a threshold starts by itself: at so many times the mean |update| of the first step, and in a
+# short training at one more for each so many steps. What it has no time to send is lost to it.
 _FIRST_UPDATES = 10.0
+_STEPS_A_MULTIPLE = 40
 
 
 @runtime_checkable
@@ -161,8 +163,14 @@ class _FollowingDensity:
             )
 
     def initial_state(self) -> tuple[float, ...]:
-        """The first threshold; 0 = it is not known yet."""
-        return (self.initial or 0.0,)
+        """The first threshold; where it is not known yet, what it is in first updates, negated."""
+        return (-_FIRST_UPDATES if self.initial is None else self.initial,)
+
+    def state_before(self, steps: int) -> tuple[float, ...]:
+        """`initial_state` of a training of which so many steps are known to come."""
+        if self.initial is not None:
+            return self.initial_state()
+        return (-min(_FIRST_UPDATES, max(1.0, steps / _STEPS_A_MULTIPLE)),)
 
     def next(self, state: State, statistics: StepStatistics) -> tuple[Any, State]:
         """Follows the density of the step before; the first step takes `initial`.
@@ -184,7 +192,7 @@ class _FollowingDensity:
         moved = tf.where(statistics.elements > 0, moved, threshold)
         if self.initial is None:
             update = statistics.sum_residual / tf.maximum(statistics.elements, 1.0)
-            first = tf.cast(_FIRST_UPDATES * update, tf.float32)
+            first = -threshold * tf.cast(update, tf.float32)
             moved = tf.where(is_known, moved, first)
             # A first step that is still to come has told nothing, and neither has one of zeros.
             is_known |= first > 0
@@ -192,7 +200,7 @@ class _FollowingDensity:
         if self.initial is None:
             return (
                 tf.where(is_known, bounded, self.maximum),
-                (tf.where(is_known, bounded, 0.0),),
+                (tf.where(is_known, bounded, threshold),),
             )
         return bounded, (bounded,)
 
@@ -215,7 +223,8 @@ class AdaptiveThreshold(_FollowingDensity):
 
     Attributes:
         initial: the first step's threshold. None = the first step sends nothing, and the second
-            one's is ten times the mean |update| of the first.
+            one's is ten times the mean |update| of the first; less in a `fit` of under 400 steps,
+            down to once in one of 40, which has no time to send what a high threshold holds back.
         min_density, max_density: the band, as a fraction of the elements. Short trainings want to
             send more: where steps x density stays below 5 or so, raise `max_density`.
         factor: between 0 and 1.

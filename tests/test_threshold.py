@@ -132,6 +132,25 @@ def test_adaptive_and_fixed_thresholds_are_algorithms() -> None:
 
 
 @pytest.mark.parametrize(
+    ("steps", "multiple"), [(8, 1.0), (40, 1.0), (100, 2.5), (400, 10.0), (10_000, 10.0)]
+)
+def test_a_threshold_that_starts_by_itself_is_lower_in_a_short_training(
+    steps: int, multiple: float
+) -> None:
+    strategy = StromStrategy(always_encode=True)
+    assert strategy._sharing is not None
+    step = strategy._sharing.step
+    step.expect(steps)
+    assert step.threshold_state == (-multiple,)
+    statistics = _statistics(0, 1000)._replace(sum_residual=tf.constant(3.0, tf.float64))
+    threshold, _ = AdaptiveThreshold().next((tf.constant(-multiple),), statistics)
+    assert float(threshold) == pytest.approx(multiple * 3e-3)
+    step.set_threshold_state((0.02,))
+    step.expect(steps)  # It has started, and goes on from there.
+    assert step.threshold_state == pytest.approx((0.02,))
+
+
+@pytest.mark.parametrize(
     ("options", "steps"),
     [({}, 0), ({"local_apply": "encoded"}, 500), ({"warmup_steps": 7}, 7)],
     ids=["full", "encoded", "given"],
