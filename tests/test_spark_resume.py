@@ -34,6 +34,7 @@ def backed_up(folder: Path, kind: str) -> list[float]:
     return losses
 
 
+@pytest.mark.timeout(900)  # Two drivers, one after the other.
 def test_a_killed_driver_goes_on_and_a_finished_run_is_not_trained_again(tmp_path: Path) -> None:
     with driver(tmp_path, "wait") as first:
         try:
