@@ -150,16 +150,7 @@ class SharedStep:
         self._trained = set()
 
     def _show_shared(self, space: FlatSpace, *, forget: bool) -> None:
-        entries = space.participants
-        if self._is_full and entries:
-            assigned = operations().strom_show_shared(
-                variables=[entry.primary.handle for entry in entries],
-                replica=self._replica.handle,
-                offsets=[entry.offset for entry in entries],
-                forget=forget,
-            )
-            self._count_assigned(assigned)
-            update_copies(entries)
+        self._show(operations().strom_show_shared, space.participants, forget=forget)
         self._shows_shared = True
 
     def begin_own(self, trained: list[Entry]) -> None:
@@ -175,21 +166,23 @@ class SharedStep:
             return
         self._shows_shared = False
         entries = space.participants
-        if self._is_full and entries:
-            assigned = operations().strom_show_own(
-                variables=[entry.primary.handle for entry in entries],
-                replica=self._replica.handle,
-                offsets=[entry.offset for entry in entries],
-                keep_shared=self._keeps_shared,
-                # What a program assigns itself (a target network) has no residual and no G.
-                begins=[e.offset in self._trained and space.is_member(e) for e in entries],
-            )
-            self._count_assigned(assigned)
-            update_copies(entries)
+        # What a program assigns itself (a target network) has no residual and no G.
+        begins = [e.offset in self._trained and space.is_member(e) for e in entries]
+        show_own = operations().strom_show_own
+        self._show(show_own, entries, keep_shared=self._keeps_shared, begins=begins)
 
-    def _count_assigned(self, assigned: Any) -> None:
-        # One variable of a step of its own, as StromStep counts them.
+    def _show(self, operation: Any, entries: list[Entry], **attributes: Any) -> None:
+        """Runs an op that changes what variables hold, and counts what was assigned before."""
+        if not self._is_full or not entries:
+            return
+        assigned = operation(
+            variables=[entry.primary.handle for entry in entries],
+            replica=self._replica.handle,
+            offsets=[entry.offset for entry in entries],
+            **attributes,
+        )
         self._totals.assign_add(_ASSIGNED * tf.cast(assigned, tf.float64))
+        update_copies(entries)
 
     def _share(
         self, changes: list[VariableChange], step: Any, sends: Any, *, due: bool = True

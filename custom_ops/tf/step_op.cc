@@ -85,19 +85,18 @@ class StepOp : public OpKernel {
     }
     int64_t assigned_outside = 0;
     OP_REQUIRES_OK(context, CountAssigned(context, variables, &assigned_outside));
+    absl::Status shared;
     if (sends) {
-      const absl::Status shared =
-          Share(context, variables, changed, *progress, thresholds, &result);
-      // Also where it was refused: what it leaves in the variables nobody has assigned.
-      OP_REQUIRES_OK(context, variables.RememberBuffers(context));
-      OP_REQUIRES_OK(context, shared);
+      shared = Share(context, variables, changed, *progress, thresholds, &result);
     } else {
       for (size_t i = 0; i < changed.size(); ++i) {
         if (!changed[i] || !shares_[i]) continue;
         progress->Hold(attributes_.offsets[i], context->input(BeforeInput(i)));
       }
     }
+    // Also where sharing was refused: what that leaves in the variables nobody has assigned.
     OP_REQUIRES_OK(context, variables.RememberBuffers(context));
+    OP_REQUIRES_OK(context, shared);
     OP_REQUIRES_OK(context, OutputStatistics(context, result, stepped, assigned_outside));
     OP_REQUIRES_OK(context, thresholds.Output(context, 1));
   }
@@ -141,10 +140,10 @@ class StepOp : public OpKernel {
       if (shares_[i]) held[i].start = progress.Take(attributes_.offsets[i]);
       const bool moved = shares_[i] && (changed[i] || held[i].start.NumElements() > 0);
       const bool was_own = models->Get(attributes_.offsets[i]).state == OwnModel::State::kOwn;
-      if (full_ && moved) {
+      if (full_ && moved && !was_own) {
         TF_RETURN_IF_ERROR(BeginOwnModel(context, variables, i, models.get(), &held[i]));
       }
-      includes_residual.resize(segments.size(), i > 0 && includes_last);
+      includes_residual.resize(segments.size(), includes_last);
       includes_last = was_own;
       if (StepsByRows(i)) {
         TF_RETURN_IF_ERROR(PrepareRows(context, variables[i].tensor(), i, *waiting,
@@ -321,14 +320,12 @@ class StepOp : public OpKernel {
   absl::Status BeginOwnModel(OpKernelContext* context, LockedVariables& variables, size_t i,
                              OwnModels* models, Buffers* held) const {
     const int64_t offset = attributes_.offsets[i];
-    OwnModel model = models->Get(offset);
-    if (model.state == OwnModel::State::kOwn) return absl::OkStatus();
     const Tensor& now = *variables[i].tensor();
     TF_RETURN_IF_ERROR(context->allocate_temp(now.dtype(), now.shape(), &held->residual));
     const int code = strom_replica_read_residual(attributes_.replica, offset, now.NumElements(),
                                                  static_cast<float*>(held->residual.data()));
     TF_RETURN_IF_ERROR(ToStatus(code, strom_last_error()));
-    model = OwnModel();
+    OwnModel model;
     model.state = OwnModel::State::kOwn;
     if (keep_shared_) {
       TF_RETURN_IF_ERROR(context->allocate_temp(now.dtype(), now.shape(), &model.other));
