@@ -87,8 +87,8 @@ native: $(TOOLS_STAMP) ## libstrom.so and the TensorFlow operators, in keras_str
 .PHONY: cuda
 cuda: setup test-native ## libstrom_cuda.so and its tests; needs nvcc, and a device for most tests
 	@command -v nvcc >/dev/null || { echo "==> there is no nvcc on the PATH"; exit 1; }
-	@$(BIN)/python -m pytest -q -rs tests/test_cuda.py
-	@$(BIN)/python -m pytest -q -rs tests/test_codec_contract.py -k 'cuda'
+	@$(BIN)/python -m pytest -q -rs tests/codec/test_cuda.py
+	@$(BIN)/python -m pytest -q -rs tests/codec/test_codec_contract.py -k 'cuda'
 
 .PHONY: wheel
 wheel: setup ## dist/*.whl for this platform
@@ -124,7 +124,7 @@ test-sanitized: setup ## the native tests under AddressSanitizer and UndefinedBe
 # Of the native tests only those that start threads, or reach code that does, are worth the time;
 # where memory runs out, tasks run one after the other.
 THREADED := $(filter-out %/out_of_memory_test.cc,\
-  $(shell grep -lE '"((net|capi)/|own_threads)|<thread>' tests/native/*_test.cc))
+  $(shell grep -lE '"((net|capi)/|own_threads)|<thread>' tests/native/*/*_test.cc))
 .PHONY: test-threads
 ifeq ($(THREADED),)
 test-threads:
@@ -181,11 +181,11 @@ soak: setup ## real processes on bad networks, some stopped and killed; simulato
 	  -B $(NATIVE_TESTS) -DSTROM_TESTS=ON -DSTROM_BENCH=ON
 	@$(STEP) soak-build "building what soaks" \
 	  $(BIN)/cmake --build $(NATIVE_TESTS) --target relay_node simulator --parallel $(JOBS)
-	@$(BIN)/python -m tests.bench.soak $(SOAK_ARGS)
+	@$(BIN)/python -m benchmarks.soak $(SOAK_ARGS)
 
 .PHONY: chaos
 chaos: setup ## training while a worker is killed every 20 seconds, and in peace; CHAOS_ARGS=--spark (20 minutes)
-	@$(BIN)/python -m tests.bench.chaos $(CHAOS_ARGS)
+	@$(BIN)/python -m benchmarks.chaos $(CHAOS_ARGS)
 
 # ------------------------------------------------------------------ what to see
 
@@ -210,22 +210,22 @@ bench-configure: setup
 bench-codec: bench-configure ## encoding, coding, applying, message sizes: CODEC's targets (2 minutes)
 	@$(STEP) bench-build "building the native benchmarks" \
 	  $(BIN)/cmake --build $(NATIVE_BENCH) --target codec_bench --parallel $(JOBS)
-	@$(BIN)/python -m tests.bench.codec $(BENCH_ARGS)
+	@$(BIN)/python -m benchmarks.codec $(BENCH_ARGS)
 
 bench-relay: bench-configure ## the relay against TCP and TLS: PROTOCOL's targets (5 minutes; root)
 	@if ((EUID == 0)); then .ci/system-packages lines; fi
 	@$(STEP) bench-build "building the native benchmarks" \
 	  $(BIN)/cmake --build $(NATIVE_BENCH) --target relay_peer relay_node --parallel $(JOBS)
-	@$(BIN)/python -m tests.bench.relay $(BENCH_ARGS)
+	@$(BIN)/python -m benchmarks.relay $(BENCH_ARGS)
 
 bench-reader: setup ## how fast a worker reads exported rows (1 minute)
-	@$(BIN)/python -m tests.bench.reader $(BENCH_ARGS)
+	@$(BIN)/python -m benchmarks.reader $(BENCH_ARGS)
 
 bench-parity: setup ## accuracy against dense training and none, with the defaults (hours; --resume)
-	@$(BIN)/python -m tests.bench.parity $(BENCH_ARGS)
+	@$(BIN)/python -m benchmarks.parity $(BENCH_ARGS)
 
 bench-step: setup ## what a training step costs over plain Keras (10 minutes)
-	@$(BIN)/python -m tests.bench.step $(BENCH_ARGS)
+	@$(BIN)/python -m benchmarks.step $(BENCH_ARGS)
 
 # Not part of `bench`: it builds Horovod, where that works, for the comparison alone.
 .PHONY: bench-horovod
@@ -233,14 +233,14 @@ bench-horovod: setup ## Horovod on Spark against keras-strom (15 minutes; lines 
 	@.ci/system-packages data java
 	@if ((EUID == 0)); then .ci/system-packages lines; fi
 	@.ci/horovod/set-up || (($$? == 3))
-	@$(BIN)/python -m tests.bench.horovod $(BENCH_ARGS)
+	@$(BIN)/python -m benchmarks.horovod $(BENCH_ARGS)
 
 # Nor is this one. It can be run in pieces: BENCH_ARGS="--resume --only wide k2".
 .PHONY: bench-time-to-accuracy
 bench-time-to-accuracy: setup ## accuracy by seconds, beside Horovod (hours; --quick: minutes; root; builds Horovod)
 	@.ci/system-packages data
 	@if ((EUID == 0)); then .ci/system-packages lines; .ci/horovod/set-up || (($$? == 3)); fi
-	@$(BIN)/python -m tests.bench.time_to_accuracy $(BENCH_ARGS)
+	@$(BIN)/python -m benchmarks.time_to_accuracy $(BENCH_ARGS)
 
 # ------------------------------------------------------------------ checks
 

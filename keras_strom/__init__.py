@@ -10,9 +10,9 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from keras_strom.environment import is_chief, local_rank, rank, size
     from keras_strom.errors import StromError
-    from keras_strom.network import NetworkConfig
+    from keras_strom.job.environment import is_chief, local_rank, rank, size
+    from keras_strom.job.network import NetworkConfig
 
 __all__ = [
     "AdaptiveThreshold",
@@ -34,20 +34,20 @@ __version__ = "0.1.0.dev0"
 
 # Public name -> the module it is defined in.
 _EXPORTS = {
-    "AdaptiveThreshold": "keras_strom.threshold",
-    "FixedThreshold": "keras_strom.threshold",
-    "NetworkConfig": "keras_strom.network",
-    "ResidualClipping": "keras_strom.residual",
-    "ShakeUp": "keras_strom.residual",
+    "AdaptiveThreshold": "keras_strom.sharing.threshold",
+    "FixedThreshold": "keras_strom.sharing.threshold",
+    "NetworkConfig": "keras_strom.job.network",
+    "ResidualClipping": "keras_strom.sharing.residual",
+    "ShakeUp": "keras_strom.sharing.residual",
     "StromError": "keras_strom.errors",
-    "StromMonitor": "keras_strom.monitor",
-    "StromStrategy": "keras_strom.strategy",
-    "TargetDensityThreshold": "keras_strom.threshold",
-    "UpdateClipping": "keras_strom.update_clipping",
-    "is_chief": "keras_strom.environment",
-    "local_rank": "keras_strom.environment",
-    "rank": "keras_strom.environment",
-    "size": "keras_strom.environment",
+    "StromMonitor": "keras_strom.strategy.monitor",
+    "StromStrategy": "keras_strom.strategy.strategy",
+    "TargetDensityThreshold": "keras_strom.sharing.threshold",
+    "UpdateClipping": "keras_strom.sharing.update_clipping",
+    "is_chief": "keras_strom.job.environment",
+    "local_rank": "keras_strom.job.environment",
+    "rank": "keras_strom.job.environment",
+    "size": "keras_strom.job.environment",
 }
 
 # Modules that can be used as attributes without being imported by name.

@@ -13,9 +13,9 @@ from typing import Any
 
 import keras_strom
 from keras_strom import errors
-from keras_strom.launcher import Job, launch
-from keras_strom.network import NetworkConfig
-from keras_strom.process import Script
+from keras_strom.job.network import NetworkConfig
+from keras_strom.runner.launcher import Job, launch
+from keras_strom.runner.process import Script
 
 _EXIT_BAD_INPUT = 2
 

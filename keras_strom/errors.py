@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from keras_strom.output import exception_line
+from keras_strom.runner.output import exception_line
 
 
 class StromError(Exception):

@@ -19,7 +19,7 @@ import numpy as np
 
 from keras_strom import codec, errors, relay
 from keras_strom.checks import whole_number
-from keras_strom.network import NetworkConfig
+from keras_strom.job.network import NetworkConfig
 
 #: Bytes on the wire for each byte of a message: packet headers, tags and acknowledgements.
 WIRE_OVERHEAD = 1.06

@@ -20,14 +20,14 @@ if __name__ != "keras_strom.spark":
     )
 
 if TYPE_CHECKING:
-    from .averaging import ParameterAveraging
-    from .estimator import StromEstimator
-    from .method import TrainingMethod
-    from .model import StromModel
-    from .result import Event, RunResult
-    from .runner import run
-    from .sharing import GradientSharing
-    from .timeline import Timeline
+    from .estimator.estimator import StromEstimator
+    from .estimator.model import StromModel
+    from .runner.result import Event, RunResult
+    from .runner.runner import run
+    from .runner.timeline import Timeline
+    from .training.averaging import ParameterAveraging
+    from .training.gradient_sharing import GradientSharing
+    from .training.method import TrainingMethod
 
 __all__ = [
     "Event",
@@ -42,15 +42,15 @@ __all__ = [
 ]
 
 _EXPORTS = {
-    "Event": "result",
-    "GradientSharing": "sharing",
-    "ParameterAveraging": "averaging",
-    "RunResult": "result",
-    "StromEstimator": "estimator",
-    "StromModel": "model",
-    "Timeline": "timeline",
-    "TrainingMethod": "method",
-    "run": "runner",
+    "Event": "runner.result",
+    "GradientSharing": "training.gradient_sharing",
+    "ParameterAveraging": "training.averaging",
+    "RunResult": "runner.result",
+    "StromEstimator": "estimator.estimator",
+    "StromModel": "estimator.model",
+    "Timeline": "runner.timeline",
+    "TrainingMethod": "training.method",
+    "run": "runner.runner",
 }
 
 

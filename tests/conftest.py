@@ -27,7 +27,8 @@ def pytest_configure(config: pytest.Config) -> None:
     """
     layout = tempfile.TemporaryDirectory(prefix="keras-strom-layout-")
     config.add_cleanup(layout.cleanup)
-    Path(layout.name, "tests").symlink_to(ROOT / "tests")
+    for folder in ("tests", "benchmarks"):
+        Path(layout.name, folder).symlink_to(ROOT / folder)
     if not _is_installed():
         _lay_out_package(Path(layout.name, "keras_strom"))
         sys.path.insert(0, layout.name)
@@ -37,30 +38,30 @@ def pytest_configure(config: pytest.Config) -> None:
 
 #: The longest first: one that starts last runs alone.
 LONG_FILES = (
-    "test_spark_estimator.py",
-    "test_known_models.py",
-    "test_fit_endings.py",
-    "test_elastic.py",
-    "test_spark_runner.py",
-    "test_examples.py",
-    "test_training.py",
-    "test_spark_resume.py",
-    "test_spark_averaging.py",
-    "test_restart.py",
-    "test_demo.py",
-    "test_packaging.py",
-    "test_lifecycle.py",
-    "test_readme.py",
-    "test_tuners.py",
-    "test_training_forms.py",
-    "test_variable_thresholds.py",
+    "spark/test_estimator.py",
+    "strategy/test_known_models.py",
+    "strategy/test_fit_endings.py",
+    "recovery/test_elastic.py",
+    "spark/test_runner.py",
+    "house/test_examples.py",
+    "strategy/test_training.py",
+    "spark/test_resume.py",
+    "spark/test_averaging.py",
+    "recovery/test_restart.py",
+    "house/test_demo.py",
+    "house/test_packaging.py",
+    "strategy/test_lifecycle.py",
+    "house/test_readme.py",
+    "strategy/test_tuners.py",
+    "strategy/test_training_forms.py",
+    "sharing/test_variable_thresholds.py",
 )
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Puts the files that take long before the others."""
     place = {name: number for number, name in enumerate(LONG_FILES)}
-    items.sort(key=lambda item: place.get(item.path.name, len(place)))
+    items.sort(key=lambda item: place.get(str(item.path.relative_to(ROOT / "tests")), len(place)))
 
 
 def _lay_out_package(package: Path) -> None:
@@ -109,7 +110,7 @@ def spark() -> Iterator[Any]:
         .getOrCreate()
     )
     session.sparkContext.setLogLevel("OFF")
-    from keras_strom.spark import slots
+    from keras_strom.spark.runner import slots
 
     # On a busy machine the second executor may come long after the first.
     deadline = time.monotonic() + 120

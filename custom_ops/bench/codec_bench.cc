@@ -1,5 +1,5 @@
 // Times the codec on request: reads one request a line from standard input and answers each with a
-// line of JSON. tests/bench/codec.py (`make bench-codec`) asks, and interleaves the answers with
+// line of JSON. benchmarks/codec.py (`make bench-codec`) asks, and interleaves the answers with
 // what it times itself.
 //
 //   codec_bench [ELEMENTS [PASSES]]     a request: MEASUREMENT DENSITY THREADS [KERNEL]

@@ -9,13 +9,13 @@
 
 #include "bench/deeplearning4j.h"
 #include "bench/reference_passes.h"
-#include "core/bits.h"
-#include "core/rice.h"
+#include "core/base/bits.h"
+#include "core/codec/rice.h"
 
 namespace strom::bench {
 namespace {
 
-// How many elements a kernel gets at once, as in core/step_encoder.cc.
+// How many elements a kernel gets at once, as in core/step/step_encoder.cc.
 constexpr int64_t kRunElements = 65536;
 constexpr int kKept = 8;
 // One message holds any update of these sizes.

@@ -12,10 +12,10 @@
 #include "bench/huge_array.h"
 #include "bench/steady_updates.h"
 #include "bench/thread_pool.h"
-#include "core/entries.h"
-#include "core/message.h"
-#include "core/message_writer.h"
-#include "core/residual.h"
+#include "core/codec/entries.h"
+#include "core/codec/message.h"
+#include "core/codec/message_writer.h"
+#include "core/step/residual.h"
 
 namespace strom::bench {
 

@@ -1,4 +1,4 @@
-// Memory as core/residual_store.h takes it: huge pages, every one of them written before it is
+// Memory as core/step/residual_store.h takes it: huge pages, every one of them written before it is
 // measured.
 #ifndef KERAS_STROM_BENCH_HUGE_ARRAY_H_
 #define KERAS_STROM_BENCH_HUGE_ARRAY_H_

@@ -6,7 +6,7 @@
 #include <stdexcept>
 #include <utility>
 
-#include "core/json.h"
+#include "core/base/json.h"
 #include "net/io_loop.h"
 #include "net/udp_socket.h"
 

@@ -1,5 +1,5 @@
 // A master or a worker of a job as a process by itself, without Python and TensorFlow: what
-// tests/bench/relay.py stalls and tests/bench/soak.py (`make soak`) torments.
+// benchmarks/relay.py stalls and benchmarks/soak.py (`make soak`) torments.
 //
 //   relay_node master ADDRESS PORT [KEY=VALUE...]
 //       prints {"port", "key"}, then for every line on standard input {"status", "memory_bytes",
@@ -20,7 +20,7 @@
 
 #include "bench/relay_traffic.h"
 #include "bench/relay_worker.h"
-#include "core/json.h"
+#include "core/base/json.h"
 #include "net/io_loop.h"
 #include "net/master_agent.h"
 

@@ -1,4 +1,4 @@
-// One end of the relay's benchmark; tests/bench/relay.py (`make bench-relay`) starts the two ends,
+// One end of the relay's benchmark; benchmarks/relay.py (`make bench-relay`) starts the two ends,
 // in network namespaces of their own where a line is wanted, and reads their results.
 //
 //   relay_peer ROLE TRANSPORT ADDRESS PORT [KEY=VALUE...]
@@ -16,7 +16,7 @@
 #include "bench/relay_links.h"
 #include "bench/relay_streams.h"
 #include "bench/relay_traffic.h"
-#include "core/json.h"
+#include "core/base/json.h"
 
 namespace strom::bench {
 namespace {

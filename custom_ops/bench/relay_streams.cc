@@ -17,8 +17,8 @@
 #include <utility>
 #include <vector>
 
-#include "core/json.h"
-#include "core/little_endian.h"
+#include "core/base/json.h"
+#include "core/base/little_endian.h"
 
 namespace strom::bench {
 namespace {

@@ -10,7 +10,7 @@
 #include <string>
 
 #include "bench/relay_traffic.h"
-#include "core/types.h"
+#include "core/base/types.h"
 
 namespace strom::bench {
 

@@ -8,8 +8,8 @@
 #include <stdexcept>
 #include <thread>
 
-#include "core/json.h"
-#include "core/little_endian.h"
+#include "core/base/json.h"
+#include "core/base/little_endian.h"
 
 namespace strom::bench {
 namespace {

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "core/types.h"
+#include "core/base/types.h"
 
 namespace strom::bench {
 

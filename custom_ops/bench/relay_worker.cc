@@ -13,12 +13,12 @@
 #include <vector>
 
 #include "bench/relay_traffic.h"
-#include "core/hash.h"
-#include "core/json.h"
-#include "core/message.h"
-#include "core/message_writer.h"
-#include "core/node_status.h"
-#include "core/update.h"
+#include "core/base/hash.h"
+#include "core/base/json.h"
+#include "core/codec/message.h"
+#include "core/codec/message_writer.h"
+#include "core/replication/node_status.h"
+#include "core/replication/update.h"
 #include "net/io_loop.h"
 #include "net/worker_agent.h"
 

@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <string>
 
-#include "core/types.h"
+#include "core/base/types.h"
 
 namespace strom::bench {
 

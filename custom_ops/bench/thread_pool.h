@@ -1,5 +1,5 @@
-// Threads for core/parallel.h that wait between tasks by spinning for a while: waking a thread that
-// sleeps would take a noticeable part of a pass.
+// Threads for core/base/parallel.h that wait between tasks by spinning for a while: waking a thread
+// that sleeps would take a noticeable part of a pass.
 #ifndef KERAS_STROM_BENCH_THREAD_POOL_H_
 #define KERAS_STROM_BENCH_THREAD_POOL_H_
 
@@ -9,7 +9,7 @@
 #include <thread>
 #include <vector>
 
-#include "core/parallel.h"
+#include "core/base/parallel.h"
 
 namespace strom::bench {
 

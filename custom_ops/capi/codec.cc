@@ -14,11 +14,11 @@
 #include "capi/codec_pieces.h"
 #include "capi/handles.h"
 #include "capi/lent_threads.h"
-#include "core/message.h"
-#include "core/message_writer.h"
-#include "core/parallel.h"
-#include "core/residual.h"
-#include "core/subnormals.h"
+#include "core/base/parallel.h"
+#include "core/base/subnormals.h"
+#include "core/codec/message.h"
+#include "core/codec/message_writer.h"
+#include "core/step/residual.h"
 
 namespace strom {
 namespace {

@@ -11,12 +11,12 @@
 #include <span>
 #include <vector>
 
-#include "core/bitmap.h"
-#include "core/bitmap4.h"
-#include "core/entries.h"
-#include "core/message_writer.h"
-#include "core/parallel.h"
-#include "core/residual.h"
+#include "core/base/parallel.h"
+#include "core/codec/bitmap.h"
+#include "core/codec/bitmap4.h"
+#include "core/codec/entries.h"
+#include "core/codec/message_writer.h"
+#include "core/step/residual.h"
 
 namespace strom {
 

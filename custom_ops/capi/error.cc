@@ -2,7 +2,7 @@
 #include <atomic>
 
 #include "capi/handles.h"
-#include "core/hash.h"
+#include "core/base/hash.h"
 
 namespace strom {
 namespace {

@@ -24,8 +24,8 @@
 #include <vector>
 
 #include "capi/strom.h"
-#include "core/exchange.h"
-#include "core/types.h"
+#include "core/base/exchange.h"
+#include "core/base/types.h"
 
 namespace strom {
 

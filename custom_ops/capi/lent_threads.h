@@ -5,8 +5,8 @@
 #include <cstdint>
 
 #include "capi/strom.h"
-#include "core/parallel.h"
-#include "core/subnormals.h"
+#include "core/base/parallel.h"
+#include "core/base/subnormals.h"
 
 namespace strom {
 

@@ -1,17 +1,17 @@
 // The replica functions of capi/strom.h.
-#include "core/replica.h"
+#include "core/step/replica.h"
 
 #include <cstring>
 
 #include "capi/handles.h"
 #include "capi/lent_threads.h"
-#include "core/message_writer.h"
-#include "core/subnormals.h"
+#include "core/base/subnormals.h"
+#include "core/codec/message_writer.h"
 
 namespace strom {
 namespace {
 
-// core/replica.h is for one thread; its calls take turns here.
+// core/step/replica.h is for one thread; its calls take turns here.
 struct SharedReplica {
   explicit SharedReplica(int64_t max_message_bytes) : replica(max_message_bytes) {}
   std::mutex mutex;

@@ -6,8 +6,8 @@
 #include <string>
 
 #include "capi/handles.h"
-#include "core/message_layout.h"
-#include "core/message_writer.h"
+#include "core/codec/message_layout.h"
+#include "core/codec/message_writer.h"
 #include "cuda/codec.h"
 
 namespace strom {

@@ -4,9 +4,9 @@
 #include <string>
 #include <utility>
 
-#include "core/entries.h"
-#include "core/message_writer.h"
-#include "core/residual.h"
+#include "core/codec/entries.h"
+#include "core/codec/message_writer.h"
+#include "core/step/residual.h"
 #include "cuda/codec.h"
 #include "cuda/entry_kernels.h"
 #include "cuda/memory.h"

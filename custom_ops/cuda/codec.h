@@ -14,9 +14,9 @@
 #include <vector>
 
 #include "capi/strom_cuda.h"
-#include "core/message.h"
-#include "core/message_writer.h"
-#include "core/types.h"
+#include "core/base/types.h"
+#include "core/codec/message.h"
+#include "core/codec/message_writer.h"
 
 namespace strom::cuda {
 

@@ -40,7 +40,7 @@ if(strom_cuda)
 endif()
 
 # The same sources without nvcc: kernels run in the emulation. Tests link the static library;
-# tests/test_cuda.py loads the shared one, which has libstrom_cuda.so's interface.
+# tests/codec/test_cuda.py loads the shared one, which has libstrom_cuda.so's interface.
 function(strom_emulated_cuda)
   add_library(strom_cuda_emulation STATIC cuda/emulated_codec.cc cuda/emulation.cc)
   target_link_libraries(strom_cuda_emulation PUBLIC strom_core)

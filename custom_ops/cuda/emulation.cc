@@ -7,7 +7,7 @@
 #include <cstddef>
 #include <memory>
 
-#include "core/types.h"
+#include "core/base/types.h"
 #include "cuda/device.h"
 
 namespace strom::cuda::emulation {

@@ -1,10 +1,11 @@
-// From the tiles' slots to the codes of core/entries.h in one row, and where each span's begin.
+// From the tiles' slots to the codes of core/codec/entries.h in one row, and where each span's
+// begin.
 #ifndef KERAS_STROM_CUDA_ENTRY_KERNELS_H_
 #define KERAS_STROM_CUDA_ENTRY_KERNELS_H_
 
 #include <cstdint>
 
-#include "core/entries.h"
+#include "core/codec/entries.h"
 #include "cuda/device.h"
 #include "cuda/segments.h"
 #include "cuda/step_kernels.h"

@@ -11,7 +11,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "core/types.h"
+#include "core/base/types.h"
 #include "cuda/device.h"
 
 #if defined(__CUDACC__)

@@ -1,13 +1,14 @@
-// Split Rice (core/rice.h) by many threads: a block codes a span. Fields have a fixed width and the
-// ones of the unary stream come from a running sum, so each word of the payload is put together by
-// one thread from the entries that lie in it, without atomics; the bytes are the host coder's.
+// Split Rice (core/codec/rice.h) by many threads: a block codes a span. Fields have a fixed width
+// and the ones of the unary stream come from a running sum, so each word of the payload is put
+// together by one thread from the entries that lie in it, without atomics; the bytes are the host
+// coder's.
 #ifndef KERAS_STROM_CUDA_RICE_KERNELS_H_
 #define KERAS_STROM_CUDA_RICE_KERNELS_H_
 
 #include <cstdint>
 
-#include "core/message.h"
-#include "core/message_writer.h"
+#include "core/codec/message.h"
+#include "core/codec/message_writer.h"
 #include "cuda/device.h"
 #include "cuda/scan.h"
 #include "cuda/segments.h"
@@ -207,7 +208,7 @@ struct PackSpans {
   }
 };
 
-// A span of a message that has passed every check (core/message.h).
+// A span of a message that has passed every check (core/codec/message.h).
 struct CodedSpan {
   int64_t offset;  // its first flat element
   int64_t elements;
@@ -284,7 +285,7 @@ struct ApplySpans {
     return missed;
   }
 
-  // Four states an element, as in core/bitmap4.h.
+  // Four states an element, as in core/codec/bitmap4.h.
   STROM_DEVICE uint32_t AddBitmap4Span(const CodedSpan& span, const Target& target) const {
     uint32_t missed = 0;
     for (int64_t i = ThreadIndex(); i < span.elements; i += kBlockThreads) {

@@ -1,4 +1,5 @@
-// The step of core/residual.h on the device: the bits of the scalar oracle, one pass over memory.
+// The step of core/step/residual.h on the device: the bits of the scalar oracle, one pass over
+// memory.
 //
 // A block owns a tile. Each thread holds 16 of its elements, four neighbours in each of four
 // rounds, so that loads are 16 bytes wide and a warp's are consecutive. What leaves goes, in order,
@@ -9,7 +10,7 @@
 
 #include <cstdint>
 
-#include "core/residual.h"
+#include "core/step/residual.h"
 #include "cuda/device.h"
 #include "cuda/scan.h"
 #include "cuda/segments.h"

@@ -6,12 +6,12 @@
 #include <cstring>
 #include <vector>
 
-#include "core/bitmap4.h"
-#include "core/little_endian.h"
-#include "core/message.h"
-#include "core/message_layout.h"
-#include "core/message_payload.h"
-#include "core/rice.h"
+#include "core/base/little_endian.h"
+#include "core/codec/bitmap4.h"
+#include "core/codec/message.h"
+#include "core/codec/message_layout.h"
+#include "core/codec/message_payload.h"
+#include "core/codec/rice.h"
 
 namespace strom {
 namespace {

@@ -4,11 +4,11 @@
 #include <cstdint>
 #include <vector>
 
-#include "core/control.h"
-#include "core/handshake.h"
-#include "core/packet.h"
-#include "core/types.h"
-#include "core/update.h"
+#include "core/base/types.h"
+#include "core/replication/control.h"
+#include "core/replication/update.h"
+#include "core/transport/handshake.h"
+#include "core/transport/packet.h"
 
 namespace strom {
 namespace {

@@ -9,13 +9,13 @@
 #include <cstdint>
 #include <vector>
 
-#include "core/counters.h"
-#include "core/grants.h"
-#include "core/key_phases.h"
-#include "core/link.h"
-#include "core/little_endian.h"
-#include "core/packet.h"
-#include "core/types.h"
+#include "core/base/little_endian.h"
+#include "core/base/types.h"
+#include "core/transport/counters.h"
+#include "core/transport/grants.h"
+#include "core/transport/key_phases.h"
+#include "core/transport/link.h"
+#include "core/transport/packet.h"
 
 namespace strom {
 namespace {

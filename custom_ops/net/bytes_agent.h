@@ -3,7 +3,8 @@
 //
 // To the protocol it is training without parameters: one generation of an empty layout, which every
 // worker begins when it joins, which starts when all have joined and which never ends. The bytes
-// are the updates' messages, under a codec that takes all of them (core/update.h, BytesCodec).
+// are the updates' messages, under a codec that takes all of them (core/replication/update.h,
+// BytesCodec).
 #ifndef KERAS_STROM_NET_BYTES_AGENT_H_
 #define KERAS_STROM_NET_BYTES_AGENT_H_
 
@@ -14,7 +15,7 @@
 #include <optional>
 #include <string>
 
-#include "core/types.h"
+#include "core/base/types.h"
 #include "net/worker_agent.h"
 
 namespace strom {

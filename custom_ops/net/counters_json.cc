@@ -1,6 +1,6 @@
 #include "net/counters_json.h"
 
-#include "core/json.h"
+#include "core/base/json.h"
 
 namespace strom {
 namespace {

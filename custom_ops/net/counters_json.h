@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "core/endpoint.h"
+#include "core/transport/endpoint.h"
 #include "net/same_host_links.h"
 #include "net/udp_socket.h"
 

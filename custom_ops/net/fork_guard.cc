@@ -5,7 +5,7 @@
 #include <mutex>
 #include <vector>
 
-#include "core/types.h"
+#include "core/base/types.h"
 
 namespace strom {
 namespace {

@@ -13,7 +13,7 @@
 #include <thread>
 #include <vector>
 
-#include "core/endpoint.h"
+#include "core/transport/endpoint.h"
 #include "net/fork_guard.h"
 #include "net/same_host_links.h"
 #include "net/udp_socket.h"

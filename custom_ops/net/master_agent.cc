@@ -1,6 +1,6 @@
 #include "net/master_agent.h"
 
-#include "core/json.h"
+#include "core/base/json.h"
 #include "net/host.h"
 
 namespace strom {

@@ -7,7 +7,7 @@
 #include <memory>
 #include <string>
 
-#include "core/master_node.h"
+#include "core/master/master_node.h"
 #include "net/io_loop.h"
 
 namespace strom {

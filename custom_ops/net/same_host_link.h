@@ -13,9 +13,9 @@
 #include <functional>
 #include <vector>
 
-#include "core/counters.h"
-#include "core/link_layer.h"
-#include "core/types.h"
+#include "core/base/link_layer.h"
+#include "core/base/types.h"
+#include "core/transport/counters.h"
 #include "net/shared_ring.h"
 
 namespace strom {

@@ -6,7 +6,7 @@
 #include <array>
 #include <utility>
 
-#include "core/archive.h"
+#include "core/base/archive.h"
 
 namespace strom {
 namespace {

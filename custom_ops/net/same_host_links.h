@@ -21,8 +21,8 @@
 #include <string>
 #include <vector>
 
-#include "core/endpoint.h"
-#include "core/link_layer.h"
+#include "core/base/link_layer.h"
+#include "core/transport/endpoint.h"
 #include "net/same_host_link.h"
 #include "net/same_host_socket.h"
 

@@ -14,8 +14,8 @@
 #include <span>
 #include <vector>
 
-#include "core/link_layer.h"
-#include "core/types.h"
+#include "core/base/link_layer.h"
+#include "core/base/types.h"
 
 namespace strom {
 

@@ -12,7 +12,7 @@
 #include <cstring>
 #include <vector>
 
-#include "core/packet.h"
+#include "core/transport/packet.h"
 
 // Newer than some C libraries that this builds with.
 #ifndef UDP_SEGMENT

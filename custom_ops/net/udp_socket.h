@@ -13,8 +13,8 @@
 #include <span>
 #include <string>
 
-#include "core/link_layer.h"
-#include "core/types.h"
+#include "core/base/link_layer.h"
+#include "core/base/types.h"
 
 struct mmsghdr;
 

@@ -5,7 +5,7 @@
 #include <thread>
 #include <utility>
 
-#include "core/json.h"
+#include "core/base/json.h"
 #include "net/host.h"
 
 namespace strom {

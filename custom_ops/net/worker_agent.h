@@ -15,9 +15,9 @@
 #include <string>
 #include <vector>
 
-#include "core/exchange.h"
-#include "core/inbox.h"
-#include "core/worker_node.h"
+#include "core/base/exchange.h"
+#include "core/replication/inbox.h"
+#include "core/worker/worker_node.h"
 #include "net/io_loop.h"
 
 namespace strom {
@@ -34,7 +34,8 @@ struct WorkerAgentOptions {
   // How long it waits before it gives up.
   int64_t submit_timeout_ns = 60'000'000'000;
   // Received updates that nobody has taken. In asynchronous mode what is over half of it is added
-  // up (core/inbox.h); elsewhere, or where that does not help, the worker fails beyond it.
+  // up (core/replication/inbox.h); elsewhere, or where that does not help, the worker fails beyond
+  // it.
   int64_t inbox_bytes = int64_t{512} << 20;
   bool adds_up = true;  // false: the messages have no sum, so they wait one by one in any mode
 };

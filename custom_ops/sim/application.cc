@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "core/hash.h"
+#include "core/base/hash.h"
 #include "sim/list_codec.h"
 
 namespace strom {

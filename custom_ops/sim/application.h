@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "core/worker_node.h"
+#include "core/worker/worker_node.h"
 #include "sim/ledger.h"
 #include "sim/random.h"
 

@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "core/exchange.h"
-#include "core/replication.h"
-#include "core/types.h"
+#include "core/base/exchange.h"
+#include "core/base/types.h"
+#include "core/replication/replication.h"
 #include "sim/ledger.h"
 
 namespace strom {

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "core/version_vector.h"
+#include "core/replication/version_vector.h"
 #include "sim/list_codec.h"
 
 namespace strom {

@@ -7,7 +7,7 @@
 #include <map>
 #include <vector>
 
-#include "core/types.h"
+#include "core/base/types.h"
 
 namespace strom {
 

@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "core/little_endian.h"
+#include "core/base/little_endian.h"
 
 namespace strom {
 namespace {

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/update.h"
+#include "core/replication/update.h"
 
 namespace strom {
 

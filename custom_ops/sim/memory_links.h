@@ -18,8 +18,8 @@
 #include <utility>
 #include <vector>
 
-#include "core/link_layer.h"
-#include "core/types.h"
+#include "core/base/link_layer.h"
+#include "core/base/types.h"
 #include "sim/simulated_network.h"
 
 namespace strom {

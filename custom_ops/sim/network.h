@@ -21,7 +21,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/endpoint.h"
+#include "core/transport/endpoint.h"
 #include "sim/path.h"
 #include "sim/random.h"
 #include "sim/simulated_network.h"

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <span>
 
-#include "core/endpoint.h"
+#include "core/transport/endpoint.h"
 
 namespace strom {
 

@@ -11,7 +11,7 @@
 #include <cstdint>
 #include <functional>
 
-#include "core/link_layer.h"
+#include "core/base/link_layer.h"
 #include "sim/path.h"
 #include "sim/random.h"
 

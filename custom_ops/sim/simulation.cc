@@ -4,8 +4,8 @@
 #include <cstdio>
 #include <utility>
 
-#include "core/endpoint.h"
-#include "core/version_vector.h"
+#include "core/replication/version_vector.h"
+#include "core/transport/endpoint.h"
 #include "sim/invariants.h"
 #include "sim/list_codec.h"
 #include "sim/memory_links.h"

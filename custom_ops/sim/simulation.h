@@ -18,8 +18,8 @@
 #include <string>
 #include <vector>
 
-#include "core/master_node.h"
-#include "core/worker_node.h"
+#include "core/master/master_node.h"
+#include "core/worker/worker_node.h"
 #include "sim/application.h"
 #include "sim/fault_plan.h"
 #include "sim/ledger.h"

@@ -9,7 +9,7 @@
 #include <string>
 #include <utility>
 
-#include "core/link_layer.h"
+#include "core/base/link_layer.h"
 
 namespace strom {
 

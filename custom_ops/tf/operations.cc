@@ -1,5 +1,5 @@
 // The declarations of keras-strom's TensorFlow ops. Each output `statistics` is the float64 vector
-// that keras_strom/statistics.py names.
+// that keras_strom/sharing/statistics.py names.
 #include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/shape_inference.h"
@@ -32,7 +32,7 @@ absl::Status StatisticsShape(tensorflow::shape_inference::InferenceContext* cont
 // full = true the variables hold what all replicas share plus this one's residual, so the own
 // update stays in them as the optimizer wrote it, and apply_own is false; keep_shared is
 // StromShowOwn's. `threshold` is a scalar, or a vector with one for each variable; only then
-// `by_variable` has rows, one a variable: what keras_strom/statistics.py names of it.
+// `by_variable` has rows, one a variable: what keras_strom/sharing/statistics.py names of it.
 REGISTER_OP("StromStep")
     .Attr("N: int >= 1")
     .Attr("replica: int")

@@ -11,7 +11,7 @@
 
 namespace keras_strom {
 
-// Columns of the op's output `by_variable`, in the order of keras_strom/statistics.py.
+// Columns of the op's output `by_variable`, in the order of keras_strom/sharing/statistics.py.
 inline constexpr int64_t kVariableStatistics = 6;
 
 class VariableThresholds {

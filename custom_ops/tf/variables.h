@@ -90,7 +90,8 @@ class LockedVariables {
 };
 
 // Writes strom_step_result as the op's output 0, a float64 vector in the order of
-// keras_strom/statistics.py. `stepped`: whether the optimizer has changed a shared variable.
+// keras_strom/sharing/statistics.py. `stepped`: whether the optimizer has changed a shared
+// variable.
 inline constexpr int64_t kStatistics = 16;
 absl::Status OutputStatistics(tensorflow::OpKernelContext* context, const strom_step_result& result,
                               bool stepped = false, int64_t assigned_outside = 0);

@@ -2,7 +2,7 @@
 
 Thin: every method is one call of the C interface (``custom_ops/capi/strom.h``), with arrays checked
 on the way in and errors raised as the exceptions of `keras_strom.errors`. `keras_strom.relay` and
-`keras_strom.training_relay` add addresses and credentials.
+`keras_strom.relay.training_relay` add addresses and credentials.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import numpy as np
 
 from keras_strom import errors
 from keras_strom._native.library import Allocate, check, declare, library
-from keras_strom.credentials import JOB_ID_BYTES, KEY_BYTES, Credentials
+from keras_strom.job.credentials import JOB_ID_BYTES, KEY_BYTES, Credentials
 
 #: Topologies by the names of `NetworkConfig`, as the C interface numbers them.
 TOPOLOGIES = MappingProxyType({"auto": 0, "plain": 1, "mesh": 2})

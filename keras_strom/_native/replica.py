@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from keras_strom._native.library import check, declare
 
-#: A larger encoded update is split by span range (custom_ops/core/types.h, kMaxMessageBytes).
+#: A larger encoded update is split by span range (custom_ops/core/base/types.h, kMaxMessageBytes).
 MAX_MESSAGE_BYTES = 4 << 20
 
 _HANDLE = ctypes.c_int64

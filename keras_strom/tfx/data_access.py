@@ -70,7 +70,7 @@ def shared_factory(factory: Callable[..., Any], share: Share) -> Callable[..., A
             return factory(patterns, options, schema)
         own = share.own_files(matching_files(wanted))
         if own is not None:
-            from keras_strom.data_sharding import keep_whole
+            from keras_strom.strategy.data_sharding import keep_whole
 
             return keep_whole(factory(own, options, schema))
         if options.shuffle and options.shuffle_seed is None:

@@ -16,9 +16,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from keras_strom import errors
-from keras_strom.console import Console
-from keras_strom.environment import ClusterEnvironment
-from keras_strom.process import Function, WorkerListener, WorkerProcess
+from keras_strom.job.environment import ClusterEnvironment
+from keras_strom.runner.console import Console
+from keras_strom.runner.process import Function, WorkerListener, WorkerProcess
 from keras_strom.tfx.options import StromOptions
 from keras_strom.tfx.training import train
 
@@ -66,8 +66,8 @@ def drive(job: SparkJob) -> None:
         WorkerFailed: the first failure of a worker, or the chief was lost and did not come back.
     """
     from keras_strom import spark
-    from keras_strom.spark.session import spark_session
-    from keras_strom.spark.visibility import check_visible
+    from keras_strom.spark.runner.session import spark_session
+    from keras_strom.spark.runner.visibility import check_visible
 
     options = job.options
     with spark_session(options.master, options.spark_config, "StromTrainer") as session:
@@ -116,7 +116,7 @@ def _drive_apart(job: SparkJob) -> errors.StromError | None:
 def _has_session() -> bool:
     if "pyspark" not in sys.modules:  # Then there is none, and no need to load pyspark here.
         return False
-    from keras_strom.spark.session import active_session
+    from keras_strom.spark.runner.session import active_session
 
     return active_session() is not None
 

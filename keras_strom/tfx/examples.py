@@ -12,8 +12,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from keras_strom import environment, errors
+from keras_strom import errors
 from keras_strom.checks import whole_number
+from keras_strom.job import environment
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,7 +93,7 @@ def read_examples(
     """
     import tensorflow as tf
 
-    from keras_strom.data_sharding import keep_whole
+    from keras_strom.strategy.data_sharding import keep_whole
 
     if label is not None and label not in features:
         raise errors.InvalidOption(f"label={label!r} is none of the features {sorted(features)}")

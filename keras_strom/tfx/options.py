@@ -14,10 +14,10 @@ from typing import Any
 
 from keras_strom import errors
 from keras_strom.checks import whole_number
-from keras_strom.network import NetworkConfig
-from keras_strom.process import check_env, check_start_timeout
-from keras_strom.spark.resources import UseGpu, check_use_gpu
-from keras_strom.spark.slots import WantedSize
+from keras_strom.job.network import NetworkConfig
+from keras_strom.runner.process import check_env, check_start_timeout
+from keras_strom.spark.runner.resources import UseGpu, check_use_gpu
+from keras_strom.spark.runner.slots import WantedSize
 
 CONFIG_KEY = "keras_strom"
 

@@ -11,7 +11,8 @@ import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from keras_strom import environment, errors
+from keras_strom import errors
+from keras_strom.job import environment
 from keras_strom.tfx.fn_args import Arguments
 from keras_strom.tfx.options import TYPED_OPTIONS, to_json
 from keras_strom.tfx.user_function import UserFunction
@@ -78,7 +79,7 @@ def _strategy_scope(options: Mapping[str, Any] | None) -> Iterator[None]:
     if options is None:
         yield
         return
-    from keras_strom.strategy import StromStrategy
+    from keras_strom.strategy.strategy import StromStrategy
 
     strategy = StromStrategy(**strategy_arguments(options))
     try:

@@ -1,0 +1,129 @@
+#include "core/master/donations.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "core/replication/words.h"
+
+namespace strom {
+
+namespace {
+
+// A donor answers between two of its batches.
+constexpr int64_t kPatienceTimeouts = 6;
+// While a joiner's link has to drain, a look so often within the failure timeout.
+constexpr int64_t kLooksPerTimeout = 500;
+
+}  // namespace
+
+void Donations::HandleAsk(int64_t now_ns, int32_t joiner, MasterGeneration* generation) {
+  if (!generation->BeginToAsk(joiner)) {
+    ++(*drops_)["question for a state by who has one or has asked"];
+    return;
+  }
+  Donation& donation = open_[joiner];
+  donation = {};
+  donation.asked_ns = now_ns;
+  if (!AskNext(now_ns, joiner, "", &donation, generation)) open_.erase(joiner);
+}
+
+void Donations::HandleChunk(int64_t now_ns, int32_t donor, const BlobChunk& chunk,
+                            const Buffer& whole, MasterGeneration* generation) {
+  const auto found = open_.find(static_cast<int32_t>(chunk.name.key));
+  if (found == open_.end() || found->second.donor != donor ||
+      chunk.name.generation != generation->layout().generation) {
+    ++(*drops_)["state that nobody waits for"];
+    return;
+  }
+  const int32_t joiner = found->first;
+  Donation& donation = found->second;
+  const bool follows =
+      chunk.offset == donation.passed_on && (donation.total == 0 || chunk.total == donation.total);
+  if (chunk.total == 0 || !follows) {
+    const char* const why = chunk.total == 0 ? "has none to give" : "sent it out of order";
+    if (!AskNext(now_ns, joiner, why, &donation, generation)) open_.erase(found);
+    return;
+  }
+  host_->SendBlob(joiner, {whole});
+  donation.total = chunk.total;
+  donation.passed_on += chunk.bytes.size();
+  donation.deadline_ns = now_ns + kPatienceTimeouts * failure_timeout_ns_;
+  if (donation.passed_on < donation.total) return;
+  generation->HasState(joiner);
+  host_->Report({MasterEvent::Type::kDonation, joiner,
+                 WorkerName(donor) + " has given " + WorkerName(joiner) +
+                     " its state: " + MegabytesText(static_cast<int64_t>(donation.total)) + " in " +
+                     SecondsText(now_ns - donation.asked_ns)});
+  open_.erase(found);
+}
+
+void Donations::Withdraw(int32_t rank) {
+  const auto found = open_.find(rank);
+  if (found == open_.end()) return;
+  host_->Send(found->second.donor, AskState{0, rank, 0});
+  open_.erase(found);
+}
+
+void Donations::Advance(int64_t now_ns, MasterGeneration* generation) {
+  next_look_ns_ = kNever;
+  for (auto next = open_.begin(); next != open_.end();) {
+    const auto at = next++;
+    Donation& donation = at->second;
+    const bool lost = !generation->MayDonate(donation.donor);
+    if (lost || now_ns >= donation.deadline_ns) {
+      const char* const why = lost ? "trains no more" : "does not answer";
+      if (!AskNext(now_ns, at->first, why, &donation, generation)) {
+        open_.erase(at);
+        continue;
+      }
+    }
+    const bool waits = !Widen(at->first, &donation, *generation);
+    next_look_ns_ = std::min(next_look_ns_, donation.deadline_ns);
+    if (waits) {
+      next_look_ns_ = std::min(next_look_ns_, now_ns + failure_timeout_ns_ / kLooksPerTimeout);
+    }
+  }
+}
+
+bool Donations::AskNext(int64_t now_ns, int32_t joiner, const std::string& why, Donation* donation,
+                        MasterGeneration* generation) {
+  const uint64_t number = generation->layout().generation;
+  if (!why.empty()) {
+    host_->Send(donation->donor, AskState{number, joiner, 0});
+    host_->Report({MasterEvent::Type::kDonation, joiner,
+                   WorkerName(donation->donor) + " was asked for its state for " +
+                       WorkerName(joiner) + " and " + why});
+  }
+  const std::optional<int32_t> donor = generation->FindDonor(donation->asked);
+  if (!donor) {
+    generation->HasState(joiner);  // a fresh one, which is the job's from now on
+    host_->SendBlob(
+        joiner,
+        EncodeBlob({BlobKind::kDonation, number, static_cast<uint64_t>(joiner), 0, 0}, Bytes()));
+    host_->Report({MasterEvent::Type::kDonation, joiner,
+                   "nobody is left to give " + WorkerName(joiner) +
+                       " a state; it goes on with a fresh optimizer"});
+    return false;
+  }
+  donation->donor = *donor;
+  donation->asked.insert(*donor);
+  donation->passed_on = donation->total = 0;
+  donation->until = window_bytes_;
+  donation->deadline_ns = now_ns + kPatienceTimeouts * failure_timeout_ns_;
+  host_->Send(*donor, AskState{number, joiner, donation->until});
+  return true;
+}
+
+// False: the joiner's link has to drain before the donor may go on.
+bool Donations::Widen(int32_t joiner, Donation* donation, const MasterGeneration& generation) {
+  const bool nearly_used =
+      donation->until < donation->total &&
+      donation->until - std::min(donation->until, donation->passed_on) < window_bytes_ / 2;
+  if (!nearly_used) return true;
+  if (host_->QueuedBytes(joiner) > static_cast<int64_t>(window_bytes_)) return false;
+  donation->until = donation->passed_on + window_bytes_;
+  host_->Send(donation->donor, AskState{generation.layout().generation, joiner, donation->until});
+  return true;
+}
+
+}  // namespace strom

@@ -1,0 +1,71 @@
+// What the members have announced for the next generation, until all have and it can start.
+#ifndef KERAS_STROM_CORE_MASTER_GATHERING_H_
+#define KERAS_STROM_CORE_MASTER_GATHERING_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/replication/control.h"
+#include "core/replication/update.h"
+
+namespace strom {
+
+// The rank whose values seed a generation.
+inline constexpr int32_t kChiefRank = 0;
+
+class Gathering {
+ public:
+  // What two members have announced that does not go together, in words that name both. Where one
+  // of them was not in step it is the `misfit`, which is not kept here; else nobody knows which.
+  struct Difference {
+    std::string text;
+    std::optional<int32_t> misfit;
+  };
+  // Empty where it agrees with what the others announced. One that was not `in_step`, as it has
+  // missed the end of the last generation, may be ahead of the others; it waits for its own.
+  std::vector<Difference> Add(int32_t rank, const Announce& announce, bool in_step);
+  // Those not in step that have announced a generation which the others have passed over; they are
+  // removed.
+  std::vector<std::pair<int32_t, Layout>> TakeOvertaken();
+  void AddSeed(int32_t rank, uint64_t generation, std::vector<float> values);
+  void Withdraw(int32_t rank);
+  // All whose generation is the one at hand, which has not started.
+  std::map<int32_t, Announce> AtHand() const;
+  // All that have announced, who are no longer gathered here.
+  std::vector<std::pair<int32_t, Announce>> TakeAll();
+  // The generation at hand has started, or cannot: those that are ahead of it stay.
+  void Clear();
+
+  bool empty() const { return announced_.empty(); }
+  // The member has announced, and the chief's seed is here, or it waits for a later generation.
+  bool IsReady(int32_t rank) const;
+  // It has announced the generation at hand, the lowest of all.
+  bool TakesPart(int32_t rank) const;
+  // The last update that a ready member has made so far.
+  uint64_t counter(int32_t rank) const { return announced_.at(rank).counter; }
+  const Layout& layout() const { return First().layout; }
+  const std::string& options_text() const { return First().options_text; }
+  bool HasSeed() const { return seed_ && seed_->first == layout().generation; }
+  // The chief's values for the generation at hand; null where there are none.
+  std::vector<float>* seed() { return HasSeed() ? &seed_->second : nullptr; }
+
+ private:
+  struct Announced : Announce {
+    bool in_step = true;
+  };
+  static std::string Compare(int32_t rank, const Announce& announce, bool in_step, int32_t other,
+                             const Announced& first);
+  const Announced& First() const;
+
+  std::map<int32_t, Announced> announced_;
+  std::optional<std::pair<uint64_t, std::vector<float>>> seed_;  // generation, the chief's values
+};
+
+}  // namespace strom
+
+#endif  // KERAS_STROM_CORE_MASTER_GATHERING_H_

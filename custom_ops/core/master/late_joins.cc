@@ -1,0 +1,198 @@
+#include "core/master/late_joins.h"
+
+#include <cstring>
+#include <utility>
+
+#include "core/replication/version_vector.h"
+#include "core/replication/words.h"
+
+namespace strom {
+
+namespace {
+
+std::string GenerationName(uint64_t number) { return "generation " + std::to_string(number); }
+
+}  // namespace
+
+void LateJoins::Started(const Layout& layout, const std::string& options_text) {
+  layouts_[layout.size] = layout.hash;
+  options_text_ = options_text;
+  snapshot_.reset();
+}
+
+void LateJoins::HandleAnnounce(int64_t now_ns, const Member& member, const Announce& announce,
+                               MasterGeneration* generation) {
+  const Layout& layout = announce.layout;
+  told_.erase(member.rank);
+  const bool trains = generation->phase() == MasterGeneration::Phase::kTraining;
+  if (!trains && generation->phase() != MasterGeneration::Phase::kEnded) {
+    waiting_[member.rank] = layout;
+    return;
+  }
+  if (!trains || layout.generation < generation->layout().generation) {
+    return TellEnd(member.rank, layout);
+  }
+  const std::string misfit = Misfit(member, announce, *generation);
+  if (!misfit.empty()) return host_->Fail(member.rank, Code::kRefused, misfit);
+  Join(now_ns, member, generation);
+}
+
+void LateJoins::Settle(int64_t now_ns, const MasterGeneration& generation) {
+  if (snapshot_ && now_ns - snapshot_->made_ns > share_ns_) snapshot_.reset();
+  if (generation.phase() != MasterGeneration::Phase::kEnded) return;
+  for (const auto& [rank, layout] : std::exchange(waiting_, {})) TellEnd(rank, layout);
+}
+
+std::string LateJoins::Misfit(const Member& member, const Announce& announce,
+                              const MasterGeneration& generation) const {
+  const std::string name = GenerationName(announce.layout.generation);
+  if (announce.layout != generation.layout()) {
+    return WorkerName(member.rank) + "'s model has " + std::to_string(announce.layout.size) +
+           " shared values, " + name + " trains " + std::to_string(generation.layout().size) +
+           "; build the same model on every worker";
+  }
+  if (announce.options_text != options_text_) {
+    return WorkerName(member.rank) + "'s options differ from those of " + name + ": " +
+           announce.options_text + " against " + options_text_ +
+           "; give every worker the same options";
+  }
+  if (generation.IsLiveMember(member.rank)) {
+    return WorkerName(member.rank) + " announces " + name + " a second time";
+  }
+  // Others have had this process's updates up to there only, and wait for the next.
+  if (announce.counter != CounterOf(relay_->received(), member.origin)) {
+    return name + " has started without " + WorkerName(member.rank) +
+           ", and updates of its last one are lost; start it anew";
+  }
+  return "";
+}
+
+void LateJoins::Join(int64_t now_ns, const Member& member, MasterGeneration* generation) {
+  if (!tree_->Join(now_ns, member, /*resumed=*/true)) {
+    return host_->Fail(member.rank, Code::kRefused, "the tree of workers is full");
+  }
+  const Frozen& snapshot = Freeze(now_ns, {}, *generation);
+  const VersionVector& cut = generation->sequenced() ? relay_->received() : snapshot.cut;
+  const MasterGeneration::Progress before = generation->progress(member.rank);
+  generation->Join(member.rank, member.origin);
+  host_->Send(member.rank, StartGeneration{snapshot.generation, cut, snapshot.number, snapshot.step,
+                                           before.last_iteration});
+  if (generation->stopped()) host_->Send(member.rank, Stop{snapshot.generation});
+  if (generation->sequenced()) SendPending(member.rank, snapshot, *generation);
+  host_->SendBlob(member.rank, snapshot.chunks);
+  relay_->AttachLate(now_ns, member.link, cut, ParametersBytes());
+  const std::string away =
+      member.gone_ns == kNever ? "" : " after " + SecondsText(now_ns - member.gone_ns) + " away";
+  host_->Report(
+      {MasterEvent::Type::kRejoined, member.rank,
+       WorkerName(member.rank) + " (attempt " + std::to_string(member.attempt) + ") has rejoined " +
+           GenerationName(snapshot.generation) + " from " + AddressText(member.address) + away +
+           "; " + std::to_string(before.updates) +
+           " updates of its predecessor are in, what that had not sent is lost; snapshot of " +
+           MegabytesText(ParametersBytes())});
+}
+
+void LateJoins::CatchUp(int64_t now_ns, const Member& member, const AskSnapshot& ask,
+                        const MasterGeneration& generation) {
+  const Frozen& snapshot = Freeze(now_ns, ask.vector, generation);
+  host_->Send(member.rank, SnapshotCut{snapshot.generation, snapshot.cut, snapshot.number});
+  host_->SendBlob(member.rank, snapshot.chunks);
+  relay_->AttachLate(now_ns, member.link, snapshot.cut, ParametersBytes());
+  host_->Report({MasterEvent::Type::kSnapshot, member.rank,
+                 WorkerName(member.rank) +
+                     " lacked updates that are kept no longer; it goes on "
+                     "from a snapshot of " +
+                     MegabytesText(ParametersBytes())});
+}
+
+void LateJoins::TakeBack(int64_t now_ns, const Member& member, const AskResume& resume,
+                         MasterGeneration* generation) {
+  if (resume.layout != generation->layout() || resume.options_text != options_text_) {
+    return host_->Fail(member.rank, Code::kMasterLost,
+                       "training went on without " + WorkerName(member.rank) +
+                           ", in another generation or with other options; start it anew");
+  }
+  const Frozen& snapshot = Freeze(now_ns, {}, *generation);
+  if (CounterOf(snapshot.cut, member.origin) < resume.kept_after) {
+    return host_->Fail(member.rank, Code::kMasterLost,
+                       "training goes on from a state that lacks updates of " +
+                           WorkerName(member.rank) + " which are kept no longer; start it anew");
+  }
+  if (!tree_->Has(member) && !tree_->Join(now_ns, member, /*resumed=*/true)) {
+    return host_->Fail(member.rank, Code::kRefused, "the tree of workers is full");
+  }
+  generation->GoOn(member.rank, member.origin, resume);
+  host_->Send(member.rank, StartGeneration{snapshot.generation, snapshot.cut, snapshot.number,
+                                           snapshot.step, -1});
+  if (generation->stopped()) host_->Send(member.rank, Stop{snapshot.generation});
+  host_->SendBlob(member.rank, snapshot.chunks);
+  relay_->AttachLate(now_ns, member.link, snapshot.cut, ParametersBytes());
+  host_->Report({MasterEvent::Type::kRejoined, member.rank,
+                 WorkerName(member.rank) + " goes on in " + GenerationName(snapshot.generation) +
+                     " under this master"});
+}
+
+void LateJoins::SendPending(int32_t rank, const Frozen& snapshot,
+                            const MasterGeneration& generation) {
+  std::vector<uint8_t> updates;
+  for (const ReceivedUpdate& update : generation.Waiting()) AppendUpdate(*update.update, &updates);
+  host_->SendBlob(rank, EncodeBlob({BlobKind::kPending, snapshot.generation, 0, snapshot.number, 0},
+                                   Bytes(updates)));
+}
+
+void LateJoins::TellEnd(int32_t rank, const Layout& layout) {
+  const auto known = layouts_.find(layout.size);
+  if (known == layouts_.end() || known->second != layout.hash) {
+    return host_->Fail(rank, Code::kRefused,
+                       GenerationName(layout.generation) + " is over, and " + WorkerName(rank) +
+                           "'s model of " + std::to_string(layout.size) +
+                           " shared values is none that this job has trained; build the same "
+                           "model on every worker");
+  }
+  const uint64_t number = ++last_number_;
+  told_[rank] = layout.generation;
+  host_->Send(rank, Ended{layout.generation, number});
+  // A layout only grows, so what an earlier one holds stands first.
+  const Bytes prefix(reinterpret_cast<const uint8_t*>(parameters_->data()),
+                     layout.size * sizeof(float));
+  host_->SendBlob(rank,
+                  EncodeBlob({BlobKind::kParameters, layout.generation, 0, number, 0}, prefix));
+  host_->Report({MasterEvent::Type::kNotice, rank,
+                 WorkerName(rank) + " has come after the end of " +
+                     GenerationName(layout.generation) + " and gets its parameters"});
+}
+
+void LateJoins::GiveFinalState(int32_t rank) {
+  const auto told = told_.find(rank);
+  const BlobName name{BlobKind::kDonation, told->second, static_cast<uint64_t>(rank), 0, 0};
+  told_.erase(told);
+  const auto& [generation, state] = final_state_;
+  std::vector<uint8_t> bytes;
+  if (!state.empty()) {
+    bytes.resize(sizeof(generation) + state.size() * sizeof(double));
+    std::memcpy(bytes.data(), &generation, sizeof(generation));
+    std::memcpy(bytes.data() + sizeof(generation), state.data(), state.size() * sizeof(double));
+  }
+  host_->SendBlob(rank, EncodeBlob(name, Bytes(bytes)));
+}
+
+const LateJoins::Frozen& LateJoins::Freeze(int64_t now_ns, const VersionVector& least,
+                                           const MasterGeneration& generation) {
+  // STEPs that were sent since are missed by whoever takes an earlier snapshot.
+  if (snapshot_ && now_ns - snapshot_->made_ns <= share_ns_ &&
+      snapshot_->step == generation.steps() && Covers(snapshot_->cut, least) &&
+      (generation.sequenced() || relay_->replication().ReachesBackTo(snapshot_->cut))) {
+    return *snapshot_;
+  }
+  Frozen& made = snapshot_.emplace();
+  made.number = ++last_number_;
+  made.generation = generation.layout().generation;
+  made.cut = relay_->received();
+  made.step = generation.steps();
+  made.made_ns = now_ns;
+  made.chunks =
+      EncodeBlob({BlobKind::kParameters, made.generation, 0, made.number, 0}, *parameters_);
+  return made;
+}
+
+}  // namespace strom

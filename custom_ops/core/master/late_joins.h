@@ -1,0 +1,112 @@
+// Members that announce a generation which has started without them, at the master: one that trains
+// takes them in, of one that is over they are told what became of it.
+//
+// A late joiner gets the master's parameters as a snapshot that is frozen at a cut; what is beyond
+// the cut comes to it as to any neighbour that attaches. Joiners that come shortly after each other
+// share one encoded snapshot. In sequenced modes the snapshot is at a STEP, and what the cut covers
+// beyond that comes beside it: no ring may hold it any more.
+#ifndef KERAS_STROM_CORE_MASTER_LATE_JOINS_H_
+#define KERAS_STROM_CORE_MASTER_LATE_JOINS_H_
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/master/master_generation.h"
+#include "core/master/master_tree.h"
+#include "core/master/membership.h"
+#include "core/replication/control.h"
+#include "core/replication/relay.h"
+
+namespace strom {
+
+class LateJoins {
+ public:
+  // The pointers outlive this; `share_ns` is how long a snapshot is kept for another joiner.
+  LateJoins(int64_t share_ns, Relay* relay, MasterTree* tree, const std::vector<float>* parameters,
+            GenerationHost* host)
+      : share_ns_(share_ns), relay_(relay), tree_(tree), parameters_(parameters), host_(host) {}
+
+  // A generation has started; `options_text` is what its members agree on.
+  void Started(const Layout& layout, const std::string& options_text);
+  // One of an earlier master's time has ended with the parameters that are here now.
+  void KnowEnd(const Layout& layout) { layouts_[layout.size] = layout.hash; }
+  // Whether there is an end to tell of, or will be.
+  bool KnowsAny() const { return !layouts_.empty(); }
+  // The member announces `generation`'s number or an earlier one.
+  void HandleAnnounce(int64_t now_ns, const Member& member, const Announce& announce,
+                      MasterGeneration* generation);
+  // Live members that lack what nobody keeps any more get a snapshot, too. False in modes, and in
+  // generations without parameters, that have no such way.
+  static bool MayCatchUp(const MasterGeneration& generation) {
+    return !generation.sequenced() && generation.layout().size > 0;
+  }
+  void CatchUp(int64_t now_ns, const Member& member, const AskSnapshot& ask,
+               const MasterGeneration& generation);
+  // A member of an earlier master's time, in the middle of this generation: it goes on from the
+  // parameters here, and sends again what of its own they lack.
+  void TakeBack(int64_t now_ns, const Member& member, const AskResume& resume,
+                MasterGeneration* generation);
+  // The generation that it has announced is over, or the others never begin it.
+  void TellEnd(int32_t rank, const Layout& layout);
+  // A generation has ended here; the mean of its members' state at the end.
+  void KeepFinalState(uint64_t generation, std::vector<double> state) {
+    final_state_ = {generation, std::move(state)};
+  }
+  // Who has been told an end, and not yet asked for the state.
+  bool MayAskFinalState(int32_t rank, uint64_t generation) const {
+    const auto told = told_.find(rank);
+    return told != told_.end() && told->second == generation;
+  }
+  // The answer: that of the generation that has ended last, which its first 8 bytes name.
+  void GiveFinalState(int32_t rank);
+  // The member's link is gone.
+  void Withdraw(int32_t rank) {
+    waiting_.erase(rank);
+    told_.erase(rank);
+  }
+  // `generation` may be over by now: whoever waits for that is told. Snapshots grow old.
+  void Settle(int64_t now_ns, const MasterGeneration& generation);
+
+ private:
+  struct Frozen {
+    uint64_t number = 0;
+    uint64_t generation = 0;
+    VersionVector cut;
+    uint64_t step = 0;
+    int64_t made_ns = 0;
+    std::vector<Buffer> chunks;
+  };
+
+  void Join(int64_t now_ns, const Member& member, MasterGeneration* generation);
+  // "" or why the member cannot take part.
+  std::string Misfit(const Member& member, const Announce& announce,
+                     const MasterGeneration& generation) const;
+  void SendPending(int32_t rank, const Frozen& snapshot, const MasterGeneration& generation);
+  // One that covers `least`.
+  const Frozen& Freeze(int64_t now_ns, const VersionVector& least,
+                       const MasterGeneration& generation);
+  int64_t ParametersBytes() const {
+    return static_cast<int64_t>(parameters_->size() * sizeof(float));
+  }
+
+  const int64_t share_ns_;
+  Relay* const relay_;
+  MasterTree* const tree_;
+  const std::vector<float>* const parameters_;
+  GenerationHost* const host_;
+  std::map<uint64_t, uint64_t> layouts_;  // size -> hash of every one so far: each extends the last
+  std::string options_text_;
+  std::map<int32_t, Layout> waiting_;  // announced while the generation at hand was ending
+  std::map<int32_t, uint64_t> told_;   // whom ENDED was sent last, and of which generation
+  std::pair<uint64_t, std::vector<double>> final_state_;
+  uint64_t last_number_ = 0;  // of a snapshot
+  std::optional<Frozen> snapshot_;
+};
+
+}  // namespace strom
+
+#endif  // KERAS_STROM_CORE_MASTER_LATE_JOINS_H_

@@ -1,0 +1,379 @@
+#include "core/master/master_fits.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <utility>
+
+#include "core/replication/version_vector.h"
+#include "core/replication/words.h"
+
+namespace strom {
+
+bool MasterFits::HandleAttach(int64_t now_ns, const Member& member, const Attach& attach) {
+  if (IsAtHand(attach.generation) && (generation_->IsLiveMember(member.rank) ||
+                                      generation_->Reinstate(member.rank, member.origin))) {
+    return tree_->Has(member) || tree_->Join(now_ns, member, /*resumed=*/true);
+  }
+  host_->Fail(member.rank, Code::kMasterLost,
+              "training went on without " + WorkerName(member.rank) +
+                  ", which the master had not heard for too long; start it anew");
+  return false;
+}
+
+void MasterFits::HandleAnnounce(int64_t now_ns, const Member& member, const Announce& announce) {
+  const int32_t rank = member.rank;
+  resumption_.Withdraw(rank);
+  last_end_.Withdraw(rank);
+  if (generation_ && announce.layout.generation <= generation_->layout().generation) {
+    return late_joins_.HandleAnnounce(now_ns, member, announce, &*generation_);
+  }
+  if (!KnowsWhoIsLost() && !IsTheLatest(rank, announce)) return;
+  const bool in_step = !generation_ || generation_->IsLiveMember(rank);
+  if (is_running()) {
+    // By beginning the next one it has ended this one for itself, and relays it no more: its
+    // neighbours part from it and say what they have of it.
+    tree_->Leave(now_ns, member.origin);
+    generation_->Lose(rank);
+  }
+  const std::vector<Gathering::Difference> differences = gathering_.Add(rank, announce, in_step);
+  for (const auto& [behind, layout] : gathering_.TakeOvertaken()) overtaken_[behind] = layout;
+  TellOvertaken();
+  for (const Gathering::Difference& difference : differences) {
+    if (difference.misfit) {
+      host_->Fail(*difference.misfit, Code::kRefused, difference.text);
+      continue;
+    }
+    gathering_.Clear();
+    for (const auto& [other, live] : membership_->members()) {
+      if (live.link != 0) host_->Fail(other, Code::kRefused, difference.text);
+    }
+  }
+}
+
+// Under a master that has started nothing itself, but follows another one, the latest generation
+// that anybody begins is that of all; who begins an earlier one has missed its end.
+bool MasterFits::IsTheLatest(int32_t rank, const Announce& announce) {
+  const uint64_t number = announce.layout.generation;
+  if (gathering_.empty() || number == gathering_.layout().generation) return true;
+  if (number < gathering_.layout().generation) {
+    overtaken_[rank] = announce.layout;
+    return false;
+  }
+  for (const auto& [other, earlier] : gathering_.TakeAll()) overtaken_[other] = earlier.layout;
+  return true;
+}
+
+// A master that follows another one does not, before its first generation: whom it has not heard of
+// may have been lost before.
+bool MasterFits::KnowsWhoIsLost() const { return generation_ || !membership_->HasAdopted(); }
+
+// Before any generation has started here there is nothing to tell them with.
+void MasterFits::TellOvertaken() {
+  if (!late_joins_.KnowsAny()) return;
+  for (const auto& [rank, layout] : std::exchange(overtaken_, {})) {
+    late_joins_.TellEnd(rank, layout);
+  }
+}
+
+void MasterFits::Handle(const Member& member, const Done& done) {
+  if (IsAtHand(done.generation)) generation_->HandleDone(member.rank, done);
+}
+
+void MasterFits::Handle(const Member& member, const Verification& verification) {
+  if (IsAtHand(verification.generation)) {
+    generation_->HandleVerification(member.rank, verification);
+  }
+}
+
+void MasterFits::HandleAsk(int64_t now_ns, const Member& member, const AskState& ask) {
+  if (late_joins_.MayAskFinalState(member.rank, ask.generation)) {
+    return late_joins_.GiveFinalState(member.rank);
+  }
+  if (IsAtHand(ask.generation)) donations_.HandleAsk(now_ns, member.rank, &*generation_);
+}
+
+bool MasterFits::HandleTooFarBehind(int32_t rank) {
+  if (!generation_ || !LateJoins::MayCatchUp(*generation_)) return false;
+  host_->Send(rank, TooFarBehind{generation_->layout().generation});
+  return true;
+}
+
+void MasterFits::HandleAsk(int64_t now_ns, const Member& member, const AskSnapshot& ask) {
+  const bool takes_part = IsAtHand(ask.generation) && is_running() &&
+                          generation_->IsLiveMember(member.rank) &&
+                          LateJoins::MayCatchUp(*generation_);
+  if (!takes_part) {
+    ++(*drops_)["question for a snapshot by who takes no part"];
+    return;
+  }
+  late_joins_.CatchUp(now_ns, member, ask, *generation_);
+}
+
+void MasterFits::HandleResume(int64_t now_ns, const Member& member, const AskResume& resume) {
+  if (!generation_) return resumption_.Add(now_ns, member.rank, resume);
+  if (generation_->phase() == MasterGeneration::Phase::kTraining && !generation_->sequenced()) {
+    return late_joins_.TakeBack(now_ns, member, resume, &*generation_);
+  }
+  host_->Fail(member.rank, Code::kMasterLost,
+              "training went on without " + WorkerName(member.rank) + "; start it anew");
+}
+
+void MasterFits::Handle(const Member& member, const ReplicaCut& replica) {
+  resumption_.AddCut(member.rank, replica);
+  last_end_.AddCut(member.rank, replica);
+}
+
+void MasterFits::GoOnFrom(int64_t now_ns, Resumption::Whole whole) {
+  const Layout layout = whole.resume.layout;
+  parameters_ = std::move(whole.parameters);
+  relay_->Begin(layout);
+  std::vector<Replication::Accepted> none;  // nobody has sent an update of this generation yet
+  relay_->Open(now_ns, whole.cut, &none);
+  generation_.emplace(layout, /*sequenced=*/false, std::map<int32_t, uint64_t>{}, codec_,
+                      &parameters_, host_);
+  end_reported_ = false;
+  late_joins_.Started(layout, whole.resume.options_text);
+  donations_.Clear();
+  std::set<uint64_t> resumed;
+  for (const auto& [rank, resume] : resumption_.resumes()) resumed.insert(resume.origin);
+  const uint64_t dropped = resumption_.DroppedBeyond(whole.cut, resumed);
+  resumed_ = "generation " + std::to_string(layout.generation) + " goes on from " +
+             WorkerName(whole.rank) + "'s replica with " + std::to_string(resumed.size()) +
+             " workers; " + std::to_string(dropped) +
+             " updates of workers that are gone are not part of it, and are dropped everywhere";
+  for (const auto& [rank, resume] : resumption_.resumes()) {
+    late_joins_.TakeBack(now_ns, *membership_->FindRank(rank), resume, &*generation_);
+  }
+  resumption_.Clear();
+  // Who had not begun yet when the master was lost joins what goes on.
+  for (const auto& [rank, announce] : gathering_.TakeAll()) {
+    HandleAnnounce(now_ns, *membership_->FindRank(rank), announce);
+  }
+}
+
+// The chief is a new process and begins what is over for the others; the master that could have
+// told it the end is lost, and without the chief's values nothing can start. The others wait
+// between two generations, each with the parameters of that end.
+void MasterFits::LearnLastEnd(int64_t now_ns) {
+  if (late_joins_.KnowsAny() || !resumption_.empty() || !overtaken_.contains(kChiefRank)) {
+    return last_end_.Clear();
+  }
+  for (const auto& [rank, announce] : gathering_.AtHand()) {
+    if (last_end_.Has(rank)) continue;
+    AskResume from;
+    from.layout = announce.layout;
+    last_end_.Add(now_ns, rank, from);
+  }
+  while (const auto question = last_end_.TakeQuestion(now_ns)) {
+    host_->Send(question->rank, question->ask);
+  }
+  auto whole = last_end_.TakeWhole();
+  if (!whole) return;
+  parameters_ = std::move(whole->parameters);
+  late_joins_.KnowEnd(whole->resume.layout);
+  last_end_.Clear();
+  TellOvertaken();
+}
+
+void MasterFits::HandleDonation(int64_t now_ns, const Member& member, const BlobChunk& chunk,
+                                const Buffer& whole) {
+  if (generation_) donations_.HandleChunk(now_ns, member.rank, chunk, whole, &*generation_);
+}
+
+std::string MasterFits::HandleBlob(const Member& member, const Blob& blob) {
+  if (blob.name.kind == BlobKind::kSeed && blob.name.mark != 0) {
+    std::vector<float> parameters;
+    const Status whole = blob.Values(&parameters);
+    if (!whole.ok()) return whole.message;
+    Resumption& asked = last_end_.Has(member.rank) ? last_end_ : resumption_;
+    asked.AddParameters(member.rank, blob.name.mark, std::move(parameters));
+    return "";
+  }
+  if (blob.name.kind == BlobKind::kSeed) {
+    if (generation_ && blob.name.generation <= generation_->layout().generation) {
+      ++(*drops_)["seed of a generation that has started"];  // its chief comes late
+      return "";
+    }
+    std::vector<float> seed;
+    const Status whole = blob.Values(&seed);
+    if (!whole.ok()) return whole.message;
+    gathering_.AddSeed(member.rank, blob.name.generation, std::move(seed));
+    return "";
+  }
+  std::vector<double> values;
+  const Status whole = blob.Values(&values);
+  if (!whole.ok()) return whole.message;
+  if (!IsAtHand(blob.name.generation)) {
+    ++(*drops_)["values of another generation"];
+  } else if (blob.name.kind == BlobKind::kAverage) {
+    generation_->HandleAverage(member.rank, blob.name, std::move(values));
+  } else if (blob.name.kind == BlobKind::kState) {
+    generation_->HandleState(member.rank, std::move(values));
+  } else {
+    return "a chunk that only a master sends";
+  }
+  return "";
+}
+
+std::string MasterFits::CheckUpdate(const Member& member, const UpdateId& id) {
+  // FINAL has named everything there is; a later update would part the replicas.
+  if (generation_->phase() == MasterGeneration::Phase::kTraining ||
+      Covers(relay_->received(), id)) {
+    return "";
+  }
+  return WorkerName(member.rank) + " sent an update after its DONE";
+}
+
+void MasterFits::HandleAccepted(Member* origin, const Replication::Accepted& accepted) {
+  if (origin != nullptr) {
+    ++origin->updates_accepted;
+    origin->update_bytes += static_cast<int64_t>(accepted.update->size());
+  }
+  generation_->HandleAccepted(accepted);
+}
+
+void MasterFits::Lose(int32_t rank) {
+  gathering_.Withdraw(rank);
+  overtaken_.erase(rank);
+  late_joins_.Withdraw(rank);
+  donations_.Withdraw(rank);
+  resumption_.Withdraw(rank);
+  last_end_.Withdraw(rank);
+  if (generation_) generation_->Lose(rank);
+}
+
+void MasterFits::Resume() {
+  if (generation_) generation_->Resume();
+}
+
+void MasterFits::Settle(int64_t now_ns) {
+  while (const auto question = resumption_.TakeQuestion(now_ns)) {
+    host_->Send(question->rank, question->ask);
+  }
+  if (auto whole = resumption_.TakeWhole()) GoOnFrom(now_ns, std::move(*whole));
+  LearnLastEnd(now_ns);
+  if (!generation_) return;
+  TellOvertaken();
+  late_joins_.Settle(now_ns, *generation_);
+  donations_.Advance(now_ns, &*generation_);
+}
+
+std::optional<uint64_t> MasterFits::TakeEnded() {
+  if (is_running() || std::exchange(end_reported_, true)) return std::nullopt;
+  late_joins_.KeepFinalState(generation_->layout().generation, generation_->final_state());
+  return generation_->layout().generation;
+}
+
+int32_t MasterFits::missing() const {
+  if (min_workers_ == 0 || !generation_ ||
+      generation_->phase() != MasterGeneration::Phase::kTraining) {
+    return 0;
+  }
+  return std::max(0, LeastMembers() - generation_->live_members());
+}
+
+std::optional<std::string> MasterFits::TakeMissingChange() {
+  const int32_t few = missing();
+  if (std::exchange(waits_, few > 0) == (few > 0)) return std::nullopt;
+  if (!is_running()) return std::nullopt;  // it has ended meanwhile
+  const std::string here = std::to_string(generation_->live_members());
+  if (few == 0) return "training goes on with " + here + " workers";
+  return "training waits: " + here + " of the " + std::to_string(LeastMembers()) +
+         " workers are here that it needs at least";
+}
+
+// How many a generation needs at least. Who has said goodbye is not waited for.
+int32_t MasterFits::LeastMembers() const {
+  if (!generation_ && min_workers_ == 0) return KnowsWhoIsLost() ? membership_->workers() : 1;
+  if (!generation_) return min_workers_;
+  const auto left =
+      std::count_if(membership_->members().begin(), membership_->members().end(),
+                    [](const auto& entry) { return entry.second.state == Member::State::kLeft; });
+  return std::max(1, min_workers_ - static_cast<int32_t>(left));
+}
+
+bool MasterFits::EveryoneAccountedFor(int64_t now_ns) const {
+  if (!resumption_.empty()) return false;  // they go on with theirs first
+  // Where nobody is left in the one at hand, all that have come since begin the next.
+  if (gathering_.empty() || (is_running() && !generation_->IsAbandoned())) return false;
+  if (!generation_ && !gathering_.HasSeed()) return false;  // the chief may be among the missing
+  int32_t ready = 0;
+  for (const auto& [rank, member] : membership_->members()) {
+    if (member.state == Member::State::kAway) return false;  // it may come back
+    if (member.state != Member::State::kLive || overtaken_.contains(rank)) continue;
+    if (!gathering_.IsReady(rank)) return false;
+    ++ready;
+  }
+  if (ready < LeastMembers()) return false;
+  const int64_t latecomers_ns = latecomers_ns_ * (KnowsWhoIsLost() ? 1 : kTimeoutsToComeBack);
+  return (min_workers_ == 0 && KnowsWhoIsLost()) || ready == membership_->workers() ||
+         now_ns - membership_->last_joined_ns() >= latecomers_ns;
+}
+
+// Who takes part gets a place, who waits for a later generation loses it.
+void MasterFits::PlaceAll(int64_t now_ns) {
+  for (const auto& [rank, member] : membership_->members()) {
+    if (member.state != Member::State::kLive) continue;
+    if (!gathering_.TakesPart(rank)) tree_->Leave(now_ns, member.origin);
+    if (!gathering_.TakesPart(rank) || tree_->Has(member)) continue;
+    if (!tree_->Join(now_ns, member, /*resumed=*/true)) {
+      host_->Fail(rank, Code::kRefused, "the tree of workers is full");
+    }
+  }
+}
+
+std::optional<std::string> MasterFits::StartIfReady(int64_t now_ns) {
+  if (!EveryoneAccountedFor(now_ns)) return std::nullopt;
+  PlaceAll(now_ns);
+  const Layout layout = gathering_.layout();
+  const bool seeded = gathering_.seed() != nullptr;
+  if (seeded) parameters_ = std::move(*gathering_.seed());
+  const bool has_values = parameters_.size() == layout.size;
+  std::map<int32_t, uint64_t> origins;
+  VersionVector cut;
+  bool sequenced = false;
+  for (const auto& [rank, member] : membership_->members()) {
+    if (member.state != Member::State::kLive || !gathering_.TakesPart(rank)) continue;
+    if (!has_values) {
+      host_->Fail(rank, Code::kRefused,
+                  "the chief's values do not fill the model's " + std::to_string(layout.size) +
+                      " parameters, and the master has none of its own");
+      continue;
+    }
+    origins[rank] = member.origin;
+    sequenced = member.max_staleness >= 0;
+    // What it had not sent of a generation that it gave up is void.
+    cut[member.origin] = gathering_.counter(rank);
+  }
+  const std::string options_text = gathering_.options_text();
+  gathering_.Clear();
+  if (!has_values) return std::nullopt;
+  relay_->Begin(layout);
+  relay_->SetAllowance(2 * static_cast<int64_t>(parameters_.size() * sizeof(float)));
+  std::vector<Replication::Accepted> none;  // nobody has sent an update of this generation yet
+  relay_->Open(now_ns, cut, &none);
+  generation_.emplace(layout, sequenced, origins, codec_, &parameters_, host_);
+  end_reported_ = false;
+  late_joins_.Started(layout, options_text);
+  donations_.Clear();
+  const std::vector<Buffer> snapshot =
+      EncodeBlob({BlobKind::kParameters, layout.generation, 0, 0, 0}, parameters_);
+  for (const auto& [rank, origin] : origins) {
+    host_->Send(rank, StartGeneration{layout.generation, relay_->received(), 0, 0, -1});
+    relay_->AttachAtStart(membership_->FindRank(rank)->link);
+    if (rank != kChiefRank || !seeded) host_->SendBlob(rank, snapshot);
+  }
+  return "generation " + std::to_string(layout.generation) + " has started with " +
+         std::to_string(origins.size()) + " workers and " + std::to_string(layout.size) +
+         " parameters";
+}
+
+void MasterFits::AddStatus(JsonObject* json) const {
+  json->Add("generation", generation_ ? generation_->layout().generation : 0)
+      .Add("phase", std::string(generation_ ? generation_->phase_name() : "gathering"))
+      .Add("steps", generation_ ? generation_->steps() : 0)
+      .Add("parameters", parameters_.size());
+}
+
+}  // namespace strom

@@ -1,0 +1,138 @@
+// One generation (`fit`) after another at the master: gathers what the members announce, starts the
+// next when all have, and routes what they say to the one at hand
+// (core/master/master_generation.h). It owns the master's copy of the parameters.
+#ifndef KERAS_STROM_CORE_MASTER_MASTER_FITS_H_
+#define KERAS_STROM_CORE_MASTER_MASTER_FITS_H_
+
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/base/json.h"
+#include "core/master/donations.h"
+#include "core/master/gathering.h"
+#include "core/master/late_joins.h"
+#include "core/master/master_generation.h"
+#include "core/master/master_resumption.h"
+#include "core/master/master_tree.h"
+#include "core/master/membership.h"
+#include "core/replication/blob.h"
+#include "core/replication/control.h"
+#include "core/replication/node_status.h"
+#include "core/replication/relay.h"
+#include "core/replication/update.h"
+
+namespace strom {
+
+class MasterFits {
+ public:
+  // The pointers outlive this. `min_workers` as in MasterNodeOptions.
+  MasterFits(const UpdateCodec& codec, int32_t min_workers, int64_t failure_timeout_ns,
+             int64_t donation_window_bytes, Membership* membership, Relay* relay, MasterTree* tree,
+             GenerationHost* host, DropCounters* drops)
+      : codec_(codec),
+        min_workers_(min_workers),
+        latecomers_ns_(failure_timeout_ns),
+        membership_(membership),
+        relay_(relay),
+        tree_(tree),
+        host_(host),
+        drops_(drops),
+        late_joins_(failure_timeout_ns, relay, tree, &parameters_, host),
+        donations_(failure_timeout_ns, donation_window_bytes, host, drops),
+        resumption_(membership->workers(), failure_timeout_ns),
+        last_end_(membership->workers(), failure_timeout_ns) {}
+
+  // A member that is back in `attach.generation`, or changes its parent in it. False: training went
+  // on without it, and it has been told so.
+  bool HandleAttach(int64_t now_ns, const Member& member, const Attach& attach);
+  void HandleAnnounce(int64_t now_ns, const Member& member, const Announce& announce);
+  void Handle(const Member& member, const Done& done);
+  void Handle(const Member& member, const Verification& verification);
+  void HandleAsk(int64_t now_ns, const Member& member, const AskState& ask);
+  // A live member lacks what is kept no longer. False: it cannot go on.
+  bool HandleTooFarBehind(int32_t rank);
+  void HandleAsk(int64_t now_ns, const Member& member, const AskSnapshot& ask);
+  // A member of an earlier master's time, in the middle of a generation.
+  void HandleResume(int64_t now_ns, const Member& member, const AskResume& resume);
+  void Handle(const Member& member, const ReplicaCut& replica);
+  void HandleDonation(int64_t now_ns, const Member& member, const BlobChunk& chunk,
+                      const Buffer& whole);
+  // These return "" or why the member has to be expelled.
+  std::string HandleBlob(const Member& member, const Blob& blob);
+  std::string CheckUpdate(const Member& member, const UpdateId& id);
+  // An update of `origin` (null: a process that another has replaced) that the relay has accepted.
+  void HandleAccepted(Member* origin, const Replication::Accepted& accepted);
+
+  // The member's link is gone, or another process has its rank.
+  void Lose(int32_t rank);
+  // GenerationHost::Settled may be true by now.
+  void Resume();
+  // After every event, and when NextTimeout is over: tells those who wait for the end of the
+  // generation at hand, and sees to donations.
+  void Settle(int64_t now_ns);
+  int64_t NextTimeout() const {
+    return std::min({donations_.NextTimeout(), resumption_.NextTimeout(), last_end_.NextTimeout()});
+  }
+  // Starts the next generation where all members have announced it. The text is for the log.
+  std::optional<std::string> StartIfReady(int64_t now_ns);
+  // How many workers too few train, so that those that do wait; 0 = there are enough. And in words,
+  // once after each change between the two.
+  int32_t missing() const;
+  std::optional<std::string> TakeMissingChange();
+  // Once for each generation of an earlier master that goes on, in words.
+  std::optional<std::string> TakeResumed() { return std::exchange(resumed_, std::nullopt); }
+  // Once for each generation that has ended: its number.
+  std::optional<uint64_t> TakeEnded();
+
+  // While it is true only its members have places in the tree: others could not relay in it.
+  bool is_running() const {
+    return generation_ && generation_->phase() != MasterGeneration::Phase::kEnded;
+  }
+  bool has_started() const { return generation_.has_value(); }
+  int64_t queued_bytes() const { return generation_ ? generation_->queued_bytes() : 0; }
+  const std::vector<float>& parameters() const { return parameters_; }
+  void AddStatus(JsonObject* json) const;
+
+ private:
+  bool IsTheLatest(int32_t rank, const Announce& announce);
+  bool KnowsWhoIsLost() const;
+  void TellOvertaken();
+  bool EveryoneAccountedFor(int64_t now_ns) const;
+  int32_t LeastMembers() const;
+  void PlaceAll(int64_t now_ns);
+  void GoOnFrom(int64_t now_ns, Resumption::Whole whole);
+  void LearnLastEnd(int64_t now_ns);
+  bool IsAtHand(uint64_t generation) const {
+    return generation_ && generation_->layout().generation == generation;
+  }
+
+  const UpdateCodec& codec_;
+  const int32_t min_workers_;
+  // Where not all are needed: so long after a worker has joined others may still join the start.
+  const int64_t latecomers_ns_;
+  Membership* const membership_;
+  Relay* const relay_;
+  MasterTree* const tree_;
+  GenerationHost* const host_;
+  DropCounters* const drops_;
+  Gathering gathering_;
+  std::map<int32_t, Layout> overtaken_;  // who begins what is over for the others
+  LateJoins late_joins_;
+  Donations donations_;
+  Resumption resumption_;
+  Resumption last_end_;  // from whom to learn how the generation before the one at hand has ended
+  std::optional<MasterGeneration> generation_;
+  bool end_reported_ = true;
+  std::optional<std::string> resumed_;
+  bool waits_ = false;  // as TakeMissingChange has said
+  std::vector<float> parameters_;
+};
+
+}  // namespace strom
+
+#endif  // KERAS_STROM_CORE_MASTER_MASTER_FITS_H_

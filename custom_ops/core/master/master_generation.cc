@@ -1,0 +1,343 @@
+#include "core/master/master_generation.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "core/base/hash.h"
+#include "core/replication/version_vector.h"
+
+namespace strom {
+
+namespace {
+
+// Averages under more keys than this at once make the oldest key forgotten.
+constexpr size_t kMaxAverageKeys = 64;
+
+}  // namespace
+
+MasterGeneration::MasterGeneration(const Layout& layout, bool sequenced,
+                                   const std::map<int32_t, uint64_t>& origins,
+                                   const UpdateCodec& codec, std::vector<float>* parameters,
+                                   GenerationHost* host)
+    : layout_(layout), codec_(codec), parameters_(parameters), host_(host) {
+  std::map<Stepper, uint64_t> counters;
+  for (const auto& [rank, origin] : origins) {
+    members_[rank].origin = origin;
+    rank_of_origin_[origin] = rank;
+    counters[{rank, origin}] = CounterOf(host->received(), origin);
+  }
+  if (sequenced) sequencer_.emplace(counters);
+}
+
+void MasterGeneration::HandleAccepted(const Replication::Accepted& accepted) {
+  UpdateHeader header;
+  const Status parsed = ParseUpdateHeader(*accepted.update, &header);
+  STROM_CHECK(parsed.ok());  // validated before it was accepted
+  const auto rank = rank_of_origin_.find(accepted.id.origin);
+  if (rank != rank_of_origin_.end()) {
+    Progress& progress = members_.at(rank->second).progress;
+    progress.last_iteration =
+        std::max(progress.last_iteration, static_cast<int64_t>(header.iteration));
+    ++progress.updates;
+  }
+  if (!sequencer_) {
+    codec_.Apply(Bytes(*accepted.update).subspan(kUpdateHeaderBytes), *parameters_);
+  } else if (rank != rank_of_origin_.end()) {
+    sequencer_->Add({rank->second, accepted.id.origin}, {accepted.id, accepted.update},
+                    header.last_part());
+  }
+  Advance();
+}
+
+void MasterGeneration::HandleDone(int32_t rank, const Done& done) {
+  if (!IsLiveMember(rank) || phase_ != Phase::kTraining) return;
+  members_[rank].final_counter = done.counter;
+  if (sequencer_) sequencer_->Done(StepperOf(rank), done.counter);
+  if (done.stop != 0) {
+    stopped_ = true;
+    ForLive([&](int32_t other, Member&) {
+      if (other != rank) host_->Send(other, Stop{layout_.generation});
+    });
+  }
+  Advance();
+}
+
+void MasterGeneration::HandleAverage(int32_t rank, const BlobName& name,
+                                     std::vector<double> values) {
+  if (!IsLiveMember(rank) || phase_ != Phase::kTraining) return;
+  if (sequencer_) {
+    members_[rank].average = {name, std::move(values)};
+    sequencer_->Wait(StepperOf(rank), name.mark);
+    Advance();
+    return;
+  }
+  Vectors& latest = LatestUnder(name.key);
+  latest[rank] = std::move(values);
+  AnswerAverage(rank, name, latest);
+}
+
+void MasterGeneration::HandleState(int32_t rank, std::vector<double> state) {
+  if (!IsLiveMember(rank) || phase_ != Phase::kFinal) return;
+  members_[rank].state = std::move(state);
+  Advance();
+}
+
+void MasterGeneration::HandleVerification(int32_t rank, const Verification& verification) {
+  if (!IsLiveMember(rank) || phase_ != Phase::kResult) return;
+  if (!parameters_hash_) {
+    parameters_hash_ = Hash(Bytes(reinterpret_cast<const uint8_t*>(parameters_->data()),
+                                  parameters_->size() * sizeof(float)));
+  }
+  if (verification.hash != 0 && verification.hash != *parameters_hash_) {
+    host_->Fail(rank, Code::kInternal,
+                "worker " + std::to_string(rank) +
+                    "'s parameters differ from the master's after the final copy; did something "
+                    "assign to them meanwhile?");
+    return;
+  }
+  members_[rank].difference = verification.difference;
+  Advance();
+}
+
+void MasterGeneration::Lose(int32_t rank) {
+  if (!IsLiveMember(rank)) return;
+  Member& member = members_[rank];
+  Member lost;
+  lost.origin = member.origin;
+  lost.progress = member.progress;
+  lost.late = member.late;
+  lost.has_state = member.has_state;
+  lost.lost = true;
+  member = std::move(lost);
+  if (sequencer_) sequencer_->Lose(StepperOf(rank));
+  for (auto& [key, by_rank] : latest_) by_rank.erase(rank);
+  Advance();
+}
+
+void MasterGeneration::Join(int32_t rank, uint64_t origin) {
+  Member joined;
+  joined.origin = origin;
+  joined.progress = progress(rank);
+  joined.late = true;
+  joined.has_state = false;
+  members_[rank] = std::move(joined);
+  rank_of_origin_[origin] = rank;
+  if (sequencer_) sequencer_->Join(StepperOf(rank), CounterOf(host_->received(), origin));
+}
+
+void MasterGeneration::GoOn(int32_t rank, uint64_t origin, const AskResume& resume) {
+  Member& member = members_[rank];
+  const Progress before = member.progress;
+  member = {};
+  member.origin = origin;
+  member.late = resume.lacks_state != 0;
+  member.has_state = !member.late;
+  member.progress = before;
+  member.progress.last_iteration = std::max(before.last_iteration, resume.iteration);
+  rank_of_origin_[origin] = rank;
+}
+
+std::optional<int32_t> MasterGeneration::FindDonor(const std::set<int32_t>& asked) const {
+  std::optional<int32_t> is_done;
+  for (const auto& [rank, member] : members_) {
+    if (!MayDonate(rank) || asked.contains(rank)) continue;
+    if (!member.final_counter) return rank;
+    if (!is_done) is_done = rank;
+  }
+  return is_done;
+}
+
+bool MasterGeneration::MayDonate(int32_t rank) const {
+  return IsLiveMember(rank) && phase_ == Phase::kTraining && members_.at(rank).has_state;
+}
+
+bool MasterGeneration::BeginToAsk(int32_t rank) {
+  if (!IsLiveMember(rank)) return false;
+  Member& member = members_.at(rank);
+  if (!member.late || std::exchange(member.asks, true)) return false;
+  member.has_state = false;  // what was sent over an earlier link has not arrived
+  return true;
+}
+
+void MasterGeneration::HasState(int32_t rank) {
+  if (IsLiveMember(rank)) members_.at(rank).has_state = true;
+}
+
+MasterGeneration::Progress MasterGeneration::progress(int32_t rank) const {
+  const auto found = members_.find(rank);
+  return found == members_.end() ? Progress{} : found->second.progress;
+}
+
+bool MasterGeneration::Reinstate(int32_t rank, uint64_t origin) {
+  auto found = members_.find(rank);
+  if (found == members_.end() || found->second.origin != origin) return false;
+  if (sequencer_ || phase_ != Phase::kTraining) return false;
+  found->second.lost = false;
+  return true;
+}
+
+const char* MasterGeneration::phase_name() const {
+  switch (phase_) {
+    case Phase::kTraining:
+      return "training";
+    case Phase::kFinal:
+      return "final";
+    case Phase::kResult:
+      return "result";
+    case Phase::kEnded:
+      return "ended";
+  }
+  return "";
+}
+
+bool MasterGeneration::IsLiveMember(int32_t rank) const {
+  auto found = members_.find(rank);
+  return found != members_.end() && !found->second.lost;
+}
+
+int32_t MasterGeneration::live_members() const {
+  return static_cast<int32_t>(std::count_if(members_.begin(), members_.end(),
+                                            [](const auto& entry) { return !entry.second.lost; }));
+}
+
+void MasterGeneration::Advance() {
+  if (sequencer_) {
+    // A completed barrier makes its members step again, so that more STEPs may be due; a queue of
+    // complete contributions is finite, and so is this.
+    EmitSteps();
+    CompleteBarrier();
+  }
+  if (phase_ == Phase::kTraining && AllDone()) SendFinal();
+  if (phase_ == Phase::kFinal && AllLive([](const Member& m) { return m.state.has_value(); })) {
+    SendResult();
+  }
+  if (phase_ == Phase::kResult &&
+      AllLive([](const Member& m) { return m.difference.has_value(); })) {
+    SendEnd();
+  }
+}
+
+void MasterGeneration::EmitSteps() {
+  while (auto step = sequencer_->NextStep()) {
+    Step message{layout_.generation, sequencer_->steps() - 1, {}};
+    for (const ReceivedUpdate& update : *step) {
+      message.ids.push_back(update.id);
+      codec_.Apply(update.message(), *parameters_);
+    }
+    ForLive([&](int32_t rank, Member&) { host_->Send(rank, message); });
+  }
+}
+
+void MasterGeneration::CompleteBarrier() {
+  if (!sequencer_->BarrierComplete()) return;
+  std::map<uint64_t, Vectors> by_key;
+  ForLive([&](int32_t rank, Member& member) {
+    if (member.average) by_key[member.average->first.key][rank] = member.average->second;
+  });
+  ForLive([&](int32_t rank, Member& member) {
+    if (!member.average) return;
+    AnswerAverage(rank, member.average->first, by_key[member.average->first.key]);
+  });
+  ForLive([](int32_t, Member& member) { member.average.reset(); });
+  sequencer_->ReleaseBarrier();
+}
+
+bool MasterGeneration::AllDone() const {
+  if (!AnyLive()) return false;  // somebody may come in their place
+  if (sequencer_ && !sequencer_->Finished()) return false;
+  if (!host_->Settled()) return false;
+  return AllLive([this](const Member& member) {
+    return member.final_counter &&
+           CounterOf(host_->received(), member.origin) >= *member.final_counter;
+  });
+}
+
+void MasterGeneration::SendFinal() {
+  phase_ = AnyLive() ? Phase::kFinal : Phase::kEnded;
+  ForLive([&](int32_t rank, Member&) {
+    host_->Send(rank, Final{layout_.generation, host_->received(), steps()});
+  });
+}
+
+void MasterGeneration::SendResult() {
+  phase_ = AnyLive() ? Phase::kResult : Phase::kEnded;
+  if (phase_ == Phase::kEnded) return;
+  Vectors states;
+  ForLive([&](int32_t rank, Member& member) { states[rank] = std::move(*member.state); });
+  const size_t size = states.begin()->second.size();
+  BlobName name{BlobKind::kResult, layout_.generation, 0, 0, 0};
+  final_state_ = MeanInRankOrder(states, size, &name.count);
+  const std::vector<Buffer> result = EncodeBlob(name, final_state_);
+  const std::vector<Buffer> parameters =
+      EncodeBlob({BlobKind::kParameters, layout_.generation, 0, 0, 0}, *parameters_);
+  for (const auto& [rank, state] : states) {
+    if (state.size() != size) {
+      host_->Fail(rank, Code::kInvalidArgument,
+                  "worker " + std::to_string(rank) + " has " + std::to_string(state.size()) +
+                      " values of non-trainable state, worker " +
+                      std::to_string(states.begin()->first) + " has " + std::to_string(size) +
+                      "; all have to train the same model");
+      continue;
+    }
+    host_->SendBlob(rank, result);
+    host_->SendBlob(rank, parameters);
+  }
+}
+
+void MasterGeneration::SendEnd() {
+  phase_ = Phase::kEnded;
+  double worst = 0;
+  ForLive([&](int32_t, Member& member) {
+    // A difference that is no number is the worst there is; std::max would pass over it.
+    if (!std::isnan(worst) && !(*member.difference <= worst)) worst = *member.difference;
+  });
+  ForLive([&](int32_t rank, Member&) { host_->Send(rank, End{layout_.generation, worst}); });
+}
+
+void MasterGeneration::AnswerAverage(int32_t rank, const BlobName& asked, const Vectors& by_rank) {
+  BlobName name{BlobKind::kMean, layout_.generation, asked.key, steps(), 0};
+  const size_t size = by_rank.at(rank).size();
+  const std::vector<double> mean = MeanInRankOrder(by_rank, size, &name.count);
+  host_->SendBlob(rank, EncodeBlob(name, mean));
+}
+
+MasterGeneration::Vectors& MasterGeneration::LatestUnder(uint64_t key) {
+  for (auto& [known, by_rank] : latest_) {
+    if (known == key) return by_rank;
+  }
+  if (latest_.size() == kMaxAverageKeys) latest_.pop_front();
+  return latest_.emplace_back(key, Vectors{}).second;
+}
+
+template <typename Visit>
+void MasterGeneration::ForLive(Visit visit) {
+  for (auto& [rank, member] : members_) {
+    if (!member.lost) visit(rank, member);
+  }
+}
+
+template <typename Test>
+bool MasterGeneration::AllLive(Test test) const {
+  return std::all_of(members_.begin(), members_.end(),
+                     [&](const auto& entry) { return entry.second.lost || test(entry.second); });
+}
+
+bool MasterGeneration::AnyLive() const {
+  return !AllLive([](const Member&) { return false; });
+}
+
+std::vector<double> MeanInRankOrder(const std::map<int32_t, std::vector<double>>& by_rank,
+                                    size_t size, uint32_t* contributors) {
+  std::vector<double> mean(size, 0.0);
+  *contributors = 0;
+  for (const auto& [rank, values] : by_rank) {
+    if (values.size() != size) continue;
+    ++*contributors;
+    for (size_t i = 0; i < size; ++i) mean[i] += values[i];
+  }
+  for (double& value : mean) value /= *contributors;
+  return mean;
+}
+
+}  // namespace strom

@@ -1,0 +1,152 @@
+// The master's side of one generation (one `fit`): updates into its parameters, STEPs, averages and
+// the ending. It knows members by rank only; core/master/master_node.h owns links and membership.
+#ifndef KERAS_STROM_CORE_MASTER_MASTER_GENERATION_H_
+#define KERAS_STROM_CORE_MASTER_MASTER_GENERATION_H_
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "core/replication/blob.h"
+#include "core/replication/control.h"
+#include "core/replication/master_event.h"
+#include "core/replication/replication.h"
+#include "core/replication/sequencer.h"
+#include "core/replication/update.h"
+
+namespace strom {
+
+// What a generation asks of the node that runs it. None of these calls back before it returns.
+class GenerationHost {
+ public:
+  virtual ~GenerationHost() = default;
+  virtual void Send(int32_t rank, const ControlMessage& message) = 0;
+  virtual void SendBlob(int32_t rank, const std::vector<Buffer>& chunks) = 0;
+  // Tells the worker why it cannot go on; MasterGeneration::Lose follows.
+  virtual void Fail(int32_t rank, Code code, const std::string& reason) = 0;
+  virtual void Report(MasterEvent event) = 0;
+  virtual int64_t QueuedBytes(int32_t rank) const = 0;
+  virtual const VersionVector& received() const = 0;
+  // False while updates of a lost member may be on their way through the tree.
+  virtual bool Settled() const = 0;
+};
+
+class MasterGeneration {
+ public:
+  enum class Phase { kTraining, kFinal, kResult, kEnded };
+
+  // `origins`: rank -> origin of the members; `parameters` and `host` outlive this.
+  MasterGeneration(const Layout& layout, bool sequenced, const std::map<int32_t, uint64_t>& origins,
+                   const UpdateCodec& codec, std::vector<float>* parameters, GenerationHost* host);
+
+  // An update that this node has accepted.
+  void HandleAccepted(const Replication::Accepted& accepted);
+  void HandleDone(int32_t rank, const Done& done);
+  void HandleAverage(int32_t rank, const BlobName& name, std::vector<double> values);
+  void HandleState(int32_t rank, std::vector<double> state);
+  void HandleVerification(int32_t rank, const Verification& verification);
+
+  // Settled may be true by now.
+  void Resume() { Advance(); }
+
+  // The member is gone: nobody waits for it any more.
+  void Lose(int32_t rank);
+  // A process that joins late, in place of the rank's earlier one where there was one.
+  void Join(int32_t rank, uint64_t origin);
+  // A process that was in the middle of this generation under an earlier master.
+  void GoOn(int32_t rank, uint64_t origin, const AskResume& resume);
+  // Whose state a late joiner may get: a member that has one, none of `asked`. Those that train
+  // come before those that are done and wait for the others; of them the lowest rank, so the chief
+  // where it can.
+  std::optional<int32_t> FindDonor(const std::set<int32_t>& asked) const;
+  bool MayDonate(int32_t rank) const;
+  // False: no late joiner, or it has asked over this link before.
+  bool BeginToAsk(int32_t rank);
+  void HasState(int32_t rank);
+  // The mean of the members' state at the end; empty before RESULT.
+  const std::vector<double>& final_state() const { return final_state_; }
+  // The process that owns `origin` is back. False: too late, or this mode does not allow it.
+  bool Reinstate(int32_t rank, uint64_t origin);
+
+  const Layout& layout() const { return layout_; }
+  Phase phase() const { return phase_; }
+  const char* phase_name() const;
+  bool sequenced() const { return sequencer_.has_value(); }
+  bool IsLiveMember(int32_t rank) const;
+  // Sequenced modes: what has been accepted and is not in `parameters`, as it stands in no STEP
+  // yet.
+  Sequencer::Contribution Waiting() const {
+    return sequencer_ ? sequencer_->Waiting() : Sequencer::Contribution{};
+  }
+  // The chief has ended training for all.
+  bool stopped() const { return stopped_; }
+  // Still training, but nobody is left.
+  bool IsAbandoned() const { return phase_ == Phase::kTraining && !AnyLive(); }
+  int32_t live_members() const;
+  // Of all processes of a rank.
+  struct Progress {
+    int64_t last_iteration = -1;  // of an accepted update; -1 = none
+    int64_t updates = 0;
+  };
+  Progress progress(int32_t rank) const;
+  uint64_t steps() const { return sequencer_ ? sequencer_->steps() : 0; }
+  int64_t queued_bytes() const { return sequencer_ ? sequencer_->queued_bytes() : 0; }
+
+ private:
+  struct Member {
+    uint64_t origin = 0;
+    bool lost = false;
+    bool late = false;      // it has joined a generation that ran
+    bool has_state = true;  // false: late, and nobody has given it one yet
+    bool asks = false;      // ... but it has asked, over the link at hand
+    Progress progress;
+    std::optional<uint64_t> final_counter;                            // DONE
+    std::optional<std::pair<BlobName, std::vector<double>>> average;  // waits in one (sequenced)
+    std::optional<std::vector<double>> state;
+    std::optional<double> difference;  // verified
+  };
+  using Vectors = std::map<int32_t, std::vector<double>>;
+
+  // Whatever the last event has made possible: STEPs, averages, FINAL, RESULT, END.
+  void Advance();
+  void EmitSteps();
+  void CompleteBarrier();
+  Stepper StepperOf(int32_t rank) const { return {rank, members_.at(rank).origin}; }
+  bool AllDone() const;
+  void SendFinal();
+  void SendResult();
+  void SendEnd();
+  void AnswerAverage(int32_t rank, const BlobName& asked, const Vectors& by_rank);
+  Vectors& LatestUnder(uint64_t key);
+  template <typename Visit>
+  void ForLive(Visit visit);
+  template <typename Test>
+  bool AllLive(Test test) const;
+  bool AnyLive() const;
+
+  const Layout layout_;
+  const UpdateCodec& codec_;
+  std::vector<float>* const parameters_;
+  GenerationHost* const host_;
+  Phase phase_ = Phase::kTraining;
+  std::map<int32_t, Member> members_;
+  std::map<uint64_t, int32_t> rank_of_origin_;
+  std::optional<Sequencer> sequencer_;
+  bool stopped_ = false;
+  std::deque<std::pair<uint64_t, Vectors>> latest_;  // asynchronous averages by key, newest last
+  std::optional<uint64_t> parameters_hash_;          // after RESULT
+  std::vector<double> final_state_;
+};
+
+// The mean of the vectors that are as long as `size`, summed in rank order so that its bits do not
+// depend on timing; *contributors gets how many they were.
+std::vector<double> MeanInRankOrder(const std::map<int32_t, std::vector<double>>& by_rank,
+                                    size_t size, uint32_t* contributors);
+
+}  // namespace strom
+
+#endif  // KERAS_STROM_CORE_MASTER_MASTER_GENERATION_H_

@@ -1,0 +1,492 @@
+#include "core/master/master_node.h"
+
+#include <algorithm>
+#include <deque>
+#include <map>
+#include <utility>
+
+#include "core/master/master_fits.h"
+#include "core/master/master_generation.h"
+#include "core/master/master_tree.h"
+#include "core/master/membership.h"
+#include "core/replication/blob.h"
+#include "core/replication/control.h"
+#include "core/replication/node_status.h"
+#include "core/replication/relay.h"
+#include "core/replication/words.h"
+
+namespace strom {
+
+namespace {
+
+// A beacon ten times within the failure timeout: every 500 ms by default.
+constexpr int64_t kBeaconsPerTimeout = 10;
+// A worker that is this far ahead of the slowest in sequenced modes is out of its staleness bound.
+constexpr int64_t kSequencerBytes = int64_t{512} << 20;
+// Chunks are put together as they arrive, so this bounds what a member may send, not what is
+// reserved.
+constexpr int64_t kBlobBytes = int64_t{1} << 40;
+// `auto` makes a tree for more workers than this.
+constexpr int32_t kMostUnderMaster = 32;
+
+TreeBounds BoundsOf(const MasterNodeOptions& options) {
+  const bool plain = options.topology == Topology::kPlain ||
+                     (options.topology == Topology::kAuto && options.workers <= kMostUnderMaster);
+  return plain ? TreeBounds{} : TreeBounds{options.max_children, options.max_depth};
+}
+
+}  // namespace
+
+struct MasterNode::State final : GenerationHost {
+  State(const MasterNodeOptions& o, LinkLayer* l)
+      : options(o),
+        links(l),
+        membership(o.workers, o.epoch),
+        relay(RelayOptionsOf(o, /*is_root=*/true), l, &drops),
+        tree(BoundsOf(o), o.host, &membership, &relay, l),
+        fits(*o.codec, o.min_workers, o.failure_timeout_ns, o.link_queue_bytes / 4, &membership,
+             &relay, &tree, this, &drops) {}
+
+  // --- GenerationHost
+  void Send(int32_t rank, const ControlMessage& message) override {
+    SendTo(rank, Channel::kControl, EncodeControl(message));
+  }
+  void SendBlob(int32_t rank, const std::vector<Buffer>& chunks) override {
+    for (const Buffer& chunk : chunks) SendTo(rank, Channel::kState, chunk);
+  }
+  void Fail(int32_t rank, Code code, const std::string& reason) override {
+    Send(rank, Failure{static_cast<int32_t>(code), reason});
+    if (const Member* member = membership.FindRank(rank)) {
+      gone.push_back({member->link, Member::State::kLost, reason, false, false});
+    }
+  }
+  int64_t QueuedBytes(int32_t rank) const override {
+    const Member* member = membership.FindRank(rank);
+    return member == nullptr || member->link == 0 ? 0 : links->QueuedBytes(member->link);
+  }
+  void Report(MasterEvent event) override {
+    for (const auto& [rank, member] : membership.members()) {
+      if (rank != event.rank) Send(rank, Notice{event.text});
+    }
+    events.push_back(std::move(event));
+  }
+  const VersionVector& received() const override { return relay.received(); }
+  bool Settled() const override { return tree.Settled(); }
+
+  // --- links
+  void HandleHello(const LinkEvent& event);
+  void GiveWayTo(const Hello& hello);
+  void HandleUp(const LinkEvent& event);
+  void HandleMessage(Member* member, const LinkEvent& event);
+  void HandleDown(const LinkEvent& event);
+  void SendTo(int32_t rank, Channel channel, const Buffer& message);
+
+  // --- what members say
+  void HandleControl(Member* member, Bytes bytes);
+  void Handle(Member* member, const Attach& attach);
+  void Handle(Member* member, const Announce& announce) {
+    fits.HandleAnnounce(now_ns, *member, announce);
+  }
+  void Handle(Member* member, const Done& done) { fits.Handle(*member, done); }
+  void Handle(Member* member, const Verification& verification) {
+    fits.Handle(*member, verification);
+  }
+  void Handle(Member* member, const AskState& ask) { fits.HandleAsk(now_ns, *member, ask); }
+  void Handle(Member* member, const AskSnapshot& ask) { fits.HandleAsk(now_ns, *member, ask); }
+  void Handle(Member* member, const AskResume& resume) {
+    fits.HandleResume(now_ns, *member, resume);
+  }
+  void Handle(Member* member, const ReplicaCut& replica) { fits.Handle(*member, replica); }
+  void Handle(Member* member, const Placed& placed);
+  void Handle(Member* member, const Orphan& orphan);
+  template <typename Other>
+  void Handle(Member* member, const Other&) {
+    Expel(member, "a control message that only a master sends");
+  }
+  void HandleChunk(Member* member, const Buffer& chunk);
+  void HandleUpdate(Member* member, const Buffer& update);
+
+  // --- membership
+  void Expel(Member* member, const std::string& reason);  // closes its link at the end of the event
+  void Beat();                                            // the regular beacon
+  void Settle();  // after every event: whatever it has made possible
+  void ActOnNotices();
+  void RemoveGone();
+  void ShutDown(const std::string& reason);
+
+  const MasterNodeOptions options;
+  LinkLayer* const links;
+  DropCounters drops;
+  Membership membership;
+  Relay relay;
+  MasterTree tree;
+  MasterFits fits;
+  std::map<LinkId, BlobAssembler> assemblers;
+  struct Gone {
+    LinkId link;
+    Member::State state;
+    std::string reason;
+    bool close_link;
+    bool may_return;  // kLost: nobody has told it to end
+  };
+  std::deque<Gone> gone;  // members to remove once the event at hand is dealt with
+  std::deque<MasterEvent> events;
+  std::optional<std::string> shut_down;  // why
+  bool superseded = false;               // by a later master
+  int64_t now_ns = 0;
+  int64_t next_beacon_ns = 0;
+};
+
+MasterNode::MasterNode(const MasterNodeOptions& options, LinkLayer* links)
+    : state_(std::make_unique<State>(options, links)) {}
+MasterNode::~MasterNode() = default;
+
+void MasterNode::HandleLinkEvent(int64_t now_ns, LinkEvent event) {
+  State& s = *state_;
+  s.now_ns = now_ns;
+  Member* member = s.membership.Find(event.link);
+  switch (event.type) {
+    case LinkEvent::Type::kHello:
+      s.HandleHello(event);
+      break;
+    case LinkEvent::Type::kUp:
+      s.HandleUp(event);
+      break;
+    case LinkEvent::Type::kMessage:
+      if (member == nullptr) {
+        ++s.drops["message of a link that is no member's"];
+      } else {
+        s.HandleMessage(member, event);
+      }
+      break;
+    case LinkEvent::Type::kSuspect:
+      if (member != nullptr) {
+        s.events.push_back({MasterEvent::Type::kNotice, member->rank,
+                            WorkerName(member->rank) + " has been silent for a while"});
+      }
+      break;
+    case LinkEvent::Type::kDown:
+      s.HandleDown(event);
+      break;
+  }
+  s.Settle();
+}
+
+void MasterNode::HandleTimeout(int64_t now_ns) {
+  State& s = *state_;
+  s.now_ns = now_ns;
+  if (now_ns >= s.next_beacon_ns) s.Beat();
+  s.Settle();
+}
+
+int64_t MasterNode::NextTimeout() const {
+  return std::min(
+      {state_->next_beacon_ns, state_->relay.NextTimeout(), state_->fits.NextTimeout()});
+}
+
+std::optional<MasterEvent> MasterNode::PollEvent() {
+  if (state_->events.empty()) return std::nullopt;
+  MasterEvent event = std::move(state_->events.front());
+  state_->events.pop_front();
+  return event;
+}
+
+void MasterNode::Shutdown(int64_t now_ns, const std::string& reason) {
+  state_->now_ns = now_ns;
+  state_->ShutDown(reason);
+}
+
+const VersionVector& MasterNode::received() const { return state_->relay.received(); }
+const Replication& MasterNode::replication() const { return state_->relay.replication(); }
+const std::vector<float>& MasterNode::parameters() const { return state_->fits.parameters(); }
+
+void MasterNode::State::ShutDown(const std::string& reason) {
+  shut_down = reason.empty() ? "the master has ended" : reason;
+  for (auto& [rank, member] : membership.members()) {
+    if (member.link == 0) continue;
+    links->Close(now_ns, member.link, reason);
+    relay.Remove(member.link);
+    member.link = 0;
+    member.state = Member::State::kLeft;
+  }
+}
+
+// This master was stopped for so long that another one has taken its place.
+void MasterNode::State::GiveWayTo(const Hello& hello) {
+  if (superseded) return;
+  superseded = true;
+  const std::string text = WorkerName(hello.rank) + " follows a master of epoch " +
+                           std::to_string(hello.epoch) + ", and this one has epoch " +
+                           std::to_string(options.epoch) +
+                           ": another has taken its place, and it stops";
+  events.push_back({MasterEvent::Type::kSuperseded, hello.rank, text});
+  ShutDown(text);
+}
+
+void MasterNode::State::HandleHello(const LinkEvent& event) {
+  Hello hello;
+  const Status parsed = ParseHello(*event.payload, &hello);
+  // Not refused either: the worker is to look on for its own master.
+  if (parsed.ok() && hello.epoch > options.epoch) return GiveWayTo(hello);
+  const Address from = links->PeerAddress(event.link).value_or(Address{});
+  uint64_t origin = 0;
+  const std::string refusal = shut_down ? *shut_down
+                              : !parsed.ok()
+                                  ? parsed.message
+                                  : membership.Judge(now_ns, event.link, from, hello, &origin);
+  if (refusal.empty()) {
+    links->Accept(now_ns, event.link, EncodeWelcome({origin, 0, options.epoch}));
+    return;
+  }
+  events.push_back({MasterEvent::Type::kRefused, hello.rank, refusal});
+  links->Refuse(now_ns, event.link, refusal);
+}
+
+void MasterNode::State::HandleUp(const LinkEvent& event) {
+  if (shut_down) return links->Close(now_ns, event.link, *shut_down);
+  const Membership::Joined joined = membership.LinkUp(now_ns, event.link);
+  if (joined.member == nullptr) {
+    events.push_back({MasterEvent::Type::kRefused, -1, joined.refusal});
+    links->Close(now_ns, event.link, joined.refusal);
+    return;
+  }
+  const int32_t rank = joined.member->rank;
+  if (joined.superseded) {
+    links->Close(now_ns, joined.superseded->link,
+                 joined.resumed
+                     ? "this worker has come back over a new link"
+                     : "superseded by attempt " + std::to_string(joined.member->attempt) + " of " +
+                           WorkerName(rank) + "; this process has to end");
+    assemblers.erase(joined.superseded->link);
+    relay.Remove(joined.superseded->link);
+    if (!joined.resumed) tree.Leave(now_ns, joined.superseded->origin);
+    fits.Lose(rank);  // ATTACH reinstates one that has come back
+    if (!joined.resumed) {
+      Report({MasterEvent::Type::kLost, rank,
+              WorkerName(rank) + " (attempt " + std::to_string(joined.superseded->attempt) +
+                  ") was lost: another process has taken its place"});
+    }
+  }
+  events.push_back({MasterEvent::Type::kJoined, rank,
+                    WorkerName(rank) + (joined.resumed ? " is back" : " has joined")});
+  // While a generation runs, only ATTACH or LAYOUT says that it takes part in it.
+  // So it is with one that RESUME may follow from.
+  const bool says_more = fits.is_running() || membership.IsAdopted(*joined.member);
+  if (says_more && !tree.Has(*joined.member)) return;
+  if (!tree.Join(now_ns, *joined.member, joined.resumed)) {
+    Fail(rank, Code::kRefused, "the tree of workers is full");
+  }
+}
+
+void MasterNode::State::HandleMessage(Member* member, const LinkEvent& event) {
+  switch (event.channel) {
+    case Channel::kControl:
+      return HandleControl(member, *event.payload);
+    case Channel::kState:
+      return HandleChunk(member, event.payload);
+    case Channel::kUpdate:
+      return HandleUpdate(member, event.payload);
+  }
+}
+
+void MasterNode::State::HandleDown(const LinkEvent& event) {
+  membership.LinkDown(event.link);
+  if (membership.Find(event.link) == nullptr) return;
+  const bool goodbye = event.code == Code::kClosed && event.reason.empty();
+  const bool may_return = event.code != Code::kClosed;
+  gone.push_back({event.link,
+                  goodbye      ? Member::State::kLeft
+                  : may_return ? Member::State::kAway
+                               : Member::State::kLost,
+                  event.reason, false, true});
+}
+
+void MasterNode::State::SendTo(int32_t rank, Channel channel, const Buffer& message) {
+  const Member* member = membership.FindRank(rank);
+  if (member != nullptr && member->link != 0) {
+    links->Send(now_ns, member->link, channel, message);
+  }
+}
+
+void MasterNode::State::HandleControl(Member* member, Bytes bytes) {
+  ControlMessage message;
+  const Status parsed = ParseControl(bytes, &message);
+  if (!parsed.ok()) return Expel(member, parsed.message);
+  std::visit([&](const auto& value) { Handle(member, value); }, message);
+}
+
+void MasterNode::State::Handle(Member* member, const Attach& attach) {
+  if (attach.generation == 0) return;  // the next START attaches it
+  if (!fits.HandleAttach(now_ns, *member, attach)) return;
+  if (relay.Has(member->link)) {
+    relay.HandleAttach(now_ns, member->link, attach);
+  } else {
+    Send(member->rank, Attach{attach.generation, relay.received()});  // its parent replays
+  }
+}
+
+void MasterNode::State::Handle(Member* member, const Placed& placed) {
+  tree.HandlePlaced(*member, placed);
+  fits.Resume();
+}
+
+void MasterNode::State::Handle(Member* member, const Orphan& orphan) {
+  if (!tree.HandleOrphan(now_ns, *member, orphan)) return;
+  events.push_back({MasterEvent::Type::kNotice, member->rank,
+                    WorkerName(member->rank) + " gets another parent: " + orphan.reason});
+}
+
+void MasterNode::State::HandleChunk(Member* member, const Buffer& chunk) {
+  BlobChunk parsed;
+  if (ParseChunk(*chunk, &parsed).ok() && parsed.name.kind == BlobKind::kDonation) {
+    return fits.HandleDonation(now_ns, *member, parsed, chunk);  // nothing to put together here
+  }
+  std::optional<Blob> blob;
+  const Status status = assemblers[member->link].Add(*chunk, kBlobBytes, &blob);
+  if (!status.ok()) return Expel(member, status.message);
+  if (!blob) return;
+  const std::string fault = fits.HandleBlob(*member, *blob);
+  if (!fault.empty()) Expel(member, fault);
+}
+
+void MasterNode::State::HandleUpdate(Member* member, const Buffer& update) {
+  if (!fits.has_started()) return Expel(member, "an update before any generation has started");
+  const Relay::Checked checked = relay.Check(update);
+  if (checked.verdict == Relay::Checked::Verdict::kStale) return;
+  const UpdateId id = checked.header.id;
+  if (checked.verdict == Relay::Checked::Verdict::kBad) {
+    if (id.origin == member->origin) relay.Close(id.origin);
+    return Expel(member, "the master refuses " + WorkerName(member->rank) + "'s " + checked.why);
+  }
+  if (!membership.HasGiven(id.origin)) {
+    ++drops["update of an unknown origin"];
+    return;
+  }
+  // None where another process has taken its rank: what others have accepted of it counts still.
+  Member* const origin = membership.FindOrigin(id.origin);
+  if (const std::string late = fits.CheckUpdate(*member, id); !late.empty()) {
+    ++drops["update after its origin's DONE"];
+    if (origin == member) Expel(member, late);
+    return;
+  }
+  std::vector<Replication::Accepted> accepted;
+  const std::string fault = relay.Take(now_ns, member->link, id, update, &accepted);
+  if (!fault.empty()) Expel(member, fault);
+  for (const Replication::Accepted& next : accepted) {
+    fits.HandleAccepted(origin, next);
+  }
+  if (origin != nullptr && fits.queued_bytes() > kSequencerBytes) {
+    Expel(origin, WorkerName(origin->rank) + " is too many steps ahead of the slowest worker");
+  }
+}
+
+void MasterNode::State::Beat() {
+  next_beacon_ns = now_ns + options.failure_timeout_ns / kBeaconsPerTimeout;
+  relay.SetMasterVector(now_ns, relay.received());
+  tree.SendBeacons(now_ns, options.epoch, static_cast<uint32_t>(fits.missing()));
+  for (auto& [rank, member] : membership.members()) {
+    if (member.state == Member::State::kAway && now_ns >= member.away_until_ns) {
+      member.state = Member::State::kLost;
+    }
+  }
+}
+
+void MasterNode::State::ActOnNotices() {
+  while (auto notice = relay.PollNotice()) {
+    const Member* member = membership.Find(notice->link);
+    if (member == nullptr) continue;
+    events.push_back({MasterEvent::Type::kNotice, member->rank, notice->text});
+    const bool is_stuck = notice->type == RelayNotice::Type::kTooFarBehind;
+    if (is_stuck && !fits.HandleTooFarBehind(member->rank)) {
+      Fail(member->rank, Code::kMasterLost, notice->text + "; start it anew");
+    }
+  }
+}
+
+void MasterNode::State::Expel(Member* member, const std::string& reason) {
+  gone.push_back({member->link, Member::State::kLost, reason, true, false});
+}
+
+void MasterNode::State::Settle() {
+  relay.Advance(now_ns);
+  ActOnNotices();
+  RemoveGone();
+  if (const auto ended = fits.TakeEnded()) {
+    events.push_back(
+        {MasterEvent::Type::kEnded, -1, "generation " + std::to_string(*ended) + " has ended"});
+  }
+  fits.Settle(now_ns);
+  if (const auto resumed = fits.TakeResumed()) {
+    Report({MasterEvent::Type::kResumed, -1, *resumed});
+    next_beacon_ns = now_ns;
+  }
+  if (const auto waits = fits.TakeMissingChange()) {
+    Report({MasterEvent::Type::kNotice, -1, *waits});
+    next_beacon_ns = now_ns;  // tells all workers
+  }
+  if (const auto started = fits.StartIfReady(now_ns)) {
+    events.push_back({MasterEvent::Type::kStarted, -1, *started});
+  }
+  RemoveGone();
+}
+
+void MasterNode::State::RemoveGone() {
+  while (!gone.empty()) {
+    const Gone leaving = std::move(gone.front());
+    gone.pop_front();
+    Member* member = membership.Find(leaving.link);
+    if (member == nullptr) continue;  // said twice
+    const int32_t rank = member->rank;
+    if (leaving.close_link) links->Close(now_ns, leaving.link, leaving.reason);
+    relay.Remove(leaving.link);
+    member->link = 0;
+    member->state = leaving.state;
+    member->may_return = leaving.may_return;
+    member->away_until_ns = now_ns + 2 * options.failure_timeout_ns;
+    member->gone_ns = now_ns;
+    assemblers.erase(leaving.link);
+    if (leaving.state == Member::State::kLeft) {
+      events.push_back({MasterEvent::Type::kLeft, rank, WorkerName(rank) + " has left"});
+    } else {
+      const std::string text = WorkerName(rank) + " was lost: " + leaving.reason;
+      Report({MasterEvent::Type::kLost, rank, text});
+    }
+    tree.Leave(now_ns, member->origin);
+    fits.Lose(rank);
+  }
+}
+
+std::string MasterNode::StatusJson() const {
+  const State& s = *state_;
+  std::string members;
+  int64_t update_bytes = 0;
+  for (const auto& [rank, member] : s.membership.members()) {
+    static constexpr const char* kStates[] = {"live", "away", "lost", "left"};
+    JsonObject json;
+    json.Add("rank", rank)
+        .Add("attempt", member.attempt)
+        .Add("origin", member.origin)
+        .Add("state", std::string(kStates[static_cast<size_t>(member.state)]))
+        .Add("attached", s.relay.IsAttached(member.link))
+        .Add("updates_accepted", member.updates_accepted)
+        .Add("update_bytes", member.update_bytes)
+        .Add("queued_bytes", member.link == 0 ? 0 : s.links->QueuedBytes(member.link));
+    s.tree.AddStatus(member, &json);
+    members += (members.empty() ? "" : ", ") + json.Text();
+    update_bytes += member.update_bytes;
+  }
+  JsonObject json;
+  json.Add("role", std::string("master"))
+      .Add("workers", s.options.workers)
+      .Add("min_workers", s.options.min_workers)
+      .Add("epoch", s.options.epoch)
+      .Add("update_bytes", update_bytes)
+      .Add("topology_version", s.tree.version())
+      .AddRaw("members", "[" + members + "]")
+      .AddRaw("drops", DropsJson(s.drops));
+  s.fits.AddStatus(&json);
+  s.relay.AddStatus(&json);
+  return json.Text();
+}
+
+}  // namespace strom

@@ -1,0 +1,70 @@
+// The master's side of the protocol above the links: membership, relaying, its own copy of the
+// parameters, STEPs, averages and the ending. Sans-IO; needs no TensorFlow.
+#ifndef KERAS_STROM_CORE_MASTER_MASTER_NODE_H_
+#define KERAS_STROM_CORE_MASTER_MASTER_NODE_H_
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "core/base/link_layer.h"
+#include "core/base/types.h"
+#include "core/replication/master_event.h"
+#include "core/replication/replication.h"
+#include "core/replication/update.h"
+
+namespace strom {
+
+// How the workers hang under the master; the values are those of the C interface.
+enum class Topology : int32_t {
+  kAuto = 0,   // by the number of workers
+  kPlain = 1,  // all under the master
+  kMesh = 2    // a tree
+};
+
+struct MasterNodeOptions {
+  int32_t workers = 1;  // the ranks are 0 to workers - 1; training starts when all have joined
+  // > 0: so many are enough to start, and with fewer of them training waits. 0: it starts with all
+  // and then goes on with those that are left.
+  int32_t min_workers = 0;
+  uint64_t epoch = 1;  // the upper 32 bits of every origin
+  Topology topology = Topology::kAuto;
+  int32_t max_children = 8;        // of a node of a tree
+  int32_t max_depth = 5;           // levels below the master
+  std::array<uint8_t, 16> host{};  // equal for the workers of the master's machine
+  int64_t failure_timeout_ns = 5'000'000'000;
+  int64_t ring_bytes = int64_t{64} << 20;
+  int64_t link_queue_bytes = int64_t{32} << 20;
+  const UpdateCodec* codec = &MessageCodec();
+};
+
+class MasterNode {
+ public:
+  MasterNode(const MasterNodeOptions& options, LinkLayer* links);
+  ~MasterNode();
+
+  void HandleLinkEvent(int64_t now_ns, LinkEvent event);
+  void HandleTimeout(int64_t now_ns);  // beacons
+  int64_t NextTimeout() const;
+  std::optional<MasterEvent> PollEvent();
+
+  // Tells every worker to end with `reason`, and every one that comes later.
+  void Shutdown(int64_t now_ns, const std::string& reason);
+
+  const VersionVector& received() const;
+  // Ring, hold and vectors, for checks of their bounds.
+  const Replication& replication() const;
+  const std::vector<float>& parameters() const;
+
+  std::string StatusJson() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace strom
+
+#endif  // KERAS_STROM_CORE_MASTER_MASTER_NODE_H_

@@ -1,0 +1,71 @@
+#include "core/master/master_tree.h"
+
+#include "core/replication/words.h"
+
+namespace strom {
+
+bool MasterTree::Join(int64_t now_ns, const Member& member, bool resumed) {
+  const Contact contact{member.rank, member.instance, member.address, member.public_key};
+  if (!placement_.tree().Contains(member.origin) &&
+      !placement_.Join(member.origin, contact, member.host)) {
+    return false;
+  }
+  if (resumed) placement_.TellAgain(member.origin);
+  Update(now_ns);
+  return true;
+}
+
+void MasterTree::Leave(int64_t now_ns, uint64_t origin) {
+  placement_.Leave(origin);
+  Update(now_ns);
+}
+
+bool MasterTree::HandleOrphan(int64_t now_ns, const Member& member, const Orphan& orphan) {
+  if (!placement_.MoveOrphan(member.origin, orphan.version)) return false;
+  Update(now_ns);
+  return true;
+}
+
+void MasterTree::SendBeacons(int64_t now_ns, uint64_t epoch, uint32_t missing) {
+  const Buffer whole = EncodeControl(Beacon{epoch, version(), relay_->received(), missing});
+  const Buffer sign_of_life = EncodeControl(Beacon{epoch, version(), {}, missing});
+  for (const auto& [rank, member] : membership_->members()) {
+    if (member.link == 0) continue;
+    links_->Send(now_ns, member.link, Channel::kControl,
+                 relay_->Has(member.link) ? whole : sign_of_life);
+  }
+}
+
+bool MasterTree::Settled() const {
+  return placement_.Settled(relay_->layout().generation, relay_->received());
+}
+
+void MasterTree::AddStatus(const Member& member, JsonObject* json) const {
+  const Tree& tree = placement_.tree();
+  const bool placed = tree.Contains(member.origin);
+  const NodeId parent = placed ? tree.parent(member.origin) : kMasterNode;
+  const Member* above = parent == kMasterNode ? nullptr : membership_->FindOrigin(parent);
+  json->Add("parent", above == nullptr ? -1 : above->rank)
+      .Add("depth", placed ? tree.depth(member.origin) : 0);
+}
+
+// Tells everybody whose place has changed; the master's children are its relay's neighbours.
+void MasterTree::Update(int64_t now_ns) {
+  for (const auto& [origin, place] : placement_.TakeChanges()) {
+    const Member* member = membership_->FindOrigin(origin);
+    if (member == nullptr || member->link == 0) continue;
+    links_->Send(now_ns, member->link, Channel::kControl, EncodeControl(place));
+  }
+  for (const auto& [rank, member] : membership_->members()) {
+    if (member.link == 0) continue;
+    const bool below = placement_.IsUnderMaster(member.origin);
+    if (below == relay_->Has(member.link)) continue;
+    if (below) {
+      relay_->Add(now_ns, member.link, Relay::Role::kChild, WorkerName(rank));
+    } else {
+      relay_->Remove(member.link);
+    }
+  }
+}
+
+}  // namespace strom

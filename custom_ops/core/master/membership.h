@@ -1,0 +1,102 @@
+// Who may join: the master's table of members by rank, and every reason to refuse a hello.
+#ifndef KERAS_STROM_CORE_MASTER_MEMBERSHIP_H_
+#define KERAS_STROM_CORE_MASTER_MEMBERSHIP_H_
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+
+#include "core/base/link_layer.h"
+#include "core/replication/control.h"
+
+namespace strom {
+
+struct Member {
+  enum class State {
+    kLive,
+    kAway,  // its link went silent; the same process may come back until `away_until_ns`
+    kLost,  // nobody waits for it any more
+    kLeft   // said goodbye
+  };
+  int32_t rank = -1;
+  int32_t attempt = 0;
+  std::array<uint8_t, 16> instance{};
+  int32_t max_staleness = -1;
+  uint64_t origin = 0;
+  LinkId link = 0;
+  State state = State::kLive;
+  int64_t away_until_ns = 0;
+  bool may_return = false;   // kLost: nobody has told it to end, so until it is replaced it may
+  int64_t gone_ns = kNever;  // when the rank's latest link but the one at hand was lost
+  // Where the workers below it reach it, and what they know it by.
+  PublicKeyBytes public_key{};
+  Address address;
+  Token host{};
+  int64_t updates_accepted = 0;
+  int64_t update_bytes = 0;
+};
+
+class Membership {
+ public:
+  Membership(int32_t workers, uint64_t epoch) : workers_(workers), epoch_(epoch) {}
+
+  // Judges a hello. "" = welcome, and *origin gets the joiner's; else the words to refuse it with.
+  // Nothing changes yet: only a link that comes up is a member (a replayed hello supersedes
+  // nobody).
+  std::string Judge(int64_t now_ns, LinkId link, const Address& from, const Hello& hello,
+                    uint64_t* origin);
+
+  struct Joined {
+    Member* member = nullptr;  // null: not welcome any more
+    std::string refusal;       // why: others have joined since the hello was judged
+    bool resumed = false;      // the same process as before
+    std::optional<Member> superseded;
+  };
+  Joined LinkUp(int64_t now_ns, LinkId link);
+  void LinkDown(LinkId link) { pending_.erase(link); }
+
+  // Whether some process was ever welcomed under this origin.
+  bool HasGiven(uint64_t origin) const {
+    return adopted_.contains(origin) ||
+           (origin >> 32 == epoch_ && (origin & 0xffffffff) - 1 < last_sequence_);
+  }
+  // It was a member of an earlier master, and may be in the middle of a generation.
+  bool IsAdopted(const Member& member) const { return adopted_.contains(member.origin); }
+  bool HasAdopted() const { return !adopted_.empty(); }
+
+  // By link, among members that have one; null = none.
+  Member* Find(LinkId link);
+  Member* FindRank(int32_t rank);
+  const Member* FindRank(int32_t rank) const;
+  Member* FindOrigin(uint64_t origin);
+  const Member* FindOrigin(uint64_t origin) const;
+  std::map<int32_t, Member>& members() { return members_; }
+  const std::map<int32_t, Member>& members() const { return members_; }
+  int32_t workers() const { return workers_; }
+  // When the latest process has joined; 0 = none has.
+  int64_t last_joined_ns() const { return last_joined_ns_; }
+
+ private:
+  std::string Refusal(int64_t now_ns, const Hello& hello) const;
+  uint64_t OriginOf(const Hello& hello);
+
+  struct Pending {
+    Hello hello;
+    Address address;
+    uint64_t origin;
+  };
+
+  const int32_t workers_;
+  const uint64_t epoch_;
+  uint64_t last_sequence_ = 0;
+  int64_t last_joined_ns_ = 0;
+  std::map<int32_t, Member> members_;  // by rank
+  std::set<uint64_t> adopted_;         // origins that an earlier master has given
+  std::map<LinkId, Pending> pending_;  // bounded by the links' half-open entries
+};
+
+}  // namespace strom
+
+#endif  // KERAS_STROM_CORE_MASTER_MEMBERSHIP_H_

@@ -1,0 +1,71 @@
+// The master's book of places: who has been told which place in the tree, and who has taken it.
+// core/replication/topology.h decides the tree; core/place.h is a worker's side.
+#ifndef KERAS_STROM_CORE_MASTER_PLACEMENT_H_
+#define KERAS_STROM_CORE_MASTER_PLACEMENT_H_
+
+#include <cstdint>
+#include <map>
+#include <vector>
+
+#include "core/base/types.h"
+#include "core/replication/control.h"
+#include "core/replication/topology.h"
+
+namespace strom {
+
+// What others need to connect to a worker, and to know it when it connects to them.
+struct Contact {
+  int32_t rank = -1;
+  Token instance{};
+  Address address;
+  PublicKeyBytes public_key{};
+};
+
+class Placement {
+ public:
+  Placement(const TreeBounds& bounds, const HostToken& master_host) : tree_(bounds, master_host) {}
+
+  // False: the tree is full.
+  [[nodiscard]] bool Join(NodeId node, const Contact& contact, const HostToken& host);
+  // Nothing happens where the node has no place.
+  void Leave(NodeId node);
+  // The node says that in its place of `version` it has lost its parent. False: it has been told a
+  // newer one meanwhile.
+  bool MoveOrphan(NodeId node, uint64_t version);
+  // It came back over a new link: what it was told may not have reached it.
+  void TellAgain(NodeId node);
+
+  // The places that differ from what their nodes were told last, parents before children; from now
+  // on they count as told.
+  struct Change {
+    NodeId node;
+    Place place;
+  };
+  std::vector<Change> TakeChanges();
+
+  void HandlePlaced(NodeId node, const Placed& placed);
+  // True once every node has taken its place and the master has `received` all that any of them had
+  // then: no update of a lost member is left in the tree that the master does not know.
+  bool Settled(uint64_t generation, const VersionVector& received) const;
+
+  const Tree& tree() const { return tree_; }
+  bool IsUnderMaster(NodeId node) const {
+    return tree_.Contains(node) && tree_.parent(node) == kMasterNode;
+  }
+
+ private:
+  struct Told {
+    Contact contact;
+    Place place;  // a fresh node takes itself for a leaf under the master
+    bool known = true;
+    Placed taken;
+  };
+  Place PlaceOf(NodeId node) const;
+
+  Tree tree_;
+  std::map<NodeId, Told> told_;
+};
+
+}  // namespace strom
+
+#endif  // KERAS_STROM_CORE_MASTER_PLACEMENT_H_

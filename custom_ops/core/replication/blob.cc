@@ -1,0 +1,99 @@
+#include "core/replication/blob.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "core/base/archive.h"
+
+namespace strom {
+
+Status ParseChunk(Bytes chunk, BlobChunk* parsed) {
+  FieldReader reader(chunk);
+  BlobName& name = parsed->name;
+  uint8_t kind = 0;
+  reader(kind, name.generation, name.key, name.mark, name.count, parsed->total, parsed->offset);
+  name.kind = static_cast<BlobKind>(kind);
+  if (!reader.ok() || kind < static_cast<uint8_t>(BlobKind::kSeed) ||
+      kind > static_cast<uint8_t>(BlobKind::kDonation)) {
+    return {Code::kCorrupt, "a chunk that is none"};
+  }
+  parsed->bytes = reader.left();
+  const bool fits =
+      parsed->offset <= parsed->total && parsed->bytes.size() <= parsed->total - parsed->offset;
+  if (!fits || (parsed->bytes.empty() && parsed->total > 0)) {
+    return {Code::kCorrupt, "a chunk that reaches beyond its run, or nowhere"};
+  }
+  return {};
+}
+
+Buffer EncodeChunk(const BlobName& name, Bytes values, uint64_t offset) {
+  const uint64_t total = values.size();
+  const Bytes part = values.subspan(offset, std::min<uint64_t>(kChunkBytes, total - offset));
+  FieldWriter writer;
+  writer(static_cast<uint8_t>(name.kind), name.generation, name.key, name.mark, name.count, total,
+         offset);
+  std::vector<uint8_t> chunk = writer.Take();
+  chunk.insert(chunk.end(), part.begin(), part.end());
+  return MakeBuffer(std::move(chunk));
+}
+
+std::vector<Buffer> EncodeBlob(const BlobName& name, Bytes values) {
+  std::vector<Buffer> chunks;
+  uint64_t offset = 0;
+  do {
+    chunks.push_back(EncodeChunk(name, values, offset));
+    offset += kChunkBytes;
+  } while (offset < values.size());
+  return chunks;
+}
+
+void AppendUpdate(Bytes update, std::vector<uint8_t>* list) {
+  FieldWriter writer;
+  writer(static_cast<uint32_t>(update.size()));
+  const std::vector<uint8_t> size = writer.Take();
+  list->insert(list->end(), size.begin(), size.end());
+  list->insert(list->end(), update.begin(), update.end());
+}
+
+Status ParseUpdates(Bytes list, std::vector<Buffer>* updates) {
+  while (!list.empty()) {
+    FieldReader reader(list);
+    uint32_t size = 0;
+    reader(size);
+    if (!reader.ok() || size > reader.left().size()) {
+      return {Code::kCorrupt, "a list of updates that ends in the middle of one"};
+    }
+    const Bytes update = reader.left().first(size);
+    updates->push_back(MakeBuffer({update.begin(), update.end()}));
+    list = reader.left().subspan(size);
+  }
+  return {};
+}
+
+Status BlobAssembler::Add(Bytes chunk, int64_t limit_bytes, std::optional<Blob>* blob) {
+  BlobChunk next;
+  const Status parsed = ParseChunk(chunk, &next);
+  if (!parsed.ok()) return parsed;
+  if (next.offset == 0) {
+    open_ = {next.name, {}};
+    total_ = next.total;
+    in_run_ = true;
+  }
+  if (!in_run_ || !(open_.name == next.name) || next.total != total_ ||
+      next.offset != open_.bytes.size()) {
+    return {Code::kCorrupt, "a chunk that does not follow the one before"};
+  }
+  if (total_ > static_cast<uint64_t>(limit_bytes)) {
+    return {Code::kCorrupt, std::to_string(total_) + " bytes of values where at most " +
+                                std::to_string(limit_bytes) + " are taken"};
+  }
+  open_.bytes.insert(open_.bytes.end(), next.bytes.begin(), next.bytes.end());
+  if (open_.bytes.size() == total_) {
+    *blob = std::move(open_);
+    open_ = {};
+    in_run_ = false;
+  }
+  return {};
+}
+
+}  // namespace strom

@@ -1,0 +1,93 @@
+// Values too long for one message: parameters, averages and state travel on Channel::kState as a
+// run of chunks of at most kChunkBytes, in order. CONTROL_MESSAGES.md has the field table.
+#ifndef KERAS_STROM_CORE_REPLICATION_BLOB_H_
+#define KERAS_STROM_CORE_REPLICATION_BLOB_H_
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "core/base/types.h"
+
+namespace strom {
+
+inline constexpr int64_t kChunkBytes = int64_t{1} << 20;
+
+enum class BlobKind : uint8_t {
+  kSeed = 1,        // worker: the chief's float32 parameters
+  kParameters = 2,  // master: its float32 parameters, at the start and with the result
+  kAverage = 3,     // worker: float64 values to average under `key`
+  kMean = 4,        // master: the answer
+  kState = 5,       // worker: the ending's float64 state
+  kResult = 6,      // master: its average
+  kPending = 7,     // master, to a late joiner: accepted updates that stand in no STEP yet
+  kDonation = 8,    // a worker's state for the rank `key`, forwarded; no bytes = there is none
+};
+
+struct BlobName {
+  BlobKind kind = BlobKind::kSeed;
+  uint64_t generation = 0;
+  uint64_t key = 0;    // averages; kDonation: whom it is for
+  uint64_t mark = 0;   // kAverage: the sender's last counter; kMean: STEPs sent before it;
+                       // kParameters, kPending: the snapshot that START or ENDED has named
+  uint32_t count = 0;  // kMean and kResult: contributors
+  friend bool operator==(const BlobName&, const BlobName&) = default;
+};
+
+// One piece of a run.
+struct BlobChunk {
+  BlobName name;
+  uint64_t total = 0;   // bytes of the whole run
+  uint64_t offset = 0;  // of this piece in it
+  Bytes bytes;
+};
+Status ParseChunk(Bytes chunk, BlobChunk* parsed);
+
+// The chunk of `values` that begins at `offset`.
+Buffer EncodeChunk(const BlobName& name, Bytes values, uint64_t offset);
+
+// At least one chunk, an empty one for no values. `Number` is float or double.
+std::vector<Buffer> EncodeBlob(const BlobName& name, Bytes values);
+template <typename Number>
+std::vector<Buffer> EncodeBlob(const BlobName& name, const std::vector<Number>& values) {
+  return EncodeBlob(
+      name, Bytes(reinterpret_cast<const uint8_t*>(values.data()), values.size() * sizeof(Number)));
+}
+
+// The values of kPending: updates one after another, each behind its length.
+void AppendUpdate(Bytes update, std::vector<uint8_t>* list);
+// kCorrupt where the bytes are no such list.
+Status ParseUpdates(Bytes list, std::vector<Buffer>* updates);
+
+struct Blob {
+  BlobName name;
+  std::vector<uint8_t> bytes;
+  // kCorrupt where the bytes are no whole number of values.
+  template <typename Number>
+  Status Values(std::vector<Number>* values) const {
+    if (bytes.size() % sizeof(Number) != 0) {
+      return {Code::kCorrupt, "a run of chunks ends in the middle of a value"};
+    }
+    values->resize(bytes.size() / sizeof(Number));
+    std::copy(bytes.begin(), bytes.end(), reinterpret_cast<uint8_t*>(values->data()));
+    return {};
+  }
+};
+
+// Puts the chunks of one link together again.
+class BlobAssembler {
+ public:
+  // Takes the next chunk; *blob gets a value when it was the last of its run. kCorrupt where a
+  // chunk does not follow its predecessor or the whole would be longer than `limit_bytes`.
+  Status Add(Bytes chunk, int64_t limit_bytes, std::optional<Blob>* blob);
+
+ private:
+  Blob open_ = {};
+  uint64_t total_ = 0;
+  bool in_run_ = false;
+};
+
+}  // namespace strom
+
+#endif  // KERAS_STROM_CORE_REPLICATION_BLOB_H_

@@ -1,0 +1,389 @@
+// The relay's control messages as values: what master and workers say beside the updates.
+// CONTROL_MESSAGES.md has the field tables. Bytes are parsed once, here, into a valid value.
+#ifndef KERAS_STROM_CORE_REPLICATION_CONTROL_H_
+#define KERAS_STROM_CORE_REPLICATION_CONTROL_H_
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "core/base/link_layer.h"
+#include "core/base/types.h"
+#include "core/replication/update.h"
+
+namespace strom {
+
+// Bumped whenever a field below, the update header or the codec's format changes.
+inline constexpr uint32_t kProtocolVersion = 6;
+
+// 16 random bytes: of a process (its instance), or of a host.
+using Token = std::array<uint8_t, 16>;
+
+// Payloads of the handshake. Each struct lists its fields once, in wire order, for both directions.
+struct Hello {
+  uint32_t version = kProtocolVersion;
+  int32_t rank = 0;
+  int32_t size = 1;
+  int32_t attempt = 0;
+  Token instance{};
+  int32_t max_staleness = -1;
+  PublicKeyBytes public_key{};  // for those whom the master puts under this worker
+  uint16_t port = 0;            // where they reach it; 0 = where the hello came from
+  Token host{};                 // equal for the workers of one machine
+  // A worker that has been a member before: the highest master epoch that it has seen, and what its
+  // updates are named by. Else both 0.
+  uint64_t epoch = 0;
+  uint64_t origin = 0;
+  template <typename Archive>
+  void Fields(Archive& archive) {
+    archive(version, rank, size, attempt, instance, max_staleness, public_key, port, host, epoch,
+            origin);
+  }
+};
+
+// A worker's to the worker that the master has put it under. The instance shows that it is the one
+// that the parent was told to expect.
+struct ChildHello {
+  uint64_t origin = 0;
+  Token instance{};
+  template <typename Archive>
+  void Fields(Archive& archive) {
+    archive(origin, instance);
+  }
+};
+
+// The answer to either.
+struct Welcome {
+  uint64_t origin = 0;
+  uint64_t topology = 0;
+  uint64_t epoch = 0;
+  template <typename Archive>
+  void Fields(Archive& archive) {
+    archive(origin, topology, epoch);
+  }
+};
+
+// Both ways: "this is my vector, send what I lack". generation 0 = in none, nothing to catch up on.
+struct Attach {
+  static constexpr uint8_t kType = 1;
+  uint64_t generation = 0;
+  VersionVector vector;
+  template <typename Archive>
+  void Fields(Archive& archive) {
+    archive(generation, vector);
+  }
+};
+
+// Worker: what it will train in `layout.generation`; all must agree. `counter` is its last update.
+struct Announce {
+  static constexpr uint8_t kType = 2;
+  Layout layout;
+  uint64_t counter = 0;
+  std::string options_text;
+  template <typename Archive>
+  void Fields(Archive& archive) {
+    archive(layout.generation, layout.size, layout.hash, counter, options_text);
+  }
+};
+
+// Master: all agree. The worker is attached from here on; a snapshot at `cut` comes beside it.
+struct StartGeneration {
+  static constexpr uint8_t kType = 3;
+  uint64_t generation = 0;
+  VersionVector cut;
+  // 0: all start together. Else the others train already, and the PARAMETERS with this mark are at
+  // `cut`, in sequenced modes after the STEPs before `step`.
+  uint64_t snapshot = 0;
+  uint64_t step = 0;
+  int64_t resume_iteration = -1;  // the last of this rank's earlier process; -1 = none
+  template <typename Archive>
+  void Fields(Archive& archive) {
+    archive(generation, cut, snapshot, step, resume_iteration);
+  }
+};
+
+// Master, sequenced modes: step number `step` (0, 1, ...) is exactly these updates in this order.
+struct Step {
+  static constexpr uint8_t kType = 4;
+  uint64_t generation = 0;
+  uint64_t step = 0;
+  std::vector<UpdateId> ids;
+  template <typename Archive>
+  void Fields(Archive& archive) {
+    archive(generation, step, ids);
+  }
+};
+
+// Worker: no update beyond `counter` will come.
+struct Done {
+  static constexpr uint8_t kType = 5;
+  uint64_t generation = 0;
+  uint64_t counter = 0;
+  uint8_t stop = 0;
+  template <typename Archive>
+  void Fields(Archive& archive) {
+    archive(generation, counter, stop);
+  }
+};
+
+// Master: every member is done; this is all there is.
+struct Final {
+  static constexpr uint8_t kType = 6;
+  uint64_t generation = 0;
+  VersionVector vector;
+  uint64_t steps = 0;
+  template <typename Archive>
+  void Fields(Archive& archive) {
+    archive(generation, vector, steps);
+  }
+};
+
+// Worker: how far its parameters were off before RESULT, and their hash after it (0 = none).
+struct Verification {
+  static constexpr uint8_t kType = 7;
+  uint64_t generation = 0;
+  double difference = 0;
+  uint64_t hash = 0;
+  template <typename Archive>
+  void Fields(Archive& archive) {
+    archive(generation, difference, hash);
+  }
+};
+
+// Master: the generation is over.
+struct End {
+  static constexpr uint8_t kType = 8;
+  uint64_t generation = 0;
+  double worst_difference = 0;
+  template <typename Archive>
+  void Fields(Archive& archive) {
+    archive(generation, worst_difference);
+  }
+};
+
+// Master: the chief has ended training for all.
+struct Stop {
+  static constexpr uint8_t kType = 9;
+  uint64_t generation = 0;
+  template <typename Archive>
+  void Fields(Archive& archive) {
+    archive(generation);
+  }
+};
+
+// Master, regularly: it lives, and holds `vector`; what that covers need not be kept for it.
+struct Beacon {
+  static constexpr uint8_t kType = 10;
+  uint64_t epoch = 0;
+  uint64_t topology = 0;
+  VersionVector vector;
+  // So many workers are too few to train on; only the master's own word counts.
+  uint32_t missing = 0;
+  template <typename Archive>
+  void Fields(Archive& archive) {
+    archive(epoch, topology, vector, missing);
+  }
+};
+
+// Master: something a user should read.
+struct Notice {
+  static constexpr uint8_t kType = 11;
+  std::string text;
+  template <typename Archive>
+  void Fields(Archive& archive) {
+    archive(text);
+  }
+};
+
+// Master: this worker cannot go on; it closes the link.
+struct Failure {
+  static constexpr uint8_t kType = 12;
+  int32_t code = 0;
+  std::string reason;
+  template <typename Archive>
+  void Fields(Archive& archive) {
+    archive(code, reason);
+  }
+};
+
+// Parent: the child lagged, what waited for it was given up; it attaches anew.
+struct AttachAnew {
+  static constexpr uint8_t kType = 13;
+  uint64_t generation = 0;
+  template <typename Archive>
+  void Fields(Archive& archive) {
+    archive(generation);
+  }
+};
+
+// Master: the receiver's place in the tree. One that is not newer than the last changes nothing.
+struct Place {
+  static constexpr uint8_t kType = 14;
+  struct Child {
+    uint64_t origin = 0;
+    int32_t rank = 0;
+    Token instance{};
+    template <typename Archive>
+    void Fields(Archive& archive) {
+      archive(origin, rank, instance);
+    }
+    friend bool operator==(const Child&, const Child&) = default;
+  };
+  uint64_t version = 0;
+  uint32_t depth = 1;
+  uint64_t parent = 0;  // its origin; 0 = the master, and then nothing more is said of it
+  int32_t parent_rank = -1;
+  Address parent_address;
+  PublicKeyBytes parent_key{};
+  std::vector<Child> children;
+  template <typename Archive>
+  void Fields(Archive& archive) {
+    archive(version, depth, parent, parent_rank, parent_address.ip, parent_address.port, parent_key,
+            children);
+  }
+};
+
+// Worker: it has taken its place of this version, and holds no link of an earlier one. Nothing of a
+// lost neighbour will reach it any more beyond `vector`, which it has received in `generation`.
+struct Placed {
+  static constexpr uint8_t kType = 15;
+  uint64_t version = 0;
+  uint64_t generation = 0;
+  VersionVector vector;
+  template <typename Archive>
+  void Fields(Archive& archive) {
+    archive(version, generation, vector);
+  }
+};
+
+// Worker: in its place of this version it has lost its parent, and waits for another.
+struct Orphan {
+  static constexpr uint8_t kType = 16;
+  uint64_t version = 0;
+  std::string reason;
+  template <typename Archive>
+  void Fields(Archive& archive) {
+    archive(version, reason);
+  }
+};
+
+// Master: the generation that the worker has announced is over; the PARAMETERS with this mark are
+// what became of it.
+struct Ended {
+  static constexpr uint8_t kType = 17;
+  uint64_t generation = 0;
+  uint64_t snapshot = 0;
+  template <typename Archive>
+  void Fields(Archive& archive) {
+    archive(generation, snapshot);
+  }
+};
+
+// A worker that has joined late: another's state, please. The master passes it on to one that
+// trains, and raises `until` as what that sends gets through.
+struct AskState {
+  static constexpr uint8_t kType = 18;
+  uint64_t generation = 0;
+  int32_t rank = 0;    // who asks
+  uint64_t until = 0;  // send no chunk that begins here or later; 0 = it is not wanted any more
+  template <typename Archive>
+  void Fields(Archive& archive) {
+    archive(generation, rank, until);
+  }
+};
+
+// Parent: what the child lacks is kept here no longer. It asks the master for a snapshot.
+struct TooFarBehind {
+  static constexpr uint8_t kType = 19;
+  uint64_t generation = 0;
+  template <typename Archive>
+  void Fields(Archive& archive) {
+    archive(generation);
+  }
+};
+
+// Worker: a snapshot, please, that holds at least `vector`.
+struct AskSnapshot {
+  static constexpr uint8_t kType = 20;
+  uint64_t generation = 0;
+  VersionVector vector;
+  template <typename Archive>
+  void Fields(Archive& archive) {
+    archive(generation, vector);
+  }
+};
+
+// Master: the PARAMETERS with this mark are at `cut`. From here on the worker has received that.
+struct SnapshotCut {
+  static constexpr uint8_t kType = 21;
+  uint64_t generation = 0;
+  VersionVector cut;
+  uint64_t snapshot = 0;
+  template <typename Archive>
+  void Fields(Archive& archive) {
+    archive(generation, cut, snapshot);
+  }
+};
+
+// Worker, to a master of a higher epoch: it is in the middle of a generation that this one knows
+// nothing of. Its variables contain `applied`.
+struct AskResume {
+  static constexpr uint8_t kType = 22;
+  Layout layout;
+  uint64_t origin = 0;
+  VersionVector applied;
+  uint64_t kept_after = 0;  // its own updates beyond this one are kept, and can be sent again
+  int64_t iteration = -1;   // of its last own update; -1 = none
+  uint8_t lacks_state = 0;  // it has joined late, and no other's state has come yet
+  std::string options_text;
+  template <typename Archive>
+  void Fields(Archive& archive) {
+    archive(layout.generation, layout.size, layout.hash, origin, applied, kept_after, iteration,
+            lacks_state, options_text);
+  }
+};
+
+// Master: the receiver's replica, please; training goes on from there.
+struct AskReplica {
+  static constexpr uint8_t kType = 23;
+  uint64_t generation = 0;
+  uint64_t number = 0;  // of the question
+  template <typename Archive>
+  void Fields(Archive& archive) {
+    archive(generation, number);
+  }
+};
+
+// Worker: the SEED with this mark is its replica, at `cut`.
+struct ReplicaCut {
+  static constexpr uint8_t kType = 24;
+  uint64_t generation = 0;
+  uint64_t number = 0;  // of the question
+  VersionVector cut;
+  template <typename Archive>
+  void Fields(Archive& archive) {
+    archive(generation, number, cut);
+  }
+};
+
+using ControlMessage =
+    std::variant<Attach, Announce, StartGeneration, Step, Done, Final, Verification, End, Stop,
+                 Beacon, Notice, Failure, AttachAnew, Place, Placed, Orphan, Ended, AskState,
+                 TooFarBehind, AskSnapshot, SnapshotCut, AskResume, AskReplica, ReplicaCut>;
+
+Buffer EncodeHello(const Hello& hello);
+Buffer EncodeChildHello(const ChildHello& hello);
+Buffer EncodeWelcome(const Welcome& welcome);
+Buffer EncodeControl(const ControlMessage& message);
+
+// kCorrupt unless the bytes are exactly one value.
+Status ParseHello(Bytes bytes, Hello* hello);
+Status ParseChildHello(Bytes bytes, ChildHello* hello);
+Status ParseWelcome(Bytes bytes, Welcome* welcome);
+Status ParseControl(Bytes bytes, ControlMessage* message);
+
+}  // namespace strom
+
+#endif  // KERAS_STROM_CORE_REPLICATION_CONTROL_H_

@@ -1,0 +1,134 @@
+// One node's part in the replication rules (PROTOCOL.md, "What a replica is"), the same at the
+// master, at a worker and at a relay between them:
+//   - each origin's updates are accepted in counter order, once; later ones are held, bounded;
+//   - what has been accepted is kept until the master's vector covers it and, within the ring's
+//     bound, for `retention_ns` more, so that a neighbour that attaches anew can be told;
+//   - a vector says what is here, and two vectors say what one neighbour lacks of the other.
+// The caller validates updates before and relays, applies and queues the accepted ones after.
+#ifndef KERAS_STROM_CORE_REPLICATION_REPLICATION_H_
+#define KERAS_STROM_CORE_REPLICATION_REPLICATION_H_
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "core/base/exchange.h"
+#include "core/base/link_layer.h"
+#include "core/base/types.h"
+
+namespace strom {
+
+struct ReplicationOptions {
+  int64_t ring_bytes = int64_t{64} << 20;
+  int64_t hold_bytes = int64_t{64} << 20;
+  int64_t retention_ns = 15'000'000'000;
+};
+
+class Replication {
+ public:
+  enum class Verdict {
+    kAccepted,   // it, and perhaps held ones after it, are in *accepted
+    kHeld,       // an earlier one is missing
+    kDuplicate,  // here already
+    kClosed,     // its origin has been closed
+    kNoRoom      // too much is held; the neighbour that sent it has to attach anew
+  };
+  struct Accepted {
+    UpdateId id;
+    Buffer update;
+    LinkId from = 0;  // relay to all neighbours but this one; 0 = an own update
+  };
+
+  explicit Replication(const ReplicationOptions& options) : options_(options) {}
+
+  Verdict Receive(int64_t now_ns, LinkId from, const UpdateId& id, Buffer update,
+                  std::vector<Accepted>* accepted);
+
+  // Everything up to `cut` is here by way of a snapshot: received joins it, what it covers is no
+  // longer held, and held updates that now follow without a gap are accepted.
+  void InstallCut(int64_t now_ns, const VersionVector& cut, std::vector<Accepted>* accepted);
+
+  // While a neighbour is being told what it lacks, nothing goes for its age alone: what the ring
+  // held when it attached must still be there when it is its turn.
+  void KeepForNeighbours(bool keep) { keeps_for_neighbours_ = keep; }
+
+  // While a snapshot is on its way that will cover `vector`, all that is beyond stays; nullopt =
+  // none is.
+  void KeepBeyond(int64_t now_ns, std::optional<VersionVector> vector);
+  const std::optional<VersionVector>& kept_beyond() const { return kept_beyond_; }
+  // Everything here that `cut` does not cover, per origin in counter order; nullopt where some of
+  // it has gone.
+  std::optional<std::vector<ReceivedUpdate>> Beyond(const VersionVector& cut) const;
+
+  // Another master goes on from `cut`: of what is here only that counts, and what `own_origin` has
+  // made beyond it.
+  void Reset(const VersionVector& cut, uint64_t own_origin);
+  // The updates of `origin` beyond this one are kept here.
+  uint64_t KeptAfter(uint64_t origin) const;
+
+  // No update of `origin` is accepted from now on.
+  void Close(uint64_t origin);
+
+  // The master holds `vector` (its beacon; at the master itself what it has received).
+  void SetMasterVector(int64_t now_ns, const VersionVector& vector);
+
+  // What a neighbour at `*vector` lacks, per origin in counter order, into *missing until it is
+  // `budget_bytes` long, but at least one update; *vector advances to what the neighbour then has.
+  // False where the ring no longer reaches back so far: the neighbour then needs a snapshot.
+  bool Replay(int64_t budget_bytes, VersionVector* vector, std::vector<Buffer>* missing) const;
+
+  // Whether Replay can tell a neighbour at `vector` all that it lacks.
+  bool ReachesBackTo(const VersionVector& vector) const;
+
+  const VersionVector& received() const { return received_; }
+  // What the master is known to hold.
+  const VersionVector& master() const { return master_; }
+  int64_t ring_bytes() const { return ring_bytes_; }
+  int64_t hold_bytes() const { return hold_bytes_; }
+  int64_t retained() const { return retained_; }
+  // Bytes of `origin`'s updates, or of all, that the master is not known to hold.
+  int64_t UncoveredBytes(uint64_t origin) const;
+  int64_t UncoveredBytes() const;
+  // Bytes of those that stay whatever they cost.
+  int64_t PinnedBytes() const;
+
+ private:
+  struct Retained {
+    uint64_t counter;
+    int64_t accepted_ns;
+    Buffer update;
+  };
+  struct Held {
+    Buffer update;
+    LinkId from;
+  };
+
+  void Accept(int64_t now_ns, LinkId from, const UpdateId& id, Buffer update,
+              std::vector<Accepted>* accepted);
+  void AcceptHeld(int64_t now_ns, uint64_t origin, std::vector<Accepted>* accepted);
+  void Evict(int64_t now_ns);
+  int64_t BytesAfter(uint64_t counter, const std::deque<Retained>& ring) const;
+  // The last counter of `origin` that may go.
+  uint64_t MayGo(uint64_t origin) const;
+  bool IsOld(int64_t now_ns, const Retained& retained) const;
+
+  const ReplicationOptions options_;
+  VersionVector received_;
+  VersionVector master_;
+  std::map<uint64_t, std::deque<Retained>> ring_;  // per origin, without gaps, ends at received_
+  std::map<UpdateId, Held> hold_;
+  std::set<uint64_t> closed_;
+  bool keeps_for_neighbours_ = false;
+  std::optional<VersionVector> kept_beyond_;
+  int64_t ring_bytes_ = 0;
+  int64_t hold_bytes_ = 0;
+  int64_t retained_ = 0;
+};
+
+}  // namespace strom
+
+#endif  // KERAS_STROM_CORE_REPLICATION_REPLICATION_H_

@@ -1,0 +1,586 @@
+#include "core/step/replica.h"
+
+#include <algorithm>
+#include <cmath>
+#include <exception>
+#include <iterator>
+#include <string>
+#include <utility>
+
+#include "core/codec/message.h"
+#include "core/codec/message_writer.h"
+#include "core/step/residual.h"
+#include "core/step/residual_store.h"
+#include "core/step/sent_entries.h"
+#include "core/step/step_encoder.h"
+#include "core/step/step_thresholds.h"
+#include "core/step/unsent.h"
+#include "core/step/update_norm.h"
+
+namespace strom {
+namespace {
+
+using Messages = std::vector<std::vector<uint8_t>>;
+
+Status Invalid(std::string message) { return {Code::kInvalidArgument, std::move(message)}; }
+
+// Cuts flat elements [offset, offset + size) at the chunks' borders and calls
+// visit(chunk, index in the chunk, offset in the range, elements) in ascending order.
+template <typename Visit>
+void ForEachChunk(int64_t offset, int64_t size, Visit visit) {
+  for (int64_t done = 0; done < size;) {
+    const int64_t index = (offset + done) % kChunk;
+    const int64_t elements = std::min(size - done, kChunk - index);
+    visit((offset + done) / kChunk, index, done, elements);
+    done += elements;
+  }
+}
+
+// Values are what they were before, where there is no step or it has failed.
+void CopyValues(std::span<const strom_segment> segments) {
+  for (const strom_segment& segment : segments) {
+    if (segment.before == nullptr || segment.value == segment.before) continue;
+    std::copy_n(segment.before, segment.size, segment.value);
+  }
+}
+
+// The threads for coding or applying so many entries, at some 2 ns each: none where waking them
+// takes as long.
+Parallel ForEntries(int64_t entries, const Parallel& parallel) {
+  constexpr int64_t kMinParallelEntries = 32768;
+  return entries < kMinParallelEntries ? Parallel{} : parallel;
+}
+
+std::vector<ParameterRange> Ranges(std::span<const strom_segment> segments) {
+  std::vector<ParameterRange> ranges;
+  ranges.reserve(segments.size());
+  for (const strom_segment& segment : segments) {
+    ranges.push_back({segment.offset, {segment.value, static_cast<size_t>(segment.size)}});
+  }
+  return ranges;
+}
+
+// Those of the segments that have a model of the worker's own.
+std::vector<ParameterRange> Ranges(std::span<const strom_segment> segments,
+                                   float* const* own_models) {
+  std::vector<ParameterRange> ranges;
+  for (size_t i = 0; i < segments.size(); ++i) {
+    if (own_models[i] == nullptr) continue;
+    ranges.push_back({segments[i].offset, {own_models[i], static_cast<size_t>(segments[i].size)}});
+  }
+  return ranges;
+}
+
+Status CheckOptions(const strom_step_options& options) {
+  if (!std::isfinite(options.scale)) return Invalid("the scale must be finite");
+  if (!std::isfinite(options.clip_multiple) || options.clip_multiple < 0) {
+    return Invalid("the clipping multiple must be a finite number, 0 to clip nothing");
+  }
+  if (!(options.norm_limit >= 0)) {
+    return Invalid("the limit on the update's norm must be a number, 0 for none");
+  }
+  if (options.full != 0 && options.apply_own != 0) {
+    return Invalid("`full` leaves the own update in the values: apply_own would add it twice");
+  }
+  return {};
+}
+
+// Values that include the residual are the optimizer's own, in place.
+Status CheckInPlace(std::span<const strom_segment> segments) {
+  for (const strom_segment& segment : segments) {
+    if (segment.before != nullptr && segment.value != segment.after) {
+      return Invalid("`full` needs each segment's value where the optimizer wrote it, `after`");
+    }
+  }
+  return {};
+}
+
+// Measures the update, and returns what it has to be multiplied by to keep to the limit.
+float LimitNorm(std::span<const strom_segment> segments, const strom_step_options& options,
+                const Parallel& parallel, strom_step_result* result) {
+  if (options.norm_limit == 0) return 1;
+  const UpdateSize update = MeasureUpdate(segments, parallel);
+  // The step kernel finds and names what is not finite.
+  if (!std::isfinite(update.norm)) return 1;
+  result->update_norm = update.norm;
+  const auto limit = static_cast<double>(options.norm_limit);
+  if (update.norm <= limit) return 1;
+  const auto factor = static_cast<float>(limit / update.norm);
+  result->limited_mass = (1 - static_cast<double>(factor)) *
+                         std::fabs(static_cast<double>(options.scale)) * update.mass;
+  return factor;
+}
+
+Status CheckIteration(int64_t iteration) {
+  if (iteration >= 0 && iteration <= kMaxIteration) return {};
+  return Invalid("the iteration " + std::to_string(iteration) + " is not in [0, 2^35)");
+}
+
+}  // namespace
+
+// What received updates are applied to.
+struct Values {
+  std::span<const strom_segment> segments;
+  float* const* own_models = nullptr;          // as in strom_replica_apply
+  bool full = false;                           // the segments' values include the residual,
+  const int32_t* includes_residual = nullptr;  // of these segments; null = of all
+};
+
+struct Replica::State {
+  int64_t max_message_bytes = 0;  // of the codec, without the update's header
+  int64_t size = 0;
+  std::shared_ptr<Exchange> exchange;
+  ResidualStore residuals;
+  StepEncoder encoder;
+  StepThresholds thresholds;
+  bool own_applied = false;  // whether the values hold its entries, apart from the residual
+  uint64_t own_origin = 0;   // this worker's, once it has sent something
+  VersionVector applied;
+  int64_t iteration = 0;                // of the latest step
+  Received waiting;                     // taken from the exchange, not yet applied
+  std::vector<ParsedMessage> messages;  // scratch of ApplyWaiting
+  bool keep = false;
+  Messages kept;
+
+  Status CheckSegments(std::span<const strom_segment> segments) const;
+  Status CheckApplyOwn(bool apply_own) const;
+  Status CheckStep(std::span<const strom_segment> segments,
+                   const strom_step_options& options) const;
+
+  // Step's parts.
+  Status Send(std::span<const strom_segment> segments, const strom_step_options& options,
+              const Parallel& parallel, strom_step_result* result);
+  Status Encode(std::span<const strom_segment> segments, const StepRules& rules, bool send_mean,
+                const Parallel& parallel, strom_step_result* result);
+  void TakeBack(std::span<const strom_segment> segments, bool full);
+
+  // Flush's parts.
+  Messages WriteResiduals(int64_t iteration, int64_t* count);
+  void ZeroResiduals(std::span<const strom_segment> segments, bool apply_own);
+
+  Status HandOver(int64_t iteration, int64_t count, Messages parts, strom_step_result* result);
+  void TellApplied(int64_t count);
+  Status ApplyReceived(const Values& values, const Parallel& parallel, strom_step_result* result);
+  Status ApplyWaiting(const Values& values, const Parallel& parallel, strom_step_result* result);
+  int64_t ApplyUpdates(const Values& values, std::span<const ReceivedUpdate> updates,
+                       const Parallel& parallel);
+  void InstallSnapshot(const Values& values, const Parallel& parallel);
+  int64_t ApplyFolded(std::span<const strom_segment> segments);
+  void Note(uint64_t origin, uint64_t first, uint64_t last);
+};
+
+Replica::Replica(int64_t max_message_bytes) : state_(std::make_unique<State>()) {
+  state_->max_message_bytes = max_message_bytes - kUpdateHeaderBytes;
+  STROM_CHECK(state_->max_message_bytes >= kMinMessageBytes);
+}
+
+Replica::~Replica() = default;
+
+Status Replica::Extend(int64_t size, uint64_t) {
+  if (size < state_->size) {
+    return Invalid("the flat space of " + std::to_string(state_->size) +
+                   " elements cannot shrink to " + std::to_string(size));
+  }
+  if (size > kMaxElements) return Invalid("the flat space holds at most 2^39 elements");
+  state_->size = size;
+  return {};
+}
+
+int64_t Replica::size() const { return state_->size; }
+
+void Replica::Bind(std::shared_ptr<Exchange> exchange) {
+  if (exchange == state_->exchange) return;
+  state_->exchange = std::move(exchange);
+  state_->applied.clear();
+  state_->waiting = {};
+}
+
+const std::shared_ptr<Exchange>& Replica::exchange() const { return state_->exchange; }
+
+Status Replica::Step(std::span<const strom_segment> segments, const strom_step_options& options,
+                     strom_step_result* result, const Parallel& parallel) {
+  *result = {};
+  result->threshold = options.threshold;
+  if (Status status = state_->CheckStep(segments, options); !status.ok()) {
+    CopyValues(segments);
+    return status;
+  }
+  const auto changed = [](const strom_segment& segment) { return segment.after != segment.before; };
+  if (std::none_of(segments.begin(), segments.end(), changed)) {
+    CopyValues(segments);
+    return {};
+  }
+
+  result->stepped = 1;
+  state_->iteration = options.iteration;
+  state_->encoder.Clear();
+  const bool full = options.full != 0;
+  Status status;
+  try {
+    status = state_->Send(segments, options, parallel, result);
+  } catch (const std::exception&) {  // Nothing is lost when memory runs out.
+    state_->TakeBack(segments, full);
+    throw;
+  }
+  if (!status.ok()) {
+    state_->TakeBack(segments, full);
+    if (full && status.code == Code::kNotFinite) UndoProgress(segments, &state_->residuals);
+    return status;
+  }
+  MaskMomenta(state_->encoder.entries(), segments, options.momenta,
+              ForEntries(result->count, parallel));
+  state_->TellApplied(result->count);
+  if (!options.take_received) return {};
+  return state_->ApplyReceived({segments, nullptr, full, options.includes_residual}, parallel,
+                               result);
+}
+
+Status Replica::Flush(std::span<const strom_segment> segments, int64_t iteration, bool apply_own,
+                      strom_step_result* result) {
+  *result = {};
+  if (Status status = CheckIteration(iteration); !status.ok()) return status;
+  if (Status status = state_->CheckSegments(segments); !status.ok()) return status;
+  if (Status status = state_->CheckApplyOwn(apply_own); !status.ok()) return status;
+  result->stepped = 1;
+  for (const strom_segment& segment : segments) result->elements += segment.size;
+  Messages parts = state_->WriteResiduals(iteration, &result->count);
+  if (Status status = state_->HandOver(iteration, result->count, std::move(parts), result);
+      !status.ok()) {
+    return status;
+  }
+  state_->ZeroResiduals(segments, apply_own);
+  state_->TellApplied(result->count);
+  return {};
+}
+
+Status Replica::Apply(std::span<const strom_segment> segments, strom_step_result* result,
+                      const Parallel& parallel, float* const* own_models) {
+  *result = {};
+  if (Status status = state_->CheckSegments(segments); !status.ok()) return status;
+  return state_->ApplyReceived({segments, own_models}, parallel, result);
+}
+
+Status Replica::AddResidual(std::span<const strom_segment> segments, int32_t sign,
+                            const Parallel& parallel) const {
+  if (sign != 1 && sign != -1) return Invalid("the sign must be 1 or -1");
+  if (Status status = state_->CheckSegments(segments); !status.ok()) return status;
+  AddUnsent(segments, static_cast<float>(sign), state_->residuals, parallel);
+  return {};
+}
+
+Status Replica::ReadResidual(int64_t offset, std::span<float> out) const {
+  const auto size = static_cast<int64_t>(out.size());
+  if (offset < 0 || offset > state_->size - size) {
+    return Invalid("the residuals asked for lie outside the flat space");
+  }
+  ForEachChunk(offset, size, [&](int64_t chunk, int64_t index, int64_t start, int64_t elements) {
+    const float* const residuals = state_->residuals.Find(chunk);
+    if (residuals == nullptr) {
+      std::fill_n(out.data() + start, elements, 0.0f);
+    } else {
+      std::copy_n(residuals + index, elements, out.data() + start);
+    }
+  });
+  return {};
+}
+
+Status Replica::WriteResidual(int64_t offset, std::span<const float> in) {
+  const auto size = static_cast<int64_t>(in.size());
+  if (offset < 0 || offset > state_->size - size) {
+    return Invalid("the residuals given lie outside the flat space");
+  }
+  const auto bad = std::find_if(in.begin(), in.end(), [](float r) { return !std::isfinite(r); });
+  if (bad != in.end()) {
+    return Invalid("the residual of flat element " +
+                   std::to_string(offset + std::distance(in.begin(), bad)) + " is not finite");
+  }
+  ForEachChunk(offset, size, [&](int64_t chunk, int64_t index, int64_t start, int64_t elements) {
+    std::copy_n(in.data() + start, elements, state_->residuals.Touch(chunk) + index);
+  });
+  return {};
+}
+
+void Replica::KeepMessages(bool keep) {
+  state_->keep = keep;
+  state_->kept.clear();
+}
+
+const std::vector<std::vector<uint8_t>>& Replica::kept_messages() const { return state_->kept; }
+
+Status Replica::State::CheckSegments(std::span<const strom_segment> segments) const {
+  int64_t end = 0;
+  for (const strom_segment& segment : segments) {
+    if (segment.size < 0 || segment.offset < end || segment.offset > size - segment.size) {
+      return Invalid("segments must ascend without overlap inside the flat space of " +
+                     std::to_string(size) + " elements; one at " + std::to_string(segment.offset) +
+                     " with " + std::to_string(segment.size) + " does not");
+    }
+    end = segment.offset + segment.size;
+  }
+  return {};
+}
+
+Status Replica::State::CheckApplyOwn(bool apply_own) const {
+  if (!apply_own || exchange == nullptr || !exchange->sequenced()) return {};
+  return Invalid(
+      "apply_own must be 0 in synchronous and bounded modes: own updates come back in a "
+      "STEP and would be applied twice");
+}
+
+Status Replica::State::CheckStep(std::span<const strom_segment> segments,
+                                 const strom_step_options& options) const {
+  if (Status status = StepThresholds::Check(segments, options); !status.ok()) return status;
+  if (Status status = CheckOptions(options); !status.ok()) return status;
+  if (Status status = CheckIteration(options.iteration); !status.ok()) return status;
+  if (Status status = CheckSegments(segments); !status.ok()) return status;
+  if (options.full != 0) return CheckInPlace(segments);
+  return CheckApplyOwn(options.apply_own != 0);
+}
+
+// Takes what leaves out of the residuals and hands it over. Where it fails or throws, that has not
+// been sent and is to be taken back.
+Status Replica::State::Send(std::span<const strom_segment> segments,
+                            const strom_step_options& options, const Parallel& parallel,
+                            strom_step_result* result) {
+  thresholds.Begin(segments, options);
+  StepRules rules{{}, thresholds.thresholds(), options.clip_multiple, options.full != 0};
+  rules.rule.apply_own = options.apply_own != 0;
+  rules.rule.scale = options.scale * LimitNorm(segments, options, parallel, result);
+  const bool send_mean = options.send_mean != 0;
+  if (Status status = Encode(segments, rules, send_mean, parallel, result); !status.ok()) {
+    return status;
+  }
+  const std::vector<ValueRun> runs = thresholds.Finish(result);
+  if (options.segment_results != nullptr) {
+    std::ranges::copy(thresholds.results(), options.segment_results);
+  }
+  const MessageFields fields{result->threshold, result->value, size, iteration, runs};
+  return HandOver(iteration, result->count,
+                  WriteEntries(fields, encoder.entries(), max_message_bytes, kUpdateHeaderBytes, {},
+                               ForEntries(result->count, parallel)),
+                  result);
+}
+
+// Runs the step kernel over the segments: residuals and values change.
+Status Replica::State::Encode(std::span<const strom_segment> segments, const StepRules& rules,
+                              bool send_mean, const Parallel& parallel, strom_step_result* result) {
+  StepRules found = rules;
+  found.rule.apply_own = rules.rule.apply_own && !send_mean;  // SendMean does it.
+  StepStatistics statistics = encoder.Encode(segments, found, &residuals, parallel);
+  own_applied = found.rule.apply_own;
+  for (const strom_segment& segment : segments) {
+    if (segment.after != segment.before) result->elements += segment.size;
+  }
+  result->count = encoder.entries().size();
+  encoder.DescribeSegments(segments, rules.thresholds, thresholds.results());
+  if (send_mean && statistics.nonfinite_count == 0) {
+    SendMean(encoder.entries(), segments, rules.thresholds, rules.rule.apply_own, &residuals,
+             thresholds.means(), {&statistics, thresholds.results()},
+             ForEntries(result->count, parallel));
+    own_applied = rules.rule.apply_own;
+  }
+  result->max_residual = statistics.max_residual;
+  result->sum_residual = statistics.sum_residual;
+  result->clipped_mass = statistics.clipped_mass;
+  result->clipped_count = statistics.clipped_count;
+  if (statistics.nonfinite_count == 0) return {};
+  return {Code::kNotFinite, encoder.DescribeNonfinite(segments) +
+                                "; nothing was sent. Lower the learning rate, clip the gradients "
+                                "(clipnorm=) or look for a bad batch"};
+}
+
+// Undoes the sending of a step that failed. Needs no memory.
+void Replica::State::TakeBack(std::span<const strom_segment> segments, bool full) {
+  TakeBackEntries(encoder.entries(), segments, thresholds.values(), own_applied, &residuals);
+  // Where they are not in place, to the last bit. Full progress stays, once it is in the residual.
+  if (!full || !encoder.has_begun()) CopyValues(segments);
+  encoder.Clear();
+}
+
+// All residuals that are not zero, as raw spans; *count gets how many there are.
+Messages Replica::State::WriteResiduals(int64_t iteration, int64_t* count) {
+  // 64 KiB a span: a quiet part of the model costs nothing, a busy one no directory to speak of.
+  int log2_span = 14;
+  while (2 * kMaxMessageHeaderBytes + (int64_t{4} << log2_span) > max_message_bytes) --log2_span;
+  const int64_t span_elements = int64_t{1} << log2_span;
+  MessageWriter writer({0, 0, size, iteration}, log2_span, max_message_bytes, kUpdateHeaderBytes);
+  *count = 0;
+  ForEachChunk(0, size, [&](int64_t chunk, int64_t, int64_t start, int64_t elements) {
+    const float* const residual = residuals.Find(chunk);
+    if (residual == nullptr) return;
+    *count += elements - std::count(residual, residual + elements, 0.0f);
+    for (int64_t done = 0; done < elements; done += span_elements) {
+      const auto here = static_cast<size_t>(std::min(span_elements, elements - done));
+      writer.AddRawSpan((start + done) >> log2_span, {residual + done, here});
+    }
+  });
+  return writer.Finish();
+}
+
+void Replica::State::ZeroResiduals(std::span<const strom_segment> segments, bool apply_own) {
+  for (const strom_segment& segment : segments) {
+    if (!apply_own) break;
+    ForEachChunk(segment.offset, segment.size,
+                 [&](int64_t chunk, int64_t index, int64_t start, int64_t elements) {
+                   const float* const residual = residuals.Find(chunk);
+                   if (residual == nullptr) return;
+                   float* const value = segment.value + start;
+                   for (int64_t i = 0; i < elements; ++i) value[i] += residual[index + i];
+                 });
+  }
+  ForEachChunk(0, size, [&](int64_t chunk, int64_t, int64_t, int64_t elements) {
+    if (float* const residual = residuals.Find(chunk)) std::fill_n(residual, elements, 0.0f);
+  });
+}
+
+// Keeps copies if asked to, and submits. An update without entries tells asynchronous workers
+// nothing, so it goes out only where the others wait for it. Where it fails or throws, nothing has
+// been submitted.
+Status Replica::State::HandOver(int64_t iteration, int64_t count, Messages parts,
+                                strom_step_result* result) {
+  kept.clear();
+  for (const std::vector<uint8_t>& part : parts) {
+    result->message_bytes += static_cast<int64_t>(part.size()) - kUpdateHeaderBytes;
+    if (keep) kept.emplace_back(part.begin() + kUpdateHeaderBytes, part.end());
+  }
+  if (exchange == nullptr || (count == 0 && !exchange->sequenced())) return {};
+  VersionVector own{{0, 0}};  // Memory for its place, which must not be missing afterwards.
+  UpdateId last;
+  if (Status status = exchange->Submit(iteration, std::move(parts), &last); !status.ok()) {
+    return status;
+  }
+  own_origin = last.origin;
+  if (!exchange->sequenced()) {
+    auto place = own.extract(own.begin());
+    place.key() = last.origin;
+    applied.insert(std::move(place)).position->second = last.counter;
+  }
+  return {};
+}
+
+// The values contain the own update of so many entries.
+void Replica::State::TellApplied(int64_t count) {
+  if (exchange != nullptr && count > 0 && !exchange->sequenced()) exchange->SetApplied(applied);
+}
+
+Status Replica::State::ApplyReceived(const Values& values, const Parallel& parallel,
+                                     strom_step_result* result) {
+  if (exchange == nullptr) return {};
+  // What an earlier call could not apply comes first.
+  if (Status status = ApplyWaiting(values, parallel, result); !status.ok()) return status;
+  if (Status status = exchange->TakeReceived(&waiting); !status.ok()) return status;
+  return ApplyWaiting(values, parallel, result);
+}
+
+Status Replica::State::ApplyWaiting(const Values& values, const Parallel& parallel,
+                                    strom_step_result* result) {
+  if (waiting.snapshot) InstallSnapshot(values, parallel);
+  if (waiting.folded.updates == 0 && waiting.updates.empty()) return {};
+  const int64_t received_before = result->received;
+  int64_t skipped = 0;
+  auto larger = static_cast<int64_t>(waiting.folded.sum.size());
+  if (larger <= size) {
+    result->received += waiting.folded.updates;
+    result->staleness +=
+        std::max<int64_t>(0, waiting.folded.updates * iteration - waiting.folded.iterations);
+    skipped = ApplyFolded(values.segments);
+    larger = 0;
+    // All that the flat space has room for at once: the parameters are then read and written once.
+    size_t fitting = 0;
+    for (const ReceivedUpdate& update : waiting.updates) {
+      const ParsedMessage message = OpenValidatedMessage(update.message());
+      if (message.elements() > size) {
+        larger = message.elements();
+        break;
+      }
+      Note(update.id.origin, update.id.counter, update.id.counter);
+      result->staleness += std::max<int64_t>(0, iteration - message.fields().iteration);
+      ++fitting;
+    }
+    skipped += ApplyUpdates(values, std::span(waiting.updates).first(fitting), parallel);
+    result->received += static_cast<int64_t>(fitting);
+    waiting.updates.erase(waiting.updates.begin(),
+                          waiting.updates.begin() + static_cast<ptrdiff_t>(fitting));
+  }
+  if (result->received > received_before) exchange->SetApplied(applied);
+  if (skipped > 0) {
+    return Invalid(std::to_string(skipped) +
+                   " received entries belong to parameters that no segment holds; this replica no "
+                   "longer agrees with the others");
+  }
+  if (larger == 0) return {};
+  return Invalid("an update of a flat space of " + std::to_string(larger) +
+                 " elements waits, this replica has " + std::to_string(size) + ": extend it first");
+}
+
+// Returns how many entries lie in no segment.
+int64_t Replica::State::ApplyUpdates(const Values& values, std::span<const ReceivedUpdate> updates,
+                                     const Parallel& parallel) {
+  const auto apply = [&](std::span<const ParameterRange> ranges, bool own_too) {
+    messages.clear();
+    int64_t entries = 0;
+    for (const ReceivedUpdate& update : updates) {
+      if (!own_too && update.id.origin == own_origin) continue;
+      messages.push_back(OpenValidatedMessage(update.message()));
+      entries += messages.back().count();
+    }
+    return ApplyMessages(messages, ranges, ForEntries(entries, parallel));
+  };
+  if (values.own_models != nullptr) apply(Ranges(values.segments, values.own_models), false);
+  return apply(Ranges(values.segments), true);
+}
+
+// The flat space may have grown since; its new elements have not been sent by anybody.
+void Replica::State::InstallSnapshot(const Values& values, const Parallel& parallel) {
+  const std::vector<float>& parameters = *waiting.snapshot->parameters;
+  const auto known = static_cast<int64_t>(parameters.size());
+  for (size_t i = 0; i < values.segments.size(); ++i) {
+    const strom_segment& segment = values.segments[i];
+    const int64_t elements = std::clamp<int64_t>(known - segment.offset, 0, segment.size);
+    std::copy_n(parameters.begin() + std::min(segment.offset, known), elements, segment.value);
+    const bool includes = values.includes_residual == nullptr || values.includes_residual[i] != 0;
+    if (!values.full || !includes || elements == 0) continue;
+    const strom_segment installed{segment.offset, elements,      segment.value,
+                                  segment.value,  segment.value, segment.name};
+    AddUnsent({&installed, 1}, 1, residuals, parallel);
+  }
+  applied = std::move(waiting.snapshot->cut);
+  waiting.snapshot.reset();
+  exchange->SetApplied(applied);
+}
+
+// Returns how many elements that are not zero lie in no segment.
+int64_t Replica::State::ApplyFolded(std::span<const strom_segment> segments) {
+  const std::vector<float>& sum = waiting.folded.sum;
+  const auto size_of_sum = static_cast<int64_t>(sum.size());
+  int64_t skipped = 0;
+  int64_t end = 0;  // of what has been looked at
+  const auto skip_to = [&](int64_t next) {
+    for (next = std::min(next, size_of_sum); end < next; ++end) {
+      skipped += sum[static_cast<size_t>(end)] != 0 ? 1 : 0;
+    }
+  };
+  for (const strom_segment& segment : segments) {
+    skip_to(segment.offset);
+    const int64_t elements = std::min(segment.size, size_of_sum - end);
+    for (int64_t i = 0; i < elements; ++i) segment.value[i] += sum[static_cast<size_t>(end + i)];
+    end += elements;
+  }
+  skip_to(size_of_sum);
+  for (const auto& [origin, last] : waiting.folded.last) {
+    Note(origin, waiting.folded.first.at(origin), last);
+  }
+  waiting.folded = {};
+  return skipped;
+}
+
+// Updates [first, last] of `origin` are applied now. The first that this replica sees of an origin
+// says where that origin stands; from there on one that is missing or doubled would be the
+// exchange's bug.
+void Replica::State::Note(uint64_t origin, uint64_t first, uint64_t last) {
+  const auto [held, is_new] = applied.try_emplace(origin, last);
+  STROM_CHECK(is_new || first == held->second + 1);
+  held->second = last;
+}
+
+}  // namespace strom

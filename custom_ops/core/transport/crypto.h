@@ -1,0 +1,95 @@
+// The cryptography the packets and the handshake need, as thin owners of OpenSSL's objects: X25519,
+// AES-GCM, SHA-256, HMAC and HKDF. Nothing else in the tree includes OpenSSL.
+//
+// Secrets live in `Secret`, which wipes itself. A failure of OpenSSL itself is a bug (STROM_CHECK);
+// only what depends on bytes from outside is a result.
+#ifndef KERAS_STROM_CORE_TRANSPORT_CRYPTO_H_
+#define KERAS_STROM_CORE_TRANSPORT_CRYPTO_H_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <span>
+
+#include "core/base/types.h"
+
+struct evp_cipher_ctx_st;
+
+namespace strom {
+
+inline constexpr size_t kKeyBytes = 32;   // X25519 keys, pre-shared keys, Noise's chaining keys
+inline constexpr size_t kHashBytes = 32;  // SHA-256
+inline constexpr size_t kTagBytes = 16;   // AES-GCM's authentication tag
+inline constexpr size_t kNonceBytes = 12;
+
+// Overwrites `bytes` with zeros in a way the compiler keeps.
+void Wipe(std::span<uint8_t> bytes);
+
+// N secret bytes that are wiped when they go.
+template <size_t N>
+class Secret {
+ public:
+  Secret() = default;
+  explicit Secret(const std::array<uint8_t, N>& bytes) : bytes_(bytes) {}
+  Secret(const Secret&) = default;
+  Secret& operator=(const Secret&) = default;
+  ~Secret() { Wipe(bytes_); }
+
+  const uint8_t* data() const { return bytes_.data(); }
+  std::span<uint8_t, N> bytes() { return bytes_; }
+  std::span<const uint8_t, N> bytes() const { return bytes_; }
+
+ private:
+  std::array<uint8_t, N> bytes_{};
+};
+
+using SecretKey = Secret<kKeyBytes>;
+using Hash = std::array<uint8_t, kHashBytes>;
+
+// The public half of an X25519 private key.
+PublicKeyBytes DerivePublicKey(const SecretKey& private_key);
+
+// X25519. False: `peer` is a point of small order, whose shared secret anybody knows.
+[[nodiscard]] bool Agree(const SecretKey& private_key, const PublicKeyBytes& peer,
+                         SecretKey* shared);
+
+// SHA-256 over the parts, one after the other.
+Hash Sha256(std::initializer_list<Bytes> parts);
+
+// HMAC-SHA256 over the parts, one after the other.
+Hash HmacSha256(Bytes key, std::initializer_list<Bytes> parts);
+
+// HKDF-SHA256 (RFC 5869), extract and expand; at most 255 * 32 bytes.
+void Hkdf(Bytes salt, Bytes key_material, Bytes info, std::span<uint8_t> out);
+
+// True when equal; takes the same time wherever the first difference is.
+bool EqualInConstantTime(Bytes a, Bytes b);
+
+// AES-GCM under one key, for one direction of use. Sealing and opening allocate nothing.
+class Aead {
+ public:
+  enum class Use { kSeal, kOpen };
+
+  // `key` has 16 (AES-128) or 32 (AES-256) bytes.
+  Aead(Use use, Bytes key);
+  ~Aead();
+  Aead(Aead&& other) noexcept;
+  Aead& operator=(Aead&& other) noexcept;
+
+  // Encrypts `text` in place and writes its tag. The same nonce never comes twice.
+  void Seal(std::span<const uint8_t, kNonceBytes> nonce, Bytes associated, std::span<uint8_t> text,
+            std::span<uint8_t, kTagBytes> tag);
+
+  // Decrypts `sealed` (the text, then its tag) to `out`, which has room for the text and may start
+  // where `sealed` does. False: not authentic, and what stands in `out` is worthless.
+  [[nodiscard]] bool Open(std::span<const uint8_t, kNonceBytes> nonce, Bytes associated,
+                          Bytes sealed, uint8_t* out);
+
+ private:
+  evp_cipher_ctx_st* context_;
+};
+
+}  // namespace strom
+
+#endif  // KERAS_STROM_CORE_TRANSPORT_CRYPTO_H_

@@ -1,0 +1,68 @@
+// How much may be under way to one process, divided among the links that send to it (PROTOCOL.md,
+// "Receiver grants"): many senders at once would overflow the buffer of the last switch before it,
+// though each of them alone would not.
+//
+// Senders whose DATA arrives are active and share the budget evenly. One that is alone starts with
+// all of it and gets one byte more for each that arrives, so that a fast or long line fills; the
+// first byte of another ends that. Nobody has to say that it falls silent: its share returns after
+// two periods without DATA, and what it was granted last it keeps.
+//
+// Nobody knows how large that buffer is. While several send, a period in which more than 1/64 is
+// lost makes the budget a quarter smaller, and any other a little larger again. (Lines that lose
+// less by themselves do not count; on those that lose more the least budget is still enough for 1
+// Gbit/s.)
+#ifndef KERAS_STROM_CORE_TRANSPORT_GRANTS_H_
+#define KERAS_STROM_CORE_TRANSPORT_GRANTS_H_
+
+#include <cstdint>
+
+namespace strom {
+
+// What a sender may have under way that has not been heard yet.
+inline constexpr uint32_t kIdleGrantPackets = 16;
+// What every active sender may have under way, however many there are.
+inline constexpr uint32_t kLeastGrantPackets = 2;
+
+struct GrantOptions {
+  int64_t shared_bytes = int64_t{256} << 10;  // divided among the active senders, at most
+  int64_t lone_bytes = int64_t{4} << 20;      // the most for one that is alone
+};
+
+class Grants {
+ public:
+  static constexpr int64_t kPeriodNs = 10'000'000;
+
+  // One sender's place; it may end at any time.
+  class Sender {
+    friend class Grants;
+    int64_t period_ = -2;  // when its DATA came last
+  };
+
+  explicit Grants(const GrantOptions& options)
+      : options_(options), budget_bytes_(options.shared_bytes) {}
+
+  // DATA of `sender` has arrived. True: it was idle, and waits for more than its idle grant.
+  bool NoteArrival(int64_t now_ns, int64_t bytes, Sender* sender);
+  // So many packets did not arrive.
+  void NoteLoss(int64_t packets) { lost_packets_ += packets; }
+  // What each active sender may have under way.
+  int64_t ShareBytes(int64_t now_ns) const;
+  // Senders heard in this period or the one before.
+  int64_t ActiveSenders(int64_t now_ns) const;
+
+ private:
+  void EndPeriod(int64_t next_period);
+
+  const GrantOptions options_;
+  int64_t budget_bytes_;
+  int64_t period_ = 0;
+  int64_t heard_ = 0;                               // senders of this period
+  int64_t newly_heard_ = 0;                         // ... that were silent in the one before
+  int64_t heard_before_ = 0;                        // senders of the period before
+  int64_t lone_bytes_ = 0;                          // arrived since there was only one
+  int64_t arrived_packets_ = 0, lost_packets_ = 0;  // in this period
+};
+
+}  // namespace strom
+
+#endif  // KERAS_STROM_CORE_TRANSPORT_GRANTS_H_

@@ -1,0 +1,89 @@
+// The keys of one connection, which change as packets are sent: seals and opens packets, counts
+// their numbers, and moves both directions on to the next phase.
+//
+// A phase's keys come from a secret, and the next secret from it alone; what is left behind is
+// wiped. Each direction has its own phase. Headers carry the lowest bit of the phase that seals the
+// packet and of the one its sender receives in. Who has sent enough packets under one key goes on
+// to the next phase, but only once the other side has said that it receives in the present one; the
+// other side's packets then follow at once. So the two are never more than one phase apart, and
+// flag and packet number together say which keys a packet needs: one attempt each.
+#ifndef KERAS_STROM_CORE_TRANSPORT_KEY_PHASES_H_
+#define KERAS_STROM_CORE_TRANSPORT_KEY_PHASES_H_
+
+#include <cstdint>
+#include <optional>
+#include <span>
+
+#include "core/base/types.h"
+#include "core/transport/crypto.h"
+#include "core/transport/packet.h"
+
+namespace strom {
+
+// The secrets that both sides hold once a handshake is through.
+struct ConnectionKeys {
+  SecretKey send;
+  SecretKey receive;
+};
+
+// AES-GCM's limits under one key are far beyond it (RFC 9001, appendix B).
+inline constexpr uint64_t kPacketsPerPhase = uint64_t{1} << 27;
+
+class KeyPhases {
+ public:
+  // A peer that has not followed into a phase after so many packets never will.
+  static constexpr uint64_t kMostPacketsPerPhase = 8 * kPacketsPerPhase;
+
+  struct Options {
+    uint64_t packets_per_phase = kPacketsPerPhase;
+    uint64_t first_number = 0;  // packet numbers start here, on both sides
+  };
+  KeyPhases(const ConnectionKeys& keys, const Options& options);
+
+  enum class Verdict { kAuthentic, kMalformed, kReplayed, kUnauthentic };
+  // Opens a packet once: its body goes to `body`, which has room for the datagram.
+  Verdict Open(int64_t now_ns, const PacketHeader& header, Bytes datagram, uint8_t* body);
+  // True when the packet opened last has the highest number so far.
+  bool newest() const { return newest_; }
+
+  // Completes a datagram whose body stands in its place: header, encryption, tag.
+  void Seal(PacketType type, uint32_t connection, std::span<uint8_t> datagram);
+  // True when nothing more may be sealed: the peer does not follow.
+  bool IsSpent() const { return sealed_ >= kMostPacketsPerPhase; }
+
+  uint64_t send_phase() const { return send_phase_; }
+
+ private:
+  // Of the packets that arrive.
+  enum class Phase { kPrevious, kPresent, kNext };
+
+  Phase PhaseOf(const PacketHeader& header) const;
+  PacketCipher* OpenerOf(Phase phase);
+  void AdvanceReceiving(int64_t now_ns);
+  void AdvanceSending();
+
+  const Options options_;
+
+  SecretKey send_secret_;
+  PacketCipher seal_;
+  uint64_t send_phase_ = 0;
+  uint64_t sealed_ = 0;     // in this phase
+  bool confirmed_ = false;  // the peer receives in it
+  uint64_t next_number_;
+
+  SecretKey next_receive_secret_;
+  std::optional<PacketCipher> previous_open_;
+  PacketCipher open_;
+  PacketCipher next_open_;
+  int64_t previous_end_ns_ = 0;  // when the previous keys go
+  uint64_t receive_phase_ = 0;
+  bool told_ = false;    // the peer may know that we receive in this phase
+  uint64_t opened_ = 0;  // in this phase
+  uint64_t lowest_ = 0;  // number opened in this phase
+  bool newest_ = false;
+  ReplayWindow numbers_;
+};
+
+}  // namespace strom
+
+#endif  // KERAS_STROM_CORE_TRANSPORT_KEY_PHASES_H_

@@ -1,0 +1,276 @@
+#include "core/worker/worker_generation.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "core/replication/version_vector.h"
+
+namespace strom {
+
+void WorkerGeneration::Begin(Generation generation) {
+  layout_ = {generation.number, static_cast<uint64_t>(generation.layout_size),
+             generation.layout_hash};
+  generation_ = std::move(generation);
+  phase_ = Phase::kStarting;
+  registered_ = false;
+  started_ = false;
+  parameters_ = generation_.seed;
+  parameters_snapshot_ = 0;
+  pending_.reset();
+  beginning_ = {};
+  asks_as_.reset();
+  has_asked_ = false;
+  asked_.reset();
+  mean_.reset();
+  final_.reset();
+  result_.reset();
+  stop_ = false;
+}
+
+void WorkerGeneration::Average(uint64_t key, std::vector<double> values) {
+  asked_ = {key, std::move(values)};
+  mean_.reset();
+  if (registered_) AskAverage();
+}
+
+void WorkerGeneration::Finish(bool stop) {
+  if (phase_ != Phase::kTraining) return;
+  phase_ = Phase::kFinishing;
+  stop_ = stop;
+  if (registered_) SayDone();
+}
+
+void WorkerGeneration::SendState(const std::vector<double>& state) {
+  if (phase_ != Phase::kFinal) return;
+  phase_ = Phase::kResult;
+  parameters_ = nullptr;
+  host_->SendBlob(EncodeBlob({BlobKind::kState, layout_.generation, 0, 0, 0}, state));
+}
+
+void WorkerGeneration::Verify(double difference, uint64_t hash) {
+  if (phase_ == Phase::kVerify) host_->Send(Verification{layout_.generation, difference, hash});
+}
+
+void WorkerGeneration::AskDonation(int32_t own_rank, bool is_up) {
+  const bool may_ask = beginning_.ended ? is_up : beginning_.late && IsTraining();
+  if (!may_ask || std::exchange(has_asked_, true)) {
+    WorkerEvent none;
+    none.type = WorkerEvent::Type::kDonation;
+    return host_->Raise(std::move(none));
+  }
+  asks_as_ = own_rank;
+  if (registered_ || beginning_.ended) host_->Send(AskState{layout_.generation, own_rank, 0});
+}
+
+void WorkerGeneration::HandleDonation(Blob blob) {
+  asks_as_.reset();
+  WorkerEvent event;
+  event.type = WorkerEvent::Type::kDonation;
+  if (!blob.bytes.empty()) event.donation = MakeBuffer(std::move(blob.bytes));
+  host_->Raise(std::move(event));
+}
+
+void WorkerGeneration::Register() {
+  registered_ = true;
+  if (asks_as_) host_->Send(AskState{layout_.generation, *asks_as_, 0});
+  if (asked_ && !mean_) AskAverage();
+  if (phase_ == Phase::kFinishing) SayDone();
+}
+
+void WorkerGeneration::LinkDown() {
+  registered_ = false;
+  if (beginning_.ended && asks_as_) HandleDonation({});  // nobody asks again for an end's state
+}
+
+void WorkerGeneration::MasterChanged() {
+  registered_ = false;
+  if (phase_ == Phase::kStarting) Begin(std::move(generation_));
+}
+
+void WorkerGeneration::GoOn() {
+  mean_.reset();
+  final_.reset();
+  Register();
+}
+
+void WorkerGeneration::Announce() {
+  host_->Send(strom::Announce{layout_, host_->last_own_counter(), generation_.options_text});
+  if (generation_.seed == nullptr) return;
+  host_->SendBlob(EncodeBlob({BlobKind::kSeed, layout_.generation, 0, 0, 0}, *generation_.seed));
+}
+
+bool WorkerGeneration::HandleStart(const StartGeneration& start) {
+  if (start.generation != layout_.generation || phase_ != Phase::kStarting) return false;
+  started_ = registered_ = true;
+  beginning_ = {start.snapshot != 0, false, start.resume_iteration};
+  snapshot_ = start.snapshot;
+  cut_ = start.cut;
+  queue_.Restart(start.cut, start.step);
+  return true;
+}
+
+void WorkerGeneration::Handle(const Ended& ended) {
+  if (ended.generation != layout_.generation || phase_ != Phase::kStarting) return;
+  started_ = true;
+  beginning_ = {.ended = true};
+  snapshot_ = ended.snapshot;
+}
+
+void WorkerGeneration::Handle(const Step& step) {
+  if (step.generation != layout_.generation || !started_) return;
+  const Status next = queue_.AddStep(step.step, step.ids);
+  if (!next.ok()) host_->Fail(next.code, "the master sent " + next.message);
+}
+
+void WorkerGeneration::Handle(const Final& final) {
+  if (final.generation == layout_.generation && phase_ == Phase::kFinishing) final_ = final;
+}
+
+void WorkerGeneration::Handle(const End& end) {
+  if (end.generation != layout_.generation || phase_ != Phase::kVerify) return;
+  phase_ = Phase::kIdle;
+  registered_ = false;
+  WorkerEvent event;
+  event.type = WorkerEvent::Type::kEnd;
+  event.values = {end.worst_difference};
+  host_->Raise(std::move(event));
+}
+
+void WorkerGeneration::Handle(const Stop& stop) {
+  if (stop.generation != layout_.generation) return;
+  WorkerEvent event;
+  event.type = WorkerEvent::Type::kStop;
+  host_->Raise(std::move(event));
+}
+
+void WorkerGeneration::HandleBlob(Blob blob) {
+  if (blob.name.generation != layout_.generation) {
+    ++(*drops_)["values of another generation"];
+  } else if (blob.name.kind == BlobKind::kParameters) {
+    const Status whole = ReadParameters(blob, &parameters_);
+    if (!whole.ok()) return host_->Fail(whole.code, whole.message);
+    parameters_snapshot_ = blob.name.mark;
+  } else if (blob.name.kind == BlobKind::kMean && asked_ && asked_->first == blob.name.key) {
+    mean_ = std::move(blob);
+  } else if (blob.name.kind == BlobKind::kDonation && asks_as_) {
+    HandleDonation(std::move(blob));
+  } else if (blob.name.kind == BlobKind::kResult && phase_ == Phase::kResult) {
+    result_ = std::move(blob);
+  } else {
+    ++(*drops_)["values that nobody asked for"];
+  }
+}
+
+Status WorkerGeneration::ReadParameters(
+    const Blob& blob, std::shared_ptr<const std::vector<float>>* parameters) const {
+  auto values = std::make_shared<std::vector<float>>();
+  const Status whole = blob.Values(values.get());
+  if (!whole.ok() || values->size() != layout_.size) {
+    return {Code::kCorrupt, "the master sent " + std::to_string(values->size()) +
+                                " parameters instead of " + std::to_string(layout_.size)};
+  }
+  *parameters = std::move(values);
+  return {};
+}
+
+void WorkerGeneration::Add(std::vector<Replication::Accepted> accepted) {
+  for (Replication::Accepted& next : accepted) queue_.Add({next.id, std::move(next.update)});
+}
+
+void WorkerGeneration::AddPending(uint64_t number, std::vector<ReceivedUpdate> updates) {
+  if (phase_ == Phase::kStarting) pending_ = {number, std::move(updates)};
+}
+
+void WorkerGeneration::Advance() {
+  if (phase_ == Phase::kStarting && started_ && HasSnapshot()) Start();
+  if (mean_ && queue_.released_steps() >= mean_->name.mark) RaiseAverage();
+  if (phase_ == Phase::kFinishing && final_ && Covers(host_->received(), final_->vector) &&
+      queue_.released_steps() >= final_->steps) {
+    phase_ = Phase::kFinal;
+    WorkerEvent event;
+    event.type = WorkerEvent::Type::kFinal;
+    host_->Raise(std::move(event));
+  }
+  if (phase_ == Phase::kResult && result_ && parameters_) RaiseResult();
+}
+
+bool WorkerGeneration::HasSnapshot() const {
+  if (!parameters_ || parameters_snapshot_ != snapshot_) return false;
+  const bool has_pending = pending_ && pending_->first == snapshot_;
+  return has_pending || !sequenced_ || !beginning_.late;
+}
+
+void WorkerGeneration::Start() {
+  phase_ = beginning_.ended ? Phase::kIdle : Phase::kTraining;
+  if (pending_ && pending_->first == snapshot_) {
+    for (ReceivedUpdate& update : pending_->second) {
+      uint64_t& contained = cut_[update.id.origin];
+      contained = std::min(contained, update.id.counter - 1);
+      queue_.Add(std::move(update));
+    }
+  }
+  pending_.reset();
+  WorkerEvent event;
+  event.type = WorkerEvent::Type::kStarted;
+  event.beginning = beginning_;
+  event.cut = std::exchange(cut_, {});
+  event.parameters = std::exchange(parameters_, nullptr);
+  generation_.seed = nullptr;
+  host_->Raise(std::move(event));
+}
+
+const char* WorkerGeneration::phase_name() const {
+  static constexpr const char* kPhases[] = {"idle",  "starting", "training", "finishing",
+                                            "final", "result",   "verify"};
+  return kPhases[static_cast<size_t>(phase_)];
+}
+
+bool WorkerGeneration::MayPause() const {
+  switch (phase_) {
+    case Phase::kIdle:
+    case Phase::kStarting:
+      return true;
+    case Phase::kTraining:
+      return !sequenced_;
+    case Phase::kFinishing:
+      return !sequenced_ && !final_;
+    default:
+      return false;
+  }
+}
+
+void WorkerGeneration::AskAverage() {
+  host_->SendBlob(EncodeBlob(
+      {BlobKind::kAverage, layout_.generation, asked_->first, host_->last_own_counter(), 0},
+      asked_->second));
+}
+
+void WorkerGeneration::SayDone() {
+  host_->Send(
+      Done{layout_.generation, host_->last_own_counter(), static_cast<uint8_t>(stop_ ? 1 : 0)});
+}
+
+void WorkerGeneration::RaiseAverage() {
+  WorkerEvent event;
+  event.type = WorkerEvent::Type::kAverage;
+  event.key = mean_->name.key;
+  event.contributors = static_cast<int32_t>(mean_->name.count);
+  const Status whole = mean_->Values(&event.values);
+  mean_.reset();
+  asked_.reset();
+  if (!whole.ok()) return host_->Fail(whole.code, "the master sent " + whole.message);
+  host_->Raise(std::move(event));
+}
+
+void WorkerGeneration::RaiseResult() {
+  phase_ = Phase::kVerify;
+  WorkerEvent event;
+  event.type = WorkerEvent::Type::kResult;
+  event.contributors = static_cast<int32_t>(result_->name.count);
+  const Status whole = result_->Values(&event.values);
+  event.parameters = std::exchange(parameters_, nullptr);
+  if (!whole.ok()) return host_->Fail(whole.code, "the master sent " + whole.message);
+  host_->Raise(std::move(event));
+}
+
+}  // namespace strom

@@ -1,0 +1,301 @@
+"""What a runner tells a worker: the KERAS_STROM_* variables.
+
+This is the only module of keras-strom that reads the process environment. An explicit argument
+always wins over a variable. `keras-strom run` and `keras_strom.spark.run` set all of them; to start
+workers by other means, set these on every worker:
+
+=========================  ======================================================================
+variable                   meaning
+=========================  ======================================================================
+KERAS_STROM_RANK           this worker, 0 to SIZE - 1; rank 0 is the chief
+KERAS_STROM_SIZE           the number of workers
+KERAS_STROM_LOCAL_RANK     this worker among those of its machine (default 0)
+KERAS_STROM_LOCAL_SIZE     the workers of its machine (default 1)
+KERAS_STROM_ATTEMPT        how often this rank was started before (default 0); a higher attempt
+                           takes the place of a lower one
+KERAS_STROM_MASTER         the master's address: host:port or [IPv6]:port
+KERAS_STROM_CREDENTIALS    path of a file of mode 0600, or /proc/self/fd/N of an inherited memory
+                           file: a JSON object with job_id, secret and master_public_key in
+                           hexadecimal (`keras_strom.job.credentials`)
+KERAS_STROM_NETWORK        JSON object of `NetworkConfig` options (default {})
+KERAS_STROM_IP             this machine's address, where network_mask does not decide
+KERAS_STROM_JOIN_TIMEOUT   seconds to wait until all workers have joined (default 600)
+KERAS_STROM_MAX_FAILURES   how many workers that fail are started again (default 0); where some are,
+                           the others train on when a `fit` fails on one
+KERAS_STROM_DATA           folder of the rows that a Spark task has laid down for its worker
+KERAS_STROM_CHECKPOINTS    JSON object of a `CheckpointPlan`; not set = none are made
+=========================  ======================================================================
+
+None of RANK, SIZE, MASTER and CREDENTIALS set means one worker on its own. RANK and SIZE come
+together, and with SIZE > 1 so do MASTER and CREDENTIALS. An unknown KERAS_STROM_ variable is
+refused: it is most likely a misspelt one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+from keras_strom import errors
+from keras_strom.job.checkpoint_plan import CheckpointPlan
+from keras_strom.job.credentials import Credentials
+from keras_strom.job.network import HostPort, NetworkConfig, format_address, parse_address, parse_ip
+
+PREFIX = "KERAS_STROM_"
+RANK = PREFIX + "RANK"
+SIZE = PREFIX + "SIZE"
+LOCAL_RANK = PREFIX + "LOCAL_RANK"
+LOCAL_SIZE = PREFIX + "LOCAL_SIZE"
+ATTEMPT = PREFIX + "ATTEMPT"
+MASTER = PREFIX + "MASTER"
+CREDENTIALS = PREFIX + "CREDENTIALS"
+NETWORK = PREFIX + "NETWORK"
+IP = PREFIX + "IP"
+JOIN_TIMEOUT = PREFIX + "JOIN_TIMEOUT"
+MAX_FAILURES = PREFIX + "MAX_FAILURES"
+DATA = PREFIX + "DATA"
+CHECKPOINTS = PREFIX + "CHECKPOINTS"
+
+_KNOWN = frozenset(
+    (
+        *(RANK, SIZE, LOCAL_RANK, LOCAL_SIZE, ATTEMPT, MASTER, CREDENTIALS, NETWORK, IP),
+        *(JOIN_TIMEOUT, MAX_FAILURES, DATA, CHECKPOINTS),
+    )
+)
+
+T = TypeVar("T")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ClusterEnvironment:
+    """This process's place in the job. The defaults are one worker on its own.
+
+    Attributes:
+        rank, size: this worker and the number of workers.
+        local_rank, local_size: the same among the workers of this machine.
+        attempt: how often this rank was started before.
+        master: the master's (host, port); None for one worker on its own.
+        credentials_path: where the credentials are read from, see `load_credentials`.
+        network: the job's network options.
+        ip: this machine's address, where the mask does not decide.
+        join_timeout: seconds to wait until all workers have joined.
+        max_failures: how many workers that fail are started again.
+        data_path: where rows were laid down for this worker; None = nowhere.
+        checkpoints: what the runner makes of this job's state; None = nothing.
+
+    Example:
+        >>> ClusterEnvironment.from_environ({}).size
+        1
+    """
+
+    rank: int = 0
+    size: int = 1
+    local_rank: int = 0
+    local_size: int = 1
+    attempt: int = 0
+    master: HostPort | None = None
+    credentials_path: str | None = None
+    network: NetworkConfig = dataclasses.field(default_factory=NetworkConfig)
+    ip: str | None = None
+    join_timeout: float = 600.0
+    max_failures: int = 0
+    data_path: str | None = None
+    checkpoints: CheckpointPlan | None = None
+
+    def __post_init__(self) -> None:
+        for variable, value, limit, what in (
+            (RANK, self.rank, self.size, SIZE),
+            (LOCAL_RANK, self.local_rank, self.local_size, LOCAL_SIZE),
+        ):
+            if not 0 <= value < limit:
+                raise errors.EnvironmentInvalid(
+                    f"{variable}={value} must lie between 0 and {what} - 1 = {limit - 1}"
+                )
+        if self.local_size > self.size:
+            raise errors.EnvironmentInvalid(
+                f"{LOCAL_SIZE}={self.local_size} is more than {SIZE}={self.size}"
+            )
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether this worker may begin in the middle of its data, where another one was or is."""
+        restores = self.checkpoints is not None and self.checkpoints.restore is not None
+        return self.attempt > 0 or self.size > 1 or restores  # Of several each may come late.
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether this worker seeds the parameters, writes files and shows progress."""
+        return self.rank == 0
+
+    @classmethod
+    def from_environ(cls, environ: Mapping[str, str] | None = None) -> ClusterEnvironment:
+        """Reads the variables of this module's table.
+
+        Args:
+            environ: the variables; None = those of this process.
+
+        Raises:
+            EnvironmentInvalid: some are missing, unknown or unreadable; the message names them.
+        """
+        variables = os.environ if environ is None else environ
+        ours = {name: value for name, value in variables.items() if name.startswith(PREFIX)}
+        unknown = sorted(set(ours) - _KNOWN)
+        if unknown:
+            raise errors.EnvironmentInvalid(
+                f"unknown variable {', '.join(unknown)}; keras-strom reads "
+                f"{', '.join(sorted(_KNOWN))}"
+            )
+        return cls._from_known(_Reader(ours))
+
+    @classmethod
+    def _from_known(cls, read: _Reader) -> ClusterEnvironment:
+        read.together(RANK, SIZE)
+        read.together(LOCAL_RANK, LOCAL_SIZE)
+        read.together(MASTER, CREDENTIALS)
+        size = read(SIZE, _positive_integer, 1)
+        for dependent in (LOCAL_RANK, ATTEMPT, MASTER):
+            read.requires(dependent, RANK)
+        if size > 1:
+            read.requires(SIZE, MASTER)
+        return cls(
+            rank=read(RANK, _integer, 0),
+            size=size,
+            local_rank=read(LOCAL_RANK, _integer, 0),
+            local_size=read(LOCAL_SIZE, _positive_integer, 1),
+            attempt=read(ATTEMPT, _integer, 0),
+            master=read(MASTER, parse_address, None),
+            credentials_path=read(CREDENTIALS, str, None),
+            network=read(NETWORK, NetworkConfig.from_json, NetworkConfig()),
+            ip=read(IP, _ip, None),
+            join_timeout=read(JOIN_TIMEOUT, _seconds, 600.0),
+            max_failures=read(MAX_FAILURES, _integer, 0),
+            data_path=read(DATA, str, None),
+            checkpoints=read(CHECKPOINTS, CheckpointPlan.from_json, None),
+        )
+
+    def to_environ(self) -> dict[str, str]:
+        """The variables from which `from_environ` reads an equal value."""
+        variables = {
+            RANK: str(self.rank),
+            SIZE: str(self.size),
+            LOCAL_RANK: str(self.local_rank),
+            LOCAL_SIZE: str(self.local_size),
+            ATTEMPT: str(self.attempt),
+            NETWORK: self.network.to_json(),
+            JOIN_TIMEOUT: repr(self.join_timeout),
+        }
+        if self.master is not None:
+            variables[MASTER] = format_address(self.master)
+        if self.credentials_path is not None:
+            variables[CREDENTIALS] = self.credentials_path
+        if self.ip is not None:
+            variables[IP] = self.ip
+        if self.max_failures:
+            variables[MAX_FAILURES] = str(self.max_failures)
+        if self.data_path is not None:
+            variables[DATA] = self.data_path
+        if self.checkpoints is not None:
+            variables[CHECKPOINTS] = self.checkpoints.to_json()
+        return variables
+
+    def load_credentials(self) -> Credentials:
+        """Reads the credentials from `credentials_path`, each time anew.
+
+        Raises:
+            EnvironmentInvalid: there are none, or they cannot be read.
+        """
+        if self.credentials_path is None:
+            raise errors.EnvironmentInvalid(f"{CREDENTIALS} is not set")
+        try:
+            return Credentials.read(self.credentials_path)
+        except errors.InvalidOption as error:
+            raise errors.EnvironmentInvalid(f"{CREDENTIALS}: {error}") from None
+
+
+def rank() -> int:
+    """This worker's number, 0 to `size()` - 1."""
+    return ClusterEnvironment.from_environ().rank
+
+
+def size() -> int:
+    """The number of workers; 1 outside a cluster."""
+    return ClusterEnvironment.from_environ().size
+
+
+def local_rank() -> int:
+    """This worker's number among the workers of its machine, for example to choose a device."""
+    return ClusterEnvironment.from_environ().local_rank
+
+
+def is_chief() -> bool:
+    """Whether this worker is rank 0, which writes files and shows progress."""
+    return ClusterEnvironment.from_environ().is_chief
+
+
+def node_address() -> str | None:
+    """KERAS_STROM_IP, this machine's address where the network mask does not decide."""
+    return ClusterEnvironment.from_environ().ip
+
+
+def data_path() -> str | None:
+    """KERAS_STROM_DATA, where rows were laid down for this worker."""
+    return ClusterEnvironment.from_environ().data_path
+
+
+def inherited() -> dict[str, str]:
+    """This process's variables for a worker that it starts: all but a place in another job."""
+    return {k: v for k, v in os.environ.items() if not k.startswith(PREFIX) or k == IP}
+
+
+class _Reader:
+    """Parses variables one by one; every error names the variable."""
+
+    def __init__(self, variables: Mapping[str, str]) -> None:
+        self._variables = variables
+
+    def __call__(self, name: str, parse: Callable[[str], T], default: T) -> T:
+        text = self._variables.get(name)
+        if text is None:
+            return default
+        try:
+            return parse(text)
+        except (ValueError, errors.StromError) as error:
+            raise errors.EnvironmentInvalid(f"{name}={text!r}: {error}") from None
+
+    def together(self, *names: str) -> None:
+        for name in names:
+            for other in names:
+                self.requires(name, other)
+
+    def requires(self, name: str, other: str) -> None:
+        if name in self._variables and other not in self._variables:
+            raise errors.EnvironmentInvalid(
+                f"{name} is set but {other} is not; set both, or none for one worker on its own"
+            )
+
+
+def _integer(text: str) -> int:
+    if not (text.isascii() and text.isdigit()):
+        raise ValueError("must be a whole number, 0 or more")
+    return int(text)
+
+
+def _positive_integer(text: str) -> int:
+    value = _integer(text)
+    if value == 0:
+        raise ValueError("must be 1 or more")
+    return value
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not (math.isfinite(value) and value > 0):
+        raise ValueError("must be a positive number of seconds")
+    return value
+
+
+def _ip(text: str) -> str:
+    return str(parse_ip(text))

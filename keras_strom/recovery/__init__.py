@@ -1,0 +1,1 @@
+"""What a lost worker or a new job goes on from: checkpoints, donations, hand-overs."""

@@ -1,0 +1,308 @@
+"""A job's checkpoints on disk: what each worker leaves, and the folder that the runner keeps.
+
+Every `interval` seconds each worker writes its part (parameters, its optimizers' state and all
+else that no optimizer trains, residuals, threshold, place in its data) into a folder of its own
+runner. Once all parts of one number are there the runner makes them a checkpoint, with one rename,
+and removes older ones. A checkpoint is whole or it is not there:
+
+    DIR/master.json                         the master's epoch, written before it serves
+    DIR/incoming-EPOCH/NUMBER-RANK.fitK     parts on their way; K is the script's fit, from 1
+    DIR/checkpoint-EPOCH-NUMBER/RANK.fitK   a checkpoint's parts
+
+A part ends with the CRC-32 of all before it. A checkpoint of which one is damaged is passed over,
+with a warning, and the one before it used.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import logging
+import os
+import re
+import shutil
+import struct
+import time
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from keras_strom import errors
+from keras_strom.job.checkpoint_plan import CheckpointPlan
+from keras_strom.recovery.packed_arrays import Arrays, OtherVersionError, pack, unpack
+from keras_strom.recovery.resume import Place
+
+_logger = logging.getLogger("keras_strom")
+
+_MAGIC = b"STROMCKP"
+_VERSION = 1
+_CHECKSUM = struct.Struct("<I")
+_CHECKPOINT = re.compile(r"checkpoint-(\d{6})-(\d{8})")
+_PART = re.compile(r"(\d{6})\.fit(\d+)")
+_INCOMING = re.compile(r"(\d{8})-(\d{6}\.fit\d+)")
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """One worker's state between two batches.
+
+    Attributes:
+        rank: of the worker.
+        workers: of the job.
+        fit: the script's fit, or custom loop, from 1.
+        place: the batch that it trains next.
+        per_epoch: batches of its epoch; None = not known.
+        steps: shared steps that it has made, in all fits.
+        threshold: the state of its threshold algorithm.
+        arrays: by name, of what they are; see `keras_strom.restoring`.
+
+    Example:
+        >>> part = Part(0, 2, 1, Place(3, 7), 10, 37, (1e-3,), {})
+        >>> Part.from_bytes(part.to_bytes()).place
+        Place(epoch=3, batch=7)
+    """
+
+    rank: int
+    workers: int
+    fit: int
+    place: Place
+    per_epoch: int | None
+    steps: int
+    threshold: tuple[float, ...]
+    arrays: Arrays
+
+    def to_bytes(self) -> bytes:
+        """The bytes of `packed_arrays` and their CRC-32."""
+        values = dataclasses.asdict(dataclasses.replace(self, arrays={}))
+        del values["arrays"]
+        packed = pack(_MAGIC, _VERSION, values, self.arrays)
+        return packed + _CHECKSUM.pack(zlib.crc32(packed))
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Part:
+        """The inverse of `to_bytes`.
+
+        Raises:
+            CorruptMessage: these bytes are damaged, or no part.
+            Refused: another version of keras-strom has written them.
+        """
+        try:
+            whole = memoryview(data)[: -_CHECKSUM.size]
+            if _CHECKSUM.unpack(data[-_CHECKSUM.size :])[0] != zlib.crc32(whole):
+                raise ValueError("its checksum differs")
+            values, arrays = unpack(_MAGIC, _VERSION, whole)
+            values["place"] = Place(**values["place"])
+            values["threshold"] = tuple(map(float, values["threshold"]))
+            return cls(**values, arrays=arrays)
+        except OtherVersionError as other:
+            raise errors.Refused(
+                f"it was written in version {other.version} of the format and this is version "
+                f"{_VERSION}; go on with the keras-strom that wrote it, or begin anew"
+            ) from other
+        except (struct.error, ValueError, KeyError, TypeError) as error:
+            raise errors.CorruptMessage(f"it is damaged: {error}") from error
+
+
+def leave_part(plan: CheckpointPlan, number: int, part: Part) -> None:
+    """Leaves a part for the runner; it is there whole or not at all.
+
+    Raises:
+        StoreUnavailable: the folder is not there, or full.
+    """
+    try:
+        name = f"{number:08d}-{part.rank:06d}.fit{part.fit}"
+        _write(Path(plan.incoming, name), part.to_bytes())
+    except OSError as error:
+        raise errors.StoreUnavailable(
+            f"worker {part.rank} cannot write its part of a checkpoint to {plan.incoming}: "
+            f"{error.strerror}; checkpoint_dir must be a folder that runner and workers reach"
+        ) from error
+
+
+def parts_of(checkpoint: str) -> dict[int, Path]:
+    """The files of a checkpoint's parts by rank; those of its latest fit."""
+    found: dict[int, dict[int, Path]] = {}
+    for path in sorted(Path(checkpoint).iterdir()):
+        if match := _PART.fullmatch(path.name):
+            found.setdefault(int(match[2]), {})[int(match[1])] = path
+    return found[max(found)]
+
+
+def read_part(path: Path) -> Part:
+    """Reads a part.
+
+    Raises:
+        CorruptMessage: it is damaged; the message names it.
+        Refused: another version has written it.
+        StoreUnavailable: it cannot be read.
+    """
+    try:
+        return Part.from_bytes(path.read_bytes())
+    except OSError as error:
+        raise errors.StoreUnavailable(f"{path} cannot be read: {error.strerror}") from error
+    except errors.StromError as error:
+        raise type(error)(f"{path}: {error}") from error
+
+
+class CheckpointFolder:
+    """A runner's folder of checkpoints, while it runs a job.
+
+    Args:
+        path: is made where it does not exist.
+        kept: so many checkpoints stay.
+        workers: parts of a whole checkpoint.
+
+    Attributes:
+        epoch: the master's: one more than that of the run before.
+
+    Raises:
+        StoreUnavailable: the folder cannot be written.
+
+    Example:
+        >>> import tempfile
+        >>> folder = CheckpointFolder(tempfile.mkdtemp(), kept=2, workers=2)
+        >>> folder.epoch, folder.latest()
+        (1, None)
+    """
+
+    def __init__(self, path: str, *, kept: int, workers: int) -> None:
+        self._path = Path(path).absolute()
+        self._kept = kept
+        self._workers = workers
+        with self._reachable():
+            self._path.mkdir(parents=True, exist_ok=True)
+            self.epoch = self._read_epoch() + 1
+            _write(self._path / "master.json", json.dumps({"epoch": self.epoch}).encode())
+            for old in self._path.glob("incoming-*"):
+                shutil.rmtree(old, ignore_errors=True)
+            self._incoming.mkdir()
+
+    @property
+    def _incoming(self) -> Path:
+        return self._path / f"incoming-{self.epoch:06d}"
+
+    def plan(self, interval: float) -> CheckpointPlan:
+        """For the workers of the job that begins now."""
+        latest = self.latest()
+        restore = None if latest is None else str(latest)
+        return CheckpointPlan(str(self._incoming), interval, time.time(), restore)
+
+    def latest(self) -> Path | None:
+        """The newest checkpoint whose parts are all undamaged; None = there is none.
+
+        Raises:
+            Refused: another version of keras-strom has written it.
+        """
+        for checkpoint in reversed(self._checkpoints()):
+            try:
+                parts = [read_part(path) for path in sorted(checkpoint.iterdir())]
+            except (errors.CorruptMessage, errors.StoreUnavailable) as error:
+                _logger.warning("a checkpoint is passed over: %s", error)
+                continue
+            if parts:
+                return checkpoint
+        return None
+
+    def collect(self) -> list[Path]:
+        """Makes checkpoints of the parts that have come; returns the new ones.
+
+        A number of which parts are missing waits until the next but one has begun.
+
+        Raises:
+            StoreUnavailable: the folder cannot be written.
+            Refused: a runner that was started later uses the folder.
+        """
+        made = []
+        with self._reachable():
+            numbers = self._numbers()
+            for number, parts in sorted(numbers.items()):
+                whole = len(parts) == self._workers
+                if not whole and max(numbers) < number + 2:
+                    continue
+                self._check_epoch()
+                made.append(self._make(number, parts))
+            if made:
+                for old in self._checkpoints()[: -self._kept]:
+                    shutil.rmtree(old)
+        return made
+
+    def clear(self) -> None:
+        """The job has ended well: the next run begins anew."""
+        with self._reachable():
+            self._check_epoch()
+            for path in [*self._checkpoints(), self._incoming]:
+                shutil.rmtree(path)
+
+    def _numbers(self) -> dict[int, list[str]]:
+        """The names, in a checkpoint, of the parts that are there, by number."""
+        numbers: dict[int, list[str]] = {}
+        for path in self._incoming.iterdir():
+            if match := _INCOMING.fullmatch(path.name):
+                numbers.setdefault(int(match[1]), []).append(match[2])
+        return numbers
+
+    def _make(self, number: int, parts: list[str]) -> Path:
+        name = f"checkpoint-{self.epoch:06d}-{number:08d}"
+        making = self._incoming / name
+        making.mkdir()
+        for part in parts:
+            os.rename(self._incoming / f"{number:08d}-{part}", making / part)
+        _sync(making)
+        os.rename(making, self._path / name)
+        _sync(self._path)
+        return self._path / name
+
+    def _checkpoints(self) -> list[Path]:
+        """All there are, the oldest first."""
+        return sorted(path for path in self._path.iterdir() if _CHECKPOINT.fullmatch(path.name))
+
+    def _read_epoch(self) -> int:
+        path = self._path / "master.json"
+        try:
+            return int(json.loads(path.read_text())["epoch"])
+        except FileNotFoundError:
+            return 0
+        except (ValueError, KeyError, TypeError) as error:
+            raise errors.StoreUnavailable(
+                f"{path} is damaged: {error}; remove the folder to begin anew"
+            ) from error
+
+    def _check_epoch(self) -> None:
+        found = self._read_epoch()
+        if found != self.epoch:
+            raise errors.Refused(
+                f"{self._path} is used by a job that was started later (master epoch {found}, this "
+                f"one has {self.epoch}); this one has to end"
+            )
+
+    @contextlib.contextmanager
+    def _reachable(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            if isinstance(error, errors.StromError):
+                raise
+            raise errors.StoreUnavailable(
+                f"checkpoint_dir={str(self._path)!r} cannot be used: {error}"
+            ) from error
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Writes a file that is there whole or, after a crash, as it was before."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    with open(temporary, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    os.rename(temporary, path)
+    _sync(path.parent)
+
+
+def _sync(folder: Path) -> None:
+    """Makes renames within `folder` last."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,236 @@
+"""A worker's side of checkpoints: what it saves between two batches, and how a `fit` goes on.
+
+What is saved beside the weights is what a worker gives to one that joins late (`takeover`), and its
+residuals. All workers begin with the parameters of one, the lowest rank's, as at any start; the
+rest each takes from its own part. Where the job has another number of workers than before, they
+share the place of that one, each in its own part of the data, and begin without residuals.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from keras_strom import errors
+from keras_strom.job.checkpoint_plan import CheckpointPlan
+from keras_strom.recovery.checkpoint_files import Part, leave_part, parts_of, read_part
+from keras_strom.recovery.donation import Donation
+from keras_strom.recovery.resume import Place
+from keras_strom.recovery.takeover import install_state, state_arrays
+from keras_strom.sharing.progress import Progress
+
+if TYPE_CHECKING:
+    from keras_strom.strategy.generation import Generation, Sharing
+
+_logger = logging.getLogger("keras_strom")
+
+# Of a part's arrays, those that a donation does not have.
+_PARAMETERS = "parameters"
+_RESIDUALS = "residuals"
+_SIZES = "sizes"
+
+
+class Checkpointing:
+    """Saves and restores one worker.
+
+    Args:
+        plan: the runner's.
+    """
+
+    def __init__(self, plan: CheckpointPlan) -> None:
+        self._plan = plan
+        self._last: int | None = None
+        self._writer: threading.Thread | None = None
+        self._has_written = False
+        self._failure: errors.StromError | None = None
+        self._restored: _Restored | None = None
+
+    def save_if_due(
+        self, sharing: Sharing, model: Any, place: Place, per_epoch: int | None
+    ) -> None:
+        """Between two batches: copies this worker's state, and has a thread write it.
+
+        The first is due an interval after training has begun. While the last one is still being
+        written nothing is copied.
+
+        Args:
+            sharing: the strategy's.
+            model: the one that `fit` trains.
+            place: the batch that this worker trains next.
+            per_epoch: batches of an epoch; None = not known.
+
+        Raises:
+            StoreUnavailable: the first part could not be written.
+        """
+        number = self._plan.due(time.time())
+        if self._last is None:
+            self._last = number
+        if number <= self._last:
+            return
+        if self._failure is not None:
+            raise self._failure
+        if self._writer is not None and self._writer.is_alive():
+            return
+        if sharing.step.is_between_messages:
+            return  # A part would hold changes that no other worker has; within H steps none are.
+        sharing.step.show_shared(sharing.space)
+        self._last = number
+        part = _part_of(sharing, model, place, per_epoch)
+        self._writer = threading.Thread(
+            target=self._write, args=(number, part), name="strom-checkpoint", daemon=True
+        )
+        self._writer.start()
+
+    def prepare(self, sharing: Sharing, model: Any, epochs: int) -> None:
+        """Before a `fit` starts: the chief's values are those of the checkpoint.
+
+        A `fit` that was over by then trains no epoch.
+
+        Args:
+            sharing: the strategy's; its generation has not started.
+            model: the one that `fit` trains.
+            epochs: of this `fit`.
+
+        Raises:
+            Refused: the checkpoint is of another model.
+        """
+        if self._plan.restore is None:
+            return
+        fit = sharing.fits + 1
+        self._restored = self._restored or _Restored(self._plan.restore, sharing)
+        if fit < self._restored.fit:
+            model._initial_epoch = epochs  # Keras then trains no epoch.
+            if sharing.environment.is_chief:
+                _logger.info("fit %d was over when the checkpoint was made: it is skipped", fit)
+        elif fit == self._restored.fit and sharing.environment.is_chief:
+            self._restored.install_start(sharing, model)
+
+    def restore(
+        self, sharing: Sharing, generation: Generation, model: Any, per_epoch: int | None
+    ) -> Place | None:
+        """After a start: installs this worker's state.
+
+        Args:
+            sharing: the strategy's.
+            generation: has started together with all others.
+            model: the one that `fit` trains.
+            per_epoch: batches of an epoch of this worker's data; None = not known.
+
+        Returns:
+            The batch that this worker trains first; None = this `fit` goes on from no checkpoint.
+
+        Raises:
+            Refused: the checkpoint is of another model or optimizer.
+        """
+        if self._restored is None or sharing.fits != self._restored.fit:
+            return None
+        return self._restored.install(sharing, generation, model, per_epoch)
+
+    def _write(self, number: int, part: Part) -> None:
+        try:
+            leave_part(self._plan, number, part)
+            self._has_written = True
+        except errors.StoreUnavailable as error:
+            if self._has_written:  # A disk that is full for a while must not end the training.
+                _logger.warning("%s", error)
+            else:
+                self._failure = error  # Raised when the next part is due.
+
+
+class _Restored:
+    """The parts of a checkpoint that one worker of the new job needs."""
+
+    def __init__(self, checkpoint: str, sharing: Sharing) -> None:
+        here = sharing.environment
+        paths = parts_of(checkpoint)
+        ranks = list(paths)
+        self._name = checkpoint
+        self._base = read_part(paths[ranks[0]])
+        self._same_workers = self._base.workers == here.size
+        # Without a part of its own a worker takes one of the others'.
+        rank = here.rank if here.rank in paths else ranks[here.rank % len(ranks)]
+        self._part = read_part(paths[rank])
+        self._is_own = self._same_workers and rank == here.rank
+        self.fit = self._base.fit
+
+    def install_start(self, sharing: Sharing, model: Any) -> None:
+        """On the chief, before the start: what every worker takes over from it."""
+        entries = sharing.space.entries
+        sizes = [entry.size for entry in entries]
+        saved = self._base.arrays[_SIZES].tolist()
+        if saved[: len(sizes)] != sizes:
+            raise errors.Refused(
+                f"the checkpoint {self._name} is of another model: its variables have the sizes "
+                f"{saved}, this model's {sizes}; train the model that it was made of, or remove "
+                "the folder to begin anew"
+            )
+        sharing.space.assign(self._base.arrays[_PARAMETERS], entries)
+        model._initial_epoch = self._base.place.epoch
+        # All count from the first epoch's beginning.
+        sharing.step.count_from(
+            self._base.steps - self._base.place.batch // Progress(model).batches_a_step()
+        )
+
+    def install(
+        self, sharing: Sharing, generation: Generation, model: Any, per_epoch: int | None
+    ) -> Place:
+        """On every worker, after the start."""
+        place = self._place(per_epoch)
+        batches = (place.epoch - generation.first_epoch) * (per_epoch or 0) + place.batch
+        steps = generation.shared_steps + batches // Progress(model).batches_a_step()
+        sharing.step.count_from(max(0, steps))
+        arrays = dict(self._part.arrays)
+        residuals = arrays.pop(_RESIDUALS)
+        for name in (_PARAMETERS, _SIZES):
+            del arrays[name]
+        install_state(sharing, model, Donation(place, self._part.threshold, arrays))
+        if self._is_own:
+            sharing.replica.write_residual(0, residuals[: sharing.space.size])
+        else:
+            _logger.warning(
+                "worker %d: it goes on without the residuals of worker %d of the %d of the "
+                "checkpoint: a sum of %.3g of |residual| is not sent",
+                sharing.environment.rank,
+                self._part.rank,
+                self._part.workers,
+                float(np.abs(residuals).sum(dtype=np.float64)),
+            )
+        _logger.info(
+            "worker %d goes on from the checkpoint %s", sharing.environment.rank, self._name
+        )
+        return place
+
+    def _place(self, per_epoch: int | None) -> Place:
+        part = self._part if self._is_own else self._base
+        if not part.per_epoch or not per_epoch:
+            return Place(part.place.epoch, 0)
+        batch = part.place.batch
+        if part.per_epoch != per_epoch:  # The same share of the epoch.
+            batch = round(batch * per_epoch / part.per_epoch)
+        epochs, batch = divmod(batch, per_epoch)
+        return Place(part.place.epoch + epochs, batch)
+
+
+def _part_of(sharing: Sharing, model: Any, place: Place, per_epoch: int | None) -> Part:
+    space = sharing.space
+    own: Mapping[str, Any] = {
+        _PARAMETERS: space.read(),
+        _RESIDUALS: sharing.replica.read_residual(0, space.size),
+        _SIZES: np.asarray([entry.size for entry in space.entries], np.int64),
+    }
+    state = {name: array.copy() for name, array in state_arrays(sharing, model).items()}
+    return Part(
+        rank=sharing.environment.rank,
+        workers=sharing.environment.size,
+        fit=sharing.fits,
+        place=place,
+        per_epoch=per_epoch,
+        steps=sharing.step.steps,
+        threshold=sharing.step.threshold_state,
+        arrays={**state, **own},
+    )

@@ -1,0 +1,61 @@
+"""A worker waits between two batches while it may not train.
+
+So it is while fewer take part than the job needs at least: the master counts them (`min_workers`)
+and says so in its beacons. And while the master is lost and another one may come
+(`on_master_loss="wait"`). Who waits still gives others what they ask it for, or nobody could go on.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from keras_strom.job.network import format_address
+
+if TYPE_CHECKING:
+    from keras_strom.strategy.generation import Sharing
+
+_logger = logging.getLogger("keras_strom")
+
+_POLL_SECONDS = 0.05
+
+
+def wait_until_allowed(sharing: Sharing, meanwhile: Callable[[], None]) -> None:
+    """Returns once this worker may train, or its connection has failed.
+
+    Args:
+        sharing: the strategy's.
+        meanwhile: is called again and again.
+    """
+    worker = sharing.worker
+    if worker is None or not (reason := _reason(sharing)):
+        return
+    begin = time.monotonic()
+    rank = sharing.environment.rank
+    told = ""
+    while reason and not worker.status()["failure"]:
+        if reason != told:
+            _logger.warning("worker %d: %s", rank, reason)
+            told = reason
+        meanwhile()
+        time.sleep(_POLL_SECONDS)
+        reason = _reason(sharing)
+    _logger.warning("worker %d: training goes on after %.1f s", rank, time.monotonic() - begin)
+
+
+def _reason(sharing: Sharing) -> str:
+    """Why this worker may not train, in words; "" = it may."""
+    worker, here = sharing.worker, sharing.environment
+    assert worker is not None
+    if worker.waits_for_master():
+        at = "" if here.master is None else f" at {format_address(here.master)}"
+        return (
+            f"the master{at} is lost; training waits for it to come back, at most "
+            f"{here.join_timeout:g} s"
+        )
+    missing = worker.missing_workers()
+    if not missing:
+        return ""
+    return f"training waits for {missing} more worker{'s' * (missing > 1)}"

@@ -1,0 +1,84 @@
+"""What a runner shows: every worker's lines with its rank, and the chief's progress bar."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import threading
+import time
+from typing import TextIO
+
+from keras_strom.runner.output import plain
+
+_REDRAW_SECONDS = 0.1
+_CLEAR_LINE = "\r\x1b[K"
+
+
+class Console:
+    """Writes lines of several workers to one stream, whole lines at a time.
+
+    On a terminal the lowest rank's progress bar is redrawn below the lines; elsewhere only its
+    finished state is written, and terminal escapes are left out. Safe to use from any thread.
+
+    Args:
+        workers: with more than one, lines start with "[rank] ".
+        stream: None = whatever sys.stdout is when a line is written.
+    """
+
+    def __init__(self, workers: int, stream: TextIO | None = None) -> None:
+        self._prefixed = workers > 1
+        self._stream = stream
+        self._lock = threading.Lock()
+        self._bar: tuple[int, str] | None = None
+        self._bar_time = 0.0
+
+    def line(self, rank: int, text: str) -> None:
+        """Shows one finished line of a worker."""
+        with self._lock:
+            if self._bar is not None and self._bar[0] == rank:
+                self._erase()
+                self._bar = None
+            self._write(self._label(rank) + text)
+
+    def message(self, text: str) -> None:
+        """Shows a line of the runner itself."""
+        with self._lock:
+            self._write(f"keras-strom: {text}")
+
+    def progress(self, rank: int, text: str) -> None:
+        """Shows the present state of a line that a worker keeps redrawing."""
+        with self._lock:
+            if not self._is_terminal() or (self._bar is not None and self._bar[0] < rank):
+                return
+            self._bar = (rank, self._label(rank) + plain(text))
+            if time.monotonic() - self._bar_time >= _REDRAW_SECONDS:
+                self._draw_bar()
+
+    def _write(self, text: str) -> None:
+        out = self._out
+        if self._bar is not None:
+            self._erase()
+        out.write((text if self._is_terminal() else plain(text)) + "\n")
+        if self._bar is not None:
+            self._draw_bar()
+        out.flush()
+
+    def _draw_bar(self) -> None:
+        if self._bar is not None:
+            width = shutil.get_terminal_size().columns - 1
+            self._out.write(_CLEAR_LINE + self._bar[1][:width])
+            self._out.flush()
+            self._bar_time = time.monotonic()
+
+    def _erase(self) -> None:
+        self._out.write(_CLEAR_LINE)
+
+    @property
+    def _out(self) -> TextIO:
+        return sys.stdout if self._stream is None else self._stream
+
+    def _is_terminal(self) -> bool:
+        return self._out.isatty()
+
+    def _label(self, rank: int) -> str:
+        return f"[{rank}] " if self._prefixed else ""

@@ -1,0 +1,277 @@
+"""Runs a job's workers as child processes of this machine: `keras-strom run`."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import queue
+import socket
+import time
+from collections.abc import Mapping
+
+from keras_strom import errors
+from keras_strom.checks import check_least, whole_number
+from keras_strom.job import environment
+from keras_strom.job.checkpoint_plan import CheckpointPlan
+from keras_strom.job.environment import ClusterEnvironment
+from keras_strom.job.joining import verdict
+from keras_strom.job.network import NetworkConfig, resolve_address
+from keras_strom.runner.console import Console
+from keras_strom.runner.job_checkpoints import JobCheckpoints
+from keras_strom.runner.process import (
+    GRACE_SECONDS,
+    Function,
+    Outcome,
+    Script,
+    WorkerListener,
+    WorkerProcess,
+    check_env,
+    check_start_timeout,
+)
+from keras_strom.runner.start_master import Exchange, ExchangeOptions, StartExchange, share_updates
+
+_LOOPBACK = "127.0.0.1/32"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Job:
+    """What `launch` runs.
+
+    Attributes:
+        work: what every worker does.
+        workers: how many there are; all are started at once.
+        network: without a mask the job stays on the loopback interface.
+        env: variables for the workers on top of this process's own.
+        start_timeout: seconds that workers wait for each other at the start.
+        max_failures: so many workers that fail, for whatever reason, are started again; they take
+            part from where the others are.
+        min_workers: so many, worker 0 among them, are enough to start, and the others join when
+            they are there; with fewer of them training waits. None = training starts with all and
+            goes on with those that are left.
+    """
+
+    work: Script | Function
+    workers: int
+    network: NetworkConfig = dataclasses.field(default_factory=NetworkConfig)
+    env: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    start_timeout: float = 600.0
+    max_failures: int = 0
+    min_workers: int | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.workers, bool) or not isinstance(self.workers, int) or self.workers < 1:
+            raise errors.InvalidOption(f"workers={self.workers!r} must be 1 or more")
+        check_start_timeout(self.start_timeout)
+        whole_number("max_failures", self.max_failures, least=0)
+        check_least("min_workers", self.min_workers, "workers", self.workers)
+        if isinstance(self.work, Script) and not os.path.isfile(self.work.path):
+            raise errors.InvalidOption(f"no such script: {self.work.path}")
+        check_env(self.env)
+        self.network.of_worker(self.workers - 1)  # Refuses a port that leaves none for workers.
+
+
+def launch(
+    job: Job, console: Console | None = None, start: StartExchange = share_updates
+) -> list[Outcome]:
+    """Runs a job to its end; call it in the main thread, where Ctrl+C arrives.
+
+    Args:
+        job: what to run.
+        console: shows the workers' output; None = on sys.stdout.
+        start: starts what the workers exchange updates through. A lone worker needs none.
+
+    Returns:
+        The workers' outcomes in rank order.
+
+    Raises:
+        WorkerFailed: the first failure beyond `max_failures`; all other workers have been ended.
+        KeyboardInterrupt: by Ctrl+C; all workers have been ended.
+        AddressError: a port in use or a mask that matches nothing.
+        StoreUnavailable: the folder for checkpoints cannot be written.
+    """
+    console = console or Console(job.workers)
+    network = job.network
+    if job.workers == 1:
+        network.refuse_waiting("one worker has no master")
+    if network.network_mask is None:
+        network = dataclasses.replace(network, network_mask=_LOOPBACK)
+    with contextlib.ExitStack() as stack:
+        exchange = None
+        _check_ports(network, job.workers)
+        checkpoints = stack.enter_context(JobCheckpoints.of(network, job.workers))
+        if job.workers > 1:
+            exchange = start(
+                ExchangeOptions(
+                    workers=job.workers,
+                    network=network,
+                    min_workers=job.min_workers,
+                    epoch=checkpoints.epoch,
+                )
+            )
+            stack.callback(exchange.close, "the job has ended")
+            checkpoints.collect(exchange.close)
+        crew = _Crew(job, network, console, exchange, checkpoints.plan)
+        stack.callback(crew.end)
+        for rank in range(job.workers):
+            crew.start(rank)
+        try:
+            outcomes = crew.wait()
+            checkpoints.clear()
+            return outcomes
+        except errors.WorkerFailed as failure:
+            if exchange is None:
+                raise
+            raise failure.with_verdict(verdict(failure.traceback, exchange.status())) from None
+
+
+def _check_ports(network: NetworkConfig, workers: int) -> None:
+    """Refuses ports of workers that are in use: they themselves would know once they have joined.
+
+    Raises:
+        AddressError: one is, or the mask picks no or several interfaces.
+    """
+    if workers == 1 or network.port == 0:
+        return
+    host = resolve_address(network, node_address=environment.node_address())
+    for rank in range(workers):
+        port = network.of_worker(rank).port
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            try:
+                probe.bind((host, port))
+            except OSError as error:
+                raise errors.AddressError(
+                    f"UDP {host}, port {port}, which worker {rank} would have with --port "
+                    f"{network.port}, cannot be used: {error.strerror}; choose another port, or 0 "
+                    "for any free one"
+                ) from error
+
+
+class _Crew:
+    """The worker processes of a job; one that fails gives way to another, while the job allows."""
+
+    def __init__(
+        self,
+        job: Job,
+        network: NetworkConfig,
+        console: Console,
+        exchange: Exchange | None,
+        checkpoints: CheckpointPlan | None,
+    ) -> None:
+        self._job = job
+        self._network = network
+        self._console = console
+        self._exchange = exchange
+        self._checkpoints = checkpoints
+        self._ended: queue.Queue[tuple[int, Outcome]] = queue.Queue()
+        self._processes: dict[int, WorkerProcess] = {}
+        self._attempts = [0] * job.workers
+
+    def start(self, rank: int) -> None:
+        """Starts a worker; the kernel ends it with the calling thread."""
+        self._processes[rank] = WorkerProcess(
+            self._job.work,
+            self._place(rank),
+            _Listener(rank, self._console, self._ended),
+            credentials=self._exchange.credentials if self._exchange else None,
+            env=self._job.env,
+        )
+
+    def wait(self) -> list[Outcome]:
+        """Waits until all have ended well.
+
+        Raises:
+            WorkerFailed: one failure more than the job allows.
+        """
+        outcomes: dict[int, Outcome] = {}
+        failures = 0
+        while len(outcomes) < self._job.workers:
+            rank, outcome = self._ended.get()
+            if not outcome.failed:
+                outcomes[rank] = outcome
+                continue
+            failures += 1
+            if failures > self._job.max_failures:
+                running = self._job.workers - len(outcomes) - 1
+                raise _first_failure(rank, outcome, running, self._ended)
+            self._console.line(
+                rank,
+                f"worker {rank} {outcome.cause}; it is started again (failure {failures} of "
+                f"{self._job.max_failures})",
+            )
+            self._attempts[rank] += 1
+            self.start(rank)
+        return [outcomes[rank] for rank in range(self._job.workers)]
+
+    def end(self) -> None:
+        """Ends every worker: politely first, all at the same time, then by force."""
+        processes = self._processes.values()
+        try:
+            for process in processes:
+                process.terminate()
+            deadline = time.monotonic() + GRACE_SECONDS
+            for process in processes:
+                with contextlib.suppress(errors.DeadlinePassed):
+                    process.wait(max(0.0, deadline - time.monotonic()))
+        finally:  # Ctrl+C a second time comes here at once.
+            for process in processes:
+                process.kill()
+            for process in processes:
+                process.wait()
+
+    def _place(self, rank: int) -> ClusterEnvironment:
+        job = self._job
+        return ClusterEnvironment(
+            rank=rank,
+            size=job.workers,
+            local_rank=rank,
+            local_size=job.workers,
+            attempt=self._attempts[rank],
+            master=self._exchange.address if self._exchange else None,
+            network=self._network,
+            join_timeout=job.start_timeout,
+            max_failures=job.max_failures,
+            checkpoints=self._checkpoints,
+        )
+
+
+class _Listener(WorkerListener):
+    def __init__(
+        self, rank: int, console: Console, ended: queue.Queue[tuple[int, Outcome]]
+    ) -> None:
+        self._rank = rank
+        self._console = console
+        self._ended = ended
+
+    def line(self, text: str) -> None:
+        self._console.line(self._rank, text)
+
+    def progress(self, text: str) -> None:
+        self._console.progress(self._rank, text)
+
+    def ended(self, outcome: Outcome) -> None:
+        self._ended.put((self._rank, outcome))
+
+
+def _first_failure(
+    rank: int, outcome: Outcome, running: int, ended: queue.Queue[tuple[int, Outcome]]
+) -> errors.WorkerFailed:
+    """The failure that led to the others, which is not always the one that is seen first.
+
+    A worker that fails tells the others before it has ended, and one of them may be gone sooner.
+    """
+    candidates = [(rank, outcome)]
+    deadline = time.monotonic() + GRACE_SECONDS
+    while candidates[-1][1].is_consequence and running > 0:
+        try:
+            seen = ended.get(timeout=max(0.0, deadline - time.monotonic()))
+        except queue.Empty:
+            break
+        running -= 1
+        if seen[1].failed:
+            candidates.append(seen)
+    rank, outcome = next((one for one in candidates if not one[1].is_consequence), candidates[0])
+    return errors.WorkerFailed(
+        rank, socket.gethostname(), outcome.traceback, outcome.log_tail, streamed=True
+    )

@@ -1,0 +1,197 @@
+"""A master in a process of its own, which is started again when it dies: `on_master_loss="wait"`.
+
+The runner and its workers outlive it. Every master of the job has the same address, job id, secret
+and key, so that workers know it for theirs, and an epoch that is higher than that of the one
+before, so that they follow it and no earlier one (`keras_strom.runner.master_main` is what runs
+there).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import logging
+import secrets
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from keras_strom import errors
+from keras_strom.job import environment
+from keras_strom.job.credentials import KEY_BYTES, Credentials
+from keras_strom.job.network import HostPort, format_address
+from keras_strom.runner.start_master import ExchangeOptions
+
+_logger = logging.getLogger("keras_strom")
+
+# Epochs of one run: a run that goes on from a checkpoint has a number of its own, and higher ones.
+_MASTERS_OF_A_RUN = 1 << 16
+# A master that takes longer for an answer does not serve its workers either, and is ended.
+_ANSWER_SECONDS = 60.0
+# So many in a row that end so soon after their start have a reason that another one will not lack.
+_SHORT_LIVES = 5
+_SHORT_LIFE_SECONDS = 60.0
+# How long a master may take to tell the workers of its end.
+_CLOSE_SECONDS = 10.0
+
+
+class KeptMaster:
+    """An `Exchange`: the master of a job, as long as the job lasts.
+
+    Attributes:
+        address: (host, port) where workers reach it.
+        credentials: what a worker needs to join.
+
+    Raises:
+        AddressError: the port is in use, or the mask picks no or several interfaces.
+    """
+
+    def __init__(self, options: ExchangeOptions) -> None:
+        self._lock = threading.Lock()  # Guards all below, and the pipes.
+        self._closing = False
+        self._short_lives = 0
+        self._events: list[dict[str, Any]] = []
+        self._status: dict[str, Any] = {}
+        self._epoch = options.epoch * _MASTERS_OF_A_RUN
+        self._private_key = secrets.token_bytes(KEY_BYTES)
+        self._job = options.credentials or Credentials.new()
+        self._options = options
+        self._process, started = self._start(options.network.port)
+        host, self._port = started["bound"]
+        self._options = dataclasses.replace(options, host=host)
+        self.address: HostPort = (started["address"][0], started["address"][1])
+        self.credentials = self._job.with_master(bytes.fromhex(started["public_key"]))
+        self._keeper = threading.Thread(target=self._keep, name="strom-master", daemon=True)
+        self._keeper.start()
+
+    @property
+    def pid(self) -> int:
+        """The process of the master at hand."""
+        return self._process.pid
+
+    def status(self) -> Mapping[str, Any]:
+        """State, counters and events of the master at hand, and of those before it their loss."""
+        with self._lock:
+            with contextlib.suppress(OSError, ValueError):  # It is gone, and another one comes.
+                self._status = _ask(self._process, {"do": "status"})
+            return {**self._status, "events": [*self._events, *self._status.get("events", [])]}
+
+    def close(self, reason: str = "") -> None:
+        """Tells every worker to end with `reason`. Harmless when repeated."""
+        with self._lock:
+            if self._closing:
+                return
+            self._closing = True
+            with contextlib.suppress(OSError, ValueError):
+                self._status = _ask(self._process, {"do": "close", "reason": reason})
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(_CLOSE_SECONDS)
+        self._process.kill()
+        self._keeper.join()
+
+    def _keep(self) -> None:
+        """Starts another master whenever the one at hand has ended."""
+        started = time.monotonic()
+        while True:
+            code = self._wait_for_end()
+            with self._lock:
+                if self._closing:
+                    return
+                self._note(f"the master (process {self._process.pid}) has ended with code {code}")
+                short = time.monotonic() - started < _SHORT_LIFE_SECONDS
+                self._short_lives = self._short_lives + 1 if short else 0
+                self._closing = not self._start_another()
+                if self._closing:
+                    return
+            started = time.monotonic()
+
+    def _wait_for_end(self) -> int:
+        """The exit code of the master at hand, once it has ended, or stood still and been ended."""
+        while True:
+            try:
+                return self._process.wait(self._options.network.failure_timeout)
+            except subprocess.TimeoutExpired:
+                self.status()  # Ends it if it does not answer.
+
+    def _start_another(self) -> bool:
+        """Whether there is a master again."""
+        if self._short_lives == _SHORT_LIVES:
+            self._note(
+                f"{_SHORT_LIVES} masters in a row have ended within {_SHORT_LIFE_SECONDS:g} s of "
+                "their start, so no other is started; their last words are in the output above"
+            )
+            return False
+        try:
+            self._epoch += 1
+            self._process, _ = self._start(self._port)
+        except (errors.StromError, OSError) as error:
+            self._note(f"another master could not be started: {error}")
+            return False
+        self._note(
+            f"another master (process {self._process.pid}, epoch {self._epoch}) waits for the "
+            f"workers at {format_address(self.address)}"
+        )
+        return True
+
+    def _note(self, text: str) -> None:
+        _logger.warning("%s", text)
+        event = {"time_ns": time.time_ns(), "type": "master", "rank": -1, "text": text}
+        self._events.append(event)
+
+    def _start(self, port: int) -> tuple[subprocess.Popen[bytes], dict[str, Any]]:
+        """Starts a master at `port`; the process and what it has said of itself."""
+        options = self._options
+        network = dataclasses.replace(options.network, port=port)
+        process = subprocess.Popen(
+            [sys.executable, "-m", "keras_strom.runner.master_main"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=environment.inherited(),
+            start_new_session=True,  # Ctrl+C is the runner's; it ends with the runner's pipe.
+        )
+        try:
+            started = _ask(
+                process,
+                {
+                    "workers": options.workers,
+                    "min_workers": options.min_workers,
+                    "network": network.to_json(),
+                    "host": options.host,
+                    "epoch": self._epoch,
+                    "credentials": self._job.to_json(),
+                    "private_key": self._private_key.hex(),
+                },
+            )
+        except (OSError, ValueError) as error:
+            raise errors.InternalError(
+                f"the master's process ended with code {process.wait()} before it could say why; "
+                "its last words are in the output above"
+            ) from error
+        if "error" in started:
+            process.wait()
+            raise getattr(errors, started["error"])(started["words"])
+        return process, started
+
+
+def _ask(process: subprocess.Popen[bytes], question: Mapping[str, Any]) -> dict[str, Any]:
+    """Sends a line to a master's process and reads the line that it answers.
+
+    Raises:
+        OSError: it has ended.
+        ValueError: it ended in the middle of its answer, or was ended for want of one.
+    """
+    assert process.stdin is not None
+    assert process.stdout is not None
+    limit = threading.Timer(_ANSWER_SECONDS, process.kill)
+    limit.start()
+    try:
+        process.stdin.write(json.dumps(question).encode() + b"\n")
+        process.stdin.flush()
+        answer: dict[str, Any] = json.loads(process.stdout.readline())
+    finally:
+        limit.cancel()
+    return answer

@@ -1,0 +1,410 @@
+"""One worker as a child process: started, listened to, ended, never left behind.
+
+The launcher and the Spark task both start their workers here. What the worker does is a `Script` or
+a `Function`; what it exchanges with the others is none of this module's business.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+import math
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from keras_strom import errors
+from keras_strom.job import environment
+from keras_strom.job.credentials import Credentials
+from keras_strom.job.environment import ClusterEnvironment
+from keras_strom.runner import worker_main as worker
+from keras_strom.runner.output import LineSplitter, OutputRecord, exception_line, is_startup_note
+
+GRACE_SECONDS = 5.0
+
+_logger = logging.getLogger(__name__)
+
+# Defaults that the user's own environment overrides.
+_WORKER_DEFAULTS = {
+    "PYTHONUNBUFFERED": "1",  # Lines arrive when they are printed.
+    "PYTHONFAULTHANDLER": "1",  # A crash in native code leaves a stack in the log.
+    "TF_CPP_MIN_LOG_LEVEL": "2",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Script:
+    """A Python file and its arguments, run as `python path arguments...`."""
+
+    path: str
+    arguments: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Function:
+    """A call, pickled by cloudpickle: `pickle.loads(payload)` is (function, args, kwargs)."""
+
+    payload: bytes
+
+    @classmethod
+    def of(cls, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Function:
+        """The call `function(*args, **kwargs)`."""
+        import cloudpickle
+
+        return cls(cloudpickle.dumps((function, args, kwargs)))
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """How a worker ended.
+
+    Attributes:
+        exit_code: 0, a positive code, or -N for signal N.
+        result: the pickled result of a `Function` that returned.
+        traceback: what went wrong; empty when nothing did.
+        log_tail: the last lines of output.
+        terminated: whether it was told to end by `WorkerProcess.terminate`.
+        raised: whether the traceback is of an exception that a `Function` raised.
+    """
+
+    exit_code: int
+    result: bytes | None
+    traceback: str
+    log_tail: tuple[str, ...]
+    terminated: bool = False
+    raised: bool = False
+
+    @property
+    def failed(self) -> bool:
+        """Whether the worker ended by its own fault, rather than well or by request."""
+        return bool(self.traceback) and not self.terminated
+
+    @property
+    def is_consequence(self) -> bool:
+        """Whether it failed only because the job had ended elsewhere."""
+        return exception_line(self.traceback).partition(":")[0] in _CONSEQUENCES
+
+    @property
+    def may_be_started_again(self) -> bool:
+        """Whether the process, not the user's function, is at fault: a new one may do better.
+
+        A worker that the others took for dead (it was stopped, or its network cut) ends itself.
+        """
+        return self.failed and (not self.raised or self.is_consequence)
+
+    @property
+    def cause(self) -> str:
+        """How it failed in a few words that follow "worker 1": "was killed by SIGKILL"."""
+        if self.exit_code < 0:
+            return f"was killed by {_signal_name(-self.exit_code)}"
+        if "\n" in self.traceback:
+            return f"failed: {exception_line(self.traceback)}"
+        return self.traceback.removeprefix("it ")
+
+
+_CONSEQUENCES = frozenset(
+    f"{kind.__module__}.{kind.__name__}" for kind in (errors.MasterLost, errors.ConnectionClosed)
+)
+
+
+class WorkerListener:
+    """What a worker's starter wants to know; called from the worker's watching thread."""
+
+    def line(self, text: str) -> None:
+        """A finished line of output."""
+
+    def progress(self, text: str) -> None:
+        """The state of an unfinished line that the worker keeps redrawing."""
+
+    def ended(self, outcome: Outcome) -> None:
+        """The worker has ended; nothing else follows."""
+
+
+class WorkerProcess:
+    """A running worker in a process group of its own.
+
+    It gets its place in the job through the KERAS_STROM_* variables and the credentials through
+    an inherited memory file, and its output is read line by line. When it ends, whatever else is
+    still in its process group ends with it; when the *thread* that made this object ends, the
+    kernel kills the worker, so make it in a thread that waits for it.
+
+    Args:
+        work: what the worker does.
+        place: its place in the job; `credentials_path` is set here.
+        listener: is told of output and end.
+        credentials: the job's, for workers of a job of several.
+        env: variables on top of this process's own.
+
+    Raises:
+        InvalidOption: `env` sets a variable that the runner itself sets.
+        OSError: the process could not be started.
+
+    Example:
+        >>> with WorkerProcess(Function.of(sum, [1, 2]), ClusterEnvironment()) as process:
+        ...     process.wait().exit_code
+        0
+    """
+
+    def __init__(
+        self,
+        work: Script | Function,
+        place: ClusterEnvironment,
+        listener: WorkerListener | None = None,
+        *,
+        credentials: Credentials | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> None:
+        self._listener = listener or WorkerListener()
+        self._lock = threading.Lock()  # Guards _reaped: a reaped id may name somebody else.
+        self._reaped = False
+        self._terminated = False
+        self._outcome: Outcome | None = None
+        self._done = threading.Event()
+        self._report_fd = -1
+        with contextlib.ExitStack() as inherited:
+            self._process = self._start(work, place, credentials, check_env(env), inherited)
+        self._watcher = threading.Thread(
+            target=self._watch, name=f"keras-strom-worker-{place.rank}", daemon=True
+        )
+        self._watcher.start()
+
+    @property
+    def pid(self) -> int:
+        """The worker's process id, which is its process group's id too."""
+        return self._process.pid
+
+    def wait(self, timeout: float | None = None) -> Outcome:
+        """Waits until the worker has ended.
+
+        Raises:
+            DeadlinePassed: it is still running after `timeout` seconds.
+        """
+        self._done.wait(timeout)
+        if self._outcome is None:
+            raise errors.DeadlinePassed(f"worker process {self.pid} still runs after {timeout} s")
+        return self._outcome
+
+    def terminate(self) -> None:
+        """Asks the worker to end (SIGTERM) and returns at once; `kill` follows if it does not."""
+        self._terminated = True
+        self._signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Ends the worker and its children at once."""
+        self._terminated = True
+        self._signal(signal.SIGKILL)
+
+    def close(self, grace: float = GRACE_SECONDS) -> Outcome:
+        """Ends the worker if it still runs, within `grace` seconds or else by force."""
+        if not self._done.is_set():
+            self.terminate()
+        try:
+            return self.wait(grace)
+        except errors.DeadlinePassed:
+            self.kill()
+            return self.wait()
+
+    def __enter__(self) -> WorkerProcess:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _start(
+        self,
+        work: Script | Function,
+        place: ClusterEnvironment,
+        credentials: Credentials | None,
+        env: Mapping[str, str],
+        inherited: contextlib.ExitStack,
+    ) -> subprocess.Popen[bytes]:
+        fds = []
+
+        def keep(fd: int) -> int:
+            inherited.callback(os.close, fd)
+            fds.append(fd)
+            return fd
+
+        if credentials is not None:
+            fd = keep(credentials.open_memory_file())
+            place = dataclasses.replace(place, credentials_path=f"/proc/self/fd/{fd}")
+        variables = {**_WORKER_DEFAULTS, **environment.inherited(), **env}
+        if isinstance(work, Script):
+            command = ["script", work.path, *work.arguments]
+        else:
+            # A function may come from a module that only this process's path leads to, such as
+            # a file that Spark has shipped. What the user's own variables name comes first.
+            paths = [env.get("PYTHONPATH", ""), *sys.path]
+            variables["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
+            report = keep(os.memfd_create("keras-strom-report", os.MFD_CLOEXEC))
+            self._report_fd = os.dup(report)
+            command = ["function", str(keep(_memory_file(work.payload))), str(report)]
+        arguments = [
+            sys.executable,
+            "-m",
+            "keras_strom.runner.worker_main",
+            str(os.getpid()),
+            *command,
+        ]
+        try:
+            return subprocess.Popen(
+                arguments,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                bufsize=0,
+                env={**variables, **place.to_environ()},
+                pass_fds=fds,
+                start_new_session=True,
+            )
+        except BaseException:
+            self._close_report()
+            raise
+
+    def _signal(self, number: signal.Signals) -> None:
+        with self._lock:
+            if not self._reaped:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(self._process.pid, number)
+
+    def _watch(self) -> None:
+        record = OutputRecord()
+        self._read_output(record)
+        # Still unreaped, the worker's id cannot name another group: its children end with it.
+        with self._lock:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            exit_code = self._process.wait()
+            self._reaped = True
+        self._outcome = self._conclude(exit_code, record)
+        self._done.set()
+        self._tell(self._listener.ended, self._outcome)
+
+    def _read_output(self, record: OutputRecord) -> None:
+        """Reads until the process has ended and its pipe is empty."""
+        pipe = self._process.stdout
+        assert pipe is not None
+        splitter = LineSplitter()
+        ended = os.pidfd_open(self._process.pid)
+        try:
+            poller = select.poll()
+            poller.register(ended, select.POLLIN)
+            poller.register(pipe, select.POLLIN)
+            os.set_blocking(pipe.fileno(), False)
+            running = True
+            while running:
+                # The end is looked at first and the pipe read after it, so nothing is missed.
+                ready = {fd for fd, _ in poller.poll()}
+                running = ended not in ready
+                if pipe.fileno() in ready and not self._drain(pipe.fileno(), splitter, record):
+                    poller.unregister(pipe)
+            self._take(splitter.close(), record)
+        finally:
+            os.close(ended)
+            pipe.close()
+
+    def _drain(self, fd: int, splitter: LineSplitter, record: OutputRecord) -> bool:
+        """Reads all that is there; False at the stream's end."""
+        while True:
+            try:
+                chunk = os.read(fd, 65536)
+            except BlockingIOError:
+                return True
+            if not chunk:
+                return False
+            self._take(splitter.feed(chunk), record)
+            if splitter.redrawn:
+                self._tell(self._listener.progress, splitter.redrawn)
+
+    def _take(self, lines: list[str], record: OutputRecord) -> None:
+        for line in lines:
+            if is_startup_note(line):
+                continue
+            record.add(line)
+            self._tell(self._listener.line, line)
+
+    def _tell(self, method: Callable[[Any], None], value: object) -> None:
+        # A listener's fault (a closed terminal, say) must not leave the worker unwatched.
+        try:
+            method(value)
+        except Exception:
+            _logger.exception("a listener of worker process %d failed", self.pid)
+
+    def _conclude(self, exit_code: int, record: OutputRecord) -> Outcome:
+        result, traceback = self._read_report()
+        raised = bool(traceback)
+        if exit_code != 0:
+            result = None
+            traceback = traceback or record.traceback or _describe_exit(exit_code)
+        elif self._is_function and result is None:
+            traceback = traceback or "the function ended its process without returning"
+        return Outcome(exit_code, result, traceback, record.tail, self._terminated, raised)
+
+    @property
+    def _is_function(self) -> bool:
+        return self._report_fd != -1
+
+    def _read_report(self) -> tuple[bytes | None, str]:
+        if not self._is_function:
+            return None, ""
+        size = os.fstat(self._report_fd).st_size
+        with open(os.dup(self._report_fd), "rb") as file:
+            file.seek(0)
+            kind, body = file.read(1), file.read(size)
+        os.close(self._report_fd)
+        if kind == worker.RESULT:
+            return body, ""
+        return None, body.decode("utf-8", "replace")
+
+    def _close_report(self) -> None:
+        if self._is_function:
+            os.close(self._report_fd)
+
+
+def check_env(env: Mapping[str, str] | None) -> Mapping[str, str]:
+    """The user's variables for workers; refuses those that the runner sets."""
+    for name, value in (env or {}).items():
+        if name.startswith(environment.PREFIX) and name != environment.IP:
+            raise errors.InvalidOption(f"env must not set {name}: the runner sets it")
+        if not isinstance(name, str) or not isinstance(value, str):
+            raise errors.InvalidOption(f"env[{name!r}]={value!r}: names and values are strings")
+    return env or {}
+
+
+def check_start_timeout(seconds: float) -> None:
+    """Refuses a `start_timeout` that is no positive, finite number of seconds."""
+    is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+    if not (is_number and 0 < seconds < math.inf):
+        raise errors.InvalidOption(
+            f"start_timeout={seconds!r} must be a positive, finite number of seconds"
+        )
+
+
+def _memory_file(content: bytes) -> int:
+    fd = os.memfd_create("keras-strom-payload", os.MFD_CLOEXEC)
+    with open(os.dup(fd), "wb") as file:
+        file.write(content)
+        file.flush()
+        file.seek(0)
+    return fd
+
+
+def _describe_exit(exit_code: int) -> str:
+    if exit_code > 0:
+        return f"it ended with exit code {exit_code}"
+    name = _signal_name(-exit_code)
+    hint = "; was it out of memory?" if -exit_code == signal.SIGKILL else ""
+    return f"it was ended by {name}{hint}"
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -1,0 +1,195 @@
+"""What cannot be trained by sharing updates, and is refused with a reason and a remedy."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import keras
+
+from keras_strom import errors
+from keras_strom.sharing.optimizers import parts_of
+
+# The attribute of a tf.Variable with the path of the Keras variable around it.
+_PATH = "_keras_strom_path"
+# ... and whether that has a constraint.
+_CONSTRAINED = "_keras_strom_constrained"
+
+
+def wrap_apply(check: Callable[[Any, list[Any]], Callable[..., Any] | None]) -> None:
+    """Has every step of a Keras optimizer checked first; later calls do nothing.
+
+    Outside `strategy.run` Keras reaches no method of the strategy at all, so this is the only place
+    where such a step can be refused. It costs nothing in a traced function.
+
+    Args:
+        check: called with the optimizer and the `tf.Variable`s that it is about to change; returns
+            what is to call the step, like `tf.distribute.Strategy.run`, or None.
+    """
+    base = next(kind for kind in keras.optimizers.Optimizer.__mro__[::-1] if "apply" in vars(kind))
+    original = base.apply
+    if getattr(original, "_keras_strom_wrap", False):
+        return
+
+    @functools.wraps(original)
+    def apply(optimizer: Any, grads: Any, trainable_variables: Any = None) -> Any:
+        if trainable_variables is None:
+            changed = getattr(optimizer, "_trainable_variables", [])
+        else:
+            changed = trainable_variables = list(trainable_variables)
+        run = check(optimizer, [_value_with_path(variable) for variable in changed])
+        if run is not None:
+            return run(original, args=(optimizer, grads, trainable_variables))
+        return original(optimizer, grads, trainable_variables)
+
+    apply._keras_strom_wrap = True  # type: ignore[attr-defined]
+    base.apply = apply
+
+
+def path_of(variable: Any) -> str:
+    """What users know a `tf.Variable` as: its path in the model, once an optimizer has stepped."""
+    return str(getattr(variable, _PATH, variable.name))
+
+
+def is_constrained(variable: Any) -> bool:
+    """Whether Keras applies a constraint to a `tf.Variable` after every step."""
+    return bool(getattr(variable, _CONSTRAINED, False))
+
+
+def _value_with_path(variable: Any) -> Any:
+    # Only the Keras variable knows its path; the tf.Variable of every layer is called "kernel".
+    if not isinstance(variable, keras.Variable):
+        return variable
+    setattr(variable.value, _PATH, variable.path)
+    setattr(variable.value, _CONSTRAINED, variable.constraint is not None)
+    return variable.value
+
+
+def check_optimizer(optimizer: Any) -> None:
+    """Refuses optimizers whose state holds absolute parameters.
+
+    Such a state is not a function of the worker's own updates alone, so every step pushes back what
+    the others have contributed.
+
+    Raises:
+        UnsupportedOptimizer: with what to use instead.
+    """
+    for rule in parts_of(optimizer):
+        _check_rule(rule)
+
+
+def _check_rule(rule: Any) -> None:
+    name = type(rule).__name__
+    if isinstance(rule, keras.optimizers.Ftrl):
+        raise errors.UnsupportedOptimizer(
+            f"{name} computes parameters from sums of its own gradients and would undo what other "
+            "workers contribute; use Adagrad or Adam with l1 regularisation instead"
+        )
+    schedule_free = getattr(keras.optimizers, "ScheduleFreeAdamW", None)
+    if schedule_free is not None and isinstance(rule, schedule_free):
+        raise errors.UnsupportedOptimizer(
+            f"{name} keeps absolute copies of the parameters in its state and would undo what "
+            "other workers contribute; use AdamW with a learning-rate schedule instead"
+        )
+    if getattr(rule, "use_ema", False) and getattr(rule, "ema_overwrite_frequency", None):
+        raise errors.UnsupportedOptimizer(
+            f"{name}(ema_overwrite_frequency={rule.ema_overwrite_frequency}) overwrites the "
+            "parameters in the middle of training, which would undo what other workers contribute; "
+            "leave ema_overwrite_frequency=None: the average is taken over at the end of fit"
+        )
+
+
+def check_in_scope(model: Any) -> None:
+    """Refuses a model of no strategy where the process trains with several workers.
+
+    Raises:
+        UnsupportedModel: with where to make it.
+    """
+    if getattr(model, "_distribute_strategy", None) is None:
+        raise errors.UnsupportedModel(
+            f"{model.name!r} was created outside strategy.scope(), so every worker would train a "
+            "model of its own; create it inside (compiling it there is not enough). A model that "
+            "is to stay this worker's own belongs into tf.distribute.OneDeviceStrategy's scope"
+        )
+
+
+def adopt_optimizer(optimizer: Any, strategy: Any) -> None:
+    """Lets an optimizer that was made outside the scope, as by `compile` there, train inside.
+
+    It belongs to the scope in which it was made, which shows when it makes its slots.
+
+    Args:
+        optimizer: a Keras optimizer, or None.
+        strategy: that of the model.
+
+    Raises:
+        UnsupportedOptimizer: several devices, each of which would count its steps in one variable.
+    """
+    for rule in () if optimizer is None else (optimizer, *parts_of(optimizer)):
+        if rule.built or rule._distribution_strategy is strategy:
+            continue
+        if strategy.num_replicas_in_sync > 1:
+            raise errors.UnsupportedOptimizer(
+                f"{type(rule).__name__} was made outside strategy.scope() and does not know the "
+                "devices of the worker; make it, or call compile(), inside"
+            )
+        rule._distribution_strategy = strategy
+
+
+def check_accumulation(optimizer: Any, devices: int) -> None:
+    """Refuses gradient accumulation on several devices.
+
+    Raises:
+        UnsupportedOptimizer: with what to use instead.
+    """
+    for rule in parts_of(optimizer) if devices > 1 else []:
+        steps = getattr(rule, "gradient_accumulation_steps", None)
+        if steps:
+            raise errors.UnsupportedOptimizer(
+                f"{type(rule).__name__}(gradient_accumulation_steps={steps}) does not work on "
+                "several devices of one worker; use larger batches or one device"
+            )
+
+
+def check_compiled(model: Any) -> None:
+    """Refuses a model that Keras compiles for XLA; its own "auto" never chooses that here.
+
+    Raises:
+        UnsupportedModel: with the option that compiles a step.
+    """
+    if getattr(model, "jit_compile", False) is True:
+        raise errors.UnsupportedModel(
+            "compile(jit_compile=True) would compile the sharing of updates too, which runs "
+            "outside XLA; leave it out and make the strategy with StromStrategy(jit_compile=True), "
+            "which compiles all the rest of a step"
+        )
+
+
+def check_not_eager(model: Any) -> None:
+    """Refuses to compile the steps of a model that asks for eager ones.
+
+    Raises:
+        UnsupportedModel: with the two options that contradict each other.
+    """
+    if getattr(model, "run_eagerly", False):
+        raise errors.UnsupportedModel(
+            "StromStrategy(jit_compile=True) compiles every step and compile(run_eagerly=True) "
+            "asks for none to be compiled; leave out one of the two"
+        )
+
+
+def check_dtype(variable: Any) -> None:
+    """Refuses to share a variable that is not float32.
+
+    Raises:
+        UnsupportedModel: with the policy to use instead.
+    """
+    dtype = variable.dtype.name
+    if dtype != "float32":
+        why = "" if dtype == "float64" else " (small updates would round away in half precision)"
+        raise errors.UnsupportedModel(
+            f"the optimizer updates {variable.name!r}, a {dtype} variable; StromStrategy shares "
+            f"float32 variables only{why}: use the policy 'float32', 'mixed_float16' or "
+            "'mixed_bfloat16', which keep variables in float32"
+        )

@@ -1,0 +1,98 @@
+"""Refuses options of a StromStrategy that are not understood, or make no sense together."""
+
+from __future__ import annotations
+
+from keras_strom import errors
+from keras_strom.checks import whole_number
+from keras_strom.job.network import NetworkConfig
+from keras_strom.sharing.residual import ResidualClipping, ShakeUp
+from keras_strom.sharing.threshold import ThresholdAlgorithm
+from keras_strom.sharing.update_clipping import UpdateClipping
+
+
+def check_options(
+    *,
+    threshold: object,
+    residual_clipping: object,
+    shake_up: object,
+    momentum_masking: object,
+    update_clipping: object,
+    local_steps: object,
+    local_apply: object,
+    max_staleness: object,
+    network: object,
+    **switches: object,
+) -> None:
+    """Checks those options of a StromStrategy that no other class does.
+
+    Args:
+        threshold: must be a threshold algorithm.
+        residual_clipping: a `ResidualClipping` or None.
+        shake_up: a `ShakeUp` or None, on the grid of `local_steps`.
+        momentum_masking: "auto", True or False.
+        update_clipping: an `UpdateClipping` or None.
+        local_steps: a whole number, 1 or more.
+        local_apply: "full" or "encoded".
+        max_staleness: None or a whole number, 0 or more.
+        network: a `NetworkConfig` or None.
+        **switches: those that must be True or False.
+
+    Raises:
+        InvalidOption: the message names the option and what it may be.
+    """
+    if isinstance(threshold, type) or not isinstance(threshold, ThresholdAlgorithm):
+        raise errors.InvalidOption(
+            f"threshold={threshold!r} must be a threshold algorithm, such as FixedThreshold(1e-3)"
+        )
+    if residual_clipping is not None and not isinstance(residual_clipping, ResidualClipping):
+        raise errors.InvalidOption(
+            f"residual_clipping={residual_clipping!r} must be a ResidualClipping or None"
+        )
+    if shake_up is not None and not isinstance(shake_up, ShakeUp):
+        raise errors.InvalidOption(f"shake_up={shake_up!r} must be a ShakeUp or None")
+    if momentum_masking != "auto" and not isinstance(momentum_masking, bool):
+        raise errors.InvalidOption(
+            f"momentum_masking={momentum_masking!r} must be 'auto', True or False"
+        )
+    if update_clipping is not None and not isinstance(update_clipping, UpdateClipping):
+        raise errors.InvalidOption(
+            f"update_clipping={update_clipping!r} must be an UpdateClipping or None"
+        )
+    _check_grid(whole_number("local_steps", local_steps, least=1), shake_up)
+    if max_staleness is not None and (
+        isinstance(max_staleness, bool) or not isinstance(max_staleness, int) or max_staleness < 0
+    ):
+        raise errors.InvalidOption(
+            f"max_staleness={max_staleness!r} must be None or a whole number, 0 or more"
+        )
+    if local_apply not in ("encoded", "full"):
+        raise errors.InvalidOption(f"local_apply={local_apply!r} must be 'encoded' or 'full'")
+    if network is not None and not isinstance(network, NetworkConfig):
+        raise errors.InvalidOption(f"network={network!r} must be a NetworkConfig or None")
+    for name, value in switches.items():
+        if not isinstance(value, bool):
+            raise errors.InvalidOption(f"{name}={value!r} must be a bool")
+
+
+def check_compilable(jit_compile: bool, devices: int) -> None:
+    """Refuses to compile steps over several local devices.
+
+    Raises:
+        InvalidOption: with what to do.
+    """
+    if jit_compile and devices > 1:
+        raise errors.InvalidOption(
+            f"jit_compile=True: XLA cannot compile a step over {devices} devices; use one device"
+        )
+
+
+def _check_grid(local_steps: int, shake_up: ShakeUp | None) -> None:
+    """Shake-ups are messages, and not all of them."""
+    if shake_up is None or local_steps == 1:
+        return
+    if shake_up.every % local_steps != 0 or shake_up.every < 2 * local_steps:
+        raise errors.InvalidOption(
+            f"shake_up: every={shake_up.every} must be 2, 3, ... times local_steps={local_steps}, "
+            f"as messages leave only every {local_steps} steps; for example "
+            f"every={2 * local_steps}"
+        )

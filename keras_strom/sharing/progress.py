@@ -1,0 +1,72 @@
+"""Where a training stands, beside its weights: what the chief decides and every worker takes over.
+
+When `fit` begins these are the first epoch (BackupAndRestore may have moved it), how many steps
+have been shared and the optimizers have made, and their learning rates; at the end of each epoch
+the learning rates, which ReduceLROnPlateau or another callback of the chief may have changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import numpy.typing as npt
+
+from keras_strom.sharing.optimizers import parts_of
+
+# Counts travel as float32 beside the weights; split at 2^20 they are exact up to 2^44.
+_SPLIT = 1 << 20
+
+
+class Progress:
+    """The progress of one model's training.
+
+    Args:
+        model: a compiled Keras model.
+
+    Example:
+        >>> Progress(model).start_values(initial_epoch=3, shared_steps=0)  # doctest: +SKIP
+        array([0.e+00, 3.e+00, 0.e+00, 0.e+00, 0.e+00, 7.e+01, 1.e-03], dtype=float32)
+    """
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+        self._optimizers = parts_of(getattr(model, "optimizer", None))
+
+    def start_values(self, initial_epoch: int, shared_steps: int) -> npt.NDArray[np.float32]:
+        """First epoch, shared steps, each optimizer's steps, learning rates; float32, exact."""
+        counts = [self._model._initial_epoch or initial_epoch, shared_steps]
+        counts += [int(optimizer.iterations.numpy()) for optimizer in self._optimizers]
+        halves = [half for count in counts for half in divmod(count, _SPLIT)]
+        return np.asarray([*halves, *self.learning_rates()], np.float32)
+
+    def install_start(self, values: npt.NDArray[np.float32]) -> tuple[int, int]:
+        """Takes over what `start_values` gave on the chief; first epoch and shared steps."""
+        end = 2 * (2 + len(self._optimizers))
+        counts = [int(high) * _SPLIT + int(low) for high, low in values[:end].reshape(-1, 2)]
+        self._model._initial_epoch = counts[0]  # What Keras's own BackupAndRestore sets.
+        for optimizer, steps in zip(self._optimizers, counts[2:], strict=True):
+            optimizer.iterations.assign(steps)
+        self.set_learning_rates(values[end:].tolist())
+        return counts[0], counts[1]
+
+    def batches_a_step(self) -> int:
+        """How many batches go into one step of the optimizer, which accumulates gradients."""
+        steps = [getattr(o, "gradient_accumulation_steps", None) for o in self._optimizers]
+        return max([1, *(int(number) for number in steps if number)])
+
+    def learning_rates(self) -> list[float]:
+        """Of each optimizer; none for one that follows a schedule, which needs no word of it."""
+        return [float(rate.numpy()) for rate in self._rates()]
+
+    def set_learning_rates(self, rates: Sequence[float]) -> None:
+        """The inverse of `learning_rates`; rates that are equal already are left alone."""
+        for variable, rate in zip(self._rates(), rates, strict=True):
+            if float(variable.numpy()) != float(np.float32(rate)):
+                variable.assign(rate)
+
+    def _rates(self) -> list[Any]:
+        rates = [optimizer._learning_rate for optimizer in self._optimizers]
+        return [rate for rate in rates if isinstance(rate, keras.Variable)]

@@ -1,0 +1,419 @@
+"""The shared part of a training step: what runs in the graph after the optimizer.
+
+`SharedStep` owns the counters and the threshold's state, as variables outside of any strategy, and
+calls the native ops. What is shared with whom is decided below, in libstrom.so.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from keras_strom._native.ops import operations
+from keras_strom._native.replica import Replica
+from keras_strom.sharing.admission import path_of
+from keras_strom.sharing.flat_space import Entry, FlatSpace
+from keras_strom.sharing.residual import ResidualClipping, ShakeUp
+from keras_strom.sharing.scale import UpdateScale
+from keras_strom.sharing.statistics import LENGTH, StepStatistics
+from keras_strom.sharing.threshold import ThresholdAlgorithm, is_per_variable
+from keras_strom.sharing.threshold_state import threshold_state
+from keras_strom.sharing.touched import Rows
+from keras_strom.sharing.update_clipping import NormHistory, UpdateClipping
+
+# Picks what tells of received updates out of a vector of statistics.
+_RECEIVED = np.asarray(
+    [name in ("received", "staleness") for name in StepStatistics._fields], np.float64
+)
+
+
+_ASSIGNED = np.asarray([name == "assigned_outside" for name in StepStatistics._fields], np.float64)
+_COUNT = StepStatistics._fields.index("count")
+_NORM = StepStatistics._fields.index("update_norm")
+_SHARED = StepStatistics._fields.index("shared")
+_VALUE = StepStatistics._fields.index("value")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StepOptions:
+    """What a step does; fixed when the strategy is made.
+
+    Attributes:
+        threshold: chooses tau.
+        clipping: bounds the residual; None = never.
+        shake_up: lowers tau once in a while; None = never.
+        scale: multiplies the update.
+        update_clipping: bounds the update's norm; None = never.
+        local_steps: H, steps of the optimizer from one message to the next.
+        local_apply: "full" = while it trains the variables include the residual, this worker's
+            progress that it has not sent; "encoded" = they have what all workers share.
+        staleness: None = asynchronous: the own message is applied at once, others' as they come.
+            k = the step ends when the own contribution of k steps ago has been released.
+        wait_timeout: seconds that a step waits for the other workers (staleness not None).
+        compiled: whether XLA runs the optimizer.
+    """
+
+    threshold: ThresholdAlgorithm
+    clipping: ResidualClipping | None
+    shake_up: ShakeUp | None
+    scale: UpdateScale
+    update_clipping: UpdateClipping | None
+    local_steps: int
+    local_apply: str
+    staleness: int | None
+    wait_timeout: float
+    compiled: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class VariableChange:
+    """What is known of one variable of a step.
+
+    Attributes:
+        entry: its place in the flat space.
+        shares: whether its changes are sent.
+        since: its value before the optimizer ran, or the rows that alone can have changed.
+        momentum: where the optimizer keeps its momentum, if that is to be masked; it has the place
+            of the variable.
+    """
+
+    entry: Entry
+    shares: bool
+    since: Any | Rows
+    momentum: Entry | None = None
+
+
+class SharedStep:
+    """One worker's step over its replica, in graphs and eagerly."""
+
+    def __init__(self, options: StepOptions, replica: Replica, space: FlatSpace) -> None:
+        self._options = options
+        self._replica = replica
+        self._space = space
+        self._threshold = threshold_state(options.threshold, space)
+        with tf.init_scope(), tf.device("/cpu:0"):
+            self._last = _variable([0.0] * LENGTH, tf.float64)
+            self._totals = _variable([0.0] * LENGTH, tf.float64)
+            self._shaken_mass = tf.Variable(0.0, dtype=tf.float64, trainable=False)
+            self._steps_before = tf.Variable(0, dtype=tf.int64, trainable=False)
+            self._norms = NormHistory(options.update_clipping)
+        self._momenta: dict[int, Entry] = {}  # That are masked, by their place.
+        self._shows_shared = True
+        self._trained: set[int] = set()
+
+    def share(self, changes: list[VariableChange]) -> None:
+        """Ends a step: shares what has changed in the participants, in flat order.
+
+        Of H = `local_steps` steps each H-th does; the others leave their changes in the variables.
+        """
+        self._momenta.update(
+            {change.entry.offset: change.momentum for change in changes if change.momentum}
+        )
+        step = self._steps_before + tf.cast(self._totals[0], tf.int64)
+        every = self._options.local_steps
+        self._share(changes, step, tf.constant(True) if every == 1 else (step + 1) % every == 0)
+
+    def share_rest(self, space: FlatSpace) -> None:
+        """Shares what local steps have changed since the last message, if they have.
+
+        The variables then show the values that all workers share. No schedule is due.
+        """
+        entries = space.participants
+        if self._options.local_steps > 1 and any(map(space.is_member, entries)):
+            self.show_own(space)  # The local steps began from it.
+            changes = [
+                VariableChange(
+                    entry,
+                    shares=space.is_member(entry),
+                    since=entry.primary.read_value(),
+                    momentum=self._momenta.get(entry.offset),
+                )
+                for entry in entries
+            ]
+            last_step = max(self.steps - 1, 0)
+            self._share(changes, tf.constant(last_step, tf.int64), tf.constant(True), due=False)
+        self.show_shared(space)
+
+    def show_shared(self, space: FlatSpace) -> None:
+        """Gives the variables the values that all workers share, where they include the residual.
+
+        For whoever looks at them between two steps; before the next one comes `show_own`.
+        """
+        self._show_shared(space, forget=False)
+
+    def end_own(self, space: FlatSpace) -> None:
+        """The same where training does not go on from this worker's own values."""
+        self._show_shared(space, forget=True)
+        self._trained = set()
+
+    def _show_shared(self, space: FlatSpace, *, forget: bool) -> None:
+        self._show(operations().strom_show_shared, space.participants, forget=forget)
+        self._shows_shared = True
+
+    def begin_own(self, trained: list[Entry]) -> None:
+        """Says which variables the next `show_own` is to give a residual, if they have one.
+
+        Variables that are not trained now, such as a frozen layer's, stay what all workers share.
+        """
+        self._trained = {entry.offset for entry in trained}
+
+    def show_own(self, space: FlatSpace) -> None:
+        """Gives the variables what this worker trains on; cheap where they have it already."""
+        if not self._shows_shared:
+            return
+        self._shows_shared = False
+        entries = space.participants
+        # What a program assigns itself (a target network) has no residual and no G.
+        begins = [e.offset in self._trained and space.is_member(e) for e in entries]
+        show_own = operations().strom_show_own
+        self._show(show_own, entries, keep_shared=self._keeps_shared, begins=begins)
+
+    def _show(self, operation: Any, entries: list[Entry], **attributes: Any) -> None:
+        """Runs an op that changes what variables hold, and counts what was assigned before."""
+        if not self._is_full or not entries:
+            return
+        assigned = operation(
+            variables=[entry.primary.handle for entry in entries],
+            replica=self._replica.handle,
+            offsets=[entry.offset for entry in entries],
+            **attributes,
+        )
+        self._totals.assign_add(_ASSIGNED * tf.cast(assigned, tf.float64))
+        update_copies(entries)
+
+    def _share(
+        self, changes: list[VariableChange], step: Any, sends: Any, *, due: bool = True
+    ) -> None:
+        """See the op StromStep; `due` = whether shake-ups and clipping can be."""
+        entries = [change.entry for change in changes]
+        rows = [change.since for change in changes if isinstance(change.since, Rows)]
+        momenta = {i: change.momentum for i, change in enumerate(changes) if change.momentum}
+        options = self._options
+        with tf.device("/cpu:0"):
+            contributions = tf.cast(self._totals[_SHARED], tf.int64)
+            last = StepStatistics(*tf.unstack(self._last))
+            threshold, state = self._threshold.next(entries, last)
+            shakes, factor = self._shake_up(step if due else None)
+            threshold *= factor
+            limit = self._norms.limit()
+            statistics, by_variable = operations().strom_step(
+                variables=[entry.primary.handle for entry in entries],
+                before=[
+                    tf.zeros([0]) if isinstance(change.since, Rows) else change.since
+                    for change in changes
+                ],
+                rows=[touched.indices for touched in rows],
+                rows_before=[touched.before for touched in rows],
+                momenta=[momentum.primary.handle for momentum in momenta.values()],
+                momentum_of=list(momenta),
+                threshold=threshold,
+                scale=options.scale.at(step),
+                clip_multiple=self._clip_multiple(step if due else None) / factor,
+                norm_limit=limit,
+                iteration=step,
+                sends=sends,
+                replica=self._replica.handle,
+                offsets=[entry.offset for entry in entries],
+                shares=[change.shares for change in changes],
+                by_rows=[isinstance(change.since, Rows) for change in changes],
+                names=[path_of(entry.variable) for entry in entries],
+                apply_own=options.staleness is None and not self._is_full,
+                take_received=options.staleness is None,
+                compare_contents=options.compiled,
+                send_mean=options.local_steps > 1,
+                full=self._is_full,
+                keep_shared=self._keeps_shared,
+            )
+            shared = statistics[_SHARED] > 0
+            self._norms.note(statistics[_NORM], limit, shared)
+            self._threshold.keep(entries, state, by_variable, shared & ~shakes)
+            if options.staleness is not None:
+                applied = self._await_release(entries, shared, contributions)
+                statistics += applied * _RECEIVED
+            self._last.assign(tf.where(shared & ~shakes, statistics, self._last))
+            if options.shake_up is not None:
+                mass = statistics[_COUNT] * statistics[_VALUE]
+                self._shaken_mass.assign_add(tf.where(shakes, mass, 0.0))
+            self._totals.assign_add(statistics)
+            if any(entry.copies for entry in entries):
+                followed = [*entries, *momenta.values()]
+                tf.cond(shared, lambda: update_copies(followed), tf.no_op)
+
+    def apply(self, entries: list[Entry]) -> None:
+        """Adds everything received so far to the variables, outside of a step.
+
+        They show what all workers share then.
+        """
+        if entries:
+            statistics = operations().strom_apply(
+                variables=[entry.primary.handle for entry in entries],
+                replica=self._replica.handle,
+                offsets=[entry.offset for entry in entries],
+            )
+            self._totals.assign_add(statistics * (_RECEIVED + _ASSIGNED))
+            update_copies(entries)
+
+    @property
+    def steps(self) -> int:
+        """The steps that schedules and messages count, those of generations before too."""
+        return int(self._steps_before.numpy() + self._totals[0].numpy())
+
+    def count_from(self, steps: int) -> None:
+        """After `begin`: has `steps` go on from there."""
+        self._steps_before.assign(steps)
+
+    @property
+    def threshold_state(self) -> tuple[float, ...]:
+        """The state of the threshold algorithm."""
+        return self._threshold.numbers()
+
+    def set_threshold_state(self, state: tuple[float, ...]) -> None:
+        """Takes over the state of another worker's threshold algorithm.
+
+        Raises:
+            Refused: it is the state of another algorithm.
+        """
+        self._threshold.set_numbers(state)
+
+    def expect(self, steps: int) -> None:
+        """Before a training of so many steps: a threshold that starts by itself goes by them."""
+        algorithm = self._options.threshold
+        state_before = getattr(algorithm, "state_before", None)
+        if state_before is None or is_per_variable(algorithm):
+            return
+        if self._threshold.numbers()[0] < 0:  # It has not started.
+            self._threshold.set_numbers(state_before(steps))
+
+    def begin(self) -> None:
+        """Starts the counters of a new generation; the cluster's step count goes on."""
+        self._steps_before.assign_add(tf.cast(self._totals[0], tf.int64))
+        self._totals.assign(tf.zeros_like(self._totals))
+        self._shaken_mass.assign(0.0)
+        self._norms.begin()
+
+    @property
+    def totals(self) -> StepStatistics:
+        """Sums since `begin`, of what can be summed."""
+        return StepStatistics(*self._totals.numpy().tolist())
+
+    @property
+    def last(self) -> StepStatistics:
+        """The latest step that made a message, other than a shake-up."""
+        return StepStatistics(*self._last.numpy().tolist())
+
+    @property
+    def last_by_variable(self) -> dict[str, dict[str, float]] | None:
+        """`BY_VARIABLE` of the latest step of each variable, by its path, shake-ups left out.
+
+        None = all have one threshold, and `last` tells.
+        """
+        found = self._threshold.last_by_variable()
+        if found is None:
+            return None
+        entries = self._space.entries
+        return {path_of(entries[place].variable): row for place, row in found.items()}
+
+    @property
+    def thresholds(self) -> list[float]:
+        """The latest threshold of every variable that has had one, ascending; or just the one."""
+        found = self._threshold.last_by_variable()
+        if found is None:
+            return [self.last.threshold]
+        return sorted(row["threshold"] for row in found.values()) or [0.0]
+
+    @property
+    def wind_up(self) -> tuple[float, float]:
+        """The largest residual in units of its threshold, and that threshold; zeros = no step."""
+        found = self._threshold.last_by_variable()
+        rows = [self.last._asdict()] if found is None else found.values()
+        worst = [
+            (row["max_residual"] / row["threshold"], row["threshold"])
+            for row in rows
+            if row["threshold"] > 0
+        ]
+        return max(worst, default=(0.0, 0.0))
+
+    @property
+    def shaken_mass(self) -> float:
+        """The sum of what shake-ups have sent since `begin`, in absolute values."""
+        return float(self._shaken_mass.numpy())
+
+    @property
+    def local_steps(self) -> int:
+        """H, steps from one message to the next."""
+        return self._options.local_steps
+
+    @property
+    def goes_by_rows(self) -> bool:
+        """Whether a step may share only the rows of a variable that it has changed."""
+        return self._options.local_steps == 1
+
+    @property
+    def _is_full(self) -> bool:
+        return self._options.local_apply == "full"
+
+    @property
+    def _keeps_shared(self) -> bool:
+        """Whether what all workers share is kept beside the variables.
+
+        Elsewhere it is computed where it is wanted, within rounding; in sequenced modes replicas
+        agree in every bit.
+        """
+        return self._is_full and self._options.staleness is not None
+
+    @property
+    def is_between_messages(self) -> bool:
+        """Whether local steps may have changed variables since the last message."""
+        return self.local_steps > 1 and self.steps % self.local_steps != 0
+
+    @property
+    def limited(self) -> int:
+        """How many updates were scaled down since `begin` for their norm."""
+        return self._norms.limited
+
+    def _clip_multiple(self, step: Any | None) -> Any:
+        """Of the step's threshold, where clipping was due since the last message; else 0."""
+        clipping = self._options.clipping
+        if clipping is None or step is None:
+            return tf.constant(0.0)
+        end, start = step + 1, step + 1 - self._options.local_steps
+        due = end // clipping.every > start // clipping.every
+        return tf.where(due, tf.constant(clipping.multiple, tf.float32), 0.0)
+
+    def _shake_up(self, step: Any | None) -> tuple[Any, Any]:
+        """Whether this step is one, and what its threshold is multiplied by."""
+        shake_up = self._options.shake_up
+        if shake_up is None or step is None:
+            return tf.constant(False), tf.constant(1.0)
+        due = (step + 1) % shake_up.every == 0
+        return due, tf.where(due, tf.constant(shake_up.factor, tf.float32), 1.0)
+
+    def _await_release(self, entries: list[Entry], shared: Any, contributions: Any) -> Any:
+        assert self._options.staleness is not None
+        return operations().strom_apply_step(
+            variables=[entry.primary.handle for entry in entries],
+            stepped=shared,
+            contribution=contributions - self._options.staleness,
+            replica=self._replica.handle,
+            offsets=[entry.offset for entry in entries],
+            timeout_ns=int(self._options.wait_timeout * 1e9),
+        )
+
+
+def update_copies(entries: list[Entry]) -> Any:
+    """Gives the variables on the worker's other devices the values of those on its first."""
+    return tf.group(
+        *(
+            copy.assign(entry.primary.read_value(), read_value=False)
+            for entry in entries
+            for copy in entry.copies
+        )
+    )
+
+
+def _variable(values: Any, dtype: Any) -> Any:
+    array = np.asarray(values, dtype.as_numpy_dtype)
+    return tf.Variable(array, dtype=dtype, trainable=False)

@@ -1,0 +1,310 @@
+"""How tau, the threshold of what is sent, follows the density of the messages.
+
+An algorithm is a frozen value. Its `next` is traced once into the training step; its state lives
+in a variable that belongs to the strategy, so it neither appears in `model.save` nor costs Python
+time.
+
+There is one tau for the whole model, or with `per_variable=True` one for each variable: layers with
+small updates (embeddings, biases, the first ones) then send as large a part of theirs as others.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from typing import Any, Protocol, runtime_checkable
+
+import tensorflow as tf
+
+from keras_strom import errors
+from keras_strom.checks import check_number
+from keras_strom.sharing.statistics import StepStatistics
+
+State = tuple[Any, ...]
+
+# Where the threshold of a small variable falls more slowly: at least so much as another's.
+_LEAST_FALL = 0.25
+
+# Where a threshold starts by itself: at so many times the mean |update| of the first step, and in a
+# short training at one more for each so many steps. What it has no time to send is lost to it.
+_FIRST_UPDATES = 10.0
+_STEPS_A_MULTIPLE = 40
+
+
+@runtime_checkable
+class ThresholdAlgorithm(Protocol):
+    """Chooses each step's threshold; each worker adapts on its own.
+
+    One with an attribute `per_variable` that is true is asked about all variables of a step at
+    once: the state and, of the statistics, `BY_VARIABLE` are vectors then, an element a variable,
+    and so is the threshold. Written elementwise, an algorithm needs to know no more of it. A
+    message rounds such thresholds to 8 significant bits.
+    """
+
+    def initial_state(self) -> tuple[float, ...]:
+        """The state before the first step, as plain numbers."""
+
+    def next(self, state: State, statistics: StepStatistics) -> tuple[Any, State]:
+        """The threshold of the step about to be shared, and the state after it.
+
+        Args:
+            state: float32 scalar tensors, as many as `initial_state` has.
+            statistics: float64 scalar tensors of the step before; `elements` is 0 when there was
+                none.
+
+        Returns:
+            A float32 scalar tensor > 0, and the new state, which is kept only when the step shares
+            something.
+        """
+
+
+def is_per_variable(algorithm: ThresholdAlgorithm) -> bool:
+    """Whether the algorithm gives each variable a threshold of its own."""
+    return bool(getattr(algorithm, "per_variable", False))
+
+
+def initial_state_of(algorithm: ThresholdAlgorithm, path: str) -> tuple[float, ...]:
+    """The state before the first step of the variable with this path, such as "dense/kernel"."""
+    if isinstance(algorithm, FixedThreshold):
+        return algorithm.initial_state_of(path)
+    return algorithm.initial_state()
+
+
+@dataclasses.dataclass(frozen=True)
+class FixedThreshold:
+    """The same threshold in every step.
+
+    One that is too small stalls learning, as an element moves by at most tau a step.
+
+    Attributes:
+        threshold: tau > 0, in units of the parameters. Or a mapping from regular expressions to
+            tau: a variable takes that of the first one which is found in its path; "" is found in
+            all.
+
+    Example:
+        >>> strategy = StromStrategy(threshold=FixedThreshold(1e-3))  # doctest: +SKIP
+        >>> FixedThreshold({"embedding": 1e-4, "": 1e-3}).initial_state_of("embedding/embeddings")
+        (0.0001,)
+    """
+
+    threshold: float | Mapping[str, float]
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.threshold, Mapping):
+            _require_positive("threshold", self.threshold)
+            return
+        if not self.threshold:
+            raise errors.InvalidOption("threshold={} holds no pattern; '' is found in all paths")
+        for pattern, threshold in self.threshold.items():
+            _require_positive(f"threshold[{pattern!r}]", threshold)
+            try:
+                re.compile(pattern)
+            except (re.error, TypeError) as error:
+                raise errors.InvalidOption(
+                    f"threshold: {pattern!r} is no regular expression ({error})"
+                ) from error
+
+    @property
+    def per_variable(self) -> bool:
+        """Whether variables may have different ones."""
+        return isinstance(self.threshold, Mapping)
+
+    def initial_state(self) -> tuple[float, ...]:
+        """No state."""
+        return ()
+
+    def initial_state_of(self, path: str) -> tuple[float, ...]:
+        """The threshold of the variable with this path, where variables may have different ones.
+
+        Raises:
+            InvalidOption: no expression is found in the path.
+        """
+        if not isinstance(self.threshold, Mapping):
+            return ()
+        for pattern, threshold in self.threshold.items():
+            if re.search(pattern, path):
+                return (threshold,)
+        raise errors.InvalidOption(
+            f"threshold: none of {', '.join(map(repr, self.threshold))} is found in {path!r}; add "
+            "'' as the last one, for all other variables"
+        )
+
+    def next(self, state: State, statistics: StepStatistics) -> tuple[Any, State]:
+        """Always the same threshold."""
+        return (state[0], state) if state else (tf.constant(self.threshold, tf.float32), ())
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _FollowingDensity:
+    """Moves the threshold by the density of the message before."""
+
+    initial: float | None = None
+    minimum: float = 1e-8
+    maximum: float = 1.0
+    per_variable: bool = False
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.per_variable, bool):
+            raise errors.InvalidOption(f"per_variable={self.per_variable!r} must be a bool")
+        for name in ("minimum", "maximum"):
+            _require_positive(name, getattr(self, name))
+        if self.initial is None:
+            if self.minimum > self.maximum:
+                raise errors.InvalidOption(
+                    f"minimum={self.minimum} must not exceed maximum={self.maximum}"
+                )
+            return
+        _require_positive("initial", self.initial)
+        if not self.minimum <= self.initial <= self.maximum:
+            raise errors.InvalidOption(
+                f"initial={self.initial} must lie between minimum={self.minimum} and "
+                f"maximum={self.maximum}"
+            )
+
+    def initial_state(self) -> tuple[float, ...]:
+        """The first threshold; where it is not known yet, what it is in first updates, negated."""
+        return (-_FIRST_UPDATES if self.initial is None else self.initial,)
+
+    def state_before(self, steps: int) -> tuple[float, ...]:
+        """`initial_state` of a training of which so many steps are known to come."""
+        if self.initial is not None:
+            return self.initial_state()
+        return (-min(_FIRST_UPDATES, max(1.0, steps / _STEPS_A_MULTIPLE)),)
+
+    def next(self, state: State, statistics: StepStatistics) -> tuple[Any, State]:
+        """Follows the density of the step before; the first step takes `initial`.
+
+        Without an `initial` the first step sends nothing (but what reaches `maximum`), so that its
+        residual shows how large updates are.
+        """
+        (threshold,) = state
+        is_known = threshold > 0
+        density = statistics.count / tf.maximum(statistics.elements, 1.0)
+        moved = self._moved(threshold, density)
+        if self.per_variable:
+            # Of a small variable even one entry is much, and none says little: without this every
+            # bias would send something in half of the steps.
+            expected = tf.cast(statistics.elements * self._most_density, tf.float32)
+            patience = tf.clip_by_value(expected, _LEAST_FALL, 1.0)
+            slowed = threshold * (moved / threshold) ** patience
+            moved = tf.where(moved < threshold, slowed, moved)
+        moved = tf.where(statistics.elements > 0, moved, threshold)
+        if self.initial is None:
+            update = statistics.sum_residual / tf.maximum(statistics.elements, 1.0)
+            first = -threshold * tf.cast(update, tf.float32)
+            moved = tf.where(is_known, moved, first)
+            # A first step that is still to come has told nothing, and neither has one of zeros.
+            is_known |= first > 0
+        bounded = tf.clip_by_value(moved, self.minimum, self.maximum)
+        if self.initial is None:
+            return (
+                tf.where(is_known, bounded, self.maximum),
+                (tf.where(is_known, bounded, threshold),),
+            )
+        return bounded, (bounded,)
+
+    @property
+    def _most_density(self) -> float:
+        """That is wanted."""
+        raise NotImplementedError
+
+    def _moved(self, threshold: Any, density: Any) -> Any:
+        raise NotImplementedError
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AdaptiveThreshold(_FollowingDensity):
+    """Keeps the density of the messages within a band (Deeplearning4j's rule, in a lower band).
+
+    Density of the last message under the band: tau is multiplied by `factor`; over it: divided. So
+    tau halves or doubles in 20 steps with the default. Start rather high: while a start that is too
+    low climbs, messages are dense, and can be most of what a training sends.
+
+    Attributes:
+        initial: the first step's threshold. None = the first step sends nothing, and the second
+            one's is ten times the mean |update| of the first; less in a `fit` of under 400 steps,
+            down to once in one of 40, which has no time to send what a high threshold holds back.
+        min_density, max_density: the band, as a fraction of the elements. Short trainings want to
+            send more: where steps x density stays below 5 or so, raise `max_density`.
+        factor: between 0 and 1.
+        minimum, maximum: bounds of the threshold itself.
+        per_variable: True = each variable has its own threshold, which follows its own density.
+
+    Example:
+        >>> AdaptiveThreshold(max_density=5e-2).min_density
+        0.0001
+    """
+
+    min_density: float = 1e-4
+    max_density: float = 5e-3
+    factor: float = 0.5 ** (1 / 20)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("min_density", "max_density", "factor"):
+            _require_positive(name, getattr(self, name))
+        if not self.min_density <= self.max_density <= 1:
+            raise errors.InvalidOption(
+                f"min_density={self.min_density} and max_density={self.max_density} must ascend "
+                "and be at most 1"
+            )
+        if self.factor >= 1:
+            raise errors.InvalidOption(f"factor={self.factor} must be smaller than 1")
+
+    @property
+    def _most_density(self) -> float:
+        return self.max_density
+
+    def _moved(self, threshold: Any, density: Any) -> Any:
+        factor = tf.constant(self.factor, tf.float32)
+        return tf.where(
+            density < self.min_density,
+            threshold * factor,
+            tf.where(density > self.max_density, threshold / factor, threshold),
+        )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TargetDensityThreshold(_FollowingDensity):
+    """Steers towards one density of the messages, so that every step sends about as much.
+
+    Each step multiplies tau by (density of the last message / `density`) ^ `gain`, within a factor
+    of 2 in ten steps. The density then stays near the target whatever the size of the updates,
+    where `AdaptiveThreshold` lets it move within its band.
+
+    Attributes:
+        density: the target, as a fraction of the elements.
+        initial: the first step's threshold; None as with `AdaptiveThreshold`.
+        gain: how strongly tau answers; between 0 and 1.
+        minimum, maximum: bounds of the threshold itself.
+        per_variable: True = each variable has its own threshold, which follows its own density.
+
+    Example:
+        >>> TargetDensityThreshold(density=1e-2).gain
+        0.05
+    """
+
+    density: float = 1e-3
+    gain: float = 0.05
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("density", "gain"):
+            _require_positive(name, getattr(self, name))
+            if getattr(self, name) > 1:
+                raise errors.InvalidOption(f"{name}={getattr(self, name)} must be at most 1")
+
+    @property
+    def _most_density(self) -> float:
+        return self.density
+
+    def _moved(self, threshold: Any, density: Any) -> Any:
+        answer = tf.cast((density / self.density) ** self.gain, tf.float32)
+        return threshold * tf.clip_by_value(answer, 0.5**0.1, 2**0.1)
+
+
+def _require_positive(name: str, value: float) -> None:
+    check_number(name, value)
+    if not 0 < value < float("inf"):
+        raise errors.InvalidOption(f"{name}={value!r} must be positive and finite")

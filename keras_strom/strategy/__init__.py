@@ -1,0 +1,1 @@
+"""`StromStrategy`, and what Keras's `fit` becomes under it."""

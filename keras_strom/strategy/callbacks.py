@@ -1,0 +1,117 @@
+"""Which of `fit`'s callbacks run on a worker that is not the chief.
+
+The chief decides and writes: only its callbacks change the learning rate by what they have seen,
+and only they write files, so that workers on one file system never fight over them. A user's own
+callback runs everywhere; `keras_strom.is_chief()` tells it where it is.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Any
+
+import keras
+
+from keras_strom.job.environment import ClusterEnvironment
+from keras_strom.strategy.monitor import StromMonitor
+
+# Those that write somewhere, or whose decision the chief's is for all.
+_CHIEFS_ALONE = (
+    StromMonitor,
+    *(
+        getattr(keras.callbacks, name)
+        for name in (
+            "CSVLogger",
+            "ModelCheckpoint",
+            "OrbaxCheckpoint",
+            "ReduceLROnPlateau",
+            "RemoteMonitor",
+            "TensorBoard",
+        )
+        if hasattr(keras.callbacks, name)
+    ),
+)
+
+
+# The attributes of Keras's callbacks that name what they write.
+_PATHS = ("filepath", "filename", "directory", "log_dir")
+
+# What callbacks that were left out here would have written, for who then looks for it.
+_left_to_the_chief: dict[str, None] = {}
+
+# Those that may write the model between two batches, with `save_freq=` a number.
+_WRITERS = tuple(
+    getattr(keras.callbacks, name)
+    for name in ("BackupAndRestore", "ModelCheckpoint", "OrbaxCheckpoint")
+    if hasattr(keras.callbacks, name)
+)
+
+
+def writes_between_batches(callback: Any) -> bool:
+    """Whether a callback of Keras may write the model before the epoch is over."""
+    return isinstance(callback, _WRITERS) and callback.save_freq not in ("epoch", False)
+
+
+def off_the_chief(callbacks: Iterable[Any]) -> list[Any]:
+    """What stands for the chief's `callbacks` on every other worker, in the same order."""
+    kept = []
+    for callback in callbacks:
+        if isinstance(callback, _CHIEFS_ALONE):
+            _note_left_out(callback)
+        if isinstance(callback, keras.callbacks.BackupAndRestore):
+            kept.append(_OnlyRestores(callback))
+        elif not isinstance(callback, _CHIEFS_ALONE):
+            kept.append(callback)
+    return kept
+
+
+def explain_missing_file(error: BaseException) -> None:
+    """Adds to an error about a file that is not here who has it, where that may be the reason."""
+    words = str(error)
+    missing = isinstance(error, FileNotFoundError) or "File not found" in words
+    written = ", ".join(_left_to_the_chief)
+    if missing and written and "keras_strom.is_chief()" not in str(getattr(error, "__notes__", "")):
+        error.add_note(
+            f"keras-strom: in fit only worker 0 writes files ({written}), this is worker "
+            f"{ClusterEnvironment.from_environ().rank}. "
+            "Where the workers share no disk, read them on worker 0 alone "
+            "(if keras_strom.is_chief(): ...), or have the callbacks write where all can read; the "
+            "model in memory has the final weights on every worker"
+        )
+
+
+def _note_left_out(callback: Any) -> None:
+    paths = [str(vars(callback)[name]) for name in _PATHS if vars(callback).get(name)]
+    if not paths:
+        return
+    _left_to_the_chief[f"{type(callback).__name__} {paths[0]}"] = None
+    if getattr(sys.excepthook, "_keras_strom_wrap", False):
+        return
+    original = sys.excepthook
+
+    @functools.wraps(original)
+    def hook(kind: type[BaseException], error: BaseException, frames: TracebackType | None) -> None:
+        explain_missing_file(error)
+        original(kind, error, frames)
+
+    hook._keras_strom_wrap = True  # type: ignore[attr-defined]
+    sys.excepthook = hook
+
+
+class _OnlyRestores(keras.callbacks.Callback):  # type: ignore[misc]
+    """BackupAndRestore without the backup: where a worker sees the chief's, it starts from it too.
+
+    Weights, epoch and learning rate come from the chief in any case; only here a worker finds the
+    optimizer's moments.
+    """
+
+    def __init__(self, backup: keras.callbacks.BackupAndRestore) -> None:
+        super().__init__()
+        self._backup = backup
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        self._backup.set_model(self.model)
+        self._backup.on_train_begin(logs)

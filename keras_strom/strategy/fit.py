@@ -1,0 +1,618 @@
+"""How a StromStrategy knows where Keras's `fit` is: the one wrap around `TensorFlowTrainer.fit`.
+
+Keras tells a strategy nothing of epochs. The wrap acts on models of a StromStrategy only. It puts a
+callback before all others, which averages at the end of each epoch before validation, then a
+`StromMonitor`, and one after all others, which begins the generation, settles whether
+training stops and with which learning rate it goes on, and has the workers agree once more when a
+callback may have assigned weights at the very end. On a worker that is not the chief, callbacks
+that write or decide are left out.
+
+A `fit` that fails on one worker fails on all (`together`), and one that meets a NaN ends on all as
+its callbacks say (`not_finite`).
+
+A worker that takes the place of another in the middle goes on where that one was, with the state
+of a third (`donation`); one that comes when the others have ended takes the values and trains none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import logging
+import math
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from keras_strom import errors
+from keras_strom._native.ops import translate
+from keras_strom.job.environment import ClusterEnvironment
+from keras_strom.recovery.endings import Ending
+from keras_strom.recovery.final_history import History
+from keras_strom.recovery.resume import Place
+from keras_strom.recovery.takeover import donate_if_asked, hand_over_if_asked, take_over
+from keras_strom.recovery.waiting import wait_until_allowed
+from keras_strom.sharing import admission
+from keras_strom.sharing.constraints import Projection
+from keras_strom.sharing.progress import Progress
+from keras_strom.sharing.step import update_copies
+from keras_strom.strategy.building import building_once
+from keras_strom.strategy.callbacks import off_the_chief, writes_between_batches
+from keras_strom.strategy.data_sharding import shard_fit_arguments
+from keras_strom.strategy.generation import Generation, Sharing
+from keras_strom.strategy.monitor import StromMonitor
+from keras_strom.strategy.not_finite import NotFiniteWatch
+from keras_strom.strategy.together import (
+    failed_before_the_start,
+    is_connected,
+    raise_if_failed,
+    raise_if_failed_before,
+    raise_if_refused,
+    words_of,
+)
+
+_logger = logging.getLogger("keras_strom")
+
+# How often a worker looks whether the chief has ended the training.
+_STOP_POLL_SECONDS = 0.5
+
+
+def wrap_fit(sharing_of: Callable[[Any], Sharing | None]) -> None:
+    """Wraps Keras's `fit` once; later calls do nothing.
+
+    Args:
+        sharing_of: gives what a model's strategy shares, or None for any model that does not train
+            under a sharing StromStrategy; then `fit` is Keras's own.
+    """
+    trainer = next(kind for kind in keras.Model.__mro__ if "fit" in vars(kind))
+    original = trainer.fit
+    if getattr(original, "_keras_strom_wrap", False):
+        return
+    signature = inspect.signature(original)
+
+    @functools.wraps(original)
+    def fit(model: Any, *args: Any, **kwargs: Any) -> Any:
+        sharing = sharing_of(model)
+        if sharing is None:
+            return original(model, *args, **kwargs)
+        bound = signature.bind(model, *args, **kwargs)
+        bound.apply_defaults()
+        return _fit(original, bound, sharing)
+
+    fit._keras_strom_wrap = True  # type: ignore[attr-defined]
+    trainer.fit = fit
+
+
+def _fit(original: Callable[..., Any], bound: inspect.BoundArguments, sharing: Sharing) -> Any:
+    arguments = bound.arguments
+    model = arguments["self"]
+    if sharing.generation is not None:
+        raise errors.StromError(
+            "a training has not ended yet: after a custom loop call strategy.synchronize() before "
+            "fit, and call no fit in a callback of another one"
+        )
+    sharing.join_again()
+    users = _listed(arguments["callbacks"])
+    assigns_last = any(map(_may_assign_at_the_end, users))
+    training = _Training(sharing, model, arguments["initial_epoch"], assigns_last)
+    training.shows_each_batch = sharing.environment.is_chief and any(
+        map(writes_between_batches, users)
+    )
+    initial_epoch = model._initial_epoch
+    sharing.training_data = None
+    restore = _nothing
+    try:
+        admission.check_compiled(model)
+        if getattr(model, "optimizer", None) is not None:  # Keras itself asks for compile().
+            admission.check_optimizer(model.optimizer)
+        if sharing.environment.size > 1:
+            shard_fit_arguments(arguments, sharing.environment.rank, sharing.environment.size)
+            if not sharing.environment.is_chief:
+                arguments["verbose"] = 0
+        restore = _put_around(arguments, _First(training), _Last(training), sharing)
+        with building_once(arguments):
+            return original(*bound.args, **bound.kwargs)
+    except BaseException as error:
+        cause = _cause(error, sharing.environment) or error
+        training.abandon(cause)
+        if isinstance(cause, errors.StromError) and keras.config.is_traceback_filtering_enabled():
+            # Its words say what to do; our frames and what Keras made of it would only hide them.
+            raise cause.with_traceback(_without_ours(error.__traceback__)) from None
+        if cause is not error:
+            raise cause from error
+        raise
+    finally:
+        training.watch.end()
+        restore()
+        # It holds for this fit; the next one would begin there too, or not at all.
+        model._initial_epoch = initial_epoch
+
+
+def _nothing() -> None:
+    """What is to be taken back where nothing has been done."""
+
+
+def _cause(error: BaseException, here: ClusterEnvironment) -> errors.StromError | None:
+    """What an exception that Keras or TensorFlow raised means to the user; None: just that."""
+    if isinstance(error, tf.errors.OpError):
+        return translate(error)
+    if isinstance(error, StopIteration):  # How Keras meets data that ends before its first batch.
+        return errors.UnsupportedModel(
+            f"worker {here.rank} of {here.size} has no training data; each takes one of "
+            f"{here.size} rows of arrays, or of {here.size} elements of a dataset (usually "
+            "batches), so there must be at least as many: use smaller batches or fewer workers"
+            if here.size > 1
+            else "the training data is empty"
+        )
+    return None
+
+
+def _without_ours(frames: TracebackType | None) -> TracebackType | None:
+    """The frames of a traceback that are not of keras_strom, as Keras leaves out its own."""
+    if frames is None:
+        return None
+    inner = _without_ours(frames.tb_next)
+    if frames.tb_frame.f_globals.get("__name__", "").startswith("keras_strom."):
+        return inner
+    return TracebackType(inner, frames.tb_frame, frames.tb_lasti, frames.tb_lineno)
+
+
+def _listed(callbacks: Any) -> list[Any]:
+    """The callbacks given to `fit` one by one."""
+    if isinstance(callbacks, keras.callbacks.CallbackList):
+        return list(callbacks.callbacks)
+    return list(keras.tree.flatten(callbacks or []))
+
+
+def _may_assign_at_the_end(callback: Any) -> bool:
+    """Whether a callback's `on_train_end` may change weights, each worker's in its own way.
+
+    Of Keras's own callbacks only EarlyStopping does; a user's own may do anything.
+    """
+    method = callback.on_train_end
+    if not str(method.__module__).startswith("keras."):
+        return True
+    return bool(getattr(callback, "restore_best_weights", False))
+
+
+def _put_around(
+    arguments: dict[str, Any],
+    first: keras.callbacks.Callback,
+    last: keras.callbacks.Callback,
+    sharing: Sharing,
+) -> Callable[[], None]:
+    """Puts our callbacks around the user's; returns what takes them out of a user's own list."""
+    given = arguments["callbacks"]
+    users = _listed(given)
+    ours = [first, *_monitored(users, sharing), last]
+    if isinstance(given, keras.callbacks.CallbackList):
+        for callback in ours:
+            if callback not in users:
+                callback.set_model(arguments["self"])
+                callback.set_params(given.params)
+        given.callbacks = ours
+
+        def restore() -> None:
+            given.callbacks = users
+
+        return restore
+    arguments["callbacks"] = ours
+    return lambda: None
+
+
+def _monitored(users: list[Any], sharing: Sharing) -> list[Any]:
+    """The callbacks that run here, a monitor before those that read the logs."""
+    monitors = [callback for callback in users if isinstance(callback, StromMonitor)]
+    others = [callback for callback in users if callback not in monitors]
+    monitors = monitors or [StromMonitor()]
+    if not sharing.environment.is_chief:
+        monitors = [monitor.off_the_chief() for monitor in monitors]
+        others = off_the_chief(others)
+    for monitor in monitors:
+        monitor.attach(sharing)
+    return [*monitors, *others]
+
+
+class _Training:
+    """One `fit` of a sharing strategy: what the two callbacks have in common."""
+
+    def __init__(
+        self, sharing: Sharing, model: Any, initial_epoch: int, assigns_last: bool
+    ) -> None:
+        self._sharing = sharing
+        self._model = model
+        self._initial_epoch = initial_epoch
+        self._assigns_last = assigns_last
+        self._number = sharing.fits + 1  # Which `fit` of the strategy it is.
+        self._started = False
+        self._reported = False
+        self._over = False  # Nobody waits for this worker any more.
+        self._finished: Generation | None = None
+        self._lost_workers = 0
+        self._epoch_closed = False
+        self._last_epoch = False
+        self._next_poll = 0.0
+        self._epoch = 0
+        self._place = Place(0, 0)  # The batch that this worker trains next.
+        self._skipped = 0  # Batches of the epoch at hand that a predecessor has trained.
+        self._left: int | None = None  # Where it has a predecessor there: batches left in it.
+        self._cut_short = False
+        self._per_epoch: int | None = None
+        self._history: dict[str, list[float]] = {}
+        self.logs: dict[str, Any] = {}
+        self.watch = NotFiniteWatch(model, sharing.space)
+        self._projection = Projection(model, sharing.space)
+        # Whether a callback may write the model after any batch, to a file that is for all workers.
+        self.shows_each_batch = False
+
+    def begin(self, epochs: int, per_epoch: int | None) -> None:
+        """After every other callback's `on_train_begin`, which may have restored old weights."""
+        generation = Generation(self._sharing, [self._model])
+        self._sharing.generation = generation
+        if self._sharing.environment.max_failures:
+            generation.epochs_of_history = epochs
+        self._per_epoch = per_epoch
+        checkpoints = self._sharing.checkpoints
+        if checkpoints is not None:
+            checkpoints.prepare(self._sharing, self._model, epochs)
+        generation.start(self._initial_epoch)
+        worker = self._sharing.worker
+        if worker is not None:
+            raise_if_failed_before(worker, self._number)
+            raise_if_refused(generation.lost_workers())
+        self._started = True
+        if per_epoch:
+            batches = per_epoch * (epochs - generation.first_epoch)
+            self._sharing.step.expect(batches // Progress(self._model).batches_a_step())
+        self.watch.begin()
+        if generation.ended:
+            _logger.info("%s comes after the end of this training", self._who())
+            self._model._initial_epoch = epochs  # Keras then trains no epoch.
+        elif generation.late:
+            place = take_over(self._sharing, generation, self._model, per_epoch)
+            self._go_on(place, per_epoch)
+        elif checkpoints is not None:
+            restored = checkpoints.restore(self._sharing, generation, self._model, per_epoch)
+            if restored is not None:
+                self._go_on(restored, per_epoch)
+        if worker is not None:
+            worker.meanwhile = self._help
+
+    def _go_on(self, place: Place, per_epoch: int | None) -> None:
+        """Has Keras begin where a predecessor was."""
+        data = self._sharing.training_data
+        if place.batch > 0 and per_epoch and data is not None:
+            self._skipped, self._left = place.batch, per_epoch - place.batch
+            data.skip(place.batch)
+        self._model._initial_epoch = place.epoch
+        _logger.info(
+            "%s goes on in epoch %d after %d batches", self._who(), place.epoch + 1, self._skipped
+        )
+
+    def _who(self) -> str:
+        here = self._sharing.environment
+        return f"worker {here.rank} (attempt {here.attempt})"
+
+    def begin_epoch(self, epoch: int, epochs: int) -> None:
+        self._running().warn()
+        self._epoch = epoch
+        self._epoch_closed = False
+        self._last_epoch = epoch + 1 >= epochs
+
+    def begin_batch(self, batch: int) -> None:
+        place = self._place = Place(self._epoch, self._skipped + batch)
+        self._help()
+        wait_until_allowed(self._sharing, self._help)
+        if self._sharing.checkpoints is not None:
+            self._sharing.checkpoints.save_if_due(
+                self._sharing, self._model, place, self._per_epoch
+            )
+        self._sharing.step.show_own(self._sharing.space)
+        now = time.monotonic()
+        if now >= self._next_poll:
+            self._next_poll = now + _STOP_POLL_SECONDS
+            if self._running().stop_requested():
+                self._model.stop_training = True
+
+    def show_shared(self) -> None:
+        """Before every other callback's `on_train_batch_end`."""
+        if self.shows_each_batch:
+            self._sharing.step.show_shared(self._sharing.space)
+
+    def end_batch(self, batch: int) -> None:
+        """After every other callback: ends an epoch of which a predecessor has trained a part.
+
+        Keras leaves an epoch early, and quietly, only for `stop_training`.
+
+        Raises:
+            NotFinite: the batch's update was refused, and no callback has ended the training.
+        """
+        if self.watch.caught is not None and not self._model.stop_training:
+            raise self.watch.caught
+        if self._left is not None and batch + 1 >= self._left and not self._model.stop_training:
+            self._model.stop_training = self._cut_short = True
+
+    def begin_validation_batch(self) -> None:
+        self._help()
+
+    def _help(self) -> None:
+        """Gives others what they ask this worker for, at its place between two batches."""
+        if self._sharing.generation is not None:
+            donate_if_asked(self._sharing, self._model, self._place)
+            worker = self._sharing.worker
+            if self._projection and worker is not None and worker.replica_wanted():
+                self._projection.take_back()
+                hand_over_if_asked(self._sharing)
+                self._projection.show()
+            else:
+                hand_over_if_asked(self._sharing)
+
+    def close_epoch(self) -> None:
+        """After the epoch's last step and before validation; once an epoch."""
+        if self._epoch_closed:
+            return
+        self._epoch_closed = True
+        self._place = Place(self._epoch + 1, 0)
+        if self._cut_short:
+            self._model.stop_training = self._cut_short = False
+        self._skipped, self._left = 0, None
+        generation = self._running()
+        if self.watch.caught is not None:
+            self._model.stop_training = True
+            self.logs = self._plain_results()
+            self._finish(stop=True)
+            return
+        chief = self._sharing.environment.is_chief
+        stop = generation.average_epoch(stop=chief and self._model.stop_training)
+        stop = stop or generation.stop_requested()
+        self.watch.note_sound_state()
+        self.logs = self._plain_results()
+        self._model.stop_training = stop
+        self._tell_of_lost_workers(generation)
+        if stop or self._last_epoch:
+            self._finish(stop and chief)
+        else:
+            self._projection.show()
+
+    def put_averages(self, logs: dict[str, Any] | None) -> None:
+        """Replaces the metrics in `logs`, which Keras hands to all later callbacks."""
+        if logs is not None:
+            logs.update({name: value for name, value in self.logs.items() if name in logs})
+
+    def settle_stop(self) -> None:
+        """After the epoch's last callback, which may have asked to stop (EarlyStopping)."""
+        if self._finished is not None:
+            return
+        self._projection.take_back()
+        generation = self._running()
+        stop = generation.agree_to_stop(self._model.stop_training) or generation.stop_requested()
+        self._model.stop_training = stop
+        if stop:
+            self._finish(self._sharing.environment.is_chief)
+        else:
+            self._running().share_learning_rates()
+
+    def end(self) -> None:
+        """After all other callbacks and Keras itself have done what they do at the end."""
+        running = self._sharing.generation
+        if running is not None and running.ended:
+            running.install_end()
+            self._take_history(running.history)
+            self._sharing.generation = None
+            return
+        if self._finished is None:  # There was no epoch left to train.
+            self._finish(stop=False)
+        assert self._finished is not None
+        if not self._reported:
+            # Nobody returns before the callbacks of all others have, which write what they read.
+            self._report()
+        self._over = True
+        self._finished.history = self._history
+        self._finished.close()
+        # Only now, as Keras's progress bar keeps its line open during the callbacks of an epoch.
+        announce(self._sharing, self._finished)
+
+    def note_history(self, logs: dict[str, Any] | None) -> None:
+        """At the end of an epoch: what Keras puts into the history of `fit`."""
+        for name, value in (logs or {}).items():
+            plain = _plain(value)
+            if isinstance(plain, float):
+                self._history.setdefault(name, []).append(plain)
+
+    def _take_history(self, history: History) -> None:
+        """Of a `fit` that was over before this worker came: `fit` returns what the chief's did."""
+        if not history:
+            return
+        own = self._model.history
+        own.history = {name: list(values) for name, values in history.items()}
+        own.epoch = list(range(max(map(len, history.values()))))
+
+    def abandon(self, error: BaseException) -> None:
+        """After an exception: has the others fail too, or tells them why this worker leaves."""
+        try:
+            self._part(error)
+        finally:
+            # Whoever looks at the model now sees what all workers share, as after any fit.
+            with contextlib.suppress(tf.errors.OpError):  # The error itself says what is wrong.
+                self._sharing.step.end_own(self._sharing.space)
+
+    def _part(self, error: BaseException) -> None:
+        sharing, worker = self._sharing, self._sharing.worker
+        generation, sharing.generation = sharing.generation, None
+        self._projection.take_back()
+        # A step that was refused is undone on the worker's first device only.
+        update_copies(sharing.space.participants)
+        if worker is None or sharing.ended is not None:
+            return
+        worker.meanwhile = None
+        sharing.fits = max(sharing.fits, self._number)
+        words = words_of(error)
+        if isinstance(error, Exception) and is_connected(worker):
+            if self._over or isinstance(error, errors.FitFailed):
+                return
+            if generation is not None and generation.ended:  # It trained nothing with the others.
+                return
+            try:
+                self._have_others_fail(generation, words)
+                return
+            except (errors.StromError, tf.errors.OpError) as lost:
+                _logger.warning("%s could not tell the others of it: %s", self._who(), lost)
+        if isinstance(error, errors.Refused | errors.FitFailed):  # The master serves others on.
+            try:
+                return self._leave(words)
+            except errors.StromError as lost:
+                _logger.warning("%s could not join anew: %s", self._who(), lost)
+        sharing.ended = f"worker {sharing.environment.rank} failed: {words}"
+        worker.close(sharing.ended)
+
+    def _have_others_fail(self, generation: Generation | None, words: str) -> None:
+        here = self._sharing.environment
+        if here.max_failures:
+            _logger.error("%s: %s; the others train on", self._who(), words)
+            # Most likely this process ends now, and another takes its place.
+            self._leave(f"worker {here.rank} failed: {words}", joins_at_once=False)
+        elif self._finished is not None:
+            if not self._reported:
+                self._finished.report(failed=True)
+            self._finished.close(failure=words)
+        elif self._started:
+            assert generation is not None
+            generation.finish(stop=True, ending=Ending(failure=words))
+            generation.report()
+        else:
+            self._leave(failed_before_the_start(self._number, here.rank, words))
+
+    def _leave(self, words: str, *, joins_at_once: bool = True) -> None:
+        """Leaves the generation at hand, and joins the job anew for the next."""
+        sharing = self._sharing
+        assert sharing.worker is not None
+        sharing.worker.close(words)
+        sharing.has_left = True
+        if joins_at_once:
+            sharing.join_again()
+
+    def _tell_of_lost_workers(self, generation: Generation) -> None:
+        lost = generation.lost_workers()
+        for words in lost[self._lost_workers :]:
+            _logger.warning("%s trains on while %s", self._who(), words)
+        self._lost_workers = len(lost)
+
+    def _running(self) -> Generation:
+        assert self._sharing.generation is not None
+        return self._sharing.generation
+
+    def _finish(self, stop: bool) -> None:
+        finished = self._running()
+        met_nan = self.watch.caught is not None
+        ending = Ending(follows=self._assigns_last, not_finite=met_nan)
+        self._sharing.last_report = finished.finish(stop, ending)
+        worker = self._sharing.worker
+        if worker is not None:
+            worker.meanwhile = None
+        self._finished = finished
+        self._sharing.generation = None
+        if worker is not None and (worker.outlives or finished.endings.failed):
+            self._report()
+        self._over = bool(finished.endings.failed)
+        raise_if_failed(finished.endings)
+        if finished.endings.not_finite:
+            self._end_for_nan(finished.endings.not_finite)
+
+    def _end_for_nan(self, ranks: tuple[int, ...]) -> None:
+        """As where Keras has trained on with it: the epoch's loss is NaN."""
+        if self._sharing.environment.is_chief or self.watch.caught is not None:
+            _logger.warning(
+                "%s: the training ends on all workers, for an update of worker %s held a NaN or an "
+                "infinity; the parameters are those before it",
+                self._who(),
+                ", ".join(map(str, ranks)),
+            )
+        self._model.stop_training = True
+        self.logs["loss"] = math.nan
+
+    def _report(self) -> None:
+        assert self._finished is not None
+        self._sharing.last_report = self._finished.report()
+        self._reported = True
+
+    def _plain_results(self) -> dict[str, Any]:
+        return {name: _plain(value) for name, value in self._metric_results().items()}
+
+    def _metric_results(self) -> dict[str, Any]:
+        results: dict[str, Any] = {}
+        for name, value in self._model.get_metrics_result().items():
+            results.update(value if isinstance(value, dict) else {name: value})
+        return results
+
+
+def _plain(result: Any) -> Any:
+    """A metric's result as Keras has it in its logs: a number, or what has several (F1Score)."""
+    try:
+        return float(result)
+    except (TypeError, ValueError):
+        return result
+
+
+def announce(sharing: Sharing, finished: Generation) -> None:
+    """Logs what a generation that has finished has to say."""
+    finished.warn()
+    if sharing.environment.is_chief:
+        _logger.info("%s", sharing.last_report)
+    if sharing.last_report is not None and sharing.last_report.network is not None:
+        sharing.last_report.network.log(f"worker {sharing.environment.rank}")
+
+
+class _First(keras.callbacks.Callback):  # type: ignore[misc]
+    """Before every other callback."""
+
+    def __init__(self, training: _Training) -> None:
+        super().__init__()
+        self._training = training
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        self._training.begin_epoch(epoch, self.params["epochs"])
+
+    def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        self._training.begin_batch(batch)
+
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        self._training.show_shared()
+
+    def on_test_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        self._training.begin_validation_batch()
+
+    def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
+        self._training.close_epoch()
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        self._training.close_epoch()
+        self._training.put_averages(logs)
+
+    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
+        self._training.put_averages(logs)
+
+
+class _Last(keras.callbacks.Callback):  # type: ignore[misc]
+    """After every other callback."""
+
+    def __init__(self, training: _Training) -> None:
+        super().__init__()
+        self._training = training
+
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        self._training.end_batch(batch)
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        self._training.begin(self.params["epochs"], self.params.get("steps"))
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        self._training.note_history(logs)
+        self._training.settle_stop()
+
+    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
+        self._training.end()

@@ -1,0 +1,622 @@
+"""One generation: a training from a common start to an agreed end, by `fit` or a custom loop.
+
+A generation starts with the chief's values on every worker, averages what is not trained at the
+end of each epoch, and ends with the same bits on every worker. A lone worker goes through the same
+steps with nobody to agree with. The requests and their order are those of custom_ops/capi/strom.h.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from keras_strom import errors
+from keras_strom._native.library import array_hash
+from keras_strom._native.replica import Replica
+from keras_strom.job.environment import ClusterEnvironment
+from keras_strom.recovery import final_history
+from keras_strom.recovery.checkpointing import Checkpointing
+from keras_strom.recovery.endings import Ending, Endings, length
+from keras_strom.recovery.resume import ResumableData
+from keras_strom.sharing.constraints import project
+from keras_strom.sharing.flat_space import FlatSpace
+from keras_strom.sharing.model_state import (
+    assign,
+    averaged_state,
+    left_to_the_program,
+    metric_sums,
+    moving_averages,
+    read,
+    tf_variables,
+)
+from keras_strom.sharing.progress import Progress
+from keras_strom.sharing.step import SharedStep
+from keras_strom.strategy.report import TrainingReport
+from keras_strom.strategy.together import (
+    is_ahead,
+    join_anew,
+    lost_workers,
+    raise_if_failed,
+    raise_if_failed_before,
+    raise_if_refused,
+)
+
+if TYPE_CHECKING:
+    from keras_strom.relay.training_relay import TrainingWorker
+
+_logger = logging.getLogger("keras_strom")
+
+# Keys of the averages that a training asks for.
+_EPOCH_KEY = 1
+_STOP_KEY = 2
+_RATES_KEY = 3
+
+# Of the number of a generation, before the state with which it has ended.
+_NUMBER_BYTES = 8
+
+# The difference that a worker reports whose `fit` has failed since: no real one.
+_FAILED = 1e300
+
+_WELL = Ending()
+
+# A residual element this many thresholds large takes as many steps to be sent.
+_WIND_UP = 1000.0
+
+
+@dataclasses.dataclass
+class Sharing:
+    """What a strategy that shares updates consists of.
+
+    Attributes:
+        environment: this worker's place in the job.
+        space: the variables of the strategy.
+        replica: their residuals.
+        step: the shared part of a training step.
+        worker: the connection to the master; None for a lone worker.
+        sequenced: whether updates are applied in the master's order (max_staleness is not None).
+        options_text: the options that must agree on all workers.
+        fits: how many fits, or custom loops, have begun. The k-th is generation 2k - 1 and the one
+            without steps that may follow it 2k, so that a worker that comes late counts alike.
+        generation: the one that is running.
+        last_report: of the latest one that has finished.
+        agreed: the trained variables' hashes by id, as on all workers when it had finished; None on
+            the chief.
+        start_values: by length, the places in the flat space where a `fit`'s start travels.
+        training_data: of the `fit` that runs, of which a worker that is late leaves out a part.
+        ended: why the job is over for this worker; None while it goes on.
+        debug: whether percentiles of the residuals are logged after each epoch.
+        checkpoints: saves and restores this worker; None = nobody does.
+        started: whether any training has started with the others.
+        join: joins the job; None for a lone worker.
+        has_left: whether this worker has left the job, and joins it anew for its next training.
+    """
+
+    environment: ClusterEnvironment
+    space: FlatSpace
+    replica: Replica
+    step: SharedStep
+    worker: TrainingWorker | None
+    sequenced: bool
+    options_text: str
+    fits: int = 0
+    generation: Generation | None = None
+    last_report: TrainingReport | None = None
+    agreed: dict[int, int] | None = None
+    start_values: dict[int, tf.Variable] = dataclasses.field(default_factory=dict)
+    training_data: ResumableData | None = None
+    ended: str | None = None
+    debug: bool = False
+    checkpoints: Checkpointing | None = None
+    started: bool = False
+    join: Callable[[], TrainingWorker] | None = None
+    has_left: bool = False
+
+    def __post_init__(self) -> None:
+        plan = self.environment.checkpoints
+        if plan is not None and self.checkpoints is None:
+            self.checkpoints = Checkpointing(plan)
+
+    def join_again(self) -> None:
+        """Before a training: joins the job anew where this worker has left it.
+
+        Raises:
+            Refused: another process has its rank by now.
+        """
+        if self.has_left:
+            assert self.join is not None
+            self.worker = join_anew(self.join)
+            self.has_left = False
+
+    def resumable(self, dataset: Any, distribute: Callable[[Any], Any]) -> ResumableData:
+        """Stands for a dataset that Keras distributes; the first of a `fit` is its training data.
+
+        Args:
+            dataset: a `tf.data.Dataset`.
+            distribute: gives what Keras iterates over.
+        """
+        data = ResumableData(dataset, distribute)
+        if self.training_data is None:
+            self.training_data = data
+        return data
+
+
+class Generation:
+    """Starts with `start`, ends with `finish`, once each.
+
+    Args:
+        sharing: the strategy's.
+        models: the Keras models that are trained, whose non-trainable state and metrics are
+            averaged.
+        follows: whether it is the one without steps that follows a `fit` or custom loop.
+
+    Attributes:
+        layout_size: elements of the flat space at the start.
+        first_epoch, shared_steps: once started, where all workers began.
+        late: once started, whether the others were training already.
+        ended: once started, whether the others had ended it already; nothing is to be done then.
+        epochs_of_history: of `fit`, where its history is kept for workers that come after the end;
+            0 = it is not. To be set before the start.
+        history: to be set before `close`; once started, where the others had ended it, theirs.
+        endings: once finished, what the workers say of the end.
+        failed_afterwards: once reported, whether `fit` has failed after it on some worker.
+    """
+
+    def __init__(self, sharing: Sharing, models: Sequence[Any], *, follows: bool = False) -> None:
+        if sharing.ended is not None:
+            raise errors.ConnectionClosed(
+                f"the job of worker {sharing.environment.rank} is over since an earlier training "
+                f"ended with an error ({sharing.ended}); start the job again"
+            )
+        self._sharing = sharing
+        self._models = models
+        self._follows = follows
+        self._start_hashes: dict[int, int] = {}
+        self._values_at_end = np.zeros(0, np.float32)
+        self._state_at_end = np.zeros(0, np.float64)
+        self.epochs_of_history = 0
+        self.history: final_history.History = {}
+        self._report: TrainingReport | None = None
+        self._installed = 0.0, 0  # The difference of this replica, and the hash of what it has.
+        self._lost = 0 if sharing.worker is None else len(lost_workers(sharing.worker))
+        self._started_at = time.monotonic()
+        self._bytes_before = self._wire_bytes()
+        self._warned: set[str] = set()
+        self.first_epoch = 0
+        self.shared_steps = 0
+        self.layout_size = 0
+        self.late = False
+        self.ended = False
+        self.endings = Endings(False, (), "", ())
+        self.failed_afterwards = False
+
+    def start(self, initial_epoch: int | None = None) -> None:
+        """Agrees on the layout with all workers and installs the chief's values.
+
+        Args:
+            initial_epoch: what `fit` was given; its only model then goes on at the chief's epoch,
+                with the chief's learning rate. None where there are no epochs.
+        """
+        sharing = self._sharing
+        if initial_epoch is None and not self._follows and sharing.checkpoints is not None:
+            raise errors.UnsupportedModel(
+                "checkpoint_dir is for training with fit: where a custom loop stands, nobody but "
+                "the program knows. Leave checkpoint_dir out, and save in the loop"
+            )
+        # Where the last training failed, what it has not shared waits in the residuals.
+        sharing.step.end_own(sharing.space)
+        worker = sharing.worker
+        if initial_epoch is None and not self._follows and worker is not None and worker.outlives:
+            raise errors.UnsupportedModel(
+                'on_master_loss="wait" is for training with fit: a custom loop has no place where '
+                "it could wait for another master. Leave it out"
+            )
+        start = None
+        if worker is not None:
+            for variable in averaged_state(self._models, sharing.space):
+                if variable.dtype == tf.float32:
+                    sharing.space.add(variable)
+            for model in self._models:
+                for variable in model.trainable_variables:
+                    sharing.space.expect(variable.value)
+            if initial_epoch is not None:
+                start = self._place_start_values(initial_epoch)
+        if not self._follows:
+            sharing.fits += 1
+        self.layout_size = sharing.space.size
+        sharing.step.begin()
+        layout = sharing.space.hash()
+        sharing.replica.extend(sharing.space.size, layout)
+        if worker is not None:
+            own = None if sharing.agreed is None else self._fingerprint()
+            values = self._start_with_others(layout)
+            sharing.started = True
+            worker = sharing.worker
+            assert worker is not None
+            sharing.space.agree()
+            sharing.space.assign(values, sharing.space.entries)
+            self._warn_of_lost_assignments(own)
+            if start is not None:
+                begin = Progress(self._models[0]).install_start(start.numpy())
+                self.first_epoch, self.shared_steps = begin
+                sharing.step.count_from(self.shared_steps)
+            self.late, self.ended = worker.start_info.late, worker.start_info.ended
+            if self.ended:
+                self._values_at_end, self._state_at_end = values, self._ask_state_at_end(worker)
+                return
+            sharing.replica.bind(worker.handle)
+            self._start_hashes = {
+                id(entry.variable): array_hash(entry.variable.numpy())
+                for entry in left_to_the_program(self._models, self._sharing.space)
+            }
+        # Whatever was assigned so far is the start, not a change behind the strategy's back.
+        sharing.step.apply(sharing.space.participants)
+        trained = tf_variables(v for model in self._models for v in model.trainable_variables)
+        sharing.step.begin_own(sharing.space.entries_of(trained))
+
+    @property
+    def _number(self) -> int:
+        """The k-th `fit` is 2k - 1, and what may follow it 2k."""
+        return 2 * self._sharing.fits - (0 if self._follows else 1)
+
+    def _start_with_others(self, layout: int) -> npt.NDArray[np.float32]:
+        """Waits until all workers begin; the values from which they do.
+
+        Meanwhile a master that has come for a lost one may ask how the last training has ended.
+        """
+        sharing = self._sharing
+        while True:
+            worker = sharing.worker
+            assert worker is not None
+            other, worker.meanwhile = worker.meanwhile, self._while_waiting
+            try:
+                return worker.start(
+                    self._number,
+                    self.layout_size,
+                    layout,
+                    sharing.options_text,
+                    sharing.space.read() if sharing.environment.is_chief else None,
+                    # Callbacks of another worker's last epoch may take as long as they like.
+                    timeout=None if self._follows else sharing.environment.join_timeout,
+                )
+            except errors.Refused as refused:
+                raise_if_failed_before(worker, sharing.fits)
+                raise_if_refused(self.lost_workers())  # Then it may lack the chief's values, too.
+                if sharing.started or not is_ahead(refused, self._number):
+                    raise
+                assert sharing.join is not None
+                worker.close("another worker had not come so far")
+                sharing.worker = join_anew(sharing.join)
+                # A new connection counts, and tells of the others, from its own start.
+                self._lost, self._bytes_before = 0, self._wire_bytes()
+            finally:
+                worker.meanwhile = other
+
+    def _while_waiting(self) -> None:
+        worker = self._sharing.worker
+        assert worker is not None
+        if not self._sharing.started:
+            # The first training needs all, and it will not start without who has failed before.
+            raise_if_failed_before(worker, self._sharing.fits)
+        if worker.replica_wanted():
+            worker.hand_over(self._sharing.space.read())
+
+    def _place_start_values(self, initial_epoch: int) -> tf.Variable:
+        """A place in the flat space with this worker's start; the chief's is what all will read."""
+        values = Progress(self._models[0]).start_values(initial_epoch, self._sharing.step.steps)
+        places = self._sharing.start_values
+        if values.size not in places:
+            with tf.init_scope(), tf.device("/cpu:0"):
+                places[values.size] = tf.Variable(values, trainable=False)
+            self._sharing.space.add(places[values.size])
+        places[values.size].assign(values)
+        return places[values.size]
+
+    def install_end(self) -> None:
+        """Of a generation that had ended before `start`: the values with which it has ended."""
+        self._sharing.space.assign(self._values_at_end, self._sharing.space.entries)
+        variables = averaged_state(self._models, self._sharing.space)
+        size = read(variables).size
+        if self._state_at_end.size > size:  # What follows are moving averages of the optimizer.
+            assign(variables, self._state_at_end[:size])
+        elif variables:
+            self._warn_once(
+                "the training had ended without this worker: its state that no optimizer trains, "
+                "such as BatchNormalization's averages, is that from the training's start"
+            )
+        self._note_agreed()
+
+    def _ask_state_at_end(self, worker: TrainingWorker) -> npt.NDArray[np.float64]:
+        """The averaged state with which this training has ended; empty where nobody knows it."""
+        unknown = np.zeros(0, np.float64)
+        try:
+            data = worker.take_donation(timeout=self._sharing.environment.join_timeout)
+        except errors.DeadlinePassed:
+            return unknown
+        if data is None:
+            return unknown
+        ended = int.from_bytes(data[:_NUMBER_BYTES], "little")
+        # A generation without steps that followed has the same models; a later fit may have others.
+        same = ended in (self._number, self._number + (not self._follows))
+        if same and ended != self._number and self.epochs_of_history:
+            state = np.frombuffer(data, "<f8", offset=_NUMBER_BYTES)
+            kept = state.size - final_history.length(self.epochs_of_history)
+            self.history = final_history.of(state[kept:])
+            return state[:kept]
+        return np.frombuffer(data, "<f8", offset=_NUMBER_BYTES) if same else unknown
+
+    def close(self, failure: str = "") -> None:
+        """After `report`: where weights were assigned last, everybody takes the chief's.
+
+        Args:
+            failure: how `fit` has failed on this worker since `finish`; "" = it has not.
+
+        Raises:
+            FitFailed: it has failed on another one since then.
+        """
+        if self.endings.follows or self.failed_afterwards:  # By a generation without steps.
+            self._sharing.agreed = None
+            again = Generation(self._sharing, self._models, follows=True)
+            again.start()
+            again.epochs_of_history, again.history = self.epochs_of_history, self.history
+            again.finish(ending=Ending(failure=failure))
+            again.report()
+            if not failure:
+                raise_if_failed(again.endings)
+        self._note_agreed()
+
+    def _note_agreed(self) -> None:
+        """The weights as they are now are equal on all workers."""
+        # The chief's assignments are everybody's, so nobody asks it what it has assigned.
+        if self._sharing.worker is not None and not self._sharing.environment.is_chief:
+            self._sharing.agreed = self._fingerprint()
+
+    def _fingerprint(self) -> dict[int, int]:
+        """The hash of each trained variable's bits, by the variable's id."""
+        found = tf_variables(v for model in self._models for v in model.trainable_variables)
+        return {id(variable): array_hash(variable.numpy()) for variable in found}
+
+    def _warn_of_lost_assignments(self, own: dict[int, int] | None) -> None:
+        """`own` is this worker's fingerprint before it took over the chief's values."""
+        agreed = self._sharing.agreed
+        if own is None or agreed is None or own.keys() != agreed.keys():
+            return  # Other models than before.
+        if own not in (agreed, self._fingerprint()):
+            self._warn_once(
+                "weights that were assigned on this worker since the last training differ from "
+                "the chief's and are lost: training goes on from the chief's. Assign the same on "
+                "all workers, or on worker 0"
+            )
+
+    def average_epoch(self, stop: bool) -> bool:
+        """Averages non-trainable state and metrics over the workers, in place.
+
+        What local steps have changed is shared before, so that all see the same model.
+
+        Args:
+            stop: the chief ends the training here.
+
+        Returns:
+            Whether the chief has ended it.
+        """
+        self._sharing.step.share_rest(self._sharing.space)
+        if self._sharing.worker is None:
+            return stop
+        variables = averaged_state(self._models, self._sharing.space) + metric_sums(self._models)
+        own = np.append(read(variables), float(stop))
+        averaged = self._average(_EPOCH_KEY, own)
+        assign(variables, averaged[:-1])
+        return bool(averaged[-1] > 0)
+
+    def agree_to_stop(self, stop: bool) -> bool:
+        """Whether the chief ends the training, by `stop` on its side; others' `stop` is ignored."""
+        worker = self._sharing.worker
+        if worker is None:
+            return stop
+        chief = self._sharing.environment.is_chief
+        if self._sharing.sequenced:
+            own = np.asarray([float(stop and chief)])
+            return bool(self._average(_STOP_KEY, own)[0] > 0)
+        return stop if chief else self.stop_requested()
+
+    def share_learning_rates(self) -> None:
+        """Has every worker train on with the learning rates of the chief.
+
+        In asynchronous mode those are the chief's latest: a worker that is ahead takes them over
+        an epoch later.
+        """
+        sharing = self._sharing
+        if sharing.worker is None:
+            return
+        for model in self._models:
+            progress = Progress(model)
+            rates = np.asarray(progress.learning_rates(), np.float64)
+            if not rates.size:
+                continue
+            weight = float(sharing.environment.is_chief)
+            averaged = self._average(_RATES_KEY, np.append(rates, 1.0) * weight)
+            if averaged[-1] > 0 and not sharing.environment.is_chief:
+                progress.set_learning_rates((averaged[:-1] / averaged[-1]).tolist())
+
+    def stop_requested(self) -> bool:
+        """Whether the chief has ended the training already."""
+        worker = self._sharing.worker
+        return worker is not None and bool(worker.status()["stop_requested"])
+
+    def finish(self, stop: bool = False, ending: Ending = _WELL) -> TrainingReport:
+        """Brings all workers to the same bits; `report` then waits until all have come so far.
+
+        What has not reached the threshold stays in the residual and leaves in the next generation:
+        sent at once, so many steps' worth of noise would undo much of the training.
+
+        Args:
+            stop: this worker ends the training of all before its last epoch.
+            ending: what it says of that; all learn by `endings` what all have said. It `follows`
+                also where a worker has itself assigned what no optimizer trains.
+
+        Returns:
+            What the training has done; the largest difference is so far this replica's own.
+        """
+        sharing = self._sharing
+        sharing.step.share_rest(sharing.space)
+        sharing.step.end_own(sharing.space)
+        if sharing.worker is not None:
+            sharing.worker.finish(stop)
+            sharing.step.apply(sharing.space.participants)
+            self._take_result(sharing.worker, ending)
+        project(self._models, sharing.space)
+        self._report = self._describe()
+        return self._report
+
+    def report(self, failed: bool = False) -> TrainingReport:
+        """After `finish`: what the training has done, once every worker has asked for it.
+
+        So a worker that asks when its callbacks have returned waits for those of all others.
+
+        Args:
+            failed: `fit` has failed on this worker since `finish`.
+        """
+        assert self._report is not None
+        worker = self._sharing.worker
+        if worker is None:
+            return self._report
+        difference, installed = self._installed
+        worst = worker.verify(_FAILED if failed else difference, installed)
+        self.failed_afterwards = worst >= _FAILED
+        return dataclasses.replace(
+            self._report,
+            max_replica_difference=difference if self.failed_afterwards else worst,
+            network=worker.counters(),
+            lost_workers=tuple(self.lost_workers()),
+        )
+
+    def _describe(self) -> TrainingReport:
+        sharing = self._sharing
+        entries = sharing.space.participants
+        last = sharing.step.last
+        totals = sharing.step.totals
+        sent, received = (
+            now - before for now, before in zip(self._wire_bytes(), self._bytes_before, strict=True)
+        )
+        return TrainingReport(
+            rank=sharing.environment.rank,
+            workers=sharing.environment.size,
+            parameters=sum(entry.size for entry in entries),
+            steps=int(totals.stepped),
+            messages=int(totals.shared),
+            updates_applied=int(totals.received),
+            density=totals.count / totals.elements if totals.elements else 0.0,
+            threshold=float(np.median(sharing.step.thresholds)),
+            residual_mass=last.sum_residual,
+            message_bytes=int(totals.message_bytes),
+            bytes_sent=sent,
+            bytes_received=received,
+            clipped_mass=totals.clipped_mass,
+            clipped_elements=int(totals.clipped_count),
+            shaken_mass=sharing.step.shaken_mass,
+            limited_updates=sharing.step.limited,
+            limited_mass=totals.limited_mass,
+            assigned_outside=int(totals.assigned_outside),
+            max_replica_difference=self._installed[0],
+            seconds=time.monotonic() - self._started_at,
+            network=None if sharing.worker is None else sharing.worker.counters(),
+            lost_workers=tuple(self.lost_workers()),
+        )
+
+    def lost_workers(self) -> list[str]:
+        """What the master has said of workers that were lost since this training began."""
+        worker = self._sharing.worker
+        return [] if worker is None else lost_workers(worker)[self._lost :]
+
+    def _take_result(self, worker: TrainingWorker, ending: Ending) -> None:
+        """Installs the master's parameters and the averaged state."""
+        space = self._sharing.space
+        variables = averaged_state(self._models, space) + moving_averages(self._models)
+        own = [
+            entry
+            for entry in left_to_the_program(self._models, self._sharing.space)
+            if array_hash(entry.variable.numpy()) != self._start_hashes.get(id(entry.variable))
+        ]
+        # Another master could not tell who has the result: where one may come, nobody waits for
+        # callbacks in between, but before a generation without steps.
+        epochs = self.epochs_of_history
+        follows = not self._follows and (
+            ending.follows or bool(own) or worker.outlives or epochs > 0
+        )
+        here = self._sharing.environment
+        words = dataclasses.replace(ending, follows=follows).to_numbers(here.rank, here.size)
+        own_state = np.append(read(variables), words)
+        if self._follows and epochs:
+            history = self.history if here.is_chief else {}
+            own_state = np.append(own_state, final_history.to_numbers(history, epochs))
+        size = own_state.size
+        state, parameters = worker.result(own_state, self.layout_size)
+        if self._follows and epochs:
+            size -= final_history.length(epochs)
+        state, said = np.split(state[:size], [size - length(here.size)])
+        self.endings = Endings.of(said, here.size)
+        # Where the master has the start, no other worker has trained it either: it stays.
+        kept = {
+            entry.offset
+            for entry in own
+            if array_hash(parameters[entry.offset : entry.offset + entry.size])
+            == self._start_hashes.get(id(entry.variable))
+        }
+        installing = [entry for entry in space.participants if entry.offset not in kept]
+        difference = 0.0
+        for entry in installing:
+            values = entry.variable.numpy().ravel()
+            masters = parameters[entry.offset : entry.offset + entry.size]
+            if values.size:
+                difference = max(difference, float(np.max(np.abs(values - masters))))
+        space.assign(parameters, installing)
+        assign(variables, state)
+        installed = parameters.copy()
+        for entry in installing:
+            installed[entry.offset : entry.offset + entry.size] = entry.variable.numpy().ravel()
+        self._installed = difference, array_hash(installed)
+
+    def _average(self, key: int, values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        sharing = self._sharing
+        assert sharing.worker is not None
+        averaged, _ = sharing.worker.average(key, values)
+        if sharing.sequenced:
+            # This worker took no part in the STEPs that the others made while it waited.
+            sharing.step.apply(sharing.space.participants)
+        return averaged
+
+    def _wire_bytes(self) -> tuple[int, int]:
+        if self._sharing.worker is None:
+            return 0, 0
+        counters = self._sharing.worker.status()["counters"]
+        return int(counters["bytes_sent"]), int(counters["bytes_received"])
+
+    def warn(self) -> None:
+        """Logs what the user should know of the steps so far, each warning once."""
+        step = self._sharing.step
+        times, threshold = step.wind_up
+        if times > _WIND_UP:
+            self._warn_once(
+                "the largest residual is %.0f times the threshold %.1e: progress waits for as many "
+                "steps before it is sent. Raise the threshold, or clip the residual",
+                times,
+                threshold,
+            )
+        if self._sharing.worker is not None and step.totals.assigned_outside > 0:
+            self._warn_once(
+                "shared variables were assigned outside strategy.run while training ran (%d times; "
+                "a callback, set_weights or load_weights?): such a change is not sent to the other "
+                "workers and is lost at the end of training. Assign before fit instead",
+                int(step.totals.assigned_outside),
+            )
+
+    def _warn_once(self, words: str, *arguments: object) -> None:
+        if words not in self._warned:
+            self._warned.add(words)
+            _logger.warning("worker %d: " + words, self._sharing.environment.rank, *arguments)

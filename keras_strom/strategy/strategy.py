@@ -1,0 +1,594 @@
+"""StromStrategy: trains one Keras model on many machines by sharing thresholded updates.
+
+A step is plain Keras. `run` takes note of the variables before it (their buffers, no copy) and one
+native op closes it: the change goes into the residual, what has grown to the threshold leaves as a
+message, and the variables get the messages received from the other workers. A worker trains on with
+all of its own progress, sent or not. What all share is the common start plus the same set of
+messages; that is what epochs end with, and what callbacks, files and everybody see in the end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from keras_strom import errors
+from keras_strom._native.replica import Replica
+from keras_strom.job.environment import ClusterEnvironment
+from keras_strom.job.network import NetworkConfig
+from keras_strom.relay.counters import NodeCounters
+from keras_strom.relay.training_relay import TrainingWorker
+from keras_strom.sharing import admission
+from keras_strom.sharing.admission import path_of
+from keras_strom.sharing.flat_space import Entry, FlatSpace
+from keras_strom.sharing.optimizers import has_plain_momentum, momentum_of
+from keras_strom.sharing.options import check_compilable, check_options
+from keras_strom.sharing.residual import ResidualClipping, ShakeUp
+from keras_strom.sharing.scale import UpdateScale, warmup_of
+from keras_strom.sharing.step import SharedStep, StepOptions, VariableChange
+from keras_strom.sharing.threshold import AdaptiveThreshold, ThresholdAlgorithm
+from keras_strom.sharing.touched import Touched
+from keras_strom.sharing.update_clipping import UpdateClipping
+from keras_strom.strategy import fit as lifecycle
+from keras_strom.strategy.data_sharding import shard_dataset, without_autotune
+from keras_strom.strategy.devices import local_devices, on_one_cpu, over_devices
+from keras_strom.strategy.generation import Generation, Sharing
+from keras_strom.strategy.report import TrainingReport
+from keras_strom.strategy.xla import XlaCompiler
+
+# The strategy with which this process has joined its job; it has one place there.
+_joined: weakref.ref[StromStrategy] | None = None
+
+# The attribute of a variable that names the strategy in whose scope it was created.
+_OWNER = "_keras_strom_strategy"
+
+_THRESHOLD = AdaptiveThreshold()
+
+
+class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
+    """A `tf.distribute` strategy whose workers share compressed optimizer updates.
+
+    Build and compile the model in its scope and call `fit`; where the process belongs to a job
+    (`keras-strom run`, `keras_strom.spark.run`) the model is trained by all its workers, else by
+    this one alone, as plain Keras would.
+
+    Args:
+        threshold: `AdaptiveThreshold`, `FixedThreshold` or another `ThresholdAlgorithm`: one for
+            the whole model, or with `per_variable=True` one for each variable.
+        residual_clipping: a `ResidualClipping`, or None for none: a threshold that adapts leaves
+            nothing to clip, and then what one worker learns is plain Keras's.
+        shake_up: a `ShakeUp`, or None for none.
+        update_scale: how K workers' updates add up: "sum", "sqrt" (sum / sqrt K), "mean", or a
+            number.
+        warmup_steps: steps over which the scale grows from 1/K of it; 0 = none. None = none with
+            `local_apply="full"`, which learns fastest so, and 500 with "encoded", where the sum of
+            early updates can diverge.
+        momentum_masking: whether the optimizer forgets the momentum of elements that were sent, so
+            that old gradients do not push them once more (Deep Gradient Compression, section 3.2).
+            "auto" = for SGD with momentum; True = for every optimizer, which must have momentum;
+            False = never.
+        update_clipping: an `UpdateClipping`, or None for none.
+        local_steps: H, the optimizer's steps from one message to the next. A worker trains on by
+            itself in between; the message tells what has changed since the last one, others'
+            arrive with it, and every epoch ends with one. An entry of it stands for the mean of
+            what is sent, not for the threshold. Saves traffic where a density of a few percent is
+            wanted (transformers: 8).
+        local_apply: "full" = while it trains a worker's model includes its own progress that it has
+            not sent yet, so it learns from all it has done; others have none of that, and epochs
+            end, validate, save and finish without it. With `max_staleness` it takes memory for one
+            more copy of the trained variables. "encoded" = after each step the model has what all
+            workers share, and nothing else.
+        max_staleness: None = asynchronous: no worker waits for another. 0 = every step waits for
+            all workers and is bitwise reproducible. k >= 1 = a worker is at most k steps ahead.
+        always_encode: True shares updates (with nobody) on a lone worker too, to see the effect of
+            the compression; otherwise a lone worker trains uncompressed.
+        jit_compile: True compiles every step with XLA, all but the sharing of its update. Leave
+            `jit_compile` of `model.compile` alone then.
+        encoding_debug_mode: True logs, after each epoch, percentiles of |residual| of every
+            variable on the chief (where a `StromMonitor` has a `log_dir`, to TensorBoard too).
+        network: a `NetworkConfig`; None = the job's.
+        devices: where variables live and steps run; None = the CPU. With several devices each step
+            is that of a `tf.distribute.MirroredStrategy`, of which this strategy is one then: it
+            divides every batch among them, and the worker sends one message for all.
+
+    Raises:
+        InvalidOption: an option that is not understood or out of range.
+
+    Example:
+        >>> with StromStrategy().scope():  # doctest: +SKIP
+        ...     model = keras.Sequential([keras.layers.Dense(10)])
+        ...     model.compile("adam", "mse")
+        >>> model.fit(x, y, epochs=5)  # doctest: +SKIP
+    """
+
+    def __new__(cls: Any, *_: Any, devices: Any = None, **__: Any) -> Any:
+        """A strategy that is one of TensorFlow's for as many devices, too."""
+        return super().__new__(over_devices(cls, len(local_devices(devices))))
+
+    def __init__(
+        self,
+        *,
+        threshold: ThresholdAlgorithm = _THRESHOLD,
+        residual_clipping: ResidualClipping | None = None,
+        shake_up: ShakeUp | None = None,
+        update_scale: str | float = "sum",
+        warmup_steps: int | None = None,
+        momentum_masking: bool | str = "auto",
+        update_clipping: UpdateClipping | None = None,
+        local_steps: int = 1,
+        local_apply: str = "full",
+        max_staleness: int | None = None,
+        always_encode: bool = False,
+        jit_compile: bool = False,
+        encoding_debug_mode: bool = False,
+        network: NetworkConfig | None = None,
+        devices: str | Sequence[str] | None = None,
+    ) -> None:
+        check_options(
+            threshold=threshold,
+            residual_clipping=residual_clipping,
+            shake_up=shake_up,
+            momentum_masking=momentum_masking,
+            update_clipping=update_clipping,
+            local_steps=local_steps,
+            local_apply=local_apply,
+            max_staleness=max_staleness,
+            network=network,
+            always_encode=always_encode,
+            jit_compile=jit_compile,
+            encoding_debug_mode=encoding_debug_mode,
+        )
+        environment = ClusterEnvironment.from_environ()
+        scale = UpdateScale(
+            rule=update_scale,
+            workers=environment.size,
+            warmup_steps=warmup_of(local_apply) if warmup_steps is None else warmup_steps,
+        )
+        super().__init__(local_devices(devices))
+        check_compilable(jit_compile, self.num_replicas_in_sync)
+        self._environment = environment
+        self._compiler = XlaCompiler() if jit_compile else None
+        self._unshareable: dict[int, Any] = {}
+        self._touched: Touched | None = None
+        self._optimizer: Any = None
+        self._momentum_masking = momentum_masking
+        self._momenta: dict[int, Any] = {}  # To be masked, by the id of the variable they move.
+        self._sharing: Sharing | None = None
+        if always_encode or environment.size > 1:
+            options = StepOptions(
+                threshold=threshold,
+                clipping=residual_clipping,
+                shake_up=shake_up,
+                scale=scale,
+                update_clipping=update_clipping,
+                local_steps=local_steps,
+                local_apply=local_apply,
+                staleness=max_staleness if environment.size > 1 else None,
+                wait_timeout=environment.join_timeout,
+                compiled=jit_compile,
+            )
+            self._sharing = self._connect(options, network)
+            self._sharing.debug = encoding_debug_mode
+        _watch_updates(self)
+        lifecycle.wrap_fit(_sharing_of)
+        admission.wrap_apply(_check_apply)
+
+    def _connect(self, options: StepOptions, network: NetworkConfig | None) -> Sharing:
+        """Joins the job, where there is one."""
+        global _joined
+        worker = join = None
+        space = FlatSpace()
+        if self._environment.size > 1:
+            if _joined is not None and _joined() is not None:
+                raise errors.StromError(
+                    f"worker {self._environment.rank} has a StromStrategy already; make one a "
+                    "process and create all models in its scope"
+                )
+            join = functools.partial(
+                _join, weakref.ref(self), self._environment, options.staleness, network
+            )
+            worker = join()
+            _joined = weakref.ref(self)
+            space.agree()  # On nothing so far.
+        replica = Replica()
+        weakref.finalize(self, replica.close)
+        scale = options.scale
+        return Sharing(
+            environment=self._environment,
+            space=space,
+            replica=replica,
+            step=SharedStep(options, replica, space),
+            worker=worker,
+            sequenced=options.staleness is not None,
+            options_text=(
+                f"update_scale={scale.rule} warmup_steps={scale.warmup_steps} "
+                f"max_staleness={options.staleness} local_steps={options.local_steps}"
+            ),
+            join=join,
+        )
+
+    @property
+    def num_workers(self) -> int:
+        """K, the workers that train together; `num_replicas_in_sync` counts local devices."""
+        return self._environment.size
+
+    def scope(self) -> contextlib.AbstractContextManager[StromStrategy]:
+        """Variables created in this context belong to the strategy; trainable ones are shared."""
+        creator = tf.variable_creator_scope(self._register_created)
+        return _scope(self, super().scope(), creator)
+
+    def run(
+        self,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+        options: Any = None,
+    ) -> Any:
+        """Runs one step and shares what it changed in the variables; returns what `fn` returns.
+
+        Raises:
+            UnsupportedModel: the model cannot be shared; the message says why and what to do.
+            UnsupportedOptimizer: the same for the optimizer.
+        """
+        sharing = self._sharing
+        if self._touched is not None:  # Within another run.
+            return super().run(fn, args, kwargs, options)
+        model = getattr(fn, "__self__", None)
+        if self._compiler is not None:
+            admission.check_not_eager(model)
+            fn = self._compiler(fn)
+        if sharing is None:
+            return super().run(fn, args, kwargs, options)
+        admission.check_compiled(model)
+        before = {
+            id(entry.variable): tf.raw_ops.ReadVariableOp(
+                resource=entry.primary.handle, dtype=tf.float32
+            )
+            for entry in sharing.space.entries
+            if entry.variable.trainable
+        }
+        touched = self._touched = Touched()
+        try:
+            result = super().run(fn, args, kwargs, options)
+        finally:
+            self._touched = None
+        _check_touched(sharing, touched.variables, before)
+        # A function that was traced before touches nothing from Python when it is called again, so
+        # the op is there as soon as there are members; it does nothing where none has changed.
+        entries = sharing.space.participants
+        if any(map(sharing.space.is_member, entries)):
+            if sharing.worker is None:
+                sharing.replica.extend(sharing.space.size, sharing.space.hash())
+            sharing.step.share([self._change(entry, before, touched) for entry in entries])
+        return result
+
+    @property
+    def last_report(self) -> TrainingReport | None:
+        """What the latest finished training did; None before, and where nothing is shared."""
+        return None if self._sharing is None else self._sharing.last_report
+
+    def counters(self) -> NodeCounters | None:
+        """What this worker's connection has counted so far, at any time; None for a lone worker."""
+        worker = None if self._sharing is None else self._sharing.worker
+        return None if worker is None else worker.counters()
+
+    def begin(self, *models: Any) -> None:
+        """Starts a custom training loop: every worker takes the chief's values.
+
+        `fit` does this by itself. Build the models before; all workers must call it.
+
+        Args:
+            *models: the Keras models that the loop trains. Their non-trainable state
+                (BatchNormalization) is averaged at the end, and steps may train now one, now
+                another of them.
+        """
+        sharing = self._sharing
+        if sharing is None:
+            return
+        if sharing.generation is not None:
+            raise errors.StromError("training has begun already; call strategy.synchronize() first")
+        sharing.join_again()
+        for model in models:
+            admission.adopt_optimizer(getattr(model, "optimizer", None), self)
+        generation = Generation(sharing, models)
+        generation.start()
+        if generation.late or generation.ended:
+            raise errors.UnsupportedModel(
+                f"worker {sharing.environment.rank} was started again while the others are in, or "
+                "past, this custom training loop, and cannot know how far; train with fit, which a "
+                "new worker can join, or with max_failures=0"
+            )
+        sharing.step.show_own(sharing.space)
+        sharing.generation = generation
+
+    def synchronize(self) -> TrainingReport | None:
+        """Ends a custom training loop: afterwards all workers hold the same bits.
+
+        Waits until every worker has called it.
+
+        Returns:
+            What the training did; None where nothing is shared.
+        """
+        sharing = self._sharing
+        if sharing is None:
+            return None
+        if sharing.generation is None:
+            raise errors.StromError("no training to end: call strategy.begin() before the loop")
+        generation = sharing.generation
+        generation.finish()
+        sharing.last_report = generation.report()
+        generation.close()
+        sharing.generation = None
+        lifecycle.announce(sharing, generation)
+        return sharing.last_report
+
+    def experimental_distribute_dataset(self, dataset: Any, options: Any = None) -> Any:
+        """For custom loops: this worker's elements of a dataset that all workers have.
+
+        Worker r of K takes every K-th one (usually a batch) from the r-th on, as `fit` does;
+        AutoShardPolicy.OFF leaves it all.
+        """
+        # Keras calls this too: in fit, which has divided the data before, and for data that
+        # evaluate and predict take whole.
+        by_keras = sys._getframe(1).f_globals["__name__"].startswith("keras.")
+        if not by_keras:
+            dataset = shard_dataset(dataset, self._environment.rank, self.num_workers)
+        dataset = without_autotune(dataset)
+        distribute: Callable[[Any], Any] = functools.partial(
+            super().experimental_distribute_dataset, options=options
+        )
+        if by_keras and on_one_cpu(self.extended.worker_devices):
+            # What else TensorFlow puts around it only moves it to a device.
+            distribute = _unchanged
+        if by_keras and self._sharing is not None and self._environment.goes_on:
+            return self._sharing.resumable(dataset, distribute)
+        return distribute(dataset)
+
+    def distribute_datasets_from_function(
+        self, dataset_fn: Callable[[tf.distribute.InputContext], Any], options: Any = None
+    ) -> Any:
+        """Calls `dataset_fn` with this worker's place among all, so that it can take its part."""
+        context = tf.distribute.InputContext(
+            num_input_pipelines=self.num_workers,
+            input_pipeline_id=self._environment.rank,
+            num_replicas_in_sync=self.num_replicas_in_sync,
+        )
+        return super().distribute_datasets_from_function(
+            lambda _: without_autotune(dataset_fn(context)), options
+        )
+
+    def _register_created(self, create: Callable[..., Any], **arguments: Any) -> Any:
+        variable = create(**arguments)
+        if self._sharing is not None and variable.trainable and variable.dtype.is_floating:
+            if variable.dtype == tf.float32:
+                self._sharing.space.add(variable)
+            else:
+                self._unshareable[id(variable)] = variable
+        setattr(variable, _OWNER, weakref.ref(self))
+        return variable
+
+    def _note_update(self, variable: Any, gradient: Any) -> None:
+        """An optimizer is about to change `variable`: the moment that makes it a member."""
+        if self._sharing is None or self._touched is None:
+            return
+        if id(variable) in self._unshareable:
+            admission.check_dtype(variable)
+        if variable in self._sharing.space:
+            self._touched.note(variable, gradient, self._optimizer)
+            self._sharing.space.touch(variable)
+            self._momenta[id(variable)] = self._momentum_to_mask(variable)
+
+    def _momentum_to_mask(self, variable: Any) -> Any | None:
+        """Where the optimizer that is about to change `variable` keeps what is to be masked."""
+        masking = self._momentum_masking
+        if masking == "auto":
+            masking = has_plain_momentum(self._optimizer)
+        momentum = momentum_of(self._optimizer, variable) if masking else None
+        if self._momentum_masking is True and momentum is None:
+            raise errors.UnsupportedOptimizer(
+                f"momentum_masking=True, but {type(self._optimizer).__name__} keeps no momentum of "
+                f"{path_of(variable)!r}; leave momentum_masking='auto', or use an optimizer with "
+                "momentum, such as SGD(momentum=0.9)"
+            )
+        return momentum
+
+    def _change(self, entry: Entry, before: dict[int, Any], touched: Touched) -> VariableChange:
+        """What a step that has been traced, or has run, tells of one variable."""
+        assert self._sharing is not None
+        # A later step shares what local ones change, rows and all.
+        rows = touched.rows(entry.variable) if self._sharing.step.goes_by_rows else None
+        momentum = self._momenta.get(id(entry.variable))
+        return VariableChange(
+            entry,
+            shares=self._sharing.space.is_member(entry),
+            # Where only rows change, nothing takes the value read before, nor does a graph keep it.
+            since=before[id(entry.variable)] if rows is None else rows,
+            momentum=None if momentum is None else Entry(momentum, entry.offset, entry.size),
+        )
+
+    def _check_optimizer_step(self, optimizer: Any) -> None:
+        """An optimizer is about to change variables of this strategy."""
+        admission.adopt_optimizer(optimizer, self)
+        admission.check_accumulation(optimizer, self.num_replicas_in_sync)
+        alone = self._sharing is None
+        if alone and not (
+            self.num_replicas_in_sync > 1 and tf.distribute.in_cross_replica_context()
+        ):
+            return
+        admission.check_optimizer(optimizer)
+        self._optimizer = optimizer
+        if self._touched is None:
+            raise errors.UnsupportedModel(
+                "the optimizer was applied outside strategy.run, where its update would not be "
+                "shared; call strategy.run(step, args=(batch,)) with the optimizer step inside"
+            )
+
+
+def _join(
+    strategy: weakref.ref[StromStrategy],
+    environment: ClusterEnvironment,
+    staleness: int | None,
+    network: NetworkConfig | None,
+) -> TrainingWorker:
+    """A connection to the master that is closed with the strategy."""
+    worker = TrainingWorker.from_environment(environment, max_staleness=staleness, network=network)
+    weakref.finalize(strategy(), worker.close)
+    return worker
+
+
+def _unchanged(dataset: Any) -> Any:
+    return dataset
+
+
+def _check_apply(optimizer: Any, variables: list[Any]) -> Callable[..., Any] | None:
+    """Before every step of any Keras optimizer; what is to call it, None = nothing."""
+    checked: set[StromStrategy] = set()
+    for variable in variables:
+        owner = getattr(variable, _OWNER, None)
+        strategy = None if owner is None else owner()
+        if strategy is not None:
+            if strategy not in checked:
+                strategy._check_optimizer_step(optimizer)
+                checked.add(strategy)
+            continue
+        current = tf.distribute.get_strategy()
+        if isinstance(current, StromStrategy) and current._sharing is not None:
+            raise _created_outside(variable)
+    outside = tf.distribute.in_cross_replica_context() or not tf.distribute.has_strategy()
+    if len(checked) != 1 or not outside:
+        return None
+    # A worker on its own trains as plain Keras does, but Keras's optimizers want to be in a step.
+    strategy = checked.pop()
+    return strategy.run if strategy._sharing is None else None
+
+
+def _created_outside(variable: Any) -> errors.UnsupportedModel:
+    remedy = "build the model inside of it"
+    if "lora" in path_of(variable):
+        remedy = "call enable_lora inside of it, too"
+    return errors.UnsupportedModel(
+        f"the optimizer updates {path_of(variable)!r}, which was created outside "
+        f"strategy.scope(); {remedy}"
+    )
+
+
+def _sharing_of(model: Any) -> Sharing | None:
+    strategy = model.distribute_strategy
+    if isinstance(strategy, StromStrategy):
+        admission.adopt_optimizer(getattr(model, "optimizer", None), strategy)
+        return strategy._sharing
+    _check_open_scope()
+    if _joined is not None:
+        admission.check_in_scope(model)
+    return None
+
+
+def _hint_of_keras_2() -> str:
+    """To us Keras 2's `fit` is a custom loop; who calls it needs other words."""
+    if "tf_keras" not in sys.modules:
+        return ""
+    return (
+        "; if this is a Keras 2 model (tf_keras, or tf.keras where TF_USE_LEGACY_KERAS is set, as "
+        "tensorflow_transform does), build it with Keras 3: import keras"
+    )
+
+
+def _check_touched(sharing: Sharing, touched: set[int], before: dict[int, Any]) -> None:
+    """Refuses a step whose changes could not be shared; `touched` and `before` go by variable."""
+    if not touched.issubset(before):
+        raise errors.UnsupportedModel(
+            "the model created variables inside strategy.run; build it before the first step: call "
+            "model.build(input_shape), or the model once on a batch"
+        )
+    if not touched or sharing.worker is None:
+        return
+    if sharing.generation is None:
+        raise errors.UnsupportedModel(
+            "a custom training loop with several workers must call strategy.begin() before its "
+            "first step and strategy.synchronize() after its last" + _hint_of_keras_2()
+        )
+    for entry in sharing.space.entries:
+        if id(entry.variable) in touched and not sharing.space.is_agreed(entry.variable):
+            raise errors.UnsupportedModel(
+                f"{entry.variable.name!r} was created after the training had begun; create all "
+                "models before fit, or train the new one in a fit of its own"
+            )
+
+
+class _WatchedUpdates:
+    """Mixed into a strategy's `extended`, where optimizers announce which variable they change."""
+
+    _strom: weakref.ref[StromStrategy]
+
+    def update(
+        self,
+        var: Any,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+        group: bool = True,
+    ) -> Any:
+        strategy = self._strom()
+        if strategy is not None:
+            strategy._note_update(var, args[0] if args else None)
+        return super().update(var, fn, args, kwargs, group)  # type: ignore[misc]
+
+    def colocate_vars_with(self, colocate_with_variable: Any) -> Any:
+        # Optimizers make their slots so.
+        if not self.variable_created_in_scope(colocate_with_variable):  # type: ignore[attr-defined]
+            raise _created_outside(colocate_with_variable)
+        return super().colocate_vars_with(colocate_with_variable)  # type: ignore[misc]
+
+
+def _watch_updates(strategy: StromStrategy) -> None:
+    # `extended` is made by tf.distribute's own constructor, which takes no class for it.
+    extended = strategy.extended
+    extended.__class__ = type("StromExtended", (_WatchedUpdates, type(extended)), {})
+    extended._strom = weakref.ref(strategy)
+
+
+# The strategies whose scopes are open, in each thread the innermost last.
+_open = threading.local()
+
+
+@contextlib.contextmanager
+def _scope(strategy: StromStrategy, outer: Any, inner: Any) -> Iterator[Any]:
+    """Both contexts, the scope of `strategy`, with words where it has ended before its end."""
+    scopes = _open.__dict__.setdefault("scopes", [])
+    raised: BaseException | None = None
+    ended = False
+    try:
+        with outer as entered, inner:
+            scopes.append(strategy)
+            try:
+                yield entered
+            except BaseException as error:
+                raised = error
+                raise
+            finally:
+                ended = not tf.distribute.has_strategy()
+                scopes.pop()
+    except IndexError:  # TensorFlow has no scope to leave.
+        if not ended:
+            raise
+        raise (raised or _scope_ended()) from None
+
+
+def _check_open_scope() -> None:
+    if _open.__dict__.get("scopes") and not tf.distribute.has_strategy():
+        raise _scope_ended()
+
+
+def _scope_ended() -> errors.UnsupportedModel:
+    return errors.UnsupportedModel(
+        "keras.backend.clear_session() (or keras.utils.clear_session) was called inside of "
+        "strategy.scope() and has ended the scope, so what was made after it is not part of the "
+        "strategy; call it before `with strategy.scope():`"
+    )

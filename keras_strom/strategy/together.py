@@ -1,0 +1,148 @@
+"""A `fit` that fails on one worker fails on all, and the next one starts together again.
+
+There are three moments at which it may fail, and each has its way to the others:
+
+* While it trains: the worker is done, asks all to stop, and says why beside its state at the end
+  (`endings`), so that all have the same parameters.
+* After that, in a callback: it reports a replica difference that is none, upon which all go through
+  a generation without steps, and it says why at the end of that.
+* Before it has started with the others there is nothing to end: it leaves with words that the
+  master passes on, and joins anew. The others start without it, and raise.
+
+Where the job starts workers again that fail (`max_failures`), the others train on: a worker leaves
+with its words, and joins anew.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from keras_strom import errors
+
+if TYPE_CHECKING:
+    from keras_strom.recovery.endings import Endings
+    from keras_strom.relay.training_relay import TrainingWorker
+
+_logger = logging.getLogger("keras_strom")
+
+_LOST = " was lost: "
+_BEFORE = re.compile(r"fit (\d+) failed on worker (\d+): (.*)", re.DOTALL)
+_BEGINS = re.compile(r"worker (\d+) begins generation (\d+)")
+_DIFFERS = re.compile(r"worker \d+'s (model|options) differs? from")
+
+# How long the master may take to see that this worker has left, when it joins anew.
+_REJOIN_SECONDS = 10.0
+_POLL_SECONDS = 0.05
+
+
+def words_of(error: BaseException) -> str:
+    """An exception in one line: "ValueError: bad data"."""
+    return f"{type(error).__name__}: {error}".strip(": ").splitlines()[0]
+
+
+def failed_before_the_start(fit: int, rank: int, words: str) -> str:
+    """With what a worker leaves whose `fit` number `fit` has failed before it has started."""
+    return f"fit {fit} failed on worker {rank}: {words}"
+
+
+def raise_if_failed_before(worker: TrainingWorker, fit: int) -> None:
+    """Where the master has passed on `failed_before_the_start` of this `fit`.
+
+    Raises:
+        FitFailed: with the cause and its rank.
+    """
+    for text in worker.status()["notices"]:
+        found = _BEFORE.search(text)
+        if found and int(found[1]) == fit:
+            raise _failure(f"worker {found[2]}", found[3])
+
+
+def raise_if_refused(lost: list[str]) -> None:
+    """Where the master has refused another worker at this start, as its model differs.
+
+    Args:
+        lost: what it has said of lost workers meanwhile.
+
+    Raises:
+        FitFailed: with the reason and the rank.
+    """
+    for text in lost:
+        who, _, reason = text.partition(_LOST)
+        if _DIFFERS.match(reason):
+            raise _failure(who, reason)
+
+
+def is_ahead(refused: errors.Refused, generation: int) -> bool:
+    """Whether the first training was refused as another worker has only come to an earlier `fit`.
+
+    It had not joined yet when the other's failed, and learns it now.
+
+    Args:
+        refused: says what the two begin.
+        generation: what this worker begins.
+
+    Raises:
+        FitFailed: it is the other way round.
+    """
+    begins = {int(number): int(rank) for rank, number in _BEGINS.findall(str(refused))}
+    if len(begins) == 2 and generation in begins and generation < max(begins):
+        raise _failure(f"worker {begins[max(begins)]}", "its own output says why")
+    return len(begins) == 2 and generation in begins
+
+
+def raise_if_failed(endings: Endings) -> None:
+    """Where another worker has said at the end that its `fit` has failed.
+
+    Raises:
+        FitFailed: with the cause and its rank.
+    """
+    if len(endings.failed) == 1:
+        raise _failure(f"worker {endings.failed[0]}", endings.cause)
+    if endings.failed:
+        raise _failure(
+            "workers " + ", ".join(map(str, endings.failed)), "their own output says why"
+        )
+
+
+def _failure(who: str, cause: str) -> errors.FitFailed:
+    return errors.FitFailed(
+        f"fit has failed on {who} ({cause}), and so on all workers; if the script goes on, its "
+        "next fit starts with all of them again"
+    )
+
+
+def is_connected(worker: TrainingWorker) -> bool:
+    """Whether a worker's connection to the master stands."""
+    try:
+        return not worker.status()["failure"]
+    except errors.ConnectionClosed:
+        return False
+
+
+def lost_workers(worker: TrainingWorker) -> list[str]:
+    """What the master has said of lost workers since this one has joined."""
+    return [text for text in worker.status()["notices"] if _LOST in text]
+
+
+def join_anew(join: Callable[[], TrainingWorker]) -> TrainingWorker:
+    """A new connection of a worker that has left.
+
+    Args:
+        join: joins the job.
+
+    Raises:
+        Refused: another process has its rank by now.
+    """
+    deadline = time.monotonic() + _REJOIN_SECONDS
+    while True:
+        try:
+            return join()
+        except errors.Refused as refused:
+            # Its old link may still stand at the master.
+            if "already taken" not in str(refused) or time.monotonic() > deadline:
+                raise
+            time.sleep(_POLL_SECONDS)

@@ -1,0 +1,1 @@
+"""The stage of Spark ML: `StromEstimator`, and the `StromModel` that it fits."""

@@ -1,0 +1,502 @@
+"""StromEstimator: trains a Keras model on a DataFrame as a stage of Spark ML."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import pickle
+import secrets
+import time
+import uuid
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import cloudpickle
+from pyspark.ml import Estimator
+from pyspark.ml.util import MLReadable, MLWritable
+
+from keras_strom import errors
+
+from ..data.columns import Columns, ColumnSpec, inspect
+from ..data.direct import Direct, direct
+from ..data.export import export
+from ..data.exported import ExportedData
+from ..data.parquet import Paths, from_parquet, refuse_labels
+from ..data.store import Store, StoreRun
+from ..inference.compiling import check_names
+from ..inference.outputs import Outputs
+from ..inference.serialization import PackedModel, freeze, pack, thaw
+from ..inference.trial import try_out
+from ..inference.values import Checks, Probe
+from ..runner.application import context_of
+from ..runner.executors import check_executors
+from ..runner.slots import Size, WantedSize
+from ..runner.timeline import Recorder
+from ..training.gradient_sharing import GradientSharing
+from ..training.method import TrainingJob, TrainingMethod
+from ..training.worker_training import (
+    Code,
+    Trained,
+    TrainingPlan,
+    backup_file,
+    begin_anew,
+    finished,
+    model_file,
+)
+from .model import StromModel, output_columns
+from .params import TrainingParams
+from .persistence import Reader, Writer, not_plain
+
+if TYPE_CHECKING:
+    import os
+
+    from keras import Model as KerasModel
+    from keras.callbacks import Callback
+    from pyspark.sql import DataFrame, SparkSession
+
+    from keras_strom.job.network import NetworkConfig
+
+
+class StromEstimator(TrainingParams, Estimator, MLWritable, MLReadable):  # type: ignore[misc]
+    """Trains a Keras model on the executors of a Spark cluster, all of them together.
+
+    All arguments are ML Params. Nothing is scaled behind your back: learning rate and batch size
+    are what each worker uses.
+
+    Args:
+        model: a Keras model; it is not changed. Or
+        model_fn: what makes one on each worker, for models that do not serialise.
+        optimizer: as `compile` takes it; with `loss`, `loss_weights` and `metrics` it takes the
+            place of what the model is compiled with. None for all four = as the model is compiled.
+        loss: as `compile` takes it.
+        loss_weights: as `compile` takes it.
+        metrics: as `compile` takes it.
+        feature_cols: numbers, booleans, strings, binary, arrays, ML vectors or images. One goes
+            into the model as it is, several to the inputs of their names.
+        label_cols: one for each output, in order.
+        sample_weight_col: a column of numbers.
+        validation: the fraction of the rows that is held out, or a Boolean or 0/1 column that marks
+            them. Every worker validates on all of them.
+        batch_size: examples a step and worker.
+        val_batch_size: examples a step of validation and prediction; None = `batch_size` in
+            validation, and at least 1024 in prediction.
+        epochs: passes over all rows.
+        train_steps_per_epoch: steps an epoch and worker; None = as its rows make.
+        validation_steps_per_epoch: steps of each validation; None = as its rows make.
+        callbacks: Keras's or your own, or a function that makes a list of them on each worker. The
+            chief's write; all decide as with `StromStrategy`.
+        shuffle: whether each epoch has an order of its own.
+        random_seed: of the workers' randomness, the order and the rows held out; None = any.
+        transformation_fn: called with a batch's x, y and weight as tensors; what it returns takes
+            their place, in training, validation and prediction.
+        custom_objects: classes that the model is made of, where `keras.saving` does not know them.
+        strategy: a dict of `StromStrategy`'s options, or a function that makes one on each worker.
+        store: a `Store` or its path, for data, checkpoints and the model; None = rows go straight
+            to the workers' disks, and an interrupted run begins anew.
+        run_id: the run's folder in the store; None = a new one.
+        resume: "auto" = a run of this id that was interrupted goes on after its last whole epoch,
+            in a new process too; one that has finished is not trained again: its model is returned,
+            with a warning that says so. False = it begins anew.
+        network: a `NetworkConfig` of the relay.
+        training: how workers train together: `GradientSharing()`, which None stands for, or
+            `ParameterAveraging(...)`.
+        output_cols: see `StromModel`, as are the next two.
+        prediction_col: the column of the prediction.
+        probability_col: the column of probabilities.
+        num_proc: how many workers; None = one for each slot.
+        min_proc: makes the training elastic: it begins with so many workers, and others come and
+            go, as with `run`. Not together with `num_proc`.
+        max_proc: the most workers of an elastic training; None = the slots that there are. The
+            rows are divided among so many, and the parts of those that are away wait.
+        max_failures: so many workers that die, or whose executor is lost, are started again and
+            train on with the others; None = 3, as `run` has it.
+        partitions_per_process: how many partitions a worker the data is written in; None = as the
+            DataFrame has.
+        use_gpu: False: GPUs are hidden from workers, which train on CPUs.
+        verbose: 0 = silent, 1 = progress, 2 = a line an epoch.
+
+    Raises:
+        InvalidOption: a value that makes no sense.
+        TypeError: an unknown argument.
+
+    Example:
+        >>> estimator = StromEstimator(  # doctest: +SKIP
+        ...     model=model, optimizer="adam", loss="mse", feature_cols=["features"],
+        ...     label_cols=["label"], store="/mnt/shared/strom", epochs=5, num_proc=2)
+        >>> model = Pipeline(stages=[assembler, estimator]).fit(df)  # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        *,
+        model: KerasModel | None = None,
+        model_fn: Callable[[], KerasModel] | None = None,
+        optimizer: Any = None,
+        loss: Any = None,
+        loss_weights: Any = None,
+        metrics: Any = None,
+        feature_cols: Sequence[str] | None = None,
+        label_cols: Sequence[str] | None = None,
+        sample_weight_col: str | None = None,
+        validation: float | str | None = None,
+        batch_size: int = 32,
+        val_batch_size: int | None = None,
+        epochs: int = 1,
+        train_steps_per_epoch: int | None = None,
+        validation_steps_per_epoch: int | None = None,
+        callbacks: Sequence[Callback] | Callable[[], list[Callback]] | None = None,
+        shuffle: bool = True,
+        random_seed: int | None = None,
+        transformation_fn: Callable[..., Any] | None = None,
+        custom_objects: Mapping[str, Any] | None = None,
+        strategy: Mapping[str, Any] | Callable[[], Any] | None = None,
+        store: Store | str | os.PathLike[str] | None = None,
+        run_id: str | None = None,
+        resume: str | bool = "auto",
+        network: NetworkConfig | None = None,
+        training: TrainingMethod | None = None,
+        output_cols: Sequence[str] | None = None,
+        prediction_col: str | None = "prediction",
+        probability_col: str | None = None,
+        num_proc: int | None = None,
+        min_proc: int | None = None,
+        max_proc: int | None = None,
+        max_failures: int | None = None,
+        partitions_per_process: int | None = None,
+        use_gpu: bool = False,
+        verbose: int = 1,
+    ) -> None:
+        given = dict(locals())
+        super().__init__()
+        self._adopt(given)
+
+    def fitMultiple(self, dataset: DataFrame, paramMaps: Sequence[Any]) -> Any:  # noqa: N802, N803
+        """Fits a model for each map of Params, as `CrossValidator` does.
+
+        Raises:
+            InvalidOption: several of them would share a run of the store.
+        """
+        if len(paramMaps) > 1 and self.getOrDefault("run_id") is not None:
+            raise errors.InvalidOption(
+                f"run_id={self.getOrDefault('run_id')!r} would be the run of {len(paramMaps)} "
+                "models: leave it out, so that each has its own"
+            )
+        return super().fitMultiple(dataset, paramMaps)
+
+    def write(self) -> Writer:
+        """Saves the Params, with model, functions and objects pickled beside them."""
+        return Writer(self)
+
+    @classmethod
+    def read(cls) -> Reader:
+        """Loads what `write` has saved; runs pickled code."""
+        return Reader(cls)
+
+    def fit_on_parquet(
+        self,
+        train: Paths,
+        *,
+        validation: Paths | None = None,
+        spark: SparkSession | None = None,
+    ) -> StromModel:
+        """Trains on Parquet files as they lie, which every worker can read; nothing is copied.
+
+        Args:
+            train: files or folders, as paths or URLs, with the columns that the Params name.
+            validation: the same, for validation data.
+            spark: the session; None = the active one, or a new one.
+
+        Raises:
+            InvalidData: the files do not hold what the model needs.
+            StoreUnavailable: a file that cannot be read.
+        """
+        from pyspark.sql import SparkSession
+
+        params = self.check_params()
+        if params["validation"] is not None:
+            raise errors.InvalidOption(
+                "validation= holds out rows of a DataFrame: leave it out, and give fit_on_parquet "
+                "the validation files"
+            )
+        _check_together(params, has_validation=validation is not None)
+        if params["partitions_per_process"] is not None:
+            raise errors.InvalidOption("partitions_per_process has no effect on files")
+        data = from_parquet(train, _columns(params), validation=validation)
+        session = spark or SparkSession.getActiveSession() or SparkSession.builder.getOrCreate()
+        fitting = _prepare(params, data.columns, data.specs, session)
+        for split in data.splits:
+            data.check_rows(fitting.workers, split)
+        refuse_labels(data, fitting.checks.allowed)
+        return self._trained(fitting, fitting.finished or _train(fitting, data))
+
+    def _fit(self, df: DataFrame) -> StromModel:
+        params = self.check_params()
+        _check_together(params, has_validation=params["validation"] is not None)
+        files = params["partitions_per_process"]
+        if params["store"] is None and files is not None:
+            raise errors.InvalidOption("partitions_per_process has no effect without store")
+        method = _method(params)
+        if params["store"] is None and method.needs_files:
+            raise errors.InvalidOption(
+                f"training={method!r} needs store=, a folder that driver and executors reach, or "
+                "fit_on_parquet: any task may read any rows"
+            )
+        context_of(df.sparkSession)  # Nothing else works without one.
+        if df.isStreaming:
+            raise errors.InvalidData(
+                "a streaming DataFrame has no last row, so there is no epoch of it: train on a "
+                "table that it is written to"
+            )
+        columns = _columns(params)
+        fitting = _prepare(params, columns, inspect(df, columns), df.sparkSession)
+        if fitting.finished is not None:
+            return self._trained(fitting, fitting.finished)
+        fitting.recorder.enter("export")
+        if fitting.run is None:
+            with direct(
+                df,
+                columns,
+                validation=params["validation"],
+                workers=fitting.workers,
+                seed=fitting.seed,
+                specs=fitting.specs,
+                checks=fitting.checks,
+            ) as rows:
+                return self._trained(fitting, _train(fitting, rows.data, rows))
+        data = export(
+            df if files is None else df.repartition(fitting.workers * files),
+            columns,
+            fitting.run,
+            validation=params["validation"],
+            workers=fitting.workers,
+            seed=fitting.seed,
+            specs=fitting.specs,
+            checks=fitting.checks,
+        )
+        return self._trained(fitting, _train(fitting, data))
+
+    def _trained(self, fitting: _Fitting, trained: Trained) -> StromModel:
+        file = trained.file
+        if fitting.run is not None:
+            file = fitting.run.store.read_bytes(model_file(fitting.run, trained.suffix))
+        model = StromModel()._filled(
+            fitting.model.trained(file, trained.suffix), fitting.specs, fitting.outputs
+        )
+        model.history = trained.history
+        model.timeline = fitting.recorder.timeline()
+        model.run_id = None if fitting.run is None else fitting.run.run_id
+        self._copyValues(model)
+        if model.getOrDefault("val_batch_size") is None:
+            model._set(val_batch_size=max(1024, self.getOrDefault("batch_size")))
+        return model
+
+    def _contents(self) -> tuple[dict[str, Any], dict[str, bytes]]:
+        values = not_plain(self)
+        model = values.pop("model", None)
+        objects = self.getOrDefault("custom_objects")
+        packed = None if model is None else pack(model, custom_objects=objects)
+        compiling = {name: values.pop(name) for name in _COMPILING if name in values}
+        return {}, {"code.pkl": cloudpickle.dumps((packed, freeze(compiling), values))}
+
+    @classmethod
+    def _restored(cls, metadata: Mapping[str, Any], read: Callable[[str], bytes]) -> StromEstimator:
+        packed, compiling, values = pickle.loads(read("code.pkl"))
+        estimator = cls()
+        if packed is not None:
+            estimator._set(model=packed.load())
+        estimator._set(**thaw(compiling), **values)
+        return estimator
+
+
+_COMPILING = ("optimizer", "loss", "loss_weights", "metrics")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Fitting:
+    """What is known once everything has been checked."""
+
+    params: Mapping[str, Any]
+    specs: Mapping[str, ColumnSpec]
+    model: PackedModel
+    code: bytes
+    outputs: Outputs
+    checks: Checks
+    size: Size
+    run: StoreRun | None
+    finished: Trained | None
+    seed: int
+    spark: SparkSession
+    recorder: Recorder
+
+    @property
+    def workers(self) -> int:
+        """How many parts the rows are divided in."""
+        return self.size.workers
+
+
+def _check_together(params: Mapping[str, Any], *, has_validation: bool) -> None:
+    """Refuses Params that make no sense with each other."""
+    if (params["model"] is None) == (params["model_fn"] is None):
+        raise errors.InvalidOption("give either model= or model_fn=")
+    if params["optimizer"] is None:
+        given = [name for name in _COMPILING if params[name] is not None]
+        if given:
+            raise errors.InvalidOption(
+                f"{', '.join(given)} without optimizer: give it too, or compile the model and give "
+                "none of them"
+            )
+    if params["feature_cols"] is None:
+        raise errors.InvalidOption("feature_cols is not set: which columns go into the model?")
+    if params["store"] is None and params["run_id"] is not None:
+        raise errors.InvalidOption("run_id has no effect without store")
+    if not has_validation and params["validation_steps_per_epoch"] is not None:
+        raise errors.InvalidOption("validation_steps_per_epoch has no effect without validation")
+    _wanted_size(params)
+    _method(params).check(params)
+
+
+def _wanted_size(params: Mapping[str, Any]) -> WantedSize:
+    return WantedSize(**{name: params[name] for name in ("num_proc", "min_proc", "max_proc")})
+
+
+def _method(params: Mapping[str, Any]) -> TrainingMethod:
+    method: TrainingMethod = params["training"] or GradientSharing()
+    return method
+
+
+def _columns(params: Mapping[str, Any]) -> Columns:
+    return Columns(
+        tuple(params["feature_cols"]),
+        tuple(params["label_cols"] or ()),
+        params["sample_weight_col"],
+    )
+
+
+def _prepare(
+    params: Mapping[str, Any],
+    columns: Columns,
+    specs: Mapping[str, ColumnSpec],
+    spark: SparkSession,
+) -> _Fitting:
+    """Everything that can be found wrong before the cluster is busy is found here."""
+    recorder = Recorder()
+    recorder.enter("check")
+    compiling = None
+    if params["optimizer"] is not None:
+        compiling = {name: params[name] for name in _COMPILING if params[name] is not None}
+    compiled = params["model"].get_compile_config() if params["model"] is not None else None
+    check_names(compiling or compiled or {})
+    code = Code(params["callbacks"], params["transformation_fn"], params["strategy"]).pickled()
+    model = pack(
+        params["model"],
+        model_fn=params["model_fn"],
+        custom_objects=params["custom_objects"],
+        compiling=compiling,
+    )
+    trial = try_out(model, columns, specs, params["transformation_fn"])
+    output_columns(trial.outputs, params)
+    if params["model_fn"] is not None:
+        model = model.with_example(trial.x)
+    context = context_of(spark)
+    size = _method(params).choose_size(context, _wanted_size(params))
+    check_executors(context, size.workers)
+    run, before, seed = _begin_run(params, model, columns)
+    recorder.leave()
+    return _Fitting(
+        params=params,
+        specs=specs,
+        model=model,
+        code=code,
+        outputs=trial.outputs,
+        checks=Checks(trial.allowed, Probe(model, columns, specs, params["transformation_fn"])),
+        size=size,
+        run=run,
+        finished=before,
+        seed=seed,
+        spark=spark,
+        recorder=recorder,
+    )
+
+
+def _begin_run(
+    params: Mapping[str, Any], model: PackedModel, columns: Columns
+) -> tuple[StoreRun | None, Trained | None, int]:
+    """The run in the store, what it has left if it has finished, and its random seed.
+
+    Raises:
+        InvalidOption: the run of this id is another training.
+    """
+    seed = params["random_seed"]
+    fresh = secrets.randbelow(1 << 31) if seed is None else seed
+    if params["store"] is None:
+        return None, None, fresh
+    run_id = params["run_id"] or time.strftime("strom-%Y%m%d-%H%M%S-") + uuid.uuid4().hex[:6]
+    run: StoreRun = params["store"].run(run_id)
+    described = json.dumps([model.identity(), dataclasses.asdict(columns)])
+    identity = hashlib.sha256(described.encode()).hexdigest()
+    record = f"{run.path}/run.json"
+    if params["resume"] is False:
+        begin_anew(run)
+    done = finished(run)
+    if done is not None or run.store.exists(backup_file(run)):
+        before = json.loads(run.store.read_bytes(record))
+        if before["identity"] != identity:
+            raise errors.InvalidOption(
+                f"run_id={run_id!r} is the {'finished' if done else 'interrupted'} training of "
+                f"another model or of other columns: {_OTHERWISE}"
+            )
+        if seed is None:
+            fresh = before["seed"]  # The same rows are held out.
+    if done is not None:
+        return run, _of_finished(run_id, *done, params["epochs"]), fresh
+    run.store.write_bytes(record, json.dumps({"identity": identity, "seed": fresh}).encode())
+    return run, None, fresh
+
+
+_OTHERWISE = "choose another run_id, or resume=False to begin anew"
+
+
+def _of_finished(run_id: str, epochs: int, trained: Trained, wanted: int) -> Trained:
+    if wanted != epochs:
+        raise errors.InvalidOption(
+            f"run_id={run_id!r} has finished its training of epochs={epochs}, and epochs={wanted} "
+            f"is another: {_OTHERWISE}"
+        )
+    warnings.warn(
+        f"run_id={run_id!r} has finished its training before: its model is returned and nothing is "
+        f"trained; to train, {_OTHERWISE}",
+        RuntimeWarning,
+        stacklevel=2,
+    )
+    return trained
+
+
+def _train(fitting: _Fitting, data: ExportedData, rows: Direct | None = None) -> Trained:
+    fitting.recorder.leave()
+    params = fitting.params
+    plan = TrainingPlan(
+        model=fitting.model,
+        code=fitting.code,
+        data=data,
+        batch_size=params["batch_size"],
+        val_batch_size=params["val_batch_size"] or params["batch_size"],
+        epochs=params["epochs"],
+        train_steps_per_epoch=params["train_steps_per_epoch"],
+        validation_steps_per_epoch=params["validation_steps_per_epoch"],
+        shuffle=params["shuffle"],
+        seed=fitting.seed,
+        verbose=params["verbose"],
+        run=fitting.run,
+    )
+    job = TrainingJob(
+        plan=plan,
+        size=fitting.size,
+        spark=fitting.spark,
+        network=params["network"],
+        max_failures=params["max_failures"],
+        rows=rows,
+        recorder=fitting.recorder,
+    )
+    return _method(params).train(job)

@@ -1,0 +1,367 @@
+"""StromModel: a Keras model as a stage of Spark ML."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import pickle
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import cloudpickle
+import numpy as np
+from pyspark.ml import Model
+from pyspark.ml.util import MLReadable, MLWritable
+
+from keras_strom import errors
+
+from ..data.checked import explain
+from ..data.columns import Columns, ColumnSpec, inspect, select
+from ..inference.outputs import OutputColumns, Outputs
+from ..inference.prediction import (
+    ROW,
+    Inference,
+    Told,
+    examples,
+    measure,
+    metric_state,
+    predict,
+    score,
+    zeros,
+)
+from ..inference.serialization import PackedModel, pack
+from ..inference.trial import try_out
+from ..runner.application import context_of
+from ..runner.timeline import Timeline
+from .params import ColumnParams
+from .persistence import Reader, Writer, not_plain
+
+if TYPE_CHECKING:
+    from keras import Model as KerasModel
+    from pyspark.sql import DataFrame
+
+
+class StromModel(ColumnParams, Model, MLWritable, MLReadable):  # type: ignore[misc]
+    """A trained Keras model that predicts on DataFrames, streaming ones too.
+
+    `StromEstimator.fit` gives one.
+
+    All arguments but `model` and `custom_objects` are ML Params.
+
+    Args:
+        model: any Keras model that is built, to predict with a model from elsewhere.
+        feature_cols: columns that go into the model; several go to the inputs of their names.
+        label_cols: columns for `evaluate` and `score`; `transform` does not need them.
+        sample_weight_col: weighs the examples in `evaluate` and `score`; or None.
+        output_cols: columns for the model's outputs as they are (numbers, or arrays as deep as
+            their shape), one each; None = none, or "LABEL__output" for a model with several.
+        prediction_col: for a model with one output: the class (double) where its loss is a
+            categorical or binary cross-entropy, else the value (double, or arrays); None = none.
+        probability_col: the classes' probabilities as an ML vector; None = none.
+        transformation_fn: changes a batch as in training; labels that a DataFrame lacks are zeros.
+        val_batch_size: rows a step of prediction.
+        custom_objects: classes that the model is made of, where `keras.saving` does not know them.
+
+    Raises:
+        InvalidOption: an argument that makes no sense.
+        UnsupportedModel: the model cannot be sent to executors.
+
+    Example:
+        >>> model = estimator.fit(train)  # doctest: +SKIP
+        >>> model.transform(test).select("label", "prediction").show()  # doctest: +SKIP
+        >>> model.evaluate(test)["accuracy"]  # doctest: +SKIP
+        0.93
+    """
+
+    def __init__(
+        self,
+        *,
+        model: KerasModel | None = None,
+        feature_cols: Sequence[str] | None = None,
+        label_cols: Sequence[str] | None = None,
+        sample_weight_col: str | None = None,
+        output_cols: Sequence[str] | None = None,
+        prediction_col: str | None = "prediction",
+        probability_col: str | None = None,
+        transformation_fn: Callable[..., Any] | None = None,
+        val_batch_size: int = 1024,
+        custom_objects: Mapping[str, Any] | None = None,
+    ) -> None:
+        given = dict(locals())
+        super().__init__()
+        self._adopt(given)
+        self._packed = None if model is None else pack(model, custom_objects=custom_objects)
+        self._specs: dict[str, ColumnSpec] = {}
+        self._outputs: Outputs | None = None
+        self._keras: KerasModel | None = None
+        self._told: Told | None = None
+        #: What `fit` has logged: a value an epoch, by name; {} for a model from elsewhere.
+        self.history: dict[str, list[float]] = {}
+        #: What driver and workers did in `fit`, and when; it is not saved with the model.
+        self.timeline: Timeline | None = None
+        #: The run in the store; None = there is none.
+        self.run_id: str | None = None
+
+    @property
+    def keras(self) -> KerasModel:
+        """The Keras model, made when first asked for."""
+        if self._keras is None:
+            self._keras = self._model().load()
+        return self._keras
+
+    def evaluate(self, df: DataFrame) -> dict[str, float]:
+        """Loss and metrics over a DataFrame, computed where its partitions are.
+
+        Each partition counts by itself and the counts are added up, so what Keras computes from
+        counts (accuracy, AUC, mean errors, ...) is that of all rows at once.
+
+        Args:
+            df: features, labels and, where it is set, the sample weight.
+
+        Returns:
+            What `keras.Model.evaluate(return_dict=True)` gives: "loss" and the metrics by name.
+
+        Raises:
+            InvalidData: no rows, or columns that do not fit.
+            UnsupportedModel: a model that is not compiled.
+        """
+        columns, specs = self._examined(df, with_labels=True)
+        if df.isStreaming:
+            raise errors.InvalidData(
+                "a streaming DataFrame has no last row to evaluate: use score(), or evaluate() on "
+                "each batch (df.writeStream.foreachBatch)"
+            )
+        self._require_loss()
+        told = self._tell(df, columns, specs)
+        rows = select(df, {name: specs[name] for name in columns.names})
+        try:
+            found = rows.mapInArrow(functools.partial(measure, told), "state binary").collect()
+        except Exception as error:
+            raise explain(error) from error
+        if not found:
+            raise errors.InvalidData("the DataFrame has no rows to evaluate on")
+        counted = [pickle.loads(row["state"]) for row in found]
+        state = [np.sum(parts, axis=0) for parts in zip(*counted, strict=True)]
+        return self._results(state, columns, specs)
+
+    def score(self, df: DataFrame, score_col: str = "score") -> DataFrame:
+        """Adds each row's loss (float), times its sample weight: what the model finds hard.
+
+        The sum of all outputs' losses by their weights; without what layers add themselves.
+
+        Args:
+            df: features, labels and, where it is set, the sample weight.
+            score_col: the name of the new column.
+        """
+        from pyspark.sql.types import FloatType, StructField
+
+        _require_free(df, (score_col,))
+        columns, specs = self._examined(df, with_labels=True)
+        self._require_loss()
+        told = self._tell(df, columns, specs)
+        work = functools.partial(score, told, score_col)
+        return _with_rows(df, columns, specs, work, [StructField(score_col, FloatType(), False)])
+
+    def write(self) -> Writer:
+        """Saves Params, history and the Keras model (`model.keras`)."""
+        return Writer(self)
+
+    @classmethod
+    def read(cls) -> Reader:
+        """Loads what `write` has saved; runs pickled code."""
+        return Reader(cls)
+
+    def _transform(self, df: DataFrame) -> DataFrame:
+        columns, specs = self._examined(df, with_labels=False)
+        made = self._output_columns(columns, specs)
+        _require_free(df, made.names)
+        told = self._tell(df, columns, specs)
+        work = functools.partial(predict, told, made)
+        return _with_rows(df, columns, specs, work, made.fields())
+
+    def _examined(
+        self, df: DataFrame, *, with_labels: bool
+    ) -> tuple[Columns, dict[str, ColumnSpec]]:
+        """The columns that are used, and what they hold: as in training, or as in `df`."""
+        params = self.check_params()
+        context_of(df.sparkSession)
+        features = params["feature_cols"]
+        if features is None:
+            raise errors.InvalidOption("feature_cols is not set: which columns go into the model?")
+        labels = tuple(params["label_cols"] or ()) if with_labels else ()
+        if with_labels and not labels:
+            raise errors.InvalidOption("label_cols is not set: what is the model compared with?")
+        columns = Columns(tuple(features), labels, params["sample_weight_col"] if labels else None)
+        specs = inspect(df, columns, self._shapes(columns) if df.isStreaming else None)
+        for name, trained in self._specs.items():
+            if name in specs:
+                specs[name] = _as_trained(name, specs[name], trained)
+        return columns, {**self._specs, **specs}
+
+    def _shapes(self, columns: Columns) -> dict[str, tuple[int, ...]]:
+        """What the model itself tells of its columns, one of which it may have under any name."""
+        if self._specs:
+            return {name: spec.shape for name, spec in self._specs.items()}
+        inputs = getattr(self.keras, "inputs", None) or ()
+        tensors = {one.name: tuple(one.shape[1:]) for one in inputs}
+        if len(tensors) == len(columns.features) == 1:
+            tensors = dict.fromkeys(columns.features, *tensors.values())
+        return {name: shape for name, shape in tensors.items() if None not in shape}
+
+    def _output_columns(self, columns: Columns, specs: Mapping[str, ColumnSpec]) -> OutputColumns:
+        params = self.check_params()
+        if self._outputs is None:
+            function = params["transformation_fn"]
+            trial = try_out(self._model(), columns, specs, function, trains=False)
+            self._outputs = trial.outputs
+        return output_columns(self._outputs, params)
+
+    def _model(self) -> PackedModel:
+        if self._packed is None:
+            raise errors.InvalidOption("this StromModel has no Keras model: give model=")
+        return self._packed
+
+    def _require_loss(self) -> None:
+        if not self.keras.compiled:
+            raise errors.UnsupportedModel(
+                "the model is not compiled, so it has no loss and no metrics: compile it before "
+                "StromModel(model=...)"
+            )
+
+    def _tell(self, df: DataFrame, columns: Columns, specs: Mapping[str, ColumnSpec]) -> Told:
+        """The model on its way to the executors, broadcast once as long as nothing changes."""
+        params = self.check_params()
+        self._output_columns(columns, specs)
+        assert self._outputs is not None
+        trained = Columns(
+            columns.features, tuple(params["label_cols"] or ()), params["sample_weight_col"]
+        )
+        if not set(trained.names) <= set(specs):  # A model from elsewhere.
+            trained = columns
+        inference = Inference(
+            model=self._model(),
+            columns=columns,
+            # Examples differ from DataFrame to DataFrame, and the model would travel again.
+            specs={name: dataclasses.replace(spec, example=b"") for name, spec in specs.items()},
+            trained=trained,
+            outputs=self._outputs,
+            batch_size=params["val_batch_size"],
+            transformation_fn=params["transformation_fn"],
+        )
+        pickled = cloudpickle.dumps(inference)
+        key = hashlib.sha256(pickled).hexdigest()
+        if self._told is None or self._told.key != key:
+            self._told = Told(key, context_of(df.sparkSession).broadcast(pickled))
+        return self._told
+
+    def _results(
+        self,
+        state: Sequence[np.ndarray[Any, Any]],
+        columns: Columns,
+        specs: Mapping[str, ColumnSpec],
+    ) -> dict[str, float]:
+        """The metrics' results from what they have counted."""
+        model = self._model().load()
+        arrays = {name: zeros(specs[name], 1) for name in columns.names}
+        function = self.check_params()["transformation_fn"]
+        # Metrics have variables once they have seen a batch.
+        model.test_on_batch(*examples(columns, arrays, function))
+        for variable, value in zip(metric_state(model), state, strict=True):
+            variable.assign(value)
+        results: dict[str, float] = {}
+        for name, value in model.get_metrics_result().items():
+            several = value if isinstance(value, Mapping) else {name: value}
+            results |= {one: float(number) for one, number in several.items()}
+        return results
+
+    def _contents(self) -> tuple[dict[str, Any], dict[str, bytes]]:
+        packed = self._model()
+        metadata = {
+            "suffix": packed.suffix,
+            "history": self.history,
+            "run_id": self.run_id,
+            "specs": {name: spec.to_json() for name, spec in self._specs.items()},
+            "outputs": None if self._outputs is None else self._outputs.to_json(),
+        }
+        code = cloudpickle.dumps((packed.code, not_plain(self)))
+        return metadata, {f"model{packed.suffix}": packed.file, "code.pkl": code}
+
+    @classmethod
+    def _restored(cls, metadata: Mapping[str, Any], read: Callable[[str], bytes]) -> StromModel:
+        code, params = pickle.loads(read("code.pkl"))
+        file = read(f"model{metadata['suffix']}")
+        specs = {name: ColumnSpec.from_json(spec) for name, spec in metadata["specs"].items()}
+        outputs = metadata["outputs"]
+        model = cls()._filled(
+            PackedModel(code, file, metadata["suffix"]),
+            specs,
+            None if outputs is None else Outputs.from_json(outputs),
+        )
+        model.history, model.run_id = metadata["history"], metadata["run_id"]
+        model._set(**params)
+        return model
+
+    def _filled(
+        self,
+        packed: PackedModel,
+        specs: Mapping[str, ColumnSpec],
+        outputs: Outputs | None,
+    ) -> StromModel:
+        self._packed, self._specs, self._outputs = packed, dict(specs), outputs
+        return self
+
+
+def output_columns(outputs: Outputs, params: Mapping[str, Any]) -> OutputColumns:
+    """The columns that a model's Params ask for.
+
+    Raises:
+        InvalidOption: columns that the model cannot fill.
+    """
+    raw = tuple(params["output_cols"] or ())
+    prediction = params["prediction_col"]
+    if len(outputs.tensors) > 1 and prediction == "prediction":
+        prediction = None  # The default is for models with one output.
+        labels = params["label_cols"] or ()
+        names = labels if len(labels) == len(outputs.tensors) else [t.name for t in outputs.tensors]
+        raw = raw or tuple(f"{name}__output" for name in names)
+    return OutputColumns(outputs, prediction, params["probability_col"], raw)
+
+
+def _require_free(df: DataFrame, names: Sequence[str]) -> None:
+    taken = [name for name in names if name in df.columns]
+    if taken:
+        raise errors.InvalidData(
+            f"the DataFrame has a column {', '.join(map(repr, taken))} already: drop it, or choose "
+            "another name for the new one"
+        )
+
+
+def _as_trained(name: str, found: ColumnSpec, trained: ColumnSpec) -> ColumnSpec:
+    """What a column is read as: numbers as in training, where that loses nothing."""
+    whole = ("int32", "int64")
+    fits = found.dtype == trained.dtype or (
+        found.dtype in whole and trained.dtype in (*whole, "float32")
+    )
+    if found.shape != trained.shape or not fits:
+        raise errors.InvalidData(
+            f"column {name!r} holds {found.dtype} of shape {found.shape}, and the model has been "
+            f"trained on {trained.dtype} of shape {trained.shape}"
+        )
+    return dataclasses.replace(found, dtype=trained.dtype)
+
+
+def _with_rows(
+    df: DataFrame,
+    columns: Columns,
+    specs: Mapping[str, ColumnSpec],
+    work: Callable[..., Any],
+    fields: Sequence[Any],
+) -> DataFrame:
+    """The DataFrame with more columns, which `work` makes of the features."""
+    from pyspark.sql import functions as F  # noqa: N812
+    from pyspark.sql.types import StructType
+
+    used = {name: specs[name] for name in columns.names}
+    rows = select(df, used, F.struct("*").alias(ROW))
+    return rows.mapInArrow(work, StructType([*df.schema.fields, *fields]))

@@ -1,0 +1,1 @@
+"""A trained model on the rows of a DataFrame, and what is tried before a training."""

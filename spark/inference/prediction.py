@@ -1,0 +1,235 @@
+"""What executors do with a trained model: predict, measure and score, a batch at a time.
+
+A Python worker of Spark loads the model once and keeps it for the partitions that follow. Rows come
+and go as Arrow batches; nothing here goes over them one by one.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import pickle
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import keras
+import numpy as np
+import pyarrow as pa
+
+from keras_strom import errors
+
+from ..data.columns import Columns, ColumnSpec
+from ..data.tensors import decode, encode
+from .outputs import OutputColumns, Outputs, nested
+from .serialization import PackedModel
+
+if TYPE_CHECKING:
+    from pyspark import Broadcast
+
+#: The last column, in which a row's own columns travel, whatever their names and types.
+ROW = "_keras_strom_row"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Inference:
+    """What an executor is told; the same value for all of them.
+
+    Attributes:
+        model: the model.
+        columns: what the rows hold that the model is given.
+        specs: of `columns.names` and `trained.names`.
+        trained: what the model has been trained on, labels and weight included.
+        outputs: of the model.
+        batch_size: rows a step.
+        transformation_fn: as in training.
+    """
+
+    model: PackedModel
+    columns: Columns
+    specs: Mapping[str, ColumnSpec]
+    trained: Columns
+    outputs: Outputs
+    batch_size: int
+    transformation_fn: Callable[..., Any] | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Told:
+    """An `Inference` on its way to executors.
+
+    Attributes:
+        key: tells models apart, so that a Python worker loads each once.
+        pickled: by cloudpickle, since a broadcast knows pickle only.
+    """
+
+    key: str
+    pickled: Broadcast[bytes]
+
+
+def predict(
+    told: Told, made: OutputColumns, batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """Adds the model's outputs to rows of features and `ROW`."""
+    inference, model = _loaded_once(told)
+
+    def outputs(x: Any, *_: Any) -> list[np.ndarray[Any, Any]]:
+        return [np.asarray(one) for one in flat(model.predict_on_batch(x))]
+
+    for batch in batches:
+        pieces = [outputs(*piece) for piece in _pieces(inference, batch)]
+        tensors = [np.concatenate(parts) for parts in zip(*pieces, strict=True)]
+        if not tensors:
+            continue
+        yield _with_columns(batch, made.names, made.arrays(tensors))
+
+
+def measure(told: Told, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """One row: what the model's metrics have counted in this partition, pickled."""
+    inference, model = _loaded_once(told)
+    steps = 0
+    for batch in batches:
+        for piece in _pieces(inference, batch):
+            if steps == 0:
+                model.reset_metrics()
+            model.test_on_batch(*piece)
+            steps += 1
+    if steps:
+        state = pickle.dumps([np.asarray(variable) for variable in metric_state(model)])
+        yield pa.RecordBatch.from_arrays([pa.array([state], pa.binary())], names=["state"])
+
+
+def score(told: Told, name: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Adds each row's loss to rows of features, labels and `ROW`."""
+    inference, model = _loaded_once(told)
+    for batch in batches:
+        pieces = [_losses(model, inference.outputs, *piece) for piece in _pieces(inference, batch)]
+        if pieces:
+            yield _with_columns(batch, (name,), [nested(np.concatenate(pieces))])
+
+
+def metric_state(model: keras.Model) -> list[Any]:
+    """The variables that the model's metrics count in, the loss's first."""
+    return [variable for metric in model.metrics for variable in metric.variables]
+
+
+def flat(structure: Any) -> list[Any]:
+    """A model's outputs in their order: a dict's as they stand in it."""
+    if isinstance(structure, Mapping):
+        return list(structure.values())
+    return list(structure) if isinstance(structure, list | tuple) else [structure]
+
+
+def examples(
+    columns: Columns,
+    arrays: Mapping[str, np.ndarray[Any, Any]],
+    transformation_fn: Callable[..., Any] | None,
+) -> tuple[Any, ...]:
+    """Columns as (x, y[, weight]), as the reader gives them in training.
+
+    Args:
+        columns: which there are.
+        arrays: [rows, *shape] by name.
+        transformation_fn: is applied to them.
+    """
+    import tensorflow as tf
+
+    values = columns.arrange([tf.constant(arrays[name]) for name in columns.names])
+    if transformation_fn is None:
+        return values
+    changed = transformation_fn(*values)
+    return changed if isinstance(changed, tuple) else (changed,)
+
+
+def zeros(spec: ColumnSpec, rows: int) -> np.ndarray[Any, Any]:
+    """Examples of a column that hold nothing, or, of bytes, what is known to be some."""
+    if spec.dtype == "string":
+        return np.full(rows, spec.example, object)
+    return np.zeros((rows, *spec.shape), spec.dtype)
+
+
+_loaded: dict[str, tuple[Inference, keras.Model]] = {}
+
+
+def _loaded_once(told: Told) -> tuple[Inference, keras.Model]:
+    if told.key not in _loaded:
+        inference: Inference = pickle.loads(told.pickled.value)
+        _loaded.clear()
+        _loaded[told.key] = inference, inference.model.load()
+    return _loaded[told.key]
+
+
+def _pieces(inference: Inference, batch: pa.RecordBatch) -> Iterator[tuple[Any, ...]]:
+    """A batch in steps of `batch_size` rows, as (x, y[, weight])."""
+    arrays: dict[str, np.ndarray[Any, Any]] = {}
+    words: list[str] = []
+    # By place: Spark may give a batch's columns other names than the DataFrame's.
+    for name, column in zip(inference.columns.names, batch.columns, strict=False):
+        spec = inference.specs[name]
+        encoded, faults = encode(column, spec)
+        if encoded is None:
+            words.append(faults.describe(name, spec))
+        else:
+            arrays[name] = decode(pa.chunked_array([encoded]), spec, name, "")
+    if words:
+        raise errors.InvalidData("; ".join(words))
+    for begin in range(0, batch.num_rows, inference.batch_size):
+        rows = min(inference.batch_size, batch.num_rows - begin)
+        part = {name: array[begin : begin + rows] for name, array in arrays.items()}
+        columns = inference.columns
+        if inference.transformation_fn is not None:
+            # It takes what it took in training; what it makes of these zeros is not looked at.
+            columns = inference.trained
+            absent = [name for name in columns.names if name not in part]
+            part |= {name: zeros(inference.specs[name], rows) for name in absent}
+        yield examples(columns, part, inference.transformation_fn)
+
+
+def _with_columns(
+    batch: pa.RecordBatch, names: Sequence[str], arrays: Sequence[pa.Array]
+) -> pa.RecordBatch:
+    row = batch.column(batch.num_columns - 1)
+    kept = [row.field(index) for index in range(row.type.num_fields)]
+    fields = [row.type.field(index).name for index in range(row.type.num_fields)]
+    return pa.RecordBatch.from_arrays([*kept, *arrays], names=[*fields, *names])
+
+
+def _losses(
+    model: keras.Model, outputs: Outputs, x: Any, y: Any = None, weight: Any = None
+) -> np.ndarray[Any, Any]:
+    """Each example's loss, float32 [rows]: the outputs' losses by their weights, summed."""
+    predicted = flat(model.predict_on_batch(x))
+    total = np.zeros(len(predicted[0]), "float32")
+    names = [tensor.name for tensor in outputs.tensors]
+    losses = _of_each_output(model.loss, names)
+    weights = _of_each_output(model.get_compile_config()["loss_weights"], names)
+    for loss, factor, y_true, y_pred in zip(losses, weights, flat(y), predicted, strict=True):
+        if loss is not None:
+            values = keras.ops.convert_to_numpy(_without_reduction(loss)(y_true, y_pred))
+            factor = 1.0 if factor is None else factor
+            total += factor * values.reshape(len(total), -1).mean(axis=1)
+    return total if weight is None else total * keras.ops.convert_to_numpy(weight)
+
+
+def _of_each_output(value: Any, names: Sequence[str]) -> list[Any]:
+    """What `compile` was given for all outputs, output by output."""
+    if isinstance(value, Mapping):
+        return [value.get(name) for name in names]
+    if isinstance(value, list | tuple):
+        return list(value)
+    return [value] * len(names)
+
+
+def _without_reduction(loss: Any) -> Callable[[Any, Any], Any]:
+    loss = keras.losses.get(loss)
+    if isinstance(loss, keras.Loss):
+        loss = copy.copy(loss)
+        loss.reduction = "none"
+        return loss  # type: ignore[no-any-return]
+
+    def of_function(y_true: Any, y_pred: Any) -> Any:
+        y_pred = keras.ops.convert_to_tensor(y_pred)
+        if len(y_true.shape) == len(y_pred.shape) - 1 and y_pred.shape[-1] == 1:
+            y_true = keras.ops.expand_dims(y_true, -1)
+        return loss(y_true, y_pred)
+
+    return of_function

@@ -1,0 +1,273 @@
+"""Tries a model on examples of zeros in the driver, before the cluster is busy.
+
+What does not fit (inputs, labels, loss, metrics) is found in a second and said in words, and the
+shapes of the model's outputs are known from then on.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import keras
+
+from keras_strom import errors
+
+from ..data.columns import Columns, ColumnSpec
+from ..data.tensors import Allowed
+from .outputs import Output, Outputs, meaning_of, scalar_or_shape
+from .prediction import examples, flat, zeros
+from .serialization import PackedModel
+
+_ROWS = 2
+
+# Losses that compare a label with an output element by element; Keras would broadcast others.
+_ELEMENTWISE = (
+    "meansquared",
+    "meanabsolute",
+    "huber",
+    "logcosh",
+    "poisson",
+    "hinge",
+    "kldivergence",
+    "cosinesimilarity",
+    "crossentropy",
+)
+_SHORT = {"mse", "mae", "mape", "msle", "kld"}
+
+# Names of losses as `_name_of` gives them, by the labels that they take.
+_OF_CLASSES = {"sparsecategoricalcrossentropy"}
+_OF_PROBABILITIES = {
+    "binarycrossentropy",
+    "bce",
+    "binaryfocalcrossentropy",
+    "categoricalcrossentropy",
+    "categoricalfocalcrossentropy",
+    "kldivergence",
+    "kld",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Trial:
+    """What was found.
+
+    Attributes:
+        outputs: of the model.
+        x: the examples, as the model was given them.
+        allowed: of the label columns whose loss takes some numbers only, those.
+    """
+
+    outputs: Outputs
+    x: Any
+    allowed: Mapping[str, Allowed] = dataclasses.field(default_factory=dict)
+
+
+def try_out(
+    packed: PackedModel,
+    columns: Columns,
+    specs: Mapping[str, ColumnSpec],
+    transformation_fn: Callable[..., Any] | None = None,
+    *,
+    trains: bool = True,
+) -> Trial:
+    """One batch through the model and its loss.
+
+    Args:
+        packed: a model that is compiled, or gets compiled.
+        columns: what is trained on.
+        specs: what they hold.
+        transformation_fn: the user's.
+        trains: whether the model needs a loss that takes the labels.
+
+    Raises:
+        InvalidData: the columns do not fit the model.
+        UnsupportedModel: the model is not compiled, or gives no numbers.
+    """
+    model = packed.load()
+    if trains and not model.compiled:
+        raise errors.UnsupportedModel(
+            "the model is not compiled: give optimizer= and loss=, or compile it"
+        )
+    arrays = {name: zeros(specs[name], _ROWS) for name in columns.names}
+    try:
+        batch = examples(columns, arrays, transformation_fn)
+    except Exception as error:
+        some = [name for name in columns.names if specs[name].example]
+        bytes_of = f", and the first row's bytes of {', '.join(map(repr, some))}" if some else ""
+        raise errors.InvalidOption(
+            f"transformation_fn fails on zeros{bytes_of}: {_words(error)}"
+        ) from error
+    x, y, weight = keras.utils.unpack_x_y_sample_weight(batch)
+    if transformation_fn is None:
+        _check_inputs(model, columns)
+    predicted = _predict(model, x, columns, specs)
+    allowed: dict[str, Allowed] = {}
+    names = _names(model, predicted)
+    tensors = [
+        Output(name, scalar_or_shape(one.shape[1:]), _dtype(one))
+        for name, one in zip(names, flat(predicted), strict=True)
+    ]
+    loss = getattr(model, "loss", None)
+    if trains and y is not None:
+        _check_labels(loss, tensors, y, columns)
+    if trains and type(model).train_step is keras.Model.train_step:
+        _check_loss(model, x, y, predicted, weight, _strings(columns.labels, specs))
+        if transformation_fn is None and len(columns.labels) == len(tensors):
+            allowed = {
+                name: found
+                for index, (name, tensor) in enumerate(zip(columns.labels, tensors, strict=True))
+                if (found := _allowed(_loss_of(loss, index, tensor), tensor)) is not None
+            }
+    return Trial(meaning_of(tensors, loss), keras.tree.map_structure(_numpy, x), allowed)
+
+
+def _check_inputs(model: keras.Model, columns: Columns) -> None:
+    """Functional models name their inputs; several features come by their names."""
+    inputs = getattr(model, "inputs", None)
+    if not inputs:
+        return
+    structure = getattr(model, "_inputs_struct", None)
+    names = [tensor.name for tensor in inputs]
+    if isinstance(structure, Mapping):
+        names = list(structure)
+    features = list(columns.features)
+    if len(inputs) == 1 and len(features) == 1:
+        return
+    if len(inputs) == 1:
+        raise errors.InvalidData(
+            f"the model has one input and feature_cols has {len(features)} columns: assemble them "
+            "into one (pyspark.ml.feature.VectorAssembler), or give the model an input for each, "
+            "named as the column"
+        )
+    if set(names) != set(features) or len(features) == 1:
+        raise errors.InvalidData(
+            f"the model's inputs are named {', '.join(names)}, and feature_cols are "
+            f"{', '.join(features)}: every input takes the column of its name"
+        )
+
+
+def _predict(model: keras.Model, x: Any, columns: Columns, specs: Mapping[str, ColumnSpec]) -> Any:
+    try:
+        return model(x, training=False)
+    except Exception as error:
+        held = ", ".join(
+            f"{name!r} {specs[name].dtype} {specs[name].shape}" for name in columns.features
+        )
+        raise errors.InvalidData(
+            f"the model does not take its features (an example: {held}): {_words(error)}"
+            f"{_indexer(_strings(columns.features, specs), 'feature_cols')}"
+        ) from error
+
+
+def _names(model: keras.Model, predicted: Any) -> list[str]:
+    if isinstance(predicted, Mapping):
+        return list(predicted)
+    count = len(flat(predicted))
+    names = list(getattr(model, "output_names", []))
+    return names if len(names) == count else [f"output_{index}" for index in range(count)]
+
+
+def _check_labels(loss: Any, tensors: list[Output], y: Any, columns: Columns) -> None:
+    """Keras broadcasts a label of another shape than the output's, and trains on nonsense."""
+    labels = flat(y)
+    if len(labels) != len(tensors):
+        return  # A model with a loss of its own; Keras's own says so otherwise.
+    names = columns.labels if len(columns.labels) == len(labels) else ["label"] * len(labels)
+    for index, (label, tensor) in enumerate(zip(labels, tensors, strict=True)):
+        one = _loss_of(loss, index, tensor)
+        kind = _name_of(one)
+        found = scalar_or_shape(label.shape[1:])
+        expected = tensor.shape
+        if kind.startswith("sparse"):
+            expected = tensor.shape[:-1]
+        elif not (kind in _SHORT or any(part in kind for part in _ELEMENTWISE)):
+            continue
+        if found != scalar_or_shape(expected):
+            raise errors.InvalidData(
+                f"label column {names[index]!r} holds {_shape_words(found)} an example, where the "
+                f"loss {_shown(one)!r} needs {_shape_words(expected)} for "
+                f"output {tensor.name!r} of shape {tensor.shape}"
+            )
+
+
+def _loss_of(loss: Any, index: int, tensor: Output) -> Any:
+    """What compares an output, of what `compile` was given for all of them."""
+    if isinstance(loss, Mapping):
+        return loss.get(tensor.name)
+    if isinstance(loss, list | tuple):
+        return loss[index] if index < len(loss) else None
+    return loss
+
+
+def _allowed(loss: Any, tensor: Output) -> Allowed | None:
+    """The labels that one of Keras's losses takes for an output; None = any number, or unknown."""
+    kind = _name_of(loss)
+    if kind in _OF_CLASSES:
+        if not tensor.shape:
+            return None
+        classes = tensor.shape[-1]
+        besides = loss.get_config().get("ignore_class") if isinstance(loss, keras.Loss) else None
+        by = f"the loss {_shown(loss)!r} for the {classes} classes of output {tensor.name!r}"
+        return Allowed(0, classes - 1, True, by, besides)
+    by = f"the loss {_shown(loss)!r}"
+    if kind in _OF_PROBABILITIES:
+        return Allowed(0, 1, False, by)
+    return Allowed(0, float("inf"), False, by) if kind == "poisson" else None
+
+
+def _strings(names: tuple[str, ...], specs: Mapping[str, ColumnSpec]) -> list[str]:
+    return [name for name in names if specs[name].kind == "string"]
+
+
+def _indexer(names: list[str], option: str) -> str:
+    """What makes numbers of strings, in words."""
+    if not names:
+        return ""
+    return (
+        f"\n{', '.join(map(repr, names))} holds strings: make numbers of them with pyspark.ml."
+        f"feature.StringIndexer(inputCol={names[0]!r}, outputCol={names[0] + '_index'!r}), and "
+        f"name the new column in {option}"
+    )
+
+
+def _check_loss(
+    model: keras.Model, x: Any, y: Any, predicted: Any, weight: Any, strings: list[str]
+) -> None:
+    try:
+        model.compute_loss(x=x, y=y, y_pred=predicted, sample_weight=weight)
+        model.compute_metrics(x, y, predicted, sample_weight=weight)
+    except Exception as error:
+        raise errors.InvalidData(
+            f"the loss or a metric does not take the label columns: {_words(error)}"
+            f"{_indexer(strings, 'label_cols')}"
+        ) from error
+
+
+def _name_of(loss: Any) -> str:
+    return _shown(loss).replace("_", "").lower()
+
+
+def _shown(loss: Any) -> str:
+    """A loss as its user has written it."""
+    if isinstance(loss, keras.Loss):
+        return type(loss).__name__
+    return loss if isinstance(loss, str) else str(getattr(loss, "__name__", ""))
+
+
+def _shape_words(shape: tuple[int, ...]) -> str:
+    return f"an array of shape {shape}" if shape else "one number"
+
+
+def _dtype(tensor: Any) -> str:
+    name = keras.backend.standardize_dtype(tensor.dtype)
+    return "float32" if name in ("float16", "bfloat16") else str(name)
+
+
+def _numpy(tensor: Any) -> Any:
+    return keras.ops.convert_to_numpy(tensor) if tensor.dtype != "string" else tensor.numpy()
+
+
+def _words(error: Exception) -> str:
+    return str(error).strip() or type(error).__name__

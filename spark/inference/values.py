@@ -1,0 +1,85 @@
+"""Which values of the columns a training cannot take: NaN, infinity, labels that no loss knows.
+
+Tasks count them in the one pass over the rows (`odd_values`). Whether NaN and infinity do harm the
+model itself says, in the driver and only where there are some (`Probe`): one that masks them, in a
+layer, a loss or `transformation_fn`, is left alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import keras
+import numpy as np
+
+from ..data.columns import Columns, ColumnSpec
+from ..data.tensors import Allowed, Faults
+from .prediction import examples, flat, zeros
+from .serialization import PackedModel
+
+
+@dataclasses.dataclass(frozen=True)
+class Checks:
+    """What is asked of the values.
+
+    Attributes:
+        allowed: of label columns that a loss takes some numbers of only.
+        harms: whether a value in each of a column's rows spoils the training.
+    """
+
+    allowed: Mapping[str, Allowed]
+    harms: Callable[[str, float], bool]
+
+    def harmful(self, faults: Faults, name: str) -> Faults:
+        """The faults of a column without the NaN and infinity that the model can take."""
+        nans = faults.nans and self.harms(name, np.nan)
+        infinities = faults.infinities and self.harms(name, np.inf)
+        return dataclasses.replace(
+            faults,
+            nans=faults.nans if nans else 0,
+            infinities=faults.infinities if infinities else 0,
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Probe:
+    """Trains a model for one step on rows of one value, as far as the gradients.
+
+    Attributes:
+        packed: the model.
+        columns, specs: what it is trained on.
+        transformation_fn: the user's.
+    """
+
+    packed: PackedModel
+    columns: Columns
+    specs: Mapping[str, ColumnSpec]
+    transformation_fn: Callable[..., Any] | None = None
+
+    def __call__(self, name: str, value: float) -> bool:
+        """Whether the value, in this column alone, makes loss or gradients NaN or infinite."""
+        arrays = {one: zeros(self.specs[one], 1) for one in self.columns.names}
+        spoiled = {**arrays, name: np.full_like(arrays[name], value)}
+        return self._is_finite(arrays) and not self._is_finite(spoiled)
+
+    @functools.cached_property
+    def _model(self) -> keras.Model:
+        return self.packed.load()
+
+    def _is_finite(self, arrays: Mapping[str, Any]) -> bool:
+        import tensorflow as tf
+
+        model = self._model
+        batch = examples(self.columns, arrays, self.transformation_fn)
+        x, y, weight = keras.utils.unpack_x_y_sample_weight(batch)
+        with tf.GradientTape() as tape:
+            predicted = model(x, training=False)
+            found = flat(predicted)
+            if y is not None and type(model).train_step is keras.Model.train_step:
+                found = [model.compute_loss(x=x, y=y, y_pred=predicted, sample_weight=weight)]
+            gradients = tape.gradient(found, [one.value for one in model.trainable_variables])
+        tensors = [tf.convert_to_tensor(one) for one in (*found, *gradients) if one is not None]
+        return all(bool(tf.reduce_all(tf.math.is_finite(one))) for one in tensors)

@@ -1,0 +1,1 @@
+"""A function on all executors at once, and what is known of its run."""

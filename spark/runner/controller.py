@@ -1,0 +1,506 @@
+"""The driver's end of a job: gives out ranks, shows output, and learns of the first failure.
+
+Every task registers over a `Channel`. Once all have, or as many as an elastic job needs, they get
+their ranks (workers of one host next to each other) and start; from then on the controller hears
+their output and how they end. A task of an elastic job that registers later gets the next rank.
+
+While the job allows for more failures, a worker whose process has died is started again by its
+task, and one whose task is lost by the task that Spark runs in its place: that one registers for
+the same partition with a higher attempt, and what is left of the old one is told to end. A second
+copy of a task that lives (speculation) is kept waiting: were it to return, Spark would end the
+first one.
+
+Executors of an elastic job come and go, so that its lost tasks are no failures. It waits for them
+while too few workers are left, and is over when those that are there have ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+import math
+import socket
+import threading
+import time
+from typing import Any
+
+from keras_strom import errors
+from keras_strom.job.credentials import Credentials
+from keras_strom.job.network import HostPort
+from keras_strom.runner.console import Console
+from keras_strom.runner.output import exception_line
+from keras_strom.runner.process import GRACE_SECONDS
+
+from .channel import HEARTBEAT_SECONDS, Channel
+from .member import Failure, Member
+from .result import Event
+from .slots import Size
+
+_logger = logging.getLogger(__name__)
+
+
+class Controller:
+    """Serves the tasks of one job until `close`.
+
+    Args:
+        size: how many tasks there will be, and how many of them are enough.
+        credentials: the job's; a task without them is not heard.
+        bind: (host, port) of the TCP listener; port 0 = any.
+        console: shows the workers' output; None = nobody does.
+        max_failures: so many workers that die or are lost are started again; lost tasks of an
+            elastic job do not count.
+        speculation: whether Spark may run two copies of a task, so that one that registers with a
+            higher attempt does not mean that the other one is lost.
+        begin: from when on events count their seconds (`time.monotonic`); None = from now.
+
+    Raises:
+        AddressError: the port is in use, or the host no address of this machine.
+    """
+
+    def __init__(
+        self,
+        size: Size,
+        credentials: Credentials,
+        bind: HostPort,
+        console: Console | None,
+        *,
+        max_failures: int = 0,
+        speculation: bool = False,
+        begin: float | None = None,
+    ) -> None:
+        self._workers = size.workers
+        self._elastic = size.least is not None
+        self._least = size.least or size.workers
+        self._credentials = credentials
+        self._console = console
+        self._max_failures = max_failures
+        self._speculation = speculation
+        self._begin = time.monotonic() if begin is None else begin
+        self._changed = threading.Condition()  # Guards everything below.
+        self._members: dict[int, Member] = {}
+        self._waiting: list[Member] = []
+        self._started = False
+        self._pending = 0  # Connections that have not proved anything yet.
+        self._ranks = 0  # That have been given out.
+        self._survived = 0  # Failures after which a worker was started again.
+        self._lost_tasks = 0  # Of an elastic job.
+        self._waits = False  # Too few are left, as `_look_at_number` has said.
+        self._failures: list[Failure] = []
+        self._stop_reason: str | None = None
+        self._job_ended = False
+        self.events: list[Event] = []
+        self._listener = _listen(bind)
+        self.port: int = self._listener.getsockname()[1]
+        for name, body in (("accept", self._accept), ("heartbeat", self._beat)):
+            threading.Thread(target=body, name=f"keras-strom-{name}", daemon=True).start()
+
+    @property
+    def failures(self) -> int:
+        """After so many failures a worker was started again."""
+        return self._survived
+
+    @property
+    def lost_tasks(self) -> int:
+        """So many tasks of an elastic job were lost, which is no failure of theirs."""
+        return self._lost_tasks
+
+    def wait_for_start(self, timeout: float) -> None:
+        """Waits until enough tasks have registered and got their ranks.
+
+        Raises:
+            JoinTimeout: some have not; the message says how many.
+            WorkerFailed: one has failed already.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self._started or self._is_over, timeout)
+            if self._failures or self._started or self._job_ended:
+                return
+            here = {m.partition: m for m in self._present()}
+            missing = sorted(set(range(self._workers)) - set(here))
+            hosts = ", ".join(sorted({m.host for m in here.values()})) or "none"
+        needed = f"the {self._least} that are enough" if self._elastic else f"{self._workers}"
+        raise errors.JoinTimeout(
+            f"{len(here)} of {needed} workers had come after {timeout:g} s (hosts: {hosts}); "
+            f"missing: Spark partitions {missing}; are there free slots, and can executors reach "
+            f"TCP port {self.port} of the driver?"
+        )
+
+    def wait_for_end(self, replace_timeout: float = math.inf) -> None:
+        """Waits until the job has ended well, or a worker has failed.
+
+        Args:
+            replace_timeout: seconds that a lost task may stay away before it counts as failed; in
+                an elastic job only while too few are left.
+        """
+        with self._changed:
+            while not self._is_over:
+                awaited = self._awaited()
+                if awaited is None:
+                    self._changed.wait()
+                    continue
+                left = (awaited.lost_at or 0.0) + replace_timeout - time.monotonic()
+                if left <= 0:
+                    self._give_up(awaited, f"and Spark ran it nowhere for {replace_timeout:g} s")
+                else:
+                    self._changed.wait(None if math.isinf(left) else left)
+
+    def _awaited(self) -> Member | None:
+        """The lost task that the job cannot do without, if there is one."""
+        lost = [m for m in self._members.values() if m.lost_at is not None]
+        if not lost or (self._elastic and len(self._present()) >= self._least):
+            return None
+        # Of an elastic job the last one: with it too few were left.
+        choose = max if self._elastic else min
+        return choose(lost, key=lambda member: member.lost_at or 0.0)
+
+    def _present(self) -> list[Member]:
+        return [m for m in self._members.values() if m.lost_at is None]
+
+    def job_ended(self) -> None:
+        """Tells that Spark's job is over, one way or another."""
+        with self._changed:
+            self._job_ended = True
+            for member in self._members.values():
+                if member.lost_at is not None and self._stop_reason is None:
+                    self._give_up(
+                        member,
+                        "and Spark does not run it again: raise spark.task.maxFailures above "
+                        f"max_failures={self._max_failures}",
+                    )
+            self._changed.notify_all()
+
+    def first_failure(self) -> errors.WorkerFailed | None:
+        """The failure that led to the others, or None.
+
+        A worker that fails tells the others before it has ended, and one of them may report first:
+        then the cause is waited for, for a few seconds.
+        """
+
+        def cause() -> Failure | None:
+            return next((one for one in self._failures if not one.is_consequence), None)
+
+        with self._changed:
+            if not self._failures:
+                return None
+            found = self._changed.wait_for(cause, GRACE_SECONDS)
+            return (found or self._failures[0]).error
+
+    def stop(self, reason: str) -> None:
+        """Tells every task to end its worker, those that have yet to register too."""
+        with self._changed:
+            if self._stop_reason is not None:
+                return
+            self._stop_reason = reason
+            self._record("stopped", -1, reason)
+            members = [*self._waiting, *self._members.values()]
+        for member in members:
+            _try_to_send(member.channel, {"type": "stop", "reason": reason})
+
+    def close(self) -> None:
+        """Ends all connections."""
+        self.stop("the job has ended")
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)  # Wakes the accepting thread.
+        self._listener.close()
+        with self._changed:
+            members = [*self._waiting, *self._members.values()]
+        for member in members:
+            member.channel.close()
+
+    @property
+    def _is_over(self) -> bool:
+        return bool(self._failures) or self._job_ended or self._has_ended_without_the_lost
+
+    @property
+    def _has_ended_without_the_lost(self) -> bool:
+        present = self._present()
+        return self._elastic and self._started and bool(present) and all(m.ended for m in present)
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return  # Closed.
+            with self._changed:
+                # Who holds no secret cannot take more of the driver than this many threads.
+                if self._pending > self._workers + 64:
+                    connection.close()
+                    continue
+                self._pending += 1
+            threading.Thread(
+                target=self._serve, args=(connection,), name="keras-strom-task", daemon=True
+            ).start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        """Hears one connection to its end."""
+        member = None
+        try:
+            try:
+                channel = Channel(connection, self._credentials, driver=True)
+                hello = channel.receive()
+            finally:
+                with self._changed:
+                    self._pending -= 1
+            member = self._register(channel, hello)
+            while True:
+                message = channel.receive()
+                if member is not None:
+                    self._handle(member, message)
+        except (ConnectionError, errors.StromError) as error:
+            if member is None:
+                _logger.debug("a control connection ended: %s", error)
+            else:
+                self._lose(member, str(error))
+        finally:
+            connection.close()
+
+    def _register(self, channel: Channel, hello: dict[str, Any]) -> Member | None:
+        """Takes a task in; None for one that comes after the end."""
+        with self._changed:
+            if self._stop_reason is not None:
+                _try_to_send(channel, {"type": "stop", "reason": self._stop_reason})
+                return None
+            partition, task_attempt = int(hello["partition"]), int(hello["attempt"])
+            member = Member(channel, partition, task_attempt, str(hello["host"]))
+            before = self._members.get(partition)
+            if not 0 <= partition < self._workers or (
+                before is not None and not self._gives_way(before, member)
+            ):
+                self._waiting.append(member)
+            else:
+                self._admit(member)
+            return member
+
+    def _gives_way(self, before: Member, member: Member) -> bool:
+        """Whether a task that registers takes the place of an earlier one of its partition."""
+        if member.task_attempt <= before.task_attempt:
+            return False
+        if not self._max_failures and not self._elastic:
+            return False
+        if before.lost_at is None and self._speculation:
+            return False
+        if before.lost_at is None and not before.ended:
+            # Spark knows of its end before its connection does.
+            self._fail(before, Failure.lost(before, "Spark runs it anew", self._streamed))
+            return before.lost_at is not None
+        return True
+
+    def _admit(self, member: Member) -> None:
+        before = self._members.get(member.partition)
+        self._members[member.partition] = member
+        member.event = len(self.events)
+        self._record("registered", -1, f"partition {member.partition} on {member.host}")
+        if before is not None:
+            _try_to_send(before.channel, {"type": "stop", "reason": "another task replaces it"})
+            before.channel.close()
+        if not self._started:
+            if len(self._present()) == self._least:
+                self._start_all()
+            return
+        used = {m.local_rank for m in self._neighbours(member) if m is not member}
+        member.local_rank = next(n for n in range(self._workers) if n not in used)
+        if before is not None and before.rank >= 0:
+            member.rank, member.attempt = before.rank, before.attempt
+            away = "" if before.lost_at is None else f" after {_seconds_since(before.lost_at)} away"
+            self._start_again(member, away)
+        else:
+            self._start_late(member)
+        self._look_at_number()
+
+    def _start_all(self) -> None:
+        self._started = True
+        first: dict[str, int] = {}  # Hosts in the order of their first partition.
+        for member in sorted(self._present(), key=lambda m: m.partition):
+            first.setdefault(member.host, member.partition)
+        members = sorted(self._present(), key=lambda m: (first[m.host], m.partition))
+        for rank, member in enumerate(members):
+            member.rank = rank
+        self._ranks = len(members)
+        for member in members:
+            member.local_rank = [m.rank for m in self._neighbours(member)].index(member.rank)
+            self._record("started", member.rank, f"on {member.host}")
+            self._start(member)
+
+    def _start_late(self, member: Member) -> None:
+        """A task of an elastic job for which there is room only now."""
+        member.rank = self._ranks
+        self._ranks += 1
+        self._record("started", member.rank, f"on {member.host}, while the others train")
+        self._say(
+            member.rank, f"worker {member.rank} on {member.host} comes while the others train"
+        )
+        self._start(member)
+
+    def _start_again(self, member: Member, away: str = "") -> None:
+        member.attempt += 1
+        self._record("restarted", member.rank, f"attempt {member.attempt} on {member.host}{away}")
+        self._start(member)
+
+    def _start(self, member: Member) -> None:
+        registered = self.events[member.event]
+        self.events[member.event] = dataclasses.replace(registered, rank=member.rank)
+        place = {
+            "rank": member.rank,
+            "local_rank": member.local_rank,
+            "local_size": max(len(self._neighbours(member)), member.local_rank + 1),
+            "attempt": member.attempt,
+        }
+        _try_to_send(member.channel, {"type": "start", **place})
+
+    def _neighbours(self, member: Member) -> list[Member]:
+        """The tasks of its host, itself included, in the order of their ranks."""
+        there = [m for m in self._present() if m.host == member.host]
+        return sorted(there, key=lambda m: m.rank)
+
+    def _handle(self, member: Member, message: dict[str, Any]) -> None:
+        kind = message.get("type")
+        if kind == "log" and self._console is not None:
+            for line in message["lines"]:
+                self._console.line(member.rank, str(line))
+        elif kind == "progress" and self._console is not None:
+            self._console.progress(member.rank, str(message["text"]))
+        elif kind == "ended":
+            with self._changed:
+                member.ended = True
+                self._record("ended", member.rank, f"on {member.host}")
+        elif kind == "failed":
+            tail = tuple(str(line) for line in message["log_tail"])
+            error = errors.WorkerFailed(
+                member.rank, member.host, str(message["traceback"]), tail, self._streamed
+            )
+            failure = Failure(error, bool(message["is_consequence"]), str(message["cause"]))
+            with self._changed:
+                self._fail(member, failure, may_start_again=bool(message["may_start_again"]))
+
+    def _lose(self, member: Member, reason: str) -> None:
+        """A task's connection is gone."""
+        with self._changed:
+            if member in self._waiting:
+                self._waiting.remove(member)
+            elif self._members.get(member.partition) is member:
+                self._fail(member, Failure.lost(member, reason, self._streamed))
+
+    def _fail(
+        self, member: Member, failure: Failure, *, may_start_again: bool | None = None
+    ) -> None:
+        """A worker has failed.
+
+        Args:
+            member: its task.
+            failure: how.
+            may_start_again: whether its task, which is there, could start it again; None = the task
+                itself is lost, and Spark will run another.
+        """
+        if member.ended or member.lost_at is not None or self._stop_reason is not None:
+            return
+        if self._elastic and may_start_again is None:
+            self._lose_elastically(member, failure)
+            return
+        if may_start_again is False or self._survived >= self._max_failures:
+            member.ended = True
+            self._failures.append(failure)
+            words = exception_line(failure.error.traceback)
+            self._record("failed", member.rank, f"on {member.host}: {words}")
+            return
+        self._survived += 1
+        self._record("lost", member.rank, f"on {member.host}: {failure.cause}")
+        again = "it is started again" if may_start_again else "Spark is to run its task again"
+        self._say(
+            member.rank,
+            f"{failure.error.who} {failure.cause}; {again} (failure {self._survived} of "
+            f"{self._max_failures})",
+        )
+        if may_start_again:
+            self._start_again(member)
+            return
+        self._await_replacement(member, failure)
+
+    def _lose_elastically(self, member: Member, failure: Failure) -> None:
+        self._lost_tasks += 1
+        self._record("lost", member.rank, f"on {member.host}: {failure.cause}")
+        if member.rank >= 0:
+            self._say(member.rank, f"{failure.error.who} {failure.cause}; its place is free")
+        self._await_replacement(member, failure)
+        self._look_at_number()
+
+    def _look_at_number(self) -> None:
+        """Says that an elastic job has too few workers left; the master says when it goes on."""
+        here = len(self._present())
+        waits = self._elastic and self._started and here < self._least
+        if waits and not self._waits:
+            text = f"{here} of the {self._least} workers are left that are needed: training waits"
+            self._say(-1, text)
+            self._record("waits", -1, text)
+        self._waits = waits
+
+    def _await_replacement(self, member: Member, failure: Failure) -> None:
+        member.lost_at, member.failure = time.monotonic(), failure
+        for other in self._waiting:
+            if other.partition == member.partition and other.task_attempt > member.task_attempt:
+                self._waiting.remove(other)
+                self._admit(other)
+                return
+
+    def _give_up(self, member: Member, why: str) -> None:
+        """A task that was lost does not come back."""
+        assert member.failure is not None
+        lost = member.failure.error
+        member.ended, member.lost_at = True, None
+        error = errors.WorkerFailed(
+            lost.rank, lost.host, f"{lost.traceback} {why}", lost.log_tail, lost.streamed
+        )
+        self._failures.append(dataclasses.replace(member.failure, error=error))
+        self._record("failed", member.rank, f"on {member.host}: {why}")
+
+    @property
+    def _streamed(self) -> bool:
+        return self._console is not None
+
+    def _say(self, rank: int, text: str) -> None:
+        if self._console is None:
+            _logger.warning("%s", text)
+        elif rank < 0:
+            self._console.message(text)
+        else:
+            self._console.line(rank, text)
+
+    def _record(self, kind: str, rank: int, text: str) -> None:
+        self.events.append(Event(time.monotonic() - self._begin, kind, rank, text))
+        self._changed.notify_all()
+
+    def _beat(self) -> None:
+        """Lets the tasks know that the driver lives."""
+        while True:
+            with self._changed:
+                if self._changed.wait_for(lambda: self._stop_reason is not None, HEARTBEAT_SECONDS):
+                    return
+                members = [*self._waiting, *self._members.values()]
+            for member in members:
+                _try_to_send(member.channel, {"type": "heartbeat"})
+
+
+def _seconds_since(moment: float) -> str:
+    return f"{time.monotonic() - moment:.1f} s"
+
+
+def _try_to_send(channel: Channel, message: dict[str, Any]) -> None:
+    # A connection that is gone is noticed where it is read.
+    with contextlib.suppress(ConnectionError):
+        channel.send(message)
+
+
+def _listen(bind: HostPort) -> socket.socket:
+    family = socket.AF_INET6 if ":" in bind[0] else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(bind)
+        listener.listen(1024)
+    except OSError as error:
+        listener.close()
+        raise errors.AddressError(
+            f"cannot listen at TCP port {bind[1]} of {bind[0]}: {error.strerror}"
+        ) from error
+    return listener

@@ -1,0 +1,301 @@
+"""What a Spark task runs: one worker in a process of its own, reported to the driver.
+
+A worker whose process dies is started again if the driver says so, with a higher attempt. A task
+never raises for a failed worker: it tells the driver over the control channel and returns, so that
+Spark neither retries it nor buries its traceback.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from keras_strom import __version__, errors
+from keras_strom.job.credentials import Credentials
+from keras_strom.job.environment import ClusterEnvironment
+from keras_strom.job.network import HostPort, NetworkConfig, format_address
+from keras_strom.runner.process import Function, Outcome, WorkerListener, WorkerProcess
+
+from .channel import HEARTBEAT_SECONDS, Channel
+from .executors import check_version
+from .resources import UseGpu, gpu_variables
+
+if TYPE_CHECKING:
+    from pyspark import Broadcast
+
+    from keras_strom.job.checkpoint_plan import CheckpointPlan
+
+    from ..data.exported import ExportedData
+    from ..data.spool import Chunk
+
+_CONNECT_SECONDS = 30.0
+_PROGRESS_SECONDS = 0.25
+_MAX_WAITING_LINES = 10_000
+# Bounds of what one message holds, with room below channel.MAX_MESSAGE_BYTES.
+_MAX_BATCH_CHARACTERS = 100_000
+_MAX_TRACEBACK_CHARACTERS = 50_000
+_MAX_TAIL_LINE_CHARACTERS = 1_000
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Task:
+    """The same value for every task of a job; it holds the secret and travels in the closure.
+
+    Attributes:
+        payload: the pickled call of `Function`; large ones are broadcast.
+        workers: how many tasks there are.
+        controller: the driver's control channel.
+        credentials: the job's.
+        master: the exchange's address; None for a lone worker.
+        network, env, use_gpu, start_timeout: as given to `run`.
+        stream_logs: whether the driver shows output.
+        show_progress: whether it shows progress bars as they move.
+        data: what the rows are that the task lays down for its worker; None = there are none.
+        checkpoints: what workers save of their state and go on from; None = nothing.
+        version: of keras-strom, on the driver.
+    """
+
+    payload: bytes | Broadcast[bytes]
+    workers: int
+    controller: HostPort
+    credentials: Credentials
+    master: HostPort | None
+    network: NetworkConfig
+    env: Mapping[str, str]
+    use_gpu: UseGpu
+    start_timeout: float
+    stream_logs: bool
+    show_progress: bool
+    data: ExportedData | None = None
+    checkpoints: CheckpointPlan | None = None
+    version: str = __version__
+
+
+# A worker's rank and its pickled result; None: there is none, and the driver knows why.
+Report = tuple[int, bytes | None]
+
+
+def run_task(task: Task, rows: Iterable[Chunk]) -> Report:
+    """Runs one worker from registration to its end; again if it dies and the driver wants it.
+
+    Args:
+        task: what to do.
+        rows: what to lay down for it; meaningless where `task.data` is None.
+
+    Raises:
+        ExecutorMismatch: this executor has another version of keras-strom than the driver.
+    """
+    check_version(task.version)
+    if task.data is None:
+        return _run_worker(task, None)
+    from ..data.spool import spooled
+
+    with spooled(task.data, rows) as folder:
+        return _run_worker(task, folder)
+
+
+def _run_worker(task: Task, data_path: str | None) -> Report:
+    payload = task.payload if isinstance(task.payload, bytes) else task.payload.value
+    credentials = task.credentials if task.master is not None else None
+    env = {**gpu_variables(task.use_gpu), **task.env}
+    link = _DriverLink(task)
+    try:
+        link.register()
+        while (start := link.wait_for_start()) is not None:
+            place = ClusterEnvironment(
+                rank=start["rank"],
+                size=task.workers,
+                local_rank=start["local_rank"],
+                local_size=start["local_size"],
+                attempt=start["attempt"],
+                master=task.master,
+                network=task.network,
+                join_timeout=task.start_timeout,
+                data_path=data_path,
+                checkpoints=task.checkpoints,
+            )
+            # The kernel ends the worker with the thread that starts it: this one, the task's own.
+            with WorkerProcess(
+                Function(payload), place, link, credentials=credentials, env=env
+            ) as process:
+                link.ends_on_stop(process)
+                outcome = process.wait()
+            link.report(outcome)
+            if not outcome.may_be_started_again:
+                return place.rank, outcome.result
+        return -1, None
+    finally:
+        link.close()
+
+
+class _DriverLink(WorkerListener):
+    """The task's end of the control channel.
+
+    Output waits in a bounded queue for a thread that sends it: a driver that is slow to show it
+    (a paused terminal) costs lines, which are counted, but never stops a worker.
+    """
+
+    def __init__(self, task: Task) -> None:
+        self._task = task
+        try:
+            connection = socket.create_connection(task.controller, _CONNECT_SECONDS)
+        except OSError as error:
+            raise errors.Unreachable(
+                f"no way from {socket.gethostname()} to the driver's control port "
+                f"{format_address(task.controller)}: {error}; is this TCP port open?"
+            ) from error
+        self._channel = Channel(connection, task.credentials, driver=False)
+        self._changed = threading.Condition()  # Guards everything below.
+        self._lines: deque[str] = deque()
+        self._lost_lines = 0
+        self._bar = ""
+        self._bar_time = 0.0
+        self._sending = False
+        self._process: WorkerProcess | None = None
+        self._start: dict[str, Any] | None = None
+        self._stopped = False
+        self._closing = False
+        self._sender = threading.Thread(target=self._send, name="keras-strom-send", daemon=True)
+
+    def register(self) -> None:
+        """Makes this task known to the driver."""
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        self._channel.send(
+            {
+                "type": "register",
+                "partition": context.partitionId() if context is not None else 0,
+                "attempt": context.attemptNumber() if context is not None else 0,
+                "host": socket.gethostname(),
+            }
+        )
+        self._sender.start()
+        threading.Thread(target=self._receive, name="keras-strom-receive", daemon=True).start()
+
+    def wait_for_start(self) -> dict[str, Any] | None:
+        """Waits until the driver has the worker started; its place, or None if the job is over."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._start is not None or self._stopped)
+            start, self._start = self._start, None
+            return None if self._stopped else start
+
+    def ends_on_stop(self, process: WorkerProcess) -> None:
+        """From now on the driver's word, or its silence, ends `process`."""
+        with self._changed:
+            self._process = process
+            stopped = self._stopped
+        if stopped:
+            process.close()
+
+    def line(self, text: str) -> None:
+        if self._task.stream_logs:
+            with self._changed:
+                if len(self._lines) >= _MAX_WAITING_LINES:
+                    self._lines.popleft()
+                    self._lost_lines += 1
+                self._lines.append(text)
+                self._bar = ""
+                self._changed.notify_all()
+
+    def progress(self, text: str) -> None:
+        if self._task.stream_logs and self._task.show_progress:
+            with self._changed:
+                self._bar = text
+                if time.monotonic() - self._bar_time >= _PROGRESS_SECONDS:
+                    self._changed.notify_all()
+
+    def report(self, outcome: Outcome) -> None:
+        """Sends what output is left, then how the worker ended."""
+        with self._changed:
+            self._process = None
+            self._changed.wait_for(lambda: not self._lines and not self._sending, _CONNECT_SECONDS)
+        message: dict[str, Any] = {"type": "ended"}
+        if outcome.failed:
+            message = {
+                "type": "failed",
+                "traceback": outcome.traceback[-_MAX_TRACEBACK_CHARACTERS:],
+                "log_tail": [line[:_MAX_TAIL_LINE_CHARACTERS] for line in outcome.log_tail],
+                "is_consequence": outcome.is_consequence,
+                "cause": outcome.cause[:_MAX_TAIL_LINE_CHARACTERS],
+                "may_start_again": outcome.may_be_started_again,
+            }
+        if not outcome.terminated:
+            with contextlib.suppress(ConnectionError):  # A driver that is gone needs no report.
+                self._channel.send(message)
+
+    def close(self) -> None:
+        """Ends the connection."""
+        self._finish_sending()
+        self._channel.close()
+
+    def _receive(self) -> None:
+        with contextlib.suppress(ConnectionError, errors.StromError):
+            while (message := self._channel.receive())["type"] != "stop":
+                if message["type"] == "start":
+                    with self._changed:
+                        self._start = message
+                        self._changed.notify_all()
+        # By its word, or without it: a worker has nobody to work for.
+        with self._changed:
+            self._stopped = True
+            self._changed.notify_all()
+            process = self._process
+        if process is not None:
+            process.close()
+
+    def _send(self) -> None:
+        try:
+            while True:
+                with self._changed:
+                    self._sending = False
+                    self._changed.notify_all()
+                    self._changed.wait_for(self._has_something, HEARTBEAT_SECONDS)
+                    self._sending = True
+                    messages = self._take()
+                    closing = self._closing and not self._lines
+                for message in messages:
+                    self._channel.send(message)
+                if closing:
+                    return
+        except ConnectionError:
+            with self._changed:  # Nobody is there to read what waits.
+                self._stopped = True
+                self._lines.clear()
+        finally:
+            with self._changed:
+                self._sending = False
+                self._changed.notify_all()
+
+    def _has_something(self) -> bool:
+        return bool(self._lines or self._bar or self._closing)
+
+    def _take(self) -> list[dict[str, Any]]:
+        messages: list[dict[str, Any]] = []
+        lines: list[str] = []
+        if self._lost_lines:
+            lines.append(f"... {self._lost_lines} lines left out, the driver was too slow ...")
+            self._lost_lines = 0
+        characters = 0
+        while self._lines and characters < _MAX_BATCH_CHARACTERS:
+            lines.append(self._lines.popleft())
+            characters += len(lines[-1])
+        if lines:
+            messages.append({"type": "log", "lines": lines})
+        if self._bar:
+            messages.append({"type": "progress", "text": self._bar})
+            self._bar, self._bar_time = "", time.monotonic()
+        return messages or [{"type": "heartbeat"}]
+
+    def _finish_sending(self) -> None:
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        if self._sender.is_alive():
+            self._sender.join(_CONNECT_SECONDS)

@@ -1,0 +1,1 @@
+"""How workers train one model on Spark: gradient sharing, parameter averaging."""

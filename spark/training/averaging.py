@@ -1,0 +1,275 @@
+"""ParameterAveraging: rounds of local training, and after each the average of all workers.
+
+The driver holds the model. A round is one Spark job of plain tasks: the state is broadcast, every
+worker trains a few steps from it, and a tree of additions brings the weighted sums back, whose mean
+is the next state. Validation is a job too, each worker on its part; callbacks run in the driver.
+What tasks do is in `averaging_tasks`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import tempfile
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from keras_strom import errors
+from keras_strom.checks import whole_number
+
+from ..runner.slots import Size, Waiting, WantedSize, choose_workers
+from .contribution import Contribution, add, add_counts
+from .method import START_TIMEOUT_SECONDS, TrainingJob, TrainingMethod
+
+if TYPE_CHECKING:
+    from pyspark import Broadcast, SparkContext
+
+    from .replica import State
+    from .worker_training import Trained
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ParameterAveraging(TrainingMethod):
+    """Workers train a few steps each on their own; then all take the average, and so on.
+
+    Synchronous, and made of Spark's own parts alone: no relay, no ports, no barrier. Spark runs a
+    task again that was lost, with the same result, for a round depends on nothing but what is
+    broadcast and the worker's rows; there may be more workers than slots. The average is weighed by
+    the examples that each worker has trained on, so with plain or momentum SGD and
+    `averaging_frequency=1` K workers do what one does with batches K times as large.
+
+    Data must lie in files: with the estimator's `store=`, or `fit_on_parquet`.
+
+    Args:
+        averaging_frequency: steps of each worker between two averages. The last round of an epoch
+            may have fewer.
+        aggregation_depth: levels of the tree that adds up; more take load off the driver where
+            there are many workers.
+        save_updater: average the optimizer's state as well (momentum and the like); False = every
+            round begins with a new optimizer at the learning rate of the steps so far, which halves
+            what travels, or more.
+
+    Raises:
+        InvalidOption: a value that makes no sense.
+
+    Example:
+        >>> estimator = StromEstimator(  # doctest: +SKIP
+        ...     ..., training=ParameterAveraging(averaging_frequency=10), store="/mnt/shared/strom")
+    """
+
+    averaging_frequency: int = 5
+    aggregation_depth: int = 2
+    save_updater: bool = True
+
+    needs_files: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        whole_number("averaging_frequency", self.averaging_frequency, least=1)
+        whole_number("aggregation_depth", self.aggregation_depth, least=1)
+        if not isinstance(self.save_updater, bool):
+            raise errors.InvalidOption(f"save_updater={self.save_updater!r} must be True or False")
+
+    def check(self, params: Mapping[str, Any]) -> None:
+        """Refuses what is of the relay only."""
+        for name, why in _NOT_AVERAGINGS.items():
+            if params[name] is not None:
+                raise errors.InvalidOption(
+                    f"{name} has no effect with training={self!r}, {why}: leave it out, or train "
+                    "with GradientSharing()"
+                )
+
+    def choose_size(self, context: SparkContext, wanted: WantedSize) -> Size:
+        """`num_proc`, or every slot; workers beyond the slots take turns."""
+        workers = wanted.num_proc or choose_workers(context, None, Waiting(START_TIMEOUT_SECONDS))
+        return Size(workers=workers)
+
+    def train(self, job: TrainingJob) -> Trained:
+        """Trains in rounds; what the callbacks see is the average of all workers."""
+        with _Driver(self, job) as driver:
+            return driver.train()
+
+
+_NOT_AVERAGINGS = {
+    "strategy": "which shares no updates",
+    "network": "which shares no updates",
+    "min_proc": "whose workers take turns on the slots that there are",
+    "max_proc": "whose workers take turns on the slots that there are",
+    "max_failures": "whose tasks Spark runs again as spark.task.maxFailures says",
+}
+
+
+class _Driver:
+    """One training: the model, its callbacks, and the jobs that Spark runs for it."""
+
+    def __init__(self, method: ParameterAveraging, job: TrainingJob) -> None:
+        import cloudpickle
+
+        from ..inference.prediction import Told
+        from .averaging_tasks import Averaging
+        from .replica import Replica
+
+        self._method = method
+        self._job = job
+        self._plan = plan = job.plan
+        self._workers = job.size.workers
+        self._context = job.spark.sparkContext
+        self._recorder = job.recorder
+        self._recorder.enter("load")
+        self._replica = Replica(plan, save_updater=method.save_updater)
+        averaging = Averaging(plan, self._workers, method.save_updater)
+        broadcast = self._context.broadcast(cloudpickle.dumps(averaging))
+        self._told = Told(uuid.uuid4().hex, broadcast)
+        self._step = 0
+        self._recorder.leave()
+
+    def __enter__(self) -> _Driver:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._told.pickled.destroy()
+
+    def train(self) -> Trained:
+        """All epochs."""
+        import keras
+
+        from .worker_training import Backup, joined, leave, logged
+
+        plan, replica = self._plan, self._replica
+        if not plan.model.file:
+            self._draw_first_weights()
+        with tempfile.TemporaryDirectory() as directory:
+            given = replica.code.callbacks
+            callbacks = given() if callable(given) else list(given or [])
+            backup = None
+            if plan.run is not None:
+                backup = Backup(plan.run, Path(directory))
+                backup.fetch()
+                callbacks.append(backup)
+            callbacks = keras.callbacks.CallbackList(
+                callbacks,
+                add_history=True,
+                add_progbar=plan.verbose != 0,
+                model=replica.model,
+                verbose=plan.verbose,
+                epochs=plan.epochs,
+                steps=self._steps_per_epoch(),
+            )
+            with self._recorder.phase("run"):
+                self._train_epochs(callbacks)
+            history = logged(replica.model.history.history)
+            if backup is not None:
+                history = joined(backup.before, history)
+        with self._recorder.phase("save"):
+            return leave(plan, replica.model, history)
+
+    def _train_epochs(self, callbacks: Any) -> None:
+        """What Keras's `fit` does, with a round for several steps."""
+        model, steps = self._replica.model, self._steps_per_epoch()
+        model.stop_training = False
+        callbacks.on_train_begin()
+        logs: dict[str, float] = {}
+        # Where an interrupted training was; its backup has been restored by now.
+        for epoch in range(model._initial_epoch or 0, self._plan.epochs):
+            callbacks.on_epoch_begin(epoch)
+            counts: Sequence[Any] = ()
+            for begin in range(0, steps, self._method.averaging_frequency):
+                end = min(begin + self._method.averaging_frequency, steps)
+                callbacks.on_train_batch_begin(begin)
+                found = self._round(epoch * steps + begin, epoch * steps + end).counts
+                counts = add_counts(counts, found)
+                logs = self._replica.results(counts)
+                callbacks.on_train_batch_end(end - 1, logs)
+                if model.stop_training:
+                    break
+            logs = logs | self._validate(callbacks)
+            callbacks.on_epoch_end(epoch, logs)
+            if model.stop_training:
+                break
+        self._replica.finish()
+        callbacks.on_train_end(logs)
+
+    def _round(self, begin: int, end: int) -> Contribution:
+        """Steps [begin, end) of every worker."""
+        from .averaging_tasks import train_round
+
+        with self._broadcast(self._replica.state(begin)) as state:
+            work = functools.partial(train_round, self._told, state, begin, end)
+            whole = self._run(work, self._workers)
+        self._replica.end_round(whole.means(), end)
+        self._step = end
+        return whole
+
+    def _validate(self, callbacks: Any) -> dict[str, float]:
+        from ..data.exported import VALIDATION
+        from .averaging_tasks import evaluate_share
+
+        plan = self._plan
+        rows = plan.data.rows(VALIDATION)
+        if not rows:
+            return {}
+        if plan.validation_steps_per_epoch is not None:
+            rows = min(rows, plan.validation_steps_per_epoch * plan.val_batch_size)
+        callbacks.on_test_begin()
+        size = min(rows, self._workers)
+        weights = dataclasses.replace(self._replica.state(self._step), optimizer=())
+        with self._broadcast(weights) as state:
+            work = functools.partial(evaluate_share, self._told, state, rows, size)
+            whole = self._run(work, size)
+        logs = self._replica.results(whole.counts)
+        callbacks.on_test_end(logs)
+        return {f"val_{name}": value for name, value in logs.items()}
+
+    def _run(self, work: Callable[[int], Contribution], tasks: int) -> Contribution:
+        """One Spark job: a task for each rank, and what all of them add up to."""
+        ranks = self._context.parallelize(range(tasks), tasks)
+        depth = self._method.aggregation_depth
+        with _explained():
+            whole: Contribution | None = ranks.map(work).treeAggregate(None, add, add, depth)
+        assert whole is not None, "there is a task"
+        self._recorder.add(sorted(whole.phases, key=lambda phase: phase.begin))
+        return whole
+
+    @contextlib.contextmanager
+    def _broadcast(self, state: State) -> Iterator[Broadcast[State]]:
+        """A state, for a job; executors forget it afterwards."""
+        broadcast = self._context.broadcast(state)
+        try:
+            yield broadcast
+        finally:
+            broadcast.destroy()
+
+    def _draw_first_weights(self) -> None:
+        """Has an executor make the model: the driver's own random numbers stay untouched."""
+        from .averaging_tasks import initial_state
+
+        work = functools.partial(initial_state, self._told)
+        with _explained():
+            drawn: State = self._context.parallelize([0], 1).map(work).first()
+        self._replica.assign_weights(drawn)
+
+    def _steps_per_epoch(self) -> int:
+        plan = self._plan
+        return plan.train_steps_per_epoch or plan.data.steps(self._workers, plan.batch_size)
+
+
+@contextlib.contextmanager
+def _explained() -> Iterator[None]:
+    """What a task has raised, out of the words that Spark made of it.
+
+    Raises:
+        StromError: the task's own.
+        WorkerFailed: a task has failed as often as Spark lets it.
+    """
+    from ..data.checked import explain
+    from ..runner.runner import root_cause
+
+    try:
+        yield
+    except Exception as error:
+        explained = explain(error)
+        if explained is error:
+            explained = errors.WorkerFailed(-1, *root_cause(str(error)))
+        raise explained from None

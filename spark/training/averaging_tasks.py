@@ -1,0 +1,133 @@
+"""What a Spark task does in parameter averaging: some steps of training, or a part of evaluation.
+
+A task is a pure function of what is broadcast, its rank and its steps, so Spark may run it again,
+or twice, wherever it likes. What a Python worker keeps between tasks (model, rows) only saves time.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import pickle
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from ..data.exported import TRAIN, VALIDATION
+from ..data.passes import ChunkCache, Passes, Stretch, batches, stretches
+from ..inference.prediction import Told
+from ..runner.timeline import Recorder
+from .contribution import Contribution, add_counts
+from .replica import Replica, State
+from .worker_training import TrainingPlan
+
+if TYPE_CHECKING:
+    from pyspark import Broadcast
+
+# Rows that an evaluation holds at the same time.
+_ROWS_AT_ONCE = 1 << 13
+
+
+@dataclasses.dataclass(frozen=True)
+class Averaging:
+    """What does not change during a training.
+
+    Attributes:
+        plan: what is trained.
+        workers: how many shares the data has.
+        save_updater: whether optimizer state is averaged.
+    """
+
+    plan: TrainingPlan
+    workers: int
+    save_updater: bool
+
+
+def initial_state(told: Told, _: int) -> State:
+    """The first state of a model that a function makes."""
+    averaging: Averaging = pickle.loads(told.pickled.value)
+    import keras
+
+    keras.utils.set_random_seed(averaging.plan.seed)
+    return Replica(averaging.plan, save_updater=averaging.save_updater).state(0)
+
+
+def train_round(
+    told: Told, state: Broadcast[State], begin: int, end: int, rank: int
+) -> Contribution:
+    """Trains steps [begin, end) of worker `rank`, from a state that all begin with."""
+    recorder = Recorder(rank)
+    worker = _worker(told, recorder)
+    plan, replica = worker.averaging.plan, worker.replica
+    recorder.enter("read")
+    rows = Passes(
+        plan.data,
+        rank=rank,
+        size=worker.averaging.workers,
+        seed=plan.seed if plan.shuffle else None,
+        cache=worker.cache,
+    )
+    # All workers have equally many steps a pass, as many as the one with the fewest rows.
+    steps = plan.data.steps(worker.averaging.workers, plan.batch_size, TRAIN)
+    count = min(rows.rows, steps * plan.batch_size)
+    parts = [rows.take(one) for one in stretches(begin, end, count, plan.batch_size)]
+    recorder.enter("train")
+    replica.begin_round(state.value)
+    replica.seed(plan.seed, rank, begin)
+    data = batches(plan.data, parts, plan.batch_size, replica.code.transformation_fn)
+    replica.model.fit(data, shuffle=False, verbose=0)
+    values, counts = replica.values(), replica.counts()
+    recorder.leave()
+    return Contribution(
+        rank=rank,
+        examples=sum(len(arrays[0]) for arrays in parts),
+        values=values,
+        counts=counts,
+        phases=tuple(recorder.phases),
+    )
+
+
+def evaluate_share(
+    told: Told, state: Broadcast[State], rows: int, size: int, rank: int
+) -> Contribution:
+    """Evaluates a part of the validation data, the first `rows` of which are divided in `size`."""
+    recorder = Recorder(rank)
+    worker = _worker(told, recorder)
+    plan, replica = worker.averaging.plan, worker.replica
+    recorder.enter("evaluate")
+    replica.assign_weights(state.value)
+    replica.seed(plan.seed, rank, state.value.step)
+    share = (rank + 1) * rows // size - rank * rows // size
+    passes = Passes(plan.data, VALIDATION, rank=rank, size=size, seed=None, cache=worker.cache)
+    at_once = max(1, _ROWS_AT_ONCE // plan.val_batch_size) * plan.val_batch_size
+    counts: Sequence[Any] = ()
+    for begin in range(0, share, at_once):
+        part = passes.take(Stretch(0, begin, min(begin + at_once, share)))
+        data = batches(plan.data, [part], plan.val_batch_size, replica.code.transformation_fn)
+        replica.model.evaluate(data, verbose=0)
+        counts = add_counts(counts, replica.counts())
+    recorder.leave()
+    return Contribution(
+        rank=rank, examples=share, values=(), counts=counts, phases=tuple(recorder.phases)
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Worker:
+    """What a Python worker keeps for the tasks that follow."""
+
+    averaging: Averaging
+    replica: Replica
+    cache: ChunkCache
+
+
+_loaded: dict[str, Any] = {}
+
+
+def _worker(told: Told, recorder: Recorder) -> _Worker:
+    if told.key not in _loaded:
+        with recorder.phase("load"):
+            averaging: Averaging = pickle.loads(told.pickled.value)
+            replica = Replica(averaging.plan, save_updater=averaging.save_updater)
+        _loaded.clear()
+        _loaded[told.key] = _Worker(averaging, replica, ChunkCache())
+    worker: _Worker = _loaded[told.key]
+    return worker

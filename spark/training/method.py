@@ -1,0 +1,87 @@
+"""What a way of training is: how the workers of an estimator become one model.
+
+`StromEstimator(training=...)` takes a `TrainingMethod`. Each lives in a file of its own:
+`sharing.GradientSharing`, the default, and `averaging.ParameterAveraging`.
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    from keras_strom.job.network import NetworkConfig
+
+    from ..data.direct import Direct
+    from ..runner.slots import Size, WantedSize
+    from ..runner.timeline import Recorder
+    from .worker_training import Trained, TrainingPlan
+
+START_TIMEOUT_SECONDS = 600.0
+#: So many workers of a job are started again, unless its caller says otherwise.
+MAX_FAILURES = 3
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrainingJob:
+    """One training, as the estimator hands it to a method: all that was given has been checked.
+
+    Attributes:
+        plan: what is trained, on what, and how long.
+        size: how many workers train.
+        spark: the session.
+        network, max_failures: as given to the estimator.
+        rows: rows that go straight to the workers; None = `plan.data` lies in files.
+        recorder: notes when the driver did what.
+    """
+
+    plan: TrainingPlan
+    size: Size
+    spark: SparkSession
+    network: NetworkConfig | None
+    max_failures: int | None
+    rows: Direct | None
+    recorder: Recorder
+
+
+class TrainingMethod(abc.ABC):
+    """How the workers of a `StromEstimator` train one model together.
+
+    A method is a frozen value of checked options. The estimator checks model, columns and executors
+    and puts the data where workers reach it; then `train` has the word, in the driver. What runs on
+    executors, and what they tell each other, is the method's own business.
+
+    Attributes:
+        needs_files: whether workers train only on files: those of a store, or `fit_on_parquet`'s.
+    """
+
+    needs_files: ClassVar[bool] = False
+
+    @abc.abstractmethod
+    def check(self, params: Mapping[str, Any]) -> None:
+        """Refuses Params of the estimator that have no effect with this method.
+
+        Raises:
+            InvalidOption: the message names the Param.
+        """
+
+    @abc.abstractmethod
+    def choose_size(self, context: SparkContext, wanted: WantedSize) -> Size:
+        """How many workers train.
+
+        Args:
+            context: the application.
+            wanted: the estimator's `num_proc`, `min_proc` and `max_proc`.
+
+        Raises:
+            NotEnoughSlots: the application cannot run them.
+        """
+
+    @abc.abstractmethod
+    def train(self, job: TrainingJob) -> Trained:
+        """Trains, and leaves the model where `Trained` says."""

@@ -1,0 +1,214 @@
+"""A worker's copy of the model in parameter averaging: its variables in and out, as arrays.
+
+Driver and executors make the same model of the same plan, so that the n-th array of one is the n-th
+variable of the other.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import cloudpickle
+import keras
+import numpy as np
+import numpy.typing as npt
+
+from keras_strom import errors
+from keras_strom.sharing.optimizers import parts_of
+
+from ..inference.prediction import examples, metric_state, zeros
+from .worker_training import Code, TrainingPlan
+
+Array = npt.NDArray[Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class State:
+    """What all workers begin a round with.
+
+    Attributes:
+        weights: of the model.
+        optimizer: of its optimizer: all variables, or the learning rates alone.
+        step: how many steps have been trained.
+    """
+
+    weights: Sequence[Array]
+    optimizer: Sequence[Array]
+    step: int
+
+
+class Replica:
+    """A compiled model whose state can be read and assigned.
+
+    Args:
+        plan: what is trained.
+        save_updater: whether the optimizer's state belongs to the model's; without it every round
+            begins with a new optimizer, at the learning rate of the steps trained so far.
+
+    Raises:
+        UnsupportedModel: a model whose training has a state that is not seen here.
+        UnsupportedOptimizer: one that makes no sense without its state.
+    """
+
+    def __init__(self, plan: TrainingPlan, *, save_updater: bool) -> None:
+        self.code: Code = cloudpickle.loads(plan.code)
+        self.model = plan.model.load()
+        self._save_updater = save_updater
+        _check_optimizers(self.model, save_updater)
+        # Metrics and layers have variables once they have seen a batch.
+        columns, specs = plan.data.columns, plan.data.specs
+        arrays = {name: zeros(specs[name], 2) for name in columns.names}
+        self.model.test_on_batch(*examples(columns, arrays, self.code.transformation_fn))
+        self.model.reset_metrics()
+        self.model.optimizer.build(self.model.trainable_variables)
+        # A compiled model may bring an optimizer that has trained before.
+        self._steps_before = max(int(rule.iterations) for rule in parts_of(self.model.optimizer))
+        self._fresh: list[Array] | None = None
+        self._shifted: list[_Shifted] = []
+
+    def state(self, step: int) -> State:
+        """A copy of the state after `step` steps."""
+        return State(
+            [_value(one) for one in self.model.weights],
+            [_value(one) for one in self._travelling()],
+            step,
+        )
+
+    def assign_weights(self, state: State) -> None:
+        """Takes over a state's weights."""
+        _assign(self.model.weights, state.weights)
+
+    def begin_round(self, state: State) -> None:
+        """Takes over all of a state, to train on from it."""
+        if self._fresh is None:
+            self._prepare_rounds()
+        self.assign_weights(state)
+        _assign(self._dropped(), self._fresh or ())
+        _assign(self._travelling(), state.optimizer)
+        for schedule in self._shifted:
+            schedule.begin.assign(self._steps_before + state.step)
+
+    def end_round(self, values: Sequence[Array], step: int) -> None:
+        """Takes over, in the driver, what a round's `values` came to; `step` steps are done."""
+        count = len(self.model.weights)
+        _assign(self.model.weights, values[:count])
+        if self._save_updater:
+            _assign(self._travelling(), values[count:])
+        else:
+            for rule in parts_of(self.model.optimizer):
+                rule.iterations.assign(self._steps_before + step)
+
+    def values(self) -> list[Array]:
+        """What is averaged after a round: the weights, and the optimizer's state if it is kept."""
+        variables = [*self.model.weights, *(self._travelling() if self._save_updater else ())]
+        return [_value(one) for one in variables]
+
+    def seed(self, *entropy: int) -> None:
+        """Makes all randomness of a round (dropout, augmentation) a function of some numbers."""
+        random = np.random.default_rng(entropy)
+        keras.utils.set_random_seed(int(random.integers(1 << 31)))
+        weights = {id(one) for one in self.model.weights}
+        for one in self.model.variables:
+            if id(one) not in weights:
+                drawn = random.integers(1 << 31, size=one.shape)
+                one.assign(keras.ops.cast(drawn, one.dtype))
+
+    def counts(self) -> list[Array]:
+        """What the metrics have counted since their reset."""
+        return [_value(one).astype(np.float64) for one in metric_state(self.model)]
+
+    def results(self, counts: Sequence[Array]) -> dict[str, float]:
+        """What the metrics say of such counts."""
+        _assign(metric_state(self.model), counts)
+        found: dict[str, float] = {}
+        for name, value in self.model.get_metrics_result().items():
+            several = value if isinstance(value, Mapping) else {name: value}
+            found |= {one: float(number) for one, number in several.items()}
+        return found
+
+    def finish(self) -> None:
+        """Ends the training, as Keras's `fit` does: averages of the weights take their place."""
+        self.model.optimizer.finalize_variable_values(self.model.trainable_weights)
+
+    def _travelling(self) -> list[Any]:
+        """The optimizer's variables that every round begins with."""
+        optimizer = self.model.optimizer
+        if self._save_updater:
+            return list(optimizer.variables)
+        rates = [rule._learning_rate for rule in parts_of(optimizer)]
+        return [rate for rate in rates if isinstance(rate, keras.Variable)]
+
+    def _dropped(self) -> list[Any]:
+        """The optimizer's variables that are new in every round."""
+        return [] if self._save_updater else list(self.model.optimizer.variables)
+
+    def _prepare_rounds(self) -> None:
+        optimizer = self.model.optimizer
+        self._fresh = []
+        if not self._save_updater:
+            new = type(optimizer).from_config(optimizer.get_config())
+            new.build(self.model.trainable_variables)
+            self._fresh = [_value(one) for one in new.variables]
+            self._shifted = _shift_schedules(optimizer)
+        # A round's end is not the training's, where Keras installs averages of the weights.
+        optimizer.finalize_variable_values = _leave_as_they_are
+
+
+class _Shifted(keras.optimizers.schedules.LearningRateSchedule):  # type: ignore[misc]
+    """A schedule for an optimizer that counts from 0 again: `begin` says where it really is."""
+
+    def __init__(self, schedule: Any) -> None:
+        self.schedule = schedule
+        self.begin = keras.Variable(0, dtype="int64", trainable=False, name="begin")
+
+    def __call__(self, step: Any) -> Any:
+        return self.schedule(keras.ops.cast(step, "int64") + self.begin.value)
+
+
+def _shift_schedules(optimizer: Any) -> list[_Shifted]:
+    found = []
+    for rule in parts_of(optimizer):
+        if isinstance(rule._learning_rate, keras.optimizers.schedules.LearningRateSchedule):
+            rule._learning_rate = _Shifted(rule._learning_rate)
+            found.append(rule._learning_rate)
+    return found
+
+
+def _check_optimizers(model: keras.Model, save_updater: bool) -> None:
+    optimizer = getattr(model, "optimizer", None)
+    others = [
+        name
+        for name, value in vars(model).items()
+        if isinstance(value, keras.Optimizer) and value is not optimizer
+    ]
+    if optimizer is None or others:
+        raise errors.UnsupportedModel(
+            f"the model trains with optimizers of its own ({', '.join(others) or 'in train_step'}),"
+            " and ParameterAveraging knows the one of compile() only: use "
+            "training=GradientSharing()"
+        )
+    for rule in parts_of(optimizer):
+        if save_updater:
+            continue
+        for option in ("use_ema", "gradient_accumulation_steps"):
+            if getattr(rule, option, None):
+                raise errors.UnsupportedOptimizer(
+                    f"{type(rule).__name__}({option}={getattr(rule, option)}) keeps a state over "
+                    "the steps, which ParameterAveraging(save_updater=False) drops after each "
+                    "round: leave save_updater out"
+                )
+
+
+def _leave_as_they_are(_: Any) -> None:
+    """Stands for `finalize_variable_values` where the training goes on."""
+
+
+def _value(variable: Any) -> Array:
+    return np.asarray(keras.ops.convert_to_numpy(variable))
+
+
+def _assign(variables: Sequence[Any], values: Sequence[Array]) -> None:
+    for variable, value in zip(variables, values, strict=True):
+        variable.assign(keras.ops.cast(value, variable.dtype))

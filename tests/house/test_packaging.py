@@ -1,0 +1,179 @@
+"""What pip builds, installs and refuses to build."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCES = ROOT / "custom_ops"
+
+
+def run(
+    *command: str, cwd: Path = ROOT, expect: int = 0, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """Runs a command and compares its exit status; output is text."""
+    result = subprocess.run(
+        command,
+        cwd=cwd,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=280,
+    )
+    assert result.returncode == expect, result.stdout + result.stderr
+    return result
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    arguments = ("--no-build-isolation", "--no-deps", "--no-index", "--wheel-dir", str(folder))
+    run(sys.executable, "-m", "pip", "wheel", *arguments, str(ROOT))
+    (path,) = folder.iterdir()
+    return path
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("installed")
+    arguments = ("--no-deps", "--no-index", "--target", str(folder))
+    run(sys.executable, "-m", "pip", "install", *arguments, str(wheel))
+    return folder
+
+
+def python_files(folder: Path, prefix: str) -> set[str]:
+    return {prefix + path.relative_to(folder).as_posix() for path in folder.rglob("*.py")}
+
+
+def test_the_wheel_holds_every_module_and_the_native_libraries(wheel: Path) -> None:
+    names = set(zipfile.ZipFile(wheel).namelist())
+    modules = python_files(ROOT / "keras_strom", "keras_strom/")
+    modules |= python_files(ROOT / "spark", "keras_strom/spark/")
+    assert {name for name in names if name.endswith(".py")} == modules
+    native = {"libstrom.so", "_strom_ops.so", "build.json"}
+    if shutil.which("nvcc"):
+        native.add("libstrom_cuda.so")
+    assert {f"keras_strom/_native/{name}" for name in native} <= names
+    assert "keras_strom/py.typed" in names
+    assert not [name for name in names if name.startswith(("spark/", "tests/", "examples/"))]
+
+
+def test_the_wheel_is_for_this_platform_and_any_python_3(wheel: Path) -> None:
+    assert wheel.stem.split("-")[2:4] == ["py3", "none"]
+    assert wheel.stem.endswith(f"linux_{os.uname().machine}")
+
+
+def test_the_version_is_the_same_everywhere(wheel: Path) -> None:
+    source = (ROOT / "keras_strom" / "__init__.py").read_text()
+    assert f'__version__ = "{wheel.stem.split("-")[1]}"' in source
+
+
+def test_the_build_record_names_the_installed_tensorflow(installed: Path) -> None:
+    versions = {"tensorflow", "keras_strom", "compiler", "strom_abi"}
+    record = json.loads((installed / "keras_strom" / "_native" / "build.json").read_text())
+    assert versions <= set(record)
+    script = "import importlib.util as u; print(u.find_spec('tensorflow').origin)"
+    tensorflow = Path(run(sys.executable, "-c", script).stdout.strip()).parent
+    (metadata,) = (
+        path
+        for path in tensorflow.parent.glob("tensorflow*.dist-info/METADATA")
+        if path.parent.name.partition("-")[0] in {"tensorflow", "tensorflow_cpu"}
+    )
+    assert f"\nVersion: {record['tensorflow']}\n" in metadata.read_text()
+
+
+def test_an_installed_wheel_imports_from_where_it_lies(installed: Path, tmp_path: Path) -> None:
+    script = "import keras_strom, keras_strom.spark as s; print(keras_strom.__file__, s.__file__)"
+    result = run(sys.executable, "-c", script, cwd=tmp_path, PYTHONPATH=str(installed))
+    package = installed / "keras_strom"
+    expected = [str(package / "__init__.py"), str(package / "spark" / "__init__.py")]
+    assert result.stdout.split() == expected
+
+
+def test_a_bare_import_of_spark_is_refused(tmp_path: Path) -> None:
+    result = run(sys.executable, "-c", "import spark", cwd=tmp_path, expect=1, PYTHONPATH=str(ROOT))
+    assert "keras_strom.spark" in result.stderr.splitlines()[-1]
+
+
+def test_the_installed_command_runs(installed: Path, tmp_path: Path) -> None:
+    command = installed / "bin" / "keras-strom"
+    result = run(sys.executable, str(command), "--help", cwd=tmp_path, PYTHONPATH=str(installed))
+    assert "usage: keras-strom" in result.stdout
+
+
+def test_libstrom_needs_only_the_c_and_cxx_runtimes(installed: Path) -> None:
+    library = installed / "keras_strom" / "_native" / "libstrom.so"
+    needed = [
+        line.split("[")[1].rstrip("]")
+        for line in run("readelf", "--dynamic", "--wide", str(library)).stdout.splitlines()
+        if "(NEEDED)" in line
+    ]
+    allowed = ("libc.", "libm.", "libdl.", "libpthread.", "libgcc_s.", "libstdc++.", "ld-linux")
+    assert [name for name in needed if not name.startswith(allowed)] == []
+
+
+def test_the_source_distribution_can_be_built_from(tmp_path: Path) -> None:
+    run(sys.executable, "setup.py", "-q", "sdist", "--dist-dir", str(tmp_path))
+    (archive,) = tmp_path.iterdir()
+    with tarfile.open(archive) as file:
+        names = {name.partition("/")[2] for name in file.getnames()}
+    sources = {
+        path.relative_to(ROOT).as_posix()
+        for path in SOURCES.rglob("*")
+        if path.suffix in {".cc", ".h", ".cu", ".cmake", ".map"}
+    }
+    sources |= {"custom_ops/CMakeLists.txt", "setup.py", "LICENSE", "spark/__init__.py"}
+    assert sources <= names
+
+
+# --------------------------------------------------------------------- clear refusals
+
+
+def test_without_tensorflow_the_build_says_how_to_install_it(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(
+        "import importlib.util as util\n"
+        "find = util.find_spec\n"
+        "util.find_spec = lambda n, *rest: None if n == 'tensorflow' else find(n, *rest)\n"
+    )
+    command = (sys.executable, "setup.py", "-q", "build_native", "--inplace")
+    result = run(*command, expect=1, PYTHONPATH=str(tmp_path))
+    assert "TensorFlow is not installed" in result.stderr
+    assert "--no-build-isolation" in result.stderr
+
+
+def test_without_a_compiler_the_build_says_what_to_install(tmp_path: Path) -> None:
+    command = (sys.executable, "setup.py", "-q", "build_native", "--inplace")
+    result = run(*command, expect=1, PATH=str(tmp_path), CXX="")
+    assert "apt-get install g++" in result.stderr
+
+
+def test_without_openssl_the_build_says_what_to_install(tmp_path: Path) -> None:
+    tools = Path(sys.executable).parent
+    result = run(
+        str(tools / "cmake"),
+        *("-S", str(SOURCES), "-B", str(tmp_path), "-G", "Ninja"),
+        f"-DCMAKE_MAKE_PROGRAM={tools / 'ninja'}",
+        f"-DCMAKE_CXX_COMPILER={shutil.which('c++')}",
+        "-DCMAKE_FIND_USE_CMAKE_SYSTEM_PATH=OFF",
+        "-DCMAKE_FIND_USE_SYSTEM_ENVIRONMENT_PATH=OFF",
+        expect=1,
+    )
+    assert "apt-get install libssl-dev" in result.stderr
+
+
+def test_every_constraint_is_one_exact_version() -> None:
+    lines = [
+        line
+        for line in (ROOT / "constraints.txt").read_text().splitlines()
+        if line and not line.startswith("#")
+    ]
+    names = [line.partition("==")[0].lower() for line in lines]
+    assert all(line.count("==") == 1 and "/" not in line for line in lines)
+    assert len(set(names)) == len(names)

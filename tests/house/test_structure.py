@@ -1,0 +1,215 @@
+"""The arrows between layers, and other rules of the house that a tool can check."""
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+NATIVE = ROOT / "custom_ops"
+
+# Which parts of custom_ops/ each part may include.
+NATIVE_ARROWS = {
+    "core": {"core"},
+    "net": {"core", "net"},
+    "cuda": {"core", "cuda"},
+    "capi": {"core", "net", "cuda", "capi"},
+    "tf": {"core", "net", "cuda", "capi", "tf"},
+    "sim": {"core", "sim"},
+    "bench": {"core", "net", "bench"},
+}
+# The C interface's plain values, which core takes as they are rather than copy field by field.
+PLAIN_VALUES = {"capi/strom.h", "capi/strom_cuda.h"}
+# Sockets, clocks, threads and other input or output: core gets time and randomness as arguments.
+NOT_IN_CORE = re.compile(
+    r"chrono|thread|mutex|condition_variable|future|semaphore|latch|barrier|ctime|time\.h"
+    r"|iostream|fstream|filesystem|sys/.*|netinet/.*|arpa/.*|net/.*|unistd\.h"
+    r"|fcntl\.h|poll\.h|pthread\.h|signal\.h|csignal"
+)
+# Allowed for their memory interface alone, which is neither input nor output.
+MEMORY = {"sys/mman.h"}
+# TLS is what the relay is compared with.
+MAY_USE_OPENSSL = ("custom_ops/core/transport/crypto", "custom_ops/bench/relay_tls")
+SYSTEM_CALLS = re.compile(
+    r"\b(?:clock_gettime|gettimeofday|socket|sendto|recvfrom|getenv|random_device)\b"
+)
+MAX_LINES = 700
+
+
+def native_sources() -> Iterator[tuple[str, Path]]:
+    for part in NATIVE_ARROWS:
+        for path in sorted((NATIVE / part).glob("**/*")):
+            if path.suffix in {".cc", ".h", ".cu", ".cuh"}:
+                yield part, path
+
+
+def includes(path: Path) -> Iterator[tuple[str, str]]:
+    """Yields ("<" or '"', name) for every #include."""
+    yield from re.findall(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', path.read_text(), re.MULTILINE)
+
+
+def shown(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def test_native_parts_include_only_what_the_arrows_allow() -> None:
+    wrong = [
+        f"{shown(path)} includes {name}"
+        for part, path in native_sources()
+        for bracket, name in includes(path)
+        if bracket == '"' and (NATIVE / name).exists() and name not in PLAIN_VALUES
+        if name.partition("/")[0] not in NATIVE_ARROWS[part]
+    ]
+    assert not wrong
+
+
+def test_only_the_ops_include_tensorflow() -> None:
+    wrong = [
+        f"{shown(path)} includes {name}"
+        for part, path in native_sources()
+        for _, name in includes(path)
+        if part != "tf" and re.match(r"(tensorflow|tsl|xla|absl|Eigen)/", name)
+    ]
+    assert not wrong
+
+
+def test_core_knows_no_socket_clock_or_thread() -> None:
+    wrong = []
+    for part, path in native_sources():
+        if part != "core":
+            continue
+        for bracket, name in includes(path):
+            if bracket == "<" and name not in MEMORY and NOT_IN_CORE.fullmatch(name):
+                wrong.append(f"{shown(path)} includes {name}")
+        code = re.sub(r"//.*|/\*(?s:.*?)\*/", "", path.read_text())
+        wrong += [f"{shown(path)} uses {call}" for call in SYSTEM_CALLS.findall(code)]
+    assert not wrong
+
+
+def test_only_core_crypto_includes_openssl() -> None:
+    wrong = [
+        f"{shown(path)} includes {name}"
+        for _, path in native_sources()
+        for _, name in includes(path)
+        if name.startswith("openssl/") and not shown(path).startswith(MAY_USE_OPENSSL)
+    ]
+    assert not wrong
+
+
+# ------------------------------------------------------------------------------- Python
+
+
+def python_sources(*folders: str) -> list[Path]:
+    return [path for folder in folders for path in sorted((ROOT / folder).rglob("*.py"))]
+
+
+def imports(path: Path) -> Iterator[str]:
+    """Yields every module imported anywhere in the file, relative ones made absolute."""
+    folder = path.parent.relative_to(ROOT).parts
+    package = [*(("keras_strom", "spark") if folder[0] == "spark" else folder[:1]), *folder[1:]]
+    for node in ast.walk(ast.parse(path.read_text(), str(path))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            module = ".".join([*base, *filter(None, [node.module])])
+            yield module
+            yield from (f"{module}.{alias.name}" for alias in node.names)
+
+
+def importers(module: str, *folders: str) -> set[str]:
+    return {
+        shown(path)
+        for path in python_sources(*folders)
+        if any(name == module or name.startswith(module + ".") for name in imports(path))
+    }
+
+
+def test_the_package_never_imports_pyspark() -> None:
+    assert not importers("pyspark", "keras_strom")
+
+
+def test_the_keras_side_does_not_know_the_runners_above_it() -> None:
+    # The command line is above everything, so it may name them.
+    users = importers("keras_strom.spark", "keras_strom") | importers("tfx", "keras_strom")
+    assert {path for path in users if not path.startswith("keras_strom/tfx/")} <= {
+        "keras_strom/cli.py"
+    }
+
+
+def test_the_native_doors_know_nothing_of_the_strategy() -> None:
+    known = {"keras_strom.errors", "keras_strom.job.credentials", "keras_strom._native"}
+    wrong = [
+        f"{shown(path)} imports {name}"
+        for path in python_sources("keras_strom/_native")
+        for name in imports(path)
+        if name.startswith("keras_strom.")
+        and not any(name == allowed or name.startswith(allowed + ".") for allowed in known)
+    ]
+    assert not wrong
+
+
+def test_only_one_module_reads_the_environment() -> None:
+    readers = set()
+    for path in python_sources("keras_strom", "spark"):
+        for node in ast.walk(ast.parse(path.read_text(), str(path))):
+            attribute = isinstance(node, ast.Attribute) and node.attr in {"environ", "getenv"}
+            imported = isinstance(node, ast.ImportFrom) and node.module == "os"
+            if attribute or (imported and {a.name for a in node.names} & {"environ", "getenv"}):
+                readers.add(shown(path))
+    assert readers == {"keras_strom/job/environment.py"}
+
+
+def test_nothing_prints_but_the_command_line() -> None:
+    printers = {
+        shown(path)
+        for path in python_sources("keras_strom", "spark")
+        for node in ast.walk(ast.parse(path.read_text(), str(path)))
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id == "print"
+    }
+    assert printers <= {"keras_strom/cli.py"}
+
+
+@pytest.mark.parametrize(
+    "module", ["keras_strom", "keras_strom.spark", "keras_strom.cli", "keras_strom.codec"]
+)
+def test_an_import_does_no_work(module: str, tmp_path: Path) -> None:
+    heavy = ("tensorflow", "keras", "pyspark", "pandas", "pyarrow")
+    script = (
+        f"import sys, {module}; "
+        f"print(*[name for name in {heavy!r} if name in sys.modules]); "
+        "print([line for line in open('/proc/self/maps') if 'libstrom' in line])"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=60
+    )
+    assert result.returncode == 0, result.stderr
+    assert result.stdout == "\n[]\n"
+
+
+# ------------------------------------------------------------------------------- both
+
+
+def test_no_file_is_too_long_to_read() -> None:
+    paths = [path for _, path in native_sources()]
+    paths += python_sources("keras_strom", "spark", "tests", "benchmarks", "examples")
+    paths += sorted((ROOT / "tests" / "native").rglob("*.cc"))
+    lengths = {shown(path): len(path.read_text().splitlines()) for path in paths}
+    assert not {path: lines for path, lines in lengths.items() if lines > MAX_LINES}
+
+
+def test_every_native_header_is_guarded_by_its_own_name() -> None:
+    wrong = []
+    for _, path in native_sources():
+        if path.suffix == ".h":
+            name = re.sub(r"\W", "_", str(path.relative_to(NATIVE))).upper()
+            text = path.read_text()
+            if f"#ifndef KERAS_STROM_{name}_" not in text and "#pragma once" not in text:
+                wrong.append(shown(path))
+    assert not wrong

@@ -1,0 +1,171 @@
+// Master and worker against peers that hold the secret and keep no rule, and against those whose
+// packets come at the worst moment. The links are scripted: what a node sends is recorded.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/codec/message_writer.h"
+#include "core/master/master_node.h"
+#include "core/replication/blob.h"
+#include "core/replication/control.h"
+#include "core/worker/worker_node.h"
+#include "link_events.h"
+#include "recorded_links.h"
+
+namespace strom {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr int64_t kNow = 1'000'000'000;
+constexpr Layout kLayout = {.generation = 1, .size = 100, .hash = 5};
+
+Buffer EmptyUpdate(const UpdateId& id) {
+  const MessageFields fields{1e-3f, 1e-3f, static_cast<int64_t>(kLayout.size), 0};
+  auto parts = WriteEntries(fields, {}, kMaxMessageBytes, kUpdateHeaderBytes);
+  WriteUpdateHeader({id, 0, kLayout, kLastPartFlag}, parts[0]);
+  return MakeBuffer(std::move(parts[0]));
+}
+
+// A master whose members are links 1, 2, ... with ranks 0, 1, ...
+class Master {
+ public:
+  explicit Master(int32_t workers) : node({.workers = workers}, &links), workers_(workers) {}
+
+  void SayHello(LinkId link, int32_t rank, uint8_t instance, int32_t attempt = 0) {
+    Hello hello{.rank = rank, .size = workers_, .attempt = attempt};
+    hello.instance.fill(instance);
+    node.HandleLinkEvent(kNow, HelloOn(link, EncodeHello(hello)));
+  }
+  void Say(LinkId link, const ControlMessage& message) {
+    node.HandleLinkEvent(kNow, MessageOn(link, message));
+  }
+  void SayBlob(LinkId link, const std::vector<Buffer>& chunks) {
+    for (const Buffer& chunk : chunks) {
+      node.HandleLinkEvent(kNow, MessageOn(link, Channel::kState, chunk));
+    }
+  }
+  void Update(LinkId link, const UpdateId& id) {
+    node.HandleLinkEvent(kNow, MessageOn(link, Channel::kUpdate, EmptyUpdate(id)));
+  }
+  // All join and start the first generation.
+  void Start() {
+    for (int32_t rank = 0; rank < workers_; ++rank) {
+      const LinkId link = static_cast<LinkId>(rank + 1);
+      SayHello(link, rank, static_cast<uint8_t>(rank + 1));
+      node.HandleLinkEvent(kNow, Up(link));
+    }
+    for (LinkId link = 1; link <= static_cast<LinkId>(workers_); ++link) {
+      Say(link, Announce{kLayout, 0, ""});
+    }
+    SayBlob(1, EncodeBlob({BlobKind::kSeed, 1, 0, 0, 0}, std::vector<float>(kLayout.size)));
+  }
+  static uint64_t Origin(LinkId link) { return uint64_t{1} << 32 | link; }
+
+  RecordedLinks links;
+  MasterNode node;
+
+ private:
+  const int32_t workers_;
+};
+
+TEST(MisbehavingNodeTest, TwoHellosOfOneRankBeforeEitherLinkStandsLetOneIn) {
+  Master master(2);
+  master.SayHello(1, 0, 1);
+  master.SayHello(2, 0, 2);
+  EXPECT_EQ(master.links.accepted.size(), 2u);  // neither is a member yet
+  master.node.HandleLinkEvent(kNow, Up(2));
+  master.node.HandleLinkEvent(kNow, Up(1));
+  EXPECT_FALSE(master.links.closed.contains(2));
+  EXPECT_THAT(master.links.closed[1], HasSubstr("already taken"));
+}
+
+TEST(MisbehavingNodeTest, AnEarlierAttemptWhoseLinkStandsLateSupersedesNobody) {
+  Master master(1);
+  master.SayHello(1, 0, 1, /*attempt=*/0);
+  master.SayHello(2, 0, 2, /*attempt=*/1);
+  master.node.HandleLinkEvent(kNow, Up(2));
+  master.node.HandleLinkEvent(kNow, Up(1));
+  EXPECT_FALSE(master.links.closed.contains(2));
+  EXPECT_THAT(master.links.closed[1], HasSubstr("superseded"));
+}
+
+TEST(MisbehavingNodeTest, AnUpdateAfterFinalChangesNothing) {
+  Master master(2);
+  master.Start();
+  ASSERT_TRUE(master.links.Last<StartGeneration>(2));
+  master.Update(2, {Master::Origin(2), 1});
+  master.Say(1, Done{1, 0, 0});
+  master.Say(2, Done{1, 1, 0});
+  const auto final = master.links.Last<Final>(1);
+  ASSERT_TRUE(final);
+  master.Update(2, {Master::Origin(2), 2});
+  EXPECT_EQ(master.node.received(), final->vector);
+  EXPECT_THAT(master.links.closed[2], HasSubstr("after its DONE"));
+}
+
+TEST(MisbehavingNodeTest, ADifferenceThatIsNoNumberIsTheWorst) {
+  Master master(3);
+  master.Start();
+  for (LinkId link = 1; link <= 3; ++link) master.Say(link, Done{1, 0, 0});
+  for (LinkId link = 1; link <= 3; ++link) {
+    master.SayBlob(link, EncodeBlob({BlobKind::kState, 1, 0, 0, 0}, std::vector<double>{}));
+  }
+  master.Say(1, Verification{1, 1e-6, 0});
+  master.Say(2, Verification{1, NAN, 0});
+  master.Say(3, Verification{1, 1e-6, 0});
+  const auto end = master.links.Last<End>(1);
+  ASSERT_TRUE(end);
+  EXPECT_TRUE(std::isnan(end->worst_difference));
+}
+
+// A worker that has joined over link 1 and is training.
+class TrainingWorker {
+ public:
+  explicit TrainingWorker(int32_t max_staleness)
+      : node({.max_staleness = max_staleness, .master = {}}, &links) {
+    node.Start(kNow);
+    node.HandleLinkEvent(kNow, Up(1, EncodeWelcome({Master::Origin(1), 0, 1})));
+    const auto seed = std::make_shared<const std::vector<float>>(kLayout.size);
+    node.BeginGeneration(kNow, {1, static_cast<int64_t>(kLayout.size), kLayout.hash, "", seed});
+    Hear(StartGeneration{1, {}});
+    while (node.PollEvent()) {
+    }
+  }
+  void Hear(const ControlMessage& message) { node.HandleLinkEvent(kNow, MessageOn(1, message)); }
+
+  RecordedLinks links;
+  WorkerNode node;
+};
+
+TEST(MisbehavingNodeTest, AStepThatNamesAnUpdateTwiceIsRefused) {
+  TrainingWorker worker(0);
+  const MessageFields fields{1e-3f, 1e-3f, static_cast<int64_t>(kLayout.size), 0};
+  auto parts = WriteEntries(fields, {}, kMaxMessageBytes, kUpdateHeaderBytes);
+  const UpdateId id = worker.node.Submit(kNow, 0, true, std::move(parts[0]));
+  worker.Hear(Step{1, 0, {id, id}});
+  EXPECT_TRUE(worker.node.TakeReceived().updates.empty());
+  const auto event = worker.node.PollEvent();
+  ASSERT_TRUE(event);
+  EXPECT_EQ(event->status.code, Code::kCorrupt) << event->status.message;
+}
+
+TEST(MisbehavingNodeTest, AFailureOfAnyCodeEndsTheWorkerWithAnError) {
+  for (const int32_t code : {0, 1, -100, static_cast<int32_t>(Code::kRefused)}) {
+    TrainingWorker worker(-1);
+    worker.Hear(Failure{code, "because"});
+    const auto event = worker.node.PollEvent();
+    ASSERT_TRUE(event);
+    EXPECT_EQ(event->type, WorkerEvent::Type::kFailed);
+    EXPECT_EQ(event->status.code, code == -3 ? Code::kRefused : Code::kInternal) << code;
+  }
+}
+
+}  // namespace
+}  // namespace strom

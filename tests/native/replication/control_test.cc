@@ -1,0 +1,130 @@
+// Control messages and chunked values: what is written is read, and nothing else is.
+#include "core/replication/control.h"
+
+#include <gtest/gtest.h>
+
+#include <numeric>
+#include <vector>
+
+#include "core/replication/blob.h"
+
+namespace strom {
+namespace {
+
+std::vector<ControlMessage> OneOfEach() {
+  return {Attach{3, {{1, 2}, {5, 6}}},
+          Announce{{1, 100, 77}, 12, "max_staleness=0"},
+          StartGeneration{1, {{9, 1}}},
+          Step{1, 4, {{1, 2}, {1, 3}, {5, 6}}},
+          Done{1, 12, 1},
+          Final{1, {{9, 3}}, 7},
+          Verification{1, 0.5, 99},
+          End{1, 0.25},
+          Stop{1},
+          Beacon{1, 2, {{3, 4}}, 1},
+          Notice{"worker 1 was lost"},
+          Failure{-3, "no"},
+          AttachAnew{3},
+          Place{.version = 9,
+                .depth = 2,
+                .parent = 7,
+                .parent_rank = 1,
+                .parent_address = {.ip = {1, 2}, .port = 4000},
+                .parent_key = {5},
+                .children = {{8, 2, {6}}, {9, 3, {7}}}},
+          Placed{9, 3, {{1, 2}}},
+          Orphan{9, "silent"},
+          Ended{3, 2},
+          AskState{3, 2, 99},
+          TooFarBehind{3},
+          AskSnapshot{3, {{1, 2}, {5, 6}}},
+          SnapshotCut{3, {{1, 2}}, 7},
+          AskResume{.layout = {3, 100, 77},
+                    .origin = 5,
+                    .applied = {{1, 2}, {5, 6}},
+                    .kept_after = 4,
+                    .iteration = 12,
+                    .lacks_state = 1,
+                    .options_text = "max_staleness=None"},
+          AskReplica{3, 1},
+          ReplicaCut{3, 1, {{1, 2}}}};
+}
+
+TEST(Control, ReadsBackEveryMessage) {
+  const std::vector<ControlMessage> messages = OneOfEach();
+  ASSERT_EQ(messages.size(), std::variant_size_v<ControlMessage>);
+  for (const ControlMessage& message : messages) {
+    const Buffer bytes = EncodeControl(message);
+    ControlMessage parsed;
+    ASSERT_TRUE(ParseControl(*bytes, &parsed).ok()) << message.index();
+    EXPECT_EQ(parsed.index(), message.index());
+    EXPECT_EQ(*EncodeControl(parsed), *bytes);
+  }
+}
+
+TEST(Control, RefusesEveryTruncationAndAnyTail) {
+  for (const ControlMessage& message : OneOfEach()) {
+    std::vector<uint8_t> bytes = *EncodeControl(message);
+    ControlMessage parsed;
+    for (size_t size = 0; size < bytes.size(); ++size) {
+      EXPECT_FALSE(ParseControl(Bytes(bytes).first(size), &parsed).ok());
+    }
+    bytes.push_back(0);
+    EXPECT_FALSE(ParseControl(bytes, &parsed).ok());
+  }
+}
+
+TEST(Control, RefusesACountThatTheBytesCannotHold) {
+  std::vector<uint8_t> bytes = *EncodeControl(Attach{1, {}});
+  std::fill(bytes.end() - 4, bytes.end(), 0xff);
+  ControlMessage parsed;
+  EXPECT_EQ(ParseControl(bytes, &parsed).code, Code::kCorrupt);
+}
+
+TEST(Control, RefusesAVectorOutOfOrder) {
+  std::vector<uint8_t> bytes = *EncodeControl(Attach{1, {{1, 1}, {2, 2}}});
+  std::swap_ranges(bytes.end() - 32, bytes.end() - 16, bytes.end() - 16);
+  ControlMessage parsed;
+  EXPECT_FALSE(ParseControl(bytes, &parsed).ok());
+}
+
+TEST(Control, TellsAnotherVersionWithoutReadingFurther) {
+  Hello hello;
+  EXPECT_TRUE(ParseHello(std::vector<uint8_t>{9, 0, 0, 0, 1}, &hello).ok());
+  EXPECT_EQ(hello.version, 9u);
+}
+
+TEST(Blob, PutsChunksTogether) {
+  for (size_t count : {size_t{0}, size_t{1}, size_t{131072}, size_t{300001}}) {
+    std::vector<double> values(count);
+    std::iota(values.begin(), values.end(), 0.0);
+    const BlobName name{BlobKind::kMean, 3, 4, 5, 6};
+    BlobAssembler assembler;
+    std::optional<Blob> blob;
+    for (const Buffer& chunk : EncodeBlob(name, values)) {
+      EXPECT_FALSE(blob);
+      EXPECT_LE(static_cast<int64_t>(chunk->size()), kChunkBytes + 64);
+      ASSERT_TRUE(assembler.Add(*chunk, int64_t{1} << 30, &blob).ok());
+    }
+    ASSERT_TRUE(blob);
+    EXPECT_EQ(blob->name, name);
+    std::vector<double> read;
+    ASSERT_TRUE(blob->Values(&read).ok());
+    EXPECT_EQ(read, values);
+  }
+}
+
+TEST(Blob, RefusesAMissingChunkAndTooMuch) {
+  const std::vector<float> values(600000, 1.0f);
+  const std::vector<Buffer> chunks = EncodeBlob({BlobKind::kSeed, 1, 0, 0, 0}, values);
+  ASSERT_EQ(chunks.size(), 3u);
+  std::optional<Blob> blob;
+  BlobAssembler skipping;
+  ASSERT_TRUE(skipping.Add(*chunks[0], int64_t{1} << 30, &blob).ok());
+  EXPECT_FALSE(skipping.Add(*chunks[2], int64_t{1} << 30, &blob).ok());
+  BlobAssembler small;
+  EXPECT_FALSE(small.Add(*chunks[0], 1000, &blob).ok());
+}
+
+}  // namespace
+}  // namespace strom

@@ -1,0 +1,219 @@
+// The replication rules by themselves, and who may join.
+#include "core/replication/replication.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+#include <vector>
+
+#include "core/master/membership.h"
+
+namespace strom {
+namespace {
+
+using testing::HasSubstr;
+using Verdict = Replication::Verdict;
+
+Buffer Bytes100() { return MakeBuffer(std::vector<uint8_t>(100)); }
+
+TEST(Replication, AcceptsEachOriginInCounterOrderOnceInAnyArrivalOrder) {
+  std::mt19937_64 random(1);
+  for (int seed = 0; seed < 200; ++seed) {
+    std::vector<UpdateId> arrivals;
+    for (uint64_t origin = 1; origin <= 3; ++origin) {
+      for (uint64_t counter = 1; counter <= 20; ++counter) {
+        arrivals.insert(arrivals.end(), 1 + random() % 2, {origin, counter});
+      }
+    }
+    std::shuffle(arrivals.begin(), arrivals.end(), random);
+    Replication replication({});
+    std::vector<Replication::Accepted> accepted;
+    for (const UpdateId& id : arrivals) {
+      (void)replication.Receive(0, 1, id, Bytes100(), &accepted);
+    }
+    VersionVector last;
+    for (const auto& next : accepted) ASSERT_EQ(next.id.counter, ++last[next.id.origin]);
+    EXPECT_EQ(accepted.size(), 60u);
+    EXPECT_EQ(replication.hold_bytes(), 0);
+  }
+}
+
+TEST(Replication, RemembersWhoSentAHeldUpdate) {
+  Replication replication({});
+  std::vector<Replication::Accepted> accepted;
+  EXPECT_EQ(replication.Receive(0, 7, {1, 2}, Bytes100(), &accepted), Verdict::kHeld);
+  EXPECT_EQ(replication.Receive(0, 8, {1, 1}, Bytes100(), &accepted), Verdict::kAccepted);
+  ASSERT_EQ(accepted.size(), 2u);
+  EXPECT_EQ(accepted[0].from, 8u);
+  EXPECT_EQ(accepted[1].from, 7u);
+}
+
+TEST(Replication, HoldsNoMoreThanItsBound) {
+  Replication replication({.hold_bytes = 250});
+  std::vector<Replication::Accepted> accepted;
+  EXPECT_EQ(replication.Receive(0, 1, {1, 3}, Bytes100(), &accepted), Verdict::kHeld);
+  EXPECT_EQ(replication.Receive(0, 1, {1, 4}, Bytes100(), &accepted), Verdict::kHeld);
+  EXPECT_EQ(replication.Receive(0, 1, {1, 5}, Bytes100(), &accepted), Verdict::kNoRoom);
+}
+
+TEST(Replication, KeepsWhatTheMasterLacksWhateverTheBound) {
+  Replication replication({.ring_bytes = 150, .retention_ns = 10});
+  std::vector<Replication::Accepted> accepted;
+  for (uint64_t counter = 1; counter <= 10; ++counter) {
+    (void)replication.Receive(0, 0, {1, counter}, Bytes100(), &accepted);
+  }
+  EXPECT_EQ(replication.retained(), 10);
+  EXPECT_EQ(replication.UncoveredBytes(1), 1000);
+  replication.SetMasterVector(0, {{1, 4}});
+  EXPECT_EQ(replication.retained(), 6);
+  std::vector<Buffer> missing;
+  VersionVector theirs = {{1, 4}};
+  EXPECT_TRUE(replication.Replay(1 << 20, &theirs, &missing));
+  EXPECT_EQ(missing.size(), 6u);
+  EXPECT_EQ(theirs, replication.received());
+  theirs = {{1, 2}};
+  EXPECT_FALSE(replication.Replay(1 << 20, &theirs, &missing)) << "needs a snapshot";
+}
+
+TEST(Replication, ReplaysInPiecesAndAtLeastOneUpdateAtATime) {
+  Replication replication({});
+  std::vector<Replication::Accepted> accepted;
+  for (uint64_t counter = 1; counter <= 4; ++counter) {
+    (void)replication.Receive(0, 0, {1, counter}, Bytes100(), &accepted);
+    (void)replication.Receive(0, 0, {2, counter}, Bytes100(), &accepted);
+  }
+  VersionVector theirs = {{1, 1}};
+  std::vector<size_t> pieces;
+  for (const int64_t budget : {0, 250, 1000}) {
+    std::vector<Buffer> missing;
+    EXPECT_TRUE(replication.Replay(budget, &theirs, &missing));
+    pieces.push_back(missing.size());
+  }
+  EXPECT_EQ(pieces, (std::vector<size_t>{1, 2, 4}));
+  EXPECT_EQ(theirs, replication.received());
+}
+
+TEST(Replication, KeepsCoveredUpdatesForTheRetention) {
+  Replication replication({.ring_bytes = 1000, .retention_ns = 10});
+  std::vector<Replication::Accepted> accepted;
+  (void)replication.Receive(100, 0, {1, 1}, Bytes100(), &accepted);
+  replication.SetMasterVector(110, {{1, 1}});
+  EXPECT_EQ(replication.retained(), 1);
+  replication.SetMasterVector(111, {{1, 1}});
+  EXPECT_EQ(replication.retained(), 0);
+}
+
+TEST(Replication, ACutDropsWhatItCoversAndReleasesWhatFollows) {
+  Replication replication({});
+  std::vector<Replication::Accepted> accepted;
+  for (uint64_t counter : {3, 5, 6, 9}) {
+    (void)replication.Receive(0, 1, {1, counter}, Bytes100(), &accepted);
+  }
+  ASSERT_TRUE(accepted.empty());
+  replication.InstallCut(0, {{1, 4}}, &accepted);
+  ASSERT_EQ(accepted.size(), 2u);
+  EXPECT_EQ(accepted[0].id.counter, 5u);
+  EXPECT_EQ(replication.received(), (VersionVector{{1, 6}}));
+  EXPECT_EQ(replication.hold_bytes(), 100);
+}
+
+TEST(Replication, WhatASnapshotWillNotContainStaysUntilItIsHere) {
+  Replication replication({.ring_bytes = 200, .retention_ns = 10});
+  std::vector<Replication::Accepted> accepted;
+  for (uint64_t counter = 1; counter <= 4; ++counter) {
+    (void)replication.Receive(0, 1, {1, counter}, Bytes100(), &accepted);
+  }
+  replication.SetMasterVector(0, {{1, 4}});
+  EXPECT_EQ(replication.retained(), 2);
+  replication.KeepBeyond(0, replication.master());
+  for (uint64_t counter = 5; counter <= 9; ++counter) {
+    (void)replication.Receive(0, 1, {1, counter}, Bytes100(), &accepted);
+  }
+  replication.SetMasterVector(100, {{1, 9}});
+  EXPECT_EQ(replication.PinnedBytes(), 500);
+  const auto beyond = replication.Beyond({{1, 6}});
+  ASSERT_TRUE(beyond);
+  ASSERT_EQ(beyond->size(), 3u);
+  EXPECT_EQ(beyond->front().id, (UpdateId{1, 7}));
+  EXPECT_FALSE(replication.Beyond({{1, 3}}));  // its fourth has gone
+  replication.KeepBeyond(100, std::nullopt);
+  EXPECT_EQ(replication.retained(), 0);
+}
+
+TEST(Replication, AClosedOriginIsHeardNoMore) {
+  Replication replication({});
+  std::vector<Replication::Accepted> accepted;
+  replication.Close(1);
+  EXPECT_EQ(replication.Receive(0, 1, {1, 1}, Bytes100(), &accepted), Verdict::kClosed);
+  EXPECT_TRUE(accepted.empty());
+}
+
+// ------------------------------------------------------------------------------- joining
+
+Hello HelloOf(int32_t rank, uint8_t instance, int32_t attempt = 0) {
+  Hello hello;
+  hello.rank = rank;
+  hello.size = 2;
+  hello.attempt = attempt;
+  hello.instance[0] = instance;
+  return hello;
+}
+
+// The refusal, or "" and the link is a member.
+std::string JoinOver(Membership* membership, LinkId link, const Hello& hello, uint64_t* origin) {
+  const std::string refusal = membership->Judge(0, link, {}, hello, origin);
+  if (refusal.empty()) (void)membership->LinkUp(0, link);
+  return refusal;
+}
+
+TEST(Membership, RefusesInWordsThatNameTheRemedy) {
+  Membership membership(2, 1);
+  uint64_t origin = 0;
+  ASSERT_EQ(JoinOver(&membership, 1, HelloOf(0, 1), &origin), "");
+  Hello hello = HelloOf(1, 2);
+  hello.version = 99;
+  EXPECT_THAT(JoinOver(&membership, 2, hello, &origin), HasSubstr("protocol version 99"));
+  hello = HelloOf(1, 2);
+  hello.size = 3;
+  EXPECT_THAT(JoinOver(&membership, 2, hello, &origin), HasSubstr("the master for 2"));
+  EXPECT_THAT(JoinOver(&membership, 2, HelloOf(2, 2), &origin), HasSubstr("out of range"));
+  EXPECT_THAT(JoinOver(&membership, 2, HelloOf(0, 2), &origin), HasSubstr("already taken"));
+  hello = HelloOf(1, 2);
+  hello.max_staleness = 0;
+  EXPECT_THAT(JoinOver(&membership, 2, hello, &origin),
+              HasSubstr("worker 1 uses max_staleness=0 but worker 0 uses None"));
+}
+
+TEST(Membership, OriginsCarryTheEpochAndAreNeverReused) {
+  Membership membership(2, 7);
+  uint64_t first = 0, second = 0;
+  ASSERT_EQ(JoinOver(&membership, 1, HelloOf(0, 1), &first), "");
+  ASSERT_EQ(JoinOver(&membership, 2, HelloOf(1, 2), &second), "");
+  EXPECT_EQ(first >> 32, 7u);
+  EXPECT_NE(first, second);
+}
+
+TEST(Membership, TheSameProcessResumesAndAHigherAttemptSupersedes) {
+  Membership membership(2, 1);
+  uint64_t first = 0, resumed = 0, superseding = 0, late = 0;
+  ASSERT_EQ(JoinOver(&membership, 1, HelloOf(0, 1), &first), "");
+  ASSERT_EQ(JoinOver(&membership, 2, HelloOf(0, 1), &resumed), "");
+  EXPECT_EQ(first, resumed);
+  ASSERT_EQ(JoinOver(&membership, 3, HelloOf(0, 9, 1), &superseding), "");
+  EXPECT_NE(first, superseding);
+  EXPECT_THAT(JoinOver(&membership, 4, HelloOf(0, 1), &late), HasSubstr("superseded by attempt 1"));
+}
+
+TEST(Membership, AReplayedHelloAloneSupersedesNobody) {
+  Membership membership(2, 1);
+  uint64_t origin = 0;
+  ASSERT_EQ(JoinOver(&membership, 1, HelloOf(0, 1), &origin), "");
+  ASSERT_EQ(membership.Judge(0, 2, {}, HelloOf(0, 9, 1), &origin), "");
+  EXPECT_EQ(membership.FindRank(0)->link, 1u);
+  EXPECT_EQ(membership.FindRank(0)->attempt, 0);
+}
+
+}  // namespace
+}  // namespace strom

@@ -1,0 +1,128 @@
+// Packet layouts: what is written is read back, and nothing malformed is taken.
+#include "core/transport/packet.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "sim/network.h"
+
+namespace strom {
+namespace {
+
+TEST(Packet, HeadersComeBackAsWritten) {
+  std::vector<uint8_t> datagram(32);
+  WriteHeader({.type = PacketType::kStatus, .connection = 0xaabbccdd, .number = 1ull << 40},
+              datagram.data());
+  const auto header = ParseHeader(datagram);
+  ASSERT_TRUE(header);
+  EXPECT_EQ(header->type, PacketType::kStatus);
+  EXPECT_EQ(header->connection, 0xaabbccdd);
+  EXPECT_EQ(header->number, 1ull << 40);
+  EXPECT_FALSE(ParseHeader(Bytes(datagram).first(31)));
+  for (const size_t at : {0, 1, 2, 3}) {
+    auto harmed = datagram;
+    harmed[at] = 0xff;
+    EXPECT_FALSE(ParseHeader(harmed)) << "byte " << at;
+  }
+}
+
+TEST(Packet, DataMustLieWithinItsMessage) {
+  std::vector<uint8_t> out(100);
+  const std::vector<uint8_t> payload(10, 7);
+  DataPacket packet{.sequence = 5,
+                    .message = 6,
+                    .length = 30,
+                    .offset = 20,
+                    .timestamp_us = 9,
+                    .channel = Channel::kUpdate,
+                    .payload = payload};
+  const auto parse = [&] { return ParseData(Bytes(out.data(), WriteData(packet, out))); };
+  const auto parsed = parse();
+  ASSERT_TRUE(parsed);
+  EXPECT_EQ(parsed->offset, 20u);
+  EXPECT_EQ(parsed->payload.size(), 10u);
+  packet.offset = 21;
+  EXPECT_FALSE(parse());
+  packet.offset = 0xfffffffa;
+  EXPECT_FALSE(parse());
+  packet = {.length = static_cast<uint32_t>(kMaxMessageBytes) + 1, .payload = payload};
+  EXPECT_FALSE(parse());
+  packet = {.length = 30};
+  EXPECT_FALSE(parse()) << "a fragment without bytes";
+  packet.is_void = true;
+  EXPECT_TRUE(parse());
+  packet.payload = payload;
+  EXPECT_FALSE(parse()) << "VOID carries nothing";
+}
+
+TEST(Packet, StatusGapsMustBeAscendingAndBelowTheirEnd) {
+  StatusPacket packet{.cumulative = 0xfffffff0, .complete_up_to = 0x10};
+  packet.gap_count = 2;
+  packet.gaps[0] = {0, 4};
+  packet.gaps[1] = {8, 24};
+  std::vector<uint8_t> out(1000);
+  StatusPacket parsed;
+  const auto parse = [&] {
+    return ParseStatus(Bytes(out.data(), WriteStatus(packet, out)), &parsed);
+  };
+  ASSERT_TRUE(parse());
+  EXPECT_EQ(parsed.gaps[1].length, 24);
+  packet.gaps[1].length = 25;
+  EXPECT_FALSE(parse()) << "past complete_up_to";
+  packet.gaps[1] = {3, 1};
+  EXPECT_FALSE(parse()) << "overlapping";
+  packet.gaps[1] = {8, 0};
+  EXPECT_FALSE(parse()) << "empty";
+}
+
+TEST(Packet, AReasonIsCutBetweenCharacters) {
+  std::string reason = "x";
+  while (reason.size() <= kMaxReasonBytes) reason += "\xe2\x82\xac";  // the euro sign
+  std::vector<uint8_t> body(1200);
+  const size_t size = WriteClose(reason, body);
+  EXPECT_EQ(size, 1 + (kMaxReasonBytes - 1) / 3 * 3);
+  EXPECT_EQ(*ParseClose(Bytes(body).first(size)), reason.substr(0, size));
+  EXPECT_EQ(CutReason("short"), "short");
+}
+
+TEST(Packet, RandomBodiesAreTakenOnlyWhole) {
+  SimulatedRandom random(1);
+  StatusPacket status;
+  for (int i = 0; i < 20'000; ++i) {
+    std::vector<uint8_t> body(static_cast<size_t>(random.Below(120)));
+    random.Fill(body);
+    if (body.size() >= 24) body[20] %= 4, body[21] &= 1, body[22] = body[23] = 0;
+    if (const auto data = ParseData(body); data && !data->is_void) {
+      EXPECT_LE(data->offset + data->payload.size(), data->length);
+    }
+    if (ParseStatus(body, &status)) {
+      EXPECT_LE(status.gap_count, StatusPacket::kMaxGaps);
+    }
+    (void)ParseProbe(body);
+    (void)ParseClose(body);
+  }
+}
+
+TEST(Packet, TheReplayWindowTakesEveryNumberOnce) {
+  ReplayWindow window;
+  for (uint64_t n : {0, 5, 3, 8191, 20000}) {
+    EXPECT_TRUE(window.MayBeNew(n)) << n;
+    window.Add(n);
+    EXPECT_FALSE(window.MayBeNew(n)) << n;
+  }
+  EXPECT_FALSE(window.MayBeNew(4)) << "too old to tell";
+  EXPECT_TRUE(window.MayBeNew(19999));
+  EXPECT_TRUE(window.MayBeNew(20000 - ReplayWindow::kNumbers + 1));
+}
+
+TEST(Packet, SequencesCompareAcrossTheWrap) {
+  EXPECT_TRUE(Before(0xffffffff, 0));
+  EXPECT_FALSE(Before(0, 0xffffffff));
+  EXPECT_FALSE(Before(7, 7));
+}
+
+}  // namespace
+}  // namespace strom

@@ -1,0 +1,145 @@
+// A worker's parent and children: whom it takes in, when it is an orphan, and which places it
+// takes.
+#include "core/worker/tree_links.h"
+
+#include <gtest/gtest.h>
+
+#include "link_events.h"
+#include "recorded_links.h"
+
+namespace strom {
+namespace {
+
+constexpr int64_t kTimeoutNs = 1'000'000'000;
+constexpr LinkId kMaster = 900, kKnock = 901;
+constexpr uint64_t kOwn = 5;
+constexpr Token kInstance = {1};
+constexpr Place::Child kChild = {.origin = 8, .rank = 3, .instance = {9}};
+
+Place UnderAWorker(uint64_t version) {
+  Place place;
+  place.version = version;
+  place.depth = 2;
+  place.parent = 4;
+  place.parent_rank = 1;
+  place.parent_address.port = static_cast<uint16_t>(version);
+  return place;
+}
+
+class TreeLinksTest : public testing::Test {
+ protected:
+  TreeLinksTest()
+      : relay({.replication = {}, .codec = &BytesCodec()}, &links, &drops),
+        tree(kInstance, kTimeoutNs, &links, &relay, &drops) {
+    tree.MasterUp(0, kMaster, kOwn, 1);
+    relay.Begin({.generation = 1, .size = 1, .hash = 1});
+    std::vector<Replication::Accepted> none;
+    relay.Open(0, {}, &none);
+    tree.Started(0, false);
+  }
+  void Knock(const ChildHello& hello) {
+    tree.HandleHello(0, HelloOn(kKnock, EncodeChildHello(hello)));
+  }
+
+  RecordedLinks links;
+  DropCounters drops;
+  Relay relay;
+  TreeLinks tree;
+};
+
+TEST_F(TreeLinksTest, AFreshWorkerIsALeafUnderTheMaster) {
+  EXPECT_TRUE(relay.IsAttached(kMaster));
+  Knock({kChild.origin, kChild.instance});
+  EXPECT_TRUE(links.refused.contains(kKnock));
+}
+
+TEST_F(TreeLinksTest, OnlyANamedChildWithItsInstanceIsTakenIn) {
+  Place place;
+  place.version = 1;
+  place.children = {kChild};
+  tree.HandlePlace(0, place);
+  Knock({kChild.origin, Token{7}});
+  EXPECT_TRUE(links.refused.contains(kKnock));
+  links.refused.clear();
+  Knock({kChild.origin, kChild.instance});
+  EXPECT_TRUE(links.refused.empty());
+  tree.HandleUp(0, kKnock);
+  EXPECT_TRUE(relay.Has(kKnock));
+  place.version = 2;
+  place.children.clear();
+  tree.HandlePlace(0, place);
+  EXPECT_TRUE(links.closed.contains(kKnock));
+  EXPECT_FALSE(relay.Has(kKnock));
+  EXPECT_EQ(links.Last<Placed>(kMaster)->version, 2u);
+}
+
+TEST_F(TreeLinksTest, AStalePlaceChangesNothing) {
+  tree.HandlePlace(0, UnderAWorker(3));
+  tree.HandlePlace(0, UnderAWorker(2));
+  ASSERT_EQ(links.connected.size(), 1u);
+  EXPECT_EQ(links.connected[0].port, 3);
+  EXPECT_EQ(links.Last<Placed>(kMaster)->version, 3u);
+}
+
+TEST_F(TreeLinksTest, TheOldParentIsLeftBeforeTheWorkerAttachesToTheNew) {
+  tree.HandlePlace(0, UnderAWorker(1));
+  EXPECT_FALSE(relay.Has(kMaster)) << "the link stays, for control alone";
+  tree.HandleUp(0, 1);
+  EXPECT_TRUE(links.Last<Attach>(1));
+  Place other = UnderAWorker(2);
+  other.parent = 6;
+  tree.HandlePlace(0, other);
+  EXPECT_TRUE(links.closed.contains(1));
+  EXPECT_FALSE(relay.Has(1));
+  EXPECT_FALSE(links.Last<Attach>(2)) << "its link does not stand yet";
+}
+
+TEST_F(TreeLinksTest, AParentThatDoesNotKnowUsYetIsAskedAgain) {
+  tree.HandlePlace(0, UnderAWorker(1));
+  tree.HandleDown(0, Down(1, Code::kRefused));
+  EXPECT_FALSE(tree.is_orphan());
+  tree.HandleTimeout(tree.NextTimeout());
+  EXPECT_EQ(links.connected.size(), 2u);
+}
+
+TEST_F(TreeLinksTest, AWorkerWhoseParentIsGoneAsksForAPlaceUntilItGetsOne) {
+  tree.HandlePlace(0, UnderAWorker(1));
+  tree.HandleUp(0, 1);
+  tree.HandleDown(0, Down(1, Code::kMasterLost));
+  EXPECT_TRUE(tree.is_orphan());
+  ASSERT_TRUE(links.Last<Orphan>(kMaster));
+  EXPECT_EQ(links.Last<Orphan>(kMaster)->version, 1u);
+  links.sent.clear();
+  tree.HandleTimeout(tree.NextTimeout());
+  EXPECT_TRUE(links.Last<Orphan>(kMaster));
+  tree.HandlePlace(0, UnderAWorker(2));  // the same parent, anew
+  EXPECT_FALSE(tree.is_orphan());
+  EXPECT_EQ(links.connected.size(), 2u);
+}
+
+TEST_F(TreeLinksTest, AWorkerThatHearsNoBeaconIsAnOrphanThoughItsParentAnswers) {
+  tree.HandlePlace(0, UnderAWorker(1));
+  tree.HandleUp(0, 1);
+  tree.HandleBeacon(kTimeoutNs / 2, 1, Beacon{1, 1, {}});
+  tree.HandleBeacon(kTimeoutNs, kMaster, Beacon{1, 1, {}});  // not through its parent
+  tree.HandleTimeout(kTimeoutNs);
+  EXPECT_FALSE(tree.is_orphan());
+  tree.HandleTimeout(kTimeoutNs * 3 / 2);
+  EXPECT_TRUE(tree.is_orphan());
+  EXPECT_TRUE(links.closed.contains(1));
+}
+
+TEST_F(TreeLinksTest, BeaconsFlowDownTheTree) {
+  Place place;
+  place.version = 1;
+  place.children = {kChild};
+  tree.HandlePlace(0, place);
+  Knock({kChild.origin, kChild.instance});
+  tree.HandleUp(0, kKnock);
+  tree.HandleBeacon(0, kMaster, Beacon{1, 1, {{kOwn, 3}}});
+  ASSERT_TRUE(links.Last<Beacon>(kKnock));
+  EXPECT_EQ(links.Last<Beacon>(kKnock)->vector, (VersionVector{{kOwn, 3}}));
+}
+
+}  // namespace
+}  // namespace strom

@@ -1,0 +1,248 @@
+"""Checkpoints on disk: whole or not there, damage is seen, old ones go, a later run wins."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from keras_strom import errors
+from keras_strom.job.checkpoint_plan import CheckpointPlan
+from keras_strom.job.network import NetworkConfig
+from keras_strom.recovery.checkpoint_files import (
+    CheckpointFolder,
+    Part,
+    leave_part,
+    parts_of,
+    read_part,
+)
+from keras_strom.recovery.resume import Place
+from keras_strom.runner.job_checkpoints import JobCheckpoints
+
+ARRAYS: dict[str, npt.NDArray[Any]] = {
+    "parameters": np.arange(5, dtype=np.float32),
+    "optimizer 0/0": np.array(7, np.int64),
+}
+
+
+def part(rank: int = 0, workers: int = 2, fit: int = 1) -> Part:
+    return Part(rank, workers, fit, Place(3, 17), 20, 77, (1e-3,), ARRAYS)
+
+
+def leave(plan: CheckpointPlan, number: int, *ranks: int, workers: int = 2) -> None:
+    for rank in ranks:
+        leave_part(plan, number, part(rank, workers))
+
+
+def folder(path: Path, *, kept: int = 2, workers: int = 2) -> CheckpointFolder:
+    return CheckpointFolder(str(path), kept=kept, workers=workers)
+
+
+# ------------------------------------------------------------------ a part
+
+
+@settings(deadline=None)
+@given(
+    st.builds(
+        Part,
+        rank=st.integers(0, 99),
+        workers=st.integers(1, 100),
+        fit=st.integers(1, 9),
+        place=st.builds(Place, st.integers(0, 99), st.integers(0, 9999)),
+        per_epoch=st.none() | st.integers(1, 9999),
+        steps=st.integers(0, 1 << 40),
+        threshold=st.tuples(st.floats(1e-9, 1)),
+        arrays=st.just({}),
+    )
+)
+def test_a_part_survives_its_way(sent: Part) -> None:
+    assert Part.from_bytes(sent.to_bytes()) == sent
+
+
+def test_a_part_keeps_its_arrays() -> None:
+    taken = Part.from_bytes(part().to_bytes())
+    assert list(taken.arrays) == list(ARRAYS)
+    for name, array in ARRAYS.items():
+        assert taken.arrays[name].dtype == array.dtype
+        np.testing.assert_array_equal(taken.arrays[name], array)
+
+
+@settings(deadline=None)
+@given(st.data())
+def test_a_changed_byte_or_a_missing_end_is_seen(data: st.DataObject) -> None:
+    whole = part().to_bytes()
+    at = data.draw(st.integers(0, len(whole) - 1))
+    changed = whole[:at] + bytes([whole[at] ^ data.draw(st.integers(1, 255))]) + whole[at + 1 :]
+    for damaged in (changed, whole[:at], whole + b"x"):
+        with pytest.raises(errors.CorruptMessage, match="it is damaged"):
+            Part.from_bytes(damaged)
+
+
+def test_the_version_of_another_keras_strom_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("keras_strom.recovery.checkpoint_files._VERSION", 99)
+    newer = part().to_bytes()
+    monkeypatch.undo()
+    with pytest.raises(errors.Refused, match="version 99"):
+        Part.from_bytes(newer)
+
+
+# ------------------------------------------------------------------ the folder
+
+
+def test_parts_become_a_checkpoint_when_all_are_there(tmp_path: Path) -> None:
+    first = folder(tmp_path)
+    plan = first.plan(60)
+    assert plan.restore is None
+    leave(plan, 1, 0)
+    assert first.collect() == []
+    assert first.latest() is None
+    leave(plan, 1, 1)
+    assert first.collect() == [tmp_path / "checkpoint-000001-00000001"]
+    again = folder(tmp_path).plan(60)
+    assert again.restore == str(tmp_path / "checkpoint-000001-00000001")
+    assert again.restore is not None
+    assert list(parts_of(again.restore)) == [0, 1]
+
+
+def test_a_worker_that_is_away_holds_up_no_checkpoint_for_long(tmp_path: Path) -> None:
+    kept = folder(tmp_path)
+    plan = kept.plan(60)
+    leave(plan, 1, 0)
+    leave(plan, 2, 0)
+    assert kept.collect() == []
+    leave(plan, 3, 0, 1)
+    names = [path.name for path in kept.collect()]
+    assert names == ["checkpoint-000001-00000001", "checkpoint-000001-00000003"]
+
+
+def test_the_last_ones_are_kept(tmp_path: Path) -> None:
+    kept = folder(tmp_path, kept=2)
+    plan = kept.plan(60)
+    for number in range(1, 6):
+        leave(plan, number, 0, 1)
+        kept.collect()
+    names = sorted(path.name for path in tmp_path.glob("checkpoint-*"))
+    assert names == ["checkpoint-000001-00000004", "checkpoint-000001-00000005"]
+    assert kept.latest() == tmp_path / names[-1]
+
+
+@pytest.mark.parametrize("damage", ["cut", "changed", "emptied", "removed"])
+def test_a_damaged_checkpoint_is_passed_over_with_a_warning(
+    damage: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    kept = folder(tmp_path)
+    plan = kept.plan(60)
+    for number in (1, 2):
+        leave(plan, number, 0, 1)
+    first, second = kept.collect()
+    victim = second / "000001.fit1"
+    content = victim.read_bytes()
+    if damage == "removed":
+        for path in list(second.iterdir()):
+            path.unlink()
+    else:
+        victim.write_bytes(
+            {"cut": content[:-9], "changed": content[:40] + b"?" + content[41:], "emptied": b""}[
+                damage
+            ]
+        )
+    with caplog.at_level(logging.WARNING):
+        assert kept.latest() == first
+    assert damage == "removed" or str(victim) in caplog.text
+    if damage != "removed":
+        with pytest.raises(errors.CorruptMessage, match="fit1: it is damaged"):
+            read_part(victim)
+
+
+def test_what_a_crash_left_half_made_is_no_checkpoint(tmp_path: Path) -> None:
+    plan = folder(tmp_path).plan(60)
+    leave(plan, 1, 0)
+    Path(plan.incoming, "checkpoint-000001-00000001").mkdir()
+    Path(plan.incoming, ".00000002-000000.123").write_bytes(b"half")
+    again = folder(tmp_path)
+    assert again.latest() is None
+    assert not Path(plan.incoming).exists()
+    with pytest.raises(errors.StoreUnavailable, match="worker 0 cannot write its part"):
+        leave(plan, 2, 0)
+
+
+def test_the_epoch_grows_with_each_run_and_an_earlier_run_has_to_end(tmp_path: Path) -> None:
+    old = folder(tmp_path)
+    leave(old.plan(60), 1, 0, 1)
+    new = folder(tmp_path)
+    assert (old.epoch, new.epoch) == (1, 2)
+    Path(tmp_path, "incoming-000001").mkdir()
+    leave(CheckpointPlan(str(tmp_path / "incoming-000001"), 60, 0), 2, 0, 1)
+    with pytest.raises(errors.Refused, match="a job that was started later"):
+        old.collect()
+    with pytest.raises(errors.Refused, match="a job that was started later"):
+        old.clear()
+
+
+def test_only_parts_of_the_latest_fit_count(tmp_path: Path) -> None:
+    kept = folder(tmp_path)
+    plan = kept.plan(60)
+    leave_part(plan, 1, part(0, fit=1))
+    leave_part(plan, 1, part(1, fit=2))
+    (made,) = kept.collect()
+    assert list(parts_of(str(made))) == [1]
+
+
+def test_when_the_job_has_ended_well_nothing_is_left_to_go_on_from(tmp_path: Path) -> None:
+    kept = folder(tmp_path)
+    leave(kept.plan(60), 1, 0, 1)
+    kept.collect()
+    kept.clear()
+    assert [path.name for path in tmp_path.iterdir()] == ["master.json"]
+    assert folder(tmp_path).epoch == 2
+
+
+def test_a_damaged_epoch_is_refused_in_words(tmp_path: Path) -> None:
+    folder(tmp_path)
+    (tmp_path / "master.json").write_text("{}")
+    with pytest.raises(errors.StoreUnavailable, match=r"master\.json is damaged"):
+        folder(tmp_path)
+
+
+def test_a_folder_that_cannot_be_made_is_refused_in_words(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(errors.StoreUnavailable, match=r"checkpoint_dir=.* cannot be used"):
+        folder(tmp_path / "file" / "below")
+
+
+# ------------------------------------------------------------------ the plan and the runner
+
+
+def test_parts_are_due_once_an_interval() -> None:
+    plan = CheckpointPlan("/nowhere", 10.0, begun=100.0)
+    assert [plan.due(now) for now in (90, 100, 109.9, 110, 135)] == [0, 0, 0, 1, 3]
+    assert CheckpointPlan.from_json(plan.to_json()) == plan
+    with pytest.raises(errors.InvalidOption, match="no plan of checkpoints"):
+        CheckpointPlan.from_json('{"unknown": 1}')
+
+
+def test_a_runner_makes_checkpoints_while_its_job_runs(tmp_path: Path) -> None:
+    network = NetworkConfig(checkpoint_dir=str(tmp_path / "new"), checkpoint_interval=0.1)
+    with JobCheckpoints.of(network, workers=2) as checkpoints:
+        assert checkpoints.plan is not None
+        checkpoints.collect(lambda reason: None)
+        leave(checkpoints.plan, 1, 0, 1)
+    with JobCheckpoints.of(network, workers=3) as checkpoints:
+        assert checkpoints.plan is not None
+        assert checkpoints.plan.restore is not None
+        assert checkpoints.epoch == 2
+        checkpoints.clear()
+    with JobCheckpoints.of(network, workers=2) as checkpoints:
+        assert checkpoints.plan is not None
+        assert checkpoints.plan.restore is None
+
+
+def test_a_lone_worker_is_pointed_at_what_keras_has() -> None:
+    with pytest.raises(errors.InvalidOption, match="BackupAndRestore"):
+        JobCheckpoints.of(NetworkConfig(checkpoint_dir="/tmp/unused"), workers=1)

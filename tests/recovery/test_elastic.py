@@ -1,0 +1,229 @@
+"""Workers that die in the middle of training are started again and train on with the others.
+
+Each job runs tests/support/scripts/elastic.py in processes over a real relay on the loopback. What
+is to happen when is agreed through files, so that a slow machine changes nothing.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from keras_strom import NetworkConfig
+from keras_strom.runner.console import Console
+from keras_strom.runner.launcher import Job, launch
+from keras_strom.runner.process import Script
+from keras_strom.runner.start_master import Exchange, ExchangeOptions, share_updates
+from tests.support import faults
+from tests.support.faults import Fault
+from tests.support.scripts import elastic
+
+#: Batches of an epoch of each of two workers.
+PER_EPOCH = 60
+KILLED = Fault(mode="kill", rank=1, step=PER_EPOCH + 20)
+
+
+class Ended:
+    """What the workers of a job have written and shown, and what the master has seen."""
+
+    def __init__(self, workers: int, folder: Path, output: str, status: dict[str, Any]) -> None:
+        self.results = [json.loads((folder / f"{r}.json").read_text()) for r in range(workers)]
+        self.weights = [dict(np.load(folder / f"{r}.npz")) for r in range(workers)]
+        self.output = output
+        self.events = [(event["type"], event["rank"]) for event in status["events"]]
+
+    def check(self) -> None:
+        """All have the same bits, and have learnt."""
+        for other in self.weights[1:]:
+            for name, value in self.weights[0].items():
+                np.testing.assert_array_equal(other[name], value)
+        # What undisturbed jobs learn is right for 0.96 of the test data.
+        assert all(result["accuracy"] > 0.93 for result in self.results)
+
+
+class Master:
+    """Starts a job's master and keeps hold of it."""
+
+    exchange: Exchange | None = None
+
+    def start(self, options: ExchangeOptions) -> Exchange:
+        self.exchange = share_updates(options)
+        return self.exchange
+
+    def status(self) -> dict[str, Any]:
+        return {} if self.exchange is None else dict(self.exchange.status())
+
+
+def run(
+    folder: Path,
+    work: elastic.Job,
+    *what: Fault,
+    workers: int = 2,
+    network: NetworkConfig | None = None,
+    master: Master | None = None,
+    min_workers: int | None = None,
+) -> Ended:
+    """Runs a job to its end."""
+    output, master = io.StringIO(), master or Master()
+    job = Job(
+        work=Script(elastic.__file__, (str(folder), json.dumps(vars(work)))),
+        workers=workers,
+        network=network or NetworkConfig(),
+        env=faults.to_environ(*what),
+        max_failures=sum(fault.attempts for fault in what),
+        min_workers=min_workers,
+    )
+    try:
+        launch(job, Console(workers, output), master.start)
+    finally:
+        sys.stdout.write(output.getvalue())  # Shown where the test fails.
+    return Ended(workers, folder, output.getvalue(), master.status())
+
+
+def test_a_worker_that_is_killed_trains_on_where_it_was(tmp_path: Path) -> None:
+    ended = run(tmp_path, elastic.Job(hold_at=PER_EPOCH + 30), KILLED)
+    ended.check()
+    assert "[1] worker 1 was killed by SIGKILL; it is started again" in ended.output
+    assert [result["attempt"] for result in ended.results] == [0, 1]
+    fit = ended.results[1]["fits"][0]
+    (epoch, first), *later = fit["batches"]
+    # It trains those batches again whose updates had not reached the master.
+    assert (epoch, first) >= (1, PER_EPOCH - 20) or epoch == 0
+    assert later == [[number, PER_EPOCH] for number in range(epoch + 1, 4)]
+    # The optimizer goes on as well: its count is the donor's, which was further.
+    assert fit["iterations"][0] >= PER_EPOCH + 20
+    assert "fresh optimizer" not in ended.output
+    assert "ran out of data" not in ended.output
+    assert ("rejoined", 1) in ended.events
+
+
+def test_the_chief_may_be_killed_and_an_earlier_fit_is_over_for_its_replacement(
+    tmp_path: Path,
+) -> None:
+    work = elastic.Job(epochs=2, fits=2, hold_at=2 * PER_EPOCH + 30)
+    ended = run(tmp_path, work, Fault(mode="kill", rank=0, step=20, fit=1))
+    ended.check()
+    first, second = ended.results[0]["fits"]
+    assert first["epochs"] == [0, 1]  # The history that the other had.
+    assert second["epochs"][-1] == 1
+
+
+def test_of_three_workers_one_is_killed_twice_and_one_runs_out_of_memory(tmp_path: Path) -> None:
+    twice = Fault(mode="kill", rank=2, step=10, attempts=2)
+    memory = Fault(mode="memory", rank=1, step=12)
+    ended = run(tmp_path, elastic.Job(hold_at=15, joins=3), twice, memory, workers=3)
+    ended.check()
+    assert [result["attempt"] for result in ended.results] == [0, 1, 2]
+    assert len(re.findall(r"worker \d \(attempt \d\) goes on", ended.output)) == 3
+
+
+def test_a_worker_that_comes_when_the_others_have_ended_has_what_they_have(
+    tmp_path: Path,
+) -> None:
+    ended = run(tmp_path, elastic.Job(after_the_end=True), KILLED)
+    ended.check()
+    assert ended.results[1]["fits"][0]["epochs"] == [0, 1, 2, 3]  # The history that the others had.
+    assert "comes after the end" in ended.output
+
+
+def test_a_worker_that_was_cut_off_gives_way_to_a_new_one(tmp_path: Path) -> None:
+    ended = run(
+        tmp_path,
+        elastic.Job(hold_at=25),
+        Fault(mode="cut", rank=1, step=20),
+        network=NetworkConfig(failure_timeout=1.0, same_host=False),
+    )
+    ended.check()
+    assert [result["attempt"] for result in ended.results] == [0, 1]
+
+
+def test_a_worker_that_was_stopped_for_long_goes_on_from_a_snapshot(tmp_path: Path) -> None:
+    master = Master()
+    with waking(tmp_path / "trains-1-0", master):
+        ended = run(
+            tmp_path,
+            elastic.Job(epochs=10, pause=0.03),
+            Fault(mode="stop", rank=1, step=20),
+            network=NetworkConfig(failure_timeout=1.0, same_host=False),  # Updates stay for 3 s.
+            master=master,
+        )
+    ended.check()
+    assert [result["attempt"] for result in ended.results] == [0, 0]
+    assert ended.results[1]["fits"][0]["batches"] == [[epoch, PER_EPOCH] for epoch in range(10)]
+    assert ("lost", 1) in ended.events
+    assert ("snapshot", 1) in ended.events
+
+
+def test_a_worker_that_comes_late_trains_where_the_others_are(tmp_path: Path) -> None:
+    work = elastic.Job(rows=2880, hold_at=PER_EPOCH + 30, late=2)
+    ended = run(tmp_path, work, workers=3, min_workers=2)
+    ended.check()
+    (epoch, first), *later = ended.results[2]["fits"][0]["batches"]
+    assert (epoch, first) == (1, PER_EPOCH - 30)
+    assert later == [[number, PER_EPOCH] for number in range(epoch + 1, 4)]
+    assert ("rejoined", 2) in ended.events
+
+
+def test_with_fewer_than_the_least_number_training_waits(tmp_path: Path) -> None:
+    ended = run(tmp_path, elastic.Job(), KILLED, min_workers=2)
+    ended.check()
+    assert "[0] worker 0: training waits for 1 more worker" in ended.output
+    assert "[0] worker 0: training goes on after" in ended.output
+    assert ("rejoined", 1) in ended.events  # Worker 0 has not ended meanwhile.
+
+
+@contextmanager
+def waking(trains: Path, master: Master) -> Iterator[None]:
+    """Wakes a stopped worker 1 when the other has made 100 more steps since it was given up."""
+    over = threading.Event()
+
+    def wake() -> None:
+        steps = None
+        while not over.wait(0.05):
+            members = master.status().get("node", {}).get("members", [])
+            by_rank = {member["rank"]: member for member in members}
+            if 1 not in by_rank or by_rank[1]["state"] != "lost":
+                continue
+            accepted = by_rank[0]["updates_accepted"]
+            steps = accepted if steps is None else steps
+            if accepted >= steps + 100:
+                os.kill(elastic.Trains.read(trains).pid, signal.SIGCONT)
+                return
+
+    thread = threading.Thread(target=wake, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def test_on_spark_a_worker_that_is_killed_trains_on(spark: Any, tmp_path: Path) -> None:
+    from keras_strom.spark import run as run_on_spark
+
+    results = run_on_spark(
+        elastic.train,
+        (elastic.Job(hold_at=PER_EPOCH + 30), str(tmp_path)),
+        num_proc=2,
+        max_failures=1,
+        env=faults.to_environ(KILLED),
+        spark=spark,
+    )
+    assert [result["attempt"] for result in results] == [0, 1]
+    for one, other in zip(results[0]["weights"], results[1]["weights"], strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert all(result["accuracy"] > 0.93 for result in results)
+    kinds = {event.kind for event in results.events if event.rank == 1}
+    assert {"lost", "restarted", "master: lost", "master: rejoined"} <= kinds

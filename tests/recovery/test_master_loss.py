@@ -1,0 +1,214 @@
+"""The master dies in the middle of a training, and another one takes its place."""
+
+from __future__ import annotations
+
+import functools
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from keras_strom import NetworkConfig, errors
+from keras_strom.relay.training_relay import TrainingMaster, TrainingWorker
+from keras_strom.runner import master_supervisor as kept_master
+from keras_strom.runner.launcher import Job, launch
+from keras_strom.runner.master_supervisor import KeptMaster
+from keras_strom.runner.process import Script
+from keras_strom.runner.start_master import Exchange, ExchangeOptions, share_updates
+from tests.recovery.test_elastic import Ended, Master, run
+from tests.support.scripts import elastic
+
+DEADLINE = 100.0
+SIZE = 1000
+SEED = np.arange(SIZE, dtype=np.float32)
+LATER = SEED + 1
+NETWORK = NetworkConfig(failure_timeout=1.0, on_master_loss="wait", network_mask="127.0.0.1/32")
+
+
+@pytest.fixture
+def master() -> Iterator[KeptMaster]:
+    kept = share_updates(ExchangeOptions(workers=2, network=NETWORK))
+    assert isinstance(kept, KeptMaster)
+    yield kept
+    kept.close("the test is over")
+
+
+def join(master: KeptMaster, rank: int, **options: Any) -> TrainingWorker:
+    return TrainingWorker(
+        master.credentials,
+        master=master.address,
+        rank=rank,
+        size=2,
+        network=NETWORK,
+        join_timeout=DEADLINE,
+        **options,
+    )
+
+
+def start(worker: TrainingWorker, rank: int) -> np.ndarray:
+    return worker.start(1, SIZE, 5, "same", SEED if rank == 0 else None, timeout=DEADLINE)
+
+
+def end(worker: TrainingWorker) -> np.ndarray:
+    worker.finish(timeout=DEADLINE)
+    _, parameters = worker.result(np.zeros(1), SIZE, timeout=DEADLINE)
+    worker.verify(0.0, 0, timeout=DEADLINE)
+    return parameters
+
+
+def hand_over(worker: TrainingWorker) -> None:
+    """What a training does while it waits, between two steps or in a request."""
+    if worker.replica_wanted():
+        worker.hand_over(LATER)
+
+
+def wait_until(holds: Any, what: str) -> None:
+    deadline, tick = time.monotonic() + DEADLINE, threading.Event()
+    while not holds():
+        assert time.monotonic() < deadline, what
+        tick.wait(0.01)
+
+
+def test_training_goes_on_from_a_replica_when_another_master_comes(master: KeptMaster) -> None:
+    workers = [join(master, 0), join(master, 1)]
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(start, workers, (0, 1)))
+        os.kill(master.pid, signal.SIGKILL)
+        for worker in workers:
+            wait_until(worker.waits_for_master, "a worker has not noticed")
+        for worker in workers:
+            worker.meanwhile = functools.partial(hand_over, worker)
+        for parameters in pool.map(end, workers):
+            np.testing.assert_array_equal(parameters, LATER)
+    events = master.status()["events"]
+    assert [event["type"] for event in events if event["type"] == "resumed"] == ["resumed"]
+    assert any("has ended with code -9" in event["text"] for event in events)
+    assert workers[0].status()["node"]["epoch"] == (1 << 16) + 1
+    for worker in workers:
+        worker.close()
+
+
+def test_a_new_chief_learns_the_last_end_under_another_master(master: KeptMaster) -> None:
+    workers = [join(master, 0), join(master, 1)]
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(start, workers, (0, 1)))
+        list(pool.map(end, workers))
+        other = workers[1]
+        other.meanwhile = functools.partial(hand_over, other)  # LATER is what it holds.
+        begins = pool.submit(other.start, 3, SIZE, 5, "same", timeout=DEADLINE)
+        os.kill(master.pid, signal.SIGKILL)
+        wait_until(other.waits_for_master, "the worker has not noticed")
+        workers[0].close("killed")
+        chief = workers[0] = join(master, 0, attempt=1)
+        np.testing.assert_array_equal(start(chief, 0), LATER)
+        assert chief.start_info.ended
+        chief.start(3, SIZE, 5, "same", LATER + 1, timeout=DEADLINE)
+        np.testing.assert_array_equal(begins.result(), LATER + 1)
+    for worker in workers:
+        worker.close()
+
+
+def test_a_master_that_stands_still_gives_way_to_another(
+    master: KeptMaster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kept_master, "_ANSWER_SECONDS", 20.0)  # A process starts within it, too.
+    stopped = master.pid
+    os.kill(stopped, signal.SIGSTOP)
+    wait_until(lambda: master.pid != stopped, "the stopped master stays")
+
+
+def test_no_other_master_is_started_after_five_that_ended_at_once(master: KeptMaster) -> None:
+    for number in range(1, 6):
+        ended = master.pid
+        os.kill(ended, signal.SIGKILL)
+        if number < 5:
+            wait_until(lambda ended=ended: master.pid != ended, "no other master is started")
+    wait_until(
+        lambda: any("no other is started" in event["text"] for event in master.status()["events"]),
+        "another master is started",
+    )
+
+
+def test_workers_end_where_no_master_comes_in_time() -> None:
+    network = NetworkConfig(failure_timeout=0.5, on_master_loss="wait")
+    with TrainingMaster(workers=1, host="127.0.0.1", network=network) as lost:
+        worker = TrainingWorker(
+            lost.credentials,
+            master=lost.address,
+            rank=0,
+            size=1,
+            network=network,
+            join_timeout=1.0,
+        )
+        worker.start(1, SIZE, 5, "same", SEED, timeout=DEADLINE)
+        lost.close("the job has ended")  # Said in words, it is no loss.
+        wait_until(lambda: worker.status()["failure"], "the worker waits")
+        assert "the job has ended" in worker.status()["failure"]
+        worker.close()
+
+
+def test_waiting_is_refused_where_it_cannot_work(tmp_path: Path) -> None:
+    with (
+        TrainingMaster(workers=2, host="127.0.0.1") as master,
+        pytest.raises(errors.InvalidOption, match="max_staleness=0 has all workers"),
+    ):
+        TrainingWorker(
+            master.credentials,
+            master=master.address,
+            rank=0,
+            size=2,
+            max_staleness=0,
+            network=NETWORK,
+        )
+    script = tmp_path / "script.py"
+    script.write_text("")
+    with pytest.raises(errors.InvalidOption, match="one worker has no master"):
+        launch(Job(work=Script(str(script)), workers=1, network=NETWORK))
+    with pytest.raises(errors.InvalidOption, match='"stop" or "wait"'):
+        NetworkConfig(on_master_loss="panic")
+
+
+class KilledMaster(Master):
+    """The master of a job is killed once the workers have sent so many updates."""
+
+    def __init__(self, after: int) -> None:
+        self._after = after
+        self.killed = threading.Event()
+
+    def start(self, options: ExchangeOptions) -> Exchange:
+        exchange = super().start(options)
+        assert isinstance(exchange, KeptMaster)
+        threading.Thread(target=self._kill, args=(exchange,), daemon=True).start()
+        return exchange
+
+    def _kill(self, exchange: KeptMaster) -> None:
+        tick = threading.Event()
+        while sum(m["updates_accepted"] for m in _members(exchange)) < self._after:
+            tick.wait(0.02)
+        os.kill(exchange.pid, signal.SIGKILL)
+        self.killed.set()
+
+
+def _members(exchange: Exchange) -> list[dict[str, Any]]:
+    members: list[dict[str, Any]] = exchange.status().get("node", {}).get("members", [])
+    return members
+
+
+def test_a_fit_outlives_its_master(tmp_path: Path) -> None:
+    master = KilledMaster(after=60)
+    work = elastic.Job(epochs=4, pause=0.02)
+    ended: Ended = run(tmp_path, work, network=NETWORK, master=master)
+    assert master.killed.is_set()
+    ended.check()
+    assert ("resumed", -1) in ended.events
+    assert "training waits for it to come back" in ended.output
+    # Nobody began an epoch again.
+    for result in ended.results:
+        assert [batches for _, batches in result["fits"][0]["batches"]] == [60] * 4

@@ -1,0 +1,260 @@
+"""What a worker that joins late takes over, in one process: a stand-in for the connection."""
+
+from __future__ import annotations
+
+import dataclasses
+import struct
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_strom import StromStrategy, errors
+from keras_strom._native.node import StartInfo
+from keras_strom.job.environment import ClusterEnvironment
+from keras_strom.recovery.donation import Donation, install
+from keras_strom.recovery.resume import Place, ResumableData, place_after
+from keras_strom.recovery.takeover import donate_if_asked, take_over
+from keras_strom.strategy import fit as lifecycle
+from keras_strom.strategy.generation import Generation, Sharing
+
+ARRAYS = {
+    "optimizer 0/0": np.array(7, np.int64),
+    "state/0": np.arange(6, dtype=np.float32).reshape(2, 3),
+    "state/1": np.zeros((0, 4), np.uint32),
+}
+
+
+# ------------------------------------------------------------------ the bytes
+
+
+def test_a_donation_survives_its_way() -> None:
+    sent = Donation(Place(3, 17), (1e-3,), ARRAYS)
+    taken = Donation.from_bytes(sent.to_bytes())
+    assert (taken.place, taken.threshold) == (sent.place, sent.threshold)
+    assert list(taken.arrays) == list(ARRAYS)
+    for name, array in ARRAYS.items():
+        assert taken.arrays[name].dtype == array.dtype
+        np.testing.assert_array_equal(taken.arrays[name], array)
+
+
+@pytest.mark.parametrize("cut", [0, 3, 15, 40, -1])
+def test_bytes_that_are_no_donation_are_refused(cut: int) -> None:
+    data = Donation(Place(0, 0), (), ARRAYS).to_bytes()
+    with pytest.raises(errors.CorruptMessage, match="cannot be read"):
+        Donation.from_bytes(data[:cut])
+    with pytest.raises(errors.CorruptMessage, match="follow its end"):
+        Donation.from_bytes(data + b"x")
+    with pytest.raises(errors.CorruptMessage, match="other bytes"):
+        Donation.from_bytes(b"x" + data[1:])
+
+
+def test_a_donation_of_another_version_is_refused_in_words() -> None:
+    data = bytearray(Donation(Place(0, 0), (), {}).to_bytes())
+    struct.pack_into("<I", data, 8, 99)
+    with pytest.raises(errors.Refused, match=r"version 99.*same keras-strom"):
+        Donation.from_bytes(bytes(data))
+
+
+def test_state_of_another_shape_is_refused_and_nothing_is_assigned() -> None:
+    variables = {"state/0": tf.Variable(tf.ones([2, 3])), "state/1": tf.Variable(tf.ones([2]))}
+    arrays = {"state/0": np.zeros((2, 3), np.float32), "state/1": np.zeros(5, np.float32)}
+    with pytest.raises(errors.Refused, match=r"state/1 has shape \(5,\) there and \(2,\) here"):
+        install(variables, arrays)
+    assert variables["state/0"].numpy().all()
+
+
+# ------------------------------------------------------------------ the place
+
+
+@pytest.mark.parametrize(
+    ("batches", "per_epoch", "place"),
+    [
+        (0, 10, Place(2, 0)),
+        (0, None, Place(2, 0)),
+        (9, 10, Place(2, 9)),
+        (10, 10, Place(3, 0)),
+        (25, 10, Place(4, 5)),
+        (25, None, None),
+    ],
+)
+def test_the_place_follows_from_the_batches(
+    batches: int, per_epoch: int | None, place: Place | None
+) -> None:
+    assert place_after(batches, first_epoch=2, per_epoch=per_epoch) == place
+
+
+def test_one_epoch_leaves_out_what_a_predecessor_has_trained() -> None:
+    data = ResumableData(tf.data.Dataset.range(6), lambda dataset: dataset)
+    assert [int(v) for v in data] == [0, 1, 2, 3, 4, 5]
+    data.skip(4)
+    assert [int(v) for v in data] == [4, 5]
+    assert [int(v) for v in data] == [0, 1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("endless", [False, True])
+def test_fit_goes_on_in_the_middle_of_an_epoch(
+    endless: bool, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
+) -> None:
+    monkeypatch.setattr(lifecycle, "Generation", LateGeneration)
+    monkeypatch.setattr(lifecycle, "take_over", lambda *_: Place(1, 4))
+    with StromStrategy(always_encode=True).scope():
+        model = build()
+    sharing = model.distribute_strategy._sharing
+    strategy = model.distribute_strategy
+    strategy._environment = sharing.environment = ClusterEnvironment(attempt=1)
+    rows = tf.data.Dataset.range(48).map(lambda i: (tf.fill([3], float(i)), 0.0))
+    data = rows.batch(8).repeat() if endless else rows.batch(8)
+    seen = Batches()
+    history = model.fit(
+        data, epochs=3, steps_per_epoch=6 if endless else None, verbose=0, callbacks=[seen]
+    )
+    assert seen.counts == {1: 2, 2: 6}
+    assert history.epoch == [1, 2]
+    assert not [w for w in recwarn if "ran out of data" in str(w.message)]
+
+
+class LateGeneration(Generation):
+    """One that the others have begun before."""
+
+    def start(self, initial_epoch: int | None = None) -> None:
+        super().start(initial_epoch)
+        self.late = True
+
+
+class Batches(keras.callbacks.Callback):
+    """Counts the batches of each epoch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts: dict[int, int] = {}
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self._epoch = epoch
+        self.counts[epoch] = 0
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.counts[self._epoch] += 1
+
+
+def test_fit_that_comes_after_the_end_trains_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    class EndedGeneration(Generation):
+        def start(self, initial_epoch: int | None = None) -> None:
+            super().start(initial_epoch)
+            self.ended = True
+            self._values_at_end = np.full(self._sharing.space.size, 0.5, np.float32)
+            self._state_at_end = np.append(np.arange(8.0), 0.0)
+
+    monkeypatch.setattr(lifecycle, "Generation", EndedGeneration)
+    with StromStrategy(always_encode=True).scope():
+        model = build()
+    seen = Batches()
+    history = model.fit(np.ones((8, 3)), np.ones(8), epochs=3, verbose=0, callbacks=[seen])
+    assert seen.counts == {}
+    assert history.history == {}
+    assert all((v.numpy() == 0.5).all() for v in model.trainable_variables)
+    moved = [v.numpy() for v in model.non_trainable_variables if "moving" in v.path]
+    np.testing.assert_array_equal(np.concatenate(moved), np.arange(8.0))
+
+
+# ------------------------------------------------------------------ from one strategy to another
+
+
+def build() -> keras.Model:
+    model = keras.Sequential(
+        [
+            keras.Input((3,)),
+            keras.layers.Dense(4),
+            keras.layers.BatchNormalization(),
+            keras.layers.Dense(1),
+        ]
+    )
+    model.compile(keras.optimizers.Adam(0.01), "mse")
+    return model
+
+
+@dataclasses.dataclass
+class Connection:
+    """Stands for a worker's connection to the master."""
+
+    start_info: StartInfo = dataclasses.field(default_factory=StartInfo)
+    donated: bytes | None = None
+    given: bytes | None = None
+
+    def donation_wanted(self) -> bool:
+        return True
+
+    def donate(self, data: bytes) -> None:
+        self.donated = data
+
+    def take_donation(self, timeout: float) -> bytes | None:
+        return self.given
+
+
+def shares(model: keras.Model, connection: Connection) -> Sharing:
+    """What the model's strategy shares, with a connection."""
+    sharing: Sharing = model.distribute_strategy._sharing
+    return dataclasses.replace(
+        sharing,
+        environment=ClusterEnvironment(rank=0, size=2, attempt=1),
+        worker=connection,  # type: ignore[arg-type]
+    )
+
+
+@pytest.mark.parametrize(("ended", "is_known"), [(1, True), (2, True), (3, False)])
+def test_the_state_at_the_end_is_that_of_the_same_fit(ended: int, is_known: bool) -> None:
+    with StromStrategy(always_encode=True).scope():
+        model = build()
+    state = np.arange(9.0)
+    connection = Connection(given=np.uint64(ended).tobytes() + state.tobytes())
+    sharing = dataclasses.replace(shares(model, connection), fits=1)
+    generation = Generation(dataclasses.replace(sharing, worker=None), [model])
+    found = generation._ask_state_at_end(connection)  # type: ignore[arg-type]
+    np.testing.assert_array_equal(found, state if is_known else np.zeros(0))
+
+
+def test_a_joiner_has_the_donors_state_and_its_predecessors_place() -> None:
+    models = []
+    for _ in range(2):
+        with StromStrategy(always_encode=True).scope():
+            models.append(build())
+    donor, joiner = models
+    x = np.random.default_rng(0).normal(size=(40, 3)).astype("float32")
+    donor.fit(x, x[:, :1], batch_size=8, epochs=2, verbose=0)
+
+    gives = Connection()
+    donate_if_asked(shares(donor, gives), donor, Place(2, 1))
+    takes = Connection(StartInfo(late=True, resume_iteration=106), given=gives.donated)
+    sharing = shares(joiner, takes)
+    generation = Generation(dataclasses.replace(sharing, worker=None), [joiner])
+    generation.first_epoch, generation.shared_steps = 1, 100
+    place = take_over(sharing, generation, joiner, per_epoch=5)
+
+    assert place == Place(2, 2)
+    assert sharing.step.steps == 107
+    assert joiner.optimizer.iterations.numpy() == 10
+    for mine, theirs in zip(joiner.optimizer.variables, donor.optimizer.variables, strict=True):
+        np.testing.assert_array_equal(mine.numpy(), theirs.numpy())
+    moved = [v for v in joiner.non_trainable_variables if "moving" in v.path]
+    assert moved
+    for mine, theirs in zip(
+        joiner.non_trainable_variables, donor.non_trainable_variables, strict=True
+    ):
+        np.testing.assert_array_equal(mine.numpy(), theirs.numpy())
+    own = donor.distribute_strategy._sharing.step.threshold_state
+    assert sharing.step.threshold_state == own
+    # Parameters are the master's to give.
+    assert (joiner.get_weights()[0] != donor.get_weights()[0]).any()
+
+
+def test_without_a_donor_a_joiner_starts_afresh_and_says_so(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with StromStrategy(always_encode=True).scope():
+        model = build()
+    sharing = shares(model, Connection(StartInfo(late=True, resume_iteration=11)))
+    generation = Generation(dataclasses.replace(sharing, worker=None), [model])
+    assert take_over(sharing, generation, model, per_epoch=None) == Place(0, 0)
+    assert "fresh optimizer" in caplog.text

@@ -1,0 +1,52 @@
+"""Workers in a tree through a whole fit: they end with the same bits, and relay for each other.
+
+Each job runs tests/support/scripts/tree.py in processes of this machine over a real relay.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.scripts import tree
+
+
+def train(folder: Path, workers: int, max_children: int) -> list[dict[str, Any]]:
+    """What each rank of a mesh has written."""
+    command = [sys.executable, "-m", "keras_strom", "run", "-np", str(workers)]
+    options = ["--topology", "mesh", "--max-children", str(max_children)]
+    completed = subprocess.run(
+        [*command, *options, tree.__file__, str(folder)],
+        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "TF_NUM_INTRAOP_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=800,
+        check=False,
+    )
+    assert completed.returncode == 0, completed.stdout[-4000:] + completed.stderr[-4000:]
+    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(workers)]
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    ("workers", "max_children"), [(5, 2), pytest.param(12, 3, marks=pytest.mark.slow)]
+)
+def test_workers_of_a_tree_end_with_the_same_bits(
+    tmp_path: Path, workers: int, max_children: int
+) -> None:
+    results = train(tmp_path, workers, max_children)
+    assert len({result["hash"] for result in results}) == 1
+    assert all(result["difference"] < 1e-5 for result in results)
+    # Which places they have depends on who joined first, and on whether a busy machine cost
+    # somebody a link; the bounds do not.
+    nodes = [result["node"] for result in results]
+    places = [(node["parent"], node["depth"], node["children"]) for node in nodes]
+    assert all(node["children"] <= max_children for node in nodes), places
+    assert max(node["depth"] for node in nodes) >= 2, places
+    assert all(node["relayed_messages"] > 0 for node in nodes), places

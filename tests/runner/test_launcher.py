@@ -1,0 +1,356 @@
+"""`keras-strom run`: output, the first failure, Ctrl+C, bad input, and that nothing is left."""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+import select
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from keras_strom import cli, errors
+from keras_strom.job.credentials import Credentials
+from keras_strom.job.network import HostPort, NetworkConfig
+from keras_strom.runner.console import Console
+from keras_strom.runner.launcher import Job, launch
+from keras_strom.runner.process import Function, Script
+from keras_strom.runner.start_master import ExchangeOptions
+
+DEADLINE = 60.0
+
+
+class SilentExchange:
+    """An exchange for workers that exchange nothing."""
+
+    address: HostPort = ("127.0.0.1", 9)
+
+    def __init__(self, options: ExchangeOptions) -> None:
+        self.workers, self.network, self.host = options.workers, options.network, options.host
+        self.credentials = (options.credentials or Credentials.new()).with_master(b"k" * 32)
+        self.closed: list[str] = []
+
+    def status(self) -> dict[str, Any]:
+        return {}
+
+    def close(self, reason: str = "") -> None:
+        self.closed.append(reason)
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def run(work: Script | Function, workers: int, **options: Any) -> str:
+    stream = io.StringIO()
+    launch(Job(work=work, workers=workers, **options), Console(workers, stream), SilentExchange)
+    return stream.getvalue()
+
+
+def script(tmp_path: Path, text: str) -> Script:
+    path = tmp_path / "work.py"
+    path.write_text(text)
+    return Script(str(path))
+
+
+def test_every_line_has_its_rank(tmp_path: Path) -> None:
+    work = script(tmp_path, "import keras_strom as k\nprint('I am', k.rank(), 'of', k.size())\n")
+    assert sorted(run(work, 3).splitlines()) == [f"[{r}] I am {r} of 3" for r in range(3)]
+
+
+def test_one_worker_needs_no_prefix_and_no_exchange(tmp_path: Path) -> None:
+    work = script(tmp_path, "import keras_strom as k\nprint(k.size())\n")
+    stream = io.StringIO()
+
+    def never(*_: Any) -> SilentExchange:
+        raise AssertionError
+
+    launch(Job(work=work, workers=1), Console(1, stream), never)
+    assert stream.getvalue() == "1\n"
+
+
+def test_the_exchange_is_local_unless_a_mask_says_otherwise_and_is_closed() -> None:
+    started: list[SilentExchange] = []
+
+    def start(options: ExchangeOptions) -> SilentExchange:
+        started.append(SilentExchange(options))
+        return started[-1]
+
+    launch(Job(work=Function.of(int), workers=2), Console(2, io.StringIO()), start)
+    assert started[0].workers == 2
+    assert started[0].network.network_mask == "127.0.0.1/32"
+    assert started[0].closed
+
+
+def test_the_first_failure_ends_the_others(tmp_path: Path) -> None:
+    work = script(
+        tmp_path,
+        "import keras_strom as k, signal\n"
+        "print('ready')\n"
+        "if k.rank() == 1:\n"
+        "    raise ValueError('bad data')\n"
+        "signal.pause()\n",
+    )
+    with pytest.raises(errors.WorkerFailed) as raised:
+        run(work, 3)
+    assert raised.value.rank == 1
+    assert raised.value.host == socket.gethostname()
+    assert raised.value.traceback.endswith("ValueError: bad data")
+    assert raised.value.log_tail[0] == "ready"
+
+
+def test_the_cause_is_reported_and_not_its_consequence(tmp_path: Path) -> None:
+    # Rank 0 ends first, but only because rank 1 is failing.
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    work = script(
+        tmp_path,
+        "import os, keras_strom as k\n"
+        "from keras_strom import errors\n"
+        f"pipe = {str(pipe)!r}\n"
+        "if k.rank() == 0:\n"
+        "    failing = open(pipe, 'w')  # Closes when this process has ended.\n"
+        "    raise errors.MasterLost('worker 1 has failed')\n"
+        "open(pipe).read()\n"
+        "raise RuntimeError('the cause')\n",
+    )
+    with pytest.raises(errors.WorkerFailed, match="the cause") as raised:
+        run(work, 2)
+    assert raised.value.rank == 1
+
+
+def test_a_consequence_alone_is_still_a_failure(tmp_path: Path) -> None:
+    work = script(tmp_path, "from keras_strom import errors\nraise errors.MasterLost('gone')\n")
+    with pytest.raises(errors.WorkerFailed, match="gone"):
+        run(work, 2)
+
+
+def test_on_a_terminal_the_bar_stays_below_the_lines() -> None:
+    stream = Terminal()
+    console = Console(2, stream)
+    console.progress(0, "\x1b[1m1/2\x1b[0m")
+    console.progress(1, "hidden")
+    console.line(1, "a line")
+    console.line(0, "2/2")
+    text = stream.getvalue()
+    assert "hidden" not in text
+    assert text.endswith("\r\x1b[K[0] 1/2\r\x1b[K[0] 2/2\n")
+    assert "\r\x1b[K[1] a line\n" in text
+
+
+def test_off_a_terminal_there_are_no_escapes() -> None:
+    stream = io.StringIO()
+    console = Console(1, stream)
+    console.progress(0, "1/2")
+    console.line(0, "\x1b[1m2/2\x1b[0m")
+    assert stream.getvalue() == "2/2\n"
+
+
+@pytest.mark.parametrize("workers", [0, -1, True, 1.5])
+def test_a_bad_number_of_workers_is_refused(workers: Any) -> None:
+    with pytest.raises(errors.InvalidOption, match="workers"):
+        Job(work=Function.of(int), workers=workers)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["-np", "0", "train.py"], "-np 0"),
+        (["-np", "2", "no_such_script.py"], "no such script: no_such_script.py"),
+        (["-np", "2", "--network-mask", "203.0.113.0/24", __file__], "matches no address"),
+        (["-np", "2", "--network-mask", "everywhere", __file__], "no CIDR mask"),
+        (["-np", "2", "--topology", "ring", __file__], "topology='ring'"),
+        (["-np", "2", "--max-children", "1", __file__], "max_children=1 must be"),
+        (["-np", "2", "--port", "65534", __file__], "port=65534 leaves no port"),
+        (["-np", "2", "--start-timeout", "0", __file__], "start_timeout=0.0 must be"),
+        (["-np", "2", "--start-timeout", "inf", __file__], "start_timeout=inf must be"),
+    ],
+)
+def test_bad_input_is_a_clear_error(
+    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["run", *arguments]) == 2
+    assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["run", "-np", "2", "--prot", "9", "a.py"], "unknown flag --prot; did you mean --port?"),
+        (["run", "-np", "2", "--bogus"], "unknown flag --bogus\n"),
+        (["run", "-np", "2", "--no-same-host"], "arguments are required: script\n"),
+        (["run", "-np", "two", "a.py"], "invalid int value: 'two'"),
+        (["scalability", "--parameter=9"], "unknown flag --parameter; did you mean --parameters?"),
+    ],
+)
+def test_an_unknown_flag_is_refused_with_the_usage_of_its_command(
+    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as raised:
+        cli.main(arguments)
+    assert raised.value.code == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"usage: keras-strom {arguments[0]} ")
+    assert f"keras-strom {arguments[0]}: error: " in said
+    assert words in said
+
+
+@pytest.mark.parametrize("command", ["run", "scalability"])
+def test_help_tells_only_the_defaults_that_there_are(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as raised:
+        cli.main([command, "--help"])
+    assert raised.value.code == 0
+    said = capsys.readouterr().out
+    assert "(default: " in said
+    assert "None" not in said
+
+
+def test_a_port_in_use_is_a_clear_error(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+        assert cli.main(["run", "-np", "2", "--port", str(port), __file__]) == 2
+    assert str(port) in capsys.readouterr().err
+
+
+def test_a_workers_port_in_use_is_found_before_any_process_starts(tmp_path: Path) -> None:
+    mark = tmp_path / "started"
+    work = script(tmp_path, f"open({str(mark)!r}, 'w')\n")
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+        for rank in (0, 1):
+            job = Job(work=work, workers=2, network=NetworkConfig(port=port - 1 - rank))
+            with pytest.raises(
+                errors.AddressError, match=rf"port {port}, which worker {rank} would have with"
+            ):
+                launch(job, start=SilentExchange)
+    assert not mark.exists()
+
+
+def test_the_scripts_own_flags_are_left_alone(tmp_path: Path) -> None:
+    work = script(tmp_path, "import sys\nprint(sys.argv[1:])\n")
+    command = [sys.executable, "-m", "keras_strom", "run", "-np", "1", work.path, "--port", "-np"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE)
+    assert (done.returncode, done.stdout) == (0, "['--port', '-np']\n")
+
+
+def test_a_failing_script_gives_an_exit_code_and_its_traceback(tmp_path: Path) -> None:
+    work = script(tmp_path, "print('working')\nraise KeyError('gone')\n")
+    command = [sys.executable, "-m", "keras_strom", "run", "-np", "1", work.path]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE)
+    assert done.returncode == 1
+    where = f"keras-strom: worker 0 on {socket.gethostname()} failed: KeyError: 'gone'"
+    assert done.stderr == f"{where}\nIts output above has the traceback.\n"
+    assert done.stdout.startswith("working\nTraceback")
+    assert done.stdout.count("Traceback") == 1
+
+
+def test_a_failure_says_everything_once() -> None:
+    traceback = "Traceback (most recent call last):\n  File 1\nValueError: bad\n  data"
+    printed = ("before", *traceback.split("\n"), "after")
+    headline = "worker 2 on host failed: ValueError: bad"
+    for tail, streamed, rest in (
+        (printed, True, "\nIts output above has the traceback."),
+        (("before",), True, f"\n{traceback}"),
+        (("before",), False, f"\n{traceback}\nIts last 1 lines of output before that:\n  before"),
+        (printed, False, f"\n{traceback}\nIts last 1 lines of output before that:\n  before"),
+        ((), False, f"\n{traceback}"),
+    ):
+        error = errors.WorkerFailed(2, "host", traceback, tail, streamed)
+        assert str(error) == headline + rest
+        assert str(pickle.loads(pickle.dumps(error))) == str(error)
+    lost = errors.WorkerFailed(-1, "host", "it is lost", ("a",), streamed=True)
+    assert str(lost) == "a worker without a rank on host failed: it is lost"
+
+
+FAILS_TWICE = (
+    "import os, signal, sys, keras_strom as k\n"
+    "attempt = int(os.environ['KERAS_STROM_ATTEMPT'])\n"
+    "print('attempt', attempt)\n"
+    "if k.rank() == 1 and attempt == 0:\n"
+    "    os.kill(os.getpid(), signal.SIGKILL)\n"
+    "if k.rank() == 1 and attempt == 1:\n"
+    "    sys.exit(3)\n"
+    "if k.rank() == 1 and attempt == 2:\n"
+    "    raise ValueError('bad data')\n"
+)
+
+
+def test_workers_that_fail_are_started_again_as_often_as_asked_for(tmp_path: Path) -> None:
+    lines = run(script(tmp_path, FAILS_TWICE), 2, max_failures=3).splitlines()
+    assert [line for line in lines if "started again" in line] == [
+        "[1] worker 1 was killed by SIGKILL; it is started again (failure 1 of 3)",
+        "[1] worker 1 ended with exit code 3; it is started again (failure 2 of 3)",
+        "[1] worker 1 failed: ValueError: bad data; it is started again (failure 3 of 3)",
+    ]
+    attempts = [f"[1] attempt {n}" for n in range(4)]
+    assert [line for line in lines if line in attempts] == attempts
+    assert lines.count("[0] attempt 0") == 1
+
+
+def test_a_failure_more_than_asked_for_ends_the_job(tmp_path: Path) -> None:
+    with pytest.raises(errors.WorkerFailed) as raised:
+        run(script(tmp_path, FAILS_TWICE), 2, max_failures=2)
+    assert raised.value.rank == 1
+    assert raised.value.traceback.endswith("ValueError: bad data")
+
+
+@pytest.mark.parametrize("count", [-1, True, 1.5])
+def test_a_number_of_failures_that_makes_no_sense_is_refused(count: Any) -> None:
+    with pytest.raises(errors.InvalidOption, match="max_failures="):
+        Job(work=Function.of(int), workers=2, max_failures=count)
+
+
+@pytest.fixture
+def launched(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], list[int]]]:
+    """A job of one launcher and its two workers, which have said their process ids."""
+    work = script(tmp_path, "import os, signal\nprint('pid', os.getpid())\nsignal.pause()\n")
+    code = (
+        "import sys\n"
+        "from keras_strom import cli\n"
+        "from keras_strom.runner import launcher\n"
+        "sys.path.insert(0, sys.argv[1])\n"
+        "from test_launcher import SilentExchange\n"
+        "launcher.launch.__defaults__ = (None, SilentExchange)\n"
+        "sys.exit(cli.main(['run', '-np', '2', sys.argv[2]]))\n"
+    )
+    command = [sys.executable, "-c", code, str(Path(__file__).parent), work.path]
+    # A shell that starts the tests in the background has them ignore Ctrl+C, and so their children.
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    assert process.stdout is not None
+    pids = [int(process.stdout.readline().split()[-1]) for _ in range(2)]
+    yield process, pids
+    process.kill()
+    process.communicate()
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)]
+)
+def test_nothing_outlives_the_launcher(
+    launched: tuple[subprocess.Popen[str], list[int]], number: signal.Signals, code: int
+) -> None:
+    process, pids = launched
+    watched = [os.pidfd_open(pid) for pid in pids]
+    process.send_signal(number)
+    assert process.wait(DEADLINE) == code
+    for fd in watched:
+        assert select.select([fd], [], [], DEADLINE)[0]
+        os.close(fd)

@@ -1,0 +1,338 @@
+"""A worker's output, its outcome, and that nothing of it is left behind."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from keras_strom import errors
+from keras_strom.job.credentials import Credentials
+from keras_strom.job.environment import ClusterEnvironment
+from keras_strom.runner.output import (
+    MAX_LINE,
+    TAIL_LINES,
+    LineSplitter,
+    OutputRecord,
+    is_startup_note,
+    plain,
+)
+from keras_strom.runner.process import Function, Outcome, Script, WorkerListener, WorkerProcess
+
+PLACE = ClusterEnvironment()
+DEADLINE = 60.0
+
+
+class Recorder(WorkerListener):
+    """Keeps what a worker says and lets a test wait for a line."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.bars: list[str] = []
+        self.outcomes: list[Outcome] = []
+        self._changed = threading.Condition()
+
+    def line(self, text: str) -> None:
+        with self._changed:
+            self.lines.append(text)
+            self._changed.notify_all()
+
+    def progress(self, text: str) -> None:
+        self.bars.append(text)
+
+    def ended(self, outcome: Outcome) -> None:
+        self.outcomes.append(outcome)
+
+    def wait_for(self, start: str) -> str:
+        def found() -> str | None:
+            return next((line for line in self.lines if line.startswith(start)), None)
+
+        with self._changed:
+            line = self._changed.wait_for(found, DEADLINE)
+        assert line is not None, self.lines
+        return line
+
+
+def script(tmp_path: Path, text: str) -> Script:
+    path = tmp_path / "work.py"
+    path.write_text(text)
+    return Script(str(path))
+
+
+def call(function: Callable[..., Any], *args: Any, **options: Any) -> Outcome:
+    with WorkerProcess(Function.of(function, *args), PLACE, **options) as process:
+        return process.wait(DEADLINE)
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[0] not in "ZX"
+
+
+def wait_until_gone(pid: int) -> None:
+    # A process that is not a child can only be watched through a descriptor of it.
+    import select
+
+    try:
+        fd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    try:
+        assert select.select([fd], [], [], DEADLINE)[0], f"process {pid} is left over"
+    finally:
+        os.close(fd)
+
+
+def test_lines_are_what_a_terminal_would_show() -> None:
+    splitter = LineSplitter()
+    assert splitter.feed(b"a\nb") == ["a"]
+    assert splitter.feed(b"c\r\n\n") == ["bc", ""]
+    assert splitter.feed(b"\b\b\r 1/2") == []
+    assert splitter.redrawn == " 1/2"
+    assert splitter.feed("\b\b\b\b\r 2/2 é".encode()[:-1]) == []
+    assert splitter.feed("é".encode()[-1:] + b"\nrest") == [" 2/2 é"]
+    assert splitter.redrawn == ""
+    assert splitter.close() == ["rest"]
+
+
+def test_lines_are_bounded() -> None:
+    splitter = LineSplitter()
+    pieces = splitter.feed(b"x" * (2 * MAX_LINE + 1)) + splitter.feed(b"\n")
+    assert [len(piece) for piece in pieces] == [MAX_LINE, MAX_LINE, 1]
+    for _ in range(100):
+        splitter.feed(b"\r" + b"y" * 1000)
+    assert splitter.feed(b"\n") == ["y" * 1000]
+
+
+def test_escapes_are_removed() -> None:
+    assert plain("\x1b[1m2/2\x1b[0m \x1b[32m━━\x1b[0m") == "2/2 ━━"
+
+
+def test_the_last_traceback_is_kept_with_what_led_to_it() -> None:
+    record = OutputRecord()
+    text = """\
+Traceback (most recent call last):
+  File "a.py", line 1
+OSError: caught and logged
+all is well
+Traceback (most recent call last):
+  File "b.py", line 2
+KeyError: 'x'
+
+During handling of the above exception, another exception occurred:
+
+Traceback (most recent call last):
+  File "c.py", line 3
+ValueError: no
+good bye"""
+    for line in text.splitlines():
+        record.add(line)
+    assert record.traceback.startswith('Traceback (most recent call last):\n  File "b.py"')
+    assert record.traceback.endswith("ValueError: no")
+    assert "During handling" in record.traceback
+    for i in range(TAIL_LINES):
+        record.add(str(i))
+    assert record.tail == tuple(map(str, range(TAIL_LINES)))
+
+
+def test_a_function_returns_its_result() -> None:
+    def add(a: int, b: int) -> dict[str, int]:
+        return {"sum": a + b}
+
+    outcome = call(add, 2, 3)
+    assert (outcome.exit_code, outcome.failed) == (0, False)
+    assert outcome.result is not None
+    assert pickle.loads(outcome.result) == {"sum": 5}
+
+
+def test_a_large_argument_and_result_pass() -> None:
+    outcome = call(lambda data: data + b"!", b"x" * 3_000_000)
+    assert outcome.result is not None
+    assert pickle.loads(outcome.result) == b"x" * 3_000_000 + b"!"
+
+
+def test_a_function_that_raises_gives_its_own_traceback() -> None:
+    def fail() -> None:
+        sys.stdout.write("about to fail\n")
+        raise ValueError("no such thing")
+
+    outcome = call(fail)
+    assert outcome.failed
+    assert outcome.exit_code == 1
+    assert outcome.traceback.endswith("ValueError: no such thing\n")
+    assert "in fail" in outcome.traceback
+    assert "keras_strom/runner/worker_main.py" not in outcome.traceback
+    assert outcome.log_tail == ("about to fail",)
+
+
+def test_a_result_that_cannot_be_pickled_is_a_failure() -> None:
+    outcome = call(threading.Lock)
+    assert outcome.failed
+    assert "pickle" in outcome.traceback
+
+
+@pytest.mark.parametrize(("code", "words"), [(0, "without returning"), (7, "exit code 7")])
+def test_a_function_that_ends_its_process_is_a_failure(code: int, words: str) -> None:
+    outcome = call(lambda: os._exit(code))
+    assert outcome.failed
+    assert words in outcome.traceback
+
+
+def test_a_crash_names_the_signal() -> None:
+    outcome = call(lambda: os.kill(os.getpid(), signal.SIGSEGV))
+    assert "SIGSEGV" in outcome.traceback
+    assert any("Fatal Python error" in line for line in outcome.log_tail)
+
+
+def test_a_consequence_is_told_from_a_cause() -> None:
+    def lose() -> None:
+        raise errors.MasterLost("worker 1 failed")
+
+    assert call(lose).is_consequence
+    assert not call(lambda: 1 / 0).is_consequence
+
+
+def test_only_tensorflows_start_up_notes_are_left_out() -> None:
+    notes = (
+        "WARNING: All log messages before absl::InitializeLog() is called are written to STDERR",
+        "I0000 00:00:1795239534.527512    9816 port.cc:153] oneDNN custom operations are on. You",
+    )
+    assert all(is_startup_note(note) for note in notes)
+    assert not is_startup_note("W0000 00:00:1795239534.5 9816 port.cc:153] something else")
+    assert not is_startup_note("my own WARNING: All log messages before absl::InitializeLog()")
+
+
+def test_a_script_gets_its_arguments_and_its_output_is_read(tmp_path: Path) -> None:
+    work = script(
+        tmp_path,
+        "import sys\n"
+        "print(sys.argv[1:], __name__, sys.path[0] == __file__.rpartition('/')[0])\n"
+        "print('to stderr', file=sys.stderr)\n",
+    )
+    recorder = Recorder()
+    with WorkerProcess(Script(work.path, ("--a", "b")), PLACE, recorder) as process:
+        assert process.wait(DEADLINE).exit_code == 0
+    assert recorder.lines == ["['--a', 'b'] __main__ True", "to stderr"]
+    assert [outcome.failed for outcome in recorder.outcomes] == [False]
+
+
+def test_a_scripts_traceback_is_found_in_its_output(tmp_path: Path) -> None:
+    work = script(tmp_path, "def f():\n    raise KeyError('gone')\n\nf()\n")
+    with WorkerProcess(work, PLACE) as process:
+        outcome = process.wait(DEADLINE)
+    assert (outcome.exit_code, outcome.failed) == (1, True)
+    assert outcome.traceback.startswith("Traceback")
+    assert outcome.traceback.endswith("KeyError: 'gone'")
+
+
+def test_a_progress_bar_is_one_line() -> None:
+    def bar() -> None:
+        for i in range(5):
+            sys.stdout.write(f"\b\b\b\r{i}/4")
+            sys.stdout.flush()
+        sys.stdout.write("\n")
+
+    recorder = Recorder()
+    call(bar, listener=recorder)
+    assert recorder.lines == ["4/4"]
+    assert set(recorder.bars) <= {f"{i}/4" for i in range(5)}
+
+
+def test_a_worker_finds_its_place_and_its_credentials() -> None:
+    def look() -> tuple[ClusterEnvironment, Credentials, dict[str, str]]:
+        place = ClusterEnvironment.from_environ()
+        wanted = ("MINE", "TF_CPP_MIN_LOG_LEVEL")
+        return place, place.load_credentials(), {name: os.environ[name] for name in wanted}
+
+    credentials = Credentials.new().with_master(b"k" * 32)
+    place = ClusterEnvironment(rank=1, size=2, local_rank=1, local_size=2, master=("127.0.0.1", 9))
+    work = Function.of(look)
+    options = {"credentials": credentials, "env": {"MINE": "1", "TF_CPP_MIN_LOG_LEVEL": "3"}}
+    with WorkerProcess(work, place, **options) as process:  # type: ignore[arg-type]
+        command = Path(f"/proc/{process.pid}/cmdline").read_bytes()
+        outcome = process.wait(DEADLINE)
+    assert outcome.result is not None, outcome.traceback
+    seen, keys, variables = pickle.loads(outcome.result)
+    assert (seen.rank, seen.size, seen.master) == (1, 2, ("127.0.0.1", 9))
+    assert keys == credentials
+    assert variables == {"MINE": "1", "TF_CPP_MIN_LOG_LEVEL": "3"}
+    assert credentials.secret.hex().encode() not in command
+
+
+def test_the_users_python_path_comes_first_for_a_function(tmp_path: Path) -> None:
+    (tmp_path / "only_here.py").write_text("value = 7\n")
+
+    def use() -> int:
+        import only_here  # type: ignore[import-not-found]
+
+        return int(only_here.value)
+
+    work = Function.of(use)
+    with WorkerProcess(work, PLACE, env={"PYTHONPATH": str(tmp_path)}) as process:
+        outcome = process.wait(DEADLINE)
+    assert outcome.result is not None, outcome.traceback
+    assert pickle.loads(outcome.result) == 7
+
+
+def test_the_users_variables_must_not_contradict_the_runner() -> None:
+    with pytest.raises(errors.InvalidOption, match="KERAS_STROM_RANK"):
+        WorkerProcess(Function.of(int), PLACE, env={"KERAS_STROM_RANK": "1"})
+
+
+def test_closing_ends_a_worker_that_ignores_requests_and_its_children() -> None:
+    def stay() -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        child = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"])
+        sys.stdout.write(f"child {child.pid}\n")
+        signal.pause()
+
+    recorder = Recorder()
+    process = WorkerProcess(Function.of(stay), PLACE, recorder)
+    child = int(recorder.wait_for("child").split()[1])
+    with pytest.raises(errors.DeadlinePassed):
+        process.wait(0.0)
+    outcome = process.close(grace=0.1)
+    assert outcome.exit_code == -signal.SIGKILL
+    assert outcome.terminated
+    assert not outcome.failed
+    wait_until_gone(child)
+    assert not is_alive(process.pid)
+
+
+def test_a_worker_that_ends_takes_its_children_along() -> None:
+    def leave() -> int:
+        return subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"]).pid
+
+    outcome = call(leave)
+    assert outcome.result is not None
+    wait_until_gone(pickle.loads(outcome.result))
+
+
+def test_a_worker_dies_with_its_parent() -> None:
+    code = """
+import os, signal
+from keras_strom.job.environment import ClusterEnvironment
+from keras_strom.runner.process import Function, WorkerProcess
+process = WorkerProcess(Function.of(signal.pause), ClusterEnvironment())
+print(process.pid, flush=True)
+signal.pause()
+"""
+    parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    try:
+        assert parent.stdout is not None
+        worker = int(parent.stdout.readline())
+    finally:
+        parent.kill()
+        parent.communicate()
+    wait_until_gone(worker)

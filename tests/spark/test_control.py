@@ -1,0 +1,459 @@
+"""The control channel and the controller, without Spark."""
+
+from __future__ import annotations
+
+import io
+import socket
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from keras_strom import errors
+from keras_strom.job.credentials import Credentials
+from keras_strom.runner.console import Console
+from keras_strom.runner.output import MAX_LINE, TAIL_LINES
+from keras_strom.spark.runner.channel import MAX_MESSAGE_BYTES, Channel
+from keras_strom.spark.runner.controller import Controller
+from keras_strom.spark.runner.result import Event, RunResult
+from keras_strom.spark.runner.runner import _events_of_master, root_cause
+from keras_strom.spark.runner.slots import Size
+from keras_strom.spark.runner.task import (
+    _MAX_BATCH_CHARACTERS,
+    _MAX_TAIL_LINE_CHARACTERS,
+    _MAX_TRACEBACK_CHARACTERS,
+)
+
+CREDENTIALS = Credentials.new()
+DEADLINE = 30.0
+
+
+def connect(first: Credentials, second: Credentials) -> tuple[Channel, Channel]:
+    """Both ends of a channel, the driver's first."""
+    ends = socket.socketpair()
+    task: list[Channel] = []
+    thread = threading.Thread(target=lambda: task.append(Channel(ends[1], second, driver=False)))
+    thread.start()
+    driver = Channel(ends[0], first, driver=True)
+    thread.join()
+    return driver, task[0]
+
+
+def test_messages_pass_both_ways_in_order() -> None:
+    driver, task = connect(CREDENTIALS, CREDENTIALS)
+    for number in range(3):
+        task.send({"number": number})
+        driver.send({"answer": number})
+    assert [driver.receive()["number"] for _ in range(3)] == [0, 1, 2]
+    assert [task.receive()["answer"] for _ in range(3)] == [0, 1, 2]
+    task.close()
+    with pytest.raises(ConnectionError):
+        driver.receive()
+    driver.close()
+
+
+def test_a_wrong_secret_is_rejected_before_anything_is_parsed() -> None:
+    driver, task = connect(CREDENTIALS, Credentials.new())
+    task.send({"type": "register"})
+    with pytest.raises(errors.SecretRejected):
+        driver.receive()
+
+
+def test_a_message_is_bound_to_its_session_and_its_number() -> None:
+    # The same message twice has two different tags, so a recorded one cannot be played back.
+    ends = socket.socketpair()
+    nonce = b"n" * 16
+    ends[1].sendall(nonce)
+    driver = Channel(ends[0], CREDENTIALS, driver=True)
+    assert len(ends[1].recv(16)) == 16
+    driver.send({"type": "stop"})
+    driver.send({"type": "stop"})
+    first, second = ends[1].recv(52), ends[1].recv(52)
+    assert len(first) == len(second) == 52
+    assert first[:4] == second[:4]
+    assert first[4:36] != second[4:36]
+    assert first[36:] == second[36:] == b'{"type": "stop"}'
+    ends[1].sendall(first)  # Reflected: its direction is wrong too.
+    with pytest.raises(errors.SecretRejected):
+        driver.receive()
+
+
+def test_silence_and_nonsense_end_a_channel() -> None:
+    driver, task = connect(CREDENTIALS, CREDENTIALS)
+    with pytest.raises(ConnectionError, match="no sign of life"):
+        driver.receive(timeout=0.0)
+    with pytest.raises(errors.InternalError):
+        task.send({"text": "x" * MAX_MESSAGE_BYTES})
+    task._socket.sendall(b"\xff\xff\xff\xff")
+    with pytest.raises(ConnectionError, match="announced"):
+        driver.receive()
+
+
+class Tasks:
+    """Tasks that speak to a controller as `task.run_task` would."""
+
+    def __init__(
+        self,
+        workers: int,
+        *,
+        least: int | None = None,
+        max_failures: int = 0,
+        speculation: bool = False,
+    ) -> None:
+        self.output = io.StringIO()
+        self.controller = Controller(
+            Size(workers=workers, least=least),
+            CREDENTIALS,
+            ("127.0.0.1", 0),
+            Console(workers, self.output),
+            max_failures=max_failures,
+            speculation=speculation,
+        )
+        self.channels: list[Channel] = []
+
+    def connect(self, credentials: Credentials = CREDENTIALS) -> Channel:
+        connection = socket.create_connection(("127.0.0.1", self.controller.port))
+        self.channels.append(Channel(connection, credentials, driver=False))
+        return self.channels[-1]
+
+    def register(self, partition: int, host: str, attempt: int = 0) -> Channel:
+        channel = self.connect()
+        hello = {"partition": partition, "host": host, "attempt": attempt}
+        channel.send({"type": "register", **hello})
+        return channel
+
+    def start(self, *hosts: str) -> list[Channel]:
+        """One task on each host, which come in this order, all of them told to start."""
+        channels = []
+        for partition, host in enumerate(hosts):
+            channels.append(self.register(partition, host))
+            self.wait_for("registered", partition + 1)
+        for channel in channels:
+            hear(channel)
+        return channels
+
+    def wait_for(self, kind: str, count: int = 1) -> None:
+        """Waits until `count` events of `kind` have happened."""
+
+        def happened() -> bool:
+            return [event.kind for event in self.controller.events].count(kind) >= count
+
+        with self.controller._changed:
+            assert self.controller._changed.wait_for(happened, DEADLINE)
+
+    def close(self) -> None:
+        self.controller.close()
+        for channel in self.channels:
+            channel.close()
+
+
+@pytest.fixture
+def tasks(request: pytest.FixtureRequest) -> Iterator[Tasks]:
+    options = getattr(request, "param", {})
+    started = Tasks(**{"workers": 2, **options})
+    yield started
+    started.close()
+
+
+def hear(channel: Channel) -> dict[str, object]:
+    """The next message that is no heartbeat."""
+    while (message := channel.receive())["type"] == "heartbeat":
+        pass
+    return message
+
+
+def fail(
+    channel: Channel, text: str, *, is_consequence: bool = False, may_start_again: bool = False
+) -> None:
+    channel.send(
+        {
+            "type": "failed",
+            "traceback": text,
+            "log_tail": ["last"],
+            "is_consequence": is_consequence,
+            "cause": "was killed by SIGKILL",
+            "may_start_again": may_start_again,
+        }
+    )
+
+
+@pytest.mark.parametrize("tasks", [{"workers": 4}], indirect=True)
+def test_ranks_are_grouped_by_host(tasks: Tasks) -> None:
+    hosts = ["a", "b", "a", "b"]
+    channels = [tasks.register(partition, host) for partition, host in enumerate(hosts)]
+    starts = [hear(channel) for channel in channels]
+    assert [start["rank"] for start in starts] == [0, 2, 1, 3]
+    assert [start["local_rank"] for start in starts] == [0, 0, 1, 1]
+    assert [start["local_size"] for start in starts] == [2, 2, 2, 2]
+    tasks.controller.wait_for_start(DEADLINE)
+
+
+def test_output_is_shown_with_its_rank(tasks: Tasks) -> None:
+    channels = tasks.start("a", "a")
+    channels[1].send({"type": "log", "lines": ["one", "two"]})
+    fail(channels[1], "it", is_consequence=False)
+    tasks.controller.wait_for_end()
+    assert tasks.output.getvalue() == "[1] one\n[1] two\n"
+
+
+def test_the_cause_wins_over_an_earlier_consequence(tasks: Tasks) -> None:
+    channels = tasks.start("a", "b")
+    fail(channels[0], "MasterLost", is_consequence=True)
+    tasks.controller.wait_for_end()
+    fail(channels[1], "ValueError: the cause", is_consequence=False)
+    failure = tasks.controller.first_failure()
+    assert failure is not None
+    assert (failure.rank, failure.host) == (1, "b")
+    assert (failure.traceback, failure.log_tail) == ("ValueError: the cause", ("last",))
+
+
+def test_a_task_that_vanishes_is_a_failure(tasks: Tasks) -> None:
+    channels = tasks.start("a", "b")
+    channels[1].close()
+    tasks.controller.wait_for_end()
+    failure = tasks.controller.first_failure()
+    assert failure is not None
+    assert failure.rank == 1
+    assert "lost" in failure.traceback
+
+
+def test_a_second_copy_of_a_task_waits_and_is_stopped_at_the_end(tasks: Tasks) -> None:
+    first = tasks.register(0, "a")
+    tasks.wait_for("registered")
+    copy = tasks.register(0, "b")
+    other = tasks.register(1, "a")
+    assert [hear(channel)["type"] for channel in (first, other)] == ["start", "start"]
+    tasks.controller.stop("the job has ended")
+    assert [hear(channel)["type"] for channel in (copy, first)] == ["stop", "stop"]
+
+
+def restarting(**options: Any) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("tasks", [{"max_failures": 1, **options}], indirect=True)
+
+
+@restarting()
+def test_a_worker_that_died_is_started_again_by_its_task(tasks: Tasks) -> None:
+    channels = [tasks.register(0, "a"), tasks.register(1, "b")]
+    assert [hear(channel)["attempt"] for channel in channels] == [0, 0]
+    fail(channels[1], "it was ended by SIGKILL", may_start_again=True)
+    again = hear(channels[1])
+    assert (again["type"], again["rank"], again["attempt"]) == ("start", 1, 1)
+    assert tasks.output.getvalue() == (
+        "[1] worker 1 was killed by SIGKILL; it is started again (failure 1 of 1)\n"
+    )
+    tasks.wait_for("restarted")
+    # One failure more than the job allows ends it.
+    fail(channels[0], "it was ended by SIGKILL", may_start_again=True)
+    tasks.controller.wait_for_end()
+    failure = tasks.controller.first_failure()
+    assert failure is not None
+    assert failure.rank == 0
+
+
+@restarting(max_failures=9)
+def test_an_exception_of_the_users_function_ends_the_job(tasks: Tasks) -> None:
+    channels = tasks.start("a", "b")
+    fail(channels[1], "ValueError: bad data")
+    tasks.controller.wait_for_end()
+    failure = tasks.controller.first_failure()
+    assert failure is not None
+    assert failure.traceback == "ValueError: bad data"
+
+
+@restarting()
+def test_a_lost_task_is_replaced_by_the_one_that_spark_runs_next(tasks: Tasks) -> None:
+    channels = tasks.start("a", "b")
+    channels[1].close()
+    tasks.wait_for("lost")
+    start = hear(tasks.register(1, "a", attempt=1))
+    assert (start["rank"], start["attempt"], start["local_rank"]) == (1, 1, 1)
+    kinds = [event.kind for event in tasks.controller.events]
+    assert kinds[-3:] == ["lost", "registered", "restarted"]
+
+
+@restarting()
+def test_a_task_that_spark_runs_anew_fences_the_old_one(tasks: Tasks) -> None:
+    channels = tasks.start("a", "b")
+    start = hear(tasks.register(1, "a", attempt=1))
+    assert (start["rank"], start["attempt"]) == (1, 1)
+    assert hear(channels[1])["type"] == "stop"
+
+
+@restarting(speculation=True)
+def test_a_speculative_copy_waits_until_the_first_one_is_lost(tasks: Tasks) -> None:
+    channels = tasks.start("a", "b")
+    copy = tasks.register(1, "a", attempt=1)
+    channels[1].close()
+    assert hear(copy)["attempt"] == 1
+
+
+@restarting()
+def test_a_task_that_is_lost_before_the_start_is_waited_for(tasks: Tasks) -> None:
+    tasks.register(1, "b").close()
+    tasks.wait_for("lost")
+    channels = [tasks.register(0, "a"), tasks.register(1, "b", attempt=1)]
+    assert [hear(channel)["attempt"] for channel in channels] == [0, 0]
+
+
+@restarting()
+def test_a_lost_task_that_does_not_come_back_fails(tasks: Tasks) -> None:
+    channels = tasks.start("a", "b")
+    channels[1].close()
+    tasks.wait_for("lost")
+    tasks.controller.wait_for_end(replace_timeout=0.0)
+    failure = tasks.controller.first_failure()
+    assert failure is not None
+    assert "Spark ran it nowhere" in failure.traceback
+
+
+@restarting()
+def test_where_spark_gives_a_lost_task_up_its_setting_is_named(tasks: Tasks) -> None:
+    channels = tasks.start("a", "b")
+    channels[0].close()
+    tasks.wait_for("lost")
+    tasks.controller.job_ended()
+    failure = tasks.controller.first_failure()
+    assert failure is not None
+    assert "spark.task.maxFailures" in failure.traceback
+
+
+def elastic(**options: Any) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("tasks", [{"workers": 4, "least": 2, **options}], indirect=True)
+
+
+@elastic()
+def test_an_elastic_job_starts_with_the_least_and_takes_in_who_comes_later(tasks: Tasks) -> None:
+    channels = [tasks.register(3, "b"), tasks.register(1, "a")]
+    assert [hear(channel)["rank"] for channel in channels] == [1, 0]
+    tasks.controller.wait_for_start(DEADLINE)
+    late = hear(tasks.register(0, "b"))
+    assert (late["rank"], late["local_rank"], late["local_size"]) == (2, 1, 2)
+    assert tasks.output.getvalue() == "[2] worker 2 on b comes while the others train\n"
+
+
+@elastic()
+def test_lost_tasks_of_an_elastic_job_are_no_failures(tasks: Tasks) -> None:
+    channels = tasks.start("a", "a", "a")
+    for place, lost in enumerate((2, 1)):
+        channels[lost].close()
+        tasks.wait_for("lost", place + 1)
+    tasks.wait_for("waits")
+    assert "1 of the 2 workers are left that are needed: training waits" in tasks.output.getvalue()
+    start = hear(tasks.register(1, "c", attempt=1))
+    assert (start["rank"], start["attempt"]) == (1, 1)
+    assert (tasks.controller.failures, tasks.controller.lost_tasks) == (0, 2)
+    kinds = [event.kind for event in tasks.controller.events]
+    assert kinds[-5:] == ["lost", "lost", "waits", "registered", "restarted"]
+
+
+@elastic()
+def test_an_elastic_job_ends_without_those_that_did_not_come_back(tasks: Tasks) -> None:
+    channels = tasks.start("a", "a", "a")
+    channels[2].close()
+    tasks.wait_for("lost")
+    for channel in channels[:2]:
+        channel.send({"type": "ended"})
+    tasks.controller.wait_for_end(replace_timeout=0.0)
+    assert tasks.controller.first_failure() is None
+    tasks.controller.stop("the job has ended")
+    assert hear(tasks.register(2, "a", attempt=1))["type"] == "stop"
+    tasks.controller.job_ended()
+    assert tasks.controller.first_failure() is None
+
+
+@elastic()
+def test_an_elastic_job_that_has_too_few_for_too_long_fails(tasks: Tasks) -> None:
+    channels = tasks.start("a", "a")
+    channels[0].close()
+    tasks.wait_for("waits")
+    tasks.controller.wait_for_end(replace_timeout=0.0)
+    failure = tasks.controller.first_failure()
+    assert failure is not None
+    assert "Spark ran it nowhere" in failure.traceback
+
+
+@elastic()
+def test_an_elastic_job_without_its_least_number_names_it(tasks: Tasks) -> None:
+    tasks.register(1, "a")
+    tasks.wait_for("registered")
+    with pytest.raises(errors.JoinTimeout, match=r"1 of the 2 that are enough.*\[0, 2, 3\]"):
+        tasks.controller.wait_for_start(0.01)
+
+
+def test_a_task_that_comes_too_late_is_stopped(tasks: Tasks) -> None:
+    tasks.controller.stop("worker 1 has failed")
+    assert hear(tasks.register(0, "a")) == {"type": "stop", "reason": "worker 1 has failed"}
+
+
+def test_missing_tasks_are_counted(tasks: Tasks) -> None:
+    tasks.register(1, "some-host")
+    tasks.wait_for("registered")
+    with pytest.raises(errors.JoinTimeout, match=r"1 of 2 .*some-host.*\[0\]"):
+        tasks.controller.wait_for_start(0.01)
+
+
+def test_strangers_are_not_heard(tasks: Tasks) -> None:
+    stranger = tasks.connect(Credentials.new())
+    stranger.send({"type": "register", "partition": 0, "host": "x", "attempt": 0})
+    with pytest.raises(ConnectionError):
+        stranger.receive()
+    silent = socket.create_connection(("127.0.0.1", tasks.controller.port))
+    channels = [tasks.register(0, "a"), tasks.register(1, "a")]
+    assert [hear(channel)["rank"] for channel in channels] == [0, 1]
+    silent.close()
+
+
+@pytest.mark.parametrize("character", ["\x00", "é", "漢", "🙂"])
+def test_the_longest_report_fits_whatever_its_characters(character: str) -> None:
+    received: list[dict[str, Any]] = []
+    driver, task = connect(CREDENTIALS, CREDENTIALS)
+    reader = threading.Thread(target=lambda: received.extend(driver.receive() for _ in range(2)))
+    reader.start()
+    report = {
+        "traceback": character * _MAX_TRACEBACK_CHARACTERS,
+        "log_tail": [character * _MAX_TAIL_LINE_CHARACTERS] * TAIL_LINES,
+    }
+    log = {"lines": [character * (_MAX_BATCH_CHARACTERS + MAX_LINE)]}
+    task.send(report)
+    task.send(log)
+    reader.join(DEADLINE)
+    assert received == [report, log]
+    driver.close()
+    task.close()
+
+
+def test_a_port_in_use_is_a_clear_error(tasks: Tasks) -> None:
+    port = tasks.controller.port
+    with pytest.raises(errors.AddressError, match=f"TCP port {port}"):
+        Controller(Size(workers=2), CREDENTIALS, ("127.0.0.1", port), None)
+
+
+def test_the_root_cause_is_found_in_sparks_message() -> None:
+    message = (
+        "An error occurred while calling z:...collectAndServe.\n: org.apache.spark.SparkException: "
+        "Job aborted due to stage failure: Task 1 in stage 0.0 failed 4 times, most recent: "
+        "Lost task 1.3 in stage 0.0 (TID 7) (10.0.0.7 executor 1): "
+        "org.apache.spark.api.python.PythonException: Traceback (most recent call last):\n"
+        '  File "serializers.py", line 1, in loads\n'
+        "ModuleNotFoundError: in user code:\n\n    No module named 'keras_strom'\n\n"
+        "\tat org.apache.spark.api.python.BasePythonRunner\n"
+    )
+    host, text = root_cause(message)
+    assert host == "10.0.0.7"
+    assert text.startswith("Traceback")
+    assert text.endswith("No module named 'keras_strom'")
+    assert root_cause("Job 3 cancelled\n\tat org.apache")[1] == "Job 3 cancelled"
+
+
+def test_the_masters_events_stand_among_the_runners() -> None:
+    seen = {"time_ns": 12_500_000_000, "type": "rejoined", "rank": 1, "text": "after 3.2 s"}
+    (event,) = _events_of_master({"events": [seen]}, begin=10.0)
+    assert event == Event(2.5, "master: rejoined", 1, "after 3.2 s")
+    assert _events_of_master({}, begin=10.0) == []
+
+
+def test_a_result_is_a_list_with_more() -> None:
+    result = RunResult([1, 2], metrics={"seconds": 1.0}, events=())
+    assert result == [1, 2]
+    assert result.metrics["seconds"] == 1.0

@@ -1,0 +1,78 @@
+"""An Estimator whose driver is killed goes on in a new process under its `run_id`."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+import zipfile
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+import keras
+
+from keras_strom.spark.inference.serialization import pack
+from tests.support.scripts import resumed_estimators as script
+
+DEADLINE = 300.0
+
+
+def driver(folder: Path, how: str) -> subprocess.Popen[bytes]:
+    command = [sys.executable, script.__file__, str(folder), how]
+    return subprocess.Popen(command, env={**os.environ}, start_new_session=True)
+
+
+def backed_up(folder: Path, kind: str) -> list[float]:
+    with zipfile.ZipFile(folder / "store" / f"of_{kind}" / "checkpoints" / "backup.zip") as backup:
+        losses: list[float] = json.loads(backup.read("history.json"))["loss"]
+    return losses
+
+
+@pytest.mark.timeout(900)  # Two drivers, one after the other.
+def test_a_killed_driver_goes_on_and_a_finished_run_is_not_trained_again(tmp_path: Path) -> None:
+    with driver(tmp_path, "wait") as first:
+        try:
+            deadline, tick = time.monotonic() + DEADLINE, threading.Event()
+            while not all((tmp_path / kind).exists() for kind in script.KINDS):
+                assert first.poll() is None, "the driver has ended by itself"
+                assert time.monotonic() < deadline, "no third epoch has begun"
+                tick.wait(0.05)
+        finally:
+            first.kill()
+    before = {kind: backed_up(tmp_path, kind) for kind in script.KINDS}
+    with driver(tmp_path, "train") as second:
+        assert second.wait(DEADLINE) == 0
+    found = json.loads((tmp_path / "found.json").read_text())
+    for kind in script.KINDS:
+        history = found[kind]
+        assert len(history) == script.EPOCHS
+        assert history[: script.MARKED] == before[kind]
+        assert history[0] > history[1] > history[2] > history[3]
+        again = found[f"{kind} again"]
+        assert again["equal"]
+        assert again["history"] == history
+        assert any("nothing is trained" in words for words in again["warnings"])
+    assert "has finished its training of epochs=4, and epochs=5 is another" in found["more epochs"]
+    assert len(found["anew"]) == 1
+
+
+def compiled(units: int = 3, activation: str = "relu") -> keras.Model:
+    x = keras.Input((4,), name="x")
+    hidden = keras.layers.Dense(units, activation=activation)(x)
+    model = keras.Model(x, keras.layers.Dense(2)(hidden))
+    model.compile(keras.optimizers.Adam(0.1), "mse", metrics=[keras.metrics.MeanAbsoluteError()])
+    return model
+
+
+def test_a_model_is_the_same_if_the_same_code_has_made_it() -> None:
+    first, second = pack(compiled()), pack(compiled())
+    assert first.configuration() != second.configuration()  # "dense" and "dense_2".
+    assert first.identity() == second.identity()
+    for other in (compiled(units=4), compiled(activation="tanh")):
+        assert pack(other).identity() != first.identity()

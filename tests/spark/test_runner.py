@@ -1,0 +1,486 @@
+"""keras_strom.spark.run on Spark's embedded cluster, with functions that train nothing."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import pytest
+
+import keras_strom
+from keras_strom import errors
+from keras_strom.job.credentials import Credentials
+from keras_strom.job.network import HostPort, NetworkConfig
+from keras_strom.runner.start_master import ExchangeOptions
+
+pyspark = pytest.importorskip("pyspark")
+
+from keras_strom.spark import ParameterAveraging, run  # noqa: E402
+from keras_strom.spark.runner import resources, runner, slots  # noqa: E402
+
+# Executors cannot import this file.
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+DEADLINE = 60.0
+
+
+class SilentExchange:
+    """An exchange for workers that exchange nothing."""
+
+    address: HostPort = ("127.0.0.1", 9)
+    last: SilentExchange
+
+    def __init__(self, options: ExchangeOptions) -> None:
+        self.credentials = (options.credentials or Credentials.new()).with_master(b"k" * 32)
+        self.host = options.host
+        self.closed: list[str] = []
+        SilentExchange.last = self
+
+    def status(self) -> dict[str, Any]:
+        return {"counters": {"bytes_sent": 0}}
+
+    def close(self, reason: str = "") -> None:
+        self.closed.append(reason)
+
+
+@pytest.fixture(autouse=True)
+def _exchange_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "share_updates", SilentExchange)
+
+
+def where(factor: int = 1, *, offset: int = 0) -> dict[str, Any]:
+    sys.stdout.write(f"working as {keras_strom.rank()}\n")
+    return {
+        "rank": keras_strom.rank(),
+        "size": keras_strom.size(),
+        "local_rank": keras_strom.local_rank(),
+        "value": keras_strom.rank() * factor + offset,
+        "mine": os.environ.get("MINE"),
+        "command": Path("/proc/self/cmdline").read_bytes(),
+        "variables": dict(os.environ),
+    }
+
+
+def fail_on_rank_1(directory: str) -> None:
+    rank = keras_strom.rank()
+    Path(directory, str(rank)).write_text(str(os.getpid()))
+    sys.stdout.write(f"line of {rank}\n")
+    if rank == 1:
+        raise ValueError("bad data")
+    signal.pause()
+
+
+def wait_until_gone(pid: int) -> None:
+    try:
+        fd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    try:
+        assert select.select([fd], [], [], DEADLINE)[0], f"process {pid} is left over"
+    finally:
+        os.close(fd)
+
+
+def test_results_come_in_rank_order_and_output_is_streamed(
+    spark: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    results = run(where, (10,), {"offset": 1}, num_proc=2, env={"MINE": "yes"}, spark=spark)
+    assert [one["rank"] for one in results] == [0, 1]
+    assert [one["value"] for one in results] == [1, 11]
+    assert [one["local_rank"] for one in results] == [0, 1]
+    assert {one["size"] for one in results} == {2}
+    assert {one["mine"] for one in results} == {"yes"}
+    assert {one["variables"]["TF_CPP_MIN_LOG_LEVEL"] for one in results} == {"2"}
+    assert results.metrics["seconds"] >= results.metrics["start_seconds"] > 0
+    assert results.metrics["counters"] == {"bytes_sent": 0}
+    kinds = [event.kind for event in results.events]
+    assert kinds.count("registered") == kinds.count("started") == kinds.count("ended") == 2
+    assert {event.rank for event in results.events} == {0, 1}
+    totals = results.timeline.totals()
+    assert sorted(totals) == [-1, 0, 1]
+    assert sum(totals[-1].values()) == pytest.approx(results.metrics["seconds"])
+    assert set(totals[0]) <= {"wait", "run"}
+    lines = capsys.readouterr().out
+    assert "[0] working as 0\n" in lines
+    assert "[1] working as 1\n" in lines
+    # The exchange was local and has been ended; the secret is in nothing that others can see.
+    assert SilentExchange.last.host == "127.0.0.1"
+    assert SilentExchange.last.closed
+    secret = SilentExchange.last.credentials.secret.hex()
+    seen = repr([results, spark.sparkContext.getConf().getAll()]).lower()
+    assert secret not in seen
+
+
+def test_one_worker_is_on_its_own(spark: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    results = run(where, num_proc=1, verbose=0, stream_logs=False, spark=spark)
+    assert results[0]["size"] == 1
+    assert "KERAS_STROM_MASTER" not in results[0]["variables"]
+    assert "working" not in capsys.readouterr().out
+
+
+def test_without_a_number_every_slot_gets_a_worker(spark: Any) -> None:
+    assert len(run(where, spark=spark)) == 2
+
+
+def test_the_caller_may_bring_the_secret_and_hide_gpus(spark: Any) -> None:
+    secret = bytes(range(32))
+    results = run(where, num_proc=2, use_gpu=False, secret=secret, spark=spark)
+    assert SilentExchange.last.credentials.secret == secret
+    assert {one["variables"]["CUDA_VISIBLE_DEVICES"] for one in results} == {"-1"}
+
+
+def test_gpus_that_spark_does_not_give_are_an_error(spark: Any) -> None:
+    with pytest.raises(errors.InvalidOption, match=r"spark\.task\.resource\.gpu\.amount"):
+        run(where, num_proc=2, use_gpu=True, spark=spark)
+
+
+def test_a_worker_sees_its_tasks_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Context:
+        def resources(self) -> dict[str, Any]:
+            return {"gpu": pyspark.resource.ResourceInformation("gpu", ["1", "3"])}
+
+    assert resources.gpu_variables("auto") == {}  # No task here.
+    monkeypatch.setattr(pyspark.TaskContext, "get", Context)
+    assert resources.gpu_variables("auto") == {"CUDA_VISIBLE_DEVICES": "1,3"}
+    assert resources.gpu_variables(False) == {"CUDA_VISIBLE_DEVICES": "-1"}
+
+
+def test_two_executors_on_one_machine_are_two_workers_at_least(spark: Any) -> None:
+    assert len(run(where, workers_per_node=2, spark=spark)) == 2
+    with pytest.raises(errors.InvalidOption, match=r"workers_per_node=1, but 2 executors"):
+        run(where, workers_per_node=1, spark=spark)
+
+
+_ONE_A_MACHINE = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import test_runner as test
+from pyspark.sql import SparkSession
+test.runner.share_updates = test.SilentExchange
+
+master = "local-cluster[1,2,1024]"
+spark = SparkSession.builder.master(master).config("spark.ui.enabled", "false").getOrCreate()
+print("ran", len(test.run(test.where, workers_per_node=1, spark=spark)))
+try:
+    test.run(test.where, num_proc=2, workers_per_node=1, start_timeout=1.0, spark=spark)
+except test.errors.NotEnoughSlots as error:
+    print("refused", error)
+spark.stop()
+"""
+
+
+def test_an_executor_of_two_cores_runs_one_worker_where_one_is_allowed(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", _ONE_A_MACHINE, str(Path(__file__).parent)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, cwd=tmp_path, check=True)
+    assert "ran 1\n" in done.stdout
+    assert "refused 2 workers need as many slots" in done.stdout
+
+
+def test_large_arguments_pass(spark: Any) -> None:
+    assert run(len, (b"x" * 1_000_000,), num_proc=2, spark=spark) == [1_000_000] * 2
+
+
+def test_the_first_failure_is_shown_whole_and_ends_the_others(spark: Any, tmp_path: Path) -> None:
+    with pytest.raises(errors.WorkerFailed) as raised:
+        run(fail_on_rank_1, (str(tmp_path),), num_proc=2, spark=spark)
+    error = raised.value
+    assert (error.rank, error.host) == (1, socket.gethostname())
+    assert error.traceback.rstrip().endswith("ValueError: bad data")
+    assert "fail_on_rank_1" in error.traceback
+    assert error.log_tail == ("line of 1",)
+    assert "py4j" not in str(error).lower()
+    for path in tmp_path.iterdir():
+        wait_until_gone(int(path.read_text()))
+    # The same driver can run the next job.
+    assert len(run(where, num_proc=2, spark=spark)) == 2
+
+
+def test_a_crash_names_its_signal(spark: Any) -> None:
+    with pytest.raises(errors.WorkerFailed, match="SIGKILL"):
+        run(lambda: os.kill(os.getpid(), signal.SIGKILL), num_proc=2, max_failures=0, spark=spark)
+
+
+def wait_for_slots(spark: Any, count: int) -> None:
+    deadline = time.monotonic() + DEADLINE
+    while slots.count_slots(spark.sparkContext) < count:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def die_once(directory: str, what: str) -> str:
+    """Kills its process, its task or its executor in its first attempt."""
+    mark = Path(directory, f"died-{keras_strom.rank()}")
+    if keras_strom.rank() == 1 and not mark.exists():
+        mark.touch()
+        task = os.getppid()
+        victim = os.getpid() if what == "process" else task
+        if what == "executor":  # Between the task and the executor stands Python's daemon.
+            daemon = int(Path(f"/proc/{task}/stat").read_text().rpartition(")")[2].split()[1])
+            victim = int(Path(f"/proc/{daemon}/stat").read_text().rpartition(")")[2].split()[1])
+        os.kill(victim, signal.SIGKILL)
+        signal.pause()
+    return os.environ["KERAS_STROM_ATTEMPT"]
+
+
+@pytest.mark.parametrize("what", ["process", "task", "executor"])
+def test_a_worker_that_is_killed_is_started_again(
+    spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], what: str
+) -> None:
+    results = run(die_once, (str(tmp_path), what), num_proc=2, max_failures=1, spark=spark)
+    assert results == ["0", "1"]
+    kinds = [event.kind for event in results.events]
+    assert kinds.count("lost") == kinds.count("restarted") == 1
+    assert "away" in results.timeline.totals()[1] or what == "process"
+    assert "(failure 1 of 1)" in capsys.readouterr().out
+    wait_for_slots(spark, 2)  # Another executor is on its way.
+
+
+def wait_for_file(directory: str, name: str) -> None:
+    deadline = time.monotonic() + DEADLINE
+    while not Path(directory, name).exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def meet(directory: str, others: list[str]) -> int:
+    """Returns when the others have come."""
+    Path(directory, f"{keras_strom.rank()}-{os.environ['KERAS_STROM_ATTEMPT']}").touch()
+    for name in others:
+        wait_for_file(directory, name)
+    return keras_strom.rank()
+
+
+def test_an_elastic_run_starts_with_its_least_number_and_takes_in_others(
+    spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # Three tasks for two slots.
+    results = run(meet, (str(tmp_path), ["0-0", "1-0"]), min_proc=1, max_proc=3, spark=spark)
+    assert results[:2] == [0, 1]
+    assert results.metrics["ranks"] == list(results)
+    output = capsys.readouterr().out
+    assert "starting 1 to 3 workers" in output
+    assert "[1] worker 1 on" in output
+
+
+def die_with_the_executor(directory: str) -> int:
+    """Rank 1 does at first; the others wait for its next attempt."""
+    die_once(directory, "executor")
+    return meet(directory, ["1-1"])
+
+
+def test_a_lost_executor_of_an_elastic_run_is_no_failure(spark: Any, tmp_path: Path) -> None:
+    results = run(die_with_the_executor, (str(tmp_path),), min_proc=2, max_failures=0, spark=spark)
+    assert results == [0, 1]
+    assert (results.metrics["failures"], results.metrics["lost_tasks"]) == (0, 1)
+    wait_for_slots(spark, 2)
+
+
+def test_two_runs_go_on_at_once_and_each_hears_its_own(
+    spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def meet_the_other(name: str) -> str:
+        sys.stdout.write(f"this is {name}\n")
+        Path(tmp_path, name).touch()
+        wait_for_file(str(tmp_path), {"one": "other", "other": "one"}[name])
+        return name
+
+    found: dict[str, Any] = {}
+
+    def one_run(name: str) -> None:
+        found[name] = run(meet_the_other, (name,), num_proc=1, spark=spark)
+
+    threads = [threading.Thread(target=one_run, args=(name,)) for name in ("one", "other")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == {"one": ["one"], "other": ["other"]}
+    lines = capsys.readouterr().out
+    assert "this is one\n" in lines
+    assert "this is other\n" in lines
+
+
+def test_a_failed_run_leaves_the_other_alone(spark: Any, tmp_path: Path) -> None:
+    def outlive(directory: str) -> str:
+        Path(directory, "here").touch()
+        wait_for_file(directory, "failed")
+        return "well"
+
+    def fail_beside(directory: str) -> None:
+        wait_for_file(directory, "here")
+        raise ValueError("bad data")
+
+    found: list[Any] = []
+    thread = threading.Thread(
+        target=lambda: found.extend(run(outlive, (str(tmp_path),), num_proc=1, spark=spark))
+    )
+    thread.start()
+    try:
+        with pytest.raises(errors.WorkerFailed, match="bad data"):
+            run(fail_beside, (str(tmp_path),), num_proc=1, spark=spark)
+    finally:
+        (tmp_path / "failed").touch()
+        thread.join()
+    assert found == ["well"]
+
+
+def test_executors_with_another_version_are_refused(
+    spark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner, "__version__", "0.0.1")
+    with pytest.raises(errors.ExecutorMismatch, match=r"keras_strom .* \(driver: 0\.0\.1\)"):
+        run(where, num_proc=2, spark=spark)
+
+
+def test_a_task_that_is_killed_is_reported_as_lost(spark: Any, tmp_path: Path) -> None:
+    def kill_the_task(directory: str) -> None:
+        Path(directory, str(keras_strom.rank())).write_text(str(os.getpid()))
+        if keras_strom.rank() == 0:
+            os.kill(os.getppid(), signal.SIGKILL)
+        signal.pause()
+
+    with pytest.raises(errors.WorkerFailed, match="lost") as raised:
+        run(kill_the_task, (str(tmp_path),), num_proc=2, max_failures=0, spark=spark)
+    assert raised.value.rank == 0
+    for path in tmp_path.iterdir():
+        wait_until_gone(int(path.read_text()))
+
+
+def test_too_few_slots_are_named_with_the_setting(spark: Any) -> None:
+    with pytest.raises(errors.NotEnoughSlots, match=r"has 2: .*local-cluster\[7.*num_proc=2"):
+        run(where, num_proc=7, start_timeout=1.0, spark=spark)
+
+
+def test_tasks_that_do_not_start_in_time_are_an_error(
+    spark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Two slots and three tasks that wait for each other: the third never starts.
+    monkeypatch.setattr(slots, "count_slots", lambda *_: 3)
+    with pytest.raises(errors.JoinTimeout, match=r"[012] of 3 workers"):
+        run(where, num_proc=3, start_timeout=5.0, spark=spark)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"num_proc": 0}, "num_proc=0"),
+        ({"num_proc": True}, "num_proc=True"),
+        ({"min_proc": 0}, "min_proc=0"),
+        ({"min_proc": 3, "max_proc": 2}, "min_proc=3 is more than max_proc=2"),
+        ({"num_proc": 4, "min_proc": 2}, "leave it out"),
+        ({"start_timeout": 0}, "start_timeout=0"),
+        ({"start_timeout": "60"}, "start_timeout='60'"),
+        ({"max_failures": -1}, "max_failures=-1"),
+        ({"verbose": 3}, "verbose=3"),
+        ({"use_gpu": "yes"}, "use_gpu='yes'"),
+        ({"workers_per_node": 0}, "workers_per_node=0"),
+        ({"secret": b"short"}, "secret must be 32 random bytes"),
+        ({"network": {"port": 1}}, "must be a NetworkConfig"),
+        ({"env": {"KERAS_STROM_RANK": "1"}}, "KERAS_STROM_RANK"),
+        ({"env": {"A": 1}}, "strings"),
+        ({"training": ParameterAveraging()}, "StromEstimator"),
+    ],
+)
+def test_bad_options_are_refused_before_spark_is_asked(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(errors.InvalidOption, match=words):
+        run(where, spark=object(), **options)  # type: ignore[arg-type]
+
+
+def test_an_unknown_option_and_a_missing_function_are_refused() -> None:
+    with pytest.raises(TypeError, match="num_procs"):
+        run(where, num_procs=2)  # type: ignore[call-arg]
+    with pytest.raises(errors.InvalidOption, match="cannot be called"):
+        run("where")  # type: ignore[arg-type]
+
+
+def test_what_cannot_be_pickled_says_where_to_make_it() -> None:
+    with pytest.raises(errors.InvalidOption, match=r"cannot be pickled.*make inside fn"):
+        run(where, (threading.Lock(),))
+
+
+def test_a_mask_that_matches_nothing_lists_the_candidates(spark: Any) -> None:
+    network = NetworkConfig(network_mask="203.0.113.0/24")
+    with pytest.raises(errors.AddressError, match=r"127\.0\.0\.1 \(lo\)"):
+        run(where, num_proc=2, network=network, spark=spark)
+
+
+def test_a_port_in_use_is_a_clear_error(spark: Any) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(errors.AddressError, match=f"TCP port {port}"):
+            run(where, num_proc=2, network=NetworkConfig(port=port), spark=spark)
+
+
+_DRIVER = """
+import signal, sys, cloudpickle
+sys.path.insert(0, sys.argv[1])
+import test_runner as test
+from pyspark.sql import SparkSession
+test.runner.share_updates = test.SilentExchange
+
+def stay():
+    import os
+    print("pid", os.getpid())
+    signal.pause()
+
+spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+try:
+    test.run(stay, num_proc=2, spark=spark)
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+spark.stop()
+"""
+
+
+@pytest.fixture
+def driver(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-c", _DRIVER, str(Path(__file__).parent)]
+    # Not in the source tree, where keras_strom would be found without its spark package.
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, start_new_session=True, cwd=tmp_path
+    )
+    yield process
+    process.kill()
+    process.communicate()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_nothing_outlives_a_driver_that_is_ended(
+    driver: subprocess.Popen[str], number: signal.Signals
+) -> None:
+    assert driver.stdout is not None
+    pids: list[int] = []
+    for line in driver.stdout:
+        if "pid" in line:
+            pids.append(int(line.split()[-1]))
+        if len(pids) == 2:
+            break
+    assert len(pids) == 2
+    driver.send_signal(number)
+    if number == signal.SIGINT:
+        rest, _ = driver.communicate(timeout=DEADLINE)
+        assert "interrupted" in rest
+        assert driver.returncode == 0
+    for pid in pids:
+        wait_until_gone(pid)
+
+
+def test_a_bare_spark_package_is_refused(repository: Path) -> None:
+    code = "import sys; sys.path.insert(0, sys.argv[1]); import spark"
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(repository)], capture_output=True, text=True, cwd="/"
+    )
+    assert done.returncode == 1
+    assert "this package is keras_strom.spark" in done.stderr

@@ -1,0 +1,140 @@
+"""How `run` waits for the executors of an application that has just started."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from keras_strom import errors
+from keras_strom.spark.runner import slots
+from tests.support import standalone
+
+DEADLINE = 200.0
+
+
+class Application:
+    """A SparkContext that started so many seconds ago."""
+
+    def __init__(self, master: str, age: float = 0.0, **settings: str) -> None:
+        self.master = master
+        self.startTime = (time.time() - age) * 1000
+        self._settings = {name.replace("_", "."): value for name, value in settings.items()}
+
+    def getConf(self) -> dict[str, str]:  # noqa: N802
+        return self._settings
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seconds pass in sleeps only."""
+    now = [1000.0]
+    monkeypatch.setattr(slots.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(slots.time, "sleep", lambda seconds: now.append(now.pop() + seconds))
+
+
+def slots_come(monkeypatch: pytest.MonkeyPatch, moments: Iterable[float]) -> None:
+    """One more slot after each of so many seconds from now."""
+    begin = slots.time.monotonic()
+
+    def count(*_: Any) -> int:
+        return sum(slots.time.monotonic() >= begin + moment for moment in moments)
+
+    monkeypatch.setattr(slots, "count_slots", count)
+
+
+@pytest.mark.usefixtures("clock")
+def test_an_executor_that_takes_long_to_start_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for application in (
+        Application("spark://host:7077"),
+        Application("spark://host:7077", spark_cores_max="2"),
+        Application("yarn", spark_executor_cores="2", spark_executor_instances="1"),
+        Application("k8s://https://host"),
+    ):
+        slots_come(monkeypatch, [1.0, 300.0])
+        said: list[str] = []
+        assert slots.choose_workers(application, 2, slots.Waiting(600.0, said.append)) == 2
+        assert len(said) == 1
+        assert "waiting up to 595 s for executors: num_proc=2 needs 2 slots" in said[0]
+        assert f"{application.master} has 1 so far" in said[0]
+
+
+@pytest.mark.usefixtures("clock")
+def test_what_cannot_come_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    for application in (
+        Application("spark://host:7077", spark_cores_max="2"),
+        Application("spark://host:7077", age=3600.0),
+        Application("yarn"),
+        Application("yarn", spark_executor_cores="4", spark_task_cpus="4"),
+    ):
+        slots_come(monkeypatch, [1.0, 100.0])
+        begin = slots.time.monotonic()
+        with pytest.raises(errors.NotEnoughSlots, match="has 1"):
+            slots.choose_workers(application, 3, slots.Waiting(600.0, print))
+        assert slots.time.monotonic() - begin < 20.0
+
+
+@pytest.mark.usefixtures("clock")
+def test_without_a_number_the_first_executor_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    slots_come(monkeypatch, [100.0, 102.0])
+    said: list[str] = []
+    application = Application("spark://host:7077")
+    assert slots.choose_workers(application, None, slots.Waiting(600.0, said.append)) == 2
+    assert "waiting up to 595 s for executors: spark://host:7077 has 0 slots" in said[0]
+    slots_come(monkeypatch, [])
+    with pytest.raises(errors.NotEnoughSlots, match="no executor after 600 s"):
+        slots.choose_workers(application, None, slots.Waiting(600.0, print))
+
+
+_DRIVER = """
+import sys
+from pathlib import Path
+from pyspark.sql import SparkSession
+import keras_strom
+from keras_strom.spark import run
+from keras_strom.spark.runner import slots
+
+class Gate:
+    def write(self, text):  # The executor may start when the driver says that it waits.
+        if "waiting up to" in text:
+            Path(sys.argv[2]).touch()
+        return sys.__stdout__.write(text)
+    def flush(self):
+        sys.__stdout__.flush()
+    def isatty(self):
+        return False
+
+slots._STARTING_SECONDS = slots._SILENT_SECONDS = 0.0
+builder = SparkSession.builder.master(sys.argv[1]).config("spark.ui.enabled", "false")
+spark = builder.config("spark.executor.memory", "512m").getOrCreate()
+sys.stdout = Gate()
+ranks = run(keras_strom.rank, num_proc=2, start_timeout=180, spark=spark)
+sys.stdout = sys.__stdout__
+print("ranks", list(ranks))
+spark.stop()
+"""
+
+
+def test_a_granted_executor_that_is_late_on_a_real_cluster_is_waited_for(tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    with standalone.cluster(tmp_path, late=gate) as url:
+        driver = subprocess.run(
+            [sys.executable, "-c", _DRIVER, url, str(gate)],
+            env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"},
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE,
+            check=False,
+        )
+    assert "for executors: num_proc=2 needs 2 slots" in driver.stdout, driver.stderr
+    assert "ranks [0, 1]" in driver.stdout, driver.stderr

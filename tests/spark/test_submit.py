@@ -1,0 +1,44 @@
+"""The script of docs/SPARK.md, submitted as its page says to a standalone cluster."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from tests.support import standalone
+
+DEADLINE = 280.0
+
+
+def test_the_documented_script_learns_on_a_standalone_cluster(
+    repository: Path, tmp_path: Path
+) -> None:
+    section = (repository / "docs" / "SPARK.md").read_text().split("\n## Standalone\n")[1]
+    found = re.search(r"```python\n(.*?)```", section, re.S)
+    assert found is not None
+    script = tmp_path / "train.py"
+    script.write_text(found.group(1))
+    submit = [str(standalone.HOME / "bin" / "spark-submit")]
+    settings = ["spark.ui.enabled=false", f"spark.pyspark.python={sys.executable}"]
+    for setting in (*settings, "spark.executor.memory=512m"):
+        submit += ["--conf", setting]
+    with standalone.cluster(tmp_path) as url:
+        done = subprocess.run(
+            [*submit, "--master", url, str(script)],
+            env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_HOME": str(standalone.HOME)},
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE,
+            check=False,
+        )
+    assert done.returncode == 0, done.stderr[-4000:]
+    accuracy = re.search(r"accuracy on \d+ others: ([\d.]+)", done.stdout)
+    assert accuracy is not None, done.stdout
+    assert float(accuracy.group(1)) > 0.85

@@ -1,0 +1,126 @@
+"""What part of the training data each worker reads."""
+
+from __future__ import annotations
+
+import types
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_strom import errors
+from keras_strom.strategy.data_sharding import (
+    ShardedPyDataset,
+    shard_fit_arguments,
+    without_autotune,
+)
+
+
+def _shards(size: int, **arguments: Any) -> list[dict[str, Any]]:
+    shards = []
+    for rank in range(size):
+        own = dict(arguments)
+        shard_fit_arguments(own, rank, size)
+        shards.append(own)
+    return shards
+
+
+def test_arrays_are_divided_by_rows_without_loss_or_overlap() -> None:
+    x, y, weights = np.arange(11), np.arange(11) * 2, np.arange(11) * 3
+    shards = _shards(3, x=x, y=y, sample_weight=weights, validation_data=None)
+    assert sorted(np.concatenate([s["x"] for s in shards])) == list(range(11))
+    for shard in shards:
+        np.testing.assert_array_equal(shard["y"], shard["x"] * 2)
+        np.testing.assert_array_equal(shard["sample_weight"], shard["x"] * 3)
+
+
+def test_named_inputs_and_tensors_are_divided_too() -> None:
+    (first, second) = _shards(2, x={"a": np.arange(4), "b": tf.range(4)}, y=None)
+    assert first["x"]["a"].tolist() == [0, 2]
+    assert second["x"]["b"].numpy().tolist() == [1, 3]
+    assert first["y"] is None
+
+
+def test_a_validation_split_is_taken_first_and_is_the_same_on_all_workers() -> None:
+    shards = _shards(2, x=np.arange(10), y=np.arange(10), validation_split=0.2)
+    for shard in shards:
+        held_x, held_y, held_weight = shard["validation_data"]
+        assert held_x.tolist() == held_y.tolist() == [8, 9]
+        assert held_weight is None
+        assert shard["validation_split"] == 0
+    assert shards[0]["x"].tolist() == [0, 2, 4, 6]
+
+
+def test_validation_data_is_left_alone() -> None:
+    validation = (np.arange(4), np.arange(4))
+    (shard, _) = _shards(2, x=np.arange(4), y=np.arange(4), validation_data=validation)
+    assert shard["validation_data"] is validation
+
+
+def test_a_dataset_is_divided_by_its_elements() -> None:
+    dataset = tf.data.Dataset.range(7).batch(2)
+    shards = _shards(2, x=dataset)
+    assert [b.tolist() for b in shards[0]["x"].as_numpy_iterator()] == [[0, 1], [4, 5]]
+    assert [b.tolist() for b in shards[1]["x"].as_numpy_iterator()] == [[2, 3], [6]]
+
+
+def test_a_dataset_with_sharding_off_is_each_workers_own() -> None:
+    options = tf.data.Options()
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+    dataset = tf.data.Dataset.range(7).with_options(options)
+    for shard in _shards(2, x=dataset):
+        assert shard["x"] is dataset
+
+
+class _Batches(keras.utils.PyDataset):
+    def __len__(self) -> int:
+        return 7
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+def test_a_py_dataset_is_divided_by_its_batches() -> None:
+    shards = [s["x"] for s in _shards(3, x=_Batches())]
+    assert [s.num_batches for s in shards] == [3, 2, 2]
+    assert sorted(s[i] for s in shards for i in range(s.num_batches)) == list(range(7))
+    assert isinstance(shards[0], ShardedPyDataset)
+
+
+def test_a_generator_is_divided_by_its_batches() -> None:
+    for rank, batches in enumerate([[0, 2, 4], [1, 3]]):
+        arguments: dict[str, Any] = {"x": (i for i in range(5))}
+        shard_fit_arguments(arguments, rank, 2)
+        assert isinstance(arguments["x"], types.GeneratorType)
+        assert list(arguments["x"]) == batches
+
+
+def test_an_output_without_sample_weights_has_no_share_of_them() -> None:
+    y, weights = [np.arange(4), np.arange(4)], [np.arange(4), None]
+    (_, second) = _shards(2, x=np.arange(4), y=y, sample_weight=weights)
+    assert second["sample_weight"][0].tolist() == [1, 3]
+    assert second["sample_weight"][1] is None
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: iter(tf.data.Dataset.range(3)), object], ids=["iterator", "object"]
+)
+def test_data_that_cannot_be_divided_is_refused_with_a_remedy(make: Any) -> None:
+    data = make()
+    with pytest.raises(errors.UnsupportedModel, match=r"pass arrays, .*PyDataset"):
+        shard_fit_arguments({"x": data}, 0, 2)
+
+
+def test_labels_that_are_no_array_are_refused_by_name() -> None:
+    with pytest.raises(errors.UnsupportedModel, match="cannot divide y of type list"):
+        shard_fit_arguments({"x": np.arange(3), "y": [0, 1, 0]}, 0, 2)
+
+
+def test_datasets_go_without_the_tuning_thread_unless_the_user_asks_for_it() -> None:
+    whole = tf.data.Dataset.range(4).batch(2)
+    assert without_autotune(whole).options().autotune.enabled is False
+    asks = tf.data.Options()
+    asks.autotune.enabled = True
+    assert without_autotune(whole.with_options(asks)).options().autotune.enabled is True

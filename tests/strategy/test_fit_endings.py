@@ -1,0 +1,217 @@
+"""How a `fit` of two workers ends, well or not, and that the job lives on.
+
+The cases are those of tests/support/scripts/fit_endings.py, one job for each mode.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from keras_strom.strategy import callbacks
+from tests.strategy.test_lifecycle import launch
+from tests.support.scripts import fit_endings
+
+MODES = ["None", "0"]
+
+both_modes = pytest.mark.parametrize("mode", MODES)
+
+
+@functools.cache
+def job(mode: str) -> list[dict[str, Any]]:
+    """What each worker's cases have returned; the checks below share it."""
+    with tempfile.TemporaryDirectory() as folder:
+        done = launch(Path(fit_endings.__file__), folder, mode, timeout=400)
+        assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-4000:]
+        return [json.loads(Path(folder, f"{rank}.json").read_text()) for rank in range(2)]
+
+
+def results(mode: str, name: str) -> list[dict[str, Any]]:
+    """Of one case, by rank."""
+    return [worker[name] for worker in job(mode)]
+
+
+@both_modes
+def test_what_the_chief_writes_at_the_end_is_there_when_fit_returns_elsewhere(mode: str) -> None:
+    for result in results(mode, "the_chief_writes_what_all_read"):
+        assert result == {"equal": True}
+
+
+@both_modes
+def test_metrics_may_have_several_values(mode: str) -> None:
+    for result in results(mode, "a_metric_has_several_values"):
+        assert result == {"loss": [2], "f1": [2, 3], "val_f1": [2, 3]}
+
+
+@both_modes
+def test_constraints_hold_in_validation_callbacks_and_afterwards(mode: str) -> None:
+    first, second = results(mode, "constraints_hold_wherever_one_looks")
+    for result in (first, second):
+        assert result["negative"] == [0.0] * 8
+        assert result["norm"] <= 0.1 * (1 + 1e-5)
+        assert result["moved"]
+        assert result["assigned_outside"] == 0
+    assert first["digest"] == second["digest"]
+
+
+@both_modes
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_nan_ends_the_training_of_all_workers_as_its_callback_says(mode: str, rank: int) -> None:
+    name = ("a_nan_of_the_chief_ends_the_training", "a_nan_of_worker_1_ends_the_training")[rank]
+    first, second = results(mode, name)
+    for result in (first, second):
+        assert result["raised"] == ""
+        assert result["loss_is_nan"]
+        assert result["called"][-2:] == [
+            f"epoch {result['epochs'] - 1} ends, loss nan",
+            "training ends",
+        ]
+        assert result["finite"]
+        assert result["learns"]
+    assert (first, second)[rank]["epochs"] == 1  # Without order the other may be ahead.
+    assert mode == "None" or first["epochs"] == second["epochs"]
+    assert first["digest"] == second["digest"]
+    assert first["digest_after"] == second["digest_after"]
+
+
+@both_modes
+def test_a_nan_that_no_callback_looks_for_fails_the_fit_of_all_workers(mode: str) -> None:
+    first, second = results(mode, "a_nan_that_no_callback_looks_for")
+    assert second["raised"].startswith("NotFinite: ")
+    assert first["raised"].startswith("FitFailed: fit has failed on worker 1 (NotFinite: ")
+    for result in (first, second):
+        assert result["finite"]
+        assert result["learns"]
+    assert first["digest"] == second["digest"]
+    assert first["digest_after"] == second["digest_after"]
+
+
+@both_modes
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("where", fit_endings.FAILING)
+def test_a_fit_that_fails_on_one_worker_fails_on_all_and_the_next_starts_together(
+    mode: str, rank: int, where: str
+) -> None:
+    both = results(mode, f"worker_{rank}_fails_{where}")
+    cause = f"RuntimeError: on purpose in {fit_endings.FAILING[where]}"
+    assert both[rank]["raised"] == cause
+    assert both[1 - rank]["raised"].startswith(
+        f"FitFailed: fit has failed on worker {rank} ({cause}), and so on all workers"
+    )
+    for result in both:
+        assert result["learns"]
+        assert result["workers"], "each trained alone"
+    assert both[0]["digest"] == both[1]["digest"]
+
+
+@both_modes
+def test_a_first_fit_that_fails_before_it_starts_fails_on_all(mode: str) -> None:
+    first, second = results(mode, "the_first_fit_fails")
+    assert second["raised"] == "RuntimeError: on purpose in on_train_begin"
+    assert "on worker 1 (RuntimeError: on purpose in on_train_begin)" in first["raised"]
+    assert first["learns"]
+    assert second["learns"]
+    assert first["digest"] == second["digest"]
+
+
+def test_where_failures_are_allowed_the_others_train_on_and_say_so(tmp_path: Path) -> None:
+    script = tmp_path / "leaves.py"
+    script.write_text(
+        "import pathlib, time, keras, numpy as np, keras_strom\n"
+        f"left = pathlib.Path({str(tmp_path / 'left')!r})\n"
+        "class Leaves(keras.callbacks.Callback):\n"
+        "    def on_epoch_begin(self, epoch, logs=None):\n"
+        "        if epoch == 1 and keras_strom.rank() == 1:\n"
+        "            raise RuntimeError('on purpose')\n"
+        "        while epoch == 1 and not left.exists():\n"
+        "            time.sleep(0.01)\n"
+        "strategy = keras_strom.StromStrategy()\n"
+        "with strategy.scope():\n"
+        "    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])\n"
+        "    model.compile('sgd', 'mse')\n"
+        "random = np.random.default_rng(0)\n"
+        "x, y = random.normal(size=(64, 2)), 9 * random.normal(size=64)\n"
+        "try:\n"
+        "    history = model.fit(x, y, 1, epochs=3, verbose=0, callbacks=[Leaves()]).history\n"
+        "    print('epochs', len(history['loss']), strategy.last_report)\n"
+        "except RuntimeError as error:\n"
+        "    print('caught', error)\n"
+        "    left.touch()\n"
+        "model.fit(x, y, 1, epochs=3, verbose=0)\n"
+        "print('updates', strategy.last_report.updates_applied)\n"
+    )
+    done = launch(script, options=("--max-failures", "1"), timeout=200)
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = done.stdout.splitlines()
+    assert "[1] caught on purpose" in lines
+    told = "worker 1 was lost: worker 1 failed: RuntimeError: on purpose"
+    assert any(line.startswith("[0] epochs 3 ") and told in line for line in lines), lines
+    assert f"[0] worker 0 (attempt 0) trains on while {told}" in lines
+    updates = [int(line.split()[-1]) for line in lines if " updates " in line[:12]]
+    assert len(updates) == 2, lines
+    assert min(updates) > 0, "each trained alone"
+
+
+def test_a_worker_that_comes_after_the_end_has_the_history_of_the_chief(tmp_path: Path) -> None:
+    script = tmp_path / "late.py"
+    script.write_text(
+        "import json, os, pathlib, time, keras, numpy as np, keras_strom\n"
+        f"ended = pathlib.Path({str(tmp_path / 'ended')!r})\n"
+        "class Dies(keras.callbacks.Callback):\n"
+        "    def on_epoch_begin(self, epoch, logs=None):\n"
+        "        if epoch == 1 and keras_strom.rank() == 1:\n"
+        "            os._exit(3)\n"
+        "while os.environ['KERAS_STROM_ATTEMPT'] != '0' and not ended.exists():\n"
+        "    time.sleep(0.01)\n"
+        "with keras_strom.StromStrategy().scope():\n"  # Who has joined is waited for at the end.
+        "    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])\n"
+        "    model.compile('sgd', 'mse')\n"
+        "x, y = np.ones((64, 2)), np.ones(64)\n"
+        "fit = model.fit(x, y, 1, epochs=3, verbose=0, callbacks=[Dies()], validation_split=0.1)\n"
+        "ended.touch()\n"
+        "print('history', json.dumps(fit.history), fit.epoch)\n"
+    )
+    done = launch(script, options=("--max-failures", "1"), timeout=200)
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = [line for line in done.stdout.splitlines() if " history " in line[:13]]
+    assert sorted(line[:4] for line in lines) == ["[0] ", "[1] "], done.stdout
+    assert lines[0][4:] == lines[1][4:]
+    assert '"val_loss"' in lines[1]
+    assert '"strom/density"' in lines[1]
+
+
+def test_who_looks_for_a_file_of_the_chief_learns_where_it_is(tmp_path: Path) -> None:
+    script = tmp_path / "loads.py"
+    script.write_text(
+        "import os, keras, numpy as np, keras_strom\n"
+        "os.chdir(os.environ['HERE']); os.mkdir(str(keras_strom.rank()))\n"
+        "os.chdir(str(keras_strom.rank()))\n"  # Two machines without a common disk.
+        "with keras_strom.StromStrategy().scope():\n"
+        "    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])\n"
+        "    model.compile('sgd', 'mse')\n"
+        "best = keras.callbacks.ModelCheckpoint('best.keras')\n"
+        "model.fit(np.ones((8, 2)), np.ones(8), batch_size=1, callbacks=[best])\n"
+        "keras.models.load_model('best.keras')\n"
+    )
+    script.write_text(script.read_text().replace("os.environ['HERE']", repr(str(tmp_path))))
+    done = launch(script, timeout=200)
+    assert done.returncode != 0
+    assert "in fit only worker 0 writes files (ModelCheckpoint best.keras)" in done.stdout
+    assert "read them on worker 0 alone (if keras_strom.is_chief(): ...)" in done.stdout
+
+
+def test_only_a_missing_file_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(callbacks, "_left_to_the_chief", {"ModelCheckpoint best.keras": None})
+    for error, explained in (
+        (FileNotFoundError("best.keras"), True),
+        (ValueError("File not found: filepath=best.keras"), True),
+        (ValueError("bad data"), False),
+    ):
+        callbacks.explain_missing_file(error)
+        callbacks.explain_missing_file(error)  # By a function's runner and by Python itself.
+        assert len(getattr(error, "__notes__", [])) == explained

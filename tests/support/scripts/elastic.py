@@ -1,0 +1,263 @@
+"""A worker trains a small model, and may fail on purpose; it writes what it has at the end.
+
+Run by tests/recovery/test_elastic.py: elastic.py OUTPUT_FOLDER JOB
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import os
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+
+import keras_strom
+from benchmarks.update_accounts import Account
+from tests.support import faults
+
+CLASSES = 4
+TEST_ROWS = 512
+DEADLINE = 200.0
+
+#: Bounds of a node's memory : ring and hold each, what is received and not taken, and
+#: what waits for one neighbour.
+RING_BYTES = 64 << 20
+INBOX_BYTES = 512 << 20
+QUEUE_BYTES = 32 << 20
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """What each worker does.
+
+    Attributes:
+        seed: of weights and shuffling.
+        rows: of the training data, of all workers.
+        batch: rows of a batch.
+        epochs: of each fit.
+        fits: one after the other.
+        pause: seconds after each batch.
+        hold_at: from so many batches on, each batch lasts until a worker that joins late has come,
+            or asks for this worker's state; None = nobody waits.
+        joins: how many such workers there will be.
+        after_the_end: whether those wait until another worker has ended.
+        late: this rank begins when worker 0 holds, and is one that joins late.
+        hidden: the units of the model's hidden layers.
+    """
+
+    seed: int = 0
+    rows: int = 1920
+    batch: int = 16
+    epochs: int = 4
+    fits: int = 1
+    pause: float = 0.0
+    hold_at: int | None = None
+    joins: int = 1
+    after_the_end: bool = False
+    late: int | None = None
+    hidden: tuple[int, ...] = (32,)
+
+
+@dataclasses.dataclass(frozen=True)
+class Trains:
+    """A worker that has trained its first batch.
+
+    Attributes:
+        pid: of its process.
+        seconds: since it was ready to call `fit`.
+    """
+
+    pid: int
+    seconds: float
+
+    def write(self, path: Path) -> None:
+        """Leaves it in a file, which is whole as soon as it is there."""
+        half = path.with_name(f"half-{path.name}")
+        half.write_text(json.dumps(dataclasses.asdict(self)))
+        half.rename(path)
+
+    @classmethod
+    def read(cls, path: Path) -> Trains:
+        """What `write` has left there."""
+        return cls(**json.loads(path.read_text()))
+
+
+class Record(keras.callbacks.Callback):  # type: ignore[misc]
+    """The epochs and batches of this process, in order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.batches: dict[int, int] = {}
+        self.iterations: list[int] = []
+        self._epoch = 0
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self._epoch = epoch
+        self.batches[epoch] = 0
+        self.iterations.append(int(self.model.optimizer.iterations.numpy()))
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.batches[self._epoch] += 1
+
+
+class Connection(keras.callbacks.Callback):  # type: ignore[misc]
+    """What is known of this worker's connection.
+
+    Attributes:
+        memory: the largest share of a bound on its memory that was seen in use.
+        account: the updates that this worker holds after the last steps that it has shared; None =
+            it has shared none.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.memory = 0.0
+        self.account: dict[str, Any] | None = None
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        connection = self.model.distribute_strategy._sharing.worker
+        self.memory = max(self.memory, share_of_bounds(connection.status()))
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        sharing = self.model.distribute_strategy._sharing
+        # After the last epoch, when all have finished: a generation without steps may follow.
+        if sharing.generation is None:
+            account = Account.of(sharing.worker.status(), sharing.last_report.updates_applied)
+            self.account = dataclasses.asdict(account)
+
+
+def share_of_bounds(status: dict[str, Any]) -> float:
+    """How much of the bound that is nearest to being full a worker or master uses; 1 = all."""
+    node = status["node"]
+    ring = (node["ring_bytes"] + node["held_bytes"]) / (2 * RING_BYTES)
+    inbox = status.get("inbox_bytes", 0) / INBOX_BYTES
+    neighbours = [*node["neighbours"], *node.get("members", [])]
+    queued = [one["queued_bytes"] / QUEUE_BYTES for one in neighbours]
+    return float(max([ring, inbox, *queued]))
+
+
+class Pace(keras.callbacks.Callback):  # type: ignore[misc]
+    """Has the others of a job train until those that are to join late have come.
+
+    A worker that has trained its first batch says so in a file trains-RANK-ATTEMPT.
+    """
+
+    def __init__(self, job: Job, folder: str) -> None:
+        super().__init__()
+        self._job = job
+        self._folder = Path(folder)
+        self._steps = 0
+        self._ready = time.monotonic()
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self._steps += 1
+        rank, attempt = keras_strom.rank(), int(os.environ["KERAS_STROM_ATTEMPT"])
+        if self._steps == 1:
+            trains = Trains(os.getpid(), time.monotonic() - self._ready)
+            trains.write(self._folder / f"trains-{rank}-{attempt}")
+        if self._job.pause:
+            time.sleep(self._job.pause)
+        if self._job.hold_at is not None and self._steps >= self._job.hold_at:
+            (self._folder / f"holds-{rank}").touch()
+            connection = self.model.distribute_strategy._sharing.worker
+            deadline = time.monotonic() + DEADLINE
+            while not (self._all_have_come() or connection.donation_wanted()):
+                if connection.status()["failure"]:
+                    return  # The next step says so.
+                if time.monotonic() > deadline:
+                    raise TimeoutError("nobody has joined")
+                time.sleep(0.05)
+
+    def _all_have_come(self) -> bool:
+        found = [path.name.split("-")[1:] for path in self._folder.glob("trains-*")]
+        late = [rank for rank, attempt in found if attempt != "0" or int(rank) == self._job.late]
+        return len(late) >= self._job.joins
+
+
+def wait_for(folder: str, pattern: str) -> None:
+    """Waits until another worker has left such a file."""
+    deadline = time.monotonic() + DEADLINE
+    while not list(Path(folder).glob(pattern)):
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"nobody has left {pattern}")
+        time.sleep(0.02)
+
+
+def data(rows: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Points around CLASSES centres."""
+    centres = np.random.default_rng(0).normal(size=(CLASSES, 8))
+    random = np.random.default_rng(seed)
+    y = random.integers(0, CLASSES, rows)
+    x = centres[y] + 0.7 * random.normal(size=(rows, 8))
+    return x.astype("float32"), y
+
+
+def build(hidden: Sequence[int] = Job.hidden) -> keras.Model:
+    """A classifier whose optimizer has state."""
+    layers = [keras.layers.Dense(units, "relu") for units in hidden]
+    model = keras.Sequential([keras.Input((8,)), *layers, keras.layers.Dense(CLASSES)])
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.Adam(3e-3), loss, metrics=["accuracy"])
+    return model
+
+
+def train(job: Job, folder: str) -> dict[str, Any]:
+    """Trains and says how it went."""
+    attempt = int(os.environ["KERAS_STROM_ATTEMPT"])
+    if job.after_the_end and attempt > 0:
+        wait_for(folder, "*.json")  # A result.
+    if job.late == keras_strom.rank():
+        wait_for(folder, "holds-0")
+    keras.utils.set_random_seed(job.seed + keras_strom.rank())
+    with keras_strom.StromStrategy().scope():
+        model = build(job.hidden)
+    x, y = data(job.rows, seed=1)
+    fits = []
+    pace, connection = Pace(job, folder), Connection()
+    for number in range(job.fits):
+        record = Record()
+        history = model.fit(
+            x,
+            y,
+            batch_size=job.batch,
+            epochs=job.epochs,
+            verbose=0,
+            callbacks=[record, pace, connection, *faults.callbacks(number)],
+        )
+        fits.append(
+            {
+                "epochs": history.epoch,
+                "batches": list(record.batches.items()),
+                "iterations": record.iterations,
+            }
+        )
+    _, accuracy = model.evaluate(*data(TEST_ROWS, seed=2), verbose=0)
+    return {
+        "attempt": attempt,
+        "fits": fits,
+        "steps": int(model.optimizer.iterations.numpy()),
+        "accuracy": accuracy,
+        "memory": connection.memory,
+        "account": connection.account,
+        "weights": [v.numpy() for v in model.trainable_variables],
+    }
+
+
+def main(folder: str, job: str) -> None:
+    """Trains as a script does and leaves the result in a file."""
+    logging.basicConfig(level=logging.INFO, stream=sys.stdout, format="%(message)s")
+    result = train(Job(**json.loads(job)), folder)
+    rank = keras_strom.rank()
+    np.savez(Path(folder, f"{rank}.npz"), *result.pop("weights"))
+    Path(folder, f"{rank}.json").write_text(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,276 @@
+"""How a `fit` of two workers ends: one that succeeds, fails or meets a NaN, and the next one.
+
+Run by tests/strategy/test_fit_endings.py: fit_endings.py OUTPUT_FOLDER MAX_STALENESS [CASE ...],
+where the second is "None" or a number; without names all cases. They go through one strategy, one
+after the other, so each also is the next fit of the one before. A case returns what its test looks
+at.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import pathlib
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+
+import keras_strom
+
+CASES: dict[str, Callable[[Place], dict[str, Any]]] = {}
+
+
+def case(function: Callable[[Place], dict[str, Any]]) -> Callable[[Place], dict[str, Any]]:
+    """Registers a case under its name."""
+    CASES[function.__name__] = function
+    return function
+
+
+class Place:
+    """What a case has."""
+
+    def __init__(self, folder: pathlib.Path, strategy: keras_strom.StromStrategy) -> None:
+        self.folder = folder
+        self.strategy = strategy
+        self.rank = keras_strom.rank()
+        self.is_chief = keras_strom.is_chief()
+
+    def model(self, *, metrics: list[Any] | None = None, **dense: Any) -> keras.Model:
+        """A small classifier, from the same start on all workers or not."""
+        with self.strategy.scope():
+            model = keras.Sequential(
+                [
+                    keras.Input((6,)),
+                    keras.layers.Dense(16, activation="tanh", **dense),
+                    keras.layers.BatchNormalization(),
+                    keras.layers.Dense(3),
+                ]
+            )
+            loss = keras.losses.CategoricalCrossentropy(from_logits=True)
+            model.compile(keras.optimizers.Adam(0.01), loss, metrics=metrics)
+        return model
+
+
+def data(rows: int = 96, seed: int = 1) -> tuple[np.ndarray, np.ndarray]:
+    """The same on every worker; labels are one-hot."""
+    random = np.random.default_rng(seed)
+    x = random.normal(size=(rows, 6)).astype("float32")
+    return x, np.eye(3, dtype="float32")[random.integers(0, 3, rows)]
+
+
+def await_file(path: pathlib.Path) -> None:
+    """Waits until another worker has left it; the test's own deadline is the bound."""
+    while not path.exists():
+        time.sleep(0.01)
+
+
+class SavesAfterTheOther(keras.callbacks.Callback):
+    """On the chief: writes the model's file when the other worker's callbacks are through."""
+
+    def __init__(self, place: Place) -> None:
+        super().__init__()
+        self._place = place
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        if not self._place.is_chief:
+            (self._place.folder / "through").touch()
+            return
+        await_file(self._place.folder / "through")
+        self.model.save(self._place.folder / "best.keras")
+
+
+@case
+def the_chief_writes_what_all_read(place: Place) -> dict[str, Any]:
+    model = place.model()
+    model.fit(*data(), batch_size=8, verbose=0, callbacks=[SavesAfterTheOther(place)])
+    loaded = keras.models.load_model(place.folder / "best.keras")
+    same = zip(loaded.get_weights(), model.get_weights(), strict=True)
+    return {"equal": all(np.array_equal(a, b) for a, b in same)}
+
+
+@case
+def a_metric_has_several_values(place: Place) -> dict[str, Any]:
+    model = place.model(metrics=[keras.metrics.F1Score(name="f1")])
+    history = model.fit(
+        *data(), batch_size=8, verbose=0, validation_data=data(seed=2), epochs=2
+    ).history
+    return {name: np.shape(history[name]) for name in ("loss", "f1", "val_f1")}
+
+
+class Looks(keras.callbacks.Callback):
+    """Notes how much of the constrained kernel is negative wherever a callback may look at it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.negative: list[float] = []
+
+    def look(self) -> None:
+        """Notes it."""
+        self.negative.append(float(np.mean(self.model.layers[0].kernel.numpy() < 0)))
+
+    def on_test_begin(self, logs: Any = None) -> None:
+        self.look()
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self.look()
+
+    def on_train_end(self, logs: Any = None) -> None:
+        self.look()
+
+
+@case
+def constraints_hold_wherever_one_looks(place: Place) -> dict[str, Any]:
+    model = place.model(
+        kernel_constraint=keras.constraints.NonNeg(), bias_constraint=keras.constraints.MaxNorm(0.1)
+    )
+    looks = Looks()
+    before = model.get_weights()
+    model.fit(
+        *data(), batch_size=4, verbose=0, epochs=3, validation_data=data(seed=2), callbacks=[looks]
+    )
+    looks.look()
+    bias = model.layers[0].bias.numpy()
+    return {
+        "negative": looks.negative,
+        "norm": float(np.linalg.norm(bias)),
+        "moved": not np.array_equal(before[0], model.get_weights()[0]),
+        "assigned_outside": place.strategy.last_report.assigned_outside,
+        "digest": digest(model),
+    }
+
+
+def learns(model: keras.Model) -> bool:
+    """Whether a further fit of all works, and all have the same afterwards."""
+    before = model.get_weights()
+    losses = model.fit(*data(), batch_size=8, verbose=0, epochs=2).history["loss"]
+    moved = any(not np.array_equal(a, b) for a, b in zip(before, model.get_weights(), strict=True))
+    return moved and bool(np.isfinite(losses).all())
+
+
+def digest(model: keras.Model) -> str:
+    """Of all weights, to be compared between the workers."""
+    weights = b"".join(value.tobytes() for value in model.get_weights())
+    return hashlib.sha256(weights).hexdigest()
+
+
+class Notes(keras.callbacks.Callback):
+    """Notes which of its methods Keras calls last, and what loss it is told of."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.called: list[str] = []
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self.called.append(f"epoch {epoch} ends, loss {'nan' if np.isnan(logs['loss']) else 'ok'}")
+
+    def on_train_end(self, logs: Any = None) -> None:
+        self.called.append("training ends")
+
+
+def meets_a_nan(place: Place, rank: int, *callbacks: Any) -> dict[str, Any]:
+    """A fit in whose second epoch one worker's row holds a NaN, and the next one."""
+    model = place.model()
+    x, y = data()
+    model.fit(x, y, batch_size=8, verbose=0)
+    poisoned = x.copy()
+    poisoned[80 + rank] = np.nan  # A row of that worker alone.
+    notes = Notes()
+    raised, history = "", {}
+    try:
+        fit = model.fit(
+            poisoned, y, batch_size=8, verbose=0, epochs=4, callbacks=[notes, *callbacks]
+        )
+        history = fit.history
+    except keras_strom.errors.StromError as error:
+        raised = f"{type(error).__name__}: {error}"
+    return {
+        "raised": raised,
+        "loss_is_nan": bool(np.isnan(history.get("loss", [0.0])[-1])),
+        "epochs": len(history.get("loss", [])),
+        "called": notes.called,
+        "finite": all(np.isfinite(value).all() for value in model.get_weights()),
+        "digest": digest(model),
+        "learns": learns(model),
+        "digest_after": digest(model),
+    }
+
+
+@case
+def a_nan_of_worker_1_ends_the_training(place: Place) -> dict[str, Any]:
+    return meets_a_nan(place, 1, keras.callbacks.TerminateOnNaN())
+
+
+@case
+def a_nan_of_the_chief_ends_the_training(place: Place) -> dict[str, Any]:
+    return meets_a_nan(place, 0, keras.callbacks.TerminateOnNaN())
+
+
+@case
+def a_nan_that_no_callback_looks_for(place: Place) -> dict[str, Any]:
+    return meets_a_nan(place, 1)
+
+
+class Raises(keras.callbacks.Callback):
+    """Raises in one of its methods."""
+
+    def __init__(self, method: str) -> None:
+        super().__init__()
+
+        def fail(*_: Any, **__: Any) -> None:
+            raise RuntimeError(f"on purpose in {method}")
+
+        setattr(self, method, fail)
+
+
+def fails(place: Place, rank: int, method: str) -> dict[str, Any]:
+    """A fit in which a worker's callback raises, and the next one."""
+    model = place.model()
+    callbacks = [Raises(method)] if place.rank == rank else []
+    raised = ""
+    try:
+        model.fit(*data(), batch_size=8, verbose=0, epochs=3, callbacks=callbacks)
+    except (RuntimeError, keras_strom.errors.StromError) as error:
+        raised = f"{type(error).__name__}: {error}"
+    return {
+        "raised": raised,
+        "learns": learns(model),
+        "digest": digest(model),
+        "workers": place.strategy.last_report.updates_applied > 0,
+    }
+
+
+FAILING = {
+    "before_the_start": "on_train_begin",
+    "in_a_batch": "on_train_batch_end",
+    "after_an_epoch": "on_epoch_end",
+    "at_the_end": "on_train_end",
+}
+for _where, _method in FAILING.items():
+    for _rank in range(2):
+        CASES[f"worker_{_rank}_fails_{_where}"] = functools.partial(
+            fails, rank=_rank, method=_method
+        )
+
+
+@case
+def the_first_fit_fails(place: Place) -> dict[str, Any]:
+    return fails(place, 1, "on_train_begin")
+
+
+def main(folder: pathlib.Path, max_staleness: str, *names: str) -> None:
+    """Goes through all cases."""
+    staleness = None if max_staleness == "None" else int(max_staleness)
+    place = Place(folder, keras_strom.StromStrategy(max_staleness=staleness))
+    # Before anything has started nobody has what another could go on without.
+    names = names or tuple(sorted(CASES, key=lambda name: name != "the_first_fit_fails"))
+    results = {name: CASES[name](place) for name in names}
+    (folder / f"{place.rank}.json").write_text(json.dumps(results))
+
+
+if __name__ == "__main__":
+    main(pathlib.Path(sys.argv[1]), *sys.argv[2:])
