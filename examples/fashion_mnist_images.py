@@ -55,7 +55,7 @@ def read_pictures(spark: SparkSession, folder: pathlib.Path) -> DataFrame:
 
 def decode(content: Any, label: Any) -> tuple[Any, Any]:
     """A batch of files' bytes as pictures [batch, 28, 28, 1] of 0 to 1."""
-    from keras_strom.spark.data.reader import decode_images
+    from keras_strom.spark.data import decode_images
 
     return decode_images(content, 28, 28, channels=1) / 255.0, label
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import pickle
 import secrets
 import time
 import uuid
@@ -27,6 +26,7 @@ from ..data.parquet import Paths, from_parquet, refuse_labels
 from ..data.store import Store, StoreRun
 from ..inference.compiling import check_names
 from ..inference.outputs import Outputs
+from ..inference.pickled import loads
 from ..inference.serialization import PackedModel, freeze, pack, thaw
 from ..inference.trial import try_out
 from ..inference.values import Checks, Probe
@@ -127,6 +127,9 @@ class StromEstimator(TrainingParams, Estimator, MLWritable, MLReadable):  # type
         ...     label_cols=["label"], store="/mnt/shared/strom", epochs=5, num_proc=2)
         >>> model = Pipeline(stages=[assembler, estimator]).fit(df)  # doctest: +SKIP
     """
+
+    # What saved pipelines name, wherever the class lies.
+    __module__ = "keras_strom.spark"
 
     def __init__(
         self,
@@ -302,7 +305,7 @@ class StromEstimator(TrainingParams, Estimator, MLWritable, MLReadable):  # type
 
     @classmethod
     def _restored(cls, metadata: Mapping[str, Any], read: Callable[[str], bytes]) -> StromEstimator:
-        packed, compiling, values = pickle.loads(read("code.pkl"))
+        packed, compiling, values = loads(read("code.pkl"))
         estimator = cls()
         if packed is not None:
             estimator._set(model=packed.load())

@@ -19,6 +19,7 @@ from keras_strom import errors
 from ..data.checked import explain
 from ..data.columns import Columns, ColumnSpec, inspect, select
 from ..inference.outputs import OutputColumns, Outputs
+from ..inference.pickled import loads
 from ..inference.prediction import (
     ROW,
     Inference,
@@ -73,6 +74,9 @@ class StromModel(ColumnParams, Model, MLWritable, MLReadable):  # type: ignore[m
         >>> model.evaluate(test)["accuracy"]  # doctest: +SKIP
         0.93
     """
+
+    # What saved pipelines name, wherever the class lies.
+    __module__ = "keras_strom.spark"
 
     def __init__(
         self,
@@ -289,7 +293,7 @@ class StromModel(ColumnParams, Model, MLWritable, MLReadable):  # type: ignore[m
 
     @classmethod
     def _restored(cls, metadata: Mapping[str, Any], read: Callable[[str], bytes]) -> StromModel:
-        code, params = pickle.loads(read("code.pkl"))
+        code, params = loads(read("code.pkl"))
         file = read(f"model{metadata['suffix']}")
         specs = {name: ColumnSpec.from_json(spec) for name, spec in metadata["specs"].items()}
         outputs = metadata["outputs"]

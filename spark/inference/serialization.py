@@ -20,6 +20,8 @@ import keras
 
 from keras_strom import errors
 
+from .pickled import loads
+
 #: How a model's file ends, and what is in it.
 MODEL, WEIGHTS = ".keras", ".weights.h5"
 
@@ -45,7 +47,7 @@ class PackedModel:
 
     def load(self) -> keras.Model:
         """A new model, compiled where one has said how."""
-        code: _Code = cloudpickle.loads(self.code)
+        code: _Code = loads(self.code)
         with keras.saving.custom_object_scope(dict(code.custom_objects)):
             if code.model_fn is None:
                 model = _load_file(self.file, compiled=code.compiling is None)
@@ -67,7 +69,7 @@ class PackedModel:
         Args:
             x: one batch, NumPy arrays in the structure of the model's inputs.
         """
-        code = dataclasses.replace(cloudpickle.loads(self.code), example=x)
+        code = dataclasses.replace(loads(self.code), example=x)
         return dataclasses.replace(self, code=cloudpickle.dumps(code))
 
     def configuration(self) -> str:
