@@ -5,12 +5,14 @@ else that no optimizer trains, residuals, threshold, place in its data) into a f
 runner. Once all parts of one number are there the runner makes them a checkpoint, with one rename,
 and removes older ones. A checkpoint is whole or it is not there:
 
-    DIR/master.json                         the master's epoch, written before it serves
-    DIR/incoming-EPOCH/NUMBER-RANK.fitK     parts on their way; K is the script's fit, from 1
-    DIR/checkpoint-EPOCH-NUMBER/RANK.fitK   a checkpoint's parts
+    DIR/master.json                                     the master's epoch, written before it serves
+    DIR/incoming-EPOCH/NUMBER-RANK.fitK.safetensors     parts on their way; K: see below
+    DIR/checkpoint-EPOCH-NUMBER/RANK.fitK.safetensors   a checkpoint's parts
 
-A part ends with the CRC-32 of all before it. A checkpoint of which one is damaged is passed over,
-with a warning, and the one before it used.
+RANK is the worker's, K the number of the script's fit, from 1.
+
+A part is a safetensors file with a checksum (`packed_arrays`). A checkpoint of which one is damaged
+is passed over, with a warning, and the one before it used.
 """
 
 from __future__ import annotations
@@ -22,9 +24,7 @@ import logging
 import os
 import re
 import shutil
-import struct
 import time
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -35,12 +35,12 @@ from keras_strom.recovery.resume import Place
 
 _logger = logging.getLogger("keras_strom")
 
-_MAGIC = b"STROMCKP"
-_VERSION = 1
-_CHECKSUM = struct.Struct("<I")
+_KIND = "keras-strom checkpoint part"
+_VERSION = 2
 _CHECKPOINT = re.compile(r"checkpoint-(\d{6})-(\d{8})")
-_PART = re.compile(r"(\d{6})\.fit(\d+)")
-_INCOMING = re.compile(r"(\d{8})-(\d{6}\.fit\d+)")
+# Version 1 of the format had no suffix.
+_PART = re.compile(r"(\d{6})\.fit(\d+)(?:\.safetensors)?")
+_INCOMING = re.compile(r"(\d{8})-(\d{6}\.fit\d+\.safetensors)")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,11 +73,10 @@ class Part:
     arrays: Arrays
 
     def to_bytes(self) -> bytes:
-        """The bytes of `packed_arrays` and their CRC-32."""
+        """The bytes of `packed_arrays`."""
         values = dataclasses.asdict(dataclasses.replace(self, arrays={}))
         del values["arrays"]
-        packed = pack(_MAGIC, _VERSION, values, self.arrays)
-        return packed + _CHECKSUM.pack(zlib.crc32(packed))
+        return pack(_KIND, _VERSION, values, self.arrays)
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Part:
@@ -88,10 +87,7 @@ class Part:
             Refused: another version of keras-strom has written them.
         """
         try:
-            whole = memoryview(data)[: -_CHECKSUM.size]
-            if _CHECKSUM.unpack(data[-_CHECKSUM.size :])[0] != zlib.crc32(whole):
-                raise ValueError("its checksum differs")
-            values, arrays = unpack(_MAGIC, _VERSION, whole)
+            values, arrays = unpack(_KIND, _VERSION, data)
             values["place"] = Place(**values["place"])
             values["threshold"] = tuple(map(float, values["threshold"]))
             return cls(**values, arrays=arrays)
@@ -100,7 +96,7 @@ class Part:
                 f"it was written in version {other.version} of the format and this is version "
                 f"{_VERSION}; go on with the keras-strom that wrote it, or begin anew"
             ) from other
-        except (struct.error, ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError) as error:
             raise errors.CorruptMessage(f"it is damaged: {error}") from error
 
 
@@ -111,7 +107,7 @@ def leave_part(plan: CheckpointPlan, number: int, part: Part) -> None:
         StoreUnavailable: the folder is not there, or full.
     """
     try:
-        name = f"{number:08d}-{part.rank:06d}.fit{part.fit}"
+        name = f"{number:08d}-{part.rank:06d}.fit{part.fit}.safetensors"
         _write(Path(plan.incoming, name), part.to_bytes())
     except OSError as error:
         raise errors.StoreUnavailable(

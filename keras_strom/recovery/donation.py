@@ -10,7 +10,6 @@ The bytes are those of `packed_arrays`, with the values epoch, batch and thresho
 from __future__ import annotations
 
 import dataclasses
-import struct
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -21,8 +20,8 @@ from keras_strom import errors
 from keras_strom.recovery.packed_arrays import OtherVersionError, pack, unpack
 from keras_strom.recovery.resume import Place
 
-_MAGIC = b"STROMDON"
-_VERSION = 1
+_KIND = "keras-strom donation"
+_VERSION = 2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,7 +50,7 @@ class Donation:
             "batch": self.place.batch,
             "threshold": self.threshold,
         }
-        return pack(_MAGIC, _VERSION, values, self.arrays)
+        return pack(_KIND, _VERSION, values, self.arrays)
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Donation:
@@ -62,7 +61,7 @@ class Donation:
             Refused: it was made by another version of keras-strom.
         """
         try:
-            values, arrays = unpack(_MAGIC, _VERSION, data)
+            values, arrays = unpack(_KIND, _VERSION, data)
             return cls(
                 place=Place(int(values["epoch"]), int(values["batch"])),
                 threshold=tuple(map(float, values["threshold"])),
@@ -73,7 +72,7 @@ class Donation:
                 f"the state of another worker has version {other.version}, this worker reads "
                 f"version {_VERSION}; install the same keras-strom everywhere"
             ) from other
-        except (struct.error, ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError) as error:
             raise errors.CorruptMessage(
                 f"another worker's state cannot be read: {error}"
             ) from error

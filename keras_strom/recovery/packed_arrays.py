@@ -1,8 +1,12 @@
 """Named arrays and a few values as bytes: what a worker gives to another, or leaves on disk.
 
-    packed = 8 bytes magic, u32 version, u32 length of the header, header, arrays
-    header = a JSON object: the values, and under "arrays" of each array name, dtype and shape
-    arrays = their bytes, little-endian, in the header's order
+The format is safetensors' (https://github.com/huggingface/safetensors), so that other programs can
+open a checkpoint's part. Of its metadata, which are text, four are ours:
+
+    format    what this is
+    version   of the format and of what the values mean
+    values    a JSON object
+    crc32     of all bytes, in hexadecimal, taken with eight zeros in its own place
 
 Nothing of it is executed when it is read, so the bytes need not be trusted.
 """
@@ -10,16 +14,36 @@ Nothing of it is executed when it is read, so the bytes need not be trusted.
 from __future__ import annotations
 
 import json
-import struct
+import re
+import zlib
 from collections.abc import Mapping
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import numpy.typing as npt
+import safetensors
+import safetensors.numpy
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 
-_PREFIX = struct.Struct("<8sII")
+_ZEROS = b"00000000"
+_CHECKSUM = re.compile(rb'"crc32":"([0-9a-f]{8})"')
+_LENGTH_BYTES = 8  # safetensors' own: of the header, before it
+
+# What versions before 0.1.0 wrote began with these, and the format's version as u32.
+_OLD_MAGICS = (b"STROMCKP", b"STROMDON")
+
+_DTYPES = {
+    "BOOL": np.dtype(np.bool_),
+    "BF16": np.dtype(ml_dtypes.bfloat16),
+    "F16": np.dtype(np.float16),
+    "F32": np.dtype(np.float32),
+    "F64": np.dtype(np.float64),
+    "C64": np.dtype(np.complex64),
+    **{f"I{bits}": np.dtype(f"int{bits}") for bits in (8, 16, 32, 64)},
+    **{f"U{bits}": np.dtype(f"uint{bits}") for bits in (8, 16, 32, 64)},
+}
 
 
 class OtherVersionError(ValueError):
@@ -30,47 +54,73 @@ class OtherVersionError(ValueError):
         self.version = version
 
 
-def pack(magic: bytes, version: int, values: Mapping[str, Any], arrays: Arrays) -> bytes:
+def pack(kind: str, version: int, values: Mapping[str, Any], arrays: Arrays) -> bytes:
     """The layout at the top of this file.
 
     Args:
-        magic: 8 bytes that say what this is.
+        kind: what this is.
         version: of the layout and of what the values mean.
-        values: of JSON's types; "arrays" is taken.
-        arrays: numbers of any type and shape, by name.
+        values: of JSON's types.
+        arrays: numbers of a type that safetensors has and of any shape, by name.
     """
-    little = {
-        name: np.asarray(array, np.dtype(array.dtype).newbyteorder("<"), order="C")
-        for name, array in arrays.items()
+    metadata = {
+        "format": kind,
+        "version": str(version),
+        "values": json.dumps(values),
+        "crc32": _ZEROS.decode(),
     }
-    described = [[name, array.dtype.str, array.shape] for name, array in little.items()]
-    header = json.dumps({**values, "arrays": described}).encode()
-    parts = [_PREFIX.pack(magic, version, len(header)), header]
-    return b"".join([*parts, *(array.tobytes() for array in little.values())])
+    contiguous = {name: np.asarray(array, order="C") for name, array in arrays.items()}
+    packed = bytearray(safetensors.numpy.save(contiguous, metadata))
+    place = _place_of_checksum(packed)
+    packed[place : place + len(_ZEROS)] = b"%08x" % zlib.crc32(packed)
+    return bytes(packed)
 
 
 def unpack(
-    magic: bytes, version: int, data: bytes | memoryview
+    kind: str, version: int, data: bytes
 ) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
-    """The inverse of `pack`: the values and the arrays, which are views of `data`.
+    """The inverse of `pack`: the values and the arrays.
 
     Raises:
         OtherVersionError: they were packed with another version.
-        ValueError, KeyError, TypeError, struct.error: these are no such bytes.
+        ValueError, KeyError, TypeError, UnicodeDecodeError: these are no such bytes, or damaged.
     """
-    found_magic, found_version, length = _PREFIX.unpack_from(data)
-    if found_magic != magic:
-        raise ValueError("it starts with other bytes")
-    if found_version != version:
-        raise OtherVersionError(found_version)
-    offset = _PREFIX.size + length
-    values = json.loads(bytes(data[_PREFIX.size : offset]))
-    arrays = {}
-    for name, dtype, shape in values.pop("arrays"):
-        count = int(np.prod(shape, dtype=np.int64))
-        found = np.frombuffer(data, np.dtype(dtype), count, offset)
-        arrays[name] = found.reshape(shape)
-        offset += found.nbytes
-    if offset != len(data):
-        raise ValueError(f"{len(data) - offset} bytes follow its end")
-    return values, arrays
+    if data[: len(_OLD_MAGICS[0])] in _OLD_MAGICS:
+        raise OtherVersionError(int.from_bytes(data[8:12], "little"))
+    _check(data)
+    metadata = json.loads(_header(data))["__metadata__"]
+    if metadata["format"] != kind:
+        raise ValueError(f"it is a {metadata['format']}, not a {kind}")
+    if metadata["version"] != str(version):
+        raise OtherVersionError(int(metadata["version"]))
+    try:
+        tensors = safetensors.deserialize(data)  # type: ignore[no-untyped-call]
+    except safetensors.SafetensorError as error:
+        raise ValueError(str(error)) from error
+    arrays = {
+        name: np.frombuffer(found["data"], _DTYPES[found["dtype"]]).reshape(found["shape"])
+        for name, found in tensors
+    }
+    return json.loads(metadata["values"]), arrays
+
+
+def _header(data: bytes | bytearray) -> bytes:
+    end = _LENGTH_BYTES + int.from_bytes(data[:_LENGTH_BYTES], "little")
+    return bytes(data[_LENGTH_BYTES:end])
+
+
+def _place_of_checksum(data: bytes | bytearray) -> int:
+    found = _CHECKSUM.search(_header(data))
+    if found is None:
+        raise ValueError("it has no checksum")
+    return _LENGTH_BYTES + found.start(1)
+
+
+def _check(data: bytes) -> None:
+    """Refuses bytes of which any has changed."""
+    place = _place_of_checksum(data)
+    after = place + len(_ZEROS)
+    checksum = zlib.crc32(_ZEROS, zlib.crc32(memoryview(data)[:place]))
+    checksum = zlib.crc32(memoryview(data)[after:], checksum)
+    if data[place:after] != b"%08x" % checksum:
+        raise ValueError("its checksum differs")

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+import safetensors.numpy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -67,7 +68,7 @@ def test_a_part_survives_its_way(sent: Part) -> None:
 
 def test_a_part_keeps_its_arrays() -> None:
     taken = Part.from_bytes(part().to_bytes())
-    assert list(taken.arrays) == list(ARRAYS)
+    assert set(taken.arrays) == set(ARRAYS)
     for name, array in ARRAYS.items():
         assert taken.arrays[name].dtype == array.dtype
         np.testing.assert_array_equal(taken.arrays[name], array)
@@ -90,6 +91,21 @@ def test_the_version_of_another_keras_strom_is_refused(monkeypatch: pytest.Monke
     monkeypatch.undo()
     with pytest.raises(errors.Refused, match="version 99"):
         Part.from_bytes(newer)
+
+
+def test_a_part_of_the_first_version_is_refused_in_words() -> None:
+    first = b"STROMCKP" + (1).to_bytes(4, "little") + b"\x02\0\0\0{}"
+    with pytest.raises(errors.Refused, match="version 1 of the format and this is version 2"):
+        Part.from_bytes(first)
+
+
+def test_other_programs_can_open_a_part(tmp_path: Path) -> None:
+    path = tmp_path / "part.safetensors"
+    path.write_bytes(part().to_bytes())
+    loaded = safetensors.numpy.load_file(path)
+    assert set(loaded) == set(ARRAYS)
+    for name, array in ARRAYS.items():
+        np.testing.assert_array_equal(loaded[name], array)
 
 
 # ------------------------------------------------------------------ the folder
@@ -141,7 +157,7 @@ def test_a_damaged_checkpoint_is_passed_over_with_a_warning(
     for number in (1, 2):
         leave(plan, number, 0, 1)
     first, second = kept.collect()
-    victim = second / "000001.fit1"
+    victim = second / "000001.fit1.safetensors"
     content = victim.read_bytes()
     if damage == "removed":
         for path in list(second.iterdir()):
@@ -156,7 +172,7 @@ def test_a_damaged_checkpoint_is_passed_over_with_a_warning(
         assert kept.latest() == first
     assert damage == "removed" or str(victim) in caplog.text
     if damage != "removed":
-        with pytest.raises(errors.CorruptMessage, match="fit1: it is damaged"):
+        with pytest.raises(errors.CorruptMessage, match=r"fit1\.safetensors: it is damaged"):
             read_part(victim)
 
 
