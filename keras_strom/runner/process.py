@@ -24,7 +24,7 @@ from keras_strom.job import environment
 from keras_strom.job.credentials import Credentials
 from keras_strom.job.environment import ClusterEnvironment
 from keras_strom.runner import worker_main as worker
-from keras_strom.runner.output import LineSplitter, OutputRecord, exception_line, is_startup_note
+from keras_strom.runner.output import LineSplitter, OutputRecord, is_startup_note
 
 GRACE_SECONDS = 5.0
 
@@ -88,7 +88,7 @@ class Outcome:
     @property
     def is_consequence(self) -> bool:
         """Whether it failed only because the job had ended elsewhere."""
-        return exception_line(self.traceback).partition(":")[0] in _CONSEQUENCES
+        return errors.exception_line(self.traceback).partition(":")[0] in _CONSEQUENCES
 
     @property
     def may_be_started_again(self) -> bool:
@@ -104,7 +104,7 @@ class Outcome:
         if self.exit_code < 0:
             return f"was killed by {_signal_name(-self.exit_code)}"
         if "\n" in self.traceback:
-            return f"failed: {exception_line(self.traceback)}"
+            return f"failed: {errors.exception_line(self.traceback)}"
         return self.traceback.removeprefix("it ")
 
 

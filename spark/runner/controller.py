@@ -29,7 +29,6 @@ from keras_strom import errors
 from keras_strom.job.credentials import Credentials
 from keras_strom.job.network import HostPort
 from keras_strom.runner.console import Console
-from keras_strom.runner.output import exception_line
 from keras_strom.runner.process import GRACE_SECONDS
 
 from .channel import HEARTBEAT_SECONDS, Channel
@@ -401,7 +400,7 @@ class Controller:
         if may_start_again is False or self._survived >= self._max_failures:
             member.ended = True
             self._failures.append(failure)
-            words = exception_line(failure.error.traceback)
+            words = errors.exception_line(failure.error.traceback)
             self._record("failed", member.rank, f"on {member.host}: {words}")
             return
         self._survived += 1
