@@ -29,7 +29,7 @@ from keras_strom import errors
 from keras_strom.job.credentials import Credentials
 from keras_strom.job.network import HostPort
 from keras_strom.runner.console import Console
-from keras_strom.runner.process import GRACE_SECONDS
+from keras_strom.runner.process import GRACE_SECONDS, first_cause
 
 from .channel import HEARTBEAT_SECONDS, Channel
 from .member import Failure, Member
@@ -172,17 +172,12 @@ class Controller:
     def first_failure(self) -> errors.WorkerFailed | None:
         """The failure that led to the others, or None.
 
-        A worker that fails tells the others before it has ended, and one of them may report first:
-        then the cause is waited for, for a few seconds.
+        Where the others have reported first, the cause is waited for, for a few seconds.
         """
-
-        def cause() -> Failure | None:
-            return next((one for one in self._failures if not one.is_consequence), None)
-
         with self._changed:
             if not self._failures:
                 return None
-            found = self._changed.wait_for(cause, GRACE_SECONDS)
+            found = self._changed.wait_for(lambda: first_cause(self._failures), GRACE_SECONDS)
             return (found or self._failures[0]).error
 
     def stop(self, reason: str) -> None:

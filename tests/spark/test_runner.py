@@ -21,7 +21,7 @@ import keras_strom
 from keras_strom import errors
 from keras_strom.job.credentials import Credentials
 from keras_strom.job.network import HostPort, NetworkConfig
-from keras_strom.runner.start_master import ExchangeOptions
+from keras_strom.runner.master_options import MasterOptions
 
 pyspark = pytest.importorskip("pyspark")
 
@@ -34,17 +34,17 @@ cloudpickle.register_pickle_by_value(sys.modules[__name__])
 DEADLINE = 60.0
 
 
-class SilentExchange:
-    """An exchange for workers that exchange nothing."""
+class SilentMaster:
+    """A master for workers that share nothing."""
 
     address: HostPort = ("127.0.0.1", 9)
-    last: SilentExchange
+    last: SilentMaster
 
-    def __init__(self, options: ExchangeOptions) -> None:
+    def __init__(self, options: MasterOptions) -> None:
         self.credentials = (options.credentials or Credentials.new()).with_master(b"k" * 32)
         self.host = options.host
         self.closed: list[str] = []
-        SilentExchange.last = self
+        SilentMaster.last = self
 
     def status(self) -> dict[str, Any]:
         return {"counters": {"bytes_sent": 0}}
@@ -54,8 +54,8 @@ class SilentExchange:
 
 
 @pytest.fixture(autouse=True)
-def _exchange_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runner, "share_updates", SilentExchange)
+def _share_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "start_master", SilentMaster)
 
 
 def where(factor: int = 1, *, offset: int = 0) -> dict[str, Any]:
@@ -113,10 +113,10 @@ def test_results_come_in_rank_order_and_output_is_streamed(
     lines = capsys.readouterr().out
     assert "[0] working as 0\n" in lines
     assert "[1] working as 1\n" in lines
-    # The exchange was local and has been ended; the secret is in nothing that others can see.
-    assert SilentExchange.last.host == "127.0.0.1"
-    assert SilentExchange.last.closed
-    secret = SilentExchange.last.credentials.secret.hex()
+    # The master was local and has been ended; the secret is in nothing that others can see.
+    assert SilentMaster.last.host == "127.0.0.1"
+    assert SilentMaster.last.closed
+    secret = SilentMaster.last.credentials.secret.hex()
     seen = repr([results, spark.sparkContext.getConf().getAll()]).lower()
     assert secret not in seen
 
@@ -135,7 +135,7 @@ def test_without_a_number_every_slot_gets_a_worker(spark: Any) -> None:
 def test_the_caller_may_bring_the_secret_and_hide_gpus(spark: Any) -> None:
     secret = bytes(range(32))
     results = run(where, num_proc=2, use_gpu=False, secret=secret, spark=spark)
-    assert SilentExchange.last.credentials.secret == secret
+    assert SilentMaster.last.credentials.secret == secret
     assert {one["variables"]["CUDA_VISIBLE_DEVICES"] for one in results} == {"-1"}
 
 
@@ -166,7 +166,7 @@ import sys
 sys.path.insert(0, sys.argv[1])
 import test_runner as test
 from pyspark.sql import SparkSession
-test.runner.share_updates = test.SilentExchange
+test.runner.start_master = test.SilentMaster
 
 master = "local-cluster[1,2,1024]"
 spark = SparkSession.builder.master(master).config("spark.ui.enabled", "false").getOrCreate()
@@ -428,7 +428,7 @@ import signal, sys, cloudpickle
 sys.path.insert(0, sys.argv[1])
 import test_runner as test
 from pyspark.sql import SparkSession
-test.runner.share_updates = test.SilentExchange
+test.runner.start_master = test.SilentMaster
 
 def stay():
     import os
