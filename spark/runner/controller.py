@@ -32,8 +32,8 @@ from keras_strom.runner.console import Console
 from keras_strom.runner.process import GRACE_SECONDS, first_cause
 
 from .channel import HEARTBEAT_SECONDS, Channel
+from .event import Event
 from .member import Failure, Member
-from .result import Event
 from .slots import Size
 
 _logger = logging.getLogger(__name__)

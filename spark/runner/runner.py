@@ -31,14 +31,13 @@ from keras_strom.runner.master_options import MasterOptions, StartMaster
 from keras_strom.runner.process import GRACE_SECONDS, Function, check_env, check_start_timeout
 from keras_strom.runner.start_master import start_master
 
-from ..training.gradient_sharing import GradientSharing
-from ..training.method import MAX_FAILURES, START_TIMEOUT_SECONDS
 from .application import context_of, is_local, is_on, is_one_machine
 from .controller import Controller
+from .event import Event
 from .executors import refuse_mismatch
 from .resources import UseGpu, check_gpus, check_use_gpu
-from .result import Event, RunResult
-from .slots import Size, WantedSize
+from .result import RunResult
+from .slots import MAX_FAILURES, START_TIMEOUT_SECONDS, Size, WantedSize
 from .task import Report, Task, run_task
 
 if TYPE_CHECKING:
@@ -46,7 +45,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from ..data.direct import Direct
-    from ..training.method import TrainingMethod
 
 _BROADCAST_BYTES = 256 * 1024
 # Spark's default of spark.task.maxFailures.
@@ -73,7 +71,6 @@ def run(
     verbose: int = 1,
     secret: bytes | None = None,
     data: Direct | None = None,
-    training: TrainingMethod | None = None,
     spark: SparkSession | None = None,
 ) -> RunResult:
     """Calls `fn(*args, **kwargs)` on every worker at the same time.
@@ -111,7 +108,6 @@ def run(
             ones, which nobody has to keep.
         data: rows that each task lays down on its local disk for its worker (`direct`); they are
             divided for `num_proc` workers.
-        training: `GradientSharing()`, as None; the only method that a function can train by.
         spark: the session; None = the active one, or a new one.
 
     Returns:
@@ -135,11 +131,6 @@ def run(
     """
     if not callable(fn):
         raise errors.InvalidOption(f"fn={fn!r} cannot be called")
-    if training is not None and not isinstance(training, GradientSharing):
-        raise errors.InvalidOption(
-            f"training={training!r}: what a function trains is its own, and shares its updates "
-            "through StromStrategy; other methods are for StromEstimator(training=...)"
-        )
     options = _Options(
         wanted=WantedSize(
             num_proc=num_proc,

@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from keras_strom import errors
 from keras_strom.checks import whole_number
 
-from ..runner.slots import Size, Waiting, WantedSize, choose_workers
+from ..runner.slots import START_TIMEOUT_SECONDS, Size, Waiting, WantedSize, choose_workers
 from .contribution import Contribution, add, add_counts
-from .method import START_TIMEOUT_SECONDS, TrainingJob, TrainingMethod
+from .method import TrainingJob, TrainingMethod
 
 if TYPE_CHECKING:
     from pyspark import Broadcast, SparkContext

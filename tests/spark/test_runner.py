@@ -25,7 +25,7 @@ from keras_strom.runner.master_options import MasterOptions
 
 pyspark = pytest.importorskip("pyspark")
 
-from keras_strom.spark import ParameterAveraging, run  # noqa: E402
+from keras_strom.spark import run  # noqa: E402
 from keras_strom.spark.runner import resources, runner, slots  # noqa: E402
 
 # Executors cannot import this file.
@@ -388,7 +388,6 @@ def test_tasks_that_do_not_start_in_time_are_an_error(
         ({"network": {"port": 1}}, "must be a NetworkConfig"),
         ({"env": {"KERAS_STROM_RANK": "1"}}, "KERAS_STROM_RANK"),
         ({"env": {"A": 1}}, "strings"),
-        ({"training": ParameterAveraging()}, "StromEstimator"),
     ],
 )
 def test_bad_options_are_refused_before_spark_is_asked(options: dict[str, Any], words: str) -> None:
