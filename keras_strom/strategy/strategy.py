@@ -23,6 +23,7 @@ from keras_strom import errors
 from keras_strom._native.replica import Replica
 from keras_strom.job.environment import ClusterEnvironment
 from keras_strom.job.network import NetworkConfig
+from keras_strom.recovery.checkpointing import Checkpointing
 from keras_strom.relay.counters import NodeCounters
 from keras_strom.relay.training_relay import TrainingWorker
 from keras_strom.sharing import admission
@@ -36,9 +37,9 @@ from keras_strom.sharing.step import SharedStep, StepOptions, VariableChange
 from keras_strom.sharing.threshold import AdaptiveThreshold, ThresholdAlgorithm
 from keras_strom.sharing.touched import Touched
 from keras_strom.sharing.update_clipping import UpdateClipping
-from keras_strom.strategy import fit as lifecycle
 from keras_strom.strategy.data_sharding import shard_dataset, without_autotune
 from keras_strom.strategy.devices import local_devices, on_one_cpu, over_devices
+from keras_strom.strategy.fit import announce, wrap_fit
 from keras_strom.strategy.generation import Generation, Sharing
 from keras_strom.strategy.report import TrainingReport
 from keras_strom.strategy.xla import XlaCompiler
@@ -177,7 +178,7 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
             self._sharing = self._connect(options, network)
             self._sharing.debug = encoding_debug_mode
         _watch_updates(self)
-        lifecycle.wrap_fit(_sharing_of)
+        wrap_fit(_sharing_of)
         admission.wrap_apply(_check_apply)
 
     def _connect(self, options: StepOptions, network: NetworkConfig | None) -> Sharing:
@@ -200,6 +201,7 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
         replica = Replica()
         weakref.finalize(self, replica.close)
         scale = options.scale
+        plan = self._environment.checkpoints
         return Sharing(
             environment=self._environment,
             space=space,
@@ -212,6 +214,7 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
                 f"max_staleness={options.staleness} local_steps={options.local_steps}"
             ),
             join=join,
+            checkpoints=None if plan is None else Checkpointing(plan),
         )
 
     @property
@@ -326,7 +329,7 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
         sharing.last_report = generation.report()
         generation.close()
         sharing.generation = None
-        lifecycle.announce(sharing, generation)
+        announce(sharing, generation)
         return sharing.last_report
 
     def experimental_distribute_dataset(self, dataset: Any, options: Any = None) -> Any:
