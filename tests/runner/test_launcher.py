@@ -17,31 +17,14 @@ from typing import Any
 import pytest
 
 from keras_strom import cli, errors
-from keras_strom.job.credentials import Credentials
-from keras_strom.job.network import HostPort, NetworkConfig
+from keras_strom.job.network import NetworkConfig
 from keras_strom.runner.console import Console
 from keras_strom.runner.launcher import Job, launch
 from keras_strom.runner.master_options import MasterOptions
 from keras_strom.runner.process import Function, Script
+from tests.support.silent_master import SilentMaster
 
 DEADLINE = 60.0
-
-
-class SilentMaster:
-    """A master for workers that share nothing."""
-
-    address: HostPort = ("127.0.0.1", 9)
-
-    def __init__(self, options: MasterOptions) -> None:
-        self.workers, self.network, self.host = options.workers, options.network, options.host
-        self.credentials = (options.credentials or Credentials.new()).with_master(b"k" * 32)
-        self.closed: list[str] = []
-
-    def status(self) -> dict[str, Any]:
-        return {}
-
-    def close(self, reason: str = "") -> None:
-        self.closed.append(reason)
 
 
 class Terminal(io.StringIO):
@@ -85,8 +68,8 @@ def test_the_master_is_local_unless_a_mask_says_otherwise_and_is_closed() -> Non
         return started[-1]
 
     launch(Job(work=Function.of(int), workers=2), Console(2, io.StringIO()), start)
-    assert started[0].workers == 2
-    assert started[0].network.network_mask == "127.0.0.1/32"
+    assert started[0].options.workers == 2
+    assert started[0].options.network.network_mask == "127.0.0.1/32"
     assert started[0].closed
 
 
@@ -321,7 +304,7 @@ def launched(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], list[int]]
         "from keras_strom import cli\n"
         "from keras_strom.runner import launcher\n"
         "sys.path.insert(0, sys.argv[1])\n"
-        "from test_launcher import SilentMaster\n"
+        "from tests.support.silent_master import SilentMaster\n"
         "launcher.launch.__defaults__ = (None, SilentMaster)\n"
         "sys.exit(cli.main(['run', '-np', '2', sys.argv[2]]))\n"
     )

@@ -33,7 +33,7 @@ from keras_strom.spark.data.store import Store, StoreRun
 from keras_strom.spark.data.tfrecords import from_tfrecords
 from keras_strom.spark.inference.prediction import zeros
 from keras_strom.spark.runner import runner
-from tests.spark.test_runner import SilentMaster
+from tests.support.silent_master import SilentMaster
 
 # Executors cannot import this file.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])

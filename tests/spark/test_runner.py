@@ -19,38 +19,18 @@ import pytest
 
 import keras_strom
 from keras_strom import errors
-from keras_strom.job.credentials import Credentials
-from keras_strom.job.network import HostPort, NetworkConfig
-from keras_strom.runner.master_options import MasterOptions
+from keras_strom.job.network import NetworkConfig
 
 pyspark = pytest.importorskip("pyspark")
 
 from keras_strom.spark import run  # noqa: E402
 from keras_strom.spark.runner import resources, runner, slots  # noqa: E402
+from tests.support.silent_master import SilentMaster  # noqa: E402
 
 # Executors cannot import this file.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 DEADLINE = 60.0
-
-
-class SilentMaster:
-    """A master for workers that share nothing."""
-
-    address: HostPort = ("127.0.0.1", 9)
-    last: SilentMaster
-
-    def __init__(self, options: MasterOptions) -> None:
-        self.credentials = (options.credentials or Credentials.new()).with_master(b"k" * 32)
-        self.host = options.host
-        self.closed: list[str] = []
-        SilentMaster.last = self
-
-    def status(self) -> dict[str, Any]:
-        return {"counters": {"bytes_sent": 0}}
-
-    def close(self, reason: str = "") -> None:
-        self.closed.append(reason)
 
 
 @pytest.fixture(autouse=True)
@@ -114,7 +94,7 @@ def test_results_come_in_rank_order_and_output_is_streamed(
     assert "[0] working as 0\n" in lines
     assert "[1] working as 1\n" in lines
     # The master was local and has been ended; the secret is in nothing that others can see.
-    assert SilentMaster.last.host == "127.0.0.1"
+    assert SilentMaster.last.options.host == "127.0.0.1"
     assert SilentMaster.last.closed
     secret = SilentMaster.last.credentials.secret.hex()
     seen = repr([results, spark.sparkContext.getConf().getAll()]).lower()
