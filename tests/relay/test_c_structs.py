@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from keras_strom._native import codec, node
+from tests.support import cuda_library
 
 MIRRORS: dict[str, type[ctypes.Structure]] = {
     "strom_master_options": node._MasterOptions,
@@ -18,6 +19,9 @@ MIRRORS: dict[str, type[ctypes.Structure]] = {
     "strom_start_info": node._StartInfo,
     "strom_codec_options": codec._Options,
     "strom_message_description": codec._Description,
+    "strom_cuda_segment": cuda_library.Segment,
+    "strom_step_options": cuda_library.Options,
+    "strom_step_result": cuda_library.Result,
 }
 COMPILER = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
 
@@ -26,8 +30,10 @@ pytestmark = pytest.mark.skipif(COMPILER is None, reason="no C compiler is here"
 
 @pytest.fixture(scope="module")
 def header(repository: Path) -> str:
-    """strom.h as a compiler reads it, without comments."""
-    return _run(COMPILER, "-E", "-P", "-I", "custom_ops", "custom_ops/capi/strom.h", at=repository)
+    """strom_cuda.h, which includes strom.h, as a compiler reads it, without comments."""
+    return _run(
+        COMPILER, "-E", "-P", "-I", "custom_ops", "custom_ops/capi/strom_cuda.h", at=repository
+    )
 
 
 @pytest.mark.parametrize("name", MIRRORS)
@@ -50,7 +56,7 @@ def test_a_mirrors_fields_lie_where_a_c_compiler_puts_them(
             size = f"sizeof((({name}*)0)->{field})"
             lines.append(f'  printf("{field} %zu %zu\\n", offsetof({name}, {field}), {size});')
             expected.append(f"{field} {place.offset} {place.size}")
-    headers = ("<stddef.h>", "<stdio.h>", '"capi/strom.h"')
+    headers = ("<stddef.h>", "<stdio.h>", '"capi/strom_cuda.h"')
     includes = "\n".join(f"#include {header}" for header in headers)
     source, program = tmp_path / "places.c", tmp_path / "places"
     source.write_text(includes + "\nint main(void) {\n" + "\n".join(lines) + "\n}\n")
