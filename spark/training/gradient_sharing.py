@@ -50,7 +50,7 @@ class GradientSharing(TrainingMethod):
         return wanted.choose(context, START_TIMEOUT_SECONDS)
 
     def train(self, job: TrainingJob) -> Trained:
-        """Runs `training.train` on every worker of a `run`; the chief's result is everybody's."""
+        """Runs `worker_training.train` on every worker of a `run`; the chief's result is all's."""
         from .worker_training import train
 
         plan = job.plan
