@@ -43,8 +43,9 @@ from keras_strom import errors
 from keras_strom.job.network import NetworkConfig
 from keras_strom.runner.console import Console
 from keras_strom.runner.launcher import Job, launch
+from keras_strom.runner.master_options import Master, MasterOptions, StartMaster
 from keras_strom.runner.process import Script
-from keras_strom.runner.start_master import Exchange, ExchangeOptions, StartExchange, share_updates
+from keras_strom.runner.start_master import start_master
 from tests.support.scripts import elastic
 
 if TYPE_CHECKING:
@@ -217,9 +218,7 @@ class Chaos:
                 depth=master.depth,
             )
 
-    def _train(
-        self, folder: str, work: elastic.Job, max_failures: int, start: StartExchange
-    ) -> None:
+    def _train(self, folder: str, work: elastic.Job, max_failures: int, start: StartMaster) -> None:
         """Runs the workers, who leave their results in the folder."""
         arguments = (folder, json.dumps(dataclasses.asdict(work)))
         network = NetworkConfig(topology="mesh", max_children=2)
@@ -235,7 +234,7 @@ class Chaos:
             return
         from keras_strom.spark.runner import runner
 
-        with mock.patch.object(runner, "share_updates", start):
+        with mock.patch.object(runner, "start_master", start):
             runner.run(
                 elastic.main,
                 arguments,
@@ -341,25 +340,25 @@ class _Master(_Thread):
 
     def __init__(self) -> None:
         super().__init__(_SAMPLE_SECONDS)
-        self._exchange: Exchange | None = None
+        self._master: Master | None = None
         self._homeless: dict[int, float] = {}
         self.memory = 0.0
         self.unreachable = 0
         self.depth = 0
 
-    def start(self, options: ExchangeOptions) -> Exchange:
-        """What `launch` starts the exchange with."""
-        self._exchange = share_updates(options)
-        return self._exchange
+    def start(self, options: MasterOptions) -> Master:
+        """What `launch` starts the master with."""
+        self._master = start_master(options)
+        return self._master
 
     def received(self) -> dict[str, int]:
         """How many updates of each origin the master's own copy holds."""
-        return {} if self._exchange is None else dict(self._exchange.status()["node"]["received"])
+        return {} if self._master is None else dict(self._master.status()["node"]["received"])
 
     def act(self) -> None:
-        if self._exchange is None:
+        if self._master is None:
             return
-        status = self._exchange.status()
+        status = self._master.status()
         self.memory = max(self.memory, elastic.share_of_bounds(dict(status)))
         node = status["node"]
         now = time.monotonic()

@@ -14,7 +14,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from keras_strom.runner.output import exception_line
+#: What a Python traceback begins with.
+TRACEBACK_HEADER = "Traceback (most recent call last):"
 
 
 class StromError(Exception):
@@ -169,6 +170,15 @@ class WorkerFailed(StromError):
             parts.append(f"Its last {len(lines)} lines of output before that:")
             parts += [f"  {line}" for line in lines]
         return "\n".join(parts)
+
+
+def exception_line(traceback: str) -> str:
+    """The line of a traceback that names the exception; the last line of any other text."""
+    lines = traceback.strip().split("\n")
+    last = max((i for i, line in enumerate(lines) if line.strip() == TRACEBACK_HEADER), default=-1)
+    if last == -1:
+        return lines[-1]
+    return next((line for line in lines[last + 1 :] if line and line[0] != " "), lines[-1])
 
 
 # The result codes of custom_ops/capi/strom.h.

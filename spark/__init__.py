@@ -22,7 +22,8 @@ if __name__ != "keras_strom.spark":
 if TYPE_CHECKING:
     from .estimator.estimator import StromEstimator
     from .estimator.model import StromModel
-    from .runner.result import Event, RunResult
+    from .runner.event import Event
+    from .runner.result import RunResult
     from .runner.runner import run
     from .runner.timeline import Timeline
     from .training.averaging import ParameterAveraging
@@ -42,7 +43,7 @@ __all__ = [
 ]
 
 _EXPORTS = {
-    "Event": "runner.result",
+    "Event": "runner.event",
     "GradientSharing": "training.gradient_sharing",
     "ParameterAveraging": "training.averaging",
     "RunResult": "runner.result",

@@ -92,7 +92,13 @@ def encode(
         message = _new_bytes(None, size)
         return int(_memory_of(message))
 
-    options = _Options(threshold, CODINGS[coding], PREFERENCES[prefer], kernel, iteration)
+    options = _Options(
+        threshold=threshold,
+        coding=CODINGS[coding],
+        prefer=PREFERENCES[prefer],
+        kernel=kernel,
+        iteration=iteration,
+    )
     count = ctypes.c_int64()
     function = declare(
         "strom_codec_encode",

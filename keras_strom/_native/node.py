@@ -38,6 +38,8 @@ _JobIdBytes = ctypes.c_uint8 * JOB_ID_BYTES
 
 
 class _MasterOptions(ctypes.Structure):
+    """`strom_master_options`."""
+
     _fields_ = (
         ("bind_address", ctypes.c_char_p),
         ("port", ctypes.c_int32),
@@ -57,6 +59,8 @@ class _MasterOptions(ctypes.Structure):
 
 
 class _WorkerOptions(ctypes.Structure):
+    """`strom_worker_options`."""
+
     _fields_ = (
         ("bind_address", ctypes.c_char_p),
         ("port", ctypes.c_int32),
@@ -77,6 +81,8 @@ class _WorkerOptions(ctypes.Structure):
 
 
 class _StartInfo(ctypes.Structure):
+    """`strom_start_info`."""
+
     _fields_ = (
         ("late", ctypes.c_int32),
         ("ended", ctypes.c_int32),
@@ -121,20 +127,20 @@ class MasterNode:
         private_key: bytes | None = None,
     ) -> None:
         options = _MasterOptions(
-            bind_address.encode(),
-            port,
-            workers,
-            _KeyBytes.from_buffer_copy(credentials.secret),
-            _JobIdBytes.from_buffer_copy(credentials.job_id),
-            _nanoseconds(failure_timeout),
-            epoch,
-            TOPOLOGIES[topology],
-            max_children,
-            max_depth,
-            same_host,
-            any_bytes,
-            min_workers,
-            None if private_key is None else _KeyBytes.from_buffer_copy(private_key),
+            bind_address=bind_address.encode(),
+            port=port,
+            workers=workers,
+            secret=_KeyBytes.from_buffer_copy(credentials.secret),
+            job_id=_JobIdBytes.from_buffer_copy(credentials.job_id),
+            failure_timeout_ns=_nanoseconds(failure_timeout),
+            epoch=epoch,
+            topology=TOPOLOGIES[topology],
+            max_children=max_children,
+            max_depth=max_depth,
+            same_host=same_host,
+            any_bytes=any_bytes,
+            min_workers=min_workers,
+            private_key=None if private_key is None else _KeyBytes.from_buffer_copy(private_key),
         )
         handle = ctypes.c_int64()
         create = declare("strom_master_create", _Pointer, _Pointer)
@@ -197,21 +203,21 @@ class JoinedNode:
         if credentials.master_public_key is None:
             raise errors.InvalidOption("these credentials do not name their master's public key")
         options = _WorkerOptions(
-            bind_address.encode(),
-            port,
-            master[0].encode(),
-            master[1],
-            _KeyBytes.from_buffer_copy(credentials.secret),
-            _JobIdBytes.from_buffer_copy(credentials.job_id),
-            _KeyBytes.from_buffer_copy(credentials.master_public_key),
-            rank,
-            size,
-            attempt,
-            -1 if max_staleness is None else max_staleness,
-            _nanoseconds(failure_timeout),
-            _nanoseconds(check_seconds("join_timeout", join_timeout)),
-            same_host,
-            _nanoseconds(master_wait),
+            bind_address=bind_address.encode(),
+            port=port,
+            master_host=master[0].encode(),
+            master_port=master[1],
+            secret=_KeyBytes.from_buffer_copy(credentials.secret),
+            job_id=_JobIdBytes.from_buffer_copy(credentials.job_id),
+            master_public_key=_KeyBytes.from_buffer_copy(credentials.master_public_key),
+            rank=rank,
+            size=size,
+            attempt=attempt,
+            max_staleness=-1 if max_staleness is None else max_staleness,
+            failure_timeout_ns=_nanoseconds(failure_timeout),
+            join_timeout_ns=_nanoseconds(check_seconds("join_timeout", join_timeout)),
+            same_host=same_host,
+            master_wait_ns=_nanoseconds(master_wait),
         )
         handle = ctypes.c_int64()
         self.handle = 0

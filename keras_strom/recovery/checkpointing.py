@@ -12,7 +12,7 @@ import logging
 import threading
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -20,12 +20,10 @@ from keras_strom import errors
 from keras_strom.job.checkpoint_plan import CheckpointPlan
 from keras_strom.recovery.checkpoint_files import Part, leave_part, parts_of, read_part
 from keras_strom.recovery.donation import Donation
-from keras_strom.recovery.resume import Place
+from keras_strom.recovery.resume import Fit, Place, Start
 from keras_strom.recovery.takeover import install_state, state_arrays
-from keras_strom.sharing.progress import Progress
-
-if TYPE_CHECKING:
-    from keras_strom.strategy.generation import Generation, Sharing
+from keras_strom.sharing.participant import Participant
+from keras_strom.sharing.progress import Progress, begin_fit_at
 
 _logger = logging.getLogger("keras_strom")
 
@@ -50,19 +48,16 @@ class Checkpointing:
         self._failure: errors.StromError | None = None
         self._restored: _Restored | None = None
 
-    def save_if_due(
-        self, sharing: Sharing, model: Any, place: Place, per_epoch: int | None
-    ) -> None:
+    def save_if_due(self, participant: Participant, fit: Fit, place: Place) -> None:
         """Between two batches: copies this worker's state, and has a thread write it.
 
         The first is due an interval after training has begun. While the last one is still being
         written nothing is copied.
 
         Args:
-            sharing: the strategy's.
-            model: the one that `fit` trains.
+            participant: this worker.
+            fit: the one that runs.
             place: the batch that this worker trains next.
-            per_epoch: batches of an epoch; None = not known.
 
         Raises:
             StoreUnavailable: the first part could not be written.
@@ -76,24 +71,24 @@ class Checkpointing:
             raise self._failure
         if self._writer is not None and self._writer.is_alive():
             return
-        if sharing.step.is_between_messages:
+        if participant.step.is_between_messages:
             return  # A part would hold changes that no other worker has; within H steps none are.
-        sharing.step.show_shared(sharing.space)
+        participant.step.show_shared(participant.space)
         self._last = number
-        part = _part_of(sharing, model, place, per_epoch)
+        part = _part_of(participant, fit, place)
         self._writer = threading.Thread(
             target=self._write, args=(number, part), name="strom-checkpoint", daemon=True
         )
         self._writer.start()
 
-    def prepare(self, sharing: Sharing, model: Any, epochs: int) -> None:
+    def prepare(self, participant: Participant, fit: Fit, epochs: int) -> None:
         """Before a `fit` starts: the chief's values are those of the checkpoint.
 
         A `fit` that was over by then trains no epoch.
 
         Args:
-            sharing: the strategy's; its generation has not started.
-            model: the one that `fit` trains.
+            participant: this worker.
+            fit: has not started.
             epochs: of this `fit`.
 
         Raises:
@@ -101,25 +96,24 @@ class Checkpointing:
         """
         if self._plan.restore is None:
             return
-        fit = sharing.fits + 1
-        self._restored = self._restored or _Restored(self._plan.restore, sharing)
-        if fit < self._restored.fit:
-            model._initial_epoch = epochs  # Keras then trains no epoch.
-            if sharing.environment.is_chief:
-                _logger.info("fit %d was over when the checkpoint was made: it is skipped", fit)
-        elif fit == self._restored.fit and sharing.environment.is_chief:
-            self._restored.install_start(sharing, model)
+        self._restored = self._restored or _Restored(self._plan.restore, participant)
+        is_chief = participant.environment.is_chief
+        if fit.number < self._restored.fit:
+            begin_fit_at(fit.model, epochs)  # Keras then trains no epoch.
+            if is_chief:
+                _logger.info(
+                    "fit %d was over when the checkpoint was made: it is skipped", fit.number
+                )
+        elif fit.number == self._restored.fit and is_chief:
+            self._restored.install_start(participant, fit.model)
 
-    def restore(
-        self, sharing: Sharing, generation: Generation, model: Any, per_epoch: int | None
-    ) -> Place | None:
+    def restore(self, participant: Participant, fit: Fit, start: Start) -> Place | None:
         """After a start: installs this worker's state.
 
         Args:
-            sharing: the strategy's.
-            generation: has started together with all others.
-            model: the one that `fit` trains.
-            per_epoch: batches of an epoch of this worker's data; None = not known.
+            participant: this worker.
+            fit: has started together with all others.
+            start: where all have.
 
         Returns:
             The batch that this worker trains first; None = this `fit` goes on from no checkpoint.
@@ -127,9 +121,9 @@ class Checkpointing:
         Raises:
             Refused: the checkpoint is of another model or optimizer.
         """
-        if self._restored is None or sharing.fits != self._restored.fit:
+        if self._restored is None or fit.number != self._restored.fit:
             return None
-        return self._restored.install(sharing, generation, model, per_epoch)
+        return self._restored.install(participant, fit, start)
 
     def _write(self, number: int, part: Part) -> None:
         try:
@@ -145,8 +139,8 @@ class Checkpointing:
 class _Restored:
     """The parts of a checkpoint that one worker of the new job needs."""
 
-    def __init__(self, checkpoint: str, sharing: Sharing) -> None:
-        here = sharing.environment
+    def __init__(self, checkpoint: str, participant: Participant) -> None:
+        here = participant.environment
         paths = parts_of(checkpoint)
         ranks = list(paths)
         self._name = checkpoint
@@ -158,9 +152,9 @@ class _Restored:
         self._is_own = self._same_workers and rank == here.rank
         self.fit = self._base.fit
 
-    def install_start(self, sharing: Sharing, model: Any) -> None:
+    def install_start(self, participant: Participant, model: Any) -> None:
         """On the chief, before the start: what every worker takes over from it."""
-        entries = sharing.space.entries
+        entries = participant.space.entries
         sizes = [entry.size for entry in entries]
         saved = self._base.arrays[_SIZES].tolist()
         if saved[: len(sizes)] != sizes:
@@ -169,39 +163,37 @@ class _Restored:
                 f"{saved}, this model's {sizes}; train the model that it was made of, or remove "
                 "the folder to begin anew"
             )
-        sharing.space.assign(self._base.arrays[_PARAMETERS], entries)
-        model._initial_epoch = self._base.place.epoch
+        participant.space.assign(self._base.arrays[_PARAMETERS], entries)
+        begin_fit_at(model, self._base.place.epoch)
         # All count from the first epoch's beginning.
-        sharing.step.count_from(
+        participant.step.count_from(
             self._base.steps - self._base.place.batch // Progress(model).batches_a_step()
         )
 
-    def install(
-        self, sharing: Sharing, generation: Generation, model: Any, per_epoch: int | None
-    ) -> Place:
+    def install(self, participant: Participant, fit: Fit, start: Start) -> Place:
         """On every worker, after the start."""
-        place = self._place(per_epoch)
-        batches = (place.epoch - generation.first_epoch) * (per_epoch or 0) + place.batch
-        steps = generation.shared_steps + batches // Progress(model).batches_a_step()
-        sharing.step.count_from(max(0, steps))
+        place = self._place(fit.per_epoch)
+        batches = (place.epoch - start.first_epoch) * (fit.per_epoch or 0) + place.batch
+        steps = start.shared_steps + batches // Progress(fit.model).batches_a_step()
+        participant.step.count_from(max(0, steps))
         arrays = dict(self._part.arrays)
         residuals = arrays.pop(_RESIDUALS)
         for name in (_PARAMETERS, _SIZES):
             del arrays[name]
-        install_state(sharing, model, Donation(place, self._part.threshold, arrays))
+        install_state(participant, fit.model, Donation(place, self._part.threshold, arrays))
         if self._is_own:
-            sharing.replica.write_residual(0, residuals[: sharing.space.size])
+            participant.replica.write_residual(0, residuals[: participant.space.size])
         else:
             _logger.warning(
                 "worker %d: it goes on without the residuals of worker %d of the %d of the "
                 "checkpoint: a sum of %.3g of |residual| is not sent",
-                sharing.environment.rank,
+                participant.environment.rank,
                 self._part.rank,
                 self._part.workers,
                 float(np.abs(residuals).sum(dtype=np.float64)),
             )
         _logger.info(
-            "worker %d goes on from the checkpoint %s", sharing.environment.rank, self._name
+            "worker %d goes on from the checkpoint %s", participant.environment.rank, self._name
         )
         return place
 
@@ -216,21 +208,21 @@ class _Restored:
         return Place(part.place.epoch + epochs, batch)
 
 
-def _part_of(sharing: Sharing, model: Any, place: Place, per_epoch: int | None) -> Part:
-    space = sharing.space
+def _part_of(participant: Participant, fit: Fit, place: Place) -> Part:
+    space = participant.space
     own: Mapping[str, Any] = {
         _PARAMETERS: space.read(),
-        _RESIDUALS: sharing.replica.read_residual(0, space.size),
+        _RESIDUALS: participant.replica.read_residual(0, space.size),
         _SIZES: np.asarray([entry.size for entry in space.entries], np.int64),
     }
-    state = {name: array.copy() for name, array in state_arrays(sharing, model).items()}
+    state = {name: array.copy() for name, array in state_arrays(participant, fit.model).items()}
     return Part(
-        rank=sharing.environment.rank,
-        workers=sharing.environment.size,
-        fit=sharing.fits,
+        rank=participant.environment.rank,
+        workers=participant.environment.size,
+        fit=fit.number,
         place=place,
-        per_epoch=per_epoch,
-        steps=sharing.step.steps,
-        threshold=sharing.step.threshold_state,
+        per_epoch=fit.per_epoch,
+        steps=participant.step.steps,
+        threshold=participant.step.threshold_state,
         arrays={**state, **own},
     )

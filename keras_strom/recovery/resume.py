@@ -1,4 +1,4 @@
-"""Where in its data a worker goes on that takes the place of another.
+"""Where in a `fit` a worker goes on that takes the place of another.
 
 Its predecessor's place follows from the last of its steps that the master has accepted, where the
 number of batches of an epoch is known. The batches before it are skipped in the first epoch.
@@ -22,6 +22,36 @@ class Place:
 
     epoch: int
     batch: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Fit:
+    """A `fit` that a worker takes part in.
+
+    Attributes:
+        number: which of its strategy's, from 1; the same on all workers.
+        model: the one that it trains.
+        per_epoch: batches of an epoch of this worker's data; None = not known.
+    """
+
+    number: int
+    model: Any
+    per_epoch: int | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Start:
+    """Where all workers have begun a training.
+
+    Attributes:
+        first_epoch: of `fit`.
+        shared_steps: the count of steps at its beginning.
+        layout_size: elements of the flat space.
+    """
+
+    first_epoch: int = 0
+    shared_steps: int = 0
+    layout_size: int = 0
 
 
 def place_after(batches: int, *, first_epoch: int, per_epoch: int | None) -> Place | None:

@@ -8,18 +8,19 @@ one that has none, as the job has only now found room for it, goes on where the 
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any
 
 import numpy.typing as npt
 
 from keras_strom import errors
 from keras_strom.recovery.donation import Donation, donated_variables, install, unbuilt_optimizers
-from keras_strom.recovery.resume import Place, place_after
+from keras_strom.recovery.resume import Fit, Place, Start, place_after
+from keras_strom.sharing.constraints import Projection
 from keras_strom.sharing.model_state import left_to_the_program, untrained_state
+from keras_strom.sharing.participant import Participant
 from keras_strom.sharing.progress import Progress
-
-if TYPE_CHECKING:
-    from keras_strom.strategy.generation import Generation, Sharing
 
 _logger = logging.getLogger("keras_strom")
 
@@ -27,14 +28,13 @@ _logger = logging.getLogger("keras_strom")
 _SHARED = "shared/"
 
 
-def take_over(sharing: Sharing, generation: Generation, model: Any, per_epoch: int | None) -> Place:
+def take_over(participant: Participant, fit: Fit, start: Start) -> Place:
     """After a late start: installs the state of another worker.
 
     Args:
-        sharing: the strategy's.
-        generation: has started, late.
-        model: the one that `fit` trains.
-        per_epoch: batches of an epoch of this worker's data; None = not known.
+        participant: this worker.
+        fit: has started, late.
+        start: where the others had begun it.
 
     Returns:
         Where this worker goes on: where its predecessor was, as far as that can be told, or where
@@ -43,67 +43,81 @@ def take_over(sharing: Sharing, generation: Generation, model: Any, per_epoch: i
     Raises:
         Refused: the other worker's state is not that of this model.
     """
-    assert sharing.worker is not None
-    accepted = sharing.worker.start_info.resume_iteration + 1
-    steps = max(accepted, generation.shared_steps)
-    sharing.step.count_from(steps)
+    assert participant.worker is not None
+    accepted = participant.worker.start_info.resume_iteration + 1
+    steps = max(accepted, start.shared_steps)
+    participant.step.count_from(steps)
     place = place_after(
-        (steps - generation.shared_steps) * Progress(model).batches_a_step(),
-        first_epoch=generation.first_epoch,
-        per_epoch=per_epoch,
+        (steps - start.shared_steps) * Progress(fit.model).batches_a_step(),
+        first_epoch=start.first_epoch,
+        per_epoch=fit.per_epoch,
     )
-    donated = _wait_for_donation(sharing)
+    donated = _wait_for_donation(participant)
     if donated is not None:
-        install_state(sharing, model, donated)
-        if accepted == 0 and per_epoch:
-            return _go_with(donated.place, sharing, generation, model, per_epoch)
+        install_state(participant, fit.model, donated)
+        if accepted == 0 and fit.per_epoch:
+            return _go_with(donated.place, participant, fit, start)
         place = place or Place(donated.place.epoch, 0)
-    return place or Place(generation.first_epoch, 0)
+    return place or Place(start.first_epoch, 0)
 
 
-def _go_with(
-    other: Place, sharing: Sharing, generation: Generation, model: Any, per_epoch: int
-) -> Place:
+def _go_with(other: Place, participant: Participant, fit: Fit, start: Start) -> Place:
     """The place of a worker without predecessor: the other's, and the count of steps there."""
-    place = other if other.batch < per_epoch else Place(other.epoch + 1, 0)
-    batches = (place.epoch - generation.first_epoch) * per_epoch + place.batch
-    sharing.step.count_from(generation.shared_steps + batches // Progress(model).batches_a_step())
+    assert fit.per_epoch is not None
+    place = other if other.batch < fit.per_epoch else Place(other.epoch + 1, 0)
+    batches = (place.epoch - start.first_epoch) * fit.per_epoch + place.batch
+    steps = batches // Progress(fit.model).batches_a_step()
+    participant.step.count_from(start.shared_steps + steps)
     return place
 
 
-def donate_if_asked(sharing: Sharing, model: Any, place: Place) -> None:
+def donate_if_asked(participant: Participant, model: Any, place: Place) -> None:
     """Between two batches: gives a worker that has joined late this one's state.
 
     Args:
-        sharing: the strategy's.
+        participant: this worker.
         model: the one that `fit` trains.
         place: the batch that this worker trains next.
     """
-    if sharing.worker is None or not sharing.worker.donation_wanted():
+    if participant.worker is None or not participant.worker.donation_wanted():
         return
-    donation = Donation(place, sharing.step.threshold_state, state_arrays(sharing, model))
-    sharing.worker.donate(donation.to_bytes())
+    donation = Donation(place, participant.step.threshold_state, state_arrays(participant, model))
+    participant.worker.donate(donation.to_bytes())
 
 
-def hand_over_if_asked(sharing: Sharing) -> None:
-    """Between two batches: gives a master that has come for a lost one this worker's parameters.
+def hand_over_if_asked(
+    participant: Participant, layout_size: int, between_batches: Projection | None = None
+) -> None:
+    """Gives a master that has come for a lost one this worker's parameters.
 
     Args:
-        sharing: the strategy's.
+        participant: this worker.
+        layout_size: elements of the flat space when the training began.
+        between_batches: between two batches of a `fit`, its projection; None = between two
+            trainings, when the variables show what all workers share anyway.
     """
-    if sharing.worker is None or not sharing.worker.replica_wanted():
+    if participant.worker is None or not participant.worker.replica_wanted():
         return
-    assert sharing.generation is not None
-    if sharing.step.is_between_messages:
-        sharing.step.share_rest(sharing.space)
-    # What this worker has not sent is not part of the others' values, and comes to them later.
-    sharing.step.show_shared(sharing.space)
-    sharing.worker.hand_over(sharing.space.read()[: sharing.generation.layout_size])
+    with nullcontext() if between_batches is None else _shared(participant, between_batches):
+        participant.worker.hand_over(participant.space.read()[:layout_size])
 
 
-def state_arrays(sharing: Sharing, model: Any) -> dict[str, npt.NDArray[Any]]:
+@contextmanager
+def _shared(participant: Participant, projection: Projection) -> Iterator[None]:
+    """Between two batches the variables show what all workers share.
+
+    What this worker has not sent is not part of the others' values, and comes to them later.
+    """
+    with projection.lifted():
+        if participant.step.is_between_messages:
+            participant.step.share_rest(participant.space)
+        participant.step.show_shared(participant.space)
+        yield
+
+
+def state_arrays(participant: Participant, model: Any) -> dict[str, npt.NDArray[Any]]:
     """What a worker holds beside its parameters, by the names of `donated_variables`."""
-    space = sharing.space
+    space = participant.space
     variables = donated_variables(model, untrained_state([model], space))
     trained = space.entries_of(v.value for v in model.trainable_variables)
     # Before the first step nobody knows yet which ones are left to the program.
@@ -113,10 +127,10 @@ def state_arrays(sharing: Sharing, model: Any) -> dict[str, npt.NDArray[Any]]:
     return {name: variable.numpy() for name, variable in variables.items()}
 
 
-def _wait_for_donation(sharing: Sharing) -> Donation | None:
-    assert sharing.worker is not None
+def _wait_for_donation(participant: Participant) -> Donation | None:
+    assert participant.worker is not None
     try:
-        data = sharing.worker.take_donation(timeout=sharing.environment.join_timeout)
+        data = participant.worker.take_donation(timeout=participant.environment.join_timeout)
     except errors.DeadlinePassed:
         data = None
     if data is not None:
@@ -124,12 +138,12 @@ def _wait_for_donation(sharing: Sharing) -> Donation | None:
     _logger.warning(
         "worker %d: no other worker has a state to take over: it goes on with the others' "
         "parameters, but a fresh optimizer",
-        sharing.environment.rank,
+        participant.environment.rank,
     )
     return None
 
 
-def install_state(sharing: Sharing, model: Any, donated: Donation) -> None:
+def install_state(participant: Participant, model: Any, donated: Donation) -> None:
     """Takes over what `state_arrays` gave on another worker, or earlier on this one.
 
     Raises:
@@ -139,15 +153,15 @@ def install_state(sharing: Sharing, model: Any, donated: Donation) -> None:
         with model.distribute_strategy.scope():
             model.optimizer.build(model.trainable_variables)
     arrays = dict(donated.arrays)
-    variables = donated_variables(model, untrained_state([model], sharing.space))
+    variables = donated_variables(model, untrained_state([model], participant.space))
     if fresh := tuple(unbuilt_optimizers(model)):
         _logger.warning(
             "worker %d: an optimizer that is built in its first step starts afresh",
-            sharing.environment.rank,
+            participant.environment.rank,
         )
         arrays = {name: array for name, array in arrays.items() if not name.startswith(fresh)}
         variables = {name: v for name, v in variables.items() if not name.startswith(fresh)}
-    shared = {f"{_SHARED}{entry.offset}": entry.variable for entry in sharing.space.entries}
+    shared = {f"{_SHARED}{entry.offset}": entry.variable for entry in participant.space.entries}
     variables.update({name: shared[name] for name in arrays if name in shared})
     install(variables, arrays)
-    sharing.step.set_threshold_state(donated.threshold)
+    participant.step.set_threshold_state(donated.threshold)

@@ -10,30 +10,27 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from keras_strom.job.network import format_address
-
-if TYPE_CHECKING:
-    from keras_strom.strategy.generation import Sharing
+from keras_strom.sharing.participant import Participant
 
 _logger = logging.getLogger("keras_strom")
 
 _POLL_SECONDS = 0.05
 
 
-def wait_until_allowed(sharing: Sharing, meanwhile: Callable[[], None]) -> None:
+def wait_until_allowed(participant: Participant, meanwhile: Callable[[], None]) -> None:
     """Returns once this worker may train, or its connection has failed.
 
     Args:
-        sharing: the strategy's.
+        participant: this worker.
         meanwhile: is called again and again.
     """
-    worker = sharing.worker
-    if worker is None or not (reason := _reason(sharing)):
+    worker = participant.worker
+    if worker is None or not (reason := _reason(participant)):
         return
     begin = time.monotonic()
-    rank = sharing.environment.rank
+    rank = participant.environment.rank
     told = ""
     while reason and not worker.status()["failure"]:
         if reason != told:
@@ -41,13 +38,13 @@ def wait_until_allowed(sharing: Sharing, meanwhile: Callable[[], None]) -> None:
             told = reason
         meanwhile()
         time.sleep(_POLL_SECONDS)
-        reason = _reason(sharing)
+        reason = _reason(participant)
     _logger.warning("worker %d: training goes on after %.1f s", rank, time.monotonic() - begin)
 
 
-def _reason(sharing: Sharing) -> str:
+def _reason(participant: Participant) -> str:
     """Why this worker may not train, in words; "" = it may."""
-    worker, here = sharing.worker, sharing.environment
+    worker, here = participant.worker, participant.environment
     assert worker is not None
     if worker.waits_for_master():
         at = "" if here.master is None else f" at {format_address(here.master)}"

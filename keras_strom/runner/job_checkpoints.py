@@ -1,8 +1,8 @@
 """A runner's side of checkpoints: what becomes of NetworkConfig.checkpoint_dir.
 
-A runner opens them (`JobCheckpoints.of`) before its master, which gets their `epoch`; it tells its
-workers their `plan` (`ClusterEnvironment.checkpoints`), has them collected while the job runs, and
-cleared when all workers have ended well.
+`JobMaster` opens them (`JobCheckpoints.of`) before the master, which gets their `epoch`, has them
+collected while the job runs, and cleared when all workers have ended well. The runner tells its
+workers their `plan` (`ClusterEnvironment.checkpoints`).
 """
 
 from __future__ import annotations

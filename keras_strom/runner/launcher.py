@@ -9,16 +9,16 @@ import queue
 import socket
 import time
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from keras_strom import errors
 from keras_strom.checks import check_least, whole_number
 from keras_strom.job import environment
-from keras_strom.job.checkpoint_plan import CheckpointPlan
 from keras_strom.job.environment import ClusterEnvironment
-from keras_strom.job.joining import verdict
 from keras_strom.job.network import NetworkConfig, resolve_address
 from keras_strom.runner.console import Console
-from keras_strom.runner.job_checkpoints import JobCheckpoints
+from keras_strom.runner.job_master import JobMaster
+from keras_strom.runner.master_options import MasterOptions, StartMaster
 from keras_strom.runner.process import (
     GRACE_SECONDS,
     Function,
@@ -28,8 +28,9 @@ from keras_strom.runner.process import (
     WorkerProcess,
     check_env,
     check_start_timeout,
+    first_cause,
 )
-from keras_strom.runner.start_master import Exchange, ExchangeOptions, StartExchange, share_updates
+from keras_strom.runner.start_master import start_master
 
 _LOOPBACK = "127.0.0.1/32"
 
@@ -72,14 +73,14 @@ class Job:
 
 
 def launch(
-    job: Job, console: Console | None = None, start: StartExchange = share_updates
+    job: Job, console: Console | None = None, start: StartMaster = start_master
 ) -> list[Outcome]:
     """Runs a job to its end; call it in the main thread, where Ctrl+C arrives.
 
     Args:
         job: what to run.
         console: shows the workers' output; None = on sys.stdout.
-        start: starts what the workers exchange updates through. A lone worker needs none.
+        start: starts the master. A lone worker needs none.
 
     Returns:
         The workers' outcomes in rank order.
@@ -96,33 +97,17 @@ def launch(
         network.refuse_waiting("one worker has no master")
     if network.network_mask is None:
         network = dataclasses.replace(network, network_mask=_LOOPBACK)
-    with contextlib.ExitStack() as stack:
-        exchange = None
-        _check_ports(network, job.workers)
-        checkpoints = stack.enter_context(JobCheckpoints.of(network, job.workers))
-        if job.workers > 1:
-            exchange = start(
-                ExchangeOptions(
-                    workers=job.workers,
-                    network=network,
-                    min_workers=job.min_workers,
-                    epoch=checkpoints.epoch,
-                )
-            )
-            stack.callback(exchange.close, "the job has ended")
-            checkpoints.collect(exchange.close)
-        crew = _Crew(job, network, console, exchange, checkpoints.plan)
-        stack.callback(crew.end)
+    _check_ports(network, job.workers)
+    options = MasterOptions(workers=job.workers, network=network, min_workers=job.min_workers)
+    with JobMaster(options, start) as master, _Crew(job, network, console, master) as crew:
         for rank in range(job.workers):
             crew.start(rank)
         try:
             outcomes = crew.wait()
-            checkpoints.clear()
-            return outcomes
         except errors.WorkerFailed as failure:
-            if exchange is None:
-                raise
-            raise failure.with_verdict(verdict(failure.traceback, exchange.status())) from None
+            raise master.judged(failure) from None
+        master.end_well()
+        return outcomes
 
 
 def _check_ports(network: NetworkConfig, workers: int) -> None:
@@ -148,23 +133,29 @@ def _check_ports(network: NetworkConfig, workers: int) -> None:
                 ) from error
 
 
+class _Ended(NamedTuple):
+    """A worker whose process has ended."""
+
+    rank: int
+    outcome: Outcome
+
+    @property
+    def is_consequence(self) -> bool:
+        """Whether it failed only because the job had ended elsewhere."""
+        return self.outcome.is_consequence
+
+
 class _Crew:
     """The worker processes of a job; one that fails gives way to another, while the job allows."""
 
     def __init__(
-        self,
-        job: Job,
-        network: NetworkConfig,
-        console: Console,
-        exchange: Exchange | None,
-        checkpoints: CheckpointPlan | None,
+        self, job: Job, network: NetworkConfig, console: Console, master: JobMaster
     ) -> None:
         self._job = job
         self._network = network
         self._console = console
-        self._exchange = exchange
-        self._checkpoints = checkpoints
-        self._ended: queue.Queue[tuple[int, Outcome]] = queue.Queue()
+        self._master = master
+        self._ended: queue.Queue[_Ended] = queue.Queue()
         self._processes: dict[int, WorkerProcess] = {}
         self._attempts = [0] * job.workers
 
@@ -174,7 +165,7 @@ class _Crew:
             self._job.work,
             self._place(rank),
             _Listener(rank, self._console, self._ended),
-            credentials=self._exchange.credentials if self._exchange else None,
+            credentials=self._master.credentials,
             env=self._job.env,
         )
 
@@ -187,14 +178,15 @@ class _Crew:
         outcomes: dict[int, Outcome] = {}
         failures = 0
         while len(outcomes) < self._job.workers:
-            rank, outcome = self._ended.get()
+            ended = self._ended.get()
+            rank, outcome = ended
             if not outcome.failed:
                 outcomes[rank] = outcome
                 continue
             failures += 1
             if failures > self._job.max_failures:
                 running = self._job.workers - len(outcomes) - 1
-                raise _first_failure(rank, outcome, running, self._ended)
+                raise _first_failure(ended, running, self._ended)
             self._console.line(
                 rank,
                 f"worker {rank} {outcome.cause}; it is started again (failure {failures} of "
@@ -204,7 +196,10 @@ class _Crew:
             self.start(rank)
         return [outcomes[rank] for rank in range(self._job.workers)]
 
-    def end(self) -> None:
+    def __enter__(self) -> _Crew:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         """Ends every worker: politely first, all at the same time, then by force."""
         processes = self._processes.values()
         try:
@@ -228,18 +223,16 @@ class _Crew:
             local_rank=rank,
             local_size=job.workers,
             attempt=self._attempts[rank],
-            master=self._exchange.address if self._exchange else None,
+            master=self._master.address,
             network=self._network,
             join_timeout=job.start_timeout,
             max_failures=job.max_failures,
-            checkpoints=self._checkpoints,
+            checkpoints=self._master.plan,
         )
 
 
 class _Listener(WorkerListener):
-    def __init__(
-        self, rank: int, console: Console, ended: queue.Queue[tuple[int, Outcome]]
-    ) -> None:
+    def __init__(self, rank: int, console: Console, ended: queue.Queue[_Ended]) -> None:
         self._rank = rank
         self._console = console
         self._ended = ended
@@ -251,27 +244,22 @@ class _Listener(WorkerListener):
         self._console.progress(self._rank, text)
 
     def ended(self, outcome: Outcome) -> None:
-        self._ended.put((self._rank, outcome))
+        self._ended.put(_Ended(self._rank, outcome))
 
 
-def _first_failure(
-    rank: int, outcome: Outcome, running: int, ended: queue.Queue[tuple[int, Outcome]]
-) -> errors.WorkerFailed:
-    """The failure that led to the others, which is not always the one that is seen first.
-
-    A worker that fails tells the others before it has ended, and one of them may be gone sooner.
-    """
-    candidates = [(rank, outcome)]
+def _first_failure(failed: _Ended, running: int, ended: queue.Queue[_Ended]) -> errors.WorkerFailed:
+    """The failure that led to the others, which is not always the one that is seen first."""
+    failures = [failed]
     deadline = time.monotonic() + GRACE_SECONDS
-    while candidates[-1][1].is_consequence and running > 0:
+    while first_cause(failures) is None and running > 0:
         try:
             seen = ended.get(timeout=max(0.0, deadline - time.monotonic()))
         except queue.Empty:
             break
         running -= 1
-        if seen[1].failed:
-            candidates.append(seen)
-    rank, outcome = next((one for one in candidates if not one[1].is_consequence), candidates[0])
+        if seen.outcome.failed:
+            failures.append(seen)
+    rank, outcome = first_cause(failures) or failed
     return errors.WorkerFailed(
         rank, socket.gethostname(), outcome.traceback, outcome.log_tail, streamed=True
     )

@@ -24,7 +24,7 @@ from keras_strom import errors
 from keras_strom.job import environment
 from keras_strom.job.credentials import KEY_BYTES, Credentials
 from keras_strom.job.network import HostPort, format_address
-from keras_strom.runner.start_master import ExchangeOptions
+from keras_strom.runner.master_options import MasterOptions
 
 _logger = logging.getLogger("keras_strom")
 
@@ -39,8 +39,8 @@ _SHORT_LIFE_SECONDS = 60.0
 _CLOSE_SECONDS = 10.0
 
 
-class KeptMaster:
-    """An `Exchange`: the master of a job, as long as the job lasts.
+class SupervisedMaster:
+    """A `Master`: that of a job, as long as the job lasts.
 
     Attributes:
         address: (host, port) where workers reach it.
@@ -50,7 +50,7 @@ class KeptMaster:
         AddressError: the port is in use, or the mask picks no or several interfaces.
     """
 
-    def __init__(self, options: ExchangeOptions) -> None:
+    def __init__(self, options: MasterOptions) -> None:
         self._lock = threading.Lock()  # Guards all below, and the pipes.
         self._closing = False
         self._short_lives = 0

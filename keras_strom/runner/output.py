@@ -9,11 +9,12 @@ import codecs
 import collections
 import re
 
+from keras_strom.errors import TRACEBACK_HEADER
+
 MAX_LINE = 8192
 TAIL_LINES = 100
 
 _ESCAPE = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07]*\x07|[@-Z\\-_])")
-_HEADER = "Traceback (most recent call last):"
 _CHAINED = (
     "During handling of the above exception, another exception occurred:",
     "The above exception was the direct cause of the following exception:",
@@ -31,15 +32,6 @@ _STARTUP_NOTE = re.compile(
 def is_startup_note(line: str) -> bool:
     """Whether `line` is one of TensorFlow's start-up notes, which tell a user nothing."""
     return _STARTUP_NOTE.match(line) is not None
-
-
-def exception_line(traceback: str) -> str:
-    """The line of a traceback that names the exception; the last line of any other text."""
-    lines = traceback.strip().split("\n")
-    last = max((i for i, line in enumerate(lines) if line.strip() == _HEADER), default=-1)
-    if last == -1:
-        return lines[-1]
-    return next((line for line in lines[last + 1 :] if line and line[0] != " "), lines[-1])
 
 
 def plain(text: str) -> str:
@@ -122,7 +114,7 @@ class OutputRecord:
         """Takes one more line."""
         line = plain(line)
         self._tail.append(line)
-        if line.strip() == _HEADER:
+        if line.strip() == TRACEBACK_HEADER:
             if not self._chained:
                 self._traceback = []
             self._inside, self._chained = True, False

@@ -1,7 +1,7 @@
 """One worker as a child process: started, listened to, ended, never left behind.
 
 The launcher and the Spark task both start their workers here. What the worker does is a `Script` or
-a `Function`; what it exchanges with the others is none of this module's business.
+a `Function`; what it shares with the others is none of this module's business.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol, TypeVar
 
 from keras_strom import errors
 from keras_strom.job import environment
 from keras_strom.job.credentials import Credentials
 from keras_strom.job.environment import ClusterEnvironment
-from keras_strom.runner import worker_main as worker
-from keras_strom.runner.output import LineSplitter, OutputRecord, exception_line, is_startup_note
+from keras_strom.runner import worker_main
+from keras_strom.runner.output import LineSplitter, OutputRecord, is_startup_note
 
 GRACE_SECONDS = 5.0
 
@@ -88,7 +88,7 @@ class Outcome:
     @property
     def is_consequence(self) -> bool:
         """Whether it failed only because the job had ended elsewhere."""
-        return exception_line(self.traceback).partition(":")[0] in _CONSEQUENCES
+        return errors.exception_line(self.traceback).partition(":")[0] in _CONSEQUENCES
 
     @property
     def may_be_started_again(self) -> bool:
@@ -104,13 +104,33 @@ class Outcome:
         if self.exit_code < 0:
             return f"was killed by {_signal_name(-self.exit_code)}"
         if "\n" in self.traceback:
-            return f"failed: {exception_line(self.traceback)}"
+            return f"failed: {errors.exception_line(self.traceback)}"
         return self.traceback.removeprefix("it ")
 
 
 _CONSEQUENCES = frozenset(
     f"{kind.__module__}.{kind.__name__}" for kind in (errors.MasterLost, errors.ConnectionClosed)
 )
+
+
+class Failure(Protocol):
+    """How a worker has failed."""
+
+    @property
+    def is_consequence(self) -> bool:
+        """Whether only because the job had ended elsewhere."""
+
+
+AnyFailure = TypeVar("AnyFailure", bound=Failure)
+
+
+def first_cause(failures: Iterable[AnyFailure]) -> AnyFailure | None:
+    """The first failure that led to others; None = so far all are consequences.
+
+    A worker that fails tells the others before it has ended, and one of them may be gone sooner.
+    So whoever looks for the cause waits for more, for GRACE_SECONDS at most.
+    """
+    return next((one for one in failures if not one.is_consequence), None)
 
 
 class WorkerListener:
@@ -358,7 +378,7 @@ class WorkerProcess:
             file.seek(0)
             kind, body = file.read(1), file.read(size)
         os.close(self._report_fd)
-        if kind == worker.RESULT:
+        if kind == worker_main.RESULT:
             return body, ""
         return None, body.decode("utf-8", "replace")
 

@@ -9,6 +9,7 @@ on all workers alike, as all have the same bits then.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -38,9 +39,6 @@ class Projection:
         self._space = space
         self._shown: list[tuple[Entry, Any, Any]] = []
 
-    def __bool__(self) -> bool:
-        return bool(self._shown)
-
     def show(self) -> None:
         """Projects the variables until `take_back`."""
         for entry, constraint in _constrained([self._model], self._space):
@@ -59,6 +57,15 @@ class Projection:
             if bool(tf.reduce_all(entry.primary == projected)):
                 entry.primary.assign(own)
                 update_copies([entry])
+
+    @contextlib.contextmanager
+    def lifted(self) -> Iterator[None]:
+        """Takes the projection back for a while, where it is shown."""
+        is_shown = bool(self._shown)
+        self.take_back()
+        yield
+        if is_shown:
+            self.show()
 
 
 def _constrained(models: Sequence[Any], space: FlatSpace) -> Iterator[tuple[Entry, Any]]:

@@ -20,6 +20,17 @@ from keras_strom.sharing.optimizers import parts_of
 _SPLIT = 1 << 20
 
 
+def first_epoch_of(model: Any) -> int | None:
+    """The epoch at which a model's `fit` is to begin; None = where its caller says."""
+    epoch: int | None = model._initial_epoch
+    return epoch
+
+
+def begin_fit_at(model: Any, epoch: int | None) -> None:
+    """Has a model's `fit` begin at `epoch`, as Keras's own BackupAndRestore does."""
+    model._initial_epoch = epoch
+
+
 class Progress:
     """The progress of one model's training.
 
@@ -37,7 +48,7 @@ class Progress:
 
     def start_values(self, initial_epoch: int, shared_steps: int) -> npt.NDArray[np.float32]:
         """First epoch, shared steps, each optimizer's steps, learning rates; float32, exact."""
-        counts = [self._model._initial_epoch or initial_epoch, shared_steps]
+        counts = [first_epoch_of(self._model) or initial_epoch, shared_steps]
         counts += [int(optimizer.iterations.numpy()) for optimizer in self._optimizers]
         halves = [half for count in counts for half in divmod(count, _SPLIT)]
         return np.asarray([*halves, *self.learning_rates()], np.float32)
@@ -46,7 +57,7 @@ class Progress:
         """Takes over what `start_values` gave on the chief; first epoch and shared steps."""
         end = 2 * (2 + len(self._optimizers))
         counts = [int(high) * _SPLIT + int(low) for high, low in values[:end].reshape(-1, 2)]
-        self._model._initial_epoch = counts[0]  # What Keras's own BackupAndRestore sets.
+        begin_fit_at(self._model, counts[0])
         for optimizer, steps in zip(self._optimizers, counts[2:], strict=True):
             optimizer.iterations.assign(steps)
         self.set_learning_rates(values[end:].tolist())

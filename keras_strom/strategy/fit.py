@@ -17,6 +17,7 @@ of a third (`donation`); one that comes when the others have ended takes the val
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import inspect
 import logging
@@ -34,12 +35,12 @@ from keras_strom._native.ops import translate
 from keras_strom.job.environment import ClusterEnvironment
 from keras_strom.recovery.endings import Ending
 from keras_strom.recovery.final_history import History
-from keras_strom.recovery.resume import Place
+from keras_strom.recovery.resume import Fit, Place
 from keras_strom.recovery.takeover import donate_if_asked, hand_over_if_asked, take_over
 from keras_strom.recovery.waiting import wait_until_allowed
 from keras_strom.sharing import admission
 from keras_strom.sharing.constraints import Projection
-from keras_strom.sharing.progress import Progress
+from keras_strom.sharing.progress import Progress, begin_fit_at, first_epoch_of
 from keras_strom.sharing.step import update_copies
 from keras_strom.strategy.building import building_once
 from keras_strom.strategy.callbacks import off_the_chief, writes_between_batches
@@ -103,7 +104,7 @@ def _fit(original: Callable[..., Any], bound: inspect.BoundArguments, sharing: S
     training.shows_each_batch = sharing.environment.is_chief and any(
         map(writes_between_batches, users)
     )
-    initial_epoch = model._initial_epoch
+    initial_epoch = first_epoch_of(model)
     sharing.training_data = None
     restore = _nothing
     try:
@@ -130,7 +131,7 @@ def _fit(original: Callable[..., Any], bound: inspect.BoundArguments, sharing: S
         training.watch.end()
         restore()
         # It holds for this fit; the next one would begin there too, or not at all.
-        model._initial_epoch = initial_epoch
+        begin_fit_at(model, initial_epoch)
 
 
 def _nothing() -> None:
@@ -228,7 +229,7 @@ class _Training:
         self._model = model
         self._initial_epoch = initial_epoch
         self._assigns_last = assigns_last
-        self._number = sharing.fits + 1  # Which `fit` of the strategy it is.
+        self._fit = Fit(sharing.fits + 1, model, per_epoch=None)
         self._started = False
         self._reported = False
         self._over = False  # Nobody waits for this worker any more.
@@ -242,7 +243,6 @@ class _Training:
         self._skipped = 0  # Batches of the epoch at hand that a predecessor has trained.
         self._left: int | None = None  # Where it has a predecessor there: batches left in it.
         self._cut_short = False
-        self._per_epoch: int | None = None
         self._history: dict[str, list[float]] = {}
         self.logs: dict[str, Any] = {}
         self.watch = NotFiniteWatch(model, sharing.space)
@@ -256,28 +256,27 @@ class _Training:
         self._sharing.generation = generation
         if self._sharing.environment.max_failures:
             generation.epochs_of_history = epochs
-        self._per_epoch = per_epoch
+        fit = self._fit = dataclasses.replace(self._fit, per_epoch=per_epoch)
         checkpoints = self._sharing.checkpoints
         if checkpoints is not None:
-            checkpoints.prepare(self._sharing, self._model, epochs)
+            checkpoints.prepare(self._sharing, fit, epochs)
         generation.start(self._initial_epoch)
         worker = self._sharing.worker
         if worker is not None:
-            raise_if_failed_before(worker, self._number)
+            raise_if_failed_before(worker, fit.number)
             raise_if_refused(generation.lost_workers())
         self._started = True
         if per_epoch:
-            batches = per_epoch * (epochs - generation.first_epoch)
+            batches = per_epoch * (epochs - generation.began.first_epoch)
             self._sharing.step.expect(batches // Progress(self._model).batches_a_step())
         self.watch.begin()
         if generation.ended:
             _logger.info("%s comes after the end of this training", self._who())
-            self._model._initial_epoch = epochs  # Keras then trains no epoch.
+            begin_fit_at(self._model, epochs)  # Keras then trains no epoch.
         elif generation.late:
-            place = take_over(self._sharing, generation, self._model, per_epoch)
-            self._go_on(place, per_epoch)
+            self._go_on(take_over(self._sharing, fit, generation.began), per_epoch)
         elif checkpoints is not None:
-            restored = checkpoints.restore(self._sharing, generation, self._model, per_epoch)
+            restored = checkpoints.restore(self._sharing, fit, generation.began)
             if restored is not None:
                 self._go_on(restored, per_epoch)
         if worker is not None:
@@ -289,7 +288,7 @@ class _Training:
         if place.batch > 0 and per_epoch and data is not None:
             self._skipped, self._left = place.batch, per_epoch - place.batch
             data.skip(place.batch)
-        self._model._initial_epoch = place.epoch
+        begin_fit_at(self._model, place.epoch)
         _logger.info(
             "%s goes on in epoch %d after %d batches", self._who(), place.epoch + 1, self._skipped
         )
@@ -309,9 +308,7 @@ class _Training:
         self._help()
         wait_until_allowed(self._sharing, self._help)
         if self._sharing.checkpoints is not None:
-            self._sharing.checkpoints.save_if_due(
-                self._sharing, self._model, place, self._per_epoch
-            )
+            self._sharing.checkpoints.save_if_due(self._sharing, self._fit, place)
         self._sharing.step.show_own(self._sharing.space)
         now = time.monotonic()
         if now >= self._next_poll:
@@ -342,15 +339,10 @@ class _Training:
 
     def _help(self) -> None:
         """Gives others what they ask this worker for, at its place between two batches."""
-        if self._sharing.generation is not None:
+        running = self._sharing.generation
+        if running is not None:
             donate_if_asked(self._sharing, self._model, self._place)
-            worker = self._sharing.worker
-            if self._projection and worker is not None and worker.replica_wanted():
-                self._projection.take_back()
-                hand_over_if_asked(self._sharing)
-                self._projection.show()
-            else:
-                hand_over_if_asked(self._sharing)
+            hand_over_if_asked(self._sharing, running.began.layout_size, self._projection)
 
     def close_epoch(self) -> None:
         """After the epoch's last step and before validation; once an epoch."""
@@ -450,7 +442,7 @@ class _Training:
         if worker is None or sharing.ended is not None:
             return
         worker.meanwhile = None
-        sharing.fits = max(sharing.fits, self._number)
+        sharing.fits = max(sharing.fits, self._fit.number)
         words = words_of(error)
         if isinstance(error, Exception) and is_connected(worker):
             if self._over or isinstance(error, errors.FitFailed):
@@ -485,7 +477,7 @@ class _Training:
             generation.finish(stop=True, ending=Ending(failure=words))
             generation.report()
         else:
-            self._leave(failed_before_the_start(self._number, here.rank, words))
+            self._leave(failed_before_the_start(self._fit.number, here.rank, words))
 
     def _leave(self, words: str, *, joins_at_once: bool = True) -> None:
         """Leaves the generation at hand, and joins the job anew for the next."""

@@ -19,14 +19,12 @@ import tensorflow as tf
 
 from keras_strom import errors
 from keras_strom._native.library import array_hash
-from keras_strom._native.replica import Replica
-from keras_strom.job.environment import ClusterEnvironment
 from keras_strom.recovery import final_history
 from keras_strom.recovery.checkpointing import Checkpointing
 from keras_strom.recovery.endings import Ending, Endings, length
-from keras_strom.recovery.resume import ResumableData
+from keras_strom.recovery.resume import ResumableData, Start
+from keras_strom.recovery.takeover import hand_over_if_asked
 from keras_strom.sharing.constraints import project
-from keras_strom.sharing.flat_space import FlatSpace
 from keras_strom.sharing.model_state import (
     assign,
     averaged_state,
@@ -36,8 +34,8 @@ from keras_strom.sharing.model_state import (
     read,
     tf_variables,
 )
+from keras_strom.sharing.participant import Participant
 from keras_strom.sharing.progress import Progress
-from keras_strom.sharing.step import SharedStep
 from keras_strom.strategy.report import TrainingReport
 from keras_strom.strategy.together import (
     is_ahead,
@@ -71,15 +69,10 @@ _WIND_UP = 1000.0
 
 
 @dataclasses.dataclass
-class Sharing:
-    """What a strategy that shares updates consists of.
+class Sharing(Participant):
+    """What a strategy that shares updates consists of: a participant, and where its trainings are.
 
     Attributes:
-        environment: this worker's place in the job.
-        space: the variables of the strategy.
-        replica: their residuals.
-        step: the shared part of a training step.
-        worker: the connection to the master; None for a lone worker.
         sequenced: whether updates are applied in the master's order (max_staleness is not None).
         options_text: the options that must agree on all workers.
         fits: how many fits, or custom loops, have begun. The k-th is generation 2k - 1 and the one
@@ -98,11 +91,6 @@ class Sharing:
         has_left: whether this worker has left the job, and joins it anew for its next training.
     """
 
-    environment: ClusterEnvironment
-    space: FlatSpace
-    replica: Replica
-    step: SharedStep
-    worker: TrainingWorker | None
     sequenced: bool
     options_text: str
     fits: int = 0
@@ -117,11 +105,6 @@ class Sharing:
     started: bool = False
     join: Callable[[], TrainingWorker] | None = None
     has_left: bool = False
-
-    def __post_init__(self) -> None:
-        plan = self.environment.checkpoints
-        if plan is not None and self.checkpoints is None:
-            self.checkpoints = Checkpointing(plan)
 
     def join_again(self) -> None:
         """Before a training: joins the job anew where this worker has left it.
@@ -157,8 +140,7 @@ class Generation:
         follows: whether it is the one without steps that follows a `fit` or custom loop.
 
     Attributes:
-        layout_size: elements of the flat space at the start.
-        first_epoch, shared_steps: once started, where all workers began.
+        began: once started, where all workers have.
         late: once started, whether the others were training already.
         ended: once started, whether the others had ended it already; nothing is to be done then.
         epochs_of_history: of `fit`, where its history is kept for workers that come after the end;
@@ -188,9 +170,7 @@ class Generation:
         self._started_at = time.monotonic()
         self._bytes_before = self._wire_bytes()
         self._warned: set[str] = set()
-        self.first_epoch = 0
-        self.shared_steps = 0
-        self.layout_size = 0
+        self.began = Start()
         self.late = False
         self.ended = False
         self.endings = Endings(False, (), "", ())
@@ -229,7 +209,7 @@ class Generation:
                 start = self._place_start_values(initial_epoch)
         if not self._follows:
             sharing.fits += 1
-        self.layout_size = sharing.space.size
+        self.began = Start(layout_size=sharing.space.size)
         sharing.step.begin()
         layout = sharing.space.hash()
         sharing.replica.extend(sharing.space.size, layout)
@@ -244,8 +224,8 @@ class Generation:
             self._warn_of_lost_assignments(own)
             if start is not None:
                 begin = Progress(self._models[0]).install_start(start.numpy())
-                self.first_epoch, self.shared_steps = begin
-                sharing.step.count_from(self.shared_steps)
+                self.began = Start(*begin, self.began.layout_size)
+                sharing.step.count_from(self.began.shared_steps)
             self.late, self.ended = worker.start_info.late, worker.start_info.ended
             if self.ended:
                 self._values_at_end, self._state_at_end = values, self._ask_state_at_end(worker)
@@ -278,7 +258,7 @@ class Generation:
             try:
                 return worker.start(
                     self._number,
-                    self.layout_size,
+                    self.began.layout_size,
                     layout,
                     sharing.options_text,
                     sharing.space.read() if sharing.environment.is_chief else None,
@@ -304,8 +284,7 @@ class Generation:
         if not self._sharing.started:
             # The first training needs all, and it will not start without who has failed before.
             raise_if_failed_before(worker, self._sharing.fits)
-        if worker.replica_wanted():
-            worker.hand_over(self._sharing.space.read())
+        hand_over_if_asked(self._sharing, self.began.layout_size)
 
     def _place_start_values(self, initial_epoch: int) -> tf.Variable:
         """A place in the flat space with this worker's start; the chief's is what all will read."""
@@ -556,7 +535,7 @@ class Generation:
             history = self.history if here.is_chief else {}
             own_state = np.append(own_state, final_history.to_numbers(history, epochs))
         size = own_state.size
-        state, parameters = worker.result(own_state, self.layout_size)
+        state, parameters = worker.result(own_state, self.began.layout_size)
         if self._follows and epochs:
             size -= final_history.length(epochs)
         state, said = np.split(state[:size], [size - length(here.size)])

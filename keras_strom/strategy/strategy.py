@@ -23,22 +23,22 @@ from keras_strom import errors
 from keras_strom._native.replica import Replica
 from keras_strom.job.environment import ClusterEnvironment
 from keras_strom.job.network import NetworkConfig
+from keras_strom.recovery.checkpointing import Checkpointing
 from keras_strom.relay.counters import NodeCounters
 from keras_strom.relay.training_relay import TrainingWorker
 from keras_strom.sharing import admission
 from keras_strom.sharing.admission import path_of
-from keras_strom.sharing.flat_space import Entry, FlatSpace
-from keras_strom.sharing.optimizers import has_plain_momentum, momentum_of
+from keras_strom.sharing.flat_space import FlatSpace
 from keras_strom.sharing.options import check_compilable, check_options
 from keras_strom.sharing.residual import ResidualClipping, ShakeUp
 from keras_strom.sharing.scale import UpdateScale, warmup_of
-from keras_strom.sharing.step import SharedStep, StepOptions, VariableChange
+from keras_strom.sharing.step import SharedStep, StepOptions
+from keras_strom.sharing.step_trace import MaskedMomenta, StepTrace
 from keras_strom.sharing.threshold import AdaptiveThreshold, ThresholdAlgorithm
-from keras_strom.sharing.touched import Touched
 from keras_strom.sharing.update_clipping import UpdateClipping
-from keras_strom.strategy import fit as lifecycle
 from keras_strom.strategy.data_sharding import shard_dataset, without_autotune
 from keras_strom.strategy.devices import local_devices, on_one_cpu, over_devices
+from keras_strom.strategy.fit import announce, wrap_fit
 from keras_strom.strategy.generation import Generation, Sharing
 from keras_strom.strategy.report import TrainingReport
 from keras_strom.strategy.xla import XlaCompiler
@@ -156,10 +156,8 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
         self._environment = environment
         self._compiler = XlaCompiler() if jit_compile else None
         self._unshareable: dict[int, Any] = {}
-        self._touched: Touched | None = None
-        self._optimizer: Any = None
-        self._momentum_masking = momentum_masking
-        self._momenta: dict[int, Any] = {}  # To be masked, by the id of the variable they move.
+        self._trace: StepTrace | None = None  # Of the step that runs.
+        self._momenta = MaskedMomenta(momentum_masking)
         self._sharing: Sharing | None = None
         if always_encode or environment.size > 1:
             options = StepOptions(
@@ -177,7 +175,7 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
             self._sharing = self._connect(options, network)
             self._sharing.debug = encoding_debug_mode
         _watch_updates(self)
-        lifecycle.wrap_fit(_sharing_of)
+        wrap_fit(_sharing_of)
         admission.wrap_apply(_check_apply)
 
     def _connect(self, options: StepOptions, network: NetworkConfig | None) -> Sharing:
@@ -200,6 +198,7 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
         replica = Replica()
         weakref.finalize(self, replica.close)
         scale = options.scale
+        plan = self._environment.checkpoints
         return Sharing(
             environment=self._environment,
             space=space,
@@ -212,6 +211,7 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
                 f"max_staleness={options.staleness} local_steps={options.local_steps}"
             ),
             join=join,
+            checkpoints=None if plan is None else Checkpointing(plan),
         )
 
     @property
@@ -238,7 +238,7 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
             UnsupportedOptimizer: the same for the optimizer.
         """
         sharing = self._sharing
-        if self._touched is not None:  # Within another run.
+        if self._trace is not None:  # Within another run.
             return super().run(fn, args, kwargs, options)
         model = getattr(fn, "__self__", None)
         if self._compiler is not None:
@@ -247,26 +247,19 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
         if sharing is None:
             return super().run(fn, args, kwargs, options)
         admission.check_compiled(model)
-        before = {
-            id(entry.variable): tf.raw_ops.ReadVariableOp(
-                resource=entry.primary.handle, dtype=tf.float32
-            )
-            for entry in sharing.space.entries
-            if entry.variable.trainable
-        }
-        touched = self._touched = Touched()
+        trace = self._trace = StepTrace(sharing.space, self._momenta)
         try:
             result = super().run(fn, args, kwargs, options)
         finally:
-            self._touched = None
-        _check_touched(sharing, touched.variables, before)
+            self._trace = None
+        _check_touched(sharing, trace)
         # A function that was traced before touches nothing from Python when it is called again, so
         # the op is there as soon as there are members; it does nothing where none has changed.
-        entries = sharing.space.participants
-        if any(map(sharing.space.is_member, entries)):
+        if any(map(sharing.space.is_member, sharing.space.participants)):
             if sharing.worker is None:
                 sharing.replica.extend(sharing.space.size, sharing.space.hash())
-            sharing.step.share([self._change(entry, before, touched) for entry in entries])
+            # A later step shares what local ones change, rows and all.
+            sharing.step.share(trace.changes(by_rows=sharing.step.goes_by_rows))
         return result
 
     @property
@@ -326,7 +319,7 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
         sharing.last_report = generation.report()
         generation.close()
         sharing.generation = None
-        lifecycle.announce(sharing, generation)
+        announce(sharing, generation)
         return sharing.last_report
 
     def experimental_distribute_dataset(self, dataset: Any, options: Any = None) -> Any:
@@ -375,43 +368,12 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
         return variable
 
     def _note_update(self, variable: Any, gradient: Any) -> None:
-        """An optimizer is about to change `variable`: the moment that makes it a member."""
-        if self._sharing is None or self._touched is None:
+        """An optimizer is about to change `variable`."""
+        if self._trace is None:
             return
         if id(variable) in self._unshareable:
             admission.check_dtype(variable)
-        if variable in self._sharing.space:
-            self._touched.note(variable, gradient, self._optimizer)
-            self._sharing.space.touch(variable)
-            self._momenta[id(variable)] = self._momentum_to_mask(variable)
-
-    def _momentum_to_mask(self, variable: Any) -> Any | None:
-        """Where the optimizer that is about to change `variable` keeps what is to be masked."""
-        masking = self._momentum_masking
-        if masking == "auto":
-            masking = has_plain_momentum(self._optimizer)
-        momentum = momentum_of(self._optimizer, variable) if masking else None
-        if self._momentum_masking is True and momentum is None:
-            raise errors.UnsupportedOptimizer(
-                f"momentum_masking=True, but {type(self._optimizer).__name__} keeps no momentum of "
-                f"{path_of(variable)!r}; leave momentum_masking='auto', or use an optimizer with "
-                "momentum, such as SGD(momentum=0.9)"
-            )
-        return momentum
-
-    def _change(self, entry: Entry, before: dict[int, Any], touched: Touched) -> VariableChange:
-        """What a step that has been traced, or has run, tells of one variable."""
-        assert self._sharing is not None
-        # A later step shares what local ones change, rows and all.
-        rows = touched.rows(entry.variable) if self._sharing.step.goes_by_rows else None
-        momentum = self._momenta.get(id(entry.variable))
-        return VariableChange(
-            entry,
-            shares=self._sharing.space.is_member(entry),
-            # Where only rows change, nothing takes the value read before, nor does a graph keep it.
-            since=before[id(entry.variable)] if rows is None else rows,
-            momentum=None if momentum is None else Entry(momentum, entry.offset, entry.size),
-        )
+        self._trace.note_update(variable, gradient)
 
     def _check_optimizer_step(self, optimizer: Any) -> None:
         """An optimizer is about to change variables of this strategy."""
@@ -423,12 +385,12 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
         ):
             return
         admission.check_optimizer(optimizer)
-        self._optimizer = optimizer
-        if self._touched is None:
+        if self._trace is None:
             raise errors.UnsupportedModel(
                 "the optimizer was applied outside strategy.run, where its update would not be "
                 "shared; call strategy.run(step, args=(batch,)) with the optimizer step inside"
             )
+        self._trace.optimizer = optimizer
 
 
 def _join(
@@ -500,13 +462,14 @@ def _hint_of_keras_2() -> str:
     )
 
 
-def _check_touched(sharing: Sharing, touched: set[int], before: dict[int, Any]) -> None:
-    """Refuses a step whose changes could not be shared; `touched` and `before` go by variable."""
-    if not touched.issubset(before):
+def _check_touched(sharing: Sharing, trace: StepTrace) -> None:
+    """Refuses a step whose changes could not be shared."""
+    if trace.has_created:
         raise errors.UnsupportedModel(
             "the model created variables inside strategy.run; build it before the first step: call "
             "model.build(input_shape), or the model once on a batch"
         )
+    touched = trace.touched
     if not touched or sharing.worker is None:
         return
     if sharing.generation is None:

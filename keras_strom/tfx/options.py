@@ -65,7 +65,8 @@ class StromOptions:
             own session, or a new one as `spark-submit` has configured it.
         spark_config: settings of a session that is started: {"spark.executor.memory": "8g"}.
         network: options of `keras_strom.NetworkConfig`.
-        training: {"type": "GradientSharing"}, as None: what `keras_strom.spark.run` takes.
+        training: {"type": "GradientSharing"}, as None: the only method by which a function
+            trains.
         strategy: options of `StromStrategy`, in whose scope `run_fn` is called. Where the option is
             a class, a mapping that names it: {"threshold": {"type": "FixedThreshold", "threshold":
             1e-3}}. None: `run_fn` makes its strategy itself.

@@ -24,8 +24,6 @@ from .tensors import Allowed, Faults, counted, decode, encode, odd_values
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-    from ..inference.values import Checks
-
 _ARROW_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 _ARROW_BATCH_BYTES = 64 << 20
 # What a value is taken to weigh where only the data knows: a picture, a few words.
@@ -55,6 +53,29 @@ class RowPlan:
 
     def __post_init__(self) -> None:
         whole_number("seed", self.seed, least=0)
+
+
+@dataclasses.dataclass(frozen=True)
+class ValueChecks:
+    """What is asked of the values.
+
+    Attributes:
+        allowed: of label columns that a loss takes some numbers of only.
+        harms: whether a value in each of a column's rows spoils the training.
+    """
+
+    allowed: Mapping[str, Allowed]
+    harms: Callable[[str, float], bool]
+
+    def harmful(self, faults: Faults, name: str) -> Faults:
+        """The faults of a column without the NaN and infinity that the model can take."""
+        nans = faults.nans and self.harms(name, np.nan)
+        infinities = faults.infinities and self.harms(name, np.inf)
+        return dataclasses.replace(
+            faults,
+            nans=faults.nans if nans else 0,
+            infinities=faults.infinities if infinities else 0,
+        )
 
 
 def marks(df: DataFrame, validation: float | str | None) -> list[Column]:
@@ -147,7 +168,7 @@ def check_faults(
     reports: Iterable[Mapping[str, Mapping[str, Any]]],
     specs: Mapping[str, ColumnSpec],
     validation: float | str | None,
-    checks: Checks | None = None,
+    checks: ValueChecks | None = None,
 ) -> None:
     """Refuses data with nulls, misshapen rows, or values that the training does not take.
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from .checked import CheckedRows, RowPlan, check_faults, marks, tasks
+from .checked import CheckedRows, RowPlan, ValueChecks, check_faults, marks, tasks
 from .columns import Columns, ColumnSpec, inspect, select
 from .exported import TRAIN, VALIDATION, DataFile, ExportedData
 from .spool import FORMAT, Chunk
@@ -27,8 +27,6 @@ from .store import Store
 if TYPE_CHECKING:
     from pyspark import RDD
     from pyspark.sql import DataFrame
-
-    from ..inference.values import Checks
 
 # A chunk's name -> (worker, begin, end) for each that gets rows of it.
 Routes = Mapping[str, list[tuple[int, int, int]]]
@@ -98,7 +96,7 @@ def direct(
     workers: int,
     seed: int = 0,
     specs: Mapping[str, ColumnSpec] | None = None,
-    checks: Checks | None = None,
+    checks: ValueChecks | None = None,
 ) -> Direct:
     """Prepares the chosen columns to be sent to the workers; the arguments are `export`'s.
 

@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 
 from keras_strom import errors
 
-from .checked import CheckedRows, RowPlan, check_faults, marks, tasks
+from .checked import CheckedRows, RowPlan, ValueChecks, check_faults, marks, tasks
 from .columns import Columns, ColumnSpec, inspect, select
 from .exported import TRAIN, VALIDATION, DataFile, ExportedData
 from .parquet import spec_metadata
@@ -31,8 +31,6 @@ from .tensors import storage_type
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-
-    from ..inference.values import Checks
 
 #: Uncompressed bytes of a row group: small enough to shuffle well, large enough to read fast.
 ROW_GROUP_BYTES = 1 << 20
@@ -48,7 +46,7 @@ def export(
     seed: int = 0,
     specs: Mapping[str, ColumnSpec] | None = None,
     row_group_bytes: int = ROW_GROUP_BYTES,
-    checks: Checks | None = None,
+    checks: ValueChecks | None = None,
 ) -> ExportedData:
     """Writes the chosen columns to a run of a store, in place of any data that it had.
 

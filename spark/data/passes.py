@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .exported import TRAIN, ExportedData, Piece
-from .reader import Arrays, ReadPlan, gather, read
+from .read_plan import Arrays, ReadPlan
+from .reader import gather, read
 
 if TYPE_CHECKING:
     import tensorflow as tf

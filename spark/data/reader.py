@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import dataclasses
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -21,8 +20,8 @@ from keras_strom import errors
 from keras_strom.checks import whole_number
 
 from . import spool
-from .columns import ColumnSpec
 from .exported import TRAIN, ExportedData, Piece
+from .read_plan import Arrays, ReadPlan
 from .tensors import decode
 
 if TYPE_CHECKING:
@@ -38,8 +37,6 @@ _MOST_WINDOW_ROWS = 1 << 17
 # Without mixing, what is handed to TensorFlow at once.
 _BLOCK_ROWS = 1 << 14
 _OPEN_FILES = 32
-
-Arrays = tuple[np.ndarray[Any, Any], ...]
 
 
 def dataset(
@@ -120,28 +117,6 @@ def dataset(
     options.deterministic = True
     batches = batches.apply(tf.data.experimental.assert_cardinality(steps))
     return keep_whole(batches.prefetch(4).with_options(options))
-
-
-@dataclasses.dataclass(frozen=True)
-class ReadPlan:
-    """What one worker reads.
-
-    Attributes:
-        exported: the data.
-        pieces: this worker's row groups.
-        window: mix the rows within so many; None = keep the order.
-        seed: of the mixing.
-    """
-
-    exported: ExportedData
-    pieces: Sequence[Piece]
-    window: int | None
-    seed: tuple[int, ...]
-
-    @property
-    def specs(self) -> list[ColumnSpec]:
-        """Of the columns, in the order of `columns.names`."""
-        return [self.exported.specs[name] for name in self.exported.columns.names]
 
 
 def decode_images(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from keras_strom import errors
 
-from .reader import ReadPlan
+from .read_plan import ReadPlan
 
 if TYPE_CHECKING:
     import tensorflow as tf

@@ -14,7 +14,7 @@ from keras_strom import errors
 from .columns import DTYPES, Columns, ColumnSpec
 from .exported import DataFile, ExportedData
 from .parquet import Paths, list_files, unavailable
-from .reader import ReadPlan
+from .read_plan import ReadPlan
 from .store import Store
 
 if TYPE_CHECKING:

@@ -18,6 +18,7 @@ from pyspark.ml.util import MLReadable, MLWritable
 
 from keras_strom import errors
 
+from ..data.checked import ValueChecks
 from ..data.columns import Columns, ColumnSpec, inspect
 from ..data.direct import Direct, direct
 from ..data.export import export
@@ -29,7 +30,7 @@ from ..inference.outputs import Outputs
 from ..inference.pickled import loads
 from ..inference.serialization import PackedModel, freeze, pack, thaw
 from ..inference.trial import try_out
-from ..inference.values import Checks, Probe
+from ..inference.values import Probe
 from ..runner.application import context_of
 from ..runner.executors import check_executors
 from ..runner.slots import Size, WantedSize
@@ -325,7 +326,7 @@ class _Fitting:
     model: PackedModel
     code: bytes
     outputs: Outputs
-    checks: Checks
+    checks: ValueChecks
     size: Size
     run: StoreRun | None
     finished: Trained | None
@@ -413,7 +414,9 @@ def _prepare(
         model=model,
         code=code,
         outputs=trial.outputs,
-        checks=Checks(trial.allowed, Probe(model, columns, specs, params["transformation_fn"])),
+        checks=ValueChecks(
+            trial.allowed, Probe(model, columns, specs, params["transformation_fn"])
+        ),
         size=size,
         run=run,
         finished=before,

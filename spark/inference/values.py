@@ -16,32 +16,8 @@ import keras
 import numpy as np
 
 from ..data.columns import Columns, ColumnSpec
-from ..data.tensors import Allowed, Faults
 from .prediction import examples, flat, zeros
 from .serialization import PackedModel
-
-
-@dataclasses.dataclass(frozen=True)
-class Checks:
-    """What is asked of the values.
-
-    Attributes:
-        allowed: of label columns that a loss takes some numbers of only.
-        harms: whether a value in each of a column's rows spoils the training.
-    """
-
-    allowed: Mapping[str, Allowed]
-    harms: Callable[[str, float], bool]
-
-    def harmful(self, faults: Faults, name: str) -> Faults:
-        """The faults of a column without the NaN and infinity that the model can take."""
-        nans = faults.nans and self.harms(name, np.nan)
-        infinities = faults.infinities and self.harms(name, np.inf)
-        return dataclasses.replace(
-            faults,
-            nans=faults.nans if nans else 0,
-            infinities=faults.infinities if infinities else 0,
-        )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -29,12 +29,11 @@ from keras_strom import errors
 from keras_strom.job.credentials import Credentials
 from keras_strom.job.network import HostPort
 from keras_strom.runner.console import Console
-from keras_strom.runner.output import exception_line
-from keras_strom.runner.process import GRACE_SECONDS
+from keras_strom.runner.process import GRACE_SECONDS, first_cause
 
 from .channel import HEARTBEAT_SECONDS, Channel
+from .event import Event
 from .member import Failure, Member
-from .result import Event
 from .slots import Size
 
 _logger = logging.getLogger(__name__)
@@ -173,17 +172,12 @@ class Controller:
     def first_failure(self) -> errors.WorkerFailed | None:
         """The failure that led to the others, or None.
 
-        A worker that fails tells the others before it has ended, and one of them may report first:
-        then the cause is waited for, for a few seconds.
+        Where the others have reported first, the cause is waited for, for a few seconds.
         """
-
-        def cause() -> Failure | None:
-            return next((one for one in self._failures if not one.is_consequence), None)
-
         with self._changed:
             if not self._failures:
                 return None
-            found = self._changed.wait_for(cause, GRACE_SECONDS)
+            found = self._changed.wait_for(lambda: first_cause(self._failures), GRACE_SECONDS)
             return (found or self._failures[0]).error
 
     def stop(self, reason: str) -> None:
@@ -401,7 +395,7 @@ class Controller:
         if may_start_again is False or self._survived >= self._max_failures:
             member.ended = True
             self._failures.append(failure)
-            words = exception_line(failure.error.traceback)
+            words = errors.exception_line(failure.error.traceback)
             self._record("failed", member.rank, f"on {member.host}: {words}")
             return
         self._survived += 1

@@ -2,33 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from .timeline import Timeline
-
-
-@dataclasses.dataclass(frozen=True)
-class Event:
-    """Something that happened to a job.
-
-    Attributes:
-        seconds: after the call of `run`.
-        kind: of the runner: "registered", "started", "lost" (it died, or its task did, and is to be
-            started again), "restarted", "waits" (fewer than `min_proc` are left), "ended", "failed"
-            or "stopped". Of the master, with "master: " before it: "joined", "rejoined" (one that
-            comes for the first time, too), "lost", "left", "started", "ended", "notice" and the
-            like.
-        rank: the worker concerned; -1 = none, or one that has never had a rank.
-        text: who, why and how long.
-    """
-
-    seconds: float
-    kind: str
-    rank: int
-    text: str
+from .event import Event
+from .run_timeline import timeline_of
+from .timeline import Timeline
 
 
 class RunResult(list[Any]):
@@ -39,7 +18,7 @@ class RunResult(list[Any]):
     Attributes:
         metrics: "ranks" of the workers whose results these are, "seconds" of the whole run,
             "start_seconds" until it had enough workers to start, "failures" and "lost_tasks" after
-            which workers were started again, and the exchange's state and counters
+            which workers were started again, and the master's state and counters
             (ARCHITECTURE.md lists its keys).
         events: what happened, in order.
 
@@ -64,6 +43,4 @@ class RunResult(list[Any]):
         none) and "away" (lost, until it is started again). They are made of `events`, of which the
         master keeps its latest 1000.
         """
-        from .run_timeline import course_of
-
-        return course_of(self.events, self.metrics["start_seconds"], self.metrics["seconds"])
+        return timeline_of(self.events, self.metrics["start_seconds"], self.metrics["seconds"])

@@ -7,17 +7,14 @@ ended is the controller's word, when it had joined and when the workers trained 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
+from .event import Event
 from .timeline import DRIVER, WAIT, Phase, Timeline
-
-if TYPE_CHECKING:
-    from .result import Event
 
 _START, _TRAIN, _RUN, _AWAY = "start", "train", "run", "away"
 
 
-def course_of(events: Sequence[Event], start_seconds: float, seconds: float) -> Timeline:
+def timeline_of(events: Sequence[Event], start_seconds: float, seconds: float) -> Timeline:
     """The timeline of a run.
 
     Args:

@@ -1,6 +1,6 @@
 """`run`: a function on every worker of a Spark job, its results in rank order.
 
-The job is a plain one, not a barrier job. The driver holds the exchange (the master) and a
+The job is a plain one, not a barrier job. The driver holds the master and a
 `Controller`; each task starts its worker in a process of its own (`task.run_task`).
 """
 
@@ -24,21 +24,20 @@ from keras_strom.checks import whole_number
 from keras_strom.job import environment
 from keras_strom.job.credentials import Credentials
 from keras_strom.job.interfaces import interface_addresses
-from keras_strom.job.joining import verdict
 from keras_strom.job.network import NetworkConfig, resolve_address
 from keras_strom.runner.console import Console
-from keras_strom.runner.job_checkpoints import JobCheckpoints
+from keras_strom.runner.job_master import JobMaster
+from keras_strom.runner.master_options import MasterOptions, StartMaster
 from keras_strom.runner.process import GRACE_SECONDS, Function, check_env, check_start_timeout
-from keras_strom.runner.start_master import Exchange, ExchangeOptions, StartExchange, share_updates
+from keras_strom.runner.start_master import start_master
 
-from ..training.gradient_sharing import GradientSharing
-from ..training.method import MAX_FAILURES, START_TIMEOUT_SECONDS
 from .application import context_of, is_local, is_on, is_one_machine
 from .controller import Controller
+from .event import Event
 from .executors import refuse_mismatch
 from .resources import UseGpu, check_gpus, check_use_gpu
-from .result import Event, RunResult
-from .slots import Size, WantedSize
+from .result import RunResult
+from .slots import MAX_FAILURES, START_TIMEOUT_SECONDS, Size, WantedSize
 from .task import Report, Task, run_task
 
 if TYPE_CHECKING:
@@ -46,7 +45,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from ..data.direct import Direct
-    from ..training.method import TrainingMethod
 
 _BROADCAST_BYTES = 256 * 1024
 # Spark's default of spark.task.maxFailures.
@@ -73,7 +71,6 @@ def run(
     verbose: int = 1,
     secret: bytes | None = None,
     data: Direct | None = None,
-    training: TrainingMethod | None = None,
     spark: SparkSession | None = None,
 ) -> RunResult:
     """Calls `fn(*args, **kwargs)` on every worker at the same time.
@@ -111,7 +108,6 @@ def run(
             ones, which nobody has to keep.
         data: rows that each task lays down on its local disk for its worker (`direct`); they are
             divided for `num_proc` workers.
-        training: `GradientSharing()`, as None; the only method that a function can train by.
         spark: the session; None = the active one, or a new one.
 
     Returns:
@@ -135,11 +131,6 @@ def run(
     """
     if not callable(fn):
         raise errors.InvalidOption(f"fn={fn!r} cannot be called")
-    if training is not None and not isinstance(training, GradientSharing):
-        raise errors.InvalidOption(
-            f"training={training!r}: what a function trains is its own, and shares its updates "
-            "through StromStrategy; other methods are for StromEstimator(training=...)"
-        )
     options = _Options(
         wanted=WantedSize(
             num_proc=num_proc,
@@ -157,7 +148,7 @@ def run(
         data=data,
     )
     work = _call(fn, args, kwargs or {})
-    return _run(work, options, dict(check_env(env)), _context_of(spark), share_updates)
+    return _run(work, options, dict(check_env(env)), _context_of(spark), start_master)
 
 
 def _call(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Function:
@@ -205,7 +196,7 @@ def _run(
     options: _Options,
     env: Mapping[str, str],
     context: SparkContext,
-    start: StartExchange,
+    start: StartMaster,
 ) -> RunResult:
     begin = time.monotonic()
     check_gpus(context, options.use_gpu)
@@ -222,26 +213,17 @@ def _run(
     _warn_of_few_task_failures(context, options.max_failures)
     console = Console(workers)
     host = _driver_address(context, options.network)
-    with contextlib.ExitStack() as stack:
-        exchange = None
-        checkpoints = stack.enter_context(JobCheckpoints.of(options.network, workers))
-        if workers > 1:
-            exchange = start(
-                ExchangeOptions(
-                    workers=workers,
-                    network=options.network,
-                    host=host,
-                    min_workers=size.least,
-                    credentials=options.credentials,
-                    epoch=checkpoints.epoch,
-                )
-            )
-            stack.callback(exchange.close, "the job has ended")
-            checkpoints.collect(exchange.close)
-        credentials = exchange.credentials if exchange else options.credentials
+    asked = MasterOptions(
+        workers=workers,
+        network=options.network,
+        host=host,
+        min_workers=size.least,
+        credentials=options.credentials,
+    )
+    with JobMaster(asked, start) as master, contextlib.ExitStack() as stack:
         controller = Controller(
             size,
-            credentials,
+            master.credentials or options.credentials,
             (host, options.network.port),
             console if options.stream_logs else None,
             max_failures=options.max_failures,
@@ -251,8 +233,7 @@ def _run(
         stack.callback(controller.close)
         job = _Job(context, size, controller, options.data)
         stack.callback(job.end)
-        task = _task(work, options, env, controller, exchange, credentials, workers, host)
-        job.submit(dataclasses.replace(task, checkpoints=checkpoints.plan))
+        job.submit(_task(work, options, env, size, controller, master, host))
         _say(options, console, f"starting {_number_of_workers(size)}")
         controller.wait_for_start(options.start_timeout)
         start_seconds = time.monotonic() - begin
@@ -260,13 +241,12 @@ def _run(
         failure = controller.first_failure()
         if failure is not None:
             controller.stop(f"worker {failure.rank} has failed")
-            seen = exchange.status() if exchange else {}
-            raise failure.with_verdict(verdict(failure.traceback, seen))
+            raise master.judged(failure)
         if size.least is not None:
             controller.stop("the job has ended")  # Tasks that come now have nothing to do.
         results = _by_rank(job.result(), size)
-        checkpoints.clear()
-        status = exchange.status() if exchange else {}
+        master.end_well()
+        status = master.status()
         metrics = {
             **status,
             "ranks": list(results),
@@ -304,18 +284,17 @@ def _task(
     work: Function,
     options: _Options,
     env: Mapping[str, str],
+    size: Size,
     controller: Controller,
-    exchange: Exchange | None,
-    credentials: Credentials,
-    workers: int,
+    master: JobMaster,
     host: str,
 ) -> Task:
     return Task(
         payload=work.payload,
-        workers=workers,
+        workers=size.workers,
         controller=(options.network.advertised_master((host, 1))[0], controller.port),
-        credentials=credentials,
-        master=exchange.address if exchange else None,
+        credentials=master.credentials or options.credentials,
+        master=master.address,
         network=options.network,
         env=env,
         use_gpu=options.use_gpu,
@@ -324,6 +303,7 @@ def _task(
         show_progress=sys.stdout.isatty(),
         data=options.data.data if options.data is not None else None,
         version=__version__,
+        checkpoints=master.plan,
     )
 
 

@@ -20,6 +20,11 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.resource import ResourceProfile
 
+#: How long a job's tasks may take to come, unless its caller says otherwise.
+START_TIMEOUT_SECONDS = 600.0
+#: So many workers of a job are started again, unless its caller says otherwise.
+MAX_FAILURES = 3
+
 _DYNAMIC = "spark.dynamicAllocation.enabled"
 _POLL_SECONDS = 0.2
 # Where nobody says how many executors there should be, those that come at all have come by then.

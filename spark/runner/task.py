@@ -52,7 +52,7 @@ class Task:
         workers: how many tasks there are.
         controller: the driver's control channel.
         credentials: the job's.
-        master: the exchange's address; None for a lone worker.
+        master: the master's address; None for a lone worker.
         network, env, use_gpu, start_timeout: as given to `run`.
         stream_logs: whether the driver shows output.
         show_progress: whether it shows progress bars as they move.

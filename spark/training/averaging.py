@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from keras_strom import errors
 from keras_strom.checks import whole_number
 
-from ..runner.slots import Size, Waiting, WantedSize, choose_workers
+from ..runner.slots import START_TIMEOUT_SECONDS, Size, Waiting, WantedSize, choose_workers
 from .contribution import Contribution, add, add_counts
-from .method import START_TIMEOUT_SECONDS, TrainingJob, TrainingMethod
+from .method import TrainingJob, TrainingMethod
 
 if TYPE_CHECKING:
     from pyspark import Broadcast, SparkContext
@@ -167,12 +167,14 @@ class _Driver:
 
     def _train_epochs(self, callbacks: Any) -> None:
         """What Keras's `fit` does, with a round for several steps."""
+        from keras_strom.sharing.progress import first_epoch_of
+
         model, steps = self._replica.model, self._steps_per_epoch()
         model.stop_training = False
         callbacks.on_train_begin()
         logs: dict[str, float] = {}
         # Where an interrupted training was; its backup has been restored by now.
-        for epoch in range(model._initial_epoch or 0, self._plan.epochs):
+        for epoch in range(first_epoch_of(model) or 0, self._plan.epochs):
             callbacks.on_epoch_begin(epoch)
             counts: Sequence[Any] = ()
             for begin in range(0, steps, self._method.averaging_frequency):

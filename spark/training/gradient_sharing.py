@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from keras_strom import errors
 
-from ..runner.slots import Size, WantedSize
-from .method import MAX_FAILURES, START_TIMEOUT_SECONDS, TrainingJob, TrainingMethod
+from ..runner import runner
+from ..runner.slots import MAX_FAILURES, START_TIMEOUT_SECONDS, Size, WantedSize
+from .method import TrainingJob, TrainingMethod
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -49,8 +50,7 @@ class GradientSharing(TrainingMethod):
         return wanted.choose(context, START_TIMEOUT_SECONDS)
 
     def train(self, job: TrainingJob) -> Trained:
-        """Runs `training.train` on every worker of a `run`; the chief's result is everybody's."""
-        from ..runner import runner
+        """Runs `worker_training.train` on every worker of a `run`; the chief's result is all's."""
         from .worker_training import train
 
         plan = job.plan

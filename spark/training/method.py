@@ -1,7 +1,7 @@
 """What a way of training is: how the workers of an estimator become one model.
 
 `StromEstimator(training=...)` takes a `TrainingMethod`. Each lives in a file of its own:
-`sharing.GradientSharing`, the default, and `averaging.ParameterAveraging`.
+`gradient_sharing.GradientSharing`, the default, and `averaging.ParameterAveraging`.
 """
 
 from __future__ import annotations
@@ -21,10 +21,6 @@ if TYPE_CHECKING:
     from ..runner.slots import Size, WantedSize
     from ..runner.timeline import Recorder
     from .worker_training import Trained, TrainingPlan
-
-START_TIMEOUT_SECONDS = 600.0
-#: So many workers of a job are started again, unless its caller says otherwise.
-MAX_FAILURES = 3
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -1,6 +1,7 @@
 """The arrows between layers, and other rules of the house that a tool can check."""
 
 import ast
+import graphlib
 import re
 import subprocess
 import sys
@@ -38,6 +39,40 @@ SYSTEM_CALLS = re.compile(
     r"\b(?:clock_gettime|gettimeofday|socket|sendto|recvfrom|getenv|random_device)\b"
 )
 MAX_LINES = 700
+
+
+# Which rooms of the Python package each room may import, from the bottom up; "" is the package's
+# own __init__.py. A room is a folder of keras_strom/ or spark/, or a module beside those.
+PYTHON_ARROWS = {
+    "errors": set(),
+    "checks": {"errors"},
+    "job": {"errors", "checks"},
+    "": {"errors", "job"},
+    "_native": {"errors", "job"},
+    "relay": {"errors", "job", "_native"},
+    "sharing": {"errors", "checks", "job", "_native", "relay"},
+    "recovery": {"errors", "job", "sharing"},
+    "strategy": {"errors", "job", "_native", "relay", "sharing", "recovery"},
+    "runner": {"errors", "checks", "job", "relay", "recovery"},
+    "codec": {"errors", "_native"},
+    "ops": {"_native", "codec"},
+    "scalability": {"errors", "checks", "job", "relay", "codec"},
+    "cli": {"", "errors", "job", "runner", "scalability"},
+    "__main__": {"cli"},
+    "spark.data": {"errors", "checks", "job", "strategy"},
+    "spark.inference": {"errors", "spark.data"},
+    "spark.runner": {"", "errors", "checks", "job", "runner", "spark.data"},
+    "spark.training": {
+        *("", "errors", "checks", "job", "sharing", "strategy"),
+        *("spark.data", "spark.inference", "spark.runner"),
+    },
+    "spark.estimator": {
+        *("errors", "checks", "job", "strategy"),
+        *("spark.data", "spark.inference", "spark.runner", "spark.training"),
+    },
+    "spark": {"spark.runner", "spark.training", "spark.estimator"},
+    "tfx": {"", "errors", "checks", "job", "runner", "strategy", "spark", "spark.runner"},
+}
 
 
 def native_sources() -> Iterator[tuple[str, Path]]:
@@ -107,25 +142,27 @@ def python_sources(*folders: str) -> list[Path]:
     return [path for folder in folders for path in sorted((ROOT / folder).rglob("*.py"))]
 
 
-def imports(path: Path) -> Iterator[str]:
-    """Yields every module imported anywhere in the file, relative ones made absolute."""
+def imports(path: Path) -> Iterator[tuple[str, str]]:
+    """Yields (module, "") or (module, name of it) for all that is imported anywhere in the file.
+
+    In functions and for type checkers, too; relative modules are made absolute.
+    """
     folder = path.parent.relative_to(ROOT).parts
     package = [*(("keras_strom", "spark") if folder[0] == "spark" else folder[:1]), *folder[1:]]
     for node in ast.walk(ast.parse(path.read_text(), str(path))):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            yield from ((alias.name, "") for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             base = package[: len(package) - node.level + 1] if node.level else []
             module = ".".join([*base, *filter(None, [node.module])])
-            yield module
-            yield from (f"{module}.{alias.name}" for alias in node.names)
+            yield from ((module, alias.name) for alias in node.names)
 
 
 def importers(module: str, *folders: str) -> set[str]:
     return {
         shown(path)
         for path in python_sources(*folders)
-        if any(name == module or name.startswith(module + ".") for name in imports(path))
+        if any(f"{base}.{name}.".startswith(module + ".") for base, name in imports(path))
     }
 
 
@@ -133,24 +170,61 @@ def test_the_package_never_imports_pyspark() -> None:
     assert not importers("pyspark", "keras_strom")
 
 
-def test_the_keras_side_does_not_know_the_runners_above_it() -> None:
-    # The command line is above everything, so it may name them.
-    users = importers("keras_strom.spark", "keras_strom") | importers("tfx", "keras_strom")
-    assert {path for path in users if not path.startswith("keras_strom/tfx/")} <= {
-        "keras_strom/cli.py"
-    }
+def test_only_the_tfx_component_imports_tfx() -> None:
+    users = importers("tfx", "keras_strom", "spark")
+    assert {path for path in users if not path.startswith("keras_strom/tfx/")} == set()
 
 
-def test_the_native_doors_know_nothing_of_the_strategy() -> None:
-    known = {"keras_strom.errors", "keras_strom.job.credentials", "keras_strom._native"}
+def python_modules() -> dict[str, Path]:
+    """Every module of the package, by its name within it; "" is the package itself."""
+    found = {}
+    for path in python_sources("keras_strom", "spark"):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        parts = parts[parts[0] == "keras_strom" :]
+        found[".".join(part for part in parts if part != "__init__")] = path
+    return found
+
+
+def imports_between_modules() -> dict[str, set[str]]:
+    """What each module of the package imports of the others.
+
+    `from package import name` stands for the module of that name, if there is one.
+    """
+    known = {f"keras_strom.{module}".rstrip("."): module for module in python_modules()}
+    found = {}
+    for module, path in python_modules().items():
+        targets = {known.get(f"{base}.{name}", known.get(base)) for base, name in imports(path)}
+        found[module] = {target for target in targets if target is not None} - {module}
+    return found
+
+
+def room_of(module: str) -> str:
+    """The room that a module belongs to."""
+    return ".".join(module.split(".")[: 2 if module.startswith("spark.") else 1])
+
+
+def test_python_rooms_import_only_what_the_arrows_allow() -> None:
     wrong = [
-        f"{shown(path)} imports {name}"
-        for path in python_sources("keras_strom/_native")
-        for name in imports(path)
-        if name.startswith("keras_strom.")
-        and not any(name == allowed or name.startswith(allowed + ".") for allowed in known)
+        f"{module} imports {target}"
+        for module, targets in imports_between_modules().items()
+        for target in sorted(targets)
+        if room_of(module) != room_of(target)
+        and room_of(target) not in PYTHON_ARROWS[room_of(module)]
     ]
     assert not wrong
+
+
+def test_the_arrows_between_python_rooms_run_down() -> None:
+    rooms = list(PYTHON_ARROWS)
+    for place, (room, below) in enumerate(PYTHON_ARROWS.items()):
+        assert below <= set(rooms[:place]), room
+
+
+def test_no_python_modules_import_each_other_in_a_circle() -> None:
+    try:
+        graphlib.TopologicalSorter(imports_between_modules()).prepare()
+    except graphlib.CycleError as error:
+        pytest.fail(" is imported by ".join(error.args[1]))
 
 
 def test_only_one_module_reads_the_environment() -> None:

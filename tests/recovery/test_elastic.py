@@ -6,12 +6,9 @@ is to happen when is agreed through files, so that a slow machine changes nothin
 
 from __future__ import annotations
 
-import io
-import json
 import os
 import re
 import signal
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,74 +18,14 @@ from typing import Any
 import numpy as np
 
 from keras_strom import NetworkConfig
-from keras_strom.runner.console import Console
-from keras_strom.runner.launcher import Job, launch
-from keras_strom.runner.process import Script
-from keras_strom.runner.start_master import Exchange, ExchangeOptions, share_updates
 from tests.support import faults
+from tests.support.elastic_jobs import WatchedMaster, run
 from tests.support.faults import Fault
 from tests.support.scripts import elastic
 
 #: Batches of an epoch of each of two workers.
 PER_EPOCH = 60
 KILLED = Fault(mode="kill", rank=1, step=PER_EPOCH + 20)
-
-
-class Ended:
-    """What the workers of a job have written and shown, and what the master has seen."""
-
-    def __init__(self, workers: int, folder: Path, output: str, status: dict[str, Any]) -> None:
-        self.results = [json.loads((folder / f"{r}.json").read_text()) for r in range(workers)]
-        self.weights = [dict(np.load(folder / f"{r}.npz")) for r in range(workers)]
-        self.output = output
-        self.events = [(event["type"], event["rank"]) for event in status["events"]]
-
-    def check(self) -> None:
-        """All have the same bits, and have learnt."""
-        for other in self.weights[1:]:
-            for name, value in self.weights[0].items():
-                np.testing.assert_array_equal(other[name], value)
-        # What undisturbed jobs learn is right for 0.96 of the test data.
-        assert all(result["accuracy"] > 0.93 for result in self.results)
-
-
-class Master:
-    """Starts a job's master and keeps hold of it."""
-
-    exchange: Exchange | None = None
-
-    def start(self, options: ExchangeOptions) -> Exchange:
-        self.exchange = share_updates(options)
-        return self.exchange
-
-    def status(self) -> dict[str, Any]:
-        return {} if self.exchange is None else dict(self.exchange.status())
-
-
-def run(
-    folder: Path,
-    work: elastic.Job,
-    *what: Fault,
-    workers: int = 2,
-    network: NetworkConfig | None = None,
-    master: Master | None = None,
-    min_workers: int | None = None,
-) -> Ended:
-    """Runs a job to its end."""
-    output, master = io.StringIO(), master or Master()
-    job = Job(
-        work=Script(elastic.__file__, (str(folder), json.dumps(vars(work)))),
-        workers=workers,
-        network=network or NetworkConfig(),
-        env=faults.to_environ(*what),
-        max_failures=sum(fault.attempts for fault in what),
-        min_workers=min_workers,
-    )
-    try:
-        launch(job, Console(workers, output), master.start)
-    finally:
-        sys.stdout.write(output.getvalue())  # Shown where the test fails.
-    return Ended(workers, folder, output.getvalue(), master.status())
 
 
 def test_a_worker_that_is_killed_trains_on_where_it_was(tmp_path: Path) -> None:
@@ -149,7 +86,7 @@ def test_a_worker_that_was_cut_off_gives_way_to_a_new_one(tmp_path: Path) -> Non
 
 
 def test_a_worker_that_was_stopped_for_long_goes_on_from_a_snapshot(tmp_path: Path) -> None:
-    master = Master()
+    master = WatchedMaster()
     with waking(tmp_path / "trains-1-0", master):
         ended = run(
             tmp_path,
@@ -184,7 +121,7 @@ def test_with_fewer_than_the_least_number_training_waits(tmp_path: Path) -> None
 
 
 @contextmanager
-def waking(trains: Path, master: Master) -> Iterator[None]:
+def waking(trains: Path, master: WatchedMaster) -> Iterator[None]:
     """Wakes a stopped worker 1 when the other has made 100 more steps since it was given up."""
     over = threading.Event()
 

@@ -17,12 +17,13 @@ import pytest
 
 from keras_strom import NetworkConfig, errors
 from keras_strom.relay.training_relay import TrainingMaster, TrainingWorker
-from keras_strom.runner import master_supervisor as kept_master
+from keras_strom.runner import master_supervisor
 from keras_strom.runner.launcher import Job, launch
-from keras_strom.runner.master_supervisor import KeptMaster
+from keras_strom.runner.master_options import Master, MasterOptions
+from keras_strom.runner.master_supervisor import SupervisedMaster
 from keras_strom.runner.process import Script
-from keras_strom.runner.start_master import Exchange, ExchangeOptions, share_updates
-from tests.recovery.test_elastic import Ended, Master, run
+from keras_strom.runner.start_master import start_master
+from tests.support.elastic_jobs import Ended, WatchedMaster, run
 from tests.support.scripts import elastic
 
 DEADLINE = 100.0
@@ -33,14 +34,14 @@ NETWORK = NetworkConfig(failure_timeout=1.0, on_master_loss="wait", network_mask
 
 
 @pytest.fixture
-def master() -> Iterator[KeptMaster]:
-    kept = share_updates(ExchangeOptions(workers=2, network=NETWORK))
-    assert isinstance(kept, KeptMaster)
-    yield kept
-    kept.close("the test is over")
+def master() -> Iterator[SupervisedMaster]:
+    started = start_master(MasterOptions(workers=2, network=NETWORK))
+    assert isinstance(started, SupervisedMaster)
+    yield started
+    started.close("the test is over")
 
 
-def join(master: KeptMaster, rank: int, **options: Any) -> TrainingWorker:
+def join(master: SupervisedMaster, rank: int, **options: Any) -> TrainingWorker:
     return TrainingWorker(
         master.credentials,
         master=master.address,
@@ -76,7 +77,9 @@ def wait_until(holds: Any, what: str) -> None:
         tick.wait(0.01)
 
 
-def test_training_goes_on_from_a_replica_when_another_master_comes(master: KeptMaster) -> None:
+def test_training_goes_on_from_a_replica_when_another_master_comes(
+    master: SupervisedMaster,
+) -> None:
     workers = [join(master, 0), join(master, 1)]
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(start, workers, (0, 1)))
@@ -95,7 +98,7 @@ def test_training_goes_on_from_a_replica_when_another_master_comes(master: KeptM
         worker.close()
 
 
-def test_a_new_chief_learns_the_last_end_under_another_master(master: KeptMaster) -> None:
+def test_a_new_chief_learns_the_last_end_under_another_master(master: SupervisedMaster) -> None:
     workers = [join(master, 0), join(master, 1)]
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(start, workers, (0, 1)))
@@ -116,15 +119,17 @@ def test_a_new_chief_learns_the_last_end_under_another_master(master: KeptMaster
 
 
 def test_a_master_that_stands_still_gives_way_to_another(
-    master: KeptMaster, monkeypatch: pytest.MonkeyPatch
+    master: SupervisedMaster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kept_master, "_ANSWER_SECONDS", 20.0)  # A process starts within it, too.
+    monkeypatch.setattr(
+        master_supervisor, "_ANSWER_SECONDS", 20.0
+    )  # A process starts within it, too.
     stopped = master.pid
     os.kill(stopped, signal.SIGSTOP)
     wait_until(lambda: master.pid != stopped, "the stopped master stays")
 
 
-def test_no_other_master_is_started_after_five_that_ended_at_once(master: KeptMaster) -> None:
+def test_no_other_master_is_started_after_five_that_ended_at_once(master: SupervisedMaster) -> None:
     for number in range(1, 6):
         ended = master.pid
         os.kill(ended, signal.SIGKILL)
@@ -175,29 +180,29 @@ def test_waiting_is_refused_where_it_cannot_work(tmp_path: Path) -> None:
         NetworkConfig(on_master_loss="panic")
 
 
-class KilledMaster(Master):
+class KilledMaster(WatchedMaster):
     """The master of a job is killed once the workers have sent so many updates."""
 
     def __init__(self, after: int) -> None:
         self._after = after
         self.killed = threading.Event()
 
-    def start(self, options: ExchangeOptions) -> Exchange:
-        exchange = super().start(options)
-        assert isinstance(exchange, KeptMaster)
-        threading.Thread(target=self._kill, args=(exchange,), daemon=True).start()
-        return exchange
+    def start(self, options: MasterOptions) -> Master:
+        master = super().start(options)
+        assert isinstance(master, SupervisedMaster)
+        threading.Thread(target=self._kill, args=(master,), daemon=True).start()
+        return master
 
-    def _kill(self, exchange: KeptMaster) -> None:
+    def _kill(self, master: SupervisedMaster) -> None:
         tick = threading.Event()
-        while sum(m["updates_accepted"] for m in _members(exchange)) < self._after:
+        while sum(m["updates_accepted"] for m in _members(master)) < self._after:
             tick.wait(0.02)
-        os.kill(exchange.pid, signal.SIGKILL)
+        os.kill(master.pid, signal.SIGKILL)
         self.killed.set()
 
 
-def _members(exchange: Exchange) -> list[dict[str, Any]]:
-    members: list[dict[str, Any]] = exchange.status().get("node", {}).get("members", [])
+def _members(master: Master) -> list[dict[str, Any]]:
+    members: list[dict[str, Any]] = master.status().get("node", {}).get("members", [])
     return members
 
 

@@ -15,9 +15,8 @@ from keras_strom._native.node import StartInfo
 from keras_strom.job.environment import ClusterEnvironment
 from keras_strom.recovery.donation import Donation, install
 from keras_strom.recovery.packed_arrays import pack
-from keras_strom.recovery.resume import Place, ResumableData, place_after
+from keras_strom.recovery.resume import Fit, Place, ResumableData, Start, place_after
 from keras_strom.recovery.takeover import donate_if_asked, take_over
-from keras_strom.strategy import fit as lifecycle
 from keras_strom.strategy.generation import Generation, Sharing
 
 ARRAYS = {
@@ -103,8 +102,8 @@ def test_one_epoch_leaves_out_what_a_predecessor_has_trained() -> None:
 def test_fit_goes_on_in_the_middle_of_an_epoch(
     endless: bool, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
 ) -> None:
-    monkeypatch.setattr(lifecycle, "Generation", LateGeneration)
-    monkeypatch.setattr(lifecycle, "take_over", lambda *_: Place(1, 4))
+    monkeypatch.setattr("keras_strom.strategy.fit.Generation", LateGeneration)
+    monkeypatch.setattr("keras_strom.strategy.fit.take_over", lambda *_: Place(1, 4))
     with StromStrategy(always_encode=True).scope():
         model = build()
     sharing = model.distribute_strategy._sharing
@@ -152,7 +151,7 @@ def test_fit_that_comes_after_the_end_trains_nothing(monkeypatch: pytest.MonkeyP
             self._values_at_end = np.full(self._sharing.space.size, 0.5, np.float32)
             self._state_at_end = np.append(np.arange(8.0), 0.0)
 
-    monkeypatch.setattr(lifecycle, "Generation", EndedGeneration)
+    monkeypatch.setattr("keras_strom.strategy.fit.Generation", EndedGeneration)
     with StromStrategy(always_encode=True).scope():
         model = build()
     seen = Batches()
@@ -233,9 +232,7 @@ def test_a_joiner_has_the_donors_state_and_its_predecessors_place() -> None:
     donate_if_asked(shares(donor, gives), donor, Place(2, 1))
     takes = Connection(StartInfo(late=True, resume_iteration=106), given=gives.donated)
     sharing = shares(joiner, takes)
-    generation = Generation(dataclasses.replace(sharing, worker=None), [joiner])
-    generation.first_epoch, generation.shared_steps = 1, 100
-    place = take_over(sharing, generation, joiner, per_epoch=5)
+    place = take_over(sharing, Fit(1, joiner, per_epoch=5), Start(1, 100))
 
     assert place == Place(2, 2)
     assert sharing.step.steps == 107
@@ -260,6 +257,5 @@ def test_without_a_donor_a_joiner_starts_afresh_and_says_so(
     with StromStrategy(always_encode=True).scope():
         model = build()
     sharing = shares(model, Connection(StartInfo(late=True, resume_iteration=11)))
-    generation = Generation(dataclasses.replace(sharing, worker=None), [model])
-    assert take_over(sharing, generation, model, per_epoch=None) == Place(0, 0)
+    assert take_over(sharing, Fit(1, model, per_epoch=None), Start()) == Place(0, 0)
     assert "fresh optimizer" in caplog.text

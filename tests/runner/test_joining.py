@@ -24,8 +24,8 @@ from keras_strom.job.joining import path_mtu, verdict
 from keras_strom.relay import JoinInfo, Master, Worker, new_secret
 from keras_strom.runner.console import Console
 from keras_strom.runner.launcher import Job, launch
+from keras_strom.runner.master_options import MasterOptions
 from keras_strom.runner.process import Function
-from keras_strom.runner.start_master import ExchangeOptions
 
 ROOT = Path(__file__).resolve().parents[2]
 QUICK = NetworkConfig(failure_timeout=0.5)
@@ -178,9 +178,9 @@ def join_and_leave() -> str:
 
 
 class UnheardMaster:
-    """An exchange whose master hears every worker and is heard by none."""
+    """A master that hears every worker and is heard by none."""
 
-    def __init__(self, options: ExchangeOptions) -> None:
+    def __init__(self, options: MasterOptions) -> None:
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self._socket.bind(("127.0.0.1", 0))
         self.address: tuple[str, int] = self._socket.getsockname()

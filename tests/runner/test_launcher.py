@@ -17,31 +17,14 @@ from typing import Any
 import pytest
 
 from keras_strom import cli, errors
-from keras_strom.job.credentials import Credentials
-from keras_strom.job.network import HostPort, NetworkConfig
+from keras_strom.job.network import NetworkConfig
 from keras_strom.runner.console import Console
 from keras_strom.runner.launcher import Job, launch
+from keras_strom.runner.master_options import MasterOptions
 from keras_strom.runner.process import Function, Script
-from keras_strom.runner.start_master import ExchangeOptions
+from tests.support.silent_master import SilentMaster
 
 DEADLINE = 60.0
-
-
-class SilentExchange:
-    """An exchange for workers that exchange nothing."""
-
-    address: HostPort = ("127.0.0.1", 9)
-
-    def __init__(self, options: ExchangeOptions) -> None:
-        self.workers, self.network, self.host = options.workers, options.network, options.host
-        self.credentials = (options.credentials or Credentials.new()).with_master(b"k" * 32)
-        self.closed: list[str] = []
-
-    def status(self) -> dict[str, Any]:
-        return {}
-
-    def close(self, reason: str = "") -> None:
-        self.closed.append(reason)
 
 
 class Terminal(io.StringIO):
@@ -51,7 +34,7 @@ class Terminal(io.StringIO):
 
 def run(work: Script | Function, workers: int, **options: Any) -> str:
     stream = io.StringIO()
-    launch(Job(work=work, workers=workers, **options), Console(workers, stream), SilentExchange)
+    launch(Job(work=work, workers=workers, **options), Console(workers, stream), SilentMaster)
     return stream.getvalue()
 
 
@@ -66,27 +49,27 @@ def test_every_line_has_its_rank(tmp_path: Path) -> None:
     assert sorted(run(work, 3).splitlines()) == [f"[{r}] I am {r} of 3" for r in range(3)]
 
 
-def test_one_worker_needs_no_prefix_and_no_exchange(tmp_path: Path) -> None:
+def test_one_worker_needs_no_prefix_and_no_master(tmp_path: Path) -> None:
     work = script(tmp_path, "import keras_strom as k\nprint(k.size())\n")
     stream = io.StringIO()
 
-    def never(*_: Any) -> SilentExchange:
+    def never(*_: Any) -> SilentMaster:
         raise AssertionError
 
     launch(Job(work=work, workers=1), Console(1, stream), never)
     assert stream.getvalue() == "1\n"
 
 
-def test_the_exchange_is_local_unless_a_mask_says_otherwise_and_is_closed() -> None:
-    started: list[SilentExchange] = []
+def test_the_master_is_local_unless_a_mask_says_otherwise_and_is_closed() -> None:
+    started: list[SilentMaster] = []
 
-    def start(options: ExchangeOptions) -> SilentExchange:
-        started.append(SilentExchange(options))
+    def start(options: MasterOptions) -> SilentMaster:
+        started.append(SilentMaster(options))
         return started[-1]
 
     launch(Job(work=Function.of(int), workers=2), Console(2, io.StringIO()), start)
-    assert started[0].workers == 2
-    assert started[0].network.network_mask == "127.0.0.1/32"
+    assert started[0].options.workers == 2
+    assert started[0].options.network.network_mask == "127.0.0.1/32"
     assert started[0].closed
 
 
@@ -234,7 +217,7 @@ def test_a_workers_port_in_use_is_found_before_any_process_starts(tmp_path: Path
             with pytest.raises(
                 errors.AddressError, match=rf"port {port}, which worker {rank} would have with"
             ):
-                launch(job, start=SilentExchange)
+                launch(job, start=SilentMaster)
     assert not mark.exists()
 
 
@@ -321,8 +304,8 @@ def launched(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], list[int]]
         "from keras_strom import cli\n"
         "from keras_strom.runner import launcher\n"
         "sys.path.insert(0, sys.argv[1])\n"
-        "from test_launcher import SilentExchange\n"
-        "launcher.launch.__defaults__ = (None, SilentExchange)\n"
+        "from tests.support.silent_master import SilentMaster\n"
+        "launcher.launch.__defaults__ = (None, SilentMaster)\n"
         "sys.exit(cli.main(['run', '-np', '2', sys.argv[2]]))\n"
     )
     command = [sys.executable, "-c", code, str(Path(__file__).parent), work.path]

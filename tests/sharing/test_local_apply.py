@@ -16,8 +16,9 @@ import pytest
 
 from keras_strom import errors
 from keras_strom.recovery import checkpointing
-from keras_strom.recovery.resume import Place
+from keras_strom.recovery.resume import Fit, Place
 from keras_strom.recovery.takeover import hand_over_if_asked
+from keras_strom.sharing.constraints import Projection
 from keras_strom.sharing.residual import ResidualClipping
 from keras_strom.sharing.threshold import FixedThreshold
 from keras_strom.strategy.strategy import StromStrategy
@@ -367,7 +368,7 @@ def test_a_part_of_a_checkpoint_has_what_all_workers_share(
     assert strategy._sharing is not None
     for batch in _batches(*data(2)):
         model.train_on_batch(*batch)
-        saving.save_if_due(strategy._sharing, model, Place(0, 1), None)
+        saving.save_if_due(strategy._sharing, Fit(1, model, per_epoch=None), Place(0, 1))
     assert saving._writer is not None
     saving._writer.join()
     (part,) = parts
@@ -382,11 +383,9 @@ def test_a_replica_for_another_master_has_what_all_workers_share() -> None:
     model.train_on_batch(*_batches(*data(1))[0])
     worker = mock.Mock(replica_wanted=mock.Mock(return_value=True))
     assert strategy._sharing is not None
-    hand_over_if_asked(
-        dataclasses.replace(
-            strategy._sharing, worker=worker, generation=mock.Mock(layout_size=start.size)
-        )
-    )
+    projection = Projection(model, strategy._sharing.space)
+    sharing = dataclasses.replace(strategy._sharing, worker=worker)
+    hand_over_if_asked(sharing, start.size, projection)
     np.testing.assert_array_equal(worker.hand_over.call_args.args[0], start)
     assert all(residual.any() for residual in _residuals(strategy))
 

@@ -24,10 +24,11 @@ from keras_strom.sharing.threshold import (
 )
 from keras_strom.strategy.monitor import StromMonitor
 from keras_strom.strategy.strategy import StromStrategy
-from tests.strategy.test_training import run_two_workers
 from tests.support import message_oracle as oracle
+from tests.support.two_workers import results, run_two_workers
 
 SIZES = (40, 7, 3000)
+SCRIPT = pathlib.Path(__file__).parents[1] / "support" / "scripts" / "variable_thresholds.py"
 
 
 class Loop:
@@ -288,7 +289,8 @@ def test_fit_logs_the_range_of_thresholds_and_each_variables(
 @pytest.mark.parametrize("staleness", [None, 0])
 def test_two_workers_hold_the_same_bits(staleness: int | None, tmp_path: pathlib.Path) -> None:
     """The parameters of a real job: what each sends with its own table, both apply."""
-    workers = run_two_workers("variable_thresholds.py", tmp_path, json.dumps(staleness))
+    run_two_workers(SCRIPT, str(tmp_path), json.dumps(staleness))
+    workers = results(tmp_path)
     assert workers[0]["values"] == workers[1]["values"]
     for worker in workers:
         assert worker["applied"] > 50

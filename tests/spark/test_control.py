@@ -16,7 +16,8 @@ from keras_strom.runner.console import Console
 from keras_strom.runner.output import MAX_LINE, TAIL_LINES
 from keras_strom.spark.runner.channel import MAX_MESSAGE_BYTES, Channel
 from keras_strom.spark.runner.controller import Controller
-from keras_strom.spark.runner.result import Event, RunResult
+from keras_strom.spark.runner.event import Event
+from keras_strom.spark.runner.result import RunResult
 from keras_strom.spark.runner.runner import _events_of_master, root_cause
 from keras_strom.spark.runner.slots import Size
 from keras_strom.spark.runner.task import (

@@ -33,7 +33,7 @@ from keras_strom.spark.data.store import Store, StoreRun
 from keras_strom.spark.data.tfrecords import from_tfrecords
 from keras_strom.spark.inference.prediction import zeros
 from keras_strom.spark.runner import runner
-from tests.spark.test_runner import SilentExchange
+from tests.support.silent_master import SilentMaster
 
 # Executors cannot import this file.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -399,7 +399,7 @@ def read_own_rows(data: ExportedData) -> tuple[list[int], list[int], int]:
 
 
 def test_rows_go_straight_to_the_workers_disks(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runner, "share_updates", SilentExchange)
+    monkeypatch.setattr(runner, "start_master", SilentMaster)
     parts = [list(range(90)), [], [90], list(range(91, 131))]
     rdd = spark.sparkContext.parallelize(parts, 4).flatMap(lambda part: part)
     df = spark.createDataFrame(rdd.map(lambda i: (float(i), i)), "x float, y long")

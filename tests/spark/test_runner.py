@@ -19,14 +19,13 @@ import pytest
 
 import keras_strom
 from keras_strom import errors
-from keras_strom.job.credentials import Credentials
-from keras_strom.job.network import HostPort, NetworkConfig
-from keras_strom.runner.start_master import ExchangeOptions
+from keras_strom.job.network import NetworkConfig
 
 pyspark = pytest.importorskip("pyspark")
 
-from keras_strom.spark import ParameterAveraging, run  # noqa: E402
+from keras_strom.spark import run  # noqa: E402
 from keras_strom.spark.runner import resources, runner, slots  # noqa: E402
+from tests.support.silent_master import SilentMaster  # noqa: E402
 
 # Executors cannot import this file.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -34,28 +33,9 @@ cloudpickle.register_pickle_by_value(sys.modules[__name__])
 DEADLINE = 60.0
 
 
-class SilentExchange:
-    """An exchange for workers that exchange nothing."""
-
-    address: HostPort = ("127.0.0.1", 9)
-    last: SilentExchange
-
-    def __init__(self, options: ExchangeOptions) -> None:
-        self.credentials = (options.credentials or Credentials.new()).with_master(b"k" * 32)
-        self.host = options.host
-        self.closed: list[str] = []
-        SilentExchange.last = self
-
-    def status(self) -> dict[str, Any]:
-        return {"counters": {"bytes_sent": 0}}
-
-    def close(self, reason: str = "") -> None:
-        self.closed.append(reason)
-
-
 @pytest.fixture(autouse=True)
-def _exchange_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runner, "share_updates", SilentExchange)
+def _share_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "start_master", SilentMaster)
 
 
 def where(factor: int = 1, *, offset: int = 0) -> dict[str, Any]:
@@ -113,10 +93,10 @@ def test_results_come_in_rank_order_and_output_is_streamed(
     lines = capsys.readouterr().out
     assert "[0] working as 0\n" in lines
     assert "[1] working as 1\n" in lines
-    # The exchange was local and has been ended; the secret is in nothing that others can see.
-    assert SilentExchange.last.host == "127.0.0.1"
-    assert SilentExchange.last.closed
-    secret = SilentExchange.last.credentials.secret.hex()
+    # The master was local and has been ended; the secret is in nothing that others can see.
+    assert SilentMaster.last.options.host == "127.0.0.1"
+    assert SilentMaster.last.closed
+    secret = SilentMaster.last.credentials.secret.hex()
     seen = repr([results, spark.sparkContext.getConf().getAll()]).lower()
     assert secret not in seen
 
@@ -135,7 +115,7 @@ def test_without_a_number_every_slot_gets_a_worker(spark: Any) -> None:
 def test_the_caller_may_bring_the_secret_and_hide_gpus(spark: Any) -> None:
     secret = bytes(range(32))
     results = run(where, num_proc=2, use_gpu=False, secret=secret, spark=spark)
-    assert SilentExchange.last.credentials.secret == secret
+    assert SilentMaster.last.credentials.secret == secret
     assert {one["variables"]["CUDA_VISIBLE_DEVICES"] for one in results} == {"-1"}
 
 
@@ -166,7 +146,7 @@ import sys
 sys.path.insert(0, sys.argv[1])
 import test_runner as test
 from pyspark.sql import SparkSession
-test.runner.share_updates = test.SilentExchange
+test.runner.start_master = test.SilentMaster
 
 master = "local-cluster[1,2,1024]"
 spark = SparkSession.builder.master(master).config("spark.ui.enabled", "false").getOrCreate()
@@ -388,7 +368,6 @@ def test_tasks_that_do_not_start_in_time_are_an_error(
         ({"network": {"port": 1}}, "must be a NetworkConfig"),
         ({"env": {"KERAS_STROM_RANK": "1"}}, "KERAS_STROM_RANK"),
         ({"env": {"A": 1}}, "strings"),
-        ({"training": ParameterAveraging()}, "StromEstimator"),
     ],
 )
 def test_bad_options_are_refused_before_spark_is_asked(options: dict[str, Any], words: str) -> None:
@@ -428,7 +407,7 @@ import signal, sys, cloudpickle
 sys.path.insert(0, sys.argv[1])
 import test_runner as test
 from pyspark.sql import SparkSession
-test.runner.share_updates = test.SilentExchange
+test.runner.start_master = test.SilentMaster
 
 def stay():
     import os

@@ -12,8 +12,8 @@ import pytest
 
 from keras_strom import errors
 from keras_strom.spark.runner import timeline
-from keras_strom.spark.runner.result import Event
-from keras_strom.spark.runner.run_timeline import course_of
+from keras_strom.spark.runner.event import Event
+from keras_strom.spark.runner.run_timeline import timeline_of
 from keras_strom.spark.runner.timeline import DRIVER, Phase, Recorder, Timeline
 
 
@@ -144,7 +144,7 @@ def happened(*events: tuple[float, str, int]) -> list[Event]:
 
 
 def test_a_worker_of_a_run_waits_starts_trains_and_runs_on() -> None:
-    found = course_of(
+    found = timeline_of(
         happened(
             (1.0, "registered", 0),
             (2.0, "registered", 1),
@@ -168,7 +168,7 @@ def test_a_worker_of_a_run_waits_starts_trains_and_runs_on() -> None:
 
 
 def test_a_worker_that_was_lost_is_away_and_trains_on() -> None:
-    found = course_of(
+    found = timeline_of(
         happened(
             (1.0, "started", 0),
             (2.0, "master: joined", 0),

@@ -15,9 +15,9 @@ import tensorflow as tf
 from keras_strom import errors
 from keras_strom.sharing.threshold import FixedThreshold
 from keras_strom.strategy.strategy import StromStrategy
-from tests.strategy.test_lifecycle import launch
 from tests.support.scripts import options as script
 from tests.support.two_devices import TWO_DEVICES
+from tests.support.two_workers import results, run_two_workers, weights
 
 TAU = 2e-3
 ROWS = 96
@@ -240,21 +240,20 @@ def test_compilation_by_xla_is_refused() -> None:
 @pytest.mark.parametrize("mode", ["0", "None"])
 def test_two_workers_with_two_devices_each_agree(mode: str, tmp_path: Path) -> None:
     options = json.dumps({"devices": TWO_DEVICES})
-    completed = launch(Path(script.__file__), str(tmp_path), mode, options)
-    assert completed.returncode == 0, completed.stdout[-4000:] + completed.stderr[-4000:]
-    results = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
-    weights = [np.load(tmp_path / f"{rank}.npz") for rank in range(2)]
-    for name in weights[0]:
-        np.testing.assert_array_equal(weights[0][name], weights[1][name], err_msg=name)
-    for result in results:
+    run_two_workers(Path(script.__file__), str(tmp_path), mode, options)
+    workers = results(tmp_path)
+    first, second = weights(tmp_path)
+    for name in first:
+        np.testing.assert_array_equal(first[name], second[name], err_msg=name)
+    for result in workers:
         assert [report["steps"] for report in result["reports"]] == [12, 6]
         assert all(report["updates_applied"] > 0 for report in result["reports"])
         assert all(report["max_replica_difference"] < 1e-5 for report in result["reports"])
         assert result["different"] == 0
     if mode == "0":
-        assert results[0]["shared"] == results[1]["shared"]
-        assert len(set(results[0]["shared"])) == 3
-        assert not set(results[0]["hashes"]) & set(results[1]["hashes"])
+        assert workers[0]["shared"] == workers[1]["shared"]
+        assert len(set(workers[0]["shared"])) == 3
+        assert not set(workers[0]["hashes"]) & set(workers[1]["hashes"])
 
 
 def test_an_optimizer_made_outside_the_scope_is_refused_with_several_devices() -> None:

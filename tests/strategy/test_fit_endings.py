@@ -6,7 +6,6 @@ The cases are those of tests/support/scripts/fit_endings.py, one job for each mo
 from __future__ import annotations
 
 import functools
-import json
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,9 @@ from typing import Any
 import pytest
 
 from keras_strom.strategy import callbacks
-from tests.strategy.test_lifecycle import launch
+from tests.support import two_workers
 from tests.support.scripts import fit_endings
+from tests.support.two_workers import launch, run_two_workers
 
 MODES = ["None", "0"]
 
@@ -26,9 +26,8 @@ both_modes = pytest.mark.parametrize("mode", MODES)
 def job(mode: str) -> list[dict[str, Any]]:
     """What each worker's cases have returned; the checks below share it."""
     with tempfile.TemporaryDirectory() as folder:
-        done = launch(Path(fit_endings.__file__), folder, mode, timeout=400)
-        assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-4000:]
-        return [json.loads(Path(folder, f"{rank}.json").read_text()) for rank in range(2)]
+        run_two_workers(Path(fit_endings.__file__), folder, mode, timeout=400)
+        return two_workers.results(folder)
 
 
 def results(mode: str, name: str) -> list[dict[str, Any]]:

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.strategy.test_lifecycle import launch
 from tests.support.scripts import known_models
+from tests.support.two_workers import run_two_workers
 
 FAST = ("LSTM", "GRU", "transformer", "MobileNetV3Small")
 SLOW = ("EfficientNetB0", "ResNet50")
@@ -23,8 +23,7 @@ def results_of(tmp_path_factory: pytest.TempPathFactory) -> Any:
     @functools.cache
     def run(names: tuple[str, ...]) -> dict[str, Any]:
         folder = tmp_path_factory.mktemp("models")
-        done = launch(Path(known_models.__file__), str(folder), *names, timeout=600)
-        assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+        run_two_workers(Path(known_models.__file__), str(folder), *names, timeout=600)
         results: dict[str, Any] = json.loads((folder / "results.json").read_text())
         return results
 

@@ -6,10 +6,6 @@ Each job runs tests/support/scripts/lifecycle.py in two processes over a real re
 from __future__ import annotations
 
 import functools
-import json
-import os
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -19,8 +15,8 @@ import pytest
 
 from tests.support.optimizer_oracle import EncodedTraining
 from tests.support.scripts import lifecycle
+from tests.support.two_workers import WORKERS, launch, results, run_two_workers, weights
 
-WORKERS = 2
 MODES = ["None", "0", "2"]
 SCRIPT = Path(lifecycle.__file__)
 
@@ -29,34 +25,19 @@ class Job:
     """What the workers of one job have written."""
 
     def __init__(self, folder: Path) -> None:
-        self.results = [json.loads((folder / f"{r}.json").read_text()) for r in range(WORKERS)]
-        self.weights = [dict(np.load(folder / f"{r}.npz")) for r in range(WORKERS)]
+        self.results = results(folder)
+        self.weights = weights(folder)
 
     def fits(self, name: str) -> list[dict[str, Any]]:
         """The fit `name` as each worker saw it."""
         return [next(f for f in r["fits"] if f["name"] == name) for r in self.results]
 
 
-def launch(
-    script: Path, *arguments: str, options: tuple[str, ...] = (), timeout: float = 250
-) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "keras_strom", "run", "-np", str(WORKERS), *options]
-    return subprocess.run(
-        [*command, str(script), *arguments],
-        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-        check=False,
-    )
-
-
 @functools.cache
 def job(mode: str, repetition: int = 0) -> Job:
     """Runs the script once a mode and repetition; the checks below share it."""
     with tempfile.TemporaryDirectory() as folder:
-        completed = launch(SCRIPT, folder, mode)
-        assert completed.returncode == 0, completed.stdout[-4000:] + completed.stderr[-4000:]
+        run_two_workers(SCRIPT, folder, mode)
         return Job(Path(folder))
 
 

@@ -19,8 +19,8 @@ import numpy as np
 import pytest
 
 from tests.support.scripts import state
+from tests.support.two_workers import WORKERS, run_two_workers
 
-WORKERS = 2
 SCRIPT = Path(state.__file__)
 
 # Asynchronous workers have a folder each for the backup, as machines without a common file system.
@@ -47,16 +47,7 @@ def jobs(mode: str) -> Jobs:
     _folders.append(tempfile.TemporaryDirectory(prefix="keras-strom-state-"))
     folder = _folders[-1].name
     for part in ("1", "2"):
-        command = [sys.executable, "-m", "keras_strom", "run", "-np", str(WORKERS)]
-        completed = subprocess.run(
-            [*command, str(SCRIPT), folder, mode, part],
-            env={**os.environ, "TEST_BACKUP_FOLDERS": MODES[mode], "TF_CPP_MIN_LOG_LEVEL": "3"},
-            capture_output=True,
-            text=True,
-            timeout=250,
-            check=False,
-        )
-        assert completed.returncode == 0, completed.stdout[-4000:] + completed.stderr[-4000:]
+        run_two_workers(SCRIPT, folder, mode, part, env={"TEST_BACKUP_FOLDERS": MODES[mode]})
     return Jobs(Path(folder))
 
 

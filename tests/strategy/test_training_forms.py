@@ -15,10 +15,10 @@ import pytest
 
 from keras_strom.sharing.threshold import FixedThreshold
 from keras_strom.strategy.strategy import StromStrategy
-from tests.strategy.test_lifecycle import launch
 from tests.support.encoded_training import EncodedWorker, EncodedWorkers
 from tests.support.scripts import training_forms
 from tests.support.scripts.training_forms import CASES, TAU, Place
+from tests.support.two_workers import run_two_workers, weights
 
 
 def oracle(name: str, size: int) -> list[np.ndarray]:
@@ -42,9 +42,8 @@ def oracle(name: str, size: int) -> list[np.ndarray]:
 def trained_by_two() -> list[dict[str, np.ndarray]]:
     """The weights of all cases as each of two real workers has written them."""
     with tempfile.TemporaryDirectory() as folder:
-        done = launch(Path(training_forms.__file__), folder)
-        assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
-        return [dict(np.load(Path(folder, f"{rank}.npz"))) for rank in range(2)]
+        run_two_workers(Path(training_forms.__file__), folder)
+        return weights(folder)
 
 
 # Those whose steps are closed in different ways; what tells the others apart is above the step.

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.strategy.test_lifecycle import launch
+from tests.support.two_workers import launch
 
 _START = """
 import sys

@@ -15,9 +15,9 @@ import tensorflow as tf
 from keras_strom import errors
 from keras_strom.sharing.threshold import FixedThreshold
 from keras_strom.strategy.strategy import StromStrategy
-from tests.strategy.test_lifecycle import launch
 from tests.support.optimizer_oracle import EncodedTraining
 from tests.support.scripts import options as script
+from tests.support.two_workers import results, run_two_workers, weights
 
 TAU = 2e-3
 STEPS = 8
@@ -215,12 +215,11 @@ def test_keras_own_option_is_refused_with_the_name_of_ours(how: str) -> None:
 
 def test_two_workers_that_compile_agree_in_every_bit_of_every_step(tmp_path: Path) -> None:
     options = json.dumps({"jit_compile": True, "local_apply": "encoded"})
-    completed = launch(Path(script.__file__), str(tmp_path), "0", options)
-    assert completed.returncode == 0, completed.stdout[-4000:] + completed.stderr[-4000:]
-    results = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
-    assert results[0]["hashes"] == results[1]["hashes"]
-    assert len(set(results[0]["hashes"])) == 3 * 96 / 8 / 2
-    assert [r["reports"][0]["steps"] for r in results] == [12, 12]
-    weights = [np.load(tmp_path / f"{rank}.npz") for rank in range(2)]
-    for name in weights[0]:
-        np.testing.assert_array_equal(weights[0][name], weights[1][name], err_msg=name)
+    run_two_workers(Path(script.__file__), str(tmp_path), "0", options)
+    workers = results(tmp_path)
+    assert workers[0]["hashes"] == workers[1]["hashes"]
+    assert len(set(workers[0]["hashes"])) == 3 * 96 / 8 / 2
+    assert [r["reports"][0]["steps"] for r in workers] == [12, 12]
+    first, second = weights(tmp_path)
+    for name in first:
+        np.testing.assert_array_equal(first[name], second[name], err_msg=name)

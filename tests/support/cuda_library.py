@@ -68,7 +68,8 @@ class Options(ctypes.Structure):
         ("norm_limit", ctypes.c_float),
         ("momenta", ctypes.c_void_p),
         ("send_mean", ctypes.c_int32),
-        ("shared", ctypes.c_void_p),
+        ("full", ctypes.c_int32),
+        ("includes_residual", ctypes.c_void_p),
         ("thresholds", ctypes.c_void_p),
         ("segment_results", ctypes.c_void_p),
     )

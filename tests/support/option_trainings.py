@@ -14,8 +14,8 @@ import numpy as np
 import tensorflow as tf
 
 from keras_strom.strategy.strategy import StromStrategy
-from tests.strategy.test_lifecycle import launch
 from tests.support.scripts import options as script
+from tests.support.two_workers import results, run_two_workers, weights
 
 ROWS = 8
 
@@ -62,12 +62,6 @@ def on_two_workers(
         options: others of the strategy.
     """
     with tempfile.TemporaryDirectory() as folder:
-        done = launch(Path(script.__file__), folder, mode, json.dumps(options))
-        assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
-        return [
-            (
-                json.loads(Path(folder, f"{rank}.json").read_text()),
-                list(np.load(Path(folder, f"{rank}.npz")).values()),
-            )
-            for rank in range(2)
-        ]
+        run_two_workers(Path(script.__file__), folder, mode, json.dumps(options))
+        arrays = [list(worker.values()) for worker in weights(folder)]
+        return list(zip(results(folder), arrays, strict=True))

@@ -1,0 +1,99 @@
+"""The frame in which every runner runs a job: its master, and what becomes of its checkpoints.
+
+`keras-strom run` and `keras_strom.spark.run` differ in how they start workers and wait for them.
+What stands around that is the same, and is this file's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from keras_strom import errors
+from keras_strom.job.checkpoint_plan import CheckpointPlan
+from keras_strom.job.credentials import Credentials
+from keras_strom.job.joining import verdict
+from keras_strom.job.network import HostPort
+from keras_strom.runner.job_checkpoints import JobCheckpoints
+from keras_strom.runner.master_options import Master, MasterOptions, StartMaster
+
+
+class JobMaster:
+    """The master of a job and the collector of its checkpoints, from entry to exit.
+
+    A lone worker has no master, and nothing is started for it.
+
+    Args:
+        options: of the master; the epoch is set here.
+        start: starts it.
+
+    Attributes:
+        plan: what the workers are told of checkpoints, once entered; None = none are made.
+
+    Raises:
+        AddressError: on entry, a port in use or a mask that matches nothing.
+        InvalidOption: on entry, checkpoints of a lone worker.
+        StoreUnavailable: on entry, the folder for checkpoints cannot be written.
+
+    Example:
+        >>> options = MasterOptions(workers=1, network=NetworkConfig())  # doctest: +SKIP
+        >>> with JobMaster(options, start_master) as master:  # doctest: +SKIP
+        ...     run_workers(master.address, master.credentials, master.plan)
+        ...     master.end_well()
+    """
+
+    def __init__(self, options: MasterOptions, start: StartMaster) -> None:
+        self._options = options
+        self._start = start
+        self._master: Master | None = None
+        self._end = contextlib.ExitStack()
+        self.plan: CheckpointPlan | None = None
+
+    def __enter__(self) -> JobMaster:
+        options = self._options
+        with contextlib.ExitStack() as stack:
+            self._checkpoints = stack.enter_context(
+                JobCheckpoints.of(options.network, options.workers)
+            )
+            self.plan = self._checkpoints.plan
+            if options.workers > 1:
+                options = dataclasses.replace(options, epoch=self._checkpoints.epoch)
+                self._master = self._start(options)
+                stack.callback(self._master.close, "the job has ended")
+                self._checkpoints.collect(self._master.close)
+            self._end = stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end.close()
+
+    @property
+    def address(self) -> HostPort | None:
+        """Where workers reach the master; None = there is none."""
+        return None if self._master is None else self._master.address
+
+    @property
+    def credentials(self) -> Credentials | None:
+        """What workers need to be let in; None = there is no master."""
+        return None if self._master is None else self._master.credentials
+
+    def status(self) -> Mapping[str, Any]:
+        """The master's state and counters; nothing without one."""
+        return {} if self._master is None else self._master.status()
+
+    def judged(self, failure: errors.WorkerFailed) -> errors.WorkerFailed:
+        """A worker's failure with what the master has seen of it."""
+        if self._master is None:
+            return failure
+        return failure.with_verdict(verdict(failure.traceback, self._master.status()))
+
+    def end_well(self) -> None:
+        """All workers have ended well: the next run of the job begins anew.
+
+        Raises:
+            StoreUnavailable: the folder for checkpoints cannot be written.
+            Refused: a later run uses it.
+        """
+        self._checkpoints.clear()

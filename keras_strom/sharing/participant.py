@@ -1,0 +1,33 @@
+"""What one worker takes part in its job with."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+from keras_strom._native.replica import Replica
+from keras_strom.job.environment import ClusterEnvironment
+from keras_strom.sharing.flat_space import FlatSpace
+from keras_strom.sharing.step import SharedStep
+
+if TYPE_CHECKING:
+    from keras_strom.relay.training_relay import TrainingWorker
+
+
+@dataclasses.dataclass
+class Participant:
+    """A worker that shares updates, whichever training it is in.
+
+    Attributes:
+        environment: this worker's place in the job.
+        space: the variables of its strategy.
+        replica: their residuals.
+        step: the shared part of a training step.
+        worker: the connection to the master; None for a lone worker.
+    """
+
+    environment: ClusterEnvironment
+    space: FlatSpace
+    replica: Replica
+    step: SharedStep
+    worker: TrainingWorker | None

@@ -1,0 +1,112 @@
+"""What one step changes: noted while optimizers announce it, told once the step is over."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from keras_strom import errors
+from keras_strom.sharing.admission import path_of
+from keras_strom.sharing.flat_space import Entry, FlatSpace
+from keras_strom.sharing.optimizers import has_plain_momentum, momentum_of
+from keras_strom.sharing.step import VariableChange
+from keras_strom.sharing.touched import Touched
+
+
+class MaskedMomenta:
+    """Where optimizers keep the momentum that is masked, of all steps so far.
+
+    A function that was traced before announces nothing when it is called again, so what it has
+    announced once is kept.
+
+    Args:
+        masking: the strategy's `momentum_masking`.
+    """
+
+    def __init__(self, masking: bool | str) -> None:
+        self._masking = masking
+        self._momenta: dict[int, Any] = {}  # By the id of the variable that they move.
+
+    def note(self, variable: Any, optimizer: Any) -> None:
+        """`optimizer` is about to change `variable`.
+
+        Raises:
+            UnsupportedOptimizer: all are to be masked, and it keeps none.
+        """
+        masks = self._masking
+        if masks == "auto":
+            masks = has_plain_momentum(optimizer)
+        momentum = momentum_of(optimizer, variable) if masks else None
+        if self._masking is True and momentum is None:
+            raise errors.UnsupportedOptimizer(
+                f"momentum_masking=True, but {type(optimizer).__name__} keeps no momentum of "
+                f"{path_of(variable)!r}; leave momentum_masking='auto', or use an optimizer with "
+                "momentum, such as SGD(momentum=0.9)"
+            )
+        self._momenta[id(variable)] = momentum
+
+    def of(self, entry: Entry) -> Entry | None:
+        """The momentum of a variable, at the place of that; None = there is none to mask."""
+        momentum = self._momenta.get(id(entry.variable))
+        return None if momentum is None else Entry(momentum, entry.offset, entry.size)
+
+
+class StepTrace:
+    """One step of a strategy, while it is traced or runs eagerly.
+
+    Args:
+        space: the variables of the strategy; the trained ones are read now.
+        momenta: the strategy's.
+
+    Attributes:
+        optimizer: the one whose step is under way; None before the first.
+    """
+
+    def __init__(self, space: FlatSpace, momenta: MaskedMomenta) -> None:
+        self._space = space
+        self._momenta = momenta
+        self._before = {
+            id(entry.variable): tf.raw_ops.ReadVariableOp(
+                resource=entry.primary.handle, dtype=tf.float32
+            )
+            for entry in space.entries
+            if entry.variable.trainable
+        }
+        self._touched = Touched()
+        self.optimizer: Any = None
+
+    def note_update(self, variable: Any, gradient: Any) -> None:
+        """The optimizer is about to change `variable`: the moment that makes it a member."""
+        if variable in self._space:
+            self._touched.note(variable, gradient, self.optimizer)
+            self._space.touch(variable)
+            self._momenta.note(variable, self.optimizer)
+
+    @property
+    def touched(self) -> set[int]:
+        """The ids of the variables that the step changes."""
+        return self._touched.variables
+
+    @property
+    def has_created(self) -> bool:
+        """Whether it changes variables that were not there when it began."""
+        return not self.touched.issubset(self._before)
+
+    def changes(self, by_rows: bool) -> list[VariableChange]:
+        """What the step, which is over, tells of each participant, in flat order.
+
+        Args:
+            by_rows: whether a change of a few rows may be told as such.
+        """
+        return [self._change(entry, by_rows) for entry in self._space.participants]
+
+    def _change(self, entry: Entry, by_rows: bool) -> VariableChange:
+        rows = self._touched.rows(entry.variable) if by_rows else None
+        return VariableChange(
+            entry,
+            shares=self._space.is_member(entry),
+            # Where only rows change, nothing takes the value read before, nor does a graph keep it.
+            since=self._before[id(entry.variable)] if rows is None else rows,
+            momentum=self._momenta.of(entry),
+        )
