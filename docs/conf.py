@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.metadata
+import inspect
 import re
 from typing import Any
+
+from sphinx.util.inspect import stringify_signature
 
 project = "keras-strom"
 author = "the keras-strom authors"
@@ -40,16 +44,18 @@ linkcheck_anchors = False
 
 
 def _as_restructured_text(
-    _app: Any, _what: str, _name: str, _object: Any, _options: Any, lines: list[str]
+    _app: Any, _what: str, _name: str, described: Any, _options: Any, lines: list[str]
 ) -> None:
     """Docstrings are written to be read as they are; Sphinx takes some of that for its own signs.
 
-    `|residual|` is no substitution, "`Worker`s" is a name and a letter, and lines that stand
-    further in after an empty one are code.
+    `|residual|` is no substitution, "`Worker`s" is a name and a letter, lines that stand further
+    in after an empty one are code, and a dataclass is made with its attributes.
     """
     found: list[str] = []
     above = ""  # the last line that is not empty
     for line in lines:
+        if line == "Attributes:" and dataclasses.is_dataclass(described):
+            line = "Args:"
         line = re.sub(r"(?<!`)\|(?!`)", r"\\|", line)
         line = re.sub(r"(?<!`)(`[^`]+`)(?=[a-z])", r"\1\\ ", line)
         begins = line.startswith("    ") and found and not found[-1]
@@ -74,6 +80,22 @@ def _several_returned(lines: list[str]) -> list[str]:
     return [*lines[:first], "    In this order.", "", *items, *lines[last:]]
 
 
+def _signature_of_init(
+    _app: Any, what: str, _name: str, described: Any, _options: Any, signature: str, returns: str
+) -> tuple[str, str]:
+    """Takes that of `__init__` where a class has a `__new__` of its own, too."""
+    if what == "class" and {"__new__", "__init__"} <= set(vars(described)):
+        of_init = inspect.signature(described.__init__)
+        own = list(of_init.parameters.values())[1:]
+        signature = stringify_signature(
+            of_init.replace(parameters=own),
+            unqualified_typehints=True,
+            show_return_annotation=False,
+        )
+    return signature, returns
+
+
 def setup(app: Any) -> None:
-    """Adds what the extensions lack, before napoleon reads the sections."""
+    """Adds what autodoc lacks, to docstrings before napoleon reads their sections."""
     app.connect("autodoc-process-docstring", _as_restructured_text, priority=100)
+    app.connect("autodoc-process-signature", _signature_of_init)

@@ -12,8 +12,11 @@ comment before a block, which no reader sees, says what else it needs:
 from __future__ import annotations
 
 import ast
+import contextlib
 import dataclasses
 import functools
+import inspect
+import io
 import re
 import shlex
 from collections.abc import Callable, Iterator
@@ -259,6 +262,25 @@ def test_every_link_leads_to_a_file_and_a_heading(page: Path) -> None:
             assert anchor in anchors(target), f"{shown(page)}: {link}: no such heading"
 
 
+CODE = ("custom_ops", "keras_strom", "spark", "tests", "examples", ".ci")
+
+
+def test_every_page_that_code_names_is_there() -> None:
+    """A comment may name a section too: docs/internals/step.md, "One pass over memory"."""
+    wrong = []
+    for path in (path for house in CODE for path in sorted((ROOT / house).rglob("*"))):
+        if path.suffix not in {".py", ".h", ".cc", ".cu", ".cmake"} or not path.is_file():
+            continue
+        text = re.sub(r"\n\s*(//|#|\*)?:?\s*", " ", path.read_text(errors="replace"))
+        for name, section in re.findall(r'(docs/[\w/]+\.md)(?:, "([^"]+)")?', text):
+            page = ROOT / name
+            if not page.exists():
+                wrong.append(f"{shown(path)}: there is no {name}")
+            elif section and not re.search(rf"^#+ {re.escape(section)}$", page.read_text(), re.M):
+                wrong.append(f"{shown(path)}: {name} has no section {section!r}")
+    assert not wrong
+
+
 # ------------------------------------------------------------------------------- house rules
 
 
@@ -293,6 +315,52 @@ def test_the_glossary_has_each_term_once() -> None:
     assert len(terms) == len(set(terms))
     needed = "residual threshold update message relay master worker generation snapshot density"
     assert set(needed.split()) <= set(terms)
+
+
+def rows(page: Path, heading: str) -> dict[str, str]:
+    """The first two columns of the first table below a heading, without backquotes."""
+    table = page.read_text().partition(f"\n## {heading}\n")[2].partition("\n| ")[2]
+    found = {}
+    for line in table.partition("\n\n")[0].rstrip().split("\n")[2:]:
+        names, default = (cell.strip().replace("`", "") for cell in line.split("|")[1:3])
+        found.update(zip(names.split(", "), default.split(", "), strict=True))
+    return found
+
+
+def test_the_table_of_options_is_that_of_the_strategy() -> None:
+    from keras_strom import StromStrategy
+
+    told = rows(DOCS / "choosing.md", "Every option")
+    parameters = list(inspect.signature(StromStrategy.__init__).parameters.values())[1:]
+    assert list(told) == [parameter.name for parameter in parameters]
+    for parameter in parameters:
+        if parameter.name != "threshold":
+            assert ast.literal_eval(told[parameter.name]) == parameter.default, parameter.name
+
+
+def test_the_table_of_the_network_is_that_of_its_options() -> None:
+    from keras_strom import NetworkConfig
+
+    told = rows(DOCS / "choosing.md", "The network")
+    fields = dataclasses.fields(NetworkConfig)
+    assert list(told) == [field.name for field in fields]
+    assert {name: ast.literal_eval(default) for name, default in told.items()} == {
+        field.name: field.default for field in fields
+    }
+
+
+@pytest.mark.parametrize("command", ["run", "scalability"])
+def test_every_flag_of_the_command_line_is_told(command: str) -> None:
+    from keras_strom.cli import _parser
+
+    page = (DOCS / "api" / "command_line.md").read_text()
+    section = page.partition(f"## keras-strom {command}\n")[2].partition("\n## ")[0]
+    with pytest.raises(SystemExit), contextlib.redirect_stdout(io.StringIO()) as help_:
+        _parser().parse_args([command, "--help"])
+    flag = r"(?<![\w-])--?[a-z][a-z-]+"
+    of_another_program = {"--its", "--own", "--arguments"}
+    told = set(re.findall(flag, section)) - of_another_program
+    assert told == set(re.findall(flag, help_.getvalue())) - {"--help"}
 
 
 def rooms() -> set[str]:
