@@ -377,3 +377,14 @@ def test_every_room_of_the_code_has_its_page() -> None:
     pages = "".join(page.read_text() for page in (DOCS / "internals").glob("*.md"))
     missing = {room for room in rooms() if f"`{room}" not in pages}
     assert not missing
+
+
+def test_every_file_of_a_room_stands_on_a_page() -> None:
+    pages = "".join(page.read_text() for page in (DOCS / "internals").glob("*.md"))
+    missing = set()
+    for room in rooms():
+        for path in (ROOT / room).iterdir():
+            name = {".py": path.name, ".h": f"{path.stem}.*"}.get(path.suffix)
+            if name and path.stem != "__init__" and f"`{name}`" not in pages:
+                missing.add(shown(path))
+    assert not missing
