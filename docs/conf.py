@@ -48,8 +48,9 @@ def _as_restructured_text(
 ) -> None:
     """Docstrings are written to be read as they are; Sphinx takes some of that for its own signs.
 
-    `|residual|` is no substitution, "`Worker`s" is a name and a letter, lines that stand further
-    in after an empty one are code, and a dataclass is made with its attributes.
+    `|residual|` is no substitution, `[batch, *shape]` no emphasis, "`Worker`s" is a name and a
+    letter, lines that stand further in after an empty one are code, and a dataclass is made with
+    its attributes.
     """
     found: list[str] = []
     above = ""  # the last line that is not empty
@@ -57,6 +58,7 @@ def _as_restructured_text(
         if line == "Attributes:" and dataclasses.is_dataclass(described):
             line = "Args:"
         line = re.sub(r"(?<!`)\|(?!`)", r"\\|", line)
+        line = re.sub(r"(?<=[\[, ])\*(?=\w+\])", r"\\*", line)
         line = re.sub(r"(?<!`)(`[^`]+`)(?=[a-z])", r"\1\\ ", line)
         begins = line.startswith("    ") and found and not found[-1]
         if begins and not re.match(r"\s|.*:$|[=*-]", above):
