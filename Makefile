@@ -51,10 +51,12 @@ help: ## this list
 ifeq ($(shell test -L .venv && echo link),link)
 TOOLS_STAMP := build/stamps/tools
 PACKAGE_STAMP := build/stamps/package
+DOCS_STAMP := build/stamps/docs
 INSTALL = @echo "==> .venv is a link: used as it is"; true
 else
 TOOLS_STAMP := .venv/.stamp-tools
 PACKAGE_STAMP := .venv/.stamp-package
+DOCS_STAMP := .venv/.stamp-docs
 INSTALL = @$(STEP)
 endif
 
@@ -194,6 +196,17 @@ demo: $(PACKAGE_STAMP) native ## two Spark executors train a CNN on Fashion-MNIS
 	@.ci/system-packages data java
 	@$(BIN)/python examples/demo.py
 
+# ------------------------------------------------------------------ pages
+
+$(DOCS_STAMP): $(PACKAGE_STAMP)
+	$(INSTALL) pip-docs "installing what makes the pages" \
+	  $(BIN)/python -m pip install -c constraints.txt $$(.ci/extra docs)
+	@mkdir -p $(@D) && touch $@
+
+.PHONY: docs
+docs: $(DOCS_STAMP) ## the pages of docs/ as a site, build/docs; a warning or a broken link is an error
+	@.ci/docs
+
 # ------------------------------------------------------------------ benchmarks
 
 BENCHES := bench-codec bench-parity bench-reader bench-relay bench-step
@@ -207,12 +220,12 @@ bench-configure: setup
 	  -B $(NATIVE_BENCH) -G Ninja -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja -DSTROM_BENCH=ON \
 	  -DSTROM_WERROR=$(WERROR)
 
-bench-codec: bench-configure ## encoding, coding, applying, message sizes: CODEC's targets (2 minutes)
+bench-codec: bench-configure ## encoding, coding, applying, message sizes, and targets (2 minutes)
 	@$(STEP) bench-build "building the native benchmarks" \
 	  $(BIN)/cmake --build $(NATIVE_BENCH) --target codec_bench --parallel $(JOBS)
 	@$(BIN)/python -m benchmarks.codec $(BENCH_ARGS)
 
-bench-relay: bench-configure ## the relay against TCP and TLS: PROTOCOL's targets (5 minutes; root)
+bench-relay: bench-configure ## the relay against TCP and TLS, and targets (5 minutes; root)
 	@if ((EUID == 0)); then .ci/system-packages lines; fi
 	@$(STEP) bench-build "building the native benchmarks" \
 	  $(BIN)/cmake --build $(NATIVE_BENCH) --target relay_peer relay_node --parallel $(JOBS)

@@ -1,6 +1,7 @@
 """`make bench-codec`: how fast updates are encoded, coded and applied, and how long messages are.
 
-The targets are CODEC.md's, by the same names. Speeds are ratios from interleaved runs:
+The targets are those of docs/benchmarks.md, by the same names.
+Speeds are ratios from interleaved runs:
 custom_ops/bench/codec_bench times what is native, this module what is Python, turn by turn. What
 runs on one thread is measured by the processor's time, so that other work disturbs it little; two
 threads are measured by the clock.

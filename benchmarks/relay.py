@@ -1,6 +1,7 @@
 """`make bench-relay`: the relay against TCP, plain and under TLS 1.3, in the same run.
 
-The targets are PROTOCOL.md's, by the same names. Two processes for each measurement send the same
+The targets are those of docs/benchmarks.md, by the same names.
+Two processes for each measurement send the same
 messages over each transport in turn, in another order each round; ours is always encrypted. Both
 ends run on this machine: on loopback, or in network namespaces joined by a line of 1 Gbit/s that
 loses packets (benchmarks/namespaces.py), where TCP's congestion control is CUBIC, and BBR where
@@ -178,7 +179,9 @@ class RelayBench:
             self._report.row(
                 transport.label, group="Builds and use", build=built, use=use, command=command
             )
-        self._report.skip("Aeron", "its Python client does not build here; see PROTOCOL.md")
+        self._report.skip(
+            "Aeron", "its Python client does not build here; see docs/internals/transport.md"
+        )
 
     def loopback(self) -> None:
         """Messages of 64 KB, 1 MB and 1 KB one way, both processes on this machine."""

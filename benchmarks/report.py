@@ -37,7 +37,8 @@ OUTPUT = ROOT / "build" / "bench"
 Better = Literal["higher", "lower"]
 Row = dict[str, Any]
 
-#: Rounds of an interleaved run; the fewest that CODEC.md's targets may be judged by is 7.
+#: Rounds of an interleaved run; the fewest that the codec's targets (docs/benchmarks.md) may be
+#: judged by is 7.
 ROUNDS = 9
 
 

@@ -121,7 +121,7 @@ def encode(
     stays in the residual than with the other codings, for two bits an element, whatever is sent.
     That pays only where the residual has to be as small as it gets, with a threshold of one to two
     standard deviations of the updates; where more may stay, "auto" with a smaller threshold leaves
-    as little for fewer bits (README.md has figures).
+    as little for fewer bits (docs/parts.md has figures).
 
     Args:
         update: float32 array of any shape, not empty. Only read.

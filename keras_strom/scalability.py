@@ -24,7 +24,7 @@ from keras_strom.job.network import NetworkConfig
 #: Bytes on the wire for each byte of a message: packet headers, tags and acknowledgements.
 WIRE_OVERHEAD = 1.06
 
-#: Children of a node in a tree (PROTOCOL.md, "Topology").
+#: Children of a node in a tree (docs/internals/replication.md, "Topology").
 TREE_CHILDREN = 8
 
 #: Nodes up to which `auto` is a star.

@@ -51,7 +51,7 @@ LONG_FILES = (
     "house/test_demo.py",
     "house/test_packaging.py",
     "strategy/test_lifecycle.py",
-    "house/test_readme.py",
+    "house/test_docs.py",
     "strategy/test_tuners.py",
     "strategy/test_training_forms.py",
     "sharing/test_variable_thresholds.py",

@@ -187,7 +187,7 @@ STROM_EXPORT int strom_replica_message(strom_handle replica, int64_t index, uint
 
 /* ---------------------------------------------------------------- codec (capi/codec.cc)
  * One update to one message and back, without a replica. Messages are described in
- * core/MESSAGE_FORMAT.md. */
+ * docs/internals/message_format.md. */
 enum {
   STROM_CODING_AUTO = 0,
   STROM_CODING_SPARSE = 1,
@@ -396,8 +396,8 @@ STROM_EXPORT int strom_bytes_flush(strom_handle worker, int64_t timeout_ns);
 STROM_EXPORT int strom_bytes_close(strom_handle worker, const char* reason);
 
 /* ---------------------------------------------------------------- all of them
- * A JSON object with the node's state and counters (ARCHITECTURE.md lists the keys). *size gets the
- * bytes, `out` may be NULL to ask the size. */
+ * A JSON object with the node's state and counters (docs/internals/native_doors.md lists the keys).
+ * *size gets the bytes, `out` may be NULL to ask the size. */
 STROM_EXPORT int strom_node_status(strom_handle node, char* out, int64_t capacity, int64_t* size);
 
 #ifdef __cplusplus

@@ -1,6 +1,6 @@
-// The promises of the relay as plain functions, law by law (DESIGN.md, "Laws"). Each gives the
-// words of what is broken, or "" where it holds. They see what nodes show and what was submitted,
-// nothing else; sim/simulation.h asks them after every tick.
+// The promises of the relay as plain functions, law by law (docs/internals/index.md, "Laws").
+// Each gives the words of what is broken, or "" where it holds. They see what nodes show and what
+// was submitted, nothing else; sim/simulation.h asks them after every tick.
 #ifndef KERAS_STROM_SIM_INVARIANTS_H_
 #define KERAS_STROM_SIM_INVARIANTS_H_
 

@@ -2,7 +2,7 @@
 //
 // Without this registration such a step fails in TensorFlow's placer, in terms of colocation
 // groups. libstrom_cuda.so (capi/strom_cuda.h) has the codec for it; what is missing between the
-// two is in ARCHITECTURE.md, "CUDA".
+// two is in docs/internals/cuda.md.
 #include "tensorflow/core/framework/op_kernel.h"
 
 namespace keras_strom {

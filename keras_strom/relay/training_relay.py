@@ -1,7 +1,8 @@
 """A training's two ends of the relay: its `TrainingMaster`, and a `TrainingWorker`'s connection.
 
 The runners start a master in the driver or launcher; `StromStrategy` makes the worker. Neither
-needs TensorFlow, and neither does any work in Python while training runs: see ARCHITECTURE.md.
+needs TensorFlow, and neither does any work in Python while training runs: see
+docs/internals/update.md.
 """
 
 from __future__ import annotations
@@ -90,7 +91,10 @@ class TrainingMaster:
         warn_of_receive_buffer(self._node.status()["counters"])
 
     def status(self) -> dict[str, Any]:
-        """State, counters and the latest events (ARCHITECTURE.md); the last one once closed."""
+        """State, counters and the latest events; the last one once closed.
+
+        docs/internals/native_doors.md lists the keys.
+        """
         return self._node.status() if self._last_status is None else self._last_status
 
     def counters(self) -> NodeCounters:

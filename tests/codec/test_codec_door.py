@@ -5,7 +5,6 @@ are judged by tests/codec/test_codec_contract.py.
 import doctest
 import math
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,6 @@ from keras_strom import codec, errors
 from keras_strom._native import codec as native
 
 Floats = npt.NDArray[np.float32]
-README = Path(__file__).resolve().parents[2] / "README.md"
 UPDATE = np.array([0.25, -1.5, 0.5, 2.0], np.float32)
 
 
@@ -275,10 +273,3 @@ def test_parameters_that_cannot_change_in_place_are_refused() -> None:
     for parameters in wrong:
         with pytest.raises(errors.InvalidOption, match="parameters is "):
             codec.apply(message, parameters)
-
-
-def test_the_example_in_the_readme_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    text = README.read_text().partition("## The codec by itself")[2]
-    exec(compile(text.partition("```python\n")[2].partition("```")[0], README, "exec"), {})
-    said = text.partition("# prints: ")[2].partition("\n")[0]
-    assert capsys.readouterr().out.strip() == said

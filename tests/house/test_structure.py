@@ -60,7 +60,7 @@ PYTHON_ARROWS = {
     "cli": {"", "errors", "job", "runner", "scalability"},
     "__main__": {"cli"},
     "spark.data": {"errors", "checks", "job", "strategy"},
-    "spark.inference": {"errors", "spark.data"},
+    "spark.inference": {"", "errors", "spark.data"},
     "spark.runner": {"", "errors", "checks", "job", "runner", "spark.data"},
     "spark.training": {
         *("", "errors", "checks", "job", "sharing", "strategy"),
@@ -70,6 +70,7 @@ PYTHON_ARROWS = {
         *("errors", "checks", "job", "strategy"),
         *("spark.data", "spark.inference", "spark.runner", "spark.training"),
     },
+    "spark.model": {"spark.estimator"},  # the name of before 0.1.0
     "spark": {"spark.runner", "spark.training", "spark.estimator"},
     "tfx": {"", "errors", "checks", "job", "runner", "strategy", "spark", "spark.runner"},
 }

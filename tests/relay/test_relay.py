@@ -9,7 +9,6 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -20,7 +19,6 @@ from keras_strom.relay import JoinInfo, Master, Message, Worker, counters, new_s
 from keras_strom.relay.counters import NodeCounters
 
 DEADLINE = 30.0
-README = Path(__file__).resolve().parents[2] / "README.md"
 
 
 class Star:
@@ -63,12 +61,6 @@ def assert_in_order(messages: list[Message], sent: dict[int, list[bytes]]) -> No
 @pytest.mark.parametrize("module", [relay, counters])
 def test_the_examples_in_the_docstrings_run(module: object) -> None:
     assert doctest.testmod(module).failed == 0  # type: ignore[arg-type]
-
-
-def test_the_readmes_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    text = README.read_text().partition("## The relay by itself")[2]
-    exec(compile(text.partition("```python\n")[2].partition("```")[0], README, "exec"), {})
-    assert capsys.readouterr().out == "b'hello'\n"
 
 
 @pytest.fixture(scope="module")

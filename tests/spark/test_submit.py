@@ -1,4 +1,4 @@
-"""The script of docs/SPARK.md, submitted as its page says to a standalone cluster."""
+"""The script of docs/spark_cluster.md, submitted as its page says to a standalone cluster."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DEADLINE = 280.0
 def test_the_documented_script_learns_on_a_standalone_cluster(
     repository: Path, tmp_path: Path
 ) -> None:
-    section = (repository / "docs" / "SPARK.md").read_text().split("\n## Standalone\n")[1]
+    section = (repository / "docs" / "spark_cluster.md").read_text().split("\n## Standalone\n")[1]
     found = re.search(r"```python\n(.*?)```", section, re.S)
     assert found is not None
     script = tmp_path / "train.py"

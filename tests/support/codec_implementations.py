@@ -84,7 +84,7 @@ class Implementation(abc.ABC):
 
 
 class Oracle(Implementation):
-    """NumPy, from the text of MESSAGE_FORMAT.md: it judges the others."""
+    """NumPy, from the text of docs/internals/message_format.md: it judges the others."""
 
     invalid = ValueError
     corrupt = oracle.MalformedError

@@ -1,4 +1,4 @@
-"""Writes and reads update messages in NumPy, from custom_ops/core/MESSAGE_FORMAT.md alone.
+"""Writes and reads update messages in NumPy, from docs/internals/message_format.md alone.
 
 The native codec is judged by this second implementation: it is slow, follows the text line by line
 and shares nothing with the native one.

@@ -22,7 +22,7 @@ RING = 6  # updates a node keeps although the master holds them
 
 @dataclasses.dataclass(frozen=True)
 class Rules:
-    """The rules that PROTOCOL.md names, each of which can be switched off."""
+    """The rules that docs/internals/replication.md names, each of which can be switched off."""
 
     two_way_replay: bool = True  # ATTACH is answered by the parent's vector, and the child replays
     retention: bool = True  # an update stays in the ring until the master's beacon covers it

@@ -28,7 +28,7 @@ inline Buffer MakeBuffer(std::vector<uint8_t> bytes) {
 // Times are nanoseconds of a monotonic clock that the caller reads; the core has no clock.
 inline constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
 
-// A message on a link is at most this long (PROTOCOL: a larger update is split by span range).
+// A message on a link is at most this long (docs/internals/base.md, "Bounds").
 inline constexpr int64_t kMaxMessageBytes = int64_t{4} << 20;
 
 // Names one update for ever: `origin` is given by the master and never reused, `counter` starts

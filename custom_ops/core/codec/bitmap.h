@@ -2,8 +2,8 @@
 // list of codes would be longer and slower.
 // The step kernels write it in the same pass that finds the entries (core/step/residual.h).
 //
-// The two streams are those of split Rice with k = 0 (MESSAGE_FORMAT.md): a span's payload is its
-// share of the signs, then its share of the bits up to its last entry.
+// The two streams are those of split Rice with k = 0 (docs/internals/message_format.md): a span's
+// payload is its share of the signs, then its share of the bits up to its last entry.
 #ifndef KERAS_STROM_CORE_CODEC_BITMAP_H_
 #define KERAS_STROM_CORE_CODEC_BITMAP_H_
 

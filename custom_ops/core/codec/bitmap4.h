@@ -7,9 +7,9 @@
 // other step, so that neither sign is favoured. (Deeplearning4j has the same four states, but its
 // halves are negative only.)
 //
-// A span's payload (coding 30 in MESSAGE_FORMAT.md) is a row of pairs of bytes, one pair for eight
-// elements: in the first byte a bit for each that adds +value or a half, in the second one for each
-// that adds -value or a half.
+// A span's payload (coding 30 in docs/internals/message_format.md) is a row of pairs of bytes, one
+// pair for eight elements: in the first byte a bit for each that adds +value or a half, in the
+// second one for each that adds -value or a half.
 #ifndef KERAS_STROM_CORE_CODEC_BITMAP4_H_
 #define KERAS_STROM_CORE_CODEC_BITMAP4_H_
 

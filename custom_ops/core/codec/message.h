@@ -1,7 +1,7 @@
-// The wire format of an update's values (CODEC.md; the field table is in MESSAGE_FORMAT.md beside
-// this file): a header with a checksum, a directory of spans, and a payload per span in split Rice,
-// bitmap (split Rice with k = 0), four-state bitmap (core/codec/bitmap4.h) or raw float32 coding.
-// core/codec/message_writer.h makes messages.
+// The wire format of an update's values (docs/internals/codec.md; the field table is in
+// docs/internals/message_format.md): a header with a checksum, a directory of spans, and a payload
+// per span in split Rice, bitmap (split Rice with k = 0), four-state bitmap (core/codec/bitmap4.h)
+// or raw float32 coding. core/codec/message_writer.h makes messages.
 //
 // Bytes from outside are parsed once by ParseMessage; everything below takes only parsed messages.
 #ifndef KERAS_STROM_CORE_CODEC_MESSAGE_H_

@@ -1,5 +1,5 @@
-// Offsets and widths of the message header, shared by its reader and its writer. MESSAGE_FORMAT.md
-// is the same in words.
+// Offsets and widths of the message header, shared by its reader and its writer.
+// docs/internals/message_format.md is the same in words.
 #ifndef KERAS_STROM_CORE_CODEC_MESSAGE_LAYOUT_H_
 #define KERAS_STROM_CORE_CODEC_MESSAGE_LAYOUT_H_
 

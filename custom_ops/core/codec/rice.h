@@ -1,4 +1,5 @@
-// Split Rice: the coding of one span's entries (CODEC.md; bit by bit in MESSAGE_FORMAT.md).
+// Split Rice: the coding of one span's entries (docs/internals/codec.md; bit by bit in
+// docs/internals/message_format.md).
 //
 // An entry's gap, the number of elements skipped since the entry before it, is cut at bit k. The k
 // low bits and the sign of every entry stand first, at a fixed width; then one unary stream with,

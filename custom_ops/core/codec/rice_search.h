@@ -25,7 +25,8 @@ inline int64_t SumOfGaps(Codes codes, uint32_t origin) {
   return int64_t{codes.back() >> 1} - origin - static_cast<int64_t>(codes.size() - 1);
 }
 
-// The best k for geometrically distributed gaps of mean `mean` (the closed form of CODEC.md).
+// The best k for geometrically distributed gaps of mean `mean` (the closed form of
+// docs/internals/codec.md).
 inline int GeometricK(double mean) {
   if (mean <= 0) return 0;
   return std::max(0, static_cast<int>(std::ceil(std::log2(0.4812 / std::log1p(1 / mean)))));

@@ -1,6 +1,6 @@
 // The table of a message whose entries do not all add the same: runs of consecutive entries, each
 // with its value. So a sender may have a threshold for each variable; readers know no variables.
-// MESSAGE_FORMAT.md, "Table of values".
+// docs/internals/message_format.md, "Table of values".
 #ifndef KERAS_STROM_CORE_CODEC_VALUE_TABLE_H_
 #define KERAS_STROM_CORE_CODEC_VALUE_TABLE_H_
 

@@ -1,5 +1,6 @@
 // Values too long for one message: parameters, averages and state travel on Channel::kState as a
-// run of chunks of at most kChunkBytes, in order. CONTROL_MESSAGES.md has the field table.
+// run of chunks of at most kChunkBytes, in order. docs/internals/control_messages.md has the
+// field table.
 #ifndef KERAS_STROM_CORE_REPLICATION_BLOB_H_
 #define KERAS_STROM_CORE_REPLICATION_BLOB_H_
 

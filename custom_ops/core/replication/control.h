@@ -1,5 +1,6 @@
 // The relay's control messages as values: what master and workers say beside the updates.
-// CONTROL_MESSAGES.md has the field tables. Bytes are parsed once, here, into a valid value.
+// docs/internals/control_messages.md has the field tables. Bytes are parsed once, here, into a
+// valid value.
 #ifndef KERAS_STROM_CORE_REPLICATION_CONTROL_H_
 #define KERAS_STROM_CORE_REPLICATION_CONTROL_H_
 

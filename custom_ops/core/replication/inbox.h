@@ -1,8 +1,9 @@
 // What a worker has received and its training step has not taken yet, in bounded memory.
 //
 // A chief that validates for minutes takes nothing meanwhile. Beyond a bound the oldest updates are
-// added up in one vector over the flat space (PROTOCOL.md, "Threads and back-pressure", rule 4), so
-// that what waits never needs more than the bound and one copy of the parameters.
+// added up in one vector over the flat space (docs/internals/replication.md, "Threads and
+// back-pressure", rule 4), so that what waits never needs more than the bound and one copy of the
+// parameters.
 #ifndef KERAS_STROM_CORE_REPLICATION_INBOX_H_
 #define KERAS_STROM_CORE_REPLICATION_INBOX_H_
 

@@ -1,5 +1,5 @@
-// One node's part in the replication rules (PROTOCOL.md, "What a replica is"), the same at the
-// master, at a worker and at a relay between them:
+// One node's part in the replication rules (docs/internals/replication.md, "What a replica
+// is"), the same at the master, at a worker and at a relay between them:
 //   - each origin's updates are accepted in counter order, once; later ones are held, bounded;
 //   - what has been accepted is kept until the master's vector covers it and, within the ring's
 //     bound, for `retention_ns` more, so that a neighbour that attaches anew can be told;

@@ -1,5 +1,5 @@
 // An update on the wire: a 56-byte header, relayed unchanged, and a codec message
-// (core/codec/message.h). CONTROL_MESSAGES.md has the header's field table.
+// (core/codec/message.h). docs/internals/control_messages.md has the header's field table.
 #ifndef KERAS_STROM_CORE_REPLICATION_UPDATE_H_
 #define KERAS_STROM_CORE_REPLICATION_UPDATE_H_
 

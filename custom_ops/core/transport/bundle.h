@@ -2,7 +2,7 @@
 // message's cost is its packet's. The link bundles what waits when it is about to send, never waits
 // for more to come, and gives the messages out one by one again.
 //
-// A bundle is u16 length and bytes, for each message (PACKETS.md).
+// A bundle is u16 length and bytes, for each message (docs/internals/packets.md).
 #ifndef KERAS_STROM_CORE_TRANSPORT_BUNDLE_H_
 #define KERAS_STROM_CORE_TRANSPORT_BUNDLE_H_
 

@@ -1,6 +1,6 @@
 // How many packets may be under way, and how fast they leave: congestion control as pure functions
-// over a small value, so that another algorithm is another pair of functions (PROTOCOL.md, "Loss
-// recovery and congestion").
+// over a small value, so that another algorithm is another pair of functions
+// (docs/internals/transport.md, "Loss recovery and congestion").
 //
 // Slow start from 32 packets, left on loss or a queue of more than 3 ms; then one packet more each
 // round trip. Loss that comes with a queue is congestion and costs 30 %; loss without one is the

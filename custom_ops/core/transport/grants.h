@@ -1,6 +1,6 @@
-// How much may be under way to one process, divided among the links that send to it (PROTOCOL.md,
-// "Receiver grants"): many senders at once would overflow the buffer of the last switch before it,
-// though each of them alone would not.
+// How much may be under way to one process, divided among the links that send to it
+// (docs/internals/transport.md, "Receiver grants"): many senders at once would overflow the buffer
+// of the last switch before it, though each of them alone would not.
 //
 // Senders whose DATA arrives are active and share the budget evenly. One that is alone starts with
 // all of it and gets one byte more for each that arrives, so that a fast or long line fills; the

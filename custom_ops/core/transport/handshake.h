@@ -1,6 +1,7 @@
-// The three packets before a connection stands (PACKETS.md): HELLO, answered by a stateless RETRY
-// with a cookie until the joiner has shown that it owns its address, then by WELCOME. Inside runs
-// the Noise pattern NKpsk0 (core/transport/noise.h) with PSK = HKDF(job secret, job id).
+// The three packets before a connection stands (docs/internals/packets.md): HELLO, answered by a
+// stateless RETRY with a cookie until the joiner has shown that it owns its address, then by
+// WELCOME. Inside runs the Noise pattern NKpsk0 (core/transport/noise.h) with PSK = HKDF(job
+// secret, job id).
 //
 // No clocks and no tables: the endpoint decides when to resend and what to remember.
 #ifndef KERAS_STROM_CORE_TRANSPORT_HANDSHAKE_H_

@@ -1,4 +1,5 @@
-// The layout of every datagram (PACKETS.md has the tables): a clear header, a sealed body, a tag.
+// The layout of every datagram (docs/internals/packets.md has the tables): a clear header, a sealed
+// body, a tag.
 //
 // Bodies are parsed once into values whose every field has been checked against its neighbours; a
 // body that fails any check is no packet. Nothing here owns memory or allocates.

@@ -1,5 +1,6 @@
 // A worker whose master is lost, and another one that comes at its address with a higher epoch:
-// CONTROL_MESSAGES.md, "Another master". core/master/master_resumption.h is the master's side.
+// docs/internals/control_messages.md, "Another master". core/master/master_resumption.h is the
+// master's side.
 #include <utility>
 
 #include "core/replication/version_vector.h"
