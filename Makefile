@@ -160,11 +160,19 @@ fuzz: setup ## every fuzz target for FUZZ_SECONDS; new inputs go to build/fuzz/c
 	    $(FUZZED)/corpus/$$target tests/native/testdata/fuzz/$$target; \
 	done
 
+PYTEST := $(BIN)/python -m pytest -q -rfEs -n $(PYTEST_JOBS) --dist loadgroup \
+  --no-loadscope-reorder
+
 .PHONY: test-python
 test-python: setup ## the Python tests; PYTEST_ARGS="-k name" chooses
 	@echo "==> Python tests"
-	@$(BIN)/python -m pytest -q -rfEs --durations=5 \
-	  -n $(PYTEST_JOBS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
+	@$(PYTEST) --durations=5 $(PYTEST_ARGS)
+
+# After `make setup`, for which it does not look.
+.PHONY: test-quick
+test-quick: native ## the Python tests without Spark and without jobs of several processes (2 minutes)
+	@echo "==> quick Python tests"
+	@$(PYTEST) -m quick $(PYTEST_ARGS)
 
 .PHONY: test-models
 test-models: setup ## large models of keras.applications on two workers (minutes; .ci/run runs them too)

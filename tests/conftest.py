@@ -36,32 +36,32 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ["PYTHONPATH"] = os.pathsep.join(paths)
 
 
-#: The longest first: one that starts last runs alone.
-LONG_FILES = (
-    "spark/test_estimator.py",
-    "strategy/test_known_models.py",
-    "strategy/test_fit_endings.py",
-    "recovery/test_elastic.py",
-    "spark/test_runner.py",
-    "house/test_examples.py",
-    "strategy/test_training.py",
-    "spark/test_resume.py",
-    "spark/test_averaging.py",
-    "recovery/test_restart.py",
-    "house/test_demo.py",
-    "house/test_packaging.py",
-    "strategy/test_lifecycle.py",
-    "house/test_docs.py",
-    "strategy/test_tuners.py",
-    "strategy/test_training_forms.py",
-    "sharing/test_variable_thresholds.py",
-)
-
-
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Puts the files that take long before the others."""
-    place = {name: number for number, name in enumerate(LONG_FILES)}
-    items.sort(key=lambda item: place.get(str(item.path.relative_to(ROOT / "tests")), len(place)))
+    """Says what runs where and in which order, so that two processes end at about the same time.
+
+    All tests that need Spark's embedded cluster run in one process, for starting it takes long, and
+    come first. What starts processes comes before what does not, and of each the longest files.
+    """
+    for item in items:
+        if "spark" in item.fixturenames or item.path.parent == ROOT / "tests" / "spark":
+            item.add_marker("spark")
+        marks = _marks(item)
+        if not marks & {"spark", "jobs", "slow"}:
+            item.add_marker("quick")
+        group = "spark" if "spark" in marks else str(item.path)
+        item.add_marker(pytest.mark.xdist_group(group))
+    items.sort(key=_order)
+
+
+def _marks(item: pytest.Item) -> set[str]:
+    return {mark.name for mark in item.iter_markers()}
+
+
+def _order(item: pytest.Item) -> tuple[bool, bool, int, str]:
+    marks = _marks(item)
+    path = item.path
+    return "spark" not in marks, "quick" in marks, -path.stat().st_size, str(path)
 
 
 def _lay_out_package(package: Path) -> None:

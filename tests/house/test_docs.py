@@ -187,6 +187,7 @@ def test_every_block_of_python_is_python_and_says_why_it_does_not_run(page: Path
 RUN = [page for page in EVERY if any(block.excerpt is None for block in python_blocks(page))]
 
 
+@pytest.mark.spark
 @pytest.mark.timeout(900)  # A page may train several times, on Spark too.
 @pytest.mark.parametrize("page", RUN, ids=shown)
 def test_the_blocks_of_a_page_run(
