@@ -228,6 +228,16 @@ def test_no_python_modules_import_each_other_in_a_circle() -> None:
         pytest.fail(" is imported by ".join(error.args[1]))
 
 
+def test_what_tests_share_lies_in_support() -> None:
+    wrong = [
+        f"{shown(path)} imports {base}"
+        for path in python_sources("tests", "benchmarks")
+        for base, name in imports(path)
+        if re.match(r"tests\.(\w+\.)*test_", f"{base}.{name}")
+    ]
+    assert not wrong
+
+
 def test_only_one_module_reads_the_environment() -> None:
     readers = set()
     for path in python_sources("keras_strom", "spark"):
