@@ -109,7 +109,8 @@ class Outcome:
 
 
 _CONSEQUENCES = frozenset(
-    f"{kind.__module__}.{kind.__name__}" for kind in (errors.MasterLost, errors.ConnectionClosed)
+    f"{kind.__module__}.{kind.__name__}"
+    for kind in (errors.MasterLost, errors.ConnectionClosed, errors.FitFailed)
 )
 
 

@@ -173,7 +173,10 @@ class Notes(keras.callbacks.Callback):
 
 
 def meets_a_nan(place: Place, rank: int, *callbacks: Any) -> dict[str, Any]:
-    """A fit in whose second epoch one worker's row holds a NaN, and the next one."""
+    """A fit in whose first epoch one worker's row holds a NaN, and the next one.
+
+    It has more epochs than the other worker trains before it hears of that.
+    """
     model = place.model()
     x, y = data()
     model.fit(x, y, batch_size=8, verbose=0)
@@ -183,7 +186,7 @@ def meets_a_nan(place: Place, rank: int, *callbacks: Any) -> dict[str, Any]:
     raised, history = "", {}
     try:
         fit = model.fit(
-            poisoned, y, batch_size=8, verbose=0, epochs=4, callbacks=[notes, *callbacks]
+            poisoned, y, batch_size=8, verbose=0, epochs=200, callbacks=[notes, *callbacks]
         )
         history = fit.history
     except keras_strom.errors.StromError as error:
