@@ -13,10 +13,10 @@
 #include <span>
 #include <vector>
 
-#include "capi/strom.h"
 #include "core/base/exchange.h"
 #include "core/base/parallel.h"
 #include "core/base/types.h"
+#include "core/step/step_values.h"
 
 namespace strom {
 
