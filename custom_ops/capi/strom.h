@@ -21,7 +21,7 @@ extern "C" {
 
 /* Bumped whenever a declaration below or in step_values.h changes; the Python package refuses
  * another number. */
-#define STROM_ABI_VERSION 12
+#define STROM_ABI_VERSION 13
 
 typedef int64_t strom_handle;
 
@@ -58,8 +58,8 @@ STROM_EXPORT const char* strom_last_error(void);
 STROM_EXPORT int strom_replica_create(int64_t max_message_bytes, strom_handle* replica);
 STROM_EXPORT int strom_replica_close(strom_handle replica);
 
-/* Grows the flat space to `size` elements whose shapes and dtypes hash to `hash`. Never shrinks. */
-STROM_EXPORT int strom_replica_extend(strom_handle replica, int64_t size, uint64_t hash);
+/* Grows the flat space to `size` elements. Never shrinks. */
+STROM_EXPORT int strom_replica_extend(strom_handle replica, int64_t size);
 
 /* From now on messages go out through `worker` and come in from it (0 = nobody). */
 STROM_EXPORT int strom_replica_bind(strom_handle replica, strom_handle worker);
@@ -69,12 +69,6 @@ STROM_EXPORT int strom_replica_bind(strom_handle replica, strom_handle worker);
 STROM_EXPORT int strom_replica_step(strom_handle replica, const strom_segment* segments,
                                     int64_t count, const strom_step_options* options,
                                     const strom_thread_pool* threads, strom_step_result* result);
-
-/* Sends the residuals as they are (raw float32 coding) and zeroes them: the ending's flush.
- * Only `offset`, `size` and `value` of the segments are used; value += r where apply_own. */
-STROM_EXPORT int strom_replica_flush(strom_handle replica, const strom_segment* segments,
-                                     int64_t count, int64_t iteration, int32_t apply_own,
-                                     strom_step_result* result);
 
 /* Adds everything received so far to `value` and advances the applied vector. In synchronous mode
  * that is every STEP released so far, in its order. `own_models` has one a segment: `size` values
