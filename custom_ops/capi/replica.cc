@@ -91,9 +91,9 @@ int strom_replica_close(strom_handle replica) {
   });
 }
 
-int strom_replica_extend(strom_handle replica, int64_t size, uint64_t hash) {
+int strom_replica_extend(strom_handle replica, int64_t size) {
   return strom::WithReplica(__func__, replica,
-                            [&](Replica& r) -> Status { return r.Extend(size, hash); });
+                            [&](Replica& r) -> Status { return r.Extend(size); });
 }
 
 int strom_replica_bind(strom_handle replica, strom_handle worker) {
@@ -118,16 +118,6 @@ int strom_replica_step(strom_handle replica, const strom_segment* segments, int6
     if (result == nullptr) return strom::NullArgument("strom_replica_step", "result");
     return r.Step(strom::Segments(segments, count), *options, result,
                   strom::LentThreads(threads).parallel());
-  });
-}
-
-int strom_replica_flush(strom_handle replica, const strom_segment* segments, int64_t count,
-                        int64_t iteration, int32_t apply_own, strom_step_result* result) {
-  return strom::WithReplica(__func__, replica, [&](Replica& r) -> Status {
-    Status status = strom::CheckSegments("strom_replica_flush", segments, count, false);
-    if (!status.ok()) return status;
-    if (result == nullptr) return strom::NullArgument("strom_replica_flush", "result");
-    return r.Flush(strom::Segments(segments, count), iteration, apply_own != 0, result);
   });
 }
 

@@ -11,14 +11,17 @@
 
 #include <stdint.h>
 
+#include "core/step/step_values.h"
+
 #ifdef __cplusplus
 extern "C" {
 #endif
 
 #define STROM_EXPORT __attribute__((visibility("default")))
 
-/* Bumped whenever a declaration below changes; the Python package refuses another number. */
-#define STROM_ABI_VERSION 12
+/* Bumped whenever a declaration below or in step_values.h changes; the Python package refuses
+ * another number. */
+#define STROM_ABI_VERSION 13
 
 typedef int64_t strom_handle;
 
@@ -43,97 +46,20 @@ STROM_EXPORT int32_t strom_abi_version(void);
 /* The calling thread's last failure in words; valid until its next call. Never NULL. */
 STROM_EXPORT const char* strom_last_error(void);
 
-/* Threads lent to the library for one call; the result does not depend on how many they are. NULL
- * in their place = the calling thread does all of the work. */
-typedef void (*strom_task)(void* context, int64_t task);
-typedef struct {
-  int32_t threads; /* how many tasks can run at once, the calling thread included */
-  /* Calls task(context, i) once for each i in [0, tasks), on any threads, and returns when all are
-   * done. `pool` is passed on. */
-  void (*run)(void* pool, int64_t tasks, strom_task task, void* context);
-  void* pool;
-} strom_thread_pool;
-
 /* ---------------------------------------------------------------- replica (capi/replica.cc)
  * One worker's compression state over the flat space: residuals, received messages waiting to be
  * applied, and the applied version vector. The parameters themselves stay in TensorFlow's
- * variables; a segment lends their buffers for one call. A variable may come in several segments,
- * all with the same pointer as `name`. One that only receives has NULL for `before` and `after`:
- * its residual waits, is not looked at and does not count in the statistics.
+ * variables; a segment (strom_segment in step_values.h) lends their buffers for one call. A
+ * variable may come in several segments, all with the same pointer as `name`. One that only
+ * receives has NULL for `before` and `after`: its residual waits, is not looked at and does not
+ * count in the statistics.
  */
-typedef struct {
-  int64_t offset;      /* first element in the flat space */
-  int64_t size;        /* elements */
-  const float* before; /* the parameters before the optimizer stepped */
-  const float* after;  /* ... and after; equal to `before` (same pointer) when nothing changed */
-  float* value;        /* receives the result; may alias `before` or `after` */
-  const char* name;    /* of the variable, for errors; may be NULL */
-} strom_segment;
-
-/* What a step did with one segment that has a threshold of its own. */
-typedef struct {
-  int64_t count;       /* entries sent */
-  int64_t elements;    /* the segment's size, 0 where it did not take part */
-  float threshold;     /* that was used: `thresholds` as a message can say it */
-  float value;         /* what an entry stands for; with send_mean the mean */
-  float max_residual;  /* max |r| after encoding and clipping */
-  double sum_residual; /* sum |r| likewise */
-} strom_segment_result;
-
-typedef struct {
-  float scale;           /* s: r += s * (after - before) */
-  float threshold;       /* tau > 0, of all segments; not looked at where there are `thresholds` */
-  float clip_multiple;   /* clip |r| to clip_multiple * tau after encoding; 0 = do not clip now */
-  int32_t apply_own;     /* 1: value = before + own message (asynchronous); 0: value = before */
-  int32_t take_received; /* 1: also apply what was received (asynchronous) */
-  int64_t iteration;     /* travels in the update's header */
-  float norm_limit;      /* scale an update of a larger Euclidean norm down to it; infinity = only
-                          * measure it, 0 = do not even that */
-  /* One a segment: where the optimizer keeps the momentum of its elements, `size` floats of which
-   * those of sent elements become zero; NULL for a segment without, NULL for no segment with. */
-  float* const* momenta;
-  /* 1: an entry stands for the mean magnitude of what is sent, which at least is the threshold, in
-   * place of the threshold itself: for updates of several optimizer steps. */
-  int32_t send_mean;
-  /* 1: the values include what this worker has not sent: value = G + r, G being what all workers
-   * share. The value stays what the optimizer wrote, of which a message only says what goes from r
-   * to G, but for an update that is scaled, or a residual that is clipped. Each segment's `value`
-   * is its `after`, or its `before` where that is both, and apply_own is 0. */
-  int32_t full;
-  /* One a segment, with `full`: whether its value included the residual before this step; a
-   * snapshot that takes the place of G keeps it then. NULL = all did. */
-  const int32_t* includes_residual;
-  /* One a segment: its own threshold, > 0 and a normal number, which is rounded to the 8
-   * significant bits (bfloat16) that a message has room for. NULL = `threshold` for all. */
-  const float* thresholds;
-  /* One a segment: receives what was done; only with `thresholds`. NULL = nobody asks. */
-  strom_segment_result* segment_results;
-} strom_step_options;
-
-typedef struct {
-  int64_t stepped;       /* 0: no buffer had changed, nothing was done */
-  int64_t count;         /* entries sent */
-  int64_t elements;      /* elements of the segments that took part */
-  int64_t message_bytes; /* encoded bytes handed over (all parts) */
-  int64_t received;      /* received messages applied in this call */
-  float max_residual;    /* max |r| after encoding and clipping */
-  float threshold;       /* the threshold that was used; of several, the least */
-  double sum_residual;   /* sum |r| after encoding and clipping */
-  double clipped_mass;   /* sum of |r| removed by clipping in this call */
-  int64_t clipped_count; /* elements clipped in this call */
-  int64_t staleness;     /* of `received`, the sum: own step less theirs, 0 where they are ahead */
-  double update_norm;    /* Euclidean norm of after - before, not scaled; 0 = not measured */
-  float value;           /* what an entry stands for: the threshold, or with send_mean the mean;
-                          * where entries differ, their mean */
-  double limited_mass;   /* what the limit on it took off the sum of |s * (after - before)| */
-} strom_step_result;
-
 /* max_message_bytes: an encoded message larger than this is split by span range. */
 STROM_EXPORT int strom_replica_create(int64_t max_message_bytes, strom_handle* replica);
 STROM_EXPORT int strom_replica_close(strom_handle replica);
 
-/* Grows the flat space to `size` elements whose shapes and dtypes hash to `hash`. Never shrinks. */
-STROM_EXPORT int strom_replica_extend(strom_handle replica, int64_t size, uint64_t hash);
+/* Grows the flat space to `size` elements. Never shrinks. */
+STROM_EXPORT int strom_replica_extend(strom_handle replica, int64_t size);
 
 /* From now on messages go out through `worker` and come in from it (0 = nobody). */
 STROM_EXPORT int strom_replica_bind(strom_handle replica, strom_handle worker);
@@ -143,12 +69,6 @@ STROM_EXPORT int strom_replica_bind(strom_handle replica, strom_handle worker);
 STROM_EXPORT int strom_replica_step(strom_handle replica, const strom_segment* segments,
                                     int64_t count, const strom_step_options* options,
                                     const strom_thread_pool* threads, strom_step_result* result);
-
-/* Sends the residuals as they are (raw float32 coding) and zeroes them: the ending's flush.
- * Only `offset`, `size` and `value` of the segments are used; value += r where apply_own. */
-STROM_EXPORT int strom_replica_flush(strom_handle replica, const strom_segment* segments,
-                                     int64_t count, int64_t iteration, int32_t apply_own,
-                                     strom_step_result* result);
 
 /* Adds everything received so far to `value` and advances the applied vector. In synchronous mode
  * that is every STEP released so far, in its order. `own_models` has one a segment: `size` values

@@ -13,25 +13,15 @@
 #define KERAS_STROM_CAPI_STROM_CUDA_H_
 
 #include "capi/strom.h"
+#include "cuda/device_segment.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-/* Bumped whenever a declaration below or one of strom.h's structures changes. */
+/* Bumped whenever a declaration below changes, or a structure of device_segment.h, step_values.h or
+ * strom.h. */
 #define STROM_CUDA_ABI_VERSION 4
-
-/* A piece of the flat space and where it lies on the device; as strom_segment, with the residual of
- * the same elements. Loads are widest where all pointers are multiples of 16. With `before` and
- * `value` NULL, `after` is the update itself: r += s * after, and no value is written. */
-typedef struct {
-  int64_t offset;
-  int64_t size;
-  const float* before; /* device */
-  const float* after;  /* device */
-  float* value;        /* device; may alias `before` or `after` */
-  float* residual;     /* device; aliases nothing */
-} strom_cuda_segment;
 
 STROM_EXPORT int32_t strom_cuda_abi_version(void);
 STROM_EXPORT const char* strom_cuda_last_error(void);

@@ -13,10 +13,11 @@
 #include <span>
 #include <vector>
 
-#include "capi/strom_cuda.h"
 #include "core/base/types.h"
 #include "core/codec/message.h"
 #include "core/codec/message_writer.h"
+#include "core/step/step_values.h"
+#include "cuda/device_segment.h"
 
 namespace strom::cuda {
 

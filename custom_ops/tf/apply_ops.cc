@@ -94,11 +94,13 @@ class ApplyStepOp : public AsyncOpKernel {
   explicit ApplyStepOp(OpKernelConstruction* context) : AsyncOpKernel(context) {
     OP_REQUIRES_OK(context, attributes_.Read(context));
     OP_REQUIRES_OK(context, context->GetAttr("timeout_ns", &timeout_ns_));
+    OP_REQUIRES_OK(context, FirstInput(*this, "stepped", &stepped_input_));
+    OP_REQUIRES_OK(context, FirstInput(*this, "contribution", &contribution_input_));
   }
 
   void ComputeAsync(OpKernelContext* context, DoneCallback done) override {
-    const bool stepped = context->input(attributes_.variables).scalar<bool>()();
-    const int64_t contribution = context->input(attributes_.variables + 1).scalar<int64_t>()();
+    const bool stepped = context->input(stepped_input_).scalar<bool>()();
+    const int64_t contribution = context->input(contribution_input_).scalar<int64_t>()();
     if (!stepped) {
       OP_REQUIRES_OK_ASYNC(context, OutputStatistics(context, strom_step_result{}), done);
       done();
@@ -173,6 +175,8 @@ class ApplyStepOp : public AsyncOpKernel {
 
   ReplicaAttributes attributes_;
   int64_t timeout_ns_ = 0;
+  int stepped_input_ = 0;
+  int contribution_input_ = 0;
 };
 
 REGISTER_KERNEL_BUILDER(Name("StromApply").Device(tensorflow::DEVICE_CPU), ApplyOp);

@@ -1,5 +1,5 @@
-// The declarations of keras-strom's TensorFlow ops. Each output `statistics` is the float64 vector
-// that keras_strom/sharing/statistics.py names.
+// The declarations of keras-strom's TensorFlow ops for training. Each output `statistics` is the
+// float64 vector that keras_strom/sharing/statistics.py names.
 #include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/shape_inference.h"
@@ -17,22 +17,6 @@ absl::Status StatisticsShape(tensorflow::shape_inference::InferenceContext* cont
 
 }  // namespace
 
-// Closes one training step: shares what the optimizer changed and puts the shared parameters back.
-// `before` are the variables' values before the optimizer ran. Where no shared variable has
-// changed, nothing happens and statistics[0] is 0. A variable with shares = false keeps its own
-// changes to itself and only takes what is received. With compare_contents = true a variable has
-// changed where its contents have, not where its buffer is another one. `names` are the variables'
-// in errors. Of the R variables with by_rows = true only `rows` can have changed (any order, also
-// repeatedly), whose values before were `rows_before`; their `before` is empty. `momenta` are the
-// variables in which the optimizer keeps the momentum of the variables `momentum_of`, ascending; it
-// is cleared in each element that is sent. A `norm_limit` that is not 0 has the norm of the update
-// measured, and a larger update scaled down to it. Where `sends` is false the step is a local one:
-// it shares nothing and its changes stay in the variables; the next step that sends shares what has
-// changed since the last one did. `send_mean` is for updates of several steps (capi/strom.h). With
-// full = true the variables hold what all replicas share plus this one's residual, so the own
-// update stays in them as the optimizer wrote it, and apply_own is false; keep_shared is
-// StromShowOwn's. `threshold` is a scalar, or a vector with one for each variable; only then
-// `by_variable` has rows, one a variable: what keras_strom/sharing/statistics.py names of it.
 REGISTER_OP("StromStep")
     .Attr("N: int >= 1")
     .Attr("replica: int")
@@ -66,11 +50,45 @@ REGISTER_OP("StromStep")
     .SetShapeFn([](tensorflow::shape_inference::InferenceContext* context) {
       context->set_output(1, context->Matrix(context->UnknownDim(), kVariableStatistics));
       return StatisticsShape(context);
-    });
+    })
+    .Doc(R"doc(
+Closes one training step: shares what the optimizer changed and puts the shared parameters back.
 
-// Sequenced modes: where `stepped`, waits until this worker's own contribution number
-// `contribution` stands in a released STEP (a negative number waits for nothing), then applies
-// every released STEP.
+Where no shared variable has changed, nothing happens and statistics[0] is 0.
+
+replica: The handle of the worker's compression state (capi/strom.h).
+offsets: Where each variable begins in the flat space; ascending.
+shares: Of each variable, whether its changes are shared. If not, it keeps them to itself and only
+  takes what is received.
+names: The variables' names, for errors.
+apply_own: The variables get the own update as far as it has been sent (asynchronous modes).
+take_received: The variables also get what was received (asynchronous modes).
+compare_contents: A variable has changed where its contents have, not where its buffer is another.
+by_rows: Of each variable, whether only its `rows` can have changed; R are so.
+momentum_of: The variables whose momentum is in `momenta`, by their index; ascending.
+send_mean: An entry stands for the mean of what is sent, for updates of several steps
+  (core/step/step_values.h).
+full: The variables hold what all replicas share plus this one's residual: the own update stays in
+  them as the optimizer wrote it, and apply_own is false.
+keep_shared: As in StromShowOwn; for `full` alone.
+variables: The variables, which the optimizer has changed.
+before: Their values before the optimizer ran; empty of variables with `by_rows`.
+threshold: A scalar, or a vector with one for each variable.
+scale: What the optimizer's change is multiplied by.
+clip_multiple: Residuals are clipped to so many thresholds after the step; 0 = they are not.
+norm_limit: Where not 0 the norm of the update is measured, and a larger update scaled down to it.
+iteration: The step's number, which travels with the update.
+sends: False: a local step, which shares nothing and whose changes stay in the variables; the next
+  step that sends shares what has changed since the last one did.
+rows: Of each variable with `by_rows` the rows that the optimizer visited, in any order, also
+  repeatedly.
+rows_before: The values of `rows` before the optimizer ran.
+momenta: Variables in which the optimizer keeps momentum, which is cleared in each element that is
+  sent.
+statistics: What the step did (keras_strom/sharing/statistics.py).
+by_variable: The same of each variable, a row each; no rows where `threshold` is a scalar.
+)doc");
+
 REGISTER_OP("StromApplyStep")
     .Attr("N: int >= 1")
     .Attr("replica: int")
@@ -81,12 +99,20 @@ REGISTER_OP("StromApplyStep")
     .Input("contribution: int64")
     .Output("statistics: double")
     .SetIsStateful()
-    .SetShapeFn(StatisticsShape);
+    .SetShapeFn(StatisticsShape)
+    .Doc(R"doc(
+Sequenced modes: waits for the own contribution's STEP, then applies every released STEP.
 
-// Gives the variables the values that all replicas share, where `full` steps have left the worker's
-// own in them and nobody has assigned them since. What local steps have changed since the last step
-// that shared stays in them. With forget = true training does not go on from the worker's own
-// values. `assigned` is how many variables were assigned.
+replica: The handle of the worker's compression state (capi/strom.h).
+offsets: Where each variable begins in the flat space; ascending.
+timeout_ns: How long to wait, in nanoseconds.
+variables: The variables.
+stepped: False: nothing is done.
+contribution: This worker's own contribution, by its number, that has to stand in a released STEP; a
+  negative number waits for nothing.
+statistics: What was applied (keras_strom/sharing/statistics.py).
+)doc");
+
 REGISTER_OP("StromShowShared")
     .Attr("N: int >= 1")
     .Attr("replica: int")
@@ -95,12 +121,20 @@ REGISTER_OP("StromShowShared")
     .Input("variables: N * resource")
     .Output("assigned: int64")
     .SetIsStateful()
-    .SetShapeFn(tensorflow::shape_inference::ScalarShape);
+    .SetShapeFn(tensorflow::shape_inference::ScalarShape)
+    .Doc(R"doc(
+Gives the variables the values that all replicas share, where `full` steps have left the worker's
+own in them and nobody has assigned them since.
 
-// Undoes StromShowShared before `full` steps go on, to the last bit; where a variable has been
-// assigned since, and where `full` steps begin (`begins`), adds the residual to what all replicas
-// share. With keep_shared = true the latter is kept beside the variables, so that replicas agree on
-// it in every bit.
+What local steps have changed since the last step that shared stays in them.
+
+replica: The handle of the worker's compression state (capi/strom.h).
+offsets: Where each variable begins in the flat space; ascending.
+forget: Training does not go on from the worker's own values.
+variables: The variables.
+assigned: How many variables were assigned.
+)doc");
+
 REGISTER_OP("StromShowOwn")
     .Attr("N: int >= 1")
     .Attr("replica: int")
@@ -110,10 +144,22 @@ REGISTER_OP("StromShowOwn")
     .Input("variables: N * resource")
     .Output("assigned: int64")
     .SetIsStateful()
-    .SetShapeFn(tensorflow::shape_inference::ScalarShape);
+    .SetShapeFn(tensorflow::shape_inference::ScalarShape)
+    .Doc(R"doc(
+Undoes StromShowShared before `full` steps go on, to the last bit.
 
-// Applies everything received so far. The variables' values then are the shared ones: local steps
-// that no step has shared since are forgotten.
+Where a variable has been assigned since, and where `full` steps begin, it adds the residual to what
+all replicas share.
+
+replica: The handle of the worker's compression state (capi/strom.h).
+offsets: Where each variable begins in the flat space; ascending.
+keep_shared: What all replicas share is kept beside the variables, so that replicas agree on it in
+  every bit.
+begins: Of each variable, whether `full` steps begin.
+variables: The variables.
+assigned: How many variables were assigned.
+)doc");
+
 REGISTER_OP("StromApply")
     .Attr("N: int >= 1")
     .Attr("replica: int")
@@ -121,6 +167,17 @@ REGISTER_OP("StromApply")
     .Input("variables: N * resource")
     .Output("statistics: double")
     .SetIsStateful()
-    .SetShapeFn(StatisticsShape);
+    .SetShapeFn(StatisticsShape)
+    .Doc(R"doc(
+Applies everything received so far.
+
+The variables' values then are the shared ones: local steps that no step has shared since are
+forgotten.
+
+replica: The handle of the worker's compression state (capi/strom.h).
+offsets: Where each variable begins in the flat space; ascending.
+variables: The variables.
+statistics: What was applied (keras_strom/sharing/statistics.py).
+)doc");
 
 }  // namespace keras_strom

@@ -26,6 +26,7 @@ class StepOp : public OpKernel {
  public:
   explicit StepOp(OpKernelConstruction* context) : OpKernel(context) {
     OP_REQUIRES_OK(context, attributes_.Read(context));
+    OP_REQUIRES_OK(context, inputs_.Find(*this));
     OP_REQUIRES_OK(context, context->GetAttr("shares", &shares_));
     OP_REQUIRES_OK(context, context->GetAttr("names", &names_));
     std::vector<bool> by_rows;
@@ -63,9 +64,9 @@ class StepOp : public OpKernel {
 
   void Compute(OpKernelContext* context) override {
     VariableThresholds thresholds;
-    OP_REQUIRES_OK(context, thresholds.Read(context, FirstScalarInput(), attributes_.variables));
+    OP_REQUIRES_OK(context, thresholds.Read(context, inputs_.threshold, attributes_.variables));
     LockedVariables variables;
-    OP_REQUIRES_OK(context, variables.Lock(context, attributes_, FirstMomentumInput(),
+    OP_REQUIRES_OK(context, variables.Lock(context, attributes_, inputs_.momenta,
                                            static_cast<int>(momentum_of_.size())));
     std::vector<bool> changed;
     OP_REQUIRES_OK(context, FindChanged(context, variables, &changed));
@@ -76,7 +77,7 @@ class StepOp : public OpKernel {
       stepped |= changed[i] && shares_[i];
       to_share |= shares_[i] && (changed[i] || progress->Has(attributes_.offsets[i]));
     }
-    const bool sends = context->input(SendsInput()).scalar<bool>()();
+    const bool sends = context->input(inputs_.sends).scalar<bool>()();
     strom_step_result result{};
     if (!(sends ? to_share : stepped)) {
       OP_REQUIRES_OK(context, OutputStatistics(context, result));
@@ -102,16 +103,33 @@ class StepOp : public OpKernel {
   }
 
  private:
-  int BeforeInput(size_t i) const { return attributes_.variables + static_cast<int>(i); }
+  // Where each input begins; tf/operations.cc says what they are.
+  struct Inputs {
+    int before = 0, threshold = 0, scale = 0, clip_multiple = 0, norm_limit = 0, iteration = 0;
+    int sends = 0, rows = 0, rows_before = 0, momenta = 0;
+
+    absl::Status Find(const OpKernel& op) {
+      const std::pair<const char*, int*> names[] = {{"before", &before},
+                                                    {"threshold", &threshold},
+                                                    {"scale", &scale},
+                                                    {"clip_multiple", &clip_multiple},
+                                                    {"norm_limit", &norm_limit},
+                                                    {"iteration", &iteration},
+                                                    {"sends", &sends},
+                                                    {"rows", &rows},
+                                                    {"rows_before", &rows_before},
+                                                    {"momenta", &momenta}};
+      for (const auto& [name, first] : names) TF_RETURN_IF_ERROR(FirstInput(op, name, first));
+      return absl::OkStatus();
+    }
+  };
+
+  int BeforeInput(size_t i) const { return inputs_.before + static_cast<int>(i); }
+  int RowsInput(size_t i) const { return inputs_.rows + row_variable_[i]; }
+  int RowsBeforeInput(size_t i) const { return inputs_.rows_before + row_variable_[i]; }
 
   bool HasRows(size_t i) const { return row_variable_[i] != kWhole; }
   bool StepsByRows(size_t i) const { return HasRows(i) && shares_[i]; }
-  int FirstScalarInput() const { return 2 * attributes_.variables; }
-  int SendsInput() const { return FirstScalarInput() + 5; }
-  int FirstRowsInput() const { return 2 * attributes_.variables + kScalars; }
-  int RowsInput(size_t i) const { return FirstRowsInput() + row_variable_[i]; }
-  int RowsBeforeInput(size_t i) const { return RowsInput(i) + row_variables_; }
-  int FirstMomentumInput() const { return FirstRowsInput() + 2 * row_variables_; }
 
   // What the core reads of one variable, held until it has done so.
   struct Buffers {
@@ -391,12 +409,11 @@ class StepOp : public OpKernel {
   }
 
   strom_step_options Options(OpKernelContext* context, const std::vector<float*>& momenta) const {
-    const int first = FirstScalarInput();
     strom_step_options options{};
-    options.scale = context->input(first + 1).scalar<float>()();
-    options.clip_multiple = context->input(first + 2).scalar<float>()();
-    options.norm_limit = context->input(first + 3).scalar<float>()();
-    options.iteration = context->input(first + 4).scalar<int64_t>()();
+    options.scale = context->input(inputs_.scale).scalar<float>()();
+    options.clip_multiple = context->input(inputs_.clip_multiple).scalar<float>()();
+    options.norm_limit = context->input(inputs_.norm_limit).scalar<float>()();
+    options.iteration = context->input(inputs_.iteration).scalar<int64_t>()();
     options.send_mean = send_mean_;
     options.momenta = momenta.empty() ? nullptr : momenta.data();
     options.full = full_;
@@ -406,13 +423,13 @@ class StepOp : public OpKernel {
   }
 
   ReplicaAttributes attributes_;
+  Inputs inputs_;
   std::vector<bool> shares_;
   std::vector<std::string> names_;
   std::vector<int64_t> momentum_of_;  // the variable whose momentum the m-th of `momenta` is
   static constexpr int kWhole = -1;
-  static constexpr int kScalars = 6;  // inputs between `before` and `rows`
-  int row_variables_ = 0;             // R
-  std::vector<int> row_variable_;     // which of those variable i is, or kWhole
+  int row_variables_ = 0;          // R
+  std::vector<int> row_variable_;  // which of those variable i is, or kWhole
   int32_t apply_own_ = 0;
   int32_t take_received_ = 0;
   int32_t send_mean_ = 0;

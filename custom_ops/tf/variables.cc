@@ -45,6 +45,11 @@ absl::Status ToStatus(int code, const char* words) {
   }
 }
 
+absl::Status FirstInput(const tensorflow::OpKernel& op, const char* name, int* first) {
+  int end = 0;
+  return op.InputRange(name, first, &end);
+}
+
 absl::Status ReplicaAttributes::Read(OpKernelConstruction* context) {
   TF_RETURN_IF_ERROR(context->GetAttr("N", &variables));
   TF_RETURN_IF_ERROR(context->GetAttr("replica", &replica));

@@ -31,6 +31,9 @@ struct ReplicaAttributes {
   absl::Status Read(tensorflow::OpKernelConstruction* context);
 };
 
+// Where the op's input of that name, or the list of that name, begins among its inputs.
+absl::Status FirstInput(const tensorflow::OpKernel& op, const char* name, int* first);
+
 // Remembers where the last op left each variable's buffer. A buffer that lies elsewhere when the
 // next step begins was assigned outside `strategy.run`; such a change is shared with nobody.
 class BufferWatch : public tensorflow::ResourceBase {

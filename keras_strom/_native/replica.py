@@ -26,7 +26,7 @@ class Replica:
 
     Example:
         >>> replica = Replica()
-        >>> replica.extend(4, layout_hash=1)
+        >>> replica.extend(4)
         >>> replica.read_residual(0, 4).tolist()
         [0.0, 0.0, 0.0, 0.0]
     """
@@ -37,10 +37,9 @@ class Replica:
         check(create(max_message_bytes, ctypes.byref(handle)))
         self.handle: int = handle.value
 
-    def extend(self, size: int, layout_hash: int) -> None:
-        """Grows the flat space to `size` elements whose shapes and dtypes hash to `layout_hash`."""
-        function = declare("strom_replica_extend", _HANDLE, ctypes.c_int64, ctypes.c_uint64)
-        check(function(self.handle, size, layout_hash))
+    def extend(self, size: int, layout_hash: int = 0) -> None:
+        """Grows the flat space to `size` elements; `layout_hash` is not looked at any more."""
+        check(declare("strom_replica_extend", _HANDLE, ctypes.c_int64)(self.handle, size))
 
     def bind(self, worker: int) -> None:
         """From now on messages go out through the worker of this handle (0 = nobody)."""

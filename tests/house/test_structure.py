@@ -2,10 +2,12 @@
 
 import ast
 import graphlib
+import os
 import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -13,18 +15,27 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 NATIVE = ROOT / "custom_ops"
 
-# Which parts of custom_ops/ each part may include.
-NATIVE_ARROWS = {
-    "core": {"core"},
-    "net": {"core", "net"},
-    "cuda": {"core", "cuda"},
-    "capi": {"core", "net", "cuda", "capi"},
-    "tf": {"core", "net", "cuda", "capi", "tf"},
-    "sim": {"core", "sim"},
-    "bench": {"core", "net", "bench"},
+# What each room of custom_ops/core may include beside itself.
+ROOM_ARROWS = {
+    "core/base": set[str](),
+    "core/codec": {"core/base"},
+    "core/step": {"core/base", "core/codec"},
+    "core/transport": {"core/base"},
+    "core/replication": {"core/base", "core/codec"},
+    "core/worker": {"core/base", "core/codec", "core/replication"},
+    "core/master": {"core/base", "core/codec", "core/replication"},
 }
-# The C interface's plain values, which core takes as they are rather than copy field by field.
-PLAIN_VALUES = {"capi/strom.h", "capi/strom_cuda.h"}
+CORE = set(ROOM_ARROWS)
+# Which parts of custom_ops/ each part may include beside itself.
+NATIVE_ARROWS = ROOM_ARROWS | {
+    "net": CORE,
+    "cuda": CORE,
+    "capi": CORE | {"net", "cuda"},
+    "tf": CORE | {"net", "cuda", "capi"},
+    "sim": CORE,
+    "bench": CORE | {"net"},
+    "fuzz": CORE,
+}
 # Sockets, clocks, threads and other input or output: core gets time and randomness as arguments.
 NOT_IN_CORE = re.compile(
     r"chrono|thread|mutex|condition_variable|future|semaphore|latch|barrier|ctime|time\.h"
@@ -76,16 +87,26 @@ PYTHON_ARROWS = {
 }
 
 
+def native_part(path: Path) -> str:
+    """The room of a file in core, else its folder of custom_ops."""
+    parts = path.relative_to(NATIVE).parts
+    return "/".join(parts[:2]) if parts[0] == "core" else parts[0]
+
+
 def native_sources() -> Iterator[tuple[str, Path]]:
-    for part in NATIVE_ARROWS:
-        for path in sorted((NATIVE / part).glob("**/*")):
-            if path.suffix in {".cc", ".h", ".cu", ".cuh"}:
-                yield part, path
+    for path in sorted(NATIVE.glob("**/*")):
+        if path.suffix in {".cc", ".h", ".cu", ".cuh"}:
+            yield native_part(path), path
 
 
 def includes(path: Path) -> Iterator[tuple[str, str]]:
     """Yields ("<" or '"', name) for every #include."""
     yield from re.findall(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', path.read_text(), re.MULTILINE)
+
+
+def own_includes(path: Path) -> list[Path]:
+    """The files of custom_ops/ that a file of it includes."""
+    return [NATIVE / name for _, name in includes(path) if (NATIVE / name).exists()]
 
 
 def shown(path: Path) -> str:
@@ -94,13 +115,40 @@ def shown(path: Path) -> str:
 
 def test_native_parts_include_only_what_the_arrows_allow() -> None:
     wrong = [
-        f"{shown(path)} includes {name}"
+        f"{shown(path)} includes {shown(included)}"
         for part, path in native_sources()
-        for bracket, name in includes(path)
-        if bracket == '"' and (NATIVE / name).exists() and name not in PLAIN_VALUES
-        if name.partition("/")[0] not in NATIVE_ARROWS[part]
+        for included in own_includes(path)
+        if native_part(included) not in NATIVE_ARROWS[part] | {part}
     ]
     assert not wrong
+
+
+def test_the_arrows_between_native_parts_make_no_circle() -> None:
+    list(TopologicalSorter(NATIVE_ARROWS).static_order())  # raises CycleError
+
+
+def test_native_files_include_each_other_in_no_circle() -> None:
+    sources = {path: own_includes(path) for _, path in native_sources()}
+    list(TopologicalSorter(sources).static_order())  # raises CycleError
+
+
+@pytest.mark.parametrize("header", ["capi/strom.h", "capi/strom_cuda.h"])
+def test_one_include_brings_a_c_program_the_whole_interface(header: str, tmp_path: Path) -> None:
+    program = tmp_path / "program.c"
+    program.write_text(
+        f'#include "{header}"\n'
+        "int main(void) {\n"
+        "  strom_segment segment = {0, 0, 0, 0, 0, 0};\n"
+        "  strom_step_options options = {0};\n"
+        "  strom_step_result result;\n"
+        "  return strom_replica_step(0, &segment, 1, &options, 0, &result) + strom_abi_version();\n"
+        "}\n"
+    )
+    compiler = os.environ.get("CXX") or "c++"
+    options = ("-x", "c", "-std=c11", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-fsyntax-only")
+    command = [compiler, *options, f"-I{NATIVE}", str(program)]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert result.returncode == 0, result.stderr
 
 
 def test_only_the_ops_include_tensorflow() -> None:
@@ -116,7 +164,7 @@ def test_only_the_ops_include_tensorflow() -> None:
 def test_core_knows_no_socket_clock_or_thread() -> None:
     wrong = []
     for part, path in native_sources():
-        if part != "core":
+        if part not in CORE:
             continue
         for bracket, name in includes(path):
             if bracket == "<" and name not in MEMORY and NOT_IN_CORE.fullmatch(name):

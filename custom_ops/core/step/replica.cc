@@ -154,10 +154,6 @@ struct Replica::State {
                 const Parallel& parallel, strom_step_result* result);
   void TakeBack(std::span<const strom_segment> segments, bool full);
 
-  // Flush's parts.
-  Messages WriteResiduals(int64_t iteration, int64_t* count);
-  void ZeroResiduals(std::span<const strom_segment> segments, bool apply_own);
-
   Status HandOver(int64_t iteration, int64_t count, Messages parts, strom_step_result* result);
   void TellApplied(int64_t count);
   Status ApplyReceived(const Values& values, const Parallel& parallel, strom_step_result* result);
@@ -176,7 +172,7 @@ Replica::Replica(int64_t max_message_bytes) : state_(std::make_unique<State>()) 
 
 Replica::~Replica() = default;
 
-Status Replica::Extend(int64_t size, uint64_t) {
+Status Replica::Extend(int64_t size) {
   if (size < state_->size) {
     return Invalid("the flat space of " + std::to_string(state_->size) +
                    " elements cannot shrink to " + std::to_string(size));
@@ -233,24 +229,6 @@ Status Replica::Step(std::span<const strom_segment> segments, const strom_step_o
   if (!options.take_received) return {};
   return state_->ApplyReceived({segments, nullptr, full, options.includes_residual}, parallel,
                                result);
-}
-
-Status Replica::Flush(std::span<const strom_segment> segments, int64_t iteration, bool apply_own,
-                      strom_step_result* result) {
-  *result = {};
-  if (Status status = CheckIteration(iteration); !status.ok()) return status;
-  if (Status status = state_->CheckSegments(segments); !status.ok()) return status;
-  if (Status status = state_->CheckApplyOwn(apply_own); !status.ok()) return status;
-  result->stepped = 1;
-  for (const strom_segment& segment : segments) result->elements += segment.size;
-  Messages parts = state_->WriteResiduals(iteration, &result->count);
-  if (Status status = state_->HandOver(iteration, result->count, std::move(parts), result);
-      !status.ok()) {
-    return status;
-  }
-  state_->ZeroResiduals(segments, apply_own);
-  state_->TellApplied(result->count);
-  return {};
 }
 
 Status Replica::Apply(std::span<const strom_segment> segments, strom_step_result* result,
@@ -395,42 +373,6 @@ void Replica::State::TakeBack(std::span<const strom_segment> segments, bool full
   // Where they are not in place, to the last bit. Full progress stays, once it is in the residual.
   if (!full || !encoder.has_begun()) CopyValues(segments);
   encoder.Clear();
-}
-
-// All residuals that are not zero, as raw spans; *count gets how many there are.
-Messages Replica::State::WriteResiduals(int64_t iteration, int64_t* count) {
-  // 64 KiB a span: a quiet part of the model costs nothing, a busy one no directory to speak of.
-  int log2_span = 14;
-  while (2 * kMaxMessageHeaderBytes + (int64_t{4} << log2_span) > max_message_bytes) --log2_span;
-  const int64_t span_elements = int64_t{1} << log2_span;
-  MessageWriter writer({0, 0, size, iteration}, log2_span, max_message_bytes, kUpdateHeaderBytes);
-  *count = 0;
-  ForEachChunk(0, size, [&](int64_t chunk, int64_t, int64_t start, int64_t elements) {
-    const float* const residual = residuals.Find(chunk);
-    if (residual == nullptr) return;
-    *count += elements - std::count(residual, residual + elements, 0.0f);
-    for (int64_t done = 0; done < elements; done += span_elements) {
-      const auto here = static_cast<size_t>(std::min(span_elements, elements - done));
-      writer.AddRawSpan((start + done) >> log2_span, {residual + done, here});
-    }
-  });
-  return writer.Finish();
-}
-
-void Replica::State::ZeroResiduals(std::span<const strom_segment> segments, bool apply_own) {
-  for (const strom_segment& segment : segments) {
-    if (!apply_own) break;
-    ForEachChunk(segment.offset, segment.size,
-                 [&](int64_t chunk, int64_t index, int64_t start, int64_t elements) {
-                   const float* const residual = residuals.Find(chunk);
-                   if (residual == nullptr) return;
-                   float* const value = segment.value + start;
-                   for (int64_t i = 0; i < elements; ++i) value[i] += residual[index + i];
-                 });
-  }
-  ForEachChunk(0, size, [&](int64_t chunk, int64_t, int64_t, int64_t elements) {
-    if (float* const residual = residuals.Find(chunk)) std::fill_n(residual, elements, 0.0f);
-  });
 }
 
 // Keeps copies if asked to, and submits. An update without entries tells asynchronous workers

@@ -13,10 +13,10 @@
 #include <span>
 #include <vector>
 
-#include "capi/strom.h"
 #include "core/base/exchange.h"
 #include "core/base/parallel.h"
 #include "core/base/types.h"
+#include "core/step/step_values.h"
 
 namespace strom {
 
@@ -28,7 +28,7 @@ class Replica {
   ~Replica();
 
   // Grows the flat space; residuals of the new elements are zero.
-  Status Extend(int64_t size, uint64_t hash);
+  Status Extend(int64_t size);
   int64_t size() const;
 
   // `exchange` outlives the binding; null = messages go nowhere. Another exchange starts with an
@@ -42,14 +42,10 @@ class Replica {
   // runs out (std::bad_alloc): residual and values then are as if the update had only been added to
   // the residual (elements that are not finite are left out), within rounding; values that include
   // the residual include it, but after kNotFinite they and the residual are as before. What is
-  // refused for
-  // its arguments, or finds no memory to begin with, has not been: values are `before`, and the
-  // residual stays. The number of threads shows in no bit of the result.
+  // refused for its arguments, or finds no memory to begin with, has not been: values are `before`,
+  // and the residual stays. The number of threads shows in no bit of the result.
   Status Step(std::span<const strom_segment> segments, const strom_step_options& options,
               strom_step_result* result, const Parallel& parallel = {});
-  // Sends all residuals as they are and makes them exactly zero; a failure leaves them.
-  Status Flush(std::span<const strom_segment> segments, int64_t iteration, bool apply_own,
-               strom_step_result* result);
   // Fails, after the rest has been applied, when received entries lie in no segment; fails before
   // an update of a flat space larger than this one, which then waits. `own_models` as in
   // strom_replica_apply.
@@ -64,7 +60,7 @@ class Replica {
   Status ReadResidual(int64_t offset, std::span<float> out) const;
   Status WriteResidual(int64_t offset, std::span<const float> in);
 
-  // Messages (without update header) of the last Step or Flush, kept when asked.
+  // Messages (without update header) of the last Step, kept when asked.
   void KeepMessages(bool keep);
   const std::vector<std::vector<uint8_t>>& kept_messages() const;
 

@@ -9,12 +9,12 @@
 
 #include <span>
 
-#include "capi/strom.h"
 #include "core/base/parallel.h"
 #include "core/base/segment_values.h"
 #include "core/codec/entries.h"
 #include "core/step/residual.h"
 #include "core/step/residual_store.h"
+#include "core/step/step_values.h"
 
 namespace strom {
 

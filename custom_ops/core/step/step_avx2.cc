@@ -69,10 +69,6 @@ STROM_INLINE __m256 CopySign(__m256 magnitude, __m256 sign) {
 
 STROM_INLINE bool Any(__m256 mask) { return _mm256_movemask_ps(mask) != 0; }
 
-STROM_INLINE __m256 Or(const __m256* x) {
-  return _mm256_or_ps(_mm256_or_ps(x[0], x[1]), _mm256_or_ps(x[2], x[3]));
-}
-
 struct Magnitudes {
   __m256 x[kVectors];
 };

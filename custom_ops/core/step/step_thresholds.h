@@ -9,10 +9,10 @@
 #include <span>
 #include <vector>
 
-#include "capi/strom.h"
 #include "core/base/segment_values.h"
 #include "core/base/types.h"
 #include "core/codec/value_table.h"
+#include "core/step/step_values.h"
 
 namespace strom {
 

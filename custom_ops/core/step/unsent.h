@@ -10,9 +10,9 @@
 #include <span>
 #include <vector>
 
-#include "capi/strom.h"
 #include "core/base/parallel.h"
 #include "core/step/residual_store.h"
+#include "core/step/step_values.h"
 
 namespace strom {
 

@@ -4,8 +4,8 @@
 
 #include <span>
 
-#include "capi/strom.h"
 #include "core/base/parallel.h"
+#include "core/step/step_values.h"
 
 namespace strom {
 

@@ -230,12 +230,6 @@ std::optional<Address> Endpoint::PeerAddress(LinkId link) const {
   return connection->link == nullptr ? connection->peer : connection->link->path().peer();
 }
 
-int64_t Endpoint::RoundTrip(LinkId link) const {
-  const Connection* connection = state_->Find(link);
-  return connection == nullptr || connection->link == nullptr ? 0
-                                                              : connection->link->round_trip_ns();
-}
-
 // ---------------------------------------------------------------- links
 
 void Endpoint::State::HandleLinkDatagram(int64_t now_ns, const Address& from,

@@ -82,8 +82,6 @@ class Endpoint final : public LinkLayer {
   // Who has tried to join here.
   const Joiners& joiners() const;
   std::optional<Address> PeerAddress(LinkId link) const override;
-  // Smoothed round trip in nanoseconds; 0 before the first sample.
-  int64_t RoundTrip(LinkId link) const;
 
  private:
   struct State;

@@ -97,7 +97,7 @@ Status Train(const WorkerAgentOptions& options, int steps, Outcome* out) {
   outcome.started_json = agent->StatusJson();
   outcome.parameters = *start;
   Replica replica(kMaxMessageBytes - kUpdateHeaderBytes);
-  RETURN_IF_ERROR(replica.Extend(kElements, kLayoutHash));
+  RETURN_IF_ERROR(replica.Extend(kElements));
   replica.Bind(agent);
   strom_step_result result;
   for (int step = 0; step < steps; ++step) {
@@ -122,8 +122,6 @@ Status Train(const WorkerAgentOptions& options, int steps, Outcome* out) {
   }
   float* values = outcome.parameters.data();
   const strom_segment segment = {0, kElements, values, values, values, nullptr};
-  const bool apply_own = options.node.max_staleness < 0;
-  RETURN_IF_ERROR(replica.Flush({&segment, 1}, steps, apply_own, &result));
   RETURN_IF_ERROR(agent->Finish(false, kDeadlineNs));
   RETURN_IF_ERROR(replica.Apply({&segment, 1}, &result));
   std::vector<double> state = {static_cast<double>(options.node.rank)};

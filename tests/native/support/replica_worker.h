@@ -69,7 +69,7 @@ class Worker {
       variables.emplace_back(static_cast<size_t>(size));
       elements += size;
     }
-    EXPECT_TRUE(replica.Extend(elements, 0).ok());
+    EXPECT_TRUE(replica.Extend(elements).ok());
     replica.Bind(exchange);
     options.scale = 1;
     options.threshold = 0.125f;
