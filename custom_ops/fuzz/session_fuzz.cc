@@ -13,9 +13,9 @@
 #include "core/base/types.h"
 #include "core/transport/counters.h"
 #include "core/transport/grants.h"
-#include "core/transport/key_phases.h"
 #include "core/transport/link.h"
 #include "core/transport/packet.h"
+#include "core/transport/packet_protection.h"
 
 namespace strom {
 namespace {
@@ -210,7 +210,8 @@ class Session {
     std::vector<uint8_t> body(datagram.size());
     const auto header = ParseHeader(datagram);
     STROM_CHECK(header.has_value());
-    if (peer_.Open(now_ns_, *header, datagram, body.data()) != KeyPhases::Verdict::kAuthentic)
+    if (peer_.Open(now_ns_, *header, datagram, body.data()) !=
+        PacketProtection::Verdict::kAuthentic)
       return;
     if (header->type == PacketType::kChallenge) token_ = LoadLittleEndian<uint64_t>(body.data());
   }
@@ -223,7 +224,7 @@ class Session {
   const ConnectionKeys keys_{};
   const uint32_t first_;
   Link link_;
-  KeyPhases peer_;
+  PacketProtection peer_;
   std::vector<uint8_t> out_, answer_, last_;
   uint32_t heard_ = 0;  // DATA that the peer has sent
   uint64_t token_ = 0;

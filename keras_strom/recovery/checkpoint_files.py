@@ -31,7 +31,7 @@ from pathlib import Path
 from keras_strom import errors
 from keras_strom.job.checkpoint_plan import CheckpointPlan
 from keras_strom.recovery.packed_arrays import Arrays, OtherVersionError, pack, unpack
-from keras_strom.recovery.resume import Place
+from keras_strom.recovery.resume import DataPosition
 
 _logger = logging.getLogger("keras_strom")
 
@@ -58,15 +58,15 @@ class Part:
         arrays: by name, of what they are; see `keras_strom.restoring`.
 
     Example:
-        >>> part = Part(0, 2, 1, Place(3, 7), 10, 37, (1e-3,), {})
+        >>> part = Part(0, 2, 1, DataPosition(3, 7), 10, 37, (1e-3,), {})
         >>> Part.from_bytes(part.to_bytes()).place
-        Place(epoch=3, batch=7)
+        DataPosition(epoch=3, batch=7)
     """
 
     rank: int
     workers: int
     fit: int
-    place: Place
+    place: DataPosition
     per_epoch: int | None
     steps: int
     threshold: tuple[float, ...]
@@ -88,7 +88,7 @@ class Part:
         """
         try:
             values, arrays = unpack(_KIND, _VERSION, data)
-            values["place"] = Place(**values["place"])
+            values["place"] = DataPosition(**values["place"])
             values["threshold"] = tuple(map(float, values["threshold"]))
             return cls(**values, arrays=arrays)
         except OtherVersionError as other:

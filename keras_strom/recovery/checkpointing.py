@@ -20,7 +20,7 @@ from keras_strom import errors
 from keras_strom.job.checkpoint_plan import CheckpointPlan
 from keras_strom.recovery.checkpoint_files import Part, leave_part, parts_of, read_part
 from keras_strom.recovery.donation import Donation
-from keras_strom.recovery.resume import Fit, Place, Start
+from keras_strom.recovery.resume import DataPosition, Fit, Start
 from keras_strom.recovery.takeover import install_state, state_arrays
 from keras_strom.sharing.participant import Participant
 from keras_strom.sharing.progress import Progress, begin_fit_at
@@ -48,7 +48,7 @@ class Checkpointing:
         self._failure: errors.StromError | None = None
         self._restored: _Restored | None = None
 
-    def save_if_due(self, participant: Participant, fit: Fit, place: Place) -> None:
+    def save_if_due(self, participant: Participant, fit: Fit, place: DataPosition) -> None:
         """Between two batches: copies this worker's state, and has a thread write it.
 
         The first is due an interval after training has begun. While the last one is still being
@@ -107,7 +107,7 @@ class Checkpointing:
         elif fit.number == self._restored.fit and is_chief:
             self._restored.install_start(participant, fit.model)
 
-    def restore(self, participant: Participant, fit: Fit, start: Start) -> Place | None:
+    def restore(self, participant: Participant, fit: Fit, start: Start) -> DataPosition | None:
         """After a start: installs this worker's state.
 
         Args:
@@ -170,7 +170,7 @@ class _Restored:
             self._base.steps - self._base.place.batch // Progress(model).batches_a_step()
         )
 
-    def install(self, participant: Participant, fit: Fit, start: Start) -> Place:
+    def install(self, participant: Participant, fit: Fit, start: Start) -> DataPosition:
         """On every worker, after the start."""
         place = self._place(fit.per_epoch)
         batches = (place.epoch - start.first_epoch) * (fit.per_epoch or 0) + place.batch
@@ -197,18 +197,18 @@ class _Restored:
         )
         return place
 
-    def _place(self, per_epoch: int | None) -> Place:
+    def _place(self, per_epoch: int | None) -> DataPosition:
         part = self._part if self._is_own else self._base
         if not part.per_epoch or not per_epoch:
-            return Place(part.place.epoch, 0)
+            return DataPosition(part.place.epoch, 0)
         batch = part.place.batch
         if part.per_epoch != per_epoch:  # The same share of the epoch.
             batch = round(batch * per_epoch / part.per_epoch)
         epochs, batch = divmod(batch, per_epoch)
-        return Place(part.place.epoch + epochs, batch)
+        return DataPosition(part.place.epoch + epochs, batch)
 
 
-def _part_of(participant: Participant, fit: Fit, place: Place) -> Part:
+def _part_of(participant: Participant, fit: Fit, place: DataPosition) -> Part:
     space = participant.space
     own: Mapping[str, Any] = {
         _PARAMETERS: space.read(),

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from keras_strom import errors
 from keras_strom.recovery.packed_arrays import OtherVersionError, pack, unpack
-from keras_strom.recovery.resume import Place
+from keras_strom.recovery.resume import DataPosition
 
 _KIND = "keras-strom donation"
 _VERSION = 2
@@ -34,12 +34,12 @@ class Donation:
         arrays: values by the names of `donated_variables`.
 
     Example:
-        >>> sent = Donation(Place(3, 7), threshold=(1e-3,), arrays={})
+        >>> sent = Donation(DataPosition(3, 7), threshold=(1e-3,), arrays={})
         >>> Donation.from_bytes(sent.to_bytes()).place
-        Place(epoch=3, batch=7)
+        DataPosition(epoch=3, batch=7)
     """
 
-    place: Place
+    place: DataPosition
     threshold: tuple[float, ...]
     arrays: Mapping[str, npt.NDArray[Any]]
 
@@ -63,7 +63,7 @@ class Donation:
         try:
             values, arrays = unpack(_KIND, _VERSION, data)
             return cls(
-                place=Place(int(values["epoch"]), int(values["batch"])),
+                place=DataPosition(int(values["epoch"]), int(values["batch"])),
                 threshold=tuple(map(float, values["threshold"])),
                 arrays=arrays,
             )

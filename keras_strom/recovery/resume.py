@@ -12,7 +12,7 @@ from typing import Any
 
 
 @dataclasses.dataclass(frozen=True)
-class Place:
+class DataPosition:
     """A worker's place in `fit`.
 
     Attributes:
@@ -54,7 +54,7 @@ class Start:
     layout_size: int = 0
 
 
-def place_after(batches: int, *, first_epoch: int, per_epoch: int | None) -> Place | None:
+def place_after(batches: int, *, first_epoch: int, per_epoch: int | None) -> DataPosition | None:
     """The place of a worker that has trained `batches` batches since `first_epoch` began.
 
     Args:
@@ -67,14 +67,14 @@ def place_after(batches: int, *, first_epoch: int, per_epoch: int | None) -> Pla
 
     Example:
         >>> place_after(25, first_epoch=2, per_epoch=10)
-        Place(epoch=4, batch=5)
+        DataPosition(epoch=4, batch=5)
     """
     if batches == 0:
-        return Place(first_epoch, 0)
+        return DataPosition(first_epoch, 0)
     if not per_epoch:
         return None
     epochs, batch = divmod(batches, per_epoch)
-    return Place(first_epoch + epochs, batch)
+    return DataPosition(first_epoch + epochs, batch)
 
 
 class ResumableData:

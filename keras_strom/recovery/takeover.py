@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from keras_strom import errors
 from keras_strom.recovery.donation import Donation, donated_variables, install, unbuilt_optimizers
-from keras_strom.recovery.resume import Fit, Place, Start, place_after
+from keras_strom.recovery.resume import DataPosition, Fit, Start, place_after
 from keras_strom.sharing.constraints import Projection
 from keras_strom.sharing.model_state import left_to_the_program, untrained_state
 from keras_strom.sharing.participant import Participant
@@ -28,7 +28,7 @@ _logger = logging.getLogger("keras_strom")
 _SHARED = "shared/"
 
 
-def take_over(participant: Participant, fit: Fit, start: Start) -> Place:
+def take_over(participant: Participant, fit: Fit, start: Start) -> DataPosition:
     """After a late start: installs the state of another worker.
 
     Args:
@@ -57,21 +57,21 @@ def take_over(participant: Participant, fit: Fit, start: Start) -> Place:
         install_state(participant, fit.model, donated)
         if accepted == 0 and fit.per_epoch:
             return _go_with(donated.place, participant, fit, start)
-        place = place or Place(donated.place.epoch, 0)
-    return place or Place(start.first_epoch, 0)
+        place = place or DataPosition(donated.place.epoch, 0)
+    return place or DataPosition(start.first_epoch, 0)
 
 
-def _go_with(other: Place, participant: Participant, fit: Fit, start: Start) -> Place:
+def _go_with(other: DataPosition, participant: Participant, fit: Fit, start: Start) -> DataPosition:
     """The place of a worker without predecessor: the other's, and the count of steps there."""
     assert fit.per_epoch is not None
-    place = other if other.batch < fit.per_epoch else Place(other.epoch + 1, 0)
+    place = other if other.batch < fit.per_epoch else DataPosition(other.epoch + 1, 0)
     batches = (place.epoch - start.first_epoch) * fit.per_epoch + place.batch
     steps = batches // Progress(fit.model).batches_a_step()
     participant.step.count_from(start.shared_steps + steps)
     return place
 
 
-def donate_if_asked(participant: Participant, model: Any, place: Place) -> None:
+def donate_if_asked(participant: Participant, model: Any, place: DataPosition) -> None:
     """Between two batches: gives a worker that has joined late this one's state.
 
     Args:

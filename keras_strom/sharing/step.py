@@ -14,8 +14,8 @@ import tensorflow as tf
 
 from keras_strom._native.ops import operations
 from keras_strom._native.replica import Replica
-from keras_strom.sharing.admission import path_of
 from keras_strom.sharing.flat_space import Entry, FlatSpace
+from keras_strom.sharing.model_checks import path_of
 from keras_strom.sharing.residual import ResidualClipping, ShakeUp
 from keras_strom.sharing.scale import UpdateScale
 from keras_strom.sharing.statistics import LENGTH, StepStatistics

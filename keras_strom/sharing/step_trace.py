@@ -7,8 +7,8 @@ from typing import Any
 import tensorflow as tf
 
 from keras_strom import errors
-from keras_strom.sharing.admission import path_of
 from keras_strom.sharing.flat_space import Entry, FlatSpace
+from keras_strom.sharing.model_checks import path_of
 from keras_strom.sharing.optimizers import has_plain_momentum, momentum_of
 from keras_strom.sharing.step import VariableChange
 from keras_strom.sharing.touched import Touched

@@ -14,8 +14,8 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from keras_strom import errors
-from keras_strom.sharing.admission import path_of
 from keras_strom.sharing.flat_space import Entry, FlatSpace
+from keras_strom.sharing.model_checks import path_of
 from keras_strom.sharing.statistics import BY_VARIABLE, StepStatistics
 from keras_strom.sharing.threshold import (
     State,

@@ -13,7 +13,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from keras_strom.sharing.admission import is_constrained, path_of
+from keras_strom.sharing.model_checks import is_constrained, path_of
 
 _logger = logging.getLogger("keras_strom")
 

@@ -7,8 +7,8 @@ training stops and with which learning rate it goes on, and has the workers agre
 callback may have assigned weights at the very end. On a worker that is not the chief, callbacks
 that write or decide are left out.
 
-A `fit` that fails on one worker fails on all (`together`), and one that meets a NaN ends on all as
-its callbacks say (`not_finite`).
+A `fit` that fails on one worker fails on all (`fit_failure`), and one that meets a NaN ends on all
+as its callbacks say (`not_finite`).
 
 A worker that takes the place of another in the middle goes on where that one was, with the state
 of a third (`donation`); one that comes when the others have ended takes the values and trains none.
@@ -35,20 +35,17 @@ from keras_strom._native.ops import translate
 from keras_strom.job.environment import ClusterEnvironment
 from keras_strom.recovery.endings import Ending
 from keras_strom.recovery.final_history import History
-from keras_strom.recovery.resume import Fit, Place
+from keras_strom.recovery.resume import DataPosition, Fit
 from keras_strom.recovery.takeover import donate_if_asked, hand_over_if_asked, take_over
 from keras_strom.recovery.waiting import wait_until_allowed
-from keras_strom.sharing import admission
+from keras_strom.sharing import model_checks
 from keras_strom.sharing.constraints import Projection
 from keras_strom.sharing.progress import Progress, begin_fit_at, first_epoch_of
 from keras_strom.sharing.step import update_copies
 from keras_strom.strategy.building import building_once
 from keras_strom.strategy.callbacks import off_the_chief, writes_between_batches
 from keras_strom.strategy.data_sharding import shard_fit_arguments
-from keras_strom.strategy.generation import Generation, Sharing
-from keras_strom.strategy.monitor import StromMonitor
-from keras_strom.strategy.not_finite import NotFiniteWatch
-from keras_strom.strategy.together import (
+from keras_strom.strategy.fit_failure import (
     failed_before_the_start,
     is_connected,
     raise_if_failed,
@@ -56,6 +53,9 @@ from keras_strom.strategy.together import (
     raise_if_refused,
     words_of,
 )
+from keras_strom.strategy.generation import Generation, Sharing
+from keras_strom.strategy.monitor import StromMonitor
+from keras_strom.strategy.not_finite import NotFiniteWatch
 
 _logger = logging.getLogger("keras_strom")
 
@@ -108,9 +108,9 @@ def _fit(original: Callable[..., Any], bound: inspect.BoundArguments, sharing: S
     sharing.training_data = None
     restore = _nothing
     try:
-        admission.check_compiled(model)
+        model_checks.check_compiled(model)
         if getattr(model, "optimizer", None) is not None:  # Keras itself asks for compile().
-            admission.check_optimizer(model.optimizer)
+            model_checks.check_optimizer(model.optimizer)
         if sharing.environment.size > 1:
             shard_fit_arguments(arguments, sharing.environment.rank, sharing.environment.size)
             if not sharing.environment.is_chief:
@@ -239,7 +239,7 @@ class _Training:
         self._last_epoch = False
         self._next_poll = 0.0
         self._epoch = 0
-        self._place = Place(0, 0)  # The batch that this worker trains next.
+        self._place = DataPosition(0, 0)  # The batch that this worker trains next.
         self._skipped = 0  # Batches of the epoch at hand that a predecessor has trained.
         self._left: int | None = None  # Where it has a predecessor there: batches left in it.
         self._cut_short = False
@@ -282,7 +282,7 @@ class _Training:
         if worker is not None:
             worker.meanwhile = self._help
 
-    def _go_on(self, place: Place, per_epoch: int | None) -> None:
+    def _go_on(self, place: DataPosition, per_epoch: int | None) -> None:
         """Has Keras begin where a predecessor was."""
         data = self._sharing.training_data
         if place.batch > 0 and per_epoch and data is not None:
@@ -304,7 +304,7 @@ class _Training:
         self._last_epoch = epoch + 1 >= epochs
 
     def begin_batch(self, batch: int) -> None:
-        place = self._place = Place(self._epoch, self._skipped + batch)
+        place = self._place = DataPosition(self._epoch, self._skipped + batch)
         self._help()
         wait_until_allowed(self._sharing, self._help)
         if self._sharing.checkpoints is not None:
@@ -349,7 +349,7 @@ class _Training:
         if self._epoch_closed:
             return
         self._epoch_closed = True
-        self._place = Place(self._epoch + 1, 0)
+        self._place = DataPosition(self._epoch + 1, 0)
         if self._cut_short:
             self._model.stop_training = self._cut_short = False
         self._skipped, self._left = 0, None

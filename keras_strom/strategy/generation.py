@@ -36,8 +36,7 @@ from keras_strom.sharing.model_state import (
 )
 from keras_strom.sharing.participant import Participant
 from keras_strom.sharing.progress import Progress
-from keras_strom.strategy.report import TrainingReport
-from keras_strom.strategy.together import (
+from keras_strom.strategy.fit_failure import (
     is_ahead,
     join_anew,
     lost_workers,
@@ -45,6 +44,7 @@ from keras_strom.strategy.together import (
     raise_if_failed_before,
     raise_if_refused,
 )
+from keras_strom.strategy.report import TrainingReport
 
 if TYPE_CHECKING:
     from keras_strom.relay.training_relay import TrainingWorker

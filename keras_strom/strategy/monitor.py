@@ -19,7 +19,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from keras_strom import errors
-from keras_strom.sharing.admission import path_of
+from keras_strom.sharing.model_checks import path_of
 
 if TYPE_CHECKING:
     from keras_strom.sharing.flat_space import Entry

@@ -26,9 +26,9 @@ from keras_strom.job.network import NetworkConfig
 from keras_strom.recovery.checkpointing import Checkpointing
 from keras_strom.relay.counters import NodeCounters
 from keras_strom.relay.training_relay import TrainingWorker
-from keras_strom.sharing import admission
-from keras_strom.sharing.admission import path_of
+from keras_strom.sharing import model_checks
 from keras_strom.sharing.flat_space import FlatSpace
+from keras_strom.sharing.model_checks import path_of
 from keras_strom.sharing.options import check_compilable, check_options
 from keras_strom.sharing.residual import ResidualClipping, ShakeUp
 from keras_strom.sharing.scale import UpdateScale, warmup_of
@@ -176,7 +176,7 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
             self._sharing.debug = encoding_debug_mode
         _watch_updates(self)
         wrap_fit(_sharing_of)
-        admission.wrap_apply(_check_apply)
+        model_checks.wrap_apply(_check_apply)
 
     def _connect(self, options: StepOptions, network: NetworkConfig | None) -> Sharing:
         """Joins the job, where there is one."""
@@ -242,11 +242,11 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
             return super().run(fn, args, kwargs, options)
         model = getattr(fn, "__self__", None)
         if self._compiler is not None:
-            admission.check_not_eager(model)
+            model_checks.check_not_eager(model)
             fn = self._compiler(fn)
         if sharing is None:
             return super().run(fn, args, kwargs, options)
-        admission.check_compiled(model)
+        model_checks.check_compiled(model)
         trace = self._trace = StepTrace(sharing.space, self._momenta)
         try:
             result = super().run(fn, args, kwargs, options)
@@ -289,7 +289,7 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
             raise errors.StromError("training has begun already; call strategy.synchronize() first")
         sharing.join_again()
         for model in models:
-            admission.adopt_optimizer(getattr(model, "optimizer", None), self)
+            model_checks.adopt_optimizer(getattr(model, "optimizer", None), self)
         generation = Generation(sharing, models)
         generation.start()
         if generation.late or generation.ended:
@@ -372,19 +372,19 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
         if self._trace is None:
             return
         if id(variable) in self._unshareable:
-            admission.check_dtype(variable)
+            model_checks.check_dtype(variable)
         self._trace.note_update(variable, gradient)
 
     def _check_optimizer_step(self, optimizer: Any) -> None:
         """An optimizer is about to change variables of this strategy."""
-        admission.adopt_optimizer(optimizer, self)
-        admission.check_accumulation(optimizer, self.num_replicas_in_sync)
+        model_checks.adopt_optimizer(optimizer, self)
+        model_checks.check_accumulation(optimizer, self.num_replicas_in_sync)
         alone = self._sharing is None
         if alone and not (
             self.num_replicas_in_sync > 1 and tf.distribute.in_cross_replica_context()
         ):
             return
-        admission.check_optimizer(optimizer)
+        model_checks.check_optimizer(optimizer)
         if self._trace is None:
             raise errors.UnsupportedModel(
                 "the optimizer was applied outside strategy.run, where its update would not be "
@@ -444,11 +444,11 @@ def _created_outside(variable: Any) -> errors.UnsupportedModel:
 def _sharing_of(model: Any) -> Sharing | None:
     strategy = model.distribute_strategy
     if isinstance(strategy, StromStrategy):
-        admission.adopt_optimizer(getattr(model, "optimizer", None), strategy)
+        model_checks.adopt_optimizer(getattr(model, "optimizer", None), strategy)
         return strategy._sharing
     _check_open_scope()
     if _joined is not None:
-        admission.check_in_scope(model)
+        model_checks.check_in_scope(model)
     return None
 
 

@@ -26,10 +26,10 @@ from ..data.exported import ExportedData
 from ..data.parquet import Paths, from_parquet, refuse_labels
 from ..data.store import Store, StoreRun
 from ..inference.compiling import check_names
+from ..inference.dry_run import dry_run
 from ..inference.outputs import Outputs
 from ..inference.pickled import loads
 from ..inference.serialization import PackedModel, freeze, pack, thaw
-from ..inference.trial import try_out
 from ..inference.values import Probe
 from ..runner.application import context_of
 from ..runner.executors import check_executors
@@ -399,7 +399,7 @@ def _prepare(
         custom_objects=params["custom_objects"],
         compiling=compiling,
     )
-    trial = try_out(model, columns, specs, params["transformation_fn"])
+    trial = dry_run(model, columns, specs, params["transformation_fn"])
     output_columns(trial.outputs, params)
     if params["model_fn"] is not None:
         model = model.with_example(trial.x)

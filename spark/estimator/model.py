@@ -18,12 +18,13 @@ from keras_strom import errors
 
 from ..data.checked import explain
 from ..data.columns import Columns, ColumnSpec, inspect, select
+from ..inference.dry_run import dry_run
 from ..inference.outputs import OutputColumns, Outputs
 from ..inference.pickled import loads
 from ..inference.prediction import (
     ROW,
+    BroadcastPayload,
     Inference,
-    Told,
     examples,
     measure,
     metric_state,
@@ -32,7 +33,6 @@ from ..inference.prediction import (
     zeros,
 )
 from ..inference.serialization import PackedModel, pack
-from ..inference.trial import try_out
 from ..runner.application import context_of
 from ..runner.timeline import Timeline
 from .params import ColumnParams
@@ -99,7 +99,7 @@ class StromModel(ColumnParams, Model, MLWritable, MLReadable):  # type: ignore[m
         self._specs: dict[str, ColumnSpec] = {}
         self._outputs: Outputs | None = None
         self._keras: KerasModel | None = None
-        self._told: Told | None = None
+        self._told: BroadcastPayload | None = None
         #: What `fit` has logged: a value an epoch, by name; {} for a model from elsewhere.
         self.history: dict[str, list[float]] = {}
         #: What driver and workers did in `fit`, and when; it is not saved with the model.
@@ -217,7 +217,7 @@ class StromModel(ColumnParams, Model, MLWritable, MLReadable):  # type: ignore[m
         params = self.check_params()
         if self._outputs is None:
             function = params["transformation_fn"]
-            trial = try_out(self._model(), columns, specs, function, trains=False)
+            trial = dry_run(self._model(), columns, specs, function, trains=False)
             self._outputs = trial.outputs
         return output_columns(self._outputs, params)
 
@@ -233,7 +233,9 @@ class StromModel(ColumnParams, Model, MLWritable, MLReadable):  # type: ignore[m
                 "StromModel(model=...)"
             )
 
-    def _tell(self, df: DataFrame, columns: Columns, specs: Mapping[str, ColumnSpec]) -> Told:
+    def _tell(
+        self, df: DataFrame, columns: Columns, specs: Mapping[str, ColumnSpec]
+    ) -> BroadcastPayload:
         """The model on its way to the executors, broadcast once as long as nothing changes."""
         params = self.check_params()
         self._output_columns(columns, specs)
@@ -256,7 +258,7 @@ class StromModel(ColumnParams, Model, MLWritable, MLReadable):  # type: ignore[m
         pickled = cloudpickle.dumps(inference)
         key = hashlib.sha256(pickled).hexdigest()
         if self._told is None or self._told.key != key:
-            self._told = Told(key, context_of(df.sparkSession).broadcast(pickled))
+            self._told = BroadcastPayload(key, context_of(df.sparkSession).broadcast(pickled))
         return self._told
 
     def _results(

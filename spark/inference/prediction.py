@@ -54,7 +54,7 @@ class Inference:
 
 
 @dataclasses.dataclass(frozen=True)
-class Told:
+class BroadcastPayload:
     """An `Inference` on its way to executors.
 
     Attributes:
@@ -67,7 +67,7 @@ class Told:
 
 
 def predict(
-    told: Told, made: OutputColumns, batches: Iterator[pa.RecordBatch]
+    told: BroadcastPayload, made: OutputColumns, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     """Adds the model's outputs to rows of features and `ROW`."""
     inference, model = _loaded_once(told)
@@ -83,7 +83,7 @@ def predict(
         yield _with_columns(batch, made.names, made.arrays(tensors))
 
 
-def measure(told: Told, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def measure(told: BroadcastPayload, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """One row: what the model's metrics have counted in this partition, pickled."""
     inference, model = _loaded_once(told)
     steps = 0
@@ -98,7 +98,9 @@ def measure(told: Told, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Record
         yield pa.RecordBatch.from_arrays([pa.array([state], pa.binary())], names=["state"])
 
 
-def score(told: Told, name: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def score(
+    told: BroadcastPayload, name: str, batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
     """Adds each row's loss to rows of features, labels and `ROW`."""
     inference, model = _loaded_once(told)
     for batch in batches:
@@ -150,7 +152,7 @@ def zeros(spec: ColumnSpec, rows: int) -> np.ndarray[Any, Any]:
 _loaded: dict[str, tuple[Inference, keras.Model]] = {}
 
 
-def _loaded_once(told: Told) -> tuple[Inference, keras.Model]:
+def _loaded_once(told: BroadcastPayload) -> tuple[Inference, keras.Model]:
     if told.key not in _loaded:
         inference: Inference = pickle.loads(told.pickled.value)
         _loaded.clear()

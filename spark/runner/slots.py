@@ -14,7 +14,7 @@ from keras_strom import errors
 from keras_strom.checks import check_least, whole_number
 
 from .application import is_local, is_on
-from .placement import placed
+from .workers_per_host import placed
 
 if TYPE_CHECKING:
     from pyspark import SparkContext

@@ -107,7 +107,7 @@ class _Driver:
     def __init__(self, method: ParameterAveraging, job: TrainingJob) -> None:
         import cloudpickle
 
-        from ..inference.prediction import Told
+        from ..inference.prediction import BroadcastPayload
         from .averaging_tasks import Averaging
         from .replica import Replica
 
@@ -121,7 +121,7 @@ class _Driver:
         self._replica = Replica(plan, save_updater=method.save_updater)
         averaging = Averaging(plan, self._workers, method.save_updater)
         broadcast = self._context.broadcast(cloudpickle.dumps(averaging))
-        self._told = Told(uuid.uuid4().hex, broadcast)
+        self._told = BroadcastPayload(uuid.uuid4().hex, broadcast)
         self._step = 0
         self._recorder.leave()
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..data.exported import TRAIN, VALIDATION
 from ..data.passes import ChunkCache, Passes, Stretch, batches, stretches
-from ..inference.prediction import Told
+from ..inference.prediction import BroadcastPayload
 from ..runner.timeline import Recorder
 from .contribution import Contribution, add_counts
 from .replica import Replica, State
@@ -41,7 +41,7 @@ class Averaging:
     save_updater: bool
 
 
-def initial_state(told: Told, _: int) -> State:
+def initial_state(told: BroadcastPayload, _: int) -> State:
     """The first state of a model that a function makes."""
     averaging: Averaging = pickle.loads(told.pickled.value)
     import keras
@@ -51,7 +51,7 @@ def initial_state(told: Told, _: int) -> State:
 
 
 def train_round(
-    told: Told, state: Broadcast[State], begin: int, end: int, rank: int
+    told: BroadcastPayload, state: Broadcast[State], begin: int, end: int, rank: int
 ) -> Contribution:
     """Trains steps [begin, end) of worker `rank`, from a state that all begin with."""
     recorder = Recorder(rank)
@@ -86,7 +86,7 @@ def train_round(
 
 
 def evaluate_share(
-    told: Told, state: Broadcast[State], rows: int, size: int, rank: int
+    told: BroadcastPayload, state: Broadcast[State], rows: int, size: int, rank: int
 ) -> Contribution:
     """Evaluates a part of the validation data, the first `rows` of which are divided in `size`."""
     recorder = Recorder(rank)
@@ -122,7 +122,7 @@ class _Worker:
 _loaded: dict[str, Any] = {}
 
 
-def _worker(told: Told, recorder: Recorder) -> _Worker:
+def _worker(told: BroadcastPayload, recorder: Recorder) -> _Worker:
     if told.key not in _loaded:
         with recorder.phase("load"):
             averaging: Averaging = pickle.loads(told.pickled.value)

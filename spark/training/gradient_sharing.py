@@ -15,7 +15,7 @@ from .method import TrainingJob, TrainingMethod
 if TYPE_CHECKING:
     from pyspark import SparkContext
 
-    from .worker_training import Trained, TrainingPlan, Worked
+    from .worker_training import Trained, TrainingPlan, WorkerResult
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,13 +67,13 @@ class GradientSharing(TrainingMethod):
                 data=job.rows,
                 spark=job.spark,
             )
-        worked: list[Worked] = list(results)
+        worked: list[WorkerResult] = list(results)
         for one in worked:
             job.recorder.add(one.phases)
         return _chiefs(worked, plan)
 
 
-def _chiefs(worked: list[Worked], plan: TrainingPlan) -> Trained:
+def _chiefs(worked: list[WorkerResult], plan: TrainingPlan) -> Trained:
     """What the chief has left, which an elastic training may have lost at its very end."""
     for one in worked:
         if one.trained is not None:

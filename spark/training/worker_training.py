@@ -100,7 +100,7 @@ class Trained:
 
 
 @dataclasses.dataclass(frozen=True)
-class Worked:
+class WorkerResult:
     """What a worker returns.
 
     Attributes:
@@ -112,13 +112,13 @@ class Worked:
     trained: Trained | None
 
 
-def train(plan: TrainingPlan) -> Worked:
+def train(plan: TrainingPlan) -> WorkerResult:
     """Trains as one worker of several that share updates."""
     recorder = Recorder(keras_strom.rank())
     recorder.enter("start")
     trained = _train(plan, recorder)
     recorder.leave()
-    return Worked(tuple(recorder.phases), trained)
+    return WorkerResult(tuple(recorder.phases), trained)
 
 
 def _train(plan: TrainingPlan, recorder: Recorder) -> Trained | None:

@@ -23,7 +23,7 @@ from keras_strom.recovery.checkpoint_files import (
     parts_of,
     read_part,
 )
-from keras_strom.recovery.resume import Place
+from keras_strom.recovery.resume import DataPosition
 from keras_strom.runner.job_checkpoints import JobCheckpoints
 
 ARRAYS: dict[str, npt.NDArray[Any]] = {
@@ -33,7 +33,7 @@ ARRAYS: dict[str, npt.NDArray[Any]] = {
 
 
 def part(rank: int = 0, workers: int = 2, fit: int = 1) -> Part:
-    return Part(rank, workers, fit, Place(3, 17), 20, 77, (1e-3,), ARRAYS)
+    return Part(rank, workers, fit, DataPosition(3, 17), 20, 77, (1e-3,), ARRAYS)
 
 
 def leave(plan: CheckpointPlan, number: int, *ranks: int, workers: int = 2) -> None:
@@ -55,7 +55,7 @@ def folder(path: Path, *, kept: int = 2, workers: int = 2) -> CheckpointFolder:
         rank=st.integers(0, 99),
         workers=st.integers(1, 100),
         fit=st.integers(1, 9),
-        place=st.builds(Place, st.integers(0, 99), st.integers(0, 9999)),
+        place=st.builds(DataPosition, st.integers(0, 99), st.integers(0, 9999)),
         per_epoch=st.none() | st.integers(1, 9999),
         steps=st.integers(0, 1 << 40),
         threshold=st.tuples(st.floats(1e-9, 1)),

@@ -15,7 +15,7 @@ from keras_strom._native.node import StartInfo
 from keras_strom.job.environment import ClusterEnvironment
 from keras_strom.recovery.donation import Donation, install
 from keras_strom.recovery.packed_arrays import pack
-from keras_strom.recovery.resume import Fit, Place, ResumableData, Start, place_after
+from keras_strom.recovery.resume import DataPosition, Fit, ResumableData, Start, place_after
 from keras_strom.recovery.takeover import donate_if_asked, take_over
 from keras_strom.strategy.generation import Generation, Sharing
 
@@ -30,7 +30,7 @@ ARRAYS = {
 
 
 def test_a_donation_survives_its_way() -> None:
-    sent = Donation(Place(3, 17), (1e-3,), ARRAYS)
+    sent = Donation(DataPosition(3, 17), (1e-3,), ARRAYS)
     taken = Donation.from_bytes(sent.to_bytes())
     assert (taken.place, taken.threshold) == (sent.place, sent.threshold)
     assert set(taken.arrays) == set(ARRAYS)
@@ -41,7 +41,7 @@ def test_a_donation_survives_its_way() -> None:
 
 @pytest.mark.parametrize("cut", [0, 3, 15, 40, -1])
 def test_bytes_that_are_no_donation_are_refused(cut: int) -> None:
-    data = Donation(Place(0, 0), (), ARRAYS).to_bytes()
+    data = Donation(DataPosition(0, 0), (), ARRAYS).to_bytes()
     with pytest.raises(errors.CorruptMessage, match="cannot be read"):
         Donation.from_bytes(data[:cut])
     for damaged in (data + b"x", b"x" + data[1:]):
@@ -57,7 +57,7 @@ def test_something_else_that_was_packed_is_no_donation() -> None:
 def test_a_donation_of_another_version_is_refused_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as other:
         other.setattr("keras_strom.recovery.donation._VERSION", 99)
-        data = Donation(Place(0, 0), (), {}).to_bytes()
+        data = Donation(DataPosition(0, 0), (), {}).to_bytes()
     with pytest.raises(errors.Refused, match=r"version 99.*same keras-strom"):
         Donation.from_bytes(data)
 
@@ -76,16 +76,16 @@ def test_state_of_another_shape_is_refused_and_nothing_is_assigned() -> None:
 @pytest.mark.parametrize(
     ("batches", "per_epoch", "place"),
     [
-        (0, 10, Place(2, 0)),
-        (0, None, Place(2, 0)),
-        (9, 10, Place(2, 9)),
-        (10, 10, Place(3, 0)),
-        (25, 10, Place(4, 5)),
+        (0, 10, DataPosition(2, 0)),
+        (0, None, DataPosition(2, 0)),
+        (9, 10, DataPosition(2, 9)),
+        (10, 10, DataPosition(3, 0)),
+        (25, 10, DataPosition(4, 5)),
         (25, None, None),
     ],
 )
 def test_the_place_follows_from_the_batches(
-    batches: int, per_epoch: int | None, place: Place | None
+    batches: int, per_epoch: int | None, place: DataPosition | None
 ) -> None:
     assert place_after(batches, first_epoch=2, per_epoch=per_epoch) == place
 
@@ -103,7 +103,7 @@ def test_fit_goes_on_in_the_middle_of_an_epoch(
     endless: bool, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
 ) -> None:
     monkeypatch.setattr("keras_strom.strategy.fit.Generation", LateGeneration)
-    monkeypatch.setattr("keras_strom.strategy.fit.take_over", lambda *_: Place(1, 4))
+    monkeypatch.setattr("keras_strom.strategy.fit.take_over", lambda *_: DataPosition(1, 4))
     with StromStrategy(always_encode=True).scope():
         model = build()
     sharing = model.distribute_strategy._sharing
@@ -229,12 +229,12 @@ def test_a_joiner_has_the_donors_state_and_its_predecessors_place() -> None:
     donor.fit(x, x[:, :1], batch_size=8, epochs=2, verbose=0)
 
     gives = Connection()
-    donate_if_asked(shares(donor, gives), donor, Place(2, 1))
+    donate_if_asked(shares(donor, gives), donor, DataPosition(2, 1))
     takes = Connection(StartInfo(late=True, resume_iteration=106), given=gives.donated)
     sharing = shares(joiner, takes)
     place = take_over(sharing, Fit(1, joiner, per_epoch=5), Start(1, 100))
 
-    assert place == Place(2, 2)
+    assert place == DataPosition(2, 2)
     assert sharing.step.steps == 107
     assert joiner.optimizer.iterations.numpy() == 10
     for mine, theirs in zip(joiner.optimizer.variables, donor.optimizer.variables, strict=True):
@@ -257,5 +257,5 @@ def test_without_a_donor_a_joiner_starts_afresh_and_says_so(
     with StromStrategy(always_encode=True).scope():
         model = build()
     sharing = shares(model, Connection(StartInfo(late=True, resume_iteration=11)))
-    assert take_over(sharing, Fit(1, model, per_epoch=None), Start()) == Place(0, 0)
+    assert take_over(sharing, Fit(1, model, per_epoch=None), Start()) == DataPosition(0, 0)
     assert "fresh optimizer" in caplog.text

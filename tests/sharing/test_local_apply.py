@@ -16,7 +16,7 @@ import pytest
 
 from keras_strom import errors
 from keras_strom.recovery import checkpointing
-from keras_strom.recovery.resume import Fit, Place
+from keras_strom.recovery.resume import DataPosition, Fit
 from keras_strom.recovery.takeover import hand_over_if_asked
 from keras_strom.sharing.constraints import Projection
 from keras_strom.sharing.residual import ResidualClipping
@@ -368,7 +368,7 @@ def test_a_part_of_a_checkpoint_has_what_all_workers_share(
     assert strategy._sharing is not None
     for batch in _batches(*data(2)):
         model.train_on_batch(*batch)
-        saving.save_if_due(strategy._sharing, Fit(1, model, per_epoch=None), Place(0, 1))
+        saving.save_if_due(strategy._sharing, Fit(1, model, per_epoch=None), DataPosition(0, 1))
     assert saving._writer is not None
     saving._writer.join()
     (part,) = parts

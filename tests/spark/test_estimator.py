@@ -35,7 +35,7 @@ from keras_strom.job.network import NetworkConfig  # noqa: E402
 from keras_strom.spark import StromEstimator, StromModel, run  # noqa: E402
 from keras_strom.spark.runner import executors  # noqa: E402
 from keras_strom.spark.training import gradient_sharing  # noqa: E402
-from keras_strom.spark.training.worker_training import Worked  # noqa: E402
+from keras_strom.spark.training.worker_training import WorkerResult  # noqa: E402
 
 # Executors cannot import this file.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -383,7 +383,7 @@ def test_an_elastic_training_goes_on_with_those_that_are_there(
 def test_a_chief_that_is_gone_at_the_end_says_what_can_be_done() -> None:
     plan = types.SimpleNamespace(run=None)
     with pytest.raises(errors.WorkerFailed, match=r"did not come back.*give store="):
-        gradient_sharing._chiefs([Worked((), None)], plan)  # type: ignore[arg-type]
+        gradient_sharing._chiefs([WorkerResult((), None)], plan)  # type: ignore[arg-type]
     plan.run = types.SimpleNamespace(run_id="one")
     with pytest.raises(errors.WorkerFailed, match="run_id='one' goes on"):
         gradient_sharing._chiefs([], plan)  # type: ignore[arg-type]

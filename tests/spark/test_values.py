@@ -19,8 +19,8 @@ from keras_strom.spark.data.columns import Columns, ColumnSpec
 from keras_strom.spark.data.parquet import from_parquet, refuse_labels
 from keras_strom.spark.data.tensors import Allowed, odd_values
 from keras_strom.spark.inference.compiling import check_names
+from keras_strom.spark.inference.dry_run import dry_run
 from keras_strom.spark.inference.serialization import pack
-from keras_strom.spark.inference.trial import try_out
 from keras_strom.spark.inference.values import Probe
 
 COLUMNS = Columns(("x",), ("y",))
@@ -62,13 +62,13 @@ def filled_up(x: Any, y: Any) -> tuple[Any, Any]:
 def test_the_loss_says_which_labels_it_takes(
     loss: Any, units: int, wrong: list[float], right: list[float]
 ) -> None:
-    allowed = try_out(pack(model(loss, units)), COLUMNS, SPECS).allowed["y"]
+    allowed = dry_run(pack(model(loss, units)), COLUMNS, SPECS).allowed["y"]
     assert odd_values(np.array(wrong, "float32"), allowed).refused == len(wrong)
     assert not odd_values(np.array(right, "float32"), allowed)
 
 
 def test_a_loss_of_any_number_takes_all_labels() -> None:
-    assert try_out(pack(model("mse", 1)), COLUMNS, SPECS).allowed == {}
+    assert dry_run(pack(model("mse", 1)), COLUMNS, SPECS).allowed == {}
 
 
 def test_the_footers_of_parquet_files_tell_of_labels(tmp_path: Path) -> None:
@@ -76,7 +76,7 @@ def test_the_footers_of_parquet_files_tell_of_labels(tmp_path: Path) -> None:
     rows = {"x": [[0.0, 1.0, 2.0, 3.0]] * 3, "y": [0, 7, 2]}
     pq.write_table(pa.table(rows), file)
     data = from_parquet(file, COLUMNS)
-    allowed = try_out(pack(model(SPARSE)), COLUMNS, data.specs).allowed
+    allowed = dry_run(pack(model(SPARSE)), COLUMNS, data.specs).allowed
     with pytest.raises(errors.InvalidData, match=r"rows.parquet: label column 'y' .*from 0 to 7,"):
         refuse_labels(data, allowed)
     pq.write_table(pa.table({**rows, "y": [0, 1, 2]}), file)

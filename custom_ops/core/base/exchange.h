@@ -1,4 +1,5 @@
-// What a replica needs from the network side. net/agent implements it; a lone worker has none.
+// What a replica needs from the network side. net/worker_agent.h implements it; a lone worker has
+// none.
 #ifndef KERAS_STROM_CORE_BASE_EXCHANGE_H_
 #define KERAS_STROM_CORE_BASE_EXCHANGE_H_
 

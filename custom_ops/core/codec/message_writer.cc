@@ -12,7 +12,7 @@
 namespace strom {
 namespace {
 
-RiceChoice Choose(Codes codes, uint32_t origin, const CodingOptions& options) {
+RiceChoice ChooseSpanCoding(Codes codes, uint32_t origin, const CodingOptions& options) {
   const RiceChoice bitmap = BitmapChoice(codes, origin);
   if (options.coding == Coding::kBitmap) return bitmap;
   const RiceChoice best = Rice().choose(codes, origin, options.coding == Coding::kSparse ? 1 : 0);
@@ -174,7 +174,7 @@ void MessageWriter::Size(Source& source) const {
     source.bytes = zero ? 0 : static_cast<int64_t>(source.values.size_bytes());
     return;
   }
-  const RiceChoice choice = Choose(source.codes, Origin(source), options_);
+  const RiceChoice choice = ChooseSpanCoding(source.codes, Origin(source), options_);
   source.k = choice.k;
   source.bytes = choice.bytes;
 }

@@ -23,7 +23,7 @@ void LateJoins::Started(const Layout& layout, const std::string& options_text) {
 void LateJoins::HandleAnnounce(int64_t now_ns, const Member& member, const Announce& announce,
                                MasterGeneration* generation) {
   const Layout& layout = announce.layout;
-  told_.erase(member.rank);
+  end_notified_.erase(member.rank);
   const bool trains = generation->phase() == MasterGeneration::Phase::kTraining;
   if (!trains && generation->phase() != MasterGeneration::Phase::kEnded) {
     waiting_[member.rank] = layout;
@@ -150,7 +150,7 @@ void LateJoins::TellEnd(int32_t rank, const Layout& layout) {
                            "model on every worker");
   }
   const uint64_t number = ++last_number_;
-  told_[rank] = layout.generation;
+  end_notified_[rank] = layout.generation;
   host_->Send(rank, Ended{layout.generation, number});
   // A layout only grows, so what an earlier one holds stands first.
   const Bytes prefix(reinterpret_cast<const uint8_t*>(parameters_->data()),
@@ -163,9 +163,9 @@ void LateJoins::TellEnd(int32_t rank, const Layout& layout) {
 }
 
 void LateJoins::GiveFinalState(int32_t rank) {
-  const auto told = told_.find(rank);
+  const auto told = end_notified_.find(rank);
   const BlobName name{BlobKind::kDonation, told->second, static_cast<uint64_t>(rank), 0, 0};
-  told_.erase(told);
+  end_notified_.erase(told);
   const auto& [generation, state] = final_state_;
   std::vector<uint8_t> bytes;
   if (!state.empty()) {

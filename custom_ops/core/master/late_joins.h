@@ -58,15 +58,15 @@ class LateJoins {
   }
   // Who has been told an end, and not yet asked for the state.
   bool MayAskFinalState(int32_t rank, uint64_t generation) const {
-    const auto told = told_.find(rank);
-    return told != told_.end() && told->second == generation;
+    const auto told = end_notified_.find(rank);
+    return told != end_notified_.end() && told->second == generation;
   }
   // The answer: that of the generation that has ended last, which its first 8 bytes name.
   void GiveFinalState(int32_t rank);
   // The member's link is gone.
   void Withdraw(int32_t rank) {
     waiting_.erase(rank);
-    told_.erase(rank);
+    end_notified_.erase(rank);
   }
   // `generation` may be over by now: whoever waits for that is told. Snapshots grow old.
   void Settle(int64_t now_ns, const MasterGeneration& generation);
@@ -100,8 +100,8 @@ class LateJoins {
   GenerationHost* const host_;
   std::map<uint64_t, uint64_t> layouts_;  // size -> hash of every one so far: each extends the last
   std::string options_text_;
-  std::map<int32_t, Layout> waiting_;  // announced while the generation at hand was ending
-  std::map<int32_t, uint64_t> told_;   // whom ENDED was sent last, and of which generation
+  std::map<int32_t, Layout> waiting_;         // announced while the generation at hand was ending
+  std::map<int32_t, uint64_t> end_notified_;  // whom ENDED was sent last, and of which generation
   std::pair<uint64_t, std::vector<double>> final_state_;
   uint64_t last_number_ = 0;  // of a snapshot
   std::optional<Frozen> snapshot_;

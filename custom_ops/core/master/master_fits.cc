@@ -36,15 +36,16 @@ void MasterFits::HandleAnnounce(int64_t now_ns, const Member& member, const Anno
     tree_->Leave(now_ns, member.origin);
     generation_->Lose(rank);
   }
-  const std::vector<Gathering::Difference> differences = gathering_.Add(rank, announce, in_step);
-  for (const auto& [behind, layout] : gathering_.TakeOvertaken()) overtaken_[behind] = layout;
+  const std::vector<StartRendezvous::Difference> differences =
+      rendezvous_.Add(rank, announce, in_step);
+  for (const auto& [behind, layout] : rendezvous_.TakeOvertaken()) overtaken_[behind] = layout;
   TellOvertaken();
-  for (const Gathering::Difference& difference : differences) {
+  for (const StartRendezvous::Difference& difference : differences) {
     if (difference.misfit) {
       host_->Fail(*difference.misfit, Code::kRefused, difference.text);
       continue;
     }
-    gathering_.Clear();
+    rendezvous_.Clear();
     for (const auto& [other, live] : membership_->members()) {
       if (live.link != 0) host_->Fail(other, Code::kRefused, difference.text);
     }
@@ -55,12 +56,12 @@ void MasterFits::HandleAnnounce(int64_t now_ns, const Member& member, const Anno
 // that anybody begins is that of all; who begins an earlier one has missed its end.
 bool MasterFits::IsTheLatest(int32_t rank, const Announce& announce) {
   const uint64_t number = announce.layout.generation;
-  if (gathering_.empty() || number == gathering_.layout().generation) return true;
-  if (number < gathering_.layout().generation) {
+  if (rendezvous_.empty() || number == rendezvous_.layout().generation) return true;
+  if (number < rendezvous_.layout().generation) {
     overtaken_[rank] = announce.layout;
     return false;
   }
-  for (const auto& [other, earlier] : gathering_.TakeAll()) overtaken_[other] = earlier.layout;
+  for (const auto& [other, earlier] : rendezvous_.TakeAll()) overtaken_[other] = earlier.layout;
   return true;
 }
 
@@ -147,7 +148,7 @@ void MasterFits::GoOnFrom(int64_t now_ns, Resumption::Whole whole) {
   }
   resumption_.Clear();
   // Who had not begun yet when the master was lost joins what goes on.
-  for (const auto& [rank, announce] : gathering_.TakeAll()) {
+  for (const auto& [rank, announce] : rendezvous_.TakeAll()) {
     HandleAnnounce(now_ns, *membership_->FindRank(rank), announce);
   }
 }
@@ -159,7 +160,7 @@ void MasterFits::LearnLastEnd(int64_t now_ns) {
   if (late_joins_.KnowsAny() || !resumption_.empty() || !overtaken_.contains(kChiefRank)) {
     return last_end_.Clear();
   }
-  for (const auto& [rank, announce] : gathering_.AtHand()) {
+  for (const auto& [rank, announce] : rendezvous_.AtHand()) {
     if (last_end_.Has(rank)) continue;
     AskResume from;
     from.layout = announce.layout;
@@ -198,7 +199,7 @@ std::string MasterFits::HandleBlob(const Member& member, const Blob& blob) {
     std::vector<float> seed;
     const Status whole = blob.Values(&seed);
     if (!whole.ok()) return whole.message;
-    gathering_.AddSeed(member.rank, blob.name.generation, std::move(seed));
+    rendezvous_.AddSeed(member.rank, blob.name.generation, std::move(seed));
     return "";
   }
   std::vector<double> values;
@@ -234,7 +235,7 @@ void MasterFits::HandleAccepted(Member* origin, const Replication::Accepted& acc
 }
 
 void MasterFits::Lose(int32_t rank) {
-  gathering_.Withdraw(rank);
+  rendezvous_.Withdraw(rank);
   overtaken_.erase(rank);
   late_joins_.Withdraw(rank);
   donations_.Withdraw(rank);
@@ -296,13 +297,13 @@ int32_t MasterFits::LeastMembers() const {
 bool MasterFits::EveryoneAccountedFor(int64_t now_ns) const {
   if (!resumption_.empty()) return false;  // they go on with theirs first
   // Where nobody is left in the one at hand, all that have come since begin the next.
-  if (gathering_.empty() || (is_running() && !generation_->IsAbandoned())) return false;
-  if (!generation_ && !gathering_.HasSeed()) return false;  // the chief may be among the missing
+  if (rendezvous_.empty() || (is_running() && !generation_->IsAbandoned())) return false;
+  if (!generation_ && !rendezvous_.HasSeed()) return false;  // the chief may be among the missing
   int32_t ready = 0;
   for (const auto& [rank, member] : membership_->members()) {
     if (member.state == Member::State::kAway) return false;  // it may come back
     if (member.state != Member::State::kLive || overtaken_.contains(rank)) continue;
-    if (!gathering_.IsReady(rank)) return false;
+    if (!rendezvous_.IsReady(rank)) return false;
     ++ready;
   }
   if (ready < LeastMembers()) return false;
@@ -315,8 +316,8 @@ bool MasterFits::EveryoneAccountedFor(int64_t now_ns) const {
 void MasterFits::PlaceAll(int64_t now_ns) {
   for (const auto& [rank, member] : membership_->members()) {
     if (member.state != Member::State::kLive) continue;
-    if (!gathering_.TakesPart(rank)) tree_->Leave(now_ns, member.origin);
-    if (!gathering_.TakesPart(rank) || tree_->Has(member)) continue;
+    if (!rendezvous_.TakesPart(rank)) tree_->Leave(now_ns, member.origin);
+    if (!rendezvous_.TakesPart(rank) || tree_->Has(member)) continue;
     if (!tree_->Join(now_ns, member, /*resumed=*/true)) {
       host_->Fail(rank, Code::kRefused, "the tree of workers is full");
     }
@@ -326,15 +327,15 @@ void MasterFits::PlaceAll(int64_t now_ns) {
 std::optional<std::string> MasterFits::StartIfReady(int64_t now_ns) {
   if (!EveryoneAccountedFor(now_ns)) return std::nullopt;
   PlaceAll(now_ns);
-  const Layout layout = gathering_.layout();
-  const bool seeded = gathering_.seed() != nullptr;
-  if (seeded) parameters_ = std::move(*gathering_.seed());
+  const Layout layout = rendezvous_.layout();
+  const bool seeded = rendezvous_.seed() != nullptr;
+  if (seeded) parameters_ = std::move(*rendezvous_.seed());
   const bool has_values = parameters_.size() == layout.size;
   std::map<int32_t, uint64_t> origins;
   VersionVector cut;
   bool sequenced = false;
   for (const auto& [rank, member] : membership_->members()) {
-    if (member.state != Member::State::kLive || !gathering_.TakesPart(rank)) continue;
+    if (member.state != Member::State::kLive || !rendezvous_.TakesPart(rank)) continue;
     if (!has_values) {
       host_->Fail(rank, Code::kRefused,
                   "the chief's values do not fill the model's " + std::to_string(layout.size) +
@@ -344,10 +345,10 @@ std::optional<std::string> MasterFits::StartIfReady(int64_t now_ns) {
     origins[rank] = member.origin;
     sequenced = member.max_staleness >= 0;
     // What it had not sent of a generation that it gave up is void.
-    cut[member.origin] = gathering_.counter(rank);
+    cut[member.origin] = rendezvous_.counter(rank);
   }
-  const std::string options_text = gathering_.options_text();
-  gathering_.Clear();
+  const std::string options_text = rendezvous_.options_text();
+  rendezvous_.Clear();
   if (!has_values) return std::nullopt;
   relay_->Begin(layout);
   relay_->SetAllowance(2 * static_cast<int64_t>(parameters_.size() * sizeof(float)));

@@ -14,12 +14,12 @@
 
 #include "core/base/json.h"
 #include "core/master/donations.h"
-#include "core/master/gathering.h"
 #include "core/master/late_joins.h"
 #include "core/master/master_generation.h"
 #include "core/master/master_resumption.h"
 #include "core/master/master_tree.h"
 #include "core/master/membership.h"
+#include "core/master/start_rendezvous.h"
 #include "core/replication/blob.h"
 #include "core/replication/control.h"
 #include "core/replication/node_status.h"
@@ -120,7 +120,7 @@ class MasterFits {
   MasterTree* const tree_;
   GenerationHost* const host_;
   DropCounters* const drops_;
-  Gathering gathering_;
+  StartRendezvous rendezvous_;
   std::map<int32_t, Layout> overtaken_;  // who begins what is over for the others
   LateJoins late_joins_;
   Donations donations_;

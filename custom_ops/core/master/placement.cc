@@ -16,56 +16,56 @@ bool SamePlace(const Place& a, const Place& b) {
 
 bool Placement::Join(NodeId node, const Contact& contact, const HostToken& host) {
   if (!tree_.Join(node, host)) return false;
-  told_[node] = {contact, {}, true, {}};
+  assignments_[node] = {contact, {}, true, {}};
   return true;
 }
 
 void Placement::Leave(NodeId node) {
   if (!tree_.Contains(node)) return;
   tree_.Leave(node);
-  told_.erase(node);
+  assignments_.erase(node);
 }
 
 bool Placement::MoveOrphan(NodeId node, uint64_t version) {
-  auto told = told_.find(node);
-  if (told == told_.end() || told->second.place.version != version) return false;
+  auto assigned = assignments_.find(node);
+  if (assigned == assignments_.end() || assigned->second.place.version != version) return false;
   tree_.Move(node);
-  told->second.known = false;  // it connects anew even where it stays
+  assigned->second.known = false;  // it connects anew even where it stays
   return true;
 }
 
 void Placement::TellAgain(NodeId node) {
   if (tree_.bounds().max_depth == 1) return;  // there is one place only
-  auto told = told_.find(node);
-  if (told != told_.end()) told->second.known = false;
+  auto assigned = assignments_.find(node);
+  if (assigned != assignments_.end()) assigned->second.known = false;
 }
 
 std::vector<Placement::Change> Placement::TakeChanges() {
   std::vector<Change> changes;
   for (const NodeId node : tree_.FromTheTop()) {
-    Told& told = told_.at(node);
+    Assignment& assigned = assignments_.at(node);
     Place place = PlaceOf(node);
-    if (told.known && SamePlace(place, told.place)) continue;
+    if (assigned.known && SamePlace(place, assigned.place)) continue;
     place.version = tree_.version();
-    told.place = place;
-    told.known = true;
+    assigned.place = place;
+    assigned.known = true;
     changes.push_back({node, std::move(place)});
   }
   return changes;
 }
 
 void Placement::HandlePlaced(NodeId node, const Placed& placed) {
-  auto told = told_.find(node);
-  if (told != told_.end() && placed.version >= told->second.taken.version) {
-    told->second.taken = placed;
+  auto assigned = assignments_.find(node);
+  if (assigned != assignments_.end() && placed.version >= assigned->second.taken.version) {
+    assigned->second.taken = placed;
   }
 }
 
 bool Placement::Settled(uint64_t generation, const VersionVector& received) const {
-  return std::all_of(told_.begin(), told_.end(), [&](const auto& entry) {
-    const Told& told = entry.second;
-    return told.known && told.taken.version == told.place.version &&
-           (told.taken.generation != generation || Covers(received, told.taken.vector));
+  return std::all_of(assignments_.begin(), assignments_.end(), [&](const auto& entry) {
+    const Assignment& assigned = entry.second;
+    return assigned.known && assigned.taken.version == assigned.place.version &&
+           (assigned.taken.generation != generation || Covers(received, assigned.taken.vector));
   });
 }
 
@@ -74,13 +74,13 @@ Place Placement::PlaceOf(NodeId node) const {
   place.depth = static_cast<uint32_t>(tree_.depth(node));
   place.parent = tree_.parent(node);
   if (place.parent != kMasterNode) {
-    const Contact& parent = told_.at(place.parent).contact;
+    const Contact& parent = assignments_.at(place.parent).contact;
     place.parent_rank = parent.rank;
     place.parent_address = parent.address;
     place.parent_key = parent.public_key;
   }
   for (const NodeId child : tree_.children(node)) {
-    const Contact& contact = told_.at(child).contact;
+    const Contact& contact = assignments_.at(child).contact;
     place.children.push_back({child, contact.rank, contact.instance});
   }
   return place;

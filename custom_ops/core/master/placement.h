@@ -1,5 +1,5 @@
 // The master's book of places: who has been told which place in the tree, and who has taken it.
-// core/replication/topology.h decides the tree; core/place.h is a worker's side.
+// core/replication/topology.h decides the tree; core/worker/tree_links.h is a worker's side.
 #ifndef KERAS_STROM_CORE_MASTER_PLACEMENT_H_
 #define KERAS_STROM_CORE_MASTER_PLACEMENT_H_
 
@@ -29,14 +29,14 @@ class Placement {
   [[nodiscard]] bool Join(NodeId node, const Contact& contact, const HostToken& host);
   // Nothing happens where the node has no place.
   void Leave(NodeId node);
-  // The node says that in its place of `version` it has lost its parent. False: it has been told a
-  // newer one meanwhile.
+  // The node says that in its place of `version` it has lost its parent. False: it has been
+  // assigned a newer one meanwhile.
   bool MoveOrphan(NodeId node, uint64_t version);
   // It came back over a new link: what it was told may not have reached it.
   void TellAgain(NodeId node);
 
-  // The places that differ from what their nodes were told last, parents before children; from now
-  // on they count as told.
+  // The places that differ from what their nodes were told last, parents before children; from
+  // now on they count as told.
   struct Change {
     NodeId node;
     Place place;
@@ -54,7 +54,7 @@ class Placement {
   }
 
  private:
-  struct Told {
+  struct Assignment {
     Contact contact;
     Place place;  // a fresh node takes itself for a leaf under the master
     bool known = true;
@@ -63,7 +63,7 @@ class Placement {
   Place PlaceOf(NodeId node) const;
 
   Tree tree_;
-  std::map<NodeId, Told> told_;
+  std::map<NodeId, Assignment> assignments_;
 };
 
 }  // namespace strom

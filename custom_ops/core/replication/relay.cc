@@ -62,8 +62,8 @@ void Relay::Reopen(int64_t now_ns, const VersionVector& cut, uint64_t own_origin
   Open(now_ns, cut, &none);
 }
 
-void Relay::Leap(int64_t now_ns, const VersionVector& cut,
-                 std::vector<Replication::Accepted>* accepted) {
+void Relay::FastForward(int64_t now_ns, const VersionVector& cut,
+                        std::vector<Replication::Accepted>* accepted) {
   replication_.InstallCut(now_ns, cut, accepted);
   for (auto& [link, neighbour] : neighbours_) {
     const bool attached = neighbour.state == Neighbour::State::kAttached ||

@@ -82,7 +82,8 @@ class Relay {
   }
   // What `cut` covers comes by a snapshot in the middle of the generation: children lack it, and
   // are asked to attach anew.
-  void Leap(int64_t now_ns, const VersionVector& cut, std::vector<Replication::Accepted>* accepted);
+  void FastForward(int64_t now_ns, const VersionVector& cut,
+                   std::vector<Replication::Accepted>* accepted);
   // The master is gone for good: nothing is relayed until Reopen. Neighbours are to be removed.
   void Suspend() { open_ = false; }
   // Another master goes on from `cut`. Of the updates here those of `own_origin` beyond it stay.

@@ -35,7 +35,7 @@ struct EndpointOptions {
   // UDP payload of a datagram, 1200 to kMaxDatagramBytes; 0 = from 1200 up to what each path turns
   // out to carry.
   int64_t datagram_bytes = 0;
-  uint64_t packets_per_key_phase = 0;  // 0 = kPacketsPerPhase (core/key_phases)
+  uint64_t packets_per_key_phase = 0;  // 0 = kPacketsPerPhase (core/transport/packet_protection)
   uint32_t first_link_sequence = 0;    // equal on both sides; tests of the wrap-around
   CongestionControl congestion = {};
   GrantOptions grants = {};

@@ -16,9 +16,9 @@
 #include "core/base/link_layer.h"
 #include "core/base/types.h"
 #include "core/transport/crypto.h"
-#include "core/transport/key_phases.h"
 #include "core/transport/noise.h"
 #include "core/transport/packet.h"
+#include "core/transport/packet_protection.h"
 
 namespace strom {
 

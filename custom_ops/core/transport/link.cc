@@ -55,17 +55,17 @@ bool Link::HandleDatagram(int64_t now_ns, const Address& from, const PacketHeade
 }
 
 // True when there is nothing to count: the packet is authentic.
-bool Link::CountDrop(KeyPhases::Verdict verdict) {
+bool Link::CountDrop(PacketProtection::Verdict verdict) {
   switch (verdict) {
-    case KeyPhases::Verdict::kAuthentic:
+    case PacketProtection::Verdict::kAuthentic:
       return true;
-    case KeyPhases::Verdict::kMalformed:
+    case PacketProtection::Verdict::kMalformed:
       ++counters_->drop_malformed;
       return false;
-    case KeyPhases::Verdict::kReplayed:
+    case PacketProtection::Verdict::kReplayed:
       ++counters_->drop_replayed;
       return false;
-    case KeyPhases::Verdict::kUnauthentic:
+    case PacketProtection::Verdict::kUnauthentic:
       ++counters_->drop_unauthentic;
       return false;
   }

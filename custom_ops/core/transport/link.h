@@ -1,6 +1,6 @@
-// One established connection: packets under its keys (core/key_phases) along its path
-// (core/link_path), the two halves of reliable delivery, probes that keep it alive, the watch for a
-// dead peer, and the goodbye.
+// One established connection: packets under its keys (core/transport/packet_protection) along its
+// path (core/link_path), the two halves of reliable delivery, probes that keep it alive, the watch
+// for a dead peer, and the goodbye.
 //
 // The endpoint makes a Link when a handshake is through and throws it away when `state` is kOver.
 #ifndef KERAS_STROM_CORE_TRANSPORT_LINK_H_
@@ -12,11 +12,11 @@
 #include <string>
 
 #include "core/base/types.h"
-#include "core/transport/key_phases.h"
 #include "core/transport/link_path.h"
 #include "core/transport/link_receiver.h"
 #include "core/transport/link_sender.h"
 #include "core/transport/packet.h"
+#include "core/transport/packet_protection.h"
 
 namespace strom {
 
@@ -29,7 +29,7 @@ struct LinkOptions {
   size_t least_datagram_bytes = kLeastDatagramBytes;
   size_t most_datagram_bytes = kLeastDatagramBytes;
   uint32_t first_sequence = 0;  // link sequences start here, on both sides
-  KeyPhases::Options keys{};
+  PacketProtection::Options keys{};
   uint32_t jitter_seed = 1;  // spreads the keepalives of many links
   bool asks_first = false;   // the initiator: its first packet makes the responder's link stand
   CongestionControl congestion = {};
@@ -87,7 +87,7 @@ class Link {
   uint64_t key_phase() const { return keys_.send_phase(); }
 
  private:
-  bool CountDrop(KeyPhases::Verdict verdict);
+  bool CountDrop(PacketProtection::Verdict verdict);
   void Dispatch(int64_t now_ns, const Address& from, PacketType type, Bytes body, Notice* notice);
   // What a body means for the link. Nothing: it is malformed; false: no honest peer sends it.
   std::optional<bool> Take(int64_t now_ns, const Address& from, PacketType type, Bytes body);
@@ -100,7 +100,7 @@ class Link {
   const LinkOptions options_;
   LinkCounters* const counters_;
   const uint32_t peer_connection_;
-  KeyPhases keys_;
+  PacketProtection keys_;
   LinkPath path_;
 
   LinkSender sender_;

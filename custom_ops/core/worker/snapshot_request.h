@@ -35,7 +35,7 @@ class SnapshotRequest {
   bool Name(const SnapshotCut& named) {
     if (!outstanding_ || named_) return false;
     named_ = named;
-    has_leapt_ = true;
+    has_fast_forwarded_ = true;
     return true;
   }
   // They may come before their name.
@@ -52,21 +52,21 @@ class SnapshotRequest {
     return whole;
   }
   void Clear() {
-    outstanding_ = has_leapt_ = false;
+    outstanding_ = has_fast_forwarded_ = false;
     named_.reset();
     parameters_ = {};
   }
 
   bool is_outstanding() const { return outstanding_; }
   // What has been received since an answer came follows on a snapshot that is not here yet.
-  bool has_leapt() const { return has_leapt_; }
+  bool has_fast_forwarded() const { return has_fast_forwarded_; }
   // Since Begin the parent has said once more that it cannot help.
   bool behind_again() const { return behind_again_; }
 
  private:
   bool outstanding_ = false;
   bool behind_again_ = false;
-  bool has_leapt_ = false;
+  bool has_fast_forwarded_ = false;
   std::optional<SnapshotCut> named_;
   std::pair<uint64_t, std::shared_ptr<const std::vector<float>>> parameters_;  // number, values
 };

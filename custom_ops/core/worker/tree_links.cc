@@ -67,7 +67,7 @@ void TreeLinks::Started(int64_t now_ns, bool late) {
   }
 }
 
-void TreeLinks::Leapt(int64_t now_ns) {
+void TreeLinks::FastForwarded(int64_t now_ns) {
   // The master has attached this worker as it sent the snapshot.
   if (!IsUnderMaster()) AttachAgain(now_ns);
 }

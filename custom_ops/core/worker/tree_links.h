@@ -44,8 +44,8 @@ class TreeLinks {
   // The relay is open: attaches to the parent, at the master without a word. `late`: from a
   // snapshot on, so that what came before cannot be told to a child.
   void Started(int64_t now_ns, bool late);
-  // The same in the middle of a generation, where the relay has leapt to a snapshot's cut.
-  void Leapt(int64_t now_ns);
+  // The same in the middle of a generation, where the relay has gone forward to a snapshot's cut.
+  void FastForwarded(int64_t now_ns);
   // Says ATTACH to the parent.
   void AttachAgain(int64_t now_ns);
 

@@ -78,7 +78,7 @@ void WorkerNode::BeginGeneration(int64_t now_ns, Generation generation) {
   s.donor.Clear();
   s.request.Clear();
   s.relay.KeepBeyond(now_ns, std::nullopt);
-  s.leapt = {};
+  s.fast_forwarded = {};
   s.own.clear();
   s.hands_out_own = false;
   s.replica_wanted.reset();
@@ -172,12 +172,12 @@ int64_t WorkerNode::OutgoingBytes() const { return state_->relay.OutgoingBytes(s
 
 Received WorkerNode::TakeReceived() {
   State& s = *state_;
-  Received taken = std::exchange(s.leapt, {});
+  Received taken = std::exchange(s.fast_forwarded, {});
   for (ReceivedUpdate& update : std::exchange(s.own, {})) {
     taken.updates.push_back(std::move(update));
   }
   // What waits may follow on a snapshot that is not here yet, and is part of what comes with that.
-  if (s.request.has_leapt()) return taken;
+  if (s.request.has_fast_forwarded()) return taken;
   for (ReceivedUpdate& update : s.generation->TakeReceived()) {
     taken.updates.push_back(std::move(update));
   }
@@ -423,10 +423,10 @@ void WorkerNode::State::AskForSnapshot() {
 void WorkerNode::State::Handle(const SnapshotCut& named) {
   if (named.generation != relay.layout().generation || !request.Name(named)) return;
   std::vector<Replication::Accepted> accepted;
-  relay.Leap(now_ns, named.cut, &accepted);
+  relay.FastForward(now_ns, named.cut, &accepted);
   relay.KeepBeyond(now_ns, named.cut);
   generation->Add(std::move(accepted));
-  tree.Leapt(now_ns);
+  tree.FastForwarded(now_ns);
 }
 
 // Nothing else brings parameters while a request is outstanding: the result waits for FINAL, and
@@ -446,7 +446,7 @@ void WorkerNode::State::InstallSnapshot(Snapshot whole) {
   // They have all that waits here, too.
   generation->TakeReceived();
   own.clear();
-  leapt = {.snapshot = std::move(whole), .folded = {}, .updates = std::move(*beyond)};
+  fast_forwarded = {.snapshot = std::move(whole), .folded = {}, .updates = std::move(*beyond)};
   hands_out_own = true;
   ++snapshots;
   if (request.behind_again()) tree.AttachAgain(now_ns);
@@ -513,7 +513,7 @@ void WorkerNode::State::Advance() {
   ActOnNotices();
   if (auto whole = request.TakeWhole()) InstallSnapshot(std::move(*whole));
   // FINAL is not reached before what it names is here in fact.
-  if (life != Life::kOver && !request.has_leapt()) generation->Advance();
+  if (life != Life::kOver && !request.has_fast_forwarded()) generation->Advance();
 }
 
 std::string WorkerNode::StatusJson() const {

@@ -141,7 +141,7 @@ struct WorkerNode::State final : WorkerGenerationHost {
   BlobAssembler donation_assembler;  // the master passes a donation on as it comes
   Donor donor;
   SnapshotRequest request;
-  Received leapt;                   // a whole snapshot and what follows, not yet taken
+  Received fast_forwarded;          // a whole snapshot and what follows, not yet taken
   bool hands_out_own = false;       // until the application has installed it
   std::vector<ReceivedUpdate> own;  // own updates since the snapshot, not yet taken
   std::deque<WorkerEvent> events;

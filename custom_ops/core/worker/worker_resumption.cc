@@ -20,7 +20,7 @@ bool WorkerNode::ReplicaWanted() const { return state_->replica_wanted.has_value
 
 bool WorkerNode::AwaitsParameters() const {
   const State& s = *state_;
-  return s.request.has_leapt() || s.leapt.snapshot || s.lost_parameters;
+  return s.request.has_fast_forwarded() || s.fast_forwarded.snapshot || s.lost_parameters;
 }
 
 void WorkerNode::HandOver(int64_t now_ns, const std::vector<float>& parameters) {
@@ -53,8 +53,8 @@ void WorkerNode::State::FollowAnotherMaster() {
   resuming = generation->IsTraining();
   if (!resuming) return ForgetOthers();
   // What follows on a snapshot that will not come any more cannot be applied.
-  if (request.has_leapt()) generation->TakeReceived();
-  lost_parameters |= request.has_leapt();
+  if (request.has_fast_forwarded()) generation->TakeReceived();
+  lost_parameters |= request.has_fast_forwarded();
   request.Clear();
   request.Begin();
 }
@@ -93,7 +93,7 @@ void WorkerNode::State::GoOn(const StartGeneration& start) {
   resuming = lost_parameters = false;
   replica_wanted.reset();
   cut = start.cut;
-  leapt = {};
+  fast_forwarded = {};
   own.clear();
   hands_out_own = false;
   relay.Reopen(now_ns, start.cut, origin);

@@ -174,7 +174,7 @@ TEST_F(RelayTest, WhatIsLeaptOverNeedNotGoUp) {
   links.queued[kParent] = 100 * kUpdateBytes;
   relay.HandleAttach(0, kParent, Attach{1, {}});  // it is told what it lacks when that has left
   std::vector<Replication::Accepted> accepted;
-  relay.Leap(0, {{kOrigin, 9}}, &accepted);
+  relay.FastForward(0, {{kOrigin, 9}}, &accepted);
   links.queued[kParent] = 0;
   relay.Advance(0);
   EXPECT_TRUE(relay.IsAttached(kParent));
@@ -198,7 +198,7 @@ TEST_F(RelayTest, AfterALeapChildrenAttachAnewAndTheParentGetsWhatWasHeld) {
   Take(kChild, 6, kOrigin + 1);  // held: the first five are missing
   EXPECT_EQ(links.Updates(kParent), 0);
   std::vector<Replication::Accepted> accepted;
-  relay.Leap(0, {{kOrigin, 9}, {kOrigin + 1, 5}}, &accepted);
+  relay.FastForward(0, {{kOrigin, 9}, {kOrigin + 1, 5}}, &accepted);
   ASSERT_EQ(accepted.size(), 1u);
   EXPECT_EQ(relay.received(), (VersionVector{{kOrigin, 9}, {kOrigin + 1, 6}}));
   EXPECT_EQ(links.Updates(kParent), 1);

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <string>
 
-#include "core/master/gathering.h"
+#include "core/master/start_rendezvous.h"
 #include "sim/simulation.h"
 
 namespace strom {
@@ -135,37 +135,37 @@ TEST(LateJoinTest, WithFewerThanTheLeastNumberTrainingWaits) {
 Announce Beginning(uint64_t generation) { return {{generation, 10, 5}, 0, "same"}; }
 
 TEST(LateJoinTest, WhoHasMissedAGenerationsEndMayBeAheadOfTheOthers) {
-  Gathering gathering;
-  EXPECT_TRUE(gathering.Add(2, Beginning(5), /*in_step=*/false).empty());
-  EXPECT_TRUE(gathering.Add(0, Beginning(4), true).empty());
-  EXPECT_TRUE(gathering.Add(1, Beginning(4), true).empty());
-  gathering.AddSeed(0, 4, std::vector<float>(10));
-  EXPECT_TRUE(gathering.TakeOvertaken().empty());
-  EXPECT_EQ(gathering.layout().generation, 4u);
-  EXPECT_TRUE(gathering.TakesPart(0));
-  EXPECT_TRUE(gathering.IsReady(2));  // it holds up nobody
-  EXPECT_FALSE(gathering.TakesPart(2));
-  gathering.Clear();  // 4 has started
-  EXPECT_EQ(gathering.layout().generation, 5u);
-  EXPECT_TRUE(gathering.TakesPart(2));
+  StartRendezvous rendezvous;
+  EXPECT_TRUE(rendezvous.Add(2, Beginning(5), /*in_step=*/false).empty());
+  EXPECT_TRUE(rendezvous.Add(0, Beginning(4), true).empty());
+  EXPECT_TRUE(rendezvous.Add(1, Beginning(4), true).empty());
+  rendezvous.AddSeed(0, 4, std::vector<float>(10));
+  EXPECT_TRUE(rendezvous.TakeOvertaken().empty());
+  EXPECT_EQ(rendezvous.layout().generation, 4u);
+  EXPECT_TRUE(rendezvous.TakesPart(0));
+  EXPECT_TRUE(rendezvous.IsReady(2));  // it holds up nobody
+  EXPECT_FALSE(rendezvous.TakesPart(2));
+  rendezvous.Clear();  // 4 has started
+  EXPECT_EQ(rendezvous.layout().generation, 5u);
+  EXPECT_TRUE(rendezvous.TakesPart(2));
 }
 
 TEST(LateJoinTest, WhoIsBehindAllOthersHearsThatTheyHavePassedOn) {
-  Gathering gathering;
-  EXPECT_TRUE(gathering.Add(2, Beginning(4), /*in_step=*/false).empty());
-  EXPECT_TRUE(gathering.TakeOvertaken().empty());  // nobody has passed it yet
-  EXPECT_TRUE(gathering.Add(0, Beginning(5), true).empty());
-  const auto overtaken = gathering.TakeOvertaken();
+  StartRendezvous rendezvous;
+  EXPECT_TRUE(rendezvous.Add(2, Beginning(4), /*in_step=*/false).empty());
+  EXPECT_TRUE(rendezvous.TakeOvertaken().empty());  // nobody has passed it yet
+  EXPECT_TRUE(rendezvous.Add(0, Beginning(5), true).empty());
+  const auto overtaken = rendezvous.TakeOvertaken();
   ASSERT_EQ(overtaken.size(), 1u);
   EXPECT_EQ(overtaken[0].first, 2);
   EXPECT_EQ(overtaken[0].second.generation, 4u);
-  EXPECT_EQ(gathering.layout().generation, 5u);
+  EXPECT_EQ(rendezvous.layout().generation, 5u);
 }
 
 TEST(LateJoinTest, ThoseInStepHaveToBeginTheSameGeneration) {
-  Gathering gathering;
-  EXPECT_TRUE(gathering.Add(0, Beginning(4), true).empty());
-  const auto differences = gathering.Add(1, Beginning(5), true);
+  StartRendezvous rendezvous;
+  EXPECT_TRUE(rendezvous.Add(0, Beginning(4), true).empty());
+  const auto differences = rendezvous.Add(1, Beginning(5), true);
   ASSERT_EQ(differences.size(), 1u);
   EXPECT_FALSE(differences[0].misfit);  // nobody knows who is wrong
   EXPECT_THAT(differences[0].text, HasSubstr("call fit equally often"));
@@ -175,17 +175,17 @@ TEST(LateJoinTest, AReplacementWithAnotherModelIsRefusedAlone) {
   Announce other = Beginning(4);
   other.layout.hash = 6;
   for (const bool comes_first : {true, false}) {
-    Gathering gathering;
-    std::vector<Gathering::Difference> differences;
-    if (comes_first) differences = gathering.Add(2, other, /*in_step=*/false);
+    StartRendezvous rendezvous;
+    std::vector<StartRendezvous::Difference> differences;
+    if (comes_first) differences = rendezvous.Add(2, other, /*in_step=*/false);
     EXPECT_TRUE(differences.empty());
-    differences = gathering.Add(0, Beginning(4), true);
-    if (!comes_first) differences = gathering.Add(2, other, /*in_step=*/false);
+    differences = rendezvous.Add(0, Beginning(4), true);
+    if (!comes_first) differences = rendezvous.Add(2, other, /*in_step=*/false);
     ASSERT_EQ(differences.size(), 1u);
     EXPECT_EQ(differences[0].misfit, 2);
     EXPECT_THAT(differences[0].text, HasSubstr("build the same model"));
-    EXPECT_TRUE(gathering.TakesPart(0));
-    EXPECT_FALSE(gathering.TakesPart(2));
+    EXPECT_TRUE(rendezvous.TakesPart(0));
+    EXPECT_FALSE(rendezvous.TakesPart(2));
   }
 }
 

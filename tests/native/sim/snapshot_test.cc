@@ -59,14 +59,14 @@ TEST(SnapshotTest, ARequestEndsWithTheParametersThatTheMasterHasNamed) {
   EXPECT_TRUE(request.behind_again());
   request.AddParameters(1, values);  // of an earlier answer
   EXPECT_TRUE(request.Name({1, {{7, 5}}, 2}));
-  EXPECT_TRUE(request.has_leapt());
+  EXPECT_TRUE(request.has_fast_forwarded());
   EXPECT_FALSE(request.TakeWhole());
   request.AddParameters(2, values);
   const auto whole = request.TakeWhole();
   ASSERT_TRUE(whole);
   EXPECT_EQ(whole->cut, (VersionVector{{7, 5}}));
   EXPECT_FALSE(request.is_outstanding());
-  EXPECT_FALSE(request.has_leapt());
+  EXPECT_FALSE(request.has_fast_forwarded());
 }
 
 TEST(SnapshotTest, OverANewLinkItIsAskedForAgain) {
@@ -75,7 +75,7 @@ TEST(SnapshotTest, OverANewLinkItIsAskedForAgain) {
   EXPECT_TRUE(request.Name({1, {}, 2}));
   request.AskAgain();
   EXPECT_TRUE(request.is_outstanding());
-  EXPECT_TRUE(request.has_leapt());  // what came since still needs a snapshot before it
+  EXPECT_TRUE(request.has_fast_forwarded());  // what came since still needs a snapshot before it
   EXPECT_TRUE(request.Name({1, {}, 3}));
 }
 

@@ -371,7 +371,7 @@ TEST(Link, SurvivesAPeerThatKeepsNoRule) {
     const uint32_t first = static_cast<uint32_t>(random.Next());
     Link link(0, {Address{}, 1, keys}, LinkOptions{.first_sequence = first}, &random, &grants,
               &counters);
-    KeyPhases peer({.send = keys.receive, .receive = keys.send}, {});
+    PacketProtection peer({.send = keys.receive, .receive = keys.send}, {});
     const auto near = [&](uint32_t base) {
       return random.Chance(.02) ? static_cast<uint32_t>(random.Next())
                                 : base + static_cast<uint32_t>(random.Below(40));

@@ -1,6 +1,6 @@
 // What the members have announced for the next generation, until all have and it can start.
-#ifndef KERAS_STROM_CORE_MASTER_GATHERING_H_
-#define KERAS_STROM_CORE_MASTER_GATHERING_H_
+#ifndef KERAS_STROM_CORE_MASTER_START_RENDEZVOUS_H_
+#define KERAS_STROM_CORE_MASTER_START_RENDEZVOUS_H_
 
 #include <cstdint>
 #include <map>
@@ -18,7 +18,7 @@ namespace strom {
 // The rank whose values seed a generation.
 inline constexpr int32_t kChiefRank = 0;
 
-class Gathering {
+class StartRendezvous {
  public:
   // What two members have announced that does not go together, in words that name both. Where one
   // of them was not in step it is the `misfit`, which is not kept here; else nobody knows which.
@@ -68,4 +68,4 @@ class Gathering {
 
 }  // namespace strom
 
-#endif  // KERAS_STROM_CORE_MASTER_GATHERING_H_
+#endif  // KERAS_STROM_CORE_MASTER_START_RENDEZVOUS_H_

@@ -1,4 +1,4 @@
-#include "core/transport/key_phases.h"
+#include "core/transport/packet_protection.h"
 
 #include <algorithm>
 #include <string_view>
@@ -33,7 +33,7 @@ bool IsOdd(uint64_t phase) { return (phase & 1) != 0; }
 
 }  // namespace
 
-KeyPhases::KeyPhases(const ConnectionKeys& keys, const Options& options)
+PacketProtection::PacketProtection(const ConnectionKeys& keys, const Options& options)
     : options_(options),
       send_secret_(keys.send),
       seal_(Cipher(Aead::Use::kSeal, keys.send)),
@@ -42,8 +42,8 @@ KeyPhases::KeyPhases(const ConnectionKeys& keys, const Options& options)
       open_(Cipher(Aead::Use::kOpen, keys.receive)),
       next_open_(Cipher(Aead::Use::kOpen, next_receive_secret_)) {}
 
-KeyPhases::Verdict KeyPhases::Open(int64_t now_ns, const PacketHeader& header, Bytes datagram,
-                                   uint8_t* body) {
+PacketProtection::Verdict PacketProtection::Open(int64_t now_ns, const PacketHeader& header,
+                                                 Bytes datagram, uint8_t* body) {
   if (header.number >= kMostNumber) return Verdict::kMalformed;
   if (!numbers_.MayBeNew(header.number)) return Verdict::kReplayed;
   if (previous_open_ && now_ns >= previous_end_ns_) previous_open_.reset();
@@ -65,27 +65,27 @@ KeyPhases::Verdict KeyPhases::Open(int64_t now_ns, const PacketHeader& header, B
 }
 
 // With the other flag, a number below all of this phase belongs to the phase before.
-KeyPhases::Phase KeyPhases::PhaseOf(const PacketHeader& header) const {
+PacketProtection::Phase PacketProtection::PhaseOf(const PacketHeader& header) const {
   if (header.key_phase == IsOdd(receive_phase_)) return Phase::kPresent;
   return opened_ > 0 && header.number < lowest_ ? Phase::kPrevious : Phase::kNext;
 }
 
-PacketCipher* KeyPhases::OpenerOf(Phase phase) {
+PacketCipher* PacketProtection::OpenerOf(Phase phase) {
   switch (phase) {
     case Phase::kPrevious:
       return previous_open_ ? &*previous_open_ : nullptr;
     case Phase::kPresent:
       return &open_;
     case Phase::kNext:
-      return told_ ? &next_open_ : nullptr;  // an honest peer goes on only when told
+      return peer_may_know_ ? &next_open_ : nullptr;  // an honest peer goes on only when told
   }
   return nullptr;
 }
 
-void KeyPhases::Seal(PacketType type, uint32_t connection, std::span<uint8_t> datagram) {
+void PacketProtection::Seal(PacketType type, uint32_t connection, std::span<uint8_t> datagram) {
   if (sealed_ >= options_.packets_per_phase && confirmed_) AdvanceSending();
   ++sealed_;
-  told_ = true;
+  peer_may_know_ = true;
   const uint64_t number = next_number_++;
   WriteHeader({.type = type,
                .key_phase = IsOdd(send_phase_),
@@ -96,7 +96,7 @@ void KeyPhases::Seal(PacketType type, uint32_t connection, std::span<uint8_t> da
   seal_.Seal(number, datagram);
 }
 
-void KeyPhases::AdvanceReceiving(int64_t now_ns) {
+void PacketProtection::AdvanceReceiving(int64_t now_ns) {
   previous_open_ = std::move(open_);
   previous_end_ns_ = now_ns + kPreviousKeysNs;
   open_ = std::move(next_open_);
@@ -104,11 +104,11 @@ void KeyPhases::AdvanceReceiving(int64_t now_ns) {
   next_open_ = Cipher(Aead::Use::kOpen, next_receive_secret_);
   ++receive_phase_;
   opened_ = 0;
-  told_ = false;
+  peer_may_know_ = false;
   if (send_phase_ < receive_phase_) AdvanceSending();
 }
 
-void KeyPhases::AdvanceSending() {
+void PacketProtection::AdvanceSending() {
   send_secret_ = NextSecret(send_secret_);
   seal_ = Cipher(Aead::Use::kSeal, send_secret_);
   ++send_phase_;

@@ -1,6 +1,6 @@
 // The keys of a connection as they change: both sides at once, through loss and reordering, and
 // with a peer, or somebody between, who does not keep the rules.
-#include "core/transport/key_phases.h"
+#include "core/transport/packet_protection.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -13,7 +13,7 @@
 namespace strom {
 namespace {
 
-using Verdict = KeyPhases::Verdict;
+using Verdict = PacketProtection::Verdict;
 using Datagram = std::vector<uint8_t>;
 
 ConnectionKeys Keys(uint8_t send, uint8_t receive) {
@@ -30,14 +30,14 @@ class KeyPhasesTest : public testing::Test {
       : left_(Keys(1, 2), {packets_per_phase, first_number}),
         right_(Keys(2, 1), {packets_per_phase, first_number}) {}
 
-  static Datagram Seal(KeyPhases* side, uint8_t byte = 7) {
+  static Datagram Seal(PacketProtection* side, uint8_t byte = 7) {
     Datagram datagram(kHeaderBytes + 1 + kTagBytes);
     datagram[kHeaderBytes] = byte;
     side->Seal(PacketType::kData, 5, datagram);
     return datagram;
   }
 
-  Verdict Open(KeyPhases* side, const Datagram& datagram, uint8_t byte = 7) {
+  Verdict Open(PacketProtection* side, const Datagram& datagram, uint8_t byte = 7) {
     Datagram body(datagram.size());
     const Verdict verdict = side->Open(now_ns_, *ParseHeader(datagram), datagram, body.data());
     EXPECT_TRUE(verdict != Verdict::kAuthentic || body[0] == byte);
@@ -45,7 +45,7 @@ class KeyPhasesTest : public testing::Test {
   }
 
   int64_t now_ns_ = 1'000'000'000;
-  KeyPhases left_, right_;
+  PacketProtection left_, right_;
 };
 
 TEST_F(KeyPhasesTest, GoOnAfterSoManyPacketsOnceThePeerWasHeard) {
@@ -95,7 +95,7 @@ TEST_F(KeyPhasesTest, AForgedFlagChangesNothing) {
 
 TEST_F(KeyPhasesTest, APeerThatGoesOnUnansweredIsNotFollowed) {
   // `rogue` has the left side's keys and hears what it likes.
-  KeyPhases rogue(Keys(1, 2), {1, 0}), answering(Keys(2, 1), {1, 0});
+  PacketProtection rogue(Keys(1, 2), {1, 0}), answering(Keys(2, 1), {1, 0});
   EXPECT_EQ(Open(&right_, Seal(&rogue)), Verdict::kAuthentic);
   EXPECT_EQ(Open(&rogue, Seal(&answering)), Verdict::kAuthentic);
   const Datagram first = Seal(&rogue);
@@ -104,7 +104,7 @@ TEST_F(KeyPhasesTest, APeerThatGoesOnUnansweredIsNotFollowed) {
 }
 
 TEST_F(KeyPhasesTest, RefuseNumbersFromBeyondTheEnd) {
-  KeyPhases late(Keys(1, 2), {3, uint64_t{1} << 62});
+  PacketProtection late(Keys(1, 2), {3, uint64_t{1} << 62});
   EXPECT_EQ(Open(&right_, Seal(&late)), Verdict::kMalformed);
 }
 
@@ -120,11 +120,11 @@ TEST_F(SpentKeys, NumbersPassTheThirtySecondBit) {
 
 // Both sides talk at random over a line that loses, repeats and reorders; either may be the first
 // to go on. What the window of numbers and the previous keys cover is opened, and once only.
-TEST(KeyPhases, ThousandsOfChangesThroughLossAndReordering) {
+TEST(PacketProtection, ThousandsOfChangesThroughLossAndReordering) {
   for (const uint64_t packets_per_phase : {1, 2, 5}) {
     SimulatedRandom random(packets_per_phase);
-    KeyPhases sides[2] = {KeyPhases(Keys(1, 2), {packets_per_phase, 0}),
-                          KeyPhases(Keys(2, 1), {packets_per_phase, 0})};
+    PacketProtection sides[2] = {PacketProtection(Keys(1, 2), {packets_per_phase, 0}),
+                                 PacketProtection(Keys(2, 1), {packets_per_phase, 0})};
     std::deque<Datagram> lines[2];
     int64_t authentic = 0, refused = 0, now_ns = 0;
     while (sides[0].send_phase() < 3000) {

@@ -1,4 +1,4 @@
-#include "core/master/gathering.h"
+#include "core/master/start_rendezvous.h"
 
 #include <algorithm>
 #include <cinttypes>
@@ -19,8 +19,9 @@ std::string Describe(const Layout& layout) {
 
 }  // namespace
 
-std::vector<Gathering::Difference> Gathering::Add(int32_t rank, const Announce& announce,
-                                                  bool in_step) {
+std::vector<StartRendezvous::Difference> StartRendezvous::Add(int32_t rank,
+                                                              const Announce& announce,
+                                                              bool in_step) {
   announced_.erase(rank);
   std::vector<Difference> differences;
   for (auto entry = announced_.begin(); entry != announced_.end();) {
@@ -40,8 +41,8 @@ std::vector<Gathering::Difference> Gathering::Add(int32_t rank, const Announce& 
 }
 
 // "" or what does not go together.
-std::string Gathering::Compare(int32_t rank, const Announce& announce, bool in_step, int32_t other,
-                               const Announced& first) {
+std::string StartRendezvous::Compare(int32_t rank, const Announce& announce, bool in_step,
+                                     int32_t other, const Announced& first) {
   if (announce.layout.generation != first.layout.generation) {
     if (!in_step || !first.in_step) return "";
     return WorkerName(rank) + " begins generation " + std::to_string(announce.layout.generation) +
@@ -61,7 +62,7 @@ std::string Gathering::Compare(int32_t rank, const Announce& announce, bool in_s
   return "";
 }
 
-std::vector<std::pair<int32_t, Layout>> Gathering::TakeOvertaken() {
+std::vector<std::pair<int32_t, Layout>> StartRendezvous::TakeOvertaken() {
   uint64_t others = 0;  // what those in step begin
   for (const auto& [rank, one] : announced_) {
     if (one.in_step) others = one.layout.generation;
@@ -75,16 +76,16 @@ std::vector<std::pair<int32_t, Layout>> Gathering::TakeOvertaken() {
   return overtaken;
 }
 
-void Gathering::AddSeed(int32_t rank, uint64_t generation, std::vector<float> values) {
+void StartRendezvous::AddSeed(int32_t rank, uint64_t generation, std::vector<float> values) {
   if (rank == kChiefRank) seed_ = {generation, std::move(values)};
 }
 
-void Gathering::Withdraw(int32_t rank) {
+void StartRendezvous::Withdraw(int32_t rank) {
   announced_.erase(rank);
   if (rank == kChiefRank) seed_.reset();
 }
 
-std::map<int32_t, Announce> Gathering::AtHand() const {
+std::map<int32_t, Announce> StartRendezvous::AtHand() const {
   std::map<int32_t, Announce> at_hand;
   if (announced_.empty()) return at_hand;
   const uint64_t number = layout().generation;
@@ -94,13 +95,13 @@ std::map<int32_t, Announce> Gathering::AtHand() const {
   return at_hand;
 }
 
-std::vector<std::pair<int32_t, Announce>> Gathering::TakeAll() {
+std::vector<std::pair<int32_t, Announce>> StartRendezvous::TakeAll() {
   std::vector<std::pair<int32_t, Announce>> all(announced_.begin(), announced_.end());
   announced_.clear();
   return all;
 }
 
-void Gathering::Clear() {
+void StartRendezvous::Clear() {
   if (announced_.empty()) return;
   const uint64_t at_hand = layout().generation;
   std::erase_if(announced_,
@@ -108,18 +109,18 @@ void Gathering::Clear() {
   if (seed_ && seed_->first <= at_hand) seed_.reset();
 }
 
-bool Gathering::TakesPart(int32_t rank) const {
+bool StartRendezvous::TakesPart(int32_t rank) const {
   auto found = announced_.find(rank);
   return found != announced_.end() && found->second.layout.generation == layout().generation;
 }
 
-bool Gathering::IsReady(int32_t rank) const {
+bool StartRendezvous::IsReady(int32_t rank) const {
   if (!announced_.contains(rank)) return false;
   if (rank != kChiefRank || !TakesPart(rank)) return true;
   return HasSeed();
 }
 
-const Gathering::Announced& Gathering::First() const {
+const StartRendezvous::Announced& StartRendezvous::First() const {
   return std::min_element(announced_.begin(), announced_.end(),
                           [](const auto& a, const auto& b) {
                             return a.second.layout.generation < b.second.layout.generation;

@@ -7,8 +7,8 @@
 // to the next phase, but only once the other side has said that it receives in the present one; the
 // other side's packets then follow at once. So the two are never more than one phase apart, and
 // flag and packet number together say which keys a packet needs: one attempt each.
-#ifndef KERAS_STROM_CORE_TRANSPORT_KEY_PHASES_H_
-#define KERAS_STROM_CORE_TRANSPORT_KEY_PHASES_H_
+#ifndef KERAS_STROM_CORE_TRANSPORT_PACKET_PROTECTION_H_
+#define KERAS_STROM_CORE_TRANSPORT_PACKET_PROTECTION_H_
 
 #include <cstdint>
 #include <optional>
@@ -29,7 +29,7 @@ struct ConnectionKeys {
 // AES-GCM's limits under one key are far beyond it (RFC 9001, appendix B).
 inline constexpr uint64_t kPacketsPerPhase = uint64_t{1} << 27;
 
-class KeyPhases {
+class PacketProtection {
  public:
   // A peer that has not followed into a phase after so many packets never will.
   static constexpr uint64_t kMostPacketsPerPhase = 8 * kPacketsPerPhase;
@@ -38,7 +38,7 @@ class KeyPhases {
     uint64_t packets_per_phase = kPacketsPerPhase;
     uint64_t first_number = 0;  // packet numbers start here, on both sides
   };
-  KeyPhases(const ConnectionKeys& keys, const Options& options);
+  PacketProtection(const ConnectionKeys& keys, const Options& options);
 
   enum class Verdict { kAuthentic, kMalformed, kReplayed, kUnauthentic };
   // Opens a packet once: its body goes to `body`, which has room for the datagram.
@@ -77,13 +77,13 @@ class KeyPhases {
   PacketCipher next_open_;
   int64_t previous_end_ns_ = 0;  // when the previous keys go
   uint64_t receive_phase_ = 0;
-  bool told_ = false;    // the peer may know that we receive in this phase
-  uint64_t opened_ = 0;  // in this phase
-  uint64_t lowest_ = 0;  // number opened in this phase
+  bool peer_may_know_ = false;  // the peer may know that we receive in this phase
+  uint64_t opened_ = 0;         // in this phase
+  uint64_t lowest_ = 0;         // number opened in this phase
   bool newest_ = false;
   ReplayWindow numbers_;
 };
 
 }  // namespace strom
 
-#endif  // KERAS_STROM_CORE_TRANSPORT_KEY_PHASES_H_
+#endif  // KERAS_STROM_CORE_TRANSPORT_PACKET_PROTECTION_H_

@@ -64,7 +64,7 @@ class Trial:
     allowed: Mapping[str, Allowed] = dataclasses.field(default_factory=dict)
 
 
-def try_out(
+def dry_run(
     packed: PackedModel,
     columns: Columns,
     specs: Mapping[str, ColumnSpec],
