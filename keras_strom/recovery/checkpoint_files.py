@@ -3,7 +3,8 @@
 Every `interval` seconds each worker writes its part (parameters, its optimizers' state and all
 else that no optimizer trains, residuals, threshold, place in its data) into a folder of its own
 runner. Once all parts of one number are there the runner makes them a checkpoint, with one rename,
-and removes older ones. A checkpoint is whole or it is not there:
+and removes older ones. It does not wait for a part that is missing when the next number but one
+begins: its worker is away. A checkpoint is there as a whole or not at all:
 
     DIR/master.json                                     the master's epoch, written before it serves
     DIR/incoming-EPOCH/NUMBER-RANK.fitK.safetensors     parts on their way; K: see below
@@ -55,7 +56,7 @@ class Part:
         per_epoch: batches of its epoch; None = not known.
         steps: shared steps that it has made, in all fits.
         threshold: the state of its threshold algorithm.
-        arrays: by name, of what they are; see `keras_strom.restoring`.
+        arrays: by name, of what they are; see `keras_strom.recovery.checkpointing`.
 
     Example:
         >>> part = Part(0, 2, 1, DataPosition(3, 7), 10, 37, (1e-3,), {})

@@ -17,6 +17,8 @@ from keras_strom import errors
 from keras_strom.job.network import NetworkConfig
 from keras_strom.relay.training_relay import TrainingMaster, TrainingWorker
 
+pytestmark = pytest.mark.jobs
+
 SCRIPT = Path(__file__).parents[1] / "support" / "scripts" / "bad_input.py"
 # Nobody answers for as long as this.
 QUICK = NetworkConfig(failure_timeout=0.3)

@@ -13,6 +13,8 @@ import keras
 import numpy as np
 import pytest
 
+pytestmark = pytest.mark.jobs
+
 pytest.importorskip("pyspark")
 pytest.importorskip("matplotlib")
 

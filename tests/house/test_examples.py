@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.jobs
+
 pyspark = pytest.importorskip("pyspark")
 
 

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.jobs
+
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = ROOT / "custom_ops"
 

@@ -16,12 +16,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from keras_strom import NetworkConfig
 from tests.support import faults
 from tests.support.elastic_jobs import WatchedMaster, run
 from tests.support.faults import Fault
 from tests.support.scripts import elastic
+
+pytestmark = pytest.mark.jobs
 
 #: Batches of an epoch of each of two workers.
 PER_EPOCH = 60

@@ -26,6 +26,8 @@ from keras_strom.runner.start_master import start_master
 from tests.support.elastic_jobs import Ended, WatchedMaster, run
 from tests.support.scripts import elastic
 
+pytestmark = pytest.mark.jobs
+
 DEADLINE = 100.0
 SIZE = 1000
 SEED = np.arange(SIZE, dtype=np.float32)

@@ -29,6 +29,8 @@ from tests.support import faults
 from tests.support.faults import Fault
 from tests.support.scripts import elastic
 
+pytestmark = pytest.mark.jobs
+
 DEADLINE = 200.0
 WORK = elastic.Job(epochs=4, pause=0.02)
 #: Batches of an epoch, of all workers together.

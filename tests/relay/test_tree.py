@@ -16,6 +16,8 @@ import pytest
 
 from tests.support.scripts import tree
 
+pytestmark = pytest.mark.jobs
+
 
 def train(folder: Path, workers: int, max_children: int) -> list[dict[str, Any]]:
     """What each rank of a mesh has written."""

@@ -412,6 +412,7 @@ def _job(mode: str, local_steps: int) -> list[tuple[dict[str, Any], list[np.ndar
     return on_two_workers(mode, {"local_steps": local_steps})
 
 
+@pytest.mark.jobs
 @pytest.mark.parametrize("mode", ["None", "0", "2"])
 @pytest.mark.parametrize("local_steps", [1, 4])
 def test_replicas_agree_at_the_end_though_not_in_between(mode: str, local_steps: int) -> None:

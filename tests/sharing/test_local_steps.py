@@ -209,6 +209,7 @@ def _job(mode: str, repetition: int = 0) -> list[tuple[dict[str, Any], list[np.n
     return on_two_workers(mode, OPTIONS)
 
 
+@pytest.mark.jobs
 @pytest.mark.parametrize("mode", ["None", "0"])
 def test_replicas_agree_at_the_end(mode: str) -> None:
     (first, one), (second, other) = _job(mode)
@@ -229,6 +230,7 @@ def test_synchronous_replicas_have_the_same_bits_after_every_message_and_only_th
     assert same == [3, 7, 11]
 
 
+@pytest.mark.jobs
 def test_two_synchronous_runs_give_the_same_bits() -> None:
     for (_, one), (_, other) in zip(_job("0"), _job("0", repetition=1), strict=True):
         for a, b in zip(one, other, strict=True):

@@ -17,6 +17,8 @@ from keras_strom.sharing.threshold import FixedThreshold
 from keras_strom.strategy.strategy import StromStrategy
 from tests.support.optimizer_oracle import compare, encode
 
+pytestmark = pytest.mark.jobs
+
 TAU = 2e-3
 REFUSED = {"Ftrl", "ScheduleFreeAdamW"}
 # Bases, wrappers that need arguments (tested below), and other names of the same class.

@@ -286,6 +286,7 @@ def test_fit_logs_the_range_of_thresholds_and_each_variables(
     assert [line.split()[-1] for line in table.splitlines()[1:]] == ["tau", "1.0e-02", "1.0e-04"]
 
 
+@pytest.mark.jobs
 @pytest.mark.parametrize("staleness", [None, 0])
 def test_two_workers_hold_the_same_bits(staleness: int | None, tmp_path: pathlib.Path) -> None:
     """The parameters of a real job: what each sends with its own table, both apply."""

@@ -17,6 +17,8 @@ from tests.support import two_workers
 from tests.support.scripts import fit_endings
 from tests.support.two_workers import launch, run_two_workers
 
+pytestmark = pytest.mark.jobs
+
 MODES = ["None", "0"]
 
 both_modes = pytest.mark.parametrize("mode", MODES)

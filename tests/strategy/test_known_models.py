@@ -12,6 +12,8 @@ import pytest
 from tests.support.scripts import known_models
 from tests.support.two_workers import run_two_workers
 
+pytestmark = pytest.mark.jobs
+
 FAST = ("LSTM", "GRU", "transformer", "MobileNetV3Small")
 SLOW = ("EfficientNetB0", "ResNet50")
 

@@ -17,6 +17,8 @@ from tests.support.optimizer_oracle import EncodedTraining
 from tests.support.scripts import lifecycle
 from tests.support.two_workers import WORKERS, launch, results, run_two_workers, weights
 
+pytestmark = pytest.mark.jobs
+
 MODES = ["None", "0", "2"]
 SCRIPT = Path(lifecycle.__file__)
 

@@ -21,6 +21,8 @@ import pytest
 from tests.support.scripts import state
 from tests.support.two_workers import WORKERS, run_two_workers
 
+pytestmark = pytest.mark.jobs
+
 SCRIPT = Path(state.__file__)
 
 # Asynchronous workers have a folder each for the backup, as machines without a common file system.

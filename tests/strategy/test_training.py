@@ -10,6 +10,8 @@ import pytest
 
 from tests.support.two_workers import results, run_two_workers
 
+pytestmark = pytest.mark.jobs
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "tests" / "support" / "scripts" / "split_classes.py"
 

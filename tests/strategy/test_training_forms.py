@@ -20,6 +20,8 @@ from tests.support.scripts import training_forms
 from tests.support.scripts.training_forms import CASES, TAU, Place
 from tests.support.two_workers import run_two_workers, weights
 
+pytestmark = pytest.mark.jobs
+
 
 def oracle(name: str, size: int) -> list[np.ndarray]:
     """The weights after `size` workers have trained the case, and that something was sent."""

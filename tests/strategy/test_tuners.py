@@ -11,6 +11,8 @@ import pytest
 
 from tests.support.two_workers import launch
 
+pytestmark = pytest.mark.jobs
+
 _START = """
 import sys
 import keras

@@ -19,6 +19,8 @@ from tests.support.optimizer_oracle import EncodedTraining
 from tests.support.scripts import options as script
 from tests.support.two_workers import results, run_two_workers, weights
 
+pytestmark = pytest.mark.jobs
+
 TAU = 2e-3
 STEPS = 8
 

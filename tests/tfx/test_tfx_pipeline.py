@@ -31,6 +31,8 @@ from keras_strom.spark.runner import session
 from keras_strom.tfx import StromTrainer, executor
 from keras_strom.tfx.executor import StromExecutor
 
+pytestmark = pytest.mark.jobs
+
 
 @pytest.fixture(scope="module")
 def example() -> Any:

@@ -27,6 +27,8 @@ from tfx.proto import trainer_pb2
 
 from keras_strom.tfx import StromTrainer
 
+pytestmark = pytest.mark.jobs
+
 # The module that TFX ships would do, but for Keras: its tf.keras is Keras 2.
 # It stands alone in its folder, for TFX packs all modules that it finds there.
 MODULE = str(Path(__file__).parent / "taxi" / "taxi_module.py")
