@@ -141,6 +141,11 @@ test-threads: setup ## native tests with threads under ThreadSanitizer (part of 
 	@$(BIN)/ctest --test-dir $(THREAD_CHECKED) --output-on-failure --parallel $(JOBS)
 endif
 
+.PHONY: test-bazel
+test-bazel: ## the native side and all of its tests with Bazel (.ci/run has Bazel build all and test a few)
+	@.ci/system-packages bazel
+	@.ci/bazel/test --noshow_progress
+
 FUZZ_TARGETS := $(patsubst custom_ops/fuzz/%_fuzz.cc,%,$(wildcard custom_ops/fuzz/*_fuzz.cc))
 .PHONY: fuzz
 fuzz: setup ## every fuzz target for FUZZ_SECONDS; new inputs go to build/fuzz/corpus
