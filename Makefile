@@ -118,7 +118,7 @@ test-sanitized: setup ## the native tests under AddressSanitizer and UndefinedBe
 	  -S custom_ops -B $(SANITIZED) -G Ninja -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja \
 	  -DSTROM_TESTS=ON -DSTROM_BENCH=ON -DSTROM_SANITIZE=$(SANITIZERS) -DSTROM_WERROR=$(WERROR)
 	@$(STEP) test-sanitized-build "building the sanitized native tests" \
-	  $(BIN)/cmake --build $(SANITIZED) --parallel $(JOBS)
+	  $(BIN)/cmake --build $(SANITIZED) --target strom_tests --parallel $(JOBS)
 	@echo "==> native tests under $(SANITIZERS) sanitizers"
 	@UBSAN_OPTIONS=print_stacktrace=1 $(BIN)/ctest --test-dir $(SANITIZED) --output-on-failure \
 	  --parallel $(JOBS)
@@ -138,10 +138,15 @@ test-threads: setup ## native tests with threads under ThreadSanitizer (part of 
 	  -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja -DSTROM_TESTS=ON -DSTROM_SANITIZE=thread \
 	  -DSTROM_WERROR=$(WERROR) '-DSTROM_TEST_FILTER=$(subst $(space),|,$(notdir $(THREADED)))$$'
 	@$(STEP) test-threads-build "building the native tests for ThreadSanitizer" \
-	  $(BIN)/cmake --build $(THREAD_CHECKED) --parallel $(JOBS)
+	  $(BIN)/cmake --build $(THREAD_CHECKED) --target strom_tests --parallel $(JOBS)
 	@echo "==> native tests under ThreadSanitizer"
 	@$(BIN)/ctest --test-dir $(THREAD_CHECKED) --output-on-failure --parallel $(JOBS)
 endif
+
+.PHONY: test-bazel
+test-bazel: ## the native side and all of its tests with Bazel (.ci/run has Bazel build all and test a few)
+	@.ci/system-packages bazel
+	@.ci/bazel/test --noshow_progress
 
 FUZZ_TARGETS := $(patsubst custom_ops/fuzz/%_fuzz.cc,%,$(wildcard custom_ops/fuzz/*_fuzz.cc))
 .PHONY: fuzz

@@ -190,7 +190,6 @@ def configure(tensorflow: dict[str, Any], compiler: str) -> None:
         f"-DCMAKE_CXX_COMPILER={compiler}",
         f"-DSTROM_TF_CFLAGS={shlex.join(tensorflow['compile'])}",
         f"-DSTROM_TF_LFLAGS={shlex.join(tensorflow['link'])}",
-        "-DSTROM_WERROR=OFF",  # a newer compiler's new warning must not stop an installation
         *shlex.split(os.environ.get("CMAKE_ARGS", "")),
     ]
     written = json.dumps(arguments)

@@ -13,8 +13,6 @@ namespace {
 // failure timeout (every 10 ms by default).
 constexpr int64_t kLooksPerTimeout = 500;
 
-int64_t SizeOf(const Buffer& update) { return static_cast<int64_t>(update->size()); }
-
 }  // namespace
 
 Relay::Relay(const RelayOptions& options, LinkLayer* links, DropCounters* drops)

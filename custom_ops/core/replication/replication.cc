@@ -7,12 +7,6 @@
 
 namespace strom {
 
-namespace {
-
-int64_t SizeOf(const Buffer& update) { return static_cast<int64_t>(update->size()); }
-
-}  // namespace
-
 Replication::Verdict Replication::Receive(int64_t now_ns, LinkId from, const UpdateId& id,
                                           Buffer update, std::vector<Accepted>* accepted) {
   if (closed_.contains(id.origin)) return Verdict::kClosed;

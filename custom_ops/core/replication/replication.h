@@ -22,6 +22,8 @@
 
 namespace strom {
 
+inline int64_t SizeOf(const Buffer& update) { return static_cast<int64_t>(update->size()); }
+
 struct ReplicationOptions {
   int64_t ring_bytes = int64_t{64} << 20;
   int64_t hold_bytes = int64_t{64} << 20;

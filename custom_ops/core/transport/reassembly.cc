@@ -14,7 +14,7 @@ namespace {
 // sequence in the window, or had one when it was cut anew and has one now.
 constexpr uint32_t kMostNumbersAhead = 2 * kWindowPackets;
 
-uint64_t Key(const DataPacket& packet) {
+uint64_t KeyOf(const DataPacket& packet) {
   return static_cast<uint64_t>(packet.channel) << 32 | packet.message;
 }
 
@@ -40,7 +40,7 @@ std::optional<DeliveredMessage> Reassembly::PollMessage() {
 }
 
 Reassembly::Verdict Reassembly::TakeFragment(const DataPacket& packet) {
-  const uint64_t key = Key(packet);
+  const uint64_t key = KeyOf(packet);
   auto found = partial_.find(key);
   if (found == partial_.end()) {
     if (bytes_ + packet.length > kMaxReassemblyBytes) return Verdict::kOverLimit;
@@ -75,7 +75,7 @@ Reassembly::Verdict Reassembly::Complete(const DataPacket& last, Buffer bytes) {
 
 void Reassembly::GiveUp(const DataPacket& packet) {
   ++counters_->messages_voided_by_peer;
-  if (const auto found = partial_.find(Key(packet)); found != partial_.end()) {
+  if (const auto found = partial_.find(KeyOf(packet)); found != partial_.end()) {
     bytes_ -= static_cast<int64_t>(found->second.bytes.size());
     partial_.erase(found);
   }

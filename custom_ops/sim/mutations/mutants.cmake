@@ -1,6 +1,8 @@
 # The simulator is tested by mutation: of each sim/mutations/NAME.mutation a simulator is made whose
-# product lacks one rule, and within CI's seeds it must find a broken promise. The product's sources
-# stay as they are: a changed copy of one of them takes its place when the mutant is linked.
+# product lacks one rule, and within these seeds it must find a broken promise. It stops at the first;
+# every rule so far was missed by seed 6 at the latest. The product's sources stay as they are: a
+# changed copy of one of them takes its place when the mutant is linked.
+set(mutant_seeds 0-99)
 set(mutations ${CMAKE_CURRENT_SOURCE_DIR}/sim/mutations)
 file(GLOB mutation_files CONFIGURE_DEPENDS ${mutations}/*.mutation)
 foreach(mutation ${mutation_files})
@@ -15,9 +17,11 @@ foreach(mutation ${mutation_files})
     DEPENDS ${mutation} ${mutations}/mutate.cmake ${CMAKE_CURRENT_SOURCE_DIR}/${source}
     VERBATIM)
   add_executable(mutant_${name} ${copy})
-  # What nobody calls once a rule is out must not stop the build.
-  target_compile_options(mutant_${name} PRIVATE -Wno-error)
+  # What nobody calls once a rule is out must not stop the build. A mutant runs for a second or two.
+  target_compile_options(mutant_${name} PRIVATE -Wno-error -O1)
   target_link_libraries(mutant_${name} PRIVATE simulator_main)
-  add_test(NAME mutant_${name} COMMAND mutant_${name} --seeds 0-999 --jobs all --expect-violation)
+  add_dependencies(strom_tests mutant_${name})
+  add_test(NAME mutant_${name} COMMAND mutant_${name} --seeds ${mutant_seeds} --jobs all
+                                         --expect-violation)
   set_tests_properties(mutant_${name} PROPERTIES TIMEOUT 300)
 endforeach()
