@@ -375,6 +375,12 @@ def rooms() -> set[str]:
     return found
 
 
+def test_the_overview_names_files_that_are_there() -> None:
+    named = re.findall(r"`((?:custom_ops|keras_strom|spark)/[\w/.]+)`", TOP[1].read_text())
+    assert named
+    assert not [path for path in named if not (ROOT / path).exists()]
+
+
 def test_every_room_of_the_code_has_its_page() -> None:
     pages = "".join(page.read_text() for page in (DOCS / "internals").glob("*.md"))
     missing = {room for room in rooms() if f"`{room}" not in pages}
