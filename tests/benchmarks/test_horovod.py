@@ -129,6 +129,7 @@ def test_the_report_holds_medians_of_the_rounds(tmp_path: Path) -> None:
     assert (tmp_path / "horovod.png").exists()
 
 
+@pytest.mark.jobs
 def test_a_job_on_this_machine_gives_its_outcome() -> None:
     outcome = Place.loopback().run(ALONE, Training(steps=11, judged=False))
     assert outcome.steps == 1

@@ -186,7 +186,12 @@ def test_what_is_never_sent_is_trained_all_the_same() -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"devices": TWO_DEVICES}, {"jit_compile": True}, {"local_steps": 4}],
+    [
+        {},
+        pytest.param({"devices": TWO_DEVICES}, marks=pytest.mark.jobs),
+        {"jit_compile": True},
+        {"local_steps": 4},
+    ],
     ids=["one device", "two devices", "compiled", "local steps"],
 )
 def test_epochs_end_on_what_all_workers_share(options: dict[str, Any]) -> None:

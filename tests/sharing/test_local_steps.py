@@ -121,7 +121,9 @@ def test_between_messages_a_worker_trains_as_plain_keras_does() -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{"devices": TWO_DEVICES}, {"jit_compile": True}], ids=["two devices", "compiled"]
+    "options",
+    [pytest.param({"devices": TWO_DEVICES}, marks=pytest.mark.jobs), {"jit_compile": True}],
+    ids=["two devices", "compiled"],
 )
 def test_other_ways_to_run_a_step_share_the_same(options: dict[str, Any]) -> None:
     shared = []

@@ -39,7 +39,10 @@ def _encoding(**options: Any) -> StromStrategy:
 Encoding = Callable[..., StromStrategy]
 
 
-@pytest.fixture(params=[None, TWO_DEVICES], ids=["one device", "two devices"])
+@pytest.fixture(
+    params=[None, pytest.param(TWO_DEVICES, marks=pytest.mark.jobs)],
+    ids=["one device", "two devices"],
+)
 def encoding(request: pytest.FixtureRequest) -> Encoding:
     """Makes strategies on one device and on two, for what must hold on both."""
     return functools.partial(_encoding, devices=request.param)
