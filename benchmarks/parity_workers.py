@@ -131,7 +131,7 @@ class SharingWorker(Worker):
         for variable in self._variables:
             self._space.add(variable)
             self._space.touch(variable)
-        self._replica.extend(self._space.size, self._space.hash())
+        self._replica.extend(self._space.size)
         self._share = tf.function(self._share_in_graph)
 
     @property

@@ -37,8 +37,8 @@ class Replica:
         check(create(max_message_bytes, ctypes.byref(handle)))
         self.handle: int = handle.value
 
-    def extend(self, size: int, layout_hash: int = 0) -> None:
-        """Grows the flat space to `size` elements; `layout_hash` is not looked at any more."""
+    def extend(self, size: int) -> None:
+        """Grows the flat space to `size` elements."""
         check(declare("strom_replica_extend", _HANDLE, ctypes.c_int64)(self.handle, size))
 
     def bind(self, worker: int) -> None:

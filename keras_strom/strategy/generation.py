@@ -212,7 +212,7 @@ class Generation:
         self.began = Start(layout_size=sharing.space.size)
         sharing.step.begin()
         layout = sharing.space.hash()
-        sharing.replica.extend(sharing.space.size, layout)
+        sharing.replica.extend(sharing.space.size)
         if worker is not None:
             own = None if sharing.agreed is None else self._fingerprint()
             values = self._start_with_others(layout)

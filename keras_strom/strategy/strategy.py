@@ -257,7 +257,7 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
         # the op is there as soon as there are members; it does nothing where none has changed.
         if any(map(sharing.space.is_member, sharing.space.participants)):
             if sharing.worker is None:
-                sharing.replica.extend(sharing.space.size, sharing.space.hash())
+                sharing.replica.extend(sharing.space.size)
             # A later step shares what local ones change, rows and all.
             sharing.step.share(trace.changes(by_rows=sharing.step.goes_by_rows))
         return result
