@@ -165,7 +165,7 @@ fuzz: setup ## every fuzz target for FUZZ_SECONDS; new inputs go to build/fuzz/c
 	    $(FUZZED)/corpus/$$target tests/native/testdata/fuzz/$$target; \
 	done
 
-PYTEST := $(BIN)/python -m pytest -q -rfEs -n $(PYTEST_JOBS) --dist loadgroup \
+PYTEST := $(BIN)/python -m pytest -q -rfEs -n $(PYTEST_JOBS) --dist loadscope \
   --no-loadscope-reorder
 
 .PHONY: test-python

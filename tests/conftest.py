@@ -1,7 +1,9 @@
 """What every Python test shares: this tree's own package, and no TensorFlow start-up noise."""
 
+import functools
 import importlib.util
 import os
+import re
 import sys
 import tempfile
 import time
@@ -36,21 +38,41 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ["PYTHONPATH"] = os.pathsep.join(paths)
 
 
+@pytest.hookimpl(optionalhook=True)  # of pytest-xdist
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """A file's tests run in one process, and so do all files that need Spark's embedded cluster.
+
+    Starting the cluster takes long. (Groups by mark, `--dist loadgroup`, are not heeded under
+    pytest 9.2 with pytest-xdist 3.8.)
+    """
+    from xdist.scheduler import LoadScopeScheduling
+
+    class OneCluster(LoadScopeScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            path = nodeid.partition("::")[0]
+            return "spark" if _starts_spark(path) else path
+
+    return OneCluster(config, log) if config.getvalue("dist") == "loadscope" else None
+
+
+@functools.cache
+def _starts_spark(path: str) -> bool:
+    """Whether a file of tests asks for the fixture `spark`, or stands in tests/spark."""
+    asks = re.search(r'\bspark: Any|getfixturevalue\("spark"\)', (ROOT / path).read_text())
+    return asks is not None or Path(path).parts[:2] == ("tests", "spark")
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Says what runs where and in which order, so that two processes end at about the same time.
+    """Says what is quick, and the order: what takes long first, so that no process ends late.
 
-    All tests that need Spark's embedded cluster run in one process, for starting it takes long, and
-    come first. What starts processes comes before what does not, and of each the longest files.
+    What needs Spark's cluster comes first, then what starts processes; of each the longest files.
     """
     for item in items:
         if "spark" in item.fixturenames or item.path.parent == ROOT / "tests" / "spark":
             item.add_marker("spark")
-        marks = _marks(item)
-        if not marks & {"spark", "jobs", "slow"}:
+        if not _marks(item) & {"spark", "jobs", "slow"}:
             item.add_marker("quick")
-        group = "spark" if "spark" in marks else str(item.path)
-        item.add_marker(pytest.mark.xdist_group(group))
     items.sort(key=_order)
 
 
