@@ -25,6 +25,7 @@ PROGRAM = next(
 needs_program = pytest.mark.skipif(PROGRAM is None, reason="relay_peer is not built")
 
 
+@pytest.mark.jobs
 @needs_program
 def test_a_quick_run_has_a_verdict_or_a_reason_for_every_target(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]

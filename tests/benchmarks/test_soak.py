@@ -19,6 +19,7 @@ PROGRAMS = next(
 )
 
 
+@pytest.mark.jobs
 @pytest.mark.skipif(PROGRAMS is None, reason="relay_node is not built")
 def test_a_quick_soak_survives_a_stopped_and_a_killed_worker(tmp_path: Path) -> None:
     places = ["--programs", str(PROGRAMS), "--output", str(tmp_path)]

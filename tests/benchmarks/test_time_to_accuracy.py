@@ -343,6 +343,7 @@ def few_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tta_training, "pictures", lambda split, count: load(split, 2 * 64))
 
 
+@pytest.mark.jobs
 def test_who_trains_alone_copies_at_every_mark_and_no_step_is_shorter_than_told(
     few_pictures: None, tmp_path: Path
 ) -> None:

@@ -198,6 +198,7 @@ class UnheardMaster:
         self._socket.close()
 
 
+@pytest.mark.jobs
 def test_the_launcher_adds_what_the_master_has_seen() -> None:
     job = Job(work=Function.of(join_and_leave), workers=2, network=QUICK)
     with pytest.raises(errors.WorkerFailed) as raised:

@@ -226,6 +226,7 @@ def test_replicas_agree_at_the_end(mode: str) -> None:
     assert sum(r["limited_updates"] for r in first["reports"]) > 0
 
 
+@pytest.mark.jobs
 def test_synchronous_replicas_have_the_same_bits_after_every_message_and_only_then() -> None:
     first, second = (worker["hashes"] for worker, _ in _job("0"))
     same = [step for step in range(12) if first[step] == second[step]]
