@@ -117,6 +117,12 @@ def _parser() -> argparse.ArgumentParser:
         help="so many are enough to start, and with fewer of them training waits; default: it "
         "starts with all and goes on with those that are left",
     )
+    run.add_argument(
+        "--warm-start",
+        action="store_true",
+        help="import TensorFlow once and fork the workers: they start sooner, those that replace "
+        "others too, and share memory; what a script sets in os.environ comes after that import",
+    )
     network = run.add_argument_group("network")
     for field in dataclasses.fields(NetworkConfig):
         network.add_argument(f"--{field.name.replace('_', '-')}", **_flag(field))
@@ -226,6 +232,7 @@ def _job(options: argparse.Namespace) -> Job:
         start_timeout=options.start_timeout,
         max_failures=options.max_failures,
         min_workers=options.min_workers,
+        warm_start=options.warm_start,
     )
 
 

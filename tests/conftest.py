@@ -106,6 +106,23 @@ def _is_installed() -> bool:
     return True
 
 
+def _share_fork_servers() -> None:
+    """Only processes with the same variables do, and pytest has one that differs in every test."""
+    os.environ.pop("PYTEST_CURRENT_TEST", None)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_fixture_setup() -> None:
+    """See `_share_fork_servers`."""
+    _share_fork_servers()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call() -> None:
+    """See `_share_fork_servers`."""
+    _share_fork_servers()
+
+
 @pytest.fixture(scope="session")
 def repository() -> Path:
     """The top of the source tree."""

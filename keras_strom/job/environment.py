@@ -250,6 +250,12 @@ def inherited() -> dict[str, str]:
     return {k: v for k, v in os.environ.items() if not k.startswith(PREFIX) or k == IP}
 
 
+def replace(variables: Mapping[str, str]) -> None:
+    """Gives this process the environment of another one."""
+    os.environ.clear()
+    os.environ.update(variables)
+
+
 class _Reader:
     """Parses variables one by one; every error names the variable."""
 

@@ -17,6 +17,7 @@ from keras_strom.job import environment
 from keras_strom.job.environment import ClusterEnvironment
 from keras_strom.job.network import NetworkConfig, resolve_address
 from keras_strom.runner.console import Console
+from keras_strom.runner.fork_server import ForkServers
 from keras_strom.runner.job_master import JobMaster
 from keras_strom.runner.master_options import MasterOptions, StartMaster
 from keras_strom.runner.process import (
@@ -31,6 +32,7 @@ from keras_strom.runner.process import (
     first_cause,
 )
 from keras_strom.runner.start_master import start_master
+from keras_strom.runner.started_process import fresh_interpreter
 
 _LOOPBACK = "127.0.0.1/32"
 
@@ -50,6 +52,8 @@ class Job:
         min_workers: so many, worker 0 among them, are enough to start, and the others join when
             they are there; with fewer of them training waits. None = training starts with all and
             goes on with those that are left.
+        warm_start: workers are forked from a process that has imported TensorFlow once; False =
+            each is a fresh interpreter.
     """
 
     work: Script | Function
@@ -59,6 +63,7 @@ class Job:
     start_timeout: float = 600.0
     max_failures: int = 0
     min_workers: int | None = None
+    warm_start: bool = False
 
     def __post_init__(self) -> None:
         if isinstance(self.workers, bool) or not isinstance(self.workers, int) or self.workers < 1:
@@ -158,6 +163,7 @@ class _Crew:
         self._ended: queue.Queue[_Ended] = queue.Queue()
         self._processes: dict[int, WorkerProcess] = {}
         self._attempts = [0] * job.workers
+        self._start = ForkServers(os.getpid()) if job.warm_start else fresh_interpreter
 
     def start(self, rank: int) -> None:
         """Starts a worker; the kernel ends it with the calling thread."""
@@ -167,6 +173,7 @@ class _Crew:
             _Listener(rank, self._console, self._ended),
             credentials=self._master.credentials,
             env=self._job.env,
+            start=self._start,
         )
 
     def wait(self) -> list[Outcome]:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import fcntl
 import logging
 import math
 import os
 import select
 import signal
-import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping
@@ -25,8 +25,15 @@ from keras_strom.job.credentials import Credentials
 from keras_strom.job.environment import ClusterEnvironment
 from keras_strom.runner import worker_main
 from keras_strom.runner.output import LineSplitter, OutputRecord, is_startup_note
+from keras_strom.runner.started_process import (
+    NewProcess,
+    StartedProcess,
+    StartProcess,
+    fresh_interpreter,
+)
 
 GRACE_SECONDS = 5.0
+_FIRST_INHERITED_FD = 100
 
 _logger = logging.getLogger(__name__)
 
@@ -161,6 +168,7 @@ class WorkerProcess:
         listener: is told of output and end.
         credentials: the job's, for workers of a job of several.
         env: variables on top of this process's own.
+        start: makes the process.
 
     Raises:
         InvalidOption: `env` sets a variable that the runner itself sets.
@@ -180,6 +188,7 @@ class WorkerProcess:
         *,
         credentials: Credentials | None = None,
         env: Mapping[str, str] | None = None,
+        start: StartProcess = fresh_interpreter,
     ) -> None:
         self._listener = listener or WorkerListener()
         self._lock = threading.Lock()  # Guards _reaped: a reaped id may name somebody else.
@@ -189,7 +198,7 @@ class WorkerProcess:
         self._done = threading.Event()
         self._report_fd = -1
         with contextlib.ExitStack() as inherited:
-            self._process = self._start(work, place, credentials, check_env(env), inherited)
+            self._process = self._start(work, place, credentials, check_env(env), start, inherited)
         self._watcher = threading.Thread(
             target=self._watch, name=f"keras-strom-worker-{place.rank}", daemon=True
         )
@@ -243,11 +252,15 @@ class WorkerProcess:
         place: ClusterEnvironment,
         credentials: Credentials | None,
         env: Mapping[str, str],
+        start: StartProcess,
         inherited: contextlib.ExitStack,
-    ) -> subprocess.Popen[bytes]:
+    ) -> StartedProcess:
         fds = []
 
-        def keep(fd: int) -> int:
+        def keep(low: int) -> int:
+            # The worker has it under the same number, which is to be free there.
+            fd = fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, _FIRST_INHERITED_FD)
+            os.close(low)
             inherited.callback(os.close, fd)
             fds.append(fd)
             return fd
@@ -255,35 +268,19 @@ class WorkerProcess:
         if credentials is not None:
             fd = keep(credentials.open_memory_file())
             place = dataclasses.replace(place, credentials_path=f"/proc/self/fd/{fd}")
-        variables = {**_WORKER_DEFAULTS, **environment.inherited(), **env}
         if isinstance(work, Script):
             command = ["script", work.path, *work.arguments]
         else:
-            # A function may come from a module that only this process's path leads to, such as
-            # a file that Spark has shipped. What the user's own variables name comes first.
-            paths = [env.get("PYTHONPATH", ""), *sys.path]
-            variables["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
             report = keep(os.memfd_create("keras-strom-report", os.MFD_CLOEXEC))
             self._report_fd = os.dup(report)
             command = ["function", str(keep(_memory_file(work.payload))), str(report)]
-        arguments = [
-            sys.executable,
-            "-m",
-            "keras_strom.runner.worker_main",
-            str(os.getpid()),
-            *command,
-        ]
+        new = NewProcess(
+            arguments=tuple(command),
+            variables={**worker_variables(work, env), **place.to_environ()},
+            fds=tuple(fds),
+        )
         try:
-            return subprocess.Popen(
-                arguments,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                bufsize=0,
-                env={**variables, **place.to_environ()},
-                pass_fds=fds,
-                start_new_session=True,
-            )
+            return start(new)
         except BaseException:
             self._close_report()
             raise
@@ -301,7 +298,7 @@ class WorkerProcess:
         with self._lock:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
-            exit_code = self._process.wait()
+            exit_code = self._process.reap()
             self._reaped = True
         self._outcome = self._conclude(exit_code, record)
         self._done.set()
@@ -309,8 +306,7 @@ class WorkerProcess:
 
     def _read_output(self, record: OutputRecord) -> None:
         """Reads until the process has ended and its pipe is empty."""
-        pipe = self._process.stdout
-        assert pipe is not None
+        pipe = self._process.output
         splitter = LineSplitter()
         ended = os.pidfd_open(self._process.pid)
         try:
@@ -386,6 +382,22 @@ class WorkerProcess:
     def _close_report(self) -> None:
         if self._is_function:
             os.close(self._report_fd)
+
+
+def worker_variables(work: Script | Function, env: Mapping[str, str]) -> dict[str, str]:
+    """The whole environment of a worker, but for its place in the job.
+
+    Args:
+        work: what the worker does.
+        env: the user's variables, on top of this process's own.
+    """
+    variables = {**_WORKER_DEFAULTS, **environment.inherited(), **env}
+    if isinstance(work, Function):
+        # A function may come from a module that only this process's path leads to, such as a file
+        # that Spark has shipped. What the user's own variables name comes first.
+        paths = [env.get("PYTHONPATH", ""), *sys.path]
+        variables["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
+    return variables
 
 
 def check_env(env: Mapping[str, str] | None) -> Mapping[str, str]:

@@ -9,12 +9,14 @@ function and leaves its result, or its traceback, in the report.
 
 from __future__ import annotations
 
+import builtins
 import ctypes
 import os
 import pickle
 import signal
 import sys
 import traceback
+import types
 from collections.abc import Sequence
 
 # The first byte of a report says what follows: a pickled result or a traceback's text.
@@ -26,21 +28,54 @@ _PR_SET_PDEATHSIG = 1
 
 def main(arguments: Sequence[str]) -> int:
     """Runs one worker; the return value is the exit code."""
-    parent, kind, *rest = arguments
-    _die_with(int(parent))
+    die_with(int(arguments[0]))
+    return work(arguments[1:])
+
+
+def work(arguments: Sequence[str], *, forked: bool = False) -> int:
+    """Does what the arguments after the parent's id say; the return value is the exit code.
+
+    Args:
+        arguments: of this module, without the first.
+        forked: whether this process has imported what scripts need, so that no other interpreter
+            should begin anew.
+    """
+    kind, *rest = arguments
     if kind == "script":
+        if forked:
+            return _run_script(*rest)
         os.execv(sys.executable, [sys.executable, *rest])
     payload_fd, report_fd = map(int, rest)
     return _call(payload_fd, report_fd)
 
 
-def _die_with(parent: int) -> None:
+def die_with(parent: int) -> None:
+    """Has the kernel kill this process when `parent`, which has started it, ends."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code))
     if os.getppid() != parent:  # It ended before the request stood.
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _run_script(path: str, *arguments: str) -> int:
+    """As `python path arguments...` does, in this process."""
+    script = types.ModuleType("__main__")
+    script.__dict__.update(__file__=path, __builtins__=builtins)
+    sys.modules["__main__"] = script
+    sys.argv = [path, *arguments]
+    sys.path[0] = os.path.dirname(os.path.realpath(path))
+    try:
+        with open(path, "rb") as file:
+            code = compile(file.read(), path, "exec")
+        exec(code, script.__dict__)
+    except Exception as error:
+        # This frame is of no interest; everything below it is the script's.
+        error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next
+        sys.excepthook(type(error), error, error.__traceback__)
+        return 1
+    return 0
 
 
 def _call(payload_fd: int, report_fd: int) -> int:

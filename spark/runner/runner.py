@@ -67,6 +67,7 @@ def run(
     env: Mapping[str, str] | None = None,
     use_gpu: UseGpu = "auto",
     workers_per_node: int | None = None,
+    warm_start: bool = True,
     stream_logs: bool = True,
     verbose: int = 1,
     secret: bytes | None = None,
@@ -102,6 +103,10 @@ def run(
             it some, else whatever the machine has.
         workers_per_node: no more than so many workers on one machine: each task asks for enough
             cores of its executor (Spark's stage-level scheduling); None = as many as it has slots.
+        warm_start: each executor keeps a process that has imported TensorFlow, from which its
+            workers, those of later runs too, are forked (`keras_strom.runner.fork_server`); it
+            takes about 600 MB and ends with the executor, or when idle for ten minutes. False =
+            every worker is a fresh interpreter.
         stream_logs: show their output here, with "[rank] " before every line.
         verbose: 1 = also say what the runner does; 0 = do not.
         secret: 32 random bytes by which workers prove that they belong to the job; None = fresh
@@ -142,6 +147,7 @@ def run(
         start_timeout=start_timeout,
         max_failures=max_failures,
         use_gpu=use_gpu,
+        warm_start=warm_start,
         credentials=Credentials.new(secret),
         stream_logs=stream_logs,
         verbose=verbose,
@@ -168,6 +174,7 @@ class _Options:
     start_timeout: float
     max_failures: int
     use_gpu: UseGpu
+    warm_start: bool
     credentials: Credentials
     stream_logs: bool
     verbose: int
@@ -179,6 +186,8 @@ class _Options:
         check_start_timeout(self.start_timeout)
         whole_number("max_failures", self.max_failures, least=0)
         check_use_gpu(self.use_gpu)
+        if not isinstance(self.warm_start, bool):
+            raise errors.InvalidOption(f"warm_start={self.warm_start!r} must be True or False")
         if self.verbose not in (0, 1):
             raise errors.InvalidOption(f"verbose={self.verbose!r} must be 0 or 1")
         wanted = self.wanted
@@ -304,6 +313,7 @@ def _task(
         data=options.data.data if options.data is not None else None,
         version=__version__,
         checkpoints=master.plan,
+        warm_start=options.warm_start,
     )
 
 

@@ -9,18 +9,28 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 import socket
 import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from keras_strom import __version__, errors
 from keras_strom.job.credentials import Credentials
 from keras_strom.job.environment import ClusterEnvironment
 from keras_strom.job.network import HostPort, NetworkConfig, format_address
-from keras_strom.runner.process import Function, Outcome, WorkerListener, WorkerProcess
+from keras_strom.runner.fork_server import ForkServers, parent_of
+from keras_strom.runner.process import (
+    Function,
+    Outcome,
+    WorkerListener,
+    WorkerProcess,
+    worker_variables,
+)
+from keras_strom.runner.started_process import StartProcess, fresh_interpreter
 
 from .channel import HEARTBEAT_SECONDS, Channel
 from .executors import check_version
@@ -58,6 +68,7 @@ class Task:
         show_progress: whether it shows progress bars as they move.
         data: what the rows are that the task lays down for its worker; None = there are none.
         checkpoints: what workers save of their state and go on from; None = nothing.
+        warm_start: as given to `run`.
         version: of keras-strom, on the driver.
     """
 
@@ -74,6 +85,7 @@ class Task:
     show_progress: bool
     data: ExportedData | None = None
     checkpoints: CheckpointPlan | None = None
+    warm_start: bool = True
     version: str = __version__
 
 
@@ -92,37 +104,52 @@ def run_task(task: Task, rows: Iterable[Chunk]) -> Report:
         ExecutorMismatch: this executor has another version of keras-strom than the driver.
     """
     check_version(task.version)
+    payload = task.payload if isinstance(task.payload, bytes) else task.payload.value
+    work = Function(payload)
+    env = {**gpu_variables(task.use_gpu), **task.env}
+    start: StartProcess = fresh_interpreter
+    if task.warm_start:
+        start = servers = ForkServers(_executor())
+        servers.prepare(worker_variables(work, env))  # It imports while rows and others come.
     if task.data is None:
-        return _run_worker(task, None)
+        return _run_worker(task, work, env, start, None)
     from ..data.spool import spooled
 
     with spooled(task.data, rows) as folder:
-        return _run_worker(task, folder)
+        return _run_worker(task, work, env, start, folder)
 
 
-def _run_worker(task: Task, data_path: str | None) -> Report:
-    payload = task.payload if isinstance(task.payload, bytes) else task.payload.value
+def _executor() -> int:
+    """The id of the executor: Spark's Python processes come and go between its JVM and a task."""
+    ancestor = os.getppid()
+    while Path(f"/proc/{ancestor}/exe").resolve().name.startswith("python"):
+        ancestor = parent_of(ancestor)
+    return ancestor
+
+
+def _run_worker(
+    task: Task, work: Function, env: Mapping[str, str], start: StartProcess, data_path: str | None
+) -> Report:
     credentials = task.credentials if task.master is not None else None
-    env = {**gpu_variables(task.use_gpu), **task.env}
     link = _DriverLink(task)
     try:
         link.register()
-        while (start := link.wait_for_start()) is not None:
+        while (begin := link.wait_for_start()) is not None:
             place = ClusterEnvironment(
-                rank=start["rank"],
+                rank=begin["rank"],
                 size=task.workers,
-                local_rank=start["local_rank"],
-                local_size=start["local_size"],
-                attempt=start["attempt"],
+                local_rank=begin["local_rank"],
+                local_size=begin["local_size"],
+                attempt=begin["attempt"],
                 master=task.master,
                 network=task.network,
                 join_timeout=task.start_timeout,
                 data_path=data_path,
                 checkpoints=task.checkpoints,
             )
-            # The kernel ends the worker with the thread that starts it: this one, the task's own.
+            # The worker ends with the thread that starts it: this one, the task's own.
             with WorkerProcess(
-                Function(payload), place, link, credentials=credentials, env=env
+                work, place, link, credentials=credentials, env=env, start=start
             ) as process:
                 link.ends_on_stop(process)
                 outcome = process.wait()

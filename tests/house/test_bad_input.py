@@ -6,8 +6,6 @@ import dataclasses
 import functools
 import re
 import socket
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +14,7 @@ import pytest
 from keras_strom import errors
 from keras_strom.job.network import NetworkConfig
 from keras_strom.relay.training_relay import TrainingMaster, TrainingWorker
+from tests.support.two_workers import Ended, launch
 
 pytestmark = pytest.mark.jobs
 
@@ -24,10 +23,9 @@ SCRIPT = Path(__file__).parents[1] / "support" / "scripts" / "bad_input.py"
 QUICK = NetworkConfig(failure_timeout=0.3)
 
 
-def run(case: str) -> subprocess.CompletedProcess[str]:
+def run(case: str) -> Ended:
     """A job of two real workers."""
-    command = [sys.executable, "-m", "keras_strom", "run", "-np", "2", str(SCRIPT), case]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return launch(SCRIPT, case)
 
 
 def last_words(case: str) -> list[str]:

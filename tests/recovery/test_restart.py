@@ -28,6 +28,7 @@ from keras_strom.runner.process import Script
 from tests.support import faults
 from tests.support.faults import Fault
 from tests.support.scripts import elastic
+from tests.support.two_workers import VARIABLES
 
 pytestmark = pytest.mark.jobs
 
@@ -73,6 +74,8 @@ def run_again(folder: Path, workers: int, checkpoints: Path) -> list[dict[str, A
         work=Script(elastic.__file__, (str(folder), work)),
         workers=workers,
         network=NetworkConfig(checkpoint_dir=str(checkpoints)),
+        env=VARIABLES,
+        warm_start=True,
     )
     try:
         launch(job, Console(workers, output))

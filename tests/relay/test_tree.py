@@ -6,32 +6,25 @@ Each job runs tests/support/scripts/tree.py in processes of this machine over a 
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support.scripts import tree
+from tests.support.two_workers import launch
 
 pytestmark = pytest.mark.jobs
 
 
 def train(folder: Path, workers: int, max_children: int) -> list[dict[str, Any]]:
     """What each rank of a mesh has written."""
-    command = [sys.executable, "-m", "keras_strom", "run", "-np", str(workers)]
     options = ["--topology", "mesh", "--max-children", str(max_children)]
-    completed = subprocess.run(
-        [*command, *options, tree.__file__, str(folder)],
-        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "TF_NUM_INTRAOP_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=800,
-        check=False,
+    one_thread = {"TF_NUM_INTRAOP_THREADS": "1"}
+    done = launch(
+        Path(tree.__file__), str(folder), options=options, workers=workers, env=one_thread
     )
-    assert completed.returncode == 0, completed.stdout[-4000:] + completed.stderr[-4000:]
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(workers)]
 
 

@@ -17,6 +17,7 @@ import pytest
 from keras_strom import errors
 from keras_strom.job.credentials import Credentials
 from keras_strom.job.environment import ClusterEnvironment
+from keras_strom.runner.fork_server import ForkServers
 from keras_strom.runner.output import (
     MAX_LINE,
     TAIL_LINES,
@@ -26,6 +27,8 @@ from keras_strom.runner.output import (
     plain,
 )
 from keras_strom.runner.process import Function, Outcome, Script, WorkerListener, WorkerProcess
+from keras_strom.runner.started_process import StartProcess, fresh_interpreter
+from tests.support.processes import is_alive, wait_until_gone
 
 PLACE = ClusterEnvironment()
 DEADLINE = 60.0
@@ -72,26 +75,10 @@ def call(function: Callable[..., Any], *args: Any, **options: Any) -> Outcome:
         return process.wait(DEADLINE)
 
 
-def is_alive(pid: int) -> bool:
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return False
-    return stat.rpartition(")")[2].split()[0] not in "ZX"
-
-
-def wait_until_gone(pid: int) -> None:
-    # A process that is not a child can only be watched through a descriptor of it.
-    import select
-
-    try:
-        fd = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return
-    try:
-        assert select.select([fd], [], [], DEADLINE)[0], f"process {pid} is left over"
-    finally:
-        os.close(fd)
+@pytest.fixture(params=["fresh", pytest.param("forked", marks=pytest.mark.jobs)])
+def start(request: pytest.FixtureRequest) -> StartProcess:
+    """Both ways of starting a worker's process, which tests that take it hold for."""
+    return fresh_interpreter if request.param == "fresh" else ForkServers(os.getpid())
 
 
 def test_lines_are_what_a_terminal_would_show() -> None:
@@ -146,28 +133,28 @@ good bye"""
     assert record.tail == tuple(map(str, range(TAIL_LINES)))
 
 
-def test_a_function_returns_its_result() -> None:
+def test_a_function_returns_its_result(start: StartProcess) -> None:
     def add(a: int, b: int) -> dict[str, int]:
         return {"sum": a + b}
 
-    outcome = call(add, 2, 3)
+    outcome = call(add, 2, 3, start=start)
     assert (outcome.exit_code, outcome.failed) == (0, False)
     assert outcome.result is not None
     assert pickle.loads(outcome.result) == {"sum": 5}
 
 
-def test_a_large_argument_and_result_pass() -> None:
-    outcome = call(lambda data: data + b"!", b"x" * 3_000_000)
+def test_a_large_argument_and_result_pass(start: StartProcess) -> None:
+    outcome = call(lambda data: data + b"!", b"x" * 3_000_000, start=start)
     assert outcome.result is not None
     assert pickle.loads(outcome.result) == b"x" * 3_000_000 + b"!"
 
 
-def test_a_function_that_raises_gives_its_own_traceback() -> None:
+def test_a_function_that_raises_gives_its_own_traceback(start: StartProcess) -> None:
     def fail() -> None:
         sys.stdout.write("about to fail\n")
         raise ValueError("no such thing")
 
-    outcome = call(fail)
+    outcome = call(fail, start=start)
     assert outcome.failed
     assert outcome.exit_code == 1
     assert outcome.traceback.endswith("ValueError: no such thing\n")
@@ -176,31 +163,33 @@ def test_a_function_that_raises_gives_its_own_traceback() -> None:
     assert outcome.log_tail == ("about to fail",)
 
 
-def test_a_result_that_cannot_be_pickled_is_a_failure() -> None:
-    outcome = call(threading.Lock)
+def test_a_result_that_cannot_be_pickled_is_a_failure(start: StartProcess) -> None:
+    outcome = call(threading.Lock, start=start)
     assert outcome.failed
     assert "pickle" in outcome.traceback
 
 
 @pytest.mark.parametrize(("code", "words"), [(0, "without returning"), (7, "exit code 7")])
-def test_a_function_that_ends_its_process_is_a_failure(code: int, words: str) -> None:
-    outcome = call(lambda: os._exit(code))
+def test_a_function_that_ends_its_process_is_a_failure(
+    code: int, words: str, start: StartProcess
+) -> None:
+    outcome = call(lambda: os._exit(code), start=start)
     assert outcome.failed
     assert words in outcome.traceback
 
 
-def test_a_crash_names_the_signal() -> None:
-    outcome = call(lambda: os.kill(os.getpid(), signal.SIGSEGV))
+def test_a_crash_names_the_signal(start: StartProcess) -> None:
+    outcome = call(lambda: os.kill(os.getpid(), signal.SIGSEGV), start=start)
     assert "SIGSEGV" in outcome.traceback
     assert any("Fatal Python error" in line for line in outcome.log_tail)
 
 
-def test_a_consequence_is_told_from_a_cause() -> None:
+def test_a_consequence_is_told_from_a_cause(start: StartProcess) -> None:
     def lose() -> None:
         raise errors.MasterLost("worker 1 failed")
 
-    assert call(lose).is_consequence
-    assert not call(lambda: 1 / 0).is_consequence
+    assert call(lose, start=start).is_consequence
+    assert not call(lambda: 1 / 0, start=start).is_consequence
 
 
 def test_only_tensorflows_start_up_notes_are_left_out() -> None:
@@ -213,7 +202,9 @@ def test_only_tensorflows_start_up_notes_are_left_out() -> None:
     assert not is_startup_note("my own WARNING: All log messages before absl::InitializeLog()")
 
 
-def test_a_script_gets_its_arguments_and_its_output_is_read(tmp_path: Path) -> None:
+def test_a_script_gets_its_arguments_and_its_output_is_read(
+    tmp_path: Path, start: StartProcess
+) -> None:
     work = script(
         tmp_path,
         "import sys\n"
@@ -221,22 +212,22 @@ def test_a_script_gets_its_arguments_and_its_output_is_read(tmp_path: Path) -> N
         "print('to stderr', file=sys.stderr)\n",
     )
     recorder = Recorder()
-    with WorkerProcess(Script(work.path, ("--a", "b")), PLACE, recorder) as process:
+    with WorkerProcess(Script(work.path, ("--a", "b")), PLACE, recorder, start=start) as process:
         assert process.wait(DEADLINE).exit_code == 0
     assert recorder.lines == ["['--a', 'b'] __main__ True", "to stderr"]
     assert [outcome.failed for outcome in recorder.outcomes] == [False]
 
 
-def test_a_scripts_traceback_is_found_in_its_output(tmp_path: Path) -> None:
+def test_a_scripts_traceback_is_found_in_its_output(tmp_path: Path, start: StartProcess) -> None:
     work = script(tmp_path, "def f():\n    raise KeyError('gone')\n\nf()\n")
-    with WorkerProcess(work, PLACE) as process:
+    with WorkerProcess(work, PLACE, start=start) as process:
         outcome = process.wait(DEADLINE)
     assert (outcome.exit_code, outcome.failed) == (1, True)
     assert outcome.traceback.startswith("Traceback")
     assert outcome.traceback.endswith("KeyError: 'gone'")
 
 
-def test_a_progress_bar_is_one_line() -> None:
+def test_a_progress_bar_is_one_line(start: StartProcess) -> None:
     def bar() -> None:
         for i in range(5):
             sys.stdout.write(f"\b\b\b\r{i}/4")
@@ -244,12 +235,12 @@ def test_a_progress_bar_is_one_line() -> None:
         sys.stdout.write("\n")
 
     recorder = Recorder()
-    call(bar, listener=recorder)
+    call(bar, listener=recorder, start=start)
     assert recorder.lines == ["4/4"]
     assert set(recorder.bars) <= {f"{i}/4" for i in range(5)}
 
 
-def test_a_worker_finds_its_place_and_its_credentials() -> None:
+def test_a_worker_finds_its_place_and_its_credentials(start: StartProcess) -> None:
     def look() -> tuple[ClusterEnvironment, Credentials, dict[str, str]]:
         place = ClusterEnvironment.from_environ()
         wanted = ("MINE", "TF_CPP_MIN_LOG_LEVEL")
@@ -259,7 +250,7 @@ def test_a_worker_finds_its_place_and_its_credentials() -> None:
     place = ClusterEnvironment(rank=1, size=2, local_rank=1, local_size=2, master=("127.0.0.1", 9))
     work = Function.of(look)
     options = {"credentials": credentials, "env": {"MINE": "1", "TF_CPP_MIN_LOG_LEVEL": "3"}}
-    with WorkerProcess(work, place, **options) as process:  # type: ignore[arg-type]
+    with WorkerProcess(work, place, **options, start=start) as process:  # type: ignore[arg-type]
         command = Path(f"/proc/{process.pid}/cmdline").read_bytes()
         outcome = process.wait(DEADLINE)
     assert outcome.result is not None, outcome.traceback
@@ -270,7 +261,9 @@ def test_a_worker_finds_its_place_and_its_credentials() -> None:
     assert credentials.secret.hex().encode() not in command
 
 
-def test_the_users_python_path_comes_first_for_a_function(tmp_path: Path) -> None:
+def test_the_users_python_path_comes_first_for_a_function(
+    tmp_path: Path, start: StartProcess
+) -> None:
     (tmp_path / "only_here.py").write_text("value = 7\n")
 
     def use() -> int:
@@ -279,7 +272,7 @@ def test_the_users_python_path_comes_first_for_a_function(tmp_path: Path) -> Non
         return int(only_here.value)
 
     work = Function.of(use)
-    with WorkerProcess(work, PLACE, env={"PYTHONPATH": str(tmp_path)}) as process:
+    with WorkerProcess(work, PLACE, env={"PYTHONPATH": str(tmp_path)}, start=start) as process:
         outcome = process.wait(DEADLINE)
     assert outcome.result is not None, outcome.traceback
     assert pickle.loads(outcome.result) == 7
@@ -290,7 +283,7 @@ def test_the_users_variables_must_not_contradict_the_runner() -> None:
         WorkerProcess(Function.of(int), PLACE, env={"KERAS_STROM_RANK": "1"})
 
 
-def test_closing_ends_a_worker_that_ignores_requests_and_its_children() -> None:
+def test_closing_ends_a_worker_that_ignores_requests_and_its_children(start: StartProcess) -> None:
     def stay() -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         child = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"])
@@ -298,7 +291,7 @@ def test_closing_ends_a_worker_that_ignores_requests_and_its_children() -> None:
         signal.pause()
 
     recorder = Recorder()
-    process = WorkerProcess(Function.of(stay), PLACE, recorder)
+    process = WorkerProcess(Function.of(stay), PLACE, recorder, start=start)
     child = int(recorder.wait_for("child").split()[1])
     with pytest.raises(errors.DeadlinePassed):
         process.wait(0.0)
@@ -310,21 +303,27 @@ def test_closing_ends_a_worker_that_ignores_requests_and_its_children() -> None:
     assert not is_alive(process.pid)
 
 
-def test_a_worker_that_ends_takes_its_children_along() -> None:
+def test_a_worker_that_ends_takes_its_children_along(start: StartProcess) -> None:
     def leave() -> int:
         return subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"]).pid
 
-    outcome = call(leave)
+    outcome = call(leave, start=start)
     assert outcome.result is not None
     wait_until_gone(pickle.loads(outcome.result))
 
 
-def test_a_worker_dies_with_its_parent() -> None:
-    code = """
+STARTS = ["fresh_interpreter", pytest.param("ForkServers(os.getpid())", marks=pytest.mark.jobs)]
+
+
+@pytest.mark.parametrize("start", STARTS)
+def test_a_worker_dies_with_its_parent(start: str) -> None:
+    code = f"""
 import os, signal
 from keras_strom.job.environment import ClusterEnvironment
+from keras_strom.runner.fork_server import ForkServers
 from keras_strom.runner.process import Function, WorkerProcess
-process = WorkerProcess(Function.of(signal.pause), ClusterEnvironment())
+from keras_strom.runner.started_process import fresh_interpreter
+process = WorkerProcess(Function.of(signal.pause), ClusterEnvironment(), start={start})
 print(process.pid, flush=True)
 signal.pause()
 """

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import select
 import signal
 import socket
 import subprocess
@@ -25,6 +24,7 @@ pyspark = pytest.importorskip("pyspark")
 
 from keras_strom.spark import run  # noqa: E402
 from keras_strom.spark.runner import resources, runner, slots  # noqa: E402
+from tests.support.processes import wait_until_gone  # noqa: E402
 from tests.support.silent_master import SilentMaster  # noqa: E402
 
 # Executors cannot import this file.
@@ -60,15 +60,17 @@ def fail_on_rank_1(directory: str) -> None:
     signal.pause()
 
 
-def wait_until_gone(pid: int) -> None:
-    try:
-        fd = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return
-    try:
-        assert select.select([fd], [], [], DEADLINE)[0], f"process {pid} is left over"
-    finally:
-        os.close(fd)
+def imported() -> tuple[int, bool]:
+    """Who started this worker, and whether TensorFlow was there at once."""
+    return os.getppid(), "tensorflow" in sys.modules
+
+
+def test_a_worker_is_forked_from_what_its_executor_has_imported(spark: Any) -> None:
+    first, second = (run(imported, num_proc=2, spark=spark, verbose=0) for _ in range(2))
+    assert sorted(first) == sorted(second)
+    assert all(there for _, there in first)
+    fresh = run(imported, num_proc=2, spark=spark, verbose=0, warm_start=False)
+    assert not any(there for _, there in fresh)
 
 
 def test_results_come_in_rank_order_and_output_is_streamed(
@@ -202,11 +204,12 @@ def die_once(directory: str, what: str) -> str:
     mark = Path(directory, f"died-{keras_strom.rank()}")
     if keras_strom.rank() == 1 and not mark.exists():
         mark.touch()
-        task = os.getppid()
-        victim = os.getpid() if what == "process" else task
-        if what == "executor":  # Between the task and the executor stands Python's daemon.
-            daemon = int(Path(f"/proc/{task}/stat").read_text().rpartition(")")[2].split()[1])
-            victim = int(Path(f"/proc/{daemon}/stat").read_text().rpartition(")")[2].split()[1])
+        victim = os.getpid()
+        if what == "task":  # Of a fresh interpreter it is the parent.
+            victim = os.getppid()
+        elif what == "executor":  # A fork server knows its owner.
+            server = Path(f"/proc/{os.getppid()}/cmdline").read_text().split("\0")
+            victim = int(server[server.index("keras_strom.runner.fork_server_main") + 2])
         os.kill(victim, signal.SIGKILL)
         signal.pause()
     return os.environ["KERAS_STROM_ATTEMPT"]
@@ -216,7 +219,10 @@ def die_once(directory: str, what: str) -> str:
 def test_a_worker_that_is_killed_is_started_again(
     spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], what: str
 ) -> None:
-    results = run(die_once, (str(tmp_path), what), num_proc=2, max_failures=1, spark=spark)
+    warm = what != "task"
+    results = run(
+        die_once, (str(tmp_path), what), num_proc=2, max_failures=1, spark=spark, warm_start=warm
+    )
     assert results == ["0", "1"]
     kinds = [event.kind for event in results.events]
     assert kinds.count("lost") == kinds.count("restarted") == 1
@@ -330,7 +336,14 @@ def test_a_task_that_is_killed_is_reported_as_lost(spark: Any, tmp_path: Path) -
         signal.pause()
 
     with pytest.raises(errors.WorkerFailed, match="lost") as raised:
-        run(kill_the_task, (str(tmp_path),), num_proc=2, max_failures=0, spark=spark)
+        run(
+            kill_the_task,
+            (str(tmp_path),),
+            num_proc=2,
+            max_failures=0,
+            spark=spark,
+            warm_start=False,
+        )
     assert raised.value.rank == 0
     for path in tmp_path.iterdir():
         wait_until_gone(int(path.read_text()))
@@ -364,6 +377,7 @@ def test_tasks_that_do_not_start_in_time_are_an_error(
         ({"verbose": 3}, "verbose=3"),
         ({"use_gpu": "yes"}, "use_gpu='yes'"),
         ({"workers_per_node": 0}, "workers_per_node=0"),
+        ({"warm_start": 1}, "warm_start=1"),
         ({"secret": b"short"}, "secret must be 32 random bytes"),
         ({"network": {"port": 1}}, "must be a NetworkConfig"),
         ({"env": {"KERAS_STROM_RANK": "1"}}, "KERAS_STROM_RANK"),

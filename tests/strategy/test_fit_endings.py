@@ -28,7 +28,7 @@ both_modes = pytest.mark.parametrize("mode", MODES)
 def job(mode: str) -> list[dict[str, Any]]:
     """What each worker's cases have returned; the checks below share it."""
     with tempfile.TemporaryDirectory() as folder:
-        run_two_workers(Path(fit_endings.__file__), folder, mode, timeout=400)
+        run_two_workers(Path(fit_endings.__file__), folder, mode)
         return two_workers.results(folder)
 
 
@@ -148,7 +148,7 @@ def test_where_failures_are_allowed_the_others_train_on_and_say_so(tmp_path: Pat
         "model.fit(x, y, 1, epochs=3, verbose=0)\n"
         "print('updates', strategy.last_report.updates_applied)\n"
     )
-    done = launch(script, options=("--max-failures", "1"), timeout=200)
+    done = launch(script, options=("--max-failures", "1"))
     assert done.returncode == 0, done.stdout + done.stderr
     lines = done.stdout.splitlines()
     assert "[1] caught on purpose" in lines
@@ -179,7 +179,7 @@ def test_a_worker_that_comes_after_the_end_has_the_history_of_the_chief(tmp_path
         "ended.touch()\n"
         "print('history', json.dumps(fit.history), fit.epoch)\n"
     )
-    done = launch(script, options=("--max-failures", "1"), timeout=200)
+    done = launch(script, options=("--max-failures", "1"))
     assert done.returncode == 0, done.stdout + done.stderr
     lines = [line for line in done.stdout.splitlines() if " history " in line[:13]]
     assert sorted(line[:4] for line in lines) == ["[0] ", "[1] "], done.stdout
@@ -202,7 +202,7 @@ def test_who_looks_for_a_file_of_the_chief_learns_where_it_is(tmp_path: Path) ->
         "keras.models.load_model('best.keras')\n"
     )
     script.write_text(script.read_text().replace("os.environ['HERE']", repr(str(tmp_path))))
-    done = launch(script, timeout=200)
+    done = launch(script)
     assert done.returncode != 0
     assert "in fit only worker 0 writes files (ModelCheckpoint best.keras)" in done.stdout
     assert "read them on worker 0 alone (if keras_strom.is_chief(): ...)" in done.stdout

@@ -25,7 +25,7 @@ def results_of(tmp_path_factory: pytest.TempPathFactory) -> Any:
     @functools.cache
     def run(names: tuple[str, ...]) -> dict[str, Any]:
         folder = tmp_path_factory.mktemp("models")
-        run_two_workers(Path(known_models.__file__), str(folder), *names, timeout=600)
+        run_two_workers(Path(known_models.__file__), str(folder), *names)
         results: dict[str, Any] = json.loads((folder / "results.json").read_text())
         return results
 

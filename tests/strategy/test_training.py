@@ -20,7 +20,7 @@ def accuracies_and_reports(output: pathlib.Path, *flags: str) -> list[dict[str, 
     """What each worker has written of a training on its half of the classes."""
     output.mkdir()
     path = os.pathsep.join((os.environ["PYTHONPATH"], str(ROOT / "examples")))
-    run_two_workers(SCRIPT, str(output), *flags, env={"PYTHONPATH": path}, timeout=400)
+    run_two_workers(SCRIPT, str(output), *flags, env={"PYTHONPATH": path})
     return results(output)
 
 

@@ -98,7 +98,7 @@ def search(folder: Path, text: str, *arguments: str) -> tuple[int, list[str]]:
     """The exit code of a search on two workers, and what they have printed."""
     script = folder / "search.py"
     script.write_text(_START + text)
-    done = launch(script, *arguments, timeout=400)
+    done = launch(script, *arguments)
     return done.returncode, (done.stdout + done.stderr).splitlines()
 
 

@@ -19,6 +19,7 @@ from keras_strom.runner.start_master import start_master
 from tests.support import faults
 from tests.support.faults import Fault
 from tests.support.scripts import elastic
+from tests.support.two_workers import VARIABLES
 
 
 class Ended:
@@ -64,12 +65,13 @@ def run(
     """Runs a job to its end."""
     output, master = io.StringIO(), master or WatchedMaster()
     job = Job(
-        work=Script(elastic.__file__, (str(folder), json.dumps(vars(work)))),
+        work=Script(elastic.__file__, (str(folder), json.dumps(vars(work)), faults.to_json(*what))),
         workers=workers,
         network=network or NetworkConfig(),
-        env=faults.to_environ(*what),
+        env=VARIABLES,
         max_failures=sum(fault.attempts for fault in what),
         min_workers=min_workers,
+        warm_start=True,
     )
     try:
         launch(job, Console(workers, output), master.start)

@@ -59,7 +59,17 @@ class Fault:
 
 def to_environ(*faults: Fault) -> dict[str, str]:
     """The variables from which `callbacks` reads them."""
-    return {VARIABLE: json.dumps([dataclasses.asdict(fault) for fault in faults])}
+    return {VARIABLE: to_json(*faults)}
+
+
+def to_json(*faults: Fault) -> str:
+    """The same as a text that a script takes, for `from_json`."""
+    return json.dumps([dataclasses.asdict(fault) for fault in faults])
+
+
+def from_json(text: str) -> None:
+    """Lets `callbacks` find them in this process."""
+    os.environ[VARIABLE] = text
 
 
 def callbacks(fit: int = 0) -> list[keras.callbacks.Callback]:

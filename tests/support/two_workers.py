@@ -2,17 +2,34 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
+import io
 import json
 import os
-import subprocess
+import signal
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 
+from keras_strom import cli
+
 WORKERS = 2
+#: Of every job, so that all fork from one process.
+VARIABLES = {"TF_CPP_MIN_LOG_LEVEL": "3"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Ended:
+    """What a job has shown, and the exit code of `keras-strom run`."""
+
+    returncode: int
+    stdout: str
+    stderr: str
 
 
 def launch(
@@ -20,37 +37,42 @@ def launch(
     *arguments: str,
     options: Sequence[str] = (),
     env: Mapping[str, str] | None = None,
-    timeout: float = 250,
-) -> subprocess.CompletedProcess[str]:
+    workers: int = WORKERS,
+) -> Ended:
     """Runs a job to its end, which may be a failure.
 
+    The jobs of a test process fork their workers from one process that has imported TensorFlow.
+
     Args:
-        script: what both workers run.
+        script: what all workers run.
         arguments: of the script.
         options: of `keras-strom run`.
         env: variables on top of this process's own.
-        timeout: seconds.
+        workers: how many there are.
     """
-    command = [sys.executable, "-m", "keras_strom", "run", "-np", str(WORKERS), *options]
-    return subprocess.run(
-        [*command, str(script), *arguments],
-        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", **(env or {})},
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-        check=False,
-    )
+    command = ["run", "-np", str(workers), "--warm-start", *options, str(script), *arguments]
+    stdout, stderr = io.StringIO(), io.StringIO()
+    handler = signal.getsignal(signal.SIGTERM)  # The command has one of its own.
+    try:
+        with (
+            mock.patch.dict(os.environ, {**VARIABLES, **(env or {})}),
+            contextlib.redirect_stdout(stdout),
+            contextlib.redirect_stderr(stderr),
+        ):
+            code = cli.main(command)
+    finally:
+        signal.signal(signal.SIGTERM, handler)
+        sys.stdout.write(stdout.getvalue() + stderr.getvalue())  # Shown where the test fails.
+    return Ended(code, stdout.getvalue(), stderr.getvalue())
 
 
-def run_two_workers(
-    script: Path, *arguments: str, env: Mapping[str, str] | None = None, timeout: float = 250
-) -> None:
+def run_two_workers(script: Path, *arguments: str, env: Mapping[str, str] | None = None) -> None:
     """The same for a job that ends well.
 
     Raises:
         AssertionError: it has not; with the end of what it has shown.
     """
-    done = launch(script, *arguments, env=env, timeout=timeout)
+    done = launch(script, *arguments, env=env)
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-4000:]
 
 

@@ -250,8 +250,9 @@ def train(job: Job, folder: str) -> dict[str, Any]:
     }
 
 
-def main(folder: str, job: str) -> None:
+def main(folder: str, job: str, failing: str = "[]") -> None:
     """Trains as a script does and leaves the result in a file."""
+    faults.from_json(failing)
     logging.basicConfig(level=logging.INFO, stream=sys.stdout, format="%(message)s")
     result = train(Job(**json.loads(job)), folder)
     rank = keras_strom.rank()
