@@ -261,7 +261,14 @@ bench-horovod: setup ## Horovod on Spark against keras-strom (15 minutes; lines 
 	@.ci/horovod/set-up || (($$? == 3))
 	@$(BIN)/python -m benchmarks.horovod $(BENCH_ARGS)
 
-# Nor is this one. It can be run in pieces: BENCH_ARGS="--resume --only wide k2".
+# Nor are these: elephas is installed for the first alone, the second takes hours.
+.PHONY: bench-start
+bench-start: setup ## seconds until workers on Spark train, and five fits beside elephas (15 minutes; installs elephas)
+	@$(STEP) elephas "setting up elephas" .ci/environment build/elephas .ci/elephas.txt \
+	  || echo "==> elephas cannot be installed here; the benchmark does without it"
+	@$(BIN)/python -m benchmarks.start $(BENCH_ARGS)
+
+# It can be run in pieces: BENCH_ARGS="--resume --only wide k2".
 .PHONY: bench-time-to-accuracy
 bench-time-to-accuracy: setup ## accuracy by seconds, beside Horovod (hours; --quick: minutes; root; builds Horovod)
 	@.ci/system-packages data
