@@ -47,7 +47,7 @@ class Unreachable(StromError, ConnectionError):
 
 
 class SecretRejected(StromError, ConnectionError):
-    """The peer answers but does not accept this job's secret, id or protocol version."""
+    """The master answers, but the secret, the job id or the master's public key differ."""
 
 
 class MasterLost(StromError, ConnectionError):

@@ -95,7 +95,7 @@ class StartInfo:
     """How a generation has begun for a worker.
 
     Attributes:
-        late: the others train already, and this worker goes on in a lost one's place.
+        late: the others train already; this worker takes a lost one's place, or is one more.
         ended: it is over; the parameters are its result, and nothing is to be trained.
         resume_iteration: where it is late, the last iteration that the master has accepted of this
             rank's earlier process; -1 = none.

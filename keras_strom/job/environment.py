@@ -1,8 +1,8 @@
 """What a runner tells a worker: the KERAS_STROM_* variables.
 
 This is the only module of keras-strom that reads the process environment. An explicit argument
-always wins over a variable. `keras-strom run` and `keras_strom.spark.run` set all of them; to start
-workers by other means, set these on every worker:
+always wins over a variable. `keras-strom run` and `keras_strom.spark.run` set those that a worker
+needs; to start workers by other means, do the same on every worker:
 
 =========================  ======================================================================
 variable                   meaning
@@ -20,8 +20,10 @@ KERAS_STROM_CREDENTIALS    path of a file of mode 0600, or /proc/self/fd/N of an
 KERAS_STROM_NETWORK        JSON object of `NetworkConfig` options (default {})
 KERAS_STROM_IP             this machine's address, where network_mask does not decide
 KERAS_STROM_JOIN_TIMEOUT   seconds to wait until all workers have joined (default 600)
-KERAS_STROM_MAX_FAILURES   how many workers that fail are started again (default 0); where some are,
-                           the others train on when a `fit` fails on one
+KERAS_STROM_MAX_FAILURES   how many workers that fail, for whatever reason, are started again
+                           (default 0: a `fit` that fails on one worker fails on all); where some
+                           are, the others train on. Set by `keras-strom run` alone: on Spark an
+                           exception ends the job, and only workers that die are started again
 KERAS_STROM_DATA           folder of the rows that a Spark task has laid down for its worker
 KERAS_STROM_CHECKPOINTS    JSON object of a `CheckpointPlan`; not set = none are made
 =========================  ======================================================================
@@ -82,7 +84,9 @@ class ClusterEnvironment:
         network: the job's network options.
         ip: this machine's address, where the mask does not decide.
         join_timeout: seconds to wait until all workers have joined.
-        max_failures: how many workers that fail are started again.
+        max_failures: how many workers that fail are started again while the others train on; 0, as
+            on Spark, where only workers that die are started again = a `fit` that fails on one
+            worker fails on all.
         data_path: where rows were laid down for this worker; None = nowhere.
         checkpoints: what the runner makes of this job's state; None = nothing.
 

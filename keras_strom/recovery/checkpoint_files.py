@@ -1,10 +1,10 @@
 """A job's checkpoints on disk: what each worker leaves, and the folder that the runner keeps.
 
 Every `interval` seconds each worker writes its part (parameters, its optimizers' state and all
-else that no optimizer trains, residuals, threshold, place in its data) into a folder of its own
-runner. Once all parts of one number are there the runner makes them a checkpoint, with one rename,
-and removes older ones. It does not wait for a part that is missing when the next number but one
-begins: its worker is away. A checkpoint is there as a whole or not at all:
+else that no optimizer trains, residuals, threshold, position in its data) into a folder that its
+runner reads. Once all parts of one number are there the runner makes them a checkpoint, with one
+rename, and removes older ones. A part that is still missing when the next number but one begins is
+left out, for its worker is away. The rename makes a checkpoint appear in one piece:
 
     DIR/master.json                                     the master's epoch, written before it serves
     DIR/incoming-EPOCH/NUMBER-RANK.fitK.safetensors     parts on their way; K: see below
@@ -148,7 +148,7 @@ class CheckpointFolder:
     Args:
         path: is made where it does not exist.
         kept: so many checkpoints stay.
-        workers: parts of a whole checkpoint.
+        workers: how many parts a complete checkpoint has.
 
     Attributes:
         epoch: the master's: one more than that of the run before.

@@ -18,8 +18,8 @@ def parts_of(optimizer: Any) -> list[Any]:
         optimizer: any of Keras, or None.
 
     Returns:
-        None at all for None; a MultiOptimizer's parts; else the one itself. A LossScaleOptimizer
-        stands for the one inside of it.
+        An empty list for None; the parts of a MultiOptimizer; otherwise the optimizer itself. A
+        LossScaleOptimizer stands for the one inside of it.
     """
     inner = getattr(optimizer, "inner_optimizer", optimizer)
     return [] if inner is None else list(getattr(inner, "optimizers", [inner]))

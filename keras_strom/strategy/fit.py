@@ -7,8 +7,8 @@ training stops and with which learning rate it goes on, and has the workers agre
 callback may have assigned weights at the very end. On a worker that is not the chief, callbacks
 that write or decide are left out.
 
-A `fit` that fails on one worker fails on all (`fit_failure`), and one that meets a NaN ends on all
-as its callbacks say (`not_finite`).
+A `fit` that fails on one worker fails on all, unless the job starts workers again that fail
+(`fit_failure`), and one that meets a NaN ends on all as its callbacks say (`not_finite`).
 
 A worker that takes the place of another in the middle goes on where that one was, with the state
 of a third (`donation`); one that comes when the others have ended takes the values and trains none.
@@ -59,7 +59,7 @@ from keras_strom.strategy.not_finite import NotFiniteWatch
 
 _logger = logging.getLogger("keras_strom")
 
-# How often a worker looks whether the chief has ended the training.
+# How often a worker looks whether another has ended the training.
 _STOP_POLL_SECONDS = 0.5
 
 

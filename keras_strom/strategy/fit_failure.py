@@ -1,16 +1,16 @@
-"""A `fit` that fails on one worker fails on all, and the next one starts together again.
+"""A `fit` that fails on one worker fails on all, and their next `fit` starts together again.
 
 There are three moments at which it may fail, and each has its way to the others:
 
 * While it trains: the worker is done, asks all to stop, and says why beside its state at the end
   (`endings`), so that all have the same parameters.
-* After that, in a callback: it reports a replica difference that is none, upon which all go through
+* After that, in a callback: it reports an impossible replica difference, upon which all go through
   a generation without steps, and it says why at the end of that.
-* Before it has started with the others there is nothing to end: it leaves with words that the
+* Before it has started with the others there is nothing to end: it leaves with a reason that the
   master passes on, and joins anew. The others start without it, and raise.
 
-Where the job starts workers again that fail (`max_failures`), the others train on: a worker leaves
-with its words, and joins anew.
+With `keras-strom run --max-failures` (`KERAS_STROM_MAX_FAILURES`) the others train on instead: a
+worker leaves with its reason, and joins anew for its next `fit`.
 """
 
 from __future__ import annotations

@@ -424,7 +424,7 @@ class Generation:
                 progress.set_learning_rates((averaged[:-1] / averaged[-1]).tolist())
 
     def stop_requested(self) -> bool:
-        """Whether the chief has ended the training already."""
+        """Whether the chief, or a worker that failed or met a NaN, has ended the training."""
         worker = self._sharing.worker
         return worker is not None and bool(worker.status()["stop_requested"])
 

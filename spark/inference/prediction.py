@@ -55,7 +55,7 @@ class Inference:
 
 @dataclasses.dataclass(frozen=True)
 class BroadcastPayload:
-    """An `Inference` on its way to executors.
+    """A value on its way to executors: an `Inference`, or an `Averaging` of parameter averaging.
 
     Attributes:
         key: tells models apart, so that a Python worker loads each once.

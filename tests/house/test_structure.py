@@ -174,6 +174,16 @@ def test_core_knows_no_socket_clock_or_thread() -> None:
     assert not wrong
 
 
+def test_what_comments_of_the_core_name_is_there() -> None:
+    wrong = []
+    for _, path in native_sources():
+        for comment in re.findall(r"//.*", path.read_text()):
+            for name in re.findall(r"\bcore/\w+(?:/\w+(?:\.\w+)?)?", comment):
+                if not (NATIVE / name).exists() and not any(NATIVE.glob(f"{name}.*")):
+                    wrong.append(f"{shown(path)} names {name}")
+    assert not wrong
+
+
 def test_only_core_crypto_includes_openssl() -> None:
     wrong = [
         f"{shown(path)} includes {name}"

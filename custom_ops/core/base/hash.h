@@ -1,6 +1,6 @@
 // A fast 64-bit hash that names layouts and compares parameters: equal on every machine and in
-// every version of this library. It protects from accidents, not from an adversary (core/crypto
-// does).
+// every version of this library. It protects from accidents, not from an adversary
+// (core/transport/crypto.h does).
 #ifndef KERAS_STROM_CORE_BASE_HASH_H_
 #define KERAS_STROM_CORE_BASE_HASH_H_
 

@@ -82,7 +82,7 @@ class MasterGeneration {
   Sequencer::Contribution Waiting() const {
     return sequencer_ ? sequencer_->Waiting() : Sequencer::Contribution{};
   }
-  // The chief has ended training for all.
+  // A worker has ended training for all: the chief, or one that failed or met a NaN.
   bool stopped() const { return stopped_; }
   // Still training, but nobody is left.
   bool IsAbandoned() const { return phase_ == Phase::kTraining && !AnyLive(); }

@@ -16,7 +16,7 @@ namespace strom {
 struct Member {
   enum class State {
     kLive,
-    kAway,  // its link went silent; the same process may come back until `away_until_ns`
+    kAway,  // lost without a goodbye; until `away_until_ns` its rank is kept for the same process
     kLost,  // nobody waits for it any more
     kLeft   // said goodbye
   };

@@ -164,7 +164,7 @@ struct End {
   }
 };
 
-// Master: the chief has ended training for all.
+// STOP. Master: a worker has ended training for all: the chief, or one that failed or met a NaN.
 struct Stop {
   static constexpr uint8_t kType = 9;
   uint64_t generation = 0;
@@ -198,7 +198,7 @@ struct Notice {
   }
 };
 
-// Master: this worker cannot go on; it closes the link.
+// FAIL. Master or parent: this worker cannot go on. The sender closes the link.
 struct Failure {
   static constexpr uint8_t kType = 12;
   int32_t code = 0;

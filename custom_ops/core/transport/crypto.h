@@ -1,5 +1,6 @@
 // The cryptography the packets and the handshake need, as thin owners of OpenSSL's objects: X25519,
-// AES-GCM, SHA-256, HMAC and HKDF. Nothing else in the tree includes OpenSSL.
+// AES-GCM, SHA-256, HMAC and HKDF. Of the product nothing else includes OpenSSL (the benchmark's
+// TLS, custom_ops/bench/relay_tls.cc, does).
 //
 // Secrets live in `Secret`, which wipes itself. A failure of OpenSSL itself is a bug (STROM_CHECK);
 // only what depends on bytes from outside is a result.

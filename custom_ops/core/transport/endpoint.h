@@ -1,5 +1,6 @@
-// All connections of one process over one datagram socket, sans-IO: joins (core/handshake), packets
-// (core/packet) and links (core/link), multiplexed by connection id.
+// All connections of one process over one datagram socket, sans-IO: joins
+// (core/transport/handshake.h), packets (core/transport/packet.h) and links
+// (core/transport/link.h), multiplexed by connection id.
 //
 // The caller reads the clock and owns the socket: it feeds datagrams and timeouts in, sends what
 // PollTransmit gives, and drains PollEvent after every call. Nothing here blocks or allocates per

@@ -1,5 +1,5 @@
 // Inside an endpoint: its connections and what happens to them. Shared by endpoint.cc (the table,
-// the links) and joining.cc (everything before a link stands); nobody else includes it.
+// the links) and endpoint_joining.cc (everything before a link stands); nobody else includes it.
 #ifndef KERAS_STROM_CORE_TRANSPORT_ENDPOINT_STATE_H_
 #define KERAS_STROM_CORE_TRANSPORT_ENDPOINT_STATE_H_
 
@@ -57,7 +57,7 @@ void CountSent(size_t bytes, LinkCounters* counters);
 struct Endpoint::State {
   State(const EndpointOptions& given, RandomSource* source);
 
-  // Joining, as the master (joining.cc).
+  // Joining, as the master (endpoint_joining.cc).
   void HandleHello(int64_t now_ns, const Address& from, Bytes datagram);
   size_t PollRetry(std::span<uint8_t> out, Address* to);
   void RepeatAnswer(Connection* connection, const Address& from);
@@ -65,13 +65,13 @@ struct Endpoint::State {
               Connection::Stage stage);
   void Accept(int64_t now_ns, Connection* connection, Bytes welcome);
   void Refuse(int64_t now_ns, Connection* connection, const std::string& reason);
-  // Joining, as a worker (joining.cc).
+  // Joining, as a worker (endpoint_joining.cc).
   LinkId Connect(int64_t now_ns, const Address& to, const PublicKeyBytes& key, Bytes hello);
   void HandleRetry(int64_t now_ns, Connection* connection, Bytes datagram);
   void HandleWelcome(int64_t now_ns, Connection* connection, Bytes datagram);
   size_t PollHello(int64_t now_ns, Connection* connection, std::span<uint8_t> out);
 
-  // The end of every join (joining.cc).
+  // The end of every join (endpoint_joining.cc).
   void MakeLink(int64_t now_ns, Connection* connection, const ConnectionKeys& keys,
                 uint32_t peer_connection, bool asks_first);
   void Establish(Connection* connection);

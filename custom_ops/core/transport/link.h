@@ -1,6 +1,6 @@
 // One established connection: packets under its keys (core/transport/packet_protection) along its
-// path (core/link_path), the two halves of reliable delivery, probes that keep it alive, the watch
-// for a dead peer, and the goodbye.
+// path (core/transport/link_path.h), the two halves of reliable delivery, probes that keep it
+// alive, the watch for a dead peer, and the goodbye.
 //
 // The endpoint makes a Link when a handshake is through and throws it away when `state` is kOver.
 #ifndef KERAS_STROM_CORE_TRANSPORT_LINK_H_

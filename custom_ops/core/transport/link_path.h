@@ -4,7 +4,7 @@
 // challenge from that very address; until then everything goes to the old one. So nobody who only
 // copies packets can move or stop a link, and who holds the keys can aim it at no third party,
 // because it must have read the token where it was sent. Challenges also find how long datagrams
-// may be (core/datagram_size).
+// may be (core/transport/datagram_size.h).
 #ifndef KERAS_STROM_CORE_TRANSPORT_LINK_PATH_H_
 #define KERAS_STROM_CORE_TRANSPORT_LINK_PATH_H_
 

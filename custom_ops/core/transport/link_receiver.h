@@ -1,5 +1,5 @@
 // The incoming half of a link: which sequences have arrived, what to tell the sender of them and
-// when, and how much it may send. Messages are put together in core/reassembly.
+// when, and how much it may send. Messages are put together in core/transport/reassembly.h.
 #ifndef KERAS_STROM_CORE_TRANSPORT_LINK_RECEIVER_H_
 #define KERAS_STROM_CORE_TRANSPORT_LINK_RECEIVER_H_
 

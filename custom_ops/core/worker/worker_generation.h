@@ -32,7 +32,7 @@ struct Generation {
 
 // How a generation began for this worker.
 struct Beginning {
-  bool late = false;   // the others train already: it goes on in a lost worker's place
+  bool late = false;   // the others train already: it takes a lost worker's place, or is one more
   bool ended = false;  // it is over: there is nothing to train, the parameters are its result
   // Late: the last iteration that the master has accepted of this rank's earlier process; -1 =
   // none.
@@ -48,7 +48,7 @@ struct WorkerEvent {
     kFinal,     // everything any member sent is here: apply, then SendState
     kResult,    // `values` = averaged state, `parameters` = the master's
     kEnd,       // all members verified; values[0] = the worst difference
-    kStop,      // the chief has ended training for all
+    kStop,      // a worker has ended training for all
     kNotice,    // something a user should read (member lost, suspect, ...): `text`
     kFailed     // this worker cannot go on: `status`
   };
