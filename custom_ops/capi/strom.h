@@ -278,7 +278,7 @@ STROM_EXPORT int strom_worker_hand_over(strom_handle worker, const float* parame
 STROM_EXPORT int strom_worker_average(strom_handle worker, uint64_t key, double* values,
                                       int64_t count, int32_t* contributors, int64_t timeout_ns);
 
-/* The ending, in this order. finish: no more updates from here (stop: the chief ends training for
+/* The ending, in this order. finish: no more updates from here (stop: this worker ends it for
  * all); waits until everything that any member sent has been received; call strom_replica_apply
  * next. result: sends the non-trainable `state`, gets its average and the master's parameters.
  * verify: reports how far this replica was off; *worst gets the largest over all workers. */
@@ -316,7 +316,7 @@ STROM_EXPORT int strom_bytes_flush(strom_handle worker, int64_t timeout_ns);
 STROM_EXPORT int strom_bytes_close(strom_handle worker, const char* reason);
 
 /* ---------------------------------------------------------------- all of them
- * A JSON object with the node's state and counters (docs/internals/native_doors.md lists the keys).
+ * A JSON object with the node's state and counters (docs/internals/native.md lists the keys).
  * *size gets the bytes, `out` may be NULL to ask the size. */
 STROM_EXPORT int strom_node_status(strom_handle node, char* out, int64_t capacity, int64_t* size);
 

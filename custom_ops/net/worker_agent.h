@@ -1,6 +1,6 @@
-// A worker's door to the network: the I/O thread with a WorkerNode on it, and blocking calls for
-// the threads of the application. The training op uses it as an Exchange and never waits for the
-// network in it, except for room (back-pressure).
+// A worker's interface to the network: the I/O thread with a WorkerNode on it, and blocking calls
+// for the threads of the application. The training op uses it as an Exchange and never waits for
+// the network in it, except for room (back-pressure).
 #ifndef KERAS_STROM_NET_WORKER_AGENT_H_
 #define KERAS_STROM_NET_WORKER_AGENT_H_
 

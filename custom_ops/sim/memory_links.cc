@@ -15,7 +15,7 @@ std::pair<Host, Host> Pair(Host a, Host b) { return {std::min(a, b), std::max(a,
 
 }  // namespace
 
-// One host's door to the network.
+// One host's interface to the network.
 class MemoryNetwork::Links final : public LinkLayer {
  public:
   Links(MemoryNetwork* network, Host host) : network_(network), host_(host) {}

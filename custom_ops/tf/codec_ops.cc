@@ -1,6 +1,6 @@
 // The codec by itself on tensors: StromThresholdEncode, StromDecode and StromApplyMessage, with
-// their declarations. They keep no state; keras_strom/ops.py is their door in Python. What runs on
-// a GPU is in codec_ops_gpu.cc.
+// their declarations. They keep no state; keras_strom/ops.py calls them in Python. What runs on a
+// GPU is in codec_ops_gpu.cc.
 #include "tf/codec_ops.h"
 
 #include <cstdint>

@@ -164,7 +164,7 @@ class MasterNode:
         return bytes(key)
 
     def status(self) -> dict[str, Any]:
-        """State and counters; docs/internals/native_doors.md lists the keys."""
+        """State and counters; docs/internals/native.md lists the keys."""
         return _status(self.handle)
 
     def close(self, reason: str = "") -> None:
@@ -226,7 +226,7 @@ class JoinedNode:
         self.handle = handle.value
 
     def status(self) -> dict[str, Any]:
-        """State and counters; docs/internals/native_doors.md lists the keys."""
+        """State and counters; docs/internals/native.md lists the keys."""
         return _status(self.handle)
 
     def close(self, reason: str = "") -> None:

@@ -1,1 +1,1 @@
-"""What a process is told of its job: place, credentials, addresses, how it joins."""
+"""A process's place in its job: rank, addresses, credentials, network options, how it joins."""

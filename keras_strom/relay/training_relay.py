@@ -93,7 +93,7 @@ class TrainingMaster:
     def status(self) -> dict[str, Any]:
         """State, counters and the latest events; the last one once closed.
 
-        docs/internals/native_doors.md lists the keys.
+        docs/internals/native.md lists the keys.
         """
         return self._node.status() if self._last_status is None else self._last_status
 

@@ -19,7 +19,7 @@ class RunResult(list[Any]):
         metrics: "ranks" of the workers whose results these are, "seconds" of the whole run,
             "start_seconds" until it had enough workers to start, "failures" and "lost_tasks" after
             which workers were started again, and the master's state and counters
-            (docs/internals/native_doors.md lists its keys).
+            (docs/internals/native.md lists its keys).
         events: what happened, in order.
 
     Example:
