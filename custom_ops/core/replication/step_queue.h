@@ -1,4 +1,5 @@
-// A worker's inbox: what has been accepted and not yet been taken by the application.
+// When an accepted update may be applied: at once in asynchronous mode, in its STEP in sequenced
+// modes. What may be applied then waits in core/replication/inbox.h for the training step.
 //
 // Asynchronous mode: the others' updates, in acceptance order. Sequenced modes: updates wait until
 // their STEP is here, and a STEP until all its updates are; then they are released in its order.
