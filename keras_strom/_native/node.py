@@ -333,7 +333,7 @@ class WorkerNode(JoinedNode):
         return bool(_cheap("strom_worker_donation_wanted")(self.handle))
 
     def missing_workers(self) -> int:
-        """How many workers are too few to train on; before its next step this one waits for 0.
+        """How many workers are missing to `min_workers`; this one makes no step until it is 0.
 
         Cheap enough for every batch.
         """

@@ -88,7 +88,8 @@ class ClusterEnvironment:
             on Spark, where only workers that die are started again = a `fit` that fails on one
             worker fails on all.
         data_path: where rows were laid down for this worker; None = nowhere.
-        checkpoints: what the runner makes of this job's state; None = nothing.
+        checkpoints: where this worker leaves its parts of checkpoints, how often, and the one to go
+            on from; None = no checkpoints.
 
     Example:
         >>> ClusterEnvironment.from_environ({}).size
@@ -250,7 +251,7 @@ def data_path() -> str | None:
 
 
 def inherited() -> dict[str, str]:
-    """This process's variables for a worker that it starts: all but a place in another job."""
+    """What a worker inherits of this process's environment: all but its place in a job."""
     return {k: v for k, v in os.environ.items() if not k.startswith(PREFIX) or k == IP}
 
 

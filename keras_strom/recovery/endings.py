@@ -1,9 +1,9 @@
 """How a training has ended, as its workers tell each other with their last state.
 
 Each worker's words travel as numbers beside the state that is averaged at the end, so that all get
-the same of everybody: flags of each rank, and the words of one that has failed. The mean of K
-workers' numbers of which one has said something is that over K; its share, sent along, gives it
-back.
+the same of everybody: flags of each rank, and the words of one that has failed. The master averages
+these numbers. Where one of K workers has sent a text and the others zeros, the mean is the text
+divided by K; a flag that is averaged along with it gives the factor to undo that.
 """
 
 from __future__ import annotations

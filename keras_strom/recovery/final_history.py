@@ -1,8 +1,9 @@
 """The chief's history as numbers beside the last state, for a worker that comes after the end.
 
-Such a worker trains nothing and has no history of its own. What it asks the master for is the state
-with which the training has ended; where workers are replaced, that has the chief's history too. It
-is a mean over the workers, of which only the chief says something: its share gives it back.
+Such a worker trains nothing and has no history of its own. It asks the master for the state with
+which the training has ended; where the job starts workers again that fail (`max_failures`), that
+has the chief's history too. The master averages that over the workers, all but the chief sending
+zeros; a flag that is averaged along with it gives the factor to undo the mean.
 """
 
 from __future__ import annotations

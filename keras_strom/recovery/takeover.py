@@ -1,8 +1,9 @@
 """What workers of a `fit` that runs give others: one that joins, or a master that has come anew.
 
-The master has given it the parameters as they are. Another worker gives the rest (`donation`).
-Where in its data it goes on, the last step of its predecessor tells that the master has accepted;
-one that has none, as the job has only now found room for it, goes on where the other worker is.
+A worker that joins late has the parameters from the master. Another worker gives it the rest
+(`donation`). It goes on in its data behind the last step of its predecessor that the master has
+accepted; a worker without a predecessor, for which the job has only now found room, goes on where
+the other worker is.
 """
 
 from __future__ import annotations

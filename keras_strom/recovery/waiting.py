@@ -1,8 +1,9 @@
 """A worker waits between two batches while it may not train.
 
-So it is while fewer take part than the job needs at least: the master counts them (`min_workers`)
-and says so in its beacons. And while the master is lost and another one may come
-(`on_master_loss="wait"`). Who waits still gives others what they ask it for, or nobody could go on.
+It waits in two cases: fewer workers take part than the job needs (`min_workers`; the master counts
+them and says so in its beacons), or the master is lost and another may come
+(`on_master_loss="wait"`). A worker that waits still answers requests for its state, or nobody could
+go on.
 """
 
 from __future__ import annotations

@@ -99,7 +99,7 @@ class FlatSpace:
         self._receivers.add(id(variable))
 
     def agree(self) -> None:
-        """All workers have what is there now; from now on, what is added later takes no part."""
+        """Fixes what takes part: variables added later do not, until it is called again."""
         self._agreed = self.size
 
     def is_agreed(self, variable: Any) -> bool:

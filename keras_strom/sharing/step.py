@@ -119,7 +119,8 @@ class SharedStep:
     def share_rest(self, space: FlatSpace) -> None:
         """Shares what local steps have changed since the last message, if they have.
 
-        The variables then show the values that all workers share. No schedule is due.
+        The variables then show the values that all workers share. Nothing that is due every so many
+        steps (clipping, a shake-up) happens in it.
         """
         entries = space.participants
         if self._options.local_steps > 1 and any(map(space.is_member, entries)):

@@ -163,7 +163,11 @@ class _FollowingDensity:
             )
 
     def initial_state(self) -> tuple[float, ...]:
-        """The first threshold; where it is not known yet, what it is in first updates, negated."""
+        """The first threshold.
+
+        Where `initial` is None, minus a factor: the threshold will be that many times the mean
+        |update| of the first step.
+        """
         return (-_FIRST_UPDATES if self.initial is None else self.initial,)
 
     def state_before(self, steps: int) -> tuple[float, ...]:
@@ -183,8 +187,9 @@ class _FollowingDensity:
         density = statistics.count / tf.maximum(statistics.elements, 1.0)
         moved = self._moved(threshold, density)
         if self.per_variable:
-            # Of a small variable even one entry is much, and none says little: without this every
-            # bias would send something in half of the steps.
+            # A small variable is above the band with a single entry, and no entry tells little
+            # about it: if its threshold fell as fast as others', every bias would send in half of
+            # the steps.
             expected = tf.cast(statistics.elements * self._most_density, tf.float32)
             patience = tf.clip_by_value(expected, _LEAST_FALL, 1.0)
             slowed = threshold * (moved / threshold) ** patience

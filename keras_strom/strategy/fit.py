@@ -10,8 +10,9 @@ that write or decide are left out.
 A `fit` that fails on one worker fails on all, unless the job starts workers again that fail
 (`fit_failure`), and one that meets a NaN ends on all as its callbacks say (`not_finite`).
 
-A worker that takes the place of another in the middle goes on where that one was, with the state
-of a third (`donation`); one that comes when the others have ended takes the values and trains none.
+A worker that replaces another in the middle of a `fit` goes on at its predecessor's batch, with a
+third worker's optimizer state (`donation`). One that comes after the others have ended takes the
+final values and trains no epoch.
 """
 
 from __future__ import annotations
@@ -130,7 +131,7 @@ def _fit(original: Callable[..., Any], bound: inspect.BoundArguments, sharing: S
     finally:
         training.watch.end()
         restore()
-        # It holds for this fit; the next one would begin there too, or not at all.
+        # The first epoch set here is this fit's alone; a later fit must not begin there.
         begin_fit_at(model, initial_epoch)
 
 

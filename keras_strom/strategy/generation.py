@@ -56,10 +56,11 @@ _EPOCH_KEY = 1
 _STOP_KEY = 2
 _RATES_KEY = 3
 
-# Of the number of a generation, before the state with which it has ended.
+# A uint64: the generation's number, which stands before its final state in the master's answer.
 _NUMBER_BYTES = 8
 
-# The difference that a worker reports whose `fit` has failed since: no real one.
+# Reported in place of the replica difference by a worker whose `fit` has failed; no real difference
+# is so large.
 _FAILED = 1e300
 
 _WELL = Ending()

@@ -1,4 +1,4 @@
-"""Arguments of `compile` by name: a loss, metric or optimizer that Keras does not know is said.
+"""Arguments of `compile` by name: refuses a loss, metric or optimizer that Keras does not know.
 
 Keras looks most names up when the first batch comes, on a worker.
 """

@@ -1,4 +1,4 @@
-"""What the master and the settings of a Spark application say of it."""
+"""What a Spark application's master URL and settings say of where its tasks run."""
 
 from __future__ import annotations
 

@@ -235,7 +235,7 @@ def _promised(context: SparkContext) -> int:
 
 
 def _most_slots(context: SparkContext) -> float:
-    """More than that the application's settings do not let it have; infinity = they do not tell."""
+    """The most slots that the application's settings allow; infinity = they do not say."""
     if promised := _promised(context):
         return promised
     conf = context.getConf()

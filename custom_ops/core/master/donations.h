@@ -30,7 +30,7 @@ class Donations {
         host_(host),
         drops_(drops) {}
 
-  // A member asks; once over a link.
+  // A late joiner asks for state. A second question over the same link is ignored.
   void HandleAsk(int64_t now_ns, int32_t joiner, MasterGeneration* generation);
   // A piece of `donor`'s state; `whole` is the chunk as it came.
   void HandleChunk(int64_t now_ns, int32_t donor, const BlobChunk& chunk, const Buffer& whole,

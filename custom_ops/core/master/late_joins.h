@@ -1,5 +1,5 @@
-// Members that announce a generation which has started without them, at the master: one that trains
-// takes them in, of one that is over they are told what became of it.
+// The master's answer to members that announce a generation which has started without them. If it
+// is training they are taken in; if it is over they get ENDED and its parameters.
 //
 // A late joiner gets the master's parameters as a snapshot that is frozen at a cut; what is beyond
 // the cut comes to it as to any neighbour that attaches. Joiners that come shortly after each other
@@ -32,7 +32,7 @@ class LateJoins {
 
   // A generation has started; `options_text` is what its members agree on.
   void Started(const Layout& layout, const std::string& options_text);
-  // One of an earlier master's time has ended with the parameters that are here now.
+  // A generation that an earlier master led has ended; the parameters here are its result.
   void KnowEnd(const Layout& layout) { layouts_[layout.size] = layout.hash; }
   // Whether there is an end to tell of, or will be.
   bool KnowsAny() const { return !layouts_.empty(); }
@@ -56,7 +56,7 @@ class LateJoins {
   void KeepFinalState(uint64_t generation, std::vector<double> state) {
     final_state_ = {generation, std::move(state)};
   }
-  // Who has been told an end, and not yet asked for the state.
+  // Whether `rank` was sent ENDED for `generation` and has not asked for the final state yet.
   bool MayAskFinalState(int32_t rank, uint64_t generation) const {
     const auto told = end_notified_.find(rank);
     return told != end_notified_.end() && told->second == generation;

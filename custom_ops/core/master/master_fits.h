@@ -47,8 +47,8 @@ class MasterFits {
         resumption_(membership->workers(), failure_timeout_ns),
         last_end_(membership->workers(), failure_timeout_ns) {}
 
-  // A member that is back in `attach.generation`, or changes its parent in it. False: training went
-  // on without it, and it has been told so.
+  // A member takes part in `attach.generation` again, or under another parent. False: training went
+  // on without it, and FAIL was sent.
   bool HandleAttach(int64_t now_ns, const Member& member, const Attach& attach);
   void HandleAnnounce(int64_t now_ns, const Member& member, const Announce& announce);
   void Handle(const Member& member, const Done& done);
@@ -80,8 +80,9 @@ class MasterFits {
   }
   // Starts the next generation where all members have announced it. The text is for the log.
   std::optional<std::string> StartIfReady(int64_t now_ns);
-  // How many workers too few train, so that those that do wait; 0 = there are enough. And in words,
-  // once after each change between the two.
+  // How many workers are missing to `min_workers` while a generation trains (those that are there
+  // then wait); 0 = none. TakeMissingChange: a text for the log, once after each change between
+  // none and some.
   int32_t missing() const;
   std::optional<std::string> TakeMissingChange();
   // Once for each generation of an earlier master that goes on, in words.

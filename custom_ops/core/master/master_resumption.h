@@ -18,9 +18,9 @@
 
 namespace strom {
 
-// Another master waits for so many failure timeouts after the latest worker for the next. One that
-// stood still when the others noticed the loss, for less than would have lost it, notices it up to
-// one later than they, and its first tries to join may be lost.
+// A new master waits this many failure timeouts after the last worker has come before it goes on
+// without the rest. A worker that was stopped for just under one timeout notices the master's loss
+// up to one timeout later than the others, and its first attempts to join may be lost.
 inline constexpr int64_t kTimeoutsToComeBack = 2;
 
 class Resumption {

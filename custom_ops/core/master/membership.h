@@ -28,8 +28,8 @@ struct Member {
   LinkId link = 0;
   State state = State::kLive;
   int64_t away_until_ns = 0;
-  bool may_return = false;   // kLost: nobody has told it to end, so until it is replaced it may
-  int64_t gone_ns = kNever;  // when the rank's latest link but the one at hand was lost
+  bool may_return = false;   // kLost: it got no FAIL, so it may join again until it is replaced
+  int64_t gone_ns = kNever;  // when a link of this rank was last lost; kNever = none was
   // Where the workers below it reach it, and what they know it by.
   PublicKeyBytes public_key{};
   Address address;

@@ -1,5 +1,6 @@
-// The master's book of places: who has been told which place in the tree, and who has taken it.
-// core/replication/topology.h decides the tree; core/worker/tree_links.h is a worker's side.
+// The master's record of places in the tree: the place last sent to each node, and the place that
+// it has reported as taken (PLACED). core/replication/topology.h decides the tree;
+// core/worker/tree_links.h is a worker's side.
 #ifndef KERAS_STROM_CORE_MASTER_PLACEMENT_H_
 #define KERAS_STROM_CORE_MASTER_PLACEMENT_H_
 
@@ -35,8 +36,8 @@ class Placement {
   // It came back over a new link: what it was told may not have reached it.
   void TellAgain(NodeId node);
 
-  // The places that differ from what their nodes were told last, parents before children; from
-  // now on they count as told.
+  // The places that have changed since they were last sent, parents before children. From this call
+  // on they count as sent.
   struct Change {
     NodeId node;
     Place place;

@@ -26,8 +26,9 @@ class StartRendezvous {
     std::string text;
     std::optional<int32_t> misfit;
   };
-  // Empty where it agrees with what the others announced. One that was not `in_step`, as it has
-  // missed the end of the last generation, may be ahead of the others; it waits for its own.
+  // Empty where the announcement agrees with the others'. A member that was not `in_step`, as it
+  // has missed the end of the last generation, may announce a later generation than the others;
+  // then it waits until they come to that.
   std::vector<Difference> Add(int32_t rank, const Announce& announce, bool in_step);
   // Those not in step that have announced a generation which the others have passed over; they are
   // removed.

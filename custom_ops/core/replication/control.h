@@ -66,7 +66,8 @@ struct Welcome {
   }
 };
 
-// Both ways: "this is my vector, send what I lack". generation 0 = in none, nothing to catch up on.
+// ATTACH. Both ways: "this is my vector, send what I lack". generation 0 = in none, nothing to
+// catch up on.
 struct Attach {
   static constexpr uint8_t kType = 1;
   uint64_t generation = 0;
@@ -77,7 +78,8 @@ struct Attach {
   }
 };
 
-// Worker: what it will train in `layout.generation`; all must agree. `counter` is its last update.
+// LAYOUT. Worker: what it will train in `layout.generation`; all must agree. `counter` numbers the
+// last update that it has made.
 struct Announce {
   static constexpr uint8_t kType = 2;
   Layout layout;
@@ -89,7 +91,8 @@ struct Announce {
   }
 };
 
-// Master: all agree. The worker is attached from here on; a snapshot at `cut` comes beside it.
+// START. Master: all agree. The worker is attached from here on; a snapshot at `cut` comes beside
+// it.
 struct StartGeneration {
   static constexpr uint8_t kType = 3;
   uint64_t generation = 0;
@@ -105,7 +108,8 @@ struct StartGeneration {
   }
 };
 
-// Master, sequenced modes: step number `step` (0, 1, ...) is exactly these updates in this order.
+// STEP. Master, sequenced modes: step number `step` (0, 1, ...) is exactly these updates in this
+// order.
 struct Step {
   static constexpr uint8_t kType = 4;
   uint64_t generation = 0;
@@ -117,7 +121,7 @@ struct Step {
   }
 };
 
-// Worker: no update beyond `counter` will come.
+// DONE. Worker: no update beyond `counter` will come.
 struct Done {
   static constexpr uint8_t kType = 5;
   uint64_t generation = 0;
@@ -129,7 +133,7 @@ struct Done {
   }
 };
 
-// Master: every member is done; this is all there is.
+// FINAL. Master: every member is done; this is all there is.
 struct Final {
   static constexpr uint8_t kType = 6;
   uint64_t generation = 0;
@@ -141,7 +145,8 @@ struct Final {
   }
 };
 
-// Worker: how far its parameters were off before RESULT, and their hash after it (0 = none).
+// VERIFY. Worker: how far its parameters were off before RESULT, and their hash after it (0 =
+// none).
 struct Verification {
   static constexpr uint8_t kType = 7;
   uint64_t generation = 0;
@@ -153,7 +158,7 @@ struct Verification {
   }
 };
 
-// Master: the generation is over.
+// END. Master: the generation is over.
 struct End {
   static constexpr uint8_t kType = 8;
   uint64_t generation = 0;
@@ -174,13 +179,14 @@ struct Stop {
   }
 };
 
-// Master, regularly: it lives, and holds `vector`; what that covers need not be kept for it.
+// BEACON. Master, regularly: it lives, and holds `vector`; what that covers need not be kept for
+// it.
 struct Beacon {
   static constexpr uint8_t kType = 10;
   uint64_t epoch = 0;
   uint64_t topology = 0;
   VersionVector vector;
-  // So many workers are too few to train on; only the master's own word counts.
+  // How many workers are missing to `min_workers`; only the master's own word counts.
   uint32_t missing = 0;
   template <typename Archive>
   void Fields(Archive& archive) {
@@ -188,7 +194,7 @@ struct Beacon {
   }
 };
 
-// Master: something a user should read.
+// NOTICE. Master: something a user should read.
 struct Notice {
   static constexpr uint8_t kType = 11;
   std::string text;
@@ -209,7 +215,7 @@ struct Failure {
   }
 };
 
-// Parent: the child lagged, what waited for it was given up; it attaches anew.
+// ATTACH_ANEW. Parent: the child lagged, what waited for it was given up; it attaches anew.
 struct AttachAnew {
   static constexpr uint8_t kType = 13;
   uint64_t generation = 0;
@@ -219,7 +225,8 @@ struct AttachAnew {
   }
 };
 
-// Master: the receiver's place in the tree. One that is not newer than the last changes nothing.
+// TOPOLOGY. Master: the receiver's place in the tree. One that is not newer than the last changes
+// nothing.
 struct Place {
   static constexpr uint8_t kType = 14;
   struct Child {
@@ -246,8 +253,9 @@ struct Place {
   }
 };
 
-// Worker: it has taken its place of this version, and holds no link of an earlier one. Nothing of a
-// lost neighbour will reach it any more beyond `vector`, which it has received in `generation`.
+// PLACED. Worker: it has taken its place of this version, and holds no link of an earlier one.
+// Nothing of a lost neighbour will reach it any more beyond `vector`, which it has received in
+// `generation`.
 struct Placed {
   static constexpr uint8_t kType = 15;
   uint64_t version = 0;
@@ -259,7 +267,7 @@ struct Placed {
   }
 };
 
-// Worker: in its place of this version it has lost its parent, and waits for another.
+// ORPHAN. Worker: in its place of this version it has lost its parent, and waits for another.
 struct Orphan {
   static constexpr uint8_t kType = 16;
   uint64_t version = 0;
@@ -270,8 +278,8 @@ struct Orphan {
   }
 };
 
-// Master: the generation that the worker has announced is over; the PARAMETERS with this mark are
-// what became of it.
+// ENDED. Master: the generation that the worker has announced is over; the PARAMETERS with this
+// mark are what became of it.
 struct Ended {
   static constexpr uint8_t kType = 17;
   uint64_t generation = 0;
@@ -282,8 +290,8 @@ struct Ended {
   }
 };
 
-// A worker that has joined late: another's state, please. The master passes it on to one that
-// trains, and raises `until` as what that sends gets through.
+// ASK_STATE. A worker that has joined late: another's state, please. The master passes it on to one
+// that trains, and raises `until` as what that sends gets through.
 struct AskState {
   static constexpr uint8_t kType = 18;
   uint64_t generation = 0;
@@ -295,7 +303,8 @@ struct AskState {
   }
 };
 
-// Parent: what the child lacks is kept here no longer. It asks the master for a snapshot.
+// TOO_FAR_BEHIND. Parent: what the child lacks is kept here no longer. It asks the master for a
+// snapshot.
 struct TooFarBehind {
   static constexpr uint8_t kType = 19;
   uint64_t generation = 0;
@@ -305,7 +314,7 @@ struct TooFarBehind {
   }
 };
 
-// Worker: a snapshot, please, that holds at least `vector`.
+// ASK_SNAPSHOT. Worker: a snapshot, please, that holds at least `vector`.
 struct AskSnapshot {
   static constexpr uint8_t kType = 20;
   uint64_t generation = 0;
@@ -316,7 +325,8 @@ struct AskSnapshot {
   }
 };
 
-// Master: the PARAMETERS with this mark are at `cut`. From here on the worker has received that.
+// SNAPSHOT. Master: the PARAMETERS with this mark are at `cut`. From here on the worker has
+// received that.
 struct SnapshotCut {
   static constexpr uint8_t kType = 21;
   uint64_t generation = 0;
@@ -328,8 +338,8 @@ struct SnapshotCut {
   }
 };
 
-// Worker, to a master of a higher epoch: it is in the middle of a generation that this one knows
-// nothing of. Its variables contain `applied`.
+// RESUME. Worker, to a master of a higher epoch: it is in the middle of a generation that this one
+// knows nothing of. Its variables contain `applied`.
 struct AskResume {
   static constexpr uint8_t kType = 22;
   Layout layout;
@@ -346,7 +356,7 @@ struct AskResume {
   }
 };
 
-// Master: the receiver's replica, please; training goes on from there.
+// ASK_REPLICA. Master: the receiver's replica, please; training goes on from there.
 struct AskReplica {
   static constexpr uint8_t kType = 23;
   uint64_t generation = 0;
@@ -357,7 +367,7 @@ struct AskReplica {
   }
 };
 
-// Worker: the SEED with this mark is its replica, at `cut`.
+// REPLICA. Worker: the SEED with this mark is its replica, at `cut`.
 struct ReplicaCut {
   static constexpr uint8_t kType = 24;
   uint64_t generation = 0;

@@ -14,7 +14,7 @@ struct MasterEvent {
     kJoined,
     kLeft,
     kLost,
-    kRejoined,  // takes part in a generation that runs already
+    kRejoined,  // takes part in a generation that trains already, for the first time or again
     kRefused,
     kStarted,
     kEnded,

@@ -88,7 +88,7 @@ class Relay {
   void Suspend() { open_ = false; }
   // Another master goes on from `cut`. Of the updates here those of `own_origin` beyond it stay.
   void Reopen(int64_t now_ns, const VersionVector& cut, uint64_t own_origin);
-  // The same between two generations: nothing of others stays.
+  // Another master, between two generations: drops all updates but those of `own_origin`.
   void Forget(const VersionVector& own, uint64_t own_origin) {
     replication_.Reset(own, own_origin);
   }
@@ -156,7 +156,7 @@ class Relay {
     std::optional<Attach> early;  // came before this node's START
     bool lagged = false;          // a notice said so
     bool asked = false;           // lagging: to attach anew
-    int64_t allowance_bytes = 0;  // of what is queued, at most so much is no update
+    int64_t allowance_bytes = 0;  // of what is queued, at most so much is a snapshot's
   };
 
   void Relayed(int64_t now_ns, const Replication::Accepted& accepted);

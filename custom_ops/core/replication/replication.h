@@ -54,8 +54,8 @@ class Replication {
   // longer held, and held updates that now follow without a gap are accepted.
   void InstallCut(int64_t now_ns, const VersionVector& cut, std::vector<Accepted>* accepted);
 
-  // While a neighbour is being told what it lacks, nothing goes for its age alone: what the ring
-  // held when it attached must still be there when it is its turn.
+  // While a neighbour catches up, no update is evicted for its age alone: what the ring held when
+  // the neighbour attached must still be there when it is sent.
   void KeepForNeighbours(bool keep) { keeps_for_neighbours_ = keep; }
 
   // While a snapshot is on its way that will cover `vector`, all that is beyond stays; nullopt =
@@ -95,7 +95,7 @@ class Replication {
   // Bytes of `origin`'s updates, or of all, that the master is not known to hold.
   int64_t UncoveredBytes(uint64_t origin) const;
   int64_t UncoveredBytes() const;
-  // Bytes of those that stay whatever they cost.
+  // Bytes of the retained updates that may not be evicted, however many they are.
   int64_t PinnedBytes() const;
 
  private:

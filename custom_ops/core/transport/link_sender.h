@@ -23,8 +23,9 @@ namespace strom {
 
 struct LinkCounters;
 
-// The least round trip of the last while, the smoothed one, and the path's: the least of the last
-// few samples, which holds a queue on the way but not what either process waited for a processor.
+// Three round-trip times: the least of the last 30 to 60 s, the smoothed one, and the path's, which
+// is the least of the last 8 to 16 samples: it includes queues on the path but not the time that a
+// process waited for a processor.
 class RoundTripClock {
  public:
   void Sample(int64_t now_ns, int64_t round_trip_ns);

@@ -38,7 +38,7 @@ class SnapshotRequest {
     has_fast_forwarded_ = true;
     return true;
   }
-  // They may come before their name.
+  // The parameters may arrive before the SNAPSHOT message that says which cut they belong to.
   void AddParameters(uint64_t number, std::shared_ptr<const std::vector<float>> parameters) {
     parameters_ = {number, std::move(parameters)};
   }

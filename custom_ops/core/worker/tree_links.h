@@ -41,8 +41,8 @@ class TreeLinks {
   // Another master: its tree begins anew, this worker is a leaf under it.
   void Restart(int64_t now_ns);
   void HandlePlace(int64_t now_ns, const Place& place);
-  // The relay is open: attaches to the parent, at the master without a word. `late`: from a
-  // snapshot on, so that what came before cannot be told to a child.
+  // The relay is open: sends ATTACH to the parent, unless that is the master, where START attaches.
+  // `late`: this worker began with a snapshot and cannot send a child what lies before it.
   void Started(int64_t now_ns, bool late);
   // The same in the middle of a generation, where the relay has gone forward to a snapshot's cut.
   void FastForwarded(int64_t now_ns);
@@ -72,7 +72,8 @@ class TreeLinks {
   void HandleTimeout(int64_t now_ns);
   int64_t NextTimeout() const;
 
-  // For the user, or, where `failed`, why this worker cannot go on.
+  // What the node passes on: a notice for the user or, where `failed`, why this worker cannot go
+  // on.
   struct Word {
     bool failed = false;
     Status status;

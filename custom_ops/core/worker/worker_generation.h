@@ -101,9 +101,9 @@ class WorkerGeneration {
   void Finish(bool stop);
   void SendState(const std::vector<double>& state);
   void Verify(double difference, uint64_t hash);
-  // Once a start: who has joined late asks for another's state, who came after the end for the
-  // mean of the members' at the end. Where it may not ask there is nothing to wait for. `is_up`:
-  // the link to the master stands.
+  // At most once after each start: a worker that joined late asks for another's state, one that
+  // came after the end for the mean of the members' final states. In every other case an empty
+  // kDonation follows at once. `is_up`: the link to the master stands.
   void AskDonation(int32_t own_rank, bool is_up);
 
   // --- the link to the master
@@ -171,7 +171,7 @@ class WorkerGeneration {
   bool registered_ = false;
   bool started_ = false;   // START or ENDED is here, perhaps not yet the snapshot
   Beginning beginning_;    // as they said
-  uint64_t snapshot_ = 0;  // the parameters that they named; 0 = the seed, or START's ordinary ones
+  uint64_t snapshot_ = 0;  // of the PARAMETERS that they named; 0 = of an ordinary start
   VersionVector cut_;
   std::shared_ptr<const std::vector<float>> parameters_;
   uint64_t parameters_snapshot_ = 0;                                         // which they are

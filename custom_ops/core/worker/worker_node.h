@@ -69,7 +69,7 @@ class WorkerNode {
   bool DonationWanted() const;
   void Donate(int64_t now_ns, Buffer donation);
 
-  // So many workers are too few to train on: this one waits before its next step until it is 0.
+  // How many workers are missing to `min_workers`; while it is not 0 this worker makes no step.
   int32_t missing_workers() const;
 
   // The epoch of the master that it follows; 0 before kJoined.
@@ -82,8 +82,8 @@ class WorkerNode {
   // with which the last generation has ended.
   bool ReplicaWanted() const;
   void HandOver(int64_t now_ns, const std::vector<float>& parameters);
-  // What counts as received is not what the application can have applied: parameters are on their
-  // way to it, or were when the master was lost.
+  // Whether `received` counts updates that reach the application only with a snapshot which it does
+  // not have yet (or, where the master was lost meanwhile, will not get).
   bool AwaitsParameters() const;
 
   // Takes one part of an update, fills its header and sends it. `last_part` ends the step's update.

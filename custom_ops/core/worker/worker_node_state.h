@@ -124,9 +124,9 @@ struct WorkerNode::State final : WorkerGenerationHost {
   VersionVector cut;        // of the latest START
   VersionVector beginning;  // the START's that `applied` counts from; {} since a snapshot
 
-  std::vector<Buffer> early;     // updates that came before its word
+  std::vector<Buffer> early;     // updates that came before the new master's START
   bool resuming = false;         // another master has not yet said how the generation goes on
-  bool lost_parameters = false;  // what counts as received followed on those of a lost master
+  bool lost_parameters = false;  // `received` counts on a snapshot of a lost master
   std::optional<uint64_t> replica_wanted;  // the question's number
 
   LinkId link = 0;  // to the master
