@@ -122,7 +122,7 @@ def state_arrays(participant: Participant, model: Any) -> dict[str, npt.NDArray[
     variables = donated_variables(model, untrained_state([model], space))
     trained = space.entries_of(v.value for v in model.trainable_variables)
     # Before the first step nobody knows yet which ones are left to the program.
-    if any(map(space.is_member, trained)):
+    if any(map(space.is_sent, trained)):
         for entry in left_to_the_program([model], space):
             variables[f"{_SHARED}{entry.offset}"] = entry.variable
     return {name: variable.numpy() for name, variable in variables.items()}

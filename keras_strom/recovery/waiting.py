@@ -32,11 +32,11 @@ def wait_until_allowed(participant: Participant, meanwhile: Callable[[], None]) 
         return
     begin = time.monotonic()
     rank = participant.environment.rank
-    told = ""
+    logged = ""
     while reason and not worker.status()["failure"]:
-        if reason != told:
+        if reason != logged:
             _logger.warning("worker %d: %s", rank, reason)
-            told = reason
+            logged = reason
         meanwhile()
         time.sleep(_POLL_SECONDS)
         reason = _reason(participant)

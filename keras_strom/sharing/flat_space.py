@@ -45,8 +45,8 @@ class Entry:
 class FlatSpace:
     """An append-only list of float32 variables.
 
-    Which of them are sent (the members) shows only when an optimizer touches them: a trainable
-    variable that none ever does has a place and a common start, but its changes stay here.
+    Whose changes are sent shows only when an optimizer touches a variable: a trainable one that
+        none ever touches has a place and a common start, but its changes stay here.
 
     Example:
         >>> space = FlatSpace()
@@ -55,7 +55,7 @@ class FlatSpace:
 
     def __init__(self) -> None:
         self._entries: dict[int, Entry] = {}
-        self._members: set[int] = set()
+        self._sent: set[int] = set()
         self._receivers: set[int] = set()
         self._agreed: int | None = None
         self.size = 0
@@ -78,8 +78,8 @@ class FlatSpace:
         self.size += size
 
     def touch(self, variable: Any) -> None:
-        """Makes `variable` a member: from now on its changes are shared."""
-        self._members.add(id(variable))
+        """From now on the changes of `variable` are sent."""
+        self._sent.add(id(variable))
 
     @property
     def entries(self) -> list[Entry]:
@@ -91,7 +91,7 @@ class FlatSpace:
         return [self._entries[id(v)] for v in variables if v in self]
 
     def expect(self, variable: Any) -> None:
-        """Has `variable` take what other workers send, even before it is a member here.
+        """Has `variable` take what other workers send, even before its changes are sent here.
 
         Another worker may be ahead and have trained it already, for example where steps alternate
         between two models.
@@ -110,16 +110,16 @@ class FlatSpace:
     @property
     def participants(self) -> list[Entry]:
         """The entries that a step passes to the core, in ascending offset order."""
-        keys = self._members | self._receivers
+        keys = self._sent | self._receivers
         return [
             entry
             for key, entry in self._entries.items()
             if key in keys and self.is_agreed(entry.variable)
         ]
 
-    def is_member(self, entry: Entry) -> bool:
+    def is_sent(self, entry: Entry) -> bool:
         """Whether the changes of `entry` are sent."""
-        return id(entry.variable) in self._members
+        return id(entry.variable) in self._sent
 
     def hash(self) -> int:
         """Names the layout; equal on two workers when all shapes and dtypes are."""

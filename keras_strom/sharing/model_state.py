@@ -52,7 +52,7 @@ def left_to_the_program(models: Sequence[Any], space: FlatSpace) -> list[Entry]:
         if id(entry.variable) in mine
         and entry.variable.trainable
         and space.is_agreed(entry.variable)
-        and not space.is_member(entry)
+        and not space.is_sent(entry)
     ]
 
 

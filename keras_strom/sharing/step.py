@@ -123,12 +123,12 @@ class SharedStep:
         steps (clipping, a shake-up) happens in it.
         """
         entries = space.participants
-        if self._options.local_steps > 1 and any(map(space.is_member, entries)):
+        if self._options.local_steps > 1 and any(map(space.is_sent, entries)):
             self.show_own(space)  # The local steps began from it.
             changes = [
                 VariableChange(
                     entry,
-                    shares=space.is_member(entry),
+                    shares=space.is_sent(entry),
                     since=entry.primary.read_value(),
                     momentum=self._momenta.get(entry.offset),
                 )
@@ -168,7 +168,7 @@ class SharedStep:
         self._shows_shared = False
         entries = space.participants
         # What a program assigns itself (a target network) has no residual and no G.
-        begins = [e.offset in self._trained and space.is_member(e) for e in entries]
+        begins = [e.offset in self._trained and space.is_sent(e) for e in entries]
         show_own = operations().strom_show_own
         self._show(show_own, entries, keep_shared=self._keeps_shared, begins=begins)
 

@@ -77,7 +77,7 @@ class StepTrace:
         self.optimizer: Any = None
 
     def note_update(self, variable: Any, gradient: Any) -> None:
-        """The optimizer is about to change `variable`: the moment that makes it a member."""
+        """The optimizer is about to change `variable`: from now on its changes are sent."""
         if variable in self._space:
             self._touched.note(variable, gradient, self.optimizer)
             self._space.touch(variable)
@@ -105,7 +105,7 @@ class StepTrace:
         rows = self._touched.rows(entry.variable) if by_rows else None
         return VariableChange(
             entry,
-            shares=self._space.is_member(entry),
+            shares=self._space.is_sent(entry),
             # Where only rows change, nothing takes the value read before, nor does a graph keep it.
             since=self._before[id(entry.variable)] if rows is None else rows,
             momentum=self._momenta.of(entry),

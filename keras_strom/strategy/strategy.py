@@ -254,8 +254,9 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
             self._trace = None
         _check_touched(sharing, trace)
         # A function that was traced before touches nothing from Python when it is called again, so
-        # the op is there as soon as there are members; it does nothing where none has changed.
-        if any(map(sharing.space.is_member, sharing.space.participants)):
+        # the op is there as soon as some variable is sent; it does nothing where none of these has
+        # changed.
+        if any(map(sharing.space.is_sent, sharing.space.participants)):
             if sharing.worker is None:
                 sharing.replica.extend(sharing.space.size)
             # A later step shares what local ones change, rows and all.

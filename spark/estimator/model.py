@@ -99,7 +99,7 @@ class StromModel(ColumnParams, Model, MLWritable, MLReadable):  # type: ignore[m
         self._specs: dict[str, ColumnSpec] = {}
         self._outputs: Outputs | None = None
         self._keras: KerasModel | None = None
-        self._told: BroadcastPayload | None = None
+        self._payload: BroadcastPayload | None = None
         #: What `fit` has logged: a value an epoch, by name; {} for a model from elsewhere.
         self.history: dict[str, list[float]] = {}
         #: What driver and workers did in `fit`, and when; it is not saved with the model.
@@ -137,10 +137,10 @@ class StromModel(ColumnParams, Model, MLWritable, MLReadable):  # type: ignore[m
                 "each batch (df.writeStream.foreachBatch)"
             )
         self._require_loss()
-        told = self._tell(df, columns, specs)
+        payload = self._broadcast(df, columns, specs)
         rows = select(df, {name: specs[name] for name in columns.names})
         try:
-            found = rows.mapInArrow(functools.partial(measure, told), "state binary").collect()
+            found = rows.mapInArrow(functools.partial(measure, payload), "state binary").collect()
         except Exception as error:
             raise explain(error) from error
         if not found:
@@ -163,8 +163,8 @@ class StromModel(ColumnParams, Model, MLWritable, MLReadable):  # type: ignore[m
         _require_free(df, (score_col,))
         columns, specs = self._examined(df, with_labels=True)
         self._require_loss()
-        told = self._tell(df, columns, specs)
-        work = functools.partial(score, told, score_col)
+        payload = self._broadcast(df, columns, specs)
+        work = functools.partial(score, payload, score_col)
         return _with_rows(df, columns, specs, work, [StructField(score_col, FloatType(), False)])
 
     def write(self) -> Writer:
@@ -180,8 +180,8 @@ class StromModel(ColumnParams, Model, MLWritable, MLReadable):  # type: ignore[m
         columns, specs = self._examined(df, with_labels=False)
         made = self._output_columns(columns, specs)
         _require_free(df, made.names)
-        told = self._tell(df, columns, specs)
-        work = functools.partial(predict, told, made)
+        payload = self._broadcast(df, columns, specs)
+        work = functools.partial(predict, payload, made)
         return _with_rows(df, columns, specs, work, made.fields())
 
     def _examined(
@@ -233,7 +233,7 @@ class StromModel(ColumnParams, Model, MLWritable, MLReadable):  # type: ignore[m
                 "StromModel(model=...)"
             )
 
-    def _tell(
+    def _broadcast(
         self, df: DataFrame, columns: Columns, specs: Mapping[str, ColumnSpec]
     ) -> BroadcastPayload:
         """The model on its way to the executors, broadcast once as long as nothing changes."""
@@ -257,9 +257,9 @@ class StromModel(ColumnParams, Model, MLWritable, MLReadable):  # type: ignore[m
         )
         pickled = cloudpickle.dumps(inference)
         key = hashlib.sha256(pickled).hexdigest()
-        if self._told is None or self._told.key != key:
-            self._told = BroadcastPayload(key, context_of(df.sparkSession).broadcast(pickled))
-        return self._told
+        if self._payload is None or self._payload.key != key:
+            self._payload = BroadcastPayload(key, context_of(df.sparkSession).broadcast(pickled))
+        return self._payload
 
     def _results(
         self,

@@ -32,7 +32,7 @@ ROW = "_keras_strom_row"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Inference:
-    """What an executor is told; the same value for all of them.
+    """What an executor is payload; the same value for all of them.
 
     Attributes:
         model: the model.
@@ -67,10 +67,10 @@ class BroadcastPayload:
 
 
 def predict(
-    told: BroadcastPayload, made: OutputColumns, batches: Iterator[pa.RecordBatch]
+    payload: BroadcastPayload, made: OutputColumns, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     """Adds the model's outputs to rows of features and `ROW`."""
-    inference, model = _loaded_once(told)
+    inference, model = _loaded_once(payload)
 
     def outputs(x: Any, *_: Any) -> list[np.ndarray[Any, Any]]:
         return [np.asarray(one) for one in flat(model.predict_on_batch(x))]
@@ -83,9 +83,11 @@ def predict(
         yield _with_columns(batch, made.names, made.arrays(tensors))
 
 
-def measure(told: BroadcastPayload, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def measure(
+    payload: BroadcastPayload, batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
     """One row: what the model's metrics have counted in this partition, pickled."""
-    inference, model = _loaded_once(told)
+    inference, model = _loaded_once(payload)
     steps = 0
     for batch in batches:
         for piece in _pieces(inference, batch):
@@ -99,10 +101,10 @@ def measure(told: BroadcastPayload, batches: Iterator[pa.RecordBatch]) -> Iterat
 
 
 def score(
-    told: BroadcastPayload, name: str, batches: Iterator[pa.RecordBatch]
+    payload: BroadcastPayload, name: str, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     """Adds each row's loss to rows of features, labels and `ROW`."""
-    inference, model = _loaded_once(told)
+    inference, model = _loaded_once(payload)
     for batch in batches:
         pieces = [_losses(model, inference.outputs, *piece) for piece in _pieces(inference, batch)]
         if pieces:
@@ -152,12 +154,12 @@ def zeros(spec: ColumnSpec, rows: int) -> np.ndarray[Any, Any]:
 _loaded: dict[str, tuple[Inference, keras.Model]] = {}
 
 
-def _loaded_once(told: BroadcastPayload) -> tuple[Inference, keras.Model]:
-    if told.key not in _loaded:
-        inference: Inference = pickle.loads(told.pickled.value)
+def _loaded_once(payload: BroadcastPayload) -> tuple[Inference, keras.Model]:
+    if payload.key not in _loaded:
+        inference: Inference = pickle.loads(payload.pickled.value)
         _loaded.clear()
-        _loaded[told.key] = inference, inference.model.load()
-    return _loaded[told.key]
+        _loaded[payload.key] = inference, inference.model.load()
+    return _loaded[payload.key]
 
 
 def _pieces(inference: Inference, batch: pa.RecordBatch) -> Iterator[tuple[Any, ...]]:

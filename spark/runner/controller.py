@@ -33,7 +33,7 @@ from keras_strom.runner.process import GRACE_SECONDS, first_cause
 
 from .channel import HEARTBEAT_SECONDS, Channel
 from .event import Event
-from .member import Failure, Member
+from .registered_task import Failure, RegisteredTask
 from .slots import Size
 
 _logger = logging.getLogger(__name__)
@@ -77,8 +77,8 @@ class Controller:
         self._speculation = speculation
         self._begin = time.monotonic() if begin is None else begin
         self._changed = threading.Condition()  # Guards everything below.
-        self._members: dict[int, Member] = {}
-        self._waiting: list[Member] = []
+        self._tasks: dict[int, RegisteredTask] = {}
+        self._waiting: list[RegisteredTask] = []
         self._started = False
         self._pending = 0  # Connections that have not proved anything yet.
         self._ranks = 0  # That have been given out.
@@ -115,9 +115,9 @@ class Controller:
             self._changed.wait_for(lambda: self._started or self._is_over, timeout)
             if self._failures or self._started or self._job_ended:
                 return
-            here = {m.partition: m for m in self._present()}
+            here = {t.partition: t for t in self._present()}
             missing = sorted(set(range(self._workers)) - set(here))
-            hosts = ", ".join(sorted({m.host for m in here.values()})) or "none"
+            hosts = ", ".join(sorted({t.host for t in here.values()})) or "none"
         needed = f"the {self._least} that are enough" if self._elastic else f"{self._workers}"
         raise errors.JoinTimeout(
             f"{len(here)} of {needed} workers had come after {timeout:g} s (hosts: {hosts}); "
@@ -144,26 +144,26 @@ class Controller:
                 else:
                     self._changed.wait(None if math.isinf(left) else left)
 
-    def _awaited(self) -> Member | None:
+    def _awaited(self) -> RegisteredTask | None:
         """The lost task that the job cannot do without, if there is one."""
-        lost = [m for m in self._members.values() if m.lost_at is not None]
+        lost = [t for t in self._tasks.values() if t.lost_at is not None]
         if not lost or (self._elastic and len(self._present()) >= self._least):
             return None
         # Of an elastic job the last one: with it too few were left.
         choose = max if self._elastic else min
-        return choose(lost, key=lambda member: member.lost_at or 0.0)
+        return choose(lost, key=lambda task: task.lost_at or 0.0)
 
-    def _present(self) -> list[Member]:
-        return [m for m in self._members.values() if m.lost_at is None]
+    def _present(self) -> list[RegisteredTask]:
+        return [t for t in self._tasks.values() if t.lost_at is None]
 
     def job_ended(self) -> None:
         """Tells that Spark's job is over, one way or another."""
         with self._changed:
             self._job_ended = True
-            for member in self._members.values():
-                if member.lost_at is not None and self._stop_reason is None:
+            for task in self._tasks.values():
+                if task.lost_at is not None and self._stop_reason is None:
                     self._give_up(
-                        member,
+                        task,
                         "and Spark does not run it again: raise spark.task.maxFailures above "
                         f"max_failures={self._max_failures}",
                     )
@@ -187,9 +187,9 @@ class Controller:
                 return
             self._stop_reason = reason
             self._record("stopped", -1, reason)
-            members = [*self._waiting, *self._members.values()]
-        for member in members:
-            _try_to_send(member.channel, {"type": "stop", "reason": reason})
+            tasks = [*self._waiting, *self._tasks.values()]
+        for task in tasks:
+            _try_to_send(task.channel, {"type": "stop", "reason": reason})
 
     def close(self) -> None:
         """Ends all connections."""
@@ -198,9 +198,9 @@ class Controller:
             self._listener.shutdown(socket.SHUT_RDWR)  # Wakes the accepting thread.
         self._listener.close()
         with self._changed:
-            members = [*self._waiting, *self._members.values()]
-        for member in members:
-            member.channel.close()
+            tasks = [*self._waiting, *self._tasks.values()]
+        for task in tasks:
+            task.channel.close()
 
     @property
     def _is_over(self) -> bool:
@@ -209,7 +209,7 @@ class Controller:
     @property
     def _has_ended_without_the_lost(self) -> bool:
         present = self._present()
-        return self._elastic and self._started and bool(present) and all(m.ended for m in present)
+        return self._elastic and self._started and bool(present) and all(t.ended for t in present)
 
     def _accept(self) -> None:
         while True:
@@ -229,7 +229,7 @@ class Controller:
 
     def _serve(self, connection: socket.socket) -> None:
         """Hears one connection to its end."""
-        member = None
+        task = None
         try:
             try:
                 channel = Channel(connection, self._credentials, driver=True)
@@ -237,39 +237,39 @@ class Controller:
             finally:
                 with self._changed:
                     self._pending -= 1
-            member = self._register(channel, hello)
+            task = self._register(channel, hello)
             while True:
                 message = channel.receive()
-                if member is not None:
-                    self._handle(member, message)
+                if task is not None:
+                    self._handle(task, message)
         except (ConnectionError, errors.StromError) as error:
-            if member is None:
+            if task is None:
                 _logger.debug("a control connection ended: %s", error)
             else:
-                self._lose(member, str(error))
+                self._lose(task, str(error))
         finally:
             connection.close()
 
-    def _register(self, channel: Channel, hello: dict[str, Any]) -> Member | None:
+    def _register(self, channel: Channel, hello: dict[str, Any]) -> RegisteredTask | None:
         """Takes a task in; None for one that comes after the end."""
         with self._changed:
             if self._stop_reason is not None:
                 _try_to_send(channel, {"type": "stop", "reason": self._stop_reason})
                 return None
             partition, task_attempt = int(hello["partition"]), int(hello["attempt"])
-            member = Member(channel, partition, task_attempt, str(hello["host"]))
-            before = self._members.get(partition)
+            task = RegisteredTask(channel, partition, task_attempt, str(hello["host"]))
+            before = self._tasks.get(partition)
             if not 0 <= partition < self._workers or (
-                before is not None and not self._gives_way(before, member)
+                before is not None and not self._gives_way(before, task)
             ):
-                self._waiting.append(member)
+                self._waiting.append(task)
             else:
-                self._admit(member)
-            return member
+                self._admit(task)
+            return task
 
-    def _gives_way(self, before: Member, member: Member) -> bool:
+    def _gives_way(self, before: RegisteredTask, task: RegisteredTask) -> bool:
         """Whether a task that registers takes the place of an earlier one of its partition."""
-        if member.task_attempt <= before.task_attempt:
+        if task.task_attempt <= before.task_attempt:
             return False
         if not self._max_failures and not self._elastic:
             return False
@@ -281,11 +281,11 @@ class Controller:
             return before.lost_at is not None
         return True
 
-    def _admit(self, member: Member) -> None:
-        before = self._members.get(member.partition)
-        self._members[member.partition] = member
-        member.event = len(self.events)
-        self._record("registered", -1, f"partition {member.partition} on {member.host}")
+    def _admit(self, task: RegisteredTask) -> None:
+        before = self._tasks.get(task.partition)
+        self._tasks[task.partition] = task
+        task.event = len(self.events)
+        self._record("registered", -1, f"partition {task.partition} on {task.host}")
         if before is not None:
             _try_to_send(before.channel, {"type": "stop", "reason": "another task replaces it"})
             before.channel.close()
@@ -293,130 +293,128 @@ class Controller:
             if len(self._present()) == self._least:
                 self._start_all()
             return
-        used = {m.local_rank for m in self._neighbours(member) if m is not member}
-        member.local_rank = next(n for n in range(self._workers) if n not in used)
+        used = {t.local_rank for t in self._neighbours(task) if t is not task}
+        task.local_rank = next(n for n in range(self._workers) if n not in used)
         if before is not None and before.rank >= 0:
-            member.rank, member.attempt = before.rank, before.attempt
+            task.rank, task.attempt = before.rank, before.attempt
             away = "" if before.lost_at is None else f" after {_seconds_since(before.lost_at)} away"
-            self._start_again(member, away)
+            self._start_again(task, away)
         else:
-            self._start_late(member)
+            self._start_late(task)
         self._look_at_number()
 
     def _start_all(self) -> None:
         self._started = True
         first: dict[str, int] = {}  # Hosts in the order of their first partition.
-        for member in sorted(self._present(), key=lambda m: m.partition):
-            first.setdefault(member.host, member.partition)
-        members = sorted(self._present(), key=lambda m: (first[m.host], m.partition))
-        for rank, member in enumerate(members):
-            member.rank = rank
-        self._ranks = len(members)
-        for member in members:
-            member.local_rank = [m.rank for m in self._neighbours(member)].index(member.rank)
-            self._record("started", member.rank, f"on {member.host}")
-            self._start(member)
+        for task in sorted(self._present(), key=lambda t: t.partition):
+            first.setdefault(task.host, task.partition)
+        tasks = sorted(self._present(), key=lambda t: (first[t.host], t.partition))
+        for rank, task in enumerate(tasks):
+            task.rank = rank
+        self._ranks = len(tasks)
+        for task in tasks:
+            task.local_rank = [t.rank for t in self._neighbours(task)].index(task.rank)
+            self._record("started", task.rank, f"on {task.host}")
+            self._start(task)
 
-    def _start_late(self, member: Member) -> None:
+    def _start_late(self, task: RegisteredTask) -> None:
         """A task of an elastic job for which there is room only now."""
-        member.rank = self._ranks
+        task.rank = self._ranks
         self._ranks += 1
-        self._record("started", member.rank, f"on {member.host}, while the others train")
-        self._say(
-            member.rank, f"worker {member.rank} on {member.host} comes while the others train"
-        )
-        self._start(member)
+        self._record("started", task.rank, f"on {task.host}, while the others train")
+        self._say(task.rank, f"worker {task.rank} on {task.host} comes while the others train")
+        self._start(task)
 
-    def _start_again(self, member: Member, away: str = "") -> None:
-        member.attempt += 1
-        self._record("restarted", member.rank, f"attempt {member.attempt} on {member.host}{away}")
-        self._start(member)
+    def _start_again(self, task: RegisteredTask, away: str = "") -> None:
+        task.attempt += 1
+        self._record("restarted", task.rank, f"attempt {task.attempt} on {task.host}{away}")
+        self._start(task)
 
-    def _start(self, member: Member) -> None:
-        registered = self.events[member.event]
-        self.events[member.event] = dataclasses.replace(registered, rank=member.rank)
+    def _start(self, task: RegisteredTask) -> None:
+        registered = self.events[task.event]
+        self.events[task.event] = dataclasses.replace(registered, rank=task.rank)
         place = {
-            "rank": member.rank,
-            "local_rank": member.local_rank,
-            "local_size": max(len(self._neighbours(member)), member.local_rank + 1),
-            "attempt": member.attempt,
+            "rank": task.rank,
+            "local_rank": task.local_rank,
+            "local_size": max(len(self._neighbours(task)), task.local_rank + 1),
+            "attempt": task.attempt,
         }
-        _try_to_send(member.channel, {"type": "start", **place})
+        _try_to_send(task.channel, {"type": "start", **place})
 
-    def _neighbours(self, member: Member) -> list[Member]:
+    def _neighbours(self, task: RegisteredTask) -> list[RegisteredTask]:
         """The tasks of its host, itself included, in the order of their ranks."""
-        there = [m for m in self._present() if m.host == member.host]
-        return sorted(there, key=lambda m: m.rank)
+        there = [t for t in self._present() if t.host == task.host]
+        return sorted(there, key=lambda t: t.rank)
 
-    def _handle(self, member: Member, message: dict[str, Any]) -> None:
+    def _handle(self, task: RegisteredTask, message: dict[str, Any]) -> None:
         kind = message.get("type")
         if kind == "log" and self._console is not None:
             for line in message["lines"]:
-                self._console.line(member.rank, str(line))
+                self._console.line(task.rank, str(line))
         elif kind == "progress" and self._console is not None:
-            self._console.progress(member.rank, str(message["text"]))
+            self._console.progress(task.rank, str(message["text"]))
         elif kind == "ended":
             with self._changed:
-                member.ended = True
-                self._record("ended", member.rank, f"on {member.host}")
+                task.ended = True
+                self._record("ended", task.rank, f"on {task.host}")
         elif kind == "failed":
             tail = tuple(str(line) for line in message["log_tail"])
             error = errors.WorkerFailed(
-                member.rank, member.host, str(message["traceback"]), tail, self._streamed
+                task.rank, task.host, str(message["traceback"]), tail, self._streamed
             )
             failure = Failure(error, bool(message["is_consequence"]), str(message["cause"]))
             with self._changed:
-                self._fail(member, failure, may_start_again=bool(message["may_start_again"]))
+                self._fail(task, failure, may_start_again=bool(message["may_start_again"]))
 
-    def _lose(self, member: Member, reason: str) -> None:
+    def _lose(self, task: RegisteredTask, reason: str) -> None:
         """A task's connection is gone."""
         with self._changed:
-            if member in self._waiting:
-                self._waiting.remove(member)
-            elif self._members.get(member.partition) is member:
-                self._fail(member, Failure.lost(member, reason, self._streamed))
+            if task in self._waiting:
+                self._waiting.remove(task)
+            elif self._tasks.get(task.partition) is task:
+                self._fail(task, Failure.lost(task, reason, self._streamed))
 
     def _fail(
-        self, member: Member, failure: Failure, *, may_start_again: bool | None = None
+        self, task: RegisteredTask, failure: Failure, *, may_start_again: bool | None = None
     ) -> None:
         """A worker has failed.
 
         Args:
-            member: its task.
+            task: the worker's.
             failure: how.
             may_start_again: whether its task, which is there, could start it again; None = the task
                 itself is lost, and Spark will run another.
         """
-        if member.ended or member.lost_at is not None or self._stop_reason is not None:
+        if task.ended or task.lost_at is not None or self._stop_reason is not None:
             return
         if self._elastic and may_start_again is None:
-            self._lose_elastically(member, failure)
+            self._lose_elastically(task, failure)
             return
         if may_start_again is False or self._survived >= self._max_failures:
-            member.ended = True
+            task.ended = True
             self._failures.append(failure)
             words = errors.exception_line(failure.error.traceback)
-            self._record("failed", member.rank, f"on {member.host}: {words}")
+            self._record("failed", task.rank, f"on {task.host}: {words}")
             return
         self._survived += 1
-        self._record("lost", member.rank, f"on {member.host}: {failure.cause}")
+        self._record("lost", task.rank, f"on {task.host}: {failure.cause}")
         again = "it is started again" if may_start_again else "Spark is to run its task again"
         self._say(
-            member.rank,
+            task.rank,
             f"{failure.error.who} {failure.cause}; {again} (failure {self._survived} of "
             f"{self._max_failures})",
         )
         if may_start_again:
-            self._start_again(member)
+            self._start_again(task)
             return
-        self._await_replacement(member, failure)
+        self._await_replacement(task, failure)
 
-    def _lose_elastically(self, member: Member, failure: Failure) -> None:
+    def _lose_elastically(self, task: RegisteredTask, failure: Failure) -> None:
         self._lost_tasks += 1
-        self._record("lost", member.rank, f"on {member.host}: {failure.cause}")
-        if member.rank >= 0:
-            self._say(member.rank, f"{failure.error.who} {failure.cause}; its place is free")
-        self._await_replacement(member, failure)
+        self._record("lost", task.rank, f"on {task.host}: {failure.cause}")
+        if task.rank >= 0:
+            self._say(task.rank, f"{failure.error.who} {failure.cause}; its place is free")
+        self._await_replacement(task, failure)
         self._look_at_number()
 
     def _look_at_number(self) -> None:
@@ -429,24 +427,24 @@ class Controller:
             self._record("waits", -1, text)
         self._waits = waits
 
-    def _await_replacement(self, member: Member, failure: Failure) -> None:
-        member.lost_at, member.failure = time.monotonic(), failure
+    def _await_replacement(self, task: RegisteredTask, failure: Failure) -> None:
+        task.lost_at, task.failure = time.monotonic(), failure
         for other in self._waiting:
-            if other.partition == member.partition and other.task_attempt > member.task_attempt:
+            if other.partition == task.partition and other.task_attempt > task.task_attempt:
                 self._waiting.remove(other)
                 self._admit(other)
                 return
 
-    def _give_up(self, member: Member, why: str) -> None:
+    def _give_up(self, task: RegisteredTask, why: str) -> None:
         """A task that was lost does not come back."""
-        assert member.failure is not None
-        lost = member.failure.error
-        member.ended, member.lost_at = True, None
+        assert task.failure is not None
+        lost = task.failure.error
+        task.ended, task.lost_at = True, None
         error = errors.WorkerFailed(
             lost.rank, lost.host, f"{lost.traceback} {why}", lost.log_tail, lost.streamed
         )
-        self._failures.append(dataclasses.replace(member.failure, error=error))
-        self._record("failed", member.rank, f"on {member.host}: {why}")
+        self._failures.append(dataclasses.replace(task.failure, error=error))
+        self._record("failed", task.rank, f"on {task.host}: {why}")
 
     @property
     def _streamed(self) -> bool:
@@ -470,9 +468,9 @@ class Controller:
             with self._changed:
                 if self._changed.wait_for(lambda: self._stop_reason is not None, HEARTBEAT_SECONDS):
                     return
-                members = [*self._waiting, *self._members.values()]
-            for member in members:
-                _try_to_send(member.channel, {"type": "heartbeat"})
+                tasks = [*self._waiting, *self._tasks.values()]
+            for task in tasks:
+                _try_to_send(task.channel, {"type": "heartbeat"})
 
 
 def _seconds_since(moment: float) -> str:

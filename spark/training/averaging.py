@@ -27,7 +27,7 @@ from .method import TrainingJob, TrainingMethod
 if TYPE_CHECKING:
     from pyspark import Broadcast, SparkContext
 
-    from .replica import State
+    from .local_model import State
     from .worker_training import Trained
 
 
@@ -109,7 +109,7 @@ class _Driver:
 
         from ..inference.prediction import BroadcastPayload
         from .averaging_tasks import Averaging
-        from .replica import Replica
+        from .local_model import LocalModel
 
         self._method = method
         self._job = job
@@ -118,10 +118,10 @@ class _Driver:
         self._context = job.spark.sparkContext
         self._recorder = job.recorder
         self._recorder.enter("load")
-        self._replica = Replica(plan, save_updater=method.save_updater)
+        self._local = LocalModel(plan, save_updater=method.save_updater)
         averaging = Averaging(plan, self._workers, method.save_updater)
         broadcast = self._context.broadcast(cloudpickle.dumps(averaging))
-        self._told = BroadcastPayload(uuid.uuid4().hex, broadcast)
+        self._payload = BroadcastPayload(uuid.uuid4().hex, broadcast)
         self._step = 0
         self._recorder.leave()
 
@@ -129,7 +129,7 @@ class _Driver:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._told.pickled.destroy()
+        self._payload.pickled.destroy()
 
     def train(self) -> Trained:
         """All epochs."""
@@ -137,11 +137,11 @@ class _Driver:
 
         from .worker_training import Backup, joined, leave, logged
 
-        plan, replica = self._plan, self._replica
+        plan, local = self._plan, self._local
         if not plan.model.file:
             self._draw_first_weights()
         with tempfile.TemporaryDirectory() as directory:
-            given = replica.code.callbacks
+            given = local.code.callbacks
             callbacks = given() if callable(given) else list(given or [])
             backup = None
             if plan.run is not None:
@@ -152,24 +152,24 @@ class _Driver:
                 callbacks,
                 add_history=True,
                 add_progbar=plan.verbose != 0,
-                model=replica.model,
+                model=local.model,
                 verbose=plan.verbose,
                 epochs=plan.epochs,
                 steps=self._steps_per_epoch(),
             )
             with self._recorder.phase("run"):
                 self._train_epochs(callbacks)
-            history = logged(replica.model.history.history)
+            history = logged(local.model.history.history)
             if backup is not None:
                 history = joined(backup.before, history)
         with self._recorder.phase("save"):
-            return leave(plan, replica.model, history)
+            return leave(plan, local.model, history)
 
     def _train_epochs(self, callbacks: Any) -> None:
         """What Keras's `fit` does, with a round for several steps."""
         from keras_strom.sharing.progress import first_epoch_of
 
-        model, steps = self._replica.model, self._steps_per_epoch()
+        model, steps = self._local.model, self._steps_per_epoch()
         model.stop_training = False
         callbacks.on_train_begin()
         logs: dict[str, float] = {}
@@ -182,7 +182,7 @@ class _Driver:
                 callbacks.on_train_batch_begin(begin)
                 found = self._round(epoch * steps + begin, epoch * steps + end).counts
                 counts = add_counts(counts, found)
-                logs = self._replica.results(counts)
+                logs = self._local.results(counts)
                 callbacks.on_train_batch_end(end - 1, logs)
                 if model.stop_training:
                     break
@@ -190,17 +190,17 @@ class _Driver:
             callbacks.on_epoch_end(epoch, logs)
             if model.stop_training:
                 break
-        self._replica.finish()
+        self._local.finish()
         callbacks.on_train_end(logs)
 
     def _round(self, begin: int, end: int) -> Contribution:
         """Steps [begin, end) of every worker."""
         from .averaging_tasks import train_round
 
-        with self._broadcast(self._replica.state(begin)) as state:
-            work = functools.partial(train_round, self._told, state, begin, end)
+        with self._broadcast(self._local.state(begin)) as state:
+            work = functools.partial(train_round, self._payload, state, begin, end)
             whole = self._run(work, self._workers)
-        self._replica.end_round(whole.means(), end)
+        self._local.end_round(whole.means(), end)
         self._step = end
         return whole
 
@@ -216,11 +216,11 @@ class _Driver:
             rows = min(rows, plan.validation_steps_per_epoch * plan.val_batch_size)
         callbacks.on_test_begin()
         size = min(rows, self._workers)
-        weights = dataclasses.replace(self._replica.state(self._step), optimizer=())
+        weights = dataclasses.replace(self._local.state(self._step), optimizer=())
         with self._broadcast(weights) as state:
-            work = functools.partial(evaluate_share, self._told, state, rows, size)
+            work = functools.partial(evaluate_share, self._payload, state, rows, size)
             whole = self._run(work, size)
-        logs = self._replica.results(whole.counts)
+        logs = self._local.results(whole.counts)
         callbacks.on_test_end(logs)
         return {f"val_{name}": value for name, value in logs.items()}
 
@@ -247,10 +247,10 @@ class _Driver:
         """Has an executor make the model: the driver's own random numbers stay untouched."""
         from .averaging_tasks import initial_state
 
-        work = functools.partial(initial_state, self._told)
+        work = functools.partial(initial_state, self._payload)
         with _explained():
             drawn: State = self._context.parallelize([0], 1).map(work).first()
-        self._replica.assign_weights(drawn)
+        self._local.assign_weights(drawn)
 
     def _steps_per_epoch(self) -> int:
         plan = self._plan

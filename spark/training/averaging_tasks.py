@@ -16,7 +16,7 @@ from ..data.passes import ChunkCache, Passes, Stretch, batches, stretches
 from ..inference.prediction import BroadcastPayload
 from ..runner.timeline import Recorder
 from .contribution import Contribution, add_counts
-from .replica import Replica, State
+from .local_model import LocalModel, State
 from .worker_training import TrainingPlan
 
 if TYPE_CHECKING:
@@ -41,22 +41,22 @@ class Averaging:
     save_updater: bool
 
 
-def initial_state(told: BroadcastPayload, _: int) -> State:
+def initial_state(payload: BroadcastPayload, _: int) -> State:
     """The first state of a model that a function makes."""
-    averaging: Averaging = pickle.loads(told.pickled.value)
+    averaging: Averaging = pickle.loads(payload.pickled.value)
     import keras
 
     keras.utils.set_random_seed(averaging.plan.seed)
-    return Replica(averaging.plan, save_updater=averaging.save_updater).state(0)
+    return LocalModel(averaging.plan, save_updater=averaging.save_updater).state(0)
 
 
 def train_round(
-    told: BroadcastPayload, state: Broadcast[State], begin: int, end: int, rank: int
+    payload: BroadcastPayload, state: Broadcast[State], begin: int, end: int, rank: int
 ) -> Contribution:
     """Trains steps [begin, end) of worker `rank`, from a state that all begin with."""
     recorder = Recorder(rank)
-    worker = _worker(told, recorder)
-    plan, replica = worker.averaging.plan, worker.replica
+    worker = _worker(payload, recorder)
+    plan, local = worker.averaging.plan, worker.local
     recorder.enter("read")
     rows = Passes(
         plan.data,
@@ -70,11 +70,11 @@ def train_round(
     count = min(rows.rows, steps * plan.batch_size)
     parts = [rows.take(one) for one in stretches(begin, end, count, plan.batch_size)]
     recorder.enter("train")
-    replica.begin_round(state.value)
-    replica.seed(plan.seed, rank, begin)
-    data = batches(plan.data, parts, plan.batch_size, replica.code.transformation_fn)
-    replica.model.fit(data, shuffle=False, verbose=0)
-    values, counts = replica.values(), replica.counts()
+    local.begin_round(state.value)
+    local.seed(plan.seed, rank, begin)
+    data = batches(plan.data, parts, plan.batch_size, local.code.transformation_fn)
+    local.model.fit(data, shuffle=False, verbose=0)
+    values, counts = local.values(), local.counts()
     recorder.leave()
     return Contribution(
         rank=rank,
@@ -86,24 +86,24 @@ def train_round(
 
 
 def evaluate_share(
-    told: BroadcastPayload, state: Broadcast[State], rows: int, size: int, rank: int
+    payload: BroadcastPayload, state: Broadcast[State], rows: int, size: int, rank: int
 ) -> Contribution:
     """Evaluates a part of the validation data, the first `rows` of which are divided in `size`."""
     recorder = Recorder(rank)
-    worker = _worker(told, recorder)
-    plan, replica = worker.averaging.plan, worker.replica
+    worker = _worker(payload, recorder)
+    plan, local = worker.averaging.plan, worker.local
     recorder.enter("evaluate")
-    replica.assign_weights(state.value)
-    replica.seed(plan.seed, rank, state.value.step)
+    local.assign_weights(state.value)
+    local.seed(plan.seed, rank, state.value.step)
     share = (rank + 1) * rows // size - rank * rows // size
     passes = Passes(plan.data, VALIDATION, rank=rank, size=size, seed=None, cache=worker.cache)
     at_once = max(1, _ROWS_AT_ONCE // plan.val_batch_size) * plan.val_batch_size
     counts: Sequence[Any] = ()
     for begin in range(0, share, at_once):
         part = passes.take(Stretch(0, begin, min(begin + at_once, share)))
-        data = batches(plan.data, [part], plan.val_batch_size, replica.code.transformation_fn)
-        replica.model.evaluate(data, verbose=0)
-        counts = add_counts(counts, replica.counts())
+        data = batches(plan.data, [part], plan.val_batch_size, local.code.transformation_fn)
+        local.model.evaluate(data, verbose=0)
+        counts = add_counts(counts, local.counts())
     recorder.leave()
     return Contribution(
         rank=rank, examples=share, values=(), counts=counts, phases=tuple(recorder.phases)
@@ -115,19 +115,19 @@ class _Worker:
     """What a Python worker keeps for the tasks that follow."""
 
     averaging: Averaging
-    replica: Replica
+    local: LocalModel
     cache: ChunkCache
 
 
 _loaded: dict[str, Any] = {}
 
 
-def _worker(told: BroadcastPayload, recorder: Recorder) -> _Worker:
-    if told.key not in _loaded:
+def _worker(payload: BroadcastPayload, recorder: Recorder) -> _Worker:
+    if payload.key not in _loaded:
         with recorder.phase("load"):
-            averaging: Averaging = pickle.loads(told.pickled.value)
-            replica = Replica(averaging.plan, save_updater=averaging.save_updater)
+            averaging: Averaging = pickle.loads(payload.pickled.value)
+            local = LocalModel(averaging.plan, save_updater=averaging.save_updater)
         _loaded.clear()
-        _loaded[told.key] = _Worker(averaging, replica, ChunkCache())
-    worker: _Worker = _loaded[told.key]
+        _loaded[payload.key] = _Worker(averaging, local, ChunkCache())
+    worker: _Worker = _loaded[payload.key]
     return worker

@@ -332,21 +332,21 @@ def rows(page: Path, heading: str) -> dict[str, str]:
 def test_the_table_of_options_is_that_of_the_strategy() -> None:
     from keras_strom import StromStrategy
 
-    told = rows(DOCS / "choosing.md", "Every option")
+    documented = rows(DOCS / "choosing.md", "Every option")
     parameters = list(inspect.signature(StromStrategy.__init__).parameters.values())[1:]
-    assert list(told) == [parameter.name for parameter in parameters]
+    assert list(documented) == [parameter.name for parameter in parameters]
     for parameter in parameters:
         if parameter.name != "threshold":
-            assert ast.literal_eval(told[parameter.name]) == parameter.default, parameter.name
+            assert ast.literal_eval(documented[parameter.name]) == parameter.default, parameter.name
 
 
 def test_the_table_of_the_network_is_that_of_its_options() -> None:
     from keras_strom import NetworkConfig
 
-    told = rows(DOCS / "choosing.md", "The network")
+    documented = rows(DOCS / "choosing.md", "The network")
     fields = dataclasses.fields(NetworkConfig)
-    assert list(told) == [field.name for field in fields]
-    assert {name: ast.literal_eval(default) for name, default in told.items()} == {
+    assert list(documented) == [field.name for field in fields]
+    assert {name: ast.literal_eval(default) for name, default in documented.items()} == {
         field.name: field.default for field in fields
     }
 
@@ -361,8 +361,8 @@ def test_every_flag_of_the_command_line_is_told(command: str) -> None:
         _parser().parse_args([command, "--help"])
     flag = r"(?<![\w-])--?[a-z][a-z-]+"
     of_another_program = {"--its", "--own", "--arguments"}
-    told = set(re.findall(flag, section)) - of_another_program
-    assert told == set(re.findall(flag, help_.getvalue())) - {"--help"}
+    documented = set(re.findall(flag, section)) - of_another_program
+    assert documented == set(re.findall(flag, help_.getvalue())) - {"--help"}
 
 
 def rooms() -> set[str]:

@@ -39,7 +39,7 @@ class State:
     step: int
 
 
-class Replica:
+class LocalModel:
     """A compiled model whose state can be read and assigned.
 
     Args:

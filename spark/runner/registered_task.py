@@ -10,7 +10,7 @@ from .channel import Channel
 
 
 @dataclasses.dataclass
-class Member:
+class RegisteredTask:
     """A task that has registered.
 
     Attributes:
@@ -52,8 +52,8 @@ class Failure:
     cause: str
 
     @classmethod
-    def lost(cls, member: Member, reason: str, streamed: bool) -> Failure:
+    def lost(cls, task: RegisteredTask, reason: str, streamed: bool) -> Failure:
         """The failure of a worker whose task is lost."""
         text = f"it is lost: {reason}; was its executor ended (out of memory, or preempted)?"
-        error = errors.WorkerFailed(member.rank, member.host, text, (), streamed)
-        return cls(error, False, f"on {member.host} is lost: {reason}")
+        error = errors.WorkerFailed(task.rank, task.host, text, (), streamed)
+        return cls(error, False, f"on {task.host} is lost: {reason}")
