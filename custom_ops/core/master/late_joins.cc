@@ -142,7 +142,8 @@ void LateJoins::SendPending(int32_t rank, const Frozen& snapshot,
 
 void LateJoins::TellEnd(int32_t rank, const Layout& layout) {
   const auto known = layouts_.find(layout.size);
-  if (known == layouts_.end() || known->second != layout.hash) {
+  const bool is_known = known != layouts_.end() && known->second == layout.hash;
+  if (!is_known || layout.size > parameters_->size()) {
     return host_->Fail(rank, Code::kRefused,
                        GenerationName(layout.generation) + " is over, and " + WorkerName(rank) +
                            "'s model of " + std::to_string(layout.size) +

@@ -34,6 +34,9 @@ class LateJoins {
   void Started(const Layout& layout, const std::string& options_text);
   // A generation that an earlier master led has ended; the parameters here are its result.
   void KnowEnd(const Layout& layout) { layouts_[layout.size] = layout.hash; }
+  // Of the largest layout so far. A later one has as many values at least, and those of the earlier
+  // ones stand first in it.
+  uint64_t most_values() const { return layouts_.empty() ? 0 : layouts_.rbegin()->first; }
   // Whether there is an end to tell of, or will be.
   bool KnowsAny() const { return !layouts_.empty(); }
   // The member announces `generation`'s number or an earlier one.

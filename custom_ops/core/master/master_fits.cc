@@ -29,6 +29,13 @@ void MasterFits::HandleAnnounce(int64_t now_ns, const Member& member, const Anno
     return late_joins_.HandleAnnounce(now_ns, member, announce, &*generation_);
   }
   if (!KnowsWhoIsLost() && !IsTheLatest(rank, announce)) return;
+  if (announce.layout.size < late_joins_.most_values()) {
+    return host_->Fail(rank, Code::kRefused,
+                       WorkerName(rank) + "'s model has " + std::to_string(announce.layout.size) +
+                           " shared values, fewer than the " +
+                           std::to_string(late_joins_.most_values()) +
+                           " that this job has trained; a strategy's models only add to them");
+  }
   const bool in_step = !generation_ || generation_->IsLiveMember(rank);
   if (is_running()) {
     // By beginning the next one it has ended this one for itself, and relays it no more: its
@@ -329,8 +336,9 @@ std::optional<std::string> MasterFits::StartIfReady(int64_t now_ns) {
   PlaceAll(now_ns);
   const Layout layout = rendezvous_.layout();
   const bool seeded = rendezvous_.seed() != nullptr;
-  if (seeded) parameters_ = std::move(*rendezvous_.seed());
-  const bool has_values = parameters_.size() == layout.size;
+  // Before any are taken over: earlier ends are told from those that are here.
+  const bool has_values = (seeded ? *rendezvous_.seed() : parameters_).size() == layout.size;
+  if (seeded && has_values) parameters_ = std::move(*rendezvous_.seed());
   std::map<int32_t, uint64_t> origins;
   VersionVector cut;
   bool sequenced = false;

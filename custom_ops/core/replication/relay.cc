@@ -36,6 +36,7 @@ bool Relay::IsAttached(LinkId link) const {
 void Relay::Begin(const Layout& layout) {
   layout_ = layout;
   open_ = false;
+  replication_.ForgetHeld();
   for (auto& [link, neighbour] : neighbours_) {
     neighbour.state = Neighbour::State::kDetached;
     neighbour.lagged = neighbour.asked = false;

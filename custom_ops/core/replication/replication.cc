@@ -70,6 +70,11 @@ uint64_t Replication::KeptAfter(uint64_t origin) const {
   return CounterOf(received_, origin) - (ring == ring_.end() ? 0 : ring->second.size());
 }
 
+void Replication::ForgetHeld() {
+  hold_.clear();
+  hold_bytes_ = 0;
+}
+
 void Replication::Close(uint64_t origin) { closed_.insert(origin); }
 
 void Replication::SetMasterVector(int64_t now_ns, const VersionVector& vector) {

@@ -72,6 +72,10 @@ class Replication {
   // The updates of `origin` beyond this one are kept here.
   uint64_t KeptAfter(uint64_t origin) const;
 
+  // Another generation begins: what is held belongs to an earlier one, whose flat space may be
+  // another, and has come too late.
+  void ForgetHeld();
+
   // No update of `origin` is accepted from now on.
   void Close(uint64_t origin);
 

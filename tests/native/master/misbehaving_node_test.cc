@@ -54,17 +54,31 @@ class Master {
   void Update(LinkId link, const UpdateId& id) {
     node.HandleLinkEvent(kNow, MessageOn(link, Channel::kUpdate, EmptyUpdate(id)));
   }
-  // All join and start the first generation.
-  void Start() {
+  void Join() {
     for (int32_t rank = 0; rank < workers_; ++rank) {
       const LinkId link = static_cast<LinkId>(rank + 1);
       SayHello(link, rank, static_cast<uint8_t>(rank + 1));
       node.HandleLinkEvent(kNow, Up(link));
     }
+  }
+  // All join and start the first generation.
+  void Start() {
+    Join();
     for (LinkId link = 1; link <= static_cast<LinkId>(workers_); ++link) {
       Say(link, Announce{kLayout, 0, ""});
     }
     SayBlob(1, EncodeBlob({BlobKind::kSeed, 1, 0, 0, 0}, std::vector<float>(kLayout.size)));
+  }
+  // All end the first generation, in which nobody has sent an update.
+  void End() {
+    const auto all = [&](auto say) {
+      for (LinkId link = 1; link <= static_cast<LinkId>(workers_); ++link) say(link);
+    };
+    all([&](LinkId link) { Say(link, Done{1, 0, 0}); });
+    all([&](LinkId link) {
+      SayBlob(link, EncodeBlob({BlobKind::kState, 1, 0, 0, 0}, std::vector<double>{}));
+    });
+    all([&](LinkId link) { Say(link, Verification{1, 0, 0}); });
   }
   static uint64_t Origin(LinkId link) { return uint64_t{1} << 32 | link; }
 
@@ -123,6 +137,67 @@ TEST(MisbehavingNodeTest, ADifferenceThatIsNoNumberIsTheWorst) {
   const auto end = master.links.Last<End>(1);
   ASSERT_TRUE(end);
   EXPECT_TRUE(std::isnan(end->worst_difference));
+}
+
+// What has been sent to `link` as PARAMETERS of `generation`, in bytes.
+size_t ParametersBytes(const RecordedLinks& links, LinkId link, uint64_t generation) {
+  size_t bytes = 0;
+  for (const RecordedLinks::Sent& sent : links.sent) {
+    BlobChunk chunk;
+    if (sent.link != link || sent.channel != Channel::kState) continue;
+    EXPECT_TRUE(ParseChunk(*sent.message, &chunk).ok());
+    const BlobName& name = chunk.name;
+    if (name.kind == BlobKind::kParameters && name.generation == generation) {
+      bytes += chunk.bytes.size();
+    }
+  }
+  return bytes;
+}
+
+TEST(MisbehavingNodeTest, ALayoutThatShrinksIsRefusedAndNothingIsToldBeyondTheParameters) {
+  Master master(1);
+  const Layout large = {1, 262144, 5}, small = {2, 1, 6};
+  master.Join();
+  master.Say(1, Announce{large, 0, ""});
+  master.SayBlob(1, EncodeBlob({BlobKind::kSeed, 1, 0, 0, 0}, std::vector<float>(large.size, 1)));
+  ASSERT_TRUE(master.links.Last<StartGeneration>(1));
+  master.End();
+  master.Say(1, Announce{small, 0, ""});
+  const auto refused = master.links.Last<Failure>(1);
+  ASSERT_TRUE(refused);
+  EXPECT_THAT(refused->reason, HasSubstr("fewer than the 262144"));
+  EXPECT_EQ(master.node.parameters().size(), large.size);
+}
+
+TEST(MisbehavingNodeTest, ASeedOfAnotherSizeLeavesTheParametersOfTheLastEnd) {
+  Master master(2);
+  master.Start();
+  master.End();
+  const Layout next = {2, kLayout.size, kLayout.hash};
+  master.Say(1, Announce{next, 0, ""});
+  master.SayBlob(1, EncodeBlob({BlobKind::kSeed, 2, 0, 0, 0}, std::vector<float>(1)));
+  master.Say(2, Announce{next, 0, ""});
+  EXPECT_EQ(master.node.parameters().size(), kLayout.size);
+  // Who has missed the end of the first is told it in full.
+  master.SayHello(3, 1, 7, /*attempt=*/1);
+  master.node.HandleLinkEvent(kNow, Up(3));
+  master.Say(3, Announce{kLayout, 0, ""});
+  ASSERT_TRUE(master.links.Last<Ended>(3));
+  EXPECT_EQ(ParametersBytes(master.links, 3, 1), kLayout.size * sizeof(float));
+}
+
+// Held updates were checked against the flat space of their own generation.
+TEST(MisbehavingNodeTest, AnUpdateThatIsHeldDoesNotComeIntoTheNextGeneration) {
+  Master master(1);
+  master.Start();
+  master.Update(1, {Master::Origin(1), 2});  // the first is missing
+  ASSERT_GT(master.node.replication().hold_bytes(), 0);
+  master.End();
+  const Layout next = {2, kLayout.size + 1, 6};
+  master.Say(1, Announce{next, 0, ""});
+  master.SayBlob(1, EncodeBlob({BlobKind::kSeed, 2, 0, 0, 0}, std::vector<float>(next.size)));
+  ASSERT_EQ(master.links.Last<StartGeneration>(1)->generation, 2u);
+  EXPECT_EQ(master.node.replication().hold_bytes(), 0);
 }
 
 // A worker that has joined over link 1 and is training.
