@@ -119,7 +119,9 @@ class FieldReader {
   }
   void Read(VersionVector& vector) {
     vector.clear();
-    for (uint32_t n = ReadPairs(); n > 0; --n) {
+    uint32_t n = ReadPairs();
+    ok_ = ok_ && n <= kMaxOrigins;
+    for (; ok_ && n > 0; --n) {
       uint64_t origin = 0, counter = 0;
       (*this)(origin, counter);
       // Ascending, so that a vector has one encoding.

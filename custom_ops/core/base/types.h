@@ -42,6 +42,10 @@ struct UpdateId {
 // {origin -> highest counter held without a gap}: the whole state of a replica.
 using VersionVector = std::map<uint64_t, uint64_t>;
 
+// A vector on the wire names at most so many origins, so that every message with one is short
+// enough; a master takes no further process before it has that many.
+inline constexpr size_t kMaxOrigins = size_t{1} << 16;
+
 // Codes of the C ABI (capi/strom.h), so that a result needs no translation at the border.
 enum class Code : int32_t {
   kOk = 0,

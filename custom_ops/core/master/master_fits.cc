@@ -10,6 +10,15 @@
 
 namespace strom {
 
+namespace {
+
+// What all workers' contributions to one STEP may have in parts, of 4 MiB at most: it is one
+// message that names them all. A worker of any job may send some.
+constexpr int32_t kPartsOfAll = 200'000;
+constexpr int32_t kLeastParts = 64;
+
+}  // namespace
+
 bool MasterFits::HandleAttach(int64_t now_ns, const Member& member, const Attach& attach) {
   if (IsAtHand(attach.generation) && (generation_->IsLiveMember(member.rank) ||
                                       generation_->Reinstate(member.rank, member.origin))) {
@@ -138,7 +147,7 @@ void MasterFits::GoOnFrom(int64_t now_ns, Resumption::Whole whole) {
   relay_->Begin(layout);
   std::vector<Replication::Accepted> none;  // nobody has sent an update of this generation yet
   relay_->Open(now_ns, whole.cut, &none);
-  generation_.emplace(layout, /*sequenced=*/false, std::map<int32_t, uint64_t>{}, codec_,
+  generation_.emplace(layout, /*sequenced=*/std::nullopt, std::map<int32_t, uint64_t>{}, codec_,
                       &parameters_, host_);
   end_reported_ = false;
   late_joins_.Started(layout, whole.resume.options_text);
@@ -341,7 +350,7 @@ std::optional<std::string> MasterFits::StartIfReady(int64_t now_ns) {
   if (seeded && has_values) parameters_ = std::move(*rendezvous_.seed());
   std::map<int32_t, uint64_t> origins;
   VersionVector cut;
-  bool sequenced = false;
+  std::optional<SequencerBounds> sequenced;
   for (const auto& [rank, member] : membership_->members()) {
     if (member.state != Member::State::kLive || !rendezvous_.TakesPart(rank)) continue;
     if (!has_values) {
@@ -351,7 +360,10 @@ std::optional<std::string> MasterFits::StartIfReady(int64_t now_ns) {
       continue;
     }
     origins[rank] = member.origin;
-    sequenced = member.max_staleness >= 0;
+    if (member.max_staleness >= 0) {
+      sequenced.emplace().parts =
+          static_cast<size_t>(std::max(kLeastParts, kPartsOfAll / membership_->workers()));
+    }
     // What it had not sent of a generation that it gave up is void.
     cut[member.origin] = rendezvous_.counter(rank);
   }

@@ -95,7 +95,10 @@ class MasterFits {
     return generation_ && generation_->phase() != MasterGeneration::Phase::kEnded;
   }
   bool has_started() const { return generation_.has_value(); }
-  int64_t queued_bytes() const { return generation_ ? generation_->queued_bytes() : 0; }
+  // Who is to be expelled for what it has queued.
+  std::optional<MasterGeneration::Excess> FindExcess() {
+    return generation_ ? generation_->FindExcess() : std::nullopt;
+  }
   const std::vector<float>& parameters() const { return parameters_; }
   void AddStatus(JsonObject* json) const;
 

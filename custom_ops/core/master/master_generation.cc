@@ -16,7 +16,8 @@ constexpr size_t kMaxAverageKeys = 64;
 
 }  // namespace
 
-MasterGeneration::MasterGeneration(const Layout& layout, bool sequenced,
+MasterGeneration::MasterGeneration(const Layout& layout,
+                                   const std::optional<SequencerBounds>& sequenced,
                                    const std::map<int32_t, uint64_t>& origins,
                                    const UpdateCodec& codec, std::vector<float>* parameters,
                                    GenerationHost* host)
@@ -27,7 +28,7 @@ MasterGeneration::MasterGeneration(const Layout& layout, bool sequenced,
     rank_of_origin_[origin] = rank;
     counters[{rank, origin}] = CounterOf(host->received(), origin);
   }
-  if (sequenced) sequencer_.emplace(counters);
+  if (sequenced) sequencer_.emplace(counters, *sequenced);
 }
 
 void MasterGeneration::HandleAccepted(const Replication::Accepted& accepted) {
@@ -48,6 +49,21 @@ void MasterGeneration::HandleAccepted(const Replication::Accepted& accepted) {
                     header.last_part());
   }
   Advance();
+}
+
+std::optional<MasterGeneration::Excess> MasterGeneration::FindExcess() {
+  if (!sequencer_) return std::nullopt;
+  while (const auto excess = sequencer_->FindExcess()) {
+    const Stepper& who = excess->who;
+    if (IsLiveMember(who.rank) && StepperOf(who.rank) == who) {
+      return Excess{who.rank, "worker " + std::to_string(who.rank) +
+                                  (excess->of_parts
+                                       ? " sends a step's update in more parts than a STEP can name"
+                                       : " is too many steps ahead of the slowest worker")};
+    }
+    sequencer_->Discard(who);
+  }
+  return std::nullopt;
 }
 
 void MasterGeneration::HandleDone(int32_t rank, const Done& done) {

@@ -39,9 +39,11 @@ class MasterGeneration {
  public:
   enum class Phase { kTraining, kFinal, kResult, kEnded };
 
-  // `origins`: rank -> origin of the members; `parameters` and `host` outlive this.
-  MasterGeneration(const Layout& layout, bool sequenced, const std::map<int32_t, uint64_t>& origins,
-                   const UpdateCodec& codec, std::vector<float>* parameters, GenerationHost* host);
+  // `sequenced`: of the synchronous and bounded modes. `origins`: rank -> origin of the members;
+  // `parameters` and `host` outlive this.
+  MasterGeneration(const Layout& layout, const std::optional<SequencerBounds>& sequenced,
+                   const std::map<int32_t, uint64_t>& origins, const UpdateCodec& codec,
+                   std::vector<float>* parameters, GenerationHost* host);
 
   // An update that this node has accepted.
   void HandleAccepted(const Replication::Accepted& accepted);
@@ -94,7 +96,13 @@ class MasterGeneration {
   };
   Progress progress(int32_t rank) const;
   uint64_t steps() const { return sequencer_ ? sequencer_->steps() : 0; }
-  int64_t queued_bytes() const { return sequencer_ ? sequencer_->queued_bytes() : 0; }
+  // Sequenced modes: who keeps no bound, and why it has to go. One that is lost already only loses
+  // what it has queued.
+  struct Excess {
+    int32_t rank = -1;
+    std::string why;
+  };
+  std::optional<Excess> FindExcess();
 
  private:
   struct Member {

@@ -13,6 +13,7 @@
 #include "core/replication/control.h"
 #include "core/replication/node_status.h"
 #include "core/replication/relay.h"
+#include "core/replication/version_vector.h"
 #include "core/replication/words.h"
 
 namespace strom {
@@ -21,8 +22,6 @@ namespace {
 
 // A beacon ten times within the failure timeout: every 500 ms by default.
 constexpr int64_t kBeaconsPerTimeout = 10;
-// A worker that is this far ahead of the slowest in sequenced modes is out of its staleness bound.
-constexpr int64_t kSequencerBytes = int64_t{512} << 20;
 // Chunks are put together as they arrive, so this bounds what a member may send, not what is
 // reserved.
 constexpr int64_t kBlobBytes = int64_t{1} << 40;
@@ -105,6 +104,9 @@ struct MasterNode::State final : GenerationHost {
   }
   void HandleChunk(Member* member, const Buffer& chunk);
   void HandleUpdate(Member* member, const Buffer& update);
+  void HandleForeign(Member* member, const UpdateId& id, const Buffer& update);
+  void LookAtForeign();
+  void TakeUpdate(Member* member, const UpdateId& id, const Buffer& update);
 
   // --- membership
   void Expel(Member* member, const std::string& reason);  // closes its link at the end of the event
@@ -122,6 +124,14 @@ struct MasterNode::State final : GenerationHost {
   MasterTree tree;
   MasterFits fits;
   std::map<LinkId, BlobAssembler> assemblers;
+  // Trees: checked updates that have come from where their origin is not.
+  struct Foreign {
+    LinkId link;
+    UpdateId id;
+    Buffer update;
+  };
+  std::deque<Foreign> foreign;
+  int64_t foreign_bytes = 0;
   struct Gone {
     LinkId link;
     Member::State state;
@@ -362,6 +372,46 @@ void MasterNode::State::HandleUpdate(Member* member, const Buffer& update) {
     ++drops["update of an unknown origin"];
     return;
   }
+  if (!tree.MaySpeakFor(*member, id.origin)) return HandleForeign(member, id, update);
+  TakeUpdate(member, id, update);
+}
+
+// In a tree a worker that has just moved may have sent it before, by who was above it then. It
+// comes again from where its origin is now, unless that is lost meanwhile.
+void MasterNode::State::HandleForeign(Member* member, const UpdateId& id, const Buffer& update) {
+  if (tree.is_star()) {
+    return Expel(member, WorkerName(member->rank) + " sent an update in another worker's name");
+  }
+  ++drops["update from where its origin is not"];
+  const int64_t bytes = SizeOf(update);
+  if (foreign_bytes + bytes > options.ring_bytes) {
+    return Expel(member, "too many updates of workers that are not below it");
+  }
+  foreign_bytes += bytes;
+  foreign.push_back({member->link, id, update});
+}
+
+// Of those that were set aside: what its origin has sent meanwhile goes, and what may come from
+// there now, after a change of the tree, is taken.
+void MasterNode::State::LookAtForeign() {
+  std::deque<Foreign> still;
+  for (Foreign& next : std::exchange(foreign, {})) {
+    Member* const member = membership.Find(next.link);
+    if (Covers(relay.received(), next.id)) {
+      foreign_bytes -= SizeOf(next.update);
+    } else if (member != nullptr && !tree.MaySpeakFor(*member, next.id.origin)) {
+      still.push_back(std::move(next));
+    } else {
+      foreign_bytes -= SizeOf(next.update);
+      const bool fits_still =
+          fits.has_started() && relay.Check(next.update).verdict == Relay::Checked::Verdict::kFits;
+      if (fits_still && member != nullptr) TakeUpdate(member, next.id, next.update);
+    }
+  }
+  for (Foreign& next : still) foreign.push_back(std::move(next));
+}
+
+void MasterNode::State::TakeUpdate(Member* member, const UpdateId& id, const Buffer& update) {
   // None where another process has taken its rank: what others have accepted of it counts still.
   Member* const origin = membership.FindOrigin(id.origin);
   if (const std::string late = fits.CheckUpdate(*member, id); !late.empty()) {
@@ -375,8 +425,8 @@ void MasterNode::State::HandleUpdate(Member* member, const Buffer& update) {
   for (const Replication::Accepted& next : accepted) {
     fits.HandleAccepted(origin, next);
   }
-  if (origin != nullptr && fits.queued_bytes() > kSequencerBytes) {
-    Expel(origin, WorkerName(origin->rank) + " is too many steps ahead of the slowest worker");
+  if (const auto excess = fits.FindExcess()) {
+    Expel(membership.FindRank(excess->rank), excess->why);
   }
 }
 
@@ -411,6 +461,7 @@ void MasterNode::State::Settle() {
   relay.Advance(now_ns);
   ActOnNotices();
   RemoveGone();
+  if (!foreign.empty()) LookAtForeign();
   if (const auto ended = fits.TakeEnded()) {
     events.push_back(
         {MasterEvent::Type::kEnded, -1, "generation " + std::to_string(*ended) + " has ended"});

@@ -1,5 +1,6 @@
 #include "core/master/master_tree.h"
 
+#include "core/replication/version_vector.h"
 #include "core/replication/words.h"
 
 namespace strom {
@@ -28,11 +29,12 @@ bool MasterTree::HandleOrphan(int64_t now_ns, const Member& member, const Orphan
 
 void MasterTree::SendBeacons(int64_t now_ns, uint64_t epoch, uint32_t missing) {
   const Buffer whole = EncodeControl(Beacon{epoch, version(), relay_->received(), missing});
-  const Buffer sign_of_life = EncodeControl(Beacon{epoch, version(), {}, missing});
   for (const auto& [rank, member] : membership_->members()) {
     if (member.link == 0) continue;
-    links_->Send(now_ns, member.link, Channel::kControl,
-                 relay_->Has(member.link) ? whole : sign_of_life);
+    const VersionVector own = {{member.origin, CounterOf(relay_->received(), member.origin)}};
+    links_->Send(
+        now_ns, member.link, Channel::kControl,
+        relay_->Has(member.link) ? whole : EncodeControl(Beacon{epoch, version(), own, missing}));
   }
 }
 

@@ -35,10 +35,16 @@ class MasterTree {
   }
 
   // The vector flows down the tree, so that the master sends it a few times only; the others hear
-  // over their own links just that it lives.
+  // over their own links that it lives, and how many of their own updates it has: of those nobody
+  // else's word counts.
   void SendBeacons(int64_t now_ns, uint64_t epoch, uint32_t missing);
   // No update of a lost member is on its way through the tree.
   bool Settled() const;
+
+  bool MaySpeakFor(const Member& member, uint64_t origin) const {
+    return placement_.MaySpeakFor(member.origin, origin);
+  }
+  bool is_star() const { return placement_.tree().is_star(); }
 
   uint64_t version() const { return placement_.tree().version(); }
   // Parent's rank (-1: the master, or no place) and depth (0: no place).

@@ -35,7 +35,7 @@ bool Placement::MoveOrphan(NodeId node, uint64_t version) {
 }
 
 void Placement::TellAgain(NodeId node) {
-  if (tree_.bounds().max_depth == 1) return;  // there is one place only
+  if (tree_.is_star()) return;  // there is one place only
   auto assigned = assignments_.find(node);
   if (assigned != assignments_.end()) assigned->second.known = false;
 }
@@ -67,6 +67,14 @@ bool Placement::Settled(uint64_t generation, const VersionVector& received) cons
     return assigned.known && assigned.taken.version == assigned.place.version &&
            (assigned.taken.generation != generation || Covers(received, assigned.taken.vector));
   });
+}
+
+bool Placement::MaySpeakFor(NodeId node, uint64_t origin) const {
+  if (origin == node) return true;
+  if (tree_.is_star()) return false;
+  if (!tree_.Contains(origin)) return true;
+  while (origin != node && origin != kMasterNode) origin = tree_.parent(origin);
+  return origin == node;
 }
 
 Place Placement::PlaceOf(NodeId node) const {

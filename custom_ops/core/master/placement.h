@@ -49,6 +49,11 @@ class Placement {
   // then: no update of a lost member is left in the tree that the master does not know.
   bool Settled(uint64_t generation, const VersionVector& received) const;
 
+  // Whether updates of `origin` may come from `node`: its own do, and in a tree those of whoever is
+  // below it. Of who has no place (lost, or about to have another) anybody there may still have
+  // some.
+  bool MaySpeakFor(NodeId node, uint64_t origin) const;
+
   const Tree& tree() const { return tree_; }
   bool IsUnderMaster(NodeId node) const {
     return tree_.Contains(node) && tree_.parent(node) == kMasterNode;

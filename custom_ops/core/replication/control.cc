@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "core/base/archive.h"
+#include "core/base/text.h"
 
 namespace strom {
 
@@ -15,10 +16,36 @@ Buffer Encode(Message message) {
   return MakeBuffer(writer.Take());
 }
 
+// The text of a message, and how long it may be; null = it has none.
+struct Text {
+  std::string* text = nullptr;
+  size_t most_bytes = 0;
+};
+template <typename Message>
+Text TextOf(Message* message) {
+  if constexpr (requires { message->options_text; }) {
+    return {&message->options_text, kMaxOptionsBytes};
+  } else if constexpr (std::is_same_v<Message, Orphan>) {
+    return {&message->reason, kMaxOrphanBytes};
+  } else if constexpr (std::is_same_v<Message, Failure>) {
+    return {&message->reason, kMaxWordsBytes};
+  } else if constexpr (std::is_same_v<Message, Notice>) {
+    return {&message->text, kMaxWordsBytes};
+  } else {
+    return {};
+  }
+}
+
 template <typename Message>
 Status Parse(Bytes bytes, const char* what, Message* message) {
   FieldReader reader(bytes);
   message->Fields(reader);
+  if (const Text text = TextOf(message);
+      text.text != nullptr && reader.ok() && text.text->size() > text.most_bytes) {
+    return {Code::kCorrupt, std::string(what) + " with a text of " +
+                                std::to_string(text.text->size()) + " bytes, where " +
+                                std::to_string(text.most_bytes) + " are the most"};
+  }
   if (!reader.ok() || !reader.left().empty()) {
     return {Code::kCorrupt, std::string(what) + " of " + std::to_string(bytes.size()) +
                                 " bytes does not have its fields' length"};
@@ -48,6 +75,10 @@ Buffer EncodeControl(const ControlMessage& message) {
   return std::visit(
       [](auto value) {
         FieldWriter writer;
+        if (const Text text = TextOf(&value); text.text != nullptr) {
+          // Options differ by any byte: WorkerNode refuses longer ones.
+          text.text->resize(CutText(*text.text, text.most_bytes).size());
+        }
         writer(decltype(value)::kType);
         value.Fields(writer);
         return MakeBuffer(writer.Take());

@@ -19,6 +19,13 @@ namespace strom {
 // Bumped whenever a field below, the update header or the codec's format changes.
 inline constexpr uint32_t kProtocolVersion = 6;
 
+// Texts are no longer than this. What two members say may stand in one answer, so words for people
+// have room for two options texts; longer ones are cut where they are sent. A peer that sends more
+// breaks the protocol.
+inline constexpr size_t kMaxOptionsBytes = 8192;
+inline constexpr size_t kMaxWordsBytes = 2 * kMaxOptionsBytes + 2048;
+inline constexpr size_t kMaxOrphanBytes = 512;
+
 // 16 random bytes: of a process (its instance), or of a host.
 using Token = std::array<uint8_t, 16>;
 

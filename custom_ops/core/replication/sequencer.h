@@ -24,17 +24,27 @@ struct Stepper {
   friend auto operator<=>(const Stepper&, const Stepper&) = default;
 };
 
+// What the sequencer holds at most.
+struct SequencerBounds {
+  size_t parts = 8192;                      // of one contribution
+  size_t step_ids = 260'000;                // of one STEP, which is one message
+  int64_t queued_bytes = int64_t{1} << 29;  // beyond it somebody is out of the staleness bound
+  int64_t open_bytes = int64_t{1} << 26;    // of incomplete contributions of those who are lost
+};
+
 class Sequencer {
  public:
   using Contribution = std::vector<ReceivedUpdate>;
 
   // `counters`: of each origin at the generation's cut.
-  explicit Sequencer(const std::map<Stepper, uint64_t>& counters);
+  explicit Sequencer(const std::map<Stepper, uint64_t>& counters,
+                     const SequencerBounds& bounds = {});
 
   // One that joins late: it steps from its first contribution on, so nobody waits for that.
   void Join(const Stepper& who, uint64_t counter);
 
-  // An accepted update of `who`, in counter order; `last_part` completes a contribution.
+  // An accepted update of `who`, in counter order; `last_part` completes a contribution. Of who is
+  // lost, contributions that are incomplete go when there are too many: it cannot complete them.
   void Add(const Stepper& who, ReceivedUpdate update, bool last_part);
 
   void Done(const Stepper& who, uint64_t final_counter);
@@ -56,6 +66,15 @@ class Sequencer {
   // What is here and stands in no STEP yet.
   Contribution Waiting() const;
   int64_t queued_bytes() const { return queued_bytes_; }
+  // Who keeps no bound, live or not: a contribution of too many parts, or, where too much is
+  // queued, the most of it.
+  struct Excess {
+    Stepper who;
+    bool of_parts = false;
+  };
+  std::optional<Excess> FindExcess() const;
+  // What is queued of who is lost goes.
+  void Discard(const Stepper& who);
 
  private:
   enum class Mode { kJoining, kStepping, kWaiting, kDone, kLost };
@@ -65,10 +84,17 @@ class Sequencer {
     uint64_t until = 0;     // kWaiting, kDone: its last update before that
     Contribution open;
     std::deque<Contribution> complete;
+    int64_t open_bytes = 0, queued_bytes = 0;  // of `open`; of both
+    bool is_void = false;                      // what is open: until its last part
     bool Stepping() const;
   };
+  void VoidOpen(Member* member);
+  void VoidOpenOfLost();
 
+  const SequencerBounds bounds_;
   std::map<Stepper, Member> members_;
+  std::optional<Stepper> many_parts_;  // whose contribution has too many
+  int64_t lost_open_bytes_ = 0;
   uint64_t steps_ = 0;
   int64_t queued_bytes_ = 0;
 };

@@ -45,6 +45,8 @@ class Tree {
   void Move(NodeId node);
 
   const TreeBounds& bounds() const { return bounds_; }
+  // All nodes are the master's children, whatever happens.
+  bool is_star() const { return bounds_.max_depth == 1; }
   bool Contains(NodeId node) const { return nodes_.contains(node); }
   NodeId parent(NodeId node) const { return At(node).parent; }
   const std::set<NodeId>& children(NodeId node) const { return At(node).children; }

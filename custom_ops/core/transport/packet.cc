@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/base/little_endian.h"
+#include "core/base/text.h"
 
 namespace strom {
 namespace {
@@ -161,12 +162,7 @@ std::optional<EchoPacket> ParseEcho(Bytes body) {
   return EchoPacket{Load<uint64_t>(body, 0)};
 }
 
-std::string_view CutReason(std::string_view reason) {
-  if (reason.size() <= kMaxReasonBytes) return reason;
-  size_t size = kMaxReasonBytes;
-  while (size > 0 && (static_cast<uint8_t>(reason[size]) & 0xc0) == 0x80) --size;
-  return reason.substr(0, size);
-}
+std::string_view CutReason(std::string_view reason) { return CutText(reason, kMaxReasonBytes); }
 
 size_t WriteClose(std::string_view reason, std::span<uint8_t> out) {
   reason = CutReason(reason);

@@ -147,13 +147,19 @@ void TreeLinks::HandleControl(int64_t now_ns, LinkId link, Bytes bytes) {
 }
 
 void TreeLinks::HandleBeacon(int64_t now_ns, LinkId link, const Beacon& beacon) {
-  if (link != (IsUnderMaster() ? master_link_ : parent_link_)) return;
+  const bool from_master = link == master_link_ && link != 0;
+  if (!from_master && (link != parent_link_ || IsUnderMaster())) return;
   if (beacon.epoch != epoch_) {
     ++(*drops_)["beacon of another master"];
     return;
   }
+  // What this worker has made it keeps until the master itself says that it is there. With that a
+  // parent that says more than there is makes nothing be lost.
+  VersionVector vector = beacon.vector;
+  if (!from_master) vector.erase(own_origin_);
+  relay_->SetMasterVector(now_ns, vector);
+  if (from_master != IsUnderMaster()) return;
   last_beacon_ns_ = now_ns;
-  relay_->SetMasterVector(now_ns, beacon.vector);
   if (children_.empty()) return;
   const Buffer onward = EncodeControl(beacon);
   for (const auto& [child, origin] : children_) {

@@ -75,6 +75,11 @@ void WorkerNode::BeginGeneration(int64_t now_ns, Generation generation) {
   State& s = *state_;
   s.now_ns = now_ns;
   if (s.life == State::Life::kOver) return;
+  if (generation.options_text.size() > kMaxOptionsBytes) {
+    return s.Fail(Code::kInvalidArgument,
+                  "an options text of " + std::to_string(generation.options_text.size()) +
+                      " bytes; it has at most " + std::to_string(kMaxOptionsBytes));
+  }
   s.donor.Clear();
   s.request.Clear();
   s.relay.KeepBeyond(now_ns, std::nullopt);
@@ -160,7 +165,11 @@ UpdateId WorkerNode::Submit(int64_t now_ns, int64_t iteration, bool last_part,
   const Buffer buffer = MakeBuffer(std::move(update));
   std::vector<Replication::Accepted> accepted;
   const std::string fault = s.relay.Take(now_ns, 0, id, buffer, &accepted);
-  STROM_CHECK(fault.empty() && !accepted.empty());  // own counters have no gap
+  if (!fault.empty() || accepted.empty()) {
+    // Own counters have no gap, so somebody above has made some up, and a cut has named them.
+    s.Fail(Code::kCorrupt, "the job has updates in this worker's name that it has not made");
+    return id;
+  }
   s.update_bytes_sent += static_cast<int64_t>(buffer->size());
   if (s.hands_out_own) s.own.push_back({id, buffer});
   s.generation->Add(std::move(accepted));
@@ -478,7 +487,11 @@ void WorkerNode::State::HandleUpdate(LinkId from, const Buffer& update) {
   const Relay::Checked checked = relay.Check(update);
   if (checked.verdict == Relay::Checked::Verdict::kStale) return;
   std::string fault = checked.why;
-  if (checked.verdict == Relay::Checked::Verdict::kFits) {
+  if (checked.header.id.origin == origin && checked.header.id.counter > counter) {
+    ++drops["update in this worker's own name"];
+    if (from == link) return;  // the master passes on what another has made up
+    fault = "update in the receiver's own name";
+  } else if (checked.verdict == Relay::Checked::Verdict::kFits) {
     updates_received += 1;
     update_bytes_received += static_cast<int64_t>(update->size());
     std::vector<Replication::Accepted> accepted;

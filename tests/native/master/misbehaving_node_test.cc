@@ -10,10 +10,12 @@
 #include <utility>
 #include <vector>
 
+#include "core/base/little_endian.h"
 #include "core/codec/message_writer.h"
 #include "core/master/master_node.h"
 #include "core/replication/blob.h"
 #include "core/replication/control.h"
+#include "core/replication/version_vector.h"
 #include "core/worker/worker_node.h"
 #include "link_events.h"
 #include "recorded_links.h"
@@ -36,7 +38,8 @@ Buffer EmptyUpdate(const UpdateId& id) {
 // A master whose members are links 1, 2, ... with ranks 0, 1, ...
 class Master {
  public:
-  explicit Master(int32_t workers) : node({.workers = workers}, &links), workers_(workers) {}
+  explicit Master(int32_t workers, MasterNodeOptions options = {})
+      : node(With(options, workers), &links), workers_(workers) {}
 
   void SayHello(LinkId link, int32_t rank, uint8_t instance, int32_t attempt = 0) {
     Hello hello{.rank = rank, .size = workers_, .attempt = attempt};
@@ -86,6 +89,11 @@ class Master {
   MasterNode node;
 
  private:
+  static MasterNodeOptions With(MasterNodeOptions options, int32_t workers) {
+    options.workers = workers;
+    return options;
+  }
+
   const int32_t workers_;
 };
 
@@ -186,6 +194,75 @@ TEST(MisbehavingNodeTest, ASeedOfAnotherSizeLeavesTheParametersOfTheLastEnd) {
   EXPECT_EQ(ParametersBytes(master.links, 3, 1), kLayout.size * sizeof(float));
 }
 
+TEST(MisbehavingNodeTest, AnOptionsTextThatNoAnswerCouldQuoteCostsItsSenderTheLink) {
+  Master master(2);
+  master.Join();
+  master.Say(1, Announce{kLayout, 0, "short"});
+  const std::string longest(static_cast<size_t>(kMaxMessageBytes) - 100, 'x');
+  std::vector<uint8_t> message = *EncodeControl(Announce{kLayout, 0, ""});
+  StoreLittleEndian<uint32_t>(&message[message.size() - 4], static_cast<uint32_t>(longest.size()));
+  message.insert(message.end(), longest.begin(), longest.end());
+  master.node.HandleLinkEvent(kNow, MessageOn(2, Channel::kControl, MakeBuffer(message)));
+  EXPECT_THAT(master.links.closed[2], HasSubstr("8192 are the most"));
+  EXPECT_FALSE(master.links.closed.contains(1));
+}
+
+TEST(MisbehavingNodeTest, TwoLongestOptionsTextsThatDifferAreBothQuoted) {
+  Master master(2);
+  master.Join();
+  const std::string one(kMaxOptionsBytes, 'x'), other(kMaxOptionsBytes, 'y');
+  master.Say(1, Announce{kLayout, 0, one});
+  master.Say(2, Announce{kLayout, 0, other});
+  const auto refused = master.links.Last<Failure>(1);
+  ASSERT_TRUE(refused);
+  EXPECT_THAT(refused->reason, HasSubstr(one));
+  EXPECT_THAT(refused->reason, HasSubstr(other));
+  EXPECT_THAT(refused->reason, HasSubstr("the same options"));
+}
+
+TEST(MisbehavingNodeTest, AnUpdateInAnotherWorkersNameCostsItsSenderTheLink) {
+  Master master(3);
+  master.Start();
+  master.Update(2, {Master::Origin(1), 1});
+  EXPECT_THAT(master.links.closed[2], HasSubstr("in another worker's name"));
+  EXPECT_FALSE(master.node.received().contains(Master::Origin(1)));
+  EXPECT_EQ(master.links.Updates(1), 0);
+  EXPECT_EQ(master.links.Updates(3), 0);
+  master.Update(1, {Master::Origin(1), 1});  // whose name it is notices nothing
+  EXPECT_EQ(master.links.Updates(3), 1);
+  EXPECT_FALSE(master.links.closed.contains(1));
+}
+
+// Ranks 0 and 1 under the master, 2 under rank 0.
+TEST(MisbehavingNodeTest, InATreeAWorkerSpeaksForThoseBelowItAndForTheLost) {
+  Master master(3, {.topology = Topology::kMesh, .max_children = 2});
+  master.Start();
+  const uint64_t leaf = Master::Origin(3);
+  ASSERT_EQ(master.links.Last<Place>(3)->parent, Master::Origin(1));
+  master.Update(2, {leaf, 1});
+  EXPECT_FALSE(CounterOf(master.node.received(), leaf));
+  EXPECT_FALSE(master.links.closed.contains(2)) << "an update may overtake a change of places";
+  master.Update(1, {leaf, 1});
+  EXPECT_EQ(CounterOf(master.node.received(), leaf), 1u);
+  master.Update(2, {leaf, 2});
+  EXPECT_EQ(CounterOf(master.node.received(), leaf), 1u);
+  // Nobody but who has it can pass it on then.
+  master.node.HandleLinkEvent(kNow, Down(3, Code::kMasterLost));
+  EXPECT_EQ(CounterOf(master.node.received(), leaf), 2u);
+}
+
+TEST(MisbehavingNodeTest, UpdatesThatAreSetAsideAreBounded) {
+  const int64_t bytes = SizeOf(EmptyUpdate({1, 1}));
+  Master master(3, {.topology = Topology::kMesh, .max_children = 2, .ring_bytes = 10 * bytes});
+  master.Start();
+  for (uint64_t counter = 1; counter <= 10; ++counter) {
+    master.Update(2, {Master::Origin(3), counter});
+  }
+  EXPECT_FALSE(master.links.closed.contains(2));
+  master.Update(2, {Master::Origin(3), 11});
+  EXPECT_THAT(master.links.closed[2], HasSubstr("not below it"));
+}
+
 // Held updates were checked against the flat space of their own generation.
 TEST(MisbehavingNodeTest, AnUpdateThatIsHeldDoesNotComeIntoTheNextGeneration) {
   Master master(1);
@@ -218,6 +295,30 @@ class TrainingWorker {
   RecordedLinks links;
   WorkerNode node;
 };
+
+TEST(MisbehavingNodeTest, AWorkerTakesNoUpdateInItsOwnName) {
+  TrainingWorker worker(-1);
+  worker.node.HandleLinkEvent(kNow,
+                              MessageOn(1, Channel::kUpdate, EmptyUpdate({Master::Origin(1), 1})));
+  EXPECT_TRUE(worker.node.received().empty());
+  const MessageFields fields{1e-3f, 1e-3f, static_cast<int64_t>(kLayout.size), 0};
+  auto parts = WriteEntries(fields, {}, kMaxMessageBytes, kUpdateHeaderBytes);
+  (void)worker.node.Submit(kNow, 0, true, std::move(parts[0]));
+  EXPECT_EQ(worker.node.received().at(Master::Origin(1)), 1u);
+  EXPECT_FALSE(worker.node.PollEvent());
+}
+
+TEST(MisbehavingNodeTest, ACutWithUpdatesThatAWorkerHasNotMadeEndsItWithWords) {
+  TrainingWorker worker(-1);
+  worker.Hear(TooFarBehind{1});
+  worker.Hear(SnapshotCut{1, {{Master::Origin(1), 5}}, 1});
+  const MessageFields fields{1e-3f, 1e-3f, static_cast<int64_t>(kLayout.size), 0};
+  auto parts = WriteEntries(fields, {}, kMaxMessageBytes, kUpdateHeaderBytes);
+  (void)worker.node.Submit(kNow, 0, true, std::move(parts[0]));
+  std::string failure;
+  while (auto event = worker.node.PollEvent()) failure = event->status.message;
+  EXPECT_THAT(failure, HasSubstr("in this worker's name"));
+}
 
 TEST(MisbehavingNodeTest, AStepThatNamesAnUpdateTwiceIsRefused) {
   TrainingWorker worker(0);

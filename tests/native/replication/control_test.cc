@@ -81,6 +81,26 @@ TEST(Control, RefusesACountThatTheBytesCannotHold) {
   EXPECT_EQ(ParseControl(bytes, &parsed).code, Code::kCorrupt);
 }
 
+TEST(Control, RefusesAVectorOfMoreOriginsThanAMessageIsSureToHold) {
+  VersionVector vector;
+  while (vector.size() < kMaxOrigins) vector[vector.size() + 1] = 1;
+  ControlMessage parsed;
+  EXPECT_TRUE(ParseControl(*EncodeControl(Attach{1, vector}), &parsed).ok());
+  vector[vector.size() + 1] = 1;
+  EXPECT_FALSE(ParseControl(*EncodeControl(Attach{1, vector}), &parsed).ok());
+}
+
+TEST(Control, WordsForPeopleAreCutAndOptionsRefused) {
+  const std::string endless(1 << 20, 'x');
+  ControlMessage parsed;
+  ASSERT_TRUE(ParseControl(*EncodeControl(Failure{1, endless}), &parsed).ok());
+  EXPECT_EQ(std::get<Failure>(parsed).reason.size(), kMaxWordsBytes);
+  ASSERT_TRUE(ParseControl(*EncodeControl(Notice{endless}), &parsed).ok());
+  EXPECT_EQ(std::get<Notice>(parsed).text.size(), kMaxWordsBytes);
+  ASSERT_TRUE(ParseControl(*EncodeControl(Orphan{1, endless}), &parsed).ok());
+  EXPECT_EQ(std::get<Orphan>(parsed).reason.size(), kMaxOrphanBytes);
+}
+
 TEST(Control, RefusesAVectorOutOfOrder) {
   std::vector<uint8_t> bytes = *EncodeControl(Attach{1, {{1, 1}, {2, 2}}});
   std::swap_ranges(bytes.end() - 32, bytes.end() - 16, bytes.end() - 16);

@@ -27,6 +27,8 @@ class RecordedLinks final : public LinkLayer {
   void Accept(int64_t, LinkId link, Buffer) override { accepted.push_back(link); }
   void Refuse(int64_t, LinkId link, const std::string& reason) override { refused[link] = reason; }
   bool Send(int64_t, LinkId link, Channel channel, Buffer message) override {
+    EXPECT_FALSE(message->empty());
+    EXPECT_LE(static_cast<int64_t>(message->size()), kMaxMessageBytes);
     if (queues) queued[link] += static_cast<int64_t>(message->size());
     sent.push_back({link, channel, std::move(message)});
     return true;

@@ -129,6 +129,19 @@ TEST_F(TreeLinksTest, AWorkerThatHearsNoBeaconIsAnOrphanThoughItsParentAnswers) 
   EXPECT_TRUE(links.closed.contains(1));
 }
 
+// Its beacon would make what the master lacks be forgotten.
+TEST_F(TreeLinksTest, OfItsOwnUpdatesAWorkerBelievesTheMasterAlone) {
+  std::vector<Replication::Accepted> accepted;
+  (void)relay.Take(0, 0, {kOwn, 1}, MakeBuffer(std::vector<uint8_t>(100)), &accepted);
+  tree.HandlePlace(0, UnderAWorker(1));
+  tree.HandleUp(0, 1);
+  constexpr int64_t kLater = int64_t{1} << 50;
+  tree.HandleBeacon(kLater, 1, Beacon{1, 1, {{kOwn, 1}}});
+  EXPECT_EQ(relay.replication().retained(), 1);
+  tree.HandleBeacon(kLater, kMaster, Beacon{1, 1, {{kOwn, 1}}});
+  EXPECT_EQ(relay.replication().retained(), 0);
+}
+
 TEST_F(TreeLinksTest, BeaconsFlowDownTheTree) {
   Place place;
   place.version = 1;
