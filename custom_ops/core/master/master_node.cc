@@ -372,7 +372,12 @@ void MasterNode::State::HandleUpdate(Member* member, const Buffer& update) {
     ++drops["update of an unknown origin"];
     return;
   }
-  if (!tree.MaySpeakFor(*member, id.origin)) return HandleForeign(member, id, update);
+  if (!tree.MaySpeakFor(*member, id.origin)) {
+    // One that attaches anew may give back what has just been relayed to it.
+    if (!Covers(relay.received(), id)) return HandleForeign(member, id, update);
+    ++drops["duplicate update"];
+    return;
+  }
   TakeUpdate(member, id, update);
 }
 

@@ -26,6 +26,9 @@ inline constexpr uint32_t kLeastGrantPackets = 2;
 struct GrantOptions {
   int64_t shared_bytes = int64_t{256} << 10;  // divided among the active senders, at most
   int64_t lone_bytes = int64_t{4} << 20;      // the most for one that is alone
+  // What the incomplete messages of all senders together may hold before each may only hold as much
+  // as one message.
+  int64_t reassembly_bytes = int64_t{512} << 20;
 };
 
 class Grants {
@@ -47,6 +50,13 @@ class Grants {
   void NoteLoss(int64_t packets) { lost_packets_ += packets; }
   // What each active sender may have under way.
   int64_t ShareBytes(int64_t now_ns) const;
+  // What messages that are partly here hold, over all senders.
+  void NoteReassembly(int64_t bytes) { reassembly_bytes_ += bytes; }
+  int64_t reassembly_bytes() const { return reassembly_bytes_; }
+  bool HasReassemblyRoom(int64_t bytes) const {
+    return reassembly_bytes_ + bytes <= options_.reassembly_bytes;
+  }
+
   // Senders heard in this period or the one before.
   int64_t ActiveSenders(int64_t now_ns) const;
 
@@ -54,6 +64,7 @@ class Grants {
   void EndPeriod(int64_t next_period);
 
   const GrantOptions options_;
+  int64_t reassembly_bytes_ = 0;
   int64_t budget_bytes_;
   int64_t period_ = 0;
   int64_t heard_ = 0;                               // senders of this period

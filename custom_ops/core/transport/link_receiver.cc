@@ -27,7 +27,7 @@ LinkReceiver::LinkReceiver(uint32_t first_sequence, Grants* grants, LinkCounters
       grant_edge_(first_sequence + kIdleGrantPackets),
       packet_bytes_(kUsualPayloadBytes),
       noticed_ns_(kWindowPackets),
-      reassembly_(counters) {}
+      reassembly_(grants, counters) {}
 
 bool LinkReceiver::HandleData(int64_t now_ns, const DataPacket& packet) {
   NoteArrival(now_ns, packet.timestamp_us);

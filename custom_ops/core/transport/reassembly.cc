@@ -39,15 +39,41 @@ std::optional<DeliveredMessage> Reassembly::PollMessage() {
   return message;
 }
 
+// As given out: a bundle of tiny messages takes a hundred times its bytes.
+int64_t Reassembly::Whole::CostBytes() const {
+  if (bytes == nullptr) return kMessageOverheadBytes;
+  int64_t messages = 1;
+  if (is_bundle) {
+    messages = 0;
+    for (Bytes rest = *bytes; NextBundled(&rest);) ++messages;
+  }
+  return static_cast<int64_t>(bytes->size()) + messages * kMessageOverheadBytes;
+}
+
+bool Reassembly::IsAwaited(const DataPacket& packet) const {
+  return IsOrdered(packet.channel) &&
+         packet.message == numbers_[static_cast<size_t>(packet.channel)].next;
+}
+
+bool Reassembly::HasRoom(const DataPacket& packet, int64_t bytes) const {
+  if (IsAwaited(packet)) return true;
+  const int64_t then = bytes_ + bytes + kAwaitedBytes;
+  if (then > kMaxReassemblyBytes) return false;
+  return then <= kLeastReassemblyBytes || grants_->HasReassemblyRoom(bytes);
+}
+
 Reassembly::Verdict Reassembly::TakeFragment(const DataPacket& packet) {
   const uint64_t key = KeyOf(packet);
+  const int64_t held = packet.length + kMessageOverheadBytes;
   auto found = partial_.find(key);
   if (found == partial_.end()) {
-    if (bytes_ + packet.length > kMaxReassemblyBytes) return Verdict::kOverLimit;
     if (packet.payload.size() == packet.length) {
-      return Complete(packet, MakeBuffer({packet.payload.begin(), packet.payload.end()}));
+      Whole whole{MakeBuffer({packet.payload.begin(), packet.payload.end()}), packet.is_bundle};
+      if (!MayComplete(packet, whole, 0)) return Verdict::kOverLimit;
+      return Complete(packet, std::move(whole));
     }
-    bytes_ += packet.length;
+    if (!HasRoom(packet, held)) return Verdict::kOverLimit;
+    Hold(held);
     found = partial_.emplace(key, Partial{}).first;
     found->second.bytes.resize(packet.length);
   }
@@ -58,25 +84,35 @@ Reassembly::Verdict Reassembly::TakeFragment(const DataPacket& packet) {
   // Between two ranges lies a sequence of the window.
   if (partial.arrived.count() > kWindowPackets) return Verdict::kBroken;
   if (!partial.arrived.Covers(packet.length)) return Verdict::kTaken;
-  Buffer message = MakeBuffer(std::move(partial.bytes));
+  Whole whole{MakeBuffer(std::move(partial.bytes)), packet.is_bundle};
+  if (!MayComplete(packet, whole, held)) {
+    partial.bytes = *whole.bytes;  // its last fragment comes again
+    return Verdict::kOverLimit;
+  }
+  Hold(-held);
   partial_.erase(found);
-  bytes_ -= packet.length;
-  return Complete(packet, std::move(message));
+  return Complete(packet, std::move(whole));
 }
 
-Reassembly::Verdict Reassembly::Complete(const DataPacket& last, Buffer bytes) {
+// Whether there is room for it, of which `held` bytes are here already, where it has to wait.
+bool Reassembly::MayComplete(const DataPacket& last, const Whole& whole, int64_t held) const {
+  const bool waits = IsOrdered(last.channel) && !IsAwaited(last);
+  return !waits || HasRoom(last, whole.CostBytes() - held);
+}
+
+Reassembly::Verdict Reassembly::Complete(const DataPacket& last, Whole whole) {
   // A bundle was made for one datagram. Longer ones would be a way to many messages for few bytes.
-  if (last.is_bundle && (last.length > kMaxDatagramBytes || !IsBundle(*bytes))) {
+  if (whole.is_bundle && (last.length > kMaxDatagramBytes || !IsBundle(*whole.bytes))) {
     return Verdict::kBroken;
   }
-  Finish(last.channel, last.message, {std::move(bytes), last.is_bundle});
+  Finish(last.channel, last.message, std::move(whole));
   return Verdict::kEnded;
 }
 
 void Reassembly::GiveUp(const DataPacket& packet) {
   ++counters_->messages_voided_by_peer;
   if (const auto found = partial_.find(KeyOf(packet)); found != partial_.end()) {
-    bytes_ -= static_cast<int64_t>(found->second.bytes.size());
+    Hold(-static_cast<int64_t>(found->second.bytes.size()) - kMessageOverheadBytes);
     partial_.erase(found);
   }
   Finish(packet.channel, packet.message, {});
@@ -86,7 +122,7 @@ void Reassembly::Finish(Channel channel, uint32_t number, Whole whole) {
   Numbers& numbers = numbers_[static_cast<size_t>(channel)];
   if (number == numbers.next || !IsOrdered(channel)) Deliver(channel, std::exchange(whole, {}));
   if (number != numbers.next) {
-    if (whole.bytes != nullptr) bytes_ += static_cast<int64_t>(whole.bytes->size());
+    if (whole.bytes != nullptr) Hold(whole.CostBytes());
     numbers.later.emplace(number, std::move(whole));
     return;
   }
@@ -94,8 +130,7 @@ void Reassembly::Finish(Channel channel, uint32_t number, Whole whole) {
   while (!numbers.later.empty()) {
     const auto ready = numbers.later.find(numbers.next);
     if (ready == numbers.later.end()) return;
-    const Buffer& bytes = ready->second.bytes;
-    if (bytes != nullptr) bytes_ -= static_cast<int64_t>(bytes->size());
+    if (ready->second.bytes != nullptr) Hold(-ready->second.CostBytes());
     Deliver(channel, std::move(ready->second));
     numbers.later.erase(ready);
     ++numbers.next;

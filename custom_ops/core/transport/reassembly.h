@@ -2,8 +2,10 @@
 // never where the sender has given it up. Used by the receiving half of a link.
 //
 // Memory: messages that are partly here or wait for an earlier one of their channel hold at most
-// kMaxReassemblyBytes. A sender that keeps the protocol stays below it; a fragment that would pass
-// it is refused and stays unacknowledged.
+// kMaxReassemblyBytes, counted as what they will take when they are given out, message by message.
+// All links of a process together hold at most what its grants say, and beyond that each may hold
+// kLeastReassemblyBytes. A fragment that would pass either is refused and stays unacknowledged; the
+// message that an ordered channel waits for is never refused, so that others cannot stop it.
 #ifndef KERAS_STROM_CORE_TRANSPORT_REASSEMBLY_H_
 #define KERAS_STROM_CORE_TRANSPORT_REASSEMBLY_H_
 
@@ -16,6 +18,7 @@
 
 #include "core/base/types.h"
 #include "core/transport/byte_ranges.h"
+#include "core/transport/grants.h"
 #include "core/transport/packet.h"
 
 namespace strom {
@@ -23,6 +26,12 @@ namespace strom {
 struct LinkCounters;
 
 inline constexpr int64_t kMaxReassemblyBytes = int64_t{32} << 20;
+// What a message takes besides its bytes, on its way to the node.
+inline constexpr int64_t kMessageOverheadBytes = 256;
+// Within these bounds room is kept for the message that each ordered channel waits for.
+inline constexpr int64_t kAwaitedBytes = 2 * (kMaxMessageBytes + kMessageOverheadBytes);
+// What a link may hold however much the others do: so much that a message gets through.
+inline constexpr int64_t kLeastReassemblyBytes = kAwaitedBytes + kAwaitedBytes / 2;
 
 struct DeliveredMessage {
   Channel channel = Channel::kControl;
@@ -31,7 +40,11 @@ struct DeliveredMessage {
 
 class Reassembly {
  public:
-  explicit Reassembly(LinkCounters* counters) : counters_(counters) {}
+  // Both outlive it.
+  Reassembly(Grants* grants, LinkCounters* counters) : grants_(grants), counters_(counters) {}
+  ~Reassembly() { Hold(-bytes_); }
+  Reassembly(const Reassembly&) = delete;
+  Reassembly& operator=(const Reassembly&) = delete;
 
   enum class Verdict {
     kTaken,      // or of no more use
@@ -57,6 +70,7 @@ class Reassembly {
   struct Whole {
     Buffer bytes;  // null = nothing to deliver
     bool is_bundle = false;
+    int64_t CostBytes() const;
   };
   // Which numbers of a channel are done: delivered, given up, or whole and waiting for their turn.
   struct Numbers {
@@ -64,12 +78,20 @@ class Reassembly {
     std::unordered_map<uint32_t, Whole> later;  // done after it
   };
 
+  void Hold(int64_t bytes) {
+    bytes_ += bytes;
+    grants_->NoteReassembly(bytes);
+  }
+  bool IsAwaited(const DataPacket& packet) const;
+  bool HasRoom(const DataPacket& packet, int64_t bytes) const;
   Verdict TakeFragment(const DataPacket& packet);
   void GiveUp(const DataPacket& packet);
-  Verdict Complete(const DataPacket& last, Buffer bytes);
+  bool MayComplete(const DataPacket& last, const Whole& whole, int64_t held) const;
+  Verdict Complete(const DataPacket& last, Whole whole);
   void Finish(Channel channel, uint32_t number, Whole whole);
   void Deliver(Channel channel, Whole whole);
 
+  Grants* const grants_;
   LinkCounters* const counters_;
   std::unordered_map<uint64_t, Partial> partial_;
   std::array<Numbers, kChannels> numbers_;

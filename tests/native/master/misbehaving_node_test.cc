@@ -230,6 +230,8 @@ TEST(MisbehavingNodeTest, AnUpdateInAnotherWorkersNameCostsItsSenderTheLink) {
   EXPECT_EQ(master.links.Updates(3), 0);
   master.Update(1, {Master::Origin(1), 1});  // whose name it is notices nothing
   EXPECT_EQ(master.links.Updates(3), 1);
+  master.Update(3, {Master::Origin(1), 1});  // what was relayed to it may come back
+  EXPECT_FALSE(master.links.closed.contains(3));
   EXPECT_FALSE(master.links.closed.contains(1));
 }
 

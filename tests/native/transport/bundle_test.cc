@@ -61,6 +61,65 @@ TEST(Bundle, AReceiverBreaksWithAPeerThatSendsAMalformedOne) {
   EXPECT_FALSE(receiver.HandleData(0, {.length = 3, .is_bundle = true, .payload = payload}));
 }
 
+// Bundles of tiny messages behind one that is missing: they are counted as what they will be, and
+// what is awaited gets through however full it is.
+TEST(Bundle, WhatWaitsForAnEarlierMessageIsBoundedAsWhatItWillBe) {
+  LinkCounters counters;
+  Grants grants{GrantOptions{}};
+  LinkReceiver receiver(0, &grants, &counters);
+  std::vector<uint8_t> payload;
+  while (payload.size() + 3 <= 1140) payload.insert(payload.end(), {1, 0, 7});
+  const size_t messages = payload.size() / 3;
+  DataPacket packet{.length = static_cast<uint32_t>(payload.size()),
+                    .channel = Channel::kControl,
+                    .is_bundle = true,
+                    .payload = payload};
+  for (uint32_t i = 1; i < 4000; ++i) {
+    packet.sequence = packet.message = i;
+    ASSERT_TRUE(receiver.HandleData(0, packet));
+  }
+  EXPECT_GT(counters.drop_over_limit, 0);
+  EXPECT_LE(receiver.reassembly_bytes(), kMaxReassemblyBytes);
+  EXPECT_EQ(grants.reassembly_bytes(), receiver.reassembly_bytes());
+  const size_t taken = 3999 - static_cast<size_t>(counters.drop_over_limit);
+  EXPECT_LE(static_cast<int64_t>(taken * messages) * kMessageOverheadBytes, kMaxReassemblyBytes);
+  const std::vector<uint8_t> half(static_cast<size_t>(1000), 9);
+  for (uint32_t part = 0; part < 2; ++part) {
+    ASSERT_TRUE(receiver.HandleData(0, {.sequence = part == 0 ? 0u : 4000u,
+                                        .message = 0,
+                                        .length = 2000,
+                                        .offset = 1000 * part,
+                                        .channel = Channel::kControl,
+                                        .payload = half}));
+  }
+  size_t received = 0;
+  while (receiver.PollMessage()) ++received;
+  EXPECT_EQ(received, taken * messages + 1);
+  EXPECT_EQ(receiver.reassembly_bytes(), 0);
+}
+
+TEST(Bundle, AllLinksTogetherHoldABoundAndEachStillGetsAMessageThrough) {
+  LinkCounters counters;
+  Grants grants{{.reassembly_bytes = 20 << 20}};
+  constexpr int kLinks = 8;
+  std::vector<std::unique_ptr<LinkReceiver>> receivers;
+  const std::vector<uint8_t> payload(100, 1);
+  for (int link = 0; link < kLinks; ++link) {
+    receivers.push_back(std::make_unique<LinkReceiver>(0, &grants, &counters));
+    for (uint32_t i = 0; i < 8; ++i) {
+      ASSERT_TRUE(receivers.back()->HandleData(0, {.sequence = i,
+                                                   .message = i,
+                                                   .length = uint32_t{4} << 20,
+                                                   .channel = Channel::kUpdate,
+                                                   .payload = payload}));
+    }
+    EXPECT_GE(receivers.back()->reassembly_bytes(), kMaxMessageBytes);
+  }
+  EXPECT_LE(grants.reassembly_bytes(), (20 << 20) + kLinks * kLeastReassemblyBytes);
+  receivers.clear();
+  EXPECT_EQ(grants.reassembly_bytes(), 0);
+}
+
 // Everything sent arrives once, and what is ordered in order, over a line that loses every tenth
 // packet; most packets carry several messages.
 TEST(Bundle, SmallMessagesShareDatagramsOnALossyLine) {

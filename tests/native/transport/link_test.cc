@@ -153,10 +153,11 @@ TEST(LinkReceiver, DropsWhatWouldPassTheBoundAndTakesItLater) {
     EXPECT_TRUE(receiver.HandleData(i, packet));
   }
   EXPECT_LE(receiver.reassembly_bytes(), kMaxReassemblyBytes);
-  EXPECT_EQ(counters.drop_over_limit, 92);
+  // The rest of the room is for what the ordered channels wait for.
+  EXPECT_EQ(counters.drop_over_limit, 95);
   StatusPacket status;
   receiver.TakeStatus(kMillisecond, &status);
-  EXPECT_EQ(status.cumulative, 8u);
+  EXPECT_EQ(status.cumulative, 5u);
 }
 
 TEST(LinkReceiver, RefusesWhatLiesBeyondItsWindow) {
