@@ -37,10 +37,13 @@ void Donations::HandleChunk(int64_t now_ns, int32_t donor, const BlobChunk& chun
   }
   const int32_t joiner = found->first;
   Donation& donation = found->second;
-  const bool follows =
-      chunk.offset == donation.passed_on && (donation.total == 0 || chunk.total == donation.total);
+  const bool follows = chunk.offset == donation.passed_on && chunk.offset < donation.until &&
+                       static_cast<int64_t>(chunk.bytes.size()) <= kChunkBytes &&
+                       (donation.total == 0 || chunk.total == donation.total);
   if (chunk.total == 0 || !follows) {
-    const char* const why = chunk.total == 0 ? "has none to give" : "sent it out of order";
+    const char* const why = chunk.total == 0
+                                ? "has none to give"
+                                : "sent it out of order, or more than it was asked for";
     if (!AskNext(now_ns, joiner, why, &donation, generation)) open_.erase(found);
     return;
   }

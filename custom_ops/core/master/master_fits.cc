@@ -16,6 +16,13 @@ namespace {
 // message that names them all. A worker of any job may send some.
 constexpr int32_t kPartsOfAll = 200'000;
 constexpr int32_t kLeastParts = 64;
+// The chief's values may overtake its LAYOUT, by what a link has under way.
+constexpr int64_t kEarlySeedBytes = int64_t{64} << 20;
+
+int64_t BytesOf(const Layout& layout) {
+  constexpr uint64_t kMost = uint64_t{1} << 40;
+  return static_cast<int64_t>(std::min(layout.size, kMost) * sizeof(float));
+}
 
 }  // namespace
 
@@ -198,6 +205,31 @@ void MasterFits::HandleDonation(int64_t now_ns, const Member& member, const Blob
   if (generation_) donations_.HandleChunk(now_ns, member.rank, chunk, whole, &*generation_);
 }
 
+std::optional<int64_t> MasterFits::MostBytes(const Member& member, const BlobName& name) const {
+  switch (name.kind) {
+    case BlobKind::kSeed: {
+      if (name.mark != 0) {
+        const Resumption& asked = last_end_.Has(member.rank) ? last_end_ : resumption_;
+        const Layout* const layout = asked.Awaits(member.rank, name.mark);
+        return layout == nullptr ? std::nullopt : std::optional(BytesOf(*layout));
+      }
+      const bool is_over = generation_ && name.generation <= generation_->layout().generation;
+      if (is_over || member.rank != kChiefRank) return std::nullopt;
+      const Layout* const announced = rendezvous_.Announced(member.rank, name.generation);
+      return announced == nullptr ? kEarlySeedBytes : BytesOf(*announced);
+    }
+    case BlobKind::kAverage:
+      if (!IsAtHand(name.generation) || !generation_->AwaitsAverage(member.rank)) break;
+      return host_->MostValuesBytes();
+    case BlobKind::kState:
+      if (!IsAtHand(name.generation) || !generation_->AwaitsState(member.rank)) break;
+      return host_->MostValuesBytes();
+    default:
+      break;
+  }
+  return std::nullopt;
+}
+
 std::string MasterFits::HandleBlob(const Member& member, const Blob& blob) {
   if (blob.name.kind == BlobKind::kSeed && blob.name.mark != 0) {
     std::vector<float> parameters;
@@ -215,6 +247,11 @@ std::string MasterFits::HandleBlob(const Member& member, const Blob& blob) {
     std::vector<float> seed;
     const Status whole = blob.Values(&seed);
     if (!whole.ok()) return whole.message;
+    const Layout* const announced = rendezvous_.Announced(member.rank, blob.name.generation);
+    if (announced != nullptr && announced->size != seed.size()) {
+      return std::to_string(seed.size()) + " values for a model of " +
+             std::to_string(announced->size);
+    }
     rendezvous_.AddSeed(member.rank, blob.name.generation, std::move(seed));
     return "";
   }

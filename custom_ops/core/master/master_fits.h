@@ -62,6 +62,11 @@ class MasterFits {
   void Handle(const Member& member, const ReplicaCut& replica);
   void HandleDonation(int64_t now_ns, const Member& member, const BlobChunk& chunk,
                       const Buffer& whole);
+  // How many bytes of the run `name` may be here; nullopt = nobody waits for it.
+  std::optional<int64_t> MostBytes(const Member& member, const BlobName& name) const;
+  int64_t ValuesBytes(int32_t rank) const {
+    return generation_ ? generation_->ValuesBytes(rank) : 0;
+  }
   // These return "" or why the member has to be expelled.
   std::string HandleBlob(const Member& member, const Blob& blob);
   std::string CheckUpdate(const Member& member, const UpdateId& id);

@@ -88,9 +88,29 @@ void MasterGeneration::HandleAverage(int32_t rank, const BlobName& name,
     Advance();
     return;
   }
+  // Its oldest go for its newest; nobody else's do.
+  const int64_t bytes = static_cast<int64_t>(values.size() * sizeof(double));
+  for (auto oldest = latest_.begin();
+       oldest != latest_.end() && ValuesBytes(rank) + bytes > host_->MostValuesBytes(); ++oldest) {
+    oldest->second.erase(rank);
+  }
   Vectors& latest = LatestUnder(name.key);
   latest[rank] = std::move(values);
   AnswerAverage(rank, name, latest);
+}
+
+int64_t MasterGeneration::ValuesBytes(int32_t rank) const {
+  size_t values = 0;
+  for (const auto& [key, by_rank] : latest_) {
+    const auto found = by_rank.find(rank);
+    if (found != by_rank.end()) values += found->second.size();
+  }
+  if (const auto found = members_.find(rank); found != members_.end()) {
+    const Member& member = found->second;
+    if (member.average) values += member.average->second.size();
+    if (member.state) values += member.state->size();
+  }
+  return static_cast<int64_t>(values * sizeof(double));
 }
 
 void MasterGeneration::HandleState(int32_t rank, std::vector<double> state) {

@@ -31,6 +31,8 @@ class GenerationHost {
   virtual void Report(MasterEvent event) = 0;
   virtual int64_t QueuedBytes(int32_t rank) const = 0;
   virtual const VersionVector& received() const = 0;
+  // What one member's values, that are averaged or on their way to it, may hold.
+  virtual int64_t MostValuesBytes() const = 0;
   // False while updates of a lost member may be on their way through the tree.
   virtual bool Settled() const = 0;
 };
@@ -95,6 +97,15 @@ class MasterGeneration {
     int64_t updates = 0;
   };
   Progress progress(int32_t rank) const;
+  // Whether values of this kind are awaited from the member now.
+  bool AwaitsAverage(int32_t rank) const {
+    return IsLiveMember(rank) && phase_ == Phase::kTraining;
+  }
+  bool AwaitsState(int32_t rank) const {
+    return IsLiveMember(rank) && phase_ == Phase::kFinal && !members_.at(rank).state;
+  }
+  // What is kept here of its values.
+  int64_t ValuesBytes(int32_t rank) const;
   uint64_t steps() const { return sequencer_ ? sequencer_->steps() : 0; }
   // Sequenced modes: who keeps no bound, and why it has to go. One that is lost already only loses
   // what it has queued.

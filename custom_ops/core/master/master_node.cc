@@ -22,9 +22,10 @@ namespace {
 
 // A beacon ten times within the failure timeout: every 500 ms by default.
 constexpr int64_t kBeaconsPerTimeout = 10;
-// Chunks are put together as they arrive, so this bounds what a member may send, not what is
-// reserved.
-constexpr int64_t kBlobBytes = int64_t{1} << 40;
+// A member's queue may be so long whatever the model.
+constexpr int64_t kLeastQueueBytes = int64_t{64} << 20;
+// Epochs are the upper half of an origin.
+constexpr uint64_t kEpochsEnd = uint64_t{1} << 32;
 // `auto` makes a tree for more workers than this.
 constexpr int32_t kMostUnderMaster = 32;
 
@@ -32,6 +33,11 @@ TreeBounds BoundsOf(const MasterNodeOptions& options) {
   const bool plain = options.topology == Topology::kPlain ||
                      (options.topology == Topology::kAuto && options.workers <= kMostUnderMaster);
   return plain ? TreeBounds{} : TreeBounds{options.max_children, options.max_depth};
+}
+
+bool IsOfMaster(BlobKind kind) {
+  return kind != BlobKind::kSeed && kind != BlobKind::kAverage && kind != BlobKind::kState &&
+         kind != BlobKind::kDonation;
 }
 
 }  // namespace
@@ -70,6 +76,7 @@ struct MasterNode::State final : GenerationHost {
     events.push_back(std::move(event));
   }
   const VersionVector& received() const override { return relay.received(); }
+  int64_t MostValuesBytes() const override { return options.member_values_bytes; }
   bool Settled() const override { return tree.Settled(); }
 
   // --- links
@@ -103,6 +110,9 @@ struct MasterNode::State final : GenerationHost {
     Expel(member, "a control message that only a master sends");
   }
   void HandleChunk(Member* member, const Buffer& chunk);
+  int64_t ValuesBytes() const;
+  int64_t MostQueuedBytes() const;
+  void ExpelWhoTakesNothing(Member* member);
   void HandleUpdate(Member* member, const Buffer& update);
   void HandleForeign(Member* member, const UpdateId& id, const Buffer& update);
   void LookAtForeign();
@@ -124,6 +134,7 @@ struct MasterNode::State final : GenerationHost {
   MasterTree tree;
   MasterFits fits;
   std::map<LinkId, BlobAssembler> assemblers;
+  int64_t most_values_bytes = 0;  // of one blob of a member so far
   // Trees: checked updates that have come from where their origin is not.
   struct Foreign {
     LinkId link;
@@ -237,7 +248,12 @@ void MasterNode::State::HandleHello(const LinkEvent& event) {
   Hello hello;
   const Status parsed = ParseHello(*event.payload, &hello);
   // Not refused either: the worker is to look on for its own master.
-  if (parsed.ok() && hello.epoch > options.epoch) return GiveWayTo(hello);
+  if (parsed.ok() && hello.epoch > options.epoch && hello.epoch < kEpochsEnd) {
+    // Whose master has been replaced has lost them all: one worker's word alone ends nobody's job.
+    if (!membership.HasOthers(hello.rank)) return GiveWayTo(hello);
+    ++drops["hello that names a later master, while others are here"];
+    return;
+  }
   const Address from = links->PeerAddress(event.link).value_or(Address{});
   uint64_t origin = 0;
   const std::string refusal = shut_down ? *shut_down
@@ -289,6 +305,8 @@ void MasterNode::State::HandleUp(const LinkEvent& event) {
 }
 
 void MasterNode::State::HandleMessage(Member* member, const LinkEvent& event) {
+  // No message is answered by more than one of each kind, so that this bounds what waits for it.
+  ExpelWhoTakesNothing(member);
   switch (event.channel) {
     case Channel::kControl:
       return HandleControl(member, *event.payload);
@@ -348,15 +366,51 @@ void MasterNode::State::Handle(Member* member, const Orphan& orphan) {
 
 void MasterNode::State::HandleChunk(Member* member, const Buffer& chunk) {
   BlobChunk parsed;
-  if (ParseChunk(*chunk, &parsed).ok() && parsed.name.kind == BlobKind::kDonation) {
+  const Status well_formed = ParseChunk(*chunk, &parsed);
+  if (well_formed.ok() && parsed.name.kind == BlobKind::kDonation) {
     return fits.HandleDonation(now_ns, *member, parsed, chunk);  // nothing to put together here
   }
+  if (!well_formed.ok()) return Expel(member, well_formed.message);
+  if (static_cast<int64_t>(parsed.bytes.size()) > kChunkBytes || IsOfMaster(parsed.name.kind)) {
+    return Expel(member, "a chunk that only a master sends, or that is too long");
+  }
+  BlobAssembler& assembler = assemblers[member->link];
+  std::optional<int64_t> most = fits.MostBytes(*member, parsed.name);
+  if (!most) {
+    ++drops["values that nobody waits for"];
+  } else if (parsed.name.kind != BlobKind::kSeed) {
+    if (ValuesBytes() + static_cast<int64_t>(parsed.bytes.size()) > options.values_bytes) {
+      return Expel(member, "the workers' values that are to be averaged are more than the " +
+                               MegabytesText(options.values_bytes) + " that the master takes");
+    }
+  }
   std::optional<Blob> blob;
-  const Status status = assemblers[member->link].Add(*chunk, kBlobBytes, &blob);
+  const Status status = assembler.Add(parsed, most, &blob);
   if (!status.ok()) return Expel(member, status.message);
   if (!blob) return;
+  most_values_bytes = std::max(most_values_bytes, static_cast<int64_t>(blob->bytes.size()));
   const std::string fault = fits.HandleBlob(*member, *blob);
   if (!fault.empty()) Expel(member, fault);
+}
+
+// What all members' values that are to be averaged hold here.
+int64_t MasterNode::State::ValuesBytes() const {
+  int64_t bytes = 0;
+  for (const auto& [link, assembler] : assemblers) bytes += assembler.bytes();
+  for (const auto& [rank, member] : membership.members()) bytes += fits.ValuesBytes(rank);
+  return bytes;
+}
+
+// What a member that takes what it is sent never has queued: snapshots, means and the updates of a
+// queue.
+int64_t MasterNode::State::MostQueuedBytes() const {
+  return kLeastQueueBytes + 4 * options.link_queue_bytes + 2 * most_values_bytes +
+         4 * static_cast<int64_t>(fits.parameters().size() * sizeof(float));
+}
+
+void MasterNode::State::ExpelWhoTakesNothing(Member* member) {
+  if (member->link == 0 || links->QueuedBytes(member->link) <= MostQueuedBytes()) return;
+  Expel(member, WorkerName(member->rank) + " does not take what it is sent");
 }
 
 void MasterNode::State::HandleUpdate(Member* member, const Buffer& update) {
@@ -440,6 +494,7 @@ void MasterNode::State::Beat() {
   relay.SetMasterVector(now_ns, relay.received());
   tree.SendBeacons(now_ns, options.epoch, static_cast<uint32_t>(fits.missing()));
   for (auto& [rank, member] : membership.members()) {
+    ExpelWhoTakesNothing(&member);
     if (member.state == Member::State::kAway && now_ns >= member.away_until_ns) {
       member.state = Member::State::kLost;
     }

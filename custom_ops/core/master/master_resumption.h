@@ -46,6 +46,12 @@ class Resumption {
   std::optional<Question> TakeQuestion(int64_t now_ns);
   int64_t NextTimeout() const { return resumes_.empty() ? kNever : next_question_ns_; }
 
+  // The layout of whom a question of this number may have been put to; null = nobody waits for it.
+  const Layout* Awaits(int32_t rank, uint64_t number) const {
+    const auto found = resumes_.find(rank);
+    const bool awaits = found != resumes_.end() && asked_.contains(rank) && number <= last_number_;
+    return awaits ? &found->second.layout : nullptr;
+  }
   // A donor's answer comes in two parts.
   void AddCut(int32_t rank, const ReplicaCut& replica);
   void AddParameters(int32_t rank, uint64_t number, std::vector<float> parameters);

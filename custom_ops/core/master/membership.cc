@@ -8,6 +8,9 @@ namespace strom {
 
 namespace {
 
+// Nobody starts a worker so often; one that says so would hold its rank against all that follow.
+constexpr int32_t kMostAttempts = 1 << 20;
+
 std::string Staleness(int32_t max_staleness) {
   return max_staleness < 0 ? "None" : std::to_string(max_staleness);
 }
@@ -95,6 +98,10 @@ std::string Membership::Refusal(int64_t now_ns, const Hello& hello) const {
            ", the master " + std::to_string(kProtocolVersion) +
            "; install the same release of keras-strom on every machine";
   }
+  if (hello.epoch > epoch_) {
+    return WorkerName(hello.rank) + " names a master of epoch " + std::to_string(hello.epoch) +
+           ", which no master has";
+  }
   if (hello.size != workers_) {
     return WorkerName(hello.rank) + " was started for " + std::to_string(hello.size) +
            " workers, the master for " + std::to_string(workers_) +
@@ -104,6 +111,10 @@ std::string Membership::Refusal(int64_t now_ns, const Hello& hello) const {
     return "rank " + std::to_string(hello.rank) + " is out of range: the ranks of " +
            std::to_string(workers_) + " workers are 0 to " + std::to_string(workers_ - 1);
   }
+  if (hello.attempt < 0 || hello.attempt > kMostAttempts) {
+    return WorkerName(hello.rank) + "'s attempt " + std::to_string(hello.attempt) +
+           " is none: they count from 0, and end at " + std::to_string(kMostAttempts);
+  }
   for (const auto& [rank, other] : members_) {
     if (rank == hello.rank || other.state != Member::State::kLive) continue;
     if (other.max_staleness == hello.max_staleness) continue;
@@ -112,7 +123,11 @@ std::string Membership::Refusal(int64_t now_ns, const Hello& hello) const {
            "; give every worker the same max_staleness";
   }
   if (const Member* present = FindRank(hello.rank)) {
-    if (hello.attempt < present->attempt) {
+    // A process that has never been a member may follow on any that is gone for good.
+    const bool is_fresh = hello.origin == 0 && !IsSameProcess(hello, *present);
+    const bool is_gone =
+        present->state == Member::State::kLost || present->state == Member::State::kLeft;
+    if (hello.attempt < present->attempt && !(is_fresh && is_gone)) {
       return WorkerName(hello.rank) + "'s attempt " + std::to_string(hello.attempt) +
              " is superseded by attempt " + std::to_string(present->attempt) +
              "; this process has to end";

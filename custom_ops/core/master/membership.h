@@ -2,6 +2,7 @@
 #ifndef KERAS_STROM_CORE_MASTER_MEMBERSHIP_H_
 #define KERAS_STROM_CORE_MASTER_MEMBERSHIP_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -75,6 +76,12 @@ class Membership {
   std::map<int32_t, Member>& members() { return members_; }
   const std::map<int32_t, Member>& members() const { return members_; }
   int32_t workers() const { return workers_; }
+  // Whether another rank's process is here now.
+  bool HasOthers(int32_t rank) const {
+    return std::any_of(members_.begin(), members_.end(), [&](const auto& entry) {
+      return entry.first != rank && entry.second.link != 0;
+    });
+  }
   // When the latest process has joined; 0 = none has.
   int64_t last_joined_ns() const { return last_joined_ns_; }
 

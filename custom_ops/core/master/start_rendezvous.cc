@@ -42,7 +42,7 @@ std::vector<StartRendezvous::Difference> StartRendezvous::Add(int32_t rank,
 
 // "" or what does not go together.
 std::string StartRendezvous::Compare(int32_t rank, const Announce& announce, bool in_step,
-                                     int32_t other, const Announced& first) {
+                                     int32_t other, const Entry& first) {
   if (announce.layout.generation != first.layout.generation) {
     if (!in_step || !first.in_step) return "";
     return WorkerName(rank) + " begins generation " + std::to_string(announce.layout.generation) +
@@ -78,6 +78,12 @@ std::vector<std::pair<int32_t, Layout>> StartRendezvous::TakeOvertaken() {
 
 void StartRendezvous::AddSeed(int32_t rank, uint64_t generation, std::vector<float> values) {
   if (rank == kChiefRank) seed_ = {generation, std::move(values)};
+}
+
+const Layout* StartRendezvous::Announced(int32_t rank, uint64_t generation) const {
+  const auto found = announced_.find(rank);
+  const bool has = found != announced_.end() && found->second.layout.generation == generation;
+  return has ? &found->second.layout : nullptr;
 }
 
 void StartRendezvous::Withdraw(int32_t rank) {
@@ -120,7 +126,7 @@ bool StartRendezvous::IsReady(int32_t rank) const {
   return HasSeed();
 }
 
-const StartRendezvous::Announced& StartRendezvous::First() const {
+const StartRendezvous::Entry& StartRendezvous::First() const {
   return std::min_element(announced_.begin(), announced_.end(),
                           [](const auto& a, const auto& b) {
                             return a.second.layout.generation < b.second.layout.generation;

@@ -42,6 +42,9 @@ class StartRendezvous {
   // The generation at hand has started, or cannot: those that are ahead of it stay.
   void Clear();
 
+  // What the rank has announced, where that is `generation`; else null.
+  const Layout* Announced(int32_t rank, uint64_t generation) const;
+
   bool empty() const { return announced_.empty(); }
   // The member has announced, and the chief's seed is here, or it waits for a later generation.
   bool IsReady(int32_t rank) const;
@@ -56,14 +59,14 @@ class StartRendezvous {
   std::vector<float>* seed() { return HasSeed() ? &seed_->second : nullptr; }
 
  private:
-  struct Announced : Announce {
+  struct Entry : Announce {
     bool in_step = true;
   };
   static std::string Compare(int32_t rank, const Announce& announce, bool in_step, int32_t other,
-                             const Announced& first);
-  const Announced& First() const;
+                             const Entry& first);
+  const Entry& First() const;
 
-  std::map<int32_t, Announced> announced_;
+  std::map<int32_t, Entry> announced_;
   std::optional<std::pair<uint64_t, std::vector<float>>> seed_;  // generation, the chief's values
 };
 

@@ -70,29 +70,40 @@ Status ParseUpdates(Bytes list, std::vector<Buffer>* updates) {
   return {};
 }
 
-Status BlobAssembler::Add(Bytes chunk, int64_t limit_bytes, std::optional<Blob>* blob) {
+Status BlobAssembler::Add(Bytes chunk, std::optional<int64_t> limit_bytes,
+                          std::optional<Blob>* blob) {
   BlobChunk next;
   const Status parsed = ParseChunk(chunk, &next);
-  if (!parsed.ok()) return parsed;
+  return parsed.ok() ? Add(next, limit_bytes, blob) : parsed;
+}
+
+Status BlobAssembler::Add(const BlobChunk& next, std::optional<int64_t> limit_bytes,
+                          std::optional<Blob>* blob) {
   if (next.offset == 0) {
     open_ = {next.name, {}};
     total_ = next.total;
-    in_run_ = true;
+    position_ = 0;
+    in_run_ = is_kept_ = true;
   }
-  if (!in_run_ || !(open_.name == next.name) || next.total != total_ ||
-      next.offset != open_.bytes.size()) {
+  if (!in_run_ || !(open_.name == next.name) || next.total != total_ || next.offset != position_) {
     return {Code::kCorrupt, "a chunk that does not follow the one before"};
   }
-  if (total_ > static_cast<uint64_t>(limit_bytes)) {
+  position_ += next.bytes.size();
+  in_run_ = position_ < total_;
+  if (!limit_bytes) is_kept_ = false;
+  if (!is_kept_) {
+    open_.bytes = {};
+    return {};
+  }
+  if (open_.bytes.size() + next.bytes.size() > static_cast<uint64_t>(*limit_bytes)) {
+    open_.bytes = {};
     return {Code::kCorrupt, std::to_string(total_) + " bytes of values where at most " +
-                                std::to_string(limit_bytes) + " are taken"};
+                                std::to_string(*limit_bytes) + " are taken"};
   }
   open_.bytes.insert(open_.bytes.end(), next.bytes.begin(), next.bytes.end());
-  if (open_.bytes.size() == total_) {
-    *blob = std::move(open_);
-    open_ = {};
-    in_run_ = false;
-  }
+  if (in_run_) return {};
+  *blob = std::move(open_);
+  open_ = {};
   return {};
 }
 

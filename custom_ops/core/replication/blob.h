@@ -80,13 +80,20 @@ struct Blob {
 class BlobAssembler {
  public:
   // Takes the next chunk; *blob gets a value when it was the last of its run. kCorrupt where a
-  // chunk does not follow its predecessor or the whole would be longer than `limit_bytes`.
-  Status Add(Bytes chunk, int64_t limit_bytes, std::optional<Blob>* blob);
+  // chunk does not follow its predecessor or what is here would be longer than `limit_bytes`.
+  // nullopt: nobody waits for such values, and nothing of the run is kept.
+  Status Add(const BlobChunk& chunk, std::optional<int64_t> limit_bytes, std::optional<Blob>* blob);
+  Status Add(Bytes chunk, std::optional<int64_t> limit_bytes, std::optional<Blob>* blob);
+
+  // What it holds.
+  int64_t bytes() const { return static_cast<int64_t>(open_.bytes.size()); }
 
  private:
   Blob open_ = {};
   uint64_t total_ = 0;
+  uint64_t position_ = 0;
   bool in_run_ = false;
+  bool is_kept_ = false;
 };
 
 }  // namespace strom

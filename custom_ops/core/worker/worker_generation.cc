@@ -7,6 +7,16 @@
 
 namespace strom {
 
+namespace {
+
+// An optimizer has a few values for each parameter; what is not trained may be much more.
+constexpr int64_t kLeastDonationBytes = int64_t{8} << 30;
+constexpr int64_t kDonatedBytesOfValue = 32;
+// Of what only the master itself makes.
+constexpr int64_t kMostBytes = int64_t{1} << 40;
+
+}  // namespace
+
 void WorkerGeneration::Begin(Generation generation) {
   layout_ = {generation.number, static_cast<uint64_t>(generation.layout_size),
              generation.layout_hash};
@@ -141,6 +151,22 @@ void WorkerGeneration::Handle(const Stop& stop) {
   WorkerEvent event;
   event.type = WorkerEvent::Type::kStop;
   host_->Raise(std::move(event));
+}
+
+std::optional<int64_t> WorkerGeneration::MostBytes(const BlobName& name) const {
+  if (name.generation != layout_.generation) return std::nullopt;
+  switch (name.kind) {
+    case BlobKind::kParameters:
+      return static_cast<int64_t>(layout_.size * sizeof(float));
+    case BlobKind::kMean:
+      if (!asked_ || asked_->first != name.key) return std::nullopt;
+      return static_cast<int64_t>(asked_->second.size() * sizeof(double));
+    case BlobKind::kDonation:
+      if (!asks_as_) return std::nullopt;
+      return kLeastDonationBytes + kDonatedBytesOfValue * static_cast<int64_t>(layout_.size);
+    default:
+      return kMostBytes;
+  }
 }
 
 void WorkerGeneration::HandleBlob(Blob blob) {

@@ -134,6 +134,9 @@ class WorkerGeneration {
   void Advance();
 
   std::vector<ReceivedUpdate> TakeReceived() { return queue_.Take(); }
+  // How many bytes of the run `name` may be here; nullopt = nobody waits for it. What another
+  // worker has made, and the master only passes on, has a bound of its own.
+  std::optional<int64_t> MostBytes(const BlobName& name) const;
   // kCorrupt where they are not those of this layout.
   Status ReadParameters(const Blob& blob,
                         std::shared_ptr<const std::vector<float>>* parameters) const;

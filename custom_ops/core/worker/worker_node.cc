@@ -12,7 +12,6 @@ namespace {
 
 // While it looks for a silent master, a worker tries again so often within the failure timeout.
 constexpr int64_t kRetriesPerTimeout = 10;
-constexpr int64_t kBlobBytes = int64_t{1} << 40;
 
 }  // namespace
 
@@ -373,8 +372,12 @@ void WorkerNode::State::Handle(const Failure& failure) {
 void WorkerNode::State::HandleChunk(Bytes chunk) {
   std::optional<Blob> blob;
   BlobChunk parsed;
-  const bool donated = ParseChunk(chunk, &parsed).ok() && parsed.name.kind == BlobKind::kDonation;
-  const Status status = (donated ? donation_assembler : assembler).Add(chunk, kBlobBytes, &blob);
+  Status status = ParseChunk(chunk, &parsed);
+  if (status.ok()) {
+    const bool donated = parsed.name.kind == BlobKind::kDonation;
+    status = (donated ? donation_assembler : assembler)
+                 .Add(parsed, generation->MostBytes(parsed.name), &blob);
+  }
   if (!status.ok()) return Fail(status.code, "the master sent " + status.message);
   if (!blob) return;
   if (blob->name.kind == BlobKind::kPending) return HandlePending(*blob);

@@ -34,6 +34,7 @@ class RecordedHost final : public GenerationHost {
   void Report(MasterEvent event) override { events.push_back(event.text); }
   int64_t QueuedBytes(int32_t) const override { return queued; }
   const VersionVector& received() const override { return received_; }
+  int64_t MostValuesBytes() const override { return int64_t{1} << 30; }
   bool Settled() const override { return true; }
 
   std::map<int32_t, Donor> donors;

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <limits>
 #include <map>
 #include <memory>
 #include <string>
@@ -263,6 +264,134 @@ TEST(MisbehavingNodeTest, UpdatesThatAreSetAsideAreBounded) {
   EXPECT_FALSE(master.links.closed.contains(2));
   master.Update(2, {Master::Origin(3), 11});
   EXPECT_THAT(master.links.closed[2], HasSubstr("not below it"));
+}
+
+std::vector<Buffer> AverageOf(uint64_t key, size_t values) {
+  return EncodeBlob({BlobKind::kAverage, 1, key, 0, 0}, std::vector<double>(values, 1));
+}
+
+TEST(MisbehavingNodeTest, ValuesThatNobodyWaitsForAreNotPutTogether) {
+  Master master(2);
+  master.Start();
+  const std::vector<double> values(1 << 20);
+  for (const BlobKind kind : {BlobKind::kState, BlobKind::kSeed}) {
+    for (const uint64_t generation : {uint64_t{1}, uint64_t{2}}) {
+      master.SayBlob(2, EncodeBlob({kind, generation, 0, 0, 0}, values));
+    }
+  }
+  master.SayBlob(2, EncodeBlob({BlobKind::kSeed, 1, 0, 7, 0}, values));  // no question was put
+  EXPECT_THAT(master.node.StatusJson(), HasSubstr("\"values that nobody waits for\": 40"));
+  EXPECT_FALSE(master.links.closed.contains(2));
+  master.SayBlob(2, EncodeBlob({BlobKind::kParameters, 1, 0, 0, 0}, values));
+  EXPECT_THAT(master.links.closed[2], HasSubstr("only a master sends"));
+}
+
+TEST(MisbehavingNodeTest, WhatAMemberHasToBeAveragedIsBounded) {
+  Master master(2, {.member_values_bytes = 800});
+  master.Start();
+  master.SayBlob(1, AverageOf(1, 40));
+  master.SayBlob(2, AverageOf(1, 40));
+  master.SayBlob(2, AverageOf(2, 40));
+  master.SayBlob(2, AverageOf(3, 40));  // the oldest of its own goes
+  master.links.sent.clear();
+  master.SayBlob(1, AverageOf(1, 40));
+  ASSERT_EQ(master.links.sent.size(), 1u);
+  BlobChunk mean;
+  ASSERT_TRUE(ParseChunk(*master.links.sent[0].message, &mean).ok());
+  EXPECT_EQ(mean.name.count, 1u);
+  master.SayBlob(2, AverageOf(4, 100));
+  EXPECT_FALSE(master.links.closed.contains(2));
+  master.SayBlob(2, AverageOf(5, 101));
+  EXPECT_THAT(master.links.closed[2], HasSubstr("at most 800"));
+}
+
+TEST(MisbehavingNodeTest, WhatAllMembersHaveToBeAveragedIsBounded) {
+  Master master(3, {.values_bytes = 800});
+  master.Start();
+  master.SayBlob(1, AverageOf(1, 50));
+  master.SayBlob(2, AverageOf(1, 50));
+  EXPECT_TRUE(master.links.closed.empty());
+  master.SayBlob(3, AverageOf(1, 1));
+  EXPECT_THAT(master.links.closed[3], HasSubstr("more than the"));
+}
+
+TEST(MisbehavingNodeTest, AChiefWhoseValuesAreNotThoseOfItsModelIsExpelled) {
+  Master master(2);
+  master.Join();
+  master.Say(1, Announce{kLayout, 0, ""});
+  master.SayBlob(1, EncodeBlob({BlobKind::kSeed, 1, 0, 0, 0}, std::vector<float>(101)));
+  EXPECT_THAT(master.links.closed[1], HasSubstr("400 are taken"));
+  master.SayHello(3, 0, 9, 1);
+  master.node.HandleLinkEvent(kNow, Up(3));
+  master.Say(3, Announce{kLayout, 0, ""});
+  master.SayBlob(3, EncodeBlob({BlobKind::kSeed, 1, 0, 0, 0}, std::vector<float>(99)));
+  EXPECT_THAT(master.links.closed[3], HasSubstr("99 values for a model of 100"));
+}
+
+TEST(MisbehavingNodeTest, WhoTakesNothingOfWhatItAsksForIsExpelled) {
+  Master master(2);
+  master.Start();
+  master.End();
+  master.links.queues = true;
+  for (int i = 0; i < 3'000'000 && !master.links.closed.contains(2); ++i) {
+    master.Say(2, Announce{kLayout, 0, ""});  // each is answered by the parameters
+  }
+  EXPECT_THAT(master.links.closed[2], HasSubstr("does not take what it is sent"));
+  EXPECT_LE(master.links.queued[2], int64_t{300} << 20);
+}
+
+TEST(MisbehavingNodeTest, AnAttemptThatNobodyStartsIsRefused) {
+  Master master(1);
+  master.SayHello(1, 0, 1);
+  master.node.HandleLinkEvent(kNow, Up(1));
+  master.SayHello(2, 0, 2, std::numeric_limits<int32_t>::max());
+  EXPECT_THAT(master.links.refused[2], HasSubstr("attempt 2147483647 is none"));
+  master.SayHello(3, 0, 3, -1);
+  EXPECT_THAT(master.links.refused[3], HasSubstr("attempt -1 is none"));
+}
+
+// Its rank is not lost with a process that has claimed a high attempt.
+TEST(MisbehavingNodeTest, AFreshProcessFollowsOnAnyThatIsGone) {
+  Master master(1);
+  master.SayHello(1, 0, 1, 1000);
+  master.node.HandleLinkEvent(kNow, Up(1));
+  master.SayHello(2, 0, 2, 1);
+  EXPECT_THAT(master.links.refused[2], HasSubstr("superseded"));
+  master.node.HandleLinkEvent(kNow, Down(1, Code::kClosed));
+  master.SayHello(3, 0, 3, 1);
+  EXPECT_FALSE(master.links.refused.contains(3));
+  Hello woken{.rank = 0, .size = 1, .attempt = 0};
+  woken.epoch = 1;
+  woken.origin = Master::Origin(9);
+  master.node.HandleLinkEvent(kNow, HelloOn(4, EncodeHello(woken)));
+  EXPECT_THAT(master.links.refused[4], HasSubstr("superseded"));
+}
+
+TEST(MisbehavingNodeTest, OneWorkersWordOfALaterMasterEndsNobodysJob) {
+  Master master(2);
+  master.Start();
+  const auto say = [&](LinkId link, uint64_t epoch) {
+    Hello hello{.rank = 1, .size = 2};
+    hello.instance.fill(2);
+    hello.epoch = epoch;
+    hello.origin = Master::Origin(2);
+    master.node.HandleLinkEvent(kNow, HelloOn(link, EncodeHello(hello)));
+  };
+  say(11, std::numeric_limits<uint64_t>::max());
+  EXPECT_THAT(master.links.refused[11], HasSubstr("which no master has"));
+  say(12, 2);
+  EXPECT_TRUE(master.links.closed.empty());
+  while (const auto event = master.node.PollEvent()) {
+    EXPECT_NE(event->type, MasterEvent::Type::kSuperseded);
+  }
+  // A master that was stopped has lost all the others by then.
+  master.node.HandleLinkEvent(kNow, Down(1, Code::kMasterLost));
+  say(13, 2);
+  bool superseded = false;
+  while (const auto event = master.node.PollEvent()) {
+    superseded |= event->type == MasterEvent::Type::kSuperseded;
+  }
+  EXPECT_TRUE(superseded);
 }
 
 // Held updates were checked against the flat space of their own generation.
