@@ -1,16 +1,19 @@
 """Builds a model at the start of `fit` where Keras's own way would fail or lose data.
 
-A strategy's model must be built before its first step, so Keras reads a batch, calls the model on
-its shape, and starts the data over, in `fit` and in each validation. A generator cannot start over,
-a PyDataset whose batches are read ahead goes on where it was, and a model that has only a
-`train_step`, such as a GAN, cannot be called.
+A model whose updates are shared must be built before its first step. In any strategy Keras reads a
+batch, calls the model on its shape, and starts the data over, in `fit` and in each validation. A
+generator cannot start over, a PyDataset whose batches are read ahead goes on where it was, a
+dataset that shuffles comes in another order, and a model that has only a `train_step`, such as a
+GAN, cannot be called. So a shared model is built once, and one that trains as plain Keras does is
+built as there: by its first step.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
@@ -38,6 +41,27 @@ def building_once(arguments: dict[str, Any]) -> Iterator[None]:
         yield
     finally:
         del vars(model)["_maybe_symbolic_build"]
+
+
+def wrap_build(is_built_by_its_first_step: Callable[[Any], bool]) -> None:
+    """Wraps once what Keras builds the models of a strategy with; later calls do nothing.
+
+    Args:
+        is_built_by_its_first_step: whether a model needs none of that, in `fit`, `evaluate` and
+            wherever else Keras does it.
+    """
+    trainer = next(kind for kind in keras.Model.__mro__ if "_maybe_symbolic_build" in vars(kind))
+    original = trainer._maybe_symbolic_build
+    if getattr(original, "_keras_strom_wrap", False):
+        return
+
+    @functools.wraps(original)
+    def build(model: Any, *arguments: Any, **named: Any) -> None:
+        if not is_built_by_its_first_step(model):
+            original(model, *arguments, **named)
+
+    build._keras_strom_wrap = True  # type: ignore[attr-defined]
+    trainer._maybe_symbolic_build = build
 
 
 class _Once:

@@ -36,6 +36,7 @@ from keras_strom.sharing.step import SharedStep, StepOptions
 from keras_strom.sharing.step_trace import MaskedMomenta, StepTrace
 from keras_strom.sharing.threshold import AdaptiveThreshold, ThresholdAlgorithm
 from keras_strom.sharing.update_clipping import UpdateClipping
+from keras_strom.strategy.building import wrap_build
 from keras_strom.strategy.data_sharding import shard_dataset, without_autotune
 from keras_strom.strategy.devices import local_devices, on_one_cpu, over_devices
 from keras_strom.strategy.fit import announce, wrap_fit
@@ -176,6 +177,7 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
             self._sharing.debug = encoding_debug_mode
         _watch_updates(self)
         wrap_fit(_sharing_of)
+        wrap_build(_trains_as_plain_keras)
         model_checks.wrap_apply(_check_apply)
 
     def _connect(self, options: StepOptions, network: NetworkConfig | None) -> Sharing:
@@ -451,6 +453,15 @@ def _sharing_of(model: Any) -> Sharing | None:
     if _joined is not None:
         model_checks.check_in_scope(model)
     return None
+
+
+def _trains_as_plain_keras(model: Any) -> bool:
+    """Whether a model's steps are Keras's alone, so that they may create what they change."""
+    strategy = model.distribute_strategy
+    if not isinstance(strategy, StromStrategy):
+        return False
+    compiled = strategy._compiler is not None
+    return strategy._sharing is None and not compiled and strategy.num_replicas_in_sync == 1
 
 
 def _hint_of_keras_2() -> str:

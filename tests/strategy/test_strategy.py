@@ -82,6 +82,43 @@ def test_a_lone_worker_trains_exactly_as_plain_keras_does() -> None:
         np.testing.assert_array_equal(want, got)
 
 
+class _Moments(keras.Model):
+    """Has a `train_step` and cannot be called, as a GAN; it and its optimizer are built late."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.generator = keras.layers.Dense(4)
+
+    def train_step(self, data: Any) -> dict[str, Any]:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(self.generator(data[1]) - data[0]))
+        weights = self.generator.trainable_variables
+        self.optimizer.apply(tape.gradient(loss, weights), weights)
+        return {"loss": loss}
+
+
+def test_a_lone_worker_builds_by_the_first_step_as_plain_keras_does() -> None:
+    """What cannot be called is trained, and a dataset that shuffles comes in the same order."""
+
+    def train(scope: Any) -> list[np.ndarray]:
+        keras.utils.set_random_seed(5)
+        with scope:
+            model = _Moments()
+            model.compile("adam")
+        data = tf.data.Dataset.from_tensor_slices(_data()).shuffle(64, seed=1).batch(16)
+        model.fit(data, epochs=2, verbose=0)
+        # A loop of one's own goes on with what the step has created.
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(model.generator(_data()[1]))
+        weights = model.generator.trainable_variables
+        model.optimizer.apply(tape.gradient(loss, weights), weights)
+        return list(model.get_weights())
+
+    plain = train(contextlib.nullcontext())
+    for want, got in zip(plain, train(StromStrategy().scope()), strict=True):
+        np.testing.assert_array_equal(want, got)
+
+
 def test_a_lone_worker_refuses_nothing_that_plain_keras_accepts() -> None:
     strategy = StromStrategy()
     model = _model(strategy, lambda: keras.optimizers.Ftrl(0.01))
