@@ -2,10 +2,10 @@
 
 A model whose updates are shared must be built before its first step. In any strategy Keras reads a
 batch, calls the model on its shape, and starts the data over, in `fit` and in each validation. A
-generator cannot start over, a PyDataset whose batches are read ahead goes on where it was, a
-dataset that shuffles comes in another order, and a model that has only a `train_step`, such as a
-GAN, cannot be called. So a shared model is built once, and one that trains as plain Keras does is
-built as there: by its first step.
+generator cannot start over, a PyDataset whose batches are read ahead goes on where it was, and a
+dataset that shuffles comes in another order. A model with a `train_step` of its own cannot always
+be called on its data: a GAN cannot at all, one that embeds pairs takes them one by one. So a shared
+model is built once, and one that trains as plain Keras does is built as there: by its first step.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def building_once(arguments: dict[str, Any]) -> Iterator[None]:
         yield
         return
     _accept_without_call(model)
-    build = _Once(model._maybe_symbolic_build)
+    build = _Once(model, model._maybe_symbolic_build)
     first = _first_batch(arguments)
     if first is not None:
         build(data_batch=first)
@@ -65,16 +65,41 @@ def wrap_build(is_built_by_its_first_step: Callable[[Any], bool]) -> None:
 
 
 class _Once:
-    """A function whose second and later calls do nothing."""
+    """Builds a model when it is called first, and never again.
 
-    def __init__(self, function: Any) -> None:
-        self._function = function
+    Args:
+        model: to be built.
+        build: how Keras does it.
+    """
+
+    def __init__(self, model: keras.Model, build: Callable[..., None]) -> None:
+        self._model = model
+        self._build = build
         self._called = False
 
     def __call__(self, **arguments: Any) -> None:
-        if not self._called:
-            self._called = True
-            self._function(**arguments)
+        if self._called:
+            return
+        self._called = True
+        try:
+            self._build(**arguments)
+        except (ValueError, RuntimeError):
+            if not _calls_itself(self._model):
+                raise
+            # Metrics and losses are no part of what is shared; they may come with the first step.
+            if self._model.optimizer is not None:
+                with self._model.distribute_strategy.scope():
+                    self._model.optimizer.build(self._model.trainable_variables)
+
+
+def _calls_itself(model: keras.Model) -> bool:
+    """Whether a model that is built has a `train_step` of its own.
+
+    Then data need not be what the model itself is called on, such as pairs of pictures of which it
+    embeds one after the other.
+    """
+    own = type(model).train_step is not keras.Model.train_step
+    return own and all(layer.built for layer in model._flatten_layers())
 
 
 def _first_batch(arguments: dict[str, Any]) -> Any:

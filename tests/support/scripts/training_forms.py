@@ -386,6 +386,32 @@ def an_overridden_train_step(model: Any, place: Place) -> None:
     place.fit(model, *place.share((X, LABELS)), batch_size=BATCH)
 
 
+class Halves(keras.Model):
+    """Is never called on its data: it embeds both halves of each row, which should be alike."""
+
+    def train_step(self, data: Any) -> dict[str, Any]:
+        x, _ = data
+        rows = tf.range(tf.shape(x)[0])
+        with tf.GradientTape() as tape:
+            likeness = tf.matmul(self(x[:, :3]), self(x[:, 3:]), transpose_b=True)
+            loss = self.compute_loss(y=rows, y_pred=likeness)
+        weights = self.trainable_variables
+        self.optimizer.apply(tape.gradient(loss, weights), weights)
+        return self.compute_metrics(None, rows, likeness)
+
+
+def _halves(place: Place) -> keras.Model:
+    inputs = keras.Input((3,))
+    model = Halves(inputs, keras.layers.Dense(4)(inputs))
+    model.compile("adam", _classes(), metrics=["accuracy"], jit_compile=False)
+    return model
+
+
+@case(_halves)
+def a_train_step_that_calls_the_model_on_parts_of_its_data(model: Any, place: Place) -> None:
+    place.fit(model, *place.share((X, LABELS)), batch_size=BATCH)
+
+
 class Gan(keras.Model):
     """Two models with an optimizer each, trained in one step."""
 
