@@ -9,6 +9,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
+from keras_strom.lazy_names import lazy_names
+
 if TYPE_CHECKING:
     from keras_strom.errors import StromError
     from keras_strom.job.environment import is_chief, local_rank, rank, size
@@ -32,23 +34,25 @@ __all__ = [
 ]
 __version__ = "0.1.0.dev0"
 
-# Public name -> the module it is defined in.
-_EXPORTS = {
-    "AdaptiveThreshold": "keras_strom.sharing.threshold",
-    "FixedThreshold": "keras_strom.sharing.threshold",
-    "NetworkConfig": "keras_strom.job.network",
-    "ResidualClipping": "keras_strom.sharing.residual",
-    "ShakeUp": "keras_strom.sharing.residual",
-    "StromError": "keras_strom.errors",
-    "StromMonitor": "keras_strom.strategy.monitor",
-    "StromStrategy": "keras_strom.strategy.strategy",
-    "TargetDensityThreshold": "keras_strom.sharing.threshold",
-    "UpdateClipping": "keras_strom.sharing.update_clipping",
-    "is_chief": "keras_strom.job.environment",
-    "local_rank": "keras_strom.job.environment",
-    "rank": "keras_strom.job.environment",
-    "size": "keras_strom.job.environment",
-}
+_get = lazy_names(
+    __name__,
+    {
+        "AdaptiveThreshold": "sharing.threshold",
+        "FixedThreshold": "sharing.threshold",
+        "NetworkConfig": "job.network",
+        "ResidualClipping": "sharing.residual",
+        "ShakeUp": "sharing.residual",
+        "StromError": "errors",
+        "StromMonitor": "strategy.monitor",
+        "StromStrategy": "strategy.strategy",
+        "TargetDensityThreshold": "sharing.threshold",
+        "UpdateClipping": "sharing.update_clipping",
+        "is_chief": "job.environment",
+        "local_rank": "job.environment",
+        "rank": "job.environment",
+        "size": "job.environment",
+    },
+)
 
 # Modules that can be used as attributes without being imported by name.
 _MODULES = ("codec", "errors", "ops", "relay", "spark", "tfx")
@@ -57,11 +61,7 @@ _MODULES = ("codec", "errors", "ops", "relay", "spark", "tfx")
 def __getattr__(name: str) -> object:
     if name in _MODULES:
         return importlib.import_module(f"keras_strom.{name}")
-    if name not in _EXPORTS:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value: object = getattr(importlib.import_module(_EXPORTS[name]), name)
-    globals()[name] = value
-    return value
+    return _get(name)
 
 
 def __dir__() -> list[str]:

@@ -10,8 +10,9 @@ Importing it loads neither pyspark nor TensorFlow.
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
+
+from keras_strom.lazy_names import lazy_names
 
 if __name__ != "keras_strom.spark":
     raise ImportError(
@@ -42,25 +43,20 @@ __all__ = [
     "run",
 ]
 
-_EXPORTS = {
-    "Event": "runner.event",
-    "GradientSharing": "training.gradient_sharing",
-    "ParameterAveraging": "training.averaging",
-    "RunResult": "runner.result",
-    "StromEstimator": "estimator.estimator",
-    "StromModel": "estimator.model",
-    "Timeline": "runner.timeline",
-    "TrainingMethod": "training.method",
-    "run": "runner.runner",
-}
-
-
-def __getattr__(name: str) -> object:
-    if name not in _EXPORTS:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value: object = getattr(importlib.import_module(f"{__name__}.{_EXPORTS[name]}"), name)
-    globals()[name] = value
-    return value
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "Event": "runner.event",
+        "GradientSharing": "training.gradient_sharing",
+        "ParameterAveraging": "training.averaging",
+        "RunResult": "runner.result",
+        "StromEstimator": "estimator.estimator",
+        "StromModel": "estimator.model",
+        "Timeline": "runner.timeline",
+        "TrainingMethod": "training.method",
+        "run": "runner.runner",
+    },
+)
 
 
 def __dir__() -> list[str]:

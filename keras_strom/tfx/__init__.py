@@ -9,8 +9,9 @@ on the workers needs neither. Importing this package loads neither TFX, pyspark 
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
+
+from keras_strom.lazy_names import lazy_names
 
 from .installation import require_sdk
 
@@ -21,17 +22,15 @@ if TYPE_CHECKING:
 
 __all__ = ["FnArgs", "StromTrainer", "read_examples"]
 
-_EXPORTS = {"FnArgs": "fn_args", "StromTrainer": "component", "read_examples": "examples"}
+_get = lazy_names(
+    __name__, {"FnArgs": "fn_args", "StromTrainer": "component", "read_examples": "examples"}
+)
 
 
 def __getattr__(name: str) -> object:
-    if name not in _EXPORTS:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if name == "StromTrainer":
         require_sdk()
-    value: object = getattr(importlib.import_module(f"{__name__}.{_EXPORTS[name]}"), name)
-    globals()[name] = value
-    return value
+    return _get(name)
 
 
 def __dir__() -> list[str]:

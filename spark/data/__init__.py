@@ -7,8 +7,9 @@ Parquet or TFRecord files into `tf.data`, `from_parquet` and `from_tfrecords` sa
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
+
+from keras_strom.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from .columns import from_pairs
@@ -18,21 +19,16 @@ if TYPE_CHECKING:
 
 __all__ = ["dataset", "decode_images", "from_pairs", "from_parquet", "from_tfrecords"]
 
-_EXPORTS = {
-    "dataset": "reader",
-    "decode_images": "reader",
-    "from_pairs": "columns",
-    "from_parquet": "parquet",
-    "from_tfrecords": "tfrecords",
-}
-
-
-def __getattr__(name: str) -> object:
-    if name not in _EXPORTS:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value: object = getattr(importlib.import_module(f"{__name__}.{_EXPORTS[name]}"), name)
-    globals()[name] = value
-    return value
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "dataset": "reader",
+        "decode_images": "reader",
+        "from_pairs": "columns",
+        "from_parquet": "parquet",
+        "from_tfrecords": "tfrecords",
+    },
+)
 
 
 def __dir__() -> list[str]:

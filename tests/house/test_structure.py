@@ -57,8 +57,9 @@ MAX_LINES = 700
 PYTHON_ARROWS = {
     "errors": set(),
     "checks": {"errors"},
+    "lazy_names": set(),
     "job": {"errors", "checks"},
-    "": {"errors", "job"},
+    "": {"errors", "lazy_names", "job"},
     "_native": {"errors", "job"},
     "relay": {"errors", "job", "_native"},
     "sharing": {"errors", "checks", "job", "_native", "relay"},
@@ -70,7 +71,7 @@ PYTHON_ARROWS = {
     "scalability": {"errors", "checks", "job", "relay", "codec"},
     "cli": {"", "errors", "job", "runner", "scalability"},
     "__main__": {"cli"},
-    "spark.data": {"errors", "checks", "job", "strategy"},
+    "spark.data": {"errors", "checks", "lazy_names", "job", "strategy"},
     "spark.inference": {"", "errors", "spark.data"},
     "spark.runner": {"", "errors", "checks", "job", "runner", "spark.data"},
     "spark.training": {
@@ -82,8 +83,11 @@ PYTHON_ARROWS = {
         *("spark.data", "spark.inference", "spark.runner", "spark.training"),
     },
     "spark.model": {"spark.estimator"},  # the name of before 0.1.0
-    "spark": {"spark.runner", "spark.training", "spark.estimator"},
-    "tfx": {"", "errors", "checks", "job", "runner", "strategy", "spark", "spark.runner"},
+    "spark": {"lazy_names", "spark.runner", "spark.training", "spark.estimator"},
+    "tfx": {
+        *("", "errors", "checks", "lazy_names", "job", "runner", "strategy"),
+        *("spark", "spark.runner"),
+    },
 }
 
 
