@@ -258,7 +258,7 @@ STROM_EXPORT int strom_worker_donate(strom_handle worker, const void* bytes, int
 STROM_EXPORT int strom_worker_take_donation(strom_handle worker, int64_t timeout_ns,
                                             strom_allocate allocate, void* context, int64_t* size);
 
-/* How many workers are too few to train on (min_workers), else 0: before its next step a worker
+/* How many workers are missing to min_workers, else 0: before its next step a worker
  * waits until it is 0 or strom_node_status tells a failure, and donates meanwhile. Cheap enough for
  * every batch. */
 STROM_EXPORT int32_t strom_worker_missing(strom_handle worker);

@@ -34,7 +34,7 @@ def is_local(context: SparkContext) -> bool:
 
 
 def is_one_machine(master: str | None) -> bool:
-    """Whether driver and executors are on one machine, as the master's URL says."""
+    """Whether driver and executors are on one machine, as the Spark master's URL says."""
     return re.match(r"local(\[|-cluster\[|$)", master or "") is not None
 
 

@@ -28,13 +28,14 @@ def spark_session(
     """The session to work with; one that is started here is stopped at the end.
 
     Args:
-        master: the master's URL; None = the active session, or a new one as configured outside.
+        master: the Spark master's URL; None = the active session, or a new one as configured
+            outside.
         config: Spark settings of a new session.
         name: a new application's name.
 
     Raises:
         InvalidOption: a session is active already and `master` or `config` asks for another.
-        Unreachable: Spark cannot be started, or no master answers there.
+        Unreachable: Spark cannot be started, or no Spark master answers there.
     """
     try:
         from pyspark.sql import SparkSession
@@ -93,7 +94,7 @@ def _check_fits(active: SparkSession, master: str | None, config: Mapping[str, s
 
 
 def _check_answers(master: str | None) -> None:
-    """Asks a standalone master's port first: Spark itself tries for a minute, then says little."""
+    """Asks a standalone Spark master's port first: Spark tries for a minute, then says little."""
     if master is None or not master.startswith("spark://"):
         return
     last: OSError | None = None

@@ -375,10 +375,24 @@ def rooms() -> set[str]:
     return found
 
 
-def test_the_overview_names_files_that_are_there() -> None:
-    named = re.findall(r"`((?:custom_ops|keras_strom|spark)/[\w/.]+)`", TOP[1].read_text())
+@pytest.mark.parametrize("name", ["ARCHITECTURE.md", "CONTRIBUTING.md"])
+def test_the_overviews_name_files_that_are_there(name: str) -> None:
+    """`core` stands for `custom_ops/core`."""
+    houses = r"custom_ops|keras_strom|spark|tests|core"
+    named = re.findall(rf"`((?:{houses})/[\w/]+(?:\.\w+)?)`", (ROOT / name).read_text())
     assert named
-    assert not [path for path in named if not (ROOT / path).exists()]
+    rooted = [re.sub(r"^core/", "custom_ops/core/", path) for path in named]
+    assert not [
+        path for path in rooted if not re.search("NAME|ROOM", path) and not (ROOT / path).exists()
+    ]
+
+
+def test_the_overview_names_functions_that_are_in_their_files() -> None:
+    named = re.findall(r"`([\w:.]+)` in `([\w/]+\.\w+)`", TOP[1].read_text())
+    assert named
+    for name, path in named:
+        text = (ROOT / re.sub(r"^core/", "custom_ops/core/", path)).read_text()
+        assert re.search(rf"\b{re.split('[:.]+', name)[-1]}\b", text), f"no {name} in {path}"
 
 
 def test_every_room_of_the_code_has_its_page() -> None:

@@ -42,7 +42,7 @@ uint64_t Membership::OriginOf(const Hello& hello) {
       return pending.origin;
     }
   }
-  // A member of an earlier master keeps its name, by which all know its updates.
+  // A member of an earlier master keeps its origin, by which all know its updates.
   const bool was_member = hello.origin != 0 && hello.origin >> 32 < epoch_;
   if (was_member && FindOrigin(hello.origin) == nullptr) return hello.origin;
   return (epoch_ << 32) | ++last_sequence_;
