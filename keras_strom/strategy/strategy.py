@@ -37,7 +37,7 @@ from keras_strom.sharing.step_trace import MaskedMomenta, StepTrace
 from keras_strom.sharing.threshold import AdaptiveThreshold, ThresholdAlgorithm
 from keras_strom.sharing.update_clipping import UpdateClipping
 from keras_strom.strategy.building import wrap_build
-from keras_strom.strategy.data_sharding import shard_dataset, without_autotune
+from keras_strom.strategy.data_sharding import keep_whole, shard_dataset, without_autotune
 from keras_strom.strategy.devices import local_devices, on_one_cpu, over_devices
 from keras_strom.strategy.fit import announce, wrap_fit
 from keras_strom.strategy.generation import Generation, Sharing
@@ -329,7 +329,8 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
         """For custom loops: this worker's elements of a dataset that all workers have.
 
         Worker r of K takes every K-th one (usually a batch) from the r-th on, as `fit` does;
-        AutoShardPolicy.OFF leaves it all.
+        AutoShardPolicy.OFF leaves it all. Where steps run on the CPU they come as a `tf.data`
+        dataset: what TensorFlow would put around it only moves them to a device.
         """
         # Keras calls this too: in fit, which has divided the data before, and for data that
         # evaluate and predict take whole.
@@ -340,9 +341,8 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
         distribute: Callable[[Any], Any] = functools.partial(
             super().experimental_distribute_dataset, options=options
         )
-        if by_keras and on_one_cpu(self.extended.worker_devices):
-            # What else TensorFlow puts around it only moves it to a device.
-            distribute = _unchanged
+        if options is None and on_one_cpu(self.extended.worker_devices):
+            distribute = keep_whole
         if by_keras and self._sharing is not None and self._environment.goes_on:
             return self._sharing.resumable(dataset, distribute)
         return distribute(dataset)
@@ -350,12 +350,17 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
     def distribute_datasets_from_function(
         self, dataset_fn: Callable[[tf.distribute.InputContext], Any], options: Any = None
     ) -> Any:
-        """Calls `dataset_fn` with this worker's place among all, so that it can take its part."""
+        """Calls `dataset_fn` with this worker's place among all, so that it can take its part.
+
+        What it gives comes as from `experimental_distribute_dataset`.
+        """
         context = tf.distribute.InputContext(
             num_input_pipelines=self.num_workers,
             input_pipeline_id=self._environment.rank,
             num_replicas_in_sync=self.num_replicas_in_sync,
         )
+        if options is None and on_one_cpu(self.extended.worker_devices):
+            return keep_whole(without_autotune(dataset_fn(context)))
         return super().distribute_datasets_from_function(
             lambda _: without_autotune(dataset_fn(context)), options
         )
@@ -406,10 +411,6 @@ def _join(
     worker = TrainingWorker.from_environment(environment, max_staleness=staleness, network=network)
     weakref.finalize(strategy(), worker.close)
     return worker
-
-
-def _unchanged(dataset: Any) -> Any:
-    return dataset
 
 
 def _check_apply(optimizer: Any, variables: list[Any]) -> Callable[..., Any] | None:

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_strom import errors
+from keras_strom import StromStrategy, errors
 from keras_strom.strategy.data_sharding import (
     ShardedPyDataset,
+    shard_dataset,
     shard_fit_arguments,
     without_autotune,
 )
@@ -124,3 +125,17 @@ def test_datasets_go_without_the_tuning_thread_unless_the_user_asks_for_it() -> 
     asks = tf.data.Options()
     asks.autotune.enabled = True
     assert without_autotune(whole.with_options(asks)).options().autotune.enabled is True
+
+
+@pytest.mark.parametrize("by_function", [False, True])
+def test_data_of_a_custom_loop_come_as_tf_data_and_are_divided_once(by_function: bool) -> None:
+    strategy = StromStrategy()
+    dataset = tf.data.Dataset.range(6)
+    if by_function:
+        given = strategy.distribute_datasets_from_function(lambda place: dataset)
+    else:
+        given = strategy.experimental_distribute_dataset(dataset)
+    # TensorFlow's own iterator for devices may call what was freed, and one CPU does not need it.
+    assert isinstance(given, tf.data.Dataset)
+    assert list(given.as_numpy_iterator()) == list(range(6))
+    assert shard_dataset(given, 1, 2) is given
