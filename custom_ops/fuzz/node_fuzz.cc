@@ -1,0 +1,699 @@
+// Whole nodes against members that hold the secret and keep no rule: a master, or a worker in a
+// tree, is brought to one of the phases of a job; then the input says what its peers send, what its
+// links and its application do, and how time passes. No node may crash, stop at a check, send what
+// no link takes, or hold more than its bounds.
+//
+// The input is read as a list of steps, each a byte that says what happens and the numbers that it
+// needs. The fields of messages are mostly near what the job at hand uses; now and then they are
+// anything, or the message is raw bytes.
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "core/base/little_endian.h"
+#include "core/master/master_node.h"
+#include "core/replication/blob.h"
+#include "core/replication/control.h"
+#include "core/replication/update.h"
+#include "core/worker/worker_node.h"
+
+namespace strom {
+namespace {
+
+constexpr int kMostSteps = 600;
+constexpr int64_t kTimeoutNs = 1'000'000'000;
+constexpr int64_t kRingBytes = 2000;
+constexpr int64_t kValuesBytes = 4096;
+
+// An update is a list of indices, each of which gets one more: one that does not fit the parameters
+// it is applied to shows at once.
+class IndexCodec final : public UpdateCodec {
+ public:
+  Status Check(Bytes message, uint64_t size) const override {
+    if (message.size() % 4 != 0) return {Code::kCorrupt, "half an index"};
+    for (size_t at = 0; at < message.size(); at += 4) {
+      if (LoadLittleEndian<uint32_t>(&message[at]) >= size) return {Code::kCorrupt, "an index"};
+    }
+    return {};
+  }
+  void Apply(Bytes message, std::span<float> parameters) const override {
+    for (size_t at = 0; at < message.size(); at += 4) {
+      parameters.data()[LoadLittleEndian<uint32_t>(&message[at])] += 1;
+    }
+  }
+};
+const IndexCodec kCodec;
+
+class Input {
+ public:
+  Input(const uint8_t* bytes, size_t size) : left_(bytes, size) {}
+  bool empty() const { return left_.empty(); }
+  template <typename T = uint8_t>
+  T Take() {
+    std::array<uint8_t, sizeof(T)> bytes{};
+    const size_t size = std::min(left_.size(), bytes.size());
+    std::copy_n(left_.begin(), size, bytes.begin());
+    left_ = left_.subspan(size);
+    return LoadLittleEndian<T>(bytes.data());
+  }
+  size_t Below(size_t end) { return Take<uint8_t>() % end; }
+  std::vector<uint8_t> Raw(size_t size) {
+    size = std::min(size, left_.size());
+    std::vector<uint8_t> bytes(left_.begin(), left_.begin() + static_cast<std::ptrdiff_t>(size));
+    left_ = left_.subspan(size);
+    return bytes;
+  }
+  // A number that this job may use, or any.
+  uint64_t Number() {
+    static constexpr uint64_t kUsual[] = {0, 1, 2, 3, 4, 16, 40, 64, uint64_t{1} << 20};
+    const size_t pick = Below(24);
+    if (pick < std::size(kUsual)) return kUsual[pick];
+    if (pick < 20) return (uint64_t{1} << 32) + pick - 11;  // origins of the first master
+    if (pick < 23) return Take<uint8_t>();
+    return Take<uint64_t>();
+  }
+
+ private:
+  Bytes left_;
+};
+
+// Fills a message's fields: an archive, as those that write and read them (core/base/archive.h).
+class Drawn {
+ public:
+  explicit Drawn(Input* input) : input_(*input) {}
+  template <typename... Field>
+  void operator()(Field&... fields) {
+    (Draw(fields), ...);
+  }
+
+ private:
+  template <typename Number>
+    requires std::is_arithmetic_v<Number>
+  void Draw(Number& value) {
+    value = static_cast<Number>(input_.Number());
+  }
+  template <size_t size>
+  void Draw(std::array<uint8_t, size>& token) {
+    token.fill(static_cast<uint8_t>(input_.Below(8)));
+  }
+  void Draw(std::string& text) {
+    static constexpr size_t kSizes[] = {0, 0, 0, 1, 600, kMaxOptionsBytes, 100'000, 3 << 20};
+    const bool is_long = input_.Below(16) == 0;
+    text.assign(kSizes[input_.Below(is_long ? std::size(kSizes) : 5)], 'x');
+  }
+  void Draw(VersionVector& vector) {
+    for (size_t n = input_.Below(5); n > 0; --n) vector[input_.Number()] = input_.Number();
+  }
+  void Draw(std::vector<UpdateId>& ids) {
+    for (size_t n = input_.Below(5); n > 0; --n) {
+      const uint64_t origin = input_.Number();
+      ids.push_back({origin, input_.Number()});
+    }
+  }
+  template <typename Item>
+    requires requires(Item item, Drawn& drawn) { item.Fields(drawn); }
+  void Draw(std::vector<Item>& items) {
+    for (size_t n = input_.Below(4); n > 0; --n) items.emplace_back().Fields(*this);
+  }
+
+  Input& input_;
+};
+
+// Links that go nowhere; their queues are what the input says.
+class Links final : public LinkLayer {
+ public:
+  LinkId Connect(int64_t, const Address&, const PublicKeyBytes&, Buffer hello) override {
+    STROM_CHECK(hello->size() <= 1024);
+    return next_++;
+  }
+  void Accept(int64_t, LinkId link, Buffer bytes) override {
+    Welcome welcome;
+    STROM_CHECK(ParseWelcome(*bytes, &welcome).ok());
+    accepted[link] = welcome.origin;
+  }
+  void Refuse(int64_t, LinkId, const std::string&) override {}
+  bool Send(int64_t, LinkId link, Channel, Buffer message) override {
+    STROM_CHECK(!message->empty() && std::ssize(*message) <= kMaxMessageBytes);
+    // What is sent is read, so that it is there.
+    read_.assign(message->begin(), message->end());
+    if (!up.contains(link)) return false;
+    if (keeps) queued[link] += std::ssize(*message);
+    return true;
+  }
+  int64_t QueuedBytes(LinkId link) const override {
+    const auto found = queued.find(link);
+    return found == queued.end() ? 0 : found->second;
+  }
+  std::optional<Address> PeerAddress(LinkId) const override { return Address{}; }
+  void Void(int64_t, LinkId link, Channel) override { queued[link] = 0; }
+  void HoldBack(int64_t, LinkId, bool) override {}
+  void Close(int64_t, LinkId link, const std::string&) override { up.erase(link); }
+
+  LinkId last_connected() const { return next_ - 1; }
+
+  std::set<LinkId> up;
+  std::map<LinkId, uint64_t> accepted;  // the origins that were given
+  std::map<LinkId, int64_t> queued;
+  bool keeps = false;  // what is sent waits in `queued`
+
+ private:
+  LinkId next_ = 1000;
+  std::vector<uint8_t> read_;
+};
+
+Layout LayoutOf(uint64_t generation) { return {generation, 16, 5}; }
+
+Buffer UpdateOf(const UpdateHeader& header, const std::vector<uint32_t>& indices) {
+  std::vector<uint8_t> bytes(static_cast<size_t>(kUpdateHeaderBytes) + 4 * indices.size());
+  WriteUpdateHeader(header, bytes);
+  for (size_t i = 0; i < indices.size(); ++i) {
+    StoreLittleEndian<uint32_t>(&bytes[static_cast<size_t>(kUpdateHeaderBytes) + 4 * i],
+                                indices[i]);
+  }
+  return MakeBuffer(std::move(bytes));
+}
+
+// What a peer may send: drawn messages of every kind.
+class Peer {
+ public:
+  // `is_parent`: it may be the master, or a parent in the tree.
+  Peer(Input* input, bool is_parent) : input_(*input), is_parent_(is_parent) {}
+
+  // Mostly what a worker sends: another message costs it its link at the master.
+  Buffer Control() {
+    static constexpr uint8_t kOfWorkers[] = {
+        Attach::kType,       Attach::kType,    Announce::kType,  Done::kType,
+        Verification::kType, Placed::kType,    Orphan::kType,    AskState::kType,
+        AskSnapshot::kType,  AskResume::kType, ReplicaCut::kType};
+    const size_t pick = input_.Below(2 * std::size(kOfWorkers));
+    const uint8_t type =
+        pick < std::size(kOfWorkers)
+            ? kOfWorkers[pick]
+            : static_cast<uint8_t>(1 + input_.Below(is_parent_ || input_.Below(8) == 0 ? 24 : 2));
+    ControlMessage message;
+    Alternative(type, &message);
+    // The encoder cuts words and takes care of nothing else.
+    return EncodeControl(message);
+  }
+  Buffer Raw() {
+    std::vector<uint8_t> bytes = input_.Raw(1 + input_.Below(64));
+    if (bytes.empty()) bytes.push_back(0);
+    return MakeBuffer(std::move(bytes));
+  }
+  std::vector<Buffer> Chunks() {
+    BlobName name;
+    name.kind = static_cast<BlobKind>(1 + input_.Below(8));
+    name.generation = input_.Number();
+    name.key = input_.Number();
+    name.mark = input_.Number();
+    static constexpr size_t kSizes[] = {0, 1, 8, 64, 64, 128, 4104};
+    const std::vector<uint8_t> values(kSizes[input_.Below(std::size(kSizes))]);
+    return EncodeBlob(name, Bytes(values));
+  }
+  Buffer AnyChunk() {
+    std::vector<uint8_t> bytes(45 + input_.Below(32));
+    bytes[0] = static_cast<uint8_t>(1 + input_.Below(9));
+    for (const size_t at : {1, 9, 17}) StoreLittleEndian<uint64_t>(&bytes[at], input_.Number());
+    StoreLittleEndian<uint32_t>(&bytes[25], 1);
+    for (const size_t at : {29, 37}) StoreLittleEndian<uint64_t>(&bytes[at], input_.Number());
+    return MakeBuffer(std::move(bytes));
+  }
+  Buffer Update() {
+    UpdateHeader header;
+    header.id = {std::max<uint64_t>(1, input_.Number()), std::max<uint64_t>(1, input_.Number())};
+    header.iteration = input_.Number();
+    header.layout = LayoutOf(1 + input_.Below(3));
+    if (input_.Below(8) == 0) header.layout.size = input_.Number();
+    header.flags = input_.Below(4) == 0 ? 0 : kLastPartFlag;
+    std::vector<uint32_t> indices(input_.Below(5));
+    for (uint32_t& index : indices) index = static_cast<uint32_t>(input_.Below(18));
+    return UpdateOf(header, indices);
+  }
+
+ private:
+  template <size_t index = 0>
+  void Alternative(uint8_t type, ControlMessage* message) {
+    if constexpr (index < std::variant_size_v<ControlMessage>) {
+      if (std::variant_alternative_t<index, ControlMessage>::kType != type) {
+        return Alternative<index + 1>(type, message);
+      }
+      Drawn drawn(&input_);
+      message->emplace<index>().Fields(drawn);
+    }
+  }
+
+  Input& input_;
+  const bool is_parent_;
+};
+
+LinkEvent Event(LinkEvent::Type type, LinkId link) {
+  LinkEvent event;
+  event.type = type;
+  event.link = link;
+  return event;
+}
+
+// ------------------------------------------------------------------------------- the master
+
+class MasterSession {
+ public:
+  explicit MasterSession(Input* input) : input_(*input), peer_(input, false) {
+    const size_t kind = input_.Below(8);
+    staleness_ = kind % 2 == 0 ? -1 : static_cast<int32_t>(kind / 4);
+    MasterNodeOptions options;
+    workers_ = static_cast<int32_t>(1 + input_.Below(3));
+    options.workers = workers_;
+    options.min_workers = input_.Below(4) == 0 ? 1 : 0;
+    options.epoch = 1 + input_.Below(2);
+    options.topology = kind / 2 % 2 == 0 ? Topology::kPlain : Topology::kMesh;
+    options.max_children = 2;
+    options.failure_timeout_ns = kTimeoutNs;
+    options.ring_bytes = kRingBytes;
+    options.link_queue_bytes = 4000;
+    options.member_values_bytes = kValuesBytes;
+    options.values_bytes = 2 * kValuesBytes;
+    options.codec = &kCodec;
+    node_ = std::make_unique<MasterNode>(options, &links_);
+  }
+
+  void Run() {
+    // In each phase of a job, of its first fits.
+    const size_t phase = input_.Below(24);
+    for (size_t done = 0; done < phase; ++done) Proceed();
+    for (int step = 0; step < kMostSteps && !input_.empty(); ++step) {
+      Step();
+      Settle();
+    }
+  }
+
+ private:
+  // What honest workers do next. The STEPs of sequenced modes, FINAL and what follows are answers.
+  void Proceed() {
+    const auto all = [&](auto say) {
+      for (int32_t rank = 0; rank < workers_; ++rank) say(LinkOf(rank));
+    };
+    switch (proceeded_++ % 7) {
+      case 0:
+        return all([](LinkId) {});
+      case 1:
+        ++generation_;
+        if (input_.Below(2) == 0) sizes_.push_back(1 + input_.Below(3) * 2000);
+        return all([&](LinkId link) { Say(link, Announce{Layout(), Made(link), ""}); });
+      case 2:
+        return SayBlob(LinkOf(0), {BlobKind::kSeed, generation_, 0, 0, 0}, 4 * sizes_.back());
+      case 3:
+        return all([&](LinkId link) { Submit(link); });
+      case 4:
+        return all([&](LinkId link) { Say(link, Done{generation_, Made(link), 0}); });
+      case 5:
+        return all(
+            [&](LinkId link) { SayBlob(link, {BlobKind::kState, generation_, 0, 0, 0}, 8); });
+      case 6:
+        return all([&](LinkId link) { Say(link, Verification{generation_, 0, 0}); });
+    }
+  }
+
+  void Step() {
+    const int32_t rank = static_cast<int32_t>(input_.Below(static_cast<size_t>(workers_)));
+    const LinkId link = LinkOf(rank);
+    const size_t kind = input_.Below(24);
+    if ((kinds_ >> kind & 1) == 0) return Proceed();
+    switch (kind) {
+      case 0:
+      case 1:
+      case 2:
+      case 3:
+        return Give(link, Channel::kControl, peer_.Control());
+      case 6:
+        return Give(link, Channel::kControl, peer_.Raw());
+      case 7:
+      case 8:
+        for (const Buffer& chunk : peer_.Chunks()) Give(link, Channel::kState, chunk);
+        return;
+      case 9:
+        return Give(link, Channel::kState, peer_.AnyChunk());
+      case 10:
+      case 11:
+        return Give(link, Channel::kUpdate, peer_.Update());
+      case 12:
+        return Give(link, Channel::kUpdate, peer_.Raw());
+      case 13:
+        return Join(rank);
+      case 14:
+        return GoDown(link);
+      case 15:
+        return Pass();
+      case 16:
+        links_.keeps = input_.Below(2) == 0;
+        links_.queued[link] = static_cast<int64_t>(input_.Number() % (uint64_t{1} << 28));
+        return;
+      case 17:
+        return Submit(link);
+      case 18:
+        return AnnounceAny(link);
+      default:
+        return Proceed();
+    }
+  }
+
+  // The rank's latest link; a new process comes in the place of one that is gone.
+  LinkId LinkOf(int32_t rank) {
+    Member& member = members_[rank];
+    if (!links_.up.contains(member.link)) {
+      ++member.attempt;
+      Join(rank, {.rank = rank, .size = workers_, .attempt = member.attempt}, next_link_);
+    }
+    return member.link;
+  }
+  // Another process that wants the rank, or the same one back.
+  void Join(int32_t rank) {
+    Hello hello{.rank = rank, .size = workers_, .attempt = members_[rank].attempt};
+    if (input_.Below(2) == 0) hello.attempt = static_cast<int32_t>(input_.Number());
+    if (input_.Below(32) == 0) {
+      hello.epoch = input_.Number();
+      hello.origin = input_.Number();
+    }
+    const bool is_back = input_.Below(2) == 0;
+    Join(rank, hello, is_back ? members_[rank].link : next_link_);
+  }
+  void Join(int32_t rank, Hello hello, LinkId instance) {
+    hello.max_staleness = staleness_;
+    hello.instance.fill(static_cast<uint8_t>(instance));
+    const LinkId link = next_link_++;
+    LinkEvent event = Event(LinkEvent::Type::kHello, link);
+    event.payload = EncodeHello(hello);
+    node_->HandleLinkEvent(now_ns_, std::move(event));
+    if (!links_.accepted.contains(link)) return;
+    links_.up.insert(link);
+    event = Event(LinkEvent::Type::kUp, link);
+    event.payload = MakeBuffer({});
+    node_->HandleLinkEvent(now_ns_, std::move(event));
+    if (links_.up.contains(link)) members_[rank] = {link, hello.attempt, links_.accepted[link]};
+  }
+  void GoDown(LinkId link) {
+    if (links_.up.erase(link) == 0) return;
+    LinkEvent event = Event(LinkEvent::Type::kDown, link);
+    event.code = input_.Below(2) == 0 ? Code::kMasterLost : Code::kClosed;
+    node_->HandleLinkEvent(now_ns_, std::move(event));
+  }
+  void Pass() {
+    now_ns_ += kTimeoutNs / 16 * static_cast<int64_t>(1 + input_.Below(64));
+    node_->HandleTimeout(now_ns_);
+  }
+  void Give(LinkId link, Channel channel, const Buffer& message) {
+    if (!links_.up.contains(link) || std::ssize(*message) > kMaxMessageBytes) return;
+    LinkEvent event = Event(LinkEvent::Type::kMessage, link);
+    event.channel = channel;
+    event.payload = message;
+    node_->HandleLinkEvent(now_ns_, std::move(event));
+  }
+  void Say(LinkId link, const ControlMessage& message) {
+    Give(link, Channel::kControl, EncodeControl(message));
+  }
+  void SayBlob(LinkId link, const BlobName& name, size_t bytes) {
+    for (const Buffer& chunk : EncodeBlob(name, Bytes(std::vector<uint8_t>(bytes)))) {
+      Give(link, Channel::kState, chunk);
+    }
+  }
+  strom::Layout Layout() const { return {generation_, sizes_.back(), 5 + sizes_.back()}; }
+  // Of any fit so far, or the next.
+  void AnnounceAny(LinkId link) {
+    const uint64_t size = sizes_[input_.Below(sizes_.size())];
+    const uint64_t generation = 1 + input_.Below(generation_ + 1);
+    Say(link, Announce{{generation, size, 5 + size}, Made(link), ""});
+  }
+  uint64_t Origin(LinkId link) { return links_.accepted[link]; }
+  uint64_t Made(LinkId link) {
+    const auto found = node_->received().find(Origin(link));
+    return found == node_->received().end() ? 0 : found->second;
+  }
+  void Submit(LinkId link) {
+    UpdateHeader header{{Origin(link), Made(link) + 1}, 1, Layout(), 1};
+    if (input_.Below(4) == 0) header.id.counter += input_.Below(3);
+    Give(link, Channel::kUpdate, UpdateOf(header, {0, static_cast<uint32_t>(sizes_.back() - 1)}));
+  }
+
+  void Settle() {
+    while (node_->PollEvent()) continue;
+    STROM_CHECK(node_->replication().hold_bytes() <= kRingBytes);
+    STROM_CHECK(node_->replication().ring_bytes() <= 2 * kRingBytes);
+    if (node_->NextTimeout() <= now_ns_) node_->HandleTimeout(now_ns_);
+  }
+
+  Input& input_;
+  Peer peer_;
+  // Some kinds of trouble at a time, for many end the others' connections at once.
+  const uint32_t kinds_ = input_.Take<uint32_t>() & input_.Take<uint32_t>();
+  Links links_;
+  std::unique_ptr<MasterNode> node_;
+  int32_t staleness_ = -1;
+  int32_t workers_ = 1;
+  struct Member {
+    LinkId link = 0;
+    int32_t attempt = -1;
+    uint64_t origin = 0;
+  };
+  std::map<int32_t, Member> members_;
+  LinkId next_link_ = 1;
+  uint64_t generation_ = 0;
+  std::vector<uint64_t> sizes_ = {16};  // of the layouts so far
+  size_t proceeded_ = 0;
+  int64_t now_ns_ = 1'000'000'000;
+};
+
+// ------------------------------------------------------------------------------- a worker
+
+class WorkerSession {
+ public:
+  static constexpr LinkId kMaster = 1000;
+  static constexpr uint64_t kOwn = (uint64_t{1} << 32) | 1;
+
+  explicit WorkerSession(Input* input) : input_(*input), peer_(input, true) {
+    WorkerNodeOptions options;
+    options.size = 3;
+    const size_t kind = input_.Below(4);
+    options.max_staleness = kind == 0 ? 0 : -1;
+    options.master_wait_ns = kind == 1 ? 4 * kTimeoutNs : 0;
+    options.failure_timeout_ns = kTimeoutNs;
+    options.ring_bytes = kRingBytes;
+    options.link_queue_bytes = 4000;
+    options.codec = &kCodec;
+    node_ = std::make_unique<WorkerNode>(options, &links_);
+    node_->Start(now_ns_);
+    GoUp(kMaster, EncodeWelcome({kOwn, 0, 1}));
+    place_.parent_address.port = 9;
+  }
+
+  void Run() {
+    const size_t phase = input_.Below(16);
+    for (size_t done = 0; done < phase; ++done) Proceed();
+    for (int step = 0; step < kMostSteps && !input_.empty(); ++step) {
+      Step();
+      Settle();
+    }
+  }
+
+ private:
+  void Proceed() {
+    switch (proceeded_++ % 7) {
+      case 0:
+        return Begin();
+      case 1:
+        Say(StartGeneration{generation_, node_->received(), 0, 0, -1});
+        return SayBlob({BlobKind::kParameters, generation_, 0, 0, 0}, 64);
+      case 2:
+        return Submit();
+      case 3:
+        node_->Finish(now_ns_, false);
+        is_training_ = false;
+        return Say(Final{generation_, node_->received(), 0});
+      case 4:
+        node_->SendState(now_ns_, {1});
+        SayBlob({BlobKind::kResult, generation_, 0, 0, 1}, 8);
+        return SayBlob({BlobKind::kParameters, generation_, 0, 0, 0}, 64);
+      case 5:
+        node_->Verify(now_ns_, 0, 0);
+        return Say(End{generation_, 0});
+      case 6:
+        return Take();
+    }
+  }
+
+  void Step() {
+    // The master, its parent, or one of two children.
+    const LinkId neighbour = static_cast<LinkId>(input_.Below(4));
+    const LinkId link = neighbour == 0 ? kMaster : neighbour == 1 ? parent_ : neighbour;
+    const size_t kind = input_.Below(20);
+    if ((kinds_ >> kind & 1) == 0) return Proceed();
+    switch (kind) {
+      case 0:
+      case 1:
+      case 2:
+      case 3:
+        return Give(link, Channel::kControl, peer_.Control());
+      case 4:
+        return Give(link, Channel::kControl, peer_.Raw());
+      case 5:
+        for (const Buffer& chunk : peer_.Chunks()) Give(link, Channel::kState, chunk);
+        return;
+      case 6:
+        return Give(link, Channel::kState, peer_.AnyChunk());
+      case 7:
+      case 8:
+      case 9:
+        return Give(link, Channel::kUpdate, peer_.Update());
+      case 10:
+        return Give(link, Channel::kUpdate, peer_.Raw());
+      case 11:
+        return Knock(link);
+      case 12:
+        return GoDown(link);
+      case 13:
+        now_ns_ += kTimeoutNs / 16 * static_cast<int64_t>(1 + input_.Below(64));
+        return node_->HandleTimeout(now_ns_);
+      case 14:
+        links_.keeps = input_.Below(2) == 0;
+        links_.queued[link] = static_cast<int64_t>(input_.Number() % (uint64_t{1} << 28));
+        return;
+      case 15:
+        return Move();
+      case 16:
+        return Submit();
+      case 17:
+        return Ask();
+      default:
+        return Proceed();
+    }
+  }
+
+  void Begin() {
+    is_training_ = false;
+    node_->BeginGeneration(now_ns_, {++generation_, 16, 5, "", nullptr});
+  }
+  void Submit() {
+    if (!is_training_) return;
+    std::vector<uint8_t> update(static_cast<size_t>(kUpdateHeaderBytes) + 4);
+    (void)node_->Submit(now_ns_, 1, input_.Below(4) != 0, std::move(update));
+  }
+  // What the step op does.
+  void Take() {
+    Received received = node_->TakeReceived();
+    if (received.snapshot) {
+      STROM_CHECK(received.snapshot->parameters->size() == parameters_.size());
+      node_->SnapshotInstalled();
+    }
+    for (const ReceivedUpdate& update : received.updates) {
+      kCodec.Apply(update.message(), parameters_);
+    }
+    node_->SetApplied(node_->received());
+  }
+  void Ask() {
+    switch (input_.Below(5)) {
+      case 0:
+        return node_->Average(now_ns_, input_.Number(), {1, 2});
+      case 1:
+        return node_->AskDonation(now_ns_);
+      case 2:
+        return node_->Donate(now_ns_, MakeBuffer(std::vector<uint8_t>(input_.Below(100))));
+      case 3:
+        return node_->HandOver(now_ns_, parameters_);
+      default:
+        return Take();
+    }
+  }
+  // Another place, as the master draws it.
+  void Move() {
+    ++place_.version;
+    place_.parent = input_.Below(3) == 0 ? 0 : 77 + input_.Below(2);
+    place_.children.clear();
+    for (uint64_t child = 2; child <= 1 + input_.Below(3); ++child) {
+      place_.children.push_back({child, static_cast<int32_t>(child), Token{}});
+    }
+    Say(place_);
+    parent_ = links_.last_connected();
+    if (input_.Below(2) == 0) GoUp(parent_, EncodeWelcome({place_.parent, 0, 0}));
+  }
+  void Knock(LinkId link) {
+    if (link >= kMaster || links_.up.contains(link)) return;
+    LinkEvent event = Event(LinkEvent::Type::kHello, link);
+    event.payload = EncodeChildHello({link, Token{}});
+    node_->HandleLinkEvent(now_ns_, std::move(event));
+    GoUp(link, MakeBuffer({}));
+  }
+  void GoUp(LinkId link, Buffer payload) {
+    if (!links_.up.insert(link).second) return;
+    LinkEvent event = Event(LinkEvent::Type::kUp, link);
+    event.payload = std::move(payload);
+    node_->HandleLinkEvent(now_ns_, std::move(event));
+  }
+  void GoDown(LinkId link) {
+    if (links_.up.erase(link) == 0) return;
+    LinkEvent event = Event(LinkEvent::Type::kDown, link);
+    event.code = input_.Below(2) == 0 ? Code::kMasterLost : Code::kClosed;
+    node_->HandleLinkEvent(now_ns_, std::move(event));
+  }
+  void Give(LinkId link, Channel channel, const Buffer& message) {
+    if (!links_.up.contains(link) || std::ssize(*message) > kMaxMessageBytes) return;
+    LinkEvent event = Event(LinkEvent::Type::kMessage, link);
+    event.channel = channel;
+    event.payload = message;
+    node_->HandleLinkEvent(now_ns_, std::move(event));
+    Settle();
+  }
+  void Say(const ControlMessage& message) {
+    Give(kMaster, Channel::kControl, EncodeControl(message));
+  }
+  void SayBlob(const BlobName& name, size_t bytes) {
+    for (const Buffer& chunk : EncodeBlob(name, Bytes(std::vector<uint8_t>(bytes)))) {
+      Give(kMaster, Channel::kState, chunk);
+    }
+  }
+
+  void Settle() {
+    while (auto event = node_->PollEvent()) {
+      if (event->type == WorkerEvent::Type::kStarted) {
+        is_training_ = !event->beginning.ended;
+        STROM_CHECK(event->parameters->size() == parameters_.size());
+      } else if (event->type == WorkerEvent::Type::kFailed) {
+        is_training_ = false;
+      }
+    }
+    STROM_CHECK(node_->replication().hold_bytes() <= kRingBytes);
+    if (node_->NextTimeout() <= now_ns_) node_->HandleTimeout(now_ns_);
+  }
+
+  Input& input_;
+  Peer peer_;
+  // Some kinds of trouble at a time, for many end the others' connections at once.
+  const uint32_t kinds_ = input_.Take<uint32_t>() & input_.Take<uint32_t>();
+  Links links_;
+  std::unique_ptr<WorkerNode> node_;
+  Place place_;
+  LinkId parent_ = 0;
+  uint64_t generation_ = 0;
+  size_t proceeded_ = 0;
+  bool is_training_ = false;  // as the application knows
+  std::vector<float> parameters_ = std::vector<float>(16);
+  int64_t now_ns_ = 1'000'000'000;
+};
+
+}  // namespace
+}  // namespace strom
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
+  strom::Input input(bytes, size);
+  if (input.Take() % 2 == 0) {
+    strom::MasterSession(&input).Run();
+  } else {
+    strom::WorkerSession(&input).Run();
+  }
+  return 0;
+}
