@@ -184,6 +184,13 @@ test-models: setup ## large models of keras.applications on two workers (minutes
 	@echo "==> large models"
 	@$(BIN)/python -m pytest -q -m slow
 
+.PHONY: test-net
+test-net: setup ## 21 scripts as Keras's users write them, in four ways (half an hour)
+	@.ci/system-packages data java
+	@echo "==> scripts as Keras's users write them"
+	@$(PYTEST) -m '' $(PYTEST_ARGS) tests/strategy/test_keras_examples.py \
+	  tests/spark/test_keras_examples_on_spark.py
+
 .PHONY: test-tfx
 test-tfx: setup ## the TFX component in pipelines of TFX's SDK and, given Python 3.10, of TFX (minutes)
 	@.ci/system-packages java

@@ -1,0 +1,59 @@
+"""Scripts as Keras's users write them train with two workers in Spark.
+
+Those of tests/strategy/test_keras_examples.py, with all options of the strategy left alone.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import tempfile
+from typing import Any
+
+import cloudpickle
+import pytest
+
+pytest.importorskip("pyspark")
+
+from keras_strom.spark import run
+from tests.support.scripts import keras_examples
+from tests.support.scripts.keras_examples import BARS, FAST, OTHERS
+
+# Executors cannot import these files.
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+cloudpickle.register_pickle_by_value(keras_examples)
+
+pytestmark = pytest.mark.timeout(3000)
+
+each = pytest.mark.parametrize(
+    "name", [*FAST, *(pytest.param(name, marks=pytest.mark.net) for name in OTHERS)]
+)
+
+
+def train(names: tuple[str, ...], folder: str) -> dict[str, dict[str, Any]]:
+    return keras_examples.as_values(keras_examples.run_in_job(names, folder))
+
+
+@pytest.fixture(scope="module")
+def workers(spark: Any) -> Any:
+    """Runs several scripts in one job."""
+
+    @functools.cache
+    def trained(names: tuple[str, ...]) -> Any:
+        with tempfile.TemporaryDirectory() as folder:
+            return run(train, (names, folder), num_proc=2, stream_logs=False, spark=spark)
+
+    return trained
+
+
+@each
+def test_two_workers_in_spark_end_with_the_same_bits_and_have_learnt(
+    name: str, workers: Any
+) -> None:
+    first, second = (worker[name] for worker in workers(FAST if name in FAST else OTHERS))
+    for worker in (first, second):
+        assert not worker["failure"], worker["failure"]
+        assert worker["updates"] > 0
+    assert first["digest"] == second["digest"]
+    assert first["loss"] == pytest.approx(second["loss"])
+    assert first["loss"] < BARS[name]
