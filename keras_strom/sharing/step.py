@@ -279,14 +279,20 @@ class SharedStep:
         """
         self._threshold.set_numbers(state)
 
-    def expect(self, steps: int) -> None:
-        """Before a training of so many steps: a threshold that starts by itself goes by them."""
+    def expect(self, steps: int | None, workers: int) -> None:
+        """Before a training of so many steps: what a threshold chooses by itself goes by them.
+
+        Args:
+            steps: of each worker; None = nobody knows.
+            workers: how many train.
+        """
         algorithm = self._options.threshold
         state_before = getattr(algorithm, "state_before", None)
         if state_before is None or is_per_variable(algorithm):
             return
-        if self._threshold.numbers()[0] < 0:  # It has not started.
-            self._threshold.set_numbers(state_before(steps))
+        now, wanted = self._threshold.numbers(), state_before(steps, workers)
+        has_started = now[0] > 0
+        self._threshold.set_numbers((now[0], *wanted[1:]) if has_started else wanted)
 
     def begin(self) -> None:
         """Starts the counters of a new generation; the cluster's step count goes on."""

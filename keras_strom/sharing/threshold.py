@@ -31,6 +31,11 @@ _LEAST_FALL = 0.25
 _FIRST_UPDATES = 10.0
 _STEPS_A_MULTIPLE = 40
 
+# The upper end of the band. In a short training it is where all workers' steps together could send
+# each element so often, up to the second of these.
+_MOST_DENSITY, _MOST_DENSITY_OF_SHORT = 5e-3, 5e-2
+_SENT_OF_EACH_ELEMENT = 20.0
+
 
 @runtime_checkable
 class ThresholdAlgorithm(Protocol):
@@ -170,11 +175,12 @@ class _FollowingDensity:
         """
         return (-_FIRST_UPDATES if self.initial is None else self.initial,)
 
-    def state_before(self, steps: int) -> tuple[float, ...]:
-        """`initial_state` of a training of which so many steps are known to come."""
-        if self.initial is not None:
-            return self.initial_state()
-        return (-min(_FIRST_UPDATES, max(1.0, steps / _STEPS_A_MULTIPLE)),)
+    def state_before(self, steps: int | None, workers: int) -> tuple[float, ...]:
+        """`initial_state` of a training of which so many steps a worker are known to come."""
+        first, *others = self.initial_state()
+        if self.initial is not None or steps is None:
+            return (first, *others)
+        return (-min(_FIRST_UPDATES, max(1.0, steps / _STEPS_A_MULTIPLE)), *others)
 
     def next(self, state: State, statistics: StepStatistics) -> tuple[Any, State]:
         """Follows the density of the step before; the first step takes `initial`.
@@ -182,10 +188,10 @@ class _FollowingDensity:
         Without an `initial` the first step sends nothing (but what reaches `maximum`), so that its
         residual shows how large updates are.
         """
-        (threshold,) = state
+        threshold, *others = state
         is_known = threshold > 0
         density = statistics.count / tf.maximum(statistics.elements, 1.0)
-        moved = self._moved(threshold, density)
+        moved = self._moved(threshold, density, *others)
         if self.per_variable:
             # A small variable is above the band with a single entry, and no entry tells little
             # about it: if its threshold fell as fast as others', every bias would send in half of
@@ -205,16 +211,17 @@ class _FollowingDensity:
         if self.initial is None:
             return (
                 tf.where(is_known, bounded, self.maximum),
-                (tf.where(is_known, bounded, threshold),),
+                (tf.where(is_known, bounded, threshold), *others),
             )
-        return bounded, (bounded,)
+        return bounded, (bounded, *others)
 
     @property
     def _most_density(self) -> float:
         """That is wanted."""
         raise NotImplementedError
 
-    def _moved(self, threshold: Any, density: Any) -> Any:
+    def _moved(self, threshold: Any, density: Any, *others: Any) -> Any:
+        """The next threshold; `others` is the rest of the state, which stays as it is."""
         raise NotImplementedError
 
 
@@ -230,8 +237,10 @@ class AdaptiveThreshold(_FollowingDensity):
         initial: the first step's threshold. None = the first step sends nothing, and the second
             one's is ten times the mean |update| of the first; less in a `fit` of under 400 steps,
             down to once in one of 40, which has no time to send what a high threshold holds back.
-        min_density, max_density: the band, as a fraction of the elements. Short trainings want to
-            send more: where steps x density stays below 5 or so, raise `max_density`.
+        min_density, max_density: the band, as a fraction of the elements. A `max_density` of None
+            is 5e-3; in a `fit` of which all workers together take fewer than 4000 steps, 20 over
+            their number, up to 5e-2: what has no time to be sent is lost (`per_variable=True` stays
+            at 5e-3).
         factor: between 0 and 1.
         minimum, maximum: bounds of the threshold itself.
         per_variable: True = each variable has its own threshold, which follows its own density.
@@ -242,31 +251,50 @@ class AdaptiveThreshold(_FollowingDensity):
     """
 
     min_density: float = 1e-4
-    max_density: float = 5e-3
+    max_density: float | None = None
     factor: float = 0.5 ** (1 / 20)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("min_density", "max_density", "factor"):
-            _require_positive(name, getattr(self, name))
-        if not self.min_density <= self.max_density <= 1:
+        _require_positive("min_density", self.min_density)
+        _require_positive("factor", self.factor)
+        if self.max_density is not None:
+            _require_positive("max_density", self.max_density)
+        if not self.min_density <= self._most_density <= 1:
             raise errors.InvalidOption(
-                f"min_density={self.min_density} and max_density={self.max_density} must ascend "
+                f"min_density={self.min_density} and max_density={self._most_density} must ascend "
                 "and be at most 1"
             )
         if self.factor >= 1:
             raise errors.InvalidOption(f"factor={self.factor} must be smaller than 1")
 
+    def initial_state(self) -> tuple[float, ...]:
+        """The first threshold, and the upper end of the band where it depends on the training."""
+        return (*super().initial_state(), *([_MOST_DENSITY] if self._goes_by_steps else []))
+
+    def state_before(self, steps: int | None, workers: int) -> tuple[float, ...]:
+        """`initial_state` of a training of which so many steps a worker are known to come."""
+        first, *others = super().state_before(steps, workers)
+        if not self._goes_by_steps or steps is None:
+            return (first, *others)
+        most = _SENT_OF_EACH_ELEMENT / max(1, steps * workers)
+        return (first, min(max(most, _MOST_DENSITY), _MOST_DENSITY_OF_SHORT))
+
+    @property
+    def _goes_by_steps(self) -> bool:
+        return self.max_density is None and not self.per_variable
+
     @property
     def _most_density(self) -> float:
-        return self.max_density
+        return _MOST_DENSITY if self.max_density is None else self.max_density
 
-    def _moved(self, threshold: Any, density: Any) -> Any:
+    def _moved(self, threshold: Any, density: Any, *others: Any) -> Any:
         factor = tf.constant(self.factor, tf.float32)
+        most = others[0] if others else self._most_density
         return tf.where(
             density < self.min_density,
             threshold * factor,
-            tf.where(density > self.max_density, threshold / factor, threshold),
+            tf.where(density > tf.cast(most, density.dtype), threshold / factor, threshold),
         )
 
 
@@ -304,7 +332,7 @@ class TargetDensityThreshold(_FollowingDensity):
     def _most_density(self) -> float:
         return self.density
 
-    def _moved(self, threshold: Any, density: Any) -> Any:
+    def _moved(self, threshold: Any, density: Any, *others: Any) -> Any:
         answer = tf.cast((density / self.density) ** self.gain, tf.float32)
         return threshold * tf.clip_by_value(answer, 0.5**0.1, 2**0.1)
 

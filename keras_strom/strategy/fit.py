@@ -267,9 +267,11 @@ class _Training:
             raise_if_failed_before(worker, fit.number)
             raise_if_refused(generation.lost_workers())
         self._started = True
+        steps = None
         if per_epoch:
             batches = per_epoch * (epochs - generation.began.first_epoch)
-            self._sharing.step.expect(batches // Progress(self._model).batches_a_step())
+            steps = batches // Progress(self._model).batches_a_step()
+        self._sharing.step.expect(steps, self._sharing.environment.size)
         self.watch.begin()
         if generation.ended:
             _logger.info("%s comes after the end of this training", self._who())

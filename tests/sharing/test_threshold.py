@@ -45,7 +45,7 @@ def _adaptive_thresholds(algorithm: AdaptiveThreshold, densities: list[float]) -
 
 
 def test_adaptive_threshold_follows_the_density_as_in_numpy() -> None:
-    algorithm = AdaptiveThreshold(initial=1e-3, minimum=8e-4, maximum=1.2e-3)
+    algorithm = AdaptiveThreshold(initial=1e-3, minimum=8e-4, maximum=1.2e-3, max_density=5e-3)
     random = np.random.default_rng(1)
     counts = [int(10 ** random.uniform(0, 4)) for _ in range(40)]
     counts += [1] * 20 + [5000] * 30  # to the lower bound, then to the upper one
@@ -100,7 +100,7 @@ def test_an_unknown_first_threshold_lets_nothing_through_and_then_lies_within_it
         statistics = _statistics(0, 100)._replace(
             sum_residual=tf.constant(100 * update, tf.float64)
         )
-        first, (known,) = algorithm.next(state, statistics)
+        first, (known, *_) = algorithm.next(state, statistics)
         assert float(first) == float(known) == pytest.approx(expected)
 
 
@@ -140,14 +140,44 @@ def test_a_threshold_that_starts_by_itself_is_lower_in_a_short_training(
     strategy = StromStrategy(always_encode=True)
     assert strategy._sharing is not None
     step = strategy._sharing.step
-    step.expect(steps)
-    assert step.threshold_state == (-multiple,)
+    step.expect(steps, workers=2)
+    assert step.threshold_state[0] == -multiple
     statistics = _statistics(0, 1000)._replace(sum_residual=tf.constant(3.0, tf.float64))
     threshold, _ = AdaptiveThreshold().next((tf.constant(-multiple),), statistics)
     assert float(threshold) == pytest.approx(multiple * 3e-3)
-    step.set_threshold_state((0.02,))
-    step.expect(steps)  # It has started, and goes on from there.
-    assert step.threshold_state == pytest.approx((0.02,))
+    step.set_threshold_state((0.02, 0.01))
+    step.expect(steps, workers=2)  # It has started, and goes on from there.
+    assert step.threshold_state[0] == pytest.approx(0.02)
+
+
+@pytest.mark.parametrize(
+    ("steps", "workers", "most"),
+    [
+        *[(None, 2, 5e-3), (10, 2, 5e-2), (200, 2, 5e-2), (500, 2, 2e-2), (500, 4, 1e-2)],
+        *[(2000, 2, 5e-3), (500, 16, 5e-3), (10_000, 1, 5e-3)],
+    ],
+)
+def test_a_short_training_may_send_more_in_each_step(
+    steps: int | None, workers: int, most: float
+) -> None:
+    strategy = StromStrategy(always_encode=True)
+    assert strategy._sharing is not None
+    step = strategy._sharing.step
+    for before in ((-10.0, 5e-3), (0.02, 3e-2)):  # The second `fit` of a script, too.
+        step.set_threshold_state(before)
+        step.expect(steps, workers)
+        assert step.threshold_state[1] == pytest.approx(most)
+    for density, rises in ((0.9 * most, False), (1.1 * most, True)):
+        state = tuple(map(tf.constant, (0.02, most)))
+        threshold, after = AdaptiveThreshold().next(state, _statistics(density * 1e6, 1e6))
+        assert (float(threshold) > 0.02) is rises
+        assert float(after[1]) == pytest.approx(most)
+
+
+@pytest.mark.parametrize("options", [{"max_density": 1e-2}, {"per_variable": True}])
+def test_a_band_that_is_given_stays_in_a_short_training(options: dict[str, Any]) -> None:
+    algorithm = AdaptiveThreshold(**options)
+    assert algorithm.state_before(10, 2) == (-1.0,)
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,7 @@ def alone(names: tuple[str, ...]) -> dict[str, dict[str, dict[str, Any]]]:
 def in_two_workers(names: tuple[str, ...]) -> list[dict[str, dict[str, Any]]]:
     """What two workers have made of them, by rank and name."""
     with tempfile.TemporaryDirectory() as folder:
-        run_two_workers(SCRIPT, folder, *names, timeout=2000)
+        run_two_workers(SCRIPT, folder, *names)
         return two_workers.results(folder)
 
 
