@@ -189,6 +189,7 @@ test-net: setup ## 21 scripts as Keras's users write them, in four ways (half an
 	@.ci/system-packages data java
 	@echo "==> scripts as Keras's users write them"
 	@$(PYTEST) -m '' $(PYTEST_ARGS) tests/strategy/test_keras_examples.py \
+	  tests/strategy/test_small_data.py \
 	  tests/spark/test_keras_examples_on_spark.py
 
 .PHONY: test-tfx
