@@ -342,7 +342,7 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
             super().experimental_distribute_dataset, options=options
         )
         if options is None and on_one_cpu(self.extended.worker_devices):
-            distribute = keep_whole
+            distribute = _unchanged if by_keras else keep_whole
         if by_keras and self._sharing is not None and self._environment.goes_on:
             return self._sharing.resumable(dataset, distribute)
         return distribute(dataset)
@@ -411,6 +411,10 @@ def _join(
     worker = TrainingWorker.from_environment(environment, max_staleness=staleness, network=network)
     weakref.finalize(strategy(), worker.close)
     return worker
+
+
+def _unchanged(dataset: Any) -> Any:
+    return dataset
 
 
 def _check_apply(optimizer: Any, variables: list[Any]) -> Callable[..., Any] | None:

@@ -28,7 +28,7 @@ def test_two_workers_are_not_behind_one_by_more_than_a_point(pictures: str, tmp_
     command = [sys.executable, str(script), str(tmp_path), pictures, *SEEDS]
     subprocess.run(command, env=environment, timeout=500, check=True)
     one = json.loads((tmp_path / "0.json").read_text())
-    run_two_workers(script, str(tmp_path), pictures, *SEEDS, timeout=500)
+    run_two_workers(script, str(tmp_path), pictures, *SEEDS)
     two, same = results(tmp_path)
     assert two == same
     assert np.mean(two) > np.mean(one) - 0.01

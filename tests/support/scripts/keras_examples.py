@@ -189,9 +189,7 @@ def main(folder: str, *names: str) -> None:
         text = json.dumps({way: as_values(runs) for way, runs in ways.items()})
         (output / "alone.json").write_text(text)
         return
-    # So few steps want more elements in each message: docs/choosing.md, remark 5.
-    threshold = keras_strom.AdaptiveThreshold(max_density=5e-2)
-    runs = run_in_job(names, folder, threshold=threshold)
+    runs = run_in_job(names, folder)
     (output / f"{keras_strom.rank()}.json").write_text(json.dumps(as_values(runs)))
 
 

@@ -53,9 +53,7 @@ def accuracy(strategy: keras_strom.StromStrategy, x: np.ndarray, y: np.ndarray, 
 
 def main(folder: str, pictures: str, *seeds: str) -> None:
     """Trains for each seed in turn."""
-    # Reproducible, and what docs/choosing.md (remark 5) has for short trainings.
-    threshold = keras_strom.AdaptiveThreshold(max_density=5e-2)
-    strategy = keras_strom.StromStrategy(max_staleness=0, threshold=threshold)
+    strategy = keras_strom.StromStrategy(max_staleness=0)  # Reproducible.
     x, y = {"digits": digits, "clothes": clothes}[pictures]()
     found = [accuracy(strategy, x, y, int(seed)) for seed in seeds]
     pathlib.Path(folder, f"{keras_strom.rank()}.json").write_text(json.dumps(found))
