@@ -66,9 +66,8 @@ class Input {
   }
   size_t Below(size_t end) { return Take<uint8_t>() % end; }
   std::vector<uint8_t> Raw(size_t size) {
-    size = std::min(size, left_.size());
-    std::vector<uint8_t> bytes(left_.begin(), left_.begin() + static_cast<std::ptrdiff_t>(size));
-    left_ = left_.subspan(size);
+    std::vector<uint8_t> bytes(size);
+    for (uint8_t& byte : bytes) byte = Take();
     return bytes;
   }
   // A number that this job may use, or any.
@@ -203,11 +202,7 @@ class Peer {
     // The encoder cuts words and takes care of nothing else.
     return EncodeControl(message);
   }
-  Buffer Raw() {
-    std::vector<uint8_t> bytes = input_.Raw(1 + input_.Below(64));
-    if (bytes.empty()) bytes.push_back(0);
-    return MakeBuffer(std::move(bytes));
-  }
+  Buffer Raw() { return MakeBuffer(input_.Raw(1 + input_.Below(64))); }
   std::vector<Buffer> Chunks() {
     BlobName name;
     name.kind = static_cast<BlobKind>(1 + input_.Below(8));

@@ -1,6 +1,7 @@
 #include "net/udp_socket.h"
 
 #include <arpa/inet.h>
+#include <net/if.h>
 #include <netinet/in.h>
 #include <netinet/udp.h>
 #include <sys/socket.h>
@@ -66,6 +67,7 @@ Address FromStorage(const sockaddr_storage& storage) {
   Address address;
   std::memcpy(address.ip.data(), &v6.sin6_addr, 16);
   address.port = ntohs(v6.sin6_port);
+  address.scope = v6.sin6_scope_id;
   return address;
 }
 
@@ -82,6 +84,7 @@ socklen_t ToStorage(const Address& address, int family, sockaddr_storage* storag
   v6->sin6_family = AF_INET6;
   v6->sin6_port = htons(address.port);
   std::memcpy(&v6->sin6_addr, address.ip.data(), 16);
+  v6->sin6_scope_id = address.scope;
   return sizeof(*v6);
 }
 
@@ -125,6 +128,7 @@ struct UdpSocket::Outgoing {
   // Sent so far: whole runs, and bytes of the one after them.
   size_t runs_sent = 0;
   size_t bytes_sent = 0;
+  bool one_by_one = false;  // the run at hand was refused in one piece
 
   std::array<mmsghdr, kMaxSends> headers;
   std::array<iovec, kMaxSends> vectors;
@@ -178,9 +182,15 @@ Status ParseAddress(const std::string& literal, uint16_t port, Address* address)
     *address = FromIpv4(v4, port);
     return {};
   }
+  // "fe80::1%eth0": a link-local address means nothing without its interface.
+  const size_t percent = literal.find('%');
+  const uint32_t scope =
+      percent == std::string::npos ? 0 : if_nametoindex(literal.substr(percent + 1).c_str());
   in6_addr v6;
-  if (inet_pton(AF_INET6, literal.c_str(), &v6) == 1) {
+  const bool has_scope = percent == std::string::npos || scope != 0;
+  if (has_scope && inet_pton(AF_INET6, literal.substr(0, percent).c_str(), &v6) == 1) {
     *address = Address{};
+    address->scope = scope;
     std::memcpy(address->ip.data(), &v6, 16);
     address->port = port;
     return {};
@@ -195,7 +205,10 @@ std::string ToString(const Address& address) {
     return std::string(text) + ":" + std::to_string(address.port);
   }
   inet_ntop(AF_INET6, address.ip.data(), text, sizeof(text));
-  return "[" + std::string(text) + "]:" + std::to_string(address.port);
+  char name[IF_NAMESIZE] = {};
+  const bool named = address.scope != 0 && if_indextoname(address.scope, name) != nullptr;
+  return "[" + std::string(text) + (named ? "%" + std::string(name) : "") +
+         "]:" + std::to_string(address.port);
 }
 
 Status UdpSocket::Open(const std::string& literal, uint16_t port, std::unique_ptr<UdpSocket>* out,
@@ -303,6 +316,11 @@ std::span<const UdpSocket::Received> UdpSocket::Receive() {
     largest = std::max(largest, bytes);
     const size_t segment_bytes = SegmentBytes(&in.headers[i].msg_hdr);
     const Address from = FromStorage(in.addresses[i]);
+    if (from.port == 0) {  // nobody can be answered there
+      ++unanswerable_;
+      in.Renew(i);
+      continue;
+    }
     const uint8_t* const start = static_cast<const uint8_t*>(in.vectors[i].iov_base);
     const size_t step = segment_bytes > 0 ? segment_bytes : std::max<size_t>(bytes, 1);
     for (size_t at = 0; at < bytes; at += step) {
@@ -327,7 +345,7 @@ std::span<uint8_t> UdpSocket::Next() {
 
 void UdpSocket::Push(const Address& to, size_t bytes) {
   STROM_CHECK(!full() && bytes > 0 && bytes <= kMaxDatagramBytes);
-  if (family_ == AF_INET && !IsMappedIpv4(to)) {  // an IPv4 socket cannot reach it
+  if (to.port == 0 || (family_ == AF_INET && !IsMappedIpv4(to))) {  // cannot be reached from here
     ++send_errors_;
     return;
   }
@@ -350,11 +368,13 @@ bool UdpSocket::Flush() {
     const auto send = options_.send != nullptr ? options_.send : sendmmsg;
     const int sent = send(descriptor_, out.headers.data(), count, MSG_DONTWAIT);
     if (sent > 0) {
+      // What was refused as a run passes in single datagrams: this card or kernel cannot cut it.
+      if (out.one_by_one) segments_sends_ = out.one_by_one = false;
       Advance(static_cast<unsigned>(sent));
     } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
       return false;
     } else if ((errno == EIO || errno == EINVAL) && out.headers[0].msg_hdr.msg_control != nullptr) {
-      segments_sends_ = false;  // this card or kernel cannot; the same bytes leave one by one
+      out.one_by_one = true;  // the same bytes; whether they pass so tells what is to blame
     } else if (errno != EINTR) {
       // It is lost, as on any network; the link recovers it. One that is too long for the interface
       // was to find that out.
@@ -366,12 +386,6 @@ bool UdpSocket::Flush() {
   return true;
 }
 
-// What leaves as one message: the rest of a run, or one datagram of it.
-size_t UdpSocket::NextPiece(const Run& run, size_t sent_bytes) const {
-  const size_t left = run.bytes - sent_bytes;
-  return segments_sends_ ? left : std::min(left, run.datagram_bytes);
-}
-
 // Headers for what comes next, as many as there is room for.
 unsigned UdpSocket::FillHeaders() {
   Outgoing& out = *outgoing_;
@@ -379,7 +393,9 @@ unsigned UdpSocket::FillHeaders() {
   size_t sent_bytes = out.bytes_sent;
   for (size_t r = out.runs_sent; r < out.run_count && count < kMaxSends;) {
     const Run& run = out.runs[r];
-    const size_t bytes = NextPiece(run, sent_bytes);
+    const bool whole = segments_sends_ && !(out.one_by_one && r == out.runs_sent);
+    const size_t left = run.bytes - sent_bytes;
+    const size_t bytes = whole ? left : std::min(left, run.datagram_bytes);
     out.pieces[count] = bytes;
     out.vectors[count] = {out.bytes.get() + run.offset + sent_bytes, bytes};
     msghdr header = {};
@@ -413,6 +429,7 @@ void UdpSocket::Advance(unsigned pieces) {
     out.bytes_sent += out.pieces[i];
     if (out.bytes_sent < out.runs[out.runs_sent].bytes) continue;
     out.bytes_sent = 0;
+    out.one_by_one = false;
     ++out.runs_sent;
   }
 }

@@ -73,6 +73,8 @@ class UdpSocket {
   // Sends what is queued. False: the kernel takes no more now, the rest stays queued.
   bool Flush();
   int64_t send_errors() const { return send_errors_; }
+  // Datagrams from port 0, which were not given out.
+  int64_t unanswerable() const { return unanswerable_; }
 
  private:
   // Datagrams of one size to one peer, one behind the other in the buffer; the last may be shorter.
@@ -83,7 +85,6 @@ class UdpSocket {
   UdpSocket(int descriptor, int family, const UdpSocketOptions& options);
   void SetOptions();
   void ReadBack();
-  size_t NextPiece(const Run& run, size_t sent_bytes) const;
   unsigned FillHeaders();
   void Advance(unsigned pieces);
 
@@ -96,6 +97,7 @@ class UdpSocket {
   bool joins_receives_ = false;
   bool drained_ = true;
   int64_t send_errors_ = 0;
+  int64_t unanswerable_ = 0;
   std::unique_ptr<Incoming> incoming_;
   std::unique_ptr<Outgoing> outgoing_;
 };

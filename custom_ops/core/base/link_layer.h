@@ -25,6 +25,9 @@ using LinkId = uint32_t;
 struct Address {
   std::array<uint8_t, 16> ip{};
   uint16_t port = 0;
+  // Of a link-local IPv6 address: this machine's number of the interface; it means nothing to
+  // others.
+  uint32_t scope = 0;
   friend auto operator<=>(const Address&, const Address&) = default;
 };
 

@@ -27,6 +27,16 @@ Key PrivateKey(const SecretKey& bytes) {
   return key;
 }
 
+bool AgreeWith(EVP_PKEY* own, const PublicKeyBytes& peer, SecretKey* shared) {
+  const Key other(EVP_PKEY_new_raw_public_key(EVP_PKEY_X25519, nullptr, peer.data(), peer.size()));
+  STROM_CHECK(other != nullptr);
+  const std::unique_ptr<EVP_PKEY_CTX, FreeKeyContext> context(EVP_PKEY_CTX_new(own, nullptr));
+  STROM_CHECK(context != nullptr && EVP_PKEY_derive_init(context.get()) == 1);
+  size_t size = kKeyBytes;
+  return EVP_PKEY_derive_set_peer(context.get(), other.get()) == 1 &&
+         EVP_PKEY_derive(context.get(), shared->bytes().data(), &size) == 1;
+}
+
 }  // namespace
 
 void Wipe(std::span<uint8_t> bytes) { OPENSSL_cleanse(bytes.data(), bytes.size()); }
@@ -40,16 +50,16 @@ PublicKeyBytes DerivePublicKey(const SecretKey& private_key) {
 }
 
 bool Agree(const SecretKey& private_key, const PublicKeyBytes& peer, SecretKey* shared) {
-  const Key own = PrivateKey(private_key);
-  const Key other(EVP_PKEY_new_raw_public_key(EVP_PKEY_X25519, nullptr, peer.data(), peer.size()));
-  STROM_CHECK(other != nullptr);
-  const std::unique_ptr<EVP_PKEY_CTX, FreeKeyContext> context(EVP_PKEY_CTX_new(own.get(), nullptr));
-  STROM_CHECK(context != nullptr && EVP_PKEY_derive_init(context.get()) == 1);
-  size_t size = kKeyBytes;
-  return EVP_PKEY_derive_set_peer(context.get(), other.get()) == 1 &&
-         EVP_PKEY_derive(context.get(), shared->bytes().data(), &size) == 1;
+  return AgreeWith(PrivateKey(private_key).get(), peer, shared);
 }
 
+StaticKey::StaticKey(const SecretKey& private_key)
+    : public_key_(DerivePublicKey(private_key)), key_(PrivateKey(private_key)) {}
+
+bool StaticKey::Agree(const PublicKeyBytes& peer, SecretKey* shared) const {
+  STROM_CHECK(key_ != nullptr);
+  return AgreeWith(key_.get(), peer, shared);
+}
 Hash Sha256(std::initializer_list<Bytes> parts) {
   const std::unique_ptr<EVP_MD_CTX, FreeDigest> context(EVP_MD_CTX_new());
   STROM_CHECK(context != nullptr && EVP_DigestInit_ex(context.get(), EVP_sha256(), nullptr) == 1);

@@ -11,11 +11,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
+#include <memory>
 #include <span>
 
 #include "core/base/types.h"
 
 struct evp_cipher_ctx_st;
+struct evp_pkey_st;
 
 namespace strom {
 
@@ -54,6 +56,22 @@ PublicKeyBytes DerivePublicKey(const SecretKey& private_key);
 // X25519. False: `peer` is a point of small order, whose shared secret anybody knows.
 [[nodiscard]] bool Agree(const SecretKey& private_key, const PublicKeyBytes& peer,
                          SecretKey* shared);
+
+// A private key that is used again and again, made ready once: its public half, and what OpenSSL
+// computes from it. Copies share that.
+class StaticKey {
+ public:
+  StaticKey() = default;  // none
+  explicit StaticKey(const SecretKey& private_key);
+
+  const PublicKeyBytes& public_key() const { return public_key_; }
+  // As above.
+  [[nodiscard]] bool Agree(const PublicKeyBytes& peer, SecretKey* shared) const;
+
+ private:
+  PublicKeyBytes public_key_{};
+  std::shared_ptr<evp_pkey_st> key_;  // wiped with the last copy
+};
 
 // SHA-256 over the parts, one after the other.
 Hash Sha256(std::initializer_list<Bytes> parts);

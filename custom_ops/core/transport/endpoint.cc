@@ -303,7 +303,8 @@ bool Endpoint::State::Conclude(Connection* connection, const Link::Notice& notic
 
 void Endpoint::State::Forget() {
   forgotten = true;
-  job_key = static_key = SecretKey();
+  job_key = SecretKey();
+  static_key = StaticKey();
   cookies = CookieJar(SecretKey());
   retries.clear();
   while (!connections.empty()) {
@@ -336,7 +337,7 @@ Endpoint::State::State(const EndpointOptions& given, RandomSource* source)
     : options(given),
       random(source),
       job_key(JobKey(options.secret, options.job_id)),
-      static_key(options.private_key),
+      static_key(SecretKey(options.private_key)),
       cookies(RandomKey()),
       grants(options.grants) {
   Wipe(options.secret);

@@ -44,13 +44,20 @@ void Endpoint::State::HandleHello(int64_t now_ns, const Address& from, Bytes dat
     retries.emplace_back(from, MakeRetry(*hello, cookies.Make(now_ns, from, hello->ephemeral)));
     return;
   }
-  if (half_open >= kMaxHalfOpen) {
+  // By all of it: one that was damaged on its way comes again whole.
+  const Hash whole = Sha256({datagram});
+  if (handshakes.IsRefused(whole)) {
+    ++counters.drop_wrong_secret;
+    return;
+  }
+  if (half_open >= kMaxHalfOpen || !handshakes.MayOpen(now_ns, from)) {
     ++counters.drop_over_limit;
     return;
   }
   auto responder = Responder::Open(static_key, job_key, *hello, datagram);
   if (!responder) {
     ++counters.drop_wrong_secret;
+    handshakes.NoteRefused(now_ns, from, whole);
     joiners.Note(from, Joiner::Progress::kWrongSecret);
     return;
   }

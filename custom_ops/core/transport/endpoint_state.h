@@ -15,6 +15,7 @@
 
 #include "core/transport/endpoint.h"
 #include "core/transport/handshake.h"
+#include "core/transport/handshakes.h"
 #include "core/transport/link.h"
 
 namespace strom {
@@ -103,7 +104,7 @@ struct Endpoint::State {
   EndpointOptions options;  // without the secrets
   RandomSource* const random;
   SecretKey job_key;
-  SecretKey static_key;
+  StaticKey static_key;
   CookieJar cookies;
   Grants grants;
   bool forgotten = false;  // nothing is taken or sent any more
@@ -116,6 +117,7 @@ struct Endpoint::State {
   std::unordered_map<LinkId, size_t> index;
   std::map<PublicKeyBytes, LinkId> by_ephemeral;  // responders: every HELLO makes one connection
   size_t half_open = 0;
+  Handshakes handshakes;
   Joiners joiners;
   LinkId next_link = 1;
 

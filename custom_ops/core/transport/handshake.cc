@@ -151,9 +151,9 @@ std::vector<uint8_t> MakeRetry(const HelloFields& hello, const Cookie& cookie) {
   return datagram;
 }
 
-std::optional<Responder> Responder::Open(const SecretKey& static_key, const SecretKey& job_key,
+std::optional<Responder> Responder::Open(const StaticKey& static_key, const SecretKey& job_key,
                                          const HelloFields& hello, Bytes datagram) {
-  Responder responder(Noise(Prologue(hello.peer_connection), DerivePublicKey(static_key), job_key),
+  Responder responder(Noise(Prologue(hello.peer_connection), static_key.public_key(), job_key),
                       hello);
   std::array<uint8_t, kHelloBytes> body;
   if (!responder.noise_.ReadFirst(static_key, hello.ephemeral, datagram.subspan(kHelloSealed),

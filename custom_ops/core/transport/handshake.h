@@ -93,7 +93,7 @@ std::vector<uint8_t> MakeRetry(const HelloFields& hello, const Cookie& cookie);
 class Responder {
  public:
   // Opens the joiner's HELLO. Nothing: a wrong secret, job or master key.
-  static std::optional<Responder> Open(const SecretKey& static_key, const SecretKey& job_key,
+  static std::optional<Responder> Open(const StaticKey& static_key, const SecretKey& job_key,
                                        const HelloFields& hello, Bytes datagram);
 
   const std::vector<uint8_t>& payload() const { return payload_; }

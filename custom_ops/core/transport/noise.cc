@@ -47,13 +47,13 @@ bool Noise::WriteFirst(const SecretKey& ephemeral, std::span<uint8_t> payload,
   return true;
 }
 
-bool Noise::ReadFirst(const SecretKey& responder_static, const PublicKeyBytes& ephemeral,
+bool Noise::ReadFirst(const StaticKey& responder_static, const PublicKeyBytes& ephemeral,
                       Bytes sealed, uint8_t* out) {
   peer_ephemeral_ = ephemeral;
   MixPreSharedKey(pre_shared_key_);
   MixEphemeral(ephemeral);
   SecretKey shared;
-  if (!Agree(responder_static, ephemeral, &shared)) return false;
+  if (!responder_static.Agree(ephemeral, &shared)) return false;
   MixKey(shared.bytes());
   return Open(sealed, out);
 }

@@ -28,7 +28,7 @@ class Noise {
   [[nodiscard]] bool WriteFirst(const SecretKey& ephemeral, std::span<uint8_t> payload,
                                 std::span<uint8_t, kTagBytes> tag);
   // The responder's view of it: opens `sealed` (payload and tag) to `out`.
-  [[nodiscard]] bool ReadFirst(const SecretKey& responder_static, const PublicKeyBytes& ephemeral,
+  [[nodiscard]] bool ReadFirst(const StaticKey& responder_static, const PublicKeyBytes& ephemeral,
                                Bytes sealed, uint8_t* out);
 
   // The second message, from the responder.

@@ -189,6 +189,54 @@ TEST_F(RefusedSendTest, ARunThatTheCardCannotCutLeavesAtOnceInSingleDatagrams) {
   }
 }
 
+// A peer whose address takes nothing is not the card's fault.
+TEST_F(RefusedSendTest, ARunThatIsRefusedInSingleDatagramsTooLeavesSegmentationOn) {
+  if (!left_->segments_sends()) GTEST_SKIP() << "this kernel has no UDP_SEGMENT";
+  static uint16_t refused_port = 0;
+  const auto nowhere = Opened();
+  refused_port = nowhere->port();
+  Refuse(EINVAL, [](const mmsghdr& m) {
+    return ntohs(static_cast<const sockaddr_in*>(m.msg_hdr.msg_name)->sin_port) == refused_port;
+  });
+  const Datagrams sent = OfSizes({1200, 1200, 1200});
+  for (const auto& datagram : sent) Push(left_.get(), AddressOf(*nowhere), datagram);
+  for (const auto& datagram : sent) Push(left_.get(), AddressOf(*right_), datagram);
+  ASSERT_TRUE(left_->Flush());
+  EXPECT_TRUE(left_->segments_sends());
+  EXPECT_EQ(left_->send_errors(), 3);
+  EXPECT_EQ(Sends::passed, 1);  // the other run, whole
+  EXPECT_EQ(Take(right_.get(), sent.size()), sent);
+}
+
+TEST_F(RefusedSendTest, NothingIsSentToPort0) {
+  Refuse(EINVAL, [](const mmsghdr&) { return false; });
+  Address zero = AddressOf(*right_);
+  zero.port = 0;
+  const Datagrams sent = OfSizes({1200, 1200});
+  for (const auto& datagram : sent) Push(left_.get(), zero, datagram);
+  for (const auto& datagram : sent) Push(left_.get(), AddressOf(*right_), datagram);
+  ASSERT_TRUE(left_->Flush());
+  EXPECT_EQ(left_->send_errors(), 2);
+  EXPECT_EQ(Take(right_.get(), sent.size()), sent);
+}
+
+TEST_F(RefusedSendTest, ALinkLocalPeerIsReachedOverItsOwnInterface) {
+  const auto any = Opened({.send = Sends::Send}, "::");
+  static uint32_t scope = 0;
+  Refuse(ENETUNREACH, [](const mmsghdr& m) {
+    scope = static_cast<const sockaddr_in6*>(m.msg_hdr.msg_name)->sin6_scope_id;
+    return true;
+  });
+  Address peer;
+  ASSERT_TRUE(ParseAddress("fe80::1%lo", 9, &peer).ok());
+  EXPECT_NE(peer.scope, 0u);
+  EXPECT_EQ(ToString(peer), "[fe80::1%lo]:9");
+  Push(any.get(), peer, OfSizes({100})[0]);
+  ASSERT_TRUE(any->Flush());
+  EXPECT_EQ(scope, peer.scope);
+  EXPECT_FALSE(ParseAddress("fe80::1%nowhere", 9, &peer).ok());
+}
+
 TEST_F(RefusedSendTest, ARefusedDatagramCostsOnlyItself) {
   Refuse(ENETUNREACH, [](const mmsghdr& m) { return m.msg_hdr.msg_iov->iov_len == 77; });
   const Datagrams sent = OfSizes({50, 77, 90, 95});

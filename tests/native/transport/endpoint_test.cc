@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "core/transport/handshakes.h"
 #include "core/transport/packet.h"
 #include "sim/network.h"
 
@@ -94,6 +95,41 @@ TEST(Endpoint, JoinsAndCarriesHelloAndWelcome) {
   EXPECT_EQ(Text(up->payload), "welcome");
   EXPECT_EQ(pair.network.endpoint(pair.master).PeerAddress(pair.at_master),
             pair.network.address(pair.worker));
+}
+
+// A HELLO whose cookie is valid, of somebody without the secret.
+TEST(Handshakes, AHelloThatWasRefusedIsKnownAgainAndItsAddressIsSlow) {
+  Handshakes handshakes;
+  Address stranger, other;
+  stranger.ip[15] = 1;
+  other.ip[15] = 2;
+  ASSERT_TRUE(handshakes.MayOpen(0, stranger));
+  handshakes.NoteRefused(0, stranger, Hash{1});
+  EXPECT_TRUE(handshakes.IsRefused(Hash{1}));
+  EXPECT_FALSE(handshakes.IsRefused(Hash{2}));
+  int opened = 0;
+  for (int64_t now_ns = 0; now_ns < kSecond; now_ns += kMillisecond / 8) {
+    opened += handshakes.MayOpen(now_ns, stranger) ? 1 : 0;
+  }
+  EXPECT_LE(opened, 21);
+  // Others still have all the time there is.
+  opened = 0;
+  for (int i = 0; i < 200; ++i) opened += handshakes.MayOpen(kSecond, other) ? 1 : 0;
+  EXPECT_EQ(opened, Handshakes::kBurst);
+  EXPECT_TRUE(handshakes.MayOpen(kSecond + Handshakes::kIntervalNs, other));
+}
+
+TEST(Handshakes, WhatIsRememberedIsBounded) {
+  Handshakes handshakes;
+  Address from;
+  Hash key{};
+  for (uint32_t i = 0; i < 5000; ++i) {
+    from.ip[12] = key[0] = static_cast<uint8_t>(i);
+    from.ip[13] = key[1] = static_cast<uint8_t>(i >> 8);
+    handshakes.NoteRefused(i, from, key);
+  }
+  EXPECT_TRUE(handshakes.IsRefused(key));
+  EXPECT_FALSE(handshakes.IsRefused(Hash{}));
 }
 
 TEST(Endpoint, ReportsEachLinkAndCountsAllOfThem) {

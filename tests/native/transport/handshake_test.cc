@@ -43,7 +43,8 @@ TEST(Noise, MatchesAnIndependentComputation) {
   ASSERT_TRUE(left.WriteFirst(first, span.first(13), span.last<kTagBytes>()));
   EXPECT_EQ(Hex(message), "7fb74a253b7f11f8bd01e6585a753af3ae211396b8ba6dce4ab4f4a4c4");
   std::vector<uint8_t> opened(message.size());
-  ASSERT_TRUE(right.ReadFirst(responder, DerivePublicKey(first), message, opened.data()));
+  ASSERT_TRUE(
+      right.ReadFirst(StaticKey(responder), DerivePublicKey(first), message, opened.data()));
 
   message = Text("second payload");
   message.resize(message.size() + kTagBytes);
@@ -71,7 +72,8 @@ class Handshake : public testing::Test {
 
   std::optional<Responder> Open(Bytes datagram) const {
     const auto hello = ParseHello(datagram);
-    return hello ? Responder::Open(static_key_, job_key_, *hello, datagram) : std::nullopt;
+    return hello ? Responder::Open(StaticKey(static_key_), job_key_, *hello, datagram)
+                 : std::nullopt;
   }
 };
 
@@ -114,7 +116,7 @@ TEST_F(Handshake, OtherSecretsJobsAndMasterKeysDoNotOpenHello) {
   const auto hello = ParseHello(initiator_.hello());
   ASSERT_TRUE(hello);
   const auto opens = [&](const SecretKey& static_key, const SecretKey& job_key) {
-    return Responder::Open(static_key, job_key, *hello, initiator_.hello()).has_value();
+    return Responder::Open(StaticKey(static_key), job_key, *hello, initiator_.hello()).has_value();
   };
   EXPECT_TRUE(opens(static_key_, job_key_));
   EXPECT_FALSE(opens(static_key_, JobKey(Text("other"), Text("job"))));
