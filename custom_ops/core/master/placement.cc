@@ -62,10 +62,18 @@ void Placement::HandlePlaced(NodeId node, const Placed& placed) {
 }
 
 bool Placement::Settled(uint64_t generation, const VersionVector& received) const {
+  if (tree_.is_star()) return true;  // nobody else passes on what the lost have made
+  // Of who has a place its own DONE says how much there is; what others say of it is not waited
+  // for.
+  const auto is_here = [&](const auto& named) {
+    return tree_.Contains(named.first) || CounterOf(received, named.first) >= named.second;
+  };
   return std::all_of(assignments_.begin(), assignments_.end(), [&](const auto& entry) {
     const Assignment& assigned = entry.second;
+    const VersionVector& vector = assigned.taken.vector;
     return assigned.known && assigned.taken.version == assigned.place.version &&
-           (assigned.taken.generation != generation || Covers(received, assigned.taken.vector));
+           (assigned.taken.generation != generation ||
+            std::all_of(vector.begin(), vector.end(), is_here));
   });
 }
 

@@ -394,6 +394,19 @@ TEST(MisbehavingNodeTest, OneWorkersWordOfALaterMasterEndsNobodysJob) {
   EXPECT_TRUE(superseded);
 }
 
+TEST(MisbehavingNodeTest, WhatAWorkerSaysOfOthersThatAreThereHoldsUpNoEnd) {
+  for (const Topology topology : {Topology::kPlain, Topology::kMesh}) {
+    Master master(2, {.topology = topology});
+    master.Start();
+    const auto place = master.links.Last<Place>(2);
+    const uint64_t version = place ? place->version : 0;
+    master.Say(2, Placed{version, 1, {{Master::Origin(1), 1'000'000}}});
+    master.Say(1, Done{1, 0, 0});
+    master.Say(2, Done{1, 0, 0});
+    EXPECT_TRUE(master.links.Last<Final>(1)) << static_cast<int>(topology);
+  }
+}
+
 // Held updates were checked against the flat space of their own generation.
 TEST(MisbehavingNodeTest, AnUpdateThatIsHeldDoesNotComeIntoTheNextGeneration) {
   Master master(1);
