@@ -256,10 +256,15 @@ void MasterNode::State::HandleHello(const LinkEvent& event) {
   }
   const Address from = links->PeerAddress(event.link).value_or(Address{});
   uint64_t origin = 0;
-  const std::string refusal = shut_down ? *shut_down
-                              : !parsed.ok()
-                                  ? parsed.message
-                                  : membership.Judge(now_ns, event.link, from, hello, &origin);
+  std::string refusal = shut_down      ? *shut_down
+                        : !parsed.ok() ? parsed.message
+                                       : membership.Judge(now_ns, event.link, from, hello, &origin);
+  const int64_t origins = std::ssize(relay.received()) + options.workers;
+  if (refusal.empty() && origins > options.max_origins && !membership.FindOrigin(origin)) {
+    membership.LinkDown(event.link);
+    refusal = "workers of this job were replaced " + std::to_string(relay.received().size()) +
+              " times, which is the most; start the job anew";
+  }
   if (refusal.empty()) {
     links->Accept(now_ns, event.link, EncodeWelcome({origin, 0, options.epoch}));
     return;

@@ -407,6 +407,23 @@ TEST(MisbehavingNodeTest, WhatAWorkerSaysOfOthersThatAreThereHoldsUpNoEnd) {
   }
 }
 
+// Vectors name them all, and are to fit into messages.
+TEST(MisbehavingNodeTest, AJobThatHasReplacedTooManyWorkersTakesNoOther) {
+  Master master(1, {.max_origins = 4});
+  master.Start();
+  LinkId link = 1;
+  for (; link < 10; ++link) {
+    master.Update(link, {Master::Origin(link), 1});
+    master.node.HandleLinkEvent(kNow, Down(link, Code::kClosed));
+    master.SayHello(link + 1, 0, static_cast<uint8_t>(link + 1), static_cast<int32_t>(link));
+    if (master.links.refused.contains(link + 1)) break;
+    master.node.HandleLinkEvent(kNow, Up(link + 1));
+    master.Say(link + 1, Announce{kLayout, 0, ""});
+  }
+  EXPECT_EQ(master.node.received().size(), 4u);
+  EXPECT_THAT(master.links.refused[link + 1], HasSubstr("start the job anew"));
+}
+
 // Held updates were checked against the flat space of their own generation.
 TEST(MisbehavingNodeTest, AnUpdateThatIsHeldDoesNotComeIntoTheNextGeneration) {
   Master master(1);
