@@ -184,12 +184,14 @@ test-models: setup ## large models of keras.applications on two workers (minutes
 	@echo "==> large models"
 	@$(BIN)/python -m pytest -q -m slow
 
+# KERAS_SOURCE=FOLDER: Keras's source, of the installed version, for its own tests.
 .PHONY: test-net
-test-net: setup ## 21 scripts as Keras's users write them, in four ways (half an hour)
+test-net: setup ## 21 scripts as Keras's users write them, in four ways; Keras's own tests (KERAS_SOURCE=) (half an hour)
 	@.ci/system-packages data java
 	@echo "==> scripts as Keras's users write them"
 	@$(PYTEST) -m '' $(PYTEST_ARGS) tests/strategy/test_keras_examples.py \
 	  tests/strategy/test_small_data.py \
+	  tests/strategy/test_keras_own_tests.py \
 	  tests/spark/test_keras_examples_on_spark.py
 
 .PHONY: test-tfx
