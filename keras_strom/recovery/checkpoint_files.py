@@ -6,7 +6,7 @@ runner reads. Once all parts of one number are there the runner makes them a che
 rename, and removes older ones. A part that is still missing when the next number but one begins is
 left out, for its worker is away. The rename makes a checkpoint appear in one piece:
 
-    DIR/master.json                                     the master's epoch, written before it serves
+    DIR/master.json                                     the highest epoch of any master
     DIR/incoming-EPOCH/NUMBER-RANK.fitK.safetensors     parts on their way; K: see below
     DIR/checkpoint-EPOCH-NUMBER/RANK.fitK.safetensors   a checkpoint's parts
 
@@ -31,13 +31,19 @@ from pathlib import Path
 
 from keras_strom import errors
 from keras_strom.job.checkpoint_plan import CheckpointPlan
-from keras_strom.recovery.packed_arrays import Arrays, OtherVersionError, pack, unpack
+from keras_strom.recovery.packed_arrays import (
+    MALFORMED,
+    Arrays,
+    OtherVersionError,
+    pack,
+    unpack,
+)
 from keras_strom.recovery.resume import DataPosition
 
 _logger = logging.getLogger("keras_strom")
 
 _KIND = "keras-strom checkpoint part"
-_VERSION = 2
+_VERSION = 3
 _CHECKPOINT = re.compile(r"checkpoint-(\d{6})-(\d{8})")
 # Version 1 of the format had no suffix.
 _PART = re.compile(r"(\d{6})\.fit(\d+)(?:\.safetensors)?")
@@ -97,7 +103,7 @@ class Part:
                 f"it was written in version {other.version} of the format and this is version "
                 f"{_VERSION}; go on with the keras-strom that wrote it, or begin anew"
             ) from other
-        except (ValueError, KeyError, TypeError) as error:
+        except MALFORMED as error:
             raise errors.CorruptMessage(f"it is damaged: {error}") from error
 
 
@@ -169,15 +175,25 @@ class CheckpointFolder:
         self._workers = workers
         with self._reachable():
             self._path.mkdir(parents=True, exist_ok=True)
-            self.epoch = self._read_epoch() + 1
-            _write(self._path / "master.json", json.dumps({"epoch": self.epoch}).encode())
+            self.epoch = self._take_epoch()
+            self._check_epoch()
             for old in self._path.glob("incoming-*"):
-                shutil.rmtree(old, ignore_errors=True)
-            self._incoming.mkdir()
+                if old.name < self._incoming.name:
+                    shutil.rmtree(old, ignore_errors=True)
 
     @property
     def _incoming(self) -> Path:
         return self._path / f"incoming-{self.epoch:06d}"
+
+    def _take_epoch(self) -> int:
+        """The first one that no other runner has, which may start at the same time."""
+        epoch = self._read_epoch() + 1
+        while True:
+            try:
+                (self._path / f"incoming-{epoch:06d}").mkdir()
+                return epoch
+            except FileExistsError:
+                epoch += 1
 
     def plan(self, interval: float) -> CheckpointPlan:
         """For the workers of the job that begins now."""
@@ -192,12 +208,14 @@ class CheckpointFolder:
             Refused: another version of keras-strom has written it.
         """
         for checkpoint in reversed(self._checkpoints()):
+            paths = [path for path in sorted(checkpoint.iterdir()) if _PART.fullmatch(path.name)]
             try:
-                parts = [read_part(path) for path in sorted(checkpoint.iterdir())]
+                for path in paths:
+                    read_part(path)  # One after the other: together they may not fit into memory.
             except (errors.CorruptMessage, errors.StoreUnavailable) as error:
                 _logger.warning("a checkpoint is passed over: %s", error)
                 continue
-            if parts:
+            if paths:
                 return checkpoint
         return None
 
@@ -211,6 +229,7 @@ class CheckpointFolder:
             Refused: a runner that was started later uses the folder.
         """
         made = []
+        failure: OSError | None = None
         with self._reachable():
             numbers = self._numbers()
             for number, parts in sorted(numbers.items()):
@@ -218,10 +237,16 @@ class CheckpointFolder:
                 if not whole and max(numbers) < number + 2:
                     continue
                 self._check_epoch()
-                made.append(self._make(number, parts))
+                try:
+                    if (checkpoint := self._make(number, parts)) is not None:
+                        made.append(checkpoint)
+                except OSError as error:
+                    failure = error  # It is tried again the next time; others do not wait for it.
             if made:
                 for old in self._checkpoints()[: -self._kept]:
                     shutil.rmtree(old)
+            if failure is not None:
+                raise failure
         return made
 
     def clear(self) -> None:
@@ -231,20 +256,30 @@ class CheckpointFolder:
             for path in [*self._checkpoints(), self._incoming]:
                 shutil.rmtree(path)
 
-    def _numbers(self) -> dict[int, list[str]]:
+    def _numbers(self) -> dict[int, set[str]]:
         """The names, in a checkpoint, of the parts that are there, by number."""
-        numbers: dict[int, list[str]] = {}
+        numbers: dict[int, set[str]] = {}
         for path in self._incoming.iterdir():
             if match := _INCOMING.fullmatch(path.name):
-                numbers.setdefault(int(match[1]), []).append(match[2])
+                numbers.setdefault(int(match[1]), set()).add(match[2])
+            elif match := _CHECKPOINT.fullmatch(path.name):  # It could not be made so far.
+                parts = numbers.setdefault(int(match[2]), set())
+                parts.update(part.name for part in path.iterdir())
         return numbers
 
-    def _make(self, number: int, parts: list[str]) -> Path:
+    def _make(self, number: int, parts: set[str]) -> Path | None:
+        """The new checkpoint; None where it has been made before, so that these parts are late."""
         name = f"checkpoint-{self.epoch:06d}-{number:08d}"
+        arrived = {part: self._incoming / f"{number:08d}-{part}" for part in parts}
+        if (self._path / name).exists():
+            for path in arrived.values():
+                path.unlink(missing_ok=True)
+            return None
         making = self._incoming / name
-        making.mkdir()
-        for part in parts:
-            os.rename(self._incoming / f"{number:08d}-{part}", making / part)
+        making.mkdir(exist_ok=True)
+        for part, path in arrived.items():
+            if path.exists():
+                os.rename(path, making / part)
         _sync(making)
         os.rename(making, self._path / name)
         _sync(self._path)
@@ -266,8 +301,15 @@ class CheckpointFolder:
             ) from error
 
     def _check_epoch(self) -> None:
+        """Sees to it that the file has the highest epoch of all runners.
+
+        Raises:
+            Refused: that is not this one's.
+        """
         found = self._read_epoch()
-        if found != self.epoch:
+        if found < self.epoch:
+            _write(self._path / "master.json", json.dumps({"epoch": self.epoch}).encode())
+        if found > self.epoch:
             raise errors.Refused(
                 f"{self._path} is used by a job that was started later (master epoch {found}, this "
                 f"one has {self.epoch}); this one has to end"
@@ -288,11 +330,15 @@ class CheckpointFolder:
 def _write(path: Path, content: bytes) -> None:
     """Writes a file that is there whole or, after a crash, as it was before."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with open(temporary, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    os.rename(temporary, path)
+    try:
+        with open(temporary, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.rename(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)  # On a disk that is full it would stand in its own way.
+        raise
     _sync(path.parent)
 
 

@@ -17,7 +17,7 @@ import keras
 import numpy.typing as npt
 
 from keras_strom import errors
-from keras_strom.recovery.packed_arrays import OtherVersionError, pack, unpack
+from keras_strom.recovery.packed_arrays import MALFORMED, OtherVersionError, pack, unpack
 from keras_strom.recovery.resume import DataPosition
 
 _KIND = "keras-strom donation"
@@ -72,7 +72,7 @@ class Donation:
                 f"the state of another worker has version {other.version}, this worker reads "
                 f"version {_VERSION}; install the same keras-strom everywhere"
             ) from other
-        except (ValueError, KeyError, TypeError) as error:
+        except MALFORMED as error:
             raise errors.CorruptMessage(
                 f"another worker's state cannot be read: {error}"
             ) from error

@@ -46,6 +46,10 @@ _DTYPES = {
 }
 
 
+#: What bytes raise that somebody has made up, with a checksum that fits.
+MALFORMED = (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError)
+
+
 class OtherVersionError(ValueError):
     """Bytes that another version of keras-strom has packed; `version` is theirs."""
 
@@ -83,7 +87,7 @@ def unpack(
 
     Raises:
         OtherVersionError: they were packed with another version.
-        ValueError, KeyError, TypeError, UnicodeDecodeError: these are no such bytes, or damaged.
+        one of MALFORMED: these are no such bytes, or damaged.
     """
     if data[: len(_OLD_MAGICS[0])] in _OLD_MAGICS:
         raise OtherVersionError(int.from_bytes(data[8:12], "little"))

@@ -198,6 +198,10 @@ class Store:
         """
         if path != self.url and not path.startswith(self.url.rstrip("/") + "/"):
             raise errors.InvalidOption(f"{_shown(path)} is not in the store {_shown(self.url)}")
+        if ".." in path[len(self.url) :].split("/"):
+            raise errors.InvalidOption(
+                f"{_shown(path)} leads out of the store {_shown(self.url)}: leave out '..'"
+            )
         from pyarrow import fs
 
         scheme = _scheme(path)

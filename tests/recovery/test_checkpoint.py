@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +26,7 @@ from keras_strom.recovery.checkpoint_files import (
     parts_of,
     read_part,
 )
+from keras_strom.recovery.packed_arrays import pack
 from keras_strom.recovery.resume import DataPosition
 from keras_strom.runner.job_checkpoints import JobCheckpoints
 
@@ -93,9 +97,28 @@ def test_the_version_of_another_keras_strom_is_refused(monkeypatch: pytest.Monke
         Part.from_bytes(newer)
 
 
+@pytest.mark.parametrize(
+    "values",
+    [{}, {"place": 3}, {"place": {"epoch": 1, "batch": 2}, "threshold": [1e999]}, {"place": [1]}],
+)
+def test_made_up_values_with_a_checksum_that_fits_are_damage(values: dict[str, Any]) -> None:
+    made_up = pack("keras-strom checkpoint part", 3, values, {})
+    with pytest.raises(errors.CorruptMessage, match="it is damaged"):
+        Part.from_bytes(made_up)
+
+
+def test_a_header_that_is_nested_too_deeply_is_damage() -> None:
+    header = b'{"__metadata__":{"crc32":"00000000"},"x":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
+    made_up = bytearray(len(header).to_bytes(8, "little") + header)
+    at = made_up.index(b"00000000")
+    made_up[at : at + 8] = b"%08x" % zlib.crc32(made_up)
+    with pytest.raises(errors.CorruptMessage, match="it is damaged"):
+        Part.from_bytes(bytes(made_up))
+
+
 def test_a_part_of_the_first_version_is_refused_in_words() -> None:
     first = b"STROMCKP" + (1).to_bytes(4, "little") + b"\x02\0\0\0{}"
-    with pytest.raises(errors.Refused, match="version 1 of the format and this is version 2"):
+    with pytest.raises(errors.Refused, match="version 1 of the format and this is version 3"):
         Part.from_bytes(first)
 
 
@@ -174,6 +197,76 @@ def test_a_damaged_checkpoint_is_passed_over_with_a_warning(
     if damage != "removed":
         with pytest.raises(errors.CorruptMessage, match=r"fit1\.safetensors: it is damaged"):
             read_part(victim)
+
+
+def test_a_file_that_is_no_part_spoils_no_checkpoint(tmp_path: Path) -> None:
+    kept = folder(tmp_path)
+    leave(kept.plan(60), 1, 0, 1)
+    (made,) = kept.collect()
+    (made / ".nfs0000000000000001").write_bytes(b"another machine has it open")
+    assert kept.latest() == made
+    assert list(parts_of(str(made))) == [0, 1]
+
+
+def test_a_rename_that_fails_is_made_up_for_and_holds_up_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = folder(tmp_path, kept=9)
+    plan = kept.plan(60)
+    leave(plan, 1, 0, 1)
+    leave(plan, 2, 0, 1)
+    rename, renamed = os.rename, list[str]()
+
+    def fail_at_first(source: Any, target: Any) -> None:
+        renamed.append(str(target))
+        if len(renamed) == 2:  # The second part of the first checkpoint.
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        rename(source, target)
+
+    monkeypatch.setattr(os, "rename", fail_at_first)
+    with pytest.raises(errors.StoreUnavailable, match="Input/output error"):
+        kept.collect()
+    assert [path.name[-1] for path in tmp_path.glob("checkpoint-*")] == ["2"]
+    assert [path.name[-1] for path in kept.collect()] == ["1"]
+    assert list(parts_of(str(tmp_path / "checkpoint-000001-00000001"))) == [0, 1]
+
+
+def test_a_part_that_comes_after_its_checkpoint_is_left_out(tmp_path: Path) -> None:
+    kept = folder(tmp_path)
+    plan = kept.plan(60)
+    leave(plan, 1, 0)
+    leave(plan, 3, 0)
+    assert [path.name[-1] for path in kept.collect()] == ["1"]
+    leave(plan, 1, 1)
+    leave(plan, 3, 1)
+    assert [path.name[-1] for path in kept.collect()] == ["3"]
+    assert list(parts_of(str(tmp_path / "checkpoint-000001-00000001"))) == [0]
+
+
+def test_a_full_disk_is_left_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = folder(tmp_path).plan(60)
+
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(errors.StoreUnavailable, match="No space left on device"):
+        leave(plan, 1, 0)
+    assert list(Path(plan.incoming).iterdir()) == []
+
+
+def test_runners_that_start_together_have_different_epochs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Both have read the file before either has written it.
+    monkeypatch.setattr(CheckpointFolder, "_read_epoch", lambda _: 0)
+    first, second = folder(tmp_path), folder(tmp_path)
+    monkeypatch.undo()
+    assert (first.epoch, second.epoch) == (1, 2)
+    leave(second.plan(60), 1, 0, 1)
+    assert len(second.collect()) == 1
+    with pytest.raises(errors.Refused, match="a job that was started later"):
+        first.clear()
 
 
 def test_what_a_crash_left_half_made_is_no_checkpoint(tmp_path: Path) -> None:

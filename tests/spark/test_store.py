@@ -108,6 +108,18 @@ def test_a_path_outside_the_store_is_refused(tmp_path: Path) -> None:
             store.exists(path)
 
 
+def test_a_path_that_climbs_out_of_the_store_is_neither_read_nor_deleted(tmp_path: Path) -> None:
+    store = Store.create(tmp_path / "store")
+    other = tmp_path / "other"
+    other.mkdir()
+    for act in (store.exists, store.delete, store.read_bytes):
+        with pytest.raises(errors.InvalidOption, match=r"leave out '\.\.'"):
+            act(f"{store.url}/../other")
+    assert other.is_dir()
+    store.write_bytes(f"{store.url}/a..b/..c", b"names may have two dots")
+    assert store.exists(f"{store.url}/a..b/..c")
+
+
 def test_a_file_that_is_missing_is_named(tmp_path: Path) -> None:
     store = Store.create(tmp_path)
     with pytest.raises(errors.StoreUnavailable, match=r"r1/model\.keras"):
