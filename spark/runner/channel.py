@@ -100,7 +100,10 @@ class Channel:
         if not hmac.compare_digest(tag, self._tag(self._in, self._received, body)):
             raise errors.SecretRejected("a control message was not made with this job's secret")
         self._received += 1
-        message = json.loads(body)
+        try:
+            message = json.loads(body)
+        except (ValueError, RecursionError) as error:
+            raise ConnectionError(f"a control message is no JSON: {error}") from error
         if not isinstance(message, dict):
             raise ConnectionError("a control message is no JSON object")
         return message

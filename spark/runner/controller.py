@@ -36,6 +36,10 @@ from .event import Event
 from .registered_task import Failure, RegisteredTask
 from .slots import Size
 
+# So many connections may wait to show the secret, each with a thread.
+_MOST_STRANGERS = 64
+_ACCEPT_AGAIN_SECONDS = 0.1
+
 _logger = logging.getLogger(__name__)
 
 
@@ -80,7 +84,8 @@ class Controller:
         self._tasks: dict[int, RegisteredTask] = {}
         self._waiting: list[RegisteredTask] = []
         self._started = False
-        self._pending = 0  # Connections that have not proved anything yet.
+        self._strangers: list[socket.socket] = []  # Have not shown the secret, the oldest first.
+        self._closed = threading.Event()
         self._ranks = 0  # That have been given out.
         self._survived = 0  # Failures after which a worker was started again.
         self._lost_tasks = 0  # Of an elastic job.
@@ -194,6 +199,7 @@ class Controller:
     def close(self) -> None:
         """Ends all connections."""
         self.stop("the job has ended")
+        self._closed.set()
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)  # Wakes the accepting thread.
         self._listener.close()
@@ -215,14 +221,17 @@ class Controller:
         while True:
             try:
                 connection, _ = self._listener.accept()
-            except OSError:
-                return  # Closed.
+            except OSError:  # Closed, or out of file descriptors or memory, which may pass.
+                if self._closed.wait(_ACCEPT_AGAIN_SECONDS):
+                    return
+                continue
             with self._changed:
-                # Who holds no secret cannot take more of the driver than this many threads.
-                if self._pending > self._workers + 64:
-                    connection.close()
-                    continue
-                self._pending += 1
+                # Who holds no secret cannot take more of the driver than so many threads, and in
+                # the way of a task, which shows its secret at once, it is the first to go.
+                if len(self._strangers) >= _MOST_STRANGERS:
+                    with contextlib.suppress(OSError):  # Wakes the thread that serves it.
+                        self._strangers.pop(0).shutdown(socket.SHUT_RDWR)
+                self._strangers.append(connection)
             threading.Thread(
                 target=self._serve, args=(connection,), name="keras-strom-task", daemon=True
             ).start()
@@ -236,7 +245,8 @@ class Controller:
                 hello = channel.receive()
             finally:
                 with self._changed:
-                    self._pending -= 1
+                    if connection in self._strangers:
+                        self._strangers.remove(connection)
             task = self._register(channel, hello)
             while True:
                 message = channel.receive()
@@ -247,6 +257,13 @@ class Controller:
                 _logger.debug("a control connection ended: %s", error)
             else:
                 self._lose(task, str(error))
+        except (KeyError, TypeError, ValueError) as error:
+            # With the job's secret, so of another version, or of one that makes them up.
+            words = f"it sent a control message that makes no sense: {error!r}"
+            if task is None:
+                _logger.warning("a control connection ended: %s", words)
+            else:
+                self._lose(task, words)
         finally:
             connection.close()
 

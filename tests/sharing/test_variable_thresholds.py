@@ -221,7 +221,7 @@ def test_state_of_each_variable_goes_to_another_worker() -> None:
     taker = Loop(AdaptiveThreshold(per_variable=True))
     taker.sharing.step.set_threshold_state(state)  # Before its first step.
     assert taker.sharing.step.threshold_state == state
-    with pytest.raises(errors.Refused, match="has 3 values of state, this one's 1"):
+    with pytest.raises(errors.Refused, match="has 3 values of state, this one's 2"):
         Loop(AdaptiveThreshold()).sharing.step.set_threshold_state(state)
     with pytest.raises(errors.Refused, match="has 1 values of state, this one's 3"):
         taker.sharing.step.set_threshold_state((1e-3,))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import io
+import os
 import socket
 import threading
 from collections.abc import Iterator
@@ -403,6 +405,59 @@ def test_strangers_are_not_heard(tasks: Tasks) -> None:
     channels = [tasks.register(0, "a"), tasks.register(1, "a")]
     assert [hear(channel)["rank"] for channel in channels] == [0, 1]
     silent.close()
+
+
+def test_any_number_of_silent_connections_lock_out_no_task(tasks: Tasks) -> None:
+    address = ("127.0.0.1", tasks.controller.port)
+    silent = [socket.create_connection(address) for _ in range(200)]
+    channels = [tasks.register(0, "a"), tasks.register(1, "a")]
+    assert [hear(channel)["rank"] for channel in channels] == [0, 1]
+    assert len(tasks.controller._strangers) <= 64
+    for connection in silent:
+        connection.close()
+
+
+def test_tasks_are_heard_again_when_file_descriptors_are_free_again(
+    tasks: Tasks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    accept, failed = socket.socket.accept, threading.Event()
+
+    def fail_once(listener: socket.socket) -> Any:
+        if not failed.is_set():
+            failed.set()
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return accept(listener)
+
+    monkeypatch.setattr(socket.socket, "accept", fail_once)
+    # The first of these is accepted by the call that waits already.
+    channels = [tasks.register(0, "a"), tasks.register(1, "a")]
+    assert [hear(channel)["rank"] for channel in channels] == [0, 1]
+    assert failed.is_set()
+
+
+@pytest.mark.parametrize(
+    "message",
+    [{"type": "failed"}, {"type": "log", "lines": 3}, {"type": "failed", "log_tail": None}],
+)
+def test_a_message_that_makes_no_sense_loses_its_task_with_words(
+    tasks: Tasks, message: dict[str, Any]
+) -> None:
+    first, _ = tasks.start("a", "b")
+    first.send(message)
+    tasks.wait_for("failed")
+    failure = tasks.controller.first_failure()
+    assert failure is not None
+    assert "makes no sense" in str(failure)
+
+
+def test_a_registration_that_makes_no_sense_leaves_the_port_open(tasks: Tasks) -> None:
+    for hello in ({}, {"partition": "x", "attempt": 0, "host": "a"}):
+        channel = tasks.connect()
+        channel.send({"type": "register", **hello})
+        with pytest.raises(ConnectionError):
+            channel.receive()
+    channels = [tasks.register(0, "a"), tasks.register(1, "a")]
+    assert [hear(channel)["rank"] for channel in channels] == [0, 1]
 
 
 @pytest.mark.parametrize("character", ["\x00", "é", "漢", "🙂"])
