@@ -57,11 +57,32 @@ def wrap_build(is_built_by_its_first_step: Callable[[Any], bool]) -> None:
 
     @functools.wraps(original)
     def build(model: Any, *arguments: Any, **named: Any) -> None:
-        if not is_built_by_its_first_step(model):
+        if is_built_by_its_first_step(model):
+            _build_optimizer(model)  # A callback that restores weights may want it before.
+        else:
             original(model, *arguments, **named)
 
     build._keras_strom_wrap = True  # type: ignore[attr-defined]
     trainer._maybe_symbolic_build = build
+
+
+def build_for(model: keras.Model, batch: Any) -> None:
+    """Builds a model and what it is compiled with, without reading data.
+
+    Args:
+        model: made in a strategy's scope.
+        batch: the `element_spec` of its training dataset.
+    """
+    with model.distribute_strategy.scope():
+        model._symbolic_build(data_batch=batch)
+
+
+def _build_optimizer(model: keras.Model) -> None:
+    """Where all variables that it may change are there."""
+    optimizer = getattr(model, "optimizer", None)
+    if optimizer is not None and all(layer.built for layer in model._flatten_layers()):
+        with model.distribute_strategy.scope():
+            optimizer.build(model.trainable_variables)
 
 
 class _Once:
@@ -87,9 +108,7 @@ class _Once:
             if not _calls_itself(self._model):
                 raise
             # Metrics and losses are no part of what is shared; they may come with the first step.
-            if self._model.optimizer is not None:
-                with self._model.distribute_strategy.scope():
-                    self._model.optimizer.build(self._model.trainable_variables)
+            _build_optimizer(self._model)
 
 
 def _calls_itself(model: keras.Model) -> bool:

@@ -21,6 +21,7 @@ import keras
 
 import keras_strom
 from keras_strom import errors
+from keras_strom.strategy.building import build_for
 
 from ..data.exported import VALIDATION, ExportedData
 from ..data.reader import dataset
@@ -129,16 +130,19 @@ def _train(plan: TrainingPlan, recorder: Recorder) -> Trained | None:
     strategy = make_strategy(code.strategy)
     with strategy.scope():
         model = plan.model.load()
+    data = _training_data(plan, code, rank, size)
     callbacks = code.callbacks() if callable(code.callbacks) else list(code.callbacks or [])
     with tempfile.TemporaryDirectory() as directory:
         backup = None
         if plan.run is not None:
+            if size == 1 and not model.built:  # BackupAndRestore needs the variables.
+                build_for(model, data.element_spec)
             backup = Backup(plan.run, Path(directory))
             backup.fetch()
             callbacks.append(backup)
         callbacks.append(_Phases(recorder))
         history = model.fit(
-            _training_data(plan, code, rank, size),
+            data,
             validation_data=_validation_data(plan, code),
             validation_steps=plan.validation_steps_per_epoch,
             epochs=plan.epochs,

@@ -119,6 +119,34 @@ def test_a_lone_worker_builds_by_the_first_step_as_plain_keras_does() -> None:
         np.testing.assert_array_equal(want, got)
 
 
+def test_a_lone_worker_goes_on_from_what_backup_and_restore_has_kept(tmp_path: Path) -> None:
+    def train(scope: Any, folder: Path, *, power: bool) -> list[np.ndarray]:
+        keras.utils.set_random_seed(3)
+        with scope:
+            model = _model(tf.distribute.get_strategy())
+        callbacks: list[Any] = [keras.callbacks.BackupAndRestore(folder)]
+        if not power:
+            callbacks.append(keras.callbacks.LambdaCallback(on_epoch_begin=_fail_in_the_third))
+        with contextlib.suppress(RuntimeError):
+            model.fit(*_data(), epochs=4, shuffle=False, verbose=0, callbacks=callbacks)
+        return list(model.get_weights())
+
+    for name, scope in (
+        ("plain", contextlib.nullcontext),
+        ("lone", lambda: StromStrategy().scope()),
+    ):
+        train(scope(), tmp_path / name, power=False)
+    plain = train(contextlib.nullcontext(), tmp_path / "plain", power=True)
+    lone = train(StromStrategy().scope(), tmp_path / "lone", power=True)
+    for want, got in zip(plain, lone, strict=True):
+        np.testing.assert_array_equal(want, got)
+
+
+def _fail_in_the_third(epoch: int, logs: Any = None) -> None:
+    if epoch == 2:
+        raise RuntimeError("the power fails")
+
+
 def test_a_lone_worker_refuses_nothing_that_plain_keras_accepts() -> None:
     strategy = StromStrategy()
     model = _model(strategy, lambda: keras.optimizers.Ftrl(0.01))
