@@ -135,7 +135,7 @@ class ForkServers:
         owner = [self._owner, _start_time(self._owner), os.getuid()]
         what = [owner, sys.executable, os.getcwd(), sorted(imported.items()), _packages()]
         digest = hashlib.sha256(json.dumps(what).encode("utf-8", "surrogateescape")).hexdigest()
-        return b"\0keras-strom-fork-" + digest[:32].encode()
+        return b"\0fork-server-of-keras-strom-" + digest[:32].encode()
 
 
 class _Forked:

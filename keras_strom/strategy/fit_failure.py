@@ -94,6 +94,14 @@ def is_ahead(refused: errors.Refused, generation: int) -> bool:
     return len(begins) == 2 and generation in begins
 
 
+def is_without_chief(refused: errors.Refused) -> bool:
+    """Whether a training could not start for want of the chief's values.
+
+    The chief has left, for its `fit` has failed, and not joined anew for the next one yet.
+    """
+    return "the master has none of its own" in str(refused)
+
+
 def raise_if_failed(endings: Endings) -> None:
     """Where another worker has said at the end that its `fit` has failed.
 

@@ -38,6 +38,7 @@ from keras_strom.sharing.participant import Participant
 from keras_strom.sharing.progress import Progress
 from keras_strom.strategy.fit_failure import (
     is_ahead,
+    is_without_chief,
     join_anew,
     lost_workers,
     raise_if_failed,
@@ -48,6 +49,9 @@ from keras_strom.strategy.report import TrainingReport
 
 if TYPE_CHECKING:
     from keras_strom.relay.training_relay import TrainingWorker
+
+# From one look for a chief that is to join anew to the next.
+_CHIEF_SECONDS = 0.2
 
 _logger = logging.getLogger("keras_strom")
 
@@ -252,6 +256,7 @@ class Generation:
         Meanwhile a master that has come for a lost one may ask how the last training has ended.
         """
         sharing = self._sharing
+        deadline = time.monotonic() + sharing.environment.join_timeout
         while True:
             worker = sharing.worker
             assert worker is not None
@@ -269,7 +274,9 @@ class Generation:
             except errors.Refused as refused:
                 raise_if_failed_before(worker, sharing.fits)
                 raise_if_refused(self.lost_workers())  # Then it may lack the chief's values, too.
-                if sharing.started or not is_ahead(refused, self._number):
+                if is_without_chief(refused) and time.monotonic() < deadline:
+                    time.sleep(_CHIEF_SECONDS)
+                elif sharing.started or not is_ahead(refused, self._number):
                     raise
                 assert sharing.join is not None
                 worker.close("another worker had not come so far")

@@ -9,10 +9,13 @@ import functools
 import tempfile
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
+import numpy as np
 import pytest
 
-from keras_strom.strategy import callbacks
+from keras_strom import errors
+from keras_strom.strategy import callbacks, generation
 from tests.support import two_workers
 from tests.support.scripts import fit_endings
 from tests.support.two_workers import launch, run_two_workers
@@ -186,6 +189,32 @@ def test_a_worker_that_comes_after_the_end_has_the_history_of_the_chief(tmp_path
     assert lines[0][4:] == lines[1][4:]
     assert '"val_loss"' in lines[1]
     assert '"strom/density"' in lines[1]
+
+
+def test_a_start_without_the_chiefs_values_is_tried_again_until_it_has_joined_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    words = "the chief's values do not fill the model's 9 parameters, and the master has none of "
+    refusal = errors.Refused(words + "its own")
+    outcomes: list[Any] = [refusal, refusal, np.zeros(9, np.float32)]
+    joined: list[Mock] = []
+
+    def join() -> Mock:
+        outcome = outcomes[len(joined)]
+        start = Mock(side_effect=[outcome])  # An exception is raised.
+        status = {"notices": [], "failure": "", "counters": {"bytes_sent": 0, "bytes_received": 0}}
+        joined.append(Mock(start=start, status=Mock(return_value=status)))
+        return joined[-1]
+
+    monkeypatch.setattr(generation, "_CHIEF_SECONDS", 0.0)
+    sharing = Mock(started=True, ended=None, join=join, fits=2)
+    sharing.environment.join_timeout = 60.0
+    sharing.environment.is_chief = False
+    sharing.worker = join()
+    fit = generation.Generation(sharing, [])
+    assert fit._start_with_others(layout=1).size == 9
+    assert len(joined) == 3
+    assert all(worker.close.called for worker in joined[:2])
 
 
 def test_who_looks_for_a_file_of_the_chief_learns_where_it_is(tmp_path: Path) -> None:
