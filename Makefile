@@ -273,7 +273,7 @@ bench-horovod: setup ## Horovod on Spark against keras-strom (15 minutes; lines 
 
 # Nor are these: elephas is installed for the first alone, the second takes hours.
 .PHONY: bench-start
-bench-start: setup ## seconds until workers on Spark train, and five fits beside elephas (15 minutes; installs elephas)
+bench-start: setup ## seconds until workers on Spark train, and five fits beside elephas (6 minutes; installs elephas)
 	@$(STEP) elephas "setting up elephas" .ci/environment build/elephas .ci/elephas.txt \
 	  || echo "==> elephas cannot be installed here; the benchmark does without it"
 	@$(BIN)/python -m benchmarks.start $(BENCH_ARGS)

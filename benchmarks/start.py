@@ -27,7 +27,6 @@ import rich.progress
 from matplotlib.axes import Axes
 
 from benchmarks import pictures, processes, report
-from benchmarks.other_work import OtherWork
 
 ROUNDS = 3
 ELEPHAS = report.ROOT / "build" / "elephas"
@@ -45,7 +44,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if chosen.rounds < 1:
         parser.error(f"--rounds={chosen.rounds}: 1 or more")
     result = report.Report("start", "Until workers train", chosen.output)
-    others = OtherWork()
     figure, axes = pictures.picture(2)
     start(result, chosen.rounds, axes[0])
     if chosen.no_elephas:
@@ -54,7 +52,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         result.skip("crossvalidator_vs_elephas", "there is no build/elephas: make bench-start")
     else:
         cross_validation(result, axes[1])
-    others.add_row(result)
     pictures.save(figure, "start", chosen.output)
     result.finish()
 
@@ -106,8 +103,9 @@ def cross_validation(result: report.Report, axes: Axes) -> None:
 def draw(axes: Axes, seconds: dict[str, float], colors: Sequence[str]) -> None:
     """Bars with their names, the first one on top."""
     places = range(len(seconds))[::-1]
-    axes.barh(places, list(seconds.values()), color=list(colors), height=0.5)
+    axes.barh(places, list(seconds.values()), color=list(colors), height=0.45)
     axes.set_yticks([])
+    axes.set_ylim(-0.4, len(seconds) - 0.4)
     for place, (name, value), color in zip(places, seconds.items(), colors, strict=True):
         pictures.label(axes, 0, place + 0.38, f"{name}: {value:.1f}", color, xytext=(2, 0))
 
