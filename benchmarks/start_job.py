@@ -14,6 +14,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from keras_strom.spark.runner.slots import count_slots
+
 WORKERS = 2
 WARM_RUNS = 5
 EPOCHS = 12
@@ -32,9 +34,7 @@ def session() -> Any:
         .getOrCreate()
     )
     spark.sparkContext.setLogLevel("OFF")
-    slots = spark.sparkContext._jsc.sc()
-    profile = slots.resourceProfileManager().defaultResourceProfile()
-    while slots.maxNumConcurrentTasks(profile) < WORKERS:
+    while count_slots(spark.sparkContext) < WORKERS:
         time.sleep(0.05)
     return spark
 

@@ -252,7 +252,12 @@ def data_path() -> str | None:
 
 def inherited() -> dict[str, str]:
     """What a worker inherits of this process's environment: all but its place in a job."""
-    return {k: v for k, v in os.environ.items() if not k.startswith(PREFIX) or k == IP}
+    return without_place(os.environ)
+
+
+def without_place(variables: Mapping[str, str]) -> dict[str, str]:
+    """Those that do not depend on a place in a job."""
+    return {k: v for k, v in variables.items() if not k.startswith(PREFIX) or k == IP}
 
 
 def replace(variables: Mapping[str, str]) -> None:

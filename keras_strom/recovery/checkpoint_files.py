@@ -176,7 +176,7 @@ class CheckpointFolder:
         with self._reachable():
             self._path.mkdir(parents=True, exist_ok=True)
             self.epoch = self._take_epoch()
-            self._check_epoch()
+            self._hold_epoch()
             for old in self._path.glob("incoming-*"):
                 if old.name < self._incoming.name:
                     shutil.rmtree(old, ignore_errors=True)
@@ -236,7 +236,7 @@ class CheckpointFolder:
                 whole = len(parts) == self._workers
                 if not whole and max(numbers) < number + 2:
                     continue
-                self._check_epoch()
+                self._hold_epoch()
                 try:
                     if (checkpoint := self._make(number, parts)) is not None:
                         made.append(checkpoint)
@@ -252,7 +252,7 @@ class CheckpointFolder:
     def clear(self) -> None:
         """The job has ended well: the next run begins anew."""
         with self._reachable():
-            self._check_epoch()
+            self._hold_epoch()
             for path in [*self._checkpoints(), self._incoming]:
                 shutil.rmtree(path)
 
@@ -300,7 +300,7 @@ class CheckpointFolder:
                 f"{path} is damaged: {error}; remove the folder to begin anew"
             ) from error
 
-    def _check_epoch(self) -> None:
+    def _hold_epoch(self) -> None:
         """Sees to it that the file has the highest epoch of all runners.
 
         Raises:

@@ -33,7 +33,12 @@ from collections.abc import Mapping
 from typing import Any, BinaryIO
 
 from keras_strom.job import environment
-from keras_strom.runner.started_process import NewProcess, StartedProcess, fresh_interpreter
+from keras_strom.runner.started_process import (
+    NewProcess,
+    StartedProcess,
+    fresh_interpreter,
+    memory_file,
+)
 
 #: Where no worker has run for so long, a server ends.
 IDLE_SECONDS = 600.0
@@ -89,6 +94,7 @@ class ForkServers:
             return fresh_interpreter(new)
 
     def _connect(self, variables: Mapping[str, str]) -> socket.socket:
+        variables = environment.without_place(variables)
         address = self._address(variables)
         for _ in range(2):  # The second time if a server has ended between the two attempts.
             connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -119,7 +125,7 @@ class ForkServers:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
-                env={n: v for n, v in variables.items() if not n.startswith(environment.PREFIX)},
+                env=variables,
                 pass_fds=[listener.fileno()],
                 start_new_session=True,
             )
@@ -127,13 +133,9 @@ class ForkServers:
 
     def _address(self, variables: Mapping[str, str]) -> bytes:
         """In the abstract namespace, so that nothing is left behind; same for all who may share."""
-        imported = {
-            name: value
-            for name, value in variables.items()
-            if not name.startswith(environment.PREFIX) and name not in _READ_LATE
-        }
+        read_early = sorted(item for item in variables.items() if item[0] not in _READ_LATE)
         owner = [self._owner, _start_time(self._owner), os.getuid()]
-        what = [owner, sys.executable, os.getcwd(), sorted(imported.items()), _packages()]
+        what = [owner, sys.executable, os.getcwd(), read_early, _packages()]
         digest = hashlib.sha256(json.dumps(what).encode("utf-8", "surrogateescape")).hexdigest()
         return b"\0fork-server-of-keras-strom-" + digest[:32].encode()
 
@@ -150,9 +152,9 @@ class _Forked:
                 "variables": dict(new.variables),
                 "fds": new.fds,
             }
-            with memory_file(json.dumps(request)) as file:
-                fds = [file.fileno(), writing, *new.fds]
-                socket.send_fds(connection, [b"fork"], fds)
+            content = json.dumps(request).encode("utf-8", "surrogateescape")
+            with open(memory_file("keras-strom-request", content), "rb") as file:
+                socket.send_fds(connection, [b"fork"], [file.fileno(), writing, *new.fds])
             self.pid = _receive_integer(connection)
         except BaseException:
             os.close(reading)
@@ -173,15 +175,6 @@ class _Forked:
                 return _receive_integer(connection)
             except OSError:
                 return -signal.SIGKILL  # The server is gone, and took the process with it.
-
-
-def memory_file(content: str) -> BinaryIO:
-    """A file without a name that holds `content`, read from its start."""
-    file = os.fdopen(os.memfd_create("keras-strom-request", os.MFD_CLOEXEC), "w+b")
-    file.write(content.encode("utf-8", "surrogateescape"))
-    file.flush()
-    file.seek(0)
-    return file
 
 
 def check_peer(connection: socket.socket) -> None:

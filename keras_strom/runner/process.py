@@ -30,6 +30,7 @@ from keras_strom.runner.started_process import (
     StartedProcess,
     StartProcess,
     fresh_interpreter,
+    memory_file,
 )
 
 GRACE_SECONDS = 5.0
@@ -273,7 +274,11 @@ class WorkerProcess:
         else:
             report = keep(os.memfd_create("keras-strom-report", os.MFD_CLOEXEC))
             self._report_fd = os.dup(report)
-            command = ["function", str(keep(_memory_file(work.payload))), str(report)]
+            command = [
+                "function",
+                str(keep(memory_file("keras-strom-payload", work.payload))),
+                str(report),
+            ]
         new = NewProcess(
             arguments=tuple(command),
             variables={**worker_variables(work, env), **place.to_environ()},
@@ -417,15 +422,6 @@ def check_start_timeout(seconds: float) -> None:
         raise errors.InvalidOption(
             f"start_timeout={seconds!r} must be a positive, finite number of seconds"
         )
-
-
-def _memory_file(content: bytes) -> int:
-    fd = os.memfd_create("keras-strom-payload", os.MFD_CLOEXEC)
-    with open(os.dup(fd), "wb") as file:
-        file.write(content)
-        file.flush()
-        file.seek(0)
-    return fd
 
 
 def _describe_exit(exit_code: int) -> str:

@@ -56,6 +56,21 @@ def fresh_interpreter(new: NewProcess) -> StartedProcess:
     return _Child(new)
 
 
+def memory_file(name: str, content: bytes) -> int:
+    """A descriptor of a file in memory that holds `content`, to be read from its start.
+
+    Args:
+        name: for people who look at /proc; several may have the same.
+        content: of any length.
+    """
+    fd = os.memfd_create(name, os.MFD_CLOEXEC)
+    with open(os.dup(fd), "wb") as file:
+        file.write(content)
+        file.flush()
+        file.seek(0)
+    return fd
+
+
 class _Child:
     def __init__(self, new: NewProcess) -> None:
         main = "keras_strom.runner.worker_main"

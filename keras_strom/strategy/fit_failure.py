@@ -7,7 +7,8 @@ There are three moments at which it may fail, and each has its way to the others
 * After that, in a callback: it reports an impossible replica difference, upon which all go through
   a generation without steps, and it says why at the end of that.
 * Before it has started with the others there is nothing to end: it leaves with a reason that the
-  master passes on, and joins anew. The others start without it, and raise.
+  master passes on, and joins anew. The others start without it, and raise. Whoever comes to the
+  next `fit` while the chief is on its way back is refused, and tries again.
 
 With `keras-strom run --max-failures` (`KERAS_STROM_MAX_FAILURES`) the others train on instead: a
 worker leaves with its reason, and joins anew for its next `fit`.
@@ -97,7 +98,7 @@ def is_ahead(refused: errors.Refused, generation: int) -> bool:
 def is_without_chief(refused: errors.Refused) -> bool:
     """Whether a training could not start for want of the chief's values.
 
-    The chief has left, for its `fit` has failed, and not joined anew for the next one yet.
+    Between leaving and joining anew the chief is to the master as one that is gone for good.
     """
     return "the master has none of its own" in str(refused)
 

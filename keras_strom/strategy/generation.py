@@ -94,6 +94,7 @@ class Sharing(Participant):
         started: whether any training has started with the others.
         join: joins the job; None for a lone worker.
         has_left: whether this worker has left the job, and joins it anew for its next training.
+        has_returned: whether it has joined anew and not trained since; others may be on their way.
     """
 
     sequenced: bool
@@ -110,6 +111,7 @@ class Sharing(Participant):
     started: bool = False
     join: Callable[[], TrainingWorker] | None = None
     has_left: bool = False
+    has_returned: bool = False
 
     def join_again(self) -> None:
         """Before a training: joins the job anew where this worker has left it.
@@ -120,7 +122,7 @@ class Sharing(Participant):
         if self.has_left:
             assert self.join is not None
             self.worker = join_anew(self.join)
-            self.has_left = False
+            self.has_left, self.has_returned = False, True
 
     def resumable(self, dataset: Any, distribute: Callable[[Any], Any]) -> ResumableData:
         """Stands for a dataset that Keras distributes; the first of a `fit` is its training data.
@@ -221,7 +223,7 @@ class Generation:
         if worker is not None:
             own = None if sharing.agreed is None else self._fingerprint()
             values = self._start_with_others(layout)
-            sharing.started = True
+            sharing.started, sharing.has_returned = True, False
             worker = sharing.worker
             assert worker is not None
             sharing.space.agree()
@@ -274,7 +276,8 @@ class Generation:
             except errors.Refused as refused:
                 raise_if_failed_before(worker, sharing.fits)
                 raise_if_refused(self.lost_workers())  # Then it may lack the chief's values, too.
-                if is_without_chief(refused) and time.monotonic() < deadline:
+                waits = sharing.has_returned and is_without_chief(refused)
+                if waits and time.monotonic() < deadline:
                     time.sleep(_CHIEF_SECONDS)
                 elif sharing.started or not is_ahead(refused, self._number):
                     raise

@@ -7,15 +7,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from keras_strom.lazy_names import lazy_names
+
 if TYPE_CHECKING:
     from .estimator import StromEstimator
 
 __all__ = ["StromEstimator"]
 
-
-def __getattr__(name: str) -> object:
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from .estimator import StromEstimator
-
-    return StromEstimator
+__getattr__ = lazy_names(__name__, {"StromEstimator": "estimator"})

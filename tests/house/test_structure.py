@@ -79,7 +79,7 @@ PYTHON_ARROWS = {
         *("spark.data", "spark.inference", "spark.runner"),
     },
     "spark.estimator": {
-        *("errors", "checks", "job", "strategy"),
+        *("errors", "checks", "lazy_names", "job", "strategy"),
         *("spark.data", "spark.inference", "spark.runner", "spark.training"),
     },
     "spark.model": {"spark.estimator"},  # the name of before 0.1.0

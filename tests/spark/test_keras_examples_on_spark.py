@@ -17,7 +17,7 @@ pytest.importorskip("pyspark")
 
 from keras_strom.spark import run
 from tests.support.scripts import keras_examples
-from tests.support.scripts.keras_examples import BARS, FAST, OTHERS
+from tests.support.scripts.keras_examples import FAST, OTHERS, check_both
 
 # Executors cannot import these files.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -50,10 +50,4 @@ def workers(spark: Any) -> Any:
 def test_two_workers_in_spark_end_with_the_same_bits_and_have_learnt(
     name: str, workers: Any
 ) -> None:
-    first, second = (worker[name] for worker in workers(FAST if name in FAST else OTHERS))
-    for worker in (first, second):
-        assert not worker["failure"], worker["failure"]
-        assert worker["updates"] > 0
-    assert first["digest"] == second["digest"]
-    assert first["loss"] == pytest.approx(second["loss"])
-    assert first["loss"] < BARS[name]
+    check_both(workers(FAST if name in FAST else OTHERS), name)

@@ -191,8 +191,9 @@ def test_a_worker_that_comes_after_the_end_has_the_history_of_the_chief(tmp_path
     assert '"strom/density"' in lines[1]
 
 
-def test_a_start_without_the_chiefs_values_is_tried_again_until_it_has_joined_anew(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("has_returned", [True, False])
+def test_a_start_without_the_chiefs_values_is_tried_again_where_the_chief_may_be_on_its_way(
+    monkeypatch: pytest.MonkeyPatch, has_returned: bool
 ) -> None:
     words = "the chief's values do not fill the model's 9 parameters, and the master has none of "
     refusal = errors.Refused(words + "its own")
@@ -207,11 +208,15 @@ def test_a_start_without_the_chiefs_values_is_tried_again_until_it_has_joined_an
         return joined[-1]
 
     monkeypatch.setattr(generation, "_CHIEF_SECONDS", 0.0)
-    sharing = Mock(started=True, ended=None, join=join, fits=2)
+    sharing = Mock(started=True, ended=None, join=join, fits=2, has_returned=has_returned)
     sharing.environment.join_timeout = 60.0
     sharing.environment.is_chief = False
     sharing.worker = join()
     fit = generation.Generation(sharing, [])
+    if not has_returned:  # Nobody has left to come back.
+        with pytest.raises(errors.Refused, match="none of its own"):
+            fit._start_with_others(layout=1)
+        return
     assert fit._start_with_others(layout=1).size == 9
     assert len(joined) == 3
     assert all(worker.close.called for worker in joined[:2])

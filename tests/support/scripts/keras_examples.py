@@ -16,6 +16,7 @@ import dataclasses
 import hashlib
 import inspect
 import json
+import math
 import pathlib
 import runpy
 import sys
@@ -177,6 +178,23 @@ def _half_of_the_data() -> Iterator[None]:
         yield
     finally:
         trainer.fit = original
+
+
+def check_both(workers: Sequence[dict[str, dict[str, Any]]], name: str) -> float:
+    """Two workers end alike, and have learnt from each other; gives the loss of both.
+
+    Args:
+        workers: what each of them has left (`as_values`), by name.
+        name: of the script.
+    """
+    first, second = (worker[name] for worker in workers)
+    for worker in (first, second):
+        assert not worker["failure"], worker["failure"]
+        assert worker["updates"] > 0
+    assert first["digest"] == second["digest"]
+    assert math.isclose(first["loss"], second["loss"], rel_tol=1e-6, abs_tol=1e-12)
+    assert first["loss"] < BARS[name], first["loss"]
+    return float(first["loss"])
 
 
 def main(folder: str, *names: str) -> None:
