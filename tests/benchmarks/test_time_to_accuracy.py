@@ -66,8 +66,9 @@ def test_keras_strom_trains_wholly_on_every_line_and_synchronous_methods_are_put
     assert (learning.line, learning.training.copies) == (UNLIMITED, True)
     assert learning.training.step_seconds == 0
     assert (timed.line, timed.training.copies) == (SLOW, False)
-    assert timed.training.marks == (70,)
+    assert timed.training.marks == (110,)
     assert timed.training.step_seconds == tta_plan.STEP_SECONDS["cnn", 4] > 0
+    assert plan.of(HOROVOD, "cnn", 4, SLOW, 2)[1] == timed  # One sample stands for all seeds.
     (whole,) = Plan(whole=True).of(HOROVOD, "cnn", 4, SLOW, 1)
     assert (whole.line, whole.training.copies) == (SLOW, True)
     assert whole.training.step_seconds == timed.training.step_seconds
@@ -77,7 +78,7 @@ def test_keras_strom_trains_wholly_on_every_line_and_synchronous_methods_are_put
 
 def test_a_job_that_several_lines_need_is_run_once_and_seed_comes_after_seed() -> None:
     jobs = Plan(tasks=["cnn"], workers=[2]).jobs()
-    assert len(jobs) == len(set(jobs)) == len({job.key for job in jobs}) == 3 * (3 + 3 * 4 + 1)
+    assert len(jobs) == len(set(jobs)) == len({job.key for job in jobs}) == 3 * (3 + 3 + 1) + 3 * 3
     seeds = [job.training.seed for job in jobs]
     assert seeds == sorted(seeds)
 
