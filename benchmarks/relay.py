@@ -22,7 +22,7 @@ from typing import Generic, TypeVar
 
 from matplotlib.axes import Axes
 
-from benchmarks import namespaces, pictures, report, stalled_neighbour
+from benchmarks import flood, namespaces, pictures, report, stalled_neighbour
 from benchmarks.other_work import OtherWork
 from benchmarks.relay_peers import (
     BBR,
@@ -64,6 +64,8 @@ TARGETS = {
     "p50_small",
     "stalled_neighbour_rate",
     "stalled_neighbour_memory",
+    "flood_rate",
+    "flood_recovery_s",
 }
 
 _COLORS = {
@@ -85,15 +87,17 @@ class Effort:
         seconds: that count, of a goodput on loopback; lines take twice as long.
         round_trips: of each measurement on the line; loopback takes three times as many.
         stall_seconds: for which a neighbour is stopped.
+        flood_seconds: for which a stranger floods the master.
     """
 
     rounds: int = 5
     seconds: float = 0.5
     round_trips: int = 400
     stall_seconds: float = 1.5
+    flood_seconds: float = 2.0
 
 
-QUICK = Effort(rounds=1, seconds=0.05, round_trips=20, stall_seconds=0.4)
+QUICK = Effort(rounds=1, seconds=0.05, round_trips=20, stall_seconds=0.4, flood_seconds=0.4)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -113,6 +117,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     bench.loopback()
     bench.small_round_trips()
     bench.stalled_neighbour()
+    bench.flood()
     reason = "a quick run is on loopback only" if chosen.quick else namespaces.unavailable()
     if reason is None:
         bench.line()
@@ -241,6 +246,28 @@ class RelayBench:
         )
         self._report.target("stalled_neighbour_rate", rate, goal=0.95)
         self._report.target("stalled_neighbour_memory", queue, goal=1, better="lower")
+
+    def flood(self) -> None:
+        """A stranger floods the master; the workers must not feel it."""
+        program = self._program.with_name("relay_node")
+        kinds = {"the same HELLO": 1, "different HELLOs": flood.DIFFERENT}
+        rates, recoveries = [], []
+        for kind, hellos in kinds.items():
+            floods = [
+                flood.measure(program, self._effort.flood_seconds, hellos)
+                for _ in range(self._effort.rounds)
+            ]
+            rates.append(statistics.median(one.rate for one in floods))
+            recoveries.append(statistics.median(one.recovery_s for one in floods))
+            self._report.row(
+                kind,
+                group="HELLOs with valid cookies from a stranger, on loopback",
+                rate_of_updates=rates[-1],
+                recovery_s=recoveries[-1],
+                hellos_per_s=statistics.median(one.sent_per_s for one in floods),
+            )
+        self._report.target("flood_rate", min(rates), goal=0.8)
+        self._report.target("flood_recovery_s", max(recoveries), goal=0.5, better="lower")
 
     def line(self) -> None:
         """64 KB one way, and to and fro, on a line of 1 Gbit/s that loses packets."""

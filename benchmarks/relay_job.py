@@ -6,6 +6,7 @@ never do: lose, double or reorder an update, or leave replicas that differ.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -14,7 +15,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from benchmarks import namespaces, report
@@ -106,6 +107,7 @@ class Job:
         self._program = program
         self._master: subprocess.Popen[str] | None = None
         self._workers: list[subprocess.Popen[str]] = []
+        self._port, self._key = 0, ""
 
     def __enter__(self) -> Job:
         try:
@@ -129,6 +131,22 @@ class Job:
         self._master.stdin.write("\n")
         self._master.stdin.flush()
         return self._master_sample()
+
+    @contextlib.contextmanager
+    def stranger(self, **keys: float) -> Iterator[Stranger]:
+        """Somebody without the job's secret, who floods the master; entered when it begins.
+
+        Args:
+            keys: those of RelayStrangerOptions (custom_ops/bench/relay_stranger.h).
+        """
+        process = self._open("stranger", 0, self._port, {"key": self._key, **keys})
+        stranger = Stranger(process)
+        try:
+            stranger.wait_for_flood()
+            yield stranger
+        finally:
+            process.kill()
+            process.communicate()
 
     def wait_for_training(self) -> None:
         """Returns when updates flow."""
@@ -161,9 +179,10 @@ class Job:
             keys["queue_bytes"] = load.queue_bytes
         self._master = self._open("master", 0, 0, keys)
         ready = self._answer()
+        self._port, self._key = ready["port"], ready["key"]
         for rank in range(load.workers):
             keys = {
-                "key": ready["key"],
+                "key": self._key,
                 "rank": rank,
                 "size": load.workers,
                 "bytes": load.message_bytes,
@@ -173,7 +192,7 @@ class Job:
                 "together": int(load.together),
                 "failure_timeout": load.failure_timeout_s,
             }
-            self._workers.append(self._open("worker", rank + 1, ready["port"], keys))
+            self._workers.append(self._open("worker", rank + 1, self._port, keys))
 
     def _open(self, role: str, node: int, port: int, keys: dict[str, Any]) -> subprocess.Popen[str]:
         inside = [] if self._network is None else self._network.inside(node)
@@ -219,6 +238,27 @@ class Job:
             if process.poll() is None:
                 process.kill()  # a stopped one too
             process.wait()
+
+
+class Stranger:
+    """A process that floods a master (`Job.stranger`)."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+
+    def wait_for_flood(self) -> None:
+        """Returns when it has its cookies and begins."""
+        assert self._process.stdout is not None
+        if not self._process.stdout.readline():
+            raise RuntimeError(f"the stranger failed: {self._process.communicate()[1].strip()}")
+
+    def result(self) -> dict[str, Any]:
+        """What it has sent: "sent" HELLOs in so many "seconds"."""
+        output, errors = self._process.communicate(timeout=_PATIENCE_S)
+        if self._process.returncode != 0:
+            raise RuntimeError(f"the stranger failed: {errors.strip()}")
+        result: dict[str, Any] = json.loads(output)
+        return result
 
 
 class _Reader:

@@ -1,14 +1,18 @@
-// A master or a worker of a job as a process by itself, without Python and TensorFlow: what
-// benchmarks/relay.py stalls and benchmarks/soak.py (`make soak`) torments.
+// A master or a worker of a job as a process by itself, without Python and TensorFlow, or a
+// stranger: what benchmarks/relay.py stalls and floods and benchmarks/soak.py (`make soak`)
+// torments.
 //
 //   relay_node master ADDRESS PORT [KEY=VALUE...]
 //       prints {"port", "key"}, then for every line on standard input {"status", "memory_bytes",
 //       "time_ns"}, and at the end of the input ends, with one more
 //   relay_node worker ADDRESS PORT KEY=VALUE...
 //       joins the master there and prints its results at the end
+//   relay_node stranger ADDRESS PORT KEY=VALUE...
+//       floods the master there, from the line that it prints on
 //
 // Keys of a master: workers, queue_bytes (a link's cap), failure_timeout. Keys of a worker: those
-// of RelayWorkerOptions (relay_worker.h).
+// of RelayWorkerOptions (relay_worker.h); of a stranger: of RelayStrangerOptions
+// (relay_stranger.h).
 #include <cstdio>
 #include <exception>
 #include <iostream>
@@ -18,6 +22,7 @@
 #include <string>
 #include <vector>
 
+#include "bench/relay_stranger.h"
 #include "bench/relay_traffic.h"
 #include "bench/relay_worker.h"
 #include "core/base/json.h"
@@ -127,19 +132,33 @@ void RunWorker(const std::string& address, uint16_t port, Keys keys) {
   PrintLine(RunRelayWorker(options));
 }
 
+void RunStranger(const std::string& address, uint16_t port, Keys keys) {
+  RelayStrangerOptions options;
+  options.address = address;
+  options.port = port;
+  options.key = ParseHex(keys.Take("key", ""));
+  options.hellos = keys.Count("hellos", options.hellos);
+  options.per_second = keys.Number("rate", options.per_second);
+  options.seconds = keys.Number("seconds", options.seconds);
+  keys.RefuseOthers();
+  PrintLine(RunRelayStranger(options));
+}
+
+const std::map<std::string, void (*)(const std::string&, uint16_t, Keys)> kRoles = {
+    {"master", RunMaster}, {"worker", RunWorker}, {"stranger", RunStranger}};
+
 }  // namespace
 }  // namespace strom::bench
 
 int main(int argc, char** argv) {
   try {
     const std::vector<std::string> arguments(argv + 1, argv + argc);
-    if (arguments.size() < 3 || (arguments[0] != "master" && arguments[0] != "worker")) {
-      throw std::invalid_argument("relay_node master|worker ADDRESS PORT [KEY=VALUE...]");
+    if (arguments.size() < 3 || !strom::bench::kRoles.contains(arguments[0])) {
+      throw std::invalid_argument("relay_node master|worker|stranger ADDRESS PORT [KEY=VALUE...]");
     }
     const auto port = static_cast<uint16_t>(std::stoi(arguments[2]));
     strom::bench::Keys keys({arguments.begin() + 3, arguments.end()});
-    const auto run = arguments[0] == "master" ? strom::bench::RunMaster : strom::bench::RunWorker;
-    run(arguments[1], port, std::move(keys));
+    strom::bench::kRoles.at(arguments[0])(arguments[1], port, std::move(keys));
     return 0;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "relay_node: %s\n", error.what());
