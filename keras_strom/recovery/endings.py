@@ -16,6 +16,8 @@ import numpy.typing as npt
 # Words of a failure: so many numbers of so many bytes each, which float64 holds exactly.
 _WORDS = 48
 _BYTES = 6
+# Of each rank.
+_FLAGS = 4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,8 +36,8 @@ class Ending:
 
     def to_numbers(self, rank: int, workers: int) -> npt.NDArray[np.float64]:
         """float64 [`length(workers)`]."""
-        flags = np.zeros((3, workers))
-        flags[:, rank] = self.follows, bool(self.failure), self.not_finite
+        flags = np.zeros((_FLAGS, workers))
+        flags[:, rank] = True, self.follows, bool(self.failure), self.not_finite
         return np.concatenate([flags.ravel(), text_to_numbers(self.failure, _WORDS)])
 
 
@@ -54,7 +56,7 @@ def text_of(numbers: npt.NDArray[np.float64]) -> str:
 
 def length(workers: int) -> int:
     """How many numbers `workers` need to tell each other of their end."""
-    return 3 * workers + _WORDS
+    return _FLAGS * workers + _WORDS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,16 +64,18 @@ class Endings:
     """What all workers have said.
 
     Attributes:
+        present: the ranks that have come to this end, ascending.
         follows: whether one of them may change its weights.
         failed: the ranks on which `fit` has failed, ascending.
         cause: how it has failed, where that is one.
         not_finite: the ranks whose update was not finite, ascending.
     """
 
-    follows: bool
-    failed: tuple[int, ...]
-    cause: str
-    not_finite: tuple[int, ...]
+    present: tuple[int, ...] = ()
+    follows: bool = False
+    failed: tuple[int, ...] = ()
+    cause: str = ""
+    not_finite: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, mean: npt.NDArray[np.float64], workers: int) -> Endings:
@@ -82,11 +86,11 @@ class Endings:
             >>> Endings.of((bad + Ending().to_numbers(0, 2)) / 2, workers=2).cause
             'ValueError: bad data'
         """
-        flags = mean[: 3 * workers].reshape(3, workers)
-        follows, failed, not_finite = (
+        flags = mean[: _FLAGS * workers].reshape(_FLAGS, workers)
+        present, follows, failed, not_finite = (
             tuple(int(rank) for rank in np.flatnonzero(row > 0)) for row in flags
         )
         cause = ""
         if len(failed) == 1:
-            cause = text_of(mean[3 * workers :] / flags[1, failed[0]])
-        return cls(bool(follows), failed, cause, not_finite)
+            cause = text_of(mean[_FLAGS * workers :] / flags[0, failed[0]])
+        return cls(present, bool(follows), failed, cause, not_finite)

@@ -1,9 +1,10 @@
-"""The chief's history as numbers beside the last state, for a worker that comes after the end.
+"""A worker's history as numbers beside the last state, for one that comes after the end.
 
 Such a worker trains nothing and has no history of its own. It asks the master for the state with
-which the training has ended; where the job starts workers again that fail (`max_failures`), that
-has the chief's history too. The master averages that over the workers, all but the chief sending
-zeros; a flag that is averaged along with it gives the factor to undo the mean.
+which the training has ended; where one was lost, or the job starts workers again that fail
+(`max_failures`), that has a history too: that of the chief, or of the lowest rank that has come to
+the end. The master averages it over the workers, all others sending zeros; a flag that is averaged
+along with it gives the factor to undo the mean.
 """
 
 from __future__ import annotations

@@ -255,8 +255,7 @@ class _Training:
         """After every other callback's `on_train_begin`, which may have restored old weights."""
         generation = Generation(self._sharing, [self._model])
         self._sharing.generation = generation
-        if self._sharing.environment.max_failures:
-            generation.epochs_of_history = epochs
+        generation.epochs_of_history = epochs
         fit = self._fit = dataclasses.replace(self._fit, per_epoch=per_epoch)
         checkpoints = self._sharing.checkpoints
         if checkpoints is not None:
@@ -420,7 +419,7 @@ class _Training:
                 self._history.setdefault(name, []).append(plain)
 
     def _take_history(self, history: History) -> None:
-        """Of a `fit` that was over before this worker came: `fit` returns what the chief's did."""
+        """Of a `fit` that was over before this worker came: `fit` returns what another's did."""
         if not history:
             return
         own = self._model.history

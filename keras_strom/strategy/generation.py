@@ -150,8 +150,8 @@ class Generation:
         began: once started, where all workers have.
         late: once started, whether the others were training already.
         ended: once started, whether the others had ended it already; nothing is to be done then.
-        epochs_of_history: of `fit`, where its history is kept for workers that come after the end;
-            0 = it is not. To be set before the start.
+        epochs_of_history: of `fit`, whose history is kept for workers that may come after the end;
+            0 = there is none. To be set before the start.
         history: to be set before `close`; once started, where the others had ended it, theirs.
         endings: once finished, what the workers say of the end.
         failed_afterwards: once reported, whether `fit` has failed after it on some worker.
@@ -180,7 +180,7 @@ class Generation:
         self.began = Start()
         self.late = False
         self.ended = False
-        self.endings = Endings(False, (), "", ())
+        self.endings = Endings()
         self.failed_afterwards = False
 
     def start(self, initial_epoch: int | None = None) -> None:
@@ -354,7 +354,10 @@ class Generation:
             self._sharing.agreed = None
             again = Generation(self._sharing, self._models, follows=True)
             again.start()
-            again.epochs_of_history, again.history = self.epochs_of_history, self.history
+            again.epochs_of_history = self.epochs_of_history
+            # One tells it, not always the chief: that may be who comes after the end.
+            if self._sharing.environment.rank == min(self.endings.present):
+                again.history = self.history
             again.finish(ending=Ending(failure=failure))
             again.report()
             if not failure:
@@ -534,17 +537,16 @@ class Generation:
             if array_hash(entry.variable.numpy()) != self._start_hashes.get(id(entry.variable))
         ]
         # Another master could not tell who has the result: where one may come, nobody waits for
-        # callbacks in between, but before a generation without steps.
-        epochs = self.epochs_of_history
-        follows = not self._follows and (
-            ending.follows or bool(own) or worker.outlives or epochs > 0
-        )
+        # callbacks in between, but before a generation without steps. That has the history, too,
+        # which is whole only after the callbacks: for those who may come in a lost one's place.
         here = self._sharing.environment
+        epochs = self.epochs_of_history
+        may_come = epochs > 0 and bool(here.max_failures or self.lost_workers())
+        follows = not self._follows and (ending.follows or bool(own) or worker.outlives or may_come)
         words = dataclasses.replace(ending, follows=follows).to_numbers(here.rank, here.size)
         own_state = np.append(read(variables), words)
         if self._follows and epochs:
-            history = self.history if here.is_chief else {}
-            own_state = np.append(own_state, final_history.to_numbers(history, epochs))
+            own_state = np.append(own_state, final_history.to_numbers(self.history, epochs))
         size = own_state.size
         state, parameters = worker.result(own_state, self.began.layout_size)
         if self._follows and epochs:

@@ -6,6 +6,7 @@ is to happen when is agreed through files, so that a slow machine changes nothin
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 import signal
@@ -68,12 +69,16 @@ def test_of_three_workers_one_is_killed_twice_and_one_runs_out_of_memory(tmp_pat
     assert len(re.findall(r"worker \d \(attempt \d\) goes on", ended.output)) == 3
 
 
+@pytest.mark.parametrize(("rank", "as_on_spark"), [(0, True), (1, False)])
 def test_a_worker_that_comes_when_the_others_have_ended_has_what_they_have(
-    tmp_path: Path,
+    tmp_path: Path, rank: int, as_on_spark: bool
 ) -> None:
-    ended = run(tmp_path, elastic.Job(after_the_end=True), KILLED)
+    work = elastic.Job(after_the_end=True, as_on_spark=as_on_spark)
+    ended = run(tmp_path, work, dataclasses.replace(KILLED, rank=rank))
     ended.check()
-    assert ended.results[1]["fits"][0]["epochs"] == [0, 1, 2, 3]  # The history that the others had.
+    fit = ended.results[rank]["fits"][0]
+    assert fit["epochs"] == [0, 1, 2, 3]  # The history that the other had.
+    assert fit["losses"] == 4
     assert "comes after the end" in ended.output
 
 

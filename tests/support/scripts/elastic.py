@@ -50,6 +50,7 @@ class Job:
         after_the_end: whether those wait until another worker has ended.
         late: this rank begins when worker 0 holds, and is one that joins late.
         hidden: the units of the model's hidden layers.
+        as_on_spark: workers are not told that those that fail are started again.
     """
 
     seed: int = 0
@@ -63,6 +64,7 @@ class Job:
     after_the_end: bool = False
     late: int | None = None
     hidden: tuple[int, ...] = (32,)
+    as_on_spark: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -211,6 +213,8 @@ def build(hidden: Sequence[int] = Job.hidden) -> keras.Model:
 def train(job: Job, folder: str) -> dict[str, Any]:
     """Trains and says how it went."""
     attempt = int(os.environ["KERAS_STROM_ATTEMPT"])
+    if job.as_on_spark:
+        del os.environ["KERAS_STROM_MAX_FAILURES"]
     if job.after_the_end and attempt > 0:
         wait_for(folder, "*.json")  # A result.
     if job.late == keras_strom.rank():
@@ -234,6 +238,7 @@ def train(job: Job, folder: str) -> dict[str, Any]:
         fits.append(
             {
                 "epochs": history.epoch,
+                "losses": len(history.history["loss"]),
                 "batches": list(record.batches.items()),
                 "iterations": record.iterations,
             }
