@@ -13,6 +13,7 @@
 #include <map>
 #include <memory>
 #include <set>
+#include <span>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -24,6 +25,7 @@
 #include "core/replication/control.h"
 #include "core/replication/update.h"
 #include "core/worker/worker_node.h"
+#include "fuzz/fuzz_input.h"
 
 namespace strom {
 namespace {
@@ -52,18 +54,9 @@ class IndexCodec final : public UpdateCodec {
 };
 const IndexCodec kCodec;
 
-class Input {
+class Input : public FuzzInput {
  public:
-  Input(const uint8_t* bytes, size_t size) : left_(bytes, size) {}
-  bool empty() const { return left_.empty(); }
-  template <typename T = uint8_t>
-  T Take() {
-    std::array<uint8_t, sizeof(T)> bytes{};
-    const size_t size = std::min(left_.size(), bytes.size());
-    std::copy_n(left_.begin(), size, bytes.begin());
-    left_ = left_.subspan(size);
-    return LoadLittleEndian<T>(bytes.data());
-  }
+  using FuzzInput::FuzzInput;
   size_t Below(size_t end) { return Take<uint8_t>() % end; }
   std::vector<uint8_t> Raw(size_t size) {
     std::vector<uint8_t> bytes(size);
@@ -79,9 +72,6 @@ class Input {
     if (pick < 23) return Take<uint8_t>();
     return Take<uint64_t>();
   }
-
- private:
-  Bytes left_;
 };
 
 // Fills a message's fields: an archive, as those that write and read them (core/base/archive.h).
@@ -256,11 +246,135 @@ LinkEvent Event(LinkEvent::Type type, LinkId link) {
   return event;
 }
 
+// What may happen in a step; which numbers of the input stand for what, each session says.
+enum class Kind : uint8_t {
+  kProceed,  // what is due
+  kControl,
+  kRawControl,
+  kChunks,
+  kAnyChunk,
+  kUpdate,
+  kRawUpdate,
+  kDown,
+  kPass,
+  kQueue,
+  kSubmit,
+  kCome,      // somebody wants a link
+  kAnnounce,  // of the master's members
+  kMove,      // of a worker: its place in the tree, and what its application asks
+  kAsk,
+};
+
+// A node and those around it.
+template <typename Node>
+class Session {
+ public:
+  virtual ~Session() = default;
+
+  // Brings the node to one of `phases` of a job, then does what the input says.
+  void Run(size_t phases) {
+    const size_t phase = input_.Below(phases);
+    for (size_t done = 0; done < phase; ++done) Proceed();
+    for (int step = 0; step < kMostSteps && !input_.empty(); ++step) {
+      Step();
+      Settle();
+    }
+  }
+
+ protected:
+  Session(Input* input, bool is_parent) : input_(*input), peer_(input, is_parent) {}
+
+  virtual void Proceed() = 0;
+  virtual void Step() = 0;
+  virtual void Submit(LinkId link) = 0;
+  // What only this node's session knows to do.
+  virtual void ActOwn(Kind kind, LinkId link) = 0;
+  virtual void Settle() = 0;
+  virtual void Give(LinkId link, Channel channel, const Buffer& message) {
+    if (!links_.up.contains(link) || std::ssize(*message) > kMaxMessageBytes) return;
+    LinkEvent event = Event(LinkEvent::Type::kMessage, link);
+    event.channel = channel;
+    event.payload = message;
+    node_->HandleLinkEvent(now_ns_, std::move(event));
+  }
+
+  void Act(LinkId link, std::span<const Kind> kinds) {
+    const size_t number = input_.Below(kinds.size());
+    if ((kinds_ >> number & 1) == 0) return Proceed();
+    switch (kinds[number]) {
+      case Kind::kProceed:
+        return Proceed();
+      case Kind::kControl:
+        return Give(link, Channel::kControl, peer_.Control());
+      case Kind::kRawControl:
+        return Give(link, Channel::kControl, peer_.Raw());
+      case Kind::kChunks:
+        for (const Buffer& chunk : peer_.Chunks()) Give(link, Channel::kState, chunk);
+        return;
+      case Kind::kAnyChunk:
+        return Give(link, Channel::kState, peer_.AnyChunk());
+      case Kind::kUpdate:
+        return Give(link, Channel::kUpdate, peer_.Update());
+      case Kind::kRawUpdate:
+        return Give(link, Channel::kUpdate, peer_.Raw());
+      case Kind::kDown:
+        return GoDown(link);
+      case Kind::kPass:
+        now_ns_ += kTimeoutNs / 16 * static_cast<int64_t>(1 + input_.Below(64));
+        return node_->HandleTimeout(now_ns_);
+      case Kind::kQueue:
+        links_.keeps = input_.Below(2) == 0;
+        links_.queued[link] = static_cast<int64_t>(input_.Number() % (uint64_t{1} << 28));
+        return;
+      case Kind::kSubmit:
+        return Submit(link);
+      default:
+        return ActOwn(kinds[number], link);
+    }
+  }
+
+  void Say(LinkId link, const ControlMessage& message) {
+    Give(link, Channel::kControl, EncodeControl(message));
+  }
+  void SayBlob(LinkId link, const BlobName& name, size_t bytes) {
+    for (const Buffer& chunk : EncodeBlob(name, Bytes(std::vector<uint8_t>(bytes)))) {
+      Give(link, Channel::kState, chunk);
+    }
+  }
+  void Tell(LinkEvent::Type type, LinkId link, Buffer payload) {
+    LinkEvent event = Event(type, link);
+    event.payload = std::move(payload);
+    node_->HandleLinkEvent(now_ns_, std::move(event));
+  }
+  void GoUp(LinkId link, Buffer payload) {
+    if (links_.up.insert(link).second) Tell(LinkEvent::Type::kUp, link, std::move(payload));
+  }
+  void GoDown(LinkId link) {
+    if (links_.up.erase(link) == 0) return;
+    LinkEvent event = Event(LinkEvent::Type::kDown, link);
+    event.code = input_.Below(2) == 0 ? Code::kMasterLost : Code::kClosed;
+    node_->HandleLinkEvent(now_ns_, std::move(event));
+  }
+  void HandleTimeoutIfDue() {
+    if (node_->NextTimeout() <= now_ns_) node_->HandleTimeout(now_ns_);
+  }
+
+  Input& input_;
+  Peer peer_;
+  // Some kinds of trouble at a time, for many end the others' connections at once.
+  const uint32_t kinds_ = input_.Take<uint32_t>() & input_.Take<uint32_t>();
+  Links links_;
+  std::unique_ptr<Node> node_;
+  uint64_t generation_ = 0;
+  size_t proceeded_ = 0;
+  int64_t now_ns_ = 1'000'000'000;
+};
+
 // ------------------------------------------------------------------------------- the master
 
-class MasterSession {
+class MasterSession final : public Session<MasterNode> {
  public:
-  explicit MasterSession(Input* input) : input_(*input), peer_(input, false) {
+  explicit MasterSession(Input* input) : Session(input, /*is_parent=*/false) {
     const size_t kind = input_.Below(8);
     staleness_ = kind % 2 == 0 ? -1 : static_cast<int32_t>(kind / 4);
     MasterNodeOptions options;
@@ -279,19 +393,9 @@ class MasterSession {
     node_ = std::make_unique<MasterNode>(options, &links_);
   }
 
-  void Run() {
-    // In each phase of a job, of its first fits.
-    const size_t phase = input_.Below(24);
-    for (size_t done = 0; done < phase; ++done) Proceed();
-    for (int step = 0; step < kMostSteps && !input_.empty(); ++step) {
-      Step();
-      Settle();
-    }
-  }
-
  private:
   // What honest workers do next. The STEPs of sequenced modes, FINAL and what follows are answers.
-  void Proceed() {
+  void Proceed() override {
     const auto all = [&](auto say) {
       for (int32_t rank = 0; rank < workers_; ++rank) say(LinkOf(rank));
     };
@@ -316,47 +420,19 @@ class MasterSession {
     }
   }
 
-  void Step() {
-    const int32_t rank = static_cast<int32_t>(input_.Below(static_cast<size_t>(workers_)));
-    const LinkId link = LinkOf(rank);
-    const size_t kind = input_.Below(24);
-    if ((kinds_ >> kind & 1) == 0) return Proceed();
-    switch (kind) {
-      case 0:
-      case 1:
-      case 2:
-      case 3:
-        return Give(link, Channel::kControl, peer_.Control());
-      case 6:
-        return Give(link, Channel::kControl, peer_.Raw());
-      case 7:
-      case 8:
-        for (const Buffer& chunk : peer_.Chunks()) Give(link, Channel::kState, chunk);
-        return;
-      case 9:
-        return Give(link, Channel::kState, peer_.AnyChunk());
-      case 10:
-      case 11:
-        return Give(link, Channel::kUpdate, peer_.Update());
-      case 12:
-        return Give(link, Channel::kUpdate, peer_.Raw());
-      case 13:
-        return Join(rank);
-      case 14:
-        return GoDown(link);
-      case 15:
-        return Pass();
-      case 16:
-        links_.keeps = input_.Below(2) == 0;
-        links_.queued[link] = static_cast<int64_t>(input_.Number() % (uint64_t{1} << 28));
-        return;
-      case 17:
-        return Submit(link);
-      case 18:
-        return AnnounceAny(link);
-      default:
-        return Proceed();
-    }
+  void Step() override {
+    using enum Kind;
+    static constexpr Kind kKinds[24] = {
+        kControl, kControl,  kControl,  kControl, kProceed,   kProceed, kRawControl, kChunks,
+        kChunks,  kAnyChunk, kUpdate,   kUpdate,  kRawUpdate, kCome,    kDown,       kPass,
+        kQueue,   kSubmit,   kAnnounce, kProceed, kProceed,   kProceed, kProceed,    kProceed};
+    rank_ = static_cast<int32_t>(input_.Below(static_cast<size_t>(workers_)));
+    Act(LinkOf(rank_), kKinds);
+  }
+
+  void ActOwn(Kind kind, LinkId link) override {
+    if (kind == Kind::kCome) return Join(rank_);
+    if (kind == Kind::kAnnounce) return AnnounceAny(link);
   }
 
   // The rank's latest link; a new process comes in the place of one that is gone.
@@ -383,40 +459,10 @@ class MasterSession {
     hello.max_staleness = staleness_;
     hello.instance.fill(static_cast<uint8_t>(instance));
     const LinkId link = next_link_++;
-    LinkEvent event = Event(LinkEvent::Type::kHello, link);
-    event.payload = EncodeHello(hello);
-    node_->HandleLinkEvent(now_ns_, std::move(event));
+    Tell(LinkEvent::Type::kHello, link, EncodeHello(hello));
     if (!links_.accepted.contains(link)) return;
-    links_.up.insert(link);
-    event = Event(LinkEvent::Type::kUp, link);
-    event.payload = MakeBuffer({});
-    node_->HandleLinkEvent(now_ns_, std::move(event));
+    GoUp(link, MakeBuffer({}));
     if (links_.up.contains(link)) members_[rank] = {link, hello.attempt, links_.accepted[link]};
-  }
-  void GoDown(LinkId link) {
-    if (links_.up.erase(link) == 0) return;
-    LinkEvent event = Event(LinkEvent::Type::kDown, link);
-    event.code = input_.Below(2) == 0 ? Code::kMasterLost : Code::kClosed;
-    node_->HandleLinkEvent(now_ns_, std::move(event));
-  }
-  void Pass() {
-    now_ns_ += kTimeoutNs / 16 * static_cast<int64_t>(1 + input_.Below(64));
-    node_->HandleTimeout(now_ns_);
-  }
-  void Give(LinkId link, Channel channel, const Buffer& message) {
-    if (!links_.up.contains(link) || std::ssize(*message) > kMaxMessageBytes) return;
-    LinkEvent event = Event(LinkEvent::Type::kMessage, link);
-    event.channel = channel;
-    event.payload = message;
-    node_->HandleLinkEvent(now_ns_, std::move(event));
-  }
-  void Say(LinkId link, const ControlMessage& message) {
-    Give(link, Channel::kControl, EncodeControl(message));
-  }
-  void SayBlob(LinkId link, const BlobName& name, size_t bytes) {
-    for (const Buffer& chunk : EncodeBlob(name, Bytes(std::vector<uint8_t>(bytes)))) {
-      Give(link, Channel::kState, chunk);
-    }
   }
   strom::Layout Layout() const { return {generation_, sizes_.back(), 5 + sizes_.back()}; }
   // Of any fit so far, or the next.
@@ -430,27 +476,22 @@ class MasterSession {
     const auto found = node_->received().find(Origin(link));
     return found == node_->received().end() ? 0 : found->second;
   }
-  void Submit(LinkId link) {
+  void Submit(LinkId link) override {
     UpdateHeader header{{Origin(link), Made(link) + 1}, 1, Layout(), 1};
     if (input_.Below(4) == 0) header.id.counter += input_.Below(3);
     Give(link, Channel::kUpdate, UpdateOf(header, {0, static_cast<uint32_t>(sizes_.back() - 1)}));
   }
 
-  void Settle() {
+  void Settle() override {
     while (node_->PollEvent()) continue;
     STROM_CHECK(node_->replication().hold_bytes() <= kRingBytes);
     STROM_CHECK(node_->replication().ring_bytes() <= 2 * kRingBytes);
-    if (node_->NextTimeout() <= now_ns_) node_->HandleTimeout(now_ns_);
+    HandleTimeoutIfDue();
   }
 
-  Input& input_;
-  Peer peer_;
-  // Some kinds of trouble at a time, for many end the others' connections at once.
-  const uint32_t kinds_ = input_.Take<uint32_t>() & input_.Take<uint32_t>();
-  Links links_;
-  std::unique_ptr<MasterNode> node_;
   int32_t staleness_ = -1;
   int32_t workers_ = 1;
+  int32_t rank_ = 0;  // whose step it is
   struct Member {
     LinkId link = 0;
     int32_t attempt = -1;
@@ -458,20 +499,17 @@ class MasterSession {
   };
   std::map<int32_t, Member> members_;
   LinkId next_link_ = 1;
-  uint64_t generation_ = 0;
   std::vector<uint64_t> sizes_ = {16};  // of the layouts so far
-  size_t proceeded_ = 0;
-  int64_t now_ns_ = 1'000'000'000;
 };
 
 // ------------------------------------------------------------------------------- a worker
 
-class WorkerSession {
+class WorkerSession final : public Session<WorkerNode> {
  public:
   static constexpr LinkId kMaster = 1000;
   static constexpr uint64_t kOwn = (uint64_t{1} << 32) | 1;
 
-  explicit WorkerSession(Input* input) : input_(*input), peer_(input, true) {
+  explicit WorkerSession(Input* input) : Session(input, /*is_parent=*/true) {
     WorkerNodeOptions options;
     options.size = 3;
     const size_t kind = input_.Below(4);
@@ -487,93 +525,54 @@ class WorkerSession {
     place_.parent_address.port = 9;
   }
 
-  void Run() {
-    const size_t phase = input_.Below(16);
-    for (size_t done = 0; done < phase; ++done) Proceed();
-    for (int step = 0; step < kMostSteps && !input_.empty(); ++step) {
-      Step();
-      Settle();
-    }
-  }
-
  private:
-  void Proceed() {
+  void Proceed() override {
     switch (proceeded_++ % 7) {
       case 0:
         return Begin();
       case 1:
-        Say(StartGeneration{generation_, node_->received(), 0, 0, -1});
-        return SayBlob({BlobKind::kParameters, generation_, 0, 0, 0}, 64);
+        Say(kMaster, StartGeneration{generation_, node_->received(), 0, 0, -1});
+        return SayBlob(kMaster, {BlobKind::kParameters, generation_, 0, 0, 0}, 64);
       case 2:
-        return Submit();
+        return Submit(kMaster);
       case 3:
         node_->Finish(now_ns_, false);
         is_training_ = false;
-        return Say(Final{generation_, node_->received(), 0});
+        return Say(kMaster, Final{generation_, node_->received(), 0});
       case 4:
         node_->SendState(now_ns_, {1});
-        SayBlob({BlobKind::kResult, generation_, 0, 0, 1}, 8);
-        return SayBlob({BlobKind::kParameters, generation_, 0, 0, 0}, 64);
+        SayBlob(kMaster, {BlobKind::kResult, generation_, 0, 0, 1}, 8);
+        return SayBlob(kMaster, {BlobKind::kParameters, generation_, 0, 0, 0}, 64);
       case 5:
         node_->Verify(now_ns_, 0, 0);
-        return Say(End{generation_, 0});
+        return Say(kMaster, End{generation_, 0});
       case 6:
         return Take();
     }
   }
 
-  void Step() {
+  void Step() override {
+    using enum Kind;
+    static constexpr Kind kKinds[20] = {kControl,   kControl,  kControl, kControl, kRawControl,
+                                        kChunks,    kAnyChunk, kUpdate,  kUpdate,  kUpdate,
+                                        kRawUpdate, kCome,     kDown,    kPass,    kQueue,
+                                        kMove,      kSubmit,   kAsk,     kProceed, kProceed};
     // The master, its parent, or one of two children.
     const LinkId neighbour = static_cast<LinkId>(input_.Below(4));
-    const LinkId link = neighbour == 0 ? kMaster : neighbour == 1 ? parent_ : neighbour;
-    const size_t kind = input_.Below(20);
-    if ((kinds_ >> kind & 1) == 0) return Proceed();
-    switch (kind) {
-      case 0:
-      case 1:
-      case 2:
-      case 3:
-        return Give(link, Channel::kControl, peer_.Control());
-      case 4:
-        return Give(link, Channel::kControl, peer_.Raw());
-      case 5:
-        for (const Buffer& chunk : peer_.Chunks()) Give(link, Channel::kState, chunk);
-        return;
-      case 6:
-        return Give(link, Channel::kState, peer_.AnyChunk());
-      case 7:
-      case 8:
-      case 9:
-        return Give(link, Channel::kUpdate, peer_.Update());
-      case 10:
-        return Give(link, Channel::kUpdate, peer_.Raw());
-      case 11:
-        return Knock(link);
-      case 12:
-        return GoDown(link);
-      case 13:
-        now_ns_ += kTimeoutNs / 16 * static_cast<int64_t>(1 + input_.Below(64));
-        return node_->HandleTimeout(now_ns_);
-      case 14:
-        links_.keeps = input_.Below(2) == 0;
-        links_.queued[link] = static_cast<int64_t>(input_.Number() % (uint64_t{1} << 28));
-        return;
-      case 15:
-        return Move();
-      case 16:
-        return Submit();
-      case 17:
-        return Ask();
-      default:
-        return Proceed();
-    }
+    Act(neighbour == 0 ? kMaster : neighbour == 1 ? parent_ : neighbour, kKinds);
+  }
+
+  void ActOwn(Kind kind, LinkId link) override {
+    if (kind == Kind::kCome) return Knock(link);
+    if (kind == Kind::kMove) return Move();
+    if (kind == Kind::kAsk) return Ask();
   }
 
   void Begin() {
     is_training_ = false;
     node_->BeginGeneration(now_ns_, {++generation_, 16, 5, "", nullptr});
   }
-  void Submit() {
+  void Submit(LinkId) override {
     if (!is_training_) return;
     std::vector<uint8_t> update(static_cast<size_t>(kUpdateHeaderBytes) + 4);
     (void)node_->Submit(now_ns_, 1, input_.Below(4) != 0, std::move(update));
@@ -612,47 +611,22 @@ class WorkerSession {
     for (uint64_t child = 2; child <= 1 + input_.Below(3); ++child) {
       place_.children.push_back({child, static_cast<int32_t>(child), Token{}});
     }
-    Say(place_);
+    Say(kMaster, place_);
     parent_ = links_.last_connected();
     if (input_.Below(2) == 0) GoUp(parent_, EncodeWelcome({place_.parent, 0, 0}));
   }
   void Knock(LinkId link) {
     if (link >= kMaster || links_.up.contains(link)) return;
-    LinkEvent event = Event(LinkEvent::Type::kHello, link);
-    event.payload = EncodeChildHello({link, Token{}});
-    node_->HandleLinkEvent(now_ns_, std::move(event));
+    Tell(LinkEvent::Type::kHello, link, EncodeChildHello({link, Token{}}));
     GoUp(link, MakeBuffer({}));
   }
-  void GoUp(LinkId link, Buffer payload) {
-    if (!links_.up.insert(link).second) return;
-    LinkEvent event = Event(LinkEvent::Type::kUp, link);
-    event.payload = std::move(payload);
-    node_->HandleLinkEvent(now_ns_, std::move(event));
-  }
-  void GoDown(LinkId link) {
-    if (links_.up.erase(link) == 0) return;
-    LinkEvent event = Event(LinkEvent::Type::kDown, link);
-    event.code = input_.Below(2) == 0 ? Code::kMasterLost : Code::kClosed;
-    node_->HandleLinkEvent(now_ns_, std::move(event));
-  }
-  void Give(LinkId link, Channel channel, const Buffer& message) {
+  void Give(LinkId link, Channel channel, const Buffer& message) override {
     if (!links_.up.contains(link) || std::ssize(*message) > kMaxMessageBytes) return;
-    LinkEvent event = Event(LinkEvent::Type::kMessage, link);
-    event.channel = channel;
-    event.payload = message;
-    node_->HandleLinkEvent(now_ns_, std::move(event));
+    Session::Give(link, channel, message);
     Settle();
   }
-  void Say(const ControlMessage& message) {
-    Give(kMaster, Channel::kControl, EncodeControl(message));
-  }
-  void SayBlob(const BlobName& name, size_t bytes) {
-    for (const Buffer& chunk : EncodeBlob(name, Bytes(std::vector<uint8_t>(bytes)))) {
-      Give(kMaster, Channel::kState, chunk);
-    }
-  }
 
-  void Settle() {
+  void Settle() override {
     while (auto event = node_->PollEvent()) {
       if (event->type == WorkerEvent::Type::kStarted) {
         is_training_ = !event->beginning.ended;
@@ -662,22 +636,13 @@ class WorkerSession {
       }
     }
     STROM_CHECK(node_->replication().hold_bytes() <= kRingBytes);
-    if (node_->NextTimeout() <= now_ns_) node_->HandleTimeout(now_ns_);
+    HandleTimeoutIfDue();
   }
 
-  Input& input_;
-  Peer peer_;
-  // Some kinds of trouble at a time, for many end the others' connections at once.
-  const uint32_t kinds_ = input_.Take<uint32_t>() & input_.Take<uint32_t>();
-  Links links_;
-  std::unique_ptr<WorkerNode> node_;
   Place place_;
   LinkId parent_ = 0;
-  uint64_t generation_ = 0;
-  size_t proceeded_ = 0;
   bool is_training_ = false;  // as the application knows
   std::vector<float> parameters_ = std::vector<float>(16);
-  int64_t now_ns_ = 1'000'000'000;
 };
 
 }  // namespace
@@ -686,9 +651,9 @@ class WorkerSession {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
   strom::Input input(bytes, size);
   if (input.Take() % 2 == 0) {
-    strom::MasterSession(&input).Run();
+    strom::MasterSession(&input).Run(24);
   } else {
-    strom::WorkerSession(&input).Run();
+    strom::WorkerSession(&input).Run(16);
   }
   return 0;
 }

@@ -16,6 +16,7 @@
 #include "core/transport/link.h"
 #include "core/transport/packet.h"
 #include "core/transport/packet_protection.h"
+#include "fuzz/fuzz_input.h"
 
 namespace strom {
 namespace {
@@ -24,26 +25,14 @@ namespace {
 constexpr int kMostSteps = 2000;
 constexpr int kMostAnswers = 3 * static_cast<int>(kWindowPackets);
 
-class Input {
+class Input : public FuzzInput {
  public:
-  Input(const uint8_t* bytes, size_t size) : left_(bytes, size) {}
-  bool empty() const { return left_.empty(); }
-  template <typename T>
-  T Take() {
-    std::array<uint8_t, sizeof(T)> bytes{};
-    const size_t size = std::min(left_.size(), bytes.size());
-    std::copy_n(left_.begin(), size, bytes.begin());
-    left_ = left_.subspan(size);
-    return LoadLittleEndian<T>(bytes.data());
-  }
+  using FuzzInput::FuzzInput;
   // Small numbers mostly, and now and then any.
   uint32_t Near(uint32_t base) {
     const uint8_t distance = Take<uint8_t>();
     return distance == 255 ? Take<uint32_t>() : base + distance - 32;
   }
-
- private:
-  Bytes left_;
 };
 
 class Counting final : public RandomSource {
