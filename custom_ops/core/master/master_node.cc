@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <iterator>
 #include <map>
 #include <utility>
 
@@ -135,14 +136,11 @@ struct MasterNode::State final : GenerationHost {
   MasterFits fits;
   std::map<LinkId, BlobAssembler> assemblers;
   int64_t most_values_bytes = 0;  // of one blob of a member so far
-  // Trees: checked updates that have come from where their origin is not.
-  struct Foreign {
-    LinkId link;
-    UpdateId id;
-    Buffer update;
-  };
-  std::deque<Foreign> foreign;
+  // Trees: checked updates that have come from where their origin is not, by counter.
+  std::map<std::pair<uint64_t, LinkId>, std::map<uint64_t, Buffer>> foreign;  // origin, sender
   int64_t foreign_bytes = 0;
+  int64_t foreign_checks = 0;    // of an origin's from one sender
+  uint64_t foreign_version = 0;  // of the tree at the last look
   struct Gone {
     LinkId link;
     Member::State state;
@@ -448,31 +446,36 @@ void MasterNode::State::HandleForeign(Member* member, const UpdateId& id, const 
   }
   ++drops["update from where its origin is not"];
   const int64_t bytes = SizeOf(update);
+  if (foreign_bytes + bytes > options.ring_bytes) LookAtForeign();
   if (foreign_bytes + bytes > options.ring_bytes) {
     return Expel(member, "too many updates of workers that are not below it");
   }
-  foreign_bytes += bytes;
-  foreign.push_back({member->link, id, update});
+  const bool added = foreign[{id.origin, member->link}].emplace(id.counter, update).second;
+  if (added) foreign_bytes += bytes;
 }
 
 // Of those that were set aside: what its origin has sent meanwhile goes, and what may come from
 // there now, after a change of the tree, is taken.
 void MasterNode::State::LookAtForeign() {
-  std::deque<Foreign> still;
-  for (Foreign& next : std::exchange(foreign, {})) {
-    Member* const member = membership.Find(next.link);
-    if (Covers(relay.received(), next.id)) {
-      foreign_bytes -= SizeOf(next.update);
-    } else if (member != nullptr && !tree.MaySpeakFor(*member, next.id.origin)) {
-      still.push_back(std::move(next));
-    } else {
-      foreign_bytes -= SizeOf(next.update);
-      const bool fits_still =
-          fits.has_started() && relay.Check(next.update).verdict == Relay::Checked::Verdict::kFits;
-      if (fits_still && member != nullptr) TakeUpdate(member, next.id, next.update);
+  foreign_version = tree.version();
+  for (auto at = foreign.begin(); at != foreign.end();) {
+    ++foreign_checks;
+    const auto [origin, link] = at->first;
+    Member* const member = membership.Find(link);
+    const bool stays = member != nullptr && !tree.MaySpeakFor(*member, origin);
+    std::map<uint64_t, Buffer>& updates = at->second;
+    while (!updates.empty()) {
+      const UpdateId id = {origin, updates.begin()->first};
+      const bool is_here = Covers(relay.received(), id);
+      if (stays && !is_here) break;
+      const Buffer update = std::move(updates.extract(updates.begin()).mapped());
+      foreign_bytes -= SizeOf(update);
+      const bool fits_still = !is_here && member != nullptr && fits.has_started() &&
+                              relay.Check(update).verdict == Relay::Checked::Verdict::kFits;
+      if (fits_still) TakeUpdate(member, id, update);
     }
+    at = updates.empty() ? foreign.erase(at) : std::next(at);
   }
-  for (Foreign& next : still) foreign.push_back(std::move(next));
 }
 
 void MasterNode::State::TakeUpdate(Member* member, const UpdateId& id, const Buffer& update) {
@@ -498,6 +501,7 @@ void MasterNode::State::Beat() {
   next_beacon_ns = now_ns + options.failure_timeout_ns / kBeaconsPerTimeout;
   relay.SetMasterVector(now_ns, relay.received());
   tree.SendBeacons(now_ns, options.epoch, static_cast<uint32_t>(fits.missing()));
+  LookAtForeign();
   for (auto& [rank, member] : membership.members()) {
     ExpelWhoTakesNothing(&member);
     if (member.state == Member::State::kAway && now_ns >= member.away_until_ns) {
@@ -526,7 +530,7 @@ void MasterNode::State::Settle() {
   relay.Advance(now_ns);
   ActOnNotices();
   RemoveGone();
-  if (!foreign.empty()) LookAtForeign();
+  if (foreign_version != tree.version()) LookAtForeign();
   if (const auto ended = fits.TakeEnded()) {
     events.push_back(
         {MasterEvent::Type::kEnded, -1, "generation " + std::to_string(*ended) + " has ended"});
@@ -598,6 +602,8 @@ std::string MasterNode::StatusJson() const {
       .Add("epoch", s.options.epoch)
       .Add("update_bytes", update_bytes)
       .Add("topology_version", s.tree.version())
+      .Add("set_aside_bytes", s.foreign_bytes)
+      .Add("set_aside_checks", s.foreign_checks)
       .AddRaw("members", "[" + members + "]")
       .AddRaw("drops", DropsJson(s.drops));
   s.fits.AddStatus(&json);

@@ -25,6 +25,7 @@ namespace strom {
 namespace {
 
 using testing::HasSubstr;
+using testing::Not;
 
 constexpr int64_t kNow = 1'000'000'000;
 constexpr Layout kLayout = {.generation = 1, .size = 100, .hash = 5};
@@ -264,6 +265,28 @@ TEST(MisbehavingNodeTest, UpdatesThatAreSetAsideAreBounded) {
   EXPECT_FALSE(master.links.closed.contains(2));
   master.Update(2, {Master::Origin(3), 11});
   EXPECT_THAT(master.links.closed[2], HasSubstr("not below it"));
+}
+
+TEST(MisbehavingNodeTest, UpdatesThatAreSetAsideCostNoWorkUntilTheTreeChangesOrABeaconIsDue) {
+  Master master(3, {.topology = Topology::kMesh, .max_children = 2});
+  master.Start();
+  const auto checks = [&] {
+    const std::string name = "\"set_aside_checks\": ", status = master.node.StatusJson();
+    return std::stoi(status.substr(status.find(name) + name.size()));
+  };
+  const int before = checks();
+  for (uint64_t counter = 1; counter <= 100; ++counter) {
+    master.Update(2, {Master::Origin(3), counter});
+  }
+  EXPECT_EQ(checks(), before);
+  // Their origin sends them, too: the next beacon finds that they wait for nothing any more.
+  for (uint64_t counter = 1; counter <= 100; ++counter) {
+    master.Update(1, {Master::Origin(3), counter});
+  }
+  EXPECT_THAT(master.node.StatusJson(), Not(HasSubstr("\"set_aside_bytes\": 0,")));
+  master.node.HandleTimeout(master.node.NextTimeout());
+  EXPECT_EQ(checks(), before + 1);
+  EXPECT_THAT(master.node.StatusJson(), HasSubstr("\"set_aside_bytes\": 0,"));
 }
 
 std::vector<Buffer> AverageOf(uint64_t key, size_t values) {
