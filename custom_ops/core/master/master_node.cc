@@ -502,6 +502,10 @@ void MasterNode::State::Beat() {
   relay.SetMasterVector(now_ns, relay.received());
   tree.SendBeacons(now_ns, options.epoch, static_cast<uint32_t>(fits.missing()));
   LookAtForeign();
+  if (const auto given_up = tree.GiveUpLost()) {
+    Report({MasterEvent::Type::kNotice, -1, *given_up});
+    fits.Resume();
+  }
   for (auto& [rank, member] : membership.members()) {
     ExpelWhoTakesNothing(&member);
     if (member.state == Member::State::kAway && now_ns >= member.away_until_ns) {

@@ -5,6 +5,14 @@
 
 namespace strom {
 
+namespace {
+
+// Three failure timeouts of beacons: who holds a lost member's updates may have to find another
+// parent first. Counted and not timed, for a master that was stopped has heard nobody meanwhile.
+constexpr int32_t kMostQuietBeacons = 30;
+
+}  // namespace
+
 bool MasterTree::Join(int64_t now_ns, const Member& member, bool resumed) {
   const Contact contact{member.rank, member.instance, member.address, member.public_key};
   if (!placement_.tree().Contains(member.origin) &&
@@ -40,6 +48,24 @@ void MasterTree::SendBeacons(int64_t now_ns, uint64_t epoch, uint32_t missing) {
 
 bool MasterTree::Settled() const {
   return placement_.Settled(relay_->layout().generation, relay_->received());
+}
+
+std::optional<std::string> MasterTree::GiveUpLost() {
+  const auto holder = placement_.FindHolder(relay_->layout().generation, relay_->received());
+  if (!holder) {
+    quiet_beacons_ = 0;
+  } else if (heard_ != relay_->received()) {
+    heard_ = relay_->received();
+    quiet_beacons_ = 0;
+  } else if (placement_.AllTaken()) {
+    ++quiet_beacons_;
+  }
+  if (quiet_beacons_ < kMostQuietBeacons) return std::nullopt;
+  quiet_beacons_ = 0;
+  placement_.ForgetLost();
+  return WorkerName(membership_->FindOrigin(*holder)->rank) +
+         " has said that it has updates of a lost worker, which have not come; the end of the fit "
+         "waits for them no longer";
 }
 
 void MasterTree::AddStatus(const Member& member, JsonObject* json) const {

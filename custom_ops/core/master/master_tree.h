@@ -5,6 +5,8 @@
 #define KERAS_STROM_CORE_MASTER_MASTER_TREE_H_
 
 #include <cstdint>
+#include <optional>
+#include <string>
 
 #include "core/base/json.h"
 #include "core/base/link_layer.h"
@@ -40,6 +42,9 @@ class MasterTree {
   void SendBeacons(int64_t now_ns, uint64_t epoch, uint32_t missing);
   // No update of a lost member is on its way through the tree.
   bool Settled() const;
+  // With every beacon. Where a member has said that it has updates of a lost one, and for a while
+  // nobody's have come, they are waited for no longer, and these are the words for it.
+  std::optional<std::string> GiveUpLost();
 
   bool MaySpeakFor(const Member& member, uint64_t origin) const {
     return placement_.MaySpeakFor(member.origin, origin);
@@ -57,6 +62,8 @@ class MasterTree {
   Relay* const relay_;
   LinkLayer* const links_;
   Placement placement_;
+  VersionVector heard_;        // what had come by the last beacon, while some is waited for
+  int32_t quiet_beacons_ = 0;  // in a row: nothing has come since
 };
 
 }  // namespace strom

@@ -17,6 +17,7 @@ bool SamePlace(const Place& a, const Place& b) {
 bool Placement::Join(NodeId node, const Contact& contact, const HostToken& host) {
   if (!tree_.Join(node, host)) return false;
   assignments_[node] = {contact, {}, true, {}};
+  lost_.erase(node);
   return true;
 }
 
@@ -24,6 +25,7 @@ void Placement::Leave(NodeId node) {
   if (!tree_.Contains(node)) return;
   tree_.Leave(node);
   assignments_.erase(node);
+  if (!tree_.is_star()) lost_.insert(node);
 }
 
 bool Placement::MoveOrphan(NodeId node, uint64_t version) {
@@ -63,18 +65,32 @@ void Placement::HandlePlaced(NodeId node, const Placed& placed) {
 
 bool Placement::Settled(uint64_t generation, const VersionVector& received) const {
   if (tree_.is_star()) return true;  // nobody else passes on what the lost have made
+  return AllTaken() && !FindHolder(generation, received);
+}
+
+bool Placement::AllTaken() const {
+  return std::all_of(assignments_.begin(), assignments_.end(), [](const auto& entry) {
+    const Assignment& assigned = entry.second;
+    return assigned.known && assigned.taken.version == assigned.place.version;
+  });
+}
+
+std::optional<NodeId> Placement::FindHolder(uint64_t generation,
+                                            const VersionVector& received) const {
+  if (lost_.empty()) return std::nullopt;
   // Of who has a place its own DONE says how much there is; what others say of it is not waited
   // for.
-  const auto is_here = [&](const auto& named) {
-    return tree_.Contains(named.first) || CounterOf(received, named.first) >= named.second;
+  const auto is_missing = [&](const auto& named) {
+    return lost_.contains(named.first) && CounterOf(received, named.first) < named.second;
   };
-  return std::all_of(assignments_.begin(), assignments_.end(), [&](const auto& entry) {
-    const Assignment& assigned = entry.second;
+  for (const auto& [node, assigned] : assignments_) {
     const VersionVector& vector = assigned.taken.vector;
-    return assigned.known && assigned.taken.version == assigned.place.version &&
-           (assigned.taken.generation != generation ||
-            std::all_of(vector.begin(), vector.end(), is_here));
-  });
+    if (assigned.taken.generation == generation &&
+        std::any_of(vector.begin(), vector.end(), is_missing)) {
+      return node;
+    }
+  }
+  return std::nullopt;
 }
 
 bool Placement::MaySpeakFor(NodeId node, uint64_t origin) const {

@@ -6,6 +6,8 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
+#include <set>
 #include <vector>
 
 #include "core/base/types.h"
@@ -46,8 +48,15 @@ class Placement {
 
   void HandlePlaced(NodeId node, const Placed& placed);
   // True once every node has taken its place and the master has `received` all that any of them had
-  // then: no update of a lost member is left in the tree that the master does not know.
+  // then of the lost: no update of theirs is left in the tree that the master does not know.
   bool Settled(uint64_t generation, const VersionVector& received) const;
+  // Whether every node has taken its place.
+  bool AllTaken() const;
+  // Who had more of a lost node's updates than the master has `received`; nullopt = nobody.
+  std::optional<NodeId> FindHolder(uint64_t generation, const VersionVector& received) const;
+  // The word of who is in the tree does not prove that there is such an update: what the nodes lost
+  // so far have made is waited for no longer.
+  void ForgetLost() { lost_.clear(); }
 
   // Whether updates of `origin` may come from `node`: its own do, and in a tree those of whoever is
   // below it. Of who has no place (lost, or about to have another) anybody there may still have
@@ -70,6 +79,7 @@ class Placement {
 
   Tree tree_;
   std::map<NodeId, Assignment> assignments_;
+  std::set<NodeId> lost_;  // have left a tree; the last of their updates may still be in it
 };
 
 }  // namespace strom

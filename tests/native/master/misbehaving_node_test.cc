@@ -430,6 +430,40 @@ TEST(MisbehavingNodeTest, WhatAWorkerSaysOfOthersThatAreThereHoldsUpNoEnd) {
   }
 }
 
+TEST(MisbehavingNodeTest, WhatNobodySendsOfALostWorkersUpdatesHoldsUpTheEndForAWhileOnly) {
+  Master master(3, {.topology = Topology::kMesh, .max_children = 2});
+  master.Start();
+  const uint64_t lost = Master::Origin(3);
+  master.node.HandleLinkEvent(kNow, Down(3, Code::kMasterLost));
+  const auto place = [&](LinkId link) {
+    const auto last = master.links.Last<Place>(link);
+    return last ? last->version : 0;
+  };
+  master.Say(1, Placed{place(1), 1, {{lost, 1}}});
+  master.Say(2, Placed{place(2), 1, {{lost, 1'000'000}}});
+  master.Say(1, Done{1, 0, 0});
+  master.Say(2, Done{1, 0, 0});
+  // Those that there are may come later than a failure timeout.
+  const int64_t timeout_ns = MasterNodeOptions{}.failure_timeout_ns;
+  const auto pass = [&](int64_t until_ns) {
+    while (master.node.NextTimeout() < until_ns) {
+      master.Say(2, Placed{place(2), 1, {{lost, 1'000'000}}});  // saying it again is no help
+      master.node.HandleTimeout(master.node.NextTimeout());
+    }
+  };
+  pass(kNow + 2 * timeout_ns);
+  EXPECT_FALSE(master.links.Last<Final>(1));
+  master.Update(1, {lost, 1});
+  pass(kNow + 4 * timeout_ns);
+  EXPECT_FALSE(master.links.Last<Final>(1));
+  pass(kNow + 6 * timeout_ns);
+  const auto final = master.links.Last<Final>(1);
+  ASSERT_TRUE(final);
+  EXPECT_EQ(CounterOf(final->vector, lost), 1u);
+  EXPECT_THAT(master.links.Last<Notice>(1)->text,
+              HasSubstr("worker 1 has said that it has updates of a lost worker"));
+}
+
 // Vectors name them all, and are to fit into messages.
 TEST(MisbehavingNodeTest, AJobThatHasReplacedTooManyWorkersTakesNoOther) {
   Master master(1, {.max_origins = 4});
