@@ -1,21 +1,20 @@
 // The replica functions of capi/strom.h.
-#include "core/step/replica.h"
-
 #include <cstring>
 
 #include "capi/handles.h"
 #include "capi/lent_threads.h"
 #include "core/base/subnormals.h"
 #include "core/codec/message_writer.h"
+#include "core/step/compression_state.h"
 
 namespace strom {
 namespace {
 
-// core/step/replica.h is for one thread; its calls take turns here.
+// core/step/compression_state.h is for one thread; its calls take turns here.
 struct SharedReplica {
   explicit SharedReplica(int64_t max_message_bytes) : replica(max_message_bytes) {}
   std::mutex mutex;
-  Replica replica;
+  CompressionState replica;
 };
 
 HandleTable<SharedReplica>& Replicas() {
@@ -23,8 +22,9 @@ HandleTable<SharedReplica>& Replicas() {
   return *table;
 }
 
-// Runs body(Replica&) alone with the replica behind `handle`. TensorFlow's threads take subnormal
-// numbers for zero and others do not: replicas that are to agree to the last bit all keep them.
+// Runs body(CompressionState&) alone with the replica behind `handle`. TensorFlow's threads take
+// subnormal numbers for zero and others do not: replicas that are to agree to the last bit all keep
+// them.
 template <typename Body>
 int WithReplica(const char* function, strom_handle handle, Body body) {
   return Guard([&]() -> Status {
@@ -64,7 +64,7 @@ std::span<const strom_segment> Segments(const strom_segment* segments, int64_t c
 }  // namespace strom
 
 using strom::Code;
-using strom::Replica;
+using strom::CompressionState;
 using strom::Replicas;
 using strom::Status;
 
@@ -93,11 +93,11 @@ int strom_replica_close(strom_handle replica) {
 
 int strom_replica_extend(strom_handle replica, int64_t size) {
   return strom::WithReplica(__func__, replica,
-                            [&](Replica& r) -> Status { return r.Extend(size); });
+                            [&](CompressionState& r) -> Status { return r.Extend(size); });
 }
 
 int strom_replica_bind(strom_handle replica, strom_handle worker) {
-  return strom::WithReplica(__func__, replica, [&](Replica& r) -> Status {
+  return strom::WithReplica(__func__, replica, [&](CompressionState& r) -> Status {
     std::shared_ptr<strom::Exchange> exchange;
     if (worker != 0) {
       exchange = strom::FindExchange(worker);
@@ -111,7 +111,7 @@ int strom_replica_bind(strom_handle replica, strom_handle worker) {
 int strom_replica_step(strom_handle replica, const strom_segment* segments, int64_t count,
                        const strom_step_options* options, const strom_thread_pool* threads,
                        strom_step_result* result) {
-  return strom::WithReplica(__func__, replica, [&](Replica& r) -> Status {
+  return strom::WithReplica(__func__, replica, [&](CompressionState& r) -> Status {
     Status status = strom::CheckSegments("strom_replica_step", segments, count, true);
     if (!status.ok()) return status;
     if (options == nullptr) return strom::NullArgument("strom_replica_step", "options");
@@ -124,7 +124,7 @@ int strom_replica_step(strom_handle replica, const strom_segment* segments, int6
 int strom_replica_apply(strom_handle replica, const strom_segment* segments, int64_t count,
                         float* const* own_models, const strom_thread_pool* threads,
                         strom_step_result* result) {
-  return strom::WithReplica(__func__, replica, [&](Replica& r) -> Status {
+  return strom::WithReplica(__func__, replica, [&](CompressionState& r) -> Status {
     Status status = strom::CheckSegments("strom_replica_apply", segments, count, false);
     if (!status.ok()) return status;
     if (result == nullptr) return strom::NullArgument("strom_replica_apply", "result");
@@ -135,7 +135,7 @@ int strom_replica_apply(strom_handle replica, const strom_segment* segments, int
 
 int strom_replica_add_residual(strom_handle replica, const strom_segment* segments, int64_t count,
                                int32_t sign, const strom_thread_pool* threads) {
-  return strom::WithReplica(__func__, replica, [&](Replica& r) -> Status {
+  return strom::WithReplica(__func__, replica, [&](CompressionState& r) -> Status {
     Status status = strom::CheckSegments("strom_replica_add_residual", segments, count, false);
     if (!status.ok()) return status;
     for (int64_t i = 0; i < count; ++i) {
@@ -151,7 +151,7 @@ int strom_replica_add_residual(strom_handle replica, const strom_segment* segmen
 int strom_replica_await_step(strom_handle replica, int64_t step, int64_t timeout_ns,
                              strom_callback done, void* context) {
   std::shared_ptr<strom::Exchange> exchange;
-  const int code = strom::WithReplica(__func__, replica, [&](Replica& r) -> Status {
+  const int code = strom::WithReplica(__func__, replica, [&](CompressionState& r) -> Status {
     if (done == nullptr) return strom::NullArgument("strom_replica_await_step", "done");
     if (!r.exchange()) {
       return {Code::kInvalidArgument,
@@ -171,7 +171,7 @@ int strom_replica_await_step(strom_handle replica, int64_t step, int64_t timeout
 }
 
 int strom_replica_read_residual(strom_handle replica, int64_t offset, int64_t size, float* out) {
-  return strom::WithReplica(__func__, replica, [&](Replica& r) -> Status {
+  return strom::WithReplica(__func__, replica, [&](CompressionState& r) -> Status {
     if (size < 0) return {Code::kInvalidArgument, "strom_replica_read_residual: size is negative"};
     if (out == nullptr && size > 0)
       return strom::NullArgument("strom_replica_read_residual", "out");
@@ -181,7 +181,7 @@ int strom_replica_read_residual(strom_handle replica, int64_t offset, int64_t si
 
 int strom_replica_write_residual(strom_handle replica, int64_t offset, int64_t size,
                                  const float* in) {
-  return strom::WithReplica(__func__, replica, [&](Replica& r) -> Status {
+  return strom::WithReplica(__func__, replica, [&](CompressionState& r) -> Status {
     if (size < 0) return {Code::kInvalidArgument, "strom_replica_write_residual: size is negative"};
     if (in == nullptr && size > 0) return strom::NullArgument("strom_replica_write_residual", "in");
     return r.WriteResidual(offset, {in, static_cast<size_t>(size)});
@@ -189,7 +189,7 @@ int strom_replica_write_residual(strom_handle replica, int64_t offset, int64_t s
 }
 
 int strom_replica_keep_messages(strom_handle replica, int32_t keep) {
-  return strom::WithReplica(__func__, replica, [&](Replica& r) -> Status {
+  return strom::WithReplica(__func__, replica, [&](CompressionState& r) -> Status {
     r.KeepMessages(keep != 0);
     return {};
   });
@@ -197,7 +197,7 @@ int strom_replica_keep_messages(strom_handle replica, int32_t keep) {
 
 int strom_replica_message(strom_handle replica, int64_t index, uint8_t* out, int64_t capacity,
                           int64_t* size) {
-  return strom::WithReplica(__func__, replica, [&](Replica& r) -> Status {
+  return strom::WithReplica(__func__, replica, [&](CompressionState& r) -> Status {
     if (size == nullptr) return strom::NullArgument("strom_replica_message", "size");
     const auto kept = static_cast<int64_t>(r.kept_messages().size());
     if (index < 0 || index >= kept) {

@@ -639,7 +639,7 @@ class WorkerSession final : public Session<WorkerNode> {
     HandleTimeoutIfDue();
   }
 
-  Place place_;
+  TreePlace place_;
   LinkId parent_ = 0;
   bool is_training_ = false;  // as the application knows
   std::vector<float> parameters_ = std::vector<float>(16);

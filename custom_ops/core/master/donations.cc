@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "core/replication/words.h"
+#include "core/replication/formatting.h"
 
 namespace strom {
 

@@ -3,8 +3,8 @@
 #include <cstring>
 #include <utility>
 
+#include "core/replication/formatting.h"
 #include "core/replication/version_vector.h"
-#include "core/replication/words.h"
 
 namespace strom {
 

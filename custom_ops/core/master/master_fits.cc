@@ -5,8 +5,8 @@
 #include <set>
 #include <utility>
 
+#include "core/replication/formatting.h"
 #include "core/replication/version_vector.h"
-#include "core/replication/words.h"
 
 namespace strom {
 

@@ -12,10 +12,10 @@
 #include "core/master/membership.h"
 #include "core/replication/blob.h"
 #include "core/replication/control.h"
+#include "core/replication/formatting.h"
 #include "core/replication/node_status.h"
 #include "core/replication/relay.h"
 #include "core/replication/version_vector.h"
-#include "core/replication/words.h"
 
 namespace strom {
 

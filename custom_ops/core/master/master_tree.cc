@@ -1,7 +1,7 @@
 #include "core/master/master_tree.h"
 
+#include "core/replication/formatting.h"
 #include "core/replication/version_vector.h"
-#include "core/replication/words.h"
 
 namespace strom {
 

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "core/replication/words.h"
+#include "core/replication/formatting.h"
 
 namespace strom {
 

@@ -8,7 +8,7 @@ namespace strom {
 
 namespace {
 
-bool SamePlace(const Place& a, const Place& b) {
+bool SamePlace(const TreePlace& a, const TreePlace& b) {
   return a.parent == b.parent && a.depth == b.depth && a.children == b.children;
 }
 
@@ -46,7 +46,7 @@ std::vector<Placement::Change> Placement::TakeChanges() {
   std::vector<Change> changes;
   for (const NodeId node : tree_.FromTheTop()) {
     Assignment& assigned = assignments_.at(node);
-    Place place = PlaceOf(node);
+    TreePlace place = PlaceOf(node);
     if (assigned.known && SamePlace(place, assigned.place)) continue;
     place.version = tree_.version();
     assigned.place = place;
@@ -101,8 +101,8 @@ bool Placement::MaySpeakFor(NodeId node, uint64_t origin) const {
   return origin == node;
 }
 
-Place Placement::PlaceOf(NodeId node) const {
-  Place place;
+TreePlace Placement::PlaceOf(NodeId node) const {
+  TreePlace place;
   place.depth = static_cast<uint32_t>(tree_.depth(node));
   place.parent = tree_.parent(node);
   if (place.parent != kMasterNode) {

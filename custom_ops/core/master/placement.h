@@ -42,7 +42,7 @@ class Placement {
   // on they count as sent.
   struct Change {
     NodeId node;
-    Place place;
+    TreePlace place;
   };
   std::vector<Change> TakeChanges();
 
@@ -71,11 +71,11 @@ class Placement {
  private:
   struct Assignment {
     Contact contact;
-    Place place;  // a fresh node takes itself for a leaf under the master
+    TreePlace place;  // a fresh node takes itself for a leaf under the master
     bool known = true;
     Placed taken;
   };
-  Place PlaceOf(NodeId node) const;
+  TreePlace PlaceOf(NodeId node) const;
 
   Tree tree_;
   std::map<NodeId, Assignment> assignments_;

@@ -4,7 +4,7 @@
 #include <cinttypes>
 #include <cstdio>
 
-#include "core/replication/words.h"
+#include "core/replication/formatting.h"
 
 namespace strom {
 

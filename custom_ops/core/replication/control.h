@@ -234,7 +234,7 @@ struct AttachAnew {
 
 // TOPOLOGY. Master: the receiver's place in the tree. One that is not newer than the last changes
 // nothing.
-struct Place {
+struct TreePlace {
   static constexpr uint8_t kType = 14;
   struct Child {
     uint64_t origin = 0;
@@ -388,7 +388,7 @@ struct ReplicaCut {
 
 using ControlMessage =
     std::variant<Attach, Announce, StartGeneration, Step, Done, Final, Verification, End, Stop,
-                 Beacon, Notice, Failure, AttachAnew, Place, Placed, Orphan, Ended, AskState,
+                 Beacon, Notice, Failure, AttachAnew, TreePlace, Placed, Orphan, Ended, AskState,
                  TooFarBehind, AskSnapshot, SnapshotCut, AskResume, AskReplica, ReplicaCut>;
 
 Buffer EncodeHello(const Hello& hello);

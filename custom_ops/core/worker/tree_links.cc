@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "core/replication/words.h"
+#include "core/replication/formatting.h"
 
 namespace strom {
 
@@ -41,7 +41,7 @@ void TreeLinks::Restart(int64_t now_ns) {
   restarted_ = true;
 }
 
-void TreeLinks::HandlePlace(int64_t now_ns, const Place& place) {
+void TreeLinks::HandlePlace(int64_t now_ns, const TreePlace& place) {
   if (place.version > place_.version) {
     const bool same_parent = place.parent == place_.parent && !is_orphan();
     if (!same_parent) LeaveParent(now_ns);
@@ -81,7 +81,7 @@ void TreeLinks::AttachAgain(int64_t now_ns) {
 void TreeLinks::HandleHello(int64_t now_ns, const LinkEvent& event) {
   ChildHello hello;
   const bool parsed = ParseChildHello(*event.payload, &hello).ok();
-  const Place::Child* child = parsed ? FindChild(hello.origin) : nullptr;
+  const TreePlace::Child* child = parsed ? FindChild(hello.origin) : nullptr;
   if (child == nullptr || child->instance != hello.instance) {
     links_->Refuse(now_ns, event.link,
                    parsed ? "the master has not put this worker here"
@@ -102,7 +102,7 @@ void TreeLinks::HandleUp(int64_t now_ns, LinkId link) {
   const auto welcomed = welcomed_.extract(link);
   if (welcomed.empty()) return;
   const uint64_t origin = welcomed.mapped();
-  const Place::Child* child = FindChild(origin);
+  const TreePlace::Child* child = FindChild(origin);
   if (child == nullptr) return links_->Close(now_ns, link, "the master has moved this worker");
   const auto earlier = std::find_if(children_.begin(), children_.end(),
                                     [&](const auto& entry) { return entry.second == origin; });
@@ -233,9 +233,9 @@ std::string TreeLinks::ParentName() const {
   return IsUnderMaster() ? "the master" : WorkerName(place_.parent_rank);
 }
 
-const Place::Child* TreeLinks::FindChild(uint64_t origin) const {
+const TreePlace::Child* TreeLinks::FindChild(uint64_t origin) const {
   const auto found = std::find_if(place_.children.begin(), place_.children.end(),
-                                  [&](const Place::Child& c) { return c.origin == origin; });
+                                  [&](const TreePlace::Child& c) { return c.origin == origin; });
   return found == place_.children.end() ? nullptr : &*found;
 }
 

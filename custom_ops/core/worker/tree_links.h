@@ -40,7 +40,7 @@ class TreeLinks {
   void MasterDown();
   // Another master: its tree begins anew, this worker is a leaf under it.
   void Restart(int64_t now_ns);
-  void HandlePlace(int64_t now_ns, const Place& place);
+  void HandlePlace(int64_t now_ns, const TreePlace& place);
   // The relay is open: sends ATTACH to the parent, unless that is the master, where START attaches.
   // `late`: this worker began with a snapshot and cannot send a child what lies before it.
   void Started(int64_t now_ns, bool late);
@@ -87,7 +87,7 @@ class TreeLinks {
  private:
   bool IsUnderMaster() const { return place_.parent == 0; }
   std::string ParentName() const;
-  const Place::Child* FindChild(uint64_t origin) const;
+  const TreePlace::Child* FindChild(uint64_t origin) const;
   void JoinParent(int64_t now_ns);
   void LeaveParent(int64_t now_ns);
   void LoseParent(int64_t now_ns, const std::string& why);
@@ -105,7 +105,7 @@ class TreeLinks {
   uint64_t own_origin_ = 0;
   uint64_t epoch_ = 0;      // of the master
   LinkId master_link_ = 0;  // 0 while it is down
-  Place place_;
+  TreePlace place_;
   LinkId parent_link_ = 0;  // not the master's
   bool parent_up_ = false;
   bool late_ = false;

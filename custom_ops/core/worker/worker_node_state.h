@@ -13,9 +13,9 @@
 
 #include "core/replication/blob.h"
 #include "core/replication/control.h"
+#include "core/replication/formatting.h"
 #include "core/replication/node_status.h"
 #include "core/replication/relay.h"
-#include "core/replication/words.h"
 #include "core/worker/donor.h"
 #include "core/worker/snapshot_request.h"
 #include "core/worker/tree_links.h"
@@ -68,7 +68,7 @@ struct WorkerNode::State final : WorkerGenerationHost {
   void Handle(const Beacon& beacon);
   void Handle(const Failure& failure);
   void Handle(const Notice& notice) { Note(notice.text); }
-  void Handle(const Place& place) { tree.HandlePlace(now_ns, place); }
+  void Handle(const TreePlace& place) { tree.HandlePlace(now_ns, place); }
   void Handle(const AttachAnew& anew) { tree.HandleAttachAnew(now_ns, link, anew); }
   void Handle(const Ended& ended) { generation->Handle(ended); }
   void Handle(const TooFarBehind& behind) {

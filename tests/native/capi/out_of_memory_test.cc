@@ -13,9 +13,9 @@
 #include <vector>
 
 #include "capi/strom.h"
+#include "compressing_worker.h"
 #include "core/codec/message.h"
 #include "cuda/codec.h"
-#include "replica_worker.h"
 
 namespace {
 constexpr int64_t kNoLimit = -1;
@@ -126,7 +126,8 @@ class OutOfMemory : public testing::TestWithParam<Way> {
     try {
       const Allocations limit(allocations);
       EXPECT_TRUE(
-          worker->replica.Step(segments, worker->options, &worker->result, worker->parallel).ok());
+          worker->compression.Step(segments, worker->options, &worker->result, worker->parallel)
+              .ok());
     } catch (const std::bad_alloc&) {
       enough = false;
     }
@@ -151,7 +152,7 @@ TEST_P(OutOfMemory, AStepIsSentOrInTheResidualOrHasNotBeen) {
     ASSERT_LT(allocations, 1000);
     Worker worker({100'000, 1, 199'999}, 1);
     worker.exchange = std::make_shared<FullExchange>(1);
-    worker.replica.Bind(worker.exchange);
+    worker.compression.Bind(worker.exchange);
     worker.options.threshold = 0x1p-4f;
     const std::vector<float> thresholds = {0x1p-4f, 0x1p-6f, 0x1p-5f};
     worker.options.thresholds = GetParam().each ? thresholds.data() : nullptr;

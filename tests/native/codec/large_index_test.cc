@@ -12,7 +12,7 @@
 #include "core/codec/bitmap4.h"
 #include "core/codec/message.h"
 #include "core/codec/message_writer.h"
-#include "core/step/replica.h"
+#include "core/step/compression_state.h"
 #include "core/step/residual_store.h"
 
 namespace strom {
@@ -83,7 +83,7 @@ struct Ends {
 };
 
 TEST(LargeIndex, StepsReachTheEndOfTwoToThe33Elements) {
-  Replica sender(kMessageBytes), receiver(kMessageBytes);
+  CompressionState sender(kMessageBytes), receiver(kMessageBytes);
   auto wire = std::make_shared<Wire>();
   auto far_end = std::make_shared<Wire>();
   ASSERT_TRUE(sender.Extend(kElements).ok());

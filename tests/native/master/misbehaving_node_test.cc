@@ -242,7 +242,7 @@ TEST(MisbehavingNodeTest, InATreeAWorkerSpeaksForThoseBelowItAndForTheLost) {
   Master master(3, {.topology = Topology::kMesh, .max_children = 2});
   master.Start();
   const uint64_t leaf = Master::Origin(3);
-  ASSERT_EQ(master.links.Last<Place>(3)->parent, Master::Origin(1));
+  ASSERT_EQ(master.links.Last<TreePlace>(3)->parent, Master::Origin(1));
   master.Update(2, {leaf, 1});
   EXPECT_FALSE(CounterOf(master.node.received(), leaf));
   EXPECT_FALSE(master.links.closed.contains(2)) << "an update may overtake a change of places";
@@ -421,7 +421,7 @@ TEST(MisbehavingNodeTest, WhatAWorkerSaysOfOthersThatAreThereHoldsUpNoEnd) {
   for (const Topology topology : {Topology::kPlain, Topology::kMesh}) {
     Master master(2, {.topology = topology});
     master.Start();
-    const auto place = master.links.Last<Place>(2);
+    const auto place = master.links.Last<TreePlace>(2);
     const uint64_t version = place ? place->version : 0;
     master.Say(2, Placed{version, 1, {{Master::Origin(1), 1'000'000}}});
     master.Say(1, Done{1, 0, 0});
@@ -436,7 +436,7 @@ TEST(MisbehavingNodeTest, WhatNobodySendsOfALostWorkersUpdatesHoldsUpTheEndForAW
   const uint64_t lost = Master::Origin(3);
   master.node.HandleLinkEvent(kNow, Down(3, Code::kMasterLost));
   const auto place = [&](LinkId link) {
-    const auto last = master.links.Last<Place>(link);
+    const auto last = master.links.Last<TreePlace>(link);
     return last ? last->version : 0;
   };
   master.Say(1, Placed{place(1), 1, {{lost, 1}}});

@@ -13,7 +13,7 @@
 
 #include "core/base/hash.h"
 #include "core/codec/message_writer.h"
-#include "core/step/replica.h"
+#include "core/step/compression_state.h"
 #include "net/master_agent.h"
 #include "net/worker_agent.h"
 
@@ -96,9 +96,9 @@ Status Train(const WorkerAgentOptions& options, int steps, Outcome* out) {
 
   outcome.started_json = agent->StatusJson();
   outcome.parameters = *start;
-  Replica replica(kMaxMessageBytes - kUpdateHeaderBytes);
-  RETURN_IF_ERROR(replica.Extend(kElements));
-  replica.Bind(agent);
+  CompressionState compression(kMaxMessageBytes - kUpdateHeaderBytes);
+  RETURN_IF_ERROR(compression.Extend(kElements));
+  compression.Bind(agent);
   strom_step_result result;
   for (int step = 0; step < steps; ++step) {
     std::vector<float> after = outcome.parameters;
@@ -112,18 +112,18 @@ Status Train(const WorkerAgentOptions& options, int steps, Outcome* out) {
     step_options.iteration = step;
     float* values = outcome.parameters.data();
     const strom_segment segment = {0, kElements, values, after.data(), values, nullptr};
-    RETURN_IF_ERROR(replica.Step({&segment, 1}, step_options, &result));
+    RETURN_IF_ERROR(compression.Step({&segment, 1}, step_options, &result));
     if (options.node.max_staleness >= 0) {
       std::promise<Status> released;
       agent->AwaitStep(step, kDeadlineNs, [&](Status s) { released.set_value(std::move(s)); });
       RETURN_IF_ERROR(released.get_future().get());
-      RETURN_IF_ERROR(replica.Apply({&segment, 1}, &result));
+      RETURN_IF_ERROR(compression.Apply({&segment, 1}, &result));
     }
   }
   float* values = outcome.parameters.data();
   const strom_segment segment = {0, kElements, values, values, values, nullptr};
   RETURN_IF_ERROR(agent->Finish(false, kDeadlineNs));
-  RETURN_IF_ERROR(replica.Apply({&segment, 1}, &result));
+  RETURN_IF_ERROR(compression.Apply({&segment, 1}, &result));
   std::vector<double> state = {static_cast<double>(options.node.rank)};
   std::shared_ptr<const std::vector<float>> final_parameters;
   RETURN_IF_ERROR(agent->Result(&state, &final_parameters, kDeadlineNs));

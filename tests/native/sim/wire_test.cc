@@ -15,7 +15,7 @@
 #include "core/base/hash.h"
 #include "core/master/master_node.h"
 #include "core/replication/version_vector.h"
-#include "core/step/replica.h"
+#include "core/step/compression_state.h"
 #include "core/transport/endpoint.h"
 #include "core/worker/worker_node.h"
 #include "sim/network.h"
@@ -90,7 +90,7 @@ class Worker {
         plan_(plan),
         rank_(rank),
         max_staleness_(max_staleness),
-        replica_(kMaxMessageBytes) {
+        compression_(kMaxMessageBytes) {
     WorkerNodeOptions options;
     options.rank = rank;
     options.size = size;
@@ -101,8 +101,8 @@ class Worker {
     options.failure_timeout_ns = kFailureTimeoutNs;
     node_ = std::make_unique<WorkerNode>(options, &network->endpoint(host_));
     exchange_ = std::make_shared<NodeExchange>(this);
-    EXPECT_TRUE(replica_.Extend(kElements).ok());
-    replica_.Bind(exchange_);
+    EXPECT_TRUE(compression_.Extend(kElements).ok());
+    compression_.Bind(exchange_);
     Network::Hooks& hooks = network->hooks(host_);
     hooks.on_event = [this](int64_t now_ns, LinkEvent event) {
       node_->HandleLinkEvent(now_ns, std::move(event));
@@ -123,7 +123,7 @@ class Worker {
   int steps() const { return plan_.steps; }
   std::vector<float> Residual() const {
     std::vector<float> residual(kElements);
-    EXPECT_TRUE(replica_.ReadResidual(0, residual).ok());
+    EXPECT_TRUE(compression_.ReadResidual(0, residual).ok());
     return residual;
   }
 
@@ -213,7 +213,7 @@ class Worker {
         averaged_ = step_;
         return;
       case WorkerEvent::Type::kFinal: {
-        Check(replica_.Apply(Segments(), &result_));
+        Check(compression_.Apply(Segments(), &result_));
         return node_->SendState(now_ns, {static_cast<double>(rank_)});
       }
       case WorkerEvent::Type::kResult: {
@@ -281,8 +281,8 @@ class Worker {
     options.iteration = step_;
     const strom_segment segment = {
         0, kElements, parameters.data(), after.data(), parameters.data(), nullptr};
-    Check(replica_.Step({&segment, 1}, options, &result_));
-    if (max_staleness_ >= 0) Check(replica_.Apply(Segments(), &result_));
+    Check(compression_.Step({&segment, 1}, options, &result_));
+    if (max_staleness_ >= 0) Check(compression_.Apply(Segments(), &result_));
   }
 
   std::span<const strom_segment> Segments() {
@@ -309,7 +309,7 @@ class Worker {
   const int rank_;
   const int max_staleness_;
   std::unique_ptr<WorkerNode> node_;
-  Replica replica_;
+  CompressionState compression_;
   std::shared_ptr<NodeExchange> exchange_;
   strom_segment segment_ = {};
   strom_step_result result_ = {};

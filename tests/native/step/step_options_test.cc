@@ -9,10 +9,10 @@
 #include <string>
 #include <vector>
 
+#include "compressing_worker.h"
 #include "core/codec/entries.h"
 #include "core/codec/message.h"
 #include "own_threads.h"
-#include "replica_worker.h"
 
 namespace strom {
 namespace {
@@ -136,7 +136,7 @@ TEST(StepOptions, SendsTheMeanOfWhatReachedTheThreshold) {
     for (const bool sequenced : {false, true}) {
       Worker other({elements}, 2, sequenced);
       other.exchange->inbox = worker.exchange->sent;
-      ASSERT_TRUE(other.replica.Apply(other.Segments(false), &other.result).ok());
+      ASSERT_TRUE(other.compression.Apply(other.Segments(false), &other.result).ok());
       EXPECT_EQ(other.Values(), values.back());
     }
   }
@@ -291,7 +291,7 @@ TEST(StepOptions, ASnapshotTakesThePlaceOfValuesThatIncludeNoResidual) {
   full.Optimize(update);
   std::vector<strom_segment> segments = full.Segments(true);
   segments[1].before = segments[1].after;
-  ASSERT_TRUE(full.replica.Step(segments, full.options, &full.result).ok());
+  ASSERT_TRUE(full.compression.Step(segments, full.options, &full.result).ok());
   const std::vector<float> values = full.Values(), residual = full.Residual();
   for (size_t i = 0; i < values.size(); ++i) {
     ASSERT_EQ(values[i], i < 100 ? 3 + residual[i] : 3) << i;
@@ -313,7 +313,7 @@ TEST(StepOptions, AnOwnModelGetsTheUpdatesOfOthersAlone) {
   std::vector<strom_segment> segments = full.Segments(false);
   float* const own_models[] = {segments[0].value};
   segments[0].value = shared.data();
-  ASSERT_TRUE(full.replica.Apply(segments, &full.result, {}, own_models).ok());
+  ASSERT_TRUE(full.compression.Apply(segments, &full.result, {}, own_models).ok());
   EXPECT_EQ(shared, all);
   const std::vector<float> values = full.Values();
   for (size_t i = 0; i < own.size(); ++i) ASSERT_EQ(values[i], own[i] + theirs[i]) << i;
@@ -331,7 +331,7 @@ TEST(StepOptions, FullProgressIsRefusedWhereItWouldCountTwice) {
   full.Optimize(std::vector<float>(100, 1));
   std::vector<strom_segment> segments = full.Segments(true);
   segments[0].value = full.after[0].data();
-  status = full.replica.Step(segments, full.options, &full.result);
+  status = full.compression.Step(segments, full.options, &full.result);
   EXPECT_EQ(status.code, Code::kInvalidArgument);
   EXPECT_NE(status.message.find("after"), std::string::npos) << status.message;
 }

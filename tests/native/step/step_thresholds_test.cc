@@ -7,11 +7,11 @@
 #include <string>
 #include <vector>
 
+#include "compressing_worker.h"
 #include "core/codec/entries.h"
 #include "core/codec/message.h"
 #include "core/codec/value_table.h"
 #include "own_threads.h"
-#include "replica_worker.h"
 
 namespace strom {
 namespace {
@@ -51,7 +51,7 @@ struct Sender : Worker {
 void ExpectTheSameElsewhere(const Sender& sender) {
   Worker other({sender.elements}, 2);
   other.exchange->inbox = sender.exchange->sent;
-  ASSERT_TRUE(other.replica.Apply(other.Segments(false), &other.result).ok());
+  ASSERT_TRUE(other.compression.Apply(other.Segments(false), &other.result).ok());
   EXPECT_EQ(other.Values(), sender.Values());
 }
 
@@ -100,10 +100,10 @@ TEST(StepThresholds, ThatAreAllTheSameSendTheBytesOfOneThreshold) {
   Worker one({1000, 3000}, 1), each({1000, 3000}, 1);
   each.options.thresholds = same.data();
   for (Worker* worker : {&one, &each}) {
-    worker->replica.KeepMessages(true);
+    worker->compression.KeepMessages(true);
     ASSERT_TRUE(worker->Step(update).ok());
   }
-  EXPECT_EQ(each.replica.kept_messages(), one.replica.kept_messages());
+  EXPECT_EQ(each.compression.kept_messages(), one.compression.kept_messages());
   EXPECT_EQ(each.Residual(), one.Residual());
   EXPECT_EQ(each.result.threshold, one.result.threshold);
   EXPECT_EQ(each.result.value, one.result.value);
@@ -189,7 +189,7 @@ TEST(StepThresholds, OfASegmentThatDidNotStepShowInNoResult) {
   for (float& value : worker.after[1]) value = 1;
   std::vector<strom_segment> segments = worker.Segments(true);
   segments[0].after = segments[0].before;
-  ASSERT_TRUE(worker.replica.Step(segments, worker.options, &worker.result).ok());
+  ASSERT_TRUE(worker.compression.Step(segments, worker.options, &worker.result).ok());
   EXPECT_EQ(results[0].elements, 0);
   EXPECT_EQ(results[0].count, 0);
   EXPECT_EQ(results[1].count, 100);

@@ -14,10 +14,10 @@ constexpr int64_t kTimeoutNs = 1'000'000'000;
 constexpr LinkId kMaster = 900, kKnock = 901;
 constexpr uint64_t kOwn = 5;
 constexpr Token kInstance = {1};
-constexpr Place::Child kChild = {.origin = 8, .rank = 3, .instance = {9}};
+constexpr TreePlace::Child kChild = {.origin = 8, .rank = 3, .instance = {9}};
 
-Place UnderAWorker(uint64_t version) {
-  Place place;
+TreePlace UnderAWorker(uint64_t version) {
+  TreePlace place;
   place.version = version;
   place.depth = 2;
   place.parent = 4;
@@ -54,7 +54,7 @@ TEST_F(TreeLinksTest, AFreshWorkerIsALeafUnderTheMaster) {
 }
 
 TEST_F(TreeLinksTest, OnlyANamedChildWithItsInstanceIsTakenIn) {
-  Place place;
+  TreePlace place;
   place.version = 1;
   place.children = {kChild};
   tree.HandlePlace(0, place);
@@ -86,7 +86,7 @@ TEST_F(TreeLinksTest, TheOldParentIsLeftBeforeTheWorkerAttachesToTheNew) {
   EXPECT_FALSE(relay.Has(kMaster)) << "the link stays, for control alone";
   tree.HandleUp(0, 1);
   EXPECT_TRUE(links.Last<Attach>(1));
-  Place other = UnderAWorker(2);
+  TreePlace other = UnderAWorker(2);
   other.parent = 6;
   tree.HandlePlace(0, other);
   EXPECT_TRUE(links.closed.contains(1));
@@ -143,7 +143,7 @@ TEST_F(TreeLinksTest, OfItsOwnUpdatesAWorkerBelievesTheMasterAlone) {
 }
 
 TEST_F(TreeLinksTest, BeaconsFlowDownTheTree) {
-  Place place;
+  TreePlace place;
   place.version = 1;
   place.children = {kChild};
   tree.HandlePlace(0, place);

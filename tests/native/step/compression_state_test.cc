@@ -1,4 +1,4 @@
-#include "core/step/replica.h"
+#include "core/step/compression_state.h"
 
 #include <gtest/gtest.h>
 
@@ -7,15 +7,15 @@
 #include <new>
 #include <numeric>
 
+#include "compressing_worker.h"
 #include "core/codec/message.h"
 #include "core/codec/message_writer.h"
 #include "own_threads.h"
-#include "replica_worker.h"
 
 namespace strom {
 namespace {
 
-TEST(Replica, NoMassIsLostOverSteps) {
+TEST(CompressionState, NoMassIsLostOverSteps) {
   Worker worker({1000, 1, 7000, 333}, 1);
   std::vector<double> total(8334);
   for (uint32_t step = 0; step < 5; ++step) {
@@ -36,12 +36,12 @@ TEST(Replica, NoMassIsLostOverSteps) {
   // Whoever applies what was sent, in order, has the same bits.
   Worker other({8334}, 2);
   other.exchange->inbox = worker.exchange->sent;
-  ASSERT_TRUE(other.replica.Apply(other.Segments(false), &other.result).ok());
+  ASSERT_TRUE(other.compression.Apply(other.Segments(false), &other.result).ok());
   EXPECT_EQ(other.Values(), worker.Values());
   EXPECT_EQ(other.exchange->applied, (VersionVector{{1, worker.exchange->sent.size()}}));
 }
 
-TEST(Replica, TwoWorkersAgreeWhenEachHasAppliedTheOthersUpdates) {
+TEST(CompressionState, TwoWorkersAgreeWhenEachHasAppliedTheOthersUpdates) {
   Worker a({500, 5000}, 1), b({500, 5000}, 2);
   for (uint32_t step = 0; step < 6; ++step) {
     a.exchange->sent.clear();
@@ -51,14 +51,14 @@ TEST(Replica, TwoWorkersAgreeWhenEachHasAppliedTheOthersUpdates) {
     a.exchange->inbox = b.exchange->sent;
     b.exchange->inbox = a.exchange->sent;
   }
-  ASSERT_TRUE(a.replica.Apply(a.Segments(false), &a.result).ok());
-  ASSERT_TRUE(b.replica.Apply(b.Segments(false), &b.result).ok());
+  ASSERT_TRUE(a.compression.Apply(a.Segments(false), &a.result).ok());
+  ASSERT_TRUE(b.compression.Apply(b.Segments(false), &b.result).ok());
   EXPECT_EQ(a.exchange->applied, b.exchange->applied);
   // Multiples of the threshold, a power of two: the order of additions does not show.
   EXPECT_EQ(a.Values(), b.Values());
 }
 
-TEST(Replica, AStepThatHasNoMemoryForItsMessageIsInTheResidual) {
+TEST(CompressionState, AStepThatHasNoMemoryForItsMessageIsInTheResidual) {
   constexpr int64_t kElements = 300'000;
   Worker worker({kElements}, 1);
   std::vector<float> update = RandomUpdate(kElements, 9);
@@ -78,12 +78,12 @@ TEST(Replica, AStepThatHasNoMemoryForItsMessageIsInTheResidual) {
   EXPECT_EQ(worker.Values(), std::vector<float>(kElements, 0));
 }
 
-TEST(Replica, AStepInWhichNothingChangedDoesNothing) {
+TEST(CompressionState, AStepInWhichNothingChangedDoesNothing) {
   Worker worker({10}, 1), other({10}, 2);
   ASSERT_TRUE(other.Step(std::vector<float>(10, 1)).ok());
   worker.exchange->inbox = other.exchange->sent;
   worker.after = worker.variables;
-  ASSERT_TRUE(worker.replica.Step(worker.Segments(false), worker.options, &worker.result).ok());
+  ASSERT_TRUE(worker.compression.Step(worker.Segments(false), worker.options, &worker.result).ok());
   EXPECT_EQ(worker.result.stepped, 0);
   EXPECT_EQ(worker.exchange->submits, 0);
   EXPECT_EQ(worker.exchange->inbox.size(), 1u);
@@ -94,7 +94,7 @@ TEST(Replica, AStepInWhichNothingChangedDoesNothing) {
   EXPECT_EQ(worker.exchange->applied, (VersionVector{{1, 1}, {2, 1}}));
 }
 
-TEST(Replica, ASegmentThatDidNotChangeSendsNothing) {
+TEST(CompressionState, ASegmentThatDidNotChangeSendsNothing) {
   Worker worker({10, 3000}, 1);
   worker.options.threshold = 0.25f;
   ASSERT_TRUE(worker.Step(std::vector<float>(3010, 1)).ok());  // 0.25 leaves, 0.75 waits.
@@ -103,7 +103,7 @@ TEST(Replica, ASegmentThatDidNotChangeSendsNothing) {
     for (float& value : worker.after[0]) value += 1;
     std::vector<strom_segment> segments = worker.Segments(true);
     segments[1].after = segments[1].before;
-    ASSERT_TRUE(worker.replica.Step(segments, worker.options, &worker.result).ok());
+    ASSERT_TRUE(worker.compression.Step(segments, worker.options, &worker.result).ok());
     EXPECT_EQ(worker.result.count, 10);
     EXPECT_EQ(worker.result.elements, 10);
     EXPECT_EQ(worker.result.sum_residual, 3000 * 0.75 + 10 * (1.5 + 0.75 * i));
@@ -112,7 +112,7 @@ TEST(Replica, ASegmentThatDidNotChangeSendsNothing) {
   EXPECT_EQ(worker.Values()[10], 0.25f);
 }
 
-TEST(Replica, AnUpdateWithoutEntriesGoesOutOnlyInSequencedModes) {
+TEST(CompressionState, AnUpdateWithoutEntriesGoesOutOnlyInSequencedModes) {
   const std::vector<float> small(10, 0.01f);
   Worker asynchronous({10}, 1), synchronous({10}, 2, true);
   ASSERT_TRUE(asynchronous.Step(small).ok());
@@ -125,14 +125,14 @@ TEST(Replica, AnUpdateWithoutEntriesGoesOutOnlyInSequencedModes) {
   EXPECT_EQ(message.count(), 0);
 }
 
-TEST(Replica, InSequencedModesOwnUpdatesComeBackThroughTheExchange) {
+TEST(CompressionState, InSequencedModesOwnUpdatesComeBackThroughTheExchange) {
   Worker worker({2000}, 1, true);
   const std::vector<float> update = RandomUpdate(2000, 4);
   ASSERT_TRUE(worker.Step(update).ok());
   EXPECT_EQ(worker.Values(), std::vector<float>(2000, 0));
   EXPECT_TRUE(worker.exchange->applied.empty());
   worker.exchange->inbox = worker.exchange->sent;
-  ASSERT_TRUE(worker.replica.Apply(worker.Segments(false), &worker.result).ok());
+  ASSERT_TRUE(worker.compression.Apply(worker.Segments(false), &worker.result).ok());
   EXPECT_EQ(worker.result.received, 1);
   const std::vector<float> values = worker.Values(), residual = worker.Residual();
   for (size_t i = 0; i < update.size(); ++i) ASSERT_NEAR(values[i] + residual[i], update[i], 1e-7);
@@ -141,15 +141,15 @@ TEST(Replica, InSequencedModesOwnUpdatesComeBackThroughTheExchange) {
   EXPECT_EQ(worker.Step(update).code, Code::kInvalidArgument);
 }
 
-TEST(Replica, SplitsALargeUpdate) {
+TEST(CompressionState, SplitsALargeUpdate) {
   Worker worker({300'000}, 1, false, kMinMessageBytes + kUpdateHeaderBytes);
   worker.options.threshold = 0.0625f;
-  worker.replica.KeepMessages(true);
+  worker.compression.KeepMessages(true);
   ASSERT_TRUE(worker.Step(RandomUpdate(300'000, 1)).ok());
   EXPECT_GT(worker.exchange->sent.size(), 1u);
   EXPECT_EQ(worker.exchange->submits, 1);
   int64_t count = 0, bytes = 0;
-  for (const auto& kept : worker.replica.kept_messages()) {
+  for (const auto& kept : worker.compression.kept_messages()) {
     EXPECT_LE(static_cast<int64_t>(kept.size()), kMinMessageBytes);
     ParsedMessage message;
     ASSERT_TRUE(ParseMessage(kept, &message).ok());
@@ -164,7 +164,7 @@ TEST(Replica, SplitsALargeUpdate) {
   }
 }
 
-TEST(Replica, AnUpdateThatIsNotFiniteIsRefusedAndNothingIsSent) {
+TEST(CompressionState, AnUpdateThatIsNotFiniteIsRefusedAndNothingIsSent) {
   Worker worker({100, 100}, 1);
   std::vector<float> update(200, 1);
   update[3] = -INFINITY;
@@ -185,7 +185,7 @@ TEST(Replica, AnUpdateThatIsNotFiniteIsRefusedAndNothingIsSent) {
   EXPECT_EQ(worker.Residual(), expected);
 }
 
-TEST(Replica, WhatCouldNotBeSubmittedStaysInTheResidual) {
+TEST(CompressionState, WhatCouldNotBeSubmittedStaysInTheResidual) {
   Worker worker({100}, 1);
   worker.exchange->fault = {Code::kBackPressure, "full"};
   EXPECT_EQ(worker.Step(std::vector<float>(100, 0.25f)).code, Code::kBackPressure);
@@ -193,7 +193,7 @@ TEST(Replica, WhatCouldNotBeSubmittedStaysInTheResidual) {
   EXPECT_EQ(worker.Residual(), std::vector<float>(100, 0.25f));
 }
 
-TEST(Replica, AnUpdateOfALargerFlatSpaceWaitsUntilThisOneHasGrown) {
+TEST(CompressionState, AnUpdateOfALargerFlatSpaceWaitsUntilThisOneHasGrown) {
   Worker larger({20}, 1), worker({10}, 2);
   ASSERT_TRUE(larger.Step(std::vector<float>(20, 1)).ok());
   worker.exchange->inbox = larger.exchange->sent;
@@ -201,25 +201,25 @@ TEST(Replica, AnUpdateOfALargerFlatSpaceWaitsUntilThisOneHasGrown) {
   Worker smaller({10}, 3);
   ASSERT_TRUE(smaller.Step(std::vector<float>(10, 1)).ok());
   worker.exchange->inbox.insert(worker.exchange->inbox.begin(), smaller.exchange->sent[0]);
-  EXPECT_EQ(worker.replica.Apply(worker.Segments(false), &worker.result).code,
+  EXPECT_EQ(worker.compression.Apply(worker.Segments(false), &worker.result).code,
             Code::kInvalidArgument);
   EXPECT_EQ(worker.result.received, 1);
   EXPECT_EQ(worker.exchange->applied, (VersionVector{{3, 1}}));
-  ASSERT_TRUE(worker.replica.Extend(20).ok());
+  ASSERT_TRUE(worker.compression.Extend(20).ok());
   worker.variables.emplace_back(10);
-  ASSERT_TRUE(worker.replica.Apply(worker.Segments(false), &worker.result).ok());
+  ASSERT_TRUE(worker.compression.Apply(worker.Segments(false), &worker.result).ok());
   std::vector<float> expected(20, 0.125f);
   std::fill_n(expected.begin(), 10, 0.25f);
   EXPECT_EQ(worker.Values(), expected);
 }
 
-TEST(Replica, ASumOfUpdatesIsAppliedBeforeThoseThatFollowIt) {
+TEST(CompressionState, ASumOfUpdatesIsAppliedBeforeThoseThatFollowIt) {
   Worker worker({4, 6}, 1), other({10}, 2);
   ASSERT_TRUE(other.Step(std::vector<float>(10, 1)).ok());
   other.exchange->sent[0].id.counter = 4;
   worker.exchange->inbox = other.exchange->sent;
   worker.exchange->folded = {std::vector<float>(10, 2), {{2, 1}, {3, 5}}, {{2, 3}, {3, 5}}, 0, 4};
-  ASSERT_TRUE(worker.replica.Apply(worker.Segments(false), &worker.result).ok());
+  ASSERT_TRUE(worker.compression.Apply(worker.Segments(false), &worker.result).ok());
   EXPECT_EQ(worker.Values(), std::vector<float>(10, 2.125f));
   EXPECT_EQ(worker.result.received, 5);
   EXPECT_EQ(worker.exchange->applied, (VersionVector{{2, 4}, {3, 5}}));
@@ -227,11 +227,11 @@ TEST(Replica, ASumOfUpdatesIsAppliedBeforeThoseThatFollowIt) {
   worker.exchange->folded = {std::vector<float>(10, 1), {{3, 6}}, {{3, 6}}, 0, 1};
   auto segments = worker.Segments(false);
   segments.erase(segments.begin());
-  const Status status = worker.replica.Apply(segments, &worker.result);
+  const Status status = worker.compression.Apply(segments, &worker.result);
   EXPECT_NE(status.message.find("4 received entries"), std::string::npos) << status.message;
 }
 
-TEST(Replica, ASnapshotTakesThePlaceOfAllThatWasAppliedButNotOfTheResidual) {
+TEST(CompressionState, ASnapshotTakesThePlaceOfAllThatWasAppliedButNotOfTheResidual) {
   Worker worker({2}, 1), other({2}, 2);
   ASSERT_TRUE(worker.Step({0.2f, 0.05f}).ok());  // 0.125 leaves
   worker.exchange->inbox = {};
@@ -242,7 +242,7 @@ TEST(Replica, ASnapshotTakesThePlaceOfAllThatWasAppliedButNotOfTheResidual) {
       std::make_shared<const std::vector<float>>(std::vector{10.0f, 20.0f}),
       {{1, 0}, {2, 0}, {3, 7}}};
   worker.exchange->inbox = {worker.exchange->sent[0], other.exchange->sent[0]};
-  ASSERT_TRUE(worker.replica.Apply(worker.Segments(false), &worker.result).ok());
+  ASSERT_TRUE(worker.compression.Apply(worker.Segments(false), &worker.result).ok());
   EXPECT_EQ(worker.Values(), (std::vector{10.125f, 20.125f}));
   EXPECT_EQ(worker.Residual(), residual);
   EXPECT_EQ(worker.exchange->applied, (VersionVector{{1, 1}, {2, 1}, {3, 7}}));
@@ -250,7 +250,7 @@ TEST(Replica, ASnapshotTakesThePlaceOfAllThatWasAppliedButNotOfTheResidual) {
   EXPECT_EQ(worker.exchange->applied, (VersionVector{{1, 2}, {2, 1}, {3, 7}}));
 }
 
-TEST(Replica, CountsHowManyStepsReceivedUpdatesAreBehind) {
+TEST(CompressionState, CountsHowManyStepsReceivedUpdatesAreBehind) {
   Worker worker({10}, 1), other({10}, 2);
   for (int64_t iteration : {3, 4, 9}) {
     other.options.iteration = iteration;
@@ -265,42 +265,42 @@ TEST(Replica, CountsHowManyStepsReceivedUpdatesAreBehind) {
   EXPECT_EQ(worker.result.staleness, (2 * 6 - 5) + 3 + 2 + 0);
 }
 
-TEST(Replica, ASumOfALargerFlatSpaceWaitsUntilThisOneHasGrown) {
+TEST(CompressionState, ASumOfALargerFlatSpaceWaitsUntilThisOneHasGrown) {
   Worker worker({4}, 1);
   worker.exchange->folded = {std::vector<float>(6, 2), {{2, 1}}, {{2, 1}}, 0, 1};
-  EXPECT_EQ(worker.replica.Apply(worker.Segments(false), &worker.result).code,
+  EXPECT_EQ(worker.compression.Apply(worker.Segments(false), &worker.result).code,
             Code::kInvalidArgument);
   EXPECT_EQ(worker.Values(), std::vector<float>(4, 0));
-  ASSERT_TRUE(worker.replica.Extend(6).ok());
+  ASSERT_TRUE(worker.compression.Extend(6).ok());
   worker.variables.emplace_back(2);
-  ASSERT_TRUE(worker.replica.Apply(worker.Segments(false), &worker.result).ok());
+  ASSERT_TRUE(worker.compression.Apply(worker.Segments(false), &worker.result).ok());
   EXPECT_EQ(worker.Values(), std::vector<float>(6, 2));
 }
 
-TEST(Replica, TellsWhenReceivedEntriesBelongToNoSegment) {
+TEST(CompressionState, TellsWhenReceivedEntriesBelongToNoSegment) {
   Worker whole({20}, 1), worker({10, 10}, 2);
   ASSERT_TRUE(whole.Step(std::vector<float>(20, 1)).ok());
   worker.exchange->inbox = whole.exchange->sent;
   auto segments = worker.Segments(false);
   segments.pop_back();
-  const Status status = worker.replica.Apply(segments, &worker.result);
+  const Status status = worker.compression.Apply(segments, &worker.result);
   EXPECT_EQ(status.code, Code::kInvalidArgument);
   EXPECT_NE(status.message.find("10 received entries"), std::string::npos) << status.message;
 }
 
-TEST(Replica, ResidualsCanBeSavedAndRestored) {
+TEST(CompressionState, ResidualsCanBeSavedAndRestored) {
   Worker worker({3000}, 1), restored({3000}, 1);
   ASSERT_TRUE(worker.Step(RandomUpdate(3000, 1)).ok());
   const std::vector<float> residual = worker.Residual();
-  ASSERT_TRUE(restored.replica.WriteResidual(0, residual).ok());
+  ASSERT_TRUE(restored.compression.WriteResidual(0, residual).ok());
   EXPECT_EQ(restored.Residual(), residual);
-  EXPECT_EQ(restored.replica.WriteResidual(2999, std::vector<float>(2)).code,
+  EXPECT_EQ(restored.compression.WriteResidual(2999, std::vector<float>(2)).code,
             Code::kInvalidArgument);
-  EXPECT_EQ(restored.replica.WriteResidual(0, std::vector<float>{std::nanf("")}).code,
+  EXPECT_EQ(restored.compression.WriteResidual(0, std::vector<float>{std::nanf("")}).code,
             Code::kInvalidArgument);
 }
 
-TEST(Replica, CrossesTheBordersOfResidualChunks) {
+TEST(CompressionState, CrossesTheBordersOfResidualChunks) {
   const int64_t elements = (int64_t{1} << 21) + 100;
   Worker worker({(int64_t{1} << 21) - 50, 150}, 1);
   std::vector<float> update(static_cast<size_t>(elements));
@@ -311,7 +311,7 @@ TEST(Replica, CrossesTheBordersOfResidualChunks) {
 }
 
 // Law: the number of threads shows in no bit of what a step leaves behind or sends.
-TEST(Replica, ManyThreadsGiveTheBitsOfOne) {
+TEST(CompressionState, ManyThreadsGiveTheBitsOfOne) {
   const std::vector<int64_t> sizes = {300'001, 7, (int64_t{1} << 21) - 40'000, 0, 64, 500'000};
   const int64_t elements = std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
   for (const float threshold : {0.06f, 0.2f}) {
@@ -336,17 +336,17 @@ TEST(Replica, ManyThreadsGiveTheBitsOfOne) {
       // Applying what others sent, too.
       Worker receiver(sizes, 2), threaded(sizes, 2);
       receiver.exchange->inbox = threaded.exchange->inbox = many.exchange->sent;
-      ASSERT_TRUE(receiver.replica.Apply(receiver.Segments(false), &receiver.result).ok());
-      ASSERT_TRUE(
-          threaded.replica.Apply(threaded.Segments(false), &threaded.result, OwnThreads(threads))
-              .ok());
+      ASSERT_TRUE(receiver.compression.Apply(receiver.Segments(false), &receiver.result).ok());
+      ASSERT_TRUE(threaded.compression
+                      .Apply(threaded.Segments(false), &threaded.result, OwnThreads(threads))
+                      .ok());
       EXPECT_EQ(threaded.Values(), receiver.Values());
       EXPECT_EQ(threaded.Values(), many.Values());
     }
   }
 }
 
-TEST(Replica, NamesTheVariablesWhoseUpdateIsNotFiniteOnManyThreadsToo) {
+TEST(CompressionState, NamesTheVariablesWhoseUpdateIsNotFiniteOnManyThreadsToo) {
   Worker worker({400'000, 10}, 1);
   worker.parallel = OwnThreads(3);
   std::vector<float> update(400'010, 1);
@@ -356,7 +356,7 @@ TEST(Replica, NamesTheVariablesWhoseUpdateIsNotFiniteOnManyThreadsToo) {
   auto segments = worker.Segments(true);
   segments[0].name = "dense/kernel";
   const Status status =
-      worker.replica.Step(segments, worker.options, &worker.result, worker.parallel);
+      worker.compression.Step(segments, worker.options, &worker.result, worker.parallel);
   EXPECT_EQ(status.code, Code::kNotFinite);
   EXPECT_NE(status.message.find("'dense/kernel' is NaN or infinite in 2 of its 400000 elements, "
                                 "first in element 140000; nothing was sent"),
@@ -366,16 +366,16 @@ TEST(Replica, NamesTheVariablesWhoseUpdateIsNotFiniteOnManyThreadsToo) {
   EXPECT_EQ(worker.Values(), std::vector<float>(400'010, 0));
 }
 
-TEST(Replica, ASegmentThatOnlyReceivesIsNotSteppedOver) {
+TEST(CompressionState, ASegmentThatOnlyReceivesIsNotSteppedOver) {
   // Two rows of a table step, the rest of it takes what another worker sends.
   const char* const name = "table";
   Worker other({12}, 2);
   ASSERT_TRUE(other.Step(std::vector<float>(12, 0.5f)).ok());
   auto exchange = std::make_shared<FakeExchange>(1);
   exchange->inbox = other.exchange->sent;
-  Replica replica(kMessageBytes);
-  ASSERT_TRUE(replica.Extend(12).ok());
-  replica.Bind(exchange);
+  CompressionState compression(kMessageBytes);
+  ASSERT_TRUE(compression.Extend(12).ok());
+  compression.Bind(exchange);
   std::vector<float> value(12, 1);
   const std::vector<float> before(12, 1);
   for (const size_t i : {2, 3, 8, 9}) value[i] += 0.25f;
@@ -392,7 +392,7 @@ TEST(Replica, ASegmentThatOnlyReceivesIsNotSteppedOver) {
   options.apply_own = options.take_received = 1;
   strom_step_result result;
   ASSERT_TRUE(
-      replica
+      compression
           .Step(std::vector{rest(0, 2), row(2), rest(4, 4), row(8), rest(10, 2)}, options, &result)
           .ok());
   EXPECT_EQ(result.elements, 4);
@@ -405,7 +405,7 @@ TEST(Replica, ASegmentThatOnlyReceivesIsNotSteppedOver) {
 
   value[8] = std::nanf("");
   const Status refused =
-      replica.Step(std::vector{rest(0, 8), row(8), rest(10, 2)}, options, &result);
+      compression.Step(std::vector{rest(0, 8), row(8), rest(10, 2)}, options, &result);
   EXPECT_EQ(refused.code, Code::kNotFinite);
   EXPECT_NE(refused.message.find("'table' is NaN or infinite in 1 of its 12 elements, first in "
                                  "element 8"),
@@ -413,7 +413,7 @@ TEST(Replica, ASegmentThatOnlyReceivesIsNotSteppedOver) {
       << refused.message;
 }
 
-TEST(Replica, RefusesWhatItCannotDo) {
+TEST(CompressionState, RefusesWhatItCannotDo) {
   Worker worker({10}, 1);
   const std::vector<float> update(10, 1);
   const auto refused = [&](auto change) {
@@ -430,10 +430,10 @@ TEST(Replica, RefusesWhatItCannotDo) {
   EXPECT_TRUE(refused([](auto& options) { options.iteration = -1; }));
   EXPECT_TRUE(refused([](auto& options) { options.norm_limit = -1; }));
   EXPECT_TRUE(refused([](auto& options) { options.norm_limit = std::nanf(""); }));
-  EXPECT_EQ(worker.replica.Extend(9).code, Code::kInvalidArgument);
+  EXPECT_EQ(worker.compression.Extend(9).code, Code::kInvalidArgument);
   auto segments = worker.Segments(false);
   segments[0].offset = 1;
-  EXPECT_EQ(worker.replica.Apply(segments, &worker.result).code, Code::kInvalidArgument);
+  EXPECT_EQ(worker.compression.Apply(segments, &worker.result).code, Code::kInvalidArgument);
 }
 
 }  // namespace

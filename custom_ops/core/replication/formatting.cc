@@ -1,4 +1,4 @@
-#include "core/replication/words.h"
+#include "core/replication/formatting.h"
 
 #include <algorithm>
 #include <cstdio>

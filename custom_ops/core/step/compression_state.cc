@@ -1,4 +1,4 @@
-#include "core/step/replica.h"
+#include "core/step/compression_state.h"
 
 #include <algorithm>
 #include <cmath>
@@ -9,12 +9,12 @@
 
 #include "core/codec/message.h"
 #include "core/codec/message_writer.h"
+#include "core/step/own_model.h"
 #include "core/step/residual.h"
 #include "core/step/residual_store.h"
 #include "core/step/sent_entries.h"
 #include "core/step/step_encoder.h"
 #include "core/step/step_thresholds.h"
-#include "core/step/unsent.h"
 #include "core/step/update_norm.h"
 
 namespace strom {
@@ -126,7 +126,7 @@ struct Values {
   const int32_t* includes_residual = nullptr;  // of these segments; null = of all
 };
 
-struct Replica::State {
+struct CompressionState::State {
   int64_t max_message_bytes = 0;  // of the codec, without the update's header
   int64_t size = 0;
   std::shared_ptr<Exchange> exchange;
@@ -165,14 +165,14 @@ struct Replica::State {
   void Note(uint64_t origin, uint64_t first, uint64_t last);
 };
 
-Replica::Replica(int64_t max_message_bytes) : state_(std::make_unique<State>()) {
+CompressionState::CompressionState(int64_t max_message_bytes) : state_(std::make_unique<State>()) {
   state_->max_message_bytes = max_message_bytes - kUpdateHeaderBytes;
   STROM_CHECK(state_->max_message_bytes >= kMinMessageBytes);
 }
 
-Replica::~Replica() = default;
+CompressionState::~CompressionState() = default;
 
-Status Replica::Extend(int64_t size) {
+Status CompressionState::Extend(int64_t size) {
   if (size < state_->size) {
     return Invalid("the flat space of " + std::to_string(state_->size) +
                    " elements cannot shrink to " + std::to_string(size));
@@ -182,19 +182,20 @@ Status Replica::Extend(int64_t size) {
   return {};
 }
 
-int64_t Replica::size() const { return state_->size; }
+int64_t CompressionState::size() const { return state_->size; }
 
-void Replica::Bind(std::shared_ptr<Exchange> exchange) {
+void CompressionState::Bind(std::shared_ptr<Exchange> exchange) {
   if (exchange == state_->exchange) return;
   state_->exchange = std::move(exchange);
   state_->applied.clear();
   state_->waiting = {};
 }
 
-const std::shared_ptr<Exchange>& Replica::exchange() const { return state_->exchange; }
+const std::shared_ptr<Exchange>& CompressionState::exchange() const { return state_->exchange; }
 
-Status Replica::Step(std::span<const strom_segment> segments, const strom_step_options& options,
-                     strom_step_result* result, const Parallel& parallel) {
+Status CompressionState::Step(std::span<const strom_segment> segments,
+                              const strom_step_options& options, strom_step_result* result,
+                              const Parallel& parallel) {
   *result = {};
   result->threshold = options.threshold;
   if (Status status = state_->CheckStep(segments, options); !status.ok()) {
@@ -231,22 +232,22 @@ Status Replica::Step(std::span<const strom_segment> segments, const strom_step_o
                                result);
 }
 
-Status Replica::Apply(std::span<const strom_segment> segments, strom_step_result* result,
-                      const Parallel& parallel, float* const* own_models) {
+Status CompressionState::Apply(std::span<const strom_segment> segments, strom_step_result* result,
+                               const Parallel& parallel, float* const* own_models) {
   *result = {};
   if (Status status = state_->CheckSegments(segments); !status.ok()) return status;
   return state_->ApplyReceived({segments, own_models}, parallel, result);
 }
 
-Status Replica::AddResidual(std::span<const strom_segment> segments, int32_t sign,
-                            const Parallel& parallel) const {
+Status CompressionState::AddResidual(std::span<const strom_segment> segments, int32_t sign,
+                                     const Parallel& parallel) const {
   if (sign != 1 && sign != -1) return Invalid("the sign must be 1 or -1");
   if (Status status = state_->CheckSegments(segments); !status.ok()) return status;
-  AddUnsent(segments, static_cast<float>(sign), state_->residuals, parallel);
+  AddResiduals(segments, static_cast<float>(sign), state_->residuals, parallel);
   return {};
 }
 
-Status Replica::ReadResidual(int64_t offset, std::span<float> out) const {
+Status CompressionState::ReadResidual(int64_t offset, std::span<float> out) const {
   const auto size = static_cast<int64_t>(out.size());
   if (offset < 0 || offset > state_->size - size) {
     return Invalid("the residuals asked for lie outside the flat space");
@@ -262,7 +263,7 @@ Status Replica::ReadResidual(int64_t offset, std::span<float> out) const {
   return {};
 }
 
-Status Replica::WriteResidual(int64_t offset, std::span<const float> in) {
+Status CompressionState::WriteResidual(int64_t offset, std::span<const float> in) {
   const auto size = static_cast<int64_t>(in.size());
   if (offset < 0 || offset > state_->size - size) {
     return Invalid("the residuals given lie outside the flat space");
@@ -278,14 +279,16 @@ Status Replica::WriteResidual(int64_t offset, std::span<const float> in) {
   return {};
 }
 
-void Replica::KeepMessages(bool keep) {
+void CompressionState::KeepMessages(bool keep) {
   state_->keep = keep;
   state_->kept.clear();
 }
 
-const std::vector<std::vector<uint8_t>>& Replica::kept_messages() const { return state_->kept; }
+const std::vector<std::vector<uint8_t>>& CompressionState::kept_messages() const {
+  return state_->kept;
+}
 
-Status Replica::State::CheckSegments(std::span<const strom_segment> segments) const {
+Status CompressionState::State::CheckSegments(std::span<const strom_segment> segments) const {
   int64_t end = 0;
   for (const strom_segment& segment : segments) {
     if (segment.size < 0 || segment.offset < end || segment.offset > size - segment.size) {
@@ -298,15 +301,15 @@ Status Replica::State::CheckSegments(std::span<const strom_segment> segments) co
   return {};
 }
 
-Status Replica::State::CheckApplyOwn(bool apply_own) const {
+Status CompressionState::State::CheckApplyOwn(bool apply_own) const {
   if (!apply_own || exchange == nullptr || !exchange->sequenced()) return {};
   return Invalid(
       "apply_own must be 0 in synchronous and bounded modes: own updates come back in a "
       "STEP and would be applied twice");
 }
 
-Status Replica::State::CheckStep(std::span<const strom_segment> segments,
-                                 const strom_step_options& options) const {
+Status CompressionState::State::CheckStep(std::span<const strom_segment> segments,
+                                          const strom_step_options& options) const {
   if (Status status = StepThresholds::Check(segments, options); !status.ok()) return status;
   if (Status status = CheckOptions(options); !status.ok()) return status;
   if (Status status = CheckIteration(options.iteration); !status.ok()) return status;
@@ -317,9 +320,9 @@ Status Replica::State::CheckStep(std::span<const strom_segment> segments,
 
 // Takes what leaves out of the residuals and hands it over. Where it fails or throws, that has not
 // been sent and is to be taken back.
-Status Replica::State::Send(std::span<const strom_segment> segments,
-                            const strom_step_options& options, const Parallel& parallel,
-                            strom_step_result* result) {
+Status CompressionState::State::Send(std::span<const strom_segment> segments,
+                                     const strom_step_options& options, const Parallel& parallel,
+                                     strom_step_result* result) {
   thresholds.Begin(segments, options);
   StepRules rules{{}, thresholds.thresholds(), options.clip_multiple, options.full != 0};
   rules.rule.apply_own = options.apply_own != 0;
@@ -340,8 +343,9 @@ Status Replica::State::Send(std::span<const strom_segment> segments,
 }
 
 // Runs the step kernel over the segments: residuals and values change.
-Status Replica::State::Encode(std::span<const strom_segment> segments, const StepRules& rules,
-                              bool send_mean, const Parallel& parallel, strom_step_result* result) {
+Status CompressionState::State::Encode(std::span<const strom_segment> segments,
+                                       const StepRules& rules, bool send_mean,
+                                       const Parallel& parallel, strom_step_result* result) {
   StepRules found = rules;
   found.rule.apply_own = rules.rule.apply_own && !send_mean;  // SendMean does it.
   StepStatistics statistics = encoder.Encode(segments, found, &residuals, parallel);
@@ -368,7 +372,7 @@ Status Replica::State::Encode(std::span<const strom_segment> segments, const Ste
 }
 
 // Undoes the sending of a step that failed. Needs no memory.
-void Replica::State::TakeBack(std::span<const strom_segment> segments, bool full) {
+void CompressionState::State::TakeBack(std::span<const strom_segment> segments, bool full) {
   TakeBackEntries(encoder.entries(), segments, thresholds.values(), own_applied, &residuals);
   // Where they are not in place, to the last bit. Full progress stays, once it is in the residual.
   if (!full || !encoder.has_begun()) CopyValues(segments);
@@ -378,8 +382,8 @@ void Replica::State::TakeBack(std::span<const strom_segment> segments, bool full
 // Keeps copies if asked to, and submits. An update without entries tells asynchronous workers
 // nothing, so it goes out only where the others wait for it. Where it fails or throws, nothing has
 // been submitted.
-Status Replica::State::HandOver(int64_t iteration, int64_t count, Messages parts,
-                                strom_step_result* result) {
+Status CompressionState::State::HandOver(int64_t iteration, int64_t count, Messages parts,
+                                         strom_step_result* result) {
   kept.clear();
   for (const std::vector<uint8_t>& part : parts) {
     result->message_bytes += static_cast<int64_t>(part.size()) - kUpdateHeaderBytes;
@@ -401,12 +405,12 @@ Status Replica::State::HandOver(int64_t iteration, int64_t count, Messages parts
 }
 
 // The values contain the own update of so many entries.
-void Replica::State::TellApplied(int64_t count) {
+void CompressionState::State::TellApplied(int64_t count) {
   if (exchange != nullptr && count > 0 && !exchange->sequenced()) exchange->SetApplied(applied);
 }
 
-Status Replica::State::ApplyReceived(const Values& values, const Parallel& parallel,
-                                     strom_step_result* result) {
+Status CompressionState::State::ApplyReceived(const Values& values, const Parallel& parallel,
+                                              strom_step_result* result) {
   if (exchange == nullptr) return {};
   // What an earlier call could not apply comes first.
   if (Status status = ApplyWaiting(values, parallel, result); !status.ok()) return status;
@@ -414,8 +418,8 @@ Status Replica::State::ApplyReceived(const Values& values, const Parallel& paral
   return ApplyWaiting(values, parallel, result);
 }
 
-Status Replica::State::ApplyWaiting(const Values& values, const Parallel& parallel,
-                                    strom_step_result* result) {
+Status CompressionState::State::ApplyWaiting(const Values& values, const Parallel& parallel,
+                                             strom_step_result* result) {
   if (waiting.snapshot) InstallSnapshot(values, parallel);
   if (waiting.folded.updates == 0 && waiting.updates.empty()) return {};
   const int64_t received_before = result->received;
@@ -456,8 +460,9 @@ Status Replica::State::ApplyWaiting(const Values& values, const Parallel& parall
 }
 
 // Returns how many entries lie in no segment.
-int64_t Replica::State::ApplyUpdates(const Values& values, std::span<const ReceivedUpdate> updates,
-                                     const Parallel& parallel) {
+int64_t CompressionState::State::ApplyUpdates(const Values& values,
+                                              std::span<const ReceivedUpdate> updates,
+                                              const Parallel& parallel) {
   const auto apply = [&](std::span<const ParameterRange> ranges, bool own_too) {
     messages.clear();
     int64_t entries = 0;
@@ -473,7 +478,7 @@ int64_t Replica::State::ApplyUpdates(const Values& values, std::span<const Recei
 }
 
 // The flat space may have grown since; its new elements have not been sent by anybody.
-void Replica::State::InstallSnapshot(const Values& values, const Parallel& parallel) {
+void CompressionState::State::InstallSnapshot(const Values& values, const Parallel& parallel) {
   const std::vector<float>& parameters = *waiting.snapshot->parameters;
   const auto known = static_cast<int64_t>(parameters.size());
   for (size_t i = 0; i < values.segments.size(); ++i) {
@@ -484,7 +489,7 @@ void Replica::State::InstallSnapshot(const Values& values, const Parallel& paral
     if (!values.full || !includes || elements == 0) continue;
     const strom_segment installed{segment.offset, elements,      segment.value,
                                   segment.value,  segment.value, segment.name};
-    AddUnsent({&installed, 1}, 1, residuals, parallel);
+    AddResiduals({&installed, 1}, 1, residuals, parallel);
   }
   applied = std::move(waiting.snapshot->cut);
   waiting.snapshot.reset();
@@ -492,7 +497,7 @@ void Replica::State::InstallSnapshot(const Values& values, const Parallel& paral
 }
 
 // Returns how many elements that are not zero lie in no segment.
-int64_t Replica::State::ApplyFolded(std::span<const strom_segment> segments) {
+int64_t CompressionState::State::ApplyFolded(std::span<const strom_segment> segments) {
   const std::vector<float>& sum = waiting.folded.sum;
   const auto size_of_sum = static_cast<int64_t>(sum.size());
   int64_t skipped = 0;
@@ -519,7 +524,7 @@ int64_t Replica::State::ApplyFolded(std::span<const strom_segment> segments) {
 // Updates [first, last] of `origin` are applied now. The first that this replica sees of an origin
 // says where that origin stands; from there on one that is missing or doubled would be the
 // exchange's bug.
-void Replica::State::Note(uint64_t origin, uint64_t first, uint64_t last) {
+void CompressionState::State::Note(uint64_t origin, uint64_t first, uint64_t last) {
   const auto [held, is_new] = applied.try_emplace(origin, last);
   STROM_CHECK(is_new || first == held->second + 1);
   held->second = last;

@@ -1,6 +1,6 @@
 // How messages to users name workers, addresses and spans of time.
-#ifndef KERAS_STROM_CORE_REPLICATION_WORDS_H_
-#define KERAS_STROM_CORE_REPLICATION_WORDS_H_
+#ifndef KERAS_STROM_CORE_REPLICATION_FORMATTING_H_
+#define KERAS_STROM_CORE_REPLICATION_FORMATTING_H_
 
 #include <cstdint>
 #include <string>
@@ -22,4 +22,4 @@ std::string MegabytesText(int64_t bytes);
 
 }  // namespace strom
 
-#endif  // KERAS_STROM_CORE_REPLICATION_WORDS_H_
+#endif  // KERAS_STROM_CORE_REPLICATION_FORMATTING_H_

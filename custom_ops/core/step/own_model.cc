@@ -1,4 +1,4 @@
-#include "core/step/unsent.h"
+#include "core/step/own_model.h"
 
 #include <algorithm>
 #include <cstddef>
@@ -50,8 +50,8 @@ void Add(const Piece& piece, float sign) {
 
 }  // namespace
 
-void AddUnsent(std::span<const strom_segment> segments, float sign, const ResidualStore& residuals,
-               const Parallel& parallel) {
+void AddResiduals(std::span<const strom_segment> segments, float sign,
+                  const ResidualStore& residuals, const Parallel& parallel) {
   const std::vector<Piece> pieces = CutPieces(segments, residuals);
   const auto add = [&](int64_t i) { Add(pieces[static_cast<size_t>(i)], sign); };
   (pieces.size() < 2 ? Parallel{} : parallel).For(static_cast<int64_t>(pieces.size()), add);

@@ -5,8 +5,8 @@
 // progress stays in it as a whole (strom_step_options, `full`), or as far as it has been sent. An
 // update beyond the limit on its norm is scaled down first, and the momentum of what was sent is
 // cleared. Not thread-safe; the C ABI serialises calls.
-#ifndef KERAS_STROM_CORE_STEP_REPLICA_H_
-#define KERAS_STROM_CORE_STEP_REPLICA_H_
+#ifndef KERAS_STROM_CORE_STEP_COMPRESSION_STATE_H_
+#define KERAS_STROM_CORE_STEP_COMPRESSION_STATE_H_
 
 #include <cstdint>
 #include <memory>
@@ -20,12 +20,12 @@
 
 namespace strom {
 
-class Replica {
+class CompressionState {
  public:
   // An update longer than `max_message_bytes`, its header included, is split by span range. At
   // least kMinMessageBytes (core/codec/message_writer.h) and room for the header.
-  explicit Replica(int64_t max_message_bytes);
-  ~Replica();
+  explicit CompressionState(int64_t max_message_bytes);
+  ~CompressionState();
 
   // Grows the flat space; residuals of the new elements are zero.
   Status Extend(int64_t size);
@@ -71,4 +71,4 @@ class Replica {
 
 }  // namespace strom
 
-#endif  // KERAS_STROM_CORE_STEP_REPLICA_H_
+#endif  // KERAS_STROM_CORE_STEP_COMPRESSION_STATE_H_

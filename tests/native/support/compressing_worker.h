@@ -1,6 +1,7 @@
-// A replica with its variables and an exchange in memory, for tests of its steps.
-#ifndef KERAS_STROM_TESTS_NATIVE_SUPPORT_REPLICA_WORKER_H_
-#define KERAS_STROM_TESTS_NATIVE_SUPPORT_REPLICA_WORKER_H_
+// A worker's compression state with its variables and an exchange in memory, for tests of its
+// steps.
+#ifndef KERAS_STROM_TESTS_NATIVE_SUPPORT_COMPRESSING_WORKER_H_
+#define KERAS_STROM_TESTS_NATIVE_SUPPORT_COMPRESSING_WORKER_H_
 
 #include <gtest/gtest.h>
 
@@ -11,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/step/replica.h"
+#include "core/step/compression_state.h"
 
 namespace strom {
 
@@ -64,13 +65,13 @@ class Worker {
  public:
   Worker(std::vector<int64_t> sizes, uint64_t origin, bool sequenced = false,
          int64_t message_bytes = kMessageBytes)
-      : exchange(std::make_shared<FakeExchange>(origin, sequenced)), replica(message_bytes) {
+      : exchange(std::make_shared<FakeExchange>(origin, sequenced)), compression(message_bytes) {
     for (const int64_t size : sizes) {
       variables.emplace_back(static_cast<size_t>(size));
       elements += size;
     }
-    EXPECT_TRUE(replica.Extend(elements).ok());
-    replica.Bind(exchange);
+    EXPECT_TRUE(compression.Extend(elements).ok());
+    compression.Bind(exchange);
     options.scale = 1;
     options.threshold = 0.125f;
     options.apply_own = !sequenced;
@@ -86,7 +87,7 @@ class Worker {
   // A step whose update is `update` over the flat space; the result in place of the variables.
   Status Step(const std::vector<float>& update) {
     Optimize(update);
-    return replica.Step(Segments(true), options, &result, parallel);
+    return compression.Step(Segments(true), options, &result, parallel);
   }
 
   // What comes before: the optimizer writes into `after` or, where the variables include the
@@ -123,17 +124,17 @@ class Worker {
   std::vector<float> Shared() {
     std::vector<float> all = Values();
     const strom_segment whole{0, elements, all.data(), nullptr, all.data(), nullptr};
-    EXPECT_TRUE(replica.AddResidual({&whole, 1}, -1, parallel).ok());
+    EXPECT_TRUE(compression.AddResidual({&whole, 1}, -1, parallel).ok());
     return all;
   }
   std::vector<float> Residual() const {
     std::vector<float> residual(static_cast<size_t>(elements));
-    EXPECT_TRUE(replica.ReadResidual(0, residual).ok());
+    EXPECT_TRUE(compression.ReadResidual(0, residual).ok());
     return residual;
   }
 
   std::shared_ptr<FakeExchange> exchange;
-  Replica replica;
+  CompressionState compression;
   std::vector<std::vector<float>> variables, after;
   int64_t elements = 0;
   strom_step_options options{};
@@ -151,4 +152,4 @@ inline std::vector<float> RandomUpdate(int64_t elements, uint32_t seed) {
 
 }  // namespace strom
 
-#endif  // KERAS_STROM_TESTS_NATIVE_SUPPORT_REPLICA_WORKER_H_
+#endif  // KERAS_STROM_TESTS_NATIVE_SUPPORT_COMPRESSING_WORKER_H_
