@@ -21,7 +21,7 @@ extern "C" {
 
 /* Bumped whenever a declaration below or in step_values.h changes; the Python package refuses
  * another number. */
-#define STROM_ABI_VERSION 13
+#define STROM_ABI_VERSION 14
 
 typedef int64_t strom_handle;
 
@@ -314,6 +314,23 @@ STROM_EXPORT int strom_bytes_poll(strom_handle worker, int64_t timeout_ns, uint6
 STROM_EXPORT int strom_bytes_flush(strom_handle worker, int64_t timeout_ns);
 /* Says goodbye with `reason` ("" = the work is done); what is not flushed is lost. */
 STROM_EXPORT int strom_bytes_close(strom_handle worker, const char* reason);
+
+/* ---------------------------------------------------------------- sealing (capi/sealing.cc)
+ * What a TCP connection of the Python package needs to be as private as the relay: X25519 and
+ * AES-256-GCM. Keys have STROM_KEY_BYTES. */
+#define STROM_TAG_BYTES 16
+
+/* The public half of an X25519 private key. */
+STROM_EXPORT int strom_public_key(const uint8_t* private_key, uint8_t* out);
+/* X25519. STROM_REJECTED_SECRET: `peer` is a key whose shared secret anybody knows. */
+STROM_EXPORT int strom_agree(const uint8_t* private_key, const uint8_t* peer, uint8_t* out);
+/* Encrypts `size` bytes to `out`, STROM_TAG_BYTES longer. One key never gets a number twice. */
+STROM_EXPORT int strom_seal(const uint8_t* key, uint64_t number, const uint8_t* text, int64_t size,
+                            uint8_t* out);
+/* Decrypts `size` bytes to `out`, STROM_TAG_BYTES shorter. STROM_REJECTED_SECRET: they were not
+ * sealed with this key and number, and what stands in `out` is worthless. */
+STROM_EXPORT int strom_open(const uint8_t* key, uint64_t number, const uint8_t* sealed,
+                            int64_t size, uint8_t* out);
 
 /* ---------------------------------------------------------------- all of them
  * A JSON object with the node's state and counters (docs/internals/native.md lists the keys).

@@ -1,12 +1,16 @@
-"""The control channel between the driver and one task: authenticated JSON messages over TCP.
+"""The control channel between the driver and one task: encrypted JSON messages over TCP.
 
-Both ends hold a key derived from the job's secret. Each sends 16 random bytes; the session's key is
-the HMAC-SHA256 of both, and every message carries a tag over its direction, its number and its
-bytes. So nothing is parsed before it is known to come from a member of the job, and no message can
-be replayed, dropped or reordered unnoticed. Messages are not encrypted: they hold log lines and
-ranks, never keys.
+Both ends hold a key derived from the job's secret, and the task the public half of the driver's key
+of this job. Each sends a fresh X25519 public key. What the two fresh keys agree on, what the task's
+and the driver's do, and the job's key make the session's two keys, one for each direction, under
+which AES-256-GCM seals every message with its number. The driver speaks first: a task says nothing
+to anybody who does not hold the secret and the driver's key.
 
-    message = u32 length, 32-byte tag, `length` bytes of JSON (an object); little-endian
+So nothing is parsed before it is known to come from a member of the job, no message can be
+replayed, dropped or reordered unnoticed, and who records a session cannot read it later either,
+whatever becomes known then.
+
+    message = u32 length, `length` bytes of JSON (an object) encrypted, 16-byte tag; little-endian
 """
 
 from __future__ import annotations
@@ -15,7 +19,7 @@ import contextlib
 import hashlib
 import hmac
 import json
-import os
+import secrets
 import select
 import socket
 import struct
@@ -25,15 +29,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from keras_strom import errors
-from keras_strom.job.credentials import Credentials
+from keras_strom._native import sealing
+from keras_strom.job.credentials import KEY_BYTES, Credentials
 
 HEARTBEAT_SECONDS = 2.0
 SILENCE_SECONDS = 30.0
 MAX_MESSAGE_BYTES = 1 << 20
 
 _HELLO_SECONDS = 10.0
-_NONCE_BYTES = 16
-_TAG_BYTES = 32
 _LENGTH = struct.Struct("<I")
 
 Message = Mapping[str, Any]
@@ -45,14 +48,22 @@ class Channel:
     Args:
         connection: a connected stream socket, which this object then owns.
         credentials: the job's.
+        driver_key: the driver's X25519 key of this job: its private half at the driver's end, its
+            public half at the task's.
         driver: whether this is the driver's end.
 
     Raises:
+        SecretRejected: what the task has reached does not hold the job's secret and driver's key.
         ConnectionError: the peer went away or said nothing for 10 seconds.
     """
 
     def __init__(
-        self, connection: socket.socket, credentials: Credentials, *, driver: bool
+        self,
+        connection: socket.socket,
+        credentials: Credentials,
+        driver_key: bytes,
+        *,
+        driver: bool,
     ) -> None:
         self._socket = connection
         self._socket.settimeout(None)
@@ -60,12 +71,25 @@ class Channel:
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._send_lock = threading.Lock()
         self._sent = self._received = 0
-        self._out, self._in = (b"D", b"T") if driver else (b"T", b"D")
-        own = os.urandom(_NONCE_BYTES)
+        self._driver = driver
+        private_key = secrets.token_bytes(KEY_BYTES)
+        own = sealing.public_key(private_key)
         self._socket.sendall(own)
-        theirs = self._read(_NONCE_BYTES, _HELLO_SECONDS)
-        nonces = own + theirs if driver else theirs + own
-        self._key = _hmac(_control_key(credentials), nonces)
+        theirs = self._read(KEY_BYTES, _HELLO_SECONDS)
+        fresh = sealing.agree(private_key, theirs)
+        if driver:
+            agreed = fresh + sealing.agree(driver_key, theirs)
+            said = sealing.public_key(driver_key) + own + theirs
+        else:
+            agreed = fresh + sealing.agree(private_key, driver_key)
+            said = driver_key + theirs + own
+        session = _hmac(_control_key(credentials), agreed + said)
+        drivers, tasks = _hmac(session, b"D"), _hmac(session, b"T")
+        self._out, self._in = (drivers, tasks) if driver else (tasks, drivers)
+        if driver:
+            self.send({"type": "heartbeat"})
+        else:
+            self.receive(_HELLO_SECONDS)
 
     def send(self, message: Message) -> None:
         """Sends one message; blocks while the peer does not read.
@@ -78,10 +102,10 @@ class Channel:
         if len(body) > MAX_MESSAGE_BYTES:
             raise errors.InternalError(f"a control message of {len(body)} bytes is too long")
         with self._send_lock:
-            tag = self._tag(self._out, self._sent, body)
+            sealed = sealing.seal(self._out, self._sent, body)
             self._sent += 1
             try:
-                self._socket.sendall(_LENGTH.pack(len(body)) + tag + body)
+                self._socket.sendall(_LENGTH.pack(len(body)) + sealed)
             except OSError as error:
                 raise ConnectionError(f"the control connection is gone: {error}") from error
 
@@ -89,16 +113,22 @@ class Channel:
         """The next message.
 
         Raises:
-            SecretRejected: it was not made with this job's secret.
+            SecretRejected: it was not made with this job's keys.
             ConnectionError: the connection is gone, or there was silence for `timeout` seconds.
         """
         (length,) = _LENGTH.unpack(self._read(_LENGTH.size, timeout))
         if length > MAX_MESSAGE_BYTES:
             raise ConnectionError(f"the peer announced {length} bytes")
-        tag = self._read(_TAG_BYTES, timeout)
-        body = self._read(length, timeout)
-        if not hmac.compare_digest(tag, self._tag(self._in, self._received, body)):
-            raise errors.SecretRejected("a control message was not made with this job's secret")
+        sealed = self._read(length + sealing.TAG_BYTES, timeout)
+        try:
+            body = sealing.unseal(self._in, self._received, sealed)
+        except errors.SecretRejected:
+            raise errors.SecretRejected(
+                "a control message was not made with this job's secret"
+                if self._driver
+                else "what answers at the driver's control port is not this job's driver: it lacks "
+                "the job's secret or the driver's key; does another program listen there?"
+            ) from None
         self._received += 1
         try:
             message = json.loads(body)
@@ -113,9 +143,6 @@ class Channel:
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
-
-    def _tag(self, direction: bytes, number: int, body: bytes) -> bytes:
-        return _hmac(self._key, direction + struct.pack("<Q", number) + body)
 
     def _read(self, size: int, timeout: float) -> bytes:
         content = bytearray()

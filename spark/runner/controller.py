@@ -20,13 +20,15 @@ import contextlib
 import dataclasses
 import logging
 import math
+import secrets
 import socket
 import threading
 import time
 from typing import Any
 
 from keras_strom import errors
-from keras_strom.job.credentials import Credentials
+from keras_strom._native import sealing
+from keras_strom.job.credentials import KEY_BYTES, Credentials
 from keras_strom.job.network import HostPort
 from keras_strom.runner.console import Console
 from keras_strom.runner.process import GRACE_SECONDS, first_cause
@@ -76,6 +78,8 @@ class Controller:
         self._elastic = size.least is not None
         self._least = size.least or size.workers
         self._credentials = credentials
+        self._key = secrets.token_bytes(KEY_BYTES)
+        self.public_key = sealing.public_key(self._key)
         self._console = console
         self._max_failures = max_failures
         self._speculation = speculation
@@ -241,7 +245,7 @@ class Controller:
         task = None
         try:
             try:
-                channel = Channel(connection, self._credentials, driver=True)
+                channel = Channel(connection, self._credentials, self._key, driver=True)
                 hello = channel.receive()
             finally:
                 with self._changed:

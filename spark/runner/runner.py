@@ -302,6 +302,7 @@ def _task(
         payload=work.payload,
         workers=size.workers,
         controller=(options.network.advertised_master((host, 1))[0], controller.port),
+        controller_key=controller.public_key,
         credentials=master.credentials or options.credentials,
         master=master.address,
         network=options.network,

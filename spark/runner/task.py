@@ -61,6 +61,7 @@ class Task:
         payload: the pickled call of `Function`; large ones are broadcast.
         workers: how many tasks there are.
         controller: the driver's control channel.
+        controller_key: the public key that it proves to hold.
         credentials: the job's.
         master: the master's address; None for a lone worker.
         network, env, use_gpu, start_timeout: as given to `run`.
@@ -75,6 +76,7 @@ class Task:
     payload: bytes | Broadcast[bytes]
     workers: int
     controller: HostPort
+    controller_key: bytes
     credentials: Credentials
     master: HostPort | None
     network: NetworkConfig
@@ -177,7 +179,7 @@ class _DriverLink(WorkerListener):
                 f"no way from {socket.gethostname()} to the driver's control port "
                 f"{format_address(task.controller)}: {error}; is this TCP port open?"
             ) from error
-        self._channel = Channel(connection, task.credentials, driver=False)
+        self._channel = Channel(connection, task.credentials, task.controller_key, driver=False)
         self._changed = threading.Condition()  # Guards everything below.
         self._lines: deque[str] = deque()
         self._lost_lines = 0

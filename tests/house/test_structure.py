@@ -73,7 +73,7 @@ PYTHON_ARROWS = {
     "__main__": {"cli"},
     "spark.data": {"errors", "checks", "lazy_names", "job", "strategy"},
     "spark.inference": {"", "errors", "spark.data"},
-    "spark.runner": {"", "errors", "checks", "job", "runner", "spark.data"},
+    "spark.runner": {"", "errors", "checks", "job", "_native", "runner", "spark.data"},
     "spark.training": {
         *("", "errors", "checks", "job", "sharing", "strategy"),
         *("spark.data", "spark.inference", "spark.runner"),

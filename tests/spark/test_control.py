@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import errno
 import io
 import os
 import socket
+import struct
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
 from keras_strom import errors
-from keras_strom.job.credentials import Credentials
+from keras_strom._native import sealing
+from keras_strom.job.credentials import KEY_BYTES, Credentials
 from keras_strom.runner.console import Console
 from keras_strom.runner.output import MAX_LINE, TAIL_LINES
 from keras_strom.spark.runner.channel import MAX_MESSAGE_BYTES, Channel
@@ -29,22 +34,27 @@ from keras_strom.spark.runner.task import (
 )
 
 CREDENTIALS = Credentials.new()
+DRIVER_KEY = bytes(range(KEY_BYTES))
 DEADLINE = 30.0
 
 
-def connect(first: Credentials, second: Credentials) -> tuple[Channel, Channel]:
+def connect() -> tuple[Channel, Channel]:
     """Both ends of a channel, the driver's first."""
     ends = socket.socketpair()
-    task: list[Channel] = []
-    thread = threading.Thread(target=lambda: task.append(Channel(ends[1], second, driver=False)))
-    thread.start()
-    driver = Channel(ends[0], first, driver=True)
-    thread.join()
-    return driver, task[0]
+    with ThreadPoolExecutor(1) as pool:
+        task = pool.submit(join, ends[1], CREDENTIALS)
+        return Channel(ends[0], CREDENTIALS, DRIVER_KEY, driver=True), task.result()
+
+
+def join(
+    connection: socket.socket, credentials: Credentials, driver_key: bytes = DRIVER_KEY
+) -> Channel:
+    """A task's end of a channel to the driver that holds `driver_key`."""
+    return Channel(connection, credentials, sealing.public_key(driver_key), driver=False)
 
 
 def test_messages_pass_both_ways_in_order() -> None:
-    driver, task = connect(CREDENTIALS, CREDENTIALS)
+    driver, task = connect()
     for number in range(3):
         task.send({"number": number})
         driver.send({"answer": number})
@@ -56,34 +66,64 @@ def test_messages_pass_both_ways_in_order() -> None:
     driver.close()
 
 
-def test_a_wrong_secret_is_rejected_before_anything_is_parsed() -> None:
-    driver, task = connect(CREDENTIALS, Credentials.new())
-    task.send({"type": "register"})
-    with pytest.raises(errors.SecretRejected):
-        driver.receive()
-
-
-def test_a_message_is_bound_to_its_session_and_its_number() -> None:
-    # The same message twice has two different tags, so a recorded one cannot be played back.
+@pytest.mark.parametrize(
+    ("secret", "driver_key"),
+    [(CREDENTIALS.secret, bytes(KEY_BYTES)), (bytes(KEY_BYTES), DRIVER_KEY)],
+    ids=["wrong key", "wrong secret"],
+)
+def test_a_task_says_nothing_to_what_is_not_its_driver(secret: bytes, driver_key: bytes) -> None:
     ends = socket.socketpair()
-    nonce = b"n" * 16
-    ends[1].sendall(nonce)
-    driver = Channel(ends[0], CREDENTIALS, driver=True)
-    assert len(ends[1].recv(16)) == 16
-    driver.send({"type": "stop"})
-    driver.send({"type": "stop"})
-    first, second = ends[1].recv(52), ends[1].recv(52)
-    assert len(first) == len(second) == 52
-    assert first[:4] == second[:4]
-    assert first[4:36] != second[4:36]
-    assert first[36:] == second[36:] == b'{"type": "stop"}'
-    ends[1].sendall(first)  # Reflected: its direction is wrong too.
-    with pytest.raises(errors.SecretRejected):
+    task = dataclasses.replace(CREDENTIALS, secret=secret)
+    with ThreadPoolExecutor(1) as pool:
+        driver = pool.submit(Channel, ends[0], CREDENTIALS, DRIVER_KEY, driver=True)
+        with pytest.raises(errors.SecretRejected, match="is not this job's driver"):
+            join(ends[1], task, driver_key)
+        ends[1].close()
+        with pytest.raises(ConnectionError):
+            driver.result().receive()
+
+
+def test_a_wrong_secret_is_rejected_before_anything_is_parsed() -> None:
+    ends = socket.socketpair()
+    ends[1].sendall(sealing.public_key(b"t" * KEY_BYTES))
+    driver = Channel(ends[0], CREDENTIALS, DRIVER_KEY, driver=True)
+    ends[1].sendall(struct.pack("<I", 2) + b"{}" + bytes(sealing.TAG_BYTES))
+    with pytest.raises(errors.SecretRejected, match="job's secret"):
         driver.receive()
+
+
+def test_a_key_that_agrees_with_everybodys_is_refused() -> None:
+    ends = socket.socketpair()
+    ends[1].sendall(bytes(KEY_BYTES))
+    with pytest.raises(errors.SecretRejected):
+        Channel(ends[0], CREDENTIALS, DRIVER_KEY, driver=True)
+
+
+@pytest.mark.parametrize("played", ["back", "again", "changed"])
+def test_a_message_is_bound_to_its_direction_and_its_number(played: str) -> None:
+    driver, task = connect()
+    sent: list[bytes] = []
+    for _ in range(2):
+        driver.send({"type": "stop"})
+        sent.append(task._socket.recv(1000))
+    first, second = sent
+    assert first != second
+    assert len(first) == len(second) == 4 + len(b'{"type": "stop"}') + sealing.TAG_BYTES
+    assert b"stop" not in first + second
+    if played == "back":
+        task._socket.sendall(first)
+        with pytest.raises(errors.SecretRejected):
+            driver.receive()
+        return
+    driver._socket.sendall(first)
+    assert task.receive() == {"type": "stop"}
+    driver._socket.sendall(first if played == "again" else second[:-1] + bytes([second[-1] ^ 1]))
+    with pytest.raises(errors.SecretRejected):
+        task.receive()
 
 
 def test_silence_and_nonsense_end_a_channel() -> None:
-    driver, task = connect(CREDENTIALS, CREDENTIALS)
+    driver, task = connect()
     with pytest.raises(ConnectionError, match="no sign of life"):
         driver.receive(timeout=0.0)
     with pytest.raises(errors.InternalError):
@@ -117,7 +157,8 @@ class Tasks:
 
     def connect(self, credentials: Credentials = CREDENTIALS) -> Channel:
         connection = socket.create_connection(("127.0.0.1", self.controller.port))
-        self.channels.append(Channel(connection, credentials, driver=False))
+        key = self.controller.public_key
+        self.channels.append(Channel(connection, credentials, key, driver=False))
         return self.channels[-1]
 
     def register(self, partition: int, host: str, attempt: int = 0) -> Channel:
@@ -397,10 +438,15 @@ def test_missing_tasks_are_counted(tasks: Tasks) -> None:
 
 
 def test_strangers_are_not_heard(tasks: Tasks) -> None:
-    stranger = tasks.connect(Credentials.new())
-    stranger.send({"type": "register", "partition": 0, "host": "x", "attempt": 0})
-    with pytest.raises(ConnectionError):
-        stranger.receive()
+    with pytest.raises(errors.SecretRejected):
+        tasks.connect(Credentials.new())
+    for nonsense in (b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01" + bytes(500), bytes(KEY_BYTES)):
+        stranger = socket.create_connection(("127.0.0.1", tasks.controller.port))
+        stranger.sendall(nonsense)
+        stranger.shutdown(socket.SHUT_WR)
+        with contextlib.suppress(ConnectionError), stranger:  # Reset, or closed.
+            while stranger.recv(1000):
+                pass
     silent = socket.create_connection(("127.0.0.1", tasks.controller.port))
     channels = [tasks.register(0, "a"), tasks.register(1, "a")]
     assert [hear(channel)["rank"] for channel in channels] == [0, 1]
@@ -460,10 +506,34 @@ def test_a_registration_that_makes_no_sense_leaves_the_port_open(tasks: Tasks) -
     assert [hear(channel)["rank"] for channel in channels] == [0, 1]
 
 
+def test_who_reads_along_sees_neither_output_nor_tracebacks(
+    tasks: Tasks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[bytes] = []
+    sendall = socket.socket.sendall
+
+    def copied(connection: socket.socket, content: bytes) -> None:
+        seen.append(bytes(content))
+        sendall(connection, content)
+
+    monkeypatch.setattr(socket.socket, "sendall", copied)
+    first, _ = tasks.start("a", "b")
+    first.send({"type": "log", "lines": ["row 7: a patient's name"]})
+    fail(first, "ValueError: a patient's name")
+    tasks.wait_for("failed")
+    tasks.controller.stop("a patient's name")
+    assert "patient" in tasks.output.getvalue()
+    assert "patient" in str(tasks.controller.first_failure())
+    wire = b"".join(seen)
+    assert len(wire) > 500
+    for word in (b"patient", b"ValueError", b"type", b"rank", b"register", CREDENTIALS.secret):
+        assert word not in wire
+
+
 @pytest.mark.parametrize("character", ["\x00", "é", "漢", "🙂"])
 def test_the_longest_report_fits_whatever_its_characters(character: str) -> None:
     received: list[dict[str, Any]] = []
-    driver, task = connect(CREDENTIALS, CREDENTIALS)
+    driver, task = connect()
     reader = threading.Thread(target=lambda: received.extend(driver.receive() for _ in range(2)))
     reader.start()
     report = {
