@@ -25,6 +25,7 @@ from ..inference.prediction import (
     ROW,
     BroadcastPayload,
     Inference,
+    InPlan,
     examples,
     measure,
     metric_state,
@@ -33,10 +34,13 @@ from ..inference.prediction import (
     zeros,
 )
 from ..inference.serialization import PackedModel, pack
-from ..runner.application import context_of
+from ..runner.application import context_of, is_connect
 from ..runner.timeline import Timeline
 from .params import ColumnParams
 from .persistence import Reader, Writer, not_plain
+
+# Spark Connect's clients send 128 MiB at most, and a plan holds more than the model.
+_MOST_IN_PLAN = 120 << 20
 
 if TYPE_CHECKING:
     from keras import Model as KerasModel
@@ -189,7 +193,6 @@ class StromModel(ColumnParams, Model, MLWritable, MLReadable):  # type: ignore[m
     ) -> tuple[Columns, dict[str, ColumnSpec]]:
         """The columns that are used, and what they hold: as in training, or as in `df`."""
         params = self.check_params()
-        context_of(df.sparkSession)
         features = params["feature_cols"]
         if features is None:
             raise errors.InvalidOption("feature_cols is not set: which columns go into the model?")
@@ -257,6 +260,8 @@ class StromModel(ColumnParams, Model, MLWritable, MLReadable):  # type: ignore[m
         )
         pickled = cloudpickle.dumps(inference)
         key = hashlib.sha256(pickled).hexdigest()
+        if is_connect(df.sparkSession):
+            return BroadcastPayload(key, _in_plan(pickled))
         if self._payload is None or self._payload.key != key:
             self._payload = BroadcastPayload(key, context_of(df.sparkSession).broadcast(pickled))
         return self._payload
@@ -332,6 +337,16 @@ def output_columns(outputs: Outputs, params: Mapping[str, Any]) -> OutputColumns
         names = labels if len(labels) == len(outputs.tensors) else [t.name for t in outputs.tensors]
         raw = raw or tuple(f"{name}__output" for name in names)
     return OutputColumns(outputs, prediction, params["probability_col"], raw)
+
+
+def _in_plan(pickled: bytes) -> InPlan:
+    if len(pickled) > _MOST_IN_PLAN:
+        raise errors.UnsupportedModel(
+            f"the model takes {len(pickled) >> 20} MiB, and a plan of Spark Connect, in which it "
+            f"travels, at most {_MOST_IN_PLAN >> 20}: run this program on the cluster with "
+            "spark-submit"
+        )
+    return InPlan(pickled)
 
 
 def _require_free(df: DataFrame, names: Sequence[str]) -> None:

@@ -54,6 +54,13 @@ class Inference:
 
 
 @dataclasses.dataclass(frozen=True)
+class InPlan:
+    """Stands for a broadcast where there is none (Spark Connect): the value travels in the plan."""
+
+    value: bytes
+
+
+@dataclasses.dataclass(frozen=True)
 class BroadcastPayload:
     """A value on its way to executors: an `Inference`, or an `Averaging` of parameter averaging.
 
@@ -63,7 +70,7 @@ class BroadcastPayload:
     """
 
     key: str
-    pickled: Broadcast[bytes]
+    pickled: Broadcast[bytes] | InPlan
 
 
 def predict(

@@ -28,6 +28,11 @@ def context_of(session: SparkSession) -> SparkContext:
         ) from error
 
 
+def is_connect(session: SparkSession) -> bool:
+    """Whether it is one of Spark Connect, whose SparkContext is out of reach."""
+    return type(session).__module__.startswith("pyspark.sql.connect.")
+
+
 def is_local(context: SparkContext) -> bool:
     """Whether its tasks run in the driver's own process, as threads."""
     return str(context.master).partition("[")[0] == "local"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from keras_strom import errors
 
-from .application import is_one_machine
+from .application import context_of, is_one_machine
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -34,7 +34,8 @@ def spark_session(
         name: a new application's name.
 
     Raises:
-        InvalidOption: a session is active already and `master` or `config` asks for another.
+        InvalidOption: a session is active already and `master` or `config` asks for another, or
+            it is one of Spark Connect.
         Unreachable: Spark cannot be started, or no Spark master answers there.
     """
     try:
@@ -74,7 +75,7 @@ def active_session() -> SparkSession | None:
     from pyspark.sql import SparkSession
 
     active = SparkSession.getActiveSession()
-    return active if active is not None and active.sparkContext._jsc is not None else None
+    return active if active is not None and context_of(active)._jsc is not None else None
 
 
 def _check_fits(active: SparkSession, master: str | None, config: Mapping[str, str]) -> None:

@@ -120,8 +120,8 @@ class _Driver:
         self._recorder.enter("load")
         self._local = LocalModel(plan, save_updater=method.save_updater)
         averaging = Averaging(plan, self._workers, method.save_updater)
-        broadcast = self._context.broadcast(cloudpickle.dumps(averaging))
-        self._payload = BroadcastPayload(uuid.uuid4().hex, broadcast)
+        self._averaging = self._context.broadcast(cloudpickle.dumps(averaging))
+        self._payload = BroadcastPayload(uuid.uuid4().hex, self._averaging)
         self._step = 0
         self._recorder.leave()
 
@@ -129,7 +129,7 @@ class _Driver:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._payload.pickled.destroy()
+        self._averaging.destroy()
 
     def train(self) -> Trained:
         """All epochs."""
