@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "core/base/json.h"
+#include "core/transport/crypto.h"
 #include "net/io_loop.h"
 #include "net/udp_socket.h"
 
@@ -48,7 +49,8 @@ class Peer : public IoLoop::Protocol {
   LinkId Connect() {
     LinkId link = 0;
     loop_.Run([&](int64_t now_ns) {
-      link = links_->Connect(now_ns, Parse(options_), PublicKey(kReceiverKey), MakeBuffer({1}));
+      link = links_->Connect(now_ns, Parse(options_), DerivePublicKey(SecretKey(kReceiverKey)),
+                             MakeBuffer({1}));
     });
     return link;
   }
@@ -73,7 +75,7 @@ class Peer : public IoLoop::Protocol {
   static EndpointOptions Options(bool listens) {
     EndpointOptions endpoint;
     endpoint.accepts = listens;
-    if (listens) endpoint.private_key = kReceiverKey;
+    if (listens) endpoint.private_key = SecretKey(kReceiverKey);
     return endpoint;
   }
 };

@@ -1,6 +1,7 @@
 // Masters and workers behind handles.
 #include <algorithm>
 #include <cstring>
+#include <span>
 
 #include "capi/handles.h"
 #include "net/bytes_agent.h"
@@ -25,10 +26,7 @@ HandleTable<BytesAgent>& BytesWorkers() {
   return table;
 }
 
-template <size_t kSize>
-void Copy(const uint8_t* from, std::array<uint8_t, kSize>* to) {
-  std::memcpy(to->data(), from, kSize);
-}
+void Copy(const uint8_t* from, std::span<uint8_t> to) { std::memcpy(to.data(), from, to.size()); }
 
 Status CheckPort(int32_t port) {
   if (port >= 0 && port <= 65535) return {};
@@ -86,9 +84,9 @@ Status ReadOptions(const strom_worker_options& from, WorkerAgentOptions* to) {
   if (!parsed.ok()) return parsed;
   to->bind_address = from.bind_address;
   to->port = static_cast<uint16_t>(from.port);
-  Copy(from.secret, &to->endpoint.secret);
-  Copy(from.job_id, &to->endpoint.job_id);
-  Copy(from.master_public_key, &to->node.master_public_key);
+  Copy(from.secret, to->endpoint.secret.bytes());
+  Copy(from.job_id, to->endpoint.job_id);
+  Copy(from.master_public_key, to->node.master_public_key);
   to->endpoint.failure_timeout_ns = to->node.failure_timeout_ns = from.failure_timeout_ns;
   to->node.rank = from.rank;
   to->node.size = from.size;
@@ -142,8 +140,8 @@ int strom_master_create(const strom_master_options* options, strom_handle* maste
     MasterAgentOptions o;
     o.bind_address = options->bind_address;
     o.port = static_cast<uint16_t>(options->port);
-    Copy(options->secret, &o.endpoint.secret);
-    Copy(options->job_id, &o.endpoint.job_id);
+    Copy(options->secret, o.endpoint.secret.bytes());
+    Copy(options->job_id, o.endpoint.job_id);
     o.endpoint.failure_timeout_ns = o.node.failure_timeout_ns = options->failure_timeout_ns;
     o.node.workers = options->workers;
     o.node.min_workers = options->min_workers;
@@ -153,7 +151,7 @@ int strom_master_create(const strom_master_options* options, strom_handle* maste
     if (options->max_depth > 0) o.node.max_depth = options->max_depth;
     o.same_host = options->same_host != 0;
     if (options->private_key != nullptr) {
-      Copy(options->private_key, &o.endpoint.private_key);
+      Copy(options->private_key, o.endpoint.private_key.bytes());
       o.has_private_key = true;
     }
     if (options->any_bytes != 0) o.node.codec = &BytesCodec();

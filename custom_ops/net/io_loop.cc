@@ -16,6 +16,7 @@
 #include <new>
 
 #include "net/counters_json.h"
+#include "net/undumped_stack.h"
 
 namespace strom {
 namespace {
@@ -141,6 +142,7 @@ void IoLoop::StopUnder(const std::lock_guard<std::mutex>&) {
 }
 
 void IoLoop::Main() {
+  const UndumpedStack stack;  // keys pass over it
   thread_id_ = std::this_thread::get_id();
   pthread_setname_np(pthread_self(), "strom-io");
   prctl(PR_SET_TIMERSLACK, 1000);  // pacing wants microseconds, not the default 50

@@ -1,6 +1,7 @@
 #include "net/master_agent.h"
 
 #include "core/base/json.h"
+#include "core/transport/crypto.h"
 #include "net/host.h"
 
 namespace strom {
@@ -44,7 +45,7 @@ Status MasterAgent::Create(MasterAgentOptions options, std::shared_ptr<MasterAge
   std::unique_ptr<UdpSocket> socket;
   Status opened = UdpSocket::Open(options.bind_address, options.port, &socket, options.socket);
   if (!opened.ok()) return opened;
-  if (!options.has_private_key) SystemRandom().Fill(options.endpoint.private_key);
+  if (!options.has_private_key) SystemRandom().Fill(options.endpoint.private_key.bytes());
   options.endpoint.accepts = true;
   options.node.host = HostOfThisProcess();
   out->reset(new MasterAgent(options, std::move(socket)));
@@ -53,7 +54,7 @@ Status MasterAgent::Create(MasterAgentOptions options, std::shared_ptr<MasterAge
 }
 
 MasterAgent::MasterAgent(const MasterAgentOptions& options, std::unique_ptr<UdpSocket> socket)
-    : public_key_(PublicKey(options.endpoint.private_key)),
+    : public_key_(DerivePublicKey(options.endpoint.private_key)),
       loop_(std::move(socket), options.endpoint, {.enabled = options.same_host}),
       node_(options.node, loop_.links()) {}
 

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "core/base/json.h"
+#include "core/transport/crypto.h"
 #include "net/host.h"
 
 namespace strom {
@@ -44,9 +45,9 @@ Status WorkerAgent::Join(WorkerAgentOptions options, int64_t timeout_ns,
   Status opened = UdpSocket::Open(options.bind_address, options.port, &socket, options.socket);
   if (!opened.ok()) return opened;
   // The master may put other workers under this one.
-  SystemRandom().Fill(options.endpoint.private_key);
+  SystemRandom().Fill(options.endpoint.private_key.bytes());
   options.endpoint.accepts = true;
-  options.node.public_key = PublicKey(options.endpoint.private_key);
+  options.node.public_key = DerivePublicKey(options.endpoint.private_key);
   options.node.port = socket->port();
   options.node.host = HostOfThisProcess();
   std::shared_ptr<WorkerAgent> agent(

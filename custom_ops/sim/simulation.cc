@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "core/replication/version_vector.h"
+#include "core/transport/crypto.h"
 #include "core/transport/endpoint.h"
 #include "sim/invariants.h"
 #include "sim/list_codec.h"
@@ -28,22 +29,24 @@ constexpr int64_t kRetentionTimeouts = 3;
 constexpr uint8_t kMasterKey = 3;
 constexpr uint8_t kWorkerKey = 4;
 
+SecretKey KeyOf(uint8_t number) {
+  std::array<uint8_t, kKeyBytes> bytes;
+  bytes.fill(number);
+  return SecretKey(bytes);
+}
+
 EndpointOptions EndpointOf(const SimulationOptions& simulation, uint8_t key) {
   EndpointOptions options;
-  options.secret.fill(7);
+  options.secret = KeyOf(7);
   options.job_id.fill(9);
   options.accepts = true;
-  options.private_key.fill(key);
+  options.private_key = KeyOf(key);
   options.failure_timeout_ns = simulation.failure_timeout_ns;
   options.first_link_sequence = simulation.first_link_sequence;
   return options;
 }
 
-PublicKeyBytes PublicKeyOf(uint8_t key) {
-  std::array<uint8_t, 32> bytes;
-  bytes.fill(key);
-  return PublicKey(bytes);
-}
+PublicKeyBytes PublicKeyOf(uint8_t key) { return DerivePublicKey(KeyOf(key)); }
 
 }  // namespace
 

@@ -10,6 +10,14 @@
 namespace strom {
 namespace {
 
+// All that OpenSSL allocates, key schedules and private keys among it. It has allocated nothing
+// before the program's first function runs; in libstrom.so and _strom_ops.so it is a copy of their
+// own, so nobody else's is concerned.
+[[maybe_unused]] const int kIsUndumped = CRYPTO_set_mem_functions(
+    [](size_t bytes, const char*, int) { return AllocateUndumped(bytes); },
+    [](void* block, size_t bytes, const char*, int) { return ReallocateUndumped(block, bytes); },
+    [](void* block, const char*, int) { FreeUndumped(block); });
+
 struct FreeKey {
   void operator()(EVP_PKEY* key) const { EVP_PKEY_free(key); }
 };
@@ -60,20 +68,20 @@ bool StaticKey::Agree(const PublicKeyBytes& peer, SecretKey* shared) const {
   STROM_CHECK(key_ != nullptr);
   return AgreeWith(key_.get(), peer, shared);
 }
-Hash Sha256(std::initializer_list<Bytes> parts) {
+Digest Sha256(std::initializer_list<Bytes> parts) {
   const std::unique_ptr<EVP_MD_CTX, FreeDigest> context(EVP_MD_CTX_new());
   STROM_CHECK(context != nullptr && EVP_DigestInit_ex(context.get(), EVP_sha256(), nullptr) == 1);
   for (Bytes part : parts) {
     STROM_CHECK(EVP_DigestUpdate(context.get(), part.data(), part.size()) == 1);
   }
-  Hash out;
+  Digest out;
   STROM_CHECK(EVP_DigestFinal_ex(context.get(), out.data(), nullptr) == 1);
   return out;
 }
 
 // RFC 2104. Built on Sha256 because OpenSSL's own HMAC wants the text in one piece or a provider
 // object; every key here is at most one block long.
-Hash HmacSha256(Bytes key, std::initializer_list<Bytes> parts) {
+Digest HmacSha256(Bytes key, std::initializer_list<Bytes> parts) {
   constexpr size_t kBlock = 64;
   STROM_CHECK(key.size() <= kBlock);
   Secret<kBlock> inner_pad, outer_pad;
@@ -88,23 +96,23 @@ Hash HmacSha256(Bytes key, std::initializer_list<Bytes> parts) {
   for (Bytes part : parts) {
     STROM_CHECK(EVP_DigestUpdate(context.get(), part.data(), part.size()) == 1);
   }
-  Hash inner;
+  Digest inner;
   STROM_CHECK(EVP_DigestFinal_ex(context.get(), inner.data(), nullptr) == 1);
-  const Hash out = Sha256({outer_pad.bytes(), inner});
+  const Digest out = Sha256({outer_pad.bytes(), inner});
   Wipe(inner);
   return out;
 }
 
 void Hkdf(Bytes salt, Bytes key_material, Bytes info, std::span<uint8_t> out) {
-  STROM_CHECK(out.size() <= 255 * kHashBytes);
-  Hash pseudo_random_key = HmacSha256(salt, {key_material});
-  Hash block{};
+  STROM_CHECK(out.size() <= 255 * kDigestBytes);
+  Digest pseudo_random_key = HmacSha256(salt, {key_material});
+  Digest block{};
   uint8_t counter = 0;
   for (size_t done = 0; done < out.size();) {
     const Bytes previous = counter == 0 ? Bytes() : Bytes(block);
     const uint8_t number = ++counter;
     block = HmacSha256(pseudo_random_key, {previous, info, Bytes(&number, 1)});
-    const size_t size = std::min(kHashBytes, out.size() - done);
+    const size_t size = std::min(kDigestBytes, out.size() - done);
     std::copy_n(block.begin(), size, out.begin() + static_cast<std::ptrdiff_t>(done));
     done += size;
   }

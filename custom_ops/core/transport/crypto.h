@@ -2,8 +2,9 @@
 // AES-GCM, SHA-256, HMAC and HKDF. Of the product nothing else includes OpenSSL (the benchmark's
 // TLS, custom_ops/bench/relay_tls.cc, does).
 //
-// Secrets live in `Secret`, which wipes itself. A failure of OpenSSL itself is a bug (STROM_CHECK);
-// only what depends on bytes from outside is a result.
+// Secrets are of core/transport/secret.h, and what OpenSSL allocates is in no core dump either. A
+// failure of OpenSSL itself is a bug (STROM_CHECK); only what depends on bytes from outside is a
+// result.
 #ifndef KERAS_STROM_CORE_TRANSPORT_CRYPTO_H_
 #define KERAS_STROM_CORE_TRANSPORT_CRYPTO_H_
 
@@ -15,40 +16,18 @@
 #include <span>
 
 #include "core/base/types.h"
+#include "core/transport/secret.h"
 
 struct evp_cipher_ctx_st;
 struct evp_pkey_st;
 
 namespace strom {
 
-inline constexpr size_t kKeyBytes = 32;   // X25519 keys, pre-shared keys, Noise's chaining keys
-inline constexpr size_t kHashBytes = 32;  // SHA-256
-inline constexpr size_t kTagBytes = 16;   // AES-GCM's authentication tag
+inline constexpr size_t kDigestBytes = 32;  // SHA-256
+inline constexpr size_t kTagBytes = 16;     // AES-GCM's authentication tag
 inline constexpr size_t kNonceBytes = 12;
 
-// Overwrites `bytes` with zeros in a way the compiler keeps.
-void Wipe(std::span<uint8_t> bytes);
-
-// N secret bytes that are wiped when they go.
-template <size_t N>
-class Secret {
- public:
-  Secret() = default;
-  explicit Secret(const std::array<uint8_t, N>& bytes) : bytes_(bytes) {}
-  Secret(const Secret&) = default;
-  Secret& operator=(const Secret&) = default;
-  ~Secret() { Wipe(bytes_); }
-
-  const uint8_t* data() const { return bytes_.data(); }
-  std::span<uint8_t, N> bytes() { return bytes_; }
-  std::span<const uint8_t, N> bytes() const { return bytes_; }
-
- private:
-  std::array<uint8_t, N> bytes_{};
-};
-
-using SecretKey = Secret<kKeyBytes>;
-using Hash = std::array<uint8_t, kHashBytes>;
+using Digest = std::array<uint8_t, kDigestBytes>;
 
 // The public half of an X25519 private key.
 PublicKeyBytes DerivePublicKey(const SecretKey& private_key);
@@ -74,10 +53,10 @@ class StaticKey {
 };
 
 // SHA-256 over the parts, one after the other.
-Hash Sha256(std::initializer_list<Bytes> parts);
+Digest Sha256(std::initializer_list<Bytes> parts);
 
 // HMAC-SHA256 over the parts, one after the other.
-Hash HmacSha256(Bytes key, std::initializer_list<Bytes> parts);
+Digest HmacSha256(Bytes key, std::initializer_list<Bytes> parts);
 
 // HKDF-SHA256 (RFC 5869), extract and expand; at most 255 * 32 bytes.
 void Hkdf(Bytes salt, Bytes key_material, Bytes info, std::span<uint8_t> out);

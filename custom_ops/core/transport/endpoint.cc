@@ -38,10 +38,6 @@ void CountSent(size_t bytes, LinkCounters* counters) {
   counters->bytes_sent += static_cast<int64_t>(bytes);
 }
 
-PublicKeyBytes PublicKey(const std::array<uint8_t, 32>& private_key) {
-  return DerivePublicKey(SecretKey(private_key));
-}
-
 Endpoint::Endpoint(const EndpointOptions& options, RandomSource* random)
     : state_(std::make_unique<State>(options, random)) {}
 
@@ -336,12 +332,11 @@ LinkEvent& Endpoint::State::Emit(LinkEvent::Type type, LinkId link) {
 Endpoint::State::State(const EndpointOptions& given, RandomSource* source)
     : options(given),
       random(source),
-      job_key(JobKey(options.secret, options.job_id)),
-      static_key(SecretKey(options.private_key)),
+      job_key(JobKey(options.secret.bytes(), options.job_id)),
+      static_key(options.private_key),
       cookies(RandomKey()),
       grants(options.grants) {
-  Wipe(options.secret);
-  Wipe(options.private_key);
+  options.secret = options.private_key = SecretKey();
   std::array<uint8_t, 4> mask;
   random->Fill(mask);
   connection_id_mask = uint32_t{mask[0]} << 24 | uint32_t{mask[1]} << 16 | uint32_t{mask[2]} << 8 |

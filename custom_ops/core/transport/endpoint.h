@@ -23,14 +23,15 @@
 #include "core/transport/counters.h"
 #include "core/transport/grants.h"
 #include "core/transport/joiners.h"
+#include "core/transport/secret.h"
 
 namespace strom {
 
 struct EndpointOptions {
-  std::array<uint8_t, 32> secret{};  // the job's secret
+  SecretKey secret = {};  // the job's
   std::array<uint8_t, 16> job_id{};
-  std::array<uint8_t, 32> private_key{};  // responders: their static key
-  bool accepts = false;                   // answers HELLO
+  SecretKey private_key = {};  // responders: their static key
+  bool accepts = false;        // answers HELLO
   int64_t failure_timeout_ns = 5'000'000'000;
   int64_t join_timeout_ns = 0;  // of Connect; 0 = failure_timeout, at least 3 s
   // UDP payload of a datagram, 1200 to kMaxDatagramBytes; 0 = from 1200 up to what each path turns
@@ -41,9 +42,6 @@ struct EndpointOptions {
   CongestionControl congestion = {};
   GrantOptions grants = {};
 };
-
-// The public key of an X25519 private key.
-PublicKeyBytes PublicKey(const std::array<uint8_t, 32>& private_key);
 
 class Endpoint final : public LinkLayer {
  public:

@@ -45,7 +45,7 @@ void Endpoint::State::HandleHello(int64_t now_ns, const Address& from, Bytes dat
     return;
   }
   // By all of it: one that was damaged on its way comes again whole.
-  const Hash whole = Sha256({datagram});
+  const Digest whole = Sha256({datagram});
   if (handshakes.IsRefused(whole)) {
     ++counters.drop_wrong_secret;
     return;

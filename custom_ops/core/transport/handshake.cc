@@ -134,7 +134,7 @@ Cookie CookieJar::ForSlot(int64_t slot, const Address& from,
   std::array<uint8_t, 10> fields;
   StoreLittleEndian<uint16_t>(&fields[0], from.port);
   StoreLittleEndian<int64_t>(&fields[2], slot);
-  const Hash mac = HmacSha256(key_.bytes(), {from.ip, fields, ephemeral});
+  const Digest mac = HmacSha256(key_.bytes(), {from.ip, fields, ephemeral});
   Cookie cookie;
   std::copy_n(mac.begin(), kCookieBytes, cookie.begin());
   return cookie;

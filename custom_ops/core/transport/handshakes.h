@@ -28,7 +28,7 @@ class Handshakes {
   static constexpr int64_t kBurst = 64;  // at once, after a rest
   static constexpr int64_t kSuspectedNs = 10'000'000'000;
 
-  bool IsRefused(const Hash& hello) const { return refused_.contains(hello); }
+  bool IsRefused(const Digest& hello) const { return refused_.contains(hello); }
 
   // Whether there is time for another from this address now; then it counts.
   [[nodiscard]] bool MayOpen(int64_t now_ns, const Address& from) {
@@ -44,7 +44,7 @@ class Handshakes {
   }
 
   // The HELLO of this hash was opened in vain.
-  void NoteRefused(int64_t now_ns, const Address& from, const Hash& hello) {
+  void NoteRefused(int64_t now_ns, const Address& from, const Digest& hello) {
     if (refused_.insert(hello).second) order_.push_back(hello);
     if (order_.size() > kMostRefused) {
       refused_.erase(order_.front());
@@ -58,8 +58,8 @@ class Handshakes {
   }
 
  private:
-  std::set<Hash> refused_;
-  std::deque<Hash> order_;
+  std::set<Digest> refused_;
+  std::deque<Digest> order_;
   std::map<std::array<uint8_t, 16>, int64_t> suspected_;  // until when
   int64_t until_ns_ = 0, suspected_until_ns_ = 0;         // time that is spent
 };

@@ -8,7 +8,7 @@ namespace strom {
 namespace {
 
 constexpr std::string_view kProtocolName = "Noise_NKpsk0_25519_AESGCM_SHA256";
-static_assert(kProtocolName.size() == kHashBytes, "a name of this length is its own first hash");
+static_assert(kProtocolName.size() == kDigestBytes, "a name of this length is its own first hash");
 
 constexpr std::array<uint8_t, kNonceBytes> kFirstNonce{};
 
@@ -111,7 +111,7 @@ void Noise::Seal(std::span<uint8_t> payload, std::span<uint8_t, kTagBytes> tag) 
 }
 
 bool Noise::Open(Bytes sealed, uint8_t* out) {
-  const Hash after = Sha256({hash_, sealed});
+  const Digest after = Sha256({hash_, sealed});
   if (!Aead(Aead::Use::kOpen, cipher_key_.bytes()).Open(kFirstNonce, hash_, sealed, out)) {
     return false;
   }

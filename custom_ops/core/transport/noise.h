@@ -40,7 +40,7 @@ class Noise {
   std::pair<SecretKey, SecretKey> Split() const;
 
   // Equal on both sides, and different for every handshake.
-  const Hash& transcript() const { return hash_; }
+  const Digest& transcript() const { return hash_; }
 
  private:
   void MixHash(Bytes bytes);
@@ -52,7 +52,7 @@ class Noise {
 
   PublicKeyBytes responder_;
   SecretKey pre_shared_key_;
-  Hash hash_{};
+  Digest hash_{};
   SecretKey chaining_key_;
   SecretKey cipher_key_;     // every key seals one payload, so the nonce is always 0
   SecretKey own_ephemeral_;  // the initiator's, between its two steps

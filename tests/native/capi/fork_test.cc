@@ -4,12 +4,15 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <functional>
 #include <mutex>
 
 #include "capi/strom.h"
+#include "core/transport/crypto.h"
+#include "core_dump.h"
 #include "net/io_loop.h"
 
 namespace strom {
@@ -30,7 +33,7 @@ class End : private IoLoop::Protocol {
     Address to;
     ASSERT_TRUE(ParseAddress("127.0.0.1", port, &to).ok());
     loop_.Run([&](int64_t now_ns) {
-      loop_.links()->Connect(now_ns, to, PublicKey(Options(true).private_key), nullptr);
+      loop_.links()->Connect(now_ns, to, DerivePublicKey(Options(true).private_key), nullptr);
     });
   }
 
@@ -57,8 +60,8 @@ class End : private IoLoop::Protocol {
 
   static EndpointOptions Options(bool accepts) {
     EndpointOptions options{.accepts = accepts};
-    options.secret.fill(5);
-    if (accepts) options.private_key.fill(6);
+    std::ranges::fill(options.secret.bytes(), uint8_t{5});
+    if (accepts) std::ranges::fill(options.private_key.bytes(), uint8_t{6});
     return options;
   }
 
@@ -114,6 +117,14 @@ TEST(Fork, TheChildHasNoLinksAndTheParentKeepsThem) {
     EXPECT_EQ(failed, 0);
     EXPECT_TRUE(master.Await([&](const End& end) { return end.messages_ == round; }));
   }
+}
+
+TEST(Fork, TheStackOfTheThreadThatHandlesKeysIsInNoCoreDump) {
+  End end(true);
+  end.loop().Run([](int64_t) {
+    const int local = 0;
+    EXPECT_FALSE(IsDumped(&local));
+  });
 }
 
 TEST(Fork, HandlesOfTheParentAreClosedInTheChild) {

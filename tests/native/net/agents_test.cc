@@ -29,7 +29,7 @@ class Cluster {
   // max_children > 0: in a tree.
   explicit Cluster(int workers, UdpSocketOptions socket = {}, int max_children = 0)
       : socket_(socket) {
-    SystemRandom().Fill(endpoint_.secret);
+    SystemRandom().Fill(endpoint_.secret.bytes());
     SystemRandom().Fill(endpoint_.job_id);
     endpoint_.failure_timeout_ns = 2'000'000'000;
     MasterAgentOptions options;
@@ -226,7 +226,7 @@ TEST(AgentsTest, WorkersOfATreeAgree) {
 TEST(AgentsTest, AWrongSecretIsRejectedAndSaidSo) {
   const Cluster cluster(1);
   WorkerAgentOptions options = cluster.WorkerOptions(0);
-  options.endpoint.secret[0] ^= 1;
+  options.endpoint.secret.bytes()[0] ^= 1;
   std::shared_ptr<WorkerAgent> agent;
   const Status status = WorkerAgent::Join(options, kDeadlineNs, &agent);
   EXPECT_EQ(status.code, Code::kRejectedSecret) << status.message;

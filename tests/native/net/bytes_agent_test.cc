@@ -22,7 +22,7 @@ constexpr int64_t kNoWait = 0;
 class BytesAgentTest : public testing::Test {
  protected:
   void StartMaster(int workers) {
-    SystemRandom().Fill(endpoint_.secret);
+    SystemRandom().Fill(endpoint_.secret.bytes());
     MasterAgentOptions options;
     options.bind_address = "127.0.0.1";
     options.endpoint = endpoint_;

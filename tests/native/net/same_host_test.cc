@@ -24,6 +24,7 @@
 #include <string>
 #include <vector>
 
+#include "core/transport/crypto.h"
 #include "net/same_host_links.h"
 #include "sim/network.h"
 
@@ -80,10 +81,10 @@ class Pair {
       : network(seed), namespace_(options.worker_namespace) {
     network.SetPaths(options.path);
     EndpointOptions endpoint;
-    endpoint.secret.fill(7);
+    std::ranges::fill(endpoint.secret.bytes(), uint8_t{7});
     endpoint.job_id.fill(9);
-    endpoint.private_key.fill(3);
-    const PublicKeyBytes key = PublicKey(endpoint.private_key);
+    std::ranges::fill(endpoint.private_key.bytes(), uint8_t{3});
+    const PublicKeyBytes key = DerivePublicKey(endpoint.private_key);
     endpoint.accepts = true;
     Add(&master, endpoint, options.master);
     endpoint.accepts = false;

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "core/transport/crypto.h"
+
 namespace strom {
 namespace {
 
@@ -84,11 +86,11 @@ TEST(PathTest, TheSameSeedGivesTheSameFate) {
 struct Pair {
   explicit Pair(uint64_t seed) : network(seed) {
     EndpointOptions options;
-    options.private_key.fill(3);
+    std::ranges::fill(options.private_key.bytes(), uint8_t{3});
     options.accepts = true;
     options.failure_timeout_ns = kSecond;
     master = network.Add(options);
-    const PublicKeyBytes key = PublicKey(options.private_key);
+    const PublicKeyBytes key = DerivePublicKey(options.private_key);
     options.accepts = false;
     worker = network.Add(options);
     network.hooks(master).on_event = [this](int64_t now_ns, LinkEvent event) {

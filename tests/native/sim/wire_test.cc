@@ -16,6 +16,7 @@
 #include "core/master/master_node.h"
 #include "core/replication/version_vector.h"
 #include "core/step/compression_state.h"
+#include "core/transport/crypto.h"
 #include "core/transport/endpoint.h"
 #include "core/worker/worker_node.h"
 #include "sim/network.h"
@@ -36,9 +37,9 @@ constexpr PathOptions kHarm = {
 
 EndpointOptions MasterEndpoint() {
   EndpointOptions options;
-  options.secret.fill(7);
+  std::ranges::fill(options.secret.bytes(), uint8_t{7});
   options.job_id.fill(9);
-  options.private_key.fill(3);
+  std::ranges::fill(options.private_key.bytes(), uint8_t{3});
   options.accepts = true;
   options.failure_timeout_ns = kFailureTimeoutNs;
   return options;
@@ -97,7 +98,7 @@ class Worker {
     options.instance.fill(static_cast<uint8_t>(rank + 1));
     options.max_staleness = max_staleness;
     options.master = master;
-    options.master_public_key = PublicKey(MasterEndpoint().private_key);
+    options.master_public_key = DerivePublicKey(MasterEndpoint().private_key);
     options.failure_timeout_ns = kFailureTimeoutNs;
     node_ = std::make_unique<WorkerNode>(options, &network->endpoint(host_));
     exchange_ = std::make_shared<NodeExchange>(this);
@@ -557,7 +558,7 @@ TEST(WireTest, AWrongSecretNeverJoins) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     Wire wire(seed, -1, RandomPlans(seed, /*deaths=*/false));
     EndpointOptions endpoint = WorkerEndpoint();
-    endpoint.secret[31] ^= 1;
+    endpoint.secret.bytes()[31] ^= 1;
     Worker stranger(&wire.network, wire.address, 0, static_cast<int>(wire.workers.size()), -1, {},
                     endpoint);
     stranger.Join();

@@ -3,9 +3,13 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <openssl/crypto.h>
 
+#include <algorithm>
 #include <string>
 #include <vector>
+
+#include "core_dump.h"
 
 namespace strom {
 namespace {
@@ -48,7 +52,7 @@ TEST(Crypto, MatchesTheHmacVector) {
   const auto bytes = [](const std::string& s) {
     return Bytes(reinterpret_cast<const uint8_t*>(s.data()), s.size());
   };
-  const Hash expected = Hex32("5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843");
+  const Digest expected = Hex32("5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843");
   EXPECT_EQ(HmacSha256(bytes(key), {bytes(text)}), expected);
   EXPECT_EQ(HmacSha256(bytes(key), {bytes(text).first(5), bytes(text).subspan(5)}), expected);
 }
@@ -88,6 +92,48 @@ TEST(Crypto, ComparesWholeRanges) {
   EXPECT_TRUE(EqualInConstantTime(Hex("0102"), Hex("0102")));
   EXPECT_FALSE(EqualInConstantTime(Hex("0102"), Hex("0103")));
   EXPECT_FALSE(EqualInConstantTime(Hex("0102"), Hex("010203")));
+}
+
+TEST(Crypto, KeysAreInNoCoreDump) {
+  EXPECT_TRUE(IsDumped(&*std::make_unique<int>()));
+  const Secret<16> secret(std::array<uint8_t, 16>{1});
+  const Secret<16> copy = secret;
+  EXPECT_FALSE(IsDumped(secret.data()));
+  EXPECT_FALSE(IsDumped(copy.data()));
+  EXPECT_NE(copy.data(), secret.data());
+  EXPECT_EQ(copy.data()[0], 1);
+  // What OpenSSL allocates for its own objects, however large.
+  for (const size_t bytes : {size_t{1}, size_t{500}, size_t{100'000}}) {
+    void* const block = OPENSSL_malloc(bytes);
+    EXPECT_FALSE(IsDumped(block));
+    OPENSSL_free(block);
+  }
+}
+
+// ---------------------------------------------------------------- the memory they are in
+
+TEST(Undumped, BlocksKeepWhatIsWrittenAndAreUsedAgain) {
+  std::vector<std::pair<uint8_t*, size_t>> blocks;
+  for (size_t bytes = 1; bytes < 200'000; bytes += bytes / 3 + 1) {
+    auto* const block = static_cast<uint8_t*>(AllocateUndumped(bytes));
+    ASSERT_NE(block, nullptr);
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(block) % 16, 0U);
+    std::fill_n(block, bytes, static_cast<uint8_t>(bytes));
+    blocks.emplace_back(block, bytes);
+  }
+  for (auto& [block, bytes] : blocks) {
+    block = static_cast<uint8_t*>(ReallocateUndumped(block, 2 * bytes));
+    ASSERT_NE(block, nullptr);
+    EXPECT_EQ(std::count(block, block + bytes, static_cast<uint8_t>(bytes)),
+              static_cast<std::ptrdiff_t>(bytes));
+  }
+  for (const auto& [block, bytes] : blocks) FreeUndumped(block);
+  void* const small = AllocateUndumped(40);
+  FreeUndumped(small);
+  EXPECT_EQ(AllocateUndumped(40), small);
+  FreeUndumped(small);
+  EXPECT_EQ(AllocateUndumped(SIZE_MAX), nullptr);
+  FreeUndumped(nullptr);
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "core/transport/crypto.h"
 #include "core/transport/handshakes.h"
 #include "core/transport/packet.h"
 #include "sim/network.h"
@@ -29,14 +30,14 @@ class Pair {
   explicit Pair(uint64_t seed, PathOptions path = {}, uint32_t first_sequence = 0) : network(seed) {
     network.SetPaths(path);
     EndpointOptions options;
-    options.secret.fill(7);
+    std::ranges::fill(options.secret.bytes(), uint8_t{7});
     options.job_id.fill(9);
-    options.private_key.fill(3);
+    std::ranges::fill(options.private_key.bytes(), uint8_t{3});
     options.accepts = true;
     options.first_link_sequence = first_sequence;
     master_options = options;
     options.accepts = false;
-    master_key = PublicKey(options.private_key);
+    master_key = DerivePublicKey(options.private_key);
     options.private_key = {};
     worker_options = options;
   }
@@ -104,9 +105,9 @@ TEST(Handshakes, AHelloThatWasRefusedIsKnownAgainAndItsAddressIsSlow) {
   stranger.ip[15] = 1;
   other.ip[15] = 2;
   ASSERT_TRUE(handshakes.MayOpen(0, stranger));
-  handshakes.NoteRefused(0, stranger, Hash{1});
-  EXPECT_TRUE(handshakes.IsRefused(Hash{1}));
-  EXPECT_FALSE(handshakes.IsRefused(Hash{2}));
+  handshakes.NoteRefused(0, stranger, Digest{1});
+  EXPECT_TRUE(handshakes.IsRefused(Digest{1}));
+  EXPECT_FALSE(handshakes.IsRefused(Digest{2}));
   int opened = 0;
   for (int64_t now_ns = 0; now_ns < kSecond; now_ns += kMillisecond / 8) {
     opened += handshakes.MayOpen(now_ns, stranger) ? 1 : 0;
@@ -122,14 +123,14 @@ TEST(Handshakes, AHelloThatWasRefusedIsKnownAgainAndItsAddressIsSlow) {
 TEST(Handshakes, WhatIsRememberedIsBounded) {
   Handshakes handshakes;
   Address from;
-  Hash key{};
+  Digest key{};
   for (uint32_t i = 0; i < 5000; ++i) {
     from.ip[12] = key[0] = static_cast<uint8_t>(i);
     from.ip[13] = key[1] = static_cast<uint8_t>(i >> 8);
     handshakes.NoteRefused(i, from, key);
   }
   EXPECT_TRUE(handshakes.IsRefused(key));
-  EXPECT_FALSE(handshakes.IsRefused(Hash{}));
+  EXPECT_FALSE(handshakes.IsRefused(Digest{}));
 }
 
 TEST(Endpoint, ReportsEachLinkAndCountsAllOfThem) {
@@ -176,7 +177,7 @@ TEST(Endpoint, TellsAnUnreachableMasterFromARejectedSecret) {
   EXPECT_EQ(unreachable.worker_events.back().code, Code::kUnreachable);
 
   Pair wrong_secret(3);
-  wrong_secret.worker_options.secret.fill(8);
+  std::ranges::fill(wrong_secret.worker_options.secret.bytes(), uint8_t{8});
   wrong_secret.Start();
   ASSERT_TRUE(wrong_secret.RunUntilWorkerIsDown(15 * kSecond));
   EXPECT_EQ(wrong_secret.worker_events.back().code, Code::kRejectedSecret);
@@ -192,7 +193,7 @@ TEST(Endpoint, RejectsAnotherJobAndAnotherMasterKey) {
   EXPECT_EQ(job.worker_events.back().code, Code::kRejectedSecret);
 
   Pair key(5);
-  key.master_key = PublicKey({1});
+  key.master_key = DerivePublicKey(SecretKey({1}));
   key.Start();
   ASSERT_TRUE(key.RunUntilWorkerIsDown(15 * kSecond));
   EXPECT_EQ(key.worker_events.back().code, Code::kRejectedSecret);

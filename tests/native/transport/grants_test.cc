@@ -8,6 +8,7 @@
 #include <numeric>
 #include <vector>
 
+#include "core/transport/crypto.h"
 #include "sim/network.h"
 
 namespace strom {
@@ -94,10 +95,10 @@ Incast RunIncast(int senders, int64_t buffer_bytes, int64_t mtu_bytes = 1500) {
   constexpr int64_t kRate = 125'000'000;
   Network network(1);
   network.SetPaths({.delay_ns = 30'000, .mtu_bytes = mtu_bytes});
-  options.secret.fill(7);
-  options.private_key.fill(3);
+  std::ranges::fill(options.secret.bytes(), uint8_t{7});
+  std::ranges::fill(options.private_key.bytes(), uint8_t{3});
   options.accepts = true;
-  const PublicKeyBytes key = PublicKey(options.private_key);
+  const PublicKeyBytes key = DerivePublicKey(options.private_key);
   const Host master = network.Add(options);
   network.SetLine(master, kRate, buffer_bytes);
   std::map<LinkId, int64_t> received;

@@ -5,9 +5,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <set>
 #include <vector>
 
+#include "core/transport/crypto.h"
 #include "core/transport/endpoint.h"
 #include "sim/network.h"
 
@@ -24,7 +26,7 @@ class PathTest : public testing::Test {
     network_ = std::make_unique<Network>(seed);
     network_->SetPaths(path);
     EndpointOptions options{.accepts = true, .datagram_bytes = datagram_bytes};
-    options.private_key.fill(3);
+    std::ranges::fill(options.private_key.bytes(), uint8_t{3});
     master_ = network_->Add(options);
     worker_ = network_->Add({.datagram_bytes = datagram_bytes});
     stranger_ = network_->Add({});
@@ -39,7 +41,7 @@ class PathTest : public testing::Test {
       worker_lost_ |= event.type == LinkEvent::Type::kDown;
     };
     at_worker_ = worker().Connect(network_->now_ns(), network_->address(master_),
-                                  PublicKey(options.private_key), nullptr);
+                                  DerivePublicKey(options.private_key), nullptr);
     ASSERT_TRUE(network_->RunUntil(10 * kSecond, [this] { return at_master_ != 0; }));
   }
 
