@@ -125,6 +125,7 @@ struct MasterNode::State final : GenerationHost {
   void Settle();  // after every event: whatever it has made possible
   void ActOnNotices();
   void RemoveGone();
+  void Part(const Member& member);
   void ShutDown(const std::string& reason);
 
   const MasterNodeOptions options;
@@ -286,8 +287,7 @@ void MasterNode::State::HandleUp(const LinkEvent& event) {
                      ? "this worker has come back over a new link"
                      : "superseded by attempt " + std::to_string(joined.member->attempt) + " of " +
                            WorkerName(rank) + "; this process has to end");
-    assemblers.erase(joined.superseded->link);
-    relay.Remove(joined.superseded->link);
+    Part(*joined.superseded);
     if (!joined.resumed) tree.Leave(now_ns, joined.superseded->origin);
     fits.Lose(rank);  // ATTACH reinstates one that has come back
     if (!joined.resumed) {
@@ -562,13 +562,12 @@ void MasterNode::State::RemoveGone() {
     if (member == nullptr) continue;  // said twice
     const int32_t rank = member->rank;
     if (leaving.close_link) links->Close(now_ns, leaving.link, leaving.reason);
-    relay.Remove(leaving.link);
+    Part(*member);
     member->link = 0;
     member->state = leaving.state;
     member->may_return = leaving.may_return;
     member->away_until_ns = now_ns + 2 * options.failure_timeout_ns;
     member->gone_ns = now_ns;
-    assemblers.erase(leaving.link);
     if (leaving.state == Member::State::kLeft) {
       events.push_back({MasterEvent::Type::kLeft, rank, WorkerName(rank) + " has left"});
     } else {
@@ -578,6 +577,14 @@ void MasterNode::State::RemoveGone() {
     tree.Leave(now_ns, member->origin);
     fits.Lose(rank);
   }
+}
+
+// Its link is gone. Where it has no other neighbour, nobody is left to send what is missing before
+// the updates that are held of it; if it comes back, it sends all again that the master lacks.
+void MasterNode::State::Part(const Member& member) {
+  assemblers.erase(member.link);
+  relay.Remove(member.link);
+  if (tree.is_star()) relay.ForgetHeld(member.origin);
 }
 
 std::string MasterNode::StatusJson() const {

@@ -122,6 +122,7 @@ class Relay {
   std::string Take(int64_t now_ns, LinkId link, const UpdateId& id, const Buffer& update,
                    std::vector<Replication::Accepted>* accepted);
   void Close(uint64_t origin) { replication_.Close(origin); }
+  void ForgetHeld(uint64_t origin) { replication_.ForgetHeld(origin); }
   void SetMasterVector(int64_t now_ns, const VersionVector& vector) {
     replication_.SetMasterVector(now_ns, vector);
   }

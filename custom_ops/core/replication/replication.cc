@@ -75,6 +75,14 @@ void Replication::ForgetHeld() {
   hold_bytes_ = 0;
 }
 
+void Replication::ForgetHeld(uint64_t origin) {
+  auto held = hold_.lower_bound({origin, 0});
+  while (held != hold_.end() && held->first.origin == origin) {
+    hold_bytes_ -= SizeOf(held->second.update);
+    held = hold_.erase(held);
+  }
+}
+
 void Replication::Close(uint64_t origin) { closed_.insert(origin); }
 
 void Replication::SetMasterVector(int64_t now_ns, const VersionVector& vector) {

@@ -75,6 +75,8 @@ class Replication {
   // Another generation begins: what is held belongs to an earlier one, whose flat space may be
   // another, and has come too late.
   void ForgetHeld();
+  // The same for what nobody is left to fill the gaps of.
+  void ForgetHeld(uint64_t origin);
 
   // No update of `origin` is accepted from now on.
   void Close(uint64_t origin);

@@ -481,6 +481,22 @@ TEST(MisbehavingNodeTest, AJobThatHasReplacedTooManyWorkersTakesNoOther) {
   EXPECT_THAT(master.links.refused[link + 1], HasSubstr("start the job anew"));
 }
 
+TEST(MisbehavingNodeTest, WhatIsHeldOfALostWorkerGoesWithIt) {
+  Master master(2);
+  master.Start();
+  master.Update(2, {Master::Origin(2), 2});  // the first is lost with its link
+  ASSERT_GT(master.node.replication().hold_bytes(), 0);
+  master.node.HandleLinkEvent(kNow, Down(2, Code::kMasterLost));
+  EXPECT_EQ(master.node.replication().hold_bytes(), 0);
+  // The same process comes back, and sends again what the master lacks.
+  master.SayHello(3, 1, 2);
+  master.node.HandleLinkEvent(kNow, Up(3));
+  master.Say(3, Attach{1, {{Master::Origin(2), 2}}});
+  master.Update(3, {Master::Origin(2), 2});
+  master.Update(3, {Master::Origin(2), 1});
+  EXPECT_EQ(CounterOf(master.node.received(), Master::Origin(2)), 2u);
+}
+
 // Held updates were checked against the flat space of their own generation.
 TEST(MisbehavingNodeTest, AnUpdateThatIsHeldDoesNotComeIntoTheNextGeneration) {
   Master master(1);
