@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import time
 
 from keras_strom import errors
 
@@ -15,8 +16,8 @@ class CheckpointPlan:
     Attributes:
         incoming: the folder for their parts.
         interval: seconds from one part to the next.
-        begun: the runner's clock when the job began, in seconds since 1970: part n is due n
-            intervals later, which needs clocks that agree to a part of the interval.
+        begun: `time.monotonic()` of this machine when the job began: part n is due n intervals
+            later. Nobody's time of day counts.
         restore: the checkpoint to go on from; None = begin anew.
     """
 
@@ -41,6 +42,14 @@ class CheckpointPlan:
         except (ValueError, TypeError) as error:
             raise errors.InvalidOption(f"no plan of checkpoints: {error}") from error
 
+    def as_here(self, now_there: float) -> CheckpointPlan:
+        """The runner's plan by this machine's clock.
+
+        Args:
+            now_there: `time.monotonic()` at the runner, as it has just told.
+        """
+        return dataclasses.replace(self, begun=self.begun + time.monotonic() - now_there)
+
     def due(self, now: float) -> int:
-        """The number of the latest part that is due at `now`; 0 = none yet."""
+        """The number of the latest part that is due at `now` (`time.monotonic`); 0 = none yet."""
         return max(0, int((now - self.begun) / self.interval))

@@ -199,7 +199,7 @@ class CheckpointFolder:
         """For the workers of the job that begins now."""
         latest = self.latest()
         restore = None if latest is None else str(latest)
-        return CheckpointPlan(str(self._incoming), interval, time.time(), restore)
+        return CheckpointPlan(str(self._incoming), interval, time.monotonic(), restore)
 
     def latest(self) -> Path | None:
         """The newest checkpoint whose parts are all undamaged; None = there is none.

@@ -62,7 +62,7 @@ class Checkpointing:
         Raises:
             StoreUnavailable: the first part could not be written.
         """
-        number = self._plan.due(time.time())
+        number = self._plan.due(time.monotonic())
         if self._last is None:
             self._last = number
         if number <= self._last:

@@ -359,6 +359,7 @@ class Controller:
             "local_rank": task.local_rank,
             "local_size": max(len(self._neighbours(task)), task.local_rank + 1),
             "attempt": task.attempt,
+            "clock": time.monotonic(),
         }
         _try_to_send(task.channel, {"type": "start", **place})
 

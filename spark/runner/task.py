@@ -137,6 +137,7 @@ def _run_worker(
     try:
         link.register()
         while (begin := link.wait_for_start()) is not None:
+            checkpoints = task.checkpoints and task.checkpoints.as_here(begin["clock"])
             place = ClusterEnvironment(
                 rank=begin["rank"],
                 size=task.workers,
@@ -147,7 +148,7 @@ def _run_worker(
                 network=task.network,
                 join_timeout=task.start_timeout,
                 data_path=data_path,
-                checkpoints=task.checkpoints,
+                checkpoints=checkpoints,
             )
             # The worker ends with the thread that starts it: this one, the task's own.
             with WorkerProcess(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import time
+import types
 import zlib
 from pathlib import Path
 from typing import Any
@@ -26,6 +28,7 @@ from keras_strom.recovery.checkpoint_files import (
     parts_of,
     read_part,
 )
+from keras_strom.recovery.checkpointing import Checkpointing
 from keras_strom.recovery.packed_arrays import pack
 from keras_strom.recovery.resume import DataPosition
 from keras_strom.runner.job_checkpoints import JobCheckpoints
@@ -334,6 +337,26 @@ def test_parts_are_due_once_an_interval() -> None:
     assert CheckpointPlan.from_json(plan.to_json()) == plan
     with pytest.raises(errors.InvalidOption, match="no plan of checkpoints"):
         CheckpointPlan.from_json('{"unknown": 1}')
+
+
+def test_all_workers_number_their_parts_alike_whatever_the_time_of_day(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = folder(tmp_path)
+    plan = kept.plan(10)
+    between_messages = types.SimpleNamespace(step=types.SimpleNamespace(is_between_messages=True))
+    started, time_of_day = time.monotonic(), time.time()
+
+    def number(worker: Checkpointing) -> int | None:
+        worker.save_if_due(between_messages, None, None)  # type: ignore[arg-type]
+        return worker._last
+
+    assert number(Checkpointing(plan)) == 0
+    monkeypatch.setattr(time, "time", lambda: time_of_day + 20)
+    assert number(Checkpointing(plan)) == 0
+    # Another machine has been up for a thousand seconds more.
+    monkeypatch.setattr(time, "monotonic", lambda: started + 1000 + 35)
+    assert number(Checkpointing(plan.as_here(now_there=started + 35))) == 3
 
 
 def test_a_runner_makes_checkpoints_while_its_job_runs(tmp_path: Path) -> None:
