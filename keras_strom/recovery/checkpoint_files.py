@@ -39,6 +39,7 @@ from keras_strom.recovery.packed_arrays import (
     unpack,
 )
 from keras_strom.recovery.resume import DataPosition
+from keras_strom.stale_files import anew_if_stale
 
 _logger = logging.getLogger("keras_strom")
 
@@ -124,9 +125,17 @@ def leave_part(plan: CheckpointPlan, number: int, part: Part) -> None:
 
 
 def parts_of(checkpoint: str) -> dict[int, Path]:
-    """The files of a checkpoint's parts by rank; those of its latest fit."""
+    """The files of a checkpoint's parts by rank; those of its latest fit.
+
+    Raises:
+        StoreUnavailable: the folder cannot be read.
+    """
     found: dict[int, dict[int, Path]] = {}
-    for path in sorted(Path(checkpoint).iterdir()):
+    try:
+        paths = _listed(Path(checkpoint))
+    except OSError as error:
+        raise errors.StoreUnavailable(f"{checkpoint} cannot be read: {error.strerror}") from error
+    for path in paths:
         if match := _PART.fullmatch(path.name):
             found.setdefault(int(match[2]), {})[int(match[1])] = path
     return found[max(found)]
@@ -141,7 +150,7 @@ def read_part(path: Path) -> Part:
         StoreUnavailable: it cannot be read.
     """
     try:
-        return Part.from_bytes(path.read_bytes())
+        return Part.from_bytes(anew_if_stale(path.read_bytes))
     except OSError as error:
         raise errors.StoreUnavailable(f"{path} cannot be read: {error.strerror}") from error
     except errors.StromError as error:
@@ -197,7 +206,8 @@ class CheckpointFolder:
 
     def plan(self, interval: float) -> CheckpointPlan:
         """For the workers of the job that begins now."""
-        latest = self.latest()
+        with self._reachable():
+            latest = self.latest()
         restore = None if latest is None else str(latest)
         return CheckpointPlan(str(self._incoming), interval, time.monotonic(), restore)
 
@@ -208,7 +218,7 @@ class CheckpointFolder:
             Refused: another version of keras-strom has written it.
         """
         for checkpoint in reversed(self._checkpoints()):
-            paths = [path for path in sorted(checkpoint.iterdir()) if _PART.fullmatch(path.name)]
+            paths = [path for path in _listed(checkpoint) if _PART.fullmatch(path.name)]
             try:
                 for path in paths:
                     read_part(path)  # One after the other: together they may not fit into memory.
@@ -244,7 +254,7 @@ class CheckpointFolder:
                     failure = error  # It is tried again the next time; others do not wait for it.
             if made:
                 for old in self._checkpoints()[: -self._kept]:
-                    shutil.rmtree(old)
+                    _remove(old)
             if failure is not None:
                 raise failure
         return made
@@ -254,17 +264,17 @@ class CheckpointFolder:
         with self._reachable():
             self._hold_epoch()
             for path in [*self._checkpoints(), self._incoming]:
-                shutil.rmtree(path)
+                _remove(path)
 
     def _numbers(self) -> dict[int, set[str]]:
         """The names, in a checkpoint, of the parts that are there, by number."""
         numbers: dict[int, set[str]] = {}
-        for path in self._incoming.iterdir():
+        for path in _listed(self._incoming):
             if match := _INCOMING.fullmatch(path.name):
                 numbers.setdefault(int(match[1]), set()).add(match[2])
             elif match := _CHECKPOINT.fullmatch(path.name):  # It could not be made so far.
                 parts = numbers.setdefault(int(match[2]), set())
-                parts.update(part.name for part in path.iterdir())
+                parts.update(part.name for part in _listed(path))
         return numbers
 
     def _make(self, number: int, parts: set[str]) -> Path | None:
@@ -279,20 +289,20 @@ class CheckpointFolder:
         making.mkdir(exist_ok=True)
         for part, path in arrived.items():
             if path.exists():
-                os.rename(path, making / part)
+                _rename(path, making / part)
         _sync(making)
-        os.rename(making, self._path / name)
+        _rename(making, self._path / name)
         _sync(self._path)
         return self._path / name
 
     def _checkpoints(self) -> list[Path]:
         """All there are, the oldest first."""
-        return sorted(path for path in self._path.iterdir() if _CHECKPOINT.fullmatch(path.name))
+        return [path for path in _listed(self._path) if _CHECKPOINT.fullmatch(path.name)]
 
     def _read_epoch(self) -> int:
         path = self._path / "master.json"
         try:
-            return int(json.loads(path.read_text())["epoch"])
+            return int(json.loads(anew_if_stale(path.read_text))["epoch"])
         except FileNotFoundError:
             return 0
         except (ValueError, KeyError, TypeError) as error:
@@ -327,15 +337,33 @@ class CheckpointFolder:
             ) from error
 
 
+def _listed(folder: Path) -> list[Path]:
+    """What is in a folder, by name."""
+    return anew_if_stale(lambda: sorted(folder.iterdir()))
+
+
+def _rename(path: Path, to: Path) -> None:
+    anew_if_stale(lambda: os.rename(path, to))
+
+
+def _remove(folder: Path) -> None:
+    """Removes a folder with all that is in it."""
+    anew_if_stale(lambda: shutil.rmtree(folder))
+
+
 def _write(path: Path, content: bytes) -> None:
     """Writes a file that is there whole or, after a crash, as it was before."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
+
+    def write() -> None:
         with open(temporary, "wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
         os.rename(temporary, path)
+
+    try:
+        anew_if_stale(write)
     except BaseException:
         temporary.unlink(missing_ok=True)  # On a disk that is full it would stand in its own way.
         raise
@@ -344,8 +372,12 @@ def _write(path: Path, content: bytes) -> None:
 
 def _sync(folder: Path) -> None:
     """Makes renames within `folder` last."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+
+    def sync() -> None:
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    anew_if_stale(sync)

@@ -18,6 +18,7 @@ import numpy as np
 
 from keras_strom import errors
 from keras_strom.checks import whole_number
+from keras_strom.stale_files import anew_if_stale
 
 from . import spool
 from .exported import TRAIN, ExportedData, Piece
@@ -25,6 +26,7 @@ from .read_plan import Arrays, ReadPlan
 from .tensors import decode
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     import pyarrow.parquet as pq
     import tensorflow as tf
 
@@ -208,7 +210,7 @@ def read(plan: ReadPlan, pieces: Iterable[Piece]) -> Iterator[Arrays]:
     try:
         for piece in pieces:
             with files.explained(piece.path):
-                table = files.open(piece.path).read_row_group(piece.group, columns=columns)
+                table = files.read(piece.path, piece.group, columns)
             rows = table.slice(piece.begin, piece.rows)
             yield tuple(
                 decode(rows.column(name), spec, name, piece.path)
@@ -225,7 +227,20 @@ class _Files:
         self._store = exported.store
         self._opened: collections.OrderedDict[str, pq.ParquetFile] = collections.OrderedDict()
 
-    def open(self, path: str) -> pq.ParquetFile:
+    def read(self, path: str, group: int, columns: list[str]) -> pa.Table:
+        """One row group."""
+
+        def read() -> pa.Table:
+            try:
+                return self._open(path).read_row_group(group, columns=columns)
+            except OSError:
+                if path in self._opened:  # It is opened anew, if it is asked for again.
+                    self._opened.pop(path).close(force=True)
+                raise
+
+        return anew_if_stale(read)
+
+    def _open(self, path: str) -> pq.ParquetFile:
         """The file, opened now or before."""
         import pyarrow.parquet as pq
 

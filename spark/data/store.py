@@ -15,6 +15,7 @@ import uuid
 from typing import TYPE_CHECKING, Any
 
 from keras_strom import errors
+from keras_strom.stale_files import anew_if_stale
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -107,8 +108,12 @@ class Store:
         """
         with _explained(path):
             filesystem, inside = self.resolve(path)
-            with filesystem.open_input_stream(inside) as stream:
-                return bytes(stream.read())
+
+            def read() -> bytes:
+                with filesystem.open_input_stream(inside) as stream:
+                    return bytes(stream.read())
+
+            return anew_if_stale(read)
 
     def write_bytes(self, path: str, content: bytes) -> None:
         """Writes a file, and the folders above it, in one piece; replaces what was there.
@@ -116,8 +121,13 @@ class Store:
         Raises:
             StoreUnavailable: the file system cannot be reached or written to.
         """
-        with _explained(path), self.open_output(path) as stream:
-            stream.write(content)
+
+        def write() -> None:
+            with self.open_output(path) as stream:
+                stream.write(content)
+
+        with _explained(path):
+            anew_if_stale(write)
 
     @contextlib.contextmanager
     def open_output(self, path: str) -> Iterator[Any]:

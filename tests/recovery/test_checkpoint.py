@@ -28,10 +28,10 @@ from keras_strom.recovery.checkpoint_files import (
     parts_of,
     read_part,
 )
-from keras_strom.recovery.checkpointing import Checkpointing
 from keras_strom.recovery.packed_arrays import pack
 from keras_strom.recovery.resume import DataPosition
 from keras_strom.runner.job_checkpoints import JobCheckpoints
+from tests.support.stale import Stale
 
 ARRAYS: dict[str, npt.NDArray[Any]] = {
     "parameters": np.arange(5, dtype=np.float32),
@@ -328,6 +328,46 @@ def test_a_folder_that_cannot_be_made_is_refused_in_words(tmp_path: Path) -> Non
         folder(tmp_path / "file" / "below")
 
 
+def _use(path: Path) -> None:
+    """Everything that is done with a folder of checkpoints."""
+    kept = folder(path, kept=1)
+    plan = kept.plan(60)
+    for number in (1, 2):
+        leave(plan, number, 0, 1)
+        (made,) = kept.collect()
+        assert kept.latest() == made
+        assert [read_part(one).rank for one in parts_of(str(made)).values()] == [0, 1]
+    again = folder(path)
+    assert again.plan(60).restore == str(made)
+    again.clear()
+
+
+_STEPS = [
+    *((os, "rename"), (os, "fsync"), (os, "rmdir")),
+    *((Path, name) for name in ("iterdir", "read_bytes", "read_text")),
+]
+
+
+@pytest.mark.parametrize(("owner", "name"), _STEPS, ids=lambda value: value)
+def test_a_file_that_has_become_stale_is_opened_anew(
+    owner: object, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        counted = Stale(patched, owner, name, ())
+        _use(tmp_path / "all")
+    assert counted.count
+    for call in range(counted.count):
+        with monkeypatch.context() as patched:
+            Stale(patched, owner, name, {call})
+            _use(tmp_path / str(call))
+    if name == "read_bytes":
+        return  # A checkpoint that cannot be read is passed over, with a warning.
+    with monkeypatch.context() as patched:
+        Stale(patched, owner, name, range(1000))
+        with pytest.raises(errors.StoreUnavailable, match="Stale file handle"):
+            _use(tmp_path / "stale")
+
+
 # ------------------------------------------------------------------ the plan and the runner
 
 
@@ -342,6 +382,9 @@ def test_parts_are_due_once_an_interval() -> None:
 def test_all_workers_number_their_parts_alike_whatever_the_time_of_day(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # With TensorFlow, which nothing else here needs.
+    from keras_strom.recovery.checkpointing import Checkpointing
+
     kept = folder(tmp_path)
     plan = kept.plan(10)
     between_messages = types.SimpleNamespace(step=types.SimpleNamespace(is_between_messages=True))

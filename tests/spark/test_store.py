@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import pickle
+import types
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from pyarrow import fs
 
 from keras_strom import errors
+from keras_strom.spark.data.reader import _Files
 from keras_strom.spark.data.store import Store
+from tests.support.stale import Stale
 
 
 def test_a_file_comes_back_as_it_was_written(tmp_path: Path) -> None:
@@ -130,3 +136,39 @@ def test_a_scheme_that_nothing_knows_says_what_to_install() -> None:
     store = Store.create("nosuch://place/x")
     with pytest.raises(errors.InvalidOption, match="nosuch"):
         store.exists(store.run("r").model)
+
+
+def test_a_file_that_has_become_stale_is_opened_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store.create(tmp_path)
+    path = str(tmp_path / "file")
+    local = fs.LocalFileSystem()
+    names = ("create_dir", "open_input_stream", "open_output_stream", "move", "delete_file")
+    opened = types.SimpleNamespace(
+        type_name="local", **{name: getattr(local, name) for name in names}
+    )
+    monkeypatch.setattr(Store, "resolve", lambda _, path: (opened, path))
+    for name in ("open_output_stream", "move"):
+        Stale(monkeypatch, opened, name, {0})
+        store.write_bytes(path, name.encode())
+        Stale(monkeypatch, opened, "open_input_stream", {0})
+        assert store.read_bytes(path) == name.encode()
+    Stale(monkeypatch, opened, "open_input_stream", range(9))
+    with pytest.raises(errors.StoreUnavailable, match="Stale file handle"):
+        store.read_bytes(path)
+
+
+def test_rows_that_have_become_stale_are_read_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = str(tmp_path / "rows.parquet")
+    pq.write_table(pa.table({"x": [1, 2]}), path)
+    exported = types.SimpleNamespace(store=Store.create(tmp_path))
+    files = _Files(exported)  # type: ignore[arg-type]
+    Stale(monkeypatch, pq.ParquetFile, "read_row_group", {0})
+    assert files.read(path, 0, ["x"]).column("x").to_pylist() == [1, 2]
+    Stale(monkeypatch, pq.ParquetFile, "read_row_group", range(9))
+    with pytest.raises(errors.StoreUnavailable, match="Stale file handle"), files.explained(path):
+        files.read(path, 0, ["x"])
+    files.close()
