@@ -47,8 +47,6 @@ TYPED_OPTIONS: Mapping[str, tuple[str, ...]] = {
     "shake_up": ("ShakeUp",),
     "update_clipping": ("UpdateClipping",),
 }
-# What a function can train by; the other methods are an estimator's.
-TRAINING = {"type": "GradientSharing"}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -65,8 +63,6 @@ class StromOptions:
             own session, or a new one as `spark-submit` has configured it.
         spark_config: settings of a session that is started: {"spark.executor.memory": "8g"}.
         network: options of `keras_strom.NetworkConfig`.
-        training: {"type": "GradientSharing"}, as None: the only method by which a function
-            trains.
         strategy: options of `StromStrategy`, in whose scope `run_fn` is called. Where the option is
             a class, a mapping that names it: {"threshold": {"type": "FixedThreshold", "threshold":
             1e-3}}. None: `run_fn` makes its strategy itself.
@@ -91,7 +87,6 @@ class StromOptions:
     master: str | None = None
     spark_config: Mapping[str, str] = dataclasses.field(default_factory=dict)
     network: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    training: Mapping[str, Any] | None = None
     strategy: Mapping[str, Any] | None = dataclasses.field(default_factory=dict)
     env: Mapping[str, str] = dataclasses.field(default_factory=dict)
     use_gpu: UseGpu = "auto"
@@ -113,7 +108,6 @@ class StromOptions:
             check_use_gpu(self.use_gpu)
             check_start_timeout(self.start_timeout)
             whole_number("max_failures", self.max_failures, least=0)
-        _check_training(self.training)
         _check_strategy(self.strategy)
         to_json("strom", dataclasses.asdict(self))
 
@@ -229,16 +223,6 @@ def _of_strom() -> Iterator[None]:
         yield
     except errors.InvalidOption as error:
         raise errors.InvalidOption(f"strom: {error}") from None
-
-
-def _check_training(training: Mapping[str, Any] | None) -> None:
-    if training is not None and training != TRAINING:
-        raise _invalid(
-            "training",
-            training,
-            f"must be {json.dumps(TRAINING)}, as None: run_fn trains its model itself and shares "
-            "its updates through StromStrategy; other methods are for StromEstimator(training=...)",
-        )
 
 
 def _check_strategy(strategy: Mapping[str, Any] | None) -> None:
