@@ -40,7 +40,11 @@ EARLY_EPOCHS = 2
 #: among powers of two times 1e-3, until both neighbours are worse. Horovod's are tried with and
 #: without a warm-up of one epoch. Its fp16 compression takes the same. What does not stand here has
 #: not been looked for, and is Keras's own, 1e-3.
-RATES: Mapping[tuple[str, int, str], Rate] = {}
+RATES: Mapping[tuple[str, int, str], Rate] = {
+    ("wide", 2, STROM): Rate(0.002),
+    ("wide", 2, HOROVOD): Rate(0.001),
+    ("wide", 2, MIRRORED): Rate(0.001),
+}
 
 
 @dataclasses.dataclass(frozen=True)
