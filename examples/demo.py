@@ -289,7 +289,7 @@ def show(figures: Mapping[str, Any]) -> None:
 def main() -> None:
     """Trains, shows the report, writes build/demo.json and draws build/demo.png."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--epochs", type=int, default=8)
+    parser.add_argument("--epochs", type=int, default=6)
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--images", type=int, default=IMAGES, help=f"of at most {IMAGES}")
     parser.add_argument("--output", type=pathlib.Path, default=ROOT / "build" / "demo.json")
