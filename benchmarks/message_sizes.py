@@ -102,7 +102,11 @@ def real_messages(steps: int, batch_size: int = 64, seed: int = 1) -> Iterator[S
         if step % 5 == 4:
             limit = 5 * float(threshold)
             np.clip(residual, -limit, limit, out=residual)
-        statistics = statistics._replace(count=float(message.count), elements=float(message.size))
+        statistics = statistics._replace(
+            count=float(message.count),
+            elements=float(message.size),
+            sum_residual=float(np.abs(residual).sum(dtype=np.float64)),
+        )
         yield Size(message.size, message.count, 8 * len(message.bytes))
 
 

@@ -70,3 +70,9 @@ def test_a_native_program_that_fails_is_an_error(tmp_path: Path) -> None:
         native.measure("encode")
     with pytest.raises(FileNotFoundError, match="make bench-codec"):
         NativeCodec(1024, program=tmp_path / "missing")
+
+
+def test_a_real_training_sends_nothing_first_and_then_something() -> None:
+    first, *_, last = message_sizes.real_messages(12)
+    assert first.entries == 0
+    assert last.entries > 0
