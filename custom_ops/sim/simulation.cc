@@ -29,24 +29,18 @@ constexpr int64_t kRetentionTimeouts = 3;
 constexpr uint8_t kMasterKey = 3;
 constexpr uint8_t kWorkerKey = 4;
 
-SecretKey KeyOf(uint8_t number) {
-  std::array<uint8_t, kKeyBytes> bytes;
-  bytes.fill(number);
-  return SecretKey(bytes);
-}
-
 EndpointOptions EndpointOf(const SimulationOptions& simulation, uint8_t key) {
   EndpointOptions options;
-  options.secret = KeyOf(7);
+  options.secret.fill(7);
   options.job_id.fill(9);
   options.accepts = true;
-  options.private_key = KeyOf(key);
+  options.private_key.fill(key);
   options.failure_timeout_ns = simulation.failure_timeout_ns;
   options.first_link_sequence = simulation.first_link_sequence;
   return options;
 }
 
-PublicKeyBytes PublicKeyOf(uint8_t key) { return DerivePublicKey(KeyOf(key)); }
+PublicKeyBytes PublicKeyOf(uint8_t key) { return DerivePublicKey(EndpointOf({}, key).private_key); }
 
 }  // namespace
 

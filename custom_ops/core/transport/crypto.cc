@@ -11,8 +11,7 @@ namespace strom {
 namespace {
 
 // All that OpenSSL allocates, key schedules and private keys among it. It has allocated nothing
-// before the program's first function runs; in libstrom.so and _strom_ops.so it is a copy of their
-// own, so nobody else's is concerned.
+// before the program's first function runs, and libstrom.so has a copy of its own.
 [[maybe_unused]] const int kIsUndumped = CRYPTO_set_mem_functions(
     [](size_t bytes, const char*, int) { return AllocateUndumped(bytes); },
     [](void* block, size_t bytes, const char*, int) { return ReallocateUndumped(block, bytes); },
@@ -68,6 +67,7 @@ bool StaticKey::Agree(const PublicKeyBytes& peer, SecretKey* shared) const {
   STROM_CHECK(key_ != nullptr);
   return AgreeWith(key_.get(), peer, shared);
 }
+
 Digest Sha256(std::initializer_list<Bytes> parts) {
   const std::unique_ptr<EVP_MD_CTX, FreeDigest> context(EVP_MD_CTX_new());
   STROM_CHECK(context != nullptr && EVP_DigestInit_ex(context.get(), EVP_sha256(), nullptr) == 1);

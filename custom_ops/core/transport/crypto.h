@@ -2,9 +2,8 @@
 // AES-GCM, SHA-256, HMAC and HKDF. Of the product nothing else includes OpenSSL (the benchmark's
 // TLS, custom_ops/bench/relay_tls.cc, does).
 //
-// Secrets are of core/transport/secret.h, and what OpenSSL allocates is in no core dump either. A
-// failure of OpenSSL itself is a bug (STROM_CHECK); only what depends on bytes from outside is a
-// result.
+// Keys are `Secret`; what OpenSSL allocates is in no core dump either. A failure of OpenSSL itself
+// is a bug (STROM_CHECK); only what depends on bytes from outside is a result.
 #ifndef KERAS_STROM_CORE_TRANSPORT_CRYPTO_H_
 #define KERAS_STROM_CORE_TRANSPORT_CRYPTO_H_
 

@@ -38,6 +38,7 @@ class Secret {
     FreeUndumped(bytes_);
   }
 
+  void fill(uint8_t value) { std::fill_n(bytes_, N, value); }
   const uint8_t* data() const { return bytes_; }
   std::span<uint8_t, N> bytes() { return std::span<uint8_t, N>(bytes_, N); }
   std::span<const uint8_t, N> bytes() const { return std::span<const uint8_t, N>(bytes_, N); }

@@ -4,7 +4,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <functional>
@@ -60,8 +59,8 @@ class End : private IoLoop::Protocol {
 
   static EndpointOptions Options(bool accepts) {
     EndpointOptions options{.accepts = accepts};
-    std::ranges::fill(options.secret.bytes(), uint8_t{5});
-    if (accepts) std::ranges::fill(options.private_key.bytes(), uint8_t{6});
+    options.secret.fill(5);
+    if (accepts) options.private_key.fill(6);
     return options;
   }
 

@@ -7,7 +7,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <array>
 #include <cstdio>
 #include <cstdlib>
@@ -26,7 +25,7 @@ constexpr int64_t kSecond = 1'000'000'000;
 
 EndpointOptions JobOptions(int64_t failure_timeout_ns) {
   EndpointOptions options;
-  std::ranges::fill(options.secret.bytes(), uint8_t{7});
+  options.secret.fill(7);
   options.job_id.fill(9);
   options.failure_timeout_ns = failure_timeout_ns;
   return options;

@@ -81,9 +81,9 @@ class Pair {
       : network(seed), namespace_(options.worker_namespace) {
     network.SetPaths(options.path);
     EndpointOptions endpoint;
-    std::ranges::fill(endpoint.secret.bytes(), uint8_t{7});
+    endpoint.secret.fill(7);
     endpoint.job_id.fill(9);
-    std::ranges::fill(endpoint.private_key.bytes(), uint8_t{3});
+    endpoint.private_key.fill(3);
     const PublicKeyBytes key = DerivePublicKey(endpoint.private_key);
     endpoint.accepts = true;
     Add(&master, endpoint, options.master);

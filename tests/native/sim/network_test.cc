@@ -86,7 +86,7 @@ TEST(PathTest, TheSameSeedGivesTheSameFate) {
 struct Pair {
   explicit Pair(uint64_t seed) : network(seed) {
     EndpointOptions options;
-    std::ranges::fill(options.private_key.bytes(), uint8_t{3});
+    options.private_key.fill(3);
     options.accepts = true;
     options.failure_timeout_ns = kSecond;
     master = network.Add(options);

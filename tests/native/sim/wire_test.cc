@@ -37,9 +37,9 @@ constexpr PathOptions kHarm = {
 
 EndpointOptions MasterEndpoint() {
   EndpointOptions options;
-  std::ranges::fill(options.secret.bytes(), uint8_t{7});
+  options.secret.fill(7);
   options.job_id.fill(9);
-  std::ranges::fill(options.private_key.bytes(), uint8_t{3});
+  options.private_key.fill(3);
   options.accepts = true;
   options.failure_timeout_ns = kFailureTimeoutNs;
   return options;

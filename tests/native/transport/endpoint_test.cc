@@ -30,9 +30,9 @@ class Pair {
   explicit Pair(uint64_t seed, PathOptions path = {}, uint32_t first_sequence = 0) : network(seed) {
     network.SetPaths(path);
     EndpointOptions options;
-    std::ranges::fill(options.secret.bytes(), uint8_t{7});
+    options.secret.fill(7);
     options.job_id.fill(9);
-    std::ranges::fill(options.private_key.bytes(), uint8_t{3});
+    options.private_key.fill(3);
     options.accepts = true;
     options.first_link_sequence = first_sequence;
     master_options = options;
@@ -177,7 +177,7 @@ TEST(Endpoint, TellsAnUnreachableMasterFromARejectedSecret) {
   EXPECT_EQ(unreachable.worker_events.back().code, Code::kUnreachable);
 
   Pair wrong_secret(3);
-  std::ranges::fill(wrong_secret.worker_options.secret.bytes(), uint8_t{8});
+  wrong_secret.worker_options.secret.fill(8);
   wrong_secret.Start();
   ASSERT_TRUE(wrong_secret.RunUntilWorkerIsDown(15 * kSecond));
   EXPECT_EQ(wrong_secret.worker_events.back().code, Code::kRejectedSecret);

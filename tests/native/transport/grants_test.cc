@@ -95,8 +95,8 @@ Incast RunIncast(int senders, int64_t buffer_bytes, int64_t mtu_bytes = 1500) {
   constexpr int64_t kRate = 125'000'000;
   Network network(1);
   network.SetPaths({.delay_ns = 30'000, .mtu_bytes = mtu_bytes});
-  std::ranges::fill(options.secret.bytes(), uint8_t{7});
-  std::ranges::fill(options.private_key.bytes(), uint8_t{3});
+  options.secret.fill(7);
+  options.private_key.fill(3);
   options.accepts = true;
   const PublicKeyBytes key = DerivePublicKey(options.private_key);
   const Host master = network.Add(options);

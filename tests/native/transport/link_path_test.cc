@@ -5,7 +5,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <set>
 #include <vector>
 
@@ -26,7 +25,7 @@ class PathTest : public testing::Test {
     network_ = std::make_unique<Network>(seed);
     network_->SetPaths(path);
     EndpointOptions options{.accepts = true, .datagram_bytes = datagram_bytes};
-    std::ranges::fill(options.private_key.bytes(), uint8_t{3});
+    options.private_key.fill(3);
     master_ = network_->Add(options);
     worker_ = network_->Add({.datagram_bytes = datagram_bytes});
     stranger_ = network_->Add({});
