@@ -39,12 +39,12 @@ from ..runner.timeline import Timeline
 from .params import ColumnParams
 from .persistence import Reader, Writer, not_plain
 
-# Spark Connect's clients send 128 MiB at most, and a plan holds more than the model.
-_MOST_IN_PLAN = 120 << 20
-
 if TYPE_CHECKING:
     from keras import Model as KerasModel
     from pyspark.sql import DataFrame
+
+# Spark Connect's clients send 128 MiB at most, and a plan holds more than the model.
+_MOST_IN_PLAN = 120 << 20
 
 
 class StromModel(ColumnParams, Model, MLWritable, MLReadable):  # type: ignore[misc]

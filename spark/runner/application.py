@@ -29,8 +29,12 @@ def context_of(session: SparkSession) -> SparkContext:
 
 
 def is_connect(session: SparkSession) -> bool:
-    """Whether it is one of Spark Connect, whose SparkContext is out of reach."""
-    return type(session).__module__.startswith("pyspark.sql.connect.")
+    """Whether its SparkContext is out of reach, as that of Spark Connect's sessions."""
+    try:
+        context_of(session)
+    except errors.InvalidOption:
+        return True
+    return False
 
 
 def is_local(context: SparkContext) -> bool:

@@ -48,9 +48,8 @@ class Channel:
     Args:
         connection: a connected stream socket, which this object then owns.
         credentials: the job's.
-        driver_key: the driver's X25519 key of this job: its private half at the driver's end, its
-            public half at the task's.
-        driver: whether this is the driver's end.
+        driver_key: the public half of the driver's X25519 key of this job.
+        private_key: its private half, at the driver's end; None = this is a task's end.
 
     Raises:
         SecretRejected: what the task has reached does not hold the job's secret and driver's key.
@@ -62,8 +61,7 @@ class Channel:
         connection: socket.socket,
         credentials: Credentials,
         driver_key: bytes,
-        *,
-        driver: bool,
+        private_key: bytes | None = None,
     ) -> None:
         self._socket = connection
         self._socket.settimeout(None)
@@ -71,24 +69,25 @@ class Channel:
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._send_lock = threading.Lock()
         self._sent = self._received = 0
-        self._driver = driver
-        private_key = secrets.token_bytes(KEY_BYTES)
-        own = sealing.public_key(private_key)
-        self._socket.sendall(own)
+        self._driver = private_key is not None
+        fresh = secrets.token_bytes(KEY_BYTES)
+        own = sealing.public_key(fresh)
+        self._write(own)
         theirs = self._read(KEY_BYTES, _HELLO_SECONDS)
-        fresh = sealing.agree(private_key, theirs)
-        if driver:
-            agreed = fresh + sealing.agree(driver_key, theirs)
-            said = sealing.public_key(driver_key) + own + theirs
+        agreed = sealing.agree(fresh, theirs)
+        if private_key is not None:
+            agreed += sealing.agree(private_key, theirs)
+            said = driver_key + own + theirs
         else:
-            agreed = fresh + sealing.agree(private_key, driver_key)
+            agreed += sealing.agree(fresh, driver_key)
             said = driver_key + theirs + own
         session = _hmac(_control_key(credentials), agreed + said)
         drivers, tasks = _hmac(session, b"D"), _hmac(session, b"T")
-        self._out, self._in = (drivers, tasks) if driver else (tasks, drivers)
-        if driver:
+        if self._driver:
+            self._out, self._in = drivers, tasks
             self.send({"type": "heartbeat"})
         else:
+            self._out, self._in = tasks, drivers
             self.receive(_HELLO_SECONDS)
 
     def send(self, message: Message) -> None:
@@ -104,10 +103,7 @@ class Channel:
         with self._send_lock:
             sealed = sealing.seal(self._out, self._sent, body)
             self._sent += 1
-            try:
-                self._socket.sendall(_LENGTH.pack(len(body)) + sealed)
-            except OSError as error:
-                raise ConnectionError(f"the control connection is gone: {error}") from error
+            self._write(_LENGTH.pack(len(body)) + sealed)
 
     def receive(self, timeout: float = SILENCE_SECONDS) -> dict[str, Any]:
         """The next message.
@@ -143,6 +139,12 @@ class Channel:
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
+
+    def _write(self, content: bytes) -> None:
+        try:
+            self._socket.sendall(content)
+        except OSError as error:
+            raise ConnectionError(f"the control connection is gone: {error}") from error
 
     def _read(self, size: int, timeout: float) -> bytes:
         content = bytearray()

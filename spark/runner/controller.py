@@ -245,7 +245,7 @@ class Controller:
         task = None
         try:
             try:
-                channel = Channel(connection, self._credentials, self._key, driver=True)
+                channel = Channel(connection, self._credentials, self.public_key, self._key)
                 hello = channel.receive()
             finally:
                 with self._changed:

@@ -180,7 +180,7 @@ class _DriverLink(WorkerListener):
                 f"no way from {socket.gethostname()} to the driver's control port "
                 f"{format_address(task.controller)}: {error}; is this TCP port open?"
             ) from error
-        self._channel = Channel(connection, task.credentials, task.controller_key, driver=False)
+        self._channel = Channel(connection, task.credentials, task.controller_key)
         self._changed = threading.Condition()  # Guards everything below.
         self._lines: deque[str] = deque()
         self._lost_lines = 0
