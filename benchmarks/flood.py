@@ -9,11 +9,10 @@ whether the master was busy with the stranger.
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import pathlib
 import time
 
-from benchmarks.relay_job import Job, Load, check, received_between
+from benchmarks.relay_job import Job, Load, received_between
 
 WORKERS = 2
 HELLOS_PER_S = 8200
@@ -23,11 +22,10 @@ _UPDATES_PER_S = 1000
 _SETTLE_S = 0.3
 #: For as long as this the job goes on after the flood, and so long its recovery may take.
 _AFTER_S = 2.0
-_TENTH_S = 0.1
 
 
 @dataclasses.dataclass(frozen=True)
-class Flood:
+class Cost:
     """What a flood did.
 
     Attributes:
@@ -41,7 +39,7 @@ class Flood:
     sent_per_s: float
 
 
-def measure(program: pathlib.Path, seconds: float, hellos: int) -> Flood:
+def measure(program: pathlib.Path, seconds: float, hellos: int) -> Cost:
     """One job; `hellos` different HELLOs flood it for so many seconds."""
     load = Load(
         workers=WORKERS,
@@ -55,24 +53,21 @@ def measure(program: pathlib.Path, seconds: float, hellos: int) -> Flood:
         time.sleep(_SETTLE_S)
         calm = time.monotonic()
         time.sleep(seconds)
-        with job.stranger(hellos=hellos, rate=HELLOS_PER_S, seconds=seconds) as stranger:
-            begin = time.monotonic()
-            sent = stranger.result()
-            end = time.monotonic()
-        results, master = job.finish()
-    mistakes = check(results, master)
-    if mistakes:
-        raise RuntimeError(f"a flooded job: {'; '.join(mistakes)}")
-    workers = [result for result in results if result is not None]
+        flood = job.flood(hellos=hellos, rate=HELLOS_PER_S, seconds=seconds)
+        workers = job.finish_well("flooded")
 
     def rate(first_s: float, last_s: float) -> float:
         return sum(received_between(worker, first_s, last_s) for worker in workers)
 
     before = rate(calm, calm + seconds)
-    tenths = itertools.takewhile(lambda late_s: late_s < _AFTER_S, itertools.count(0, _TENTH_S))
-    recovered = (s for s in tenths if rate(end + s, end + s + 2 * _TENTH_S) >= 0.9 * before)
-    return Flood(
-        rate=rate(begin, end) / before,
-        recovery_s=next(recovered, _AFTER_S),
-        sent_per_s=sent["sent"] / sent["seconds"],
+    recovery_s = _AFTER_S
+    for tenth in range(round(_AFTER_S * 10)):
+        after = flood.end_s + tenth / 10
+        if rate(after, after + 0.2) >= 0.9 * before:
+            recovery_s = tenth / 10
+            break
+    return Cost(
+        rate=rate(flood.begin_s, flood.end_s) / before,
+        recovery_s=recovery_s,
+        sent_per_s=flood.sent / (flood.end_s - flood.begin_s),
     )

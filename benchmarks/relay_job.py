@@ -6,7 +6,6 @@ never do: lose, double or reorder an update, or leave replicas that differ.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 import os
@@ -15,7 +14,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from benchmarks import namespaces, report
@@ -85,6 +84,21 @@ class MasterSample:
         return sorted(parent for parent in parents if parent >= 0)
 
 
+@dataclasses.dataclass(frozen=True)
+class Flood:
+    """What a stranger did (`Job.flood`).
+
+    Attributes:
+        begin_s: when its first HELLO with a cookie left, by the system's monotonic clock.
+        end_s: when it had sent the last.
+        sent: HELLOs.
+    """
+
+    begin_s: float
+    end_s: float
+    sent: int
+
+
 class Job:
     """The running processes; a context manager that ends what still runs.
 
@@ -132,21 +146,23 @@ class Job:
         self._master.stdin.flush()
         return self._master_sample()
 
-    @contextlib.contextmanager
-    def stranger(self, **keys: float) -> Iterator[Stranger]:
-        """Somebody without the job's secret, who floods the master; entered when it begins.
+    def flood(self, **keys: float) -> Flood:
+        """Somebody without the job's secret floods the master; returns when it has ended.
 
         Args:
             keys: those of RelayStrangerOptions (custom_ops/bench/relay_stranger.h).
         """
-        process = self._open("stranger", 0, self._port, {"key": self._key, **keys})
-        stranger = Stranger(process)
-        try:
-            stranger.wait_for_flood()
-            yield stranger
-        finally:
-            process.kill()
-            process.communicate()
+        with self._open("stranger", 0, self._port, {"key": self._key, **keys}) as process:
+            assert process.stdout is not None
+            process.stdout.readline()  # It has its cookies and begins.
+            begin_s = time.monotonic()
+            try:
+                output, errors = process.communicate(timeout=_PATIENCE_S)
+            finally:
+                process.kill()
+        if process.returncode != 0:
+            raise RuntimeError(f"the stranger failed: {errors.strip()}")
+        return Flood(begin_s, time.monotonic(), json.loads(output)["sent"])
 
     def wait_for_training(self) -> None:
         """Returns when updates flow."""
@@ -167,6 +183,18 @@ class Job:
         last = self._master_sample()
         self._master.wait(timeout=30)
         return results, last
+
+    def finish_well(self, name: str) -> list[dict[str, Any]]:
+        """Waits for the end of a job in which nobody is lost; what each worker reported.
+
+        Raises:
+            RuntimeError: something went wrong; it says what, and the job's name.
+        """
+        results, master = self.finish()
+        mistakes = check(results, master)
+        if mistakes:
+            raise RuntimeError(f"a {name} job: {'; '.join(mistakes)}")
+        return [result for result in results if result is not None]
 
     def _start(self) -> None:
         load = self.load
@@ -238,27 +266,6 @@ class Job:
             if process.poll() is None:
                 process.kill()  # a stopped one too
             process.wait()
-
-
-class Stranger:
-    """A process that floods a master (`Job.stranger`)."""
-
-    def __init__(self, process: subprocess.Popen[str]) -> None:
-        self._process = process
-
-    def wait_for_flood(self) -> None:
-        """Returns when it has its cookies and begins."""
-        assert self._process.stdout is not None
-        if not self._process.stdout.readline():
-            raise RuntimeError(f"the stranger failed: {self._process.communicate()[1].strip()}")
-
-    def result(self) -> dict[str, Any]:
-        """What it has sent: "sent" HELLOs in so many "seconds"."""
-        output, errors = self._process.communicate(timeout=_PATIENCE_S)
-        if self._process.returncode != 0:
-            raise RuntimeError(f"the stranger failed: {errors.strip()}")
-        result: dict[str, Any] = json.loads(output)
-        return result
 
 
 class _Reader:
