@@ -248,7 +248,7 @@ bench-codec: bench-configure ## encoding, coding, applying, message sizes, and t
 	  $(BIN)/cmake --build $(NATIVE_BENCH) --target codec_bench --parallel $(JOBS)
 	@$(BIN)/python -m benchmarks.codec $(BENCH_ARGS)
 
-bench-relay: bench-configure ## the relay against TCP and TLS, and targets (5 minutes; root)
+bench-relay: bench-configure ## the relay against TCP and TLS, and targets (6 minutes; root)
 	@if ((EUID == 0)); then .ci/system-packages lines; fi
 	@$(STEP) bench-build "building the native benchmarks" \
 	  $(BIN)/cmake --build $(NATIVE_BENCH) --target relay_peer relay_node --parallel $(JOBS)
