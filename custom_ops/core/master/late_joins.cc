@@ -185,15 +185,17 @@ const LateJoins::Frozen& LateJoins::Freeze(int64_t now_ns, const VersionVector& 
       (generation.sequenced() || relay_->replication().ReachesBackTo(snapshot_->cut))) {
     return *snapshot_;
   }
-  Frozen& made = snapshot_.emplace();
-  made.number = ++last_number_;
-  made.generation = generation.layout().generation;
-  made.cut = relay_->received();
-  made.step = generation.steps();
-  made.made_ns = now_ns;
-  made.chunks =
-      EncodeBlob({BlobKind::kParameters, made.generation, 0, made.number, 0}, *parameters_);
-  return made;
+  const uint64_t number = ++last_number_;
+  const uint64_t current = generation.layout().generation;
+  snapshot_ = Frozen{
+      .number = number,
+      .generation = current,
+      .cut = relay_->received(),
+      .step = generation.steps(),
+      .made_ns = now_ns,
+      .chunks = EncodeBlob({BlobKind::kParameters, current, 0, number, 0}, *parameters_),
+  };
+  return *snapshot_;
 }
 
 }  // namespace strom
