@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import difflib
+import json
 import signal
 import sys
 from collections.abc import Sequence
@@ -18,6 +19,11 @@ from keras_strom.runner.launcher import Job, launch
 from keras_strom.runner.process import Script
 
 _EXIT_BAD_INPUT = 2
+
+#: The options of NetworkConfig that `doctor` looks at.
+_EXAMINED = ("port", "network_mask", "checkpoint_dir")
+#: How it shows a grade: a colour and a mark.
+_MARKS = {"good": ("green", "ok"), "warning": ("yellow", "!"), "bad": ("red", "x")}
 
 _NETWORK_HELP = {
     "port": "UDP port of the master; 0 = any free one",
@@ -41,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     signal.signal(signal.SIGTERM, _end_on_signal)
     try:
-        options.act(options)
+        code: int = options.act(options)
     except errors.WorkerFailed as error:
         _complain(str(error))
         return 1
@@ -51,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         _complain("interrupted")
         return 128 + signal.SIGINT
-    return 0
+    return code
 
 
 class _Defaults(argparse.ArgumentDefaultsHelpFormatter):
@@ -131,9 +137,57 @@ def _parser() -> argparse.ArgumentParser:
         "arguments", nargs=argparse.REMAINDER, help="the script's own arguments"
     )
     rest.required = False
-    run.set_defaults(act=lambda options: launch(_job(options)))
+    run.set_defaults(act=_run)
+    _add_doctor(commands)
     _add_scalability(commands)
     return parser
+
+
+def _add_doctor(commands: Any) -> None:
+    doctor = commands.add_parser(
+        "doctor",
+        help="look at this machine before a run",
+        description="Looks at this machine before a run: versions, processors, memory, the address "
+        "and ports that a run with these flags would use, and the relay's packets on them. The "
+        "exit code is 1 where a run would fail.",
+        formatter_class=_Defaults,
+        allow_abbrev=False,
+    )
+    doctor.add_argument(
+        "-np",
+        "--num-proc",
+        type=int,
+        default=2,
+        metavar="N",
+        help="number of workers that are to run here",
+    )
+    fields = {field.name: field for field in dataclasses.fields(NetworkConfig)}
+    for name in _EXAMINED:
+        doctor.add_argument(f"--{name.replace('_', '-')}", **_flag(fields[name]))
+    doctor.add_argument("--json", action="store_true", help="print JSON in place of a table")
+    doctor.set_defaults(act=_examine)
+
+
+def _examine(options: argparse.Namespace) -> int:
+    import rich.console
+    import rich.table
+    import rich.text
+
+    from keras_strom import doctor
+
+    network = NetworkConfig(**{name: getattr(options, name) for name in _EXAMINED})
+    findings = list(doctor.examine(options.num_proc, network))
+    if options.json:
+        found = [finding.to_json() for finding in findings]
+        sys.stdout.write(json.dumps(found, indent=2) + "\n")
+    else:
+        table = rich.table.Table("", "check", "finding", box=None)
+        for finding in findings:
+            words = finding.words + (f"\n-> {finding.remedy}" if finding.remedy else "")
+            colour, mark = _MARKS[finding.grade.value]
+            table.add_row(mark, finding.check, rich.text.Text(words), style=colour)
+        rich.console.Console().print(table)
+    return int(any(finding.grade is doctor.Grade.BAD for finding in findings))
 
 
 def _add_scalability(commands: Any) -> None:
@@ -169,7 +223,7 @@ def _add_scalability(commands: Any) -> None:
     scalability.set_defaults(act=_show_scalability)
 
 
-def _show_scalability(options: argparse.Namespace) -> None:
+def _show_scalability(options: argparse.Namespace) -> int:
     import rich.console
 
     from keras_strom import scalability
@@ -212,6 +266,7 @@ def _show_scalability(options: argparse.Namespace) -> None:
     console.print(scalability.table(rows))
     if options.picture is not None:
         scalability.draw(rows, options.picture)
+    return 0
 
 
 def _flag(field: dataclasses.Field[Any]) -> dict[str, Any]:
@@ -219,6 +274,11 @@ def _flag(field: dataclasses.Field[Any]) -> dict[str, Any]:
     if isinstance(field.default, bool):
         return {**flag, "action": argparse.BooleanOptionalAction}
     return {**flag, "type": str if field.default is None else type(field.default)}
+
+
+def _run(options: argparse.Namespace) -> int:
+    launch(_job(options))
+    return 0
 
 
 def _job(options: argparse.Namespace) -> Job:

@@ -110,6 +110,11 @@ def path_mtu(host: str) -> int | None:
         return None
 
 
+def least_mtu(host: str) -> int:
+    """The length of a join's largest packet to the literal address `host`, IP header included."""
+    return _LEAST_MTU[socket.AF_INET6 if ":" in host else socket.AF_INET]
+
+
 def _unreachable(who: str, master: HostPort, own_address: str, words: str) -> str:
     own = own_address or source_address(master[0])
     asked = _PORT_ASKED_FROM.search(words)
@@ -118,8 +123,7 @@ def _unreachable(who: str, master: HostPort, own_address: str, words: str) -> st
         f"{who} hears nothing from the master at {format_address(master)} (it asked from UDP "
         f"{format_address((own, port))}); "
     )
-    mtu = path_mtu(master[0])
-    least = _LEAST_MTU[socket.AF_INET6 if ":" in own else socket.AF_INET]
+    mtu, least = path_mtu(master[0]), least_mtu(own)
     if mtu is not None and mtu < least:
         return text + (
             f"the way there takes packets of {mtu} bytes only and a join needs {least}: raise the "

@@ -367,9 +367,8 @@ def warn_of_receive_buffer(counters: Mapping[str, Any]) -> None:
         counters: a node's `status()["counters"]`.
     """
     global _warned_of_receive_buffer
-    granted = int(counters["receive_buffer_bytes"])
-    wanted = int(counters["receive_buffer_wanted_bytes"])
-    if granted >= min(wanted, _LEAST_RECEIVE_BUFFER) or _warned_of_receive_buffer:
+    wanted = lacking_receive_buffer(counters)
+    if wanted is None or _warned_of_receive_buffer:
         return
     _warned_of_receive_buffer = True
     _logger.warning(
@@ -377,10 +376,24 @@ def warn_of_receive_buffer(counters: Mapping[str, Any]) -> None:
         "send at once, packets get lost and are sent again. Raise the limit: sysctl -w "
         "net.core.rmem_max=%d (in a file in /etc/sysctl.d, to keep it)",
         socket.gethostname(),
-        granted >> 10,
+        int(counters["receive_buffer_bytes"]) >> 10,
         wanted >> 10,
         wanted,
     )
+
+
+def lacking_receive_buffer(counters: Mapping[str, Any]) -> int | None:
+    """How many bytes of receive buffer a node's socket has asked for where it got too few.
+
+    Args:
+        counters: a node's `status()["counters"]`.
+
+    Returns:
+        None where it got enough.
+    """
+    wanted = int(counters["receive_buffer_wanted_bytes"])
+    enough = int(counters["receive_buffer_bytes"]) >= min(wanted, _LEAST_RECEIVE_BUFFER)
+    return None if enough else wanted
 
 
 def is_here(host: str) -> bool:

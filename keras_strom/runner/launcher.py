@@ -34,7 +34,8 @@ from keras_strom.runner.process import (
 from keras_strom.runner.start_master import start_master
 from keras_strom.runner.started_process import fresh_interpreter
 
-_LOOPBACK = "127.0.0.1/32"
+#: Where a job stays that is given no mask.
+LOOPBACK_MASK = "127.0.0.1/32"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -101,8 +102,8 @@ def launch(
     if job.workers == 1:
         network.refuse_waiting("one worker has no master")
     if network.network_mask is None:
-        network = dataclasses.replace(network, network_mask=_LOOPBACK)
-    _check_ports(network, job.workers)
+        network = dataclasses.replace(network, network_mask=LOOPBACK_MASK)
+    check_ports(network, job.workers)
     options = MasterOptions(workers=job.workers, network=network, min_workers=job.min_workers)
     with JobMaster(options, start) as master, _Crew(job, network, console, master) as crew:
         for rank in range(job.workers):
@@ -115,7 +116,7 @@ def launch(
         return outcomes
 
 
-def _check_ports(network: NetworkConfig, workers: int) -> None:
+def check_ports(network: NetworkConfig, workers: int) -> None:
     """Refuses ports of workers that are in use: they themselves would know once they have joined.
 
     Raises:

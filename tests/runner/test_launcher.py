@@ -186,7 +186,7 @@ def test_an_unknown_flag_is_refused_with_the_usage_of_its_command(
     assert words in said
 
 
-@pytest.mark.parametrize("command", ["run", "scalability"])
+@pytest.mark.parametrize("command", ["run", "doctor", "scalability"])
 def test_help_tells_only_the_defaults_that_there_are(
     command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

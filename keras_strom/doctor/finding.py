@@ -1,0 +1,48 @@
+"""What an examination finds."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Callable
+
+from keras_strom import errors
+
+
+class Grade(enum.Enum):
+    """What a finding means for a run."""
+
+    GOOD = "good"
+    #: It runs, but slower, or not as somebody may expect.
+    WARNING = "warning"
+    #: It would not run.
+    BAD = "bad"
+
+
+@dataclasses.dataclass(frozen=True)
+class Finding:
+    """The answer to one question.
+
+    Attributes:
+        check: what was looked at, in a word or two; the same on every machine.
+        grade: what it means.
+        words: what was found.
+        remedy: what to do about it; "" where there is nothing to do, or `words` say it.
+    """
+
+    check: str
+    grade: Grade
+    words: str
+    remedy: str = ""
+
+    def to_json(self) -> dict[str, str]:
+        """The fields, for `json.dumps`."""
+        return {**dataclasses.asdict(self), "grade": self.grade.value}
+
+
+def of_errors(check: str, look: Callable[[], Finding]) -> Finding:
+    """What `look` finds; an error of keras-strom is a bad finding in the error's words."""
+    try:
+        return look()
+    except errors.StromError as error:
+        return Finding(check, Grade.BAD, str(error))

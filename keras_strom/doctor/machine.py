@@ -1,0 +1,101 @@
+"""Processors, memory and disk."""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from keras_strom.doctor.finding import Finding, Grade
+
+# TensorFlow, Keras and a small model; a larger one needs more.
+_LEAST_MEMORY = 1 << 30
+# A checkpoint is as large as the model, its optimizer's variables and every worker's residual.
+_LEAST_DISK = 1 << 30
+_CGROUP = Path("/sys/fs/cgroup")
+_MEMORY = Path("/proc/meminfo")
+
+
+def findings(workers: int, checkpoint_dir: str | None) -> Iterator[Finding]:
+    """Of this machine, for so many workers on it."""
+    yield _processors(workers)
+    yield _memory(workers)
+    if checkpoint_dir is not None:
+        yield _folder(Path(checkpoint_dir))
+
+
+def _processors(workers: int) -> Finding:
+    cores = usable_cores()
+    words = f"{cores:g} {'core' if cores == 1 else 'cores'} for {workers} workers"
+    if workers <= cores:
+        return Finding("processors", Grade.GOOD, words)
+    return Finding(
+        "processors",
+        Grade.WARNING,
+        f"{words}: they take turns, and train no faster than {max(1, math.floor(cores))} would",
+        f"-np {max(1, math.floor(cores))}, or more machines",
+    )
+
+
+def usable_cores() -> float:
+    """As many as this process may use: of its affinity mask and its control group's quota."""
+    allowed = float(len(os.sched_getaffinity(0)))
+    try:
+        quota, period = (_CGROUP / "cpu.max").read_text().split()
+    except (OSError, ValueError):
+        return allowed
+    return allowed if quota == "max" else min(allowed, int(quota) / int(period))
+
+
+def _memory(workers: int) -> Finding:
+    available = available_memory()
+    each = available / workers
+    words = f"{available / 2**30:.1f} GiB are free, {each / 2**30:.1f} GiB for each worker"
+    if each >= _LEAST_MEMORY:
+        return Finding("memory", Grade.GOOD, words)
+    return Finding(
+        "memory",
+        Grade.WARNING,
+        f"{words}: TensorFlow and Keras alone take about {_LEAST_MEMORY / 2**30:g} GiB of each",
+        "fewer workers, or --warm-start, with which they share memory",
+    )
+
+
+def available_memory() -> int:
+    """Bytes that this process and its children may take: of the system and its control group."""
+    lines = dict(line.split(":") for line in _MEMORY.read_text().splitlines())
+    available = int(lines["MemAvailable"].split()[0]) << 10
+    try:
+        most = int((_CGROUP / "memory.max").read_text())
+        available = min(available, most - int((_CGROUP / "memory.current").read_text()))
+    except (OSError, ValueError):  # No limit, or no control group.
+        pass
+    return max(0, available)
+
+
+def _folder(folder: Path) -> Finding:
+    """Whether checkpoints can be written there; the folder itself need not exist yet."""
+    existing = folder.absolute()
+    while not existing.exists() and existing != existing.parent:
+        existing = existing.parent
+    try:
+        with tempfile.NamedTemporaryFile(dir=existing, prefix=".keras-strom-doctor-") as file:
+            file.write(bytes(1 << 20))
+            file.flush()
+            os.fsync(file.fileno())
+        free = shutil.disk_usage(existing).free
+    except OSError as error:  # A file in the folder's place among them.
+        return Finding(
+            "checkpoints",
+            Grade.BAD,
+            f"{existing} cannot be written: {error.strerror}",
+            "make it writable for this user, or choose another --checkpoint-dir",
+        )
+    words = f"{existing} can be written; {free / 2**30:.1f} GiB are free"
+    if free < _LEAST_DISK:
+        remedy = "make room, or choose another --checkpoint-dir"
+        return Finding("checkpoints", Grade.WARNING, words, remedy)
+    return Finding("checkpoints", Grade.GOOD, words)

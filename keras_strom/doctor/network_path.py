@@ -1,0 +1,164 @@
+"""The address that a run would use here, its ports, and the relay's own packets on it.
+
+A master and two workers of the relay are started, without shared memory, and one worker sends the
+other some megabytes: what a firewall, a small MTU or a small buffer does to a run it does to them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import time
+from collections.abc import Iterator
+
+from keras_strom import errors
+from keras_strom.doctor.finding import Finding, Grade, of_errors
+from keras_strom.job import environment
+from keras_strom.job.interfaces import interface_addresses
+from keras_strom.job.joining import least_mtu, path_mtu
+from keras_strom.job.network import (
+    NetworkConfig,
+    lacking_receive_buffer,
+    parse_ip,
+    resolve_address,
+)
+from keras_strom.relay.bytes_relay import Master, Worker, new_secret
+from keras_strom.relay.counters import LinkCounters, NodeCounters
+from keras_strom.runner.launcher import LOOPBACK_MASK, check_ports
+
+_JOIN_SECONDS = 5.0
+_MESSAGE = bytes(64 << 10)
+_MESSAGES = 512
+
+
+def findings(workers: int, network: NetworkConfig) -> Iterator[Finding]:
+    """Of the network between this machine's workers and a master on it."""
+    stays_here = network.network_mask is None
+    if stays_here:
+        network = dataclasses.replace(network, network_mask=LOOPBACK_MASK)
+    try:
+        host = resolve_address(network, node_address=environment.node_address())
+    except errors.AddressError as error:
+        yield Finding("address", Grade.BAD, str(error))
+        return
+    yield _address(host, network, stays_here)
+    yield of_errors("ports", lambda: _ports(workers, network))
+    mtu = _mtu(host)
+    yield mtu
+    if mtu.grade is not Grade.BAD:
+        yield from _relay(host, network)
+
+
+def _address(host: str, network: NetworkConfig, stays_here: bool) -> Finding:
+    names = {str(one.address): one.interface for one in interface_addresses()}
+    words = f"{host} ({names.get(host, 'unknown')})"
+    if stays_here:
+        words += ": without --network-mask a run stays on this machine"
+    elif parse_ip(host).is_loopback:
+        return Finding(
+            "address",
+            Grade.WARNING,
+            f"{words}, which no other machine reaches",
+            "a --network-mask of the network that the machines share",
+        )
+    else:
+        words += f", the one in {network.network_mask}"
+    return Finding("address", Grade.GOOD, words)
+
+
+def _ports(workers: int, network: NetworkConfig) -> Finding:
+    check_ports(network, workers)
+    if network.port == 0:
+        return Finding("ports", Grade.GOOD, "any free UDP ports: a firewall must let all pass")
+    last = network.of_worker(workers - 1).port
+    return Finding("ports", Grade.GOOD, f"UDP {network.port} to {last} are free")
+
+
+def _mtu(host: str) -> Finding:
+    mtu, least = path_mtu(host), least_mtu(host)
+    if mtu is None:
+        return Finding("packets", Grade.WARNING, f"the system does not say how long {host} takes")
+    if mtu >= least:
+        return Finding("packets", Grade.GOOD, f"of {mtu} bytes pass")
+    return Finding(
+        "packets",
+        Grade.BAD,
+        f"of {mtu} bytes pass, and a join needs {least}",
+        "raise the MTU of the interface or tunnel (ip link set dev ... mtu 1500)",
+    )
+
+
+def _relay(host: str, network: NetworkConfig) -> Iterator[Finding]:
+    """What the relay does at this address: round trip, rate, loss, and the socket's buffer."""
+    secret = new_secret()
+    over_udp = dataclasses.replace(network, same_host=False, checkpoint_dir=None)
+    started = time.monotonic()
+    with contextlib.ExitStack() as stack:
+        try:
+            master = stack.enter_context(Master(secret, workers=2, network=over_udp, host=host))
+            sender, receiver = (
+                stack.enter_context(
+                    Worker(
+                        master.join_info,
+                        secret,
+                        rank=rank,
+                        network=over_udp.of_worker(rank),
+                        ip=host,
+                        join_timeout=_JOIN_SECONDS,
+                    )
+                )
+                for rank in range(2)
+            )
+            joined = time.monotonic() - started
+            rate = _rate(sender, receiver)
+        except errors.StromError as error:
+            yield Finding("relay", Grade.BAD, str(error))
+            return
+        status = sender.status()
+    counted = NodeCounters.from_status(status)
+    yield _traffic(counted.links[0], joined, rate, counted.losses())
+    yield _receive_buffer(status)
+
+
+def _rate(sender: Worker, receiver: Worker) -> float:
+    """Bytes a second from one worker to the other."""
+    started = time.monotonic()
+    for _ in range(_MESSAGES):
+        sender.submit(_MESSAGE)
+    received = 0
+    while received < _MESSAGES:
+        messages = receiver.poll(timeout=_JOIN_SECONDS)
+        if not messages:
+            raise errors.DeadlinePassed(
+                f"{received} of {_MESSAGES} messages came, and then none for {_JOIN_SECONDS:g} s"
+            )
+        received += len(messages)
+    return _MESSAGES * len(_MESSAGE) / (time.monotonic() - started)
+
+
+def _traffic(link: LinkCounters, joined: float, rate: float, losses: list[str]) -> Finding:
+    words = (
+        f"UDP passes both ways: joined in {1e3 * joined:.0f} ms, round trip "
+        f"{1e3 * link.least_round_trip_seconds:.2f} ms, {rate / 1e6:.0f} MB/s, "
+        f"{link.retransmitted:.1%} sent again"
+    )
+    if losses:
+        return Finding("relay", Grade.WARNING, words, losses[0])
+    return Finding("relay", Grade.GOOD, words)
+
+
+def _receive_buffer(status: dict[str, object]) -> Finding:
+    counters = status["counters"]
+    assert isinstance(counters, dict)
+    granted = int(counters["receive_buffer_bytes"])
+    wanted = lacking_receive_buffer(counters)
+    words = f"the system grants a socket {granted >> 10} KiB"
+    if wanted is None:
+        return Finding("receive buffer", Grade.GOOD, words)
+    return Finding(
+        "receive buffer",
+        Grade.WARNING,
+        f"{words} of the {wanted >> 10} KiB asked for: when several send at once, packets get lost "
+        "and are sent again",
+        f"sysctl -w net.core.rmem_max={wanted} (in a file in /etc/sysctl.d, to keep it)",
+    )

@@ -1,0 +1,146 @@
+"""Versions, what was built for them, and what TensorFlow sees.
+
+    python -m keras_strom.doctor.software
+
+TensorFlow is imported in a process of its own: on a processor that it was not built for, or beside
+libraries that it does not fit, it ends its process without an exception.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import platform
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import keras_strom
+from keras_strom.doctor.finding import Finding, Grade, of_errors
+from keras_strom.job import environment
+from keras_strom.job.environment import ClusterEnvironment
+
+_PACKAGES = ("tensorflow", "tensorflow-cpu", "keras", "numpy", "pyspark")
+_PROGRAM = ("-m", "keras_strom.doctor.software")
+_IMPORT_SECONDS = 300.0
+_LAST_WORDS = 400
+
+
+def findings() -> Iterator[Finding]:
+    """Takes seconds, those of TensorFlow's import."""
+    yield Finding("versions", Grade.GOOD, ", ".join(_versions()))
+    yield of_errors("environment", _environment)
+    yield from _in_another_process()
+
+
+def main() -> None:
+    """Prints what needs TensorFlow, as JSON."""
+    found = [of_errors("Keras", _keras)]
+    if found[0].grade is Grade.GOOD:
+        found += [of_errors("native code", _native), _devices()]
+    sys.stdout.write(json.dumps([one.to_json() for one in found]))
+
+
+def _versions() -> Iterator[str]:
+    yield f"keras-strom {keras_strom.__version__}"
+    yield f"Python {platform.python_version()}"
+    for package in _PACKAGES:
+        try:
+            yield f"{package} {importlib.metadata.version(package)}"
+        except importlib.metadata.PackageNotFoundError:
+            continue
+
+
+def _environment() -> Finding:
+    place = ClusterEnvironment.from_environ()
+    if place.size == 1:
+        own = "no place in a job" if place.ip is None else f"KERAS_STROM_IP={place.ip}"
+        return Finding("environment", Grade.GOOD, f"the KERAS_STROM_* variables name {own}")
+    place.load_credentials()
+    return Finding(
+        "environment",
+        Grade.GOOD,
+        f"the KERAS_STROM_* variables name worker {place.rank} of {place.size}, and only their "
+        "owner can read its credentials",
+    )
+
+
+def _in_another_process() -> list[Finding]:
+    quiet = {**environment.inherited(), "TF_CPP_MIN_LOG_LEVEL": "3"}
+    try:
+        done = subprocess.run(
+            [sys.executable, *_PROGRAM],
+            env=quiet,
+            capture_output=True,
+            text=True,
+            timeout=_IMPORT_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        words = f"importing TensorFlow and Keras takes longer than {_IMPORT_SECONDS:g} s"
+        return [Finding("Keras", Grade.BAD, words, "is the disk that holds them slow?")]
+    if done.returncode != 0:
+        return [_crash(done.returncode, done.stderr.strip()[-_LAST_WORDS:])]
+    return [
+        Finding(one["check"], Grade(one["grade"]), one["words"], one["remedy"])
+        for one in json.loads(done.stdout)
+    ]
+
+
+def _crash(code: int, words: str) -> Finding:
+    ended = f"with code {code}" if code > 0 else f"by {signal.Signals(-code).name}"
+    remedy = ""
+    if code == -signal.SIGILL:
+        remedy = "TensorFlow needs a processor with AVX; build it for this one, or use another"
+    return Finding(
+        "Keras",
+        Grade.BAD,
+        f"importing TensorFlow and Keras ends the process {ended}: {words}",
+        remedy,
+    )
+
+
+def _keras() -> Finding:
+    try:
+        import keras
+        import tensorflow as tf
+    except ImportError as error:
+        words = f"TensorFlow and Keras cannot be imported: {error}"
+        return Finding("Keras", Grade.BAD, words, 'pip install "keras-strom[tensorflow]"')
+    backend = keras.config.backend()
+    if backend != "tensorflow":
+        return Finding("Keras", Grade.BAD, f"runs on {backend}", "set KERAS_BACKEND=tensorflow")
+    return Finding("Keras", Grade.GOOD, f"{keras.__version__} runs on TensorFlow {tf.__version__}")
+
+
+def _native() -> Finding:
+    from keras_strom._native.codec import kernels
+    from keras_strom._native.library import DIRECTORY, library
+    from keras_strom._native.ops import operations
+
+    library()
+    operations()
+    built = json.loads(
+        (DIRECTORY / "build.json").read_text("utf-8")
+    )  # The operations read it, too.
+    return Finding(
+        "native code",
+        Grade.GOOD,
+        f"built with {built['compiler']} for TensorFlow {built['tensorflow']}; "
+        f"this processor encodes with {kernels()[-1]}",
+    )
+
+
+def _devices() -> Finding:
+    import tensorflow as tf
+
+    gpus = len(tf.config.list_physical_devices("GPU"))
+    if gpus == 0:
+        return Finding("devices", Grade.GOOD, "CPU; TensorFlow sees no GPU")
+    words = f"CPU; of the {gpus} GPU{'s' * (gpus > 1)} that TensorFlow sees this version uses none"
+    return Finding("devices", Grade.WARNING, words)
+
+
+if __name__ == "__main__":
+    main()

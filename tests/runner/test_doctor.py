@@ -1,0 +1,319 @@
+"""`keras-strom doctor`: each finding, provoked."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from keras_strom import cli, errors
+from keras_strom.doctor import Finding, Grade, examine, machine, network_path, software
+from keras_strom.job import environment, network
+from keras_strom.job.credentials import Credentials
+from keras_strom.job.network import NetworkConfig
+
+LOOPBACK = NetworkConfig()
+
+
+def named(check: str, found: Iterator[Finding] | list[Finding]) -> Finding:
+    """The one finding of that name."""
+    (finding,) = (one for one in found if one.check == check)
+    return finding
+
+
+def grades(found: Iterator[Finding]) -> dict[str, Grade]:
+    return {one.check: one.grade for one in found}
+
+
+def test_this_machine_is_fit_for_a_run() -> None:
+    found = grades(examine(2, LOOPBACK))
+    assert {"versions", "Keras", "native code", "processors", "memory", "relay"} <= set(found)
+    assert Grade.BAD not in found.values()
+
+
+def test_a_lone_worker_needs_no_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(software, "_in_another_process", list)
+    assert "relay" not in grades(examine(1, LOOPBACK))
+
+
+@pytest.mark.parametrize("workers", [0, True, 1.5])
+def test_no_number_of_workers_is_refused(workers: Any) -> None:
+    with pytest.raises(errors.InvalidOption, match="workers"):
+        list(examine(workers, LOOPBACK))
+
+
+# ------------------------------------------------------------------ software
+
+
+def test_operations_for_another_tensorflow_are_found(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from keras_strom._native import ops
+
+    (tmp_path / "build.json").write_text('{"tensorflow": "2.0.0"}')
+    monkeypatch.setattr(ops, "DIRECTORY", tmp_path)
+    ops.operations.cache_clear()
+    found = software.of_errors("native code", software._native)
+    ops.operations.cache_clear()
+    assert found.grade is Grade.BAD
+    assert "built for TensorFlow 2.0.0" in found.words
+
+
+def test_another_backend_of_keras_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    import keras
+
+    monkeypatch.setattr(keras.config, "backend", lambda: "jax")
+    found = software._keras()
+    assert (found.grade, found.words) == (Grade.BAD, "runs on jax")
+    assert "KERAS_BACKEND=tensorflow" in found.remedy
+
+
+def test_gpus_that_are_not_used_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    import tensorflow as tf
+
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: [kind, kind])
+    found = software._devices()
+    assert found.grade is Grade.WARNING
+    assert "2 GPUs" in found.words
+
+
+@pytest.mark.parametrize(
+    ("program", "words"),
+    [
+        (f"import os; os.kill(os.getpid(), {int(signal.SIGILL)})", "by SIGILL"),
+        ("raise SystemExit('libfoo.so is missing')", "with code 1: libfoo.so is missing"),
+    ],
+)
+def test_a_tensorflow_that_ends_its_process_is_found(
+    monkeypatch: pytest.MonkeyPatch, program: str, words: str
+) -> None:
+    monkeypatch.setattr(software, "_PROGRAM", ("-c", program))
+    (found,) = software._in_another_process()
+    assert found.grade is Grade.BAD
+    assert words in found.words
+
+
+def test_a_variable_that_nobody_knows_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KERAS_STROM_RNAK", "1")
+    monkeypatch.setattr(software, "_in_another_process", list)
+    found = named("environment", software.findings())
+    assert found.grade is Grade.BAD
+    assert "KERAS_STROM_RNAK" in found.words
+
+
+@pytest.mark.parametrize(("mode", "grade"), [(0o600, Grade.GOOD), (0o644, Grade.BAD)])
+def test_credentials_that_others_can_read_are_found(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, mode: int, grade: Grade
+) -> None:
+    path = tmp_path / "credentials"
+    path.write_text(Credentials.new().with_master(bytes(32)).to_json())
+    path.chmod(mode)
+    place = environment.ClusterEnvironment(
+        rank=1, size=2, master=("10.0.0.1", 4000), credentials_path=str(path)
+    )
+    for name, value in place.to_environ().items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(software, "_in_another_process", list)
+    found = named("environment", software.findings())
+    assert found.grade is grade
+    assert ("chmod 600" in found.words) == (grade is Grade.BAD)
+
+
+# ------------------------------------------------------------------ machine
+
+
+def test_more_workers_than_cores_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "usable_cores", lambda: 2.5)
+    assert named("processors", machine.findings(2, None)).grade is Grade.GOOD
+    found = named("processors", machine.findings(3, None))
+    assert found.grade is Grade.WARNING
+    assert found.remedy.startswith("-np 2")
+
+
+def test_a_control_group_bounds_cores_and_memory(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(machine, "_CGROUP", tmp_path)
+    whole = machine.usable_cores(), machine.available_memory()
+    (tmp_path / "cpu.max").write_text("50000 100000\n")
+    (tmp_path / "memory.max").write_text("4096\n")
+    (tmp_path / "memory.current").write_text("1024\n")
+    assert (machine.usable_cores(), machine.available_memory()) == (0.5, 3072)
+    (tmp_path / "cpu.max").write_text("max 100000\n")
+    (tmp_path / "memory.max").write_text("max\n")
+    assert machine.usable_cores() == whole[0]
+    assert machine.available_memory() > 4096
+
+
+def test_too_little_memory_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "available_memory", lambda: 3 << 29)
+    assert named("memory", machine.findings(1, None)).grade is Grade.GOOD
+    assert named("memory", machine.findings(2, None)).grade is Grade.WARNING
+
+
+def test_a_folder_for_checkpoints_is_tried_and_left_as_it_was(tmp_path: Path) -> None:
+    found = named("checkpoints", machine.findings(1, str(tmp_path / "later" / "on")))
+    assert found.grade is Grade.GOOD
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_written_is_found(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    found = named("checkpoints", machine.findings(1, str(tmp_path / "file")))
+    assert found.grade is Grade.BAD
+    assert "cannot be written" in found.words
+
+
+def test_a_full_disk_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    usage = shutil.disk_usage(tmp_path)._replace(free=1 << 20)
+    monkeypatch.setattr(machine.shutil, "disk_usage", lambda _: usage)
+    assert named("checkpoints", machine.findings(1, str(tmp_path))).grade is Grade.WARNING
+
+
+# ------------------------------------------------------------------ network
+
+
+def test_a_mask_that_picks_nothing_is_found() -> None:
+    (found,) = network_path.findings(2, NetworkConfig(network_mask="203.0.113.0/24"))
+    assert (found.check, found.grade) == ("address", Grade.BAD)
+    assert "203.0.113.0/24" in found.words
+
+
+def test_an_address_that_only_this_machine_reaches_is_told() -> None:
+    found = named("address", network_path.findings(2, NetworkConfig(network_mask="127.0.0.1/32")))
+    assert found.grade is Grade.WARNING
+
+
+@pytest.mark.parametrize("taken_by", [0, 1, 4])
+def test_a_port_in_use_is_found(taken_by: int) -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+        found = list(network_path.findings(4, NetworkConfig(port=port - taken_by)))
+    bad = [one for one in found if one.grade is Grade.BAD]
+    assert bad
+    assert all(str(port) in one.words for one in bad)
+
+
+def test_a_small_receive_buffer_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(network_path, "lacking_receive_buffer", lambda _: 8 << 20)
+    found = named("receive buffer", network_path.findings(2, LOOPBACK))
+    assert found.grade is Grade.WARNING
+    assert found.remedy.startswith("sysctl -w net.core.rmem_max=8388608")
+
+
+def test_packets_that_are_lost_are_told() -> None:
+    link = network_path.LinkCounters(datagrams_sent=2000, retransmitted_packets=400)
+    losses = network_path.NodeCounters(links=(link,)).losses()
+    found = network_path._traffic(link, 0.1, 1e6, losses)
+    assert found.grade is Grade.WARNING
+    assert "20.0% sent again" in found.words
+    assert "the way there loses them" in found.remedy
+
+
+def test_a_short_way_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(network_path, "path_mtu", lambda _: 1100)
+    found = list(network_path.findings(2, LOOPBACK))
+    assert named("packets", found).grade is Grade.BAD
+    assert "1228" in named("packets", found).words
+    assert "relay" not in {one.check for one in found}  # It would say the same, later.
+
+
+def test_a_receive_buffer_is_lacking_below_what_was_asked_for() -> None:
+    counters = {"receive_buffer_bytes": 200 << 10, "receive_buffer_wanted_bytes": 4 << 20}
+    assert network.lacking_receive_buffer(counters) == 4 << 20
+    assert network.lacking_receive_buffer({**counters, "receive_buffer_bytes": 4 << 20}) is None
+
+
+def inside(namespace: str, *command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["ip", "netns", "exec", namespace, *command], capture_output=True, text=True, check=False
+    )
+
+
+@pytest.fixture
+def namespace() -> Iterator[str]:
+    """A network namespace whose loopback drops all UDP."""
+    name = f"strom-{os.getpid()}-doctor"
+    if os.geteuid() != 0 or shutil.which("ip") is None or shutil.which("iptables") is None:
+        pytest.skip("network namespaces need root, iproute2 and iptables")
+    if subprocess.run(["ip", "netns", "add", name], capture_output=True).returncode != 0:
+        pytest.skip("network namespaces are not permitted here")
+    try:
+        inside(name, "ip", "link", "set", "lo", "up")
+        drop = inside(name, "iptables", "-A", "INPUT", "-p", "udp", "-j", "DROP")
+        if drop.returncode != 0:
+            pytest.skip(f"iptables: {drop.stderr}")
+        yield name
+    finally:
+        subprocess.run(["ip", "netns", "delete", name], check=True)
+
+
+def test_a_firewall_is_found(namespace: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = (
+        "import json; from keras_strom.doctor import network_path as n; n._JOIN_SECONDS = 2.0; "
+        "from keras_strom.job.network import NetworkConfig; "
+        "print(json.dumps([one.to_json() for one in n.findings(2, NetworkConfig())]))"
+    )
+    done = inside(namespace, sys.executable, "-c", program)
+    assert done.returncode == 0, done.stderr
+    found = {one["check"]: one for one in json.loads(done.stdout)}
+    assert found["relay"]["grade"] == "bad"
+    assert "hears nothing from the master" in found["relay"]["words"]
+    assert "open inbound" in found["relay"]["words"]
+
+
+# ------------------------------------------------------------------ the command
+
+
+@pytest.fixture
+def findings(monkeypatch: pytest.MonkeyPatch) -> list[Finding]:
+    """What the command finds."""
+    found = [
+        Finding("processors", Grade.GOOD, "2 cores for 2 workers"),
+        Finding("memory", Grade.WARNING, "[little] is free", "fewer workers"),
+    ]
+    monkeypatch.setattr("keras_strom.doctor.examine", lambda *_: iter(found))
+    return found
+
+
+def test_the_table_has_a_line_for_each_finding_and_remedy(
+    findings: list[Finding], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["doctor"]) == 0
+    words = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert words == [
+        "check finding",
+        "ok processors 2 cores for 2 workers",
+        "! memory [little] is free",
+        "-> fewer workers",
+    ]
+
+
+def test_json_is_for_programs(findings: list[Finding], capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["doctor", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == [one.to_json() for one in findings]
+
+
+def test_what_would_fail_is_in_the_exit_code(findings: list[Finding]) -> None:
+    findings.append(Finding("ports", Grade.BAD, "in use"))
+    assert cli.main(["doctor", "-np", "3"]) == 1
+
+
+@pytest.mark.parametrize("arguments", [["-np", "0"], ["--port", "65535"], ["--network-mask", "a"]])
+def test_bad_options_are_refused_before_anything_is_looked_at(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["doctor", *arguments]) == 2
+    said = capsys.readouterr()
+    assert said.err.startswith("keras-strom: ")
+    assert said.out == ""
