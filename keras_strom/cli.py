@@ -22,8 +22,6 @@ _EXIT_BAD_INPUT = 2
 
 #: The options of NetworkConfig that `doctor` looks at.
 _EXAMINED = ("port", "network_mask", "checkpoint_dir")
-#: How it shows a grade: a colour and a mark.
-_MARKS = {"good": ("green", "ok"), "warning": ("yellow", "!"), "bad": ("red", "x")}
 
 _NETWORK_HELP = {
     "port": "UDP port of the master; 0 = any free one",
@@ -170,24 +168,16 @@ def _add_doctor(commands: Any) -> None:
 
 def _examine(options: argparse.Namespace) -> int:
     import rich.console
-    import rich.table
-    import rich.text
 
     from keras_strom import doctor
 
     network = NetworkConfig(**{name: getattr(options, name) for name in _EXAMINED})
-    findings = list(doctor.examine(options.num_proc, network))
+    report = doctor.Report(doctor.examine(options.num_proc, network))
     if options.json:
-        found = [finding.to_json() for finding in findings]
-        sys.stdout.write(json.dumps(found, indent=2) + "\n")
+        sys.stdout.write(json.dumps(report.to_json(), indent=2) + "\n")
     else:
-        table = rich.table.Table("", "check", "finding", box=None)
-        for finding in findings:
-            words = finding.words + (f"\n-> {finding.remedy}" if finding.remedy else "")
-            colour, mark = _MARKS[finding.grade.value]
-            table.add_row(mark, finding.check, rich.text.Text(words), style=colour)
-        rich.console.Console().print(table)
-    return int(any(finding.grade is doctor.Grade.BAD for finding in findings))
+        rich.console.Console().print(report.table())
+    return int(report.would_fail)
 
 
 def _add_scalability(commands: Any) -> None:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from .estimator.estimator import StromEstimator
     from .estimator.model import StromModel
     from .runner.event import Event
+    from .runner.examination import doctor
     from .runner.result import RunResult
     from .runner.runner import run
     from .runner.timeline import Timeline
@@ -40,6 +41,7 @@ __all__ = [
     "StromModel",
     "Timeline",
     "TrainingMethod",
+    "doctor",
     "run",
 ]
 
@@ -54,6 +56,7 @@ __getattr__ = lazy_names(
         "StromModel": "estimator.model",
         "Timeline": "runner.timeline",
         "TrainingMethod": "training.method",
+        "doctor": "runner.examination",
         "run": "runner.runner",
     },
 )

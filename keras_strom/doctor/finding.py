@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from keras_strom import errors
 
@@ -28,16 +28,23 @@ class Finding:
         grade: what it means.
         words: what was found.
         remedy: what to do about it; "" where there is nothing to do, or `words` say it.
+        node: where, of several; "" = on this machine.
     """
 
     check: str
     grade: Grade
     words: str
     remedy: str = ""
+    node: str = ""
 
     def to_json(self) -> dict[str, str]:
         """The fields, for `json.dumps`."""
         return {**dataclasses.asdict(self), "grade": self.grade.value}
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, str]) -> Finding:
+        """The inverse of `to_json`."""
+        return cls(**{**fields, "grade": Grade(fields["grade"])})  # type: ignore[arg-type]
 
 
 def of_errors(check: str, look: Callable[[], Finding]) -> Finding:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from keras_strom import errors
 from keras_strom.doctor.finding import Finding, Grade, of_errors
@@ -23,7 +24,7 @@ from keras_strom.job.network import (
     resolve_address,
 )
 from keras_strom.relay.bytes_relay import Master, Worker, new_secret
-from keras_strom.relay.counters import LinkCounters, NodeCounters
+from keras_strom.relay.counters import NodeCounters
 from keras_strom.runner.launcher import LOOPBACK_MASK, check_ports
 
 _JOIN_SECONDS = 5.0
@@ -47,6 +48,18 @@ def findings(workers: int, network: NetworkConfig) -> Iterator[Finding]:
     yield mtu
     if mtu.grade is not Grade.BAD:
         yield from _relay(host, network)
+
+
+def for_trial(network: NetworkConfig) -> NetworkConfig:
+    """The options of a relay that carries a trial's bytes: over UDP, with nothing to save."""
+    default = NetworkConfig()
+    return dataclasses.replace(
+        network,
+        same_host=False,
+        checkpoint_dir=None,
+        checkpoint_interval=default.checkpoint_interval,
+        checkpoints_kept=default.checkpoints_kept,
+    )
 
 
 def _address(host: str, network: NetworkConfig, stays_here: bool) -> Finding:
@@ -91,18 +104,18 @@ def _mtu(host: str) -> Finding:
 def _relay(host: str, network: NetworkConfig) -> Iterator[Finding]:
     """What the relay does at this address: round trip, rate, loss, and the socket's buffer."""
     secret = new_secret()
-    over_udp = dataclasses.replace(network, same_host=False, checkpoint_dir=None)
+    network = for_trial(network)
     started = time.monotonic()
     with contextlib.ExitStack() as stack:
         try:
-            master = stack.enter_context(Master(secret, workers=2, network=over_udp, host=host))
+            master = stack.enter_context(Master(secret, workers=2, network=network, host=host))
             sender, receiver = (
                 stack.enter_context(
                     Worker(
                         master.join_info,
                         secret,
                         rank=rank,
-                        network=over_udp.of_worker(rank),
+                        network=network.of_worker(rank),
                         ip=host,
                         join_timeout=_JOIN_SECONDS,
                     )
@@ -115,9 +128,8 @@ def _relay(host: str, network: NetworkConfig) -> Iterator[Finding]:
             yield Finding("relay", Grade.BAD, str(error))
             return
         status = sender.status()
-    counted = NodeCounters.from_status(status)
-    yield _traffic(counted.links[0], joined, rate, counted.losses())
-    yield _receive_buffer(status)
+    yield traffic(status, joined, rate)
+    yield receive_buffer(status)
 
 
 def _rate(sender: Worker, receiver: Worker) -> float:
@@ -136,7 +148,16 @@ def _rate(sender: Worker, receiver: Worker) -> float:
     return _MESSAGES * len(_MESSAGE) / (time.monotonic() - started)
 
 
-def _traffic(link: LinkCounters, joined: float, rate: float, losses: list[str]) -> Finding:
+def traffic(status: Mapping[str, Any], joined: float, rate: float) -> Finding:
+    """How a worker's packets got to the master and back.
+
+    Args:
+        status: the worker's.
+        joined: seconds that its join took.
+        rate: bytes a second that it exchanged with others.
+    """
+    counted = NodeCounters.from_status(status)
+    link, losses = counted.links[0], counted.losses()  # In a tree there may be others.
     words = (
         f"UDP passes both ways: joined in {1e3 * joined:.0f} ms, round trip "
         f"{1e3 * link.least_round_trip_seconds:.2f} ms, {rate / 1e6:.0f} MB/s, "
@@ -147,9 +168,9 @@ def _traffic(link: LinkCounters, joined: float, rate: float, losses: list[str]) 
     return Finding("relay", Grade.GOOD, words)
 
 
-def _receive_buffer(status: dict[str, object]) -> Finding:
+def receive_buffer(status: Mapping[str, Any]) -> Finding:
+    """Whether a node's socket, whose `status` this is, got the buffer it asked for."""
     counters = status["counters"]
-    assert isinstance(counters, dict)
     granted = int(counters["receive_buffer_bytes"])
     wanted = lacking_receive_buffer(counters)
     words = f"the system grants a socket {granted >> 10} KiB"

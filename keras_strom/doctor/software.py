@@ -82,10 +82,7 @@ def _in_another_process() -> list[Finding]:
         return [Finding("Keras", Grade.BAD, words, "is the disk that holds them slow?")]
     if done.returncode != 0:
         return [_crash(done.returncode, done.stderr.strip()[-_LAST_WORDS:])]
-    return [
-        Finding(one["check"], Grade(one["grade"]), one["words"], one["remedy"])
-        for one in json.loads(done.stdout)
-    ]
+    return [Finding.from_json(one) for one in json.loads(done.stdout)]
 
 
 def _crash(code: int, words: str) -> Finding:

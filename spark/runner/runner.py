@@ -154,7 +154,7 @@ def run(
         data=data,
     )
     work = _call(fn, args, kwargs or {})
-    return _run(work, options, dict(check_env(env)), _context_of(spark), start_master)
+    return _run(work, options, dict(check_env(env)), active_context(spark), start_master)
 
 
 def _call(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Function:
@@ -221,7 +221,7 @@ def _run(
     _warn_of_open_rpc(context)
     _warn_of_few_task_failures(context, options.max_failures)
     console = Console(workers)
-    host = _driver_address(context, options.network)
+    host = driver_address(context, options.network)
     asked = MasterOptions(
         workers=workers,
         network=options.network,
@@ -427,7 +427,8 @@ def _unpickle(rank: int, result: bytes) -> Any:
         ) from error
 
 
-def _context_of(spark: SparkSession | None) -> SparkContext:
+def active_context(spark: SparkSession | None) -> SparkContext:
+    """Of the given session, or the active one, or a new one as configured outside."""
     from pyspark.sql import SparkSession
 
     return context_of(
@@ -435,7 +436,7 @@ def _context_of(spark: SparkSession | None) -> SparkContext:
     )
 
 
-def _driver_address(context: SparkContext, network: NetworkConfig) -> str:
+def driver_address(context: SparkContext, network: NetworkConfig) -> str:
     """Where master and controller bind: what the mask picks, or where Spark's driver is."""
     if network.network_mask is None:
         if is_one_machine(context.master):
@@ -449,11 +450,16 @@ def _driver_address(context: SparkContext, network: NetworkConfig) -> str:
     return resolve_address(network, node_address=environment.node_address())
 
 
-def _warn_of_open_rpc(context: SparkContext) -> None:
+def is_guarded(context: SparkContext) -> bool:
+    """Whether nobody reads along Spark's RPC: it is encrypted, or stays on one machine."""
     encrypting = ("spark.network.crypto.enabled", "spark.ssl.rpc.enabled")
     encrypted = any(is_on(context, name) for name in encrypting)
     guarded = is_on(context, "spark.authenticate") and encrypted
-    if not is_one_machine(context.master) and not guarded:
+    return guarded or is_one_machine(context.master)
+
+
+def _warn_of_open_rpc(context: SparkContext) -> None:
+    if not is_guarded(context):
         warnings.warn(
             "the job's secret travels over Spark's RPC, which is not encrypted: set "
             "spark.authenticate and spark.network.crypto.enabled on an untrusted network",

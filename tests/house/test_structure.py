@@ -77,7 +77,10 @@ PYTHON_ARROWS = {
     "__main__": {"cli"},
     "spark.data": {"errors", "checks", "lazy_names", "stale_files", "job", "strategy"},
     "spark.inference": {"", "errors", "spark.data"},
-    "spark.runner": {"", "errors", "checks", "job", "_native", "runner", "spark.data"},
+    "spark.runner": {
+        *("", "errors", "checks", "job", "_native", "relay", "runner", "doctor"),
+        "spark.data",
+    },
     "spark.training": {
         *("", "errors", "checks", "job", "sharing", "strategy"),
         *("spark.data", "spark.inference", "spark.runner"),

@@ -34,6 +34,7 @@ def grades(found: Iterator[Finding]) -> dict[str, Grade]:
     return {one.check: one.grade for one in found}
 
 
+@pytest.mark.jobs
 def test_this_machine_is_fit_for_a_run() -> None:
     found = grades(examine(2, LOOPBACK))
     assert {"versions", "Keras", "native code", "processors", "memory", "relay"} <= set(found)
@@ -212,9 +213,8 @@ def test_a_small_receive_buffer_is_told(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_packets_that_are_lost_are_told() -> None:
-    link = network_path.LinkCounters(datagrams_sent=2000, retransmitted_packets=400)
-    losses = network_path.NodeCounters(links=(link,)).losses()
-    found = network_path._traffic(link, 0.1, 1e6, losses)
+    link = {"peer": "10.0.0.1:4000", "datagrams_sent": 2000, "retransmitted_packets": 400}
+    found = network_path.traffic({"counters": {"links": [link]}}, 0.1, 1e6)
     assert found.grade is Grade.WARNING
     assert "20.0% sent again" in found.words
     assert "the way there loses them" in found.remedy
@@ -258,6 +258,7 @@ def namespace() -> Iterator[str]:
         subprocess.run(["ip", "netns", "delete", name], check=True)
 
 
+@pytest.mark.jobs
 def test_a_firewall_is_found(namespace: str, monkeypatch: pytest.MonkeyPatch) -> None:
     program = (
         "import json; from keras_strom.doctor import network_path as n; n._JOIN_SECONDS = 2.0; "
