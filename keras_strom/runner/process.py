@@ -12,11 +12,12 @@ import fcntl
 import logging
 import math
 import os
+import re
 import select
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 from keras_strom import errors
@@ -35,6 +36,8 @@ from keras_strom.runner.started_process import (
 
 GRACE_SECONDS = 5.0
 _FIRST_INHERITED_FD = 100
+
+_UNREADABLE_SCRIPT = re.compile(r"(?:Syntax|Indentation|Tab)Error: ")
 
 _logger = logging.getLogger(__name__)
 
@@ -363,7 +366,7 @@ class WorkerProcess:
         raised = bool(traceback)
         if exit_code != 0:
             result = None
-            traceback = traceback or record.traceback or _describe_exit(exit_code)
+            traceback = traceback or record.traceback or _describe_exit(exit_code, record.tail)
         elif self._is_function and result is None:
             traceback = traceback or "the function ended its process without returning"
         return Outcome(exit_code, result, traceback, record.tail, self._terminated, raised)
@@ -424,9 +427,11 @@ def check_start_timeout(seconds: float) -> None:
         )
 
 
-def _describe_exit(exit_code: int) -> str:
+def _describe_exit(exit_code: int, tail: Sequence[str]) -> str:
     if exit_code > 0:
-        return f"it ended with exit code {exit_code}"
+        # Python shows no traceback of a script that it cannot read.
+        error = tail[-1] if tail and _UNREADABLE_SCRIPT.match(tail[-1]) else ""
+        return f"it ended with exit code {exit_code}" + (f": {error}" if error else "")
     name = _signal_name(-exit_code)
     hint = "; was it out of memory?" if -exit_code == signal.SIGKILL else ""
     return f"it was ended by {name}{hint}"

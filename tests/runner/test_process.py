@@ -227,6 +227,21 @@ def test_a_scripts_traceback_is_found_in_its_output(tmp_path: Path, start: Start
     assert outcome.traceback.endswith("KeyError: 'gone'")
 
 
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("def f(:\n", "SyntaxError: invalid syntax"),
+        ("def f():\npass\n", "IndentationError: expected an indented block"),
+    ],
+)
+def test_a_script_that_python_cannot_read_is_named(
+    tmp_path: Path, start: StartProcess, text: str, error: str
+) -> None:
+    with WorkerProcess(script(tmp_path, text), PLACE, start=start) as process:
+        outcome = process.wait(DEADLINE)
+    assert outcome.traceback.startswith(f"it ended with exit code 1: {error}")
+
+
 def test_a_progress_bar_is_one_line(start: StartProcess) -> None:
     def bar() -> None:
         for i in range(5):
