@@ -411,10 +411,10 @@ def worker_variables(work: Script | Function, env: Mapping[str, str]) -> dict[st
 def check_env(env: Mapping[str, str] | None) -> Mapping[str, str]:
     """The user's variables for workers; refuses those that the runner sets."""
     for name, value in (env or {}).items():
-        if name.startswith(environment.PREFIX) and name != environment.IP:
-            raise errors.InvalidOption(f"env must not set {name}: the runner sets it")
         if not isinstance(name, str) or not isinstance(value, str):
             raise errors.InvalidOption(f"env[{name!r}]={value!r}: names and values are strings")
+        if name.startswith(environment.PREFIX) and name != environment.IP:
+            raise errors.InvalidOption(f"env must not set {name}: the runner sets it")
     return env or {}
 
 

@@ -17,8 +17,8 @@ from keras_strom.job.network import NetworkConfig
 from keras_strom.relay.bytes_relay import JoinInfo, Master, Worker, new_secret
 
 from .executors import check_executors, check_version
-from .runner import active_context, driver_address, is_guarded
-from .slots import Waiting, choose_workers
+from .runner import active_context, check_network, driver_address, is_guarded
+from .slots import Waiting, WantedSize, choose_workers
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -57,6 +57,8 @@ def doctor(
         >>> print(keras_strom.spark.doctor(num_proc=8))  # doctest: +SKIP
     """
     network = network or NetworkConfig()
+    check_network(network)
+    WantedSize(num_proc=num_proc)  # Refuses what is no number.
     network.refuse_waiting("a run on Spark has its master in the driver")
     context = active_context(spark)
     report = Report(_at("driver", software.findings()))

@@ -158,6 +158,10 @@ def run(
 
 
 def _call(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Function:
+    if not isinstance(args, Sequence) or isinstance(args, str | bytes):
+        raise errors.InvalidOption(f"args={args!r} must be a tuple or a list: fn's arguments")
+    if not isinstance(kwargs, Mapping):
+        raise errors.InvalidOption(f"kwargs={kwargs!r} must be a dict: fn's arguments by name")
     try:
         return Function.of(fn, *args, **kwargs)
     except Exception as error:  # Pickle's, or whatever an object makes of being pickled.
@@ -181,8 +185,7 @@ class _Options:
     data: Direct | None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.network, NetworkConfig):
-            raise errors.InvalidOption(f"network={self.network!r} must be a NetworkConfig")
+        check_network(self.network)
         check_start_timeout(self.start_timeout)
         whole_number("max_failures", self.max_failures, least=0)
         check_use_gpu(self.use_gpu)
@@ -425,6 +428,16 @@ def _unpickle(rank: int, result: bytes) -> Any:
             f"the result of worker {rank} cannot be read on the driver: {error}; does it use a "
             "class that the driver cannot import?"
         ) from error
+
+
+def check_network(network: object) -> None:
+    """Refuses what is no NetworkConfig.
+
+    Raises:
+        InvalidOption: it is something else.
+    """
+    if not isinstance(network, NetworkConfig):
+        raise errors.InvalidOption(f"network={network!r} must be a NetworkConfig")
 
 
 def active_context(spark: SparkSession | None) -> SparkContext:

@@ -85,9 +85,18 @@ def test_a_master_that_cannot_be_reached_is_found_by_every_worker(
     assert all(f"is UDP {port} open inbound" in one.remedy for one in found)
 
 
-def test_a_master_of_its_own_is_refused_as_run_refuses_it(spark: Any) -> None:
-    with pytest.raises(errors.InvalidOption, match="on_master_loss"):
-        doctor(network=NetworkConfig(on_master_loss="wait"), spark=spark)
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"network": NetworkConfig(on_master_loss="wait")}, "on_master_loss"),
+        ({"network": {"port": 9}}, "must be a NetworkConfig"),
+        ({"num_proc": "2"}, "num_proc='2' must be a whole number"),
+        ({"num_proc": 0}, "num_proc=0 must be a whole number"),
+    ],
+)
+def test_what_run_refuses_is_refused(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(errors.InvalidOption, match=words):
+        doctor(**options)
 
 
 def test_an_open_rpc_is_told(monkeypatch: pytest.MonkeyPatch, spark: Any) -> None:
