@@ -484,9 +484,9 @@ class MasterSession final : public Session<MasterNode> {
 
   void Settle() override {
     while (node_->PollEvent()) continue;
+    HandleTimeoutIfDue();
     STROM_CHECK(node_->replication().hold_bytes() <= kRingBytes);
     STROM_CHECK(node_->replication().ring_bytes() <= 2 * kRingBytes);
-    HandleTimeoutIfDue();
   }
 
   int32_t staleness_ = -1;

@@ -492,6 +492,8 @@ void MasterNode::State::TakeUpdate(Member* member, const UpdateId& id, const Buf
   for (const Replication::Accepted& next : accepted) {
     fits.HandleAccepted(origin, next);
   }
+  // What no beacon has named yet stays, so a beacon comes early where that is much.
+  if (relay.replication().ring_bytes() > 2 * options.ring_bytes) next_beacon_ns = now_ns;
   if (const auto excess = fits.FindExcess()) {
     Expel(membership.FindRank(excess->rank), excess->why);
   }

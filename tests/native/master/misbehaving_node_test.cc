@@ -289,6 +289,23 @@ TEST(MisbehavingNodeTest, UpdatesThatAreSetAsideCostNoWorkUntilTheTreeChangesOrA
   EXPECT_THAT(master.node.StatusJson(), HasSubstr("\"set_aside_bytes\": 0,"));
 }
 
+TEST(MisbehavingNodeTest, ManyUpdatesBetweenTwoBeaconsBringTheNextOneEarly) {
+  const int64_t bytes = SizeOf(EmptyUpdate({1, 1}));
+  Master master(2, {.ring_bytes = 10 * bytes});
+  master.Start();
+  master.node.HandleTimeout(kNow);
+  int beacons = 0;
+  for (uint64_t counter = 1; counter <= 100; ++counter) {
+    master.Update(1, {Master::Origin(1), counter});
+    if (master.node.NextTimeout() <= kNow) {
+      master.node.HandleTimeout(kNow);
+      ++beacons;
+    }
+    EXPECT_LE(master.node.replication().ring_bytes(), 20 * bytes);
+  }
+  EXPECT_EQ(beacons, 4) << "one after each 21 updates";
+}
+
 std::vector<Buffer> AverageOf(uint64_t key, size_t values) {
   return EncodeBlob({BlobKind::kAverage, 1, key, 0, 0}, std::vector<double>(values, 1));
 }
