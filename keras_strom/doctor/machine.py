@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import shutil
@@ -15,7 +16,7 @@ from keras_strom.doctor.finding import Finding, Grade
 _LEAST_MEMORY = 1 << 30
 # A checkpoint is as large as the model, its optimizer's variables and every worker's residual.
 _LEAST_DISK = 1 << 30
-_CGROUP = Path("/sys/fs/cgroup")
+_CGROUP = Path("/sys/fs/cgroup")  # A container's own is there.
 _MEMORY = Path("/proc/meminfo")
 
 
@@ -43,11 +44,15 @@ def _processors(workers: int) -> Finding:
 def usable_cores() -> float:
     """As many as this process may use: of its affinity mask and its control group's quota."""
     allowed = float(len(os.sched_getaffinity(0)))
+    limits = _read("cpu.max").split() or [
+        _read("cpu/cpu.cfs_quota_us"),
+        _read("cpu/cpu.cfs_period_us"),
+    ]
     try:
-        quota, period = (_CGROUP / "cpu.max").read_text().split()
-    except (OSError, ValueError):
+        quota, period = map(int, limits)
+    except ValueError:  # "max", or no control group.
         return allowed
-    return allowed if quota == "max" else min(allowed, int(quota) / int(period))
+    return allowed if quota <= 0 else min(allowed, quota / period)
 
 
 def _memory(workers: int) -> Finding:
@@ -68,12 +73,19 @@ def available_memory() -> int:
     """Bytes that this process and its children may take: of the system and its control group."""
     lines = dict(line.split(":") for line in _MEMORY.read_text().splitlines())
     available = int(lines["MemAvailable"].split()[0]) << 10
-    try:
-        most = int((_CGROUP / "memory.max").read_text())
-        available = min(available, most - int((_CGROUP / "memory.current").read_text()))
-    except (OSError, ValueError):  # No limit, or no control group.
-        pass
+    most = _read("memory.max") or _read("memory/memory.limit_in_bytes")
+    used = _read("memory.current") or _read("memory/memory.usage_in_bytes")
+    with contextlib.suppress(ValueError):  # "max", or no control group.
+        available = min(available, int(most) - int(used))
     return max(0, available)
+
+
+def _read(limit: str) -> str:
+    """A file of this process's control group, of version 2 or 1; "" = there is none."""
+    try:
+        return (_CGROUP / limit).read_text().strip()
+    except OSError:
+        return ""
 
 
 def _folder(folder: Path) -> Finding:

@@ -140,19 +140,44 @@ def test_more_workers_than_cores_are_told(monkeypatch: pytest.MonkeyPatch) -> No
     assert found.remedy.startswith("-np 2")
 
 
+@pytest.mark.parametrize(
+    ("bounded", "free"),
+    [
+        (
+            {"cpu.max": "50000 100000", "memory.max": "4096", "memory.current": "1024"},
+            {"cpu.max": "max 100000", "memory.max": "max"},
+        ),
+        (
+            {
+                "cpu/cpu.cfs_quota_us": "50000",
+                "cpu/cpu.cfs_period_us": "100000",
+                "memory/memory.limit_in_bytes": "4096",
+                "memory/memory.usage_in_bytes": "1024",
+            },
+            {"cpu/cpu.cfs_quota_us": "-1", "memory/memory.limit_in_bytes": str(1 << 63)},
+        ),
+    ],
+    ids=["version 2", "version 1"],
+)
 def test_a_control_group_bounds_cores_and_memory(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    bounded: dict[str, str],
+    free: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
     monkeypatch.setattr(machine, "_CGROUP", tmp_path)
-    whole = machine.usable_cores(), machine.available_memory()
-    (tmp_path / "cpu.max").write_text("50000 100000\n")
-    (tmp_path / "memory.max").write_text("4096\n")
-    (tmp_path / "memory.current").write_text("1024\n")
+    cores = machine.usable_cores()
+    write(tmp_path, bounded)
     assert (machine.usable_cores(), machine.available_memory()) == (0.5, 3072)
-    (tmp_path / "cpu.max").write_text("max 100000\n")
-    (tmp_path / "memory.max").write_text("max\n")
-    assert machine.usable_cores() == whole[0]
+    write(tmp_path, free)
+    assert machine.usable_cores() == cores
     assert machine.available_memory() > 4096
+
+
+def write(folder: Path, files: dict[str, str]) -> None:
+    for name, text in files.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(text + "\n")
 
 
 def test_too_little_memory_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
