@@ -57,20 +57,6 @@ struct Job {
   std::vector<Script> scripts;
 };
 
-// The job of a seed: 5 to 7 workers, at least 200 updates an origin where it lives so long, a plan
-// of at least 3 faults, any mode.
-Job DrawJob(uint64_t seed, SimulatedLinks links);
-// The same with faults of which most are deaths, several at once now and then, each followed by a
-// replacement.
-Job DrawJobWithReplacements(uint64_t seed, SimulatedLinks links);
-// Asynchronous, with faults of any kind and a master that is killed once or twice, after which
-// another one comes at its address with a higher epoch.
-Job DrawJobWithMasters(uint64_t seed, SimulatedLinks links);
-// Asynchronous, with workers that are silent for longer than updates are kept: most get a snapshot.
-Job DrawJobWithSilences(uint64_t seed, SimulatedLinks links);
-// Mode, workers and plan, for people.
-std::string DescribeJob(const Job& job);
-
 class Simulation {
  public:
   Simulation(const SimulationOptions& options, std::vector<Script> scripts);

@@ -14,6 +14,7 @@
 #include <string_view>
 #include <vector>
 
+#include "sim/jobs.h"
 #include "sim/simulation.h"
 
 namespace strom {

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "sim/jobs.h"
 #include "sim/simulation.h"
 
 namespace strom {
