@@ -49,6 +49,21 @@ std::string OnlyGrows(const VersionVector& before, const VersionVector& now) {
   return Prefixed("no longer holds ", NotCovered(before, now));
 }
 
+std::string KeepsTheLiving(const VersionVector& before, const VersionVector& now,
+                           const std::set<uint64_t>& living) {
+  VersionVector of_living;
+  for (const auto& [origin, counter] : before) {
+    if (living.contains(origin)) of_living[origin] = counter;
+  }
+  return OnlyGrows(of_living, now);
+}
+
+std::string StartsWithFewOrigins(const VersionVector& cut, int32_t workers) {
+  if (std::ssize(cut) <= workers) return "";
+  return "starts with updates of " + std::to_string(cut.size()) + " processes, where there are " +
+         std::to_string(workers) + " ranks";
+}
+
 std::string HoldsOnlySubmitted(const VersionVector& vector, const Ledger& ledger) {
   return Prefixed("holds what nobody submitted: ", NotCovered(vector, ledger.submitted()));
 }

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -22,8 +23,13 @@ namespace strom {
 // submitted.
 std::string ComesNextAndUnharmed(const ReceivedUpdate& update, const VersionVector& applied,
                                  uint64_t generation_base, const Ledger& ledger);
-// A vector never takes anything back.
+// Within a generation a vector never takes anything back.
 std::string OnlyGrows(const VersionVector& before, const VersionVector& now);
+// At a start it may retire origins, but none of a process that lives.
+std::string KeepsTheLiving(const VersionVector& before, const VersionVector& now,
+                           const std::set<uint64_t>& living);
+// What a generation starts with names no more processes than there are ranks.
+std::string StartsWithFewOrigins(const VersionVector& cut, int32_t workers);
 // Nothing is held that nobody submitted.
 std::string HoldsOnlySubmitted(const VersionVector& vector, const Ledger& ledger);
 // In synchronous and bounded modes: everybody's n-th update is the same. `reference` has what

@@ -10,7 +10,7 @@ namespace {
 
 constexpr int64_t kMillisecond = 1'000'000;
 
-enum class Trouble { kAny, kReplacements, kMasters, kSilences };
+enum class Trouble { kAny, kReplacements, kMasters, kSilences, kFits };
 
 Job DrawAnyJob(uint64_t seed, SimulatedLinks links, Trouble trouble) {
   SimulatedRandom random(seed);
@@ -28,7 +28,8 @@ Job DrawAnyJob(uint64_t seed, SimulatedLinks links, Trouble trouble) {
   if (random.Chance(.2)) options.first_link_sequence = uint32_t{0} - 300;
   const int32_t workers = static_cast<int32_t>(random.Between(5, 7));
   const int64_t think_ns = random.Between(4, 20) * kMillisecond;
-  const int64_t generations = random.Between(1, 2);
+  const bool fits = trouble == Trouble::kFits;
+  const int64_t generations = fits ? random.Between(4, 8) : random.Between(1, 2);
   const bool silences = trouble == Trouble::kSilences;
   const bool masters = trouble == Trouble::kMasters;
   if (silences || masters) options.max_staleness = -1;
@@ -62,7 +63,7 @@ Job DrawAnyJob(uint64_t seed, SimulatedLinks links, Trouble trouble) {
                                         .span_ns = span_ns,
                                         .failure_timeout_ns = options.failure_timeout_ns,
                                         .master_too = !masters,
-                                        .replacements = trouble == Trouble::kReplacements,
+                                        .replacements = trouble == Trouble::kReplacements || fits,
                                         .masters = masters,
                                         .silences = silences});
   return job;
@@ -82,6 +83,10 @@ Job DrawJobWithMasters(uint64_t seed, SimulatedLinks links) {
 
 Job DrawJobWithSilences(uint64_t seed, SimulatedLinks links) {
   return DrawAnyJob(seed, links, Trouble::kSilences);
+}
+
+Job DrawJobWithFits(uint64_t seed, SimulatedLinks links) {
+  return DrawAnyJob(seed, links, Trouble::kFits);
 }
 
 std::string DescribeJob(const Job& job) {

@@ -20,6 +20,9 @@ Job DrawJobWithReplacements(uint64_t seed, SimulatedLinks links);
 Job DrawJobWithMasters(uint64_t seed, SimulatedLinks links);
 // Asynchronous, with workers that are silent for longer than updates are kept: most get a snapshot.
 Job DrawJobWithSilences(uint64_t seed, SimulatedLinks links);
+// With many short generations and faults as in DrawJobWithReplacements, so that origins are
+// retired.
+Job DrawJobWithFits(uint64_t seed, SimulatedLinks links);
 // Mode, workers and plan, for people.
 std::string DescribeJob(const Job& job);
 

@@ -50,8 +50,9 @@ struct Simulation::Process {
   std::unique_ptr<WatchedLinks> links;
   std::unique_ptr<WorkerNode> node;
   std::unique_ptr<Application> application;
-  VersionVector received;  // when it was last checked
-  uint64_t masters = 1;    // those of whom it is known to have heard
+  VersionVector received;   // when it was last checked
+  uint64_t generation = 0;  // that had started then; 0 = none
+  uint64_t masters = 1;     // those of whom it is known to have heard
   int64_t served = 0;
 
   const ApplicationRecord& record() const { return application->record(); }
@@ -127,6 +128,11 @@ void Simulation::BindMaster() {
   hooks.after = [this](int64_t) {
     while (auto event = master_->PollEvent()) {
       Log("master: " + event->text);
+      if (event->type == MasterEvent::Type::kStarted) {
+        master_starts_ = true;
+        // Another master keeps the origins of those whom it has not heard of yet.
+        if (masters_ == 1) Expect(StartsWithFewOrigins(master_->received(), size()), nullptr);
+      }
       master_events_.push_back(std::move(*event));
     }
     if (++ticks_ % options_.check_every == 0) CheckMaster();
@@ -423,12 +429,27 @@ Host Simulation::HostOf(int32_t rank) const {
 
 void Simulation::CheckMaster() {
   const VersionVector& received = master_->received();
-  Expect(OnlyGrows(master_received_, received), nullptr);
+  Expect(std::exchange(master_starts_, false)
+             ? KeepsTheLiving(master_received_, received, LivingOrigins(nullptr))
+             : OnlyGrows(master_received_, received),
+         nullptr);
   Expect(HoldsOnlySubmitted(received, ledger_), nullptr);
   if (received != master_received_) master_received_ = received;
   Expect(RingAndHoldAreBounded(master_->replication(), options_.ring_bytes, options_.ring_bytes),
          nullptr);
   Expect(QueuesDownAreBounded(*master_links_), nullptr);
+}
+
+// Of the processes that no start may retire at the node of `process`. Another master may know only
+// some of them.
+std::set<uint64_t> Simulation::LivingOrigins(const Process* process) const {
+  std::set<uint64_t> living;
+  if (process != nullptr) living.insert(process->record().origin);
+  if (masters_ > 1) return living;
+  for (const Process* other : current_) {
+    if (!other->record().over()) living.insert(other->record().origin);
+  }
+  return living;
 }
 
 std::string Simulation::QueuesDownAreBounded(const WatchedLinks& links) const {
@@ -441,7 +462,11 @@ void Simulation::CheckWorker(Process* process) {
   const ApplicationRecord& record = process->record();
   if (record.over()) return;
   const VersionVector& received = process->node->received();
-  std::string shrinks = OnlyGrows(process->received, received);
+  const uint64_t generation = record.started ? record.generation : 0;
+  const bool goes_on = std::exchange(process->generation, generation) == generation;
+  std::string shrinks = goes_on && generation != 0
+                            ? OnlyGrows(process->received, received)
+                            : KeepsTheLiving(process->received, received, LivingOrigins(process));
   if (!shrinks.empty() && process->masters < masters_) {
     // Another master goes on from a replica that lacked it.
     process->masters = masters_;
@@ -451,9 +476,9 @@ void Simulation::CheckWorker(Process* process) {
   Expect(HoldsOnlySubmitted(received, ledger_), process);
   if (received != process->received) process->received = received;
   Expect(HoldsItsOwn(record.origin, received, ledger_), process);
-  // Between two generations another master's workers forget what others have made.
-  const bool counts = record.started || masters_ == 1;
-  if (counts && !process->node->AwaitsParameters()) {
+  // Between two generations origins are retired, and another master's workers forget what others
+  // have made.
+  if (record.started && !process->node->AwaitsParameters()) {
     Expect(AppliesOnlyReceived(record.applied, received), process);
   }
   if (record.started) {

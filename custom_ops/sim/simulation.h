@@ -15,6 +15,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -111,6 +112,7 @@ class Simulation {
   // The checks.
   void CheckMaster();
   void CheckWorker(Process* process);
+  std::set<uint64_t> LivingOrigins(const Process* process) const;
   void CheckProgress();
   void CheckTree();
   void CheckEnd();
@@ -130,6 +132,7 @@ class Simulation {
   std::unique_ptr<WatchedLinks> master_links_;
   std::unique_ptr<MasterNode> master_;
   VersionVector master_received_;  // when it was last checked
+  bool master_starts_ = false;     // a generation, since then
   uint64_t masters_ = 0;           // so many have there been
   struct LostMaster {
     std::unique_ptr<WatchedLinks> links;

@@ -386,7 +386,11 @@ std::optional<std::string> MasterFits::StartIfReady(int64_t now_ns) {
   const bool has_values = (seeded ? *rendezvous_.seed() : parameters_).size() == layout.size;
   if (seeded && has_values) parameters_ = std::move(*rendezvous_.seed());
   std::map<int32_t, uint64_t> origins;
+  // Who is not in it is retired, here and with START everywhere.
   VersionVector cut;
+  for (const auto& [origin, counter] : relay_->received()) {
+    if (membership_->MayReturn(origin)) cut[origin] = counter;
+  }
   std::optional<SequencerBounds> sequenced;
   for (const auto& [rank, member] : membership_->members()) {
     if (member.state != Member::State::kLive || !rendezvous_.TakesPart(rank)) continue;
@@ -407,6 +411,8 @@ std::optional<std::string> MasterFits::StartIfReady(int64_t now_ns) {
   const std::string options_text = rendezvous_.options_text();
   rendezvous_.Clear();
   if (!has_values) return std::nullopt;
+  membership_->ForgetReplaced();
+  tree_->ForgetLost();
   relay_->Begin(layout);
   relay_->SetAllowance(2 * static_cast<int64_t>(parameters_.size() * sizeof(float)));
   std::vector<Replication::Accepted> none;  // nobody has sent an update of this generation yet

@@ -261,8 +261,9 @@ void MasterNode::State::HandleHello(const LinkEvent& event) {
   const int64_t origins = std::ssize(relay.received()) + options.workers;
   if (refusal.empty() && origins > options.max_origins && !membership.FindOrigin(origin)) {
     membership.LinkDown(event.link);
-    refusal = "workers of this job were replaced " + std::to_string(relay.received().size()) +
-              " times, which is the most; start the job anew";
+    refusal = "this fit has updates of " + std::to_string(relay.received().size()) +
+              " processes, which leaves no room for more; others may join when the next fit has "
+              "started";
   }
   if (refusal.empty()) {
     links->Accept(now_ns, event.link, EncodeWelcome({origin, 0, options.epoch}));
@@ -425,7 +426,7 @@ void MasterNode::State::HandleUpdate(Member* member, const Buffer& update) {
     if (id.origin == member->origin) relay.Close(id.origin);
     return Expel(member, "the master refuses " + WorkerName(member->rank) + "'s " + checked.why);
   }
-  if (!membership.HasGiven(id.origin)) {
+  if (!membership.IsKnown(id.origin)) {
     ++drops["update of an unknown origin"];
     return;
   }

@@ -37,7 +37,8 @@ struct MasterNodeOptions {
   int64_t failure_timeout_ns = 5'000'000'000;
   int64_t ring_bytes = int64_t{64} << 20;
   int64_t link_queue_bytes = int64_t{32} << 20;
-  // Processes whose updates are in, of all ranks; then no other is taken.
+  // Processes whose updates are in a generation, of all ranks; then no other is taken until the
+  // next one has started.
   int64_t max_origins = static_cast<int64_t>(kMaxOrigins);
   // What is not trained and averaged: the most of one worker, on its way here and kept, and of all.
   int64_t member_values_bytes = int64_t{1} << 30;

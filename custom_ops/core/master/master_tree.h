@@ -42,6 +42,8 @@ class MasterTree {
   void SendBeacons(int64_t now_ns, uint64_t epoch, uint32_t missing);
   // No update of a lost member is on its way through the tree.
   bool Settled() const;
+  // A generation starts: what the lost have made belongs to earlier ones.
+  void ForgetLost() { placement_.ForgetLost(); }
   // With every beacon. Where a member has said that it has updates of a lost one, and for a while
   // nobody's have come, they are waited for no longer, and these are the words for it.
   std::optional<std::string> GiveUpLost();

@@ -91,6 +91,15 @@ Membership::Joined Membership::LinkUp(int64_t now_ns, LinkId link) {
   return joined;
 }
 
+void Membership::ForgetReplaced() {
+  kept_.clear();
+  for (const auto& [rank, member] : members_) kept_.insert(member.origin);
+  // Who is about to join may be replaced before the next generation, too.
+  for (const auto& [link, pending] : pending_) kept_.insert(pending.origin);
+  std::erase_if(adopted_, [this](uint64_t origin) { return !kept_.contains(origin); });
+  forgotten_sequence_ = last_sequence_;
+}
+
 // "" = welcome.
 std::string Membership::Refusal(int64_t now_ns, const Hello& hello) const {
   if (hello.version != kProtocolVersion) {

@@ -58,11 +58,21 @@ class Membership {
   Joined LinkUp(int64_t now_ns, LinkId link);
   void LinkDown(LinkId link) { pending_.erase(link); }
 
-  // Whether some process was ever welcomed under this origin.
-  bool HasGiven(uint64_t origin) const {
-    return adopted_.contains(origin) ||
-           (origin >> 32 == epoch_ && (origin & 0xffffffff) - 1 < last_sequence_);
+  // Whether updates may bear this origin: it is a member's, or of a process that another has
+  // replaced since ForgetReplaced.
+  bool IsKnown(uint64_t origin) const {
+    const uint64_t sequence = origin & 0xffffffff;
+    return kept_.contains(origin) || adopted_.contains(origin) ||
+           (origin >> 32 == epoch_ && sequence > forgotten_sequence_ && sequence <= last_sequence_);
   }
+  // Whether the process of this origin has a rank, or may still come back to one: of an earlier
+  // master's members this one has heard of only some.
+  bool MayReturn(uint64_t origin) const {
+    const bool all_here = members_.size() == static_cast<size_t>(workers_);
+    return FindOrigin(origin) != nullptr || (origin >> 32 != epoch_ && !all_here);
+  }
+  // A generation starts, in which only members have a part.
+  void ForgetReplaced();
   // It was a member of an earlier master, and may be in the middle of a generation.
   bool IsAdopted(const Member& member) const { return adopted_.contains(member.origin); }
   bool HasAdopted() const { return !adopted_.empty(); }
@@ -98,6 +108,8 @@ class Membership {
   const int32_t workers_;
   const uint64_t epoch_;
   uint64_t last_sequence_ = 0;
+  uint64_t forgotten_sequence_ = 0;  // origins up to this one are known only where `kept_` has them
+  std::set<uint64_t> kept_;
   int64_t last_joined_ns_ = 0;
   std::map<int32_t, Member> members_;  // by rank
   std::set<uint64_t> adopted_;         // origins that an earlier master has given

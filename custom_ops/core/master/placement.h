@@ -54,8 +54,8 @@ class Placement {
   bool AllTaken() const;
   // Who had more of a lost node's updates than the master has `received`; nullopt = nobody.
   std::optional<NodeId> FindHolder(uint64_t generation, const VersionVector& received) const;
-  // The word of who is in the tree does not prove that there is such an update: what the nodes lost
-  // so far have made is waited for no longer.
+  // What the nodes lost so far have made is waited for no longer: the word of who is in the tree
+  // does not prove that there is such an update, and in another generation none of it counts.
   void ForgetLost() { lost_.clear(); }
 
   // Whether updates of `origin` may come from `node`: its own do, and in a tree those of whoever is

@@ -16,8 +16,9 @@
 
 namespace strom {
 
-// Bumped whenever a field below, the update header or the codec's format changes.
-inline constexpr uint32_t kProtocolVersion = 6;
+// Bumped whenever a field below, the update header, the codec's format or what a message makes of
+// its receiver's vectors changes.
+inline constexpr uint32_t kProtocolVersion = 7;
 
 // Texts are no longer than this. What two members say may stand in one answer, so words for people
 // have room for two options texts; longer ones are cut where they are sent. A peer that sends more

@@ -36,7 +36,7 @@ bool Relay::IsAttached(LinkId link) const {
 void Relay::Begin(const Layout& layout) {
   layout_ = layout;
   open_ = false;
-  replication_.ForgetHeld();
+  replication_.BeginGeneration();
   for (auto& [link, neighbour] : neighbours_) {
     neighbour.state = Neighbour::State::kDetached;
     neighbour.lagged = neighbour.asked = false;
@@ -47,6 +47,7 @@ void Relay::Begin(const Layout& layout) {
 void Relay::Open(int64_t now_ns, const VersionVector& cut,
                  std::vector<Replication::Accepted>* accepted) {
   open_ = true;
+  replication_.Retire(cut);
   replication_.InstallCut(now_ns, cut, accepted);
   for (auto& [link, neighbour] : neighbours_) {
     if (auto early = std::exchange(neighbour.early, std::nullopt)) {
@@ -148,6 +149,9 @@ std::string Relay::Take(int64_t now_ns, LinkId link, const UpdateId& id, const B
     case Replication::Verdict::kNoRoom:
       ++(*drops_)["update over the hold bound"];
       return "too many updates out of order";
+    case Replication::Verdict::kTooManyOrigins:
+      ++(*drops_)["update over the bound of origins"];
+      return "updates of too many processes";
   }
   for (size_t i = before; i < accepted->size(); ++i) Relayed(now_ns, (*accepted)[i]);
   return "";

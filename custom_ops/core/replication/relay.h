@@ -74,7 +74,8 @@ class Relay {
   // --- generations
   // The updates from now on belong to `layout`; nobody is attached any more.
   void Begin(const Layout& layout);
-  // START: what `cut` covers came by a snapshot. Children that attached before are answered now.
+  // START: what `cut` covers came by a snapshot, and of earlier generations only the origins that
+  // it names are known any more. Children that attached before are answered now.
   void Open(int64_t now_ns, const VersionVector& cut, std::vector<Replication::Accepted>* accepted);
   // See Replication.
   void KeepBeyond(int64_t now_ns, std::optional<VersionVector> vector) {

@@ -12,6 +12,8 @@ Replication::Verdict Replication::Receive(int64_t now_ns, LinkId from, const Upd
   if (closed_.contains(id.origin)) return Verdict::kClosed;
   const uint64_t have = CounterOf(received_, id.origin);
   if (id.counter <= have || hold_.contains(id)) return Verdict::kDuplicate;
+  const bool is_known = received_.contains(id.origin);
+  if (!is_known && received_.size() >= options_.max_origins) return Verdict::kTooManyOrigins;
   if (id.counter > have + 1) {
     if (hold_bytes_ + SizeOf(update) > options_.hold_bytes) return Verdict::kNoRoom;
     hold_bytes_ += SizeOf(update);
@@ -36,7 +38,7 @@ void Replication::InstallCut(int64_t now_ns, const VersionVector& cut,
     ring_.erase(origin);
     received_[origin] = counter;
   }
-  Join(cut, &master_);
+  JoinMaster(cut);
   for (auto held = hold_.begin(); held != hold_.end();) {
     if (!Covers(received_, held->first)) {
       ++held;
@@ -55,6 +57,7 @@ void Replication::Reset(const VersionVector& cut, uint64_t own_origin) {
   ring_.clear();
   hold_.clear();
   closed_.clear();
+  earlier_.clear();
   kept_beyond_.reset();
   ring_bytes_ = hold_bytes_ = 0;
   retained_ = static_cast<int64_t>(own.size());
@@ -70,9 +73,26 @@ uint64_t Replication::KeptAfter(uint64_t origin) const {
   return CounterOf(received_, origin) - (ring == ring_.end() ? 0 : ring->second.size());
 }
 
-void Replication::ForgetHeld() {
+void Replication::BeginGeneration() {
   hold_.clear();
   hold_bytes_ = 0;
+  earlier_.clear();
+  for (const auto& [origin, counter] : received_) earlier_.push_back(origin);
+}
+
+void Replication::Retire(const VersionVector& cut) {
+  // Updates overtake START: an origin that is new since the generation began may be in no cut yet.
+  for (const uint64_t origin : std::exchange(earlier_, {})) {
+    if (cut.contains(origin)) continue;
+    if (const auto ring = ring_.extract(origin)) {
+      for (const Retained& retained : ring.mapped()) ring_bytes_ -= SizeOf(retained.update);
+      retained_ -= std::ssize(ring.mapped());
+    }
+    ForgetHeld(origin);
+    received_.erase(origin);
+    master_.erase(origin);
+  }
+  std::erase_if(closed_, [&](uint64_t origin) { return !cut.contains(origin); });
 }
 
 void Replication::ForgetHeld(uint64_t origin) {
@@ -86,7 +106,7 @@ void Replication::ForgetHeld(uint64_t origin) {
 void Replication::Close(uint64_t origin) { closed_.insert(origin); }
 
 void Replication::SetMasterVector(int64_t now_ns, const VersionVector& vector) {
-  Join(vector, &master_);
+  JoinMaster(vector);
   Evict(now_ns);
 }
 
@@ -183,6 +203,14 @@ void Replication::AcceptHeld(int64_t now_ns, uint64_t origin, std::vector<Accept
     const UpdateId id = next->first;
     hold_.erase(next);
     Accept(now_ns, held.from, id, std::move(held.update), accepted);
+  }
+}
+
+void Replication::JoinMaster(const VersionVector& vector) {
+  for (const auto& [origin, counter] : vector) {
+    if (!received_.contains(origin)) continue;
+    uint64_t& held = master_[origin];
+    held = std::max(held, counter);
   }
 }
 

@@ -28,6 +28,8 @@ struct ReplicationOptions {
   int64_t ring_bytes = int64_t{64} << 20;
   int64_t hold_bytes = int64_t{64} << 20;
   int64_t retention_ns = 15'000'000'000;
+  // Of so many processes updates are accepted: a vector that names them all fits into a message.
+  size_t max_origins = kMaxOrigins;
 };
 
 class Replication {
@@ -37,7 +39,8 @@ class Replication {
     kHeld,       // an earlier one is missing
     kDuplicate,  // here already
     kClosed,     // its origin has been closed
-    kNoRoom      // too much is held; the neighbour that sent it has to attach anew
+    kNoRoom,     // too much is held; the neighbour that sent it has to attach anew
+    kTooManyOrigins
   };
   struct Accepted {
     UpdateId id;
@@ -73,15 +76,19 @@ class Replication {
   uint64_t KeptAfter(uint64_t origin) const;
 
   // Another generation begins: what is held belongs to an earlier one, whose flat space may be
-  // another, and has come too late.
-  void ForgetHeld();
-  // The same for what nobody is left to fill the gaps of.
+  // another, and has come too late. What is accepted from now on belongs to the new one.
+  void BeginGeneration();
+  // It has started at `cut`: origins of earlier generations that the cut does not name are of
+  // processes that are gone, and are no longer known here.
+  void Retire(const VersionVector& cut);
+  // Nobody is left to fill the gaps before what is held of `origin`.
   void ForgetHeld(uint64_t origin);
 
   // No update of `origin` is accepted from now on.
   void Close(uint64_t origin);
 
-  // The master holds `vector` (its beacon; at the master itself what it has received).
+  // The master holds `vector` (its beacon; at the master itself what it has received). It counts
+  // for origins that are known here, so nobody's word makes this grow.
   void SetMasterVector(int64_t now_ns, const VersionVector& vector);
 
   // What a neighbour at `*vector` lacks, per origin in counter order, into *missing until it is
@@ -118,6 +125,7 @@ class Replication {
   void Accept(int64_t now_ns, LinkId from, const UpdateId& id, Buffer update,
               std::vector<Accepted>* accepted);
   void AcceptHeld(int64_t now_ns, uint64_t origin, std::vector<Accepted>* accepted);
+  void JoinMaster(const VersionVector& vector);
   void Evict(int64_t now_ns);
   int64_t BytesAfter(uint64_t counter, const std::deque<Retained>& ring) const;
   // The last counter of `origin` that may go.
@@ -130,6 +138,7 @@ class Replication {
   std::map<uint64_t, std::deque<Retained>> ring_;  // per origin, without gaps, ends at received_
   std::map<UpdateId, Held> hold_;
   std::set<uint64_t> closed_;
+  std::vector<uint64_t> earlier_;  // origins that were known when the generation at hand began
   bool keeps_for_neighbours_ = false;
   std::optional<VersionVector> kept_beyond_;
   int64_t ring_bytes_ = 0;

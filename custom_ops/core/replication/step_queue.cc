@@ -32,6 +32,11 @@ Status StepQueue::AddStep(uint64_t step, std::vector<UpdateId> ids) {
   return {};
 }
 
+void StepQueue::Begin() {
+  waiting_.clear();
+  ready_.clear();
+}
+
 void StepQueue::Restart(const VersionVector& cut, uint64_t step) {
   std::erase_if(waiting_, [&](const auto& entry) { return Covers(cut, entry.first); });
   std::erase_if(ready_, [&](const ReceivedUpdate& update) { return Covers(cut, update.id); });

@@ -26,7 +26,9 @@ class StepQueue {
   // The next STEP. kCorrupt where its number is not the next or it names an update twice.
   Status AddStep(uint64_t step, std::vector<UpdateId> ids);
 
-  // A new generation: STEPs count from `step`, and what `cut` covers came with the snapshot.
+  // A new generation: what waits belongs to the one before, and nobody applies it any more.
+  void Begin();
+  // It has started: STEPs count from `step`, and what `cut` covers came with the snapshot.
   void Restart(const VersionVector& cut, uint64_t step);
 
   std::vector<ReceivedUpdate> Take();

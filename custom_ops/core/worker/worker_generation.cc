@@ -21,6 +21,7 @@ void WorkerGeneration::Begin(Generation generation) {
   layout_ = {generation.number, static_cast<uint64_t>(generation.layout_size),
              generation.layout_hash};
   generation_ = std::move(generation);
+  queue_.Begin();
   phase_ = Phase::kStarting;
   registered_ = false;
   started_ = false;

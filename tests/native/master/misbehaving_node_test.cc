@@ -24,16 +24,18 @@
 namespace strom {
 namespace {
 
+using testing::Contains;
 using testing::HasSubstr;
+using testing::Key;
 using testing::Not;
 
 constexpr int64_t kNow = 1'000'000'000;
 constexpr Layout kLayout = {.generation = 1, .size = 100, .hash = 5};
 
-Buffer EmptyUpdate(const UpdateId& id) {
+Buffer EmptyUpdate(const UpdateId& id, const Layout& layout = kLayout) {
   const MessageFields fields{1e-3f, 1e-3f, static_cast<int64_t>(kLayout.size), 0};
   auto parts = WriteEntries(fields, {}, kMaxMessageBytes, kUpdateHeaderBytes);
-  WriteUpdateHeader({id, 0, kLayout, kLastPartFlag}, parts[0]);
+  WriteUpdateHeader({id, 0, layout, kLastPartFlag}, parts[0]);
   return MakeBuffer(std::move(parts[0]));
 }
 
@@ -481,8 +483,8 @@ TEST(MisbehavingNodeTest, WhatNobodySendsOfALostWorkersUpdatesHoldsUpTheEndForAW
               HasSubstr("worker 1 has said that it has updates of a lost worker"));
 }
 
-// Vectors name them all, and are to fit into messages.
-TEST(MisbehavingNodeTest, AJobThatHasReplacedTooManyWorkersTakesNoOther) {
+// Vectors name them all, and are to fit into messages. The next START names members alone.
+TEST(MisbehavingNodeTest, AFitThatHasReplacedTooManyWorkersTakesNoOther) {
   Master master(1, {.max_origins = 4});
   master.Start();
   LinkId link = 1;
@@ -495,7 +497,84 @@ TEST(MisbehavingNodeTest, AJobThatHasReplacedTooManyWorkersTakesNoOther) {
     master.Say(link + 1, Announce{kLayout, 0, ""});
   }
   EXPECT_EQ(master.node.received().size(), 4u);
-  EXPECT_THAT(master.links.refused[link + 1], HasSubstr("start the job anew"));
+  EXPECT_THAT(master.links.refused[link + 1], HasSubstr("when the next fit has started"));
+}
+
+TEST(MisbehavingNodeTest, EachFitMayReplaceAsManyWorkersAsAVectorHasRoomFor) {
+  Master master(1, {.max_origins = 4});
+  master.Start();
+  LinkId link = 1;
+  for (uint64_t fit = 1; fit <= 20; ++fit) {
+    const Layout layout = {fit, kLayout.size, kLayout.hash};
+    for (const LinkId last = link + 2; link < last; ++link) {
+      master.node.HandleLinkEvent(
+          kNow, MessageOn(link, Channel::kUpdate, EmptyUpdate({Master::Origin(link), 1}, layout)));
+      master.node.HandleLinkEvent(kNow, Down(link, Code::kClosed));
+      master.SayHello(link + 1, 0, static_cast<uint8_t>(link + 1), static_cast<int32_t>(link));
+      ASSERT_THAT(master.links.refused, Not(Contains(Key(link + 1)))) << "fit " << fit;
+      master.node.HandleLinkEvent(kNow, Up(link + 1));
+      master.Say(link + 1, Announce{layout, 0, ""});
+    }
+    EXPECT_EQ(master.node.received().size(), 2u);
+    master.Say(link, Done{fit, 0, 0});
+    master.SayBlob(link, EncodeBlob({BlobKind::kState, fit, 0, 0, 0}, std::vector<double>{}));
+    master.Say(link, Verification{fit, 0, 0});
+    // The member that begins the next fit has made one update, the others have none in it.
+    master.node.HandleLinkEvent(kNow, Down(link, Code::kClosed));
+    ++link;
+    master.SayHello(link, 0, static_cast<uint8_t>(link), static_cast<int32_t>(link));
+    master.node.HandleLinkEvent(kNow, Up(link));
+    master.Say(link, Announce{{fit + 1, kLayout.size, kLayout.hash}, 1, ""});
+    master.SayBlob(
+        link, EncodeBlob({BlobKind::kSeed, fit + 1, 0, 0, 0}, std::vector<float>(kLayout.size)));
+    ASSERT_EQ(master.links.Last<StartGeneration>(link)->generation, fit + 1);
+    EXPECT_EQ(master.links.Last<StartGeneration>(link)->cut,
+              (VersionVector{{Master::Origin(link), 1}}));
+    EXPECT_EQ(master.node.received(), (VersionVector{{Master::Origin(link), 1}}));
+    master.node.HandleLinkEvent(
+        kNow,
+        MessageOn(link, Channel::kUpdate,
+                  EmptyUpdate({Master::Origin(link), 2}, {fit + 1, kLayout.size, kLayout.hash})));
+  }
+}
+
+// In a tree anybody may have the last updates of who has no place there any more, but not those of
+// who was replaced before the fit began.
+TEST(MisbehavingNodeTest, UpdatesInTheNameOfWhoWasReplacedBeforeTheFitAreDropped) {
+  Master master(2, {.topology = Topology::kMesh, .max_children = 2});
+  master.Start();
+  const uint64_t retired = Master::Origin(2);
+  master.Update(2, {retired, 1});
+  master.node.HandleLinkEvent(kNow, Down(2, Code::kClosed));
+  master.SayHello(3, 1, 3, 1);
+  master.node.HandleLinkEvent(kNow, Up(3));
+  master.Say(3, Announce{kLayout, 0, ""});
+  const std::vector<LinkId> links = {1, 3};
+  for (const LinkId link : links) {
+    master.Say(link, Placed{master.links.Last<TreePlace>(link)->version, 1, {}});
+  }
+  for (const LinkId link : links) master.Say(link, Done{1, 0, 0});
+  for (const LinkId link : links) {
+    master.SayBlob(link, EncodeBlob({BlobKind::kState, 1, 0, 0, 0}, std::vector<double>{}));
+  }
+  for (const LinkId link : links) master.Say(link, Verification{1, 0, 0});
+  const Layout next = {2, kLayout.size, kLayout.hash};
+  for (const LinkId link : links) master.Say(link, Announce{next, 0, ""});
+  EXPECT_TRUE(master.node.received().contains(retired));
+  master.SayBlob(1, EncodeBlob({BlobKind::kSeed, 2, 0, 0, 0}, std::vector<float>(next.size)));
+  ASSERT_EQ(master.links.Last<StartGeneration>(1)->generation, 2u);
+  EXPECT_TRUE(master.node.received().empty());
+  for (const uint64_t counter : {1, 2, 3}) {
+    master.node.HandleLinkEvent(
+        kNow, MessageOn(1, Channel::kUpdate, EmptyUpdate({retired, counter}, next)));
+  }
+  EXPECT_TRUE(master.node.received().empty());
+  EXPECT_EQ(master.node.replication().hold_bytes(), 0);
+  EXPECT_THAT(master.node.StatusJson(), HasSubstr("\"update of an unknown origin\": 3"));
+  EXPECT_THAT(master.node.StatusJson(), HasSubstr("\"set_aside_bytes\": 0,"));
+  // Nor does its process come back under that name.
+  master.SayHello(4, 1, 2);
+  EXPECT_THAT(master.links.refused[4], HasSubstr("superseded by attempt 1"));
 }
 
 TEST(MisbehavingNodeTest, WhatIsHeldOfALostWorkerGoesWithIt) {
@@ -557,6 +636,34 @@ TEST(MisbehavingNodeTest, AWorkerTakesNoUpdateInItsOwnName) {
   (void)worker.node.Submit(kNow, 0, true, std::move(parts[0]));
   EXPECT_EQ(worker.node.received().at(Master::Origin(1)), 1u);
   EXPECT_FALSE(worker.node.PollEvent());
+}
+
+// What others have made that no STEP has named goes with the fit, and its makers with the next
+// START.
+TEST(MisbehavingNodeTest, AWorkerKeepsNothingOfWhoHasNoPartInTheNextFit) {
+  constexpr uint64_t kRetired = uint64_t{1} << 32 | 2, kStays = uint64_t{1} << 32 | 3;
+  for (const int32_t max_staleness : {-1, 0}) {
+    TrainingWorker worker(max_staleness);
+    const auto hear = [&](const UpdateId& id, const Layout& layout) {
+      worker.node.HandleLinkEvent(kNow, MessageOn(1, Channel::kUpdate, EmptyUpdate(id, layout)));
+    };
+    hear({kRetired, 1}, kLayout);
+    hear({kStays, 1}, kLayout);
+    const Layout next = {2, kLayout.size, kLayout.hash};
+    const auto seed = std::make_shared<const std::vector<float>>(kLayout.size);
+    worker.node.BeginGeneration(kNow, {2, static_cast<int64_t>(next.size), next.hash, "", seed});
+    hear({kStays, 2}, next);  // overtakes START
+    worker.Hear(StartGeneration{2, {{kStays, 1}}});
+    EXPECT_EQ(worker.node.received(), (VersionVector{{kStays, 2}}));
+    EXPECT_EQ(worker.node.replication().retained(), 2);
+    if (max_staleness < 0) {
+      const Received received = worker.node.TakeReceived();
+      ASSERT_EQ(received.updates.size(), 1u);
+      EXPECT_EQ(received.updates[0].id, (UpdateId{kStays, 2}));
+    } else {
+      EXPECT_THAT(worker.node.StatusJson(), HasSubstr("\"waiting_updates\": 1,"));
+    }
+  }
 }
 
 TEST(MisbehavingNodeTest, ACutWithUpdatesThatAWorkerHasNotMadeEndsItWithWords) {

@@ -150,6 +150,43 @@ TEST(Replication, AClosedOriginIsHeardNoMore) {
   EXPECT_TRUE(accepted.empty());
 }
 
+TEST(Replication, AStartRetiresTheEarlierOriginsThatItsCutDoesNotName) {
+  Replication replication({});
+  std::vector<Replication::Accepted> accepted;
+  for (const UpdateId id : {UpdateId{1, 1}, {2, 1}, {2, 2}}) {
+    (void)replication.Receive(0, 1, id, Bytes100(), &accepted);
+  }
+  replication.SetMasterVector(0, {{1, 1}, {2, 2}});
+  replication.Close(2);
+  replication.BeginGeneration();
+  // Updates overtake START: of a new origin, of one that the cut names, and with a gap.
+  (void)replication.Receive(0, 1, {3, 1}, Bytes100(), &accepted);
+  (void)replication.Receive(0, 1, {1, 2}, Bytes100(), &accepted);
+  (void)replication.Receive(0, 1, {3, 3}, Bytes100(), &accepted);
+  replication.Retire({{1, 1}});
+  EXPECT_EQ(replication.received(), (VersionVector{{1, 2}, {3, 1}}));
+  EXPECT_EQ(replication.master(), (VersionVector{{1, 1}}));
+  EXPECT_EQ(replication.retained(), 3);
+  EXPECT_EQ(replication.ring_bytes(), 300);
+  EXPECT_EQ(replication.hold_bytes(), 100);
+  // A beacon from before START does not bring it back.
+  replication.SetMasterVector(0, {{1, 2}, {2, 2}});
+  EXPECT_EQ(replication.master(), (VersionVector{{1, 2}}));
+  // Once is enough: another START of the same generation retires nobody.
+  replication.Retire({});
+  EXPECT_EQ(replication.received(), (VersionVector{{1, 2}, {3, 1}}));
+}
+
+TEST(Replication, AcceptsUpdatesOfSoManyOriginsOnly) {
+  Replication replication({.max_origins = 2});
+  std::vector<Replication::Accepted> accepted;
+  EXPECT_EQ(replication.Receive(0, 1, {1, 1}, Bytes100(), &accepted), Verdict::kAccepted);
+  EXPECT_EQ(replication.Receive(0, 1, {2, 1}, Bytes100(), &accepted), Verdict::kAccepted);
+  EXPECT_EQ(replication.Receive(0, 1, {3, 1}, Bytes100(), &accepted), Verdict::kTooManyOrigins);
+  EXPECT_EQ(replication.Receive(0, 1, {2, 2}, Bytes100(), &accepted), Verdict::kAccepted);
+  EXPECT_EQ(replication.received().size(), 2u);
+}
+
 // ------------------------------------------------------------------------------- joining
 
 Hello HelloOf(int32_t rank, uint8_t instance, int32_t attempt = 0) {
@@ -193,6 +230,39 @@ TEST(Membership, OriginsCarryTheEpochAndAreNeverReused) {
   ASSERT_EQ(JoinOver(&membership, 2, HelloOf(1, 2), &second), "");
   EXPECT_EQ(first >> 32, 7u);
   EXPECT_NE(first, second);
+}
+
+TEST(Membership, AStartForgetsWhoWasReplaced) {
+  Membership membership(2, 2);
+  uint64_t other = 0, adopted = 0, replaced = 0, member = 0, waiting = 0, later = 0;
+  const uint64_t unheard = (uint64_t{1} << 32) + 9;
+  EXPECT_TRUE(membership.MayReturn(unheard)) << "one of an earlier master's, whose rank is free";
+  ASSERT_EQ(JoinOver(&membership, 1, HelloOf(0, 1), &other), "");
+  Hello of_earlier_master = HelloOf(1, 2);
+  of_earlier_master.origin = (uint64_t{1} << 32) + 7;
+  ASSERT_EQ(JoinOver(&membership, 2, of_earlier_master, &adopted), "");
+  ASSERT_EQ(adopted, of_earlier_master.origin);
+  ASSERT_EQ(JoinOver(&membership, 3, HelloOf(1, 3, 1), &replaced), "");
+  ASSERT_EQ(JoinOver(&membership, 4, HelloOf(1, 4, 2), &member), "");
+  ASSERT_EQ(membership.Judge(0, 5, {}, HelloOf(1, 5, 3), &waiting), "");
+  for (const uint64_t origin : {other, adopted, replaced, member, waiting}) {
+    EXPECT_TRUE(membership.IsKnown(origin));
+  }
+  EXPECT_TRUE(membership.MayReturn(member));
+  EXPECT_FALSE(membership.MayReturn(replaced));
+  EXPECT_FALSE(membership.MayReturn(adopted));
+  membership.ForgetReplaced();
+  EXPECT_FALSE(membership.IsKnown(adopted));
+  EXPECT_FALSE(membership.IsKnown(replaced));
+  ASSERT_EQ(JoinOver(&membership, 6, HelloOf(1, 6, 4), &later), "");
+  // What they have sent may still be on its way, whoever has their rank by now.
+  for (const uint64_t origin : {other, member, waiting, later}) {
+    EXPECT_TRUE(membership.IsKnown(origin));
+  }
+  EXPECT_FALSE(membership.IsKnown(later + 1));
+  membership.ForgetReplaced();
+  EXPECT_FALSE(membership.IsKnown(member));
+  EXPECT_TRUE(membership.IsKnown(later));
 }
 
 TEST(Membership, TheSameProcessResumesAndAHigherAttemptSupersedes) {

@@ -125,6 +125,17 @@ TEST(SimulatorTest, SilentWorkersGoOnFromSnapshotsOverDatagrams) {
   ExpectSnapshots(RunSeeds(0, kRuns, SimulatedLinks::kDatagrams, DrawJobWithSilences), kRuns);
 }
 
+// Origins of the replaced are retired at every start; the laws look for that.
+TEST(SimulatorTest, VectorsShrinkWithEveryFitOverMemoryLinks) {
+  constexpr uint64_t kRuns = 100 / kShare;
+  ExpectReplacements(RunSeeds(0, kRuns, SimulatedLinks::kMemory, DrawJobWithFits), kRuns);
+}
+
+TEST(SimulatorTest, VectorsShrinkWithEveryFitOverDatagrams) {
+  constexpr uint64_t kRuns = 40 / kShare;
+  ExpectReplacements(RunSeeds(0, kRuns, SimulatedLinks::kDatagrams, DrawJobWithFits), kRuns);
+}
+
 void ExpectMasters(const Tally& tally, int runs) {
   EXPECT_GT(tally.resumed, runs / 2);
   EXPECT_GT(tally.handed_over, runs / 2);
