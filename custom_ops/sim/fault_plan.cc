@@ -23,6 +23,10 @@ const char* NameOf(Fault::Kind kind) {
       return "restart";
     case Fault::Kind::kPartition:
       return "partition";
+    case Fault::Kind::kDeaf:
+      return "deafness";
+    case Fault::Kind::kMute:
+      return "muteness";
     case Fault::Kind::kHarm:
       return "harm";
   }
@@ -64,6 +68,24 @@ Fault DrawLongSilence(SimulatedRandom* random, const FaultBounds& bounds,
     if (random->Chance(.4)) fault.ranks.push_back(rank);
   }
   if (fault.ranks.empty()) fault.ranks = {*expendable.begin()};
+  return fault;
+}
+
+// One direction between some and all others, or between them and one other node.
+Fault DrawOneWay(SimulatedRandom* random, const FaultBounds& bounds,
+                 const std::set<int32_t>& expendable) {
+  Fault fault;
+  fault.kind = random->Chance(.5) ? Fault::Kind::kDeaf : Fault::Kind::kMute;
+  fault.at_ns = random->Below(bounds.span_ns);
+  fault.for_ns = DrawSilence(random, bounds.failure_timeout_ns);
+  for (const int32_t rank : expendable) {
+    if (random->Chance(.4)) fault.ranks.push_back(rank);
+  }
+  if (fault.ranks.empty()) fault.ranks = {*expendable.begin()};
+  const int32_t other = static_cast<int32_t>(random->Below(bounds.workers + 1)) - 1;
+  const bool is_struck =
+      std::find(fault.ranks.begin(), fault.ranks.end(), other) != fault.ranks.end();
+  if (random->Chance(.6) && !is_struck) fault.only = other;
   return fault;
 }
 
@@ -144,8 +166,10 @@ FaultPlan FaultPlan::Draw(uint64_t seed, const FaultBounds& bounds) {
         std::next(expendable.begin(), random.Below(static_cast<int64_t>(expendable.size()))));
   }
   for (int64_t left = random.Between(3, 6); left > 0; --left) {
-    plan.faults.push_back(bounds.silences ? DrawLongSilence(&random, bounds, expendable)
-                                          : DrawFault(&random, bounds, &expendable));
+    const bool one_way = bounds.one_way && !expendable.empty() && random.Chance(.7);
+    plan.faults.push_back(one_way           ? DrawOneWay(&random, bounds, expendable)
+                          : bounds.silences ? DrawLongSilence(&random, bounds, expendable)
+                                            : DrawFault(&random, bounds, &expendable));
   }
   if (bounds.masters) AddMasters(&random, bounds, &plan.faults);
   std::sort(plan.faults.begin(), plan.faults.end(),
@@ -177,6 +201,10 @@ std::string FaultPlan::Text() const {
     text += line;
     for (const int32_t rank : fault.ranks) {
       text += rank == kMasterRank ? " master" : " " + std::to_string(rank);
+    }
+    if (fault.only) {
+      text +=
+          " towards " + (*fault.only == kMasterRank ? "the master" : std::to_string(*fault.only));
     }
     if (fault.kind == Fault::Kind::kHarm) text += ": " + Describe(fault.paths);
     text += "\n";

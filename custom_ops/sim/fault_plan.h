@@ -4,6 +4,7 @@
 #define KERAS_STROM_SIM_FAULT_PLAN_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,13 +21,16 @@ struct Fault {
     kKill,       // they are gone for good
     kRestart,    // they are gone, and others come in their place
     kPartition,  // they reach each other, but nobody else does
+    kDeaf,       // they hear nobody else, who hears them
+    kMute,       // nobody else hears them, whom they hear
     kHarm        // all their paths are as bad as `paths`
   };
   Kind kind = Kind::kPause;
   int64_t at_ns = 0;   // after the first generation has started
   int64_t for_ns = 0;  // kKill: 0
   std::vector<int32_t> ranks;
-  PathOptions paths = {};  // kHarm
+  PathOptions paths = {};            // kHarm
+  std::optional<int32_t> only = {};  // kDeaf, kMute: only the paths between them and this one
 };
 
 // What a plan is drawn for.
@@ -38,6 +42,7 @@ struct FaultBounds {
   bool replacements = false;  // what may end processes replaces them, several at once now and then
   bool masters = false;       // the master is gone once or twice, and another one comes
   bool silences = false;      // nobody dies: workers stand still for longer than anything is kept
+  bool one_way = false;       // of most faults one direction of paths is cut
 };
 
 struct FaultPlan {

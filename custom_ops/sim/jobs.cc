@@ -10,7 +10,7 @@ namespace {
 
 constexpr int64_t kMillisecond = 1'000'000;
 
-enum class Trouble { kAny, kReplacements, kMasters, kSilences, kFits };
+enum class Trouble { kAny, kReplacements, kMasters, kSilences, kFits, kOneWay };
 
 Job DrawAnyJob(uint64_t seed, SimulatedLinks links, Trouble trouble) {
   SimulatedRandom random(seed);
@@ -30,6 +30,9 @@ Job DrawAnyJob(uint64_t seed, SimulatedLinks links, Trouble trouble) {
   const int64_t think_ns = random.Between(4, 20) * kMillisecond;
   const bool fits = trouble == Trouble::kFits;
   const int64_t generations = fits ? random.Between(4, 8) : random.Between(1, 2);
+  if (trouble == Trouble::kOneWay) {
+    options.packets_per_key_phase = static_cast<uint64_t>(random.Between(20, 200));
+  }
   const bool silences = trouble == Trouble::kSilences;
   const bool masters = trouble == Trouble::kMasters;
   if (silences || masters) options.max_staleness = -1;
@@ -65,7 +68,8 @@ Job DrawAnyJob(uint64_t seed, SimulatedLinks links, Trouble trouble) {
                                         .master_too = !masters,
                                         .replacements = trouble == Trouble::kReplacements || fits,
                                         .masters = masters,
-                                        .silences = silences});
+                                        .silences = silences,
+                                        .one_way = trouble == Trouble::kOneWay});
   return job;
 }
 
@@ -87,6 +91,10 @@ Job DrawJobWithSilences(uint64_t seed, SimulatedLinks links) {
 
 Job DrawJobWithFits(uint64_t seed, SimulatedLinks links) {
   return DrawAnyJob(seed, links, Trouble::kFits);
+}
+
+Job DrawJobWithOneWayCuts(uint64_t seed, SimulatedLinks links) {
+  return DrawAnyJob(seed, links, Trouble::kOneWay);
 }
 
 std::string DescribeJob(const Job& job) {

@@ -23,6 +23,8 @@ Job DrawJobWithSilences(uint64_t seed, SimulatedLinks links);
 // With many short generations and faults as in DrawJobWithReplacements, so that origins are
 // retired.
 Job DrawJobWithFits(uint64_t seed, SimulatedLinks links);
+// With paths of which one direction is cut, and keys that change often.
+Job DrawJobWithOneWayCuts(uint64_t seed, SimulatedLinks links);
 // Mode, workers and plan, for people.
 std::string DescribeJob(const Job& job);
 

@@ -37,6 +37,10 @@ class MemoryNetwork final : public SimulatedNetwork {
   void SetPaths(const PathOptions& options) override;
   void SetPath(Host from, Host to, const PathOptions& options) override;
   void SetBlocked(Host a, Host b, bool blocked) override;
+  // Without acknowledgements nothing goes on the other way either, and so it is here at once.
+  void SetOneWayBlocked(Host from, Host to, bool blocked) override {
+    SetBlocked(from, to, blocked);
+  }
   void SetPaused(Host host, bool paused) override;
   void Kill(Host host) override;
   void Restart(Host host) override;

@@ -38,11 +38,15 @@ void Network::SetPath(Host from, Host to, const PathOptions& options) {
 }
 
 void Network::SetBlocked(Host a, Host b, bool blocked) {
-  for (Path* path : {&PathBetween(a, b), &PathBetween(b, a)}) {
-    PathOptions options = path->options();
-    options.blocked = blocked;
-    path->Set(options);
-  }
+  SetOneWayBlocked(a, b, blocked);
+  SetOneWayBlocked(b, a, blocked);
+}
+
+void Network::SetOneWayBlocked(Host from, Host to, bool blocked) {
+  Path& path = PathBetween(from, to);
+  PathOptions options = path.options();
+  options.blocked = blocked;
+  path.Set(options);
 }
 
 void Network::Kill(Host host) {

@@ -44,6 +44,7 @@ class Network final : public SimulatedNetwork {
   void SetPaths(const PathOptions& options) override;
   void SetPath(Host from, Host to, const PathOptions& options) override;
   void SetBlocked(Host a, Host b, bool blocked) override;
+  void SetOneWayBlocked(Host from, Host to, bool blocked) override;
   void SetPaused(Host host, bool paused) override { hosts_[host].paused = paused; }
   void Kill(Host host) override;
   void Restart(Host host) override;

@@ -41,6 +41,8 @@ class SimulatedNetwork {
   virtual void SetPath(Host from, Host to, const PathOptions& options) = 0;
   // Cuts or heals both directions.
   virtual void SetBlocked(Host a, Host b, bool blocked) = 0;
+  // Cuts or heals one direction: `to` no longer hears `from`.
+  virtual void SetOneWayBlocked(Host from, Host to, bool blocked) = 0;
   // A paused host does nothing; what arrives meanwhile waits for it.
   virtual void SetPaused(Host host, bool paused) = 0;
   // Ends the host's process for good, without a word to anybody.

@@ -35,6 +35,7 @@ EndpointOptions EndpointOf(const SimulationOptions& simulation, uint8_t key) {
   options.private_key.fill(key);
   options.failure_timeout_ns = simulation.failure_timeout_ns;
   options.first_link_sequence = simulation.first_link_sequence;
+  options.packets_per_key_phase = simulation.packets_per_key_phase;
   return options;
 }
 
@@ -318,6 +319,9 @@ void Simulation::Begin(const Fault& fault) {
       return;
     case Fault::Kind::kPartition:
       return SetReachable(fault.ranks, false);
+    case Fault::Kind::kDeaf:
+    case Fault::Kind::kMute:
+      return SetHeard(fault, false);
     case Fault::Kind::kHarm:
       return SetPathsOf(fault.ranks, fault.paths);
   }
@@ -336,6 +340,9 @@ void Simulation::End(const Fault& fault) {
       return;
     case Fault::Kind::kPartition:
       return SetReachable(fault.ranks, true);
+    case Fault::Kind::kDeaf:
+    case Fault::Kind::kMute:
+      return SetHeard(fault, true);
     case Fault::Kind::kHarm:
       return SetPathsOf(fault.ranks, options_.plan.paths);
   }
@@ -346,6 +353,18 @@ void Simulation::SetReachable(const std::vector<int32_t>& ranks, bool reachable)
     for (int32_t other = kMasterRank; other < size(); ++other) {
       if (std::find(ranks.begin(), ranks.end(), other) != ranks.end()) continue;
       network_->SetBlocked(HostOf(rank), HostOf(other), !reachable);
+    }
+  }
+}
+
+void Simulation::SetHeard(const Fault& fault, bool heard) {
+  for (const int32_t rank : fault.ranks) {
+    for (int32_t other = kMasterRank; other < size(); ++other) {
+      if (std::find(fault.ranks.begin(), fault.ranks.end(), other) != fault.ranks.end()) continue;
+      if (fault.only && *fault.only != other) continue;
+      const bool deaf = fault.kind == Fault::Kind::kDeaf;
+      const Host struck = HostOf(rank), far = HostOf(other);
+      network_->SetOneWayBlocked(deaf ? far : struck, deaf ? struck : far, !heard);
     }
   }
 }

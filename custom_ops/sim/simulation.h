@@ -45,7 +45,8 @@ struct SimulationOptions {
   int64_t master_wait_ns = 0;  // as in WorkerNodeOptions
   int64_t ring_bytes = int64_t{1} << 20;
   int64_t link_queue_bytes = int64_t{1} << 20;
-  uint32_t first_link_sequence = 0;  // datagrams only: of every link
+  uint32_t first_link_sequence = 0;    // datagrams only: of every link
+  uint64_t packets_per_key_phase = 0;  // datagrams only: as in EndpointOptions
   FaultPlan plan = {};
   // A host is checked whenever it has been served this often; more than 1 only where vectors have
   // hundreds of origins.
@@ -99,6 +100,7 @@ class Simulation {
   void Begin(const Fault& fault);
   void End(const Fault& fault);
   void SetReachable(const std::vector<int32_t>& ranks, bool reachable);
+  void SetHeard(const Fault& fault, bool heard);
   void SetPathsOf(const std::vector<int32_t>& ranks, const PathOptions& paths);
   void KillProcess(int32_t rank);
   void Replace(int32_t rank);

@@ -1,7 +1,7 @@
 // Runs simulated jobs by their seeds and says which break a promise:
 //
 //   simulator --seeds 0-999 [--links memory|datagrams|both] [--seconds N]
-//             [--jobs any|replacements|masters|silences|fits|both|all]
+//             [--jobs any|replacements|masters|silences|fits|one-way|both|all]
 //   simulator --verbose 123 [--links ...]    one job, with its plan and every event
 //   simulator --seeds 0-99 --expect-violation    ends well only where a promise is broken (mutants)
 //
@@ -24,7 +24,7 @@ struct Arguments {
   uint64_t first = 0, last = 99;
   bool memory = true, datagrams = true;
   bool any = true, replacements = true;  // which jobs
-  bool masters = false, silences = false, fits = false;
+  bool masters = false, silences = false, fits = false, one_way = false;
   std::optional<uint64_t> verbose;
   bool expect_violation = false;
   double seconds = 0;  // stops after so long; 0 = never
@@ -34,7 +34,7 @@ int Usage() {
   std::fprintf(
       stderr,
       "usage: simulator [--seeds A-B] [--links memory|datagrams|both]\n"
-      "                 [--jobs any|replacements|masters|silences|fits|both|all]\n"
+      "                 [--jobs any|replacements|masters|silences|fits|one-way|both|all]\n"
       "                 [--seconds N]\n"
       "                 [--expect-violation] | --verbose SEED [--links ...] [--jobs ...]\n");
   return 2;
@@ -70,8 +70,9 @@ bool Parse(int count, char** words, Arguments* arguments) {
       arguments->masters = all || jobs == "masters";
       arguments->silences = all || jobs == "silences";
       arguments->fits = all || jobs == "fits";
+      arguments->one_way = all || jobs == "one-way";
       if (arguments->any || arguments->replacements || arguments->masters || arguments->silences ||
-          arguments->fits) {
+          arguments->fits || arguments->one_way) {
         continue;
       }
       return false;
@@ -119,6 +120,7 @@ int Main(const Arguments& arguments) {
       if (arguments.masters) jobs.push_back(DrawJobWithMasters(seed, links));
       if (arguments.silences) jobs.push_back(DrawJobWithSilences(seed, links));
       if (arguments.fits) jobs.push_back(DrawJobWithFits(seed, links));
+      if (arguments.one_way) jobs.push_back(DrawJobWithOneWayCuts(seed, links));
       for (const Job& job : jobs) {
         ++runs;
         broken += RunJob(job, arguments.verbose.has_value(), &ticks) ? 0 : 1;

@@ -136,6 +136,14 @@ TEST(SimulatorTest, VectorsShrinkWithEveryFitOverDatagrams) {
   ExpectReplacements(RunSeeds(0, kRuns, SimulatedLinks::kDatagrams, DrawJobWithFits), kRuns);
 }
 
+// One direction of a path is cut, the other is not, and the keys change all the while.
+TEST(SimulatorTest, WhoIsHeardAndDoesNotHearComesBackOverDatagrams) {
+  constexpr uint64_t kRuns = 100 / kShare;
+  const Tally tally = RunSeeds(0, kRuns, SimulatedLinks::kDatagrams, DrawJobWithOneWayCuts);
+  EXPECT_GT(tally.finished, 3 * static_cast<int>(kRuns));
+  EXPECT_GT(tally.returned, static_cast<int>(kRuns) / 4);
+}
+
 void ExpectMasters(const Tally& tally, int runs) {
   EXPECT_GT(tally.resumed, runs / 2);
   EXPECT_GT(tally.handed_over, runs / 2);
