@@ -200,7 +200,7 @@ test-tfx: setup ## the TFX component in pipelines of TFX's SDK and, given Python
 	@.ci/tfx/test
 
 .PHONY: soak
-soak: setup ## real processes on bad networks, some stopped and killed; simulator seeds (10 minutes; root)
+soak: setup ## real processes on bad networks, some stopped and killed; the simulator (12 minutes; root)
 	@.ci/system-packages lines
 	@$(STEP) test-native-configure "configuring the native tests" $(BIN)/cmake -S custom_ops \
 	  -B $(NATIVE_TESTS) -DSTROM_TESTS=ON -DSTROM_BENCH=ON

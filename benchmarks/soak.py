@@ -6,7 +6,8 @@ updates, each once and in its origin's order, and the same parameters bit by bit
 listed, and then the exit status is 1. The table tells what the relay gave meanwhile: goodput, the
 time from a submit to the poll that gave the update to a worker, processors and memory.
 
-After the jobs the simulator runs more seeds than the tests have time for.
+After the jobs the simulator runs more seeds than the tests have time for, and two long jobs in
+which memory has to stay flat: thousands of workers are replaced, and a week of virtual time passes.
 """
 
 from __future__ import annotations
@@ -33,6 +34,9 @@ PROGRAMS = report.ROOT / "build" / "native"
 
 #: The tests run the seeds before.
 FIRST_SEED = 1000
+
+#: Of the simulator: how many workers are replaced in one, and the hours of the other.
+LONG_JOBS = ("rejoins:10000", "hours:168")
 
 Torment = Literal["", "pause", "kill"]
 
@@ -139,6 +143,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         soak.run(scenario, on_loopback=chosen.quick)
     if chosen.simulator_seeds > 0:
         soak.simulate(chosen.simulator_seeds)
+        for long_job in LONG_JOBS:
+            soak.simulate_long(long_job)
     soak.draw(chosen.output)
     others.add_row(result)
     result.finish()
@@ -194,15 +200,22 @@ class Soak:
     def simulate(self, seeds: int) -> None:
         """The simulator's seeds after those of the tests."""
         last = FIRST_SEED + seeds - 1
+        lines = self._simulator("--seeds", f"{FIRST_SEED}-{last}")
+        self._report.row(f"seeds {FIRST_SEED} to {last}", group="Simulator", result=lines[-1])
+
+    def simulate_long(self, job: str) -> None:
+        """A long job of the simulator: what nodes held at its beginning, and at its end."""
+        lines = self._simulator("--long", job)
+        self._report.row(job, group="Simulator", result="; ".join(lines))
+
+    def _simulator(self, *arguments: str) -> list[str]:
         done = subprocess.run(
-            [str(self._programs / "simulator"), "--seeds", f"{FIRST_SEED}-{last}"],
-            capture_output=True,
-            text=True,
+            [str(self._programs / "simulator"), *arguments], capture_output=True, text=True
         )
         lines = (done.stdout + done.stderr).strip().splitlines() or ["it said nothing"]
         if done.returncode != 0:
             self._note("simulator", lines)
-        self._report.row(f"seeds {FIRST_SEED} to {last}", group="Simulator", result=lines[-1])
+        return lines
 
     def _run_job(self, scenario: Scenario, load: Load, on_loopback: bool) -> _End:
         program = self._programs / "relay_node"

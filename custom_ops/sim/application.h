@@ -97,6 +97,14 @@ class Application {
     next_action_ns_ = kNever;
   }
 
+  // What it has seen in generations that are over, and been told.
+  void Forget() {
+    record_.taken_of_generation.clear();
+    record_.averages.clear();
+    record_.results.clear();
+    record_.notices.clear();
+  }
+
   const ApplicationRecord& record() const { return record_; }
 
  private:

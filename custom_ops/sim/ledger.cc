@@ -13,7 +13,7 @@ bool Ledger::Start(uint64_t generation, const std::vector<float>& parameters) {
 
 void Ledger::Submit(const UpdateId& id, uint64_t generation, Bytes message) {
   Origin& origin = origins_[id.origin];
-  STROM_CHECK(id.counter == origin.messages.size() + 1);
+  STROM_CHECK(id.counter == origin.last() + 1);
   origin.before.try_emplace(generation, id.counter - 1);
   origin.messages.emplace_back(message.begin(), message.end());
   std::vector<float> sum = origin.sums.back();
@@ -28,15 +28,32 @@ void Ledger::Submit(const UpdateId& id, uint64_t generation, Bytes message) {
 const std::vector<uint8_t>* Ledger::Find(const UpdateId& id) const {
   const auto origin = origins_.find(id.origin);
   if (origin == origins_.end() || id.counter == 0) return nullptr;
-  if (id.counter > origin->second.messages.size()) return nullptr;
-  return &origin->second.messages[id.counter - 1];
+  const Origin& known = origin->second;
+  if (id.counter > known.last() || id.counter <= known.forgotten) return nullptr;
+  return &known.messages[id.counter - known.forgotten - 1];
+}
+
+void Ledger::ForgetBefore(uint64_t generation, const VersionVector& known) {
+  initial_.erase(initial_.begin(), initial_.lower_bound(generation));
+  for (auto at = origins_.begin(); at != origins_.end();) {
+    auto& [id, origin] = *at;
+    const uint64_t base = Base(generation, id);
+    const auto count = static_cast<ptrdiff_t>(base - origin.forgotten);
+    origin.messages.erase(origin.messages.begin(), origin.messages.begin() + count);
+    origin.sums.erase(origin.sums.begin(), origin.sums.begin() + count);
+    origin.forgotten = base;
+    origin.before.erase(origin.before.begin(), origin.before.lower_bound(generation));
+    const bool stays = !origin.before.empty() || known.contains(id);
+    if (!stays) submitted_.erase(id);
+    at = stays ? std::next(at) : origins_.erase(at);
+  }
 }
 
 uint64_t Ledger::Base(uint64_t generation, uint64_t origin) const {
   const auto found = origins_.find(origin);
   if (found == origins_.end()) return 0;
   const auto before = found->second.before.lower_bound(generation);
-  return before == found->second.before.end() ? found->second.messages.size() : before->second;
+  return before == found->second.before.end() ? found->second.last() : before->second;
 }
 
 std::vector<float> Ledger::Replica(uint64_t generation, const VersionVector& vector) const {
@@ -45,11 +62,11 @@ std::vector<float> Ledger::Replica(uint64_t generation, const VersionVector& vec
     const auto before = origin.before.find(generation);
     if (before == origin.before.end()) continue;
     const auto next = std::next(before);
-    const uint64_t last = next == origin.before.end() ? origin.messages.size() : next->second;
+    const uint64_t last = next == origin.before.end() ? origin.last() : next->second;
     const uint64_t applied = std::min(CounterOf(vector, id), last);
     if (applied <= before->second) continue;
-    const std::vector<float>& from = origin.sums[before->second];
-    const std::vector<float>& to = origin.sums[applied];
+    const std::vector<float>& from = origin.SumUpTo(before->second);
+    const std::vector<float>& to = origin.SumUpTo(applied);
     for (size_t i = 0; i < to.size(); ++i) replica[i] += to[i] - (i < from.size() ? from[i] : 0);
   }
   return replica;

@@ -30,6 +30,10 @@ class Ledger {
   // The highest generation that has started anywhere; 0 = none.
   uint64_t generation() const { return initial_.empty() ? 0 : initial_.rbegin()->first; }
 
+  // Drops what no replica of `generation` or a later one is judged by. Origins that are not in
+  // `known` and have made nothing since are dropped whole.
+  void ForgetBefore(uint64_t generation, const VersionVector& known);
+
   // The last counter of `origin` before the generation.
   uint64_t Base(uint64_t generation, uint64_t origin) const;
   // What a replica must hold that has applied `vector`: the generation's initial values plus its
@@ -38,9 +42,13 @@ class Ledger {
 
  private:
   struct Origin {
-    std::vector<std::vector<uint8_t>> messages;  // by counter - 1
+    uint64_t forgotten = 0;                      // the first so many messages
+    std::vector<std::vector<uint8_t>> messages;  // by counter - 1, less those
     std::map<uint64_t, uint64_t> before;  // generation -> last counter before its first update
-    std::vector<std::vector<float>> sums = {{}};  // of the messages up to each counter, from 0 on
+    // Of the messages up to each counter, from 0 on, less the forgotten ones.
+    std::vector<std::vector<float>> sums = {{}};
+    uint64_t last() const { return forgotten + messages.size(); }
+    const std::vector<float>& SumUpTo(uint64_t counter) const { return sums[counter - forgotten]; }
   };
 
   std::map<uint64_t, Origin> origins_;

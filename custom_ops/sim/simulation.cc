@@ -1,7 +1,10 @@
 #include "sim/simulation.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstdio>
+#include <fstream>
 #include <utility>
 
 #include "core/replication/version_vector.h"
@@ -106,6 +109,7 @@ void Simulation::StartMaster() {
   master.workers = size();
   master.epoch = ++masters_;
   master.min_workers = options_.min_workers;
+  master.max_origins = static_cast<int64_t>(options_.max_origins);
   master.failure_timeout_ns = options_.failure_timeout_ns;
   master.ring_bytes = options_.ring_bytes;
   master.link_queue_bytes = options_.link_queue_bytes;
@@ -134,7 +138,9 @@ void Simulation::BindMaster() {
         // Another master keeps the origins of those whom it has not heard of yet.
         if (masters_ == 1) Expect(StartsWithFewOrigins(master_->received(), size()), nullptr);
       }
-      master_events_.push_back(std::move(*event));
+      rejoined_ += event->type == MasterEvent::Type::kRejoined ? 1 : 0;
+      ended_ |= event->type == MasterEvent::Type::kEnded;
+      if (!options_.forgets) master_events_.push_back(std::move(*event));
     }
     if (++ticks_ % options_.check_every == 0) CheckMaster();
   };
@@ -262,11 +268,51 @@ void Simulation::Run(int64_t limit_ns) {
     const size_t planned = agenda_.size();
     network_->RunUntil(std::min(next_ns, end_ns) - now_ns, [&] {
       return Over() || !violations_.empty() || agenda_.size() != planned ||
-             (!scheduled && ledger_.generation() > 0);
+             (ended_ && options_.forgets) || (!scheduled && ledger_.generation() > 0);
     });
     CheckProgress();
+    if (std::exchange(ended_, false) && options_.forgets) {
+      NoteHoldings();
+      ForgetWhatIsOver();
+    }
   }
   if (violations_.empty()) CheckEnd();
+}
+
+void Simulation::NoteHoldings() {
+  Holdings most;
+  most.replaced = replaced_;
+  const auto note = [&most](const Replication& replication, const std::string& status) {
+    most.origins = std::max<int64_t>(most.origins, std::ssize(replication.received()));
+    most.update_bytes =
+        std::max(most.update_bytes, replication.ring_bytes() + replication.hold_bytes());
+    most.status_bytes = std::max<int64_t>(most.status_bytes, std::ssize(status));
+  };
+  note(master_->replication(), master_->StatusJson());
+  for (const Process* process : current_) {
+    if (!process->record().over()) note(process->node->replication(), process->node->StatusJson());
+  }
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // they keep what is freed
+  int64_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages >> pages;
+  most.resident_bytes = pages * sysconf(_SC_PAGESIZE);
+#endif
+  holdings_.push_back(most);
+}
+
+// Whoever is a process still has no part in a generation before the one that has just ended.
+void Simulation::ForgetWhatIsOver() {
+  const uint64_t ended = ledger_.generation();
+  std::erase_if(processes_, [this](const std::unique_ptr<Process>& process) {
+    return std::find(current_.begin(), current_.end(), process.get()) == current_.end();
+  });
+  VersionVector known = master_->received();
+  for (const Process* process : current_) {
+    Join(process->node->received(), &known);
+    process->application->Forget();
+  }
+  ledger_.ForgetBefore(ended, known);
+  order_.erase(order_.begin(), order_.lower_bound(ended));
 }
 
 bool Simulation::Over() const {
@@ -385,6 +431,10 @@ void Simulation::KillProcess(int32_t rank) {
     return network_->Kill(master_host_);
   }
   Process* process = current_[static_cast<size_t>(rank)];
+  if (options_.forgets && process->record().state == ApplicationRecord::State::kFailed) {
+    Expect(FailsForAReason(process->record().failure, /*excused=*/false, /*outran_ring=*/false),
+           process);
+  }
   Log(process->name() + " is killed");
   process->application->Die();
   network_->Kill(process->host);
@@ -393,9 +443,10 @@ void Simulation::KillProcess(int32_t rank) {
 // A new process in a killed one's place, at its address or at another.
 void Simulation::Replace(int32_t rank) {
   if (rank == kMasterRank) return ReplaceMaster();
+  ++replaced_;
   const Process& old = *current_[static_cast<size_t>(rank)];
   Host host = old.host;
-  if (network_->random().Chance(.5)) {
+  if (options_.forgets || network_->random().Chance(.5)) {
     network_->Restart(host);
   } else {
     host = AddHost(kWorkerKey);
@@ -416,6 +467,7 @@ void Simulation::ReplaceMaster() {
 // nothing nobody can learn where the others are: where there may be one, all begin with the first.
 uint64_t Simulation::FirstGenerationOfReplacement() {
   if (options_.master_wait_ns > 0) return 1;
+  if (options_.forgets) return ledger_.generation();
   const int64_t choice = network_->random().Below(10);
   if (choice == 0) return ledger_.generation() + 1;
   return choice < 3 ? 1 : ledger_.generation();

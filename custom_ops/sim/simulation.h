@@ -47,10 +47,23 @@ struct SimulationOptions {
   int64_t link_queue_bytes = int64_t{1} << 20;
   uint32_t first_link_sequence = 0;    // datagrams only: of every link
   uint64_t packets_per_key_phase = 0;  // datagrams only: as in EndpointOptions
+  size_t max_origins = kMaxOrigins;    // as in MasterNodeOptions
   FaultPlan plan = {};
+  // Of generations that are over nothing is kept, so that what is left is what the nodes hold;
+  // their holdings are noted. For runs of many generations.
+  bool forgets = false;
   // A host is checked whenever it has been served this often; more than 1 only where vectors have
   // hundreds of origins.
   int64_t check_every = 1;
+};
+
+// What nodes held as a generation ended, of each figure that of the node with the most.
+struct Holdings {
+  int64_t replaced = 0;        // so many processes were by then
+  int64_t origins = 0;         // in a vector
+  int64_t update_bytes = 0;    // in the ring, and out of order
+  int64_t status_bytes = 0;    // the status is this long
+  int64_t resident_bytes = 0;  // of this process, the simulator included
 };
 
 // One run's options and what each rank's program does.
@@ -84,6 +97,10 @@ class Simulation {
   const SimulationOptions& options() const { return options_; }
   int64_t now_ns() const { return network_->now_ns(); }
   int64_t ticks() const { return ticks_; }
+  // Where the job forgets: at the end of every generation.
+  const std::vector<Holdings>& holdings() const { return holdings_; }
+  int64_t replaced() const { return replaced_; }
+  int64_t rejoined() const { return rejoined_; }  // in a generation that ran
 
  private:
   struct Process;
@@ -122,6 +139,8 @@ class Simulation {
   void Expect(const std::string& broken, const Process* process);
   void Violate(const std::string& who, const std::string& what);
 
+  void NoteHoldings();
+  void ForgetWhatIsOver();
   bool Over() const;
   bool NobodyCanStart() const;
   void Log(const std::string& line) const;
@@ -159,6 +178,10 @@ class Simulation {
   std::vector<std::string> violations_;
   std::function<void(const std::string&)> log_;
   int64_t ticks_ = 0;
+  bool ended_ = false;  // a generation, and what is over is to be forgotten
+  std::vector<Holdings> holdings_;
+  int64_t replaced_ = 0;
+  int64_t rejoined_ = 0;
 };
 
 }  // namespace strom

@@ -4,6 +4,8 @@
 //             [--jobs any|replacements|masters|silences|fits|one-way|both|all]
 //   simulator --verbose 123 [--links ...]    one job, with its plan and every event
 //   simulator --seeds 0-99 --expect-violation    ends well only where a promise is broken (mutants)
+//   simulator --long rejoins:N|hours:N    N processes are replaced in synchronous mode, or N hours
+//             of virtual time pass; memory has to stay flat
 //
 // Exit status: 0 as expected, 1 not so, 2 for wrong arguments.
 #include <chrono>
@@ -15,6 +17,7 @@
 #include <vector>
 
 #include "sim/jobs.h"
+#include "sim/long_run.h"
 #include "sim/simulation.h"
 
 namespace strom {
@@ -27,16 +30,17 @@ struct Arguments {
   bool masters = false, silences = false, fits = false, one_way = false;
   std::optional<uint64_t> verbose;
   bool expect_violation = false;
+  std::optional<Job> long_job;
   double seconds = 0;  // stops after so long; 0 = never
 };
 
 int Usage() {
-  std::fprintf(
-      stderr,
-      "usage: simulator [--seeds A-B] [--links memory|datagrams|both]\n"
-      "                 [--jobs any|replacements|masters|silences|fits|one-way|both|all]\n"
-      "                 [--seconds N]\n"
-      "                 [--expect-violation] | --verbose SEED [--links ...] [--jobs ...]\n");
+  std::fprintf(stderr,
+               "usage: simulator [--seeds A-B] [--links memory|datagrams|both]\n"
+               "                 [--jobs any|replacements|masters|silences|fits|one-way|both|all]\n"
+               "                 [--seconds N]\n"
+               "                 [--expect-violation] | --verbose SEED [--links ...] [--jobs ...]\n"
+               "                 | --long rejoins:N|hours:N\n");
   return 2;
 }
 
@@ -54,6 +58,12 @@ bool Parse(int count, char** words, Arguments* arguments) {
       if (*end == '-') arguments->last = std::strtoull(end + 1, &end, 10);
     } else if (option == "--verbose") {
       arguments->verbose = std::strtoull(words[i], &end, 10);
+    } else if (option == "--long") {
+      const std::string_view job = words[i], name = job.substr(0, job.find(':') + 1);
+      const int64_t amount = std::strtoll(words[i] + name.size(), &end, 10);
+      if (amount <= 0 || (name != "rejoins:" && name != "hours:")) return false;
+      arguments->long_job =
+          name == "hours:" ? HoursJob(amount) : RejoinsJob(amount, /*max_staleness=*/0);
     } else if (option == "--seconds") {
       arguments->seconds = std::strtod(words[i], &end);
     } else if (option == "--links") {
@@ -100,7 +110,29 @@ bool RunJob(const Job& job, bool verbose, int64_t* ticks) {
   return false;
 }
 
+int MainOfLong(const Job& job) {
+  const auto started = std::chrono::steady_clock::now();
+  const LongRun run = RunLong(job);
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - started;
+  const auto held = [](const Holdings& most) {
+    return std::to_string(most.origins) + " origins, " + std::to_string(most.update_bytes) +
+           " bytes of updates, a status of " + std::to_string(most.status_bytes) + " bytes, " +
+           std::to_string(most.resident_bytes >> 10) + " KiB resident";
+  };
+  if (!run.broken.empty()) std::printf("%s\n", run.broken.c_str());
+  std::printf("first tenth: at most %s\nlast tenth: at most %s\n", held(run.first_tenth).c_str(),
+              held(run.last_tenth).c_str());
+  std::printf(
+      "%lld replaced, %lld of them in a generation that ran, %lld generations, %.1f hours, "
+      "%lld ticks, %.1f s\n",
+      static_cast<long long>(run.replaced), static_cast<long long>(run.rejoined),
+      static_cast<long long>(run.generations), run.hours, static_cast<long long>(run.ticks),
+      seconds.count());
+  return run.broken.empty() ? 0 : 1;
+}
+
 int Main(const Arguments& arguments) {
+  if (arguments.long_job) return MainOfLong(*arguments.long_job);
   std::vector<SimulatedLinks> speeds;
   if (arguments.memory) speeds.push_back(SimulatedLinks::kMemory);
   if (arguments.datagrams) speeds.push_back(SimulatedLinks::kDatagrams);
