@@ -79,7 +79,7 @@ struct SameHostLinks::Peer {
   bool reads() const { return rings != nullptr && switched == kBothSwitched; }
 };
 
-SameHostLinks::SameHostLinks(Endpoint* below, RandomSource* random, const SameHostOptions& options)
+SameHostLinks::SameHostLinks(LinkLayer* below, RandomSource* random, const SameHostOptions& options)
     : below_(below), random_(random), options_(options), boot_id_(BootId()) {
   if (options.enabled) readiness_ = Descriptor(epoll_create1(EPOLL_CLOEXEC));
 }

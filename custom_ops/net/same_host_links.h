@@ -22,7 +22,8 @@
 #include <vector>
 
 #include "core/base/link_layer.h"
-#include "core/transport/endpoint.h"
+#include "core/base/random_source.h"
+#include "core/transport/counters.h"
 #include "net/same_host_link.h"
 #include "net/same_host_socket.h"
 
@@ -38,7 +39,7 @@ struct SameHostOptions {
 class SameHostLinks final : public LinkLayer {
  public:
   // Both outlive this.
-  SameHostLinks(Endpoint* below, RandomSource* random, const SameHostOptions& options);
+  SameHostLinks(LinkLayer* below, RandomSource* random, const SameHostOptions& options);
   ~SameHostLinks() override;
 
   // --- the loop's side
@@ -109,7 +110,7 @@ class SameHostLinks final : public LinkLayer {
   void StartWatching(Watch what, uint64_t id, const Descriptor& descriptor);
   void StopWatching(Descriptor* descriptor);
 
-  Endpoint* const below_;
+  LinkLayer* const below_;
   RandomSource* const random_;
   const SameHostOptions options_;
   const Token boot_id_;

@@ -34,7 +34,7 @@ NATIVE_ARROWS = ROOM_ARROWS | {
     "tf": CORE | {"net", "cuda", "capi"},
     "sim": CORE,
     "bench": CORE | {"net"},
-    "fuzz": CORE,
+    "fuzz": CORE | {"net"},
 }
 # Sockets, clocks, threads and other input or output: core gets time and randomness as arguments.
 NOT_IN_CORE = re.compile(
