@@ -150,7 +150,7 @@ test-bazel: ## the native side and all of its tests with Bazel (.ci/run has Baze
 
 FUZZ_TARGETS := $(patsubst custom_ops/fuzz/%_fuzz.cc,%,$(wildcard custom_ops/fuzz/*_fuzz.cc))
 .PHONY: fuzz
-fuzz: setup ## every fuzz target for FUZZ_SECONDS; new inputs go to build/fuzz/corpus
+fuzz: setup ## every fuzz target and test for FUZZ_SECONDS; new inputs go to build/fuzz/corpus
 	@.ci/system-packages fuzz
 	@$(STEP) fuzz-configure "configuring the fuzz targets" $(BIN)/cmake -S custom_ops \
 	  -B $(FUZZED) -G Ninja -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja -DSTROM_FUZZ=ON \
@@ -164,6 +164,9 @@ fuzz: setup ## every fuzz target for FUZZ_SECONDS; new inputs go to build/fuzz/c
 	    -verbosity=0 -print_final_stats=1 -artifact_prefix=$(FUZZED)/$$target- \
 	    $(FUZZED)/corpus/$$target tests/native/testdata/fuzz/$$target; \
 	done
+	@echo "==> fuzzing: each test of Python that is marked so, $(FUZZ_SECONDS) s"
+	@$(BIN)/python -m pytest -v -m fuzz --timeout=0 --fuzz-seconds=$(FUZZ_SECONDS) \
+	  $$(grep -rl --include='test_*.py' 'mark\.fuzz' tests)
 
 PYTEST := $(BIN)/python -m pytest -q -rfEs -n $(PYTEST_JOBS) --dist loadscope \
   --no-loadscope-reorder

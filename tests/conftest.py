@@ -38,6 +38,25 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ["PYTHONPATH"] = os.pathsep.join(paths)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """For `make fuzz`."""
+    parser.addoption(
+        "--fuzz-seconds",
+        type=float,
+        default=0.0,
+        help="repeat each test that is marked `fuzz` for so long, with other examples each time",
+    )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """Runs a test that is marked `fuzz` again and again, where `--fuzz-seconds` asks for it."""
+    end = time.monotonic() + item.config.getoption("fuzz_seconds")
+    yield
+    while "fuzz" in _marks(item) and time.monotonic() < end:
+        item.runtest()
+
+
 @pytest.hookimpl(optionalhook=True)  # of pytest-xdist
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """A file's tests run in one process, and so do all files that need Spark's embedded cluster.

@@ -37,6 +37,7 @@ from keras_strom.recovery.packed_arrays import (
     OtherVersionError,
     pack,
     unpack,
+    whole,
 )
 from keras_strom.recovery.resume import DataPosition
 from keras_strom.stale_files import anew_if_stale
@@ -96,9 +97,17 @@ class Part:
         """
         try:
             values, arrays = unpack(_KIND, _VERSION, data)
-            values["place"] = DataPosition(**values["place"])
-            values["threshold"] = tuple(map(float, values["threshold"]))
-            return cls(**values, arrays=arrays)
+            place = values["place"]
+            return cls(
+                rank=whole(values, "rank"),
+                workers=whole(values, "workers"),
+                fit=whole(values, "fit"),
+                place=DataPosition(whole(place, "epoch"), whole(place, "batch")),
+                per_epoch=None if values["per_epoch"] is None else whole(values, "per_epoch"),
+                steps=whole(values, "steps"),
+                threshold=tuple(map(float, values["threshold"])),
+                arrays=arrays,
+            )
         except OtherVersionError as other:
             raise errors.Refused(
                 f"it was written in version {other.version} of the format and this is version "
@@ -302,10 +311,10 @@ class CheckpointFolder:
     def _read_epoch(self) -> int:
         path = self._path / "master.json"
         try:
-            return int(json.loads(anew_if_stale(path.read_text))["epoch"])
+            return whole(json.loads(anew_if_stale(path.read_text)), "epoch")
         except FileNotFoundError:
             return 0
-        except (ValueError, KeyError, TypeError) as error:
+        except MALFORMED as error:
             raise errors.StoreUnavailable(
                 f"{path} is damaged: {error}; remove the folder to begin anew"
             ) from error

@@ -17,7 +17,7 @@ import keras
 import numpy.typing as npt
 
 from keras_strom import errors
-from keras_strom.recovery.packed_arrays import MALFORMED, OtherVersionError, pack, unpack
+from keras_strom.recovery.packed_arrays import MALFORMED, OtherVersionError, pack, unpack, whole
 from keras_strom.recovery.resume import DataPosition
 
 _KIND = "keras-strom donation"
@@ -63,7 +63,7 @@ class Donation:
         try:
             values, arrays = unpack(_KIND, _VERSION, data)
             return cls(
-                place=DataPosition(int(values["epoch"]), int(values["batch"])),
+                place=DataPosition(whole(values, "epoch"), whole(values, "batch")),
                 threshold=tuple(map(float, values["threshold"])),
                 arrays=arrays,
             )

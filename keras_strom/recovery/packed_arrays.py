@@ -29,6 +29,7 @@ Arrays = Mapping[str, npt.NDArray[Any]]
 
 _ZEROS = b"00000000"
 _CHECKSUM = re.compile(rb'"crc32":"([0-9a-f]{8})"')
+_MOST = 1 << 62
 _LENGTH_BYTES = 8  # safetensors' own: of the header, before it
 
 # What versions before 0.1.0 wrote began with these, and the format's version as u32.
@@ -106,6 +107,18 @@ def unpack(
         for name, found in tensors
     }
     return json.loads(metadata["values"]), arrays
+
+
+def whole(values: Mapping[str, Any], name: str) -> int:
+    """One of the values, which counts something.
+
+    Raises:
+        one of MALFORMED: it is missing, or no whole number of 0 to 2^62.
+    """
+    value = values[name]
+    if type(value) is not int or not 0 <= value <= _MOST:
+        raise ValueError(f"its {name} makes no sense")
+    return value
 
 
 def _header(data: bytes | bytearray) -> bytes:

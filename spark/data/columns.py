@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 
 #: The dtypes that a column can have.
 DTYPES = ("float32", "int32", "int64", "bool", "uint8", "string")
+#: What a column can be.
+KINDS = ("scalar", "vector", "array", "image", "binary", "string")
+
+_MOST_ELEMENTS = 1 << 31
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,8 +117,17 @@ class ColumnSpec:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> ColumnSpec:
-        """What `to_json` gave."""
-        return cls(value["kind"], value["dtype"], tuple(value["shape"]))
+        """What `to_json` gave.
+
+        Raises:
+            KeyError, TypeError, ValueError: it gave something else.
+        """
+        kind, dtype, shape = value["kind"], value["dtype"], tuple(value["shape"])
+        if kind not in KINDS or dtype not in DTYPES:
+            raise ValueError(f"no column is of kind {kind!r} and dtype {dtype!r}")
+        if any(type(size) is not int or not 0 <= size < _MOST_ELEMENTS for size in shape):
+            raise ValueError(f"no column has the shape {shape!r}")
+        return cls(kind, dtype, shape)
 
 
 def inspect(

@@ -19,6 +19,8 @@ from .columns import Columns, ColumnSpec
 from .store import Store, StoreRun
 
 _VERSION = 1
+# Rows, or bytes, of one file: more than any has, and few enough to be added up.
+_MOST = 1 << 48
 
 TRAIN = "train"
 VALIDATION = "validation"
@@ -37,6 +39,16 @@ class DataFile:
     path: str
     rows: tuple[int, ...]
     size_bytes: int
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> DataFile:
+        """What `dataclasses.asdict` gave.
+
+        Raises:
+            KeyError, TypeError, ValueError: it gave something else.
+        """
+        rows = tuple(map(_count, value["rows"]))
+        return cls(_text(value["path"]), rows, _count(value["size_bytes"]))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -177,24 +189,23 @@ class ExportedData:
             value: dict[str, Any] = json.loads(text)
             if value["version"] != _VERSION:
                 raise errors.InvalidData(
-                    f"the data's index has version {value['version']}, not {_VERSION}: export again"
+                    f"the data's index has version {value['version']!r}, not {_VERSION}: export "
+                    "again"
                 )
+            columns = Columns(**value["columns"])
             return cls(
                 store=store,
-                columns=Columns(**value["columns"]),
-                specs={name: ColumnSpec.from_json(one) for name, one in value["specs"].items()},
+                columns=columns,
+                specs={name: ColumnSpec.from_json(value["specs"][name]) for name in columns.names},
                 splits={
-                    split: tuple(
-                        DataFile(one["path"], tuple(one["rows"]), one["size_bytes"])
-                        for one in files
-                    )
+                    split: tuple(map(DataFile.from_json, files))
                     for split, files in value["splits"].items()
                 },
-                format=value["format"],
+                format=_text(value["format"]),
             )
-        except (KeyError, TypeError, ValueError) as error:
-            if isinstance(error, errors.InvalidData):
-                raise
+        except errors.InvalidData:
+            raise
+        except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
             raise errors.InvalidData(f"no index of exported data: {error!r}") from error
 
     def save(self, run: StoreRun) -> None:
@@ -209,3 +220,17 @@ class ExportedData:
             StoreUnavailable: there is none.
         """
         return cls.from_json(run.store.read_bytes(run.data_index), run.store)
+
+
+def _count(value: Any) -> int:
+    if type(value) is not int or not 0 <= value < _MOST:
+        raise ValueError(f"{value!r} counts nothing")
+    return value
+
+
+def _text(value: Any) -> str:
+    """What can be a path, so without halves of surrogate pairs."""
+    if not isinstance(value, str) or "\0" in value:
+        raise ValueError(f"{value!r} is no text")
+    value.encode()
+    return value
