@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 import sys
 import threading
@@ -9,6 +10,8 @@ import time
 from typing import TextIO
 
 from keras_strom.runner.output import plain
+
+_logger = logging.getLogger("keras_strom")
 
 _REDRAW_SECONDS = 0.1
 _CLEAR_LINE = "\r\x1b[K"
@@ -19,6 +22,9 @@ class Console:
 
     On a terminal the lowest rank's progress bar is redrawn below the lines; elsewhere only its
     finished state is written, and terminal escapes are left out. Safe to use from any thread.
+
+    Characters that the stream's encoding lacks are escaped, and what cannot be written (a full
+    disk, a pipe that nobody reads) is left out, which is logged once: training goes on.
 
     Args:
         workers: with more than one, lines start with "[rank] ".
@@ -31,6 +37,7 @@ class Console:
         self._lock = threading.Lock()
         self._bar: tuple[int, str] | None = None
         self._bar_time = 0.0
+        self._fails = False
 
     def line(self, rank: int, text: str) -> None:
         """Shows one finished line of a worker."""
@@ -55,30 +62,39 @@ class Console:
                 self._draw_bar()
 
     def _write(self, text: str) -> None:
-        out = self._out
         if self._bar is not None:
             self._erase()
-        out.write((text if self._is_terminal() else plain(text)) + "\n")
+        self._put((text if self._is_terminal() else plain(text)) + "\n")
         if self._bar is not None:
             self._draw_bar()
-        out.flush()
 
     def _draw_bar(self) -> None:
         if self._bar is not None:
             width = shutil.get_terminal_size().columns - 1
-            self._out.write(_CLEAR_LINE + self._bar[1][:width])
-            self._out.flush()
+            self._put(_CLEAR_LINE + self._bar[1][:width])
             self._bar_time = time.monotonic()
 
     def _erase(self) -> None:
-        self._out.write(_CLEAR_LINE)
+        self._put(_CLEAR_LINE)
+
+    def _put(self, text: str) -> None:
+        out = self._out
+        encoding = getattr(out, "encoding", None) or "utf-8"
+        try:
+            out.write(text.encode(encoding, "backslashreplace").decode(encoding))
+            out.flush()
+            self._fails = False
+        except (OSError, ValueError) as error:  # ValueError: the stream is closed.
+            if not self._fails:
+                _logger.warning("output is left out, for it cannot be written: %s", error)
+            self._fails = True
 
     @property
     def _out(self) -> TextIO:
         return sys.stdout if self._stream is None else self._stream
 
     def _is_terminal(self) -> bool:
-        return self._out.isatty()
+        return not self._out.closed and self._out.isatty()
 
     def _label(self, rank: int) -> str:
         return f"[{rank}] " if self._prefixed else ""

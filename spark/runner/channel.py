@@ -67,9 +67,10 @@ class Channel:
         self._socket.settimeout(None)
         with contextlib.suppress(OSError):  # Not every family has it; it only saves time.
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._driver = private_key is not None
+        self._ended = "the peer closed the control connection"  # What an end of the stream means.
         self._send_lock = threading.Lock()
         self._sent = self._received = 0
-        self._driver = private_key is not None
         fresh = secrets.token_bytes(KEY_BYTES)
         own = sealing.public_key(fresh)
         self._write(own)
@@ -94,7 +95,8 @@ class Channel:
         """Sends one message; blocks while the peer does not read.
 
         Raises:
-            ConnectionError: the connection is gone.
+            ConnectionError: the connection is gone, or, at the driver's end, a task reads nothing
+                for 30 seconds: others wait for the thread that speaks to it.
         """
         # Unescaped, a character takes at most 4 bytes, or 6 if it is a control character.
         body = json.dumps(message, ensure_ascii=False).encode()
@@ -141,10 +143,24 @@ class Channel:
         self._socket.close()
 
     def _write(self, content: bytes) -> None:
-        try:
-            self._socket.sendall(content)
-        except OSError as error:
-            raise ConnectionError(f"the control connection is gone: {error}") from error
+        left = memoryview(content)
+        deadline = time.monotonic() + SILENCE_SECONDS
+        while left:
+            try:
+                room = select.poll()
+                room.register(self._socket, select.POLLOUT)
+                patience = max(0.0, deadline - time.monotonic()) * 1000 if self._driver else None
+                if room.poll(patience):
+                    with contextlib.suppress(BlockingIOError):
+                        left = left[self._socket.send(left, socket.MSG_DONTWAIT) :]
+                    continue
+            except (OSError, ValueError) as error:  # ValueError: closed by another thread.
+                raise ConnectionError(f"the control connection is gone: {error}") from error
+            # Part of a message may be sent, after which nothing else makes sense.
+            self._ended = f"the peer has read nothing for {SILENCE_SECONDS:g} s"
+            with contextlib.suppress(OSError):
+                self._socket.shutdown(socket.SHUT_RDWR)
+            raise ConnectionError(self._ended)
 
     def _read(self, size: int, timeout: float) -> bytes:
         content = bytearray()
@@ -161,7 +177,7 @@ class Channel:
             except (OSError, ValueError) as error:  # ValueError: closed by another thread.
                 raise ConnectionError(f"the control connection is gone: {error}") from error
             if not chunk:
-                raise ConnectionError("the peer closed the control connection")
+                raise ConnectionError(self._ended)
             content += chunk
         return bytes(content)
 

@@ -35,6 +35,7 @@ from keras_strom.runner.process import GRACE_SECONDS, first_cause
 
 from .channel import HEARTBEAT_SECONDS, Channel
 from .event import Event
+from .messages import Ended, FromTask, Output, Progress, Registration, parse_from_task
 from .registered_task import Failure, RegisteredTask
 from .slots import Size
 
@@ -251,36 +252,35 @@ class Controller:
                 with self._changed:
                     if connection in self._strangers:
                         self._strangers.remove(connection)
-            task = self._register(channel, hello)
+            task = self._register(channel, Registration.parse(hello))
             while True:
-                message = channel.receive()
-                if task is not None:
+                message = parse_from_task(channel.receive())
+                if task is not None and message is not None:
                     self._handle(task, message)
+        except errors.CorruptMessage as error:
+            # With the job's secret, so of another version, or of one that makes them up.
+            words = f"it sent {error}"
+            if task is None:
+                _logger.warning("a control connection ended: %s", words)
+            else:
+                self._lose(task, words)
         except (ConnectionError, errors.StromError) as error:
             if task is None:
                 _logger.debug("a control connection ended: %s", error)
             else:
                 self._lose(task, str(error))
-        except (KeyError, TypeError, ValueError) as error:
-            # With the job's secret, so of another version, or of one that makes them up.
-            words = f"it sent a control message that makes no sense: {error!r}"
-            if task is None:
-                _logger.warning("a control connection ended: %s", words)
-            else:
-                self._lose(task, words)
         finally:
             connection.close()
 
-    def _register(self, channel: Channel, hello: dict[str, Any]) -> RegisteredTask | None:
+    def _register(self, channel: Channel, hello: Registration) -> RegisteredTask | None:
         """Takes a task in; None for one that comes after the end."""
         with self._changed:
             if self._stop_reason is not None:
                 _try_to_send(channel, {"type": "stop", "reason": self._stop_reason})
                 return None
-            partition, task_attempt = int(hello["partition"]), int(hello["attempt"])
-            task = RegisteredTask(channel, partition, task_attempt, str(hello["host"]))
-            before = self._tasks.get(partition)
-            if not 0 <= partition < self._workers or (
+            task = RegisteredTask(channel, hello.partition, hello.attempt, hello.host)
+            before = self._tasks.get(task.partition)
+            if task.partition >= self._workers or (
                 before is not None and not self._gives_way(before, task)
             ):
                 self._waiting.append(task)
@@ -368,25 +368,30 @@ class Controller:
         there = [t for t in self._present() if t.host == task.host]
         return sorted(there, key=lambda t: t.rank)
 
-    def _handle(self, task: RegisteredTask, message: dict[str, Any]) -> None:
-        kind = message.get("type")
-        if kind == "log" and self._console is not None:
-            for line in message["lines"]:
-                self._console.line(task.rank, str(line))
-        elif kind == "progress" and self._console is not None:
-            self._console.progress(task.rank, str(message["text"]))
-        elif kind == "ended":
-            with self._changed:
+    def _handle(self, task: RegisteredTask, message: FromTask) -> None:
+        if isinstance(message, Output):
+            if self._console is not None:
+                for line in message.lines:
+                    self._console.line(task.rank, line)
+            return
+        if isinstance(message, Progress):
+            if self._console is not None:
+                self._console.progress(task.rank, message.text)
+            return
+        with self._changed:
+            if task.ended or task.lost_at is not None:
+                return  # It says nothing new, however often.
+            if task.rank < 0:
+                raise errors.CorruptMessage("the end of a worker that was not started")
+            if isinstance(message, Ended):
                 task.ended = True
                 self._record("ended", task.rank, f"on {task.host}")
-        elif kind == "failed":
-            tail = tuple(str(line) for line in message["log_tail"])
+                return
             error = errors.WorkerFailed(
-                task.rank, task.host, str(message["traceback"]), tail, self._streamed
+                task.rank, task.host, message.traceback, message.log_tail, self._streamed
             )
-            failure = Failure(error, bool(message["is_consequence"]), str(message["cause"]))
-            with self._changed:
-                self._fail(task, failure, may_start_again=bool(message["may_start_again"]))
+            failure = Failure(error, message.is_consequence, message.cause)
+            self._fail(task, failure, may_start_again=message.may_start_again)
 
     def _lose(self, task: RegisteredTask, reason: str) -> None:
         """A task's connection is gone."""

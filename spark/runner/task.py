@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import logging
 import os
 import socket
 import threading
@@ -34,6 +35,7 @@ from keras_strom.runner.started_process import StartProcess, fresh_interpreter
 
 from .channel import HEARTBEAT_SECONDS, Channel
 from .executors import check_version
+from .messages import Start
 from .resources import UseGpu, gpu_variables
 
 if TYPE_CHECKING:
@@ -43,6 +45,8 @@ if TYPE_CHECKING:
 
     from ..data.exported import ExportedData
     from ..data.spool import Chunk
+
+_logger = logging.getLogger(__name__)
 
 _CONNECT_SECONDS = 30.0
 _PROGRESS_SECONDS = 0.25
@@ -137,13 +141,13 @@ def _run_worker(
     try:
         link.register()
         while (begin := link.wait_for_start()) is not None:
-            checkpoints = task.checkpoints and task.checkpoints.as_here(begin["clock"])
+            checkpoints = task.checkpoints and task.checkpoints.as_here(begin.clock)
             place = ClusterEnvironment(
-                rank=begin["rank"],
+                rank=begin.rank,
                 size=task.workers,
-                local_rank=begin["local_rank"],
-                local_size=begin["local_size"],
-                attempt=begin["attempt"],
+                local_rank=begin.local_rank,
+                local_size=begin.local_size,
+                attempt=begin.attempt,
                 master=task.master,
                 network=task.network,
                 join_timeout=task.start_timeout,
@@ -188,7 +192,7 @@ class _DriverLink(WorkerListener):
         self._bar_time = 0.0
         self._sending = False
         self._process: WorkerProcess | None = None
-        self._start: dict[str, Any] | None = None
+        self._start: Start | None = None
         self._stopped = False
         self._closing = False
         self._sender = threading.Thread(target=self._send, name="keras-strom-send", daemon=True)
@@ -209,7 +213,7 @@ class _DriverLink(WorkerListener):
         self._sender.start()
         threading.Thread(target=self._receive, name="keras-strom-receive", daemon=True).start()
 
-    def wait_for_start(self) -> dict[str, Any] | None:
+    def wait_for_start(self) -> Start | None:
         """Waits until the driver has the worker started; its place, or None if the job is over."""
         with self._changed:
             self._changed.wait_for(lambda: self._start is not None or self._stopped)
@@ -266,12 +270,17 @@ class _DriverLink(WorkerListener):
         self._channel.close()
 
     def _receive(self) -> None:
-        with contextlib.suppress(ConnectionError, errors.StromError):
-            while (message := self._channel.receive())["type"] != "stop":
-                if message["type"] == "start":
+        try:
+            while (message := self._channel.receive()).get("type") != "stop":
+                if message.get("type") == "start":
+                    start = Start.parse(message, self._task.workers)
                     with self._changed:
-                        self._start = message
+                        self._start = start
                         self._changed.notify_all()
+        except errors.CorruptMessage as error:
+            _logger.error("this task ends: the driver sent %s", error)
+        except (ConnectionError, errors.StromError) as error:
+            _logger.debug("the control connection ended: %s", error)
         # By its word, or without it: a worker has nobody to work for.
         with self._changed:
             self._stopped = True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import pickle
@@ -135,6 +136,35 @@ def test_off_a_terminal_there_are_no_escapes() -> None:
     console.progress(0, "1/2")
     console.line(0, "\x1b[1m2/2\x1b[0m")
     assert stream.getvalue() == "2/2\n"
+
+
+def test_output_that_cannot_be_written_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    class Full(io.StringIO):
+        room = True
+
+        def write(self, text: str) -> int:
+            if not self.room:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            return super().write(text)
+
+    stream = Full()
+    console = Console(1, stream)
+    for text in ("first", "lost", "lost, too", "last"):
+        stream.room = not text.startswith("lost")
+        console.line(0, text)
+    assert stream.getvalue() == "first\nlast\n"
+    assert [record.message for record in caplog.records] == [
+        "output is left out, for it cannot be written: [Errno 28] No space left on device"
+    ]
+    stream.close()
+    console.line(0, "nobody reads")
+
+
+def test_characters_that_the_stream_lacks_are_escaped() -> None:
+    stream = io.TextIOWrapper(io.BytesIO(), "ascii")
+    Console(1, stream).line(0, "caf\u00e9 \ud800")
+    stream.seek(0)
+    assert stream.read() == "caf\\xe9 \\ud800\n"
 
 
 @pytest.mark.parametrize("workers", [0, -1, True, 1.5])

@@ -510,13 +510,13 @@ def test_who_reads_along_sees_neither_output_nor_tracebacks(
     tasks: Tasks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[bytes] = []
-    sendall = socket.socket.sendall
+    write = Channel._write
 
-    def copied(connection: socket.socket, content: bytes) -> None:
-        seen.append(bytes(content))
-        sendall(connection, content)
+    def copied(channel: Channel, content: bytes) -> None:
+        seen.append(content)
+        write(channel, content)
 
-    monkeypatch.setattr(socket.socket, "sendall", copied)
+    monkeypatch.setattr(Channel, "_write", copied)
     first, _ = tasks.start("a", "b")
     first.send({"type": "log", "lines": ["row 7: a patient's name"]})
     fail(first, "ValueError: a patient's name")
