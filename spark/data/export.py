@@ -26,7 +26,7 @@ from .checked import CheckedRows, RowPlan, ValueChecks, check_faults, marks, tas
 from .columns import Columns, ColumnSpec, inspect, select
 from .exported import TRAIN, VALIDATION, DataFile, ExportedData
 from .parquet import spec_metadata
-from .store import Store, StoreRun
+from .store import Store, StoreRun, explained
 from .tensors import storage_type
 
 if TYPE_CHECKING:
@@ -178,11 +178,16 @@ def write_partition(plan: WritePlan, batches: Iterator[pa.RecordBatch]) -> Itera
 class RowGroupWriter:
     """A Parquet file that exists once the first row has come, in row groups of about one size.
 
+    What it has taken is gone, so that a file which becomes stale is an error; Spark runs the task
+    again, with its rows.
+
     Args:
         store: where it is.
         path: its path.
         plan: what it holds.
         stack: closes the file at its end, or deletes it where that is an error.
+
+    `write` and `close` raise StoreUnavailable.
     """
 
     def __init__(
@@ -220,28 +225,34 @@ class RowGroupWriter:
             self._flush()
         if self._writer is None:
             return None
-        self._writer.close()
+        with explained(self._path):
+            self._writer.close()
         return {"path": self._path, "rows": self._groups, "size_bytes": self._bytes}
 
     def _flush(self) -> None:
-        if self._writer is None:
-            specs = self._plan.rows.specs
-            schema = pa.schema(
-                [
-                    pa.field(name, storage_type(spec), metadata=spec_metadata(spec))
-                    for name, spec in specs.items()
-                ]
-            )
-            self._writer = pq.ParquetWriter(
-                self._stack.enter_context(self._store.open_output(self._path)),
-                schema,
-                compression="snappy",  # Half of zstd's time to read, for a tenth more bytes.
-                use_dictionary=[name for name, spec in specs.items() if spec.kind == "string"],
-                write_statistics=False,
-            )
-        self._writer.write_table(pa.Table.from_batches(self._waiting), row_group_size=self._rows)
+        with explained(self._path):
+            if self._writer is None:
+                self._writer = self._open()
+            table = pa.Table.from_batches(self._waiting)
+            self._writer.write_table(table, row_group_size=self._rows)
         self._groups.append(self._rows)
         self._waiting, self._rows = [], 0
+
+    def _open(self) -> pq.ParquetWriter:
+        specs = self._plan.rows.specs
+        schema = pa.schema(
+            [
+                pa.field(name, storage_type(spec), metadata=spec_metadata(spec))
+                for name, spec in specs.items()
+            ]
+        )
+        return pq.ParquetWriter(
+            self._stack.enter_context(self._store.open_output(self._path)),
+            schema,
+            compression="snappy",  # Half of zstd's time to read, for a tenth more bytes.
+            use_dictionary=[name for name, spec in specs.items() if spec.kind == "string"],
+            write_statistics=False,
+        )
 
 
 def _files(reports: list[dict[str, Any]], split: str) -> tuple[DataFile, ...]:

@@ -17,13 +17,14 @@ from keras_strom.job import environment
 from .checked import RowPlan
 from .export import RowGroupWriter, WritePlan
 from .exported import TRAIN, VALIDATION, DataFile, ExportedData
-from .store import Store
+from .store import Store, explained
 
 # The split of some rows, and an Arrow stream of one batch of them.
 Chunk = tuple[str, bytes]
 
 FORMAT = "direct"
 _RUN = "spool"
+_PREFIX = "keras-strom-data-"
 
 
 @contextlib.contextmanager
@@ -33,8 +34,15 @@ def spooled(data: ExportedData, chunks: Iterable[Chunk]) -> Iterator[str]:
     Args:
         data: what the rows are, `Direct.data`.
         chunks: one partition of `Direct.partitions`.
+
+    Raises:
+        StoreUnavailable: they cannot be written; the message names the file. Spark runs the task
+            again, with its rows.
     """
-    with tempfile.TemporaryDirectory(prefix="keras-strom-data-") as folder:
+    with explained("a temporary folder of the executor (TMPDIR)"):
+        # What cannot be removed in the end spoils nothing.
+        temporary = tempfile.TemporaryDirectory(prefix=_PREFIX, ignore_cleanup_errors=True)
+    with temporary as folder:
         run = Store.create(folder).run(_RUN)
         plan = WritePlan(run=run, rows=RowPlan(specs=data.specs))
         paths = {TRAIN: run.train_data, VALIDATION: run.validation_data}

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import os
 import re
 import uuid
@@ -26,6 +27,14 @@ _ARROW_SCHEMES = frozenset(("hdfs", "viewfs", "s3", "gs", "gcs", "abfs", "abfss"
 # The names that Hadoop gives to the same buckets.
 _HADOOP_NAMES = {"s3a": "s3", "s3n": "s3"}
 _DBFS_MOUNT = "/dbfs"
+_ROOM = "; make room there, or name a folder of another disk"
+_REMEDIES = {
+    errno.ESTALE: "; its server was restarted, or exports something else now: see that it is "
+    "mounted anew, then run this again",
+    errno.ENOSPC: _ROOM,
+    errno.EDQUOT: _ROOM,
+    errno.EIO: "; the disk, or the way to its server, fails: see that machine's kernel log",
+}
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
@@ -96,9 +105,12 @@ class Store:
         """Whether there is a file or folder at `path`."""
         from pyarrow import fs
 
-        with _explained(path):
+        def look() -> bool:
             filesystem, inside = self.resolve(path)
             return bool(filesystem.get_file_info(inside).type != fs.FileType.NotFound)
+
+        with explained(path):
+            return anew_if_stale(look)
 
     def read_bytes(self, path: str) -> bytes:
         """A file's content.
@@ -106,7 +118,7 @@ class Store:
         Raises:
             StoreUnavailable: there is none, or the file system cannot be reached.
         """
-        with _explained(path):
+        with explained(path):
             filesystem, inside = self.resolve(path)
 
             def read() -> bytes:
@@ -123,46 +135,52 @@ class Store:
         """
 
         def write() -> None:
-            with self.open_output(path) as stream:
-                stream.write(content)
+            output = _Output(*self.resolve(path))
+            try:
+                output.stream.write(content)
+                output.finish()
+            except BaseException:
+                output.discard()
+                raise
 
-        with _explained(path):
+        with explained(path):
             anew_if_stale(write)
 
     @contextlib.contextmanager
     def open_output(self, path: str) -> Iterator[Any]:
-        """A binary file to write to, which appears at `path` when the block ends well."""
-        filesystem, inside = self.resolve(path)
-        filesystem.create_dir(os.path.dirname(inside), recursive=True)
-        if filesystem.type_name in ("s3", "gcs", "abfs"):
-            # An object appears when its stream is closed, in one piece; renaming would copy it.
-            temporary = inside
-        else:
-            temporary = f"{inside}.{uuid.uuid4().hex}.tmp"
-        stream = filesystem.open_output_stream(temporary)
+        """A binary file to write to, which appears at `path` when the block ends well.
+
+        Where it does not, nothing is left. What the block writes cannot be written anew here if
+        the file becomes stale; whoever still has it all begins again with another file.
+
+        Raises:
+            StoreUnavailable: it cannot be opened or ended. What writing to it raises, the block has
+                `explained`.
+        """
+        with explained(path):
+            output = _Output(*self.resolve(path))
         try:
-            yield stream
-            stream.close()
-            if temporary != inside:
-                filesystem.move(temporary, inside)
+            yield output.stream
+            with explained(path):
+                output.finish()
         except BaseException:
-            if temporary != inside:
-                with contextlib.suppress(OSError):
-                    stream.close()
-                    filesystem.delete_file(temporary)
+            output.discard()
             raise
 
     def delete(self, path: str) -> None:
         """Deletes a file, or a folder with all that is in it; nothing there is no error."""
         from pyarrow import fs
 
-        with _explained(path):
+        def delete() -> None:
             filesystem, inside = self.resolve(path)
             kind = filesystem.get_file_info(inside).type
             if kind == fs.FileType.Directory:
                 filesystem.delete_dir(inside)
             elif kind != fs.FileType.NotFound:
                 filesystem.delete_file(inside)
+
+        with explained(path):
+            anew_if_stale(delete)
 
     def upload(self, local: str | os.PathLike[str], path: str) -> None:
         """Copies a local file or folder to `path`; files one by one, not in one piece.
@@ -172,7 +190,7 @@ class Store:
         """
         from pyarrow import fs
 
-        with _explained(path):
+        def copy() -> None:
             filesystem, inside = self.resolve(path)
             filesystem.create_dir(os.path.dirname(inside), recursive=True)
             fs.copy_files(
@@ -182,6 +200,9 @@ class Store:
                 destination_filesystem=filesystem,
             )
 
+        with explained(path):
+            anew_if_stale(copy)
+
     def download(self, path: str, local: str | os.PathLike[str]) -> None:
         """Copies a file or folder at `path` to a local path.
 
@@ -190,7 +211,7 @@ class Store:
         """
         from pyarrow import fs
 
-        with _explained(path):
+        def copy() -> None:
             filesystem, inside = self.resolve(path)
             os.makedirs(os.path.dirname(os.path.abspath(local)), exist_ok=True)
             fs.copy_files(
@@ -199,6 +220,9 @@ class Store:
                 source_filesystem=filesystem,
                 destination_filesystem=fs.LocalFileSystem(),
             )
+
+        with explained(path):
+            anew_if_stale(copy)
 
     def resolve(self, path: str) -> tuple[Any, str]:
         """(pyarrow file system, path in it) of a path below this store.
@@ -298,14 +322,54 @@ def _fsspec(scheme: str, path: str) -> tuple[Any, str]:
     return fs.PyFileSystem(fs.FSSpecHandler(opened)), str(inside)
 
 
+class _Output:
+    """A file on its way: written beside its place, and moved there once it is whole.
+
+    Args:
+        filesystem, path: as `Store.resolve` gives them.
+    """
+
+    def __init__(self, filesystem: Any, path: str) -> None:
+        self._filesystem = filesystem
+        self._path = path
+        # An object appears when its stream is closed, in one piece; renaming would copy it.
+        self._is_object = filesystem.type_name in ("s3", "gcs", "abfs")
+        self._temporary = path if self._is_object else f"{path}.{uuid.uuid4().hex}.tmp"
+        self.stream = anew_if_stale(self._open)
+
+    def _open(self) -> Any:
+        self._filesystem.create_dir(os.path.dirname(self._path), recursive=True)
+        return self._filesystem.open_output_stream(self._temporary)
+
+    def finish(self) -> None:
+        self.stream.close()
+        if not self._is_object:
+            anew_if_stale(lambda: self._filesystem.move(self._temporary, self._path))
+
+    def discard(self) -> None:
+        """Leaves nothing, as far as the file system lets us: the first error is what counts."""
+        if self._is_object:
+            return
+        with contextlib.suppress(OSError):  # On a disk that is full this fails, too.
+            self.stream.close()
+        with contextlib.suppress(OSError):
+            anew_if_stale(lambda: self._filesystem.delete_file(self._temporary))
+
+
 @contextlib.contextmanager
-def _explained(path: str) -> Iterator[None]:
+def explained(path: str) -> Iterator[None]:
+    """Errors of the file system in the block as ours, which name `path` and what to do.
+
+    Raises:
+        StoreUnavailable: in their place.
+    """
     try:
         yield
     except OSError as error:
         if isinstance(error, errors.StromError):
             raise
-        raise errors.StoreUnavailable(f"{_shown(path)}: {error}") from error
+        remedy = _REMEDIES.get(error.errno or 0, "")
+        raise errors.StoreUnavailable(f"{_shown(path)}: {error}{remedy}") from error
 
 
 def _shown(url: str) -> str:

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import pickle
+import re
+import tempfile
 import types
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -12,7 +18,13 @@ import pytest
 from pyarrow import fs
 
 from keras_strom import errors
+from keras_strom.spark.data.checked import RowPlan
+from keras_strom.spark.data.columns import Columns, ColumnSpec
+from keras_strom.spark.data.direct import to_stream
+from keras_strom.spark.data.export import WritePlan, write_partition
+from keras_strom.spark.data.exported import TRAIN, ExportedData
 from keras_strom.spark.data.reader import _Files
+from keras_strom.spark.data.spool import spooled
 from keras_strom.spark.data.store import Store
 from tests.support.stale import Stale
 
@@ -172,3 +184,148 @@ def test_rows_that_have_become_stale_are_read_anew(
     with pytest.raises(errors.StoreUnavailable, match="Stale file handle"), files.explained(path):
         files.read(path, 0, ["x"])
     files.close()
+
+
+def test_a_whole_file_is_copied_and_removed_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store.create(tmp_path / "store")
+    path = store.run("r").model
+    (tmp_path / "here").write_bytes(b"model")
+    for work in (
+        lambda: store.upload(tmp_path / "here", path),
+        lambda: store.download(path, tmp_path / "back"),
+    ):
+        stale = Stale(monkeypatch, fs, "copy_files", {0})
+        work()
+        assert stale.count == 2
+    assert (tmp_path / "back").read_bytes() == b"model"
+
+
+class Fragile:
+    """A file system of this machine of which one step fails.
+
+    Args:
+        step: "open", "write" (from the second on), "close" or "move".
+        error: how; of ESTALE `times` times, else always.
+    """
+
+    type_name = "local"
+
+    def __init__(self, step: str, error: int, times: int = 99) -> None:
+        self._local = fs.LocalFileSystem()
+        self._step, self._error, self._left = step, error, times
+        self._writes = 0
+
+    def _may_fail(self, step: str) -> None:
+        if step == self._step and self._left > 0:
+            self._left -= 1
+            raise OSError(self._error, os.strerror(self._error))
+
+    def create_dir(self, path: str, recursive: bool) -> None:
+        self._local.create_dir(path, recursive=recursive)
+
+    def open_output_stream(self, path: str) -> Any:
+        self._may_fail("open")
+        return pa.PythonFile(_FragileStream(self, open(path, "wb")), "w")
+
+    def move(self, path: str, to: str) -> None:
+        self._may_fail("move")
+        self._local.move(path, to)
+
+    def delete_file(self, path: str) -> None:
+        self._local.delete_file(path)
+
+
+class _FragileStream:
+    def __init__(self, owner: Fragile, file: Any) -> None:
+        self._owner, self._file = owner, file
+        self._writes = 0
+
+    @property
+    def closed(self) -> bool:
+        return bool(self._file.closed)
+
+    def write(self, content: Any) -> int:
+        self._writes += 1
+        if self._writes > 1:
+            self._owner._may_fail("write")
+        return int(self._file.write(content))
+
+    def flush(self) -> None:
+        self._file.flush()
+
+    def tell(self) -> int:
+        return int(self._file.tell())
+
+    def close(self) -> None:
+        self._file.close()
+        self._owner._may_fail("close")
+
+
+STEPS = ("open", "write", "close", "move")
+SPECS = {"x": ColumnSpec("scalar", "int64")}
+
+
+def batches() -> Iterator[pa.RecordBatch]:
+    """Rows that come once."""
+    for _ in range(3):
+        yield pa.RecordBatch.from_pydict({"c0": list(range(1000))})
+
+
+def export_rows(folder: Path) -> None:
+    run = Store.create(folder).run("r")
+    plan = WritePlan(run=run, rows=RowPlan(specs=SPECS), row_group_bytes=4000)
+    list(write_partition(plan, batches()))
+
+
+def spool_rows(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    data = ExportedData(Store(""), Columns(("x",), ()), SPECS, {TRAIN: ()}, format="direct")
+    chunks = ((TRAIN, to_stream(batch.rename_columns(["x"]))) for batch in batches())
+    with spooled(data, chunks) as place:
+        assert Path(place).parent == folder
+
+
+@pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC, errno.ESTALE])
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("way", ["export", "spool"])
+def test_rows_that_cannot_be_written_are_an_error_in_words_and_leave_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str, step: str, error: int
+) -> None:
+    fragile = Fragile(step, error)
+    monkeypatch.setattr(Store, "resolve", lambda _, path: (fragile, path))
+    words = re.escape(os.strerror(error)) + ".*(mounted anew|make room|kernel log)"
+    folder = tmp_path / "rows"
+    with pytest.raises(errors.StoreUnavailable, match=rf"\.parquet: .*{words}"):
+        export_rows(folder) if way == "export" else spool_rows(folder, monkeypatch)
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+@pytest.mark.parametrize("step", ["open", "move"])
+def test_rows_are_written_where_a_folder_becomes_stale_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    monkeypatch.setattr(Store, "resolve", lambda _, path: (fragile, path))
+    fragile = Fragile(step, errno.ESTALE, times=1)
+    export_rows(tmp_path / "rows")
+    (written,) = (path for path in tmp_path.rglob("*") if path.is_file())
+    assert pq.read_table(written).num_rows == 3000
+    fragile = Fragile(step, errno.ESTALE, times=1)
+    spool_rows(tmp_path / "spool", monkeypatch)
+    assert list((tmp_path / "spool").iterdir()) == []
+
+
+def test_no_temporary_folder_is_an_error_in_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "mkdir", full)
+    with (
+        pytest.raises(errors.StoreUnavailable, match=r"TMPDIR.*No space left.*another disk"),
+        spooled(ExportedData(Store(""), Columns(("x",), ()), SPECS, {}, format="direct"), ()),
+    ):
+        pass
