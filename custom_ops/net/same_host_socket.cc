@@ -19,7 +19,9 @@
 namespace strom {
 namespace {
 
-constexpr size_t kMaxRingBytes = size_t{64} << 20;
+// The peer that joins decides on the size, and what comes out of a ring at once is held as
+// messages.
+constexpr size_t kMaxRingBytes = size_t{4} << 20;
 // The rings' positions have the first page, so that the rings begin at pages.
 constexpr size_t kPositionsBytes = 4096;
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;

@@ -481,7 +481,7 @@ TEST(SameHost, GarbageInTheRingsEndsTheLink) {
   }
 }
 
-TEST(SameHost, MemoryThatCouldShrinkOrIsNoneIsRefused) {
+TEST(SameHost, MemoryThatCouldShrinkIsTooLargeOrIsNoneIsRefused) {
   const size_t bytes = 4096 + 2 * kLeastRingBytes;
   const auto memory_file = [&](size_t size, int seals) {
     Descriptor file(memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING));
@@ -498,6 +498,9 @@ TEST(SameHost, MemoryThatCouldShrinkOrIsNoneIsRefused) {
   EXPECT_FALSE(SharedMemory::Map(memory_file(bytes, seals), 2 * kLeastRingBytes));
   EXPECT_FALSE(SharedMemory::Map(memory_file(bytes, seals), kLeastRingBytes - 16));
   EXPECT_FALSE(SharedMemory::Map(memory_file(4096, seals), 0));
+  const size_t most = size_t{4} << 20;
+  EXPECT_TRUE(SharedMemory::Map(memory_file(4096 + 2 * most, seals), most));
+  EXPECT_FALSE(SharedMemory::Map(memory_file(4096 + 4 * most, seals), 2 * most));
   EXPECT_FALSE(
       SharedMemory::Map(Descriptor(open("/dev/zero", O_RDWR | O_CLOEXEC)), kLeastRingBytes));
   EXPECT_FALSE(SharedMemory::Map(Descriptor(), kLeastRingBytes));
