@@ -171,31 +171,6 @@ TEST(SimulatorTest, TheSameSeedGivesTheSameRun) {
   }
 }
 
-// A thousand nodes with deaths, pauses and a partition; vectors have a thousand origins.
-TEST(SimulatorTest, AThousandNodesAgree) {
-  constexpr int32_t kWorkers = 1000 / static_cast<int32_t>(kShare);
-  constexpr int64_t kMillisecond = 1'000'000;
-  SimulationOptions options;
-  options.topology = Topology::kAuto;
-  options.max_children = 8;
-  options.max_depth = 5;
-  options.failure_timeout_ns = 5000 * kMillisecond;
-  options.check_every = kWorkers;
-  options.plan.faults = {
-      {Fault::Kind::kKill, 20 * kMillisecond, 0, {3, 5, 7}},
-      {Fault::Kind::kPause, 30 * kMillisecond, 300 * kMillisecond, {11, 13}},
-      {Fault::Kind::kPartition, 100 * kMillisecond, 1500 * kMillisecond, {17, 18, 19}},
-  };
-  Simulation simulation(
-      options, std::vector<Script>(kWorkers, {.steps = {1}, .think_ns = 100 * kMillisecond}));
-  simulation.Run();
-  EXPECT_TRUE(simulation.violations().empty()) << simulation.violations().front();
-  Tally tally;
-  tally.Add(simulation);
-  EXPECT_GE(tally.finished, kWorkers - 6);
-  EXPECT_EQ(tally.dead, 3);
-}
-
 // Seeds that have found something, and what.
 struct KeptSeed {
   uint64_t seed;
