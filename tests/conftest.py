@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -36,6 +37,8 @@ def pytest_configure(config: pytest.Config) -> None:
         sys.path.insert(0, layout.name)
     paths = [layout.name, *filter(None, [os.environ.get("PYTHONPATH")])]
     os.environ["PYTHONPATH"] = os.pathsep.join(paths)
+    # What is made up is the same in every test run, and other things whenever it is fuzzed.
+    settings.register_profile("fuzz", derandomize=not config.getoption("fuzz_seconds"))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -56,7 +56,7 @@ def made_up(draw: st.DrawFn, honest: bytes) -> bytes:
     return sealed(len(text).to_bytes(8, "little") + text + arrays)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(settings.get_profile("fuzz"), max_examples=80, deadline=None)
 @given(made_up(PART))
 def test_a_part_is_read_or_refused(data: bytes) -> None:
     with contextlib.suppress(errors.CorruptMessage, errors.Refused):
@@ -64,7 +64,7 @@ def test_a_part_is_read_or_refused(data: bytes) -> None:
         assert Part.from_bytes(part.to_bytes()).steps == part.steps
 
 
-@settings(max_examples=80, deadline=None)
+@settings(settings.get_profile("fuzz"), max_examples=80, deadline=None)
 @given(made_up(DONATION))
 def test_a_donation_is_read_or_refused(data: bytes) -> None:
     with contextlib.suppress(errors.CorruptMessage, errors.Refused):
@@ -72,7 +72,7 @@ def test_a_donation_is_read_or_refused(data: bytes) -> None:
         assert Donation.from_bytes(donation.to_bytes()).place == donation.place
 
 
-@settings(max_examples=40, deadline=None)
+@settings(settings.get_profile("fuzz"), max_examples=40, deadline=None)
 @given(VALUES.map(json.dumps).map(str.encode) | damaged(b'{"epoch": 3}'))
 @example(b'{"epoch": 1e400}')
 @example(b"[" * 100_000)

@@ -31,7 +31,7 @@ INDEX = ExportedData(
 )
 
 
-@settings(max_examples=80, deadline=None)
+@settings(settings.get_profile("fuzz"), max_examples=80, deadline=None)
 @given(bent(json.loads(INDEX.to_json())).map(json.dumps) | damaged(INDEX.to_json().encode()))
 @example("[" * 100_000)
 @example(json.dumps({**json.loads(INDEX.to_json()), "specs": []}))

@@ -86,7 +86,7 @@ def hear_to_its_end(channel: Channel) -> list[dict[str, Any]]:
     return heard
 
 
-@settings(max_examples=20, deadline=None)
+@settings(settings.get_profile("fuzz"), max_examples=20, deadline=None)
 @given(
     registration=bent(REGISTRATION),
     said=st.lists(messages | VALUES | st.binary(max_size=9), max_size=4),
@@ -131,7 +131,7 @@ def test_a_task_that_makes_its_messages_up_is_lost_at_worst(
             event.text.encode()
 
 
-@settings(max_examples=20, deadline=None)
+@settings(settings.get_profile("fuzz"), max_examples=20, deadline=None)
 @given(st.lists(bent(START) | VALUES | st.binary(max_size=9), max_size=3))
 @example([{}])
 @example([{**START, "clock": None}])
@@ -167,7 +167,7 @@ def test_a_task_ends_where_its_driver_makes_messages_up(said: list[Any]) -> None
         link.close()
 
 
-@settings(max_examples=80, deadline=None)
+@settings(settings.get_profile("fuzz"), max_examples=80, deadline=None)
 @given(bent(REGISTRATION) | messages | bent(START))
 def test_a_message_is_a_value_or_refused(message: Any) -> None:
     if not isinstance(message, dict):

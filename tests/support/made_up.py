@@ -1,7 +1,7 @@
 """What somebody makes up who sends, or leaves in a file, what he likes: JSON and bytes.
 
 Tests that use it are marked `fuzz`: `make fuzz` runs each for a while, with other examples each
-time.
+time; a test run has the same few each time (conftest.py's profile `fuzz`).
 """
 
 from __future__ import annotations

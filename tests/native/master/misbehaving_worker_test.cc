@@ -1,14 +1,12 @@
-// Master and worker against peers that hold the secret and keep no rule, and against those whose
-// packets come at the worst moment. The links are scripted: what a node sends is recorded.
+// A master against workers that hold the secret and keep no rule, and against those whose packets
+// come at the worst moment. The links are scripted: what a node sends is recorded.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <limits>
 #include <map>
-#include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "core/base/little_endian.h"
@@ -17,7 +15,7 @@
 #include "core/replication/blob.h"
 #include "core/replication/control.h"
 #include "core/replication/version_vector.h"
-#include "core/worker/worker_node.h"
+#include "empty_update.h"
 #include "link_events.h"
 #include "recorded_links.h"
 
@@ -31,13 +29,6 @@ using testing::Not;
 
 constexpr int64_t kNow = 1'000'000'000;
 constexpr Layout kLayout = {.generation = 1, .size = 100, .hash = 5};
-
-Buffer EmptyUpdate(const UpdateId& id, const Layout& layout = kLayout) {
-  const MessageFields fields{1e-3f, 1e-3f, static_cast<int64_t>(kLayout.size), 0};
-  auto parts = WriteEntries(fields, {}, kMaxMessageBytes, kUpdateHeaderBytes);
-  WriteUpdateHeader({id, 0, layout, kLastPartFlag}, parts[0]);
-  return MakeBuffer(std::move(parts[0]));
-}
 
 // A master whose members are links 1, 2, ... with ranks 0, 1, ...
 class Master {
@@ -59,7 +50,7 @@ class Master {
     }
   }
   void Update(LinkId link, const UpdateId& id) {
-    node.HandleLinkEvent(kNow, MessageOn(link, Channel::kUpdate, EmptyUpdate(id)));
+    node.HandleLinkEvent(kNow, MessageOn(link, Channel::kUpdate, EmptyUpdate(id, kLayout)));
   }
   void Join() {
     for (int32_t rank = 0; rank < workers_; ++rank) {
@@ -101,7 +92,7 @@ class Master {
   const int32_t workers_;
 };
 
-TEST(MisbehavingNodeTest, TwoHellosOfOneRankBeforeEitherLinkStandsLetOneIn) {
+TEST(MisbehavingWorkerTest, TwoHellosOfOneRankBeforeEitherLinkStandsLetOneIn) {
   Master master(2);
   master.SayHello(1, 0, 1);
   master.SayHello(2, 0, 2);
@@ -112,7 +103,7 @@ TEST(MisbehavingNodeTest, TwoHellosOfOneRankBeforeEitherLinkStandsLetOneIn) {
   EXPECT_THAT(master.links.closed[1], HasSubstr("already taken"));
 }
 
-TEST(MisbehavingNodeTest, AnEarlierAttemptWhoseLinkStandsLateSupersedesNobody) {
+TEST(MisbehavingWorkerTest, AnEarlierAttemptWhoseLinkStandsLateSupersedesNobody) {
   Master master(1);
   master.SayHello(1, 0, 1, /*attempt=*/0);
   master.SayHello(2, 0, 2, /*attempt=*/1);
@@ -122,7 +113,7 @@ TEST(MisbehavingNodeTest, AnEarlierAttemptWhoseLinkStandsLateSupersedesNobody) {
   EXPECT_THAT(master.links.closed[1], HasSubstr("superseded"));
 }
 
-TEST(MisbehavingNodeTest, AnUpdateAfterFinalChangesNothing) {
+TEST(MisbehavingWorkerTest, AnUpdateAfterFinalChangesNothing) {
   Master master(2);
   master.Start();
   ASSERT_TRUE(master.links.Last<StartGeneration>(2));
@@ -136,7 +127,7 @@ TEST(MisbehavingNodeTest, AnUpdateAfterFinalChangesNothing) {
   EXPECT_THAT(master.links.closed[2], HasSubstr("after its DONE"));
 }
 
-TEST(MisbehavingNodeTest, ADifferenceThatIsNoNumberIsTheWorst) {
+TEST(MisbehavingWorkerTest, ADifferenceThatIsNoNumberIsTheWorst) {
   Master master(3);
   master.Start();
   for (LinkId link = 1; link <= 3; ++link) master.Say(link, Done{1, 0, 0});
@@ -166,7 +157,7 @@ size_t ParametersBytes(const RecordedLinks& links, LinkId link, uint64_t generat
   return bytes;
 }
 
-TEST(MisbehavingNodeTest, ALayoutThatShrinksIsRefusedAndNothingIsToldBeyondTheParameters) {
+TEST(MisbehavingWorkerTest, ALayoutThatShrinksIsRefusedAndNothingIsToldBeyondTheParameters) {
   Master master(1);
   const Layout large = {1, 262144, 5}, small = {2, 1, 6};
   master.Join();
@@ -181,7 +172,7 @@ TEST(MisbehavingNodeTest, ALayoutThatShrinksIsRefusedAndNothingIsToldBeyondThePa
   EXPECT_EQ(master.node.parameters().size(), large.size);
 }
 
-TEST(MisbehavingNodeTest, ASeedOfAnotherSizeLeavesTheParametersOfTheLastEnd) {
+TEST(MisbehavingWorkerTest, ASeedOfAnotherSizeLeavesTheParametersOfTheLastEnd) {
   Master master(2);
   master.Start();
   master.End();
@@ -198,7 +189,7 @@ TEST(MisbehavingNodeTest, ASeedOfAnotherSizeLeavesTheParametersOfTheLastEnd) {
   EXPECT_EQ(ParametersBytes(master.links, 3, 1), kLayout.size * sizeof(float));
 }
 
-TEST(MisbehavingNodeTest, AnOptionsTextThatNoAnswerCouldQuoteCostsItsSenderTheLink) {
+TEST(MisbehavingWorkerTest, AnOptionsTextThatNoAnswerCouldQuoteCostsItsSenderTheLink) {
   Master master(2);
   master.Join();
   master.Say(1, Announce{kLayout, 0, "short"});
@@ -211,7 +202,7 @@ TEST(MisbehavingNodeTest, AnOptionsTextThatNoAnswerCouldQuoteCostsItsSenderTheLi
   EXPECT_FALSE(master.links.closed.contains(1));
 }
 
-TEST(MisbehavingNodeTest, TwoLongestOptionsTextsThatDifferAreBothQuoted) {
+TEST(MisbehavingWorkerTest, TwoLongestOptionsTextsThatDifferAreBothQuoted) {
   Master master(2);
   master.Join();
   const std::string one(kMaxOptionsBytes, 'x'), other(kMaxOptionsBytes, 'y');
@@ -224,7 +215,7 @@ TEST(MisbehavingNodeTest, TwoLongestOptionsTextsThatDifferAreBothQuoted) {
   EXPECT_THAT(refused->reason, HasSubstr("the same options"));
 }
 
-TEST(MisbehavingNodeTest, AnUpdateInAnotherWorkersNameCostsItsSenderTheLink) {
+TEST(MisbehavingWorkerTest, AnUpdateInAnotherWorkersNameCostsItsSenderTheLink) {
   Master master(3);
   master.Start();
   master.Update(2, {Master::Origin(1), 1});
@@ -240,7 +231,7 @@ TEST(MisbehavingNodeTest, AnUpdateInAnotherWorkersNameCostsItsSenderTheLink) {
 }
 
 // Ranks 0 and 1 under the master, 2 under rank 0.
-TEST(MisbehavingNodeTest, InATreeAWorkerSpeaksForThoseBelowItAndForTheLost) {
+TEST(MisbehavingWorkerTest, InATreeAWorkerSpeaksForThoseBelowItAndForTheLost) {
   Master master(3, {.topology = Topology::kMesh, .max_children = 2});
   master.Start();
   const uint64_t leaf = Master::Origin(3);
@@ -257,8 +248,8 @@ TEST(MisbehavingNodeTest, InATreeAWorkerSpeaksForThoseBelowItAndForTheLost) {
   EXPECT_EQ(CounterOf(master.node.received(), leaf), 2u);
 }
 
-TEST(MisbehavingNodeTest, UpdatesThatAreSetAsideAreBounded) {
-  const int64_t bytes = SizeOf(EmptyUpdate({1, 1}));
+TEST(MisbehavingWorkerTest, UpdatesThatAreSetAsideAreBounded) {
+  const int64_t bytes = SizeOf(EmptyUpdate({1, 1}, kLayout));
   Master master(3, {.topology = Topology::kMesh, .max_children = 2, .ring_bytes = 10 * bytes});
   master.Start();
   for (uint64_t counter = 1; counter <= 10; ++counter) {
@@ -269,7 +260,7 @@ TEST(MisbehavingNodeTest, UpdatesThatAreSetAsideAreBounded) {
   EXPECT_THAT(master.links.closed[2], HasSubstr("not below it"));
 }
 
-TEST(MisbehavingNodeTest, UpdatesThatAreSetAsideCostNoWorkUntilTheTreeChangesOrABeaconIsDue) {
+TEST(MisbehavingWorkerTest, UpdatesThatAreSetAsideCostNoWorkUntilTheTreeChangesOrABeaconIsDue) {
   Master master(3, {.topology = Topology::kMesh, .max_children = 2});
   master.Start();
   const auto checks = [&] {
@@ -291,8 +282,8 @@ TEST(MisbehavingNodeTest, UpdatesThatAreSetAsideCostNoWorkUntilTheTreeChangesOrA
   EXPECT_THAT(master.node.StatusJson(), HasSubstr("\"set_aside_bytes\": 0,"));
 }
 
-TEST(MisbehavingNodeTest, ManyUpdatesBetweenTwoBeaconsBringTheNextOneEarly) {
-  const int64_t bytes = SizeOf(EmptyUpdate({1, 1}));
+TEST(MisbehavingWorkerTest, ManyUpdatesBetweenTwoBeaconsBringTheNextOneEarly) {
+  const int64_t bytes = SizeOf(EmptyUpdate({1, 1}, kLayout));
   Master master(2, {.ring_bytes = 10 * bytes});
   master.Start();
   master.node.HandleTimeout(kNow);
@@ -312,7 +303,7 @@ std::vector<Buffer> AverageOf(uint64_t key, size_t values) {
   return EncodeBlob({BlobKind::kAverage, 1, key, 0, 0}, std::vector<double>(values, 1));
 }
 
-TEST(MisbehavingNodeTest, ValuesThatNobodyWaitsForAreNotPutTogether) {
+TEST(MisbehavingWorkerTest, ValuesThatNobodyWaitsForAreNotPutTogether) {
   Master master(2);
   master.Start();
   const std::vector<double> values(1 << 20);
@@ -328,7 +319,7 @@ TEST(MisbehavingNodeTest, ValuesThatNobodyWaitsForAreNotPutTogether) {
   EXPECT_THAT(master.links.closed[2], HasSubstr("only a master sends"));
 }
 
-TEST(MisbehavingNodeTest, WhatAMemberHasToBeAveragedIsBounded) {
+TEST(MisbehavingWorkerTest, WhatAMemberHasToBeAveragedIsBounded) {
   Master master(2, {.member_values_bytes = 800});
   master.Start();
   master.SayBlob(1, AverageOf(1, 40));
@@ -347,7 +338,7 @@ TEST(MisbehavingNodeTest, WhatAMemberHasToBeAveragedIsBounded) {
   EXPECT_THAT(master.links.closed[2], HasSubstr("at most 800"));
 }
 
-TEST(MisbehavingNodeTest, WhatAllMembersHaveToBeAveragedIsBounded) {
+TEST(MisbehavingWorkerTest, WhatAllMembersHaveToBeAveragedIsBounded) {
   Master master(3, {.values_bytes = 800});
   master.Start();
   master.SayBlob(1, AverageOf(1, 50));
@@ -357,7 +348,7 @@ TEST(MisbehavingNodeTest, WhatAllMembersHaveToBeAveragedIsBounded) {
   EXPECT_THAT(master.links.closed[3], HasSubstr("more than the"));
 }
 
-TEST(MisbehavingNodeTest, AChiefWhoseValuesAreNotThoseOfItsModelIsExpelled) {
+TEST(MisbehavingWorkerTest, AChiefWhoseValuesAreNotThoseOfItsModelIsExpelled) {
   Master master(2);
   master.Join();
   master.Say(1, Announce{kLayout, 0, ""});
@@ -370,7 +361,7 @@ TEST(MisbehavingNodeTest, AChiefWhoseValuesAreNotThoseOfItsModelIsExpelled) {
   EXPECT_THAT(master.links.closed[3], HasSubstr("99 values for a model of 100"));
 }
 
-TEST(MisbehavingNodeTest, WhoTakesNothingOfWhatItAsksForIsExpelled) {
+TEST(MisbehavingWorkerTest, WhoTakesNothingOfWhatItAsksForIsExpelled) {
   Master master(2);
   master.Start();
   master.End();
@@ -382,7 +373,7 @@ TEST(MisbehavingNodeTest, WhoTakesNothingOfWhatItAsksForIsExpelled) {
   EXPECT_LE(master.links.queued[2], int64_t{300} << 20);
 }
 
-TEST(MisbehavingNodeTest, AnAttemptThatNobodyStartsIsRefused) {
+TEST(MisbehavingWorkerTest, AnAttemptThatNobodyStartsIsRefused) {
   Master master(1);
   master.SayHello(1, 0, 1);
   master.node.HandleLinkEvent(kNow, Up(1));
@@ -393,7 +384,7 @@ TEST(MisbehavingNodeTest, AnAttemptThatNobodyStartsIsRefused) {
 }
 
 // Its rank is not lost with a process that has claimed a high attempt.
-TEST(MisbehavingNodeTest, AFreshProcessFollowsOnAnyThatIsGone) {
+TEST(MisbehavingWorkerTest, AFreshProcessFollowsOnAnyThatIsGone) {
   Master master(1);
   master.SayHello(1, 0, 1, 1000);
   master.node.HandleLinkEvent(kNow, Up(1));
@@ -409,7 +400,7 @@ TEST(MisbehavingNodeTest, AFreshProcessFollowsOnAnyThatIsGone) {
   EXPECT_THAT(master.links.refused[4], HasSubstr("superseded"));
 }
 
-TEST(MisbehavingNodeTest, OneWorkersWordOfALaterMasterEndsNobodysJob) {
+TEST(MisbehavingWorkerTest, OneWorkersWordOfALaterMasterEndsNobodysJob) {
   Master master(2);
   master.Start();
   const auto say = [&](LinkId link, uint64_t epoch) {
@@ -436,7 +427,7 @@ TEST(MisbehavingNodeTest, OneWorkersWordOfALaterMasterEndsNobodysJob) {
   EXPECT_TRUE(superseded);
 }
 
-TEST(MisbehavingNodeTest, WhatAWorkerSaysOfOthersThatAreThereHoldsUpNoEnd) {
+TEST(MisbehavingWorkerTest, WhatAWorkerSaysOfOthersThatAreThereHoldsUpNoEnd) {
   for (const Topology topology : {Topology::kPlain, Topology::kMesh}) {
     Master master(2, {.topology = topology});
     master.Start();
@@ -449,7 +440,7 @@ TEST(MisbehavingNodeTest, WhatAWorkerSaysOfOthersThatAreThereHoldsUpNoEnd) {
   }
 }
 
-TEST(MisbehavingNodeTest, WhatNobodySendsOfALostWorkersUpdatesHoldsUpTheEndForAWhileOnly) {
+TEST(MisbehavingWorkerTest, WhatNobodySendsOfALostWorkersUpdatesHoldsUpTheEndForAWhileOnly) {
   Master master(3, {.topology = Topology::kMesh, .max_children = 2});
   master.Start();
   const uint64_t lost = Master::Origin(3);
@@ -484,7 +475,7 @@ TEST(MisbehavingNodeTest, WhatNobodySendsOfALostWorkersUpdatesHoldsUpTheEndForAW
 }
 
 // Vectors name them all, and are to fit into messages. The next START names members alone.
-TEST(MisbehavingNodeTest, AFitThatHasReplacedTooManyWorkersTakesNoOther) {
+TEST(MisbehavingWorkerTest, AFitThatHasReplacedTooManyWorkersTakesNoOther) {
   Master master(1, {.max_origins = 4});
   master.Start();
   LinkId link = 1;
@@ -500,7 +491,7 @@ TEST(MisbehavingNodeTest, AFitThatHasReplacedTooManyWorkersTakesNoOther) {
   EXPECT_THAT(master.links.refused[link + 1], HasSubstr("when the next fit has started"));
 }
 
-TEST(MisbehavingNodeTest, EachFitMayReplaceAsManyWorkersAsAVectorHasRoomFor) {
+TEST(MisbehavingWorkerTest, EachFitMayReplaceAsManyWorkersAsAVectorHasRoomFor) {
   Master master(1, {.max_origins = 4});
   master.Start();
   LinkId link = 1;
@@ -540,7 +531,7 @@ TEST(MisbehavingNodeTest, EachFitMayReplaceAsManyWorkersAsAVectorHasRoomFor) {
 
 // In a tree anybody may have the last updates of who has no place there any more, but not those of
 // who was replaced before the fit began.
-TEST(MisbehavingNodeTest, UpdatesInTheNameOfWhoWasReplacedBeforeTheFitAreDropped) {
+TEST(MisbehavingWorkerTest, UpdatesInTheNameOfWhoWasReplacedBeforeTheFitAreDropped) {
   Master master(2, {.topology = Topology::kMesh, .max_children = 2});
   master.Start();
   const uint64_t retired = Master::Origin(2);
@@ -577,7 +568,7 @@ TEST(MisbehavingNodeTest, UpdatesInTheNameOfWhoWasReplacedBeforeTheFitAreDropped
   EXPECT_THAT(master.links.refused[4], HasSubstr("superseded by attempt 1"));
 }
 
-TEST(MisbehavingNodeTest, WhatIsHeldOfALostWorkerGoesWithIt) {
+TEST(MisbehavingWorkerTest, WhatIsHeldOfALostWorkerGoesWithIt) {
   Master master(2);
   master.Start();
   master.Update(2, {Master::Origin(2), 2});  // the first is lost with its link
@@ -594,7 +585,7 @@ TEST(MisbehavingNodeTest, WhatIsHeldOfALostWorkerGoesWithIt) {
 }
 
 // Held updates were checked against the flat space of their own generation.
-TEST(MisbehavingNodeTest, AnUpdateThatIsHeldDoesNotComeIntoTheNextGeneration) {
+TEST(MisbehavingWorkerTest, AnUpdateThatIsHeldDoesNotComeIntoTheNextGeneration) {
   Master master(1);
   master.Start();
   master.Update(1, {Master::Origin(1), 2});  // the first is missing
@@ -605,100 +596,6 @@ TEST(MisbehavingNodeTest, AnUpdateThatIsHeldDoesNotComeIntoTheNextGeneration) {
   master.SayBlob(1, EncodeBlob({BlobKind::kSeed, 2, 0, 0, 0}, std::vector<float>(next.size)));
   ASSERT_EQ(master.links.Last<StartGeneration>(1)->generation, 2u);
   EXPECT_EQ(master.node.replication().hold_bytes(), 0);
-}
-
-// A worker that has joined over link 1 and is training.
-class TrainingWorker {
- public:
-  explicit TrainingWorker(int32_t max_staleness)
-      : node({.max_staleness = max_staleness, .master = {}}, &links) {
-    node.Start(kNow);
-    node.HandleLinkEvent(kNow, Up(1, EncodeWelcome({Master::Origin(1), 0, 1})));
-    const auto seed = std::make_shared<const std::vector<float>>(kLayout.size);
-    node.BeginGeneration(kNow, {1, static_cast<int64_t>(kLayout.size), kLayout.hash, "", seed});
-    Hear(StartGeneration{1, {}});
-    while (node.PollEvent()) {
-    }
-  }
-  void Hear(const ControlMessage& message) { node.HandleLinkEvent(kNow, MessageOn(1, message)); }
-
-  RecordedLinks links;
-  WorkerNode node;
-};
-
-TEST(MisbehavingNodeTest, AWorkerTakesNoUpdateInItsOwnName) {
-  TrainingWorker worker(-1);
-  worker.node.HandleLinkEvent(kNow,
-                              MessageOn(1, Channel::kUpdate, EmptyUpdate({Master::Origin(1), 1})));
-  EXPECT_TRUE(worker.node.received().empty());
-  const MessageFields fields{1e-3f, 1e-3f, static_cast<int64_t>(kLayout.size), 0};
-  auto parts = WriteEntries(fields, {}, kMaxMessageBytes, kUpdateHeaderBytes);
-  (void)worker.node.Submit(kNow, 0, true, std::move(parts[0]));
-  EXPECT_EQ(worker.node.received().at(Master::Origin(1)), 1u);
-  EXPECT_FALSE(worker.node.PollEvent());
-}
-
-// What others have made that no STEP has named goes with the fit, and its makers with the next
-// START.
-TEST(MisbehavingNodeTest, AWorkerKeepsNothingOfWhoHasNoPartInTheNextFit) {
-  constexpr uint64_t kRetired = uint64_t{1} << 32 | 2, kStays = uint64_t{1} << 32 | 3;
-  for (const int32_t max_staleness : {-1, 0}) {
-    TrainingWorker worker(max_staleness);
-    const auto hear = [&](const UpdateId& id, const Layout& layout) {
-      worker.node.HandleLinkEvent(kNow, MessageOn(1, Channel::kUpdate, EmptyUpdate(id, layout)));
-    };
-    hear({kRetired, 1}, kLayout);
-    hear({kStays, 1}, kLayout);
-    const Layout next = {2, kLayout.size, kLayout.hash};
-    const auto seed = std::make_shared<const std::vector<float>>(kLayout.size);
-    worker.node.BeginGeneration(kNow, {2, static_cast<int64_t>(next.size), next.hash, "", seed});
-    hear({kStays, 2}, next);  // overtakes START
-    worker.Hear(StartGeneration{2, {{kStays, 1}}});
-    EXPECT_EQ(worker.node.received(), (VersionVector{{kStays, 2}}));
-    EXPECT_EQ(worker.node.replication().retained(), 2);
-    if (max_staleness < 0) {
-      const Received received = worker.node.TakeReceived();
-      ASSERT_EQ(received.updates.size(), 1u);
-      EXPECT_EQ(received.updates[0].id, (UpdateId{kStays, 2}));
-    } else {
-      EXPECT_THAT(worker.node.StatusJson(), HasSubstr("\"waiting_updates\": 1,"));
-    }
-  }
-}
-
-TEST(MisbehavingNodeTest, ACutWithUpdatesThatAWorkerHasNotMadeEndsItWithWords) {
-  TrainingWorker worker(-1);
-  worker.Hear(TooFarBehind{1});
-  worker.Hear(SnapshotCut{1, {{Master::Origin(1), 5}}, 1});
-  const MessageFields fields{1e-3f, 1e-3f, static_cast<int64_t>(kLayout.size), 0};
-  auto parts = WriteEntries(fields, {}, kMaxMessageBytes, kUpdateHeaderBytes);
-  (void)worker.node.Submit(kNow, 0, true, std::move(parts[0]));
-  std::string failure;
-  while (auto event = worker.node.PollEvent()) failure = event->status.message;
-  EXPECT_THAT(failure, HasSubstr("in this worker's name"));
-}
-
-TEST(MisbehavingNodeTest, AStepThatNamesAnUpdateTwiceIsRefused) {
-  TrainingWorker worker(0);
-  const MessageFields fields{1e-3f, 1e-3f, static_cast<int64_t>(kLayout.size), 0};
-  auto parts = WriteEntries(fields, {}, kMaxMessageBytes, kUpdateHeaderBytes);
-  const UpdateId id = worker.node.Submit(kNow, 0, true, std::move(parts[0]));
-  worker.Hear(Step{1, 0, {id, id}});
-  EXPECT_TRUE(worker.node.TakeReceived().updates.empty());
-  const auto event = worker.node.PollEvent();
-  ASSERT_TRUE(event);
-  EXPECT_EQ(event->status.code, Code::kCorrupt) << event->status.message;
-}
-
-TEST(MisbehavingNodeTest, AFailureOfAnyCodeEndsTheWorkerWithAnError) {
-  for (const int32_t code : {0, 1, -100, static_cast<int32_t>(Code::kRefused)}) {
-    TrainingWorker worker(-1);
-    worker.Hear(Failure{code, "because"});
-    const auto event = worker.node.PollEvent();
-    ASSERT_TRUE(event);
-    EXPECT_EQ(event->type, WorkerEvent::Type::kFailed);
-    EXPECT_EQ(event->status.code, code == -3 ? Code::kRefused : Code::kInternal) << code;
-  }
 }
 
 }  // namespace
