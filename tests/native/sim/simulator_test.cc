@@ -132,7 +132,7 @@ TEST(SimulatorTest, VectorsShrinkWithEveryFitOverMemoryLinks) {
 }
 
 TEST(SimulatorTest, VectorsShrinkWithEveryFitOverDatagrams) {
-  constexpr uint64_t kRuns = 40 / kShare;
+  constexpr uint64_t kRuns = 100 / kShare;
   ExpectReplacements(RunSeeds(0, kRuns, SimulatedLinks::kDatagrams, DrawJobWithFits), kRuns);
 }
 
