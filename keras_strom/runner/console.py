@@ -94,7 +94,8 @@ class Console:
         return sys.stdout if self._stream is None else self._stream
 
     def _is_terminal(self) -> bool:
-        return not self._out.closed and self._out.isatty()
+        out = self._out  # A stand-in for a stream may not say whether it is closed.
+        return not getattr(out, "closed", False) and out.isatty()
 
     def _label(self, rank: int) -> str:
         return f"[{rank}] " if self._prefixed else ""
