@@ -378,6 +378,7 @@ def test_the_larger_model_has_at_least_two_million_parameters() -> None:
     assert all(f"{size:,}" in tta_report.TITLES[task] for task, size in sizes.items())
 
 
+@pytest.mark.jobs
 @pytest.mark.skipif(namespaces.unavailable() is not None, reason="needs network namespaces")
 def test_two_workers_of_keras_strom_train_on_machines_of_their_own() -> None:
     training = Training(STROM, "cnn", 2, 1, Rate(), (14, 28))
