@@ -16,9 +16,10 @@ from keras_strom.job.joining import verdict
 from keras_strom.job.network import NetworkConfig
 from keras_strom.relay.bytes_relay import JoinInfo, Master, Worker, new_secret
 
+from .application import is_on
 from .executors import check_executors, check_version
 from .runner import active_context, check_network, driver_address, is_guarded
-from .slots import Waiting, WantedSize, choose_workers
+from .slots import DYNAMIC_ALLOCATION, Waiting, WantedSize, choose_workers
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -40,7 +41,8 @@ def doctor(
 
     On the driver: versions, slots, address, and whether others can read along. In `num_proc` tasks
     at the same time, as a run's: the executor's packages, processors, memory, and the relay's
-    packets to the driver and back. It takes some seconds, most of them for TensorFlow's import.
+    packets to the driver and back; with dynamic allocation only the packages. It takes some
+    seconds, most of them for TensorFlow's import.
 
     Args:
         num_proc: so many workers; None = one for each slot.
@@ -56,7 +58,7 @@ def doctor(
     Example:
         >>> print(keras_strom.spark.doctor(num_proc=8))  # doctest: +SKIP
     """
-    network = network or NetworkConfig()
+    network = NetworkConfig() if network is None else network
     check_network(network)
     WantedSize(num_proc=num_proc)  # Refuses what is no number.
     network.refuse_waiting("a run on Spark has its master in the driver")
@@ -75,10 +77,23 @@ def doctor(
     try:
         host = driver_address(context, network)
         report += _at("driver", [Finding("address", Grade.GOOD, host)])
-        report += _in_tasks(context, workers, network, host)
+        if is_on(context, DYNAMIC_ALLOCATION):
+            report += _at("driver", [_OUT_OF_REACH])
+        else:
+            report += _in_tasks(context, workers, network, host)
     except errors.AddressError as error:
         report.append(Finding("address", Grade.BAD, str(error), node="driver"))
     return report
+
+
+# Spark's barrier execution mode does not go together with it; a run needs none.
+_OUT_OF_REACH = Finding(
+    "executors",
+    Grade.WARNING,
+    f"only their packages were looked at: with {DYNAMIC_ALLOCATION} Spark starts no tasks that "
+    "wait for each other",
+    "look from an application without it",
+)
 
 
 def _rpc(context: SparkContext) -> Finding:

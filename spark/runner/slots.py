@@ -25,7 +25,8 @@ START_TIMEOUT_SECONDS = 600.0
 #: So many workers of a job are started again, unless its caller says otherwise.
 MAX_FAILURES = 3
 
-_DYNAMIC = "spark.dynamicAllocation.enabled"
+#: Spark's setting: executors come where tasks wait for them.
+DYNAMIC_ALLOCATION = "spark.dynamicAllocation.enabled"
 _POLL_SECONDS = 0.2
 # Where nobody says how many executors there should be, those that come at all have come by then.
 _STARTING_SECONDS = 15.0
@@ -103,7 +104,7 @@ class WantedSize:
         if is_local(context):
             return self._on_one_machine(context, self._choose(context, waiting))
         # Waits for executors, unless they come for tasks only.
-        choose_workers(context, 1 if is_on(context, _DYNAMIC) else None, waiting)
+        choose_workers(context, 1 if is_on(context, DYNAMIC_ALLOCATION) else None, waiting)
         profile = placed(context, self.workers_per_node)
         return dataclasses.replace(self._choose(context, waiting, profile), profile=profile)
 
@@ -117,7 +118,7 @@ class WantedSize:
         if self.max_proc is not None:
             choose_workers(context, least, waiting, option="min_proc", profile=profile)
             return Size(workers=self.max_proc, least=least)
-        if is_on(context, _DYNAMIC):
+        if is_on(context, DYNAMIC_ALLOCATION):
             raise errors.InvalidOption(
                 f"min_proc={least} needs max_proc as well: with spark.dynamicAllocation.enabled "
                 "executors come for tasks that wait, and someone has to say for how many"
@@ -177,7 +178,7 @@ def choose_workers(
     Raises:
         NotEnoughSlots: fewer slots than workers; the message names the setting to raise.
     """
-    if wanted is not None and is_on(context, _DYNAMIC):
+    if wanted is not None and is_on(context, DYNAMIC_ALLOCATION):
         return wanted  # Executors come when tasks wait for them; start_timeout is the limit.
     slots, silent = count_slots(context, profile), True
     begin = time.monotonic()

@@ -85,6 +85,17 @@ def test_a_master_that_cannot_be_reached_is_found_by_every_worker(
     assert all(f"is UDP {port} open inbound" in one.remedy for one in found)
 
 
+def test_with_dynamic_allocation_executors_are_out_of_reach(
+    spark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(examination, "is_on", lambda *_: True)
+    report = doctor(num_proc=2, spark=spark)
+    assert not report.would_fail
+    (found,) = [one for one in report if one.check == "executors"]
+    assert found.grade is Grade.WARNING
+    assert "spark.dynamicAllocation.enabled" in found.words
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
