@@ -8,7 +8,7 @@ import difflib
 import json
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Any
 
@@ -20,7 +20,8 @@ from keras_strom.runner.process import Script
 
 _EXIT_BAD_INPUT = 2
 
-#: The options of NetworkConfig that `doctor` looks at.
+#: The options of NetworkConfig that are flags of `run`, and those that `doctor` looks at.
+_NETWORK = tuple(field.name for field in dataclasses.fields(NetworkConfig))
 _EXAMINED = ("port", "network_mask", "checkpoint_dir")
 
 _NETWORK_HELP = {
@@ -90,12 +91,12 @@ def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="keras-strom", description="Trains one Keras model with several workers.")
     parser.add_argument("--version", action="version", version=keras_strom.__version__)
     commands = parser.add_subparsers(dest="command", required=True)
-    run = commands.add_parser(
+    run = _command(
+        commands,
         "run",
+        _run,
         help="run a script on several workers of this machine",
         description="Runs a script on several workers of this machine.",
-        formatter_class=_Defaults,
-        allow_abbrev=False,
     )
     run.add_argument(
         "-np", "--num-proc", type=int, required=True, metavar="N", help="number of workers"
@@ -127,29 +128,26 @@ def _parser() -> argparse.ArgumentParser:
         help="import TensorFlow once and fork the workers: they start sooner, those that replace "
         "others too, and share memory; what a script sets in os.environ comes after that import",
     )
-    network = run.add_argument_group("network")
-    for field in dataclasses.fields(NetworkConfig):
-        network.add_argument(f"--{field.name.replace('_', '-')}", **_flag(field))
+    _add_network(run.add_argument_group("network"), _NETWORK)
     run.add_argument("script", help="the Python file that every worker runs")
     rest = run.add_argument(
         "arguments", nargs=argparse.REMAINDER, help="the script's own arguments"
     )
     rest.required = False
-    run.set_defaults(act=_run)
     _add_doctor(commands)
     _add_scalability(commands)
     return parser
 
 
 def _add_doctor(commands: Any) -> None:
-    doctor = commands.add_parser(
+    doctor = _command(
+        commands,
         "doctor",
+        _examine,
         help="look at this machine before a run",
         description="Looks at this machine before a run: versions, processors, memory, the address "
         "and ports that a run with these flags would use, and the relay's packets on them. The "
         "exit code is 1 where a run would fail.",
-        formatter_class=_Defaults,
-        allow_abbrev=False,
     )
     doctor.add_argument(
         "-np",
@@ -159,11 +157,8 @@ def _add_doctor(commands: Any) -> None:
         metavar="N",
         help="number of workers that are to run here",
     )
-    fields = {field.name: field for field in dataclasses.fields(NetworkConfig)}
-    for name in _EXAMINED:
-        doctor.add_argument(f"--{name.replace('_', '-')}", **_flag(fields[name]))
+    _add_network(doctor, _EXAMINED)
     doctor.add_argument("--json", action="store_true", help="print JSON in place of a table")
-    doctor.set_defaults(act=_examine)
 
 
 def _examine(options: argparse.Namespace) -> int:
@@ -171,8 +166,7 @@ def _examine(options: argparse.Namespace) -> int:
 
     from keras_strom import doctor
 
-    network = NetworkConfig(**{name: getattr(options, name) for name in _EXAMINED})
-    report = doctor.Report(doctor.examine(options.num_proc, network))
+    report = doctor.Report(doctor.examine(options.num_proc, _network(options, _EXAMINED)))
     if options.json:
         sys.stdout.write(json.dumps(report.to_json(), indent=2) + "\n")
     else:
@@ -181,14 +175,14 @@ def _examine(options: argparse.Namespace) -> int:
 
 
 def _add_scalability(commands: Any) -> None:
-    scalability = commands.add_parser(
+    scalability = _command(
+        commands,
         "scalability",
+        _show_scalability,
         help="tell how much faster a cluster would train",
         description="Tells how much faster a cluster would train than one worker: from the time of "
         "a plain Keras step, and what encoding, adding and relaying cost, as measured on this "
         "machine where it is not given.",
-        formatter_class=_Defaults,
-        allow_abbrev=False,
     )
     add = scalability.add_argument
     add("--iteration", type=float, required=True, metavar="SECONDS", help="of a plain Keras step")
@@ -210,7 +204,6 @@ def _add_scalability(commands: Any) -> None:
     add("--message-bytes", type=float, metavar="BYTES", help="of an encoded update")
     add("--service", type=float, metavar="SECONDS", help="to receive or to send one in the relay")
     add("--picture", metavar="FILE", help="draw it, too (.png, .svg, .pdf)")
-    scalability.set_defaults(act=_show_scalability)
 
 
 def _show_scalability(options: argparse.Namespace) -> int:
@@ -259,6 +252,25 @@ def _show_scalability(options: argparse.Namespace) -> int:
     return 0
 
 
+def _command(commands: Any, name: str, act: Callable[..., int], **words: str) -> Any:
+    """A command's parser; `act` does what its options say, and gives the exit code."""
+    parser = commands.add_parser(name, formatter_class=_Defaults, allow_abbrev=False, **words)
+    parser.set_defaults(act=act)
+    return parser
+
+
+def _add_network(parser: Any, names: Sequence[str]) -> None:
+    """Flags for these options of NetworkConfig."""
+    fields = {field.name: field for field in dataclasses.fields(NetworkConfig)}
+    for name in names:
+        parser.add_argument(f"--{name.replace('_', '-')}", **_flag(fields[name]))
+
+
+def _network(options: argparse.Namespace, names: Sequence[str]) -> NetworkConfig:
+    """What `_add_network`'s flags say."""
+    return NetworkConfig(**{name: getattr(options, name) for name in names})
+
+
 def _flag(field: dataclasses.Field[Any]) -> dict[str, Any]:
     flag: dict[str, Any] = {"default": field.default, "help": _NETWORK_HELP[field.name]}
     if isinstance(field.default, bool):
@@ -274,11 +286,10 @@ def _run(options: argparse.Namespace) -> int:
 def _job(options: argparse.Namespace) -> Job:
     if options.num_proc < 1:
         raise errors.InvalidOption(f"-np {options.num_proc}: there must be at least one worker")
-    names = [field.name for field in dataclasses.fields(NetworkConfig)]
     return Job(
         work=Script(options.script, tuple(options.arguments)),
         workers=options.num_proc,
-        network=NetworkConfig(**{name: getattr(options, name) for name in names}),
+        network=_network(options, _NETWORK),
         start_timeout=options.start_timeout,
         max_failures=options.max_failures,
         min_workers=options.min_workers,

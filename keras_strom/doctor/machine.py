@@ -33,11 +33,12 @@ def _processors(workers: int) -> Finding:
     words = f"{cores:g} {'core' if cores == 1 else 'cores'} for {workers} workers"
     if workers <= cores:
         return Finding("processors", Grade.GOOD, words)
+    most = max(1, math.floor(cores))
     return Finding(
         "processors",
         Grade.WARNING,
-        f"{words}: they take turns, and train no faster than {max(1, math.floor(cores))} would",
-        f"-np {max(1, math.floor(cores))}, or more machines",
+        f"{words}: they take turns, and train no faster than {most} would",
+        f"-np {most}, or more machines",
     )
 
 

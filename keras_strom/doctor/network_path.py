@@ -28,8 +28,10 @@ from keras_strom.relay.counters import NodeCounters
 from keras_strom.runner.launcher import LOOPBACK_MASK, check_ports
 
 _JOIN_SECONDS = 5.0
-_MESSAGE = bytes(64 << 10)
 _MESSAGES = 512
+
+#: What the workers of a trial send each other.
+MESSAGE = bytes(64 << 10)
 
 
 def findings(workers: int, network: NetworkConfig) -> Iterator[Finding]:
@@ -136,16 +138,25 @@ def _rate(sender: Worker, receiver: Worker) -> float:
     """Bytes a second from one worker to the other."""
     started = time.monotonic()
     for _ in range(_MESSAGES):
-        sender.submit(_MESSAGE)
+        sender.submit(MESSAGE)
+    receive(receiver, _MESSAGES, _JOIN_SECONDS)
+    return _MESSAGES * len(MESSAGE) / (time.monotonic() - started)
+
+
+def receive(worker: Worker, wanted: int, patience: float) -> None:
+    """Polls until so many messages have come.
+
+    Raises:
+        DeadlinePassed: none came for `patience` seconds.
+    """
     received = 0
-    while received < _MESSAGES:
-        messages = receiver.poll(timeout=_JOIN_SECONDS)
+    while received < wanted:
+        messages = worker.poll(timeout=patience)
         if not messages:
             raise errors.DeadlinePassed(
-                f"{received} of {_MESSAGES} messages came, and then none for {_JOIN_SECONDS:g} s"
+                f"{received} of {wanted} messages came, and then none for {patience:g} s"
             )
         received += len(messages)
-    return _MESSAGES * len(_MESSAGE) / (time.monotonic() - started)
 
 
 def traffic(status: Mapping[str, Any], joined: float, rate: float) -> Finding:

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 _SLOTS_SECONDS = 60.0
 _SECONDS = 15.0
-_MESSAGE = bytes(64 << 10)
 _MESSAGES = 64
 
 
@@ -167,18 +166,13 @@ def _exchange(task: _Task, rank: int, local_rank: int) -> Finding:
     ) as worker:
         joined = time.monotonic() - started
         for _ in range(_MESSAGES):
-            worker.submit(_MESSAGE, timeout=_SECONDS)
-        started, received = time.monotonic(), 0
+            worker.submit(network_path.MESSAGE, timeout=_SECONDS)
+        started = time.monotonic()
         wanted = _MESSAGES * (task.join_info.workers - 1)
-        while received < wanted:
-            messages = worker.poll(timeout=_SECONDS)
-            if not messages:
-                raise errors.DeadlinePassed(
-                    f"{received} of {wanted} messages came, then none for {_SECONDS:g} s"
-                )
-            received += len(messages)
+        network_path.receive(worker, wanted, _SECONDS)
         seconds = max(time.monotonic() - started, 1e-3)
-        return network_path.traffic(worker.status(), joined, received * len(_MESSAGE) / seconds)
+        rate = wanted * len(network_path.MESSAGE) / seconds
+        return network_path.traffic(worker.status(), joined, rate)
 
 
 def _at(node: str, found: Iterator[Finding] | list[Finding]) -> list[Finding]:
