@@ -8,6 +8,7 @@ from keras_strom.checks import whole_number
 from keras_strom.doctor import machine, network_path, software
 from keras_strom.doctor.finding import Finding
 from keras_strom.job.network import NetworkConfig
+from keras_strom.runner.job_checkpoints import refuse_without_others
 
 
 def examine(workers: int, network: NetworkConfig) -> Iterator[Finding]:
@@ -21,10 +22,12 @@ def examine(workers: int, network: NetworkConfig) -> Iterator[Finding]:
         One finding after the other; those of the network take a second or two.
 
     Raises:
-        InvalidOption: no number of workers, or a port that leaves none for some of them.
+        InvalidOption: no number of workers, a port that leaves none for some of them, or
+            checkpoints of a lone worker.
     """
     whole_number("workers", workers, least=1)
     network.of_worker(workers - 1)
+    refuse_without_others(network, workers)
     yield from software.findings()
     yield from machine.findings(workers, network.checkpoint_dir)
     if workers > 1:

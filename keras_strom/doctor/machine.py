@@ -30,7 +30,9 @@ def findings(workers: int, checkpoint_dir: str | None) -> Iterator[Finding]:
 
 def _processors(workers: int) -> Finding:
     cores = usable_cores()
-    words = f"{cores:g} {'core' if cores == 1 else 'cores'} for {workers} workers"
+    words = (
+        f"{cores:g} {'core' if cores == 1 else 'cores'} for {workers} worker{'s' * (workers > 1)}"
+    )
     if workers <= cores:
         return Finding("processors", Grade.GOOD, words)
     most = max(1, math.floor(cores))

@@ -58,11 +58,7 @@ class JobCheckpoints:
         """
         if network.checkpoint_dir is None:
             return cls(None, None)
-        if workers == 1:
-            raise errors.InvalidOption(
-                "checkpoint_dir needs 2 workers or more; one alone is plain Keras: give its fit a "
-                "keras.callbacks.BackupAndRestore"
-            )
+        refuse_without_others(network, workers)
         folder = CheckpointFolder(
             os.path.abspath(network.checkpoint_dir), kept=network.checkpoints_kept, workers=workers
         )
@@ -121,3 +117,16 @@ class JobCheckpoints:
                 return
             except errors.StoreUnavailable as error:
                 _logger.warning("no checkpoint could be made: %s", error)
+
+
+def refuse_without_others(network: NetworkConfig, workers: int) -> None:
+    """A lone worker shares nothing, and has no checkpoints of this kind.
+
+    Raises:
+        InvalidOption: it is to have some.
+    """
+    if workers == 1 and network.checkpoint_dir is not None:
+        raise errors.InvalidOption(
+            "checkpoint_dir needs 2 workers or more; one alone is plain Keras: give its fit a "
+            "keras.callbacks.BackupAndRestore"
+        )

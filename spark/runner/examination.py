@@ -15,6 +15,7 @@ from keras_strom.doctor.finding import of_errors
 from keras_strom.job.joining import verdict
 from keras_strom.job.network import NetworkConfig
 from keras_strom.relay.bytes_relay import JoinInfo, Master, Worker, new_secret
+from keras_strom.runner.job_checkpoints import refuse_without_others
 
 from .application import is_on
 from .executors import check_executors, check_version
@@ -66,6 +67,7 @@ def doctor(
     try:
         workers = choose_workers(context, num_proc, Waiting(_SLOTS_SECONDS))
         network.of_worker(workers - 1)
+        refuse_without_others(network, workers)
         check_executors(context, workers)
     except (errors.NotEnoughSlots, errors.ExecutorMismatch) as error:
         check = "slots" if isinstance(error, errors.NotEnoughSlots) else "versions"

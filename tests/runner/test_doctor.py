@@ -335,7 +335,15 @@ def test_what_would_fail_is_in_the_exit_code(findings: list[Finding]) -> None:
     assert cli.main(["doctor", "-np", "3"]) == 1
 
 
-@pytest.mark.parametrize("arguments", [["-np", "0"], ["--port", "65535"], ["--network-mask", "a"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["-np", "0"],
+        ["--port", "65535"],
+        ["--network-mask", "a"],
+        ["-np", "1", "--checkpoint-dir", "c"],
+    ],
+)
 def test_bad_options_are_refused_before_anything_is_looked_at(
     arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
