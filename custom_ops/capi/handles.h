@@ -25,6 +25,7 @@
 
 #include "capi/strom.h"
 #include "core/base/exchange.h"
+#include "core/base/joint_exchange.h"
 #include "core/base/types.h"
 
 namespace strom {
@@ -111,6 +112,7 @@ int Guard(Body&& body) noexcept {
 
 // The network side of a worker handle; null when it is closed. Defined in capi/node.cc.
 std::shared_ptr<Exchange> FindExchange(strom_handle worker);
+std::shared_ptr<JointExchange> FindJointExchange(strom_handle worker);
 
 }  // namespace strom
 

@@ -118,6 +118,9 @@ Status CopyParameters(const std::shared_ptr<const std::vector<float>>& from, flo
 static_assert(STROM_MAX_BYTES == BytesAgent::kMaxBytes);
 
 std::shared_ptr<Exchange> FindExchange(strom_handle worker) { return Workers().Find(worker); }
+std::shared_ptr<JointExchange> FindJointExchange(strom_handle worker) {
+  return Workers().Find(worker);
+}
 
 }  // namespace strom
 
@@ -207,10 +210,19 @@ int strom_worker_close(strom_handle worker, const char* reason) {
 }
 
 int strom_worker_start(strom_handle worker, uint64_t generation, int64_t size, uint64_t layout_hash,
-                       const char* options_text, const float* seed, float* parameters,
-                       int64_t timeout_ns) {
+                       const char* options_text, const strom_method* method,
+                       const strom_range* ranges, int64_t range_count, const float* seed,
+                       float* parameters, int64_t timeout_ns) {
   return WithWorker("strom_worker_start", worker, [&](WorkerAgent& agent) -> Status {
-    Generation g{generation, size, layout_hash, options_text, nullptr};
+    Generation g{generation, size, layout_hash, options_text, nullptr, {}};
+    if (method != nullptr) {
+      g.plan.method = *method;
+      for (int64_t i = 0; i < range_count; ++i) {
+        g.plan.ranges.push_back({ranges[i].offset, ranges[i].size});
+      }
+      Status valid = CheckPlan(g.plan, size);
+      if (!valid.ok()) return valid;
+    }
     if (seed) g.seed = std::make_shared<const std::vector<float>>(seed, seed + size);
     std::shared_ptr<const std::vector<float>> values;
     Status status = agent.Start(std::move(g), timeout_ns, &values);
@@ -291,6 +303,14 @@ int strom_worker_average(strom_handle worker, uint64_t key, double* values, int6
     }
     std::copy(v.begin(), v.end(), values);
     return status;
+  });
+}
+
+int strom_worker_joint_model(strom_handle worker, float* out, int64_t size, int64_t timeout_ns) {
+  return WithWorker("strom_worker_joint_model", worker, [&](WorkerAgent& agent) -> Status {
+    JointValues joint;
+    Status status = agent.ReadJoint(&joint, timeout_ns);
+    return status.ok() ? CopyParameters(joint, out, size) : status;
   });
 }
 

@@ -11,6 +11,7 @@
 
 #include <stdint.h>
 
+#include "core/joint/joint_values.h"
 #include "core/step/step_values.h"
 
 #ifdef __cplusplus
@@ -19,9 +20,9 @@ extern "C" {
 
 #define STROM_EXPORT __attribute__((visibility("default")))
 
-/* Bumped whenever a declaration below or in step_values.h changes; the Python package refuses
- * another number. */
-#define STROM_ABI_VERSION 14
+/* Bumped whenever a declaration below, in joint_values.h or in step_values.h changes; the Python
+ * package refuses another number. */
+#define STROM_ABI_VERSION 15
 
 typedef int64_t strom_handle;
 
@@ -104,6 +105,65 @@ STROM_EXPORT int strom_replica_keep_messages(strom_handle replica, int32_t keep)
 /* Kept message `index` of the last step; *size gets its bytes, `out` may be NULL to ask the size */
 STROM_EXPORT int strom_replica_message(strom_handle replica, int64_t index, uint8_t* out,
                                        int64_t capacity, int64_t* size);
+
+/* ---------------------------------------------------------------- local model
+ * (capi/local_model.cc) What a worker trains on beside a joint model (strom_method): its targets
+ * and its counts of steps. The parameters themselves stay in TensorFlow's variables; segments lend
+ * them. An `offset` counts elements of the joint model, and the segments of every call cover it
+ * whole, in ascending order; `before` and `after` are not looked at. A call for one local model
+ * waits for the one before.
+ */
+STROM_EXPORT int strom_local_model_create(strom_handle* model);
+STROM_EXPORT int strom_local_model_close(strom_handle model);
+/* A generation begins: no targets, no steps. `worker` 0 = nobody is there to exchange with. `rank`
+ * of `workers` staggers exchanges that are each worker's own. */
+STROM_EXPORT int strom_local_model_begin(strom_handle model, strom_handle worker, int64_t size,
+                                         const strom_method* method, int32_t rank, int32_t workers);
+/* After each step of the optimizer: takes the snapshot that is asked for, installs targets that
+ * have come, and pulls. Where result->waits, training may not go on before strom_local_model_await
+ * has called back and strom_local_model_install has been called. STROM_NOT_FINITE, naming a
+ * segment, where three snapshots one after another have held a NaN or an infinity; such a one is
+ * not sent. */
+STROM_EXPORT int strom_local_model_step(strom_handle model, const strom_segment* segments,
+                                        int64_t count, int64_t iteration,
+                                        const strom_thread_pool* threads,
+                                        strom_pull_result* result);
+/* Calls `done` once, as strom_replica_await_step does, when what the last step waits for is here.
+ */
+STROM_EXPORT int strom_local_model_await(strom_handle model, int64_t timeout_ns,
+                                         strom_callback done, void* context);
+STROM_EXPORT int strom_local_model_install(strom_handle model, const strom_segment* segments,
+                                           int64_t count, const strom_thread_pool* threads,
+                                           strom_pull_result* result);
+/* After the last step and before strom_worker_finish: the last snapshot of all, from `values` (size
+ * elements). */
+STROM_EXPORT int strom_local_model_finish(strom_handle model, const float* values, int64_t size,
+                                          int64_t iteration);
+
+/* ---------------------------------------------------------------- joint model
+ * (capi/joint_model.cc) The master's side of a method as plain arithmetic, for benchmarks and
+ * tests. */
+STROM_EXPORT int strom_joint_model_create(const strom_method* method, const float* start,
+                                          int64_t size, strom_handle* model);
+STROM_EXPORT int strom_joint_model_close(strom_handle model);
+/* Where a shard lies in the joint model. */
+STROM_EXPORT int strom_joint_model_shard(strom_handle model, int32_t shard, strom_range* range);
+/* A worker's snapshot of elements [offset, offset + size), with `steps` own steps behind it. */
+STROM_EXPORT int strom_joint_model_add(strom_handle model, int64_t offset, const float* values,
+                                       int64_t size, int64_t steps);
+/* EASGD: the joint model moves by `difference`. */
+STROM_EXPORT int strom_joint_model_move(strom_handle model, int64_t offset, const float* difference,
+                                        int64_t size);
+/* (9), (8), (4): takes the mean of what was added to the shard into it. */
+STROM_EXPORT int strom_joint_model_update(strom_handle model, int32_t shard);
+/* Copies out, where not NULL: the joint model x~, its trajectory v~, and the target x* (5). */
+STROM_EXPORT int strom_joint_model_read(strom_handle model, float* joint, float* trajectory,
+                                        float* target);
+/* The pull that is due, and the cycles that every shard has finished. */
+STROM_EXPORT int strom_joint_model_alpha(strom_handle model, double* alpha, int64_t* cycles);
+/* (7): x += alpha (target - x), each operation rounded to float32. */
+STROM_EXPORT int strom_pull(float* x, const float* target, int64_t size, float alpha,
+                            const strom_thread_pool* threads);
 
 /* ---------------------------------------------------------------- codec (capi/codec.cc)
  * One update to one message and back, without a replica. Messages are described in
@@ -228,10 +288,14 @@ STROM_EXPORT int strom_worker_close(strom_handle worker, const char* reason);
 /* Begins generation `generation` (1, 2, ...: one a `fit`): announces the layout and waits until all
  * K workers have. The chief (rank 0) passes its values as `seed` (size elements), others NULL.
  * Every worker then gets the master's values in `parameters` (size elements). `options_text` must
- * be equal on all workers; a difference is refused and both texts are named. */
+ * be equal on all workers; a difference is refused and both texts are named.
+ * `method` NULL is update sharing. Of any other the `ranges` (ascending, apart) are what the joint
+ * model consists of, one behind the other: the variables that are trained. Equal on all workers. */
 STROM_EXPORT int strom_worker_start(strom_handle worker, uint64_t generation, int64_t size,
                                     uint64_t layout_hash, const char* options_text,
-                                    const float* seed, float* parameters, int64_t timeout_ns);
+                                    const strom_method* method, const strom_range* ranges,
+                                    int64_t range_count, const float* seed, float* parameters,
+                                    int64_t timeout_ns);
 
 /* How the generation has begun; valid after strom_worker_start. */
 typedef struct {
@@ -277,6 +341,10 @@ STROM_EXPORT int strom_worker_hand_over(strom_handle worker, const float* parame
  * for, and this worker is no member of the STEPs in between. */
 STROM_EXPORT int strom_worker_average(strom_handle worker, uint64_t key, double* values,
                                       int64_t count, int32_t* contributors, int64_t timeout_ns);
+
+/* Copies the joint model, as the master has it now, to `out` (size elements). */
+STROM_EXPORT int strom_worker_joint_model(strom_handle worker, float* out, int64_t size,
+                                          int64_t timeout_ns);
 
 /* The ending, in this order. finish: no more updates from here (stop: this worker ends it for
  * all); waits until everything that any member sent has been received; call strom_replica_apply

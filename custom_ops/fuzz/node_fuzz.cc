@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "core/base/little_endian.h"
+#include "core/joint/joint_model.h"
 #include "core/master/master_node.h"
 #include "core/replication/blob.h"
 #include "core/replication/control.h"
@@ -158,6 +159,21 @@ class Links final : public LinkLayer {
   std::vector<uint8_t> read_;
 };
 
+// Every second session trains on a joint model.
+JointPlan PlanOf(size_t pick, uint64_t size) {
+  JointPlan plan;
+  if (pick % 2 == 0 || size < 16) return plan;
+  plan.method.kind = static_cast<int32_t>(1 + pick / 2 % 4);
+  plan.method.phases = 1;
+  if (plan.method.kind == STROM_MPCA && size >= 48) {
+    plan.method.phases = static_cast<int32_t>(1 + pick / 8 % 3);
+  }
+  plan.method.alpha = plan.method.beta = .5;
+  plan.method.steps = 1;
+  plan.ranges = {{0, static_cast<int64_t>(size)}};
+  return plan;
+}
+
 Layout LayoutOf(uint64_t generation) { return {generation, 16, 5}; }
 
 Buffer UpdateOf(const UpdateHeader& header, const std::vector<uint32_t>& indices) {
@@ -179,14 +195,15 @@ class Peer {
   // Mostly what a worker sends: another message costs it its link at the master.
   Buffer Control() {
     static constexpr uint8_t kOfWorkers[] = {
-        Attach::kType,       Attach::kType,    Announce::kType,  Done::kType,
-        Verification::kType, Placed::kType,    Orphan::kType,    AskState::kType,
-        AskSnapshot::kType,  AskResume::kType, ReplicaCut::kType};
+        Attach::kType,         Attach::kType,    Announce::kType,   Done::kType,
+        Verification::kType,   Placed::kType,    Orphan::kType,     AskState::kType,
+        AskSnapshot::kType,    AskResume::kType, ReplicaCut::kType, Have::kType,
+        strom::AskJoint::kType};
     const size_t pick = input_.Below(2 * std::size(kOfWorkers));
     const uint8_t type =
         pick < std::size(kOfWorkers)
             ? kOfWorkers[pick]
-            : static_cast<uint8_t>(1 + input_.Below(is_parent_ || input_.Below(8) == 0 ? 24 : 2));
+            : static_cast<uint8_t>(1 + input_.Below(is_parent_ || input_.Below(8) == 0 ? 27 : 2));
     ControlMessage message;
     Alternative(type, &message);
     // The encoder cuts words and takes care of nothing else.
@@ -195,7 +212,7 @@ class Peer {
   Buffer Raw() { return MakeBuffer(input_.Raw(1 + input_.Below(64))); }
   std::vector<Buffer> Chunks() {
     BlobName name;
-    name.kind = static_cast<BlobKind>(1 + input_.Below(8));
+    name.kind = static_cast<BlobKind>(1 + input_.Below(11));
     name.generation = input_.Number();
     name.key = input_.Number();
     name.mark = input_.Number();
@@ -205,7 +222,7 @@ class Peer {
   }
   Buffer AnyChunk() {
     std::vector<uint8_t> bytes(45 + input_.Below(32));
-    bytes[0] = static_cast<uint8_t>(1 + input_.Below(9));
+    bytes[0] = static_cast<uint8_t>(1 + input_.Below(12));
     for (const size_t at : {1, 9, 17}) StoreLittleEndian<uint64_t>(&bytes[at], input_.Number());
     StoreLittleEndian<uint32_t>(&bytes[25], 1);
     for (const size_t at : {29, 37}) StoreLittleEndian<uint64_t>(&bytes[at], input_.Number());
@@ -405,10 +422,11 @@ class MasterSession final : public Session<MasterNode> {
       case 1:
         ++generation_;
         if (input_.Below(2) == 0) sizes_.push_back(1 + input_.Below(3) * 2000);
-        return all([&](LinkId link) { Say(link, Announce{Layout(), Made(link), ""}); });
+        return all([&](LinkId link) { Say(link, Announce{Layout(), Made(link), "", Plan()}); });
       case 2:
         return SayBlob(LinkOf(0), {BlobKind::kSeed, generation_, 0, 0, 0}, 4 * sizes_.back());
       case 3:
+        if (Plan().IsJoint()) return all([&](LinkId link) { GiveShard(link); });
         return all([&](LinkId link) { Submit(link); });
       case 4:
         return all([&](LinkId link) { Say(link, Done{generation_, Made(link), 0}); });
@@ -464,17 +482,27 @@ class MasterSession final : public Session<MasterNode> {
     GoUp(link, MakeBuffer({}));
     if (links_.up.contains(link)) members_[rank] = {link, hello.attempt, links_.accepted[link]};
   }
+  JointPlan Plan() const { return PlanOf(plan_, sizes_.back()); }
   strom::Layout Layout() const { return {generation_, sizes_.back(), 5 + sizes_.back()}; }
   // Of any fit so far, or the next.
   void AnnounceAny(LinkId link) {
     const uint64_t size = sizes_[input_.Below(sizes_.size())];
     const uint64_t generation = 1 + input_.Below(generation_ + 1);
-    Say(link, Announce{{generation, size, 5 + size}, Made(link), ""});
+    Say(link, Announce{{generation, size, 5 + size}, Made(link), "", PlanOf(plan_, size)});
   }
   uint64_t Origin(LinkId link) { return links_.accepted[link]; }
   uint64_t Made(LinkId link) {
     const auto found = node_->received().find(Origin(link));
     return found == node_->received().end() ? 0 : found->second;
+  }
+  // A snapshot of the first shard, or of everything, for one of the first ticks.
+  void GiveShard(LinkId link) {
+    const JointPlan plan = Plan();
+    const uint64_t mark = input_.Below(4);
+    const int32_t shard = static_cast<int32_t>(mark % static_cast<uint64_t>(plan.method.phases));
+    const ElementRange range = ShardOf(plan.size(), plan.method.phases, shard);
+    SayBlob(link, {BlobKind::kShard, generation_, 1, mark, 3}, 4 * static_cast<size_t>(range.size));
+    Say(link, Have{generation_, mark});
   }
   void Submit(LinkId link) override {
     UpdateHeader header{{Origin(link), Made(link) + 1}, 1, Layout(), 1};
@@ -489,6 +517,7 @@ class MasterSession final : public Session<MasterNode> {
     STROM_CHECK(node_->replication().ring_bytes() <= 2 * kRingBytes);
   }
 
+  const size_t plan_ = input_.Below(24);
   int32_t staleness_ = -1;
   int32_t workers_ = 1;
   int32_t rank_ = 0;  // whose step it is
@@ -570,10 +599,13 @@ class WorkerSession final : public Session<WorkerNode> {
 
   void Begin() {
     is_training_ = false;
-    node_->BeginGeneration(now_ns_, {++generation_, 16, 5, "", nullptr});
+    node_->BeginGeneration(now_ns_, {++generation_, 16, 5, "", nullptr, PlanOf(plan_, 16)});
   }
   void Submit(LinkId) override {
     if (!is_training_) return;
+    if (PlanOf(plan_, 16).IsJoint()) {
+      return node_->GiveToJoint(now_ns_, input_.Below(4), 1, 2, parameters_);
+    }
     std::vector<uint8_t> update(static_cast<size_t>(kUpdateHeaderBytes) + 4);
     (void)node_->Submit(now_ns_, 1, input_.Below(4) != 0, std::move(update));
   }
@@ -590,7 +622,13 @@ class WorkerSession final : public Session<WorkerNode> {
     node_->SetApplied(node_->received());
   }
   void Ask() {
-    switch (input_.Below(5)) {
+    switch (input_.Below(7)) {
+      case 5:
+        return node_->AskJoint(now_ns_);
+      case 6:
+        (void)node_->TakeJointOrders();
+        (void)node_->TakeRound();
+        return;
       case 0:
         return node_->Average(now_ns_, input_.Number(), {1, 2});
       case 1:
@@ -639,6 +677,7 @@ class WorkerSession final : public Session<WorkerNode> {
     HandleTimeoutIfDue();
   }
 
+  const size_t plan_ = input_.Below(16);
   TreePlace place_;
   LinkId parent_ = 0;
   bool is_training_ = false;  // as the application knows

@@ -145,8 +145,12 @@ void WorkerAgent::Begin(Generation generation) {
   std::erase_if(answers_, [](const WorkerEvent& e) {
     return e.type == WorkerEvent::Type::kStarted || e.type == WorkerEvent::Type::kDonation;
   });
-  loop_.Post(
-      [this, g = std::move(generation)](int64_t now_ns) { node_.BeginGeneration(now_ns, g); });
+  loop_.Post([this, g = std::move(generation)](int64_t now_ns) {
+    node_.BeginGeneration(now_ns, g);
+    std::lock_guard<std::mutex> guard(mutex_);
+    orders_ = {};  // what came for the generation before
+    joint_ = nullptr;
+  });
 }
 
 Status WorkerAgent::AwaitRoom(int64_t timeout_ns) {
@@ -336,20 +340,76 @@ void WorkerAgent::SetApplied(const VersionVector& applied) {
 }
 
 void WorkerAgent::AwaitStep(int64_t step, int64_t timeout_ns, std::function<void(Status)> done) {
+  Await(step, timeout_ns, std::move(done));
+}
+
+bool WorkerAgent::HasCome(const Waiter& waiter) const {
+  return waiter.step == kForJoint ? joint_ != nullptr : released_ > waiter.step;
+}
+
+void WorkerAgent::Await(int64_t step, int64_t timeout_ns, std::function<void(Status)> done) {
   Status now;
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    if (failure_.ok() && released_ <= step) {
-      const int64_t wait_ns = std::min(timeout_ns, kLongestWaitNs);
-      const int64_t start_ns = MonotonicNanoseconds();
-      const int64_t deadline_ns = timeout_ns < 0 ? kNever : start_ns + wait_ns;
-      waiters_.push_back({step, wait_ns, deadline_ns, start_ns, std::move(done)});
+    const int64_t wait_ns = std::min(timeout_ns, kLongestWaitNs);
+    const int64_t start_ns = MonotonicNanoseconds();
+    const int64_t deadline_ns = timeout_ns < 0 ? kNever : start_ns + wait_ns;
+    Waiter waiter{step, wait_ns, deadline_ns, start_ns, std::move(done)};
+    const bool has_come = HasCome(waiter);
+    if (failure_.ok() && !has_come) {
+      waiters_.push_back(std::move(waiter));
       loop_.Post([](int64_t) {});  // a nearer deadline must be seen by the sleeping thread
       return;
     }
-    if (released_ <= step) now = failure_;
+    if (!has_come) now = failure_;
+    done = std::move(waiter.done);
   }
   done(now);
+}
+
+Status WorkerAgent::ReadJoint(JointValues* joint, int64_t timeout_ns) {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    joint_for_training_ = false;
+  }
+  WorkerEvent answer;
+  Status status = Ask(
+      WorkerEvent::Type::kJoint, "the joint model", timeout_ns,
+      [this](int64_t now_ns) { node_.AskJoint(now_ns); }, &answer);
+  if (status.ok()) *joint = std::move(answer.parameters);
+  return status;
+}
+
+JointOrders WorkerAgent::TakeOrders() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  JointOrders taken = orders_;
+  orders_.asked.reset();
+  orders_.targets.clear();
+  return taken;
+}
+
+void WorkerAgent::Give(uint64_t mark, int64_t iteration, int64_t steps, std::vector<float> values) {
+  loop_.Post([this, mark, iteration, steps, v = std::move(values)](int64_t now_ns) mutable {
+    node_.GiveToJoint(now_ns, mark, iteration, steps, std::move(v));
+  });
+}
+
+void WorkerAgent::AskJoint() {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    joint_for_training_ = true;
+    joint_ = nullptr;
+  }
+  loop_.Post([this](int64_t now_ns) { node_.AskJoint(now_ns); });
+}
+
+void WorkerAgent::AwaitJoint(int64_t timeout_ns, std::function<void(Status)> done) {
+  Await(kForJoint, timeout_ns, std::move(done));
+}
+
+JointValues WorkerAgent::TakeJoint() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return std::exchange(joint_, nullptr);
 }
 
 void WorkerAgent::HandleLinkEvent(int64_t now_ns, LinkEvent event) {
@@ -372,6 +432,7 @@ void WorkerAgent::Publish(int64_t now_ns) {
     std::lock_guard<std::mutex> lock(mutex_);
     TakeFromNode();
     TakeEvents();
+    TakeJointFromNode();
     outgoing_bytes_ = node_.OutgoingBytes();
     released_ = node_.ReleasedSteps();
     donation_wanted_.store(node_.DonationWanted(), std::memory_order_relaxed);
@@ -436,6 +497,20 @@ void WorkerAgent::TakeFromNode() {
   for (ReceivedUpdate& update : received.updates) inbox_.Add(std::move(update));
 }
 
+void WorkerAgent::TakeJointFromNode() {
+  JointOrders news = node_.TakeJointOrders();
+  if (news.asked) orders_.asked = news.asked;
+  for (JointOrders::Target& target : news.targets) {
+    std::erase_if(orders_.targets,
+                  [&](const JointOrders::Target& old) { return old.shard == target.shard; });
+    orders_.targets.push_back(std::move(target));
+  }
+  orders_.alpha = news.alpha;
+  orders_.round = news.round;
+  orders_.steps = news.steps;
+  if (JointValues round = node_.TakeRound()) joint_ = std::move(round);
+}
+
 void WorkerAgent::TakeEvents() {
   while (auto event = node_.PollEvent()) {
     switch (event->type) {
@@ -447,6 +522,13 @@ void WorkerAgent::TakeEvents() {
         break;
       case WorkerEvent::Type::kNotice:
         if (notices_.size() < kMaxNotices) notices_.push_back(std::move(event->text));
+        break;
+      case WorkerEvent::Type::kJoint:
+        if (joint_for_training_) {
+          joint_ = std::move(event->parameters);
+        } else {
+          answers_.push_back(std::move(*event));
+        }
         break;
       case WorkerEvent::Type::kStarted:
         training_ = !event->beginning.ended;
@@ -464,18 +546,20 @@ void WorkerAgent::FireWaiters(int64_t now_ns) {
     std::lock_guard<std::mutex> lock(mutex_);
     for (auto it = waiters_.begin(); it != waiters_.end();) {
       Status status;
-      if (released_ <= it->step) {
+      if (!HasCome(*it)) {
         if (!failure_.ok()) {
           status = failure_;
-        } else if (now_ns >= it->deadline_ns && missing_workers() > 0) {
+        } else if (now_ns >= it->deadline_ns && (missing_workers() > 0 || waits_for_master())) {
           it->deadline_ns = now_ns + it->timeout_ns;  // the others wait by agreement
           ++it;
           continue;
         } else if (now_ns >= it->deadline_ns) {
           status = {Code::kTimeout,
                     "worker " + std::to_string(options_.node.rank) +
-                        ": the other workers' updates of this step did not arrive in time; has one "
-                        "of them stopped? (their logs tell)"};
+                        (it->step == kForJoint
+                             ? ": the joint model did not arrive in time"
+                             : ": the other workers' updates of this step did not arrive in time") +
+                        "; has one of them stopped? (their logs tell)"};
         } else {
           ++it;
           continue;

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "core/base/exchange.h"
+#include "core/base/joint_exchange.h"
 #include "core/replication/inbox.h"
 #include "core/worker/worker_node.h"
 #include "net/io_loop.h"
@@ -40,7 +41,7 @@ struct WorkerAgentOptions {
   bool adds_up = true;  // false: the messages have no sum, so they wait one by one in any mode
 };
 
-class WorkerAgent final : public Exchange, private IoLoop::Protocol {
+class WorkerAgent final : public Exchange, public JointExchange, private IoLoop::Protocol {
  public:
   // Blocks until the master has welcomed this worker.
   static Status Join(WorkerAgentOptions options, int64_t timeout_ns,
@@ -74,6 +75,8 @@ class WorkerAgent final : public Exchange, private IoLoop::Protocol {
   Status Result(std::vector<double>* state, std::shared_ptr<const std::vector<float>>* parameters,
                 int64_t timeout_ns);
   Status Verify(double difference, uint64_t hash, double* worst, int64_t timeout_ns);
+  // The joint model as the master has it now.
+  Status ReadJoint(JointValues* joint, int64_t timeout_ns);
   // Waits until TakeReceived has something to give, or the failure to tell.
   Status AwaitReceived(int64_t timeout_ns);
   // Waits until the master has acknowledged every update that was submitted before.
@@ -93,9 +96,16 @@ class WorkerAgent final : public Exchange, private IoLoop::Protocol {
   void AwaitStep(int64_t step, int64_t timeout_ns, std::function<void(Status)> done) override;
   bool sequenced() const override { return options_.node.max_staleness >= 0; }
 
+  // JointExchange, called from the training op's thread.
+  JointOrders TakeOrders() override;
+  void Give(uint64_t mark, int64_t iteration, int64_t steps, std::vector<float> values) override;
+  void AskJoint() override;
+  void AwaitJoint(int64_t timeout_ns, std::function<void(Status)> done) override;
+  JointValues TakeJoint() override;
+
  private:
-  struct Waiter {  // of AwaitStep
-    int64_t step;
+  struct Waiter {  // of AwaitStep, or of AwaitJoint
+    int64_t step;  // kForJoint: it waits for the joint model
     int64_t timeout_ns;
     int64_t deadline_ns;
     int64_t start_ns;
@@ -122,7 +132,11 @@ class WorkerAgent final : public Exchange, private IoLoop::Protocol {
   void TakeFromNode();
   void TakeEvents();
   void FireWaiters(int64_t now_ns);
+  void Await(int64_t step, int64_t timeout_ns, std::function<void(Status)> done);
+  bool HasCome(const Waiter& waiter) const;
+  void TakeJointFromNode();
 
+  static constexpr int64_t kForJoint = -1;
   const WorkerAgentOptions options_;
   IoLoop loop_;
   WorkerNode node_;  // the I/O thread's alone
@@ -143,6 +157,9 @@ class WorkerAgent final : public Exchange, private IoLoop::Protocol {
   std::vector<WorkerEvent> answers_;
   std::vector<std::string> notices_;
   std::list<Waiter> waiters_;
+  JointOrders orders_;
+  bool joint_for_training_ = false;  // whose the answer to AskJoint is
+  JointValues joint_;                // for the training thread
   int64_t updates_submitted_ = 0, updates_taken_ = 0, updates_folded_ = 0;
   int64_t submit_wait_ns_ = 0;  // how long producers have waited for room
   int64_t step_wait_ns_ = 0;    // and how long for the STEPs that have been released

@@ -31,7 +31,8 @@ Application::Application(int32_t rank, const Script& script, int32_t max_stalene
       node_(node),
       ledger_(ledger),
       random_(seed),
-      hooks_(std::move(hooks)) {
+      hooks_(std::move(hooks)),
+      joint_(node, [this](int64_t steps) { ledger_->Give(record_.generation, steps); }) {
   record_.generation = first_generation - 1;
 }
 
@@ -94,6 +95,8 @@ void Application::HandleEvent(int64_t now_ns, WorkerEvent event) {
       record_.state = State::kTraining;
       next_action_ns_ = now_ns + random_.Between(0, script_.think_ns);
       return;
+    case WorkerEvent::Type::kJoint:
+      return joint_.HandleJoint(std::move(event.parameters));
     case WorkerEvent::Type::kStop:
       record_.stop_heard = true;
       return;
@@ -117,6 +120,8 @@ void Application::Started(int64_t now_ns, const WorkerEvent& event) {
   }
   record_.started = true;
   record_.applied = event.cut;
+  record_.joint_steps = 0;
+  if (script_.plan.IsJoint()) joint_.Begin(script_.plan, rank_, script_.workers);
   if (event.beginning.late) {
     ++record_.late_starts;
     record_.first_step = static_cast<int>(event.beginning.resume_iteration) + 1;
@@ -166,6 +171,7 @@ void Application::Begin(int64_t now_ns) {
   generation.layout_size = script_.layout_size;
   generation.layout_hash = script_.layout_hash;
   generation.options_text = script_.options_text;
+  generation.plan = script_.plan;
   if (rank_ == 0) {
     std::vector<float> seed(static_cast<size_t>(script_.layout_size));
     for (float& value : seed) value = static_cast<float>(random_.Between(-100, 100));
@@ -184,7 +190,12 @@ void Application::Continue(int64_t now_ns) {
   }
   TakeReceived();
   if (record_.step >= script_.steps.at(record_.generation - 1) || record_.stop_heard) {
+    if (!joint_.Continue(now_ns, &record_.parameters)) {
+      waits_ = true;
+      return;
+    }
     record_.state = ApplicationRecord::State::kWaiting;
+    if (script_.plan.IsJoint()) joint_.Finish(now_ns, record_.step - 1, record_.parameters);
     return node_->Finish(now_ns, script_.stop_all);
   }
   if (!MayStep(now_ns)) return;
@@ -205,11 +216,29 @@ bool Application::MayStep(int64_t now_ns) {
   }
   waits_ =
       blocked || node_->missing_workers() > 0 || node_->WaitsForMaster() ||
+      !joint_.Continue(now_ns, &record_.parameters) ||
       (sequenced() && node_->ReleasedSteps() < record_.step - record_.first_step - max_staleness_);
   return !waits_;
 }
 
+// What an optimizer would do: elements move a little, of a large model some.
+void Application::TrainJointStep(int64_t now_ns) {
+  const int64_t stride = 1 + script_.plan.size() / 1000;
+  for (const ElementRange& range : script_.plan.ranges) {
+    for (int64_t i = range.offset; i < range.end(); i += stride) {
+      record_.parameters[static_cast<size_t>(i)] += static_cast<float>(random_.Between(-8, 8));
+    }
+  }
+  ++record_.joint_steps;
+  joint_.Step(now_ns, record_.step, &record_.parameters);
+  if (!joint_.failure().ok()) hooks_.on_violation("cannot step: " + joint_.failure().message);
+}
+
 void Application::TrainStep(int64_t now_ns) {
+  if (script_.plan.IsJoint()) {
+    TrainJointStep(now_ns);
+    return EndStep(now_ns);
+  }
   const int64_t parts = random_.Between(1, 3);
   for (int64_t part = 0; part < parts; ++part) {
     ListCodec::Entries entries;
@@ -227,6 +256,10 @@ void Application::TrainStep(int64_t now_ns) {
     if (script_.bad_update_at != record_.step) kListCodec.Apply(message, record_.parameters);
   }
   node_->SetApplied(record_.applied);
+  EndStep(now_ns);
+}
+
+void Application::EndStep(int64_t now_ns) {
   ++record_.step;
   averaged_ = validated_ = false;
   const auto& cuts = script_.cut_off_at;

@@ -11,7 +11,9 @@
 #include <string>
 #include <vector>
 
+#include "core/joint/joint_plan.h"
 #include "core/worker/worker_node.h"
+#include "sim/joint_program.h"
 #include "sim/ledger.h"
 #include "sim/random.h"
 
@@ -30,6 +32,8 @@ struct Script {
   int64_t layout_size = 16;
   uint64_t layout_hash = 5;
   std::string options_text = "same";
+  JointPlan plan = {};  // training on a joint model; else by update sharing
+  int32_t workers = 1;  // of a joint model's job
   double state = 0;
   uint64_t wrong_hash = 0;                // Verify reports this hash instead of the true one
   std::optional<int> bad_update_at = {};  // this step's update has an index beyond the layout
@@ -49,10 +53,11 @@ struct ApplicationRecord {
   Beginning beginning;
   int late_starts = 0;  // generations that it has joined late, or found over
   int ended_starts = 0;
-  int donations = 0;    // that it got
-  int snapshots = 0;    // in the middle of a generation
-  int handed_over = 0;  // replicas, to another master
-  bool ending = false;  // between FINAL and END
+  int donations = 0;        // that it got
+  int snapshots = 0;        // in the middle of a generation
+  int handed_over = 0;      // replicas, to another master
+  int64_t joint_steps = 0;  // of this generation, that were made
+  bool ending = false;      // between FINAL and END
   bool stop_heard = false;
   std::vector<float> parameters;
   VersionVector applied;        // what they contain, own updates included
@@ -115,6 +120,8 @@ class Application {
   void Continue(int64_t now_ns);
   bool MayStep(int64_t now_ns);
   void TrainStep(int64_t now_ns);
+  void TrainJointStep(int64_t now_ns);
+  void EndStep(int64_t now_ns);
   void TakeReceived();
   bool sequenced() const { return max_staleness_ >= 0; }
 
@@ -125,6 +132,7 @@ class Application {
   Ledger* const ledger_;
   SimulatedRandom random_;
   const Hooks hooks_;
+  JointProgram joint_;
   ApplicationRecord record_;
   int64_t next_action_ns_ = kNever;
   bool averaged_ = false;   // before the step at hand

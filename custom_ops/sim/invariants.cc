@@ -82,6 +82,20 @@ std::string AddsUp(const std::vector<float>& parameters, uint64_t generation,
              : "is not the sum of the updates that it has applied";
 }
 
+std::string CountsOnlyGiven(int64_t counted, int64_t given) {
+  if (counted <= given) return "";
+  return "counts " + std::to_string(counted) + " steps, of which " + std::to_string(given) +
+         " were given";
+}
+
+std::string KeepsUntrained(const std::vector<float>& parameters, const std::vector<float>& initial,
+                           const JointPlan& plan) {
+  std::vector<float> expected = initial, trained;
+  Gather(plan, parameters, &trained);
+  Scatter(plan, trained, &expected);
+  return parameters == expected ? "" : "changes values that nobody trains";
+}
+
 std::string AppliesOnlyReceived(const VersionVector& applied, const VersionVector& received) {
   return Prefixed("has applied what it has not received: ", NotCovered(applied, received));
 }

@@ -12,6 +12,7 @@
 
 #include "core/base/exchange.h"
 #include "core/base/types.h"
+#include "core/joint/joint_plan.h"
 #include "core/replication/replication.h"
 #include "sim/ledger.h"
 
@@ -44,6 +45,14 @@ std::string AddsUp(const std::vector<float>& parameters, uint64_t generation,
                    const VersionVector& applied, const Ledger& ledger);
 // What a node has applied it has received.
 std::string AppliesOnlyReceived(const VersionVector& applied, const VersionVector& received);
+
+// --- training on a joint model
+
+// No more steps count in it than lie behind what workers have given.
+std::string CountsOnlyGiven(int64_t counted, int64_t given);
+// What nobody trains keeps its bits.
+std::string KeepsUntrained(const std::vector<float>& parameters, const std::vector<float>& initial,
+                           const JointPlan& plan);
 
 // --- nothing is lost (law 1), and progress
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iterator>
 
+#include "core/joint/joint_model.h"
 #include "sim/random.h"
 
 namespace strom {
@@ -73,6 +74,51 @@ Job DrawAnyJob(uint64_t seed, SimulatedLinks links, Trouble trouble) {
   return job;
 }
 
+JointPlan DrawPlan(uint64_t seed, int64_t* layout_size) {
+  SimulatedRandom random(seed + 2);
+  JointPlan plan;
+  strom_method& method = plan.method;
+  constexpr int32_t kKinds[] = {STROM_MPCA,     STROM_MPCA,  STROM_MPCA,
+                                STROM_SPARKNET, STROM_EASGD, STROM_EASGD_SYNCHRONOUS};
+  method.kind = kKinds[random.Below(std::size(kKinds))];
+  const bool is_mpca = method.kind == STROM_MPCA;
+  method.phases = is_mpca ? static_cast<int32_t>(random.Between(1, 3)) : 1;
+  method.alpha = static_cast<double>(random.Between(0, 20)) / 20;
+  method.beta = static_cast<double>(random.Between(1, 20)) / 20;
+  if (is_mpca) {
+    method.gamma = static_cast<double>(random.Between(0, 10)) / 10;
+    method.delta = static_cast<double>(random.Between(0, 9)) / 10;
+    method.weighted = random.Chance(.7) ? 1 : 0;
+    method.start_alpha = .5;
+    method.free_cycles = random.Between(0, 3);
+    method.start_cycles = method.ramp_cycles = random.Between(0, 20);
+    method.min_steps = random.Between(1, 8);
+  } else if (random.Chance(.7)) {
+    method.steps = random.Between(1, 20);
+  }
+  // Now and then of several parts.
+  const int64_t first =
+      random.Chance(.01) ? 3 * kPartElements + random.Below(1000) : random.Between(48, 200);
+  plan.ranges = {{random.Below(5), first}};
+  if (random.Chance(.5)) plan.ranges.push_back({plan.ranges[0].end() + random.Between(1, 5), 7});
+  *layout_size = plan.ranges.back().end() + random.Below(4);
+  return plan;
+}
+
+Job WithJointModel(uint64_t seed, Job job) {
+  job.options.max_staleness = -1;
+  int64_t layout_size = 0;
+  const JointPlan plan = DrawPlan(seed, &layout_size);
+  // The snapshots alone are longer than the queues of small ones.
+  job.options.link_queue_bytes = int64_t{64} << 20;
+  for (Script& script : job.scripts) {
+    script.plan = plan;
+    script.layout_size = layout_size;
+    script.workers = static_cast<int32_t>(job.scripts.size());
+  }
+  return job;
+}
+
 }  // namespace
 
 Job DrawJob(uint64_t seed, SimulatedLinks links) { return DrawAnyJob(seed, links, Trouble::kAny); }
@@ -97,6 +143,16 @@ Job DrawJobWithOneWayCuts(uint64_t seed, SimulatedLinks links) {
   return DrawAnyJob(seed, links, Trouble::kOneWay);
 }
 
+Job DrawJobWithJointModel(uint64_t seed, SimulatedLinks links) {
+  const Trouble troubles[] = {Trouble::kAny, Trouble::kReplacements, Trouble::kSilences,
+                              Trouble::kFits, Trouble::kOneWay};
+  return WithJointModel(seed, DrawAnyJob(seed, links, troubles[seed % std::size(troubles)]));
+}
+
+Job DrawJobWithJointModelAndMasters(uint64_t seed, SimulatedLinks links) {
+  return WithJointModel(seed, DrawAnyJob(seed, links, Trouble::kMasters));
+}
+
 std::string DescribeJob(const Job& job) {
   const int32_t staleness = job.options.max_staleness;
   std::string text = "seed " + std::to_string(job.options.seed) + ": " +
@@ -108,6 +164,11 @@ std::string DescribeJob(const Job& job) {
                      ", queues of " + std::to_string(job.options.link_queue_bytes) + " bytes" +
                      ", failure timeout " +
                      std::to_string(job.options.failure_timeout_ns / kMillisecond) + " ms\n";
+  if (const JointPlan& plan = job.scripts.at(0).plan; plan.IsJoint()) {
+    text += "a joint model of " + std::to_string(plan.size()) + " elements by method " +
+            std::to_string(plan.method.kind) + " in " + std::to_string(plan.method.phases) +
+            " phases, steps " + std::to_string(plan.method.steps) + "\n";
+  }
   for (size_t rank = 0; rank < job.scripts.size(); ++rank) {
     text += "worker " + std::to_string(rank) + ": steps";
     for (const int steps : job.scripts[rank].steps) text += " " + std::to_string(steps);

@@ -22,6 +22,13 @@ class Ledger {
   // Updates of one origin come in counter order; `message` is without its header.
   void Submit(const UpdateId& id, uint64_t generation, Bytes message);
 
+  // A worker has given a snapshot with so many own steps behind it.
+  void Give(uint64_t generation, int64_t steps) { given_[generation] += steps; }
+  int64_t given(uint64_t generation) const {
+    const auto found = given_.find(generation);
+    return found == given_.end() ? 0 : found->second;
+  }
+
   // The last counter of each origin so far.
   const VersionVector& submitted() const { return submitted_; }
   // The message that was submitted under this name; null = none was.
@@ -54,6 +61,7 @@ class Ledger {
   std::map<uint64_t, Origin> origins_;
   VersionVector submitted_;
   std::map<uint64_t, std::vector<float>> initial_;
+  std::map<uint64_t, int64_t> given_;
 };
 
 }  // namespace strom

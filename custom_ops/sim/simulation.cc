@@ -225,6 +225,10 @@ Application::Hooks Simulation::HooksOf(Process* process) {
   hooks.on_result = [this, process](const std::vector<float>& parameters) {
     const ApplicationRecord& record = process->record();
     Expect(SameBits(parameters, MasterOf(*process).parameters()), process);
+    if (const JointPlan& plan = PlanOf(*process); plan.IsJoint()) {
+      const std::vector<float> initial = ledger_.Replica(record.generation, {});
+      return Expect(KeepsUntrained(parameters, initial, plan), process);
+    }
     Expect(SameBits(parameters, record.parameters), process);
     Expect(AddsUp(parameters, record.generation, record.applied, ledger_), process);
   };
@@ -492,6 +496,10 @@ const MasterNode& Simulation::MasterOf(const Process& process) const {
   return epoch == masters_ ? *master_ : *lost_masters_.at(epoch - 1).node;
 }
 
+const JointPlan& Simulation::PlanOf(const Process& process) const {
+  return scripts_[static_cast<size_t>(process.rank)].plan;
+}
+
 Host Simulation::HostOf(int32_t rank) const {
   return rank == kMasterRank ? master_host_ : current_[static_cast<size_t>(rank)]->host;
 }
@@ -509,6 +517,7 @@ void Simulation::CheckMaster() {
   Expect(RingAndHoldAreBounded(master_->replication(), options_.ring_bytes, options_.ring_bytes),
          nullptr);
   Expect(QueuesDownAreBounded(*master_links_), nullptr);
+  Expect(CountsOnlyGiven(master_->steps_counted(), ledger_.given(ledger_.generation())), nullptr);
 }
 
 // Of the processes that no start may retire at the node of `process`. Another master may know only
@@ -552,7 +561,7 @@ void Simulation::CheckWorker(Process* process) {
   if (record.started && !process->node->AwaitsParameters()) {
     Expect(AppliesOnlyReceived(record.applied, received), process);
   }
-  if (record.started) {
+  if (record.started && !PlanOf(*process).IsJoint()) {
     Expect(AddsUp(record.parameters, record.generation, record.applied, ledger_), process);
   }
   Expect(

@@ -123,6 +123,7 @@ class Simulation {
   void Replace(int32_t rank);
   void ReplaceMaster();
   const MasterNode& MasterOf(const Process& process) const;
+  const JointPlan& PlanOf(const Process& process) const;
   uint64_t FirstGenerationOfReplacement();
   void CutOff(int32_t rank);
   void At(int64_t time_ns, std::function<void()> action);

@@ -303,6 +303,9 @@ class WorkerNode(JoinedNode):
             _Pointer,
             _Pointer,
             ctypes.c_int64,
+            _Pointer,
+            _Pointer,
+            ctypes.c_int64,
         )
         self._wait(
             begin,
@@ -311,6 +314,9 @@ class WorkerNode(JoinedNode):
             layout_size,
             layout_hash,
             options_text.encode(),
+            None,
+            None,
+            0,
             None if source is None else source.ctypes.data,
             parameters.ctypes.data,
             _nanoseconds(timeout),

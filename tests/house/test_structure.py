@@ -21,9 +21,10 @@ ROOM_ARROWS = {
     "core/codec": {"core/base"},
     "core/step": {"core/base", "core/codec"},
     "core/transport": {"core/base"},
-    "core/replication": {"core/base", "core/codec"},
-    "core/worker": {"core/base", "core/codec", "core/replication"},
-    "core/master": {"core/base", "core/codec", "core/replication"},
+    "core/joint": {"core/base"},
+    "core/replication": {"core/base", "core/codec", "core/joint"},
+    "core/worker": {"core/base", "core/codec", "core/joint", "core/replication"},
+    "core/master": {"core/base", "core/codec", "core/joint", "core/replication"},
 }
 CORE = set(ROOM_ARROWS)
 # Which parts of custom_ops/ each part may include beside itself.

@@ -14,9 +14,11 @@ std::string GenerationName(uint64_t number) { return "generation " + std::to_str
 
 }  // namespace
 
-void LateJoins::Started(const Layout& layout, const std::string& options_text) {
+void LateJoins::Started(const Layout& layout, const std::string& options_text,
+                        const JointPlan& plan) {
   layouts_[layout.size] = layout.hash;
   options_text_ = options_text;
+  plan_ = plan;
   snapshot_.reset();
 }
 
@@ -55,6 +57,10 @@ std::string LateJoins::Misfit(const Member& member, const Announce& announce,
     return WorkerName(member.rank) + "'s options differ from those of " + name + ": " +
            announce.options_text + " against " + options_text_ +
            "; give every worker the same options";
+  }
+  if (!(announce.plan == plan_)) {
+    return WorkerName(member.rank) + " trains other variables than " + name +
+           ", or by another method; build and compile the same model on every worker";
   }
   if (generation.IsLiveMember(member.rank)) {
     return WorkerName(member.rank) + " announces " + name + " a second time";
@@ -107,7 +113,8 @@ void LateJoins::CatchUp(int64_t now_ns, const Member& member, const AskSnapshot&
 
 void LateJoins::TakeBack(int64_t now_ns, const Member& member, const AskResume& resume,
                          MasterGeneration* generation) {
-  if (resume.layout != generation->layout() || resume.options_text != options_text_) {
+  if (resume.layout != generation->layout() || resume.options_text != options_text_ ||
+      !(resume.plan == plan_)) {
     return host_->Fail(member.rank, Code::kMasterLost,
                        "training went on without " + WorkerName(member.rank) +
                            ", in another generation or with other options; start it anew");

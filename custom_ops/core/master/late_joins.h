@@ -30,8 +30,8 @@ class LateJoins {
             GenerationHost* host)
       : share_ns_(share_ns), relay_(relay), tree_(tree), parameters_(parameters), host_(host) {}
 
-  // A generation has started; `options_text` is what its members agree on.
-  void Started(const Layout& layout, const std::string& options_text);
+  // A generation has started; `options_text` is what its members agree on, and the plan.
+  void Started(const Layout& layout, const std::string& options_text, const JointPlan& plan);
   // A generation that an earlier master led has ended; the parameters here are its result.
   void KnowEnd(const Layout& layout) { layouts_[layout.size] = layout.hash; }
   // Of the largest layout so far. A later one has as many values at least, and those of the earlier
@@ -103,6 +103,7 @@ class LateJoins {
   GenerationHost* const host_;
   std::map<uint64_t, uint64_t> layouts_;  // size -> hash of every one so far: each extends the last
   std::string options_text_;
+  JointPlan plan_;
   std::map<int32_t, Layout> waiting_;         // announced while the generation at hand was ending
   std::map<int32_t, uint64_t> end_notified_;  // whom ENDED was sent last, and of which generation
   std::pair<uint64_t, std::vector<double>> final_state_;

@@ -41,7 +41,10 @@ void MasterFits::HandleAnnounce(int64_t now_ns, const Member& member, const Anno
   const int32_t rank = member.rank;
   resumption_.Withdraw(rank);
   last_end_.Withdraw(rank);
+  const Status plan = CheckPlan(announce.plan, static_cast<int64_t>(announce.layout.size));
+  if (!plan.ok()) return host_->Fail(rank, Code::kRefused, WorkerName(rank) + ": " + plan.message);
   if (generation_ && announce.layout.generation <= generation_->layout().generation) {
+    generation_->Refresh();
     return late_joins_.HandleAnnounce(now_ns, member, announce, &*generation_);
   }
   if (!KnowsWhoIsLost() && !IsTheLatest(rank, announce)) return;
@@ -110,6 +113,22 @@ void MasterFits::Handle(const Member& member, const Verification& verification) 
   }
 }
 
+void MasterFits::Handle(int64_t now_ns, const Member& member, const Have& have) {
+  if (IsAtHand(have.generation)) generation_->HandleHave(now_ns, member.rank, have);
+}
+
+void MasterFits::Handle(const Member& member, const AskJoint& ask) {
+  if (IsAtHand(ask.generation)) generation_->HandleAsk(member.rank, ask);
+}
+
+std::string MasterFits::HandleShard(int64_t now_ns, const Member& member, const BlobChunk& chunk) {
+  if (IsAtHand(chunk.name.generation)) {
+    return generation_->HandleShard(now_ns, member.rank, chunk);
+  }
+  ++(*drops_)["values of another generation"];
+  return "";
+}
+
 void MasterFits::HandleAsk(int64_t now_ns, const Member& member, const AskState& ask) {
   if (late_joins_.MayAskFinalState(member.rank, ask.generation)) {
     return late_joins_.GiveFinalState(member.rank);
@@ -131,12 +150,18 @@ void MasterFits::HandleAsk(int64_t now_ns, const Member& member, const AskSnapsh
     ++(*drops_)["question for a snapshot by who takes no part"];
     return;
   }
+  generation_->Refresh();
   late_joins_.CatchUp(now_ns, member, ask, *generation_);
 }
 
 void MasterFits::HandleResume(int64_t now_ns, const Member& member, const AskResume& resume) {
+  const Status plan = CheckPlan(resume.plan, static_cast<int64_t>(resume.layout.size));
+  if (!plan.ok()) {
+    return host_->Fail(member.rank, Code::kRefused, WorkerName(member.rank) + ": " + plan.message);
+  }
   if (!generation_) return resumption_.Add(now_ns, member.rank, resume);
   if (generation_->phase() == MasterGeneration::Phase::kTraining && !generation_->sequenced()) {
+    generation_->Refresh();
     return late_joins_.TakeBack(now_ns, member, resume, &*generation_);
   }
   host_->Fail(member.rank, Code::kMasterLost,
@@ -154,10 +179,10 @@ void MasterFits::GoOnFrom(int64_t now_ns, Resumption::Whole whole) {
   relay_->Begin(layout);
   std::vector<Replication::Accepted> none;  // nobody has sent an update of this generation yet
   relay_->Open(now_ns, whole.cut, &none);
-  generation_.emplace(layout, /*sequenced=*/std::nullopt, std::map<int32_t, uint64_t>{}, codec_,
-                      &parameters_, host_);
+  generation_.emplace(layout, whole.resume.plan, /*sequenced=*/std::nullopt,
+                      std::map<int32_t, uint64_t>{}, codec_, &parameters_, host_);
   end_reported_ = false;
-  late_joins_.Started(layout, whole.resume.options_text);
+  late_joins_.Started(layout, whole.resume.options_text, whole.resume.plan);
   donations_.Clear();
   std::set<uint64_t> resumed;
   for (const auto& [rank, resume] : resumption_.resumes()) resumed.insert(resume.origin);
@@ -311,6 +336,7 @@ void MasterFits::Settle(int64_t now_ns) {
   TellOvertaken();
   late_joins_.Settle(now_ns, *generation_);
   donations_.Advance(now_ns, &*generation_);
+  generation_->AdvanceExchange(now_ns);
 }
 
 std::optional<uint64_t> MasterFits::TakeEnded() {
@@ -409,6 +435,7 @@ std::optional<std::string> MasterFits::StartIfReady(int64_t now_ns) {
     cut[member.origin] = rendezvous_.counter(rank);
   }
   const std::string options_text = rendezvous_.options_text();
+  const JointPlan plan = rendezvous_.plan();
   rendezvous_.Clear();
   if (!has_values) return std::nullopt;
   membership_->ForgetReplaced();
@@ -417,9 +444,9 @@ std::optional<std::string> MasterFits::StartIfReady(int64_t now_ns) {
   relay_->SetAllowance(2 * static_cast<int64_t>(parameters_.size() * sizeof(float)));
   std::vector<Replication::Accepted> none;  // nobody has sent an update of this generation yet
   relay_->Open(now_ns, cut, &none);
-  generation_.emplace(layout, sequenced, origins, codec_, &parameters_, host_);
+  generation_.emplace(layout, plan, sequenced, origins, codec_, &parameters_, host_);
   end_reported_ = false;
-  late_joins_.Started(layout, options_text);
+  late_joins_.Started(layout, options_text, plan);
   donations_.Clear();
   const std::vector<Buffer> snapshot =
       EncodeBlob({BlobKind::kParameters, layout.generation, 0, 0, 0}, parameters_);
@@ -438,6 +465,7 @@ void MasterFits::AddStatus(JsonObject* json) const {
       .Add("phase", std::string(generation_ ? generation_->phase_name() : "gathering"))
       .Add("steps", generation_ ? generation_->steps() : 0)
       .Add("parameters", parameters_.size());
+  if (generation_ && generation_->exchange() != nullptr) generation_->exchange()->AddStatus(json);
 }
 
 }  // namespace strom

@@ -53,6 +53,10 @@ class MasterFits {
   void HandleAnnounce(int64_t now_ns, const Member& member, const Announce& announce);
   void Handle(const Member& member, const Done& done);
   void Handle(const Member& member, const Verification& verification);
+  void Handle(int64_t now_ns, const Member& member, const Have& have);
+  void Handle(const Member& member, const AskJoint& ask);
+  // A piece of what a member gives to the joint model. "" or why it has to be expelled.
+  std::string HandleShard(int64_t now_ns, const Member& member, const BlobChunk& chunk);
   void HandleAsk(int64_t now_ns, const Member& member, const AskState& ask);
   // A live member lacks what is kept no longer. False: it cannot go on.
   bool HandleTooFarBehind(int32_t rank);
@@ -81,7 +85,8 @@ class MasterFits {
   // generation at hand, and sees to donations.
   void Settle(int64_t now_ns);
   int64_t NextTimeout() const {
-    return std::min({donations_.NextTimeout(), resumption_.NextTimeout(), last_end_.NextTimeout()});
+    return std::min({donations_.NextTimeout(), resumption_.NextTimeout(), last_end_.NextTimeout(),
+                     generation_ ? generation_->NextTimeout() : kNever});
   }
   // Starts the next generation where all members have announced it. The text is for the log.
   std::optional<std::string> StartIfReady(int64_t now_ns);
@@ -105,6 +110,10 @@ class MasterFits {
     return generation_ ? generation_->FindExcess() : std::nullopt;
   }
   const std::vector<float>& parameters() const { return parameters_; }
+  int64_t steps_counted() const {
+    const ShardExchange* const exchange = generation_ ? generation_->exchange() : nullptr;
+    return exchange == nullptr ? 0 : exchange->steps_counted();
+  }
   void AddStatus(JsonObject* json) const;
 
  private:

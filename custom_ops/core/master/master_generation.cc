@@ -16,7 +16,7 @@ constexpr size_t kMaxAverageKeys = 64;
 
 }  // namespace
 
-MasterGeneration::MasterGeneration(const Layout& layout,
+MasterGeneration::MasterGeneration(const Layout& layout, const JointPlan& plan,
                                    const std::optional<SequencerBounds>& sequenced,
                                    const std::map<int32_t, uint64_t>& origins,
                                    const UpdateCodec& codec, std::vector<float>* parameters,
@@ -29,6 +29,9 @@ MasterGeneration::MasterGeneration(const Layout& layout,
     counters[{rank, origin}] = CounterOf(host->received(), origin);
   }
   if (sequenced) sequencer_.emplace(counters, *sequenced);
+  if (!plan.IsJoint()) return;
+  exchange_.emplace(plan, layout.generation, *parameters, host);
+  for (const auto& [rank, member] : members_) exchange_->Join(rank, /*late=*/false);
 }
 
 void MasterGeneration::HandleAccepted(const Replication::Accepted& accepted) {
@@ -66,8 +69,40 @@ std::optional<MasterGeneration::Excess> MasterGeneration::FindExcess() {
   return std::nullopt;
 }
 
+std::string MasterGeneration::HandleShard(int64_t now_ns, int32_t rank, const BlobChunk& chunk) {
+  if (!exchange_ || !IsLiveMember(rank)) return "";
+  bool whole = false;
+  const std::string fault = exchange_->HandleShard(now_ns, rank, chunk, &whole);
+  if (!whole) return fault;
+  Progress& progress = members_.at(rank).progress;
+  progress.last_iteration = std::max(progress.last_iteration, static_cast<int64_t>(chunk.name.key));
+  ++progress.updates;
+  return fault;
+}
+
+void MasterGeneration::HandleHave(int64_t now_ns, int32_t rank, const Have& have) {
+  if (exchange_ && IsLiveMember(rank)) exchange_->Handle(now_ns, rank, have);
+}
+
+void MasterGeneration::HandleAsk(int32_t rank, const AskJoint& ask) {
+  if (exchange_ && IsLiveMember(rank)) exchange_->Handle(rank, ask);
+}
+
+void MasterGeneration::AdvanceExchange(int64_t now_ns) {
+  if (exchange_ && phase_ == Phase::kTraining) exchange_->Advance(now_ns);
+}
+
+int64_t MasterGeneration::NextTimeout() const {
+  return exchange_ && phase_ == Phase::kTraining ? exchange_->NextTimeout() : kNever;
+}
+
+void MasterGeneration::Refresh() {
+  if (exchange_ && phase_ == Phase::kTraining) exchange_->WriteTo(parameters_);
+}
+
 void MasterGeneration::HandleDone(int32_t rank, const Done& done) {
   if (!IsLiveMember(rank) || phase_ != Phase::kTraining) return;
+  if (exchange_) exchange_->Finish(rank);
   members_[rank].final_counter = done.counter;
   if (sequencer_) sequencer_->Done(StepperOf(rank), done.counter);
   if (done.stop != 0) {
@@ -147,6 +182,7 @@ void MasterGeneration::Lose(int32_t rank) {
   lost.lost = true;
   member = std::move(lost);
   if (sequencer_) sequencer_->Lose(StepperOf(rank));
+  if (exchange_) exchange_->Leave(rank);
   for (auto& [key, by_rank] : latest_) by_rank.erase(rank);
   Advance();
 }
@@ -160,6 +196,7 @@ void MasterGeneration::Join(int32_t rank, uint64_t origin) {
   members_[rank] = std::move(joined);
   rank_of_origin_[origin] = rank;
   if (sequencer_) sequencer_->Join(StepperOf(rank), CounterOf(host_->received(), origin));
+  if (exchange_) exchange_->Join(rank, /*late=*/true);
 }
 
 void MasterGeneration::GoOn(int32_t rank, uint64_t origin, const AskResume& resume) {
@@ -172,6 +209,10 @@ void MasterGeneration::GoOn(int32_t rank, uint64_t origin, const AskResume& resu
   member.progress = before;
   member.progress.last_iteration = std::max(before.last_iteration, resume.iteration);
   rank_of_origin_[origin] = rank;
+  if (!exchange_) return;
+  const bool is_first = exchange_->joint().cycles() == 0 && resume.cycles > 0;
+  if (is_first) exchange_->Restart(resume.cycles);
+  exchange_->Join(rank, /*late=*/true);
 }
 
 std::optional<int32_t> MasterGeneration::FindDonor(const std::set<int32_t>& asked) const {
@@ -210,6 +251,7 @@ bool MasterGeneration::Reinstate(int32_t rank, uint64_t origin) {
   if (found == members_.end() || found->second.origin != origin) return false;
   if (sequencer_ || phase_ != Phase::kTraining) return false;
   found->second.lost = false;
+  if (exchange_) exchange_->Return(rank);
   return true;
 }
 
@@ -299,6 +341,10 @@ void MasterGeneration::SendFinal() {
 void MasterGeneration::SendResult() {
   phase_ = AnyLive() ? Phase::kResult : Phase::kEnded;
   if (phase_ == Phase::kEnded) return;
+  if (exchange_) {
+    exchange_->Close();
+    exchange_->WriteTo(parameters_);
+  }
   Vectors states;
   ForLive([&](int32_t rank, Member& member) { states[rank] = std::move(*member.state); });
   const size_t size = states.begin()->second.size();

@@ -11,6 +11,8 @@
 #include <string>
 #include <vector>
 
+#include "core/joint/joint_plan.h"
+#include "core/master/shard_exchange.h"
 #include "core/replication/blob.h"
 #include "core/replication/control.h"
 #include "core/replication/master_event.h"
@@ -21,15 +23,11 @@
 namespace strom {
 
 // What a generation asks of the node that runs it. None of these calls back before it returns.
-class GenerationHost {
+class GenerationHost : public ShardExchangeHost {
  public:
-  virtual ~GenerationHost() = default;
-  virtual void Send(int32_t rank, const ControlMessage& message) = 0;
-  virtual void SendBlob(int32_t rank, const std::vector<Buffer>& chunks) = 0;
   // Tells the worker why it cannot go on; MasterGeneration::Lose follows.
   virtual void Fail(int32_t rank, Code code, const std::string& reason) = 0;
   virtual void Report(MasterEvent event) = 0;
-  virtual int64_t QueuedBytes(int32_t rank) const = 0;
   virtual const VersionVector& received() const = 0;
   // What one member's values, that are averaged or on their way to it, may hold.
   virtual int64_t MostValuesBytes() const = 0;
@@ -41,9 +39,10 @@ class MasterGeneration {
  public:
   enum class Phase { kTraining, kFinal, kResult, kEnded };
 
-  // `sequenced`: of the synchronous and bounded modes. `origins`: rank -> origin of the members;
-  // `parameters` and `host` outlive this.
-  MasterGeneration(const Layout& layout, const std::optional<SequencerBounds>& sequenced,
+  // `plan`: valid for the layout. `sequenced`: of the synchronous and bounded modes. `origins`:
+  // rank -> origin of the members; `parameters` and `host` outlive this.
+  MasterGeneration(const Layout& layout, const JointPlan& plan,
+                   const std::optional<SequencerBounds>& sequenced,
                    const std::map<int32_t, uint64_t>& origins, const UpdateCodec& codec,
                    std::vector<float>* parameters, GenerationHost* host);
 
@@ -53,6 +52,16 @@ class MasterGeneration {
   void HandleAverage(int32_t rank, const BlobName& name, std::vector<double> values);
   void HandleState(int32_t rank, std::vector<double> state);
   void HandleVerification(int32_t rank, const Verification& verification);
+
+  // Training on a joint model. "" or why the member has to go.
+  std::string HandleShard(int64_t now_ns, int32_t rank, const BlobChunk& chunk);
+  void HandleHave(int64_t now_ns, int32_t rank, const Have& have);
+  void HandleAsk(int32_t rank, const AskJoint& ask);
+  void AdvanceExchange(int64_t now_ns);
+  int64_t NextTimeout() const;
+  // The parameters are to be looked at: they become what the joint model is now.
+  void Refresh();
+  const ShardExchange* exchange() const { return exchange_ ? &*exchange_ : nullptr; }
 
   // Settled may be true by now.
   void Resume() { Advance(); }
@@ -155,6 +164,7 @@ class MasterGeneration {
   std::map<int32_t, Member> members_;
   std::map<uint64_t, int32_t> rank_of_origin_;
   std::optional<Sequencer> sequencer_;
+  std::optional<ShardExchange> exchange_;
   bool stopped_ = false;
   std::deque<std::pair<uint64_t, Vectors>> latest_;  // asynchronous averages by key, newest last
   std::optional<uint64_t> parameters_hash_;          // after RESULT

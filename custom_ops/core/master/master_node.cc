@@ -38,7 +38,7 @@ TreeBounds BoundsOf(const MasterNodeOptions& options) {
 
 bool IsOfMaster(BlobKind kind) {
   return kind != BlobKind::kSeed && kind != BlobKind::kAverage && kind != BlobKind::kState &&
-         kind != BlobKind::kDonation;
+         kind != BlobKind::kDonation && kind != BlobKind::kShard;
 }
 
 }  // namespace
@@ -98,6 +98,8 @@ struct MasterNode::State final : GenerationHost {
   void Handle(Member* member, const Verification& verification) {
     fits.Handle(*member, verification);
   }
+  void Handle(Member* member, const Have& have) { fits.Handle(now_ns, *member, have); }
+  void Handle(Member* member, const AskJoint& ask) { fits.Handle(*member, ask); }
   void Handle(Member* member, const AskState& ask) { fits.HandleAsk(now_ns, *member, ask); }
   void Handle(Member* member, const AskSnapshot& ask) { fits.HandleAsk(now_ns, *member, ask); }
   void Handle(Member* member, const AskResume& resume) {
@@ -219,6 +221,8 @@ void MasterNode::Shutdown(int64_t now_ns, const std::string& reason) {
 const VersionVector& MasterNode::received() const { return state_->relay.received(); }
 const Replication& MasterNode::replication() const { return state_->relay.replication(); }
 const std::vector<float>& MasterNode::parameters() const { return state_->fits.parameters(); }
+
+int64_t MasterNode::steps_counted() const { return state_->fits.steps_counted(); }
 
 void MasterNode::State::ShutDown(const std::string& reason) {
   shut_down = reason.empty() ? "the master has ended" : reason;
@@ -377,6 +381,11 @@ void MasterNode::State::HandleChunk(Member* member, const Buffer& chunk) {
   if (!well_formed.ok()) return Expel(member, well_formed.message);
   if (static_cast<int64_t>(parsed.bytes.size()) > kChunkBytes || IsOfMaster(parsed.name.kind)) {
     return Expel(member, "a chunk that only a master sends, or that is too long");
+  }
+  if (parsed.name.kind == BlobKind::kShard) {
+    const std::string fault = fits.HandleShard(now_ns, *member, parsed);
+    if (!fault.empty()) Expel(member, WorkerName(member->rank) + " sent " + fault);
+    return;
   }
   BlobAssembler& assembler = assemblers[member->link];
   std::optional<int64_t> most = fits.MostBytes(*member, parsed.name);

@@ -63,6 +63,8 @@ class MasterNode {
   // Ring, hold and vectors, for checks of their bounds.
   const Replication& replication() const;
   const std::vector<float>& parameters() const;
+  // Training on a joint model: see ShardExchange::steps_counted; of the latest generation.
+  int64_t steps_counted() const;
 
   std::string StatusJson() const;
 

@@ -59,6 +59,10 @@ std::string StartRendezvous::Compare(int32_t rank, const Announce& announce, boo
            "'s: " + announce.options_text + " against " + first.options_text +
            "; give every worker the same options";
   }
+  if (!(announce.plan == first.plan)) {
+    return WorkerName(rank) + " trains other variables than " + WorkerName(other) +
+           ", or by another method; build and compile the same model on every worker";
+  }
   return "";
 }
 

@@ -54,6 +54,7 @@ class StartRendezvous {
   uint64_t counter(int32_t rank) const { return announced_.at(rank).counter; }
   const Layout& layout() const { return First().layout; }
   const std::string& options_text() const { return First().options_text; }
+  const JointPlan& plan() const { return First().plan; }
   bool HasSeed() const { return seed_ && seed_->first == layout().generation; }
   // The chief's values for the generation at hand; null where there are none.
   std::vector<float>* seed() { return HasSeed() ? &seed_->second : nullptr; }

@@ -14,7 +14,7 @@ Status ParseChunk(Bytes chunk, BlobChunk* parsed) {
   reader(kind, name.generation, name.key, name.mark, name.count, parsed->total, parsed->offset);
   name.kind = static_cast<BlobKind>(kind);
   if (!reader.ok() || kind < static_cast<uint8_t>(BlobKind::kSeed) ||
-      kind > static_cast<uint8_t>(BlobKind::kDonation)) {
+      kind > static_cast<uint8_t>(BlobKind::kJoint)) {
     return {Code::kCorrupt, "a chunk that is none"};
   }
   parsed->bytes = reader.left();
@@ -26,15 +26,29 @@ Status ParseChunk(Bytes chunk, BlobChunk* parsed) {
   return {};
 }
 
-Buffer EncodeChunk(const BlobName& name, Bytes values, uint64_t offset) {
-  const uint64_t total = values.size();
-  const Bytes part = values.subspan(offset, std::min<uint64_t>(kChunkBytes, total - offset));
+namespace {
+
+Buffer Encode(const BlobName& name, Bytes piece, uint64_t offset, uint64_t total) {
   FieldWriter writer;
   writer(static_cast<uint8_t>(name.kind), name.generation, name.key, name.mark, name.count, total,
          offset);
   std::vector<uint8_t> chunk = writer.Take();
-  chunk.insert(chunk.end(), part.begin(), part.end());
+  chunk.insert(chunk.end(), piece.begin(), piece.end());
   return MakeBuffer(std::move(chunk));
+}
+
+}  // namespace
+
+Buffer EncodeChunk(const BlobName& name, Bytes values, uint64_t offset) {
+  const uint64_t total = values.size();
+  return Encode(name, values.subspan(offset, std::min<uint64_t>(kChunkBytes, total - offset)),
+                offset, total);
+}
+
+Buffer EncodePiece(const BlobName& name, std::span<const float> values, uint64_t offset,
+                   uint64_t total) {
+  const auto* const bytes = reinterpret_cast<const uint8_t*>(values.data());
+  return Encode(name, {bytes, values.size_bytes()}, offset, total);
 }
 
 std::vector<Buffer> EncodeBlob(const BlobName& name, Bytes values) {

@@ -24,15 +24,20 @@ enum class BlobKind : uint8_t {
   kResult = 6,      // master: its average
   kPending = 7,     // master, to a late joiner: accepted updates that stand in no STEP yet
   kDonation = 8,    // a worker's state for the rank `key`, forwarded; no bytes = there is none
+  kShard = 9,       // worker: float32 values for the joint model; no bytes = they are not finite
+  kTarget = 10,     // master: a shard's float32 target, or that of a round
+  kJoint = 11,      // master: the joint model, float32
 };
 
 struct BlobName {
   BlobKind kind = BlobKind::kSeed;
   uint64_t generation = 0;
-  uint64_t key = 0;    // averages; kDonation: whom it is for
+  uint64_t key = 0;    // averages; kDonation: whom it is for; kShard: the last step's iteration
   uint64_t mark = 0;   // kAverage: the sender's last counter; kMean: STEPs sent before it;
-                       // kParameters, kPending: the snapshot that START or ENDED has named
-  uint32_t count = 0;  // kMean and kResult: contributors
+                       // kParameters, kPending: the snapshot that START or ENDED has named;
+                       // kShard: core/joint/joint_plan.h; kTarget: of the tick or round; kJoint: of
+                       // the question
+  uint32_t count = 0;  // kMean and kResult: contributors; kShard: own steps behind it
   friend bool operator==(const BlobName&, const BlobName&) = default;
 };
 
@@ -47,6 +52,10 @@ Status ParseChunk(Bytes chunk, BlobChunk* parsed);
 
 // The chunk of `values` that begins at `offset`.
 Buffer EncodeChunk(const BlobName& name, Bytes values, uint64_t offset);
+
+// A piece of a run of `total` bytes of which no more is at hand.
+Buffer EncodePiece(const BlobName& name, std::span<const float> values, uint64_t offset,
+                   uint64_t total);
 
 // At least one chunk, an empty one for no values. `Number` is float or double.
 std::vector<Buffer> EncodeBlob(const BlobName& name, Bytes values);

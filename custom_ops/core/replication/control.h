@@ -12,13 +12,14 @@
 
 #include "core/base/link_layer.h"
 #include "core/base/types.h"
+#include "core/joint/joint_plan.h"
 #include "core/replication/update.h"
 
 namespace strom {
 
 // Bumped whenever a field below, the update header, the codec's format or what a message makes of
 // its receiver's vectors changes.
-inline constexpr uint32_t kProtocolVersion = 7;
+inline constexpr uint32_t kProtocolVersion = 8;
 
 // Texts are no longer than this. What two members say may stand in one answer, so words for people
 // have room for two options texts; longer ones are cut where they are sent. A peer that sends more
@@ -93,9 +94,11 @@ struct Announce {
   Layout layout;
   uint64_t counter = 0;
   std::string options_text;
+  JointPlan plan = {};
   template <typename Archive>
   void Fields(Archive& archive) {
     archive(layout.generation, layout.size, layout.hash, counter, options_text);
+    plan.Fields(archive);
   }
 };
 
@@ -357,10 +360,14 @@ struct AskResume {
   int64_t iteration = -1;   // of its last own update; -1 = none
   uint8_t lacks_state = 0;  // it has joined late, and no other's state has come yet
   std::string options_text;
+  JointPlan plan = {};
+  uint64_t cycles = 0;  // that the joint model had finished, as it was last told
   template <typename Archive>
   void Fields(Archive& archive) {
     archive(layout.generation, layout.size, layout.hash, origin, applied, kept_after, iteration,
             lacks_state, options_text);
+    plan.Fields(archive);
+    archive(cycles);
   }
 };
 
@@ -387,10 +394,49 @@ struct ReplicaCut {
   }
 };
 
+// TICK. Master, training on a joint model: MPCA's tick `number` begins, or a round.
+struct Tick {
+  static constexpr uint8_t kType = 25;
+  uint64_t generation = 0;
+  uint64_t number = 0;
+  uint8_t asks = 0;      // MPCA: a snapshot of shard `number` mod phases, please
+  uint8_t installs = 0;  // MPCA: the target that came in tick `number` - 1 is to be installed
+  double alpha = 0;      // MPCA: of the pull
+  uint64_t steps = 0;    // rounds: own steps to the snapshot
+  uint64_t cycles = 0;   // that the joint model has finished
+  template <typename Archive>
+  void Fields(Archive& archive) {
+    archive(generation, number, asks, installs, alpha, steps, cycles);
+  }
+};
+
+// HAVE. Worker: the target of tick or round `number` is here whole.
+struct Have {
+  static constexpr uint8_t kType = 26;
+  uint64_t generation = 0;
+  uint64_t number = 0;
+  template <typename Archive>
+  void Fields(Archive& archive) {
+    archive(generation, number);
+  }
+};
+
+// ASK_JOINT. Worker: the joint model as it is now, please; `mark` names the answer.
+struct AskJoint {
+  static constexpr uint8_t kType = 27;
+  uint64_t generation = 0;
+  uint64_t mark = 0;
+  template <typename Archive>
+  void Fields(Archive& archive) {
+    archive(generation, mark);
+  }
+};
+
 using ControlMessage =
     std::variant<Attach, Announce, StartGeneration, Step, Done, Final, Verification, End, Stop,
                  Beacon, Notice, Failure, AttachAnew, TreePlace, Placed, Orphan, Ended, AskState,
-                 TooFarBehind, AskSnapshot, SnapshotCut, AskResume, AskReplica, ReplicaCut>;
+                 TooFarBehind, AskSnapshot, SnapshotCut, AskResume, AskReplica, ReplicaCut, Tick,
+                 Have, AskJoint>;
 
 Buffer EncodeHello(const Hello& hello);
 Buffer EncodeChildHello(const ChildHello& hello);

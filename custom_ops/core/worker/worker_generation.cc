@@ -36,6 +36,10 @@ void WorkerGeneration::Begin(Generation generation) {
   final_.reset();
   result_.reset();
   stop_ = false;
+  joint_.reset();
+  if (generation_.plan.IsJoint()) {
+    joint_.emplace(generation_.plan, layout_.generation, host_, drops_);
+  }
 }
 
 void WorkerGeneration::Average(uint64_t key, std::vector<double> values) {
@@ -85,16 +89,19 @@ void WorkerGeneration::Register() {
   registered_ = true;
   if (asks_as_) host_->Send(AskState{layout_.generation, *asks_as_, 0});
   if (asked_ && !mean_) AskAverage();
+  if (joint_) joint_->Register();
   if (phase_ == Phase::kFinishing) SayDone();
 }
 
 void WorkerGeneration::LinkDown() {
   registered_ = false;
+  if (joint_) joint_->LinkDown();
   if (beginning_.ended && asks_as_) HandleDonation({});  // nobody asks again for an end's state
 }
 
 void WorkerGeneration::MasterChanged() {
   registered_ = false;
+  if (joint_) joint_->MasterChanged();
   if (phase_ == Phase::kStarting) Begin(std::move(generation_));
 }
 
@@ -105,7 +112,8 @@ void WorkerGeneration::GoOn() {
 }
 
 void WorkerGeneration::Announce() {
-  host_->Send(strom::Announce{layout_, host_->last_own_counter(), generation_.options_text});
+  host_->Send(strom::Announce{layout_, host_->last_own_counter(), generation_.options_text,
+                              generation_.plan});
   if (generation_.seed == nullptr) return;
   host_->SendBlob(EncodeBlob({BlobKind::kSeed, layout_.generation, 0, 0, 0}, *generation_.seed));
 }
@@ -113,6 +121,7 @@ void WorkerGeneration::Announce() {
 bool WorkerGeneration::HandleStart(const StartGeneration& start) {
   if (start.generation != layout_.generation || phase_ != Phase::kStarting) return false;
   started_ = registered_ = true;
+  if (joint_) joint_->Register();
   beginning_ = {start.snapshot != 0, false, start.resume_iteration};
   snapshot_ = start.snapshot;
   cut_ = start.cut;
@@ -151,6 +160,25 @@ void WorkerGeneration::Handle(const Stop& stop) {
   if (stop.generation != layout_.generation) return;
   WorkerEvent event;
   event.type = WorkerEvent::Type::kStop;
+  host_->Raise(std::move(event));
+}
+
+void WorkerGeneration::Handle(const Tick& tick) {
+  if (joint_) joint_->Handle(tick);
+}
+
+void WorkerGeneration::HandleJointChunk(const BlobChunk& chunk) {
+  if (!joint_) {
+    ++(*drops_)["values that nobody asked for"];
+    return;
+  }
+  JointValues joint;
+  const Status status = joint_->HandleChunk(chunk, &joint);
+  if (!status.ok()) return host_->Fail(status.code, "the master sent " + status.message);
+  if (!joint) return;
+  WorkerEvent event;
+  event.type = WorkerEvent::Type::kJoint;
+  event.parameters = std::move(joint);
   host_->Raise(std::move(event));
 }
 

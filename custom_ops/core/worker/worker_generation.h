@@ -11,13 +11,16 @@
 #include <utility>
 #include <vector>
 
+#include "core/base/joint_exchange.h"
 #include "core/base/types.h"
+#include "core/joint/joint_plan.h"
 #include "core/replication/blob.h"
 #include "core/replication/control.h"
 #include "core/replication/node_status.h"
 #include "core/replication/replication.h"
 #include "core/replication/step_queue.h"
 #include "core/replication/update.h"
+#include "core/worker/shard_agent.h"
 
 namespace strom {
 
@@ -28,6 +31,7 @@ struct Generation {
   uint64_t layout_hash = 0;
   std::string options_text;                        // equal on all workers, else refused
   std::shared_ptr<const std::vector<float>> seed;  // the chief's values; null elsewhere
+  JointPlan plan = {};                             // likewise equal; update sharing has none
 };
 
 // How a generation began for this worker.
@@ -45,6 +49,7 @@ struct WorkerEvent {
     kStarted,   // `parameters` are the master's, `beginning` says how it began
     kDonation,  // answer to AskDonation: `donation`, null where there is none to be had
     kAverage,   // answer to Average: `key`, `values`, `contributors`
+    kJoint,     // answer to AskJoint: `parameters` are the joint model
     kFinal,     // everything any member sent is here: apply, then SendState
     kResult,    // `values` = averaged state, `parameters` = the master's
     kEnd,       // all members verified; values[0] = the worst difference
@@ -67,11 +72,8 @@ struct WorkerEvent {
 
 // What a generation asks of the node that runs it. Nothing of this calls back, but after Fail the
 // generation is over.
-class WorkerGenerationHost {
+class WorkerGenerationHost : public ShardAgentHost {
  public:
-  virtual ~WorkerGenerationHost() = default;
-  virtual void Send(const ControlMessage& message) = 0;
-  virtual void SendBlob(const std::vector<Buffer>& chunks) = 0;
   virtual void Raise(WorkerEvent event) = 0;
   virtual void Fail(Code code, const std::string& message) = 0;
   virtual const VersionVector& received() const = 0;
@@ -105,6 +107,8 @@ class WorkerGeneration {
   // came after the end for the mean of the members' final states. In every other case an empty
   // kDonation follows at once. `is_up`: the link to the master stands.
   void AskDonation(int32_t own_rank, bool is_up);
+  // Training on a joint model; null otherwise.
+  ShardAgent* joint() { return joint_ ? &*joint_ : nullptr; }
 
   // --- the link to the master
   // The master counts on this worker over the link at hand: what it waits for is said (again).
@@ -126,6 +130,9 @@ class WorkerGeneration {
   void Handle(const Final& final);
   void Handle(const End& end);
   void Handle(const Stop& stop);
+  void Handle(const Tick& tick);
+  // Of the joint model.
+  void HandleJointChunk(const BlobChunk& chunk);
   void HandleBlob(Blob blob);
   void Add(std::vector<Replication::Accepted> accepted);
   // Late: the updates that the snapshot `number` lacks though START's cut covers them.
@@ -153,6 +160,7 @@ class WorkerGeneration {
   // It has joined late, and no other's state has come yet.
   bool lacks_state() const { return beginning_.late && (!has_asked_ || asks_as_); }
   const std::string& options_text() const { return generation_.options_text; }
+  const JointPlan& plan() const { return generation_.plan; }
   bool IsTraining() const { return phase_ == Phase::kTraining || phase_ == Phase::kFinishing; }
 
  private:
@@ -186,6 +194,7 @@ class WorkerGeneration {
   bool stop_ = false;
   std::optional<Final> final_;
   std::optional<Blob> result_;
+  std::optional<ShardAgent> joint_;
 };
 
 }  // namespace strom

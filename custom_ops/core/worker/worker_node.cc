@@ -199,6 +199,33 @@ void WorkerNode::SnapshotInstalled() {
 int64_t WorkerNode::ReleasedSteps() const {
   return state_->generation->queue().own_released_steps();
 }
+JointOrders WorkerNode::TakeJointOrders() {
+  ShardAgent* const joint = state_->generation->joint();
+  return joint == nullptr ? JointOrders{} : joint->TakeOrders();
+}
+
+JointValues WorkerNode::TakeRound() {
+  ShardAgent* const joint = state_->generation->joint();
+  return joint == nullptr ? nullptr : joint->TakeRound();
+}
+
+void WorkerNode::GiveToJoint(int64_t now_ns, uint64_t mark, int64_t iteration, int64_t steps,
+                             std::vector<float> values) {
+  State& s = *state_;
+  s.now_ns = now_ns;
+  s.last_iteration = iteration;
+  ShardAgent* const joint = s.generation->joint();
+  if (s.life == State::Life::kOver || joint == nullptr) return;
+  joint->Give(mark, iteration, steps, std::move(values));
+}
+
+void WorkerNode::AskJoint(int64_t now_ns) {
+  State& s = *state_;
+  s.now_ns = now_ns;
+  ShardAgent* const joint = s.generation->joint();
+  if (s.life != State::Life::kOver && joint != nullptr) joint->AskJoint();
+}
+
 const VersionVector& WorkerNode::received() const { return state_->relay.received(); }
 const Replication& WorkerNode::replication() const { return state_->relay.replication(); }
 void WorkerNode::SetApplied(const VersionVector& applied) { state_->applied = applied; }
@@ -373,6 +400,10 @@ void WorkerNode::State::HandleChunk(Bytes chunk) {
   std::optional<Blob> blob;
   BlobChunk parsed;
   Status status = ParseChunk(chunk, &parsed);
+  const BlobKind kind = parsed.name.kind;
+  if (status.ok() && (kind == BlobKind::kTarget || kind == BlobKind::kJoint)) {
+    return generation->HandleJointChunk(parsed);
+  }
   if (status.ok()) {
     const bool donated = parsed.name.kind == BlobKind::kDonation;
     status = (donated ? donation_assembler : assembler)

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "core/base/exchange.h"
+#include "core/base/joint_exchange.h"
 #include "core/base/link_layer.h"
 #include "core/base/types.h"
 #include "core/replication/replication.h"
@@ -102,6 +103,14 @@ class WorkerNode {
   // generation; a STEP is released once it and every update it lists are here. Sequenced modes
   // only.
   int64_t ReleasedSteps() const;
+
+  // Training on a joint model (core/base/joint_exchange.h). Without one, or after the end, nothing
+  // is asked, given or there.
+  JointOrders TakeJointOrders();
+  JointValues TakeRound();
+  void GiveToJoint(int64_t now_ns, uint64_t mark, int64_t iteration, int64_t steps,
+                   std::vector<float> values);
+  void AskJoint(int64_t now_ns);  // -> kJoint
 
   const VersionVector& received() const;
   // Ring, hold and vectors, for checks of their bounds.

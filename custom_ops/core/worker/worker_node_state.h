@@ -81,6 +81,7 @@ struct WorkerNode::State final : WorkerGenerationHost {
   void Handle(const Final& final) { generation->Handle(final); }
   void Handle(const End& end) { generation->Handle(end); }
   void Handle(const Stop& stop) { generation->Handle(stop); }
+  void Handle(const Tick& tick) { generation->Handle(tick); }
   template <typename Other>
   void Handle(const Other&) {
     ++drops["control message that only a worker sends"];

@@ -78,6 +78,8 @@ void WorkerNode::State::SendResume() {
   resume.iteration = last_iteration;
   resume.lacks_state = generation->lacks_state() ? 1 : 0;
   resume.options_text = generation->options_text();
+  resume.plan = generation->plan();
+  if (generation->joint() != nullptr) resume.cycles = generation->joint()->cycles();
   Send(resume);
 }
 

@@ -11,9 +11,16 @@
 namespace strom {
 namespace {
 
+JointPlan APlan() {
+  JointPlan plan;
+  plan.method = {STROM_MPCA, 3, 1, 0.05, 0.9, 0.7, 0.8, 0.5, 2, 20, 21, 5, 0};
+  plan.ranges = {{0, 60}, {70, 30}};
+  return plan;
+}
+
 std::vector<ControlMessage> OneOfEach() {
   return {Attach{3, {{1, 2}, {5, 6}}},
-          Announce{{1, 100, 77}, 12, "max_staleness=0"},
+          Announce{{1, 100, 77}, 12, "method=MPCA()", APlan()},
           StartGeneration{1, {{9, 1}}},
           Step{1, 4, {{1, 2}, {1, 3}, {5, 6}}},
           Done{1, 12, 1},
@@ -45,9 +52,20 @@ std::vector<ControlMessage> OneOfEach() {
                     .kept_after = 4,
                     .iteration = 12,
                     .lacks_state = 1,
-                    .options_text = "max_staleness=None"},
+                    .options_text = "max_staleness=None",
+                    .plan = APlan(),
+                    .cycles = 8},
           AskReplica{3, 1},
-          ReplicaCut{3, 1, {{1, 2}}}};
+          ReplicaCut{3, 1, {{1, 2}}},
+          Tick{3, 17, 1, 1, 0.05, 20, 5},
+          Have{3, 16},
+          AskJoint{3, 2}};
+}
+
+TEST(Control, ReadsBackAPlan) {
+  ControlMessage parsed;
+  ASSERT_TRUE(ParseControl(*EncodeControl(Announce{{1, 100, 77}, 12, "", APlan()}), &parsed).ok());
+  EXPECT_EQ(std::get<Announce>(parsed).plan, APlan());
 }
 
 TEST(Control, ReadsBackEveryMessage) {

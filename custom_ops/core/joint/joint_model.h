@@ -1,0 +1,102 @@
+// The joint model x~ that a master keeps of its workers' models, with its trajectory v~ and the
+// target x* that workers are pulled to: the rules of MPCA SGD (Langer, Hall, He, Rahayu, "MPCA
+// SGD", equations 4, 5, 8, 9), and of SparkNet and EASGD. Plain arithmetic; who sends what and when
+// is core/master/shard_exchange.h's.
+//
+// Sums and rules are float64, what is kept float32. A snapshot counts part by part, so that what
+// has come of one whose sender is lost counts, and no more.
+#ifndef KERAS_STROM_CORE_JOINT_JOINT_MODEL_H_
+#define KERAS_STROM_CORE_JOINT_JOINT_MODEL_H_
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "core/joint/joint_plan.h"
+#include "core/joint/joint_values.h"
+
+namespace strom {
+
+// Shards are cut into parts of so many elements, the last one of a shard shorter. A part is what
+// one chunk carries.
+inline constexpr int64_t kPartElements = int64_t{1} << 18;
+
+// Where shard number `shard` of `shards` lies: equal ranges, cut at multiples of 16 elements.
+ElementRange ShardOf(int64_t size, int32_t shards, int32_t shard);
+
+class JointModel {
+ public:
+  // `start` has plan-size elements. The method is a valid one.
+  JointModel(const strom_method& method, std::vector<float> start);
+
+  int64_t size() const { return static_cast<int64_t>(joint_.size()); }
+  int32_t shards() const { return static_cast<int32_t>(shards_.size()); }
+  const ElementRange& shard(int32_t shard) const { return At(shard).range; }
+  // Cycles that the shard has finished, and that all have.
+  int64_t cycles(int32_t shard) const { return At(shard).cycles; }
+  int64_t cycles() const;
+
+  // The master has been replaced: the trajectory is lost, all shards have finished `cycles`, and
+  // the next mean of each takes the place of what is here.
+  void Restart(int64_t cycles);
+
+  // Values of a snapshot from element `offset` on, with `steps` own steps behind them. Within one
+  // part each snapshot is added once.
+  void Add(int64_t offset, std::span<const float> values, int64_t steps);
+  // EASGD: x~ += difference.
+  void Move(int64_t offset, std::span<const float> difference);
+  // EASGD: x~ += alpha (values - x~).
+  void MoveTowards(int64_t offset, std::span<const float> values);
+
+  // What was added to the shard becomes a part of it, part by part: first those of
+  // [first_part, last_part), then EndCycle. Where nothing was added all stays as it is.
+  int64_t first_part(int32_t shard) const { return At(shard).first_part; }
+  int64_t last_part(int32_t shard) const;
+  ElementRange part(int64_t part) const { return parts_[static_cast<size_t>(part)].range; }
+  void UpdatePart(int64_t part);
+  void EndCycle(int32_t shard);
+  // The same at once.
+  void Update(int32_t shard);
+
+  // (5): x* of a range within one shard, as it was at the end of its last cycle.
+  void ReadTarget(const ElementRange& range, float* target) const;
+  const std::vector<float>& joint() const { return joint_; }
+  const std::vector<float>& trajectory() const { return trajectory_; }
+  // Of (7), by the cycles that all shards have finished.
+  double alpha() const;
+
+ private:
+  struct Shard {
+    ElementRange range;
+    int64_t first_part = 0;
+    int64_t cycles = 0;
+    double gamma = 0;          // of the target, since the last cycle
+    bool has_changed = false;  // some part in the cycle at hand
+    bool restarts = false;
+  };
+  struct Part {
+    ElementRange range;
+    int32_t shard = 0;
+    double weight = 0;  // W
+  };
+
+  const Shard& At(int32_t shard) const { return shards_[static_cast<size_t>(shard)]; }
+  size_t PartAt(int64_t offset) const;
+  double WeightOf(int64_t steps) const;
+  double Beta(const Shard& shard) const;
+  double Gamma(int64_t cycles) const;
+  // Calls visit(part, elements of it from `offset` on, theirs in `values`) for each part.
+  template <typename Visit>
+  void ForParts(int64_t offset, std::span<const float> values, Visit visit);
+
+  const strom_method method_;
+  std::vector<Shard> shards_;
+  std::vector<Part> parts_;
+  std::vector<float> joint_;
+  std::vector<float> trajectory_;  // empty where there is no gamma
+  std::vector<double> sums_;       // empty in asynchronous EASGD
+};
+
+}  // namespace strom
+
+#endif  // KERAS_STROM_CORE_JOINT_JOINT_MODEL_H_

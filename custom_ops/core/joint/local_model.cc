@@ -1,0 +1,270 @@
+#include "core/joint/local_model.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "core/joint/joint_model.h"
+#include "core/joint/pull.h"
+
+namespace strom {
+
+namespace {
+
+constexpr int32_t kMostBadSnapshots = 3;
+// Of the latest exchanges, whose median tells how long they take.
+constexpr size_t kRemembered = 5;
+// Before anything is measured.
+constexpr int64_t kFirstSteps = 10;
+constexpr int64_t kMostSteps = 10'000;
+// Asynchronous EASGD exchanges so much more rarely than one line could carry (the paper's setting).
+constexpr double kSlack = 1.3;
+constexpr int64_t kPullElements = int64_t{1} << 16;  // of one task
+
+const char* NameOf(const LocalPiece& piece) { return piece.name == nullptr ? "" : piece.name; }
+
+double Seconds(int64_t ns) { return static_cast<double>(ns) * 1e-9; }
+
+void Remember(double value, std::deque<double>* values) {
+  values->push_back(value);
+  if (values->size() > kRemembered) values->pop_front();
+}
+
+double Median(std::deque<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+// Calls visit(span of a piece, its offset) for what lies in `range`, in order.
+template <typename Visit>
+void ForPieces(std::span<const LocalPiece> pieces, const ElementRange& range, Visit visit) {
+  int64_t at = 0;
+  for (const LocalPiece& piece : pieces) {
+    const int64_t size = std::ssize(piece.values);
+    const int64_t first = std::max(range.offset, at);
+    const int64_t last = std::min(range.end(), at + size);
+    if (first < last) {
+      visit(
+          piece.values.subspan(static_cast<size_t>(first - at), static_cast<size_t>(last - first)),
+          first, piece);
+    }
+    at += size;
+  }
+}
+
+}  // namespace
+
+void LocalModel::Begin(std::shared_ptr<JointExchange> exchange, int64_t size,
+                       const strom_method& method, int32_t rank, int32_t workers) {
+  *this = LocalModel();
+  exchange_ = std::move(exchange);
+  method_ = method;
+  size_ = size;
+  workers_ = workers;
+  for (int32_t shard = 0; shard < method.phases; ++shard) {
+    shards_.push_back({ShardOf(size, method.phases, shard), nullptr, 0, 0});
+  }
+  if (method.kind == STROM_EASGD && workers > 0) {
+    const int64_t steps = method.steps > 0 ? method.steps : kFirstSteps;
+    first_extra_ = steps * (workers - 1 - rank) / workers;
+    since_exchange_ = first_extra_;
+  }
+}
+
+Status LocalModel::CheckCovers(std::span<const LocalPiece> pieces) const {
+  int64_t elements = 0;
+  for (const LocalPiece& piece : pieces) elements += std::ssize(piece.values);
+  if (elements == size_) return {};
+  return {Code::kInvalidArgument, "segments of " + std::to_string(elements) +
+                                      " elements for a joint model of " + std::to_string(size_)};
+}
+
+Status LocalModel::Step(std::span<const LocalPiece> pieces, int64_t iteration, int64_t now_ns,
+                        const Parallel& parallel, strom_pull_result* result) {
+  *result = told_;
+  if (!exchange_) return {};
+  if (waits_) return {Code::kInvalidArgument, "a step while the one before waits for an exchange"};
+  Status covers = CheckCovers(pieces);
+  if (!covers.ok()) return covers;
+  for (Shard& shard : shards_) ++shard.steps;
+  iteration_ = iteration;
+  JointOrders orders = exchange_->TakeOrders();
+  told_.shards = 0;
+  Status status;
+  if (method_.kind == STROM_MPCA) {
+    if (orders.asked) {
+      Shard& shard = shards_[*orders.asked % shards_.size()];
+      status = GiveShard(pieces, *orders.asked, &shard, iteration, now_ns);
+    }
+    for (JointOrders::Target& target : orders.targets) {
+      shards_[static_cast<size_t>(target.shard)].target = std::move(target.values);
+      ++told_.shards;
+    }
+    told_.alpha = orders.alpha;
+    Pull(pieces, static_cast<float>(orders.alpha), told_.shards > 0, parallel);
+  } else {
+    status = StepOfRounds(pieces, orders, iteration, now_ns);
+  }
+  *result = told_;
+  result->waits = waits_ ? 1 : 0;
+  return status;
+}
+
+// SparkNet: tau = 5 C / c (the master says it, for it sees all). EASGD: 1.3 K t / c, t of one
+// download.
+int64_t LocalModel::StepsToExchange(const JointOrders& orders) const {
+  if (method_.steps > 0) return method_.steps;
+  if (method_.kind != STROM_EASGD) return std::max<int64_t>(1, orders.steps);
+  if (wait_seconds_.empty() || step_seconds_.empty()) return kFirstSteps;
+  const double step = std::max(Median(step_seconds_), 1e-6);
+  const double steps = kSlack * workers_ * Median(wait_seconds_) / step;
+  return std::clamp(static_cast<int64_t>(steps + .5), int64_t{1}, kMostSteps);
+}
+
+Status LocalModel::StepOfRounds(std::span<const LocalPiece> pieces, const JointOrders& orders,
+                                int64_t iteration, int64_t now_ns) {
+  if (++since_exchange_ < StepsToExchange(orders)) return {};
+  const int64_t steps = since_exchange_ - std::exchange(first_extra_, 0);
+  NoteCycle(steps, exchanged_ns_, now_ns);
+  if (exchanged_ns_ != 0) {
+    Remember(Seconds(now_ns - exchanged_ns_) / static_cast<double>(steps), &step_seconds_);
+  }
+  if (method_.kind == STROM_EASGD) {
+    exchange_->AskJoint();
+  } else {
+    Status given = GiveShard(pieces, orders.round, &shards_.front(), iteration, now_ns);
+    if (!given.ok()) return given;
+  }
+  since_exchange_ = 0;
+  waits_ = true;
+  waits_since_ns_ = now_ns;
+  return {};
+}
+
+Status LocalModel::GiveShard(std::span<const LocalPiece> pieces, uint64_t mark, Shard* shard,
+                             int64_t iteration, int64_t now_ns) {
+  std::vector<float> values;
+  values.reserve(static_cast<size_t>(shard->range.size));
+  const char* bad = nullptr;
+  ForPieces(pieces, shard->range,
+            [&](std::span<const float> part, int64_t, const LocalPiece& piece) {
+              if (bad == nullptr && !IsFinite(part)) bad = NameOf(piece);
+              values.insert(values.end(), part.begin(), part.end());
+            });
+  if (method_.kind == STROM_MPCA) NoteCycle(shard->steps, shard->asked_ns, now_ns);
+  shard->asked_ns = now_ns;
+  const int64_t steps = std::exchange(shard->steps, 0);
+  if (bad != nullptr) values.clear();
+  exchange_->Give(mark, iteration, steps, std::move(values));
+  return NoteGiven(bad);
+}
+
+// `bad` names the variable for which nothing was given; null = all was finite.
+Status LocalModel::NoteGiven(const char* bad) {
+  ++told_.exchanges;
+  bad_snapshots_ = bad == nullptr ? 0 : bad_snapshots_ + 1;
+  if (bad_snapshots_ < kMostBadSnapshots) return {};
+  return {Code::kNotFinite, "the variable " + std::string(bad) +
+                                " holds a NaN or an infinity; nothing of this worker's model has "
+                                "been shared since"};
+}
+
+void LocalModel::NoteCycle(int64_t steps, int64_t since_ns, int64_t now_ns) {
+  told_.cycle_steps = steps;
+  if (since_ns != 0) told_.cycle_seconds = Seconds(now_ns - since_ns);
+}
+
+// What no target has come for yet is not pulled.
+void LocalModel::Pull(std::span<const LocalPiece> pieces, float alpha, bool measures,
+                      const Parallel& parallel) {
+  if (measures) told_.distance = told_.target = 0;
+  struct Task {
+    std::span<float> own;
+    std::span<const float> target;
+  };
+  std::vector<Task> tasks;
+  for (const Shard& shard : shards_) {
+    if (!shard.target) continue;
+    ForPieces(pieces, shard.range, [&](std::span<float> part, int64_t offset, const LocalPiece&) {
+      const auto target =
+          std::span(*shard.target)
+              .subspan(static_cast<size_t>(offset - shard.range.offset), part.size());
+      if (measures) {
+        const Divergence sums = Measure(part, target);
+        told_.distance += sums.distance;
+        told_.target += sums.target;
+      }
+      for (size_t at = 0; at < part.size(); at += kPullElements) {
+        const size_t size = std::min<size_t>(kPullElements, part.size() - at);
+        tasks.push_back({part.subspan(at, size), target.subspan(at, size)});
+      }
+    });
+  }
+  if (alpha == 0) return;
+  parallel.For(std::ssize(tasks), [&](int64_t i) {
+    const Task& task = tasks[static_cast<size_t>(i)];
+    strom::Pull(task.own, task.target, alpha);
+  });
+}
+
+Status LocalModel::Install(std::span<const LocalPiece> pieces, int64_t now_ns,
+                           const Parallel& parallel, strom_pull_result* result) {
+  *result = told_;
+  if (!exchange_ || !std::exchange(waits_, false)) return {};
+  Status covers = CheckCovers(pieces);
+  if (!covers.ok()) return covers;
+  const JointValues joint = exchange_->TakeJoint();
+  if (!joint || std::ssize(*joint) != size_) {
+    return {Code::kInternal, "the joint model has not come whole"};
+  }
+  Remember(Seconds(now_ns - waits_since_ns_), &wait_seconds_);
+  told_.waited_seconds += Seconds(now_ns - waits_since_ns_);
+  exchanged_ns_ = now_ns;
+  told_.shards = 1;
+  const auto alpha = static_cast<float>(method_.alpha);
+  Shard& whole = shards_.front();
+  whole.target = joint;
+  if (method_.kind == STROM_EASGD) {
+    std::vector<float> difference(joint->size());
+    ForPieces(pieces, whole.range, [&](std::span<float> part, int64_t offset, const LocalPiece&) {
+      const auto at = static_cast<size_t>(offset);
+      const Divergence sums = Measure(part, std::span(*joint).subspan(at, part.size()));
+      if (at == 0) told_.distance = told_.target = 0;
+      told_.distance += sums.distance;
+      told_.target += sums.target;
+      TakeDifference(part, std::span(*joint).subspan(at, part.size()), alpha,
+                     difference.data() + at);
+    });
+    told_.alpha = method_.alpha;
+    const bool is_bad = !IsFinite(difference);
+    if (is_bad) difference.clear();
+    exchange_->Give(exchanges_++, iteration_, std::exchange(whole.steps, 0), std::move(difference));
+    Status given = NoteGiven(is_bad ? NameOf(pieces.front()) : nullptr);
+    if (!given.ok()) return given;
+  } else {
+    told_.alpha = method_.kind == STROM_SPARKNET ? 1 : method_.alpha;
+    Pull(pieces, static_cast<float>(told_.alpha), /*measures=*/true, parallel);
+  }
+  whole.target = nullptr;
+  *result = told_;
+  return {};
+}
+
+Status LocalModel::Finish(std::span<const float> values, int64_t iteration) {
+  if (!exchange_) return {};
+  if (std::ssize(values) != size_) {
+    return {Code::kInvalidArgument, "a last snapshot of " + std::to_string(values.size()) +
+                                        " elements for a joint model of " + std::to_string(size_)};
+  }
+  for (size_t i = 0; i < shards_.size(); ++i) {
+    const auto part = values.subspan(static_cast<size_t>(shards_[i].range.offset),
+                                     static_cast<size_t>(shards_[i].range.size));
+    std::vector<float> copy;
+    if (IsFinite(part)) copy.assign(part.begin(), part.end());
+    exchange_->Give(LastMark(static_cast<int32_t>(i)), iteration,
+                    std::exchange(shards_[i].steps, 0), std::move(copy));
+  }
+  exchange_ = nullptr;
+  return {};
+}
+
+}  // namespace strom

@@ -1,0 +1,87 @@
+// What a worker has beside its own parameters x where it trains on a joint model: the targets that
+// it is pulled to, and how many steps lie behind each shard's last snapshot. One thread's, the one
+// that trains; times are arguments.
+#ifndef KERAS_STROM_CORE_JOINT_LOCAL_MODEL_H_
+#define KERAS_STROM_CORE_JOINT_LOCAL_MODEL_H_
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/base/joint_exchange.h"
+#include "core/base/parallel.h"
+#include "core/base/types.h"
+#include "core/joint/joint_plan.h"
+#include "core/joint/joint_values.h"
+
+namespace strom {
+
+// The parameters, lent for one call: pieces that cover the joint model whole, in its order.
+struct LocalPiece {
+  std::span<float> values;
+  const char* name = nullptr;  // for errors
+};
+
+class LocalModel {
+ public:
+  // A generation begins: no targets, no steps. Without an exchange nobody is there to train with.
+  // Workers whose exchanges are each their own begin them at different steps, by their rank.
+  void Begin(std::shared_ptr<JointExchange> exchange, int64_t size, const strom_method& method,
+             int32_t rank, int32_t workers);
+
+  // After a step of the optimizer. Where result->waits, JointExchange::AwaitJoint and then Install
+  // come before the next one. kNotFinite where three snapshots one after another were not finite.
+  Status Step(std::span<const LocalPiece> pieces, int64_t iteration, int64_t now_ns,
+              const Parallel& parallel, strom_pull_result* result);
+  Status Install(std::span<const LocalPiece> pieces, int64_t now_ns, const Parallel& parallel,
+                 strom_pull_result* result);
+  // After the last step: the last snapshot of everything.
+  Status Finish(std::span<const float> values, int64_t iteration);
+
+  const std::shared_ptr<JointExchange>& exchange() const { return exchange_; }
+
+ private:
+  struct Shard {
+    ElementRange range;
+    JointValues target;
+    int64_t steps = 0;  // tau: own steps since its last snapshot
+    int64_t asked_ns = 0;
+  };
+
+  Status CheckCovers(std::span<const LocalPiece> pieces) const;
+  Status StepOfRounds(std::span<const LocalPiece> pieces, const JointOrders& orders,
+                      int64_t iteration, int64_t now_ns);
+  Status GiveShard(std::span<const LocalPiece> pieces, uint64_t mark, Shard* shard,
+                   int64_t iteration, int64_t now_ns);
+  void Pull(std::span<const LocalPiece> pieces, float alpha, bool measures,
+            const Parallel& parallel);
+  Status NoteGiven(const char* bad);
+  void NoteCycle(int64_t steps, int64_t since_ns, int64_t now_ns);
+  int64_t StepsToExchange(const JointOrders& orders) const;
+
+  std::shared_ptr<JointExchange> exchange_;
+  strom_method method_{};
+  int64_t size_ = 0;
+  std::vector<Shard> shards_;
+  int32_t bad_snapshots_ = 0;  // one after another
+  strom_pull_result told_{};
+  bool waits_ = false;
+
+  // Methods with exchanges that training waits for.
+  int64_t since_exchange_ = 0;  // own steps
+  int64_t first_extra_ = 0;     // steps that the first exchange of this rank comes earlier
+  uint64_t exchanges_ = 0;
+  int64_t iteration_ = 0;
+  int64_t waits_since_ns_ = 0;
+  int64_t exchanged_ns_ = 0;  // when the last one ended; 0 = none has
+  // Of the latest exchanges, to choose how many steps lie between two.
+  std::deque<double> wait_seconds_, step_seconds_;
+  int32_t workers_ = 1;
+};
+
+}  // namespace strom
+
+#endif  // KERAS_STROM_CORE_JOINT_LOCAL_MODEL_H_

@@ -1,0 +1,51 @@
+#include "core/joint/pull.h"
+
+#include <algorithm>
+#include <bit>
+
+namespace strom {
+
+void Pull(std::span<float> x, std::span<const float> target, float alpha) {
+  float* const own = x.data();
+  const float* const to = target.data();
+  const size_t size = x.size();
+  if (alpha == 1) {
+    std::copy(to, to + size, own);
+    return;
+  }
+  for (size_t i = 0; i < size; ++i) {
+    const float way = to[i] - own[i];
+    own[i] += alpha * way;
+  }
+}
+
+void TakeDifference(std::span<float> x, std::span<const float> joint, float alpha,
+                    float* difference) {
+  float* const own = x.data();
+  const float* const shared = joint.data();
+  for (size_t i = 0; i < x.size(); ++i) {
+    difference[i] = alpha * (own[i] - shared[i]);
+    own[i] -= difference[i];
+  }
+}
+
+Divergence Measure(std::span<const float> x, std::span<const float> target) {
+  Divergence sums;
+  for (size_t i = 0; i < x.size(); ++i) {
+    const double way = static_cast<double>(target[i]) - x[i];
+    sums.distance += way * way;
+    sums.target += static_cast<double>(target[i]) * target[i];
+  }
+  return sums;
+}
+
+bool IsFinite(std::span<const float> values) {
+  constexpr uint32_t kExponent = 0x7f800000;
+  uint32_t found = 0;
+  for (const float value : values) {
+    found |= static_cast<uint32_t>((std::bit_cast<uint32_t>(value) & kExponent) == kExponent);
+  }
+  return found == 0;
+}
+
+}  // namespace strom

@@ -1,0 +1,458 @@
+#include "core/master/shard_exchange.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "core/joint/pull.h"
+#include "core/replication/formatting.h"
+
+namespace strom {
+
+namespace {
+
+// A tick waits at most so long, or twice the median of the latest.
+constexpr int64_t kLeastPatience = 1'000'000'000;
+constexpr size_t kRememberedTicks = 9;
+// No tick waits longer than this for steps to be made.
+constexpr int64_t kMostPacing = 10'000'000'000;
+// Who has more than this on its way gets no target of this tick.
+constexpr int64_t kMostQueuedBytes = int64_t{64} << 20;
+// Of the joint model for one worker on its way at once, and how often a look is taken.
+constexpr int64_t kStreamBytes = int64_t{8} << 20;
+constexpr int64_t kStreamLook = 1'000'000;
+// SparkNet: 5 C / c. The steps of the first round, before anything is measured.
+constexpr double kStepsOverExchange = 5;
+constexpr int64_t kFirstSteps = 10;
+constexpr int64_t kMostSteps = 10'000;
+constexpr size_t kRememberedRounds = 5;
+
+constexpr auto kFloatBytes = static_cast<int64_t>(sizeof(float));
+
+template <typename Number>
+Number Median(std::deque<Number> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+template <typename Number>
+void Remember(Number value, size_t most, std::deque<Number>* values) {
+  values->push_back(value);
+  if (values->size() > most) values->pop_front();
+}
+
+std::vector<float> FromFlat(const JointPlan& plan, const std::vector<float>& flat) {
+  std::vector<float> joint;
+  Gather(plan, flat, &joint);
+  return joint;
+}
+
+}  // namespace
+
+ShardExchange::ShardExchange(const JointPlan& plan, uint64_t generation,
+                             const std::vector<float>& flat, ShardExchangeHost* host)
+    : plan_(plan),
+      generation_(generation),
+      host_(host),
+      joint_(plan.method, FromFlat(plan, flat)),
+      asked_ns_(static_cast<size_t>(plan.method.phases), kNever),
+      steps_(plan.method.steps > 0 ? plan.method.steps : kFirstSteps) {}
+
+void ShardExchange::Join(int32_t rank, bool late) {
+  Member& member = members_[rank] = {};
+  member.here = member.trains = true;
+  member.in_rounds = !late;
+  streams_.erase(rank);
+  asked_.erase(rank);
+  if (HasRounds()) host_->Send(rank, TickFor(member));
+  next_ns_ = 0;
+}
+
+void ShardExchange::Return(int32_t rank) {
+  const auto found = members_.find(rank);
+  if (found == members_.end()) return;
+  Member& member = found->second;
+  member.here = true;
+  if (member.owes) {
+    Tick again = TickFor(member);
+    again.number = *member.owes;
+    again.asks = 1;
+    host_->Send(rank, again);
+  }
+  if (HasRounds()) host_->Send(rank, TickFor(member));
+}
+
+void ShardExchange::Leave(int32_t rank) {
+  const auto found = members_.find(rank);
+  if (found == members_.end()) return;
+  found->second.here = found->second.gets_target = false;
+  streams_.erase(rank);
+  next_ns_ = 0;
+}
+
+void ShardExchange::Finish(int32_t rank) {
+  const auto found = members_.find(rank);
+  if (found == members_.end()) return;
+  found->second.trains = found->second.in_rounds = false;
+  next_ns_ = 0;
+}
+
+Tick ShardExchange::TickFor(const Member&) const {
+  Tick tick{generation_, number_};
+  tick.alpha = joint_.alpha();
+  tick.steps = static_cast<uint64_t>(steps_);
+  tick.cycles = static_cast<uint64_t>(joint_.cycles());
+  return tick;
+}
+
+// Which elements the values with this mark are; nullopt = nobody waits for them.
+std::optional<ElementRange> ShardExchange::RangeOf(const Member& member, uint64_t mark) const {
+  if (mark >= kFirstLastMark) {
+    const uint64_t shard = mark - kFirstLastMark;
+    if (shard >= static_cast<uint64_t>(joint_.shards())) return std::nullopt;
+    return joint_.shard(static_cast<int32_t>(shard));
+  }
+  if (IsMpca()) {
+    if (member.owes != mark) return std::nullopt;
+    return joint_.shard(static_cast<int32_t>(mark % static_cast<uint64_t>(joint_.shards())));
+  }
+  if (HasRounds() && mark > number_) return std::nullopt;
+  return joint_.shard(0);
+}
+
+std::string ShardExchange::HandleShard(int64_t now_ns, int32_t rank, const BlobChunk& chunk,
+                                       bool* whole) {
+  *whole = false;
+  const auto found = members_.find(rank);
+  if (found == members_.end() || closed_) return "";
+  Member& member = found->second;
+  const uint64_t mark = chunk.name.mark;
+  // Said again over another link; what is here counts already.
+  if (member.gave && mark <= *member.gave) {
+    const bool is_last = chunk.offset + chunk.bytes.size() == chunk.total;
+    const bool comes = HasWork() && member.gets_target;
+    if (HasRounds() && is_last && mark < number_ && !comes) SendRound(rank, mark);
+    return "";
+  }
+  if (member.mark != mark) {
+    const std::optional<ElementRange> expected = RangeOf(member, mark);
+    if (!expected) return "";
+    member.mark = mark;
+    member.received = 0;
+    if (mark >= kFirstLastMark) Finish(rank);  // it may overtake the word
+  }
+  const ElementRange range = *RangeOf(member, mark);
+  const auto total = static_cast<uint64_t>(range.size * kFloatBytes);
+  const bool nothing = chunk.total == 0;
+  const uint64_t size = std::min<uint64_t>(kChunkBytes, total - std::min(total, chunk.offset));
+  if (!nothing && (chunk.total != total || chunk.offset > member.received ||
+                   chunk.offset % kChunkBytes != 0 || chunk.bytes.size() != size || size == 0)) {
+    return "a piece of a snapshot that does not follow the one before";
+  }
+  if (!nothing && chunk.offset < member.received) return "";
+  // In a round that has been closed without it: it gets what came of that, and nothing is added.
+  const bool too_late = HasRounds() && mark < number_;
+  if (!nothing && !too_late) {
+    const std::string fault = Take(chunk, range);
+    if (!fault.empty()) return fault;
+  }
+  member.received += size;
+  if (HasRounds() && mark == number_ && chunk.offset == 0) round_filled_ns_ = now_ns;
+  if (!nothing && member.received < total) return "";
+  *whole = true;
+  member.gave = mark;
+  member.in_rounds = member.trains;
+  if (member.owes == mark) member.owes.reset();
+  if (!nothing && !too_late) steps_counted_ += chunk.name.count;
+  NoteSteps(now_ns, chunk.name, &member);
+  if (too_late) SendRound(rank, mark);
+  next_ns_ = 0;
+  return "";
+}
+
+// To one that waits for a round which is over.
+void ShardExchange::SendRound(int32_t rank, uint64_t round) {
+  host_->Send(rank, TickFor(members_.at(rank)));
+  host_->SendBlob(rank, EncodeBlob({BlobKind::kTarget, generation_, 0, round, 0}, joint_.joint()));
+}
+
+std::string ShardExchange::Take(const BlobChunk& chunk, const ElementRange& range) {
+  std::vector<float> values(chunk.bytes.size() / sizeof(float));
+  std::copy(chunk.bytes.begin(), chunk.bytes.end(), reinterpret_cast<uint8_t*>(values.data()));
+  if (!IsFinite(values)) return "a snapshot that holds a NaN or an infinity";
+  const int64_t offset = range.offset + static_cast<int64_t>(chunk.offset) / kFloatBytes;
+  if (plan_.method.kind != STROM_EASGD) {
+    joint_.Add(offset, values, chunk.name.count);
+  } else if (chunk.name.mark >= kFirstLastMark) {
+    joint_.MoveTowards(offset, values);
+  } else {
+    joint_.Move(offset, values);
+  }
+  return "";
+}
+
+void ShardExchange::NoteSteps(int64_t now_ns, const BlobName& name, Member* member) {
+  const auto iteration = static_cast<int64_t>(name.key);
+  if (member->at && iteration > member->at->first) {
+    const int64_t steps = iteration - member->at->first;
+    member->step_ns = static_cast<double>(now_ns - member->at->second) / static_cast<double>(steps);
+  }
+  member->at = {iteration, now_ns};
+}
+
+void ShardExchange::Handle(int64_t now_ns, int32_t rank, const Have& have) {
+  const auto found = members_.find(rank);
+  if (found == members_.end() || have.generation != generation_) return;
+  if (have.number <= number_) found->second.has = have.number;
+  if (HasRounds() && have.number + 1 == number_) MeasureRound(now_ns);
+  next_ns_ = 0;
+}
+
+void ShardExchange::Handle(int32_t rank, const AskJoint& ask) {
+  if (ask.generation != generation_ || !members_.contains(rank)) return;
+  streams_[rank] = {ask.mark, 0};
+  next_ns_ = 0;
+}
+
+void ShardExchange::Advance(int64_t now_ns) {
+  next_ns_ = kNever;
+  AdvanceStreams(now_ns);
+  if (closed_) return;
+  if (IsMpca()) AdvanceTicks(now_ns);
+  if (HasRounds()) AdvanceRounds(now_ns);
+}
+
+// ----------------------------------------------------------------------------------- ticks
+
+// With three phases, tick n: shard n mod 3 is reduced, n-1 prepared and n-2 broadcast at once. With
+// two the preparation follows the reduction within the tick, with one the broadcast follows, too.
+void ShardExchange::AdvanceTicks(int64_t now_ns) {
+  if (runs_) {
+    if (HasWork()) DoWork();
+    const bool late = now_ns >= started_ns_ + Patience();
+    if (!HasWork() && !reduced_ && (IsReduced() || late)) PlanWork();
+    if (HasWork()) {
+      next_ns_ = now_ns;
+      return;
+    }
+    if (!late && !(IsReduced() && IsBroadcast())) {
+      next_ns_ = std::min(next_ns_, started_ns_ + Patience());
+      return;
+    }
+    Remember(now_ns - started_ns_, kRememberedTicks, &tick_ns_);
+    sent_last_ = sends_.has_value();
+    ++number_;
+    runs_ = false;
+  }
+  const bool any = std::any_of(members_.begin(), members_.end(), [](const auto& entry) {
+    return entry.second.here && entry.second.trains;
+  });
+  if (!any) return;
+  if (now_ns < NotBefore()) {
+    next_ns_ = std::min(next_ns_, NotBefore());
+    return;
+  }
+  StartTick(now_ns);
+  next_ns_ = HasWork() ? now_ns : std::min(next_ns_, started_ns_ + Patience());
+}
+
+void ShardExchange::StartTick(int64_t now_ns) {
+  const int32_t shards = joint_.shards();
+  const auto shard = static_cast<int32_t>(number_ % static_cast<uint64_t>(shards));
+  runs_ = true;
+  started_ns_ = now_ns;
+  asked_ns_[static_cast<size_t>(shard)] = now_ns;
+  asked_.clear();
+  updates_.reset();
+  sends_.reset();
+  reduced_ = false;
+  const auto earlier = [&](uint64_t ticks) -> std::optional<int32_t> {
+    if (number_ < ticks) return std::nullopt;
+    return static_cast<int32_t>((number_ - ticks) % static_cast<uint64_t>(shards));
+  };
+  if (shards == 3) updates_ = earlier(1);
+  if (shards == 3) sends_ = earlier(2);
+  if (shards == 2) sends_ = earlier(1);
+  if (shards == 3) reduced_ = true;
+  if (sends_ && joint_.cycles(*sends_) == 0) sends_.reset();
+  if (updates_) {
+    update_part_ = joint_.first_part(*updates_);
+    update_end_ = joint_.last_part(*updates_);
+  }
+  if (sends_) {
+    target_part_ = joint_.first_part(*sends_);
+    target_end_ = joint_.last_part(*sends_);
+  }
+  for (auto& [rank, member] : members_) {
+    member.gets_target = false;
+    if (!member.here || !member.trains) continue;
+    Tick tick = TickFor(member);
+    tick.asks = member.owes ? 0 : 1;
+    tick.installs = sent_last_ ? 1 : 0;
+    if (!member.owes) {
+      member.owes = number_;
+      asked_.insert(rank);
+    }
+    member.gets_target = host_->QueuedBytes(rank) <= kMostQueuedBytes;
+    host_->Send(rank, tick);
+  }
+}
+
+// Somebody was asked, and whoever was has given or is gone.
+bool ShardExchange::IsReduced() const {
+  return !asked_.empty() && std::all_of(asked_.begin(), asked_.end(), [&](int32_t rank) {
+    const Member& member = members_.at(rank);
+    return !member.here || !member.trains || member.owes != number_;
+  });
+}
+
+bool ShardExchange::IsBroadcast() const {
+  return !sends_ || std::all_of(members_.begin(), members_.end(), [&](const auto& entry) {
+    const Member& member = entry.second;
+    return !member.here || !member.trains || !member.gets_target || member.has == number_;
+  });
+}
+
+// Fewer than three phases: what follows the reduction within a tick.
+void ShardExchange::PlanWork() {
+  const auto shard = static_cast<int32_t>(number_ % static_cast<uint64_t>(joint_.shards()));
+  reduced_ = true;
+  updates_ = shard;
+  update_part_ = joint_.first_part(shard);
+  update_end_ = joint_.last_part(shard);
+  if (joint_.shards() > 1) return;
+  sends_ = shard;
+  target_part_ = joint_.first_part(shard);
+  target_end_ = joint_.last_part(shard);
+}
+
+// One part of each. Where both are of one shard the target is that after the update, but in
+// synchronous EASGD, where both rules are of the values before.
+void ShardExchange::DoWork() {
+  const bool of_old = plan_.method.kind == STROM_EASGD_SYNCHRONOUS;
+  if (of_old && target_part_ < target_end_) SendTargetPart();
+  if (update_part_ < update_end_) {
+    joint_.UpdatePart(update_part_++);
+    if (update_part_ == update_end_) joint_.EndCycle(*updates_);
+  }
+  const bool waits = IsMpca() && updates_ == sends_ && update_part_ < update_end_;
+  if (!of_old && target_part_ < target_end_ && !waits) SendTargetPart();
+}
+
+void ShardExchange::SendTargetPart() {
+  const ElementRange part = joint_.part(target_part_++);
+  const ElementRange& shard = joint_.shard(*sends_);
+  std::vector<float> values(static_cast<size_t>(part.size));
+  joint_.ReadTarget(part, values.data());
+  const uint64_t mark = IsMpca() ? number_ : number_ - 1;
+  const Buffer chunk =
+      EncodePiece({BlobKind::kTarget, generation_, 0, mark, 0}, values,
+                  static_cast<uint64_t>((part.offset - shard.offset) * kFloatBytes),
+                  static_cast<uint64_t>(shard.size * kFloatBytes));
+  for (auto& [rank, member] : members_) {
+    if (member.here && member.gets_target) host_->SendBlob(rank, {chunk});
+  }
+}
+
+int64_t ShardExchange::Patience() const {
+  if (tick_ns_.empty()) return kLeastPatience;
+  return std::max(kLeastPatience, 2 * Median(tick_ns_));
+}
+
+// A shard is not asked for again before workers have made so many steps, in their mean.
+int64_t ShardExchange::NotBefore() const {
+  const int64_t asked_ns = asked_ns_[number_ % asked_ns_.size()];
+  if (asked_ns == kNever) return 0;
+  double step_ns = 0;
+  int32_t known = 0;
+  for (const auto& [rank, member] : members_) {
+    if (!member.here || !member.trains || member.step_ns <= 0) continue;
+    step_ns += member.step_ns;
+    ++known;
+  }
+  if (known == 0) return 0;
+  const double pace = step_ns / known * static_cast<double>(plan_.method.min_steps);
+  return asked_ns + static_cast<int64_t>(std::min(pace, static_cast<double>(kMostPacing)));
+}
+
+// ----------------------------------------------------------------------------------- rounds
+
+void ShardExchange::AdvanceRounds(int64_t now_ns) {
+  if (HasWork()) DoWork();
+  if (!HasWork()) {
+    bool any = false;
+    for (const auto& [rank, member] : members_) {
+      if (!member.here || !member.in_rounds) continue;
+      if (member.gave != number_) return;  // Leave ends the waiting for who is gone
+      any = true;
+    }
+    if (any) CloseRound(now_ns);
+  }
+  if (HasWork()) next_ns_ = now_ns;
+}
+
+void ShardExchange::CloseRound(int64_t now_ns) {
+  updates_ = sends_ = 0;
+  update_part_ = target_part_ = 0;
+  update_end_ = target_end_ = joint_.last_part(0);
+  filled_ns_ = round_filled_ns_.value_or(now_ns);
+  round_filled_ns_.reset();
+  for (auto& [rank, member] : members_) {
+    member.gets_target = member.here && member.in_rounds && member.gave == number_;
+  }
+  ++number_;
+  for (auto& [rank, member] : members_) {
+    if (member.here && member.trains) host_->Send(rank, TickFor(member));
+  }
+}
+
+// C from when the last worker began to give until all have the result, c from one to the next.
+void ShardExchange::MeasureRound(int64_t now_ns) {
+  const bool all = std::all_of(members_.begin(), members_.end(), [&](const auto& entry) {
+    const Member& member = entry.second;
+    return !member.here || !member.gets_target || member.has == number_ - 1;
+  });
+  if (!all || round_ended_ns_ >= filled_ns_) return;
+  const int64_t began_ns = std::exchange(round_ended_ns_, now_ns);
+  if (plan_.method.steps > 0 || began_ns == 0) return;
+  const auto exchange = static_cast<double>(now_ns - filled_ns_);
+  const double step = static_cast<double>(filled_ns_ - began_ns) / static_cast<double>(steps_);
+  Remember(exchange / step, kRememberedRounds, &ratios_);
+  const double steps = kStepsOverExchange * Median(ratios_);
+  steps_ = std::clamp(static_cast<int64_t>(std::min(steps, 1e6) + .5), int64_t{1}, kMostSteps);
+}
+
+// ----------------------------------------------------------------------------------- the rest
+
+void ShardExchange::AdvanceStreams(int64_t now_ns) {
+  const int64_t parts = joint_.last_part(joint_.shards() - 1);
+  for (auto at = streams_.begin(); at != streams_.end();) {
+    auto& [rank, stream] = *at;
+    while (stream.part < parts && host_->QueuedBytes(rank) < kStreamBytes) {
+      const ElementRange part = joint_.part(stream.part++);
+      const auto values =
+          std::span(joint_.joint())
+              .subspan(static_cast<size_t>(part.offset), static_cast<size_t>(part.size));
+      host_->SendBlob(rank, {EncodePiece({BlobKind::kJoint, generation_, 0, stream.mark, 0}, values,
+                                         static_cast<uint64_t>(part.offset * kFloatBytes),
+                                         static_cast<uint64_t>(joint_.size() * kFloatBytes))});
+    }
+    at = stream.part == parts ? streams_.erase(at) : std::next(at);
+  }
+  if (!streams_.empty()) next_ns_ = std::min(next_ns_, now_ns + kStreamLook);
+}
+
+void ShardExchange::Close() {
+  if (std::exchange(closed_, true)) return;
+  for (int32_t shard = 0; shard < joint_.shards(); ++shard) {
+    if (plan_.method.kind != STROM_EASGD) joint_.Update(shard);
+  }
+}
+
+void ShardExchange::AddStatus(JsonObject* json) const {
+  json->Add("ticks", number_)
+      .Add("cycles", joint_.cycles())
+      .Add("steps_counted", steps_counted_)
+      .Add("steps_of_a_round", steps_);
+}
+
+}  // namespace strom

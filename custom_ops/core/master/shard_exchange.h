@@ -1,0 +1,153 @@
+// Training on a joint model at the master: asks the workers for snapshots of a shard, takes their
+// mean into the joint model and sends the target out, three shards at once (MPCA SGD's phases); or
+// rounds of all workers (SparkNet, synchronous EASGD); or each worker's own exchanges (EASGD). The
+// arithmetic is core/joint/joint_model.h's. Sans-IO; core/worker/shard_agent.h is the counterpart.
+//
+// Nothing waits for one worker for ever: a tick ends after a time at the latest, and a snapshot
+// that comes later counts in its shard's next cycle. What has to be computed or sent is done part
+// by part, so that the thread serves others in between.
+#ifndef KERAS_STROM_CORE_MASTER_SHARD_EXCHANGE_H_
+#define KERAS_STROM_CORE_MASTER_SHARD_EXCHANGE_H_
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "core/base/json.h"
+#include "core/joint/joint_model.h"
+#include "core/joint/joint_plan.h"
+#include "core/replication/blob.h"
+#include "core/replication/control.h"
+
+namespace strom {
+
+// What an exchange asks of the generation that it belongs to.
+class ShardExchangeHost {
+ public:
+  virtual ~ShardExchangeHost() = default;
+  virtual void Send(int32_t rank, const ControlMessage& message) = 0;
+  virtual void SendBlob(int32_t rank, const std::vector<Buffer>& chunks) = 0;
+  virtual int64_t QueuedBytes(int32_t rank) const = 0;
+};
+
+class ShardExchange {
+ public:
+  // `flat` are the parameters of the generation's whole layout. `host` outlives this.
+  ShardExchange(const JointPlan& plan, uint64_t generation, const std::vector<float>& flat,
+                ShardExchangeHost* host);
+
+  // A worker trains from here on; `late`: the others do already. Rounds wait for a late one only
+  // from its first snapshot on.
+  void Join(int32_t rank, bool late);
+  // It is back over another link.
+  void Return(int32_t rank);
+  // Its link is gone.
+  void Leave(int32_t rank);
+  // It makes no step any more; its last snapshots follow.
+  void Finish(int32_t rank);
+
+  // A piece of what a member gives. "" or why the member has to go. *whole: the last one of it.
+  std::string HandleShard(int64_t now_ns, int32_t rank, const BlobChunk& chunk, bool* whole);
+  void Handle(int64_t now_ns, int32_t rank, const Have& have);
+  void Handle(int32_t rank, const AskJoint& ask);
+
+  // After every event, and when NextTimeout is over.
+  void Advance(int64_t now_ns);
+  int64_t NextTimeout() const { return next_ns_; }
+
+  // All last snapshots are here: they become a part of the joint model. No tick follows.
+  void Close();
+  // A master that another one follows is lost: see JointModel::Restart.
+  void Restart(uint64_t cycles) { joint_.Restart(static_cast<int64_t>(cycles)); }
+  // Writes the joint model over its places in the parameters.
+  void WriteTo(std::vector<float>* flat) const { Scatter(plan_, joint_.joint(), flat); }
+
+  const JointPlan& plan() const { return plan_; }
+  const JointModel& joint() const { return joint_; }
+  // So many steps of workers were counted so far, each once for each shard.
+  int64_t steps_counted() const { return steps_counted_; }
+  void AddStatus(JsonObject* json) const;
+
+ private:
+  struct Member {
+    bool here = false;             // over a link
+    bool trains = false;           // makes steps
+    bool in_rounds = false;        // rounds wait for it
+    std::optional<uint64_t> owes;  // MPCA: the tick that has asked it
+    std::optional<uint64_t> mark;  // of what it gives, or has given last
+    uint64_t received = 0;         // bytes of that
+    std::optional<uint64_t> gave;  // the latest whole mark
+    std::optional<uint64_t> has;   // HAVE
+    bool gets_target = false;      // of the tick at hand
+    // To estimate how long its steps take.
+    std::optional<std::pair<int64_t, int64_t>> at;  // iteration, when
+    double step_ns = 0;                             // 0 = not known
+  };
+  struct Stream {  // the joint model for one worker
+    uint64_t mark = 0;
+    int64_t part = 0;
+  };
+
+  bool IsMpca() const { return plan_.method.kind == STROM_MPCA; }
+  bool HasRounds() const {
+    return plan_.method.kind == STROM_SPARKNET || plan_.method.kind == STROM_EASGD_SYNCHRONOUS;
+  }
+  std::optional<ElementRange> RangeOf(const Member& member, uint64_t mark) const;
+  std::string Take(const BlobChunk& chunk, const ElementRange& range);
+  void NoteSteps(int64_t now_ns, const BlobName& name, Member* member);
+
+  void AdvanceTicks(int64_t now_ns);
+  void StartTick(int64_t now_ns);
+  bool IsReduced() const;
+  bool IsBroadcast() const;
+  void PlanWork();
+  void DoWork();
+  bool HasWork() const { return update_part_ < update_end_ || target_part_ < target_end_; }
+  void SendTargetPart();
+  int64_t Patience() const;
+  int64_t NotBefore() const;
+
+  void AdvanceRounds(int64_t now_ns);
+  void CloseRound(int64_t now_ns);
+  void MeasureRound(int64_t now_ns);
+  void SendRound(int32_t rank, uint64_t round);
+  void AdvanceStreams(int64_t now_ns);
+  Tick TickFor(const Member& member) const;
+
+  const JointPlan plan_;
+  const uint64_t generation_;
+  ShardExchangeHost* const host_;
+  JointModel joint_;
+  std::map<int32_t, Member> members_;
+  bool closed_ = false;
+  int64_t next_ns_ = 0;
+  int64_t steps_counted_ = 0;
+
+  // The tick or round at hand.
+  uint64_t number_ = 0;
+  bool runs_ = false;  // MPCA: a tick has begun
+  int64_t started_ns_ = 0;
+  std::set<int32_t> asked_;         // in this tick
+  bool sent_last_ = false;          // a target, in the tick before
+  std::optional<int32_t> updates_;  // the shard whose parts are updated
+  std::optional<int32_t> sends_;    // the shard whose target is sent
+  bool reduced_ = false;            // P < 3: the stage after it has been planned
+  int64_t update_part_ = 0, update_end_ = 0;
+  int64_t target_part_ = 0, target_end_ = 0;
+  std::deque<int64_t> tick_ns_;    // the latest ticks' durations
+  std::vector<int64_t> asked_ns_;  // when a shard was asked for last; kNever = never
+  int64_t steps_ = 0;              // rounds: own steps from one to the next
+  int64_t round_ended_ns_ = 0;
+  std::optional<int64_t> round_filled_ns_;  // when the last of the round has begun to give
+  int64_t filled_ns_ = 0;                   // of the round before
+  std::deque<double> ratios_;               // exchange over step, of the latest rounds
+  std::map<int32_t, Stream> streams_;       // by rank
+};
+
+}  // namespace strom
+
+#endif  // KERAS_STROM_CORE_MASTER_SHARD_EXCHANGE_H_

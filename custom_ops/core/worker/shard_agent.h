@@ -1,0 +1,94 @@
+// A worker's side of training on a joint model, on the thread of the network: what the master asks
+// of it and has sent, until the training thread takes it; and what the training thread gives, until
+// the master asks for something newer. core/master/shard_exchange.h is the counterpart.
+#ifndef KERAS_STROM_CORE_WORKER_SHARD_AGENT_H_
+#define KERAS_STROM_CORE_WORKER_SHARD_AGENT_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "core/base/joint_exchange.h"
+#include "core/base/types.h"
+#include "core/joint/joint_plan.h"
+#include "core/replication/blob.h"
+#include "core/replication/control.h"
+#include "core/replication/node_status.h"
+
+namespace strom {
+
+// What a shard agent asks of the generation that it belongs to.
+class ShardAgentHost {
+ public:
+  virtual ~ShardAgentHost() = default;
+  virtual void Send(const ControlMessage& message) = 0;
+  virtual void SendBlob(const std::vector<Buffer>& chunks) = 0;
+};
+
+class ShardAgent {
+ public:
+  // `host` and `drops` outlive this.
+  ShardAgent(const JointPlan& plan, uint64_t generation, ShardAgentHost* host, DropCounters* drops)
+      : plan_(plan), generation_(generation), host_(host), drops_(drops) {}
+
+  // --- the link to the master
+  // It counts on this worker over the link at hand: what was asked and given is said again.
+  void Register();
+  void LinkDown();
+  // Another master, which begins to count anew.
+  void MasterChanged();
+
+  // --- what the master says
+  void Handle(const Tick& tick);
+  // kCorrupt where the chunk does not fit. *joint gets the answer to AskJoint.
+  Status HandleChunk(const BlobChunk& chunk, JointValues* joint);
+
+  // --- the training thread
+  void Give(uint64_t mark, int64_t iteration, int64_t steps, std::vector<float> values);
+  // Answered once by HandleChunk.
+  void AskJoint();
+  // What has come since the last call; alpha, round and steps are the latest.
+  JointOrders TakeOrders();
+  // The target of a round, once.
+  JointValues TakeRound() { return std::exchange(round_target_, nullptr); }
+  uint64_t cycles() const { return cycles_; }
+
+ private:
+  struct Given {
+    uint64_t mark = 0;
+    int64_t iteration = 0;
+    int64_t steps = 0;
+    std::vector<float> values;
+  };
+  bool HasRounds() const {
+    return plan_.method.kind == STROM_SPARKNET || plan_.method.kind == STROM_EASGD_SYNCHRONOUS;
+  }
+  void SendGiven(const Given& given);
+  ElementRange RangeOf(uint64_t number) const;
+  void HandleTarget(const Blob& blob);
+  void InstallTarget(uint64_t number, JointValues values);
+
+  const JointPlan plan_;
+  const uint64_t generation_;
+  ShardAgentHost* const host_;
+  DropCounters* const drops_;
+  bool registered_ = true;
+  JointOrders orders_;
+  std::optional<uint64_t> tick_;                          // the latest
+  std::optional<std::pair<uint64_t, JointValues>> next_;  // the target that no tick has named yet
+  std::optional<uint64_t> last_have_;
+  JointValues round_target_;
+  uint64_t cycles_ = 0;
+  std::vector<Given> given_;            // that the master may lack, should the link be lost
+  std::optional<uint64_t> last_given_;  // its mark
+  uint64_t asked_ = 0;                  // questions for the joint model so far
+  bool awaits_joint_ = false;
+  BlobAssembler targets_, joints_;
+};
+
+}  // namespace strom
+
+#endif  // KERAS_STROM_CORE_WORKER_SHARD_AGENT_H_

@@ -1,0 +1,60 @@
+#include "sim/joint_program.h"
+
+namespace strom {
+
+void JointProgram::Begin(const JointPlan& plan, int32_t rank, int32_t workers) {
+  plan_ = plan;
+  joint_ = nullptr;
+  waits_ = false;
+  // It owns the local model, so that this is no owner.
+  const std::shared_ptr<JointExchange> self(this, [](JointExchange*) {});
+  local_.Begin(self, plan.size(), plan.method, rank, workers);
+}
+
+std::vector<LocalPiece> JointProgram::Pieces(std::vector<float>* x) const {
+  std::vector<LocalPiece> pieces;
+  for (const ElementRange& range : plan_.ranges) {
+    pieces.push_back(
+        {std::span(*x).subspan(static_cast<size_t>(range.offset), static_cast<size_t>(range.size)),
+         "variable"});
+  }
+  return pieces;
+}
+
+bool JointProgram::Step(int64_t now_ns, int64_t iteration, std::vector<float>* x) {
+  now_ns_ = now_ns;
+  strom_pull_result result{};
+  failure_ = local_.Step(Pieces(x), iteration, now_ns, {}, &result);
+  waits_ = result.waits != 0;
+  return !waits_;
+}
+
+bool JointProgram::Continue(int64_t now_ns, std::vector<float>* x) {
+  now_ns_ = now_ns;
+  if (!waits_) return true;
+  if (JointValues round = node_->TakeRound()) joint_ = std::move(round);
+  if (joint_ == nullptr) return false;
+  strom_pull_result result{};
+  failure_ = local_.Install(Pieces(x), now_ns, {}, &result);
+  waits_ = false;
+  return true;
+}
+
+void JointProgram::Finish(int64_t now_ns, int64_t iteration, const std::vector<float>& x) {
+  now_ns_ = now_ns;
+  std::vector<float> values;
+  Gather(plan_, x, &values);
+  failure_ = local_.Finish(values, iteration);
+}
+
+JointOrders JointProgram::TakeOrders() { return node_->TakeJointOrders(); }
+
+void JointProgram::Give(uint64_t mark, int64_t iteration, int64_t steps,
+                        std::vector<float> values) {
+  on_given_(steps);
+  node_->GiveToJoint(now_ns_, mark, iteration, steps, std::move(values));
+}
+
+void JointProgram::AskJoint() { node_->AskJoint(now_ns_); }
+
+}  // namespace strom

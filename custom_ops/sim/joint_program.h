@@ -1,0 +1,59 @@
+// The part of a scripted program that trains on a joint model: its local model over its node,
+// without threads.
+#ifndef KERAS_STROM_SIM_JOINT_PROGRAM_H_
+#define KERAS_STROM_SIM_JOINT_PROGRAM_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "core/base/joint_exchange.h"
+#include "core/joint/joint_plan.h"
+#include "core/joint/local_model.h"
+#include "core/worker/worker_node.h"
+
+namespace strom {
+
+class JointProgram final : public JointExchange {
+ public:
+  // `node` outlives it. `on_given` hears of the steps behind each snapshot.
+  JointProgram(WorkerNode* node, std::function<void(int64_t steps)> on_given)
+      : node_(node), on_given_(std::move(on_given)) {}
+
+  // A generation begins, of `workers`.
+  void Begin(const JointPlan& plan, int32_t rank, int32_t workers);
+  // After a step that has changed `x`, the flat space. False: it waits, and Continue says how long.
+  bool Step(int64_t now_ns, int64_t iteration, std::vector<float>* x);
+  bool Continue(int64_t now_ns, std::vector<float>* x);
+  // After the last one.
+  void Finish(int64_t now_ns, int64_t iteration, const std::vector<float>& x);
+  // The node's kJoint.
+  void HandleJoint(JointValues joint) { joint_ = std::move(joint); }
+  bool waits() const { return waits_; }
+  const Status& failure() const { return failure_; }
+
+  // --- JointExchange
+  JointOrders TakeOrders() override;
+  void Give(uint64_t mark, int64_t iteration, int64_t steps, std::vector<float> values) override;
+  void AskJoint() override;
+  void AwaitJoint(int64_t, std::function<void(Status)>) override {}  // Continue looks
+  JointValues TakeJoint() override { return std::exchange(joint_, nullptr); }
+
+ private:
+  std::vector<LocalPiece> Pieces(std::vector<float>* x) const;
+
+  WorkerNode* const node_;
+  const std::function<void(int64_t steps)> on_given_;
+  JointPlan plan_;
+  LocalModel local_;
+  JointValues joint_;
+  bool waits_ = false;
+  Status failure_;
+  int64_t now_ns_ = 0;
+};
+
+}  // namespace strom
+
+#endif  // KERAS_STROM_SIM_JOINT_PROGRAM_H_

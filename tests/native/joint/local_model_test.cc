@@ -1,0 +1,231 @@
+// A worker's side of training on a joint model, face to face with a test that plays the network:
+// what is copied, installed and pulled, and in which order.
+#include "core/joint/local_model.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "core/joint/joint_model.h"
+
+namespace strom {
+namespace {
+
+using testing::Each;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::SizeIs;
+
+constexpr int64_t kSize = 96;
+
+class Played final : public JointExchange {
+ public:
+  struct Gift {
+    uint64_t mark;
+    int64_t iteration;
+    int64_t steps;
+    std::vector<float> values;
+  };
+  JointOrders TakeOrders() override {
+    JointOrders taken = orders;
+    orders.asked.reset();
+    orders.targets.clear();
+    return taken;
+  }
+  void Give(uint64_t mark, int64_t iteration, int64_t steps, std::vector<float> values) override {
+    given.push_back({mark, iteration, steps, std::move(values)});
+  }
+  void AskJoint() override { ++questions; }
+  void AwaitJoint(int64_t, std::function<void(Status)>) override {}
+  JointValues TakeJoint() override { return std::exchange(joint, nullptr); }
+
+  JointOrders orders;
+  std::vector<Gift> given;
+  JointValues joint;
+  int questions = 0;
+};
+
+strom_method Mpca(int32_t phases) {
+  strom_method method{};
+  method.kind = STROM_MPCA;
+  method.phases = phases;
+  method.weighted = 1;
+  method.alpha = .5;
+  method.beta = 1;
+  return method;
+}
+
+JointValues Filled(int64_t size, float value) {
+  return std::make_shared<const std::vector<float>>(static_cast<size_t>(size), value);
+}
+
+class LocalModelTest : public testing::Test {
+ protected:
+  void Begin(const strom_method& method, int32_t rank = 0, int32_t workers = 1) {
+    model.Begin(exchange, kSize, method, rank, workers);
+  }
+  // In two pieces, so that shards and variables do not end together.
+  std::vector<LocalPiece> Pieces() {
+    return {{std::span(x).first(40), "kernel"}, {std::span(x).subspan(40), "bias"}};
+  }
+  Status Step(int64_t iteration = 0) {
+    now_ns += 1'000'000;
+    return model.Step(Pieces(), iteration, now_ns, {}, &result);
+  }
+  Status Install() { return model.Install(Pieces(), now_ns += 1'000'000, {}, &result); }
+
+  std::vector<float> x = std::vector<float>(kSize, 1.0f);
+  std::shared_ptr<Played> exchange = std::make_shared<Played>();
+  LocalModel model;
+  strom_pull_result result{};
+  int64_t now_ns = 1;
+};
+
+TEST_F(LocalModelTest, GivesASnapshotOfTheAskedShardWithTheStepsBehindIt) {
+  Begin(Mpca(3));
+  ASSERT_TRUE(Step(0).ok());
+  ASSERT_TRUE(Step(1).ok());
+  exchange->orders.asked = 4;  // shard 1: elements 32 to 64
+  for (size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>(i);
+  ASSERT_TRUE(Step(2).ok());
+  ASSERT_THAT(exchange->given, SizeIs(1));
+  EXPECT_EQ(exchange->given[0].mark, 4u);
+  EXPECT_EQ(exchange->given[0].iteration, 2);
+  EXPECT_EQ(exchange->given[0].steps, 3);
+  ASSERT_THAT(exchange->given[0].values, SizeIs(32));
+  EXPECT_EQ(exchange->given[0].values.front(), 32);
+  EXPECT_EQ(exchange->given[0].values.back(), 63);
+  // Each shard counts for itself.
+  exchange->orders.asked = 5;
+  ASSERT_TRUE(Step(3).ok());
+  exchange->orders.asked = 7;
+  ASSERT_TRUE(Step(4).ok());
+  EXPECT_EQ(exchange->given[1].steps, 4);
+  EXPECT_EQ(exchange->given[2].steps, 2);
+}
+
+TEST_F(LocalModelTest, CopiesBeforeItInstallsAndPullsWhatHasATarget) {
+  Begin(Mpca(3));
+  exchange->orders.asked = 0;
+  exchange->orders.alpha = .5;
+  exchange->orders.targets.push_back({0, Filled(32, 3)});
+  ASSERT_TRUE(Step().ok());
+  EXPECT_THAT(exchange->given[0].values, Each(1.0f));
+  EXPECT_EQ(x[0], 2);
+  EXPECT_EQ(x[31], 2);
+  EXPECT_EQ(x[32], 1);
+  EXPECT_EQ(result.shards, 1);
+  EXPECT_EQ(result.distance, 32 * 4);
+  EXPECT_EQ(result.target, 32 * 9);
+  ASSERT_TRUE(Step().ok());  // in every step
+  EXPECT_EQ(x[0], 2.5);
+}
+
+TEST_F(LocalModelTest, WithoutAPullTheParametersKeepTheirBits) {
+  Begin(Mpca(2));
+  x[5] = -0.0f;
+  const std::vector<float> before = x;
+  exchange->orders.targets.push_back({0, Filled(48, 3)});
+  ASSERT_TRUE(Step().ok());
+  EXPECT_EQ(x, before);
+  EXPECT_TRUE(std::signbit(x[5]));
+}
+
+TEST_F(LocalModelTest, ASnapshotThatIsNotFiniteIsNotSentAndTheThirdIsAnError) {
+  Begin(Mpca(1));
+  x[50] = std::numeric_limits<float>::quiet_NaN();
+  for (uint64_t tick = 0; tick < 2; ++tick) {
+    exchange->orders.asked = tick;
+    EXPECT_TRUE(Step().ok());
+  }
+  exchange->orders.asked = 2;
+  const Status third = Step();
+  EXPECT_EQ(third.code, Code::kNotFinite);
+  EXPECT_THAT(third.message, HasSubstr("bias"));
+  ASSERT_THAT(exchange->given, SizeIs(3));
+  for (const Played::Gift& gift : exchange->given) EXPECT_THAT(gift.values, IsEmpty());
+}
+
+TEST_F(LocalModelTest, SparkNetWaitsForTheMeanAndTakesIt) {
+  strom_method method{};
+  method.kind = STROM_SPARKNET;
+  method.phases = 1;
+  method.steps = 2;
+  Begin(method);
+  exchange->orders.round = 6;
+  ASSERT_TRUE(Step(0).ok());
+  EXPECT_EQ(result.waits, 0);
+  ASSERT_TRUE(Step(1).ok());
+  EXPECT_EQ(result.waits, 1);
+  ASSERT_THAT(exchange->given, SizeIs(1));
+  EXPECT_EQ(exchange->given[0].mark, 6u);
+  EXPECT_EQ(exchange->given[0].steps, 2);
+  EXPECT_FALSE(Step(2).ok()) << "not before the mean has been installed";
+  exchange->joint = Filled(kSize, 9);
+  ASSERT_TRUE(Install().ok());
+  EXPECT_THAT(x, Each(9.0f));
+}
+
+TEST_F(LocalModelTest, AnElasticExchangeKeepsTheSumOfBoth) {
+  strom_method method{};
+  method.kind = STROM_EASGD;
+  method.phases = 1;
+  method.steps = 1;
+  method.alpha = .25;
+  Begin(method);
+  ASSERT_TRUE(Step().ok());
+  EXPECT_EQ(exchange->questions, 1);
+  exchange->joint = Filled(kSize, 5);
+  ASSERT_TRUE(Install().ok());
+  EXPECT_THAT(x, Each(2.0f));  // 1 - .25 (1 - 5)
+  JointModel joint(method, std::vector<float>(kSize, 5));
+  joint.Move(0, exchange->given[0].values);
+  EXPECT_THAT(joint.joint(), Each(4.0f));
+}
+
+TEST_F(LocalModelTest, WorkersBeginTheirOwnExchangesAtDifferentSteps) {
+  strom_method method{};
+  method.kind = STROM_EASGD;
+  method.phases = 1;
+  method.steps = 8;
+  std::vector<int> first;
+  for (int32_t rank = 0; rank < 4; ++rank) {
+    Begin(method, rank, 4);
+    int steps = 0;
+    do {
+      ASSERT_TRUE(Step().ok());
+      ++steps;
+    } while (result.waits == 0);
+    first.push_back(steps);
+  }
+  EXPECT_THAT(first, ElementsAre(2, 4, 6, 8));
+}
+
+TEST_F(LocalModelTest, TheLastSnapshotIsOfEveryShard) {
+  Begin(Mpca(3));
+  ASSERT_TRUE(Step(0).ok());
+  exchange->orders.asked = 1;
+  ASSERT_TRUE(Step(1).ok());
+  exchange->given.clear();
+  ASSERT_TRUE(model.Finish(x, 1).ok());
+  ASSERT_THAT(exchange->given, SizeIs(3));
+  EXPECT_EQ(exchange->given[0].steps, 2);
+  EXPECT_EQ(exchange->given[1].steps, 0);
+  EXPECT_EQ(exchange->given[2].mark, LastMark(2));
+}
+
+TEST_F(LocalModelTest, SegmentsThatDoNotCoverTheJointModelAreRefused) {
+  Begin(Mpca(1));
+  std::vector<LocalPiece> pieces = Pieces();
+  pieces.pop_back();
+  EXPECT_EQ(model.Step(pieces, 0, 1, {}, &result).code, Code::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace strom
