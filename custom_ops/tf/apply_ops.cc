@@ -1,21 +1,17 @@
 // StromApply and StromApplyStep: what was received changes the parameters outside a training step.
-#include <atomic>
-#include <memory>
 #include <utility>
 #include <vector>
 
-#include "tensorflow/core/framework/cancellation.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tf/held_values.h"
 #include "tf/own_models.h"
 #include "tf/threads.h"
 #include "tf/variables.h"
+#include "tf/wait.h"
 
 namespace keras_strom {
 
 using tensorflow::AsyncOpKernel;
-using tensorflow::CancellationManager;
-using tensorflow::CancellationToken;
 using tensorflow::OpKernel;
 using tensorflow::OpKernelConstruction;
 using tensorflow::OpKernelContext;
@@ -87,8 +83,7 @@ class ApplyOp : public OpKernel {
   ReplicaAttributes attributes_;
 };
 
-// Waits off the executor's threads: the network's thread announces the STEP, or TensorFlow cancels
-// the step (another op failed, the session ends); whichever comes first finishes the op.
+// Waits for a STEP, then applies what it has released.
 class ApplyStepOp : public AsyncOpKernel {
  public:
   explicit ApplyStepOp(OpKernelConstruction* context) : AsyncOpKernel(context) {
@@ -111,68 +106,16 @@ class ApplyStepOp : public AsyncOpKernel {
       done();
       return;
     }
-    auto wait = std::make_shared<Wait>(this, context, std::move(done));
-    if (!wait->RegisterCancellation()) return;
-    auto* owner = new std::shared_ptr<Wait>(wait);
-    const int code = strom_replica_await_step(attributes_.replica, contribution, timeout_ns_,
-                                              &ApplyStepOp::Released, owner);
-    if (code != STROM_OK) {
-      delete owner;  // The callback was not taken over.
-      wait->Finish(code, strom_last_error());
-    }
+    Wait::Start(
+        context, std::move(done),
+        [this, contribution](strom_callback released, void* owner) {
+          return strom_replica_await_step(attributes_.replica, contribution, timeout_ns_, released,
+                                          owner);
+        },
+        [this, context] { return ApplyReceived(context, attributes_); });
   }
 
  private:
-  class Wait : public std::enable_shared_from_this<Wait> {
-   public:
-    Wait(ApplyStepOp* op, OpKernelContext* context, DoneCallback done)
-        : op_(op), context_(context), done_(std::move(done)) {}
-
-    // False: already cancelled, and the op is done.
-    bool RegisterCancellation() {
-      cancellation_ = context_->cancellation_manager();
-      if (cancellation_ == nullptr) return true;
-      token_ = cancellation_->get_cancellation_token();
-      auto self = shared_from_this();
-      if (cancellation_->RegisterCallback(token_, [self] { self->Cancel(); })) return true;
-      Cancel();
-      return false;
-    }
-
-    void Cancel() {
-      if (finished_.exchange(true)) return;
-      context_->SetStatus(absl::CancelledError("the training step was cancelled"));
-      done_();
-    }
-
-    // Runs on the network's thread: hands the work to TensorFlow's and returns.
-    void Finish(int code, const char* message) {
-      if (finished_.exchange(true)) return;
-      if (cancellation_ != nullptr) cancellation_->DeregisterCallback(token_);
-      auto self = shared_from_this();
-      (*context_->runner())([self, status = ToStatus(code, message)] {
-        const absl::Status applied =
-            status.ok() ? ApplyReceived(self->context_, self->op_->attributes_) : status;
-        if (!applied.ok()) self->context_->SetStatus(applied);
-        self->done_();
-      });
-    }
-
-   private:
-    ApplyStepOp* op_;
-    OpKernelContext* context_;
-    DoneCallback done_;
-    CancellationManager* cancellation_ = nullptr;
-    CancellationToken token_ = CancellationManager::kInvalidToken;
-    std::atomic<bool> finished_{false};
-  };
-
-  static void Released(void* context, int code, const char* message) {
-    auto* owner = static_cast<std::shared_ptr<Wait>*>(context);
-    (*owner)->Finish(code, message == nullptr ? "" : message);
-    delete owner;
-  }
-
   ReplicaAttributes attributes_;
   int64_t timeout_ns_ = 0;
   int stepped_input_ = 0;
