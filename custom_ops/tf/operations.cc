@@ -1,5 +1,6 @@
 // The declarations of keras-strom's TensorFlow ops for training. Each output `statistics` is the
-// float64 vector that keras_strom/sharing/statistics.py names.
+// float64 vector that keras_strom/sharing/statistics.py names; StromPull's is that of
+// keras_strom/sharing/pull_statistics.py.
 #include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/shape_inference.h"
@@ -87,6 +88,43 @@ momenta: Variables in which the optimizer keeps momentum, which is cleared in ea
   sent.
 statistics: What the step did (keras_strom/sharing/statistics.py).
 by_variable: The same of each variable, a row each; no rows where `threshold` is a scalar.
+)doc");
+
+REGISTER_OP("StromPull")
+    .Attr("N: int >= 1")
+    .Attr("W: int >= 0")
+    .Attr("model: int")
+    .Attr("offsets: list(int)")
+    .Attr("names: list(string)")
+    .Attr("watched: list(int)")
+    .Attr("compare_contents: bool = false")
+    .Attr("timeout_ns: int")
+    .Input("variables: N * resource")
+    .Input("before: W * float")
+    .Input("iteration: int64")
+    .Output("statistics: double")
+    .SetIsStateful()
+    .SetShapeFn([](tensorflow::shape_inference::InferenceContext* context) {
+      context->set_output(0, context->Vector(kPullStatistics));
+      return absl::OkStatus();
+    })
+    .Doc(R"doc(
+Closes one training step of a worker beside a joint model: gives the master the snapshot that it
+asks for, installs what has come of it, and pulls the variables towards their targets.
+
+Where no watched variable has changed, nothing happens and statistics[0] is 0.
+
+model: The handle of the worker's local model (capi/strom.h).
+offsets: Where each variable begins in the joint model, which they cover whole; ascending.
+names: The variables' names, for errors.
+watched: The variables whose value `before` the step is known, by their index; where none of them
+  has changed the optimizer has made no step.
+compare_contents: A variable has changed where its contents have, not where its buffer is another.
+timeout_ns: How long to wait, in nanoseconds, where the method has training wait.
+variables: The variables of the joint model, which the optimizer has changed.
+before: The values of the watched ones before the optimizer ran.
+iteration: The step's number, which travels with a snapshot.
+statistics: What the pull did (keras_strom/sharing/pull_statistics.py).
 )doc");
 
 REGISTER_OP("StromApplyStep")

@@ -202,10 +202,6 @@ class StepOp : public OpKernel {
     return absl::OkStatus();
   }
 
-  // TensorFlow writes a variable whose buffer somebody else holds (here: `before`) into a new
-  // buffer, so a changed variable lies elsewhere. Not so variables in copy-on-read mode (they had
-  // sparse updates), which are read by copy, and those that XLA might have assigned (under a
-  // condition, as in gradient accumulation), which it always writes; there the contents decide.
   absl::Status FindChanged(OpKernelContext* context, LockedVariables& variables,
                            std::vector<bool>* changed) const {
     for (size_t i = 0; i < variables.size(); ++i) {
@@ -214,17 +210,10 @@ class StepOp : public OpKernel {
         continue;
       }
       const Tensor& before = context->input(BeforeInput(i));
-      Tensor& now = *variables[i].tensor();
-      if (before.NumElements() != now.NumElements()) {
-        return absl::InvalidArgumentError("a variable changed its shape within strategy.run");
-      }
-      bool differs = before.data() != now.data();
-      const bool copied = variables[i].copy_on_read_mode.load();
-      if (differs && (copied || compare_contents_)) {
-        differs = std::memcmp(before.data(), now.data(), now.TotalBytes()) != 0;
-        // The variable gets its buffer back, by which CountAssigned knows it.
-        if (!differs && !copied) now = before;
-      }
+      bool differs = false;
+      TF_RETURN_IF_ERROR(HasChanged(before, variables[i], compare_contents_, &differs));
+      // The variable gets its buffer back, by which CountAssigned knows it.
+      if (!differs && !variables[i].copy_on_read_mode.load()) *variables[i].tensor() = before;
       changed->push_back(differs);
     }
     return absl::OkStatus();

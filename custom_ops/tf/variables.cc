@@ -50,9 +50,9 @@ absl::Status FirstInput(const tensorflow::OpKernel& op, const char* name, int* f
   return op.InputRange(name, first, &end);
 }
 
-absl::Status ReplicaAttributes::Read(OpKernelConstruction* context) {
+absl::Status ReplicaAttributes::Read(OpKernelConstruction* context, const char* replica_name) {
   TF_RETURN_IF_ERROR(context->GetAttr("N", &variables));
-  TF_RETURN_IF_ERROR(context->GetAttr("replica", &replica));
+  TF_RETURN_IF_ERROR(context->GetAttr(replica_name, &replica));
   TF_RETURN_IF_ERROR(context->GetAttr("offsets", &offsets));
   if (static_cast<int>(offsets.size()) != variables) {
     return absl::InvalidArgumentError(
@@ -79,6 +79,18 @@ void BufferWatch::Remember(const std::vector<int64_t>& offsets,
                            const std::vector<const void*>& left) {
   const std::lock_guard<std::mutex> lock(mutex_);
   for (size_t i = 0; i < offsets.size(); ++i) buffers_[offsets[i]] = left[i];
+}
+
+absl::Status HasChanged(const Tensor& before, Var& now, bool compare_contents, bool* changed) {
+  const Tensor& after = *now.tensor();
+  if (before.NumElements() != after.NumElements()) {
+    return absl::InvalidArgumentError("a variable changed its shape within strategy.run");
+  }
+  *changed = before.data() != after.data();
+  if (*changed && (compare_contents || now.copy_on_read_mode.load())) {
+    *changed = std::memcmp(before.data(), after.data(), after.TotalBytes()) != 0;
+  }
+  return absl::OkStatus();
 }
 
 absl::Status MakeWritable(OpKernelContext* context, Tensor* tensor) {

@@ -25,10 +25,12 @@ absl::Status ToStatus(int code, const char* words);
 // The attributes that every op of ours has.
 struct ReplicaAttributes {
   int variables = 0;             // N
-  strom_handle replica = 0;      // strom_replica_create's
+  strom_handle replica = 0;      // strom_replica_create's; of StromPull the local model's
   std::vector<int64_t> offsets;  // of the N variables in the flat space, ascending
 
-  absl::Status Read(tensorflow::OpKernelConstruction* context);
+  // `replica_name` is that of the attribute with the handle.
+  absl::Status Read(tensorflow::OpKernelConstruction* context,
+                    const char* replica_name = "replica");
 };
 
 // Where the op's input of that name, or the list of that name, begins among its inputs.
@@ -50,6 +52,14 @@ class BufferWatch : public tensorflow::ResourceBase {
   std::mutex mutex_;
   std::map<int64_t, const void*> buffers_;  // by flat offset; guarded by mutex_
 };
+
+// Whether the optimizer has written a variable since `before` was read. TensorFlow writes a
+// variable whose buffer somebody else holds (here: `before`) into a new buffer, so a changed
+// variable lies elsewhere. Not so variables in copy-on-read mode (they had sparse updates), which
+// are read by copy, and those that XLA might have assigned (under a condition, as in gradient
+// accumulation), which it always writes; there the contents decide (`compare_contents`).
+absl::Status HasChanged(const tensorflow::Tensor& before, tensorflow::Var& now,
+                        bool compare_contents, bool* changed);
 
 // Copies a variable's buffer first where somebody else still reads it.
 absl::Status MakeWritable(tensorflow::OpKernelContext* context, tensorflow::Tensor* tensor);
@@ -96,6 +106,8 @@ class LockedVariables {
 // keras_strom/sharing/statistics.py. `stepped`: whether the optimizer has changed a shared
 // variable.
 inline constexpr int64_t kStatistics = 16;
+// The same of StromPull's, the float64 vector of keras_strom/sharing/pull_statistics.py.
+inline constexpr int64_t kPullStatistics = 10;
 absl::Status OutputStatistics(tensorflow::OpKernelContext* context, const strom_step_result& result,
                               bool stepped = false, int64_t assigned_outside = 0);
 
