@@ -1,4 +1,4 @@
-"""Trains one Keras model on many machines by sharing thresholded optimizer updates.
+"""Trains one Keras model on many machines: by thresholded updates, or beside a joint model.
 
 Names are loaded when they are first used, so importing keras_strom loads neither TensorFlow nor
 any native library (PEP 562).
@@ -17,11 +17,15 @@ if TYPE_CHECKING:
     from keras_strom.job.network import NetworkConfig
 
 __all__ = [
+    "EASGD",
+    "MPCA",
     "AdaptiveThreshold",
     "FixedThreshold",
     "NetworkConfig",
+    "PullStart",
     "ResidualClipping",
     "ShakeUp",
+    "SparkNet",
     "StromError",
     "StromMonitor",
     "StromStrategy",
@@ -38,10 +42,14 @@ _get = lazy_names(
     __name__,
     {
         "AdaptiveThreshold": "sharing.threshold",
+        "EASGD": "method",
         "FixedThreshold": "sharing.threshold",
+        "MPCA": "method",
         "NetworkConfig": "job.network",
+        "PullStart": "method",
         "ResidualClipping": "sharing.residual",
         "ShakeUp": "sharing.residual",
+        "SparkNet": "method",
         "StromError": "errors",
         "StromMonitor": "strategy.monitor",
         "StromStrategy": "strategy.strategy",

@@ -1,0 +1,305 @@
+"""How workers train one model together, where it is not by sharing updates: MPCA, SparkNet, EASGD.
+
+A method is a frozen value, `StromStrategy(method=MPCA())`. Every worker trains a model of its own
+(the local model) with its own optimizer; the master holds the joint model, which is made of all
+local ones. No gradient and no update travels, but parameters, at intervals.
+
+x_i are the parameters of worker i, x~ those of the joint model, x* the target that workers are
+pulled to, v~ the trajectory of x~, K the number of workers.
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+from typing import ClassVar
+
+from keras_strom import errors
+from keras_strom.checks import check_number, whole_number
+
+#: The methods by number, as custom_ops/core/joint/joint_values.h has them.
+MPCA_KIND, SPARKNET_KIND, EASGD_KIND, EASGD_SYNCHRONOUS_KIND = 1, 2, 3, 4
+
+# Of asynchronous EASGD, as its authors have it: K alpha.
+_EASGD_PULL = 0.9
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MethodNumbers:
+    """A method as the native library takes it (`strom_method`); 0 = of no use to it.
+
+    Attributes:
+        kind: which method.
+        phases, weighted, alpha, beta, gamma, delta, ramp_cycles, min_steps: as `MPCA` has them;
+            alpha and beta also of `EASGD`.
+        start_alpha, free_cycles, start_cycles: `PullStart`'s alpha, free_cycles and cycles.
+        steps: from one exchange to the next; 0 = as is measured.
+    """
+
+    kind: int
+    phases: int = 1
+    weighted: bool = False
+    alpha: float = 0.0
+    beta: float = 0.0
+    gamma: float = 0.0
+    delta: float = 0.0
+    start_alpha: float = 0.0
+    free_cycles: int = 0
+    start_cycles: int = 0
+    ramp_cycles: int = 0
+    min_steps: int = 0
+    steps: int = 0
+
+
+class Method(abc.ABC):
+    """How workers train one model beside a joint model: `MPCA`, `SparkNet` or `EASGD`.
+
+    Attributes:
+        pulls_each_step: whether a worker is pulled in every step, not in exchanges alone.
+    """
+
+    pulls_each_step: ClassVar[bool] = False
+
+    @abc.abstractmethod
+    def numbers(self, workers: int) -> MethodNumbers:
+        """What the native library computes with.
+
+        Args:
+            workers: K.
+
+        Raises:
+            InvalidOption: the method makes no sense with so many.
+        """
+
+    @property
+    def text(self) -> str:
+        """Names the method and all of its numbers; equal on all workers of a job."""
+        return repr(self)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PullStart:
+    """How the pull of `MPCA` begins: none at first, then a high one that falls.
+
+    After `free_cycles` cycles the pull is `alpha`, and within `cycles` more it falls to that of
+    `MPCA`, by the same factor in each. So workers that are far apart at first come together.
+
+    Attributes:
+        free_cycles: cycles without any pull; 0 or more.
+        alpha: the first pull after them, in [0, 1].
+        cycles: in which it falls; 0 = at once.
+
+    Raises:
+        InvalidOption: a value that makes no sense.
+
+    Example:
+        >>> PullStart(free_cycles=5).alpha
+        0.5
+    """
+
+    free_cycles: int = 2
+    alpha: float = 0.5
+    cycles: int = 20
+
+    def __post_init__(self) -> None:
+        whole_number("free_cycles", self.free_cycles, least=0)
+        _keep_number(self, "alpha", "[0, 1]", 0 <= _number(self, "alpha") <= 1)
+        whole_number("cycles", self.cycles, least=0)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MPCA(Method):
+    """MPCA SGD (Langer, Hall, He, Rahayu): workers never wait, and are pulled in every step.
+
+    While workers train, the master collects their parameters shard by shard, averages and
+    extrapolates them, and hands out targets. The interval between two exchanges of a shard (a
+    cycle) is what the network allows. Equations of the paper, for one shard:
+
+    * (9) R = sum tau_i x_i / sum tau_i over the workers' snapshots
+    * (8) x~ becomes (1 - beta) x~ + beta R
+    * (4) v~ = delta v~ + (1 - delta) (new x~ - old x~)
+    * (5) x* = x~ + gamma v~
+    * (7) in every step of worker i: x_i += alpha (x* - x_i)
+
+    Args:
+        phases: in how many shards the joint model travels, 1 to 3. With 3 one is collected, one
+            averaged and one handed out at any time.
+        alpha: the pull of a step (7), in [0, 1]; 0 = no worker is ever pulled. With n_c steps a
+            cycle, alpha n_c should stay below 2: above that the pull is a brake.
+        beta: the weight of a cycle's mean (8), in (0, 1]. It starts at 1.
+        gamma: by how many cycles the target lies ahead of the joint model (5), in [0, 2]. It starts
+            at 0.
+        delta: what the trajectory keeps of itself in a cycle (4), in [0, 1).
+        weighted: whether a snapshot counts as often as steps lie behind it (9); False = once.
+        start: how the pull begins.
+        ramp_cycles: cycles in which beta falls from 1, and gamma grows from 0; 0 = at once.
+        min_steps: steps of the workers' mean that lie between two snapshots of a shard at least; 1
+            or more.
+
+    Raises:
+        InvalidOption: a value that makes no sense.
+
+    Example:
+        >>> MPCA(alpha=0.02).numbers(workers=8).alpha
+        0.02
+    """
+
+    phases: int = 3
+    alpha: float = 0.05
+    beta: float = 0.9
+    gamma: float = 0.7
+    delta: float = 0.8
+    weighted: bool = True
+    start: PullStart = dataclasses.field(default_factory=PullStart)
+    ramp_cycles: int = 20
+    min_steps: int = 5
+
+    pulls_each_step: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if isinstance(self.phases, bool) or self.phases not in (1, 2, 3):
+            raise errors.InvalidOption(f"phases={self.phases!r} must be 1, 2 or 3")
+        _keep_number(self, "alpha", "[0, 1]", 0 <= _number(self, "alpha") <= 1)
+        _keep_number(self, "beta", "(0, 1]", 0 < _number(self, "beta") <= 1)
+        _keep_number(self, "gamma", "[0, 2]", 0 <= _number(self, "gamma") <= 2)
+        _keep_number(self, "delta", "[0, 1)", 0 <= _number(self, "delta") < 1)
+        if not isinstance(self.weighted, bool):
+            raise errors.InvalidOption(f"weighted={self.weighted!r} must be True or False")
+        if not isinstance(self.start, PullStart):
+            raise errors.InvalidOption(f"start={self.start!r} must be a PullStart")
+        whole_number("ramp_cycles", self.ramp_cycles, least=0)
+        whole_number("min_steps", self.min_steps, least=1)
+
+    def numbers(self, workers: int) -> MethodNumbers:
+        """What the native library computes with; the same for any number of workers."""
+        return MethodNumbers(
+            kind=MPCA_KIND,
+            phases=self.phases,
+            weighted=self.weighted,
+            alpha=self.alpha,
+            beta=self.beta,
+            gamma=self.gamma,
+            delta=self.delta,
+            start_alpha=self.start.alpha,
+            free_cycles=self.start.free_cycles,
+            start_cycles=self.start.cycles,
+            ramp_cycles=self.ramp_cycles,
+            min_steps=self.min_steps,
+        )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SparkNet(Method):
+    """SparkNet (Moritz et al.): every so many steps the mean of all models takes their place.
+
+    A barrier: all workers make `steps` steps, wait for each other, and go on from
+    x~ = (1/K) sum x_i. Optimizers keep their state, and the mean is not weighted. (Spark's
+    `ParameterAveraging` is another method, which needs no relay.)
+
+    Args:
+        steps: of each worker, from one mean to the next; 1 or more. None = five times as many as
+            fit into the time of an exchange, which is measured: 83 % of the time is training then.
+
+    Raises:
+        InvalidOption: a value that makes no sense.
+
+    Example:
+        >>> SparkNet(steps=50).steps
+        50
+    """
+
+    steps: int | None = None
+
+    def __post_init__(self) -> None:
+        _check_steps(self.steps)
+
+    def numbers(self, workers: int) -> MethodNumbers:
+        """What the native library computes with; the same for any number of workers."""
+        return MethodNumbers(kind=SPARKNET_KIND, steps=self.steps or 0)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EASGD(Method):
+    """Elastic averaging SGD (Zhang, Choromanska, LeCun): exchanges draw models together.
+
+    Asynchronous: every `steps` own steps a worker fetches x~ and computes d = alpha (x_i - x~),
+    which leaves its own model and is added to the joint one. Training stands still for the fetch.
+
+    Synchronous: all workers at once, x_i -= alpha (x_i - x~) and
+    x~ becomes (1 - beta) x~ + beta (mean of x_i) with beta = K alpha, both from the old values.
+
+    Args:
+        steps: of a worker, from one exchange to the next; 1 or more. None = 1.3 K times as many as
+            fit into the time of a fetch, which is measured.
+        alpha: the pull of an exchange, in [0, 1]; None = 0.9 / K. Synchronous: at most 1 / K.
+        synchronous: whether all workers exchange at once, and wait for each other.
+
+    Raises:
+        InvalidOption: a value that makes no sense.
+
+    Example:
+        >>> EASGD(steps=10).numbers(workers=9).alpha
+        0.1
+    """
+
+    steps: int | None = None
+    alpha: float | None = None
+    synchronous: bool = False
+
+    def __post_init__(self) -> None:
+        _check_steps(self.steps)
+        if self.alpha is not None:
+            within = 0 <= _number(self, "alpha") <= 1
+            _keep_number(self, "alpha", "[0, 1], or be None for 0.9 / K", within)
+        if not isinstance(self.synchronous, bool):
+            raise errors.InvalidOption(f"synchronous={self.synchronous!r} must be True or False")
+
+    def numbers(self, workers: int) -> MethodNumbers:
+        """What the native library computes with: alpha, and beta = K alpha where all wait.
+
+        Raises:
+            InvalidOption: synchronous, and beta would be more than 1.
+        """
+        alpha = _EASGD_PULL / workers if self.alpha is None else self.alpha
+        if not self.synchronous:
+            return MethodNumbers(kind=EASGD_KIND, alpha=alpha, steps=self.steps or 0)
+        beta = _EASGD_PULL if self.alpha is None else workers * alpha
+        if beta > 1:
+            raise errors.InvalidOption(
+                f"alpha={self.alpha!r} of {workers} workers that exchange at once makes beta = K "
+                f"alpha = {beta:g}, which must be at most 1: alpha may be {1 / workers:g} here"
+            )
+        return MethodNumbers(
+            kind=EASGD_SYNCHRONOUS_KIND, alpha=alpha, beta=beta, steps=self.steps or 0
+        )
+
+
+def check_method(name: str, value: object) -> None:
+    """Refuses what is no method; None, which is update sharing, passes.
+
+    Raises:
+        InvalidOption: the message begins with `name`.
+    """
+    if value is not None and not isinstance(value, Method):
+        raise errors.InvalidOption(
+            f"{name}={value!r} must be a method, such as MPCA(), SparkNet() or EASGD(), or None, "
+            "which shares updates"
+        )
+
+
+def _check_steps(steps: object) -> None:
+    if steps is not None:
+        whole_number("steps", steps, least=1)
+
+
+def _number(value: object, name: str) -> float:
+    given = getattr(value, name)
+    check_number(name, given)
+    return float(given)
+
+
+def _keep_number(value: object, name: str, interval: str, within: bool) -> None:
+    """Keeps a number that lies in its interval as a float, so that 1 and 1.0 are one method."""
+    if not within:
+        raise errors.InvalidOption(f"{name}={getattr(value, name)!r} must lie in {interval}")
+    object.__setattr__(value, name, float(getattr(value, name)))
