@@ -13,7 +13,7 @@ import functools
 import json
 import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -21,7 +21,9 @@ import numpy as np
 
 from keras_strom import errors
 from keras_strom._native.library import Allocate, check, declare, library
+from keras_strom._native.local_model import MethodStruct
 from keras_strom.job.credentials import JOB_ID_BYTES, KEY_BYTES, Credentials
+from keras_strom.method import MethodNumbers
 
 #: Topologies by the names of `NetworkConfig`, as the C interface numbers them.
 TOPOLOGIES = MappingProxyType({"auto": 0, "plain": 1, "mesh": 2})
@@ -88,6 +90,12 @@ class _StartInfo(ctypes.Structure):
         ("ended", ctypes.c_int32),
         ("resume_iteration", ctypes.c_int64),
     )
+
+
+class _Range(ctypes.Structure):
+    """`strom_range`."""
+
+    _fields_ = (("offset", ctypes.c_int64), ("size", ctypes.c_int64))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -276,6 +284,8 @@ class WorkerNode(JoinedNode):
         options_text: str,
         seed: np.ndarray | None = None,
         *,
+        method: MethodNumbers | None = None,
+        ranges: Sequence[tuple[int, int]] = (),
         timeout: float | None = None,
     ) -> np.ndarray:
         """Begins a generation (one `fit`) together with all other workers.
@@ -286,6 +296,9 @@ class WorkerNode(JoinedNode):
             layout_hash: 64-bit hash of its shapes and dtypes.
             options_text: must be equal on all workers.
             seed: the chief's parameters, float32 [layout_size]; None elsewhere.
+            method: equal on all workers; None = updates are shared.
+            ranges: of a method (offset, size) of what the joint model consists of, in the flat
+                space; ascending, apart, equal on all workers.
             timeout: seconds.
 
         Returns:
@@ -293,6 +306,8 @@ class WorkerNode(JoinedNode):
         """
         parameters = np.empty(layout_size, np.float32)
         source = None if seed is None else _floats(seed, layout_size)
+        numbers = None if method is None else MethodStruct.of(method)
+        places = (_Range * len(ranges))(*ranges)
         begin = declare(
             "strom_worker_start",
             _Handle,
@@ -314,9 +329,9 @@ class WorkerNode(JoinedNode):
             layout_size,
             layout_hash,
             options_text.encode(),
-            None,
-            None,
-            0,
+            None if numbers is None else ctypes.addressof(numbers),
+            ctypes.addressof(places),
+            len(ranges),
             None if source is None else source.ctypes.data,
             parameters.ctypes.data,
             _nanoseconds(timeout),
@@ -445,6 +460,20 @@ class WorkerNode(JoinedNode):
             _nanoseconds(timeout),
         )
         return averaged, contributors.value
+
+    def joint_model(self, size: int, *, timeout: float | None = None) -> np.ndarray:
+        """The joint model as the master has it now, float32 [size]: the ranges one after another.
+
+        Args:
+            size: elements of all ranges that `start` was given.
+            timeout: seconds.
+        """
+        values = np.empty(size, np.float32)
+        request = declare(
+            "strom_worker_joint_model", _Handle, _Pointer, ctypes.c_int64, ctypes.c_int64
+        )
+        self._wait(request, self.handle, values.ctypes.data, size, _nanoseconds(timeout))
+        return values
 
     def finish(self, stop: bool = False, *, timeout: float | None = None) -> None:
         """No more updates from here; returns when all that any member sent is here."""

@@ -10,13 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from keras_strom._native import codec, node
+from keras_strom._native import codec, local_model, node
 from tests.support import cuda_library
 
 MIRRORS: dict[str, type[ctypes.Structure]] = {
     "strom_master_options": node._MasterOptions,
     "strom_worker_options": node._WorkerOptions,
     "strom_start_info": node._StartInfo,
+    "strom_range": node._Range,
+    "strom_method": local_model.MethodStruct,
     "strom_codec_options": codec._Options,
     "strom_message_description": codec._Description,
     "strom_cuda_segment": cuda_library.Segment,
