@@ -181,9 +181,8 @@ class _Restored:
         for name in (_PARAMETERS, _SIZES):
             del arrays[name]
         install_state(participant, fit.model, Donation(place, self._part.threshold, arrays))
-        if self._is_own:
-            participant.replica.write_residual(0, residuals[: participant.space.size])
-        else:
+        own = residuals[: participant.space.size]
+        if not (self._is_own and participant.step.restore_residuals(own)) and residuals.size:
             _logger.warning(
                 "worker %d: it goes on without the residuals of worker %d of the %d of the "
                 "checkpoint: a sum of %.3g of |residual| is not sent",
@@ -212,7 +211,7 @@ def _part_of(participant: Participant, fit: Fit, place: DataPosition) -> Part:
     space = participant.space
     own: Mapping[str, Any] = {
         _PARAMETERS: space.read(),
-        _RESIDUALS: participant.replica.read_residual(0, space.size),
+        _RESIDUALS: participant.step.residuals(space.size),
         _SIZES: np.asarray([entry.size for entry in space.entries], np.int64),
     }
     state = {name: array.copy() for name, array in state_arrays(participant, fit.model).items()}

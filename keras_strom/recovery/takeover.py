@@ -9,8 +9,7 @@ the other worker is.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from typing import Any
 
 import numpy.typing as npt
@@ -95,25 +94,14 @@ def hand_over_if_asked(
         participant: this worker.
         layout_size: elements of the flat space when the training began.
         between_batches: between two batches of a `fit`, its projection; None = between two
-            trainings, when the variables show what all workers share anyway.
+            trainings, when all workers have the same values anyway.
     """
     if participant.worker is None or not participant.worker.replica_wanted():
         return
-    with nullcontext() if between_batches is None else _shared(participant, between_batches):
-        participant.worker.hand_over(participant.space.read()[:layout_size])
-
-
-@contextmanager
-def _shared(participant: Participant, projection: Projection) -> Iterator[None]:
-    """Between two batches the variables show what all workers share.
-
-    What this worker has not sent is not part of the others' values, and comes to them later.
-    """
-    with projection.lifted():
-        if participant.step.is_between_messages:
-            participant.step.share_rest(participant.space)
-        participant.step.show_shared(participant.space)
-        yield
+    between = between_batches is not None
+    with nullcontext() if between_batches is None else between_batches.lifted():
+        values = participant.step.values_to_hand_over(participant.space, between_batches=between)
+        participant.worker.hand_over(values[:layout_size])
 
 
 def state_arrays(participant: Participant, model: Any) -> dict[str, npt.NDArray[Any]]:

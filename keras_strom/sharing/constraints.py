@@ -15,8 +15,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_strom.sharing.flat_space import Entry, FlatSpace
-from keras_strom.sharing.step import update_copies
+from keras_strom.sharing.flat_space import Entry, FlatSpace, update_copies
 
 
 def project(models: Sequence[Any], space: FlatSpace) -> None:

@@ -137,3 +137,14 @@ class FlatSpace:
         for entry in entries:
             part = values[entry.offset : entry.offset + entry.size]
             entry.variable.assign(part.reshape(entry.variable.shape))
+
+
+def update_copies(entries: list[Entry]) -> Any:
+    """Gives the variables on the worker's other devices the values of those on its first."""
+    return tf.group(
+        *(
+            copy.assign(entry.primary.read_value(), read_value=False)
+            for entry in entries
+            for copy in entry.copies
+        )
+    )

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from keras_strom import errors
 from keras_strom.checks import whole_number
 from keras_strom.job.network import NetworkConfig
+from keras_strom.method import Method
 from keras_strom.sharing.residual import ResidualClipping, ShakeUp
 from keras_strom.sharing.threshold import ThresholdAlgorithm
 from keras_strom.sharing.update_clipping import UpdateClipping
@@ -72,6 +75,27 @@ def check_options(
     for name, value in switches.items():
         if not isinstance(value, bool):
             raise errors.InvalidOption(f"{name}={value!r} must be a bool")
+
+
+def refuse_beside_method(
+    method: Method, given: Mapping[str, object], defaults: Mapping[str, object]
+) -> None:
+    """Refuses options of update sharing where another method trains.
+
+    Args:
+        method: what has no use for them.
+        given: the options of update sharing.
+        defaults: what they are where nobody gives them.
+
+    Raises:
+        InvalidOption: the message names the option.
+    """
+    for name, value in given.items():
+        if value is not defaults[name] and value != defaults[name]:
+            raise errors.InvalidOption(
+                f"{name}={value!r} is an option of sharing updates and has no effect with "
+                f"method={method!r}: leave it out, or leave out method"
+            )
 
 
 def check_compilable(jit_compile: bool, devices: int) -> None:

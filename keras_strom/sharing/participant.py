@@ -9,6 +9,7 @@ from keras_strom._native.replica import Replica
 from keras_strom.job.environment import ClusterEnvironment
 from keras_strom.sharing.flat_space import FlatSpace
 from keras_strom.sharing.step import SharedStep
+from keras_strom.sharing.training_step import TrainingStep
 
 if TYPE_CHECKING:
     from keras_strom.relay.training_relay import TrainingWorker
@@ -16,18 +17,22 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass
 class Participant:
-    """A worker that shares updates, whichever training it is in.
+    """A worker that trains with others, whichever training it is in.
 
     Attributes:
         environment: this worker's place in the job.
         space: the variables of its strategy.
-        replica: their residuals.
-        step: the shared part of a training step.
+        step: what ends a training step.
         worker: the connection to the master; None for a lone worker.
     """
 
     environment: ClusterEnvironment
     space: FlatSpace
-    replica: Replica
-    step: SharedStep
+    step: TrainingStep
     worker: TrainingWorker | None
+
+    @property
+    def replica(self) -> Replica:
+        """The residuals of a worker that shares updates."""
+        assert isinstance(self.step, SharedStep)
+        return self.step.replica

@@ -7,22 +7,28 @@ calls the native ops. What is shared with whom is decided below, in libstrom.so.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
+import numpy.typing as npt
 import tensorflow as tf
 
 from keras_strom._native.ops import operations
 from keras_strom._native.replica import Replica
-from keras_strom.sharing.flat_space import Entry, FlatSpace
+from keras_strom.sharing.flat_space import Entry, FlatSpace, update_copies
 from keras_strom.sharing.model_checks import path_of
 from keras_strom.sharing.residual import ResidualClipping, ShakeUp
 from keras_strom.sharing.scale import UpdateScale
 from keras_strom.sharing.statistics import LENGTH, StepStatistics
+from keras_strom.sharing.step_trace import StepTrace
 from keras_strom.sharing.threshold import ThresholdAlgorithm, is_per_variable
 from keras_strom.sharing.threshold_state import threshold_state
-from keras_strom.sharing.touched import Rows
+from keras_strom.sharing.touched import Rows, VariableChange
+from keras_strom.sharing.training_step import JointPlan, TrainingStep
 from keras_strom.sharing.update_clipping import NormHistory, UpdateClipping
+
+if TYPE_CHECKING:
+    from keras_strom.relay.training_relay import TrainingWorker
 
 # Picks what tells of received updates out of a vector of statistics.
 _RECEIVED = np.asarray(
@@ -68,30 +74,18 @@ class StepOptions:
     compiled: bool = False
 
 
-@dataclasses.dataclass(frozen=True)
-class VariableChange:
-    """What is known of one variable of a step.
+class SharedStep(TrainingStep):
+    """One worker's step over its replica, in graphs and eagerly.
 
     Attributes:
-        entry: its place in the flat space.
-        shares: whether its changes are sent.
-        since: its value before the optimizer ran, or the rows that alone can have changed.
-        momentum: where the optimizer keeps its momentum, if that is to be masked; it has the place
-            of the variable.
+        replica: the worker's residuals.
     """
 
-    entry: Entry
-    shares: bool
-    since: Any | Rows
-    momentum: Entry | None = None
-
-
-class SharedStep:
-    """One worker's step over its replica, in graphs and eagerly."""
+    is_replica: ClassVar[bool] = True
 
     def __init__(self, options: StepOptions, replica: Replica, space: FlatSpace) -> None:
         self._options = options
-        self._replica = replica
+        self.replica = replica
         self._space = space
         self._threshold = threshold_state(options.threshold, space)
         with tf.init_scope(), tf.device("/cpu:0"):
@@ -103,6 +97,10 @@ class SharedStep:
         self._momenta: dict[int, Entry] = {}  # That are masked, by their place.
         self._shows_shared = True
         self._trained: set[int] = set()
+
+    def close(self, trace: StepTrace) -> None:
+        """Shares what the step has changed; see `share`."""
+        self.share(trace.changes())
 
     def share(self, changes: list[VariableChange]) -> None:
         """Ends a step: shares what has changed in the participants, in flat order.
@@ -178,7 +176,7 @@ class SharedStep:
             return
         assigned = operation(
             variables=[entry.primary.handle for entry in entries],
-            replica=self._replica.handle,
+            replica=self.replica.handle,
             offsets=[entry.offset for entry in entries],
             **attributes,
         )
@@ -216,7 +214,7 @@ class SharedStep:
                 norm_limit=limit,
                 iteration=step,
                 sends=sends,
-                replica=self._replica.handle,
+                replica=self.replica.handle,
                 offsets=[entry.offset for entry in entries],
                 shares=[change.shares for change in changes],
                 by_rows=[isinstance(change.since, Rows) for change in changes],
@@ -251,7 +249,7 @@ class SharedStep:
         if entries:
             statistics = operations().strom_apply(
                 variables=[entry.primary.handle for entry in entries],
-                replica=self._replica.handle,
+                replica=self.replica.handle,
                 offsets=[entry.offset for entry in entries],
             )
             self._totals.assign_add(statistics * (_RECEIVED + _ASSIGNED))
@@ -261,6 +259,11 @@ class SharedStep:
     def steps(self) -> int:
         """The steps that schedules and messages count, those of generations before too."""
         return int(self._steps_before.numpy() + self._totals[0].numpy())
+
+    @property
+    def stepped(self) -> int:
+        """Steps of the optimizer since `begin`."""
+        return int(self.totals.stepped)
 
     def count_from(self, steps: int) -> None:
         """After `begin`: has `steps` go on from there."""
@@ -293,6 +296,45 @@ class SharedStep:
         now, wanted = self._threshold.numbers(), state_before(steps, workers)
         has_started = now[0] > 0
         self._threshold.set_numbers((now[0], *wanted[1:]) if has_started else wanted)
+
+    def plan(self, trained: list[Entry]) -> JointPlan:
+        """There is no joint model."""
+        return None, ()
+
+    def extend(self, size: int) -> None:
+        """Has a residual for each of `size` elements."""
+        self.replica.extend(size)
+
+    def bind(self, worker: TrainingWorker) -> None:
+        """From now on messages go out through `worker`."""
+        self.replica.bind(worker.handle)
+
+    def finish(self, space: FlatSpace) -> None:
+        """Shares what local steps have changed; what has not reached the threshold stays."""
+        self.share_rest(space)
+        self.end_own(space)
+
+    def ended(self) -> None:
+        """Nothing is left to be forgotten: `finish` has done it."""
+
+    def values_to_hand_over(
+        self, space: FlatSpace, *, between_batches: bool
+    ) -> npt.NDArray[np.float32]:
+        """What all workers share; what this one has not sent comes to them later."""
+        if between_batches:
+            if self.is_between_messages:
+                self.share_rest(space)
+            self.show_shared(space)
+        return space.read()
+
+    def residuals(self, size: int) -> npt.NDArray[np.float32]:
+        """What this worker has not sent, of flat elements [0, size)."""
+        return self.replica.read_residual(0, size)
+
+    def restore_residuals(self, values: npt.NDArray[np.float32]) -> bool:
+        """Goes on with the residuals of a checkpoint."""
+        self.replica.write_residual(0, values)
+        return True
 
     def begin(self) -> None:
         """Starts the counters of a new generation; the cluster's step count goes on."""
@@ -354,8 +396,8 @@ class SharedStep:
         return self._options.local_steps
 
     @property
-    def goes_by_rows(self) -> bool:
-        """Whether a step may share only the rows of a variable that it has changed."""
+    def by_rows(self) -> bool:
+        """Whether a step shares the rows alone that it changes: a later one would all of them."""
         return self._options.local_steps == 1
 
     @property
@@ -404,21 +446,10 @@ class SharedStep:
             variables=[entry.primary.handle for entry in entries],
             stepped=shared,
             contribution=contributions - self._options.staleness,
-            replica=self._replica.handle,
+            replica=self.replica.handle,
             offsets=[entry.offset for entry in entries],
             timeout_ns=int(self._options.wait_timeout * 1e9),
         )
-
-
-def update_copies(entries: list[Entry]) -> Any:
-    """Gives the variables on the worker's other devices the values of those on its first."""
-    return tf.group(
-        *(
-            copy.assign(entry.primary.read_value(), read_value=False)
-            for entry in entries
-            for copy in entry.copies
-        )
-    )
 
 
 def _variable(values: Any, dtype: Any) -> Any:

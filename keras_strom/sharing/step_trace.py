@@ -10,8 +10,7 @@ from keras_strom import errors
 from keras_strom.sharing.flat_space import Entry, FlatSpace
 from keras_strom.sharing.model_checks import path_of
 from keras_strom.sharing.optimizers import has_plain_momentum, momentum_of
-from keras_strom.sharing.step import VariableChange
-from keras_strom.sharing.touched import Touched
+from keras_strom.sharing.touched import Touched, VariableChange
 
 
 class MaskedMomenta:
@@ -58,14 +57,16 @@ class StepTrace:
     Args:
         space: the variables of the strategy; the trained ones are read now.
         momenta: the strategy's.
+        by_rows: whether a change of a few rows may be told as such.
 
     Attributes:
         optimizer: the one whose step is under way; None before the first.
     """
 
-    def __init__(self, space: FlatSpace, momenta: MaskedMomenta) -> None:
+    def __init__(self, space: FlatSpace, momenta: MaskedMomenta, *, by_rows: bool) -> None:
         self._space = space
         self._momenta = momenta
+        self._by_rows = by_rows
         self._before = {
             id(entry.variable): tf.raw_ops.ReadVariableOp(
                 resource=entry.primary.handle, dtype=tf.float32
@@ -73,7 +74,7 @@ class StepTrace:
             for entry in space.entries
             if entry.variable.trainable
         }
-        self._touched = Touched()
+        self._touched = Touched(by_rows)
         self.optimizer: Any = None
 
     def note_update(self, variable: Any, gradient: Any) -> None:
@@ -93,16 +94,21 @@ class StepTrace:
         """Whether it changes variables that were not there when it began."""
         return not self.touched.issubset(self._before)
 
-    def changes(self, by_rows: bool) -> list[VariableChange]:
-        """What the step, which is over, tells of each participant, in flat order.
+    @property
+    def looked_up(self) -> list[Any]:
+        """The variables of which the step's gradient has a few rows alone."""
+        return self._touched.looked_up
 
-        Args:
-            by_rows: whether a change of a few rows may be told as such.
-        """
-        return [self._change(entry, by_rows) for entry in self._space.participants]
+    def before(self, entry: Entry) -> Any:
+        """The value of a variable before the step; as long as a graph uses it, its buffer stays."""
+        return self._before[id(entry.variable)]
 
-    def _change(self, entry: Entry, by_rows: bool) -> VariableChange:
-        rows = self._touched.rows(entry.variable) if by_rows else None
+    def changes(self) -> list[VariableChange]:
+        """What the step, which is over, tells of each participant, in flat order."""
+        return [self._change(entry) for entry in self._space.participants]
+
+    def _change(self, entry: Entry) -> VariableChange:
+        rows = self._touched.rows(entry.variable) if self._by_rows else None
         return VariableChange(
             entry,
             shares=self._space.is_sent(entry),

@@ -13,6 +13,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from keras_strom.sharing.flat_space import Entry
 from keras_strom.sharing.model_checks import is_constrained, path_of
 
 _logger = logging.getLogger("keras_strom")
@@ -39,10 +40,37 @@ class Rows:
     before: Any
 
 
-class Touched:
-    """Collects what the optimizers announce while a step is traced, or runs eagerly."""
+@dataclasses.dataclass(frozen=True)
+class VariableChange:
+    """What is known of one variable of a step.
 
-    def __init__(self) -> None:
+    Attributes:
+        entry: its place in the flat space.
+        shares: whether its changes are sent.
+        since: its value before the optimizer ran, or the rows that alone can have changed.
+        momentum: where the optimizer keeps its momentum, if that is to be masked; it has the place
+            of the variable.
+    """
+
+    entry: Entry
+    shares: bool
+    since: Any | Rows
+    momentum: Entry | None = None
+
+
+class Touched:
+    """Collects what the optimizers announce while a step is traced, or runs eagerly.
+
+    Args:
+        by_rows: whether anybody asks for `rows`.
+
+    Attributes:
+        looked_up: the variables of which the gradient has a few rows alone.
+    """
+
+    def __init__(self, by_rows: bool) -> None:
+        self.looked_up: list[Any] = []
+        self._by_rows = by_rows
         self._graph = _graph()
         self._variables: dict[int, Any] = {}
         self._rows: dict[int, list[Rows]] = {}
@@ -57,6 +85,10 @@ class Touched:
         """`optimizer` is about to apply `gradient` to `variable`, which has not changed so far."""
         self._variables[id(variable)] = variable
         if not isinstance(gradient, tf.IndexedSlices):
+            self._whole.add(id(variable))
+            return
+        self.looked_up.append(variable)
+        if not self._by_rows:
             self._whole.add(id(variable))
             return
         reason = _why_whole(optimizer, variable)

@@ -41,8 +41,8 @@ from keras_strom.recovery.takeover import donate_if_asked, hand_over_if_asked, t
 from keras_strom.recovery.waiting import wait_until_allowed
 from keras_strom.sharing import model_checks
 from keras_strom.sharing.constraints import Projection
+from keras_strom.sharing.flat_space import update_copies
 from keras_strom.sharing.progress import Progress, begin_fit_at, first_epoch_of
-from keras_strom.sharing.step import update_copies
 from keras_strom.strategy.building import building_once
 from keras_strom.strategy.callbacks import off_the_chief, writes_between_batches
 from keras_strom.strategy.data_sharding import shard_fit_arguments
@@ -371,6 +371,7 @@ class _Training:
         if stop or self._last_epoch:
             self._finish(stop and chief)
         else:
+            self._sharing.step.show_shared(self._sharing.space)
             self._projection.show()
 
     def put_averages(self, logs: dict[str, Any] | None) -> None:

@@ -25,6 +25,7 @@ from keras_strom.recovery.endings import Ending, Endings, length
 from keras_strom.recovery.resume import ResumableData, Start
 from keras_strom.recovery.takeover import hand_over_if_asked
 from keras_strom.sharing.constraints import project
+from keras_strom.sharing.flat_space import Entry
 from keras_strom.sharing.model_state import (
     assign,
     averaged_state,
@@ -36,6 +37,8 @@ from keras_strom.sharing.model_state import (
 )
 from keras_strom.sharing.participant import Participant
 from keras_strom.sharing.progress import Progress
+from keras_strom.sharing.step import SharedStep
+from keras_strom.sharing.training_step import JointPlan
 from keras_strom.strategy.fit_failure import (
     is_ahead,
     is_without_chief,
@@ -45,7 +48,7 @@ from keras_strom.strategy.fit_failure import (
     raise_if_failed_before,
     raise_if_refused,
 )
-from keras_strom.strategy.report import TrainingReport
+from keras_strom.strategy.report import TrainingReport, describe
 
 if TYPE_CHECKING:
     from keras_strom.relay.training_relay import TrainingWorker
@@ -75,7 +78,7 @@ _WIND_UP = 1000.0
 
 @dataclasses.dataclass
 class Sharing(Participant):
-    """What a strategy that shares updates consists of: a participant, and where its trainings are.
+    """What a strategy of several workers consists of: a participant, and where its trainings are.
 
     Attributes:
         sequenced: whether updates are applied in the master's order (max_staleness is not None).
@@ -219,10 +222,12 @@ class Generation:
         self.began = Start(layout_size=sharing.space.size)
         sharing.step.begin()
         layout = sharing.space.hash()
-        sharing.replica.extend(sharing.space.size)
+        sharing.step.extend(sharing.space.size)
         if worker is not None:
             own = None if sharing.agreed is None else self._fingerprint()
-            values = self._start_with_others(layout)
+            # Without steps nothing is exchanged, whatever the method is.
+            joint = (None, ()) if self._follows else sharing.step.plan(self._trained_entries())
+            values = self._start_with_others(layout, joint)
             sharing.started, sharing.has_returned = True, False
             worker = sharing.worker
             assert worker is not None
@@ -237,7 +242,7 @@ class Generation:
             if self.ended:
                 self._values_at_end, self._state_at_end = values, self._ask_state_at_end(worker)
                 return
-            sharing.replica.bind(worker.handle)
+            sharing.step.bind(worker)
             self._start_hashes = {
                 id(entry.variable): array_hash(entry.variable.numpy())
                 for entry in left_to_the_program(self._models, self._sharing.space)
@@ -247,12 +252,23 @@ class Generation:
         trained = tf_variables(v for model in self._models for v in model.trainable_variables)
         sharing.step.begin_own(sharing.space.entries_of(trained))
 
+    def _trained_entries(self) -> list[Entry]:
+        """What the models' optimizers train, in flat order; without models all that is trainable.
+
+        The same on all workers, for it depends on the program alone.
+        """
+        space = self._sharing.space
+        if not self._models:
+            return [entry for entry in space.entries if entry.variable.trainable]
+        trained = tf_variables(v for model in self._models for v in model.trainable_variables)
+        return sorted(space.entries_of(trained), key=lambda entry: entry.offset)
+
     @property
     def _number(self) -> int:
         """The k-th `fit` is 2k - 1, and what may follow it 2k."""
         return 2 * self._sharing.fits - (0 if self._follows else 1)
 
-    def _start_with_others(self, layout: int) -> npt.NDArray[np.float32]:
+    def _start_with_others(self, layout: int, joint: JointPlan) -> npt.NDArray[np.float32]:
         """Waits until all workers begin; the values from which they do.
 
         Meanwhile a master that has come for a lost one may ask how the last training has ended.
@@ -270,6 +286,8 @@ class Generation:
                     layout,
                     sharing.options_text,
                     sharing.space.read() if sharing.environment.is_chief else None,
+                    method=joint[0],
+                    ranges=joint[1],
                     # Callbacks of another worker's last epoch may take as long as they like.
                     timeout=None if self._follows else sharing.environment.join_timeout,
                 )
@@ -390,7 +408,7 @@ class Generation:
     def average_epoch(self, stop: bool) -> bool:
         """Averages non-trainable state and metrics over the workers, in place.
 
-        What local steps have changed is shared before, so that all see the same model.
+        What local steps have changed is shared before.
 
         Args:
             stop: the chief ends the training here.
@@ -445,8 +463,9 @@ class Generation:
     def finish(self, stop: bool = False, ending: Ending = _WELL) -> TrainingReport:
         """Brings all workers to the same bits; `report` then waits until all have come so far.
 
-        What has not reached the threshold stays in the residual and leaves in the next generation:
-        sent at once, so many steps' worth of noise would undo much of the training.
+        Where updates are shared, what has not reached the threshold stays in the residual and
+        leaves in the next generation: sent at once, so many steps' worth of noise would undo much
+        of the training.
 
         Args:
             stop: this worker ends the training of all before its last epoch.
@@ -457,12 +476,12 @@ class Generation:
             What the training has done; the largest difference is so far this replica's own.
         """
         sharing = self._sharing
-        sharing.step.share_rest(sharing.space)
-        sharing.step.end_own(sharing.space)
+        sharing.step.finish(sharing.space)
         if sharing.worker is not None:
             sharing.worker.finish(stop)
             sharing.step.apply(sharing.space.participants)
             self._take_result(sharing.worker, ending)
+            sharing.step.ended()
         project(self._models, sharing.space)
         self._report = self._describe()
         return self._report
@@ -491,36 +510,22 @@ class Generation:
 
     def _describe(self) -> TrainingReport:
         sharing = self._sharing
-        entries = sharing.space.participants
-        last = sharing.step.last
-        totals = sharing.step.totals
         sent, received = (
             now - before for now, before in zip(self._wire_bytes(), self._bytes_before, strict=True)
         )
-        return TrainingReport(
+        common = TrainingReport(
             rank=sharing.environment.rank,
             workers=sharing.environment.size,
-            parameters=sum(entry.size for entry in entries),
-            steps=int(totals.stepped),
-            messages=int(totals.shared),
-            updates_applied=int(totals.received),
-            density=totals.count / totals.elements if totals.elements else 0.0,
-            threshold=float(np.median(sharing.step.thresholds)),
-            residual_mass=last.sum_residual,
-            message_bytes=int(totals.message_bytes),
+            parameters=sum(entry.size for entry in sharing.space.participants),
+            steps=sharing.step.stepped,
             bytes_sent=sent,
             bytes_received=received,
-            clipped_mass=totals.clipped_mass,
-            clipped_elements=int(totals.clipped_count),
-            shaken_mass=sharing.step.shaken_mass,
-            limited_updates=sharing.step.limited,
-            limited_mass=totals.limited_mass,
-            assigned_outside=int(totals.assigned_outside),
             max_replica_difference=self._installed[0],
             seconds=time.monotonic() - self._started_at,
             network=None if sharing.worker is None else sharing.worker.counters(),
             lost_workers=tuple(self.lost_workers()),
         )
+        return describe(sharing.step, common)
 
     def lost_workers(self) -> list[str]:
         """What the master has said of workers that were lost since this training began."""
@@ -565,7 +570,7 @@ class Generation:
         for entry in installing:
             values = entry.variable.numpy().ravel()
             masters = parameters[entry.offset : entry.offset + entry.size]
-            if values.size:
+            if values.size and self._sharing.step.is_replica:
                 difference = max(difference, float(np.max(np.abs(values - masters))))
         space.assign(parameters, installing)
         assign(variables, state)
@@ -592,6 +597,8 @@ class Generation:
     def warn(self) -> None:
         """Logs what the user should know of the steps so far, each warning once."""
         step = self._sharing.step
+        if not isinstance(step, SharedStep):
+            return
         times, threshold = step.wind_up
         if times > _WIND_UP:
             self._warn_once(

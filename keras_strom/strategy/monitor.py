@@ -1,4 +1,4 @@
-"""What the sharing of updates does, where users already look: the logs of each epoch.
+"""What training with others does, where users already look: the logs of each epoch.
 
 `fit` puts a `StromMonitor` on each worker by itself. Its figures are measured at the end of an
 epoch from the step's own counters, so a step costs nothing more.
@@ -20,6 +20,9 @@ import tensorflow as tf
 
 from keras_strom import errors
 from keras_strom.sharing.model_checks import path_of
+from keras_strom.sharing.pulled_step import PulledStep
+from keras_strom.sharing.step import SharedStep
+from keras_strom.strategy.pull_figures import PullFigures
 
 if TYPE_CHECKING:
     from keras_strom.sharing.flat_space import Entry
@@ -45,7 +48,7 @@ _WAITING_FRACTION = 0.1
 
 
 class StromMonitor(keras.callbacks.Callback):  # type: ignore[misc]
-    """Adds to the logs of each epoch what the sharing of updates has done in it.
+    """Adds to the logs of each epoch what the sharing of updates, or the method, has done in it.
 
     `fit` uses one on each worker by itself, of which the chief's alone warns and writes; give it
     your own to choose options. Other callbacks (CSVLogger, TensorBoard) and the history find the
@@ -65,9 +68,22 @@ class StromMonitor(keras.callbacks.Callback):  # type: ignore[misc]
     updates come ever later, and when steps are so short that training waits for the network or for
     the other workers much of the time.
 
+    Beside a joint model (`StromStrategy(method=...)`) the figures are these instead; a cycle lies
+    between two snapshots of a shard, or two exchanges:
+
+    * `strom/cycle_seconds`, `strom/cycle_steps`: of the last cycle; n_c steps of this worker.
+    * `strom/alpha`: of the last pull.
+    * `strom/pull`: alpha n_c, of `MPCA`; above 2 the pull is a brake.
+    * `strom/divergence`: |x - x*| / |x*|, how far this worker is from its target.
+    * `strom/waited`: seconds of this epoch that training has stood still for exchanges.
+    * `strom/bytes_sent`: as above.
+    * `strom/peers`: other workers that take part.
+
+    It warns of a pull above 2, and of more than 500 steps in a cycle.
+
     Args:
-        log_dir: where TensorBoard reads; the figures and a histogram of |residual| / tau (base-2
-            logarithm) go there too. None = nowhere.
+        log_dir: where TensorBoard reads; the figures go there too, and of updates a histogram of
+            |residual| / tau (base-2 logarithm). None = nowhere.
         logs: False leaves the logs as they are.
 
     Raises:
@@ -88,6 +104,7 @@ class StromMonitor(keras.callbacks.Callback):  # type: ignore[misc]
         self._writes = True  # Warnings and tables, too.
         self._writer: Any = None
         self._sharing: Sharing | None = None
+        self._pull: PullFigures | None = None  # Beside a joint model.
         self._before: _Snapshot | None = None
         self._staleness_before = 0.0
         self._warned: set[str] = set()
@@ -95,6 +112,8 @@ class StromMonitor(keras.callbacks.Callback):  # type: ignore[misc]
     def attach(self, sharing: Sharing) -> None:
         """`fit` says whose figures these are; without it the monitor does nothing."""
         self._sharing = sharing
+        step = sharing.step
+        self._pull = PullFigures(sharing, step) if isinstance(step, PulledStep) else None
 
     def off_the_chief(self) -> StromMonitor:
         """What stands for it on another worker: that one's own figures, and no more."""
@@ -107,18 +126,41 @@ class StromMonitor(keras.callbacks.Callback):  # type: ignore[misc]
         self._before = None
         self._warned.clear()
         self._staleness_before = 0.0
+        if self._pull is not None:
+            self._pull.begin()
         if self._sharing is not None and self._log_dir is not None:
             self._writer = tf.summary.create_file_writer(os.fspath(self._log_dir))
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Notes where the counters stand; a later epoch counts from the end of the one before."""
-        if self._sharing is not None and self._before is None:
+        if self._pull is not None:
+            self._pull.begin_epoch()
+        elif self._sharing is not None and self._before is None:
             self._before = _Snapshot.of(self._sharing)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Measures, warns, and adds to `logs`."""
-        if self._sharing is None or self._before is None:
-            return
+        if self._pull is not None:
+            self._end_epoch_of_pulls(self._pull, epoch, logs)
+        elif self._sharing is not None and self._before is not None:
+            self._end_epoch_of_updates(epoch, logs)
+
+    def _end_epoch_of_pulls(
+        self, pull: PullFigures, epoch: int, logs: dict[str, Any] | None
+    ) -> None:
+        figures = pull.end_epoch()
+        if self._writes:
+            for words, arguments in pull.warnings(figures):
+                self._warn_once(words, *arguments)
+        if self._logs and logs is not None:
+            logs.update({_PREFIX + name: value for name, value in figures.items()})
+        if self._writer is not None:
+            self._write_scalars(epoch, figures)
+            self._writer.flush()
+
+    def _end_epoch_of_updates(self, epoch: int, logs: dict[str, Any] | None) -> None:
+        assert self._sharing is not None
+        assert self._before is not None
         now = _Snapshot.of(self._sharing)
         figures = self._figures(self._before, now)
         if self._writes:
@@ -131,7 +173,7 @@ class StromMonitor(keras.callbacks.Callback):  # type: ignore[misc]
         if self._sharing.debug and self._writes:
             by_variable = residual_percentiles(self._sharing)
         if by_variable:
-            own = self._sharing.step.last_by_variable or {}
+            own = _shared(self._sharing).last_by_variable or {}
             thresholds = {path: row["threshold"] for path, row in own.items()}
             table = percentile_table(epoch, figures["threshold"], by_variable, thresholds)
             _logger.info("%s", table)
@@ -172,9 +214,8 @@ class StromMonitor(keras.callbacks.Callback):  # type: ignore[misc]
         by_variable: dict[str, npt.NDArray[np.float64]],
     ) -> None:
         assert self._sharing is not None
+        self._write_scalars(epoch, figures)
         with self._writer.as_default(step=epoch):
-            for name, value in figures.items():
-                tf.summary.scalar(_PREFIX + name, value)
             if figures["threshold"] > 0:
                 ratios = residual_sample(self._sharing)
                 tf.summary.histogram(
@@ -184,6 +225,11 @@ class StromMonitor(keras.callbacks.Callback):  # type: ignore[misc]
                 for percent, value in zip(PERCENTILES, values, strict=True):
                     tf.summary.scalar(f"{_PREFIX}residual/{path}/p{percent:g}", value)
         self._writer.flush()
+
+    def _write_scalars(self, epoch: int, figures: dict[str, float]) -> None:
+        with self._writer.as_default(step=epoch):
+            for name, value in figures.items():
+                tf.summary.scalar(_PREFIX + name, value)
 
     def _warn(self, figures: dict[str, float], before: _Snapshot, now: _Snapshot) -> None:
         steps = int(now.totals.stepped - before.totals.stepped)
@@ -279,7 +325,7 @@ class _Snapshot:
             others = status["step_wait_ns"] / 1e9
             own = str(status["origin"])
             applied = {k: v for k, v in status["node"]["applied"].items() if k != own}
-        step = sharing.step
+        step = _shared(sharing)
         return cls(
             step.totals,
             step.thresholds,
@@ -289,6 +335,12 @@ class _Snapshot:
             others,
             time.monotonic(),
         )
+
+
+def _shared(sharing: Sharing) -> SharedStep:
+    """What ends the steps of a training that shares updates."""
+    assert isinstance(sharing.step, SharedStep)
+    return sharing.step
 
 
 def residual_norm(sharing: Sharing) -> float:
@@ -309,8 +361,8 @@ def residual_sample(sharing: Sharing) -> npt.NDArray[np.float32]:
     """|residual| / tau of the trained variables, about a million of them at even distances."""
     entries = sharing.space.participants
     stride = max(1, sum(entry.size for entry in entries) // _PART)
-    own = sharing.step.last_by_variable
-    common = sharing.step.last.threshold
+    own = _shared(sharing).last_by_variable
+    common = _shared(sharing).last.threshold
     parts = []
     for entry in entries:
         row = None if own is None else own.get(path_of(entry.variable))

@@ -20,10 +20,9 @@ import tensorflow as tf
 from keras_strom import errors
 from keras_strom._native.ops import translate
 from keras_strom.recovery.donation import optimizers_of
-from keras_strom.sharing.flat_space import FlatSpace
+from keras_strom.sharing.flat_space import FlatSpace, update_copies
 from keras_strom.sharing.model_state import assign, averaged_state, read, tf_variables
 from keras_strom.sharing.optimizers import parts_of
-from keras_strom.sharing.step import update_copies
 
 _logger = logging.getLogger("keras_strom")
 

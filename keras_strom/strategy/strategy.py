@@ -1,5 +1,8 @@
 """StromStrategy: trains one Keras model on many machines by sharing thresholded updates.
 
+Or by another method (`keras_strom.method`), for which `PulledStep` ends a step where here the
+sharing of updates is described.
+
 A step is plain Keras. `run` takes note of the variables before it (their buffers, no copy) and one
 native op closes it: the change goes into the residual, what has grown to the threshold leaves as a
 message, and the variables get the messages received from the other workers. A worker trains on with
@@ -11,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import sys
 import threading
 import weakref
@@ -20,21 +24,25 @@ from typing import Any
 import tensorflow as tf
 
 from keras_strom import errors
+from keras_strom._native.local_model import LocalModel
 from keras_strom._native.replica import Replica
 from keras_strom.job.environment import ClusterEnvironment
 from keras_strom.job.network import NetworkConfig
+from keras_strom.method import Method, check_method
 from keras_strom.recovery.checkpointing import Checkpointing
 from keras_strom.relay.counters import NodeCounters
 from keras_strom.relay.training_relay import TrainingWorker
 from keras_strom.sharing import model_checks
 from keras_strom.sharing.flat_space import FlatSpace
 from keras_strom.sharing.model_checks import path_of
-from keras_strom.sharing.options import check_compilable, check_options
+from keras_strom.sharing.options import check_compilable, check_options, refuse_beside_method
+from keras_strom.sharing.pulled_step import PulledStep, PullOptions
 from keras_strom.sharing.residual import ResidualClipping, ShakeUp
 from keras_strom.sharing.scale import UpdateScale, warmup_of
 from keras_strom.sharing.step import SharedStep, StepOptions
 from keras_strom.sharing.step_trace import MaskedMomenta, StepTrace
 from keras_strom.sharing.threshold import AdaptiveThreshold, ThresholdAlgorithm
+from keras_strom.sharing.training_step import TrainingStep
 from keras_strom.sharing.update_clipping import UpdateClipping
 from keras_strom.strategy.building import wrap_build
 from keras_strom.strategy.data_sharding import keep_whole, shard_dataset, without_autotune
@@ -52,15 +60,28 @@ _OWNER = "_keras_strom_strategy"
 
 _THRESHOLD = AdaptiveThreshold()
 
+# The options of sharing updates, which another method has no use for.
+_OF_UPDATES = frozenset(
+    (
+        *("threshold", "residual_clipping", "shake_up", "update_scale", "warmup_steps"),
+        *("momentum_masking", "update_clipping", "local_steps", "local_apply", "max_staleness"),
+        *("always_encode", "encoding_debug_mode"),
+    )
+)
+
 
 class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
-    """A `tf.distribute` strategy whose workers share compressed optimizer updates.
+    """A `tf.distribute` strategy whose workers share updates, or train beside a joint model.
 
     Build and compile the model in its scope and call `fit`; where the process belongs to a job
     (`keras-strom run`, `keras_strom.spark.run`) the model is trained by all its workers, else by
     this one alone, as plain Keras would.
 
     Args:
+        method: how workers train together: None = they share compressed updates, which the options
+            from `threshold` to `always_encode` and `encoding_debug_mode` are for; `MPCA()`,
+            `SparkNet()` or `EASGD()` = each trains a model of its own, and the master makes a joint
+            model of them all; those options are refused then. A lone worker trains as plain Keras.
         threshold: `AdaptiveThreshold`, `FixedThreshold` or another `ThresholdAlgorithm`: one for
             the whole model, or with `per_variable=True` one for each variable.
         residual_clipping: a `ResidualClipping`, or None for none: a threshold that adapts leaves
@@ -116,6 +137,7 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
     def __init__(
         self,
         *,
+        method: Method | None = None,
         threshold: ThresholdAlgorithm = _THRESHOLD,
         residual_clipping: ResidualClipping | None = None,
         shake_up: ShakeUp | None = None,
@@ -132,6 +154,8 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
         network: NetworkConfig | None = None,
         devices: str | Sequence[str] | None = None,
     ) -> None:
+        of_updates = {name: value for name, value in locals().items() if name in _OF_UPDATES}
+        check_method("method", method)
         check_options(
             threshold=threshold,
             residual_clipping=residual_clipping,
@@ -152,6 +176,10 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
             workers=environment.size,
             warmup_steps=warmup_of(local_apply) if warmup_steps is None else warmup_steps,
         )
+        if method is not None:
+            defaults = inspect.signature(StromStrategy.__init__).parameters
+            refuse_beside_method(method, of_updates, {n: defaults[n].default for n in of_updates})
+            method.numbers(environment.size)  # Its own words where it cannot train with so many.
         super().__init__(local_devices(devices))
         check_compilable(jit_compile, self.num_replicas_in_sync)
         self._environment = environment
@@ -160,7 +188,18 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
         self._trace: StepTrace | None = None  # Of the step that runs.
         self._momenta = MaskedMomenta(momentum_masking)
         self._sharing: Sharing | None = None
-        if always_encode or environment.size > 1:
+        if method is not None and environment.size > 1:
+            self._sharing = self._connect(
+                PullOptions(
+                    method=method,
+                    rank=environment.rank,
+                    workers=environment.size,
+                    wait_timeout=environment.join_timeout,
+                    compiled=jit_compile,
+                ),
+                network,
+            )
+        elif always_encode or environment.size > 1:
             options = StepOptions(
                 threshold=threshold,
                 clipping=residual_clipping,
@@ -180,11 +219,14 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
         wrap_build(_trains_as_plain_keras)
         model_checks.wrap_apply(_check_apply)
 
-    def _connect(self, options: StepOptions, network: NetworkConfig | None) -> Sharing:
+    def _connect(
+        self, options: StepOptions | PullOptions, network: NetworkConfig | None
+    ) -> Sharing:
         """Joins the job, where there is one."""
         global _joined
         worker = join = None
         space = FlatSpace()
+        staleness = options.staleness if isinstance(options, StepOptions) else None
         if self._environment.size > 1:
             if _joined is not None and _joined() is not None:
                 raise errors.StromError(
@@ -192,29 +234,32 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
                     "process and create all models in its scope"
                 )
             join = functools.partial(
-                _join, weakref.ref(self), self._environment, options.staleness, network
+                _join, weakref.ref(self), self._environment, staleness, network
             )
             worker = join()
             _joined = weakref.ref(self)
             space.agree()  # On nothing so far.
-        replica = Replica()
-        weakref.finalize(self, replica.close)
-        scale = options.scale
         plan = self._environment.checkpoints
         return Sharing(
             environment=self._environment,
             space=space,
-            replica=replica,
-            step=SharedStep(options, replica, space),
+            step=self._make_step(options, space),
             worker=worker,
-            sequenced=options.staleness is not None,
-            options_text=(
-                f"update_scale={scale.rule} warmup_steps={scale.warmup_steps} "
-                f"max_staleness={options.staleness} local_steps={options.local_steps}"
-            ),
+            sequenced=staleness is not None,
+            options_text=_text_of(options),
             join=join,
             checkpoints=None if plan is None else Checkpointing(plan),
         )
+
+    def _make_step(self, options: StepOptions | PullOptions, space: FlatSpace) -> TrainingStep:
+        """The end of every step; what it holds of the native library is freed with the strategy."""
+        if isinstance(options, PullOptions):
+            local = LocalModel()
+            weakref.finalize(self, local.close)
+            return PulledStep(options, space, local)
+        replica = Replica()
+        weakref.finalize(self, replica.close)
+        return SharedStep(options, replica, space)
 
     @property
     def num_workers(self) -> int:
@@ -249,7 +294,9 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
         if sharing is None:
             return super().run(fn, args, kwargs, options)
         model_checks.check_compiled(model)
-        trace = self._trace = StepTrace(sharing.space, self._momenta)
+        # Local steps that share nothing leave to a later one what they change, rows and all.
+        by_rows = sharing.step.by_rows
+        trace = self._trace = StepTrace(sharing.space, self._momenta, by_rows=by_rows)
         try:
             result = super().run(fn, args, kwargs, options)
         finally:
@@ -260,9 +307,8 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
         # changed.
         if any(map(sharing.space.is_sent, sharing.space.participants)):
             if sharing.worker is None:
-                sharing.replica.extend(sharing.space.size)
-            # A later step shares what local ones change, rows and all.
-            sharing.step.share(trace.changes(by_rows=sharing.step.goes_by_rows))
+                sharing.step.extend(sharing.space.size)
+            sharing.step.close(trace)
         return result
 
     @property
@@ -411,6 +457,16 @@ def _join(
     worker = TrainingWorker.from_environment(environment, max_staleness=staleness, network=network)
     weakref.finalize(strategy(), worker.close)
     return worker
+
+
+def _text_of(options: StepOptions | PullOptions) -> str:
+    """The options that must be equal on all workers."""
+    if isinstance(options, PullOptions):
+        return f"method={options.method.text}"
+    return (
+        f"update_scale={options.scale.rule} warmup_steps={options.scale.warmup_steps} "
+        f"max_staleness={options.staleness} local_steps={options.local_steps}"
+    )
 
 
 def _unchanged(dataset: Any) -> Any:

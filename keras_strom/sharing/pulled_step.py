@@ -1,0 +1,413 @@
+"""The end of a training step beside a joint model: what runs in the graph after the optimizer.
+
+A worker trains on x_i, its local model. The joint model x~ is the master's, and consists of the
+variables that are trained. What a step exchanges, and when, is decided in libstrom.so; here is
+what Keras's side has to know: which variables take part, and that whoever looks at them between
+steps sees x~. The names are those of `keras_strom.method`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from keras_strom import errors
+from keras_strom._native.local_model import LocalModel
+from keras_strom._native.ops import operations
+from keras_strom.method import MPCA, Method
+from keras_strom.sharing.flat_space import Entry, FlatSpace, update_copies
+from keras_strom.sharing.model_checks import path_of
+from keras_strom.sharing.pull_statistics import PULL_LENGTH, PullStatistics
+from keras_strom.sharing.step_trace import StepTrace
+from keras_strom.sharing.training_step import JointPlan, TrainingStep
+
+if TYPE_CHECKING:
+    from keras_strom.relay.training_relay import TrainingWorker
+
+_logger = logging.getLogger("keras_strom")
+
+# Larger variables are watched only where a step changes no smaller one: the optimizer writes a
+# watched variable into another buffer.
+_WATCHED_ELEMENTS = 16384
+
+# Each shard has so many elements at least: it begins at a multiple of them.
+_SHARD_ELEMENTS = 16
+
+# A smaller embedding is pulled in less time than the words would take to read.
+_LARGE = 1 << 20
+
+# Figures of a pull, which a step without one leaves as they were.
+_OF_PULL = np.asarray(
+    [name in ("alpha", "distance", "target") for name in PullStatistics._fields], np.bool_
+)
+_ALPHA = PullStatistics._fields.index("alpha")
+_TARGET = PullStatistics._fields.index("target")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PullOptions:
+    """What a step does; fixed when the strategy is made.
+
+    Attributes:
+        method: how workers train together.
+        rank: this worker's.
+        workers: K.
+        wait_timeout: seconds that a step waits for the joint model, where the method has it wait.
+        compiled: whether XLA runs the optimizer.
+    """
+
+    method: Method
+    rank: int
+    workers: int
+    wait_timeout: float
+    compiled: bool = False
+
+
+class _Joint:
+    """Which variables a joint model consists of, one behind the other.
+
+    Args:
+        entries: in flat order.
+
+    Attributes:
+        offsets: of each variable in the joint model.
+        size: elements.
+        ranges: (offset, size) in the flat space, neighbours merged.
+    """
+
+    def __init__(self, entries: list[Entry]) -> None:
+        self.entries = entries
+        sizes = [entry.size for entry in entries]
+        self.offsets = [int(offset) for offset in np.cumsum([0, *sizes])[:-1]]
+        self.size = sum(sizes)
+        self.ranges: list[tuple[int, int]] = []
+        for entry in entries:
+            if self.ranges and sum(self.ranges[-1]) == entry.offset:
+                begin, size = self.ranges.pop()
+                self.ranges.append((begin, size + entry.size))
+            elif entry.size:
+                self.ranges.append((entry.offset, entry.size))
+
+    def __contains__(self, variable: Any) -> bool:
+        return any(variable is entry.variable for entry in self.entries)
+
+    def tensors(self) -> list[Any]:
+        """The values of the variables; they share the buffers, nothing is copied."""
+        return [entry.primary.read_value() for entry in self.entries]
+
+    def flat(self, tensors: list[Any]) -> npt.NDArray[np.float32]:
+        """Values as the joint model has them."""
+        values = np.empty(self.size, np.float32)
+        for offset, entry, tensor in zip(self.offsets, self.entries, tensors, strict=True):
+            values[offset : offset + entry.size] = tensor.numpy().ravel()
+        return values
+
+    def assign(self, values: npt.NDArray[np.float32]) -> None:
+        """Assigns all variables from the values of the joint model."""
+        for offset, entry in zip(self.offsets, self.entries, strict=True):
+            part = values[offset : offset + entry.size]
+            entry.primary.assign(part.reshape(entry.primary.shape))
+        update_copies(self.entries)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Shown:
+    """While the variables show the joint model: the worker's own values, and what they show."""
+
+    own: list[Any]
+    joint: npt.NDArray[np.float32]
+
+
+class PulledStep(TrainingStep):
+    """One worker's step towards the joint model, in graphs and eagerly.
+
+    Args:
+        options: of the strategy.
+        space: its variables.
+        local: what libstrom.so holds of the worker's side.
+    """
+
+    is_replica: ClassVar[bool] = False
+
+    def __init__(self, options: PullOptions, space: FlatSpace, local: LocalModel) -> None:
+        self._options = options
+        self._space = space
+        self._local = local
+        self._joint: _Joint | None = None
+        self._worker: TrainingWorker | None = None
+        self._shown: _Shown | None = None
+        self._warned: set[int] = set()
+        with tf.init_scope(), tf.device("/cpu:0"):
+            self._last = _zeros(PULL_LENGTH)
+            self._totals = _zeros(PULL_LENGTH)
+            self._steps_before = tf.Variable(0, dtype=tf.int64, trainable=False)
+
+    @property
+    def method(self) -> Method:
+        """How workers train together."""
+        return self._options.method
+
+    # ------------------------------------------------------------ steps
+
+    def close(self, trace: StepTrace) -> None:
+        """Exchanges and pulls what the method says, where the optimizer has stepped.
+
+        Raises:
+            UnsupportedModel: the step changes what is no part of the joint model.
+        """
+        joint = self._joint
+        if joint is None or not joint.entries:
+            return
+        self._check(trace, joint)
+        entries = joint.entries
+        watched = self._watched(trace, entries)
+        with tf.device("/cpu:0"):
+            statistics = operations().strom_pull(
+                variables=[entry.primary.handle for entry in entries],
+                before=[trace.before(entries[place]) for place in watched],
+                iteration=self._steps_before + tf.cast(self._totals[0], tf.int64),
+                model=self._local.handle,
+                offsets=joint.offsets,
+                names=[path_of(entry.variable) for entry in entries],
+                watched=watched,
+                compare_contents=self._options.compiled,
+                timeout_ns=int(self._options.wait_timeout * 1e9),
+            )
+            self._note(statistics)
+            if any(entry.copies for entry in entries):
+                tf.cond(statistics[0] > 0, lambda: update_copies(entries), tf.no_op)
+
+    def _check(self, trace: StepTrace, joint: _Joint) -> None:
+        """Refuses what would be trained and not exchanged; warns of what costs a lot."""
+        parts = {id(entry.variable) for entry in joint.entries}
+        for entry in self._space.entries:
+            if id(entry.variable) in trace.touched - parts:
+                raise errors.UnsupportedModel(
+                    f"the optimizer updates {path_of(entry.variable)!r}, which is no part of "
+                    f"{type(self.method).__name__}'s joint model: that has the trainable variables "
+                    "of the model that fit trains, or of the models that strategy.begin is given. "
+                    "Make its layer a part of that model, or name its model in strategy.begin"
+                )
+        for variable in trace.looked_up:
+            size = int(variable.shape.num_elements())
+            if size >= _LARGE and id(variable) not in self._warned:
+                self._warned.add(id(variable))
+                _logger.warning(
+                    "%s has %.1f million elements, of which a step looks up a few rows, but "
+                    "method=%s exchanges and pulls all of them. Sharing updates (method=None) goes "
+                    "by the rows with SGD, Adagrad and RMSprop without momentum",
+                    path_of(variable),
+                    size / 1e6,
+                    type(self.method).__name__,
+                )
+
+    def _watched(self, trace: StepTrace, entries: list[Entry]) -> list[int]:
+        """The variables, by their place, that tell whether the optimizer has stepped."""
+        touched = trace.touched
+        changed = [i for i, e in enumerate(entries) if id(e.variable) in touched and e.size]
+        if not changed:  # A function that was traced before announces nothing.
+            return [i for i, entry in enumerate(entries) if self._space.is_sent(entry)]
+        small = [i for i in changed if entries[i].size <= _WATCHED_ELEMENTS]
+        return small or [min(changed, key=lambda i: entries[i].size)]
+
+    def _note(self, statistics: Any) -> None:
+        pulled = (statistics[_ALPHA] > 0) | (statistics[_TARGET] > 0)
+        takes = (statistics[0] > 0) & (pulled | tf.constant(~_OF_PULL))
+        self._last.assign(tf.where(takes, statistics, self._last))
+        self._totals.assign_add(statistics)
+
+    @property
+    def by_rows(self) -> bool:
+        """A step pulls whole variables."""
+        return False
+
+    @property
+    def steps(self) -> int:
+        """The steps that snapshots count, those of generations before too."""
+        return int(self._steps_before.numpy() + self._totals[0].numpy())
+
+    @property
+    def stepped(self) -> int:
+        """Steps of the optimizer since `begin`."""
+        return int(self.totals.stepped)
+
+    def count_from(self, steps: int) -> None:
+        """After `begin`: has `steps` go on from there."""
+        self._steps_before.assign(steps)
+
+    def expect(self, steps: int | None, workers: int) -> None:
+        """Nothing is chosen by the length of a training."""
+
+    @property
+    def last(self) -> PullStatistics:
+        """The latest step; of the pull itself the latest step that had one."""
+        return PullStatistics(*self._last.numpy().tolist())
+
+    @property
+    def totals(self) -> PullStatistics:
+        """Sums since `begin`, of what can be summed."""
+        return PullStatistics(*self._totals.numpy().tolist())
+
+    # ------------------------------------------------------------ a generation
+
+    def begin(self) -> None:
+        """Starts the counters of a new generation, which has no joint model before `plan`."""
+        self._steps_before.assign_add(tf.cast(self._totals[0], tf.int64))
+        self._totals.assign(tf.zeros_like(self._totals))
+        self._last.assign(tf.zeros_like(self._last))
+        self._joint = self._worker = self._shown = None
+
+    def plan(self, trained: list[Entry]) -> JointPlan:
+        """The joint model has all that is trained; none where that is nothing.
+
+        Raises:
+            UnsupportedModel: it is too small to be cut into shards.
+        """
+        joint = _Joint(trained)
+        if not joint.size:
+            return None, ()
+        if isinstance(self.method, MPCA) and joint.size < _SHARD_ELEMENTS * self.method.phases:
+            raise errors.UnsupportedModel(
+                f"the model has {joint.size} trained elements; MPCA(phases={self.method.phases}) "
+                f"needs {_SHARD_ELEMENTS * self.method.phases}, {_SHARD_ELEMENTS} for each of its "
+                "shards: take fewer phases"
+            )
+        self._joint = joint
+        for entry in trained:
+            self._space.expect(entry.variable)
+        return self.method.numbers(self._options.workers), joint.ranges
+
+    def extend(self, size: int) -> None:
+        """Nothing is kept of the flat space."""
+
+    def bind(self, worker: TrainingWorker) -> None:
+        """From now on snapshots go out through `worker`, and targets come in from it."""
+        if self._joint is None:
+            return
+        options = self._options
+        self._worker = worker
+        self._local.begin(
+            worker.handle,
+            self._joint.size,
+            options.method.numbers(options.workers),
+            rank=options.rank,
+            workers=options.workers,
+        )
+
+    def begin_own(self, trained: list[Entry]) -> None:
+        """A worker begins with what all have."""
+
+    def apply(self, entries: list[Entry]) -> None:
+        """Nothing is received outside of a step."""
+
+    def finish(self, space: FlatSpace) -> None:
+        """Gives the master the last snapshot, of the worker's own values."""
+        if self._joint is None or self._worker is None:
+            return
+        own = self._joint.tensors() if self._shown is None else self._own_now(self._shown)
+        try:
+            self._local.finish(self._joint.flat(own), max(self.steps - 1, 0))
+        except errors.NotFinite as error:
+            _logger.warning(
+                "worker %d: its last snapshot is no part of the joint model: %s",
+                self._options.rank,
+                error,
+            )
+
+    def ended(self) -> None:
+        """The variables have the joint model, and keep it."""
+        self._worker = self._shown = None
+
+    # ------------------------------------------------------------ between steps
+
+    def share_rest(self, space: FlatSpace) -> None:
+        """A step leaves nothing to be shared later."""
+
+    def show_shared(self, space: FlatSpace) -> None:
+        """Gives the variables the joint model, as the master has it now."""
+        joint, worker = self._joint, self._worker
+        if joint is None or worker is None or self._shown is not None:
+            return
+        values = worker.joint_model(joint.size)
+        self._shown = _Shown(joint.tensors(), values)
+        joint.assign(values)
+
+    def show_own(self, space: FlatSpace) -> None:
+        """Gives the variables the worker's own values, but for what was assigned meanwhile."""
+        if self._shown is None or self._joint is None:
+            return
+        own = self._own_now(self._shown)
+        self._shown = None
+        for entry, values in zip(self._joint.entries, own, strict=True):
+            entry.primary.assign(values)
+        update_copies(self._joint.entries)
+
+    def _own_now(self, shown: _Shown) -> list[Any]:
+        """The worker's own values; of a variable that was assigned while shown, what it has now."""
+        assert self._joint is not None
+        found = []
+        for offset, entry, own in zip(
+            self._joint.offsets, self._joint.entries, shown.own, strict=True
+        ):
+            now = entry.primary.read_value()
+            bits = now.numpy().ravel().view(np.int32)
+            unchanged = shown.joint[offset : offset + entry.size].view(np.int32)
+            found.append(own if np.array_equal(bits, unchanged) else now)
+        return found
+
+    def end_own(self, space: FlatSpace) -> None:
+        """Forgets the worker's own values, where the variables show others."""
+        self._shown = None
+
+    # ------------------------------------------------------------ what others may ask for
+
+    @property
+    def is_between_messages(self) -> bool:
+        """A part of a checkpoint may be saved at any time: it holds the joint model."""
+        return False
+
+    def values_to_hand_over(
+        self, space: FlatSpace, *, between_batches: bool
+    ) -> npt.NDArray[np.float32]:
+        """The worker's own values: another master makes its joint model of all workers'."""
+        values = space.read()
+        if self._shown is not None and self._joint is not None:
+            own = self._own_now(self._shown)
+            for entry, tensor in zip(self._joint.entries, own, strict=True):
+                values[entry.offset : entry.offset + entry.size] = tensor.numpy().ravel()
+        return values
+
+    @property
+    def threshold_state(self) -> tuple[float, ...]:
+        """There is no threshold."""
+        return ()
+
+    def set_threshold_state(self, state: tuple[float, ...]) -> None:
+        """Takes over nothing.
+
+        Raises:
+            Refused: the state is that of a worker that shares updates.
+        """
+        if state:
+            raise errors.Refused(
+                f"the state to go on from is that of a training that shares updates, this one's "
+                f"method is {self.method.text}; give every worker the same options, and remove a "
+                "checkpoint that was made with others"
+            )
+
+    def residuals(self, size: int) -> npt.NDArray[np.float32]:
+        """There are none."""
+        return np.zeros(0, np.float32)
+
+    def restore_residuals(self, values: npt.NDArray[np.float32]) -> bool:
+        """Residuals of a training that shared updates have no place here."""
+        return not values.size
+
+
+def _zeros(length: int) -> Any:
+    return tf.Variable(np.zeros(length), dtype=tf.float64, trainable=False)

@@ -1,0 +1,170 @@
+"""What ends each training step of a worker that trains with others: the name of both ways to do it.
+
+`SharedStep` shares what the optimizer has changed; `PulledStep` pulls the worker's own model
+towards a joint one. A `fit`, checkpoints and late joiners deal with either by this name.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from keras_strom.method import MethodNumbers
+from keras_strom.sharing.flat_space import Entry, FlatSpace
+from keras_strom.sharing.step_trace import StepTrace
+
+if TYPE_CHECKING:
+    from keras_strom.relay.training_relay import TrainingWorker
+
+#: What `WorkerNode.start` is told of a joint model: its method, and its ranges of the flat space.
+JointPlan = tuple[MethodNumbers | None, Sequence[tuple[int, int]]]
+
+
+class TrainingStep(abc.ABC):
+    """The end of a step, in graphs and eagerly, and what a worker's variables show between steps.
+
+    While it trains a worker has values of its own; between steps others may want to see those that
+    all share (`show_shared`). Every change between the two goes through this object.
+
+    Attributes:
+        is_replica: whether the worker's parameters, less its own progress, are the master's within
+            rounding, so that a difference at the end would tell of a fault.
+    """
+
+    is_replica: ClassVar[bool]
+
+    # ------------------------------------------------------------ steps
+
+    @abc.abstractmethod
+    def close(self, trace: StepTrace) -> None:
+        """Ends a step of which `trace` tells what it has changed."""
+
+    @property
+    @abc.abstractmethod
+    def by_rows(self) -> bool:
+        """Whether a step may go by the rows of a variable that its optimizer changes alone."""
+
+    @property
+    @abc.abstractmethod
+    def steps(self) -> int:
+        """The steps that schedules and messages count, those of generations before too."""
+
+    @property
+    @abc.abstractmethod
+    def stepped(self) -> int:
+        """Steps of the optimizer since `begin`."""
+
+    @abc.abstractmethod
+    def count_from(self, steps: int) -> None:
+        """After `begin`: has `steps` go on from there."""
+
+    @abc.abstractmethod
+    def expect(self, steps: int | None, workers: int) -> None:
+        """Before a training of so many steps: what is chosen by itself goes by them.
+
+        Args:
+            steps: of each worker; None = nobody knows.
+            workers: how many train.
+        """
+
+    # ------------------------------------------------------------ a generation
+
+    @abc.abstractmethod
+    def begin(self) -> None:
+        """Starts the counters of a new generation; the cluster's step count goes on."""
+
+    @abc.abstractmethod
+    def plan(self, trained: list[Entry]) -> JointPlan:
+        """Before the start: what joint model there is to be of the variables that are trained.
+
+        Args:
+            trained: in flat order, the same on all workers.
+
+        Raises:
+            UnsupportedModel: the method cannot train such a model.
+        """
+
+    @abc.abstractmethod
+    def extend(self, size: int) -> None:
+        """Grows what is kept of the flat space to `size` elements."""
+
+    @abc.abstractmethod
+    def bind(self, worker: TrainingWorker) -> None:
+        """Once started: from now on steps exchange with the others through `worker`."""
+
+    @abc.abstractmethod
+    def begin_own(self, trained: list[Entry]) -> None:
+        """Says which variables the next `show_own` is to give what this worker has of its own."""
+
+    @abc.abstractmethod
+    def apply(self, entries: list[Entry]) -> None:
+        """Adds everything received so far to the variables, outside of a step."""
+
+    @abc.abstractmethod
+    def finish(self, space: FlatSpace) -> None:
+        """After the last step: hands over what the others have not got yet."""
+
+    @abc.abstractmethod
+    def ended(self) -> None:
+        """After the result has been installed: training does not go on from own values."""
+
+    # ------------------------------------------------------------ between steps
+
+    @abc.abstractmethod
+    def share_rest(self, space: FlatSpace) -> None:
+        """At an epoch's end: shares what earlier steps have changed and not shared."""
+
+    @abc.abstractmethod
+    def show_shared(self, space: FlatSpace) -> None:
+        """Gives the variables the values that all workers share, until `show_own`."""
+
+    @abc.abstractmethod
+    def show_own(self, space: FlatSpace) -> None:
+        """Gives the variables what this worker trains on; cheap where they have it already."""
+
+    @abc.abstractmethod
+    def end_own(self, space: FlatSpace) -> None:
+        """Forgets the worker's own values: training does not go on from them."""
+
+    # ------------------------------------------------------------ what others may ask for
+
+    @property
+    @abc.abstractmethod
+    def is_between_messages(self) -> bool:
+        """Whether variables may hold changes that no other worker has, so that no part is saved."""
+
+    @abc.abstractmethod
+    def values_to_hand_over(
+        self, space: FlatSpace, *, between_batches: bool
+    ) -> npt.NDArray[np.float32]:
+        """What a master that has come for a lost one goes on from, over the whole flat space.
+
+        Args:
+            space: the strategy's.
+            between_batches: of a `fit`; False = between two trainings.
+        """
+
+    @property
+    @abc.abstractmethod
+    def threshold_state(self) -> tuple[float, ...]:
+        """The state of the threshold algorithm; empty where there is none."""
+
+    @abc.abstractmethod
+    def set_threshold_state(self, state: tuple[float, ...]) -> None:
+        """Takes over what `threshold_state` was on another worker, or earlier on this one.
+
+        Raises:
+            Refused: it is the state of another algorithm, or of another method.
+        """
+
+    @abc.abstractmethod
+    def residuals(self, size: int) -> npt.NDArray[np.float32]:
+        """What this worker has not sent, of flat elements [0, size); empty where all is sent."""
+
+    @abc.abstractmethod
+    def restore_residuals(self, values: npt.NDArray[np.float32]) -> bool:
+        """Takes over what `residuals` was earlier; whether it has a place here."""
