@@ -19,8 +19,8 @@ from keras_strom._native.replica import Replica
 from keras_strom.sharing.flat_space import FlatSpace
 from keras_strom.sharing.scale import UpdateScale, warmup_of
 from keras_strom.sharing.step import SharedStep, StepOptions
-from keras_strom.sharing.touched import VariableChange
 from keras_strom.sharing.threshold import is_per_variable
+from keras_strom.sharing.touched import VariableChange
 
 Floats = npt.NDArray[np.float32]
 Update = Floats | bytes

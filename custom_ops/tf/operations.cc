@@ -97,11 +97,13 @@ REGISTER_OP("StromPull")
     .Attr("offsets: list(int)")
     .Attr("names: list(string)")
     .Attr("watched: list(int)")
+    .Attr("joint: int")
     .Attr("compare_contents: bool = false")
     .Attr("timeout_ns: int")
     .Input("variables: N * resource")
     .Input("before: W * float")
     .Input("iteration: int64")
+    .Input("joint_now: int64")
     .Output("statistics: double")
     .SetIsStateful()
     .SetShapeFn([](tensorflow::shape_inference::InferenceContext* context) {
@@ -119,11 +121,13 @@ offsets: Where each variable begins in the joint model, which they cover whole; 
 names: The variables' names, for errors.
 watched: The variables whose value `before` the step is known, by their index; where none of them
   has changed the optimizer has made no step.
+joint: Names the joint model that consists of these variables.
 compare_contents: A variable has changed where its contents have, not where its buffer is another.
 timeout_ns: How long to wait, in nanoseconds, where the method has training wait.
 variables: The variables of the joint model, which the optimizer has changed.
 before: The values of the watched ones before the optimizer ran.
 iteration: The step's number, which travels with a snapshot.
+joint_now: The joint model of the training that runs; a step with another is refused.
 statistics: What the pull did (keras_strom/sharing/pull_statistics.py).
 )doc");
 

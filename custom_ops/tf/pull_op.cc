@@ -23,10 +23,12 @@ class PullOp : public AsyncOpKernel {
     OP_REQUIRES_OK(context, attributes_.Read(context, "model"));
     OP_REQUIRES_OK(context, context->GetAttr("names", &names_));
     OP_REQUIRES_OK(context, context->GetAttr("watched", &watched_));
+    OP_REQUIRES_OK(context, context->GetAttr("joint", &joint_));
     OP_REQUIRES_OK(context, context->GetAttr("compare_contents", &compare_contents_));
     OP_REQUIRES_OK(context, context->GetAttr("timeout_ns", &timeout_ns_));
     OP_REQUIRES_OK(context, FirstInput(*this, "before", &before_input_));
     OP_REQUIRES_OK(context, FirstInput(*this, "iteration", &iteration_input_));
+    OP_REQUIRES_OK(context, FirstInput(*this, "joint_now", &joint_now_input_));
     OP_REQUIRES(context, names_.size() == attributes_.offsets.size(),
                 absl::InvalidArgumentError("names must have one entry a variable"));
     int watched = 0;
@@ -63,6 +65,13 @@ class PullOp : public AsyncOpKernel {
     TF_RETURN_IF_ERROR(variables.Lock(context, attributes_));
     TF_RETURN_IF_ERROR(FindStep(context, variables, stepped));
     if (!*stepped) return absl::OkStatus();
+    if (context->input(joint_now_input_).scalar<int64_t>()() != joint_) {
+      return ToStatus(
+          STROM_INVALID_ARGUMENT,
+          "this step was traced for a training of other variables than the joint model "
+          "has now: after layers were frozen or thawed compile the model again, and give "
+          "a custom loop a tf.function of its own for each strategy.begin");
+    }
     std::vector<strom_segment> segments;
     TF_RETURN_IF_ERROR(NamedSegments(context, variables, &segments));
     const int64_t iteration = context->input(iteration_input_).scalar<int64_t>()();
@@ -125,10 +134,12 @@ class PullOp : public AsyncOpKernel {
   ReplicaAttributes attributes_;
   std::vector<std::string> names_;
   std::vector<int64_t> watched_;
+  int64_t joint_ = 0;
   bool compare_contents_ = false;
   int64_t timeout_ns_ = 0;
   int before_input_ = 0;
   int iteration_input_ = 0;
+  int joint_now_input_ = 0;
 };
 
 REGISTER_KERNEL_BUILDER(Name("StromPull").Device(tensorflow::DEVICE_CPU), PullOp);

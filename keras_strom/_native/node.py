@@ -307,7 +307,7 @@ class WorkerNode(JoinedNode):
         parameters = np.empty(layout_size, np.float32)
         source = None if seed is None else _floats(seed, layout_size)
         numbers = None if method is None else MethodStruct.of(method)
-        places = (_Range * len(ranges))(*ranges)
+        places = (_Range * len(ranges))(*(_Range(*one) for one in ranges))
         begin = declare(
             "strom_worker_start",
             _Handle,

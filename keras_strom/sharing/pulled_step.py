@@ -93,9 +93,6 @@ class _Joint:
             elif entry.size:
                 self.ranges.append((entry.offset, entry.size))
 
-    def __contains__(self, variable: Any) -> bool:
-        return any(variable is entry.variable for entry in self.entries)
-
     def tensors(self) -> list[Any]:
         """The values of the variables; they share the buffers, nothing is copied."""
         return [entry.primary.read_value() for entry in self.entries]
@@ -146,6 +143,9 @@ class PulledStep(TrainingStep):
             self._last = _zeros(PULL_LENGTH)
             self._totals = _zeros(PULL_LENGTH)
             self._steps_before = tf.Variable(0, dtype=tf.int64, trainable=False)
+            # Which of the joint models so far is that of now: a step knows its own.
+            self._joint_now = tf.Variable(-1, dtype=tf.int64, trainable=False)
+        self._numbers: dict[tuple[int, ...], int] = {}
 
     @property
     def method(self) -> Method:
@@ -171,10 +171,12 @@ class PulledStep(TrainingStep):
                 variables=[entry.primary.handle for entry in entries],
                 before=[trace.before(entries[place]) for place in watched],
                 iteration=self._steps_before + tf.cast(self._totals[0], tf.int64),
+                joint_now=self._joint_now,
                 model=self._local.handle,
                 offsets=joint.offsets,
                 names=[path_of(entry.variable) for entry in entries],
                 watched=watched,
+                joint=self._number_of(joint),
                 compare_contents=self._options.compiled,
                 timeout_ns=int(self._options.wait_timeout * 1e9),
             )
@@ -278,9 +280,15 @@ class PulledStep(TrainingStep):
                 "shards: take fewer phases"
             )
         self._joint = joint
+        self._joint_now.assign(self._number_of(joint))
         for entry in trained:
             self._space.expect(entry.variable)
         return self.method.numbers(self._options.workers), joint.ranges
+
+    def _number_of(self, joint: _Joint) -> int:
+        """Names a joint model by what it consists of."""
+        places = tuple(entry.offset for entry in joint.entries)
+        return self._numbers.setdefault(places, len(self._numbers))
 
     def extend(self, size: int) -> None:
         """Nothing is kept of the flat space."""

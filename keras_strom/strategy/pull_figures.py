@@ -98,9 +98,9 @@ class PullFigures:
             found.append((words, (figures["pull"], figures["alpha"], steps, 1 / steps)))
         if figures["cycle_steps"] > _LONG_CYCLE:
             words = (
-                "%.0f steps lie between two exchanges, so workers go ways of their own: the network "
-                "is slow for so many parameters. Use a faster one, larger batches, or share updates "
-                "(method=None)"
+                "%.0f steps lie between two exchanges, in which workers go ways of their own: the "
+                "network is slow for so many parameters. Use a faster one or larger batches, or "
+                "share updates (method=None)"
             )
             found.append((words, (figures["cycle_steps"],)))
         return found
