@@ -24,6 +24,7 @@ CONFIG_KEY = "keras_strom"
 # The options of StromStrategy that `strategy` takes; `network` is an option of its own.
 STRATEGY_OPTIONS = frozenset(
     (
+        "method",
         "threshold",
         "residual_clipping",
         "shake_up",
@@ -42,11 +43,14 @@ STRATEGY_OPTIONS = frozenset(
 )
 # Those that are values of a class, and the classes: {"type": "FixedThreshold", "threshold": 1e-3}.
 TYPED_OPTIONS: Mapping[str, tuple[str, ...]] = {
+    "method": ("EASGD", "MPCA", "SparkNet"),
     "threshold": ("AdaptiveThreshold", "FixedThreshold", "TargetDensityThreshold"),
     "residual_clipping": ("ResidualClipping",),
     "shake_up": ("ShakeUp",),
     "update_clipping": ("UpdateClipping",),
 }
+# What such a value holds that is one of a class itself: {"type": "MPCA", "start": {"cycles": 5}}.
+NESTED_OPTIONS: Mapping[str, str] = {"start": "PullStart"}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

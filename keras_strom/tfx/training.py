@@ -14,7 +14,7 @@ from typing import Any
 from keras_strom import errors
 from keras_strom.job import environment
 from keras_strom.tfx.fn_args import Arguments
-from keras_strom.tfx.options import TYPED_OPTIONS, to_json
+from keras_strom.tfx.options import NESTED_OPTIONS, TYPED_OPTIONS, to_json
 from keras_strom.tfx.user_function import UserFunction
 
 # The signature by which TensorFlow Serving calls a model unless it is told another.
@@ -129,14 +129,25 @@ def strategy_arguments(options: Mapping[str, Any]) -> dict[str, Any]:
         if value is None:
             continue
         fields = {field: given for field, given in value.items() if field != "type"}
-        kind = getattr(keras_strom, value["type"])
-        unknown = sorted(set(fields) - {field.name for field in dataclasses.fields(kind)})
-        if unknown:
-            raise errors.InvalidOption(
-                f"strom['strategy'][{name!r}]: {value['type']} has no {', '.join(unknown)}"
-            )
-        arguments[name] = kind(**fields)
+        for field, kind in NESTED_OPTIONS.items():
+            if isinstance(fields.get(field), Mapping):
+                fields[field] = _made(name, getattr(keras_strom, kind), fields[field])
+        arguments[name] = _made(name, getattr(keras_strom, value["type"]), fields)
     return arguments
+
+
+def _made(option: str, kind: Any, fields: Mapping[str, Any]) -> Any:
+    """The value of a class that is a dataclass.
+
+    Raises:
+        InvalidOption: it has no such field, or says what is wrong with a value.
+    """
+    unknown = sorted(set(fields) - {field.name for field in dataclasses.fields(kind)})
+    if unknown:
+        raise errors.InvalidOption(
+            f"strom['strategy'][{option!r}]: {kind.__name__} has no {', '.join(unknown)}"
+        )
+    return kind(**fields)
 
 
 def _check_written(training: Training) -> None:

@@ -17,6 +17,7 @@ from pyspark.ml import Estimator
 from pyspark.ml.util import MLReadable, MLWritable
 
 from keras_strom import errors
+from keras_strom.method import Method
 
 from ..data.checked import ValueChecks
 from ..data.columns import Columns, ColumnSpec, inspect
@@ -35,7 +36,7 @@ from ..runner.application import context_of
 from ..runner.executors import check_executors
 from ..runner.slots import Size, WantedSize
 from ..runner.timeline import Recorder
-from ..training.gradient_sharing import GradientSharing
+from ..training.gradient_sharing import BesideJointModel, GradientSharing
 from ..training.method import TrainingJob, TrainingMethod
 from ..training.worker_training import (
     Code,
@@ -101,7 +102,8 @@ class StromEstimator(TrainingParams, Estimator, MLWritable, MLReadable):  # type
             in a new process too; one that has finished is not trained again: its model is returned,
             with a warning that says so. False = it begins anew.
         network: a `NetworkConfig` of the relay.
-        training: how workers train together: `GradientSharing()`, which None stands for, or
+        training: how workers train together: `GradientSharing()`, which None stands for, a method
+            of `StromStrategy` (`keras_strom.MPCA()`, `SparkNet()`, `EASGD()`), or
             `ParameterAveraging(...)`.
         output_cols: see `StromModel`, as are the next two.
         prediction_col: the column of the prediction.
@@ -160,7 +162,7 @@ class StromEstimator(TrainingParams, Estimator, MLWritable, MLReadable):  # type
         run_id: str | None = None,
         resume: str | bool = "auto",
         network: NetworkConfig | None = None,
-        training: TrainingMethod | None = None,
+        training: TrainingMethod | Method | None = None,
         output_cols: Sequence[str] | None = None,
         prediction_col: str | None = "prediction",
         probability_col: str | None = None,
@@ -366,8 +368,8 @@ def _wanted_size(params: Mapping[str, Any]) -> WantedSize:
 
 
 def _method(params: Mapping[str, Any]) -> TrainingMethod:
-    method: TrainingMethod = params["training"] or GradientSharing()
-    return method
+    given: TrainingMethod | Method = params["training"] or GradientSharing()
+    return BesideJointModel(given) if isinstance(given, Method) else given
 
 
 def _columns(params: Mapping[str, Any]) -> Columns:
@@ -392,7 +394,8 @@ def _prepare(
         compiling = {name: params[name] for name in _COMPILING if params[name] is not None}
     compiled = params["model"].get_compile_config() if params["model"] is not None else None
     check_names(compiling or compiled or {})
-    code = Code(params["callbacks"], params["transformation_fn"], params["strategy"]).pickled()
+    strategy = _method(params).strategy(params["strategy"])
+    code = Code(params["callbacks"], params["transformation_fn"], strategy).pickled()
     model = pack(
         params["model"],
         model_fn=params["model_fn"],

@@ -18,6 +18,7 @@ from pyspark.ml.param import Param, Params
 from keras_strom import errors
 from keras_strom.checks import whole_number
 from keras_strom.job.network import NetworkConfig
+from keras_strom.method import Method
 
 from ..data.store import Store
 from ..training.method import TrainingMethod
@@ -172,11 +173,12 @@ def _network(name: str, value: Any) -> NetworkConfig:
     return value
 
 
-def _training(name: str, value: Any) -> TrainingMethod:
-    if not isinstance(value, TrainingMethod):
+def _training(name: str, value: Any) -> TrainingMethod | Method:
+    if not isinstance(value, TrainingMethod | Method):
         raise errors.InvalidOption(
             f"{name}={value!r} must be a method of training: GradientSharing() or "
-            "ParameterAveraging(...) of keras_strom.spark"
+            "ParameterAveraging(...) of keras_strom.spark, or MPCA(), SparkNet() or EASGD() of "
+            "keras_strom"
         )
     return value
 

@@ -1,4 +1,4 @@
-"""GradientSharing: workers train at the same time and share their updates over the relay."""
+"""Training over the relay: workers share their updates, or train beside a joint model."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from keras_strom import errors
+from keras_strom.method import Method
 
 from ..runner import runner
 from ..runner.slots import MAX_FAILURES, START_TIMEOUT_SECONDS, Size, WantedSize
@@ -18,17 +19,8 @@ if TYPE_CHECKING:
     from .worker_training import Trained, TrainingPlan, WorkerResult
 
 
-@dataclasses.dataclass(frozen=True)
-class GradientSharing(TrainingMethod):
-    """Every worker trains by itself and sends the others what its optimizer changes (the default).
-
-    Only changes beyond a threshold travel, encoded, and the rest waits in a residual. Its options
-    are the estimator's `strategy={...}`, those of `StromStrategy`, and `network=`.
-
-    Example:
-        >>> estimator = StromEstimator(  # doctest: +SKIP
-        ...     ..., training=GradientSharing(), strategy={"max_staleness": 4})
-    """
+class OverTheRelay(TrainingMethod):
+    """Every worker trains at the same time, in the scope of a `StromStrategy`."""
 
     def check(self, params: Mapping[str, Any]) -> None:
         """Refuses options of `StromStrategy` and of the network that make no sense."""
@@ -42,8 +34,9 @@ class GradientSharing(TrainingMethod):
                 "the master is in Spark's driver, whose loss ends the application; an estimator "
                 "that is run again under its run_id goes on"
             )
-        if isinstance(params["strategy"], Mapping):
-            make_strategy(params["strategy"])  # Its own words for a value that makes no sense.
+        strategy = self.strategy(params["strategy"])
+        if isinstance(strategy, Mapping):
+            make_strategy(strategy)  # Its own words for a value that makes no sense.
 
     def choose_size(self, context: SparkContext, wanted: WantedSize) -> Size:
         """As `run` does: all workers that there are train at the same time."""
@@ -71,6 +64,59 @@ class GradientSharing(TrainingMethod):
         for one in worked:
             job.recorder.add(one.phases)
         return _chiefs(worked, plan)
+
+
+@dataclasses.dataclass(frozen=True)
+class GradientSharing(OverTheRelay):
+    """Every worker trains by itself and sends the others what its optimizer changes (the default).
+
+    Only changes beyond a threshold travel, encoded, and the rest waits in a residual. Its options
+    are the estimator's `strategy={...}`, those of `StromStrategy`, and `network=`.
+
+    Example:
+        >>> estimator = StromEstimator(  # doctest: +SKIP
+        ...     ..., training=GradientSharing(), strategy={"max_staleness": 4})
+    """
+
+    def check(self, params: Mapping[str, Any]) -> None:
+        """Refuses another method beside this one, and what any such training refuses."""
+        given = params["strategy"]
+        if params["training"] is not None and isinstance(given, Mapping) and given.get("method"):
+            raise errors.InvalidOption(
+                f"strategy={{'method': {given['method']!r}}} is another way to train than "
+                f"training={self!r}: leave one of them out"
+            )
+        super().check(params)
+
+
+@dataclasses.dataclass(frozen=True)
+class BesideJointModel(OverTheRelay):
+    """Every worker trains a model of its own beside a joint one: what `training=MPCA()` stands for.
+
+    Attributes:
+        method: what the estimator was given, and each worker's `StromStrategy` is.
+    """
+
+    method: Method
+
+    def strategy(self, given: Any) -> Any:
+        """The options of `StromStrategy` with the method among them.
+
+        Raises:
+            InvalidOption: they have one already, or a function makes the strategy.
+        """
+        if callable(given):
+            raise errors.InvalidOption(
+                f"strategy={given!r} makes a strategy, which training={self.method!r} cannot "
+                "change: give StromStrategy method= there and leave training out, or give strategy "
+                "as a dict"
+            )
+        if given and "method" in given:
+            raise errors.InvalidOption(
+                f"strategy={{'method': {given['method']!r}}} beside training={self.method!r}: "
+                "leave one of them out"
+            )
+        return {**(given or {}), "method": self.method}
 
 
 def _chiefs(worked: list[WorkerResult], plan: TrainingPlan) -> Trained:

@@ -1,7 +1,8 @@
 """What a way of training is: how the workers of an estimator become one model.
 
-`StromEstimator(training=...)` takes a `TrainingMethod`. Each lives in a file of its own:
-`gradient_sharing.GradientSharing`, the default, and `averaging.ParameterAveraging`.
+`StromEstimator(training=...)` takes a `TrainingMethod` or a method of `keras_strom.method`. Those
+over the relay are in `gradient_sharing`: `GradientSharing`, the default, and `BesideJointModel`,
+which stands for a method; in `averaging` is `ParameterAveraging`.
 """
 
 from __future__ import annotations
@@ -65,6 +66,10 @@ class TrainingMethod(abc.ABC):
         Raises:
             InvalidOption: the message names the Param.
         """
+
+    def strategy(self, given: Any) -> Any:
+        """What makes each worker's strategy, of the estimator's `strategy`."""
+        return given
 
     @abc.abstractmethod
     def choose_size(self, context: SparkContext, wanted: WantedSize) -> Size:

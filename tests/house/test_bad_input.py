@@ -55,6 +55,21 @@ def test_different_options_are_named_on_both_workers() -> None:
         assert "give every worker the same options" in words
 
 
+@pytest.mark.parametrize("case", ["methods", "a method on one"])
+def test_different_methods_are_named_on_both_workers(case: str) -> None:
+    other = "method=SparkNet(steps=5)" if case == "methods" else "update_scale=sum"
+    for words in last_words(case):
+        for part in ("worker 0", "worker 1", "method=MPCA(phases=1, alpha=0.05", other):
+            assert part in words
+        assert "give every worker the same options" in words
+
+
+def test_a_model_that_is_too_small_for_its_method_is_refused_on_both_workers() -> None:
+    for words in last_words("too small for a method"):
+        assert "9 trained elements; MPCA(phases=3) needs 48" in words
+        assert "take fewer phases" in words
+
+
 def test_a_worker_without_data_says_so_and_ends_the_others() -> None:
     done = run("one_row")
     assert done.returncode == 1

@@ -15,7 +15,7 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keras_strom import StromStrategy, errors
+from keras_strom import MPCA, PullStart, StromStrategy, errors
 from keras_strom.spark.runner.session import spark_session
 from keras_strom.spark.runner.slots import WantedSize
 from keras_strom.spark.runner.visibility import check_visible, look
@@ -166,6 +166,11 @@ def test_strategy_options_become_their_classes() -> None:
     assert made["threshold"].threshold == 0.5
     assert made["shake_up"].every == 7
     assert (made["residual_clipping"], made["max_staleness"]) == (None, 0)
+    started = {"type": "MPCA", "phases": 2, "start": {"free_cycles": 4}}
+    method = strategy_arguments({"method": started})["method"]
+    assert method == MPCA(phases=2, start=PullStart(free_cycles=4))
+    with pytest.raises(errors.InvalidOption, match="PullStart has no steps"):
+        strategy_arguments({"method": {"type": "MPCA", "start": {"steps": 4}}})
     with pytest.raises(errors.InvalidOption, match="FixedThreshold has no tau"):
         strategy_arguments({"threshold": {"type": "FixedThreshold", "tau": 0.5}})
 

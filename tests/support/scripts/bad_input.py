@@ -77,6 +77,17 @@ def misuse() -> None:
     attempt("after an error", lambda: model.fit(x, y, **options))
 
 
+def _options(case: str, odd: bool) -> dict[str, Any]:
+    """Those of a strategy in a case, on a worker or on the one that differs."""
+    if case == "options":
+        return {"update_scale": "mean" if odd else "sum"}
+    if case == "methods":
+        return {"method": keras_strom.SparkNet(steps=5) if odd else keras_strom.MPCA(phases=1)}
+    if case == "a method on one":
+        return {"method": keras_strom.MPCA(phases=1) if odd else None}
+    return {"method": keras_strom.MPCA()} if case == "too small for a method" else {}
+
+
 def main(case: str) -> None:
     """Trains as `case` says.
 
@@ -86,8 +97,7 @@ def main(case: str) -> None:
         misuse()
         return
     odd = keras_strom.rank() == 1
-    scale = "mean" if case == "options" and odd else "sum"
-    strategy = keras_strom.StromStrategy(update_scale=scale)
+    strategy = keras_strom.StromStrategy(**_options(case, odd))
     with strategy.scope():
         model = build(hidden=3 if case == "models" and odd else 2)
     rows = 1 if case == "one_row" else 16

@@ -51,6 +51,8 @@ class Job:
         late: this rank begins when worker 0 holds, and is one that joins late.
         hidden: the units of the model's hidden layers.
         as_on_spark: workers are not told that those that fail are started again.
+        method: of the strategy, by name (MPCA, SparkNet, EASGD); "" = updates are shared.
+        options: of the method.
     """
 
     seed: int = 0
@@ -65,6 +67,13 @@ class Job:
     late: int | None = None
     hidden: tuple[int, ...] = (32,)
     as_on_spark: bool = False
+    method: str = ""
+    options: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    def strategy(self) -> keras_strom.StromStrategy:
+        """What each worker trains with."""
+        method = getattr(keras_strom, self.method)(**self.options) if self.method else None
+        return keras_strom.StromStrategy(method=method)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,7 +139,7 @@ class Connection(keras.callbacks.Callback):  # type: ignore[misc]
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         sharing = self.model.distribute_strategy._sharing
         # After the last epoch, when all have finished: a generation without steps may follow.
-        if sharing.generation is None:
+        if sharing.generation is None and hasattr(sharing.last_report, "updates_applied"):
             account = Account.of(sharing.worker.status(), sharing.last_report.updates_applied)
             self.account = dataclasses.asdict(account)
 
@@ -220,7 +229,7 @@ def train(job: Job, folder: str) -> dict[str, Any]:
     if job.late == keras_strom.rank():
         wait_for(folder, "holds-0")
     keras.utils.set_random_seed(job.seed + keras_strom.rank())
-    with keras_strom.StromStrategy().scope():
+    with job.strategy().scope():
         model = build(job.hidden)
     x, y = data(job.rows, seed=1)
     fits = []

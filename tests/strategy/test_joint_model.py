@@ -1,0 +1,172 @@
+"""Two workers train beside a joint model, with every method; and with a worker that is killed.
+
+Each job runs tests/support/scripts/joint_model.py or elastic.py over a real relay on the loopback.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from keras_strom.recovery.checkpoint_files import read_part
+from tests.support.elastic_jobs import run
+from tests.support.faults import Fault
+from tests.support.scripts import elastic, joint_model
+from tests.support.two_workers import launch, results, run_two_workers, weights
+
+pytestmark = pytest.mark.jobs
+
+# Cycles are short on the loopback, so that the schedules come to their ends.
+METHODS = (
+    "MPCA()",
+    "MPCA(phases=1, weighted=False)",
+    "MPCA(phases=2, gamma=0, start=PullStart(free_cycles=0))",
+    "SparkNet(steps=5)",
+    "EASGD(steps=5)",
+    "EASGD(steps=5, synchronous=True)",
+)
+FIGURES = {"cycle_seconds", "cycle_steps", "alpha", "divergence", "waited", "bytes_sent", "peers"}
+EPOCHS = 4
+DEADLINE = 200.0
+
+
+@functools.cache
+def trained(method: str) -> tuple[list[dict[str, Any]], list[dict[str, np.ndarray]]]:
+    """What both workers of a job have written: figures, and weights."""
+    with tempfile.TemporaryDirectory() as folder:
+        run_two_workers(Path(joint_model.__file__), folder, method, str(EPOCHS))
+        return results(folder), weights(folder)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_all_workers_end_with_the_same_bits(method: str) -> None:
+    found, (first, second) = trained(method)
+    assert len(first) == 10  # Of the frozen layer two, of BatchNormalization four.
+    for name, values in first.items():
+        np.testing.assert_array_equal(values, second[name])
+    for result in found:
+        assert result["loaded_is_last"]  # What ModelCheckpoint wrote is the joint model.
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_joint_model_learns(method: str) -> None:
+    for result in trained(method)[0]:
+        logs = result["logs"][0]
+        assert len(logs["loss"]) == EPOCHS
+        # As plain Keras does with the data of both workers; before training it is log 3 or more.
+        assert result["evaluated"]["loss"] < 0.5
+        assert result["evaluated"]["accuracy"] > 0.8
+        assert logs["val_loss"][-1] < 0.6
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_epochs_end_with_the_joint_model_and_training_goes_on_from_the_workers_own(
+    method: str,
+) -> None:
+    found, _ = trained(method)
+    for result in found:
+        assert result["goes_on"] == [True] * (EPOCHS - 1)
+    # The last epoch's callbacks see what the training has ended with.
+    for fit_end in (EPOCHS - 1, EPOCHS):
+        assert found[0]["at_ends"][fit_end] == found[1]["at_ends"][fit_end]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_logs_of_an_epoch_have_the_figures_of_the_method(method: str) -> None:
+    expected = FIGURES | ({"pull"} if method.startswith("MPCA") else set())
+    for result in trained(method)[0]:
+        logs = result["logs"][0]
+        assert {name[6:] for name in logs if name.startswith("strom/")} == expected
+        assert logs["strom/peers"] == [1.0] * EPOCHS
+        assert sum(logs["strom/bytes_sent"]) > 4 * 339  # The parameters, at least once.
+        assert logs["strom/cycle_steps"][-1] > 0
+        assert logs["strom/cycle_seconds"][-1] > 0
+        if "steps=5" in method:
+            assert logs["strom/cycle_steps"][-1] == 5
+            assert sum(logs["strom/waited"]) > 0
+        else:
+            assert logs["strom/waited"] == [0.0] * EPOCHS
+        assert all(np.isfinite(value) for values in logs.values() for value in values)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_report_has_the_figures_of_the_method_alone(method: str) -> None:
+    for rank, result in enumerate(trained(method)[0]):
+        first, second = result["reports"]
+        assert (first["rank"], first["workers"], first["parameters"]) == (rank, 2, 339)
+        assert (first["steps"], second["steps"]) == (32 * EPOCHS, 32)
+        assert first["exchanges"] > 0
+        assert first["max_replica_difference"] == 0
+        assert first["method"].startswith(method.split("(")[0])
+        assert "density" not in first
+        assert "density" not in result["report_words"]
+
+
+def test_without_a_pull_each_worker_learns_what_it_learns_alone() -> None:
+    """Law 1: with alpha = 0 a worker's own model is that of plain training on its share."""
+    found, _ = trained("MPCA(alpha=0)")
+    for result in found:
+        assert result["logs"][0]["strom/alpha"] == [0.0] * EPOCHS
+        assert result["logs"][0]["strom/pull"] == [0.0] * EPOCHS
+    # Each has gone its own way, so the first epochs end with a mean of two models.
+    assert found[0]["reports"][0]["divergence"] == 0
+
+
+# ------------------------------------------------------------------------- losses
+
+PER_EPOCH = 60
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_worker_that_is_killed_trains_on_in_its_place(tmp_path: Path, rank: int) -> None:
+    work = elastic.Job(hold_at=PER_EPOCH + 30, method="MPCA")
+    ended = run(tmp_path, work, Fault(mode="kill", rank=rank, step=PER_EPOCH + 20))
+    ended.check()
+    assert f"[{rank}] worker {rank} was killed by SIGKILL; it is started again" in ended.output
+    assert [result["attempt"] for result in ended.results] == [1 - rank, rank]
+    assert "fresh optimizer" not in ended.output
+    assert ("rejoined", rank) in ended.events
+
+
+def test_a_job_that_was_killed_goes_on_from_its_checkpoint_at_the_joint_model(
+    tmp_path: Path,
+) -> None:
+    work = elastic.Job(epochs=4, pause=0.02, method="MPCA")
+    checkpoints = tmp_path / "checkpoints"
+    command = [sys.executable, "-m", "keras_strom", "run", "-np", "2"]
+    command += ["--checkpoint-dir", str(checkpoints), "--checkpoint-interval", "0.4"]
+    command += [elastic.__file__, str(tmp_path)]
+    with subprocess.Popen(
+        [*command, json.dumps(vars(work))], env={**os.environ}, start_new_session=True
+    ) as job:
+        deadline, tick = time.monotonic() + DEADLINE, threading.Event()
+        try:
+            while not list(checkpoints.glob("checkpoint-*")):
+                assert job.poll() is None, "the job has ended by itself"
+                assert time.monotonic() < deadline, "no checkpoint was made"
+                tick.wait(0.02)
+        finally:
+            job.send_signal(signal.SIGKILL)
+    parts = [read_part(path) for path in max(checkpoints.glob("checkpoint-*")).iterdir()]
+    assert all(part.arrays["residuals"].size == 0 for part in parts)
+    again = elastic.Job(epochs=4, method="MPCA")
+    options = ["--checkpoint-dir", str(checkpoints)]
+    done = launch(Path(elastic.__file__), str(tmp_path), json.dumps(vars(again)), options=options)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "goes on from the checkpoint" in done.stdout
+    first, second = weights(tmp_path)
+    for name, values in first.items():
+        np.testing.assert_array_equal(values, second[name])
+    assert all(result["accuracy"] > 0.93 for result in results(tmp_path))

@@ -1,0 +1,164 @@
+"""The methods of StromStrategy: their options, what they refuse, and a lone worker."""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+import subprocess
+import sys
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+
+from keras_strom import (
+    EASGD,
+    MPCA,
+    FixedThreshold,
+    PullStart,
+    ResidualClipping,
+    ShakeUp,
+    SparkNet,
+    StromStrategy,
+    UpdateClipping,
+    errors,
+)
+from keras_strom._native.local_model import MethodStruct
+from tests.support import joint_oracle
+
+# ------------------------------------------------------------------------------- the values
+
+REFUSED = [
+    (MPCA, {"phases": 4}, "phases=4 must be 1, 2 or 3"),
+    (MPCA, {"phases": True}, "phases=True must be 1, 2 or 3"),
+    (MPCA, {"alpha": 1.1}, r"alpha=1.1 must lie in \[0, 1\]"),
+    (MPCA, {"alpha": "much"}, "alpha='much' must be a number"),
+    (MPCA, {"alpha": float("nan")}, "alpha=nan must lie"),
+    (MPCA, {"beta": 0}, r"beta=0 must lie in \(0, 1\]"),
+    (MPCA, {"gamma": 2.5}, r"gamma=2.5 must lie in \[0, 2\]"),
+    (MPCA, {"delta": 1}, r"delta=1 must lie in \[0, 1\)"),
+    (MPCA, {"weighted": 1}, "weighted=1 must be True or False"),
+    (MPCA, {"start": 0.5}, "start=0.5 must be a PullStart"),
+    (MPCA, {"ramp_cycles": -1}, "ramp_cycles=-1 must be a whole number, 0 or more"),
+    (MPCA, {"min_steps": 0}, "min_steps=0 must be a whole number, 1 or more"),
+    (PullStart, {"free_cycles": -1}, "free_cycles=-1 must be a whole number, 0 or more"),
+    (PullStart, {"alpha": -0.1}, "alpha=-0.1 must lie"),
+    (PullStart, {"cycles": 1.5}, "cycles=1.5 must be a whole number"),
+    (SparkNet, {"steps": 0}, "steps=0 must be a whole number, 1 or more"),
+    (EASGD, {"steps": 2.0}, "steps=2.0 must be a whole number"),
+    (EASGD, {"alpha": 2}, r"alpha=2 must lie in \[0, 1\], or be None"),
+    (EASGD, {"synchronous": "yes"}, "synchronous='yes' must be True or False"),
+]
+
+
+@pytest.mark.parametrize(("kind", "options", "words"), REFUSED, ids=str)
+def test_an_option_out_of_range_is_named_with_what_it_may_be(
+    kind: Any, options: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(errors.InvalidOption, match=words):
+        kind(**options)
+
+
+def test_a_method_gives_its_numbers_for_so_many_workers() -> None:
+    numbers = MPCA(phases=2, alpha=1, start=PullStart(free_cycles=3, alpha=0.4)).numbers(8)
+    assert (numbers.kind, numbers.phases, numbers.weighted, numbers.alpha) == (1, 2, True, 1.0)
+    assert (numbers.start_alpha, numbers.free_cycles, numbers.start_cycles) == (0.4, 3, 20)
+    assert SparkNet(steps=58).numbers(8).steps == 58
+    assert SparkNet().numbers(8).steps == 0  # As is measured.
+    assert EASGD().numbers(9).alpha == pytest.approx(0.1)
+    waiting = EASGD(synchronous=True).numbers(9)
+    assert (waiting.kind, waiting.beta) == (4, 0.9)  # beta = K alpha
+    assert EASGD(synchronous=True, alpha=0.25).numbers(2).beta == 0.5
+
+
+def test_an_elastic_pull_of_all_at_once_that_overshoots_is_refused() -> None:
+    assert EASGD(alpha=0.6).numbers(2).alpha == 0.6
+    with pytest.raises(errors.InvalidOption, match=r"beta = K alpha = 1.2.*alpha may be 0.5 here"):
+        EASGD(alpha=0.6, synchronous=True).numbers(2)
+
+
+def test_a_method_is_one_value_however_its_numbers_are_written() -> None:
+    assert MPCA(alpha=1).text == MPCA(alpha=1.0).text
+    assert MPCA() == pickle.loads(pickle.dumps(MPCA()))
+    assert MPCA(gamma=0) != MPCA()
+    assert "start=PullStart(free_cycles=2" in MPCA().text
+
+
+def test_the_library_gets_every_number_of_a_method() -> None:
+    numbers = MPCA(gamma=0.5, min_steps=7).numbers(3)
+    struct = MethodStruct.of(numbers)
+    for name, _ in MethodStruct._fields_:
+        assert getattr(struct, name) == getattr(numbers, name)
+
+
+def test_a_method_needs_neither_tensorflow_nor_spark() -> None:
+    code = (
+        "import sys, keras_strom; keras_strom.MPCA().numbers(2); "
+        "assert not {'tensorflow', 'keras', 'pyspark', 'numpy'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+# ------------------------------------------------------------------------------- the strategy
+
+OF_UPDATES = {
+    "threshold": FixedThreshold(1e-3),
+    "residual_clipping": ResidualClipping(),
+    "shake_up": ShakeUp(),
+    "update_scale": "mean",
+    "warmup_steps": 10,
+    "momentum_masking": False,
+    "update_clipping": UpdateClipping(),
+    "local_steps": 2,
+    "local_apply": "encoded",
+    "max_staleness": 0,
+    "always_encode": True,
+    "encoding_debug_mode": True,
+}
+
+
+@pytest.mark.parametrize("name", OF_UPDATES)
+def test_an_option_of_sharing_updates_is_refused_beside_a_method(name: str) -> None:
+    words = rf"{name}=.* has no effect with method=MPCA\(.*leave it out, or leave out method"
+    with pytest.raises(errors.InvalidOption, match=words):
+        StromStrategy(method=MPCA(), **{name: OF_UPDATES[name]})
+
+
+def test_defaults_may_be_written_out_beside_a_method() -> None:
+    StromStrategy(method=MPCA(), update_scale="sum", max_staleness=None, jit_compile=True)
+
+
+@pytest.mark.parametrize("method", ["MPCA", MPCA, 3], ids=str)
+def test_what_is_no_method_is_refused(method: Any) -> None:
+    with pytest.raises(errors.InvalidOption, match=r"must be a method, such as MPCA\(\)"):
+        StromStrategy(method=method)
+
+
+def test_a_lone_worker_with_a_method_trains_as_plain_keras_bit_for_bit() -> None:
+    def trained(strategy: StromStrategy | None) -> list[np.ndarray]:
+        keras.utils.set_random_seed(3)
+        with strategy.scope() if strategy else contextlib.nullcontext():
+            layers = [keras.Input((4,)), keras.layers.Dense(8, "relu"), keras.layers.Dense(1)]
+            model = keras.Sequential(layers)
+            model.compile("adam", "mse", jit_compile=False)
+        x = np.random.default_rng(0).normal(size=(64, 4)).astype(np.float32)
+        history = model.fit(x, x[:, :1], batch_size=8, epochs=2, verbose=0)
+        assert not any(name.startswith("strom/") for name in history.history)
+        return list(model.get_weights())
+
+    strategy = StromStrategy(method=MPCA())
+    for ours, plain in zip(trained(strategy), trained(None), strict=True):
+        np.testing.assert_array_equal(ours, plain)
+    assert strategy.last_report is None
+
+
+# ------------------------------------------------------------------------------- the oracle
+
+
+def test_the_oracles_pull_ends_at_the_target_and_stays_there() -> None:
+    random = np.random.default_rng(1)
+    x, target = (random.normal(size=1000).astype(np.float32) for _ in range(2))
+    np.testing.assert_array_equal(joint_oracle.pull(target, target, 0.3), target)
+    np.testing.assert_array_equal(joint_oracle.pull(x, target, 0.0), x)
+    assert np.abs(joint_oracle.pull(x, target, 0.5) - target).max() < np.abs(x - target).max()
