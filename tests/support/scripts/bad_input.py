@@ -99,7 +99,8 @@ def main(case: str) -> None:
     odd = keras_strom.rank() == 1
     strategy = keras_strom.StromStrategy(**_options(case, odd))
     with strategy.scope():
-        model = build(hidden=3 if case == "models" and odd else 2)
+        large_enough = 16 if case in ("methods", "a method on one") else 2
+        model = build(hidden=3 if case == "models" and odd else large_enough)
     rows = 1 if case == "one_row" else 16
     try:
         model.fit(np.ones((rows, 2)), np.ones((rows, 1)), batch_size=4, verbose=0)
