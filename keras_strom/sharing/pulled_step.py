@@ -41,12 +41,11 @@ _SHARD_ELEMENTS = 16
 # A smaller embedding is pulled in less time than the words would take to read.
 _LARGE = 1 << 20
 
-# Figures of a pull, which a step without one leaves as they were.
-_OF_PULL = np.asarray(
-    [name in ("alpha", "distance", "target") for name in PullStatistics._fields], np.bool_
-)
+# Figures that a step leaves as they were where it has not pulled, or has not measured how far.
 _ALPHA = PullStatistics._fields.index("alpha")
 _TARGET = PullStatistics._fields.index("target")
+_IS_ALPHA = np.arange(PULL_LENGTH) == _ALPHA
+_IS_MEASURED = np.asarray([name in ("distance", "target") for name in PullStatistics._fields])
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -218,8 +217,9 @@ class PulledStep(TrainingStep):
         return small or [min(changed, key=lambda i: entries[i].size)]
 
     def _note(self, statistics: Any) -> None:
-        pulled = (statistics[_ALPHA] > 0) | (statistics[_TARGET] > 0)
-        takes = (statistics[0] > 0) & (pulled | tf.constant(~_OF_PULL))
+        has_pulled = tf.constant(~_IS_ALPHA) | (statistics[_ALPHA] > 0)
+        has_measured = tf.constant(~_IS_MEASURED) | (statistics[_TARGET] > 0)
+        takes = (statistics[0] > 0) & has_pulled & has_measured
         self._last.assign(tf.where(takes, statistics, self._last))
         self._totals.assign_add(statistics)
 

@@ -30,9 +30,9 @@ from pyspark.ml.tuning import CrossValidator, ParamGridBuilder  # noqa: E402
 from pyspark.sql import functions as F  # noqa: E402, N812
 
 import keras_strom  # noqa: E402
-from keras_strom import errors  # noqa: E402
+from keras_strom import EASGD, MPCA, SparkNet, errors  # noqa: E402
 from keras_strom.job.network import NetworkConfig  # noqa: E402
-from keras_strom.spark import StromEstimator, StromModel, run  # noqa: E402
+from keras_strom.spark import GradientSharing, StromEstimator, StromModel, run  # noqa: E402
 from keras_strom.spark.runner import executors  # noqa: E402
 from keras_strom.spark.training import gradient_sharing  # noqa: E402
 from keras_strom.spark.training.worker_training import WorkerResult  # noqa: E402
@@ -115,6 +115,25 @@ def test_two_workers_learn_and_the_chief_leaves_its_files(trained: StromModel, s
     assert isinstance(keras.saving.load_model(store / "flowers" / "model.keras"), keras.Model)
     assert (store / "flowers" / "history.json").exists()
     assert not (store / "flowers" / "checkpoints").exists()
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"training": MPCA()}, {"strategy": {"method": SparkNet(steps=5)}}],
+    ids=["training", "strategy"],
+)
+def test_two_workers_learn_by_another_method(
+    flowers: Any, tmp_path: Path, given: dict[str, Any]
+) -> None:
+    estimator = StromEstimator(**options(tmp_path / "store", validation=0.25, **given))
+    model = estimator.fit(flowers)
+    assert model.history["val_accuracy"][-1] > 0.9
+    assert len(model.history["strom/divergence"]) == 6
+    assert "strom/density" not in model.history
+    estimator.save(str(tmp_path / "estimator"))
+    loaded = StromEstimator.load(str(tmp_path / "estimator"))
+    for name, value in given.items():
+        assert loaded.getOrDefault(name) == value
 
 
 def test_transform_keeps_the_columns_and_adds_what_evaluators_take(
@@ -458,6 +477,26 @@ def test_unknown_arguments_are_refused() -> None:
         ({"loss": "mse"}, errors.InvalidData, r"needs an array of shape \(3,\)"),
         ({"validation_steps_per_epoch": 2}, errors.InvalidOption, "without validation"),
         ({"strategy": {"max_staleness": -1}}, errors.InvalidOption, "max_staleness"),
+        (
+            {"training": MPCA(), "strategy": {"max_staleness": 0}},
+            errors.InvalidOption,
+            r"max_staleness=0 .*no effect with method=MPCA\(",
+        ),
+        (
+            {"training": MPCA(), "strategy": {"method": EASGD()}},
+            errors.InvalidOption,
+            r"beside training=MPCA\(.*leave one of them out",
+        ),
+        (
+            {"training": MPCA(), "strategy": keras_strom.StromStrategy},
+            errors.InvalidOption,
+            r"makes a strategy, which training=MPCA\(.* cannot change",
+        ),
+        (
+            {"training": GradientSharing(), "strategy": {"method": MPCA()}},
+            errors.InvalidOption,
+            r"another way to train than training=GradientSharing\(\)",
+        ),
         ({"probability_col": "p", "loss": "mse", "model": "wide"}, errors.InvalidOption, "no clas"),
         ({"output_cols": ["x", "y"]}, errors.InvalidOption, "2 names for 1 outputs"),
         ({"batch_size": None}, errors.InvalidOption, "batch_size=None"),
