@@ -372,6 +372,18 @@ class PulledStep(TrainingStep):
         """Forgets the worker's own values, where the variables show others."""
         self._shown = None
 
+    def not_finite(self) -> errors.NotFinite | None:
+        """A variable that holds a NaN or an infinity: no later step would take it out again."""
+        if self._joint is None or self._shown is not None:
+            return None
+        for entry in self._joint.entries:
+            if not bool(tf.reduce_all(tf.math.is_finite(entry.primary.read_value()))):
+                return errors.NotFinite(
+                    f"worker {self._options.rank}: its own {path_of(entry.variable)} holds a NaN "
+                    "or an infinity after the epoch's last step"
+                )
+        return None
+
     # ------------------------------------------------------------ what others may ask for
 
     @property

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
+from keras_strom import errors
 from keras_strom._native.ops import operations
 from keras_strom._native.replica import Replica
 from keras_strom.sharing.flat_space import Entry, FlatSpace, update_copies
@@ -316,6 +317,10 @@ class SharedStep(TrainingStep):
 
     def ended(self) -> None:
         """Nothing is left to be forgotten: `finish` has done it."""
+
+    def not_finite(self) -> errors.NotFinite | None:
+        """Nothing: a step refuses an update that is not finite."""
+        return None
 
     def values_to_hand_over(
         self, space: FlatSpace, *, between_batches: bool

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from keras_strom import errors
 from keras_strom.method import MethodNumbers
 from keras_strom.sharing.flat_space import Entry, FlatSpace
 from keras_strom.sharing.step_trace import StepTrace
@@ -129,6 +130,10 @@ class TrainingStep(abc.ABC):
     @abc.abstractmethod
     def end_own(self, space: FlatSpace) -> None:
         """Forgets the worker's own values: training does not go on from them."""
+
+    @abc.abstractmethod
+    def not_finite(self) -> errors.NotFinite | None:
+        """At an epoch's end: what the worker's own values hold that no step has refused."""
 
     # ------------------------------------------------------------ what others may ask for
 

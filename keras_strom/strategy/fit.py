@@ -356,6 +356,7 @@ class _Training:
             self._model.stop_training = self._cut_short = False
         self._skipped, self._left = 0, None
         generation = self._running()
+        self._look_for_nan()
         if self.watch.caught is not None:
             self._model.stop_training = True
             self.logs = self._plain_results()
@@ -373,6 +374,18 @@ class _Training:
         else:
             self._sharing.step.show_shared(self._sharing.space)
             self._projection.show()
+
+    def _look_for_nan(self) -> None:
+        """Where no step has refused it: whether the worker's own model holds a NaN.
+
+        Raises:
+            NotFinite: it does, and no callback has ended the training.
+        """
+        found = None if self.watch.caught is not None else self._sharing.step.not_finite()
+        if found is not None:
+            self.watch.catch(found)
+            if not self._model.stop_training:
+                raise found
 
     def put_averages(self, logs: dict[str, Any] | None) -> None:
         """Replaces the metrics in `logs`, which Keras hands to all later callbacks."""
@@ -521,11 +534,16 @@ class _Training:
     def _end_for_nan(self, ranks: tuple[int, ...]) -> None:
         """As where Keras has trained on with it: the epoch's loss is NaN."""
         if self._sharing.environment.is_chief or self.watch.caught is not None:
+            found, kept = "an update", "those before it"
+            if not self._sharing.step.is_replica:
+                found, kept = "the model", "the joint model's"
             _logger.warning(
-                "%s: the training ends on all workers, for an update of worker %s held a NaN or an "
-                "infinity; the parameters are those before it",
+                "%s: the training ends on all workers, for %s of worker %s held a NaN or an "
+                "infinity; the parameters are %s",
                 self._who(),
+                found,
                 ", ".join(map(str, ranks)),
+                kept,
             )
         self._model.stop_training = True
         self.logs["loss"] = math.nan

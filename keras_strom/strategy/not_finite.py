@@ -1,10 +1,11 @@
 """A NaN or an infinity in an update ends a `fit` as Keras users expect, and harms no later one.
 
-The native step refuses such an update (`NotFinite`) and leaves the parameters as they were. Keras
-meanwhile has seen a step whose loss is NaN: its callbacks get it, and TerminateOnNaN, or one of the
-user's own, ends the training. If none does, `fit` raises NotFinite. What the step has spoilt beside
-the parameters gets back a value from which training can go on: the state that no optimizer trains
-what it had when the epoch began, the optimizers' moments zero.
+The native step refuses such an update (`NotFinite`) and leaves the parameters as they were. Beside
+a joint model a worker's own parameters are looked at when an epoch ends, and make way for the joint
+ones. Keras meanwhile has seen a step whose loss is NaN: its callbacks get it, and TerminateOnNaN,
+or one of the user's own, ends the training. If none does, `fit` raises NotFinite. What the step has
+spoilt beside the parameters gets back a value from which training can go on: the state that no
+optimizer trains what it had when the epoch began, the optimizers' moments zero.
 """
 
 from __future__ import annotations
@@ -56,8 +57,7 @@ class NotFiniteWatch:
                 cause = translate(error)
                 if not isinstance(cause, errors.NotFinite):
                     raise
-                self.caught = cause
-                self._repair()
+                self.catch(cause)
                 return {**model.get_metrics_result(), "loss": math.nan}
 
         def restore() -> None:
@@ -67,6 +67,11 @@ class NotFiniteWatch:
         model.train_function = watched
         self._restore = restore
         self.note_sound_state()
+
+    def catch(self, cause: errors.NotFinite) -> None:
+        """A step has met `cause`; what it has spoilt beside the parameters is made good."""
+        self.caught = cause
+        self._repair()
 
     def end(self) -> None:
         """Gives the model its own training function back. Harmless when repeated."""

@@ -23,7 +23,7 @@ import pytest
 from keras_strom.recovery.checkpoint_files import read_part
 from tests.support.elastic_jobs import run
 from tests.support.faults import Fault
-from tests.support.scripts import elastic, joint_model
+from tests.support.scripts import elastic, joint_endings, joint_model
 from tests.support.two_workers import launch, results, run_two_workers, weights
 
 pytestmark = pytest.mark.jobs
@@ -122,6 +122,60 @@ def test_without_a_pull_each_worker_learns_what_it_learns_alone() -> None:
         assert result["logs"][0]["strom/pull"] == [0.0] * EPOCHS
     # Each has gone its own way, so the first epochs end with a mean of two models.
     assert found[0]["reports"][0]["divergence"] == 0
+
+
+# ------------------------------------------------------------------------- ends
+
+ENDINGS = ("MPCA(phases=1)", "EASGD(steps=5)", "SparkNet(steps=5)")
+
+
+@functools.cache
+def ended(method: str) -> tuple[list[dict[str, Any]], list[dict[str, np.ndarray]]]:
+    """What both workers of a job have written: how trainings have ended, and weights after each."""
+    with tempfile.TemporaryDirectory() as folder:
+        run_two_workers(Path(joint_endings.__file__), folder, method)
+        return results(folder), weights(folder)
+
+
+@pytest.mark.parametrize("method", ENDINGS)
+def test_however_a_training_ends_all_workers_have_the_same_sound_weights(method: str) -> None:
+    _, (first, second) = ended(method)
+    assert len(first) == 9
+    for name, values in first.items():
+        assert np.isfinite(values).all(), name
+        # What was trained with a function of before is refused on each worker by itself.
+        np.testing.assert_array_equal(values, second[name], err_msg=name)
+
+
+@pytest.mark.parametrize("method", ENDINGS)
+def test_a_training_that_fails_or_meets_a_nan_ends_on_all_and_the_next_one_starts(
+    method: str,
+) -> None:
+    found, _ = ended(method)
+    assert "ValueError: boom" in found[1]["said"]["boom"]
+    assert "fit has failed on worker 1 (ValueError: boom)" in found[0]["said"]["boom"]
+    for result in found:
+        assert set(result["said"]) == {"boom", "frozen without compile"}
+        for name in ("well", "after the NaN", "best weights", "frozen"):
+            assert len(result["losses"][name]) == 2
+            assert np.isfinite(result["losses"][name]).all()
+        # The last epoch's loss, though the others of a worker may have been sound.
+        assert np.isnan(result["losses"]["terminated"][-1])
+
+
+@pytest.mark.parametrize("method", ENDINGS)
+def test_layers_that_are_frozen_need_a_function_of_their_own(method: str) -> None:
+    for result in ended(method)[0]:
+        assert "compile the model again" in result["said"]["frozen without compile"]
+
+
+@pytest.mark.parametrize("method", ENDINGS)
+def test_custom_loops_train_with_and_without_naming_their_models(method: str) -> None:
+    for result in ended(method)[0]:
+        for name in ("loop of 1 models", "loop of 0 models"):
+            first, last, steps = result["losses"][name]
+            assert np.isfinite([first, last]).all()
+            assert steps == 32
 
 
 # ------------------------------------------------------------------------- losses
