@@ -18,7 +18,7 @@ import inspect
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -177,9 +177,7 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
             warmup_steps=warmup_of(local_apply) if warmup_steps is None else warmup_steps,
         )
         if method is not None:
-            defaults = inspect.signature(StromStrategy.__init__).parameters
-            refuse_beside_method(method, of_updates, {n: defaults[n].default for n in of_updates})
-            method.numbers(environment.size)  # Its own words where it cannot train with so many.
+            _check_beside(method, of_updates, environment.size)
         super().__init__(local_devices(devices))
         check_compilable(jit_compile, self.num_replicas_in_sync)
         self._environment = environment
@@ -189,16 +187,14 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
         self._momenta = MaskedMomenta(momentum_masking)
         self._sharing: Sharing | None = None
         if method is not None and environment.size > 1:
-            self._sharing = self._connect(
-                PullOptions(
-                    method=method,
-                    rank=environment.rank,
-                    workers=environment.size,
-                    wait_timeout=environment.join_timeout,
-                    compiled=jit_compile,
-                ),
-                network,
+            pull = PullOptions(
+                method=method,
+                rank=environment.rank,
+                workers=environment.size,
+                wait_timeout=environment.join_timeout,
+                compiled=jit_compile,
             )
+            self._sharing = self._connect(pull, network)
         elif always_encode or environment.size > 1:
             options = StepOptions(
                 threshold=threshold,
@@ -457,6 +453,13 @@ def _join(
     worker = TrainingWorker.from_environment(environment, max_staleness=staleness, network=network)
     weakref.finalize(strategy(), worker.close)
     return worker
+
+
+def _check_beside(method: Method, of_updates: Mapping[str, object], workers: int) -> None:
+    """Refuses options that a method has no use for, and a method that cannot train so many."""
+    defaults = inspect.signature(StromStrategy.__init__).parameters
+    refuse_beside_method(method, of_updates, {name: defaults[name].default for name in of_updates})
+    method.numbers(workers)
 
 
 def _text_of(options: StepOptions | PullOptions) -> str:
