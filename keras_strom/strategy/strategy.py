@@ -1,13 +1,12 @@
 """StromStrategy: trains one Keras model on many machines by sharing thresholded updates.
 
-Or by another method (`keras_strom.method`), for which `PulledStep` ends a step where here the
-sharing of updates is described.
-
 A step is plain Keras. `run` takes note of the variables before it (their buffers, no copy) and one
 native op closes it: the change goes into the residual, what has grown to the threshold leaves as a
 message, and the variables get the messages received from the other workers. A worker trains on with
 all of its own progress, sent or not. What all share is the common start plus the same set of
 messages; that is what epochs end with, and what callbacks, files and everybody see in the end.
+
+With another method (`keras_strom.method`) the op is another one, which `PulledStep` describes.
 """
 
 from __future__ import annotations
