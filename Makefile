@@ -235,7 +235,7 @@ docs: $(DOCS_STAMP) ## the pages of docs/ as a site, build/docs; a warning or a 
 
 # ------------------------------------------------------------------ benchmarks
 
-BENCHES := bench-codec bench-parity bench-reader bench-relay bench-step
+BENCHES := bench-codec bench-mpca bench-parity bench-reader bench-relay bench-step
 .PHONY: bench $(BENCHES)
 bench: $(BENCHES) ## every benchmark; results in build/bench
 
@@ -256,6 +256,10 @@ bench-relay: bench-configure ## the relay against TCP and TLS, and targets (6 mi
 	@$(STEP) bench-build "building the native benchmarks" \
 	  $(BIN)/cmake --build $(NATIVE_BENCH) --target relay_peer relay_node --parallel $(JOBS)
 	@$(BIN)/python -m benchmarks.relay $(BENCH_ARGS)
+
+bench-mpca: setup ## MPCA SGD beside SparkNet, EASGD and others, in virtual time (20 minutes; --quick)
+	@.ci/system-packages data
+	@$(BIN)/python -m benchmarks.mpca $(BENCH_ARGS)
 
 bench-reader: setup ## how fast a worker reads exported rows (1 minute)
 	@$(BIN)/python -m benchmarks.reader $(BENCH_ARGS)
