@@ -2,8 +2,10 @@
 
 Four models train with `fit` on the same arrays, each under plain Keras, under TensorFlow's own
 OneDeviceStrategy (which shows what the way through tf.distribute costs by itself), as a lone worker
-of StromStrategy, and with `always_encode=True`, where every step encodes its update and applies it.
-They take turns, a block of steps each, round after round.
+of StromStrategy, with `always_encode=True`, where every step encodes its update and applies it, and
+with `method=MPCA()` beside a partner, where every step is pulled to a joint model that travels
+meanwhile. They take turns, a block of steps each, round after round. The pull alone is compared
+with NumPy's `x += y`.
 
 Each way has a process of its own, which lives from round to round. One that TensorFlow's
 MultiDeviceIterator brings down (OneDeviceStrategy, in short fits) is started again, warms up, and
@@ -32,10 +34,13 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from benchmarks import pictures, report
+from benchmarks import pictures, report, step_partner
 from benchmarks.models import cnn
 from benchmarks.parity_tasks import dense_stack
+from keras_strom._native.joint_model import pull
+from keras_strom.method import MPCA, PullStart
 from keras_strom.sharing.threshold import AdaptiveThreshold
+from keras_strom.strategy.report import UpdateReport
 from keras_strom.strategy.strategy import StromStrategy
 
 BATCH = 128
@@ -46,7 +51,15 @@ PLAIN = "plain Keras"
 ONE_DEVICE = "OneDeviceStrategy"
 LONE = "lone worker"
 ENCODING = "always_encode"
-COLORS = {ONE_DEVICE: pictures.GREY, LONE: pictures.SKY, ENCODING: pictures.ORANGE}
+PULLED = "MPCA"
+COLORS = {
+    ONE_DEVICE: pictures.GREY,
+    LONE: pictures.SKY,
+    ENCODING: pictures.ORANGE,
+    PULLED: pictures.GREEN,
+}
+#: Elements of the pull that is compared with an addition: no cache holds them.
+PULL_ELEMENTS = 25_000_000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,6 +75,7 @@ class Workload:
         threshold: how tau is chosen.
         goal: of the ratio of CPU times.
         steps: of a block.
+        pulled_goal: the same beside a joint model; None = it is not measured.
         rows: of the table that the inputs look up; None where the inputs are numbers.
     """
 
@@ -73,7 +87,13 @@ class Workload:
     threshold: AdaptiveThreshold
     goal: float
     steps: int
+    pulled_goal: tuple[str, float] | None = None
     rows: int | None = None
+
+    @property
+    def ways(self) -> list[str]:
+        """Of `SCOPES`, those that train it."""
+        return [way for way in SCOPES if way != PULLED or self.pulled_goal is not None]
 
 
 def mlp() -> keras.Model:
@@ -113,6 +133,7 @@ WORKLOADS = (
         threshold=_SPARSE,
         goal=1.10,
         steps=14,
+        pulled_goal=("mpca_step_mlp", 1.10),
     ),
     Workload(
         name="cnn",
@@ -123,6 +144,7 @@ WORKLOADS = (
         threshold=AdaptiveThreshold(),
         goal=1.03,
         steps=40,
+        pulled_goal=("mpca_step_cnn", 1.03),
     ),
     Workload(
         name="embedding",
@@ -138,12 +160,40 @@ WORKLOADS = (
 )
 
 
+def compiled(workload: Workload, strategy: Any) -> keras.Model:
+    """The workload's model, in the scope of a strategy where there is one."""
+    with strategy.scope() if strategy is not None else contextlib.nullcontext():
+        model = workload.build()
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile(workload.optimizer(), loss)
+    return model
+
+
+def pulled_strategy() -> StromStrategy:
+    """MPCA that pulls as soon as there is a target."""
+    return StromStrategy(method=MPCA(start=PullStart(free_cycles=0)))
+
+
+def partners_model(name: str) -> keras.Model:
+    """What the partner of a pulled worker trains."""
+    workload = next(workload for workload in WORKLOADS if workload.name == name)
+    return compiled(workload, pulled_strategy())
+
+
+def beside_a_partner(workload: Workload) -> StromStrategy:
+    """A strategy in a job of two."""
+    build = functools.partial(partners_model, workload.name)
+    step_partner.join(build, *examples(workload), BATCH)
+    return pulled_strategy()
+
+
 #: The ways, and what makes the strategy of each.
 SCOPES: dict[str, Callable[[Workload], Any]] = {
     PLAIN: lambda _: None,
     ONE_DEVICE: lambda _: tf.distribute.OneDeviceStrategy("/cpu:0"),
     LONE: lambda _: StromStrategy(),
     ENCODING: lambda workload: StromStrategy(always_encode=True, threshold=workload.threshold),
+    PULLED: beside_a_partner,
 }
 
 
@@ -160,6 +210,7 @@ def main() -> None:
         if arguments.only in (None, workload.name):
             lone.append(measure(workload, result, arguments.rounds, arguments.warm_ups))
     result.target("lone_worker", max(lone), goal=1.02, better="lower")
+    measure_pull(result, arguments.rounds)
     draw(result)
     result.finish()
 
@@ -168,7 +219,8 @@ def measure(workload: Workload, result: report.Report, rounds: int, warm_ups: in
     """Adds one workload's rows and target; returns a lone worker's ratio."""
     with contextlib.ExitStack() as stack:
         blocks = {
-            name: stack.enter_context(Block(workload.name, name, warm_ups)) for name in SCOPES
+            name: stack.enter_context(Block(workload.name, name, warm_ups))
+            for name in workload.ways
         }
         report.interleave(blocks, rounds=rounds, warm_ups=warm_ups)
     ratios = {}
@@ -190,7 +242,33 @@ def measure(workload: Workload, result: report.Report, rounds: int, warm_ups: in
         )
         ratios[name] = cpu.median
     result.target(f"overhead_{workload.name}", ratios[ENCODING], workload.goal, better="lower")
+    if workload.pulled_goal is not None:
+        target, goal = workload.pulled_goal
+        result.target(target, ratios[PULLED], goal, better="lower")
     return ratios[LONE]
+
+
+def measure_pull(result: report.Report, rounds: int) -> None:
+    """The pull's speed over that of an addition, one thread each."""
+    generator = np.random.default_rng(1)
+    x, y = (generator.normal(size=PULL_ELEMENTS).astype(np.float32) for _ in range(2))
+    timings = report.interleave(
+        {
+            "x += y": functools.partial(timed, lambda: np.add(x, y, out=x)),
+            "pull": functools.partial(timed, lambda: pull(x, y, 1e-6)),
+        },
+        rounds=rounds,
+        warm_ups=2,
+    )
+    speed = timings.speedup("pull", over="x += y")
+    result.target("mpca_pull", speed, goal=0.85, better="higher")
+
+
+def timed(work: Callable[[], object]) -> float:
+    """Seconds."""
+    begin = time.perf_counter()
+    work()
+    return time.perf_counter() - begin
 
 
 # ------------------------------------------------------------------ in a process of its own
@@ -271,19 +349,19 @@ def _serve(pipe: multiprocessing.connection.Connection, name: str, way: str) -> 
     workload = next(workload for workload in WORKLOADS if workload.name == name)
     strategy = SCOPES[way](workload)
     x, y = examples(workload)
+    if way == PULLED:  # Which gets half of the rows.
+        x, y = np.repeat(x, 2, axis=0), np.repeat(y, 2, axis=0)
     keras.utils.set_random_seed(1)
-    with strategy.scope() if strategy is not None else contextlib.nullcontext():
-        model = workload.build()
-        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-        model.compile(workload.optimizer(), loss)
+    model = compiled(workload, strategy)
     with contextlib.suppress(EOFError):
         while pipe.recv():
             clock = _StepClock()
             model.fit(x, y, batch_size=BATCH, shuffle=False, verbose=0, callbacks=[clock])
             cpu, wall = clock.per_step()
             density = None
-            if isinstance(strategy, StromStrategy) and strategy.last_report is not None:
-                density = strategy.last_report.density
+            report_of_fit = getattr(strategy, "last_report", None)
+            if isinstance(report_of_fit, UpdateReport):
+                density = report_of_fit.density
             pipe.send(Taken(1e3 * cpu, 1e3 * wall, density))
 
 

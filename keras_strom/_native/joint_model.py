@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from keras_strom._native.library import check, declare
+from keras_strom._native.local_model import MethodStruct, RangeStruct
 
 #: Kinds of a method (strom_method.kind).
 UPDATE_SHARING, MPCA, SPARKNET, EASGD, EASGD_SYNCHRONOUS = range(5)
@@ -24,30 +25,8 @@ _INT64 = ctypes.c_int64
 _FLOATS = ctypes.POINTER(ctypes.c_float)
 
 
-class Method(ctypes.Structure):
-    """strom_method; custom_ops/core/joint/joint_values.h says what each field is."""
-
-    _fields_ = (
-        ("kind", ctypes.c_int32),
-        ("phases", ctypes.c_int32),
-        ("weighted", ctypes.c_int32),
-        ("alpha", ctypes.c_double),
-        ("beta", ctypes.c_double),
-        ("gamma", ctypes.c_double),
-        ("delta", ctypes.c_double),
-        ("start_alpha", ctypes.c_double),
-        ("free_cycles", ctypes.c_int64),
-        ("start_cycles", ctypes.c_int64),
-        ("ramp_cycles", ctypes.c_int64),
-        ("min_steps", ctypes.c_int64),
-        ("steps", ctypes.c_int64),
-    )
-
-
-class _Range(ctypes.Structure):
-    """strom_range."""
-
-    _fields_ = (("offset", ctypes.c_int64), ("size", ctypes.c_int64))
+#: What a method is to the library.
+Method = MethodStruct
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,9 +75,9 @@ class JointModel:
 
     def shard(self, shard: int) -> tuple[int, int]:
         """Where it lies: offset and size."""
-        out = _Range()
+        out = RangeStruct()
         function = declare(
-            "strom_joint_model_shard", _HANDLE, ctypes.c_int32, ctypes.POINTER(_Range)
+            "strom_joint_model_shard", _HANDLE, ctypes.c_int32, ctypes.POINTER(RangeStruct)
         )
         check(function(self.handle, shard, ctypes.byref(out)))
         return int(out.offset), int(out.size)

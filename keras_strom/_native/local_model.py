@@ -39,6 +39,12 @@ class MethodStruct(ctypes.Structure):
         return cls(*(getattr(numbers, name) for name, _ in cls._fields_))
 
 
+class RangeStruct(ctypes.Structure):
+    """`strom_range`: elements [offset, offset + size)."""
+
+    _fields_ = (("offset", ctypes.c_int64), ("size", ctypes.c_int64))
+
+
 class LocalModel:
     """The targets of one worker, and how many steps it has made towards them.
 

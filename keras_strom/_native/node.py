@@ -21,7 +21,7 @@ import numpy as np
 
 from keras_strom import errors
 from keras_strom._native.library import Allocate, check, declare, library
-from keras_strom._native.local_model import MethodStruct
+from keras_strom._native.local_model import MethodStruct, RangeStruct
 from keras_strom.job.credentials import JOB_ID_BYTES, KEY_BYTES, Credentials
 from keras_strom.method import MethodNumbers
 
@@ -90,12 +90,6 @@ class _StartInfo(ctypes.Structure):
         ("ended", ctypes.c_int32),
         ("resume_iteration", ctypes.c_int64),
     )
-
-
-class _Range(ctypes.Structure):
-    """`strom_range`."""
-
-    _fields_ = (("offset", ctypes.c_int64), ("size", ctypes.c_int64))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -307,7 +301,7 @@ class WorkerNode(JoinedNode):
         parameters = np.empty(layout_size, np.float32)
         source = None if seed is None else _floats(seed, layout_size)
         numbers = None if method is None else MethodStruct.of(method)
-        places = (_Range * len(ranges))(*(_Range(*one) for one in ranges))
+        places = (RangeStruct * len(ranges))(*(RangeStruct(*one) for one in ranges))
         begin = declare(
             "strom_worker_start",
             _Handle,

@@ -17,7 +17,7 @@ MIRRORS: dict[str, type[ctypes.Structure]] = {
     "strom_master_options": node._MasterOptions,
     "strom_worker_options": node._WorkerOptions,
     "strom_start_info": node._StartInfo,
-    "strom_range": node._Range,
+    "strom_range": local_model.RangeStruct,
     "strom_method": local_model.MethodStruct,
     "strom_codec_options": codec._Options,
     "strom_message_description": codec._Description,

@@ -25,7 +25,6 @@ from keras_strom import (
     errors,
 )
 from keras_strom._native.local_model import MethodStruct
-from tests.support import joint_oracle
 
 # ------------------------------------------------------------------------------- the values
 
@@ -151,14 +150,3 @@ def test_a_lone_worker_with_a_method_trains_as_plain_keras_bit_for_bit() -> None
     for ours, plain in zip(trained(strategy), trained(None), strict=True):
         np.testing.assert_array_equal(ours, plain)
     assert strategy.last_report is None
-
-
-# ------------------------------------------------------------------------------- the oracle
-
-
-def test_the_oracles_pull_ends_at_the_target_and_stays_there() -> None:
-    random = np.random.default_rng(1)
-    x, target = (random.normal(size=1000).astype(np.float32) for _ in range(2))
-    np.testing.assert_array_equal(joint_oracle.pull(target, target, 0.3), target)
-    np.testing.assert_array_equal(joint_oracle.pull(x, target, 0.0), x)
-    assert np.abs(joint_oracle.pull(x, target, 0.5) - target).max() < np.abs(x - target).max()

@@ -103,7 +103,7 @@ class JointModelOracle:
         old = self._joint[where].astype(np.float64)
         mean = np.where(stepped, self._sum[where] / np.where(stepped, self._weight[where], 1), old)
         beta = beta_of(method, cycle) if self._is_mpca else self._beta_of_others()
-        new = old + beta * (mean - old)
+        new = mean if beta == 1 else old + beta * (mean - old)
         velocity = self._trajectory[where].astype(np.float64)
         if self._is_mpca:
             velocity = method.delta * velocity + (1 - method.delta) * (new - old)

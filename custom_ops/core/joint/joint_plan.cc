@@ -79,7 +79,8 @@ Status CheckPlan(const JointPlan& plan, int64_t layout_size) {
     }
     end = range.end();
   }
-  const int64_t least = kLeastOfShard * plan.method.phases;
+  const bool is_cut = plan.method.kind == STROM_MPCA;
+  const int64_t least = is_cut ? kLeastOfShard * plan.method.phases : 1;
   if (plan.size() < least) {
     return {Code::kInvalidArgument,
             "the model has " + std::to_string(plan.size()) + " trained elements; to be cut into " +
