@@ -261,6 +261,11 @@ bench-mpca: setup ## MPCA SGD beside SparkNet, EASGD and others, in virtual time
 	@.ci/system-packages data
 	@$(BIN)/python -m benchmarks.mpca $(BENCH_ARGS)
 
+.PHONY: bench-mpca-real
+bench-mpca-real: setup ## the same methods as real jobs of 8 workers, on lines of their own (10 minutes); root
+	@.ci/system-packages data lines
+	@$(BIN)/python -m benchmarks.mpca_real $(BENCH_ARGS)
+
 bench-reader: setup ## how fast a worker reads exported rows (1 minute)
 	@$(BIN)/python -m benchmarks.reader $(BENCH_ARGS)
 

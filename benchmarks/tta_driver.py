@@ -14,7 +14,7 @@ import pathlib
 import sys
 from collections.abc import Mapping, Sequence
 
-from benchmarks.tta_training import HOROVOD, HOROVOD_FP16, STROM
+from benchmarks.tta_training import HOROVOD, HOROVOD_FP16, METHODS, STROM
 
 #: For each worker.
 Variables = Sequence[Mapping[str, str]]
@@ -104,7 +104,12 @@ def drive_horovod(job: Driven) -> None:
 
 
 #: The others' workers need nobody beside them.
-DRIVERS = {STROM: drive_strom, HOROVOD: drive_horovod, HOROVOD_FP16: drive_horovod}
+DRIVERS = {
+    STROM: drive_strom,
+    **dict.fromkeys(METHODS, drive_strom),
+    HOROVOD: drive_horovod,
+    HOROVOD_FP16: drive_horovod,
+}
 
 
 def _tell(variables: Variables) -> None:

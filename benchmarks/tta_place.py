@@ -23,6 +23,7 @@ from benchmarks.horovod_training import Traffic
 from benchmarks.processes import last_line, stop, wait_for
 from benchmarks.tta_driver import DRIVERS, Driven, Variables
 from benchmarks.tta_training import (
+    METHODS,
     MIRRORED,
     SILENT,
     STROM,
@@ -184,7 +185,7 @@ class Machines:
 
 def _python_of(way: str) -> tuple[str, dict[str, str]]:
     """The program that runs a method, and its variables; every worker computes with one thread."""
-    own = way in (STROM, SILENT)
+    own = way in (STROM, SILENT, *METHODS)
     common = {
         **os.environ,
         **THREADS,

@@ -24,13 +24,18 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.horovod_training import Traffic, pictures
-from benchmarks.models import cnn
+from benchmarks.models import cnn, mlp
 
 STROM = "keras-strom"
 HOROVOD = "Horovod"
 HOROVOD_FP16 = "Horovod, fp16"
 MIRRORED = "MultiWorkerMirroredStrategy"
 SILENT = "never talking"
+MPCA = "MPCA"
+SPARKNET = "SparkNet"
+EASGD = "EASGD"
+#: keras-strom's other methods, all with their defaults.
+METHODS = (MPCA, SPARKNET, EASGD)
 
 BATCH = 64
 PICTURES = 60_000
@@ -61,7 +66,7 @@ class Training:
 
     Attributes:
         way: the method, one of `WAYS`.
-        task: one of `UNITS`.
+        task: one of `UNITS`, or "mlp".
         workers: how many.
         seed: of initial weights and order.
         rate: the learning rate.
@@ -141,13 +146,14 @@ def copies_path(folder: str, rank: int) -> pathlib.Path:
 
 
 def train_strom(training: Training, place: Place) -> Course:
-    """One worker of keras-strom, with all defaults."""
+    """One worker of keras-strom, with all defaults of its method."""
     import keras
 
-    from keras_strom import StromStrategy
+    import keras_strom
 
+    method = getattr(keras_strom, training.way)() if training.way in METHODS else None
     keras.utils.set_random_seed(training.seed)
-    with StromStrategy().scope():
+    with keras_strom.StromStrategy(method=method).scope():
         model = compiled(keras, training.task, keras.optimizers.Adam(training.rate.alone))
     return fit(keras, model, training, place, data=kept_whole(share(training, place.rank)))
 
@@ -212,6 +218,7 @@ def train_silent(training: Training, place: Place) -> Course:
 #: By the names in the report.
 WAYS: Mapping[str, Callable[[Training, Place], Course]] = {
     STROM: train_strom,
+    **dict.fromkeys(METHODS, train_strom),
     HOROVOD: train_horovod,
     HOROVOD_FP16: train_horovod,
     MIRRORED: train_mirrored,
@@ -225,7 +232,7 @@ SYNCHRONOUS = (HOROVOD, HOROVOD_FP16, MIRRORED)
 
 def compiled(keras: Any, task: str, optimizer: Any) -> Any:
     """The task's model in either Keras."""
-    model = cnn(keras, UNITS[task])
+    model = mlp(keras) if task == "mlp" else cnn(keras, UNITS[task])
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(optimizer, loss, metrics=["accuracy"])
     return model

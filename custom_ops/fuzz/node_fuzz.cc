@@ -195,15 +195,15 @@ class Peer {
   // Mostly what a worker sends: another message costs it its link at the master.
   Buffer Control() {
     static constexpr uint8_t kOfWorkers[] = {
-        Attach::kType,         Attach::kType,    Announce::kType,   Done::kType,
-        Verification::kType,   Placed::kType,    Orphan::kType,     AskState::kType,
-        AskSnapshot::kType,    AskResume::kType, ReplicaCut::kType, Have::kType,
-        strom::AskJoint::kType};
+        Attach::kType,          Attach::kType,    Announce::kType,   Done::kType,
+        Verification::kType,    Placed::kType,    Orphan::kType,     AskState::kType,
+        AskSnapshot::kType,     AskResume::kType, ReplicaCut::kType, Have::kType,
+        strom::AskJoint::kType, Stepping::kType};
     const size_t pick = input_.Below(2 * std::size(kOfWorkers));
     const uint8_t type =
         pick < std::size(kOfWorkers)
             ? kOfWorkers[pick]
-            : static_cast<uint8_t>(1 + input_.Below(is_parent_ || input_.Below(8) == 0 ? 27 : 2));
+            : static_cast<uint8_t>(1 + input_.Below(is_parent_ || input_.Below(8) == 0 ? 28 : 2));
     ControlMessage message;
     Alternative(type, &message);
     // The encoder cuts words and takes care of nothing else.
@@ -497,6 +497,7 @@ class MasterSession final : public Session<MasterNode> {
   }
   // A snapshot of the first shard, or of everything, for one of the first ticks.
   void GiveShard(LinkId link) {
+    Say(link, Stepping{generation_});
     const JointPlan plan = Plan();
     const uint64_t mark = input_.Below(4);
     const int32_t shard = static_cast<int32_t>(mark % static_cast<uint64_t>(plan.method.phases));

@@ -140,6 +140,7 @@ void WorkerAgent::Begin(Generation generation) {
   training_ = false;
   stop_requested_ = false;
   released_ = 0;
+  steps_ = false;
   beginning_ = {};
   donation_asked_ = false;
   std::erase_if(answers_, [](const WorkerEvent& e) {
@@ -382,6 +383,9 @@ Status WorkerAgent::ReadJoint(JointValues* joint, int64_t timeout_ns) {
 
 JointOrders WorkerAgent::TakeOrders() {
   std::lock_guard<std::mutex> lock(mutex_);
+  if (!std::exchange(steps_, true)) {
+    loop_.Post([this](int64_t now_ns) { node_.BeginStepping(now_ns); });
+  }
   JointOrders taken = orders_;
   orders_.asked.reset();
   orders_.targets.clear();

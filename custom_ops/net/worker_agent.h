@@ -158,6 +158,7 @@ class WorkerAgent final : public Exchange, public JointExchange, private IoLoop:
   std::vector<std::string> notices_;
   std::list<Waiter> waiters_;
   JointOrders orders_;
+  bool steps_ = false;               // in this generation
   bool joint_for_training_ = false;  // whose the answer to AskJoint is
   JointValues joint_;                // for the training thread
   int64_t updates_submitted_ = 0, updates_taken_ = 0, updates_folded_ = 0;

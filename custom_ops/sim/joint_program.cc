@@ -5,7 +5,7 @@ namespace strom {
 void JointProgram::Begin(const JointPlan& plan, int32_t rank, int32_t workers) {
   plan_ = plan;
   joint_ = nullptr;
-  waits_ = false;
+  waits_ = steps_ = false;
   // It owns the local model, so that this is no owner.
   const std::shared_ptr<JointExchange> self(this, [](JointExchange*) {});
   local_.Begin(self, plan.size(), plan.method, rank, workers);
@@ -47,7 +47,10 @@ void JointProgram::Finish(int64_t now_ns, int64_t iteration, const std::vector<f
   failure_ = local_.Finish(values, iteration);
 }
 
-JointOrders JointProgram::TakeOrders() { return node_->TakeJointOrders(); }
+JointOrders JointProgram::TakeOrders() {
+  if (!std::exchange(steps_, true)) node_->BeginStepping(now_ns_);
+  return node_->TakeJointOrders();
+}
 
 void JointProgram::Give(uint64_t mark, int64_t iteration, int64_t steps,
                         std::vector<float> values) {

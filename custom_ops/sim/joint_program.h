@@ -50,6 +50,7 @@ class JointProgram final : public JointExchange {
   LocalModel local_;
   JointValues joint_;
   bool waits_ = false;
+  bool steps_ = false;
   Status failure_;
   int64_t now_ns_ = 0;
 };

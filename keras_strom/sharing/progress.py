@@ -31,6 +31,15 @@ def begin_fit_at(model: Any, epoch: int | None) -> None:
     model._initial_epoch = epoch
 
 
+def _count_of(optimizer: Any) -> Any:
+    """The variable that counts an optimizer's steps, or the batches of one that accumulates.
+
+    `iterations` of the latter is computed from it.
+    """
+    accumulates = getattr(optimizer, "gradient_accumulation_steps", None)
+    return optimizer._iterations if accumulates else optimizer.iterations
+
+
 class Progress:
     """The progress of one model's training.
 
@@ -49,7 +58,7 @@ class Progress:
     def start_values(self, initial_epoch: int, shared_steps: int) -> npt.NDArray[np.float32]:
         """First epoch, shared steps, each optimizer's steps, learning rates; float32, exact."""
         counts = [first_epoch_of(self._model) or initial_epoch, shared_steps]
-        counts += [int(optimizer.iterations.numpy()) for optimizer in self._optimizers]
+        counts += [int(_count_of(optimizer).numpy()) for optimizer in self._optimizers]
         halves = [half for count in counts for half in divmod(count, _SPLIT)]
         return np.asarray([*halves, *self.learning_rates()], np.float32)
 
@@ -59,7 +68,7 @@ class Progress:
         counts = [int(high) * _SPLIT + int(low) for high, low in values[:end].reshape(-1, 2)]
         begin_fit_at(self._model, counts[0])
         for optimizer, steps in zip(self._optimizers, counts[2:], strict=True):
-            optimizer.iterations.assign(steps)
+            _count_of(optimizer).assign(steps)
         self.set_learning_rates(values[end:].tolist())
         return counts[0], counts[1]
 

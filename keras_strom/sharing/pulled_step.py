@@ -380,7 +380,8 @@ class PulledStep(TrainingStep):
             if not bool(tf.reduce_all(tf.math.is_finite(entry.primary.read_value()))):
                 return errors.NotFinite(
                     f"worker {self._options.rank}: its own {path_of(entry.variable)} holds a NaN "
-                    "or an infinity after the epoch's last step"
+                    "or an infinity after the epoch's last step. Lower the learning rate, clip "
+                    "the gradients (clipnorm=) or look for a bad batch"
                 )
         return None
 

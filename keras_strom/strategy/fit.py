@@ -116,7 +116,8 @@ def _fit(original: Callable[..., Any], bound: inspect.BoundArguments, sharing: S
             shard_fit_arguments(arguments, sharing.environment.rank, sharing.environment.size)
             if not sharing.environment.is_chief:
                 arguments["verbose"] = 0
-        restore = _put_around(arguments, _First(training), _Last(training), sharing)
+        training.shows_epochs = sharing.environment.is_chief or _validates(arguments)
+        restore = _put_around(arguments, training, sharing)
         with building_once(arguments):
             return original(*bound.args, **bound.kwargs)
     except BaseException as error:
@@ -182,16 +183,20 @@ def _may_assign_at_the_end(callback: Any) -> bool:
     return bool(getattr(callback, "restore_best_weights", False))
 
 
+def _validates(arguments: dict[str, Any]) -> bool:
+    """Whether `fit` is given data to validate with."""
+    return arguments["validation_data"] is not None or bool(arguments["validation_split"])
+
+
 def _put_around(
-    arguments: dict[str, Any],
-    first: keras.callbacks.Callback,
-    last: keras.callbacks.Callback,
-    sharing: Sharing,
+    arguments: dict[str, Any], training: _Training, sharing: Sharing
 ) -> Callable[[], None]:
     """Puts our callbacks around the user's; returns what takes them out of a user's own list."""
     given = arguments["callbacks"]
     users = _listed(given)
-    ours = [first, *_monitored(users, sharing), last]
+    monitored = _monitored(users, sharing)
+    training.shows_epochs |= any(not isinstance(one, StromMonitor) for one in monitored)
+    ours = [_First(training), *monitored, _Last(training)]
     if isinstance(given, keras.callbacks.CallbackList):
         for callback in ours:
             if callback not in users:
@@ -250,6 +255,9 @@ class _Training:
         self._projection = Projection(model, sharing.space)
         # Whether a callback may write the model after any batch, to a file that is for all workers.
         self.shows_each_batch = False
+        # Whether anybody may look at the model between two epochs. Where nobody does, a worker
+        # beside a joint model need not fetch that.
+        self.shows_epochs = True
 
     def begin(self, epochs: int, per_epoch: int | None) -> None:
         """After every other callback's `on_train_begin`, which may have restored old weights."""
@@ -372,7 +380,8 @@ class _Training:
         if stop or self._last_epoch:
             self._finish(stop and chief)
         else:
-            self._sharing.step.show_shared(self._sharing.space)
+            if self.shows_epochs or self._sharing.step.is_replica:
+                self._sharing.step.show_shared(self._sharing.space)
             self._projection.show()
 
     def _look_for_nan(self) -> None:

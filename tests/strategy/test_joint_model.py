@@ -186,7 +186,7 @@ PER_EPOCH = 60
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_worker_that_is_killed_trains_on_in_its_place(tmp_path: Path, rank: int) -> None:
-    work = elastic.Job(hold_at=PER_EPOCH + 30, method="MPCA")
+    work = elastic.Job(epochs=8, hold_at=PER_EPOCH + 30, method="MPCA")
     ended = run(tmp_path, work, Fault(mode="kill", rank=rank, step=PER_EPOCH + 20))
     ended.check()
     assert f"[{rank}] worker {rank} was killed by SIGKILL; it is started again" in ended.output
@@ -198,7 +198,7 @@ def test_a_worker_that_is_killed_trains_on_in_its_place(tmp_path: Path, rank: in
 def test_a_job_that_was_killed_goes_on_from_its_checkpoint_at_the_joint_model(
     tmp_path: Path,
 ) -> None:
-    work = elastic.Job(epochs=4, pause=0.02, method="MPCA")
+    work = elastic.Job(epochs=8, pause=0.02, method="MPCA")
     checkpoints = tmp_path / "checkpoints"
     command = [sys.executable, "-m", "keras_strom", "run", "-np", "2"]
     command += ["--checkpoint-dir", str(checkpoints), "--checkpoint-interval", "0.4"]
@@ -216,7 +216,7 @@ def test_a_job_that_was_killed_goes_on_from_its_checkpoint_at_the_joint_model(
             job.send_signal(signal.SIGKILL)
     parts = [read_part(path) for path in max(checkpoints.glob("checkpoint-*")).iterdir()]
     assert all(part.arrays["residuals"].size == 0 for part in parts)
-    again = elastic.Job(epochs=4, method="MPCA")
+    again = elastic.Job(epochs=8, method="MPCA")
     options = ["--checkpoint-dir", str(checkpoints)]
     done = launch(Path(elastic.__file__), str(tmp_path), json.dumps(vars(again)), options=options)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -163,9 +163,11 @@ Status LocalModel::NoteGiven(const char* bad) {
   ++told_.exchanges;
   bad_snapshots_ = bad == nullptr ? 0 : bad_snapshots_ + 1;
   if (bad_snapshots_ < kMostBadSnapshots) return {};
-  return {Code::kNotFinite, "the variable " + std::string(bad) +
-                                " holds a NaN or an infinity; nothing of this worker's model has "
-                                "been shared since"};
+  return {Code::kNotFinite,
+          "the variable " + std::string(bad) +
+              " holds a NaN or an infinity, and so three snapshots were not sent. "
+              "Lower the learning rate, clip the gradients (clipnorm=) or look "
+              "for a bad batch"};
 }
 
 void LocalModel::NoteCycle(int64_t steps, int64_t since_ns, int64_t now_ns) {
@@ -225,20 +227,22 @@ Status LocalModel::Install(std::span<const LocalPiece> pieces, int64_t now_ns,
   whole.target = joint;
   if (method_.kind == STROM_EASGD) {
     std::vector<float> difference(joint->size());
-    ForPieces(pieces, whole.range, [&](std::span<float> part, int64_t offset, const LocalPiece&) {
-      const auto at = static_cast<size_t>(offset);
-      const Divergence sums = Measure(part, std::span(*joint).subspan(at, part.size()));
-      if (at == 0) told_.distance = told_.target = 0;
-      told_.distance += sums.distance;
-      told_.target += sums.target;
-      TakeDifference(part, std::span(*joint).subspan(at, part.size()), alpha,
-                     difference.data() + at);
-    });
+    const char* bad = nullptr;
+    ForPieces(pieces, whole.range,
+              [&](std::span<float> part, int64_t offset, const LocalPiece& piece) {
+                const auto at = static_cast<size_t>(offset);
+                const Divergence sums = Measure(part, std::span(*joint).subspan(at, part.size()));
+                if (at == 0) told_.distance = told_.target = 0;
+                told_.distance += sums.distance;
+                told_.target += sums.target;
+                TakeDifference(part, std::span(*joint).subspan(at, part.size()), alpha,
+                               difference.data() + at);
+                if (bad == nullptr && !IsFinite(part)) bad = NameOf(piece);
+              });
     told_.alpha = method_.alpha;
-    const bool is_bad = !IsFinite(difference);
-    if (is_bad) difference.clear();
+    if (bad != nullptr) difference.clear();
     exchange_->Give(exchanges_++, iteration_, std::exchange(whole.steps, 0), std::move(difference));
-    Status given = NoteGiven(is_bad ? NameOf(pieces.front()) : nullptr);
+    Status given = NoteGiven(bad);
     if (!given.ok()) return given;
   } else {
     told_.alpha = method_.kind == STROM_SPARKNET ? 1 : method_.alpha;

@@ -121,6 +121,10 @@ void MasterFits::Handle(const Member& member, const AskJoint& ask) {
   if (IsAtHand(ask.generation)) generation_->HandleAsk(member.rank, ask);
 }
 
+void MasterFits::Handle(const Member& member, const Stepping& stepping) {
+  if (IsAtHand(stepping.generation)) generation_->HandleStepping(member.rank, stepping);
+}
+
 std::string MasterFits::HandleShard(int64_t now_ns, const Member& member, const BlobChunk& chunk) {
   if (IsAtHand(chunk.name.generation)) {
     return generation_->HandleShard(now_ns, member.rank, chunk);

@@ -55,6 +55,7 @@ class MasterFits {
   void Handle(const Member& member, const Verification& verification);
   void Handle(int64_t now_ns, const Member& member, const Have& have);
   void Handle(const Member& member, const AskJoint& ask);
+  void Handle(const Member& member, const Stepping& stepping);
   // A piece of what a member gives to the joint model. "" or why it has to be expelled.
   std::string HandleShard(int64_t now_ns, const Member& member, const BlobChunk& chunk);
   void HandleAsk(int64_t now_ns, const Member& member, const AskState& ask);

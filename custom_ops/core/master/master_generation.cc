@@ -88,6 +88,10 @@ void MasterGeneration::HandleAsk(int32_t rank, const AskJoint& ask) {
   if (exchange_ && IsLiveMember(rank)) exchange_->Handle(rank, ask);
 }
 
+void MasterGeneration::HandleStepping(int32_t rank, const Stepping& stepping) {
+  if (exchange_ && IsLiveMember(rank)) exchange_->Handle(rank, stepping);
+}
+
 void MasterGeneration::AdvanceExchange(int64_t now_ns) {
   if (exchange_ && phase_ == Phase::kTraining) exchange_->Advance(now_ns);
 }

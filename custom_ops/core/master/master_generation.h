@@ -57,6 +57,7 @@ class MasterGeneration {
   std::string HandleShard(int64_t now_ns, int32_t rank, const BlobChunk& chunk);
   void HandleHave(int64_t now_ns, int32_t rank, const Have& have);
   void HandleAsk(int32_t rank, const AskJoint& ask);
+  void HandleStepping(int32_t rank, const Stepping& stepping);
   void AdvanceExchange(int64_t now_ns);
   int64_t NextTimeout() const;
   // The parameters are to be looked at: they become what the joint model is now.

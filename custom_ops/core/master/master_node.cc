@@ -100,6 +100,7 @@ struct MasterNode::State final : GenerationHost {
   }
   void Handle(Member* member, const Have& have) { fits.Handle(now_ns, *member, have); }
   void Handle(Member* member, const AskJoint& ask) { fits.Handle(*member, ask); }
+  void Handle(Member* member, const Stepping& stepping) { fits.Handle(*member, stepping); }
   void Handle(Member* member, const AskState& ask) { fits.HandleAsk(now_ns, *member, ask); }
   void Handle(Member* member, const AskSnapshot& ask) { fits.HandleAsk(now_ns, *member, ask); }
   void Handle(Member* member, const AskResume& resume) {

@@ -193,8 +193,10 @@ std::string ShardExchange::Take(const BlobChunk& chunk, const ElementRange& rang
 void ShardExchange::NoteSteps(int64_t now_ns, const BlobName& name, Member* member) {
   const auto iteration = static_cast<int64_t>(name.key);
   if (member->at && iteration > member->at->first) {
-    const int64_t steps = iteration - member->at->first;
-    member->step_ns = static_cast<double>(now_ns - member->at->second) / static_cast<double>(steps);
+    const auto steps = static_cast<double>(iteration - member->at->first);
+    const double step_ns = static_cast<double>(now_ns - member->at->second) / steps;
+    // A pause, to validate or to save, says little of the steps.
+    member->step_ns = member->step_ns > 0 ? std::min(step_ns, 2 * member->step_ns) : step_ns;
   }
   member->at = {iteration, now_ns};
 }
@@ -204,6 +206,13 @@ void ShardExchange::Handle(int64_t now_ns, int32_t rank, const Have& have) {
   if (found == members_.end() || have.generation != generation_) return;
   if (have.number <= number_) found->second.has = have.number;
   if (HasRounds() && have.number + 1 == number_) MeasureRound(now_ns);
+  next_ns_ = 0;
+}
+
+void ShardExchange::Handle(int32_t rank, const Stepping& stepping) {
+  const auto found = members_.find(rank);
+  if (found == members_.end() || stepping.generation != generation_) return;
+  found->second.steps = true;
   next_ns_ = 0;
 }
 
@@ -244,7 +253,7 @@ void ShardExchange::AdvanceTicks(int64_t now_ns) {
     runs_ = false;
   }
   const bool any = std::any_of(members_.begin(), members_.end(), [](const auto& entry) {
-    return entry.second.here && entry.second.trains;
+    return entry.second.here && entry.second.trains && entry.second.steps;
   });
   if (!any) return;
   if (now_ns < NotBefore()) {
@@ -286,9 +295,10 @@ void ShardExchange::StartTick(int64_t now_ns) {
     member.gets_target = false;
     if (!member.here || !member.trains) continue;
     Tick tick = TickFor(member);
-    tick.asks = member.owes ? 0 : 1;
+    const bool asks = member.steps && !member.owes;
+    tick.asks = asks ? 1 : 0;
     tick.installs = sent_last_ ? 1 : 0;
-    if (!member.owes) {
+    if (asks) {
       member.owes = number_;
       asked_.insert(rank);
     }

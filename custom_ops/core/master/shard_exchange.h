@@ -54,6 +54,7 @@ class ShardExchange {
   std::string HandleShard(int64_t now_ns, int32_t rank, const BlobChunk& chunk, bool* whole);
   void Handle(int64_t now_ns, int32_t rank, const Have& have);
   void Handle(int32_t rank, const AskJoint& ask);
+  void Handle(int32_t rank, const Stepping& stepping);
 
   // After every event, and when NextTimeout is over.
   void Advance(int64_t now_ns);
@@ -75,7 +76,8 @@ class ShardExchange {
  private:
   struct Member {
     bool here = false;             // over a link
-    bool trains = false;           // makes steps
+    bool trains = false;           // has not said DONE
+    bool steps = false;            // has made its first step
     bool in_rounds = false;        // rounds wait for it
     std::optional<uint64_t> owes;  // MPCA: the tick that has asked it
     std::optional<uint64_t> mark;  // of what it gives, or has given last

@@ -432,11 +432,21 @@ struct AskJoint {
   }
 };
 
+// STEPPING. Worker: it makes steps from here on, so it can be asked for snapshots.
+struct Stepping {
+  static constexpr uint8_t kType = 28;
+  uint64_t generation = 0;
+  template <typename Archive>
+  void Fields(Archive& archive) {
+    archive(generation);
+  }
+};
+
 using ControlMessage =
     std::variant<Attach, Announce, StartGeneration, Step, Done, Final, Verification, End, Stop,
                  Beacon, Notice, Failure, AttachAnew, TreePlace, Placed, Orphan, Ended, AskState,
                  TooFarBehind, AskSnapshot, SnapshotCut, AskResume, AskReplica, ReplicaCut, Tick,
-                 Have, AskJoint>;
+                 Have, AskJoint, Stepping>;
 
 Buffer EncodeHello(const Hello& hello);
 Buffer EncodeChildHello(const ChildHello& hello);

@@ -6,8 +6,14 @@
 
 namespace strom {
 
+void ShardAgent::BeginStepping() {
+  steps_ = true;
+  if (registered_) host_->Send(Stepping{generation_});
+}
+
 void ShardAgent::Register() {
   registered_ = true;
+  if (steps_) host_->Send(Stepping{generation_});
   for (const Given& given : given_) {
     if (HasRounds() && !tick_ && given.mark < kFirstLastMark) continue;  // its round is not known
     SendGiven(given);
@@ -20,6 +26,7 @@ void ShardAgent::LinkDown() {
   registered_ = false;
   targets_ = {};
   joints_ = {};
+  taken_.reset();
 }
 
 void ShardAgent::MasterChanged() {
@@ -52,7 +59,8 @@ void ShardAgent::Handle(const Tick& tick) {
     const bool waits = is_first && !given_.empty() && given_.front().mark < kFirstLastMark;
     if (!waits || plan_.method.kind == STROM_EASGD) return;
     given_.front().mark = tick.number;
-    return SendGiven(given_.front());
+    if (registered_) SendGiven(given_.front());
+    return;
   }
   if (tick.installs != 0 && next_ && next_->first + 1 == tick.number) {
     InstallTarget(next_->first, std::move(next_->second));
@@ -82,7 +90,12 @@ Status ShardAgent::HandleChunk(const BlobChunk& chunk, JointValues* joint) {
   const bool awaits_target =
       !HasRounds() || (!given_.empty() && given_.front().mark == chunk.name.mark);
   const bool awaits = is_target ? awaits_target : awaits_joint_ && chunk.name.mark == asked_;
-  const bool is_wanted = chunk.name.generation == generation_ && awaits;
+  bool is_wanted = chunk.name.generation == generation_ && awaits;
+  if (is_target) {
+    // What is wanted only from its middle on was begun for an earlier question.
+    if (chunk.offset == 0) taken_ = is_wanted ? std::optional(chunk.name.mark) : std::nullopt;
+    is_wanted = is_wanted && taken_ == chunk.name.mark;
+  }
   if (!is_wanted) {
     ++(*drops_)["values of the joint model that nobody waits for"];
     return {};
@@ -116,6 +129,9 @@ void ShardAgent::HandleTarget(const Blob& blob) {
   if (plan_.method.kind != STROM_MPCA) {
     given_.clear();
     round_target_ = std::move(values);
+    // The word that the next round has begun may come later.
+    tick_ = std::max(tick_.value_or(0), number + 1);
+    orders_.round = *tick_;
   } else if (tick_ && *tick_ > number) {
     InstallTarget(number, std::move(values));  // it has come late
   } else {

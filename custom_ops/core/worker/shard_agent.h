@@ -47,6 +47,8 @@ class ShardAgent {
   Status HandleChunk(const BlobChunk& chunk, JointValues* joint);
 
   // --- the training thread
+  // It has made its first step.
+  void BeginStepping();
   void Give(uint64_t mark, int64_t iteration, int64_t steps, std::vector<float> values);
   // Answered once by HandleChunk.
   void AskJoint();
@@ -73,6 +75,7 @@ class ShardAgent {
 
   const JointPlan plan_;
   const uint64_t generation_;
+  bool steps_ = false;
   ShardAgentHost* const host_;
   DropCounters* const drops_;
   bool registered_ = true;
@@ -86,6 +89,7 @@ class ShardAgent {
   std::optional<uint64_t> last_given_;  // its mark
   uint64_t asked_ = 0;                  // questions for the joint model so far
   bool awaits_joint_ = false;
+  std::optional<uint64_t> taken_;  // the mark of the target that comes
   BlobAssembler targets_, joints_;
 };
 

@@ -199,6 +199,13 @@ void WorkerNode::SnapshotInstalled() {
 int64_t WorkerNode::ReleasedSteps() const {
   return state_->generation->queue().own_released_steps();
 }
+void WorkerNode::BeginStepping(int64_t now_ns) {
+  State& s = *state_;
+  s.now_ns = now_ns;
+  ShardAgent* const joint = s.generation->joint();
+  if (s.life != State::Life::kOver && joint != nullptr) joint->BeginStepping();
+}
+
 JointOrders WorkerNode::TakeJointOrders() {
   ShardAgent* const joint = state_->generation->joint();
   return joint == nullptr ? JointOrders{} : joint->TakeOrders();

@@ -106,6 +106,7 @@ class WorkerNode {
 
   // Training on a joint model (core/base/joint_exchange.h). Without one, or after the end, nothing
   // is asked, given or there.
+  void BeginStepping(int64_t now_ns);
   JointOrders TakeJointOrders();
   JointValues TakeRound();
   void GiveToJoint(int64_t now_ns, uint64_t mark, int64_t iteration, int64_t steps,

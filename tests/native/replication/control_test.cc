@@ -59,7 +59,8 @@ std::vector<ControlMessage> OneOfEach() {
           ReplicaCut{3, 1, {{1, 2}}},
           Tick{3, 17, 1, 1, 0.05, 20, 5},
           Have{3, 16},
-          AskJoint{3, 2}};
+          AskJoint{3, 2},
+          Stepping{3}};
 }
 
 TEST(Control, ReadsBackAPlan) {

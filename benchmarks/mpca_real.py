@@ -1,0 +1,136 @@
+"""`make bench-mpca-real`: the methods as real jobs, on lines of a given rate.
+
+Workers and master are processes in network namespaces, each on a line of its own
+(`namespaces`). They train the MLP on Fashion-MNIST with `StromStrategy(method=...)`; steps
+are slept out to so many seconds that two cores carry all workers. Nothing is evaluated meanwhile:
+the chief copies what it sees at each mark, an end of `fit`'s epochs, which is the joint model (of
+update sharing what all workers share), and the copies are tried afterwards.
+
+The default line is that of ResNet-152 in the paper, so slow for the model's size: M / (2.36 c).
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+
+from benchmarks import namespaces, pictures, report
+from benchmarks.tta_judge import accuracy
+from benchmarks.tta_place import Line, Machines
+from benchmarks.tta_training import (
+    EASGD,
+    MPCA,
+    SPARKNET,
+    STROM,
+    WARM_UP_STEPS,
+    Rate,
+    Training,
+)
+
+TITLES = {MPCA: "MPCA SGD", EASGD: "EASGD", SPARKNET: "SparkNet", STROM: "update sharing"}
+COLORS = {
+    MPCA: pictures.ORANGE,
+    EASGD: pictures.SKY,
+    SPARKNET: pictures.GREEN,
+    STROM: pictures.BLACK,
+}
+#: As the paper orders them at the end.
+ORDER = (MPCA, EASGD, SPARKNET)
+MODEL_BYTES = 4 * 1_068_810
+#: M / (B c) of ResNet-152.
+MISMATCH = 2.36
+#: Of the accuracies, those by whose mean an end is judged.
+LAST = 3
+
+
+def main() -> None:
+    """Runs every method on one line, and shows the report."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--workers", type=int, default=8)
+    parser.add_argument("--step-ms", type=float, default=100.0, help="steps are slept out to it")
+    parser.add_argument("--megabits", type=float, help="of each line; as in the paper")
+    parser.add_argument("--steps", type=int, default=600)
+    parser.add_argument("--every", type=int, default=40, help="steps from one copy to the next")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--name", default="mpca_real", help="of the report")
+    chosen = parser.parse_args()
+    reason = namespaces.unavailable()
+    result = report.Report(chosen.name, "Methods as real jobs")
+    if reason is not None:
+        for target in ("mpca_real_order", "mpca_real_utilisation"):
+            result.skip(target, reason)
+        return result.finish()
+    step = chosen.step_ms / 1e3
+    megabits = chosen.megabits or 8e-6 * MODEL_BYTES / (MISMATCH * step)
+    line = Line(f"{megabits:.0f} Mbit/s", "line", megabits)
+    curves: dict[str, list[tuple[float, float]]] = {}
+    with Machines(chosen.workers) as machines:
+        for way in TITLES:
+            training = Training(
+                way=way,
+                task="mlp",
+                workers=chosen.workers,
+                seed=chosen.seed,
+                rate=Rate(),
+                marks=tuple(range(chosen.every, chosen.steps + 1, chosen.every)),
+                step_seconds=step,
+            )
+            curves[way] = measure(training, machines, line, result)
+    result.attach("curves", {TITLES[way]: curve for way, curve in curves.items()})
+    judge(curves, result)
+    draw(curves, result, f"K = {chosen.workers}, {line.name}, {chosen.step_ms:g} ms a step")
+    result.finish()
+
+
+def measure(
+    training: Training, machines: Machines, line: Line, result: report.Report
+) -> list[tuple[float, float]]:
+    """One job: (seconds, accuracy) at each mark; adds its row."""
+    trained = machines.train(training, line)
+    # The mean of the workers' clocks, which are one machine's.
+    seconds = [
+        statistics.fmean(course.seconds[i] for course in trained.courses)
+        for i in range(len(training.marks))
+    ]
+    accuracies = [accuracy(training.task, copy) for copy in trained.copies[0]]
+    steps = training.marks[-1] - WARM_UP_STEPS
+    sent = max(course.sent_bytes[-1] for course in trained.courses)
+    result.row(
+        TITLES[training.way],
+        seconds=seconds[-1],
+        utilisation=steps * training.step_seconds / seconds[-1],
+        accuracy=100 * statistics.fmean(accuracies[-LAST:]),
+        megabytes=sent / 1e6,
+    )
+    return list(zip(seconds, accuracies, strict=True))
+
+
+def judge(curves: dict[str, list[tuple[float, float]]], result: report.Report) -> None:
+    """The targets: the order of times to what SparkNet ends with, and MPCA's utilisation."""
+    target = statistics.fmean(value for _, value in curves[SPARKNET][-LAST:])
+    times = [time_to(curves[way], target) for way in ORDER]
+    ends = [statistics.fmean(value for _, value in curves[way][-LAST:]) for way in ORDER]
+    pairs = [(0, 1), (1, 2), (0, 2)]
+    holds = [times[a] <= times[b] and ends[a] >= ends[b] for a, b in pairs]
+    result.target("mpca_real_order", statistics.fmean(holds), goal=1, better="higher")
+    used = next(row["utilisation"] for row in result.rows if row["name"] == TITLES[MPCA])
+    result.target("mpca_real_utilisation", used, goal=0.97, better="higher")
+
+
+def time_to(curve: list[tuple[float, float]], target: float) -> float:
+    """Seconds to an accuracy; infinite where it is never there."""
+    return next((seconds for seconds, value in curve if value >= target), float("inf"))
+
+
+def draw(curves: dict[str, list[tuple[float, float]]], result: report.Report, title: str) -> None:
+    """Accuracy of what the chief sees, against time."""
+    figure, (axes,) = pictures.picture(1, width=6.5, height=4)
+    for way, curve in curves.items():
+        axes.plot(*zip(*curve, strict=True), color=COLORS[way], label=TITLES[way])
+    axes.legend()
+    pictures.caption(axes, title, "seconds", "test accuracy")
+    pictures.save(figure, result.name)
+
+
+if __name__ == "__main__":
+    main()
