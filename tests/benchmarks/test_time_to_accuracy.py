@@ -30,6 +30,7 @@ from benchmarks.tta_plan import QUICK, Job, Plan, marks
 from benchmarks.tta_training import (
     HOROVOD,
     HOROVOD_FP16,
+    METHODS,
     MIRRORED,
     SILENT,
     STROM,
@@ -87,7 +88,8 @@ def test_words_choose_a_part_of_the_plan() -> None:
     part = Plan().only(["wide", "k4", "100mbit", "keras-strom", "mwms"])
     assert (part.tasks, part.workers, part.lines) == (["wide"], [4], [SLOW])
     assert part.ways == [STROM, MIRRORED]
-    assert list(Plan().only(["1gbit"]).ways) == list(WAYS)
+    # The other methods have a benchmark of their own.
+    assert list(Plan().only(["1gbit"]).ways) == [way for way in WAYS if way not in METHODS]
     with pytest.raises(ValueError, match="--only wise: one of cnn, wide, k2"):
         Plan().only(["wise"])
 

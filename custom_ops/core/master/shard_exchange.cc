@@ -63,7 +63,7 @@ void ShardExchange::Join(int32_t rank, bool late) {
   member.in_rounds = !late;
   streams_.erase(rank);
   asked_.erase(rank);
-  if (HasRounds()) host_->Send(rank, TickFor(member));
+  if (HasRounds()) host_->Send(rank, CurrentTick());
   next_ns_ = 0;
 }
 
@@ -73,12 +73,12 @@ void ShardExchange::Return(int32_t rank) {
   Member& member = found->second;
   member.here = true;
   if (member.owes) {
-    Tick again = TickFor(member);
+    Tick again = CurrentTick();
     again.number = *member.owes;
     again.asks = 1;
     host_->Send(rank, again);
   }
-  if (HasRounds()) host_->Send(rank, TickFor(member));
+  if (HasRounds()) host_->Send(rank, CurrentTick());
 }
 
 void ShardExchange::Leave(int32_t rank) {
@@ -96,7 +96,7 @@ void ShardExchange::Finish(int32_t rank) {
   next_ns_ = 0;
 }
 
-Tick ShardExchange::TickFor(const Member&) const {
+Tick ShardExchange::CurrentTick() const {
   Tick tick{generation_, number_};
   tick.alpha = joint_.alpha();
   tick.steps = static_cast<uint64_t>(steps_);
@@ -171,7 +171,7 @@ std::string ShardExchange::HandleShard(int64_t now_ns, int32_t rank, const BlobC
 
 // To one that waits for a round which is over.
 void ShardExchange::SendRound(int32_t rank, uint64_t round) {
-  host_->Send(rank, TickFor(members_.at(rank)));
+  host_->Send(rank, CurrentTick());
   host_->SendBlob(rank, EncodeBlob({BlobKind::kTarget, generation_, 0, round, 0}, joint_.joint()));
 }
 
@@ -294,7 +294,7 @@ void ShardExchange::StartTick(int64_t now_ns) {
   for (auto& [rank, member] : members_) {
     member.gets_target = false;
     if (!member.here || !member.trains) continue;
-    Tick tick = TickFor(member);
+    Tick tick = CurrentTick();
     const bool asks = member.steps && !member.owes;
     tick.asks = asks ? 1 : 0;
     tick.installs = sent_last_ ? 1 : 0;
@@ -411,7 +411,7 @@ void ShardExchange::CloseRound(int64_t now_ns) {
   }
   ++number_;
   for (auto& [rank, member] : members_) {
-    if (member.here && member.trains) host_->Send(rank, TickFor(member));
+    if (member.here && member.trains) host_->Send(rank, CurrentTick());
   }
 }
 

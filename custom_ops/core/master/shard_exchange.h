@@ -118,7 +118,7 @@ class ShardExchange {
   void MeasureRound(int64_t now_ns);
   void SendRound(int32_t rank, uint64_t round);
   void AdvanceStreams(int64_t now_ns);
-  Tick TickFor(const Member& member) const;
+  Tick CurrentTick() const;
 
   const JointPlan plan_;
   const uint64_t generation_;
