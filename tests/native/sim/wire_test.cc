@@ -235,6 +235,7 @@ class Worker {
         next_step_ns_ = kNever;
         return;
       case WorkerEvent::Type::kDonation:
+      case WorkerEvent::Type::kJoint:
       case WorkerEvent::Type::kStop:
       case WorkerEvent::Type::kNotice:
         return;
