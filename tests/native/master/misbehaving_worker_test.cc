@@ -195,8 +195,9 @@ TEST(MisbehavingWorkerTest, AnOptionsTextThatNoAnswerCouldQuoteCostsItsSenderThe
   master.Say(1, Announce{kLayout, 0, "short"});
   const std::string longest(static_cast<size_t>(kMaxMessageBytes) - 100, 'x');
   std::vector<uint8_t> message = *EncodeControl(Announce{kLayout, 0, ""});
-  StoreLittleEndian<uint32_t>(&message[message.size() - 4], static_cast<uint32_t>(longest.size()));
-  message.insert(message.end(), longest.begin(), longest.end());
+  constexpr size_t kLengthAt = 1 + 4 * sizeof(uint64_t);  // behind type, layout and counter
+  StoreLittleEndian<uint32_t>(&message[kLengthAt], static_cast<uint32_t>(longest.size()));
+  message.insert(message.begin() + kLengthAt + sizeof(uint32_t), longest.begin(), longest.end());
   master.node.HandleLinkEvent(kNow, MessageOn(2, Channel::kControl, MakeBuffer(message)));
   EXPECT_THAT(master.links.closed[2], HasSubstr("8192 are the most"));
   EXPECT_FALSE(master.links.closed.contains(1));
