@@ -215,9 +215,9 @@ def test_a_start_without_the_chiefs_values_is_tried_again_where_the_chief_may_be
     fit = generation.Generation(sharing, [])
     if not has_returned:  # Nobody has left to come back.
         with pytest.raises(errors.Refused, match="none of its own"):
-            fit._start_with_others(layout=1)
+            fit._start_with_others(layout=1, joint=(None, ()))
         return
-    assert fit._start_with_others(layout=1).size == 9
+    assert fit._start_with_others(layout=1, joint=(None, ())).size == 9
     assert len(joined) == 3
     assert all(worker.close.called for worker in joined[:2])
 
