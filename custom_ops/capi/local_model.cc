@@ -2,12 +2,12 @@
 #include "core/joint/local_model.h"
 
 #include <algorithm>
-#include <chrono>
 #include <span>
 
 #include "capi/handles.h"
 #include "capi/lent_threads.h"
 #include "core/base/subnormals.h"
+#include "net/io_loop.h"
 
 namespace strom {
 namespace {
@@ -33,11 +33,6 @@ int WithLocalModel(const char* function, strom_handle handle, Body body) {
     const KeepSubnormals keep;
     return body(shared->model);
   });
-}
-
-int64_t Now() {
-  const auto now = std::chrono::steady_clock::now().time_since_epoch();
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(now).count();
 }
 
 // The segments as pieces of the joint model, once they are known to be usable.
@@ -103,7 +98,8 @@ int strom_local_model_step(strom_handle model, const strom_segment* segments, in
     std::vector<LocalPiece> pieces;
     Status usable = ReadSegments("strom_local_model_step", segments, count, &pieces);
     if (!usable.ok()) return usable;
-    return m.Step(pieces, iteration, Now(), LentThreads(threads).parallel(), result);
+    return m.Step(pieces, iteration, MonotonicNanoseconds(), LentThreads(threads).parallel(),
+                  result);
   });
 }
 
@@ -113,7 +109,7 @@ int strom_local_model_install(strom_handle model, const strom_segment* segments,
     std::vector<LocalPiece> pieces;
     Status usable = ReadSegments("strom_local_model_install", segments, count, &pieces);
     if (!usable.ok()) return usable;
-    return m.Install(pieces, Now(), LentThreads(threads).parallel(), result);
+    return m.Install(pieces, MonotonicNanoseconds(), LentThreads(threads).parallel(), result);
   });
 }
 

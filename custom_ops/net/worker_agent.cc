@@ -386,10 +386,7 @@ JointOrders WorkerAgent::TakeOrders() {
   if (!std::exchange(steps_, true)) {
     loop_.Post([this](int64_t now_ns) { node_.BeginStepping(now_ns); });
   }
-  JointOrders taken = orders_;
-  orders_.asked.reset();
-  orders_.targets.clear();
-  return taken;
+  return orders_.Take();
 }
 
 void WorkerAgent::Give(uint64_t mark, int64_t iteration, int64_t steps, std::vector<float> values) {
@@ -502,16 +499,7 @@ void WorkerAgent::TakeFromNode() {
 }
 
 void WorkerAgent::TakeJointFromNode() {
-  JointOrders news = node_.TakeJointOrders();
-  if (news.asked) orders_.asked = news.asked;
-  for (JointOrders::Target& target : news.targets) {
-    std::erase_if(orders_.targets,
-                  [&](const JointOrders::Target& old) { return old.shard == target.shard; });
-    orders_.targets.push_back(std::move(target));
-  }
-  orders_.alpha = news.alpha;
-  orders_.round = news.round;
-  orders_.steps = news.steps;
+  orders_.Merge(node_.TakeJointOrders());
   if (JointValues round = node_.TakeRound()) joint_ = std::move(round);
 }
 

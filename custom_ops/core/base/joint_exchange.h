@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "core/base/types.h"
@@ -28,13 +29,33 @@ struct JointOrders {
   // Methods with rounds: the one at hand, and after how many own steps a snapshot is given.
   uint64_t round = 0;
   int64_t steps = 0;
+
+  void AddTarget(int32_t shard, JointValues values) {
+    std::erase_if(targets, [&](const Target& target) { return target.shard == shard; });
+    targets.push_back({shard, std::move(values)});
+  }
+  // What `news` has is newer.
+  void Merge(JointOrders news) {
+    if (news.asked) asked = news.asked;
+    for (Target& target : news.targets) AddTarget(target.shard, std::move(target.values));
+    alpha = news.alpha;
+    round = news.round;
+    steps = news.steps;
+  }
+  // What is to be done once goes out; the numbers stay.
+  JointOrders Take() {
+    JointOrders taken = std::move(*this);
+    asked.reset();
+    targets.clear();
+    return taken;
+  }
 };
 
 class JointExchange {
  public:
   virtual ~JointExchange() = default;
 
-  // Takes out what is new; alpha, round and steps are the latest known.
+  // See JointOrders::Take.
   virtual JointOrders TakeOrders() = 0;
 
   // Sends values with `steps` own steps behind them: the snapshot of a tick's shard or of a round,

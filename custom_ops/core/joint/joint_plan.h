@@ -29,6 +29,11 @@ struct JointPlan {
   std::vector<ElementRange> ranges;  // ascending and apart
 
   bool IsJoint() const { return method.kind != STROM_UPDATE_SHARING; }
+  bool IsMpca() const { return method.kind == STROM_MPCA; }
+  // All workers exchange at once, and wait for each other.
+  bool HasRounds() const {
+    return method.kind == STROM_SPARKNET || method.kind == STROM_EASGD_SYNCHRONOUS;
+  }
   int64_t size() const;  // elements of the joint model
 
   template <typename Archive>

@@ -11,8 +11,6 @@ namespace strom {
 namespace {
 
 constexpr int32_t kMostBadSnapshots = 3;
-// Of the latest exchanges, whose median tells how long they take.
-constexpr size_t kRemembered = 5;
 // Before anything is measured.
 constexpr int64_t kFirstSteps = 10;
 constexpr int64_t kMostSteps = 10'000;
@@ -23,16 +21,6 @@ constexpr int64_t kPullElements = int64_t{1} << 16;  // of one task
 const char* NameOf(const LocalPiece& piece) { return piece.name == nullptr ? "" : piece.name; }
 
 double Seconds(int64_t ns) { return static_cast<double>(ns) * 1e-9; }
-
-void Remember(double value, std::deque<double>* values) {
-  values->push_back(value);
-  if (values->size() > kRemembered) values->pop_front();
-}
-
-double Median(std::deque<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
 
 // Calls visit(span of a piece, its offset) for what lies in `range`, in order.
 template <typename Visit>
@@ -115,8 +103,8 @@ int64_t LocalModel::StepsToExchange(const JointOrders& orders) const {
   if (method_.steps > 0) return method_.steps;
   if (method_.kind != STROM_EASGD) return std::max<int64_t>(1, orders.steps);
   if (wait_seconds_.empty() || step_seconds_.empty()) return kFirstSteps;
-  const double step = std::max(Median(step_seconds_), 1e-6);
-  const double steps = kSlack * workers_ * Median(wait_seconds_) / step;
+  const double step = std::max(step_seconds_.Median(), 1e-6);
+  const double steps = kSlack * workers_ * wait_seconds_.Median() / step;
   return std::clamp(static_cast<int64_t>(steps + .5), int64_t{1}, kMostSteps);
 }
 
@@ -126,7 +114,7 @@ Status LocalModel::StepOfRounds(std::span<const LocalPiece> pieces, const JointO
   const int64_t steps = since_exchange_ - std::exchange(first_extra_, 0);
   NoteCycle(steps, exchanged_ns_, now_ns);
   if (exchanged_ns_ != 0) {
-    Remember(Seconds(now_ns - exchanged_ns_) / static_cast<double>(steps), &step_seconds_);
+    step_seconds_.Add(Seconds(now_ns - exchanged_ns_) / static_cast<double>(steps));
   }
   if (method_.kind == STROM_EASGD) {
     exchange_->AskJoint();
@@ -178,6 +166,7 @@ void LocalModel::NoteCycle(int64_t steps, int64_t since_ns, int64_t now_ns) {
 // What no target has come for yet is not pulled.
 void LocalModel::Pull(std::span<const LocalPiece> pieces, float alpha, bool measures,
                       const Parallel& parallel) {
+  if (alpha == 0 && !measures) return;
   if (measures) told_.distance = told_.target = 0;
   struct Task {
     std::span<float> own;
@@ -218,21 +207,20 @@ Status LocalModel::Install(std::span<const LocalPiece> pieces, int64_t now_ns,
   if (!joint || std::ssize(*joint) != size_) {
     return {Code::kInternal, "the joint model has not come whole"};
   }
-  Remember(Seconds(now_ns - waits_since_ns_), &wait_seconds_);
+  wait_seconds_.Add(Seconds(now_ns - waits_since_ns_));
   told_.waited_seconds += Seconds(now_ns - waits_since_ns_);
   exchanged_ns_ = now_ns;
   told_.shards = 1;
-  const auto alpha = static_cast<float>(method_.alpha);
   Shard& whole = shards_.front();
-  whole.target = joint;
   if (method_.kind == STROM_EASGD) {
+    const auto alpha = static_cast<float>(method_.alpha);
+    told_.distance = told_.target = 0;
     std::vector<float> difference(joint->size());
     const char* bad = nullptr;
     ForPieces(pieces, whole.range,
               [&](std::span<float> part, int64_t offset, const LocalPiece& piece) {
                 const auto at = static_cast<size_t>(offset);
                 const Divergence sums = Measure(part, std::span(*joint).subspan(at, part.size()));
-                if (at == 0) told_.distance = told_.target = 0;
                 told_.distance += sums.distance;
                 told_.target += sums.target;
                 TakeDifference(part, std::span(*joint).subspan(at, part.size()), alpha,
@@ -246,9 +234,10 @@ Status LocalModel::Install(std::span<const LocalPiece> pieces, int64_t now_ns,
     if (!given.ok()) return given;
   } else {
     told_.alpha = method_.kind == STROM_SPARKNET ? 1 : method_.alpha;
+    whole.target = joint;
     Pull(pieces, static_cast<float>(told_.alpha), /*measures=*/true, parallel);
+    whole.target = nullptr;
   }
-  whole.target = nullptr;
   *result = told_;
   return {};
 }

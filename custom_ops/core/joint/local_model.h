@@ -5,7 +5,6 @@
 #define KERAS_STROM_CORE_JOINT_LOCAL_MODEL_H_
 
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <span>
 #include <string>
@@ -13,6 +12,7 @@
 
 #include "core/base/joint_exchange.h"
 #include "core/base/parallel.h"
+#include "core/base/recent.h"
 #include "core/base/types.h"
 #include "core/joint/joint_plan.h"
 #include "core/joint/joint_values.h"
@@ -78,7 +78,8 @@ class LocalModel {
   int64_t waits_since_ns_ = 0;
   int64_t exchanged_ns_ = 0;  // when the last one ended; 0 = none has
   // Of the latest exchanges, to choose how many steps lie between two.
-  std::deque<double> wait_seconds_, step_seconds_;
+  static constexpr size_t kRemembered = 5;
+  Recent<double> wait_seconds_{kRemembered}, step_seconds_{kRemembered};
   int32_t workers_ = 1;
 };
 

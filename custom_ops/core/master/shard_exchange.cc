@@ -28,18 +28,6 @@ constexpr size_t kRememberedRounds = 5;
 
 constexpr auto kFloatBytes = static_cast<int64_t>(sizeof(float));
 
-template <typename Number>
-Number Median(std::deque<Number> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
-
-template <typename Number>
-void Remember(Number value, size_t most, std::deque<Number>* values) {
-  values->push_back(value);
-  if (values->size() > most) values->pop_front();
-}
-
 std::vector<float> FromFlat(const JointPlan& plan, const std::vector<float>& flat) {
   std::vector<float> joint;
   Gather(plan, flat, &joint);
@@ -54,8 +42,10 @@ ShardExchange::ShardExchange(const JointPlan& plan, uint64_t generation,
       generation_(generation),
       host_(host),
       joint_(plan.method, FromFlat(plan, flat)),
+      tick_ns_(kRememberedTicks),
       asked_ns_(static_cast<size_t>(plan.method.phases), kNever),
-      steps_(plan.method.steps > 0 ? plan.method.steps : kFirstSteps) {}
+      steps_(plan.method.steps > 0 ? plan.method.steps : kFirstSteps),
+      ratios_(kRememberedRounds) {}
 
 void ShardExchange::Join(int32_t rank, bool late) {
   Member& member = members_[rank] = {};
@@ -63,7 +53,7 @@ void ShardExchange::Join(int32_t rank, bool late) {
   member.in_rounds = !late;
   streams_.erase(rank);
   asked_.erase(rank);
-  if (HasRounds()) host_->Send(rank, CurrentTick());
+  if (plan_.HasRounds()) host_->Send(rank, CurrentTick());
   next_ns_ = 0;
 }
 
@@ -78,7 +68,7 @@ void ShardExchange::Return(int32_t rank) {
     again.asks = 1;
     host_->Send(rank, again);
   }
-  if (HasRounds()) host_->Send(rank, CurrentTick());
+  if (plan_.HasRounds()) host_->Send(rank, CurrentTick());
 }
 
 void ShardExchange::Leave(int32_t rank) {
@@ -86,6 +76,7 @@ void ShardExchange::Leave(int32_t rank) {
   if (found == members_.end()) return;
   found->second.here = found->second.gets_target = false;
   streams_.erase(rank);
+  late_.erase(rank);
   next_ns_ = 0;
 }
 
@@ -111,11 +102,11 @@ std::optional<ElementRange> ShardExchange::RangeOf(const Member& member, uint64_
     if (shard >= static_cast<uint64_t>(joint_.shards())) return std::nullopt;
     return joint_.shard(static_cast<int32_t>(shard));
   }
-  if (IsMpca()) {
+  if (plan_.IsMpca()) {
     if (member.owes != mark) return std::nullopt;
     return joint_.shard(static_cast<int32_t>(mark % static_cast<uint64_t>(joint_.shards())));
   }
-  if (HasRounds() && mark > number_) return std::nullopt;
+  if (plan_.HasRounds() && mark > number_) return std::nullopt;
   return joint_.shard(0);
 }
 
@@ -130,7 +121,10 @@ std::string ShardExchange::HandleShard(int64_t now_ns, int32_t rank, const BlobC
   if (member.gave && mark <= *member.gave) {
     const bool is_last = chunk.offset + chunk.bytes.size() == chunk.total;
     const bool comes = HasWork() && member.gets_target;
-    if (HasRounds() && is_last && mark < number_ && !comes) SendRound(rank, mark);
+    if (plan_.HasRounds() && is_last && mark < number_ && !comes) {
+      late_[rank] = mark;
+      next_ns_ = 0;
+    }
     return "";
   }
   if (member.mark != mark) {
@@ -150,13 +144,13 @@ std::string ShardExchange::HandleShard(int64_t now_ns, int32_t rank, const BlobC
   }
   if (!nothing && chunk.offset < member.received) return "";
   // In a round that has been closed without it: it gets what came of that, and nothing is added.
-  const bool too_late = HasRounds() && mark < number_;
+  const bool too_late = plan_.HasRounds() && mark < number_;
   if (!nothing && !too_late) {
     const std::string fault = Take(chunk, range);
     if (!fault.empty()) return fault;
   }
   member.received += size;
-  if (HasRounds() && mark == number_ && chunk.offset == 0) round_filled_ns_ = now_ns;
+  if (plan_.HasRounds() && mark == number_ && chunk.offset == 0) round_filled_ns_ = now_ns;
   if (!nothing && member.received < total) return "";
   *whole = true;
   member.gave = mark;
@@ -164,7 +158,7 @@ std::string ShardExchange::HandleShard(int64_t now_ns, int32_t rank, const BlobC
   if (member.owes == mark) member.owes.reset();
   if (!nothing && !too_late) steps_counted_ += chunk.name.count;
   NoteSteps(now_ns, chunk.name, &member);
-  if (too_late) SendRound(rank, mark);
+  if (too_late) late_[rank] = mark;
   next_ns_ = 0;
   return "";
 }
@@ -205,7 +199,7 @@ void ShardExchange::Handle(int64_t now_ns, int32_t rank, const Have& have) {
   const auto found = members_.find(rank);
   if (found == members_.end() || have.generation != generation_) return;
   if (have.number <= number_) found->second.has = have.number;
-  if (HasRounds() && have.number + 1 == number_) MeasureRound(now_ns);
+  if (plan_.HasRounds() && have.number + 1 == number_) MeasureRound(now_ns);
   next_ns_ = 0;
 }
 
@@ -226,8 +220,8 @@ void ShardExchange::Advance(int64_t now_ns) {
   next_ns_ = kNever;
   AdvanceStreams(now_ns);
   if (closed_) return;
-  if (IsMpca()) AdvanceTicks(now_ns);
-  if (HasRounds()) AdvanceRounds(now_ns);
+  if (plan_.IsMpca()) AdvanceTicks(now_ns);
+  if (plan_.HasRounds()) AdvanceRounds(now_ns);
 }
 
 // ----------------------------------------------------------------------------------- ticks
@@ -247,8 +241,8 @@ void ShardExchange::AdvanceTicks(int64_t now_ns) {
       next_ns_ = std::min(next_ns_, started_ns_ + Patience());
       return;
     }
-    Remember(now_ns - started_ns_, kRememberedTicks, &tick_ns_);
-    sent_last_ = sends_.has_value();
+    tick_ns_.Add(now_ns - started_ns_);
+    sent_last_ = target_.shard.has_value();
     ++number_;
     runs_ = false;
   }
@@ -271,26 +265,15 @@ void ShardExchange::StartTick(int64_t now_ns) {
   started_ns_ = now_ns;
   asked_ns_[static_cast<size_t>(shard)] = now_ns;
   asked_.clear();
-  updates_.reset();
-  sends_.reset();
-  reduced_ = false;
   const auto earlier = [&](uint64_t ticks) -> std::optional<int32_t> {
     if (number_ < ticks) return std::nullopt;
     return static_cast<int32_t>((number_ - ticks) % static_cast<uint64_t>(shards));
   };
-  if (shards == 3) updates_ = earlier(1);
-  if (shards == 3) sends_ = earlier(2);
-  if (shards == 2) sends_ = earlier(1);
-  if (shards == 3) reduced_ = true;
-  if (sends_ && joint_.cycles(*sends_) == 0) sends_.reset();
-  if (updates_) {
-    update_part_ = joint_.first_part(*updates_);
-    update_end_ = joint_.last_part(*updates_);
-  }
-  if (sends_) {
-    target_part_ = joint_.first_part(*sends_);
-    target_end_ = joint_.last_part(*sends_);
-  }
+  reduced_ = shards == 3;
+  update_ = WorkOn(shards == 3 ? earlier(1) : std::nullopt);
+  std::optional<int32_t> prepared = shards > 1 ? earlier(shards == 3 ? 2 : 1) : std::nullopt;
+  if (prepared && joint_.cycles(*prepared) == 0) prepared.reset();
+  target_ = WorkOn(prepared);
   for (auto& [rank, member] : members_) {
     member.gets_target = false;
     if (!member.here || !member.trains) continue;
@@ -316,7 +299,7 @@ bool ShardExchange::IsReduced() const {
 }
 
 bool ShardExchange::IsBroadcast() const {
-  return !sends_ || std::all_of(members_.begin(), members_.end(), [&](const auto& entry) {
+  return !target_.shard || std::all_of(members_.begin(), members_.end(), [&](const auto& entry) {
     const Member& member = entry.second;
     return !member.here || !member.trains || !member.gets_target || member.has == number_;
   });
@@ -326,34 +309,34 @@ bool ShardExchange::IsBroadcast() const {
 void ShardExchange::PlanWork() {
   const auto shard = static_cast<int32_t>(number_ % static_cast<uint64_t>(joint_.shards()));
   reduced_ = true;
-  updates_ = shard;
-  update_part_ = joint_.first_part(shard);
-  update_end_ = joint_.last_part(shard);
-  if (joint_.shards() > 1) return;
-  sends_ = shard;
-  target_part_ = joint_.first_part(shard);
-  target_end_ = joint_.last_part(shard);
+  update_ = WorkOn(shard);
+  if (joint_.shards() == 1) target_ = WorkOn(shard);
+}
+
+ShardExchange::Work ShardExchange::WorkOn(std::optional<int32_t> shard) const {
+  if (!shard) return {};
+  return {shard, joint_.first_part(*shard), joint_.last_part(*shard)};
 }
 
 // One part of each. Where both are of one shard the target is that after the update, but in
 // synchronous EASGD, where both rules are of the values before.
 void ShardExchange::DoWork() {
   const bool of_old = plan_.method.kind == STROM_EASGD_SYNCHRONOUS;
-  if (of_old && target_part_ < target_end_) SendTargetPart();
-  if (update_part_ < update_end_) {
-    joint_.UpdatePart(update_part_++);
-    if (update_part_ == update_end_) joint_.EndCycle(*updates_);
+  if (of_old && target_.IsLeft()) SendTargetPart();
+  if (update_.IsLeft()) {
+    joint_.UpdatePart(update_.part++);
+    if (!update_.IsLeft()) joint_.EndCycle(*update_.shard);
   }
-  const bool waits = IsMpca() && updates_ == sends_ && update_part_ < update_end_;
-  if (!of_old && target_part_ < target_end_ && !waits) SendTargetPart();
+  const bool waits = plan_.IsMpca() && update_.shard == target_.shard && update_.IsLeft();
+  if (!of_old && target_.IsLeft() && !waits) SendTargetPart();
 }
 
 void ShardExchange::SendTargetPart() {
-  const ElementRange part = joint_.part(target_part_++);
-  const ElementRange& shard = joint_.shard(*sends_);
+  const ElementRange part = joint_.part(target_.part++);
+  const ElementRange& shard = joint_.shard(*target_.shard);
   std::vector<float> values(static_cast<size_t>(part.size));
   joint_.ReadTarget(part, values.data());
-  const uint64_t mark = IsMpca() ? number_ : number_ - 1;
+  const uint64_t mark = plan_.IsMpca() ? number_ : number_ - 1;
   const Buffer chunk =
       EncodePiece({BlobKind::kTarget, generation_, 0, mark, 0}, values,
                   static_cast<uint64_t>((part.offset - shard.offset) * kFloatBytes),
@@ -365,7 +348,7 @@ void ShardExchange::SendTargetPart() {
 
 int64_t ShardExchange::Patience() const {
   if (tick_ns_.empty()) return kLeastPatience;
-  return std::max(kLeastPatience, 2 * Median(tick_ns_));
+  return std::max(kLeastPatience, 2 * tick_ns_.Median());
 }
 
 // A shard is not asked for again before workers have made so many steps, in their mean.
@@ -389,6 +372,7 @@ int64_t ShardExchange::NotBefore() const {
 void ShardExchange::AdvanceRounds(int64_t now_ns) {
   if (HasWork()) DoWork();
   if (!HasWork()) {
+    for (const auto& [rank, round] : std::exchange(late_, {})) SendRound(rank, round);
     bool any = false;
     for (const auto& [rank, member] : members_) {
       if (!member.here || !member.in_rounds) continue;
@@ -401,9 +385,7 @@ void ShardExchange::AdvanceRounds(int64_t now_ns) {
 }
 
 void ShardExchange::CloseRound(int64_t now_ns) {
-  updates_ = sends_ = 0;
-  update_part_ = target_part_ = 0;
-  update_end_ = target_end_ = joint_.last_part(0);
+  update_ = target_ = WorkOn(0);
   filled_ns_ = round_filled_ns_.value_or(now_ns);
   round_filled_ns_.reset();
   for (auto& [rank, member] : members_) {
@@ -426,8 +408,8 @@ void ShardExchange::MeasureRound(int64_t now_ns) {
   if (plan_.method.steps > 0 || began_ns == 0) return;
   const auto exchange = static_cast<double>(now_ns - filled_ns_);
   const double step = static_cast<double>(filled_ns_ - began_ns) / static_cast<double>(steps_);
-  Remember(exchange / step, kRememberedRounds, &ratios_);
-  const double steps = kStepsOverExchange * Median(ratios_);
+  ratios_.Add(exchange / step);
+  const double steps = kStepsOverExchange * ratios_.Median();
   steps_ = std::clamp(static_cast<int64_t>(std::min(steps, 1e6) + .5), int64_t{1}, kMostSteps);
 }
 

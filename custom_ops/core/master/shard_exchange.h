@@ -10,7 +10,6 @@
 #define KERAS_STROM_CORE_MASTER_SHARD_EXCHANGE_H_
 
 #include <cstdint>
-#include <deque>
 #include <map>
 #include <optional>
 #include <set>
@@ -18,6 +17,7 @@
 #include <vector>
 
 #include "core/base/json.h"
+#include "core/base/recent.h"
 #include "core/joint/joint_model.h"
 #include "core/joint/joint_plan.h"
 #include "core/replication/blob.h"
@@ -93,11 +93,12 @@ class ShardExchange {
     uint64_t mark = 0;
     int64_t part = 0;
   };
+  struct Work {  // on a shard, part by part
+    std::optional<int32_t> shard;
+    int64_t part = 0, end = 0;  // the next one, and behind the last
+    bool IsLeft() const { return part < end; }
+  };
 
-  bool IsMpca() const { return plan_.method.kind == STROM_MPCA; }
-  bool HasRounds() const {
-    return plan_.method.kind == STROM_SPARKNET || plan_.method.kind == STROM_EASGD_SYNCHRONOUS;
-  }
   std::optional<ElementRange> RangeOf(const Member& member, uint64_t mark) const;
   std::string Take(const BlobChunk& chunk, const ElementRange& range);
   void NoteSteps(int64_t now_ns, const BlobName& name, Member* member);
@@ -108,7 +109,8 @@ class ShardExchange {
   bool IsBroadcast() const;
   void PlanWork();
   void DoWork();
-  bool HasWork() const { return update_part_ < update_end_ || target_part_ < target_end_; }
+  bool HasWork() const { return update_.IsLeft() || target_.IsLeft(); }
+  Work WorkOn(std::optional<int32_t> shard) const;
   void SendTargetPart();
   int64_t Patience() const;
   int64_t NotBefore() const;
@@ -133,20 +135,18 @@ class ShardExchange {
   uint64_t number_ = 0;
   bool runs_ = false;  // MPCA: a tick has begun
   int64_t started_ns_ = 0;
-  std::set<int32_t> asked_;         // in this tick
-  bool sent_last_ = false;          // a target, in the tick before
-  std::optional<int32_t> updates_;  // the shard whose parts are updated
-  std::optional<int32_t> sends_;    // the shard whose target is sent
-  bool reduced_ = false;            // P < 3: the stage after it has been planned
-  int64_t update_part_ = 0, update_end_ = 0;
-  int64_t target_part_ = 0, target_end_ = 0;
-  std::deque<int64_t> tick_ns_;    // the latest ticks' durations
-  std::vector<int64_t> asked_ns_;  // when a shard was asked for last; kNever = never
-  int64_t steps_ = 0;              // rounds: own steps from one to the next
+  std::set<int32_t> asked_;           // in this tick
+  bool sent_last_ = false;            // a target, in the tick before
+  bool reduced_ = false;              // P < 3: the stage after it has been planned
+  Work update_, target_;              // what is updated, and whose target is sent
+  Recent<int64_t> tick_ns_;           // the latest ticks' durations
+  std::vector<int64_t> asked_ns_;     // when a shard was asked for last; kNever = never
+  int64_t steps_ = 0;                 // rounds: own steps from one to the next
+  std::map<int32_t, uint64_t> late_;  // by rank: the round that has ended without it
   int64_t round_ended_ns_ = 0;
   std::optional<int64_t> round_filled_ns_;  // when the last of the round has begun to give
   int64_t filled_ns_ = 0;                   // of the round before
-  std::deque<double> ratios_;               // exchange over step, of the latest rounds
+  Recent<double> ratios_;                   // exchange over step, of the latest rounds
   std::map<int32_t, Stream> streams_;       // by rank
 };
 

@@ -15,7 +15,8 @@ void ShardAgent::Register() {
   registered_ = true;
   if (steps_) host_->Send(Stepping{generation_});
   for (const Given& given : given_) {
-    if (HasRounds() && !tick_ && given.mark < kFirstLastMark) continue;  // its round is not known
+    if (plan_.HasRounds() && !tick_ && given.mark < kFirstLastMark)
+      continue;  // its round is not known
     SendGiven(given);
   }
   if (last_have_) host_->Send(Have{generation_, *last_have_});
@@ -37,14 +38,14 @@ void ShardAgent::MasterChanged() {
   last_have_.reset();
   orders_.asked.reset();
   // A worker that waits for a round gives its snapshot to the first of the new master.
-  if (plan_.method.kind == STROM_MPCA) {
+  if (plan_.IsMpca()) {
     std::erase_if(given_, [](const Given& given) { return given.mark < kFirstLastMark; });
   }
 }
 
 void ShardAgent::Handle(const Tick& tick) {
   if (tick.generation != generation_) return;
-  if (plan_.method.kind == STROM_MPCA && tick.asks != 0 && last_given_ != tick.number) {
+  if (plan_.IsMpca() && tick.asks != 0 && last_given_ != tick.number) {
     orders_.asked = tick.number;
     given_.clear();  // the master asks only who owes it nothing
   }
@@ -55,7 +56,7 @@ void ShardAgent::Handle(const Tick& tick) {
   orders_.steps = static_cast<int64_t>(tick.steps);
   orders_.round = tick.number;
   tick_ = tick.number;
-  if (plan_.method.kind != STROM_MPCA) {
+  if (!plan_.IsMpca()) {
     const bool waits = is_first && !given_.empty() && given_.front().mark < kFirstLastMark;
     if (!waits || plan_.method.kind == STROM_EASGD) return;
     given_.front().mark = tick.number;
@@ -78,9 +79,7 @@ ElementRange ShardAgent::RangeOf(uint64_t number) const {
 void ShardAgent::InstallTarget(uint64_t number, JointValues values) {
   const auto shards = static_cast<uint64_t>(plan_.method.phases);
   const auto shard = static_cast<int32_t>((number + 1) % shards);
-  std::erase_if(orders_.targets,
-                [&](const JointOrders::Target& target) { return target.shard == shard; });
-  orders_.targets.push_back({shard, std::move(values)});
+  orders_.AddTarget(shard, std::move(values));
 }
 
 Status ShardAgent::HandleChunk(const BlobChunk& chunk, JointValues* joint) {
@@ -88,7 +87,7 @@ Status ShardAgent::HandleChunk(const BlobChunk& chunk, JointValues* joint) {
   BlobAssembler& assembler = is_target ? targets_ : joints_;
   // Of a round only what this worker waits for, and that once.
   const bool awaits_target =
-      !HasRounds() || (!given_.empty() && given_.front().mark == chunk.name.mark);
+      !plan_.HasRounds() || (!given_.empty() && given_.front().mark == chunk.name.mark);
   const bool awaits = is_target ? awaits_target : awaits_joint_ && chunk.name.mark == asked_;
   bool is_wanted = chunk.name.generation == generation_ && awaits;
   if (is_target) {
@@ -126,7 +125,7 @@ void ShardAgent::HandleTarget(const Blob& blob) {
   }
   last_have_ = number;
   if (registered_) host_->Send(Have{generation_, number});
-  if (plan_.method.kind != STROM_MPCA) {
+  if (!plan_.IsMpca()) {
     given_.clear();
     round_target_ = std::move(values);
     // The word that the next round has begun may come later.
@@ -144,7 +143,7 @@ void ShardAgent::Give(uint64_t mark, int64_t iteration, int64_t steps, std::vect
   // came.
   if (plan_.method.kind == STROM_EASGD && mark < kFirstLastMark) given_.clear();
   // The round at hand may have become another since the training thread has looked.
-  if (HasRounds() && mark < kFirstLastMark && tick_) mark = *tick_;
+  if (plan_.HasRounds() && mark < kFirstLastMark && tick_) mark = *tick_;
   given_.push_back({mark, iteration, steps, std::move(values)});
   last_given_ = mark;
   if (registered_) SendGiven(given_.back());
@@ -161,13 +160,6 @@ void ShardAgent::AskJoint() {
   ++asked_;
   awaits_joint_ = true;
   if (registered_) host_->Send(strom::AskJoint{generation_, asked_});
-}
-
-JointOrders ShardAgent::TakeOrders() {
-  JointOrders taken = orders_;
-  orders_.asked.reset();
-  orders_.targets.clear();
-  return taken;
 }
 
 }  // namespace strom

@@ -52,8 +52,8 @@ class ShardAgent {
   void Give(uint64_t mark, int64_t iteration, int64_t steps, std::vector<float> values);
   // Answered once by HandleChunk.
   void AskJoint();
-  // What has come since the last call; alpha, round and steps are the latest.
-  JointOrders TakeOrders();
+  // See JointOrders::Take.
+  JointOrders TakeOrders() { return orders_.Take(); }
   // The target of a round, once.
   JointValues TakeRound() { return std::exchange(round_target_, nullptr); }
   uint64_t cycles() const { return cycles_; }
@@ -65,9 +65,6 @@ class ShardAgent {
     int64_t steps = 0;
     std::vector<float> values;
   };
-  bool HasRounds() const {
-    return plan_.method.kind == STROM_SPARKNET || plan_.method.kind == STROM_EASGD_SYNCHRONOUS;
-  }
   void SendGiven(const Given& given);
   ElementRange RangeOf(uint64_t number) const;
   void HandleTarget(const Blob& blob);
