@@ -19,7 +19,8 @@ import numpy as np
 from benchmarks.mpca_paper import Setting
 from benchmarks.mpca_tasks import Adam, Crew, Floats, Task
 from keras_strom._native import joint_model
-from keras_strom._native.joint_model import EASGD, MPCA, SPARKNET, JointModel, Method
+from keras_strom._native.joint_model import JointModel
+from keras_strom.method import MPCA, MethodKind, MethodNumbers
 
 #: Ticks begin this part of a step after its start, so that none falls on a step.
 _TICK_OFFSET = 0.381966
@@ -66,22 +67,10 @@ class Pulls:
     gamma: float = 0.7
     weighted: bool = True
 
-    def method(self, phases: int) -> Method:
+    def method(self, phases: int) -> MethodNumbers:
         """As the native rules take it."""
-        return Method(
-            kind=MPCA,
-            phases=phases,
-            weighted=self.weighted,
-            alpha=self.alpha,
-            beta=0.9,
-            gamma=self.gamma,
-            delta=0.8,
-            start_alpha=0.5,
-            free_cycles=2,
-            start_cycles=20,
-            ramp_cycles=20,
-            min_steps=5,
-        )
+        method = MPCA(phases=phases, alpha=self.alpha, gamma=self.gamma, weighted=self.weighted)
+        return method.numbers(workers=1)
 
 
 class Machine(abc.ABC):
@@ -221,7 +210,9 @@ class SparkNet(Machine):
 
     def __init__(self, trial: Trial) -> None:
         super().__init__(trial)
-        method = Method(kind=SPARKNET, phases=1, steps=trial.setting.sparknet_steps)
+        method = MethodNumbers(
+            kind=MethodKind.SPARKNET, phases=1, steps=trial.setting.sparknet_steps
+        )
         self._model = JointModel(method, self.crew.values[0])
         self._rounds = 0
 
@@ -270,7 +261,9 @@ class Easgd(Machine):
         super().__init__(trial)
         steps = trial.setting.easgd_steps
         self._alpha = np.float32(_EASGD_BETA / trial.workers)
-        method = Method(kind=EASGD, phases=1, alpha=float(self._alpha), steps=steps)
+        method = MethodNumbers(
+            kind=MethodKind.EASGD, phases=1, alpha=float(self._alpha), steps=steps
+        )
         self._model = JointModel(method, self.crew.values[0])
         self._left = [0] * trial.workers  # steps of an interval, still to be computed
         self._down_free = self._up_free = 0.0

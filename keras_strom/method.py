@@ -12,16 +12,24 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import enum
 from typing import ClassVar
 
 from keras_strom import errors
 from keras_strom.checks import check_number, whole_number
 
-#: The methods by number, as custom_ops/core/joint/joint_values.h has them.
-MPCA_KIND, SPARKNET_KIND, EASGD_KIND, EASGD_SYNCHRONOUS_KIND = 1, 2, 3, 4
-
 # Of asynchronous EASGD, as its authors have it: K alpha.
 _EASGD_PULL = 0.9
+
+
+class MethodKind(enum.IntEnum):
+    """The methods by number, as custom_ops/core/joint/joint_values.h has them."""
+
+    UPDATE_SHARING = 0
+    MPCA = 1
+    SPARKNET = 2
+    EASGD = 3
+    EASGD_SYNCHRONOUS = 4
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -36,7 +44,7 @@ class MethodNumbers:
         steps: from one exchange to the next; 0 = as is measured.
     """
 
-    kind: int
+    kind: MethodKind
     phases: int = 1
     weighted: bool = False
     alpha: float = 0.0
@@ -173,7 +181,7 @@ class MPCA(Method):
     def numbers(self, workers: int) -> MethodNumbers:
         """What the native library computes with; the same for any number of workers."""
         return MethodNumbers(
-            kind=MPCA_KIND,
+            kind=MethodKind.MPCA,
             phases=self.phases,
             weighted=self.weighted,
             alpha=self.alpha,
@@ -215,7 +223,7 @@ class SparkNet(Method):
 
     def numbers(self, workers: int) -> MethodNumbers:
         """What the native library computes with; the same for any number of workers."""
-        return MethodNumbers(kind=SPARKNET_KIND, steps=self.steps or 0)
+        return MethodNumbers(kind=MethodKind.SPARKNET, steps=self.steps or 0)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -262,7 +270,7 @@ class EASGD(Method):
         """
         alpha = _EASGD_PULL / workers if self.alpha is None else self.alpha
         if not self.synchronous:
-            return MethodNumbers(kind=EASGD_KIND, alpha=alpha, steps=self.steps or 0)
+            return MethodNumbers(kind=MethodKind.EASGD, alpha=alpha, steps=self.steps or 0)
         beta = _EASGD_PULL if self.alpha is None else workers * alpha
         if beta > 1:
             raise errors.InvalidOption(
@@ -270,7 +278,7 @@ class EASGD(Method):
                 f"alpha = {beta:g}, which must be at most 1: alpha may be {1 / workers:g} here"
             )
         return MethodNumbers(
-            kind=EASGD_SYNCHRONOUS_KIND, alpha=alpha, beta=beta, steps=self.steps or 0
+            kind=MethodKind.EASGD_SYNCHRONOUS, alpha=alpha, beta=beta, steps=self.steps or 0
         )
 
 

@@ -14,19 +14,13 @@ import numpy.typing as npt
 
 from keras_strom._native.library import check, declare
 from keras_strom._native.local_model import MethodStruct, RangeStruct
-
-#: Kinds of a method (strom_method.kind).
-UPDATE_SHARING, MPCA, SPARKNET, EASGD, EASGD_SYNCHRONOUS = range(5)
+from keras_strom.method import MethodNumbers
 
 Floats = npt.NDArray[np.float32]
 
 _HANDLE = ctypes.c_int64
 _INT64 = ctypes.c_int64
 _FLOATS = ctypes.POINTER(ctypes.c_float)
-
-
-#: What a method is to the library.
-Method = MethodStruct
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,24 +46,26 @@ class JointModel:
         start: [size] values to begin with.
 
     Example:
-        >>> model = JointModel(Method(kind=SPARKNET, phases=1), np.zeros(16, np.float32))
+        >>> from keras_strom import SparkNet
+        >>> model = JointModel(SparkNet().numbers(workers=2), np.zeros(16, np.float32))
         >>> model.add(0, np.ones(16, np.float32), steps=5)
         >>> model.update(0)
         >>> float(model.read().joint[0])
         1.0
     """
 
-    def __init__(self, method: Method, start: Floats) -> None:
+    def __init__(self, method: MethodNumbers, start: Floats) -> None:
         handle = _HANDLE()
         start = np.ascontiguousarray(start, np.float32)
         create = declare(
             "strom_joint_model_create",
-            ctypes.POINTER(Method),
+            ctypes.POINTER(MethodStruct),
             _FLOATS,
             _INT64,
             ctypes.POINTER(_HANDLE),
         )
-        check(create(ctypes.byref(method), _pointer(start), start.size, ctypes.byref(handle)))
+        numbers = MethodStruct.of(method)
+        check(create(ctypes.byref(numbers), _pointer(start), start.size, ctypes.byref(handle)))
         self.handle: int = handle.value
         self._size = int(start.size)
 

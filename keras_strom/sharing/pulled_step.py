@@ -131,6 +131,7 @@ class PulledStep(TrainingStep):
     is_replica: ClassVar[bool] = False
 
     def __init__(self, options: PullOptions, space: FlatSpace, local: LocalModel) -> None:
+        super().__init__(PULL_LENGTH)
         self._options = options
         self._space = space
         self._local = local
@@ -139,9 +140,6 @@ class PulledStep(TrainingStep):
         self._shown: _Shown | None = None
         self._warned: set[int] = set()
         with tf.init_scope(), tf.device("/cpu:0"):
-            self._last = _zeros(PULL_LENGTH)
-            self._totals = _zeros(PULL_LENGTH)
-            self._steps_before = tf.Variable(0, dtype=tf.int64, trainable=False)
             # Which of the joint models so far is that of now: a step knows its own.
             self._joint_now = tf.Variable(-1, dtype=tf.int64, trainable=False)
         self._numbers: dict[tuple[int, ...], int] = {}
@@ -169,7 +167,7 @@ class PulledStep(TrainingStep):
             statistics = operations().strom_pull(
                 variables=[entry.primary.handle for entry in entries],
                 before=[trace.before(entries[place]) for place in watched],
-                iteration=self._steps_before + tf.cast(self._totals[0], tf.int64),
+                iteration=self._step,
                 joint_now=self._joint_now,
                 model=self._local.handle,
                 offsets=joint.offsets,
@@ -228,20 +226,6 @@ class PulledStep(TrainingStep):
         """A step pulls whole variables."""
         return False
 
-    @property
-    def steps(self) -> int:
-        """The steps that snapshots count, those of generations before too."""
-        return int(self._steps_before.numpy() + self._totals[0].numpy())
-
-    @property
-    def stepped(self) -> int:
-        """Steps of the optimizer since `begin`."""
-        return int(self.totals.stepped)
-
-    def count_from(self, steps: int) -> None:
-        """After `begin`: has `steps` go on from there."""
-        self._steps_before.assign(steps)
-
     def expect(self, steps: int | None, workers: int) -> None:
         """Nothing is chosen by the length of a training."""
 
@@ -259,8 +243,7 @@ class PulledStep(TrainingStep):
 
     def begin(self) -> None:
         """Starts the counters of a new generation, which has no joint model before `plan`."""
-        self._steps_before.assign_add(tf.cast(self._totals[0], tf.int64))
-        self._totals.assign(tf.zeros_like(self._totals))
+        super().begin()
         self._last.assign(tf.zeros_like(self._last))
         self._joint = self._worker = self._shown = None
 
@@ -428,7 +411,3 @@ class PulledStep(TrainingStep):
     def restore_residuals(self, values: npt.NDArray[np.float32]) -> bool:
         """Residuals of a training that shared updates have no place here."""
         return not values.size
-
-
-def _zeros(length: int) -> Any:
-    return tf.Variable(np.zeros(length), dtype=tf.float64, trainable=False)

@@ -85,15 +85,13 @@ class SharedStep(TrainingStep):
     is_replica: ClassVar[bool] = True
 
     def __init__(self, options: StepOptions, replica: Replica, space: FlatSpace) -> None:
+        super().__init__(LENGTH)
         self._options = options
         self.replica = replica
         self._space = space
         self._threshold = threshold_state(options.threshold, space)
         with tf.init_scope(), tf.device("/cpu:0"):
-            self._last = _variable([0.0] * LENGTH, tf.float64)
-            self._totals = _variable([0.0] * LENGTH, tf.float64)
             self._shaken_mass = tf.Variable(0.0, dtype=tf.float64, trainable=False)
-            self._steps_before = tf.Variable(0, dtype=tf.int64, trainable=False)
             self._norms = NormHistory(options.update_clipping)
         self._momenta: dict[int, Entry] = {}  # That are masked, by their place.
         self._shows_shared = True
@@ -111,7 +109,7 @@ class SharedStep(TrainingStep):
         self._momenta.update(
             {change.entry.offset: change.momentum for change in changes if change.momentum}
         )
-        step = self._steps_before + tf.cast(self._totals[0], tf.int64)
+        step = self._step
         every = self._options.local_steps
         self._share(changes, step, tf.constant(True) if every == 1 else (step + 1) % every == 0)
 
@@ -257,20 +255,6 @@ class SharedStep(TrainingStep):
             update_copies(entries)
 
     @property
-    def steps(self) -> int:
-        """The steps that schedules and messages count, those of generations before too."""
-        return int(self._steps_before.numpy() + self._totals[0].numpy())
-
-    @property
-    def stepped(self) -> int:
-        """Steps of the optimizer since `begin`."""
-        return int(self.totals.stepped)
-
-    def count_from(self, steps: int) -> None:
-        """After `begin`: has `steps` go on from there."""
-        self._steps_before.assign(steps)
-
-    @property
     def threshold_state(self) -> tuple[float, ...]:
         """The state of the threshold algorithm."""
         return self._threshold.numbers()
@@ -343,8 +327,7 @@ class SharedStep(TrainingStep):
 
     def begin(self) -> None:
         """Starts the counters of a new generation; the cluster's step count goes on."""
-        self._steps_before.assign_add(tf.cast(self._totals[0], tf.int64))
-        self._totals.assign(tf.zeros_like(self._totals))
+        super().begin()
         self._shaken_mass.assign(0.0)
         self._norms.begin()
 
@@ -455,8 +438,3 @@ class SharedStep(TrainingStep):
             offsets=[entry.offset for entry in entries],
             timeout_ns=int(self._options.wait_timeout * 1e9),
         )
-
-
-def _variable(values: Any, dtype: Any) -> Any:
-    array = np.asarray(values, dtype.as_numpy_dtype)
-    return tf.Variable(array, dtype=dtype, trainable=False)

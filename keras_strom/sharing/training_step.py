@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
+import tensorflow as tf
 
 from keras_strom import errors
 from keras_strom.method import MethodNumbers
@@ -31,12 +32,26 @@ class TrainingStep(abc.ABC):
     While it trains a worker has values of its own; between steps others may want to see those that
     all share (`show_shared`). Every change between the two goes through this object.
 
+    Args:
+        statistics: how many numbers a step tells of itself.
+
     Attributes:
         is_replica: whether the worker's parameters, less its own progress, are the master's within
             rounding, so that a difference at the end would tell of a fault.
     """
 
     is_replica: ClassVar[bool]
+
+    def __init__(self, statistics: int) -> None:
+        with tf.init_scope(), tf.device("/cpu:0"):
+            self._last = _zeros(statistics)
+            self._totals = _zeros(statistics)  # Since `begin`; the first one counts steps.
+            self._steps_before = tf.Variable(0, dtype=tf.int64, trainable=False)
+
+    @property
+    def _step(self) -> Any:
+        """`steps`, in a graph."""
+        return self._steps_before + tf.cast(self._totals[0], tf.int64)
 
     # ------------------------------------------------------------ steps
 
@@ -50,18 +65,18 @@ class TrainingStep(abc.ABC):
         """Whether a step may go by the rows of a variable that its optimizer changes alone."""
 
     @property
-    @abc.abstractmethod
     def steps(self) -> int:
         """The steps that schedules and messages count, those of generations before too."""
+        return int(self._steps_before.numpy()) + self.stepped
 
     @property
-    @abc.abstractmethod
     def stepped(self) -> int:
         """Steps of the optimizer since `begin`."""
+        return int(self._totals[0].numpy())
 
-    @abc.abstractmethod
     def count_from(self, steps: int) -> None:
         """After `begin`: has `steps` go on from there."""
+        self._steps_before.assign(steps)
 
     @abc.abstractmethod
     def expect(self, steps: int | None, workers: int) -> None:
@@ -74,9 +89,10 @@ class TrainingStep(abc.ABC):
 
     # ------------------------------------------------------------ a generation
 
-    @abc.abstractmethod
     def begin(self) -> None:
         """Starts the counters of a new generation; the cluster's step count goes on."""
+        self._steps_before.assign_add(tf.cast(self._totals[0], tf.int64))
+        self._totals.assign(tf.zeros_like(self._totals))
 
     @abc.abstractmethod
     def plan(self, trained: list[Entry]) -> JointPlan:
@@ -173,3 +189,8 @@ class TrainingStep(abc.ABC):
     @abc.abstractmethod
     def restore_residuals(self, values: npt.NDArray[np.float32]) -> bool:
         """Takes over what `residuals` was earlier; whether it has a place here."""
+
+
+def _zeros(length: int) -> Any:
+    """A variable of so many float64 zeros."""
+    return tf.Variable(np.zeros(length), dtype=tf.float64, trainable=False)

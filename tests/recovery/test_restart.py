@@ -8,12 +8,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
-import os
-import signal
-import subprocess
 import sys
-import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -21,44 +16,21 @@ import numpy as np
 import pytest
 
 from keras_strom import NetworkConfig, errors
-from keras_strom.recovery.checkpoint_files import Part, read_part
+from keras_strom.recovery.checkpoint_files import Part
 from keras_strom.runner.console import Console
 from keras_strom.runner.launcher import Job, launch
 from keras_strom.runner.process import Script
 from tests.support import faults
+from tests.support.elastic_jobs import latest_parts, run_until_killed
 from tests.support.faults import Fault
 from tests.support.scripts import elastic
 from tests.support.two_workers import VARIABLES
 
 pytestmark = pytest.mark.jobs
 
-DEADLINE = 200.0
 WORK = elastic.Job(epochs=4, pause=0.02)
 #: Batches of an epoch, of all workers together.
 BATCHES = WORK.rows // WORK.batch
-
-
-def run_until_killed(folder: Path, workers: int, checkpoints: Path) -> dict[int, Part]:
-    """Kills a job without warning once it has a checkpoint; returns the parts of the latest."""
-    command = [sys.executable, "-m", "keras_strom", "run", "-np", str(workers)]
-    command += ["--checkpoint-dir", str(checkpoints), "--checkpoint-interval", "0.4"]
-    command += [elastic.__file__, str(folder), json.dumps(vars(WORK))]
-    with subprocess.Popen(command, env={**os.environ}, start_new_session=True) as job:
-        deadline, tick = time.monotonic() + DEADLINE, threading.Event()
-        try:
-            while not list(checkpoints.glob("checkpoint-*")):
-                assert job.poll() is None, "the job has ended by itself"
-                assert time.monotonic() < deadline, "no checkpoint was made"
-                tick.wait(0.02)
-        finally:
-            job.send_signal(signal.SIGKILL)
-    return latest_parts(checkpoints)
-
-
-def latest_parts(checkpoints: Path) -> dict[int, Part]:
-    """The newest checkpoint's parts by rank; a worker that was slow or dead has left none."""
-    latest = max(checkpoints.glob("checkpoint-*"))
-    return {part.rank: part for part in map(read_part, latest.iterdir())}
 
 
 def taken_by(rank: int, parts: dict[int, Part]) -> Part:
@@ -94,7 +66,7 @@ def run_again(folder: Path, workers: int, checkpoints: Path) -> list[dict[str, A
 @pytest.mark.parametrize("again", [2, 3])
 def test_a_job_that_was_killed_goes_on(again: int, tmp_path: Path) -> None:
     checkpoints = tmp_path / "checkpoints"
-    parts = run_until_killed(tmp_path, 3, checkpoints)
+    parts = run_until_killed(tmp_path, WORK, checkpoints, workers=3)
     results = run_again(tmp_path, again, checkpoints)
     per_epoch = BATCHES // again
     for rank, result in enumerate(results):

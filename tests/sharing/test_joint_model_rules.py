@@ -16,17 +16,8 @@ from hypothesis import strategies as st
 
 from keras_strom import errors
 from keras_strom._native import joint_model as native
-from keras_strom._native.joint_model import (
-    EASGD,
-    EASGD_SYNCHRONOUS,
-    MPCA,
-    SPARKNET,
-    UPDATE_SHARING,
-    Floats,
-    JointModel,
-    JointValues,
-    Method,
-)
+from keras_strom._native.joint_model import Floats, JointModel, JointValues
+from keras_strom.method import MPCA, MethodKind, MethodNumbers
 from tests.support import joint_model_oracle as oracle
 from tests.support.joint_model_oracle import JointModelOracle
 
@@ -34,23 +25,9 @@ LARGEST = float(np.finfo(np.float32).max)
 SEEDS = st.integers(0, 2**32 - 1)
 
 
-def mpca(**changes: Any) -> Method:
+def mpca(**changes: Any) -> MethodNumbers:
     """The defaults of MPCA SGD."""
-    defaults: dict[str, Any] = {
-        "kind": MPCA,
-        "phases": 3,
-        "weighted": 1,
-        "alpha": 0.05,
-        "beta": 0.9,
-        "gamma": 0.7,
-        "delta": 0.8,
-        "start_alpha": 0.5,
-        "free_cycles": 2,
-        "start_cycles": 20,
-        "ramp_cycles": 20,
-        "min_steps": 5,
-    }
-    return Method(**{**defaults, **changes})
+    return dataclasses.replace(MPCA().numbers(workers=2), **changes)
 
 
 def several_magnitudes(random: np.random.Generator, size: int) -> Floats:
@@ -173,14 +150,16 @@ def test_the_pull_goes_by_the_shard_that_is_least_far() -> None:
 # ------------------------------------------------------------------ means, trajectory, target
 
 
-METHODS: dict[str, Callable[[], Method]] = {
+METHODS: dict[str, Callable[[], MethodNumbers]] = {
     "mpca": mpca,
     "one phase": lambda: mpca(phases=1),
     "two phases": lambda: mpca(phases=2, alpha=0.005),
     "unweighted": lambda: mpca(weighted=0),
     "ahead at once": lambda: mpca(ramp_cycles=0, gamma=2.0, delta=0.0),
-    "sparknet": lambda: Method(kind=SPARKNET, phases=1, steps=5),
-    "synchronous easgd": lambda: Method(kind=EASGD_SYNCHRONOUS, phases=1, alpha=0.1, beta=0.9),
+    "sparknet": lambda: MethodNumbers(kind=MethodKind.SPARKNET, steps=5),
+    "synchronous easgd": lambda: MethodNumbers(
+        kind=MethodKind.EASGD_SYNCHRONOUS, phases=1, alpha=0.1, beta=0.9
+    ),
 }
 
 
@@ -226,7 +205,7 @@ def test_snapshots_in_any_order_differ_by_their_last_bit_at_most(seed: int) -> N
 def test_equal_models_have_themselves_as_their_mean(seed: int) -> None:
     random = np.random.default_rng(seed)
     own = several_magnitudes(random, 64)
-    for method in (mpca(phases=1), Method(kind=SPARKNET, phases=1)):
+    for method in (mpca(phases=1), MethodNumbers(kind=MethodKind.SPARKNET, phases=1)):
         model = JointModel(method, random.normal(size=64).astype(np.float32))
         for steps in random.integers(1, 1000, 7):
             model.add(0, own, int(steps))
@@ -307,7 +286,7 @@ def test_with_the_whole_mean_and_no_way_ahead_mpca_is_sparknet() -> None:
     random = np.random.default_rng(4)
     start = random.normal(size=100).astype(np.float32)
     both = JointModel(mpca(phases=1, beta=1.0, gamma=0.0), start)
-    sparknet = JointModel(Method(kind=SPARKNET, phases=1, steps=1), start)
+    sparknet = JointModel(MethodNumbers(kind=MethodKind.SPARKNET, phases=1, steps=1), start)
     for _ in range(30):
         for snapshot in random.normal(size=(4, 100)).astype(np.float32):
             both.add(0, snapshot, 1)
@@ -375,7 +354,9 @@ def test_an_elastic_exchange_keeps_the_sum_of_both(seed: int) -> None:
     random = np.random.default_rng(seed)
     joint, x = random.normal(size=(2, 64)).astype(np.float32)
     alpha = np.float32(0.9 / 8)
-    model = JointModel(Method(kind=EASGD, phases=1, alpha=float(alpha), steps=10), joint)
+    model = JointModel(
+        MethodNumbers(kind=MethodKind.EASGD, phases=1, alpha=float(alpha), steps=10), joint
+    )
     difference = alpha * (x - joint)
     moved = x.copy()
     native.pull(moved, joint, float(alpha))
@@ -399,11 +380,13 @@ def test_an_elastic_exchange_keeps_the_sum_of_both(seed: int) -> None:
         (mpca(gamma=2.5), 96, "gamma"),
         (mpca(delta=1.0), 96, "delta"),
         (mpca(), 47, "shards"),
-        (Method(kind=UPDATE_SHARING, phases=1), 96, "joint model"),
+        (MethodNumbers(kind=MethodKind.UPDATE_SHARING, phases=1), 96, "joint model"),
     ],
     ids=["phases", "alpha", "beta", "gamma", "delta", "too small", "no method"],
 )
-def test_a_method_out_of_bounds_is_refused_by_name(method: Method, size: int, words: str) -> None:
+def test_a_method_out_of_bounds_is_refused_by_name(
+    method: MethodNumbers, size: int, words: str
+) -> None:
     with pytest.raises(errors.StromError, match=words):
         JointModel(method, np.zeros(size, np.float32))
 

@@ -7,21 +7,14 @@ from __future__ import annotations
 
 import functools
 import json
-import os
-import signal
-import subprocess
-import sys
 import tempfile
-import threading
-import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from keras_strom.recovery.checkpoint_files import read_part
-from tests.support.elastic_jobs import run
+from tests.support.elastic_jobs import run, run_until_killed
 from tests.support.faults import Fault
 from tests.support.scripts import elastic, joint_endings, joint_model
 from tests.support.two_workers import launch, results, run_two_workers, weights
@@ -39,7 +32,6 @@ METHODS = (
 )
 FIGURES = {"cycle_seconds", "cycle_steps", "alpha", "divergence", "waited", "bytes_sent", "peers"}
 EPOCHS = 4
-DEADLINE = 200.0
 
 
 @functools.cache
@@ -200,21 +192,7 @@ def test_a_job_that_was_killed_goes_on_from_its_checkpoint_at_the_joint_model(
 ) -> None:
     work = elastic.Job(epochs=8, pause=0.02, method="MPCA")
     checkpoints = tmp_path / "checkpoints"
-    command = [sys.executable, "-m", "keras_strom", "run", "-np", "2"]
-    command += ["--checkpoint-dir", str(checkpoints), "--checkpoint-interval", "0.4"]
-    command += [elastic.__file__, str(tmp_path)]
-    with subprocess.Popen(
-        [*command, json.dumps(vars(work))], env={**os.environ}, start_new_session=True
-    ) as job:
-        deadline, tick = time.monotonic() + DEADLINE, threading.Event()
-        try:
-            while not list(checkpoints.glob("checkpoint-*")):
-                assert job.poll() is None, "the job has ended by itself"
-                assert time.monotonic() < deadline, "no checkpoint was made"
-                tick.wait(0.02)
-        finally:
-            job.send_signal(signal.SIGKILL)
-    parts = [read_part(path) for path in max(checkpoints.glob("checkpoint-*")).iterdir()]
+    parts = run_until_killed(tmp_path, work, checkpoints, workers=2).values()
     assert all(part.arrays["residuals"].size == 0 for part in parts)
     again = elastic.Job(epochs=8, method="MPCA")
     options = ["--checkpoint-dir", str(checkpoints)]

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import signal
+import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from keras_strom import NetworkConfig
+from keras_strom.recovery.checkpoint_files import Part, read_part
 from keras_strom.runner.console import Console
 from keras_strom.runner.launcher import Job, launch
 from keras_strom.runner.master_options import Master, MasterOptions
@@ -20,6 +26,9 @@ from tests.support import faults
 from tests.support.faults import Fault
 from tests.support.scripts import elastic
 from tests.support.two_workers import VARIABLES
+
+#: Seconds until a job has a checkpoint, at most.
+DEADLINE = 200.0
 
 
 class Ended:
@@ -51,6 +60,31 @@ class WatchedMaster:
 
     def status(self) -> dict[str, Any]:
         return {} if self.master is None else dict(self.master.status())
+
+
+def run_until_killed(
+    folder: Path, work: elastic.Job, checkpoints: Path, workers: int
+) -> dict[int, Part]:
+    """Kills a job without warning once it has a checkpoint; returns the parts of the latest."""
+    command = [sys.executable, "-m", "keras_strom", "run", "-np", str(workers)]
+    command += ["--checkpoint-dir", str(checkpoints), "--checkpoint-interval", "0.4"]
+    command += [elastic.__file__, str(folder), json.dumps(vars(work))]
+    with subprocess.Popen(command, env={**os.environ}, start_new_session=True) as job:
+        deadline, tick = time.monotonic() + DEADLINE, threading.Event()
+        try:
+            while not list(checkpoints.glob("checkpoint-*")):
+                assert job.poll() is None, "the job has ended by itself"
+                assert time.monotonic() < deadline, "no checkpoint was made"
+                tick.wait(0.02)
+        finally:
+            job.send_signal(signal.SIGKILL)
+    return latest_parts(checkpoints)
+
+
+def latest_parts(checkpoints: Path) -> dict[int, Part]:
+    """The newest checkpoint's parts by rank; a worker that was slow or dead has left none."""
+    latest = max(checkpoints.glob("checkpoint-*"))
+    return {part.rank: part for part in map(read_part, latest.iterdir())}
 
 
 def run(

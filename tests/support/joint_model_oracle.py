@@ -12,7 +12,8 @@ import itertools
 import numpy as np
 import numpy.typing as npt
 
-from keras_strom._native.joint_model import MPCA, SPARKNET, JointValues, Method
+from keras_strom._native.joint_model import JointValues
+from keras_strom.method import MethodKind, MethodNumbers
 
 Floats = npt.NDArray[np.float32]
 
@@ -26,17 +27,17 @@ def shards(size: int, phases: int) -> list[tuple[int, int]]:
     return [(begin, end - begin) for begin, end in itertools.pairwise(cuts)]
 
 
-def beta_of(method: Method, cycle: int) -> float:
+def beta_of(method: MethodNumbers, cycle: int) -> float:
     """The weight of a cycle's mean (8): from 1 to `beta`, by equal factors."""
     return float(method.beta ** _ramp(cycle, method.ramp_cycles))
 
 
-def gamma_of(method: Method, cycle: int) -> float:
+def gamma_of(method: MethodNumbers, cycle: int) -> float:
     """How many cycles ahead the target lies (5): from 0 to `gamma`, by equal steps."""
     return float(method.gamma * _ramp(cycle, method.ramp_cycles))
 
 
-def alpha_of(method: Method, cycle: int) -> float:
+def alpha_of(method: MethodNumbers, cycle: int) -> float:
     """The pull (7): none for `free_cycles`, then from `start_alpha` to `alpha` by equal factors."""
     if cycle < method.free_cycles or method.alpha == 0:
         return 0.0
@@ -61,9 +62,9 @@ def pull(x: Floats, target: Floats, alpha: float) -> None:
 class JointModelOracle:
     """x~, v~ and t of every shard, and what has been added since its last update."""
 
-    def __init__(self, method: Method, start: Floats) -> None:
+    def __init__(self, method: MethodNumbers, start: Floats) -> None:
         self._method = method
-        self._is_mpca = method.kind == MPCA
+        self._is_mpca = method.kind == MethodKind.MPCA
         self._shards = shards(start.size, max(1, method.phases))
         self._joint = start.astype(np.float32)
         self._trajectory = np.zeros(start.size, np.float32)
@@ -125,4 +126,4 @@ class JointModelOracle:
         return (alpha_of(self._method, cycle) if self._is_mpca else self._method.alpha), cycle
 
     def _beta_of_others(self) -> float:
-        return 1.0 if self._method.kind == SPARKNET else self._method.beta
+        return 1.0 if self._method.kind == MethodKind.SPARKNET else self._method.beta
