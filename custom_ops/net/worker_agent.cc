@@ -348,6 +348,12 @@ bool WorkerAgent::HasCome(const Waiter& waiter) const {
   return waiter.step == kForJoint ? joint_ != nullptr : released_ > waiter.step;
 }
 
+// A worker that waits within a step can neither hand over its parameters nor learn of another
+// master, so that step ends without its exchange.
+bool WorkerAgent::IsVoid(const Waiter& waiter) const {
+  return waiter.step == kForJoint && waits_for_master();
+}
+
 void WorkerAgent::Await(int64_t step, int64_t timeout_ns, std::function<void(Status)> done) {
   Status now;
   {
@@ -357,12 +363,14 @@ void WorkerAgent::Await(int64_t step, int64_t timeout_ns, std::function<void(Sta
     const int64_t deadline_ns = timeout_ns < 0 ? kNever : start_ns + wait_ns;
     Waiter waiter{step, wait_ns, deadline_ns, start_ns, std::move(done)};
     const bool has_come = HasCome(waiter);
-    if (failure_.ok() && !has_come) {
+    const bool is_void = !has_come && IsVoid(waiter);
+    if (failure_.ok() && !has_come && !is_void) {
       waiters_.push_back(std::move(waiter));
       loop_.Post([](int64_t) {});  // a nearer deadline must be seen by the sleeping thread
       return;
     }
     if (!has_come) now = failure_;
+    if (is_void) loop_.Post([this](int64_t) { node_.WithdrawFromJoint(); });
     done = std::move(waiter.done);
   }
   done(now);
@@ -390,6 +398,10 @@ JointOrders WorkerAgent::TakeOrders() {
 }
 
 void WorkerAgent::Give(uint64_t mark, int64_t iteration, int64_t steps, std::vector<float> values) {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    joint_ = nullptr;  // what came for a snapshot that is void
+  }
   loop_.Post([this, mark, iteration, steps, v = std::move(values)](int64_t now_ns) mutable {
     node_.GiveToJoint(now_ns, mark, iteration, steps, std::move(v));
   });
@@ -541,6 +553,8 @@ void WorkerAgent::FireWaiters(int64_t now_ns) {
       if (!HasCome(*it)) {
         if (!failure_.ok()) {
           status = failure_;
+        } else if (IsVoid(*it)) {
+          node_.WithdrawFromJoint();
         } else if (now_ns >= it->deadline_ns && (missing_workers() > 0 || waits_for_master())) {
           it->deadline_ns = now_ns + it->timeout_ns;  // the others wait by agreement
           ++it;

@@ -134,6 +134,7 @@ class WorkerAgent final : public Exchange, public JointExchange, private IoLoop:
   void FireWaiters(int64_t now_ns);
   void Await(int64_t step, int64_t timeout_ns, std::function<void(Status)> done);
   bool HasCome(const Waiter& waiter) const;
+  bool IsVoid(const Waiter& waiter) const;
   void TakeJointFromNode();
 
   static constexpr int64_t kForJoint = -1;

@@ -42,6 +42,13 @@ void Application::Act(int64_t now_ns) {
     if (!event) break;
     HandleEvent(now_ns, std::move(*event));
   }
+  // Within a step a program does nothing else.
+  const bool is_within_step = !joint_.Continue(now_ns, &record_.parameters);
+  if (is_within_step) {
+    waits_ |= next_action_ns_ <= now_ns;
+    if (waits_) next_action_ns_ = kNever;
+    return;
+  }
   if (node_->ReplicaWanted() && !record_.parameters.empty() && now_ns >= validates_until_ns_) {
     ++record_.handed_over;
     node_->HandOver(now_ns, record_.parameters);
@@ -190,10 +197,6 @@ void Application::Continue(int64_t now_ns) {
   }
   TakeReceived();
   if (record_.step >= script_.steps.at(record_.generation - 1) || record_.stop_heard) {
-    if (!joint_.Continue(now_ns, &record_.parameters)) {
-      waits_ = true;
-      return;
-    }
     record_.state = ApplicationRecord::State::kWaiting;
     if (script_.plan.IsJoint()) joint_.Finish(now_ns, record_.step - 1, record_.parameters);
     return node_->Finish(now_ns, script_.stop_all);
@@ -216,7 +219,6 @@ bool Application::MayStep(int64_t now_ns) {
   }
   waits_ =
       blocked || node_->missing_workers() > 0 || node_->WaitsForMaster() ||
-      !joint_.Continue(now_ns, &record_.parameters) ||
       (sequenced() && node_->ReleasedSteps() < record_.step - record_.first_step - max_staleness_);
   return !waits_;
 }

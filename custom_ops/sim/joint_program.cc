@@ -33,7 +33,10 @@ bool JointProgram::Continue(int64_t now_ns, std::vector<float>* x) {
   now_ns_ = now_ns;
   if (!waits_) return true;
   if (JointValues round = node_->TakeRound()) joint_ = std::move(round);
-  if (joint_ == nullptr) return false;
+  if (joint_ == nullptr) {
+    if (!node_->WaitsForMaster()) return false;
+    node_->WithdrawFromJoint();  // as net/worker_agent.h does
+  }
   strom_pull_result result{};
   failure_ = local_.Install(Pieces(x), now_ns, {}, &result);
   waits_ = false;

@@ -27,7 +27,7 @@ from keras_strom._native.local_model import LocalModel
 from keras_strom._native.replica import Replica
 from keras_strom.job.environment import ClusterEnvironment
 from keras_strom.job.network import NetworkConfig
-from keras_strom.method import MPCA, Method, check_method
+from keras_strom.method import Method, check_method
 from keras_strom.recovery.checkpointing import Checkpointing
 from keras_strom.relay.counters import NodeCounters
 from keras_strom.relay.training_relay import TrainingWorker
@@ -227,12 +227,6 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
                 raise errors.StromError(
                     f"worker {self._environment.rank} has a StromStrategy already; make one a "
                     "process and create all models in its scope"
-                )
-            if isinstance(options, PullOptions) and not isinstance(options.method, MPCA):
-                (network or self._environment.network).refuse_waiting(
-                    f"with method={options.method.text} workers wait for the master in the middle "
-                    "of a step, where no other one can reach them; use method=MPCA(), or a "
-                    "checkpoint_dir"
                 )
             join = functools.partial(
                 _join, weakref.ref(self), self._environment, staleness, network

@@ -183,7 +183,7 @@ def test_waiting_is_refused_where_it_cannot_work(tmp_path: Path) -> None:
 
 
 class KilledMaster(WatchedMaster):
-    """The master of a job is killed once the workers have sent so many updates."""
+    """The master of a job is killed once it has so many updates, or steps of a joint model."""
 
     def __init__(self, after: int) -> None:
         self._after = after
@@ -197,20 +197,26 @@ class KilledMaster(WatchedMaster):
 
     def _kill(self, master: SupervisedMaster) -> None:
         tick = threading.Event()
-        while sum(m["updates_accepted"] for m in _members(master)) < self._after:
+        while _received(master) < self._after:
             tick.wait(0.02)
         os.kill(master.pid, signal.SIGKILL)
         self.killed.set()
 
 
-def _members(master: Master) -> list[dict[str, Any]]:
-    members: list[dict[str, Any]] = master.status().get("node", {}).get("members", [])
-    return members
+def _received(master: Master) -> int:
+    node = master.status().get("node", {})
+    updates: int = sum(member["updates_accepted"] for member in node.get("members", []))
+    return updates + int(node.get("steps_counted", 0))
 
 
-def test_a_fit_outlives_its_master(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("method", "options"),
+    [("", {}), ("MPCA", {}), ("SparkNet", {"steps": 3}), ("EASGD", {"steps": 3})],
+    ids=["updates", "MPCA", "SparkNet", "EASGD"],
+)
+def test_a_fit_outlives_its_master(tmp_path: Path, method: str, options: dict[str, Any]) -> None:
     master = KilledMaster(after=60)
-    work = elastic.Job(epochs=4, pause=0.02)
+    work = elastic.Job(epochs=4, pause=0.02, method=method, options=options)
     ended: Ended = run(tmp_path, work, network=NETWORK, master=master)
     assert master.killed.is_set()
     ended.check()

@@ -25,8 +25,6 @@ from keras_strom import (
     errors,
 )
 from keras_strom._native.local_model import MethodStruct
-from keras_strom.job.environment import ClusterEnvironment
-from keras_strom.job.network import NetworkConfig
 
 # ------------------------------------------------------------------------------- the values
 
@@ -152,20 +150,3 @@ def test_a_lone_worker_with_a_method_trains_as_plain_keras_bit_for_bit() -> None
     for ours, plain in zip(trained(strategy), trained(None), strict=True):
         np.testing.assert_array_equal(ours, plain)
     assert strategy.last_report is None
-
-
-@pytest.mark.parametrize("method", [SparkNet(), EASGD(), EASGD(synchronous=True)])
-def test_methods_whose_steps_wait_for_the_master_cannot_outlive_it(
-    method: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    here = ClusterEnvironment(
-        rank=0,
-        size=2,
-        master=("127.0.0.1", 9),
-        credentials_path="nowhere",
-        network=NetworkConfig(on_master_loss="wait"),
-    )
-    for name, value in here.to_environ().items():
-        monkeypatch.setenv(name, value)
-    with pytest.raises(errors.InvalidOption, match=r'on_master_loss="wait".*method=MPCA\(\)'):
-        StromStrategy(method=method)

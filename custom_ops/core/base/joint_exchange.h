@@ -67,7 +67,8 @@ class JointExchange {
   virtual void AskJoint() = 0;
 
   // Calls `done` once when what was asked for, or the target of the round for which a snapshot was
-  // given, is here (TakeJoint), or on failure.
+  // given, is here (TakeJoint), or on failure. Where a master is lost for which another may come it
+  // is called without either: TakeJoint has nothing, and what was asked and given is void.
   virtual void AwaitJoint(int64_t timeout_ns, std::function<void(Status)> done) = 0;
   virtual JointValues TakeJoint() = 0;
 };

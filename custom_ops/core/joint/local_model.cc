@@ -203,13 +203,17 @@ Status LocalModel::Install(std::span<const LocalPiece> pieces, int64_t now_ns,
   if (!exchange_ || !std::exchange(waits_, false)) return {};
   Status covers = CheckCovers(pieces);
   if (!covers.ok()) return covers;
+  told_.waited_seconds += Seconds(now_ns - waits_since_ns_);
+  exchanged_ns_ = now_ns;
   const JointValues joint = exchange_->TakeJoint();
-  if (!joint || std::ssize(*joint) != size_) {
+  if (!joint) {
+    *result = told_;
+    return {};
+  }
+  if (std::ssize(*joint) != size_) {
     return {Code::kInternal, "the joint model has not come whole"};
   }
   wait_seconds_.Add(Seconds(now_ns - waits_since_ns_));
-  told_.waited_seconds += Seconds(now_ns - waits_since_ns_);
-  exchanged_ns_ = now_ns;
   told_.shards = 1;
   Shard& whole = shards_.front();
   if (method_.kind == STROM_EASGD) {

@@ -33,7 +33,8 @@ class LocalModel {
              int32_t rank, int32_t workers);
 
   // After a step of the optimizer. Where result->waits, JointExchange::AwaitJoint and then Install
-  // come before the next one. kNotFinite where three snapshots one after another were not finite.
+  // come before the next one; Install changes nothing where the exchange is void. kNotFinite where
+  // three snapshots one after another were not finite.
   Status Step(std::span<const LocalPiece> pieces, int64_t iteration, int64_t now_ns,
               const Parallel& parallel, strom_pull_result* result);
   Status Install(std::span<const LocalPiece> pieces, int64_t now_ns, const Parallel& parallel,

@@ -37,10 +37,11 @@ void ShardAgent::MasterChanged() {
   last_given_.reset();
   last_have_.reset();
   orders_.asked.reset();
-  // A worker that waits for a round gives its snapshot to the first of the new master.
-  if (plan_.IsMpca()) {
-    std::erase_if(given_, [](const Given& given) { return given.mark < kFirstLastMark; });
-  }
+  EraseSnapshots();
+}
+
+void ShardAgent::EraseSnapshots() {
+  std::erase_if(given_, [](const Given& given) { return given.mark < kFirstLastMark; });
 }
 
 void ShardAgent::Handle(const Tick& tick) {
@@ -154,6 +155,12 @@ void ShardAgent::SendGiven(const Given& given) {
   host_->SendBlob(EncodeBlob({BlobKind::kShard, generation_, static_cast<uint64_t>(given.iteration),
                               given.mark, static_cast<uint32_t>(steps)},
                              given.values));
+}
+
+void ShardAgent::Withdraw() {
+  awaits_joint_ = false;
+  round_target_ = nullptr;
+  if (plan_.HasRounds()) EraseSnapshots();
 }
 
 void ShardAgent::AskJoint() {

@@ -52,6 +52,8 @@ class ShardAgent {
   void Give(uint64_t mark, int64_t iteration, int64_t steps, std::vector<float> values);
   // Answered once by HandleChunk.
   void AskJoint();
+  // It waits no longer for the joint model or for its round, and gives a newer snapshot next.
+  void Withdraw();
   // See JointOrders::Take.
   JointOrders TakeOrders() { return orders_.Take(); }
   // The target of a round, once.
@@ -66,6 +68,7 @@ class ShardAgent {
     std::vector<float> values;
   };
   void SendGiven(const Given& given);
+  void EraseSnapshots();  // all but the last ones
   ElementRange RangeOf(uint64_t number) const;
   void HandleTarget(const Blob& blob);
   void InstallTarget(uint64_t number, JointValues values);

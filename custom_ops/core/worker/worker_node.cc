@@ -233,6 +233,10 @@ void WorkerNode::AskJoint(int64_t now_ns) {
   if (s.life != State::Life::kOver && joint != nullptr) joint->AskJoint();
 }
 
+void WorkerNode::WithdrawFromJoint() {
+  if (ShardAgent* const joint = state_->generation->joint()) joint->Withdraw();
+}
+
 const VersionVector& WorkerNode::received() const { return state_->relay.received(); }
 const Replication& WorkerNode::replication() const { return state_->relay.replication(); }
 void WorkerNode::SetApplied(const VersionVector& applied) { state_->applied = applied; }

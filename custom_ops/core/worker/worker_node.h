@@ -112,6 +112,7 @@ class WorkerNode {
   void GiveToJoint(int64_t now_ns, uint64_t mark, int64_t iteration, int64_t steps,
                    std::vector<float> values);
   void AskJoint(int64_t now_ns);  // -> kJoint
+  void WithdrawFromJoint();       // of ShardAgent::Withdraw
 
   const VersionVector& received() const;
   // Ring, hold and vectors, for checks of their bounds.

@@ -32,12 +32,7 @@ class Played final : public JointExchange {
     int64_t steps;
     std::vector<float> values;
   };
-  JointOrders TakeOrders() override {
-    JointOrders taken = orders;
-    orders.asked.reset();
-    orders.targets.clear();
-    return taken;
-  }
+  JointOrders TakeOrders() override { return orders.Take(); }
   void Give(uint64_t mark, int64_t iteration, int64_t steps, std::vector<float> values) override {
     given.push_back({mark, iteration, steps, std::move(values)});
   }
@@ -225,6 +220,33 @@ TEST_F(LocalModelTest, SegmentsThatDoNotCoverTheJointModelAreRefused) {
   std::vector<LocalPiece> pieces = Pieces();
   pieces.pop_back();
   EXPECT_EQ(model.Step(pieces, 0, 1, {}, &result).code, Code::kInvalidArgument);
+}
+
+TEST_F(LocalModelTest, AStepWhoseExchangeIsVoidEndsWithItsOwnParameters) {
+  for (const int32_t kind : {STROM_SPARKNET, STROM_EASGD, STROM_EASGD_SYNCHRONOUS}) {
+    strom_method method{};
+    method.kind = kind;
+    method.phases = 1;
+    method.alpha = method.beta = .5;
+    method.steps = 2;
+    Begin(method);
+    for (int exchange_number = 0; exchange_number < 2; ++exchange_number) {
+      ASSERT_TRUE(Step().ok());
+      ASSERT_FALSE(result.waits);
+      ASSERT_TRUE(Step().ok());
+      ASSERT_TRUE(result.waits);
+      ASSERT_TRUE(Install().ok());  // nothing has come
+      EXPECT_EQ(result.shards, 0);
+      EXPECT_THAT(x, Each(1.0f));
+    }
+    ASSERT_TRUE(Step().ok());
+    ASSERT_TRUE(Step().ok());
+    exchange->joint = Filled(kSize, 3);
+    ASSERT_TRUE(Install().ok());
+    EXPECT_EQ(result.shards, 1);
+    EXPECT_THAT(x, Each(kind == STROM_SPARKNET ? 3.0f : 2.0f));
+    x.assign(x.size(), 1);
+  }
 }
 
 }  // namespace
