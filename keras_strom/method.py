@@ -68,6 +68,11 @@ class Method(abc.ABC):
 
     pulls_each_step: ClassVar[bool] = False
 
+    @property
+    def pulls_by_gradient(self) -> bool:
+        """Whether the pull is a part of the gradients that the optimizer gets."""
+        return False
+
     @abc.abstractmethod
     def numbers(self, workers: int) -> MethodNumbers:
         """What the native library computes with.
@@ -128,12 +133,17 @@ class MPCA(Method):
     * (4) v~ = delta v~ + (1 - delta) (new x~ - old x~)
     * (5) x* = x~ + gamma v~
     * (7) in every step of worker i: x_i += alpha (x* - x_i)
+    * (6) or, with `penalty="gradient"`: the gradient g_i += alpha (x_i - x*)
 
     Args:
         phases: in how many shards the joint model travels, 1 to 3. With 3 one is collected, one
             averaged and one handed out at any time.
         alpha: the pull of a step (7), in [0, 1]; 0 = no worker is ever pulled. With n_c steps a
             cycle, alpha n_c should stay below 2: above that the pull is a brake.
+        penalty: "shift" = the pull moves the parameters between two steps (7). "gradient" = it is
+            the gradient of alpha / 2 |x - x*|^2, which the optimizer gets with that of the loss
+            (6): before any clipping, and times the learning rate. Its effect goes by the optimizer:
+            Adam divides it away, and plain SGD wants an alpha larger by one over the learning rate.
         beta: the weight of a cycle's mean (8), in (0, 1]. It starts at 1.
         gamma: by how many cycles the target lies ahead of the joint model (5), in [0, 2]. It starts
             at 0.
@@ -157,6 +167,7 @@ class MPCA(Method):
     beta: float = 0.9
     gamma: float = 0.7
     delta: float = 0.8
+    penalty: str = "shift"
     weighted: bool = True
     start: PullStart = dataclasses.field(default_factory=PullStart)
     ramp_cycles: int = 20
@@ -171,12 +182,19 @@ class MPCA(Method):
         _keep_number(self, "beta", "(0, 1]", 0 < _number(self, "beta") <= 1)
         _keep_number(self, "gamma", "[0, 2]", 0 <= _number(self, "gamma") <= 2)
         _keep_number(self, "delta", "[0, 1)", 0 <= _number(self, "delta") < 1)
+        if self.penalty not in ("shift", "gradient"):
+            raise errors.InvalidOption(f'penalty={self.penalty!r} must be "shift" or "gradient"')
         if not isinstance(self.weighted, bool):
             raise errors.InvalidOption(f"weighted={self.weighted!r} must be True or False")
         if not isinstance(self.start, PullStart):
             raise errors.InvalidOption(f"start={self.start!r} must be a PullStart")
         whole_number("ramp_cycles", self.ramp_cycles, least=0)
         whole_number("min_steps", self.min_steps, least=1)
+
+    @property
+    def pulls_by_gradient(self) -> bool:
+        """Whether the pull is a part of the gradients that the optimizer gets."""
+        return self.penalty == "gradient"
 
     def numbers(self, workers: int) -> MethodNumbers:
         """What the native library computes with; the same for any number of workers."""

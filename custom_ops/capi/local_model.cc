@@ -75,7 +75,8 @@ int strom_local_model_close(strom_handle model) {
 }
 
 int strom_local_model_begin(strom_handle model, strom_handle worker, int64_t size,
-                            const strom_method* method, int32_t rank, int32_t workers) {
+                            const strom_method* method, int32_t rank, int32_t workers,
+                            int32_t in_gradient) {
   return WithLocalModel(__func__, model, [&](LocalModel& m) -> Status {
     const JointPlan plan{*method, {{0, size}}};
     Status valid = CheckPlan(plan, size);
@@ -86,8 +87,26 @@ int strom_local_model_begin(strom_handle model, strom_handle worker, int64_t siz
       exchange = FindJointExchange(worker);
       if (!exchange) return ClosedHandle("strom_local_model_begin", "worker", worker);
     }
-    m.Begin(std::move(exchange), size, *method, rank, workers);
+    m.Begin(std::move(exchange), size, *method, rank, workers,
+            in_gradient != 0 ? PullKind::kGradient : PullKind::kStep);
     return {};
+  });
+}
+
+int strom_local_model_penalize(strom_handle model, const strom_segment* segments, int64_t count,
+                               const strom_thread_pool* threads) {
+  return WithLocalModel(__func__, model, [&](LocalModel& m) -> Status {
+    std::vector<PenalizedPiece> pieces;
+    for (int64_t i = 0; i < count; ++i) {
+      const strom_segment& segment = segments[i];
+      const auto size = static_cast<size_t>(std::max<int64_t>(0, segment.size));
+      if (size > 0 && (segment.value == nullptr || segment.before == nullptr)) {
+        return {Code::kInvalidArgument,
+                "strom_local_model_penalize: a segment has no gradient, or no variable"};
+      }
+      pieces.push_back({{segment.value, size}, {segment.before, size}, segment.offset});
+    }
+    return m.Penalize(pieces, LentThreads(threads).parallel());
   });
 }
 

@@ -22,7 +22,7 @@ extern "C" {
 
 /* Bumped whenever a declaration below, in joint_values.h or in step_values.h changes; the Python
  * package refuses another number. */
-#define STROM_ABI_VERSION 15
+#define STROM_ABI_VERSION 16
 
 typedef int64_t strom_handle;
 
@@ -110,15 +110,21 @@ STROM_EXPORT int strom_replica_message(strom_handle replica, int64_t index, uint
  * (capi/local_model.cc) What a worker trains on beside a joint model (strom_method): its targets
  * and its counts of steps. The parameters themselves stay in TensorFlow's variables; segments lend
  * them. An `offset` counts elements of the joint model, and the segments of every call cover it
- * whole, in ascending order; `before` and `after` are not looked at. A call for one local model
- * waits for the one before.
+ * whole, in ascending order; `before` and `after` are not looked at. strom_local_model_penalize has
+ * its own. A call for one local model waits for the one before.
  */
 STROM_EXPORT int strom_local_model_create(strom_handle* model);
 STROM_EXPORT int strom_local_model_close(strom_handle model);
 /* A generation begins: no targets, no steps. `worker` 0 = nobody is there to exchange with. `rank`
- * of `workers` staggers exchanges that are each worker's own. */
+ * of `workers` staggers exchanges that are each worker's own. `in_gradient` 1: MPCA's pull is a
+ * part of the gradients (6), which strom_local_model_penalize adds, and no step of its own (7). */
 STROM_EXPORT int strom_local_model_begin(strom_handle model, strom_handle worker, int64_t size,
-                                         const strom_method* method, int32_t rank, int32_t workers);
+                                         const strom_method* method, int32_t rank, int32_t workers,
+                                         int32_t in_gradient);
+/* Before a step of the optimizer: adds the pull to gradients. `value` of a segment is the gradient,
+ * `before` the variable; segments may leave out variables. */
+STROM_EXPORT int strom_local_model_penalize(strom_handle model, const strom_segment* segments,
+                                            int64_t count, const strom_thread_pool* threads);
 /* After each step of the optimizer: takes the snapshot that is asked for, installs targets that
  * have come, and pulls. Where result->waits, training may not go on before strom_local_model_await
  * has called back and strom_local_model_install has been called. STROM_NOT_FINITE, naming a

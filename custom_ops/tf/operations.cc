@@ -131,6 +131,30 @@ joint_now: The joint model of the training that runs; a step with another is ref
 statistics: What the pull did (keras_strom/sharing/pull_statistics.py).
 )doc");
 
+REGISTER_OP("StromPenalty")
+    .Attr("N: int >= 1")
+    .Attr("model: int")
+    .Attr("offsets: list(int)")
+    .Input("variables: N * resource")
+    .Input("gradients: N * float")
+    .Output("penalized: N * float")
+    .SetIsStateful()
+    .SetShapeFn([](tensorflow::shape_inference::InferenceContext* context) {
+      const int variables = context->num_inputs() / 2;
+      for (int i = 0; i < variables; ++i) context->set_output(i, context->input(variables + i));
+      return absl::OkStatus();
+    })
+    .Doc(R"doc(
+Adds to gradients the pull towards the joint model's targets: that of alpha/2 |x - x*|^2, equation 6
+of MPCA SGD.
+
+model: The handle of the worker's local model (capi/strom.h).
+offsets: Where each variable begins in the joint model; ascending.
+variables: Some or all variables of the joint model, as the step finds them.
+gradients: Theirs.
+penalized: What the optimizer is to get.
+)doc");
+
 REGISTER_OP("StromApplyStep")
     .Attr("N: int >= 1")
     .Attr("replica: int")

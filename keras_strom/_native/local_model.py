@@ -62,7 +62,14 @@ class LocalModel:
         self.handle: int = handle.value
 
     def begin(
-        self, worker: int, size: int, method: MethodNumbers, *, rank: int, workers: int
+        self,
+        worker: int,
+        size: int,
+        method: MethodNumbers,
+        *,
+        rank: int,
+        workers: int,
+        in_gradient: bool = False,
     ) -> None:
         """Begins a generation: no targets, no steps.
 
@@ -72,6 +79,8 @@ class LocalModel:
             method: as `WorkerNode.start` was given it.
             rank: this worker's; staggers exchanges that are each worker's own.
             workers: K.
+            in_gradient: whether the pull is a part of the gradients (the op StromPenalty), and no
+                step of its own.
         """
         function = declare(
             "strom_local_model_begin",
@@ -81,9 +90,10 @@ class LocalModel:
             ctypes.POINTER(MethodStruct),
             ctypes.c_int32,
             ctypes.c_int32,
+            ctypes.c_int32,
         )
-        numbers = MethodStruct.of(method)
-        check(function(self.handle, worker, size, ctypes.byref(numbers), rank, workers))
+        numbers = ctypes.byref(MethodStruct.of(method))
+        check(function(self.handle, worker, size, numbers, rank, workers, int(in_gradient)))
 
     def finish(self, values: npt.NDArray[np.float32], iteration: int) -> None:
         """After the last step: gives the last snapshot of all.

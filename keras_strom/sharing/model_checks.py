@@ -17,7 +17,10 @@ _PATH = "_keras_strom_path"
 _CONSTRAINED = "_keras_strom_constrained"
 
 
-def wrap_apply(check: Callable[[Any, list[Any]], Callable[..., Any] | None]) -> None:
+def wrap_apply(
+    check: Callable[[Any, list[Any]], Callable[..., Any] | None],
+    penalize: Callable[[Any, list[Any], list[Any]], list[Any]],
+) -> None:
     """Has every step of a Keras optimizer checked first; later calls do nothing.
 
     Outside `strategy.run` Keras reaches no method of the strategy at all, so this is the only place
@@ -26,6 +29,8 @@ def wrap_apply(check: Callable[[Any, list[Any]], Callable[..., Any] | None]) -> 
     Args:
         check: called with the optimizer and the `tf.Variable`s that it is about to change; returns
             what is to call the step, like `tf.distribute.Strategy.run`, or None.
+        penalize: called with the optimizer, the gradients and the variables; returns the gradients
+            that are to be taken.
     """
     base = next(kind for kind in keras.optimizers.Optimizer.__mro__[::-1] if "apply" in vars(kind))
     original = base.apply
@@ -38,9 +43,11 @@ def wrap_apply(check: Callable[[Any, list[Any]], Callable[..., Any] | None]) -> 
             changed = getattr(optimizer, "_trainable_variables", [])
         else:
             changed = trainable_variables = list(trainable_variables)
-        run = check(optimizer, [_value_with_path(variable) for variable in changed])
+        values = [_value_with_path(variable) for variable in changed]
+        run = check(optimizer, values)
         if run is not None:
             return run(original, args=(optimizer, grads, trainable_variables))
+        grads = penalize(optimizer, list(grads), values)
         return original(optimizer, grads, trainable_variables)
 
     apply._keras_strom_wrap = True  # type: ignore[attr-defined]

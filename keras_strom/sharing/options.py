@@ -110,6 +110,21 @@ def check_compilable(jit_compile: bool, devices: int) -> None:
         )
 
 
+def check_penalty(method: Method | None, jit_compile: bool, devices: int) -> None:
+    """Refuses a pull by gradients where no op of ours can be in the optimizer's step.
+
+    Raises:
+        InvalidOption: with what to do.
+    """
+    if method is None or not method.pulls_by_gradient or (not jit_compile and devices == 1):
+        return
+    where = "XLA (jit_compile=True)" if jit_compile else f"a step over {devices} devices"
+    raise errors.InvalidOption(
+        f'penalty="gradient": {where} has no place for it between gradients and optimizer; leave '
+        'penalty="shift"'
+    )
+
+
 def _check_grid(local_steps: int, shake_up: ShakeUp | None) -> None:
     """Shake-ups are messages, and not all of them."""
     if shake_up is None or local_steps == 1:

@@ -151,6 +151,39 @@ class PulledStep(TrainingStep):
 
     # ------------------------------------------------------------ steps
 
+    def penalize(self, gradients: list[Any], variables: list[Any]) -> list[Any]:
+        """Adds the pull to them, where the method has it there: equation 6 of MPCA SGD."""
+        joint = self._joint
+        if joint is None or not self.method.pulls_by_gradient:
+            return gradients
+        places = {
+            id(variable): place
+            for place, (variable, gradient) in enumerate(zip(variables, gradients, strict=False))
+            if gradient is not None
+        }
+        taken = [
+            (places[id(entry.variable)], offset, entry)
+            for offset, entry in zip(joint.offsets, joint.entries, strict=True)
+            if id(entry.variable) in places
+        ]
+        if not taken:
+            return gradients
+        for place, _, entry in taken:
+            if isinstance(gradients[place], tf.IndexedSlices):
+                self._warn_if_large(entry.variable)
+        with tf.device("/cpu:0"):
+            penalized = operations().strom_penalty(
+                variables=[entry.primary.handle for _, _, entry in taken],
+                gradients=[
+                    tf.cast(tf.convert_to_tensor(gradients[place]), tf.float32)
+                    for place, _, _ in taken
+                ],
+                model=self._local.handle,
+                offsets=[offset for _, offset, _ in taken],
+            )
+        changed = dict(zip((place for place, _, _ in taken), penalized, strict=True))
+        return [changed.get(place, gradient) for place, gradient in enumerate(gradients)]
+
     def close(self, trace: StepTrace) -> None:
         """Exchanges and pulls what the method says, where the optimizer has stepped.
 
@@ -193,17 +226,21 @@ class PulledStep(TrainingStep):
                     "Make its layer a part of that model, or name its model in strategy.begin"
                 )
         for variable in trace.looked_up:
-            size = int(variable.shape.num_elements())
-            if size >= _LARGE and id(variable) not in self._warned:
-                self._warned.add(id(variable))
-                _logger.warning(
-                    "%s has %.1f million elements, of which a step looks up a few rows, but "
-                    "method=%s exchanges and pulls all of them. Sharing updates (method=None) goes "
-                    "by the rows with SGD, Adagrad and RMSprop without momentum",
-                    path_of(variable),
-                    size / 1e6,
-                    type(self.method).__name__,
-                )
+            self._warn_if_large(variable)
+
+    def _warn_if_large(self, looked_up: Any) -> None:
+        size = int(looked_up.shape.num_elements())
+        if size < _LARGE or id(looked_up) in self._warned:
+            return
+        self._warned.add(id(looked_up))
+        _logger.warning(
+            "%s has %.1f million elements, of which a step looks up a few rows, but method=%s "
+            "exchanges and pulls all of them. Sharing updates (method=None) goes by the rows with "
+            "SGD, Adagrad and RMSprop without momentum",
+            path_of(looked_up),
+            size / 1e6,
+            type(self.method).__name__,
+        )
 
     def _watched(self, trace: StepTrace, entries: list[Entry]) -> list[int]:
         """The variables, by their place, that tell whether the optimizer has stepped."""
@@ -288,6 +325,7 @@ class PulledStep(TrainingStep):
             options.method.numbers(options.workers),
             rank=options.rank,
             workers=options.workers,
+            in_gradient=options.method.pulls_by_gradient,
         )
 
     def begin_own(self, trained: list[Entry]) -> None:

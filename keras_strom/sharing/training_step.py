@@ -55,6 +55,15 @@ class TrainingStep(abc.ABC):
 
     # ------------------------------------------------------------ steps
 
+    def penalize(self, gradients: list[Any], variables: list[Any]) -> list[Any]:
+        """The gradients that an optimizer is to get for `variables`, which it is about to change.
+
+        Args:
+            gradients: those of the loss, None where a variable has none.
+            variables: `tf.Variable`s, as many.
+        """
+        return gradients
+
     @abc.abstractmethod
     def close(self, trace: StepTrace) -> None:
         """Ends a step of which `trace` tells what it has changed."""

@@ -69,7 +69,7 @@ class PullFigures:
             "cycle_steps": last.cycle_steps,
             "alpha": last.alpha,
         }
-        if self._step.method.pulls_each_step:
+        if self._step.method.pulls_each_step and not self._step.method.pulls_by_gradient:
             figures["pull"] = last.alpha * last.cycle_steps
         return {
             **figures,

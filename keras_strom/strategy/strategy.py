@@ -34,7 +34,12 @@ from keras_strom.relay.training_relay import TrainingWorker
 from keras_strom.sharing import model_checks
 from keras_strom.sharing.flat_space import FlatSpace
 from keras_strom.sharing.model_checks import path_of
-from keras_strom.sharing.options import check_compilable, check_options, refuse_beside_method
+from keras_strom.sharing.options import (
+    check_compilable,
+    check_options,
+    check_penalty,
+    refuse_beside_method,
+)
 from keras_strom.sharing.pulled_step import PulledStep, PullOptions
 from keras_strom.sharing.residual import ResidualClipping, ShakeUp
 from keras_strom.sharing.scale import UpdateScale, warmup_of
@@ -179,6 +184,7 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
             _check_beside(method, of_updates, environment.size)
         super().__init__(local_devices(devices))
         check_compilable(jit_compile, self.num_replicas_in_sync)
+        check_penalty(method, jit_compile, self.num_replicas_in_sync)
         self._environment = environment
         self._compiler = XlaCompiler() if jit_compile else None
         self._unshareable: dict[int, Any] = {}
@@ -212,7 +218,7 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
         _watch_updates(self)
         wrap_fit(_sharing_of)
         wrap_build(_trains_as_plain_keras)
-        model_checks.wrap_apply(_check_apply)
+        model_checks.wrap_apply(_check_apply, _penalize)
 
     def _connect(
         self, options: StepOptions | PullOptions, network: NetworkConfig | None
@@ -495,6 +501,21 @@ def _check_apply(optimizer: Any, variables: list[Any]) -> Callable[..., Any] | N
     # A worker on its own trains as plain Keras does, but Keras's optimizers want to be in a step.
     strategy = checked.pop()
     return strategy.run if strategy._sharing is None else None
+
+
+def _penalize(optimizer: Any, gradients: list[Any], variables: list[Any]) -> list[Any]:
+    """What an optimizer gets within a step: see TrainingStep.penalize."""
+    strategy = tf.distribute.get_strategy()
+    if not isinstance(strategy, StromStrategy) or strategy._sharing is None:
+        return gradients
+    penalized = strategy._sharing.step.penalize(gradients, variables)
+    if penalized is not gradients and optimizer.loss_scale_factor is not None:
+        raise errors.UnsupportedOptimizer(
+            f"{type(optimizer).__name__}(loss_scale_factor={optimizer.loss_scale_factor:g}) scales "
+            'the pull of MPCA(penalty="gradient") down, too; scale the loss with '
+            'LossScaleOptimizer, or pull by penalty="shift"'
+        )
+    return penalized
 
 
 def _created_outside(variable: Any) -> errors.UnsupportedModel:

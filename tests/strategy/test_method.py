@@ -25,6 +25,7 @@ from keras_strom import (
     errors,
 )
 from keras_strom._native.local_model import MethodStruct
+from tests.support.two_devices import TWO_DEVICES
 
 # ------------------------------------------------------------------------------- the values
 
@@ -37,6 +38,7 @@ REFUSED = [
     (MPCA, {"beta": 0}, r"beta=0 must lie in \(0, 1\]"),
     (MPCA, {"gamma": 2.5}, r"gamma=2.5 must lie in \[0, 2\]"),
     (MPCA, {"delta": 1}, r"delta=1 must lie in \[0, 1\)"),
+    (MPCA, {"penalty": "sideways"}, 'penalty=\'sideways\' must be "shift" or "gradient"'),
     (MPCA, {"weighted": 1}, "weighted=1 must be True or False"),
     (MPCA, {"start": 0.5}, "start=0.5 must be a PullStart"),
     (MPCA, {"ramp_cycles": -1}, "ramp_cycles=-1 must be a whole number, 0 or more"),
@@ -126,6 +128,20 @@ def test_an_option_of_sharing_updates_is_refused_beside_a_method(name: str) -> N
 
 def test_defaults_may_be_written_out_beside_a_method() -> None:
     StromStrategy(method=MPCA(), update_scale="sum", max_staleness=None, jit_compile=True)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"jit_compile": True}, r"XLA \(jit_compile=True\)"),
+        ({"devices": TWO_DEVICES}, "over 2 devices"),
+    ],
+)
+def test_a_pull_by_gradients_is_refused_where_no_op_can_be_before_the_optimizer(
+    options: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(errors.InvalidOption, match=f'penalty="gradient": .*{words}.*"shift"'):
+        StromStrategy(method=MPCA(penalty="gradient"), **options)
 
 
 @pytest.mark.parametrize("method", ["MPCA", MPCA, 3], ids=str)

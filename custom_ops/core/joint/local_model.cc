@@ -42,10 +42,11 @@ void ForPieces(std::span<const LocalPiece> pieces, const ElementRange& range, Vi
 }  // namespace
 
 void LocalModel::Begin(std::shared_ptr<JointExchange> exchange, int64_t size,
-                       const strom_method& method, int32_t rank, int32_t workers) {
+                       const strom_method& method, int32_t rank, int32_t workers, PullKind pull) {
   *this = LocalModel();
   exchange_ = std::move(exchange);
   method_ = method;
+  pull_ = pull;
   size_ = size;
   workers_ = workers;
   for (int32_t shard = 0; shard < method.phases; ++shard) {
@@ -64,6 +65,36 @@ Status LocalModel::CheckCovers(std::span<const LocalPiece> pieces) const {
   if (elements == size_) return {};
   return {Code::kInvalidArgument, "segments of " + std::to_string(elements) +
                                       " elements for a joint model of " + std::to_string(size_)};
+}
+
+Status LocalModel::Penalize(std::span<const PenalizedPiece> pieces,
+                            const Parallel& parallel) const {
+  if (pull_ != PullKind::kGradient) {
+    return {Code::kInvalidArgument, "this method's pull is no part of the gradients"};
+  }
+  for (const PenalizedPiece& piece : pieces) {
+    const int64_t end = piece.offset + std::ssize(piece.values);
+    if (piece.gradient.size() != piece.values.size() || piece.offset < 0 || end > size_) {
+      return {Code::kInvalidArgument, "a gradient that does not lie within the joint model"};
+    }
+  }
+  const auto alpha = static_cast<float>(told_.alpha);
+  if (alpha == 0) return {};
+  parallel.For(std::ssize(pieces), [&](int64_t i) {
+    const PenalizedPiece& piece = pieces[static_cast<size_t>(i)];
+    for (const Shard& shard : shards_) {
+      const int64_t first = std::max(shard.range.offset, piece.offset);
+      const int64_t last = std::min(shard.range.end(), piece.offset + std::ssize(piece.values));
+      if (!shard.target || first >= last) continue;
+      const auto at = static_cast<size_t>(first - piece.offset);
+      const auto size = static_cast<size_t>(last - first);
+      AddPenalty(
+          piece.gradient.subspan(at, size), piece.values.subspan(at, size),
+          std::span(*shard.target).subspan(static_cast<size_t>(first - shard.range.offset), size),
+          alpha);
+    }
+  });
+  return {};
 }
 
 Status LocalModel::Step(std::span<const LocalPiece> pieces, int64_t iteration, int64_t now_ns,
@@ -88,7 +119,8 @@ Status LocalModel::Step(std::span<const LocalPiece> pieces, int64_t iteration, i
       ++told_.shards;
     }
     told_.alpha = orders.alpha;
-    Pull(pieces, static_cast<float>(orders.alpha), told_.shards > 0, parallel);
+    const double alpha = pull_ == PullKind::kStep ? orders.alpha : 0;
+    Pull(pieces, static_cast<float>(alpha), told_.shards > 0, parallel);
   } else {
     status = StepOfRounds(pieces, orders, iteration, now_ns);
   }

@@ -25,13 +25,29 @@ struct LocalPiece {
   const char* name = nullptr;  // for errors
 };
 
+// A variable's gradient, and the place of both in the joint model.
+struct PenalizedPiece {
+  std::span<float> gradient;
+  std::span<const float> values;  // as many
+  int64_t offset = 0;
+};
+
+// What a worker does with the targets of MPCA SGD.
+enum class PullKind {
+  kStep,      // (7), after each step
+  kGradient,  // (6), with Penalize
+};
+
 class LocalModel {
  public:
   // A generation begins: no targets, no steps. Without an exchange nobody is there to train with.
   // Workers whose exchanges are each their own begin them at different steps, by their rank.
   void Begin(std::shared_ptr<JointExchange> exchange, int64_t size, const strom_method& method,
-             int32_t rank, int32_t workers);
+             int32_t rank, int32_t workers, PullKind pull = PullKind::kStep);
 
+  // Before a step of the optimizer, where the pull is a part of its gradients: adds that of the
+  // step before's targets.
+  Status Penalize(std::span<const PenalizedPiece> pieces, const Parallel& parallel) const;
   // After a step of the optimizer. Where result->waits, JointExchange::AwaitJoint and then Install
   // come before the next one; Install changes nothing where the exchange is void. kNotFinite where
   // three snapshots one after another were not finite.
@@ -65,6 +81,7 @@ class LocalModel {
 
   std::shared_ptr<JointExchange> exchange_;
   strom_method method_{};
+  PullKind pull_ = PullKind::kStep;
   int64_t size_ = 0;
   std::vector<Shard> shards_;
   int32_t bad_snapshots_ = 0;  // one after another

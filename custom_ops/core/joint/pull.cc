@@ -19,6 +19,17 @@ void Pull(std::span<float> x, std::span<const float> target, float alpha) {
   }
 }
 
+void AddPenalty(std::span<float> gradient, std::span<const float> x, std::span<const float> target,
+                float alpha) {
+  float* const sum = gradient.data();
+  const float* const own = x.data();
+  const float* const to = target.data();
+  for (size_t i = 0; i < gradient.size(); ++i) {
+    const float way = own[i] - to[i];
+    sum[i] += alpha * way;
+  }
+}
+
 void TakeDifference(std::span<float> x, std::span<const float> joint, float alpha,
                     float* difference) {
   float* const own = x.data();

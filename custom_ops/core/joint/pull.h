@@ -1,4 +1,4 @@
-// Arithmetic on a worker's own model beside a joint one: equation 7 of MPCA SGD, and EASGD's
+// Arithmetic on a worker's own model beside a joint one: equations 6 and 7 of MPCA SGD, and EASGD's
 // exchange. Each operation is rounded to float32.
 #ifndef KERAS_STROM_CORE_JOINT_PULL_H_
 #define KERAS_STROM_CORE_JOINT_PULL_H_
@@ -10,6 +10,10 @@ namespace strom {
 
 // (7): x += alpha (target - x). Alpha 1 assigns.
 void Pull(std::span<float> x, std::span<const float> target, float alpha);
+
+// (6): gradient += alpha (x - target), the gradient of alpha/2 |x - target|^2.
+void AddPenalty(std::span<float> gradient, std::span<const float> x, std::span<const float> target,
+                float alpha);
 
 // EASGD: difference = alpha (x - joint), x -= difference.
 void TakeDifference(std::span<float> x, std::span<const float> joint, float alpha,

@@ -249,5 +249,47 @@ TEST_F(LocalModelTest, AStepWhoseExchangeIsVoidEndsWithItsOwnParameters) {
   }
 }
 
+class PenaltyTest : public LocalModelTest {
+ protected:
+  void SetUp() override { model.Begin(exchange, kSize, Mpca(3), 0, 1, PullKind::kGradient); }
+  std::vector<PenalizedPiece> Gradients() {
+    return {{std::span(gradient).first(40), std::span(x).first(40), 0},
+            {std::span(gradient).subspan(40), std::span(x).subspan(40), 40}};
+  }
+
+  std::vector<float> gradient = std::vector<float>(kSize, .25f);
+};
+
+TEST_F(PenaltyTest, ThePullIsAPartOfTheGradientsWhereAShardHasATarget) {
+  exchange->orders.alpha = .5;
+  exchange->orders.targets.push_back({1, Filled(32, 3)});  // elements 32 to 64
+  ASSERT_TRUE(Step().ok());
+  EXPECT_THAT(x, Each(1.0f));  // no step of its own
+  EXPECT_EQ(result.distance, 32 * 4);
+  EXPECT_EQ(result.alpha, .5);
+  ASSERT_TRUE(model.Penalize(Gradients(), {}).ok());
+  for (size_t i = 0; i < gradient.size(); ++i) {
+    EXPECT_EQ(gradient[i], i < 32 || i >= 64 ? .25f : .25f + .5f * (1 - 3)) << i;
+  }
+}
+
+TEST_F(PenaltyTest, WithoutAPullGradientsKeepTheirBits) {
+  gradient[5] = -0.0f;
+  exchange->orders.targets.push_back({0, Filled(32, 3)});
+  ASSERT_TRUE(Step().ok());
+  ASSERT_TRUE(model.Penalize(Gradients(), {}).ok());
+  EXPECT_TRUE(std::signbit(gradient[5]));
+}
+
+TEST_F(PenaltyTest, GradientsOutsideOfTheJointModelAreRefused) {
+  std::vector<PenalizedPiece> pieces = Gradients();
+  pieces.back().offset = 41;
+  EXPECT_EQ(model.Penalize(pieces, {}).code, Code::kInvalidArgument);
+  pieces.back() = {std::span(gradient).first(3), std::span(x).first(2), 0};
+  EXPECT_EQ(model.Penalize(pieces, {}).code, Code::kInvalidArgument);
+  Begin(Mpca(3));
+  EXPECT_THAT(model.Penalize(Gradients(), {}).message, HasSubstr("no part of the gradients"));
+}
+
 }  // namespace
 }  // namespace strom
