@@ -21,6 +21,10 @@ TRACEBACK_HEADER = "Traceback (most recent call last):"
 class StromError(Exception):
     """Base of every error of keras-strom."""
 
+    # Raised while TensorFlow traces a function it would be another class's, which nobody catches by
+    # the names below.
+    ag_pass_through = True
+
 
 class InvalidOption(StromError, ValueError):
     """An argument, flag or variable that is not understood, out of range or without effect yet."""
