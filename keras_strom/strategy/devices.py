@@ -84,8 +84,3 @@ def _cpu_index(name: str) -> int:
             f"devices: {name!r}: this version shares variables that live on the CPU only"
         )
     return device.device_index or 0
-
-
-def on_one_cpu(devices: Sequence[str]) -> bool:
-    """True: there is one device, and what a dataset yields is on it as it comes."""
-    return len(devices) == 1 and tf.DeviceSpec.from_string(devices[0]).device_type == "CPU"

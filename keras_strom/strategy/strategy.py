@@ -50,7 +50,8 @@ from keras_strom.sharing.training_step import TrainingStep
 from keras_strom.sharing.update_clipping import UpdateClipping
 from keras_strom.strategy.building import wrap_build
 from keras_strom.strategy.data_sharding import keep_whole, shard_dataset, without_autotune
-from keras_strom.strategy.devices import local_devices, on_one_cpu, over_devices
+from keras_strom.strategy.device_parts import divided, grouped
+from keras_strom.strategy.devices import local_devices, over_devices
 from keras_strom.strategy.fit import announce, wrap_fit
 from keras_strom.strategy.generation import Generation, Sharing
 from keras_strom.strategy.report import TrainingReport
@@ -376,8 +377,9 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
         """For custom loops: this worker's elements of a dataset that all workers have.
 
         Worker r of K takes every K-th one (usually a batch) from the r-th on, as `fit` does;
-        AutoShardPolicy.OFF leaves it all. Where steps run on the CPU they come as a `tf.data`
-        dataset: what TensorFlow would put around it only moves them to a device.
+        AutoShardPolicy.OFF leaves it all. They come as a `tf.data` dataset, with
+        a part for each of several devices. TensorFlow's own iterator for devices, which may call
+        what was freed, is used with `options` alone.
         """
         # Keras calls this too: in fit, which has divided the data before, and for data that
         # evaluate and predict take whole.
@@ -385,11 +387,13 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
         if not by_keras:
             dataset = shard_dataset(dataset, self._environment.rank, self.num_workers)
         dataset = without_autotune(dataset)
-        distribute: Callable[[Any], Any] = functools.partial(
-            super().experimental_distribute_dataset, options=options
-        )
-        if options is None and on_one_cpu(self.extended.worker_devices):
-            distribute = _unchanged if by_keras else keep_whole
+        distribute: Callable[[Any], Any]
+        if options is not None:
+            distribute = functools.partial(super().experimental_distribute_dataset, options=options)
+        elif by_keras:
+            distribute = functools.partial(divided, strategy=self)
+        else:
+            return keep_whole(divided(dataset, self))
         if by_keras and self._sharing is not None and self._environment.goes_on:
             return self._sharing.resumable(dataset, distribute)
         return distribute(dataset)
@@ -406,8 +410,8 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
             input_pipeline_id=self._environment.rank,
             num_replicas_in_sync=self.num_replicas_in_sync,
         )
-        if options is None and on_one_cpu(self.extended.worker_devices):
-            return keep_whole(without_autotune(dataset_fn(context)))
+        if options is None:
+            return keep_whole(grouped(without_autotune(dataset_fn(context)), self))
         return super().distribute_datasets_from_function(
             lambda _: without_autotune(dataset_fn(context)), options
         )
@@ -475,10 +479,6 @@ def _text_of(options: StepOptions | PullOptions) -> str:
         f"update_scale={options.scale.rule} warmup_steps={options.scale.warmup_steps} "
         f"max_staleness={options.staleness} local_steps={options.local_steps}"
     )
-
-
-def _unchanged(dataset: Any) -> Any:
-    return dataset
 
 
 def _check_apply(optimizer: Any, variables: list[Any]) -> Callable[..., Any] | None:

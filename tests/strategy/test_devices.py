@@ -11,6 +11,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorflow.python.data.ops import multi_device_iterator_ops
 
 from keras_strom import errors
 from keras_strom.sharing.threshold import FixedThreshold
@@ -220,6 +221,120 @@ def test_datasets_from_a_function_know_the_devices() -> None:
     assert strategy.last_report.steps == ROWS / 16
 
 
+# ------------------------------------------------------------------ the parts of the devices
+
+
+@pytest.fixture
+def no_iterator_for_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """TensorFlow's own, which may call what was freed (scripts/multi_device_iterator.py)."""
+
+    def made(*given: Any, **options: Any) -> None:
+        raise AssertionError("a MultiDeviceIterator was made")
+
+    monkeypatch.setattr(multi_device_iterator_ops.OwnedMultiDeviceIterator, "__init__", made)
+
+
+@pytest.mark.usefixtures("no_iterator_for_devices")
+def test_nothing_reads_through_tensorflows_iterator_for_devices() -> None:
+    strategy = _encoding(TWO_DEVICES)
+    model = _model(strategy)
+    model.fit(*_data(), epochs=2, steps_per_epoch=2, batch_size=16, verbose=0)
+    model.evaluate(*_data(), verbose=0)
+    assert model.predict(_data()[0], verbose=0).shape == (ROWS, 3)
+    _custom_loop(_encoding(TWO_DEVICES), OPTIMIZERS["SGD"])
+    given = strategy.distribute_datasets_from_function(lambda _: tf.data.Dataset.range(4).batch(2))
+    assert _parts(strategy, given) == [[[0, 1], [2, 3]]]
+
+
+def _parts(strategy: StromStrategy, dataset: Any) -> list[list[Any]]:
+    """Of each element, the devices' values."""
+    return [
+        [part.numpy().tolist() for part in strategy.experimental_local_results(element)]
+        for element in dataset
+    ]
+
+
+@pytest.mark.parametrize("drop_remainder", [False, True])
+def test_each_device_has_its_part_of_a_batch(drop_remainder: bool) -> None:
+    strategy = StromStrategy(devices=TWO_DEVICES)
+    dataset = tf.data.Dataset.range(6).batch(5, drop_remainder=drop_remainder)
+    parts = _parts(strategy, strategy.experimental_distribute_dataset(dataset))
+    assert parts == [[[0, 1, 2], [3, 4]], [[5], []]][: 1 if drop_remainder else 2]
+
+
+def test_parts_keep_the_structure_of_an_element() -> None:
+    strategy = StromStrategy(devices=TWO_DEVICES)
+    ragged = tf.ragged.constant([[1], [2, 3], [4, 5, 6]])
+    sparse = tf.sparse.from_dense([[1, 0], [0, 2], [3, 0]])
+    element = ({"ragged": ragged, "sparse": sparse}, (tf.constant([7, 8, 9]),))
+    dataset = strategy.experimental_distribute_dataset(tf.data.Dataset.from_tensors(element))
+    (features, (labels,)) = next(iter(dataset))
+    results = strategy.experimental_local_results
+    assert [part.to_list() for part in results(features["ragged"])] == [[[1], [2, 3]], [[4, 5, 6]]]
+    dense = [tf.sparse.to_dense(part).numpy().tolist() for part in results(features["sparse"])]
+    assert dense == [[[1, 0], [0, 2]], [[3, 0]]]
+    assert [part.numpy().tolist() for part in results(labels)] == [[7, 8], [9]]
+
+
+def test_a_function_gives_each_device_its_own_batch() -> None:
+    """The other devices have no rows where the last batches are fewer."""
+    strategy = StromStrategy(devices=TWO_DEVICES)
+    give = strategy.distribute_datasets_from_function
+    parts = _parts(strategy, give(lambda _: tf.data.Dataset.range(5).batch(2)))
+    assert parts == [[[0, 1], [2, 3]], [[4], []]]
+    same = _parts(strategy, give(lambda _: tf.data.Dataset.range(6).batch(2, drop_remainder=True)))
+    assert same == [[[0, 1], [2, 3]]]
+    features = {"x": tf.range(4)}
+    wide = tf.sparse.from_dense([[1, 0], [0, 2], [3, 0]])
+    rows = give(lambda _: tf.data.Dataset.from_tensor_slices(wide).batch(1))
+    shapes = [[tuple(part.shape) for part in strategy.experimental_local_results(e)] for e in rows]
+    assert shapes == [[(1, 2), (1, 2)], [(1, 2), (0, 2)]]
+    divided = give(lambda _: tf.data.Dataset.from_tensor_slices((features, tf.range(4))).batch(1))
+    assert divided.element_spec[0].keys() == {"x"}
+    assert [tuple(_parts(strategy, [x["x"], y])) for x, y in divided] == [
+        ([[0], [1]], [[0], [1]]),
+        ([[2], [3]], [[2], [3]]),
+    ]
+
+
+def test_a_loop_within_a_function_trains() -> None:
+    strategy = _encoding(TWO_DEVICES)
+    model = _model(strategy, OPTIMIZERS["SGD"])
+    dataset = strategy.experimental_distribute_dataset(
+        tf.data.Dataset.from_tensor_slices(_data()).batch(16)
+    )
+    loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+    def train(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            loss = loss_of(y, model(x))
+        variables = model.trainable_variables
+        model.optimizer.apply(tape.gradient(loss, variables), variables)
+        return loss
+
+    @tf.function
+    def epoch(dataset: Any) -> tf.Tensor:
+        total = 0.0
+        for x, y in dataset:
+            losses = strategy.run(train, args=(x, y))
+            total += strategy.reduce(tf.distribute.ReduceOp.SUM, losses, axis=None)
+        return total
+
+    with strategy.scope():
+        model.optimizer.build(model.trainable_variables)
+    strategy.begin(model)
+    losses = [float(epoch(dataset)) for _ in range(3)]
+    report = strategy.synchronize()
+    assert report is not None
+    assert report.steps == 3 * ROWS / 16
+    assert losses[2] < losses[0]
+
+
+def test_what_is_no_batch_cannot_be_divided() -> None:
+    with pytest.raises(errors.UnsupportedModel, match=r"2 devices; call dataset\.batch"):
+        StromStrategy(devices=TWO_DEVICES).experimental_distribute_dataset(tf.data.Dataset.range(3))
+
+
 # ------------------------------------------------------------------ what several devices cannot do
 
 
@@ -265,13 +380,11 @@ def test_an_optimizer_made_outside_the_scope_is_refused_with_several_devices() -
         model.fit(*_data(), verbose=0)
 
 
-def test_fit_reads_the_dataset_itself_where_nothing_has_to_move_it_to_a_device() -> None:
-    """What TensorFlow puts around it on one CPU has tuning threads of its own."""
+def test_fit_reads_the_dataset_itself_on_one_device() -> None:
+    """What TensorFlow puts around it has threads of its own."""
     from keras.src.backend.tensorflow.trainer import TFEpochIterator  # Keras makes it in fit.
 
     dataset = tf.data.Dataset.from_tensor_slices(_data()).batch(16)
     read = TFEpochIterator(_encoding(None), x=dataset)._distributed_dataset
     assert isinstance(read, tf.data.Dataset)
     assert read.options().autotune.enabled is False
-    divided = TFEpochIterator(_encoding(TWO_DEVICES), x=dataset)._distributed_dataset
-    assert isinstance(divided, tf.distribute.DistributedDataset)

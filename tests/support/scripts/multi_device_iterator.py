@@ -5,7 +5,7 @@
 Short fits under TensorFlow's own OneDeviceStrategy (or MirroredStrategy) drop iterators in the
 middle of an epoch. Most times the process dies of SIGSEGV within some minutes, in
 `MultiDeviceBuffer::BackgroundThread`; where it does not, that says nothing. keras-strom goes around
-that iterator wherever steps run on one CPU.
+that iterator.
 """
 
 import sys
