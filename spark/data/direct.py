@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from .checked import CheckedRows, RowPlan, ValueChecks, check_faults, marks, tasks
 from .columns import Columns, ColumnSpec, inspect, select
+from .connect import classic
 from .exported import TRAIN, VALIDATION, DataFile, ExportedData
 from .spool import FORMAT, Chunk
 from .store import Store
@@ -118,7 +119,7 @@ def direct(
     with contextlib.ExitStack() as undo:
         with tasks(df.sparkSession, specs):
             make = functools.partial(chunk_partition, plan)
-            chunks = select(df, specs, *extra).mapInArrow(make, _SCHEMA)
+            chunks = classic(select(df, specs, *extra).mapInArrow(make, _SCHEMA))
             chunks.persist(StorageLevel.DISK_ONLY)
             undo.callback(chunks.unpersist)
             # Spark makes the chunks, and keeps them, when it is asked for what is known of them.

@@ -21,6 +21,7 @@ from keras_strom.method import Method
 
 from ..data.checked import ValueChecks
 from ..data.columns import Columns, ColumnSpec, inspect
+from ..data.connect import context_of
 from ..data.direct import Direct, direct
 from ..data.export import export
 from ..data.exported import ExportedData
@@ -32,7 +33,6 @@ from ..inference.outputs import Outputs
 from ..inference.pickled import loads
 from ..inference.serialization import PackedModel, freeze, pack, thaw
 from ..inference.values import Probe
-from ..runner.application import context_of
 from ..runner.executors import check_executors
 from ..runner.slots import Size, WantedSize
 from ..runner.timeline import Recorder

@@ -18,6 +18,7 @@ from keras_strom import errors
 
 from ..data.checked import explain
 from ..data.columns import Columns, ColumnSpec, inspect, select
+from ..data.connect import context_of, is_connect
 from ..inference.dry_run import dry_run
 from ..inference.outputs import OutputColumns, Outputs
 from ..inference.pickled import loads
@@ -34,7 +35,6 @@ from ..inference.prediction import (
     zeros,
 )
 from ..inference.serialization import PackedModel, pack
-from ..runner.application import context_of, is_connect
 from ..runner.timeline import Timeline
 from .params import ColumnParams
 from .persistence import Reader, Writer, not_plain

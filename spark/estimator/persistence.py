@@ -14,6 +14,8 @@ from pyspark.ml.util import DefaultParamsReader, DefaultParamsWriter, MLReader, 
 
 from keras_strom import errors
 
+from ..data.connect import context_of
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -32,7 +34,11 @@ class Writer(MLWriter):  # type: ignore[misc]
         metadata, files = self._stage._contents()
         plain = {one.name: value for one, value in self._stage._paramMap.items() if is_plain(value)}
         DefaultParamsWriter.saveMetadata(
-            self._stage, path, self.sc, extraMetadata={"keras_strom": metadata}, paramMap=plain
+            self._stage,
+            path,
+            context_of(self.sparkSession),
+            extraMetadata={"keras_strom": metadata},
+            paramMap=plain,
         )
         for name, content in files.items():
             write_file(self.sparkSession, f"{path.rstrip('/')}/{name}", content)
@@ -51,7 +57,7 @@ class Reader(MLReader):  # type: ignore[misc]
         Raises:
             StoreUnavailable: a file is missing.
         """
-        metadata = DefaultParamsReader.loadMetadata(path, self.sc)
+        metadata = DefaultParamsReader.loadMetadata(path, context_of(self.sparkSession))
 
         def read(name: str) -> bytes:
             return read_file(self.sparkSession, f"{path.rstrip('/')}/{name}")
@@ -107,7 +113,8 @@ def read_file(spark: SparkSession, path: str) -> bytes:
 
 
 def _file_system(spark: SparkSession, path: str) -> tuple[Any, Any]:
-    jvm = spark.sparkContext._jvm
+    context = context_of(spark)
+    jvm = context._jvm
     assert jvm is not None
     place = jvm.org.apache.hadoop.fs.Path(path)
-    return place.getFileSystem(spark.sparkContext._jsc.hadoopConfiguration()), place
+    return place.getFileSystem(context._jsc.hadoopConfiguration()), place

@@ -5,36 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from keras_strom import errors
-
 if TYPE_CHECKING:
     from pyspark import SparkContext
-    from pyspark.sql import SparkSession
-
-
-def context_of(session: SparkSession) -> SparkContext:
-    """The session's SparkContext.
-
-    Raises:
-        InvalidOption: it has none, as Spark Connect's sessions.
-    """
-    try:
-        return session.sparkContext
-    except Exception as error:  # Its class depends on the version.
-        raise errors.InvalidOption(
-            f"spark={session!r} has no SparkContext: a Spark Connect session cannot run workers. "
-            "Run this program on the cluster with spark-submit, or make the session with "
-            "SparkSession.builder.master(...) and without SPARK_REMOTE"
-        ) from error
-
-
-def is_connect(session: SparkSession) -> bool:
-    """Whether its SparkContext is out of reach, as that of Spark Connect's sessions."""
-    try:
-        context_of(session)
-    except errors.InvalidOption:
-        return True
-    return False
 
 
 def is_local(context: SparkContext) -> bool:

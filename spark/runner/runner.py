@@ -13,6 +13,7 @@ import pickle
 import re
 import socket
 import sys
+import threading
 import time
 import uuid
 import warnings
@@ -31,7 +32,8 @@ from keras_strom.runner.master_options import MasterOptions, StartMaster
 from keras_strom.runner.process import GRACE_SECONDS, Function, check_env, check_start_timeout
 from keras_strom.runner.start_master import start_master
 
-from .application import context_of, is_local, is_on, is_one_machine
+from ..data.connect import context_of
+from .application import is_local, is_on, is_one_machine
 from .controller import Controller
 from .event import Event
 from .executors import refuse_mismatch
@@ -347,12 +349,15 @@ class _Job:
     def submit(self, task: Task) -> None:
         """Starts the job and returns."""
         from pyspark import InheritableThread
+        from pyspark.sql.utils import is_remote
 
         if len(task.payload) > _BROADCAST_BYTES:
             # A large closure goes through a file; the secret must not, so the payload goes alone.
             self._broadcast = self._context.broadcast(task.payload)
             task = dataclasses.replace(task, payload=self._broadcast)
-        self._thread = InheritableThread(target=lambda: self._collect(task))
+        # In a client of Spark Connect that class passes on the client's tags, of a session.
+        kind = threading.Thread if is_remote() else InheritableThread
+        self._thread = kind(target=lambda: self._collect(task))
         self._thread.daemon = True
         self._thread.start()
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from keras_strom import errors
 
-from .application import context_of, is_one_machine
+from ..data.connect import context_of
+from .application import is_one_machine
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -79,7 +80,7 @@ def active_session() -> SparkSession | None:
 
 
 def _check_fits(active: SparkSession, master: str | None, config: Mapping[str, str]) -> None:
-    context = active.sparkContext
+    context = context_of(active)
     if master is not None and context.master != master:
         raise errors.InvalidOption(
             f"master={master!r}, but a Spark session with master {context.master} is active in "

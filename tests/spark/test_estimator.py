@@ -9,7 +9,7 @@ import sys
 import types
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import cloudpickle
 import keras
@@ -409,7 +409,9 @@ def test_a_chief_that_is_gone_at_the_end_says_what_can_be_done() -> None:
 
 
 class ConnectSession:
-    """Has no SparkContext, as Spark Connect's sessions."""
+    """Has no SparkContext, as Spark Connect's sessions, and is of another application."""
+
+    conf: ClassVar = {"spark.app.id": "app-of-another-process"}
 
     @property
     def sparkContext(self) -> Any:  # noqa: N802
