@@ -36,14 +36,26 @@ class Probe:
     transformation_fn: Callable[..., Any] | None = None
 
     def __call__(self, name: str, value: float) -> bool:
-        """Whether the value, in this column alone, makes loss or gradients NaN or infinite."""
+        """Whether the value, in this column alone, spoils a step.
+
+        Loss or gradients are NaN or infinite with it, or an operation does not take it: it is no
+        class, or no index of an embedding.
+        """
         arrays = {one: zeros(self.specs[one], 1) for one in self.columns.names}
         spoiled = {**arrays, name: np.full_like(arrays[name], value)}
-        return self._is_finite(arrays) and not self._is_finite(spoiled)
+        return self._is_finite(arrays) and not self._takes(spoiled)
 
     @functools.cached_property
     def _model(self) -> keras.Model:
         return self.packed.load()
+
+    def _takes(self, arrays: Mapping[str, Any]) -> bool:
+        import tensorflow as tf
+
+        try:
+            return self._is_finite(arrays)
+        except tf.errors.InvalidArgumentError:
+            return False
 
     def _is_finite(self, arrays: Mapping[str, Any]) -> bool:
         import tensorflow as tf

@@ -96,6 +96,8 @@ def test_a_model_says_by_itself_whether_nan_harms_it() -> None:
     assert harms("x", np.nan)
     assert harms("x", np.inf)
     assert harms("y", np.nan)
+    # It is no class: TensorFlow refuses it with an exception.
+    assert Probe(pack(model(SPARSE, 3)), COLUMNS, specs)("y", np.nan)
     objects = {"masked_loss": masked_loss, "ZeroForNan": ZeroForNan}
     packed = pack(model(masked_loss, 1, masks=True), custom_objects=objects)
     masks = Probe(packed, COLUMNS, specs)
@@ -158,6 +160,7 @@ def test_bad_values_of_a_dataframe_are_refused_with_column_and_count(
     from pyspark.sql import functions as F  # noqa: N812
 
     nan = F.when(points["y"] == 1, F.array(*[F.lit(float("nan"))] * 4)).otherwise(points["x"])
+    no_class = F.when(points["y"] == 1, F.lit(float("nan"))).otherwise(points["z"])
     infinite = F.when(points["y"] == 1, F.lit(float("inf"))).otherwise(points["z"])
     cases: tuple[tuple[Any, dict[str, Any], str], ...] = (
         (points.withColumn("y", points["y"] - 1), {}, "'y' has 14 rows such as -1, where the loss"),
@@ -167,6 +170,11 @@ def test_bad_values_of_a_dataframe_are_refused_with_column_and_count(
             "Crossentropy' for the 3 classes of output",
         ),
         (points.withColumn("x", nan), {}, "column 'x' has 13 rows with NaN"),
+        (
+            points.withColumn("z", no_class),
+            {"label_cols": ["z"]},
+            "column 'z' has 13 rows with NaN",
+        ),
         (
             points.withColumn("z", infinite),
             {"label_cols": ["z"], "loss": "mse", "model": model("mse", 1)},
