@@ -5,7 +5,6 @@ Those of tests/strategy/test_keras_examples.py, with all options of the strategy
 
 from __future__ import annotations
 
-import functools
 import sys
 import tempfile
 from typing import Any
@@ -16,6 +15,7 @@ import pytest
 pytest.importorskip("pyspark")
 
 from keras_strom.spark import run
+from tests.support.kept import once
 from tests.support.scripts import keras_examples
 from tests.support.scripts.keras_examples import FAST, OTHERS, check_both
 
@@ -38,7 +38,7 @@ def train(names: tuple[str, ...], folder: str) -> dict[str, dict[str, Any]]:
 def workers(spark: Any) -> Any:
     """Runs several scripts in one job."""
 
-    @functools.cache
+    @once
     def trained(names: tuple[str, ...]) -> Any:
         with tempfile.TemporaryDirectory() as folder:
             return run(train, (names, folder), num_proc=2, stream_logs=False, spark=spark)

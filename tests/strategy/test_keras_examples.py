@@ -6,7 +6,6 @@ runs all of them.
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import subprocess
@@ -18,6 +17,7 @@ from typing import Any
 import pytest
 
 from tests.support import two_workers
+from tests.support.kept import once
 from tests.support.scripts import keras_examples
 from tests.support.scripts.keras_examples import BARS, FAST, FOLDER, OTHERS, check_both
 from tests.support.two_workers import run_two_workers
@@ -36,14 +36,14 @@ def jobs_names(name: str) -> tuple[str, ...]:
     return FAST if name in FAST else OTHERS
 
 
-@functools.cache
+@once
 def alone(names: tuple[str, ...]) -> dict[str, dict[str, dict[str, Any]]]:
     """What one process has made of the scripts, by way and name."""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, str(SCRIPT), folder, *names]
         environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
         done = subprocess.run(
-            command, env=environment, capture_output=True, text=True, timeout=2000, check=False
+            command, env=environment, capture_output=True, text=True, timeout=2800, check=False
         )
         assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
         ways: dict[str, dict[str, dict[str, Any]]]
@@ -51,7 +51,7 @@ def alone(names: tuple[str, ...]) -> dict[str, dict[str, dict[str, Any]]]:
         return ways
 
 
-@functools.cache
+@once
 def in_two_workers(names: tuple[str, ...]) -> list[dict[str, dict[str, Any]]]:
     """What two workers have made of them, by rank and name."""
     with tempfile.TemporaryDirectory() as folder:
