@@ -6,6 +6,7 @@ import argparse
 import dataclasses
 import difflib
 import json
+import shlex
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -14,7 +15,9 @@ from typing import Any
 
 import keras_strom
 from keras_strom import errors
+from keras_strom.job import environment
 from keras_strom.job.network import NetworkConfig
+from keras_strom.runner.hosts import Host, parse_hosts, read_hostfile
 from keras_strom.runner.launcher import Job, launch
 from keras_strom.runner.process import Script
 
@@ -26,7 +29,8 @@ _EXAMINED = ("port", "network_mask", "checkpoint_dir")
 
 _NETWORK_HELP = {
     "port": "UDP port of the master; 0 = any free one",
-    "network_mask": "CIDR mask that picks the interface; default: loopback",
+    "network_mask": "CIDR mask that picks the interface on every machine; default: the one that "
+    "leads to the other hosts, or loopback where there are none",
     "master_address": "host[:port] where workers reach the master, if not its own address",
     "topology": "auto, plain or mesh",
     "max_children": "most children of a node of a tree",
@@ -91,37 +95,55 @@ def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="keras-strom", description="Trains one Keras model with several workers.")
     parser.add_argument("--version", action="version", version=keras_strom.__version__)
     commands = parser.add_subparsers(dest="command", required=True)
+    _add_run(commands)
+    _add_doctor(commands)
+    _add_scalability(commands)
+    return parser
+
+
+def _add_run(commands: Any) -> None:
     run = _command(
         commands,
         "run",
         _run,
-        help="run a script on several workers of this machine",
-        description="Runs a script on several workers of this machine.",
+        help="run a script on several workers, of this machine or of others",
+        description="Runs a script on several workers: of this machine, or of the hosts that are "
+        "named, to which ssh leads without a password. Give -np, hosts or both.",
     )
     run.add_argument(
-        "-np", "--num-proc", type=int, required=True, metavar="N", help="number of workers"
-    )
-    run.add_argument(
-        "--start-timeout",
-        type=float,
-        default=600.0,
-        metavar="SECONDS",
-        help="how long workers wait for each other",
-    )
-    run.add_argument(
-        "--max-failures",
-        type=int,
-        default=0,
-        metavar="N",
-        help="so many workers that fail are started again, and train on with the others",
-    )
-    run.add_argument(
-        "--min-workers",
+        "-np",
+        "--num-proc",
         type=int,
         metavar="N",
-        help="so many are enough to start, and with fewer of them training waits; default: it "
-        "starts with all and goes on with those that are left",
+        help="number of workers; default: one for each slot of the hosts",
     )
+    hosts = run.add_argument_group("hosts")
+    one_of = hosts.add_mutually_exclusive_group()
+    one_of.add_argument(
+        "--hosts",
+        metavar="HOST:SLOTS,...",
+        help="where workers run, and how many at most on each, as in a:4,b:4; [fd00::7]:4 for an "
+        "IPv6 address, localhost for this machine",
+    )
+    one_of.add_argument(
+        "--hostfile",
+        metavar="FILE",
+        help="a file with a host a line, as in 'a slots=4' or 'a:4'",
+    )
+    hosts.add_argument(
+        "--ssh-args",
+        metavar="'OPTIONS'",
+        help="more options for ssh, as in --ssh-args='-p 2222 -i key'",
+    )
+    hosts.add_argument(
+        "-x",
+        "--env",
+        action="append",
+        metavar="NAME[=VALUE]",
+        help="set a variable for workers, everywhere; without a value it is this machine's. May be "
+        "given several times",
+    )
+    _add_job(run)
     run.add_argument(
         "--warm-start",
         action="store_true",
@@ -129,14 +151,40 @@ def _parser() -> argparse.ArgumentParser:
         "others too, and share memory; what a script sets in os.environ comes after that import",
     )
     _add_network(run.add_argument_group("network"), _NETWORK)
-    run.add_argument("script", help="the Python file that every worker runs")
-    rest = run.add_argument(
+    _add_script(run)
+
+
+def _add_job(parser: Any) -> None:
+    """Flags of whoever runs a job."""
+    parser.add_argument(
+        "--start-timeout",
+        type=float,
+        default=600.0,
+        metavar="SECONDS",
+        help="how long workers wait for each other",
+    )
+    parser.add_argument(
+        "--max-failures",
+        type=int,
+        default=0,
+        metavar="N",
+        help="so many workers that fail are started again, and train on with the others",
+    )
+    parser.add_argument(
+        "--min-workers",
+        type=int,
+        metavar="N",
+        help="so many are enough to start, and with fewer of them training waits; default: it "
+        "starts with all and goes on with those that are left",
+    )
+
+
+def _add_script(parser: Any) -> None:
+    parser.add_argument("script", help="the Python file that every worker runs")
+    rest = parser.add_argument(
         "arguments", nargs=argparse.REMAINDER, help="the script's own arguments"
     )
     rest.required = False
-    _add_doctor(commands)
-    _add_scalability(commands)
-    return parser
 
 
 def _add_doctor(commands: Any) -> None:
@@ -284,17 +332,38 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _job(options: argparse.Namespace) -> Job:
-    if options.num_proc < 1:
-        raise errors.InvalidOption(f"-np {options.num_proc}: there must be at least one worker")
+    hosts: tuple[Host, ...] = ()
+    if options.hosts is not None:
+        hosts = parse_hosts(options.hosts)
+    elif options.hostfile is not None:
+        hosts = read_hostfile(options.hostfile)
+    workers = options.num_proc
+    if workers is None:
+        if not hosts:
+            raise errors.InvalidOption("say how many workers there are (-np 4) or where (--hosts)")
+        workers = sum(host.slots for host in hosts)
+    if workers < 1:
+        raise errors.InvalidOption(f"-np {workers}: there must be at least one worker")
     return Job(
         work=Script(options.script, tuple(options.arguments)),
-        workers=options.num_proc,
+        workers=workers,
         network=_network(options, _NETWORK),
+        env=dict(map(_variable, options.env or ())),
         start_timeout=options.start_timeout,
         max_failures=options.max_failures,
         min_workers=options.min_workers,
         warm_start=options.warm_start,
+        hosts=hosts,
+        ssh_args=tuple(shlex.split(options.ssh_args or "")),
     )
+
+
+def _variable(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    found = value if equals else environment.variable(name)
+    if not name or found is None:
+        raise errors.InvalidOption(f"-x {text}: this machine has no such variable; -x NAME=VALUE")
+    return name, found
 
 
 def _complain(text: str) -> None:

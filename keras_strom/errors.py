@@ -117,6 +117,10 @@ class ExecutorMismatch(StromError):
     """An executor lacks a package that the driver has, or has another version of it."""
 
 
+class HostUnusable(StromError, ConnectionError):
+    """A host that was named for workers cannot run any; the message says why, and the remedy."""
+
+
 class WorkerFailed(StromError):
     """A worker ended with an error: the first one of the job, which ended all others.
 

@@ -25,7 +25,8 @@ from keras_strom.job.network import (
 )
 from keras_strom.relay.bytes_relay import Master, Worker, new_secret
 from keras_strom.relay.counters import NodeCounters
-from keras_strom.runner.launcher import LOOPBACK_MASK, check_ports
+from keras_strom.runner.launcher import LOOPBACK_MASK
+from keras_strom.runner.ports import check_ports
 
 _JOIN_SECONDS = 5.0
 _MESSAGES = 512

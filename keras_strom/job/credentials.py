@@ -1,8 +1,9 @@
 """What lets a process into a job: the job's id, its secret, and whom to trust as its master.
 
 Credentials travel only by ways that are private to the job: an inherited memory file to a child
-process, a Spark task's closure. They never stand in arguments, environment variables, Spark's
-configuration, logs or saved models; `repr` hides the secret so that no log shows it by accident.
+process, the standard input of `ssh` to another host, a Spark task's closure. They never stand in
+arguments, environment variables, Spark's configuration, logs or saved models; `repr` hides the
+secret so that no log shows it by accident.
 """
 
 from __future__ import annotations

@@ -260,6 +260,17 @@ def without_place(variables: Mapping[str, str]) -> dict[str, str]:
     return {k: v for k, v in variables.items() if not k.startswith(PREFIX) or k == IP}
 
 
+def ssh_client() -> str | None:
+    """The address from which the ssh server of this process's session was reached."""
+    words = os.environ.get("SSH_CONNECTION", "").split()
+    return words[0] if words else None
+
+
+def variable(name: str) -> str | None:
+    """Any variable of this process that its user names."""
+    return os.environ.get(name)
+
+
 def replace(variables: Mapping[str, str]) -> None:
     """Gives this process the environment of another one."""
     os.environ.clear()

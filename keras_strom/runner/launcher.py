@@ -1,4 +1,4 @@
-"""Runs a job's workers as child processes of this machine: `keras-strom run`."""
+"""Runs a job's workers to their end, on this machine or on several: `keras-strom run`."""
 
 from __future__ import annotations
 
@@ -6,33 +6,32 @@ import contextlib
 import dataclasses
 import os
 import queue
-import socket
 import time
 from collections.abc import Mapping
 from typing import NamedTuple
 
 from keras_strom import errors
 from keras_strom.checks import check_least, whole_number
-from keras_strom.job import environment
 from keras_strom.job.environment import ClusterEnvironment
-from keras_strom.job.network import NetworkConfig, resolve_address
+from keras_strom.job.network import NetworkConfig
 from keras_strom.runner.console import Console
-from keras_strom.runner.fork_server import ForkServers
+from keras_strom.runner.fleet import Fleet
+from keras_strom.runner.hosts import Host
 from keras_strom.runner.job_master import JobMaster
 from keras_strom.runner.master_options import MasterOptions, StartMaster
+from keras_strom.runner.places import Place, Places, RunningWorker
+from keras_strom.runner.ports import check_ports
 from keras_strom.runner.process import (
     GRACE_SECONDS,
     Function,
     Outcome,
     Script,
     WorkerListener,
-    WorkerProcess,
     check_env,
     check_start_timeout,
     first_cause,
 )
 from keras_strom.runner.start_master import start_master
-from keras_strom.runner.started_process import fresh_interpreter
 
 #: Where a job stays that is given no mask.
 LOOPBACK_MASK = "127.0.0.1/32"
@@ -55,6 +54,9 @@ class Job:
             goes on with those that are left.
         warm_start: workers are forked from a process that has imported TensorFlow once; False =
             each is a fresh interpreter.
+        hosts: where they run, so many as have slots; none = on this machine. Those of a host that
+            is lost are started again on others, while `max_failures` and free slots allow it.
+        ssh_args: options for the ssh that leads to the hosts.
     """
 
     work: Script | Function
@@ -65,6 +67,8 @@ class Job:
     max_failures: int = 0
     min_workers: int | None = None
     warm_start: bool = False
+    hosts: tuple[Host, ...] = ()
+    ssh_args: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if isinstance(self.workers, bool) or not isinstance(self.workers, int) or self.workers < 1:
@@ -74,6 +78,10 @@ class Job:
         check_least("min_workers", self.min_workers, "workers", self.workers)
         if isinstance(self.work, Script) and not os.path.isfile(self.work.path):
             raise errors.InvalidOption(f"no such script: {self.work.path}")
+        if self.hosts and not isinstance(self.work, Script):
+            raise errors.InvalidOption("hosts run a Script, not a Function")
+        if self.ssh_args and not self.hosts:
+            raise errors.InvalidOption(f"ssh_args={self.ssh_args!r} has no effect without hosts")
         check_env(self.env)
         self.network.of_worker(self.workers - 1)  # Refuses a port that leaves none for workers.
 
@@ -96,47 +104,45 @@ def launch(
         KeyboardInterrupt: by Ctrl+C; all workers have been ended.
         AddressError: a port in use or a mask that matches nothing.
         StoreUnavailable: the folder for checkpoints cannot be written.
+        HostUnusable: some hosts cannot run workers; nothing has been started.
+        NotEnoughSlots: there are fewer slots than workers.
     """
     console = console or Console(job.workers)
     network = job.network
     if job.workers == 1:
         network.refuse_waiting("one worker has no master")
-    if network.network_mask is None:
-        network = dataclasses.replace(network, network_mask=LOOPBACK_MASK)
-    check_ports(network, job.workers)
-    options = MasterOptions(workers=job.workers, network=network, min_workers=job.min_workers)
-    with JobMaster(options, start) as master, _Crew(job, network, console, master) as crew:
-        for rank in range(job.workers):
-            crew.start(rank)
-        try:
-            outcomes = crew.wait()
-        except errors.WorkerFailed as failure:
-            raise master.judged(failure) from None
-        master.end_well()
-        return outcomes
-
-
-def check_ports(network: NetworkConfig, workers: int) -> None:
-    """Refuses ports of workers that are in use: they themselves would know once they have joined.
-
-    Raises:
-        AddressError: one is, or the mask picks no or several interfaces.
-    """
-    if workers == 1 or network.port == 0:
-        return
-    host = resolve_address(network, node_address=environment.node_address())
-    for rank in range(workers):
-        port = network.of_worker(rank).port
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+    with Fleet(
+        job.hosts,
+        job.workers,
+        ssh_args=job.ssh_args,
+        warm_start=job.warm_start,
+        tell=console.message,
+    ) as fleet:
+        if network.network_mask is None and not fleet.is_distant:
+            network = dataclasses.replace(network, network_mask=LOOPBACK_MASK)
+        if job.workers > 1:
+            check_ports(network, fleet.places.number_here)
+        options = MasterOptions(
+            workers=job.workers,
+            network=network,
+            host=fleet.master_host(network),
+            min_workers=job.min_workers,
+        )
+        with (
+            JobMaster(options, start) as master,
+            _Crew(job, network, console, master, fleet.places) as crew,
+        ):
+            fleet.prepare(job.work, job.env, network, master.plan)
+            if fleet.is_distant:
+                console.message(fleet.describe(master.address))
+            for rank in range(job.workers):
+                crew.start(rank)
             try:
-                probe.bind((host, port))
-            except OSError as error:
-                raise errors.AddressError(
-                    f"UDP {host}, port {port}, which worker {rank} would have with --port "
-                    f"{network.port}, cannot be used: {error.strerror}; choose another port, or 0 "
-                    "for any free one"
-                ) from error
+                outcomes = crew.wait()
+            except errors.WorkerFailed as failure:
+                raise master.judged(failure) from None
+            master.end_well()
+            return outcomes
 
 
 class _Ended(NamedTuple):
@@ -152,57 +158,76 @@ class _Ended(NamedTuple):
 
 
 class _Crew:
-    """The worker processes of a job; one that fails gives way to another, while the job allows."""
+    """The workers of a job; one that fails gives way to another, while the job allows."""
 
     def __init__(
-        self, job: Job, network: NetworkConfig, console: Console, master: JobMaster
+        self,
+        job: Job,
+        network: NetworkConfig,
+        console: Console,
+        master: JobMaster,
+        places: Places,
     ) -> None:
         self._job = job
         self._network = network
         self._console = console
         self._master = master
+        self._places = places
         self._ended: queue.Queue[_Ended] = queue.Queue()
-        self._processes: dict[int, WorkerProcess] = {}
+        self._processes: dict[int, RunningWorker] = {}
+        self._hosts: dict[int, str] = {}
         self._attempts = [0] * job.workers
-        self._start = ForkServers(os.getpid()) if job.warm_start else fresh_interpreter
 
-    def start(self, rank: int) -> None:
-        """Starts a worker; the kernel ends it with the calling thread."""
-        self._processes[rank] = WorkerProcess(
-            self._job.work,
-            self._place(rank),
-            _Listener(rank, self._console, self._ended),
-            credentials=self._master.credentials,
-            env=self._job.env,
-            start=self._start,
-        )
+    def start(self, rank: int) -> Place | None:
+        """Starts a worker, which ends with the calling thread; None = there is no place for it."""
+        place = self._places.of(rank)
+        if place is not None:
+            self._hosts[rank] = place.machine.name
+            self._processes[rank] = place.machine.start(
+                self._job.work,
+                self._environment(rank, place),
+                _Listener(rank, self._console, self._ended),
+                self._master.credentials,
+                self._job.env,
+            )
+        return place
 
     def wait(self) -> list[Outcome]:
-        """Waits until all have ended well.
+        """Waits until all have ended well, or all but those for which there is no place any more.
 
         Raises:
-            WorkerFailed: one failure more than the job allows.
+            WorkerFailed: one failure more than the job allows, or too few workers are left: fewer
+                than it needs, or the first, which writes the files, is not among them.
         """
         outcomes: dict[int, Outcome] = {}
+        homeless: dict[int, Outcome] = {}
         failures = 0
-        while len(outcomes) < self._job.workers:
+        while len(outcomes) + len(homeless) < self._job.workers:
             ended = self._ended.get()
             rank, outcome = ended
             if not outcome.failed:
                 outcomes[rank] = outcome
                 continue
             failures += 1
+            host = self._hosts[rank]
             if failures > self._job.max_failures:
-                running = self._job.workers - len(outcomes) - 1
-                raise _first_failure(ended, running, self._ended)
-            self._console.line(
-                rank,
-                f"worker {rank} {outcome.cause}; it is started again (failure {failures} of "
-                f"{self._job.max_failures})",
-            )
+                running = self._job.workers - len(outcomes) - len(homeless) - 1
+                raise self._first_failure(ended, running)
             self._attempts[rank] += 1
-            self.start(rank)
-        return [outcomes[rank] for rank in range(self._job.workers)]
+            place = self.start(rank)
+            number = f"(failure {failures} of {self._job.max_failures})"
+            if place is not None:
+                where = "" if place.machine.name == host else f" on {place.machine.name}"
+                what = f"it is started again{where} {number}"
+            else:
+                homeless[rank] = outcome
+                what = f"no other host has a slot free, so the others go on without it {number}"
+            self._console.line(rank, f"worker {rank} {outcome.cause}; {what}")
+            if self._job.workers - len(homeless) < (self._job.min_workers or 1):
+                raise self._failed(rank, outcome)
+        if 0 in homeless:
+            raise self._failed(0, homeless[0])
+        return [{**homeless, **outcomes}[rank] for rank in range(self._job.workers)]
 
     def __enter__(self) -> _Crew:
         return self
@@ -223,19 +248,39 @@ class _Crew:
             for process in processes:
                 process.wait()
 
-    def _place(self, rank: int) -> ClusterEnvironment:
+    def _environment(self, rank: int, place: Place) -> ClusterEnvironment:
         job = self._job
         return ClusterEnvironment(
             rank=rank,
             size=job.workers,
-            local_rank=rank,
-            local_size=job.workers,
+            local_rank=place.local_rank,
+            local_size=place.local_size,
             attempt=self._attempts[rank],
             master=self._master.address,
             network=self._network,
             join_timeout=job.start_timeout,
             max_failures=job.max_failures,
             checkpoints=self._master.plan,
+        )
+
+    def _first_failure(self, failed: _Ended, running: int) -> errors.WorkerFailed:
+        """The failure that led to the others, which is not always the one that is seen first."""
+        failures = [failed]
+        deadline = time.monotonic() + GRACE_SECONDS
+        while first_cause(failures) is None and running > 0:
+            try:
+                seen = self._ended.get(timeout=max(0.0, deadline - time.monotonic()))
+            except queue.Empty:
+                break
+            running -= 1
+            if seen.outcome.failed:
+                failures.append(seen)
+        rank, outcome = first_cause(failures) or failed
+        return self._failed(rank, outcome)
+
+    def _failed(self, rank: int, outcome: Outcome) -> errors.WorkerFailed:
+        return errors.WorkerFailed(
+            rank, self._hosts[rank], outcome.traceback, outcome.log_tail, streamed=True
         )
 
 
@@ -253,21 +298,3 @@ class _Listener(WorkerListener):
 
     def ended(self, outcome: Outcome) -> None:
         self._ended.put(_Ended(self._rank, outcome))
-
-
-def _first_failure(failed: _Ended, running: int, ended: queue.Queue[_Ended]) -> errors.WorkerFailed:
-    """The failure that led to the others, which is not always the one that is seen first."""
-    failures = [failed]
-    deadline = time.monotonic() + GRACE_SECONDS
-    while first_cause(failures) is None and running > 0:
-        try:
-            seen = ended.get(timeout=max(0.0, deadline - time.monotonic()))
-        except queue.Empty:
-            break
-        running -= 1
-        if seen.outcome.failed:
-            failures.append(seen)
-    rank, outcome = first_cause(failures) or failed
-    return errors.WorkerFailed(
-        rank, socket.gethostname(), outcome.traceback, outcome.log_tail, streamed=True
-    )

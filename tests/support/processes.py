@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import select
+import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 DEADLINE = 60.0
@@ -27,3 +30,11 @@ def wait_until_gone(pid: int) -> None:
         assert select.select([fd], [], [], DEADLINE)[0], f"process {pid} is left over"
     finally:
         os.close(fd)
+
+
+def wait_for(condition: Callable[[], object], deadline: float = DEADLINE) -> None:
+    """Asks again and again until it is so."""
+    end, tick = time.monotonic() + deadline, threading.Event()
+    while not condition():
+        assert time.monotonic() < end, "it does not come about"
+        tick.wait(0.02)

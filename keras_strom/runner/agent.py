@@ -1,0 +1,252 @@
+"""A launcher's hand on another machine: starts workers there and says what becomes of them.
+
+`keras-strom run --hosts` starts an agent through ssh (`keras_strom.runner.agent_main`); the one of
+`keras-strom worker` comes to its master by itself. When the launcher says so, says nothing any more
+or is gone, the agent ends its workers: none is left behind.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from keras_strom import __version__, errors
+from keras_strom.job import environment
+from keras_strom.job.credentials import Credentials
+from keras_strom.job.environment import ClusterEnvironment
+from keras_strom.job.network import NetworkConfig, resolve_address
+from keras_strom.runner.places import ThisMachine
+from keras_strom.runner.ports import check_ports
+from keras_strom.runner.process import (
+    GRACE_SECONDS,
+    Outcome,
+    Script,
+    WorkerListener,
+    WorkerProcess,
+)
+from keras_strom.runner.wire import Message, Preparation, Wire, shortened
+
+_PREPARE_SECONDS = 60.0
+_HEARTBEATS_IN_A_SILENCE = 5
+_PROGRESS_SECONDS = 0.1
+# Whoever gives a worker its place says with it where the credentials are; here they come along.
+_GIVEN = "given by the launcher"
+
+
+def hello(**more: Any) -> Message:
+    """An agent's first message."""
+    return {"type": "hello", "version": __version__, "host": socket.gethostname(), **more}
+
+
+@contextlib.contextmanager
+def heartbeats(wire: Wire, silence: float) -> Iterator[None]:
+    """Lets the other end know that this one is there.
+
+    Args:
+        wire: to the other end.
+        silence: seconds after which it takes this one for gone.
+    """
+    over = threading.Event()
+
+    def beat() -> None:
+        with contextlib.suppress(ConnectionError):  # Whoever receives sees it, too.
+            while not over.wait(silence / _HEARTBEATS_IN_A_SILENCE):
+                wire.send({"type": "heartbeat"})
+
+    thread = threading.Thread(target=beat, name="keras-strom-heartbeats", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+
+
+class Agent:
+    """Serves one launcher, in the thread that makes it: workers end with that thread.
+
+    Args:
+        wire: to the launcher.
+        work: what workers do; None = what the launcher says.
+        own: is told of the workers' output here, which the launcher then does not get; None = the
+            launcher gets it.
+
+    Attributes:
+        outcome: of the worker that ended last; None = none has.
+        reason: of the end, in the launcher's words; None = it has given none.
+    """
+
+    def __init__(
+        self, wire: Wire, work: Script | None = None, own: WorkerListener | None = None
+    ) -> None:
+        self._wire = wire
+        self._work = work
+        self._own = own
+        self._env: Mapping[str, str] = {}
+        self._machine = ThisMachine()
+        self._workers: dict[int, WorkerProcess] = {}
+        self.outcome: Outcome | None = None
+        self.reason: str | None = None
+
+    def serve(self) -> None:
+        """Does what the launcher says until it is over; all workers have ended then.
+
+        Raises:
+            ConnectionError: the launcher is gone, or says nothing any more.
+            CorruptMessage: it says something that makes no sense.
+            InvalidOption, AddressError: this machine lacks what the job needs.
+        """
+        preparation = Preparation.parse(self._next(_PREPARE_SECONDS))
+        with heartbeats(self._wire, preparation.silence), self._ending():
+            try:
+                self._prepare(preparation)
+            except errors.StromError as error:
+                self._wire.send({"type": "unfit", "words": str(error)})
+                raise
+            self._wire.send({"type": "ready"})
+            while (message := self._next(preparation.silence))["type"] != "stop":
+                self._do(message)
+            self.reason = str(message.get("reason", ""))
+
+    def _next(self, silence: float) -> dict[str, Any]:
+        while (message := self._wire.receive(silence)).get("type") == "heartbeat":
+            pass
+        return message
+
+    def _prepare(self, job: Preparation) -> None:
+        if job.folder:
+            try:
+                os.chdir(job.folder)
+            except OSError as error:
+                raise errors.InvalidOption(
+                    f"it has no folder {job.folder}, in which the job runs ({error.strerror}); "
+                    "copy it there, or run the job in a folder that all hosts share"
+                ) from error
+        if self._work is None:
+            self._work = Script(job.script, job.arguments)
+        if not os.path.isfile(self._work.path):
+            raise errors.InvalidOption(
+                f"it has no script {os.path.abspath(self._work.path)}; copy it there, or run the "
+                "job in a folder that all hosts share"
+            )
+        if job.parts and not os.path.isdir(job.parts):
+            raise errors.InvalidOption(
+                f"it does not reach the checkpoint folder {os.path.dirname(job.parts)}; choose one "
+                "that all hosts share under the same name"
+            )
+        network = NetworkConfig.from_json(job.network)
+        if network.network_mask is not None:
+            resolve_address(network, node_address=environment.node_address())
+        if job.size > 1:
+            check_ports(network, job.slots)
+        self._env = job.env
+        self._machine = ThisMachine(warm_start=job.warm_start)
+
+    def _do(self, message: Message) -> None:
+        try:
+            number = int(message["worker"])
+            if message["type"] == "start":
+                place = ClusterEnvironment.from_environ(message["place"])
+                credentials = message["credentials"] and Credentials.from_json(
+                    message["credentials"]
+                )
+                clock = float(message["clock"])
+            elif message["type"] == "signal":
+                sent = signal.Signals(message["signal"])
+            else:
+                raise ValueError(message["type"])
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise errors.CorruptMessage(f"a message that makes no sense: {error!r}") from None
+        if message["type"] == "start":
+            self._start(number, place, credentials or None, clock)
+        elif number in self._workers:
+            worker = self._workers[number]
+            worker.kill() if sent == signal.SIGKILL else worker.terminate()
+
+    def _start(
+        self, number: int, place: ClusterEnvironment, credentials: Credentials | None, clock: float
+    ) -> None:
+        assert self._work is not None
+        place = dataclasses.replace(
+            place,
+            credentials_path=None,
+            checkpoints=place.checkpoints and place.checkpoints.as_here(clock),
+        )
+        listener = _Listener(self, number, self._wire, self._own)
+        try:
+            self._workers[number] = self._machine.start(
+                self._work, place, listener, credentials, self._env
+            )
+        except (OSError, errors.StromError) as error:
+            listener.ended(Outcome(1, None, f"it could not be started: {error}", ()))
+
+    @contextlib.contextmanager
+    def _ending(self) -> Iterator[None]:
+        """At the end all workers end: politely first, all at the same time, then by force."""
+        try:
+            yield
+        finally:
+            workers = self._workers.values()
+            for worker in workers:
+                worker.terminate()
+            deadline = time.monotonic() + GRACE_SECONDS
+            for worker in workers:
+                worker.close(max(0.0, deadline - time.monotonic()))
+
+
+class _Listener(WorkerListener):
+    """Says what a worker does; a launcher that is gone needs not to know."""
+
+    def __init__(self, agent: Agent, number: int, wire: Wire, own: WorkerListener | None) -> None:
+        self._agent = agent
+        self._number = number
+        self._wire = wire
+        self._own = own
+        self._progress_time = 0.0
+
+    def line(self, text: str) -> None:
+        if self._own is not None:
+            self._own.line(text)
+        else:
+            self._send({"type": "line", "text": text})
+
+    def progress(self, text: str) -> None:
+        if self._own is not None:
+            self._own.progress(text)
+        elif time.monotonic() - self._progress_time >= _PROGRESS_SECONDS:
+            self._progress_time = time.monotonic()
+            self._send({"type": "progress", "text": text})
+
+    def ended(self, outcome: Outcome) -> None:
+        self._agent.outcome = outcome
+        self._send(
+            {
+                "type": "ended",
+                "exit_code": outcome.exit_code,
+                "terminated": outcome.terminated,
+                **shortened(outcome.traceback, outcome.log_tail),
+            }
+        )
+
+    def _send(self, message: Message) -> None:
+        with contextlib.suppress(ConnectionError):
+            self._wire.send({**message, "worker": self._number})
+
+
+def to_start(number: int, place: ClusterEnvironment, credentials: Credentials | None) -> Message:
+    """The message that has an agent start a worker."""
+    if credentials is not None:
+        place = dataclasses.replace(place, credentials_path=_GIVEN)
+    return {
+        "type": "start",
+        "worker": number,
+        "place": place.to_environ(),
+        "credentials": None if credentials is None else credentials.to_json(),
+        "clock": time.monotonic(),
+    }

@@ -1,0 +1,210 @@
+"""The machines of a job: this one, or hosts that ssh leads to; and the address of its master.
+
+All hosts are tried, at the same time, before anything else starts, and what is wrong with any of
+them is said together.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import os
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
+
+from keras_strom import errors
+from keras_strom.job import environment
+from keras_strom.job.checkpoint_plan import CheckpointPlan
+from keras_strom.job.interfaces import interface_addresses
+from keras_strom.job.network import HostPort, NetworkConfig, format_address
+from keras_strom.runner import ssh
+from keras_strom.runner.hosts import Host
+from keras_strom.runner.places import Machine, Slots, ThisMachine
+from keras_strom.runner.process import Function, Script
+from keras_strom.runner.remote_machine import RemoteMachine
+from keras_strom.runner.wire import Preparation
+
+#: This machine's place among the hosts.
+HERE = "localhost"
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+# The relay takes a peer for dead after one; an agent, which only waits, has some more.
+_FAILURE_TIMEOUTS = 3
+
+
+def silence_seconds(network: NetworkConfig) -> float:
+    """So long after its last word an agent, or a launcher, is gone."""
+    return _FAILURE_TIMEOUTS * network.failure_timeout
+
+
+class Fleet:
+    """The machines of one job, from entry to exit.
+
+    Args:
+        hosts: none = this machine alone.
+        workers: of the job.
+        ssh_args: options for ssh.
+        warm_start: workers are forked from a process that has imported TensorFlow once.
+        tell: shows a line.
+
+    Raises:
+        HostUnusable: on entry, some hosts cannot be used; in a line each.
+        NotEnoughSlots: on entry, there are more workers than slots.
+    """
+
+    def __init__(
+        self,
+        hosts: Sequence[Host],
+        workers: int,
+        *,
+        ssh_args: Sequence[str] = (),
+        warm_start: bool = False,
+        tell: Callable[[str], object] = lambda _: None,
+    ) -> None:
+        hosts = hosts or (Host("localhost", workers),)
+        here = sum(host.slots for host in hosts if host.is_here)
+        distant = tuple(host for host in hosts if not host.is_here)
+        if hosts[0].is_here or not here:  # Ranks go by the order of hosts.
+            self._hosts = (*((Host(HERE, here),) if here else ()), *distant)
+        else:
+            self._hosts = (*distant, Host(HERE, here))
+        self._workers = workers
+        self._ssh_args = ssh_args
+        self._warm_start = warm_start
+        self._tell = tell
+        self._clients: list[str | None] = []
+        self._remote: list[RemoteMachine] = []
+
+    def __enter__(self) -> Fleet:
+        """Opens all hosts, those that only stand by for others too."""
+        slots = sum(host.slots for host in self._hosts)
+        if self._workers > slots:  # Nothing is asked of any host where that cannot be right.
+            raise errors.NotEnoughSlots(
+                f"{self._workers} workers need as many slots, and the hosts have {slots} "
+                f"({', '.join(f'{host.name}:{host.slots}' for host in self._hosts)})"
+            )
+        distant = [host for host in self._hosts if host.name != HERE]
+        try:
+            opened = dict(zip(distant, _at_once(self._open, distant), strict=True))
+        except BaseException:
+            self.close("the job has not started")
+            raise
+        self._clients = [client for _, client in opened.values()]
+        machines: dict[Host, Machine] = {host: machine for host, (machine, _) in opened.items()}
+        here = ThisMachine(warm_start=self._warm_start)
+        self.places = Slots(
+            [(machines.get(host, here), host.slots) for host in self._hosts], self._workers
+        )
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        self.close("" if kind is None else "the job has ended")
+
+    @property
+    def is_distant(self) -> bool:
+        """Whether there are other machines than this one."""
+        return bool(self._remote)
+
+    def master_host(self, network: NetworkConfig) -> str | None:
+        """The address of this machine by which the others reach it, for the master to bind to.
+
+        None = what `network` and KERAS_STROM_IP say, or where the default route leads.
+        """
+        decided = network.network_mask is not None or environment.node_address() is not None
+        if decided or not self._remote:
+            return None
+        own = {str(one.address) for one in interface_addresses()}
+        return next((one for one in self._clients if one in own), None)
+
+    def prepare(
+        self,
+        work: Script | Function,
+        env: Mapping[str, str],
+        network: NetworkConfig,
+        plan: CheckpointPlan | None,
+    ) -> None:
+        """Returns when all other machines have what the job needs.
+
+        Raises:
+            HostUnusable: some lack something; in a line each.
+        """
+        if not self._remote:
+            return
+        assert isinstance(work, Script)
+        slots = {host.name: host.slots for host in self._hosts}
+
+        def prepare(machine: RemoteMachine) -> None:
+            machine.prepare(
+                Preparation(
+                    script=work.path,
+                    arguments=work.arguments,
+                    folder=os.getcwd(),
+                    env=env,
+                    warm_start=self._warm_start,
+                    network=network.to_json(),
+                    size=self._workers,
+                    slots=slots[machine.name],
+                    parts="" if plan is None else plan.incoming,
+                    silence=silence_seconds(network),
+                )
+            )
+
+        _at_once(prepare, self._remote)
+
+    def describe(self, master: HostPort | None) -> str:
+        """Who runs where, in a sentence."""
+        where = [
+            f"{_workers(ranks)} on {machine.name}" for machine, ranks in self.places.by_machine()
+        ]
+        way = "" if master is None else f"; they reach the master at {format_address(master)} (UDP)"
+        return ", ".join(where) + way
+
+    def close(self, reason: str) -> None:
+        """Ends whatever has been started elsewhere; "" = the job has ended well."""
+        _at_once(lambda machine: machine.close(reason), self._remote)
+
+    def _open(self, host: Host) -> tuple[RemoteMachine, str | None]:
+        machine, hello = ssh.connect(host.name, self._ssh_args, self._tell)
+        self._remote.append(machine)
+        return machine, _address(hello.get("client"))
+
+
+def _at_once(act: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+    """The results of all; that some cannot be used is said of all together."""
+    results: dict[int, Result] = {}
+    failures: dict[int, BaseException] = {}
+
+    def run(number: int, item: Item) -> None:
+        try:
+            results[number] = act(item)
+        except BaseException as error:
+            failures[number] = error
+
+    # Daemons: whoever presses Ctrl+C does not wait for a host that says nothing.
+    threads = [threading.Thread(target=run, args=one, daemon=True) for one in enumerate(items)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    unusable = [error for _, error in sorted(failures.items())]
+    if unusable and all(isinstance(error, errors.HostUnusable) for error in unusable):
+        raise errors.HostUnusable("\n".join(dict.fromkeys(map(str, unusable))))
+    for error in unusable:
+        raise error
+    return [results[number] for number in range(len(items))]
+
+
+def _address(text: object) -> str | None:
+    with contextlib.suppress(ValueError):
+        return str(ipaddress.ip_address(str(text).partition("%")[0]))
+    return None
+
+
+def _workers(ranks: Sequence[int]) -> str:
+    """Contiguous ranks in words."""
+    if len(ranks) == 1:
+        return f"worker {ranks[0]}"
+    return f"workers {ranks[0]} to {ranks[-1]}"

@@ -1,0 +1,160 @@
+"""Where a job's workers run: machines, and which worker has a place on which of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import socket
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from keras_strom.job.credentials import Credentials
+from keras_strom.job.environment import ClusterEnvironment
+from keras_strom.runner.fork_server import ForkServers
+from keras_strom.runner.process import Function, Outcome, Script, WorkerListener, WorkerProcess
+from keras_strom.runner.started_process import fresh_interpreter
+
+
+class RunningWorker(Protocol):
+    """A worker's process, wherever it is; `WorkerProcess` says what each of these does."""
+
+    def wait(self, timeout: float | None = None) -> Outcome:
+        """Waits until it has ended, or raises DeadlinePassed."""
+
+    def terminate(self) -> None:
+        """Asks it to end and returns at once."""
+
+    def kill(self) -> None:
+        """Ends it and its children at once."""
+
+
+class Machine(Protocol):
+    """Where workers can be started."""
+
+    @property
+    def name(self) -> str:
+        """As the user knows it."""
+
+    @property
+    def lost(self) -> bool:
+        """Whether it is gone, and its workers with it."""
+
+    def start(
+        self,
+        work: Script | Function,
+        place: ClusterEnvironment,
+        listener: WorkerListener,
+        credentials: Credentials | None,
+        env: Mapping[str, str],
+    ) -> RunningWorker:
+        """Starts a worker; the arguments are those of `WorkerProcess`.
+
+        Raises:
+            OSError: the process could not be started.
+        """
+
+
+class ThisMachine:
+    """The machine of this process, whose workers are its children.
+
+    Args:
+        warm_start: workers are forked from a process that has imported TensorFlow once.
+    """
+
+    lost = False
+
+    def __init__(self, *, warm_start: bool = False) -> None:
+        self.name = socket.gethostname()
+        self._start = ForkServers(os.getpid()) if warm_start else fresh_interpreter
+
+    def start(
+        self,
+        work: Script | Function,
+        place: ClusterEnvironment,
+        listener: WorkerListener,
+        credentials: Credentials | None,
+        env: Mapping[str, str],
+    ) -> WorkerProcess:
+        """See `Machine`; the kernel ends the worker with the calling thread."""
+        return WorkerProcess(
+            work, place, listener, credentials=credentials, env=env, start=self._start
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """A worker's place on a machine.
+
+    Attributes:
+        machine: which.
+        local_rank: the worker's number among the workers there.
+        local_size: how many there are.
+    """
+
+    machine: Machine
+    local_rank: int
+    local_size: int
+
+
+class Places(Protocol):
+    """Says where each worker runs, and where it can run when its machine is lost."""
+
+    @property
+    def may_grow(self) -> bool:
+        """Whether there may be a place later for a worker that has none now."""
+
+    def of(self, rank: int) -> Place | None:
+        """Where this worker is to be started; None = there is no place for it now."""
+
+
+class Slots:
+    """Machines with so many slots each, one for a worker; a `Places`.
+
+    Workers fill one machine after the other. One whose machine is lost gets a free slot of another.
+
+    Args:
+        machines: with the number of their slots.
+        workers: how many of the slots are taken at the start; no more than there are.
+
+    Example:
+        >>> here = ThisMachine()
+        >>> Slots([(here, 2)], workers=2).of(1).local_rank
+        1
+    """
+
+    may_grow = False
+
+    def __init__(self, machines: Sequence[tuple[Machine, int]], workers: int) -> None:
+        self._machines = machines
+        free = [(at, slot) for at, (_, slots) in enumerate(machines) for slot in range(slots)]
+        self._taken = dict(enumerate(free[:workers]))  # By rank: the machine's index, the slot.
+
+    def of(self, rank: int) -> Place | None:
+        """See `Places`."""
+        if self._machines[self._taken[rank][0]][0].lost and not self._move(rank):
+            return None
+        at, slot = self._taken[rank]
+        there = sum(other == at for other, _ in self._taken.values())
+        return Place(self._machines[at][0], slot, max(there, slot + 1))
+
+    @property
+    def number_here(self) -> int:
+        """How many slots this machine has."""
+        return sum(slots for machine, slots in self._machines if isinstance(machine, ThisMachine))
+
+    def by_machine(self) -> list[tuple[Machine, list[int]]]:
+        """The machines that have workers, with these workers' ranks."""
+        return [
+            (machine, ranks)
+            for at, (machine, _) in enumerate(self._machines)
+            if (ranks := [rank for rank, (other, _) in self._taken.items() if other == at])
+        ]
+
+    def _move(self, rank: int) -> bool:
+        taken = set(self._taken.values())
+        for at, (machine, slots) in enumerate(self._machines):
+            for slot in range(slots):
+                if not machine.lost and (at, slot) not in taken:
+                    self._taken[rank] = (at, slot)
+                    return True
+        return False

@@ -1,0 +1,188 @@
+"""Machines that the system's own `ssh` leads to.
+
+`ssh` reads its user's configuration, and asks nothing: a host that wants a password, or whose key
+is not known, cannot be used. What is private goes through its standard input.
+"""
+
+from __future__ import annotations
+
+import collections
+import os
+import re
+import shlex
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from keras_strom import errors
+from keras_strom.runner.process import GRACE_SECONDS
+from keras_strom.runner.remote_machine import RemoteMachine, check_version
+from keras_strom.runner.wire import PipeWire
+
+_CONNECT_SECONDS = 60.0
+_END_SECONDS = GRACE_SECONDS + 5.0
+_TAIL_LINES = 20
+_SSH_FAILED = 255
+_OPTIONS = (
+    *("-T", "-a", "-x"),
+    *("-o", "BatchMode=yes"),
+    *("-o", "ClearAllForwardings=yes"),
+    # The agent's silence says it sooner; this ends an ssh that a killed launcher has left.
+    *("-o", "ServerAliveInterval=10"),
+    *("-o", "ServerAliveCountMax=3"),
+)
+
+# What OpenSSH says, and what helps.
+_REMEDIES = (
+    (
+        r"Permission denied|Too many authentication failures|No more authentication methods",
+        "it does not let this user in without a password: put a key there (ssh-copy-id {host}), or "
+        "name the key or user with --ssh-args '-i FILE -l USER'",
+    ),
+    (
+        r"REMOTE HOST IDENTIFICATION HAS CHANGED",
+        "its host key is another than before: if that is right (it was installed anew), remove the "
+        "old one (ssh-keygen -R {host}) and connect once by hand (ssh {host})",
+    ),
+    (
+        r"Host key verification failed|No \S+ host key is known",
+        "its host key is not known here: connect once by hand (ssh {host}) and accept it",
+    ),
+    (
+        r"Could not resolve hostname",
+        "there is no host of this name: correct it, or give it a HostName in ~/.ssh/config",
+    ),
+    (
+        r"Connection refused",
+        "no ssh server listens there: start it, or name its port with --ssh-args '-p PORT'",
+    ),
+    (
+        r"timed out|No route to host|Network is unreachable",
+        "it cannot be reached: is it running, and does its firewall let ssh through?",
+    ),
+    (
+        r"Bad configuration option|unknown option|illegal option|usage: ssh|command-line",
+        "ssh does not understand its options: correct --ssh-args or ~/.ssh/config",
+    ),
+)
+
+
+def connect(
+    host: str, ssh_args: Sequence[str] = (), tell: Callable[[str], object] = lambda _: None
+) -> tuple[RemoteMachine, dict[str, Any]]:
+    """Starts an agent on a host.
+
+    Args:
+        host: as ssh takes it.
+        ssh_args: options for ssh, before those that keras-strom gives it.
+        tell: is called with each line that ssh or the agent writes once the agent is there.
+
+    Returns:
+        The machine, and the agent's hello.
+
+    Raises:
+        HostUnusable: in words that say what to do.
+    """
+    wire = _SshWire(host, ssh_args, tell)
+    try:
+        try:
+            hello = wire.receive(_CONNECT_SECONDS)
+        except ConnectionError as error:
+            raise errors.HostUnusable(f"{host}: {wire.why_not(error)}") from None
+        wire.connected = True
+        check_version(host, hello)
+    except BaseException:
+        wire.close()
+        raise
+    return RemoteMachine(host, wire, wire.why_lost), hello
+
+
+class _SshWire(PipeWire):
+    """The pipes of an ssh process that runs an agent."""
+
+    def __init__(self, host: str, ssh_args: Sequence[str], tell: Callable[[str], object]) -> None:
+        agent = f"exec {shlex.quote(sys.executable)} -P -m keras_strom.runner.agent_main"
+        try:
+            self._ssh = subprocess.Popen(
+                ["ssh", *_OPTIONS, *ssh_args, "--", host, agent],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                bufsize=0,
+                start_new_session=True,  # Ctrl+C is the launcher's.
+            )
+        except OSError as error:
+            raise errors.HostUnusable(
+                f"ssh cannot be started here ({error.strerror}): install OpenSSH's client "
+                "(apt-get install openssh-client)"
+            ) from error
+        assert self._ssh.stdin is not None
+        assert self._ssh.stdout is not None
+        super().__init__(self._ssh.stdout.fileno(), os.dup(self._ssh.stdin.fileno()))
+        self._ssh.stdin.close()  # Its duplicate is the wire's.
+        self.connected = False
+        self._host = host
+        self._tell = tell
+        self._said: collections.deque[str] = collections.deque(maxlen=_TAIL_LINES)
+        self._reader = threading.Thread(target=self._read_errors, daemon=True)
+        self._reader.start()
+
+    def close(self) -> None:
+        """Lets ssh end, or else ends it."""
+        super().close()
+        try:
+            self._ssh.wait(_END_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._ssh.kill()
+            self._ssh.wait()
+
+    def why_not(self, error: ConnectionError) -> str:
+        """Why there is no agent."""
+        code = self._code()
+        said = "\n".join(self._said)
+        last = self._said[-1].strip() if self._said else ""
+        if code is None:
+            return f"{error}: ssh has connected to nothing, or the machine is far too slow"
+        if code == _SSH_FAILED:
+            for pattern, remedy in _REMEDIES:
+                if found := re.search(f".*(?:{pattern}).*", said, re.IGNORECASE):
+                    return f"{remedy.format(host=self._host)} (ssh says: {found[0].strip()})"
+            return f"ssh has failed: {last or 'it says nothing'}"
+        if "No module named" in said:
+            return (
+                f"its Python at {sys.executable} has no keras-strom ({last}): install the same "
+                "wheels there"
+            )
+        if code in (126, 127):
+            return (
+                f"it has no Python at {sys.executable}, which is this machine's ({last}): install "
+                "Python and keras-strom there under the same path"
+            )
+        return f"keras-strom's agent ended with code {code}: {last or 'it said nothing'}"
+
+    def why_lost(self, error: ConnectionError) -> str:
+        """Why the agent that was there is gone."""
+        code = self._code(wait=0.5)
+        if code is None:
+            return str(error)
+        said = f": {self._said[-1].strip()}" if self._said else ""
+        return f"ssh ended with code {code}{said}"
+
+    def _code(self, wait: float = GRACE_SECONDS) -> int | None:
+        """Of ssh's end; None = it has not ended."""
+        try:
+            code = self._ssh.wait(wait)
+        except subprocess.TimeoutExpired:
+            return None
+        self._reader.join(wait)
+        return code
+
+    def _read_errors(self) -> None:
+        assert self._ssh.stderr is not None
+        for line in self._ssh.stderr:
+            text = line.decode("utf-8", "replace").rstrip()
+            self._said.append(text)
+            if self.connected and text:
+                self._tell(f"{self._host}: {text}")

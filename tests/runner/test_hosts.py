@@ -1,0 +1,395 @@
+"""Hosts as users write them, and jobs on them; a stand-in for ssh runs all on this machine."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import socket
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from keras_strom import cli, errors
+from keras_strom.job.network import NetworkConfig
+from keras_strom.runner import agent, remote_machine, wire
+from keras_strom.runner.console import Console
+from keras_strom.runner.hosts import Host, parse_hostfile, parse_hosts, read_hostfile
+from keras_strom.runner.launcher import Job, launch
+from keras_strom.runner.process import Function, Script
+from tests.support.silent_master import SilentMaster
+
+LOOPBACK = NetworkConfig(network_mask="127.0.0.1/32")
+
+
+# ------------------------------------------------------------------ what users write
+
+
+@pytest.mark.parametrize(
+    ("text", "hosts"),
+    [
+        ("a", [("a", 1)]),
+        ("a:4,b:2", [("a", 4), ("b", 2)]),
+        ("a:4, me@node-1.site:2", [("a", 4), ("me@node-1.site", 2)]),
+        ("[fd00::7]:2,[fd00::8],10.0.0.4:3", [("fd00::7", 2), ("fd00::8", 1), ("10.0.0.4", 3)]),
+        ("me@[fd00::7]:2", [("me@fd00::7", 2)]),
+        ("a,b,a:2", [("a", 3), ("b", 1)]),
+    ],
+)
+def test_hosts_are_read(text: str, hosts: list[tuple[str, int]]) -> None:
+    assert [(host.name, host.slots) for host in parse_hosts(text)] == hosts
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "'' is no host such as node1"),
+        ("a,,b", "'' is no host"),
+        ("a:0", "'0' after a is no number of slots"),
+        ("a:four", "'four' after a is no number"),
+        ("a:", "'' after a is no number"),
+        ("fd00::7", r"put an IPv6 address into brackets, as in \[fd00::7\]"),
+        ("[10.0.0.4]", "'10.0.0.4' is no IPv6 address"),
+        ("[fd00::7]4", "'4' after fd00::7 is no number"),
+        ("-oProxyCommand=x", "is no host"),
+        ("a b", "is no host"),
+    ],
+)
+def test_hosts_that_make_no_sense_are_refused(text: str, words: str) -> None:
+    with pytest.raises(errors.InvalidOption, match=words):
+        parse_hosts(text)
+
+
+def test_a_hostfile_of_open_mpi_or_horovod_is_read() -> None:
+    text = """
+    # the rack
+    a slots=4            # the first
+    b slots=2 max_slots=8
+    c:3
+    [fd00::7] slots=2
+    d
+    """
+    assert parse_hostfile(text) == parse_hosts("a:4,b:2,c:3,[fd00::7]:2,d")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("# nothing\n", "names no host"),
+        ("a\nb slot=4", "line 2: 'slot=4' is not understood"),
+        ("a slots=none", "line 1: 'slots=none'"),
+        ("a:2 slots=2", "line 1: both 'a:2' and slots="),
+        ("a 4", "line 1: '4' is not understood"),
+    ],
+)
+def test_a_line_of_a_hostfile_that_makes_no_sense_is_refused(text: str, words: str) -> None:
+    with pytest.raises(errors.InvalidOption, match=words):
+        parse_hostfile(text)
+
+
+def test_a_hostfile_that_is_not_there_is_a_clear_error(tmp_path: Path) -> None:
+    with pytest.raises(errors.InvalidOption, match="nothing cannot be read"):
+        read_hostfile(str(tmp_path / "nothing"))
+
+
+names = st.from_regex(r"[a-z][a-z0-9-]{0,8}(\.[a-z]{1,5})?", fullmatch=True)
+hosts_of_several = st.lists(
+    st.tuples(names | st.ip_addresses().map(str), st.integers(1, 999)),
+    min_size=1,
+    unique_by=lambda one: one[0],
+)
+
+
+@pytest.mark.fuzz
+@settings(max_examples=30)
+@given(hosts_of_several)
+def test_both_ways_to_write_hosts_mean_the_same(hosts: list[tuple[str, int]]) -> None:
+    shown = [(f"[{name}]" if ":" in name else name, slots) for name, slots in hosts]
+    expected = tuple(Host(name, slots) for name, slots in hosts)
+    assert parse_hosts(",".join(f"{name}:{slots}" for name, slots in shown)) == expected
+    lines = "\n".join(f"{name} slots={slots}" for name, slots in shown)
+    assert parse_hostfile(lines) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "here"),
+    [
+        ("localhost", True),
+        ("127.0.0.2", True),
+        ("::1", True),
+        (socket.gethostname(), True),
+        ("203.0.113.9", False),
+        ("me@localhost", False),
+    ],
+)
+def test_this_machine_needs_no_ssh(name: str, here: bool) -> None:
+    assert Host(name).is_here == here
+
+
+# ------------------------------------------------------------------ jobs
+
+
+@pytest.fixture(autouse=True)
+def ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A stand-in for ssh, which runs the command here, in a home of its own.
+
+    What is written to the file `says` is all that it does instead.
+    """
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    (tmp_path / "home").mkdir()
+    program = folder / "ssh"
+    program.write_text(
+        f"#!/bin/sh\n[ -e {folder}/says ] && . {folder}/says\n"
+        f'for last; do :; done\ncd {tmp_path}/home\necho "$@" >>{folder}/calls\n'
+        'echo "Welcome to {this} [machine]"\nexec sh -c "$last"\n'
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    monkeypatch.chdir(tmp_path)
+    return folder
+
+
+def run(tmp_path: Path, text: str, hosts: str, workers: int, **options: Any) -> list[str]:
+    (tmp_path / "work.py").write_text(text)
+    stream = io.StringIO()
+    job = Job(
+        work=Script("work.py", ("--its", "own")),
+        workers=workers,
+        hosts=parse_hosts(hosts),
+        **{"network": LOOPBACK, **options},
+    )
+    try:
+        launch(job, Console(workers, stream), SilentMaster)
+    finally:
+        sys.stdout.write(stream.getvalue())
+    return stream.getvalue().splitlines()
+
+
+def test_workers_run_where_slots_are_and_know_their_places(tmp_path: Path) -> None:
+    text = (
+        "import os, sys, keras_strom as k\n"
+        "print(k.rank(), k.size(), k.local_rank(), sys.argv[1:], os.getcwd(), os.environ['MINE'])\n"
+    )
+    lines = run(tmp_path, text, "a:1,localhost:2,b:4", 5, env={"MINE": "x y"})
+    told, *said = lines
+    assert told == (
+        f"keras-strom: worker 0 on a, workers 1 to 2 on b, workers 3 to 4 on {socket.gethostname()}"
+        "; they reach the master at 127.0.0.1:9 (UDP)"
+    ) or told == (
+        "keras-strom: worker 0 on a, workers 1 to 4 on b; they reach the master at 127.0.0.1:9 "
+        "(UDP)"
+    )
+    assert sorted(said) == [
+        f"[{rank}] {rank} 5 {local} ['--its', 'own'] {tmp_path} x y"
+        for rank, local in enumerate([0, 0, 1, 2, 3])
+    ]
+
+
+def test_the_secret_is_in_no_argument_and_no_variable(tmp_path: Path, ssh: Path) -> None:
+    text = (
+        "import json, os, pathlib\n"
+        "place = pathlib.Path(os.environ['KERAS_STROM_CREDENTIALS'])\n"
+        "secret = json.loads(place.read_text())['secret']\n"
+        "assert len(secret) == 64\n"
+        "seen = []\n"
+        "for name in ('cmdline', 'environ'):\n"
+        "    for path in pathlib.Path('/proc').glob(f'[0-9]*/{name}'):\n"
+        "        try:\n"
+        "            seen += [path] * (secret.encode() in path.read_bytes())\n"
+        "        except OSError:\n"
+        "            pass\n"
+        "print('seen', seen)\n"
+    )
+    assert sorted(run(tmp_path, text, "a,b", 2)[1:]) == ["[0] seen []", "[1] seen []"]
+    calls = (ssh / "calls").read_text().splitlines()
+    assert len(calls) == 2
+    assert all("-o BatchMode=yes" in call for call in calls)
+
+
+def test_a_script_that_fails_elsewhere_is_named_with_its_host(tmp_path: Path) -> None:
+    text = (
+        "import keras_strom as k, signal\nk.rank() == 0 and signal.pause()\nraise KeyError('k')\n"
+    )
+    with pytest.raises(errors.WorkerFailed) as raised:
+        run(tmp_path, text, "a,b", 2)
+    assert (raised.value.rank, raised.value.host) == (1, "b")
+    assert raised.value.traceback.endswith("KeyError: 'k'")
+
+
+KILLS_ITS_AGENT = (
+    "import os, signal, keras_strom as k\n"
+    "attempt = int(os.environ['KERAS_STROM_ATTEMPT'])\n"
+    "if k.rank() == {rank} and attempt == 0:\n"
+    "    os.kill(os.getppid(), signal.SIGKILL)\n"
+    "    signal.pause()\n"
+    "print('attempt', attempt, 'local rank', k.local_rank())\n"
+)
+
+
+def test_workers_of_a_lost_host_come_back_on_another(tmp_path: Path) -> None:
+    text = KILLS_ITS_AGENT.format(rank=1)
+    lines = run(tmp_path, text, "a,b,c:2", 3, max_failures=1)
+    (lost,) = (line for line in lines if "lost" in line)
+    assert lost.startswith("[1] worker 1 was lost with its host b: ssh ended with code ")
+    assert lost.endswith("; it is started again on c (failure 1 of 1)")
+    assert "[1] attempt 1 local rank 1" in lines
+
+
+def test_a_worker_that_fails_is_started_again_where_it_was(tmp_path: Path) -> None:
+    text = "import os\nif os.environ['KERAS_STROM_ATTEMPT'] == '0':\n    raise SystemExit(3)\n"
+    lines = run(tmp_path, text, "a,b:4", 1, max_failures=1, network=NetworkConfig())
+    assert "worker 0 ended with exit code 3; it is started again (failure 1 of 1)" in lines[-1]
+
+
+def test_without_room_the_others_go_on(tmp_path: Path) -> None:
+    lines = run(tmp_path, KILLS_ITS_AGENT.format(rank=1), "a,b", 2, max_failures=2)
+    (lost,) = (line for line in lines if "lost" in line)
+    assert lost.endswith(
+        "; no other host has a slot free, so the others go on without it (failure 1 of 2)"
+    )
+    assert "[0] attempt 0 local rank 0" in lines
+
+
+@pytest.mark.parametrize(("rank", "least"), [(0, None), (1, 2)])
+def test_without_room_for_a_worker_that_is_needed_the_job_ends(
+    rank: int, least: int | None, tmp_path: Path
+) -> None:
+    text = KILLS_ITS_AGENT.format(rank=rank)
+    with pytest.raises(errors.WorkerFailed, match="was lost with its host") as raised:
+        run(tmp_path, text, "a,b", 2, max_failures=2, min_workers=least)
+    assert raised.value.rank == rank
+
+
+def test_a_lost_host_ends_a_job_that_allows_no_failure(tmp_path: Path) -> None:
+    with pytest.raises(errors.WorkerFailed, match="it was lost with its host b: ssh ended with"):
+        run(tmp_path, KILLS_ITS_AGENT.format(rank=1), "a,b,c", 2)
+
+
+@pytest.mark.parametrize(
+    ("says", "words"),
+    [
+        ("me@a: Permission denied (publickey).", "does not let this user in .*ssh-copy-id b"),
+        ("Host key verification failed.", "host key is not known here: connect once by hand"),
+        ("@ WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED! @", "ssh-keygen -R b"),
+        ("ssh: Could not resolve hostname b: Name", "there is no host of this name"),
+        ("ssh: connect to host b port 22: Connection refused", "no ssh server listens there"),
+        ("ssh: connect to host b port 22: No route to host", "cannot be reached"),
+        ("/etc/ssh: line 3: Bad configuration option: x", "correct --ssh-args"),
+        ("something new", "ssh has failed: something new"),
+    ],
+)
+def test_what_ssh_says_is_told_with_a_remedy(
+    says: str, words: str, tmp_path: Path, ssh: Path
+) -> None:
+    (ssh / "says").write_text(f"echo '{says}' >&2\nexit 255\n")
+    mark = tmp_path / "started"
+    with pytest.raises(errors.HostUnusable, match=f"^b: .*{words}"):
+        run(tmp_path, f"open({str(mark)!r}, 'w')\n", "localhost,b", 2)
+    assert not mark.exists()
+
+
+def test_all_hosts_that_cannot_be_used_are_told_at_once(tmp_path: Path, ssh: Path) -> None:
+    (ssh / "says").write_text("echo 'Permission denied (publickey).' >&2\nexit 255\n")
+    with pytest.raises(errors.HostUnusable) as raised:
+        run(tmp_path, "", "a,b,c", 3)
+    assert [line[:3] for line in str(raised.value).splitlines()] == ["a: ", "b: ", "c: "]
+
+
+def test_a_host_without_this_python_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", "/opt/no such/python")
+    with pytest.raises(errors.HostUnusable, match="a: it has no Python at /opt/no such/python, wh"):
+        run(tmp_path, "", "a", 1, network=NetworkConfig())
+
+
+def test_a_host_without_the_package_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bare = tmp_path / "python"
+    bare.write_text(f'#!/bin/sh\nexec {os.path.realpath(sys.executable)} -I -S "$@"\n')
+    bare.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(bare))
+    with pytest.raises(errors.HostUnusable, match=r"python has no keras-strom .*No module named"):
+        run(tmp_path, "", "a", 1, network=NetworkConfig())
+
+
+def test_a_host_of_another_release_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote_machine, "__version__", "99")
+    with pytest.raises(errors.HostUnusable, match=r"a: it has keras-strom .*, and this machine 99"):
+        run(tmp_path, "", "a", 1, network=NetworkConfig())
+
+
+def test_what_a_host_lacks_is_told_before_anything_starts(tmp_path: Path) -> None:
+    there = [*os.pipe(), *os.pipe()]
+    wires = wire.PipeWire(there[0], there[3]), wire.PipeWire(there[2], there[1])
+    for change, words in (
+        ({"folder": str(tmp_path / "gone")}, "it has no folder .*gone"),
+        ({"script": "gone.py"}, f"it has no script {tmp_path}/gone.py"),
+        ({"script": __file__, "parts": "/gone/incoming-1"}, "the checkpoint folder /gone"),
+        ({"script": __file__, "network": '{"network_mask": "203.0.113.0/24"}'}, "matches no"),
+    ):
+        wires[0].send(wire.Preparation(**change).to_message())
+        with pytest.raises(errors.StromError, match=words):
+            agent.Agent(wires[1]).serve()
+        assert wires[0].receive(1.0)["type"] == "unfit"
+
+
+def test_no_more_workers_than_slots(tmp_path: Path, ssh: Path) -> None:
+    with pytest.raises(errors.NotEnoughSlots, match=r"4 workers .* the hosts have 3 \(a:1, b:2\)"):
+        run(tmp_path, "", "a,b:2", 4)
+    assert not (ssh / "calls").exists()
+
+
+def test_a_function_has_no_hosts() -> None:
+    with pytest.raises(errors.InvalidOption, match="hosts run a Script"):
+        Job(work=Function.of(int), workers=1, hosts=(Host("a"),))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["work.py"], "say how many workers there are (-np 4) or where (--hosts)"),
+        (["--hosts", "a:x", "work.py"], "'x' after a is no number"),
+        (["--hostfile", "gone", "work.py"], "--hostfile gone cannot be read"),
+        (["-np", "1", "--ssh-args=-p 22", "work.py"], "has no effect without hosts"),
+        (["-np", "1", "-x", "NO_SUCH_ONE", "work.py"], "-x NO_SUCH_ONE: this machine has no such"),
+        (["-np", "1", "-x", "KERAS_STROM_RANK=1", "work.py"], "the runner sets it"),
+    ],
+)
+def test_bad_input_is_a_clear_error(
+    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "work.py").touch()
+    assert cli.main(["run", *arguments]) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_by_default_there_is_a_worker_for_each_slot(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "work.py").write_text("import os\nprint(os.environ['COLOUR'])\n")
+    (tmp_path / "hosts").write_text("localhost slots=1\n")
+    monkeypatch.setenv("COLOUR", "red")
+    handler = signal.getsignal(signal.SIGTERM)
+    assert cli.main(["run", "--hostfile", "hosts", "-x", "COLOUR", "work.py"]) == 0
+    signal.signal(signal.SIGTERM, handler)
+    assert capsys.readouterr().out == "red\n"
+
+
+def test_an_agent_that_hears_nothing_ends_its_workers(tmp_path: Path) -> None:
+    there = [*os.pipe(), *os.pipe()]
+    launcher, far = wire.PipeWire(there[0], there[3]), wire.PipeWire(there[2], there[1])
+    (tmp_path / "work.py").write_text("import signal\nsignal.pause()\n")
+    launcher.send(wire.Preparation(script="work.py", silence=0.3).to_message())
+    launcher.send(agent.to_start(0, agent.ClusterEnvironment(), None))
+    serving = agent.Agent(far)
+    with pytest.raises(ConnectionError, match=r"no sign of life for 0.3 s"):
+        serving.serve()
+    assert serving.outcome is not None
+    assert serving.outcome.terminated
