@@ -30,10 +30,10 @@ from keras_strom import errors
 from keras_strom._native import sealing
 from keras_strom.job.credentials import KEY_BYTES, Credentials
 from keras_strom.job.network import HostPort
+from keras_strom.runner.channel import HEARTBEAT_SECONDS, Channel
 from keras_strom.runner.console import Console
 from keras_strom.runner.process import GRACE_SECONDS, first_cause
 
-from .channel import HEARTBEAT_SECONDS, Channel
 from .event import Event
 from .messages import Ended, FromTask, Output, Progress, Registration, parse_from_task
 from .registered_task import Failure, RegisteredTask

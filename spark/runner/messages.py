@@ -12,8 +12,7 @@ import reprlib
 from typing import Any
 
 from keras_strom import errors
-
-from .channel import Message
+from keras_strom.runner.channel import Message
 
 # Ranks, partitions and attempts lie far below it.
 _MOST = 1 << 31

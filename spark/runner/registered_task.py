@@ -5,8 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from keras_strom import errors
-
-from .channel import Channel
+from keras_strom.runner.channel import Channel
 
 
 @dataclasses.dataclass

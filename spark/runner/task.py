@@ -23,6 +23,7 @@ from keras_strom import __version__, errors
 from keras_strom.job.credentials import Credentials
 from keras_strom.job.environment import ClusterEnvironment
 from keras_strom.job.network import HostPort, NetworkConfig, format_address
+from keras_strom.runner.channel import HEARTBEAT_SECONDS, Channel
 from keras_strom.runner.fork_server import ForkServers, parent_of
 from keras_strom.runner.process import (
     Function,
@@ -33,7 +34,6 @@ from keras_strom.runner.process import (
 )
 from keras_strom.runner.started_process import StartProcess, fresh_interpreter
 
-from .channel import HEARTBEAT_SECONDS, Channel
 from .executors import check_version
 from .messages import Start
 from .resources import UseGpu, gpu_variables

@@ -70,7 +70,7 @@ PYTHON_ARROWS = {
     "sharing": {"errors", "checks", "method", "job", "_native", "relay"},
     "recovery": {"errors", "stale_files", "job", "sharing"},
     "strategy": {"errors", "method", "job", "_native", "relay", "sharing", "recovery"},
-    "runner": {"", "errors", "checks", "job", "relay", "recovery"},
+    "runner": {"", "errors", "checks", "job", "_native", "relay", "recovery"},
     "codec": {"errors", "_native"},
     "ops": {"_native", "codec"},
     "scalability": {"errors", "checks", "job", "relay", "codec"},

@@ -19,8 +19,8 @@ from keras_strom import errors
 from keras_strom._native import sealing
 from keras_strom.job.credentials import KEY_BYTES, Credentials
 from keras_strom.job.network import NetworkConfig
+from keras_strom.runner.channel import Channel
 from keras_strom.runner.console import Console
-from keras_strom.spark.runner.channel import Channel
 from keras_strom.spark.runner.controller import Controller
 from keras_strom.spark.runner.messages import Registration, Start, parse_from_task
 from keras_strom.spark.runner.slots import Size
@@ -186,7 +186,7 @@ def test_a_driver_does_not_wait_for_a_task_that_does_not_read(
         joined = pool.submit(Channel, ends[1], CREDENTIALS, key)
         driver = Channel(ends[0], CREDENTIALS, key, DRIVER_KEY)
         task = joined.result()
-    monkeypatch.setattr("keras_strom.spark.runner.channel.SILENCE_SECONDS", 0.05)
+    monkeypatch.setattr("keras_strom.runner.channel.SILENCE_SECONDS", 0.05)
 
     def say_on_and_on() -> None:
         while True:
