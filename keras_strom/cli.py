@@ -16,7 +16,8 @@ from typing import Any
 import keras_strom
 from keras_strom import errors
 from keras_strom.job import environment
-from keras_strom.job.network import NetworkConfig
+from keras_strom.job.network import NetworkConfig, parse_address
+from keras_strom.runner import master_command, scheduled_worker, slurm
 from keras_strom.runner.hosts import Host, parse_hosts, read_hostfile
 from keras_strom.runner.launcher import Job, launch
 from keras_strom.runner.process import Script
@@ -96,6 +97,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=keras_strom.__version__)
     commands = parser.add_subparsers(dest="command", required=True)
     _add_run(commands)
+    _add_master(commands)
+    _add_worker(commands)
+    _add_prepare(commands)
     _add_doctor(commands)
     _add_scalability(commands)
     return parser
@@ -108,7 +112,8 @@ def _add_run(commands: Any) -> None:
         _run,
         help="run a script on several workers, of this machine or of others",
         description="Runs a script on several workers: of this machine, or of the hosts that are "
-        "named, to which ssh leads without a password. Give -np, hosts or both.",
+        "named, to which ssh leads without a password. Give -np, hosts or both; neither means the "
+        "nodes of an allocation of Slurm.",
     )
     run.add_argument(
         "-np",
@@ -152,6 +157,90 @@ def _add_run(commands: Any) -> None:
     )
     _add_network(run.add_argument_group("network"), _NETWORK)
     _add_script(run)
+
+
+def _add_master(commands: Any) -> None:
+    master = _command(
+        commands,
+        "master",
+        _master,
+        help="run a job whose workers a scheduler starts",
+        description="Runs the master of a job whose workers are started elsewhere, each by "
+        "`keras-strom worker`, and says when one of them fails. It ends with the job.",
+    )
+    master.add_argument(
+        "-np",
+        "--num-proc",
+        type=int,
+        metavar="N",
+        help="number of workers; default: SLURM_NTASKS, under Slurm",
+    )
+    _add_job_file(
+        master,
+        "the file that it writes for the workers, readable for its owner alone, and removes at the "
+        "end; or the master.json of `keras-strom prepare`, which it reads",
+    )
+    _add_job(master)
+    _add_network(master.add_argument_group("network"), _NETWORK)
+
+
+def _add_worker(commands: Any) -> None:
+    worker = _command(
+        commands,
+        "worker",
+        _worker,
+        help="run one worker that a scheduler has started",
+        description="Runs a script as one worker of the job whose master is `keras-strom master`, "
+        "waits for both, and shows the script's output. The exit code is the script's.",
+    )
+    worker.add_argument(
+        "--rank",
+        type=int,
+        metavar="N",
+        help="which worker, from 0; default: SLURM_PROCID under Slurm, JOB_COMPLETION_INDEX in an "
+        "Indexed Job of Kubernetes",
+    )
+    _add_job_file(worker, "the file that the master has written, or the worker.json of `prepare`")
+    worker.add_argument(
+        "--master",
+        metavar="HOST:PORT",
+        help="where to reach the master, if not where the file says",
+    )
+    worker.add_argument(
+        "--start-timeout",
+        type=float,
+        default=600.0,
+        metavar="SECONDS",
+        help="how long to wait for the file and the master",
+    )
+    _add_script(worker)
+
+
+def _add_prepare(commands: Any) -> None:
+    prepare = _command(
+        commands,
+        "prepare",
+        _prepare,
+        help="make the credentials of a job before its master runs",
+        description="Leaves master.json and worker.json in a folder: the job files of `keras-strom "
+        "master` and `keras-strom worker` where these share no disk, to be handed to each as a "
+        "secret.",
+    )
+    prepare.add_argument(
+        "--master",
+        required=True,
+        metavar="HOST:PORT",
+        help="where workers will reach the master",
+    )
+    prepare.add_argument("folder", help="where to leave the two files")
+
+
+def _add_job_file(parser: Any, what: str) -> None:
+    parser.add_argument(
+        "--job",
+        metavar="FILE",
+        help=f"{what}; default: keras-strom-JOBID.json where sbatch was called, under Slurm",
+    )
 
 
 def _add_job(parser: Any) -> None:
@@ -337,6 +426,8 @@ def _job(options: argparse.Namespace) -> Job:
         hosts = parse_hosts(options.hosts)
     elif options.hostfile is not None:
         hosts = read_hostfile(options.hostfile)
+    elif options.num_proc is None and (nodes := environment.slurm_nodes()) is not None:
+        hosts = slurm.hosts(*nodes)
     workers = options.num_proc
     if workers is None:
         if not hosts:
@@ -356,6 +447,57 @@ def _job(options: argparse.Namespace) -> Job:
         hosts=hosts,
         ssh_args=tuple(shlex.split(options.ssh_args or "")),
     )
+
+
+def _master(options: argparse.Namespace) -> int:
+    workers = options.num_proc if options.num_proc is not None else environment.scheduled_size()
+    if workers is None:
+        raise errors.InvalidOption("say how many workers there are: -np 4")
+    if workers < 1:
+        raise errors.InvalidOption(f"-np {workers}: there must be at least one worker")
+    job = Job(
+        work=None,
+        workers=workers,
+        network=_network(options, _NETWORK),
+        start_timeout=options.start_timeout,
+        max_failures=options.max_failures,
+        min_workers=options.min_workers,
+    )
+    master_command.serve(job, _job_file(options))
+    return 0
+
+
+def _worker(options: argparse.Namespace) -> int:
+    rank = options.rank if options.rank is not None else environment.scheduled_rank()
+    if rank is None:
+        raise errors.InvalidOption("say which worker this is: --rank 0 and up")
+    worker = scheduled_worker.ScheduledWorker(
+        rank=rank,
+        job_path=_job_file(options),
+        work=Script(options.script, tuple(options.arguments)),
+        start_timeout=options.start_timeout,
+        master=None if options.master is None else parse_address(options.master),
+    )
+    try:
+        return scheduled_worker.serve(worker)
+    except errors.MasterLost as error:
+        _complain(str(error))
+        return 1
+
+
+def _prepare(options: argparse.Namespace) -> int:
+    master_command.prepare(options.folder, parse_address(options.master))
+    return 0
+
+
+def _job_file(options: argparse.Namespace) -> str:
+    path: str | None = options.job or environment.scheduled_job_file()
+    if path is None:
+        raise errors.InvalidOption(
+            "say which file has what workers need, the same for the master and all of them: "
+            "--job FILE"
+        )
+    return path
 
 
 def _variable(text: str) -> tuple[str, str]:

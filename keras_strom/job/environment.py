@@ -266,6 +266,45 @@ def ssh_client() -> str | None:
     return words[0] if words else None
 
 
+def scheduled_rank() -> int | None:
+    """The rank that a scheduler has given this process: Slurm, or an Indexed Job of Kubernetes.
+
+    Raises:
+        EnvironmentInvalid: its variable is no number.
+    """
+    return _scheduled("SLURM_PROCID", "JOB_COMPLETION_INDEX")
+
+
+def scheduled_size() -> int | None:
+    """How many tasks Slurm runs.
+
+    Raises:
+        EnvironmentInvalid: its variable is no number.
+    """
+    return _scheduled("SLURM_NTASKS")
+
+
+def slurm_nodes() -> tuple[str, str | None] | None:
+    """SLURM_JOB_NODELIST and SLURM_TASKS_PER_NODE; None = not in an allocation of Slurm."""
+    nodes = os.environ.get("SLURM_JOB_NODELIST")
+    return None if nodes is None else (nodes, os.environ.get("SLURM_TASKS_PER_NODE"))
+
+
+def scheduled_job_file() -> str | None:
+    """A path that all tasks of a Slurm job share and no other job has; None = not under Slurm."""
+    job = os.environ.get("SLURM_JOB_ID")
+    if job is None:
+        return None
+    restarts = os.environ.get("SLURM_RESTART_COUNT")  # What was left of the run before is no guide.
+    name = f"keras-strom-{job}.json" if restarts is None else f"keras-strom-{job}-{restarts}.json"
+    return os.path.join(os.environ.get("SLURM_SUBMIT_DIR", os.curdir), name)
+
+
+def _scheduled(*names: str) -> int | None:
+    read = _Reader(os.environ)
+    return next((read(name, _integer, 0) for name in names if name in os.environ), None)
+
+
 def variable(name: str) -> str | None:
     """Any variable of this process that its user names."""
     return os.environ.get(name)

@@ -76,6 +76,7 @@ class Agent:
         work: what workers do; None = what the launcher says.
         own: is told of the workers' output here, which the launcher then does not get; None = the
             launcher gets it.
+        patience: seconds that the launcher may take for its first word.
 
     Attributes:
         outcome: of the worker that ended last; None = none has.
@@ -83,14 +84,20 @@ class Agent:
     """
 
     def __init__(
-        self, wire: Wire, work: Script | None = None, own: WorkerListener | None = None
+        self,
+        wire: Wire,
+        work: Script | None = None,
+        own: WorkerListener | None = None,
+        patience: float = _PREPARE_SECONDS,
     ) -> None:
         self._wire = wire
+        self._patience = patience
         self._work = work
         self._own = own
         self._env: Mapping[str, str] = {}
         self._machine = ThisMachine()
         self._workers: dict[int, WorkerProcess] = {}
+        self._told_to_end: set[int] = set()  # By the launcher.
         self.outcome: Outcome | None = None
         self.reason: str | None = None
 
@@ -101,8 +108,12 @@ class Agent:
             ConnectionError: the launcher is gone, or says nothing any more.
             CorruptMessage: it says something that makes no sense.
             InvalidOption, AddressError: this machine lacks what the job needs.
+            Refused: the launcher does not want this agent; in its words.
         """
-        preparation = Preparation.parse(self._next(_PREPARE_SECONDS))
+        first = self._next(self._patience)
+        if first["type"] == "stop":
+            raise errors.Refused(f"the job's master refuses this worker: {first.get('reason')}")
+        preparation = Preparation.parse(first)
         with heartbeats(self._wire, preparation.silence), self._ending():
             try:
                 self._prepare(preparation)
@@ -113,6 +124,10 @@ class Agent:
             while (message := self._next(preparation.silence))["type"] != "stop":
                 self._do(message)
             self.reason = str(message.get("reason", ""))
+
+    def was_told_to_end(self, number: int) -> bool:
+        """Whether the launcher has told this worker to end."""
+        return number in self._told_to_end
 
     def _next(self, silence: float) -> dict[str, Any]:
         while (message := self._wire.receive(silence)).get("type") == "heartbeat":
@@ -167,6 +182,7 @@ class Agent:
             self._start(number, place, credentials or None, clock)
         elif number in self._workers:
             worker = self._workers[number]
+            self._told_to_end.add(number)
             worker.kill() if sent == signal.SIGKILL else worker.terminate()
 
     def _start(
@@ -225,6 +241,8 @@ class _Listener(WorkerListener):
 
     def ended(self, outcome: Outcome) -> None:
         self._agent.outcome = outcome
+        if outcome.terminated and not self._agent.was_told_to_end(self._number):
+            return  # The agent itself ends, and the launcher will see that.
         self._send(
             {
                 "type": "ended",

@@ -1,4 +1,7 @@
-"""The control channel between the driver and one task: encrypted JSON messages over TCP.
+"""A control channel between a runner and one of its workers' machines: encrypted JSON over TCP.
+
+On Spark the runner is the driver and its peer a task; without Spark it is `keras-strom master`, and
+its peer the agent of `keras-strom worker`. The words below are Spark's.
 
 Both ends hold a key derived from the job's secret, and the task the public half of the driver's key
 of this job. Each sends a fresh X25519 public key. What the two fresh keys agree on, what the task's

@@ -11,7 +11,7 @@ import ipaddress
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from keras_strom import errors
 from keras_strom.job import environment
@@ -20,7 +20,7 @@ from keras_strom.job.interfaces import interface_addresses
 from keras_strom.job.network import HostPort, NetworkConfig, format_address
 from keras_strom.runner import ssh
 from keras_strom.runner.hosts import Host
-from keras_strom.runner.places import Machine, Slots, ThisMachine
+from keras_strom.runner.places import Machine, Places, Slots, ThisMachine
 from keras_strom.runner.process import Function, Script
 from keras_strom.runner.remote_machine import RemoteMachine
 from keras_strom.runner.wire import Preparation
@@ -38,6 +38,35 @@ _FAILURE_TIMEOUTS = 3
 def silence_seconds(network: NetworkConfig) -> float:
     """So long after its last word an agent, or a launcher, is gone."""
     return _FAILURE_TIMEOUTS * network.failure_timeout
+
+
+class Machines(Protocol):
+    """The machines of a job, from entry to exit: a `Fleet`, or those that come to a `Door`."""
+
+    places: Places
+
+    @property
+    def is_distant(self) -> bool:
+        """Whether there are other machines than this one."""
+
+    @property
+    def number_here(self) -> int:
+        """How many workers this machine may have."""
+
+    def master_host(self, network: NetworkConfig) -> str | None:
+        """The address for the master to bind to; None = what `network` says."""
+
+    def prepare(
+        self,
+        work: Script | Function | None,
+        env: Mapping[str, str],
+        network: NetworkConfig,
+        plan: CheckpointPlan | None,
+    ) -> None:
+        """Returns when the job can begin on them."""
+
+    def describe(self, master: HostPort | None) -> str:
+        """Who runs where, in a sentence."""
 
 
 class Fleet:
@@ -77,6 +106,7 @@ class Fleet:
         self._tell = tell
         self._clients: list[str | None] = []
         self._remote: list[RemoteMachine] = []
+        self.places: Places
 
     def __enter__(self) -> Fleet:
         """Opens all hosts, those that only stand by for others too."""
@@ -95,7 +125,7 @@ class Fleet:
         self._clients = [client for _, client in opened.values()]
         machines: dict[Host, Machine] = {host: machine for host, (machine, _) in opened.items()}
         here = ThisMachine(warm_start=self._warm_start)
-        self.places = Slots(
+        self._slots = self.places = Slots(
             [(machines.get(host, here), host.slots) for host in self._hosts], self._workers
         )
         return self
@@ -107,6 +137,11 @@ class Fleet:
     def is_distant(self) -> bool:
         """Whether there are other machines than this one."""
         return bool(self._remote)
+
+    @property
+    def number_here(self) -> int:
+        """How many workers this machine may have."""
+        return sum(host.slots for host in self._hosts if host.name == HERE)
 
     def master_host(self, network: NetworkConfig) -> str | None:
         """The address of this machine by which the others reach it, for the master to bind to.
@@ -121,7 +156,7 @@ class Fleet:
 
     def prepare(
         self,
-        work: Script | Function,
+        work: Script | Function | None,
         env: Mapping[str, str],
         network: NetworkConfig,
         plan: CheckpointPlan | None,
@@ -157,7 +192,7 @@ class Fleet:
     def describe(self, master: HostPort | None) -> str:
         """Who runs where, in a sentence."""
         where = [
-            f"{_workers(ranks)} on {machine.name}" for machine, ranks in self.places.by_machine()
+            f"{_workers(ranks)} on {machine.name}" for machine, ranks in self._slots.by_machine()
         ]
         way = "" if master is None else f"; they reach the master at {format_address(master)} (UDP)"
         return ", ".join(where) + way

@@ -8,14 +8,15 @@ import os
 import queue
 import time
 from collections.abc import Mapping
-from typing import NamedTuple
+from contextlib import AbstractContextManager
+from typing import Any, NamedTuple
 
 from keras_strom import errors
 from keras_strom.checks import check_least, whole_number
 from keras_strom.job.environment import ClusterEnvironment
 from keras_strom.job.network import NetworkConfig
 from keras_strom.runner.console import Console
-from keras_strom.runner.fleet import Fleet
+from keras_strom.runner.fleet import Fleet, Machines
 from keras_strom.runner.hosts import Host
 from keras_strom.runner.job_master import JobMaster
 from keras_strom.runner.master_options import MasterOptions, StartMaster
@@ -42,7 +43,7 @@ class Job:
     """What `launch` runs.
 
     Attributes:
-        work: what every worker does.
+        work: what every worker does; None = what has been said where it runs.
         workers: how many there are; all are started at once.
         network: without a mask the job stays on the loopback interface.
         env: variables for the workers on top of this process's own.
@@ -59,7 +60,7 @@ class Job:
         ssh_args: options for the ssh that leads to the hosts.
     """
 
-    work: Script | Function
+    work: Script | Function | None
     workers: int
     network: NetworkConfig = dataclasses.field(default_factory=NetworkConfig)
     env: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -87,7 +88,10 @@ class Job:
 
 
 def launch(
-    job: Job, console: Console | None = None, start: StartMaster = start_master
+    job: Job,
+    console: Console | None = None,
+    start: StartMaster = start_master,
+    machines: AbstractContextManager[Machines] | None = None,
 ) -> list[Outcome]:
     """Runs a job to its end; call it in the main thread, where Ctrl+C arrives.
 
@@ -95,6 +99,7 @@ def launch(
         job: what to run.
         console: shows the workers' output; None = on sys.stdout.
         start: starts the master. A lone worker needs none.
+        machines: where workers run; None = this machine, or the job's hosts.
 
     Returns:
         The workers' outcomes in rank order.
@@ -111,17 +116,19 @@ def launch(
     network = job.network
     if job.workers == 1:
         network.refuse_waiting("one worker has no master")
-    with Fleet(
-        job.hosts,
-        job.workers,
-        ssh_args=job.ssh_args,
-        warm_start=job.warm_start,
-        tell=console.message,
-    ) as fleet:
+    if machines is None:
+        machines = Fleet(
+            job.hosts,
+            job.workers,
+            ssh_args=job.ssh_args,
+            warm_start=job.warm_start,
+            tell=console.message,
+        )
+    with machines as fleet:
         if network.network_mask is None and not fleet.is_distant:
             network = dataclasses.replace(network, network_mask=LOOPBACK_MASK)
         if job.workers > 1:
-            check_ports(network, fleet.places.number_here)
+            check_ports(network, fleet.number_here)
         options = MasterOptions(
             workers=job.workers,
             network=network,
@@ -135,8 +142,7 @@ def launch(
             fleet.prepare(job.work, job.env, network, master.plan)
             if fleet.is_distant:
                 console.message(fleet.describe(master.address))
-            for rank in range(job.workers):
-                crew.start(rank)
+            crew.begin()
             try:
                 outcomes = crew.wait()
             except errors.WorkerFailed as failure:
@@ -157,6 +163,15 @@ class _Ended(NamedTuple):
         return self.outcome.is_consequence
 
 
+class _Arrived(NamedTuple):
+    """There is a place for a worker that had none."""
+
+    rank: int
+
+
+_HAS_NOT_COME = Outcome(1, None, "it has never come", ())
+
+
 class _Crew:
     """The workers of a job; one that fails gives way to another, while the job allows."""
 
@@ -173,24 +188,19 @@ class _Crew:
         self._console = console
         self._master = master
         self._places = places
-        self._ended: queue.Queue[_Ended] = queue.Queue()
+        self._events: queue.Queue[_Ended | _Arrived] = queue.Queue()
         self._processes: dict[int, RunningWorker] = {}
-        self._hosts: dict[int, str] = {}
+        self._hosts: dict[int, str] = {}  # Where each was started last.
+        self._homeless: dict[int, Outcome] = {}  # Why they have no place.
+        self._failures = 0
         self._attempts = [0] * job.workers
 
-    def start(self, rank: int) -> Place | None:
-        """Starts a worker, which ends with the calling thread; None = there is no place for it."""
-        place = self._places.of(rank)
-        if place is not None:
-            self._hosts[rank] = place.machine.name
-            self._processes[rank] = place.machine.start(
-                self._job.work,
-                self._environment(rank, place),
-                _Listener(rank, self._console, self._ended),
-                self._master.credentials,
-                self._job.env,
-            )
-        return place
+    def begin(self) -> None:
+        """Starts all workers for which there is a place."""
+        self._places.arrived = lambda rank: self._events.put(_Arrived(rank))
+        for rank in range(self._job.workers):
+            if self._start(rank) is None:
+                self._homeless[rank] = _HAS_NOT_COME
 
     def wait(self) -> list[Outcome]:
         """Waits until all have ended well, or all but those for which there is no place any more.
@@ -200,34 +210,58 @@ class _Crew:
                 than it needs, or the first, which writes the files, is not among them.
         """
         outcomes: dict[int, Outcome] = {}
-        homeless: dict[int, Outcome] = {}
-        failures = 0
-        while len(outcomes) + len(homeless) < self._job.workers:
-            ended = self._ended.get()
-            rank, outcome = ended
-            if not outcome.failed:
-                outcomes[rank] = outcome
-                continue
-            failures += 1
-            host = self._hosts[rank]
-            if failures > self._job.max_failures:
-                running = self._job.workers - len(outcomes) - len(homeless) - 1
-                raise self._first_failure(ended, running)
-            self._attempts[rank] += 1
-            place = self.start(rank)
-            number = f"(failure {failures} of {self._job.max_failures})"
-            if place is not None:
-                where = "" if place.machine.name == host else f" on {place.machine.name}"
-                what = f"it is started again{where} {number}"
+        while len(outcomes) + len(self._homeless) < self._job.workers:
+            event = self._events.get()
+            if isinstance(event, _Arrived):
+                if event.rank in self._homeless and self._start(event.rank) is not None:
+                    del self._homeless[event.rank]
+            elif event.outcome.failed:
+                self._replace(event, self._job.workers - len(outcomes) - len(self._homeless) - 1)
             else:
-                homeless[rank] = outcome
-                what = f"no other host has a slot free, so the others go on without it {number}"
-            self._console.line(rank, f"worker {rank} {outcome.cause}; {what}")
-            if self._job.workers - len(homeless) < (self._job.min_workers or 1):
-                raise self._failed(rank, outcome)
-        if 0 in homeless:
-            raise self._failed(0, homeless[0])
-        return [{**homeless, **outcomes}[rank] for rank in range(self._job.workers)]
+                outcomes[event.rank] = event.outcome
+        if 0 in self._homeless:
+            raise self._failed(0, self._homeless[0])
+        return [{**self._homeless, **outcomes}[rank] for rank in range(self._job.workers)]
+
+    def _start(self, rank: int) -> Place | None:
+        """Starts a worker, which ends with the calling thread; None = there is no place for it."""
+        place = self._places.of(rank)
+        if place is not None:
+            self._hosts[rank] = place.machine.name
+            self._processes[rank] = place.machine.start(
+                self._job.work,
+                self._environment(rank, place),
+                _Listener(rank, self._console, self._events),
+                self._master.credentials,
+                self._job.env,
+            )
+        return place
+
+    def _replace(self, ended: _Ended, running: int) -> None:
+        """Starts a worker anew that has failed, or says why not."""
+        rank, outcome = ended
+        self._failures += 1
+        if self._failures > self._job.max_failures:
+            raise self._first_failure(ended, running)
+        host = self._hosts[rank]
+        self._attempts[rank] += 1
+        place = self._start(rank)
+        if place is not None:
+            where = "" if place.machine.name == host else f" on {place.machine.name}"
+            what = f"it is started again{where}"
+        else:
+            self._homeless[rank] = outcome
+            what = "no other host has a slot free, so the others go on without it"
+            if self._places.may_grow:
+                what = f"the others go on until keras-strom worker comes again for rank {rank}"
+        self._console.line(
+            rank,
+            f"worker {rank} {outcome.cause}; {what} (failure {self._failures} of "
+            f"{self._job.max_failures})",
+        )
+        left = self._job.workers - len(self._homeless)
+        if left < (self._job.min_workers or 1) and not self._places.may_grow:
+            raise self._failed(rank, outcome)
 
     def __enter__(self) -> _Crew:
         return self
@@ -269,9 +303,11 @@ class _Crew:
         deadline = time.monotonic() + GRACE_SECONDS
         while first_cause(failures) is None and running > 0:
             try:
-                seen = self._ended.get(timeout=max(0.0, deadline - time.monotonic()))
+                seen = self._events.get(timeout=max(0.0, deadline - time.monotonic()))
             except queue.Empty:
                 break
+            if isinstance(seen, _Arrived):
+                continue
             running -= 1
             if seen.outcome.failed:
                 failures.append(seen)
@@ -279,13 +315,12 @@ class _Crew:
         return self._failed(rank, outcome)
 
     def _failed(self, rank: int, outcome: Outcome) -> errors.WorkerFailed:
-        return errors.WorkerFailed(
-            rank, self._hosts[rank], outcome.traceback, outcome.log_tail, streamed=True
-        )
+        host = self._hosts.get(rank, "no host")
+        return errors.WorkerFailed(rank, host, outcome.traceback, outcome.log_tail, streamed=True)
 
 
 class _Listener(WorkerListener):
-    def __init__(self, rank: int, console: Console, ended: queue.Queue[_Ended]) -> None:
+    def __init__(self, rank: int, console: Console, ended: queue.Queue[Any]) -> None:
         self._rank = rank
         self._console = console
         self._ended = ended

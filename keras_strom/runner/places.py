@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from keras_strom.job.credentials import Credentials
@@ -41,13 +41,15 @@ class Machine(Protocol):
 
     def start(
         self,
-        work: Script | Function,
+        work: Script | Function | None,
         place: ClusterEnvironment,
         listener: WorkerListener,
         credentials: Credentials | None,
         env: Mapping[str, str],
     ) -> RunningWorker:
         """Starts a worker; the arguments are those of `WorkerProcess`.
+
+        Without `work` it does what has been said on that machine.
 
         Raises:
             OSError: the process could not be started.
@@ -69,13 +71,14 @@ class ThisMachine:
 
     def start(
         self,
-        work: Script | Function,
+        work: Script | Function | None,
         place: ClusterEnvironment,
         listener: WorkerListener,
         credentials: Credentials | None,
         env: Mapping[str, str],
     ) -> WorkerProcess:
         """See `Machine`; the kernel ends the worker with the calling thread."""
+        assert work is not None
         return WorkerProcess(
             work, place, listener, credentials=credentials, env=env, start=self._start
         )
@@ -98,6 +101,9 @@ class Place:
 
 class Places(Protocol):
     """Says where each worker runs, and where it can run when its machine is lost."""
+
+    arrived: Callable[[int], object]
+    """Is called when there is a place for a worker that had none."""
 
     @property
     def may_grow(self) -> bool:
@@ -125,6 +131,7 @@ class Slots:
     may_grow = False
 
     def __init__(self, machines: Sequence[tuple[Machine, int]], workers: int) -> None:
+        self.arrived: Callable[[int], object] = lambda _: None  # Never is.
         self._machines = machines
         free = [(at, slot) for at, (_, slots) in enumerate(machines) for slot in range(slots)]
         self._taken = dict(enumerate(free[:workers]))  # By rank: the machine's index, the slot.
@@ -136,11 +143,6 @@ class Slots:
         at, slot = self._taken[rank]
         there = sum(other == at for other, _ in self._taken.values())
         return Place(self._machines[at][0], slot, max(there, slot + 1))
-
-    @property
-    def number_here(self) -> int:
-        """How many slots this machine has."""
-        return sum(slots for machine, slots in self._machines if isinstance(machine, ThisMachine))
 
     def by_machine(self) -> list[tuple[Machine, list[int]]]:
         """The machines that have workers, with these workers' ranks."""

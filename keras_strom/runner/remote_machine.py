@@ -75,7 +75,7 @@ class RemoteMachine:
 
     def start(
         self,
-        work: Script | Function,
+        work: Script | Function | None,
         place: ClusterEnvironment,
         listener: WorkerListener,
         credentials: Credentials | None,

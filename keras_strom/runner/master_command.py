@@ -1,0 +1,106 @@
+"""A launcher whose workers others start: `keras-strom master`, and what it is prepared with."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+
+from keras_strom import errors
+from keras_strom.job import environment
+from keras_strom.job.network import HostPort, format_address, resolve_address
+from keras_strom.runner import scheduled_worker
+from keras_strom.runner.console import Console
+from keras_strom.runner.door import Door
+from keras_strom.runner.job_file import JobFile
+from keras_strom.runner.launcher import Job, launch
+from keras_strom.runner.master_options import StartMaster
+from keras_strom.runner.start_master import start_master
+
+#: What `prepare` leaves in a folder: for the master alone, and for the workers.
+MASTERS_FILE, WORKERS_FILE = "master.json", "worker.json"
+
+
+def serve(
+    job: Job, path: str, console: Console | None = None, start: StartMaster = start_master
+) -> None:
+    """Runs a job whose workers come by themselves (`keras-strom worker`) to its end.
+
+    Args:
+        job: without work, which the workers bring.
+        path: of the job's file. Where there is none it is written for the workers, and removed at
+            the end; where there is one, it is the master's file of a job that was prepared.
+        console: shows what happens; None = on sys.stdout.
+        start: starts the master.
+
+    Raises:
+        InvalidOption: a lone worker; or the file is there and no master's.
+        JoinTimeout: too few workers have come in time.
+        What `launch` raises.
+    """
+    if job.workers == 1:
+        raise errors.InvalidOption("one worker needs no master: run python SCRIPT")
+    console = console or Console(job.workers)
+    prepared = _prepared(path)
+    network = job.network
+    if prepared is not None and network.port == 0:
+        network = dataclasses.replace(network, port=prepared.master[1])
+    host = resolve_address(network, node_address=environment.node_address())
+
+    def job_file(port: int) -> JobFile:
+        made = prepared or JobFile.new(network.advertised_master((host, port)))
+        if prepared is None:
+            made.for_workers().write(path)
+        console.message(
+            f"{job.workers} workers may come to {format_address(made.master)} (TCP, then UDP); "
+            f"what they need is in {path if prepared is None else WORKERS_FILE}"
+        )
+        return made
+
+    door = Door(
+        job.workers,
+        job.min_workers,
+        (host, network.port),
+        job_file,
+        timeout=job.start_timeout,
+        tell=console.message,
+    )
+    try:
+        launch(dataclasses.replace(job, network=network), console, start, door)
+    finally:
+        if prepared is None:
+            scheduled_worker.remove(path)
+
+
+def prepare(folder: str, master: HostPort) -> None:
+    """Makes the files of a job that has no master yet, for its master and for its workers.
+
+    Args:
+        folder: to leave them in; it is made where there is none.
+        master: where workers will reach the master (TCP, and UDP at the same port).
+
+    Raises:
+        InvalidOption: they cannot be written, or are there already.
+    """
+    paths = [os.path.join(folder, name) for name in (MASTERS_FILE, WORKERS_FILE)]
+    for path in paths:
+        if os.path.exists(path):
+            raise errors.InvalidOption(f"{path} is there already, of another job: remove it first")
+    try:
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+    except OSError as error:
+        raise errors.InvalidOption(f"no folder {folder} can be made: {error.strerror}") from error
+    job = JobFile.new(master)
+    job.write(paths[0])
+    job.for_workers().write(paths[1])
+
+
+def _prepared(path: str) -> JobFile | None:
+    if not os.path.exists(path):
+        return None
+    found = JobFile.read(path)
+    if found.private_key is None:
+        raise errors.InvalidOption(
+            f"{path} is the workers' file of another job, whose master runs or was killed: remove "
+            "it, or name another --job"
+        )
+    return found

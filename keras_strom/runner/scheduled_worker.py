@@ -1,0 +1,132 @@
+"""A worker that a scheduler starts: `keras-strom worker`.
+
+It finds its job by the job's file, comes to the master, and does what the master says: starts the
+script, and again where it fails and the job allows it. Its output is shown where it runs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import socket
+import time
+
+from keras_strom import errors
+from keras_strom.job.network import HostPort, format_address
+from keras_strom.runner.agent import Agent, hello
+from keras_strom.runner.channel import Channel
+from keras_strom.runner.console import Console
+from keras_strom.runner.job_file import JobFile
+from keras_strom.runner.process import Outcome, Script, WorkerListener, check_start_timeout
+
+_CONNECT_SECONDS = 10.0
+_PAUSE_SECONDS = 0.5
+# A master begins once its checkpoints are found, and keeps a newcomer waiting whose predecessor has
+# gone without a word.
+_WAITS_FOR_OTHERS_SECONDS = 60.0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ScheduledWorker:
+    """What `keras-strom worker` runs.
+
+    Attributes:
+        rank: of the worker.
+        job_path: of the job's file.
+        work: the script.
+        start_timeout: seconds to wait for the file and the master.
+        master: the master's TCP address, where the file's is not the one to reach it by.
+    """
+
+    rank: int
+    job_path: str
+    work: Script
+    start_timeout: float = 600.0
+    master: HostPort | None = None
+
+    def __post_init__(self) -> None:
+        check_start_timeout(self.start_timeout)
+        if not os.path.isfile(self.work.path):
+            raise errors.InvalidOption(f"no such script: {self.work.path}")
+
+
+def serve(worker: ScheduledWorker, console: Console | None = None) -> int:
+    """Runs a worker to the job's end; the return value is the exit code of its last process.
+
+    Raises:
+        JoinTimeout: there is no job's file, or no master at its address.
+        InvalidOption: the job's file is not private, or the rank is none of the job's.
+        SecretRejected: the master is that of another job.
+        MasterLost: the master has ended the job, or is gone.
+    """
+    console = console or Console(2)  # A line's rank says whose it is, where outputs are mixed.
+    deadline = time.monotonic() + worker.start_timeout
+    job = JobFile.wait(worker.job_path, worker.start_timeout)
+    master = worker.master or job.master
+    channel = _connect(job, master, deadline, worker.start_timeout)
+    patience = max(1.0, deadline - time.monotonic()) + _WAITS_FOR_OTHERS_SECONDS
+    agent = Agent(channel, worker.work, _Shown(worker.rank, console), patience)
+    try:
+        channel.send(hello(rank=worker.rank))
+        agent.serve()
+    except errors.StromError:
+        raise
+    except ConnectionError as error:
+        raise errors.MasterLost(
+            f"the master at {format_address(master)} is gone, and worker {worker.rank} with it: "
+            f"{error}"
+        ) from None
+    finally:
+        channel.close()
+    return _exit_code(worker.rank, agent.outcome, agent.reason)
+
+
+def _connect(job: JobFile, master: HostPort, deadline: float, seconds: float) -> Channel:
+    """A master may come later than its workers."""
+    key = job.credentials.master_public_key
+    assert key is not None
+    while True:
+        try:
+            connection = socket.create_connection(master, _CONNECT_SECONDS)
+        except OSError as error:
+            if time.monotonic() > deadline:
+                raise errors.JoinTimeout(
+                    f"no master answers at {format_address(master)} (TCP) after {seconds:g} s: "
+                    f"{error}; does it run, and is this port open?"
+                ) from error
+            time.sleep(_PAUSE_SECONDS)
+            continue
+        try:
+            return Channel(connection, job.credentials, key)
+        except BaseException:
+            connection.close()
+            raise
+
+
+def _exit_code(rank: int, outcome: Outcome | None, reason: str | None) -> int:
+    if outcome is not None and outcome.failed:
+        return 128 - outcome.exit_code if outcome.exit_code < 0 else outcome.exit_code
+    if reason:
+        raise errors.MasterLost(f"worker {rank} ends, for the job has {reason}")
+    return 0
+
+
+class _Shown(WorkerListener):
+    """Shows a worker's output."""
+
+    def __init__(self, rank: int, console: Console) -> None:
+        self._rank = rank
+        self._console = console
+
+    def line(self, text: str) -> None:
+        self._console.line(self._rank, text)
+
+    def progress(self, text: str) -> None:
+        self._console.progress(self._rank, text)
+
+
+def remove(path: str) -> None:
+    """The job is over, and with it its file."""
+    with contextlib.suppress(OSError):
+        os.unlink(path)

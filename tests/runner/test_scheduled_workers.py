@@ -1,0 +1,373 @@
+"""`keras-strom master` and `keras-strom worker`: jobs whose processes a scheduler starts."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from keras_strom import cli, errors
+from keras_strom.job.network import NetworkConfig
+from keras_strom.runner import master_command, remote_machine, scheduled_worker
+from keras_strom.runner.console import Console
+from keras_strom.runner.door import Door
+from keras_strom.runner.job_file import JobFile
+from keras_strom.runner.launcher import Job
+from keras_strom.runner.process import Script
+from keras_strom.runner.scheduled_worker import ScheduledWorker
+from tests.support.processes import wait_for, wait_until_gone
+from tests.support.silent_master import SilentMaster
+
+DEADLINE = 60.0
+LOOPBACK = NetworkConfig(network_mask="127.0.0.1/32", failure_timeout=0.3)
+
+
+class Scene:
+    """A master and its workers, each on a thread of this process."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.path = folder / "job.json"
+        self.told = io.StringIO()
+        self.shown = io.StringIO()
+        self._threads = ThreadPoolExecutor(8)
+
+    def script(self, text: str) -> Script:
+        path = self.folder / "work.py"
+        path.write_text(text)
+        return Script(str(path))
+
+    def master(self, workers: int, **options: Any) -> Future[None]:
+        job = Job(work=None, workers=workers, **{"network": LOOPBACK, **options})
+        console = Console(workers, self.told)
+        return self._threads.submit(
+            master_command.serve, job, str(self.path), console, SilentMaster
+        )
+
+    def worker(self, rank: int, work: Script, **options: Any) -> Future[int]:
+        options = {"job_path": str(self.path), "start_timeout": DEADLINE, **options}
+        worker = ScheduledWorker(rank=rank, work=work, **options)
+        return self._threads.submit(scheduled_worker.serve, worker, Console(2, self.shown))
+
+    def close(self) -> None:
+        self._threads.shutdown()
+        sys.stdout.write(self.told.getvalue() + self.shown.getvalue())
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Iterator[Scene]:
+    scene = Scene(tmp_path)
+    yield scene
+    scene.close()
+
+
+def test_workers_come_and_run_where_they_are_started(scene: Scene) -> None:
+    work = scene.script(
+        "import os, keras_strom as k\n"
+        f"mode = os.stat({str(scene.path)!r}).st_mode & 0o777\n"
+        "print(k.size(), k.local_rank(), oct(mode), os.environ['KERAS_STROM_ATTEMPT'])\n"
+    )
+    workers = [scene.worker(rank, work) for rank in (2, 0, 1)]  # They wait for the file.
+    master = scene.master(3)
+    assert [worker.result(DEADLINE) for worker in workers] == [0, 0, 0]
+    master.result(DEADLINE)
+    assert sorted(scene.shown.getvalue().splitlines()) == [
+        f"[{rank}] 3 {rank} 0o600 0" for rank in range(3)
+    ]
+    assert f"workers 0, 1 and 2 on {socket.gethostname()}\n" in scene.told.getvalue()
+    assert not scene.path.exists()
+
+
+FAILS = (
+    "import os, signal, sys, keras_strom as k\n"
+    "attempt = int(os.environ['KERAS_STROM_ATTEMPT'])\n"
+    "if k.rank() == 1 and attempt < {times}:\n"
+    "    sys.exit(3)\n"
+    "if {times} > 1:\n"
+    "    signal.pause()\n"
+)
+
+
+def test_a_worker_that_fails_is_started_again_where_it_is(scene: Scene) -> None:
+    work = scene.script(FAILS.format(times=1))
+    master = scene.master(2, max_failures=1)
+    workers = [scene.worker(rank, work) for rank in range(2)]
+    assert [worker.result(DEADLINE) for worker in workers] == [0, 0]
+    master.result(DEADLINE)
+    told = "[1] worker 1 ended with exit code 3; it is started again (failure 1 of 1)\n"
+    assert told in scene.told.getvalue()
+
+
+def test_a_failure_too_many_ends_all_with_the_cause(scene: Scene) -> None:
+    work = scene.script(FAILS.format(times=2))
+    master = scene.master(2, max_failures=1)
+    workers = [scene.worker(rank, work) for rank in range(2)]
+    with pytest.raises(errors.WorkerFailed, match="it ended with exit code 3") as raised:
+        master.result(DEADLINE)
+    assert raised.value.rank == 1
+    assert workers[1].result(DEADLINE) == 3
+    with pytest.raises(
+        errors.MasterLost, match=r"worker 0 ends, .* worker 1 on .* failed: it ended"
+    ):
+        workers[0].result(DEADLINE)
+    assert not scene.path.exists()
+
+
+WAITS = (
+    "import os, time, keras_strom as k\n"
+    "attempt = os.environ['KERAS_STROM_ATTEMPT']\n"
+    "print('process', os.getpid(), 'attempt', attempt, flush=True)\n"
+    "deadline = time.monotonic() + 60\n"
+    "while not os.path.exists({path!r}) and time.monotonic() < deadline:\n"
+    "    time.sleep(0.02)\n"
+)
+
+
+def command(scene: Scene, work: Script, rank: int) -> subprocess.Popen[str]:
+    """`keras-strom worker` in a process of its own."""
+    program = [sys.executable, "-m", "keras_strom", "worker", "--job", str(scene.path)]
+    return subprocess.Popen(
+        [*program, work.path],
+        env={**os.environ, "JOB_COMPLETION_INDEX": str(rank)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_one_that_is_lost_is_replaced_by_the_next_that_comes(
+    number: signal.Signals, scene: Scene
+) -> None:
+    work = scene.script(WAITS.format(path=str(scene.folder / "end")))
+    master = scene.master(2, max_failures=1)
+    stays = scene.worker(0, work)
+    with command(scene, work, 1) as first:
+        assert first.stdout is not None
+        said = first.stdout.readline().split()
+        assert said[-1] == "0"
+        first.send_signal(number)
+        assert first.wait(DEADLINE) == (-9 if number == signal.SIGKILL else 143)
+    wait_until_gone(int(said[2]))
+    wait_for(lambda: "lost with its host" in scene.told.getvalue())
+    assert "the others go on until keras-strom worker comes again for rank 1 (failure 1 of 1)" in (
+        scene.told.getvalue()
+    )
+    with command(scene, work, 1) as second:
+        assert second.stdout is not None
+        assert second.stdout.readline().split()[-1] == "1"
+        (scene.folder / "end").touch()
+        assert second.wait(DEADLINE) == 0
+    assert stays.result(DEADLINE) == 0
+    master.result(DEADLINE)
+
+
+def test_enough_begin_and_others_come_later(scene: Scene) -> None:
+    work = scene.script(WAITS.format(path=str(scene.folder / "end")))
+    master = scene.master(3, min_workers=2)
+    early = [scene.worker(rank, work) for rank in (0, 2)]
+    wait_for(lambda: scene.shown.getvalue().count("process") == 2)
+    late = scene.worker(1, work)
+    wait_for(lambda: "[1] process" in scene.shown.getvalue())
+    (scene.folder / "end").touch()
+    assert [worker.result(DEADLINE) for worker in (*early, late)] == [0, 0, 0]
+    master.result(DEADLINE)
+
+
+def test_those_who_do_not_come_are_named(scene: Scene) -> None:
+    master = scene.master(3, start_timeout=1.0)
+    comes = scene.worker(1, scene.script(""))
+    with pytest.raises(errors.JoinTimeout, match="workers 0 and 2 had not come after 1 s: has"):
+        master.result(DEADLINE)
+    with pytest.raises((errors.Refused, errors.MasterLost)):
+        comes.result(DEADLINE)
+
+
+def test_where_a_worker_cannot_run_both_say_so(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote_machine, "__version__", "99")
+    scene.master(2, start_timeout=2.0)
+    worker = scene.worker(0, scene.script(""))
+    with pytest.raises(errors.Refused, match=r"it has keras-strom .*, and this machine 99"):
+        worker.result(DEADLINE)
+
+
+def test_a_rank_is_taken_once_and_must_be_the_jobs(scene: Scene) -> None:
+    work = scene.script(WAITS.format(path=str(scene.folder / "end")))
+    master = scene.master(2)
+    workers = [scene.worker(rank, work) for rank in range(2)]
+    wait_for(lambda: scene.shown.getvalue().count("process") == 2)
+    for rank, words in ((0, "worker 0 runs on .* already"), (2, "rank 2 is none of this job's")):
+        with pytest.raises(errors.Refused, match=words):
+            scene.worker(rank, work).result(DEADLINE)
+    (scene.folder / "end").touch()
+    assert [worker.result(DEADLINE) for worker in workers] == [0, 0]
+    master.result(DEADLINE)
+
+
+def test_nobody_comes_in_with_the_file_of_another_job(scene: Scene, tmp_path: Path) -> None:
+    master = scene.master(2, start_timeout=3.0)
+    wait_for(scene.path.exists)
+    job = JobFile.read(str(scene.path))
+    other = tmp_path / "other.json"
+    JobFile.new(job.master).for_workers().write(str(other))
+    with pytest.raises(errors.SecretRejected):
+        scene.worker(0, scene.script(""), job_path=str(other)).result(DEADLINE)
+    with pytest.raises(errors.JoinTimeout):
+        master.result(DEADLINE)
+
+
+def test_a_job_is_prepared_for_those_who_share_no_disk(scene: Scene) -> None:
+    folder = scene.folder / "files"
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    assert cli.main(["prepare", "--master", f"127.0.0.1:{port}", str(folder)]) == 0
+    files = {path.name: path for path in folder.iterdir()}
+    assert sorted(files) == ["master.json", "worker.json"]
+    assert {stat.S_IMODE(path.stat().st_mode) for path in files.values()} == {0o600}
+    assert "private_key" not in json.loads(files["worker.json"].read_text())
+    with pytest.raises(errors.InvalidOption, match=r"master\.json is there already"):
+        master_command.prepare(str(folder), ("127.0.0.1", port))
+    scene.path = files["master.json"]
+    master = scene.master(2)
+    scene.path = files["worker.json"]
+    workers = [scene.worker(rank, scene.script("print('here')\n")) for rank in range(2)]
+    assert [worker.result(DEADLINE) for worker in workers] == [0, 0]
+    master.result(DEADLINE)
+    assert files["master.json"].exists()  # It was not the master that made it.
+
+
+def test_a_port_that_others_listen_at_is_a_clear_error(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        door = Door(
+            2, None, taken.getsockname(), lambda port: JobFile.new(("127.0.0.1", port)),
+            timeout=1.0, tell=lambda _: None,
+        )  # fmt: skip
+        with pytest.raises(errors.AddressError, match=r"TCP 127\.0\.0\.1:\d+, to which workers"):
+            door.__enter__()
+
+
+def test_a_job_file_is_private_or_refused(tmp_path: Path) -> None:
+    path = tmp_path / "job.json"
+    JobFile.new(("127.0.0.1", 9)).write(str(path))
+    assert JobFile.read(str(path)).private_key is not None
+    assert "private" not in repr(JobFile.read(str(path)))
+    path.chmod(0o640)
+    with pytest.raises(errors.InvalidOption, match=r"can be read by others \(mode 0640\)"):
+        JobFile.read(str(path))
+    path.chmod(0o600)
+    for text in ("{}", "[]", "secret", '{"master": "a:1"}'):
+        path.write_text(text)
+        with pytest.raises(errors.InvalidOption) as raised:
+            JobFile.read(str(path))
+        assert "secret" not in str(raised.value).partition("with job_id, secret")[0]
+
+
+SCRIPT = str(Path(__file__))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "variables", "words"),
+    [
+        (["master", "--job", "j"], {}, "say how many workers there are: -np 4"),
+        (["master", "-np", "1", "--job", "j"], {}, "one worker needs no master"),
+        (["master", "-np", "2"], {}, "--job FILE"),
+        (["master", "-np", "2", "--job", "gone/j"], {}, "gone/j cannot be written"),
+        (["worker", "--job", "j", SCRIPT], {}, "say which worker this is: --rank 0"),
+        (["worker", "--rank", "0", SCRIPT], {}, "--job FILE"),
+        (["worker", "--job", "j", SCRIPT], {"SLURM_PROCID": "x"}, "SLURM_PROCID='x': must be"),
+        (["worker", "--rank", "0", "--job", "j", "gone.py"], {}, "no such script: gone.py"),
+        (
+            ["worker", "--rank", "0", "--job", "j", "--start-timeout", "0.1", SCRIPT],
+            {},
+            "there was no job's file j after 0.1 s",
+        ),
+        (["prepare", "--master", "a", "folder"], {}, "'a' needs a port"),
+    ],
+)
+def test_bad_input_is_a_clear_error(
+    arguments: list[str],
+    variables: Mapping[str, str],
+    words: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    handler = signal.getsignal(signal.SIGTERM)
+    assert cli.main(arguments) == 2
+    signal.signal(signal.SIGTERM, handler)
+    assert words in capsys.readouterr().err
+
+
+def test_a_master_leaves_the_workers_file_of_another_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "job.json"
+    JobFile.new(("127.0.0.1", 9)).for_workers().write(str(path))
+    handler = signal.getsignal(signal.SIGTERM)
+    assert cli.main(["master", "-np", "2", "--job", str(path)]) == 2
+    signal.signal(signal.SIGTERM, handler)
+    assert "of another job, whose master runs or was killed" in capsys.readouterr().err
+    assert path.exists()
+
+
+def test_under_slurm_all_is_said_by_its_variables(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stand-in for sbatch and srun: the variables that they set."""
+    work = scene.script("import keras_strom as k\nprint(k.rank(), k.size())\n")
+    job = {"SLURM_JOB_ID": "77", "SLURM_NTASKS": "2", "SLURM_SUBMIT_DIR": str(scene.folder)}
+    program = [sys.executable, "-m", "keras_strom"]
+    master = subprocess.Popen(
+        [*program, "master", "--network-mask", "127.0.0.1/32"], env={**os.environ, **job}
+    )
+    tasks = [
+        subprocess.Popen(
+            [*program, "worker", work.path],
+            env={**os.environ, **job, "SLURM_PROCID": str(rank)},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    shown = [task.communicate(timeout=DEADLINE)[0] for task in tasks]
+    assert shown == ["[0] 0 2\n", "[1] 1 2\n"]
+    assert [task.returncode for task in tasks] == [0, 0]
+    assert master.wait(DEADLINE) == 0
+    assert not list(scene.folder.glob("keras-strom-*"))
+
+
+def test_the_manifests_of_kubernetes_run_commands_that_there_are(repository: Path) -> None:
+    yaml = pytest.importorskip("yaml")
+    parser = cli._parser()
+
+    manifest = repository / "examples" / "kubernetes" / "job.yaml"
+    kinds = {(one["kind"], one["metadata"]["name"]): one for one in yaml.safe_load_all(
+        manifest.read_text()
+    )}  # fmt: skip
+    service = kinds["Service", "strom-master"]["spec"]
+    assert {port["port"] for port in service["ports"]} == {40100}
+    jobs = {}
+    for name in ("strom-master", "strom-workers"):
+        (container,) = kinds["Job", name]["spec"]["template"]["spec"]["containers"]
+        program, *arguments = container["command"]
+        assert program == "keras-strom"
+        jobs[name] = parser.parse_args(arguments)
+    workers = kinds["Job", "strom-workers"]["spec"]
+    assert workers["completionMode"] == "Indexed"
+    assert workers["completions"] == workers["parallelism"] == jobs["strom-master"].num_proc
