@@ -266,6 +266,11 @@ bench-mpca-real: setup ## the same methods as real jobs of 8 workers, on lines o
 	@.ci/system-packages data lines
 	@$(BIN)/python -m benchmarks.mpca_real $(BENCH_ARGS)
 
+.PHONY: bench-methods
+bench-methods: setup ## every method on one task, K = 4 and 8, on two lines (an hour; --resume); root
+	@.ci/system-packages data lines
+	@$(BIN)/python -m benchmarks.methods $(BENCH_ARGS)
+
 bench-reader: setup ## how fast a worker reads exported rows (1 minute)
 	@$(BIN)/python -m benchmarks.reader $(BENCH_ARGS)
 

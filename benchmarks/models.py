@@ -19,6 +19,20 @@ def mlp(keras: Any) -> Any:
     )
 
 
+def wide_mlp(keras: Any) -> Any:
+    """784-5120-4224-10, 25692554 parameters (98 MiB), uncompiled; in either Keras."""
+    layers = keras.layers
+    return keras.Sequential(
+        [
+            keras.Input((28, 28, 1)),
+            layers.Flatten(),
+            layers.Dense(5120, activation="relu"),
+            layers.Dense(4224, activation="relu"),
+            layers.Dense(10),
+        ]
+    )
+
+
 def cnn(keras: Any, units: int = 128) -> Any:
     """The CNN of examples/fashion_mnist.py, 225034 parameters, uncompiled.
 

@@ -37,8 +37,14 @@ COLORS = {
 #: As the paper orders them at the end.
 ORDER = (MPCA, EASGD, SPARKNET)
 MODEL_BYTES = 4 * 1_068_810
+WIDE_ELEMENTS = 25_692_554
 #: M / (B c) of ResNet-152.
 MISMATCH = 2.36
+#: A cycle of a large model: K, Mbit/s of each line, and a step that two cores carry for all.
+STAR = 4
+STAR_MEGABITS = 1000.0
+STAR_STEP_SECONDS = 0.6
+STAR_MARKS = (50, 100, 150, 200)
 #: Of the accuracies, those by whose mean an end is judged.
 LAST = 3
 
@@ -52,12 +58,13 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=600)
     parser.add_argument("--every", type=int, default=40, help="steps from one copy to the next")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--curves-only", action="store_true", help="no cycle of a large model")
     parser.add_argument("--name", default="mpca_real", help="of the report")
     chosen = parser.parse_args()
     reason = namespaces.unavailable()
     result = report.Report(chosen.name, "Methods as real jobs")
     if reason is not None:
-        for target in ("mpca_real_order", "mpca_real_utilisation"):
+        for target in ("mpca_real_order", "mpca_real_utilisation", "mpca_cycle_star"):
             result.skip(target, reason)
         return result.finish()
     step = chosen.step_ms / 1e3
@@ -76,6 +83,8 @@ def main() -> None:
                 step_seconds=step,
             )
             curves[way] = measure(training, machines, line, result)
+    if not chosen.curves_only:
+        measure_cycle(result)
     result.attach("curves", {TITLES[way]: curve for way, curve in curves.items()})
     judge(curves, result)
     draw(curves, result, f"K = {chosen.workers}, {line.name}, {chosen.step_ms:g} ms a step")
@@ -103,6 +112,31 @@ def measure(
         megabytes=sent / 1e6,
     )
     return list(zip(seconds, accuracies, strict=True))
+
+
+def measure_cycle(result: report.Report) -> None:
+    """How long 98 MiB take from one snapshot of a shard to the next, beside the least it could be.
+
+    Each cycle brings the model of every worker over the master's line once, and once back.
+    """
+    training = Training(
+        way=MPCA,
+        task="wide mlp",
+        workers=STAR,
+        seed=1,
+        rate=Rate(),
+        marks=STAR_MARKS,
+        step_seconds=STAR_STEP_SECONDS,
+        copies=False,
+    )
+    with Machines(STAR) as machines:
+        trained = machines.train(training, Line("1 Gbit/s", "line", STAR_MEGABITS))
+    seconds = statistics.median(
+        seconds for course in trained.courses for seconds in course.cycle_seconds[1:]
+    )
+    least = STAR * 4 * WIDE_ELEMENTS / (STAR_MEGABITS * 1e6 / 8)
+    result.row("a cycle of 98 MiB, K = 4, 1 Gbit/s", seconds=seconds, least_seconds=least)
+    result.target("mpca_cycle_star", seconds / least, goal=1.15, better="lower")
 
 
 def judge(curves: dict[str, list[tuple[float, float]]], result: report.Report) -> None:

@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.horovod_training import Traffic, pictures
-from benchmarks.models import cnn, mlp
+from benchmarks.models import cnn, mlp, wide_mlp
 
 STROM = "keras-strom"
 HOROVOD = "Horovod"
@@ -43,6 +43,7 @@ PICTURES = 60_000
 WARM_UP_STEPS = 10
 #: Of the hidden dense layer, by task.
 UNITS = {"cnn": 128, "wide": 1280}
+MLPS = {"mlp": mlp, "wide mlp": wide_mlp}
 
 Parameters = npt.NDArray[np.float32]
 
@@ -66,7 +67,7 @@ class Training:
 
     Attributes:
         way: the method, one of `WAYS`.
-        task: one of `UNITS`, or "mlp".
+        task: one of `UNITS` or of `MLPS`.
         workers: how many.
         seed: of initial weights and order.
         rate: the learning rate.
@@ -116,11 +117,13 @@ class Course:
         steps: the marks.
         seconds: from the end of the warm-up to each.
         sent_bytes: by all nodes in that time, with all headers.
+        cycle_seconds: of the last cycle before each, of the methods that have cycles.
     """
 
     steps: tuple[int, ...]
     seconds: tuple[float, ...]
     sent_bytes: tuple[float, ...]
+    cycle_seconds: tuple[float, ...] = ()
 
     def to_json(self) -> str:
         """One line."""
@@ -232,7 +235,7 @@ SYNCHRONOUS = (HOROVOD, HOROVOD_FP16, MIRRORED)
 
 def compiled(keras: Any, task: str, optimizer: Any) -> Any:
     """The task's model in either Keras."""
-    model = mlp(keras) if task == "mlp" else cnn(keras, UNITS[task])
+    model = MLPS[task](keras) if task in MLPS else cnn(keras, UNITS[task])
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(optimizer, loss, metrics=["accuracy"])
     return model
@@ -298,6 +301,7 @@ def _watch(keras: Any, training: Training, place: Place) -> Any:
             super().__init__()
             self.copies: list[Parameters] = []
             self._noted: list[tuple[float, int]] = []
+            self._cycles: list[float] = []
             self._steps = 0
             self._step_end = -math.inf
 
@@ -310,6 +314,7 @@ def _watch(keras: Any, training: Training, place: Place) -> Any:
         def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
             if self._steps in training.marks:
                 self._note()
+                self._cycles.append((logs or {}).get("strom/cycle_seconds", 0.0))
                 if copies:
                     weights = [np.ravel(one) for one in self.model.get_weights()]
                     self.copies.append(np.concatenate(weights))
@@ -320,6 +325,7 @@ def _watch(keras: Any, training: Training, place: Place) -> Any:
                 training.marks,
                 tuple(now - begin for now, _ in self._noted[1:]),
                 tuple(float(sent - sent_before) for _, sent in self._noted[1:]),
+                tuple(self._cycles),
             )
 
         def _note(self) -> None:

@@ -21,7 +21,7 @@ from tests.support.ssh_hosts import SshHosts
 
 pytestmark = pytest.mark.jobs
 
-DEADLINE = 120.0
+DEADLINE = 300.0
 # So an agent that hears nothing for 6 s ends its workers.
 FAILURE_TIMEOUT = ("--failure-timeout", "2")
 
