@@ -370,7 +370,7 @@ def rooms() -> set[str]:
     found = set()
     for house in ("custom_ops/core", "keras_strom", "spark"):
         for folder in (ROOT / house).iterdir():
-            if folder.is_dir() and any(folder.glob("*.[ph]*")):
+            if any(file.suffix in (".py", ".h") for file in folder.glob("*")):
                 found.add(f"{house}/{folder.name}")
     return found
 
