@@ -425,6 +425,10 @@ class _Training:
         if self._finished is None:  # There was no epoch left to train.
             self._finish(stop=False)
         assert self._finished is not None
+        if self._finished.endings.not_finite:
+            # Also where this worker has heard of it after its last epoch's callbacks.
+            for history in (self._history, self._model.history.history):
+                history["loss"] = [*history.get("loss", ())[:-1], math.nan]
         if not self._reported:
             # Nobody returns before the callbacks of all others have, which write what they read.
             self._report()
