@@ -6,15 +6,15 @@ line that it prints and that begins with a brace is the outcome, as JSON.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 import os
 import sys
-from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 from benchmarks.horovod_training import HOROVOD, STROM, WAYS, Traffic, Trained, Training
+from benchmarks.spark_cluster import spark_session
 
 #: A Spark task has one core, so a worker computes with one thread, whatever starts it.
 THREADS = {"OMP_NUM_THREADS": "1", "TF_NUM_INTRAOP_THREADS": "1", "TF_NUM_INTEROP_THREADS": "1"}
@@ -69,7 +69,7 @@ def run_strom(job: Job) -> Trained:
 
     # Workers of one machine would use shared memory; what is compared here is a network.
     network = keras_strom.NetworkConfig(same_host=False)
-    with spark_session(job) as session:
+    with _session(job) as session:
         results = keras_strom.spark.run(
             WAYS[STROM],
             (job.training,),
@@ -86,7 +86,7 @@ def run_horovod(job: Job) -> Trained:
     """Through `horovod.spark.run`."""
     import horovod.spark
 
-    with spark_session(job):
+    with _session(job):
         results = horovod.spark.run(
             WAYS[HOROVOD],
             (job.training,),
@@ -99,28 +99,9 @@ def run_horovod(job: Job) -> Trained:
     return Trained.slowest(results)
 
 
-@contextlib.contextmanager
-def spark_session(job: Job) -> Iterator[Any]:
-    """A session whose executors find this tree."""
-    from pyspark.sql import SparkSession
-
-    settings = {
-        "spark.driver.host": job.address,
-        "spark.driver.bindAddress": job.address,
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.executorEnv.PYTHONPATH": os.environ["PYTHONPATH"],
-        "spark.executorEnv.TF_USE_LEGACY_KERAS": os.environ.get("TF_USE_LEGACY_KERAS", "0"),
-    }
-    builder = SparkSession.builder.master(job.master).appName(f"bench-horovod: {job.way}")
-    for name, value in settings.items():
-        builder = builder.config(name, value)
-    session = builder.getOrCreate()
-    session.sparkContext.setLogLevel("ERROR")
-    try:
-        yield session
-    finally:
-        session.stop()
+def _session(job: Job) -> AbstractContextManager[Any]:
+    keras = {"spark.executorEnv.TF_USE_LEGACY_KERAS": os.environ.get("TF_USE_LEGACY_KERAS", "0")}
+    return spark_session(f"bench-horovod: {job.way}", job.master, job.address, keras)
 
 
 def main(text: str) -> None:

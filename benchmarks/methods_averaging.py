@@ -22,6 +22,7 @@ import numpy as np
 import tensorflow as tf
 
 from benchmarks.horovod_training import Traffic, pictures
+from benchmarks.spark_cluster import spark_session
 from benchmarks.tta_training import BATCH, PICTURES, WARM_UP_STEPS, Course, copies_path
 
 #: Steps of each worker between two averages: what ParameterAveraging's users begin with.
@@ -62,24 +63,13 @@ class Job:
 
     def run(self) -> Course:
         """Trains, and leaves the copies as the workers of the other methods do."""
-        from pyspark.sql import SparkSession
-
         from keras_strom.spark import ParameterAveraging, StromEstimator
 
-        settings = {
-            "spark.driver.host": self.address,
-            "spark.driver.bindAddress": self.address,
-            "spark.ui.enabled": "false",
-            "spark.ui.showConsoleProgress": "false",
-            "spark.executorEnv.PYTHONPATH": os.environ["PYTHONPATH"],
-        }
-        builder = SparkSession.builder.master(self.master).appName("bench-methods")
-        for name, value in settings.items():
-            builder = builder.config(name, value)
-        session = builder.getOrCreate()
-        session.sparkContext.setLogLevel("ERROR")
         outcome = pathlib.Path(self.folder) / "course.json"
-        with tempfile.TemporaryDirectory(prefix="strom-rows-") as rows:
+        with (
+            spark_session("bench-methods", self.master, self.address) as session,
+            tempfile.TemporaryDirectory(prefix="strom-rows-") as rows,
+        ):
             write_rows(pathlib.Path(rows), self.seed)
             per_epoch = PICTURES // self.workers // BATCH
             keras.utils.set_random_seed(self.seed)
@@ -100,7 +90,6 @@ class Job:
                 verbose=0,
             )
             estimator.fit_on_parquet(rows, spark=session)
-        session.stop()
         return Course.from_json(outcome.read_text(encoding="ascii"))
 
 

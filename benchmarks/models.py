@@ -5,15 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 
-def mlp(keras: Any) -> Any:
-    """784-1024-256-10, 1068810 parameters, uncompiled; in either Keras."""
+def mlp(keras: Any, hidden: tuple[int, int] = (1024, 256)) -> Any:
+    """784-1024-256-10, 1068810 parameters, uncompiled; in either Keras.
+
+    Args:
+        keras: Keras 3 or tf_keras.
+        hidden: units of the hidden layers.
+    """
     layers = keras.layers
     return keras.Sequential(
         [
             keras.Input((28, 28, 1)),
             layers.Flatten(),
-            layers.Dense(1024, activation="relu"),
-            layers.Dense(256, activation="relu"),
+            *(layers.Dense(units, activation="relu") for units in hidden),
             layers.Dense(10),
         ]
     )
@@ -21,16 +25,7 @@ def mlp(keras: Any) -> Any:
 
 def wide_mlp(keras: Any) -> Any:
     """784-5120-4224-10, 25692554 parameters (98 MiB), uncompiled; in either Keras."""
-    layers = keras.layers
-    return keras.Sequential(
-        [
-            keras.Input((28, 28, 1)),
-            layers.Flatten(),
-            layers.Dense(5120, activation="relu"),
-            layers.Dense(4224, activation="relu"),
-            layers.Dense(10),
-        ]
-    )
+    return mlp(keras, (5120, 4224))
 
 
 def cnn(keras: Any, units: int = 128) -> Any:

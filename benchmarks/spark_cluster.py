@@ -6,12 +6,15 @@ daemon. Where there can be no namespaces, an embedded cluster ("local-cluster[..
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pathlib
 import subprocess
 import tempfile
 import time
+from collections.abc import Iterator, Mapping
 from types import TracebackType
+from typing import Any
 
 from benchmarks import namespaces
 
@@ -20,6 +23,39 @@ _START_SECONDS = 180.0
 _POLL_SECONDS = 0.2
 _END_SECONDS = 20.0
 _LAST_WORDS = 2000
+
+
+@contextlib.contextmanager
+def spark_session(
+    name: str, master: str, address: str, settings: Mapping[str, str] | None = None
+) -> Iterator[Any]:
+    """A session whose executors find this tree.
+
+    Args:
+        name: of the application.
+        master: Spark's.
+        address: of the driver, which is this process.
+        settings: more of them.
+    """
+    from pyspark.sql import SparkSession
+
+    all_settings = {
+        "spark.driver.host": address,
+        "spark.driver.bindAddress": address,
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.executorEnv.PYTHONPATH": os.environ["PYTHONPATH"],
+        **(settings or {}),
+    }
+    builder = SparkSession.builder.master(master).appName(name)
+    for key, value in all_settings.items():
+        builder = builder.config(key, value)
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    try:
+        yield session
+    finally:
+        session.stop()
 
 
 class SparkCluster:

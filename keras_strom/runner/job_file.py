@@ -114,3 +114,9 @@ class JobFile:
                 )
             time.sleep(_POLL_SECONDS)
         return cls.read(path)
+
+
+def remove(path: str) -> None:
+    """The job is over, and with it its file."""
+    with contextlib.suppress(OSError):
+        os.unlink(path)

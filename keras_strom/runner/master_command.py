@@ -8,10 +8,9 @@ import os
 from keras_strom import errors
 from keras_strom.job import environment
 from keras_strom.job.network import HostPort, format_address, resolve_address
-from keras_strom.runner import scheduled_worker
 from keras_strom.runner.console import Console
 from keras_strom.runner.door import Door
-from keras_strom.runner.job_file import JobFile
+from keras_strom.runner.job_file import JobFile, remove
 from keras_strom.runner.launcher import Job, launch
 from keras_strom.runner.master_options import StartMaster
 from keras_strom.runner.start_master import start_master
@@ -68,7 +67,7 @@ def serve(
         launch(dataclasses.replace(job, network=network), console, start, door)
     finally:
         if prepared is None:
-            scheduled_worker.remove(path)
+            remove(path)
 
 
 def prepare(folder: str, master: HostPort) -> None:

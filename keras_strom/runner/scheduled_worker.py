@@ -6,7 +6,6 @@ script, and again where it fails and the job allows it. Its output is shown wher
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import os
 import socket
@@ -124,9 +123,3 @@ class _Shown(WorkerListener):
 
     def progress(self, text: str) -> None:
         self._console.progress(self._rank, text)
-
-
-def remove(path: str) -> None:
-    """The job is over, and with it its file."""
-    with contextlib.suppress(OSError):
-        os.unlink(path)
