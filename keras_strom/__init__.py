@@ -33,6 +33,7 @@ __all__ = [
     "UpdateClipping",
     "is_chief",
     "local_rank",
+    "on_chief",
     "rank",
     "size",
 ]
@@ -57,6 +58,7 @@ _get = lazy_names(
         "UpdateClipping": "sharing.update_clipping",
         "is_chief": "job.environment",
         "local_rank": "job.environment",
+        "on_chief": "strategy.trackers",
         "rank": "job.environment",
         "size": "job.environment",
     },

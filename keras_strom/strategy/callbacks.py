@@ -1,8 +1,9 @@
 """Which of `fit`'s callbacks run on a worker that is not the chief.
 
 The chief decides and writes: only its callbacks change the learning rate by what they have seen,
-and only they write files, so that workers on one file system never fight over them. A user's own
-callback runs everywhere; `keras_strom.is_chief()` tells it where it is.
+and only they write files, so that workers on one file system never fight over them. So do the
+callbacks of experiment trackers (`trackers`). A user's own callback runs everywhere;
+`keras_strom.is_chief()` tells it where it is, and `keras_strom.on_chief` keeps it there.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import keras
 
 from keras_strom.job.environment import ClusterEnvironment
 from keras_strom.strategy.monitor import StromMonitor
+from keras_strom.strategy.trackers import ReportsOnly, is_of_chief, is_search
 
 # Those that write somewhere, or whose decision the chief's is for all.
 _CHIEFS_ALONE = (
@@ -63,7 +65,9 @@ def off_the_chief(callbacks: Iterable[Any]) -> list[Any]:
             _note_left_out(callback)
         if isinstance(callback, keras.callbacks.BackupAndRestore):
             kept.append(_OnlyRestores(callback))
-        elif not isinstance(callback, _CHIEFS_ALONE):
+        elif is_search(callback):
+            kept.append(ReportsOnly(callback))
+        elif not isinstance(callback, _CHIEFS_ALONE) and not is_of_chief(callback):
             kept.append(callback)
     return kept
 

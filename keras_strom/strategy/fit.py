@@ -57,6 +57,14 @@ from keras_strom.strategy.fit_failure import (
 from keras_strom.strategy.generation import Generation, Sharing
 from keras_strom.strategy.monitor import StromMonitor
 from keras_strom.strategy.not_finite import NotFiniteWatch
+from keras_strom.strategy.trackers import (
+    WorkerFigures,
+    autologging_apart,
+    is_pruning,
+    pruned_elsewhere,
+    warn_of_late_autologging,
+    with_figures,
+)
 
 _logger = logging.getLogger("keras_strom")
 
@@ -71,10 +79,16 @@ def wrap_fit(sharing_of: Callable[[Any], Sharing | None]) -> None:
         sharing_of: gives what a model's strategy shares, or None for any model that does not train
             under a sharing StromStrategy; then `fit` is Keras's own.
     """
+    kinds = [kind for kind in keras.Model.__mro__ if "fit" in vars(kind)]
+    if any(getattr(kind.fit, "_keras_strom_wrap", False) for kind in kinds):
+        return
+    with autologging_apart():
+        _wrap_fit(sharing_of)
+
+
+def _wrap_fit(sharing_of: Callable[[Any], Sharing | None]) -> None:
     trainer = next(kind for kind in keras.Model.__mro__ if "fit" in vars(kind))
     original = trainer.fit
-    if getattr(original, "_keras_strom_wrap", False):
-        return
     signature = inspect.signature(original)
 
     @functools.wraps(original)
@@ -119,10 +133,12 @@ def _fit(original: Callable[..., Any], bound: inspect.BoundArguments, sharing: S
         training.shows_epochs = sharing.environment.is_chief or _validates(arguments)
         restore = _put_around(arguments, training, sharing)
         with building_once(arguments):
-            return original(*bound.args, **bound.kwargs)
+            return original(model, **_given(bound))
     except BaseException as error:
         cause = _cause(error, sharing.environment) or error
         training.abandon(cause)
+        if pruned := pruned_elsewhere(cause):
+            raise pruned from cause
         if isinstance(cause, errors.StromError) and keras.config.is_traceback_filtering_enabled():
             # Its words say what to do; our frames and what Keras made of it would only hide them.
             raise cause.with_traceback(_without_ours(error.__traceback__)) from None
@@ -134,6 +150,16 @@ def _fit(original: Callable[..., Any], bound: inspect.BoundArguments, sharing: S
         restore()
         # The first epoch set here is this fit's alone; a later fit must not begin there.
         begin_fit_at(model, initial_epoch)
+
+
+def _given(bound: inspect.BoundArguments) -> dict[str, Any]:
+    """All arguments but the model and those left at their default, by name.
+
+    What else has replaced `fit` (Comet does) looks for `callbacks` there, to add its own.
+    """
+    defaults = {name: one.default for name, one in bound.signature.parameters.items()}
+    found = {name: v for name, v in bound.arguments.items() if v is not defaults[name]}
+    return {name: value for name, value in found.items() if name != "self"}
 
 
 def _nothing() -> None:
@@ -194,7 +220,7 @@ def _put_around(
     """Puts our callbacks around the user's; returns what takes them out of a user's own list."""
     given = arguments["callbacks"]
     users = _listed(given)
-    monitored = _monitored(users, sharing)
+    monitored = _monitored(users, sharing, training)
     training.shows_epochs |= any(not isinstance(one, StromMonitor) for one in monitored)
     ours = [_First(training), *monitored, _Last(training)]
     if isinstance(given, keras.callbacks.CallbackList):
@@ -212,14 +238,17 @@ def _put_around(
     return lambda: None
 
 
-def _monitored(users: list[Any], sharing: Sharing) -> list[Any]:
+def _monitored(users: list[Any], sharing: Sharing, training: _Training) -> list[Any]:
     """The callbacks that run here, a monitor before those that read the logs."""
     monitors = [callback for callback in users if isinstance(callback, StromMonitor)]
     others = [callback for callback in users if callback not in monitors]
     monitors = monitors or [StromMonitor()]
     if not sharing.environment.is_chief:
+        warn_of_late_autologging(sharing.environment.rank)
         monitors = [monitor.off_the_chief() for monitor in monitors]
         others = off_the_chief(others)
+    elif sharing.environment.size > 1:
+        others = with_figures(others, training.figures)
     for monitor in monitors:
         monitor.attach(sharing)
     return [*monitors, *others]
@@ -251,6 +280,8 @@ class _Training:
         self._cut_short = False
         self._history: dict[str, list[float]] = {}
         self.logs: dict[str, Any] = {}
+        here = sharing.environment
+        self.figures = WorkerFigures(here.rank, here.size)
         self.watch = NotFiniteWatch(model, sharing.space)
         self._projection = Projection(model, sharing.space)
         # Whether a callback may write the model after any batch, to a file that is for all workers.
@@ -311,6 +342,7 @@ class _Training:
         self._running().warn()
         self._epoch = epoch
         self._epoch_closed = False
+        self.figures.begin_epoch(self._sharing.step.stepped)
         self._last_epoch = epoch + 1 >= epochs
 
     def begin_batch(self, batch: int) -> None:
@@ -371,7 +403,10 @@ class _Training:
             self._finish(stop=True)
             return
         chief = self._sharing.environment.is_chief
-        stop = generation.average_epoch(stop=chief and self._model.stop_training)
+        loss = self._plain_results().get("loss")
+        own = self.figures.end_epoch(self._sharing.step.stepped, loss)
+        stop, mean = generation.average_epoch(chief and self._model.stop_training, own)
+        self.figures.found = self.figures.of(mean)
         stop = stop or generation.stop_requested()
         self.watch.note_sound_state()
         self.logs = self._plain_results()
@@ -479,7 +514,7 @@ class _Training:
             if generation is not None and generation.ended:  # It trained nothing with the others.
                 return
             try:
-                self._have_others_fail(generation, words)
+                self._have_others_fail(generation, words, pruned=is_pruning(error))
                 return
             except (errors.StromError, tf.errors.OpError) as lost:
                 _logger.warning("%s could not tell the others of it: %s", self._who(), lost)
@@ -491,9 +526,11 @@ class _Training:
         sharing.ended = f"worker {sharing.environment.rank} failed: {words}"
         worker.close(sharing.ended)
 
-    def _have_others_fail(self, generation: Generation | None, words: str) -> None:
+    def _have_others_fail(
+        self, generation: Generation | None, words: str, *, pruned: bool = False
+    ) -> None:
         here = self._sharing.environment
-        if here.max_failures:
+        if here.max_failures and not pruned:
             _logger.error("%s: %s; the others train on", self._who(), words)
             # Most likely this process ends now, and another takes its place.
             self._leave(f"worker {here.rank} failed: {words}", joins_at_once=False)

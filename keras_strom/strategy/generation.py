@@ -405,25 +405,29 @@ class Generation:
                 "all workers, or on worker 0"
             )
 
-    def average_epoch(self, stop: bool) -> bool:
+    def average_epoch(
+        self, stop: bool, figures: npt.NDArray[np.float64]
+    ) -> tuple[bool, npt.NDArray[np.float64]]:
         """Averages non-trainable state and metrics over the workers, in place.
 
         What local steps have changed is shared before.
 
         Args:
             stop: the chief ends the training here.
+            figures: float64 [n], as many on all workers.
 
         Returns:
-            Whether the chief has ended it.
+            Whether the chief has ended it, and the workers' mean of `figures`.
         """
         self._sharing.step.share_rest(self._sharing.space)
         if self._sharing.worker is None:
-            return stop
+            return stop, figures
         variables = averaged_state(self._models, self._sharing.space) + metric_sums(self._models)
-        own = np.append(read(variables), float(stop))
+        state = read(variables)
+        own = np.concatenate([state, figures, [float(stop)]])
         averaged = self._average(_EPOCH_KEY, own)
-        assign(variables, averaged[:-1])
-        return bool(averaged[-1] > 0)
+        assign(variables, averaged[: state.size])
+        return bool(averaged[-1] > 0), averaged[state.size : -1]
 
     def agree_to_stop(self, stop: bool) -> bool:
         """Whether the chief ends the training, by `stop` on its side; others' `stop` is ignored."""

@@ -55,6 +55,7 @@ from keras_strom.strategy.devices import local_devices, over_devices
 from keras_strom.strategy.fit import announce, wrap_fit
 from keras_strom.strategy.generation import Generation, Sharing
 from keras_strom.strategy.report import TrainingReport
+from keras_strom.strategy.trackers import silence_autologging
 from keras_strom.strategy.xla import XlaCompiler
 
 # The strategy with which this process has joined its job; it has one place there.
@@ -218,6 +219,8 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
             self._sharing.debug = encoding_debug_mode
         _watch_updates(self)
         wrap_fit(_sharing_of)
+        if not environment.is_chief:
+            silence_autologging()
         wrap_build(_trains_as_plain_keras)
         model_checks.wrap_apply(_check_apply, _penalize)
 
