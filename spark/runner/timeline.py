@@ -1,4 +1,4 @@
-"""When did which worker do what in a training: collected on the way, shown as a picture or JSON.
+"""When did which worker do what in a training: collected on the way, shown as a picture or a trace.
 
 Each process notes its own phases with a `Recorder`; the driver adds the workers' to its own and
 makes a `Timeline` of all. A phase begins by the clock of the machine that it ran on, so phases of
@@ -31,6 +31,8 @@ _VERSION = 1
 # Beyond so many, phases still count in the totals but are not kept one by one.
 _MOST_PHASES = 20_000
 _SHORTEST_WAIT_SECONDS = 1e-3
+_MICROSECONDS = 1e6
+_TRACE_PROCESS = 1
 _PICTURES = (".png", ".svg", ".pdf")
 
 
@@ -170,8 +172,9 @@ class Timeline:
         """Writes the timeline to files.
 
         Args:
-            path: ends with ".json" for the figures, with ".png", ".svg" or ".pdf" for the picture;
-                without an ending both are written, as PATH.json and PATH.png.
+            path: ends with ".json" for the figures, which Perfetto and Chrome open as a trace, with
+                ".png", ".svg" or ".pdf" for the picture; without an ending both are written, as
+                PATH.json and PATH.png.
 
         Raises:
             InvalidOption: another ending, or a picture where matplotlib is missing.
@@ -190,8 +193,14 @@ class Timeline:
             )
 
     def to_json(self) -> str:
-        """The figures; `from_json` reads them."""
+        """The figures, as a JSON object of the Trace Event Format; `from_json` reads them.
+
+        The events are what Perfetto shows; all other keys are to that format metadata.
+        """
         value = {
+            # First, where every reader of the format finds it.
+            "traceEvents": self._trace_events(),
+            "displayTimeUnit": "ms",
             "version": _VERSION,
             "totals": {_name_of(worker): names for worker, names in self.totals().items()},
             "left_out": [[*key, seconds] for key, seconds in self.left_out.items()],
@@ -199,9 +208,33 @@ class Timeline:
         }
         return json.dumps(value, indent=1)
 
+    def _trace_events(self) -> list[dict[str, Any]]:
+        """A thread for the driver and each worker, and a complete event (X) for each phase."""
+        names: dict[str, Any] = {"ph": "M", "pid": _TRACE_PROCESS}
+        events = [names | {"name": "process_name", "tid": 0, "args": {"name": "keras-strom"}}]
+        for worker in self.totals():
+            thread = names | {"tid": _thread_of(worker)}
+            events += [
+                thread | {"name": "thread_name", "args": {"name": _name_of(worker)}},
+                thread | {"name": "thread_sort_index", "args": {"sort_index": _thread_of(worker)}},
+            ]
+        events += [
+            {
+                "ph": "X",
+                "name": phase.name,
+                "cat": "driver" if phase.worker == DRIVER else "worker",
+                "pid": _TRACE_PROCESS,
+                "tid": _thread_of(phase.worker),
+                "ts": round(phase.begin * _MICROSECONDS, 3),
+                "dur": round(max(phase.seconds, 0.0) * _MICROSECONDS, 3),
+            }
+            for phase in self.phases
+        ]
+        return events
+
     @classmethod
     def from_json(cls, text: str) -> Timeline:
-        """The timeline that `to_json` wrote.
+        """The timeline that `to_json` wrote, of this release or one before it was a trace.
 
         Raises:
             InvalidData: it is something else.
@@ -250,6 +283,11 @@ class Timeline:
         if names:
             figure.legend(loc="outside upper center", ncols=min(len(names), 6))
         figure.savefig(file, dpi=150)
+
+
+def _thread_of(worker: int) -> int:
+    """Its number in a trace: the driver's is 1, for 0 stands for none there."""
+    return worker + 2
 
 
 def _name_of(worker: int) -> str:

@@ -110,6 +110,32 @@ def test_json_gives_the_timeline_back() -> None:
             Timeline.from_json(wrong)
 
 
+def test_json_is_a_trace_that_perfetto_opens(tmp_path: Path) -> None:
+    some().save(tmp_path / "fit.json")
+    trace = json.loads((tmp_path / "fit.json").read_text())
+    assert next(iter(trace)) == "traceEvents"
+    events = trace["traceEvents"]
+    assert {event["ph"] for event in events} == {"M", "X"}
+    for event in events:
+        assert {"name", "pid", "tid"} <= set(event)
+        assert event["ph"] == "M" or min(event["ts"], event["dur"]) >= 0
+    names = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}
+    assert sorted(names.values()) == ["driver", "worker 0", "worker 1"]
+    shown = [
+        (names[event["tid"]], event["name"], event["ts"], event["dur"])
+        for event in events
+        if event["ph"] == "X"
+    ]
+    assert shown[:2] == [("driver", "export", 0.0, 2e6), ("worker 0", "train", 2e6, 3e6)]
+    assert len(shown) == len(some().phases)
+
+
+def test_a_timeline_that_was_saved_before_it_was_a_trace_still_loads() -> None:
+    value = json.loads(some().to_json())
+    before = {name: value[name] for name in ("version", "totals", "left_out", "phases")}
+    assert Timeline.from_json(json.dumps(before)) == some()
+
+
 def test_a_timeline_is_saved_as_figures_and_picture(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     some().save(tmp_path / "fit")
