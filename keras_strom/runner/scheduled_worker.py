@@ -45,6 +45,8 @@ class ScheduledWorker:
     master: HostPort | None = None
 
     def __post_init__(self) -> None:
+        if self.rank < 0:
+            raise errors.InvalidOption(f"--rank {self.rank}: workers are numbered from 0")
         check_start_timeout(self.start_timeout)
         if not os.path.isfile(self.work.path):
             raise errors.InvalidOption(f"no such script: {self.work.path}")

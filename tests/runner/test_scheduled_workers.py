@@ -287,6 +287,7 @@ SCRIPT = str(Path(__file__))
         (["master", "-np", "2", "--job", "gone/j"], {}, "gone/j cannot be written"),
         (["worker", "--job", "j", SCRIPT], {}, "say which worker this is: --rank 0"),
         (["worker", "--rank", "0", SCRIPT], {}, "--job FILE"),
+        (["worker", "--rank", "-3", "--job", "j", SCRIPT], {}, "--rank -3: workers are numbered"),
         (["worker", "--job", "j", SCRIPT], {"SLURM_PROCID": "x"}, "SLURM_PROCID='x': must be"),
         (["worker", "--rank", "0", "--job", "j", "gone.py"], {}, "no such script: gone.py"),
         (
