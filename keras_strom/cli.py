@@ -14,7 +14,7 @@ from types import FrameType
 from typing import Any
 
 import keras_strom
-from keras_strom import errors
+from keras_strom import completion, errors
 from keras_strom.job import environment
 from keras_strom.job.network import NetworkConfig, parse_address
 from keras_strom.runner import master_command, scheduled_worker, slurm
@@ -102,6 +102,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_prepare(commands)
     _add_doctor(commands)
     _add_scalability(commands)
+    _add_completion(commands)
     return parser
 
 
@@ -386,6 +387,24 @@ def _show_scalability(options: argparse.Namespace) -> int:
     console.print(scalability.table(rows))
     if options.picture is not None:
         scalability.draw(rows, options.picture)
+    return 0
+
+
+def _add_completion(commands: Any) -> None:
+    completes = _command(
+        commands,
+        "completion",
+        _print_completion,
+        help="print what has a shell complete commands and flags",
+        description="Prints a script for a shell, which then completes commands, flags and files "
+        'after `keras-strom`: put `eval "$(keras-strom completion bash)"` into ~/.bashrc, or '
+        "with zsh into ~/.zshrc after `compinit`.",
+    )
+    completes.add_argument("shell", choices=completion.SHELLS, help="which shell")
+
+
+def _print_completion(options: argparse.Namespace) -> int:
+    sys.stdout.write(completion.script(_parser(), options.shell) + "\n")
     return 0
 
 
