@@ -77,7 +77,7 @@ $(PACKAGE_STAMP): $(TOOLS_STAMP) setup.cfg setup.py pyproject.toml
 	@$(MAKE) --no-print-directory native
 	$(INSTALL) pip-package "installing keras-strom in editable form with what it needs" \
 	  $(BIN)/python -m pip install -c constraints.txt --no-build-isolation \
-	  -e '.[cpu,spark,test,bench,examples,dev]'
+	  -e '.[cpu,spark,dashboard,test,bench,examples,dev]'
 	@mkdir -p $(@D) && touch $@
 
 .PHONY: native
@@ -173,6 +173,7 @@ PYTEST := $(BIN)/python -m pytest -q -rfEs -n $(PYTEST_JOBS) --dist loadscope \
 
 .PHONY: test-python
 test-python: setup ## the Python tests; PYTEST_ARGS="-k name" chooses
+	@if ((EUID == 0)); then .ci/system-packages browser; fi
 	@echo "==> Python tests"
 	@$(PYTEST) --durations=5 $(PYTEST_ARGS)
 
@@ -233,6 +234,12 @@ $(DOCS_STAMP): $(PACKAGE_STAMP)
 docs: $(DOCS_STAMP) ## the pages of docs/ as a site, build/docs; a warning or a broken link is an error
 	@.ci/docs
 
+.PHONY: docs-pictures
+docs-pictures: setup ## the pictures of the live page in docs/figures, made by its tests in Chromium
+	@.ci/system-packages browser
+	@$(BIN)/python -m pytest -q tests/dashboard/test_page_in_chromium.py -k pictures \
+	  --pictures docs/figures
+
 # ------------------------------------------------------------------ benchmarks
 
 BENCHES := bench-codec bench-mpca bench-parity bench-reader bench-relay bench-step
@@ -279,6 +286,11 @@ bench-parity: setup ## accuracy against dense training and none, with the defaul
 
 bench-step: setup ## what a training step costs over plain Keras (10 minutes)
 	@$(BIN)/python -m benchmarks.step $(BENCH_ARGS)
+
+# Not part of `bench`: it wants a machine that does nothing else.
+.PHONY: bench-dashboard
+bench-dashboard: setup ## what a step costs more while the live page is open (6 minutes)
+	@$(BIN)/python -m benchmarks.dashboard $(BENCH_ARGS)
 
 # Not part of `bench`: it builds Horovod, where that works, for the comparison alone.
 .PHONY: bench-horovod

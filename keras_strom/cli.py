@@ -9,12 +9,15 @@ import json
 import shlex
 import signal
 import sys
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 from typing import Any
 
 import keras_strom
 from keras_strom import completion, errors
+from keras_strom.dashboard import reading, terminal
+from keras_strom.dashboard.page_address import PageAddress, is_address
 from keras_strom.job import environment
 from keras_strom.job.network import NetworkConfig, parse_address
 from keras_strom.runner import master_command, scheduled_worker, slurm
@@ -82,14 +85,29 @@ class _Parser(argparse.ArgumentParser):
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """As `ArgumentParser`'s."""
         left = list(sys.argv[1:] if args is None else args)
+        args = left = [*self._with_values(left)]
+        left = list(left)
         while left and left[0].startswith("-") and left[0] != "--":
             flag, equals, _ = left.pop(0).partition("=")
             action = self._option_string_actions.get(flag)
             if action is None:
                 near = difflib.get_close_matches(flag, self._option_string_actions, n=1)
                 self.error(f"unknown flag {flag}" + (f"; did you mean {near[0]}?" if near else ""))
-            del left[: 0 if equals or action.nargs == 0 else 1]
+            del left[: 0 if equals or action.nargs in (0, "?") else 1]
         return super().parse_known_args(args, namespace)
+
+    def _with_values(self, words: Sequence[str]) -> Iterator[str]:
+        """Joins `--dashboard` and the address behind it, if it is one: a script may follow."""
+        left = list(words)
+        while left and left[0].startswith("-") and left[0] != "--":
+            flag = left.pop(0)
+            action = self._option_string_actions.get(flag)
+            if action is not None and action.nargs == "?":
+                flag = f"{flag}={left.pop(0) if left and is_address(left[0]) else action.const}"
+            yield flag
+            if action is not None and action.nargs is None and left:
+                yield left.pop(0)
+        yield from left
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -100,6 +118,8 @@ def _parser() -> argparse.ArgumentParser:
     _add_master(commands)
     _add_worker(commands)
     _add_prepare(commands)
+    _add_status(commands)
+    _add_top(commands)
     _add_doctor(commands)
     _add_scalability(commands)
     _add_completion(commands)
@@ -268,6 +288,15 @@ def _add_job(parser: Any) -> None:
         "starts with all and goes on with those that are left",
     )
 
+    parser.add_argument(
+        "--dashboard",
+        nargs="?",
+        const="0",
+        metavar="[HOST:]PORT",
+        help="serve a live page of the job; without a port at any free one, without a host on the "
+        "loopback interface alone. Its address, with the token that it needs, is shown",
+    )
+
 
 def _add_script(parser: Any) -> None:
     parser.add_argument("script", help="the Python file that every worker runs")
@@ -275,6 +304,79 @@ def _add_script(parser: Any) -> None:
         "arguments", nargs=argparse.REMAINDER, help="the script's own arguments"
     )
     rest.required = False
+
+
+def _add_status(commands: Any) -> None:
+    status = _command(
+        commands,
+        "status",
+        _status,
+        help="tell what a running job does",
+        description="Tells once what a job does that was started with --dashboard.",
+    )
+    _add_which_job(status)
+    status.add_argument("--json", action="store_true", help="print JSON in place of a table")
+
+
+def _add_top(commands: Any) -> None:
+    top = _command(
+        commands,
+        "top",
+        _top,
+        help="watch a running job in the terminal",
+        description="Shows what a job does that was started with --dashboard, until it ends or "
+        "Ctrl+C is pressed.",
+    )
+    _add_which_job(top)
+    top.add_argument(
+        "--interval", type=float, default=1.0, metavar="SECONDS", help="from one look to the next"
+    )
+
+
+def _add_which_job(parser: Any) -> None:
+    parser.add_argument(
+        "job",
+        nargs="?",
+        help="the URL of its page, or the id of the process that serves it; needed where several "
+        "jobs of yours run",
+    )
+
+
+def _status(options: argparse.Namespace) -> int:
+    import rich.console
+
+    state = reading.read_state(reading.find_page(options.job))
+    if options.json:
+        sys.stdout.write(json.dumps(state, indent=2) + "\n")
+    else:
+        console = rich.console.Console()
+        console.print(terminal.state_view(state, width=console.width))
+    return 0
+
+
+def _top(options: argparse.Namespace) -> int:
+    import rich.console
+    import rich.live
+
+    if not 0.1 <= options.interval <= 3600:
+        raise errors.InvalidOption(f"--interval {options.interval:g} must be 0.1 to 3600 seconds")
+    url = reading.find_page(options.job)
+    state = reading.read_state(url)
+    console = rich.console.Console()
+    with rich.live.Live(console=console, auto_refresh=False, screen=console.is_terminal) as live:
+        while True:
+            room = console.height - len(state["slow"]) - 9
+            view = terminal.state_view(state, width=console.width, rows=max(4, room))
+            live.update(view, refresh=True)
+            try:
+                time.sleep(options.interval)
+                state = reading.read_state(url)
+            except errors.Unreachable:  # It was there a moment ago.
+                break
+            except KeyboardInterrupt:
+                return 0
+    sys.stdout.write("the job has ended\n")
+    return 0
 
 
 def _add_doctor(commands: Any) -> None:
@@ -465,6 +567,7 @@ def _job(options: argparse.Namespace) -> Job:
         warm_start=options.warm_start,
         hosts=hosts,
         ssh_args=tuple(shlex.split(options.ssh_args or "")),
+        dashboard=PageAddress.of(options.dashboard),
     )
 
 
@@ -481,6 +584,7 @@ def _master(options: argparse.Namespace) -> int:
         start_timeout=options.start_timeout,
         max_failures=options.max_failures,
         min_workers=options.min_workers,
+        dashboard=PageAddress.of(options.dashboard),
     )
     master_command.serve(job, _job_file(options))
     return 0

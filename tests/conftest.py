@@ -42,12 +42,15 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """For `make fuzz`."""
+    """For `make fuzz` and `make docs-pictures`."""
     parser.addoption(
         "--fuzz-seconds",
         type=float,
         default=0.0,
         help="repeat each test that is marked `fuzz` for so long, with other examples each time",
+    )
+    parser.addoption(
+        "--pictures", metavar="FOLDER", help="leave the pictures of the job's page there"
     )
 
 

@@ -6,6 +6,7 @@ another one would crash or misbehave, so the version recorded at build time must
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import json
 import pathlib
@@ -41,6 +42,22 @@ def operations() -> Any:
         return tf.load_op_library(str(path))
     except (OSError, tf.errors.OpError) as error:
         raise errors.InternalError(f"{path} cannot be loaded ({error}): {_REBUILD}") from error
+
+
+def input_time() -> float:
+    """Seconds that this process has waited for elements of `tf.data`, as TensorFlow measures it.
+
+    Validation's are among them. Negative where this TensorFlow measures no such thing.
+    """
+    return float(_input_seconds()())
+
+
+@functools.cache
+def _input_seconds() -> Any:
+    operations()
+    function = ctypes.CDLL(str(DIRECTORY / "_strom_ops.so")).strom_input_seconds
+    function.argtypes, function.restype = (), ctypes.c_double
+    return function
 
 
 def check_version(build_record: pathlib.Path, installed: str) -> None:

@@ -26,6 +26,8 @@ KERAS_STROM_MAX_FAILURES   how many workers that fail, for whatever reason, are 
                            exception ends the job, and only workers that die are started again
 KERAS_STROM_DATA           folder of the rows that a Spark task has laid down for its worker
 KERAS_STROM_CHECKPOINTS    JSON object of a `CheckpointPlan`; not set = none are made
+KERAS_STROM_STATUS         path of a pipe, /proc/self/fd/N, to which this worker writes what it
+                           does (`keras_strom.job.worker_record`); not set = nobody wants to know
 =========================  ======================================================================
 
 None of RANK, SIZE, MASTER and CREDENTIALS set means one worker on its own. RANK and SIZE come
@@ -60,11 +62,12 @@ JOIN_TIMEOUT = PREFIX + "JOIN_TIMEOUT"
 MAX_FAILURES = PREFIX + "MAX_FAILURES"
 DATA = PREFIX + "DATA"
 CHECKPOINTS = PREFIX + "CHECKPOINTS"
+STATUS = PREFIX + "STATUS"
 
 _KNOWN = frozenset(
     (
         *(RANK, SIZE, LOCAL_RANK, LOCAL_SIZE, ATTEMPT, MASTER, CREDENTIALS, NETWORK, IP),
-        *(JOIN_TIMEOUT, MAX_FAILURES, DATA, CHECKPOINTS),
+        *(JOIN_TIMEOUT, MAX_FAILURES, DATA, CHECKPOINTS, STATUS),
     )
 )
 
@@ -90,6 +93,7 @@ class ClusterEnvironment:
         data_path: where rows were laid down for this worker; None = nowhere.
         checkpoints: where this worker leaves its parts of checkpoints, how often, and the one to go
             on from; None = no checkpoints.
+        status_path: the pipe to which this worker writes what it does; None = nobody wants to know.
 
     Example:
         >>> ClusterEnvironment.from_environ({}).size
@@ -109,6 +113,7 @@ class ClusterEnvironment:
     max_failures: int = 0
     data_path: str | None = None
     checkpoints: CheckpointPlan | None = None
+    status_path: str | None = None
 
     def __post_init__(self) -> None:
         for variable, value, limit, what in (
@@ -179,6 +184,7 @@ class ClusterEnvironment:
             max_failures=read(MAX_FAILURES, _integer, 0),
             data_path=read(DATA, str, None),
             checkpoints=read(CHECKPOINTS, CheckpointPlan.from_json, None),
+            status_path=read(STATUS, str, None),
         )
 
     def to_environ(self) -> dict[str, str]:
@@ -204,6 +210,8 @@ class ClusterEnvironment:
             variables[DATA] = self.data_path
         if self.checkpoints is not None:
             variables[CHECKPOINTS] = self.checkpoints.to_json()
+        if self.status_path is not None:
+            variables[STATUS] = self.status_path
         return variables
 
     def load_credentials(self) -> Credentials:
@@ -258,6 +266,15 @@ def inherited() -> dict[str, str]:
 def without_place(variables: Mapping[str, str]) -> dict[str, str]:
     """Those that do not depend on a place in a job."""
     return {k: v for k, v in variables.items() if not k.startswith(PREFIX) or k == IP}
+
+
+def user_state_folder() -> str:
+    """Where this user's programs keep what concerns their present runs (XDG's rules)."""
+    running = os.environ.get("XDG_RUNTIME_DIR")
+    if running and os.path.isdir(running):
+        return os.path.join(running, "keras-strom")
+    state = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
+    return os.path.join(state, "keras-strom")
 
 
 def ssh_client() -> str | None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 from keras_strom.job.network import format_address
 from keras_strom.sharing.participant import Participant
@@ -20,26 +21,30 @@ _logger = logging.getLogger("keras_strom")
 _POLL_SECONDS = 0.05
 
 
-def wait_until_allowed(participant: Participant, meanwhile: Callable[[], None]) -> None:
+def wait_until_allowed(
+    participant: Participant,
+    meanwhile: Callable[[], None],
+    waiting: Callable[[str], AbstractContextManager[None]],
+) -> None:
     """Returns once this worker may train, or its connection has failed.
 
     Args:
         participant: this worker.
         meanwhile: is called again and again.
+        waiting: stands around the waiting; takes the reason for it.
     """
     worker = participant.worker
     if worker is None or not (reason := _reason(participant)):
         return
     begin = time.monotonic()
     rank = participant.environment.rank
-    logged = ""
     while reason and not worker.status()["failure"]:
-        if reason != logged:
-            _logger.warning("worker %d: %s", rank, reason)
-            logged = reason
-        meanwhile()
-        time.sleep(_POLL_SECONDS)
-        reason = _reason(participant)
+        _logger.warning("worker %d: %s", rank, logged := reason)
+        with waiting(reason):
+            while reason == logged and not worker.status()["failure"]:
+                meanwhile()
+                time.sleep(_POLL_SECONDS)
+                reason = _reason(participant)
     _logger.warning("worker %d: training goes on after %.1f s", rank, time.monotonic() - begin)
 
 

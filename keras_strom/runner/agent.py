@@ -22,6 +22,7 @@ from keras_strom.job import environment
 from keras_strom.job.credentials import Credentials
 from keras_strom.job.environment import ClusterEnvironment
 from keras_strom.job.network import NetworkConfig, resolve_address
+from keras_strom.job.worker_record import WorkerRecord
 from keras_strom.runner.places import ThisMachine
 from keras_strom.runner.ports import check_ports
 from keras_strom.runner.process import (
@@ -238,6 +239,9 @@ class _Listener(WorkerListener):
         elif time.monotonic() - self._progress_time >= _PROGRESS_SECONDS:
             self._progress_time = time.monotonic()
             self._send({"type": "progress", "text": text})
+
+    def status(self, record: WorkerRecord) -> None:
+        self._send({"type": "status", "record": record.to_json()})
 
     def ended(self, outcome: Outcome) -> None:
         self._agent.outcome = outcome

@@ -67,15 +67,18 @@ class JobCheckpoints:
             _logger.info("the job goes on from %s", plan.restore)
         return cls(folder, plan)
 
-    def collect(self, end_job: Callable[[str], object]) -> None:
+    def collect(
+        self, end_job: Callable[[str], object], made: Callable[[str], object] = lambda _: None
+    ) -> None:
         """From now on parts become checkpoints, on a thread of their own.
 
         Args:
             end_job: is called with the reason where a later run uses the folder.
+            made: is told the path of each checkpoint that is whole.
         """
         if self._folder is not None:
             self._collecting = threading.Thread(
-                target=self._collect, args=(end_job,), name="strom-checkpoints", daemon=True
+                target=self._collect, args=(end_job, made), name="strom-checkpoints", daemon=True
             )
             self._collecting.start()
 
@@ -104,14 +107,15 @@ class JobCheckpoints:
         if self._collecting is not None:
             self._collecting.join()
 
-    def _collect(self, end_job: Callable[[str], object]) -> None:
+    def _collect(self, end_job: Callable[[str], object], made: Callable[[str], object]) -> None:
         assert self._folder is not None
         assert self.plan is not None
         pause = min(_LONGEST_POLL_SECONDS, self.plan.interval / 4)
         while not self._over.wait(pause):
             try:
-                for made in self._folder.collect():
-                    _logger.info("checkpoint %s", made)
+                for path in self._folder.collect():
+                    _logger.info("checkpoint %s", path)
+                    made(str(path))
             except errors.Refused as error:
                 end_job(str(error))
                 return

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from keras_strom import errors
@@ -28,6 +28,7 @@ class JobMaster:
     Args:
         options: of the master; the epoch is set here.
         start: starts it.
+        checkpoint: is told the path of each checkpoint that is whole.
 
     Attributes:
         plan: what the workers are told of checkpoints, once entered; None = none are made.
@@ -44,8 +45,14 @@ class JobMaster:
         ...     master.end_well()
     """
 
-    def __init__(self, options: MasterOptions, start: StartMaster) -> None:
+    def __init__(
+        self,
+        options: MasterOptions,
+        start: StartMaster,
+        checkpoint: Callable[[str], object] = lambda _: None,
+    ) -> None:
         self._options = options
+        self._checkpoint = checkpoint
         self._start = start
         self._master: Master | None = None
         self._end = contextlib.ExitStack()
@@ -62,7 +69,7 @@ class JobMaster:
                 options = dataclasses.replace(options, epoch=self._checkpoints.epoch)
                 self._master = self._start(options)
                 stack.callback(self._master.close, "the job has ended")
-                self._checkpoints.collect(self._master.close)
+                self._checkpoints.collect(self._master.close, self._checkpoint)
             self._end = stack.pop_all()
         return self
 

@@ -13,8 +13,12 @@ from typing import Any, NamedTuple
 
 from keras_strom import errors
 from keras_strom.checks import check_least, whole_number
+from keras_strom.dashboard.page_address import PageAddress
+from keras_strom.dashboard.watch import watch
+from keras_strom.dashboard.watching import Watching
 from keras_strom.job.environment import ClusterEnvironment
 from keras_strom.job.network import NetworkConfig
+from keras_strom.job.worker_record import ASKED, WorkerRecord
 from keras_strom.runner.console import Console
 from keras_strom.runner.fleet import Fleet, Machines
 from keras_strom.runner.hosts import Host
@@ -58,6 +62,7 @@ class Job:
         hosts: where they run, so many as have slots; none = on this machine. Those of a host that
             is lost are started again on others, while `max_failures` and free slots allow it.
         ssh_args: options for the ssh that leads to the hosts.
+        dashboard: where the job's page is served; None = there is none.
     """
 
     work: Script | Function | None
@@ -70,6 +75,7 @@ class Job:
     warm_start: bool = False
     hosts: tuple[Host, ...] = ()
     ssh_args: tuple[str, ...] = ()
+    dashboard: PageAddress | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.workers, bool) or not isinstance(self.workers, int) or self.workers < 1:
@@ -111,6 +117,7 @@ def launch(
         StoreUnavailable: the folder for checkpoints cannot be written.
         HostUnusable: some hosts cannot run workers; nothing has been started.
         NotEnoughSlots: there are fewer slots than workers.
+        InvalidOption: what the page needs is not installed.
     """
     console = console or Console(job.workers)
     network = job.network
@@ -124,7 +131,10 @@ def launch(
             warm_start=job.warm_start,
             tell=console.message,
         )
-    with machines as fleet:
+    with (
+        watch(job.dashboard, _name(job), job.workers, console.message) as watching,
+        machines as fleet,
+    ):
         if network.network_mask is None and not fleet.is_distant:
             network = dataclasses.replace(network, network_mask=LOOPBACK_MASK)
         if job.workers > 1:
@@ -136,9 +146,10 @@ def launch(
             min_workers=job.min_workers,
         )
         with (
-            JobMaster(options, start) as master,
-            _Crew(job, network, console, master, fleet.places) as crew,
+            JobMaster(options, start, watching.checkpoint) as master,
+            _Crew(job, network, console, master, fleet.places, watching) as crew,
         ):
+            watching.follow(master.status)
             fleet.prepare(job.work, job.env, network, master.plan)
             if fleet.is_distant:
                 console.message(fleet.describe(master.address))
@@ -149,6 +160,10 @@ def launch(
                 raise master.judged(failure) from None
             master.end_well()
             return outcomes
+
+
+def _name(job: Job) -> str:
+    return os.path.basename(job.work.path) if isinstance(job.work, Script) else "a job"
 
 
 class _Ended(NamedTuple):
@@ -182,7 +197,9 @@ class _Crew:
         console: Console,
         master: JobMaster,
         places: Places,
+        watching: Watching,
     ) -> None:
+        self._watching = watching
         self._job = job
         self._network = network
         self._console = console
@@ -219,6 +236,7 @@ class _Crew:
                 self._replace(event, self._job.workers - len(outcomes) - len(self._homeless) - 1)
             else:
                 outcomes[event.rank] = event.outcome
+                self._watching.ended(event.rank, f"worker {event.rank} has ended")
         if 0 in self._homeless:
             raise self._failed(0, self._homeless[0])
         return [{**self._homeless, **outcomes}[rank] for rank in range(self._job.workers)]
@@ -228,10 +246,11 @@ class _Crew:
         place = self._places.of(rank)
         if place is not None:
             self._hosts[rank] = place.machine.name
+            self._watching.started(rank, place.machine.name, self._attempts[rank])
             self._processes[rank] = place.machine.start(
                 self._job.work,
                 self._environment(rank, place),
-                _Listener(rank, self._console, self._events),
+                _Listener(rank, self._console, self._events, self._watching),
                 self._master.credentials,
                 self._job.env,
             )
@@ -245,6 +264,7 @@ class _Crew:
             raise self._first_failure(ended, running)
         host = self._hosts[rank]
         self._attempts[rank] += 1
+        self._watching.away(rank, f"worker {rank} {outcome.cause}")
         place = self._start(rank)
         if place is not None:
             where = "" if place.machine.name == host else f" on {place.machine.name}"
@@ -295,6 +315,7 @@ class _Crew:
             join_timeout=job.start_timeout,
             max_failures=job.max_failures,
             checkpoints=self._master.plan,
+            status_path=ASKED if self._watching.wants_records else None,
         )
 
     def _first_failure(self, failed: _Ended, running: int) -> errors.WorkerFailed:
@@ -320,7 +341,10 @@ class _Crew:
 
 
 class _Listener(WorkerListener):
-    def __init__(self, rank: int, console: Console, ended: queue.Queue[Any]) -> None:
+    def __init__(
+        self, rank: int, console: Console, ended: queue.Queue[Any], watching: Watching
+    ) -> None:
+        self._watching = watching
         self._rank = rank
         self._console = console
         self._ended = ended
@@ -330,6 +354,9 @@ class _Listener(WorkerListener):
 
     def progress(self, text: str) -> None:
         self._console.progress(self._rank, text)
+
+    def status(self, record: WorkerRecord) -> None:
+        self._watching.heard(self._rank, record)
 
     def ended(self, outcome: Outcome) -> None:
         self._ended.put(_Ended(self._rank, outcome))

@@ -24,6 +24,7 @@ from keras_strom import errors
 from keras_strom.job import environment
 from keras_strom.job.credentials import Credentials
 from keras_strom.job.environment import ClusterEnvironment
+from keras_strom.job.worker_record import MAX_BYTES, WorkerRecord
 from keras_strom.runner import worker_main
 from keras_strom.runner.output import LineSplitter, OutputRecord, is_startup_note
 from keras_strom.runner.started_process import (
@@ -154,6 +155,9 @@ class WorkerListener:
     def progress(self, text: str) -> None:
         """The state of an unfinished line that the worker keeps redrawing."""
 
+    def status(self, record: WorkerRecord) -> None:
+        """What the worker says of itself, where its place has a `status_path`."""
+
     def ended(self, outcome: Outcome) -> None:
         """The worker has ended; nothing else follows."""
 
@@ -168,7 +172,8 @@ class WorkerProcess:
 
     Args:
         work: what the worker does.
-        place: its place in the job; `credentials_path` is set here.
+        place: its place in the job; `credentials_path` is set here, and `status_path` where it is
+            not None: then the listener hears what the worker says of itself.
         listener: is told of output and end.
         credentials: the job's, for workers of a job of several.
         env: variables on top of this process's own.
@@ -200,7 +205,7 @@ class WorkerProcess:
         self._terminated = False
         self._outcome: Outcome | None = None
         self._done = threading.Event()
-        self._report_fd = -1
+        self._report_fd = self._status_fd = -1
         with contextlib.ExitStack() as inherited:
             self._process = self._start(work, place, credentials, check_env(env), start, inherited)
         self._watcher = threading.Thread(
@@ -272,6 +277,9 @@ class WorkerProcess:
         if credentials is not None:
             fd = keep(credentials.open_memory_file())
             place = dataclasses.replace(place, credentials_path=f"/proc/self/fd/{fd}")
+        if place.status_path is not None:
+            self._status_fd, theirs = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+            place = dataclasses.replace(place, status_path=f"/proc/self/fd/{keep(theirs)}")
         if isinstance(work, Script):
             command = ["script", work.path, *work.arguments]
         else:
@@ -291,6 +299,8 @@ class WorkerProcess:
             return start(new)
         except BaseException:
             self._close_report()
+            if self._status_fd != -1:
+                os.close(self._status_fd)
             raise
 
     def _signal(self, number: signal.Signals) -> None:
@@ -321,18 +331,24 @@ class WorkerProcess:
             poller = select.poll()
             poller.register(ended, select.POLLIN)
             poller.register(pipe, select.POLLIN)
+            if self._status_fd != -1:
+                poller.register(self._status_fd, select.POLLIN)
             os.set_blocking(pipe.fileno(), False)
             running = True
             while running:
                 # The end is looked at first and the pipe read after it, so nothing is missed.
                 ready = {fd for fd, _ in poller.poll()}
                 running = ended not in ready
+                if self._status_fd in ready and not self._hear_status():
+                    poller.unregister(self._status_fd)
                 if pipe.fileno() in ready and not self._drain(pipe.fileno(), splitter, record):
                     poller.unregister(pipe)
             self._take(splitter.close(), record)
         finally:
             os.close(ended)
             pipe.close()
+            if self._status_fd != -1:
+                os.close(self._status_fd)
 
     def _drain(self, fd: int, splitter: LineSplitter, record: OutputRecord) -> bool:
         """Reads all that is there; False at the stream's end."""
@@ -346,6 +362,25 @@ class WorkerProcess:
             self._take(splitter.feed(chunk), record)
             if splitter.redrawn:
                 self._tell(self._listener.progress, splitter.redrawn)
+
+    def _hear_status(self) -> bool:
+        """Takes the records that are there; False at the stream's end, or where it is no record's.
+
+        A worker writes a record at once or not at all, so that none is ever a part.
+        """
+        try:
+            said = os.read(self._status_fd, 16 * MAX_BYTES)
+        except BlockingIOError:
+            return True
+        if not said:
+            return False
+        for line in said.splitlines():
+            try:
+                record = WorkerRecord.parse(line)
+            except errors.CorruptMessage:
+                continue  # What else the worker's program writes there concerns nobody.
+            self._tell(self._listener.status, record)
+        return True
 
     def _take(self, lines: list[str], record: OutputRecord) -> None:
         for line in lines:

@@ -12,6 +12,7 @@ from typing import Any
 from keras_strom import __version__, errors
 from keras_strom.job.credentials import Credentials
 from keras_strom.job.environment import ClusterEnvironment
+from keras_strom.job.worker_record import WorkerRecord
 from keras_strom.runner.agent import heartbeats, to_start
 from keras_strom.runner.process import Function, Outcome, Script, WorkerListener
 from keras_strom.runner.wire import Preparation, Wire
@@ -148,6 +149,9 @@ class _RemoteWorker:
             self._listener.line(str(message["text"]))
         elif kind == "progress":
             self._listener.progress(str(message["text"]))
+        elif kind == "status":
+            with contextlib.suppress(errors.CorruptMessage):
+                self._listener.status(WorkerRecord.parse(str(message["record"])))
         elif kind == "ended":
             self.end(
                 Outcome(

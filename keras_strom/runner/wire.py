@@ -23,6 +23,7 @@ ready       all is there that `prepare` has named
 unfit       something is not; in words
 line        of a worker's output
 progress    a worker's line that it keeps redrawing
+status      a `WorkerRecord`, where the worker's place asks for them
 ended       a worker, and its `Outcome`
 heartbeat   nothing
 ==========  =======================================================================================

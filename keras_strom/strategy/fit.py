@@ -57,6 +57,7 @@ from keras_strom.strategy.fit_failure import (
 from keras_strom.strategy.generation import Generation, Sharing
 from keras_strom.strategy.monitor import StromMonitor
 from keras_strom.strategy.not_finite import NotFiniteWatch
+from keras_strom.strategy.status_reports import Reporter, doing, reports_of
 from keras_strom.strategy.trackers import (
     WorkerFigures,
     autologging_apart,
@@ -98,7 +99,8 @@ def _wrap_fit(sharing_of: Callable[[Any], Sharing | None]) -> None:
             return original(model, *args, **kwargs)
         bound = signature.bind(model, *args, **kwargs)
         bound.apply_defaults()
-        return _fit(original, bound, sharing)
+        with doing(sharing.environment, "joining"):
+            return _fit(original, bound, sharing)
 
     fit._keras_strom_wrap = True  # type: ignore[attr-defined]
     trainer.fit = fit
@@ -222,7 +224,9 @@ def _put_around(
     users = _listed(given)
     monitored = _monitored(users, sharing, training)
     training.shows_epochs |= any(not isinstance(one, StromMonitor) for one in monitored)
-    ours = [_First(training), *monitored, _Last(training)]
+    reports = reports_of(sharing.environment)
+    reporters = [] if reports is None else [Reporter(reports)]
+    ours = [_First(training), *monitored, *reporters, _Last(training)]
     if isinstance(given, keras.callbacks.CallbackList):
         for callback in ours:
             if callback not in users:
@@ -348,7 +352,7 @@ class _Training:
     def begin_batch(self, batch: int) -> None:
         place = self._place = DataPosition(self._epoch, self._skipped + batch)
         self._help()
-        wait_until_allowed(self._sharing, self._help)
+        wait_until_allowed(self._sharing, self._help, self._waiting)
         if self._sharing.checkpoints is not None:
             self._sharing.checkpoints.save_if_due(self._sharing, self._fit, place)
         self._sharing.step.show_own(self._sharing.space)
@@ -357,6 +361,9 @@ class _Training:
             self._next_poll = now + _STOP_POLL_SECONDS
             if self._running().stop_requested():
                 self._model.stop_training = True
+
+    def _waiting(self, why: str) -> contextlib.AbstractContextManager[None]:
+        return doing(self._sharing.environment, "waiting", why)
 
     def show_shared(self) -> None:
         """Before every other callback's `on_train_batch_end`."""

@@ -55,6 +55,7 @@ from keras_strom.strategy.devices import local_devices, over_devices
 from keras_strom.strategy.fit import announce, wrap_fit
 from keras_strom.strategy.generation import Generation, Sharing
 from keras_strom.strategy.report import TrainingReport
+from keras_strom.strategy.status_reports import doing, reports_of
 from keras_strom.strategy.trackers import silence_autologging
 from keras_strom.strategy.xla import XlaCompiler
 
@@ -217,6 +218,9 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
             )
             self._sharing = self._connect(options, network)
             self._sharing.debug = encoding_debug_mode
+        self._reports = reports_of(environment)
+        if self._reports is not None and self._sharing is not None:
+            self._reports.follow(self._sharing)
         _watch_updates(self)
         wrap_fit(_sharing_of)
         if not environment.is_chief:
@@ -241,7 +245,8 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
             join = functools.partial(
                 _join, weakref.ref(self), self._environment, staleness, network
             )
-            worker = join()
+            with doing(self._environment, "joining"):
+                worker = join()
             _joined = weakref.ref(self)
             space.agree()  # On nothing so far.
         plan = self._environment.checkpoints
@@ -354,6 +359,9 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
             )
         sharing.step.show_own(sharing.space)
         sharing.generation = generation
+        if self._reports is not None:
+            self._reports.begin_fit(None, None)
+            self._reports.enter("training")
 
     def synchronize(self) -> TrainingReport | None:
         """Ends a custom training loop: afterwards all workers hold the same bits.
@@ -369,9 +377,12 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
         if sharing.generation is None:
             raise errors.StromError("no training to end: call strategy.begin() before the loop")
         generation = sharing.generation
-        generation.finish()
-        sharing.last_report = generation.report()
-        generation.close()
+        with doing(self._environment, "ending"):
+            generation.finish()
+            sharing.last_report = generation.report()
+            generation.close()
+        if self._reports is not None:
+            self._reports.enter("between fits")
         sharing.generation = None
         announce(sharing, generation)
         return sharing.last_report

@@ -351,7 +351,9 @@ def test_the_table_of_the_network_is_that_of_its_options() -> None:
     }
 
 
-@pytest.mark.parametrize("command", ["run", "master", "worker", "prepare", "doctor", "scalability"])
+@pytest.mark.parametrize(
+    "command", ["run", "master", "worker", "prepare", "status", "top", "doctor", "scalability"]
+)
 def test_every_flag_of_the_command_line_is_told(command: str) -> None:
     from keras_strom.cli import _parser
 

@@ -70,18 +70,19 @@ PYTHON_ARROWS = {
     "sharing": {"errors", "checks", "method", "job", "_native", "relay"},
     "recovery": {"errors", "stale_files", "job", "sharing"},
     "strategy": {"errors", "method", "job", "_native", "relay", "sharing", "recovery"},
-    "runner": {"", "errors", "checks", "job", "_native", "relay", "recovery"},
+    "dashboard": {"errors", "job"},
+    "runner": {"", "errors", "checks", "job", "_native", "relay", "recovery", "dashboard"},
     "codec": {"errors", "_native"},
     "ops": {"_native", "codec"},
     "scalability": {"errors", "checks", "job", "relay", "codec"},
     "doctor": {"", "errors", "checks", "job", "_native", "relay", "runner"},
     "completion": {"errors"},
-    "cli": {"", "errors", "job", "runner", "doctor", "scalability", "completion"},
+    "cli": {"", "errors", "job", "dashboard", "runner", "doctor", "scalability", "completion"},
     "__main__": {"cli"},
     "spark.data": {"errors", "checks", "lazy_names", "stale_files", "job", "strategy"},
     "spark.inference": {"", "errors", "spark.data"},
     "spark.runner": {
-        *("", "errors", "checks", "job", "_native", "relay", "runner", "doctor"),
+        *("", "errors", "checks", "job", "_native", "relay", "dashboard", "runner", "doctor"),
         "spark.data",
     },
     "spark.training": {
@@ -89,7 +90,7 @@ PYTHON_ARROWS = {
         *("spark.data", "spark.inference", "spark.runner"),
     },
     "spark.estimator": {
-        *("errors", "checks", "lazy_names", "method", "job", "strategy"),
+        *("errors", "checks", "lazy_names", "method", "dashboard", "job", "strategy"),
         *("spark.data", "spark.inference", "spark.runner", "spark.training"),
     },
     "spark.model": {"spark.estimator"},  # the name of before 0.1.0

@@ -1,0 +1,72 @@
+"""Where a job's page is asked for: `--dashboard`, `dashboard=`."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+
+from keras_strom import errors
+from keras_strom.job.network import format_address
+
+_LOOPBACK = "127.0.0.1"
+_ADDRESS = re.compile(r"(?:\[(?P<six>[0-9A-Fa-f:.%]+)\]|(?P<host>[^:\[\]]+)):(?P<port>\d+)")
+_WORDS = (
+    "must be True or False, a port, or HOST:PORT; without a host the page is on this machine's "
+    "loopback interface alone"
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class PageAddress:
+    """An address for the page's server (TCP).
+
+    Attributes:
+        host: to bind to; the loopback interface unless told otherwise.
+        port: 0 = any free one.
+
+    Example:
+        >>> PageAddress.of("0.0.0.0:8265")
+        PageAddress(host='0.0.0.0', port=8265)
+        >>> PageAddress.of(False) is None
+        True
+    """
+
+    host: str = _LOOPBACK
+    port: int = 0
+
+    @classmethod
+    def of(cls, dashboard: object) -> PageAddress | None:
+        """What an option says: True, False, a port or "HOST:PORT"; None = no page is asked for.
+
+        Raises:
+            InvalidOption: it says something else.
+        """
+        if dashboard is False or dashboard is None:
+            return None
+        if dashboard is True:
+            return cls()
+        host: str = _LOOPBACK
+        port: object = dashboard
+        if isinstance(dashboard, str):
+            found = _ADDRESS.fullmatch(dashboard)
+            if found:
+                host, port = found["six"] or found["host"], int(found["port"])
+            elif dashboard.isascii() and dashboard.isdigit():
+                port = int(dashboard)
+        if isinstance(port, bool) or not isinstance(port, int) or not 0 <= port < 1 << 16:
+            raise errors.InvalidOption(f"dashboard={dashboard!r} {_WORDS}")
+        return cls(host, port)
+
+    def url(self, port: int) -> str:
+        """The root of the server at this address that has got `port`."""
+        host = self.host
+        if host in ("0.0.0.0", "::"):
+            import socket
+
+            host = socket.gethostname()
+        return f"http://{format_address((host, port))}"
+
+
+def is_address(text: str) -> bool:
+    """Whether a word can be the value of --dashboard: `8265`, `0.0.0.0:8265`."""
+    return text.isdigit() or _ADDRESS.fullmatch(text) is not None

@@ -1,0 +1,92 @@
+"""Where the pages of this user's running jobs are: a small private file for each.
+
+`keras-strom status` and `keras-strom top` find them so; the URL has the token, so that nobody else
+may read the file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import logging
+import os
+import socket
+import tempfile
+import time
+from collections.abc import Iterator
+
+from keras_strom.job import environment
+
+_logger = logging.getLogger("keras_strom")
+
+
+@dataclasses.dataclass(frozen=True)
+class RunningJob:
+    """A job whose page this user can read.
+
+    Attributes:
+        url: of its page, token included.
+        name: of the job.
+        pid: of the process that serves the page.
+        host: where that is.
+        started: seconds since the epoch.
+    """
+
+    url: str
+    name: str
+    pid: int
+    host: str
+    started: float
+
+
+@contextlib.contextmanager
+def announced(url: str, name: str) -> Iterator[None]:
+    """While the block runs, the user's other programs find the page.
+
+    A folder that cannot be written costs that alone: the page's URL is shown in any case.
+    """
+    job = RunningJob(url, name, os.getpid(), socket.gethostname(), time.time())
+    path = None
+    try:
+        folder = _folder()
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        # mkstemp makes files of mode 0600.
+        fd, path = tempfile.mkstemp(prefix=f"{job.pid}-", suffix=".json", dir=folder)
+        with open(fd, "w", encoding="utf-8") as file:
+            json.dump(dataclasses.asdict(job), file)
+    except OSError as error:
+        _logger.warning("keras-strom status will not find this job by itself: %s", error)
+    try:
+        yield
+    finally:
+        if path is not None:
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+
+
+def running_jobs() -> list[RunningJob]:
+    """Those of this user, the latest last; files of jobs that were killed are removed."""
+    found = []
+    folder = _folder()
+    try:
+        names = os.listdir(folder)
+    except OSError:
+        return []
+    for name in names:
+        path = os.path.join(folder, name)
+        try:
+            with open(path, encoding="utf-8") as file:
+                job = RunningJob(**json.load(file))
+        except (OSError, ValueError, TypeError):
+            continue
+        if job.host == socket.gethostname() and not os.path.exists(f"/proc/{job.pid}"):
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+            continue
+        found.append(job)
+    return sorted(found, key=lambda job: job.started)
+
+
+def _folder() -> str:
+    return os.path.join(environment.user_state_folder(), "jobs")

@@ -1,0 +1,218 @@
+"""The server of a job's page: reads only, to whoever has the token, where it was asked to.
+
+Every address begins with the token: `/TOKEN/` is the page, `/TOKEN/state.json` what it shows,
+`/TOKEN/series.json?metric=loss` a metric over time. `/metrics` takes the token as a bearer's, too,
+as Prometheus sends it. Without it everything is 404, the page and the fact that it is one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import hmac
+import json
+import threading
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from keras_strom import errors
+from keras_strom.dashboard.page_address import PageAddress
+from keras_strom.job.network import format_address
+
+if TYPE_CHECKING:
+    from aiohttp import web
+
+    Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+_PAGE = Path(__file__).parent / "page"
+_START_SECONDS = 30.0
+_MOST_RANKS = 64
+_COMPRESSED_FROM = 2048
+
+_HEADERS = {
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self' "
+    "'unsafe-inline'; connect-src 'self'; img-src 'self' data:; base-uri 'none'; "
+    "form-action 'none'; frame-ancestors 'none'",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+
+_FILES = {
+    "": ("index.html", "text/html"),
+    "page.js": ("page.js", "text/javascript"),
+    "charts.js": ("charts.js", "text/javascript"),
+    "tree.js": ("tree.js", "text/javascript"),
+    "page.css": ("page.css", "text/css"),
+    "uPlot.min.js": ("uPlot.min.js", "text/javascript"),
+    "uPlot.min.css": ("uPlot.min.css", "text/css"),
+    "uPlot.LICENSE": ("uPlot.LICENSE", "text/plain"),
+}
+
+#: Gives the state, without events up to a number; `WatchedJob.snapshot`.
+Snapshot = Callable[[int], dict[str, Any]]
+#: Gives a metric over time, of some ranks or (None) its spread over all.
+Series = Callable[[str, list[int] | None], dict[str, Any]]
+
+
+class PageServer:
+    """Serves from entry to exit, on a thread of its own.
+
+    Args:
+        address: to bind to.
+        token: that every address begins with.
+        snapshot, series: give what is shown; called on that thread.
+
+    Attributes:
+        port: that it has got, once entered.
+
+    Raises:
+        InvalidOption: on entry, aiohttp or prometheus-client is not installed.
+        AddressError: on entry, the address cannot be used.
+    """
+
+    def __init__(
+        self, address: PageAddress, token: str, snapshot: Snapshot, series: Series
+    ) -> None:
+        self._address = address
+        self._token = token
+        self._snapshot = snapshot
+        self._series = series
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._over: asyncio.Event | None = None
+        self._ready = threading.Event()
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="keras-strom-page", daemon=True)
+        self.port = 0
+
+    def __enter__(self) -> PageServer:
+        try:
+            import aiohttp.web  # noqa: F401
+            import prometheus_client  # noqa: F401
+        except ImportError as error:
+            raise errors.InvalidOption(
+                f"dashboard: {error.name} is not installed: pip install 'keras-strom[dashboard]'"
+            ) from error
+        self._thread.start()
+        self._ready.wait(_START_SECONDS)
+        if self._failure is not None:
+            where = format_address((self._address.host, self._address.port))
+            raise errors.AddressError(
+                f"the page cannot be served at TCP {where}: {self._failure}; choose another port "
+                "(--dashboard PORT), or none for any free one"
+            ) from self._failure
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._loop is not None and self._over is not None:
+            self._loop.call_soon_threadsafe(self._over.set)
+        self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._serve())
+        except BaseException as error:
+            self._failure = error
+        finally:
+            self._ready.set()
+
+    async def _serve(self) -> None:
+        from aiohttp import web
+
+        self._loop, self._over = asyncio.get_running_loop(), asyncio.Event()
+        application = web.Application(middlewares=[_guard(self._token)])
+        add = application.router.add_get
+        add("/metrics", self._metrics)
+        add("/{token}/metrics", self._metrics)
+        add("/{token}/state.json", self._state)
+        add("/{token}/series.json", self._over_time)
+        for name in _FILES:
+            add(f"/{{token}}/{name}", _file)
+        runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.5)
+        await runner.setup()
+        try:
+            site = web.TCPSite(runner, self._address.host, self._address.port)
+            await site.start()
+            self.port = int(runner.addresses[0][1])
+            self._ready.set()
+            await self._over.wait()
+        finally:
+            await runner.cleanup()
+
+    async def _state(self, request: web.Request) -> web.StreamResponse:
+        return _json(request, self._snapshot(_number(request, "after")))
+
+    async def _over_time(self, request: web.Request) -> web.StreamResponse:
+        ranks = request.query.get("ranks")
+        wanted = None
+        if ranks is not None:
+            words = [word for word in ranks.split(",") if word.isascii() and word.isdigit()]
+            limit = int(self._snapshot(1 << 60)["workers_wanted"])
+            wanted = [int(word) for word in words[:_MOST_RANKS] if int(word) < limit]
+        return _json(request, self._series(request.query.get("metric", "loss"), wanted))
+
+    async def _metrics(self, _: web.Request) -> web.StreamResponse:
+        from aiohttp import web
+
+        from keras_strom.dashboard.metrics import CONTENT_TYPE, open_metrics
+
+        body = open_metrics(self._snapshot(1 << 60))
+        return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE})
+
+
+def _guard(token: str) -> Any:
+    """Lets through who has the token, to read."""
+    from aiohttp import web
+
+    def has_it(request: web.Request) -> bool:
+        said = request.match_info.get("token", "")
+        kind, _, bearers = request.headers.get("Authorization", "").partition(" ")
+        if kind == "Bearer":
+            said = bearers
+        return hmac.compare_digest(said.encode("utf-8", "replace"), token.encode())
+
+    async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
+        response: web.StreamResponse
+        if request.method not in ("GET", "HEAD"):
+            response = web.Response(status=405, text="405: this page is read-only")
+        elif not has_it(request):
+            response = web.Response(status=404, text="404: Not Found")
+        else:
+            try:
+                response = await handler(request)
+            except web.HTTPException as error:
+                response = web.Response(status=error.status, text=error.text)
+        response.headers.update(_HEADERS)
+        return response
+
+    return web.middleware(guard)
+
+
+async def _file(request: web.Request) -> web.StreamResponse:
+    from aiohttp import web
+
+    name, kind = _FILES[request.path.rpartition("/")[2]]
+    body = (_PAGE / name).read_bytes()
+    return _packed(request, web.Response(body=body, content_type=kind, charset="utf-8"))
+
+
+def _json(request: web.Request, value: dict[str, Any]) -> web.StreamResponse:
+    from aiohttp import web
+
+    body = json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
+    return _packed(request, web.Response(body=body, content_type="application/json"))
+
+
+def _packed(request: web.Request, response: web.Response) -> web.Response:
+    body = response.body
+    accepts = "gzip" in request.headers.get("Accept-Encoding", "")
+    if accepts and isinstance(body, bytes) and len(body) > _COMPRESSED_FROM:
+        response.body = gzip.compress(body, 3)
+        response.headers["Content-Encoding"] = "gzip"
+    return response
+
+
+def _number(request: web.Request, name: str) -> int:
+    text = request.query.get(name, "")
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else 0

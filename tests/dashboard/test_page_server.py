@@ -1,0 +1,273 @@
+"""The page's server over HTTP: what it gives to whom, and that it changes nothing."""
+
+import json
+import re
+import socket
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("aiohttp")
+pytest.importorskip("prometheus_client")
+
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
+
+from keras_strom import cli, errors
+from keras_strom.dashboard import reading, running_jobs
+from keras_strom.dashboard.dashboard import Dashboard
+from keras_strom.dashboard.page_address import PageAddress, is_address
+from keras_strom.dashboard.watch import watch
+from keras_strom.dashboard.watching import Watching
+from tests.support import simulated_job
+
+WORKERS = 40
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("state")
+
+
+@pytest.fixture(scope="module")
+def page(folder: Path) -> Iterator[Dashboard]:
+    """A job of simulated workers behind its page."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("XDG_RUNTIME_DIR", raising=False)
+        patch.setenv("XDG_STATE_HOME", str(folder))
+        with Dashboard(PageAddress(), "train.py", WORKERS, lambda _: None) as dashboard:
+            simulated_job.begin(dashboard, WORKERS)
+            simulated_job.tell(dashboard, WORKERS, 20, slow=3)
+            dashboard.checkpoint("/data/checkpoint-20")
+            yield dashboard
+
+
+@pytest.fixture(autouse=True)
+def _state_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+    monkeypatch.setenv("XDG_STATE_HOME", str(folder))
+
+
+def get(url: str, method: str = "GET", **headers: str) -> tuple[int, bytes, dict[str, str]]:
+    request = urllib.request.Request(url, method=method, headers=headers)
+    try:
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return answer.status, answer.read(), dict(answer.headers)
+    except urllib.error.HTTPError as error:
+        return error.code, error.read(), dict(error.headers)
+
+
+def root(page: Dashboard) -> str:
+    return page.url.rsplit("/", 2)[0]
+
+
+def test_the_page_and_all_that_it_needs_come_with_the_token(page: Dashboard) -> None:
+    status, body, headers = get(page.url)
+    assert status == 200
+    assert headers["Content-Type"].startswith("text/html")
+    for name in ("page.css", "uPlot.min.css", "uPlot.min.js", "charts.js", "tree.js", "page.js"):
+        assert name in body.decode()
+        assert get(page.url + name)[0] == 200
+    assert "MIT" in get(page.url + "uPlot.LICENSE")[1].decode()
+
+
+def test_the_page_asks_for_nothing_elsewhere(page: Dashboard) -> None:
+    for name in ("", "page.css", "charts.js", "tree.js", "page.js"):
+        text = get(page.url + name)[1].decode().replace("http://www.w3.org/2000/svg", "")
+        assert "http://" not in text
+        assert "https://" not in text
+    assert "default-src 'none'" in get(page.url)[2]["Content-Security-Policy"]
+
+
+@pytest.mark.parametrize("path", ["/", "/state.json", "/metrics", "/page.js", "/WRONG/", "/%ff/"])
+def test_without_the_token_there_is_nothing(page: Dashboard, path: str) -> None:
+    status, body, _ = get(root(page) + path)
+    assert (status, body) == (404, b"404: Not Found")
+
+
+def test_a_wrong_token_of_any_kind_gives_nothing(page: Dashboard) -> None:
+    token = page.url.rsplit("/", 2)[1]
+    for wrong in (token[:-1], token + "x", token.swapcase(), "x" * len(token)):
+        assert get(f"{root(page)}/{wrong}/state.json")[0] == 404
+    assert get(f"{root(page)}/metrics", Authorization="Bearer wrong")[0] == 404
+    assert get(f"{page.url}../state.json")[0] == 404
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS"])
+def test_the_page_is_read_only(page: Dashboard, method: str) -> None:
+    assert get(page.url, method)[0] == 405
+    assert get(page.url + "state.json", method)[0] == 405
+
+
+def test_no_other_files_can_be_read(page: Dashboard) -> None:
+    for path in ("server.py", "../server.py", "..%2fserver.py", "%2e%2e/server.py", "index.html"):
+        assert get(page.url + path)[0] == 404
+
+
+def test_the_state_is_that_of_the_job(page: Dashboard) -> None:
+    state = json.loads(get(page.url + "state.json")[1])
+    assert state["name"] == "train.py"
+    assert len(state["workers"]) == WORKERS
+    assert [one["rank"] for one in state["slow"]] == [3]
+    assert state["checkpoints"][0][1] == "/data/checkpoint-20"
+
+
+def test_a_metric_over_time_is_read_of_some_workers_or_as_the_spread(page: Dashboard) -> None:
+    of_two = json.loads(get(page.url + "series.json?metric=loss&ranks=0,7,999,-1,x")[1])
+    assert len(of_two["values"]) == 2
+    assert len(json.loads(get(page.url + "series.json?metric=loss")[1])["values"]) == 3
+
+
+def test_metrics_are_open_metrics(page: Dashboard) -> None:
+    token = page.url.rsplit("/", 2)[1]
+    status, body, headers = get(f"{root(page)}/metrics", Authorization=f"Bearer {token}")
+    assert status == 200
+    assert headers["Content-Type"].startswith("application/openmetrics-text")
+    assert body == get(page.url + "metrics")[1] or b"# EOF" in body
+    families = {one.name: one for one in text_string_to_metric_families(body.decode())}
+    steps = families["keras_strom_worker_step_seconds"].samples
+    assert len(steps) == WORKERS
+    expected = simulated_job.record(7, WORKERS, 20).step_seconds
+    (seventh,) = [one.value for one in steps if one.labels == {"worker": "7"}]
+    assert seventh == pytest.approx(expected, rel=1e-4)
+    losses = families["keras_strom_worker_metric"].samples
+    assert {one.labels["metric"] for one in losses} == {"loss", "accuracy", "val_loss"}
+
+
+def test_grafanas_dashboard_asks_for_metrics_that_there_are(
+    page: Dashboard, repository: Path
+) -> None:
+    text = (repository / "examples" / "grafana_dashboard.json").read_text()
+    wanted = set(re.findall(r"\bkeras_strom_\w+(?=\{|, )", text))
+    body = get(page.url + "metrics")[1].decode()
+    there = {sample.name for one in text_string_to_metric_families(body) for sample in one.samples}
+    assert len(wanted) > 12
+    assert wanted <= there
+
+
+def test_the_page_is_on_the_loopback_interface_alone(page: Dashboard) -> None:
+    assert page.url.startswith("http://127.0.0.1:")
+    port = int(root(page).rpartition(":")[2])
+    rows = Path("/proc/net/tcp").read_text().split("\n")[1:-1]
+    listening = [row.split()[1] for row in rows if row.split()[3] == "0A"]
+    assert [one for one in listening if one.endswith(f":{port:04X}")] == [f"0100007F:{port:04X}"]
+
+
+def test_no_port_is_open_that_was_not_asked_for() -> None:
+    with watch(None, "train.py", 2, pytest.fail) as watching:
+        assert type(watching) is Watching
+        assert not watching.wants_records
+
+
+def test_a_port_in_use_is_refused_in_words() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with (
+            pytest.raises(errors.AddressError, match=f"127.0.0.1:{port}.*another port"),
+            Dashboard(PageAddress(port=port), "train.py", 2, pytest.fail),
+        ):
+            pass
+
+
+def test_a_missing_library_is_refused_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "prometheus_client", None)
+    with (
+        pytest.raises(errors.InvalidOption, match=r"pip install 'keras-strom\[dashboard\]'"),
+        Dashboard(PageAddress(), "train.py", 2, pytest.fail),
+    ):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("option", "address"),
+    [
+        (True, PageAddress("127.0.0.1", 0)),
+        (8265, PageAddress("127.0.0.1", 8265)),
+        ("8265", PageAddress("127.0.0.1", 8265)),
+        ("0.0.0.0:8265", PageAddress("0.0.0.0", 8265)),
+        ("[::1]:80", PageAddress("::1", 80)),
+        (False, None),
+        (None, None),
+    ],
+)
+def test_a_page_is_asked_for_by_a_word_a_port_or_an_address(
+    option: object, address: PageAddress | None
+) -> None:
+    assert PageAddress.of(option) == address
+
+
+@pytest.mark.parametrize("option", [-1, 65536, "yes", "host", "host:port", 1.5, "::1:80"])
+def test_an_address_that_makes_no_sense_is_refused(option: object) -> None:
+    with pytest.raises(errors.InvalidOption, match="dashboard="):
+        PageAddress.of(option)
+
+
+@pytest.mark.parametrize(
+    ("words", "dashboard", "script"),
+    [
+        (["--dashboard", "train.py"], "0", "train.py"),
+        (["--dashboard", "8265", "train.py"], "8265", "train.py"),
+        (["--dashboard", "0.0.0.0:1", "train.py"], "0.0.0.0:1", "train.py"),
+        (["--dashboard=8265", "-np", "2", "train.py"], "8265", "train.py"),
+        (["-np", "2", "--dashboard", "train.py", "--dashboard", "x"], "0", "train.py"),
+        (["train.py", "--dashboard", "8"], None, "train.py"),
+    ],
+)
+def test_the_flag_takes_an_address_or_none(
+    words: list[str], dashboard: str | None, script: str
+) -> None:
+    options = cli._parser().parse_args(["run", *words])
+    assert (options.dashboard, options.script) == (dashboard, script)
+    assert is_address("8265")
+
+
+# ------------------------------------------------------------------ in the terminal
+
+
+def test_the_terminal_finds_the_page_of_the_job_that_runs(
+    page: Dashboard, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert reading.find_page(None) == page.url
+    assert cli.main(["status"]) == 0
+    shown = capsys.readouterr().out
+    assert "40 training" in shown
+    assert "computes slowly" in shown
+
+
+def test_the_status_is_also_json(page: Dashboard, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["status", page.url.rstrip("/"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["name"] == "train.py"
+
+
+def test_the_file_that_tells_of_a_page_is_private(page: Dashboard, folder: Path) -> None:
+    (file,) = (folder / "keras-strom" / "jobs").iterdir()
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert page.url in file.read_text()
+
+
+def test_the_file_of_a_job_that_was_killed_is_removed(page: Dashboard, folder: Path) -> None:
+    jobs = folder / "keras-strom" / "jobs"
+    (alive,) = jobs.iterdir()
+    dead = jobs / "dead.json"
+    dead.write_text(json.dumps({**json.loads(alive.read_text()), "pid": 2**22 + 1}))
+    assert [job.url for job in running_jobs.running_jobs()] == [page.url]
+    assert not dead.exists()
+
+
+def test_where_no_job_runs_the_terminal_says_how_to_start_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    assert cli.main(["status"]) == 2
+    assert "keras-strom run --dashboard" in capsys.readouterr().err
+
+
+def test_a_page_that_is_gone_is_said_without_its_token(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        port = unused.getsockname()[1]
+    assert cli.main(["top", f"http://127.0.0.1:{port}/SECRET/"]) == 2
+    words = capsys.readouterr().err
+    assert "has the job ended" in words
+    assert "SECRET" not in words
