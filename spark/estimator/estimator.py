@@ -118,6 +118,7 @@ class StromEstimator(TrainingParams, Estimator, MLWritable, MLReadable):  # type
         partitions_per_process: how many partitions a worker the data is written in; None = as the
             DataFrame has.
         use_gpu: False: GPUs are hidden from workers, which train on CPUs.
+        dashboard: as `run`'s: True = a live page of the training, or its port, or "HOST:PORT".
         verbose: 0 = silent, 1 = progress, 2 = a line an epoch.
 
     Raises:
@@ -172,6 +173,7 @@ class StromEstimator(TrainingParams, Estimator, MLWritable, MLReadable):  # type
         max_failures: int | None = None,
         partitions_per_process: int | None = None,
         use_gpu: bool = False,
+        dashboard: bool | int | str = False,
         verbose: int = 1,
     ) -> None:
         given = dict(locals())
@@ -507,5 +509,6 @@ def _train(fitting: _Fitting, data: ExportedData, rows: Direct | None = None) ->
         max_failures=params["max_failures"],
         rows=rows,
         recorder=fitting.recorder,
+        dashboard=params["dashboard"],
     )
     return _method(params).train(job)

@@ -17,6 +17,7 @@ from pyspark.ml.param import Param, Params
 
 from keras_strom import errors
 from keras_strom.checks import whole_number
+from keras_strom.dashboard.page_address import PageAddress
 from keras_strom.job.network import NetworkConfig
 from keras_strom.method import Method
 
@@ -191,6 +192,11 @@ def _use_gpu(name: str, value: Any) -> bool:
     return value  # type: ignore[no-any-return]
 
 
+def _dashboard(name: str, value: Any) -> bool | int | str:
+    PageAddress.of(value)  # Refuses what makes no sense.
+    return value  # type: ignore[no-any-return]
+
+
 def _verbose(name: str, value: Any) -> int:
     if isinstance(value, bool) or value not in (0, 1, 2):
         raise errors.InvalidOption(f"{name}={value!r} must be 0, 1 or 2")
@@ -272,4 +278,5 @@ class TrainingParams(ColumnParams):
     max_failures = param("max_failures", "how many workers are started again", number)
     partitions_per_process = param("partitions_per_process", "data files a worker", count)
     use_gpu = param("use_gpu", "whether to train on GPUs", _use_gpu)
+    dashboard = param("dashboard", "whether, or where, to serve a live page", _dashboard)
     verbose = param("verbose", "0 = silent, 1 = progress, 2 = a line an epoch", _verbose)

@@ -28,6 +28,7 @@ from typing import Any
 
 from keras_strom import errors
 from keras_strom._native import sealing
+from keras_strom.dashboard.watching import Watching
 from keras_strom.job.credentials import KEY_BYTES, Credentials
 from keras_strom.job.network import HostPort
 from keras_strom.runner.channel import HEARTBEAT_SECONDS, Channel
@@ -35,7 +36,7 @@ from keras_strom.runner.console import Console
 from keras_strom.runner.process import GRACE_SECONDS, first_cause
 
 from .event import Event
-from .messages import Ended, FromTask, Output, Progress, Registration, parse_from_task
+from .messages import Ended, FromTask, Output, Progress, Registration, Said, parse_from_task
 from .registered_task import Failure, RegisteredTask
 from .slots import Size
 
@@ -54,6 +55,7 @@ class Controller:
         credentials: the job's; a task without them is not heard.
         bind: (host, port) of the TCP listener; port 0 = any.
         console: shows the workers' output; None = nobody does.
+        watching: is told what happens; None = nobody is.
         max_failures: so many workers that die or are lost are started again; lost tasks of an
             elastic job do not count.
         speculation: whether Spark may run two copies of a task, so that one that registers with a
@@ -71,6 +73,7 @@ class Controller:
         bind: HostPort,
         console: Console | None,
         *,
+        watching: Watching | None = None,
         max_failures: int = 0,
         speculation: bool = False,
         begin: float | None = None,
@@ -82,6 +85,7 @@ class Controller:
         self._key = secrets.token_bytes(KEY_BYTES)
         self.public_key = sealing.public_key(self._key)
         self._console = console
+        self._watching = watching or Watching()
         self._max_failures = max_failures
         self._speculation = speculation
         self._begin = time.monotonic() if begin is None else begin
@@ -352,6 +356,7 @@ class Controller:
         self._start(task)
 
     def _start(self, task: RegisteredTask) -> None:
+        self._watching.started(task.rank, task.host, task.attempt)
         registered = self.events[task.event]
         self.events[task.event] = dataclasses.replace(registered, rank=task.rank)
         place = {
@@ -378,6 +383,9 @@ class Controller:
             if self._console is not None:
                 self._console.progress(task.rank, message.text)
             return
+        if isinstance(message, Said):
+            self._watching.heard(task.rank, message.record)
+            return
         with self._changed:
             if task.ended or task.lost_at is not None:
                 return  # It says nothing new, however often.
@@ -386,6 +394,7 @@ class Controller:
             if isinstance(message, Ended):
                 task.ended = True
                 self._record("ended", task.rank, f"on {task.host}")
+                self._watching.ended(task.rank, f"worker {task.rank} has ended")
                 return
             error = errors.WorkerFailed(
                 task.rank, task.host, message.traceback, message.log_tail, self._streamed
@@ -422,9 +431,11 @@ class Controller:
             self._failures.append(failure)
             words = errors.exception_line(failure.error.traceback)
             self._record("failed", task.rank, f"on {task.host}: {words}")
+            self._watching.ended(task.rank, f"worker {task.rank} has failed: {words}", failed=True)
             return
         self._survived += 1
         self._record("lost", task.rank, f"on {task.host}: {failure.cause}")
+        self._watching.away(task.rank, f"{failure.error.who} {failure.cause}")
         again = "it is started again" if may_start_again else "Spark is to run its task again"
         self._say(
             task.rank,
@@ -440,6 +451,7 @@ class Controller:
         self._lost_tasks += 1
         self._record("lost", task.rank, f"on {task.host}: {failure.cause}")
         if task.rank >= 0:
+            self._watching.away(task.rank, f"{failure.error.who} {failure.cause}")
             self._say(task.rank, f"{failure.error.who} {failure.cause}; its place is free")
         self._await_replacement(task, failure)
         self._look_at_number()
@@ -478,6 +490,8 @@ class Controller:
         return self._console is not None
 
     def _say(self, rank: int, text: str) -> None:
+        if rank < 0:
+            self._watching.event(text)
         if self._console is None:
             _logger.warning("%s", text)
         elif rank < 0:

@@ -12,6 +12,7 @@ import reprlib
 from typing import Any
 
 from keras_strom import errors
+from keras_strom.job.worker_record import WorkerRecord
 from keras_strom.runner.channel import Message
 
 # Ranks, partitions and attempts lie far below it.
@@ -55,6 +56,13 @@ class Progress:
 
 
 @dataclasses.dataclass(frozen=True)
+class Said:
+    """What a worker says of itself."""
+
+    record: WorkerRecord
+
+
+@dataclasses.dataclass(frozen=True)
 class Ended:
     """A worker has ended well."""
 
@@ -70,7 +78,7 @@ class Failed:
     may_start_again: bool
 
 
-FromTask = Output | Progress | Ended | Failed
+FromTask = Output | Progress | Said | Ended | Failed
 
 
 def parse_from_task(message: Message) -> FromTask | None:
@@ -84,6 +92,8 @@ def parse_from_task(message: Message) -> FromTask | None:
         return Output(_texts(message, "lines"))
     if kind == "progress":
         return Progress(_text(message, "text"))
+    if kind == "status":
+        return Said(WorkerRecord.parse(_text(message, "record")))
     if kind == "ended":
         return Ended()
     if kind == "failed":

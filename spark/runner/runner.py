@@ -22,6 +22,8 @@ from typing import TYPE_CHECKING, Any
 
 from keras_strom import __version__, errors
 from keras_strom.checks import whole_number
+from keras_strom.dashboard.page_address import PageAddress
+from keras_strom.dashboard.watch import watch
 from keras_strom.job import environment
 from keras_strom.job.credentials import Credentials
 from keras_strom.job.interfaces import interface_addresses
@@ -74,6 +76,7 @@ def run(
     verbose: int = 1,
     secret: bytes | None = None,
     data: Direct | None = None,
+    dashboard: bool | int | str = False,
     spark: SparkSession | None = None,
 ) -> RunResult:
     """Calls `fn(*args, **kwargs)` on every worker at the same time.
@@ -115,6 +118,9 @@ def run(
             ones, which nobody has to keep.
         data: rows that each task lays down on its local disk for its worker (`direct`); they are
             divided for `num_proc` workers.
+        dashboard: True = the driver serves a live page of the job at any free port of its loopback
+            interface, and says where; a port, or "HOST:PORT", says which. docs/dashboard.md tells
+            of it; it needs `keras-strom[dashboard]`.
         spark: the session; None = the active one, or a new one.
 
     Returns:
@@ -154,6 +160,8 @@ def run(
         stream_logs=stream_logs,
         verbose=verbose,
         data=data,
+        dashboard=PageAddress.of(dashboard),
+        name=getattr(fn, "__name__", "a function"),
     )
     work = _call(fn, args, kwargs or {})
     return _run(work, options, dict(check_env(env)), active_context(spark), start_master)
@@ -185,6 +193,8 @@ class _Options:
     stream_logs: bool
     verbose: int
     data: Direct | None
+    dashboard: PageAddress | None
+    name: str
 
     def __post_init__(self) -> None:
         check_network(self.network)
@@ -234,12 +244,18 @@ def _run(
         min_workers=size.least,
         credentials=options.credentials,
     )
-    with JobMaster(asked, start) as master, contextlib.ExitStack() as stack:
+    with (
+        watch(options.dashboard, options.name, workers, console.message) as watching,
+        JobMaster(asked, start, watching.checkpoint) as master,
+        contextlib.ExitStack() as stack,
+    ):
+        watching.follow(master.status)
         controller = Controller(
             size,
             master.credentials or options.credentials,
             (host, options.network.port),
             console if options.stream_logs else None,
+            watching=watching,
             max_failures=options.max_failures,
             speculation=is_on(context, "spark.speculation"),
             begin=begin,
@@ -320,6 +336,7 @@ def _task(
         version=__version__,
         checkpoints=master.plan,
         warm_start=options.warm_start,
+        watched=options.dashboard is not None,
     )
 
 

@@ -23,6 +23,7 @@ from keras_strom import __version__, errors
 from keras_strom.job.credentials import Credentials
 from keras_strom.job.environment import ClusterEnvironment
 from keras_strom.job.network import HostPort, NetworkConfig, format_address
+from keras_strom.job.worker_record import ASKED, WorkerRecord
 from keras_strom.runner.channel import HEARTBEAT_SECONDS, Channel
 from keras_strom.runner.fork_server import ForkServers, parent_of
 from keras_strom.runner.process import (
@@ -74,6 +75,7 @@ class Task:
         data: what the rows are that the task lays down for its worker; None = there are none.
         checkpoints: what workers save of their state and go on from; None = nothing.
         warm_start: as given to `run`.
+        watched: whether the driver wants to know what the worker says of itself.
         version: of keras-strom, on the driver.
     """
 
@@ -92,6 +94,7 @@ class Task:
     data: ExportedData | None = None
     checkpoints: CheckpointPlan | None = None
     warm_start: bool = True
+    watched: bool = False
     version: str = __version__
 
 
@@ -153,6 +156,7 @@ def _run_worker(
                 join_timeout=task.start_timeout,
                 data_path=data_path,
                 checkpoints=checkpoints,
+                status_path=ASKED if task.watched else None,
             )
             # The worker ends with the thread that starts it: this one, the task's own.
             with WorkerProcess(
@@ -190,6 +194,7 @@ class _DriverLink(WorkerListener):
         self._lost_lines = 0
         self._bar = ""
         self._bar_time = 0.0
+        self._record: WorkerRecord | None = None
         self._sending = False
         self._process: WorkerProcess | None = None
         self._start: Start | None = None
@@ -244,6 +249,11 @@ class _DriverLink(WorkerListener):
                 self._bar = text
                 if time.monotonic() - self._bar_time >= _PROGRESS_SECONDS:
                     self._changed.notify_all()
+
+    def status(self, record: WorkerRecord) -> None:
+        with self._changed:
+            self._record = record  # Of several the latest says it all.
+            self._changed.notify_all()
 
     def report(self, outcome: Outcome) -> None:
         """Sends what output is left, then how the worker ended."""
@@ -313,7 +323,7 @@ class _DriverLink(WorkerListener):
                 self._changed.notify_all()
 
     def _has_something(self) -> bool:
-        return bool(self._lines or self._bar or self._closing)
+        return bool(self._lines or self._bar or self._record or self._closing)
 
     def _take(self) -> list[dict[str, Any]]:
         messages: list[dict[str, Any]] = []
@@ -330,6 +340,9 @@ class _DriverLink(WorkerListener):
         if self._bar:
             messages.append({"type": "progress", "text": self._bar})
             self._bar, self._bar_time = "", time.monotonic()
+        if self._record is not None:
+            messages.append({"type": "status", "record": self._record.to_json()})
+            self._record = None
         return messages or [{"type": "heartbeat"}]
 
     def _finish_sending(self) -> None:

@@ -75,7 +75,7 @@ class ParameterAveraging(TrainingMethod):
     def check(self, params: Mapping[str, Any]) -> None:
         """Refuses what is of the relay only."""
         for name, why in _NOT_AVERAGINGS.items():
-            if params[name] is not None:
+            if params[name] is not None and params[name] is not False:
                 raise errors.InvalidOption(
                     f"{name} has no effect with training={self!r}, {why}: leave it out, or train "
                     "with GradientSharing()"
@@ -97,6 +97,7 @@ _NOT_AVERAGINGS = {
     "network": "which shares no updates",
     "min_proc": "whose workers take turns on the slots that there are",
     "max_proc": "whose workers take turns on the slots that there are",
+    "dashboard": "whose workers run no process of their own that could tell of itself",
     "max_failures": "whose tasks Spark runs again as spark.task.maxFailures says",
 }
 

@@ -58,6 +58,7 @@ class OverTheRelay(TrainingMethod):
                 stream_logs=plan.verbose > 0,
                 verbose=min(plan.verbose, 1),
                 data=job.rows,
+                dashboard=job.dashboard,
                 spark=job.spark,
             )
         worked: list[WorkerResult] = list(results)

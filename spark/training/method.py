@@ -34,6 +34,7 @@ class TrainingJob:
         spark: the session.
         network, max_failures: as given to the estimator.
         rows: rows that go straight to the workers; None = `plan.data` lies in files.
+        dashboard: as given to the estimator.
         recorder: notes when the driver did what.
     """
 
@@ -44,6 +45,7 @@ class TrainingJob:
     max_failures: int | None
     rows: Direct | None
     recorder: Recorder
+    dashboard: bool | int | str = False
 
 
 class TrainingMethod(abc.ABC):
