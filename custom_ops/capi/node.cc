@@ -209,6 +209,11 @@ int strom_worker_close(strom_handle worker, const char* reason) {
   });
 }
 
+int strom_worker_drain(strom_handle worker, int64_t timeout_ns) {
+  return WithWorker("strom_worker_drain", worker,
+                    [&](WorkerAgent& agent) { return agent.Drain(timeout_ns); });
+}
+
 int strom_worker_start(strom_handle worker, uint64_t generation, int64_t size, uint64_t layout_hash,
                        const char* options_text, const strom_method* method,
                        const strom_range* ranges, int64_t range_count, const float* seed,

@@ -188,6 +188,14 @@ int strom_replica_write_residual(strom_handle replica, int64_t offset, int64_t s
   });
 }
 
+int strom_replica_hand_over(strom_handle replica, int64_t iteration,
+                            strom_residual_result* result) {
+  return strom::WithReplica(__func__, replica, [&](CompressionState& r) -> Status {
+    if (result == nullptr) return strom::NullArgument("strom_replica_hand_over", "result");
+    return r.HandOverResidual(iteration, result);
+  });
+}
+
 int strom_replica_keep_messages(strom_handle replica, int32_t keep) {
   return strom::WithReplica(__func__, replica, [&](CompressionState& r) -> Status {
     r.KeepMessages(keep != 0);

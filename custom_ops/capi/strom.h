@@ -100,6 +100,11 @@ STROM_EXPORT int strom_replica_read_residual(strom_handle replica, int64_t offse
 STROM_EXPORT int strom_replica_write_residual(strom_handle replica, int64_t offset, int64_t size,
                                               const float* in);
 
+/* Hands the whole residual over to all others, to the bit, as the last update of a worker that
+ * leaves; what has been handed over is no residual any more. Where it fails, what was not stays. */
+STROM_EXPORT int strom_replica_hand_over(strom_handle replica, int64_t iteration,
+                                         strom_residual_result* result);
+
 /* Keeps a copy of the last step's messages for inspection (tests); off by default. */
 STROM_EXPORT int strom_replica_keep_messages(strom_handle replica, int32_t keep);
 /* Kept message `index` of the last step; *size gets its bytes, `out` may be NULL to ask the size */
@@ -290,6 +295,11 @@ typedef struct {
 STROM_EXPORT int strom_worker_join(const strom_worker_options* options, strom_handle* worker);
 /* Says goodbye with `reason` ("" = the work is done) and closes; blocks at most a second. */
 STROM_EXPORT int strom_worker_close(strom_handle worker, const char* reason);
+
+/* Waits until the master holds every update that this worker has made, then leaves in order: its
+ * place is free at once, and the others are told that nothing is lost. After STROM_TIMEOUT it is
+ * still there. */
+STROM_EXPORT int strom_worker_drain(strom_handle worker, int64_t timeout_ns);
 
 /* Begins generation `generation` (1, 2, ...: one a `fit`): announces the layout and waits until all
  * K workers have. The chief (rank 0) passes its values as `seed` (size elements), others NULL.

@@ -17,6 +17,8 @@ const char* Name(MasterEvent::Type type) {
       return "left";
     case MasterEvent::Type::kLost:
       return "lost";
+    case MasterEvent::Type::kDrained:
+      return "drained";
     case MasterEvent::Type::kRejoined:
       return "rejoined";
     case MasterEvent::Type::kRefused:

@@ -231,6 +231,18 @@ Status WorkerAgent::AwaitAcknowledged(int64_t timeout_ns) {
   return failure_;
 }
 
+Status WorkerAgent::Drain(int64_t timeout_ns) {
+  {
+    std::unique_lock<std::mutex> lock(mutex_);
+    if (!WaitUntil(lock, timeout_ns, [&] { return held_ >= counter_ || !failure_.ok(); })) {
+      return {Code::kTimeout, RanOut(timeout_ns, "the master to take over its updates")};
+    }
+    if (!failure_.ok()) return failure_;
+  }
+  Close(std::string(kDrained));
+  return {};
+}
+
 void WorkerAgent::Close(const std::string& reason) {
   {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -447,6 +459,7 @@ void WorkerAgent::Publish(int64_t now_ns) {
     TakeEvents();
     TakeJointFromNode();
     outgoing_bytes_ = node_.OutgoingBytes();
+    held_ = node_.LastHeld();
     released_ = node_.ReleasedSteps();
     donation_wanted_.store(node_.DonationWanted(), std::memory_order_relaxed);
     missing_workers_.store(node_.missing_workers(), std::memory_order_relaxed);

@@ -81,6 +81,9 @@ class WorkerAgent final : public Exchange, public JointExchange, private IoLoop:
   Status AwaitReceived(int64_t timeout_ns);
   // Waits until the master has acknowledged every update that was submitted before.
   Status AwaitAcknowledged(int64_t timeout_ns);
+  // Waits until the master holds every update that was submitted before, then leaves in order
+  // (kDrained) and ends as Close does. After a timeout it goes on as before.
+  Status Drain(int64_t timeout_ns);
   // Says goodbye and ends the I/O thread; every later call fails with kClosed. Not for the I/O
   // thread itself, on which AwaitStep's callbacks run.
   void Close(const std::string& reason);
@@ -153,6 +156,7 @@ class WorkerAgent final : public Exchange, public JointExchange, private IoLoop:
   Beginning beginning_;
   bool donation_asked_ = false;  // in this generation
   int64_t outgoing_bytes_ = 0;
+  uint64_t held_ = 0;  // the last own update that the master is known to hold
   int64_t released_ = 0;
   Inbox inbox_;
   std::vector<WorkerEvent> answers_;

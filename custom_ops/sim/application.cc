@@ -42,6 +42,7 @@ void Application::Act(int64_t now_ns) {
     if (!event) break;
     HandleEvent(now_ns, std::move(*event));
   }
+  if (handed_over_) return LeaveOnceHeld(now_ns);
   // Within a step a program does nothing else.
   const bool is_within_step = !joint_.Continue(now_ns, &record_.parameters);
   if (is_within_step) {
@@ -165,6 +166,10 @@ void Application::CheckDonation(const Buffer& donation) {
 void Application::Begin(int64_t now_ns) {
   record_.state = ApplicationRecord::State::kWaiting;
   record_.ending = false;
+  if (drains_) {  // FINAL has named all that it has made
+    handed_over_ = 0;
+    return LeaveOnceHeld(now_ns);
+  }
   if (record_.generation >= script_.steps.size()) {
     record_.state = ApplicationRecord::State::kFinished;
     return node_->Leave(now_ns, "");
@@ -201,6 +206,7 @@ void Application::Continue(int64_t now_ns) {
     if (script_.plan.IsJoint()) joint_.Finish(now_ns, record_.step - 1, record_.parameters);
     return node_->Finish(now_ns, script_.stop_all);
   }
+  if (drains_ && IsReleased() && !node_->WaitsForMaster()) return HandOver(now_ns);
   if (!MayStep(now_ns)) return;
   if (script_.average_before.contains(record_.step) && !averaged_) {
     averaged_ = true;
@@ -217,10 +223,40 @@ bool Application::MayStep(int64_t now_ns) {
   if (!blocked && blocked_since_ns_ != kNever) {
     record_.blocked_ns += now_ns - std::exchange(blocked_since_ns_, kNever);
   }
-  waits_ =
-      blocked || node_->missing_workers() > 0 || node_->WaitsForMaster() ||
-      (sequenced() && node_->ReleasedSteps() < record_.step - record_.first_step - max_staleness_);
+  waits_ = blocked || node_->missing_workers() > 0 || node_->WaitsForMaster() || !IsReleased();
   return !waits_;
+}
+
+bool Application::IsReleased() const {
+  return !sequenced() ||
+         node_->ReleasedSteps() >= record_.step - record_.first_step - max_staleness_;
+}
+
+// What has not been sent, as one more update of its last step; nothing where it has made none.
+void Application::HandOver(int64_t now_ns) {
+  next_action_ns_ = kNever;
+  uint64_t last =
+      ledger_->submitted().contains(record_.origin) ? ledger_->submitted().at(record_.origin) : 0;
+  const int64_t parts = record_.step == 0 ? 0 : random_.Between(1, 3);
+  for (int64_t part = 0; part < parts; ++part) {
+    std::vector<uint8_t> update = ListCodec::Write(
+        {{static_cast<uint32_t>(random_.Below(script_.layout_size)), 3.0f}, {0, -1.0f}});
+    const std::vector<uint8_t> message(update.begin() + kUpdateHeaderBytes, update.end());
+    const UpdateId id =
+        node_->Submit(now_ns, record_.step - 1, part + 1 == parts, std::move(update));
+    ledger_->Submit(id, record_.generation, message);
+    last = id.counter;
+  }
+  handed_over_ = last;
+  LeaveOnceHeld(now_ns);
+}
+
+void Application::LeaveOnceHeld(int64_t now_ns) {
+  if (node_->LastHeld() < *handed_over_) return;
+  hooks_.on_drained();
+  record_.state = ApplicationRecord::State::kDrained;
+  next_action_ns_ = kNever;
+  node_->Leave(now_ns, std::string(kDrained));
 }
 
 // What an optimizer would do: elements move a little, of a large model some.

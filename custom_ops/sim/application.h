@@ -43,7 +43,7 @@ struct Script {
 
 // What an application has seen; the checks and tests read it.
 struct ApplicationRecord {
-  enum class State { kWaiting, kTraining, kFinished, kFailed, kDead };
+  enum class State { kWaiting, kTraining, kFinished, kFailed, kDead, kDrained };
   State state = State::kWaiting;
   uint64_t origin = 0;
   uint64_t generation = 0;
@@ -71,9 +71,7 @@ struct ApplicationRecord {
   Status failure;
   std::vector<std::string> notices;
 
-  bool over() const {
-    return state == State::kFinished || state == State::kFailed || state == State::kDead;
-  }
+  bool over() const { return state != State::kWaiting && state != State::kTraining; }
 };
 
 class Application {
@@ -84,6 +82,7 @@ class Application {
     std::function<void()> cut_off;
     std::function<void(const ReceivedUpdate& update)> on_taken;  // before it is applied
     std::function<void()> on_final;                              // everything has been applied
+    std::function<void()> on_drained;                            // it leaves: nothing is left here
     std::function<void(const std::vector<float>& parameters)> on_result;
     // Of those who train now.
     std::function<bool(uint64_t generation)> nobody_else_has_started;
@@ -97,6 +96,14 @@ class Application {
   // Takes the node's events and does what is due.
   void Act(int64_t now_ns);
   int64_t NextAction() const { return next_action_ns_; }
+  // From here on it looks for a moment between two steps to hand over what it has not sent, and
+  // leaves when that is with the master.
+  void Drain(int64_t now_ns) {
+    drains_ = true;
+    if (record_.state == ApplicationRecord::State::kTraining && next_action_ns_ == kNever) {
+      next_action_ns_ = now_ns;
+    }
+  }
   void Die() {
     record_.state = ApplicationRecord::State::kDead;
     next_action_ns_ = kNever;
@@ -119,6 +126,9 @@ class Application {
   void CheckDonation(const Buffer& donation);
   void Continue(int64_t now_ns);
   bool MayStep(int64_t now_ns);
+  bool IsReleased() const;
+  void HandOver(int64_t now_ns);
+  void LeaveOnceHeld(int64_t now_ns);
   void TrainStep(int64_t now_ns);
   void TrainJointStep(int64_t now_ns);
   void EndStep(int64_t now_ns);
@@ -138,6 +148,8 @@ class Application {
   bool averaged_ = false;   // before the step at hand
   bool validated_ = false;  // likewise
   bool waits_ = false;      // training, but may not step yet
+  bool drains_ = false;
+  std::optional<uint64_t> handed_over_ = {};  // all is, when the master holds this own update
   int64_t blocked_since_ns_ = kNever;
   int64_t validates_until_ns_ = 0;
 };

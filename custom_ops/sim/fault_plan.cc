@@ -21,6 +21,8 @@ const char* NameOf(Fault::Kind kind) {
       return "kill";
     case Fault::Kind::kRestart:
       return "restart";
+    case Fault::Kind::kDrain:
+      return "drain";
     case Fault::Kind::kPartition:
       return "partition";
     case Fault::Kind::kDeaf:
@@ -116,8 +118,9 @@ Fault DrawFault(SimulatedRandom* random, const FaultBounds& bounds, std::set<int
   const int32_t victim =
       victims[static_cast<size_t>(random->Below(static_cast<int64_t>(victims.size())))];
   fault.ranks = {victim};
-  if (bounds.replacements && choice > 4) {
-    fault.kind = Fault::Kind::kRestart;
+  if ((bounds.replacements || bounds.drains) && choice > 4) {
+    const bool drains = bounds.drains && random->Chance(.8);
+    fault.kind = drains ? Fault::Kind::kDrain : Fault::Kind::kRestart;
     for (const int32_t other : victims) {
       if (other != victim && random->Chance(.3)) fault.ranks.push_back(other);
     }
@@ -184,7 +187,8 @@ bool FaultPlan::MayEnd(int32_t rank, bool is_replacement, int64_t failure_timeou
     const bool strikes =
         std::find(fault.ranks.begin(), fault.ranks.end(), rank) != fault.ranks.end();
     if (!strikes) continue;
-    const bool kills = fault.kind == Fault::Kind::kKill || fault.kind == Fault::Kind::kRestart;
+    const bool kills = fault.kind == Fault::Kind::kKill || fault.kind == Fault::Kind::kRestart ||
+                       fault.kind == Fault::Kind::kDrain;
     if (kills && !is_replacement) return true;  // a process dies once
     if (!kills && fault.kind != Fault::Kind::kHarm) silent_ns += fault.for_ns;
   }

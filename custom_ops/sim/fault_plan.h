@@ -20,6 +20,7 @@ struct Fault {
     kPause,      // the processes stand still
     kKill,       // they are gone for good
     kRestart,    // they are gone, and others come in their place
+    kDrain,      // the same, but they have so long to hand over what they have not sent
     kPartition,  // they reach each other, but nobody else does
     kDeaf,       // they hear nobody else, who hears them
     kMute,       // nobody else hears them, whom they hear
@@ -40,6 +41,7 @@ struct FaultBounds {
   int64_t failure_timeout_ns = 1'000'000'000;
   bool master_too = true;     // the master may stand still
   bool replacements = false;  // what may end processes replaces them, several at once now and then
+  bool drains = false;        // most of what may end processes lets them drain
   bool masters = false;       // the master is gone once or twice, and another one comes
   bool silences = false;      // nobody dies: workers stand still for longer than anything is kept
   bool one_way = false;       // of most faults one direction of paths is cut

@@ -105,6 +105,14 @@ std::string HoldsItsOwn(uint64_t origin, const VersionVector& received, const Le
   return "does not hold " + Name({origin, CounterOf(ledger.submitted(), origin)}) + ", its own";
 }
 
+std::string HoldsTheDrained(uint64_t generation, const VersionVector& received,
+                            const Ledger& ledger) {
+  for (const uint64_t origin : ledger.drained(generation)) {
+    if (std::string lacks = HoldsItsOwn(origin, received, ledger); !lacks.empty()) return lacks;
+  }
+  return "";
+}
+
 std::string HasArrived(const VersionVector& submitted_then, const VersionVector& received) {
   return Prefixed("still lacks ", NotCovered(submitted_then, received));
 }

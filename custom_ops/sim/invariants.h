@@ -58,6 +58,9 @@ std::string KeepsUntrained(const std::vector<float>& parameters, const std::vect
 
 // A node holds all that it has submitted itself.
 std::string HoldsItsOwn(uint64_t origin, const VersionVector& received, const Ledger& ledger);
+// What workers have made that have drained in this generation is part of its result.
+std::string HoldsTheDrained(uint64_t generation, const VersionVector& received,
+                            const Ledger& ledger);
 // What live nodes submitted a while ago is here.
 std::string HasArrived(const VersionVector& submitted_then, const VersionVector& received);
 // At the end all hold the same set, bit for bit the same parameters.

@@ -11,7 +11,7 @@ namespace {
 
 constexpr int64_t kMillisecond = 1'000'000;
 
-enum class Trouble { kAny, kReplacements, kMasters, kSilences, kFits, kOneWay };
+enum class Trouble { kAny, kReplacements, kDrains, kMasters, kSilences, kFits, kOneWay };
 
 Job DrawAnyJob(uint64_t seed, SimulatedLinks links, Trouble trouble) {
   SimulatedRandom random(seed);
@@ -68,6 +68,7 @@ Job DrawAnyJob(uint64_t seed, SimulatedLinks links, Trouble trouble) {
                                         .failure_timeout_ns = options.failure_timeout_ns,
                                         .master_too = !masters,
                                         .replacements = trouble == Trouble::kReplacements || fits,
+                                        .drains = trouble == Trouble::kDrains,
                                         .masters = masters,
                                         .silences = silences,
                                         .one_way = trouble == Trouble::kOneWay});
@@ -125,6 +126,10 @@ Job DrawJob(uint64_t seed, SimulatedLinks links) { return DrawAnyJob(seed, links
 
 Job DrawJobWithReplacements(uint64_t seed, SimulatedLinks links) {
   return DrawAnyJob(seed, links, Trouble::kReplacements);
+}
+
+Job DrawJobWithDrains(uint64_t seed, SimulatedLinks links) {
+  return DrawAnyJob(seed, links, Trouble::kDrains);
 }
 
 Job DrawJobWithMasters(uint64_t seed, SimulatedLinks links) {

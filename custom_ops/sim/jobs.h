@@ -15,6 +15,9 @@ Job DrawJob(uint64_t seed, SimulatedLinks links);
 // The same with faults of which most are deaths, several at once now and then, each followed by a
 // replacement.
 Job DrawJobWithReplacements(uint64_t seed, SimulatedLinks links);
+// Likewise, but most of them are told beforehand: they hand over what they have not sent and leave,
+// or die where they have too little time for that.
+Job DrawJobWithDrains(uint64_t seed, SimulatedLinks links);
 // Asynchronous, with faults of any kind and a master that is killed once or twice, after which
 // another one comes at its address with a higher epoch.
 Job DrawJobWithMasters(uint64_t seed, SimulatedLinks links);

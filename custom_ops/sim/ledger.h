@@ -29,6 +29,14 @@ class Ledger {
     return found == given_.end() ? 0 : found->second;
   }
 
+  // A worker has handed over all that it had, in this generation, and leaves.
+  void Drain(uint64_t generation, uint64_t origin) { drained_[generation].push_back(origin); }
+  const std::vector<uint64_t>& drained(uint64_t generation) const {
+    static const std::vector<uint64_t> kNone;
+    const auto found = drained_.find(generation);
+    return found == drained_.end() ? kNone : found->second;
+  }
+
   // The last counter of each origin so far.
   const VersionVector& submitted() const { return submitted_; }
   // The message that was submitted under this name; null = none was.
@@ -62,6 +70,7 @@ class Ledger {
   VersionVector submitted_;
   std::map<uint64_t, std::vector<float>> initial_;
   std::map<uint64_t, int64_t> given_;
+  std::map<uint64_t, std::vector<uint64_t>> drained_;  // origins, by generation
 };
 
 }  // namespace strom

@@ -221,6 +221,12 @@ Application::Hooks Simulation::HooksOf(Process* process) {
     const VersionVector& masters = MasterOf(*process).received();
     Expect(SameVector(process->node->received(), masters), process);
     Expect(HoldsItsOwn(process->record().origin, masters, ledger_), process);
+    if (masters_ == 1)
+      Expect(HoldsTheDrained(process->record().generation, masters, ledger_), process);
+  };
+  hooks.on_drained = [this, process] {
+    ledger_.Drain(process->record().generation, process->record().origin);
+    Expect(HoldsItsOwn(process->record().origin, MasterOf(*process).received(), ledger_), process);
   };
   hooks.on_result = [this, process](const std::vector<float>& parameters) {
     const ApplicationRecord& record = process->record();
@@ -367,6 +373,12 @@ void Simulation::Begin(const Fault& fault) {
       for (const int32_t rank : fault.ranks) KillProcess(rank);
       replacements_ += static_cast<int>(fault.ranks.size());
       return;
+    case Fault::Kind::kDrain:
+      for (const int32_t rank : fault.ranks) {
+        current_[static_cast<size_t>(rank)]->application->Drain(network_->now_ns());
+      }
+      replacements_ += static_cast<int>(fault.ranks.size());
+      return;
     case Fault::Kind::kPartition:
       return SetReachable(fault.ranks, false);
     case Fault::Kind::kDeaf:
@@ -384,6 +396,9 @@ void Simulation::End(const Fault& fault) {
       return;
     case Fault::Kind::kKill:
       return;
+    case Fault::Kind::kDrain:
+      for (const int32_t rank : fault.ranks) KillProcess(rank);  // who has not left by now
+      [[fallthrough]];
     case Fault::Kind::kRestart:
       for (const int32_t rank : fault.ranks) Replace(rank);
       replacements_ -= static_cast<int>(fault.ranks.size());
@@ -439,8 +454,10 @@ void Simulation::KillProcess(int32_t rank) {
     Expect(FailsForAReason(process->record().failure, /*excused=*/false, /*outran_ring=*/false),
            process);
   }
-  Log(process->name() + " is killed");
-  process->application->Die();
+  const bool drained = process->record().state == ApplicationRecord::State::kDrained;
+  drained_ += drained ? 1 : 0;
+  Log(process->name() + (drained ? " is gone" : " is killed"));
+  if (!drained) process->application->Die();
   network_->Kill(process->host);
 }
 

@@ -100,6 +100,7 @@ class Simulation {
   // Where the job forgets: at the end of every generation.
   const std::vector<Holdings>& holdings() const { return holdings_; }
   int64_t replaced() const { return replaced_; }
+  int64_t drained() const { return drained_; }
   int64_t rejoined() const { return rejoined_; }  // in a generation that ran
 
  private:
@@ -182,6 +183,7 @@ class Simulation {
   bool ended_ = false;  // a generation, and what is over is to be forgotten
   std::vector<Holdings> holdings_;
   int64_t replaced_ = 0;
+  int64_t drained_ = 0;
   int64_t rejoined_ = 0;
 };
 

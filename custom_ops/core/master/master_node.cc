@@ -583,6 +583,9 @@ void MasterNode::State::RemoveGone() {
     member->gone_ns = now_ns;
     if (leaving.state == Member::State::kLeft) {
       events.push_back({MasterEvent::Type::kLeft, rank, WorkerName(rank) + " has left"});
+    } else if (leaving.reason == kDrained) {
+      Report({MasterEvent::Type::kDrained, rank,
+              WorkerName(rank) + " has drained: the others have all that it had learnt"});
     } else {
       const std::string text = WorkerName(rank) + " was lost: " + leaving.reason;
       Report({MasterEvent::Type::kLost, rank, text});

@@ -7,6 +7,7 @@
 #include <array>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <variant>
 #include <vector>
 
@@ -20,6 +21,10 @@ namespace strom {
 // Bumped whenever a field below, the update header, the codec's format or what a message makes of
 // its receiver's vectors changes.
 inline constexpr uint32_t kProtocolVersion = 8;
+
+// The words of a worker's CLOSE that leaves in the middle of its work, once the master holds all
+// that it has made. With no words its work is done, with any others it is lost.
+inline constexpr std::string_view kDrained = "drained";
 
 // Texts are no longer than this. What two members say may stand in one answer, so words for people
 // have room for two options texts; longer ones are cut where they are sent. A peer that sends more

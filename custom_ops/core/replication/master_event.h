@@ -14,6 +14,7 @@ struct MasterEvent {
     kJoined,
     kLeft,
     kLost,
+    kDrained,   // left in order, in the middle of its work, and lost nothing
     kRejoined,  // takes part in a generation that trains already, for the first time or again
     kRefused,
     kStarted,

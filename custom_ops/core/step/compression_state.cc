@@ -118,6 +118,15 @@ Status CheckIteration(int64_t iteration) {
 
 }  // namespace
 
+// The length of raw spans: 2^14 elements, fewer where one would not fit into a message.
+int RawLog2Span(int64_t max_bytes) {
+  int log2_span = 14;
+  while (2 * kMaxMessageHeaderBytes + (int64_t{sizeof(float)} << log2_span) > max_bytes) {
+    --log2_span;
+  }
+  return log2_span;
+}
+
 // What received updates are applied to.
 struct Values {
   std::span<const strom_segment> segments;
@@ -155,6 +164,8 @@ struct CompressionState::State {
   void TakeBack(std::span<const strom_segment> segments, bool full);
 
   Status HandOver(int64_t iteration, int64_t count, Messages parts, strom_step_result* result);
+  Status HandOverChunks(int64_t iteration, int64_t first, int64_t last,
+                        strom_residual_result* result);
   void TellApplied(int64_t count);
   Status ApplyReceived(const Values& values, const Parallel& parallel, strom_step_result* result);
   Status ApplyWaiting(const Values& values, const Parallel& parallel, strom_step_result* result);
@@ -377,6 +388,67 @@ void CompressionState::State::TakeBack(std::span<const strom_segment> segments, 
   // Where they are not in place, to the last bit. Full progress stays, once it is in the residual.
   if (!full || !encoder.has_begun()) CopyValues(segments);
   encoder.Clear();
+}
+
+Status CompressionState::HandOverResidual(int64_t iteration, strom_residual_result* result) {
+  *result = {};
+  if (state_->exchange == nullptr) return Invalid("there is nobody to hand the residual over to");
+  if (Status status = CheckIteration(iteration); !status.ok()) return status;
+  const int64_t chunks = (state_->size + kChunk - 1) / kChunk;
+  // A step's contribution is one update, but elsewhere each chunk leaves as there is room for it.
+  if (state_->exchange->sequenced()) {
+    return state_->HandOverChunks(iteration, 0, chunks, result);
+  }
+  bool any = false;
+  for (int64_t chunk = 0; chunk < chunks; ++chunk) {
+    if (state_->residuals.Find(chunk) == nullptr) continue;
+    Status status = state_->HandOverChunks(iteration, chunk, chunk + 1, result);
+    if (!status.ok()) return status;
+    any = true;
+  }
+  return any ? Status{} : state_->HandOverChunks(iteration, 0, 0, result);
+}
+
+// Chunks [first, last) of the residual, as one update.
+Status CompressionState::State::HandOverChunks(int64_t iteration, int64_t first, int64_t last,
+                                               strom_residual_result* result) {
+  const int log2_span = RawLog2Span(max_message_bytes);
+  const int64_t span_elements = int64_t{1} << log2_span;
+  MessageWriter writer({.elements = size, .iteration = iteration}, log2_span, max_message_bytes,
+                       kUpdateHeaderBytes);
+  strom_residual_result now{};
+  for (int64_t chunk = first; chunk < last; ++chunk) {
+    const float* const found = residuals.Find(chunk);
+    if (found == nullptr) continue;
+    const std::span<const float> values(
+        found, static_cast<size_t>(std::min(kChunk, size - chunk * kChunk)));
+    for (const float r : values) {
+      now.elements += r != 0 ? 1 : 0;
+      now.mass += std::fabs(static_cast<double>(r));
+    }
+    const auto length = static_cast<int64_t>(values.size());
+    for (int64_t start = 0; start < length; start += span_elements) {
+      writer.AddRawSpan(
+          (chunk * kChunk + start) / span_elements,
+          values.subspan(static_cast<size_t>(start),
+                         static_cast<size_t>(std::min(span_elements, length - start))));
+    }
+  }
+  Messages parts = writer.Finish();
+  for (const std::vector<uint8_t>& part : parts) {
+    now.message_bytes += static_cast<int64_t>(part.size()) - kUpdateHeaderBytes;
+  }
+  UpdateId id;
+  if (Status status = exchange->Submit(iteration, std::move(parts), &id); !status.ok()) {
+    return status;
+  }
+  for (int64_t chunk = first; chunk < last; ++chunk) {
+    if (residuals.Find(chunk) != nullptr) std::fill_n(residuals.Touch(chunk), kChunk, 0.0f);
+  }
+  result->elements += now.elements;
+  result->message_bytes += now.message_bytes;
+  result->mass += now.mass;
+  return {};
 }
 
 // Keeps copies if asked to, and submits. An update without entries tells asynchronous workers

@@ -4,7 +4,8 @@
 // and is subtracted, the variable gets every message received since (asynchronous modes). The own
 // progress stays in it as a whole (strom_step_options, `full`), or as far as it has been sent. An
 // update beyond the limit on its norm is scaled down first, and the momentum of what was sent is
-// cleared. Not thread-safe; the C ABI serialises calls.
+// cleared. A worker that leaves calls HandOverResidual last. Not thread-safe; the C ABI serialises
+// calls.
 #ifndef KERAS_STROM_CORE_STEP_COMPRESSION_STATE_H_
 #define KERAS_STROM_CORE_STEP_COMPRESSION_STATE_H_
 
@@ -59,6 +60,13 @@ class CompressionState {
   // Residuals of flat elements [offset, offset + size); elements of no segment so far read zero.
   Status ReadResidual(int64_t offset, std::span<float> out) const;
   Status WriteResidual(int64_t offset, std::span<const float> in);
+
+  // Hands the whole residual over to all others, to the bit: as it is, in raw spans of one or more
+  // updates that bear `iteration`, at least one, empty where nothing was left. What has been handed
+  // over is no residual any more; where it fails, what was not stays. Values that include the
+  // residual (`full`) hold it as a part of what all share from then on, others lack it: it is the
+  // last thing that a worker does which leaves.
+  Status HandOverResidual(int64_t iteration, strom_residual_result* result);
 
   // Messages (without update header) of the last Step, kept when asked.
   void KeepMessages(bool keep);

@@ -90,6 +90,13 @@ typedef struct {
   double limited_mass;   /* what the limit on it took off the sum of |s * (after - before)| */
 } strom_step_result;
 
+/* What a residual that was handed over as a whole has come to. */
+typedef struct {
+  int64_t elements;      /* of the residual that were not zero */
+  int64_t message_bytes; /* encoded bytes handed over (all parts) */
+  double mass;           /* sum |r| of what was handed over */
+} strom_residual_result;
+
 #ifdef __cplusplus
 } /* extern "C" */
 #endif

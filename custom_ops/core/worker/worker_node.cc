@@ -176,6 +176,10 @@ UpdateId WorkerNode::Submit(int64_t now_ns, int64_t iteration, bool last_part,
   return id;
 }
 
+uint64_t WorkerNode::LastHeld() const {
+  return CounterOf(state_->relay.replication().master(), state_->origin);
+}
+
 int64_t WorkerNode::OutgoingBytes() const { return state_->relay.OutgoingBytes(state_->origin); }
 
 Received WorkerNode::TakeReceived() {

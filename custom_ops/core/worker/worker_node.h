@@ -62,8 +62,10 @@ class WorkerNode {
   void SendState(int64_t now_ns, std::vector<double> state);               // -> kResult
   void Verify(int64_t now_ns, double difference, uint64_t hash);           // -> kEnd
   // Late joiners: another worker's state, as bytes that only applications understand. Once a start.
-  void AskDonation(int64_t now_ns);                       // -> kDonation
-  void Leave(int64_t now_ns, const std::string& reason);  // goodbye; no event
+  void AskDonation(int64_t now_ns);  // -> kDonation
+  // Goodbye; no event. "" = its work is done, kDrained = the master holds all that it has made and
+  // others go on with its work, anything else = it is lost.
+  void Leave(int64_t now_ns, const std::string& reason);
 
   // Somebody has joined late and asks for this worker's state. Donate answers all who have asked;
   // empty bytes = it has none to give.
@@ -91,6 +93,8 @@ class WorkerNode {
   // Only between kStarted and Finish, or after kFailed.
   // Counters go on after kFailed, but nothing is sent any more.
   UpdateId Submit(int64_t now_ns, int64_t iteration, bool last_part, std::vector<uint8_t> update);
+  // The last own update that the master is known to hold, by its beacons.
+  uint64_t LastHeld() const;
   // Bytes towards the parent not yet acknowledged: the producer blocks over its cap.
   int64_t OutgoingBytes() const;
 

@@ -1,7 +1,7 @@
 // Runs simulated jobs by their seeds and says which break a promise:
 //
 //   simulator --seeds 0-999 [--links memory|datagrams|both] [--seconds N]
-//             [--jobs any|replacements|masters|silences|fits|one-way|joint|both|all]
+//             [--jobs any|replacements|drains|masters|silences|fits|one-way|joint|both|all]
 //   simulator --verbose 123 [--links ...]    one job, with its plan and every event
 //   simulator --seeds 0-99 --expect-violation    ends well only where a promise is broken (mutants)
 //   simulator --long rejoins:N|hours:N    N processes are replaced in synchronous mode, or N hours
@@ -27,7 +27,8 @@ struct Arguments {
   uint64_t first = 0, last = 99;
   bool memory = true, datagrams = true;
   bool any = true, replacements = true;  // which jobs
-  bool masters = false, silences = false, fits = false, one_way = false, joint = false;
+  bool drains = false, masters = false, silences = false, fits = false, one_way = false,
+       joint = false;
   std::optional<uint64_t> verbose;
   bool expect_violation = false;
   std::optional<Job> long_job;
@@ -35,13 +36,13 @@ struct Arguments {
 };
 
 int Usage() {
-  std::fprintf(
-      stderr,
-      "usage: simulator [--seeds A-B] [--links memory|datagrams|both]\n"
-      "                 [--jobs any|replacements|masters|silences|fits|one-way|joint|both|all]\n"
-      "                 [--seconds N]\n"
-      "                 [--expect-violation] | --verbose SEED [--links ...] [--jobs ...]\n"
-      "                 | --long rejoins:N|hours:N\n");
+  std::fprintf(stderr,
+               "usage: simulator [--seeds A-B] [--links memory|datagrams|both]\n"
+               "                 [--jobs "
+               "any|replacements|drains|masters|silences|fits|one-way|joint|both|all]\n"
+               "                 [--seconds N]\n"
+               "                 [--expect-violation] | --verbose SEED [--links ...] [--jobs ...]\n"
+               "                 | --long rejoins:N|hours:N\n");
   return 2;
 }
 
@@ -78,13 +79,14 @@ bool Parse(int count, char** words, Arguments* arguments) {
       const bool all = jobs == "all";
       arguments->any = all || jobs == "any" || jobs == "both";
       arguments->replacements = all || jobs == "replacements" || jobs == "both";
+      arguments->drains = all || jobs == "drains";
       arguments->masters = all || jobs == "masters";
       arguments->silences = all || jobs == "silences";
       arguments->fits = all || jobs == "fits";
       arguments->one_way = all || jobs == "one-way";
       arguments->joint = all || jobs == "joint";
-      if (arguments->any || arguments->replacements || arguments->masters || arguments->silences ||
-          arguments->fits || arguments->one_way || arguments->joint) {
+      if (arguments->any || arguments->replacements || arguments->drains || arguments->masters ||
+          arguments->silences || arguments->fits || arguments->one_way || arguments->joint) {
         continue;
       }
       return false;
@@ -151,6 +153,7 @@ int Main(const Arguments& arguments) {
       std::vector<Job> jobs;
       if (arguments.any) jobs.push_back(DrawJob(seed, links));
       if (arguments.replacements) jobs.push_back(DrawJobWithReplacements(seed, links));
+      if (arguments.drains) jobs.push_back(DrawJobWithDrains(seed, links));
       if (arguments.masters) jobs.push_back(DrawJobWithMasters(seed, links));
       if (arguments.silences) jobs.push_back(DrawJobWithSilences(seed, links));
       if (arguments.fits) jobs.push_back(DrawJobWithFits(seed, links));

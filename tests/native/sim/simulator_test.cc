@@ -23,6 +23,7 @@ constexpr uint64_t kShare = 1;
 // What the runs were like, so that a plan that harms nobody is noticed.
 struct Tally {
   int finished = 0, failed = 0, dead = 0, returned = 0, replaced = 0;
+  int64_t drained = 0;
   int late = 0, ended = 0, donations = 0;  // how processes have begun a generation
   int snapshots = 0;                       // of live workers that were too far behind
   int handed_over = 0, resumed = 0;        // replicas to other masters, generations that went on
@@ -41,6 +42,7 @@ struct Tally {
         handed_over += process->handed_over;
       }
     }
+    drained += simulation.drained();
     std::vector<int32_t> joined;
     for (const MasterEvent& event : simulation.master_events()) {
       resumed += event.type == MasterEvent::Type::kResumed ? 1 : 0;
@@ -107,6 +109,21 @@ TEST(SimulatorTest, ReplacedWorkersComeBackOverDatagrams) {
   constexpr uint64_t kRuns = 100 / kShare;
   ExpectReplacements(RunSeeds(0, kRuns, SimulatedLinks::kDatagrams, DrawJobWithReplacements),
                      kRuns);
+}
+
+// What a worker has made that drains is with the others; the laws look for that.
+TEST(SimulatorTest, NothingIsLostOfWorkersThatDrainOverMemoryLinks) {
+  constexpr uint64_t kRuns = 300 / kShare;
+  const Tally tally = RunSeeds(0, kRuns, SimulatedLinks::kMemory, DrawJobWithDrains);
+  ExpectReplacements(tally, kRuns);
+  EXPECT_GT(tally.drained, static_cast<int>(kRuns));
+}
+
+TEST(SimulatorTest, NothingIsLostOfWorkersThatDrainOverDatagrams) {
+  constexpr uint64_t kRuns = 100 / kShare;
+  const Tally tally = RunSeeds(0, kRuns, SimulatedLinks::kDatagrams, DrawJobWithDrains);
+  ExpectReplacements(tally, kRuns);
+  EXPECT_GT(tally.drained, static_cast<int>(kRuns));
 }
 
 void ExpectSnapshots(const Tally& tally, int runs) {

@@ -436,5 +436,101 @@ TEST(CompressionState, RefusesWhatItCannotDo) {
   EXPECT_EQ(worker.compression.Apply(segments, &worker.result).code, Code::kInvalidArgument);
 }
 
+// --- handing over
+
+// A worker whose residual has everything: large, tiny and subnormal values, and zeros.
+void FillResidual(Worker* worker, int64_t size) {
+  std::vector<float> residual = RandomUpdate(size, 11);
+  for (size_t i = 0; i < residual.size(); i += 7) residual[i] = 0;
+  for (size_t i = 3; i < residual.size(); i += 101) residual[i] = 0x1.8p-140f;
+  for (size_t i = 5; i < residual.size(); i += 97) residual[i] *= 0x1p40f;
+  ASSERT_TRUE(worker->compression.WriteResidual(0, residual).ok());
+}
+
+std::vector<float> SumOf(int64_t size, const std::vector<ReceivedUpdate>& updates) {
+  Worker other({size}, 2);
+  other.exchange->inbox = updates;
+  EXPECT_TRUE(other.compression.Apply(other.Segments(false), &other.result).ok());
+  return other.Values();
+}
+
+TEST(HandOverResidual, OthersGetEveryBitOfItAndNothingIsLeft) {
+  for (const bool sequenced : {false, true}) {
+    constexpr int64_t kSize = 70'003;
+    Worker worker({3, 60'000, 10'000}, 1, sequenced);
+    FillResidual(&worker, kSize);
+    const std::vector<float> before = worker.Residual();
+    strom_residual_result result{};
+    ASSERT_TRUE(worker.compression.HandOverResidual(17, &result).ok());
+    EXPECT_EQ(SumOf(kSize, worker.exchange->sent), before);
+    EXPECT_EQ(worker.Residual(), std::vector<float>(kSize, 0));
+    double mass = 0;
+    for (const float r : before) mass += std::fabs(static_cast<double>(r));
+    EXPECT_EQ(result.mass, mass);
+    EXPECT_EQ(result.elements, kSize - std::ranges::count(before, 0.0f));
+    for (const ReceivedUpdate& update : worker.exchange->sent) {
+      ParsedMessage message;
+      ASSERT_TRUE(ParseMessage(update.message(), &message).ok());
+      EXPECT_EQ(message.fields().iteration, 17);
+    }
+
+    // Again there is nothing more than the iteration to tell.
+    worker.exchange->sent.clear();
+    ASSERT_TRUE(worker.compression.HandOverResidual(17, &result).ok());
+    EXPECT_EQ(result.mass, 0);
+    ASSERT_EQ(worker.exchange->sent.size(), 1u);
+    EXPECT_EQ(SumOf(kSize, worker.exchange->sent), std::vector<float>(kSize, 0));
+  }
+}
+
+TEST(HandOverResidual, ALargeOneLeavesChunkByChunkAndInSequencedModesAsOneContribution) {
+  constexpr int64_t kSize = (int64_t{2} << 21) + 5;
+  for (const bool sequenced : {false, true}) {
+    Worker worker({kSize}, 1, sequenced);
+    FillResidual(&worker, kSize);
+    const std::vector<float> before = worker.Residual();
+    strom_residual_result result{};
+    ASSERT_TRUE(worker.compression.HandOverResidual(0, &result).ok());
+    EXPECT_EQ(worker.exchange->submits, sequenced ? 1 : 3);
+    EXPECT_GT(worker.exchange->sent.size(), 3u);
+    EXPECT_EQ(SumOf(kSize, worker.exchange->sent), before);
+  }
+}
+
+TEST(HandOverResidual, WhatHasNeverBeenTouchedTakesNoBytes) {
+  constexpr int64_t kSize = int64_t{64} << 20;
+  Worker worker({kSize}, 1);
+  const std::vector<float> row(64, 0.125f);
+  ASSERT_TRUE(worker.compression.WriteResidual(kSize - 64, row).ok());
+  strom_residual_result result{};
+  ASSERT_TRUE(worker.compression.HandOverResidual(0, &result).ok());
+  EXPECT_EQ(result.elements, 64);
+  EXPECT_LT(result.message_bytes, 70'000);
+}
+
+TEST(HandOverResidual, WhatTheExchangeRefusesStays) {
+  Worker worker({1000}, 1);
+  FillResidual(&worker, 1000);
+  const std::vector<float> before = worker.Residual();
+  worker.exchange->fault = {Code::kBackPressure, "full"};
+  strom_residual_result result{};
+  EXPECT_EQ(worker.compression.HandOverResidual(0, &result).code, Code::kBackPressure);
+  EXPECT_EQ(worker.Residual(), before);
+  EXPECT_EQ(result.mass, 0);
+}
+
+TEST(HandOverResidual, AWorkersOwnModelStaysAsItIs) {
+  Worker worker({1000}, 1);
+  worker.BeFull();
+  const std::vector<float> update = RandomUpdate(1000, 3);
+  ASSERT_TRUE(worker.Step(update).ok());
+  const std::vector<float> own = worker.Values(), left = worker.Residual();
+  strom_residual_result result{};
+  ASSERT_TRUE(worker.compression.HandOverResidual(0, &result).ok());
+  EXPECT_EQ(worker.Values(), own);
+  const std::vector<float> others = SumOf(1000, worker.exchange->sent);
+  for (size_t i = 0; i < own.size(); ++i) ASSERT_NEAR(others[i], own[i], 1e-6) << left[i];
+}
+
 }  // namespace
 }  // namespace strom
