@@ -13,6 +13,7 @@ from keras_strom.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from keras_strom.errors import StromError
+    from keras_strom.job.drain import drain
     from keras_strom.job.environment import is_chief, local_rank, rank, size
     from keras_strom.job.network import NetworkConfig
 
@@ -31,6 +32,7 @@ __all__ = [
     "StromStrategy",
     "TargetDensityThreshold",
     "UpdateClipping",
+    "drain",
     "is_chief",
     "local_rank",
     "on_chief",
@@ -56,6 +58,7 @@ _get = lazy_names(
         "StromStrategy": "strategy.strategy",
         "TargetDensityThreshold": "sharing.threshold",
         "UpdateClipping": "sharing.update_clipping",
+        "drain": "job.drain",
         "is_chief": "job.environment",
         "local_rank": "job.environment",
         "on_chief": "strategy.trackers",

@@ -170,6 +170,7 @@ def _add_run(commands: Any) -> None:
         "given several times",
     )
     _add_job(run)
+    _add_drain(run.add_argument_group("drain"))
     run.add_argument(
         "--warm-start",
         action="store_true",
@@ -295,6 +296,29 @@ def _add_job(parser: Any) -> None:
         metavar="[HOST:]PORT",
         help="serve a live page of the job; without a port at any free one, without a host on the "
         "loopback interface alone. Its address, with the token that it needs, is shown",
+    )
+
+
+def _add_drain(parser: Any) -> None:
+    """Flags that say how a machine that is about to be taken away is noticed."""
+    parser.add_argument(
+        "--drain-seconds",
+        type=float,
+        default=30.0,
+        metavar="SECONDS",
+        help="how long a worker that is asked to leave may take to hand over what it has learnt; "
+        "then it is killed",
+    )
+    parser.add_argument(
+        "--drain-signal",
+        metavar="NAME",
+        help="a signal to this command, as in SIGUSR1, by which the workers of this machine hand "
+        "over and leave; those of others go on. SIGTERM to one worker's process has that one leave",
+    )
+    parser.add_argument(
+        "--drain-file",
+        metavar="PATH",
+        help="the same once this file is there: for a script that hears of a preemption",
     )
 
 
@@ -564,6 +588,9 @@ def _job(options: argparse.Namespace) -> Job:
         start_timeout=options.start_timeout,
         max_failures=options.max_failures,
         min_workers=options.min_workers,
+        drain_seconds=options.drain_seconds,
+        drain_signal=options.drain_signal,
+        drain_file=options.drain_file,
         warm_start=options.warm_start,
         hosts=hosts,
         ssh_args=tuple(shlex.split(options.ssh_args or "")),

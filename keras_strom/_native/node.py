@@ -270,6 +270,15 @@ class WorkerNode(JoinedNode):
 
     _kind = "worker"
 
+    def drain(self, timeout: float | None = None) -> None:
+        """Leaves in order: waits until the master holds all that this worker has made, and closes.
+
+        Raises:
+            DeadlinePassed: it does not within `timeout` seconds; the worker is still there.
+        """
+        leave = declare("strom_worker_drain", _Handle, ctypes.c_int64)
+        self._wait(leave, self.handle, _nanoseconds(timeout))
+
     def start(
         self,
         generation: int,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +15,37 @@ MAX_MESSAGE_BYTES = 4 << 20
 
 _HANDLE = ctypes.c_int64
 _FLOATS = ctypes.POINTER(ctypes.c_float)
+
+
+class _ResidualResult(ctypes.Structure):
+    """`strom_residual_result`."""
+
+    _fields_ = (
+        ("elements", ctypes.c_int64),
+        ("message_bytes", ctypes.c_int64),
+        ("mass", ctypes.c_double),
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class HandedOver:
+    """A residual that was handed over.
+
+    Attributes:
+        elements: how many of it were not zero.
+        message_bytes: of the messages that hold it.
+        mass: the sum of all |r|.
+    """
+
+    elements: int
+    message_bytes: int
+    mass: float
+
+    def __str__(self) -> str:
+        return (
+            f"{self.elements} elements of its residual, a mass of {self.mass:.6g}, were handed "
+            f"over in {self.message_bytes} bytes"
+        )
 
 
 class Replica:
@@ -61,6 +93,22 @@ class Replica:
             "strom_replica_write_residual", _HANDLE, ctypes.c_int64, ctypes.c_int64, _FLOATS
         )
         check(function(self.handle, offset, values.size, values.ctypes.data_as(_FLOATS)))
+
+    def hand_over(self, iteration: int) -> HandedOver:
+        """Sends the whole residual to all others, to the bit; nothing of it is left here.
+
+        The last thing that a worker does with its residual before it leaves.
+
+        Args:
+            iteration: of its last step.
+
+        Raises:
+            StromError: what could not be sent stays.
+        """
+        result = _ResidualResult()
+        function = declare("strom_replica_hand_over", _HANDLE, ctypes.c_int64, ctypes.c_void_p)
+        check(function(self.handle, iteration, ctypes.addressof(result)))
+        return HandedOver(result.elements, result.message_bytes, result.mass)
 
     def keep_messages(self, keep: bool = True) -> None:
         """Keeps a copy of each step's messages for `messages`; off by default."""

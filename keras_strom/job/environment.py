@@ -24,6 +24,8 @@ KERAS_STROM_MAX_FAILURES   how many workers that fail, for whatever reason, are 
                            (default 0: a `fit` that fails on one worker fails on all); where some
                            are, the others train on. Set by `keras-strom run` alone: on Spark an
                            exception ends the job, and only workers that die are started again
+KERAS_STROM_DRAIN_SECONDS  seconds that a worker has to leave which is asked to (default 30)
+KERAS_STROM_RUNNER_FD      number of an inherited pipe's end, through which the runner asks for that
 KERAS_STROM_DATA           folder of the rows that a Spark task has laid down for its worker
 KERAS_STROM_CHECKPOINTS    JSON object of a `CheckpointPlan`; not set = none are made
 KERAS_STROM_STATUS         path of a pipe, /proc/self/fd/N, to which this worker writes what it
@@ -60,6 +62,8 @@ NETWORK = PREFIX + "NETWORK"
 IP = PREFIX + "IP"
 JOIN_TIMEOUT = PREFIX + "JOIN_TIMEOUT"
 MAX_FAILURES = PREFIX + "MAX_FAILURES"
+DRAIN_SECONDS = PREFIX + "DRAIN_SECONDS"
+RUNNER_FD = PREFIX + "RUNNER_FD"
 DATA = PREFIX + "DATA"
 CHECKPOINTS = PREFIX + "CHECKPOINTS"
 STATUS = PREFIX + "STATUS"
@@ -67,7 +71,7 @@ STATUS = PREFIX + "STATUS"
 _KNOWN = frozenset(
     (
         *(RANK, SIZE, LOCAL_RANK, LOCAL_SIZE, ATTEMPT, MASTER, CREDENTIALS, NETWORK, IP),
-        *(JOIN_TIMEOUT, MAX_FAILURES, DATA, CHECKPOINTS, STATUS),
+        *(JOIN_TIMEOUT, MAX_FAILURES, DRAIN_SECONDS, RUNNER_FD, DATA, CHECKPOINTS, STATUS),
     )
 )
 
@@ -90,6 +94,9 @@ class ClusterEnvironment:
         max_failures: how many workers that fail are started again while the others train on; 0, as
             on Spark, where only workers that die are started again = a `fit` that fails on one
             worker fails on all.
+        drain_seconds: seconds that this worker has to leave when it is asked to.
+        runner_fd: the reading end of a pipe from its runner (`keras_strom.job.drain`); None = there
+            is none.
         data_path: where rows were laid down for this worker; None = nowhere.
         checkpoints: where this worker leaves its parts of checkpoints, how often, and the one to go
             on from; None = no checkpoints.
@@ -111,6 +118,8 @@ class ClusterEnvironment:
     ip: str | None = None
     join_timeout: float = 600.0
     max_failures: int = 0
+    drain_seconds: float = 30.0
+    runner_fd: int | None = None
     data_path: str | None = None
     checkpoints: CheckpointPlan | None = None
     status_path: str | None = None
@@ -182,6 +191,8 @@ class ClusterEnvironment:
             ip=read(IP, _ip, None),
             join_timeout=read(JOIN_TIMEOUT, _seconds, 600.0),
             max_failures=read(MAX_FAILURES, _integer, 0),
+            drain_seconds=read(DRAIN_SECONDS, _seconds, 30.0),
+            runner_fd=read(RUNNER_FD, _integer, None),
             data_path=read(DATA, str, None),
             checkpoints=read(CHECKPOINTS, CheckpointPlan.from_json, None),
             status_path=read(STATUS, str, None),
@@ -206,6 +217,10 @@ class ClusterEnvironment:
             variables[IP] = self.ip
         if self.max_failures:
             variables[MAX_FAILURES] = str(self.max_failures)
+        if self.drain_seconds != type(self).drain_seconds:
+            variables[DRAIN_SECONDS] = repr(self.drain_seconds)
+        if self.runner_fd is not None:
+            variables[RUNNER_FD] = str(self.runner_fd)
         if self.data_path is not None:
             variables[DATA] = self.data_path
         if self.checkpoints is not None:

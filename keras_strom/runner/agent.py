@@ -175,12 +175,15 @@ class Agent:
                 clock = float(message["clock"])
             elif message["type"] == "signal":
                 sent = signal.Signals(message["signal"])
-            else:
+            elif message["type"] != "drain":
                 raise ValueError(message["type"])
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise errors.CorruptMessage(f"a message that makes no sense: {error!r}") from None
         if message["type"] == "start":
             self._start(number, place, credentials or None, clock)
+        elif message["type"] == "drain":
+            if number in self._workers:
+                self._workers[number].drain()
         elif number in self._workers:
             worker = self._workers[number]
             self._told_to_end.add(number)

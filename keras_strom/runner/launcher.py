@@ -20,11 +20,12 @@ from keras_strom.job.environment import ClusterEnvironment
 from keras_strom.job.network import NetworkConfig
 from keras_strom.job.worker_record import ASKED, WorkerRecord
 from keras_strom.runner.console import Console
+from keras_strom.runner.drain_triggers import check_triggers, drain_triggers
 from keras_strom.runner.fleet import Fleet, Machines
 from keras_strom.runner.hosts import Host
 from keras_strom.runner.job_master import JobMaster
 from keras_strom.runner.master_options import MasterOptions, StartMaster
-from keras_strom.runner.places import Place, Places, RunningWorker
+from keras_strom.runner.places import Machine, Place, Places, RunningWorker, ThisMachine
 from keras_strom.runner.ports import check_ports
 from keras_strom.runner.process import (
     GRACE_SECONDS,
@@ -57,6 +58,11 @@ class Job:
         min_workers: so many, worker 0 among them, are enough to start, and the others join when
             they are there; with fewer of them training waits. None = training starts with all and
             goes on with those that are left.
+        drain_seconds: seconds that a worker has to hand over what it has learnt and to leave when
+            its machine is about to be taken away; then it is killed.
+        drain_signal: name of the signal to the launcher that says so of its machine, whose workers
+            then go on elsewhere, where there is room; None = there is none.
+        drain_file: a file that, once it is there, says the same.
         warm_start: workers are forked from a process that has imported TensorFlow once; False =
             each is a fresh interpreter.
         hosts: where they run, so many as have slots; none = on this machine. Those of a host that
@@ -72,6 +78,9 @@ class Job:
     start_timeout: float = 600.0
     max_failures: int = 0
     min_workers: int | None = None
+    drain_seconds: float = 30.0
+    drain_signal: str | None = None
+    drain_file: str | None = None
     warm_start: bool = False
     hosts: tuple[Host, ...] = ()
     ssh_args: tuple[str, ...] = ()
@@ -89,6 +98,12 @@ class Job:
             raise errors.InvalidOption("hosts run a Script, not a Function")
         if self.ssh_args and not self.hosts:
             raise errors.InvalidOption(f"ssh_args={self.ssh_args!r} has no effect without hosts")
+        check_triggers(self.drain_seconds, self.drain_signal, self.drain_file)
+        if self.workers == 1 and (self.drain_signal or self.drain_file):
+            raise errors.InvalidOption(
+                "one worker alone cannot drain: nobody would take over; leave out drain_signal and "
+                "drain_file"
+            )
         check_env(self.env)
         self.network.of_worker(self.workers - 1)  # Refuses a port that leaves none for workers.
 
@@ -155,7 +170,8 @@ def launch(
                 console.message(fleet.describe(master.address))
             crew.begin()
             try:
-                outcomes = crew.wait()
+                with drain_triggers(job.drain_signal, job.drain_file, crew.drain_here):
+                    outcomes = crew.wait()
             except errors.WorkerFailed as failure:
                 raise master.judged(failure) from None
             master.end_well()
@@ -176,6 +192,12 @@ class _Ended(NamedTuple):
     def is_consequence(self) -> bool:
         """Whether it failed only because the job had ended elsewhere."""
         return self.outcome.is_consequence
+
+
+class _ToDrain(NamedTuple):
+    """The launcher's machine is about to be taken away."""
+
+    why: str
 
 
 class _Arrived(NamedTuple):
@@ -205,9 +227,10 @@ class _Crew:
         self._console = console
         self._master = master
         self._places = places
-        self._events: queue.Queue[_Ended | _Arrived] = queue.Queue()
+        # A signal's handler may put something in while this thread does.
+        self._events: queue.SimpleQueue[_Ended | _Arrived | _ToDrain] = queue.SimpleQueue()
         self._processes: dict[int, RunningWorker] = {}
-        self._hosts: dict[int, str] = {}  # Where each was started last.
+        self._machines: dict[int, Machine] = {}  # Where each was started last.
         self._homeless: dict[int, Outcome] = {}  # Why they have no place.
         self._failures = 0
         self._attempts = [0] * job.workers
@@ -232,6 +255,10 @@ class _Crew:
             if isinstance(event, _Arrived):
                 if event.rank in self._homeless and self._start(event.rank) is not None:
                     del self._homeless[event.rank]
+            elif isinstance(event, _ToDrain):
+                self._drain(event.why)
+            elif event.outcome.drained:
+                self._follow(event)
             elif event.outcome.failed:
                 self._replace(event, self._job.workers - len(outcomes) - len(self._homeless) - 1)
             else:
@@ -245,7 +272,7 @@ class _Crew:
         """Starts a worker, which ends with the calling thread; None = there is no place for it."""
         place = self._places.of(rank)
         if place is not None:
-            self._hosts[rank] = place.machine.name
+            self._machines[rank] = place.machine
             self._watching.started(rank, place.machine.name, self._attempts[rank])
             self._processes[rank] = place.machine.start(
                 self._job.work,
@@ -262,23 +289,54 @@ class _Crew:
         self._failures += 1
         if self._failures > self._job.max_failures:
             raise self._first_failure(ended, running)
-        host = self._hosts[rank]
-        self._attempts[rank] += 1
         self._watching.away(rank, f"worker {rank} {outcome.cause}")
-        place = self._start(rank)
-        if place is not None:
-            where = "" if place.machine.name == host else f" on {place.machine.name}"
-            what = f"it is started again{where}"
-        else:
-            self._homeless[rank] = outcome
-            what = "no other host has a slot free, so the others go on without it"
-            if self._places.may_grow:
-                what = f"the others go on until keras-strom worker comes again for rank {rank}"
+        what = self._start_again(rank, outcome)
         self._console.line(
             rank,
             f"worker {rank} {outcome.cause}; {what} (failure {self._failures} of "
             f"{self._job.max_failures})",
         )
+        self._check_number(rank, outcome)
+
+    def _follow(self, ended: _Ended) -> None:
+        """Starts another worker in the place of one that has drained, which is no failure."""
+        rank, outcome = ended
+        gone = dataclasses.replace(outcome, traceback="it has drained, and no host has room for it")
+        self._watching.away(rank, f"worker {rank} has drained")
+        self._console.line(rank, f"worker {rank} has drained; {self._start_again(rank, gone)}")
+        self._check_number(rank, gone)
+
+    def drain_here(self, why: str) -> None:
+        """The launcher's machine is about to be taken away; from any thread, or a signal's handler.
+
+        Args:
+            why: who says so.
+        """
+        self._events.put(_ToDrain(why))
+
+    def _drain(self, why: str) -> None:
+        """Has the workers of this machine go on elsewhere."""
+        here = [rank for rank, place in self._machines.items() if isinstance(place, ThisMachine)]
+        self._console.message(f"{why}: this machine's workers drain")
+        for rank in here:
+            self._machines[rank].lost = True
+            self._processes[rank].drain()
+
+    def _start_again(self, rank: int, outcome: Outcome) -> str:
+        """Starts the next attempt of a worker that has ended, and says in words where."""
+        before = self._machines[rank]
+        self._attempts[rank] += 1
+        place = self._start(rank)
+        if place is not None:
+            where = "" if place.machine.name == before.name else f" on {place.machine.name}"
+            return f"it is started again{where}"
+        self._homeless[rank] = outcome
+        if self._places.may_grow:
+            return f"the others go on until keras-strom worker comes again for rank {rank}"
+        return "no other host has a slot free, so the others go on without it"
+
+    def _check_number(self, rank: int, outcome: Outcome) -> None:
+        """Ends the job where it has too few workers left."""
         left = self._job.workers - len(self._homeless)
         if left < (self._job.min_workers or 1) and not self._places.may_grow:
             raise self._failed(rank, outcome)
@@ -314,6 +372,7 @@ class _Crew:
             network=self._network,
             join_timeout=job.start_timeout,
             max_failures=job.max_failures,
+            drain_seconds=job.drain_seconds,
             checkpoints=self._master.plan,
             status_path=ASKED if self._watching.wants_records else None,
         )
@@ -327,7 +386,7 @@ class _Crew:
                 seen = self._events.get(timeout=max(0.0, deadline - time.monotonic()))
             except queue.Empty:
                 break
-            if isinstance(seen, _Arrived):
+            if not isinstance(seen, _Ended):
                 continue
             running -= 1
             if seen.outcome.failed:
@@ -336,13 +395,14 @@ class _Crew:
         return self._failed(rank, outcome)
 
     def _failed(self, rank: int, outcome: Outcome) -> errors.WorkerFailed:
-        host = self._hosts.get(rank, "no host")
+        machine = self._machines.get(rank)
+        host = "no host" if machine is None else machine.name
         return errors.WorkerFailed(rank, host, outcome.traceback, outcome.log_tail, streamed=True)
 
 
 class _Listener(WorkerListener):
     def __init__(
-        self, rank: int, console: Console, ended: queue.Queue[Any], watching: Watching
+        self, rank: int, console: Console, ended: queue.SimpleQueue[Any], watching: Watching
     ) -> None:
         self._watching = watching
         self._rank = rank

@@ -21,6 +21,9 @@ class RunningWorker(Protocol):
     def wait(self, timeout: float | None = None) -> Outcome:
         """Waits until it has ended, or raises DeadlinePassed."""
 
+    def drain(self) -> None:
+        """Asks it to hand over what it has learnt and to leave, and returns at once."""
+
     def terminate(self) -> None:
         """Asks it to end and returns at once."""
 
@@ -35,9 +38,8 @@ class Machine(Protocol):
     def name(self) -> str:
         """As the user knows it."""
 
-    @property
-    def lost(self) -> bool:
-        """Whether it is gone, and its workers with it."""
+    lost: bool
+    """Whether it is gone, and its workers with it, or about to be."""
 
     def start(
         self,
@@ -59,14 +61,16 @@ class Machine(Protocol):
 class ThisMachine:
     """The machine of this process, whose workers are its children.
 
+    Attributes:
+        lost: it is about to be taken away, and gets no more workers.
+
     Args:
         warm_start: workers are forked from a process that has imported TensorFlow once.
     """
 
-    lost = False
-
     def __init__(self, *, warm_start: bool = False) -> None:
         self.name = socket.gethostname()
+        self.lost = False
         self._start = ForkServers(os.getpid()) if warm_start else fresh_interpreter
 
     def start(

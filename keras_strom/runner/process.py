@@ -23,6 +23,7 @@ from typing import Any, Protocol, TypeVar
 from keras_strom import errors
 from keras_strom.job import environment
 from keras_strom.job.credentials import Credentials
+from keras_strom.job.drain import DRAIN, DRAINED_EXIT_CODE, END
 from keras_strom.job.environment import ClusterEnvironment
 from keras_strom.job.worker_record import MAX_BYTES, WorkerRecord
 from keras_strom.runner import worker_main
@@ -96,6 +97,11 @@ class Outcome:
     def failed(self) -> bool:
         """Whether the worker ended by its own fault, rather than well or by request."""
         return bool(self.traceback) and not self.terminated
+
+    @property
+    def drained(self) -> bool:
+        """Whether it has handed over all that it had learnt and left: another goes on there."""
+        return self.exit_code == DRAINED_EXIT_CODE and not self.terminated
 
     @property
     def is_consequence(self) -> bool:
@@ -206,6 +212,9 @@ class WorkerProcess:
         self._outcome: Outcome | None = None
         self._done = threading.Event()
         self._report_fd = self._status_fd = -1
+        self._drain_seconds = place.drain_seconds
+        self._pipe = -1  # To the worker, see keras_strom.job.drain.
+        self._grace: threading.Timer | None = None
         with contextlib.ExitStack() as inherited:
             self._process = self._start(work, place, credentials, check_env(env), start, inherited)
         self._watcher = threading.Thread(
@@ -229,9 +238,21 @@ class WorkerProcess:
             raise errors.DeadlinePassed(f"worker process {self.pid} still runs after {timeout} s")
         return self._outcome
 
+    def drain(self) -> None:
+        """Asks the worker to hand over what it has learnt and to leave, and returns at once.
+
+        One that has not left when its `drain_seconds` are over is killed, as if by its machine.
+        """
+        self._tell_worker(DRAIN)
+        if self._grace is None:
+            self._grace = threading.Timer(self._drain_seconds, self._signal, (signal.SIGKILL,))
+            self._grace.daemon = True
+            self._grace.start()
+
     def terminate(self) -> None:
         """Asks the worker to end (SIGTERM) and returns at once; `kill` follows if it does not."""
         self._terminated = True
+        self._tell_worker(END)
         self._signal(signal.SIGTERM)
 
     def kill(self) -> None:
@@ -280,6 +301,10 @@ class WorkerProcess:
         if place.status_path is not None:
             self._status_fd, theirs = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
             place = dataclasses.replace(place, status_path=f"/proc/self/fd/{keep(theirs)}")
+        if place.size > 1:
+            theirs, ours = os.pipe()
+            self._pipe = ours
+            place = dataclasses.replace(place, runner_fd=keep(theirs))
         if isinstance(work, Script):
             command = ["script", work.path, *work.arguments]
         else:
@@ -301,7 +326,19 @@ class WorkerProcess:
             self._close_report()
             if self._status_fd != -1:
                 os.close(self._status_fd)
+            self._close_pipe()
             raise
+
+    def _close_pipe(self) -> None:
+        pipe, self._pipe = self._pipe, -1
+        if pipe != -1:
+            os.close(pipe)
+
+    def _tell_worker(self, word: bytes) -> None:
+        with self._lock:
+            if not self._reaped and self._pipe != -1:
+                with contextlib.suppress(OSError):  # It reads no more: it ends.
+                    os.write(self._pipe, word)
 
     def _signal(self, number: signal.Signals) -> None:
         with self._lock:
@@ -318,6 +355,9 @@ class WorkerProcess:
                 os.killpg(self._process.pid, signal.SIGKILL)
             exit_code = self._process.reap()
             self._reaped = True
+            self._close_pipe()
+        if self._grace is not None:
+            self._grace.cancel()
         self._outcome = self._conclude(exit_code, record)
         self._done.set()
         self._tell(self._listener.ended, self._outcome)
@@ -399,6 +439,8 @@ class WorkerProcess:
     def _conclude(self, exit_code: int, record: OutputRecord) -> Outcome:
         result, traceback = self._read_report()
         raised = bool(traceback)
+        if exit_code == DRAINED_EXIT_CODE:
+            return Outcome(exit_code, None, "", record.tail, self._terminated)
         if exit_code != 0:
             result = None
             traceback = traceback or record.traceback or _describe_exit(exit_code, record.tail)

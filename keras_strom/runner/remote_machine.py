@@ -177,6 +177,12 @@ class _RemoteWorker:
             raise errors.DeadlinePassed(f"a remote worker still runs after {timeout} s")
         return self._outcome
 
+    def drain(self) -> None:
+        """See `RunningWorker`."""
+        if self._outcome is None:
+            with contextlib.suppress(ConnectionError):
+                self._wire.send({"type": "drain", "worker": self._number})
+
     def terminate(self) -> None:
         """See `RunningWorker`."""
         self._signal(signal.SIGTERM)

@@ -11,6 +11,7 @@ prepare     what the job needs there, before anything starts: `Preparation`'s fi
 start       a worker: its number, its place (the KERAS_STROM_* variables), the job's credentials and
             the launcher's clock
 signal      to a worker: its number, and the signal's
+drain       to a worker: its number; it is to hand over what it has learnt, and to leave
 stop        the job is over, and why; "" = it has ended well
 heartbeat   nothing
 ==========  =======================================================================================

@@ -77,6 +77,15 @@ class Progress:
         steps = [getattr(o, "gradient_accumulation_steps", None) for o in self._optimizers]
         return max([1, *(int(number) for number in steps if number)])
 
+    def is_between_steps(self) -> bool:
+        """Whether no optimizer holds gradients that it has accumulated for its next step."""
+        counts = [
+            (int(_count_of(o).numpy()), int(number))
+            for o in self._optimizers
+            if (number := getattr(o, "gradient_accumulation_steps", None))
+        ]
+        return all(count % number == 0 for count, number in counts)
+
     def learning_rates(self) -> list[float]:
         """Of each optimizer; none for one that follows a schedule, which needs no word of it."""
         return [float(rate.numpy()) for rate in self._rates()]

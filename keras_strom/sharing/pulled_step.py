@@ -19,6 +19,7 @@ import tensorflow as tf
 from keras_strom import errors
 from keras_strom._native.local_model import LocalModel
 from keras_strom._native.ops import operations
+from keras_strom._native.replica import HandedOver
 from keras_strom.method import MPCA, Method
 from keras_strom.sharing.flat_space import Entry, FlatSpace, update_copies
 from keras_strom.sharing.model_checks import path_of
@@ -347,6 +348,10 @@ class PulledStep(TrainingStep):
                 self._options.rank,
                 error,
             )
+
+    def hand_over_all(self, space: FlatSpace) -> HandedOver | None:
+        """Nothing: the joint model has what this worker has given, which is no residual."""
+        return None
 
     def ended(self) -> None:
         """The variables have the joint model, and keep it."""

@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from keras_strom import errors
 from keras_strom._native.ops import operations
-from keras_strom._native.replica import Replica
+from keras_strom._native.replica import HandedOver, Replica
 from keras_strom.sharing.flat_space import Entry, FlatSpace, update_copies
 from keras_strom.sharing.model_checks import path_of
 from keras_strom.sharing.residual import ResidualClipping, ShakeUp
@@ -298,6 +298,11 @@ class SharedStep(TrainingStep):
         """Shares what local steps have changed; what has not reached the threshold stays."""
         self.share_rest(space)
         self.end_own(space)
+
+    def hand_over_all(self, space: FlatSpace) -> HandedOver | None:
+        """The whole residual, as updates of the last step."""
+        self.finish(space)
+        return self.replica.hand_over(self.steps - 1) if self.steps else None
 
     def ended(self) -> None:
         """Nothing is left to be forgotten: `finish` has done it."""

@@ -15,6 +15,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from keras_strom import errors
+from keras_strom._native.replica import HandedOver
 from keras_strom.method import MethodNumbers
 from keras_strom.sharing.flat_space import Entry, FlatSpace
 from keras_strom.sharing.step_trace import StepTrace
@@ -133,6 +134,14 @@ class TrainingStep(abc.ABC):
     @abc.abstractmethod
     def finish(self, space: FlatSpace) -> None:
         """After the last step: hands over what the others have not got yet."""
+
+    @abc.abstractmethod
+    def hand_over_all(self, space: FlatSpace) -> HandedOver | None:
+        """Between two steps, of a worker that leaves: the others get what they have not got yet.
+
+        Returns:
+            What that was; None = there was nothing, or the method has no such thing.
+        """
 
     @abc.abstractmethod
     def ended(self) -> None:

@@ -36,6 +36,7 @@ from keras_strom._native.ops import translate
 from keras_strom.job.environment import ClusterEnvironment
 from keras_strom.recovery.endings import Ending
 from keras_strom.recovery.final_history import History
+from keras_strom.recovery.leaving import Drained, is_asked, leave
 from keras_strom.recovery.resume import DataPosition, Fit
 from keras_strom.recovery.takeover import donate_if_asked, hand_over_if_asked, take_over
 from keras_strom.recovery.waiting import wait_until_allowed
@@ -296,6 +297,8 @@ class _Training:
 
     def begin(self, epochs: int, per_epoch: int | None) -> None:
         """After every other callback's `on_train_begin`, which may have restored old weights."""
+        if is_asked(self._sharing) and not self._sharing.step.steps:  # It has learnt nothing yet.
+            self._leave_for_good(trains=False)
         generation = Generation(self._sharing, [self._model])
         self._sharing.generation = generation
         generation.epochs_of_history = epochs
@@ -352,7 +355,9 @@ class _Training:
     def begin_batch(self, batch: int) -> None:
         place = self._place = DataPosition(self._epoch, self._skipped + batch)
         self._help()
-        wait_until_allowed(self._sharing, self._help, self._waiting)
+        wait_until_allowed(self._sharing, self._wait_for_others, self._waiting)
+        if is_asked(self._sharing) and Progress(self._model).is_between_steps():
+            self._leave_for_good(trains=True)
         if self._sharing.checkpoints is not None:
             self._sharing.checkpoints.save_if_due(self._sharing, self._fit, place)
         self._sharing.step.show_own(self._sharing.space)
@@ -364,6 +369,23 @@ class _Training:
 
     def _waiting(self, why: str) -> contextlib.AbstractContextManager[None]:
         return doing(self._sharing.environment, "waiting", why)
+
+    def _wait_for_others(self) -> None:
+        self._help()
+        worker = self._sharing.worker
+        if is_asked(self._sharing) and worker is not None and not worker.waits_for_master():
+            self._leave_for_good(trains=True)
+
+    def _leave_for_good(self, *, trains: bool) -> None:
+        """Has another process take this worker's place; nothing that it has learnt is lost."""
+        worker = self._sharing.worker
+        assert worker is not None
+        worker.meanwhile = None
+        try:
+            leave(self._sharing, trains=trains)
+        except Drained:
+            self._sharing.ended = f"{self._who()} has drained"
+            raise
 
     def show_shared(self) -> None:
         """Before every other callback's `on_train_batch_end`."""

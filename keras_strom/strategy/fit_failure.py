@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 _logger = logging.getLogger("keras_strom")
 
 _LOST = " was lost: "
+_DRAINED = " has drained: "
 _BEFORE = re.compile(r"fit (\d+) failed on worker (\d+): (.*)", re.DOTALL)
 _BEGINS = re.compile(r"worker (\d+) begins generation (\d+)")
 _DIFFERS = re.compile(r"worker \d+'s (model|options) differs? from")
@@ -133,8 +134,8 @@ def is_connected(worker: TrainingWorker) -> bool:
 
 
 def lost_workers(worker: TrainingWorker) -> list[str]:
-    """What the master has said of lost workers since this one has joined."""
-    return [text for text in worker.status()["notices"] if _LOST in text]
+    """What the master has said of workers that were lost, or have left, since this one joined."""
+    return [text for text in worker.status()["notices"] if _LOST in text or _DRAINED in text]
 
 
 def join_anew(join: Callable[[], TrainingWorker]) -> TrainingWorker:

@@ -25,6 +25,7 @@ import tensorflow as tf
 from keras_strom import errors
 from keras_strom._native.local_model import LocalModel
 from keras_strom._native.replica import Replica
+from keras_strom.job.drain import request as drain_request
 from keras_strom.job.environment import ClusterEnvironment
 from keras_strom.job.network import NetworkConfig
 from keras_strom.method import Method, check_method
@@ -474,6 +475,7 @@ def _join(
 ) -> TrainingWorker:
     """A connection to the master that is closed with the strategy."""
     worker = TrainingWorker.from_environment(environment, max_staleness=staleness, network=network)
+    drain_request.listen(environment)
     weakref.finalize(strategy(), worker.close)
     return worker
 

@@ -26,48 +26,12 @@ from keras_strom.runner.output import (
     is_startup_note,
     plain,
 )
-from keras_strom.runner.process import Function, Outcome, Script, WorkerListener, WorkerProcess
+from keras_strom.runner.process import Function, Outcome, Script, WorkerProcess
 from keras_strom.runner.started_process import StartProcess, fresh_interpreter
 from tests.support.processes import is_alive, wait_until_gone
+from tests.support.recorded_worker import DEADLINE, Recorder, script
 
 PLACE = ClusterEnvironment()
-DEADLINE = 60.0
-
-
-class Recorder(WorkerListener):
-    """Keeps what a worker says and lets a test wait for a line."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-        self.bars: list[str] = []
-        self.outcomes: list[Outcome] = []
-        self._changed = threading.Condition()
-
-    def line(self, text: str) -> None:
-        with self._changed:
-            self.lines.append(text)
-            self._changed.notify_all()
-
-    def progress(self, text: str) -> None:
-        self.bars.append(text)
-
-    def ended(self, outcome: Outcome) -> None:
-        self.outcomes.append(outcome)
-
-    def wait_for(self, start: str) -> str:
-        def found() -> str | None:
-            return next((line for line in self.lines if line.startswith(start)), None)
-
-        with self._changed:
-            line = self._changed.wait_for(found, DEADLINE)
-        assert line is not None, self.lines
-        return line
-
-
-def script(tmp_path: Path, text: str) -> Script:
-    path = tmp_path / "work.py"
-    path.write_text(text)
-    return Script(str(path))
 
 
 def call(function: Callable[..., Any], *args: Any, **options: Any) -> Outcome:

@@ -95,6 +95,7 @@ def run(
     network: NetworkConfig | None = None,
     master: WatchedMaster | None = None,
     min_workers: int | None = None,
+    drain_seconds: float = Job.drain_seconds,
 ) -> Ended:
     """Runs a job to its end."""
     output, master = io.StringIO(), master or WatchedMaster()
@@ -103,8 +104,9 @@ def run(
         workers=workers,
         network=network or NetworkConfig(),
         env=VARIABLES,
-        max_failures=sum(fault.attempts for fault in what),
+        max_failures=sum(fault.attempts for fault in what if fault.mode not in faults.DRAINS),
         min_workers=min_workers,
+        drain_seconds=drain_seconds,
         warm_start=True,
     )
     try:

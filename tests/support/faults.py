@@ -26,7 +26,7 @@ import keras_strom
 
 VARIABLE = "STROM_TEST_FAULTS"
 
-Mode = Literal["exception", "exit", "kill", "stop", "memory", "cut"]
+Mode = Literal["exception", "exit", "kill", "stop", "memory", "cut", "sigterm", "drain"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -35,7 +35,8 @@ class Fault:
 
     Attributes:
         mode: exception, exit code 3, SIGKILL, SIGSTOP (for good: another process must wake it),
-            running out of a memory limit, or a network from which nothing comes any more.
+            running out of a memory limit, or a network from which nothing comes any more. No
+            failures: SIGTERM, or `keras_strom.drain()`; by either it hands over and leaves.
         rank: the worker.
         attempts: it happens in so many attempts, from the first on.
         step: after so many batches of this process in that fit.
@@ -55,6 +56,10 @@ class Fault:
     seconds: float | None = None
     chance: float | None = None
     seed: int = 0
+
+
+#: How a worker leaves in order.
+DRAINS = ("sigterm", "drain")
 
 
 def to_environ(*faults: Fault) -> dict[str, str]:
@@ -124,6 +129,10 @@ def fail(mode: Mode) -> None:
         bytearray(1 << 40)  # Raises MemoryError.
     if mode == "cut":
         return _hear_nothing()
+    if mode == "sigterm":
+        return os.kill(os.getpid(), signal.SIGTERM)
+    if mode == "drain":
+        return keras_strom.drain()
     os.kill(os.getpid(), signal.SIGKILL if mode == "kill" else signal.SIGSTOP)
 
 

@@ -53,6 +53,7 @@ class Job:
         as_on_spark: workers are not told that those that fail are started again.
         method: of the strategy, by name (MPCA, SparkNet, EASGD); "" = updates are shared.
         options: of the method.
+        sharing: options of the strategy where updates are shared.
     """
 
     seed: int = 0
@@ -69,11 +70,12 @@ class Job:
     as_on_spark: bool = False
     method: str = ""
     options: dict[str, Any] = dataclasses.field(default_factory=dict)
+    sharing: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     def strategy(self) -> keras_strom.StromStrategy:
         """What each worker trains with."""
         method = getattr(keras_strom, self.method)(**self.options) if self.method else None
-        return keras_strom.StromStrategy(method=method)
+        return keras_strom.StromStrategy(method=method, **self.sharing)
 
 
 @dataclasses.dataclass(frozen=True)
