@@ -46,6 +46,10 @@ std::string Describe(const PathOptions& options) {
     add("%.1f MB/s behind %lld KiB", static_cast<double>(options.rate_bytes) * 1e-6,
         static_cast<long long>(options.buffer_bytes >> 10));
   }
+  if (options.policed_bytes > 0) {
+    add("policed to %.1f MB/s after %lld KiB", static_cast<double>(options.policed_bytes) * 1e-6,
+        static_cast<long long>(options.bucket_bytes >> 10));
+  }
   return text.empty() ? "plain" : text;
 }
 
@@ -61,9 +65,21 @@ std::optional<int64_t> Bottleneck::Pass(int64_t now_ns, int64_t bytes) {
   return busy_until_ns_;
 }
 
+bool Policer::Passes(int64_t now_ns, int64_t bytes) {
+  if (rate_bytes_ == 0) return true;
+  const double seconds = static_cast<double>(now_ns - filled_ns_) / static_cast<double>(kSecond);
+  tokens_ = std::min(tokens_ + seconds * static_cast<double>(rate_bytes_),
+                     static_cast<double>(bucket_bytes_));
+  filled_ns_ = now_ns;
+  if (tokens_ < static_cast<double>(bytes)) return false;
+  tokens_ -= static_cast<double>(bytes);
+  return true;
+}
+
 void Path::Set(const PathOptions& options) {
   options_ = options;
   bottleneck_.Set(options.rate_bytes, options.buffer_bytes);
+  policer_.Set(options.policed_bytes, options.bucket_bytes);
 }
 
 std::vector<Path::Arrival> Path::Carry(int64_t now_ns, Bytes datagram, SimulatedRandom* random) {
@@ -75,6 +91,7 @@ std::vector<Path::Arrival> Path::Carry(int64_t now_ns, Bytes datagram, Simulated
   const int copies = random->Chance(options_.duplication) ? 2 : 1;
   for (int copy = 0; copy < copies; ++copy) {
     if (random->Chance(options_.loss)) continue;
+    if (!policer_.Passes(now_ns, bytes)) continue;
     const std::optional<int64_t> left_ns = bottleneck_.Pass(now_ns, bytes);
     if (!left_ns) continue;
     Arrival& arrival = arrivals.emplace_back();

@@ -1,5 +1,5 @@
 // What happens to datagrams on their way: loss one by one and in bursts, duplication, corruption,
-// delay, reordering, a rate with a finite buffer before it, and a longest datagram.
+// delay, reordering, a rate with a finite buffer before it, a policer, and a longest datagram.
 #ifndef KERAS_STROM_SIM_PATH_H_
 #define KERAS_STROM_SIM_PATH_H_
 
@@ -31,6 +31,9 @@ struct PathOptions {
   int64_t burst_ns = 2'000'000;               // a burst's mean length
   int64_t rate_bytes = 0;                     // a second, headers included; 0 = no limit
   int64_t buffer_bytes = int64_t{128} << 10;  // before the rate; what does not fit is lost
+  // A policer: what comes faster than this is lost at once, but for `bucket_bytes` after a pause.
+  int64_t policed_bytes = 0;  // a second, headers included; 0 = none
+  int64_t bucket_bytes = int64_t{64} << 10;
 };
 
 // The options that are not their defaults, for people: "loss 5 %, burst 1 % of 8".
@@ -51,6 +54,24 @@ class Bottleneck {
   int64_t rate_bytes_ = 0;
   int64_t buffer_bytes_ = 0;
   int64_t busy_until_ns_ = 0;
+};
+
+// Tokens come at a rate and fill a bucket; a packet that finds too few of them is lost.
+class Policer {
+ public:
+  // rate_bytes = 0: everything passes.
+  void Set(int64_t rate_bytes, int64_t bucket_bytes) {
+    rate_bytes_ = rate_bytes;
+    bucket_bytes_ = bucket_bytes;
+    tokens_ = static_cast<double>(bucket_bytes);
+  }
+  bool Passes(int64_t now_ns, int64_t bytes);
+
+ private:
+  int64_t rate_bytes_ = 0;
+  int64_t bucket_bytes_ = 0;
+  double tokens_ = 0;
+  int64_t filled_ns_ = 0;
 };
 
 // A path with its state.
@@ -76,6 +97,7 @@ class Path {
 
   PathOptions options_;
   Bottleneck bottleneck_;
+  Policer policer_;
   int64_t burst_until_ns_ = 0;
 };
 

@@ -21,6 +21,13 @@ double LossFactor(const CongestionSample& sample) {
 
 CongestionState NextCongestionState(CongestionState state, const CongestionSample& sample,
                                     double max_window_packets) {
+  if (sample.least_round_trip_ns >= kLongLineNs) {
+    state.long_line =
+        NextLongLineState(state.long_line, sample, state.window_packets, max_window_packets);
+    state.window_packets = state.long_line.window_packets;
+    return state;
+  }
+  state.long_line = {};  // it only looked long while this process or the peer waited
   if (state.slow_start && (sample.round_lost > 0 || sample.queue_delay_ns > kSlowStartQueueNs)) {
     state.slow_start = false;
   }
@@ -34,9 +41,16 @@ CongestionState NextCongestionState(CongestionState state, const CongestionSampl
 }
 
 double PacingRate(const CongestionState& state, int64_t path_round_trip_ns) {
+  if (state.long_line.is_on()) return state.long_line.pacing_rate;
   const double gain = state.slow_start ? kSlowStartPacingGain : kPacingGain;
   return gain * state.window_packets /
          static_cast<double>(std::max<int64_t>(path_round_trip_ns, 1));
+}
+
+CongestionState ScaledCongestionState(CongestionState state, double ratio) {
+  state.window_packets = std::max(state.window_packets * ratio, kMinCongestionWindow);
+  state.long_line = ScaledLongLineState(state.long_line, ratio);
+  return state;
 }
 
 }  // namespace strom

@@ -7,6 +7,10 @@
 // first byte of another ends that. Nobody has to say that it falls silent: its share returns after
 // two periods without DATA, and what it was granted last it keeps.
 //
+// On a long line (core/transport/long_line.h) a budget for the last switch says nothing: there a
+// sender is granted by what arrives from it in a round trip (core/transport/link_receiver.cc), and
+// its own pacing keeps the switch's queue short.
+//
 // Nobody knows how large that buffer is. While several send, a period in which more than 1/64 is
 // lost makes the budget a quarter smaller, and any other a little larger again. (Lines that lose
 // less by themselves do not count; on those that lose more the least budget is still enough for 1
@@ -34,6 +38,9 @@ struct GrantOptions {
 class Grants {
  public:
   static constexpr int64_t kPeriodNs = 10'000'000;
+  // The most for one on a long line. Most of it is on the line, not before the receiver; it may be
+  // more than the socket's buffer.
+  static constexpr int64_t kLongLineBytes = int64_t{16} << 20;
 
   // One sender's place; it may end at any time.
   class Sender {

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "core/transport/counters.h"
+#include "core/transport/long_line.h"
 
 namespace strom {
 namespace {
@@ -11,6 +12,8 @@ namespace {
 constexpr uint32_t kPacketsPerStatus = 16;
 constexpr int64_t kUsualPayloadBytes = 1144;  // what a datagram of 1200 bytes carries
 constexpr int64_t kStatusDelayNs = 200'000;
+constexpr int64_t kMostStatusDelayNs = 1'000'000;
+constexpr int64_t kStatusesOfRound = 128;  // on a long line
 constexpr uint32_t kReorderPackets = 3;    // later packets that make a hole a gap
 constexpr int64_t kReorderNs = 500'000;    // ... or so much time
 constexpr int64_t kRecheckNs = 2'000'000;  // a reported gap is reported again
@@ -24,15 +27,16 @@ LinkReceiver::LinkReceiver(uint32_t first_sequence, Grants* grants, LinkCounters
       cumulative_(first_sequence),
       end_(first_sequence),
       lost_up_to_(first_sequence),
+      untold_from_(first_sequence),
       grant_edge_(first_sequence + kIdleGrantPackets),
       packet_bytes_(kUsualPayloadBytes),
-      noticed_ns_(kWindowPackets),
       reassembly_(grants, counters) {}
 
 bool LinkReceiver::HandleData(int64_t now_ns, const DataPacket& packet) {
   NoteArrival(now_ns, packet.timestamp_us);
   const int64_t payload_bytes = static_cast<int64_t>(packet.payload.size());
   packet_bytes_ = std::max(packet_bytes_, payload_bytes);
+  CountRound(now_ns, payload_bytes);
   if (grants_->NoteArrival(now_ns, payload_bytes, &sender_)) status_due_ = true;
   const uint32_t sequence = packet.sequence;
   if (Before(sequence, cumulative_)) return true;  // a duplicate
@@ -77,12 +81,17 @@ void LinkReceiver::TakeStatus(int64_t now_ns, StatusPacket* status) {
   status->grant_edge = NextGrantEdge(now_ns);
   status->gap_count = 0;
   bool young = false;
-  for (uint32_t hole = arrived_.NextHole(cumulative_, end_); hole != end_;) {
+  // Where the last one had no room for more gaps, this one goes on.
+  const uint32_t from = Before(cumulative_, untold_from_) ? untold_from_ : cumulative_;
+  status->untold = from - cumulative_;
+  untold_from_ = cumulative_;
+  for (uint32_t hole = arrived_.NextHole(from, end_); hole != end_;) {
     const uint32_t hole_end = arrived_.NextMember(hole, end_);
-    const int64_t noticed_ns = noticed_ns_[hole % kWindowPackets];
+    const int64_t noticed_ns = noticed_ns_[hole];
     young = end_ - hole_end < kReorderPackets && now_ns - noticed_ns < kReorderNs;
     if (young || status->gap_count == StatusPacket::kMaxGaps) {
       status->complete_up_to = hole;
+      if (!young) untold_from_ = hole;
       young_gap_end_ = hole_end;
       break;
     }
@@ -114,10 +123,28 @@ void LinkReceiver::NoteLoss(uint32_t from, uint32_t to) {
   lost_up_to_ = to;
 }
 
+void LinkReceiver::CountRound(int64_t now_ns, int64_t bytes) {
+  if (now_ns - round_ns_ >= round_trip_ns_) {
+    most_bytes_ = std::max(round_bytes_, most_bytes_ - most_bytes_ / 8);
+    round_bytes_ = 0;
+    round_ns_ = now_ns;
+  }
+  round_bytes_ += bytes;
+}
+
+// On a long line three times what a round trip brings: while a sender doubles its rate, twice that
+// is under way when the grant arrives.
+int64_t LinkReceiver::ShareBytes(int64_t now_ns) const {
+  const int64_t share = grants_->ShareBytes(now_ns);
+  if (round_trip_ns_ < kLongLineNs) return share;
+  return std::max(
+      share, std::min(share + 3 * std::max(most_bytes_, round_bytes_), Grants::kLongLineBytes));
+}
+
 // What has arrived behind a hole is not under way any more. An edge never moves back, so after its
 // share has shrunk the sender uses up what it was granted first.
 uint32_t LinkReceiver::NextGrantEdge(int64_t now_ns) {
-  const int64_t packets = grants_->ShareBytes(now_ns) / packet_bytes_;
+  const int64_t packets = ShareBytes(now_ns) / packet_bytes_;
   share_ = static_cast<uint32_t>(std::clamp<int64_t>(packets, kLeastGrantPackets, kWindowPackets));
   packet_bytes_ = std::max(packet_bytes_ - packet_bytes_ / 64, kUsualPayloadBytes);
   const uint32_t edge = cumulative_ + std::min(arrived_count_ + share_, kWindowPackets);
@@ -136,7 +163,9 @@ int64_t LinkReceiver::NextTimeout() const { return status_ns_; }
 void LinkReceiver::NoteArrival(int64_t now_ns, uint32_t timestamp_us) {
   echo_timestamp_us_ = timestamp_us;
   echo_ns_ = now_ns;
-  status_ns_ = std::min(status_ns_, now_ns + kStatusDelayNs);
+  const int64_t delay_ns =
+      std::clamp(round_trip_ns_ / kStatusesOfRound, kStatusDelayNs, kMostStatusDelayNs);
+  status_ns_ = std::min(status_ns_, now_ns + delay_ns);
   if (++unreported_ >= std::min(kPacketsPerStatus, share_ / 2)) status_due_ = true;
 }
 
@@ -144,7 +173,8 @@ void LinkReceiver::NoteArrival(int64_t now_ns, uint32_t timestamp_us) {
 bool LinkReceiver::Advance(int64_t now_ns, uint32_t end) {
   if (Before(end_, end)) {
     if (end - cumulative_ > kWindowPackets) return false;
-    for (uint32_t s = end_; s != end; ++s) noticed_ns_[s % kWindowPackets] = now_ns;
+    noticed_ns_.Extend(cumulative_, end_, end);
+    for (uint32_t s = end_; s != end; ++s) noticed_ns_[s] = now_ns;
     if (end - end_ > 1 && !young_gap_) {
       young_gap_ = true;
       young_gap_end_ = end - 1;

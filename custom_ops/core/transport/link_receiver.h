@@ -5,12 +5,12 @@
 
 #include <cstdint>
 #include <optional>
-#include <vector>
 
 #include "core/base/types.h"
 #include "core/transport/grants.h"
 #include "core/transport/packet.h"
 #include "core/transport/reassembly.h"
+#include "core/transport/sequence_ring.h"
 #include "core/transport/sequence_set.h"
 
 namespace strom {
@@ -29,6 +29,10 @@ class LinkReceiver {
   // Messages in the order of their delivery.
   std::optional<DeliveredMessage> PollMessage() { return reassembly_.PollMessage(); }
 
+  // The least round trip to the sender; 0 = not known. One that is far away is granted what it
+  // needs to fill its line, and is told a little less often what arrived.
+  void SetRoundTrip(int64_t least_ns) { round_trip_ns_ = least_ns; }
+
   // While true nothing is granted beyond what has been.
   void HoldBack(bool hold);
 
@@ -46,6 +50,8 @@ class LinkReceiver {
   bool Advance(int64_t now_ns, uint32_t end);
   void NoteArrival(int64_t now_ns, uint32_t timestamp_us);
 
+  void CountRound(int64_t now_ns, int64_t bytes);
+  int64_t ShareBytes(int64_t now_ns) const;
   uint32_t NextGrantEdge(int64_t now_ns);
   void NoteLoss(uint32_t from, uint32_t to);
 
@@ -53,17 +59,24 @@ class LinkReceiver {
   Grants::Sender sender_;
   LinkCounters* const counters_;
 
-  uint32_t cumulative_;  // everything before it has arrived
-  uint32_t end_;         // one after the highest known to have been sent
-  uint32_t lost_up_to_;  // gaps before it have been told of
-  uint32_t grant_edge_;  // sequences before it may be sent
+  uint32_t cumulative_;   // everything before it has arrived
+  uint32_t end_;          // one after the highest known to have been sent
+  uint32_t lost_up_to_;   // gaps before it have been told of
+  uint32_t untold_from_;  // the next STATUS begins here, when it lies past cumulative_
+  uint32_t grant_edge_;   // sequences before it may be sent
   bool held_back_ = false;
   uint32_t share_ = kIdleGrantPackets;  // what the sender may have under way, when it was told last
   int64_t packet_bytes_;                // the longest payload, lately
   SequenceSet arrived_;                 // from cumulative_ on
   uint32_t arrived_count_ = 0;
-  std::vector<int64_t> noticed_ns_;  // by sequence modulo the window: when it was found missing
+  SequenceRing<int64_t> noticed_ns_;  // from cumulative_ to end_: when it was found missing
   Reassembly reassembly_;
+
+  // Long lines: what arrives in a round trip.
+  int64_t round_trip_ns_ = 0;
+  int64_t round_ns_ = 0;     // when this one began
+  int64_t round_bytes_ = 0;  // ... and what has arrived since
+  int64_t most_bytes_ = 0;   // the most in one, lately
 
   bool status_due_ = false;
   int64_t status_ns_ = kNever;  // latest time for the next STATUS

@@ -23,8 +23,9 @@ constexpr int64_t kLongestSampleNs = 5'000'000'000;
 constexpr int64_t kBlackHoleLosses = 8;
 constexpr int64_t kBlackHoleNs = 20'000'000;
 // What the window holds at most, however long the packets are; the peer's reassembly has room for
-// it.
+// it. A long line holds more: these are 130 ms at 1 Gbit/s.
 constexpr size_t kWindowBytes = size_t{4} << 20;
+constexpr size_t kLongLineWindowBytes = size_t{16} << 20;
 
 uint32_t Microseconds(int64_t now_ns) { return static_cast<uint32_t>(now_ns / 1000); }
 
@@ -43,16 +44,6 @@ struct LinkSender::Message {
   bool is_void = false;
   bool wholly_sent() const { return sent == length; }
   bool is_done() const { return wholly_sent() && fragments == 0 && remainders == 0; }
-};
-
-struct LinkSender::Slot {
-  Message* message = nullptr;
-  uint32_t sequence = 0;
-  uint32_t offset = 0;
-  uint32_t size = 0;
-  int64_t sent_ns = 0;
-  bool resent = false;
-  bool lost = false;  // stands in lost_
 };
 
 void RoundTripClock::Sample(int64_t now_ns, int64_t round_trip_ns) {
@@ -78,7 +69,6 @@ LinkSender::LinkSender(uint32_t first_sequence, size_t body_bytes, const Congest
       first_fragment_bytes_(fragment_bytes_),
       control_(control),
       counters_(counters),
-      slots_(kWindowPackets),
       oldest_(first_sequence),
       next_(first_sequence),
       grant_edge_(first_sequence + kIdleGrantPackets),
@@ -126,8 +116,7 @@ void LinkSender::VoidStarted(int64_t now_ns, Message* message) {
     message->sent = message->length;
     CloseOpen(message);
     Slot& closing = Assign(message, message->length, 0);
-    closing.sent_ns = now_ns;
-    ++in_flight_;
+    PutOnTheWay(now_ns, &closing);
   }
   for (uint32_t s = pending_.NextMember(oldest_, next_); s != next_;
        s = pending_.NextMember(s + 1, next_)) {
@@ -153,22 +142,23 @@ bool LinkSender::HandleStatus(int64_t now_ns, const StatusPacket& status) {
   if (Before(grant_edge_, status.grant_edge)) grant_edge_ = status.grant_edge;
 
   const bool window_limited = static_cast<double>(in_flight_) >= congestion_.window_packets / 2;
-  const int64_t before = round_acknowledged_;
+  const int64_t acknowledged_before = round_acknowledged_, lost_before = round_lost_;
   const bool progress = status.cumulative != oldest_;
-  AcknowledgeRange(oldest_, status.cumulative);
+  AcknowledgeRange(now_ns, oldest_, status.cumulative);
   oldest_ = status.cumulative;
-  uint32_t from = oldest_;
+  uint32_t from = oldest_ + status.untold;
   for (size_t i = 0; i < status.gap_count; ++i) {
     const uint32_t gap = status.cumulative + status.gaps[i].offset;
-    AcknowledgeRange(from, gap);
+    AcknowledgeRange(now_ns, from, gap);
     from = gap + status.gaps[i].length;
     for (uint32_t s = pending_.NextMember(gap, from); s != from;
          s = pending_.NextMember(s + 1, from)) {
       ReportMissing(now_ns, s);
     }
   }
-  AcknowledgeRange(from, status.complete_up_to);
-  AdaptWindow(round_acknowledged_ - before, window_limited);
+  AcknowledgeRange(now_ns, from, status.complete_up_to);
+  AdaptWindow(now_ns, round_acknowledged_ - acknowledged_before,
+              std::max<int64_t>(round_lost_ - lost_before, 0), window_limited);
   if (progress) {
     probes_ = 0;
     ArmProbe(now_ns);
@@ -180,7 +170,10 @@ size_t LinkSender::PollData(int64_t now_ns, std::span<uint8_t> out) {
   pacing_ns_ = kNever;
   if (static_cast<double>(in_flight_) >= congestion_.window_packets) return 0;
   Slot* lost = OldestLost();
-  if (lost == nullptr && !HasFresh()) return 0;
+  if (lost == nullptr && !HasFresh()) {
+    delivery_.NoteLimited(in_flight_);
+    return 0;
+  }
   if (!TakeToken(now_ns)) return 0;
 
   Slot* slot = lost;
@@ -193,8 +186,7 @@ size_t LinkSender::PollData(int64_t now_ns, std::span<uint8_t> out) {
   } else {
     slot = remainders_.empty() ? NextFresh() : NextRemainder();
   }
-  slot->sent_ns = now_ns;
-  ++in_flight_;
+  PutOnTheWay(now_ns, slot);
   probes_ = 0;
   ArmProbe(now_ns);
   return Write(now_ns, *slot, out);
@@ -209,6 +201,12 @@ void LinkSender::HandleTimeout(int64_t now_ns) {
     return;
   }
   probe_wanted_ = true;
+  // Nothing has left for longer than a round trip: what was under way has arrived or is lost, even
+  // where the peer's STATUS did not get as far.
+  for (uint32_t s = pending_.NextMember(oldest_, next_); OnLongLine() && s != next_;
+       s = pending_.NextMember(s + 1, next_)) {
+    TakeOffTheWay(&SlotOf(s));
+  }
   probes_ = std::min(probes_ + 1, 10);
   ArmProbe(now_ns);
 }
@@ -220,7 +218,7 @@ void LinkSender::SetBodyBytes(size_t body_bytes) {
   if (fragment_bytes == fragment_bytes_) return;
   // As many bytes under way as before.
   const double ratio = static_cast<double>(fragment_bytes_) / static_cast<double>(fragment_bytes);
-  congestion_.window_packets = std::max(congestion_.window_packets * ratio, kMinCongestionWindow);
+  congestion_ = ScaledCongestionState(congestion_, ratio);
   tokens_ *= ratio;
   fragment_bytes_ = fragment_bytes;
   long_lost_ = 0;
@@ -352,8 +350,19 @@ void LinkSender::CloseOpen(const Message* message) {
   --open_count_;
 }
 
+void LinkSender::PutOnTheWay(int64_t now_ns, Slot* slot) {
+  slot->sent_ns = now_ns;
+  slot->stamp = delivery_.Send(now_ns, in_flight_);
+  if (!std::exchange(slot->on_the_way, true)) ++in_flight_;
+}
+
+void LinkSender::TakeOffTheWay(Slot* slot) {
+  if (std::exchange(slot->on_the_way, false)) --in_flight_;
+}
+
 LinkSender::Slot& LinkSender::Assign(Message* message, uint32_t offset, uint32_t size) {
   const uint32_t sequence = next_++;
+  slots_.Extend(oldest_, sequence, next_);
   Slot& slot = SlotOf(sequence);
   slot = Slot{.message = message, .sequence = sequence, .offset = offset, .size = size};
   pending_.Insert(sequence);
@@ -377,17 +386,22 @@ size_t LinkSender::Write(int64_t now_ns, const Slot& slot, std::span<uint8_t> ou
 
 // ---------------------------------------------------------------- what arrived
 
-void LinkSender::AcknowledgeRange(uint32_t from, uint32_t to) {
+void LinkSender::AcknowledgeRange(int64_t now_ns, uint32_t from, uint32_t to) {
   for (uint32_t s = pending_.NextMember(from, to); s != to; s = pending_.NextMember(s + 1, to)) {
-    Acknowledge(s);
+    Acknowledge(now_ns, s);
   }
 }
 
-void LinkSender::Acknowledge(uint32_t sequence) {
+void LinkSender::Acknowledge(int64_t now_ns, uint32_t sequence) {
   Slot& slot = SlotOf(sequence);
   pending_.Erase(sequence);
   ++round_acknowledged_;
-  if (!slot.lost) --in_flight_;
+  delivery_.Acknowledge(now_ns, slot.sent_ns, slot.stamp);
+  if (OnLongLine() && CameLate(now_ns, slot)) {
+    reorder_ns_ = std::min(2 * ReorderNs(), round_trip_.smoothed_ns());
+    round_lost_ = std::max<int64_t>(round_lost_ - 1, 0);
+  }
+  TakeOffTheWay(&slot);
   queued_bytes_ -= slot.size;
   if (slot.size > first_fragment_bytes_) long_lost_ = 0;
   Message* message = std::exchange(slot.message, nullptr);
@@ -398,12 +412,25 @@ void LinkSender::Acknowledge(uint32_t sequence) {
   }
 }
 
-// A packet sent once and reported missing has been overtaken by later ones. One that was resent may
-// still be on its way.
+// It was reported missing, and then came before what was resent of it can have.
+bool LinkSender::CameLate(int64_t now_ns, const Slot& slot) const {
+  return slot.lost || (slot.resent && now_ns - slot.sent_ns < round_trip_.least_ns() / 8 * 7);
+}
+
+// How much later than others a packet may come: as was seen, and a little.
+int64_t LinkSender::ReorderNs() const { return std::max(reorder_ns_, round_trip_.least_ns() / 16); }
+
+// A packet that was resent may still be on its way. One sent once has been overtaken by later ones,
+// which on a long line says little where they overtake each other all the time.
+bool LinkSender::MayBeLate(int64_t now_ns, const Slot& slot) const {
+  const int64_t age_ns = now_ns - slot.sent_ns;
+  if (slot.resent) return age_ns < round_trip_.smoothed_ns() * 5 / 4;
+  return OnLongLine() && age_ns < round_trip_.path_ns() + ReorderNs();
+}
+
 void LinkSender::ReportMissing(int64_t now_ns, uint32_t sequence) {
   Slot& slot = SlotOf(sequence);
-  const int64_t patience_ns = round_trip_.smoothed_ns() * 5 / 4;
-  if (slot.lost || (slot.resent && now_ns - slot.sent_ns < patience_ns)) return;
+  if (slot.lost || MayBeLate(now_ns, slot)) return;
   ++round_lost_;
   if (slot.size > first_fragment_bytes_ && ++long_lost_ == 1) long_lost_ns_ = now_ns;
   Resend(&slot);
@@ -411,38 +438,46 @@ void LinkSender::ReportMissing(int64_t now_ns, uint32_t sequence) {
 
 void LinkSender::Resend(Slot* slot) {
   slot->lost = true;
-  --in_flight_;
+  TakeOffTheWay(slot);
   lost_.push_back(slot->sequence);
 }
 
-void LinkSender::AdaptWindow(int64_t acknowledged, bool window_limited) {
-  const bool round_ended = !Before(oldest_, round_end_);
+void LinkSender::AdaptWindow(int64_t now_ns, int64_t acknowledged, int64_t lost,
+                             bool window_limited) {
+  const DeliveryRate::Sample delivery = delivery_.Take(round_trip_.least_ns());
+  // A gap holds up what has arrived in order, and on a long line for long.
+  const bool round_ended = OnLongLine() ? delivery.round_ended : !Before(oldest_, round_end_);
   congestion_ = control_.next(congestion_,
-                              {.acknowledged = acknowledged,
+                              {.now_ns = now_ns,
+                               .acknowledged = acknowledged,
+                               .lost = lost,
                                .window_limited = window_limited,
                                .round_ended = round_ended,
                                .round_acknowledged = round_acknowledged_,
                                .round_lost = round_lost_,
-                               .queue_delay_ns = round_trip_.queue_delay_ns()},
+                               .queue_delay_ns = round_trip_.queue_delay_ns(),
+                               .round_trip_ns = round_trip_.path_ns(),
+                               .least_round_trip_ns = round_trip_.least_ns(),
+                               .in_flight = in_flight_,
+                               .delivered_per_ns = delivery.packets_per_ns,
+                               .limited = delivery.limited},
                               WindowPackets());
   if (!round_ended) return;
   round_end_ = next_;
   round_acknowledged_ = 0;
   round_lost_ = 0;
+  reorder_ns_ -= reorder_ns_ / 64;
 }
 
 uint32_t LinkSender::WindowPackets() const {
-  return static_cast<uint32_t>(std::min<size_t>(kWindowPackets, kWindowBytes / fragment_bytes_));
+  const size_t bytes = OnLongLine() ? kLongLineWindowBytes : kWindowBytes;
+  return static_cast<uint32_t>(std::min<size_t>(kWindowPackets, bytes / fragment_bytes_));
 }
 
 void LinkSender::ArmProbe(int64_t now_ns) {
   const int64_t first_ns = std::max(round_trip_.smoothed_ns() * 5 / 4, kLeastProbeNs);
-  const int64_t doubled_ns = std::min(first_ns << probes_, kMostProbeNs);
-  probe_ns_ = HasWork() ? now_ns + std::max(first_ns, doubled_ns) : kNever;
-}
-
-LinkSender::Slot& LinkSender::SlotOf(uint32_t sequence) {
-  return slots_[sequence % kWindowPackets];
+  const int64_t doubled_ns = std::min(first_ns << probes_, std::max(2 * first_ns, kMostProbeNs));
+  probe_ns_ = HasWork() ? now_ns + doubled_ns : kNever;
 }
 
 }  // namespace strom

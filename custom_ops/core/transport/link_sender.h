@@ -16,7 +16,9 @@
 
 #include "core/base/types.h"
 #include "core/transport/congestion.h"
+#include "core/transport/delivery_rate.h"
 #include "core/transport/packet.h"
+#include "core/transport/sequence_ring.h"
 #include "core/transport/sequence_set.h"
 
 namespace strom {
@@ -92,7 +94,18 @@ class LinkSender {
 
  private:
   struct Message;
-  struct Slot;
+  // What is known of one sequence.
+  struct Slot {
+    Message* message = nullptr;
+    uint32_t sequence = 0;
+    uint32_t offset = 0;
+    uint32_t size = 0;
+    bool resent = false;
+    bool lost = false;        // stands in lost_
+    bool on_the_way = false;  // counts as under way
+    int64_t sent_ns = 0;
+    DeliveryRate::Stamp stamp = {};
+  };
   // The end of a fragment that was cut anew: it still needs a sequence. Of size 0: the end of a
   // message that was given up.
   struct Remainder {
@@ -112,6 +125,8 @@ class LinkSender {
   Message* OpenMessage();
   Message* Start(Channel channel);
   void CloseOpen(const Message* message);
+  void PutOnTheWay(int64_t now_ns, Slot* slot);
+  void TakeOffTheWay(Slot* slot);
   Slot& Assign(Message* message, uint32_t offset, uint32_t size);
   size_t Write(int64_t now_ns, const Slot& slot, std::span<uint8_t> out) const;
 
@@ -119,16 +134,20 @@ class LinkSender {
   Slot* NextRemainder();
 
   // What arrived.
-  void AcknowledgeRange(uint32_t from, uint32_t to);
-  void Acknowledge(uint32_t sequence);
+  void AcknowledgeRange(int64_t now_ns, uint32_t from, uint32_t to);
+  void Acknowledge(int64_t now_ns, uint32_t sequence);
+  bool CameLate(int64_t now_ns, const Slot& slot) const;
+  int64_t ReorderNs() const;
+  bool MayBeLate(int64_t now_ns, const Slot& slot) const;
   void ReportMissing(int64_t now_ns, uint32_t sequence);
   void Resend(Slot* slot);
-  void AdaptWindow(int64_t acknowledged, bool window_limited);
+  void AdaptWindow(int64_t now_ns, int64_t acknowledged, int64_t lost, bool window_limited);
 
   void VoidStarted(int64_t now_ns, Message* message);
   void ArmProbe(int64_t now_ns);
-  Slot& SlotOf(uint32_t sequence);
+  Slot& SlotOf(uint32_t sequence) { return slots_[sequence]; }
 
+  bool OnLongLine() const { return congestion_.long_line.is_on(); }
   uint32_t WindowPackets() const;
 
   size_t fragment_bytes_;
@@ -145,18 +164,20 @@ class LinkSender {
   std::array<Message*, 2> open_{};  // started, not wholly sent; the later one goes first
   size_t open_count_ = 0;
 
-  std::vector<Slot> slots_;  // by sequence modulo the window
-  SequenceSet pending_;      // sent or lost, not acknowledged
-  uint32_t oldest_;          // everything before it is acknowledged
-  uint32_t next_;            // the next fresh sequence
+  SequenceRing<Slot> slots_;  // from oldest_ to next_
+  SequenceSet pending_;       // sent or lost, not acknowledged
+  uint32_t oldest_;           // everything before it is acknowledged
+  uint32_t next_;             // the next fresh sequence
   uint32_t grant_edge_;
-  int64_t in_flight_ = 0;             // pending and not known to be lost
+  int64_t in_flight_ = 0;             // pending, not known to be lost, and not long ago
   std::deque<uint32_t> lost_;         // to be resent, oldest report first
   std::deque<Remainder> remainders_;  // go before anything fresh
   int64_t long_lost_ = 0;             // losses of long packets since one has arrived
   int64_t long_lost_ns_ = kNever;     // when the first of them was reported
 
   RoundTripClock round_trip_;
+  DeliveryRate delivery_;
+  int64_t reorder_ns_ = 0;  // long lines: how much later than others packets have come
   CongestionState congestion_;
   uint32_t round_end_;
   int64_t round_acknowledged_ = 0;

@@ -93,6 +93,7 @@ size_t WriteStatus(const StatusPacket& packet, std::span<uint8_t> out) {
   StoreLittleEndian<uint32_t>(&out[12], packet.echo_timestamp_us);
   StoreLittleEndian<uint16_t>(&out[16], packet.echo_delay_us);
   StoreLittleEndian<uint16_t>(&out[18], packet.gap_count);
+  StoreLittleEndian<uint32_t>(&out[20], packet.untold);
   uint8_t* at = out.data() + StatusPacket::kFieldBytes;
   for (size_t i = 0; i < packet.gap_count; ++i, at += StatusPacket::kGapBytes) {
     StoreLittleEndian<uint32_t>(at, packet.gaps[i].offset);
@@ -109,12 +110,14 @@ bool ParseStatus(Bytes body, StatusPacket* packet) {
   packet->echo_timestamp_us = Load<uint32_t>(body, 12);
   packet->echo_delay_us = Load<uint16_t>(body, 16);
   packet->gap_count = Load<uint16_t>(body, 18);
+  packet->untold = Load<uint32_t>(body, 20);
   if (packet->gap_count > StatusPacket::kMaxGaps ||
       body.size() != StatusPacket::kFieldBytes + packet->gap_count * StatusPacket::kGapBytes) {
     return false;
   }
   const uint32_t complete = packet->complete_up_to - packet->cumulative;
-  uint64_t end = 0;
+  if (packet->untold > complete) return false;
+  uint64_t end = packet->untold;
   for (size_t i = 0; i < packet->gap_count; ++i) {
     const size_t at = StatusPacket::kFieldBytes + i * StatusPacket::kGapBytes;
     const Gap gap{Load<uint32_t>(body, at), Load<uint16_t>(body, at + 4)};

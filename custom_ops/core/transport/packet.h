@@ -73,10 +73,10 @@ struct Gap {
   uint16_t length = 0;
 };
 
-// What the receiver has. Everything in [cumulative, complete_up_to) that no gap covers has arrived;
-// nothing is said of what lies beyond.
+// What the receiver has. Everything in [cumulative + untold, complete_up_to) that no gap covers has
+// arrived; nothing is said of what lies beside it. (More gaps than fit are told in turns.)
 struct StatusPacket {
-  static constexpr size_t kFieldBytes = 20;
+  static constexpr size_t kFieldBytes = 24;
   static constexpr size_t kGapBytes = 6;
   static constexpr size_t kMaxGaps = 100;
   static constexpr uint16_t kNoEcho = 0xffff;  // the delay did not fit or nothing was to be echoed
@@ -86,6 +86,7 @@ struct StatusPacket {
   uint32_t echo_timestamp_us = 0;
   uint16_t echo_delay_us = kNoEcho;
   uint16_t gap_count = 0;
+  uint32_t untold = 0;
   std::array<Gap, kMaxGaps> gaps{};  // ascending and disjoint
 };
 size_t WriteStatus(const StatusPacket& packet, std::span<uint8_t> out);

@@ -25,7 +25,7 @@ namespace strom {
 
 struct LinkCounters;
 
-inline constexpr int64_t kMaxReassemblyBytes = int64_t{32} << 20;
+inline constexpr int64_t kMaxReassemblyBytes = int64_t{40} << 20;
 // What a message takes besides its bytes, on its way to the node.
 inline constexpr int64_t kMessageOverheadBytes = 256;
 // Within these bounds room is kept for the message that each ordered channel waits for.

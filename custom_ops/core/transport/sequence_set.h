@@ -10,8 +10,8 @@
 
 namespace strom {
 
-// Packets of one link and direction that may be under way; 4.7 MB at 1200 bytes each.
-inline constexpr uint32_t kWindowPackets = 4096;
+// Packets of one link and direction that may be under way; 18.7 MB at 1200 bytes each.
+inline constexpr uint32_t kWindowPackets = 16384;
 
 // Holds sequences of any kWindowPackets neighbouring ones; they wrap around at 2^32.
 class SequenceSet {

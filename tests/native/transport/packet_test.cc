@@ -70,6 +70,9 @@ TEST(Packet, StatusGapsMustBeAscendingAndBelowTheirEnd) {
   };
   ASSERT_TRUE(parse());
   EXPECT_EQ(parsed.gaps[1].length, 24);
+  packet.untold = 1;
+  EXPECT_FALSE(parse()) << "of what the STATUS says nothing";
+  packet.untold = 0;
   packet.gaps[1].length = 25;
   EXPECT_FALSE(parse()) << "past complete_up_to";
   packet.gaps[1] = {3, 1};
