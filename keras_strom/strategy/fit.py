@@ -25,15 +25,12 @@ import logging
 import math
 import time
 from collections.abc import Callable
-from types import TracebackType
 from typing import Any
 
 import keras
 import tensorflow as tf
 
 from keras_strom import errors
-from keras_strom._native.ops import translate
-from keras_strom.job.environment import ClusterEnvironment
 from keras_strom.recovery.endings import Ending
 from keras_strom.recovery.final_history import History
 from keras_strom.recovery.leaving import Drained, is_asked, leave
@@ -67,6 +64,7 @@ from keras_strom.strategy.trackers import (
     warn_of_late_autologging,
     with_figures,
 )
+from keras_strom.strategy.user_errors import cause_of, without_own_frames
 
 _logger = logging.getLogger("keras_strom")
 
@@ -138,13 +136,13 @@ def _fit(original: Callable[..., Any], bound: inspect.BoundArguments, sharing: S
         with building_once(arguments):
             return original(model, **_given(bound))
     except BaseException as error:
-        cause = _cause(error, sharing.environment) or error
+        cause = cause_of(error, sharing.environment) or error
         training.abandon(cause)
         if pruned := pruned_elsewhere(cause):
             raise pruned from cause
         if isinstance(cause, errors.StromError) and keras.config.is_traceback_filtering_enabled():
             # Its words say what to do; our frames and what Keras made of it would only hide them.
-            raise cause.with_traceback(_without_ours(error.__traceback__)) from None
+            raise cause.with_traceback(without_own_frames(error.__traceback__)) from None
         if cause is not error:
             raise cause from error
         raise
@@ -167,31 +165,6 @@ def _given(bound: inspect.BoundArguments) -> dict[str, Any]:
 
 def _nothing() -> None:
     """What is to be taken back where nothing has been done."""
-
-
-def _cause(error: BaseException, here: ClusterEnvironment) -> errors.StromError | None:
-    """What an exception that Keras or TensorFlow raised means to the user; None: just that."""
-    if isinstance(error, tf.errors.OpError):
-        return translate(error)
-    if isinstance(error, StopIteration):  # How Keras meets data that ends before its first batch.
-        return errors.UnsupportedModel(
-            f"worker {here.rank} of {here.size} has no training data; each takes one of "
-            f"{here.size} rows of arrays, or of {here.size} elements of a dataset (usually "
-            "batches), so there must be at least as many: use smaller batches or fewer workers"
-            if here.size > 1
-            else "the training data is empty"
-        )
-    return None
-
-
-def _without_ours(frames: TracebackType | None) -> TracebackType | None:
-    """The frames of a traceback that are not of keras_strom, as Keras leaves out its own."""
-    if frames is None:
-        return None
-    inner = _without_ours(frames.tb_next)
-    if frames.tb_frame.f_globals.get("__name__", "").startswith("keras_strom."):
-        return inner
-    return TracebackType(inner, frames.tb_frame, frames.tb_lasti, frames.tb_lineno)
 
 
 def _listed(callbacks: Any) -> list[Any]:
