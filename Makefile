@@ -269,7 +269,7 @@ bench-mpca: setup ## MPCA SGD beside SparkNet, EASGD and others, in virtual time
 	@$(BIN)/python -m benchmarks.mpca $(BENCH_ARGS)
 
 .PHONY: bench-mpca-real
-bench-mpca-real: setup ## the same methods as real jobs of 8 workers, on lines of their own (10 minutes); root
+bench-mpca-real: setup ## the same methods as real jobs of 8 workers, on lines of their own (16 minutes); root
 	@.ci/system-packages data lines
 	@$(BIN)/python -m benchmarks.mpca_real $(BENCH_ARGS)
 

@@ -3,9 +3,12 @@
 Four models train with `fit` on the same arrays, each under plain Keras, under TensorFlow's own
 OneDeviceStrategy (which shows what the way through tf.distribute costs by itself), as a lone worker
 of StromStrategy, with `always_encode=True`, where every step encodes its update and applies it, and
-with `method=MPCA()` beside a partner, where every step is pulled to a joint model that travels
-meanwhile. They take turns, a block of steps each, round after round. The pull alone is compared
-with NumPy's `x += y`.
+with `method=MPCA()` beside a partner, where every step is pulled to the target of a cycle that is
+over. They take turns, a block of steps each, round after round. The pull alone is compared with
+NumPy's `x += y`.
+
+What a cycle in flight costs is measured by itself: steps of one core, with and without cycles one
+after the other, whose I/O has the other core, as has the partner.
 
 Each way has a process of its own, which lives from round to round. One that TensorFlow's
 MultiDeviceIterator brings down (OneDeviceStrategy, in short fits) is started again, warms up, and
@@ -24,6 +27,8 @@ import dataclasses
 import functools
 import multiprocessing
 import multiprocessing.connection
+import os
+import pathlib
 import random
 import statistics
 import time
@@ -44,20 +49,26 @@ from keras_strom.strategy.report import UpdateReport
 from keras_strom.strategy.strategy import StromStrategy
 
 BATCH = 128
-#: Steps at the start of a block that do not count.
+#: Steps at the start of a block that do not count; beside a joint model its first cycle has ended.
 SKIPPED = 2
+SKIPPED_PULLED = 9
 
 PLAIN = "plain Keras"
 ONE_DEVICE = "OneDeviceStrategy"
 LONE = "lone worker"
 ENCODING = "always_encode"
 PULLED = "MPCA"
+ON_ONE_CORE = "MPCA on one core"
+IN_FLIGHT = "MPCA on one core, cycles in flight"
+#: Of two cores: where TensorFlow computes, and where the network's thread and the partner do.
+COMPUTING, TALKING = {0}, {1}
 COLORS = {
     ONE_DEVICE: pictures.GREY,
     LONE: pictures.SKY,
     ENCODING: pictures.ORANGE,
     PULLED: pictures.GREEN,
 }
+IN_FLIGHT_WORKLOAD = "mlp_adam"
 #: Elements of the pull that is compared with an addition: no cache holds them.
 PULL_ELEMENTS = 25_000_000
 
@@ -92,8 +103,9 @@ class Workload:
 
     @property
     def ways(self) -> list[str]:
-        """Of `SCOPES`, those that train it."""
-        return [way for way in SCOPES if way != PULLED or self.pulled_goal is not None]
+        """Of `SCOPES`, those that train it beside plain Keras."""
+        ways = [PLAIN, ONE_DEVICE, LONE, ENCODING]
+        return ways if self.pulled_goal is None else [*ways, PULLED]
 
 
 def mlp() -> keras.Model:
@@ -169,22 +181,27 @@ def compiled(workload: Workload, strategy: Any) -> keras.Model:
     return model
 
 
-def pulled_strategy() -> StromStrategy:
-    """MPCA that pulls as soon as there is a target."""
-    return StromStrategy(method=MPCA(start=PullStart(free_cycles=0)))
+def pulled_strategy(way: str) -> StromStrategy:
+    """MPCA that pulls as soon as there is a target, with one cycle a `fit` or as many as go."""
+    steps_between = 1 if way == IN_FLIGHT else 1_000_000
+    return StromStrategy(method=MPCA(start=PullStart(free_cycles=0), min_steps=steps_between))
 
 
-def partners_model(name: str) -> keras.Model:
+def partners_model(name: str, way: str) -> keras.Model:
     """What the partner of a pulled worker trains."""
+    if way != PULLED:
+        os.sched_setaffinity(0, TALKING)
     workload = next(workload for workload in WORKLOADS if workload.name == name)
-    return compiled(workload, pulled_strategy())
+    return compiled(workload, pulled_strategy(way))
 
 
-def beside_a_partner(workload: Workload) -> StromStrategy:
+def beside_a_partner(workload: Workload, way: str) -> StromStrategy:
     """A strategy in a job of two."""
-    build = functools.partial(partners_model, workload.name)
+    build = functools.partial(partners_model, workload.name, way)
     step_partner.join(build, *examples(workload), BATCH)
-    return pulled_strategy()
+    if way != PULLED:
+        os.sched_setaffinity(0, COMPUTING)
+    return pulled_strategy(way)
 
 
 #: The ways, and what makes the strategy of each.
@@ -193,7 +210,10 @@ SCOPES: dict[str, Callable[[Workload], Any]] = {
     ONE_DEVICE: lambda _: tf.distribute.OneDeviceStrategy("/cpu:0"),
     LONE: lambda _: StromStrategy(),
     ENCODING: lambda workload: StromStrategy(always_encode=True, threshold=workload.threshold),
-    PULLED: beside_a_partner,
+    **{
+        way: functools.partial(beside_a_partner, way=way)
+        for way in (PULLED, ON_ONE_CORE, IN_FLIGHT)
+    },
 }
 
 
@@ -209,6 +229,8 @@ def main() -> None:
     for workload in WORKLOADS:
         if arguments.only in (None, workload.name):
             lone.append(measure(workload, result, arguments.rounds, arguments.warm_ups))
+        if workload.name == IN_FLIGHT_WORKLOAD and arguments.only in (None, workload.name):
+            measure_flight(workload, result, arguments.rounds, arguments.warm_ups)
     result.target("lone_worker", max(lone), goal=1.02, better="lower")
     measure_pull(result, arguments.rounds)
     draw(result)
@@ -246,6 +268,33 @@ def measure(workload: Workload, result: report.Report, rounds: int, warm_ups: in
         target, goal = workload.pulled_goal
         result.target(target, ratios[PULLED], goal, better="lower")
     return ratios[LONE]
+
+
+def measure_flight(workload: Workload, result: report.Report, rounds: int, warm_ups: int) -> None:
+    """How much longer steps are while the joint model travels."""
+    target = "mpca_step_in_flight"
+    if len(os.sched_getaffinity(0)) < 2:
+        return result.skip(target, "two cores are needed")
+    with contextlib.ExitStack() as stack:
+        blocks = {
+            way: stack.enter_context(Block(workload.name, way, warm_ups))
+            for way in (ON_ONE_CORE, IN_FLIGHT)
+        }
+        report.interleave(blocks, rounds=rounds, warm_ups=warm_ups)
+    base = [one.wall_ms for one in blocks[ON_ONE_CORE].taken[-rounds:]]
+    for way, block in blocks.items():
+        taken = block.taken[-rounds:]
+        wall = Ratio.of([one.wall_ms for one in taken], base)
+        result.row(
+            way,
+            group="A cycle in flight",
+            cpu_ms=statistics.median(one.cpu_ms for one in taken),
+            wall_ms=statistics.median(one.wall_ms for one in taken),
+            wall_ratio=wall.median,
+            low=wall.low,
+            high=wall.high,
+        )
+    result.target(target, wall.median, goal=1.03, better="lower")
 
 
 def measure_pull(result: report.Report, rounds: int) -> None:
@@ -349,13 +398,16 @@ def _serve(pipe: multiprocessing.connection.Connection, name: str, way: str) -> 
     workload = next(workload for workload in WORKLOADS if workload.name == name)
     strategy = SCOPES[way](workload)
     x, y = examples(workload)
-    if way == PULLED:  # Which gets half of the rows.
-        x, y = np.repeat(x, 2, axis=0), np.repeat(y, 2, axis=0)
+    pulled = way in (PULLED, ON_ONE_CORE, IN_FLIGHT)
+    if pulled:  # It gets half of the rows.
+        x, y = np.repeat(x, 3, axis=0), np.repeat(y, 3, axis=0)
     keras.utils.set_random_seed(1)
     model = compiled(workload, strategy)
     with contextlib.suppress(EOFError):
         while pipe.recv():
-            clock = _StepClock()
+            clock = _StepClock(
+                SKIPPED_PULLED if pulled else SKIPPED, way in (ON_ONE_CORE, IN_FLIGHT)
+            )
             model.fit(x, y, batch_size=BATCH, shuffle=False, verbose=0, callbacks=[clock])
             cpu, wall = clock.per_step()
             density = None
@@ -377,19 +429,26 @@ def examples(workload: Workload) -> tuple[np.ndarray, np.ndarray]:
 
 
 class _StepClock(keras.callbacks.Callback):  # type: ignore[misc]
-    """Notes both clocks at the end of each step."""
+    """Notes both clocks at the end of each step; `apart` moves the network's thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, skipped: int, apart: bool) -> None:
         super().__init__()
+        self._skipped = skipped
+        self._apart = apart
         self._ends: list[tuple[float, float]] = []
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        for thread in pathlib.Path("/proc/self/task").iterdir() if self._apart else ():
+            if (thread / "comm").read_text() == "strom-io\n":
+                os.sched_setaffinity(int(thread.name), TALKING)
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         self._ends.append((time.process_time(), time.perf_counter()))
 
     def per_step(self) -> tuple[float, float]:
         """Seconds of CPU and of real time."""
-        (cpu, wall), (cpu_end, wall_end) = self._ends[SKIPPED - 1], self._ends[-1]
-        steps = len(self._ends) - SKIPPED
+        (cpu, wall), (cpu_end, wall_end) = self._ends[self._skipped - 1], self._ends[-1]
+        steps = len(self._ends) - self._skipped
         return (cpu_end - cpu) / steps, (wall_end - wall) / steps
 
 
@@ -415,7 +474,8 @@ class Ratio:
 
 def draw(result: report.Report) -> None:
     """Bars of the ratios with their intervals, a panel a workload."""
-    groups = list(dict.fromkeys(row["group"] for row in result.rows))
+    groups = [workload.title for workload in WORKLOADS]
+    groups = [title for title in groups if any(row["group"] == title for row in result.rows)]
     figure, panels = pictures.picture(len(groups), width=4.5, height=3.2)
     for axes, group in zip(panels, groups, strict=True):
         rows = [row for row in result.rows if row["group"] == group and row["name"] != PLAIN]

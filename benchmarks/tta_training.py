@@ -75,6 +75,8 @@ class Training:
             last one.
         step_seconds: no step is shorter; who has done one earlier sleeps.
         copies: False copies nothing, and only times.
+        batch: examples of a worker's step.
+        optimizer: of keras-strom's methods, a class of keras.optimizers.
     """
 
     way: str
@@ -85,6 +87,8 @@ class Training:
     marks: tuple[int, ...]
     step_seconds: float = 0.0
     copies: bool = True
+    batch: int = BATCH
+    optimizer: str = "Adam"
 
     @property
     def epoch_steps(self) -> int:
@@ -118,12 +122,14 @@ class Course:
         seconds: from the end of the warm-up to each.
         sent_bytes: by all nodes in that time, with all headers.
         cycle_seconds: of the last cycle before each, of the methods that have cycles.
+        last_step_seconds: to the end of the last step, after which an epoch's end follows.
     """
 
     steps: tuple[int, ...]
     seconds: tuple[float, ...]
     sent_bytes: tuple[float, ...]
     cycle_seconds: tuple[float, ...] = ()
+    last_step_seconds: float = math.nan
 
     def to_json(self) -> str:
         """One line."""
@@ -132,7 +138,8 @@ class Course:
     @classmethod
     def from_json(cls, text: str) -> Course:
         """Reads `to_json`'s text."""
-        return cls(**{name: tuple(values) for name, values in json.loads(text).items()})
+        told = json.loads(text).items()
+        return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in told})
 
 
 def steps_per_epoch(workers: int) -> int:
@@ -157,7 +164,8 @@ def train_strom(training: Training, place: Place) -> Course:
     method = getattr(keras_strom, training.way)() if training.way in METHODS else None
     keras.utils.set_random_seed(training.seed)
     with keras_strom.StromStrategy(method=method).scope():
-        model = compiled(keras, training.task, keras.optimizers.Adam(training.rate.alone))
+        optimizer = getattr(keras.optimizers, training.optimizer)(training.rate.alone)
+        model = compiled(keras, training.task, optimizer)
     return fit(keras, model, training, place, data=kept_whole(share(training, place.rank)))
 
 
@@ -249,7 +257,7 @@ def share(training: Training, rank: int) -> Any:
     x, y = x[rank :: training.workers], y[rank :: training.workers]
     images, labels = tf.constant(x), tf.constant(y)
     order = tf.data.Dataset.range(len(x)).shuffle(len(x), seed=1000 * training.seed + rank)
-    batches = order.batch(BATCH, drop_remainder=True).repeat()
+    batches = order.batch(training.batch, drop_remainder=True).repeat()
     return batches.map(lambda rows: (tf.gather(images, rows), tf.gather(labels, rows)))
 
 
@@ -326,6 +334,7 @@ def _watch(keras: Any, training: Training, place: Place) -> Any:
                 tuple(now - begin for now, _ in self._noted[1:]),
                 tuple(float(sent - sent_before) for _, sent in self._noted[1:]),
                 tuple(self._cycles),
+                self._step_end - begin,
             )
 
         def _note(self) -> None:
