@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "core/joint/joint_model.h"
-#include "core/joint/pull.h"
 
 namespace strom {
 
@@ -50,7 +49,7 @@ void LocalModel::Begin(std::shared_ptr<JointExchange> exchange, int64_t size,
   size_ = size;
   workers_ = workers;
   for (int32_t shard = 0; shard < method.phases; ++shard) {
-    shards_.push_back({ShardOf(size, method.phases, shard), nullptr, 0, 0});
+    shards_.push_back({.range = ShardOf(size, method.phases, shard)});
   }
   if (method.kind == STROM_EASGD && workers > 0) {
     const int64_t steps = method.steps > 0 ? method.steps : kFirstSteps;
@@ -115,12 +114,14 @@ Status LocalModel::Step(std::span<const LocalPiece> pieces, int64_t iteration, i
       status = GiveShard(pieces, *orders.asked, &shard, iteration, now_ns);
     }
     for (JointOrders::Target& target : orders.targets) {
-      shards_[static_cast<size_t>(target.shard)].target = std::move(target.values);
+      Shard& shard = shards_[static_cast<size_t>(target.shard)];
+      shard.target = std::move(target.values);
+      MeasureShard(pieces, &shard);
       ++told_.shards;
     }
     told_.alpha = orders.alpha;
     const double alpha = pull_ == PullKind::kStep ? orders.alpha : 0;
-    Pull(pieces, static_cast<float>(alpha), told_.shards > 0, parallel);
+    Pull(pieces, static_cast<float>(alpha), parallel);
   } else {
     status = StepOfRounds(pieces, orders, iteration, now_ns);
   }
@@ -195,11 +196,25 @@ void LocalModel::NoteCycle(int64_t steps, int64_t since_ns, int64_t now_ns) {
   if (since_ns != 0) told_.cycle_seconds = Seconds(now_ns - since_ns);
 }
 
+// How far the worker is from a target that has come. The other shards keep what was measured when
+// theirs came, for a pass over everything each time would cost more than the pull.
+void LocalModel::MeasureShard(std::span<const LocalPiece> pieces, Shard* shard) {
+  shard->apart = {};
+  ForPieces(pieces, shard->range,
+            [&](std::span<const float> part, int64_t offset, const LocalPiece&) {
+              const auto at = static_cast<size_t>(offset - shard->range.offset);
+              shard->apart += Measure(part, std::span(*shard->target).subspan(at, part.size()));
+            });
+  told_.distance = told_.target = 0;
+  for (const Shard& one : shards_) {
+    told_.distance += one.apart.distance;
+    told_.target += one.apart.target;
+  }
+}
+
 // What no target has come for yet is not pulled.
-void LocalModel::Pull(std::span<const LocalPiece> pieces, float alpha, bool measures,
-                      const Parallel& parallel) {
-  if (alpha == 0 && !measures) return;
-  if (measures) told_.distance = told_.target = 0;
+void LocalModel::Pull(std::span<const LocalPiece> pieces, float alpha, const Parallel& parallel) {
+  if (alpha == 0) return;
   struct Task {
     std::span<float> own;
     std::span<const float> target;
@@ -211,18 +226,12 @@ void LocalModel::Pull(std::span<const LocalPiece> pieces, float alpha, bool meas
       const auto target =
           std::span(*shard.target)
               .subspan(static_cast<size_t>(offset - shard.range.offset), part.size());
-      if (measures) {
-        const Divergence sums = Measure(part, target);
-        told_.distance += sums.distance;
-        told_.target += sums.target;
-      }
       for (size_t at = 0; at < part.size(); at += kPullElements) {
         const size_t size = std::min<size_t>(kPullElements, part.size() - at);
         tasks.push_back({part.subspan(at, size), target.subspan(at, size)});
       }
     });
   }
-  if (alpha == 0) return;
   parallel.For(std::ssize(tasks), [&](int64_t i) {
     const Task& task = tasks[static_cast<size_t>(i)];
     strom::Pull(task.own, task.target, alpha);
@@ -271,7 +280,8 @@ Status LocalModel::Install(std::span<const LocalPiece> pieces, int64_t now_ns,
   } else {
     told_.alpha = method_.kind == STROM_SPARKNET ? 1 : method_.alpha;
     whole.target = joint;
-    Pull(pieces, static_cast<float>(told_.alpha), /*measures=*/true, parallel);
+    MeasureShard(pieces, &whole);
+    Pull(pieces, static_cast<float>(told_.alpha), parallel);
     whole.target = nullptr;
   }
   *result = told_;

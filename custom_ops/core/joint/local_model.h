@@ -16,6 +16,7 @@
 #include "core/base/types.h"
 #include "core/joint/joint_plan.h"
 #include "core/joint/joint_values.h"
+#include "core/joint/pull.h"
 
 namespace strom {
 
@@ -66,6 +67,7 @@ class LocalModel {
     JointValues target;
     int64_t steps = 0;  // tau: own steps since its last snapshot
     int64_t asked_ns = 0;
+    Divergence apart;  // when the target came
   };
 
   Status CheckCovers(std::span<const LocalPiece> pieces) const;
@@ -73,8 +75,8 @@ class LocalModel {
                       int64_t iteration, int64_t now_ns);
   Status GiveShard(std::span<const LocalPiece> pieces, uint64_t mark, Shard* shard,
                    int64_t iteration, int64_t now_ns);
-  void Pull(std::span<const LocalPiece> pieces, float alpha, bool measures,
-            const Parallel& parallel);
+  void MeasureShard(std::span<const LocalPiece> pieces, Shard* shard);
+  void Pull(std::span<const LocalPiece> pieces, float alpha, const Parallel& parallel);
   Status NoteGiven(const char* bad);
   void NoteCycle(int64_t steps, int64_t since_ns, int64_t now_ns);
   int64_t StepsToExchange(const JointOrders& orders) const;

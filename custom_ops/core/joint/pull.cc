@@ -1,6 +1,7 @@
 #include "core/joint/pull.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 
 namespace strom {
@@ -41,12 +42,22 @@ void TakeDifference(std::span<float> x, std::span<const float> joint, float alph
 }
 
 Divergence Measure(std::span<const float> x, std::span<const float> target) {
-  Divergence sums;
-  for (size_t i = 0; i < x.size(); ++i) {
-    const double way = static_cast<double>(target[i]) - x[i];
-    sums.distance += way * way;
-    sums.target += static_cast<double>(target[i]) * target[i];
+  // Lanes, so that no addition waits for the one before.
+  constexpr size_t kLanes = 16;
+  std::array<double, kLanes> distance{}, length{};
+  const auto add = [&](size_t i, size_t lane) {
+    const double to = target[i];
+    const double way = to - x[i];
+    distance[lane] += way * way;
+    length[lane] += to * to;
+  };
+  size_t i = 0;
+  for (; i + kLanes <= x.size(); i += kLanes) {
+    for (size_t lane = 0; lane < kLanes; ++lane) add(i + lane, lane);
   }
+  for (size_t lane = 0; i < x.size(); ++i, ++lane) add(i, lane);
+  Divergence sums;
+  for (size_t lane = 0; lane < kLanes; ++lane) sums += {distance[lane], length[lane]};
   return sums;
 }
 

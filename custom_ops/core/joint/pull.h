@@ -23,6 +23,11 @@ void TakeDifference(std::span<float> x, std::span<const float> joint, float alph
 struct Divergence {
   double distance = 0;  // of target - x
   double target = 0;
+  Divergence& operator+=(const Divergence& other) {
+    distance += other.distance;
+    target += other.target;
+    return *this;
+  }
 };
 Divergence Measure(std::span<const float> x, std::span<const float> target);
 
