@@ -13,6 +13,8 @@ from statistics import median_low
 
 from keras_strom.job.worker_record import LinkRecord, WorkerRecord
 
+# So many steps tell of TensorFlow's own start rather than of the worker.
+_FIRST_STEPS = 20
 # Slow is who takes so many times the median, and so many seconds more.
 _TIMES = 1.25
 _LEAST_SECONDS = 0.002
@@ -39,6 +41,12 @@ class Slow:
     words: str
 
 
+def _runs(record: WorkerRecord) -> bool:
+    """Whether it trains, and its first steps, in which TensorFlow compiles, are behind it."""
+    begins = record.steps is not None and record.steps < _FIRST_STEPS
+    return record.activity == "training" and not begins
+
+
 def own_seconds(record: WorkerRecord) -> float | None:
     """A step without waiting for others; None = not known yet."""
     if record.step_seconds is None:
@@ -55,7 +63,7 @@ def diagnose(
         records: by rank.
         links: of each to its parent in the tree.
     """
-    training = {r: one for r, one in records.items() if one.activity == "training"}
+    training = {r: one for r, one in records.items() if _runs(one)}
     own = {r: seconds for r, one in training.items() if (seconds := own_seconds(one)) is not None}
     found: list[tuple[float, Slow]] = []
     if len(own) > 1:

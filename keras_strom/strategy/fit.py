@@ -55,7 +55,7 @@ from keras_strom.strategy.fit_failure import (
 from keras_strom.strategy.generation import Generation, Sharing
 from keras_strom.strategy.monitor import StromMonitor
 from keras_strom.strategy.not_finite import NotFiniteWatch
-from keras_strom.strategy.status_reports import Reporter, doing, reports_of
+from keras_strom.strategy.status_reports import Reporter, StatusReports, alone, doing, reports_of
 from keras_strom.strategy.trackers import (
     WorkerFigures,
     autologging_apart,
@@ -94,15 +94,30 @@ def _wrap_fit(sharing_of: Callable[[Any], Sharing | None]) -> None:
     @functools.wraps(original)
     def fit(model: Any, *args: Any, **kwargs: Any) -> Any:
         sharing = sharing_of(model)
-        if sharing is None:
+        reports = None if sharing is not None else alone()
+        if sharing is None and reports is None:
             return original(model, *args, **kwargs)
         bound = signature.bind(model, *args, **kwargs)
         bound.apply_defaults()
+        if sharing is None:
+            assert reports is not None
+            return _fit_alone(original, bound, reports)
         with doing(sharing.environment, "joining"):
             return _fit(original, bound, sharing)
 
     fit._keras_strom_wrap = True  # type: ignore[attr-defined]
     trainer.fit = fit
+
+
+def _fit_alone(
+    original: Callable[..., Any], bound: inspect.BoundArguments, reports: StatusReports
+) -> Any:
+    """Keras's own `fit`, of which somebody wants to know."""
+    given = bound.arguments["callbacks"]
+    if not isinstance(given, keras.callbacks.CallbackList):
+        bound.arguments["callbacks"] = [*_listed(given), Reporter(reports)]
+    with reports.doing("training"):
+        return original(*bound.args, **bound.kwargs)
 
 
 def _fit(original: Callable[..., Any], bound: inspect.BoundArguments, sharing: Sharing) -> Any:

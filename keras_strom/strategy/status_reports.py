@@ -79,6 +79,7 @@ class StatusReports:
         self._place: dict[str, int | None] = {}
         self._logs: Mapping[str, Any] = {}
         self._residual_norm: float | None = None
+        self._fits = self._batches = 0  # For a worker alone, whose steps are plain Keras's.
         self._thread = threading.Thread(target=self._run, name="strom-status", daemon=True)
 
     def begin(self) -> None:
@@ -116,6 +117,7 @@ class StatusReports:
         """Figures begin anew."""
         with self._lock:
             self._samples.clear()
+            self._fits, self._batches = self._fits + 1, 0
             self._place = {"epoch": None, "epochs": epochs, "batch": None, "batches": batches}
 
     def note(self, logs: Mapping[str, Any] | None, **place: int | None) -> None:
@@ -128,6 +130,7 @@ class StatusReports:
 
     def batch(self, batch: int, logs: Mapping[str, Any] | None) -> None:
         """After each batch, so it does next to nothing."""
+        self._batches += batch + 1 - (self._place.get("batch") or 0)
         self._place["batch"] = batch + 1
         if logs:
             self._logs = logs
@@ -138,16 +141,19 @@ class StatusReports:
         activity = self._activities[-1]
         with self._lock:
             found: dict[str, Any] = {"activity": activity, "why": self._why, **self._place}
-            if sharing is not None:
-                found["fit"] = sharing.fits
-                found.update(self._figures(sharing, activity))
+            found["fit"] = self._fits if sharing is None else sharing.fits
+            found.update(self._figures(sharing, activity))
         found["logs"] = _numbers(self._logs)
         found["residual_norm"] = self._residual_norm
         return WorkerRecord(**found)
 
-    def _figures(self, sharing: Sharing, activity: str) -> dict[str, Any]:
-        step = sharing.step
-        sample, port = _sample(sharing)
+    def _figures(self, sharing: Sharing | None, activity: str) -> dict[str, Any]:
+        if sharing is None:  # One worker alone: plain Keras.
+            step, port = None, None
+            sample = _Sample(time.monotonic(), self._batches, input_time(), 0.0)
+        else:
+            step = sharing.step
+            sample, port = _sample(sharing)
         if activity != "training" or (self._samples and self._samples[-1].steps > sample.steps):
             self._samples.clear()
         self._samples.append(sample)
@@ -267,6 +273,19 @@ class Reporter(keras.callbacks.Callback):  # type: ignore[misc]
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         """Notes the end, which all workers have together."""
         self._reports.enter("ending")
+
+
+def alone() -> StatusReports | None:
+    """The reports of a worker on its own; None = nobody wants any (`follow_alone`)."""
+    return _alone[0] if _alone else None
+
+
+def follow_alone(reports: StatusReports) -> None:
+    """This process is one worker on its own: what it trains is reported by Keras's callbacks."""
+    _alone[:] = [reports]
+
+
+_alone: list[StatusReports] = []
 
 
 @functools.cache

@@ -56,7 +56,7 @@ from keras_strom.strategy.devices import local_devices, over_devices
 from keras_strom.strategy.fit import announce, wrap_fit
 from keras_strom.strategy.generation import Generation, Sharing
 from keras_strom.strategy.report import TrainingReport
-from keras_strom.strategy.status_reports import doing, reports_of
+from keras_strom.strategy.status_reports import doing, follow_alone, reports_of
 from keras_strom.strategy.trackers import silence_autologging
 from keras_strom.strategy.xla import XlaCompiler
 
@@ -220,8 +220,11 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
             self._sharing = self._connect(options, network)
             self._sharing.debug = encoding_debug_mode
         self._reports = reports_of(environment)
-        if self._reports is not None and self._sharing is not None:
-            self._reports.follow(self._sharing)
+        if self._reports is not None:
+            if self._sharing is None:
+                follow_alone(self._reports)
+            else:
+                self._reports.follow(self._sharing)
         _watch_updates(self)
         wrap_fit(_sharing_of)
         if not environment.is_chief:

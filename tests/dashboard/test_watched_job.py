@@ -237,6 +237,11 @@ def test_all_that_wait_for_their_data_are_told_together() -> None:
     assert (slow.rank, slow.cause) == (-1, "input")
 
 
+def test_the_first_steps_in_which_tensorflow_compiles_make_nobody_slow() -> None:
+    first = WorkerRecord(activity="training", steps=1, step_seconds=4.0)
+    assert diagnose({**USUAL, 1: first}, {}) == ()
+
+
 def test_a_worker_that_validates_is_not_slow() -> None:
     validating = WorkerRecord(activity="validating", step_seconds=9.0)
     assert diagnose({**USUAL, 1: validating}, {}) == ()

@@ -73,6 +73,27 @@ def test_a_worker_tells_where_its_fit_is_and_what_its_steps_did(pipe: int) -> No
     assert after.activity == "between fits"
 
 
+def test_a_worker_alone_tells_of_plain_keras(pipe: int) -> None:
+    seen: list[WorkerRecord] = []
+
+    class Look(keras.callbacks.Callback):  # type: ignore[misc]
+        def on_train_batch_end(self, batch: int, logs: object = None) -> None:
+            seen.append(reports_here().record())
+
+    with StromStrategy().scope():
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+    x = np.ones((SAMPLES, 4), np.float32)
+    model.fit(x, x[:, :1], batch_size=4, epochs=2, verbose=0, callbacks=[Look()])
+    status_reports._alone.clear()
+    last = seen[-1]
+    assert (last.activity, last.fit, last.epoch, last.epochs) == ("training", 1, 2, 2)
+    assert last.step_seconds is not None
+    assert last.steps == 15  # Our callback comes after the test's.
+    assert "loss" in last.logs
+    assert last.density is None
+
+
 def test_records_come_through_the_pipe_by_themselves(pipe: int) -> None:
     reports_here()
     os.set_blocking(pipe, True)
