@@ -144,23 +144,7 @@ def _add_run(commands: Any) -> None:
         help="number of workers; default: one for each slot of the hosts",
     )
     hosts = run.add_argument_group("hosts")
-    one_of = hosts.add_mutually_exclusive_group()
-    one_of.add_argument(
-        "--hosts",
-        metavar="HOST:SLOTS,...",
-        help="where workers run, and how many at most on each, as in a:4,b:4; [fd00::7]:4 for an "
-        "IPv6 address, localhost for this machine",
-    )
-    one_of.add_argument(
-        "--hostfile",
-        metavar="FILE",
-        help="a file with a host a line, as in 'a slots=4' or 'a:4'",
-    )
-    hosts.add_argument(
-        "--ssh-args",
-        metavar="'OPTIONS'",
-        help="more options for ssh, as in --ssh-args='-p 2222 -i key'",
-    )
+    _add_hosts(hosts)
     hosts.add_argument(
         "-x",
         "--env",
@@ -179,6 +163,26 @@ def _add_run(commands: Any) -> None:
     )
     _add_network(run.add_argument_group("network"), _NETWORK)
     _add_script(run)
+
+
+def _add_hosts(hosts: Any) -> None:
+    one_of = hosts.add_mutually_exclusive_group()
+    one_of.add_argument(
+        "--hosts",
+        metavar="HOST:SLOTS,...",
+        help="where workers run, and how many at most on each, as in a:4,b:4; [fd00::7]:4 for an "
+        "IPv6 address, localhost for this machine",
+    )
+    one_of.add_argument(
+        "--hostfile",
+        metavar="FILE",
+        help="a file with a host a line, as in 'a slots=4' or 'a:4'",
+    )
+    hosts.add_argument(
+        "--ssh-args",
+        metavar="'OPTIONS'",
+        help="more options for ssh, as in --ssh-args='-p 2222 -i key'",
+    )
 
 
 def _add_master(commands: Any) -> None:
@@ -408,20 +412,23 @@ def _add_doctor(commands: Any) -> None:
         commands,
         "doctor",
         _examine,
-        help="look at this machine before a run",
-        description="Looks at this machine before a run: versions, processors, memory, the address "
-        "and ports that a run with these flags would use, and the relay's packets on them. The "
-        "exit code is 1 where a run would fail.",
+        help="look at this machine, or at several, before a run",
+        description="Looks at this machine, or at hosts that ssh leads to, before a run: versions, "
+        "processors, memory, clocks, the address and ports that a run with these flags would use, "
+        "and the relay's packets on them. The exit code is 1 where a run would fail.",
     )
     doctor.add_argument(
         "-np",
         "--num-proc",
         type=int,
-        default=2,
         metavar="N",
-        help="number of workers that are to run here",
+        help="number of workers that are to run; default: 2, or one for each slot of the hosts",
     )
+    _add_hosts(doctor.add_argument_group("hosts"))
     _add_network(doctor, _EXAMINED)
+    doctor.add_argument(
+        "--job", metavar="FILE", help="a job's file, for `keras-strom worker`, to be looked at too"
+    )
     doctor.add_argument("--json", action="store_true", help="print JSON in place of a table")
 
 
@@ -430,7 +437,15 @@ def _examine(options: argparse.Namespace) -> int:
 
     from keras_strom import doctor
 
-    report = doctor.Report(doctor.examine(options.num_proc, _network(options, _EXAMINED)))
+    network, hosts = _network(options, _EXAMINED), _hosts(options)
+    if hosts:
+        arguments = tuple(shlex.split(options.ssh_args or ""))
+        found = doctor.examine_hosts(hosts, options.num_proc, network, arguments)
+    else:
+        found = doctor.examine(2 if options.num_proc is None else options.num_proc, network)
+    report = doctor.Report(found)
+    if options.job is not None:
+        report.append(doctor.secret(options.job))
     if options.json:
         sys.stdout.write(json.dumps(report.to_json(), indent=2) + "\n")
     else:
@@ -566,12 +581,8 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _job(options: argparse.Namespace) -> Job:
-    hosts: tuple[Host, ...] = ()
-    if options.hosts is not None:
-        hosts = parse_hosts(options.hosts)
-    elif options.hostfile is not None:
-        hosts = read_hostfile(options.hostfile)
-    elif options.num_proc is None and (nodes := environment.slurm_nodes()) is not None:
+    hosts = _hosts(options)
+    if not hosts and options.num_proc is None and (nodes := environment.slurm_nodes()) is not None:
         hosts = slurm.hosts(*nodes)
     workers = options.num_proc
     if workers is None:
@@ -596,6 +607,13 @@ def _job(options: argparse.Namespace) -> Job:
         ssh_args=tuple(shlex.split(options.ssh_args or "")),
         dashboard=PageAddress.of(options.dashboard),
     )
+
+
+def _hosts(options: argparse.Namespace) -> tuple[Host, ...]:
+    """What `_add_hosts`'s flags say."""
+    if options.hosts is not None:
+        return parse_hosts(options.hosts)
+    return () if options.hostfile is None else read_hostfile(options.hostfile)
 
 
 def _master(options: argparse.Namespace) -> int:

@@ -9,6 +9,8 @@ Nothing is changed on the machine: what is written is deleted, and what is bound
 
 from keras_strom.doctor.examination import examine
 from keras_strom.doctor.finding import Finding, Grade
+from keras_strom.doctor.hosts import examine_hosts
+from keras_strom.doctor.machine import secret
 from keras_strom.doctor.report import Report
 
-__all__ = ["Finding", "Grade", "Report", "examine"]
+__all__ = ["Finding", "Grade", "Report", "examine", "examine_hosts", "secret"]

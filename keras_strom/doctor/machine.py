@@ -1,4 +1,4 @@
-"""Processors, memory and disk."""
+"""Processors, memory, clock, disk, and a job's file on it."""
 
 from __future__ import annotations
 
@@ -10,14 +10,52 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from keras_strom.doctor.finding import Finding, Grade
+from keras_strom.doctor.finding import Finding, Grade, of_errors
+from keras_strom.job.network import format_address
+from keras_strom.runner.job_file import JobFile
 
 # TensorFlow, Keras and a small model; a larger one needs more.
 _LEAST_MEMORY = 1 << 30
 # A checkpoint is as large as the model, its optimizer's variables and every worker's residual.
 _LEAST_DISK = 1 << 30
+_CLOCK_SECONDS = 1.0
 _CGROUP = Path("/sys/fs/cgroup")  # A container's own is there.
 _MEMORY = Path("/proc/meminfo")
+
+
+def clock(ahead: float, unsure: float, whose: str) -> Finding:
+    """How far a machine's clock is from another's.
+
+    Args:
+        ahead: seconds, below 0 where it is behind.
+        unsure: by so much it may be otherwise, either way.
+        whose: the other one.
+    """
+    side = "ahead of" if ahead > 0 else "behind"
+    words = f"{abs(ahead):.3f} s {side} {whose}, give or take {unsure:.3f} s"
+    if abs(ahead) - unsure < _CLOCK_SECONDS:
+        return Finding("clock", Grade.GOOD, words)
+    return Finding(
+        "clock",
+        Grade.WARNING,
+        f"{words}: logs and timelines of the machines do not fit together",
+        "have it follow a time server (timedatectl set-ntp true)",
+    )
+
+
+def secret(path: str) -> Finding:
+    """Whether the file of a job that a scheduler runs is one, and its owner's alone."""
+    return of_errors("secret", lambda: _secret(path))
+
+
+def _secret(path: str) -> Finding:
+    try:
+        job = JobFile.read(path)
+    except OSError as error:
+        words = f"{path} cannot be read: {error.strerror}"
+        return Finding("secret", Grade.BAD, words, "the file that `keras-strom master` has written")
+    words = f"only its owner can read {path}, which leads to {format_address(job.master)}"
+    return Finding("secret", Grade.GOOD, words)
 
 
 def findings(workers: int, checkpoint_dir: str | None) -> Iterator[Finding]:
@@ -91,25 +129,31 @@ def _read(limit: str) -> str:
         return ""
 
 
+def existing(folder: Path) -> Path:
+    """The folder, or the first above it that is there."""
+    found = folder.absolute()
+    while not found.exists() and found != found.parent:
+        found = found.parent
+    return found
+
+
 def _folder(folder: Path) -> Finding:
     """Whether checkpoints can be written there; the folder itself need not exist yet."""
-    existing = folder.absolute()
-    while not existing.exists() and existing != existing.parent:
-        existing = existing.parent
+    place = existing(folder)
     try:
-        with tempfile.NamedTemporaryFile(dir=existing, prefix=".keras-strom-doctor-") as file:
+        with tempfile.NamedTemporaryFile(dir=place, prefix=".keras-strom-doctor-") as file:
             file.write(bytes(1 << 20))
             file.flush()
             os.fsync(file.fileno())
-        free = shutil.disk_usage(existing).free
+        free = shutil.disk_usage(place).free
     except OSError as error:  # A file in the folder's place among them.
         return Finding(
             "checkpoints",
             Grade.BAD,
-            f"{existing} cannot be written: {error.strerror}",
+            f"{place} cannot be written: {error.strerror}",
             "make it writable for this user, or choose another --checkpoint-dir",
         )
-    words = f"{existing} can be written; {free / 2**30:.1f} GiB are free"
+    words = f"{place} can be written; {free / 2**30:.1f} GiB are free"
     if free < _LEAST_DISK:
         remedy = "make room, or choose another --checkpoint-dir"
         return Finding("checkpoints", Grade.WARNING, words, remedy)

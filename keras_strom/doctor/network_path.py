@@ -46,8 +46,8 @@ def findings(workers: int, network: NetworkConfig) -> Iterator[Finding]:
         yield Finding("address", Grade.BAD, str(error))
         return
     yield _address(host, network, stays_here)
-    yield of_errors("ports", lambda: _ports(workers, network))
-    mtu = _mtu(host)
+    yield ports(workers, network)
+    mtu = packets(host)
     yield mtu
     if mtu.grade is not Grade.BAD:
         yield from _relay(host, network)
@@ -65,9 +65,17 @@ def for_trial(network: NetworkConfig) -> NetworkConfig:
     )
 
 
+def at_port_of(local_rank: int, rank: int, network: NetworkConfig) -> NetworkConfig:
+    """The options with which a trial's worker `rank` has the port of a run's `local_rank`.
+
+    It adds its own rank to the port, and the trial's ranks are others than the run's.
+    """
+    moved = network.port + local_rank - rank
+    return dataclasses.replace(network, port=moved) if network.port else network
+
+
 def _address(host: str, network: NetworkConfig, stays_here: bool) -> Finding:
-    names = {str(one.address): one.interface for one in interface_addresses()}
-    words = f"{host} ({names.get(host, 'unknown')})"
+    words = with_interface(host)
     if stays_here:
         words += ": without --network-mask a run stays on this machine"
     elif parse_ip(host).is_loopback:
@@ -82,15 +90,33 @@ def _address(host: str, network: NetworkConfig, stays_here: bool) -> Finding:
     return Finding("address", Grade.GOOD, words)
 
 
-def _ports(workers: int, network: NetworkConfig) -> Finding:
-    check_ports(network, workers)
+def with_interface(host: str) -> str:
+    """An address of this machine, with the interface that has it."""
+    names = {str(one.address): one.interface for one in interface_addresses()}
+    return f"{host} ({names.get(host, 'unknown')})"
+
+
+def ports(workers: int, network: NetworkConfig, host: str | None = None) -> Finding:
+    """Whether so many workers on this machine would have their ports.
+
+    Args:
+        workers: as many as it has.
+        network: the run's options.
+        host: the address of this machine that they would take; None = what `network` picks.
+    """
+    return of_errors("ports", lambda: _ports(workers, network, host))
+
+
+def _ports(workers: int, network: NetworkConfig, host: str | None) -> Finding:
+    check_ports(network, workers, host)
     if network.port == 0:
         return Finding("ports", Grade.GOOD, "any free UDP ports: a firewall must let all pass")
     last = network.of_worker(workers - 1).port
     return Finding("ports", Grade.GOOD, f"UDP {network.port} to {last} are free")
 
 
-def _mtu(host: str) -> Finding:
+def packets(host: str) -> Finding:
+    """Whether the system lets a join's packets through to `host`."""
     mtu, least = path_mtu(host), least_mtu(host)
     if mtu is None:
         return Finding("packets", Grade.WARNING, f"the system does not say how long {host} takes")
@@ -118,7 +144,7 @@ def _relay(host: str, network: NetworkConfig) -> Iterator[Finding]:
                         master.join_info,
                         secret,
                         rank=rank,
-                        network=network.of_worker(rank),
+                        network=network,
                         ip=host,
                         join_timeout=_JOIN_SECONDS,
                     )

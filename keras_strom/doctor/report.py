@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from keras_strom.doctor.finding import Finding, Grade
@@ -17,6 +19,8 @@ _SHOWN = {
     Grade.BAD: ("red", "x"),
 }
 _TEXT_COLUMNS = 120
+# Of several nodes on which the same was found.
+_NAMED_NODES = 3
 
 
 class Report(list[Finding]):
@@ -41,18 +45,32 @@ class Report(list[Finding]):
         return [finding.to_json() for finding in self]
 
     def table(self) -> rich.table.Table:
-        """A line for each finding and one for its remedy; a column of nodes where there are any."""
+        """A line for each finding and one for its remedy; a column of nodes where there are any.
+
+        What was found alike on several nodes stands there once.
+        """
         import rich.table
         import rich.text
 
         nodes = any(finding.node for finding in self)
         table = rich.table.Table("", *["node"] * nodes, "check", "finding", box=None)
-        for finding in self:
+        for finding in self._of_nodes_together():
             words = finding.words + (f"\n-> {finding.remedy}" if finding.remedy else "")
             colour, mark = _SHOWN[finding.grade]
             cells = [mark, *[finding.node] * nodes, finding.check, words]
             table.add_row(*map(rich.text.Text, cells), style=colour)
         return table
+
+    def _of_nodes_together(self) -> Iterator[Finding]:
+        """What was found alike on several nodes, once."""
+        alike: dict[Finding, list[str]] = {}
+        for finding in self:
+            alike.setdefault(dataclasses.replace(finding, node=""), []).append(finding.node)
+        for finding, nodes in alike.items():
+            node = ", ".join(dict.fromkeys(nodes[:_NAMED_NODES]))
+            if len(nodes) > _NAMED_NODES:
+                node += f" and {len(nodes) - _NAMED_NODES} more"
+            yield dataclasses.replace(finding, node=node)
 
     def __str__(self) -> str:
         """The table as plain text."""

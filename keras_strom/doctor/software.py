@@ -8,6 +8,7 @@ libraries that it does not fit, it ends its process without an exception.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import json
 import platform
@@ -29,7 +30,8 @@ _LAST_WORDS = 400
 
 def findings() -> Iterator[Finding]:
     """Takes seconds, those of TensorFlow's import."""
-    yield Finding("versions", Grade.GOOD, ", ".join(_versions()))
+    installed = ", ".join(f"{name} {version}" for name, version in versions().items())
+    yield Finding("versions", Grade.GOOD, installed)
     yield of_errors("environment", _environment)
     yield from _in_another_process()
 
@@ -42,14 +44,13 @@ def main() -> None:
     sys.stdout.write(json.dumps([one.to_json() for one in found]))
 
 
-def _versions() -> Iterator[str]:
-    yield f"keras-strom {keras_strom.__version__}"
-    yield f"Python {platform.python_version()}"
+def versions() -> dict[str, str]:
+    """What is installed here, by its name."""
+    found = {"keras-strom": keras_strom.__version__, "Python": platform.python_version()}
     for package in _PACKAGES:
-        try:
-            yield f"{package} {importlib.metadata.version(package)}"
-        except importlib.metadata.PackageNotFoundError:
-            continue
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[package] = importlib.metadata.version(package)
+    return found
 
 
 def _environment() -> Finding:

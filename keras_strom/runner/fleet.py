@@ -10,7 +10,7 @@ import contextlib
 import ipaddress
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol, TypeVar
 
 from keras_strom import errors
@@ -151,8 +151,7 @@ class Fleet:
         decided = network.network_mask is not None or environment.node_address() is not None
         if decided or not self._remote:
             return None
-        own = {str(one.address) for one in interface_addresses()}
-        return next((one for one in self._clients if one in own), None)
+        return seen_address(self._clients)
 
     def prepare(
         self,
@@ -204,7 +203,18 @@ class Fleet:
     def _open(self, host: Host) -> tuple[RemoteMachine, str | None]:
         machine, hello = ssh.connect(host.name, self._ssh_args, self._tell)
         self._remote.append(machine)
-        return machine, _address(hello.get("client"))
+        return machine, client_of(hello)
+
+
+def seen_address(clients: Iterable[str | None]) -> str | None:
+    """The first of the addresses by which others see this machine that is one of its own."""
+    own = {str(one.address) for one in interface_addresses()}
+    return next((one for one in clients if one in own), None)
+
+
+def client_of(hello: Mapping[str, object]) -> str | None:
+    """The address by which a host sees this machine, as its ssh server has said."""
+    return _address(hello.get("client"))
 
 
 def _at_once(act: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:

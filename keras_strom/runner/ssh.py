@@ -85,7 +85,31 @@ def connect(
     Raises:
         HostUnusable: in words that say what to do.
     """
-    wire = _SshWire(host, ssh_args, tell)
+    wire, hello = reach(host, ssh_args, tell)
+    return RemoteMachine(host, wire, wire.why_lost), hello
+
+
+def reach(
+    host: str,
+    ssh_args: Sequence[str] = (),
+    tell: Callable[[str], object] = lambda _: None,
+    module: str = "keras_strom.runner.agent_main",
+) -> tuple[SshWire, dict[str, Any]]:
+    """Runs a module of keras-strom on a host, at the other end of a wire.
+
+    Args:
+        host: as ssh takes it.
+        ssh_args: options for ssh.
+        tell: is called with each line that ssh or the module writes once the module is there.
+        module: what runs there; its first message is its `hello`.
+
+    Returns:
+        The wire, and the hello.
+
+    Raises:
+        HostUnusable: in words that say what to do.
+    """
+    wire = SshWire(host, ssh_args, tell, module)
     try:
         try:
             hello = wire.receive(_CONNECT_SECONDS)
@@ -96,14 +120,16 @@ def connect(
     except BaseException:
         wire.close()
         raise
-    return RemoteMachine(host, wire, wire.why_lost), hello
+    return wire, hello
 
 
-class _SshWire(PipeWire):
-    """The pipes of an ssh process that runs an agent."""
+class SshWire(PipeWire):
+    """The pipes of an ssh process that runs an agent, or another module; `reach` makes it."""
 
-    def __init__(self, host: str, ssh_args: Sequence[str], tell: Callable[[str], object]) -> None:
-        agent = f"exec {shlex.quote(sys.executable)} -P -m keras_strom.runner.agent_main"
+    def __init__(
+        self, host: str, ssh_args: Sequence[str], tell: Callable[[str], object], module: str
+    ) -> None:
+        agent = f"exec {shlex.quote(sys.executable)} -P -m {module}"
         try:
             self._ssh = subprocess.Popen(
                 ["ssh", *_OPTIONS, *ssh_args, "--", host, agent],

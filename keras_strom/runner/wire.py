@@ -150,6 +150,15 @@ class PipeWire:
         return None
 
 
+def standard_pipes() -> PipeWire:
+    """The wire of a process that was started for one; what it prints is no message any more."""
+    wire = PipeWire(os.dup(0), os.dup(1))
+    with open(os.devnull) as nothing:
+        os.dup2(nothing.fileno(), 0)
+    os.dup2(2, 1)
+    return wire
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Preparation:
     """What a job needs on a machine before any of its workers is started.

@@ -29,13 +29,15 @@ if TYPE_CHECKING:
 _SLOTS_SECONDS = 60.0
 _SECONDS = 15.0
 _MESSAGES = 64
+# In what a task gives back, its time in place of a finding.
+_CLOCK = "seconds since the epoch"
 
 
 def doctor(
+    spark: SparkSession | None = None,
     *,
     num_proc: int | None = None,
     network: NetworkConfig | None = None,
-    spark: SparkSession | None = None,
 ) -> Report:
     """Looks at what a `run` with the same options would find, and says what to do about it.
 
@@ -45,9 +47,9 @@ def doctor(
     seconds, most of them for TensorFlow's import.
 
     Args:
+        spark: the session; None = the active one.
         num_proc: so many workers; None = one for each slot.
         network: the run's options.
-        spark: the session; None = the active one.
 
     Returns:
         The findings; `print` shows them as a table, and `would_fail` is in it.
@@ -56,7 +58,7 @@ def doctor(
         InvalidOption: an option out of range, or a session of Spark Connect.
 
     Example:
-        >>> print(keras_strom.spark.doctor(num_proc=8))  # doctest: +SKIP
+        >>> print(keras_strom.spark.doctor(spark, num_proc=8))  # doctest: +SKIP
     """
     network = NetworkConfig() if network is None else network
     check_network(network)
@@ -128,9 +130,16 @@ def _in_tasks(
     with Master(secret, workers=workers, network=relay, host=host) as master:
         task = _Task(master.join_info, secret, relay, network.checkpoint_dir)
         tasks = context.parallelize(range(workers), workers).barrier()
+        before = time.time()
         found = tasks.mapPartitions(functools.partial(_look, task)).collect()
+        after = time.time()
         status = master.status()
     for fields in found:
+        if _CLOCK in fields:
+            ahead = float(fields[_CLOCK]) - (before + after) / 2
+            clock = machine.clock(ahead, (after - before) / 2, "the driver's")
+            yield dataclasses.replace(clock, node=fields["node"])
+            continue
         finding = Finding.from_json(fields)
         if finding.grade is Grade.BAD and (cause := verdict(finding.words, status)):
             finding = dataclasses.replace(finding, remedy=cause)
@@ -147,6 +156,7 @@ def _look(task: _Task, _: Iterator[Any]) -> Iterator[dict[str, str]]:
     hosts = here.allGather(own)
     found: list[Finding] = []
     if (local_rank := hosts[:rank].count(own)) == 0:
+        yield {"node": f"executors on {own}", _CLOCK: str(time.time())}
         found += _at(f"executors on {own}", software.findings())
         found += _at(f"executors on {own}", machine.findings(hosts.count(own), task.checkpoint_dir))
     here.barrier()  # All join at the same time.
@@ -163,7 +173,7 @@ def _exchange(task: _Task, rank: int, local_rank: int) -> Finding:
         task.join_info,
         task.secret,
         rank=rank,
-        network=task.network.of_worker(local_rank),
+        network=network_path.at_port_of(local_rank, rank, task.network),
         join_timeout=task.join_seconds,
     ) as worker:
         joined = time.monotonic() - started

@@ -20,6 +20,7 @@ from keras_strom.doctor import Finding, Grade, examine, machine, network_path, s
 from keras_strom.job import environment, network
 from keras_strom.job.credentials import Credentials
 from keras_strom.job.network import NetworkConfig
+from keras_strom.runner.job_file import JobFile
 
 LOOPBACK = NetworkConfig()
 
@@ -230,6 +231,15 @@ def test_a_port_in_use_is_found(taken_by: int) -> None:
     assert all(str(port) in one.words for one in bad)
 
 
+@pytest.mark.parametrize(("local_rank", "rank"), [(0, 0), (0, 1), (3, 1)])
+def test_a_trial_has_the_ports_of_a_run(local_rank: int, rank: int) -> None:
+    """A worker of the relay adds its rank to the port by itself."""
+    run = NetworkConfig(port=40100)
+    trial = network_path.at_port_of(local_rank, rank, run)
+    assert trial.of_worker(rank).port == run.of_worker(local_rank).port
+    assert network_path.at_port_of(local_rank, rank, LOOPBACK).port == 0
+
+
 def test_a_small_receive_buffer_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(network_path, "lacking_receive_buffer", lambda _: 8 << 20)
     found = named("receive buffer", network_path.findings(2, LOOPBACK))
@@ -333,6 +343,22 @@ def test_json_is_for_programs(findings: list[Finding], capsys: pytest.CaptureFix
 def test_what_would_fail_is_in_the_exit_code(findings: list[Finding]) -> None:
     findings.append(Finding("ports", Grade.BAD, "in use"))
     assert cli.main(["doctor", "-np", "3"]) == 1
+
+
+def test_a_jobs_file_that_others_can_read_is_found(
+    findings: list[Finding], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "job.json"
+    for exists, code in ((False, 1), (True, 0)):
+        if exists:
+            JobFile.new(("10.0.0.1", 4000)).write(str(path))
+        assert cli.main(["doctor", "--job", str(path)]) == code
+    path.chmod(0o644)
+    capsys.readouterr()
+    assert cli.main(["doctor", "--job", str(path), "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)[-1]
+    assert (found["check"], found["grade"]) == ("secret", "bad")
+    assert "chmod 600" in found["words"]
 
 
 @pytest.mark.parametrize(

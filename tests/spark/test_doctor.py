@@ -25,13 +25,13 @@ def bad(report: Report) -> list[Finding]:
 
 
 def test_every_executor_is_looked_at_and_every_way_to_the_driver(spark: Any) -> None:
-    report = doctor(num_proc=2, spark=spark)
+    report = doctor(spark, num_proc=2)
     assert not bad(report), str(report)
     assert not report.would_fail
     nodes = {one.node for one in report if one.check == "relay"}
     assert nodes == {f"worker {rank} on {socket.gethostname()}" for rank in (0, 1)}
     on_executors = {one.check for one in report if one.node.startswith("executors on")}
-    assert {"versions", "Keras", "native code", "processors", "memory"} <= on_executors
+    assert {"versions", "Keras", "native code", "processors", "memory", "clock"} <= on_executors
     lines = str(report).splitlines()
     assert lines[0].split() == ["node", "check", "finding"]
     assert any("UDP passes both ways" in line for line in lines)

@@ -72,6 +72,10 @@ class SshHosts:
         """Its IPv4 address."""
         return self._network.address(machine)
 
+    def inside(self, machine: int) -> list[str]:
+        """What a command line starts with to run on a machine."""
+        return self._network.inside(machine)
+
     def start(self) -> None:
         """Starts the servers."""
         for machine in range(1, MACHINES):

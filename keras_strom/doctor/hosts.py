@@ -1,0 +1,331 @@
+"""Looks at several machines before a run over ssh: each by itself, and every way to the master's.
+
+Workers talk to the master, on the machine of whoever asks. So each host in turn has a master and a
+worker of the relay there to talk to, at the address and ports that a run would use.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from keras_strom import errors
+from keras_strom.checks import whole_number
+from keras_strom.doctor import machine, network_path, software
+from keras_strom.doctor.examination import examine
+from keras_strom.doctor.finding import Finding, Grade, of_errors
+from keras_strom.doctor.there import exchange, without_ports
+from keras_strom.job import environment
+from keras_strom.job.joining import verdict
+from keras_strom.job.network import NetworkConfig, resolve_address
+from keras_strom.relay.bytes_relay import Master, Worker, new_secret
+from keras_strom.relay.counters import NodeCounters
+from keras_strom.runner import ssh
+from keras_strom.runner.fleet import client_of, seen_address
+from keras_strom.runner.hosts import Host
+from keras_strom.runner.job_checkpoints import refuse_without_others
+from keras_strom.runner.wire import Wire
+
+_MODULE = "keras_strom.doctor.there"
+_LOOK_SECONDS = 360.0  # TensorFlow's import on a slow disk among them.
+_ANSWER_SECONDS = 60.0
+_JOIN_SECONDS = 5.0
+_CLOCK_QUESTIONS = 5
+
+#: How this machine is called among the nodes.
+HERE = "here"
+
+
+@dataclasses.dataclass
+class _Node:
+    """A host that ssh leads to.
+
+    Attributes:
+        host: as the user names it.
+        workers: how many it would have.
+        wire: to the program that runs there; None = there is none.
+        client: the address by which it sees this machine.
+        found: what has been found so far.
+    """
+
+    host: Host
+    workers: int
+    wire: Wire | None = None
+    client: str | None = None
+    found: list[Finding] = dataclasses.field(default_factory=list)
+
+    def add(self, *found: Finding) -> None:
+        """Notes what was found there."""
+        self.found += [dataclasses.replace(one, node=self.host.name) for one in found]
+
+    def ask(self, question: dict[str, Any], timeout: float = _ANSWER_SECONDS) -> dict[str, Any]:
+        """The answer to a question, a ConnectionError where the program is gone."""
+        assert self.wire is not None
+        self.wire.send(question)
+        return self.wire.receive(timeout)
+
+
+def examine_hosts(
+    hosts: Sequence[Host],
+    workers: int | None,
+    network: NetworkConfig,
+    ssh_args: Sequence[str] = (),
+) -> Iterator[Finding]:
+    """What a run of `workers` workers on these hosts would find.
+
+    Args:
+        hosts: where workers would run.
+        workers: how many; None = one for each slot.
+        network: the run's options; `network_mask`, `port` and `checkpoint_dir` are looked at.
+        ssh_args: options for ssh.
+
+    Yields:
+        Those of this machine, where the master would run, then those of each host; all of one
+        machine have its name as `node`.
+
+    Raises:
+        InvalidOption: no number of workers, a port that leaves none for some of them, or
+            checkpoints of a lone worker.
+    """
+    slots = sum(host.slots for host in hosts)
+    workers = slots if workers is None else whole_number("workers", workers, least=1)
+    most = max(host.slots for host in hosts)
+    network.of_worker(most - 1)
+    refuse_without_others(network, workers)
+    counts = _filled([host.slots for host in hosts], workers)
+    here = sum(count for host, count in zip(hosts, counts, strict=True) if host.is_here)
+    nodes = [
+        _Node(host, count or host.slots)
+        for host, count in zip(hosts, counts, strict=True)
+        if not host.is_here
+    ]
+    if not nodes:
+        yield from _at_here([_slots(hosts, workers, slots)])
+        yield from _at_here(examine(workers, network))
+        return
+    with contextlib.ExitStack() as stack:
+        stack.callback(_close, nodes)
+        together = stack.enter_context(ThreadPoolExecutor(1 + len(nodes)))
+        software_here = together.submit(lambda: list(software.findings()))
+        list(together.map(lambda node: _connect(node, ssh_args), nodes))
+        yield from _at_here([_slots(hosts, workers, slots)])
+        try:
+            master, why = _master_host(network, nodes)
+        except errors.AddressError as error:
+            yield from _at_here(software_here.result())
+            yield from _at_here([Finding("address", Grade.BAD, str(error))])
+            yield from (one for node in nodes for one in node.found)
+            return
+        marker = stack.enter_context(_marker(network.checkpoint_dir))
+        question = {
+            "type": "look",
+            "network": network.to_json(),
+            "master": master,
+            "marker": marker,
+        }
+        list(together.map(lambda node: _guarded(_look, node, question), nodes))
+        yield from _at_here(software_here.result())
+        yield from _at_here(
+            one
+            for one in machine.findings(max(here, 1), network.checkpoint_dir)
+            if here or one.check == "checkpoints"  # The master alone needs little.
+        )
+        words = f"{network_path.with_interface(master)}, {why}"
+        yield from _at_here([Finding("address", Grade.GOOD, words)])
+        if here:
+            yield from _at_here([network_path.ports(here, network, master)])
+        for node in nodes:
+            _guarded(_try_way, node, network, master)
+            yield from node.found
+
+
+def _filled(slots: Sequence[int], workers: int) -> list[int]:
+    """How many workers each host gets, in the order of hosts."""
+    left, counts = workers, []
+    for count in slots:
+        counts.append(min(count, left))
+        left -= counts[-1]
+    return counts
+
+
+def _at_here(found: Iterable[Finding]) -> Iterator[Finding]:
+    return (dataclasses.replace(one, node=HERE) for one in found)
+
+
+def _slots(hosts: Sequence[Host], workers: int, slots: int) -> Finding:
+    named = ", ".join(f"{host.name}:{host.slots}" for host in hosts)
+    words = f"{slots} for {workers} worker{'s' * (workers > 1)} ({named})"
+    if workers <= slots:
+        return Finding("slots", Grade.GOOD, words)
+    return Finding("slots", Grade.BAD, words, f"-np {slots}, or more slots or hosts")
+
+
+def _connect(node: _Node, ssh_args: Sequence[str]) -> None:
+    try:
+        node.wire, hello = ssh.reach(node.host.name, ssh_args, module=_MODULE)
+    except errors.HostUnusable as error:
+        words = str(error).removeprefix(f"{node.host.name}: ")
+        node.add(Finding("ssh", Grade.BAD, words))
+        return
+    node.client = client_of(hello)
+    seen = f", which sees this machine as {node.client}" if node.client else ""
+    node.add(Finding("ssh", Grade.GOOD, f"leads to {hello['host']}{seen}"))
+
+
+def _close(nodes: Sequence[_Node]) -> None:
+    for node in nodes:
+        if node.wire is not None:
+            with contextlib.suppress(ConnectionError):
+                node.wire.send({"type": "stop"})
+            node.wire.close()
+
+
+def _guarded(act: Callable[..., None], node: _Node, *arguments: Any) -> None:
+    """Does something with a node that is there; that it is gone is a finding."""
+    if node.wire is None:
+        return
+    try:
+        act(node, *arguments)
+    except ConnectionError as error:
+        node.add(Finding("ssh", Grade.BAD, f"the machine, or the way to it, is gone: {error}"))
+        node.wire.close()
+        node.wire = None
+
+
+def _master_host(network: NetworkConfig, nodes: Sequence[_Node]) -> tuple[str, str]:
+    """The address of this machine that a run's master would take, and why."""
+    node_address = environment.node_address()
+    if network.network_mask is None and node_address is None:
+        found = seen_address(node.client for node in nodes)
+        if found is not None:
+            return found, "by which the hosts see this machine"
+    host = resolve_address(network, node_address=node_address)
+    if network.network_mask is not None:
+        return host, f"the one in {network.network_mask}"
+    return host, "where the default route leads" if node_address is None else "KERAS_STROM_IP"
+
+
+@contextlib.contextmanager
+def _marker(checkpoint_dir: str | None) -> Iterator[str | None]:
+    """A file in the folder of checkpoints that all hosts have to see, while the context lasts."""
+    with contextlib.ExitStack() as stack:
+        path = None
+        if checkpoint_dir is not None:
+            folder = machine.existing(Path(checkpoint_dir))
+            with contextlib.suppress(OSError):  # The finding of this machine says it.
+                path = stack.enter_context(
+                    tempfile.NamedTemporaryFile(dir=folder, prefix=".keras-strom-doctor-")
+                ).name
+        yield path
+
+
+def _look(node: _Node, question: dict[str, Any]) -> None:
+    """What a machine says of itself, beside what this one has."""
+    node.add(_clock(node))
+    answer = node.ask({**question, "slots": node.workers}, _LOOK_SECONDS)
+    differing = compare(answer["versions"], software.versions())
+    for one in map(Finding.from_json, answer["findings"]):
+        node.add(differing if differing is not None and one.check == "versions" else one)
+
+
+def compare(theirs: dict[str, str], ours: dict[str, str]) -> Finding | None:
+    """Versions on a host that are others than here; None = there are none."""
+    differ = [
+        f"{name} {theirs.get(name, 'is missing')} (here: {ours.get(name, 'none')})"
+        for name in {**ours, **theirs}
+        if theirs.get(name) != ours.get(name)
+    ]
+    if not differ:
+        return None
+    remedy = "install the same versions on every machine: pip install -c constraints.txt"
+    return Finding("versions", Grade.BAD, ", ".join(differ), remedy)
+
+
+def _clock(node: _Node) -> Finding:
+    """How far a machine's clock is from this one's: asked several times, the quickest counts."""
+    asked = []
+    for _ in range(_CLOCK_QUESTIONS):
+        before, sent = time.monotonic(), time.time()
+        there = float(node.ask({"type": "clock"})["seconds"])
+        round_trip = time.monotonic() - before
+        asked.append((round_trip, there - sent - round_trip / 2))
+    round_trip, ahead = min(asked)
+    return machine.clock(ahead, round_trip / 2, "this machine's")
+
+
+def _try_way(node: _Node, network: NetworkConfig, host: str) -> None:
+    """The relay between a machine and the master's: by one worker, then by each port."""
+    if any(one.grade is Grade.BAD and one.check in _OF_THE_WAY for one in node.found):
+        return
+    talked = of_errors_of_the_way(lambda: _talk(node, network, host, 1))
+    node.add(*talked)
+    passes = not any(one.grade is Grade.BAD for one in talked)
+    if network.port and node.workers > 1 and passes:
+        more = of_errors_of_the_way(lambda: _talk(node, network, host, node.workers))
+        ports = f"UDP {network.of_worker(0).port} to {network.of_worker(node.workers - 1).port}"
+        passed = Finding("relay ports", Grade.GOOD, f"{ports} reach the master and hear it")
+        node.add(*(more or [passed]))
+
+
+# What would only be said again, later.
+_OF_THE_WAY = ("address", "ports", "packets")
+
+
+def of_errors_of_the_way(look: Callable[[], list[Finding]]) -> list[Finding]:
+    """What `look` finds; an error of keras-strom is a bad finding of the way."""
+    found: list[Finding] = []
+
+    def note() -> Finding:
+        found.extend(look())
+        return Finding("relay", Grade.GOOD, "")
+
+    said = of_errors("relay", note)
+    return [said] if said.grade is Grade.BAD else found
+
+
+def _talk(node: _Node, network: NetworkConfig, host: str, workers: int) -> list[Finding]:
+    """A master and a worker here, and so many workers there."""
+    secret, relay = new_secret(), network_path.for_trial(network)
+    with contextlib.ExitStack() as stack:
+        master = stack.enter_context(Master(secret, workers=1 + workers, network=relay, host=host))
+        own = stack.enter_context(
+            Worker(master.join_info, secret, rank=0, network=without_ports(network), ip=host)
+        )
+        question = {
+            "type": "talk",
+            "network": network.to_json(),
+            "join": master.join_info.to_json(),
+            "secret": secret.hex(),
+            "seconds": _JOIN_SECONDS,
+        }
+        answer = node.ask(question, _ANSWER_SECONDS + workers * _JOIN_SECONDS)
+        if answer["type"] == "joined":
+            with contextlib.suppress(errors.StromError):  # The other end says it, too.
+                exchange(own)
+            assert node.wire is not None
+            answer = node.wire.receive(_ANSWER_SECONDS)
+        status = master.status()
+        if answer["type"] == "talked":
+            answer = node.ask({"type": "leave"})
+    found = list(map(Finding.from_json, answer["findings"]))
+    return [_with_the_masters_view(one, status) for one in found]
+
+
+def _with_the_masters_view(finding: Finding, status: dict[str, Any]) -> Finding:
+    """A finding of the way, with what the master has seen of it."""
+    if finding.check != "relay":
+        return finding
+    if finding.grade is Grade.BAD:
+        return dataclasses.replace(finding, remedy=verdict(finding.words, status))
+    links = NodeCounters.from_status(status)
+    back = max((link.retransmitted for link in links.links), default=0.0)
+    words = f"{finding.words} there, {back:.1%} back"
+    if finding.grade is Grade.GOOD and (losses := links.losses()):
+        return dataclasses.replace(finding, grade=Grade.WARNING, words=words, remedy=losses[0])
+    return dataclasses.replace(finding, words=words)

@@ -1,0 +1,158 @@
+"""What `keras-strom doctor --hosts` starts on another machine, through ssh.
+
+    python -m keras_strom.doctor.there
+
+It answers the doctor at the other end of its standard input and output until that says "stop" or is
+gone. Each question is a message of `keras_strom.runner.wire`, and so is its answer:
+
+========  ========================================================================================
+question  answer
+========  ========================================================================================
+clock     the time here
+look      versions and findings of this machine by itself
+talk      "joined" once a worker has joined the doctor's master, where it is the only one, and
+          "talked" once both have sent; then, when it may "leave", findings of the way
+========  ========================================================================================
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from keras_strom import errors
+from keras_strom.doctor import machine, network_path, software
+from keras_strom.doctor.finding import Finding, Grade
+from keras_strom.job import environment
+from keras_strom.job.network import NetworkConfig, resolve_address
+from keras_strom.relay.bytes_relay import JoinInfo, Worker
+from keras_strom.runner.agent import hello
+from keras_strom.runner.wire import Wire, standard_pipes
+
+#: Messages that each end of a trial sends, and seconds in which one has to come.
+MESSAGES = 64
+MESSAGE_SECONDS = 15.0
+
+# The doctor looks at other hosts between two questions.
+_PATIENCE_SECONDS = 900.0
+
+
+def main() -> int:
+    """Answers until the doctor needs no more; the return value is the exit code."""
+    wire = standard_pipes()
+    with contextlib.suppress(ConnectionError):  # The doctor is gone.
+        wire.send(hello(client=environment.ssh_client()))
+        serve(wire)
+    wire.close()
+    return 0
+
+
+def serve(wire: Wire) -> None:
+    """Answers until the doctor says "stop".
+
+    Raises:
+        ConnectionError: it is gone.
+    """
+    while (question := wire.receive(_PATIENCE_SECONDS))["type"] != "stop":
+        if question["type"] == "clock":
+            wire.send({"type": "clock", "seconds": time.time()})
+            continue
+        network = NetworkConfig.from_json(question["network"])
+        look = _look if question["type"] == "look" else _talk
+        found = [one.to_json() for one in look(wire, network, question)]
+        wire.send({"type": "found", "findings": found, "versions": software.versions()})
+
+
+def _look(_: Wire, network: NetworkConfig, question: dict[str, Any]) -> Iterator[Finding]:
+    """This machine by itself: `slots`, the `master`'s host, and a `marker` in a shared folder."""
+    slots = int(question["slots"])
+    yield from software.findings()
+    yield from machine.findings(slots, network.checkpoint_dir)
+    if question["marker"] is not None and not os.path.exists(question["marker"]):
+        yield Finding(
+            "checkpoints",
+            Grade.BAD,
+            f"{os.path.dirname(question['marker'])} is another folder here than where the doctor "
+            "runs",
+            "choose a --checkpoint-dir that all hosts share under the same name",
+        )
+    try:
+        host = _own_address(network, question["master"])
+    except errors.AddressError as error:
+        yield Finding("address", Grade.BAD, str(error))
+        return
+    why = (
+        "from which packets leave for the master"
+        if network.network_mask is None
+        else f"the one in {network.network_mask}"
+    )
+    yield Finding("address", Grade.GOOD, f"{network_path.with_interface(host)}, {why}")
+    yield network_path.ports(slots, network, host)
+    yield network_path.packets(question["master"])
+
+
+def _own_address(network: NetworkConfig, master: str) -> str:
+    node_address = environment.node_address()
+    return resolve_address(network, node_address=node_address, toward=master)
+
+
+def _talk(wire: Wire, network: NetworkConfig, question: dict[str, Any]) -> Iterator[Finding]:
+    """The way to the master, from the port of each worker that this machine would have."""
+    info, secret = JoinInfo.from_json(question["join"]), bytes.fromhex(question["secret"])
+    relay = network_path.for_trial(network)
+
+    def join(local_rank: int) -> Worker:
+        return Worker(
+            info,
+            secret,
+            rank=1 + local_rank,
+            network=network_path.at_port_of(local_rank, 1 + local_rank, relay),
+            ip=_own_address(network, info.address[0]),
+            join_timeout=float(question["seconds"]),
+        )
+
+    try:
+        started = time.monotonic()
+        with join(0) as worker:
+            joined = time.monotonic() - started
+            if info.workers == 2:
+                wire.send({"type": "joined"})
+                rate = exchange(worker)
+                status = worker.status()
+                wire.send({"type": "talked"})
+                wire.receive(_PATIENCE_SECONDS)  # The doctor asks its master about this link.
+                yield network_path.traffic(status, joined, rate)
+                yield network_path.receive_buffer(status)
+        for local_rank in range(1, info.workers - 1):
+            with join(local_rank):
+                pass
+    except errors.StromError as error:
+        yield Finding("relay", Grade.BAD, str(error))
+
+
+def exchange(worker: Worker) -> float:
+    """Sends the other end of a trial some megabytes and takes its; bytes a second each way.
+
+    Raises:
+        StromError: they do not get through.
+    """
+    started = time.monotonic()
+    for _ in range(MESSAGES):
+        worker.submit(network_path.MESSAGE, timeout=MESSAGE_SECONDS)
+    network_path.receive(worker, MESSAGES, MESSAGE_SECONDS)
+    worker.flush(timeout=MESSAGE_SECONDS)
+    return MESSAGES * len(network_path.MESSAGE) / max(time.monotonic() - started, 1e-6)
+
+
+def without_ports(network: NetworkConfig) -> NetworkConfig:
+    """The options of a trial's worker that takes any free port."""
+    return dataclasses.replace(network_path.for_trial(network), port=0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

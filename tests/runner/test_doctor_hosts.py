@@ -1,0 +1,270 @@
+"""`keras-strom doctor --hosts`: each finding, provoked on machines of network namespaces."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from keras_strom import errors
+from keras_strom.doctor import Finding, Grade, Report, examine_hosts, hosts, software, there
+from keras_strom.job.network import NetworkConfig
+from keras_strom.runner.hosts import Host, parse_hosts
+from tests.support import ssh_hosts
+from tests.support.processes import wait_until_gone
+from tests.support.ssh_hosts import SshHosts
+
+DEADLINE = 180.0
+PORT = 40100
+
+
+# ------------------------------------------------------------------ without another machine
+
+
+class Answers:
+    """A wire to a program whose clock is `ahead` seconds ahead."""
+
+    def __init__(self, clock: Any, ahead: float) -> None:
+        self._clock, self._ahead = clock, ahead
+
+    def send(self, message: Any) -> None:
+        """A question."""
+
+    def receive(self, timeout: float) -> dict[str, Any]:
+        return {"type": "clock", "seconds": self._clock() + self._ahead}
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+@pytest.mark.parametrize(
+    ("ahead", "grade"), [(0.3, Grade.GOOD), (-90.0, Grade.WARNING), (90.0, Grade.WARNING)]
+)
+def test_a_clock_that_is_wrong_is_told(ahead: float, grade: Grade) -> None:
+    node = hosts._Node(Host("a"), 1, Answers(hosts.time.time, ahead))
+    found = hosts._clock(node)
+    assert found.grade is grade
+    assert ("timedatectl" in found.remedy) == (grade is Grade.WARNING)
+    assert f"{abs(ahead):.1f}" in found.words
+    assert ("ahead of" in found.words) == (ahead > 0)
+
+
+def test_other_versions_are_named_with_those_here() -> None:
+    ours = software.versions()
+    assert hosts.compare(ours, ours) is None
+    found = hosts.compare({**ours, "keras": "3.0.0"}, {**ours, "pyspark": "4.0"})
+    assert found is not None
+    assert found.grade is Grade.BAD
+    assert f"keras 3.0.0 (here: {ours['keras']})" in found.words
+
+
+def test_a_program_that_is_gone_is_found() -> None:
+    class Gone(Answers):
+        def receive(self, timeout: float) -> dict[str, Any]:
+            raise ConnectionError("the connection has ended")
+
+    node = hosts._Node(Host("a"), 1, Gone(None, 0.0))
+    hosts._guarded(hosts._look, node, {})
+    (found,) = node.found
+    assert (found.check, found.grade, found.node) == ("ssh", Grade.BAD, "a")
+    assert node.wire is None
+
+
+def test_a_mask_that_a_host_is_not_in_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(software, "_in_another_process", list)
+    questions = [
+        {
+            "type": "look",
+            "network": NetworkConfig(network_mask="203.0.113.0/24").to_json(),
+            "slots": 1,
+            "master": "127.0.0.1",
+            "marker": None,
+        },
+        {"type": "stop"},
+    ]
+    answers: list[Any] = []
+
+    class Asks(Answers):
+        def receive(self, timeout: float) -> dict[str, Any]:
+            return questions.pop(0)
+
+        def send(self, message: Any) -> None:
+            answers.append(message)
+
+    there.serve(Asks(None, 0.0))
+    (answer,) = answers
+    (found,) = [one for one in answer["findings"] if one["grade"] == "bad"]
+    assert found["check"] == "address"
+    assert "203.0.113.0/24" in found["words"]
+    assert answer["versions"] == software.versions()
+
+
+def test_hosts_are_filled_in_their_order() -> None:
+    assert hosts._filled([2, 4, 1], 3) == [2, 1, 0]
+
+
+def test_more_workers_than_slots_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hosts, "examine", lambda *_: iter(()))
+    found = {one.check: one for one in examine_hosts([Host("localhost", 2)], 3, NetworkConfig())}
+    assert found["slots"].grade is Grade.BAD
+    assert found["slots"].remedy.startswith("-np 2")
+
+
+@pytest.mark.parametrize(
+    ("workers", "network"), [(0, NetworkConfig()), (None, NetworkConfig(port=65535))]
+)
+def test_bad_options_are_refused_before_any_host_is_asked(
+    workers: int | None, network: NetworkConfig
+) -> None:
+    with pytest.raises(errors.InvalidOption):
+        next(examine_hosts(parse_hosts("no-such-host.invalid:2"), workers, network))
+
+
+def test_what_is_alike_on_several_nodes_stands_in_the_table_once() -> None:
+    alike = [Finding("packets", Grade.GOOD, "of 1500 bytes pass", node=f"h{n}") for n in range(9)]
+    lines = str(Report([*alike, Finding("clock", Grade.GOOD, "right", node="h1")])).splitlines()
+    assert [" ".join(line.split()) for line in lines[1:]] == [
+        "ok h0, h1, h2 and 6 more packets of 1500 bytes pass",
+        "ok h1 clock right",
+    ]
+
+
+# ------------------------------------------------------------------ over ssh
+
+
+@pytest.fixture(scope="module")
+def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SshHosts]:
+    why = ssh_hosts.missing()
+    if why is not None:
+        pytest.skip(why)
+    with ssh_hosts.ssh_hosts(tmp_path_factory.mktemp("ssh")) as found:
+        yield found
+
+
+@contextlib.contextmanager
+def firewall(machines: SshHosts, machine: int, *rule: str) -> Iterator[None]:
+    """Has a machine's firewall follow a rule for what comes in."""
+    for action in ("-A", "-D"):
+        command = ["iptables", action, "INPUT", "-p", "udp", *rule, "-j", "DROP"]
+        subprocess.run([*machines.inside(machine), *command], check=True)
+        if action == "-A":
+            yield
+
+
+def examined(
+    machines: SshHosts, which: str, *flags: str, code: int = 1, beside: int = 0, **env: str
+) -> dict[tuple[str, str], dict[str, str]]:
+    """What `keras-strom doctor` on machine 0 finds, by node and check.
+
+    No process is left behind; `beside` is one of the test's own.
+    """
+    command = [sys.executable, "-m", "keras_strom", "doctor", "--json", "--hosts", which]
+    done = subprocess.run(
+        [*machines.inside(0), *command, "--ssh-args", machines.ssh_args, *flags],
+        env={**os.environ, **env},
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE,
+        check=False,
+    )
+    sys.stdout.write(done.stdout + done.stderr)  # Shown where the test fails.
+    assert done.returncode == code
+    for machine in range(1, ssh_hosts.MACHINES):
+        for pid in machines.processes(machine):
+            if pid != beside:
+                wait_until_gone(pid)
+    return {(one["node"], one["check"]): one for one in json.loads(done.stdout)}
+
+
+def bad(found: dict[tuple[str, str], dict[str, str]]) -> set[tuple[str, str]]:
+    return {where for where, one in found.items() if one["grade"] == "bad"}
+
+
+@pytest.mark.jobs
+def test_ports_packets_and_firewalls_of_each_host_are_found(machines: SshHosts) -> None:
+    taken = (
+        "import socket, sys; s = socket.socket(type=socket.SOCK_DGRAM); "
+        f"s.bind(('{machines.address(1)}', {PORT + 1})); print('bound', flush=True); "
+        "sys.stdin.read()"
+    )
+    holder = subprocess.Popen(
+        [*machines.inside(1), sys.executable, "-c", taken],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    with holder, contextlib.ExitStack() as stack:
+        assert holder.stdin is not None
+        assert holder.stdout is not None
+        holder.stdout.readline()
+        stack.enter_context(firewall(machines, 2))
+        set_mtu(machines, 3, 1100)
+        stack.callback(set_mtu, machines, 3, 1500)
+        found = examined(
+            machines, "host1,host2,host3,stranger", "--port", str(PORT), beside=holder.pid
+        )
+        holder.stdin.close()
+    assert bad(found) == {
+        ("host1", "ports"),
+        ("host2", "relay"),
+        ("host3", "packets"),
+        ("stranger", "ssh"),
+    }
+    assert f"port {PORT + 1}" in found["host1", "ports"]["words"]
+    relay = found["host2", "relay"]
+    assert "the master's answers do not reach" in relay["remedy"]
+    assert f"is UDP {PORT + 1} open inbound on {machines.address(2)}" in relay["remedy"]
+    assert "of 1100 bytes pass" in found["host3", "packets"]["words"]
+    assert "ssh-copy-id" in found["stranger", "ssh"]["words"]
+
+
+def set_mtu(machines: SshHosts, machine: int, length: int) -> None:
+    command = ["ip", "link", "set", "dev", "line", "mtu", str(length)]
+    subprocess.run([*machines.inside(machine), *command], check=True)
+
+
+@pytest.mark.jobs
+def test_loss_a_single_port_folders_and_versions_are_found(
+    machines: SshHosts, tmp_path: Path
+) -> None:
+    others = tmp_path / "keras-9.9.dist-info"
+    others.mkdir()
+    (others / "METADATA").write_text("Metadata-Version: 2.1\nName: keras\nVersion: 9.9\n")
+    path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+    lossy = ("-m", "statistic", "--mode", "random", "--probability", "0.1")
+    with firewall(machines, 1, *lossy), firewall(machines, 2, "--dport", str(PORT + 2)):
+        flags = ["--port", str(PORT), "--checkpoint-dir", "/run/keras-strom-checkpoints"]
+        found = examined(machines, "host1,host2:2", *flags, PYTHONPATH=path)
+    where = [("host1", "versions"), ("host1", "checkpoints"), ("host2", "relay")]
+    assert set(where) <= bad(found)
+    assert "(here: 9.9)" in found["host1", "versions"]["words"]
+    # Each of these machines has a /run of its own.
+    assert "/run is another folder here" in found["host1", "checkpoints"]["words"]
+    assert found["host1", "relay"]["grade"] == "warning"
+    assert "% back" in found["host1", "relay"]["words"]
+    assert "loses them" in found["host1", "relay"]["remedy"]
+    assert f"is UDP {PORT + 2} open inbound" in found["host2", "relay"]["remedy"]
+
+
+@pytest.mark.jobs
+def test_a_masters_port_that_is_closed_is_found_by_every_host(machines: SshHosts) -> None:
+    with firewall(machines, 0, "--dport", str(PORT)):
+        found = examined(machines, "host1", "--port", str(PORT))
+    assert bad(found) == {("host1", "relay")}
+    assert f"is UDP {PORT} open inbound on {machines.address(0)}" in str(found["host1", "relay"])
+
+
+@pytest.mark.jobs
+def test_machines_that_are_fit_are_called_so(machines: SshHosts) -> None:
+    found = examined(machines, "host1:2,localhost", "--port", str(PORT), code=0)
+    assert not bad(found)
+    checks = {check for node, check in found if node == "host1"}
+    assert {"ssh", "clock", "versions", "Keras", "native code", "memory", "relay"} <= checks
+    assert {"relay ports", "receive buffer", "address", "ports", "packets"} <= checks
+    assert "10.77.0.1" in found["here", "address"]["words"]
