@@ -23,6 +23,7 @@ from keras_strom.job.credentials import Credentials
 from keras_strom.job.environment import ClusterEnvironment
 from keras_strom.job.network import NetworkConfig, resolve_address
 from keras_strom.job.worker_record import WorkerRecord
+from keras_strom.runner.drain_triggers import check_triggers, drain_triggers
 from keras_strom.runner.places import ThisMachine
 from keras_strom.runner.ports import check_ports
 from keras_strom.runner.process import (
@@ -82,6 +83,7 @@ class Agent:
     Attributes:
         outcome: of the worker that ended last; None = none has.
         reason: of the end, in the launcher's words; None = it has given none.
+        leaves: whether this machine is about to be taken away.
     """
 
     def __init__(
@@ -99,8 +101,11 @@ class Agent:
         self._machine = ThisMachine()
         self._workers: dict[int, WorkerProcess] = {}
         self._told_to_end: set[int] = set()  # By the launcher.
+        self._lock = threading.Lock()  # Guards those that run.
+        self._running: set[int] = set()
         self.outcome: Outcome | None = None
         self.reason: str | None = None
+        self.leaves = False
 
     def serve(self) -> None:
         """Does what the launcher says until it is over; all workers have ended then.
@@ -122,9 +127,33 @@ class Agent:
                 self._wire.send({"type": "unfit", "words": str(error)})
                 raise
             self._wire.send({"type": "ready"})
-            while (message := self._next(preparation.silence))["type"] != "stop":
-                self._do(message)
+            with drain_triggers(None, preparation.drain_file or None, lambda _: self.drain()):
+                while (message := self._next(preparation.silence))["type"] != "stop":
+                    self._do(message)
             self.reason = str(message.get("reason", ""))
+
+    def drain(self) -> None:
+        """This machine is about to be taken away: its workers leave, and then the agent; once."""
+        with contextlib.suppress(ConnectionError):
+            self._wire.send({"type": "leaving"})
+        with self._lock:
+            self.leaves = True
+            workers = [self._workers[number] for number in self._running if number in self._workers]
+        for worker in workers:
+            worker.drain()
+        self._close_if_left()
+
+    def has_ended(self, number: int) -> None:
+        """The launcher knows that this worker has ended."""
+        with self._lock:
+            self._running.discard(number)
+        self._close_if_left()
+
+    def _close_if_left(self) -> None:
+        with self._lock:
+            left = self.leaves and not self._running
+        if left:
+            self._wire.close()  # By which `serve` ends.
 
     def was_told_to_end(self, number: int) -> bool:
         """Whether the launcher has told this worker to end."""
@@ -161,6 +190,7 @@ class Agent:
             resolve_address(network, node_address=environment.node_address())
         if job.size > 1:
             check_ports(network, job.slots)
+        check_triggers(1.0, None, job.drain_file or None)
         self._env = job.env
         self._machine = ThisMachine(warm_start=job.warm_start)
 
@@ -199,6 +229,8 @@ class Agent:
             checkpoints=place.checkpoints and place.checkpoints.as_here(clock),
         )
         listener = _Listener(self, number, self._wire, self._own)
+        with self._lock:
+            self._running.add(number)
         try:
             self._workers[number] = self._machine.start(
                 self._work, place, listener, credentials, self._env
@@ -258,6 +290,7 @@ class _Listener(WorkerListener):
                 **shortened(outcome.traceback, outcome.log_tail),
             }
         )
+        self._agent.has_ended(self._number)
 
     def _send(self, message: Message) -> None:
         with contextlib.suppress(ConnectionError):

@@ -91,6 +91,7 @@ class Fleet:
         *,
         ssh_args: Sequence[str] = (),
         warm_start: bool = False,
+        drain_file: str | None = None,
         tell: Callable[[str], object] = lambda _: None,
     ) -> None:
         hosts = hosts or (Host("localhost", workers),)
@@ -103,6 +104,7 @@ class Fleet:
         self._workers = workers
         self._ssh_args = ssh_args
         self._warm_start = warm_start
+        self._drain_file = drain_file
         self._tell = tell
         self._clients: list[str | None] = []
         self._remote: list[RemoteMachine] = []
@@ -181,6 +183,7 @@ class Fleet:
                     network=network.to_json(),
                     size=self._workers,
                     slots=slots[machine.name],
+                    drain_file=self._drain_file or "",
                     parts="" if plan is None else plan.incoming,
                     silence=silence_seconds(network),
                 )

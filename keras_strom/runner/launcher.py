@@ -62,7 +62,7 @@ class Job:
             its machine is about to be taken away; then it is killed.
         drain_signal: name of the signal to the launcher that says so of its machine, whose workers
             then go on elsewhere, where there is room; None = there is none.
-        drain_file: a file that, once it is there, says the same.
+        drain_file: a file that, once it is there, says the same; of each host, its own one.
         warm_start: workers are forked from a process that has imported TensorFlow once; False =
             each is a fresh interpreter.
         hosts: where they run, so many as have slots; none = on this machine. Those of a host that
@@ -144,6 +144,7 @@ def launch(
             job.workers,
             ssh_args=job.ssh_args,
             warm_start=job.warm_start,
+            drain_file=job.drain_file,
             tell=console.message,
         )
     with (

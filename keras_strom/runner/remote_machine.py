@@ -112,6 +112,9 @@ class RemoteMachine:
         try:
             while True:
                 message = self._wire.receive(silence)
+                if message["type"] == "leaving":
+                    with self._lock:
+                        self.lost = True
                 worker = self._workers.get(message.get("worker", -1))
                 if worker is not None:
                     worker.hear(message)

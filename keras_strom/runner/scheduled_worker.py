@@ -6,12 +6,18 @@ script, and again where it fails and the job allows it. Its output is shown wher
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
+import signal
 import socket
+import threading
 import time
+from collections.abc import Iterator
+from types import FrameType
 
 from keras_strom import errors
+from keras_strom.job.drain import DRAINED_EXIT_CODE
 from keras_strom.job.network import HostPort, format_address
 from keras_strom.runner.agent import Agent, hello
 from keras_strom.runner.channel import Channel
@@ -70,10 +76,15 @@ def serve(worker: ScheduledWorker, console: Console | None = None) -> int:
     agent = Agent(channel, worker.work, _Shown(worker.rank, console), patience)
     try:
         channel.send(hello(rank=worker.rank))
-        agent.serve()
+        with _draining_on_sigterm(agent):
+            agent.serve()
     except errors.StromError:
         raise
     except ConnectionError as error:
+        if agent.leaves and (agent.outcome is None or agent.outcome.drained):
+            return DRAINED_EXIT_CODE
+        if agent.leaves:
+            return _exit_code(worker.rank, agent.outcome, None)
         raise errors.MasterLost(
             f"the master at {format_address(master)} is gone, and worker {worker.rank} with it: "
             f"{error}"
@@ -81,6 +92,25 @@ def serve(worker: ScheduledWorker, console: Console | None = None) -> int:
     finally:
         channel.close()
     return _exit_code(worker.rank, agent.outcome, agent.reason)
+
+
+@contextlib.contextmanager
+def _draining_on_sigterm(agent: Agent) -> Iterator[None]:
+    """The scheduler takes this machine away; SIGTERM once more ends the worker at once."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGTERM)
+
+    def leave(number: int, _: FrameType | None) -> None:
+        signal.signal(number, before)
+        threading.Thread(target=agent.drain, name="keras-strom-drain", daemon=True).start()
+
+    signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _connect(job: JobFile, master: HostPort, deadline: float, seconds: float) -> Channel:

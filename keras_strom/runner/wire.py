@@ -26,6 +26,7 @@ line        of a worker's output
 progress    a worker's line that it keeps redrawing
 status      a `WorkerRecord`, where the worker's place asks for them
 ended       a worker, and its `Outcome`
+leaving     its machine is about to be taken away, and gets no more workers; those that it has leave
 heartbeat   nothing
 ==========  =======================================================================================
 """
@@ -171,6 +172,8 @@ class Preparation:
         network: the job's `NetworkConfig`, as JSON.
         size: the number of workers of the job, on all machines.
         slots: how many workers the machine can have.
+        drain_file: a file that says, once it is there, that the machine is about to be taken away;
+            "" = there is none.
         parts: the folder for parts of checkpoints, which it must reach; "" = there are none.
         silence: seconds after which the launcher, if it says nothing, is gone.
     """
@@ -183,6 +186,7 @@ class Preparation:
     network: str = "{}"
     size: int = 1
     slots: int = 1
+    drain_file: str = ""
     parts: str = ""
     silence: float = 60.0
 

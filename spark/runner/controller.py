@@ -36,7 +36,16 @@ from keras_strom.runner.console import Console
 from keras_strom.runner.process import GRACE_SECONDS, first_cause
 
 from .event import Event
-from .messages import Ended, FromTask, Output, Progress, Registration, Said, parse_from_task
+from .messages import (
+    Drained,
+    Ended,
+    FromTask,
+    Output,
+    Progress,
+    Registration,
+    Said,
+    parse_from_task,
+)
 from .registered_task import Failure, RegisteredTask
 from .slots import Size
 
@@ -395,6 +404,13 @@ class Controller:
                 task.ended = True
                 self._record("ended", task.rank, f"on {task.host}")
                 self._watching.ended(task.rank, f"worker {task.rank} has ended")
+                return
+            if isinstance(message, Drained):
+                if self._stop_reason is None:
+                    self._record("drained", task.rank, f"on {task.host}")
+                    self._watching.away(task.rank, f"worker {task.rank} has drained")
+                    self._say(task.rank, f"worker {task.rank} has drained; it is started again")
+                    self._start_again(task)
                 return
             error = errors.WorkerFailed(
                 task.rank, task.host, message.traceback, message.log_tail, self._streamed

@@ -12,7 +12,8 @@ class Event:
     Attributes:
         seconds: after the call of `run`.
         kind: of the runner: "registered", "started", "lost" (it died, or its task did, and is to be
-            started again), "restarted", "waits" (fewer than `min_proc` are left), "ended", "failed"
+            started again), "drained" (it was told to go, and handed over all that it had learnt),
+            "restarted", "waits" (fewer than `min_proc` are left), "ended", "failed"
             or "stopped". Of the master, with "master: " before it: "joined", "rejoined" (one that
             comes for the first time, too), "lost", "left", "started", "ended", "notice" and the
             like.

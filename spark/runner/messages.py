@@ -68,6 +68,11 @@ class Ended:
 
 
 @dataclasses.dataclass(frozen=True)
+class Drained:
+    """A worker has handed over all that it had learnt, because it was told to go, and has left."""
+
+
+@dataclasses.dataclass(frozen=True)
 class Failed:
     """A worker has failed; the fields are those of `process.Outcome`."""
 
@@ -78,7 +83,7 @@ class Failed:
     may_start_again: bool
 
 
-FromTask = Output | Progress | Said | Ended | Failed
+FromTask = Output | Progress | Said | Ended | Drained | Failed
 
 
 def parse_from_task(message: Message) -> FromTask | None:
@@ -96,6 +101,8 @@ def parse_from_task(message: Message) -> FromTask | None:
         return Said(WorkerRecord.parse(_text(message, "record")))
     if kind == "ended":
         return Ended()
+    if kind == "drained":
+        return Drained()
     if kind == "failed":
         return Failed(
             _text(message, "traceback"),

@@ -55,7 +55,7 @@ class _Worker:
             case "started" | "restarted":
                 self._joined = False
                 self._enter(_START, event)
-            case "lost":
+            case "lost" | "drained":
                 self._joined = False
                 self._enter(_AWAY, event)
             case "master: joined" if not self._joined and self._open is not None:

@@ -165,7 +165,7 @@ def _run_worker(
                 link.ends_on_stop(process)
                 outcome = process.wait()
             link.report(outcome)
-            if not outcome.may_be_started_again:
+            if not (outcome.may_be_started_again or outcome.drained):
                 return place.rank, outcome.result
         return -1, None
     finally:
@@ -260,7 +260,7 @@ class _DriverLink(WorkerListener):
         with self._changed:
             self._process = None
             self._changed.wait_for(lambda: not self._lines and not self._sending, _CONNECT_SECONDS)
-        message: dict[str, Any] = {"type": "ended"}
+        message: dict[str, Any] = {"type": "drained" if outcome.drained else "ended"}
         if outcome.failed:
             message = {
                 "type": "failed",

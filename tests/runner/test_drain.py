@@ -17,22 +17,10 @@ from keras_strom.job.environment import ClusterEnvironment
 from keras_strom.runner.drain_triggers import check_triggers, drain_triggers
 from keras_strom.runner.launcher import Job
 from keras_strom.runner.process import Outcome, Script, WorkerProcess
-from tests.support.recorded_worker import DEADLINE, Recorder, script
+from tests.support.recorded_worker import DEADLINE, LEAVES, LISTENS, Recorder, script
 
 PLACE = ClusterEnvironment(rank=1, size=2, master=("127.0.0.1", 1), credentials_path="none")
 
-# A worker that listens as one that has joined its job, and leaves as one that has handed over.
-LISTENS = """
-import sys, time
-from keras_strom.job.drain import DRAINED_EXIT_CODE, request
-from keras_strom.job.environment import ClusterEnvironment
-request.listen(ClusterEnvironment.from_environ())
-print("ready", flush=True)
-while not request.why:
-    time.sleep(0.01)
-print("asked by", request.why, flush=True)
-"""
-LEAVES = LISTENS + "sys.exit(DRAINED_EXIT_CODE)\n"
 STAYS = LISTENS + "time.sleep(600)\n"
 
 

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from keras_strom import cli, errors
+from keras_strom.job.drain import DRAINED_EXIT_CODE
 from keras_strom.job.network import NetworkConfig
 from keras_strom.runner import master_command, remote_machine, scheduled_worker
 from keras_strom.runner.console import Console
@@ -27,6 +28,7 @@ from keras_strom.runner.launcher import Job
 from keras_strom.runner.process import Script
 from keras_strom.runner.scheduled_worker import ScheduledWorker
 from tests.support.processes import wait_for, wait_until_gone
+from tests.support.recorded_worker import LEAVES
 from tests.support.silent_master import SilentMaster
 
 DEADLINE = 60.0
@@ -146,10 +148,7 @@ def command(scene: Scene, work: Script, rank: int) -> subprocess.Popen[str]:
     )
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_one_that_is_lost_is_replaced_by_the_next_that_comes(
-    number: signal.Signals, scene: Scene
-) -> None:
+def test_one_that_is_lost_is_replaced_by_the_next_that_comes(scene: Scene) -> None:
     work = scene.script(WAITS.format(path=str(scene.folder / "end")))
     master = scene.master(2, max_failures=1)
     stays = scene.worker(0, work)
@@ -157,14 +156,35 @@ def test_one_that_is_lost_is_replaced_by_the_next_that_comes(
         assert first.stdout is not None
         said = first.stdout.readline().split()
         assert said[-1] == "0"
-        first.send_signal(number)
-        assert first.wait(DEADLINE) == (-9 if number == signal.SIGKILL else 143)
+        first.kill()
+        first.wait(DEADLINE)
     wait_until_gone(int(said[2]))
     wait_for(lambda: "lost with its host" in scene.told.getvalue())
     assert "the others go on until keras-strom worker comes again for rank 1 (failure 1 of 1)" in (
         scene.told.getvalue()
     )
     with command(scene, work, 1) as second:
+        assert second.stdout is not None
+        assert second.stdout.readline().split()[-1] == "1"
+        (scene.folder / "end").touch()
+        assert second.wait(DEADLINE) == 0
+    assert stays.result(DEADLINE) == 0
+    master.result(DEADLINE)
+
+
+def test_sigterm_has_a_worker_leave_and_the_next_that_comes_goes_on(scene: Scene) -> None:
+    master = scene.master(2)
+    stays = scene.worker(0, scene.script(WAITS.format(path=str(scene.folder / "end"))))
+    leaves = scene.folder / "leaves.py"
+    leaves.write_text(LEAVES)
+    with command(scene, Script(str(leaves)), 1) as first:
+        assert first.stdout is not None
+        assert first.stdout.readline().split()[-1] == "ready"
+        first.send_signal(signal.SIGTERM)
+        assert first.wait(DEADLINE) == DRAINED_EXIT_CODE
+    words = "worker 1 has drained; the others go on until keras-strom worker comes again for rank 1"
+    wait_for(lambda: words in scene.told.getvalue())
+    with command(scene, scene.script(WAITS.format(path=str(scene.folder / "end"))), 1) as second:
         assert second.stdout is not None
         assert second.stdout.readline().split()[-1] == "1"
         (scene.folder / "end").touch()

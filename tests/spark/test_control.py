@@ -295,6 +295,19 @@ def test_a_worker_that_died_is_started_again_by_its_task(tasks: Tasks) -> None:
     assert failure.rank == 0
 
 
+def test_a_worker_that_has_drained_is_started_again_and_counts_as_no_failure(
+    tasks: Tasks,
+) -> None:
+    channels = [tasks.register(0, "a"), tasks.register(1, "b")]
+    assert [hear(channel)["attempt"] for channel in channels] == [0, 0]
+    for attempt in (1, 2):
+        channels[1].send({"type": "drained"})
+        again = hear(channels[1])
+        assert (again["type"], again["rank"], again["attempt"]) == ("start", 1, attempt)
+    assert tasks.output.getvalue() == 2 * "[1] worker 1 has drained; it is started again\n"
+    assert [event.kind for event in tasks.controller.events].count("drained") == 2
+
+
 @restarting(max_failures=9)
 def test_an_exception_of_the_users_function_ends_the_job(tasks: Tasks) -> None:
     channels = tasks.start("a", "b")

@@ -39,6 +39,7 @@ FROM_TASKS = (
     {"type": "log", "lines": ["one", "two"]},
     {"type": "progress", "text": "1/9"},
     {"type": "ended"},
+    {"type": "drained"},
     {
         "type": "failed",
         "traceback": "Error: x",

@@ -9,6 +9,19 @@ from keras_strom.runner.process import Outcome, Script, WorkerListener
 
 DEADLINE = 60.0
 
+# A worker that listens as one that has joined its job, and leaves as one that has handed over.
+LISTENS = """
+import sys, time
+from keras_strom.job.drain import DRAINED_EXIT_CODE, request
+from keras_strom.job.environment import ClusterEnvironment
+request.listen(ClusterEnvironment.from_environ())
+print("ready", flush=True)
+while not request.why:
+    time.sleep(0.01)
+print("asked by", request.why, flush=True)
+"""
+LEAVES = LISTENS + "sys.exit(DRAINED_EXIT_CODE)\n"
+
 
 class Recorder(WorkerListener):
     """Keeps what a worker says and lets a test wait for a line."""
