@@ -10,7 +10,7 @@ all replicas equal), updates_lost and updates_twice (over all replicas of the jo
 `update_accounts`), accuracy_loss (mean over the pairs), rejoin_seconds (a model of 25 million
 parameters: the median from a replacement's call of `fit` to the end of its first batch),
 memory_over_cap (the largest share of a bound on a node's memory that was seen in use),
-unreachable_nodes and tree_depth (the largest seen).
+unreachable_nodes and tree_depth (the largest seen), and those of `goodput`.
 """
 
 from __future__ import annotations
@@ -22,12 +22,9 @@ import io
 import json
 import os
 import pathlib
-import random
-import signal
 import statistics
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -37,6 +34,8 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from benchmarks import pictures, report
+from benchmarks.goodput import add_goodput
+from benchmarks.hits import Kill, Killer, Thread
 from benchmarks.other_work import OtherWork
 from benchmarks.update_accounts import Account, lost, twice
 from keras_strom import errors
@@ -53,7 +52,6 @@ if TYPE_CHECKING:
 
 #: Seconds after each batch, so that an epoch is long enough to be killed in.
 PAUSE_S = 0.1
-_POLL_SECONDS = 0.05
 _SAMPLE_SECONDS = 0.5
 #: A worker that has had no place in the tree for longer is not just on its way there.
 _HOMELESS_SECONDS = 10.0
@@ -72,10 +70,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--every", type=float, default=20, help="seconds between two kills")
     parser.add_argument("--output", type=pathlib.Path, default=report.OUTPUT)
     parser.add_argument("--spark", action="store_true", help="on Spark's embedded cluster")
+    parser.add_argument("--quick", action="store_true", help="goodput alone, of short jobs")
     chosen = parser.parse_args(arguments)
     name, place = ("chaos_spark", " on Spark") if chosen.spark else ("chaos", "")
     result = report.Report(name, f"Training while workers are killed{place}", chosen.output)
     others = OtherWork()
+    if not chosen.spark:
+        add_goodput(result, chosen.workers, 60 if chosen.quick else chosen.seconds, chosen.every)
+    if chosen.quick:
+        others.add_row(result)
+        result.finish()
+        return
     with _spark(chosen.workers) if chosen.spark else contextlib.nullcontext() as spark:
         chaos = Chaos(chosen.workers, chosen.seconds, chosen.every, spark=spark)
         pairs = [
@@ -110,23 +115,6 @@ def _spark(executors: int) -> Iterator[SparkSession]:
         yield session
     finally:
         session.stop()
-
-
-@dataclasses.dataclass(frozen=True)
-class Kill:
-    """One worker that was killed.
-
-    Attributes:
-        seconds: after the job's start.
-        rank: of the worker.
-        back_after: seconds until its replacement's first batch; None = the job ended before.
-        joined_in: of these, since the replacement has called `fit`.
-    """
-
-    seconds: float
-    rank: int
-    back_after: float | None = None
-    joined_in: float | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -193,7 +181,7 @@ class Chaos:
             folder = pathlib.Path(name)
             master = _Master()
             stack.enter_context(master)
-            killer = _Killer(folder, self._every, seed)
+            killer = Killer(folder, self._every, seed)
             if kills:
                 stack.enter_context(killer)
             begin, failure = time.monotonic(), ""
@@ -263,79 +251,7 @@ def _difference(folder: pathlib.Path, workers: int) -> str:
     return ""
 
 
-class _Thread:
-    """Does something every few moments while the context lasts."""
-
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._loop, daemon=True)
-
-    def act(self) -> None:
-        """What is done."""
-
-    def __enter__(self) -> None:
-        self._thread.start()
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        self._thread.join()
-
-    def _loop(self) -> None:
-        while not self._over.wait(self._seconds):
-            self.act()
-
-
-class _Killer(_Thread):
-    """Kills a worker that trains every few seconds, and waits for its replacement to train."""
-
-    def __init__(self, folder: pathlib.Path, every: float, seed: int) -> None:
-        super().__init__(_POLL_SECONDS)
-        self._folder = folder
-        self._every = every
-        self._random = random.Random(seed)
-        self._begin = time.monotonic()
-        self._next = self._begin + every
-        self._kills: list[Kill] = []
-        self._away: dict[pathlib.Path, int] = {}  # What a replacement will write, and its kill.
-
-    @property
-    def kills(self) -> tuple[Kill, ...]:
-        """All so far."""
-        return tuple(self._kills)
-
-    def act(self) -> None:
-        now = time.monotonic()
-        for path, number in list(self._away.items()):
-            if path.exists():
-                kill = self._kills[number]
-                self._kills[number] = dataclasses.replace(
-                    kill,
-                    back_after=now - self._begin - kill.seconds,
-                    joined_in=elastic.Trains.read(path).seconds,
-                )
-                del self._away[path]
-        if now < self._next:
-            return
-        latest: dict[int, tuple[int, pathlib.Path]] = {}
-        for path in self._folder.glob("trains-*"):
-            rank, attempt = map(int, path.name.split("-")[1:])
-            latest[rank] = max(latest.get(rank, (-1, path)), (attempt, path))
-        waiting = {int(path.name.split("-")[1]) for path in self._away}
-        ended = {int(path.stem) for path in self._folder.glob("*.json")}
-        victims = sorted(set(latest) - waiting - ended)
-        if not victims:
-            return
-        victim = self._random.choice(victims)
-        attempt, path = latest[victim]
-        with contextlib.suppress(ProcessLookupError, ValueError):
-            os.kill(elastic.Trains.read(path).pid, signal.SIGKILL)
-            self._away[self._folder / f"trains-{victim}-{attempt + 1}"] = len(self._kills)
-            self._kills.append(Kill(now - self._begin, victim))
-            self._next = now + self._every
-
-
-class _Master(_Thread):
+class _Master(Thread):
     """Starts the job's master and looks at its tree while the job runs."""
 
     def __init__(self) -> None:

@@ -5,13 +5,15 @@ Run by tests/recovery/test_elastic.py: elastic.py OUTPUT_FOLDER JOB
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import gc
 import json
 import logging
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ import numpy as np
 
 import keras_strom
 from benchmarks.update_accounts import Account
+from keras_strom.sharing.step import SharedStep
 from tests.support import faults
 
 CLASSES = 4
@@ -44,6 +47,7 @@ class Job:
         epochs: of each fit.
         fits: one after the other.
         pause: seconds after each batch.
+        period: seconds that a batch takes, the rest being slept; 0 = as long as it does.
         hold_at: from so many batches on, each batch lasts until a worker that joins late has come,
             or asks for this worker's state; None = nobody waits.
         joins: how many such workers there will be.
@@ -62,6 +66,7 @@ class Job:
     epochs: int = 4
     fits: int = 1
     pause: float = 0.0
+    period: float = 0.0
     hold_at: int | None = None
     joins: int = 1
     after_the_end: bool = False
@@ -156,6 +161,28 @@ def share_of_bounds(status: dict[str, Any]) -> float:
     return float(max([ring, inbox, *queued]))
 
 
+class Timed(keras.callbacks.Callback):  # type: ignore[misc]
+    """Has each batch take as long, and notes when which step of its rank has been made.
+
+    Lines of a file steps-RANK-ATTEMPT: the time, the step's number, the residual's mass after it.
+    """
+
+    def __init__(self, period: float, folder: str) -> None:
+        super().__init__()
+        rank, attempt = keras_strom.rank(), os.environ["KERAS_STROM_ATTEMPT"]
+        self._path = Path(folder, f"steps-{rank}-{attempt}")
+        self._period = period
+        self._due = 0.0
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        now = time.monotonic()
+        step = self.model.distribute_strategy._sharing.step
+        with self._path.open("a") as file:
+            file.write(f"{now} {step.steps} {step.last.sum_residual}\n")
+        self._due = max(self._due + self._period, now)
+        time.sleep(self._due - now)
+
+
 class Pace(keras.callbacks.Callback):  # type: ignore[misc]
     """Has the others of a job train until those that are to join late have come.
 
@@ -236,6 +263,7 @@ def train(job: Job, folder: str) -> dict[str, Any]:
     x, y = data(job.rows, seed=1)
     fits = []
     pace, connection = Pace(job, folder), Connection()
+    timed = [Timed(job.period, folder)] if job.period else []
     for number in range(job.fits):
         record = Record()
         history = model.fit(
@@ -244,12 +272,13 @@ def train(job: Job, folder: str) -> dict[str, Any]:
             batch_size=job.batch,
             epochs=job.epochs,
             verbose=0,
-            callbacks=[record, pace, connection, *faults.callbacks(number)],
+            callbacks=[record, pace, connection, *timed, *faults.callbacks(number)],
         )
         fits.append(
             {
                 "epochs": history.epoch,
-                "losses": len(history.history["loss"]),
+                # None of a worker that has come for the last epoch's end alone.
+                "losses": len(history.history.get("loss", ())),
                 "batches": list(record.batches.items()),
                 "iterations": record.iterations,
             }
@@ -266,12 +295,26 @@ def train(job: Job, folder: str) -> dict[str, Any]:
     }
 
 
+@contextlib.contextmanager
+def noting_what_is_left(folder: str) -> Iterator[None]:
+    """Of a worker that drains: the mass of its residual after that, in a file left-RANK-ATTEMPT."""
+    try:
+        yield
+    except SystemExit:
+        replicas = [one for one in gc.get_objects() if isinstance(one, SharedStep)]
+        left = sum(np.abs(step.residuals(step._space.size)).sum() for step in replicas)
+        rank, attempt = keras_strom.rank(), os.environ["KERAS_STROM_ATTEMPT"]
+        Path(folder, f"left-{rank}-{attempt}").write_text(repr(float(left)))
+        raise
+
+
 def main(folder: str, job: str, failing: str = "[]") -> None:
     """Trains as a script does and leaves the result in a file."""
     faults.from_json(failing)
     logging.basicConfig(level=logging.INFO, stream=sys.stdout, format="%(message)s")
-    result = train(Job(**json.loads(job)), folder)
     rank = keras_strom.rank()
+    with noting_what_is_left(folder):
+        result = train(Job(**json.loads(job)), folder)
     np.savez(Path(folder, f"{rank}.npz"), *result.pop("weights"))
     Path(folder, f"{rank}.json").write_text(json.dumps(result))
 

@@ -1,0 +1,30 @@
+"""What goodput counts: steps that were made again, and those at both ends, count for nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.goodput import Steps, mass_lost, useful_rate
+from benchmarks.hits import Kill
+
+
+def steps(rank: int, attempt: int, first: int, *moments: float, left: float | None = None) -> Steps:
+    made = tuple((moment, first + i, 0.5 * (first + i)) for i, moment in enumerate(moments))
+    return Steps(rank, attempt, made, left)
+
+
+def test_each_step_of_a_rank_counts_once_between_the_start_of_all_and_the_first_end() -> None:
+    calm = steps(0, 0, 1, 0, 1, 2, 3, 4, 5, 6)
+    late = steps(1, 0, 1, 1, 2, 3, 4, 5, 6, 7)
+    assert useful_rate([calm, late]) == 2.0
+    # Killed after its third step, it makes the third again, and is away for a second.
+    killed, again = steps(1, 0, 1, 1, 2, 3), steps(1, 1, 3, 5, 6, 7)
+    assert useful_rate([calm, killed, again]) == pytest.approx((5 + 3) / 5)
+    drained = steps(1, 1, 4, 5, 6, 7)
+    assert useful_rate([calm, killed, drained]) == pytest.approx((5 + 4) / 5)
+
+
+def test_what_a_worker_had_not_sent_is_lost_unless_it_has_drained() -> None:
+    processes = [steps(0, 0, 1, 0, 1), steps(1, 0, 1, 0, 1, 2), steps(1, 1, 4, 4, left=0.0)]
+    assert mass_lost(processes, [Kill(2.5, 1, 0)]) == 1.5
+    assert mass_lost(processes, [Kill(2.5, 1, 1)]) == 0.0
