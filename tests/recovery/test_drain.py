@@ -71,6 +71,16 @@ def test_another_worker_goes_on_at_the_batch_of_one_that_was_asked_to_leave(
 
 
 @pytest.mark.jobs
+def test_one_that_is_asked_between_two_fits_leaves_as_the_next_begins(tmp_path: Path) -> None:
+    work = elastic.Job(epochs=1, fits=2, hold_at=PER_EPOCH + 10)
+    ended = run(tmp_path, work, Fault(mode="drain", rank=1, step=PER_EPOCH))
+    ended.check()
+    # Its residual is that of the first fit.
+    assert re.search(r"[1-9]\d* elements of its residual.*, at step 60", ended.output)
+    assert ended.results[1]["fits"][1]["batches"] == [[0, PER_EPOCH]]
+
+
+@pytest.mark.jobs
 def test_all_workers_may_leave_at_once(tmp_path: Path) -> None:
     leave = [Fault(mode="drain", rank=rank, step=PER_EPOCH + 30) for rank in range(2)]
     work = elastic.Job(epochs=3, sharing={"max_staleness": 0})
@@ -83,14 +93,6 @@ def test_beside_a_joint_model_a_worker_leaves_in_order(tmp_path: Path) -> None:
     ended = run(tmp_path, work, Fault(mode="drain", rank=1, step=PER_EPOCH + 20))
     assert ("drained", 1) in ended.events
     assert "has drained: nothing was left here" in ended.output
-
-
-@pytest.mark.jobs
-def test_what_has_not_left_in_time_fails_as_if_it_had_been_killed(tmp_path: Path) -> None:
-    # It is asked after the last batch of its data, and holds still until it is killed.
-    work = elastic.Job(epochs=2, hold_at=20, joins=2)
-    with pytest.raises(errors.WorkerFailed, match="SIGKILL"):
-        run(tmp_path, work, Fault(mode="drain", rank=1, step=20), drain_seconds=0.5)
 
 
 @pytest.mark.jobs

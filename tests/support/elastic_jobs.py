@@ -95,7 +95,6 @@ def run(
     network: NetworkConfig | None = None,
     master: WatchedMaster | None = None,
     min_workers: int | None = None,
-    drain_seconds: float = Job.drain_seconds,
 ) -> Ended:
     """Runs a job to its end."""
     output, master = io.StringIO(), master or WatchedMaster()
@@ -106,7 +105,6 @@ def run(
         env=VARIABLES,
         max_failures=sum(fault.attempts for fault in what if fault.mode not in faults.DRAINS),
         min_workers=min_workers,
-        drain_seconds=drain_seconds,
         warm_start=True,
     )
     try:
