@@ -13,6 +13,7 @@ namespace {
 constexpr int64_t kLeastProbeNs = 500'000;
 constexpr int64_t kMostProbeNs = 100'000'000;
 constexpr int64_t kBurstNs = 1'000'000;
+constexpr int64_t kMostBurstNs = 20'000'000;  // on long lines
 constexpr double kLeastBurst = 32;
 constexpr double kMostBurst = 512;
 // Worth waking up for: what 100 us bring, within what a run of datagrams is.
@@ -259,7 +260,10 @@ bool LinkSender::HasWork() const {
 
 bool LinkSender::TakeToken(int64_t now_ns) {
   const double rate = control_.pacing_rate(congestion_, round_trip_.path_ns());
-  const double burst = std::clamp(rate * static_cast<double>(kBurstNs), AsManyBytes(kLeastBurst),
+  // What a wait for a processor has cost is made up for where the line's queue hardly feels it.
+  const int64_t burst_ns =
+      OnLongLine() ? std::clamp(round_trip_.least_ns() / 8, kBurstNs, kMostBurstNs) : kBurstNs;
+  const double burst = std::clamp(rate * static_cast<double>(burst_ns), AsManyBytes(kLeastBurst),
                                   AsManyBytes(kMostBurst));
   tokens_ = std::min(burst, tokens_ + rate * static_cast<double>(now_ns - tokens_ns_));
   tokens_ns_ = now_ns;

@@ -11,6 +11,7 @@
 #include "core/transport/congestion.h"
 #include "core/transport/endpoint.h"
 #include "core/transport/handshake.h"
+#include "rivals.h"
 #include "sim/network.h"
 
 namespace strom {
@@ -44,8 +45,10 @@ class LongLine {
     };
   }
 
-  void AddSender() {
-    const Host worker = network_.Add(options_);
+  void AddSender(const CongestionControl& control = {}) {
+    EndpointOptions options = options_;
+    options.congestion = control;
+    const Host worker = network_.Add(options);
     const LinkId link = network_.endpoint(worker).Connect(
         network_.now_ns(), network_.address(master_), key_, MakeBuffer({1}));
     network_.hooks(worker).after = [this, worker, link](int64_t now_ns) {
@@ -233,6 +236,26 @@ TEST(LongLine, SeveralShareALine) {
       EXPECT_GE(share, .4 / static_cast<double>(senders)) << senders;
     }
     EXPECT_LE(line.Report().smoothed_round_trip_ns, 300 * kMillisecond) << senders;
+  }
+}
+
+// Behind a queue of two round trips, whoever comes first. (Behind a shorter one BBR 1 leaves little
+// to anybody who heeds loss, and CUBIC gets a quarter: docs/decisions/long_lines.md.)
+TEST(LongLine, TcpHasAShareOfACommonLine) {
+  for (const CongestionControl& rival : {rivals::kCubic, rivals::kBbr1}) {
+    for (const bool rival_first : {false, true}) {
+      PathOptions path = Path(40 * kMillisecond);
+      path.rate_bytes = 0;
+      path.buffer_bytes = kLineBytes * 80 / 1000;
+      LongLine line(rival_first ? 2 : 1, path, kLineBytes);
+      line.AddSender(rival_first ? rival : CongestionControl{});
+      line.RunFor(kSecond);
+      line.AddSender(rival_first ? CongestionControl{} : rival);
+      line.RunFor(11 * kSecond);
+      const std::vector<double> shares = line.Shares(20 * kSecond);
+      EXPECT_GE(Sum(shares), .9);
+      for (const double share : shares) EXPECT_GE(share, .3 * Sum(shares));
+    }
   }
 }
 
