@@ -55,6 +55,29 @@ PathOptions DrawPaths(SimulatedRandom* random, double share) {
   return paths;
 }
 
+// Paths between sites: up to 300 ms away, with queues of seconds, policers, and packets that
+// overtake each other.
+PathOptions DrawLongPaths(SimulatedRandom* random) {
+  PathOptions paths;
+  paths.delay_ns = random->Between(2, 300) * kMillisecond;
+  if (random->Chance(.5)) paths.loss = static_cast<double>(random->Below(50)) / 1000;
+  if (random->Chance(.3)) {
+    paths.burst = static_cast<double>(random->Below(5)) / 1000;
+    paths.burst_ns = random->Between(1, 50) * kMillisecond;
+  }
+  if (random->Chance(.1)) paths.duplication = .02;
+  if (random->Chance(.5)) paths.jitter_ns = random->Between(1, 100) * kMillisecond;
+  if (random->Chance(.6)) {
+    paths.rate_bytes = random->Between(2, 125) * 100'000;
+    paths.buffer_bytes = paths.rate_bytes * random->Between(5, 2000) / 1000;
+  }
+  if (random->Chance(.2)) {
+    paths.policed_bytes = random->Between(2, 50) * 100'000;
+    paths.bucket_bytes = random->Between(16, 512) << 10;
+  }
+  return paths;
+}
+
 // Long enough to be noticed, or not, around the failure timeout.
 int64_t DrawSilence(SimulatedRandom* random, int64_t failure_timeout_ns) {
   return failure_timeout_ns * random->Between(10, 260) / 100;
@@ -100,7 +123,7 @@ Fault DrawFault(SimulatedRandom* random, const FaultBounds& bounds, std::set<int
   const int64_t choice = random->Below(10);
   if (choice < 3 || expendable->empty()) {
     fault.kind = Fault::Kind::kHarm;
-    fault.paths = DrawPaths(random, .6);
+    fault.paths = bounds.long_lines ? DrawLongPaths(random) : DrawPaths(random, .6);
     const bool all = random->Chance(.3);
     for (int32_t rank = all ? kMasterRank : 0; all && rank < bounds.workers; ++rank) {
       fault.ranks.push_back(rank);
@@ -160,7 +183,7 @@ void AddMasters(SimulatedRandom* random, const FaultBounds& bounds, std::vector<
 FaultPlan FaultPlan::Draw(uint64_t seed, const FaultBounds& bounds) {
   SimulatedRandom random(~seed);
   FaultPlan plan;
-  plan.paths = DrawPaths(&random, .3);
+  plan.paths = bounds.long_lines ? DrawLongPaths(&random) : DrawPaths(&random, .3);
   // Two stay untouched by what may end a process.
   std::set<int32_t> expendable;
   for (int32_t rank = 0; rank < bounds.workers; ++rank) expendable.insert(rank);

@@ -11,7 +11,16 @@ namespace {
 
 constexpr int64_t kMillisecond = 1'000'000;
 
-enum class Trouble { kAny, kReplacements, kDrains, kMasters, kSilences, kFits, kOneWay };
+enum class Trouble {
+  kAny,
+  kReplacements,
+  kDrains,
+  kMasters,
+  kSilences,
+  kFits,
+  kOneWay,
+  kLongLines
+};
 
 Job DrawAnyJob(uint64_t seed, SimulatedLinks links, Trouble trouble) {
   SimulatedRandom random(seed);
@@ -25,10 +34,11 @@ Job DrawAnyJob(uint64_t seed, SimulatedLinks links, Trouble trouble) {
   options.max_children = static_cast<int32_t>(random.Between(2, 3));
   options.machines = static_cast<int32_t>(random.Between(1, 3));
   if (random.Chance(.25)) options.link_queue_bytes = random.Between(200, 4000);
-  options.failure_timeout_ns = 400 * kMillisecond;
+  const bool long_lines = trouble == Trouble::kLongLines;
+  options.failure_timeout_ns = (long_lines ? 12'000 : 400) * kMillisecond;
   if (random.Chance(.2)) options.first_link_sequence = uint32_t{0} - 300;
   const int32_t workers = static_cast<int32_t>(random.Between(5, 7));
-  const int64_t think_ns = random.Between(4, 20) * kMillisecond;
+  const int64_t think_ns = random.Between(4, 20) * (long_lines ? 10 : 1) * kMillisecond;
   const bool fits = trouble == Trouble::kFits;
   const int64_t generations = fits ? random.Between(4, 8) : random.Between(1, 2);
   if (trouble == Trouble::kOneWay) {
@@ -71,7 +81,8 @@ Job DrawAnyJob(uint64_t seed, SimulatedLinks links, Trouble trouble) {
                                         .drains = trouble == Trouble::kDrains,
                                         .masters = masters,
                                         .silences = silences,
-                                        .one_way = trouble == Trouble::kOneWay});
+                                        .one_way = trouble == Trouble::kOneWay,
+                                        .long_lines = long_lines});
   return job;
 }
 
@@ -146,6 +157,10 @@ Job DrawJobWithFits(uint64_t seed, SimulatedLinks links) {
 
 Job DrawJobWithOneWayCuts(uint64_t seed, SimulatedLinks links) {
   return DrawAnyJob(seed, links, Trouble::kOneWay);
+}
+
+Job DrawJobOnLongLines(uint64_t seed, SimulatedLinks links) {
+  return DrawAnyJob(seed, links, Trouble::kLongLines);
 }
 
 Job DrawJobWithJointModel(uint64_t seed, SimulatedLinks links) {

@@ -28,6 +28,8 @@ Job DrawJobWithSilences(uint64_t seed, SimulatedLinks links);
 Job DrawJobWithFits(uint64_t seed, SimulatedLinks links);
 // With paths of which one direction is cut, and keys that change often.
 Job DrawJobWithOneWayCuts(uint64_t seed, SimulatedLinks links);
+// Between sites: paths of up to 300 ms, bufferbloat, policers; for links of datagrams.
+Job DrawJobOnLongLines(uint64_t seed, SimulatedLinks links);
 // Asynchronous, training on a joint model by any method, with deaths, replacements, silences and
 // bad paths; with `masters` a master that is replaced, too.
 Job DrawJobWithJointModel(uint64_t seed, SimulatedLinks links);

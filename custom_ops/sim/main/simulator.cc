@@ -1,7 +1,8 @@
 // Runs simulated jobs by their seeds and says which break a promise:
 //
 //   simulator --seeds 0-999 [--links memory|datagrams|both] [--seconds N]
-//             [--jobs any|replacements|drains|masters|silences|fits|one-way|joint|both|all]
+//             [--jobs
+//             any|replacements|drains|masters|silences|fits|one-way|long-lines|joint|both|all]
 //   simulator --verbose 123 [--links ...]    one job, with its plan and every event
 //   simulator --seeds 0-99 --expect-violation    ends well only where a promise is broken (mutants)
 //   simulator --long rejoins:N|hours:N    N processes are replaced in synchronous mode, or N hours
@@ -27,8 +28,8 @@ struct Arguments {
   uint64_t first = 0, last = 99;
   bool memory = true, datagrams = true;
   bool any = true, replacements = true;  // which jobs
-  bool drains = false, masters = false, silences = false, fits = false, one_way = false,
-       joint = false;
+  bool drains = false, masters = false, silences = false, fits = false, one_way = false;
+  bool long_lines = false, joint = false;
   std::optional<uint64_t> verbose;
   bool expect_violation = false;
   std::optional<Job> long_job;
@@ -39,7 +40,7 @@ int Usage() {
   std::fprintf(stderr,
                "usage: simulator [--seeds A-B] [--links memory|datagrams|both]\n"
                "                 [--jobs "
-               "any|replacements|drains|masters|silences|fits|one-way|joint|both|all]\n"
+               "any|replacements|drains|masters|silences|fits|one-way|long-lines|joint|both|all]\n"
                "                 [--seconds N]\n"
                "                 [--expect-violation] | --verbose SEED [--links ...] [--jobs ...]\n"
                "                 | --long rejoins:N|hours:N\n");
@@ -84,9 +85,11 @@ bool Parse(int count, char** words, Arguments* arguments) {
       arguments->silences = all || jobs == "silences";
       arguments->fits = all || jobs == "fits";
       arguments->one_way = all || jobs == "one-way";
+      arguments->long_lines = all || jobs == "long-lines";
       arguments->joint = all || jobs == "joint";
       if (arguments->any || arguments->replacements || arguments->drains || arguments->masters ||
-          arguments->silences || arguments->fits || arguments->one_way || arguments->joint) {
+          arguments->silences || arguments->fits || arguments->one_way || arguments->long_lines ||
+          arguments->joint) {
         continue;
       }
       return false;
@@ -158,6 +161,7 @@ int Main(const Arguments& arguments) {
       if (arguments.silences) jobs.push_back(DrawJobWithSilences(seed, links));
       if (arguments.fits) jobs.push_back(DrawJobWithFits(seed, links));
       if (arguments.one_way) jobs.push_back(DrawJobWithOneWayCuts(seed, links));
+      if (arguments.long_lines) jobs.push_back(DrawJobOnLongLines(seed, links));
       if (arguments.joint) jobs.push_back(DrawJobWithJointModel(seed, links));
       if (arguments.joint) jobs.push_back(DrawJobWithJointModelAndMasters(seed, links));
       for (const Job& job : jobs) {

@@ -161,6 +161,13 @@ TEST(SimulatorTest, WhoIsHeardAndDoesNotHearComesBackOverDatagrams) {
   EXPECT_GT(tally.returned, static_cast<int>(kRuns) / 4);
 }
 
+// Sites far from each other: queues of seconds, policers, packets that overtake each other.
+TEST(SimulatorTest, WorkersFarAwayTrainOverDatagrams) {
+  constexpr uint64_t kRuns = 60 / kShare;
+  const Tally tally = RunSeeds(0, kRuns, SimulatedLinks::kDatagrams, DrawJobOnLongLines);
+  EXPECT_GT(tally.finished, 3 * static_cast<int>(kRuns));
+}
+
 void ExpectMasters(const Tally& tally, int runs) {
   EXPECT_GT(tally.resumed, runs / 2);
   EXPECT_GT(tally.handed_over, runs / 2);
