@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import secrets
 import threading
 import time
@@ -18,6 +19,9 @@ from keras_strom.dashboard.watching import MasterStatus, Watching
 from keras_strom.job.worker_record import WorkerRecord
 
 _SECONDS = 1.0
+# Whoever has read the page so lately is given so long to read how the job has ended.
+_LATELY_SECONDS = 5.0
+_LAST_LOOK_SECONDS = 3.0
 _TOKEN_BYTES = 18
 
 
@@ -35,11 +39,14 @@ class Dashboard(Watching):
     ) -> None:
         self._address = address
         self._name = name
+        self._workers = workers
         self._tell = tell
         self._lock = threading.Lock()  # Guards the job.
         self._job = WatchedJob(name, workers, time.monotonic())
         self._status: MasterStatus = dict
         self._over = threading.Event()
+        self._last_look = threading.Event()  # Somebody has read the page since the job's end.
+        self._read = -math.inf  # When somebody last has.
         self._token = secrets.token_urlsafe(_TOKEN_BYTES)
         self._poll = threading.Thread(target=self._run, name="keras-strom-dashboard", daemon=True)
         self._end = contextlib.ExitStack()
@@ -48,7 +55,7 @@ class Dashboard(Watching):
     def __enter__(self) -> Dashboard:
         with contextlib.ExitStack() as stack:
             server = stack.enter_context(
-                PageServer(self._address, self._token, self.snapshot, self.series)
+                PageServer(self._address, self._token, self.look, self.snapshot, self.series)
             )
             self.url = f"{self._address.url(server.port)}/{self._token}/"
             stack.enter_context(running_jobs.announced(self.url, self._name))
@@ -63,9 +70,20 @@ class Dashboard(Watching):
             words = f"the job has failed: {str(error).partition(chr(10))[0]}"
         with self._lock:
             self._job.end(words, time.monotonic())
-        self._over.set()
+            self._over.set()
         self._poll.join()
+        hurries = isinstance(error, KeyboardInterrupt | SystemExit)
+        if not hurries and time.monotonic() - self._read < _LATELY_SECONDS:
+            self._last_look.wait(_LAST_LOOK_SECONDS)
         self._end.close()
+
+    def look(self, after_event: int = 0) -> dict[str, Any]:
+        """`snapshot` for somebody who is to see the job's end, too."""
+        with self._lock:
+            self._read = time.monotonic()
+            if self._over.is_set():
+                self._last_look.set()
+            return self._job.snapshot(time.monotonic(), after_event)
 
     def snapshot(self, after_event: int = 0) -> dict[str, Any]:
         """The job's present state; see `WatchedJob.snapshot`."""
@@ -76,7 +94,9 @@ class Dashboard(Watching):
         """A metric over time: of these workers, or its spread over all."""
         with self._lock:
             history = self._job.history
-            return history.spread(metric) if ranks is None else history.of(metric, ranks)
+            if ranks is None:
+                return history.spread(metric)
+            return history.of(metric, [rank for rank in ranks if rank < self._workers])
 
     def started(self, rank: int, host: str, attempt: int) -> None:
         """See `Watching`."""

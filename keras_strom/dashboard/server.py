@@ -62,7 +62,9 @@ class PageServer:
     Args:
         address: to bind to.
         token: that every address begins with.
-        snapshot, series: give what is shown; called on that thread.
+        look: gives what the page shows, to somebody who looks; called on that thread.
+        snapshot: the same for `/metrics`, which looks in any case.
+        series: a metric over time.
 
     Attributes:
         port: that it has got, once entered.
@@ -73,10 +75,11 @@ class PageServer:
     """
 
     def __init__(
-        self, address: PageAddress, token: str, snapshot: Snapshot, series: Series
+        self, address: PageAddress, token: str, look: Snapshot, snapshot: Snapshot, series: Series
     ) -> None:
         self._address = address
         self._token = token
+        self._look = look
         self._snapshot = snapshot
         self._series = series
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -141,15 +144,14 @@ class PageServer:
             await runner.cleanup()
 
     async def _state(self, request: web.Request) -> web.StreamResponse:
-        return _json(request, self._snapshot(_number(request, "after")))
+        return _json(request, self._look(_number(request, "after")))
 
     async def _over_time(self, request: web.Request) -> web.StreamResponse:
         ranks = request.query.get("ranks")
         wanted = None
         if ranks is not None:
-            words = [word for word in ranks.split(",") if word.isascii() and word.isdigit()]
-            limit = int(self._snapshot(1 << 60)["workers_wanted"])
-            wanted = [int(word) for word in words[:_MOST_RANKS] if int(word) < limit]
+            words = [word for word in ranks.split(",") if _is_number(word)]
+            wanted = [int(word) for word in words[:_MOST_RANKS]]
         return _json(request, self._series(request.query.get("metric", "loss"), wanted))
 
     async def _metrics(self, _: web.Request) -> web.StreamResponse:
@@ -215,4 +217,8 @@ def _packed(request: web.Request, response: web.Response) -> web.Response:
 
 def _number(request: web.Request, name: str) -> int:
     text = request.query.get(name, "")
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else 0
+    return int(text) if _is_number(text) else 0
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) < 19

@@ -585,7 +585,8 @@ class _Training:
         finished = self._running()
         met_nan = self.watch.caught is not None
         ending = Ending(follows=self._assigns_last, not_finite=met_nan)
-        self._sharing.last_report = finished.finish(stop, ending)
+        with doing(self._sharing.environment, "ending"):
+            self._sharing.last_report = finished.finish(stop, ending)
         worker = self._sharing.worker
         if worker is not None:
             worker.meanwhile = None

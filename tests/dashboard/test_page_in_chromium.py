@@ -326,4 +326,4 @@ def test_a_finished_job_is_said_on_the_page(browser: Any) -> None:
     with serve(2, 2) as page:
         open_page(browser, page.url)
     assert json.dumps(page.snapshot()["ended"]) == '"the job has ended well"'
-    until(lambda: "has ended" in browser.find_element(By.ID, "state").text)
+    until(lambda: browser.find_element(By.ID, "state").text == "the job has ended well")

@@ -3,6 +3,7 @@
 import json
 import re
 import socket
+import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -115,7 +116,9 @@ def test_the_state_is_that_of_the_job(page: Dashboard) -> None:
 
 
 def test_a_metric_over_time_is_read_of_some_workers_or_as_the_spread(page: Dashboard) -> None:
-    of_two = json.loads(get(page.url + "series.json?metric=loss&ranks=0,7,999,-1,x")[1])
+    of_two = json.loads(
+        get(page.url + "series.json?metric=loss&ranks=0,7,999,-1,x," + "9" * 5000)[1]
+    )
     assert len(of_two["values"]) == 2
     assert len(json.loads(get(page.url + "series.json?metric=loss")[1])["values"]) == 3
 
@@ -153,6 +156,28 @@ def test_the_page_is_on_the_loopback_interface_alone(page: Dashboard) -> None:
     rows = Path("/proc/net/tcp").read_text().split("\n")[1:-1]
     listening = [row.split()[1] for row in rows if row.split()[3] == "0A"]
     assert [one for one in listening if one.endswith(f":{port:04X}")] == [f"0100007F:{port:04X}"]
+
+
+def test_who_reads_the_page_is_told_how_the_job_has_ended() -> None:
+    told = []
+
+    def read() -> None:
+        while not told or not told[-1]:
+            told.append(reading.read_state(dashboard.url)["ended"])
+
+    dashboard = Dashboard(PageAddress(), "train.py", 2, lambda _: None)
+    reader = threading.Thread(target=read, daemon=True)
+
+    def fail() -> None:
+        with dashboard:
+            reading.read_state(dashboard.url)
+            reader.start()
+            raise errors.WorkerFailed(1, "b", "Traceback: it has failed", ())
+
+    with pytest.raises(errors.WorkerFailed):
+        fail()
+    reader.join(60)
+    assert told[-1].startswith("the job has failed: ")
 
 
 def test_no_port_is_open_that_was_not_asked_for() -> None:

@@ -64,6 +64,8 @@ def test_the_wheel_holds_every_module_and_the_native_libraries(wheel: Path) -> N
         native.add("libstrom_cuda.so")
     assert {f"keras_strom/_native/{name}" for name in native} <= names
     assert "keras_strom/py.typed" in names
+    page = {path.name for path in (ROOT / "keras_strom" / "dashboard" / "page").iterdir()}
+    assert {f"keras_strom/dashboard/page/{name}" for name in page} <= names
     assert not [name for name in names if name.startswith(("spark/", "tests/", "examples/"))]
 
 
