@@ -129,8 +129,8 @@ TEST(Control, RefusesAVectorOutOfOrder) {
 
 TEST(Control, TellsAnotherVersionWithoutReadingFurther) {
   Hello hello;
-  EXPECT_TRUE(ParseHello(std::vector<uint8_t>{9, 0, 0, 0, 1}, &hello).ok());
-  EXPECT_EQ(hello.version, 9u);
+  EXPECT_TRUE(ParseHello(std::vector<uint8_t>{kProtocolVersion + 1, 0, 0, 0, 1}, &hello).ok());
+  EXPECT_EQ(hello.version, kProtocolVersion + 1);
 }
 
 TEST(Blob, PutsChunksTogether) {
