@@ -49,7 +49,7 @@ void LocalModel::Begin(std::shared_ptr<JointExchange> exchange, int64_t size,
   size_ = size;
   workers_ = workers;
   for (int32_t shard = 0; shard < method.phases; ++shard) {
-    shards_.push_back({.range = ShardOf(size, method.phases, shard)});
+    shards_.push_back({ShardOf(size, method.phases, shard), nullptr, 0, 0, {}});
   }
   if (method.kind == STROM_EASGD && workers > 0) {
     const int64_t steps = method.steps > 0 ? method.steps : kFirstSteps;
