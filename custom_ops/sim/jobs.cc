@@ -33,8 +33,10 @@ Job DrawAnyJob(uint64_t seed, SimulatedLinks links, Trouble trouble) {
   if (random.Chance(.6)) options.topology = Topology::kMesh;
   options.max_children = static_cast<int32_t>(random.Between(2, 3));
   options.machines = static_cast<int32_t>(random.Between(1, 3));
-  if (random.Chance(.25)) options.link_queue_bytes = random.Between(200, 4000);
   const bool long_lines = trouble == Trouble::kLongLines;
+  // Who lags catches up by as much in a round trip as a queue holds.
+  const int64_t least_queue = long_lines ? 4000 : 200;
+  if (random.Chance(.25)) options.link_queue_bytes = random.Between(least_queue, 20 * least_queue);
   options.failure_timeout_ns = (long_lines ? 12'000 : 400) * kMillisecond;
   if (random.Chance(.2)) options.first_link_sequence = uint32_t{0} - 300;
   const int32_t workers = static_cast<int32_t>(random.Between(5, 7));

@@ -262,7 +262,7 @@ bool LinkSender::TakeToken(int64_t now_ns) {
   const double rate = control_.pacing_rate(congestion_, round_trip_.path_ns());
   // What a wait for a processor has cost is made up for where the line's queue hardly feels it.
   const int64_t burst_ns =
-      OnLongLine() ? std::clamp(round_trip_.least_ns() / 8, kBurstNs, kMostBurstNs) : kBurstNs;
+      OnLongLine() ? std::clamp(round_trip_.least_ns() / 4, kBurstNs, kMostBurstNs) : kBurstNs;
   const double burst = std::clamp(rate * static_cast<double>(burst_ns), AsManyBytes(kLeastBurst),
                                   AsManyBytes(kMostBurst));
   tokens_ = std::min(burst, tokens_ + rate * static_cast<double>(now_ns - tokens_ns_));
