@@ -242,7 +242,7 @@ docs-pictures: setup ## the pictures of the live page in docs/figures, made by i
 
 # ------------------------------------------------------------------ benchmarks
 
-BENCHES := bench-codec bench-mpca bench-parity bench-reader bench-relay bench-step
+BENCHES := bench-codec bench-mpca bench-parity bench-reader bench-relay bench-step bench-wan
 .PHONY: bench $(BENCHES)
 bench: $(BENCHES) ## every benchmark; results in build/bench
 
@@ -263,6 +263,12 @@ bench-relay: bench-configure ## the relay against TCP and TLS, and targets (6 mi
 	@$(STEP) bench-build "building the native benchmarks" \
 	  $(BIN)/cmake --build $(NATIVE_BENCH) --target relay_peer relay_node --parallel $(JOBS)
 	@$(BIN)/python -m benchmarks.relay $(BENCH_ARGS)
+
+bench-wan: bench-configure ## the relay on long lines against TCP CUBIC and BBR, and targets (12 minutes; --quick; root)
+	@if ((EUID == 0)); then .ci/system-packages lines; fi
+	@$(STEP) bench-build "building the native benchmarks" \
+	  $(BIN)/cmake --build $(NATIVE_BENCH) --target relay_peer wan_line --parallel $(JOBS)
+	@$(BIN)/python -m benchmarks.wan $(BENCH_ARGS)
 
 bench-mpca: setup ## MPCA SGD beside SparkNet, EASGD and others, in virtual time (20 minutes; --quick)
 	@.ci/system-packages data

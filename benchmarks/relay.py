@@ -163,7 +163,7 @@ class RelayBench:
         self._loopback = Peers(program=program)
         self._build = self._loopback.describe()
         self._transports = [RELAY, SHARED_MEMORY, TCP] + ([TLS] if self._build["tls"] else [])
-        self._on_lines = [RELAY, TCP] + ([BBR] if _has_bbr() else [])
+        self._on_lines = [RELAY, TCP] + ([BBR] if has_bbr() else [])
         self._goodputs: dict[Transport, list[float]] = {}
         self._tails: dict[Transport, list[tuple[float, float]]] = {}
 
@@ -419,7 +419,8 @@ class RelayBench:
         axes.set_xticks(range(len(LOSSES)), [f"{loss:.0%}" for loss in LOSSES])
 
 
-def _has_bbr() -> bool:
+def has_bbr() -> bool:
+    """Whether TCP BBR is there."""
     path = pathlib.Path("/proc/sys/net/ipv4/tcp_available_congestion_control")
     try:
         return "bbr" in path.read_text(encoding="utf-8").split()
