@@ -98,7 +98,7 @@ std::optional<bool> Link::Take(int64_t now_ns, const Address& from, PacketType t
   if (type == PacketType::kStatus) {
     if (!ParseStatus(body, &status_)) return std::nullopt;
     if (!sender_.HandleStatus(now_ns, status_)) return false;
-    receiver_.SetRoundTrip(sender_.round_trip().least_ns());
+    receiver_.SetRoundTrip(sender_.round_trip().line_ns());
     if (path_.is_raised() && sender_.LosesLongPackets(now_ns)) {
       path_.Narrow(now_ns);
       sender_.SetBodyBytes(BodyBytes());

@@ -47,20 +47,25 @@ struct LinkSender::Message {
   bool is_done() const { return wholly_sent() && fragments == 0 && remainders == 0; }
 };
 
+void LeastOfPeriods::Sample(int64_t now_ns, int64_t value) {
+  if (now_ns >= period_end_ns_) {
+    least_ = least_ == 0 ? value : least_of_period_;
+    period_end_ns_ = now_ns + period_ns_;
+    least_of_period_ = value;
+  }
+  least_of_period_ = std::min(least_of_period_, value);
+  least_ = std::min(least_, value);
+}
+
 void RoundTripClock::Sample(int64_t now_ns, int64_t round_trip_ns) {
   round_trip_ns = std::max<int64_t>(round_trip_ns, 1000);  // the timestamps' resolution
-  if (now_ns >= period_end_ns_) {
-    period_end_ns_ = now_ns + kPeriodNs;
-    least_ns_ = has_sample() ? least_of_period_ns_ : round_trip_ns;
-    least_of_period_ns_ = round_trip_ns;
-  }
+  least_.Sample(now_ns, round_trip_ns);
+  shortest_.Sample(now_ns, round_trip_ns);
   if (++samples_ % kFewSamples == 0) {
     few_before_ns_ = few_ns_;
     few_ns_ = kNever;
   }
   few_ns_ = std::min(few_ns_, round_trip_ns);
-  least_of_period_ns_ = std::min(least_of_period_ns_, round_trip_ns);
-  least_ns_ = std::min(least_ns_, round_trip_ns);
   smoothed_ns_ = has_sample() ? (smoothed_ns_ * 7 + round_trip_ns) / 8 : round_trip_ns;
 }
 
@@ -461,7 +466,7 @@ void LinkSender::AdaptWindow(int64_t now_ns, int64_t acknowledged, int64_t lost,
                                .round_lost = round_lost_,
                                .queue_delay_ns = round_trip_.queue_delay_ns(),
                                .round_trip_ns = round_trip_.path_ns(),
-                               .least_round_trip_ns = round_trip_.least_ns(),
+                               .least_round_trip_ns = round_trip_.line_ns(),
                                .in_flight = in_flight_,
                                .delivered_per_ns = delivery.packets_per_ns,
                                .limited = delivery.limited},

@@ -25,6 +25,20 @@ namespace strom {
 
 struct LinkCounters;
 
+// The least of what came within the last one to two periods.
+class LeastOfPeriods {
+ public:
+  explicit LeastOfPeriods(int64_t period_ns) : period_ns_(period_ns) {}
+  void Sample(int64_t now_ns, int64_t value);
+  int64_t value() const { return least_; }  // 0 before the first sample
+
+ private:
+  const int64_t period_ns_;
+  int64_t period_end_ns_ = 0;
+  int64_t least_ = 0;
+  int64_t least_of_period_ = 0;
+};
+
 // Three round-trip times: the least of the last 30 to 60 s, the smoothed one, and the path's, which
 // is the least of the last 8 to 16 samples: it includes queues on the path but not the time that a
 // process waited for a processor.
@@ -33,23 +47,27 @@ class RoundTripClock {
   void Sample(int64_t now_ns, int64_t round_trip_ns);
   bool has_sample() const { return smoothed_ns_ > 0; }
   int64_t smoothed_ns() const { return has_sample() ? smoothed_ns_ : kGuessNs; }
-  int64_t least_ns() const { return least_ns_; }  // 0 before the first sample
+  int64_t least_ns() const { return least_.value(); }  // 0 before the first sample
+  // What the line is taken for, short or long. A short one that is full for a minute has a least
+  // round trip with a queue in it; it stays short.
+  int64_t line_ns() const { return IsShort() ? shortest_.value() : least_ns(); }
   int64_t path_ns() const { return has_sample() ? std::min(few_ns_, few_before_ns_) : kGuessNs; }
-  int64_t queue_delay_ns() const { return has_sample() ? path_ns() - least_ns_ : 0; }
+  int64_t queue_delay_ns() const { return has_sample() ? path_ns() - least_ns() : 0; }
 
  private:
   static constexpr int64_t kGuessNs = 500'000;  // before the first sample
-  // A route that has become longer is taken for a queue for two periods at most. (The least is that
-  // of this period and the last.)
+  // A route that has become longer is taken for a queue for two periods at most; where it was that
+  // of a short line, for two of the longer ones.
   static constexpr int64_t kPeriodNs = 30'000'000'000;
+  static constexpr int64_t kShortLinePeriodNs = 300'000'000'000;
+  bool IsShort() const { return shortest_.value() < kLongLineNs; }
   static constexpr int kFewSamples = 8;
   int64_t smoothed_ns_ = 0;
   int64_t few_ns_ = kNever;         // the least since the last change of kFewSamples
   int64_t few_before_ns_ = kNever;  // ... and of those before
   int samples_ = 0;
-  int64_t least_ns_ = 0;
-  int64_t least_of_period_ns_ = 0;
-  int64_t period_end_ns_ = 0;
+  LeastOfPeriods least_{kPeriodNs};
+  LeastOfPeriods shortest_{kShortLinePeriodNs};
 };
 
 class LinkSender {

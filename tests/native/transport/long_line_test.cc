@@ -11,6 +11,7 @@
 #include "core/transport/congestion.h"
 #include "core/transport/endpoint.h"
 #include "core/transport/handshake.h"
+#include "core/transport/link_sender.h"
 #include "rivals.h"
 #include "sim/network.h"
 
@@ -299,11 +300,23 @@ TEST(LongLine, ARouteThatBecomesShorterOrLongerIsFilledAgain) {
   LongLine line(1, Path(100 * kMillisecond));
   line.AddSender();
   line.RunFor(5 * kSecond);
-  for (const int64_t round_trip_ns : {200 * kMillisecond, kMillisecond, 50 * kMillisecond}) {
+  for (const int64_t round_trip_ns : {200 * kMillisecond, 50 * kMillisecond, kMillisecond}) {
     line.network().SetPaths(Path(round_trip_ns));
     line.RunFor(65 * kSecond);  // the least round trip is remembered for two periods at most
     EXPECT_GE(Sum(line.Shares(5 * kSecond)), .85) << round_trip_ns;
   }
+}
+
+TEST(RoundTripClock, AShortLineThatIsFullForMinutesStaysShort) {
+  RoundTripClock clock;
+  clock.Sample(0, 200'000);
+  for (int64_t second = 1; second < 290; ++second) clock.Sample(second * kSecond, 5 * kMillisecond);
+  EXPECT_EQ(clock.least_ns(), 5 * kMillisecond);
+  EXPECT_EQ(clock.line_ns(), 200'000);
+  for (int64_t second = 290; second < 602; ++second) {
+    clock.Sample(second * kSecond, 5 * kMillisecond);
+  }
+  EXPECT_EQ(clock.line_ns(), 5 * kMillisecond);  // its route has become another one
 }
 
 }  // namespace
