@@ -154,7 +154,7 @@ class PacketCipher {
 // Which packet numbers have arrived: accepts each one once, and none that is too old to tell.
 class ReplayWindow {
  public:
-  static constexpr uint64_t kNumbers = 8192;
+  static constexpr uint64_t kNumbers = 32768;
 
   // True when `number` may be new. Ask before decrypting; Add only what was authentic.
   bool MayBeNew(uint64_t number) const;
