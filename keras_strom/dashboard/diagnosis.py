@@ -74,7 +74,9 @@ def diagnose(
             if seconds < _TIMES * usual or seconds - usual < _LEAST_SECONDS:
                 continue
             by_input = inputs[rank] - usual_input >= (seconds - usual) / 2
-            found.append((seconds / usual, _slow(rank, seconds, usual, inputs[rank], by_input)))
+            slow = _slow(rank, seconds, usual, inputs[rank], by_input)
+            # Who only waits for others has no time of its own.
+            found.append((seconds / max(usual, _LEAST_SECONDS), slow))
     found += _networks(training, links)
     alone = _all_wait_for_input(own, training)
     return (
@@ -101,6 +103,7 @@ def _networks(
     here = {rank: links[rank] for rank in training if rank in links}
     trips = [link.round_trip for link in here.values() if link.round_trip > 0]
     usual = median_low(trips) if trips else 0.0
+    slowest = max((own_seconds(one) or 0.0 for one in training.values()), default=0.0)
     found = []
     for rank, link in here.items():
         record = training[rank]
@@ -115,7 +118,12 @@ def _networks(
                 f"has a slow line: its round trip to {link.peer} is {in_words(link.round_trip)}, "
                 f"the others' {in_words(usual)}"
             )
-        elif _waiting(record) > _WAITING and link.queued > 0 and not _has_slower(rank, training):
+        elif (
+            _waiting(record) > _WAITING
+            and link.queued > 0
+            # Otherwise it may be another worker that this one waits for.
+            and slowest <= _TIMES * (own_seconds(record) or 0.0)
+        ):
             words = (
                 f"waits {_waiting(record):.0%} of its time for the network to take its updates: "
                 "steps are too short for it. Use larger batches, a higher threshold or local_steps"
@@ -142,12 +150,6 @@ def _waiting(record: WorkerRecord) -> float:
     if not record.step_seconds:
         return 0.0
     return (record.waited_seconds or 0.0) / record.step_seconds
-
-
-def _has_slower(rank: int, training: Mapping[int, WorkerRecord]) -> bool:
-    """Whether it may be another worker that this one waits for."""
-    mine = own_seconds(training[rank]) or 0.0
-    return any((own_seconds(other) or 0.0) > _TIMES * mine for other in training.values())
 
 
 def in_words(seconds: float) -> str:

@@ -162,7 +162,9 @@ class WorkerRecord:
 
 _TEXTS = ("activity", "why")
 _WHOLE = ("fit", "epoch", "epochs", "batch", "batches", "steps", "port")
-_MOST_NUMBER = 1e18
+_MOST_WHOLE = 1e18
+# A loss that grows without bound is what somebody looks for.
+_MOST_NUMBER = 1e300
 
 
 def _checked(name: str, value: Any) -> Any:
@@ -171,7 +173,7 @@ def _checked(name: str, value: Any) -> Any:
             raise ValueError(f"{name} is {str(value)[:40]!r}")
         return value[:_MOST_CHARACTERS]
     if name in _WHOLE:
-        if type(value) is not int or not 0 <= value < _MOST_NUMBER:
+        if type(value) is not int or not 0 <= value < _MOST_WHOLE:
             raise ValueError(f"{name} is {str(value)[:40]!r}")
         return value
     if name in ("logs", "links"):
@@ -182,7 +184,7 @@ def _checked(name: str, value: Any) -> Any:
 def _number(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError(f"{str(value)[:40]!r} is no number")
-    if not -_MOST_NUMBER < value < _MOST_NUMBER:
+    if not -_MOST_NUMBER <= value <= _MOST_NUMBER:
         raise ValueError(f"{value} is out of range")
     return float(value)
 

@@ -117,7 +117,7 @@ def _fit_alone(
     if not isinstance(given, keras.callbacks.CallbackList):
         bound.arguments["callbacks"] = [*_listed(given), Reporter(reports)]
     with reports.doing("training"):
-        return original(*bound.args, **bound.kwargs)
+        return original(bound.arguments["self"], **_given(bound))
 
 
 def _fit(original: Callable[..., Any], bound: inspect.BoundArguments, sharing: Sharing) -> Any:

@@ -118,11 +118,13 @@ class StatusReports:
         with self._lock:
             self._samples.clear()
             self._fits, self._batches = self._fits + 1, 0
-            self._place = {"epoch": None, "epochs": epochs, "batch": None, "batches": batches}
+            self._place = _whole(
+                {"epoch": None, "epochs": epochs, "batch": None, "batches": batches}
+            )
 
     def note(self, logs: Mapping[str, Any] | None, **place: int | None) -> None:
         """Where `fit` is. The logs are read when they are written, not here."""
-        self._place = {**self._place, **place}
+        self._place = {**self._place, **_whole(place)}
         if logs:
             self._logs = logs
             if (norm := logs.get(_RESIDUAL_NORM)) is not None:
@@ -162,7 +164,9 @@ class StatusReports:
         found: dict[str, Any] = {"steps": sample.steps, "port": port}
         if steps > 0:
             found["step_seconds"] = seconds / steps
-            found["waited_seconds"] = (sample.waited_seconds - first.waited_seconds) / steps
+            # A wait that has just ended may have begun before the first sample.
+            waited = sample.waited_seconds - first.waited_seconds
+            found["waited_seconds"] = min(waited, seconds) / steps
             if sample.input_seconds >= 0:
                 found["input_seconds"] = (sample.input_seconds - first.input_seconds) / steps
         if isinstance(step, PulledStep):
@@ -180,12 +184,18 @@ class StatusReports:
         while not self._over.wait(self._seconds):
             try:
                 line = self.record().to_json()
-            except (errors.StromError, RuntimeError) as error:
-                # A connection that has just ended, or a dict that has grown meanwhile.
+            except (errors.StromError, RuntimeError, TypeError, ValueError) as error:
+                # A connection that has just ended, a dict that has grown meanwhile, or logs of a
+                # callback's that no record can have.
                 _logger.debug("no record of this worker: %s", error)
                 continue
             if not self._write(line):
                 return
+
+
+def _whole(place: Mapping[str, int | None]) -> dict[str, int | None]:
+    """Numbers that a program may have given as NumPy's, which JSON does not know."""
+    return {name: None if value is None else int(value) for name, value in place.items()}
 
 
 def _sample(sharing: Sharing) -> tuple[_Sample, int | None]:

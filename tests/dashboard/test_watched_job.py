@@ -38,6 +38,11 @@ def test_a_loss_that_is_no_number_any_more_arrives_as_one_that_is_none() -> None
     assert math.isinf(read.logs["big"])
 
 
+def test_a_loss_that_grows_without_bound_arrives() -> None:
+    logs = {"loss": 2.5e30, "most": 1e300}
+    assert WorkerRecord.parse(WorkerRecord(activity="training", logs=logs).to_json()).logs == logs
+
+
 def test_a_record_fits_into_a_pipe_however_much_is_logged() -> None:
     logs = {f"a metric with a long name {i:>90}": i / 7 for i in range(200)}
     links = [LinkRecord(peer=f"10.0.0.{i}:40000", sent=i / 3) for i in range(50)]
@@ -58,6 +63,7 @@ def test_a_record_fits_into_a_pipe_however_much_is_logged() -> None:
         '{"activity": "training", "unknown": 1}',
         '{"activity": "training", "links": [[1]]}',
         '{"activity": "training", "density": 1e400}',
+        '{"activity": "training", "steps": 1000000000000000000}',
         '{"activity": "' + "x" * MAX_BYTES + '"}',
     ],
 )
@@ -213,6 +219,23 @@ def test_who_waits_for_the_slow_one_is_not_slow() -> None:
     }
     (slow,) = diagnose({**waiting, 4: training(step_seconds=0.25, input_seconds=0.01)}, {})
     assert (slow.rank, slow.cause) == (4, "compute")
+
+
+def test_who_has_no_time_of_its_own_has_others_told_as_slow() -> None:
+    records = {
+        0: training(step_seconds=3.0, waited_seconds=0.0),
+        1: training(step_seconds=2.33, waited_seconds=2.9),
+    }
+    links = {1: LinkRecord(peer="m:1", round_trip=1e-3, queued=9.0)}
+    (slow,) = diagnose(records, links)
+    assert (slow.rank, slow.cause) == (0, "compute")
+
+
+def test_a_line_that_takes_no_updates_is_told() -> None:
+    alike = {rank: training(step_seconds=0.1, waited_seconds=0.05) for rank in range(3)}
+    (slow,) = diagnose(alike, {1: LinkRecord(peer="m:1", round_trip=1e-3, queued=9.0)})
+    assert (slow.rank, slow.cause) == (1, "network")
+    assert "50% of its time" in slow.words
 
 
 def test_a_line_that_loses_packets_is_told() -> None:

@@ -1,8 +1,10 @@
 """What a worker says of itself: figures of the step's own counters, in a process of its own."""
 
+import inspect
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import keras
 import numpy as np
@@ -12,6 +14,7 @@ from keras_strom import StromStrategy
 from keras_strom.job.environment import ClusterEnvironment
 from keras_strom.job.worker_record import MAX_BYTES, WorkerRecord
 from keras_strom.strategy import status_reports
+from keras_strom.strategy.fit import _fit_alone
 from keras_strom.strategy.status_reports import StatusReports, reports_of
 
 SAMPLES = 32
@@ -92,6 +95,44 @@ def test_a_worker_alone_tells_of_plain_keras(pipe: int) -> None:
     assert last.steps == 15  # Our callback comes after the test's.
     assert "loss" in last.logs
     assert last.density is None
+
+
+def test_a_worker_alone_gives_fit_its_arguments_by_name() -> None:
+    """What else has replaced `fit` looks for `callbacks` there."""
+    seen: list[Any] = []
+
+    def fit(self: object, x: object = None, epochs: int = 1, callbacks: object = None) -> None:
+        pass
+
+    bound = inspect.signature(fit).bind("model", "x", epochs=3)
+    bound.apply_defaults()
+    reports = StatusReports(lambda _: True)
+    _fit_alone(lambda *args, **by_name: seen.append((args, by_name)), bound, reports)
+    ((args, by_name),) = seen
+    assert args == ("model",)
+    assert set(by_name) == {"x", "epochs", "callbacks"}
+    assert len(by_name["callbacks"]) == 1
+
+
+def test_numbers_of_numpy_are_told_as_any(pipe: int) -> None:
+    reports = reports_here()
+    reports.begin_fit(np.int64(5), np.int64(7))  # type: ignore[arg-type]
+    reports.note(None, epoch=np.int64(2))  # type: ignore[arg-type]
+    read = WorkerRecord.parse(reports.record().to_json())
+    assert (read.epoch, read.epochs, read.batches) == (2, 5, 7)
+
+
+def test_what_no_record_can_have_costs_one_record(
+    pipe: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines: list[str] = []
+    reports = StatusReports(lambda line: not lines.append(line) and False, seconds=0.001)
+    records = iter([WorkerRecord(activity="training", why=object()), None])  # type: ignore[arg-type]
+    monkeypatch.setattr(
+        reports, "record", lambda: next(records) or WorkerRecord(activity="training")
+    )
+    reports._run()  # Ends as nobody reads any more.
+    assert len(lines) == 1
 
 
 def test_records_come_through_the_pipe_by_themselves(pipe: int) -> None:
