@@ -5,7 +5,8 @@ program itself (`drain`). The worker then has `KERAS_STROM_DRAIN_SECONDS` to han
 learnt and to leave (`keras_strom.recovery.leaving`); what is not over by then is killed.
 
 A runner speaks to its worker through a pipe, which the worker inherits: one byte has it drain,
-another ends it, which SIGTERM alone could not tell apart.
+another ends it, which SIGTERM alone could not tell apart. A program with a handler of SIGTERM of
+its own is ended by that one alone.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ class DrainRequest:
         self._why = ""
         self._asked_at = 0.0
         self._listens = False
+        self._handler: object = signal.SIG_DFL  # Ours, once it is there.
 
     @property
     def why(self) -> str:
@@ -80,13 +82,16 @@ class DrainRequest:
             def drain_on_signal(number: int, _: FrameType | None) -> None:
                 self.ask(signal.Signals(number).name, here.drain_seconds)
 
+            self._handler = drain_on_signal
             signal.signal(signal.SIGTERM, drain_on_signal)
 
     def _hear(self, fd: int, seconds: float) -> None:
         while word := os.read(fd, 1):
-            if word == END:
+            if word != END:
+                self.ask("the runner", seconds)
+            elif signal.getsignal(signal.SIGTERM) in (signal.SIG_DFL, self._handler):
                 os._exit(128 + signal.SIGTERM)  # As SIGTERM alone would have it.
-            self.ask("the runner", seconds)
+            # Otherwise the program's own handler hears the SIGTERM that follows.
 
 
 def _kill(seconds: float) -> None:

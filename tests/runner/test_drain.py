@@ -88,6 +88,25 @@ def test_a_program_keeps_its_own_handler_of_sigterm(tmp_path: Path) -> None:
         assert process.wait(DEADLINE).drained
 
 
+@pytest.mark.parametrize("first", [True, False])
+def test_a_program_with_its_own_handler_of_sigterm_ends_by_that_one(
+    tmp_path: Path, first: bool
+) -> None:
+    own = """
+import signal, sys
+def end(*_):
+    print("own", flush=True)
+    sys.exit(5)
+"""
+    sets = "signal.signal(signal.SIGTERM, end)\n"
+    listens = LISTENS.replace('print("ready"', ("" if first else sets) + 'print("ready"')
+    process, recorder = started(tmp_path, own + (sets if first else "") + listens)
+    with process:
+        process.terminate()
+        assert process.wait(DEADLINE).exit_code == 5
+    recorder.wait_for("own")
+
+
 def test_an_exit_code_of_a_worker_that_was_ended_is_no_drain() -> None:
     assert not Outcome(DRAINED_EXIT_CODE, None, "", (), terminated=True).drained
 
