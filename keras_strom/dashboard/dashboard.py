@@ -68,14 +68,16 @@ class Dashboard(Watching):
         words = "the job has ended well" if kind is None else "the job has ended"
         if isinstance(error, errors.StromError):
             words = f"the job has failed: {str(error).partition(chr(10))[0]}"
-        with self._lock:
-            self._job.end(words, time.monotonic())
-            self._over.set()
-        self._poll.join()
-        hurries = isinstance(error, KeyboardInterrupt | SystemExit)
-        if not hurries and time.monotonic() - self._read < _LATELY_SECONDS:
-            self._last_look.wait(_LAST_LOOK_SECONDS)
-        self._end.close()
+        try:
+            with self._lock:
+                self._job.end(words, time.monotonic())
+                self._over.set()
+            self._poll.join()
+            hurries = isinstance(error, KeyboardInterrupt | SystemExit)
+            if not hurries and time.monotonic() - self._read < _LATELY_SECONDS:
+                self._last_look.wait(_LAST_LOOK_SECONDS)
+        finally:  # Ctrl+C meanwhile comes here at once.
+            self._end.close()
 
     def look(self, after_event: int = 0) -> dict[str, Any]:
         """`snapshot` for somebody who is to see the job's end, too."""

@@ -2,12 +2,14 @@
 
 Every address begins with the token: `/TOKEN/` is the page, `/TOKEN/state.json` what it shows,
 `/TOKEN/series.json?metric=loss` a metric over time. `/metrics` takes the token as a bearer's, too,
-as Prometheus sends it. Without it everything is 404, the page and the fact that it is one.
+as Prometheus sends it. Without it every request is 404, by any method, and nothing in the answer
+tells that it is a job's page. Connections are bounded: the oldest give way.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gzip
 import hmac
 import json
@@ -29,6 +31,12 @@ _PAGE = Path(__file__).parent / "page"
 _START_SECONDS = 30.0
 _MOST_RANKS = 64
 _COMPRESSED_FROM = 2048
+# A page asks every 2.5 s, through at most six connections of its browser.
+_KEEPALIVE_SECONDS = 15.0
+_MOST_CONNECTIONS = 64
+_SWEEP_SECONDS = 1.0
+# In place of aiohttp's own, which names its version.
+_SERVER = "HTTP"
 
 _HEADERS = {
     "Cache-Control": "no-store",
@@ -37,6 +45,7 @@ _HEADERS = {
     "form-action 'none'; frame-ancestors 'none'",
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
+    "Server": _SERVER,
 }
 
 _FILES = {
@@ -132,14 +141,24 @@ class PageServer:
         add("/{token}/series.json", self._over_time)
         for name in _FILES:
             add(f"/{{token}}/{name}", _file)
-        runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.5)
+        runner = web.AppRunner(
+            application,
+            access_log=None,
+            shutdown_timeout=0.5,
+            keepalive_timeout=_KEEPALIVE_SECONDS,
+        )
         await runner.setup()
         try:
             site = web.TCPSite(runner, self._address.host, self._address.port)
             await site.start()
             self.port = int(runner.addresses[0][1])
             self._ready.set()
-            await self._over.wait()
+            while not self._over.is_set():
+                assert runner.server is not None
+                for connection in runner.server.connections[:-_MOST_CONNECTIONS]:
+                    connection.force_close()
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._over.wait(), _SWEEP_SECONDS)
         finally:
             await runner.cleanup()
 
@@ -168,7 +187,7 @@ def _guard(token: str) -> Any:
     from aiohttp import web
 
     def has_it(request: web.Request) -> bool:
-        said = request.match_info.get("token", "")
+        said = request.path.removeprefix("/").partition("/")[0]
         kind, _, bearers = request.headers.get("Authorization", "").partition(" ")
         if kind == "Bearer":
             said = bearers
@@ -176,10 +195,11 @@ def _guard(token: str) -> Any:
 
     async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
         response: web.StreamResponse
+        if not has_it(request):
+            nothing = {"Server": _SERVER}
+            return web.Response(status=404, text="404: Not Found", headers=nothing)
         if request.method not in ("GET", "HEAD"):
             response = web.Response(status=405, text="405: this page is read-only")
-        elif not has_it(request):
-            response = web.Response(status=404, text="404: Not Found")
         else:
             try:
                 response = await handler(request)
