@@ -6,10 +6,8 @@ import argparse
 import dataclasses
 import difflib
 import json
-import shlex
 import signal
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 from typing import Any
@@ -24,6 +22,7 @@ from keras_strom.runner import master_command, scheduled_worker, slurm
 from keras_strom.runner.hosts import Host, parse_hosts, read_hostfile
 from keras_strom.runner.launcher import Job, launch
 from keras_strom.runner.process import Script
+from keras_strom.runner.ssh import split_options
 
 _EXIT_BAD_INPUT = 2
 
@@ -389,21 +388,18 @@ def _top(options: argparse.Namespace) -> int:
     if not 0.1 <= options.interval <= 3600:
         raise errors.InvalidOption(f"--interval {options.interval:g} must be 0.1 to 3600 seconds")
     url = reading.find_page(options.job)
-    state = reading.read_state(url)
+    state = reading.read_state(url)  # What is wrong is said before the screen is taken.
     console = rich.console.Console()
-    with rich.live.Live(console=console, auto_refresh=False, screen=console.is_terminal) as live:
-        while True:
-            room = console.height - len(state["slow"]) - 9
-            view = terminal.state_view(state, width=console.width, rows=max(4, room))
-            live.update(view, refresh=True)
-            try:
-                time.sleep(options.interval)
-                state = reading.read_state(url)
-            except errors.Unreachable:  # It was there a moment ago.
-                break
-            except KeyboardInterrupt:
-                return 0
-    sys.stdout.write("the job has ended\n")
+    whole = console.is_terminal
+    try:
+        with rich.live.Live(console=console, auto_refresh=False, screen=whole) as live:
+            for state in reading.states(url, options.interval):
+                room = console.height - len(state["slow"]) - 9
+                view = terminal.state_view(state, width=console.width, rows=max(4, room))
+                live.update(view, refresh=True)
+    except KeyboardInterrupt:
+        return 0
+    sys.stdout.write("\n" * (not whole) + f"{state['ended']}\n")
     return 0
 
 
@@ -438,8 +434,10 @@ def _examine(options: argparse.Namespace) -> int:
     from keras_strom import doctor
 
     network, hosts = _network(options, _EXAMINED), _hosts(options)
+    arguments = split_options(options.ssh_args)
+    if arguments and not hosts:
+        raise errors.InvalidOption("--ssh-args has no effect without --hosts or --hostfile")
     if hosts:
-        arguments = tuple(shlex.split(options.ssh_args or ""))
         found = doctor.examine_hosts(hosts, options.num_proc, network, arguments)
     else:
         found = doctor.examine(2 if options.num_proc is None else options.num_proc, network)
@@ -604,7 +602,7 @@ def _job(options: argparse.Namespace) -> Job:
         drain_file=options.drain_file,
         warm_start=options.warm_start,
         hosts=hosts,
-        ssh_args=tuple(shlex.split(options.ssh_args or "")),
+        ssh_args=split_options(options.ssh_args),
         dashboard=PageAddress.of(options.dashboard),
     )
 

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import socket
+import time
 import urllib.error
 import urllib.parse
 import urllib.request
+from collections.abc import Iterator
 from typing import Any
 
 from keras_strom import errors
 from keras_strom.dashboard.running_jobs import RunningJob, running_jobs
 
 _SECONDS = 10.0
+# A page that was there a moment ago is asked so often more.
+_TRIES = 3
+_LONGEST_PAUSE = 2.0
+
+_LISTS = ("columns", "workers", "slow", "events", "metrics", "checkpoints")
 
 
 def find_page(job: str | None) -> str:
@@ -47,21 +55,66 @@ def read_state(url: str) -> dict[str, Any]:
     Raises:
         Unreachable: nothing answers there, or not with a job's state.
     """
+    # The URL has the token: no proxy is to see it, whatever $http_proxy says.
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
-        with urllib.request.urlopen(urllib.parse.urljoin(url, "state.json"), None, _SECONDS) as got:
-            state: dict[str, Any] = json.load(got)
+        with direct.open(urllib.parse.urljoin(url, "state.json"), None, _SECONDS) as got:
+            state = json.load(got)
     except urllib.error.HTTPError as error:
         raise errors.Unreachable(
             f"no page of a job at {_public(url)} ({error.code}): has the job ended, and is the "
             "token in the URL whole?"
         ) from None
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "reason", error)
+    except (OSError, ValueError, RecursionError, http.client.HTTPException) as error:
+        reason = getattr(error, "reason", None) or str(error) or type(error).__name__
         raise errors.Unreachable(
             f"no page of a job at {_public(url)}: {reason}; has the job ended? A page that is on "
             "another machine's loopback interface is reached through ssh -L"
         ) from None
-    return state
+    if not _is_state(state):
+        raise errors.Unreachable(
+            f"what answers at {_public(url)} is no page of a job: is it another program's port?"
+        )
+    found: dict[str, Any] = state
+    return found
+
+
+def states(url: str, interval: float) -> Iterator[dict[str, Any]]:
+    """The job's state again and again; the last one says how the job has ended.
+
+    Args:
+        url: of its page.
+        interval: seconds from one look to the next.
+
+    Raises:
+        Unreachable: nothing answers there, or not with a job's state, several times.
+    """
+    state = read_state(url)
+    yield state
+    while not state["ended"]:
+        time.sleep(interval)
+        state = _read_patiently(url, min(interval, _LONGEST_PAUSE))
+        yield state
+
+
+def _read_patiently(url: str, pause: float) -> dict[str, Any]:
+    for _ in range(_TRIES):
+        try:
+            return read_state(url)
+        except errors.Unreachable:
+            time.sleep(pause)
+    return read_state(url)
+
+
+def _is_state(state: object) -> bool:
+    """Whether it may be shown: any program may listen at a port that a job had."""
+    return (
+        isinstance(state, dict)
+        and all(isinstance(state.get(name), list) for name in _LISTS)
+        and all(isinstance(state.get(name), str) for name in ("name", "ended"))
+        and isinstance(state.get("activities"), dict)
+        and isinstance(state.get("seconds"), int | float)
+    )
 
 
 def _where(job: RunningJob) -> str:

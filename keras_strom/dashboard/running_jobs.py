@@ -49,7 +49,7 @@ def announced(url: str, name: str) -> Iterator[None]:
     job = RunningJob(url, name, os.getpid(), socket.gethostname(), time.time())
     path = None
     try:
-        folder = _folder()
+        folder = _folders()[0]
         os.makedirs(folder, mode=0o700, exist_ok=True)
         # mkstemp makes files of mode 0600.
         fd, path = tempfile.mkstemp(prefix=f"{job.pid}-", suffix=".json", dir=folder)
@@ -68,13 +68,7 @@ def announced(url: str, name: str) -> Iterator[None]:
 def running_jobs() -> list[RunningJob]:
     """Those of this user, the latest last; files of jobs that were killed are removed."""
     found = []
-    folder = _folder()
-    try:
-        names = os.listdir(folder)
-    except OSError:
-        return []
-    for name in names:
-        path = os.path.join(folder, name)
+    for path in _files():
         try:
             with open(path, encoding="utf-8") as file:
                 job = RunningJob(**json.load(file))
@@ -88,5 +82,14 @@ def running_jobs() -> list[RunningJob]:
     return sorted(found, key=lambda job: job.started)
 
 
-def _folder() -> str:
-    return os.path.join(environment.user_state_folder(), "jobs")
+def _files() -> list[str]:
+    found = []
+    for folder in _folders():
+        with contextlib.suppress(OSError):
+            found += [os.path.join(folder, name) for name in os.listdir(folder)]
+    return found
+
+
+def _folders() -> list[str]:
+    """The first is where to write."""
+    return [os.path.join(folder, "jobs") for folder in environment.user_state_folders()]

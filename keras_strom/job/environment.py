@@ -283,13 +283,16 @@ def without_place(variables: Mapping[str, str]) -> dict[str, str]:
     return {k: v for k, v in variables.items() if not k.startswith(PREFIX) or k == IP}
 
 
-def user_state_folder() -> str:
-    """Where this user's programs keep what concerns their present runs (XDG's rules)."""
-    running = os.environ.get("XDG_RUNTIME_DIR")
-    if running and os.path.isdir(running):
-        return os.path.join(running, "keras-strom")
+def user_state_folders() -> tuple[str, ...]:
+    """Where this user's programs keep what concerns their present runs (XDG's rules).
+
+    The first is where to write. Others of this user's programs may have another one: a job that a
+    service starts has no `XDG_RUNTIME_DIR`.
+    """
     state = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
-    return os.path.join(state, "keras-strom")
+    running = os.environ.get("XDG_RUNTIME_DIR")
+    folders = [running, state] if running and os.path.isdir(running) else [state]
+    return tuple(os.path.join(folder, "keras-strom") for folder in folders)
 
 
 def ssh_client() -> str | None:

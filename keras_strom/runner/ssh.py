@@ -69,6 +69,20 @@ _REMEDIES = (
 )
 
 
+def split_options(text: str | None) -> tuple[str, ...]:
+    """What `--ssh-args` says, word by word as a shell takes it; None = nothing.
+
+    Raises:
+        InvalidOption: a quote has no end.
+    """
+    try:
+        return tuple(shlex.split(text or ""))
+    except ValueError as error:
+        raise errors.InvalidOption(
+            f"--ssh-args {text}: {str(error).lower()}; each quote needs its other one"
+        ) from None
+
+
 def connect(
     host: str, ssh_args: Sequence[str] = (), tell: Callable[[str], object] = lambda _: None
 ) -> tuple[RemoteMachine, dict[str, Any]]:

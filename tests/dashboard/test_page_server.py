@@ -1,9 +1,12 @@
 """The page's server over HTTP: what it gives to whom, and that it changes nothing."""
 
+import contextlib
 import json
 import re
+import select
 import socket
 import threading
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -84,8 +87,11 @@ def test_the_page_asks_for_nothing_elsewhere(page: Dashboard) -> None:
 
 @pytest.mark.parametrize("path", ["/", "/state.json", "/metrics", "/page.js", "/WRONG/", "/%ff/"])
 def test_without_the_token_there_is_nothing(page: Dashboard, path: str) -> None:
-    status, body, _ = get(root(page) + path)
-    assert (status, body) == (404, b"404: Not Found")
+    for method in ("GET", "POST", "OPTIONS", "DELETE"):
+        status, body, headers = get(root(page) + path, method)
+        assert (status, body) == (404, b"404: Not Found")
+        assert set(headers) <= {"Content-Type", "Content-Length", "Date", "Server", "Connection"}
+        assert headers["Server"] == "HTTP"
 
 
 def test_a_wrong_token_of_any_kind_gives_nothing(page: Dashboard) -> None:
@@ -100,6 +106,23 @@ def test_a_wrong_token_of_any_kind_gives_nothing(page: Dashboard) -> None:
 def test_the_page_is_read_only(page: Dashboard, method: str) -> None:
     assert get(page.url, method)[0] == 405
     assert get(page.url + "state.json", method)[0] == 405
+
+
+def test_connections_of_strangers_are_bounded(page: Dashboard) -> None:
+    port = int(root(page).rpartition(":")[2])
+    ends = time.monotonic() + 60
+    with contextlib.ExitStack() as stack:
+        strangers = [
+            stack.enter_context(socket.create_connection(("127.0.0.1", port))) for _ in range(80)
+        ]
+        poller = select.poll()
+        for one in strangers:
+            poller.register(one, select.POLLIN)
+        while len(poller.poll(100)) < len(strangers) - 64 and time.monotonic() < ends:
+            pass
+        ended = {fd for fd, _ in poller.poll(0)}
+        assert ended == {one.fileno() for one in strangers[:16]}
+        assert get(page.url)[0] == 200
 
 
 def test_no_other_files_can_be_read(page: Dashboard) -> None:
@@ -178,6 +201,24 @@ def test_who_reads_the_page_is_told_how_the_job_has_ended() -> None:
         fail()
     reader.join(60)
     assert told[-1].startswith("the job has failed: ")
+
+
+def test_ctrl_c_in_the_last_look_closes_the_page_all_the_same(folder: Path) -> None:
+    dashboard = Dashboard(PageAddress(), "train.py", 2, lambda _: None)
+
+    def interrupted(_: float) -> bool:
+        raise KeyboardInterrupt
+
+    def end() -> None:
+        with dashboard:
+            dashboard.look()
+            dashboard._last_look.wait = interrupted  # type: ignore[method-assign]
+
+    with pytest.raises(KeyboardInterrupt):
+        end()
+    with pytest.raises(errors.Unreachable):
+        reading.read_state(dashboard.url)
+    assert dashboard.url not in [job.url for job in running_jobs.running_jobs()]
 
 
 def test_no_port_is_open_that_was_not_asked_for() -> None:
@@ -272,6 +313,16 @@ def test_the_file_that_tells_of_a_page_is_private(page: Dashboard, folder: Path)
     assert page.url in file.read_text()
 
 
+def test_jobs_of_a_service_and_of_a_session_are_found(
+    page: Dashboard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    with running_jobs.announced("http://127.0.0.1:1/TOKEN/", "other.py"):
+        assert list((tmp_path / "keras-strom" / "jobs").iterdir())
+        found = [job.name for job in running_jobs.running_jobs()]
+    assert found == ["train.py", "other.py"]
+
+
 def test_the_file_of_a_job_that_was_killed_is_removed(page: Dashboard, folder: Path) -> None:
     jobs = folder / "keras-strom" / "jobs"
     (alive,) = jobs.iterdir()
@@ -287,6 +338,75 @@ def test_where_no_job_runs_the_terminal_says_how_to_start_one(
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     assert cli.main(["status"]) == 2
     assert "keras-strom run --dashboard" in capsys.readouterr().err
+
+
+def test_no_proxy_sees_the_token(page: Dashboard, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as proxy:
+        proxy.setblocking(False)
+        monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{proxy.getsockname()[1]}")
+        monkeypatch.delenv("no_proxy", raising=False)
+        assert reading.read_state(page.url)["name"] == "train.py"
+        with pytest.raises(BlockingIOError):
+            proxy.accept()
+
+
+@contextlib.contextmanager
+def answering(*answers: bytes) -> Iterator[str]:
+    """A port that gives these answers, one a connection, and then no more."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            for one in answers:
+                connection, _ = server.accept()
+                with connection:
+                    connection.recv(65536)
+                    connection.sendall(one)
+            server.shutdown(socket.SHUT_RDWR)
+            server.close()
+
+        thread = threading.Thread(target=answer, daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{server.getsockname()[1]}/SECRET/"
+        thread.join(60)
+
+
+def http(state: object) -> bytes:
+    body = json.dumps(state).encode()
+    return b"HTTP/1.0 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+
+
+@pytest.mark.parametrize(
+    "answer", [b"SSH-2.0-OpenSSH_9\r\n", b"", http([1]), http({"ended": ""}), http("x")]
+)
+def test_what_is_no_jobs_page_is_said_in_words(
+    answer: bytes, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with answering(answer) as url:
+        assert cli.main(["status", url]) == 2
+    words = capsys.readouterr().err
+    assert "no page of a job" in words
+    assert "SECRET" not in words
+
+
+def test_top_says_how_the_job_has_ended(
+    page: Dashboard, capsys: pytest.CaptureFixture[str]
+) -> None:
+    state = page.snapshot()
+    ended = {**state, "ended": "the job has failed: worker 1"}
+    with answering(http(state), http(state), b"", http(ended)) as url:
+        assert cli.main(["top", url, "--interval", "0.1"]) == 0
+    assert capsys.readouterr().out.endswith("\nthe job has failed: worker 1\n")
+
+
+def test_top_says_that_a_page_has_gone_whose_job_has_not_ended(
+    page: Dashboard, capsys: pytest.CaptureFixture[str]
+) -> None:
+    state = page.snapshot()
+    with answering(http(state), http(state)) as url:
+        assert cli.main(["top", url, "--interval", "0.1"]) == 2
+    said = capsys.readouterr()
+    assert "no page of a job" in said.err
+    assert "the job has ended" not in said.out
 
 
 def test_a_page_that_is_gone_is_said_without_its_token(capsys: pytest.CaptureFixture[str]) -> None:

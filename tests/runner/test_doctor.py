@@ -368,6 +368,8 @@ def test_a_jobs_file_that_others_can_read_is_found(
         ["--port", "65535"],
         ["--network-mask", "a"],
         ["-np", "1", "--checkpoint-dir", "c"],
+        ["--ssh-args", "-p 22"],
+        ["--hosts", "no-such-host.invalid", "--ssh-args", "-i 'key"],
     ],
 )
 def test_bad_options_are_refused_before_anything_is_looked_at(
