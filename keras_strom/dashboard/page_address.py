@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import socket
 
 from keras_strom import errors
 from keras_strom.job.network import format_address
@@ -57,12 +58,40 @@ class PageAddress:
             raise errors.InvalidOption(f"dashboard={dashboard!r} {_WORDS}")
         return cls(host, port)
 
+    def check(self) -> None:
+        """Refuses what could not serve a page, before a job costs anything.
+
+        Raises:
+            InvalidOption: aiohttp or prometheus-client is not installed.
+            AddressError: the address cannot be used, or its port is in use.
+        """
+        try:
+            import aiohttp.web  # noqa: F401
+            import prometheus_client  # noqa: F401
+        except ImportError as error:
+            raise errors.InvalidOption(
+                f"dashboard: {error.name} is not installed: pip install 'keras-strom[dashboard]'"
+            ) from error
+        try:
+            family, _, _, _, where = socket.getaddrinfo(
+                self.host, self.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            )[0]
+            socket.create_server(where, family=family).close()
+        except OSError as error:
+            raise self.refused(error) from error
+
+    def refused(self, error: object) -> errors.AddressError:
+        """The error of an address that cannot be used."""
+        where = format_address((self.host, self.port))
+        return errors.AddressError(
+            f"the page cannot be served at TCP {where}: {error}; choose another port (--dashboard "
+            "PORT), or none for any free one"
+        )
+
     def url(self, port: int) -> str:
         """The root of the server at this address that has got `port`."""
         host = self.host
         if host in ("0.0.0.0", "::"):
-            import socket
-
             host = socket.gethostname()
         return f"http://{format_address((host, port))}"
 

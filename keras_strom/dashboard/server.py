@@ -18,9 +18,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from keras_strom import errors
 from keras_strom.dashboard.page_address import PageAddress
-from keras_strom.job.network import format_address
 
 if TYPE_CHECKING:
     from aiohttp import web
@@ -99,21 +97,11 @@ class PageServer:
         self.port = 0
 
     def __enter__(self) -> PageServer:
-        try:
-            import aiohttp.web  # noqa: F401
-            import prometheus_client  # noqa: F401
-        except ImportError as error:
-            raise errors.InvalidOption(
-                f"dashboard: {error.name} is not installed: pip install 'keras-strom[dashboard]'"
-            ) from error
+        self._address.check()
         self._thread.start()
         self._ready.wait(_START_SECONDS)
         if self._failure is not None:
-            where = format_address((self._address.host, self._address.port))
-            raise errors.AddressError(
-                f"the page cannot be served at TCP {where}: {self._failure}; choose another port "
-                "(--dashboard PORT), or none for any free one"
-            ) from self._failure
+            raise self._address.refused(self._failure) from self._failure
         return self
 
     def __exit__(self, *_: object) -> None:

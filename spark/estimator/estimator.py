@@ -17,6 +17,7 @@ from pyspark.ml import Estimator
 from pyspark.ml.util import MLReadable, MLWritable
 
 from keras_strom import errors
+from keras_strom.dashboard.page_address import PageAddress
 from keras_strom.method import Method
 
 from ..data.checked import ValueChecks
@@ -363,6 +364,8 @@ def _check_together(params: Mapping[str, Any], *, has_validation: bool) -> None:
         raise errors.InvalidOption("validation_steps_per_epoch has no effect without validation")
     _wanted_size(params)
     _method(params).check(params)
+    if (page := PageAddress.of(params["dashboard"])) is not None:
+        page.check()
 
 
 def _wanted_size(params: Mapping[str, Any]) -> WantedSize:

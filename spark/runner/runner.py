@@ -223,6 +223,8 @@ def _run(
     start: StartMaster,
 ) -> RunResult:
     begin = time.monotonic()
+    if options.dashboard is not None:
+        options.dashboard.check()
     check_gpus(context, options.use_gpu)
     size = options.wanted.choose(
         context, options.start_timeout, lambda text: _say(options, Console(1), text)

@@ -1,6 +1,7 @@
 """The live page of a job on Spark: its workers tell of themselves through their tasks."""
 
 import re
+import socket
 import threading
 import time
 from pathlib import Path
@@ -83,6 +84,14 @@ def test_a_task_passes_on_what_its_worker_says() -> None:
     assert said.record.steps == record.steps
     with pytest.raises(errors.CorruptMessage):
         parse_from_task({"type": "status", "record": "nonsense"})
+
+
+def test_a_page_that_cannot_be_served_is_refused_before_data_are_read(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        estimator = StromEstimator(model_fn=list, feature_cols=["x"], dashboard=port)
+        with pytest.raises(errors.AddressError, match=f"127.0.0.1:{port}.*another port"):
+            estimator.fit_on_parquet(str(tmp_path / "nowhere"))
 
 
 def test_an_estimator_asks_for_a_page_as_run_does() -> None:
