@@ -30,7 +30,6 @@ from keras_strom.runner import ssh
 from keras_strom.runner.fleet import client_of, seen_address
 from keras_strom.runner.hosts import Host
 from keras_strom.runner.job_checkpoints import refuse_without_others
-from keras_strom.runner.wire import Wire
 
 _MODULE = "keras_strom.doctor.there"
 _LOOK_SECONDS = 360.0  # TensorFlow's import on a slow disk among them.
@@ -56,7 +55,7 @@ class _Node:
 
     host: Host
     workers: int
-    wire: Wire | None = None
+    wire: ssh.SshWire | None = None
     client: str | None = None
     found: list[Finding] = dataclasses.field(default_factory=list)
 
@@ -110,8 +109,8 @@ def examine_hosts(
         yield from _at_here(examine(workers, network))
         return
     with contextlib.ExitStack() as stack:
-        stack.callback(_close, nodes)
         together = stack.enter_context(ThreadPoolExecutor(1 + len(nodes)))
+        stack.callback(_close, nodes)  # First, so that nobody waits for an answer any more.
         software_here = together.submit(lambda: list(software.findings()))
         list(together.map(lambda node: _connect(node, ssh_args), nodes))
         yield from _at_here([_slots(hosts, workers, slots)])
@@ -179,22 +178,29 @@ def _connect(node: _Node, ssh_args: Sequence[str]) -> None:
 
 
 def _close(nodes: Sequence[_Node]) -> None:
-    for node in nodes:
-        if node.wire is not None:
+    """Ends the programs on all hosts at once: one that hangs takes seconds to be ended."""
+
+    def close(node: _Node) -> None:
+        if (wire := node.wire) is not None:
             with contextlib.suppress(ConnectionError):
-                node.wire.send({"type": "stop"})
-            node.wire.close()
+                wire.send({"type": "stop"})
+            wire.close()
+
+    with ThreadPoolExecutor(len(nodes)) as closing:
+        list(closing.map(close, nodes))
 
 
 def _guarded(act: Callable[..., None], node: _Node, *arguments: Any) -> None:
     """Does something with a node that is there; that it is gone is a finding."""
-    if node.wire is None:
+    wire = node.wire
+    if wire is None:
         return
     try:
         act(node, *arguments)
     except ConnectionError as error:
-        node.add(Finding("ssh", Grade.BAD, f"the machine, or the way to it, is gone: {error}"))
-        node.wire.close()
+        why = wire.why_lost(error)
+        node.add(Finding("ssh", Grade.BAD, f"the machine, or the way to it, is gone: {why}"))
+        wire.close()
         node.wire = None
 
 

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,9 @@ class Answers:
 
     def receive(self, timeout: float) -> dict[str, Any]:
         return {"type": "clock", "seconds": self._clock() + self._ahead}
+
+    def why_lost(self, error: ConnectionError) -> str:
+        return f"ssh ended with code 1: Killed ({error})"
 
     def close(self) -> None:
         """Nothing is open."""
@@ -74,7 +78,20 @@ def test_a_program_that_is_gone_is_found() -> None:
     hosts._guarded(hosts._look, node, {})
     (found,) = node.found
     assert (found.check, found.grade, found.node) == ("ssh", Grade.BAD, "a")
+    assert "ssh ended with code 1: Killed" in found.words
     assert node.wire is None
+
+
+def test_programs_that_hang_are_ended_at_the_same_time() -> None:
+    together = threading.Barrier(3)
+
+    class Hangs(Answers):
+        def close(self) -> None:
+            together.wait(DEADLINE)
+
+    nodes = [hosts._Node(Host(name), 1, Hangs(None, 0.0)) for name in "abc"]
+    hosts._close([*nodes, hosts._Node(Host("d"), 1)])
+    assert not together.broken
 
 
 def test_a_mask_that_a_host_is_not_in_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
