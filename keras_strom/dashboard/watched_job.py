@@ -111,9 +111,7 @@ class WatchedJob:
         worker.host, worker.attempt, worker.process = host, attempt, STARTING
         worker.record, worker.heard, worker.returns = None, -math.inf, attempt > 0
         if attempt:
-            words = (
-                f"worker {rank} is started again on {host}, for the {_ordinal(attempt + 1)} time"
-            )
+            words = f"worker {rank} is started on {host}, for the {_ordinal(attempt + 1)} time"
             self.event("worker", rank, words, now)
 
     def heard(self, rank: int, record: WorkerRecord, now: float) -> None:
@@ -238,7 +236,8 @@ class WatchedJob:
         }
         if record is not None:
             for name in COLUMNS:
-                if name not in values and hasattr(record, name):
+                # Of a process that has ended only what it has logged still means something.
+                if name not in values and hasattr(record, name) and not worker.process:
                     values[name] = getattr(record, name)
             values["logs"] = {
                 name: value if math.isfinite(value) else str(value)

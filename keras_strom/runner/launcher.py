@@ -334,6 +334,8 @@ class _Crew:
         self._homeless[rank] = outcome
         if self._places.may_grow:
             return f"the others go on until keras-strom worker comes again for rank {rank}"
+        words = f"worker {rank} is not started again: no other host has a slot free"
+        self._watching.ended(rank, words, failed=True)
         return "no other host has a slot free, so the others go on without it"
 
     def _check_number(self, rank: int, outcome: Outcome) -> None:
@@ -396,6 +398,7 @@ class _Crew:
         return self._failed(rank, outcome)
 
     def _failed(self, rank: int, outcome: Outcome) -> errors.WorkerFailed:
+        self._watching.ended(rank, f"worker {rank} ends the job: it {outcome.cause}", failed=True)
         machine = self._machines.get(rank)
         host = "no host" if machine is None else machine.name
         return errors.WorkerFailed(rank, host, outcome.traceback, outcome.log_tail, streamed=True)

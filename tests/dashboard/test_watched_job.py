@@ -12,7 +12,7 @@ from keras_strom.dashboard.watched_job import AWAY, ENDED, SILENT_SECONDS, Watch
 from keras_strom.job.worker_record import MAX_BYTES, LinkRecord, WorkerRecord
 from tests.support import simulated_job
 
-TRAINING = WorkerRecord(activity="training", fit=1, step_seconds=0.1)
+TRAINING = WorkerRecord(activity="training", fit=1, step_seconds=0.1, logs={"loss": 0.5})
 
 
 def rows(job: WatchedJob, now: float) -> list[dict[str, object]]:
@@ -83,7 +83,9 @@ def test_a_worker_starts_trains_goes_away_and_comes_again() -> None:
     assert rows(job, 1.1)[0]["activity"] == "training"
     job.left(1, AWAY, "worker 1 was killed by SIGKILL", now=2.0)
     job.heard(1, TRAINING, now=2.1)  # It was on its way.
-    assert rows(job, 2.2)[0]["activity"] == "away"
+    away = rows(job, 2.2)[0]
+    assert away["activity"] == "away"
+    assert (away["step_seconds"], away["fit"], away["logs"]) == (None, None, {"loss": 0.5})
     job.started(1, "c", 1, now=3.0)
     assert (rows(job, 3.1)[0]["activity"], rows(job, 3.1)[0]["attempt"]) == ("starting", 1)
     job.heard(1, TRAINING, now=4.0)
@@ -92,7 +94,7 @@ def test_a_worker_starts_trains_goes_away_and_comes_again() -> None:
     assert texts == [
         "all workers (1) train: fit 1",
         "worker 1 was killed by SIGKILL",
-        "worker 1 is started again on c, for the 2nd time",
+        "worker 1 is started on c, for the 2nd time",
         "worker 1 trains on with the others",
         "worker 1 has ended",
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import signal
@@ -15,8 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keras_strom import cli, errors
+from keras_strom.dashboard.watching import Watching
 from keras_strom.job.network import NetworkConfig
-from keras_strom.runner import agent, remote_machine, wire
+from keras_strom.runner import agent, launcher, remote_machine, wire
 from keras_strom.runner.console import Console
 from keras_strom.runner.hosts import Host, parse_hostfile, parse_hosts, read_hostfile
 from keras_strom.runner.launcher import Job, launch
@@ -263,6 +265,28 @@ def test_without_room_for_a_worker_that_is_needed_the_job_ends(
     with pytest.raises(errors.WorkerFailed, match="was lost with its host") as raised:
         run(tmp_path, text, "a,b", 2, max_failures=2, min_workers=least)
     assert raised.value.rank == rank
+
+
+@pytest.mark.parametrize(("failures", "ends"), [(0, True), (2, False)])
+def test_who_watches_hears_of_a_worker_that_has_no_place_or_ends_the_job(
+    failures: int, ends: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard: list[tuple[int, str, bool]] = []
+
+    class Watches(Watching):
+        def ended(self, rank: int, words: str, *, failed: bool = False) -> None:
+            heard.append((rank, words, failed))
+
+    monkeypatch.setattr(launcher, "watch", lambda *_: contextlib.nullcontext(Watches()))
+    text = KILLS_ITS_AGENT.format(rank=1)
+    if ends:
+        with pytest.raises(errors.WorkerFailed):
+            run(tmp_path, text, "a,b", 2, max_failures=failures)
+    else:
+        run(tmp_path, text, "a,b", 2, max_failures=failures)
+    (words,) = (words for rank, words, failed in heard if (rank, failed) == (1, True))
+    said = "worker 1 ends the job: it was lost with its host b: " if ends else "worker 1 is not st"
+    assert words.startswith(said)
 
 
 def test_a_lost_host_ends_a_job_that_allows_no_failure(tmp_path: Path) -> None:
