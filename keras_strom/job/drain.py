@@ -4,19 +4,23 @@ A machine is about to be taken away, and says so: by SIGTERM to the worker, by i
 program itself (`drain`). The worker then has `KERAS_STROM_DRAIN_SECONDS` to hand over what it has
 learnt and to leave (`keras_strom.recovery.leaving`); what is not over by then is killed.
 
-A runner speaks to its worker through a pipe, which the worker inherits: one byte has it drain,
-another ends it, which SIGTERM alone could not tell apart. A program with a handler of SIGTERM of
-its own is ended by that one alone.
+A runner speaks to its worker through a pair of sockets, of which the worker inherits one: one byte
+has it drain, another ends it, which SIGTERM alone could not tell apart. The worker answers with one
+byte when it has left, or has not left in time; no exit code of a script's own is taken for that. A
+program with a handler of SIGTERM of its own is ended by that one alone.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import signal
 import threading
 import time
+from collections.abc import Callable
 from types import FrameType
+from typing import Any
 
 from keras_strom import errors
 from keras_strom.job.environment import ClusterEnvironment
@@ -26,18 +30,28 @@ _logger = logging.getLogger("keras_strom")
 #: The exit code of a worker that has handed over all and left: no failure.
 DRAINED_EXIT_CODE = 88
 
-#: What a runner writes into its worker's pipe.
+# So long, at least, a program may still write files or end threads of its own.
+_UNWIND_SECONDS = 5.0
+
+#: What a runner says to its worker.
 DRAIN, END = b"d", b"e"
+
+#: What a worker answers: it has left after steps of its `fit`, or without one; or it is too late,
+#: and is killed.
+LEFT, LEFT_WITHOUT_A_STEP, TOO_LATE = b"l", b"n", b"t"
 
 
 class DrainRequest:
-    """Whether a process is asked to leave, by whom, and until when it has time."""
+    """Whether a process is asked to leave, by whom, until when it has time, and how that ends."""
 
     def __init__(self) -> None:
         self._why = ""
-        self._asked_at = 0.0
+        self._asked_at = self._until = 0.0
         self._listens = False
         self._handler: object = signal.SIG_DFL  # Ours, once it is there.
+        self._runner_fd: int | None = None
+        self._lock = threading.Lock()  # Guards what follows.
+        self._has_left = False
 
     @property
     def why(self) -> str:
@@ -54,10 +68,20 @@ class DrainRequest:
         if self._why:
             return
         self._asked_at = time.monotonic()
+        self._until = self._asked_at + seconds
         self._why = why
-        grace = threading.Timer(seconds, _kill, (seconds,))
-        grace.daemon = True
-        grace.start()
+        _after(seconds, self._kill, seconds)
+
+    def has_left(self, *, stepped: bool) -> None:
+        """All is handed over: from now on the process has seconds to unwind, and is not killed.
+
+        Args:
+            stepped: whether it has made a step of its `fit`.
+        """
+        with self._lock:
+            self._has_left = True
+            self._answer(LEFT if stepped else LEFT_WITHOUT_A_STEP)
+        _after(max(self._until - time.monotonic(), _UNWIND_SECONDS), os._exit, DRAINED_EXIT_CODE)
 
     def listen(self, here: ClusterEnvironment) -> None:
         """Hears SIGTERM, unless the program has a handler of its own, and the runner; once.
@@ -68,6 +92,7 @@ class DrainRequest:
         if self._listens or here.size == 1:
             return
         self._listens = True
+        self._runner_fd = here.runner_fd
         if here.runner_fd is not None:
             reader = threading.Thread(
                 target=self._hear,
@@ -84,6 +109,7 @@ class DrainRequest:
 
             self._handler = drain_on_signal
             signal.signal(signal.SIGTERM, drain_on_signal)
+            _end_forked_children_by_sigterm(drain_on_signal)
 
     def _hear(self, fd: int, seconds: float) -> None:
         while word := os.read(fd, 1):
@@ -93,10 +119,49 @@ class DrainRequest:
                 os._exit(128 + signal.SIGTERM)  # As SIGTERM alone would have it.
             # Otherwise the program's own handler hears the SIGTERM that follows.
 
+    def _kill(self, seconds: float) -> None:
+        with self._lock:
+            if self._has_left:
+                return
+            try:
+                self._answer(TOO_LATE)
+                _logger.error(
+                    "this worker has not left within %g s of being asked to: it is killed", seconds
+                )
+            finally:
+                os.kill(os.getpid(), signal.SIGKILL)
 
-def _kill(seconds: float) -> None:
-    _logger.error("this worker has not left within %g s of being asked to: it is killed", seconds)
-    os.kill(os.getpid(), signal.SIGKILL)
+    def _answer(self, word: bytes) -> None:
+        if self._runner_fd is not None:
+            with contextlib.suppress(OSError):  # The runner is gone.
+                os.write(self._runner_fd, word)
+
+
+def _end_forked_children_by_sigterm(handler: object) -> None:
+    """A forked child does not inherit this handler of SIGTERM: it ends by it, as it did before.
+
+    Python forgets signals that come while it forks; here they wait until the child is there.
+    """
+    before = threading.local()
+
+    def block() -> None:
+        before.blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+
+    def unblock() -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before.blocked)
+
+    def reset() -> None:
+        if signal.getsignal(signal.SIGTERM) is handler:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        unblock()
+
+    os.register_at_fork(before=block, after_in_parent=unblock, after_in_child=reset)
+
+
+def _after(seconds: float, act: Callable[[Any], object], argument: object) -> None:
+    timer = threading.Timer(seconds, act, (argument,))
+    timer.daemon = True
+    timer.start()
 
 
 #: That of this process.

@@ -25,7 +25,7 @@ KERAS_STROM_MAX_FAILURES   how many workers that fail, for whatever reason, are 
                            are, the others train on. Set by `keras-strom run` alone: on Spark an
                            exception ends the job, and only workers that die are started again
 KERAS_STROM_DRAIN_SECONDS  seconds that a worker has to leave which is asked to (default 30)
-KERAS_STROM_RUNNER_FD      number of an inherited pipe's end, through which the runner asks for that
+KERAS_STROM_RUNNER_FD      number of an inherited socket, through which the runner asks for that
 KERAS_STROM_DATA           folder of the rows that a Spark task has laid down for its worker
 KERAS_STROM_CHECKPOINTS    JSON object of a `CheckpointPlan`; not set = none are made
 KERAS_STROM_STATUS         path of a pipe, /proc/self/fd/N, to which this worker writes what it
@@ -95,8 +95,7 @@ class ClusterEnvironment:
             on Spark, where only workers that die are started again = a `fit` that fails on one
             worker fails on all.
         drain_seconds: seconds that this worker has to leave when it is asked to.
-        runner_fd: the reading end of a pipe from its runner (`keras_strom.job.drain`); None = there
-            is none.
+        runner_fd: a socket to its runner (`keras_strom.job.drain`); None = there is none.
         data_path: where rows were laid down for this worker; None = nowhere.
         checkpoints: where this worker leaves its parts of checkpoints, how often, and the one to go
             on from; None = no checkpoints.

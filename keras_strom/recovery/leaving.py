@@ -43,6 +43,7 @@ def leave(participant: Participant, *, trains: bool) -> NoReturn:
     _logger.info("worker %d: asked to leave by %s", here.rank, request.why)
     handed = participant.step.hand_over_all(participant.space) if trains else None
     worker.drain()
+    request.has_left(stepped=participant.step.stepped > 0)
     _logger.info(
         "worker %d (attempt %d) has drained: %s; %.2f s after it was asked to, at step %d",
         here.rank,

@@ -232,11 +232,15 @@ class Agent:
         with self._lock:
             self._running.add(number)
         try:
-            self._workers[number] = self._machine.start(
-                self._work, place, listener, credentials, self._env
-            )
+            worker = self._machine.start(self._work, place, listener, credentials, self._env)
         except (OSError, errors.StromError) as error:
             listener.ended(Outcome(1, None, f"it could not be started: {error}", ()))
+            return
+        with self._lock:
+            self._workers[number] = worker
+            leaves = self.leaves
+        if leaves:  # `drain` did not see it.
+            worker.drain()
 
     @contextlib.contextmanager
     def _ending(self) -> Iterator[None]:
@@ -287,6 +291,7 @@ class _Listener(WorkerListener):
                 "type": "ended",
                 "exit_code": outcome.exit_code,
                 "terminated": outcome.terminated,
+                "left": outcome.left,
                 **shortened(outcome.traceback, outcome.log_tail),
             }
         )

@@ -158,11 +158,14 @@ class Door:
         """See `Places`."""
         with self._changed:
             guest = self._guests.get(rank)
-            if guest is None or guest.machine.lost:
+            if guest is None or guest.machine.lost or guest.machine.leaves:
                 return None
             there = [one for one in self._guests.values() if one.host == guest.host]
             size = max(len(there), 1 + max(one.local_rank for one in there))
             return Place(guest.machine, guest.local_rank, min(size, self._workers))
+
+    def leave_here(self) -> None:
+        """See `Places`: no worker has a place on this machine."""
 
     def describe(self, master: HostPort | None) -> str:
         """Who runs where, in a sentence."""
@@ -245,10 +248,14 @@ class Door:
             self.arrived(rank)
 
     def _wait_until_free(self, rank: int, silence: float) -> None:
-        """A worker's agent that is gone is not known to be, for a while."""
+        """A worker's agent that is gone is not known to be, for a while.
+
+        One that leaves has its host's ports until it is gone, and ends by its own deadline.
+        """
         deadline = time.monotonic() + 2 * silence
         while (present := self._guests.get(rank)) is not None and not present.machine.lost:
-            if time.monotonic() > deadline or self._closed:
+            late = time.monotonic() > deadline and not present.machine.leaves
+            if late or self._closed:
                 raise errors.Refused(
                     f"worker {rank} runs on {present.host} already; give each its own rank"
                 )

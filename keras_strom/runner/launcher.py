@@ -29,6 +29,9 @@ from keras_strom.runner.places import Machine, Place, Places, RunningWorker, Thi
 from keras_strom.runner.ports import check_ports
 from keras_strom.runner.process import (
     GRACE_SECONDS,
+    LATE_DRAIN,
+    MOST_IDLE_DRAINS,
+    TOO_MANY_DRAINS,
     Function,
     Outcome,
     Script,
@@ -234,6 +237,7 @@ class _Crew:
         self._machines: dict[int, Machine] = {}  # Where each was started last.
         self._homeless: dict[int, Outcome] = {}  # Why they have no place.
         self._failures = 0
+        self._idle_drains = [0] * job.workers  # Of each rank, since it last made a step.
         self._attempts = [0] * job.workers
 
     def begin(self) -> None:
@@ -258,7 +262,7 @@ class _Crew:
                     del self._homeless[event.rank]
             elif isinstance(event, _ToDrain):
                 self._drain(event.why)
-            elif event.outcome.drained:
+            elif event.outcome.gives_way:
                 self._follow(event)
             elif event.outcome.failed:
                 self._replace(event, self._job.workers - len(outcomes) - len(self._homeless) - 1)
@@ -300,11 +304,19 @@ class _Crew:
         self._check_number(rank, outcome)
 
     def _follow(self, ended: _Ended) -> None:
-        """Starts another worker in the place of one that has drained, which is no failure."""
+        """Starts another worker in the place of one that was asked to leave, which is no failure.
+
+        Raises:
+            WorkerFailed: a rank has left too often in a row with no step in between.
+        """
         rank, outcome = ended
-        gone = dataclasses.replace(outcome, traceback="it has drained, and no host has room for it")
-        self._watching.away(rank, f"worker {rank} has drained")
-        self._console.line(rank, f"worker {rank} has drained; {self._start_again(rank, gone)}")
+        what = LATE_DRAIN if outcome.too_late else "has drained"
+        self._idle_drains[rank] = 0 if outcome.stepped else self._idle_drains[rank] + 1
+        if self._idle_drains[rank] == MOST_IDLE_DRAINS:
+            raise self._failed(rank, dataclasses.replace(outcome, traceback=TOO_MANY_DRAINS))
+        gone = dataclasses.replace(outcome, traceback=f"it {what}, and no host has room for it")
+        self._watching.away(rank, f"worker {rank} {what}")
+        self._console.line(rank, f"worker {rank} {what}; {self._start_again(rank, gone)}")
         self._check_number(rank, gone)
 
     def drain_here(self, why: str) -> None:
@@ -317,11 +329,11 @@ class _Crew:
 
     def _drain(self, why: str) -> None:
         """Has the workers of this machine go on elsewhere."""
-        here = [rank for rank, place in self._machines.items() if isinstance(place, ThisMachine)]
+        self._places.leave_here()
         self._console.message(f"{why}: this machine's workers drain")
-        for rank in here:
-            self._machines[rank].lost = True
-            self._processes[rank].drain()
+        for rank, machine in self._machines.items():
+            if isinstance(machine, ThisMachine):
+                self._processes[rank].drain()
 
     def _start_again(self, rank: int, outcome: Outcome) -> str:
         """Starts the next attempt of a worker that has ended, and says in words where."""

@@ -39,7 +39,10 @@ class Machine(Protocol):
         """As the user knows it."""
 
     lost: bool
-    """Whether it is gone, and its workers with it, or about to be."""
+    """Whether it is gone, and its workers with it."""
+
+    leaves: bool
+    """Whether it is about to be taken away: it gets no more workers, and has those it had."""
 
     def start(
         self,
@@ -62,7 +65,7 @@ class ThisMachine:
     """The machine of this process, whose workers are its children.
 
     Attributes:
-        lost: it is about to be taken away, and gets no more workers.
+        leaves: it is about to be taken away, and gets no more workers.
 
     Args:
         warm_start: workers are forked from a process that has imported TensorFlow once.
@@ -70,7 +73,7 @@ class ThisMachine:
 
     def __init__(self, *, warm_start: bool = False) -> None:
         self.name = socket.gethostname()
-        self.lost = False
+        self.lost = self.leaves = False
         self._start = ForkServers(os.getpid()) if warm_start else fresh_interpreter
 
     def start(
@@ -116,6 +119,9 @@ class Places(Protocol):
     def of(self, rank: int) -> Place | None:
         """Where this worker is to be started; None = there is no place for it now."""
 
+    def leave_here(self) -> None:
+        """This process's machine is about to be taken away: no more workers get a place on it."""
+
 
 class Slots:
     """Machines with so many slots each, one for a worker; a `Places`.
@@ -142,7 +148,7 @@ class Slots:
 
     def of(self, rank: int) -> Place | None:
         """See `Places`."""
-        if self._machines[self._taken[rank][0]][0].lost and not self._move(rank):
+        if not _is_open(self._machines[self._taken[rank][0]][0]) and not self._move(rank):
             return None
         at, slot = self._taken[rank]
         there = sum(other == at for other, _ in self._taken.values())
@@ -156,11 +162,21 @@ class Slots:
             if (ranks := [rank for rank, (other, _) in self._taken.items() if other == at])
         ]
 
+    def leave_here(self) -> None:
+        """See `Places`."""
+        for machine, _ in self._machines:
+            if isinstance(machine, ThisMachine):
+                machine.leaves = True
+
     def _move(self, rank: int) -> bool:
         taken = set(self._taken.values())
         for at, (machine, slots) in enumerate(self._machines):
             for slot in range(slots):
-                if not machine.lost and (at, slot) not in taken:
+                if _is_open(machine) and (at, slot) not in taken:
                     self._taken[rank] = (at, slot)
                     return True
         return False
+
+
+def _is_open(machine: Machine) -> bool:
+    return not (machine.lost or machine.leaves)

@@ -15,6 +15,7 @@ import os
 import re
 import select
 import signal
+import socket
 import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -23,7 +24,14 @@ from typing import Any, Protocol, TypeVar
 from keras_strom import errors
 from keras_strom.job import environment
 from keras_strom.job.credentials import Credentials
-from keras_strom.job.drain import DRAIN, DRAINED_EXIT_CODE, END
+from keras_strom.job.drain import (
+    DRAIN,
+    DRAINED_EXIT_CODE,
+    END,
+    LEFT,
+    LEFT_WITHOUT_A_STEP,
+    TOO_LATE,
+)
 from keras_strom.job.environment import ClusterEnvironment
 from keras_strom.job.worker_record import MAX_BYTES, WorkerRecord
 from keras_strom.runner import worker_main
@@ -37,6 +45,15 @@ from keras_strom.runner.started_process import (
 )
 
 GRACE_SECONDS = 5.0
+
+#: A rank that leaves so often in a row, with no step of its `fit` before, does not get on.
+MOST_IDLE_DRAINS = 3
+TOO_MANY_DRAINS = (
+    f"it was asked to leave {MOST_IDLE_DRAINS} times in a row, and made no step of its fit before"
+)
+
+#: What follows "worker 1" where a worker that was asked to leave had to be killed.
+LATE_DRAIN = "was asked to leave and has not in time: it was killed, what it had not sent is lost"
 _FIRST_INHERITED_FD = 100
 
 _UNREADABLE_SCRIPT = re.compile(r"(?:Syntax|Indentation|Tab)Error: ")
@@ -84,6 +101,7 @@ class Outcome:
         log_tail: the last lines of output.
         terminated: whether it was told to end by `WorkerProcess.terminate`.
         raised: whether the traceback is of an exception that a `Function` raised.
+        left: the worker's own answer to a drain (`keras_strom.job.drain`); "" = it has given none.
     """
 
     exit_code: int
@@ -92,16 +110,34 @@ class Outcome:
     log_tail: tuple[str, ...]
     terminated: bool = False
     raised: bool = False
+    left: str = ""
 
     @property
     def failed(self) -> bool:
         """Whether the worker ended by its own fault, rather than well or by request."""
-        return bool(self.traceback) and not self.terminated
+        return bool(self.traceback) and not self.terminated and not self.gives_way
 
     @property
     def drained(self) -> bool:
-        """Whether it has handed over all that it had learnt and left: another goes on there."""
-        return self.exit_code == DRAINED_EXIT_CODE and not self.terminated
+        """Whether it has handed over what it had learnt, and left: another goes on there."""
+        says_so = self.left in (LEFT.decode(), LEFT_WITHOUT_A_STEP.decode())
+        return says_so and self.exit_code in _ENDS_OF_A_DRAIN and not self.terminated
+
+    @property
+    def too_late(self) -> bool:
+        """Whether it was asked to leave, and killed since it had not when its time was over."""
+        killed = self.exit_code == -signal.SIGKILL
+        return killed and self.left == TOO_LATE.decode() and not self.terminated
+
+    @property
+    def gives_way(self) -> bool:
+        """Whether it has left because it was asked to, in time or not, which is no failure."""
+        return self.drained or self.too_late
+
+    @property
+    def stepped(self) -> bool:
+        """Whether one that has drained had made a step of its `fit`."""
+        return self.left == LEFT.decode()
 
     @property
     def is_consequence(self) -> bool:
@@ -125,6 +161,9 @@ class Outcome:
             return f"failed: {errors.exception_line(self.traceback)}"
         return self.traceback.removeprefix("it ")
 
+
+# What is killed while it unwinds has handed over all the same.
+_ENDS_OF_A_DRAIN = (DRAINED_EXIT_CODE, -signal.SIGKILL)
 
 _CONSEQUENCES = frozenset(
     f"{kind.__module__}.{kind.__name__}"
@@ -213,7 +252,8 @@ class WorkerProcess:
         self._done = threading.Event()
         self._report_fd = self._status_fd = -1
         self._drain_seconds = place.drain_seconds
-        self._pipe = -1  # To the worker, see keras_strom.job.drain.
+        self._wire: socket.socket | None = None  # To the worker, see keras_strom.job.drain.
+        self._left = b""
         self._grace: threading.Timer | None = None
         with contextlib.ExitStack() as inherited:
             self._process = self._start(work, place, credentials, check_env(env), start, inherited)
@@ -241,13 +281,21 @@ class WorkerProcess:
     def drain(self) -> None:
         """Asks the worker to hand over what it has learnt and to leave, and returns at once.
 
-        One that has not left when its `drain_seconds` are over is killed, as if by its machine.
+        One that has not left when its `drain_seconds` are over kills itself; one that cannot, not
+        having joined its job or being stopped, is killed a little later.
         """
-        self._tell_worker(DRAIN)
-        if self._grace is None:
-            self._grace = threading.Timer(self._drain_seconds, self._signal, (signal.SIGKILL,))
+        with self._lock:
+            if self._grace is not None or self._reaped:
+                return
+            seconds = self._drain_seconds + GRACE_SECONDS
+            self._grace = threading.Timer(seconds, self._kill_late)
             self._grace.daemon = True
             self._grace.start()
+        self._tell_worker(DRAIN)
+
+    def _kill_late(self) -> None:
+        self._left = TOO_LATE  # What the worker has answered itself counts more.
+        self._signal(signal.SIGKILL)
 
     def terminate(self) -> None:
         """Asks the worker to end (SIGTERM) and returns at once; `kill` follows if it does not."""
@@ -289,56 +337,60 @@ class WorkerProcess:
 
         def keep(low: int) -> int:
             # The worker has it under the same number, which is to be free there.
-            fd = fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, _FIRST_INHERITED_FD)
-            os.close(low)
+            try:
+                fd = fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, _FIRST_INHERITED_FD)
+            finally:
+                os.close(low)
             inherited.callback(os.close, fd)
             fds.append(fd)
             return fd
 
-        if credentials is not None:
-            fd = keep(credentials.open_memory_file())
-            place = dataclasses.replace(place, credentials_path=f"/proc/self/fd/{fd}")
-        if place.status_path is not None:
-            self._status_fd, theirs = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-            place = dataclasses.replace(place, status_path=f"/proc/self/fd/{keep(theirs)}")
-        if place.size > 1:
-            theirs, ours = os.pipe()
-            self._pipe = ours
-            place = dataclasses.replace(place, runner_fd=keep(theirs))
-        if isinstance(work, Script):
-            command = ["script", work.path, *work.arguments]
-        else:
-            report = keep(os.memfd_create("keras-strom-report", os.MFD_CLOEXEC))
-            self._report_fd = os.dup(report)
-            command = [
-                "function",
-                str(keep(memory_file("keras-strom-payload", work.payload))),
-                str(report),
-            ]
-        new = NewProcess(
-            arguments=tuple(command),
-            variables={**worker_variables(work, env), **place.to_environ()},
-            fds=tuple(fds),
-        )
         try:
+            if credentials is not None:
+                fd = keep(credentials.open_memory_file())
+                place = dataclasses.replace(place, credentials_path=f"/proc/self/fd/{fd}")
+            if place.status_path is not None:
+                self._status_fd, theirs = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+                place = dataclasses.replace(place, status_path=f"/proc/self/fd/{keep(theirs)}")
+            if place.size > 1:
+                self._wire, end = socket.socketpair()
+                place = dataclasses.replace(place, runner_fd=keep(end.detach()))
+            if isinstance(work, Script):
+                command = ["script", work.path, *work.arguments]
+            else:
+                report = keep(os.memfd_create("keras-strom-report", os.MFD_CLOEXEC))
+                self._report_fd = os.dup(report)
+                payload = keep(memory_file("keras-strom-payload", work.payload))
+                command = ["function", str(payload), str(report)]
+            new = NewProcess(
+                arguments=tuple(command),
+                variables={**worker_variables(work, env), **place.to_environ()},
+                fds=tuple(fds),
+            )
             return start(new)
         except BaseException:
             self._close_report()
             if self._status_fd != -1:
                 os.close(self._status_fd)
-            self._close_pipe()
+            self._close_wire()
             raise
 
-    def _close_pipe(self) -> None:
-        pipe, self._pipe = self._pipe, -1
-        if pipe != -1:
-            os.close(pipe)
+    def _close_wire(self) -> None:
+        wire, self._wire = self._wire, None
+        if wire is not None:
+            wire.close()
+
+    def _hear_answer(self) -> None:
+        """Takes what the worker has answered; it has ended."""
+        if self._wire is not None:
+            with contextlib.suppress(OSError):  # It has said nothing.
+                self._left = self._wire.recv(1, socket.MSG_DONTWAIT) or self._left
 
     def _tell_worker(self, word: bytes) -> None:
         with self._lock:
-            if not self._reaped and self._pipe != -1:
+            if not self._reaped and self._wire is not None:
                 with contextlib.suppress(OSError):  # It reads no more: it ends.
-                    os.write(self._pipe, word)
+                    self._wire.send(word)
 
     def _signal(self, number: signal.Signals) -> None:
         with self._lock:
@@ -355,7 +407,8 @@ class WorkerProcess:
                 os.killpg(self._process.pid, signal.SIGKILL)
             exit_code = self._process.reap()
             self._reaped = True
-            self._close_pipe()
+            self._hear_answer()
+            self._close_wire()
         if self._grace is not None:
             self._grace.cancel()
         self._outcome = self._conclude(exit_code, record)
@@ -439,14 +492,13 @@ class WorkerProcess:
     def _conclude(self, exit_code: int, record: OutputRecord) -> Outcome:
         result, traceback = self._read_report()
         raised = bool(traceback)
-        if exit_code == DRAINED_EXIT_CODE:
-            return Outcome(exit_code, None, "", record.tail, self._terminated)
+        left = self._left.decode("ascii", "replace")
         if exit_code != 0:
             result = None
             traceback = traceback or record.traceback or _describe_exit(exit_code, record.tail)
         elif self._is_function and result is None:
             traceback = traceback or "the function ended its process without returning"
-        return Outcome(exit_code, result, traceback, record.tail, self._terminated, raised)
+        return Outcome(exit_code, result, traceback, record.tail, self._terminated, raised, left)
 
     @property
     def _is_function(self) -> bool:

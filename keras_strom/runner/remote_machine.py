@@ -42,7 +42,7 @@ class RemoteMachine:
         why_lost: Callable[[ConnectionError], str] = str,
     ) -> None:
         self.name = name
-        self.lost = False
+        self.lost = self.leaves = False
         self._wire = wire
         self._why_lost = why_lost
         self._numbers = itertools.count()
@@ -113,8 +113,7 @@ class RemoteMachine:
             while True:
                 message = self._wire.receive(silence)
                 if message["type"] == "leaving":
-                    with self._lock:
-                        self.lost = True
+                    self.leaves = True
                 worker = self._workers.get(message.get("worker", -1))
                 if worker is not None:
                     worker.hear(message)
@@ -163,6 +162,7 @@ class _RemoteWorker:
                     traceback=str(message["traceback"]),
                     log_tail=tuple(map(str, message["log_tail"])),
                     terminated=bool(message["terminated"]),
+                    left=str(message["left"]),
                 )
             )
 

@@ -136,7 +136,7 @@ def _connect(job: JobFile, master: HostPort, deadline: float, seconds: float) ->
 
 
 def _exit_code(rank: int, outcome: Outcome | None, reason: str | None) -> int:
-    if outcome is not None and outcome.failed:
+    if outcome is not None and (outcome.failed or outcome.too_late):
         return 128 - outcome.exit_code if outcome.exit_code < 0 else outcome.exit_code
     if reason:
         raise errors.MasterLost(f"worker {rank} ends, for the job has {reason}")

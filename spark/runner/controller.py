@@ -33,7 +33,13 @@ from keras_strom.job.credentials import KEY_BYTES, Credentials
 from keras_strom.job.network import HostPort
 from keras_strom.runner.channel import HEARTBEAT_SECONDS, Channel
 from keras_strom.runner.console import Console
-from keras_strom.runner.process import GRACE_SECONDS, first_cause
+from keras_strom.runner.process import (
+    GRACE_SECONDS,
+    LATE_DRAIN,
+    MOST_IDLE_DRAINS,
+    TOO_MANY_DRAINS,
+    first_cause,
+)
 
 from .event import Event
 from .messages import (
@@ -406,17 +412,28 @@ class Controller:
                 self._watching.ended(task.rank, f"worker {task.rank} has ended")
                 return
             if isinstance(message, Drained):
-                if self._stop_reason is None:
-                    self._record("drained", task.rank, f"on {task.host}")
-                    self._watching.away(task.rank, f"worker {task.rank} has drained")
-                    self._say(task.rank, f"worker {task.rank} has drained; it is started again")
-                    self._start_again(task)
+                self._follow(task, message)
                 return
             error = errors.WorkerFailed(
                 task.rank, task.host, message.traceback, message.log_tail, self._streamed
             )
             failure = Failure(error, message.is_consequence, message.cause)
             self._fail(task, failure, may_start_again=message.may_start_again)
+
+    def _follow(self, task: RegisteredTask, drained: Drained) -> None:
+        """Starts another worker in the place of one that was asked to leave, while that gets on."""
+        if self._stop_reason is not None:
+            return
+        task.idle_drains = 0 if drained.stepped else task.idle_drains + 1
+        if task.idle_drains == MOST_IDLE_DRAINS:
+            error = errors.WorkerFailed(task.rank, task.host, TOO_MANY_DRAINS, (), self._streamed)
+            self._fail(task, Failure(error, False, TOO_MANY_DRAINS), may_start_again=False)
+            return
+        what = LATE_DRAIN if drained.too_late else "has drained"
+        self._record("drained", task.rank, f"on {task.host}")
+        self._watching.away(task.rank, f"worker {task.rank} {what}")
+        self._say(task.rank, f"worker {task.rank} {what}; it is started again")
+        self._start_again(task)
 
     def _lose(self, task: RegisteredTask, reason: str) -> None:
         """A task's connection is gone."""

@@ -12,8 +12,8 @@ class Event:
     Attributes:
         seconds: after the call of `run`.
         kind: of the runner: "registered", "started", "lost" (it died, or its task did, and is to be
-            started again), "drained" (it was told to go, and handed over all that it had learnt),
-            "restarted", "waits" (fewer than `min_proc` are left), "ended", "failed"
+            started again), "drained" (it was told to go, and has left, or was killed since it was
+            late), "restarted", "waits" (fewer than `min_proc` are left), "ended", "failed"
             or "stopped". Of the master, with "master: " before it: "joined", "rejoined" (one that
             comes for the first time, too), "lost", "left", "started", "ended", "notice" and the
             like.

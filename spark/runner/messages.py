@@ -69,7 +69,10 @@ class Ended:
 
 @dataclasses.dataclass(frozen=True)
 class Drained:
-    """A worker has handed over all that it had learnt, because it was told to go, and has left."""
+    """A worker has left because it was told to go; the fields are those of `process.Outcome`."""
+
+    stepped: bool
+    too_late: bool
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,7 +105,7 @@ def parse_from_task(message: Message) -> FromTask | None:
     if kind == "ended":
         return Ended()
     if kind == "drained":
-        return Drained()
+        return Drained(_truth(message, "stepped"), _truth(message, "too_late"))
     if kind == "failed":
         return Failed(
             _text(message, "traceback"),

@@ -20,6 +20,7 @@ class RegisteredTask:
         ended: whether its worker has ended for good, well or not.
         lost_at: when the task was lost, to be run anew by Spark; None = it is there.
         failure: what it was lost by.
+        idle_drains: how often in a row its worker has left with no step of its `fit` before.
         event: where among the job's events its registration stands.
     """
 
@@ -33,6 +34,7 @@ class RegisteredTask:
     ended: bool = False
     lost_at: float | None = None
     failure: Failure | None = None
+    idle_drains: int = 0
     event: int = -1
 
 

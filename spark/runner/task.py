@@ -165,7 +165,7 @@ def _run_worker(
                 link.ends_on_stop(process)
                 outcome = process.wait()
             link.report(outcome)
-            if not (outcome.may_be_started_again or outcome.drained):
+            if not (outcome.may_be_started_again or outcome.gives_way):
                 return place.rank, outcome.result
         return -1, None
     finally:
@@ -260,8 +260,14 @@ class _DriverLink(WorkerListener):
         with self._changed:
             self._process = None
             self._changed.wait_for(lambda: not self._lines and not self._sending, _CONNECT_SECONDS)
-        message: dict[str, Any] = {"type": "drained" if outcome.drained else "ended"}
-        if outcome.failed:
+        message: dict[str, Any] = {"type": "ended"}
+        if outcome.gives_way:
+            message = {
+                "type": "drained",
+                "stepped": outcome.stepped,
+                "too_late": outcome.too_late,
+            }
+        elif outcome.failed:
             message = {
                 "type": "failed",
                 "traceback": outcome.traceback[-_MAX_TRACEBACK_CHARACTERS:],

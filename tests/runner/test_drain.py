@@ -2,22 +2,34 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
+import io
 import os
 import signal
 import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from keras_strom import errors
-from keras_strom.job.drain import DRAINED_EXIT_CODE
+from keras_strom.job.credentials import Credentials
+from keras_strom.job.drain import DRAINED_EXIT_CODE, LEFT
 from keras_strom.job.environment import ClusterEnvironment
+from keras_strom.job.worker_record import ASKED
+from keras_strom.runner.agent import Agent, to_start
+from keras_strom.runner.console import Console
 from keras_strom.runner.drain_triggers import check_triggers, drain_triggers
-from keras_strom.runner.launcher import Job
-from keras_strom.runner.process import Outcome, Script, WorkerProcess
+from keras_strom.runner.launcher import Job, launch
+from keras_strom.runner.places import Slots, ThisMachine
+from keras_strom.runner.process import LATE_DRAIN, Function, Outcome, Script, WorkerProcess
+from keras_strom.runner.remote_machine import RemoteMachine
+from keras_strom.runner.wire import PipeWire, Preparation
 from tests.support.recorded_worker import DEADLINE, LEAVES, LISTENS, Recorder, script
+from tests.support.silent_master import SilentMaster
 
 PLACE = ClusterEnvironment(rank=1, size=2, master=("127.0.0.1", 1), credentials_path="none")
 
@@ -62,20 +74,163 @@ def test_a_runner_that_ends_a_worker_does_not_wait_for_it_to_leave(tmp_path: Pat
 
 
 @pytest.mark.parametrize("by_signal", [False, True])
-def test_a_worker_that_does_not_leave_in_time_is_killed(tmp_path: Path, by_signal: bool) -> None:
+def test_a_worker_that_does_not_leave_in_time_is_killed_which_is_no_failure(
+    tmp_path: Path, by_signal: bool
+) -> None:
     process, _ = started(tmp_path, STAYS, seconds=0.2)
     with process:
         os.kill(process.pid, signal.SIGTERM) if by_signal else process.drain()
         outcome = process.wait(DEADLINE)
-    assert outcome.failed
-    assert outcome.cause == "was killed by SIGKILL"
+    assert outcome.too_late
+    assert outcome.gives_way
+    assert not outcome.failed
+    assert not outcome.drained
 
 
-def test_a_worker_that_has_not_joined_yet_is_killed_after_its_grace(tmp_path: Path) -> None:
+def test_a_worker_that_has_not_joined_yet_is_killed_after_its_grace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("keras_strom.runner.process.GRACE_SECONDS", 0.1)
     process, _ = started(tmp_path, "import time; print('ready', flush=True); time.sleep(600)", 0.2)
     with process:
         process.drain()
-        assert process.wait(DEADLINE).exit_code == -signal.SIGKILL
+        assert process.wait(DEADLINE).too_late
+
+
+def test_a_worker_that_has_handed_over_all_has_drained_however_it_unwinds(tmp_path: Path) -> None:
+    unwinds = LISTENS + "request.has_left(stepped=False)\nprint('left', flush=True)\n"
+    process, recorder = started(tmp_path, unwinds + "time.sleep(600)\n", seconds=0.5)
+    with process:
+        process.drain()
+        recorder.wait_for("left")
+        outcome = process.wait(DEADLINE)  # It ends by itself, later than its 0.5 s.
+    assert outcome.exit_code == DRAINED_EXIT_CODE
+    assert outcome.drained
+    assert not outcome.stepped
+
+
+def test_an_exit_code_of_a_scripts_own_is_no_drain(tmp_path: Path) -> None:
+    with WorkerProcess(script(tmp_path, f"exit({DRAINED_EXIT_CODE})"), PLACE) as process:
+        outcome = process.wait(DEADLINE)
+    assert outcome.failed
+    assert not outcome.gives_way
+    assert outcome.cause == f"ended with exit code {DRAINED_EXIT_CODE}"
+
+
+def test_a_forked_child_of_a_worker_ends_by_sigterm(tmp_path: Path) -> None:
+    forks = LISTENS.replace(
+        "while not",
+        """
+import multiprocessing
+child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,))
+child.start()
+child.terminate()
+child.join(20)
+print("child", child.exitcode, request.why or "nobody", flush=True)
+while not""",
+    )
+    process, recorder = started(tmp_path, forks)
+    with process:
+        assert recorder.wait_for("child") == f"child {-signal.SIGTERM} nobody"
+
+
+def test_a_worker_that_could_not_be_started_leaves_no_file_descriptor_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> int:
+        raise OSError("no memory")
+
+    monkeypatch.setattr(os, "memfd_create", refuse)
+    place = dataclasses.replace(PLACE, status_path=ASKED)
+    before = sorted(os.listdir("/proc/self/fd"))
+    with pytest.raises(OSError, match="no memory"):
+        WorkerProcess(Function(b""), place)
+    assert sorted(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_machine_that_leaves_gets_no_more_workers_and_is_not_lost() -> None:
+    here, other = ThisMachine(), RemoteMachine("b", PipeWire(*os.pipe()))
+    slots = Slots([(here, 1), (other, 2)], workers=2)
+    slots.leave_here()
+    assert not here.lost
+    place = slots.of(0)
+    assert place is not None
+    assert place.machine is other
+
+
+def test_a_worker_that_an_agent_starts_as_its_machine_leaves_is_asked_to_leave(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = [*os.pipe(), *os.pipe()]
+    launcher, far = PipeWire(there[0], there[3]), PipeWire(there[2], there[1])
+    serving = Agent(far, script(tmp_path, LEAVES))
+    start = ThisMachine.start
+
+    def start_as_it_leaves(self: ThisMachine, *arguments: Any) -> WorkerProcess:
+        worker = start(self, *arguments)
+        serving.drain()
+        return worker
+
+    monkeypatch.setattr(ThisMachine, "start", start_as_it_leaves)
+    launcher.send(Preparation(silence=DEADLINE).to_message())
+    place = dataclasses.replace(PLACE, credentials_path=None, drain_seconds=DEADLINE)
+    launcher.send(to_start(0, place, Credentials.new()))
+
+    def listen() -> None:
+        with contextlib.suppress(ConnectionError):
+            while True:
+                launcher.receive(DEADLINE)
+        launcher.close()  # As a launcher does that sees its agent gone.
+
+    threading.Thread(target=listen, daemon=True).start()
+    with pytest.raises(ConnectionError, match="has ended"):
+        serving.serve()
+    assert serving.outcome is not None
+    assert serving.outcome.drained
+
+
+def test_a_worker_that_leaves_again_and_again_without_a_step_ends_the_job(tmp_path: Path) -> None:
+    leaves = """
+import os, signal
+from keras_strom import rank
+from keras_strom.job.drain import DRAINED_EXIT_CODE, request
+from keras_strom.job.environment import ClusterEnvironment
+here = ClusterEnvironment.from_environ()
+if here.rank == 0:
+    signal.pause()
+request.listen(here)
+request.ask("the program", 60)
+request.has_left(stepped=here.attempt == 1)
+raise SystemExit(DRAINED_EXIT_CODE)
+"""
+    output = io.StringIO()
+    job = Job(work=script(tmp_path, leaves), workers=2)
+    with pytest.raises(errors.WorkerFailed, match="asked to leave 3 times in a row"):
+        launch(job, Console(2, output), SilentMaster)
+    words = "[1] worker 1 has drained; it is started again\n"
+    assert output.getvalue().count(words) == 4  # The second attempt had made a step.
+
+
+def test_a_worker_that_is_killed_since_it_is_late_goes_on_and_counts_as_no_failure(
+    tmp_path: Path,
+) -> None:
+    stays = """
+import keras_strom, signal
+from keras_strom.job.drain import request
+from keras_strom.job.environment import ClusterEnvironment
+here = ClusterEnvironment.from_environ()
+if here.rank == 1 and here.attempt == 0:
+    request.listen(here)
+    keras_strom.drain()
+    signal.pause()
+"""
+    output = io.StringIO()
+    launch(
+        Job(work=script(tmp_path, stays), workers=2, drain_seconds=0.2),
+        Console(2, output),
+        SilentMaster,
+    )
+    assert f"[1] worker 1 {LATE_DRAIN}; it is started again\n" in output.getvalue()
 
 
 def test_a_program_keeps_its_own_handler_of_sigterm(tmp_path: Path) -> None:
@@ -108,7 +263,9 @@ def end(*_):
 
 
 def test_an_exit_code_of_a_worker_that_was_ended_is_no_drain() -> None:
-    assert not Outcome(DRAINED_EXIT_CODE, None, "", (), terminated=True).drained
+    left = LEFT.decode()
+    assert Outcome(DRAINED_EXIT_CODE, None, "", (), left=left).drained
+    assert not Outcome(DRAINED_EXIT_CODE, None, "", (), terminated=True, left=left).drained
 
 
 def test_one_worker_alone_cannot_drain(tmp_path: Path) -> None:

@@ -301,11 +301,24 @@ def test_a_worker_that_has_drained_is_started_again_and_counts_as_no_failure(
     channels = [tasks.register(0, "a"), tasks.register(1, "b")]
     assert [hear(channel)["attempt"] for channel in channels] == [0, 0]
     for attempt in (1, 2):
-        channels[1].send({"type": "drained"})
+        channels[1].send({"type": "drained", "stepped": True, "too_late": False})
         again = hear(channels[1])
         assert (again["type"], again["rank"], again["attempt"]) == ("start", 1, attempt)
     assert tasks.output.getvalue() == 2 * "[1] worker 1 has drained; it is started again\n"
     assert [event.kind for event in tasks.controller.events].count("drained") == 2
+
+
+def test_a_worker_that_leaves_again_and_again_without_a_step_ends_the_job(tasks: Tasks) -> None:
+    channels = [tasks.register(0, "a"), tasks.register(1, "b")]
+    said = [(False, False), (True, False), (False, True), (False, False), (False, False)]
+    for attempt, (stepped, too_late) in enumerate(said):
+        assert hear(channels[1])["attempt"] == attempt
+        channels[1].send({"type": "drained", "stepped": stepped, "too_late": too_late})
+    tasks.controller.wait_for_end()
+    failure = tasks.controller.first_failure()
+    assert failure is not None
+    assert "asked to leave 3 times in a row" in failure.traceback
+    assert "was killed, what it had not sent is lost; it is started" in tasks.output.getvalue()
 
 
 @restarting(max_failures=9)

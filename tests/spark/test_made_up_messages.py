@@ -39,7 +39,7 @@ FROM_TASKS = (
     {"type": "log", "lines": ["one", "two"]},
     {"type": "progress", "text": "1/9"},
     {"type": "ended"},
-    {"type": "drained"},
+    {"type": "drained", "stepped": True, "too_late": False},
     {
         "type": "failed",
         "traceback": "Error: x",

@@ -20,7 +20,7 @@ while not request.why:
     time.sleep(0.01)
 print("asked by", request.why, flush=True)
 """
-LEAVES = LISTENS + "sys.exit(DRAINED_EXIT_CODE)\n"
+LEAVES = LISTENS + "request.has_left(stepped=True)\nsys.exit(DRAINED_EXIT_CODE)\n"
 
 
 class Recorder(WorkerListener):
