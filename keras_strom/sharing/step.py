@@ -113,11 +113,16 @@ class SharedStep(TrainingStep):
         every = self._options.local_steps
         self._share(changes, step, tf.constant(True) if every == 1 else (step + 1) % every == 0)
 
-    def share_rest(self, space: FlatSpace) -> None:
+    def share_rest(self, space: FlatSpace, *, waits: bool = True) -> None:
         """Shares what local steps have changed since the last message, if they have.
 
         The variables then show the values that all workers share. Nothing that is due every so many
         steps (clipping, a shake-up) happens in it.
+
+        Args:
+            space: the flat space.
+            waits: in sequenced modes, until the contribution is applied; a worker that leaves need
+                not, for the others apply it when theirs are there.
         """
         entries = space.participants
         if self._options.local_steps > 1 and any(map(space.is_sent, entries)):
@@ -132,7 +137,8 @@ class SharedStep(TrainingStep):
                 for entry in entries
             ]
             last_step = max(self.steps - 1, 0)
-            self._share(changes, tf.constant(last_step, tf.int64), tf.constant(True), due=False)
+            step, sends = tf.constant(last_step, tf.int64), tf.constant(True)
+            self._share(changes, step, sends, due=False, waits=waits)
         self.show_shared(space)
 
     def show_shared(self, space: FlatSpace) -> None:
@@ -183,7 +189,13 @@ class SharedStep(TrainingStep):
         update_copies(entries)
 
     def _share(
-        self, changes: list[VariableChange], step: Any, sends: Any, *, due: bool = True
+        self,
+        changes: list[VariableChange],
+        step: Any,
+        sends: Any,
+        *,
+        due: bool = True,
+        waits: bool = True,
     ) -> None:
         """See the op StromStep; `due` = whether shake-ups and clipping can be."""
         entries = [change.entry for change in changes]
@@ -228,7 +240,7 @@ class SharedStep(TrainingStep):
             shared = statistics[_SHARED] > 0
             self._norms.note(statistics[_NORM], limit, shared)
             self._threshold.keep(entries, state, by_variable, shared & ~shakes)
-            if options.staleness is not None:
+            if options.staleness is not None and waits:
                 applied = self._await_release(entries, shared, contributions)
                 statistics += applied * _RECEIVED
             self._last.assign(tf.where(shared & ~shakes, statistics, self._last))
@@ -301,7 +313,8 @@ class SharedStep(TrainingStep):
 
     def hand_over_all(self, space: FlatSpace) -> HandedOver | None:
         """The whole residual, as updates of the last step."""
-        self.finish(space)
+        if self.is_between_messages:
+            self.share_rest(space, waits=False)
         return self.replica.hand_over(self.steps - 1) if self.steps else None
 
     def ended(self) -> None:
