@@ -585,7 +585,7 @@ void MasterNode::State::RemoveGone() {
       events.push_back({MasterEvent::Type::kLeft, rank, WorkerName(rank) + " has left"});
     } else if (leaving.reason == kDrained) {
       Report({MasterEvent::Type::kDrained, rank,
-              WorkerName(rank) + " has drained: the others have all that it had learnt"});
+              WorkerName(rank) + " has drained: the master holds all that it has sent"});
     } else {
       const std::string text = WorkerName(rank) + " was lost: " + leaving.reason;
       Report({MasterEvent::Type::kLost, rank, text});

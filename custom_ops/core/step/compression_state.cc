@@ -116,8 +116,6 @@ Status CheckIteration(int64_t iteration) {
   return Invalid("the iteration " + std::to_string(iteration) + " is not in [0, 2^35)");
 }
 
-}  // namespace
-
 // The length of raw spans: 2^14 elements, fewer where one would not fit into a message.
 int RawLog2Span(int64_t max_bytes) {
   int log2_span = 14;
@@ -126,6 +124,8 @@ int RawLog2Span(int64_t max_bytes) {
   }
   return log2_span;
 }
+
+}  // namespace
 
 // What received updates are applied to.
 struct Values {
