@@ -22,7 +22,7 @@ from keras_strom.job.drain import DRAINED_EXIT_CODE
 from keras_strom.job.network import NetworkConfig
 from keras_strom.runner import master_command, remote_machine, scheduled_worker
 from keras_strom.runner.console import Console
-from keras_strom.runner.door import Door
+from keras_strom.runner.door import Door, _Guest
 from keras_strom.runner.job_file import JobFile
 from keras_strom.runner.launcher import Job
 from keras_strom.runner.process import Script
@@ -191,6 +191,20 @@ def test_sigterm_has_a_worker_leave_and_the_next_that_comes_goes_on(scene: Scene
         assert second.wait(DEADLINE) == 0
     assert stays.result(DEADLINE) == 0
     master.result(DEADLINE)
+
+
+def test_the_next_that_comes_waits_until_one_that_leaves_has_gone_with_its_ports() -> None:
+    looks = iter([False, False, False, True])
+
+    class Leaves:
+        leaves = True
+        lost = property(lambda _: next(looks))
+
+    door = Door(2, None, ("127.0.0.1", 0), lambda _: None, timeout=1, tell=print)  # type: ignore
+    door._guests[1] = _Guest(1, "a", 0, Leaves())  # type: ignore[arg-type]
+    assert door.of(1) is None
+    door._wait_until_free(1, silence=0.0)  # One that does not leave is refused at once.
+    assert next(looks, None) is None
 
 
 def test_enough_begin_and_others_come_later(scene: Scene) -> None:
