@@ -23,7 +23,7 @@ constexpr int64_t kMostDownRounds = 3;
 constexpr int kRateRounds = 5;        // a cycle's rate is known for so many rounds at least
 constexpr double kWindowGain = 2;     // of what the line holds
 constexpr double kBatchPackets = 24;  // ... and what waits for pacing and for a STATUS
-constexpr int64_t kLeastPatienceNs = 10'000'000'000;
+constexpr int64_t kRoundTripPatienceNs = 10'000'000'000;
 constexpr int64_t kLeastDipNs = 200'000'000;
 constexpr double kDipGain = .5;
 
@@ -138,7 +138,7 @@ void TakeRoundTrip(const CongestionSample& sample, LongLineState* state) {
     state->least_seen_ns = sample.now_ns;
   }
   if (state->phase != Phase::kDip) {
-    if (sample.now_ns - state->least_seen_ns <= kLeastPatienceNs) return;
+    if (sample.now_ns - state->least_seen_ns <= kRoundTripPatienceNs) return;
     state->phase = Phase::kDip;
     state->dip_least_ns = sample.round_trip_ns;
     state->dip_end_ns = 0;

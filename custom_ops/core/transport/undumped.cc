@@ -15,7 +15,7 @@ namespace strom {
 namespace {
 
 // A block is a power of two, its size in front of what is given out, which stays aligned so.
-constexpr size_t kHeaderBytes = 16;
+constexpr size_t kBlockHeaderBytes = 16;
 constexpr size_t kLeastBlock = 32;
 constexpr size_t kMostBlock = size_t{1} << 15;  // larger ones are mapped by themselves
 constexpr size_t kChunkBytes = size_t{1} << 18;
@@ -89,16 +89,16 @@ size_t SizeOf(const uint8_t* block) {
 
 void* AllocateUndumped(size_t bytes) {
   if (bytes > SIZE_MAX / 4) return nullptr;
-  const size_t size = std::bit_ceil(std::max(bytes + kHeaderBytes, kLeastBlock));
+  const size_t size = std::bit_ceil(std::max(bytes + kBlockHeaderBytes, kLeastBlock));
   uint8_t* const block = Heap::Get().Take(size);
   if (block == nullptr) return nullptr;
   std::memcpy(block, &size, sizeof(size));
-  return block + kHeaderBytes;
+  return block + kBlockHeaderBytes;
 }
 
 void* ReallocateUndumped(void* block, size_t bytes) {
   if (block == nullptr) return AllocateUndumped(bytes);
-  const size_t room = SizeOf(static_cast<uint8_t*>(block) - kHeaderBytes) - kHeaderBytes;
+  const size_t room = SizeOf(static_cast<uint8_t*>(block) - kBlockHeaderBytes) - kBlockHeaderBytes;
   if (bytes <= room) return block;
   void* const other = AllocateUndumped(bytes);
   if (other == nullptr) return nullptr;
@@ -109,7 +109,7 @@ void* ReallocateUndumped(void* block, size_t bytes) {
 
 void FreeUndumped(void* block) {
   if (block == nullptr) return;
-  uint8_t* const whole = static_cast<uint8_t*>(block) - kHeaderBytes;
+  uint8_t* const whole = static_cast<uint8_t*>(block) - kBlockHeaderBytes;
   Heap::Get().Give(whole, SizeOf(whole));
 }
 
