@@ -16,6 +16,10 @@ import shutil
 import socket
 import subprocess
 from types import TracebackType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 #: Bytes that the shaper may send at once; as little as its timers allow.
 _BURST_BYTES = 32 << 10
@@ -45,12 +49,73 @@ def unavailable() -> str | None:
     made = subprocess.run(["ip", "netns", "add", probe], capture_output=True, text=True)
     if made.returncode != 0:
         return f"`ip netns add` fails: {made.stderr.strip()}"
-    _run("ip", "netns", "del", probe)
+    run("ip", "netns", "del", probe)
     return None
 
 
-class Network:
-    """Nodes around a switch; a context manager that always cleans up.
+class Namespaces:
+    """Nodes in namespaces of their own; a context manager that always cleans up.
+
+    What a kind of network is made of is `_build`'s, which adds one namespace after the other.
+
+    Args:
+        subnet: the first three numbers of the nodes' addresses.
+        kind: in the namespaces' names, for a process may have two networks.
+    """
+
+    def __init__(self, subnet: str, kind: str = "") -> None:
+        self._subnet = subnet
+        self._prefix = f"strom-{os.getpid()}{kind}"
+        self._made: list[str] = []
+
+    def __enter__(self) -> Self:
+        try:
+            self._build()
+        except BaseException:
+            self._remove()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._remove()
+
+    @property
+    def names(self) -> list[str]:
+        """The namespaces' names."""
+        return list(self._made)
+
+    def address(self, node: int) -> str:
+        """The node's IPv4 address."""
+        return f"{self._subnet}.{node + 1}"
+
+    def inside(self, node: int) -> list[str]:
+        """What a command line starts with to run on the node."""
+        return ["ip", "netns", "exec", self._name(node)]
+
+    def _build(self) -> None:
+        raise NotImplementedError
+
+    def _name(self, which: int | str) -> str:
+        return f"{self._prefix}-{which}"
+
+    def _add_namespace(self, which: int | str) -> None:
+        run("ip", "netns", "add", self._name(which))
+        self._made.append(self._name(which))
+
+    def _remove(self) -> None:
+        while self._made:
+            name = self._made.pop()
+            subprocess.run(["ip", "netns", "del", name], capture_output=True)
+            shutil.rmtree(_FILES / name, ignore_errors=True)
+
+
+class Network(Namespaces):
+    """Nodes around a switch.
 
     Args:
         nodes: how many.
@@ -74,42 +139,12 @@ class Network:
         loss: float = 0,
         own_names: bool = False,
     ) -> None:
+        super().__init__("10.77.0")
         self.nodes = nodes
         self.megabits = megabits
         self.buffer_bytes = buffer_bytes
         self.loss = loss
         self._own_names = own_names
-        self._prefix = f"strom-{os.getpid()}"
-        self._made: list[str] = []
-
-    def __enter__(self) -> Network:
-        try:
-            self._build()
-        except BaseException:
-            self._remove()
-            raise
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._remove()
-
-    @property
-    def names(self) -> list[str]:
-        """The namespaces' names."""
-        return list(self._made)
-
-    def address(self, node: int) -> str:
-        """The node's IPv4 address."""
-        return f"10.77.0.{node + 1}"
-
-    def inside(self, node: int) -> list[str]:
-        """What a command line starts with to run on the node."""
-        return ["ip", "netns", "exec", self._name(node)]
 
     def counts(self) -> list[str]:
         """A command line that prints the switch's /proc/net/dev.
@@ -139,10 +174,10 @@ class Network:
         """Changes the share of packets that every node loses."""
         self.loss = loss
         for node in range(self.nodes):
-            _run(*self.inside(node), "iptables", "-F", "INPUT")
+            run(*self.inside(node), "iptables", "-F", "INPUT")
             if loss > 0:
                 # fmt: off
-                _run(
+                run(
                     *self.inside(node), "iptables", "-A", "INPUT", "-m", "statistic",
                     "--mode", "random", "--probability", f"{loss:.6f}", "-j", "DROP",
                 )
@@ -153,30 +188,23 @@ class Network:
         self._switch("ip", "link", "add", "name", "bridge0", "type", "bridge")
         self._switch("ip", "link", "set", "dev", "bridge0", "up")
         for node in range(self.nodes):
-            self._add_namespace(str(node))
+            self._add_namespace(node)
             if self._own_names:
                 self._name_host(node)
             # fmt: off
-            _run(
+            run(
                 "ip", "link", "add", "dev", "line", "netns", self._name(node), "type", "veth",
                 "peer", "name", f"port{node}", "netns", self._name("switch"),
             )
             # fmt: on
             self._switch("ip", "link", "set", "dev", f"port{node}", "master", "bridge0", "up")
             inside = self.inside(node)
-            _run(*inside, "ip", "link", "set", "dev", "lo", "up")
-            _run(*inside, "ip", "addr", "add", f"{self.address(node)}/24", "dev", "line")
-            _run(*inside, "ethtool", "-K", "line", "tso", "off", "tx-udp-segmentation", "off")
-            _run(*inside, "ip", "link", "set", "dev", "line", "up")
+            run(*inside, "ip", "link", "set", "dev", "lo", "up")
+            run(*inside, "ip", "addr", "add", f"{self.address(node)}/24", "dev", "line")
+            run(*inside, "ethtool", "-K", "line", "tso", "off", "tx-udp-segmentation", "off")
+            run(*inside, "ip", "link", "set", "dev", "line", "up")
         self.set_line(megabits=self.megabits, buffer_bytes=self.buffer_bytes)
         self.set_loss(self.loss)
-
-    def _name(self, which: int | str) -> str:
-        return f"{self._prefix}-{which}"
-
-    def _add_namespace(self, which: str) -> None:
-        _run("ip", "netns", "add", self._name(which))
-        self._made.append(self._name(which))
 
     def _name_host(self, node: int) -> None:
         """What `ip netns exec` puts in the place of /etc/hosts."""
@@ -186,16 +214,15 @@ class Network:
         (folder / "hosts").write_text(names, encoding="utf-8")
 
     def _switch(self, *command: str) -> None:
-        _run("ip", "netns", "exec", self._name("switch"), *command)
-
-    def _remove(self) -> None:
-        while self._made:
-            name = self._made.pop()
-            subprocess.run(["ip", "netns", "del", name], capture_output=True)
-            shutil.rmtree(_FILES / name, ignore_errors=True)
+        run("ip", "netns", "exec", self._name("switch"), *command)
 
 
-def _run(*command: str) -> None:
+def run(*command: str) -> None:
+    """Runs a command to its end.
+
+    Raises:
+        RuntimeError: it failed; with what it says.
+    """
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode != 0:
         raise RuntimeError(f"{' '.join(command)}: {done.stderr.strip()}")

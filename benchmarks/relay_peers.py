@@ -8,9 +8,10 @@ import pathlib
 import statistics
 import subprocess
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from benchmarks import report
+from benchmarks.namespaces import Namespaces
 
 PROGRAM = report.ROOT / "build" / "bench" / "native" / "relay_peer"
 
@@ -74,18 +75,6 @@ def fairness(rates: Sequence[float]) -> float:
     return sum(rates) ** 2 / (len(rates) * squares) if squares else 0.0
 
 
-class Nodes(Protocol):
-    """Places that a network joins (benchmarks/namespaces.py, wan_line.py)."""
-
-    def address(self, node: int) -> str:
-        """The node's IPv4 address."""
-        ...
-
-    def inside(self, node: int) -> list[str]:
-        """What a command line starts with to run on the node."""
-        ...
-
-
 class Peers:
     """Starts both ends on loopback, or on the nodes of a network (the receiver is node 0).
 
@@ -94,7 +83,7 @@ class Peers:
         program: built with `cmake -DSTROM_BENCH=ON`.
     """
 
-    def __init__(self, network: Nodes | None = None, program: pathlib.Path = PROGRAM) -> None:
+    def __init__(self, network: Namespaces | None = None, program: pathlib.Path = PROGRAM) -> None:
         if not program.exists():
             raise FileNotFoundError(f"{program} is not built; run: make bench-relay")
         self._network = network

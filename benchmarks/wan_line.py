@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import pathlib
 import subprocess
-from types import TracebackType
 from typing import Any
 
 from benchmarks import namespaces, report
@@ -78,8 +76,8 @@ def unavailable() -> str | None:
     return reason
 
 
-class LongLine:
-    """Two nodes and the line between them; a context manager that always cleans up.
+class LongLine(namespaces.Namespaces):
+    """Two nodes and the line between them.
 
     Args:
         program: custom_ops/bench/wan_line, built with `cmake -DSTROM_BENCH=ON`.
@@ -92,38 +90,13 @@ class LongLine:
     def __init__(self, program: pathlib.Path = PROGRAM) -> None:
         if not program.exists():
             raise FileNotFoundError(f"{program} is not built; run: make bench-wan")
+        super().__init__("10.78.0", "-wan")
         self._program = program
-        self._names = [f"strom-{os.getpid()}-wan{node}" for node in range(2)]
         self._process: subprocess.Popen[str] | None = None
-
-    def __enter__(self) -> LongLine:
-        try:
-            self._build()
-        except BaseException:
-            self._remove()
-            raise
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._remove()
-
-    @property
-    def names(self) -> list[str]:
-        """The namespaces' names."""
-        return list(self._names)
-
-    def address(self, node: int) -> str:
-        """The node's IPv4 address."""
-        return f"10.78.0.{node + 1}"
 
     def inside(self, node: int) -> list[str]:
         """What a command line starts with to run on the node; all but 0 are node 1."""
-        return ["ip", "netns", "exec", self._names[min(node, 1)]]
+        return super().inside(min(node, 1))
 
     def set(self, line: Line) -> None:
         """Makes the line another one."""
@@ -141,9 +114,9 @@ class LongLine:
         )
 
     def _build(self) -> None:
-        for name in self._names:
-            _run("ip", "netns", "add", name)
-        command = [str(self._program), self._names[1], self._names[0]]
+        for node in range(2):
+            self._add_namespace(node)
+        command = [str(self._program), self._name(1), self._name(0)]
         self._process = subprocess.Popen(
             [*command, self.address(1), self.address(0)],
             stdin=subprocess.PIPE,
@@ -152,13 +125,14 @@ class LongLine:
             text=True,
         )
         self._answer()
-        for name in self._names:
+        for node in range(2):
             for which, begin in (("rmem", 131072), ("wmem", 65536)):
-                setting = f"net.ipv4.tcp_{which}=4096 {begin} {_TCP_BYTES}"
-                _run("ip", "netns", "exec", name, "sysctl", "-qw", setting)
+                self._set(node, f"net.ipv4.tcp_{which}=4096 {begin} {_TCP_BYTES}")
             # A later connection must not begin with what an earlier one knew of the line.
-            setting = "net.ipv4.tcp_no_metrics_save=1"
-            _run("ip", "netns", "exec", name, "sysctl", "-qw", setting)
+            self._set(node, "net.ipv4.tcp_no_metrics_save=1")
+
+    def _set(self, node: int, setting: str) -> None:
+        namespaces.run(*self.inside(node), "sysctl", "-qw", setting)
 
     def _ask(self, words: str) -> dict[str, Any]:
         assert self._process is not None
@@ -182,11 +156,4 @@ class LongLine:
         if self._process is not None:
             self._process.communicate()  # its input's end is its end
             self._process = None
-        for name in self._names:
-            subprocess.run(["ip", "netns", "del", name], capture_output=True)
-
-
-def _run(*command: str) -> None:
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode != 0:
-        raise RuntimeError(f"{' '.join(command)}: {done.stderr.strip()}")
+        super()._remove()

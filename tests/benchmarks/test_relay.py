@@ -7,20 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import namespaces, other_work, relay, relay_peers, report
+from benchmarks import namespaces, other_work, relay, relay_peers
+from tests.support.native_programs import folder_of
 
-PROGRAM = next(
-    (
-        path
-        for path in (
-            report.ROOT / "build" / "native" / "relay_peer",
-            report.ROOT / "build" / "dev" / "relay_peer",
-            relay_peers.PROGRAM,
-        )
-        if path.exists()
-    ),
-    None,
-)
+FOLDER = folder_of("relay_peer")
+PROGRAM = None if FOLDER is None else FOLDER / "relay_peer"
 
 needs_program = pytest.mark.skipif(PROGRAM is None, reason="relay_peer is not built")
 

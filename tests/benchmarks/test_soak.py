@@ -7,16 +7,10 @@ from typing import Any
 
 import pytest
 
-from benchmarks import relay_job, report, soak
+from benchmarks import relay_job, soak
+from tests.support.native_programs import folder_of
 
-PROGRAMS = next(
-    (
-        path
-        for path in (soak.PROGRAMS, report.ROOT / "build" / "dev")
-        if (path / "relay_node").exists()
-    ),
-    None,
-)
+PROGRAMS = folder_of("relay_node", "simulator")
 
 
 @pytest.mark.jobs

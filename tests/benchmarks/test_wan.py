@@ -7,20 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import relay, relay_peers, report, wan, wan_line
+from benchmarks import relay, wan, wan_line
+from tests.support.native_programs import folder_of
 
-PROGRAM = next(
-    (
-        path
-        for path in (
-            report.ROOT / "build" / "native" / "relay_peer",
-            report.ROOT / "build" / "dev" / "relay_peer",
-            relay_peers.PROGRAM,
-        )
-        if path.exists() and path.with_name("wan_line").exists()
-    ),
-    None,
-)
+FOLDER = folder_of("relay_peer", "wan_line")
+PROGRAM = None if FOLDER is None else FOLDER / "relay_peer"
 
 needs_program = pytest.mark.skipif(PROGRAM is None, reason="relay_peer or wan_line is not built")
 

@@ -158,9 +158,6 @@ def test_what_is_alike_on_several_nodes_stands_in_the_table_once() -> None:
 
 @pytest.fixture(scope="module")
 def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SshHosts]:
-    why = ssh_hosts.missing()
-    if why is not None:
-        pytest.skip(why)
     with ssh_hosts.ssh_hosts(tmp_path_factory.mktemp("ssh")) as found:
         yield found
 

@@ -16,6 +16,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from benchmarks.namespaces import Network, unavailable
 from tests.support.processes import wait_until_gone
 
@@ -26,7 +28,7 @@ _PORT = 2222
 _SERVE = "mount -t tmpfs none /run && mkdir /run/sshd && exec $0 -D -e -f $1"
 
 
-def missing() -> str | None:
+def _missing() -> str | None:
     """Why there can be no such machines here; None = there can."""
     for program in (_SSHD, "ssh", "ssh-keygen"):
         if shutil.which(program) is None:
@@ -160,7 +162,9 @@ def _name_of(pid: int) -> str:
 
 @contextlib.contextmanager
 def ssh_hosts(folder: Path) -> Iterator[SshHosts]:
-    """Machines that are there until the context ends."""
+    """Machines that are there until the context ends; skips where there can be none."""
+    if (why := _missing()) is not None:
+        pytest.skip(why)
     with Network(MACHINES) as network:
         hosts = SshHosts(folder, network)
         try:

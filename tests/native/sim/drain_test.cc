@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <string>
 
+#include "one_fault.h"
 #include "sim/simulation.h"
 
 namespace strom {
@@ -13,19 +14,9 @@ namespace {
 
 using State = ApplicationRecord::State;
 
-constexpr int64_t kMillisecond = 1'000'000;
-
-// Five workers, of which some drain while the others train; others come in their place.
 SimulationOptions Draining(uint64_t seed, int32_t max_staleness, Topology topology,
                            std::vector<int32_t> ranks) {
-  SimulationOptions options;
-  options.seed = seed;
-  options.max_staleness = max_staleness;
-  options.topology = topology;
-  options.failure_timeout_ns = 400 * kMillisecond;
-  options.plan.faults = {
-      {Fault::Kind::kDrain, 200 * kMillisecond, 600 * kMillisecond, std::move(ranks)}};
-  return options;
+  return WithOneFault(Fault::Kind::kDrain, seed, max_staleness, topology, std::move(ranks));
 }
 
 int64_t Count(const Simulation& simulation, MasterEvent::Type type) {

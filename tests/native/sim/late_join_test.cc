@@ -7,6 +7,7 @@
 #include <string>
 
 #include "core/master/start_rendezvous.h"
+#include "one_fault.h"
 #include "sim/simulation.h"
 
 namespace strom {
@@ -15,19 +16,9 @@ namespace {
 using State = ApplicationRecord::State;
 using testing::HasSubstr;
 
-constexpr int64_t kMillisecond = 1'000'000;
-
-// Five workers, of which some are killed and replaced while the others train.
 SimulationOptions Replacing(uint64_t seed, int32_t max_staleness, Topology topology,
                             std::vector<int32_t> ranks) {
-  SimulationOptions options;
-  options.seed = seed;
-  options.max_staleness = max_staleness;
-  options.topology = topology;
-  options.failure_timeout_ns = 400 * kMillisecond;
-  options.plan.faults = {
-      {Fault::Kind::kRestart, 200 * kMillisecond, 600 * kMillisecond, std::move(ranks)}};
-  return options;
+  return WithOneFault(Fault::Kind::kRestart, seed, max_staleness, topology, std::move(ranks));
 }
 
 std::string EventText(const Simulation& simulation, MasterEvent::Type type) {
