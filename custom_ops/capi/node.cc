@@ -216,11 +216,14 @@ int strom_worker_drain(strom_handle worker, int64_t timeout_ns) {
 
 int strom_worker_start(strom_handle worker, uint64_t generation, int64_t size, uint64_t layout_hash,
                        const char* options_text, const strom_method* method,
-                       const strom_range* ranges, int64_t range_count, const float* seed,
-                       float* parameters, int64_t timeout_ns) {
+                       const strom_range* ranges, int64_t range_count, int64_t cycles,
+                       const float* seed, float* parameters, int64_t timeout_ns) {
   return WithWorker("strom_worker_start", worker, [&](WorkerAgent& agent) -> Status {
-    Generation g{generation, size, layout_hash, options_text, nullptr, {}};
+    Generation g{generation, size, layout_hash, options_text, nullptr, {}, 0};
     if (method != nullptr) {
+      if (cycles < 0)
+        return {Code::kInvalidArgument, "a joint model has finished 0 cycles or more"};
+      g.cycles = static_cast<uint64_t>(cycles);
       g.plan.method = *method;
       for (int64_t i = 0; i < range_count; ++i) {
         g.plan.ranges.push_back({ranges[i].offset, ranges[i].size});
@@ -316,6 +319,13 @@ int strom_worker_joint_model(strom_handle worker, float* out, int64_t size, int6
     JointValues joint;
     Status status = agent.ReadJoint(&joint, timeout_ns);
     return status.ok() ? CopyParameters(joint, out, size) : status;
+  });
+}
+
+int strom_worker_joint_cycles(strom_handle worker, int64_t* cycles) {
+  return WithWorker("strom_worker_joint_cycles", worker, [&](WorkerAgent& agent) -> Status {
+    *cycles = static_cast<int64_t>(agent.joint_cycles());
+    return {};
   });
 }
 

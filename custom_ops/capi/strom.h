@@ -22,7 +22,7 @@ extern "C" {
 
 /* Bumped whenever a declaration below, in joint_values.h or in step_values.h changes; the Python
  * package refuses another number. */
-#define STROM_ABI_VERSION 16
+#define STROM_ABI_VERSION 17
 
 typedef int64_t strom_handle;
 
@@ -306,12 +306,14 @@ STROM_EXPORT int strom_worker_drain(strom_handle worker, int64_t timeout_ns);
  * Every worker then gets the master's values in `parameters` (size elements). `options_text` must
  * be equal on all workers; a difference is refused and both texts are named.
  * `method` NULL is update sharing. Of any other the `ranges` (ascending, apart) are what the joint
- * model consists of, one behind the other: the variables that are trained. Equal on all workers. */
+ * model consists of, one behind the other: the variables that are trained. Equal on all workers.
+ * `cycles` is what strom_worker_joint_cycles was at the end of the training that goes on, or in its
+ * checkpoint; the most of all workers counts. 0 = training begins. */
 STROM_EXPORT int strom_worker_start(strom_handle worker, uint64_t generation, int64_t size,
                                     uint64_t layout_hash, const char* options_text,
                                     const strom_method* method, const strom_range* ranges,
-                                    int64_t range_count, const float* seed, float* parameters,
-                                    int64_t timeout_ns);
+                                    int64_t range_count, int64_t cycles, const float* seed,
+                                    float* parameters, int64_t timeout_ns);
 
 /* How the generation has begun; valid after strom_worker_start. */
 typedef struct {
@@ -361,6 +363,8 @@ STROM_EXPORT int strom_worker_average(strom_handle worker, uint64_t key, double*
 /* Copies the joint model, as the master has it now, to `out` (size elements). */
 STROM_EXPORT int strom_worker_joint_model(strom_handle worker, float* out, int64_t size,
                                           int64_t timeout_ns);
+/* Cycles that the joint model has finished, as the master has told last; 0 where there is none. */
+STROM_EXPORT int strom_worker_joint_cycles(strom_handle worker, int64_t* cycles);
 
 /* The ending, in this order. finish: no more updates from here (stop: this worker ends it for
  * all); waits until everything that any member sent has been received; call strom_replica_apply

@@ -463,6 +463,7 @@ void WorkerAgent::Publish(int64_t now_ns) {
     released_ = node_.ReleasedSteps();
     donation_wanted_.store(node_.DonationWanted(), std::memory_order_relaxed);
     missing_workers_.store(node_.missing_workers(), std::memory_order_relaxed);
+    joint_cycles_.store(node_.joint_cycles(), std::memory_order_relaxed);
     waits_for_master_.store(node_.WaitsForMaster(), std::memory_order_relaxed);
     replica_wanted_.store(node_.ReplicaWanted(), std::memory_order_relaxed);
     if (inbox_.bytes() > options_.inbox_bytes && failure_.ok()) {

@@ -61,6 +61,7 @@ class WorkerAgent final : public Exchange, public JointExchange, private IoLoop:
   void Donate(Bytes donation);
   // See WorkerNode; costs no lock.
   int32_t missing_workers() const { return missing_workers_.load(std::memory_order_relaxed); }
+  uint64_t joint_cycles() const { return joint_cycles_.load(std::memory_order_relaxed); }
   // See WorkerNode; these two cost no lock.
   bool waits_for_master() const { return waits_for_master_.load(std::memory_order_relaxed); }
   bool replica_wanted() const { return replica_wanted_.load(std::memory_order_relaxed); }
@@ -172,6 +173,7 @@ class WorkerAgent final : public Exchange, public JointExchange, private IoLoop:
 
   std::atomic<bool> donation_wanted_ = false;
   std::atomic<int32_t> missing_workers_ = 0;
+  std::atomic<uint64_t> joint_cycles_ = 0;
   std::atomic<bool> waits_for_master_ = false;
   std::atomic<bool> replica_wanted_ = false;
 };

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from keras_strom import errors
 
 #: The declarations in custom_ops/capi/strom.h that this package was written for.
-ABI_VERSION = 16
+ABI_VERSION = 17
 
 #: Where the build puts libstrom.so, _strom_ops.so and build.json.
 DIRECTORY = pathlib.Path(__file__).resolve().parent

@@ -289,6 +289,7 @@ class WorkerNode(JoinedNode):
         *,
         method: MethodNumbers | None = None,
         ranges: Sequence[tuple[int, int]] = (),
+        cycles: int = 0,
         timeout: float | None = None,
     ) -> np.ndarray:
         """Begins a generation (one `fit`) together with all other workers.
@@ -302,6 +303,8 @@ class WorkerNode(JoinedNode):
             method: equal on all workers; None = updates are shared.
             ranges: of a method (offset, size) of what the joint model consists of, in the flat
                 space; ascending, apart, equal on all workers.
+            cycles: what `joint_cycles` was at the end of the training that goes on, or in its
+                checkpoint; the most of all workers counts. 0 = training begins.
             timeout: seconds.
 
         Returns:
@@ -321,6 +324,7 @@ class WorkerNode(JoinedNode):
             _Pointer,
             _Pointer,
             ctypes.c_int64,
+            ctypes.c_int64,
             _Pointer,
             _Pointer,
             ctypes.c_int64,
@@ -335,6 +339,7 @@ class WorkerNode(JoinedNode):
             None if numbers is None else ctypes.addressof(numbers),
             ctypes.addressof(places),
             len(ranges),
+            cycles,
             None if source is None else source.ctypes.data,
             parameters.ctypes.data,
             _nanoseconds(timeout),
@@ -477,6 +482,13 @@ class WorkerNode(JoinedNode):
         )
         self._wait(request, self.handle, values.ctypes.data, size, _nanoseconds(timeout))
         return values
+
+    def joint_cycles(self) -> int:
+        """Cycles that the joint model has finished, as the master has told last; 0 without one."""
+        cycles = ctypes.c_int64()
+        read = declare("strom_worker_joint_cycles", _Handle, ctypes.POINTER(ctypes.c_int64))
+        check(read(self.handle, ctypes.byref(cycles)))
+        return cycles.value
 
     def finish(self, stop: bool = False, *, timeout: float | None = None) -> None:
         """No more updates from here; returns when all that any member sent is here."""

@@ -64,6 +64,7 @@ class Part:
         per_epoch: batches of its epoch; None = not known.
         steps: shared steps that it has made, in all fits.
         threshold: the state of its threshold algorithm.
+        cycles: that the joint model had finished; 0 without one.
         arrays: by name, of what they are; see `keras_strom.recovery.checkpointing`.
 
     Example:
@@ -80,6 +81,7 @@ class Part:
     steps: int
     threshold: tuple[float, ...]
     arrays: Arrays
+    cycles: int = 0
 
     def to_bytes(self) -> bytes:
         """The bytes of `packed_arrays`."""
@@ -107,6 +109,7 @@ class Part:
                 steps=whole(values, "steps"),
                 threshold=tuple(map(float, values["threshold"])),
                 arrays=arrays,
+                cycles=whole({"cycles": 0, **values}, "cycles"),  # Earlier parts have none.
             )
         except OtherVersionError as other:
             raise errors.Refused(

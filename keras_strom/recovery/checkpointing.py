@@ -104,8 +104,10 @@ class Checkpointing:
                 _logger.info(
                     "fit %d was over when the checkpoint was made: it is skipped", fit.number
                 )
-        elif fit.number == self._restored.fit and is_chief:
-            self._restored.install_start(participant, fit.model)
+        elif fit.number == self._restored.fit:
+            self._restored.begin_after(participant)
+            if is_chief:
+                self._restored.install_start(participant, fit.model)
 
     def restore(self, participant: Participant, fit: Fit, start: Start) -> DataPosition | None:
         """After a start: installs this worker's state.
@@ -151,6 +153,10 @@ class _Restored:
         self._part = read_part(paths[rank])
         self._is_own = self._same_workers and rank == here.rank
         self.fit = self._base.fit
+
+    def begin_after(self, participant: Participant) -> None:
+        """On every worker, before the start: the joint model's schedules go on."""
+        participant.step.begin_after(self._base.cycles)
 
     def install_start(self, participant: Participant, model: Any) -> None:
         """On the chief, before the start: what every worker takes over from it."""
@@ -224,4 +230,5 @@ def _part_of(participant: Participant, fit: Fit, place: DataPosition) -> Part:
         steps=participant.step.steps,
         threshold=participant.step.threshold_state,
         arrays={**state, **own},
+        cycles=participant.step.cycles,
     )

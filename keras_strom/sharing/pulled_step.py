@@ -140,6 +140,8 @@ class PulledStep(TrainingStep):
         self._worker: TrainingWorker | None = None
         self._shown: _Shown | None = None
         self._warned: set[int] = set()
+        self._cycles: dict[int, int] = {}  # That a joint model has finished in trainings before.
+        self._cycles_of_checkpoint = 0
         with tf.init_scope(), tf.device("/cpu:0"):
             # Which of the joint models so far is that of now: a step knows its own.
             self._joint_now = tf.Variable(-1, dtype=tf.int64, trainable=False)
@@ -264,6 +266,15 @@ class PulledStep(TrainingStep):
         """A step pulls whole variables."""
         return False
 
+    @property
+    def cycles(self) -> int:
+        """Cycles that the joint model has finished, as the master has told last."""
+        return 0 if self._worker is None else self._worker.joint_cycles()
+
+    def begin_after(self, cycles: int) -> None:
+        """The joint model of the next training has finished so many: its schedules go on."""
+        self._cycles_of_checkpoint = cycles
+
     def expect(self, steps: int | None, workers: int) -> None:
         """Nothing is chosen by the length of a training."""
 
@@ -293,7 +304,7 @@ class PulledStep(TrainingStep):
         """
         joint = _Joint(trained)
         if not joint.size:
-            return None, ()
+            return JointPlan()
         if isinstance(self.method, MPCA) and joint.size < _SHARD_ELEMENTS * self.method.phases:
             raise errors.UnsupportedModel(
                 f"the model has {joint.size} trained elements; MPCA(phases={self.method.phases}) "
@@ -301,10 +312,13 @@ class PulledStep(TrainingStep):
                 "shards: take fewer phases"
             )
         self._joint = joint
-        self._joint_now.assign(self._number_of(joint))
+        number = self._number_of(joint)
+        self._joint_now.assign(number)
         for entry in trained:
             self._space.expect(entry.variable)
-        return self.method.numbers(self._options.workers), joint.ranges
+        cycles = max(self._cycles_of_checkpoint, self._cycles.get(number, 0))
+        self._cycles_of_checkpoint = 0
+        return JointPlan(self.method.numbers(self._options.workers), joint.ranges, cycles)
 
     def _number_of(self, joint: _Joint) -> int:
         """Names a joint model by what it consists of."""
@@ -355,6 +369,8 @@ class PulledStep(TrainingStep):
 
     def ended(self) -> None:
         """The variables have the joint model, and keep it."""
+        if self._joint is not None:
+            self._cycles[self._number_of(self._joint)] = self.cycles
         self._worker = self._shown = None
 
     # ------------------------------------------------------------ between steps

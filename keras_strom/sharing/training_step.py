@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -23,8 +23,20 @@ from keras_strom.sharing.step_trace import StepTrace
 if TYPE_CHECKING:
     from keras_strom.relay.training_relay import TrainingWorker
 
-#: What `WorkerNode.start` is told of a joint model: its method, and its ranges of the flat space.
-JointPlan = tuple[MethodNumbers | None, Sequence[tuple[int, int]]]
+
+class JointPlan(NamedTuple):
+    """What `WorkerNode.start` is told of a joint model.
+
+    Attributes:
+        method: None = there is none, updates are shared.
+        ranges: (offset, size) of the flat space that it consists of.
+        cycles: that it has finished already: in an earlier training, or when the checkpoint was
+            made from which this one goes on.
+    """
+
+    method: MethodNumbers | None = None
+    ranges: Sequence[tuple[int, int]] = ()
+    cycles: int = 0
 
 
 class TrainingStep(abc.ABC):
@@ -87,6 +99,15 @@ class TrainingStep(abc.ABC):
     def count_from(self, steps: int) -> None:
         """After `begin`: has `steps` go on from there."""
         self._steps_before.assign(steps)
+
+    @property
+    def cycles(self) -> int:
+        """Of the joint model, as the master has told last; its schedules go by them. 0 = none."""
+        return 0
+
+    @abc.abstractmethod
+    def begin_after(self, cycles: int) -> None:
+        """Before `plan`: what `cycles` was in the checkpoint from which training goes on."""
 
     @abc.abstractmethod
     def expect(self, steps: int | None, workers: int) -> None:

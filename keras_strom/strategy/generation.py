@@ -226,7 +226,7 @@ class Generation:
         if worker is not None:
             own = None if sharing.agreed is None else self._fingerprint()
             # Without steps nothing is exchanged, whatever the method is.
-            joint = (None, ()) if self._follows else sharing.step.plan(self._trained_entries())
+            joint = JointPlan() if self._follows else sharing.step.plan(self._trained_entries())
             values = self._start_with_others(layout, joint)
             sharing.started, sharing.has_returned = True, False
             worker = sharing.worker
@@ -286,8 +286,9 @@ class Generation:
                     layout,
                     sharing.options_text,
                     sharing.space.read() if sharing.environment.is_chief else None,
-                    method=joint[0],
-                    ranges=joint[1],
+                    method=joint.method,
+                    ranges=joint.ranges,
+                    cycles=joint.cycles,
                     # Callbacks of another worker's last epoch may take as long as they like.
                     timeout=None if self._follows else sharing.environment.join_timeout,
                 )

@@ -67,10 +67,17 @@ def folder(path: Path, *, kept: int = 2, workers: int = 2) -> CheckpointFolder:
         steps=st.integers(0, 1 << 40),
         threshold=st.tuples(st.floats(1e-9, 1)),
         arrays=st.just({}),
+        cycles=st.integers(0, 1 << 40),
     )
 )
 def test_a_part_survives_its_way(sent: Part) -> None:
     assert Part.from_bytes(sent.to_bytes()) == sent
+
+
+def test_a_part_of_before_cycles_were_saved_has_none() -> None:
+    values = {"rank": 0, "workers": 2, "fit": 1, "place": {"epoch": 3, "batch": 1}}
+    values |= {"per_epoch": None, "steps": 3, "threshold": []}
+    assert Part.from_bytes(pack("keras-strom checkpoint part", 3, values, {})).cycles == 0
 
 
 def test_a_part_keeps_its_arrays() -> None:

@@ -20,6 +20,7 @@ from keras_strom.method import Method
 from keras_strom.sharing.flat_space import FlatSpace
 from keras_strom.sharing.pulled_step import PulledStep, PullOptions
 from keras_strom.sharing.step_trace import MaskedMomenta, StepTrace
+from keras_strom.sharing.training_step import JointPlan
 
 #: Elements of the variables: before the joint model, in it, in it, between, in it.
 SIZES = (5, 40, 7, 3, 20000)
@@ -29,6 +30,7 @@ TRAINED = (1, 2, 4)
 class StandIn:
     """Stands for a connection: the master has a joint model of halves."""
 
+    CYCLES = 7
     handle = 0
 
     def __init__(self) -> None:
@@ -37,6 +39,9 @@ class StandIn:
     def joint_model(self, size: int) -> np.ndarray:
         self.asked += 1
         return np.full(size, 0.5, np.float32)
+
+    def joint_cycles(self) -> int:
+        return self.CYCLES
 
 
 class Loop:
@@ -74,14 +79,30 @@ class Loop:
 
 
 def test_the_joint_model_is_made_of_ranges_in_which_neighbours_are_one() -> None:
-    numbers, ranges = Loop().begin()
-    assert (numbers.kind, numbers.phases) == (1, 3)
-    assert list(ranges) == [(5, 47), (55, 20000)]
+    plan = Loop().begin()
+    assert (plan.method.kind, plan.method.phases) == (1, 3)
+    assert list(plan.ranges) == [(5, 47), (55, 20000)]
+
+
+def test_the_next_training_of_the_same_joint_model_goes_on_with_its_cycles() -> None:
+    loop = Loop()
+    assert (loop.step.cycles, loop.begin().cycles) == (0, 0)
+    assert loop.step.cycles == StandIn.CYCLES
+    loop.step.ended()
+    assert loop.begin((1, 4)).cycles == 0  # It is another one.
+    assert loop.begin().cycles == StandIn.CYCLES
+
+
+def test_the_cycles_of_a_checkpoint_are_those_of_the_next_training() -> None:
+    loop = Loop()
+    loop.step.begin_after(40)
+    assert loop.begin().cycles == 40
+    assert loop.begin().cycles == 0
 
 
 def test_a_model_that_trains_nothing_has_no_joint_model() -> None:
     loop = Loop()
-    assert loop.begin(()) == (None, ())
+    assert loop.begin(()) == JointPlan()
     loop.step.show_shared(loop.space)
     loop.step.finish(loop.space)
     assert loop.worker.asked == 0

@@ -9,6 +9,8 @@ namespace strom {
 namespace {
 
 constexpr int64_t kCut = 16;
+// The number comes from a file, and goes on from there.
+constexpr int64_t kMostCycles = int64_t{1} << 40;
 
 // How far a ramp over `length` cycles has come, 0 to 1.
 double Ramp(int64_t cycles, int64_t length) {
@@ -49,10 +51,14 @@ int64_t JointModel::last_part(int32_t shard) const {
   return shard + 1 < shards() ? first_part(shard + 1) : std::ssize(parts_);
 }
 
+void JointModel::BeginAfter(int64_t cycles) {
+  for (Shard& shard : shards_) shard.cycles = std::clamp<int64_t>(cycles, 0, kMostCycles);
+}
+
 void JointModel::Restart(int64_t cycles) {
+  BeginAfter(cycles);
   std::fill(trajectory_.begin(), trajectory_.end(), 0.0f);
   for (Shard& shard : shards_) {
-    shard.cycles = cycles;
     shard.gamma = 0;
     shard.restarts = true;
   }

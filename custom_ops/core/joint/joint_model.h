@@ -36,6 +36,10 @@ class JointModel {
   int64_t cycles(int32_t shard) const { return At(shard).cycles; }
   int64_t cycles() const;
 
+  // Training goes on, from the x~ of a fit before or of a checkpoint: all shards have finished
+  // `cycles`, by which the schedules go. The trajectory begins anew.
+  void BeginAfter(int64_t cycles);
+
   // The master has been replaced: the trajectory is lost, all shards have finished `cycles`, and
   // the next mean of each takes the place of what is here.
   void Restart(int64_t cycles);

@@ -183,7 +183,7 @@ void MasterFits::GoOnFrom(int64_t now_ns, Resumption::Whole whole) {
   relay_->Begin(layout);
   std::vector<Replication::Accepted> none;  // nobody has sent an update of this generation yet
   relay_->Open(now_ns, whole.cut, &none);
-  generation_.emplace(layout, whole.resume.plan, /*sequenced=*/std::nullopt,
+  generation_.emplace(layout, whole.resume.plan, /*cycles=*/0, /*sequenced=*/std::nullopt,
                       std::map<int32_t, uint64_t>{}, codec_, &parameters_, host_);
   end_reported_ = false;
   late_joins_.Started(layout, whole.resume.options_text, whole.resume.plan);
@@ -440,6 +440,7 @@ std::optional<std::string> MasterFits::StartIfReady(int64_t now_ns) {
   }
   const std::string options_text = rendezvous_.options_text();
   const JointPlan plan = rendezvous_.plan();
+  const uint64_t cycles = rendezvous_.cycles();
   rendezvous_.Clear();
   if (!has_values) return std::nullopt;
   membership_->ForgetReplaced();
@@ -448,7 +449,7 @@ std::optional<std::string> MasterFits::StartIfReady(int64_t now_ns) {
   relay_->SetAllowance(2 * static_cast<int64_t>(parameters_.size() * sizeof(float)));
   std::vector<Replication::Accepted> none;  // nobody has sent an update of this generation yet
   relay_->Open(now_ns, cut, &none);
-  generation_.emplace(layout, plan, sequenced, origins, codec_, &parameters_, host_);
+  generation_.emplace(layout, plan, cycles, sequenced, origins, codec_, &parameters_, host_);
   end_reported_ = false;
   late_joins_.Started(layout, options_text, plan);
   donations_.Clear();

@@ -16,7 +16,7 @@ constexpr size_t kMaxAverageKeys = 64;
 
 }  // namespace
 
-MasterGeneration::MasterGeneration(const Layout& layout, const JointPlan& plan,
+MasterGeneration::MasterGeneration(const Layout& layout, const JointPlan& plan, uint64_t cycles,
                                    const std::optional<SequencerBounds>& sequenced,
                                    const std::map<int32_t, uint64_t>& origins,
                                    const UpdateCodec& codec, std::vector<float>* parameters,
@@ -30,7 +30,7 @@ MasterGeneration::MasterGeneration(const Layout& layout, const JointPlan& plan,
   }
   if (sequenced) sequencer_.emplace(counters, *sequenced);
   if (!plan.IsJoint()) return;
-  exchange_.emplace(plan, layout.generation, *parameters, host);
+  exchange_.emplace(plan, layout.generation, *parameters, cycles, host);
   for (const auto& [rank, member] : members_) exchange_->Join(rank, /*late=*/false);
 }
 

@@ -39,9 +39,9 @@ class MasterGeneration {
  public:
   enum class Phase { kTraining, kFinal, kResult, kEnded };
 
-  // `plan`: valid for the layout. `sequenced`: of the synchronous and bounded modes. `origins`:
-  // rank -> origin of the members; `parameters` and `host` outlive this.
-  MasterGeneration(const Layout& layout, const JointPlan& plan,
+  // `plan`: valid for the layout. `cycles`: see Announce. `sequenced`: of the synchronous and
+  // bounded modes. `origins`: rank -> origin of the members; `parameters` and `host` outlive this.
+  MasterGeneration(const Layout& layout, const JointPlan& plan, uint64_t cycles,
                    const std::optional<SequencerBounds>& sequenced,
                    const std::map<int32_t, uint64_t>& origins, const UpdateCodec& codec,
                    std::vector<float>* parameters, GenerationHost* host);

@@ -37,7 +37,8 @@ std::vector<float> FromFlat(const JointPlan& plan, const std::vector<float>& fla
 }  // namespace
 
 ShardExchange::ShardExchange(const JointPlan& plan, uint64_t generation,
-                             const std::vector<float>& flat, ShardExchangeHost* host)
+                             const std::vector<float>& flat, uint64_t cycles,
+                             ShardExchangeHost* host)
     : plan_(plan),
       generation_(generation),
       host_(host),
@@ -45,7 +46,9 @@ ShardExchange::ShardExchange(const JointPlan& plan, uint64_t generation,
       tick_ns_(kRememberedTicks),
       asked_ns_(static_cast<size_t>(plan.method.phases), kNever),
       steps_(plan.method.steps > 0 ? plan.method.steps : kFirstSteps),
-      ratios_(kRememberedRounds) {}
+      ratios_(kRememberedRounds) {
+  joint_.BeginAfter(static_cast<int64_t>(cycles));
+}
 
 void ShardExchange::Join(int32_t rank, bool late) {
   Member& member = members_[rank] = {};

@@ -36,9 +36,10 @@ class ShardExchangeHost {
 
 class ShardExchange {
  public:
-  // `flat` are the parameters of the generation's whole layout. `host` outlives this.
+  // `flat` are the parameters of the generation's whole layout. `host` outlives this. `cycles`: see
+  // JointModel::BeginAfter; 0 = training begins.
   ShardExchange(const JointPlan& plan, uint64_t generation, const std::vector<float>& flat,
-                ShardExchangeHost* host);
+                uint64_t cycles, ShardExchangeHost* host);
 
   // A worker trains from here on; `late`: the others do already. Rounds wait for a late one only
   // from its first snapshot on.

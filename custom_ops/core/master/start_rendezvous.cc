@@ -130,6 +130,12 @@ bool StartRendezvous::IsReady(int32_t rank) const {
   return HasSeed();
 }
 
+uint64_t StartRendezvous::cycles() const {
+  uint64_t most = 0;
+  for (const auto& [rank, announced] : AtHand()) most = std::max(most, announced.cycles);
+  return most;
+}
+
 const StartRendezvous::Entry& StartRendezvous::First() const {
   return std::min_element(announced_.begin(), announced_.end(),
                           [](const auto& a, const auto& b) {

@@ -55,6 +55,7 @@ class StartRendezvous {
   const Layout& layout() const { return First().layout; }
   const std::string& options_text() const { return First().options_text; }
   const JointPlan& plan() const { return First().plan; }
+  uint64_t cycles() const;  // the most that one of those at hand knows of; see Announce
   bool HasSeed() const { return seed_ && seed_->first == layout().generation; }
   // The chief's values for the generation at hand; null where there are none.
   std::vector<float>* seed() { return HasSeed() ? &seed_->second : nullptr; }

@@ -20,7 +20,7 @@ namespace strom {
 
 // Bumped whenever a field below, the update header, the codec's format or what a message makes of
 // its receiver's vectors changes.
-inline constexpr uint32_t kProtocolVersion = 9;
+inline constexpr uint32_t kProtocolVersion = 10;
 
 // The words of a worker's CLOSE that leaves in the middle of its work, once the master holds all
 // that it has made. With no words its work is done, with any others it is lost.
@@ -100,10 +100,12 @@ struct Announce {
   uint64_t counter = 0;
   std::string options_text;
   JointPlan plan = {};
+  uint64_t cycles = 0;  // that the joint model has finished, in a fit before or in a checkpoint
   template <typename Archive>
   void Fields(Archive& archive) {
     archive(layout.generation, layout.size, layout.hash, counter, options_text);
     plan.Fields(archive);
+    archive(cycles);
   }
 };
 

@@ -30,9 +30,10 @@ class ShardAgentHost {
 
 class ShardAgent {
  public:
-  // `host` and `drops` outlive this.
-  ShardAgent(const JointPlan& plan, uint64_t generation, ShardAgentHost* host, DropCounters* drops)
-      : plan_(plan), generation_(generation), host_(host), drops_(drops) {}
+  // `host` and `drops` outlive this. `cycles`: that the joint model has finished at the start.
+  ShardAgent(const JointPlan& plan, uint64_t generation, uint64_t cycles, ShardAgentHost* host,
+             DropCounters* drops)
+      : plan_(plan), generation_(generation), host_(host), drops_(drops), cycles_(cycles) {}
 
   // --- the link to the master
   // It counts on this worker over the link at hand: what was asked and given is said again.
@@ -58,6 +59,7 @@ class ShardAgent {
   JointOrders TakeOrders() { return orders_.Take(); }
   // The target of a round, once.
   JointValues TakeRound() { return std::exchange(round_target_, nullptr); }
+  // That the joint model has finished, as the master has told last.
   uint64_t cycles() const { return cycles_; }
 
  private:
@@ -84,7 +86,7 @@ class ShardAgent {
   std::optional<std::pair<uint64_t, JointValues>> next_;  // the target that no tick has named yet
   std::optional<uint64_t> last_have_;
   JointValues round_target_;
-  uint64_t cycles_ = 0;
+  uint64_t cycles_;
   std::vector<Given> given_;            // that the master may lack, should the link be lost
   std::optional<uint64_t> last_given_;  // its mark
   uint64_t asked_ = 0;                  // questions for the joint model so far

@@ -38,7 +38,7 @@ void WorkerGeneration::Begin(Generation generation) {
   stop_ = false;
   joint_.reset();
   if (generation_.plan.IsJoint()) {
-    joint_.emplace(generation_.plan, layout_.generation, host_, drops_);
+    joint_.emplace(generation_.plan, layout_.generation, generation_.cycles, host_, drops_);
   }
 }
 
@@ -113,7 +113,7 @@ void WorkerGeneration::GoOn() {
 
 void WorkerGeneration::Announce() {
   host_->Send(strom::Announce{layout_, host_->last_own_counter(), generation_.options_text,
-                              generation_.plan});
+                              generation_.plan, generation_.cycles});
   if (generation_.seed == nullptr) return;
   host_->SendBlob(EncodeBlob({BlobKind::kSeed, layout_.generation, 0, 0, 0}, *generation_.seed));
 }

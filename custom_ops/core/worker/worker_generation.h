@@ -32,6 +32,7 @@ struct Generation {
   std::string options_text;                        // equal on all workers, else refused
   std::shared_ptr<const std::vector<float>> seed;  // the chief's values; null elsewhere
   JointPlan plan = {};                             // likewise equal; update sharing has none
+  uint64_t cycles = 0;                             // see Announce
 };
 
 // How a generation began for this worker.

@@ -137,6 +137,11 @@ void WorkerNode::Donate(int64_t now_ns, Buffer donation) {
 
 int32_t WorkerNode::missing_workers() const { return static_cast<int32_t>(state_->missing); }
 
+uint64_t WorkerNode::joint_cycles() const {
+  const ShardAgent* joint = state_->generation->joint();
+  return joint == nullptr ? 0 : joint->cycles();
+}
+
 void WorkerNode::Leave(int64_t now_ns, const std::string& reason) {
   State& s = *state_;
   if (s.life == State::Life::kOver) return;

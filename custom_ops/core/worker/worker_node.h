@@ -75,6 +75,9 @@ class WorkerNode {
   // How many workers are missing to `min_workers`; while it is not 0 this worker makes no step.
   int32_t missing_workers() const;
 
+  // That the joint model has finished, as the master has told last; 0 where there is none.
+  uint64_t joint_cycles() const;
+
   // The epoch of the master that it follows; 0 before kJoined.
   uint64_t master_epoch() const;
   // The master is lost, and this worker waits for another: it makes no step meanwhile, but hands

@@ -62,6 +62,25 @@ TEST(JointModelTest, WithoutStepsNothingChangesAndNoCycleEnds) {
   EXPECT_EQ(model.cycles(), 0);
 }
 
+TEST(JointModelTest, FromACheckpointTheSchedulesGoOn) {
+  strom_method method = Mpca(1);
+  method.beta = .5;
+  method.alpha = .05;
+  method.start_alpha = .5;
+  method.free_cycles = 2;
+  method.start_cycles = method.ramp_cycles = 20;
+  JointModel model(method, std::vector<float>(32, 8.0f));
+  EXPECT_EQ(model.alpha(), 0);
+  model.BeginAfter(40);
+  EXPECT_DOUBLE_EQ(model.alpha(), .05);
+  model.Add(0, std::vector<float>(32, 2.0f), 1);
+  model.Update(0);
+  EXPECT_THAT(model.joint(), Each(5.0f));
+  EXPECT_EQ(model.cycles(), 41);
+  model.BeginAfter(-1);
+  EXPECT_EQ(model.cycles(), 0);
+}
+
 TEST(JointModelTest, AfterAnotherMasterTheFirstMeanTakesThePlaceOfWhatIsThere) {
   strom_method method = Mpca(1);
   method.beta = .5;

@@ -71,8 +71,9 @@ class DonationsTest : public testing::Test {
   RecordedHost host;
   DropCounters drops;
   std::vector<float> parameters;
-  MasterGeneration generation{kLayout,      JointPlan{}, std::nullopt, {{0, 4}, {1, 5}, {2, 6}},
-                              BytesCodec(), &parameters, &host};
+  MasterGeneration generation{
+      kLayout,      JointPlan{}, 0,    std::nullopt, {{0, 4}, {1, 5}, {2, 6}},
+      BytesCodec(), &parameters, &host};
   Donations donations{kTimeout, kWindow, &host, &drops};
 };
 

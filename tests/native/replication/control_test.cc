@@ -20,7 +20,7 @@ JointPlan APlan() {
 
 std::vector<ControlMessage> OneOfEach() {
   return {Attach{3, {{1, 2}, {5, 6}}},
-          Announce{{1, 100, 77}, 12, "method=MPCA()", APlan()},
+          Announce{{1, 100, 77}, 12, "method=MPCA()", APlan(), 8},
           StartGeneration{1, {{9, 1}}},
           Step{1, 4, {{1, 2}, {1, 3}, {5, 6}}},
           Done{1, 12, 1},

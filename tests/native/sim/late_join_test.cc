@@ -141,6 +141,20 @@ TEST(LateJoinTest, WhoHasMissedAGenerationsEndMayBeAheadOfTheOthers) {
   EXPECT_TRUE(rendezvous.TakesPart(2));
 }
 
+TEST(LateJoinTest, TheMostCyclesOfTheJointModelThatOneAtHandKnowsOfCount) {
+  StartRendezvous rendezvous;
+  EXPECT_EQ(rendezvous.cycles(), 0u);
+  const auto after = [](uint64_t generation, uint64_t cycles) {
+    Announce announce = Beginning(generation);
+    announce.cycles = cycles;
+    return announce;
+  };
+  EXPECT_TRUE(rendezvous.Add(0, after(4, 0), /*in_step=*/true).empty());  // it is a new process
+  EXPECT_TRUE(rendezvous.Add(1, after(4, 40), true).empty());
+  EXPECT_TRUE(rendezvous.Add(2, after(5, 99), false).empty());
+  EXPECT_EQ(rendezvous.cycles(), 40u);
+}
+
 TEST(LateJoinTest, WhoIsBehindAllOthersHearsThatTheyHavePassedOn) {
   StartRendezvous rendezvous;
   EXPECT_TRUE(rendezvous.Add(2, Beginning(4), /*in_step=*/false).empty());

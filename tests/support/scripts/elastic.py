@@ -279,6 +279,7 @@ def train(job: Job, folder: str) -> dict[str, Any]:
                 "epochs": history.epoch,
                 # None of a worker that has come for the last epoch's end alone.
                 "losses": len(history.history.get("loss", ())),
+                "alphas": history.history.get("strom/alpha", []),
                 "batches": list(record.batches.items()),
                 "iterations": record.iterations,
             }
