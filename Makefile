@@ -184,7 +184,7 @@ test-quick: native ## the Python tests without Spark and without jobs of several
 	@$(PYTEST) -m quick $(PYTEST_ARGS)
 
 .PHONY: test-models
-test-models: setup ## large models of keras.applications on two workers (minutes; .ci/run runs them too)
+test-models: setup ## large models of keras.applications on two workers (minutes)
 	@echo "==> large models"
 	@$(BIN)/python -m pytest -q -m slow
 

@@ -118,7 +118,7 @@ slots._STARTING_SECONDS = slots._SILENT_SECONDS = 0.0
 builder = SparkSession.builder.master(sys.argv[1]).config("spark.ui.enabled", "false")
 spark = builder.config("spark.executor.memory", "512m").getOrCreate()
 sys.stdout = Gate()
-ranks = run(keras_strom.rank, num_proc=2, start_timeout=180, spark=spark)
+ranks = run(keras_strom.rank, num_proc=2, start_timeout=180, warm_start=False, spark=spark)
 sys.stdout = sys.__stdout__
 print("ranks", list(ranks))
 spark.stop()
