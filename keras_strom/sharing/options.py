@@ -45,7 +45,9 @@ def check_options(
     """
     if isinstance(threshold, type) or not isinstance(threshold, ThresholdAlgorithm):
         raise errors.InvalidOption(
-            f"threshold={threshold!r} must be a threshold algorithm, such as FixedThreshold(1e-3)"
+            f"threshold={threshold!r} must be a threshold algorithm, such as FixedThreshold(1e-3). "
+            "To withhold nothing, take the mean of all models after every step: "
+            "method=SparkNet(steps=1)"
         )
     if residual_clipping is not None and not isinstance(residual_clipping, ResidualClipping):
         raise errors.InvalidOption(

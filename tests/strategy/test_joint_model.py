@@ -19,7 +19,7 @@ from keras_strom import MPCA
 from keras_strom.recovery.checkpoint_files import read_part
 from tests.support.elastic_jobs import run, run_until_killed
 from tests.support.faults import Fault
-from tests.support.scripts import elastic, joint_endings, joint_model
+from tests.support.scripts import elastic, every_step, joint_endings, joint_model
 from tests.support.two_workers import launch, results, run_two_workers, weights
 
 pytestmark = pytest.mark.jobs
@@ -109,6 +109,17 @@ def test_the_report_has_the_figures_of_the_method_alone(method: str) -> None:
         assert first["method"].startswith(method.split("(")[0])
         assert "density" not in first
         assert "density" not in result["report_words"]
+
+
+def test_with_the_mean_after_every_step_two_workers_are_one_with_the_joined_batch(
+    tmp_path: Path,
+) -> None:
+    run_two_workers(Path(every_step.__file__), str(tmp_path))
+    first, second = (list(values.values()) for values in weights(tmp_path))
+    alone = every_step.train(every_step.BATCH * every_step.WORKERS).get_weights()
+    for of_first, of_second, of_one in zip(first, second, alone, strict=True):
+        np.testing.assert_array_equal(of_first, of_second)
+        np.testing.assert_allclose(of_first, of_one, atol=1e-5)
 
 
 def test_without_alpha_no_worker_is_ever_pulled() -> None:
