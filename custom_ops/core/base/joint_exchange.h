@@ -26,6 +26,7 @@ struct JointOrders {
   };
   std::vector<Target> targets;  // take the place of what was pulled to before
   double alpha = 0;             // of the pull
+  std::vector<float> spare;     // memory for the next snapshot: that of one which has gone
   // Methods with rounds: the one at hand, and after how many own steps a snapshot is given.
   uint64_t round = 0;
   int64_t steps = 0;
@@ -38,6 +39,7 @@ struct JointOrders {
   void Merge(JointOrders news) {
     if (news.asked) asked = news.asked;
     for (Target& target : news.targets) AddTarget(target.shard, std::move(target.values));
+    if (news.spare.capacity() > 0) spare = std::move(news.spare);
     alpha = news.alpha;
     round = news.round;
     steps = news.steps;

@@ -15,7 +15,9 @@ constexpr int64_t kFirstSteps = 10;
 constexpr int64_t kMostSteps = 10'000;
 // Asynchronous EASGD exchanges so much more rarely than one line could carry (the paper's setting).
 constexpr double kSlack = 1.3;
-constexpr int64_t kPullElements = int64_t{1} << 16;  // of one task
+// Of one task.
+constexpr int64_t kPullElements = int64_t{1} << 16;
+constexpr int64_t kCopiedElements = int64_t{1} << 14;
 
 const char* NameOf(const LocalPiece& piece) { return piece.name == nullptr ? "" : piece.name; }
 
@@ -49,7 +51,7 @@ void LocalModel::Begin(std::shared_ptr<JointExchange> exchange, int64_t size,
   size_ = size;
   workers_ = workers;
   for (int32_t shard = 0; shard < method.phases; ++shard) {
-    shards_.push_back({ShardOf(size, method.phases, shard), nullptr, 0, 0, {}});
+    shards_.push_back({ShardOf(size, method.phases, shard), nullptr, 0, 0, {}, true});
   }
   if (method.kind == STROM_EASGD && workers > 0) {
     const int64_t steps = method.steps > 0 ? method.steps : kFirstSteps;
@@ -111,19 +113,20 @@ Status LocalModel::Step(std::span<const LocalPiece> pieces, int64_t iteration, i
   if (method_.kind == STROM_MPCA) {
     if (orders.asked) {
       Shard& shard = shards_[*orders.asked % shards_.size()];
-      status = GiveShard(pieces, *orders.asked, &shard, iteration, now_ns);
+      status = GiveShard(pieces, *orders.asked, std::move(orders.spare), &shard, iteration, now_ns,
+                         parallel);
     }
     for (JointOrders::Target& target : orders.targets) {
       Shard& shard = shards_[static_cast<size_t>(target.shard)];
       shard.target = std::move(target.values);
-      MeasureShard(pieces, &shard);
+      shard.is_apart = false;
       ++told_.shards;
     }
     told_.alpha = orders.alpha;
     const double alpha = pull_ == PullKind::kStep ? orders.alpha : 0;
     Pull(pieces, static_cast<float>(alpha), parallel);
   } else {
-    status = StepOfRounds(pieces, orders, iteration, now_ns);
+    status = StepOfRounds(pieces, std::move(orders), iteration, now_ns, parallel);
   }
   *result = told_;
   result->waits = waits_ ? 1 : 0;
@@ -141,8 +144,8 @@ int64_t LocalModel::StepsToExchange(const JointOrders& orders) const {
   return std::clamp(static_cast<int64_t>(steps + .5), int64_t{1}, kMostSteps);
 }
 
-Status LocalModel::StepOfRounds(std::span<const LocalPiece> pieces, const JointOrders& orders,
-                                int64_t iteration, int64_t now_ns) {
+Status LocalModel::StepOfRounds(std::span<const LocalPiece> pieces, JointOrders orders,
+                                int64_t iteration, int64_t now_ns, const Parallel& parallel) {
   if (++since_exchange_ < StepsToExchange(orders)) return {};
   const int64_t steps = since_exchange_ - std::exchange(first_extra_, 0);
   NoteCycle(steps, exchanged_ns_, now_ns);
@@ -152,7 +155,8 @@ Status LocalModel::StepOfRounds(std::span<const LocalPiece> pieces, const JointO
   if (method_.kind == STROM_EASGD) {
     exchange_->AskJoint();
   } else {
-    Status given = GiveShard(pieces, orders.round, &shards_.front(), iteration, now_ns);
+    Status given = GiveShard(pieces, orders.round, std::move(orders.spare), &shards_.front(),
+                             iteration, now_ns, parallel);
     if (!given.ok()) return given;
   }
   since_exchange_ = 0;
@@ -161,16 +165,36 @@ Status LocalModel::StepOfRounds(std::span<const LocalPiece> pieces, const JointO
   return {};
 }
 
-Status LocalModel::GiveShard(std::span<const LocalPiece> pieces, uint64_t mark, Shard* shard,
-                             int64_t iteration, int64_t now_ns) {
-  std::vector<float> values;
-  values.reserve(static_cast<size_t>(shard->range.size));
-  const char* bad = nullptr;
+// Blocks are copied as they are looked at, while the processor has them at hand. `memory` is that
+// of an earlier snapshot, whose pages are there.
+Status LocalModel::GiveShard(std::span<const LocalPiece> pieces, uint64_t mark,
+                             std::vector<float> memory, Shard* shard, int64_t iteration,
+                             int64_t now_ns, const Parallel& parallel) {
+  struct Block {
+    std::span<const float> from;
+    float* to;
+    const LocalPiece* piece;
+    bool is_finite;
+  };
+  std::vector<float> values = std::move(memory);
+  values.resize(static_cast<size_t>(shard->range.size));
+  std::vector<Block> blocks;
   ForPieces(pieces, shard->range,
-            [&](std::span<const float> part, int64_t, const LocalPiece& piece) {
-              if (bad == nullptr && !IsFinite(part)) bad = NameOf(piece);
-              values.insert(values.end(), part.begin(), part.end());
+            [&](std::span<const float> part, int64_t offset, const LocalPiece& piece) {
+              float* const to = values.data() + (offset - shard->range.offset);
+              for (size_t at = 0; at < part.size(); at += kCopiedElements) {
+                const size_t size = std::min<size_t>(kCopiedElements, part.size() - at);
+                blocks.push_back({part.subspan(at, size), to + at, &piece, true});
+              }
             });
+  parallel.For(std::ssize(blocks), [&](int64_t i) {
+    Block& block = blocks[static_cast<size_t>(i)];
+    block.is_finite = IsFinite(block.from);
+    std::copy(block.from.begin(), block.from.end(), block.to);
+  });
+  const auto found = std::find_if(blocks.begin(), blocks.end(),
+                                  [](const Block& block) { return !block.is_finite; });
+  const char* const bad = found == blocks.end() ? nullptr : NameOf(*found->piece);
   if (method_.kind == STROM_MPCA) NoteCycle(shard->steps, shard->asked_ns, now_ns);
   shard->asked_ns = now_ns;
   const int64_t steps = std::exchange(shard->steps, 0);
@@ -196,46 +220,44 @@ void LocalModel::NoteCycle(int64_t steps, int64_t since_ns, int64_t now_ns) {
   if (since_ns != 0) told_.cycle_seconds = Seconds(now_ns - since_ns);
 }
 
-// How far the worker is from a target that has come. The other shards keep what was measured when
-// theirs came, for a pass over everything each time would cost more than the pull.
-void LocalModel::MeasureShard(std::span<const LocalPiece> pieces, Shard* shard) {
-  shard->apart = {};
-  ForPieces(pieces, shard->range,
-            [&](std::span<const float> part, int64_t offset, const LocalPiece&) {
-              const auto at = static_cast<size_t>(offset - shard->range.offset);
-              shard->apart += Measure(part, std::span(*shard->target).subspan(at, part.size()));
-            });
-  told_.distance = told_.target = 0;
-  for (const Shard& one : shards_) {
-    told_.distance += one.apart.distance;
-    told_.target += one.apart.target;
-  }
-}
-
-// What no target has come for yet is not pulled.
+// How far the worker is from a target that has come is measured on the way. The other shards keep
+// what was measured when theirs came, for a pass over everything each time would cost more than the
+// pull. What no target has come for yet is not pulled.
 void LocalModel::Pull(std::span<const LocalPiece> pieces, float alpha, const Parallel& parallel) {
-  if (alpha == 0) return;
-  struct Task {
-    std::span<float> own;
-    std::span<const float> target;
-  };
-  std::vector<Task> tasks;
-  for (const Shard& shard : shards_) {
-    if (!shard.target) continue;
+  std::vector<Way> ways;
+  for (Shard& shard : shards_) {
+    if (!shard.target || (shard.is_apart && alpha == 0)) continue;
     ForPieces(pieces, shard.range, [&](std::span<float> part, int64_t offset, const LocalPiece&) {
       const auto target =
           std::span(*shard.target)
               .subspan(static_cast<size_t>(offset - shard.range.offset), part.size());
       for (size_t at = 0; at < part.size(); at += kPullElements) {
         const size_t size = std::min<size_t>(kPullElements, part.size() - at);
-        tasks.push_back({part.subspan(at, size), target.subspan(at, size)});
+        ways.push_back({part.subspan(at, size), target.subspan(at, size), &shard, {}});
       }
     });
   }
-  parallel.For(std::ssize(tasks), [&](int64_t i) {
-    const Task& task = tasks[static_cast<size_t>(i)];
-    strom::Pull(task.own, task.target, alpha);
+  parallel.For(std::ssize(ways), [&](int64_t i) {
+    Way& way = ways[static_cast<size_t>(i)];
+    if (!way.shard->is_apart) way.apart = Measure(way.own, way.target);
+    if (alpha != 0) strom::Pull(way.own, way.target, alpha);
   });
+  NoteDistance(ways);
+}
+
+void LocalModel::NoteDistance(std::span<const Way> ways) {
+  for (Shard& shard : shards_) {
+    if (!shard.is_apart) shard.apart = {};
+  }
+  for (const Way& way : ways) {
+    if (!way.shard->is_apart) way.shard->apart += way.apart;
+  }
+  told_.distance = told_.target = 0;
+  for (Shard& shard : shards_) {
+    shard.is_apart = true;
+    told_.distance += shard.apart.distance;
+    told_.target += shard.apart.target;
+  }
 }
 
 Status LocalModel::Install(std::span<const LocalPiece> pieces, int64_t now_ns,
@@ -280,7 +302,7 @@ Status LocalModel::Install(std::span<const LocalPiece> pieces, int64_t now_ns,
   } else {
     told_.alpha = method_.kind == STROM_SPARKNET ? 1 : method_.alpha;
     whole.target = joint;
-    MeasureShard(pieces, &whole);
+    whole.is_apart = false;
     Pull(pieces, static_cast<float>(told_.alpha), parallel);
     whole.target = nullptr;
   }

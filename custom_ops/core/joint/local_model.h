@@ -67,16 +67,24 @@ class LocalModel {
     JointValues target;
     int64_t steps = 0;  // tau: own steps since its last snapshot
     int64_t asked_ns = 0;
-    Divergence apart;  // when the target came
+    Divergence apart;       // when the target came
+    bool is_apart = false;  // that has been measured
+  };
+  // The pull of a piece towards its target, and how far they are apart before.
+  struct Way {
+    std::span<float> own;
+    std::span<const float> target;
+    Shard* shard = nullptr;
+    Divergence apart;
   };
 
   Status CheckCovers(std::span<const LocalPiece> pieces) const;
-  Status StepOfRounds(std::span<const LocalPiece> pieces, const JointOrders& orders,
-                      int64_t iteration, int64_t now_ns);
-  Status GiveShard(std::span<const LocalPiece> pieces, uint64_t mark, Shard* shard,
-                   int64_t iteration, int64_t now_ns);
-  void MeasureShard(std::span<const LocalPiece> pieces, Shard* shard);
+  Status StepOfRounds(std::span<const LocalPiece> pieces, JointOrders orders, int64_t iteration,
+                      int64_t now_ns, const Parallel& parallel);
+  Status GiveShard(std::span<const LocalPiece> pieces, uint64_t mark, std::vector<float> memory,
+                   Shard* shard, int64_t iteration, int64_t now_ns, const Parallel& parallel);
   void Pull(std::span<const LocalPiece> pieces, float alpha, const Parallel& parallel);
+  void NoteDistance(std::span<const Way> ways);
   Status NoteGiven(const char* bad);
   void NoteCycle(int64_t steps, int64_t since_ns, int64_t now_ns);
   int64_t StepsToExchange(const JointOrders& orders) const;

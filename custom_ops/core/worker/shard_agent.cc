@@ -40,6 +40,11 @@ void ShardAgent::MasterChanged() {
   EraseSnapshots();
 }
 
+void ShardAgent::ForgetGiven() {
+  if (!given_.empty()) orders_.spare = std::move(given_.back().values);
+  given_.clear();
+}
+
 void ShardAgent::EraseSnapshots() {
   std::erase_if(given_, [](const Given& given) { return given.mark < kFirstLastMark; });
 }
@@ -48,7 +53,7 @@ void ShardAgent::Handle(const Tick& tick) {
   if (tick.generation != generation_) return;
   if (plan_.IsMpca() && tick.asks != 0 && last_given_ != tick.number) {
     orders_.asked = tick.number;
-    given_.clear();  // the master asks only who owes it nothing
+    ForgetGiven();  // the master asks only who owes it nothing
   }
   if (tick_ && tick.number < *tick_) return;  // said again, to one that was away
   const bool is_first = !tick_;
@@ -127,7 +132,7 @@ void ShardAgent::HandleTarget(const Blob& blob) {
   last_have_ = number;
   if (registered_) host_->Send(Have{generation_, number});
   if (!plan_.IsMpca()) {
-    given_.clear();
+    ForgetGiven();
     round_target_ = std::move(values);
     // The word that the next round has begun may come later.
     tick_ = std::max(tick_.value_or(0), number + 1);

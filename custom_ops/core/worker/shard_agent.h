@@ -70,6 +70,7 @@ class ShardAgent {
     std::vector<float> values;
   };
   void SendGiven(const Given& given);
+  void ForgetGiven();     // the master has it
   void EraseSnapshots();  // all but the last ones
   ElementRange RangeOf(uint64_t number) const;
   void HandleTarget(const Blob& blob);
