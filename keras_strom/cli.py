@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import difflib
+import functools
 import json
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Any
 
 import keras_strom
 from keras_strom import completion, errors
+from keras_strom.command_parser import Defaults, Parser
 from keras_strom.dashboard import reading, terminal
-from keras_strom.dashboard.page_address import PageAddress, is_address
+from keras_strom.dashboard.page_address import PageAddress
 from keras_strom.job import environment
 from keras_strom.job.network import NetworkConfig, parse_address
 from keras_strom.runner import master_command, scheduled_worker, slurm
@@ -51,6 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command; the return value is the exit code."""
     parser = _parser()
     options = parser.parse_args(arguments)
+    _refuse_idle_flags(parser, options)
     signal.signal(signal.SIGTERM, _end_on_signal)
     try:
         code: int = options.act(options)
@@ -66,53 +68,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return code
 
 
-class _Defaults(argparse.ArgumentDefaultsHelpFormatter):
-    """Tells the defaults that there are."""
-
-    def _get_help_string(self, action: argparse.Action) -> str | None:
-        if action.required or action.default is None:
-            return action.help
-        return super()._get_help_string(action)
-
-
-class _Parser(argparse.ArgumentParser):
-    """Refuses an unknown flag of its own command, with the nearest one, before anything else.
-
-    What follows the first argument that is no flag may be another program's.
-    """
-
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """As `ArgumentParser`'s."""
-        left = list(sys.argv[1:] if args is None else args)
-        args = left = [*self._with_values(left)]
-        left = list(left)
-        while left and left[0].startswith("-") and left[0] != "--":
-            flag, equals, _ = left.pop(0).partition("=")
-            action = self._option_string_actions.get(flag)
-            if action is None:
-                near = difflib.get_close_matches(flag, self._option_string_actions, n=1)
-                self.error(f"unknown flag {flag}" + (f"; did you mean {near[0]}?" if near else ""))
-            del left[: 0 if equals or action.nargs in (0, "?") else 1]
-        return super().parse_known_args(args, namespace)
-
-    def _with_values(self, words: Sequence[str]) -> Iterator[str]:
-        """Joins `--dashboard` and the address behind it, if it is one: a script may follow."""
-        left = list(words)
-        while left and left[0].startswith("-") and left[0] != "--":
-            flag = left.pop(0)
-            action = self._option_string_actions.get(flag)
-            if action is not None and action.nargs == "?":
-                flag = f"{flag}={left.pop(0) if left and is_address(left[0]) else action.const}"
-            yield flag
-            if action is not None and action.nargs is None and left:
-                yield left.pop(0)
-        yield from left
-
-
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="keras-strom", description="Trains one Keras model with several workers.")
-    parser.add_argument("--version", action="version", version=keras_strom.__version__)
-    commands = parser.add_subparsers(dest="command", required=True)
+    parser = Parser(prog="keras-strom", description="Trains one Keras model with several workers.")
+    _add_version(parser)
+    commands = parser.add_subparsers(dest="command")
     _add_run(commands)
     _add_master(commands)
     _add_worker(commands)
@@ -123,6 +82,40 @@ def _parser() -> argparse.ArgumentParser:
     _add_scalability(commands)
     _add_completion(commands)
     return parser
+
+
+def _add_version(parser: Any) -> None:
+    add = functools.partial(parser.add_argument, action="store_true")
+    add("--version", help="print the version, and nothing else unless told to")
+    add(
+        "--verbose", help="with --version: print all that a bug report needs to say of this machine"
+    )
+    add("--json", dest="as_json", help="with --version --verbose: print it as JSON")
+    parser.set_defaults(act=functools.partial(_version, parser))
+
+
+def _version(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
+    if not options.version:
+        parser.error("the following arguments are required: command")
+    if not options.verbose:
+        sys.stdout.write(f"{keras_strom.__version__}\n")
+        return 0
+    from keras_strom.doctor import bug_report
+
+    found = bug_report.collect()
+    shown = json.dumps(found, indent=2) if options.as_json else bug_report.text(found)
+    sys.stdout.write(f"{shown}\n")
+    return 0
+
+
+def _refuse_idle_flags(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    """Those of `--version` before a command, or without one another."""
+    if options.version and options.command is not None:
+        parser.error(f"--version and {options.command} do not go together")
+    if options.verbose and not options.version:
+        parser.error("--verbose has no effect without --version")
+    if options.as_json and not options.verbose:
+        parser.error("--json before a command has no effect without --version --verbose")
 
 
 def _add_run(commands: Any) -> None:
@@ -549,7 +542,7 @@ def _print_completion(options: argparse.Namespace) -> int:
 
 def _command(commands: Any, name: str, act: Callable[..., int], **words: str) -> Any:
     """A command's parser; `act` does what its options say, and gives the exit code."""
-    parser = commands.add_parser(name, formatter_class=_Defaults, allow_abbrev=False, **words)
+    parser = commands.add_parser(name, formatter_class=Defaults, allow_abbrev=False, **words)
     parser.set_defaults(act=act)
     return parser
 

@@ -339,6 +339,11 @@ def _scheduled(*names: str) -> int | None:
     return next((read(name, _integer, 0) for name in names if name in os.environ), None)
 
 
+def own_names() -> list[str]:
+    """Which KERAS_STROM_* variables are set, known or not."""
+    return sorted(name for name in os.environ if name.startswith(PREFIX))
+
+
 def variable(name: str) -> str | None:
     """Any variable of this process that its user names."""
     return os.environ.get(name)

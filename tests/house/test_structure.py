@@ -77,7 +77,11 @@ PYTHON_ARROWS = {
     "scalability": {"errors", "checks", "job", "relay", "codec"},
     "doctor": {"", "errors", "checks", "job", "_native", "relay", "runner"},
     "completion": {"errors"},
-    "cli": {"", "errors", "job", "dashboard", "runner", "doctor", "scalability", "completion"},
+    "command_parser": {"dashboard"},
+    "cli": {
+        *("", "errors", "job", "dashboard", "runner", "doctor", "scalability", "completion"),
+        "command_parser",
+    },
     "__main__": {"cli"},
     "spark.data": {"errors", "checks", "lazy_names", "stale_files", "job", "strategy"},
     "spark.inference": {"", "errors", "spark.data"},

@@ -1,0 +1,54 @@
+"""Parsers of commands and their flags, as the command line has them."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from keras_strom.dashboard.page_address import is_address
+
+
+class Defaults(argparse.ArgumentDefaultsHelpFormatter):
+    """Tells the defaults that there are."""
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        if action.required or action.default is None:
+            return action.help
+        return super()._get_help_string(action)
+
+
+class Parser(argparse.ArgumentParser):
+    """Refuses an unknown flag of its own command, with the nearest one, before anything else.
+
+    What follows the first argument that is no flag may be another program's.
+    """
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As `ArgumentParser`'s."""
+        left = list(sys.argv[1:] if args is None else args)
+        args = left = [*self._with_values(left)]
+        left = list(left)
+        while left and left[0].startswith("-") and left[0] != "--":
+            flag, equals, _ = left.pop(0).partition("=")
+            action = self._option_string_actions.get(flag)
+            if action is None:
+                near = difflib.get_close_matches(flag, self._option_string_actions, n=1)
+                self.error(f"unknown flag {flag}" + (f"; did you mean {near[0]}?" if near else ""))
+            del left[: 0 if equals or action.nargs in (0, "?") else 1]
+        return super().parse_known_args(args, namespace)
+
+    def _with_values(self, words: Sequence[str]) -> Iterator[str]:
+        """Joins `--dashboard` and the address behind it, if it is one: a script may follow."""
+        left = list(words)
+        while left and left[0].startswith("-") and left[0] != "--":
+            flag = left.pop(0)
+            action = self._option_string_actions.get(flag)
+            if action is not None and action.nargs == "?":
+                flag = f"{flag}={left.pop(0) if left and is_address(left[0]) else action.const}"
+            yield flag
+            if action is not None and action.nargs is None and left:
+                yield left.pop(0)
+        yield from left
