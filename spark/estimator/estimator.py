@@ -35,6 +35,7 @@ from ..inference.pickled import loads
 from ..inference.serialization import PackedModel, freeze, pack, thaw
 from ..inference.values import Probe
 from ..runner.executors import check_executors
+from ..runner.session import active_or_new
 from ..runner.slots import Size, WantedSize
 from ..runner.timeline import Recorder
 from ..training.gradient_sharing import BesideJointModel, GradientSharing
@@ -220,9 +221,8 @@ class StromEstimator(TrainingParams, Estimator, MLWritable, MLReadable):  # type
         Raises:
             InvalidData: the files do not hold what the model needs.
             StoreUnavailable: a file that cannot be read.
+            Unreachable: Spark cannot be started.
         """
-        from pyspark.sql import SparkSession
-
         params = self.check_params()
         if params["validation"] is not None:
             raise errors.InvalidOption(
@@ -233,7 +233,7 @@ class StromEstimator(TrainingParams, Estimator, MLWritable, MLReadable):  # type
         if params["partitions_per_process"] is not None:
             raise errors.InvalidOption("partitions_per_process has no effect on files")
         data = from_parquet(train, _columns(params), validation=validation)
-        session = spark or SparkSession.getActiveSession() or SparkSession.builder.getOrCreate()
+        session = spark or active_or_new()
         fitting = _prepare(params, data.columns, data.specs, session)
         for split in data.splits:
             data.check_rows(fitting.workers, split)

@@ -24,6 +24,14 @@ _REMEDY = (
     "Install the same wheel there as on the driver (`make wheel`), or point spark.pyspark.python "
     "at an environment that has it"
 )
+#: In the place of a host that Spark does not name.
+UNKNOWN_HOST = "an unknown host"
+
+# Spark's words of a minor version; each names the task's first.
+_OTHER_PYTHON = (
+    r"PYTHON_VERSION_MISMATCH\][^\n]*?version:? \(?(\d+)(?:\.|, )(\d+)\)? "
+    r"than that in driver:? (\d+\.\d+)"
+)
 
 
 def check_executors(context: SparkContext, workers: int) -> None:
@@ -34,11 +42,15 @@ def check_executors(context: SparkContext, workers: int) -> None:
         workers: how many tasks look around; not every executor need get one.
 
     Raises:
-        ExecutorMismatch: an executor lacks a package, or has another version of it.
+        ExecutorMismatch: an executor has another Python, lacks a package, or has another version.
     """
     here = installed()
     look = _looking(PACKAGES)
-    found = context.parallelize(range(workers), workers).mapPartitions(look).collect()
+    try:
+        found = context.parallelize(range(workers), workers).mapPartitions(look).collect()
+    except Exception as error:  # Of Spark, by which of its ways it has noticed.
+        refuse_mismatch(UNKNOWN_HOST, str(error))
+        raise
     for host, versions in found:
         missing = [name for name in PACKAGES if versions[name].startswith("!")]
         if missing:
@@ -72,22 +84,43 @@ def check_version(of_driver: str) -> None:
 
 
 def refuse_mismatch(host: str, text: str) -> None:
-    """Says what Spark's words mean, where a task has found itself among other packages.
+    """Says what words of Spark or of a worker mean, where it has found itself among other packages.
 
     Args:
         host: where it was.
-        text: its Python traceback.
+        text: its Python traceback, or Spark's words.
 
     Raises:
-        ExecutorMismatch: keras-strom is not there, or `check_version` has refused.
+        ExecutorMismatch: there is no such Python, it is another one than the driver's, has no
+            keras-strom, Keras or TensorFlow, or `check_version` has refused.
     """
     if found := re.search(r"^keras_strom\.errors\.ExecutorMismatch: (.*)$", text, re.MULTILINE):
         raise errors.ExecutorMismatch(found[1])
+    on_host = f"the executor on {host}"
     unknown = r"No module named 'keras_strom\b.*|Can't get attribute .* on <module 'keras_strom\b.*"
     if found := re.search(unknown, text):
         raise errors.ExecutorMismatch(
-            f"the Python of the executor on {host} has no keras-strom, or another version than the "
-            f"driver: {found[0]}. {_REMEDY}"
+            f"the Python of {on_host} has no keras-strom, or another version than the driver: "
+            f"{found[0].strip()}. {_REMEDY}"
+        )
+    if found := re.search(
+        r"^ModuleNotFoundError: No module named '(tensorflow|keras)'$", text, re.M
+    ):
+        raise errors.ExecutorMismatch(
+            f"the Python of {on_host} has keras-strom but no {found[1]}: install what it needs "
+            "there too (pip install 'keras-strom[cpu]'), the same versions everywhere"
+        )
+    if found := re.search(_OTHER_PYTHON, text):
+        raise errors.ExecutorMismatch(
+            f"{on_host} runs Python {found[1]}.{found[2]}, and the driver Python {found[3]}: point "
+            "spark.pyspark.python (or PYSPARK_PYTHON) at a Python of the driver's version that has "
+            "keras-strom, or run the driver with the executors' (spark.pyspark.driver.python)"
+        )
+    if found := re.search(r'Cannot run program "([^"]*)": (?:error=\d+, )?([^\n]*)', text):
+        raise errors.ExecutorMismatch(
+            f"{on_host} cannot run {found[1]} ({found[2]}), which spark.pyspark.python or "
+            "PYSPARK_PYTHON names: name a Python with keras-strom that is on every machine, or "
+            "comes with spark.archives"
         )
 
 

@@ -38,9 +38,10 @@ from ..data.connect import context_of
 from .application import is_local, is_on, is_one_machine
 from .controller import Controller
 from .event import Event
-from .executors import refuse_mismatch
+from .executors import UNKNOWN_HOST, refuse_mismatch
 from .resources import UseGpu, check_gpus, check_use_gpu
 from .result import RunResult
+from .session import active_or_new
 from .slots import MAX_FAILURES, START_TIMEOUT_SECONDS, Size, WantedSize
 from .task import Report, Task, run_task
 
@@ -132,7 +133,9 @@ def run(
             workers have been ended.
         StoreUnavailable: the folder for checkpoints (`network.checkpoint_dir`) cannot be written.
         NotEnoughSlots: Spark cannot run so many tasks at once.
-        ExecutorMismatch: an executor has no keras-strom, or another version than the driver.
+        ExecutorMismatch: an executor has no keras-strom or TensorFlow, or another version of it or
+            of Python than the driver.
+        Unreachable: Spark cannot be started here, for example without Java.
         JoinTimeout: not all tasks (`min_proc` of them) ran within `start_timeout`.
         AddressError: a port in use, or a network mask that matches nothing.
         InvalidOption: an argument that makes no sense.
@@ -273,6 +276,7 @@ def _run(
         failure = controller.first_failure()
         if failure is not None:
             controller.stop(f"worker {failure.rank} has failed")
+            refuse_mismatch(failure.host, failure.traceback)
             raise master.judged(failure)
         if size.least is not None:
             controller.stop("the job has ended")  # Tasks that come now have nothing to do.
@@ -432,7 +436,7 @@ def root_cause(message: str) -> tuple[str, str]:
         re.S,
     )
     text = traceback.group(0) if traceback else message.partition("\n\tat ")[0]
-    return where.group(1) if where else "an unknown host", text
+    return where.group(1) if where else UNKNOWN_HOST, text
 
 
 def _by_rank(reports: list[Report], size: Size) -> dict[int, Any]:
@@ -465,12 +469,13 @@ def check_network(network: object) -> None:
 
 
 def active_context(spark: SparkSession | None) -> SparkContext:
-    """Of the given session, or the active one, or a new one as configured outside."""
-    from pyspark.sql import SparkSession
+    """Of the given session, or the active one, or a new one as configured outside.
 
-    return context_of(
-        spark or SparkSession.getActiveSession() or SparkSession.builder.getOrCreate()
-    )
+    Raises:
+        Unreachable: Spark cannot be started.
+        InvalidOption: a session of Spark Connect whose server is elsewhere.
+    """
+    return context_of(spark or active_or_new())
 
 
 def driver_address(context: SparkContext, network: NetworkConfig) -> str:

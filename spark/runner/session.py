@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 _CONNECT_SECONDS = 10.0
 _STANDALONE_PORT = 7077
+_AS_CONFIGURED = "Spark as it is configured here"
+# Spark's word for a Java that is not there, or too old: its process has ended.
+_NO_JAVA = "JAVA_GATEWAY_EXITED"
 # What pyspark starts workers with unless PYSPARK_PYTHON says otherwise.
 _DEFAULT_PYTHON = "python3"
 
@@ -56,12 +59,8 @@ def spark_session(
         builder = builder.config(key, value)
     if master is not None:
         builder = builder.master(master)
-    try:
-        session = builder.getOrCreate()
-    except Exception as error:  # Py4J's, pyspark's or Python's own, depending on what is missing.
-        where = f"Spark with master {master}" if master else "Spark as it is configured here"
-        words = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise errors.Unreachable(f"{where} cannot be started: {words}") from error
+    where = f"Spark with master {master}" if master else _AS_CONFIGURED
+    session = _started(builder, where)
     try:
         context = session.sparkContext
         if is_one_machine(context.master) and context.pythonExec == _DEFAULT_PYTHON:
@@ -69,6 +68,27 @@ def spark_session(
         yield session
     finally:
         session.stop()
+
+
+def active_or_new() -> SparkSession:
+    """The process's running session, or a new one as configured outside.
+
+    Raises:
+        Unreachable: Spark cannot be started.
+    """
+    from pyspark.sql import SparkSession
+
+    return SparkSession.getActiveSession() or _started(SparkSession.builder, _AS_CONFIGURED)
+
+
+def _started(builder: SparkSession.Builder, where: str) -> SparkSession:
+    try:
+        return builder.getOrCreate()
+    except Exception as error:  # Py4J's, pyspark's or Python's own, depending on what is missing.
+        words = (str(error).strip() or type(error).__name__).splitlines()[0]
+        if _NO_JAVA in words:
+            words += " Install Java 17 or later here, on the PATH or where JAVA_HOME says."
+        raise errors.Unreachable(f"{where} cannot be started: {words}") from error
 
 
 def active_session() -> SparkSession | None:

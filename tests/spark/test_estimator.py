@@ -565,10 +565,30 @@ def test_words_of_spark_that_mean_another_package_are_explained() -> None:
             "'keras_strom.spark.runner.task' from",
             "another version",
         ),
+        (
+            "  import tensorflow\nModuleNotFoundError: No module named 'tensorflow'\n",
+            "node7 has keras-strom but no tensorflow: install",
+        ),
+        (
+            "pyspark.errors.exceptions.base.PySparkRuntimeError: [PYTHON_VERSION_MISMATCH] Python "
+            "in worker has different version: 3.12 than that in driver: 3.11, PySpark cannot run "
+            "with different minor versions.\nPlease check environment variables",
+            "node7 runs Python 3.12, and the driver Python 3.11: point spark.pyspark.python",
+        ),
+        (
+            "RuntimeError: [PYTHON_VERSION_MISMATCH] Python in worker has different version (3, 9) "
+            "than that in driver 3.11, PySpark cannot run with different minor versions",
+            "node7 runs Python 3.9, and the driver Python 3.11",
+        ),
+        (
+            'java.io.IOException: Cannot run program "./env/bin/python": error=2, No such file',
+            r"node7 cannot run ./env/bin/python \(No such file\), which spark.pyspark.python",
+        ),
     ):
         with pytest.raises(errors.ExecutorMismatch, match=words):
             executors.refuse_mismatch("node7", text)
-    executors.refuse_mismatch("node7", "ModuleNotFoundError: No module named 'pandas'")
+    for module in ("pandas", "tensorflow_text", "tensorflow.text"):
+        executors.refuse_mismatch("node7", f"ModuleNotFoundError: No module named '{module}'")
 
 
 def test_a_prediction_never_replaces_a_column(trained: StromModel, flowers: Any) -> None:

@@ -42,3 +42,24 @@ def test_the_documented_script_learns_on_a_standalone_cluster(
     accuracy = re.search(r"accuracy on \d+ others: ([\d.]+)", done.stdout)
     assert accuracy is not None, done.stdout
     assert float(accuracy.group(1)) > 0.85
+
+
+def test_without_java_it_is_said_what_to_install(tmp_path: Path) -> None:
+    program = (
+        "import keras_strom.spark as spark\n"
+        "for start in (lambda: spark.run(print, num_proc=1), lambda: spark.doctor(num_proc=1)):\n"
+        "    try:\n"
+        "        start()\n"
+        "    except Exception as error:\n"
+        "        print(type(error).__name__, error)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "JAVA_HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE,
+        check=True,
+    )
+    words = r"^Unreachable Spark .*JAVA_GATEWAY_EXITED.* Install Java 17 or later here"
+    assert len(re.findall(words, done.stdout, re.MULTILINE)) == 2, done.stdout
