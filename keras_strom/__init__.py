@@ -39,7 +39,7 @@ __all__ = [
     "rank",
     "size",
 ]
-__version__ = "0.1.0.dev0"
+__version__ = "0.1.0"
 
 _get = lazy_names(
     __name__,
