@@ -84,9 +84,19 @@ class Function:
 
     @classmethod
     def of(cls, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Function:
-        """The call `function(*args, **kwargs)`."""
-        import cloudpickle
+        """The call `function(*args, **kwargs)`.
 
+        Raises:
+            InvalidOption: cloudpickle is not installed.
+        """
+        try:
+            import cloudpickle
+        except ImportError as error:
+            raise errors.InvalidOption(
+                "cloudpickle, with which a function travels to its workers, is not installed here: "
+                "pip install 'keras-strom[spark]', or 'keras-strom[executor]' where Spark brings "
+                "pyspark itself"
+            ) from error
         return cls(cloudpickle.dumps((function, args, kwargs)))
 
 

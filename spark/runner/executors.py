@@ -104,11 +104,11 @@ def refuse_mismatch(host: str, text: str) -> None:
             f"{found[0].strip()}. {_REMEDY}"
         )
     if found := re.search(
-        r"^ModuleNotFoundError: No module named '(tensorflow|keras)'$", text, re.M
+        r"^ModuleNotFoundError: No module named '(tensorflow|keras|cloudpickle)'$", text, re.M
     ):
         raise errors.ExecutorMismatch(
             f"the Python of {on_host} has keras-strom but no {found[1]}: install what it needs "
-            "there too (pip install 'keras-strom[cpu]'), the same versions everywhere"
+            "there too (pip install 'keras-strom[cpu,executor]'), the same versions everywhere"
         )
     if found := re.search(_OTHER_PYTHON, text):
         raise errors.ExecutorMismatch(

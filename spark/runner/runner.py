@@ -177,6 +177,8 @@ def _call(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
         raise errors.InvalidOption(f"kwargs={kwargs!r} must be a dict: fn's arguments by name")
     try:
         return Function.of(fn, *args, **kwargs)
+    except errors.StromError:
+        raise
     except Exception as error:  # Pickle's, or whatever an object makes of being pickled.
         raise errors.InvalidOption(
             f"fn={fn!r}, its arguments or what it refers to cannot be pickled: {error}; make "

@@ -12,6 +12,8 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+import keras_strom.spark
+from keras_strom import errors
 from tests.support import standalone
 
 DEADLINE = 280.0
@@ -63,3 +65,9 @@ def test_without_java_it_is_said_what_to_install(tmp_path: Path) -> None:
     )
     words = r"^Unreachable Spark .*JAVA_GATEWAY_EXITED.* Install Java 17 or later here"
     assert len(re.findall(words, done.stdout, re.MULTILINE)) == 2, done.stdout
+
+
+def test_without_cloudpickle_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cloudpickle", None)
+    with pytest.raises(errors.InvalidOption, match=r"pip install 'keras-strom\[spark\]'"):
+        keras_strom.spark.run(print, num_proc=1)
