@@ -203,6 +203,14 @@ test-tfx: setup ## the TFX component in pipelines of TFX's SDK and, given Python
 	@.ci/system-packages java
 	@.ci/tfx/test
 
+# Its Python sees .venv's packages behind the checkers.
+.PHONY: test-images
+test-images: wheel ## images, archives and cluster scripts, in a slim Debian and on a bare Spark cluster (15 minutes; root)
+	@.ci/system-packages java
+	@if ((EUID == 0)); then .ci/system-packages images; fi
+	@$(STEP) images "setting up what checks images" .ci/environment build/images/tools .ci/images.txt
+	@build/images/tools/bin/python -m pytest -v -rs -m images $(PYTEST_ARGS) tests/deploy
+
 .PHONY: soak
 soak: setup ## real processes on bad networks, some stopped and killed; the simulator (12 minutes; root)
 	@.ci/system-packages lines

@@ -96,7 +96,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "spark" in item.fixturenames or item.path.parent == ROOT / "tests" / "spark":
             item.add_marker("spark")
-        if not _marks(item) & {"spark", "jobs", "slow", "net"}:
+        if not _marks(item) & {"spark", "jobs", "slow", "net", "images"}:
             item.add_marker("quick")
     items.sort(key=_order)
 

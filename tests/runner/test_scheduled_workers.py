@@ -385,24 +385,3 @@ def test_under_slurm_all_is_said_by_its_variables(
     assert [task.returncode for task in tasks] == [0, 0]
     assert master.wait(DEADLINE) == 0
     assert not list(scene.folder.glob("keras-strom-*"))
-
-
-def test_the_manifests_of_kubernetes_run_commands_that_there_are(repository: Path) -> None:
-    yaml = pytest.importorskip("yaml")
-    parser = cli._parser()
-
-    manifest = repository / "examples" / "kubernetes" / "job.yaml"
-    kinds = {(one["kind"], one["metadata"]["name"]): one for one in yaml.safe_load_all(
-        manifest.read_text()
-    )}  # fmt: skip
-    service = kinds["Service", "strom-master"]["spec"]
-    assert {port["port"] for port in service["ports"]} == {40100}
-    jobs = {}
-    for name in ("strom-master", "strom-workers"):
-        (container,) = kinds["Job", name]["spec"]["template"]["spec"]["containers"]
-        program, *arguments = container["command"]
-        assert program == "keras-strom"
-        jobs[name] = parser.parse_args(arguments)
-    workers = kinds["Job", "strom-workers"]["spec"]
-    assert workers["completionMode"] == "Indexed"
-    assert workers["completions"] == workers["parallelism"] == jobs["strom-master"].num_proc
