@@ -1,16 +1,19 @@
 """Looks at several machines before a run over ssh: each by itself, and every way to the master's.
 
-Workers talk to the master, on the machine of whoever asks. So each host in turn has a master and a
-worker of the relay there to talk to, at the address and ports that a run would use.
+All hosts are looked at at the same time, and so is whether their workers could join the master, on
+the machine of whoever asks, at the address and ports that a run would use. What a way carries is
+then tried host after host, so that a rate and a loss are those of one host alone.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
+import itertools
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -19,11 +22,11 @@ from keras_strom import errors
 from keras_strom.checks import whole_number
 from keras_strom.doctor import machine, network_path, software
 from keras_strom.doctor.examination import examine
-from keras_strom.doctor.finding import Finding, Grade, of_errors
+from keras_strom.doctor.finding import Finding, Grade
 from keras_strom.doctor.there import exchange, without_ports
 from keras_strom.job import environment
 from keras_strom.job.joining import verdict
-from keras_strom.job.network import NetworkConfig, resolve_address
+from keras_strom.job.network import NetworkConfig, parse_address, resolve_address
 from keras_strom.relay.bytes_relay import Master, Worker, new_secret
 from keras_strom.relay.counters import NodeCounters
 from keras_strom.runner import ssh
@@ -36,6 +39,9 @@ _LOOK_SECONDS = 360.0  # TensorFlow's import on a slow disk among them.
 _ANSWER_SECONDS = 60.0
 _JOIN_SECONDS = 5.0
 _CLOCK_QUESTIONS = 5
+
+# Each host costs an ssh and a thread here.
+_AT_ONCE = 16
 
 #: How this machine is called among the nodes.
 HERE = "here"
@@ -50,6 +56,7 @@ class _Node:
         workers: how many it would have.
         wire: to the program that runs there; None = there is none.
         client: the address by which it sees this machine.
+        address: that its workers would have; None = not known.
         found: what has been found so far.
     """
 
@@ -57,6 +64,7 @@ class _Node:
     workers: int
     wire: ssh.SshWire | None = None
     client: str | None = None
+    address: str | None = None
     found: list[Finding] = dataclasses.field(default_factory=list)
 
     def add(self, *found: Finding) -> None:
@@ -109,8 +117,9 @@ def examine_hosts(
         yield from _at_here(examine(workers, network))
         return
     with contextlib.ExitStack() as stack:
-        together = stack.enter_context(ThreadPoolExecutor(1 + len(nodes)))
-        stack.callback(_close, nodes)  # First, so that nobody waits for an answer any more.
+        together = stack.enter_context(ThreadPoolExecutor(1 + min(len(nodes), _AT_ONCE)))
+        stack.callback(_close, nodes)  # So that nobody waits for an answer any more.
+        stack.callback(together.shutdown, wait=False, cancel_futures=True)
         software_here = together.submit(lambda: list(software.findings()))
         list(together.map(lambda node: _connect(node, ssh_args), nodes))
         yield from _at_here([_slots(hosts, workers, slots)])
@@ -139,8 +148,9 @@ def examine_hosts(
         yield from _at_here([Finding("address", Grade.GOOD, words)])
         if here:
             yield from _at_here([network_path.ports(here, network, master)])
+        _try_ways(nodes, network, master, together)
         for node in nodes:
-            _guarded(_try_way, node, network, master)
+            _guarded(_talk, node, network, master)
             yield from node.found
 
 
@@ -186,7 +196,7 @@ def _close(nodes: Sequence[_Node]) -> None:
                 wire.send({"type": "stop"})
             wire.close()
 
-    with ThreadPoolExecutor(len(nodes)) as closing:
+    with ThreadPoolExecutor(min(len(nodes), _AT_ONCE)) as closing:
         list(closing.map(close, nodes))
 
 
@@ -235,6 +245,7 @@ def _look(node: _Node, question: dict[str, Any]) -> None:
     """What a machine says of itself, beside what this one has."""
     node.add(_clock(node))
     answer = node.ask({**question, "slots": node.workers}, _LOOK_SECONDS)
+    node.address = answer.get("address")
     differing = compare(answer["versions"], software.versions())
     for one in map(Finding.from_json, answer["findings"]):
         node.add(differing if differing is not None and one.check == "versions" else one)
@@ -265,62 +276,90 @@ def _clock(node: _Node) -> Finding:
     return machine.clock(ahead, round_trip / 2, "this machine's")
 
 
-def _try_way(node: _Node, network: NetworkConfig, host: str) -> None:
-    """The relay between a machine and the master's: by one worker, then by each port."""
-    if any(one.grade is Grade.BAD and one.check in _OF_THE_WAY for one in node.found):
+def _try_ways(
+    nodes: Sequence[_Node], network: NetworkConfig, host: str, together: ThreadPoolExecutor
+) -> None:
+    """Has the workers of all hosts join a master here, from each of their ports, and leave."""
+    tried = [node for node in nodes if node.wire is not None and _way_may_pass(node)]
+    if not tried:
         return
-    talked = of_errors_of_the_way(lambda: _talk(node, network, host, 1))
-    node.add(*talked)
-    passes = not any(one.grade is Grade.BAD for one in talked)
-    if network.port and node.workers > 1 and passes:
-        more = of_errors_of_the_way(lambda: _talk(node, network, host, node.workers))
-        ports = f"UDP {network.of_worker(0).port} to {network.of_worker(node.workers - 1).port}"
-        passed = Finding("relay ports", Grade.GOOD, f"{ports} reach the master and hear it")
-        node.add(*(more or [passed]))
-
-
-# What would only be said again, later.
-_OF_THE_WAY = ("address", "ports", "packets")
-
-
-def of_errors_of_the_way(look: Callable[[], list[Finding]]) -> list[Finding]:
-    """What `look` finds; an error of keras-strom is a bad finding of the way."""
-    found: list[Finding] = []
-
-    def note() -> Finding:
-        found.extend(look())
-        return Finding("relay", Grade.GOOD, "")
-
-    said = of_errors("relay", note)
-    return [said] if said.grade is Grade.BAD else found
-
-
-def _talk(node: _Node, network: NetworkConfig, host: str, workers: int) -> list[Finding]:
-    """A master and a worker here, and so many workers there."""
+    firsts = list(itertools.accumulate((node.workers for node in tried), initial=1))
     secret, relay = new_secret(), network_path.for_trial(network)
-    with contextlib.ExitStack() as stack:
-        master = stack.enter_context(Master(secret, workers=1 + workers, network=relay, host=host))
-        own = stack.enter_context(
-            Worker(master.join_info, secret, rank=0, network=without_ports(network), ip=host)
-        )
-        question = {
-            "type": "talk",
-            "network": network.to_json(),
-            "join": master.join_info.to_json(),
-            "secret": secret.hex(),
-            "seconds": _JOIN_SECONDS,
-        }
-        answer = node.ask(question, _ANSWER_SECONDS + workers * _JOIN_SECONDS)
-        if answer["type"] == "joined":
-            with contextlib.suppress(errors.StromError):  # The other end says it, too.
-                exchange(own)
-            assert node.wire is not None
-            answer = node.wire.receive(_ANSWER_SECONDS)
-        status = master.status()
-        if answer["type"] == "talked":
-            answer = node.ask({"type": "leave"})
-    found = list(map(Finding.from_json, answer["findings"]))
-    return [_with_the_masters_view(one, status) for one in found]
+    try:
+        # Of rank 0 there is nobody: nothing travels, and whoever has joined may leave.
+        trial = Master(secret, workers=firsts[-1], network=relay, host=host)
+    except errors.StromError as error:
+        for node in tried:
+            node.add(Finding("relay", Grade.BAD, str(error)))
+        return
+    addresses = {node.address for node in tried}
+
+    def join(node: _Node, first: int) -> None:
+        workers = {"first": first, "workers": node.workers}
+        question = {**_question("join", network, trial, secret), **workers}
+        answer = node.ask(question, _ANSWER_SECONDS + node.workers * _JOIN_SECONDS)
+        status = _without(addresses - {node.address}, trial.status())
+        found = map(Finding.from_json, answer["findings"])
+        node.add(*(_with_the_masters_view(one, status) for one in found))
+
+    with trial:
+        list(together.map(functools.partial(_guarded, join), tried, firsts))
+
+
+def _way_may_pass(node: _Node) -> bool:
+    """Whether a trial of the way would say something else than what was found already."""
+    checks = ("address", "ports", "packets", "relay")
+    return not any(one.grade is Grade.BAD and one.check in checks for one in node.found)
+
+
+def _question(kind: str, network: NetworkConfig, trial: Master, secret: bytes) -> dict[str, Any]:
+    """Asks for workers that join a trial's master."""
+    return {
+        "type": kind,
+        "network": network.to_json(),
+        "join": trial.join_info.to_json(),
+        "secret": secret.hex(),
+        "seconds": _JOIN_SECONDS,
+    }
+
+
+def _without(addresses: Collection[str | None], status: dict[str, Any]) -> dict[str, Any]:
+    """A master's status without those who ask to join from these addresses."""
+    joiners = [
+        one
+        for one in status["counters"]["joiners"]
+        if parse_address(one["address"])[0] not in addresses
+    ]
+    return {**status, "counters": {**status["counters"], "joiners": joiners}}
+
+
+def _talk(node: _Node, network: NetworkConfig, host: str) -> None:
+    """A master and a worker here and a worker there send each other some megabytes."""
+    if not _way_may_pass(node):
+        return
+    secret = new_secret()
+    try:
+        with contextlib.ExitStack() as stack:
+            trial = stack.enter_context(
+                Master(secret, workers=2, network=network_path.for_trial(network), host=host)
+            )
+            own = stack.enter_context(
+                Worker(trial.join_info, secret, rank=0, network=without_ports(network), ip=host)
+            )
+            answer = node.ask(_question("talk", network, trial, secret))
+            if answer["type"] == "joined":
+                with contextlib.suppress(errors.StromError):  # The other end says it, too.
+                    exchange(own)
+                assert node.wire is not None
+                answer = node.wire.receive(_ANSWER_SECONDS)
+            status = trial.status()
+            if answer["type"] == "talked":
+                answer = node.ask({"type": "leave"})
+    except errors.StromError as error:
+        node.add(Finding("relay", Grade.BAD, str(error)))
+        return
+    found = map(Finding.from_json, answer["findings"])
+    node.add(*(_with_the_masters_view(one, status) for one in found))
 
 
 def _with_the_masters_view(finding: Finding, status: dict[str, Any]) -> Finding:

@@ -9,9 +9,10 @@ gone. Each question is a message of `keras_strom.runner.wire`, and so is its ans
 question  answer
 ========  ========================================================================================
 clock     the time here
-look      versions and findings of this machine by itself
-talk      "joined" once a worker has joined the doctor's master, where it is the only one, and
-          "talked" once both have sent; then, when it may "leave", findings of the way
+look      versions and findings of this machine by itself, and its address
+join      findings of the ways on which workers have joined the doctor's master, from each port
+talk      "joined" once a worker has joined the doctor's master, and "talked" once both have sent;
+          then, when it may "leave", findings of the way
 ========  ========================================================================================
 """
 
@@ -63,9 +64,16 @@ def serve(wire: Wire) -> None:
             wire.send({"type": "clock", "seconds": time.time()})
             continue
         network = NetworkConfig.from_json(question["network"])
-        look = _look if question["type"] == "look" else _talk
-        found = [one.to_json() for one in look(wire, network, question)]
-        wire.send({"type": "found", "findings": found, "versions": software.versions()})
+        look = {"look": _look, "join": _join, "talk": _talk}[question["type"]]
+        answer: dict[str, Any] = {
+            "type": "found",
+            "findings": [one.to_json() for one in look(wire, network, question)],
+        }
+        if look is _look:
+            answer["versions"] = software.versions()
+            with contextlib.suppress(errors.AddressError):  # A finding says it.
+                answer["address"] = _own_address(network, question["master"])
+        wire.send(answer)
 
 
 def _look(_: Wire, network: NetworkConfig, question: dict[str, Any]) -> Iterator[Finding]:
@@ -101,38 +109,57 @@ def _own_address(network: NetworkConfig, master: str) -> str:
     return resolve_address(network, node_address=node_address, toward=master)
 
 
-def _talk(wire: Wire, network: NetworkConfig, question: dict[str, Any]) -> Iterator[Finding]:
-    """The way to the master, from the port of each worker that this machine would have."""
-    info, secret = JoinInfo.from_json(question["join"]), bytes.fromhex(question["secret"])
-    relay = network_path.for_trial(network)
+def _join(_: Wire, network: NetworkConfig, question: dict[str, Any]) -> Iterator[Finding]:
+    """The way to the master, from the port of each worker that this machine would have.
 
-    def join(local_rank: int) -> Worker:
-        return Worker(
-            info,
-            secret,
-            rank=1 + local_rank,
-            network=network_path.at_port_of(local_rank, 1 + local_rank, relay),
-            ip=_own_address(network, info.address[0]),
-            join_timeout=float(question["seconds"]),
-        )
-
+    They join one after the other and leave: `workers` of them, from rank `first` on.
+    """
+    info, workers = JoinInfo.from_json(question["join"]), int(question["workers"])
     try:
-        started = time.monotonic()
-        with join(0) as worker:
-            joined = time.monotonic() - started
-            if info.workers == 2:
-                wire.send({"type": "joined"})
-                rate = exchange(worker)
-                status = worker.status()
-                wire.send({"type": "talked"})
-                wire.receive(_PATIENCE_SECONDS)  # The doctor asks its master about this link.
-                yield network_path.traffic(status, joined, rate)
-                yield network_path.receive_buffer(status)
-        for local_rank in range(1, info.workers - 1):
-            with join(local_rank):
+        for local_rank in range(workers):
+            with _joined(network, question, local_rank, int(question["first"]) + local_rank):
                 pass
     except errors.StromError as error:
         yield Finding("relay", Grade.BAD, str(error))
+        return
+    if network.port:
+        ports = " to ".join(str(network.of_worker(n).port) for n in sorted({0, workers - 1}))
+        words = f"from UDP {ports} the master at UDP {info.address[1]} is reached and heard"
+        yield Finding("relay ports", Grade.GOOD, words)
+
+
+def _talk(wire: Wire, network: NetworkConfig, question: dict[str, Any]) -> Iterator[Finding]:
+    """What a worker here and one at the doctor's end send each other."""
+    try:
+        started = time.monotonic()
+        with _joined(network, question, 0, 1) as worker:
+            joined = time.monotonic() - started
+            wire.send({"type": "joined"})
+            rate = exchange(worker)
+            status = worker.status()
+            wire.send({"type": "talked"})
+            wire.receive(_PATIENCE_SECONDS)  # The doctor asks its master about this link.
+            yield network_path.traffic(status, joined, rate)
+            yield network_path.receive_buffer(status)
+    except errors.StromError as error:
+        yield Finding("relay", Grade.BAD, str(error))
+
+
+def _joined(network: NetworkConfig, question: dict[str, Any], local_rank: int, rank: int) -> Worker:
+    """A worker of a trial, at the port of a run's `local_rank`.
+
+    Raises:
+        StromError: it cannot join.
+    """
+    info = JoinInfo.from_json(question["join"])
+    return Worker(
+        info,
+        bytes.fromhex(question["secret"]),
+        rank=rank,
+        network=network_path.at_port_of(local_rank, rank, network_path.for_trial(network)),
+        ip=_own_address(network, info.address[0]),
+        join_timeout=float(question["seconds"]),
+    )
 
 
 def exchange(worker: Worker) -> float:

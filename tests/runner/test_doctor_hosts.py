@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,10 @@ import pytest
 
 from keras_strom import errors
 from keras_strom.doctor import Finding, Grade, Report, examine_hosts, hosts, software, there
+from keras_strom.job.joining import verdict
 from keras_strom.job.network import NetworkConfig
 from keras_strom.runner.hosts import Host, parse_hosts
+from keras_strom.runner.wire import PipeWire
 from tests.support import ssh_hosts
 from tests.support.processes import wait_until_gone
 from tests.support.ssh_hosts import SshHosts
@@ -121,6 +123,103 @@ def test_a_mask_that_a_host_is_not_in_is_found(monkeypatch: pytest.MonkeyPatch) 
     assert found["check"] == "address"
     assert "203.0.113.0/24" in found["words"]
     assert answer["versions"] == software.versions()
+
+
+class There:
+    """Machines by the names of hosts, which are threads here that serve a doctor.
+
+    Args:
+        monkeypatch: lets no ssh be started, and no TensorFlow be asked.
+        meet: is called on each machine, with its name and the question, before it answers.
+    """
+
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, meet: Callable[[str, dict[str, Any]], None]
+    ) -> None:
+        self._meet = meet
+        monkeypatch.setattr(software, "_in_another_process", list)
+        monkeypatch.setattr(hosts.ssh, "reach", self._reach)
+
+    def _reach(self, name: str, *_: Any, **__: Any) -> tuple[PipeWire, dict[str, Any]]:
+        there_reads, here_writes = os.pipe()
+        here_reads, there_writes = os.pipe()
+        wire = PipeWire(there_reads, there_writes)
+        threading.Thread(target=self._serve, args=(name, wire), daemon=True).start()
+        return PipeWire(here_reads, here_writes), {"host": name, "client": "127.0.0.1"}
+
+    def _serve(self, name: str, wire: PipeWire) -> None:
+        class Meets(Answers):
+            def __init__(self, meet: Callable[[str, dict[str, Any]], None]) -> None:
+                self._meet = meet
+
+            def send(self, message: Any) -> None:
+                wire.send(message)
+
+            def receive(self, timeout: float) -> dict[str, Any]:
+                question = wire.receive(timeout)
+                self._meet(name, question)
+                return question
+
+        with contextlib.suppress(ConnectionError):
+            there.serve(Meets(self._meet))
+        wire.close()
+
+
+def test_all_hosts_look_and_join_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    together = {kind: threading.Barrier(4) for kind in ("look", "join")}
+
+    def meet(_: str, question: dict[str, Any]) -> None:
+        if (barrier := together.get(question["type"])) is not None:
+            barrier.wait(DEADLINE)  # Broken where one waits for another's answer.
+
+    There(monkeypatch, meet)
+    found = Report(examine_hosts(parse_hosts("a:2,b,c,d"), None, NetworkConfig(port=0)))
+    assert not found.would_fail, str(found)
+    assert {one.node for one in found if one.check == "relay"} == set("abcd")
+
+
+def test_findings_stand_in_the_order_of_hosts_whoever_answers_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    said = {name: threading.Event() for name in "bc"}
+
+    def meet(name: str, question: dict[str, Any]) -> None:
+        if question["type"] == "join":  # c, then b, then a.
+            waits_for = {"a": "b", "b": "c"}.get(name)
+            assert waits_for is None or said[waits_for].wait(DEADLINE)
+            if name in said:
+                said[name].set()
+
+    There(monkeypatch, meet)
+    nodes = [one.node for one in examine_hosts(parse_hosts("a,b,c"), None, NetworkConfig())]
+    assert list(dict.fromkeys(nodes)) == [hosts.HERE, "a", "b", "c"]
+
+
+def test_a_host_that_dies_while_others_join_costs_them_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def meet(name: str, question: dict[str, Any]) -> None:
+        if (name, question["type"]) == ("b", "join"):
+            raise ConnectionError("the machine is gone")
+
+    There(monkeypatch, meet)
+    monkeypatch.setattr(PipeWire, "why_lost", lambda _, error: str(error), raising=False)
+    found = list(examine_hosts(parse_hosts("a,b,c"), None, NetworkConfig()))
+    (bad_one,) = [one for one in found if one.grade is Grade.BAD]
+    assert (bad_one.node, bad_one.check) == ("b", "ssh")
+    assert {one.node for one in found if one.check == "relay"} == {"a", "c"}
+
+
+def test_another_hosts_packets_are_no_sign_of_address_translation() -> None:
+    heard = {"address": "10.0.0.5:40101", "progress": "heard"}
+    status = {"counters": {"joiners": [heard]}}
+    words = (
+        "worker 2 hears nothing from the master at 10.0.0.4:40100 (it asked from UDP "
+        "10.0.0.6:40102); is it there?"
+    )
+    own = hosts._without({"10.0.0.5"}, status)
+    assert "address translation" in verdict(words, status)
+    assert "packets do not reach the master" in verdict(words, own)
 
 
 def test_hosts_are_filled_in_their_order() -> None:
