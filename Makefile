@@ -221,7 +221,7 @@ soak: setup ## real processes on bad networks, some stopped and killed; the simu
 	@$(BIN)/python -m benchmarks.soak $(SOAK_ARGS)
 
 .PHONY: chaos
-chaos: setup ## training while a worker is killed every 20 seconds, and in peace; CHAOS_ARGS=--spark (25 minutes), --quick
+chaos: setup ## training while a worker is killed every 20 seconds, and in peace; CHAOS_ARGS=--spark (25 minutes), --quick, --executors
 	@$(BIN)/python -m benchmarks.chaos $(CHAOS_ARGS)
 
 # ------------------------------------------------------------------ what to see

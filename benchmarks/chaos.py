@@ -10,7 +10,8 @@ all replicas equal), updates_lost and updates_twice (over all replicas of the jo
 `update_accounts`), accuracy_loss (mean over the pairs), rejoin_seconds (a model of 25 million
 parameters: the median from a replacement's call of `fit` to the end of its first batch),
 memory_over_cap (the largest share of a bound on a node's memory that was seen in use),
-unreachable_nodes and tree_depth (the largest seen), and those of `goodput`.
+unreachable_nodes and tree_depth (the largest seen), those of `goodput`, and that of
+`executor_loss` (with --executors that one alone).
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ from unittest import mock
 import numpy as np
 from matplotlib.axes import Axes
 
-from benchmarks import pictures, report
+from benchmarks import executor_loss, pictures, report
+from benchmarks.executor_loss import add_executor_losses
 from benchmarks.goodput import add_goodput
 from benchmarks.hits import Kill, Killer, Thread
 from benchmarks.other_work import OtherWork
@@ -71,10 +73,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--output", type=pathlib.Path, default=report.OUTPUT)
     parser.add_argument("--spark", action="store_true", help="on Spark's embedded cluster")
     parser.add_argument("--quick", action="store_true", help="goodput alone, of short jobs")
+    parser.add_argument("--executors", action="store_true", help="killed executors of Spark alone")
     chosen = parser.parse_args(arguments)
     name, place = ("chaos_spark", " on Spark") if chosen.spark else ("chaos", "")
     result = report.Report(name, f"Training while workers are killed{place}", chosen.output)
     others = OtherWork()
+    if chosen.executors:
+        _add_executors(result)
+        others.add_row(result)
+        result.finish()
+        return
     if not chosen.spark:
         add_goodput(result, chosen.workers, 60 if chosen.quick else chosen.seconds, chosen.every)
     if chosen.quick:
@@ -91,8 +99,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
         add_rows(result, pairs)
         add_rejoins(result, large.run(0, kills=True))
     draw(pairs, name, chosen.output)
+    if not chosen.spark:
+        _add_executors(result)
     others.add_row(result)
     result.finish()
+
+
+def _add_executors(result: report.Report) -> None:
+    with _spark(2) as spark:
+        add_executor_losses(result, executor_loss.measure(spark))
 
 
 @contextlib.contextmanager
