@@ -27,7 +27,7 @@ from keras_strom.job import environment
 from keras_strom.runner import worker_main
 from keras_strom.runner.fork_server import check_peer, send_integer
 
-_IMPORTED = ("tensorflow", "keras", "cloudpickle", "keras_strom.strategy")
+_IMPORTED = ("tensorflow", "keras", "cloudpickle", "keras_strom.strategy.strategy")
 _MAX_FDS = 16
 
 Work = Callable[[], int]
