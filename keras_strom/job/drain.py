@@ -63,6 +63,11 @@ class DrainRequest:
         """Seconds since somebody has asked."""
         return time.monotonic() - self._asked_at
 
+    @property
+    def is_over(self) -> bool:
+        """Whether this process has handed over all and left its job."""
+        return self._has_left
+
     def ask(self, why: str, seconds: float) -> None:
         """From now on the process has so many seconds to leave; asked again it has no more."""
         if self._why:

@@ -8,12 +8,14 @@ Python's but one, and uses TensorFlow for nothing, whose own threads start with 
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import fcntl
 import functools
 import gc
 import importlib
 import json
+import logging
 import os
 import selectors
 import signal
@@ -23,7 +25,8 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from keras_strom.job import environment
+from keras_strom.job import drain, environment
+from keras_strom.job.drain import DRAINED_EXIT_CODE
 from keras_strom.runner import worker_main
 from keras_strom.runner.fork_server import check_peer, send_integer
 
@@ -36,12 +39,39 @@ Work = Callable[[], int]
 def main(arguments: Sequence[str]) -> int:
     """Serves until the owner has ended or nobody wants anything; in a worker: does its work."""
     listener_fd, owner = map(int, arguments[:2])
+    ending = _Ending()
+    atexit.register(ending.skip_teardown)  # The first to be registered is the last to be called.
     for name in _IMPORTED:
         importlib.import_module(name)
     gc.freeze()  # What is here by now stays in memory that workers share.
     with socket.socket(fileno=listener_fd) as listener:
         work = _Server(listener, owner, float(arguments[2])).serve()
-    return 0 if work is None else work()
+    if work is None:
+        return 0
+    try:
+        return work()
+    except SystemExit as error:
+        ending.drained = error.code == DRAINED_EXIT_CODE and drain.request.is_over
+        raise
+
+
+class _Ending:
+    """How a forked worker's process ends.
+
+    Attributes:
+        drained: it has handed over all, and its end is all that its replacement waits for.
+    """
+
+    drained = False
+
+    def skip_teardown(self) -> None:
+        """Ends one that has drained without taking TensorFlow apart; it has unwound by now."""
+        if self.drained:
+            logging.shutdown()
+            for stream in (sys.stdout, sys.stderr):
+                with contextlib.suppress(OSError, ValueError):
+                    stream.flush()
+            os._exit(DRAINED_EXIT_CODE)
 
 
 class _Server:

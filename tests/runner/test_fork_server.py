@@ -5,6 +5,7 @@ That a forked worker is as one of a fresh interpreter is checked in test_process
 
 from __future__ import annotations
 
+import atexit
 import os
 import pickle
 import random
@@ -18,6 +19,8 @@ from typing import Any
 import pytest
 
 from keras_strom import errors
+from keras_strom.job import drain
+from keras_strom.job.drain import DRAINED_EXIT_CODE
 from keras_strom.job.environment import ClusterEnvironment
 from keras_strom.runner import fork_server, fork_server_main
 from keras_strom.runner.fork_server import ForkServers
@@ -103,6 +106,30 @@ def test_a_script_is_the_main_module(tmp_path: Path) -> None:
     assert (failed.exit_code, failed.raised) == (1, False)
     assert failed.traceback.splitlines()[1].strip().startswith(f'File "{path}", line 7')
     assert failed.traceback.endswith("KeyError: 'gone'")
+
+
+@pytest.mark.parametrize("drained", [True, False])
+def test_a_worker_that_has_drained_unwinds_and_ends_without_taking_tensorflow_apart(
+    drained: bool,
+) -> None:
+    class TakenApart:
+        def __del__(self, write: Any = os.write) -> None:
+            write(1, b"taken apart\n")
+
+    def leave() -> None:
+        atexit.register(print, "at exit")
+        sys.modules["left to the end"] = TakenApart()  # type: ignore[assignment]
+        if drained:
+            drain.request.has_left(stepped=False)
+        try:
+            raise SystemExit(DRAINED_EXIT_CODE)
+        finally:
+            sys.stdout.write("unwound, ")  # In a buffer, since it is no terminal.
+
+    outcome = run(Function.of(leave), env={"PYTHONUNBUFFERED": ""})
+    assert outcome.exit_code == DRAINED_EXIT_CODE
+    assert "unwound, at exit" in "\n".join(outcome.log_tail)
+    assert ("taken apart" in "\n".join(outcome.log_tail)) is not drained
 
 
 def test_a_worker_ends_with_its_server() -> None:

@@ -280,6 +280,12 @@ int64_t Relay::OutgoingBytes(uint64_t origin) const {
   return replication_.UncoveredBytes(origin);
 }
 
+bool Relay::HasAll(LinkId link) const {
+  const auto found = neighbours_.find(link);
+  return found != neighbours_.end() && found->second.role == Role::kParent &&
+         found->second.state == Neighbour::State::kAttached && links_->QueuedBytes(link) == 0;
+}
+
 std::optional<RelayNotice> Relay::PollNotice() {
   if (notices_.empty()) return std::nullopt;
   RelayNotice notice = std::move(notices_.front());

@@ -138,6 +138,8 @@ class Relay {
   void SetAllowance(int64_t bytes);
   // Bytes of `origin`'s updates, or in the parent's queue, that wait to go up.
   int64_t OutgoingBytes(uint64_t origin) const;
+  // Whether `link` leads to the attached parent, and that has acknowledged all that is here.
+  bool HasAll(LinkId link) const;
 
   const Replication& replication() const { return replication_; }
   const VersionVector& received() const { return replication_.received(); }

@@ -182,7 +182,10 @@ UpdateId WorkerNode::Submit(int64_t now_ns, int64_t iteration, bool last_part,
 }
 
 uint64_t WorkerNode::LastHeld() const {
-  return CounterOf(state_->relay.replication().master(), state_->origin);
+  // A parent that is the master itself says so at once, by what it acknowledges.
+  const Replication& known = state_->relay.replication();
+  const bool has_all = state_->relay.HasAll(state_->link);
+  return CounterOf(has_all ? known.received() : known.master(), state_->origin);
 }
 
 int64_t WorkerNode::OutgoingBytes() const { return state_->relay.OutgoingBytes(state_->origin); }

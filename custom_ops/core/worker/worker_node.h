@@ -96,7 +96,8 @@ class WorkerNode {
   // Only between kStarted and Finish, or after kFailed.
   // Counters go on after kFailed, but nothing is sent any more.
   UpdateId Submit(int64_t now_ns, int64_t iteration, bool last_part, std::vector<uint8_t> update);
-  // The last own update that the master is known to hold, by its beacons.
+  // The last own update that the master is known to hold: by its beacons or, where it is the
+  // parent, by what it has acknowledged.
   uint64_t LastHeld() const;
   // Bytes towards the parent not yet acknowledged: the producer blocks over its cap.
   int64_t OutgoingBytes() const;

@@ -80,6 +80,22 @@ TEST_F(RelayTest, AChildThatAttachesBeforeThisNodeHasStartedIsAnsweredThen) {
   EXPECT_EQ(links.Last<Attach>(kChild)->vector, (VersionVector{{kOrigin, 4}}));
 }
 
+TEST_F(RelayTest, AnAttachedParentHasAllOnceItHasAcknowledgedAll) {
+  std::vector<Replication::Accepted> none;
+  relay.Open(0, {}, &none);
+  Take(0, 1);
+  EXPECT_FALSE(relay.HasAll(kParent));  // It has not attached: nothing was sent to it.
+  relay.HandleAttach(0, kParent, Attach{1, {}});
+  EXPECT_TRUE(relay.HasAll(kParent));
+  Take(0, 2);
+  links.queued[kParent] = kUpdateBytes;
+  EXPECT_FALSE(relay.HasAll(kParent));
+  links.queued[kParent] = 0;
+  EXPECT_TRUE(relay.HasAll(kParent));
+  relay.HandleAttach(0, kChild, Attach{1, {}});
+  EXPECT_FALSE(relay.HasAll(kChild));
+}
+
 TEST_F(RelayTest, WhatTheMasterHoldsIsNotSentUpAgain) {
   std::vector<Replication::Accepted> none;
   relay.Open(0, {}, &none);
