@@ -47,6 +47,7 @@ class DrainRequest:
     def __init__(self) -> None:
         self._why = ""
         self._asked_at = self._until = 0.0
+        self._looked_at = self._between_looks = 0.0
         self._listens = False
         self._handler: object = signal.SIG_DFL  # Ours, once it is there.
         self._runner_fd: int | None = None
@@ -75,7 +76,14 @@ class DrainRequest:
         self._asked_at = time.monotonic()
         self._until = self._asked_at + seconds
         self._why = why
+        # At once where it cannot be in time; but not here, where a signal's handler may be.
+        _after(0.0 if self._between_looks > seconds else seconds / 2, self._warn, seconds)
         _after(seconds, self._kill, seconds)
+
+    def looks(self) -> None:
+        """Notes that the process is where it looks whether it is asked: before a batch of `fit`."""
+        now = time.monotonic()
+        self._between_looks, self._looked_at = now - (self._looked_at or now), now
 
     def has_left(self, *, stepped: bool) -> None:
         """All is handed over: from now on the process has seconds to unwind, and is not killed.
@@ -123,6 +131,23 @@ class DrainRequest:
             elif signal.getsignal(signal.SIGTERM) in (signal.SIG_DFL, self._handler):
                 os._exit(128 + signal.SIGTERM)  # As SIGTERM alone would have it.
             # Otherwise the program's own handler hears the SIGTERM that follows.
+
+    def _warn(self, seconds: float) -> None:
+        with self._lock:
+            if self._has_left:
+                return
+        now = time.monotonic()
+        looked = "this one has begun none"
+        if self._looked_at:
+            looked = f"this one did {now - self._looked_at:.1f} s ago, and "
+            looked += f"{self._between_looks:.1f} s passed between its last two batches"
+        _logger.warning(
+            "this worker was asked to leave by %s %.1f s ago, and in %.1f s it is killed and what "
+            "it has not sent is lost: a worker leaves before a batch of fit (of "
+            "steps_per_execution steps), and %s; it leaves in time with a larger --drain-seconds "
+            "(now %g), or a smaller steps_per_execution or batch",
+            *(self._why, self.waited, max(0.0, self._until - now), looked, seconds),
+        )
 
     def _kill(self, seconds: float) -> None:
         with self._lock:

@@ -25,6 +25,8 @@ class Drained(SystemExit):
 
 def is_asked(participant: Participant) -> bool:
     """Whether this worker is to leave."""
+    if participant.step.steps:  # Until then it may have waited for others to begin.
+        request.looks()
     return bool(request.why) and participant.worker is not None
 
 

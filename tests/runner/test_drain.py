@@ -87,6 +87,25 @@ def test_a_worker_that_does_not_leave_in_time_is_killed_which_is_no_failure(
     assert not outcome.drained
 
 
+@pytest.mark.parametrize(
+    ("passed", "seconds"),
+    [(100.0, 60.0), (0.0, 2.0)],
+    ids=["at once, as it cannot be in time", "when half of its time is over"],
+)
+def test_a_worker_that_will_be_late_says_what_keeps_it_and_what_helps(
+    tmp_path: Path, passed: float, seconds: float
+) -> None:
+    looks = f"request.looks()\nrequest._looked_at -= {passed}\nrequest.looks()\n"
+    text = LISTENS.replace("while not", f"{looks}while not") + "time.sleep(600)\n"
+    process, recorder = started(tmp_path, text, seconds)
+    with process:
+        process.drain()
+        said = recorder.wait_for("this worker was asked to leave by the runner")
+    assert f"{passed:.1f} s passed between its last two batches" in said
+    assert f"larger --drain-seconds (now {seconds:g})" in said
+    assert "steps_per_execution" in said
+
+
 def test_a_worker_that_has_not_joined_yet_is_killed_after_its_grace(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
