@@ -10,6 +10,9 @@ the same partition with a higher attempt, and what is left of the old one is tol
 copy of a task that lives (speculation) is kept waiting: were it to return, Spark would end the
 first one.
 
+A worker whose executor is about to be taken away (`drain`) is asked to leave. Its task is then
+vacated: Spark is to run it elsewhere, which is no failure either.
+
 Executors of an elastic job come and go, so that its lost tasks are no failures. It waits for them
 while too few workers are left, and is over when those that are there have ended.
 """
@@ -20,6 +23,7 @@ import contextlib
 import dataclasses
 import logging
 import math
+import queue
 import secrets
 import socket
 import threading
@@ -117,6 +121,8 @@ class Controller:
         self._failures: list[Failure] = []
         self._stop_reason: str | None = None
         self._job_ended = False
+        #: Tasks, by Spark's ids, that have nothing to do where they are; None = there will be none.
+        self.vacated: queue.SimpleQueue[int | None] = queue.SimpleQueue()
         self.events: list[Event] = []
         self._listener = _listen(bind)
         self.port: int = self._listener.getsockname()[1]
@@ -184,6 +190,30 @@ class Controller:
 
     def _present(self) -> list[RegisteredTask]:
         return [t for t in self._tasks.values() if t.lost_at is None]
+
+    def executors(self) -> set[str]:
+        """The ids of the executors that have workers."""
+        with self._changed:
+            return {task.executor for task in self._with_workers() if task.executor}
+
+    def drain(self, executor: str) -> None:
+        """An executor is about to be taken away: its workers leave and go on elsewhere.
+
+        Those that have not heard it yet hear it when this is called again.
+        """
+        with self._changed:
+            tasks = [task for task in self._with_workers() if task.executor == executor]
+            for task in tasks:
+                if not task.leaves:
+                    task.leaves = True
+                    text = f"executor {executor} on {task.host} is decommissioned"
+                    self._record("leaves", task.rank, text)
+                    self._say(task.rank, f"{text}: worker {task.rank} drains")
+        for task in tasks:
+            _try_to_send(task.channel, {"type": "drain"})
+
+    def _with_workers(self) -> list[RegisteredTask]:
+        return [task for task in self._present() if task.rank >= 0 and not task.ended]
 
     def job_ended(self) -> None:
         """Tells that Spark's job is over, one way or another."""
@@ -297,7 +327,9 @@ class Controller:
             if self._stop_reason is not None:
                 _try_to_send(channel, {"type": "stop", "reason": self._stop_reason})
                 return None
-            task = RegisteredTask(channel, hello.partition, hello.attempt, hello.host)
+            task = RegisteredTask(
+                channel, hello.partition, hello.attempt, hello.host, hello.executor, hello.task
+            )
             before = self._tasks.get(task.partition)
             if task.partition >= self._workers or (
                 before is not None and not self._gives_way(before, task)
@@ -311,7 +343,7 @@ class Controller:
         """Whether a task that registers takes the place of an earlier one of its partition."""
         if task.task_attempt <= before.task_attempt:
             return False
-        if not self._max_failures and not self._elastic:
+        if not self._max_failures and not self._elastic and not before.leaves:
             return False
         if before.lost_at is None and self._speculation:
             return False
@@ -432,6 +464,13 @@ class Controller:
         what = LATE_DRAIN if drained.too_late else "has drained"
         self._record("drained", task.rank, f"on {task.host}")
         self._watching.away(task.rank, f"worker {task.rank} {what}")
+        if task.leaves:
+            self._say(task.rank, f"worker {task.rank} {what}; Spark is to run its task elsewhere")
+            gone = Failure.lost(task, "its executor was decommissioned", self._streamed)
+            self._await_replacement(task, gone)
+            self._look_at_number()
+            self.vacated.put(task.task)
+            return
         self._say(task.rank, f"worker {task.rank} {what}; it is started again")
         self._start_again(task)
 

@@ -17,6 +17,8 @@ from keras_strom.runner.channel import Message
 
 # Ranks, partitions and attempts lie far below it.
 _MOST = 1 << 31
+# An application's tasks are counted in 64 bits.
+_MOST_TASKS = 1 << 63
 _MOST_HOST_CHARACTERS = 255
 
 
@@ -26,19 +28,31 @@ class Registration:
 
     Attributes:
         partition, attempt, host: what Spark has made of the task.
+        executor: the id of its executor; "" = it has none, or none is known.
+        task: Spark's id of this attempt of the task.
     """
 
     partition: int
     attempt: int
     host: str
+    executor: str
+    task: int
 
     @classmethod
     def parse(cls, message: Message) -> Registration:
         """Raises CorruptMessage where it is none."""
         host = _text(message, "host")
-        if len(host) > _MOST_HOST_CHARACTERS:
-            raise _nonsense("host", host)
-        return cls(_number(message, "partition"), _number(message, "attempt"), host)
+        executor = _text(message, "executor")
+        for name, text in (("host", host), ("executor", executor)):
+            if len(text) > _MOST_HOST_CHARACTERS:
+                raise _nonsense(name, text)
+        return cls(
+            _number(message, "partition"),
+            _number(message, "attempt"),
+            host,
+            executor,
+            _number(message, "task", below=_MOST_TASKS),
+        )
 
 
 @dataclasses.dataclass(frozen=True)

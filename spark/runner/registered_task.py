@@ -15,11 +15,14 @@ class RegisteredTask:
     Attributes:
         channel: to it.
         partition, task_attempt, host: what Spark has made of it.
+        executor: the id of its executor; "" = not known.
+        task: Spark's id of this attempt of it.
         rank, local_rank: of its worker; -1 = none so far.
         attempt: how often a worker of this rank was started before.
         ended: whether its worker has ended for good, well or not.
         lost_at: when the task was lost, to be run anew by Spark; None = it is there.
         failure: what it was lost by.
+        leaves: whether its executor is about to be taken away.
         idle_drains: how often in a row its worker has left with no step of its `fit` before.
         event: where among the job's events its registration stands.
     """
@@ -28,12 +31,15 @@ class RegisteredTask:
     partition: int
     task_attempt: int
     host: str
+    executor: str = ""
+    task: int = 0
     rank: int = -1
     local_rank: int = -1
     attempt: int = 0
     ended: bool = False
     lost_at: float | None = None
     failure: Failure | None = None
+    leaves: bool = False
     idle_drains: int = 0
     event: int = -1
 

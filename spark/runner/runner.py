@@ -37,6 +37,7 @@ from keras_strom.runner.start_master import start_master
 from ..data.connect import context_of
 from .application import is_local, is_on, is_one_machine
 from .controller import Controller
+from .decommission import Decommissions
 from .event import Event
 from .executors import UNKNOWN_HOST, refuse_mismatch
 from .resources import UseGpu, check_gpus, check_use_gpu
@@ -271,6 +272,7 @@ def _run(
         job = _Job(context, size, controller, options.data)
         stack.callback(job.end)
         job.submit(_task(work, options, env, size, controller, master, host))
+        stack.enter_context(Decommissions(context, controller))
         _say(options, console, f"starting {_number_of_workers(size)}")
         controller.wait_for_start(options.start_timeout)
         start_seconds = time.monotonic() - begin

@@ -136,6 +136,14 @@ def _executor() -> int:
     return ancestor
 
 
+def _executor_id() -> str:
+    """Spark's id of the executor, as its command line names it; "" = it is the driver."""
+    command = Path(f"/proc/{_executor()}/cmdline").read_bytes().decode("utf-8", "replace")
+    words = command.split("\0")
+    at = words.index("--executor-id") if "--executor-id" in words else len(words)
+    return words[at + 1] if at + 1 < len(words) else ""
+
+
 def _run_worker(
     task: Task, work: Function, env: Mapping[str, str], start: StartProcess, data_path: str | None
 ) -> Report:
@@ -213,6 +221,8 @@ class _DriverLink(WorkerListener):
                 "partition": context.partitionId() if context is not None else 0,
                 "attempt": context.attemptNumber() if context is not None else 0,
                 "host": socket.gethostname(),
+                "executor": _executor_id() if context is not None else "",
+                "task": context.taskAttemptId() if context is not None else 0,
             }
         )
         self._sender.start()
@@ -293,6 +303,11 @@ class _DriverLink(WorkerListener):
                     with self._changed:
                         self._start = start
                         self._changed.notify_all()
+                elif message.get("type") == "drain":
+                    with self._changed:
+                        process = self._process
+                    if process is not None:
+                        process.drain()
         except errors.CorruptMessage as error:
             _logger.error("this task ends: the driver sent %s", error)
         except (ConnectionError, errors.StromError) as error:

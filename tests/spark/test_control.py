@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import errno
-import io
 import os
 import socket
 import struct
@@ -20,7 +19,6 @@ from keras_strom import errors
 from keras_strom._native import sealing
 from keras_strom.job.credentials import KEY_BYTES, Credentials
 from keras_strom.runner.channel import MAX_MESSAGE_BYTES, Channel
-from keras_strom.runner.console import Console
 from keras_strom.runner.output import MAX_LINE, TAIL_LINES
 from keras_strom.spark.runner.controller import Controller
 from keras_strom.spark.runner.event import Event
@@ -32,11 +30,10 @@ from keras_strom.spark.runner.task import (
     _MAX_TAIL_LINE_CHARACTERS,
     _MAX_TRACEBACK_CHARACTERS,
 )
+from tests.support.controlled_tasks import CREDENTIALS, DEADLINE, Tasks, hear
 
-CREDENTIALS = Credentials.new()
 DRIVER_KEY = bytes(range(KEY_BYTES))
 PUBLIC_KEY = sealing.public_key(DRIVER_KEY)
-DEADLINE = 30.0
 
 
 def connect() -> tuple[Channel, Channel]:
@@ -134,77 +131,12 @@ def test_silence_and_nonsense_end_a_channel() -> None:
         driver.receive()
 
 
-class Tasks:
-    """Tasks that speak to a controller as `task.run_task` would."""
-
-    def __init__(
-        self,
-        workers: int,
-        *,
-        least: int | None = None,
-        max_failures: int = 0,
-        speculation: bool = False,
-    ) -> None:
-        self.output = io.StringIO()
-        self.controller = Controller(
-            Size(workers=workers, least=least),
-            CREDENTIALS,
-            ("127.0.0.1", 0),
-            Console(workers, self.output),
-            max_failures=max_failures,
-            speculation=speculation,
-        )
-        self.channels: list[Channel] = []
-
-    def connect(self, credentials: Credentials = CREDENTIALS) -> Channel:
-        connection = socket.create_connection(("127.0.0.1", self.controller.port))
-        self.channels.append(Channel(connection, credentials, self.controller.public_key))
-        return self.channels[-1]
-
-    def register(self, partition: int, host: str, attempt: int = 0) -> Channel:
-        channel = self.connect()
-        hello = {"partition": partition, "host": host, "attempt": attempt}
-        channel.send({"type": "register", **hello})
-        return channel
-
-    def start(self, *hosts: str) -> list[Channel]:
-        """One task on each host, which come in this order, all of them told to start."""
-        channels = []
-        for partition, host in enumerate(hosts):
-            channels.append(self.register(partition, host))
-            self.wait_for("registered", partition + 1)
-        for channel in channels:
-            hear(channel)
-        return channels
-
-    def wait_for(self, kind: str, count: int = 1) -> None:
-        """Waits until `count` events of `kind` have happened."""
-
-        def happened() -> bool:
-            return [event.kind for event in self.controller.events].count(kind) >= count
-
-        with self.controller._changed:
-            assert self.controller._changed.wait_for(happened, DEADLINE)
-
-    def close(self) -> None:
-        self.controller.close()
-        for channel in self.channels:
-            channel.close()
-
-
 @pytest.fixture
 def tasks(request: pytest.FixtureRequest) -> Iterator[Tasks]:
     options = getattr(request, "param", {})
     started = Tasks(**{"workers": 2, **options})
     yield started
     started.close()
-
-
-def hear(channel: Channel) -> dict[str, object]:
-    """The next message that is no heartbeat."""
-    while (message := channel.receive())["type"] == "heartbeat":
-        pass
-    return message
 
 
 def fail(

@@ -33,7 +33,14 @@ CREDENTIALS = Credentials.new()
 DRIVER_KEY = bytes(range(KEY_BYTES))
 WORKERS = 2
 
-REGISTRATION = {"type": "register", "partition": 0, "attempt": 0, "host": "a"}
+REGISTRATION = {
+    "type": "register",
+    "partition": 0,
+    "attempt": 0,
+    "host": "a",
+    "executor": "0",
+    "task": 7,
+}
 START = {"type": "start", "rank": 1, "local_rank": 0, "local_size": 1, "attempt": 2, "clock": 3.5}
 FROM_TASKS = (
     {"type": "log", "lines": ["one", "two"]},

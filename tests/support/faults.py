@@ -23,10 +23,16 @@ from typing import Any, Literal
 import keras
 
 import keras_strom
+from keras_strom.job import drain
+from keras_strom.runner.fork_server import parent_of
 
+#: Until a worker hears that its executor is to go, at most.
+DECOMMISSION_SECONDS = 120.0
 VARIABLE = "STROM_TEST_FAULTS"
 
-Mode = Literal["exception", "exit", "kill", "stop", "memory", "cut", "sigterm", "drain"]
+Mode = Literal[
+    "exception", "exit", "kill", "stop", "memory", "cut", "sigterm", "drain", "decommission"
+]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -36,7 +42,8 @@ class Fault:
     Attributes:
         mode: exception, exit code 3, SIGKILL, SIGSTOP (for good: another process must wake it),
             running out of a memory limit, or a network from which nothing comes any more. No
-            failures: SIGTERM, or `keras_strom.drain()`; by either it hands over and leaves.
+            failures: SIGTERM, or `keras_strom.drain()`; by either it hands over and leaves; or on a
+            standalone cluster of Spark a decommission of its machine, of which it waits to hear.
         rank: the worker.
         attempts: it happens in so many attempts, from the first on.
         step: after so many batches of this process in that fit.
@@ -133,7 +140,20 @@ def fail(mode: Mode) -> None:
         return os.kill(os.getpid(), signal.SIGTERM)
     if mode == "drain":
         return keras_strom.drain()
+    if mode == "decommission":
+        return _decommission()
     os.kill(os.getpid(), signal.SIGKILL if mode == "kill" else signal.SIGSTOP)
+
+
+def _decommission() -> None:
+    """Tells the Spark daemon of this worker's machine, the parent of its executor, to go."""
+    server = Path(f"/proc/{os.getppid()}/cmdline").read_text().split("\0")
+    os.kill(parent_of(int(server[4])), signal.SIGPWR)
+    deadline = time.monotonic() + DECOMMISSION_SECONDS
+    while not drain.request.why:
+        if time.monotonic() > deadline:
+            raise TimeoutError("nobody has asked this worker to leave")
+        time.sleep(0.02)
 
 
 class _Filter(ctypes.Structure):
