@@ -10,6 +10,7 @@
 
 #include "capi/strom.h"
 #include "own_threads.h"
+#include "subnormal_mode.h"
 
 using strom::OwnThreadPool;
 
@@ -169,13 +170,11 @@ TEST(Codec, GivesTheResidualBackWithinRoundingWhenMemoryRunsOut) {
   }
 }
 
-#if defined(__x86_64__)
 // As TensorFlow sets its threads.
 TEST(Codec, KeepsSubnormalNumbersAndTheCallersMode) {
   const float tiny = std::numeric_limits<float>::denorm_min();
-  const unsigned before = __builtin_ia32_stmxcsr();
-  __builtin_ia32_ldmxcsr(before | 0x8040);
-  const unsigned flushing = __builtin_ia32_stmxcsr();
+  const uint64_t before = strom::SubnormalMode();
+  strom::SetSubnormalMode(strom::kSubnormalsAreZero);
   const std::vector<float> update(4, tiny);
   const Encoded encoded =
       Encode(update, std::vector<float>(4, 2 * tiny), Options(2 * tiny), nullptr);
@@ -183,14 +182,13 @@ TEST(Codec, KeepsSubnormalNumbersAndTheCallersMode) {
   const int applied =
       strom_codec_apply(encoded.message.data(), static_cast<int64_t>(encoded.message.size()),
                         parameters.data(), 4, nullptr);
-  EXPECT_EQ(__builtin_ia32_stmxcsr() & 0x8040, flushing & 0x8040);
-  __builtin_ia32_ldmxcsr(before);
+  EXPECT_EQ(strom::SubnormalMode(), strom::kSubnormalsAreZero);
+  strom::SetSubnormalMode(before);
   EXPECT_EQ(applied, STROM_OK);
   EXPECT_EQ(encoded.count, 4);
   EXPECT_EQ(encoded.residual, std::vector<float>(4, tiny));
   EXPECT_EQ(parameters, std::vector<float>(4, 3 * tiny));
 }
-#endif
 
 TEST(Codec, RefusesOptionsThatAreUnknownOrWithoutEffect) {
   const std::vector<float> update(4, 1);

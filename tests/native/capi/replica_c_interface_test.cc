@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "capi/handles.h"
+#include "subnormal_mode.h"
 
 namespace strom {
 namespace {
@@ -90,7 +91,6 @@ TEST(ReplicaCInterface, TasksRunOnTheThreadsThatTheCallerLends) {
   EXPECT_EQ(strom_replica_close(replica), STROM_OK);
 }
 
-#if defined(__x86_64__)
 // TensorFlow sets its threads so, the master's are not: both have to add the same.
 TEST(ReplicaCInterface, SubnormalNumbersAreKeptOnEveryThread) {
   constexpr int64_t kElements = 300'000;
@@ -101,7 +101,7 @@ TEST(ReplicaCInterface, SubnormalNumbersAreKeptOnEveryThread) {
   const strom_segment segment = {0, kElements, before.data(), after.data(), before.data(), nullptr};
   const auto run = [](void*, int64_t tasks, strom_task task, void* context) {
     std::thread([=] {
-      __builtin_ia32_ldmxcsr(__builtin_ia32_stmxcsr() | 0x8040);
+      SetSubnormalMode(kSubnormalsAreZero);
       for (int64_t i = 0; i < tasks; ++i) task(context, i);
     }).join();
   };
@@ -109,11 +109,11 @@ TEST(ReplicaCInterface, SubnormalNumbersAreKeptOnEveryThread) {
   strom_step_options options = Options();
   options.threshold = 2 * tiny;
   strom_step_result result;
-  const unsigned mode = __builtin_ia32_stmxcsr();
+  const uint64_t mode = SubnormalMode();
   for (const strom_thread_pool* lent : {static_cast<const strom_thread_pool*>(nullptr), &threads}) {
-    __builtin_ia32_ldmxcsr(mode | 0x8040);
+    SetSubnormalMode(kSubnormalsAreZero);
     const int code = strom_replica_step(replica, &segment, 1, &options, lent, &result);
-    __builtin_ia32_ldmxcsr(mode);
+    SetSubnormalMode(mode);
     ASSERT_EQ(code, STROM_OK);
     EXPECT_EQ(result.count, kElements);
   }
@@ -124,7 +124,6 @@ TEST(ReplicaCInterface, SubnormalNumbersAreKeptOnEveryThread) {
   EXPECT_EQ(residual, std::vector<float>(kElements));
   EXPECT_EQ(strom_replica_close(replica), STROM_OK);
 }
-#endif
 
 TEST(ReplicaCInterface, AClosedHandleIsRefusedByName) {
   const strom_handle replica = NewReplica(1);
