@@ -36,7 +36,7 @@ LEAST_OF_BITMAP4 = 2.0**-125
 
 
 # custom_ops/core/step/residual.h; a processor has some of them.
-KERNELS = ("scalar", "blocks", "avx2", "avx512")
+KERNELS = ("scalar", "blocks", "avx2", "avx512", "neon")
 
 
 class Unavailable(Exception):

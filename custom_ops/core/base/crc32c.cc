@@ -4,9 +4,13 @@
 #include <cstddef>
 
 #include "core/base/little_endian.h"
+#include "core/base/processor.h"
 
-#if defined(__x86_64__)
+#if defined(STROM_X86)
 #include <immintrin.h>
+#elif defined(STROM_NEON)
+#include <arm_acle.h>
+#include <arm_neon.h>
 #endif
 
 namespace strom {
@@ -33,7 +37,32 @@ constexpr std::array<std::array<uint32_t, 256>, 8> MakeTables() {
 
 constexpr auto kTables = MakeTables();
 
-#if defined(__x86_64__)
+#if defined(STROM_TARGET_CRC)
+
+#if defined(STROM_X86)
+STROM_TARGET_CRC inline uint64_t NextWord(uint64_t crc, uint64_t word) {
+  return _mm_crc32_u64(crc, word);
+}
+STROM_TARGET_CRC inline uint64_t NextByte(uint64_t crc, uint8_t byte) {
+  return _mm_crc32_u8(static_cast<uint32_t>(crc), byte);
+}
+// The low half of the product of two polynomials over GF(2).
+STROM_TARGET_CRC inline uint64_t Product(uint64_t a, uint64_t b) {
+  return static_cast<uint64_t>(_mm_cvtsi128_si64(_mm_clmulepi64_si128(
+      _mm_cvtsi64_si128(static_cast<int64_t>(a)), _mm_cvtsi64_si128(static_cast<int64_t>(b)), 0)));
+}
+#else
+STROM_TARGET_CRC inline uint64_t NextWord(uint64_t crc, uint64_t word) {
+  return __crc32cd(static_cast<uint32_t>(crc), word);
+}
+STROM_TARGET_CRC inline uint64_t NextByte(uint64_t crc, uint8_t byte) {
+  return __crc32cb(static_cast<uint32_t>(crc), byte);
+}
+STROM_TARGET_CRC inline uint64_t Product(uint64_t a, uint64_t b) {
+  return static_cast<uint64_t>(vmull_p64(a, b));
+}
+#endif
+
 // The factor that multiplies a checksum's remainder by x^(8 * bytes): the instruction's own 33 bits
 // of shift less, with the bits reversed as they all are here.
 constexpr uint64_t ShiftFactor(int64_t bytes) {
@@ -45,40 +74,36 @@ constexpr uint64_t ShiftFactor(int64_t bytes) {
 }
 
 // The remainder of bytes that end in a checksum's state, when `factor`'s bytes of zeros follow.
-__attribute__((target("sse4.2,pclmul"))) uint64_t Shift(uint64_t crc, uint64_t factor) {
-  const __m128i product = _mm_clmulepi64_si128(_mm_cvtsi64_si128(static_cast<int64_t>(crc)),
-                                               _mm_cvtsi64_si128(static_cast<int64_t>(factor)), 0);
-  return _mm_crc32_u64(0, static_cast<uint64_t>(_mm_cvtsi128_si64(product)));
+STROM_TARGET_CRC uint64_t Shift(uint64_t crc, uint64_t factor) {
+  return NextWord(0, Product(crc, factor));
 }
 
 // The instruction takes three cycles and one can start in each: three stretches at once keep it
 // busy. Advances *next over as many groups of three as there are.
 template <int64_t kStretch>
-__attribute__((target("sse4.2,pclmul"))) uint64_t ThreeStretches(uint64_t crc, const uint8_t** next,
-                                                                 size_t* left) {
+STROM_TARGET_CRC uint64_t ThreeStretches(uint64_t crc, const uint8_t** next, size_t* left) {
   constexpr uint64_t kOver = ShiftFactor(kStretch);
   for (; *left >= 3 * kStretch; *left -= 3 * kStretch, *next += 3 * kStretch) {
     uint64_t second = 0;
     uint64_t third = 0;
     for (int64_t i = 0; i < kStretch; i += 8) {
-      crc = _mm_crc32_u64(crc, LoadLittleEndian<uint64_t>(*next + i));
-      second = _mm_crc32_u64(second, LoadLittleEndian<uint64_t>(*next + kStretch + i));
-      third = _mm_crc32_u64(third, LoadLittleEndian<uint64_t>(*next + 2 * kStretch + i));
+      crc = NextWord(crc, LoadLittleEndian<uint64_t>(*next + i));
+      second = NextWord(second, LoadLittleEndian<uint64_t>(*next + kStretch + i));
+      third = NextWord(third, LoadLittleEndian<uint64_t>(*next + 2 * kStretch + i));
     }
     crc = Shift(Shift(crc, kOver) ^ second, kOver) ^ third;
   }
   return crc;
 }
 
-__attribute__((target("sse4.2,pclmul"))) uint32_t Crc32cSse42(Bytes bytes, uint32_t previous) {
+STROM_TARGET_CRC uint32_t Crc32cInstruction(Bytes bytes, uint32_t previous) {
   uint64_t crc = static_cast<uint32_t>(~previous);
   const uint8_t* next = bytes.data();
   size_t left = bytes.size();
   crc = ThreeStretches<1024>(crc, &next, &left);
   crc = ThreeStretches<128>(crc, &next, &left);
-  for (; left >= 8; left -= 8, next += 8)
-    crc = _mm_crc32_u64(crc, LoadLittleEndian<uint64_t>(next));
-  for (; left > 0; --left, ++next) crc = _mm_crc32_u8(static_cast<uint32_t>(crc), *next);
+  for (; left >= 8; left -= 8, next += 8) crc = NextWord(crc, LoadLittleEndian<uint64_t>(next));
+  for (; left > 0; --left, ++next) crc = NextByte(crc, *next);
   return ~static_cast<uint32_t>(crc);
 }
 #endif
@@ -86,10 +111,9 @@ __attribute__((target("sse4.2,pclmul"))) uint32_t Crc32cSse42(Bytes bytes, uint3
 }  // namespace
 
 uint32_t Crc32c(Bytes bytes, uint32_t previous) {
-#if defined(__x86_64__)
-  if (__builtin_cpu_supports("sse4.2") && __builtin_cpu_supports("pclmul")) {
-    return Crc32cSse42(bytes, previous);
-  }
+#if defined(STROM_TARGET_CRC)
+  static const bool has_instruction = HasCrc();
+  if (has_instruction) return Crc32cInstruction(bytes, previous);
 #endif
   return Crc32cPortable(bytes, previous);
 }

@@ -1,8 +1,14 @@
 #include "core/base/processor.h"
 
+#if defined(STROM_NEON)
+#include <sys/auxv.h>
+#endif
+
 namespace strom {
 
 #if defined(STROM_X86)
+
+bool HasCrc() { return __builtin_cpu_supports("sse4.2") && __builtin_cpu_supports("pclmul"); }
 
 bool HasAvx2() {
   return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi") &&
@@ -17,6 +23,15 @@ bool HasAvx512() {
 }
 
 #else
+
+#if defined(STROM_NEON)
+bool HasCrc() {
+  const unsigned long needed = HWCAP_CRC32 | HWCAP_PMULL;
+  return (getauxval(AT_HWCAP) & needed) == needed;
+}
+#else
+bool HasCrc() { return false; }
+#endif
 
 bool HasAvx2() { return false; }
 bool HasAvx512() { return false; }

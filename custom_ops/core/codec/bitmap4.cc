@@ -81,6 +81,9 @@ std::span<const Bitmap4Reader> Bitmap4Readers() {
 #if defined(STROM_X86)
   static const Bitmap4Reader readers[] = {{"scalar", Count, AddBitmap4Scalar}, Bitmap4ReaderAvx2()};
   return std::span(readers).first(HasAvx2() ? 2 : 1);
+#elif defined(STROM_NEON)
+  static const Bitmap4Reader readers[] = {{"scalar", Count, AddBitmap4Scalar}, Bitmap4ReaderNeon()};
+  return readers;
 #else
   static const Bitmap4Reader readers[] = {{"scalar", Count, AddBitmap4Scalar}};
   return readers;

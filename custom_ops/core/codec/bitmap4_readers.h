@@ -13,6 +13,8 @@ void AddBitmap4Scalar(const uint8_t* payload, int64_t first, int64_t last,
 
 #if defined(STROM_X86)
 Bitmap4Reader Bitmap4ReaderAvx2();
+#elif defined(STROM_NEON)
+Bitmap4Reader Bitmap4ReaderNeon();
 #endif
 
 }  // namespace strom

@@ -1,5 +1,5 @@
-// The scalar coder, and which coders there are. The fast ones are in rice_bmi2.cc and
-// rice_avx512.cc.
+// The scalar coder, and which coders there are. The fast ones are in rice_bmi2.cc,
+// rice_avx512.cc and rice_neon.cc.
 #include "core/codec/rice.h"
 
 #include <bit>
@@ -95,6 +95,8 @@ std::vector<RiceCoder> FindCoders() {
   const bool slow_pext = __builtin_cpu_is("znver1") || __builtin_cpu_is("znver2");
   if (HasAvx2() && !slow_pext) coders.push_back(RiceBmi2());
   if (HasAvx512()) coders.push_back(RiceAvx512());
+#elif defined(STROM_NEON)
+  coders.push_back(RiceNeon());
 #endif
   return coders;
 }

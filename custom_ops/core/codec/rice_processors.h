@@ -10,6 +10,8 @@ namespace strom {
 #if defined(STROM_X86)
 RiceCoder RiceBmi2();    // where HasAvx2()
 RiceCoder RiceAvx512();  // where HasAvx512()
+#elif defined(STROM_NEON)
+RiceCoder RiceNeon();
 #endif
 
 }  // namespace strom

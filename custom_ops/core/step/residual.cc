@@ -15,6 +15,8 @@ std::vector<StepKernel> KernelsOfThisProcessor() {
 #if defined(STROM_X86)
   if (HasAvx2()) kernels.push_back(kAvx2StepKernel);
   if (HasAvx512()) kernels.push_back(kAvx512StepKernel);
+#elif defined(STROM_NEON)
+  kernels.push_back(kNeonStepKernel);
 #endif
   return kernels;
 }

@@ -109,7 +109,7 @@ std::span<const StepKernel> StepKernels();
 inline const StepKernel& BestStepKernel() { return StepKernels().back(); }
 
 // The kernel of that name, or null where this processor has none: "scalar", "blocks", "avx2",
-// "avx512".
+// "avx512", "neon".
 const StepKernel* FindStepKernel(std::string_view name);
 
 }  // namespace strom

@@ -20,6 +20,8 @@ extern const StepKernel kBlocksStepKernel;  // what the compiler makes vectors o
 #if defined(STROM_X86)
 extern const StepKernel kAvx2StepKernel;
 extern const StepKernel kAvx512StepKernel;
+#elif defined(STROM_NEON)
+extern const StepKernel kNeonStepKernel;
 #endif
 
 // Elements [start, start + size) of a run.
