@@ -32,6 +32,7 @@ FUZZED := build/fuzz
 FUZZ_SECONDS ?= 60
 FUZZ_CXX ?= clang++-16
 THREAD_CHECKED := build/threads
+AARCH64 := build/aarch64
 space := $(subst ,, )
 
 # Python started from here finds this tree's package and keeps TensorFlow's start-up notes away.
@@ -44,7 +45,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .PHONY: help
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-22s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-22s %s\n", $$1, $$2}' Makefile
 
 # ------------------------------------------------------------------ set-up
 
@@ -142,6 +143,28 @@ test-threads: setup ## native tests with threads under ThreadSanitizer (part of 
 	@echo "==> native tests under ThreadSanitizer"
 	@$(BIN)/ctest --test-dir $(THREAD_CHECKED) --output-on-failure --parallel $(JOBS)
 endif
+
+# For another kind of processor than this one, in qemu's emulation. Left out are the room `sim` and the
+# mutants: hours of simulated time in the same portable code, which `make test-native` runs; and
+# same_host_processes_test, which starts its own program again, as only a kernel for Arm can; and two
+# that take minutes in emulation.
+AARCH64_ROOMS := base|capi|codec|cuda|joint|master|net|replication|step|transport|worker
+.PHONY: test-aarch64
+test-aarch64: $(TOOLS_STAMP) ## libstrom.so for 64-bit Arm, and the native tests in emulation (not part of `make test`)
+	@.ci/system-packages aarch64
+	@$(STEP) aarch64-packages "fetching headers and libraries for arm64" .ci/aarch64/packages \
+	  $(AARCH64)/libraries libssl-dev libgtest-dev libgmock-dev
+	@$(STEP) test-aarch64-configure "configuring the native tests for aarch64" $(BIN)/cmake \
+	  -S custom_ops -B $(AARCH64)/native -G Ninja \
+	  -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja -DSTROM_TESTS=ON -DSTROM_WERROR=ON \
+	  -DCMAKE_TOOLCHAIN_FILE=$(CURDIR)/custom_ops/cmake/aarch64.cmake \
+	  '-DSTROM_TEST_FILTER=/($(AARCH64_ROOMS))/[^/]*_test[.]cc$$|_fuzz[.]cc$$'
+	@$(STEP) test-aarch64-build "building libstrom.so and the native tests for aarch64" \
+	  $(BIN)/cmake --build $(AARCH64)/native --target strom strom_tests --parallel $(JOBS)
+	@echo "==> native tests for aarch64, emulated by $$(qemu-aarch64 --version | head -n 1): no Arm" \
+	  "processor takes part, and speed says nothing"
+	@$(BIN)/ctest --test-dir $(AARCH64)/native --output-on-failure --parallel $(JOBS) \
+	  --exclude-regex '^(same_host_processes|out_of_memory|grants)_test$$'
 
 .PHONY: test-bazel
 test-bazel: ## the native side and all of its tests with Bazel (.ci/run has Bazel build all and test a few)

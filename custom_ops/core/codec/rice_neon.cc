@@ -1,7 +1,6 @@
 // Split Rice with NEON: a look-up brings to each lane the bytes around its field, eight at a time.
 //
-// By count of instructions, there being no such processor at hand: at 1 % of entries encoding takes
-// 0.8, checking 0.4 and decoding 0.5 of the scalar coder's.
+// By count of instructions it pays (docs/internals/processors.md); no such processor was at hand.
 #include "core/base/processor.h"
 
 #if defined(STROM_NEON)

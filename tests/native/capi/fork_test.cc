@@ -119,6 +119,7 @@ TEST(Fork, TheChildHasNoLinksAndTheParentKeepsThem) {
 }
 
 TEST(Fork, TheStackOfTheThreadThatHandlesKeysIsInNoCoreDump) {
+  if (!KernelTakesAdvice()) GTEST_SKIP() << "an emulation ignores MADV_DONTDUMP";
   End end(true);
   end.loop().Run([](int64_t) {
     const int local = 0;

@@ -14,6 +14,7 @@
 #include "core/codec/message_writer.h"
 #include "core/step/compression_state.h"
 #include "core/step/residual_store.h"
+#include "core_dump.h"
 
 namespace strom {
 namespace {
@@ -211,6 +212,7 @@ TEST(ResidualStore, AsksForHugePagesBeforeTheFirstTouch) {
   if (!std::ifstream("/sys/kernel/mm/transparent_hugepage/enabled")) {
     GTEST_SKIP() << "this kernel has no huge pages to ask for";
   }
+  if (!KernelTakesAdvice()) GTEST_SKIP() << "an emulation ignores MADV_HUGEPAGE";
   const std::string flags = MappingFlags(chunk);
   if (flags.empty()) GTEST_SKIP() << "this kernel does not list its mappings' flags";
   EXPECT_NE(flags.find(" hg"), std::string::npos) << flags;

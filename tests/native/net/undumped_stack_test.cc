@@ -10,6 +10,7 @@ namespace strom {
 namespace {
 
 TEST(UndumpedStack, IsDumpedAgainAfterwards) {
+  if (!KernelTakesAdvice()) GTEST_SKIP() << "an emulation ignores MADV_DONTDUMP";
   std::thread([] {
     const int local = 0;
     {

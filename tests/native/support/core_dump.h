@@ -2,6 +2,8 @@
 #ifndef KERAS_STROM_TESTS_NATIVE_SUPPORT_CORE_DUMP_H_
 #define KERAS_STROM_TESTS_NATIVE_SUPPORT_CORE_DUMP_H_
 
+#include <sys/mman.h>
+
 #include <cstdint>
 #include <cstdio>
 #include <fstream>
@@ -23,6 +25,18 @@ inline bool IsDumped(const void* address) {
     }
   }
   return true;
+}
+
+// Whether wishes for memory (madvise) are taken at all: qemu's emulation of a user's program, which
+// runs tests for other kinds of processors, leaves them aside.
+inline bool KernelTakesAdvice() {
+  constexpr size_t kBytes = size_t{1} << 16;
+  void* const area =
+      mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (area == MAP_FAILED) return true;
+  const bool takes_advice = madvise(area, kBytes, MADV_DONTDUMP) != 0 || !IsDumped(area);
+  munmap(area, kBytes);
+  return takes_advice;
 }
 
 }  // namespace strom
