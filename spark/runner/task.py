@@ -137,8 +137,11 @@ def _executor() -> int:
 
 
 def _executor_id() -> str:
-    """Spark's id of the executor, as its command line names it; "" = it is the driver."""
-    command = Path(f"/proc/{_executor()}/cmdline").read_bytes().decode("utf-8", "replace")
+    """Spark's id of the executor, as its command line names it; "" = none, or it is hidden."""
+    try:
+        command = Path(f"/proc/{_executor()}/cmdline").read_bytes().decode("utf-8", "replace")
+    except OSError:  # The system shows nobody else's processes.
+        return ""
     words = command.split("\0")
     at = words.index("--executor-id") if "--executor-id" in words else len(words)
     return words[at + 1] if at + 1 < len(words) else ""

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from keras_strom.spark.runner import decommission
+from keras_strom.spark.runner import decommission, task
 from keras_strom.spark.runner.decommission import Decommissions
 from tests.support import faults, standalone
 from tests.support.controlled_tasks import DEADLINE, Tasks, hear
@@ -125,6 +125,20 @@ def test_a_worker_of_an_executor_that_is_taken_away_goes_on_in_another_which_is_
         assert kinds == ["registered", "started", "leaves", "drained", "registered", "restarted"]
         assert "executor 1 on a is decommissioned: worker 1 drains" in tasks.output.getvalue()
         assert "Spark is to run its task elsewhere" in tasks.output.getvalue()
+
+
+def test_an_executor_is_known_by_its_command_line(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    command = [sys.executable, "-c", "input()", "--executor-id", "17", "--cores", "1"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE) as process:
+        monkeypatch.setattr(task, "_executor", lambda: process.pid)
+        assert task._executor_id() == "17"
+        process.communicate(b"\n")
+    monkeypatch.setattr(task, "_executor", os.getpid)
+    assert task._executor_id() == ""  # A driver's.
+    monkeypatch.setattr(task, "_executor", lambda: 1 << 30)
+    assert task._executor_id() == ""  # Nobody's, as it seems.
 
 
 class Scheduler:
