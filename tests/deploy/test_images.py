@@ -205,16 +205,17 @@ def test_spark_without_java_is_named_in_the_image(image: SlimRoot) -> None:
 
 
 def spark_image(folder: Path) -> Path:
-    """What the image of Spark has under /opt, out of pip's pyspark; its entry point is a stub."""
+    """What the image of Spark has under /opt, out of pip's pyspark; its scripts are stubs."""
     import pyspark
 
     home = Path(pyspark.__file__).parent
     spark = folder / "opt" / "spark"
     for name in ("bin", "jars", "python", "sbin"):
         shutil.copytree(home / name, spark / name)
-    entry_point = folder / "opt" / "entrypoint.sh"
-    entry_point.write_text('#!/bin/bash\nexec /usr/bin/tini -s -- "$@"\n')
-    entry_point.chmod(0o755)
+    for name in ("entrypoint.sh", "decom.sh"):
+        script = folder / "opt" / name
+        script.write_text('#!/bin/bash\nexec /usr/bin/tini -s -- "$@"\n')
+        script.chmod(0o755)
     return folder
 
 
