@@ -54,6 +54,7 @@ spark.stop()
 
 
 @pytest.mark.jobs
+@pytest.mark.timeout(1.5 * CLUSTER_SECONDS)  # Eight JVMs start on a machine that may be busy.
 def test_a_worker_whose_executor_is_decommissioned_goes_on_at_its_batch_on_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, repository: Path
 ) -> None:
