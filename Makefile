@@ -18,6 +18,7 @@ PYTEST_ARGS ?=
 # Files of tests that run at the same time; much of a test is waiting.
 PYTEST_JOBS ?= 2
 BENCH_ARGS ?=
+RELEASE_ARGS ?=
 SOAK_ARGS ?=
 
 BIN := .venv/bin
@@ -98,6 +99,21 @@ wheel: setup ## dist/*.whl for this platform
 	@$(STEP) wheel "building the wheel" $(BIN)/python -m pip wheel --no-build-isolation \
 	  --no-deps --wheel-dir dist .
 	@ls -1 dist/*.whl
+
+# In environments of their own, not in .venv; what they fetch stays in build/release/downloads.
+.PHONY: release
+release: ## dist/: a wheel for every supported TensorFlow and Python, the sdist and their list of parts (RELEASE_ARGS=--once)
+	@.ci/system-packages python native
+	@$(PYTHON) .ci/release/build.py $(RELEASE_ARGS)
+
+.PHONY: test-release
+test-release: ## the wheel of `make release` with each Python and TensorFlow that can be had (hours; RELEASE_ARGS="--only 3.11-2.21")
+	@$(PYTHON) .ci/release/pairs.py $(RELEASE_ARGS)
+
+.PHONY: test-newest
+test-newest: ## the strategy's quick tests with the newest TensorFlow and Keras that pip offers (10 minutes)
+	@.ci/system-packages python native
+	@$(PYTHON) .ci/release/pairs.py --newest $(RELEASE_ARGS)
 
 # ------------------------------------------------------------------ tests
 

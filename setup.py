@@ -4,18 +4,23 @@
 --inplace`` rebuilds the libraries alone. It makes, in ``keras_strom/_native/``:
 
 * ``libstrom.so``: the whole native side behind a C interface, without TensorFlow;
-* ``_strom_ops.so``: the TensorFlow operators, which fit the one TensorFlow they were built with;
+* ``_strom_ops_2.21.so``: the TensorFlow operators, which fit the one TensorFlow they were built
+  with;
 * ``libstrom_cuda.so``: the codec on NVIDIA devices, where nvcc is;
 * ``build.json``: what they were built with, so that a mismatch can be explained.
 
 The environment may set ``CXX`` (the compiler), ``CMAKE_ARGS`` (more options for CMake) and
-``CMAKE_BUILD_PARALLEL_LEVEL`` (compilers at once).
+``CMAKE_BUILD_PARALLEL_LEVEL`` (compilers at once). ``STROM_TENSORFLOWS`` names folders, with colons
+between them, each of which holds an unpacked TensorFlow: the operators are built for each of them
+in place of the installed one, as `make release` does.
 """
 
 import importlib.util
 import json
 import os
+import platform
 import re
+import runpy
 import shlex
 import shutil
 import subprocess
@@ -39,7 +44,9 @@ SOURCES = ROOT / "custom_ops"
 # One build folder for every way to build, so that a second build compiles only what has changed.
 BUILD = ROOT / "build" / "native"
 PACKAGE = Path("keras_strom", "_native")
-OUTPUTS = ("libstrom.so", "_strom_ops.so", "build.json")
+OUTPUTS = ("libstrom.so", "build.json")
+# The list of TensorFlows, which the installed package reads too.
+RELEASES = runpy.run_path(str(ROOT / PACKAGE / "tensorflows.py"))
 WHERE_NVCC_IS = "libstrom_cuda.so"
 
 PROBE = """
@@ -69,12 +76,16 @@ class BuildNative(Command):
         self.set_undefined_options("build", ("build_lib", "build_lib"))
 
     def run(self) -> None:
-        tensorflow = find_tensorflow()
+        tensorflows = find_tensorflows()
         compiler = find_compiler()
-        configure(tensorflow, compiler)
+        configure(tensorflows, compiler)
         run_tool("cmake", "--build", str(BUILD), "--target", "strom_package", *jobs())
+        built = {RELEASES["library_name"](one["version"]) for one in tensorflows}
+        for library in self._destination().glob("_strom_ops*.so"):
+            if library.name not in built:
+                library.unlink()  # Of a TensorFlow that was there before.
         run_tool("cmake", "--install", str(BUILD), "--prefix", str(self._destination()), quiet=True)
-        self._write_build_record(tensorflow)
+        self._write_build_record(tensorflows)
 
     def _destination(self) -> Path:
         if self.inplace or self.editable_mode:
@@ -82,16 +93,17 @@ class BuildNative(Command):
         assert self.build_lib is not None  # finalize_options has set it
         return Path(self.build_lib).resolve() / PACKAGE
 
-    def _write_build_record(self, tensorflow: dict[str, Any]) -> None:
+    def _write_build_record(self, tensorflows: list[dict[str, Any]]) -> None:
         abi = re.search(
             r"#define STROM_ABI_VERSION (\d+)", (SOURCES / "capi" / "strom.h").read_text()
         )
         record = {
             "keras_strom": self.distribution.get_version(),
             "strom_abi": int(abi[1]) if abi else None,
-            "tensorflow": tensorflow["version"],
+            "tensorflow": [one["version"] for one in tensorflows],
+            "machine": platform.machine(),
             "compiler": (BUILD / "compiler.txt").read_text().strip(),
-            "flags": [flag for flag in tensorflow["compile"] if not flag.startswith("-I")],
+            "flags": [flag for flag in tensorflows[-1]["compile"] if not flag.startswith("-I")],
         }
         (self._destination() / "build.json").write_text(json.dumps(record, indent=2) + "\n")
 
@@ -105,6 +117,7 @@ class BuildNative(Command):
 
     def get_outputs(self) -> list[str]:
         built = [WHERE_NVCC_IS] if (BUILD / WHERE_NVCC_IS).exists() else []
+        built += [path.name for path in BUILD.glob("_strom_ops*.so")]
         return [str(self._destination() / name) for name in (*OUTPUTS, *built)]
 
     def get_output_mapping(self) -> dict[str, str]:
@@ -130,10 +143,44 @@ class PlatformWheel(bdist_wheel):
 
 
 class NativeDistribution(Distribution):
-    """Tells setuptools that the package is not pure Python."""
+    """Tells setuptools that the package is not pure Python, and which TensorFlows it takes."""
 
     def has_ext_modules(self) -> bool:
         return True
+
+    def parse_config_files(self, *arguments: Any, **keywords: Any) -> None:
+        super().parse_config_files(*arguments, **keywords)
+        packages = {"tensorflow": "tensorflow", "cpu": "tensorflow-cpu"}
+        asked = {extra: [RELEASES["requirement"](name)] for extra, name in packages.items()}
+        self.extras_require = self.metadata.extras_require = {**self.extras_require, **asked}
+
+
+def find_tensorflows() -> list[dict[str, Any]]:
+    """Returns the version and flags of each TensorFlow to build for.
+
+    The installed one, unless STROM_TENSORFLOWS names folders.
+    """
+    folders = os.environ.get("STROM_TENSORFLOWS", "")
+    if not folders:
+        return [find_tensorflow()]
+    return [unpacked_tensorflow(Path(folder)) for folder in folders.split(os.pathsep)]
+
+
+def unpacked_tensorflow(folder: Path) -> dict[str, Any]:
+    """Returns what ``tf.sysconfig`` would say, of a TensorFlow that need not run here.
+
+    The flags are those of all releases in the list; `make test-release` compares them.
+    """
+    records = sorted(folder.glob("tensorflow*.dist-info"))
+    include = folder / "tensorflow" / "include"
+    if len(records) != 1 or not include.is_dir():
+        raise SetupError(f"STROM_TENSORFLOWS: {folder} does not hold one unpacked TensorFlow.")
+    flags = ["-D_GLIBCXX_USE_CXX11_ABI=1", "--std=c++17", "-DEIGEN_MAX_ALIGN_BYTES=64"]
+    return {
+        "version": records[0].name.split("-")[1].removesuffix(".dist"),
+        "compile": [f"-I{include}", *flags],
+        "link": [f"-L{folder / 'tensorflow'}", "-l:libtensorflow_framework.so.2"],
+    }
 
 
 def find_tensorflow() -> dict[str, Any]:
@@ -181,15 +228,16 @@ def find_compiler() -> str:
     raise SetupError("no C++ compiler was found: run `apt-get install g++`, or set CXX.")
 
 
-def configure(tensorflow: dict[str, Any], compiler: str) -> None:
+def configure(tensorflows: list[dict[str, Any]], compiler: str) -> None:
     """Runs CMake's configuration unless the last one was the same."""
     BUILD.mkdir(parents=True, exist_ok=True)
     arguments = [
         *("-S", str(SOURCES), "-B", str(BUILD), "-G", "Ninja"),
         f"-DCMAKE_MAKE_PROGRAM={find_tool('ninja')}",
         f"-DCMAKE_CXX_COMPILER={compiler}",
-        f"-DSTROM_TF_CFLAGS={shlex.join(tensorflow['compile'])}",
-        f"-DSTROM_TF_LFLAGS={shlex.join(tensorflow['link'])}",
+        f"-DSTROM_TENSORFLOWS={';'.join(minor(one) for one in tensorflows)}",
+        *(f"-DSTROM_TF_CFLAGS_{minor(one)}={shlex.join(one['compile'])}" for one in tensorflows),
+        *(f"-DSTROM_TF_LFLAGS_{minor(one)}={shlex.join(one['link'])}" for one in tensorflows),
         *shlex.split(os.environ.get("CMAKE_ARGS", "")),
     ]
     written = json.dumps(arguments)
@@ -199,6 +247,12 @@ def configure(tensorflow: dict[str, Any], compiler: str) -> None:
     stamp.unlink(missing_ok=True)
     run_tool("cmake", *arguments)
     stamp.write_text(written)
+
+
+def minor(tensorflow: dict[str, Any]) -> str:
+    """Returns a TensorFlow's minor release, which its operators are named after."""
+    name: str = RELEASES["minor"](tensorflow["version"])
+    return name
 
 
 def jobs() -> list[str]:

@@ -7,6 +7,7 @@ any native library (PEP 562).
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import TYPE_CHECKING
 
 from keras_strom.lazy_names import lazy_names
@@ -16,6 +17,14 @@ if TYPE_CHECKING:
     from keras_strom.job.drain import drain
     from keras_strom.job.environment import is_chief, local_rank, rank, size
     from keras_strom.job.network import NetworkConfig
+
+if sys.version_info < (3, 10):  # noqa: UP036  # pip compares, an unpacked wheel does not.
+    from keras_strom.errors import UnsupportedSystem
+
+    raise UnsupportedSystem(
+        f"keras-strom needs Python 3.10 or newer, and this is {sys.version.split()[0]}: make an "
+        "environment with a newer one"
+    )
 
 __all__ = [
     "EASGD",

@@ -90,7 +90,11 @@ class InternalError(StromError):
 
 
 class UnsupportedTensorFlow(StromError):
-    """The native operations were built for another TensorFlow version."""
+    """The native operations were built for other TensorFlows, or two are installed in one place."""
+
+
+class UnsupportedSystem(StromError, ImportError):
+    """This Python, machine or C library cannot run what is installed; the message says why."""
 
 
 class UnsupportedOptimizer(StromError, ValueError):

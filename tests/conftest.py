@@ -31,7 +31,8 @@ def pytest_configure(config: pytest.Config) -> None:
     layout = tempfile.TemporaryDirectory(prefix="keras-strom-layout-")
     config.add_cleanup(layout.cleanup)
     for folder in ("tests", "benchmarks"):
-        Path(layout.name, folder).symlink_to(ROOT / folder)
+        if (ROOT / folder).is_dir():
+            Path(layout.name, folder).symlink_to(ROOT / folder)
     if not _is_installed():
         _lay_out_package(Path(layout.name, "keras_strom"))
         sys.path.insert(0, layout.name)
@@ -121,7 +122,12 @@ def _lay_out_package(package: Path) -> None:
 
 
 def _is_installed() -> bool:
-    """Whether both parts of the package are found, and found in this tree."""
+    """Whether both parts of the package are found, and found in this tree.
+
+    Tests that were copied without the package (`make test-release`) try the installed one.
+    """
+    if not (ROOT / "keras_strom").is_dir():
+        return True
     for name, folder in (("keras_strom", "keras_strom"), ("keras_strom.spark", "spark")):
         spec = importlib.util.find_spec(name)
         if spec is None or spec.origin is None:

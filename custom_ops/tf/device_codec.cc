@@ -5,6 +5,16 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "tensorflow/core/public/version.h"
+#if TF_MAJOR_VERSION == 2 && TF_MINOR_VERSION == 19
+// A header of this release includes LLVM's, which pip's package of it lacks. Nothing here uses what
+// it declares, so it is left out.
+#define XLA_STREAM_EXECUTOR_GPU_TMA_METADATA_H_
+namespace stream_executor::gpu {
+class TmaDescriptor {};
+struct TmaMetadata {};
+}  // namespace stream_executor::gpu
+#endif
 #include "tensorflow/core/platform/stream_executor.h"
 #include "tf/variables.h"
 

@@ -1,5 +1,5 @@
-// libstrom_cuda.so as the ops on a GPU see it: opened beside _strom_ops.so when the first such op
-// is made, for a machine without a device neither has nor needs it.
+// libstrom_cuda.so as the ops on a GPU see it: opened beside the ops' library when the first such
+// op is made, for a machine without a device neither has nor needs it.
 #ifndef KERAS_STROM_TF_DEVICE_CODEC_H_
 #define KERAS_STROM_TF_DEVICE_CODEC_H_
 

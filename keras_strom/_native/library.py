@@ -16,11 +16,12 @@ import numpy as np
 import numpy.typing as npt
 
 from keras_strom import errors
+from keras_strom._native.built_for import why_not_loaded
 
 #: The declarations in custom_ops/capi/strom.h that this package was written for.
 ABI_VERSION = 17
 
-#: Where the build puts libstrom.so, _strom_ops.so and build.json.
+#: Where the build puts libstrom.so, the operators and build.json.
 DIRECTORY = pathlib.Path(__file__).resolve().parent
 
 #: strom_allocate: what gives the memory for a result of (context, bytes).
@@ -34,6 +35,7 @@ def library() -> ctypes.CDLL:
     """The loaded library; loads it on the first call.
 
     Raises:
+        UnsupportedSystem: it was built for another machine or C library.
         InternalError: it is missing, cannot be loaded or is of another version.
     """
     path = DIRECTORY / "libstrom.so"
@@ -42,7 +44,7 @@ def library() -> ctypes.CDLL:
     try:
         loaded = ctypes.CDLL(str(path))
     except OSError as error:
-        raise errors.InternalError(f"{path} cannot be loaded ({error}): {_REBUILD}") from error
+        raise why_not_loaded(path, str(error)) from error
     loaded.strom_abi_version.restype = ctypes.c_int32
     version = loaded.strom_abi_version()
     if version != ABI_VERSION:

@@ -1,14 +1,14 @@
-"""Loads _strom_ops.so, the TensorFlow ops, after checking that it fits this TensorFlow.
+"""Loads the TensorFlow ops that fit this TensorFlow: _strom_ops_2.21.so and so on.
 
-The ops use TensorFlow's C++ interface, which changes from version to version; a library built for
-another one would crash or misbehave, so the version recorded at build time must match exactly.
+The ops use TensorFlow's C++ interface, which changes with every minor release; a library built for
+another one would crash or misbehave. A wheel carries one for each release of
+`keras_strom._native.tensorflows`, a build from source one for the TensorFlow that was there.
 """
 
 from __future__ import annotations
 
 import ctypes
 import functools
-import json
 import pathlib
 import re
 from typing import Any
@@ -16,6 +16,7 @@ from typing import Any
 import tensorflow as tf
 
 from keras_strom import errors
+from keras_strom._native.built_for import operators_for, read_record, why_not_loaded
 from keras_strom._native.library import DIRECTORY, library
 
 # How an op's message carries the library's code and words (custom_ops/tf/variables.cc, ToStatus);
@@ -30,18 +31,28 @@ def operations() -> Any:
     """The module with the ops that custom_ops/tf declares: `strom_step` and so on.
 
     Raises:
-        UnsupportedTensorFlow: they were built for another TensorFlow.
+        UnsupportedTensorFlow: there are none for this TensorFlow.
+        UnsupportedSystem: they were built for another machine or C library.
         InternalError: they are missing or cannot be loaded.
     """
-    check_version(DIRECTORY / "build.json", tf.__version__)
+    path = operators_path()
     library()  # A clear error about libstrom.so itself comes before the linker's.
-    path = DIRECTORY / "_strom_ops.so"
     if not path.exists():
         raise errors.InternalError(f"{path} is missing: {_REBUILD}")
     try:
         return tf.load_op_library(str(path))
     except (OSError, tf.errors.OpError) as error:
-        raise errors.InternalError(f"{path} cannot be loaded ({error}): {_REBUILD}") from error
+        raise why_not_loaded(path, str(error)) from error
+
+
+def operators_path() -> pathlib.Path:
+    """The library with the ops for the TensorFlow that is imported.
+
+    Raises:
+        UnsupportedTensorFlow: there is none for it.
+        InternalError: build.json does not say which there are.
+    """
+    return DIRECTORY / operators_for(read_record(DIRECTORY / "build.json"), tf.__version__)
 
 
 def input_time() -> float:
@@ -55,30 +66,9 @@ def input_time() -> float:
 @functools.cache
 def _input_seconds() -> Any:
     operations()
-    function = ctypes.CDLL(str(DIRECTORY / "_strom_ops.so")).strom_input_seconds
+    function = ctypes.CDLL(str(operators_path())).strom_input_seconds
     function.argtypes, function.restype = (), ctypes.c_double
     return function
-
-
-def check_version(build_record: pathlib.Path, installed: str) -> None:
-    """Refuses ops that were built for another TensorFlow than the `installed` one.
-
-    Args:
-        build_record: build.json, which the build writes beside the ops.
-        installed: `tf.__version__`.
-    """
-    try:
-        built_for = json.loads(build_record.read_text("utf-8"))["tensorflow"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise errors.InternalError(
-            f"{build_record} does not say which TensorFlow the operations were built for "
-            f"({type(error).__name__}): {_REBUILD}"
-        ) from error
-    if built_for != installed:
-        raise errors.UnsupportedTensorFlow(
-            f"keras-strom's operations were built for TensorFlow {built_for}, found {installed}: "
-            f"{_REBUILD}"
-        )
 
 
 def translate(error: tf.errors.OpError) -> errors.StromError | None:

@@ -113,19 +113,18 @@ def _keras() -> Finding:
 
 
 def _native() -> Finding:
+    from keras_strom._native.built_for import read_record
     from keras_strom._native.codec import kernels
     from keras_strom._native.library import DIRECTORY, library
     from keras_strom._native.ops import operations
 
     library()
     operations()
-    built = json.loads(
-        (DIRECTORY / "build.json").read_text("utf-8")
-    )  # The operations read it, too.
+    built = read_record(DIRECTORY / "build.json")
     return Finding(
         "native code",
         Grade.GOOD,
-        f"built with {built['compiler']} for TensorFlow {built['tensorflow']}; "
+        f"built with {built.compiler} for TensorFlow {', '.join(built.tensorflows)}; "
         f"this processor encodes with {kernels()[-1]}",
     )
 

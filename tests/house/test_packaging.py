@@ -11,6 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from keras_strom._native.built_for import installed_versions
+from keras_strom._native.tensorflows import library_name
+
 pytestmark = pytest.mark.jobs
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -59,7 +62,8 @@ def test_the_wheel_holds_every_module_and_the_native_libraries(wheel: Path) -> N
     modules = python_files(ROOT / "keras_strom", "keras_strom/")
     modules |= python_files(ROOT / "spark", "keras_strom/spark/")
     assert {name for name in names if name.endswith(".py")} == modules
-    native = {"libstrom.so", "_strom_ops.so", "build.json"}
+    (version,) = set(installed_versions(sys.path).values())
+    native = {"libstrom.so", library_name(version), "build.json"}
     if shutil.which("nvcc"):
         native.add("libstrom_cuda.so")
     assert {f"keras_strom/_native/{name}" for name in native} <= names
@@ -90,7 +94,8 @@ def test_the_build_record_names_the_installed_tensorflow(installed: Path) -> Non
         for path in tensorflow.parent.glob("tensorflow*.dist-info/METADATA")
         if path.parent.name.partition("-")[0] in {"tensorflow", "tensorflow_cpu"}
     )
-    assert f"\nVersion: {record['tensorflow']}\n" in metadata.read_text()
+    (version,) = record["tensorflow"]
+    assert f"\nVersion: {version}\n" in metadata.read_text()
 
 
 def test_an_installed_wheel_imports_from_where_it_lies(installed: Path, tmp_path: Path) -> None:

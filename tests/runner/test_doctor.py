@@ -61,13 +61,13 @@ def test_operations_for_another_tensorflow_are_found(
 ) -> None:
     from keras_strom._native import ops
 
-    (tmp_path / "build.json").write_text('{"tensorflow": "2.0.0"}')
+    (tmp_path / "build.json").write_text('{"tensorflow": ["2.0.0"]}')
     monkeypatch.setattr(ops, "DIRECTORY", tmp_path)
     ops.operations.cache_clear()
     found = software.of_errors("native code", software._native)
     ops.operations.cache_clear()
     assert found.grade is Grade.BAD
-    assert "built for TensorFlow 2.0.0" in found.words
+    assert "built for TensorFlow 2.0" in found.words
 
 
 def test_another_backend_of_keras_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

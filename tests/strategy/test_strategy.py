@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import json
 import logging
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +15,6 @@ import pytest
 import tensorflow as tf
 
 from keras_strom import errors
-from keras_strom._native import ops
 from keras_strom.job.network import NetworkConfig
 from keras_strom.sharing.threshold import FixedThreshold
 from keras_strom.strategy.strategy import StromStrategy
@@ -552,24 +550,6 @@ def test_ending_a_loop_that_has_not_begun_is_refused() -> None:
     strategy.begin()
     with pytest.raises(errors.StromError, match="synchronize"):
         strategy.begin()
-
-
-# ------------------------------------------------------------------ the native operations
-
-
-def test_operations_built_for_another_tensorflow_are_refused(tmp_path: Path) -> None:
-    record = tmp_path / "build.json"
-    record.write_text(json.dumps({"tensorflow": "2.99.0"}))
-    with pytest.raises(errors.UnsupportedTensorFlow, match=r"built for TensorFlow 2\.99\.0") as e:
-        ops.check_version(record, "2.21.0")
-    assert "found 2.21.0" in str(e.value)
-    assert "pip install --no-build-isolation -e ." in str(e.value)
-    ops.check_version(record, "2.99.0")
-
-
-def test_operations_without_a_build_record_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(errors.InternalError, match="rebuild"):
-        ops.check_version(tmp_path / "build.json", "2.21.0")
 
 
 # ------------------------------------------------------------------ what ends in words, or does not
