@@ -156,8 +156,9 @@ def check(wheel: Path, system: Path) -> None:
     tensorflow = against.tensorflow(TENSORFLOWS[-1])  # Any: names alone are looked for.
     with zipfile.ZipFile(wheel) as file:
         libraries = [name for name in file.namelist() if name.endswith(".so")]
+        file.extractall(wheel.parent / "contents", libraries)
         for name in libraries:
-            path = Path(file.extract(name, wheel.parent / "contents"))
+            path = wheel.parent / "contents" / name
             if ".symtab" in (sections := run("readelf", "--sections", "--wide", path)):
                 raise SystemExit(f"{name} is not stripped.")
             if ".debug" in sections:
