@@ -13,7 +13,14 @@ import uuid
 import zipfile
 from pathlib import Path
 
-from cyclonedx.model import ExternalReference, ExternalReferenceType, HashType, Property, XsUri
+from cyclonedx.model import (
+    ExternalReference,
+    ExternalReferenceType,
+    HashAlgorithm,
+    HashType,
+    Property,
+    XsUri,
+)
 from cyclonedx.model.bom import Bom
 from cyclonedx.model.component import Component, ComponentType
 from cyclonedx.model.license import LicenseExpression
@@ -55,7 +62,7 @@ def main() -> None:
             ExternalReference(
                 type=ExternalReferenceType.SOURCE_DISTRIBUTION,
                 url=XsUri(address),
-                hashes=[HashType.from_hashlib_alg("sha256", digest)],
+                hashes=[HashType(alg=HashAlgorithm.SHA_256, content=digest)],
             )
         ],
     )
@@ -84,7 +91,7 @@ def file_of(path: Path) -> Component:
         name=path.name,
         type=ComponentType.FILE,
         bom_ref=path.name,
-        hashes=[HashType.from_hashlib_alg("sha256", digest_of(path))],
+        hashes=[HashType(alg=HashAlgorithm.SHA_256, content=digest_of(path))],
     )
 
 
