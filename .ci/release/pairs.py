@@ -24,7 +24,16 @@ from against import RELEASE, ROOT, log
 
 LIST = runpy.run_path(str(ROOT / "keras_strom" / "_native" / "tensorflows.py"))
 FOLDER = RELEASE / "pairs"
-COPIED = ("tests", "docs", "examples", "pyproject.toml", "setup.cfg", "Makefile", "README.md")
+COPIED = (
+    "tests",
+    "benchmarks",
+    "docs",
+    "examples",
+    "pyproject.toml",
+    "setup.cfg",
+    "Makefile",
+    "README.md",
+)
 COPIED += ("ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md")
 TEST_TOOLS = ("cloudpickle", "hypothesis", "pytest", "pytest-timeout", "pytest-xdist")
 SECONDS = 1800
