@@ -162,7 +162,7 @@ endif
 
 # For another kind of processor than this one, in qemu's emulation. Left out are the room `sim` and the
 # mutants: hours of simulated time in the same portable code, which `make test-native` runs; and
-# same_host_processes_test, which starts its own program again, as only a kernel for Arm can; and two
+# same_host_processes_test, which starts its own program again, as only a kernel for Arm can; and three
 # that take minutes in emulation.
 AARCH64_ROOMS := base|capi|codec|cuda|joint|master|net|replication|step|transport|worker
 .PHONY: test-aarch64
@@ -180,7 +180,7 @@ test-aarch64: $(TOOLS_STAMP) ## libstrom.so for 64-bit Arm, and the native tests
 	@echo "==> native tests for aarch64, emulated by $$(qemu-aarch64 --version | head -n 1): no Arm" \
 	  "processor takes part, and speed says nothing"
 	@$(BIN)/ctest --test-dir $(AARCH64)/native --output-on-failure --parallel $(JOBS) \
-	  --exclude-regex '^(same_host_processes|out_of_memory|grants)_test$$'
+	  --exclude-regex '^(same_host_processes|out_of_memory|grants|long_line)_test$$'
 
 .PHONY: test-bazel
 test-bazel: ## the native side and all of its tests with Bazel (.ci/run has Bazel build all and test a few)
