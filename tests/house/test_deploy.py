@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from keras_strom import cli
+from keras_strom._native.tensorflows import requirement
 from keras_strom.job.drain import DRAINED_EXIT_CODE
 from keras_strom.job.environment import ClusterEnvironment
 
@@ -42,7 +43,10 @@ def setup() -> configparser.ConfigParser:
 
 
 def extras() -> dict[str, str]:
-    return dict(setup()["options.extras_require"])
+    """Those of setup.cfg, and the two that setup.py adds."""
+    packages = {"tensorflow": "tensorflow", "cpu": "tensorflow-cpu"}
+    added = {extra: requirement(package) for extra, package in packages.items()}
+    return {**setup()["options.extras_require"], **added}
 
 
 def instructions(image: Path) -> list[tuple[str, str]]:
