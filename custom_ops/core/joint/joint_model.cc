@@ -10,7 +10,7 @@ namespace {
 
 constexpr int64_t kCut = 16;
 // The number comes from a file, and goes on from there.
-constexpr int64_t kMostCycles = int64_t{1} << 40;
+constexpr int64_t kMostCyclesBefore = int64_t{1} << 40;
 
 // How far a ramp over `length` cycles has come, 0 to 1.
 double Ramp(int64_t cycles, int64_t length) {
@@ -52,7 +52,7 @@ int64_t JointModel::last_part(int32_t shard) const {
 }
 
 void JointModel::BeginAfter(int64_t cycles) {
-  for (Shard& shard : shards_) shard.cycles = std::clamp<int64_t>(cycles, 0, kMostCycles);
+  for (Shard& shard : shards_) shard.cycles = std::clamp<int64_t>(cycles, 0, kMostCyclesBefore);
 }
 
 void JointModel::Restart(int64_t cycles) {
