@@ -35,7 +35,7 @@ def main() -> None:
     epoch, out, *rest = sys.argv[1:]
     cut = rest.index("--")
     files = [Path(name) for name in rest[:cut]]
-    version, address, digest, *tensorflows = rest[cut + 1 :]
+    version, place, digest, *tensorflows = rest[cut + 1 :]
     (wheel,) = (path for path in files if path.suffix == ".whl")
     metadata = metadata_of(wheel)
     product = Component(
@@ -61,7 +61,7 @@ def main() -> None:
         external_references=[
             ExternalReference(
                 type=ExternalReferenceType.SOURCE_DISTRIBUTION,
-                url=XsUri(address),
+                url=XsUri(place),
                 hashes=[HashType(alg=HashAlgorithm.SHA_256, content=digest)],
             )
         ],
