@@ -131,8 +131,12 @@ def test_a_worker_of_an_executor_that_is_taken_away_goes_on_in_another_which_is_
 def test_an_executor_is_known_by_its_command_line(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    command = [sys.executable, "-c", "input()", "--executor-id", "17", "--cores", "1"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE) as process:
+    work = "print('here', flush=True); input()"
+    command = [sys.executable, "-c", work, "--executor-id", "17", "--cores", "1"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe) as process:
+        assert process.stdout is not None
+        process.stdout.readline()  # Before it has begun the system shows no command line.
         monkeypatch.setattr(task, "_executor", lambda: process.pid)
         assert task._executor_id() == "17"
         process.communicate(b"\n")

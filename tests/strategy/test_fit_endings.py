@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from keras_strom import errors
+from keras_strom.sharing.training_step import JointPlan
 from keras_strom.strategy import callbacks, generation
 from tests.support import two_workers
 from tests.support.scripts import fit_endings
@@ -216,9 +217,9 @@ def test_a_start_without_the_chiefs_values_is_tried_again_where_the_chief_may_be
     fit = generation.Generation(sharing, [])
     if not has_returned:  # Nobody has left to come back.
         with pytest.raises(errors.Refused, match="none of its own"):
-            fit._start_with_others(layout=1, joint=(None, ()))
+            fit._start_with_others(layout=1, joint=JointPlan())
         return
-    assert fit._start_with_others(layout=1, joint=(None, ())).size == 9
+    assert fit._start_with_others(layout=1, joint=JointPlan()).size == 9
     assert len(joined) == 3
     assert all(worker.close.called for worker in joined[:2])
 
