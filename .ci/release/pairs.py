@@ -36,6 +36,8 @@ COPIED = (
 )
 COPIED += ("ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md")
 TEST_TOOLS = ("cloudpickle", "hypothesis", "pytest", "pytest-timeout", "pytest-xdist")
+# What quick tests of the strategy look for besides.
+NEWEST_TOOLS = ("matplotlib", "tensorboard")
 SECONDS = 1800
 # What TensorFlow says of its build and what the operators were built with.
 SAME_FLAGS = """
@@ -137,7 +139,7 @@ def newest(keep: bool) -> None:
     for python in reversed(LIST["PYTHONS"]):
         try:
             inside = environment(folder, python)
-            install(inside, "--upgrade", "tensorflow-cpu", "keras", *TEST_TOOLS)
+            install(inside, "--upgrade", "tensorflow-cpu", "keras", *TEST_TOOLS, *NEWEST_TOOLS)
         except NotHereError as reason:
             log(f"Python {python}: {reason.reason}")
             continue
