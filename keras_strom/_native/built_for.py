@@ -19,7 +19,8 @@ from collections.abc import Sequence
 from keras_strom import errors
 from keras_strom._native import tensorflows
 
-_REBUILD = "rebuild them with `pip install --no-build-isolation -e .`"
+#: What to do where the operators are missing or unfit.
+REBUILD = "rebuild them with `pip install --no-build-isolation -e .`"
 _FROM_SOURCE = "build keras-strom from its source (docs/install.md)"
 
 # The packages that bring the module tensorflow.
@@ -64,7 +65,7 @@ def read_record(path: pathlib.Path) -> Record:
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise errors.InternalError(
             f"{path} does not say which TensorFlow the operations were built for "
-            f"({type(error).__name__}): {_REBUILD}"
+            f"({type(error).__name__}): {REBUILD}"
         ) from error
 
 

@@ -16,14 +16,12 @@ from typing import Any
 import tensorflow as tf
 
 from keras_strom import errors
-from keras_strom._native.built_for import operators_for, read_record, why_not_loaded
+from keras_strom._native.built_for import REBUILD, operators_for, read_record, why_not_loaded
 from keras_strom._native.library import DIRECTORY, library
 
 # How an op's message carries the library's code and words (custom_ops/tf/variables.cc, ToStatus);
 # TensorFlow puts its own lines around them.
 _MARKED = re.compile(r"\[keras-strom (-\d+)\] (.*)")
-
-_REBUILD = "rebuild them with `pip install --no-build-isolation -e .`"
 
 
 @functools.cache
@@ -38,7 +36,7 @@ def operations() -> Any:
     path = operators_path()
     library()  # A clear error about libstrom.so itself comes before the linker's.
     if not path.exists():
-        raise errors.InternalError(f"{path} is missing: {_REBUILD}")
+        raise errors.InternalError(f"{path} is missing: {REBUILD}")
     try:
         return tf.load_op_library(str(path))
     except (OSError, tf.errors.OpError) as error:

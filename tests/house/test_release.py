@@ -9,6 +9,7 @@ import sys
 import tarfile
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -84,25 +85,24 @@ def test_files_come_from_the_archives_that_apt_knows(monkeypatch: pytest.MonkeyP
         against.address("ubuntu/pool/a.deb")
 
 
-def test_a_file_that_is_another_one_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The module that fetches, from an archive that is a folder of the test's."""
     against = module("against", monkeypatch)
     monkeypatch.setattr(against, "DOWNLOADS", tmp_path / "downloads")
     monkeypatch.setattr(against, "address", lambda place: (tmp_path / place).as_uri())
+    return against
+
+
+def test_a_file_that_is_another_one_is_refused(tmp_path: Path, archive: Any) -> None:
     (tmp_path / "library.deb").write_bytes(b"something else")
     with pytest.raises(SystemExit, match="it is refused"):
-        against.fetched("0" * 64, "library.deb")
+        archive.fetched("0" * 64, "library.deb")
 
 
-def test_a_file_that_is_not_there_any_more_says_what_to_write(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    against = module("against", monkeypatch)
-    monkeypatch.setattr(against, "DOWNLOADS", tmp_path / "downloads")
-    monkeypatch.setattr(against, "address", lambda place: (tmp_path / place).as_uri())
+def test_a_file_that_is_not_there_any_more_says_what_to_write(archive: Any) -> None:
     with pytest.raises(SystemExit, match=r"\.ci/release/sources\.txt"):
-        against.fetched("0" * 64, "gone.deb")
+        archive.fetched("0" * 64, "gone.deb")
 
 
 def test_a_folder_that_is_half_made_is_made_anew(
