@@ -89,7 +89,11 @@ def main() -> None:
     known = [(python, minor) for python in LIST["PYTHONS"] for minor in minors]
     wanted = [tuple(name.split("-")) for name in options.only or ()] or known
     if unknown := sorted(set(wanted) - set(known)):
-        raise SystemExit(f"these are no pairs of keras_strom/_native/tensorflows.py: {unknown}")
+        raise SystemExit(
+            f"{', '.join(map('-'.join, unknown))}: no pairs of keras_strom/_native/tensorflows.py, "
+            f"which has Python {', '.join(LIST['PYTHONS'])} with TensorFlow {', '.join(minors)}; "
+            "write 3.11-2.21."
+        )
     results = {}
     for python, minor in wanted:
         log(f"Python {python} with TensorFlow {minor}")
