@@ -20,9 +20,11 @@ if TYPE_CHECKING:
 #: What must be the same on the driver and every executor.
 PACKAGES = ("keras_strom", "keras", "tensorflow")
 
+# A session that `python train.py` builds reads the variable alone, whatever its settings say.
+_NAMED_BY = "PYSPARK_PYTHON (or --conf spark.pyspark.python of spark-submit)"
 _REMEDY = (
-    "Install the same wheel there as on the driver (`make wheel`), or point spark.pyspark.python "
-    "at an environment that has it"
+    "Install the same wheel there as on the driver (`make wheel`), or set "
+    f"{_NAMED_BY} to an environment that has it"
 )
 #: In the place of a host that Spark does not name.
 UNKNOWN_HOST = "an unknown host"
@@ -112,14 +114,14 @@ def refuse_mismatch(host: str, text: str) -> None:
         )
     if found := re.search(_OTHER_PYTHON, text):
         raise errors.ExecutorMismatch(
-            f"{on_host} runs Python {found[1]}.{found[2]}, and the driver Python {found[3]}: point "
-            "spark.pyspark.python (or PYSPARK_PYTHON) at a Python of the driver's version that has "
-            "keras-strom, or run the driver with the executors' (spark.pyspark.driver.python)"
+            f"{on_host} runs Python {found[1]}.{found[2]}, and the driver Python {found[3]}: set "
+            f"{_NAMED_BY} to a Python of the driver's version that has keras-strom, or run the "
+            "driver with the executors'"
         )
     if found := re.search(r'Cannot run program "([^"]*)": (?:error=\d+, )?([^\n]*)', text):
         raise errors.ExecutorMismatch(
-            f"{on_host} cannot run {found[1]} ({found[2]}), which spark.pyspark.python or "
-            "PYSPARK_PYTHON names: name a Python with keras-strom that is on every machine, or "
+            f"{on_host} cannot run {found[1]} ({found[2]}), which "
+            f"{_NAMED_BY} names: name a Python with keras-strom that is on every machine, or "
             "comes with spark.archives"
         )
 

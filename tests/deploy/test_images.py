@@ -401,7 +401,7 @@ def test_executors_that_cannot_work_are_told_in_a_sentence_with_the_remedy(
         words = ("has keras-strom but no tensorflow: install", "cannot import tensorflow")
     elif which == "another minor":
         python = made_venv(tmp_path / "other", other_python())
-        words = ("and the driver Python 3.11: point spark.pyspark.python",) * 2
+        words = ("and the driver Python 3.11: set PYSPARK_PYTHON",) * 2
     else:
         python = "./environment/bin/python"
         words = ("cannot run ./environment/bin/python",) * 2

@@ -573,7 +573,7 @@ def test_words_of_spark_that_mean_another_package_are_explained() -> None:
             "pyspark.errors.exceptions.base.PySparkRuntimeError: [PYTHON_VERSION_MISMATCH] Python "
             "in worker has different version: 3.12 than that in driver: 3.11, PySpark cannot run "
             "with different minor versions.\nPlease check environment variables",
-            "node7 runs Python 3.12, and the driver Python 3.11: point spark.pyspark.python",
+            "node7 runs Python 3.12, and the driver Python 3.11: set PYSPARK_PYTHON",
         ),
         (
             "RuntimeError: [PYTHON_VERSION_MISMATCH] Python in worker has different version (3, 9) "
@@ -582,7 +582,7 @@ def test_words_of_spark_that_mean_another_package_are_explained() -> None:
         ),
         (
             'java.io.IOException: Cannot run program "./env/bin/python": error=2, No such file',
-            r"node7 cannot run ./env/bin/python \(No such file\), which spark.pyspark.python",
+            r"node7 cannot run ./env/bin/python \(No such file\), which PYSPARK_PYTHON",
         ),
     ):
         with pytest.raises(errors.ExecutorMismatch, match=words):
