@@ -330,6 +330,20 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
         """What the latest finished training did; None before, and where nothing is shared."""
         return None if self._sharing is None else self._sharing.last_report
 
+    @property
+    def joint_cycles(self) -> int:
+        """Cycles that the joint model of `method` has finished so far; 0 where there is none.
+
+        Set on every worker before `fit`, where training goes on from a backup of the program's
+        own, it has the method's schedules go on there. Checkpoints of `keras-strom run` keep it.
+        """
+        return 0 if self._sharing is None else self._sharing.step.cycles
+
+    @joint_cycles.setter
+    def joint_cycles(self, cycles: int) -> None:
+        if self._sharing is not None:
+            self._sharing.step.begin_after(cycles)
+
     def counters(self) -> NodeCounters | None:
         """What this worker's connection has counted so far, at any time; None for a lone worker."""
         worker = None if self._sharing is None else self._sharing.worker

@@ -14,7 +14,7 @@ import tempfile
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import cloudpickle
 import keras
@@ -29,7 +29,12 @@ from ..data.store import StoreRun
 from ..inference.serialization import MODEL, PackedModel, save
 from ..runner.timeline import Phase, Recorder
 
+if TYPE_CHECKING:
+    from keras_strom.strategy.strategy import StromStrategy
+
 _HISTORY = "history.json"
+#: Of a backup: the joint model's, as text.
+_CYCLES = "joint_cycles"
 #: Of a finished run, in its folder: says what it was.
 _FINISHED = "finished.json"
 
@@ -137,7 +142,7 @@ def _train(plan: TrainingPlan, recorder: Recorder) -> Trained | None:
         if plan.run is not None:
             if size == 1 and not model.built:  # BackupAndRestore needs the variables.
                 build_for(model, data.element_spec)
-            backup = Backup(plan.run, Path(directory))
+            backup = Backup(plan.run, Path(directory), strategy)
             backup.fetch()
             callbacks.append(backup)
         callbacks.append(_Phases(recorder))
@@ -182,12 +187,16 @@ class Backup(keras.callbacks.BackupAndRestore):  # type: ignore[misc]
     Args:
         run: whose it is.
         directory: of this worker alone, empty.
+        strategy: the worker's, whose joint model's cycles belong to the backup; None = it has none.
     """
 
-    def __init__(self, run: StoreRun, directory: Path) -> None:
+    def __init__(
+        self, run: StoreRun, directory: Path, strategy: StromStrategy | None = None
+    ) -> None:
         super().__init__(directory / "backup", delete_checkpoint=False)
         self._run = run
         self._directory = directory
+        self._strategy = strategy
         self.before: dict[str, list[float]] = {}
         self._since: dict[str, list[float]] = {}
 
@@ -199,6 +208,9 @@ class Backup(keras.callbacks.BackupAndRestore):  # type: ignore[misc]
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             archive.extractall(self._directory)
         self.before = json.loads((self._directory / _HISTORY).read_text())
+        cycles = self._directory / _CYCLES
+        if self._strategy is not None and cycles.exists():  # Earlier backups have none.
+            self._strategy.joint_cycles = int(cycles.read_text())
 
     def on_epoch_end(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
         """After Keras's own backup."""
@@ -207,6 +219,8 @@ class Backup(keras.callbacks.BackupAndRestore):  # type: ignore[misc]
             self._since.setdefault(name, []).append(float(value))
         history = joined(self.before, self._since)
         (self._directory / _HISTORY).write_text(json.dumps(history))
+        if self._strategy is not None:
+            (self._directory / _CYCLES).write_text(str(self._strategy.joint_cycles))
         self._run.store.write_bytes(backup_file(self._run), _zipped(self._directory))
 
 

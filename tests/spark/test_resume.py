@@ -8,16 +8,21 @@ import subprocess
 import sys
 import threading
 import time
+import types
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 pytest.importorskip("pyspark")
 
 import keras
+import numpy as np
 
+from keras_strom.spark.data.store import Store
 from keras_strom.spark.inference.serialization import pack
+from keras_strom.spark.training.worker_training import Backup
 from tests.support.scripts import resumed_estimators as script
 
 DEADLINE = 300.0
@@ -76,3 +81,24 @@ def test_a_model_is_the_same_if_the_same_code_has_made_it() -> None:
     assert first.identity() == second.identity()
     for other in (compiled(units=4), compiled(activation="tanh")):
         assert pack(other).identity() != first.identity()
+
+
+def test_a_backup_has_the_cycles_of_the_joint_model(tmp_path: Path) -> None:
+    run = Store.create(tmp_path / "store").run("one")
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+
+    def backup(strategy: Any, name: str) -> Backup:
+        folder = tmp_path / name
+        folder.mkdir()
+        made = Backup(run, folder, strategy)
+        made.fetch()
+        return made
+
+    trains = types.SimpleNamespace(joint_cycles=7)
+    model.fit(np.ones((4, 1)), np.ones(4), callbacks=[backup(trains, "first")], verbose=0)
+    assert trains.joint_cycles == 7  # There was no backup to go on from.
+    goes_on = types.SimpleNamespace(joint_cycles=0)
+    assert len(backup(goes_on, "second").before["loss"]) == 1
+    assert goes_on.joint_cycles == 7
+    assert len(backup(None, "third").before["loss"]) == 1
