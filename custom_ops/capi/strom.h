@@ -22,7 +22,7 @@ extern "C" {
 
 /* Bumped whenever a declaration below, in joint_values.h or in step_values.h changes; the Python
  * package refuses another number. */
-#define STROM_ABI_VERSION 17
+#define STROM_ABI_VERSION 18
 
 typedef int64_t strom_handle;
 

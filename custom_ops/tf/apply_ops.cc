@@ -24,26 +24,27 @@ float* Floats(Tensor* tensor) { return static_cast<float*>(tensor->data()); }
 
 // Where a variable and its own model are two buffers, one holds what all workers share.
 absl::Status ApplyReceived(OpKernelContext* context, const ReplicaAttributes& attributes) {
-  LockedVariables variables;
-  TF_RETURN_IF_ERROR(variables.Lock(context, attributes));
+  LockedVariables variables(context);
+  TF_RETURN_IF_ERROR(variables.Lock(attributes));
+  TF_RETURN_IF_ERROR(variables.FetchAll());
   RefCountPtr<OwnModels> models;
   TF_RETURN_IF_ERROR(OwnModels::Find(context, attributes.replica, &models));
   std::vector<OwnModel> held(variables.size());
   int64_t assigned = 0;
   for (size_t i = 0; i < held.size(); ++i) {
     held[i] = models->Take(attributes.offsets[i]);
-    if (held[i].WasAssigned(*variables[i].tensor())) {
+    if (held[i].WasAssigned(*variables.tensor(i))) {
       held[i].other = Tensor();  // Training goes on from what was assigned.
       ++assigned;
     }
     held[i].shown = Tensor();
   }
   std::vector<strom_segment> segments;
-  absl::Status status = variables.InPlaceSegments(context, &segments);
+  absl::Status status = variables.InPlaceSegments(&segments);
   std::vector<float*> own_models(variables.size());
   for (size_t i = 0; i < variables.size() && status.ok(); ++i) {
     if (held[i].other.NumElements() == 0) continue;
-    status = MakeWritable(context, &held[i].other);
+    status = MakeWritable(variables.copies(), &held[i].other);
     own_models[i] = Floats(&held[i].other);
     if (held[i].state == OwnModel::State::kOwn) std::swap(own_models[i], segments[i].value);
   }
@@ -56,11 +57,14 @@ absl::Status ApplyReceived(OpKernelContext* context, const ReplicaAttributes& at
     status = ToStatus(code, strom_last_error());
   }
   for (size_t i = 0; i < held.size(); ++i) {
-    if (held[i].state == OwnModel::State::kShown) held[i].shown = *variables[i].tensor();
+    if (held[i].state == OwnModel::State::kShown) held[i].shown = *variables.tensor(i);
     models->Put(attributes.offsets[i], std::move(held[i]));
   }
+  const bool written = !status.ok() || result.values_written != 0;
+  const absl::Status stored = variables.Store(std::vector<bool>(variables.size(), written));
   TF_RETURN_IF_ERROR(status);
-  TF_RETURN_IF_ERROR(variables.RememberBuffers(context));
+  TF_RETURN_IF_ERROR(stored);
+  TF_RETURN_IF_ERROR(variables.RememberBuffers());
   return OutputStatistics(context, result, false, assigned);
 }
 
@@ -124,5 +128,17 @@ class ApplyStepOp : public AsyncOpKernel {
 
 REGISTER_KERNEL_BUILDER(Name("StromApply").Device(tensorflow::DEVICE_CPU), ApplyOp);
 REGISTER_KERNEL_BUILDER(Name("StromApplyStep").Device(tensorflow::DEVICE_CPU), ApplyStepOp);
+REGISTER_KERNEL_BUILDER(Name("StromApply")
+                            .Device(tensorflow::DEVICE_GPU)
+                            .HostMemory("variables")
+                            .HostMemory("statistics"),
+                        ApplyOp);
+REGISTER_KERNEL_BUILDER(Name("StromApplyStep")
+                            .Device(tensorflow::DEVICE_GPU)
+                            .HostMemory("variables")
+                            .HostMemory("stepped")
+                            .HostMemory("contribution")
+                            .HostMemory("statistics"),
+                        ApplyStepOp);
 
 }  // namespace keras_strom

@@ -21,31 +21,45 @@ class PenaltyOp : public OpKernel {
   }
 
   void Compute(OpKernelContext* context) override {
-    LockedVariables variables;
-    OP_REQUIRES_OK(context, variables.Lock(context, attributes_));
-    std::vector<strom_segment> segments;
-    for (int i = 0; i < attributes_.variables; ++i) {
-      const Tensor& gradient = context->input(gradients_input_ + i);
-      const Tensor& variable = *variables[static_cast<size_t>(i)].tensor();
-      OP_REQUIRES(context, gradient.NumElements() == variable.NumElements(),
+    LockedVariables variables(context);
+    OP_REQUIRES_OK(context, variables.Lock(attributes_));
+    HostCopies& copies = variables.copies();
+    std::vector<Tensor*> penalized(variables.size());
+    std::vector<Tensor> values(variables.size());  // of the gradients, in the host's memory
+    for (size_t i = 0; i < variables.size(); ++i) {
+      const int input = gradients_input_ + static_cast<int>(i);
+      const Tensor& gradient = context->input(input);
+      OP_REQUIRES(context, gradient.NumElements() == variables.placed(i).NumElements(),
                   absl::InvalidArgumentError("a gradient has not the size of its variable"));
-      Tensor* penalized = nullptr;
       OP_REQUIRES_OK(context, context->forward_input_or_allocate_output(
-                                  {gradients_input_ + i}, i, gradient.shape(), &penalized));
-      if (penalized->data() != gradient.data()) {
-        std::memcpy(penalized->data(), gradient.data(), gradient.TotalBytes());
+                                  {input}, static_cast<int>(i), gradient.shape(), &penalized[i]));
+      if (copies.on_device()) {
+        OP_REQUIRES_OK(context, copies.Fetch(gradient, &values[i]));
+        OP_REQUIRES_OK(context, variables.Fetch(i));
+      } else if (penalized[i]->data() != gradient.data()) {
+        std::memcpy(penalized[i]->data(), gradient.data(), gradient.TotalBytes());
       }
+    }
+    OP_REQUIRES_OK(context, variables.AwaitFetched());
+    std::vector<strom_segment> segments;
+    for (size_t i = 0; i < variables.size(); ++i) {
+      const Tensor& variable = *variables.tensor(i);
+      Tensor* const value = copies.on_device() ? &values[i] : penalized[i];
       strom_segment segment{};
-      segment.offset = attributes_.offsets[static_cast<size_t>(i)];
+      segment.offset = attributes_.offsets[i];
       segment.size = variable.NumElements();
       segment.before = static_cast<const float*>(variable.data());
-      segment.value = static_cast<float*>(penalized->data());
+      segment.value = static_cast<float*>(value->data());
       segments.push_back(segment);
     }
     const strom_thread_pool threads = LendThreads(context);
     const int code = strom_local_model_penalize(attributes_.replica, segments.data(),
                                                 static_cast<int64_t>(segments.size()), &threads);
     OP_REQUIRES_OK(context, ToStatus(code, strom_last_error()));
+    for (size_t i = 0; i < variables.size() && copies.on_device(); ++i) {
+      OP_REQUIRES_OK(context, copies.Store(values[i], penalized[i]));
+    }
+    OP_REQUIRES_OK(context, copies.Await());
   }
 
  private:
@@ -54,5 +68,7 @@ class PenaltyOp : public OpKernel {
 };
 
 REGISTER_KERNEL_BUILDER(Name("StromPenalty").Device(tensorflow::DEVICE_CPU), PenaltyOp);
+REGISTER_KERNEL_BUILDER(Name("StromPenalty").Device(tensorflow::DEVICE_GPU).HostMemory("variables"),
+                        PenaltyOp);
 
 }  // namespace keras_strom

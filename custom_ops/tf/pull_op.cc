@@ -1,4 +1,5 @@
 // StromPull: the end of a training step beside a joint model, inside `strategy.run`.
+#include <algorithm>
 #include <cstring>
 #include <string>
 #include <utility>
@@ -61,8 +62,8 @@ class PullOp : public AsyncOpKernel {
  private:
   // Where the optimizer has stepped: the snapshot, the targets that have come, and the pull.
   absl::Status Step(OpKernelContext* context, bool* stepped, strom_pull_result* result) const {
-    LockedVariables variables;
-    TF_RETURN_IF_ERROR(variables.Lock(context, attributes_));
+    LockedVariables variables(context);
+    TF_RETURN_IF_ERROR(variables.Lock(attributes_));
     TF_RETURN_IF_ERROR(FindStep(context, variables, stepped));
     if (!*stepped) return absl::OkStatus();
     if (context->input(joint_now_input_).scalar<int64_t>()() != joint_) {
@@ -73,42 +74,53 @@ class PullOp : public AsyncOpKernel {
           "a custom loop a tf.function of its own for each strategy.begin");
     }
     std::vector<strom_segment> segments;
-    TF_RETURN_IF_ERROR(NamedSegments(context, variables, &segments));
+    TF_RETURN_IF_ERROR(NamedSegments(variables, &segments));
     const int64_t iteration = context->input(iteration_input_).scalar<int64_t>()();
     const strom_thread_pool threads = LendThreads(context);
     const int code =
         strom_local_model_step(attributes_.replica, segments.data(),
                                static_cast<int64_t>(segments.size()), iteration, &threads, result);
-    return ToStatus(code, strom_last_error());
+    return Stored(variables, ToStatus(code, strom_last_error()));
   }
 
   // What the step had to wait for is here. The variables were not locked meanwhile.
   absl::Status Install(OpKernelContext* context) const {
-    LockedVariables variables;
-    TF_RETURN_IF_ERROR(variables.Lock(context, attributes_));
+    LockedVariables variables(context);
+    TF_RETURN_IF_ERROR(variables.Lock(attributes_));
     std::vector<strom_segment> segments;
-    TF_RETURN_IF_ERROR(NamedSegments(context, variables, &segments));
+    TF_RETURN_IF_ERROR(NamedSegments(variables, &segments));
     strom_pull_result result{};
     const strom_thread_pool threads = LendThreads(context);
     const int code =
         strom_local_model_install(attributes_.replica, segments.data(),
                                   static_cast<int64_t>(segments.size()), &threads, &result);
-    TF_RETURN_IF_ERROR(ToStatus(code, strom_last_error()));
+    TF_RETURN_IF_ERROR(Stored(variables, ToStatus(code, strom_last_error())));
     return Output(context, true, true, result);
   }
 
   absl::Status FindStep(OpKernelContext* context, LockedVariables& variables, bool* stepped) const {
-    for (size_t i = 0; i < watched_.size() && !*stepped; ++i) {
-      const Tensor& before = context->input(before_input_ + static_cast<int>(i));
-      TF_RETURN_IF_ERROR(HasChanged(before, variables[static_cast<size_t>(watched_[i])],
-                                    compare_contents_, stepped));
+    std::vector<LockedVariables::Earlier> earlier;
+    for (size_t i = 0; i < watched_.size(); ++i) {
+      earlier.push_back(
+          {static_cast<size_t>(watched_[i]), &context->input(before_input_ + static_cast<int>(i))});
     }
+    std::vector<bool> changed;
+    std::vector<Tensor> fetched;
+    TF_RETURN_IF_ERROR(variables.FindChanged(earlier, compare_contents_, &changed, &fetched));
+    *stepped = std::find(changed.begin(), changed.end(), true) != changed.end();
     return absl::OkStatus();
   }
 
-  absl::Status NamedSegments(OpKernelContext* context, LockedVariables& variables,
+  // The core may have pulled the variables; where it has failed, too.
+  static absl::Status Stored(LockedVariables& variables, const absl::Status& done) {
+    const absl::Status stored = variables.StoreAll();
+    return done.ok() ? stored : done;
+  }
+
+  absl::Status NamedSegments(LockedVariables& variables,
                              std::vector<strom_segment>* segments) const {
-    TF_RETURN_IF_ERROR(variables.InPlaceSegments(context, segments));
+    TF_RETURN_IF_ERROR(variables.FetchAll());
+    TF_RETURN_IF_ERROR(variables.InPlaceSegments(segments));
     for (size_t i = 0; i < segments->size(); ++i) (*segments)[i].name = names_[i].c_str();
     return absl::OkStatus();
   }
@@ -143,5 +155,12 @@ class PullOp : public AsyncOpKernel {
 };
 
 REGISTER_KERNEL_BUILDER(Name("StromPull").Device(tensorflow::DEVICE_CPU), PullOp);
+REGISTER_KERNEL_BUILDER(Name("StromPull")
+                            .Device(tensorflow::DEVICE_GPU)
+                            .HostMemory("variables")
+                            .HostMemory("iteration")
+                            .HostMemory("joint_now")
+                            .HostMemory("statistics"),
+                        PullOp);
 
 }  // namespace keras_strom

@@ -22,24 +22,28 @@ using State = OwnModel::State;
 
 namespace {
 
-absl::Status NewBuffer(OpKernelContext* context, const Tensor& like, Tensor* tensor) {
-  return context->allocate_temp(like.dtype(), like.shape(), tensor);
+absl::Status NewBuffer(const HostCopies& copies, const Tensor& like, Tensor* tensor) {
+  return copies.NewTensor(like.dtype(), like.shape(), tensor);
 }
 
 // Which variables were assigned outside of training since an op of ours has left them as they are
-// while they include the residual, or show what all workers share.
-absl::Status FindAssigned(OpKernelContext* context, const OwnModels& models,
-                          const ReplicaAttributes& attributes, LockedVariables& variables,
-                          std::vector<bool>* assigned) {
+// while they include the residual, or show what all workers share. Those it fetches.
+absl::Status FindAssigned(const OwnModels& models, const ReplicaAttributes& attributes,
+                          LockedVariables& variables, std::vector<bool>* assigned) {
   std::vector<const void*> found;
   for (size_t i = 0; i < variables.size(); ++i) {
     const bool is_own = models.Get(attributes.offsets[i]).state == State::kOwn;
-    found.push_back(is_own ? variables[i].tensor()->data() : nullptr);
+    found.push_back(is_own ? variables.placed(i).data() : nullptr);
   }
-  TF_RETURN_IF_ERROR(variables.FindAssigned(context, found, assigned));
+  TF_RETURN_IF_ERROR(variables.FindAssigned(found, assigned));
+  for (size_t i = 0; i < variables.size(); ++i) {
+    if (models.Get(attributes.offsets[i]).state == State::kShared) continue;
+    TF_RETURN_IF_ERROR(variables.Fetch(i));
+  }
+  TF_RETURN_IF_ERROR(variables.AwaitFetched());
   for (size_t i = 0; i < variables.size(); ++i) {
     if (found[i] != nullptr) continue;
-    (*assigned)[i] = models.Get(attributes.offsets[i]).WasAssigned(*variables[i].tensor());
+    (*assigned)[i] = models.Get(attributes.offsets[i]).WasAssigned(*variables.tensor(i));
   }
   return absl::OkStatus();
 }
@@ -78,12 +82,12 @@ class ShowSharedOp : public OpKernel {
   }
 
   void Compute(OpKernelContext* context) override {
-    LockedVariables variables;
-    OP_REQUIRES_OK(context, variables.Lock(context, attributes_));
+    LockedVariables variables(context);
+    OP_REQUIRES_OK(context, variables.Lock(attributes_));
     RefCountPtr<OwnModels> models;
     OP_REQUIRES_OK(context, OwnModels::Find(context, attributes_.replica, &models));
     std::vector<bool> assigned;
-    OP_REQUIRES_OK(context, FindAssigned(context, *models, attributes_, variables, &assigned));
+    OP_REQUIRES_OK(context, FindAssigned(*models, attributes_, variables, &assigned));
     std::vector<Tensor> shared(variables.size());  // G, of those that have x
     std::vector<strom_segment> segments;
     for (size_t i = 0; i < variables.size(); ++i) {
@@ -92,15 +96,15 @@ class ShowSharedOp : public OpKernel {
       if (model.state != State::kOwn || assigned[i]) continue;
       shared[i] = model.other;
       if (shared[i].NumElements() > 0) continue;
-      const Tensor& own = *variables[i].tensor();
-      OP_REQUIRES_OK(context, NewBuffer(context, own, &shared[i]));
+      const Tensor& own = *variables.tensor(i);
+      OP_REQUIRES_OK(context, NewBuffer(variables.copies(), own, &shared[i]));
       segments.push_back(Segment(offset, own, &shared[i]));
     }
     OP_REQUIRES_OK(context, AddResidual(context, attributes_, segments, -1));
     for (size_t i = 0; i < variables.size(); ++i) {
       const int64_t offset = attributes_.offsets[i];
       OwnModel model = models->Take(offset);
-      Tensor* tensor = variables[i].tensor();
+      Tensor* tensor = variables.tensor(i);
       if (assigned[i]) {  // That is what is shown, and where training goes on.
         model = {State::kShown, Tensor(), *tensor};
       } else if (model.state == State::kOwn) {
@@ -112,8 +116,10 @@ class ShowSharedOp : public OpKernel {
       RefCountPtr<HeldValues> starts;
       OP_REQUIRES_OK(context, HeldValues::Find(context, attributes_.replica, &starts));
       starts->Clear();
+      variables.ForgetMirrors();
     }
-    OP_REQUIRES_OK(context, variables.RememberBuffers(context));
+    OP_REQUIRES_OK(context, variables.Store(std::vector<bool>(variables.size(), false)));
+    OP_REQUIRES_OK(context, variables.RememberBuffers());
     OP_REQUIRES_OK(context, OutputCount(context, assigned));
   }
 
@@ -133,18 +139,24 @@ class ShowOwnOp : public OpKernel {
   }
 
   void Compute(OpKernelContext* context) override {
-    LockedVariables variables;
-    OP_REQUIRES_OK(context, variables.Lock(context, attributes_));
+    LockedVariables variables(context);
+    OP_REQUIRES_OK(context, variables.Lock(attributes_));
     RefCountPtr<OwnModels> models;
     OP_REQUIRES_OK(context, OwnModels::Find(context, attributes_.replica, &models));
     std::vector<bool> assigned;
-    OP_REQUIRES_OK(context, FindAssigned(context, *models, attributes_, variables, &assigned));
+    OP_REQUIRES_OK(context, FindAssigned(*models, attributes_, variables, &assigned));
+    for (size_t i = 0; i < variables.size(); ++i) {
+      if (begins_[i]) OP_REQUIRES_OK(context, variables.Fetch(i));
+    }
+    OP_REQUIRES_OK(context, variables.AwaitFetched());
+    variables.KeepMirrors();
+    std::vector<bool> written(variables.size());
     std::vector<strom_segment> segments;
     for (size_t i = 0; i < variables.size(); ++i) {
       const int64_t offset = attributes_.offsets[i];
       OwnModel model = models->Get(offset);
       if (model.state == State::kOwn || (model.state == State::kShared && !begins_[i])) continue;
-      Tensor* tensor = variables[i].tensor();
+      Tensor* tensor = variables.tensor(i);
       const bool goes_on = model.other.NumElements() > 0 && !assigned[i];
       model.shown = Tensor();
       models->Take(offset);
@@ -154,17 +166,19 @@ class ShowOwnOp : public OpKernel {
       } else {
         model.other = Tensor();
         if (keep_shared_) {
-          OP_REQUIRES_OK(context, NewBuffer(context, *tensor, &model.other));
+          OP_REQUIRES_OK(context, NewBuffer(variables.copies(), *tensor, &model.other));
           std::memcpy(model.other.data(), tensor->data(), tensor->TotalBytes());
         }
-        OP_REQUIRES_OK(context, MakeWritable(context, tensor));
+        OP_REQUIRES_OK(context, MakeWritable(variables.copies(), tensor));
         segments.push_back(Segment(offset, *tensor, tensor));
+        written[i] = true;
       }
       model.state = State::kOwn;
       models->Put(offset, std::move(model));
     }
     OP_REQUIRES_OK(context, AddResidual(context, attributes_, segments, 1));
-    OP_REQUIRES_OK(context, variables.RememberBuffers(context));
+    OP_REQUIRES_OK(context, variables.Store(written));
+    OP_REQUIRES_OK(context, variables.RememberBuffers());
     OP_REQUIRES_OK(context, OutputCount(context, assigned));
   }
 
@@ -176,5 +190,15 @@ class ShowOwnOp : public OpKernel {
 
 REGISTER_KERNEL_BUILDER(Name("StromShowShared").Device(tensorflow::DEVICE_CPU), ShowSharedOp);
 REGISTER_KERNEL_BUILDER(Name("StromShowOwn").Device(tensorflow::DEVICE_CPU), ShowOwnOp);
+REGISTER_KERNEL_BUILDER(Name("StromShowShared")
+                            .Device(tensorflow::DEVICE_GPU)
+                            .HostMemory("variables")
+                            .HostMemory("assigned"),
+                        ShowSharedOp);
+REGISTER_KERNEL_BUILDER(Name("StromShowOwn")
+                            .Device(tensorflow::DEVICE_GPU)
+                            .HostMemory("variables")
+                            .HostMemory("assigned"),
+                        ShowOwnOp);
 
 }  // namespace keras_strom

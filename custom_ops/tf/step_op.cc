@@ -65,17 +65,16 @@ class StepOp : public OpKernel {
   void Compute(OpKernelContext* context) override {
     VariableThresholds thresholds;
     OP_REQUIRES_OK(context, thresholds.Read(context, inputs_.threshold, attributes_.variables));
-    LockedVariables variables;
-    OP_REQUIRES_OK(context, variables.Lock(context, attributes_, inputs_.momenta,
-                                           static_cast<int>(momentum_of_.size())));
-    std::vector<bool> changed;
-    OP_REQUIRES_OK(context, FindChanged(context, variables, &changed));
+    Run run(context);
+    OP_REQUIRES_OK(context, run.variables.Lock(attributes_, inputs_.momenta,
+                                               static_cast<int>(momentum_of_.size())));
+    OP_REQUIRES_OK(context, FindChanged(&run));
     RefCountPtr<HeldValues> progress;
     OP_REQUIRES_OK(context, HeldValues::Find(context, attributes_.replica, &progress));
     bool stepped = false, to_share = false;
-    for (size_t i = 0; i < changed.size(); ++i) {
-      stepped |= changed[i] && shares_[i];
-      to_share |= shares_[i] && (changed[i] || progress->Has(attributes_.offsets[i]));
+    for (size_t i = 0; i < run.changed.size(); ++i) {
+      stepped |= run.changed[i] && shares_[i];
+      to_share |= shares_[i] && (run.changed[i] || progress->Has(attributes_.offsets[i]));
     }
     const bool sends = context->input(inputs_.sends).scalar<bool>()();
     strom_step_result result{};
@@ -85,18 +84,18 @@ class StepOp : public OpKernel {
       return;
     }
     int64_t assigned_outside = 0;
-    OP_REQUIRES_OK(context, CountAssigned(context, variables, &assigned_outside));
+    OP_REQUIRES_OK(context, CountAssigned(&run, &assigned_outside));
     absl::Status shared;
     if (sends) {
-      shared = Share(context, variables, changed, *progress, thresholds, &result);
+      shared = Share(&run, *progress, thresholds, &result);
     } else {
-      for (size_t i = 0; i < changed.size(); ++i) {
-        if (!changed[i] || !shares_[i]) continue;
+      for (size_t i = 0; i < run.changed.size(); ++i) {
+        if (!run.changed[i] || !shares_[i]) continue;
         progress->Hold(attributes_.offsets[i], context->input(BeforeInput(i)));
       }
     }
     // Also where sharing was refused: what that leaves in the variables nobody has assigned.
-    OP_REQUIRES_OK(context, variables.RememberBuffers(context));
+    OP_REQUIRES_OK(context, run.variables.RememberBuffers());
     OP_REQUIRES_OK(context, shared);
     OP_REQUIRES_OK(context, OutputStatistics(context, result, stepped, assigned_outside));
     OP_REQUIRES_OK(context, thresholds.Output(context, 1));
@@ -138,11 +137,43 @@ class StepOp : public OpKernel {
     Tensor residual;  // before this step, of a variable that does not include it so far
   };
 
-  // Shares what has changed since the last time, in this step and in local ones before it.
-  absl::Status Share(OpKernelContext* context, LockedVariables& variables,
-                     const std::vector<bool>& changed, HeldValues& progress,
-                     VariableThresholds& thresholds, strom_step_result* result) const {
-    std::vector<Buffers> held(variables.size());
+  // One run of the op.
+  struct Run {
+    explicit Run(OpKernelContext* op) : context(op), variables(op) {}
+
+    OpKernelContext* context;
+    LockedVariables variables;
+    std::vector<bool> changed;    // of each variable: whether the optimizer has written it
+    std::vector<Tensor> fetched;  // of each: `before` in the host's memory, on a device alone
+    std::vector<Buffers> held;
+  };
+
+  // Variable i's value before the optimizer's step, in the host's memory.
+  const Tensor& Before(const Run& run, size_t i) const {
+    return run.variables.copies().on_device() ? run.fetched[i] : run.context->input(BeforeInput(i));
+  }
+
+  // Its buffer, for the variable's next value, if this op is its last reader; else an empty tensor.
+  Tensor TakeBefore(Run* run, size_t i) const {
+    if (run->variables.copies().on_device()) {
+      return run->fetched[i].RefCountIsOne() ? std::exchange(run->fetched[i], Tensor()) : Tensor();
+    }
+    const int input = BeforeInput(i);
+    OpKernelContext* const context = run->context;
+    const auto forwarded =
+        context->forward_input(input, OpKernelContext::Params::kNoReservation, tensorflow::DT_FLOAT,
+                               context->input(input).shape(), context->input_memory_type(input),
+                               context->input_alloc_attr(input));
+    return forwarded != nullptr ? *forwarded : Tensor();
+  }
+
+  // Shares what has changed in this step, and in local ones before it since the last time.
+  absl::Status Share(Run* run, HeldValues& progress, VariableThresholds& thresholds,
+                     strom_step_result* result) const {
+    OpKernelContext* const context = run->context;
+    LockedVariables& variables = run->variables;
+    TF_RETURN_IF_ERROR(Fetch(run, progress));
+    std::vector<Buffers>& held = run->held;
     std::vector<strom_segment> segments;
     RefCountPtr<WaitingRows> waiting;
     if (row_variables_ > 0) {
@@ -155,29 +186,22 @@ class StepOp : public OpKernel {
     std::vector<int32_t> includes_residual;  // one a segment
     bool includes_last = false;              // those of the variable before
     for (size_t i = 0; i < variables.size(); thresholds.Cover(i++, segments.size())) {
-      if (shares_[i]) held[i].start = progress.Take(attributes_.offsets[i]);
-      const bool moved = shares_[i] && (changed[i] || held[i].start.NumElements() > 0);
+      const bool moved = Moved(*run, i);
       const bool was_own = models->Get(attributes_.offsets[i]).state == OwnModel::State::kOwn;
       if (full_ && moved && !was_own) {
-        TF_RETURN_IF_ERROR(BeginOwnModel(context, variables, i, models.get(), &held[i]));
+        TF_RETURN_IF_ERROR(BeginOwnModel(run, i, models.get()));
       }
       includes_residual.resize(segments.size(), includes_last);
       includes_last = was_own;
       if (StepsByRows(i)) {
-        TF_RETURN_IF_ERROR(PrepareRows(context, variables[i].tensor(), i, *waiting,
-                                       &row_segments[static_cast<size_t>(row_variable_[i])],
-                                       &segments));
+        TF_RETURN_IF_ERROR(PrepareRows(
+            run, i, *waiting, &row_segments[static_cast<size_t>(row_variable_[i])], &segments));
         continue;
       }
-      TF_RETURN_IF_ERROR(PrepareMomentum(context, variables, i, moved, segments.size(), &momenta));
+      if (moved) TF_RETURN_IF_ERROR(PrepareMomentum(run, i, segments.size(), &momenta));
       strom_segment* const segment = &segments.emplace_back();
-      if (full_) {
-        TF_RETURN_IF_ERROR(
-            PrepareFullSegment(context, &variables[i], i, changed[i], moved, held[i], segment));
-      } else {
-        TF_RETURN_IF_ERROR(
-            PrepareSegment(context, &variables[i], i, changed[i], &held[i], segment));
-      }
+      TF_RETURN_IF_ERROR(full_ ? PrepareFullSegment(run, i, moved, segment)
+                               : PrepareSegment(run, i, segment));
     }
     momenta.resize(momenta.empty() ? 0 : segments.size(), nullptr);
     includes_residual.resize(segments.size(), includes_last);
@@ -188,10 +212,13 @@ class StepOp : public OpKernel {
     const int code =
         strom_replica_step(attributes_.replica, segments.data(),
                            static_cast<int64_t>(segments.size()), &options, &threads, result);
+    const absl::Status stepped = ToStatus(code, strom_last_error());
     for (size_t i = 0; i < variables.size(); ++i) {
-      if (held[i].residual.NumElements() > 0) Add(held[i].residual, variables[i].tensor());
+      if (held[i].residual.NumElements() > 0) Add(held[i].residual, variables.tensor(i));
     }
-    TF_RETURN_IF_ERROR(ToStatus(code, strom_last_error()));
+    const absl::Status stored = Store(run, code == STROM_OK ? result : nullptr);
+    TF_RETURN_IF_ERROR(stepped);
+    TF_RETURN_IF_ERROR(stored);
     for (size_t i = 0; i < variables.size(); ++i) {
       if (!StepsByRows(i)) continue;
       std::vector<int64_t> rows;
@@ -202,57 +229,108 @@ class StepOp : public OpKernel {
     return absl::OkStatus();
   }
 
-  absl::Status FindChanged(OpKernelContext* context, LockedVariables& variables,
-                           std::vector<bool>* changed) const {
+  // Whether there is something to share of a variable.
+  bool Moved(const Run& run, size_t i) const {
+    return shares_[i] && (run.changed[i] || run.held[i].start.NumElements() > 0);
+  }
+
+  // Brings what the core reads to the host: the variables, and what they were before this step, or
+  // before the local ones.
+  absl::Status Fetch(Run* run, HeldValues& progress) const {
+    LockedVariables& variables = run->variables;
+    run->held.resize(variables.size());
     for (size_t i = 0; i < variables.size(); ++i) {
+      Tensor* const start = &run->held[i].start;
+      if (shares_[i]) *start = progress.Take(attributes_.offsets[i]);
+      if (!variables.copies().on_device()) continue;
+      TF_RETURN_IF_ERROR(variables.Fetch(i));
+      if (const int momentum = MomentumOf(i); momentum != kNone && Moved(*run, i)) {
+        TF_RETURN_IF_ERROR(variables.FetchOther(static_cast<size_t>(momentum)));
+      }
+      const bool has_start = start->NumElements() > 0;
+      if (has_start) TF_RETURN_IF_ERROR(variables.FetchEarlier(i, Tensor(*start), start));
+      const bool reads_before = !HasRows(i) && (!run->changed[i] || (shares_[i] && !has_start));
+      if (reads_before && run->fetched[i].NumElements() == 0) {
+        const Tensor& before = run->context->input(BeforeInput(i));
+        TF_RETURN_IF_ERROR(variables.FetchEarlier(i, before, &run->fetched[i]));
+      }
+    }
+    if (full_) variables.KeepMirrors();
+    return variables.AwaitFetched();
+  }
+
+  // Gives the variables their next values where they lie on a device. `result` null: the step has
+  // failed.
+  absl::Status Store(Run* run, const strom_step_result* result) const {
+    std::vector<bool> written(run->variables.size(), true);
+    if (result == nullptr) return run->variables.Store(written, true);
+    for (size_t i = 0; i < written.size(); ++i) {
+      // Values that include the residual are as the optimizer wrote them; others are put back.
+      written[i] = result->values_written != 0 || (!full_ && run->changed[i]) ||
+                   run->held[i].residual.NumElements() > 0;
+    }
+    return run->variables.Store(written, result->count > 0);
+  }
+
+  absl::Status FindChanged(Run* run) const {
+    LockedVariables& variables = run->variables;
+    std::vector<LockedVariables::Earlier> whole;
+    for (size_t i = 0; i < variables.size(); ++i) {
+      if (!HasRows(i)) whole.push_back({i, &run->context->input(BeforeInput(i))});
+    }
+    std::vector<bool> changed;
+    std::vector<Tensor> fetched;
+    TF_RETURN_IF_ERROR(variables.FindChanged(whole, compare_contents_, &changed, &fetched));
+    run->changed.resize(variables.size());
+    run->fetched.resize(variables.size());
+    for (size_t i = 0, k = 0; i < variables.size(); ++i) {
       if (HasRows(i)) {
-        changed->push_back(context->input(RowsInput(i)).NumElements() > 0);
+        run->changed[i] = run->context->input(RowsInput(i)).NumElements() > 0;
         continue;
       }
-      const Tensor& before = context->input(BeforeInput(i));
-      bool differs = false;
-      TF_RETURN_IF_ERROR(HasChanged(before, variables[i], compare_contents_, &differs));
+      run->changed[i] = changed[k];
+      run->fetched[i] = std::move(fetched[k]);
       // The variable gets its buffer back, by which CountAssigned knows it.
-      if (!differs && !variables[i].copy_on_read_mode.load()) *variables[i].tensor() = before;
-      changed->push_back(differs);
+      if (!changed[k] && !variables.copies_on_read(i)) variables.PutBack(i, *whole[k].before);
+      ++k;
     }
     return absl::OkStatus();
   }
 
-  absl::Status CountAssigned(OpKernelContext* context, LockedVariables& variables,
-                             int64_t* assigned) const {
-    std::vector<const void*> found(variables.size());
-    for (size_t i = 0; i < variables.size(); ++i) {
+  absl::Status CountAssigned(Run* run, int64_t* assigned) const {
+    std::vector<const void*> found(run->variables.size());
+    for (size_t i = 0; i < found.size(); ++i) {
       // What is not shared (a target network) may be assigned at any time.
-      const bool watched = shares_[i] && !HasRows(i) && !variables[i].copy_on_read_mode.load();
-      found[i] = watched ? context->input(BeforeInput(i)).data() : nullptr;
+      const bool watched = shares_[i] && !HasRows(i) && !run->variables.copies_on_read(i);
+      found[i] = watched ? run->context->input(BeforeInput(i)).data() : nullptr;
     }
     std::vector<bool> found_assigned;
-    TF_RETURN_IF_ERROR(variables.FindAssigned(context, found, &found_assigned));
+    TF_RETURN_IF_ERROR(run->variables.FindAssigned(found, &found_assigned));
     *assigned = std::count(found_assigned.begin(), found_assigned.end(), true);
     return absl::OkStatus();
   }
 
-  absl::Status PrepareRows(OpKernelContext* context, Tensor* tensor, size_t i,
-                           const WaitingRows& waiting, RowSegments* rows,
+  absl::Status PrepareRows(Run* run, size_t i, const WaitingRows& waiting, RowSegments* rows,
                            std::vector<strom_segment>* segments) const {
-    TF_RETURN_IF_ERROR(MakeWritable(context, tensor));
+    Tensor* const tensor = run->variables.tensor(i);
+    TF_RETURN_IF_ERROR(MakeWritable(run->variables.copies(), tensor));
     const int64_t offset = attributes_.offsets[i];
-    return rows->Append(context->input(RowsInput(i)), context->input(RowsBeforeInput(i)),
+    return rows->Append(run->context->input(RowsInput(i)), run->context->input(RowsBeforeInput(i)),
                         waiting.Get(offset), tensor, offset, names_[i].c_str(), segments);
   }
 
   // Gives the variable the buffer for its next value: the `before` buffer itself where this op is
   // its last reader (no copy), else the one that the optimizer wrote, else a new one.
-  absl::Status PrepareSegment(OpKernelContext* context, tensorflow::Var* variable, size_t i,
-                              bool changed, Buffers* held, strom_segment* segment) const {
-    const int input = BeforeInput(i);
-    Tensor* tensor = variable->tensor();
+  absl::Status PrepareSegment(Run* run, size_t i, strom_segment* segment) const {
+    const HostCopies& copies = run->variables.copies();
+    const bool changed = run->changed[i];
+    Buffers* const held = &run->held[i];
+    Tensor* tensor = run->variables.tensor(i);
     segment->offset = attributes_.offsets[i];
     segment->size = tensor->NumElements();
     segment->name = names_[i].c_str();
     if ((changed && !shares_[i]) || HasRows(i)) {
-      TF_RETURN_IF_ERROR(MakeWritable(context, tensor));
+      TF_RETURN_IF_ERROR(MakeWritable(copies, tensor));
       segment->value = static_cast<float*>(tensor->data());
       segment->before = segment->after = segment->value;
       return absl::OkStatus();
@@ -265,57 +343,50 @@ class StepOp : public OpKernel {
       if (held->start.RefCountIsOne()) {
         *tensor = held->start;
       } else {
-        TF_RETURN_IF_ERROR(NewBuffer(context, input, tensor));
+        TF_RETURN_IF_ERROR(NewBuffer(copies, held->start, tensor));
       }
       segment->value = static_cast<float*>(tensor->data());
       return absl::OkStatus();
     }
-    segment->before = static_cast<const float*>(context->input(input).data());
+    const Tensor& before = Before(*run, i);
+    segment->before = static_cast<const float*>(before.data());
     segment->after = changed ? static_cast<const float*>(after->data()) : segment->before;
     // An unchanged variable shares its buffer with `before`; let go of it, or it is never the last.
     if (!changed) *tensor = *after = Tensor();
-    auto forwarded =
-        context->forward_input(input, OpKernelContext::Params::kNoReservation, tensorflow::DT_FLOAT,
-                               context->input(input).shape(), context->input_memory_type(input),
-                               context->input_alloc_attr(input));
-    if (forwarded != nullptr) {
-      *tensor = *forwarded;
+    Tensor forwarded = TakeBefore(run, i);
+    if (forwarded.NumElements() > 0) {
+      *tensor = std::move(forwarded);
     } else if (changed) {
       *after = Tensor();
       if (!tensor->RefCountIsOne()) {
         *after = *tensor;
-        TF_RETURN_IF_ERROR(NewBuffer(context, input, tensor));
+        TF_RETURN_IF_ERROR(NewBuffer(copies, before, tensor));
       }
     } else {
-      TF_RETURN_IF_ERROR(NewBuffer(context, input, tensor));
+      TF_RETURN_IF_ERROR(NewBuffer(copies, before, tensor));
     }
     segment->value = static_cast<float*>(tensor->data());
     return absl::OkStatus();
   }
 
   // The same where the variable includes the residual: its next value is what the optimizer wrote.
-  absl::Status PrepareFullSegment(OpKernelContext* context, tensorflow::Var* variable, size_t i,
-                                  bool changed, bool moved, const Buffers& held,
-                                  strom_segment* segment) const {
-    const int input = BeforeInput(i);
-    Tensor* tensor = variable->tensor();
-    if (!changed && !HasRows(i)) {
+  absl::Status PrepareFullSegment(Run* run, size_t i, bool moved, strom_segment* segment) const {
+    const Buffers& held = run->held[i];
+    Tensor* tensor = run->variables.tensor(i);
+    if (!run->changed[i] && !HasRows(i)) {
       // It shares its buffer with `before`: let go of it, or this op is never its last holder.
       *tensor = Tensor();
-      auto forwarded = context->forward_input(input, OpKernelContext::Params::kNoReservation,
-                                              tensorflow::DT_FLOAT, context->input(input).shape(),
-                                              context->input_memory_type(input),
-                                              context->input_alloc_attr(input));
-      *tensor = forwarded != nullptr ? *forwarded : context->input(input);
+      Tensor forwarded = TakeBefore(run, i);
+      *tensor = forwarded.NumElements() > 0 ? std::move(forwarded) : Before(*run, i);
     }
-    TF_RETURN_IF_ERROR(MakeWritable(context, tensor));
+    TF_RETURN_IF_ERROR(MakeWritable(run->variables.copies(), tensor));
     segment->offset = attributes_.offsets[i];
     segment->size = tensor->NumElements();
     segment->name = names_[i].c_str();
     segment->value = static_cast<float*>(tensor->data());
     segment->after = segment->before = segment->value;
     if (moved) {
-      const Tensor& before = held.start.NumElements() > 0 ? held.start : context->input(input);
+      const Tensor& before = held.start.NumElements() > 0 ? held.start : Before(*run, i);
       segment->before = static_cast<const float*>(before.data());
     }
     return absl::OkStatus();
@@ -324,24 +395,26 @@ class StepOp : public OpKernel {
   // From this step on the variable includes its residual. Where it did not so far, because nothing
   // said that training would begin, or it has gone on while what all share was shown, the residual
   // of before this step has to be added.
-  absl::Status BeginOwnModel(OpKernelContext* context, LockedVariables& variables, size_t i,
-                             OwnModels* models, Buffers* held) const {
+  absl::Status BeginOwnModel(Run* run, size_t i, OwnModels* models) const {
+    const HostCopies& copies = run->variables.copies();
     const int64_t offset = attributes_.offsets[i];
-    const Tensor& now = *variables[i].tensor();
-    TF_RETURN_IF_ERROR(context->allocate_temp(now.dtype(), now.shape(), &held->residual));
+    const Tensor& now = *run->variables.tensor(i);
+    Buffers* const held = &run->held[i];
+    TF_RETURN_IF_ERROR(NewBuffer(copies, now, &held->residual));
     const int code = strom_replica_read_residual(attributes_.replica, offset, now.NumElements(),
                                                  static_cast<float*>(held->residual.data()));
     TF_RETURN_IF_ERROR(ToStatus(code, strom_last_error()));
     OwnModel model;
     model.state = OwnModel::State::kOwn;
     if (keep_shared_) {
-      TF_RETURN_IF_ERROR(context->allocate_temp(now.dtype(), now.shape(), &model.other));
+      TF_RETURN_IF_ERROR(NewBuffer(copies, now, &model.other));
       const Tensor& before = HasRows(i)                      ? now
                              : held->start.NumElements() > 0 ? held->start
-                                                             : context->input(BeforeInput(i));
+                                                             : Before(*run, i);
       std::memcpy(model.other.data(), before.data(), before.TotalBytes());
       if (HasRows(i)) {
-        PutRows(context->input(RowsInput(i)), context->input(RowsBeforeInput(i)), &model.other);
+        PutRows(run->context->input(RowsInput(i)), run->context->input(RowsBeforeInput(i)),
+                &model.other);
       }
     }
     models->Put(offset, std::move(model));
@@ -369,29 +442,30 @@ class StepOp : public OpKernel {
     }
   }
 
-  static absl::Status NewBuffer(OpKernelContext* context, int input, Tensor* tensor) {
-    Tensor fresh;
-    TF_RETURN_IF_ERROR(
-        context->allocate_temp(tensorflow::DT_FLOAT, context->input(input).shape(), &fresh));
-    *tensor = fresh;
-    return absl::OkStatus();
+  static absl::Status NewBuffer(const HostCopies& copies, const Tensor& like, Tensor* tensor) {
+    return copies.NewTensor(tensorflow::DT_FLOAT, like.shape(), tensor);
+  }
+
+  // Which of the momenta is that of variable i; kNone if it has none, or that is not to be cleared.
+  int MomentumOf(size_t i) const {
+    const auto found =
+        std::lower_bound(momentum_of_.begin(), momentum_of_.end(), static_cast<int64_t>(i));
+    const bool has = found != momentum_of_.end() && *found == static_cast<int64_t>(i);
+    return has ? static_cast<int>(found - momentum_of_.begin()) : kNone;
   }
 
   // Notes the momentum of variable i, if it has one and it is to be cleared, as that of the segment
   // with index `segment`. Optimizers with momentum move all rows, so it is the variable's only one.
-  absl::Status PrepareMomentum(OpKernelContext* context, LockedVariables& variables, size_t i,
-                               bool moved, size_t segment, std::vector<float*>* momenta) const {
-    const auto found =
-        std::lower_bound(momentum_of_.begin(), momentum_of_.end(), static_cast<int64_t>(i));
-    if (found == momentum_of_.end() || *found != static_cast<int64_t>(i) || !moved || !shares_[i]) {
-      return absl::OkStatus();
-    }
-    Tensor* tensor = variables.other(static_cast<size_t>(found - momentum_of_.begin())).tensor();
-    if (tensor->NumElements() != variables[i].tensor()->NumElements()) {
+  absl::Status PrepareMomentum(Run* run, size_t i, size_t segment,
+                               std::vector<float*>* momenta) const {
+    const int momentum = MomentumOf(i);
+    if (momentum == kNone) return absl::OkStatus();
+    Tensor* tensor = run->variables.other(static_cast<size_t>(momentum));
+    if (tensor->NumElements() != run->variables.tensor(i)->NumElements()) {
       return absl::InvalidArgumentError(
           absl::StrCat("the momentum of '", names_[i], "' has another size than the variable"));
     }
-    TF_RETURN_IF_ERROR(MakeWritable(context, tensor));
+    TF_RETURN_IF_ERROR(MakeWritable(run->variables.copies(), tensor));
     momenta->resize(segment + 1, nullptr);
     momenta->back() = static_cast<float*>(tensor->data());
     return absl::OkStatus();
@@ -417,6 +491,7 @@ class StepOp : public OpKernel {
   std::vector<std::string> names_;
   std::vector<int64_t> momentum_of_;  // the variable whose momentum the m-th of `momenta` is
   static constexpr int kWhole = -1;
+  static constexpr int kNone = -1;
   int row_variables_ = 0;          // R
   std::vector<int> row_variable_;  // which of those variable i is, or kWhole
   int32_t apply_own_ = 0;
@@ -428,5 +503,21 @@ class StepOp : public OpKernel {
 };
 
 REGISTER_KERNEL_BUILDER(Name("StromStep").Device(tensorflow::DEVICE_CPU), StepOp);
+// What an optimizer changes in rows is looked at by the host alone.
+REGISTER_KERNEL_BUILDER(Name("StromStep")
+                            .Device(tensorflow::DEVICE_GPU)
+                            .HostMemory("variables")
+                            .HostMemory("threshold")
+                            .HostMemory("scale")
+                            .HostMemory("clip_multiple")
+                            .HostMemory("norm_limit")
+                            .HostMemory("iteration")
+                            .HostMemory("sends")
+                            .HostMemory("rows")
+                            .HostMemory("rows_before")
+                            .HostMemory("momenta")
+                            .HostMemory("statistics")
+                            .HostMemory("by_variable"),
+                        StepOp);
 
 }  // namespace keras_strom

@@ -81,27 +81,6 @@ void BufferWatch::Remember(const std::vector<int64_t>& offsets,
   for (size_t i = 0; i < offsets.size(); ++i) buffers_[offsets[i]] = left[i];
 }
 
-absl::Status HasChanged(const Tensor& before, Var& now, bool compare_contents, bool* changed) {
-  const Tensor& after = *now.tensor();
-  if (before.NumElements() != after.NumElements()) {
-    return absl::InvalidArgumentError("a variable changed its shape within strategy.run");
-  }
-  *changed = before.data() != after.data();
-  if (*changed && (compare_contents || now.copy_on_read_mode.load())) {
-    *changed = std::memcmp(before.data(), after.data(), after.TotalBytes()) != 0;
-  }
-  return absl::OkStatus();
-}
-
-absl::Status MakeWritable(OpKernelContext* context, Tensor* tensor) {
-  if (tensor->RefCountIsOne()) return absl::OkStatus();
-  Tensor copy;
-  TF_RETURN_IF_ERROR(context->allocate_temp(tensor->dtype(), tensor->shape(), &copy));
-  std::memcpy(copy.data(), tensor->data(), tensor->TotalBytes());
-  *tensor = copy;
-  return absl::OkStatus();
-}
-
 namespace {
 
 absl::Status CheckUsable(Var& variable, const std::string& what) {
@@ -117,22 +96,24 @@ absl::Status CheckUsable(Var& variable, const std::string& what) {
 
 }  // namespace
 
+LockedVariables::LockedVariables(OpKernelContext* context) : context_(context), copies_(context) {}
+
 LockedVariables::~LockedVariables() {
   for (auto variable = locked_.rbegin(); variable != locked_.rend(); ++variable) {
     (*variable)->mu()->unlock();
   }
 }
 
-absl::Status LockedVariables::Lock(OpKernelContext* context, const ReplicaAttributes& attributes,
-                                   int first_other, int others) {
+absl::Status LockedVariables::Lock(const ReplicaAttributes& attributes, int first_other,
+                                   int others) {
   attributes_ = &attributes;
   std::vector<Var*> in_order;
-  const auto look_up = [&](int input, std::vector<RefCountPtr<Var>>* found) {
+  const auto look_up = [&](int input, std::vector<Locked>* found) {
     RefCountPtr<Var> variable;
     TF_RETURN_IF_ERROR(tensorflow::LookupResource(
-        context, tensorflow::HandleFromInput(context, input), &variable));
+        context_, tensorflow::HandleFromInput(context_, input), &variable));
     in_order.push_back(variable.get());
-    found->push_back(std::move(variable));
+    found->emplace_back().variable = std::move(variable);
     return absl::OkStatus();
   };
   for (int i = 0; i < attributes.variables; ++i) TF_RETURN_IF_ERROR(look_up(i, &variables_));
@@ -144,48 +125,160 @@ absl::Status LockedVariables::Lock(OpKernelContext* context, const ReplicaAttrib
     locked_.push_back(variable);
   }
   for (size_t i = 0; i < variables_.size(); ++i) {
-    TF_RETURN_IF_ERROR(CheckUsable(
-        *variables_[i], absl::StrCat("the variable at flat offset ", attributes.offsets[i])));
+    TF_RETURN_IF_ERROR(
+        CheckUsable(*variables_[i].variable,
+                    absl::StrCat("the variable at flat offset ", attributes.offsets[i])));
   }
-  for (const auto& variable : others_) {
-    TF_RETURN_IF_ERROR(CheckUsable(*variable, "a variable of the optimizer"));
+  for (const Locked& other : others_) {
+    TF_RETURN_IF_ERROR(CheckUsable(*other.variable, "a variable of the optimizer"));
+  }
+  if (!copies_.on_device()) return absl::OkStatus();
+  return HostMirrors::Find(context_, attributes.replica, &mirrors_);
+}
+
+void LockedVariables::PutBack(size_t i, const Tensor& value) {
+  *variables_[i].variable->tensor() = value;
+}
+
+Tensor* LockedVariables::HostTensor(Locked* locked) {
+  return copies_.on_device() ? &locked->copy : locked->variable->tensor();
+}
+
+absl::Status LockedVariables::Fetch(size_t i) {
+  return Fetch(&variables_[i], &attributes_->offsets[i]);
+}
+
+absl::Status LockedVariables::FetchOther(size_t i) { return Fetch(&others_[i], nullptr); }
+
+absl::Status LockedVariables::FetchAll() {
+  for (size_t i = 0; i < size(); ++i) TF_RETURN_IF_ERROR(Fetch(i));
+  return AwaitFetched();
+}
+
+absl::Status LockedVariables::Fetch(Locked* locked, const int64_t* offset) {
+  if (!copies_.on_device() || locked->is_fetched) return absl::OkStatus();
+  if (offset != nullptr) locked->mirror = mirrors_->Take(*offset);
+  const Tensor& placed = *locked->variable->tensor();
+  if (locked->mirror.placed.data() == placed.data() &&
+      !locked->variable->copy_on_read_mode.load()) {
+    locked->copy = locked->mirror.copy;
+  } else {
+    TF_RETURN_IF_ERROR(copies_.Fetch(placed, &locked->copy));
+  }
+  locked->fetched = locked->copy.data();
+  locked->is_fetched = true;
+  return absl::OkStatus();
+}
+
+absl::Status LockedVariables::FetchEarlier(size_t i, const Tensor& placed, Tensor* copy) {
+  Locked& locked = variables_[i];
+  TF_RETURN_IF_ERROR(Fetch(i));
+  if (placed.data() == locked.variable->tensor()->data()) {
+    *copy = locked.copy;
+    return absl::OkStatus();
+  }
+  if (placed.data() == locked.mirror.placed.data()) {
+    *copy = locked.mirror.copy;
+    return absl::OkStatus();
+  }
+  return copies_.Fetch(placed, copy);
+}
+
+absl::Status LockedVariables::AwaitFetched() {
+  for (Locked& locked : variables_) locked.mirror = {};
+  return copies_.Await();
+}
+
+absl::Status LockedVariables::Store(const std::vector<bool>& written, bool written_others) {
+  if (!copies_.on_device()) return absl::OkStatus();
+  for (size_t i = 0; i < size(); ++i) TF_RETURN_IF_ERROR(Store(&variables_[i], written[i]));
+  for (Locked& other : others_) TF_RETURN_IF_ERROR(Store(&other, written_others));
+  TF_RETURN_IF_ERROR(copies_.Await());
+  for (size_t i = 0; i < size(); ++i) {
+    if (!variables_[i].is_fetched || copies_on_read(i)) continue;
+    mirrors_->Put(attributes_->offsets[i], {placed(i), variables_[i].copy});
   }
   return absl::OkStatus();
 }
 
-absl::Status LockedVariables::InPlaceSegments(OpKernelContext* context,
-                                              std::vector<strom_segment>* segments) {
-  for (size_t i = 0; i < variables_.size(); ++i) {
-    Tensor* tensor = variables_[i]->tensor();
-    TF_RETURN_IF_ERROR(MakeWritable(context, tensor));
-    float* value = static_cast<float*>(tensor->data());
+absl::Status LockedVariables::Store(Locked* locked, bool written) {
+  if (!locked->is_fetched || (!written && locked->copy.data() == locked->fetched)) {
+    return absl::OkStatus();
+  }
+  Tensor* const placed = locked->variable->tensor();
+  if (!placed->RefCountIsOne()) {
+    Tensor fresh;
+    TF_RETURN_IF_ERROR(context_->allocate_temp(placed->dtype(), placed->shape(), &fresh));
+    *placed = std::move(fresh);
+  }
+  return copies_.Store(locked->copy, placed);
+}
+
+absl::Status LockedVariables::FindChanged(const std::vector<Earlier>& earlier,
+                                          bool compare_contents, std::vector<bool>* changed,
+                                          std::vector<Tensor>* fetched) {
+  changed->assign(earlier.size(), false);
+  fetched->assign(earlier.size(), Tensor());
+  std::vector<bool> by_contents(earlier.size());
+  for (size_t k = 0; k < earlier.size(); ++k) {
+    const auto [i, before] = earlier[k];
+    const Tensor& now = placed(i);
+    if (before->NumElements() != now.NumElements()) {
+      return absl::InvalidArgumentError("a variable changed its shape within strategy.run");
+    }
+    (*changed)[k] = before->data() != now.data();
+    by_contents[k] = (*changed)[k] && (compare_contents || copies_on_read(i));
+    if (!by_contents[k] || !copies_.on_device()) continue;
+    TF_RETURN_IF_ERROR(FetchEarlier(i, *before, &(*fetched)[k]));
+  }
+  TF_RETURN_IF_ERROR(AwaitFetched());
+  for (size_t k = 0; k < earlier.size(); ++k) {
+    if (!by_contents[k]) continue;
+    const Tensor& before = copies_.on_device() ? (*fetched)[k] : *earlier[k].before;
+    const Tensor& now = *tensor(earlier[k].variable);
+    (*changed)[k] = std::memcmp(before.data(), now.data(), now.TotalBytes()) != 0;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status LockedVariables::InPlaceSegments(std::vector<strom_segment>* segments) {
+  for (size_t i = 0; i < size(); ++i) {
+    TF_RETURN_IF_ERROR(MakeWritable(copies_, tensor(i)));
+    float* value = static_cast<float*>(tensor(i)->data());
     segments->push_back(
-        {attributes_->offsets[i], tensor->NumElements(), value, value, value, nullptr});
+        {attributes_->offsets[i], tensor(i)->NumElements(), value, value, value, nullptr});
   }
   return absl::OkStatus();
 }
 
-absl::Status LockedVariables::RememberBuffers(OpKernelContext* context) {
+absl::Status LockedVariables::RememberBuffers() {
   std::vector<const void*> left;
-  for (const auto& variable : variables_) left.push_back(variable->tensor()->data());
+  for (size_t i = 0; i < size(); ++i) left.push_back(placed(i).data());
   RefCountPtr<BufferWatch> watch;
-  TF_RETURN_IF_ERROR(Watch(context, &watch));
+  TF_RETURN_IF_ERROR(Watch(&watch));
   watch->Remember(attributes_->offsets, left);
   return absl::OkStatus();
 }
 
-absl::Status LockedVariables::FindAssigned(OpKernelContext* context,
-                                           const std::vector<const void*>& found,
+absl::Status LockedVariables::FindAssigned(const std::vector<const void*>& found,
                                            std::vector<bool>* assigned) {
   RefCountPtr<BufferWatch> watch;
-  TF_RETURN_IF_ERROR(Watch(context, &watch));
+  TF_RETURN_IF_ERROR(Watch(&watch));
   *assigned = watch->FindAssigned(attributes_->offsets, found);
   return absl::OkStatus();
 }
 
-absl::Status LockedVariables::Watch(OpKernelContext* context, RefCountPtr<BufferWatch>* watch) {
+void LockedVariables::KeepMirrors() {
+  if (mirrors_ != nullptr) mirrors_->Begin();
+}
+
+void LockedVariables::ForgetMirrors() {
+  if (mirrors_ != nullptr) mirrors_->End();
+}
+
+absl::Status LockedVariables::Watch(RefCountPtr<BufferWatch>* watch) {
   BufferWatch* found = nullptr;
-  TF_RETURN_IF_ERROR(context->resource_manager()->LookupOrCreate<BufferWatch>(
+  TF_RETURN_IF_ERROR(context_->resource_manager()->LookupOrCreate<BufferWatch>(
       "keras_strom", absl::StrCat("buffers_of_replica_", attributes_->replica), &found,
       [](BufferWatch** created) {
         *created = new BufferWatch;

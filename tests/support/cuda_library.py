@@ -93,6 +93,7 @@ class Result(ctypes.Structure):
         ("update_norm", ctypes.c_double),
         ("value", ctypes.c_float),
         ("limited_mass", ctypes.c_double),
+        ("values_written", ctypes.c_int64),
     )
 
 

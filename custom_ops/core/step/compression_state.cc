@@ -342,6 +342,9 @@ Status CompressionState::State::Send(std::span<const strom_segment> segments,
   if (Status status = Encode(segments, rules, send_mean, parallel, result); !status.ok()) {
     return status;
   }
+  if (rules.full && (rules.rule.scale != 1 || result->clipped_count > 0)) {
+    result->values_written = 1;
+  }
   const std::vector<ValueRun> runs = thresholds.Finish(result);
   if (options.segment_results != nullptr) {
     std::ranges::copy(thresholds.results(), options.segment_results);
@@ -492,8 +495,12 @@ Status CompressionState::State::ApplyReceived(const Values& values, const Parall
 
 Status CompressionState::State::ApplyWaiting(const Values& values, const Parallel& parallel,
                                              strom_step_result* result) {
-  if (waiting.snapshot) InstallSnapshot(values, parallel);
+  if (waiting.snapshot) {
+    InstallSnapshot(values, parallel);
+    result->values_written = 1;
+  }
   if (waiting.folded.updates == 0 && waiting.updates.empty()) return {};
+  result->values_written = 1;
   const int64_t received_before = result->received;
   int64_t skipped = 0;
   auto larger = static_cast<int64_t>(waiting.folded.sum.size());

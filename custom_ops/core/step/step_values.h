@@ -88,6 +88,10 @@ typedef struct {
   float value;           /* what an entry stands for: the threshold, or with send_mean the mean;
                           * where entries differ, their mean */
   double limited_mass;   /* what the limit on it took off the sum of |s * (after - before)| */
+  /* 1: something received was applied, or with `full` the own update was scaled or the residual
+   * clipped. 0: values are what this worker's own step has made of them; with `full` that is what
+   * the optimizer wrote, so that a copy of them need not go back to where they came from. */
+  int64_t values_written;
 } strom_step_result;
 
 /* What a residual that was handed over as a whole has come to. */

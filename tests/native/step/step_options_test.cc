@@ -193,6 +193,37 @@ TEST(StepOptions, FullProgressAndWhatOthersSendAddUp) {
   for (size_t i = 0; i < update.size(); ++i) ASSERT_EQ(values[i], update[i] + theirs[i]) << i;
 }
 
+// Law: values of which a step says nothing are, to the last bit, what the optimizer wrote.
+TEST(CompressionState, FullProgressSaysWhetherValuesWereWritten) {
+  const std::vector<float> update = RandomUpdate(3000, 1);
+  struct Case {
+    float scale, clip_multiple, norm_limit;
+    bool receives, writes;
+  };
+  const Case cases[] = {{1, 0, 0, false, false},    {1, 1e6f, INFINITY, false, false},
+                        {1, 0, 1e6f, false, false}, {0.5f, 0, 0, false, true},
+                        {1, 1, 0, false, true},     {1, 0, 0.5f, false, true},
+                        {1, 0, 0, true, true}};
+  for (const Case& one : cases) {
+    Worker full({1000, 2000}, 1), other({3000}, 2);
+    full.BeFull();
+    full.options.scale = one.scale;
+    full.options.clip_multiple = one.clip_multiple;
+    full.options.norm_limit = one.norm_limit;
+    ASSERT_TRUE(other.Step(std::vector<float>(3000, 1)).ok());
+    if (one.receives) full.exchange->inbox = other.exchange->sent;
+    ASSERT_TRUE(full.Step(update).ok());
+    EXPECT_EQ(full.result.values_written, one.writes);
+    EXPECT_EQ(full.Values() != update, one.writes);
+  }
+  Worker joins({10}, 1);
+  joins.BeFull();
+  joins.exchange->snapshot = Snapshot{std::make_shared<std::vector<float>>(10, 3.0f), {}};
+  ASSERT_TRUE(joins.Step(std::vector<float>(10, 1)).ok());
+  EXPECT_EQ(joins.result.received, 0);
+  EXPECT_EQ(joins.result.values_written, 1);
+}
+
 TEST(StepOptions, FullProgressIsScaledAndClippedWithTheResidual) {
   Worker full({3000}, 1);
   full.BeFull();
