@@ -36,7 +36,8 @@ STROM_EXPORT int strom_cuda_codec_create(int64_t max_message_bytes, strom_handle
 STROM_EXPORT int strom_cuda_codec_close(strom_handle codec);
 
 /* One step over `count` segments, in ascending, non-overlapping offset order, of a flat space of
- * `elements` elements: find_entries, then write_messages. options->take_received is not used.
+ * `elements` elements: find_entries, then write_messages. options->take_received and
+ * includes_residual are not used; of `full` all holds that step_values.h says.
  * Segments either all have `before` and `value` or none has. One whose `after` is its `before`
  * sends nothing, its residual waits; where all are so, nothing but copying happens and
  * result->stepped is 0. An update that is not finite is refused as strom_replica_step does: nothing

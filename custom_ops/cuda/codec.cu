@@ -46,6 +46,19 @@ Status CheckSegments(Codec::Segments segments, int64_t elements) {
   return {};
 }
 
+// Values that include the residual are the optimizer's own, in place.
+Status CheckFull(Codec::Segments segments, const strom_step_options& options) {
+  if (options.apply_own != 0) {
+    return Invalid("`full` leaves the own update in the values: apply_own would add it twice");
+  }
+  for (const strom_cuda_segment& segment : segments) {
+    if (segment.size > 0 && (segment.before == nullptr || segment.value != segment.after)) {
+      return Invalid("`full` needs each segment's value where the optimizer wrote it, `after`");
+    }
+  }
+  return {};
+}
+
 Status CheckStep(Codec::Segments segments, const strom_step_options& options) {
   const bool fused = OfParameters(segments);
   for (const strom_cuda_segment& segment : segments) {
@@ -65,8 +78,11 @@ Status CheckStep(Codec::Segments segments, const strom_step_options& options) {
     return Invalid("the clipping multiple must be a finite number, 0 to clip nothing");
   }
   if (options.norm_limit != 0 || options.momenta != nullptr || options.send_mean != 0 ||
-      options.full != 0 || options.thresholds != nullptr) {
-    return Invalid("norm_limit, momenta, send_mean, full and thresholds are the CPU's");
+      options.thresholds != nullptr) {
+    return Invalid("norm_limit, momenta, send_mean and thresholds are the CPU's");
+  }
+  if (options.full != 0) {
+    if (Status status = CheckFull(segments, options); !status.ok()) return status;
   }
   if (options.iteration < 0 || options.iteration > kMaxIteration) {
     return Invalid("the iteration " + std::to_string(options.iteration) + " is not in [0, 2^35)");
@@ -86,7 +102,7 @@ struct Codec::State {
   MessageFields fields;
   StepRule rule;
   bool found = false;  // the rest is there
-  bool fused = false;
+  StepForm form = StepForm::kUpdate;
   int64_t tiles = 0;
   int64_t count = 0;
   std::vector<std::vector<uint8_t>> messages;
@@ -175,7 +191,9 @@ Status Codec::FindEntries(int64_t elements, Segments segments, const strom_step_
   state.rule.threshold = options.threshold;
   if (options.clip_multiple > 0) state.rule.clip_limit = options.clip_multiple * options.threshold;
   state.rule.apply_own = options.apply_own != 0;
-  state.fused = OfParameters(segments);
+  state.form = options.full != 0        ? StepForm::kFull
+               : OfParameters(segments) ? StepForm::kStep
+                                        : StepForm::kUpdate;
   state.Upload(segments, stream);
   state.Step(stream);
   try {
@@ -295,10 +313,13 @@ void Codec::State::Step(Stream stream) {
     kernel.statistics = tile_statistics.Reserve(tiles);
     Launch(stream, tiles, kernel);
   };
-  if (fused) {
-    step(StepTiles<true>{});
-  } else {
-    step(StepTiles<false>{});
+  switch (form) {
+    case StepForm::kUpdate:
+      return step(StepTiles<StepForm::kUpdate>{});
+    case StepForm::kStep:
+      return step(StepTiles<StepForm::kStep>{});
+    case StepForm::kFull:
+      return step(StepTiles<StepForm::kFull>{});
   }
 }
 
@@ -315,8 +336,12 @@ Status Codec::State::Collect(Segments from, Stream stream, strom_step_result* re
   result->sum_residual = statistics.sum_residual;
   result->clipped_mass = statistics.clipped_mass;
   result->clipped_count = statistics.clipped_count;
+  result->values_written =
+      form == StepForm::kFull && (rule.scale != 1 || statistics.clipped_count > 0);
   if (statistics.nonfinite_count > 0) {
+    const int64_t stepped_tiles = tiles;
     TakeBack(stream);
+    if (form == StepForm::kFull) Launch(stream, stepped_tiles, UndoTiles{table()});
     Synchronize(stream);
     return {Code::kNotFinite, "the update is not finite at flat element " +
                                   std::to_string(statistics.first_nonfinite) + " (" +
@@ -358,7 +383,7 @@ TileStatistics Codec::State::AwaitStatistics(Stream stream) {
 void Codec::State::TakeBack(Stream stream) {
   Launch(stream, tiles,
          TakeBackTiles{table(), slots.data(), tile_counts.data(), rule.threshold,
-                       fused && rule.apply_own});
+                       form == StepForm::kStep && rule.apply_own});
   Forget();
 }
 

@@ -52,9 +52,18 @@ STROM_DEVICE TileStatistics Fold(TileStatistics mine, TileStatistics (&all)[kBlo
   return all[0];
 }
 
-// With `kFused`, what StepRun says; without, residual += scale * after, and no value is written.
-template <bool kFused>
+// What a step reads and writes besides the residual.
+enum class StepForm {
+  kUpdate,  // residual += scale * after, and no value is written
+  kStep,    // what StepRun says
+  kFull     // what FullRun says: `value` is `after`, and few of its elements are written, if any
+};
+
+template <StepForm kForm>
 struct StepTiles {
+  static constexpr bool kFused = kForm != StepForm::kUpdate;
+  static constexpr bool kFull = kForm == StepForm::kFull;
+
   SegmentTable table;
   StepRule rule;
   SlotCode* slots;  // kTile for each tile
@@ -80,8 +89,8 @@ struct StepTiles {
     TileStatistics folded[kBlockThreads];
   };
 
-  // One thread's elements: sums after the update first, then what stays. Compile-time indices
-  // only, so that they live in registers.
+  // One thread's elements: sums after the update first, then what stays; of kFull `after` becomes
+  // the value. Compile-time indices only, so that they live in registers.
   struct Elements {
     float before[kPerThread];
     float after[kPerThread];
@@ -195,11 +204,14 @@ struct StepTiles {
                                 Findings* findings) {
     const float before = kFused ? elements->before[i] : 0;
     const float held = elements->residual[i];
-    float residual = held + rule.scale * (elements->after[i] - before);
+    const float step = rule.scale * (elements->after[i] - before);
+    float residual = held + step;
     const uint32_t bits = BitsOf(residual);
+    if (kFull && rule.scale != 1) elements->after[i] = before + step;
     if ((bits & kMagnitude) >= kInfinity) {
       findings->nonfinite |= 1u << i;
       residual = held;
+      if (kFull) elements->after[i] = before;
     } else if ((bits & kMagnitude) >= BitsOf(rule.threshold)) {
       findings->hits |= 1u << i;
       findings->signs |= bits >> 31 << i;
@@ -211,7 +223,11 @@ struct StepTiles {
       findings->clipped |= 1u << i;
       findings->clipped_mass +=
           static_cast<double>(magnitude) - static_cast<double>(rule.clip_limit);
-      residual = FloatOf((BitsOf(residual) & kSign) | (BitsOf(rule.clip_limit) & kMagnitude));
+      const float kept =
+          FloatOf((BitsOf(residual) & kSign) | (BitsOf(rule.clip_limit) & kMagnitude));
+      const float taken = residual - kept;
+      if (kFull && taken != 0) elements->after[i] -= taken;
+      residual = kept;
       magnitude = rule.clip_limit;
     }
     elements->residual[i] = residual;
@@ -222,7 +238,17 @@ struct StepTiles {
   STROM_DEVICE void Store(const Segment& segment, int64_t start, int size, bool vectors,
                           const Elements& elements, const Findings& findings) const {
     StoreFloats(segment.residual + start, size, vectors, elements.residual);
-    if constexpr (kFused) {
+    if constexpr (kFull) {
+      if (rule.scale != 1 && segment.after != segment.before) {
+        StoreFloats(segment.value + start, size, vectors, elements.after);
+        return;
+      }
+      const uint32_t written = findings.nonfinite | findings.clipped;
+      STROM_UNROLL
+      for (int i = 0; i < kPerThread; ++i) {
+        if ((written >> i & 1) != 0) segment.value[start + InTile(i)] = elements.after[i];
+      }
+    } else if constexpr (kFused) {
       float value[kPerThread];
       STROM_UNROLL
       for (int i = 0; i < kPerThread; ++i) {
@@ -369,6 +395,26 @@ struct TakeBackTiles {
       const float sent = code & 1 ? -threshold : threshold;
       segment.residual[element] += sent;
       if (from_value) segment.value[element] -= sent;
+    }
+  }
+};
+
+// Undoes a full step whose progress is in the values and, once taken back, in the residuals: the
+// values are what they were, the residuals too within rounding.
+struct UndoTiles {
+  SegmentTable table;
+
+  struct Shared {};
+
+  STROM_DEVICE void Run(Shared&) const {
+    const int64_t tile = BlockIndex();
+    const Segment segment = table.OfTile(tile);
+    if (segment.before == segment.value) return;
+    const int64_t start = (tile - segment.first_tile) * kTile;
+    const int64_t end = Min<int64_t>(start + kTile, segment.size);
+    for (int64_t i = start + ThreadIndex(); i < end; i += kBlockThreads) {
+      segment.residual[i] -= segment.value[i] - segment.before[i];
+      segment.value[i] = segment.before[i];
     }
   }
 };

@@ -39,6 +39,7 @@ struct Options {
   float scale = 0.7f;
   float clip_multiple = 0;
   bool apply_own = true;
+  bool full = false;
   CodingOptions coding;
   int64_t max_bytes = kOneMessage;
 };
@@ -77,16 +78,20 @@ strom_step_options StepOptions(const Options& options) {
   step.scale = options.scale;
   step.threshold = options.threshold;
   step.clip_multiple = options.clip_multiple;
-  step.apply_own = options.apply_own;
+  step.apply_own = options.apply_own && !options.full;
+  step.full = options.full;
   step.iteration = 7;
   return step;
 }
 
-std::vector<strom_cuda_segment> SegmentsOf(Model* model) {
+// With full progress the value is where the optimizer has written it.
+std::vector<strom_cuda_segment> SegmentsOf(Model* model, bool full = false) {
   std::vector<strom_cuda_segment> segments;
   for (Variable& v : model->variables) {
+    if (full) v.value = v.after;
+    const float* const after = full ? v.value.data() : v.after.data();
     segments.push_back(
-        {v.offset, v.size(), v.before.data(), v.after.data(), v.value.data(), v.residual.data()});
+        {v.offset, v.size(), v.before.data(), after, v.value.data(), v.residual.data()});
   }
   return segments;
 }
@@ -102,17 +107,21 @@ Outcome Expected(Model* model, const Options& options) {
   StepStatistics statistics;
   EntryList entries;
   for (Variable& v : model->variables) {
+    if (options.full) v.value = v.after;
     for (int64_t done = 0; done < v.size();) {
       const int64_t index = (v.offset + done) % kChunk;
       const int64_t size = std::min(v.size() - done, kChunk - index);
-      const StepRun run{size,
-                        v.before.data() + done,
-                        v.after.data() + done,
-                        v.value.data() + done,
-                        v.residual.data() + done,
-                        static_cast<uint32_t>(index)};
+      const float* const before = v.before.data() + done;
+      float* const value = v.value.data() + done;
+      float* const residual = v.residual.data() + done;
+      const auto first = static_cast<uint32_t>(index);
+      const StepRun run{size, before, v.after.data() + done, value, residual, first};
+      const FullRun full_run{size, before, value, residual, first};
+      const StepKernel& oracle = StepKernels().front();
+      uint32_t* const codes = entries.Reserve(size);
       entries.Append((v.offset + done) / kChunk,
-                     StepKernels().front().step(run, rule, entries.Reserve(size), &statistics));
+                     options.full ? oracle.step_full(full_run, rule, codes, &statistics)
+                                  : oracle.step(run, rule, codes, &statistics));
       done += size;
     }
     outcome.result.elements += v.size();
@@ -133,7 +142,7 @@ Outcome Expected(Model* model, const Options& options) {
 
 Outcome Actual(Codec* codec, Model* model, const Options& options) {
   Outcome outcome;
-  const std::vector<strom_cuda_segment> segments = SegmentsOf(model);
+  const std::vector<strom_cuda_segment> segments = SegmentsOf(model, options.full);
   outcome.status =
       codec->FindEntries(model->elements, segments, StepOptions(options), nullptr, &outcome.result);
   if (!outcome.status.ok()) return outcome;
@@ -177,6 +186,9 @@ void ExpectAgrees(const Model& model, const Options& options) {
     ASSERT_NEAR(a.sum_residual, e.sum_residual, 1e-5 * e.sum_residual);
     ASSERT_NEAR(a.clipped_mass, e.clipped_mass, 1e-9 * e.clipped_mass);
     ASSERT_EQ(a.clipped_count, e.clipped_count);
+    if (a.values_written == 0 && options.full) {
+      for (const Variable& v : actual_model.variables) ASSERT_TRUE(SameBits(v.value, v.after));
+    }
   }
   emulation::SetOrder(emulation::Order::kForward);
 }
@@ -202,6 +214,53 @@ TEST(CudaStep, ClipsAndKeepsItsOwnUpdateBackAsTheOracleDoes) {
   ExpectAgrees(RandomModel({6000}, 0.1, 3), options);
   options.apply_own = false;
   ExpectAgrees(RandomModel({6000, 300}, 0.1, 4), options);
+}
+
+TEST(CudaStep, LeavesFullProgressInTheValuesAsTheOracleDoes) {
+  uint32_t seed = 40;
+  for (const float scale : {1.0f, 0.7f}) {
+    for (const float clip_multiple : {0.0f, 1.5f}) {
+      for (const double density : {0.0, 0.03, 1.0}) {
+        Options options;
+        options.full = true;
+        options.scale = scale;
+        options.clip_multiple = clip_multiple;
+        ExpectAgrees(RandomModel({5, 4096, 1, 0, 9001}, density, ++seed), options);
+      }
+    }
+  }
+}
+
+TEST(CudaStep, SaysWhetherFullProgressHasWrittenValues) {
+  Options options;
+  options.full = true;
+  for (const bool writes : {false, true}) {
+    options.scale = writes ? 0.5f : 1.0f;
+    Model model = RandomModel({5000}, 0.03, 44);
+    Codec codec(kOneMessage);
+    EXPECT_EQ(Actual(&codec, &model, options).result.values_written, writes);
+  }
+}
+
+TEST(CudaStep, WhatIsNotFiniteLeavesNoProgressInTheValues) {
+  Options options;
+  options.full = true;
+  for (const float scale : {1.0f, 0.7f}) {
+    options.scale = scale;
+    Model model = RandomModel({5000, 300}, 0.03, 45);
+    const Model before = model;
+    model.variables[0].after[4500] = kInfinity;
+    Codec codec(kOneMessage);
+    EXPECT_EQ(Actual(&codec, &model, options).status.code, Code::kNotFinite);
+    for (size_t i = 0; i < model.variables.size(); ++i) {
+      const Variable& is = model.variables[i];
+      const Variable& was = before.variables[i];
+      EXPECT_TRUE(SameBits(is.value, was.before));
+      for (size_t k = 0; k < is.residual.size(); ++k) {
+        ASSERT_NEAR(is.residual[k], was.residual[k], 1e-7f) << k;
+      }
+    }
+  }
 }
 
 TEST(CudaStep, WritesEveryCoding) {
