@@ -78,6 +78,10 @@ class NotFinite(StromError, ArithmeticError):
     """An update holds a NaN or an infinity; the message says of which variable, or where."""
 
 
+class DeviceLost(StromError):
+    """A GPU that worked has stopped working; where workers are started again, this one is."""
+
+
 class FitFailed(StromError):
     """A `fit` that has failed on another worker, and so on all; the message says where and why.
 

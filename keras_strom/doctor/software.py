@@ -21,6 +21,7 @@ import keras_strom
 from keras_strom.doctor.finding import Finding, Grade, of_errors
 from keras_strom.job import environment
 from keras_strom.job.environment import ClusterEnvironment
+from keras_strom.job.gpus import visible
 
 _PACKAGES = ("tensorflow", "tensorflow-cpu", "keras", "numpy", "pyspark")
 _PROGRAM = ("-m", "keras_strom.doctor.software")
@@ -133,10 +134,17 @@ def _devices() -> Finding:
     import tensorflow as tf
 
     gpus = len(tf.config.list_physical_devices("GPU"))
+    if gpus == 0 and (cards := visible(environment.inherited())):
+        return Finding(
+            "devices",
+            Grade.WARNING,
+            f"CPU; there are {len(cards)} NVIDIA cards here of which TensorFlow sees none",
+            "pip install 'tensorflow[and-cuda]' in the place of tensorflow-cpu, to train on them",
+        )
     if gpus == 0:
         return Finding("devices", Grade.GOOD, "CPU; TensorFlow sees no GPU")
-    words = f"CPU; of the {gpus} GPU{'s' * (gpus > 1)} that TensorFlow sees this version uses none"
-    return Finding("devices", Grade.WARNING, words)
+    words = f"{gpus} GPU{'s' * (gpus > 1)}; several workers of a machine take one each"
+    return Finding("devices", Grade.GOOD, words)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,10 @@ KERAS_STROM_RANK           this worker, 0 to SIZE - 1; rank 0 is the chief
 KERAS_STROM_SIZE           the number of workers
 KERAS_STROM_LOCAL_RANK     this worker among those of its machine (default 0)
 KERAS_STROM_LOCAL_SIZE     the workers of its machine (default 1)
+KERAS_STROM_GPUS           "own": the GPUs that this process sees are this worker's; "shared": other
+                           workers of its machine have them, too (default: own, where the worker is
+                           alone on its machine; else each takes one of those it sees, by
+                           LOCAL_RANK)
 KERAS_STROM_ATTEMPT        how often this rank was started before (default 0); a higher attempt
                            takes the place of a lower one
 KERAS_STROM_MASTER         the master's address: host:port or [IPv6]:port
@@ -43,7 +47,7 @@ import dataclasses
 import math
 import os
 from collections.abc import Callable, Mapping
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from keras_strom import errors
 from keras_strom.job.checkpoint_plan import CheckpointPlan
@@ -55,6 +59,7 @@ RANK = PREFIX + "RANK"
 SIZE = PREFIX + "SIZE"
 LOCAL_RANK = PREFIX + "LOCAL_RANK"
 LOCAL_SIZE = PREFIX + "LOCAL_SIZE"
+GPUS = PREFIX + "GPUS"
 ATTEMPT = PREFIX + "ATTEMPT"
 MASTER = PREFIX + "MASTER"
 CREDENTIALS = PREFIX + "CREDENTIALS"
@@ -70,7 +75,7 @@ STATUS = PREFIX + "STATUS"
 
 _KNOWN = frozenset(
     (
-        *(RANK, SIZE, LOCAL_RANK, LOCAL_SIZE, ATTEMPT, MASTER, CREDENTIALS, NETWORK, IP),
+        *(RANK, SIZE, LOCAL_RANK, LOCAL_SIZE, GPUS, ATTEMPT, MASTER, CREDENTIALS, NETWORK, IP),
         *(JOIN_TIMEOUT, MAX_FAILURES, DRAIN_SECONDS, RUNNER_FD, DATA, CHECKPOINTS, STATUS),
     )
 )
@@ -85,6 +90,8 @@ class ClusterEnvironment:
     Attributes:
         rank, size: this worker and the number of workers.
         local_rank, local_size: the same among the workers of this machine.
+        gpus: whether the GPUs that this process sees are its "own", or "shared" with other workers
+            of its machine; None = nobody has said so.
         attempt: how often this rank was started before.
         master: the master's (host, port); None for one worker on its own.
         credentials_path: where the credentials are read from, see `load_credentials`.
@@ -110,6 +117,7 @@ class ClusterEnvironment:
     size: int = 1
     local_rank: int = 0
     local_size: int = 1
+    gpus: Literal["own", "shared"] | None = None
     attempt: int = 0
     master: HostPort | None = None
     credentials_path: str | None = None
@@ -136,6 +144,11 @@ class ClusterEnvironment:
             raise errors.EnvironmentInvalid(
                 f"{LOCAL_SIZE}={self.local_size} is more than {SIZE}={self.size}"
             )
+
+    @property
+    def shares_gpus(self) -> bool:
+        """Whether other workers of this machine may see the GPUs that this process sees."""
+        return self.local_size > 1 if self.gpus is None else self.gpus == "shared"
 
     @property
     def goes_on(self) -> bool:
@@ -183,6 +196,7 @@ class ClusterEnvironment:
             size=size,
             local_rank=read(LOCAL_RANK, _integer, 0),
             local_size=read(LOCAL_SIZE, _positive_integer, 1),
+            gpus=read(GPUS, _own_or_shared, None),
             attempt=read(ATTEMPT, _integer, 0),
             master=read(MASTER, parse_address, None),
             credentials_path=read(CREDENTIALS, str, None),
@@ -212,6 +226,8 @@ class ClusterEnvironment:
             variables[MASTER] = format_address(self.master)
         if self.credentials_path is not None:
             variables[CREDENTIALS] = self.credentials_path
+        if self.gpus is not None:
+            variables[GPUS] = self.gpus
         if self.ip is not None:
             variables[IP] = self.ip
         if self.max_failures:
@@ -386,6 +402,14 @@ def _integer(text: str) -> int:
     if not (text.isascii() and text.isdigit()):
         raise ValueError("must be a whole number, 0 or more")
     return int(text)
+
+
+def _own_or_shared(text: str) -> Literal["own", "shared"]:
+    if text == "own":
+        return "own"
+    if text == "shared":
+        return "shared"
+    raise ValueError('must be "own" or "shared"')
 
 
 def _positive_integer(text: str) -> int:

@@ -50,7 +50,7 @@ _PEER = struct.Struct("3i")  # ucred: process, user, group
 # What is looked at to tell whether a server has imported what a fresh interpreter would.
 _PACKAGES = ("keras_strom", "tensorflow", "keras", "numpy")
 # Read when a device is first used, long after the imports.
-_READ_LATE = frozenset({"CUDA_VISIBLE_DEVICES"})
+_READ_LATE = frozenset({"CUDA_VISIBLE_DEVICES", "TF_FORCE_GPU_ALLOW_GROWTH"})
 
 # Servers that this process has started, which nobody waits for.
 _started: list[subprocess.Popen[bytes]] = []

@@ -8,8 +8,10 @@ import socket
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
+from keras_strom.job import environment
 from keras_strom.job.credentials import Credentials
 from keras_strom.job.environment import ClusterEnvironment
+from keras_strom.job.gpus import one_each
 from keras_strom.runner.fork_server import ForkServers
 from keras_strom.runner.process import Function, Outcome, Script, WorkerListener, WorkerProcess
 from keras_strom.runner.started_process import fresh_interpreter
@@ -84,8 +86,13 @@ class ThisMachine:
         credentials: Credentials | None,
         env: Mapping[str, str],
     ) -> WorkerProcess:
-        """See `Machine`; the kernel ends the worker with the calling thread."""
+        """See `Machine`; the kernel ends the worker with the calling thread.
+
+        Of several workers each sees one of the machine's GPUs.
+        """
         assert work is not None
+        place, bound = one_each(place, {**environment.inherited(), **env})
+        env = {**env, **bound}
         return WorkerProcess(
             work, place, listener, credentials=credentials, env=env, start=self._start
         )

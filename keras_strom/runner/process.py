@@ -158,9 +158,14 @@ class Outcome:
     def may_be_started_again(self) -> bool:
         """Whether the process, not the user's function, is at fault: a new one may do better.
 
-        A worker that the others took for dead (it was stopped, or its network cut) ends itself.
+        A worker that the others took for dead (it was stopped, or its network cut) ends itself. So
+        does one whose GPU has failed.
         """
-        return self.failed and (not self.raised or self.is_consequence)
+        return self.failed and (not self.raised or self.is_consequence or self._lost_its_device)
+
+    @property
+    def _lost_its_device(self) -> bool:
+        return errors.exception_line(self.traceback).partition(":")[0] == _DEVICE_LOST
 
     @property
     def cause(self) -> str:
@@ -175,6 +180,7 @@ class Outcome:
 # What is killed while it unwinds has handed over all the same.
 _ENDS_OF_A_DRAIN = (DRAINED_EXIT_CODE, -signal.SIGKILL)
 
+_DEVICE_LOST = f"{errors.DeviceLost.__module__}.{errors.DeviceLost.__name__}"
 _CONSEQUENCES = frozenset(
     f"{kind.__module__}.{kind.__name__}"
     for kind in (errors.MasterLost, errors.ConnectionClosed, errors.FitFailed)

@@ -155,7 +155,8 @@ def check_accumulation(optimizer: Any, devices: int) -> None:
         if steps:
             raise errors.UnsupportedOptimizer(
                 f"{type(rule).__name__}(gradient_accumulation_steps={steps}) does not work on "
-                "several devices of one worker; use larger batches or one device"
+                "several devices of one worker; use larger batches or one device, such as "
+                'devices="/gpu:0"'
             )
 
 

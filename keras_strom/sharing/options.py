@@ -108,7 +108,8 @@ def check_compilable(jit_compile: bool, devices: int) -> None:
     """
     if jit_compile and devices > 1:
         raise errors.InvalidOption(
-            f"jit_compile=True: XLA cannot compile a step over {devices} devices; use one device"
+            f"jit_compile=True: XLA cannot compile a step over {devices} devices; use one device, "
+            'such as devices="/gpu:0"'
         )
 
 

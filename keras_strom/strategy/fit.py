@@ -509,8 +509,7 @@ class _Training:
         """After an exception: has the others fail too, or tells them why this worker leaves."""
         try:
             self._part(error)
-        finally:
-            # Whoever looks at the model now sees what all workers share, as after any fit.
+        finally:  # Whoever looks at the model now sees what all workers share, as after any fit.
             with contextlib.suppress(tf.errors.OpError):  # The error itself says what is wrong.
                 self._sharing.step.end_own(self._sharing.space)
 
@@ -519,17 +518,19 @@ class _Training:
         generation, sharing.generation = sharing.generation, None
         self._projection.take_back()
         # A step that was refused is undone on the worker's first device only.
-        update_copies(sharing.space.participants)
+        with contextlib.suppress(tf.errors.OpError):
+            update_copies(sharing.space.participants)
         if worker is None or sharing.ended is not None:
             return
         worker.meanwhile = None
         sharing.fits = max(sharing.fits, self._fit.number)
         words = words_of(error)
-        if isinstance(error, Exception) and is_connected(worker):
+        lost_device = isinstance(error, errors.DeviceLost)  # Its worker goes as one that dies.
+        if isinstance(error, Exception) and not lost_device and is_connected(worker):
             if self._over or isinstance(error, errors.FitFailed):
                 return
-            if generation is not None and generation.ended:  # It trained nothing with the others.
-                return
+            if generation is not None and generation.ended:
+                return  # It trained nothing with the others.
             try:
                 self._have_others_fail(generation, words, pruned=is_pruning(error))
                 return

@@ -39,6 +39,7 @@ from keras_strom.sharing.participant import Participant
 from keras_strom.sharing.progress import Progress
 from keras_strom.sharing.step import SharedStep
 from keras_strom.sharing.training_step import JointPlan
+from keras_strom.strategy.device_memory import check_memory
 from keras_strom.strategy.fit_failure import (
     is_ahead,
     is_without_chief,
@@ -223,6 +224,8 @@ class Generation:
         sharing.step.begin()
         layout = sharing.space.hash()
         sharing.step.extend(sharing.space.size)
+        if sharing.step.is_replica:
+            check_memory(sharing.space)
         if worker is not None:
             own = None if sharing.agreed is None else self._fingerprint()
             # Without steps nothing is exchanged, whatever the method is.

@@ -124,9 +124,11 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
         encoding_debug_mode: True logs, after each epoch, percentiles of |residual| of every
             variable on the chief (where a `StromMonitor` has a `log_dir`, to TensorBoard too).
         network: a `NetworkConfig`; None = the job's.
-        devices: where variables live and steps run; None = the CPU. With several devices each step
-            is that of a `tf.distribute.MirroredStrategy`, of which this strategy is one then: it
-            divides every batch among them, and the worker sends one message for all.
+        devices: where variables live and steps run: "/gpu:0", or several of one kind. None = the
+            GPUs that this process sees, of which several workers of a machine take one each; the
+            CPU where there are none. With several devices each step is that of a
+            `tf.distribute.MirroredStrategy`, of which this strategy is one then: it divides every
+            batch among them, and the worker sends one message for all.
 
     Raises:
         InvalidOption: an option that is not understood or out of range.
@@ -140,7 +142,10 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
 
     def __new__(cls: Any, *_: Any, devices: Any = None, **__: Any) -> Any:
         """A strategy that is one of TensorFlow's for as many devices, too."""
-        return super().__new__(over_devices(cls, len(local_devices(devices))))
+        found = local_devices(devices, ClusterEnvironment.from_environ())
+        strategy = super().__new__(over_devices(cls, len(found)))
+        strategy._devices = found
+        return strategy
 
     def __init__(
         self,
@@ -186,7 +191,7 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
         )
         if method is not None:
             _check_beside(method, of_updates, environment.size)
-        super().__init__(local_devices(devices))
+        super().__init__(self._devices)
         check_compilable(jit_compile, self.num_replicas_in_sync)
         check_penalty(method, jit_compile, self.num_replicas_in_sync)
         self._environment = environment

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from types import TracebackType
 
 import tensorflow as tf
@@ -10,11 +11,18 @@ from keras_strom import errors
 from keras_strom._native.ops import translate
 from keras_strom.job.environment import ClusterEnvironment
 
+# After these codes of CUDA no work on the card succeeds in the same process any more.
+_LOST_DEVICE = re.compile(
+    r"\w*_ERROR_(?:DEVICE_LOST|DEVICE_UNAVAILABLE|ECC_UNCORRECTABLE|HARDWARE_STACK_ERROR|"
+    r"ILLEGAL_ADDRESS|ILLEGAL_INSTRUCTION|LAUNCH_FAILED|LAUNCH_TIMEOUT|MISALIGNED_ADDRESS|"
+    r"NVLINK_UNCORRECTABLE|SYSTEM_NOT_READY|UNKNOWN)\b[^\n]*"
+)
+
 
 def cause_of(error: BaseException, here: ClusterEnvironment) -> errors.StromError | None:
     """What an exception that Keras or TensorFlow raised means to the user; None: just that."""
     if isinstance(error, tf.errors.OpError):
-        return translate(error)
+        return translate(error) or _device_lost(error, here)
     if isinstance(error, StopIteration):  # How Keras meets data that ends before its first batch.
         return errors.UnsupportedModel(
             f"worker {here.rank} of {here.size} has no training data; each takes one of "
@@ -24,6 +32,16 @@ def cause_of(error: BaseException, here: ClusterEnvironment) -> errors.StromErro
             else "the training data is empty"
         )
     return None
+
+
+def _device_lost(error: tf.errors.OpError, here: ClusterEnvironment) -> errors.DeviceLost | None:
+    words = _LOST_DEVICE.search(str(error))
+    if words is None:
+        return None
+    return errors.DeviceLost(
+        f"worker {here.rank}'s GPU has stopped working ({words[0]}); the system's log (dmesg, "
+        "nvidia-smi -q) may say why"
+    )
 
 
 def without_own_frames(frames: TracebackType | None) -> TracebackType | None:

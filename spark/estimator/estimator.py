@@ -35,6 +35,7 @@ from ..inference.pickled import loads
 from ..inference.serialization import PackedModel, freeze, pack, thaw
 from ..inference.values import Probe
 from ..runner.executors import check_executors
+from ..runner.resources import UseGpu
 from ..runner.session import active_or_new
 from ..runner.slots import Size, WantedSize
 from ..runner.timeline import Recorder
@@ -119,7 +120,9 @@ class StromEstimator(TrainingParams, Estimator, MLWritable, MLReadable):  # type
             train on with the others; None = 3, as `run` has it.
         partitions_per_process: how many partitions a worker the data is written in; None = as the
             DataFrame has.
-        use_gpu: False: GPUs are hidden from workers, which train on CPUs.
+        use_gpu: as `run`'s: True = each worker trains on the GPUs that Spark has given its task;
+            False = on the CPU; "auto" = on its task's GPUs where Spark gives it some, else on what
+            the machine has.
         dashboard: as `run`'s: True = a live page of the training, or its port, or "HOST:PORT".
         verbose: 0 = silent, 1 = progress, 2 = a line an epoch.
 
@@ -174,7 +177,7 @@ class StromEstimator(TrainingParams, Estimator, MLWritable, MLReadable):  # type
         max_proc: int | None = None,
         max_failures: int | None = None,
         partitions_per_process: int | None = None,
-        use_gpu: bool = False,
+        use_gpu: UseGpu = "auto",
         dashboard: bool | int | str = False,
         verbose: int = 1,
     ) -> None:
@@ -513,5 +516,6 @@ def _train(fitting: _Fitting, data: ExportedData, rows: Direct | None = None) ->
         rows=rows,
         recorder=fitting.recorder,
         dashboard=params["dashboard"],
+        use_gpu=params["use_gpu"],
     )
     return _method(params).train(job)

@@ -22,6 +22,7 @@ from keras_strom.job.network import NetworkConfig
 from keras_strom.method import Method
 
 from ..data.store import Store
+from ..runner.resources import UseGpu, check_use_gpu
 from ..training.method import TrainingMethod
 
 Check = Callable[[str, Any], Any]
@@ -184,11 +185,8 @@ def _training(name: str, value: Any) -> TrainingMethod | Method:
     return value
 
 
-def _use_gpu(name: str, value: Any) -> bool:
-    if flag(name, value):
-        raise errors.InvalidOption(
-            f"{name}=True: workers cannot train on GPUs yet; leave it out to train on CPUs"
-        )
+def _use_gpu(name: str, value: Any) -> UseGpu:
+    check_use_gpu(value)
     return value  # type: ignore[no-any-return]
 
 
@@ -277,6 +275,6 @@ class TrainingParams(ColumnParams):
     max_proc = param("max_proc", "how many workers at most", count)
     max_failures = param("max_failures", "how many workers are started again", number)
     partitions_per_process = param("partitions_per_process", "data files a worker", count)
-    use_gpu = param("use_gpu", "whether to train on GPUs", _use_gpu)
+    use_gpu = param("use_gpu", "whether workers see GPUs", _use_gpu)
     dashboard = param("dashboard", "whether, or where, to serve a live page", _dashboard)
     verbose = param("verbose", "0 = silent, 1 = progress, 2 = a line an epoch", _verbose)

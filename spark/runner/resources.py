@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal
 
 from keras_strom import errors
+from keras_strom.job.gpus import VISIBLE
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
 
 UseGpu = bool | Literal["auto"]
 
-_VARIABLE = "CUDA_VISIBLE_DEVICES"
 _TASK_GPUS = "spark.task.resource.gpu.amount"
 
 
@@ -32,6 +32,11 @@ def check_gpus(context: SparkContext, use_gpu: UseGpu) -> None:
         )
 
 
+def shares_gpu(context: SparkContext) -> bool:
+    """Whether several tasks of an application get the same GPU, each a fraction of it."""
+    return 0 < float(context.getConf().get(_TASK_GPUS) or 0) < 1
+
+
 def gpu_variables(use_gpu: UseGpu) -> Mapping[str, str]:
     """In a task: the variable by which its worker sees the GPUs that it may use.
 
@@ -40,9 +45,9 @@ def gpu_variables(use_gpu: UseGpu) -> Mapping[str, str]:
             whatever the machine has.
     """
     if use_gpu is False:
-        return {_VARIABLE: "-1"}
+        return {VISIBLE: "-1"}
     from pyspark import TaskContext
 
     context = TaskContext.get()
     given = None if context is None else context.resources().get("gpu")
-    return {} if given is None else {_VARIABLE: ",".join(given.addresses)}
+    return {} if given is None else {VISIBLE: ",".join(given.addresses)}

@@ -40,7 +40,7 @@ from .controller import Controller
 from .decommission import Decommissions
 from .event import Event
 from .executors import UNKNOWN_HOST, refuse_mismatch
-from .resources import UseGpu, check_gpus, check_use_gpu
+from .resources import UseGpu, check_gpus, check_use_gpu, shares_gpu
 from .result import RunResult
 from .session import active_or_new
 from .slots import MAX_FAILURES, START_TIMEOUT_SECONDS, Size, WantedSize
@@ -271,7 +271,8 @@ def _run(
         stack.callback(controller.close)
         job = _Job(context, size, controller, options.data)
         stack.callback(job.end)
-        job.submit(_task(work, options, env, size, controller, master, host))
+        task = _task(work, options, env, size, controller, master, host)
+        job.submit(dataclasses.replace(task, shares_gpu=shares_gpu(context)))
         stack.enter_context(Decommissions(context, controller))
         _say(options, console, f"starting {_number_of_workers(size)}")
         controller.wait_for_start(options.start_timeout)

@@ -17,11 +17,12 @@ import time
 from collections import deque
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from keras_strom import __version__, errors
 from keras_strom.job.credentials import Credentials
 from keras_strom.job.environment import ClusterEnvironment
+from keras_strom.job.gpus import one_each
 from keras_strom.job.network import HostPort, NetworkConfig, format_address
 from keras_strom.job.worker_record import ASKED, WorkerRecord
 from keras_strom.runner.channel import HEARTBEAT_SECONDS, Channel
@@ -70,6 +71,7 @@ class Task:
         credentials: the job's.
         master: the master's address; None for a lone worker.
         network, env, use_gpu, start_timeout: as given to `run`.
+        shares_gpu: whether Spark gives the same GPU to other tasks, too.
         stream_logs: whether the driver shows output.
         show_progress: whether it shows progress bars as they move.
         data: what the rows are that the task lays down for its worker; None = there are none.
@@ -95,6 +97,7 @@ class Task:
     checkpoints: CheckpointPlan | None = None
     warm_start: bool = True
     watched: bool = False
+    shares_gpu: bool = False
     version: str = __version__
 
 
@@ -115,17 +118,18 @@ def run_task(task: Task, rows: Iterable[Chunk]) -> Report:
     check_version(task.version)
     payload = task.payload if isinstance(task.payload, bytes) else task.payload.value
     work = Function(payload)
-    env = {**gpu_variables(task.use_gpu), **task.env}
+    given = gpu_variables(task.use_gpu)
+    env = {**given, **task.env}
     start: StartProcess = fresh_interpreter
     if task.warm_start:
         start = servers = ForkServers(_executor())
         servers.prepare(worker_variables(work, env))  # It imports while rows and others come.
     if task.data is None:
-        return _run_worker(task, work, env, start, None)
+        return _run_worker(task, work, env, start, None, given)
     from ..data.spool import spooled
 
     with spooled(task.data, rows) as folder:
-        return _run_worker(task, work, env, start, folder)
+        return _run_worker(task, work, env, start, folder, given)
 
 
 def _executor() -> int:
@@ -148,8 +152,17 @@ def _executor_id() -> str:
 
 
 def _run_worker(
-    task: Task, work: Function, env: Mapping[str, str], start: StartProcess, data_path: str | None
+    task: Task,
+    work: Function,
+    env: Mapping[str, str],
+    start: StartProcess,
+    data_path: str | None,
+    given: Mapping[str, str],
 ) -> Report:
+    """Of its machine's GPUs the worker sees those that are `given`, or else one."""
+    gpus: Literal["own", "shared"] | None = None
+    if given:
+        gpus = "shared" if task.shares_gpu else "own"
     credentials = task.credentials if task.master is not None else None
     link = _DriverLink(task)
     try:
@@ -161,6 +174,7 @@ def _run_worker(
                 size=task.workers,
                 local_rank=begin.local_rank,
                 local_size=begin.local_size,
+                gpus=gpus,
                 attempt=begin.attempt,
                 master=task.master,
                 network=task.network,
@@ -169,9 +183,10 @@ def _run_worker(
                 checkpoints=checkpoints,
                 status_path=ASKED if task.watched else None,
             )
+            place, bound = one_each(place, worker_variables(work, env))
             # The worker ends with the thread that starts it: this one, the task's own.
             with WorkerProcess(
-                work, place, link, credentials=credentials, env=env, start=start
+                work, place, link, credentials=credentials, env={**env, **bound}, start=start
             ) as process:
                 link.ends_on_stop(process)
                 outcome = process.wait()

@@ -80,6 +80,11 @@ class ParameterAveraging(TrainingMethod):
                     f"{name} has no effect with training={self!r}, {why}: leave it out, or train "
                     "with GradientSharing()"
                 )
+        if params["use_gpu"] is True:
+            raise errors.InvalidOption(
+                f"use_gpu=True has no effect with training={self!r}, whose tasks use what "
+                "TensorFlow sees there: leave it out, or train with GradientSharing()"
+            )
 
     def choose_size(self, context: SparkContext, wanted: WantedSize) -> Size:
         """`num_proc`, or every slot; workers beyond the slots take turns."""

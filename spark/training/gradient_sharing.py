@@ -53,7 +53,7 @@ class OverTheRelay(TrainingMethod):
                 (plan,),
                 **job.size.for_run(),
                 max_failures=MAX_FAILURES if job.max_failures is None else job.max_failures,
-                use_gpu=False,
+                use_gpu=job.use_gpu,
                 network=job.network,
                 stream_logs=plan.verbose > 0,
                 verbose=min(plan.verbose, 1),

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from keras_strom.job.network import NetworkConfig
 
     from ..data.direct import Direct
+    from ..runner.resources import UseGpu
     from ..runner.slots import Size, WantedSize
     from ..runner.timeline import Recorder
     from .worker_training import Trained, TrainingPlan
@@ -34,7 +35,7 @@ class TrainingJob:
         spark: the session.
         network, max_failures: as given to the estimator.
         rows: rows that go straight to the workers; None = `plan.data` lies in files.
-        dashboard: as given to the estimator.
+        dashboard, use_gpu: as given to the estimator.
         recorder: notes when the driver did what.
     """
 
@@ -46,6 +47,7 @@ class TrainingJob:
     rows: Direct | None
     recorder: Recorder
     dashboard: bool | int | str = False
+    use_gpu: UseGpu = "auto"
 
 
 class TrainingMethod(abc.ABC):

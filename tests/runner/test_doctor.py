@@ -79,13 +79,21 @@ def test_another_backend_of_keras_is_found(monkeypatch: pytest.MonkeyPatch) -> N
     assert "KERAS_BACKEND=tensorflow" in found.remedy
 
 
-def test_gpus_that_are_not_used_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpus_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     import tensorflow as tf
 
     monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: [kind, kind])
     found = software._devices()
-    assert found.grade is Grade.WARNING
+    assert found.grade is Grade.GOOD
     assert "2 GPUs" in found.words
+
+
+def test_cards_that_tensorflow_does_not_see_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    found = software._devices()
+    assert found.grade is Grade.WARNING
+    assert "2 NVIDIA cards" in found.words
+    assert "tensorflow[and-cuda]" in found.remedy
 
 
 @pytest.mark.parametrize(

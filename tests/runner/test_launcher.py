@@ -50,6 +50,12 @@ def test_every_line_has_its_rank(tmp_path: Path) -> None:
     assert sorted(run(work, 3).splitlines()) == [f"[{r}] I am {r} of 3" for r in range(3)]
 
 
+def test_each_worker_of_a_machine_sees_one_gpu(tmp_path: Path) -> None:
+    text = "import os\nprint(os.environ['CUDA_VISIBLE_DEVICES'], os.environ['KERAS_STROM_GPUS'])\n"
+    shown = run(script(tmp_path, text), 2, env={"CUDA_VISIBLE_DEVICES": "2,5,7"})
+    assert sorted(shown.splitlines()) == ["[0] 2 own", "[1] 5 own"]
+
+
 def test_one_worker_needs_no_prefix_and_no_master(tmp_path: Path) -> None:
     work = script(tmp_path, "import keras_strom as k\nprint(k.size())\n")
     stream = io.StringIO()

@@ -440,7 +440,7 @@ def test_a_spark_connect_session_trains_nothing(tmp_path: Path) -> None:
         ({"resume": True}, 'must be "auto" or False'),
         ({"run_id": "a/b"}, "run_id='a/b'"),
         ({"training": "averaging"}, "must be a method of training"),
-        ({"use_gpu": True}, "cannot train on GPUs"),
+        ({"use_gpu": "yes"}, "use_gpu='yes'"),
         ({"network": {"port": 1}}, "must be a NetworkConfig"),
         ({"strategy": {"tau": 1}}, "no option 'tau'"),
         ({"max_failures": -1}, "max_failures=-1"),

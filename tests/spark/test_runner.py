@@ -121,6 +121,13 @@ def test_the_caller_may_bring_the_secret_and_hide_gpus(spark: Any) -> None:
     assert {one["variables"]["CUDA_VISIBLE_DEVICES"] for one in results} == {"-1"}
 
 
+def test_workers_of_a_machine_see_one_gpu_each_where_spark_gives_none(spark: Any) -> None:
+    results = run(where, num_proc=2, env={"CUDA_VISIBLE_DEVICES": "4,5"}, spark=spark)
+    seen = [one["variables"] for one in results]
+    assert sorted(one["CUDA_VISIBLE_DEVICES"] for one in seen) == ["4", "5"]
+    assert {one["KERAS_STROM_GPUS"] for one in seen} == {"own"}
+
+
 def test_gpus_that_spark_does_not_give_are_an_error(spark: Any) -> None:
     with pytest.raises(errors.InvalidOption, match=r"spark\.task\.resource\.gpu\.amount"):
         run(where, num_proc=2, use_gpu=True, spark=spark)

@@ -39,7 +39,7 @@ class Counts(ctypes.Structure):
     )
 
 
-def load(devices: int = 1, memory: int = 256 << 20, delay: int = 0) -> None:
+def load(devices: int = 1, memory: int = 1 << 30, delay: int = 0) -> None:
     """Gives this process's TensorFlow its GPUs; before TensorFlow has listed any device.
 
     Args:
@@ -85,10 +85,12 @@ def build() -> pathlib.Path:
     """The library for the TensorFlow that is installed; compiled where that is not done yet.
 
     Raises:
-        NotHereError: there is no compiler.
+        NotHereError: there is no compiler, or TensorFlow has GPUs of its own.
     """
     import tensorflow as tf
 
+    if tf.test.is_built_with_cuda():
+        raise NotHereError("this TensorFlow has another kind of GPU, built into it")
     compiler = os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++")
     if compiler is None:
         raise NotHereError("the emulated GPU needs a C++ compiler")

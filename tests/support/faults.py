@@ -25,13 +25,14 @@ import keras
 import keras_strom
 from keras_strom.job import drain
 from keras_strom.runner.fork_server import parent_of
+from tests.support import emulated_gpu
 
 #: Until a worker hears that its executor is to go, at most.
 DECOMMISSION_SECONDS = 120.0
 VARIABLE = "STROM_TEST_FAULTS"
 
 Mode = Literal[
-    "exception", "exit", "kill", "stop", "memory", "cut", "sigterm", "drain", "decommission"
+    "exception", "exit", "kill", "stop", "memory", "cut", "gpu", "sigterm", "drain", "decommission"
 ]
 
 
@@ -41,9 +42,10 @@ class Fault:
 
     Attributes:
         mode: exception, exit code 3, SIGKILL, SIGSTOP (for good: another process must wake it),
-            running out of a memory limit, or a network from which nothing comes any more. No
-            failures: SIGTERM, or `keras_strom.drain()`; by either it hands over and leaves; or on a
-            standalone cluster of Spark a decommission of its machine, of which it waits to hear.
+            running out of a memory limit, a network from which nothing comes any more, or the loss
+            of its emulated GPU. No failures: SIGTERM, or `keras_strom.drain()`; by either it hands
+            over and leaves; or on a standalone cluster of Spark a decommission of its machine, of
+            which it waits to hear.
         rank: the worker.
         attempts: it happens in so many attempts, from the first on.
         step: after so many batches of this process in that fit.
@@ -136,6 +138,8 @@ def fail(mode: Mode) -> None:
         bytearray(1 << 40)  # Raises MemoryError.
     if mode == "cut":
         return _hear_nothing()
+    if mode == "gpu":
+        return emulated_gpu.lose()
     if mode == "sigterm":
         return os.kill(os.getpid(), signal.SIGTERM)
     if mode == "drain":

@@ -23,7 +23,7 @@ import numpy as np
 import keras_strom
 from benchmarks.update_accounts import Account
 from keras_strom.sharing.step import SharedStep
-from tests.support import faults
+from tests.support import emulated_gpu, faults
 
 CLASSES = 4
 TEST_ROWS = 512
@@ -58,6 +58,7 @@ class Job:
         method: of the strategy, by name (MPCA, SparkNet, EASGD); "" = updates are shared.
         options: of the method.
         sharing: options of the strategy where updates are shared.
+        gpus: these ranks, such as "02", train on an emulated GPU.
     """
 
     seed: int = 0
@@ -76,6 +77,7 @@ class Job:
     method: str = ""
     options: dict[str, Any] = dataclasses.field(default_factory=dict)
     sharing: dict[str, Any] = dataclasses.field(default_factory=dict)
+    gpus: str = ""
 
     def strategy(self) -> keras_strom.StromStrategy:
         """What each worker trains with."""
@@ -257,6 +259,8 @@ def train(job: Job, folder: str) -> dict[str, Any]:
         wait_for(folder, "*.json")  # A result.
     if job.late == keras_strom.rank():
         wait_for(folder, "holds-0")
+    if str(keras_strom.rank()) in job.gpus:
+        emulated_gpu.load()
     keras.utils.set_random_seed(job.seed + keras_strom.rank())
     with job.strategy().scope():
         model = build(job.hidden)
