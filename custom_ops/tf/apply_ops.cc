@@ -76,6 +76,9 @@ class ApplyOp : public OpKernel {
     OP_REQUIRES_OK(context, attributes_.Read(context));
   }
 
+  // On a GPU, too, it works on the host, where others should not have to queue behind it.
+  bool IsExpensive() override { return true; }
+
   void Compute(OpKernelContext* context) override {
     RefCountPtr<HeldValues> starts;
     OP_REQUIRES_OK(context, HeldValues::Find(context, attributes_.replica, &starts));

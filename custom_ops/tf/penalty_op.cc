@@ -20,6 +20,9 @@ class PenaltyOp : public OpKernel {
     OP_REQUIRES_OK(context, FirstInput(*this, "gradients", &gradients_input_));
   }
 
+  // On a GPU, too, it works on the host, where others should not have to queue behind it.
+  bool IsExpensive() override { return true; }
+
   void Compute(OpKernelContext* context) override {
     LockedVariables variables(context);
     OP_REQUIRES_OK(context, variables.Lock(attributes_));

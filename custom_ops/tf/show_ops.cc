@@ -81,6 +81,9 @@ class ShowSharedOp : public OpKernel {
     OP_REQUIRES_OK(context, context->GetAttr("forget", &forget_));
   }
 
+  // On a GPU, too, it works on the host, where others should not have to queue behind it.
+  bool IsExpensive() override { return true; }
+
   void Compute(OpKernelContext* context) override {
     LockedVariables variables(context);
     OP_REQUIRES_OK(context, variables.Lock(attributes_));
@@ -137,6 +140,9 @@ class ShowOwnOp : public OpKernel {
     OP_REQUIRES(context, begins_.size() == attributes_.offsets.size(),
                 absl::InvalidArgumentError("begins must have one entry a variable"));
   }
+
+  // On a GPU, too, it works on the host, where others should not have to queue behind it.
+  bool IsExpensive() override { return true; }
 
   void Compute(OpKernelContext* context) override {
     LockedVariables variables(context);

@@ -62,6 +62,9 @@ class StepOp : public OpKernel {
     take_received_ = take_received;
   }
 
+  // On a GPU, too, it works on the host, where others should not have to queue behind it.
+  bool IsExpensive() override { return true; }
+
   void Compute(OpKernelContext* context) override {
     VariableThresholds thresholds;
     OP_REQUIRES_OK(context, thresholds.Read(context, inputs_.threshold, attributes_.variables));
@@ -265,8 +268,10 @@ class StepOp : public OpKernel {
     std::vector<bool> written(run->variables.size(), true);
     if (result == nullptr) return run->variables.Store(written, true);
     for (size_t i = 0; i < written.size(); ++i) {
-      // Values that include the residual are as the optimizer wrote them; others are put back.
-      written[i] = result->values_written != 0 || (!full_ && run->changed[i]) ||
+      // Values that include the residual are as the optimizer wrote them; others are put back, and
+      // rows that waited are sent without an optimizer's step.
+      written[i] = result->values_written != 0 ||
+                   (!full_ && (run->changed[i] || StepsByRows(i))) ||
                    run->held[i].residual.NumElements() > 0;
     }
     return run->variables.Store(written, result->count > 0);

@@ -92,7 +92,8 @@ class Worker:
     def arguments(self, touches: Sequence[int], scale: float = 0.02) -> tuple[Any, ...]:
         """What the next step is to get."""
         sends = (self.steps + 1) % self.options.sends_every == 0
-        rows = self._random.integers(0, SHAPES[TABLE][0], 5)
+        # Without any, rows that wait from the step before are sent all the same.
+        rows = self._random.integers(0, SHAPES[TABLE][0], 5 if TABLE in touches else 0)
         with tf.device(self._device):
             updates = [
                 tf.constant(self._random.normal(size=shape, scale=scale), tf.float32)
