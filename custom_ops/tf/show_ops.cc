@@ -121,7 +121,7 @@ class ShowSharedOp : public OpKernel {
       starts->Clear();
       variables.ForgetMirrors();
     }
-    OP_REQUIRES_OK(context, variables.Store(std::vector<bool>(variables.size(), false)));
+    OP_REQUIRES_OK(context, variables.StoreNone());
     OP_REQUIRES_OK(context, variables.RememberBuffers());
     OP_REQUIRES_OK(context, OutputCount(context, assigned));
   }

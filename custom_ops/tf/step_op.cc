@@ -82,6 +82,7 @@ class StepOp : public OpKernel {
     const bool sends = context->input(inputs_.sends).scalar<bool>()();
     strom_step_result result{};
     if (!(sends ? to_share : stepped)) {
+      OP_REQUIRES_OK(context, run.variables.StoreNone());
       OP_REQUIRES_OK(context, OutputStatistics(context, result));
       OP_REQUIRES_OK(context, thresholds.Output(context, 1));
       return;
@@ -96,6 +97,7 @@ class StepOp : public OpKernel {
         if (!run.changed[i] || !shares_[i]) continue;
         progress->Hold(attributes_.offsets[i], context->input(BeforeInput(i)));
       }
+      shared = run.variables.StoreNone();
     }
     // Also where sharing was refused: what that leaves in the variables nobody has assigned.
     OP_REQUIRES_OK(context, run.variables.RememberBuffers());
@@ -296,7 +298,10 @@ class StepOp : public OpKernel {
       run->changed[i] = changed[k];
       run->fetched[i] = std::move(fetched[k]);
       // The variable gets its buffer back, by which CountAssigned knows it.
-      if (!changed[k] && !variables.copies_on_read(i)) variables.PutBack(i, *whole[k].before);
+      if (!changed[k] && !variables.copies_on_read(i)) {
+        variables.PutBack(i, *whole[k].before);
+        run->fetched[i] = Tensor();  // It is what was fetched of the variable.
+      }
       ++k;
     }
     return absl::OkStatus();

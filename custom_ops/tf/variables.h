@@ -94,6 +94,8 @@ class LockedVariables {
   // replaced or, by `written`, written to. `written_others`: the same of the others.
   absl::Status Store(const std::vector<bool>& written, bool written_others = false);
   absl::Status StoreAll() { return Store(std::vector<bool>(size(), true)); }
+  // Nothing was written to those that were fetched; what they hold is known all the same.
+  absl::Status StoreNone() { return Store(std::vector<bool>(size(), false)); }
 
   // A variable, by its index, and what it held before the optimizer's step.
   struct Earlier {

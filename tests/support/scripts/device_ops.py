@@ -52,6 +52,7 @@ class Options:
     send_mean: bool = False
     sends_every: int = 1
     by_rows: bool = False
+    scatters: bool = False  # The table is changed by rows, of which the op is told nothing.
     momenta: tuple[int, ...] = ()
     shares: tuple[bool, ...] = (True,) * len(SHAPES)
 
@@ -82,6 +83,7 @@ class Worker:
             self._momenta = [
                 tf.Variable(start.normal(size=SHAPES[i]), dtype=tf.float32) for i in options.momenta
             ]
+            self._zeros = [tf.Variable(tf.zeros(shape)) for shape in SHAPES]
         self._step = tf.function(self._step_in_graph, autograph=False)
 
     def step(self, touches: Sequence[int] = (0, 1, TABLE), scale: float = 0.02) -> None:
@@ -164,7 +166,7 @@ class Worker:
             ]
             with tf.control_dependencies([*before, *rows_before]):
                 for i in touches:
-                    if not by_rows[i]:
+                    if not (by_rows[i] or (options.scatters and i == TABLE)):
                         self.variables[i].assign_add(updates[i])
                     else:
                         changes = tf.gather(updates[i], rows)
@@ -172,9 +174,11 @@ class Worker:
                 for momentum, i in zip(self._momenta, options.momenta, strict=True):
                     momentum.assign_add(updates[i])
             if options.compare_contents:  # As XLA does, of those that it has not changed too.
-                for variable, alone in zip(self.variables, by_rows, strict=True):
+                for variable, nothing, alone in zip(
+                    self.variables, self._zeros, by_rows, strict=True
+                ):
                     if not alone:
-                        variable.assign(variable.read_value() * 1.0)
+                        variable.assign_add(nothing.read_value())
             return operations().strom_step(
                 **self._where,
                 before=before,
@@ -444,6 +448,9 @@ CASES: dict[str, Callable[[str], list[np.ndarray]]] = {
     "full_mean": alone(Options(send_mean=True, sends_every=3)),
     "full_rows": alone(Options(by_rows=True)),
     "full_rows_keep_shared": alone(Options(by_rows=True, keep_shared=True)),
+    "full_scattered": alone(Options(scatters=True)),
+    "full_scattered_keep_shared": alone(Options(scatters=True, keep_shared=True)),
+    "encoded_scattered": alone(Options(full=False, apply_own=True, scatters=True)),
     "full_momenta": alone(Options(momenta=(0, TABLE))),
     "full_unshared": alone(Options(shares=(True, False, True, True, True))),
     "full_thresholds": alone(Options(threshold=(0.01, 0.005, 0.02, 0.01, 0.01))),
@@ -472,16 +479,20 @@ CASES: dict[str, Callable[[str], list[np.ndarray]]] = {
 }
 
 
-def copies() -> None:
-    """A full step brings what the optimizer wrote to the host, and nothing goes back."""
-    worker = Worker("/gpu:0", Options())
+def copies(contents: bool) -> None:
+    """A full step brings what was written to the host, and nothing goes back.
+
+    Args:
+        contents: XLA writes every variable, so all are compared.
+    """
+    worker = Worker("/gpu:0", Options(compare_contents=contents))
     worker.show(own=True)
-    for touches in ((0, 1, TABLE), (0, 1, TABLE), (1,)):
+    for touches in ((0, 1, TABLE), (0, 1, TABLE), (), (1,), (0,)):
         arguments = worker.arguments(touches)
         before = emulated_gpu.counts()
         worker.run(arguments)
         after = emulated_gpu.counts()
-        wanted = sum(4 * SIZES[i] for i in touches)
+        wanted = sum(4 * SIZES[i] for i in (range(len(SIZES)) if contents else touches))
         # Numbers that TensorFlow computes there are copied besides.
         assert 0 <= after.from_device - before.from_device - wanted < 256
         assert after.to_device - before.to_device < 256
@@ -491,7 +502,8 @@ def copies() -> None:
 
 def main() -> None:
     if "copies" in sys.argv:
-        copies()
+        copies(contents=False)
+        copies(contents=True)
         return
     names = [name for name in CASES if any(map(name.startswith, sys.argv[1:]))]
     assert names
