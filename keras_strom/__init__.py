@@ -30,6 +30,7 @@ __all__ = [
     "EASGD",
     "MPCA",
     "AdaptiveThreshold",
+    "AllReduce",
     "FixedThreshold",
     "NetworkConfig",
     "PullStart",
@@ -54,6 +55,7 @@ _get = lazy_names(
     __name__,
     {
         "AdaptiveThreshold": "sharing.threshold",
+        "AllReduce": "method",
         "EASGD": "method",
         "FixedThreshold": "sharing.threshold",
         "MPCA": "method",

@@ -1,8 +1,9 @@
-"""How workers train one model together, where it is not by sharing updates: MPCA, SparkNet, EASGD.
+"""How workers train one model together, where it is not by sharing thresholded updates.
 
 A method is a frozen value, `StromStrategy(method=MPCA())`. Every worker trains a model of its own
 (the local model) with its own optimizer; the master holds the joint model, which is made of all
-local ones. No gradient and no update travels, but parameters, at intervals.
+local ones. No gradient and no thresholded update travels, but parameters, at intervals. `AllReduce`
+is the shortest of them: after every step all workers have the mean.
 
 x_i are the parameters of worker i, x~ those of the joint model, x* the target that workers are
 pulled to, v~ the trajectory of x~, K the number of workers.
@@ -42,6 +43,7 @@ class MethodNumbers:
             alpha and beta also of `EASGD`.
         start_alpha, free_cycles, start_cycles: `PullStart`'s alpha, free_cycles and cycles.
         steps: from one exchange to the next; 0 = as is measured.
+        bfloat16: whether models travel as bfloat16 changes.
     """
 
     kind: MethodKind
@@ -57,10 +59,11 @@ class MethodNumbers:
     ramp_cycles: int = 0
     min_steps: int = 0
     steps: int = 0
+    bfloat16: bool = False
 
 
 class Method(abc.ABC):
-    """How workers train one model beside a joint model: `MPCA`, `SparkNet` or `EASGD`.
+    """How workers train one model where it is not by sharing updates: `AllReduce`, `MPCA`, ...
 
     Attributes:
         pulls_each_step: whether a worker is pulled in every step, not in exchanges alone.
@@ -245,6 +248,44 @@ class SparkNet(Method):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class AllReduce(Method):
+    """Exact mode: after every step all workers' whole updates are averaged; nothing is withheld.
+
+    `StromStrategy(threshold=None)` is `StromStrategy(method=AllReduce())`. Every worker takes one
+    step from the same parameters x, all wait for each other, and all go on from
+    x + (1/K) sum u_i, where u_i is what the optimizer of worker i has made of its batch. All have
+    the same bits after each step; sums are float64, in the order of ranks, so another run has them
+    too, as far as the workers' own steps do.
+
+    With SGD, momentum and Nesterov too, this is one worker with the K batches joined, but for
+    rounding. Optimizers that divide by what they remember of gradients (Adam, RMSprop) do so at
+    each worker by its own; the mean is of K such steps then, not one step by the mean gradient.
+
+    Args:
+        dtype: what travels. "float32": parameters, and nothing is rounded but the mean, once.
+            "bfloat16": half the bytes. Parameters stay float32; an update is rounded to 8
+            significant bits on its way to the master, and their mean on its way back.
+
+    Raises:
+        InvalidOption: a value that makes no sense.
+
+    Example:
+        >>> AllReduce(dtype="bfloat16").numbers(workers=4).bfloat16
+        True
+    """
+
+    dtype: str = "float32"
+
+    def __post_init__(self) -> None:
+        if self.dtype not in ("float32", "bfloat16"):
+            raise errors.InvalidOption(f'dtype={self.dtype!r} must be "float32" or "bfloat16"')
+
+    def numbers(self, workers: int) -> MethodNumbers:
+        """What the native library computes with: the mean of all models after every step."""
+        return MethodNumbers(kind=MethodKind.SPARKNET, steps=1, bfloat16=self.dtype == "bfloat16")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class EASGD(Method):
     """Elastic averaging SGD (Zhang, Choromanska, LeCun): exchanges draw models together.
 
@@ -308,7 +349,7 @@ def check_method(name: str, value: object) -> None:
     """
     if value is not None and not isinstance(value, Method):
         raise errors.InvalidOption(
-            f"{name}={value!r} must be a method, such as MPCA(), SparkNet() or EASGD(), or None, "
+            f"{name}={value!r} must be a method, such as AllReduce() or MPCA(), or None, "
             "which shares updates"
         )
 

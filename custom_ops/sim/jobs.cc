@@ -110,6 +110,7 @@ JointPlan DrawPlan(uint64_t seed, SimulatedLinks links, int64_t* layout_size) {
   } else if (random.Chance(.7)) {
     method.steps = random.Between(1, 20);
   }
+  if (method.kind == STROM_SPARKNET) method.bfloat16 = random.Chance(.5) ? 1 : 0;
   // Now and then of several parts, where no line makes them take longer than the laws are patient.
   const bool is_large = random.Chance(.01) && links == SimulatedLinks::kMemory;
   const int64_t first = is_large ? 3 * kPartElements + random.Below(1000) : random.Between(48, 200);
@@ -189,7 +190,8 @@ std::string DescribeJob(const Job& job) {
   if (const JointPlan& plan = job.scripts.at(0).plan; plan.IsJoint()) {
     text += "a joint model of " + std::to_string(plan.size()) + " elements by method " +
             std::to_string(plan.method.kind) + " in " + std::to_string(plan.method.phases) +
-            " phases, steps " + std::to_string(plan.method.steps) + "\n";
+            " phases, steps " + std::to_string(plan.method.steps) +
+            (plan.method.bfloat16 != 0 ? ", bfloat16" : "") + "\n";
   }
   for (size_t rank = 0; rank < job.scripts.size(); ++rank) {
     text += "worker " + std::to_string(rank) + ": steps";

@@ -31,6 +31,7 @@ class MethodStruct(ctypes.Structure):
         ("ramp_cycles", ctypes.c_int64),
         ("min_steps", ctypes.c_int64),
         ("steps", ctypes.c_int64),
+        ("bfloat16", ctypes.c_int32),
     )
 
     @classmethod

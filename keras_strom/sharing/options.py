@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from keras_strom import errors
 from keras_strom.checks import whole_number
 from keras_strom.job.network import NetworkConfig
-from keras_strom.method import Method
+from keras_strom.method import AllReduce, Method
 from keras_strom.sharing.residual import ResidualClipping, ShakeUp
 from keras_strom.sharing.threshold import ThresholdAlgorithm
 from keras_strom.sharing.update_clipping import UpdateClipping
@@ -29,7 +29,7 @@ def check_options(
     """Checks those options of a StromStrategy that no other class does.
 
     Args:
-        threshold: must be a threshold algorithm.
+        threshold: a threshold algorithm, or None for exact mode.
         residual_clipping: a `ResidualClipping` or None.
         shake_up: a `ShakeUp` or None, on the grid of `local_steps`.
         momentum_masking: "auto", True or False.
@@ -43,11 +43,10 @@ def check_options(
     Raises:
         InvalidOption: the message names the option and what it may be.
     """
-    if isinstance(threshold, type) or not isinstance(threshold, ThresholdAlgorithm):
+    if threshold is not None and not isinstance(threshold, ThresholdAlgorithm):
         raise errors.InvalidOption(
-            f"threshold={threshold!r} must be a threshold algorithm, such as FixedThreshold(1e-3). "
-            "To withhold nothing, take the mean of all models after every step: "
-            "method=SparkNet(steps=1)"
+            f"threshold={threshold!r} must be a threshold algorithm, such as FixedThreshold(1e-3), "
+            "or None, which withholds nothing"
         )
     if residual_clipping is not None and not isinstance(residual_clipping, ResidualClipping):
         raise errors.InvalidOption(
@@ -79,8 +78,28 @@ def check_options(
             raise errors.InvalidOption(f"{name}={value!r} must be a bool")
 
 
+def method_of(method: Method | None, threshold: ThresholdAlgorithm | None) -> Method | None:
+    """How workers train together: without a threshold, by `AllReduce`.
+
+    Raises:
+        InvalidOption: there is no threshold, and another method.
+    """
+    if threshold is not None or isinstance(method, AllReduce):
+        return method
+    if method is not None:
+        raise errors.InvalidOption(
+            f"threshold=None is exact mode, method=AllReduce(), and not method={method!r}: leave "
+            "out one of the two"
+        )
+    return AllReduce()
+
+
 def refuse_beside_method(
-    method: Method, given: Mapping[str, object], defaults: Mapping[str, object]
+    method: Method,
+    given: Mapping[str, object],
+    defaults: Mapping[str, object],
+    *,
+    without_threshold: bool = False,
 ) -> None:
     """Refuses options of update sharing where another method trains.
 
@@ -88,15 +107,18 @@ def refuse_beside_method(
         method: what has no use for them.
         given: the options of update sharing.
         defaults: what they are where nobody gives them.
+        without_threshold: the method was chosen by `threshold=None`.
 
     Raises:
         InvalidOption: the message names the option.
     """
+    chosen = "threshold=None" if without_threshold else f"method={method!r}"
+    other = "give a threshold" if without_threshold else "leave out method"
     for name, value in given.items():
         if value is not defaults[name] and value != defaults[name]:
             raise errors.InvalidOption(
                 f"{name}={value!r} is an option of sharing updates and has no effect with "
-                f"method={method!r}: leave it out, or leave out method"
+                f"{chosen}: leave it out, or {other}"
             )
 
 

@@ -39,6 +39,7 @@ from keras_strom.sharing.options import (
     check_compilable,
     check_options,
     check_penalty,
+    method_of,
     refuse_beside_method,
 )
 from keras_strom.sharing.pulled_step import PulledStep, PullOptions
@@ -87,11 +88,13 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
 
     Args:
         method: how workers train together: None = they share compressed updates, which the options
-            from `threshold` to `always_encode` and `encoding_debug_mode` are for; `MPCA()`,
-            `SparkNet()` or `EASGD()` = each trains a model of its own, and the master makes a joint
-            model of them all; those options are refused then. A lone worker trains as plain Keras.
+            from `threshold` to `always_encode` and `encoding_debug_mode` are for; `AllReduce()` =
+            exact mode, in which whole updates are averaged after every step; `MPCA()`, `SparkNet()`
+            or `EASGD()` = each trains a model of its own, and the master makes a joint model of
+            them all. Those options are refused then. A lone worker trains as plain Keras.
         threshold: `AdaptiveThreshold`, `FixedThreshold` or another `ThresholdAlgorithm`: one for
-            the whole model, or with `per_variable=True` one for each variable.
+            the whole model, or with `per_variable=True` one for each variable. None = exact mode,
+            `method=AllReduce()`: nothing is withheld, and every step waits for all workers.
         residual_clipping: a `ResidualClipping`, or None for none: a threshold that adapts leaves
             nothing to clip, and then what one worker learns is plain Keras's.
         shake_up: a `ShakeUp`, or None for none.
@@ -151,7 +154,7 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
         self,
         *,
         method: Method | None = None,
-        threshold: ThresholdAlgorithm = _THRESHOLD,
+        threshold: ThresholdAlgorithm | None = _THRESHOLD,
         residual_clipping: ResidualClipping | None = None,
         shake_up: ShakeUp | None = None,
         update_scale: str | float = "sum",
@@ -183,6 +186,10 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
             jit_compile=jit_compile,
             encoding_debug_mode=encoding_debug_mode,
         )
+        without_threshold = method is None and threshold is None
+        method = method_of(method, threshold)
+        if threshold is None:
+            threshold = of_updates["threshold"] = _THRESHOLD
         environment = ClusterEnvironment.from_environ()
         scale = UpdateScale(
             rule=update_scale,
@@ -190,7 +197,7 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
             warmup_steps=warmup_of(local_apply) if warmup_steps is None else warmup_steps,
         )
         if method is not None:
-            _check_beside(method, of_updates, environment.size)
+            _check_beside(method, of_updates, environment.size, without_threshold=without_threshold)
         super().__init__(self._devices)
         check_compilable(jit_compile, self.num_replicas_in_sync)
         check_penalty(method, jit_compile, self.num_replicas_in_sync)
@@ -502,10 +509,17 @@ def _join(
     return worker
 
 
-def _check_beside(method: Method, of_updates: Mapping[str, object], workers: int) -> None:
+def _check_beside(
+    method: Method, of_updates: Mapping[str, object], workers: int, *, without_threshold: bool
+) -> None:
     """Refuses options that a method has no use for, and a method that cannot train so many."""
     defaults = inspect.signature(StromStrategy.__init__).parameters
-    refuse_beside_method(method, of_updates, {name: defaults[name].default for name in of_updates})
+    refuse_beside_method(
+        method,
+        of_updates,
+        {name: defaults[name].default for name in of_updates},
+        without_threshold=without_threshold,
+    )
     method.numbers(workers)
 
 

@@ -43,7 +43,7 @@ STRATEGY_OPTIONS = frozenset(
 )
 # Those that are values of a class, and the classes: {"type": "FixedThreshold", "threshold": 1e-3}.
 TYPED_OPTIONS: Mapping[str, tuple[str, ...]] = {
-    "method": ("EASGD", "MPCA", "SparkNet"),
+    "method": ("AllReduce", "EASGD", "MPCA", "SparkNet"),
     "threshold": ("AdaptiveThreshold", "FixedThreshold", "TargetDensityThreshold"),
     "residual_clipping": ("ResidualClipping",),
     "shake_up": ("ShakeUp",),

@@ -106,7 +106,7 @@ class StromEstimator(TrainingParams, Estimator, MLWritable, MLReadable):  # type
             with a warning that says so. False = it begins anew.
         network: a `NetworkConfig` of the relay.
         training: how workers train together: `GradientSharing()`, which None stands for, a method
-            of `StromStrategy` (`keras_strom.MPCA()`, `SparkNet()`, `EASGD()`), or
+            of `StromStrategy` (`keras_strom.AllReduce()`, `MPCA()`, `SparkNet()`, `EASGD()`), or
             `ParameterAveraging(...)`.
         output_cols: see `StromModel`, as are the next two.
         prediction_col: the column of the prediction.

@@ -179,8 +179,8 @@ def _training(name: str, value: Any) -> TrainingMethod | Method:
     if not isinstance(value, TrainingMethod | Method):
         raise errors.InvalidOption(
             f"{name}={value!r} must be a method of training: GradientSharing() or "
-            "ParameterAveraging(...) of keras_strom.spark, or MPCA(), SparkNet() or EASGD() of "
-            "keras_strom"
+            "ParameterAveraging(...) of keras_strom.spark, or AllReduce(), MPCA(), SparkNet() or "
+            "EASGD() of keras_strom"
         )
     return value
 

@@ -211,8 +211,14 @@ def _received(master: Master) -> int:
 
 @pytest.mark.parametrize(
     ("method", "options"),
-    [("", {}), ("MPCA", {}), ("SparkNet", {"steps": 3}), ("EASGD", {"steps": 3})],
-    ids=["updates", "MPCA", "SparkNet", "EASGD"],
+    [
+        ("", {}),
+        ("MPCA", {}),
+        ("SparkNet", {"steps": 3}),
+        ("EASGD", {"steps": 3}),
+        ("AllReduce", {"dtype": "bfloat16"}),
+    ],
+    ids=["updates", "MPCA", "SparkNet", "EASGD", "AllReduce"],
 )
 def test_a_fit_outlives_its_master(tmp_path: Path, method: str, options: dict[str, Any]) -> None:
     master = KilledMaster(after=60)

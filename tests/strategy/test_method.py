@@ -15,6 +15,7 @@ import pytest
 from keras_strom import (
     EASGD,
     MPCA,
+    AllReduce,
     FixedThreshold,
     PullStart,
     ResidualClipping,
@@ -47,6 +48,7 @@ REFUSED = [
     (PullStart, {"alpha": -0.1}, "alpha=-0.1 must lie"),
     (PullStart, {"cycles": 1.5}, "cycles=1.5 must be a whole number"),
     (SparkNet, {"steps": 0}, "steps=0 must be a whole number, 1 or more"),
+    (AllReduce, {"dtype": "float16"}, 'dtype=\'float16\' must be "float32" or "bfloat16"'),
     (EASGD, {"steps": 2.0}, "steps=2.0 must be a whole number"),
     (EASGD, {"alpha": 2}, r"alpha=2 must lie in \[0, 1\], or be None"),
     (EASGD, {"synchronous": "yes"}, "synchronous='yes' must be True or False"),
@@ -67,6 +69,9 @@ def test_a_method_gives_its_numbers_for_so_many_workers() -> None:
     assert (numbers.start_alpha, numbers.free_cycles, numbers.start_cycles) == (0.4, 3, 20)
     assert SparkNet(steps=58).numbers(8).steps == 58
     assert SparkNet().numbers(8).steps == 0  # As is measured.
+    exact = AllReduce().numbers(8)
+    assert (exact.kind, exact.steps, exact.bfloat16) == (2, 1, False)
+    assert AllReduce(dtype="bfloat16").numbers(8).bfloat16
     assert EASGD().numbers(9).alpha == pytest.approx(0.1)
     waiting = EASGD(synchronous=True).numbers(9)
     assert (waiting.kind, waiting.beta) == (4, 0.9)  # beta = K alpha
@@ -126,6 +131,22 @@ def test_an_option_of_sharing_updates_is_refused_beside_a_method(name: str) -> N
         StromStrategy(method=MPCA(), **{name: OF_UPDATES[name]})
 
 
+@pytest.mark.parametrize("name", sorted(OF_UPDATES.keys() - {"threshold"}))
+def test_an_option_of_sharing_updates_is_refused_in_exact_mode(name: str) -> None:
+    words = rf"{name}=.* has no effect with threshold=None: leave it out, or give a threshold"
+    with pytest.raises(errors.InvalidOption, match=words):
+        StromStrategy(threshold=None, **{name: OF_UPDATES[name]})
+
+
+def test_exact_mode_is_a_method_and_no_other() -> None:
+    StromStrategy(threshold=None)
+    StromStrategy(threshold=None, method=AllReduce(dtype="bfloat16"))
+    with pytest.raises(errors.InvalidOption, match=r"threshold=None is exact mode.*leave out one"):
+        StromStrategy(threshold=None, method=MPCA())
+    with pytest.raises(errors.InvalidOption, match=r"or None, which withholds nothing"):
+        StromStrategy(threshold=0.0)  # type: ignore[arg-type]
+
+
 def test_defaults_may_be_written_out_beside_a_method() -> None:
     StromStrategy(method=MPCA(), update_scale="sum", max_staleness=None, jit_compile=True)
 
@@ -146,7 +167,7 @@ def test_a_pull_by_gradients_is_refused_where_no_op_can_be_before_the_optimizer(
 
 @pytest.mark.parametrize("method", ["MPCA", MPCA, 3], ids=str)
 def test_what_is_no_method_is_refused(method: Any) -> None:
-    with pytest.raises(errors.InvalidOption, match=r"must be a method, such as MPCA\(\)"):
+    with pytest.raises(errors.InvalidOption, match=r"must be a method, such as AllReduce\(\)"):
         StromStrategy(method=method)
 
 

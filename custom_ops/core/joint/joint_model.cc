@@ -1,14 +1,22 @@
 #include "core/joint/joint_model.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <utility>
+
+#include "core/joint/bfloat16.h"
 
 namespace strom {
 
 namespace {
 
 constexpr int64_t kCut = 16;
+// Rounds: into so many parts at least, of at most so many elements.
+constexpr int64_t kPartsOfRound = 16;
+constexpr int64_t kMostOfRound = int64_t{1} << 16;
+// Of a part at once, while sums are in the processor's caches.
+constexpr int64_t kSummedElements = int64_t{1} << 11;
 // The number comes from a file, and goes on from there.
 constexpr int64_t kMostCyclesBefore = int64_t{1} << 40;
 
@@ -16,6 +24,15 @@ constexpr int64_t kMostCyclesBefore = int64_t{1} << 40;
 double Ramp(int64_t cycles, int64_t length) {
   if (length <= 0) return 1;
   return static_cast<double>(std::clamp<int64_t>(cycles, 0, length)) / static_cast<double>(length);
+}
+
+std::span<const float> Of(const std::vector<float>& values, const ElementRange& range) {
+  return std::span(values).subspan(static_cast<size_t>(range.offset),
+                                   static_cast<size_t>(range.size));
+}
+std::span<float> Of(std::vector<float>& values, const ElementRange& range) {
+  return std::span(values).subspan(static_cast<size_t>(range.offset),
+                                   static_cast<size_t>(range.size));
 }
 
 }  // namespace
@@ -27,18 +44,28 @@ ElementRange ShardOf(int64_t size, int32_t shards, int32_t shard) {
   return {cut(shard), cut(shard + 1) - cut(shard)};
 }
 
+int64_t PartElements(const strom_method& method, int64_t size) {
+  if (method.kind != STROM_SPARKNET && method.kind != STROM_EASGD_SYNCHRONOUS) return kPartElements;
+  return std::clamp(size / kPartsOfRound / kCut * kCut, kCut, kMostOfRound);
+}
+
 JointModel::JointModel(const strom_method& method, std::vector<float> start)
     : method_(method), joint_(std::move(start)) {
+  const int64_t elements = PartElements(method, size());
   for (int32_t number = 0; number < method.phases; ++number) {
     Shard& shard = shards_.emplace_back();
     shard.range = ShardOf(size(), method.phases, number);
     shard.first_part = std::ssize(parts_);
-    for (int64_t at = shard.range.offset; at < shard.range.end(); at += kPartElements) {
-      parts_.push_back({{at, std::min(kPartElements, shard.range.end() - at)}, number, 0});
+    for (int64_t at = shard.range.offset; at < shard.range.end(); at += elements) {
+      parts_.push_back({{at, std::min(elements, shard.range.end() - at)}, number, 0, {}});
     }
   }
   if (method.kind == STROM_MPCA && method.gamma > 0) trajectory_.resize(joint_.size());
-  if (method.kind != STROM_EASGD) sums_.resize(joint_.size());
+  if (HasRounds()) next_ = joint_;
+}
+
+bool JointModel::HasRounds() const {
+  return method_.kind == STROM_SPARKNET || method_.kind == STROM_EASGD_SYNCHRONOUS;
 }
 
 int64_t JointModel::cycles() const {
@@ -92,11 +119,16 @@ double JointModel::WeightOf(int64_t steps) const {
 void JointModel::Add(int64_t offset, std::span<const float> values, int64_t steps) {
   const double weight = WeightOf(steps);
   if (weight == 0) return;
+  if (sums_.empty()) sums_.resize(joint_.size());
   ForParts(offset, values, [&](Part* part, int64_t at, std::span<const float> piece) {
     part->weight += weight;
     double* const sums = sums_.data() + at;
     for (size_t i = 0; i < piece.size(); ++i) sums[i] += weight * static_cast<double>(piece[i]);
   });
+}
+
+void JointModel::Keep(int64_t part, int32_t rank, std::vector<float> values) {
+  parts_[static_cast<size_t>(part)].kept[rank] = std::move(values);
 }
 
 void JointModel::Move(int64_t offset, std::span<const float> difference) {
@@ -132,28 +164,70 @@ double JointModel::alpha() const {
   return method_.alpha * std::pow(method_.start_alpha / method_.alpha, left);
 }
 
+void JointModel::TakeSums(const Part& part, int64_t begin, int64_t size, double* sums) {
+  if (sums_.empty()) {
+    std::fill(sums, sums + size, 0.0);
+  } else {
+    std::copy_n(sums_.data() + begin, size, sums);
+    std::fill_n(sums_.data() + begin, size, 0.0);
+  }
+  for (const auto& [rank, kept] : part.kept) {
+    const float* const values = kept.data() + (begin - part.range.offset);
+    for (int64_t i = 0; i < size; ++i) sums[i] += static_cast<double>(values[i]);
+  }
+}
+
 void JointModel::UpdatePart(int64_t number) {
   Part& part = parts_[static_cast<size_t>(number)];
-  const double weight = std::exchange(part.weight, 0);
-  if (weight == 0) return;
+  const double weight = std::exchange(part.weight, 0) + static_cast<double>(part.kept.size());
+  float* const to = HasRounds() ? next_.data() : joint_.data();
+  if (weight == 0) {
+    if (!HasRounds()) return;
+    const std::span<const float> before = Of(joint_, part.range);
+    std::copy(before.begin(), before.end(), Of(next_, part.range).begin());
+    change_.assign(static_cast<size_t>(part.range.size * kBfloat16Bytes), 0);
+    return;
+  }
   Shard& shard = shards_[static_cast<size_t>(part.shard)];
   shard.has_changed = true;
   const double beta = Beta(shard), delta = method_.delta;
-  for (int64_t at = part.range.offset; at < part.range.end(); ++at) {
-    const auto i = static_cast<size_t>(at);
-    const double mean = std::exchange(sums_[i], 0) / weight;  // (9)
-    const double before = joint_[i];
-    const double now = beta == 1 ? mean : before + beta * (mean - before);  // (8)
-    if (!trajectory_.empty()) {
-      trajectory_[i] = static_cast<float>(delta * trajectory_[i] + (1 - delta) * (now - before));
+  std::array<double, kSummedElements> sums;
+  for (int64_t begin = part.range.offset; begin < part.range.end(); begin += kSummedElements) {
+    const int64_t size = std::min(kSummedElements, part.range.end() - begin);
+    TakeSums(part, begin, size, sums.data());
+    if (beta == 1 && trajectory_.empty()) {
+      for (int64_t i = 0; i < size; ++i)
+        to[begin + i] = static_cast<float>(sums[static_cast<size_t>(i)] / weight);
+      continue;
     }
-    joint_[i] = static_cast<float>(now);
+    for (int64_t i = 0; i < size; ++i) {
+      const auto at = static_cast<size_t>(begin + i);
+      const double mean = sums[static_cast<size_t>(i)] / weight;  // (9)
+      const double before = joint_[at];
+      const double now = beta == 1 ? mean : before + beta * (mean - before);  // (8)
+      if (!trajectory_.empty()) {
+        trajectory_[at] =
+            static_cast<float>(delta * trajectory_[at] + (1 - delta) * (now - before));
+      }
+      to[at] = static_cast<float>(now);
+    }
   }
+  part.kept.clear();
+  if (method_.bfloat16 == 0) return;
+  change_.resize(static_cast<size_t>(part.range.size * kBfloat16Bytes));
+  EncodeChange(Of(joint_, part.range), Of(next_, part.range), change_);
+  AddChange(Of(joint_, part.range), change_, Of(next_, part.range));
+}
+
+std::span<const float> JointModel::RoundTarget(int64_t number) const {
+  const ElementRange& range = part(number);
+  return Of(method_.kind == STROM_SPARKNET ? next_ : joint_, range);
 }
 
 void JointModel::EndCycle(int32_t number) {
   Shard& shard = shards_[static_cast<size_t>(number)];
   if (!std::exchange(shard.has_changed, false)) return;
+  if (HasRounds()) std::swap(joint_, next_);
   shard.gamma = Gamma(shard.cycles);
   ++shard.cycles;
   shard.restarts = false;

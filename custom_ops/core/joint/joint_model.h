@@ -9,6 +9,7 @@
 #define KERAS_STROM_CORE_JOINT_JOINT_MODEL_H_
 
 #include <cstdint>
+#include <map>
 #include <span>
 #include <vector>
 
@@ -17,9 +18,13 @@
 
 namespace strom {
 
-// Shards are cut into parts of so many elements, the last one of a shard shorter. A part is what
-// one chunk carries.
+// Shards are cut into parts of at most so many elements. A part is what one chunk carries.
 inline constexpr int64_t kPartElements = int64_t{1} << 18;
+
+// Elements of a part, the last one of a shard shorter: a multiple of 16. In rounds, in which a
+// part's mean leaves while later parts still come, parts are shorter, so that there are several of
+// a small model, too.
+int64_t PartElements(const strom_method& method, int64_t size);
 
 // Where shard number `shard` of `shards` lies: equal ranges, cut at multiples of 16 elements.
 ElementRange ShardOf(int64_t size, int32_t shards, int32_t shard);
@@ -47,13 +52,18 @@ class JointModel {
   // Values of a snapshot from element `offset` on, with `steps` own steps behind them. Within one
   // part each snapshot is added once.
   void Add(int64_t offset, std::span<const float> values, int64_t steps);
+  // Rounds: a worker's values of a part, in the place of what it has given for this part before.
+  // They are added in the order of ranks, so that a mean has the same bits in whatever order they
+  // come.
+  void Keep(int64_t part, int32_t rank, std::vector<float> values);
   // EASGD: x~ += difference.
   void Move(int64_t offset, std::span<const float> difference);
   // EASGD: x~ += alpha (values - x~).
   void MoveTowards(int64_t offset, std::span<const float> values);
 
   // What was added to the shard becomes a part of it, part by part: first those of
-  // [first_part, last_part), then EndCycle. Where nothing was added all stays as it is.
+  // [first_part, last_part), then EndCycle. Where nothing was added all stays as it is. In rounds
+  // joint() is what it was before, all of it, until EndCycle.
   int64_t first_part(int32_t shard) const { return At(shard).first_part; }
   int64_t last_part(int32_t shard) const;
   ElementRange part(int64_t part) const { return parts_[static_cast<size_t>(part)].range; }
@@ -61,6 +71,12 @@ class JointModel {
   void EndCycle(int32_t shard);
   // The same at once.
   void Update(int32_t shard);
+  // Rounds: what a part that was updated sends out, until EndCycle: SparkNet the mean, synchronous
+  // EASGD x~ as it was.
+  std::span<const float> RoundTarget(int64_t part) const;
+  // The same of the part that was updated last, where the method has bfloat16: the change of it
+  // since the last round. The mean has been rounded to what that makes of x~.
+  Bytes RoundChange() const { return change_; }
 
   // (5): x* of a range within one shard, as it was at the end of its last cycle.
   void ReadTarget(const ElementRange& range, float* target) const;
@@ -81,11 +97,15 @@ class JointModel {
   struct Part {
     ElementRange range;
     int32_t shard = 0;
-    double weight = 0;  // W
+    double weight = 0;                           // W
+    std::map<int32_t, std::vector<float>> kept;  // rounds: by rank
   };
 
   const Shard& At(int32_t shard) const { return shards_[static_cast<size_t>(shard)]; }
+  bool HasRounds() const;
   size_t PartAt(int64_t offset) const;
+  // The sums of elements [begin, begin + size) of a part, which are forgotten.
+  void TakeSums(const Part& part, int64_t begin, int64_t size, double* sums);
   double WeightOf(int64_t steps) const;
   double Beta(const Shard& shard) const;
   double Gamma(int64_t cycles) const;
@@ -98,7 +118,9 @@ class JointModel {
   std::vector<Part> parts_;
   std::vector<float> joint_;
   std::vector<float> trajectory_;  // empty where there is no gamma
-  std::vector<double> sums_;       // empty in asynchronous EASGD
+  std::vector<double> sums_;       // empty before the first Add
+  std::vector<uint8_t> change_;    // bfloat16
+  std::vector<float> next_;        // rounds: the joint model of the next cycle, as far as it is
 };
 
 }  // namespace strom

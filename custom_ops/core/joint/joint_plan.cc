@@ -39,6 +39,10 @@ Status CheckMethod(const strom_method& method) {
   if (!(method.delta >= 0 && method.delta < 1)) {
     return Refuse("delta", method.delta, "at least 0 and under 1");
   }
+  if (!IsWithin(method.bfloat16, 0, method.kind == STROM_SPARKNET ? 1 : 0)) {
+    return Refuse("bfloat16", method.bfloat16,
+                  method.kind == STROM_SPARKNET ? "0 or 1" : "0 with this method");
+  }
   for (const int64_t count : {method.free_cycles, method.start_cycles, method.ramp_cycles,
                               method.min_steps, method.steps}) {
     if (count < 0 || count > kMostCycles) {
@@ -63,7 +67,8 @@ bool operator==(const JointPlan& a, const JointPlan& b) {
          m.alpha == n.alpha && m.beta == n.beta && m.gamma == n.gamma && m.delta == n.delta &&
          m.start_alpha == n.start_alpha && m.free_cycles == n.free_cycles &&
          m.start_cycles == n.start_cycles && m.ramp_cycles == n.ramp_cycles &&
-         m.min_steps == n.min_steps && m.steps == n.steps && a.ranges == b.ranges;
+         m.min_steps == n.min_steps && m.steps == n.steps && m.bfloat16 == n.bfloat16 &&
+         a.ranges == b.ranges;
 }
 
 Status CheckPlan(const JointPlan& plan, int64_t layout_size) {

@@ -40,7 +40,7 @@ struct JointPlan {
   void Fields(Archive& archive) {
     archive(method.kind, method.phases, method.weighted, method.alpha, method.beta, method.gamma,
             method.delta, method.start_alpha, method.free_cycles, method.start_cycles,
-            method.ramp_cycles, method.min_steps, method.steps, ranges);
+            method.ramp_cycles, method.min_steps, method.steps, method.bfloat16, ranges);
   }
 };
 

@@ -41,6 +41,7 @@ typedef struct {
   int64_t ramp_cycles;  /* MPCA: in which beta falls from 1, and gamma grows from 0 */
   int64_t min_steps;    /* MPCA: of the workers' mean, between two snapshots of a shard */
   int64_t steps;        /* SPARKNET, EASGD: from one exchange to the next; 0 = as is measured */
+  int32_t bfloat16;     /* SPARKNET: 1 = what travels is the change since the last round, as that */
 } strom_method;
 
 /* What was done between two steps, or waits to be done. */

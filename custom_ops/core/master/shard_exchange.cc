@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/joint/bfloat16.h"
 #include "core/joint/pull.h"
 #include "core/replication/formatting.h"
 
@@ -43,6 +44,7 @@ ShardExchange::ShardExchange(const JointPlan& plan, uint64_t generation,
       generation_(generation),
       host_(host),
       joint_(plan.method, FromFlat(plan, flat)),
+      part_elements_(PartElements(plan.method, plan.size())),
       tick_ns_(kRememberedTicks),
       asked_ns_(static_cast<size_t>(plan.method.phases), kNever),
       steps_(plan.method.steps > 0 ? plan.method.steps : kFirstSteps),
@@ -65,6 +67,7 @@ void ShardExchange::Return(int32_t rank) {
   if (found == members_.end()) return;
   Member& member = found->second;
   member.here = true;
+  if (next_part_ > 0) member.gets_target = false;  // it lacks what went out over the other link
   if (member.owes) {
     Tick again = CurrentTick();
     again.number = *member.owes;
@@ -86,7 +89,7 @@ void ShardExchange::Leave(int32_t rank) {
 void ShardExchange::Finish(int32_t rank) {
   const auto found = members_.find(rank);
   if (found == members_.end()) return;
-  found->second.trains = found->second.in_rounds = false;
+  found->second.trains = found->second.in_rounds = found->second.in_round = false;
   next_ns_ = 0;
 }
 
@@ -123,8 +126,7 @@ std::string ShardExchange::HandleShard(int64_t now_ns, int32_t rank, const BlobC
   // Said again over another link; what is here counts already.
   if (member.gave && mark <= *member.gave) {
     const bool is_last = chunk.offset + chunk.bytes.size() == chunk.total;
-    const bool comes = HasWork() && member.gets_target;
-    if (plan_.HasRounds() && is_last && mark < number_ && !comes) {
+    if (plan_.HasRounds() && is_last && mark < number_) {
       late_[rank] = mark;
       next_ns_ = 0;
     }
@@ -138,21 +140,28 @@ std::string ShardExchange::HandleShard(int64_t now_ns, int32_t rank, const BlobC
     if (mark >= kFirstLastMark) Finish(rank);  // it may overtake the word
   }
   const ElementRange range = *RangeOf(member, mark);
-  const auto total = static_cast<uint64_t>(range.size * kFloatBytes);
   const bool nothing = chunk.total == 0;
-  const uint64_t size = std::min<uint64_t>(kChunkBytes, total - std::min(total, chunk.offset));
+  // As bfloat16 come the changes of who has the last round's x~.
+  const bool is_change = plan_.method.bfloat16 != 0 && mark < kFirstLastMark &&
+                         chunk.total == static_cast<uint64_t>(range.size * kBfloat16Bytes);
+  const int64_t width = is_change ? kBfloat16Bytes : kFloatBytes;
+  const auto total = static_cast<uint64_t>(range.size * width);
+  const auto part_bytes = static_cast<uint64_t>(part_elements_ * width);
+  const uint64_t size = std::min(part_bytes, total - std::min(total, chunk.offset));
   if (!nothing && (chunk.total != total || chunk.offset > member.received ||
-                   chunk.offset % kChunkBytes != 0 || chunk.bytes.size() != size || size == 0)) {
+                   chunk.offset % part_bytes != 0 || chunk.bytes.size() != size || size == 0)) {
     return "a piece of a snapshot that does not follow the one before";
   }
   if (!nothing && chunk.offset < member.received) return "";
   // In a round that has been closed without it: it gets what came of that, and nothing is added.
   const bool too_late = plan_.HasRounds() && mark < number_;
   if (!nothing && !too_late) {
-    const std::string fault = Take(chunk, range);
+    const std::string fault = Take(rank, chunk, range);
     if (!fault.empty()) return fault;
   }
   member.received += size;
+  member.gets_change = is_change;
+  if (plan_.HasRounds()) next_ns_ = 0;
   if (plan_.HasRounds() && mark == number_ && chunk.offset == 0) round_filled_ns_ = now_ns;
   if (!nothing && member.received < total) return "";
   *whole = true;
@@ -172,7 +181,8 @@ void ShardExchange::SendRound(int32_t rank, uint64_t round) {
   host_->SendBlob(rank, EncodeBlob({BlobKind::kTarget, generation_, 0, round, 0}, joint_.joint()));
 }
 
-std::string ShardExchange::Take(const BlobChunk& chunk, const ElementRange& range) {
+std::string ShardExchange::Take(int32_t rank, const BlobChunk& chunk, const ElementRange& range) {
+  if (plan_.HasRounds()) return TakeOfRound(rank, chunk, range);
   std::vector<float> values(chunk.bytes.size() / sizeof(float));
   std::copy(chunk.bytes.begin(), chunk.bytes.end(), reinterpret_cast<uint8_t*>(values.data()));
   if (!IsFinite(values)) return "a snapshot that holds a NaN or an infinity";
@@ -184,6 +194,26 @@ std::string ShardExchange::Take(const BlobChunk& chunk, const ElementRange& rang
   } else {
     joint_.Move(offset, values);
   }
+  return "";
+}
+
+std::string ShardExchange::TakeOfRound(int32_t rank, const BlobChunk& chunk,
+                                       const ElementRange& range) {
+  const bool is_change = chunk.total != static_cast<uint64_t>(range.size * kFloatBytes);
+  const int64_t width = is_change ? kBfloat16Bytes : kFloatBytes;
+  const int64_t part = static_cast<int64_t>(chunk.offset) / width / part_elements_;
+  const ElementRange place = joint_.part(part);
+  std::vector<float> values(chunk.bytes.size() / static_cast<size_t>(width));
+  if (is_change) {
+    const auto before = std::span(joint_.joint()).subspan(static_cast<size_t>(place.offset));
+    AddChange(before.first(values.size()), chunk.bytes, values);
+  } else {
+    std::copy(chunk.bytes.begin(), chunk.bytes.end(), reinterpret_cast<uint8_t*>(values.data()));
+  }
+  if (!IsFinite(values)) return "a snapshot that holds a NaN or an infinity";
+  // Its mean may have gone out without a late worker's values.
+  const bool is_over = chunk.name.mark < kFirstLastMark && part < next_part_;
+  if (!is_over) joint_.Keep(part, rank, std::move(values));
   return "";
 }
 
@@ -321,17 +351,14 @@ ShardExchange::Work ShardExchange::WorkOn(std::optional<int32_t> shard) const {
   return {shard, joint_.first_part(*shard), joint_.last_part(*shard)};
 }
 
-// One part of each. Where both are of one shard the target is that after the update, but in
-// synchronous EASGD, where both rules are of the values before.
+// One part of each. Where both are of one shard the target is that after the update.
 void ShardExchange::DoWork() {
-  const bool of_old = plan_.method.kind == STROM_EASGD_SYNCHRONOUS;
-  if (of_old && target_.IsLeft()) SendTargetPart();
   if (update_.IsLeft()) {
     joint_.UpdatePart(update_.part++);
     if (!update_.IsLeft()) joint_.EndCycle(*update_.shard);
   }
-  const bool waits = plan_.IsMpca() && update_.shard == target_.shard && update_.IsLeft();
-  if (!of_old && target_.IsLeft() && !waits) SendTargetPart();
+  const bool waits = update_.shard == target_.shard && update_.IsLeft();
+  if (target_.IsLeft() && !waits) SendTargetPart();
 }
 
 void ShardExchange::SendTargetPart() {
@@ -339,9 +366,8 @@ void ShardExchange::SendTargetPart() {
   const ElementRange& shard = joint_.shard(*target_.shard);
   std::vector<float> values(static_cast<size_t>(part.size));
   joint_.ReadTarget(part, values.data());
-  const uint64_t mark = plan_.IsMpca() ? number_ : number_ - 1;
   const Buffer chunk =
-      EncodePiece({BlobKind::kTarget, generation_, 0, mark, 0}, values,
+      EncodePiece({BlobKind::kTarget, generation_, 0, number_, 0}, values,
                   static_cast<uint64_t>((part.offset - shard.offset) * kFloatBytes),
                   static_cast<uint64_t>(shard.size * kFloatBytes));
   for (auto& [rank, member] : members_) {
@@ -373,26 +399,70 @@ int64_t ShardExchange::NotBefore() const {
 // ----------------------------------------------------------------------------------- rounds
 
 void ShardExchange::AdvanceRounds(int64_t now_ns) {
-  if (HasWork()) DoWork();
-  if (!HasWork()) {
-    for (const auto& [rank, round] : std::exchange(late_, {})) SendRound(rank, round);
-    bool any = false;
+  for (const auto& [rank, round] : std::exchange(late_, {})) SendRound(rank, round);
+  if (!IsPartGiven()) return;
+  if (next_part_ == 0) {
+    for (auto& [rank, member] : members_) {
+      member.in_round = member.gets_target = member.here && member.in_rounds;
+    }
+  }
+  ClosePart();
+  if (next_part_ == joint_.last_part(0)) CloseRound(now_ns);
+  next_ns_ = now_ns;
+}
+
+// Of the round at hand.
+bool ShardExchange::HasGiven(const Member& member, int64_t part) const {
+  if (member.gave == number_) return true;
+  const int64_t width = member.gets_change ? kBfloat16Bytes : kFloatBytes;
+  const auto end = static_cast<uint64_t>(joint_.part(part).end() * width);
+  return member.mark == number_ && member.received >= end;
+}
+
+// All have given the next part. Leave ends the waiting for who is gone, and where all are gone
+// whose first parts have been taken, the others end the round.
+bool ShardExchange::IsPartGiven() const {
+  bool any = false;
+  for (const bool of_round : {true, false}) {
+    if (any || (of_round && next_part_ == 0)) continue;
     for (const auto& [rank, member] : members_) {
-      if (!member.here || !member.in_rounds) continue;
-      if (member.gave != number_) return;  // Leave ends the waiting for who is gone
+      if (!member.here || !(of_round ? member.in_round : member.in_rounds)) continue;
+      if (!HasGiven(member, next_part_)) return false;
       any = true;
     }
-    if (any) CloseRound(now_ns);
   }
-  if (HasWork()) next_ns_ = now_ns;
+  return any;
+}
+
+void ShardExchange::ClosePart() {
+  const ElementRange part = joint_.part(next_part_);
+  joint_.UpdatePart(next_part_);
+  const BlobName name{BlobKind::kTarget, generation_, 0, number_, 0};
+  const auto offset = static_cast<uint64_t>(part.offset),
+             size = static_cast<uint64_t>(joint_.size());
+  Buffer values, change;
+  for (const auto& [rank, member] : members_) {
+    if (!member.here || !member.gets_target) continue;
+    if (member.gets_change && !change) {
+      change =
+          EncodePiece(name, joint_.RoundChange(), offset * kBfloat16Bytes, size * kBfloat16Bytes);
+    } else if (!member.gets_change && !values) {
+      values = EncodePiece(name, joint_.RoundTarget(next_part_), offset * sizeof(float),
+                           size * sizeof(float));
+    }
+    host_->SendBlob(rank, {member.gets_change ? change : values});
+  }
+  ++next_part_;
 }
 
 void ShardExchange::CloseRound(int64_t now_ns) {
-  update_ = target_ = WorkOn(0);
+  joint_.EndCycle(0);
+  next_part_ = 0;
   filled_ns_ = round_filled_ns_.value_or(now_ns);
   round_filled_ns_.reset();
   for (auto& [rank, member] : members_) {
-    member.gets_target = member.here && member.in_rounds && member.gave == number_;
+    member.in_round = false;
+    if (member.here && member.gave == number_ && !member.gets_target) late_[rank] = number_;
   }
   ++number_;
   for (auto& [rank, member] : members_) {

@@ -5,7 +5,8 @@
 //
 // Nothing waits for one worker for ever: a tick ends after a time at the latest, and a snapshot
 // that comes later counts in its shard's next cycle. What has to be computed or sent is done part
-// by part, so that the thread serves others in between.
+// by part, so that the thread serves others in between; in a round a part's mean goes out as soon
+// as all have given that part, while they give the next.
 #ifndef KERAS_STROM_CORE_MASTER_SHARD_EXCHANGE_H_
 #define KERAS_STROM_CORE_MASTER_SHARD_EXCHANGE_H_
 
@@ -80,12 +81,14 @@ class ShardExchange {
     bool trains = false;           // has not said DONE
     bool steps = false;            // has made its first step
     bool in_rounds = false;        // rounds wait for it
+    bool in_round = false;         // so does the one at hand, of which parts have gone out
     std::optional<uint64_t> owes;  // MPCA: the tick that has asked it
     std::optional<uint64_t> mark;  // of what it gives, or has given last
     uint64_t received = 0;         // bytes of that
     std::optional<uint64_t> gave;  // the latest whole mark
     std::optional<uint64_t> has;   // HAVE
-    bool gets_target = false;      // of the tick at hand
+    bool gets_target = false;      // of the tick at hand, or of the round's parts
+    bool gets_change = false;      // of the round: as it has given
     // To estimate how long its steps take.
     std::optional<std::pair<int64_t, int64_t>> at;  // iteration, when
     double step_ns = 0;                             // 0 = not known
@@ -101,7 +104,8 @@ class ShardExchange {
   };
 
   std::optional<ElementRange> RangeOf(const Member& member, uint64_t mark) const;
-  std::string Take(const BlobChunk& chunk, const ElementRange& range);
+  std::string Take(int32_t rank, const BlobChunk& chunk, const ElementRange& range);
+  std::string TakeOfRound(int32_t rank, const BlobChunk& chunk, const ElementRange& range);
   void NoteSteps(int64_t now_ns, const BlobName& name, Member* member);
 
   void AdvanceTicks(int64_t now_ns);
@@ -117,6 +121,9 @@ class ShardExchange {
   int64_t NotBefore() const;
 
   void AdvanceRounds(int64_t now_ns);
+  bool HasGiven(const Member& member, int64_t part) const;
+  bool IsPartGiven() const;
+  void ClosePart();
   void CloseRound(int64_t now_ns);
   void MeasureRound(int64_t now_ns);
   void SendRound(int32_t rank, uint64_t round);
@@ -127,6 +134,7 @@ class ShardExchange {
   const uint64_t generation_;
   ShardExchangeHost* const host_;
   JointModel joint_;
+  const int64_t part_elements_;  // in a chunk of a snapshot, but for the last
   std::map<int32_t, Member> members_;
   bool closed_ = false;
   int64_t next_ns_ = 0;
@@ -142,6 +150,7 @@ class ShardExchange {
   Work update_, target_;              // what is updated, and whose target is sent
   Recent<int64_t> tick_ns_;           // the latest ticks' durations
   std::vector<int64_t> asked_ns_;     // when a shard was asked for last; kNever = never
+  int64_t next_part_ = 0;             // rounds: the first whose mean has not gone out
   int64_t steps_ = 0;                 // rounds: own steps from one to the next
   std::map<int32_t, uint64_t> late_;  // by rank: the round that has ended without it
   int64_t round_ended_ns_ = 0;

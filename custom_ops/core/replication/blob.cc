@@ -26,37 +26,34 @@ Status ParseChunk(Bytes chunk, BlobChunk* parsed) {
   return {};
 }
 
-namespace {
-
-Buffer Encode(const BlobName& name, Bytes piece, uint64_t offset, uint64_t total) {
+Buffer EncodePiece(const BlobName& name, Bytes piece, uint64_t offset, uint64_t total) {
   FieldWriter writer;
   writer(static_cast<uint8_t>(name.kind), name.generation, name.key, name.mark, name.count, total,
          offset);
   std::vector<uint8_t> chunk = writer.Take();
+  chunk.reserve(chunk.size() + piece.size());
   chunk.insert(chunk.end(), piece.begin(), piece.end());
   return MakeBuffer(std::move(chunk));
 }
 
-}  // namespace
-
-Buffer EncodeChunk(const BlobName& name, Bytes values, uint64_t offset) {
+Buffer EncodeChunk(const BlobName& name, Bytes values, uint64_t offset, int64_t chunk_bytes) {
   const uint64_t total = values.size();
-  return Encode(name, values.subspan(offset, std::min<uint64_t>(kChunkBytes, total - offset)),
-                offset, total);
+  const uint64_t size = std::min(static_cast<uint64_t>(chunk_bytes), total - offset);
+  return EncodePiece(name, values.subspan(offset, size), offset, total);
 }
 
 Buffer EncodePiece(const BlobName& name, std::span<const float> values, uint64_t offset,
                    uint64_t total) {
   const auto* const bytes = reinterpret_cast<const uint8_t*>(values.data());
-  return Encode(name, {bytes, values.size_bytes()}, offset, total);
+  return EncodePiece(name, Bytes(bytes, values.size_bytes()), offset, total);
 }
 
-std::vector<Buffer> EncodeBlob(const BlobName& name, Bytes values) {
+std::vector<Buffer> EncodeBlob(const BlobName& name, Bytes values, int64_t chunk_bytes) {
   std::vector<Buffer> chunks;
   uint64_t offset = 0;
   do {
-    chunks.push_back(EncodeChunk(name, values, offset));
-    offset += kChunkBytes;
+    chunks.push_back(EncodeChunk(name, values, offset, chunk_bytes));
+    offset += static_cast<uint64_t>(chunk_bytes);
   } while (offset < values.size());
   return chunks;
 }

@@ -24,8 +24,9 @@ enum class BlobKind : uint8_t {
   kResult = 6,      // master: its average
   kPending = 7,     // master, to a late joiner: accepted updates that stand in no STEP yet
   kDonation = 8,    // a worker's state for the rank `key`, forwarded; no bytes = there is none
-  kShard = 9,       // worker: float32 values for the joint model; no bytes = they are not finite
-  kTarget = 10,     // master: a shard's float32 target, or that of a round
+  kShard = 9,       // worker: float32 values for the joint model, or bfloat16 changes of it; no
+                    // bytes = they are not finite
+  kTarget = 10,     // master: a shard's float32 target, or that of a round, or bfloat16 changes
   kJoint = 11,      // master: the joint model, float32
 };
 
@@ -51,18 +52,24 @@ struct BlobChunk {
 Status ParseChunk(Bytes chunk, BlobChunk* parsed);
 
 // The chunk of `values` that begins at `offset`.
-Buffer EncodeChunk(const BlobName& name, Bytes values, uint64_t offset);
+Buffer EncodeChunk(const BlobName& name, Bytes values, uint64_t offset,
+                   int64_t chunk_bytes = kChunkBytes);
 
 // A piece of a run of `total` bytes of which no more is at hand.
+Buffer EncodePiece(const BlobName& name, Bytes piece, uint64_t offset, uint64_t total);
 Buffer EncodePiece(const BlobName& name, std::span<const float> values, uint64_t offset,
                    uint64_t total);
 
-// At least one chunk, an empty one for no values. `Number` is float or double.
-std::vector<Buffer> EncodeBlob(const BlobName& name, Bytes values);
+// At least one chunk, an empty one for no values; none carries more than `chunk_bytes`. `Number` is
+// float or double.
+std::vector<Buffer> EncodeBlob(const BlobName& name, Bytes values,
+                               int64_t chunk_bytes = kChunkBytes);
 template <typename Number>
-std::vector<Buffer> EncodeBlob(const BlobName& name, const std::vector<Number>& values) {
+std::vector<Buffer> EncodeBlob(const BlobName& name, const std::vector<Number>& values,
+                               int64_t chunk_bytes = kChunkBytes) {
   return EncodeBlob(
-      name, Bytes(reinterpret_cast<const uint8_t*>(values.data()), values.size() * sizeof(Number)));
+      name, Bytes(reinterpret_cast<const uint8_t*>(values.data()), values.size() * sizeof(Number)),
+      chunk_bytes);
 }
 
 // The values of kPending: updates one after another, each behind its length.

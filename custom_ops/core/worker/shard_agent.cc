@@ -2,9 +2,19 @@
 
 #include <algorithm>
 
+#include "core/joint/bfloat16.h"
 #include "core/joint/joint_model.h"
 
 namespace strom {
+
+namespace {
+
+constexpr auto kFloatBytes = static_cast<int64_t>(sizeof(float));
+// Of a snapshot on its way at once, and how often a look is taken whether more may follow.
+constexpr int64_t kLeavingBytes = int64_t{8} << 20;
+constexpr int64_t kLeavingLook = 1'000'000;
+
+}  // namespace
 
 void ShardAgent::BeginStepping() {
   steps_ = true;
@@ -28,6 +38,8 @@ void ShardAgent::LinkDown() {
   targets_ = {};
   joints_ = {};
   taken_.reset();
+  coming_ = nullptr;
+  leaving_.reset();
 }
 
 void ShardAgent::MasterChanged() {
@@ -36,6 +48,7 @@ void ShardAgent::MasterChanged() {
   next_.reset();
   last_given_.reset();
   last_have_.reset();
+  base_ = nullptr;
   orders_.asked.reset();
   EraseSnapshots();
 }
@@ -43,10 +56,12 @@ void ShardAgent::MasterChanged() {
 void ShardAgent::ForgetGiven() {
   if (!given_.empty()) orders_.spare = std::move(given_.back().values);
   given_.clear();
+  leaving_.reset();
 }
 
 void ShardAgent::EraseSnapshots() {
   std::erase_if(given_, [](const Given& given) { return given.mark < kFirstLastMark; });
+  leaving_.reset();
 }
 
 void ShardAgent::Handle(const Tick& tick) {
@@ -89,12 +104,10 @@ void ShardAgent::InstallTarget(uint64_t number, JointValues values) {
 }
 
 Status ShardAgent::HandleChunk(const BlobChunk& chunk, JointValues* joint) {
+  if (plan_.HasRounds() && chunk.name.kind == BlobKind::kTarget) return HandleRoundChunk(chunk);
   const bool is_target = chunk.name.kind == BlobKind::kTarget;
   BlobAssembler& assembler = is_target ? targets_ : joints_;
-  // Of a round only what this worker waits for, and that once.
-  const bool awaits_target =
-      !plan_.HasRounds() || (!given_.empty() && given_.front().mark == chunk.name.mark);
-  const bool awaits = is_target ? awaits_target : awaits_joint_ && chunk.name.mark == asked_;
+  const bool awaits = is_target || (awaits_joint_ && chunk.name.mark == asked_);
   bool is_wanted = chunk.name.generation == generation_ && awaits;
   if (is_target) {
     // What is wanted only from its middle on was begun for an earlier question.
@@ -122,6 +135,66 @@ Status ShardAgent::HandleChunk(const BlobChunk& chunk, JointValues* joint) {
   return {};
 }
 
+// Of a round only what this worker waits for, and that once. What is wanted only from its middle on
+// was begun for an earlier question.
+Status ShardAgent::HandleRoundChunk(const BlobChunk& chunk) {
+  const uint64_t number = chunk.name.mark;
+  const bool awaits =
+      chunk.name.generation == generation_ && !given_.empty() && given_.front().mark == number;
+  const auto of_change = static_cast<uint64_t>(plan_.size() * kBfloat16Bytes);
+  const bool is_change = base_ && chunk.total == of_change;
+  const int64_t width = is_change ? kBfloat16Bytes : kFloatBytes;
+  if (chunk.offset == 0) {
+    taken_ = awaits ? std::optional(number) : std::nullopt;
+    coming_ = awaits ? MemoryOfTarget() : nullptr;
+    arrived_ = 0;
+  }
+  if (!awaits || taken_ != number) {
+    ++(*drops_)["values of the joint model that nobody waits for"];
+    return {};
+  }
+  if (chunk.total != static_cast<uint64_t>(plan_.size() * width)) {
+    ++(*drops_)["target of another size"];
+    return {};
+  }
+  if (chunk.offset != static_cast<uint64_t>(arrived_ * width) ||
+      chunk.bytes.size() % static_cast<size_t>(width) != 0) {
+    return {Code::kCorrupt, "a chunk that does not follow the one before"};
+  }
+  const size_t elements = chunk.bytes.size() / static_cast<size_t>(width);
+  const auto to = std::span(*coming_).subspan(static_cast<size_t>(arrived_), elements);
+  if (is_change) {
+    AddChange(std::span(*base_).subspan(static_cast<size_t>(arrived_), elements), chunk.bytes, to);
+  } else {
+    std::copy(chunk.bytes.begin(), chunk.bytes.end(), reinterpret_cast<uint8_t*>(to.data()));
+  }
+  arrived_ += static_cast<int64_t>(elements);
+  if (arrived_ == plan_.size()) HandleRoundTarget(number);
+  return {};
+}
+
+// A target that nobody holds any more has pages that are there.
+std::shared_ptr<std::vector<float>> ShardAgent::MemoryOfTarget() {
+  const auto size = static_cast<size_t>(plan_.size());
+  for (std::shared_ptr<std::vector<float>>& memory : memory_) {
+    if (!memory) memory = std::make_shared<std::vector<float>>(size);
+    if (memory.use_count() == 1) return memory;
+  }
+  return std::make_shared<std::vector<float>>(size);
+}
+
+void ShardAgent::HandleRoundTarget(uint64_t number) {
+  last_have_ = number;
+  if (registered_) host_->Send(Have{generation_, number});
+  ForgetGiven();
+  round_target_ = std::exchange(coming_, nullptr);
+  if (plan_.method.bfloat16 != 0) base_ = round_target_;
+  taken_.reset();
+  // The word that the next round has begun may come later.
+  tick_ = std::max(tick_.value_or(0), number + 1);
+  orders_.round = *tick_;
+}
+
 void ShardAgent::HandleTarget(const Blob& blob) {
   auto values = std::make_shared<std::vector<float>>();
   const uint64_t number = blob.name.mark;
@@ -131,13 +204,7 @@ void ShardAgent::HandleTarget(const Blob& blob) {
   }
   last_have_ = number;
   if (registered_) host_->Send(Have{generation_, number});
-  if (!plan_.IsMpca()) {
-    ForgetGiven();
-    round_target_ = std::move(values);
-    // The word that the next round has begun may come later.
-    tick_ = std::max(tick_.value_or(0), number + 1);
-    orders_.round = *tick_;
-  } else if (tick_ && *tick_ > number) {
+  if (tick_ && *tick_ > number) {
     InstallTarget(number, std::move(values));  // it has come late
   } else {
     next_ = {number, std::move(values)};
@@ -156,10 +223,50 @@ void ShardAgent::Give(uint64_t mark, int64_t iteration, int64_t steps, std::vect
 }
 
 void ShardAgent::SendGiven(const Given& given) {
+  if (plan_.HasRounds() && given.mark < kFirstLastMark && !given.values.empty()) {
+    leaving_ = given.mark;
+    next_part_ = 0;
+    leaves_as_change_ = base_ && last_have_ && *last_have_ + 1 == given.mark;
+    next_ns_ = 0;
+    return;
+  }
+  host_->SendBlob(EncodeBlob(NameOf(given), given.values,
+                             PartElements(plan_.method, plan_.size()) * kFloatBytes));
+}
+
+BlobName ShardAgent::NameOf(const Given& given) const {
   const int64_t steps = std::clamp<int64_t>(given.steps, 0, UINT32_MAX);
-  host_->SendBlob(EncodeBlob({BlobKind::kShard, generation_, static_cast<uint64_t>(given.iteration),
-                              given.mark, static_cast<uint32_t>(steps)},
-                             given.values));
+  return {BlobKind::kShard, generation_, static_cast<uint64_t>(given.iteration), given.mark,
+          static_cast<uint32_t>(steps)};
+}
+
+void ShardAgent::Advance(int64_t now_ns) {
+  next_ns_ = kNever;
+  if (!registered_) return;
+  while (leaving_ && host_->QueuedBytes() < kLeavingBytes) SendNextPart();
+  if (leaving_) next_ns_ = now_ns + kLeavingLook;
+}
+
+void ShardAgent::SendNextPart() {
+  const auto given = std::find_if(given_.begin(), given_.end(),
+                                  [&](const Given& one) { return one.mark == *leaving_; });
+  if (given == given_.end()) return leaving_.reset();
+  const int64_t size = plan_.size();
+  const int64_t first = next_part_++ * PartElements(plan_.method, size);
+  const auto elements =
+      static_cast<size_t>(std::min(PartElements(plan_.method, size), size - first));
+  const auto values = std::span(given->values).subspan(static_cast<size_t>(first), elements);
+  const int64_t width = leaves_as_change_ ? kBfloat16Bytes : kFloatBytes;
+  std::vector<uint8_t> change;
+  Bytes piece(reinterpret_cast<const uint8_t*>(values.data()), values.size_bytes());
+  if (leaves_as_change_) {
+    change.resize(elements * kBfloat16Bytes);
+    EncodeChange(std::span(*base_).subspan(static_cast<size_t>(first), elements), values, change);
+    piece = change;
+  }
+  host_->SendBlob({EncodePiece(NameOf(*given), piece, static_cast<uint64_t>(first * width),
+                               static_cast<uint64_t>(size * width))});
+  if (first + static_cast<int64_t>(elements) == size) leaving_.reset();
 }
 
 void ShardAgent::Withdraw() {

@@ -4,6 +4,7 @@
 #ifndef KERAS_STROM_CORE_WORKER_SHARD_AGENT_H_
 #define KERAS_STROM_CORE_WORKER_SHARD_AGENT_H_
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -26,6 +27,7 @@ class ShardAgentHost {
   virtual ~ShardAgentHost() = default;
   virtual void Send(const ControlMessage& message) = 0;
   virtual void SendBlob(const std::vector<Buffer>& chunks) = 0;
+  virtual int64_t QueuedBytes() const = 0;  // on their way to the master
 };
 
 class ShardAgent {
@@ -46,6 +48,11 @@ class ShardAgent {
   void Handle(const Tick& tick);
   // kCorrupt where the chunk does not fit. *joint gets the answer to AskJoint.
   Status HandleChunk(const BlobChunk& chunk, JointValues* joint);
+
+  // After every event, and when NextTimeout is over: a round's snapshot leaves part by part, as the
+  // line takes it.
+  void Advance(int64_t now_ns);
+  int64_t NextTimeout() const { return next_ns_; }
 
   // --- the training thread
   // It has made its first step.
@@ -70,10 +77,15 @@ class ShardAgent {
     std::vector<float> values;
   };
   void SendGiven(const Given& given);
+  void SendNextPart();
+  Status HandleRoundChunk(const BlobChunk& chunk);
+  std::shared_ptr<std::vector<float>> MemoryOfTarget();
+  BlobName NameOf(const Given& given) const;
   void ForgetGiven();     // the master has it
   void EraseSnapshots();  // all but the last ones
   ElementRange RangeOf(uint64_t number) const;
   void HandleTarget(const Blob& blob);
+  void HandleRoundTarget(uint64_t number);
   void InstallTarget(uint64_t number, JointValues values);
 
   const JointPlan plan_;
@@ -94,6 +106,18 @@ class ShardAgent {
   bool awaits_joint_ = false;
   std::optional<uint64_t> taken_;  // the mark of the target that comes
   BlobAssembler targets_, joints_;
+
+  // Rounds: the snapshot that leaves, by its mark, and the part of it that is next.
+  std::optional<uint64_t> leaving_;
+  int64_t next_part_ = 0;
+  bool leaves_as_change_ = false;
+  int64_t next_ns_ = kNever;
+  // The target that comes, in memory that is used again, and its elements that are here.
+  std::array<std::shared_ptr<std::vector<float>>, 2> memory_;
+  std::shared_ptr<std::vector<float>> coming_;
+  int64_t arrived_ = 0;
+  // bfloat16: the target of the round `last_have_`, to which changes are made.
+  JointValues base_;
 };
 
 }  // namespace strom

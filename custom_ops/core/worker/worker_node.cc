@@ -58,6 +58,9 @@ int64_t WorkerNode::NextTimeout() const {
   const State& s = *state_;
   if (s.life == State::Life::kOver) return kNever;
   int64_t next = std::min({s.retry_ns, s.tree.NextTimeout(), s.relay.NextTimeout()});
+  if (const ShardAgent* const joint = state_->generation->joint()) {
+    next = std::min(next, joint->NextTimeout());
+  }
   if (s.give_up_ns) next = std::min(next, *s.give_up_ns);
   if (s.up) next = std::min(next, s.last_beacon_ns + s.options.failure_timeout_ns);
   return next;
@@ -236,6 +239,7 @@ void WorkerNode::GiveToJoint(int64_t now_ns, uint64_t mark, int64_t iteration, i
   ShardAgent* const joint = s.generation->joint();
   if (s.life == State::Life::kOver || joint == nullptr) return;
   joint->Give(mark, iteration, steps, std::move(values));
+  joint->Advance(now_ns);
 }
 
 void WorkerNode::AskJoint(int64_t now_ns) {
@@ -584,6 +588,8 @@ void WorkerNode::State::Advance() {
   if (auto whole = request.TakeWhole()) InstallSnapshot(std::move(*whole));
   // FINAL is not reached before what it names is here in fact.
   if (life != Life::kOver && !request.has_fast_forwarded()) generation->Advance();
+  ShardAgent* const joint = generation->joint();
+  if (life != Life::kOver && joint != nullptr) joint->Advance(now_ns);
 }
 
 std::string WorkerNode::StatusJson() const {

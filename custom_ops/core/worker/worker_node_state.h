@@ -41,6 +41,7 @@ struct WorkerNode::State final : WorkerGenerationHost {
   void SendBlob(const std::vector<Buffer>& chunks) override {
     for (const Buffer& chunk : chunks) links->Send(now_ns, link, Channel::kState, chunk);
   }
+  int64_t QueuedBytes() const override { return links->QueuedBytes(link); }
   void Raise(WorkerEvent event) override {
     if (life != Life::kOver) events.push_back(std::move(event));
   }

@@ -95,6 +95,54 @@ TEST(JointModelTest, AfterAnotherMasterTheFirstMeanTakesThePlaceOfWhatIsThere) {
   EXPECT_THAT(model.joint(), Each(3.0f));
 }
 
+strom_method Rounds(int32_t bfloat16 = 0) {
+  strom_method method{};
+  method.kind = STROM_SPARKNET;
+  method.phases = 1;
+  method.bfloat16 = bfloat16;
+  return method;
+}
+
+TEST(JointModelTest, ARoundsMeanHasTheSameBitsInWhateverOrderValuesCome) {
+  // The sum of these goes by its order.
+  const std::vector<float> values = {1e30f, 1.0f, -1e30f, 3e-8f};
+  std::vector<std::vector<float>> means;
+  for (const std::vector<int32_t>& order :
+       {std::vector<int32_t>{0, 1, 2, 3}, {3, 2, 1, 0}, {2, 0, 3, 1}}) {
+    JointModel model(Rounds(), std::vector<float>(1000, 5.0f));
+    for (const int32_t rank : order) {
+      for (int64_t part = 0; part < model.last_part(0); ++part) {
+        const auto size = static_cast<size_t>(model.part(part).size);
+        model.Keep(part, rank, std::vector<float>(size, values[static_cast<size_t>(rank)]));
+      }
+    }
+    model.Update(0);
+    means.push_back(model.joint());
+  }
+  EXPECT_EQ(means[1], means[0]);
+  EXPECT_EQ(means[2], means[0]);
+  EXPECT_THAT(means[0], Each(static_cast<float>(3e-8f / 4.0)));
+}
+
+TEST(JointModelTest, ARoundHasSeveralPartsOfASmallModelToo) {
+  EXPECT_EQ(PartElements(Mpca(1), 225034), kPartElements);
+  EXPECT_EQ(PartElements(Rounds(), 225034) % 16, 0);
+  EXPECT_EQ(JointModel(Rounds(), std::vector<float>(225034)).last_part(0), 17);
+  EXPECT_EQ(PartElements(Rounds(), 5), 16);
+  EXPECT_EQ(PartElements(Rounds(), int64_t{1} << 40), 1 << 16);
+}
+
+TEST(JointModelTest, UntilARoundEndsTheModelIsTheOneBefore) {
+  JointModel model(Rounds(), std::vector<float>(32, 7.0f));
+  model.Keep(0, 0, std::vector<float>(16, 1.0f));
+  model.UpdatePart(0);
+  EXPECT_THAT(model.joint(), Each(7.0f));
+  model.UpdatePart(1);
+  model.EndCycle(0);
+  EXPECT_EQ(model.joint()[0], 1.0f);
+  EXPECT_EQ(model.joint()[31], 7.0f);  // nobody has given it
+}
+
 TEST(JointPlanTest, RefusesNumbersOutOfTheirRangesByName) {
   const auto refused = [](strom_method method) {
     const Status status = CheckPlan(PlanOf(method, 96), 96);

@@ -22,10 +22,11 @@ constexpr uint64_t kShare = 20;  // a run takes as much longer
 constexpr uint64_t kShare = 1;
 #endif
 
-JointPlan PlanOf(int32_t kind, int32_t phases) {
+JointPlan PlanOf(int32_t kind, int32_t phases, int32_t bfloat16) {
   JointPlan plan;
   plan.method.kind = kind;
   plan.method.phases = phases;
+  plan.method.bfloat16 = bfloat16;
   plan.method.alpha = .05;
   plan.method.beta = .9;
   if (kind == STROM_MPCA) {
@@ -56,15 +57,17 @@ Script ScriptOf(const JointPlan& plan) {
 struct MethodCase {
   int32_t kind;
   int32_t phases;
+  int32_t bfloat16 = 0;
 };
 
 class JointModelTest : public testing::TestWithParam<MethodCase> {};
 
 TEST_P(JointModelTest, EveryStepCountsOnceForEachShard) {
-  const auto [kind, phases] = GetParam();
+  const auto [kind, phases, bfloat16] = GetParam();
   SimulationOptions options;
   options.links = SimulatedLinks::kDatagrams;
-  Simulation simulation(options, std::vector<Script>(kWorkers, ScriptOf(PlanOf(kind, phases))));
+  Simulation simulation(options,
+                        std::vector<Script>(kWorkers, ScriptOf(PlanOf(kind, phases, bfloat16))));
   simulation.Run();
   EXPECT_EQ(simulation.violations(), std::vector<std::string>{});
   int64_t steps = 0;
@@ -77,8 +80,8 @@ TEST_P(JointModelTest, EveryStepCountsOnceForEachShard) {
 }
 
 TEST_P(JointModelTest, OneWhoStandsStillHoldsUpNobodyForLong) {
-  const auto [kind, phases] = GetParam();
-  std::vector<Script> scripts(kWorkers, ScriptOf(PlanOf(kind, phases)));
+  const auto [kind, phases, bfloat16] = GetParam();
+  std::vector<Script> scripts(kWorkers, ScriptOf(PlanOf(kind, phases, bfloat16)));
   scripts[2].validate_before = {20};
   scripts[2].validate_ns = 20'000 * kMillisecond;
   Simulation simulation(SimulationOptions{}, scripts);
@@ -92,6 +95,7 @@ TEST_P(JointModelTest, OneWhoStandsStillHoldsUpNobodyForLong) {
 INSTANTIATE_TEST_SUITE_P(Methods, JointModelTest,
                          testing::Values(MethodCase{STROM_MPCA, 3}, MethodCase{STROM_MPCA, 2},
                                          MethodCase{STROM_MPCA, 1}, MethodCase{STROM_SPARKNET, 1},
+                                         MethodCase{STROM_SPARKNET, 1, 1},
                                          MethodCase{STROM_EASGD, 1},
                                          MethodCase{STROM_EASGD_SYNCHRONOUS, 1}));
 

@@ -15,10 +15,10 @@ import keras
 import numpy as np
 
 import keras_strom
-from keras_strom import EASGD, MPCA, PullStart, SparkNet
+from keras_strom import EASGD, MPCA, AllReduce, PullStart, SparkNet
 
 #: What METHOD may be made of.
-NAMES = {"EASGD": EASGD, "MPCA": MPCA, "PullStart": PullStart, "SparkNet": SparkNet}
+NAMES = {kind.__name__: kind for kind in (AllReduce, EASGD, MPCA, PullStart, SparkNet)}
 
 
 def data(rows: int = 512) -> tuple[np.ndarray, np.ndarray]:

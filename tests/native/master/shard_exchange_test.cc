@@ -1,0 +1,213 @@
+// A round at the master: a part's mean goes out while later parts still come, and who comes late,
+// comes back or is lost in the middle of it changes nothing for the others.
+#include "core/master/shard_exchange.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <variant>
+#include <vector>
+
+#include "core/joint/bfloat16.h"
+
+namespace strom {
+namespace {
+
+using testing::Each;
+using testing::ElementsAre;
+using testing::IsEmpty;
+
+constexpr uint64_t kGeneration = 5;
+constexpr int64_t kSize = 40;  // parts of 16, 16 and 8 elements
+constexpr int64_t kPart = 16;
+
+class RecordingHost final : public ShardExchangeHost {
+ public:
+  void Send(int32_t, const ControlMessage&) override {}
+  void SendBlob(int32_t rank, const std::vector<Buffer>& chunks) override {
+    for (const Buffer& chunk : chunks) {
+      BlobChunk parsed;
+      ASSERT_TRUE(ParseChunk(*chunk, &parsed).ok());
+      got[rank].push_back({parsed.name.mark,
+                           static_cast<int64_t>(parsed.offset),
+                           parsed.total,
+                           {parsed.bytes.begin(), parsed.bytes.end()}});
+    }
+  }
+  int64_t QueuedBytes(int32_t) const override { return 0; }
+
+  struct Piece {
+    uint64_t mark;
+    int64_t offset;
+    uint64_t total;
+    std::vector<uint8_t> bytes;
+    std::vector<float> Values() const {
+      std::vector<float> values(bytes.size() / sizeof(float));
+      std::copy(bytes.begin(), bytes.end(), reinterpret_cast<uint8_t*>(values.data()));
+      return values;
+    }
+  };
+  std::map<int32_t, std::vector<Piece>> got;
+};
+
+class RoundsTest : public testing::Test {
+ protected:
+  explicit RoundsTest(int32_t bfloat16 = 0) {
+    JointPlan plan;
+    plan.method.kind = STROM_SPARKNET;
+    plan.method.phases = 1;
+    plan.method.steps = 1;
+    plan.method.bfloat16 = bfloat16;
+    plan.ranges = {{0, kSize}};
+    exchange.emplace(plan, kGeneration, std::vector<float>(kSize, 0.0f), 0, &host);
+    for (int32_t rank = 0; rank < 2; ++rank) exchange->Join(rank, false);
+    Settle();
+  }
+
+  void Settle() {
+    while (exchange->NextTimeout() <= ++now) exchange->Advance(now);
+  }
+
+  // Parts [first, last) of a snapshot whose values are all `value`.
+  void Give(int32_t rank, uint64_t mark, float value, int first = 0, int last = 3) {
+    const std::vector<float> values(kSize, value);
+    for (int part = first; part < last; ++part) {
+      const auto begin = static_cast<size_t>(part * kPart);
+      const auto piece = std::span(values).subspan(begin, std::min<size_t>(kPart, kSize - begin));
+      GiveChunk(rank, EncodePiece({BlobKind::kShard, kGeneration, mark, mark, 1}, piece,
+                                  begin * sizeof(float), kSize * sizeof(float)));
+    }
+    Settle();
+  }
+
+  void GiveChunk(int32_t rank, const Buffer& chunk) {
+    BlobChunk parsed;
+    ASSERT_TRUE(ParseChunk(*chunk, &parsed).ok());
+    bool whole = false;
+    EXPECT_EQ(exchange->HandleShard(now, rank, parsed, &whole), "");
+  }
+
+  // Where the pieces that the worker got begin, in elements, of a float32 target.
+  std::vector<int64_t> Offsets(int32_t rank) {
+    std::vector<int64_t> offsets;
+    for (const auto& piece : host.got[rank]) {
+      offsets.push_back(piece.offset / static_cast<int64_t>(sizeof(float)));
+    }
+    return offsets;
+  }
+
+  int64_t now = 0;
+  RecordingHost host;
+  std::optional<ShardExchange> exchange;
+};
+
+TEST_F(RoundsTest, APartGoesOutAsSoonAsAllHaveGivenIt) {
+  Give(0, 0, 1);
+  EXPECT_THAT(Offsets(0), IsEmpty());
+  Give(1, 0, 3, 0, 1);
+  EXPECT_THAT(Offsets(0), ElementsAre(0));
+  EXPECT_THAT(Offsets(1), ElementsAre(0));
+  EXPECT_THAT(host.got[1][0].Values(), Each(2.0f));
+  EXPECT_THAT(exchange->joint().joint(), Each(0.0f));  // until the round has ended
+  Give(1, 0, 3, 1, 3);
+  EXPECT_THAT(Offsets(0), ElementsAre(0, 16, 32));
+  EXPECT_THAT(exchange->joint().joint(), Each(2.0f));
+  EXPECT_EQ(exchange->joint().cycles(), 1);
+}
+
+TEST_F(RoundsTest, WhoIsLostInTheMiddleCountsInThePartsThatItHasGiven) {
+  Give(0, 0, 1);
+  Give(1, 0, 3, 0, 2);
+  exchange->Leave(1);
+  Settle();
+  EXPECT_THAT(Offsets(0), ElementsAre(0, 16, 32));
+  EXPECT_THAT(host.got[0][1].Values(), Each(2.0f));
+  EXPECT_THAT(host.got[0][2].Values(), Each(1.0f));
+}
+
+TEST_F(RoundsTest, WhoComesBackInTheMiddleGetsTheWholeMean) {
+  Give(0, 0, 1);
+  Give(1, 0, 3, 0, 1);
+  exchange->Leave(1);
+  exchange->Return(1);
+  host.got.clear();
+  Give(1, 0, 3);  // all of it, said again
+  EXPECT_THAT(Offsets(0), ElementsAre(16, 32));
+  ASSERT_THAT(Offsets(1), ElementsAre(0));
+  EXPECT_EQ(host.got[1][0].Values(), std::vector<float>(kSize, 2.0f));
+  EXPECT_EQ(exchange->steps_counted(), 2);
+}
+
+TEST_F(RoundsTest, WhoComesLateIsNotWaitedForAndCountsWhereItIsInTime) {
+  Give(0, 0, 1);
+  Give(1, 0, 3, 0, 1);
+  exchange->Join(2, true);
+  Settle();
+  Give(2, 0, 8);
+  EXPECT_THAT(Offsets(0), ElementsAre(0));
+  Give(1, 0, 3, 1, 3);
+  EXPECT_THAT(host.got[0][0].Values(), Each(2.0f));
+  EXPECT_THAT(host.got[0][1].Values(), Each(4.0f));
+  ASSERT_THAT(Offsets(2), ElementsAre(0));
+  EXPECT_EQ(host.got[2][0].bytes.size(), kSize * sizeof(float));
+}
+
+TEST_F(RoundsTest, AReplacementOfOneWhoHasGivenPartsCountsOnce) {
+  Give(0, 0, 1, 0, 1);
+  Give(1, 0, 3);
+  exchange->Leave(1);
+  exchange->Join(1, true);
+  Settle();
+  Give(1, 0, 5);  // parts 1 and 2 are open still
+  Give(0, 0, 1, 1, 3);
+  EXPECT_THAT(host.got[0][0].Values(), Each(2.0f));
+  EXPECT_THAT(host.got[0][1].Values(), Each(3.0f));
+}
+
+class RoundsOfChangesTest : public RoundsTest {
+ protected:
+  RoundsOfChangesTest() : RoundsTest(1) {}
+
+  // From `before` to `after`.
+  void GiveChange(int32_t rank, uint64_t mark, float before, float after) {
+    const std::vector<float> from(kSize, before), to(kSize, after);
+    std::vector<uint8_t> change(kSize * kBfloat16Bytes);
+    EncodeChange(from, to, change);
+    for (const Buffer& chunk : EncodeBlob({BlobKind::kShard, kGeneration, mark, mark, 1}, change,
+                                          kPart * kBfloat16Bytes)) {
+      GiveChunk(rank, chunk);
+    }
+    Settle();
+  }
+};
+
+TEST_F(RoundsOfChangesTest, EachGetsWhatItHasGiven) {
+  Give(0, 0, 1);
+  Give(1, 0, 3);
+  EXPECT_EQ(host.got[0].front().total, kSize * sizeof(float));
+  host.got.clear();
+  exchange->Join(2, true);
+  GiveChange(0, 1, 2, 3);
+  Give(2, 1, 6);  // it has not seen the round before
+  GiveChange(1, 1, 2, 6);
+  EXPECT_THAT(exchange->joint().joint(), Each(5.0f));
+  EXPECT_EQ(host.got[0].front().total, kSize * kBfloat16Bytes);
+  std::vector<float> came(kPart);
+  AddChange(std::vector<float>(kPart, 2.0f), host.got[0].front().bytes, came);
+  EXPECT_THAT(came, Each(5.0f));
+  EXPECT_THAT(host.got[2].front().Values(), Each(5.0f));
+}
+
+TEST_F(RoundsOfChangesTest, TheMeanIsWhatTheRoundedChangeMakesOfTheModelBefore) {
+  Give(0, 0, 1);
+  Give(1, 0, 1);
+  GiveChange(0, 1, 1, 1.001f);
+  GiveChange(1, 1, 1, 1.002f);
+  std::vector<float> came(kPart);
+  AddChange(std::vector<float>(kPart, 1.0f), host.got[1][3].bytes, came);  // the second round's
+  EXPECT_THAT(exchange->joint().joint(), Each(came[0]));
+}
+
+}  // namespace
+}  // namespace strom
