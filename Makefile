@@ -360,6 +360,12 @@ bench-start: setup ## seconds until workers on Spark train, and five fits beside
 	  || echo "==> elephas cannot be installed here; the benchmark does without it"
 	@$(BIN)/python -m benchmarks.start $(BENCH_ARGS)
 
+.PHONY: bench-exact
+bench-exact: setup ## exact mode beside Horovod at 1 Gbit/s (30 minutes; --quick; root; builds Horovod)
+	@.ci/system-packages data
+	@if ((EUID == 0)); then .ci/system-packages lines; .ci/horovod/set-up || (($$? == 3)); fi
+	@$(BIN)/python -m benchmarks.exact $(BENCH_ARGS)
+
 # It can be run in pieces: BENCH_ARGS="--resume --only wide k2".
 .PHONY: bench-time-to-accuracy
 bench-time-to-accuracy: setup ## accuracy by seconds, beside Horovod (hours; --quick: minutes; root; builds Horovod)

@@ -122,6 +122,7 @@ class Network(Namespaces):
         megabits: the rate of the line to each node, in Mbit/s.
         buffer_bytes: what the switch holds for each node before it drops.
         loss: the share of arriving packets that each node loses.
+        both_ways: True limits what a node sends, too, before it comes to the switch.
         own_names: True gives each node an /etc/hosts of its own, where this machine's name stands
             for the node's address, as programs want it that ask for their host's.
 
@@ -137,9 +138,11 @@ class Network(Namespaces):
         megabits: float = 1000,
         buffer_bytes: int = 512 << 10,
         loss: float = 0,
+        both_ways: bool = False,
         own_names: bool = False,
     ) -> None:
         super().__init__("10.77.0")
+        self._both_ways = both_ways
         self.nodes = nodes
         self.megabits = megabits
         self.buffer_bytes = buffer_bytes
@@ -158,17 +161,22 @@ class Network(Namespaces):
         self.megabits = math.inf
         for node in range(self.nodes):
             self._switch("tc", "qdisc", "del", "dev", f"port{node}", "root")
+            if self._both_ways:
+                run(*self.inside(node), "tc", "qdisc", "del", "dev", "line", "root")
 
     def set_line(self, *, megabits: float, buffer_bytes: int) -> None:
         """Changes rate and buffer of every line."""
         self.megabits, self.buffer_bytes = megabits, buffer_bytes
+        # fmt: off
+        limit = (
+            "root", "tbf",
+            "rate", f"{megabits}mbit", "burst", str(_BURST_BYTES), "limit", str(buffer_bytes),
+        )
+        # fmt: on
         for node in range(self.nodes):
-            # fmt: off
-            self._switch(
-                "tc", "qdisc", "replace", "dev", f"port{node}", "root", "tbf",
-                "rate", f"{megabits}mbit", "burst", str(_BURST_BYTES), "limit", str(buffer_bytes),
-            )
-            # fmt: on
+            self._switch("tc", "qdisc", "replace", "dev", f"port{node}", *limit)
+            if self._both_ways:
+                run(*self.inside(node), "tc", "qdisc", "replace", "dev", "line", *limit)
 
     def set_loss(self, loss: float) -> None:
         """Changes the share of packets that every node loses."""

@@ -14,7 +14,7 @@ import pathlib
 import sys
 from collections.abc import Mapping, Sequence
 
-from benchmarks.tta_training import HOROVOD, HOROVOD_FP16, METHODS, STROM
+from benchmarks.tta_training import EXACT_DTYPES, HOROVOD, HOROVOD_FP16, METHODS, STROM
 
 #: For each worker.
 Variables = Sequence[Mapping[str, str]]
@@ -52,7 +52,8 @@ def drive_strom(job: Driven) -> None:
     from keras_strom.relay.training_relay import TrainingMaster
 
     # Workers of one machine would use shared memory; here each stands for a machine.
-    network = NetworkConfig(network_mask=job.network_mask, same_host=False)
+    same_host = job.address in job.workers
+    network = NetworkConfig(network_mask=job.network_mask, same_host=same_host)
     size = len(job.workers)
     with TrainingMaster(workers=size, network=network, host=job.address) as master:
         credentials = pathlib.Path(job.folder) / "credentials"
@@ -106,7 +107,7 @@ def drive_horovod(job: Driven) -> None:
 #: The others' workers need nobody beside them.
 DRIVERS = {
     STROM: drive_strom,
-    **dict.fromkeys(METHODS, drive_strom),
+    **dict.fromkeys((*METHODS, *EXACT_DTYPES), drive_strom),
     HOROVOD: drive_horovod,
     HOROVOD_FP16: drive_horovod,
 }

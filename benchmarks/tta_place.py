@@ -23,6 +23,7 @@ from benchmarks.horovod_training import Traffic
 from benchmarks.processes import last_line, stop, wait_for
 from benchmarks.tta_driver import DRIVERS, Driven, Variables
 from benchmarks.tta_training import (
+    EXACT_DTYPES,
     METHODS,
     MIRRORED,
     SILENT,
@@ -87,15 +88,21 @@ class Machines:
 
     Args:
         workers: at most.
+        driver_beside: whether the driver is on the first worker's machine, as that of
+            `keras-strom run --hosts` is.
+        both_ways: whether lines limit what machines send, too.
 
     Example:
         >>> with Machines(2) as machines:  # doctest: +SKIP
         ...     machines.train(training, LINES[0])
     """
 
-    def __init__(self, workers: int) -> None:
+    def __init__(
+        self, workers: int, *, driver_beside: bool = False, both_ways: bool = False
+    ) -> None:
+        self._driver_node = 1 if driver_beside else 0
         # Horovod's Gloo takes the address of the host's name, whatever interface it is told.
-        self._network = namespaces.Network(1 + workers, own_names=True)
+        self._network = namespaces.Network(1 + workers, own_names=True, both_ways=both_ways)
 
     def __enter__(self) -> Machines:
         self._network.__enter__()
@@ -137,12 +144,14 @@ class Machines:
                 for rank in range(training.workers)
             ]
             return
-        job = Driven(training.way, self._network.address(0), addresses, "line", _MASK, folder)
+        job = Driven(
+            training.way, self._network.address(self._driver_node), addresses, "line", _MASK, folder
+        )
         python, common = _python_of(training.way)
         with (
             tempfile.TemporaryFile("w+") as words,
             subprocess.Popen(
-                [*self._network.inside(0), python, *job.arguments()],
+                [*self._network.inside(self._driver_node), python, *job.arguments()],
                 env=common,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -185,7 +194,7 @@ class Machines:
 
 def _python_of(way: str) -> tuple[str, dict[str, str]]:
     """The program that runs a method, and its variables; every worker computes with one thread."""
-    own = way in (STROM, SILENT, *METHODS)
+    own = way in (STROM, SILENT, *METHODS, *EXACT_DTYPES)
     common = {
         **os.environ,
         **THREADS,

@@ -36,6 +36,10 @@ SPARKNET = "SparkNet"
 EASGD = "EASGD"
 #: keras-strom's other methods, all with their defaults.
 METHODS = (MPCA, SPARKNET, EASGD)
+#: Its exact mode, which `make bench-exact` times: what travels is float32, or half of that.
+EXACT = "exact mode"
+EXACT_BFLOAT16 = "exact mode, bfloat16"
+EXACT_DTYPES = {EXACT: "float32", EXACT_BFLOAT16: "bfloat16"}
 
 BATCH = 64
 PICTURES = 60_000
@@ -76,7 +80,7 @@ class Training:
         step_seconds: no step is shorter; who has done one earlier sleeps.
         copies: False copies nothing, and only times.
         batch: examples of a worker's step.
-        optimizer: of keras-strom's methods, a class of keras.optimizers.
+        optimizer: of keras-strom's methods and of Horovod, a class of keras.optimizers.
     """
 
     way: str
@@ -161,7 +165,11 @@ def train_strom(training: Training, place: Place) -> Course:
 
     import keras_strom
 
-    method = getattr(keras_strom, training.way)() if training.way in METHODS else None
+    method = None
+    if training.way in METHODS:
+        method = getattr(keras_strom, training.way)()
+    elif training.way in EXACT_DTYPES:
+        method = keras_strom.AllReduce(dtype=EXACT_DTYPES[training.way])
     keras.utils.set_random_seed(training.seed)
     with keras_strom.StromStrategy(method=method).scope():
         optimizer = getattr(keras.optimizers, training.optimizer)(training.rate.alone)
@@ -182,7 +190,7 @@ def train_horovod(training: Training, place: Place) -> Course:
     packed = training.way == HOROVOD_FP16
     scaled = training.rate.alone * hvd.size()
     optimizer = hvd.DistributedOptimizer(
-        keras.optimizers.Adam(scaled),
+        getattr(keras.optimizers, training.optimizer)(scaled),
         compression=hvd.Compression.fp16 if packed else hvd.Compression.none,
     )
     model = compiled(keras, training.task, optimizer)
@@ -229,7 +237,7 @@ def train_silent(training: Training, place: Place) -> Course:
 #: By the names in the report.
 WAYS: Mapping[str, Callable[[Training, Place], Course]] = {
     STROM: train_strom,
-    **dict.fromkeys(METHODS, train_strom),
+    **dict.fromkeys((*METHODS, *EXACT_DTYPES), train_strom),
     HOROVOD: train_horovod,
     HOROVOD_FP16: train_horovod,
     MIRRORED: train_mirrored,

@@ -1,0 +1,212 @@
+"""`make bench-exact`: steps a second of exact mode, beside Horovod, on lines of 1 Gbit/s.
+
+Two and four workers train the demo's CNN and a perceptron of 25.7 million parameters in exact mode
+(`StromStrategy(threshold=None)`, float32 and bfloat16) and with Horovod (float32 and fp16), in turn
+and round after round. Each worker is on a machine of its own, a network namespace, whose line
+carries 1 Gbit/s in each direction. The master of exact mode is on the first worker's machine, where
+`keras-strom run --hosts` has it.
+
+Optimizer and batches are the same for all and chosen so that the exchange is most of a step: SGD,
+and few pictures a batch, for four workers share this machine's cores. Root alone can do this.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import pathlib
+import random
+import signal
+import statistics
+import sys
+from collections.abc import Mapping, Sequence
+
+import rich.progress
+
+from benchmarks import namespaces, pictures, report
+from benchmarks.horovod_place import ENVIRONMENT
+from benchmarks.other_work import OtherWork
+from benchmarks.tta_place import Line, Machines
+from benchmarks.tta_training import (
+    EXACT,
+    EXACT_BFLOAT16,
+    HOROVOD,
+    HOROVOD_FP16,
+    WARM_UP_STEPS,
+    Course,
+    Rate,
+    Training,
+)
+
+LINE = Line("1 Gbit/s", "1gbit", 1000)
+WAYS = (EXACT, EXACT_BFLOAT16, HOROVOD, HOROVOD_FP16)
+#: Who is compared with whom: what travels is as long.
+PAIRS = {EXACT: HOROVOD, EXACT_BFLOAT16: HOROVOD_FP16}
+COLORS = {
+    EXACT: pictures.ORANGE,
+    EXACT_BFLOAT16: pictures.ORANGE,
+    HOROVOD: pictures.BLUE,
+    HOROVOD_FP16: pictures.BLUE,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """A model to be trained.
+
+    Attributes:
+        name: in names of targets.
+        key: of `tta_training`.
+        parameters: how many it has, for people.
+        batch: pictures of a worker's step.
+        steps: that are measured.
+        quick_steps: of `--quick`.
+    """
+
+    name: str
+    key: str
+    parameters: str
+    batch: int
+    steps: int
+    quick_steps: int
+
+
+TASKS = (
+    Task("cnn", "cnn", "0.2 million parameters", 16, 200, 60),
+    Task("25m", "wide mlp", "25.7 million parameters", 4, 20, 6),
+)
+WORKERS = (2, 4)
+#: At least as many steps a second as Horovod with float32.
+GOAL = 1.0
+
+#: Of each task and number of workers, and each way, the steps a second round by round.
+Speeds = Mapping[tuple[Task, int], Mapping[str, Sequence[float]]]
+
+
+def target_name(task: Task, workers: int) -> str:
+    """The target's id."""
+    return f"exact_vs_horovod_1gbit_{task.name}_k{workers}"
+
+
+#: All that a run judges, or says why it does not.
+TARGETS = {target_name(task, workers) for task in TASKS for workers in WORKERS}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Trains in all ways and shows the report."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--quick", action="store_true", help="one short round")
+    parser.add_argument("--output", type=pathlib.Path, default=report.OUTPUT)
+    chosen = parser.parse_args(arguments)
+    if chosen.rounds < 1:
+        parser.error(f"--rounds={chosen.rounds}: 1 or more")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that namespaces are taken down
+    result = report.Report("exact", "Exact mode beside Horovod", chosen.output)
+    reason = namespaces.unavailable()
+    if reason is not None:
+        for name in sorted(TARGETS):
+            result.skip(name, reason)
+        return result.finish()
+    others = OtherWork()
+    speeds = measure(result, rounds=1 if chosen.quick else chosen.rounds, quick=chosen.quick)
+    add_rows(result, speeds)
+    draw(speeds, chosen.output)
+    others.add_row(result)
+    result.finish()
+
+
+def available(result: report.Report) -> list[str]:
+    """The ways that can be gone here; says why others cannot."""
+    if (ENVIRONMENT / "horovod-of.txt").exists():
+        return list(WAYS)
+    for name in sorted(TARGETS):
+        result.skip(name, "Horovod is not built: .ci/horovod/set-up, build/logs/horovod-build.log")
+    return [EXACT, EXACT_BFLOAT16]
+
+
+def measure(
+    result: report.Report, *, rounds: int, quick: bool
+) -> dict[tuple[Task, int], dict[str, list[float]]]:
+    """Trains all tasks in all ways, in another order each round."""
+    speeds: dict[tuple[Task, int], dict[str, list[float]]] = {}
+    ways = available(result)
+    jobs = [(task, workers, way) for task in TASKS for workers in WORKERS for way in ways]
+    shuffle = random.Random(1).shuffle
+    schedule = []
+    for _ in range(rounds):
+        shuffle(jobs)
+        schedule += jobs
+    with Machines(max(WORKERS), driver_beside=True, both_ways=True) as machines:
+        for task, workers, way in rich.progress.track(schedule, "Training"):
+            steps = task.quick_steps if quick else task.steps
+            trained = machines.train(training_of(task, workers, way, steps), LINE)
+            speed = min(steps_a_second(course) for course in trained.courses)
+            speeds.setdefault((task, workers), {}).setdefault(way, []).append(speed)
+    return speeds
+
+
+def training_of(task: Task, workers: int, way: str, steps: int) -> Training:
+    """What a worker does."""
+    return Training(
+        way=way,
+        task=task.key,
+        workers=workers,
+        seed=1,
+        rate=Rate(alone=1e-2),
+        marks=(WARM_UP_STEPS + steps,),
+        copies=False,
+        batch=task.batch,
+        optimizer="SGD",
+    )
+
+
+def steps_a_second(course: Course) -> float:
+    """Of one worker, after the warm-up."""
+    return (course.steps[-1] - WARM_UP_STEPS) / course.last_step_seconds
+
+
+def add_rows(result: report.Report, speeds: Speeds) -> None:
+    """A row for each way, and the targets."""
+    for (task, workers), ways in speeds.items():
+        timings = report.Timings({way: [1 / one for one in ways[way]] for way in ways})
+        for way in WAYS:
+            if way not in ways:
+                continue
+            rival = PAIRS.get(way)
+            result.row(
+                way,
+                group=f"{workers} workers, {task.parameters}, {LINE.name}",
+                steps_a_second=1 / timings.median(way),
+                ms_a_step=timings.median(way) * 1e3,
+                times_as_fast=timings.speedup(way, over=rival) if rival in ways else None,
+            )
+        if HOROVOD in ways:
+            name = target_name(task, workers)
+            result.target(name, timings.speedup(EXACT, over=HOROVOD), goal=GOAL)
+
+
+def draw(speeds: Speeds, output: pathlib.Path) -> None:
+    """Milliseconds of a step, in build/bench/exact.png."""
+    figure, axes = pictures.picture(len(TASKS), width=6.5, height=4)
+    for one, task in zip(axes, TASKS, strict=True):
+        pictures.caption(one, f"A step, {task.parameters}, {LINE.name}", "ms", "")
+        places, names = [], []
+        height = 0.0
+        for workers in reversed(WORKERS):
+            ways = speeds.get((task, workers), {})
+            for way in reversed([way for way in WAYS if way in ways]):
+                value = 1e3 / statistics.median(ways[way])
+                one.barh(height, value, 0.8, color=COLORS[way])
+                pictures.label(one, value, height, f"{value:.3g}", COLORS[way])
+                places.append(height)
+                names.append(f"{way}, {workers} workers")
+                height += 1
+            height += 0.6
+        one.set_yticks(places, names)
+        one.margins(x=0.15)
+    pictures.save(figure, "exact", output)
+
+
+if __name__ == "__main__":
+    main()

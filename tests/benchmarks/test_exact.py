@@ -1,0 +1,73 @@
+"""The benchmark of exact mode: every target has a verdict or a reason, and what a figure says."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import exact, namespaces
+from benchmarks.tta_place import Line, Trained
+from benchmarks.tta_training import HOROVOD, WARM_UP_STEPS, Course, Training
+
+
+class FakeMachines:
+    """Of which exact mode makes twice as many steps a second as Horovod."""
+
+    def __init__(self, workers: int, **places: bool) -> None:
+        assert workers == max(exact.WORKERS)
+        assert places == {"driver_beside": True, "both_ways": True}
+
+    def __enter__(self) -> "FakeMachines":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+    def train(self, training: Training, line: Line) -> Trained:
+        """As if it had taken so long; the second worker is the slower one."""
+        assert line.megabits == 1000
+        steps = training.marks[-1] - WARM_UP_STEPS
+        step = (0.2 if training.way.startswith(HOROVOD) else 0.1) * training.workers
+        seconds: Sequence[float] = [steps * step / 2] + [steps * step] * (training.workers - 1)
+        return Trained(
+            [Course(training.marks, (s,), (1e6,), last_step_seconds=s) for s in seconds], []
+        )
+
+
+def written(tmp_path: Path) -> dict[str, Any]:
+    """What the file says."""
+    found: dict[str, Any] = json.loads((tmp_path / "exact.json").read_text())
+    return found
+
+
+def test_without_namespaces_every_target_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(namespaces, "unavailable", lambda: "network namespaces need root")
+    exact.main(["--quick", "--output", str(tmp_path)])
+    rows = written(tmp_path)["rows"]
+    assert {row["name"] for row in rows} == exact.TARGETS
+    assert all(row["skipped"] == "network namespaces need root" for row in rows)
+
+
+@pytest.mark.parametrize("built", [True, False])
+def test_the_slowest_worker_counts_and_horovod_is_compared_where_it_is_built(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, built: bool
+) -> None:
+    monkeypatch.setattr(namespaces, "unavailable", lambda: None)
+    monkeypatch.setattr(exact, "ENVIRONMENT", tmp_path)
+    monkeypatch.setattr(exact, "Machines", FakeMachines)
+    if built:
+        (tmp_path / "horovod-of.txt").touch()
+    exact.main(["--rounds", "2", "--output", str(tmp_path)])
+    found = written(tmp_path)
+    speeds = {(r["group"][0], r["name"]): r for r in found["rows"] if "steps_a_second" in r}
+    assert speeds["2", exact.EXACT]["steps_a_second"] == pytest.approx(5)
+    assert speeds["4", exact.EXACT]["ms_a_step"] == pytest.approx(400)
+    judged = {target["name"]: target["value"] for target in found["targets"]}
+    skipped = {row["name"] for row in found["rows"] if row["group"] == "Skipped"}
+    assert (judged.keys() if built else skipped) == exact.TARGETS
+    assert all(value == pytest.approx(2) for value in judged.values())
+    assert (tmp_path / "exact.png").stat().st_size > 0
