@@ -312,10 +312,17 @@ bench-relay: bench-configure ## the relay against TCP and TLS, and targets (6 mi
 	@$(BIN)/python -m benchmarks.relay $(BENCH_ARGS)
 
 bench-wan: bench-configure ## the relay on long lines against TCP CUBIC and BBR, and targets (12 minutes; --quick; root)
-	@if ((EUID == 0)); then .ci/system-packages lines; fi
+	@if ((EUID == 0)); then .ci/system-packages lines quic; fi
 	@$(STEP) bench-build "building the native benchmarks" \
 	  $(BIN)/cmake --build $(NATIVE_BENCH) --target relay_peer wan_line --parallel $(JOBS)
 	@$(BIN)/python -m benchmarks.wan $(BENCH_ARGS)
+
+.PHONY: bench-sites
+bench-sites: bench-configure ## the demo's CNN trained by two sites with a long line between them (10 minutes; --quick; root)
+	@if ((EUID == 0)); then .ci/system-packages lines data; fi
+	@$(STEP) bench-build "building the native benchmarks" \
+	  $(BIN)/cmake --build $(NATIVE_BENCH) --target wan_line --parallel $(JOBS)
+	@$(BIN)/python -m benchmarks.sites $(BENCH_ARGS)
 
 bench-mpca: setup ## MPCA SGD beside SparkNet, EASGD and others, in virtual time (20 minutes; --quick)
 	@.ci/system-packages data

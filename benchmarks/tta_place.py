@@ -13,6 +13,8 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -35,6 +37,9 @@ from benchmarks.tta_training import (
     arguments,
     copies_path,
 )
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 #: What the switch holds for a node before it drops, as a switch in an office does.
 BUFFER_BYTES = 512 << 10
@@ -83,75 +88,88 @@ class Trained:
     copies: Sequence[Parameters]
 
 
-class Machines:
-    """Of one driver and so many workers; a context manager.
+class Nodes(Protocol):
+    """Machines, however they are connected; from node 1 on they are the workers'."""
+
+    def __enter__(self) -> object: ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None: ...
+
+    def address(self, node: int) -> str:
+        """The node's IPv4 address."""
+
+    def inside(self, node: int) -> list[str]:
+        """What a command line starts with to run on the node."""
+
+    def counts(self) -> list[str]:
+        """A command line that prints a /proc/net/dev."""
+
+
+class Jobs:
+    """Runs trainings on machines; a context manager.
 
     Args:
-        workers: at most.
-        driver_beside: whether the driver is on the first worker's machine, as that of
-            `keras-strom run --hosts` is.
-        both_ways: whether lines limit what machines send, too.
-
-    Example:
-        >>> with Machines(2) as machines:  # doctest: +SKIP
-        ...     machines.train(training, LINES[0])
+        nodes: the machines.
+        mask: has the addresses of all.
+        interfaces: how the names of those begin, in `nodes.counts`, that count all that is sent.
+        driver: the node that the driver runs on.
     """
 
-    def __init__(
-        self, workers: int, *, driver_beside: bool = False, both_ways: bool = False
-    ) -> None:
-        self._driver_node = 1 if driver_beside else 0
-        # Horovod's Gloo takes the address of the host's name, whatever interface it is told.
-        self._network = namespaces.Network(1 + workers, own_names=True, both_ways=both_ways)
+    def __init__(self, nodes: Nodes, mask: str, interfaces: str, driver: int = 0) -> None:
+        self._nodes = nodes
+        self._mask = mask
+        self._interfaces = interfaces
+        self._driver_node = driver
 
-    def __enter__(self) -> Machines:
-        self._network.__enter__()
+    def __enter__(self) -> Self:
+        self._nodes.__enter__()
         return self
 
-    def __exit__(self, *error: object) -> None:
-        self._network.__exit__(*error)  # type: ignore[arg-type]
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._nodes.__exit__(kind, error, traceback)
 
-    def train(self, training: Training, line: Line) -> Trained:
+    def run(self, training: Training) -> Trained:
         """One job from start to end.
 
         Raises:
             RuntimeError: a process of it failed, or took too long; its last words follow.
         """
-        self._set(line)
         with (
             tempfile.TemporaryDirectory(prefix="strom-tta-") as folder,
             self._driver(training, folder) as variables,
         ):
-            traffic = Traffic(tuple(self._network.counts()), "port")
+            traffic = Traffic(tuple(self._nodes.counts()), self._interfaces)
             courses = self._run(training, folder, traffic, variables)
             paths = [copies_path(folder, rank) for rank in range(training.workers)]
             return Trained(courses, [np.load(path) for path in paths if path.exists()])
 
-    def _set(self, line: Line) -> None:
-        if line.megabits is None:
-            self._network.lift_limit()
-        else:
-            self._network.set_line(megabits=line.megabits, buffer_bytes=BUFFER_BYTES)
-        self._network.set_loss(line.loss)
-
     @contextlib.contextmanager
     def _driver(self, training: Training, folder: str) -> Iterator[Variables]:
         """Runs it while the workers do; gives the workers' variables."""
-        addresses = tuple(self._network.address(1 + rank) for rank in range(training.workers))
+        addresses = tuple(self._nodes.address(1 + rank) for rank in range(training.workers))
         if training.way not in DRIVERS:
             yield [
                 _variables_without_driver(training.way, rank, addresses)
                 for rank in range(training.workers)
             ]
             return
-        job = Driven(
-            training.way, self._network.address(self._driver_node), addresses, "line", _MASK, folder
-        )
+        address = self._nodes.address(self._driver_node)
+        job = Driven(training.way, address, addresses, "line", self._mask, folder)
         python, common = _python_of(training.way)
         with (
             tempfile.TemporaryFile("w+") as words,
             subprocess.Popen(
-                [*self._network.inside(self._driver_node), python, *job.arguments()],
+                [*self._nodes.inside(self._driver_node), python, *job.arguments()],
                 env=common,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -179,7 +197,7 @@ class Machines:
                 words = stack.enter_context(tempfile.TemporaryFile("w+"))
                 command = [python, *arguments(training, Place(rank, folder, traffic))]
                 process = subprocess.Popen(
-                    [*self._network.inside(1 + rank), *command],
+                    [*self._nodes.inside(1 + rank), *command],
                     env={**common, **own},
                     stdin=subprocess.DEVNULL,
                     stdout=words,
@@ -190,6 +208,40 @@ class Machines:
             seconds = _START_SECONDS + _SLOWEST_STEP * training.marks[-1]
             wait_for(training.way, running, seconds)
             return [Course.from_json(last_line(training.way, words)) for _, words in running]
+
+
+class Machines(Jobs):
+    """Of one driver and so many workers, around a switch.
+
+    Args:
+        workers: at most.
+        driver_beside: whether the driver is on the first worker's machine, as that of
+            `keras-strom run --hosts` is.
+        both_ways: whether lines limit what machines send, too.
+
+    Example:
+        >>> with Machines(2) as machines:  # doctest: +SKIP
+        ...     machines.train(training, LINES[0])
+    """
+
+    def __init__(
+        self, workers: int, *, driver_beside: bool = False, both_ways: bool = False
+    ) -> None:
+        # Horovod's Gloo takes the address of the host's name, whatever interface it is told.
+        self._network = namespaces.Network(1 + workers, own_names=True, both_ways=both_ways)
+        super().__init__(self._network, _MASK, "port", 1 if driver_beside else 0)
+
+    def train(self, training: Training, line: Line) -> Trained:
+        """`run` behind such lines."""
+        self._set(line)
+        return self.run(training)
+
+    def _set(self, line: Line) -> None:
+        if line.megabits is None:
+            self._network.lift_limit()
+        else:
+            self._network.set_line(megabits=line.megabits, buffer_bytes=BUFFER_BYTES)
+        self._network.set_loss(line.loss)
 
 
 def _python_of(way: str) -> tuple[str, dict[str, str]]:

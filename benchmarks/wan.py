@@ -3,7 +3,8 @@
 The targets are those of docs/benchmarks.md, by the same names. Two processes for each measurement
 (benchmarks/relay_peers.py) in two network namespaces, and the line between them
 (benchmarks/wan_line.py): 100 Mbit/s, a queue of two round trips, loss in both directions. Where the
-kernel lacks BBR what is compared with it is skipped.
+kernel lacks BBR what is compared with it is skipped. Where ngtcp2 is, QUIC stands beside them, for
+the look of it.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import functools
+import math
 import pathlib
 import signal
 import statistics
@@ -18,8 +20,9 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 
-from benchmarks import pictures, report, wan_line
+from benchmarks import pictures, quic_peers, report, wan_line
 from benchmarks.other_work import OtherWork
+from benchmarks.quic_peers import QUIC, QuicPeers
 from benchmarks.relay import has_bbr
 from benchmarks.relay_peers import BBR, PROGRAM, RELAY, TCP, Goodput, Peers, Transport
 from benchmarks.wan_line import Line, LongLine, Passed
@@ -43,7 +46,12 @@ TARGETS = {*LINES, "wan_fair_bbr", "wan_fair_cubic", "wan_queue_ms"}
 
 MESSAGE_BYTES = 64 << 10
 
-_COLORS = {RELAY: pictures.BLUE, TCP: pictures.VERMILION, BBR: pictures.ORANGE}
+_COLORS = {
+    RELAY: pictures.BLUE,
+    TCP: pictures.VERMILION,
+    BBR: pictures.ORANGE,
+    QUIC: pictures.GREEN,
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,14 +108,19 @@ class WanBench:
         self._effort = effort
         self._line = line
         self._peers = peers
+        self._quic = QuicPeers(line)
         self._transports = [RELAY, TCP] + ([BBR] if has_bbr() else [])
         self._goodputs: dict[Transport, list[float]] = {}
 
     def alone(self) -> None:
         """One sender on each line, over each transport in turn."""
+        reason = quic_peers.unavailable()
+        if reason is not None:
+            self._report.skip(QUIC.label, reason)
+        transports = [*self._transports, *([QUIC] if reason is None else [])]
         for name, line in LINES.items():
             self._line.set(line)
-            samples = self._rounds(self._goodput)
+            samples = self._rounds(self._goodput, transports)
             for transport, goodputs in samples.items():
                 megabits = statistics.median(_megabits(sample) for sample, _ in goodputs)
                 self._goodputs.setdefault(transport, []).append(megabits)
@@ -115,7 +128,7 @@ class WanBench:
                     f"{_name(line)}, {transport.label}",
                     group="100 Mbit/s, a queue of two round trips, one sender",
                     mbit_per_s=megabits,
-                    retransmits=statistics.median(one.retransmits for one, _ in goodputs),
+                    retransmits=_retransmits([one for one, _ in goodputs]),
                     queue_p50_ms=statistics.median(passed.queue_p50_ms for _, passed in goodputs),
                     line_late_ms=max(passed.late_ms for _, passed in goodputs),
                 )
@@ -132,7 +145,7 @@ class WanBench:
         """How long the queue gets where the buffer would hold eight round trips."""
         line = QUEUE_LINE
         self._line.set(line)
-        samples = self._rounds(self._goodput)
+        samples = self._rounds(self._goodput, self._transports)
         for transport, goodputs in samples.items():
             self._report.row(
                 transport.label,
@@ -176,7 +189,7 @@ class WanBench:
         for transport, goodputs in self._goodputs.items():
             color = _COLORS[transport]
             axes.plot(places, goodputs, color=color, marker="o", linewidth=2)
-            above = (6, 8) if transport == BBR else (6, -8)
+            above = {BBR: (6, 8), QUIC: (6, -20)}.get(transport, (6, -8))
             pictures.label(axes, places[-1], goodputs[-1], transport.label, color, xytext=above)
         axes.set_xticks(places, [_name(line) for line in LINES.values()])
         axes.set_ylim(0, 100)
@@ -185,16 +198,18 @@ class WanBench:
     # -------------------------------------------------------------- measuring
 
     def _rounds(
-        self, measure: Callable[[Transport], tuple[Goodput, Passed]]
+        self,
+        measure: Callable[[Transport], tuple[Goodput, Passed]],
+        transports: Sequence[Transport],
     ) -> dict[Transport, list[tuple[Goodput, Passed]]]:
         samples: dict[Transport, list[tuple[Goodput, Passed]]] = {
-            transport: [] for transport in self._transports
+            transport: [] for transport in transports
         }
 
         def run(transport: Transport) -> None:
             samples[transport].append(measure(transport))
 
-        variants = {one.label: functools.partial(run, one) for one in self._transports}
+        variants = {one.label: functools.partial(run, one) for one in transports}
         report.interleave(variants, rounds=self._effort.rounds, warm_ups=0)
         return samples
 
@@ -202,12 +217,13 @@ class WanBench:
         # What waited during the start is taken away in the midst of the measurement.
         start = threading.Timer(self._effort.warm_up_s, self._line.take)
         start.start()
-        goodput = self._peers.goodput(
-            transport,
-            MESSAGE_BYTES,
-            seconds=self._effort.seconds,
-            warm_up=self._effort.warm_up_s,
-        )
+        seconds, warm_up = self._effort.seconds, self._effort.warm_up_s
+        if transport == QUIC:
+            goodput = self._quic.goodput(seconds=seconds, warm_up=warm_up)
+        else:
+            goodput = self._peers.goodput(
+                transport, MESSAGE_BYTES, seconds=seconds, warm_up=warm_up
+            )
         start.join()
         return goodput, self._line.take()
 
@@ -232,6 +248,12 @@ class WanBench:
         if len(found) < len(threads):
             raise RuntimeError(f"the relay beside {rival.label}: one of them failed, see above")
         return found[RELAY], found[rival]
+
+
+def _retransmits(samples: Sequence[Goodput]) -> float | None:
+    """The median share; None where the transport does not tell."""
+    known = [sample.retransmits for sample in samples if not math.isnan(sample.retransmits)]
+    return statistics.median(known) if known else None
 
 
 def _megabits(sample: Goodput) -> float:

@@ -43,7 +43,8 @@ def check_options(
     Raises:
         InvalidOption: the message names the option and what it may be.
     """
-    if threshold is not None and not isinstance(threshold, ThresholdAlgorithm):
+    is_class = isinstance(threshold, type)  # It has the methods, too.
+    if threshold is not None and (is_class or not isinstance(threshold, ThresholdAlgorithm)):
         raise errors.InvalidOption(
             f"threshold={threshold!r} must be a threshold algorithm, such as FixedThreshold(1e-3), "
             "or None, which withholds nothing"

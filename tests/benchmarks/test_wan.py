@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import relay, wan, wan_line
+from benchmarks import quic_peers, relay, wan, wan_line
+from benchmarks.quic_peers import QUIC
 from tests.support.native_programs import folder_of
 
 FOLDER = folder_of("relay_peer", "wan_line")
@@ -29,6 +30,8 @@ def test_a_quick_run_has_a_verdict_or_a_reason_for_every_target(
     written = json.loads((tmp_path / "wan.json").read_text())
     judged = {target["name"] for target in written["targets"]}
     skipped = {row["name"] for row in written["rows"] if row["group"] == "Skipped"}
+    assert (QUIC.label in skipped) == (quic_peers.unavailable() is not None)
+    skipped.discard(QUIC.label)
     assert not judged & skipped
     assert judged | skipped == wan.TARGETS
     assert bool(skipped) != relay.has_bbr()
