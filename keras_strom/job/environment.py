@@ -12,9 +12,12 @@ KERAS_STROM_SIZE           the number of workers
 KERAS_STROM_LOCAL_RANK     this worker among those of its machine (default 0)
 KERAS_STROM_LOCAL_SIZE     the workers of its machine (default 1)
 KERAS_STROM_GPUS           "own": the GPUs that this process sees are this worker's; "shared": other
-                           workers of its machine have them, too (default: own, where the worker is
-                           alone on its machine; else each takes one of those it sees, by
-                           LOCAL_RANK)
+                           workers of its machine have them, too, or may come there (default: own,
+                           where the worker is alone on its machine; else each takes one of those
+                           it sees, by LOCAL_RANK)
+KERAS_STROM_NEEDS_GPU      1: a `StromStrategy` that is given no `devices` is refused where
+                           TensorFlow sees no GPU (default 0: it trains on the CPU, with a warning
+                           where the machine has GPUs)
 KERAS_STROM_ATTEMPT        how often this rank was started before (default 0); a higher attempt
                            takes the place of a lower one
 KERAS_STROM_MASTER         the master's address: host:port or [IPv6]:port
@@ -60,6 +63,7 @@ SIZE = PREFIX + "SIZE"
 LOCAL_RANK = PREFIX + "LOCAL_RANK"
 LOCAL_SIZE = PREFIX + "LOCAL_SIZE"
 GPUS = PREFIX + "GPUS"
+NEEDS_GPU = PREFIX + "NEEDS_GPU"
 ATTEMPT = PREFIX + "ATTEMPT"
 MASTER = PREFIX + "MASTER"
 CREDENTIALS = PREFIX + "CREDENTIALS"
@@ -75,8 +79,18 @@ STATUS = PREFIX + "STATUS"
 
 _KNOWN = frozenset(
     (
-        *(RANK, SIZE, LOCAL_RANK, LOCAL_SIZE, GPUS, ATTEMPT, MASTER, CREDENTIALS, NETWORK, IP),
-        *(JOIN_TIMEOUT, MAX_FAILURES, DRAIN_SECONDS, RUNNER_FD, DATA, CHECKPOINTS, STATUS),
+        *(RANK, SIZE, LOCAL_RANK, LOCAL_SIZE, GPUS, NEEDS_GPU, ATTEMPT, MASTER, CREDENTIALS),
+        *(
+            NETWORK,
+            IP,
+            JOIN_TIMEOUT,
+            MAX_FAILURES,
+            DRAIN_SECONDS,
+            RUNNER_FD,
+            DATA,
+            CHECKPOINTS,
+            STATUS,
+        ),
     )
 )
 
@@ -92,6 +106,7 @@ class ClusterEnvironment:
         local_rank, local_size: the same among the workers of this machine.
         gpus: whether the GPUs that this process sees are its "own", or "shared" with other workers
             of its machine; None = nobody has said so.
+        needs_gpu: whether it is not to train on the CPU where it finds no GPU.
         attempt: how often this rank was started before.
         master: the master's (host, port); None for one worker on its own.
         credentials_path: where the credentials are read from, see `load_credentials`.
@@ -118,6 +133,7 @@ class ClusterEnvironment:
     local_rank: int = 0
     local_size: int = 1
     gpus: Literal["own", "shared"] | None = None
+    needs_gpu: bool = False
     attempt: int = 0
     master: HostPort | None = None
     credentials_path: str | None = None
@@ -197,6 +213,7 @@ class ClusterEnvironment:
             local_rank=read(LOCAL_RANK, _integer, 0),
             local_size=read(LOCAL_SIZE, _positive_integer, 1),
             gpus=read(GPUS, _own_or_shared, None),
+            needs_gpu=read(NEEDS_GPU, _zero_or_one, False),
             attempt=read(ATTEMPT, _integer, 0),
             master=read(MASTER, parse_address, None),
             credentials_path=read(CREDENTIALS, str, None),
@@ -228,6 +245,8 @@ class ClusterEnvironment:
             variables[CREDENTIALS] = self.credentials_path
         if self.gpus is not None:
             variables[GPUS] = self.gpus
+        if self.needs_gpu:
+            variables[NEEDS_GPU] = "1"
         if self.ip is not None:
             variables[IP] = self.ip
         if self.max_failures:
@@ -410,6 +429,12 @@ def _own_or_shared(text: str) -> Literal["own", "shared"]:
     if text == "shared":
         return "shared"
     raise ValueError('must be "own" or "shared"')
+
+
+def _zero_or_one(text: str) -> bool:
+    if text not in ("0", "1"):
+        raise ValueError("must be 0 or 1")
+    return text == "1"
 
 
 def _positive_integer(text: str) -> int:

@@ -1,7 +1,8 @@
 """Which of a machine's GPUs a worker sees, before it has imported anything: CUDA_VISIBLE_DEVICES.
 
 A runner that starts several workers on a machine gives each one card. They would otherwise all
-reserve the memory of all cards, as TensorFlow does with what it sees.
+reserve the memory of all cards, as TensorFlow does with what it sees. A worker that is alone for
+now, on a machine to which others may come, gets one card, too.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ VISIBLE = "CUDA_VISIBLE_DEVICES"
 # Reads as TensorFlow does: it takes a card's memory bit by bit, not at once.
 _GROW = "TF_FORCE_GPU_ALLOW_GROWTH"
 
-# Slurm sets it where each of its tasks has cards of its own.
+# Slurm sets it where each of its tasks has cards of its own, in the tasks and around them.
 _BY_SLURM = "SLURM_GPUS_PER_TASK"
 
 # NVIDIA's driver has a file there for each card that this machine, or container, may use.
@@ -32,7 +33,8 @@ def one_each(
     """One card for each worker of a machine, by its local rank; where there are fewer, they share.
 
     Args:
-        place: the worker's. One that is alone on its machine keeps all cards.
+        place: the worker's. One that is alone on its machine keeps all cards, and so does one whose
+            cards are its "own" already; "shared" = others have the same cards, or may come.
         variables: of its process.
         files: the folder of devices.
 
@@ -46,16 +48,27 @@ def one_each(
         ('own', {'CUDA_VISIBLE_DEVICES': '5'})
     """
     cards = visible(variables, files)
-    if place.local_size == 1 or not cards or place.gpus is not None:
+    is_alone = place.gpus is None and place.local_size == 1
+    if is_alone or not cards or place.gpus == "own":
         return place, {}
-    if _BY_SLURM in variables:
-        return dataclasses.replace(place, gpus="own"), {}
     changed = {VISIBLE: cards[place.local_rank % len(cards)]}
-    if place.local_size <= len(cards):
+    if place.gpus is None and place.local_size <= len(cards):
         return dataclasses.replace(place, gpus="own"), changed
     if _GROW not in variables:
         changed[_GROW] = "true"
     return dataclasses.replace(place, gpus="shared"), changed
+
+
+def are_of_a_task(variables: Mapping[str, str]) -> bool:
+    """Whether Slurm gives each of its tasks GPUs of its own.
+
+    What a task sees is its worker's own then, where the task is one worker; not where it starts
+    several.
+
+    Args:
+        variables: of a process of the task.
+    """
+    return _BY_SLURM in variables
 
 
 def visible(variables: Mapping[str, str], files: str = _FILES) -> list[str]:

@@ -79,6 +79,7 @@ class Agent:
         own: is told of the workers' output here, which the launcher then does not get; None = the
             launcher gets it.
         patience: seconds that the launcher may take for its first word.
+        has_own_gpus: whether the GPUs that this process sees are those of its one worker.
 
     Attributes:
         outcome: of the worker that ended last; None = none has.
@@ -92,11 +93,14 @@ class Agent:
         work: Script | None = None,
         own: WorkerListener | None = None,
         patience: float = _PREPARE_SECONDS,
+        *,
+        has_own_gpus: bool = False,
     ) -> None:
         self._wire = wire
         self._patience = patience
         self._work = work
         self._own = own
+        self._has_own_gpus = has_own_gpus
         self._env: Mapping[str, str] = {}
         self._machine = ThisMachine()
         self._workers: dict[int, WorkerProcess] = {}
@@ -226,6 +230,7 @@ class Agent:
         place = dataclasses.replace(
             place,
             credentials_path=None,
+            gpus="own" if self._has_own_gpus else place.gpus,
             checkpoints=place.checkpoints and place.checkpoints.as_here(clock),
         )
         listener = _Listener(self, number, self._wire, self._own)

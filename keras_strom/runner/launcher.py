@@ -382,6 +382,7 @@ class _Crew:
             size=job.workers,
             local_rank=place.local_rank,
             local_size=place.local_size,
+            gpus="shared" if place.has_room else None,
             attempt=self._attempts[rank],
             master=self._master.address,
             network=self._network,

@@ -88,7 +88,7 @@ class ThisMachine:
     ) -> WorkerProcess:
         """See `Machine`; the kernel ends the worker with the calling thread.
 
-        Of several workers each sees one of the machine's GPUs.
+        Of several workers each sees one of the machine's GPUs, and so where others may come.
         """
         assert work is not None
         place, bound = one_each(place, {**environment.inherited(), **env})
@@ -106,11 +106,13 @@ class Place:
         machine: which.
         local_rank: the worker's number among the workers there.
         local_size: how many there are.
+        has_room: whether others may come there later.
     """
 
     machine: Machine
     local_rank: int
     local_size: int
+    has_room: bool = False
 
 
 class Places(Protocol):
@@ -159,7 +161,9 @@ class Slots:
             return None
         at, slot = self._taken[rank]
         there = sum(other == at for other, _ in self._taken.values())
-        return Place(self._machines[at][0], slot, max(there, slot + 1))
+        machine, slots = self._machines[at]
+        has_room = len(self._machines) > 1 and slots > there
+        return Place(machine, slot, max(there, slot + 1), has_room)
 
     def by_machine(self) -> list[tuple[Machine, list[int]]]:
         """The machines that have workers, with these workers' ranks."""

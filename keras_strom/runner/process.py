@@ -56,6 +56,8 @@ TOO_MANY_DRAINS = (
 LATE_DRAIN = "was asked to leave and has not in time: it was killed, what it had not sent is lost"
 _FIRST_INHERITED_FD = 100
 
+# What TensorFlow says where it waits for a GPU that fails: it ends its process then (LOG(FATAL)).
+_GPU_FAILED = re.compile(r"(?:Unexpected Event status|[CG]PU->[CG]PU Memcpy failed).{0,200}")
 _UNREADABLE_SCRIPT = re.compile(r"(?:Syntax|Indentation|Tab)Error: ")
 
 _logger = logging.getLogger(__name__)
@@ -171,7 +173,8 @@ class Outcome:
     def cause(self) -> str:
         """How it failed in a few words that follow "worker 1": "was killed by SIGKILL"."""
         if self.exit_code < 0:
-            return f"was killed by {_signal_name(-self.exit_code)}"
+            why = _gpus_last_words(self.log_tail) if self.exit_code == -signal.SIGABRT else ""
+            return f"was killed by {_signal_name(-self.exit_code)}" + why
         if "\n" in self.traceback:
             return f"failed: {errors.exception_line(self.traceback)}"
         return self.traceback.removeprefix("it ")
@@ -579,7 +582,15 @@ def _describe_exit(exit_code: int, tail: Sequence[str]) -> str:
         return f"it ended with exit code {exit_code}" + (f": {error}" if error else "")
     name = _signal_name(-exit_code)
     hint = "; was it out of memory?" if -exit_code == signal.SIGKILL else ""
+    if -exit_code == signal.SIGABRT:
+        hint = _gpus_last_words(tail)
     return f"it was ended by {name}{hint}"
+
+
+def _gpus_last_words(tail: Sequence[str]) -> str:
+    """What follows "SIGABRT" where TensorFlow has ended its process for a GPU."""
+    found = next(filter(None, map(_GPU_FAILED.search, reversed(tail))), None)
+    return "" if found is None else f", for its GPU has failed ({found[0]})"
 
 
 def _signal_name(number: int) -> str:

@@ -17,7 +17,9 @@ from collections.abc import Iterator
 from types import FrameType
 
 from keras_strom import errors
+from keras_strom.job import environment
 from keras_strom.job.drain import DRAINED_EXIT_CODE
+from keras_strom.job.gpus import are_of_a_task
 from keras_strom.job.network import HostPort, format_address
 from keras_strom.runner.agent import Agent, hello
 from keras_strom.runner.channel import Channel
@@ -73,7 +75,9 @@ def serve(worker: ScheduledWorker, console: Console | None = None) -> int:
     master = worker.master or job.master
     channel = _connect(job, master, deadline, worker.start_timeout)
     patience = max(1.0, deadline - time.monotonic()) + _WAITS_FOR_OTHERS_SECONDS
-    agent = Agent(channel, worker.work, _Shown(worker.rank, console), patience)
+    shown = _Shown(worker.rank, console)
+    has_own_gpus = are_of_a_task(environment.inherited())
+    agent = Agent(channel, worker.work, shown, patience, has_own_gpus=has_own_gpus)
     try:
         channel.send(hello(rank=worker.rank))
         with _draining_on_sigterm(agent):

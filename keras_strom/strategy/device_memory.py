@@ -19,14 +19,17 @@ _FLOAT_BYTES = 4
 _HOST_BYTES = 2 * _FLOAT_BYTES
 
 
-def check_memory(space: FlatSpace) -> None:
+def check_memory(space: FlatSpace, local_steps: int = 1) -> None:
     """Refuses a training for whose steps a GPU's memory is too small.
 
-    While a step runs, what the shared variables were before it lies beside what they are after it.
-    Residuals and messages are in the host's memory, and so are copies that travel.
+    While a step runs, what the shared variables were before it lies beside what they are after it;
+    of several local steps what they were before the first one, too, on the first device. Residuals
+    and messages are in the host's memory, and so are copies that travel. What other processes have
+    taken of a card is not known here.
 
     Args:
         space: the variables that are shared.
+        local_steps: H, steps of the optimizer from one message to the next.
 
     Raises:
         UnsupportedModel: with the figures.
@@ -35,9 +38,12 @@ def check_memory(space: FlatSpace) -> None:
     for entry in space.entries:
         for variable in (entry.primary, *entry.copies):
             needed[variable.device] += entry.size * _FLOAT_BYTES
+        if local_steps > 1:
+            needed[entry.primary.device] += entry.size * _FLOAT_BYTES
     if not any("device:GPU" in name for name in needed):
         return
     limits = _limits()
+    too = " it" if local_steps == 1 else f" it and before {local_steps} local steps"
     for name, wanted in needed.items():
         limit = limits.get(name, 0)
         if "device:GPU" not in name or limit <= 0:
@@ -47,8 +53,8 @@ def check_memory(space: FlatSpace) -> None:
         if used + wanted > limit:
             raise errors.UnsupportedModel(
                 f"device {short} has too little memory for sharing: a step needs "
-                f"{_in_megabytes(wanted)} for what {space.size} parameters were before it, and of "
-                f"the {_in_megabytes(limit)} that TensorFlow may use there "
+                f"{_in_megabytes(wanted)} for what {space.size} parameters were before{too}, "
+                f"and of the {_in_megabytes(limit)} that TensorFlow may use there "
                 f"{_in_megabytes(used)} are taken; take fewer workers a card or a larger card, or "
                 'train on the CPU: StromStrategy(devices="/cpu:0")'
             )

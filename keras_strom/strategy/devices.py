@@ -18,9 +18,18 @@ from typing import Any
 import tensorflow as tf
 
 from keras_strom import errors
-from keras_strom.job.environment import ClusterEnvironment
+from keras_strom.job.environment import ClusterEnvironment, inherited
+from keras_strom.job.gpus import visible
 
 _logger = logging.getLogger("keras_strom")
+
+_NEEDS = (
+    "It needs tensorflow[and-cuda] in the place of tensorflow-cpu, and NVIDIA's driver, and "
+    "CUDA_VISIBLE_DEVICES may hide GPUs or name some that are not there"
+)
+
+# How many GPUs this process saw before it hid all but one from TensorFlow, by that one.
+_seen_before: dict[Any, int] = {}
 
 
 class _OneDevice(tf.distribute.OneDeviceStrategy):  # type: ignore[misc]
@@ -41,12 +50,20 @@ class _SeveralDevices(tf.distribute.MirroredStrategy):  # type: ignore[misc]
 
 def _reduction(devices: Sequence[str]) -> tf.distribute.CrossDeviceOps:
     """By NVIDIA's library for it between GPUs, where this TensorFlow has that."""
-    from tensorflow.python.framework import kernels
-
-    is_gpu = _type_and_index(devices[0])[0] == "GPU"
-    if is_gpu and kernels.get_registered_kernels_for_op("NcclAllReduce").kernel:
+    if _type_and_index(devices[0])[0] == "GPU" and _has_nccl() and not _divides_cards():
         return tf.distribute.NcclAllReduce()
     return tf.distribute.ReductionToOneDevice()
+
+
+def _has_nccl() -> bool:
+    from tensorflow.python.framework import kernels
+
+    return bool(kernels.get_registered_kernels_for_op("NcclAllReduce").kernel)
+
+
+def _divides_cards() -> bool:
+    """Whether logical GPUs share a card, which NVIDIA's library refuses."""
+    return len(tf.config.list_logical_devices("GPU")) != len(tf.config.get_visible_devices("GPU"))
 
 
 @functools.cache
@@ -71,10 +88,14 @@ def local_devices(devices: object, environment: ClusterEnvironment) -> tuple[str
         environment: of the worker, which says whether it shares its GPUs.
 
     Raises:
-        InvalidOption: names that TensorFlow does not know here, or devices that cannot be used.
+        InvalidOption: names that TensorFlow does not know here, or devices that cannot be used; or
+            the worker needs a GPU and TensorFlow sees none.
     """
     if devices is None:
-        return _own_gpus(environment) or ("/cpu:0",)
+        own = _own_gpus(environment)
+        if not own:
+            _miss_gpus(environment)
+        return own or ("/cpu:0",)
     names = [devices] if isinstance(devices, str) else devices
     if not isinstance(names, Sequence) or not names or not all(isinstance(n, str) for n in names):
         raise errors.InvalidOption(
@@ -92,7 +113,9 @@ def local_devices(devices: object, environment: ClusterEnvironment) -> tuple[str
         _check_gpus(devices, max(indices))
         if _shares_cards(environment):
             _let_memory_grow(tf.config.get_visible_devices("GPU"))
-    elif max(indices) > 0 and max(indices) >= (available := _cpu_devices()):
+    elif environment.shares_gpus:
+        _leave_gpus()
+    if kinds[0] == "CPU" and max(indices) > 0 and max(indices) >= (available := _cpu_devices()):
         raise errors.InvalidOption(
             f"devices={devices!r}: this process has {available} CPU device(s); "
             "tf.config.set_logical_device_configuration makes several of one"
@@ -105,17 +128,55 @@ def _own_gpus(environment: ClusterEnvironment) -> tuple[str, ...]:
     seen = tf.config.get_visible_devices("GPU")
     if not seen:
         return ()
-    first, own = 0, seen
+    own = seen
+    count = _seen_before.get(seen[0], 1) if len(seen) == 1 else len(seen)
     if environment.shares_gpus:
-        first = environment.local_rank % len(seen)
-        own = [seen[first]]
+        own = [seen[environment.local_rank % len(seen)]]
         if len(seen) > 1 and _is_set(tf.config.set_visible_devices, own, "GPU"):
-            first = 0  # Of the others TensorFlow would take the memory, too.
-    if _shares_cards(environment, len(tf.config.list_physical_devices("GPU"))):
+            _seen_before[own[0]] = count
+            seen = own  # Of the others TensorFlow would take the memory, too.
+    if _shares_cards(environment, count):
         _let_memory_grow(own)
-    if any(map(tf.config.get_logical_device_configuration, own)):
-        return tuple(device.name for device in tf.config.list_logical_devices("GPU"))
-    return tuple(f"/gpu:{index}" for index in range(first, first + len(own)))
+    return _names(own, seen)
+
+
+def _names(own: Sequence[Any], seen: Sequence[Any]) -> tuple[str, ...]:
+    """TensorFlow's names of the logical devices that `own` are, of all that it sees."""
+    divisions = [tf.config.get_logical_device_configuration(gpu) for gpu in seen]
+    gpus = [gpu for gpu, parts in zip(seen, divisions, strict=True) for _ in parts or (None,)]
+    names = [f"/gpu:{index}" for index in range(len(gpus))]
+    if any(divisions):
+        names = [device.name for device in tf.config.list_logical_devices("GPU")]
+    return tuple(name for name, gpu in zip(names, gpus, strict=True) if gpu in own)
+
+
+def _miss_gpus(environment: ClusterEnvironment) -> None:
+    """Says what keeps TensorFlow from GPUs that there are, or refuses to go on without."""
+    if environment.needs_gpu:
+        raise errors.InvalidOption(
+            f"worker {environment.rank} is to train on a GPU (use_gpu=True), and TensorFlow sees "
+            f"none in its process. {_NEEDS}"
+        )
+    if cards := visible(inherited()):
+        _logger.warning(
+            "worker %d trains on the CPU: TensorFlow sees none of the GPUs that its process may "
+            "use (%s). %s. StromStrategy(devices='/cpu:0') says that it is meant so",
+            environment.rank,
+            ", ".join(cards),
+            _NEEDS,
+        )
+
+
+def _leave_gpus() -> None:
+    """TensorFlow would take all the memory of GPUs on which others train and this worker not."""
+    if tf.config.get_visible_devices("GPU") and not _is_set(
+        tf.config.set_visible_devices, [], "GPU"
+    ):
+        _logger.warning(
+            "TensorFlow was in use before StromStrategy was made, so GPUs that others use and this "
+            "worker does not cannot be hidden from it any more, and it may take their memory; make "
+            "the strategy first, or set CUDA_VISIBLE_DEVICES=-1"
+        )
 
 
 def _shares_cards(environment: ClusterEnvironment, seen: int = 1) -> bool:
@@ -153,9 +214,8 @@ def _check_gpus(devices: object, last: int) -> None:
     seen = tf.config.get_visible_devices("GPU")
     if not seen:
         raise errors.InvalidOption(
-            f"devices={devices!r}: TensorFlow sees no GPU in this process. It needs "
-            "tensorflow[and-cuda] and NVIDIA's driver, and CUDA_VISIBLE_DEVICES may hide them; "
-            "on Spark use_gpu=True gives workers theirs"
+            f"devices={devices!r}: TensorFlow sees no GPU in this process. {_NEEDS}; on Spark "
+            "use_gpu=True gives workers theirs"
         )
     count = len(seen)
     if any(map(tf.config.get_logical_device_configuration, seen)):

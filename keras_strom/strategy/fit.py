@@ -493,8 +493,7 @@ class _Training:
     def note_history(self, logs: dict[str, Any] | None) -> None:
         """At the end of an epoch: what Keras puts into the history of `fit`."""
         for name, value in (logs or {}).items():
-            plain = _plain(value)
-            if isinstance(plain, float):
+            if isinstance(plain := _plain(value), float):
                 self._history.setdefault(name, []).append(plain)
 
     def _take_history(self, history: History) -> None:
@@ -510,27 +509,28 @@ class _Training:
         try:
             self._part(error)
         finally:  # Whoever looks at the model now sees what all workers share, as after any fit.
-            with contextlib.suppress(tf.errors.OpError):  # The error itself says what is wrong.
-                self._sharing.step.end_own(self._sharing.space)
+            if not isinstance(error, errors.DeviceLost):  # Of a lost card nothing can be asked.
+                with contextlib.suppress(tf.errors.OpError):  # The error itself says what is wrong.
+                    self._sharing.step.end_own(self._sharing.space)
 
     def _part(self, error: BaseException) -> None:
         sharing, worker = self._sharing, self._sharing.worker
         generation, sharing.generation = sharing.generation, None
-        self._projection.take_back()
-        # A step that was refused is undone on the worker's first device only.
-        with contextlib.suppress(tf.errors.OpError):
-            update_copies(sharing.space.participants)
+        lost_device = isinstance(error, errors.DeviceLost)  # Its worker goes as one that dies.
+        if not lost_device:
+            self._projection.take_back()
+            # A step that was refused is undone on the worker's first device only.
+            with contextlib.suppress(tf.errors.OpError):
+                update_copies(sharing.space.participants)
         if worker is None or sharing.ended is not None:
             return
         worker.meanwhile = None
         sharing.fits = max(sharing.fits, self._fit.number)
         words = words_of(error)
-        lost_device = isinstance(error, errors.DeviceLost)  # Its worker goes as one that dies.
         if isinstance(error, Exception) and not lost_device and is_connected(worker):
-            if self._over or isinstance(error, errors.FitFailed):
+            no_part = generation is not None and generation.ended  # It trained nothing with others.
+            if self._over or no_part or isinstance(error, errors.FitFailed):
                 return
-            if generation is not None and generation.ended:
-                return  # It trained nothing with the others.
             try:
                 self._have_others_fail(generation, words, pruned=is_pruning(error))
                 return

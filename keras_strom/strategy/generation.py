@@ -224,8 +224,8 @@ class Generation:
         sharing.step.begin()
         layout = sharing.space.hash()
         sharing.step.extend(sharing.space.size)
-        if sharing.step.is_replica:
-            check_memory(sharing.space)
+        if isinstance(sharing.step, SharedStep):
+            check_memory(sharing.space, sharing.step.local_steps)
         if worker is not None:
             own = None if sharing.agreed is None else self._fingerprint()
             # Without steps nothing is exchanged, whatever the method is.

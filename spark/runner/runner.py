@@ -106,8 +106,8 @@ def run(
             run a task once more: `spark.task.maxFailures` > `max_failures`.
         env: variables for the workers.
         use_gpu: True = each worker sees the GPUs that Spark has given its task
-            (`spark.task.resource.gpu.amount`); False = none; "auto" = its task's where Spark gives
-            it some, else whatever the machine has.
+            (`spark.task.resource.gpu.amount`), and is to train on them; False = none; "auto" = its
+            task's where Spark gives it some, else whatever the machine has.
         workers_per_node: no more than so many workers on one machine: each task asks for enough
             cores of its executor (Spark's stage-level scheduling); None = as many as it has slots.
         warm_start: each executor keeps a process that has imported TensorFlow, from which its
@@ -348,6 +348,7 @@ def _task(
         checkpoints=master.plan,
         warm_start=options.warm_start,
         watched=options.dashboard is not None,
+        may_grow=size.least is not None,
     )
 
 

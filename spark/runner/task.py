@@ -72,6 +72,7 @@ class Task:
         master: the master's address; None for a lone worker.
         network, env, use_gpu, start_timeout: as given to `run`.
         shares_gpu: whether Spark gives the same GPU to other tasks, too.
+        may_grow: whether other workers may come to a machine while this one trains.
         stream_logs: whether the driver shows output.
         show_progress: whether it shows progress bars as they move.
         data: what the rows are that the task lays down for its worker; None = there are none.
@@ -98,6 +99,7 @@ class Task:
     warm_start: bool = True
     watched: bool = False
     shares_gpu: bool = False
+    may_grow: bool = False
     version: str = __version__
 
 
@@ -160,7 +162,7 @@ def _run_worker(
     given: Mapping[str, str],
 ) -> Report:
     """Of its machine's GPUs the worker sees those that are `given`, or else one."""
-    gpus: Literal["own", "shared"] | None = None
+    gpus: Literal["own", "shared"] | None = "shared" if task.may_grow else None
     if given:
         gpus = "shared" if task.shares_gpu else "own"
     credentials = task.credentials if task.master is not None else None
@@ -175,6 +177,7 @@ def _run_worker(
                 local_rank=begin.local_rank,
                 local_size=begin.local_size,
                 gpus=gpus,
+                needs_gpu=task.use_gpu is True,
                 attempt=begin.attempt,
                 master=task.master,
                 network=task.network,

@@ -12,6 +12,7 @@ import tensorflow as tf
 from keras_strom import errors
 from keras_strom.job.environment import ClusterEnvironment
 from keras_strom.runner.process import Outcome
+from keras_strom.strategy import devices
 from keras_strom.strategy.user_errors import cause_of
 from tests.support import emulated_gpu
 
@@ -64,3 +65,51 @@ def test_a_card_that_works_no_more_is_told_from_other_failures(words: str, is_lo
     text = f"Traceback (most recent call last):\nkeras_strom.errors.{type(found).__name__}: {found}"
     outcome = Outcome(1, None, text, (), raised=True)
     assert outcome.may_be_started_again is is_lost
+
+
+def test_workers_on_the_cpu_are_told_of_gpus_that_tensorflow_does_not_see(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,3")
+    assert devices.local_devices(None, ClusterEnvironment()) == ("/cpu:0",)
+    assert "sees none of the GPUs that its process may use (2, 3)" in caplog.text
+    assert "tensorflow[and-cuda]" in caplog.text
+    caplog.clear()
+    devices.local_devices("/cpu:0", ClusterEnvironment(needs_gpu=True))
+    with pytest.raises(errors.InvalidOption, match=r"use_gpu=True.* CUDA_VISIBLE_DEVICES"):
+        devices.local_devices(None, ClusterEnvironment(needs_gpu=True))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
+    devices.local_devices(None, ClusterEnvironment(gpus="own"))
+    assert not caplog.text
+
+
+def test_nvidias_library_adds_up_between_cards_but_not_within_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(devices, "_has_nccl", lambda: True)
+    monkeypatch.setattr(tf.config, "get_visible_devices", lambda _: ["a", "b"])
+    monkeypatch.setattr(tf.config, "list_logical_devices", lambda _: ["a", "b"])
+    pair = ["/gpu:0", "/gpu:1"]
+    assert isinstance(devices._reduction(pair), tf.distribute.NcclAllReduce)
+    assert not isinstance(devices._reduction(["/cpu:0", "/cpu:1"]), tf.distribute.NcclAllReduce)
+    monkeypatch.setattr(tf.config, "list_logical_devices", lambda _: ["a0", "a1", "b"])
+    assert not isinstance(devices._reduction(pair), tf.distribute.NcclAllReduce)
+
+
+def test_of_divided_cards_a_worker_takes_the_parts_of_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """TensorFlow has started, so that the others' cannot be hidden any more."""
+    parts = {"a": ["a0", "a1"], "b": [], "c": ["c0", "c1", "c2"]}
+    found = [tf.config.LogicalDevice(f"/gpu:{index}", "GPU") for index in range(6)]
+    monkeypatch.setattr(tf.config, "get_visible_devices", lambda _: list(parts))
+    monkeypatch.setattr(tf.config, "get_logical_device_configuration", parts.get)
+    monkeypatch.setattr(tf.config, "list_logical_devices", lambda _: found)
+    monkeypatch.setattr(devices, "_is_set", lambda *_: False)
+    taken = [
+        devices.local_devices(
+            None, ClusterEnvironment(rank=rank, size=3, local_rank=rank, local_size=3)
+        )
+        for rank in range(3)
+    ]
+    assert taken == [("/gpu:0", "/gpu:1"), ("/gpu:2",), ("/gpu:3", "/gpu:4", "/gpu:5")]

@@ -52,8 +52,11 @@ def test_every_line_has_its_rank(tmp_path: Path) -> None:
 
 def test_each_worker_of_a_machine_sees_one_gpu(tmp_path: Path) -> None:
     text = "import os\nprint(os.environ['CUDA_VISIBLE_DEVICES'], os.environ['KERAS_STROM_GPUS'])\n"
-    shown = run(script(tmp_path, text), 2, env={"CUDA_VISIBLE_DEVICES": "2,5,7"})
+    task = {"CUDA_VISIBLE_DEVICES": "2,5,7", "SLURM_GPUS_PER_TASK": "3"}  # All of one of Slurm's.
+    shown = run(script(tmp_path, text), 2, env=task)
     assert sorted(shown.splitlines()) == ["[0] 2 own", "[1] 5 own"]
+    shown = run(script(tmp_path, text), 3, env={"CUDA_VISIBLE_DEVICES": "2,5"})
+    assert sorted(shown.splitlines()) == ["[0] 2 shared", "[1] 5 shared", "[2] 2 shared"]
 
 
 def test_one_worker_needs_no_prefix_and_no_master(tmp_path: Path) -> None:

@@ -365,8 +365,13 @@ def test_under_slurm_all_is_said_by_its_variables(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A stand-in for sbatch and srun: the variables that they set."""
-    work = scene.script("import keras_strom as k\nprint(k.rank(), k.size())\n")
+    work = scene.script(
+        "import os, keras_strom as k\n"
+        "gpus = os.environ['CUDA_VISIBLE_DEVICES'], os.environ['KERAS_STROM_GPUS']\n"
+        "print(k.rank(), k.size(), *gpus)\n"
+    )
     job = {"SLURM_JOB_ID": "77", "SLURM_NTASKS": "2", "SLURM_SUBMIT_DIR": str(scene.folder)}
+    job |= {"SLURM_GPUS_PER_TASK": "2", "CUDA_VISIBLE_DEVICES": "0,1"}
     program = [sys.executable, "-m", "keras_strom"]
     master = subprocess.Popen(
         [*program, "master", "--network-mask", "127.0.0.1/32"], env={**os.environ, **job}
@@ -381,7 +386,7 @@ def test_under_slurm_all_is_said_by_its_variables(
         for rank in range(2)
     ]
     shown = [task.communicate(timeout=DEADLINE)[0] for task in tasks]
-    assert shown == ["[0] 0 2\n", "[1] 1 2\n"]
+    assert shown == ["[0] 0 2 0,1 own\n", "[1] 1 2 0,1 own\n"]
     assert [task.returncode for task in tasks] == [0, 0]
     assert master.wait(DEADLINE) == 0
     assert not list(scene.folder.glob("keras-strom-*"))

@@ -128,6 +128,13 @@ def test_workers_of_a_machine_see_one_gpu_each_where_spark_gives_none(spark: Any
     assert {one["KERAS_STROM_GPUS"] for one in seen} == {"own"}
 
 
+def test_a_worker_to_which_others_may_come_leaves_them_gpus(spark: Any) -> None:
+    results = run(where, min_proc=1, max_proc=2, env={"CUDA_VISIBLE_DEVICES": "4,5"}, spark=spark)
+    for seen in (one["variables"] for one in results):
+        assert seen["CUDA_VISIBLE_DEVICES"] in ("4", "5")
+        assert (seen["KERAS_STROM_GPUS"], seen["TF_FORCE_GPU_ALLOW_GROWTH"]) == ("shared", "true")
+
+
 def test_gpus_that_spark_does_not_give_are_an_error(spark: Any) -> None:
     with pytest.raises(errors.InvalidOption, match=r"spark\.task\.resource\.gpu\.amount"):
         run(where, num_proc=2, use_gpu=True, spark=spark)

@@ -49,6 +49,11 @@ def main() -> None:
     assert not any(map(grows, GPUS))
     assert take(rank=3, of=4) == (("/gpu:0",), [GPUS[0]])
     assert list(map(grows, GPUS)) == [True, False, False]
+    assert take("/cpu:0", rank=1, of=2) == (("/cpu:0",), [])
+    tf.config.set_visible_devices(GPUS[2], "GPU")  # By the user, for whom two workers share it.
+    place = ClusterEnvironment(rank=1, size=2, local_rank=1, local_size=2)
+    assert local_devices(None, place) == ("/gpu:0",)
+    assert list(map(grows, GPUS)) == [True, False, True]
     assert take("/gpu:1", rank=1, of=4) == (("/gpu:1",), GPUS)
     assert all(map(grows, GPUS))
     refused("/gpu:3", "sees 3 GPU(s), '/gpu:0' to '/gpu:2'")

@@ -15,13 +15,25 @@ from keras_strom import StromStrategy, errors  # noqa: E402
 from keras_strom.strategy import device_memory  # noqa: E402
 
 
-def main() -> None:
-    strategy = StromStrategy(always_encode=True)
+def dense(strategy: StromStrategy, units: int) -> keras.Model:
     with strategy.scope():
-        layer = keras.layers.Dense(4096, use_bias=False)
+        layer = keras.layers.Dense(units, use_bias=False)
         model = keras.Sequential([keras.Input((10240,)), layer])
         model.compile("sgd", "mse", jit_compile=False)
+    return model
+
+
+def main() -> None:
     zeros = np.zeros((2, 10240)), np.zeros((2, 4096))
+    model = dense(StromStrategy(always_encode=True, local_steps=2), 128)
+    words = r"10\.5 MB for what 1310720 parameters were before it and before 2 local steps"
+    limits = {"/job:localhost/replica:0/task:0/device:GPU:0": 1 << 20}
+    with (
+        mock.patch.object(device_memory, "_limits", return_value=limits),
+        pytest.raises(errors.UnsupportedModel, match=words),
+    ):
+        model.fit(zeros[0], zeros[1][:, :128], verbose=0)
+    model = dense(StromStrategy(always_encode=True), 4096)
     words = r"GPU:0 has too little memory .* 167\.8 MB for what 41943040 parameters"
     with pytest.raises(errors.UnsupportedModel, match=words):
         model.fit(*zeros, verbose=0)
