@@ -272,8 +272,7 @@ class StepOp : public OpKernel {
     for (size_t i = 0; i < written.size(); ++i) {
       // Values that include the residual are as the optimizer wrote them; others are put back, and
       // rows that waited are sent without an optimizer's step.
-      written[i] = result->values_written != 0 ||
-                   (!full_ && (run->changed[i] || StepsByRows(i))) ||
+      written[i] = result->values_written != 0 || (!full_ && (run->changed[i] || StepsByRows(i))) ||
                    run->held[i].residual.NumElements() > 0;
     }
     return run->variables.Store(written, result->count > 0);
