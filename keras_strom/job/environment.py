@@ -80,17 +80,8 @@ STATUS = PREFIX + "STATUS"
 _KNOWN = frozenset(
     (
         *(RANK, SIZE, LOCAL_RANK, LOCAL_SIZE, GPUS, NEEDS_GPU, ATTEMPT, MASTER, CREDENTIALS),
-        *(
-            NETWORK,
-            IP,
-            JOIN_TIMEOUT,
-            MAX_FAILURES,
-            DRAIN_SECONDS,
-            RUNNER_FD,
-            DATA,
-            CHECKPOINTS,
-            STATUS,
-        ),
+        *(NETWORK, IP, JOIN_TIMEOUT, MAX_FAILURES, DRAIN_SECONDS, RUNNER_FD, DATA),
+        *(CHECKPOINTS, STATUS),
     )
 )
 

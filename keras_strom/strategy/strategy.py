@@ -59,6 +59,7 @@ from keras_strom.strategy.generation import Generation, Sharing
 from keras_strom.strategy.report import TrainingReport
 from keras_strom.strategy.status_reports import doing, follow_alone, reports_of
 from keras_strom.strategy.trackers import silence_autologging
+from keras_strom.strategy.user_errors import hint_of_keras_2
 from keras_strom.strategy.xla import XlaCompiler
 
 # The strategy with which this process has joined its job; it has one place there.
@@ -513,13 +514,9 @@ def _check_beside(
     method: Method, of_updates: Mapping[str, object], workers: int, *, without_threshold: bool
 ) -> None:
     """Refuses options that a method has no use for, and a method that cannot train so many."""
-    defaults = inspect.signature(StromStrategy.__init__).parameters
-    refuse_beside_method(
-        method,
-        of_updates,
-        {name: defaults[name].default for name in of_updates},
-        without_threshold=without_threshold,
-    )
+    parameters = inspect.signature(StromStrategy.__init__).parameters
+    defaults = {name: parameters[name].default for name in of_updates}
+    refuse_beside_method(method, of_updates, defaults, without_threshold=without_threshold)
     method.numbers(workers)
 
 
@@ -600,16 +597,6 @@ def _trains_as_plain_keras(model: Any) -> bool:
     return strategy._sharing is None and not compiled and strategy.num_replicas_in_sync == 1
 
 
-def _hint_of_keras_2() -> str:
-    """To us Keras 2's `fit` is a custom loop; who calls it needs other words."""
-    if "tf_keras" not in sys.modules:
-        return ""
-    return (
-        "; if this is a Keras 2 model (tf_keras, or tf.keras where TF_USE_LEGACY_KERAS is set, as "
-        "tensorflow_transform does), build it with Keras 3: import keras"
-    )
-
-
 def _check_touched(sharing: Sharing, trace: StepTrace) -> None:
     """Refuses a step whose changes could not be shared."""
     if trace.has_created:
@@ -623,7 +610,7 @@ def _check_touched(sharing: Sharing, trace: StepTrace) -> None:
     if sharing.generation is None:
         raise errors.UnsupportedModel(
             "a custom training loop with several workers must call strategy.begin() before its "
-            "first step and strategy.synchronize() after its last" + _hint_of_keras_2()
+            "first step and strategy.synchronize() after its last" + hint_of_keras_2()
         )
     for entry in sharing.space.entries:
         if id(entry.variable) in touched and not sharing.space.is_agreed(entry.variable):

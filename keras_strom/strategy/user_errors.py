@@ -1,8 +1,9 @@
-"""What an exception that ends `fit` says to its user: the cause, without our own frames."""
+"""What an exception says to its user: the cause, without our own frames."""
 
 from __future__ import annotations
 
 import re
+import sys
 from types import TracebackType
 
 import tensorflow as tf
@@ -41,6 +42,16 @@ def _device_lost(error: tf.errors.OpError, here: ClusterEnvironment) -> errors.D
     return errors.DeviceLost(
         f"worker {here.rank}'s GPU has stopped working ({words[0]}); the system's log (dmesg, "
         "nvidia-smi -q) may say why"
+    )
+
+
+def hint_of_keras_2() -> str:
+    """To us Keras 2's `fit` is a custom loop; who calls it needs other words."""
+    if "tf_keras" not in sys.modules:
+        return ""
+    return (
+        "; if this is a Keras 2 model (tf_keras, or tf.keras where TF_USE_LEGACY_KERAS is set, as "
+        "tensorflow_transform does), build it with Keras 3: import keras"
     )
 
 
