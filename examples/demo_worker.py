@@ -59,7 +59,8 @@ class EpochRecord(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Takes notes, and tells the driver by a line on the screen."""
-        self.accuracy.append(float((logs or {})["val_accuracy"]))
+        # As it is told, or a half would be rounded now up, now down.
+        self.accuracy.append(round(float((logs or {})["val_accuracy"]), 6))
         traffic = self._strategy.counters() if self._strategy is not None else None
         self.wire_bytes.append(traffic.bytes_sent + traffic.bytes_received if traffic else 0)
         if self._tells:
