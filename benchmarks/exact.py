@@ -105,8 +105,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     result = report.Report("exact", "Exact mode beside Horovod", chosen.output)
     reason = namespaces.unavailable()
     if reason is not None:
-        for name in sorted(TARGETS):
-            result.skip(name, reason)
+        result.skip_all(TARGETS, reason)
         return result.finish()
     others = OtherWork()
     speeds = measure(result, rounds=1 if chosen.quick else chosen.rounds, quick=chosen.quick)
@@ -120,8 +119,8 @@ def available(result: report.Report) -> list[str]:
     """The ways that can be gone here; says why others cannot."""
     if (ENVIRONMENT / "horovod-of.txt").exists():
         return list(WAYS)
-    for name in sorted(TARGETS):
-        result.skip(name, "Horovod is not built: .ci/horovod/set-up, build/logs/horovod-build.log")
+    why = "Horovod is not built: .ci/horovod/set-up, build/logs/horovod-build.log"
+    result.skip_all(TARGETS, why)
     return [EXACT, EXACT_BFLOAT16]
 
 

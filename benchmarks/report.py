@@ -23,7 +23,7 @@ import re
 import statistics
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import IO, Any, Literal
 
 import rich.box
@@ -108,6 +108,11 @@ class Report:
     def skip(self, name: str, reason: str) -> None:
         """Adds a row that says why a target, or a row, could not be measured here."""
         self.row(name, group="Skipped", skipped=reason)
+
+    def skip_all(self, names: Iterable[str], reason: str) -> None:
+        """`skip` for each of these, in the order of their names."""
+        for name in sorted(names):
+            self.skip(name, reason)
 
     def attach(self, name: str, value: Any) -> None:
         """Adds what the file holds besides, and no table shows: a plain JSON value."""

@@ -110,8 +110,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     result = report.Report("sites", "Two sites", chosen.output)
     reason = wan_line.unavailable()
     if reason is not None:
-        for name in sorted(TARGETS):
-            result.skip(name, reason)
+        result.skip_all(TARGETS, reason)
         result.finish()
         return
     others = OtherWork()
