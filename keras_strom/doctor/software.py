@@ -91,7 +91,8 @@ def _crash(code: int, words: str) -> Finding:
     ended = f"with code {code}" if code > 0 else f"by {signal.Signals(-code).name}"
     remedy = ""
     if code == -signal.SIGILL:
-        remedy = "TensorFlow needs a processor with AVX; build it for this one, or use another"
+        needed = "with AVX" if platform.machine() == "x86_64" else "newer than this one"
+        remedy = f"TensorFlow needs a processor {needed}; build it for this one, or use another"
     return Finding(
         "Keras",
         Grade.BAD,

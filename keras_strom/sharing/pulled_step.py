@@ -20,7 +20,6 @@ from keras_strom import errors
 from keras_strom._native.local_model import LocalModel
 from keras_strom._native.ops import operations
 from keras_strom._native.replica import HandedOver
-from keras_strom.checks import whole_number
 from keras_strom.method import MPCA, Method
 from keras_strom.sharing.flat_space import Entry, FlatSpace, update_copies
 from keras_strom.sharing.model_checks import path_of
@@ -273,12 +272,7 @@ class PulledStep(TrainingStep):
         return 0 if self._worker is None else self._worker.joint_cycles()
 
     def begin_after(self, cycles: int) -> None:
-        """The joint model of the next training has finished so many: its schedules go on.
-
-        Raises:
-            InvalidOption: no whole number, or a negative one.
-        """
-        whole_number("joint_cycles", cycles, least=0)
+        """The joint model of the next training has finished so many: its schedules go on."""
         self._cycles_of_checkpoint = cycles
 
     def expect(self, steps: int | None, workers: int) -> None:

@@ -25,6 +25,7 @@ import tensorflow as tf
 from keras_strom import errors
 from keras_strom._native.local_model import LocalModel
 from keras_strom._native.replica import Replica
+from keras_strom.checks import whole_number
 from keras_strom.job.drain import request as drain_request
 from keras_strom.job.environment import ClusterEnvironment
 from keras_strom.job.network import NetworkConfig
@@ -349,11 +350,15 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
 
         Set on every worker before `fit`, where training goes on from a backup of the program's
         own, it has the method's schedules go on there. Checkpoints of `keras-strom run` keep it.
+
+        Raises:
+            InvalidOption: what it is set to is no whole number, or a negative one.
         """
         return 0 if self._sharing is None else self._sharing.step.cycles
 
     @joint_cycles.setter
     def joint_cycles(self, cycles: int) -> None:
+        whole_number("joint_cycles", cycles, least=0)
         if self._sharing is not None:
             self._sharing.step.begin_after(cycles)
 

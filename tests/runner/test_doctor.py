@@ -112,6 +112,14 @@ def test_a_tensorflow_that_ends_its_process_is_found(
     assert words in found.words
 
 
+@pytest.mark.parametrize(("machine", "needed"), [("x86_64", "with AVX"), ("aarch64", "newer")])
+def test_an_instruction_that_this_processor_lacks_is_told_in_its_words(
+    monkeypatch: pytest.MonkeyPatch, machine: str, needed: str
+) -> None:
+    monkeypatch.setattr("platform.machine", lambda: machine)
+    assert f"needs a processor {needed}" in software._crash(-signal.SIGILL, "").remedy
+
+
 def test_a_variable_that_nobody_knows_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KERAS_STROM_RNAK", "1")
     monkeypatch.setattr(software, "_in_another_process", list)

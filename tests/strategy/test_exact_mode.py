@@ -68,7 +68,9 @@ def test_two_runs_of_three_workers_have_the_same_bits(tmp_path: Path, dtype: str
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_worker_that_is_killed_trains_on_in_its_place(tmp_path: Path, dtype: str) -> None:
     # So long that the one in its place comes in time: all wait for all, so nobody may be held.
-    work = elastic.Job(epochs=8, pause=0.1, method="AllReduce", options={"dtype": dtype})
+    work = elastic.Job(
+        epochs=8, pause=0.1, hurries=True, method="AllReduce", options={"dtype": dtype}
+    )
     ended = run(tmp_path, work, Fault(mode="kill", rank=1, step=80))
     ended.check()
     assert "[1] worker 1 was killed by SIGKILL; it is started again" in ended.output

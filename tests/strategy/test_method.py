@@ -26,6 +26,7 @@ from keras_strom import (
     errors,
 )
 from keras_strom._native.local_model import MethodStruct
+from keras_strom.method import Method
 from tests.support.two_devices import TWO_DEVICES
 
 # ------------------------------------------------------------------------------- the values
@@ -169,6 +170,15 @@ def test_a_pull_by_gradients_is_refused_where_no_op_can_be_before_the_optimizer(
 def test_what_is_no_method_is_refused(method: Any) -> None:
     with pytest.raises(errors.InvalidOption, match=r"must be a method, such as AllReduce\(\)"):
         StromStrategy(method=method)
+
+
+@pytest.mark.parametrize("method", [None, MPCA()])
+def test_cycles_that_are_no_number_of_them_are_refused(method: Method | None) -> None:
+    strategy = StromStrategy(method=method)
+    for cycles in (-1, 1.5, "7"):
+        with pytest.raises(errors.InvalidOption, match="joint_cycles="):
+            strategy.joint_cycles = cycles  # type: ignore[assignment]
+    assert strategy.joint_cycles == 0
 
 
 def test_a_lone_worker_with_a_method_trains_as_plain_keras_bit_for_bit() -> None:

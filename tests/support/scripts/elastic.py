@@ -47,6 +47,7 @@ class Job:
         epochs: of each fit.
         fits: one after the other.
         pause: seconds after each batch.
+        hurries: no pause any more when those that join late have come.
         period: seconds that a batch takes, the rest being slept; 0 = as long as it does.
         hold_at: from so many batches on, each batch lasts until a worker that joins late has come,
             or asks for this worker's state; None = nobody waits.
@@ -67,6 +68,7 @@ class Job:
     epochs: int = 4
     fits: int = 1
     pause: float = 0.0
+    hurries: bool = False
     period: float = 0.0
     hold_at: int | None = None
     joins: int = 1
@@ -204,7 +206,7 @@ class Pace(keras.callbacks.Callback):  # type: ignore[misc]
         if self._steps == 1:
             trains = Trains(os.getpid(), time.monotonic() - self._ready)
             trains.write(self._folder / f"trains-{rank}-{attempt}")
-        if self._job.pause:
+        if self._job.pause and not (self._job.hurries and self._all_have_come()):
             time.sleep(self._job.pause)
         if self._job.hold_at is not None and self._steps >= self._job.hold_at:
             (self._folder / f"holds-{rank}").touch()
