@@ -354,6 +354,15 @@ def check_method(name: str, value: object) -> None:
         )
 
 
+def check_cycles(name: str, value: object) -> None:
+    """Refuses what is no number of cycles that a joint model may have finished.
+
+    Raises:
+        InvalidOption: the message begins with `name`.
+    """
+    whole_number(name, value, least=0)
+
+
 def _check_steps(steps: object) -> None:
     if steps is not None:
         whole_number("steps", steps, least=1)

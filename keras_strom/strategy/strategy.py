@@ -25,11 +25,10 @@ import tensorflow as tf
 from keras_strom import errors
 from keras_strom._native.local_model import LocalModel
 from keras_strom._native.replica import Replica
-from keras_strom.checks import whole_number
 from keras_strom.job.drain import request as drain_request
 from keras_strom.job.environment import ClusterEnvironment
 from keras_strom.job.network import NetworkConfig
-from keras_strom.method import Method, check_method
+from keras_strom.method import Method, check_cycles, check_method
 from keras_strom.recovery.checkpointing import Checkpointing
 from keras_strom.relay.counters import NodeCounters
 from keras_strom.relay.training_relay import TrainingWorker
@@ -358,7 +357,7 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
 
     @joint_cycles.setter
     def joint_cycles(self, cycles: int) -> None:
-        whole_number("joint_cycles", cycles, least=0)
+        check_cycles("joint_cycles", cycles)
         if self._sharing is not None:
             self._sharing.step.begin_after(cycles)
 
