@@ -272,7 +272,12 @@ class PulledStep(TrainingStep):
         return 0 if self._worker is None else self._worker.joint_cycles()
 
     def begin_after(self, cycles: int) -> None:
-        """The joint model of the next training has finished so many: its schedules go on."""
+        """The joint model of the next training has finished so many: its schedules go on.
+
+        Raises:
+            InvalidOption: no whole number, or a negative one.
+        """
+        super().begin_after(cycles)
         self._cycles_of_checkpoint = cycles
 
     def expect(self, steps: int | None, workers: int) -> None:

@@ -294,9 +294,6 @@ class SharedStep(TrainingStep):
         has_started = now[0] > 0
         self._threshold.set_numbers((now[0], *wanted[1:]) if has_started else wanted)
 
-    def begin_after(self, cycles: int) -> None:
-        """There is no joint model."""
-
     def plan(self, trained: list[Entry]) -> JointPlan:
         """There is no joint model."""
         return JointPlan()

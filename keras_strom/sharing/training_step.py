@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from keras_strom import errors
 from keras_strom._native.replica import HandedOver
-from keras_strom.method import MethodNumbers
+from keras_strom.method import MethodNumbers, check_cycles
 from keras_strom.sharing.flat_space import Entry, FlatSpace
 from keras_strom.sharing.step_trace import StepTrace
 
@@ -105,9 +105,13 @@ class TrainingStep(abc.ABC):
         """Of the joint model, as the master has told last; its schedules go by them. 0 = none."""
         return 0
 
-    @abc.abstractmethod
     def begin_after(self, cycles: int) -> None:
-        """Before `plan`: what `cycles` was in the checkpoint from which training goes on."""
+        """Before `plan`: what `cycles` was in the checkpoint from which training goes on.
+
+        Raises:
+            InvalidOption: no whole number, or a negative one.
+        """
+        check_cycles("joint_cycles", cycles)
 
     @abc.abstractmethod
     def expect(self, steps: int | None, workers: int) -> None:

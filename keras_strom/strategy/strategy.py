@@ -357,8 +357,9 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
 
     @joint_cycles.setter
     def joint_cycles(self, cycles: int) -> None:
-        check_cycles("joint_cycles", cycles)
-        if self._sharing is not None:
+        if self._sharing is None:
+            check_cycles("joint_cycles", cycles)
+        else:
             self._sharing.step.begin_after(cycles)
 
     def counters(self) -> NodeCounters | None:

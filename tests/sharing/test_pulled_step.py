@@ -98,6 +98,8 @@ def test_the_cycles_of_a_checkpoint_are_those_of_the_next_training() -> None:
     loop.step.begin_after(40)
     assert loop.begin().cycles == 40
     assert loop.begin().cycles == 0
+    with pytest.raises(errors.InvalidOption, match="joint_cycles=-1"):
+        loop.step.begin_after(-1)
 
 
 def test_a_model_that_trains_nothing_has_no_joint_model() -> None:
