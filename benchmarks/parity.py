@@ -42,12 +42,21 @@ COLORS = {
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """One comparison: a task, K, a delay in steps, and how many seeds."""
+    """One comparison.
+
+    Attributes:
+        task: what is learned.
+        workers: K.
+        delay: steps until a message is applied.
+        seeds: how many trainings of each kind.
+        times: as many examples as the task has, which many workers need for rounds enough.
+    """
 
     task: Task
     workers: int
     delay: int
     seeds: int
+    times: int = 1
 
     @property
     def name(self) -> str:
@@ -59,14 +68,14 @@ class Setting:
         """The trainings of K workers, one a seed."""
         delay = 1 if exchange is Exchange.NOTHING else self.delay
         return [
-            Training(self.task.name, exchange, self.workers, delay, seed, share)
+            Training(self.task.name, exchange, self.workers, delay, seed, share * self.times)
             for seed in range(self.seeds)
         ]
 
     def alone(self, share: float) -> list[Training]:
         """Those of one worker."""
         return [
-            Training(self.task.name, Exchange.NOTHING, 1, 1, seed, share)
+            Training(self.task.name, Exchange.NOTHING, 1, 1, seed, share * self.times)
             for seed in range(self.seeds)
         ]
 
@@ -92,11 +101,17 @@ def settings(full: bool) -> list[Setting]:
         "transformer": ((2, 1), (4, 1), (16, 1)),
         "gru": ((2, 1), (4, 1), (16, 1)),
     }
-    return [
+    usual = [
         Setting(TASKS[name], workers, delay, seeds=2 if TASKS[name].by_loss else 3)
         for name, places in chosen.items()
         for workers, delay in places
     ]
+    many = [
+        Setting(TASKS[name], 64, delay, seeds=3, times=times)
+        for name, times in (("mlp", 2), ("teacher", 4))
+        for delay in (1, 2)
+    ]
+    return usual + many
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -104,6 +119,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--full", action="store_true", default=os.environ.get("FULL") == "1")
     parser.add_argument("--only", choices=sorted(TASKS), help="one task")
+    parser.add_argument("--workers", type=int, help="one number of workers, in virtual time alone")
     parser.add_argument(
         "--tuned", action="store_true", help="also options of a task's own, in further tables"
     )
@@ -122,14 +138,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     chosen = [
         dataclasses.replace(setting, seeds=options.seeds or setting.seeds)
         for setting in settings(options.full)
-        if options.only in (None, setting.task.name)
+        if options.only in (None, setting.task.name) and options.workers in (None, setting.workers)
     ]
+    if not chosen:
+        parser.error(f"nothing is trained by {options.workers} workers; see `settings`")
     kept = KeptOutcomes(result.path.with_suffix(".jsonl"), resume=options.resume)
     bench = Parity(result, kept, options.share)
     bench.train(chosen)
     if options.tuned:
         bench.train_tuned([setting for setting in chosen if setting.task.tuned is not None])
-    if not options.no_processes and options.only in (None, "mlp"):
+    if not options.no_processes and options.only in (None, "mlp") and options.workers is None:
         for workers in (2, 4):
             bench.processes(workers)
     bench.draw()

@@ -137,21 +137,18 @@ def _worker(training: Training, learner: Learner) -> Worker:
     if training.exchange is Exchange.NOTHING:
         return Worker(learner)
     if training.exchange is Exchange.DENSE:
-        return DenseWorker(learner)
+        return DenseWorker(learner, training.workers)
     return SharingWorker(learner, training.workers, sharing_of(training))
 
 
 def _deliver(team: list[Worker], updates: list[Update | None], due: int) -> None:
-    """Gives each worker what the others have sent in one step, whole updates as their sum."""
-    whole = [update for update in updates if isinstance(update, np.ndarray)]
-    total = np.sum(whole, axis=0) if whole else None
-    for worker, own in zip(team, updates, strict=True):
-        if total is not None:
-            worker.post(due, total - own)
-            continue
-        for update in updates:
-            if update is not None and update is not own:
-                worker.post(due, update)
+    """Gives each worker the sum of what the others have sent in one step."""
+    sent = [None if u is None else w.whole(u) for w, u in zip(team, updates, strict=True)]
+    if all(update is None for update in sent):
+        return
+    total = np.sum([update for update in sent if update is not None], axis=0)
+    for worker, own in zip(team, sent, strict=True):
+        worker.post(due, total if own is None else total - own)
 
 
 def _batches(

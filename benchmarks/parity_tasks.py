@@ -56,7 +56,7 @@ class Sharing:
 
     threshold: ThresholdAlgorithm = _THRESHOLD
     residual_clipping: ResidualClipping | None = None
-    update_scale: str | float = "sum"
+    update_scale: str | float = "auto"
     warmup_steps: int | None = None
     local_steps: int = 1
     local_apply: str = "full"

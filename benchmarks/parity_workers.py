@@ -44,7 +44,7 @@ class Worker:
         self.bytes = 0
         self._learner = learner
         self._optimizer = learner.optimizer_start
-        self._inbox: list[tuple[int, Update]] = []
+        self._inbox: list[tuple[int, Floats]] = []
         self._values = learner.start.copy()
 
     @property
@@ -52,9 +52,17 @@ class Worker:
         """The parameters, flat."""
         return self._values
 
-    def post(self, due: int, update: Update) -> None:
-        """Another worker's update, to be applied before step `due`."""
+    def post(self, due: int, update: Floats) -> None:
+        """The sum of other workers' updates of one step, to be applied before step `due`."""
         self._inbox.append((due, update))
+
+    def whole(self, update: Update) -> Floats:
+        """What an update adds to the parameters, flat."""
+        if isinstance(update, np.ndarray):
+            return update
+        values = np.zeros(self._learner.size, np.float32)
+        codec.apply(update, values)
+        return values
 
     def receive(self, step: int) -> None:
         """Applies what is due before `step`."""
@@ -77,7 +85,7 @@ class Worker:
         update, self._optimizer = self._learner.step(values, self._optimizer, x, y)
         return update
 
-    def _apply(self, updates: list[Update]) -> None:
+    def _apply(self, updates: list[Floats]) -> None:
         for update in updates:
             self._values += update
 
@@ -85,9 +93,13 @@ class Worker:
 class DenseWorker(Worker):
     """A worker that sends its whole updates, which add up as StromStrategy's do by default."""
 
+    def __init__(self, learner: Learner, workers: int) -> None:
+        super().__init__(learner)
+        self._scale = UpdateScale(rule=Sharing().update_scale, workers=workers, warmup_steps=0)
+
     def step(self, step: int, x: tf.Tensor, y: tf.Tensor) -> Floats:
         """Trains on one batch; returns what the others get."""
-        update: Floats = self._train(self._values, x, y).numpy()
+        update: Floats = self._train(self._values, x, y).numpy() * np.float32(self._scale.target)
         self._values += update
         self.entries += update.size
         self.bytes += update.nbytes
@@ -172,10 +184,10 @@ class SharingWorker(Worker):
             changes.append(VariableChange(entry, shares=True, since=before))
         self._step.share(changes)
 
-    def _apply(self, updates: list[Update]) -> None:
+    def _apply(self, updates: list[Floats]) -> None:
         values = self.values
         for update in updates:
-            codec.apply(update, values)
+            values += update
         parts = np.split(values, np.cumsum(self._sizes)[:-1])
         for variable, part in zip(self._variables, parts, strict=True):
             variable.assign(part)

@@ -95,8 +95,8 @@ class Job:
         check_start_timeout(self.start_timeout)
         whole_number("max_failures", self.max_failures, least=0)
         check_least("min_workers", self.min_workers, "workers", self.workers)
-        if isinstance(self.work, Script) and not os.path.isfile(self.work.path):
-            raise errors.InvalidOption(f"no such script: {self.work.path}")
+        if isinstance(self.work, Script):
+            self.work.check()
         if self.hosts and not isinstance(self.work, Script):
             raise errors.InvalidOption("hosts run a Script, not a Function")
         if self.ssh_args and not self.hosts:

@@ -58,6 +58,8 @@ _FIRST_INHERITED_FD = 100
 
 # What TensorFlow says where it waits for a GPU that fails: it ends its process then (LOG(FATAL)).
 _GPU_FAILED = re.compile(r"(?:Unexpected Event status|[CG]PU->[CG]PU Memcpy failed).{0,200}")
+# As who knows mpirun writes it: keras-strom run python train.py
+_PYTHON = re.compile(r"python[0-9.]*")
 _UNREADABLE_SCRIPT = re.compile(r"(?:Syntax|Indentation|Tab)Error: ")
 
 _logger = logging.getLogger(__name__)
@@ -76,6 +78,27 @@ class Script:
 
     path: str
     arguments: tuple[str, ...] = ()
+
+    def check(self) -> None:
+        """Looks whether it is there, and no program.
+
+        Raises:
+            InvalidOption: there is no such file, or it is Python itself or another program.
+        """
+        is_file = os.path.isfile(self.path)
+        if _is_program(self.path) if is_file else _PYTHON.fullmatch(self.path):
+            raise errors.InvalidOption(
+                f"{self.path} is a program, and no Python file: workers are started by the Python "
+                "that runs this command; give the script alone"
+            )
+        if not is_file:
+            raise errors.InvalidOption(f"no such script: {self.path}")
+
+
+def _is_program(path: str) -> bool:
+    """Whether a file has what no Python file has, a null byte, where programs have many."""
+    with open(path, "rb") as file:
+        return b"\0" in file.read(64)
 
 
 @dataclasses.dataclass(frozen=True)

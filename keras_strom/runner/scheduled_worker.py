@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import os
 import signal
 import socket
 import threading
@@ -56,8 +55,7 @@ class ScheduledWorker:
         if self.rank < 0:
             raise errors.InvalidOption(f"--rank {self.rank}: workers are numbered from 0")
         check_start_timeout(self.start_timeout)
-        if not os.path.isfile(self.work.path):
-            raise errors.InvalidOption(f"no such script: {self.work.path}")
+        self.work.check()
 
 
 def serve(worker: ScheduledWorker, console: Console | None = None) -> int:

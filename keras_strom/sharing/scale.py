@@ -11,8 +11,10 @@ import tensorflow as tf
 from keras_strom import errors
 from keras_strom.checks import whole_number
 
-_RULES = ("sum", "sqrt", "mean")
+_RULES = ("auto", "sum", "sqrt", "mean")
 
+# Whole steps of how many workers add up at most, by "auto": what benchmarks have shown to help.
+_MOST_WHOLE = 16
 
 # Steps of the warm-up where nobody says how many.
 _ENCODED_WARMUP = 500
@@ -30,12 +32,15 @@ class UpdateScale:
     Early updates are large and point the same way on all workers; where a worker's model has not
     its own progress but what all share alone (`local_apply="encoded"`), their sum can diverge, and
     the warm-up starts from their mean. With "full" it only costs accuracy, with however many
-    workers. Where updates are late, what counts is how many are under way, K times
-    the steps by which they are late: beyond 16 or so they overshoot at first, and a `rule` of 16
-    over that number learns more in a short training.
+    workers.
+
+    What counts is how many updates are under way, K times the steps by which they are late: beyond
+    16 or so their sum overshoots. "auto" reckons with one step; where they come later, a number of
+    16 over that product learns more.
 
     Attributes:
-        rule: S: "sum" is 1, "sqrt" 1/sqrt(K), "mean" 1/K, or a positive number itself.
+        rule: S: "auto" is min(1, 16/K), "sum" 1, "sqrt" 1/sqrt(K), "mean" 1/K, or a positive
+            number itself.
         workers: K.
         warmup_steps: steps until S is reached; 0 = from the start.
 
@@ -64,7 +69,12 @@ class UpdateScale:
     def target(self) -> float:
         """S, the scale after the warm-up."""
         if isinstance(self.rule, str):
-            factors = {"sum": 1.0, "sqrt": 1 / math.sqrt(self.workers), "mean": 1 / self.workers}
+            factors = {
+                "auto": min(1.0, _MOST_WHOLE / self.workers),
+                "sum": 1.0,
+                "sqrt": 1 / math.sqrt(self.workers),
+                "mean": 1 / self.workers,
+            }
             return factors[self.rule]
         return float(self.rule)
 

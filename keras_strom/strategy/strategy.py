@@ -99,8 +99,8 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
         residual_clipping: a `ResidualClipping`, or None for none: a threshold that adapts leaves
             nothing to clip, and then what one worker learns is plain Keras's.
         shake_up: a `ShakeUp`, or None for none.
-        update_scale: how K workers' updates add up: "sum", "sqrt" (sum / sqrt K), "mean", or a
-            number.
+        update_scale: how K workers' updates add up: "auto" (the sum of up to 16, beyond them 16
+            times the mean), "sum", "sqrt" (sum / sqrt K), "mean", or a number.
         warmup_steps: steps over which the scale grows from 1/K of it; 0 = none. None = none with
             `local_apply="full"`, which learns fastest so, and 500 with "encoded", where the sum of
             early updates can diverge.
@@ -158,7 +158,7 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
         threshold: ThresholdAlgorithm | None = _THRESHOLD,
         residual_clipping: ResidualClipping | None = None,
         shake_up: ShakeUp | None = None,
-        update_scale: str | float = "sum",
+        update_scale: str | float = "auto",
         warmup_steps: int | None = None,
         momentum_masking: bool | str = "auto",
         update_clipping: UpdateClipping | None = None,

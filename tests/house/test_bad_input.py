@@ -57,7 +57,7 @@ def test_different_options_are_named_on_both_workers() -> None:
 
 @pytest.mark.parametrize("case", ["methods", "a method on one"])
 def test_different_methods_are_named_on_both_workers(case: str) -> None:
-    other = "method=SparkNet(steps=5)" if case == "methods" else "update_scale=sum"
+    other = "method=SparkNet(steps=5)" if case == "methods" else "update_scale=auto"
     for words in last_words(case):
         for part in ("worker 0", "worker 1", "method=MPCA(phases=1, alpha=0.05", other):
             assert part in words

@@ -324,6 +324,7 @@ SCRIPT = str(Path(__file__))
         (["worker", "--rank", "-3", "--job", "j", SCRIPT], {}, "--rank -3: workers are numbered"),
         (["worker", "--job", "j", SCRIPT], {"SLURM_PROCID": "x"}, "SLURM_PROCID='x': must be"),
         (["worker", "--rank", "0", "--job", "j", "gone.py"], {}, "no such script: gone.py"),
+        (["worker", "--rank", "0", "--job", "j", "python", "a.py"], {}, "give the script alone"),
         (
             ["worker", "--rank", "0", "--job", "j", "--start-timeout", "0.1", SCRIPT],
             {},
