@@ -149,7 +149,7 @@ def test_exact_mode_is_a_method_and_no_other() -> None:
 
 
 def test_defaults_may_be_written_out_beside_a_method() -> None:
-    StromStrategy(method=MPCA(), update_scale="sum", max_staleness=None, jit_compile=True)
+    StromStrategy(method=MPCA(), update_scale="auto", max_staleness=None, jit_compile=True)
 
 
 @pytest.mark.parametrize(
