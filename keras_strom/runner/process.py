@@ -83,7 +83,8 @@ class Script:
         """Looks whether it is there, and no program.
 
         Raises:
-            InvalidOption: there is no such file, or it is Python itself or another program.
+            InvalidOption: there is no such file, nobody here may read it, or it is Python itself or
+                another program.
         """
         is_file = os.path.isfile(self.path)
         if _is_program(self.path) if is_file else _PYTHON.fullmatch(self.path):
@@ -97,8 +98,11 @@ class Script:
 
 def _is_program(path: str) -> bool:
     """Whether a file has what no Python file has, a null byte, where programs have many."""
-    with open(path, "rb") as file:
-        return b"\0" in file.read(64)
+    try:
+        with open(path, "rb") as file:
+            return b"\0" in file.read(64)
+    except OSError as error:
+        raise errors.InvalidOption(f"the script cannot be read: {error}") from None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,6 +13,7 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from benchmarks import parity, parity_cluster, parity_kept, report
 from benchmarks.parity_cluster import Exchange, Outcome, Training, train
@@ -148,6 +149,20 @@ def test_the_targets_are_those_of_the_defaults() -> None:
     parameters = inspect.signature(StromStrategy.__init__).parameters
     options = Sharing().options()
     assert options == {name: parameters[name].default for name in options}
+
+
+def test_many_workers_and_the_one_beside_them_have_as_many_examples() -> None:
+    many = [setting for setting in parity.settings(full=False) if setting.times > 1]
+    assert {setting.workers for setting in many} == {64}
+    for setting in many:
+        assert {t.share for t in setting.trainings(share=0.5)} == {0.5 * setting.times}
+
+
+def test_many_workers_share_whole_updates_at_the_default_scale(judged: list[np.ndarray]) -> None:
+    learner = parity_cluster.Learner(SMALL)
+    few, many = (parity_cluster.DenseWorker(learner, workers) for workers in (16, 64))
+    batch = tf.constant(_X[:ROWS]), tf.constant(_Y[:ROWS])
+    np.testing.assert_array_equal(0.25 * few.step(0, *batch), many.step(0, *batch))
 
 
 def test_whole_updates_come_as_one_sum_of_all_others(judged: list[np.ndarray]) -> None:

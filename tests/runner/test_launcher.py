@@ -189,6 +189,7 @@ def test_a_bad_number_of_workers_is_refused(workers: Any) -> None:
         (["-np", "2", "no_such_script.py"], "no such script: no_such_script.py"),
         (["-np", "2", "python3", "train.py"], "python3 is a program, and no Python file"),
         (["-np", "2", "/bin/sh", "train.sh"], "/bin/sh is a program, and no Python file"),
+        (["-np", "2", "/proc/self/mem"], "the script cannot be read"),
         (["-np", "2", "--network-mask", "203.0.113.0/24", __file__], "matches no address"),
         (["-np", "2", "--network-mask", "everywhere", __file__], "no CIDR mask"),
         (["-np", "2", "--topology", "ring", __file__], "topology='ring'"),
