@@ -35,8 +35,8 @@ class UpdateScale:
     workers.
 
     What counts is how many updates are under way, K times the steps by which they are late: beyond
-    16 or so their sum overshoots. "auto" reckons with one step; where they come later, a number of
-    16 over that product learns more.
+    16 or so their sum overshoots. "auto" reckons with one step; where they come two steps late, 8/K
+    learns more.
 
     Attributes:
         rule: S: "auto" is min(1, 16/K), "sum" 1, "sqrt" 1/sqrt(K), "mean" 1/K, or a positive
