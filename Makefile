@@ -317,6 +317,12 @@ bench-wan: bench-configure ## the relay on long lines against TCP CUBIC and BBR,
 	  $(BIN)/cmake --build $(NATIVE_BENCH) --target relay_peer wan_line --parallel $(JOBS)
 	@$(BIN)/python -m benchmarks.wan $(BENCH_ARGS)
 
+.PHONY: bench-scale
+bench-scale: bench-configure ## what a link costs with up to 4096 workers, in virtual time (10 minutes; --quick)
+	@$(STEP) bench-build "building the native benchmarks" \
+	  $(BIN)/cmake --build $(NATIVE_BENCH) --target scale relay_node --parallel $(JOBS)
+	@$(BIN)/python -m benchmarks.scale $(BENCH_ARGS)
+
 .PHONY: bench-sites
 bench-sites: bench-configure ## the demo's CNN trained by two sites with a long line between them (10 minutes; --quick; root)
 	@if ((EUID == 0)); then .ci/system-packages lines data; fi

@@ -39,6 +39,7 @@ _NETWORK_HELP = {
     "topology": "auto, plain or mesh",
     "max_children": "most children of a node of a tree",
     "max_depth": "most levels of a tree",
+    "merging": "auto, on or off: pass on the sum of several updates as one message",
     "failure_timeout": "seconds of silence after which a peer is dead",
     "on_master_loss": "stop, or wait for another master and go on",
     "checkpoint_dir": "folder for checkpoints of the job; a run that finds one goes on from it",

@@ -97,6 +97,10 @@ def predict(
 ) -> Prediction:
     """What a cluster of `nodes` machines makes of steps that cost `cost`.
 
+    It reckons with each update by itself. In a tree they are merged, into fewer and together
+    shorter messages, by as much as different workers' entries meet, which nobody knows beforehand;
+    so there it is the least to be expected.
+
     Args:
         cost: of single things.
         nodes: machines.

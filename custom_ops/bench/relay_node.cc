@@ -10,9 +10,9 @@
 //   relay_node stranger ADDRESS PORT KEY=VALUE...
 //       floods the master there, from the line that it prints on
 //
-// Keys of a master: workers, queue_bytes (a link's cap), failure_timeout. Keys of a worker: those
-// of RelayWorkerOptions (relay_worker.h); of a stranger: of RelayStrangerOptions
-// (relay_stranger.h).
+// Keys of a master: workers, max_children (of a tree; 0 = none), merging (0 = auto, 1 = off, 2 =
+// on), queue_bytes (a link's cap), failure_timeout. Keys of a worker: those of RelayWorkerOptions
+// (relay_worker.h); of a stranger: of RelayStrangerOptions (relay_stranger.h).
 #include <cstdio>
 #include <exception>
 #include <iostream>
@@ -100,6 +100,7 @@ void RunMaster(const std::string& address, uint16_t port, Keys keys) {
   const auto max_children = static_cast<int32_t>(keys.Count("max_children", 0));
   options.node.topology = max_children > 0 ? Topology::kMesh : Topology::kPlain;
   if (max_children > 0) options.node.max_children = max_children;
+  options.node.merging = static_cast<Merging>(keys.Count("merging", 0));
   options.node.link_queue_bytes = keys.Count("queue_bytes", options.node.link_queue_bytes);
   options.same_host = false;  // what is tested is the network
   const auto timeout_ns = static_cast<int64_t>(1e9 * keys.Number("failure_timeout", 5));

@@ -179,19 +179,25 @@ class RelayWorker {
     const Status status = agent_->TakeReceived(&received);
     if (!status.ok()) return status;
     ApplyFolded(received.folded);
-    const int64_t updates = static_cast<int64_t>(received.updates.size());
-    if (received.folded.updates + updates == 0) return {};
+    if (received.folded.empty() && received.updates.empty()) return {};
     const int64_t now_ns = MonotonicNanoseconds();
-    CountTenth(now_ns, received.folded.updates + updates);
+    int64_t updates = received.folded.updates;
+    for (const ReceivedUpdate& update : received.updates) updates += UpdatesIn(update);
+    CountTenth(now_ns, updates);
     for (const ReceivedUpdate& update : received.updates) {
       UpdateHeader header;
       const Status parsed = ParseUpdateHeader(*update.update, &header);
       if (!parsed.ok()) return parsed;
-      uint64_t& counter = received_[update.id.origin];
-      if (update.id != header.id || update.id.counter != counter + 1) ++out_of_order_;
-      counter = update.id.counter;
-      latencies_us_.push_back(static_cast<double>(now_ns - static_cast<int64_t>(header.iteration)) /
-                              1e3);
+      if (update.id != header.id) ++out_of_order_;
+      ForEachApplied(update, [this](uint64_t origin, uint64_t first, uint64_t last) {
+        uint64_t& counter = received_[origin];
+        if (first != counter + 1) ++out_of_order_;
+        counter = last;
+      });
+      ForEachIteration(update, static_cast<int64_t>(header.iteration),
+                       [&](int64_t, int64_t made_ns) {
+                         latencies_us_.push_back(static_cast<double>(now_ns - made_ns) / 1e3);
+                       });
       bytes_received_ += static_cast<int64_t>(update.update->size());
       Apply(update.message());
     }
@@ -201,7 +207,6 @@ class RelayWorker {
 
   // What a long pause let pile up comes as one sum; it holds each origin's updates without a gap.
   void ApplyFolded(const FoldedUpdates& folded) {
-    if (folded.updates == 0) return;
     for (const auto& [origin, first] : folded.first) {
       if (first != received_[origin] + 1) ++out_of_order_;
       received_[origin] = folded.last.at(origin);

@@ -52,6 +52,11 @@ Status CheckTree(const strom_master_options& options) {
   return {};
 }
 
+Status CheckMerging(const strom_master_options& options) {
+  if (options.merging >= STROM_MERGING_AUTO && options.merging <= STROM_MERGING_ON) return {};
+  return {Code::kInvalidArgument, "there is no merging " + std::to_string(options.merging)};
+}
+
 // Runs `call(agent)` for an open worker handle.
 template <typename Call>
 int WithWorker(const char* function, strom_handle handle, Call&& call) {
@@ -134,6 +139,8 @@ int strom_master_create(const strom_master_options* options, strom_handle* maste
     if (!timeout.ok()) return timeout;
     Status tree = CheckTree(*options);
     if (!tree.ok()) return tree;
+    Status merging = CheckMerging(*options);
+    if (!merging.ok()) return merging;
     if (options->workers < 1) return {Code::kInvalidArgument, "a master needs at least one worker"};
     if (options->min_workers < 0 || options->min_workers > options->workers) {
       return {Code::kInvalidArgument, "min_workers=" + std::to_string(options->min_workers) +
@@ -152,6 +159,7 @@ int strom_master_create(const strom_master_options* options, strom_handle* maste
     o.node.topology = static_cast<Topology>(options->topology);
     if (options->max_children > 0) o.node.max_children = options->max_children;
     if (options->max_depth > 0) o.node.max_depth = options->max_depth;
+    o.node.merging = static_cast<Merging>(options->merging);
     o.same_host = options->same_host != 0;
     if (options->private_key != nullptr) {
       Copy(options->private_key, o.endpoint.private_key.bytes());

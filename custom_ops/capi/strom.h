@@ -22,7 +22,7 @@ extern "C" {
 
 /* Bumped whenever a declaration below, in joint_values.h or in step_values.h changes; the Python
  * package refuses another number. */
-#define STROM_ABI_VERSION 18
+#define STROM_ABI_VERSION 19
 
 typedef int64_t strom_handle;
 
@@ -245,6 +245,12 @@ enum {
   STROM_TOPOLOGY_MESH = 2   /* a tree */
 };
 
+enum {
+  STROM_MERGING_AUTO = 0, /* where workers make a tree */
+  STROM_MERGING_OFF = 1,  /* each update is passed on by itself */
+  STROM_MERGING_ON = 2    /* the sum of several is, as one message; asynchronous mode */
+};
+
 typedef struct {
   const char* bind_address;   /* "" = any; an IPv4 or IPv6 literal */
   int32_t port;               /* 0 = any free port */
@@ -256,6 +262,7 @@ typedef struct {
   int32_t topology;           /* STROM_TOPOLOGY_... */
   int32_t max_children;       /* of a node of a tree; 0 = 8 */
   int32_t max_depth;          /* levels below the master; 0 = 5 */
+  int32_t merging;            /* STROM_MERGING_... */
   int32_t same_host;          /* 1 = permit shared memory with workers of this machine */
   int32_t any_bytes;          /* 1 = updates are any bytes and there are no parameters */
   int32_t min_workers;        /* > 0: so many are enough to start, and with fewer of them training

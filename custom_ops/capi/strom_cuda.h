@@ -21,7 +21,7 @@ extern "C" {
 
 /* Bumped whenever a declaration below changes, or a structure of device_segment.h, step_values.h or
  * strom.h. */
-#define STROM_CUDA_ABI_VERSION 5
+#define STROM_CUDA_ABI_VERSION 6
 
 STROM_EXPORT int32_t strom_cuda_abi_version(void);
 STROM_EXPORT const char* strom_cuda_last_error(void);

@@ -7,7 +7,6 @@
 // needs. The fields of messages are mostly near what the job at hand uses; now and then they are
 // anything, or the message is raw bytes.
 #include <algorithm>
-#include <array>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -15,18 +14,18 @@
 #include <set>
 #include <span>
 #include <string>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
-#include "core/base/little_endian.h"
 #include "core/joint/joint_model.h"
 #include "core/master/master_node.h"
 #include "core/replication/blob.h"
 #include "core/replication/control.h"
+#include "core/replication/merged_update.h"
 #include "core/replication/update.h"
 #include "core/worker/worker_node.h"
-#include "fuzz/fuzz_input.h"
+#include "fuzz/fuzzed_peer.h"
+#include "fuzz/index_codec.h"
 
 namespace strom {
 namespace {
@@ -35,87 +34,6 @@ constexpr int kMostSteps = 600;
 constexpr int64_t kTimeoutNs = 1'000'000'000;
 constexpr int64_t kRingBytes = 2000;
 constexpr int64_t kValuesBytes = 4096;
-
-// An update is a list of indices, each of which gets one more: one that does not fit the parameters
-// it is applied to shows at once.
-class IndexCodec final : public UpdateCodec {
- public:
-  Status Check(Bytes message, uint64_t size) const override {
-    if (message.size() % 4 != 0) return {Code::kCorrupt, "half an index"};
-    for (size_t at = 0; at < message.size(); at += 4) {
-      if (LoadLittleEndian<uint32_t>(&message[at]) >= size) return {Code::kCorrupt, "an index"};
-    }
-    return {};
-  }
-  void Apply(Bytes message, std::span<float> parameters) const override {
-    for (size_t at = 0; at < message.size(); at += 4) {
-      parameters.data()[LoadLittleEndian<uint32_t>(&message[at])] += 1;
-    }
-  }
-};
-const IndexCodec kCodec;
-
-class Input : public FuzzInput {
- public:
-  using FuzzInput::FuzzInput;
-  size_t Below(size_t end) { return Take<uint8_t>() % end; }
-  std::vector<uint8_t> Raw(size_t size) {
-    std::vector<uint8_t> bytes(size);
-    for (uint8_t& byte : bytes) byte = Take();
-    return bytes;
-  }
-  // A number that this job may use, or any.
-  uint64_t Number() {
-    static constexpr uint64_t kUsual[] = {0, 1, 2, 3, 4, 16, 40, 64, uint64_t{1} << 20};
-    const size_t pick = Below(24);
-    if (pick < std::size(kUsual)) return kUsual[pick];
-    if (pick < 20) return (uint64_t{1} << 32) + pick - 11;  // origins of the first master
-    if (pick < 23) return Take<uint8_t>();
-    return Take<uint64_t>();
-  }
-};
-
-// Fills a message's fields: an archive, as those that write and read them (core/base/archive.h).
-class Drawn {
- public:
-  explicit Drawn(Input* input) : input_(*input) {}
-  template <typename... Field>
-  void operator()(Field&... fields) {
-    (Draw(fields), ...);
-  }
-
- private:
-  template <typename Number>
-    requires std::is_arithmetic_v<Number>
-  void Draw(Number& value) {
-    value = static_cast<Number>(input_.Number());
-  }
-  template <size_t size>
-  void Draw(std::array<uint8_t, size>& token) {
-    token.fill(static_cast<uint8_t>(input_.Below(8)));
-  }
-  void Draw(std::string& text) {
-    static constexpr size_t kSizes[] = {0, 0, 0, 1, 600, kMaxOptionsBytes, 100'000, 3 << 20};
-    const bool is_long = input_.Below(16) == 0;
-    text.assign(kSizes[input_.Below(is_long ? std::size(kSizes) : 5)], 'x');
-  }
-  void Draw(VersionVector& vector) {
-    for (size_t n = input_.Below(5); n > 0; --n) vector[input_.Number()] = input_.Number();
-  }
-  void Draw(std::vector<UpdateId>& ids) {
-    for (size_t n = input_.Below(5); n > 0; --n) {
-      const uint64_t origin = input_.Number();
-      ids.push_back({origin, input_.Number()});
-    }
-  }
-  template <typename Item>
-    requires requires(Item item, Drawn& drawn) { item.Fields(drawn); }
-  void Draw(std::vector<Item>& items) {
-    for (size_t n = input_.Below(4); n > 0; --n) items.emplace_back().Fields(*this);
-  }
-
-  Input& input_;
-};
 
 // Links that go nowhere; their queues are what the input says.
 class Links final : public LinkLayer {
@@ -174,88 +92,6 @@ JointPlan PlanOf(size_t pick, uint64_t size) {
   return plan;
 }
 
-Layout LayoutOf(uint64_t generation) { return {generation, 16, 5}; }
-
-Buffer UpdateOf(const UpdateHeader& header, const std::vector<uint32_t>& indices) {
-  std::vector<uint8_t> bytes(static_cast<size_t>(kUpdateHeaderBytes) + 4 * indices.size());
-  WriteUpdateHeader(header, bytes);
-  for (size_t i = 0; i < indices.size(); ++i) {
-    StoreLittleEndian<uint32_t>(&bytes[static_cast<size_t>(kUpdateHeaderBytes) + 4 * i],
-                                indices[i]);
-  }
-  return MakeBuffer(std::move(bytes));
-}
-
-// What a peer may send: drawn messages of every kind.
-class Peer {
- public:
-  // `is_parent`: it may be the master, or a parent in the tree.
-  Peer(Input* input, bool is_parent) : input_(*input), is_parent_(is_parent) {}
-
-  // Mostly what a worker sends: another message costs it its link at the master.
-  Buffer Control() {
-    static constexpr uint8_t kOfWorkers[] = {
-        Attach::kType,          Attach::kType,    Announce::kType,   Done::kType,
-        Verification::kType,    Placed::kType,    Orphan::kType,     AskState::kType,
-        AskSnapshot::kType,     AskResume::kType, ReplicaCut::kType, Have::kType,
-        strom::AskJoint::kType, Stepping::kType};
-    const size_t pick = input_.Below(2 * std::size(kOfWorkers));
-    const uint8_t type =
-        pick < std::size(kOfWorkers)
-            ? kOfWorkers[pick]
-            : static_cast<uint8_t>(1 + input_.Below(is_parent_ || input_.Below(8) == 0 ? 28 : 2));
-    ControlMessage message;
-    Alternative(type, &message);
-    // The encoder cuts words and takes care of nothing else.
-    return EncodeControl(message);
-  }
-  Buffer Raw() { return MakeBuffer(input_.Raw(1 + input_.Below(64))); }
-  std::vector<Buffer> Chunks() {
-    BlobName name;
-    name.kind = static_cast<BlobKind>(1 + input_.Below(11));
-    name.generation = input_.Number();
-    name.key = input_.Number();
-    name.mark = input_.Number();
-    static constexpr size_t kSizes[] = {0, 1, 8, 64, 64, 128, 4104};
-    const std::vector<uint8_t> values(kSizes[input_.Below(std::size(kSizes))]);
-    return EncodeBlob(name, Bytes(values));
-  }
-  Buffer AnyChunk() {
-    std::vector<uint8_t> bytes(45 + input_.Below(32));
-    bytes[0] = static_cast<uint8_t>(1 + input_.Below(12));
-    for (const size_t at : {1, 9, 17}) StoreLittleEndian<uint64_t>(&bytes[at], input_.Number());
-    StoreLittleEndian<uint32_t>(&bytes[25], 1);
-    for (const size_t at : {29, 37}) StoreLittleEndian<uint64_t>(&bytes[at], input_.Number());
-    return MakeBuffer(std::move(bytes));
-  }
-  Buffer Update() {
-    UpdateHeader header;
-    header.id = {std::max<uint64_t>(1, input_.Number()), std::max<uint64_t>(1, input_.Number())};
-    header.iteration = input_.Number();
-    header.layout = LayoutOf(1 + input_.Below(3));
-    if (input_.Below(8) == 0) header.layout.size = input_.Number();
-    header.flags = input_.Below(4) == 0 ? 0 : kLastPartFlag;
-    std::vector<uint32_t> indices(input_.Below(5));
-    for (uint32_t& index : indices) index = static_cast<uint32_t>(input_.Below(18));
-    return UpdateOf(header, indices);
-  }
-
- private:
-  template <size_t index = 0>
-  void Alternative(uint8_t type, ControlMessage* message) {
-    if constexpr (index < std::variant_size_v<ControlMessage>) {
-      if (std::variant_alternative_t<index, ControlMessage>::kType != type) {
-        return Alternative<index + 1>(type, message);
-      }
-      Drawn drawn(&input_);
-      message->emplace<index>().Fields(drawn);
-    }
-  }
-
-  Input& input_;
-  const bool is_parent_;
-};
-
 LinkEvent Event(LinkEvent::Type type, LinkId link) {
   LinkEvent event;
   event.type = type;
@@ -280,6 +116,7 @@ enum class Kind : uint8_t {
   kAnnounce,  // of the master's members
   kMove,      // of a worker: its place in the tree, and what its application asks
   kAsk,
+  kMerged,  // where updates are merged
 };
 
 // A node and those around it.
@@ -299,7 +136,8 @@ class Session {
   }
 
  protected:
-  Session(Input* input, bool is_parent) : input_(*input), peer_(input, is_parent) {}
+  Session(Input* input, bool is_parent, bool merges)
+      : input_(*input), peer_(input, is_parent, merges), merges_(merges) {}
 
   virtual void Proceed() = 0;
   virtual void Step() = 0;
@@ -316,6 +154,8 @@ class Session {
   }
 
   void Act(LinkId link, std::span<const Kind> kinds) {
+    // Merged updates come as an extra, so that saved inputs mean what they did.
+    if (merges_ && input_.Below(4) == 0) return ActOwn(Kind::kMerged, link);
     const size_t number = input_.Below(kinds.size());
     if ((kinds_ >> number & 1) == 0) return Proceed();
     switch (kinds[number]) {
@@ -378,6 +218,7 @@ class Session {
 
   Input& input_;
   Peer peer_;
+  const bool merges_;
   // Some kinds of trouble at a time, for many end the others' connections at once.
   const uint32_t kinds_ = input_.Take<uint32_t>() & input_.Take<uint32_t>();
   Links links_;
@@ -391,7 +232,7 @@ class Session {
 
 class MasterSession final : public Session<MasterNode> {
  public:
-  explicit MasterSession(Input* input) : Session(input, /*is_parent=*/false) {
+  MasterSession(Input* input, bool merges) : Session(input, /*is_parent=*/false, merges) {
     const size_t kind = input_.Below(8);
     staleness_ = kind % 2 == 0 ? -1 : static_cast<int32_t>(kind / 4);
     MasterNodeOptions options;
@@ -400,13 +241,17 @@ class MasterSession final : public Session<MasterNode> {
     options.min_workers = input_.Below(4) == 0 ? 1 : 0;
     options.epoch = 1 + input_.Below(2);
     options.topology = kind / 2 % 2 == 0 ? Topology::kPlain : Topology::kMesh;
+    tree_ = options.topology == Topology::kMesh;
     options.max_children = 2;
     options.failure_timeout_ns = kTimeoutNs;
     options.ring_bytes = kRingBytes;
     options.link_queue_bytes = 4000;
     options.member_values_bytes = kValuesBytes;
     options.values_bytes = 2 * kValuesBytes;
-    options.codec = &kCodec;
+    options.merging = merges ? Merging::kOn : Merging::kOff;
+    if (merges)
+      options.merging_interval_ns = kTimeoutNs / 100 * static_cast<int64_t>(input_.Below(3));
+    options.codec = &kIndexCodec;
     node_ = std::make_unique<MasterNode>(options, &links_);
   }
 
@@ -451,6 +296,26 @@ class MasterSession final : public Session<MasterNode> {
   void ActOwn(Kind kind, LinkId link) override {
     if (kind == Kind::kCome) return Join(rank_);
     if (kind == Kind::kAnnounce) return AnnounceAny(link);
+    if (kind == Kind::kMerged) return GiveMerged(link);
+  }
+  // Of this worker's and the others' next updates, or such as have been or are to come.
+  void GiveMerged(LinkId link) {
+    VersionVector next;
+    const int32_t spread = tree_ ? workers_ : 1;
+    Give(link, Channel::kUpdate, peer_.Merged(generation_, [&] {
+      const auto rank = static_cast<int32_t>(input_.Below(static_cast<size_t>(spread)));
+      const auto member = members_.find((rank_ + rank) % workers_);
+      const uint64_t origin = member == members_.end() ? Origin(link) : member->second.origin;
+      uint64_t& counter = next[origin];
+      if (counter == 0) {
+        const auto made = node_->received().find(origin);
+        counter = made == node_->received().end() ? 0 : made->second;
+        const size_t off = input_.Below(8);
+        if (off < 3) counter += off;
+        if (off == 3 && counter > 0) --counter;
+      }
+      return UpdateId{std::max<uint64_t>(1, origin), ++counter};
+    }));
   }
 
   // The rank's latest link; a new process comes in the place of one that is gone.
@@ -521,6 +386,7 @@ class MasterSession final : public Session<MasterNode> {
   const size_t plan_ = input_.Below(24);
   int32_t staleness_ = -1;
   int32_t workers_ = 1;
+  bool tree_ = false;
   int32_t rank_ = 0;  // whose step it is
   struct Member {
     LinkId link = 0;
@@ -539,7 +405,7 @@ class WorkerSession final : public Session<WorkerNode> {
   static constexpr LinkId kMaster = 1000;
   static constexpr uint64_t kOwn = (uint64_t{1} << 32) | 1;
 
-  explicit WorkerSession(Input* input) : Session(input, /*is_parent=*/true) {
+  WorkerSession(Input* input, bool merges) : Session(input, /*is_parent=*/true, merges) {
     WorkerNodeOptions options;
     options.size = 3;
     const size_t kind = input_.Below(4);
@@ -548,7 +414,7 @@ class WorkerSession final : public Session<WorkerNode> {
     options.failure_timeout_ns = kTimeoutNs;
     options.ring_bytes = kRingBytes;
     options.link_queue_bytes = 4000;
-    options.codec = &kCodec;
+    options.codec = &kIndexCodec;
     node_ = std::make_unique<WorkerNode>(options, &links_);
     node_->Start(now_ns_);
     GoUp(kMaster, EncodeWelcome({kOwn, 0, 1}));
@@ -561,7 +427,7 @@ class WorkerSession final : public Session<WorkerNode> {
       case 0:
         return Begin();
       case 1:
-        Say(kMaster, StartGeneration{generation_, node_->received(), 0, 0, -1});
+        Say(kMaster, StartGeneration{generation_, node_->received(), 0, 0, -1, Merging()});
         return SayBlob(kMaster, {BlobKind::kParameters, generation_, 0, 0, 0}, 64);
       case 2:
         return Submit(kMaster);
@@ -596,6 +462,32 @@ class WorkerSession final : public Session<WorkerNode> {
     if (kind == Kind::kCome) return Knock(link);
     if (kind == Kind::kMove) return Move();
     if (kind == Kind::kAsk) return Ask();
+    if (kind == Kind::kMerged) return GiveMerged(link);
+  }
+  int64_t Merging() {
+    const int64_t interval_ns = kTimeoutNs / 100 * (generation_ % 3);
+    return merges_ && generation_ % 4 != 3 ? interval_ns : kNotMerging;
+  }
+  // Publications with own updates that are published next, or any; and what comes from below.
+  void GiveMerged(LinkId link) {
+    VersionVector next = node_->received();
+    next[kOwn] = node_->replication().published();
+    const Buffer merged = peer_.Merged(generation_, [&] {
+      const uint64_t origin = kOwn + input_.Below(4);
+      if (input_.Below(8) == 0) next[origin] += input_.Below(3);
+      return UpdateId{origin, ++next[origin]};
+    });
+    UpdateHeader header;
+    STROM_CHECK(ParseUpdateHeader(*merged, &header).ok());
+    if (header.id.origin != MasterOrigin(1) || input_.Below(4) == 0) {
+      return Give(link, Channel::kUpdate, merged);
+    }
+    // The next one.
+    const auto last = node_->received().find(MasterOrigin(1));
+    header.id.counter = 1 + (last == node_->received().end() ? 0 : last->second);
+    std::vector<uint8_t> publication = *merged;
+    WriteUpdateHeader(header, publication);
+    Give(link, Channel::kUpdate, MakeBuffer(std::move(publication)));
   }
 
   void Begin() {
@@ -618,7 +510,7 @@ class WorkerSession final : public Session<WorkerNode> {
       node_->SnapshotInstalled();
     }
     for (const ReceivedUpdate& update : received.updates) {
-      kCodec.Apply(update.message(), parameters_);
+      kIndexCodec.Apply(update.message(), parameters_);
     }
     node_->SetApplied(node_->received());
   }
@@ -690,10 +582,12 @@ class WorkerSession final : public Session<WorkerNode> {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
   strom::Input input(bytes, size);
-  if (input.Take() % 2 == 0) {
-    strom::MasterSession(&input).Run(24);
+  const uint8_t kind = input.Take();
+  const bool merges = kind >= 0xc0;
+  if (kind % 2 == 0) {
+    strom::MasterSession(&input, merges).Run(24);
   } else {
-    strom::WorkerSession(&input).Run(16);
+    strom::WorkerSession(&input, merges).Run(16);
   }
   return 0;
 }

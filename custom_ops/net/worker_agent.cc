@@ -343,7 +343,8 @@ Status WorkerAgent::TakeReceived(Received* received) {
   // What has been received is applied even after a failure; the failure shows when nothing is left.
   if (inbox_.empty() && !failure_.ok()) return failure_;
   *received = inbox_.Take();
-  updates_taken_ += received->folded.updates + static_cast<int64_t>(received->updates.size());
+  updates_taken_ += received->folded.updates;
+  for (const ReceivedUpdate& update : received->updates) updates_taken_ += UpdatesIn(update);
   updates_folded_ += received->folded.updates;
   return {};
 }
@@ -466,6 +467,7 @@ void WorkerAgent::Publish(int64_t now_ns) {
     joint_cycles_.store(node_.joint_cycles(), std::memory_order_relaxed);
     waits_for_master_.store(node_.WaitsForMaster(), std::memory_order_relaxed);
     replica_wanted_.store(node_.ReplicaWanted(), std::memory_order_relaxed);
+    merges_.store(node_.merges(), std::memory_order_relaxed);
     if (inbox_.bytes() > options_.inbox_bytes && failure_.ok()) {
       failure_ = {Code::kBackPressure,
                   "worker " + std::to_string(options_.node.rank) +

@@ -99,6 +99,7 @@ class WorkerAgent final : public Exchange, public JointExchange, private IoLoop:
   void SetApplied(const VersionVector& applied) override;
   void AwaitStep(int64_t step, int64_t timeout_ns, std::function<void(Status)> done) override;
   bool sequenced() const override { return options_.node.max_staleness >= 0; }
+  bool merges() const override { return merges_.load(std::memory_order_relaxed); }
 
   // JointExchange, called from the training op's thread.
   JointOrders TakeOrders() override;
@@ -176,6 +177,7 @@ class WorkerAgent final : public Exchange, public JointExchange, private IoLoop:
   std::atomic<uint64_t> joint_cycles_ = 0;
   std::atomic<bool> waits_for_master_ = false;
   std::atomic<bool> replica_wanted_ = false;
+  std::atomic<bool> merges_ = false;
 };
 
 }  // namespace strom

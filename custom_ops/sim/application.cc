@@ -319,7 +319,9 @@ void Application::TakeReceived() {
   }
   for (const ReceivedUpdate& update : received.updates) {
     hooks_.on_taken(update);
-    record_.applied[update.id.origin] = update.id.counter;
+    ForEachApplied(update, [this](uint64_t origin, uint64_t, uint64_t last) {
+      record_.applied[origin] = last;
+    });
     record_.taken.push_back(update.id);
     kListCodec.Apply(update.message(), record_.parameters);
   }

@@ -24,6 +24,37 @@ std::string NotCovered(const VersionVector& vector, const VersionVector& other) 
   return "";
 }
 
+// What a publication contains follows on what was applied; that its bytes add up is a law of its
+// own.
+std::string ContentsComeNext(const ReceivedUpdate& update, const VersionVector& applied,
+                             uint64_t generation, const Ledger& ledger) {
+  const uint64_t last = CounterOf(applied, update.id.origin);
+  if (update.id.counter != last + 1) {
+    return "takes publication " + std::to_string(update.id.counter) + " after " +
+           std::to_string(last);
+  }
+  if (update.contents == nullptr) return "";  // more of it comes
+  for (const UpdateRange& range : *update.contents) {
+    const uint64_t base = ledger.Base(generation, range.origin);
+    const uint64_t before = std::max(CounterOf(applied, range.origin), base);
+    if (range.from != before) {
+      return "takes a publication with " + Name({range.origin, range.from + 1}) + " after " +
+             std::to_string(before);
+    }
+    if (ledger.Find({range.origin, range.to}) == nullptr) {
+      return "takes a publication with " + Name({range.origin, range.to}) +
+             ", which nobody submitted";
+    }
+  }
+  return "";
+}
+
+// Without what masters have published, which nobody has submitted.
+VersionVector OfWorkers(VersionVector vector) {
+  std::erase_if(vector, [](const auto& entry) { return IsOfMaster(entry.first); });
+  return vector;
+}
+
 std::string Prefixed(const char* what, const std::string& detail) {
   return detail.empty() ? "" : what + detail;
 }
@@ -31,7 +62,9 @@ std::string Prefixed(const char* what, const std::string& detail) {
 }  // namespace
 
 std::string ComesNextAndUnharmed(const ReceivedUpdate& update, const VersionVector& applied,
-                                 uint64_t generation_base, const Ledger& ledger) {
+                                 uint64_t generation, const Ledger& ledger) {
+  if (IsOfMaster(update.id.origin)) return ContentsComeNext(update, applied, generation, ledger);
+  const uint64_t generation_base = ledger.Base(generation, update.id.origin);
   const uint64_t last = std::max(CounterOf(applied, update.id.origin), generation_base);
   if (update.id.counter != last + 1) {
     return "takes " + Name(update.id) + " after " + std::to_string(last);
@@ -59,13 +92,14 @@ std::string KeepsTheLiving(const VersionVector& before, const VersionVector& now
 }
 
 std::string StartsWithFewOrigins(const VersionVector& cut, int32_t workers) {
-  if (std::ssize(cut) <= workers) return "";
+  if (std::ssize(OfWorkers(cut)) <= workers) return "";
   return "starts with updates of " + std::to_string(cut.size()) + " processes, where there are " +
          std::to_string(workers) + " ranks";
 }
 
 std::string HoldsOnlySubmitted(const VersionVector& vector, const Ledger& ledger) {
-  return Prefixed("holds what nobody submitted: ", NotCovered(vector, ledger.submitted()));
+  return Prefixed("holds what nobody submitted: ",
+                  NotCovered(OfWorkers(vector), ledger.submitted()));
 }
 
 std::string ComesInOneOrder(const UpdateId& id, size_t position,

@@ -23,7 +23,7 @@ namespace strom {
 // An update that a node hands to its application: the next of its origin, byte for byte what was
 // submitted.
 std::string ComesNextAndUnharmed(const ReceivedUpdate& update, const VersionVector& applied,
-                                 uint64_t generation_base, const Ledger& ledger);
+                                 uint64_t generation, const Ledger& ledger);
 // Within a generation a vector never takes anything back.
 std::string OnlyGrows(const VersionVector& before, const VersionVector& now);
 // At a start it may retire origins, but none of a process that lives.

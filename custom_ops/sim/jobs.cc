@@ -74,6 +74,11 @@ Job DrawAnyJob(uint64_t seed, SimulatedLinks links, Trouble trouble) {
   for (Script& script : job.scripts) {
     script.donation_bytes = givers.Chance(.2) ? givers.Between(-1, 0) : givers.Between(1, 20'000);
   }
+  SimulatedRandom merging(seed + 3);
+  if (options.max_staleness < 0 && merging.Chance(.5)) {
+    options.merging = Merging::kOn;
+    options.merging_interval_ns = merging.Between(0, 2 * think_ns);
+  }
   if (random.Chance(.1)) job.scripts[0].stop_all = true;
   options.plan = FaultPlan::Draw(seed, {.workers = workers,
                                         .span_ns = span_ns,
@@ -185,6 +190,7 @@ std::string DescribeJob(const Job& job) {
                                        : "staleness " + std::to_string(staleness)) +
                      (job.options.topology == Topology::kMesh ? ", mesh" : ", plain") +
                      ", queues of " + std::to_string(job.options.link_queue_bytes) + " bytes" +
+                     (job.options.merging == Merging::kOn ? ", merged" : "") +
                      ", failure timeout " +
                      std::to_string(job.options.failure_timeout_ns / kMillisecond) + " ms\n";
   if (const JointPlan& plan = job.scripts.at(0).plan; plan.IsJoint()) {

@@ -1,6 +1,7 @@
 #include "sim/list_codec.h"
 
 #include <cmath>
+#include <map>
 
 #include "core/base/little_endian.h"
 
@@ -40,6 +41,32 @@ void ListCodec::Apply(Bytes message, std::span<float> parameters) const {
     parameters[LoadLittleEndian<uint32_t>(&message[at])] +=
         LoadLittleEndian<float>(&message[at + 4]);
   }
+}
+
+bool ListCodec::CanSum(Bytes message) const { return message.size() % (2 * kEntryBytes) == 0; }
+
+std::vector<std::vector<uint8_t>> ListCodec::Sum(std::span<const Addend> addends,
+                                                 int64_t room) const {
+  std::map<uint32_t, float> sum;
+  for (const auto& [message, negative] : addends) {
+    for (size_t at = 0; at < message.size(); at += kEntryBytes) {
+      const float value = LoadLittleEndian<float>(&message[at + 4]);
+      sum[LoadLittleEndian<uint32_t>(&message[at])] += negative ? -value : value;
+    }
+  }
+  std::erase_if(sum, [](const auto& entry) { return entry.second == 0; });
+  Entries entries(sum.begin(), sum.end());
+  if (entries.size() % 2 != 0) entries.emplace_back(entries.front().first, 0.0f);
+  // In two messages, as a sum of several thresholds is.
+  std::vector<std::vector<uint8_t>> messages;
+  const size_t half = entries.size() / 4 * 2;
+  for (const Entries& part :
+       {Entries(entries.begin(), entries.begin() + static_cast<ptrdiff_t>(half)),
+        Entries(entries.begin() + static_cast<ptrdiff_t>(half), entries.end())}) {
+    std::vector<uint8_t> update = Write(part);
+    messages.emplace_back(update.begin() + (kUpdateHeaderBytes - room), update.end());
+  }
+  return messages;
 }
 
 }  // namespace strom

@@ -20,6 +20,10 @@ class ListCodec final : public UpdateCodec {
   static std::vector<uint8_t> Write(const Entries& entries);
   Status Check(Bytes message, uint64_t size) const override;
   void Apply(Bytes message, std::span<float> parameters) const override;
+  // A list of an odd number of entries stands for what cannot be summed.
+  bool CanSum(Bytes message) const override;
+  std::vector<std::vector<uint8_t>> Sum(std::span<const Addend> addends,
+                                        int64_t room) const override;
 };
 
 inline const ListCodec kListCodec;

@@ -116,6 +116,8 @@ void Simulation::StartMaster() {
   master.topology = options_.topology;
   master.max_children = options_.max_children;
   master.max_depth = options_.max_depth;
+  master.merging = options_.merging;
+  master.merging_interval_ns = options_.merging_interval_ns;
   master.codec = &kListCodec;
   master_links_ = std::make_unique<WatchedLinks>(&network_->links(master_host_));
   master_ = std::make_unique<MasterNode>(master, master_links_.get());
@@ -211,8 +213,7 @@ Application::Hooks Simulation::HooksOf(Process* process) {
   hooks.cut_off = [this, process] { CutOff(process->rank); };
   hooks.on_taken = [this, process](const ReceivedUpdate& update) {
     const ApplicationRecord& record = process->record();
-    const uint64_t base = ledger_.Base(record.generation, update.id.origin);
-    Expect(ComesNextAndUnharmed(update, record.applied, base, ledger_), process);
+    Expect(ComesNextAndUnharmed(update, record.applied, record.generation, ledger_), process);
     if (options_.max_staleness < 0) return;
     const size_t position = record.taken_before + record.taken.size();
     Expect(ComesInOneOrder(update.id, position, &order_[record.generation]), process);
@@ -573,8 +574,7 @@ void Simulation::CheckWorker(Process* process) {
   Expect(HoldsOnlySubmitted(received, ledger_), process);
   if (received != process->received) process->received = received;
   Expect(HoldsItsOwn(record.origin, received, ledger_), process);
-  // Between two generations origins are retired, and another master's workers forget what others
-  // have made.
+  // Between two generations origins are retired; another master's workers forget others' updates.
   if (record.started && !process->node->AwaitsParameters()) {
     Expect(AppliesOnlyReceived(record.applied, received), process);
   }

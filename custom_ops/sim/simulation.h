@@ -41,6 +41,8 @@ struct SimulationOptions {
   int32_t max_children = 2;  // of a node of a mesh
   int32_t max_depth = 4;
   int32_t machines = 1;  // the workers are on so many by turns
+  Merging merging = Merging::kOff;
+  int64_t merging_interval_ns = 5'000'000;
   int64_t failure_timeout_ns = 1'000'000'000;
   int64_t master_wait_ns = 0;  // as in WorkerNodeOptions
   int64_t ring_bytes = int64_t{1} << 20;

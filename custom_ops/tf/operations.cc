@@ -34,6 +34,7 @@ REGISTER_OP("StromStep")
     .Attr("send_mean: bool = false")
     .Attr("full: bool = false")
     .Attr("keep_shared: bool = false")
+    .Attr("draws_threshold: bool = false")
     .Input("variables: N * resource")
     .Input("before: N * float")
     .Input("threshold: float")
@@ -72,6 +73,7 @@ send_mean: An entry stands for the mean of what is sent, for updates of several 
 full: The variables hold what all replicas share plus this one's residual: the own update stays in
   them as the optimizer wrote it, and apply_own is false.
 keep_shared: As in StromShowOwn; for `full` alone.
+draws_threshold: Where updates are merged, the threshold is drawn to a grid (core/step/step_values.h).
 variables: The variables, which the optimizer has changed.
 before: Their values before the optimizer ran; empty of variables with `by_rows`.
 threshold: A scalar, or a vector with one for each variable.

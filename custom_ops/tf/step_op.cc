@@ -48,17 +48,19 @@ class StepOp : public OpKernel {
             (momentum_of_.empty() ||
              (momentum_of_.front() >= 0 && momentum_of_.back() < attributes_.variables)),
         absl::InvalidArgumentError("momentum_of must ascend and name variables by their index"));
-    bool apply_own = false, take_received = false, send_mean = false;
+    bool apply_own = false, take_received = false, send_mean = false, draws = false;
     OP_REQUIRES_OK(context, context->GetAttr("apply_own", &apply_own));
     OP_REQUIRES_OK(context, context->GetAttr("take_received", &take_received));
     OP_REQUIRES_OK(context, context->GetAttr("compare_contents", &compare_contents_));
     OP_REQUIRES_OK(context, context->GetAttr("send_mean", &send_mean));
     OP_REQUIRES_OK(context, context->GetAttr("full", &full_));
     OP_REQUIRES_OK(context, context->GetAttr("keep_shared", &keep_shared_));
+    OP_REQUIRES_OK(context, context->GetAttr("draws_threshold", &draws));
     OP_REQUIRES(context, full_ ? !apply_own : !keep_shared_,
                 absl::InvalidArgumentError("keep_shared is for full, and apply_own is not"));
     apply_own_ = apply_own;
     send_mean_ = send_mean;
+    draws_threshold_ = draws;
     take_received_ = take_received;
   }
 
@@ -218,6 +220,7 @@ class StepOp : public OpKernel {
         strom_replica_step(attributes_.replica, segments.data(),
                            static_cast<int64_t>(segments.size()), &options, &threads, result);
     const absl::Status stepped = ToStatus(code, strom_last_error());
+    thresholds.Note(*result);
     for (size_t i = 0; i < variables.size(); ++i) {
       if (held[i].residual.NumElements() > 0) Add(held[i].residual, variables.tensor(i));
     }
@@ -487,6 +490,7 @@ class StepOp : public OpKernel {
     options.norm_limit = context->input(inputs_.norm_limit).scalar<float>()();
     options.iteration = context->input(inputs_.iteration).scalar<int64_t>()();
     options.send_mean = send_mean_;
+    options.draws_threshold = draws_threshold_;
     options.momenta = momenta.empty() ? nullptr : momenta.data();
     options.full = full_;
     options.apply_own = apply_own_;
@@ -506,6 +510,7 @@ class StepOp : public OpKernel {
   int32_t apply_own_ = 0;
   int32_t take_received_ = 0;
   int32_t send_mean_ = 0;
+  int32_t draws_threshold_ = 0;
   bool compare_contents_ = false;
   bool full_ = false;
   bool keep_shared_ = false;

@@ -39,6 +39,10 @@ void VariableThresholds::Set(strom_step_options* options) {
   options->segment_results = results_.data();
 }
 
+void VariableThresholds::Note(const strom_step_result& result) {
+  if (!differ_) of_variables_.assign(of_variables_.size(), result.threshold);
+}
+
 float VariableThresholds::used(size_t variable) const {
   const auto segment = std::find(variable_of_.begin(), variable_of_.end(), variable);
   if (results_.empty() || segment == variable_of_.end()) return of_variables_[variable];

@@ -26,7 +26,10 @@ class VariableThresholds {
   // Points the options at what this object owns.
   void Set(strom_step_options* options);
 
-  // After the step: the threshold that was used for a variable.
+  // After the step: takes what it has used, which the core may have changed.
+  void Note(const strom_step_result& result);
+
+  // Then: the threshold that was used for a variable.
   float used(size_t variable) const;
 
   // Writes the float64 output `by_variable`, a row a variable; no rows where there is one

@@ -28,6 +28,9 @@ from keras_strom.method import MethodNumbers
 #: Topologies by the names of `NetworkConfig`, as the C interface numbers them.
 TOPOLOGIES = MappingProxyType({"auto": 0, "plain": 1, "mesh": 2})
 
+#: How updates are merged, likewise.
+MERGING = MappingProxyType({"auto": 0, "off": 1, "on": 2})
+
 #: STROM_MAX_BYTES, the longest message of a `BytesNode`: 4 MiB less the header.
 MAX_BYTES = (4 << 20) - 56
 
@@ -53,6 +56,7 @@ class _MasterOptions(ctypes.Structure):
         ("topology", ctypes.c_int32),
         ("max_children", ctypes.c_int32),
         ("max_depth", ctypes.c_int32),
+        ("merging", ctypes.c_int32),
         ("same_host", ctypes.c_int32),
         ("any_bytes", ctypes.c_int32),
         ("min_workers", ctypes.c_int32),
@@ -123,6 +127,7 @@ class MasterNode:
         topology: str = "auto",
         max_children: int = 8,
         max_depth: int = 5,
+        merging: str = "auto",
         same_host: bool = True,
         any_bytes: bool = False,
         min_workers: int = 0,
@@ -139,6 +144,7 @@ class MasterNode:
             topology=TOPOLOGIES[topology],
             max_children=max_children,
             max_depth=max_depth,
+            merging=MERGING[merging],
             same_host=same_host,
             any_bytes=any_bytes,
             min_workers=min_workers,

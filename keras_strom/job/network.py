@@ -45,6 +45,11 @@ class NetworkConfig:
             each passes updates on to a few others; "auto" is a tree for more than 32 workers.
         max_children, max_depth: bounds of a tree: of one node's children, the master's too, and of
             the levels below the master.
+        merging: "on": the master passes on the sum of several updates as one message, and so do
+            workers of a tree on their way to it. That is less for every line and processor from
+            some tens of workers on; updates may come up to a few milliseconds later. "off": each
+            is passed on by itself. "auto" is on where workers make a tree. It is for asynchronous
+            mode without a method that has a joint model; elsewhere "auto" does nothing.
         failure_timeout: seconds of silence after which a peer counts as dead; every other
             time-out of the relay follows from it.
         on_master_loss: "stop" ends the workers with `MasterLost`. "wait" (`keras-strom run`,
@@ -73,6 +78,7 @@ class NetworkConfig:
     topology: str = "auto"
     max_children: int = 8
     max_depth: int = 5
+    merging: str = "auto"
     failure_timeout: float = 5.0
     on_master_loss: str = "stop"
     checkpoint_dir: str | None = None
@@ -131,6 +137,8 @@ class NetworkConfig:
                 raise errors.InvalidOption(
                     f"{name}={value!r} must be a whole number of {least} to 1000"
                 )
+        if self.merging not in ("auto", "on", "off"):
+            raise errors.InvalidOption(f'merging={self.merging!r} must be "auto", "on" or "off"')
 
     def refuse_checkpoints(self, why: str) -> None:
         """Raises InvalidOption where `checkpoint_dir` is set, which would have no effect here."""
@@ -146,6 +154,11 @@ class NetworkConfig:
         """Raises InvalidOption where `on_master_loss` is "wait", which has no effect here."""
         if self.waits_for_master:
             raise errors.InvalidOption(f'on_master_loss="wait": {why}')
+
+    def refuse_merging(self, why: str) -> None:
+        """Raises InvalidOption where `merging` is "on", which has no effect here."""
+        if self.merging == "on":
+            raise errors.InvalidOption(f'merging="on": {why}')
 
     def of_worker(self, local_rank: int) -> NetworkConfig:
         """The configuration of one worker, whose `port` is its own."""

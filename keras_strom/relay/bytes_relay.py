@@ -174,6 +174,7 @@ class Master:
         network = network or NetworkConfig()
         network.refuse_checkpoints("a relay of bytes has nothing to save")
         network.refuse_waiting("a relay of bytes has no state to go on from")
+        network.refuse_merging("bytes have no sum; a relay passes each message on by itself")
         if host is None:
             host = _LOOPBACK
             if network.network_mask is not None:

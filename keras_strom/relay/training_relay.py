@@ -80,6 +80,7 @@ class TrainingMaster:
             topology=network.topology,
             max_children=network.max_children,
             max_depth=network.max_depth,
+            merging=network.merging,
             same_host=network.same_host,
             min_workers=min_workers or 0,
             private_key=private_key,
@@ -154,7 +155,7 @@ class TrainingWorker(WorkerNode):
                 come back.
 
         Raises:
-            InvalidOption: "wait" in a mode that has no such way.
+            InvalidOption: "wait", or merging="on", in a mode that has no such way.
             Unreachable: nothing answers at the master's address.
             SecretRejected: it answers but does not know this job's secret or id.
             Refused: the master says why.
@@ -166,6 +167,10 @@ class TrainingWorker(WorkerNode):
             network.refuse_waiting(
                 f"max_staleness={max_staleness} has all workers apply updates in the master's "
                 "order, which is lost with it; use max_staleness=None, or a checkpoint_dir"
+            )
+            network.refuse_merging(
+                f"max_staleness={max_staleness} has all workers apply updates one by one, in the "
+                'master\'s order; use max_staleness=None, or merging="auto"'
             )
         master_host = literal_address(master[0])
         bind = ""
@@ -206,7 +211,7 @@ class TrainingWorker(WorkerNode):
         """Joins the job that the environment names; an explicit `network` wins over its own.
 
         Raises:
-            InvalidOption: `network` asks for checkpoints, which are the runner's to make.
+            InvalidOption: `network` asks for what is the runner's to do.
         """
         if network is not None:
             network.refuse_checkpoints(
@@ -217,6 +222,11 @@ class TrainingWorker(WorkerNode):
                 network.refuse_waiting(
                     "it is an option of the runner (keras-strom run --on-master-loss wait), which "
                     "starts another master; this job's does not"
+                )
+            if cluster.network.merging != "on":
+                network.refuse_merging(
+                    "it is an option of the runner (keras-strom run --merging on, or network= of "
+                    "keras_strom.spark.run), whose master merges; this job's has not got it"
                 )
         if cluster.master is None:
             raise errors.EnvironmentInvalid(f"{environment.MASTER} is not set")

@@ -95,6 +95,17 @@ def method_of(method: Method | None, threshold: ThresholdAlgorithm | None) -> Me
     return AllReduce()
 
 
+def refuse_merging_beside(method: Method, network: NetworkConfig) -> None:
+    """Refuses `merging="on"` where a method trains on a joint model.
+
+    Raises:
+        InvalidOption: the message names both.
+    """
+    network.refuse_merging(
+        f"method={method!r} makes no updates that could be merged; leave out one of the two"
+    )
+
+
 def refuse_beside_method(
     method: Method,
     given: Mapping[str, object],

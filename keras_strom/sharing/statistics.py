@@ -17,7 +17,7 @@ class StepStatistics(NamedTuple):
         count: entries of the message.
         elements: elements of the variables that took part.
         message_bytes: the encoded message, without packet framing.
-        received: messages of others applied in this step.
+        received: updates of others applied in this step.
         max_residual: the largest |r| that stayed behind.
         threshold: the tau that was used; of several, the least.
         sum_residual: the sum of |r| that stayed behind.

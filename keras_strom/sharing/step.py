@@ -22,7 +22,7 @@ from keras_strom.sharing.residual import ResidualClipping, ShakeUp
 from keras_strom.sharing.scale import UpdateScale
 from keras_strom.sharing.statistics import LENGTH, StepStatistics
 from keras_strom.sharing.step_trace import StepTrace
-from keras_strom.sharing.threshold import ThresholdAlgorithm, is_per_variable
+from keras_strom.sharing.threshold import FixedThreshold, ThresholdAlgorithm, is_per_variable
 from keras_strom.sharing.threshold_state import threshold_state
 from keras_strom.sharing.touched import Rows, VariableChange
 from keras_strom.sharing.training_step import JointPlan, TrainingStep
@@ -236,6 +236,7 @@ class SharedStep(TrainingStep):
                 send_mean=options.local_steps > 1,
                 full=self._is_full,
                 keep_shared=self._keeps_shared,
+                draws_threshold=not isinstance(options.threshold, FixedThreshold),
             )
             shared = statistics[_SHARED] > 0
             self._norms.note(statistics[_NORM], limit, shared)

@@ -41,6 +41,7 @@ from keras_strom.sharing.options import (
     check_penalty,
     method_of,
     refuse_beside_method,
+    refuse_merging_beside,
 )
 from keras_strom.sharing.pulled_step import PulledStep, PullOptions
 from keras_strom.sharing.residual import ResidualClipping, ShakeUp
@@ -259,6 +260,8 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
                     f"worker {self._environment.rank} has a StromStrategy already; make one a "
                     "process and create all models in its scope"
                 )
+            if isinstance(options, PullOptions):
+                refuse_merging_beside(options.method, network or self._environment.network)
             join = functools.partial(
                 _join, weakref.ref(self), self._environment, staleness, network
             )

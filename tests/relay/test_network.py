@@ -45,6 +45,8 @@ def several_interfaces(monkeypatch: pytest.MonkeyPatch) -> None:
         {"max_children": 1},
         {"max_children": True},
         {"max_depth": 0},
+        {"merging": "always"},
+        {"merging": True},
         {"checkpoint_dir": 7},
         {"checkpoint_dir": "/tmp", "checkpoint_interval": 0},
         {"checkpoint_dir": "/tmp", "checkpoints_kept": 0},

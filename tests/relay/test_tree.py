@@ -9,9 +9,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.support.scripts import tree
+from tests.support.scripts.lifecycle import TAU
 from tests.support.two_workers import launch
 
 pytestmark = pytest.mark.jobs
@@ -38,6 +40,9 @@ def test_workers_of_a_tree_end_with_the_same_bits(
     results = train(tmp_path, workers, max_children)
     assert len({result["hash"] for result in results}) == 1
     assert all(result["difference"] < 1e-5 for result in results)
+    # Updates are merged, and a fixed threshold is what it was for all that.
+    assert all(result["threshold"] == np.float32(TAU) for result in results)
+    assert all(result["node"]["merges"] for result in results)
     # Which places they have depends on who joined first, and on whether a busy machine cost
     # somebody a link; the bounds do not.
     nodes = [result["node"] for result in results]

@@ -194,6 +194,7 @@ def test_a_bad_number_of_workers_is_refused(workers: Any) -> None:
         (["-np", "2", "--network-mask", "everywhere", __file__], "no CIDR mask"),
         (["-np", "2", "--topology", "ring", __file__], "topology='ring'"),
         (["-np", "2", "--max-children", "1", __file__], "max_children=1 must be"),
+        (["-np", "2", "--merging", "always", __file__], "merging='always' must be"),
         (["-np", "2", "--port", "65534", __file__], "port=65534 leaves no port"),
         (["-np", "2", "--start-timeout", "0", __file__], "start_timeout=0.0 must be"),
         (["-np", "2", "--start-timeout", "inf", __file__], "start_timeout=inf must be"),

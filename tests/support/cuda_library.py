@@ -72,6 +72,7 @@ class Options(ctypes.Structure):
         ("includes_residual", ctypes.c_void_p),
         ("thresholds", ctypes.c_void_p),
         ("segment_results", ctypes.c_void_p),
+        ("draws_threshold", ctypes.c_int32),
     )
 
 

@@ -82,7 +82,7 @@ void LateJoins::Join(int64_t now_ns, const Member& member, MasterGeneration* gen
   const MasterGeneration::Progress before = generation->progress(member.rank);
   generation->Join(member.rank, member.origin);
   host_->Send(member.rank, StartGeneration{snapshot.generation, cut, snapshot.number, snapshot.step,
-                                           before.last_iteration});
+                                           before.last_iteration, relay_->merging_ns()});
   if (generation->stopped()) host_->Send(member.rank, Stop{snapshot.generation});
   if (generation->sequenced()) SendPending(member.rank, snapshot, *generation);
   host_->SendBlob(member.rank, snapshot.chunks);
@@ -130,7 +130,7 @@ void LateJoins::TakeBack(int64_t now_ns, const Member& member, const AskResume& 
   }
   generation->GoOn(member.rank, member.origin, resume);
   host_->Send(member.rank, StartGeneration{snapshot.generation, snapshot.cut, snapshot.number,
-                                           snapshot.step, -1});
+                                           snapshot.step, -1, relay_->merging_ns()});
   if (generation->stopped()) host_->Send(member.rank, Stop{snapshot.generation});
   host_->SendBlob(member.rank, snapshot.chunks);
   relay_->AttachLate(now_ns, member.link, snapshot.cut, ParametersBytes());
@@ -186,10 +186,11 @@ void LateJoins::GiveFinalState(int32_t rank) {
 
 const LateJoins::Frozen& LateJoins::Freeze(int64_t now_ns, const VersionVector& least,
                                            const MasterGeneration& generation) {
+  host_->PublishAll();  // what the parameters contain is in no later publication
   // STEPs that were sent since are missed by whoever takes an earlier snapshot.
   if (snapshot_ && now_ns - snapshot_->made_ns <= share_ns_ &&
       snapshot_->step == generation.steps() && Covers(snapshot_->cut, least) &&
-      (generation.sequenced() || relay_->replication().ReachesBackTo(snapshot_->cut))) {
+      (generation.sequenced() || relay_->ReachesBackTo(snapshot_->cut))) {
     return *snapshot_;
   }
   const uint64_t number = ++last_number_;

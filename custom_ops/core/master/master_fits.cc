@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "core/replication/formatting.h"
+#include "core/replication/merged_update.h"
 #include "core/replication/version_vector.h"
 
 namespace strom {
@@ -180,9 +181,7 @@ void MasterFits::Handle(const Member& member, const ReplicaCut& replica) {
 void MasterFits::GoOnFrom(int64_t now_ns, Resumption::Whole whole) {
   const Layout layout = whole.resume.layout;
   parameters_ = std::move(whole.parameters);
-  relay_->Begin(layout);
-  std::vector<Replication::Accepted> none;  // nobody has sent an update of this generation yet
-  relay_->Open(now_ns, whole.cut, &none);
+  OpenRelay(now_ns, layout, whole.cut, /*may_merge=*/!whole.resume.plan.IsJoint());
   generation_.emplace(layout, whole.resume.plan, /*cycles=*/0, /*sequenced=*/std::nullopt,
                       std::map<int32_t, uint64_t>{}, codec_, &parameters_, host_);
   end_reported_ = false;
@@ -308,12 +307,56 @@ std::string MasterFits::CheckUpdate(const Member& member, const UpdateId& id) {
   return WorkerName(member.rank) + " sent an update after its DONE";
 }
 
-void MasterFits::HandleAccepted(Member* origin, const Replication::Accepted& accepted) {
-  if (origin != nullptr) {
-    ++origin->updates_accepted;
-    origin->update_bytes += static_cast<int64_t>(accepted.update->size());
+void MasterFits::HandleAccepted(int64_t now_ns,
+                                const std::vector<Replication::Accepted>& accepted) {
+  // The first may end the generation, and FINAL names them all.
+  for (const Replication::Accepted& next : accepted) {
+    if (publisher_) publisher_->Add(next.update);
   }
-  generation_->HandleAccepted(accepted);
+  for (const Replication::Accepted& next : accepted) {
+    for (const UpdateRange& range : ContentsOf(next.update)) {
+      if (publisher_) publisher_->NoteStep(now_ns, range.iteration);
+      // None where another process has taken its rank: what others have accepted of it counts
+      // still.
+      Member* const origin = membership_->FindOrigin(range.origin);
+      if (origin == nullptr) continue;
+      origin->updates_accepted += static_cast<int64_t>(range.to - range.from);
+      if (range.origin == next.id.origin) origin->update_bytes += SizeOf(next.update);
+    }
+    generation_->HandleAccepted(next);
+  }
+}
+
+void MasterFits::OpenRelay(int64_t now_ns, const Layout& layout, VersionVector cut,
+                           bool may_merge) {
+  const bool merges = merging_.is_on && may_merge && layout.size > 0;
+  const uint64_t published = CounterOf(relay_->received(), merging_.origin);
+  // Its publications go on being numbered.
+  if (published > 0) cut[merging_.origin] = published;
+  relay_->Begin(layout);
+  std::vector<Replication::Accepted> none;  // nobody has sent an update of this generation yet
+  relay_->Open(now_ns, cut, &none, merges ? merging_.interval_ns : kNotMerging);
+  publisher_.reset();
+  if (merges) {
+    publisher_.emplace(layout, merging_.origin, published, merging_.interval_ns, &codec_);
+  }
+}
+
+void MasterFits::PublishAll(int64_t now_ns) {
+  while (publisher_ && !publisher_->empty()) PublishNext(now_ns);
+}
+
+bool MasterFits::PublishIfDue(int64_t now_ns) {
+  const bool is_due = publisher_ && publisher_->due_ns() <= now_ns && relay_->HasIdleChild();
+  if (is_due) PublishAll(now_ns);
+  return is_due;
+}
+
+void MasterFits::PublishNext(int64_t now_ns) {
+  const auto [id, update] = publisher_->Publish(now_ns);
+  std::vector<Replication::Accepted> own;
+  const std::string fault = relay_->Take(now_ns, 0, id, update, &own);
+  STROM_CHECK(fault.empty() && own.size() == 1);
 }
 
 void MasterFits::Lose(int32_t rank) {
@@ -445,10 +488,8 @@ std::optional<std::string> MasterFits::StartIfReady(int64_t now_ns) {
   if (!has_values) return std::nullopt;
   membership_->ForgetReplaced();
   tree_->ForgetLost();
-  relay_->Begin(layout);
+  OpenRelay(now_ns, layout, std::move(cut), /*may_merge=*/!sequenced && !plan.IsJoint());
   relay_->SetAllowance(2 * static_cast<int64_t>(parameters_.size() * sizeof(float)));
-  std::vector<Replication::Accepted> none;  // nobody has sent an update of this generation yet
-  relay_->Open(now_ns, cut, &none);
   generation_.emplace(layout, plan, cycles, sequenced, origins, codec_, &parameters_, host_);
   end_reported_ = false;
   late_joins_.Started(layout, options_text, plan);
@@ -456,7 +497,8 @@ std::optional<std::string> MasterFits::StartIfReady(int64_t now_ns) {
   const std::vector<Buffer> snapshot =
       EncodeBlob({BlobKind::kParameters, layout.generation, 0, 0, 0}, parameters_);
   for (const auto& [rank, origin] : origins) {
-    host_->Send(rank, StartGeneration{layout.generation, relay_->received(), 0, 0, -1});
+    host_->Send(rank, StartGeneration{layout.generation, relay_->received(), 0, 0, -1,
+                                      relay_->merging_ns()});
     relay_->AttachAtStart(membership_->FindRank(rank)->link);
     if (rank != kChiefRank || !seeded) host_->SendBlob(rank, snapshot);
   }
@@ -470,6 +512,7 @@ void MasterFits::AddStatus(JsonObject* json) const {
       .Add("phase", std::string(generation_ ? generation_->phase_name() : "gathering"))
       .Add("steps", generation_ ? generation_->steps() : 0)
       .Add("parameters", parameters_.size());
+  if (publisher_) json->Add("published_updates", publisher_->published_updates());
   if (generation_ && generation_->exchange() != nullptr) generation_->exchange()->AddStatus(json);
 }
 

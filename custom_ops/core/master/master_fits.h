@@ -19,6 +19,7 @@
 #include "core/master/master_resumption.h"
 #include "core/master/master_tree.h"
 #include "core/master/membership.h"
+#include "core/master/publisher.h"
 #include "core/master/start_rendezvous.h"
 #include "core/replication/blob.h"
 #include "core/replication/control.h"
@@ -28,13 +29,21 @@
 
 namespace strom {
 
+// Where updates are merged before they are passed on.
+struct MergingRules {
+  bool is_on = false;  // where the workers' mode allows it
+  uint64_t origin = 0;
+  int64_t interval_ns = 0;
+};
+
 class MasterFits {
  public:
   // The pointers outlive this. `min_workers` as in MasterNodeOptions.
   MasterFits(const UpdateCodec& codec, int32_t min_workers, int64_t failure_timeout_ns,
-             int64_t donation_window_bytes, Membership* membership, Relay* relay, MasterTree* tree,
-             GenerationHost* host, DropCounters* drops)
+             int64_t donation_window_bytes, const MergingRules& merging, Membership* membership,
+             Relay* relay, MasterTree* tree, GenerationHost* host, DropCounters* drops)
       : codec_(codec),
+        merging_(merging),
         min_workers_(min_workers),
         latecomers_ns_(failure_timeout_ns),
         membership_(membership),
@@ -75,8 +84,12 @@ class MasterFits {
   // These return "" or why the member has to be expelled.
   std::string HandleBlob(const Member& member, const Blob& blob);
   std::string CheckUpdate(const Member& member, const UpdateId& id);
-  // An update of `origin` (null: a process that another has replaced) that the relay has accepted.
-  void HandleAccepted(Member* origin, const Replication::Accepted& accepted);
+  // Updates that the relay has accepted.
+  void HandleAccepted(int64_t now_ns, const std::vector<Replication::Accepted>& accepted);
+  // Where updates are merged: see GenerationHost. PublishIfDue is for every event, and when
+  // NextTimeout is over; whether anything was due.
+  void PublishAll(int64_t now_ns);
+  bool PublishIfDue(int64_t now_ns);
 
   // The member's link is gone, or another process has its rank.
   void Lose(int32_t rank);
@@ -87,6 +100,7 @@ class MasterFits {
   void Settle(int64_t now_ns);
   int64_t NextTimeout() const {
     return std::min({donations_.NextTimeout(), resumption_.NextTimeout(), last_end_.NextTimeout(),
+                     publisher_ ? publisher_->due_ns() : kNever,
                      generation_ ? generation_->NextTimeout() : kNever});
   }
   // Starts the next generation where all members have announced it. The text is for the log.
@@ -130,7 +144,12 @@ class MasterFits {
     return generation_ && generation_->layout().generation == generation;
   }
 
+  // Passes on from here on, for a generation that begins at `cut`.
+  void OpenRelay(int64_t now_ns, const Layout& layout, VersionVector cut, bool may_merge);
+  void PublishNext(int64_t now_ns);
+
   const UpdateCodec& codec_;
+  const MergingRules merging_;
   const int32_t min_workers_;
   // Where not all are needed: so long after a worker has joined others may still join the start.
   const int64_t latecomers_ns_;
@@ -146,6 +165,7 @@ class MasterFits {
   Resumption resumption_;
   Resumption last_end_;  // from whom to learn how the generation before the one at hand has ended
   std::optional<MasterGeneration> generation_;
+  std::optional<Publisher> publisher_;  // where updates are merged
   bool end_reported_ = true;
   std::optional<std::string> resumed_;
   bool waits_ = false;  // as TakeMissingChange has said

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "core/base/hash.h"
+#include "core/replication/merged_update.h"
 #include "core/replication/version_vector.h"
 
 namespace strom {
@@ -35,19 +36,20 @@ MasterGeneration::MasterGeneration(const Layout& layout, const JointPlan& plan, 
 }
 
 void MasterGeneration::HandleAccepted(const Replication::Accepted& accepted) {
-  UpdateHeader header;
-  const Status parsed = ParseUpdateHeader(*accepted.update, &header);
-  STROM_CHECK(parsed.ok());  // validated before it was accepted
-  const auto rank = rank_of_origin_.find(accepted.id.origin);
-  if (rank != rank_of_origin_.end()) {
+  for (const UpdateRange& range : ContentsOf(accepted.update)) {
+    const auto rank = rank_of_origin_.find(range.origin);
+    if (rank == rank_of_origin_.end()) continue;
     Progress& progress = members_.at(rank->second).progress;
     progress.last_iteration =
-        std::max(progress.last_iteration, static_cast<int64_t>(header.iteration));
-    ++progress.updates;
+        std::max(progress.last_iteration, static_cast<int64_t>(range.iteration));
+    progress.updates += static_cast<int64_t>(range.to - range.from);
   }
   if (!sequencer_) {
-    codec_.Apply(Bytes(*accepted.update).subspan(kUpdateHeaderBytes), *parameters_);
-  } else if (rank != rank_of_origin_.end()) {
+    ForEachMessage(accepted.update, [this](Bytes message) { codec_.Apply(message, *parameters_); });
+  } else if (const auto rank = rank_of_origin_.find(accepted.id.origin);
+             rank != rank_of_origin_.end()) {
+    UpdateHeader header;
+    STROM_CHECK(ParseUpdateHeader(*accepted.update, &header).ok());  // validated before
     sequencer_->Add({rank->second, accepted.id.origin}, {accepted.id, accepted.update},
                     header.last_part());
   }
@@ -328,15 +330,17 @@ void MasterGeneration::CompleteBarrier() {
 bool MasterGeneration::AllDone() const {
   if (!AnyLive()) return false;  // somebody may come in their place
   if (sequencer_ && !sequencer_->Finished()) return false;
-  if (!host_->Settled()) return false;
+  // Asked last, for it looks at every place in the tree.
   return AllLive([this](const Member& member) {
-    return member.final_counter &&
-           CounterOf(host_->received(), member.origin) >= *member.final_counter;
-  });
+           return member.final_counter &&
+                  CounterOf(host_->received(), member.origin) >= *member.final_counter;
+         }) &&
+         host_->Settled();
 }
 
 void MasterGeneration::SendFinal() {
   phase_ = AnyLive() ? Phase::kFinal : Phase::kEnded;
+  host_->PublishAll();
   ForLive([&](int32_t rank, Member&) {
     host_->Send(rank, Final{layout_.generation, host_->received(), steps()});
   });

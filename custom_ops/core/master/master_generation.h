@@ -33,6 +33,8 @@ class GenerationHost : public ShardExchangeHost {
   virtual int64_t MostValuesBytes() const = 0;
   // False while updates of a lost member may be on their way through the tree.
   virtual bool Settled() const = 0;
+  // Where updates are merged: all that has been accepted is published when this returns.
+  virtual void PublishAll() = 0;
 };
 
 class MasterGeneration {

@@ -10,9 +10,11 @@
 #include "core/master/master_generation.h"
 #include "core/master/master_tree.h"
 #include "core/master/membership.h"
+#include "core/master/missing_updates.h"
 #include "core/replication/blob.h"
 #include "core/replication/control.h"
 #include "core/replication/formatting.h"
+#include "core/replication/merged_update.h"
 #include "core/replication/node_status.h"
 #include "core/replication/relay.h"
 #include "core/replication/version_vector.h"
@@ -36,7 +38,14 @@ TreeBounds BoundsOf(const MasterNodeOptions& options) {
   return plain ? TreeBounds{} : TreeBounds{options.max_children, options.max_depth};
 }
 
-bool IsOfMaster(BlobKind kind) {
+MergingRules RulesOf(const MasterNodeOptions& options) {
+  const bool makes_a_tree = BoundsOf(options).max_depth > 1;
+  const bool is_on =
+      options.merging == Merging::kOn || (options.merging == Merging::kAuto && makes_a_tree);
+  return {is_on, MasterOrigin(options.epoch), options.merging_interval_ns};
+}
+
+bool ComesFromMaster(BlobKind kind) {
   return kind != BlobKind::kSeed && kind != BlobKind::kAverage && kind != BlobKind::kState &&
          kind != BlobKind::kDonation && kind != BlobKind::kShard;
 }
@@ -50,8 +59,9 @@ struct MasterNode::State final : GenerationHost {
         membership(o.workers, o.epoch),
         relay(RelayOptionsOf(o, /*is_root=*/true), l, &drops),
         tree(BoundsOf(o), o.host, &membership, &relay, l),
-        fits(*o.codec, o.min_workers, o.failure_timeout_ns, o.link_queue_bytes / 4, &membership,
-             &relay, &tree, this, &drops) {}
+        fits(*o.codec, o.min_workers, o.failure_timeout_ns, o.link_queue_bytes / 4, RulesOf(o),
+             &membership, &relay, &tree, this, &drops),
+        missing_updates(o.failure_timeout_ns, &relay, &membership, this) {}
 
   // --- GenerationHost
   void Send(int32_t rank, const ControlMessage& message) override {
@@ -79,6 +89,7 @@ struct MasterNode::State final : GenerationHost {
   const VersionVector& received() const override { return relay.received(); }
   int64_t MostValuesBytes() const override { return options.member_values_bytes; }
   bool Settled() const override { return tree.Settled(); }
+  void PublishAll() override { fits.PublishAll(now_ns); }
 
   // --- links
   void HandleHello(const LinkEvent& event);
@@ -118,6 +129,7 @@ struct MasterNode::State final : GenerationHost {
   int64_t MostQueuedBytes() const;
   void ExpelWhoTakesNothing(Member* member);
   void HandleUpdate(Member* member, const Buffer& update);
+  void HandleMerged(Member* member, const Buffer& update);
   void HandleForeign(Member* member, const UpdateId& id, const Buffer& update);
   void LookAtForeign();
   void TakeUpdate(Member* member, const UpdateId& id, const Buffer& update);
@@ -125,6 +137,7 @@ struct MasterNode::State final : GenerationHost {
   // --- membership
   void Expel(Member* member, const std::string& reason);  // closes its link at the end of the event
   void Beat();                                            // the regular beacon
+  void BeatEarlyIfFull();
   void Settle();  // after every event: whatever it has made possible
   void ActOnNotices();
   void RemoveGone();
@@ -138,6 +151,7 @@ struct MasterNode::State final : GenerationHost {
   Relay relay;
   MasterTree tree;
   MasterFits fits;
+  MissingUpdates missing_updates;
   std::map<LinkId, BlobAssembler> assemblers;
   int64_t most_values_bytes = 0;  // of one blob of a member so far
   // Trees: checked updates that have come from where their origin is not, by counter.
@@ -203,8 +217,8 @@ void MasterNode::HandleTimeout(int64_t now_ns) {
 }
 
 int64_t MasterNode::NextTimeout() const {
-  return std::min(
-      {state_->next_beacon_ns, state_->relay.NextTimeout(), state_->fits.NextTimeout()});
+  return std::min({state_->next_beacon_ns, state_->missing_updates.NextTimeout(),
+                   state_->relay.NextTimeout(), state_->fits.NextTimeout()});
 }
 
 std::optional<MasterEvent> MasterNode::PollEvent() {
@@ -380,7 +394,8 @@ void MasterNode::State::HandleChunk(Member* member, const Buffer& chunk) {
     return fits.HandleDonation(now_ns, *member, parsed, chunk);  // nothing to put together here
   }
   if (!well_formed.ok()) return Expel(member, well_formed.message);
-  if (static_cast<int64_t>(parsed.bytes.size()) > kChunkBytes || IsOfMaster(parsed.name.kind)) {
+  if (static_cast<int64_t>(parsed.bytes.size()) > kChunkBytes ||
+      ComesFromMaster(parsed.name.kind)) {
     return Expel(member, "a chunk that only a master sends, or that is too long");
   }
   if (parsed.name.kind == BlobKind::kShard) {
@@ -436,17 +451,42 @@ void MasterNode::State::HandleUpdate(Member* member, const Buffer& update) {
     if (id.origin == member->origin) relay.Close(id.origin);
     return Expel(member, "the master refuses " + WorkerName(member->rank) + "'s " + checked.why);
   }
+  if (checked.header.merged()) return HandleMerged(member, update);
   if (!membership.IsKnown(id.origin)) {
     ++drops["update of an unknown origin"];
     return;
   }
-  if (!tree.MaySpeakFor(*member, id.origin)) {
+  const bool passes_on = relay.merges() && !tree.is_star();
+  if (!passes_on && !tree.MaySpeakFor(*member, id.origin)) {
     // One that attaches anew may give back what has just been relayed to it.
     if (!Covers(relay.received(), id)) return HandleForeign(member, id, update);
     ++drops["duplicate update"];
     return;
   }
   TakeUpdate(member, id, update);
+}
+
+// Whoever is below the member may have a part in it, or have had until it moved.
+void MasterNode::State::HandleMerged(Member* member, const Buffer& update) {
+  if (!relay.merges()) return Expel(member, "a merged update, where none are merged");
+  for (const UpdateRange& range : ContentsOf(update)) {
+    const UpdateId last = {range.origin, range.to};
+    if (!membership.IsKnown(range.origin)) {
+      ++drops["update of an unknown origin"];
+      return;
+    }
+    if (tree.is_star() && range.origin != member->origin) {
+      return Expel(member, WorkerName(member->rank) + " sent an update in another worker's name");
+    }
+    if (!fits.CheckUpdate(*member, last).empty()) {
+      ++drops["update after its origin's DONE"];
+      return;
+    }
+  }
+  std::vector<Replication::Accepted> accepted;
+  relay.TakeMerged(now_ns, member->link, update, &accepted);
+  fits.HandleAccepted(now_ns, accepted);
+  BeatEarlyIfFull();
 }
 
 // In a tree a worker that has just moved may have sent it before, by who was above it then. It
@@ -500,14 +540,16 @@ void MasterNode::State::TakeUpdate(Member* member, const UpdateId& id, const Buf
   std::vector<Replication::Accepted> accepted;
   const std::string fault = relay.Take(now_ns, member->link, id, update, &accepted);
   if (!fault.empty()) Expel(member, fault);
-  for (const Replication::Accepted& next : accepted) {
-    fits.HandleAccepted(origin, next);
-  }
-  // What no beacon has named yet stays, so a beacon comes early where that is much.
-  if (relay.replication().ring_bytes() > 2 * options.ring_bytes) next_beacon_ns = now_ns;
+  fits.HandleAccepted(now_ns, accepted);
+  BeatEarlyIfFull();
   if (const auto excess = fits.FindExcess()) {
     Expel(membership.FindRank(excess->rank), excess->why);
   }
+}
+
+// What no beacon has named yet stays, so a beacon comes early where that is much.
+void MasterNode::State::BeatEarlyIfFull() {
+  if (relay.replication().ring_bytes() > 2 * options.ring_bytes) next_beacon_ns = now_ns;
 }
 
 void MasterNode::State::Beat() {
@@ -544,6 +586,8 @@ void MasterNode::State::Expel(Member* member, const std::string& reason) {
 }
 
 void MasterNode::State::Settle() {
+  missing_updates.Ask(now_ns);
+  if (fits.PublishIfDue(now_ns)) BeatEarlyIfFull();
   relay.Advance(now_ns);
   ActOnNotices();
   RemoveGone();

@@ -24,6 +24,14 @@ enum class Topology : int32_t {
   kMesh = 2    // a tree
 };
 
+// Whether the master publishes the sum of several updates instead of passing each on, in
+// asynchronous mode; the values are those of the C interface.
+enum class Merging : int32_t {
+  kAuto = 0,  // where the workers make a tree
+  kOff = 1,
+  kOn = 2
+};
+
 struct MasterNodeOptions {
   int32_t workers = 1;  // the ranks are 0 to workers - 1; training starts when all have joined
   // > 0: so many are enough to start, and with fewer of them training waits. 0: it starts with all
@@ -34,6 +42,8 @@ struct MasterNodeOptions {
   int32_t max_children = 8;        // of a node of a tree
   int32_t max_depth = 5;           // levels below the master
   std::array<uint8_t, 16> host{};  // equal for the workers of the master's machine
+  Merging merging = Merging::kAuto;
+  int64_t merging_interval_ns = 5'000'000;  // between two publications at most
   int64_t failure_timeout_ns = 5'000'000'000;
   int64_t ring_bytes = int64_t{64} << 20;
   int64_t link_queue_bytes = int64_t{32} << 20;

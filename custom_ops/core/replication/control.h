@@ -20,7 +20,7 @@ namespace strom {
 
 // Bumped whenever a field below, the update header, the codec's format or what a message makes of
 // its receiver's vectors changes.
-inline constexpr uint32_t kProtocolVersion = 11;
+inline constexpr uint32_t kProtocolVersion = 12;
 
 // The words of a worker's CLOSE that leaves in the middle of its work, once the master holds all
 // that it has made. With no words its work is done, with any others it is lost.
@@ -120,9 +120,11 @@ struct StartGeneration {
   uint64_t snapshot = 0;
   uint64_t step = 0;
   int64_t resume_iteration = -1;  // the last of this rank's earlier process; -1 = none
+  // Updates are merged on their way, and so much time is between two messages of a link at most.
+  int64_t merging_ns = kNotMerging;
   template <typename Archive>
   void Fields(Archive& archive) {
-    archive(generation, cut, snapshot, step, resume_iteration);
+    archive(generation, cut, snapshot, step, resume_iteration, merging_ns);
   }
 };
 
@@ -449,11 +451,24 @@ struct Stepping {
   }
 };
 
+// SAY_AGAIN. Master, where updates are merged: the worker's own updates (from, to] have not come
+// with what they were merged with, and are to come by themselves.
+struct SayAgain {
+  static constexpr uint8_t kType = 29;
+  uint64_t generation = 0;
+  uint64_t from = 0;
+  uint64_t to = 0;
+  template <typename Archive>
+  void Fields(Archive& archive) {
+    archive(generation, from, to);
+  }
+};
+
 using ControlMessage =
     std::variant<Attach, Announce, StartGeneration, Step, Done, Final, Verification, End, Stop,
                  Beacon, Notice, Failure, AttachAnew, TreePlace, Placed, Orphan, Ended, AskState,
                  TooFarBehind, AskSnapshot, SnapshotCut, AskResume, AskReplica, ReplicaCut, Tick,
-                 Have, AskJoint, Stepping>;
+                 Have, AskJoint, Stepping, SayAgain>;
 
 Buffer EncodeHello(const Hello& hello);
 Buffer EncodeChildHello(const ChildHello& hello);

@@ -35,13 +35,18 @@ bool Inbox::FoldOldest() {
   const ReceivedUpdate& oldest = updates_.front();
   UpdateHeader header;
   STROM_CHECK(ParseUpdateHeader(*oldest.update, &header).ok());  // validated when it came
-  if (folded_.updates == 0) folded_.sum.assign(header.layout.size, 0.0f);
+  if (folded_.empty()) folded_.sum.assign(header.layout.size, 0.0f);
   if (folded_.sum.size() != header.layout.size) return false;
   codec_.Apply(oldest.message(), folded_.sum);
-  folded_.first.try_emplace(oldest.id.origin, oldest.id.counter);
-  folded_.last[oldest.id.origin] = oldest.id.counter;
-  folded_.iterations += static_cast<int64_t>(header.iteration);
-  ++folded_.updates;
+  ForEachApplied(oldest, [this](uint64_t origin, uint64_t first, uint64_t last) {
+    folded_.first.try_emplace(origin, first);
+    folded_.last[origin] = last;
+  });
+  ForEachIteration(oldest, static_cast<int64_t>(header.iteration),
+                   [this](int64_t updates, int64_t iteration) {
+                     folded_.iterations += updates * iteration;
+                     folded_.updates += updates;
+                   });
   bytes_ -= static_cast<int64_t>(oldest.update->size());
   updates_.pop_front();
   return true;

@@ -27,7 +27,7 @@ class Inbox {
   void Add(ReceivedUpdate update);
   Received Take();
 
-  bool empty() const { return !snapshot_ && updates_.empty() && folded_.updates == 0; }
+  bool empty() const { return !snapshot_ && updates_.empty() && folded_.empty(); }
   bool has_snapshot() const { return snapshot_.has_value(); }
   // Of the updates that wait as they came.
   int64_t bytes() const { return bytes_; }

@@ -1,12 +1,19 @@
 // UpdateCodec over core/codec/message.h.
 #include <string>
+#include <vector>
 
+#include "core/codec/entries.h"
 #include "core/codec/message.h"
+#include "core/codec/message_sum.h"
+#include "core/codec/message_writer.h"
 #include "core/replication/update.h"
 
 namespace strom {
 
 namespace {
+
+// A merged update has room for what stands around its messages.
+constexpr int64_t kMaxSumBytes = kMaxMessageBytes / 2;
 
 class CodecOfMessages final : public UpdateCodec {
  public:
@@ -22,6 +29,12 @@ class CodecOfMessages final : public UpdateCodec {
   }
   void Apply(Bytes message, std::span<float> parameters) const override {
     ApplyMessage(OpenValidatedMessage(message), 0, parameters);
+  }
+  bool CanSum(Bytes message) const override { return strom::CanSum(OpenValidatedMessage(message)); }
+  std::vector<std::vector<uint8_t>> Sum(std::span<const Addend> addends,
+                                        int64_t room) const override {
+    auto sums = SumMessages(addends, kMaxSumBytes, room);
+    return sums.empty() ? WriteEntries({}, EntryList(), kMaxSumBytes, room) : std::move(sums);
   }
 };
 

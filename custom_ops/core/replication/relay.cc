@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/replication/merged_update.h"
 #include "core/replication/version_vector.h"
 
 namespace strom {
@@ -12,6 +13,9 @@ namespace {
 // Queues shrink without an event: while somebody waits for that, a look so often within the
 // failure timeout (every 10 ms by default).
 constexpr int64_t kLooksPerTimeout = 500;
+// Where updates are merged: a link that has more than this to send is busy, and what comes
+// meanwhile goes out together.
+constexpr int64_t kBusyBytes = int64_t{64} << 10;
 
 }  // namespace
 
@@ -45,8 +49,13 @@ void Relay::Begin(const Layout& layout) {
 }
 
 void Relay::Open(int64_t now_ns, const VersionVector& cut,
-                 std::vector<Replication::Accepted>* accepted) {
+                 std::vector<Replication::Accepted>* accepted, int64_t merging_ns,
+                 uint64_t own_origin) {
   open_ = true;
+  merging_ns_ = merging_ns;
+  upward_.Restart(layout_, merging_ns);
+  replication_.KeepUnpublished(merges() ? own_origin : 0);
+  replication_.KeepOfMasterOnly(merges() && options_.is_root);
   replication_.Retire(cut);
   replication_.InstallCut(now_ns, cut, accepted);
   for (auto& [link, neighbour] : neighbours_) {
@@ -56,10 +65,28 @@ void Relay::Open(int64_t now_ns, const VersionVector& cut,
   }
 }
 
-void Relay::Reopen(int64_t now_ns, const VersionVector& cut, uint64_t own_origin) {
+void Relay::Reopen(int64_t now_ns, const VersionVector& cut, uint64_t own_origin,
+                   int64_t merging_ns) {
+  replication_.KeepUnpublished(merging_ns != kNotMerging ? own_origin : 0);
   replication_.Reset(cut, own_origin);
   std::vector<Replication::Accepted> none;  // nothing was held
-  Open(now_ns, cut, &none);
+  Open(now_ns, cut, &none, merging_ns, own_origin);
+}
+
+void Relay::Learn(int64_t now_ns, const VersionVector& contents) {
+  std::vector<Replication::Accepted> accepted;
+  replication_.InstallCut(now_ns, contents, &accepted);
+  for (const Replication::Accepted& held : accepted) Relayed(now_ns, held);
+}
+
+Replication::Origins Relay::OriginsFor(const Neighbour& neighbour) const {
+  if (!merges()) return Replication::Origins::kAll;
+  return neighbour.role == Role::kChild ? Replication::Origins::kOfMaster
+                                        : Replication::Origins::kOfWorkers;
+}
+
+bool Relay::Gets(const Neighbour& neighbour, uint64_t origin) const {
+  return !merges() || IsOfMaster(origin) == (neighbour.role == Role::kChild);
 }
 
 void Relay::FastForward(int64_t now_ns, const VersionVector& cut,
@@ -124,7 +151,17 @@ Relay::Checked Relay::Check(const Buffer& update) {
     return checked;
   }
   const Status valid = ValidateUpdate(*update, layout_, *options_.codec, &checked.header);
-  if (valid.ok()) {
+  const bool has_room =
+      !merges() || checked.header.merged() || SizeOf(update) <= kMaxMessageBytes - kMergedRoomBytes;
+  // A publication may overtake START, which says whether there are any.
+  const bool may_be_merged = merges() || (!open_ && IsOfMaster(checked.header.id.origin));
+  if (valid.ok() && checked.header.merged() && !may_be_merged) {
+    ++(*drops_)["invalid update"];
+    checked.why = "merged update, where none are merged";
+  } else if (valid.ok() && !has_room) {
+    ++(*drops_)["invalid update"];
+    checked.why = "update, which is too long to be merged with others";
+  } else if (valid.ok()) {
     checked.verdict = Checked::Verdict::kFits;
   } else {
     ++(*drops_)["invalid update"];
@@ -135,11 +172,15 @@ Relay::Checked Relay::Check(const Buffer& update) {
 
 std::string Relay::Take(int64_t now_ns, LinkId link, const UpdateId& id, const Buffer& update,
                         std::vector<Replication::Accepted>* accepted) {
+  if (IsOfMaster(id.origin) && IsChild(link)) {
+    return "a merged update, which only a master publishes";
+  }
   const size_t before = accepted->size();
   switch (replication_.Receive(now_ns, link, id, update, accepted)) {
     case Replication::Verdict::kAccepted:
     case Replication::Verdict::kHeld:
       break;
+    case Replication::Verdict::kRefused:  // only merged ones are
     case Replication::Verdict::kDuplicate:
       ++(*drops_)["duplicate update"];
       break;
@@ -173,11 +214,17 @@ void Relay::Relayed(int64_t now_ns, const Replication::Accepted& accepted) {
       continue;
     }
     if (neighbour.state != Neighbour::State::kAttached) continue;
+    if (!Gets(neighbour, accepted.id.origin)) continue;
     const int64_t queued = links_->QueuedBytes(link);
     neighbour.allowance_bytes = std::min(neighbour.allowance_bytes, queued);
     const int64_t cap = options_.queue_bytes + neighbour.allowance_bytes;
     if (neighbour.role == Role::kChild && queued + size > cap) {
       Lag(now_ns, link, &neighbour, queued);
+      continue;
+    }
+    if (merges() && neighbour.role == Role::kParent) {
+      upward_.Add(accepted.update);
+      upward_.NoteStep(now_ns, ContentsOf(accepted.update).back().iteration);
       continue;
     }
     links_->Send(now_ns, link, Channel::kUpdate, accepted.update);
@@ -196,7 +243,9 @@ void Relay::CatchUp(int64_t now_ns, LinkId link, Neighbour* neighbour) {
     // it gets it from above.
     if (neighbour->role == Role::kParent) Join(replication_.master(), &neighbour->cursor);
     std::vector<Buffer> missing;
-    if (!replication_.Replay(options_.queue_bytes / 2 - updates, &neighbour->cursor, &missing)) {
+    const Replication::Origins origins = OriginsFor(*neighbour);
+    if (!replication_.Replay(origins, options_.queue_bytes / 2 - updates, &neighbour->cursor,
+                             &missing)) {
       neighbour->state = Neighbour::State::kDetached;
       notices_.push_back({RelayNotice::Type::kTooFarBehind, link,
                           neighbour->name + " lacks more updates than are kept for it (" +
@@ -207,7 +256,7 @@ void Relay::CatchUp(int64_t now_ns, LinkId link, Neighbour* neighbour) {
       links_->Send(now_ns, link, Channel::kUpdate, update);
       ++replayed_messages_;
     }
-    if (!Covers(neighbour->cursor, received())) continue;
+    if (!replication_.HasAll(origins, neighbour->cursor)) continue;
     neighbour->state = Neighbour::State::kAttached;
     neighbour->cursor.clear();
     if (std::exchange(neighbour->lagged, false)) {
@@ -242,9 +291,49 @@ void Relay::Advance(int64_t now_ns) {
   }
   waits |= catches_up;
   replication_.KeepForNeighbours(catches_up);
+  const int64_t upward_ns = SendUpward(now_ns);
   HoldChildrenBack(now_ns);
-  next_look_ns_ =
-      waits || holds_back_ ? now_ns + options_.failure_timeout_ns / kLooksPerTimeout : kNever;
+  next_look_ns_ = std::min(upward_ns, waits || holds_back_ ? NextLook(now_ns) : kNever);
+}
+
+int64_t Relay::NextLook(int64_t now_ns) const {
+  return now_ns + options_.failure_timeout_ns / kLooksPerTimeout;
+}
+
+int64_t Relay::SendUpward(int64_t now_ns) {
+  for (const auto& [link, neighbour] : neighbours_) {
+    const bool is_ready =
+        neighbour.role == Role::kParent && neighbour.state == Neighbour::State::kAttached;
+    if (!is_ready) continue;
+    while (upward_.due_ns() <= now_ns) {
+      if (links_->QueuedBytes(link) > kBusyBytes) return NextLook(now_ns);
+      const Buffer update = upward_.Take(now_ns, *options_.codec);
+      links_->Send(now_ns, link, Channel::kUpdate, update);
+      ++relayed_messages_;
+      relayed_bytes_ += SizeOf(update);
+    }
+    return upward_.due_ns();
+  }
+  return kNever;  // to attach is an event
+}
+
+bool Relay::HasIdleChild() const {
+  bool has_child = false;
+  for (const auto& [link, neighbour] : neighbours_) {
+    if (neighbour.role != Role::kChild || neighbour.state != Neighbour::State::kAttached) continue;
+    if (links_->QueuedBytes(link) <= kBusyBytes) return true;
+    has_child = true;
+  }
+  return !has_child;
+}
+
+void Relay::TakeMerged(int64_t now_ns, LinkId link, const Buffer& update,
+                       std::vector<Replication::Accepted>* accepted) {
+  using Verdict = Replication::Verdict;
+  const Verdict verdict =
+      replication_.ReceiveMerged(now_ns, link, ContentsOf(update), update, accepted);
+  if (verdict == Verdict::kDuplicate) ++(*drops_)["duplicate update"];
+  if (verdict == Verdict::kRefused) ++(*drops_)["merged update of which a part is here"];
 }
 
 void Relay::HoldChildrenBack(int64_t now_ns) {
@@ -265,22 +354,23 @@ int64_t Relay::UpwardBytes() const {
   for (const auto& [link, neighbour] : neighbours_) {
     if (neighbour.role == Role::kChild) has_children = true;
     if (neighbour.role == Role::kParent && neighbour.state == Neighbour::State::kAttached) {
-      return links_->QueuedBytes(link);
+      return links_->QueuedBytes(link) + upward_.bytes();
     }
   }
-  return has_children ? replication_.UncoveredBytes() : 0;
+  return has_children ? replication_.UncoveredBytes() + upward_.bytes() : 0;
 }
 
 int64_t Relay::OutgoingBytes(uint64_t origin) const {
   for (const auto& [link, neighbour] : neighbours_) {
     if (neighbour.role == Role::kParent && neighbour.state == Neighbour::State::kAttached) {
-      return links_->QueuedBytes(link);
+      return links_->QueuedBytes(link) + upward_.bytes();
     }
   }
   return replication_.UncoveredBytes(origin);
 }
 
 bool Relay::HasAll(LinkId link) const {
+  if (merges()) return false;  // what has left may be refused with what it was merged with
   const auto found = neighbours_.find(link);
   return found != neighbours_.end() && found->second.role == Role::kParent &&
          found->second.state == Neighbour::State::kAttached && links_->QueuedBytes(link) == 0;
@@ -309,7 +399,8 @@ void Relay::AddStatus(JsonObject* json) const {
       .Add("relayed_bytes", relayed_bytes_)
       .Add("replayed_messages", replayed_messages_)
       .Add("times_lagged", times_lagged_)
-      .Add("times_held_back", times_held_back_);
+      .Add("times_held_back", times_held_back_)
+      .Add("merges", merges());
   AddReplication(replication_, json);
 }
 

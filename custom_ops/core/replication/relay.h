@@ -7,6 +7,8 @@
 //     the children are held back, until it is less than a quarter;
 //   - a child over its queue's cap lags: what waits for it is given up and, once its link has
 //     drained, it is asked to attach anew. Nobody else notices.
+// Where the master publishes what it has merged, children get that alone and the parent the
+// updates of workers.
 #ifndef KERAS_STROM_CORE_REPLICATION_RELAY_H_
 #define KERAS_STROM_CORE_REPLICATION_RELAY_H_
 
@@ -23,6 +25,7 @@
 #include "core/replication/node_status.h"
 #include "core/replication/replication.h"
 #include "core/replication/update.h"
+#include "core/replication/upward_queue.h"
 
 namespace strom {
 
@@ -70,13 +73,23 @@ class Relay {
   void Remove(LinkId link);
   bool Has(LinkId link) const { return neighbours_.contains(link); }
   bool IsAttached(LinkId link) const;
+  bool IsChild(LinkId link) const {
+    const auto found = neighbours_.find(link);
+    return found != neighbours_.end() && found->second.role == Role::kChild;
+  }
 
   // --- generations
   // The updates from now on belong to `layout`; nobody is attached any more.
   void Begin(const Layout& layout);
   // START: what `cut` covers came by a snapshot, and of earlier generations only the origins that
-  // it names are known any more. Children that attached before are answered now.
-  void Open(int64_t now_ns, const VersionVector& cut, std::vector<Replication::Accepted>* accepted);
+  // it names are known any more. Children that attached before are answered now. Where the master
+  // publishes, `own_origin` is this worker's, 0 at the master.
+  void Open(int64_t now_ns, const VersionVector& cut, std::vector<Replication::Accepted>* accepted,
+            int64_t merging_ns = kNotMerging, uint64_t own_origin = 0);
+  bool merges() const { return merging_ns_ != kNotMerging; }
+  int64_t merging_ns() const { return merging_ns_; }
+  // What a published update contains is here by it; what is accepted thereby goes up.
+  void Learn(int64_t now_ns, const VersionVector& contents);
   // See Replication.
   void KeepBeyond(int64_t now_ns, std::optional<VersionVector> vector) {
     replication_.KeepBeyond(now_ns, std::move(vector));
@@ -88,7 +101,8 @@ class Relay {
   // The master is gone for good: nothing is relayed until Reopen. Neighbours are to be removed.
   void Suspend() { open_ = false; }
   // Another master goes on from `cut`. Of the updates here those of `own_origin` beyond it stay.
-  void Reopen(int64_t now_ns, const VersionVector& cut, uint64_t own_origin);
+  void Reopen(int64_t now_ns, const VersionVector& cut, uint64_t own_origin,
+              int64_t merging_ns = kNotMerging);
   // Another master, between two generations: drops all updates but those of `own_origin`.
   void Forget(const VersionVector& own, uint64_t own_origin) {
     replication_.Reset(own, own_origin);
@@ -122,6 +136,15 @@ class Relay {
   // is thereby accepted. "" or the reason why the link that it came over must be closed.
   std::string Take(int64_t now_ns, LinkId link, const UpdateId& id, const Buffer& update,
                    std::vector<Replication::Accepted>* accepted);
+  // Where the master publishes: a checked update that a child has sent goes on upward.
+  void PassUp(Buffer update) { upward_.Add(std::move(update)); }
+  // At that master: a checked merged update.
+  void TakeMerged(int64_t now_ns, LinkId link, const Buffer& update,
+                  std::vector<Replication::Accepted>* accepted);
+  UpdateRanges TakeRefused() { return replication_.TakeRefused(); }
+  void RefuseHeld(uint64_t origin) { replication_.RefuseHeld(origin); }
+  // Some child's link has nearly nothing left to send, or there is none.
+  bool HasIdleChild() const;
   void Close(uint64_t origin) { replication_.Close(origin); }
   void ForgetHeld(uint64_t origin) { replication_.ForgetHeld(origin); }
   void SetMasterVector(int64_t now_ns, const VersionVector& vector) {
@@ -141,6 +164,16 @@ class Relay {
   // Whether `link` leads to the attached parent, and that has acknowledged all that is here.
   bool HasAll(LinkId link) const;
 
+  // Whether a child that has what `cut` covers can be told all else.
+  bool ReachesBackTo(const VersionVector& cut) const {
+    return replication_.ReachesBackTo(
+        merges() ? Replication::Origins::kOfMaster : Replication::Origins::kAll, cut);
+  }
+  // What a worker has to apply beyond a cut, its own updates too; see Replication::Beyond.
+  std::optional<std::vector<ReceivedUpdate>> Beyond(const VersionVector& cut) const {
+    return replication_.Beyond(
+        cut, merges() ? Replication::Origins::kApplied : Replication::Origins::kAll);
+  }
   const Replication& replication() const { return replication_; }
   const VersionVector& received() const { return replication_.received(); }
   void AddStatus(JsonObject* json) const;
@@ -163,12 +196,18 @@ class Relay {
     int64_t allowance_bytes = 0;  // of what is queued, at most so much is a snapshot's
   };
 
+  // What a neighbour gets.
+  Replication::Origins OriginsFor(const Neighbour& neighbour) const;
+  bool Gets(const Neighbour& neighbour, uint64_t origin) const;
   void Relayed(int64_t now_ns, const Replication::Accepted& accepted);
   void CatchUp(int64_t now_ns, LinkId link, Neighbour* neighbour);
   void Lag(int64_t now_ns, LinkId link, Neighbour* neighbour, int64_t queued);
   void AskAgain(int64_t now_ns, LinkId link, Neighbour* neighbour);
+  int64_t NextLook(int64_t now_ns) const;
   void HoldChildrenBack(int64_t now_ns);
   int64_t UpwardBytes() const;
+  // When a look at what waits for the parent is due; kNever where nothing does.
+  int64_t SendUpward(int64_t now_ns);
   void SendControl(int64_t now_ns, LinkId link, const ControlMessage& message) {
     links_->Send(now_ns, link, Channel::kControl, EncodeControl(message));
   }
@@ -179,6 +218,8 @@ class Relay {
   Replication replication_;
   Layout layout_;
   bool open_ = false;
+  int64_t merging_ns_ = kNotMerging;
+  UpwardQueue upward_;
   std::map<LinkId, Neighbour> neighbours_;
   bool holds_back_ = false;
   int64_t next_look_ns_ = kNever;

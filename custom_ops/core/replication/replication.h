@@ -4,12 +4,15 @@
 //   - what has been accepted is kept until the master's vector covers it and, within the ring's
 //     bound, for `retention_ns` more, so that a neighbour that attaches anew can be told;
 //   - a vector says what is here, and two vectors say what one neighbour lacks of the other.
+// Where a master publishes what it has merged, updates of workers go up alone and the master's down
+// alone; what those contain is here by them (InstallCut).
 // The caller validates updates before and relays, applies and queues the accepted ones after.
 #ifndef KERAS_STROM_CORE_REPLICATION_REPLICATION_H_
 #define KERAS_STROM_CORE_REPLICATION_REPLICATION_H_
 
 #include <cstdint>
 #include <deque>
+#include <list>
 #include <map>
 #include <optional>
 #include <set>
@@ -38,6 +41,7 @@ class Replication {
     kAccepted,   // it, and perhaps held ones after it, are in *accepted
     kHeld,       // an earlier one is missing
     kDuplicate,  // here already
+    kRefused,    // a part of it is here already
     kClosed,     // its origin has been closed
     kNoRoom,     // too much is held; the neighbour that sent it has to attach anew
     kTooManyOrigins
@@ -48,10 +52,43 @@ class Replication {
     LinkId from = 0;  // relay to all neighbours but this one; 0 = an own update
   };
 
+  // Of whose updates a question is.
+  enum class Origins {
+    kAll,
+    kOfMaster,   // what a master has published
+    kOfWorkers,  // all but that
+    kApplied     // what a worker applies where a master publishes: that, and its own
+  };
+
   explicit Replication(const ReplicationOptions& options) : options_(options) {}
+
+  // Of this origin, the worker's own, all is kept that is in no cut and no published update yet:
+  // what is published is applied without it.
+  void KeepUnpublished(uint64_t origin) { own_origin_ = origin; }
+  // The last own update that is in one.
+  uint64_t published() const { return published_; }
+  // At a master that publishes nobody asks for workers' updates.
+  void KeepOfMasterOnly(bool only) { keeps_of_master_only_ = only; }
 
   Verdict Receive(int64_t now_ns, LinkId from, const UpdateId& id, Buffer update,
                   std::vector<Accepted>* accepted);
+
+  // The same for a merged update on its way up, at the master: it is accepted whole, once all of
+  // its ranges begin where this vector ends. What overlaps what is here is refused.
+  Verdict ReceiveMerged(int64_t now_ns, LinkId from, UpdateRanges ranges, Buffer update,
+                        std::vector<Accepted>* accepted);
+  // What was refused, and is not here otherwise, since the last call: its origins are to say it
+  // again, each range by itself.
+  UpdateRanges TakeRefused() { return std::exchange(refused_, {}); }
+  // What is missing before that which has been held since `before_ns`: an origin's updates (from,
+  // to].
+  UpdateRanges Gaps(int64_t before_ns) const;
+  // Nobody is left who could say what is missing of `origin`: held merged updates that wait for it
+  // are refused.
+  void RefuseHeld(uint64_t origin);
+  bool holds_any() const { return !hold_.empty() || !hold_merged_.empty(); }
+  // Updates of `origin` that the master is not known to hold, and that were made before that time.
+  std::vector<Buffer> Uncovered(uint64_t origin, int64_t before_ns) const;
 
   // Everything up to `cut` is here by way of a snapshot: received joins it, what it covers is no
   // longer held, and held updates that now follow without a gap are accepted.
@@ -65,9 +102,12 @@ class Replication {
   // none is.
   void KeepBeyond(int64_t now_ns, std::optional<VersionVector> vector);
   const std::optional<VersionVector>& kept_beyond() const { return kept_beyond_; }
-  // Everything here that `cut` does not cover, per origin in counter order; nullopt where some of
-  // it has gone.
-  std::optional<std::vector<ReceivedUpdate>> Beyond(const VersionVector& cut) const;
+  // Everything here of these origins that `cut` does not cover, per origin in counter order;
+  // nullopt where some of it has gone.
+  std::optional<std::vector<ReceivedUpdate>> Beyond(const VersionVector& cut,
+                                                    Origins origins) const;
+  // An update that is kept; null where it is not.
+  Buffer Find(const UpdateId& id) const;
 
   // Another master goes on from `cut`: of what is here only that counts, and what `own_origin` has
   // made beyond it.
@@ -91,13 +131,17 @@ class Replication {
   // for origins that are known here, so nobody's word makes this grow.
   void SetMasterVector(int64_t now_ns, const VersionVector& vector);
 
-  // What a neighbour at `*vector` lacks, per origin in counter order, into *missing until it is
-  // `budget_bytes` long, but at least one update; *vector advances to what the neighbour then has.
-  // False where the ring no longer reaches back so far: the neighbour then needs a snapshot.
-  bool Replay(int64_t budget_bytes, VersionVector* vector, std::vector<Buffer>* missing) const;
+  // What a neighbour at `*vector` lacks of these origins, per origin in counter order, into
+  // *missing until it is `budget_bytes` long, but at least one update; *vector advances to what the
+  // neighbour then has. False where the ring no longer reaches back so far: the neighbour then
+  // needs a snapshot.
+  bool Replay(Origins origins, int64_t budget_bytes, VersionVector* vector,
+              std::vector<Buffer>* missing) const;
+  // Whether a neighbour at `vector` lacks nothing of these origins.
+  bool HasAll(Origins origins, const VersionVector& vector) const;
 
   // Whether Replay can tell a neighbour at `vector` all that it lacks.
-  bool ReachesBackTo(const VersionVector& vector) const;
+  bool ReachesBackTo(Origins origins, const VersionVector& vector) const;
 
   const VersionVector& received() const { return received_; }
   // What the master is known to hold.
@@ -120,14 +164,26 @@ class Replication {
   struct Held {
     Buffer update;
     LinkId from;
+    int64_t since_ns;
+  };
+  struct HeldMerged {
+    UpdateRanges ranges;
+    Buffer update;
+    LinkId from;
+    int64_t since_ns;
   };
 
   void Accept(int64_t now_ns, LinkId from, const UpdateId& id, Buffer update,
               std::vector<Accepted>* accepted);
   void AcceptHeld(int64_t now_ns, uint64_t origin, std::vector<Accepted>* accepted);
+  Verdict Judge(const UpdateRanges& ranges) const;
+  void AcceptMerged(int64_t now_ns, HeldMerged merged, std::vector<Accepted>* accepted);
+  void AcceptHeldMerged(int64_t now_ns, std::vector<Accepted>* accepted);
+  void Refuse(const UpdateRanges& ranges);
   void JoinMaster(const VersionVector& vector);
   void Evict(int64_t now_ns);
   int64_t BytesAfter(uint64_t counter, const std::deque<Retained>& ring) const;
+  bool Is(uint64_t origin, Origins origins) const;
   // The last counter of `origin` that may go.
   uint64_t MayGo(uint64_t origin) const;
   bool IsOld(int64_t now_ns, const Retained& retained) const;
@@ -137,8 +193,13 @@ class Replication {
   VersionVector master_;
   std::map<uint64_t, std::deque<Retained>> ring_;  // per origin, without gaps, ends at received_
   std::map<UpdateId, Held> hold_;
+  std::list<HeldMerged> hold_merged_;
+  UpdateRanges refused_;
   std::set<uint64_t> closed_;
   std::vector<uint64_t> earlier_;  // origins that were known when the generation at hand began
+  uint64_t own_origin_ = 0;        // 0: nothing is published
+  uint64_t published_ = 0;
+  bool keeps_of_master_only_ = false;
   bool keeps_for_neighbours_ = false;
   std::optional<VersionVector> kept_beyond_;
   int64_t ring_bytes_ = 0;

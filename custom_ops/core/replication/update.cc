@@ -3,6 +3,7 @@
 #include <string>
 
 #include "core/base/little_endian.h"
+#include "core/replication/merged_update.h"
 
 namespace strom {
 
@@ -19,6 +20,12 @@ class AnyBytes final : public UpdateCodec {
 };
 
 }  // namespace
+
+std::vector<std::vector<uint8_t>> UpdateCodec::Sum(std::span<const Addend> addends,
+                                                   int64_t room) const {
+  STROM_CHECK(addends.empty());
+  return {std::vector<uint8_t>(static_cast<size_t>(room))};
+}
 
 const UpdateCodec& BytesCodec() {
   static const AnyBytes codec;
@@ -52,8 +59,12 @@ Status ParseUpdateHeader(Bytes update, UpdateHeader* header) {
   if (header->id.origin == 0 || header->id.counter == 0) {
     return {Code::kCorrupt, "an update's origin and counter start at 1"};
   }
-  if ((header->flags & ~kLastPartFlag) != 0 || LoadLittleEndian<uint32_t>(&update[52]) != 0) {
+  if ((header->flags & ~(kLastPartFlag | kMergedFlag)) != 0 ||
+      LoadLittleEndian<uint32_t>(&update[52]) != 0) {
     return {Code::kCorrupt, Name(header->id) + " has flags that this version does not know"};
+  }
+  if (IsOfMaster(header->id.origin) && !header->merged()) {
+    return {Code::kCorrupt, Name(header->id) + " has a master's origin and is not merged"};
   }
   return {};
 }
@@ -72,7 +83,9 @@ Status ValidateUpdate(Bytes update, const Layout& layout, const UpdateCodec& cod
                                 " parameters of another layout than this generation's " +
                                 std::to_string(layout.size)};
   }
-  Status checked = codec.Check(update.subspan(kUpdateHeaderBytes), layout.size);
+  const Bytes body = update.subspan(kUpdateHeaderBytes);
+  Status checked =
+      header->merged() ? CheckMerged(body, layout.size, codec) : codec.Check(body, layout.size);
   if (!checked.ok()) return {checked.code, Name(header->id) + ": " + checked.message};
   return {};
 }

@@ -5,14 +5,20 @@
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "core/base/exchange.h"
 #include "core/base/types.h"
+#include "core/codec/message_sum.h"
 
 namespace strom {
 
 // The last part of what its origin contributes in one step.
 inline constexpr uint32_t kLastPartFlag = 1;
+// The sum of several updates (core/replication/merged_update.h).
+inline constexpr uint32_t kMergedFlag = 2;
+// In the place of the time between two merged messages, where each update passes by itself.
+inline constexpr int64_t kNotMerging = -1;
 
 // What a generation's updates have to fit: one flat space in one `fit`.
 struct Layout {
@@ -28,12 +34,14 @@ struct UpdateHeader {
   Layout layout;
   uint32_t flags = 0;
   bool last_part() const { return (flags & kLastPartFlag) != 0; }
+  bool merged() const { return (flags & kMergedFlag) != 0; }
 };
 
 // Writes the header into the first kUpdateHeaderBytes of `update`, which must be there.
 void WriteUpdateHeader(const UpdateHeader& header, std::span<uint8_t> update);
 
-// Reads the fixed fields; kCorrupt for a short update, unknown flags or a counter of 0.
+// Reads the fixed fields; kCorrupt for a short update, unknown flags, a counter of 0, or a master's
+// origin on what is not merged.
 Status ParseUpdateHeader(Bytes update, UpdateHeader* header);
 
 // What the relay needs to know of an update's values. Stateless; shared by all nodes.
@@ -44,6 +52,12 @@ class UpdateCodec {
   virtual Status Check(Bytes message, uint64_t size) const = 0;
   // parameters += the values of a checked message.
   virtual void Apply(Bytes message, std::span<float> parameters) const = 0;
+  // Whether a checked message may take part in a sum; with most codecs none may.
+  virtual bool CanSum(Bytes) const { return false; }
+  // Messages, each behind `room` bytes, that add to every parameter exactly what the addends add
+  // and take away; one that adds nothing where that is nothing. Each addend satisfies CanSum.
+  virtual std::vector<std::vector<uint8_t>> Sum(std::span<const Addend> addends,
+                                                int64_t room) const;
 };
 
 // The codec of core/codec/message.h.

@@ -177,7 +177,8 @@ struct CompressionState::State {
 };
 
 CompressionState::CompressionState(int64_t max_message_bytes) : state_(std::make_unique<State>()) {
-  state_->max_message_bytes = max_message_bytes - kUpdateHeaderBytes;
+  const int64_t longest = std::min(max_message_bytes, kMaxMessageBytes - kMergedRoomBytes);
+  state_->max_message_bytes = longest - kUpdateHeaderBytes;
   STROM_CHECK(state_->max_message_bytes >= kMinMessageBytes);
 }
 
@@ -334,7 +335,8 @@ Status CompressionState::State::CheckStep(std::span<const strom_segment> segment
 Status CompressionState::State::Send(std::span<const strom_segment> segments,
                                      const strom_step_options& options, const Parallel& parallel,
                                      strom_step_result* result) {
-  thresholds.Begin(segments, options);
+  const bool merges = exchange != nullptr && exchange->merges();
+  thresholds.Begin(segments, options, merges);
   StepRules rules{{}, thresholds.thresholds(), options.clip_multiple, options.full != 0};
   rules.rule.apply_own = options.apply_own != 0;
   rules.rule.scale = options.scale * LimitNorm(segments, options, parallel, result);
@@ -499,12 +501,13 @@ Status CompressionState::State::ApplyWaiting(const Values& values, const Paralle
     InstallSnapshot(values, parallel);
     result->values_written = 1;
   }
-  if (waiting.folded.updates == 0 && waiting.updates.empty()) return {};
+  if (waiting.folded.empty() && waiting.updates.empty()) return {};
   result->values_written = 1;
-  const int64_t received_before = result->received;
+  bool any = false;  // has been applied
   int64_t skipped = 0;
   auto larger = static_cast<int64_t>(waiting.folded.sum.size());
   if (larger <= size) {
+    any = !waiting.folded.empty();
     result->received += waiting.folded.updates;
     result->staleness +=
         std::max<int64_t>(0, waiting.folded.updates * iteration - waiting.folded.iterations);
@@ -518,16 +521,21 @@ Status CompressionState::State::ApplyWaiting(const Values& values, const Paralle
         larger = message.elements();
         break;
       }
-      Note(update.id.origin, update.id.counter, update.id.counter);
-      result->staleness += std::max<int64_t>(0, iteration - message.fields().iteration);
+      ForEachApplied(update, [this](uint64_t origin, uint64_t first, uint64_t last) {
+        Note(origin, first, last);
+      });
+      ForEachIteration(update, message.fields().iteration, [&](int64_t updates, int64_t theirs) {
+        result->received += updates;
+        result->staleness += updates * std::max<int64_t>(0, iteration - theirs);
+      });
       ++fitting;
     }
     skipped += ApplyUpdates(values, std::span(waiting.updates).first(fitting), parallel);
-    result->received += static_cast<int64_t>(fitting);
+    any |= fitting > 0;
     waiting.updates.erase(waiting.updates.begin(),
                           waiting.updates.begin() + static_cast<ptrdiff_t>(fitting));
   }
-  if (result->received > received_before) exchange->SetApplied(applied);
+  if (any) exchange->SetApplied(applied);
   if (skipped > 0) {
     return Invalid(std::to_string(skipped) +
                    " received entries belong to parameters that no segment holds; this replica no "

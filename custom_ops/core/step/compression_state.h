@@ -23,8 +23,9 @@ namespace strom {
 
 class CompressionState {
  public:
-  // An update longer than `max_message_bytes`, its header included, is split by span range. At
-  // least kMinMessageBytes (core/codec/message_writer.h) and room for the header.
+  // An update longer than `max_message_bytes`, its header included, is split by span range, and so
+  // is one that would leave no room to merge it (kMergedRoomBytes). At least kMinMessageBytes
+  // (core/codec/message_writer.h) and room for the header.
   explicit CompressionState(int64_t max_message_bytes);
   ~CompressionState();
 

@@ -5,6 +5,9 @@
 #include <cstddef>
 #include <string>
 
+#include "core/codec/message_sum.h"
+#include "core/codec/threshold_grid.h"
+
 namespace strom {
 namespace {
 
@@ -17,6 +20,11 @@ Status Invalid(const std::string& what, float threshold) {
 std::string NameOf(std::span<const strom_segment> segments, size_t i) {
   const char* const name = segments[i].name;
   return name == nullptr ? "segment " + std::to_string(i) : "'" + std::string(name) + "'";
+}
+
+// What no sum takes (core/codec/message_sum.h) gains nothing by it.
+float Drawn(float threshold) {
+  return std::isnormal(threshold) && threshold < kSummableBelow ? OnGrid(threshold) : threshold;
 }
 
 }  // namespace
@@ -40,11 +48,14 @@ Status StepThresholds::Check(std::span<const strom_segment> segments,
 }
 
 void StepThresholds::Begin(std::span<const strom_segment> segments,
-                           const strom_step_options& options) {
-  all_ = value_ = options.threshold;
+                           const strom_step_options& options, bool merges) {
+  // The mean of what is sent, of which a threshold says little, lies on no grid.
+  const bool draws = merges && options.draws_threshold != 0 && options.send_mean == 0;
+  const auto chosen = [draws](float threshold) { return draws ? Drawn(threshold) : threshold; };
+  all_ = value_ = chosen(options.threshold);
   each_.clear();
   for (size_t i = 0; options.thresholds != nullptr && i < segments.size(); ++i) {
-    each_.push_back(TableValue(options.thresholds[i]));
+    each_.push_back(TableValue(chosen(options.thresholds[i])));
   }
   values_ = each_;
   results_.assign(each_.size(), {});

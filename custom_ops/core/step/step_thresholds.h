@@ -2,7 +2,8 @@
 // segments, or one for each.
 //
 // Thresholds that differ are rounded to what a message can say (core/codec/value_table.h) before
-// anything is compared with them, so that what leaves a residual is what arrives.
+// anything is compared with them, so that what leaves a residual is what arrives. Where updates are
+// merged, those that may be are drawn to a grid first (core/codec/threshold_grid.h).
 #ifndef KERAS_STROM_CORE_STEP_STEP_THRESHOLDS_H_
 #define KERAS_STROM_CORE_STEP_STEP_THRESHOLDS_H_
 
@@ -22,8 +23,9 @@ class StepThresholds {
   static Status Check(std::span<const strom_segment> segments, const strom_step_options& options);
 
   // Begins a step whose options have passed Check. Entries stand for the threshold of their
-  // segment.
-  void Begin(std::span<const strom_segment> segments, const strom_step_options& options);
+  // segment. `merges` as in Exchange.
+  void Begin(std::span<const strom_segment> segments, const strom_step_options& options,
+             bool merges);
 
   SegmentValues thresholds() const {
     return each_.empty() ? SegmentValues(all_) : SegmentValues(each_);

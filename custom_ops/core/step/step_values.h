@@ -70,6 +70,10 @@ typedef struct {
   const float* thresholds;
   /* One a segment: receives what was done; only with `thresholds`. NULL = nobody asks. */
   strom_segment_result* segment_results;
+  /* 1: where updates are merged on their way, thresholds are drawn to a grid of four to each power
+   * of two first, by at most a tenth, so that different workers' are often equal; not with
+   * send_mean. `threshold` in the result is what was used. */
+  int32_t draws_threshold;
 } strom_step_options;
 
 typedef struct {
@@ -77,13 +81,14 @@ typedef struct {
   int64_t count;         /* entries sent */
   int64_t elements;      /* elements of the segments that took part */
   int64_t message_bytes; /* encoded bytes handed over (all parts) */
-  int64_t received;      /* received messages applied in this call */
+  int64_t received;      /* updates of others applied in this call */
   float max_residual;    /* max |r| after encoding and clipping */
   float threshold;       /* the threshold that was used; of several, the least */
   double sum_residual;   /* sum |r| after encoding and clipping */
   double clipped_mass;   /* sum of |r| removed by clipping in this call */
   int64_t clipped_count; /* elements clipped in this call */
-  int64_t staleness;     /* of `received`, the sum: own step less theirs, 0 where they are ahead */
+  int64_t staleness;     /* of `received`, the sum: own step less theirs, 0 where they are ahead; of
+                          * several of one worker that came merged, the last one's step counts */
   double update_norm;    /* Euclidean norm of after - before, not scaled; 0 = not measured */
   float value;           /* what an entry stands for: the threshold, or with send_mean the mean;
                           * where entries differ, their mean */

@@ -228,10 +228,6 @@ Status WorkerGeneration::ReadParameters(
   return {};
 }
 
-void WorkerGeneration::Add(std::vector<Replication::Accepted> accepted) {
-  for (Replication::Accepted& next : accepted) queue_.Add({next.id, std::move(next.update)});
-}
-
 void WorkerGeneration::AddPending(uint64_t number, std::vector<ReceivedUpdate> updates) {
   if (phase_ == Phase::kStarting) pending_ = {number, std::move(updates)};
 }

@@ -135,7 +135,7 @@ class WorkerGeneration {
   // Of the joint model.
   void HandleJointChunk(const BlobChunk& chunk);
   void HandleBlob(Blob blob);
-  void Add(std::vector<Replication::Accepted> accepted);
+  void Add(ReceivedUpdate update) { queue_.Add(std::move(update)); }
   // Late: the updates that the snapshot `number` lacks though START's cut covers them.
   void AddPending(uint64_t number, std::vector<ReceivedUpdate> updates);
   // Raises the events whose conditions now hold.

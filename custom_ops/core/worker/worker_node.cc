@@ -140,6 +140,8 @@ void WorkerNode::Donate(int64_t now_ns, Buffer donation) {
 
 int32_t WorkerNode::missing_workers() const { return static_cast<int32_t>(state_->missing); }
 
+bool WorkerNode::merges() const { return state_->relay.merges(); }
+
 uint64_t WorkerNode::joint_cycles() const {
   const ShardAgent* joint = state_->generation->joint();
   return joint == nullptr ? 0 : joint->cycles();
@@ -179,7 +181,7 @@ UpdateId WorkerNode::Submit(int64_t now_ns, int64_t iteration, bool last_part,
   }
   s.update_bytes_sent += static_cast<int64_t>(buffer->size());
   if (s.hands_out_own) s.own.push_back({id, buffer});
-  s.generation->Add(std::move(accepted));
+  s.Deliver(std::move(accepted));
   s.Advance();
   return id;
 }
@@ -405,8 +407,8 @@ void WorkerNode::State::Handle(const StartGeneration& start) {
   cut = beginning = start.cut;
   applied.clear();
   std::vector<Replication::Accepted> accepted;
-  relay.Open(now_ns, start.cut, &accepted);
-  generation->Add(std::move(accepted));
+  relay.Open(now_ns, start.cut, &accepted, start.merging_ns, origin);
+  Deliver(std::move(accepted));
   tree.Started(now_ns, start.snapshot != 0);
 }
 
@@ -415,6 +417,7 @@ void WorkerNode::State::Handle(const Beacon& beacon) {
   missing = beacon.missing;
   if (resuming) return;  // it says nothing yet of what is kept here
   tree.HandleBeacon(now_ns, link, beacon);
+  SayOldAgain();
 }
 
 void WorkerNode::State::Handle(const Failure& failure) {
@@ -495,7 +498,7 @@ void WorkerNode::State::Handle(const SnapshotCut& named) {
   std::vector<Replication::Accepted> accepted;
   relay.FastForward(now_ns, named.cut, &accepted);
   relay.KeepBeyond(now_ns, named.cut);
-  generation->Add(std::move(accepted));
+  Deliver(std::move(accepted));
   tree.FastForwarded(now_ns);
 }
 
@@ -510,13 +513,21 @@ void WorkerNode::State::HandleSnapshot(const Blob& blob) {
 }
 
 void WorkerNode::State::InstallSnapshot(Snapshot whole) {
-  auto beyond = relay.replication().Beyond(whole.cut);
+  auto beyond = relay.Beyond(whole.cut);
   if (!beyond) return Fail(Code::kInternal, "the master's snapshot ends before what is kept here");
+  std::vector<ReceivedUpdate> updates;
+  for (ReceivedUpdate& update : *beyond) {
+    if (!IsOfMaster(update.id.origin)) {
+      updates.push_back(std::move(update));
+    } else if (const auto fault = Unmerge(update.id, update.update, &updates); !fault.empty()) {
+      return Fail(Code::kInternal, fault);
+    }
+  }
   relay.KeepBeyond(now_ns, std::nullopt);
   // They have all that waits here, too.
   generation->TakeReceived();
   own.clear();
-  fast_forwarded = {.snapshot = std::move(whole), .folded = {}, .updates = std::move(*beyond)};
+  fast_forwarded = {.snapshot = std::move(whole), .folded = {}, .updates = std::move(updates)};
   hands_out_own = true;
   ++snapshots;
   if (request.behind_again()) tree.AttachAgain(now_ns);
@@ -547,7 +558,17 @@ void WorkerNode::State::HandleUpdate(LinkId from, const Buffer& update) {
   if (resuming) return early.push_back(update);  // they overtake START, which comes at once
   const Relay::Checked checked = relay.Check(update);
   if (checked.verdict == Relay::Checked::Verdict::kStale) return;
+  if (IsOfMaster(checked.header.id.origin) && checked.header.id.origin != MasterOrigin(epoch)) {
+    ++drops["publication of another master"];
+    return;
+  }
   std::string fault = checked.why;
+  const bool goes_up = relay.merges() && !IsOfMaster(checked.header.id.origin);
+  if (goes_up && checked.verdict == Relay::Checked::Verdict::kFits) {
+    if (relay.IsChild(from)) return relay.PassUp(update);
+    ++drops["update that goes up, from above"];
+    return;
+  }
   if (checked.header.id.origin == origin && checked.header.id.counter > counter) {
     ++drops["update in this worker's own name"];
     if (from == link) return;  // the master passes on what another has made up
@@ -557,7 +578,7 @@ void WorkerNode::State::HandleUpdate(LinkId from, const Buffer& update) {
     update_bytes_received += static_cast<int64_t>(update->size());
     std::vector<Replication::Accepted> accepted;
     fault = relay.Take(now_ns, from, checked.header.id, update, &accepted);
-    generation->Add(std::move(accepted));
+    Deliver(std::move(accepted));
   }
   if (fault.empty()) return;
   if (from != link) return tree.Reject(now_ns, from, checked.header.id.origin, fault);

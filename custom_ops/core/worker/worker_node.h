@@ -78,6 +78,9 @@ class WorkerNode {
   // That the joint model has finished, as the master has told last; 0 where there is none.
   uint64_t joint_cycles() const;
 
+  // Whether updates are merged on their way, as START has said; see Exchange.
+  bool merges() const;
+
   // The epoch of the master that it follows; 0 before kJoined.
   uint64_t master_epoch() const;
   // The master is lost, and this worker waits for another: it makes no step meanwhile, but hands

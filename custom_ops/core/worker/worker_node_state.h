@@ -1,5 +1,6 @@
-// What a WorkerNode holds, for the files that it is written in: core/worker/worker_node.cc, and
-// core/worker/worker_resumption.cc for what follows on the loss of its master.
+// What a WorkerNode holds, for the files that it is written in: core/worker/worker_node.cc,
+// core/worker/worker_resumption.cc for what follows on the loss of its master, and
+// core/worker/worker_merging.cc for merged updates.
 #ifndef KERAS_STROM_CORE_WORKER_WORKER_NODE_STATE_H_
 #define KERAS_STROM_CORE_WORKER_WORKER_NODE_STATE_H_
 
@@ -83,6 +84,8 @@ struct WorkerNode::State final : WorkerGenerationHost {
   void Handle(const End& end) { generation->Handle(end); }
   void Handle(const Stop& stop) { generation->Handle(stop); }
   void Handle(const Tick& tick) { generation->Handle(tick); }
+  void Handle(const SayAgain& again);
+  void SayOldAgain();
   template <typename Other>
   void Handle(const Other&) {
     ++drops["control message that only a worker sends"];
@@ -106,6 +109,11 @@ struct WorkerNode::State final : WorkerGenerationHost {
   // --- the links of the tree
   void HandleTreeEvent(const LinkEvent& event);
   void HandleUpdate(LinkId from, const Buffer& update);
+  // What has been accepted, for the application; a fault of the master's fails this worker.
+  void Deliver(std::vector<Replication::Accepted> accepted);
+  // A published update as the application is to apply it; "" or what is wrong with it.
+  std::string Unmerge(const UpdateId& id, const Buffer& update,
+                      std::vector<ReceivedUpdate>* received) const;
   void ActOnNotices();
 
   // After every event and request: what has become possible.
@@ -135,6 +143,7 @@ struct WorkerNode::State final : WorkerGenerationHost {
   bool up = false;
   std::optional<int64_t> give_up_ns;  // set while the worker looks for a silent master
   int64_t retry_ns = kNever;
+  int64_t said_again_ns = 0;   // own updates that the master has lacked for long
   int64_t last_beacon_ns = 0;  // over the link to the master
   uint32_t missing = 0;        // as that said
   int64_t now_ns = 0;

@@ -8,6 +8,15 @@
 
 namespace strom {
 
+namespace {
+
+// What a lost master has published another one knows by the updates that it contains.
+void ForgetPublications(VersionVector* vector) {
+  std::erase_if(*vector, [](const auto& entry) { return IsOfMaster(entry.first); });
+}
+
+}  // namespace
+
 uint64_t WorkerNode::master_epoch() const { return state_->epoch; }
 
 bool WorkerNode::WaitsForMaster() const {
@@ -31,6 +40,7 @@ void WorkerNode::HandOver(int64_t now_ns, const std::vector<float>& parameters) 
   const uint64_t generation = s.relay.layout().generation;
   VersionVector contained = s.beginning;
   Join(s.applied, &contained);
+  ForgetPublications(&contained);
   s.Send(ReplicaCut{generation, number, std::move(contained)});
   s.SendBlob(EncodeBlob({BlobKind::kSeed, generation, 0, number, 0}, parameters));
 }
@@ -74,6 +84,7 @@ void WorkerNode::State::SendResume() {
   resume.origin = origin;
   resume.applied = beginning;
   Join(applied, &resume.applied);
+  ForgetPublications(&resume.applied);
   resume.kept_after = relay.replication().KeptAfter(origin);
   resume.iteration = last_iteration;
   resume.lacks_state = generation->lacks_state() ? 1 : 0;
@@ -98,7 +109,7 @@ void WorkerNode::State::GoOn(const StartGeneration& start) {
   fast_forwarded = {};
   own.clear();
   hands_out_own = false;
-  relay.Reopen(now_ns, start.cut, origin);
+  relay.Reopen(now_ns, start.cut, origin, start.merging_ns);
   relay.KeepBeyond(now_ns, start.cut);
   request.Name({start.generation, start.cut, start.snapshot});
   tree.Started(now_ns, /*late=*/true);

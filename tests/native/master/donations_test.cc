@@ -36,6 +36,7 @@ class RecordedHost final : public GenerationHost {
   const VersionVector& received() const override { return received_; }
   int64_t MostValuesBytes() const override { return int64_t{1} << 30; }
   bool Settled() const override { return true; }
+  void PublishAll() override {}
 
   std::map<int32_t, Donor> donors;
   std::map<int32_t, BlobAssembler> assemblers;

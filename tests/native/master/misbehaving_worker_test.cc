@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "core/base/little_endian.h"
-#include "core/codec/message_writer.h"
 #include "core/master/master_node.h"
 #include "core/replication/blob.h"
 #include "core/replication/control.h"
@@ -18,6 +17,7 @@
 #include "empty_update.h"
 #include "link_events.h"
 #include "recorded_links.h"
+#include "scripted_master.h"
 
 namespace strom {
 namespace {
@@ -26,71 +26,6 @@ using testing::Contains;
 using testing::HasSubstr;
 using testing::Key;
 using testing::Not;
-
-constexpr int64_t kNow = 1'000'000'000;
-constexpr Layout kLayout = {.generation = 1, .size = 100, .hash = 5};
-
-// A master whose members are links 1, 2, ... with ranks 0, 1, ...
-class Master {
- public:
-  explicit Master(int32_t workers, MasterNodeOptions options = {})
-      : node(With(options, workers), &links), workers_(workers) {}
-
-  void SayHello(LinkId link, int32_t rank, uint8_t instance, int32_t attempt = 0) {
-    Hello hello{.rank = rank, .size = workers_, .attempt = attempt};
-    hello.instance.fill(instance);
-    node.HandleLinkEvent(kNow, HelloOn(link, EncodeHello(hello)));
-  }
-  void Say(LinkId link, const ControlMessage& message) {
-    node.HandleLinkEvent(kNow, MessageOn(link, message));
-  }
-  void SayBlob(LinkId link, const std::vector<Buffer>& chunks) {
-    for (const Buffer& chunk : chunks) {
-      node.HandleLinkEvent(kNow, MessageOn(link, Channel::kState, chunk));
-    }
-  }
-  void Update(LinkId link, const UpdateId& id) {
-    node.HandleLinkEvent(kNow, MessageOn(link, Channel::kUpdate, EmptyUpdate(id, kLayout)));
-  }
-  void Join() {
-    for (int32_t rank = 0; rank < workers_; ++rank) {
-      const LinkId link = static_cast<LinkId>(rank + 1);
-      SayHello(link, rank, static_cast<uint8_t>(rank + 1));
-      node.HandleLinkEvent(kNow, Up(link));
-    }
-  }
-  // All join and start the first generation.
-  void Start() {
-    Join();
-    for (LinkId link = 1; link <= static_cast<LinkId>(workers_); ++link) {
-      Say(link, Announce{kLayout, 0, ""});
-    }
-    SayBlob(1, EncodeBlob({BlobKind::kSeed, 1, 0, 0, 0}, std::vector<float>(kLayout.size)));
-  }
-  // All end the first generation, in which nobody has sent an update.
-  void End() {
-    const auto all = [&](auto say) {
-      for (LinkId link = 1; link <= static_cast<LinkId>(workers_); ++link) say(link);
-    };
-    all([&](LinkId link) { Say(link, Done{1, 0, 0}); });
-    all([&](LinkId link) {
-      SayBlob(link, EncodeBlob({BlobKind::kState, 1, 0, 0, 0}, std::vector<double>{}));
-    });
-    all([&](LinkId link) { Say(link, Verification{1, 0, 0}); });
-  }
-  static uint64_t Origin(LinkId link) { return uint64_t{1} << 32 | link; }
-
-  RecordedLinks links;
-  MasterNode node;
-
- private:
-  static MasterNodeOptions With(MasterNodeOptions options, int32_t workers) {
-    options.workers = workers;
-    return options;
-  }
-
-  const int32_t workers_;
-};
 
 TEST(MisbehavingWorkerTest, TwoHellosOfOneRankBeforeEitherLinkStandsLetOneIn) {
   Master master(2);
@@ -231,9 +166,13 @@ TEST(MisbehavingWorkerTest, AnUpdateInAnotherWorkersNameCostsItsSenderTheLink) {
   EXPECT_FALSE(master.links.closed.contains(1));
 }
 
+// A tree that passes each update on by itself.
+const MasterNodeOptions kTree = {
+    .topology = Topology::kMesh, .max_children = 2, .merging = Merging::kOff};
+
 // Ranks 0 and 1 under the master, 2 under rank 0.
 TEST(MisbehavingWorkerTest, InATreeAWorkerSpeaksForThoseBelowItAndForTheLost) {
-  Master master(3, {.topology = Topology::kMesh, .max_children = 2});
+  Master master(3, kTree);
   master.Start();
   const uint64_t leaf = Master::Origin(3);
   ASSERT_EQ(master.links.Last<TreePlace>(3)->parent, Master::Origin(1));
@@ -251,7 +190,9 @@ TEST(MisbehavingWorkerTest, InATreeAWorkerSpeaksForThoseBelowItAndForTheLost) {
 
 TEST(MisbehavingWorkerTest, UpdatesThatAreSetAsideAreBounded) {
   const int64_t bytes = SizeOf(EmptyUpdate({1, 1}, kLayout));
-  Master master(3, {.topology = Topology::kMesh, .max_children = 2, .ring_bytes = 10 * bytes});
+  MasterNodeOptions options = kTree;
+  options.ring_bytes = 10 * bytes;
+  Master master(3, options);
   master.Start();
   for (uint64_t counter = 1; counter <= 10; ++counter) {
     master.Update(2, {Master::Origin(3), counter});
@@ -262,7 +203,7 @@ TEST(MisbehavingWorkerTest, UpdatesThatAreSetAsideAreBounded) {
 }
 
 TEST(MisbehavingWorkerTest, UpdatesThatAreSetAsideCostNoWorkUntilTheTreeChangesOrABeaconIsDue) {
-  Master master(3, {.topology = Topology::kMesh, .max_children = 2});
+  Master master(3, kTree);
   master.Start();
   const auto checks = [&] {
     const std::string name = "\"set_aside_checks\": ", status = master.node.StatusJson();
@@ -533,7 +474,7 @@ TEST(MisbehavingWorkerTest, EachFitMayReplaceAsManyWorkersAsAVectorHasRoomFor) {
 // In a tree anybody may have the last updates of who has no place there any more, but not those of
 // who was replaced before the fit began.
 TEST(MisbehavingWorkerTest, UpdatesInTheNameOfWhoWasReplacedBeforeTheFitAreDropped) {
-  Master master(2, {.topology = Topology::kMesh, .max_children = 2});
+  Master master(2, kTree);
   master.Start();
   const uint64_t retired = Master::Origin(2);
   master.Update(2, {retired, 1});

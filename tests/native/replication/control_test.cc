@@ -21,7 +21,7 @@ JointPlan APlan() {
 std::vector<ControlMessage> OneOfEach() {
   return {Attach{3, {{1, 2}, {5, 6}}},
           Announce{{1, 100, 77}, 12, "method=MPCA()", APlan(), 8},
-          StartGeneration{1, {{9, 1}}},
+          StartGeneration{1, {{9, 1}}, 7, 8, 9, 5'000'000},
           Step{1, 4, {{1, 2}, {1, 3}, {5, 6}}},
           Done{1, 12, 1},
           Final{1, {{9, 3}}, 7},
@@ -60,7 +60,8 @@ std::vector<ControlMessage> OneOfEach() {
           Tick{3, 17, 1, 1, 0.05, 20, 5},
           Have{3, 16},
           AskJoint{3, 2},
-          Stepping{3}};
+          Stepping{3},
+          SayAgain{3, 4, 9}};
 }
 
 TEST(Control, ReadsBackAPlan) {

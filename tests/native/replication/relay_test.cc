@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "core/replication/merged_update.h"
+#include "merged_updates.h"
 #include "recorded_links.h"
 
 namespace strom {
@@ -233,6 +235,196 @@ TEST_F(RootTest, AChildThatLacksWhatTheRingHasGivenUpIsTooFarBehind) {
   ASSERT_TRUE(notice);
   EXPECT_EQ(notice->type, RelayNotice::Type::kTooFarBehind);
   EXPECT_EQ(notice->link, kChild);
+}
+
+// ------------------------------------------------------------------------------- merging
+
+constexpr uint64_t kMasterOrigin = MasterOrigin(1), kOwn = kMasterOrigin + 1;
+constexpr int64_t kInterval = 1000;
+
+class MergingRelayTest : public RelayTest {
+ protected:
+  explicit MergingRelayTest(bool is_root = false) : RelayTest(is_root) {
+    std::vector<Replication::Accepted> none;
+    relay.Open(0, {}, &none, kInterval, is_root ? 0 : kOwn);
+    for (const LinkId link : {kParent, kChild, kOther}) relay.HandleAttach(0, link, Attach{1, {}});
+  }
+  // A publication of the master's with what a worker has made, if it has a name.
+  Buffer Publication(uint64_t counter, const UpdateId& contained) {
+    std::vector<uint8_t> update(kUpdateBytes);
+    WriteUpdateHeader({contained, 0, kLayout, kLastPartFlag}, update);
+    return MergedOf({MakeBuffer(std::move(update))}, kLayout, {kMasterOrigin, counter},
+                    BytesCodec());
+  }
+  std::string TakePublication(LinkId from, const Buffer& publication) {
+    const Relay::Checked checked = relay.Check(publication);
+    EXPECT_EQ(checked.verdict, Relay::Checked::Verdict::kFits) << checked.why;
+    std::vector<Replication::Accepted> accepted;
+    return relay.Take(0, from, checked.header.id, publication, &accepted);
+  }
+  Buffer FromChild(uint64_t counter, uint64_t origin = kOrigin) {
+    std::vector<uint8_t> update(kUpdateBytes);
+    WriteUpdateHeader({{origin, counter}, 0, kLayout, kLastPartFlag}, update);
+    return MakeBuffer(std::move(update));
+  }
+  UpdateRanges LastTo(LinkId link) {
+    for (auto at = links.sent.rbegin(); at != links.sent.rend(); ++at) {
+      if (at->link == link && at->channel == Channel::kUpdate) return ContentsOf(at->message);
+    }
+    return {};
+  }
+};
+
+class MergingRootTest : public MergingRelayTest {
+ protected:
+  MergingRootTest() : MergingRelayTest(true) {}
+};
+
+TEST_F(MergingRelayTest, WorkersUpdatesGoUpAndTheMastersPublicationsDown) {
+  relay.PassUp(FromChild(1));
+  relay.Advance(0);
+  EXPECT_EQ(links.Updates(kParent), 1);
+  Take(0, 1, kOwn);
+  relay.Advance(kInterval);
+  EXPECT_EQ(links.Updates(kParent), 2);
+  EXPECT_EQ(links.Updates(kChild), 0);
+  EXPECT_EQ(links.Updates(kOther), 0);
+  EXPECT_EQ(TakePublication(kParent, Publication(1, {kOrigin, 1})), "");
+  EXPECT_EQ(links.Updates(kParent), 2);
+  EXPECT_EQ(links.Updates(kChild), 1);
+  EXPECT_EQ(links.Updates(kOther), 1);
+}
+
+TEST_F(MergingRelayTest, WhatPassesUpLeavesNoTrace) {
+  relay.PassUp(FromChild(1));
+  relay.PassUp(FromChild(1, kOrigin + 1));
+  relay.Advance(0);
+  EXPECT_EQ(links.Updates(kParent), 1);
+  EXPECT_TRUE(relay.received().empty());
+  EXPECT_EQ(relay.replication().retained(), 0);
+  EXPECT_EQ(LastTo(kParent), (UpdateRanges{{kOrigin, 0, 1, 0}, {kOrigin + 1, 0, 1, 0}}));
+}
+
+TEST_F(MergingRelayTest, AChildMayNotSendAPublication) {
+  EXPECT_NE(TakePublication(kChild, Publication(1, {kOrigin, 1})), "");
+  EXPECT_EQ(links.Updates(kOther), 0);
+  EXPECT_TRUE(relay.received().empty());
+}
+
+TEST_F(MergingRelayTest, WhatComesWithinTheIntervalGoesUpTogetherAtItsEnd) {
+  relay.PassUp(FromChild(1));
+  relay.Advance(0);
+  for (uint64_t counter = 2; counter <= 4; ++counter) {
+    relay.PassUp(FromChild(counter));
+    relay.Advance(1);
+  }
+  EXPECT_EQ(links.Updates(kParent), 1);
+  ASSERT_EQ(relay.NextTimeout(), kInterval);
+  relay.Advance(kInterval);
+  EXPECT_EQ(links.Updates(kParent), 2);
+  EXPECT_EQ(LastTo(kParent), (UpdateRanges{{kOrigin, 1, 4, 0}}));
+  EXPECT_EQ(relay.NextTimeout(), kNever);
+}
+
+TEST_F(MergingRelayTest, WhileTheParentsLinkIsBusyAllThatComesWaitsAndGoesTogether) {
+  links.queued[kParent] = 100'000;
+  int64_t now_ns = 0;
+  for (uint64_t counter = 1; counter <= 5; ++counter) {
+    relay.PassUp(FromChild(counter));
+    relay.Advance(now_ns += 10 * kInterval);
+  }
+  EXPECT_EQ(links.Updates(kParent), 0);
+  EXPECT_EQ(relay.OutgoingBytes(kOwn), 100'000 + 5 * kUpdateBytes);
+  EXPECT_GT(relay.NextTimeout(), now_ns);
+  EXPECT_LT(relay.NextTimeout(), kNever) << "queues shrink without an event";
+  links.queued[kParent] = 1000;
+  relay.Advance(now_ns = relay.NextTimeout());
+  EXPECT_EQ(links.Updates(kParent), 1);
+  EXPECT_EQ(LastTo(kParent), (UpdateRanges{{kOrigin, 0, 5, 0}}));
+}
+
+TEST_F(MergingRelayTest, WhatWaitsForALostParentGoesToTheNextOneThatAttaches) {
+  relay.Remove(kParent);
+  Take(0, 1, kOwn);
+  relay.PassUp(FromChild(1));
+  relay.Advance(10);
+  EXPECT_EQ(links.Updates(kParent), 0);
+  constexpr LinkId kNext = 9;
+  relay.Add(20, kNext, Relay::Role::kParent, "worker 5");
+  relay.HandleAttach(20, kNext, Attach{1, {}});
+  relay.Advance(20);
+  EXPECT_EQ(links.Updates(kNext), 2) << "its own by the replay, and what has come from below";
+  EXPECT_EQ(LastTo(kNext), (UpdateRanges{{kOrigin, 0, 1, 0}}));
+}
+
+TEST_F(MergingRelayTest, ChildrenAreHeldBackWhileMuchWaitsForTheParent) {
+  links.queued[kParent] = 65'537;  // busy; the queue's cap is 1000
+  relay.PassUp(FromChild(1));
+  relay.Advance(0);
+  EXPECT_EQ(links.held_back, (std::set<LinkId>{kChild, kOther}));
+  links.queued[kParent] = 0;
+  relay.Advance(kInterval);
+  EXPECT_TRUE(links.held_back.empty());
+}
+
+TEST_F(MergingRelayTest, AChildThatAttachesGetsPublicationsAlone) {
+  Take(0, 1, kOwn);
+  for (uint64_t counter = 1; counter <= 3; ++counter) {
+    (void)TakePublication(kParent, Publication(counter, {kOrigin, counter}));
+  }
+  relay.Learn(0, {{kOrigin, 3}});
+  links.sent.clear();
+  // It lacks what its parent knows by publications alone, and its parent's own.
+  relay.HandleAttach(0, kChild, Attach{1, {{kMasterOrigin, 1}, {kOrigin, 1}}});
+  EXPECT_TRUE(relay.IsAttached(kChild));
+  EXPECT_EQ(links.Updates(kChild), 2);
+  EXPECT_FALSE(relay.PollNotice());
+}
+
+TEST_F(MergingRelayTest, AParentThatHasAcknowledgedAllMayStillRefuseIt) {
+  Take(0, 1, kOwn);
+  relay.Advance(0);
+  EXPECT_EQ(links.queued[kParent], 0);
+  EXPECT_FALSE(relay.HasAll(kParent));
+}
+
+TEST_F(MergingRelayTest, WhatWaitedInAnEarlierGenerationIsNotSent) {
+  relay.PassUp(FromChild(1));
+  relay.Begin({.generation = 2, .size = 10, .hash = 5});
+  std::vector<Replication::Accepted> none;
+  relay.Open(5, {}, &none, kInterval, kOwn);
+  relay.HandleAttach(5, kParent, Attach{2, {}});
+  relay.Advance(5);
+  EXPECT_EQ(links.Updates(kParent), 0);
+}
+
+TEST_F(MergingRootTest, AMergedUpdateIsAcceptedAndTheRestOfARefusedOneIsNamed) {
+  std::vector<Replication::Accepted> accepted;
+  const Buffer merged =
+      MergedOf({FromChild(1), FromChild(2), FromChild(1, kOrigin + 1)}, kLayout, {}, BytesCodec());
+  relay.TakeMerged(0, kChild, merged, &accepted);
+  ASSERT_EQ(accepted.size(), 1u);
+  EXPECT_EQ(relay.received(), (VersionVector{{kOrigin, 2}, {kOrigin + 1, 1}}));
+  EXPECT_EQ(links.Updates(kOther), 0) << "it is published instead";
+  relay.TakeMerged(0, kOther, merged, &accepted);
+  EXPECT_EQ(drops["duplicate update"], 1);
+  const Buffer overlaps =
+      MergedOf({FromChild(2), FromChild(3), FromChild(5, kOrigin + 1)}, kLayout, {}, BytesCodec());
+  relay.TakeMerged(0, kOther, overlaps, &accepted);
+  EXPECT_EQ(accepted.size(), 1u);
+  EXPECT_EQ(relay.TakeRefused(), (UpdateRanges{{kOrigin, 2, 3, 0}, {kOrigin + 1, 4, 5, 0}}));
+}
+
+TEST_F(MergingRootTest, AChildIsIdleUnlessItsLinkHasMuchToSend) {
+  EXPECT_TRUE(relay.HasIdleChild());
+  links.queued[kChild] = links.queued[kOther] = links.queued[kParent] = 65'537;
+  EXPECT_FALSE(relay.HasIdleChild());
+  links.queued[kOther] = 65'536;
+  EXPECT_TRUE(relay.HasIdleChild());
+  relay.Remove(kOther);
+  EXPECT_FALSE(relay.HasIdleChild());
+  relay.Remove(kChild);
+  EXPECT_TRUE(relay.HasIdleChild()) << "nobody would notice";
 }
 
 }  // namespace

@@ -27,6 +27,7 @@ struct Tally {
   int late = 0, ended = 0, donations = 0;  // how processes have begun a generation
   int snapshots = 0;                       // of live workers that were too far behind
   int handed_over = 0, resumed = 0;        // replicas to other masters, generations that went on
+  int merged = 0;                          // jobs whose last master has published updates
 
   void Add(const Simulation& simulation) {
     for (int32_t rank = 0; rank < simulation.size(); ++rank) {
@@ -43,6 +44,9 @@ struct Tally {
       }
     }
     drained += simulation.drained();
+    for (const auto& [origin, counter] : simulation.master().received()) {
+      merged += IsOfMaster(origin) ? 1 : 0;
+    }
     std::vector<int32_t> joined;
     for (const MasterEvent& event : simulation.master_events()) {
       resumed += event.type == MasterEvent::Type::kResumed ? 1 : 0;
@@ -80,6 +84,7 @@ void ExpectEventful(const Tally& tally, int runs) {
   EXPECT_GT(tally.dead, runs / 10);
   EXPECT_GT(tally.returned, runs / 20);
   EXPECT_GT(tally.replaced, runs / 20);
+  EXPECT_GT(tally.merged, runs / 10);
 }
 
 TEST(SimulatorTest, KeepsItsPromisesOverMemoryLinks) {
@@ -129,6 +134,7 @@ TEST(SimulatorTest, NothingIsLostOfWorkersThatDrainOverDatagrams) {
 void ExpectSnapshots(const Tally& tally, int runs) {
   EXPECT_GT(tally.snapshots, 2 * runs);
   EXPECT_GT(tally.finished, 4 * runs);
+  EXPECT_GT(tally.merged, runs / 4);
   EXPECT_EQ(tally.dead, 0);
 }
 
@@ -171,6 +177,7 @@ TEST(SimulatorTest, WorkersFarAwayTrainOverDatagrams) {
 void ExpectMasters(const Tally& tally, int runs) {
   EXPECT_GT(tally.resumed, runs / 2);
   EXPECT_GT(tally.handed_over, runs / 2);
+  EXPECT_GT(tally.merged, runs / 4);
   EXPECT_GT(tally.finished, 3 * runs);
 }
 

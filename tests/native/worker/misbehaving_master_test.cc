@@ -8,9 +8,11 @@
 #include <vector>
 
 #include "core/replication/control.h"
+#include "core/replication/merged_update.h"
 #include "core/worker/worker_node.h"
 #include "empty_update.h"
 #include "link_events.h"
+#include "merged_updates.h"
 #include "recorded_links.h"
 
 namespace strom {
@@ -20,22 +22,58 @@ using testing::HasSubstr;
 
 constexpr int64_t kNow = 1'000'000'000;
 constexpr Layout kLayout = {.generation = 1, .size = 100, .hash = 5};
-constexpr uint64_t kOrigin = uint64_t{1} << 32 | 1;
+constexpr uint64_t kOrigin = uint64_t{1} << 32 | 1, kOther = kOrigin + 1, kChild = kOrigin + 2;
 
 // A worker that has joined over link 1 and is training.
 class TrainingWorker {
  public:
-  explicit TrainingWorker(int32_t max_staleness)
+  explicit TrainingWorker(int32_t max_staleness, int64_t merging_ns = kNotMerging)
       : node({.max_staleness = max_staleness, .master = {}}, &links) {
     node.Start(kNow);
     node.HandleLinkEvent(kNow, Up(1, EncodeWelcome({kOrigin, 0, 1})));
     const auto seed = std::make_shared<const std::vector<float>>(kLayout.size);
     node.BeginGeneration(kNow, {1, static_cast<int64_t>(kLayout.size), kLayout.hash, "", seed});
-    Hear(StartGeneration{1, {}});
+    Hear(StartGeneration{1, {}, 0, 0, -1, merging_ns});
     while (node.PollEvent()) {
     }
   }
-  void Hear(const ControlMessage& message) { node.HandleLinkEvent(kNow, MessageOn(1, message)); }
+  void Hear(const ControlMessage& message, int64_t now_ns = kNow) {
+    node.HandleLinkEvent(now_ns, MessageOn(1, message));
+  }
+  void HearUpdate(const Buffer& update, LinkId link = 1) {
+    node.HandleLinkEvent(kNow, MessageOn(link, Channel::kUpdate, update));
+  }
+  // One entry of the first parameter.
+  UpdateId Submit() {
+    const Buffer update = UpdateWith({kOrigin, 1}, kLayout);
+    return node.Submit(kNow, 0, true, *update);
+  }
+  // A worker below this one has come, over link 7.
+  void TakeChild() {
+    TreePlace place;
+    place.version = 1;
+    place.children = {{.origin = kChild, .rank = 3, .instance = {9}}};
+    Hear(place);
+    node.HandleLinkEvent(kNow, HelloOn(7, EncodeChildHello({kChild, {9}})));
+    node.HandleLinkEvent(kNow, Up(7));
+    node.HandleLinkEvent(kNow, MessageOn(7, Attach{1, {}}));
+  }
+  // The words with which it has failed, or "".
+  std::string Failure() {
+    std::string failure;
+    while (auto event = node.PollEvent()) {
+      if (event->type == WorkerEvent::Type::kFailed) failure = event->status.message;
+    }
+    return failure;
+  }
+  // What it has applied once it has taken what waits.
+  float Received() {
+    std::vector<float> parameters(kLayout.size);
+    for (const ReceivedUpdate& update : node.TakeReceived().updates) {
+      MessageCodec().Apply(update.message(), parameters);
+    }
+    return parameters[0];
+  }
 
   RecordedLinks links;
   WorkerNode node;
@@ -108,6 +146,183 @@ TEST(MisbehavingMasterTest, AFailureOfAnyCodeEndsTheWorkerWithAnError) {
     EXPECT_EQ(event->type, WorkerEvent::Type::kFailed);
     EXPECT_EQ(event->status.code, code == -3 ? Code::kRefused : Code::kInternal) << code;
   }
+}
+
+// ------------------------------------------------------------------------------- merging
+
+Buffer PublicationOf(uint64_t counter, const std::vector<UpdateId>& ids, uint64_t epoch = 1) {
+  std::vector<Buffer> updates;
+  for (const UpdateId& id : ids) updates.push_back(UpdateWith(id, kLayout));
+  return MergedOf(updates, kLayout, {MasterOrigin(epoch), counter});
+}
+
+TEST(MisbehavingMasterTest, AWorkerAppliesOfAPublicationWhatOthersHaveMade) {
+  TrainingWorker worker(-1, 0);
+  (void)worker.Submit();
+  worker.HearUpdate(PublicationOf(1, {{kOrigin, 1}, {kOther, 1}, {kOther, 2}}));
+  EXPECT_EQ(worker.node.received(),
+            (VersionVector{{MasterOrigin(1), 1}, {kOrigin, 1}, {kOther, 2}}));
+  EXPECT_EQ(worker.Received(), 2);
+  EXPECT_EQ(worker.Failure(), "");
+}
+
+TEST(MisbehavingMasterTest, APublicationWithUpdatesThatTheWorkerHasNotMadeEndsItWithWords) {
+  TrainingWorker worker(-1, 0);
+  (void)worker.Submit();
+  worker.HearUpdate(PublicationOf(1, {{kOrigin, 1}, {kOrigin, 2}}));
+  EXPECT_THAT(worker.Failure(), HasSubstr("updates of this worker that are not here"));
+}
+
+TEST(MisbehavingMasterTest, APublicationOfAnUpdateThatHasBeenPublishedEndsTheWorkerWithWords) {
+  TrainingWorker worker(-1, 0);
+  (void)worker.Submit();
+  worker.HearUpdate(PublicationOf(1, {{kOrigin, 1}}));
+  EXPECT_EQ(worker.Failure(), "");
+  worker.HearUpdate(PublicationOf(2, {{kOrigin, 1}, {kOther, 1}}));
+  EXPECT_THAT(worker.Failure(), HasSubstr("updates of this worker twice"));
+}
+
+TEST(MisbehavingMasterTest, APublicationThatLeavesOutAnEarlierUpdateEndsTheWorkerWithWords) {
+  TrainingWorker worker(-1, 0);
+  (void)worker.Submit();
+  (void)worker.Submit();
+  worker.HearUpdate(PublicationOf(1, {{kOrigin, 2}}));
+  EXPECT_NE(worker.Failure(), "");
+}
+
+TEST(MisbehavingMasterTest, ThePublicationOfAnotherMasterIsNotTaken) {
+  TrainingWorker worker(-1, 0);
+  for (const uint64_t epoch : {2, 7}) worker.HearUpdate(PublicationOf(1, {{kOther, 1}}, epoch));
+  EXPECT_TRUE(worker.node.received().empty());
+  EXPECT_EQ(worker.Received(), 0);
+  EXPECT_EQ(worker.Failure(), "");
+  EXPECT_TRUE(worker.links.closed.empty());
+  EXPECT_THAT(worker.node.StatusJson(), HasSubstr("\"publication of another master\": 2"));
+}
+
+TEST(MisbehavingMasterTest, APublicationThatComesTwiceCountsOnce) {
+  TrainingWorker worker(-1, 0);
+  for (int i = 0; i < 2; ++i) worker.HearUpdate(PublicationOf(1, {{kOther, 1}}));
+  EXPECT_EQ(worker.Received(), 1);
+  EXPECT_EQ(worker.Failure(), "");
+}
+
+TEST(MisbehavingMasterTest, PublicationsThatOvertakeOneAnotherAreAppliedInTheirOrder) {
+  TrainingWorker worker(-1, 0);
+  (void)worker.Submit();
+  worker.HearUpdate(PublicationOf(2, {{kOther, 2}}));
+  EXPECT_FALSE(worker.node.received().contains(kOther));
+  worker.HearUpdate(PublicationOf(1, {{kOther, 1}, {kOrigin, 1}}));
+  EXPECT_EQ(worker.node.received().at(kOther), 2u);
+  EXPECT_EQ(worker.Received(), 2);
+}
+
+TEST(MisbehavingMasterTest, WhatGoesUpIsNotTakenFromAbove) {
+  TrainingWorker worker(-1, 0);
+  worker.HearUpdate(UpdateWith({kOther, 1}, kLayout));
+  worker.HearUpdate(
+      MergedOf({UpdateWith({kOther, 1}, kLayout), UpdateWith({kChild, 1}, kLayout)}, kLayout));
+  EXPECT_TRUE(worker.node.received().empty());
+  EXPECT_EQ(worker.Received(), 0);
+  EXPECT_EQ(worker.links.Updates(1), 0);
+}
+
+// A merged update's bytes are no codec message, and nobody else looks whether they are.
+TEST(MisbehavingMasterTest, AMergedUpdateWhereNoneAreMergedIsNotApplied) {
+  const Buffer merged =
+      MergedOf({UpdateWith({kOther, 1}, kLayout), UpdateWith({kChild, 1}, kLayout)}, kLayout);
+  for (const int32_t max_staleness : {-1, 0}) {
+    for (const bool from_child : {true, false}) {
+      TrainingWorker worker(max_staleness);
+      worker.TakeChild();
+      const LinkId link = from_child ? 7 : 1;
+      worker.HearUpdate(merged, link);
+      EXPECT_TRUE(worker.links.closed.contains(link));
+      EXPECT_FALSE(worker.node.received().contains(kOther));
+      EXPECT_EQ(worker.Received(), 0);
+    }
+  }
+}
+
+TEST(MisbehavingMasterTest, AMergedUpdateThatOvertakesStartIsNotApplied) {
+  const Layout next = {2, kLayout.size, kLayout.hash};
+  const Buffer merged =
+      MergedOf({UpdateWith({kOther, 1}, next), UpdateWith({kChild, 1}, next)}, next);
+  for (const LinkId link : {LinkId{1}, LinkId{7}}) {
+    TrainingWorker worker(-1);
+    worker.TakeChild();
+    const auto seed = std::make_shared<const std::vector<float>>(next.size);
+    worker.node.BeginGeneration(kNow, {2, static_cast<int64_t>(next.size), next.hash, "", seed});
+    worker.HearUpdate(merged, link);
+    worker.Hear(StartGeneration{2, {}});
+    EXPECT_FALSE(worker.node.received().contains(kOther));
+    EXPECT_EQ(worker.Received(), 0);
+  }
+}
+
+TEST(MisbehavingMasterTest, AChildThatSendsAPublicationIsRejected) {
+  TrainingWorker worker(-1, 0);
+  worker.TakeChild();
+  ASSERT_TRUE(worker.links.Last<Attach>(7));
+  worker.HearUpdate(PublicationOf(1, {{kOther, 1}}), 7);
+  EXPECT_TRUE(worker.node.received().empty());
+  EXPECT_TRUE(worker.links.closed.contains(7));
+  EXPECT_FALSE(worker.links.closed.contains(1));
+  EXPECT_EQ(worker.Received(), 0);
+}
+
+TEST(MisbehavingMasterTest, WhatAChildSendsPassesUpWhateverItsNameAndIsNotApplied) {
+  TrainingWorker worker(-1, 0);
+  worker.TakeChild();
+  worker.HearUpdate(UpdateWith({kChild, 1}, kLayout), 7);
+  EXPECT_EQ(worker.links.Updates(1), 1);
+  worker.HearUpdate(UpdateWith({kOrigin, 5}, kLayout), 7);  // the master judges
+  EXPECT_EQ(worker.links.Updates(1), 2);
+  EXPECT_TRUE(worker.node.received().empty());
+  EXPECT_EQ(worker.Received(), 0);
+}
+
+TEST(MisbehavingMasterTest, WhatIsAskedForAgainIsSaidOnlyIfItIsThisWorkersAndHere) {
+  TrainingWorker worker(-1, 0);
+  for (int i = 0; i < 3; ++i) (void)worker.Submit();
+  constexpr uint64_t kMost = ~uint64_t{0};
+  worker.links.sent.clear();
+  worker.Hear(SayAgain{1, 1, 3});
+  EXPECT_EQ(worker.links.Updates(1), 2);
+  for (const SayAgain& again : {SayAgain{2, 0, 3}, SayAgain{1, 3, kMost}, SayAgain{1, kMost, 0},
+                                SayAgain{1, 3, 1}, SayAgain{1, 0, 0}}) {
+    worker.Hear(again);
+  }
+  EXPECT_EQ(worker.links.Updates(1), 2);
+  worker.Hear(SayAgain{1, 0, kMost});
+  EXPECT_EQ(worker.links.Updates(1), 5);
+  TrainingWorker alone(-1);
+  (void)alone.Submit();
+  alone.links.sent.clear();
+  alone.Hear(SayAgain{1, 0, 1});
+  EXPECT_EQ(alone.links.Updates(1), 0) << "nothing is merged there";
+}
+
+TEST(MisbehavingMasterTest, AnOwnUpdateThatNoBeaconHasNamedForLongIsSaidAgain) {
+  TrainingWorker worker(-1, 0);
+  (void)worker.Submit();
+  (void)worker.Submit();
+  worker.links.sent.clear();
+  const int64_t timeout_ns = WorkerNodeOptions{.master = {}}.failure_timeout_ns;
+  const auto hear = [&](int64_t after_ns, const VersionVector& vector) {
+    worker.Hear(Beacon{1, 0, vector}, kNow + after_ns);
+  };
+  hear(timeout_ns / 2, {});
+  hear(timeout_ns, {});
+  EXPECT_EQ(worker.links.Updates(1), 0);
+  hear(timeout_ns + 1, {{kOrigin, 1}});
+  EXPECT_EQ(worker.links.Updates(1), 1);
+  hear(timeout_ns + 2, {{kOrigin, 1}});
+  EXPECT_EQ(worker.links.Updates(1), 1) << "not with every beacon";
+  hear(2 * timeout_ns + 1, {{kOrigin, 1}});
+  EXPECT_EQ(worker.links.Updates(1), 2);
+  hear(3 * timeout_ns + 1, {{kOrigin, 2}});
+  EXPECT_EQ(worker.links.Updates(1), 2);
 }
 
 }  // namespace

@@ -51,6 +51,7 @@ def main() -> None:
     result = {
         "hash": hashlib.sha256(weights).hexdigest(),
         "difference": report.max_replica_difference,
+        "threshold": report.threshold,
         "node": place.node,
     }
     (output / f"{keras_strom.rank()}.json").write_text(json.dumps(result))

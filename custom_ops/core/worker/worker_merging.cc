@@ -1,0 +1,77 @@
+// A worker where updates are merged on their way: what the master publishes becomes what the
+// application is to apply, and own updates that were lost on their way up are said again.
+#include <algorithm>
+#include <utility>
+
+#include "core/replication/merged_update.h"
+#include "core/worker/worker_node_state.h"
+
+namespace strom {
+
+void WorkerNode::State::Deliver(std::vector<Replication::Accepted> accepted) {
+  // Where the master publishes, what comes from below only passes through.
+  if (relay.merges()) {
+    std::erase_if(accepted, [this](const Replication::Accepted& update) {
+      return !IsOfMaster(update.id.origin) && update.id.origin != origin;
+    });
+  }
+  for (const Replication::Accepted& one : accepted) {
+    if (!IsOfMaster(one.id.origin)) {
+      generation->Add({one.id, one.update});
+      continue;
+    }
+    std::vector<ReceivedUpdate> received;
+    const std::string fault = Unmerge(one.id, one.update, &received);
+    if (!fault.empty()) return Fail(Code::kCorrupt, fault);
+    MergedUpdate merged;
+    STROM_CHECK(ParseMerged(ReceivedUpdate{one.id, one.update}.message(), &merged).ok());
+    for (const UpdateRange& range : merged.contents) {
+      if (range.origin == origin && range.from != relay.replication().published()) {
+        return Fail(Code::kCorrupt, "the master has published updates of this worker twice");
+      }
+    }
+    VersionVector contents = EndsOf(merged.contents);
+    contents[one.id.origin] = one.id.counter;
+    relay.Learn(now_ns, contents);
+    for (ReceivedUpdate& update : received) generation->Add(std::move(update));
+  }
+}
+
+std::string WorkerNode::State::Unmerge(const UpdateId& id, const Buffer& update,
+                                       std::vector<ReceivedUpdate>* received) const {
+  const std::string what = "the master's publication " + std::to_string(id.counter) +
+                           " names updates of this worker that are not here";
+  bool all_here = true;
+  auto parts = WithoutOwn(
+      update, origin,
+      [&](uint64_t own_counter) {
+        Buffer found = relay.replication().Find({origin, own_counter});
+        all_here = all_here && found != nullptr;
+        return found;
+      },
+      *options.codec);
+  if (!all_here) return what;
+  for (ReceivedUpdate& part : parts) received->push_back(std::move(part));
+  return "";
+}
+
+void WorkerNode::State::Handle(const SayAgain& again) {
+  if (again.generation != relay.layout().generation || !relay.merges()) return;
+  for (uint64_t next = again.from + 1; next <= std::min(again.to, counter); ++next) {
+    const Buffer own_update = relay.replication().Find({origin, next});
+    if (own_update != nullptr) links->Send(now_ns, link, Channel::kUpdate, own_update);
+  }
+}
+
+// What went up with others' updates and was lost with a node is missed by the master only once a
+// later one comes.
+void WorkerNode::State::SayOldAgain() {
+  if (!relay.merges() || now_ns - said_again_ns < options.failure_timeout_ns) return;
+  const int64_t before_ns = now_ns - options.failure_timeout_ns;
+  for (const Buffer& update : relay.replication().Uncovered(origin, before_ns)) {
+    links->Send(now_ns, link, Channel::kUpdate, update);
+    said_again_ns = now_ns;
+  }
+}
+
+}  // namespace strom
