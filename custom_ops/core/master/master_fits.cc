@@ -20,6 +20,9 @@ constexpr int32_t kLeastParts = 64;
 // The chief's values may overtake its LAYOUT, by what a link has under way.
 constexpr int64_t kEarlySeedBytes = int64_t{64} << 20;
 
+// What waits to be published while all links are busy.
+constexpr int64_t kMostWaitingBytes = int64_t{1} << 20;
+
 int64_t BytesOf(const Layout& layout) {
   constexpr uint64_t kMost = uint64_t{1} << 40;
   return static_cast<int64_t>(std::min(layout.size, kMost) * sizeof(float));
@@ -347,7 +350,8 @@ void MasterFits::PublishAll(int64_t now_ns) {
 }
 
 bool MasterFits::PublishIfDue(int64_t now_ns) {
-  const bool is_due = publisher_ && publisher_->due_ns() <= now_ns && relay_->HasIdleChild();
+  const bool is_due = publisher_ && publisher_->due_ns() <= now_ns &&
+                      (relay_->HasIdleChild() || publisher_->bytes() > kMostWaitingBytes);
   if (is_due) PublishAll(now_ns);
   return is_due;
 }

@@ -26,7 +26,12 @@ class Publisher {
       : layout_(layout), codec_(codec), last_{origin, counter}, pace_(interval_ns) {}
 
   // An update that has been accepted, of each origin in order.
-  void Add(Buffer update) { waiting_.push_back(std::move(update)); }
+  void Add(Buffer update) {
+    bytes_ += std::ssize(*update);
+    waiting_.push_back(std::move(update));
+  }
+  // Of what waits.
+  int64_t bytes() const { return bytes_; }
   // Some worker has made a step.
   void NoteStep(int64_t now_ns, uint64_t iteration) { pace_.Note(now_ns, iteration); }
   bool empty() const { return waiting_.empty(); }
@@ -44,6 +49,7 @@ class Publisher {
   Pace pace_;
   int64_t next_ns_ = 0;
   std::deque<Buffer> waiting_;
+  int64_t bytes_ = 0;
   int64_t published_updates_ = 0;
 };
 

@@ -19,7 +19,7 @@ namespace strom {
 
 class UpwardQueue {
  public:
-  // Between two messages passes at most the interval. What waits is dropped.
+  // What waits leaves after the interval at the latest, if the link has room. All is dropped.
   void Restart(const Layout& layout, int64_t interval_ns) {
     *this = {};
     layout_ = layout;

@@ -8,6 +8,13 @@
 
 namespace strom {
 
+namespace {
+
+// With so much on its way to the master what it lacks may only be slow.
+constexpr int64_t kSlowLinkBytes = int64_t{64} << 10;
+
+}  // namespace
+
 void WorkerNode::State::Deliver(std::vector<Replication::Accepted> accepted) {
   // Where the master publishes, what comes from below only passes through.
   if (relay.merges()) {
@@ -67,6 +74,7 @@ void WorkerNode::State::Handle(const SayAgain& again) {
 // later one comes.
 void WorkerNode::State::SayOldAgain() {
   if (!relay.merges() || now_ns - said_again_ns < options.failure_timeout_ns) return;
+  if (links->QueuedBytes(link) > kSlowLinkBytes) return;
   const int64_t before_ns = now_ns - options.failure_timeout_ns;
   for (const Buffer& update : relay.replication().Uncovered(origin, before_ns)) {
     links->Send(now_ns, link, Channel::kUpdate, update);
