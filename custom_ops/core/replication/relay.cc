@@ -13,9 +13,6 @@ namespace {
 // Queues shrink without an event: while somebody waits for that, a look so often within the
 // failure timeout (every 10 ms by default).
 constexpr int64_t kLooksPerTimeout = 500;
-// Where updates are merged: a link that has more than this to send is busy, and what comes
-// meanwhile goes out together.
-constexpr int64_t kBusyBytes = int64_t{64} << 10;
 
 }  // namespace
 
@@ -83,10 +80,6 @@ Replication::Origins Relay::OriginsFor(const Neighbour& neighbour) const {
   if (!merges()) return Replication::Origins::kAll;
   return neighbour.role == Role::kChild ? Replication::Origins::kOfMaster
                                         : Replication::Origins::kOfWorkers;
-}
-
-bool Relay::Gets(const Neighbour& neighbour, uint64_t origin) const {
-  return !merges() || IsOfMaster(origin) == (neighbour.role == Role::kChild);
 }
 
 void Relay::FastForward(int64_t now_ns, const VersionVector& cut,
@@ -214,7 +207,7 @@ void Relay::Relayed(int64_t now_ns, const Replication::Accepted& accepted) {
       continue;
     }
     if (neighbour.state != Neighbour::State::kAttached) continue;
-    if (!Gets(neighbour, accepted.id.origin)) continue;
+    if (!replication_.Is(accepted.id.origin, OriginsFor(neighbour))) continue;
     const int64_t queued = links_->QueuedBytes(link);
     neighbour.allowance_bytes = std::min(neighbour.allowance_bytes, queued);
     const int64_t cap = options_.queue_bytes + neighbour.allowance_bytes;
@@ -301,27 +294,32 @@ int64_t Relay::NextLook(int64_t now_ns) const {
 }
 
 int64_t Relay::SendUpward(int64_t now_ns) {
-  for (const auto& [link, neighbour] : neighbours_) {
-    const bool is_ready =
-        neighbour.role == Role::kParent && neighbour.state == Neighbour::State::kAttached;
-    if (!is_ready) continue;
-    while (upward_.due_ns() <= now_ns) {
-      if (links_->QueuedBytes(link) > kBusyBytes) return NextLook(now_ns);
-      const Buffer update = upward_.Take(now_ns, *options_.codec);
-      links_->Send(now_ns, link, Channel::kUpdate, update);
-      ++relayed_messages_;
-      relayed_bytes_ += SizeOf(update);
-    }
-    return upward_.due_ns();
+  const LinkId parent = AttachedParent();
+  if (parent == 0) return kNever;  // to attach is an event
+  while (upward_.due_ns() <= now_ns) {
+    if (links_->QueuedBytes(parent) > kBusyLinkBytes) return NextLook(now_ns);
+    const Buffer update = upward_.Take(now_ns, *options_.codec);
+    links_->Send(now_ns, parent, Channel::kUpdate, update);
+    ++relayed_messages_;
+    relayed_bytes_ += SizeOf(update);
   }
-  return kNever;  // to attach is an event
+  return upward_.due_ns();
+}
+
+LinkId Relay::AttachedParent() const {
+  for (const auto& [link, neighbour] : neighbours_) {
+    if (neighbour.role == Role::kParent && neighbour.state == Neighbour::State::kAttached) {
+      return link;
+    }
+  }
+  return 0;
 }
 
 bool Relay::HasIdleChild() const {
   bool has_child = false;
   for (const auto& [link, neighbour] : neighbours_) {
     if (neighbour.role != Role::kChild || neighbour.state != Neighbour::State::kAttached) continue;
-    if (links_->QueuedBytes(link) <= kBusyBytes) return true;
+    if (links_->QueuedBytes(link) <= kBusyLinkBytes) return true;
     has_child = true;
   }
   return !has_child;
@@ -350,30 +348,22 @@ void Relay::HoldChildrenBack(int64_t now_ns) {
 
 // Without an attached parent everything that the master is not known to hold waits.
 int64_t Relay::UpwardBytes() const {
-  bool has_children = false;
-  for (const auto& [link, neighbour] : neighbours_) {
-    if (neighbour.role == Role::kChild) has_children = true;
-    if (neighbour.role == Role::kParent && neighbour.state == Neighbour::State::kAttached) {
-      return links_->QueuedBytes(link) + upward_.bytes();
-    }
+  if (const LinkId parent = AttachedParent()) {
+    return links_->QueuedBytes(parent) + upward_.bytes();
   }
+  const bool has_children =
+      std::any_of(neighbours_.begin(), neighbours_.end(),
+                  [](const auto& entry) { return entry.second.role == Role::kChild; });
   return has_children ? replication_.UncoveredBytes() + upward_.bytes() : 0;
 }
 
 int64_t Relay::OutgoingBytes(uint64_t origin) const {
-  for (const auto& [link, neighbour] : neighbours_) {
-    if (neighbour.role == Role::kParent && neighbour.state == Neighbour::State::kAttached) {
-      return links_->QueuedBytes(link) + upward_.bytes();
-    }
-  }
-  return replication_.UncoveredBytes(origin);
+  return AttachedParent() != 0 ? UpwardBytes() : replication_.UncoveredBytes(origin);
 }
 
 bool Relay::HasAll(LinkId link) const {
   if (merges()) return false;  // what has left may be refused with what it was merged with
-  const auto found = neighbours_.find(link);
-  return found != neighbours_.end() && found->second.role == Role::kParent &&
-         found->second.state == Neighbour::State::kAttached && links_->QueuedBytes(link) == 0;
+  return link != 0 && AttachedParent() == link && links_->QueuedBytes(link) == 0;
 }
 
 std::optional<RelayNotice> Relay::PollNotice() {

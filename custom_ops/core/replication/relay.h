@@ -29,6 +29,10 @@
 
 namespace strom {
 
+// Where updates are merged: a link that has more than this to send is busy, and what comes
+// meanwhile goes out together.
+inline constexpr int64_t kBusyLinkBytes = int64_t{64} << 10;
+
 struct RelayOptions {
   ReplicationOptions replication;
   int64_t queue_bytes = int64_t{32} << 20;  // a neighbour's cap
@@ -198,7 +202,6 @@ class Relay {
 
   // What a neighbour gets.
   Replication::Origins OriginsFor(const Neighbour& neighbour) const;
-  bool Gets(const Neighbour& neighbour, uint64_t origin) const;
   void Relayed(int64_t now_ns, const Replication::Accepted& accepted);
   void CatchUp(int64_t now_ns, LinkId link, Neighbour* neighbour);
   void Lag(int64_t now_ns, LinkId link, Neighbour* neighbour, int64_t queued);
@@ -206,6 +209,8 @@ class Relay {
   int64_t NextLook(int64_t now_ns) const;
   void HoldChildrenBack(int64_t now_ns);
   int64_t UpwardBytes() const;
+  // The link to the parent, where that is attached; 0 = none is.
+  LinkId AttachedParent() const;
   // When a look at what waits for the parent is due; kNever where nothing does.
   int64_t SendUpward(int64_t now_ns);
   void SendControl(int64_t now_ns, LinkId link, const ControlMessage& message) {

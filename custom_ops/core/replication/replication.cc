@@ -148,10 +148,7 @@ void Replication::InstallCut(int64_t now_ns, const VersionVector& cut,
   for (const auto& [origin, counter] : cut) {
     if (CounterOf(received_, origin) >= counter) continue;
     // The ring must not have a gap: what it holds of this origin lies before the cut.
-    if (const auto ring = ring_.extract(origin)) {
-      for (const Retained& retained : ring.mapped()) ring_bytes_ -= SizeOf(retained.update);
-      retained_ -= std::ssize(ring.mapped());
-    }
+    DropRing(origin);
     received_[origin] = counter;
   }
   JoinMaster(cut);
@@ -174,13 +171,11 @@ void Replication::Reset(const VersionVector& cut, uint64_t own_origin) {
   received_ = master_ = cut;
   published_ = CounterOf(cut, own_origin_);
   ring_.clear();
-  hold_.clear();
-  hold_merged_.clear();
-  refused_.clear();
+  DropHeld();
   closed_.clear();
   earlier_.clear();
   kept_beyond_.reset();
-  ring_bytes_ = hold_bytes_ = 0;
+  ring_bytes_ = 0;
   retained_ = static_cast<int64_t>(own.size());
   for (const Retained& kept : own) {
     received_[own_origin] = kept.counter;
@@ -195,10 +190,7 @@ uint64_t Replication::KeptAfter(uint64_t origin) const {
 }
 
 void Replication::BeginGeneration() {
-  hold_.clear();
-  hold_merged_.clear();
-  refused_.clear();
-  hold_bytes_ = 0;
+  DropHeld();
   earlier_.clear();
   for (const auto& [origin, counter] : received_) earlier_.push_back(origin);
 }
@@ -207,15 +199,26 @@ void Replication::Retire(const VersionVector& cut) {
   // Updates overtake START: an origin that is new since the generation began may be in no cut yet.
   for (const uint64_t origin : std::exchange(earlier_, {})) {
     if (cut.contains(origin)) continue;
-    if (const auto ring = ring_.extract(origin)) {
-      for (const Retained& retained : ring.mapped()) ring_bytes_ -= SizeOf(retained.update);
-      retained_ -= std::ssize(ring.mapped());
-    }
+    DropRing(origin);
     ForgetHeld(origin);
     received_.erase(origin);
     master_.erase(origin);
   }
   std::erase_if(closed_, [&](uint64_t origin) { return !cut.contains(origin); });
+}
+
+void Replication::DropRing(uint64_t origin) {
+  const auto ring = ring_.extract(origin);
+  if (ring.empty()) return;
+  for (const Retained& retained : ring.mapped()) ring_bytes_ -= SizeOf(retained.update);
+  retained_ -= std::ssize(ring.mapped());
+}
+
+void Replication::DropHeld() {
+  hold_.clear();
+  hold_merged_.clear();
+  refused_.clear();
+  hold_bytes_ = 0;
 }
 
 void Replication::ForgetHeld(uint64_t origin) {

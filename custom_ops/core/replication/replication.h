@@ -62,6 +62,8 @@ class Replication {
 
   explicit Replication(const ReplicationOptions& options) : options_(options) {}
 
+  bool Is(uint64_t origin, Origins origins) const;
+
   // Of this origin, the worker's own, all is kept that is in no cut and no published update yet:
   // what is published is applied without it.
   void KeepUnpublished(uint64_t origin) { own_origin_ = origin; }
@@ -183,7 +185,8 @@ class Replication {
   void JoinMaster(const VersionVector& vector);
   void Evict(int64_t now_ns);
   int64_t BytesAfter(uint64_t counter, const std::deque<Retained>& ring) const;
-  bool Is(uint64_t origin, Origins origins) const;
+  void DropRing(uint64_t origin);
+  void DropHeld();
   // The last counter of `origin` that may go.
   uint64_t MayGo(uint64_t origin) const;
   bool IsOld(int64_t now_ns, const Retained& retained) const;

@@ -8,13 +8,6 @@
 
 namespace strom {
 
-namespace {
-
-// With so much on its way to the master what it lacks may only be slow.
-constexpr int64_t kSlowLinkBytes = int64_t{64} << 10;
-
-}  // namespace
-
 void WorkerNode::State::Deliver(std::vector<Replication::Accepted> accepted) {
   // Where the master publishes, what comes from below only passes through.
   if (relay.merges()) {
@@ -30,16 +23,15 @@ void WorkerNode::State::Deliver(std::vector<Replication::Accepted> accepted) {
     std::vector<ReceivedUpdate> received;
     const std::string fault = Unmerge(one.id, one.update, &received);
     if (!fault.empty()) return Fail(Code::kCorrupt, fault);
-    MergedUpdate merged;
-    STROM_CHECK(ParseMerged(ReceivedUpdate{one.id, one.update}.message(), &merged).ok());
-    for (const UpdateRange& range : merged.contents) {
+    const UpdateRanges contents = ContentsOf(one.update);
+    for (const UpdateRange& range : contents) {
       if (range.origin == origin && range.from != relay.replication().published()) {
         return Fail(Code::kCorrupt, "the master has published updates of this worker twice");
       }
     }
-    VersionVector contents = EndsOf(merged.contents);
-    contents[one.id.origin] = one.id.counter;
-    relay.Learn(now_ns, contents);
+    VersionVector ends = EndsOf(contents);
+    ends[one.id.origin] = one.id.counter;
+    relay.Learn(now_ns, ends);
     for (ReceivedUpdate& update : received) generation->Add(std::move(update));
   }
 }
@@ -74,7 +66,7 @@ void WorkerNode::State::Handle(const SayAgain& again) {
 // later one comes.
 void WorkerNode::State::SayOldAgain() {
   if (!relay.merges() || now_ns - said_again_ns < options.failure_timeout_ns) return;
-  if (links->QueuedBytes(link) > kSlowLinkBytes) return;
+  if (links->QueuedBytes(link) > kBusyLinkBytes) return;  // what the master lacks may be on its way
   const int64_t before_ns = now_ns - options.failure_timeout_ns;
   for (const Buffer& update : relay.replication().Uncovered(origin, before_ns)) {
     links->Send(now_ns, link, Channel::kUpdate, update);
