@@ -8,11 +8,11 @@
 #include <cstdint>
 #include <functional>
 #include <map>
-#include <optional>
 #include <string>
 #include <utility>
 
 #include "core/base/link_layer.h"
+#include "sim/forwarded_links.h"
 
 namespace strom {
 
@@ -26,7 +26,7 @@ struct Traffic {
   }
 };
 
-class CountedLinks final : public LinkLayer {
+class CountedLinks final : public ForwardedLinks {
  public:
   struct Counted {
     bool initiated = false;  // by this host: it leads upward
@@ -41,7 +41,7 @@ class CountedLinks final : public LinkLayer {
   // Counts while *counts is true. `on_sent`, which may be empty, sees each update that is sent.
   CountedLinks(LinkLayer* links, const bool* counts,
                std::function<void(const Buffer& update)> on_sent = {})
-      : links_(links), counts_(counts), on_sent_(std::move(on_sent)) {}
+      : ForwardedLinks(links), counts_(counts), on_sent_(std::move(on_sent)) {}
 
   // Every event passes here before the node gets it.
   void Note(const LinkEvent& event) {
@@ -53,18 +53,12 @@ class CountedLinks final : public LinkLayer {
 
   LinkId Connect(int64_t now_ns, const Address& to, const PublicKeyBytes& key,
                  Buffer hello) override {
-    const LinkId link = links_->Connect(now_ns, to, key, std::move(hello));
+    const LinkId link = ForwardedLinks::Connect(now_ns, to, key, std::move(hello));
     counted_[link].initiated = true;
     return link;
   }
-  void Accept(int64_t now_ns, LinkId link, Buffer welcome) override {
-    links_->Accept(now_ns, link, std::move(welcome));
-  }
-  void Refuse(int64_t now_ns, LinkId link, const std::string& reason) override {
-    links_->Refuse(now_ns, link, reason);
-  }
   bool Send(int64_t now_ns, LinkId link, Channel channel, Buffer message) override {
-    if (!links_->Send(now_ns, link, channel, message)) return false;
+    if (!ForwardedLinks::Send(now_ns, link, channel, message)) return false;
     if (!*counts_) return true;
     Counted& counted = counted_[link];
     Add(message, &counted.sent[static_cast<size_t>(channel)]);
@@ -74,26 +68,12 @@ class CountedLinks final : public LinkLayer {
     if (on_sent_) on_sent_(message);
     return true;
   }
-  int64_t QueuedBytes(LinkId link) const override { return links_->QueuedBytes(link); }
-  std::optional<Address> PeerAddress(LinkId link) const override {
-    return links_->PeerAddress(link);
-  }
-  void Void(int64_t now_ns, LinkId link, Channel channel) override {
-    links_->Void(now_ns, link, channel);
-  }
-  void HoldBack(int64_t now_ns, LinkId link, bool hold) override {
-    links_->HoldBack(now_ns, link, hold);
-  }
-  void Close(int64_t now_ns, LinkId link, const std::string& reason) override {
-    links_->Close(now_ns, link, reason);
-  }
 
  private:
   static void Add(const Buffer& message, Traffic* traffic) {
     *traffic += {1, static_cast<int64_t>(message->size())};
   }
 
-  LinkLayer* const links_;
   const bool* const counts_;
   const std::function<void(const Buffer& update)> on_sent_;
   std::map<LinkId, Counted> counted_;

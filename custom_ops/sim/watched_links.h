@@ -10,10 +10,11 @@
 #include <utility>
 
 #include "core/base/link_layer.h"
+#include "sim/forwarded_links.h"
 
 namespace strom {
 
-class WatchedLinks final : public LinkLayer {
+class WatchedLinks final : public ForwardedLinks {
  public:
   struct Watched {
     Address to;              // of those that this host has started; else all zero
@@ -21,7 +22,7 @@ class WatchedLinks final : public LinkLayer {
     bool up = false;
   };
 
-  explicit WatchedLinks(LinkLayer* links) : links_(links) {}
+  using ForwardedLinks::ForwardedLinks;
 
   // Every event passes here before the node gets it.
   void Note(const LinkEvent& event) {
@@ -41,36 +42,16 @@ class WatchedLinks final : public LinkLayer {
 
   LinkId Connect(int64_t now_ns, const Address& to, const PublicKeyBytes& key,
                  Buffer hello) override {
-    const LinkId link = links_->Connect(now_ns, to, key, std::move(hello));
+    const LinkId link = ForwardedLinks::Connect(now_ns, to, key, std::move(hello));
     open_[link] = {to, true, false};
     return link;
   }
-  void Accept(int64_t now_ns, LinkId link, Buffer welcome) override {
-    links_->Accept(now_ns, link, std::move(welcome));
-  }
-  void Refuse(int64_t now_ns, LinkId link, const std::string& reason) override {
-    links_->Refuse(now_ns, link, reason);
-  }
-  bool Send(int64_t now_ns, LinkId link, Channel channel, Buffer message) override {
-    return links_->Send(now_ns, link, channel, std::move(message));
-  }
-  int64_t QueuedBytes(LinkId link) const override { return links_->QueuedBytes(link); }
-  std::optional<Address> PeerAddress(LinkId link) const override {
-    return links_->PeerAddress(link);
-  }
-  void Void(int64_t now_ns, LinkId link, Channel channel) override {
-    links_->Void(now_ns, link, channel);
-  }
-  void HoldBack(int64_t now_ns, LinkId link, bool hold) override {
-    links_->HoldBack(now_ns, link, hold);
-  }
   void Close(int64_t now_ns, LinkId link, const std::string& reason) override {
     open_.erase(link);
-    links_->Close(now_ns, link, reason);
+    ForwardedLinks::Close(now_ns, link, reason);
   }
 
  private:
-  LinkLayer* const links_;
   std::map<LinkId, Watched> open_;
 };
 
