@@ -40,6 +40,7 @@ class Merger {
   // was added. The first one is always taken.
   bool Add(const Buffer& update);
   int64_t updates() const { return std::ssize(updates_); }
+  const Buffer& first() const { return updates_.front(); }
   // Of workers, that are in them.
   int64_t contained() const;
   // The merged update; `id` is the master's, or {} for one that goes up, which takes its first
