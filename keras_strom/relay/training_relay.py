@@ -168,10 +168,7 @@ class TrainingWorker(WorkerNode):
                 f"max_staleness={max_staleness} has all workers apply updates in the master's "
                 "order, which is lost with it; use max_staleness=None, or a checkpoint_dir"
             )
-            network.refuse_merging(
-                f"max_staleness={max_staleness} has all workers apply updates one by one, in the "
-                'master\'s order; use max_staleness=None, or merging="auto"'
-            )
+        _refuse_merging_in_order(network, max_staleness)
         master_host = literal_address(master[0])
         bind = ""
         if network.network_mask is not None or ip is not None:
@@ -228,6 +225,8 @@ class TrainingWorker(WorkerNode):
                     "it is an option of the runner (keras-strom run --merging on, or network= of "
                     "keras_strom.spark.run), whose master merges; this job's has not got it"
                 )
+        # Whether updates are merged the job's master decides, whatever else is given here.
+        _refuse_merging_in_order(cluster.network, max_staleness)
         if cluster.master is None:
             raise errors.EnvironmentInvalid(f"{environment.MASTER} is not set")
         return cls(
@@ -241,4 +240,12 @@ class TrainingWorker(WorkerNode):
             network=network or cluster.network,
             ip=cluster.ip,
             join_timeout=cluster.join_timeout,
+        )
+
+
+def _refuse_merging_in_order(network: NetworkConfig, max_staleness: int | None) -> None:
+    if max_staleness is not None:
+        network.refuse_merging(
+            f"max_staleness={max_staleness} has all workers apply updates one by one, in the "
+            'master\'s order; use max_staleness=None, or merging="auto"'
         )

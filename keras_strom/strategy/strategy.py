@@ -261,7 +261,7 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
                     "process and create all models in its scope"
                 )
             if isinstance(options, PullOptions):
-                refuse_merging_beside(options.method, network or self._environment.network)
+                refuse_merging_beside(options.method, self._environment.network)
             join = functools.partial(
                 _join, weakref.ref(self), self._environment, staleness, network
             )

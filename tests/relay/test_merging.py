@@ -155,6 +155,18 @@ def test_merging_is_refused_beside_a_joint_model_and_where_it_is_not_the_masters
         TrainingWorker.from_environment(place, network=network)
 
 
+def test_a_scripts_own_network_does_not_hide_that_the_jobs_master_merges() -> None:
+    place = ClusterEnvironment(
+        rank=1,
+        size=2,
+        master=("127.0.0.1", 9),
+        credentials_path="none",
+        network=NetworkConfig(merging="on"),
+    )
+    with pytest.raises(errors.InvalidOption, match='merging="on": max_staleness=1 has all'):
+        TrainingWorker.from_environment(place, max_staleness=1, network=NetworkConfig())
+
+
 def test_the_library_refuses_a_way_of_merging_that_it_does_not_know(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
