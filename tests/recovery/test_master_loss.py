@@ -24,6 +24,7 @@ from keras_strom.runner.master_supervisor import SupervisedMaster
 from keras_strom.runner.process import Script
 from keras_strom.runner.start_master import start_master
 from tests.support.elastic_jobs import Ended, WatchedMaster, run
+from tests.support.refused_workers import expect_refused_in_order
 from tests.support.scripts import elastic
 
 pytestmark = pytest.mark.jobs
@@ -162,18 +163,7 @@ def test_workers_end_where_no_master_comes_in_time() -> None:
 
 
 def test_waiting_is_refused_where_it_cannot_work(tmp_path: Path) -> None:
-    with (
-        TrainingMaster(workers=2, host="127.0.0.1") as master,
-        pytest.raises(errors.InvalidOption, match="max_staleness=0 has all workers"),
-    ):
-        TrainingWorker(
-            master.credentials,
-            master=master.address,
-            rank=0,
-            size=2,
-            max_staleness=0,
-            network=NETWORK,
-        )
+    expect_refused_in_order(NETWORK, "max_staleness=0 has all workers")
     script = tmp_path / "script.py"
     script.write_text("")
     with pytest.raises(errors.InvalidOption, match="one worker has no master"):

@@ -22,6 +22,7 @@ from keras_strom.method import AllReduce
 from keras_strom.relay import Master, new_secret
 from keras_strom.relay.training_relay import TrainingMaster, TrainingWorker
 from keras_strom.sharing.options import refuse_merging_beside
+from tests.support.refused_workers import expect_refused_in_order
 from tests.support.scripts import merging
 from tests.support.two_workers import launch
 
@@ -131,18 +132,7 @@ def test_merging_is_refused_where_nothing_can_be_merged() -> None:
     network = NetworkConfig(merging="on")
     with pytest.raises(errors.InvalidOption, match='merging="on": bytes have no sum'):
         Master(new_secret(), workers=2, network=network)
-    with (
-        TrainingMaster(workers=2, host="127.0.0.1") as master,
-        pytest.raises(errors.InvalidOption, match='merging="on": max_staleness=0 has all'),
-    ):
-        TrainingWorker(
-            master.credentials,
-            master=master.address,
-            rank=0,
-            size=2,
-            max_staleness=0,
-            network=network,
-        )
+    expect_refused_in_order(network, 'merging="on": max_staleness=0 has all')
 
 
 def test_merging_is_refused_beside_a_joint_model_and_where_it_is_not_the_masters() -> None:

@@ -469,7 +469,8 @@ void MasterNode::State::HandleUpdate(Member* member, const Buffer& update) {
 // Whoever is below the member may have a part in it, or have had until it moved.
 void MasterNode::State::HandleMerged(Member* member, const Buffer& update) {
   if (!relay.merges()) return Expel(member, "a merged update, where none are merged");
-  for (const UpdateRange& range : ContentsOf(update)) {
+  UpdateRanges contents = ContentsOf(update);
+  for (const UpdateRange& range : contents) {
     const UpdateId last = {range.origin, range.to};
     if (!membership.IsKnown(range.origin)) {
       ++drops["update of an unknown origin"];
@@ -484,7 +485,7 @@ void MasterNode::State::HandleMerged(Member* member, const Buffer& update) {
     }
   }
   std::vector<Replication::Accepted> accepted;
-  relay.TakeMerged(now_ns, member->link, update, &accepted);
+  relay.TakeMerged(now_ns, member->link, std::move(contents), update, &accepted);
   fits.HandleAccepted(now_ns, accepted);
   BeatEarlyIfFull();
 }

@@ -325,11 +325,11 @@ bool Relay::HasIdleChild() const {
   return !has_child;
 }
 
-void Relay::TakeMerged(int64_t now_ns, LinkId link, const Buffer& update,
+void Relay::TakeMerged(int64_t now_ns, LinkId link, UpdateRanges contents, const Buffer& update,
                        std::vector<Replication::Accepted>* accepted) {
   using Verdict = Replication::Verdict;
   const Verdict verdict =
-      replication_.ReceiveMerged(now_ns, link, ContentsOf(update), update, accepted);
+      replication_.ReceiveMerged(now_ns, link, std::move(contents), update, accepted);
   if (verdict == Verdict::kDuplicate) ++(*drops_)["duplicate update"];
   if (verdict == Verdict::kRefused) ++(*drops_)["merged update of which a part is here"];
 }

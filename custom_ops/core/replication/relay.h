@@ -142,8 +142,8 @@ class Relay {
                    std::vector<Replication::Accepted>* accepted);
   // Where the master publishes: a checked update that a child has sent goes on upward.
   void PassUp(Buffer update) { upward_.Add(std::move(update)); }
-  // At that master: a checked merged update.
-  void TakeMerged(int64_t now_ns, LinkId link, const Buffer& update,
+  // At that master: a checked merged update, with what it contains.
+  void TakeMerged(int64_t now_ns, LinkId link, UpdateRanges contents, const Buffer& update,
                   std::vector<Replication::Accepted>* accepted);
   UpdateRanges TakeRefused() { return replication_.TakeRefused(); }
   void RefuseHeld(uint64_t origin) { replication_.RefuseHeld(origin); }

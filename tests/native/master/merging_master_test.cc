@@ -139,10 +139,7 @@ TEST(MergingMasterTest, WhatIsMissingIsAskedOfItsOrigin) {
   master.Merged(1, {{Master::Origin(1), 1}, {Master::Origin(3), 3}});
   EXPECT_FALSE(master.links.Last<SayAgain>(3)) << "it may have been overtaken";
   master.node.HandleTimeout(master.node.NextTimeout());
-  int64_t now_ns = kNow;
-  while (!master.links.Last<SayAgain>(3) && now_ns < kNow + 1'000'000'000) {
-    master.node.HandleTimeout(now_ns = std::max(now_ns, master.node.NextTimeout()));
-  }
+  const int64_t now_ns = master.RunUntilAsked(3);
   const auto again = master.links.Last<SayAgain>(3);
   ASSERT_TRUE(again);
   EXPECT_EQ(again->generation, 1u);
@@ -163,10 +160,7 @@ TEST(MergingMasterTest, WhereNobodyIsLeftToAskTheOthersSayTheirsAgainByThemselve
   master.Start();
   master.Merged(1, {{Master::Origin(1), 1}, {Master::Origin(3), 3}});
   master.node.HandleLinkEvent(kNow, Down(3, Code::kMasterLost));
-  int64_t now_ns = kNow;
-  while (!master.links.Last<SayAgain>(1) && now_ns < kNow + 1'000'000'000) {
-    master.node.HandleTimeout(now_ns = std::max(now_ns, master.node.NextTimeout()));
-  }
+  master.RunUntilAsked(1);
   const auto again = master.links.Last<SayAgain>(1);
   ASSERT_TRUE(again);
   EXPECT_EQ(again->from, 0u);

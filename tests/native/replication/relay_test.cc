@@ -402,15 +402,15 @@ TEST_F(MergingRootTest, AMergedUpdateIsAcceptedAndTheRestOfARefusedOneIsNamed) {
   std::vector<Replication::Accepted> accepted;
   const Buffer merged =
       MergedOf({FromChild(1), FromChild(2), FromChild(1, kOrigin + 1)}, kLayout, {}, BytesCodec());
-  relay.TakeMerged(0, kChild, merged, &accepted);
+  relay.TakeMerged(0, kChild, ContentsOf(merged), merged, &accepted);
   ASSERT_EQ(accepted.size(), 1u);
   EXPECT_EQ(relay.received(), (VersionVector{{kOrigin, 2}, {kOrigin + 1, 1}}));
   EXPECT_EQ(links.Updates(kOther), 0) << "it is published instead";
-  relay.TakeMerged(0, kOther, merged, &accepted);
+  relay.TakeMerged(0, kOther, ContentsOf(merged), merged, &accepted);
   EXPECT_EQ(drops["duplicate update"], 1);
   const Buffer overlaps =
       MergedOf({FromChild(2), FromChild(3), FromChild(5, kOrigin + 1)}, kLayout, {}, BytesCodec());
-  relay.TakeMerged(0, kOther, overlaps, &accepted);
+  relay.TakeMerged(0, kOther, ContentsOf(overlaps), overlaps, &accepted);
   EXPECT_EQ(accepted.size(), 1u);
   EXPECT_EQ(relay.TakeRefused(), (UpdateRanges{{kOrigin, 2, 3, 0}, {kOrigin + 1, 4, 5, 0}}));
 }

@@ -2,6 +2,7 @@
 #ifndef KERAS_STROM_TESTS_NATIVE_SUPPORT_SCRIPTED_MASTER_H_
 #define KERAS_STROM_TESTS_NATIVE_SUPPORT_SCRIPTED_MASTER_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -71,6 +72,14 @@ class Master {
       SayBlob(link, EncodeBlob({BlobKind::kState, 1, 0, 0, 0}, std::vector<double>{}));
     });
     all([&](LinkId link) { Say(link, Verification{1, 0, 0}); });
+  }
+  // Until the member is asked to say updates again, or for a second; when that is.
+  int64_t RunUntilAsked(LinkId link) {
+    int64_t now_ns = kNow;
+    while (!links.Last<SayAgain>(link) && now_ns < kNow + 1'000'000'000) {
+      node.HandleTimeout(now_ns = std::max(now_ns, node.NextTimeout()));
+    }
+    return now_ns;
   }
   static uint64_t Origin(LinkId link) { return uint64_t{1} << 32 | link; }
 
