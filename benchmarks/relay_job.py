@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from benchmarks import namespaces, report
+from keras_strom._native.node import MERGING
 
 PROGRAM = report.ROOT / "build" / "bench" / "native" / "relay_node"
 
@@ -39,6 +40,7 @@ class Load:
         failure_timeout_s: after which a silent peer counts as dead.
         queue_bytes: the cap of a link's queue at the master; None = the default.
         max_children: of any node of a tree; 0 = all workers are under the master.
+        merging: as in `NetworkConfig`.
         elements: parameters; updates are shorter where they would not fit.
     """
 
@@ -50,6 +52,7 @@ class Load:
     failure_timeout_s: float = 5
     queue_bytes: int | None = None
     max_children: int = 0
+    merging: str = "auto"
     elements: int = 1 << 20
 
 
@@ -201,6 +204,7 @@ class Job:
         keys: dict[str, Any] = {
             "workers": load.workers,
             "max_children": load.max_children,
+            "merging": MERGING[load.merging],
             "failure_timeout": load.failure_timeout_s,
         }
         if load.queue_bytes is not None:

@@ -264,33 +264,20 @@ def _why_not(workers: int, cases: Sequence[Case], found: dict[Case, dict[str, An
 # ------------------------------------------------------------------ real processes
 
 
-class MergingJob(relay_job.Job):
-    """A job of real processes whose master is told whether to merge updates."""
-
-    def __init__(self, load: relay_job.Load, merging: bool, program: pathlib.Path) -> None:
-        super().__init__(load, program=program)
-        self._merging = merging
-
-    def _open(self, role: str, node: int, port: int, keys: dict[str, Any]) -> subprocess.Popen[str]:
-        if role == "master":
-            keys = {**keys, "merging": 2 if self._merging else 1}  # as the C interface counts
-        return super()._open(role, node, port, keys)
-
-
 def add_real(result: report.Report, effort: Effort, program: pathlib.Path) -> None:
-    """The same question to processes on the loopback, one after another update each."""
+    """The same question to processes on the loopback."""
     workers = effort.real_workers
-    load = relay_job.Load(
-        workers=workers,
-        seconds=effort.real_seconds,
-        message_bytes=2048,
-        updates_per_s=_REAL_RATE,
-        max_children=8,
-        elements=1 << 18,
-    )
-    for merging in (True, False):
-        name = "merged" if merging else "each by itself"
-        with MergingJob(load, merging, program) as job:
+    for merging, name in (("on", "merged"), ("off", "each by itself")):
+        load = relay_job.Load(
+            workers=workers,
+            seconds=effort.real_seconds,
+            message_bytes=2048,
+            updates_per_s=_REAL_RATE,
+            max_children=8,
+            merging=merging,
+            elements=1 << 18,
+        )
+        with relay_job.Job(load, program=program) as job:
             results, master = job.finish()
         mistakes = relay_job.check(results, master)
         if mistakes:
