@@ -346,7 +346,12 @@ void MasterFits::OpenRelay(int64_t now_ns, const Layout& layout, VersionVector c
 }
 
 void MasterFits::PublishAll(int64_t now_ns) {
-  while (publisher_ && !publisher_->empty()) PublishNext(now_ns);
+  while (publisher_ && !publisher_->empty()) {
+    const auto [id, update] = publisher_->Publish(now_ns);
+    std::vector<Replication::Accepted> own;
+    const std::string fault = relay_->Take(now_ns, 0, id, update, &own);
+    STROM_CHECK(fault.empty() && own.size() == 1);
+  }
 }
 
 bool MasterFits::PublishIfDue(int64_t now_ns) {
@@ -354,13 +359,6 @@ bool MasterFits::PublishIfDue(int64_t now_ns) {
                       (relay_->HasIdleChild() || publisher_->bytes() > kMostWaitingBytes);
   if (is_due) PublishAll(now_ns);
   return is_due;
-}
-
-void MasterFits::PublishNext(int64_t now_ns) {
-  const auto [id, update] = publisher_->Publish(now_ns);
-  std::vector<Replication::Accepted> own;
-  const std::string fault = relay_->Take(now_ns, 0, id, update, &own);
-  STROM_CHECK(fault.empty() && own.size() == 1);
 }
 
 void MasterFits::Lose(int32_t rank) {

@@ -146,7 +146,6 @@ class MasterFits {
 
   // Passes on from here on, for a generation that begins at `cut`.
   void OpenRelay(int64_t now_ns, const Layout& layout, VersionVector cut, bool may_merge);
-  void PublishNext(int64_t now_ns);
 
   const UpdateCodec& codec_;
   const MergingRules merging_;

@@ -59,7 +59,7 @@ void ForEachMessage(const Buffer& update, const std::function<void(Bytes message
 
 // What a worker has to apply of a validated merged update: all but what `origin`, it itself, has
 // made, and has applied as it made it. `own(counter)` is such an update; where one is null there is
-// no result. The last one has the contents.
+// no result, and else at least one. The last one has the contents.
 std::vector<ReceivedUpdate> WithoutOwn(const Buffer& merged, uint64_t origin,
                                        const std::function<Buffer(uint64_t counter)>& own,
                                        const UpdateCodec& codec);

@@ -1,6 +1,7 @@
 // A worker where updates are merged on their way: what the master publishes becomes what the
 // application is to apply, and own updates that were lost on their way up are said again.
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "core/replication/merged_update.h"
@@ -38,19 +39,16 @@ void WorkerNode::State::Deliver(std::vector<Replication::Accepted> accepted) {
 
 std::string WorkerNode::State::Unmerge(const UpdateId& id, const Buffer& update,
                                        std::vector<ReceivedUpdate>* received) const {
-  const std::string what = "the master's publication " + std::to_string(id.counter) +
-                           " names updates of this worker that are not here";
-  bool all_here = true;
-  auto parts = WithoutOwn(
-      update, origin,
-      [&](uint64_t own_counter) {
-        Buffer found = relay.replication().Find({origin, own_counter});
-        all_here = all_here && found != nullptr;
-        return found;
-      },
-      *options.codec);
-  if (!all_here) return what;
-  for (ReceivedUpdate& part : parts) received->push_back(std::move(part));
+  const auto own = [this](uint64_t own_counter) {
+    return relay.replication().Find({origin, own_counter});
+  };
+  std::vector<ReceivedUpdate> parts = WithoutOwn(update, origin, own, *options.codec);
+  if (parts.empty()) {
+    return "the master's publication " + std::to_string(id.counter) +
+           " names updates of this worker that are not here";
+  }
+  received->insert(received->end(), std::move_iterator(parts.begin()),
+                   std::move_iterator(parts.end()));
   return "";
 }
 
