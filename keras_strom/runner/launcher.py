@@ -141,6 +141,7 @@ def launch(
     network = job.network
     if job.workers == 1:
         network.refuse_waiting("one worker has no master")
+        network.refuse_merging("one worker has no master, and no other's updates")
     if machines is None:
         machines = Fleet(
             job.hosts,

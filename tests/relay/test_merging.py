@@ -21,6 +21,9 @@ from keras_strom.job.environment import ClusterEnvironment
 from keras_strom.method import AllReduce
 from keras_strom.relay import Master, new_secret
 from keras_strom.relay.training_relay import TrainingMaster, TrainingWorker
+from keras_strom.runner.launcher import Job
+from keras_strom.runner.launcher import launch as launch_job
+from keras_strom.runner.process import Script
 from keras_strom.sharing.options import refuse_merging_beside
 from tests.support.refused_workers import expect_refused_in_order
 from tests.support.scripts import merging
@@ -133,6 +136,14 @@ def test_merging_is_refused_where_nothing_can_be_merged() -> None:
     with pytest.raises(errors.InvalidOption, match='merging="on": bytes have no sum'):
         Master(new_secret(), workers=2, network=network)
     expect_refused_in_order(network, 'merging="on": max_staleness=0 has all')
+
+
+def test_merging_is_refused_to_a_lone_worker(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("")
+    job = Job(work=Script(str(script)), workers=1, network=NetworkConfig(merging="on"))
+    with pytest.raises(errors.InvalidOption, match='merging="on": one worker has no master'):
+        launch_job(job)
 
 
 def test_merging_is_refused_beside_a_joint_model_and_where_it_is_not_the_masters() -> None:
