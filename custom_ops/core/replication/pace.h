@@ -14,8 +14,11 @@ class Pace {
 
   // An update of this iteration has been made, here or by any worker.
   void Note(int64_t now_ns, uint64_t iteration) {
-    if (iteration <= iteration_ && is_known_) return;
-    if (is_known_) {
+    const uint64_t apart = std::max(iteration, iteration_) - std::min(iteration, iteration_);
+    // A number far from the others tells nothing of time, and they go on from where they were.
+    const bool follows = is_known_ && apart <= kMostStepsAtOnce;
+    if (follows && iteration <= iteration_) return;
+    if (follows) {
       const int64_t step_ns = (now_ns - noted_ns_) / static_cast<int64_t>(iteration - iteration_);
       // One pause, such as a validation, does not count for long.
       step_ns_ = step_ns_ < 0 ? step_ns : step_ns_ + (step_ns - step_ns_) / kSteps;
@@ -33,6 +36,7 @@ class Pace {
  private:
   static constexpr int64_t kMessagesOfStep = 16;
   static constexpr int64_t kSteps = 8;
+  static constexpr uint64_t kMostStepsAtOnce = 1000;
 
   int64_t most_ns_ = 0;
   bool is_known_ = false;
