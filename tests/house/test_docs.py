@@ -267,6 +267,15 @@ def test_every_link_leads_to_a_file_and_a_heading(page: Path) -> None:
 CODE = ("custom_ops", "keras_strom", "spark", "tests", "examples", ".ci")
 
 
+def test_every_page_is_in_the_table_of_contents_of_the_site() -> None:
+    listed = {DOCS / "index.md"}
+    for page in PAGES:
+        for tree in re.findall(r"(?ms)^```\{toctree\}\n(.*?)^```", page.read_text()):
+            names = (line for line in tree.splitlines() if line and not line.startswith(":"))
+            listed.update(page.parent / f"{name}.md" for name in names)
+    assert listed == set(PAGES)
+
+
 def test_every_page_that_code_names_is_there() -> None:
     """A comment may name a section too: docs/internals/step.md, "One pass over memory"."""
     wrong = []
