@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "share.h"
 #include "sim/jobs.h"
 #include "sim/simulation.h"
 
@@ -15,12 +16,6 @@ using State = ApplicationRecord::State;
 
 constexpr int64_t kMillisecond = 1'000'000;
 constexpr int32_t kWorkers = 4;
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr uint64_t kShare = 20;  // a run takes as much longer
-#else
-constexpr uint64_t kShare = 1;
-#endif
 
 JointPlan PlanOf(int32_t kind, int32_t phases, int32_t bfloat16) {
   JointPlan plan;
@@ -113,19 +108,19 @@ void RunSeeds(uint64_t runs, SimulatedLinks links, DrawsJob draw) {
 }
 
 TEST(JointModelSeedsTest, KeepItsPromisesOverMemoryLinks) {
-  RunSeeds(200 / kShare, SimulatedLinks::kMemory, DrawJobWithJointModel);
+  RunSeeds(ShareOf(200), SimulatedLinks::kMemory, DrawJobWithJointModel);
 }
 
 TEST(JointModelSeedsTest, KeepItsPromisesOverDatagrams) {
-  RunSeeds(60 / kShare, SimulatedLinks::kDatagrams, DrawJobWithJointModel);
+  RunSeeds(ShareOf(60), SimulatedLinks::kDatagrams, DrawJobWithJointModel);
 }
 
 TEST(JointModelSeedsTest, OutliveAMasterOverMemoryLinks) {
-  RunSeeds(120 / kShare, SimulatedLinks::kMemory, DrawJobWithJointModelAndMasters);
+  RunSeeds(ShareOf(120), SimulatedLinks::kMemory, DrawJobWithJointModelAndMasters);
 }
 
 TEST(JointModelSeedsTest, OutliveAMasterOverDatagrams) {
-  RunSeeds(40 / kShare, SimulatedLinks::kDatagrams, DrawJobWithJointModelAndMasters);
+  RunSeeds(ShareOf(40), SimulatedLinks::kDatagrams, DrawJobWithJointModelAndMasters);
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 
 #include "core/replication/version_vector.h"
 #include "one_fault.h"
+#include "share.h"
 #include "sim/simulation.h"
 
 namespace strom {
@@ -110,7 +111,7 @@ TEST(MergingTest, SynchronousJobsAndStalenessBoundsMergeNothing) {
 // was to pass on.
 TEST(MergingTest, AnInnerNodeThatDiesTakesNothingOfTheOthersWithIt) {
   for (const SimulatedLinks links : {SimulatedLinks::kMemory, SimulatedLinks::kDatagrams}) {
-    for (uint64_t seed = 0; seed < 10; ++seed) {
+    for (uint64_t seed = 0; seed < ShareOf(10); ++seed) {
       SCOPED_TRACE(seed);
       SimulationOptions options =
           Merged(WithOneFault(Fault::Kind::kKill, seed, -1, Topology::kMesh, {0}));
@@ -134,7 +135,7 @@ TEST(MergingTest, AnInnerNodeThatDiesTakesNothingOfTheOthersWithIt) {
 TEST(MergingTest, InnerNodesThatAreReplacedStandStillOrAreCutOffCostNoUpdate) {
   using Kind = Fault::Kind;
   for (const Kind kind : {Kind::kRestart, Kind::kPause, Kind::kPartition, Kind::kDrain}) {
-    for (uint64_t seed = 0; seed < 5; ++seed) {
+    for (uint64_t seed = 0; seed < ShareOf(5); ++seed) {
       SCOPED_TRACE(static_cast<int>(kind) * 100 + static_cast<int>(seed));
       SimulationOptions options = Merged(WithOneFault(kind, seed, -1, Topology::kMesh, {0, 3}));
       Simulation simulation(options, Scripts(7, 150));

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "share.h"
 #include "sim/simulation.h"
 
 namespace strom {
@@ -77,7 +78,7 @@ void ExpectSameStepsEverywhere(Simulation* simulation) {
 }
 
 TEST(Nodes, AgreeInRandomRunsWithoutFaults) {
-  for (uint64_t seed = 0; seed < 300; ++seed) {
+  for (uint64_t seed = 0; seed < ShareOf(300); ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     RandomRun run = MakeRandomRun(seed, false);
     Simulation simulation(run.options, run.scripts);
@@ -89,8 +90,8 @@ TEST(Nodes, AgreeInRandomRunsWithoutFaults) {
 }
 
 TEST(Nodes, AgreeInRandomRunsWithDeathsAndReturns) {
-  int returns = 0;
-  for (uint64_t seed = 1000; seed < 1600; ++seed) {
+  uint64_t returns = 0;
+  for (uint64_t seed = 1000; seed < 1000 + ShareOf(600); ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     RandomRun run = MakeRandomRun(seed, true);
     Simulation simulation(run.options, run.scripts);
@@ -108,7 +109,7 @@ TEST(Nodes, AgreeInRandomRunsWithDeathsAndReturns) {
     if (run.options.max_staleness >= 0) ExpectSameStepsEverywhere(&simulation);
     if (testing::Test::HasFailure()) return;
   }
-  EXPECT_GT(returns, 20);
+  EXPECT_GE(returns, ShareOf(21));
 }
 
 // ------------------------------------------------------------------------------- modes
@@ -308,7 +309,7 @@ RandomRun MakeRandomTree(uint64_t seed, bool faults) {
 }
 
 TEST(Tree, AgreesInRandomRunsWithoutFaults) {
-  for (uint64_t seed = 0; seed < 200; ++seed) {
+  for (uint64_t seed = 0; seed < ShareOf(200); ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     RandomRun run = MakeRandomTree(seed, false);
     Simulation simulation(run.options, run.scripts);
@@ -320,7 +321,7 @@ TEST(Tree, AgreesInRandomRunsWithoutFaults) {
 }
 
 TEST(Tree, AgreesInRandomRunsWithDeathsAndReturns) {
-  for (uint64_t seed = 2000; seed < 2300; ++seed) {
+  for (uint64_t seed = 2000; seed < 2000 + ShareOf(300); ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     RandomRun run = MakeRandomTree(seed, true);
     Simulation simulation(run.options, run.scripts);

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "share.h"
 #include "sim/jobs.h"
 #include "sim/simulation.h"
 
@@ -13,12 +14,6 @@ namespace strom {
 namespace {
 
 using State = ApplicationRecord::State;
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr uint64_t kShare = 20;  // a run takes as much longer
-#else
-constexpr uint64_t kShare = 1;
-#endif
 
 // What the runs were like, so that a plan that harms nobody is noticed.
 struct Tally {
@@ -88,12 +83,12 @@ void ExpectEventful(const Tally& tally, int runs) {
 }
 
 TEST(SimulatorTest, KeepsItsPromisesOverMemoryLinks) {
-  constexpr uint64_t kRuns = 1000 / kShare;
+  constexpr uint64_t kRuns = ShareOf(1000);
   ExpectEventful(RunSeeds(0, kRuns, SimulatedLinks::kMemory), kRuns);
 }
 
 TEST(SimulatorTest, KeepsItsPromisesOverDatagrams) {
-  constexpr uint64_t kRuns = 400 / kShare;
+  constexpr uint64_t kRuns = ShareOf(400);
   ExpectEventful(RunSeeds(0, kRuns, SimulatedLinks::kDatagrams), kRuns);
 }
 
@@ -106,26 +101,26 @@ void ExpectReplacements(const Tally& tally, int runs) {
 }
 
 TEST(SimulatorTest, ReplacedWorkersComeBackOverMemoryLinks) {
-  constexpr uint64_t kRuns = 300 / kShare;
+  constexpr uint64_t kRuns = ShareOf(300);
   ExpectReplacements(RunSeeds(0, kRuns, SimulatedLinks::kMemory, DrawJobWithReplacements), kRuns);
 }
 
 TEST(SimulatorTest, ReplacedWorkersComeBackOverDatagrams) {
-  constexpr uint64_t kRuns = 100 / kShare;
+  constexpr uint64_t kRuns = ShareOf(100);
   ExpectReplacements(RunSeeds(0, kRuns, SimulatedLinks::kDatagrams, DrawJobWithReplacements),
                      kRuns);
 }
 
 // What a worker has made that drains is with the others; the laws look for that.
 TEST(SimulatorTest, NothingIsLostOfWorkersThatDrainOverMemoryLinks) {
-  constexpr uint64_t kRuns = 300 / kShare;
+  constexpr uint64_t kRuns = ShareOf(300);
   const Tally tally = RunSeeds(0, kRuns, SimulatedLinks::kMemory, DrawJobWithDrains);
   ExpectReplacements(tally, kRuns);
   EXPECT_GT(tally.drained, static_cast<int>(kRuns));
 }
 
 TEST(SimulatorTest, NothingIsLostOfWorkersThatDrainOverDatagrams) {
-  constexpr uint64_t kRuns = 100 / kShare;
+  constexpr uint64_t kRuns = ShareOf(100);
   const Tally tally = RunSeeds(0, kRuns, SimulatedLinks::kDatagrams, DrawJobWithDrains);
   ExpectReplacements(tally, kRuns);
   EXPECT_GT(tally.drained, static_cast<int>(kRuns));
@@ -139,29 +134,29 @@ void ExpectSnapshots(const Tally& tally, int runs) {
 }
 
 TEST(SimulatorTest, SilentWorkersGoOnFromSnapshotsOverMemoryLinks) {
-  constexpr uint64_t kRuns = 100 / kShare;
+  constexpr uint64_t kRuns = ShareOf(100);
   ExpectSnapshots(RunSeeds(0, kRuns, SimulatedLinks::kMemory, DrawJobWithSilences), kRuns);
 }
 
 TEST(SimulatorTest, SilentWorkersGoOnFromSnapshotsOverDatagrams) {
-  constexpr uint64_t kRuns = 30 / kShare;
+  constexpr uint64_t kRuns = ShareOf(30);
   ExpectSnapshots(RunSeeds(0, kRuns, SimulatedLinks::kDatagrams, DrawJobWithSilences), kRuns);
 }
 
 // Origins of the replaced are retired at every start; the laws look for that.
 TEST(SimulatorTest, VectorsShrinkWithEveryFitOverMemoryLinks) {
-  constexpr uint64_t kRuns = 100 / kShare;
+  constexpr uint64_t kRuns = ShareOf(100);
   ExpectReplacements(RunSeeds(0, kRuns, SimulatedLinks::kMemory, DrawJobWithFits), kRuns);
 }
 
 TEST(SimulatorTest, VectorsShrinkWithEveryFitOverDatagrams) {
-  constexpr uint64_t kRuns = 100 / kShare;
+  constexpr uint64_t kRuns = ShareOf(100);
   ExpectReplacements(RunSeeds(0, kRuns, SimulatedLinks::kDatagrams, DrawJobWithFits), kRuns);
 }
 
 // One direction of a path is cut, the other is not, and the keys change all the while.
 TEST(SimulatorTest, WhoIsHeardAndDoesNotHearComesBackOverDatagrams) {
-  constexpr uint64_t kRuns = 100 / kShare;
+  constexpr uint64_t kRuns = ShareOf(100);
   const Tally tally = RunSeeds(0, kRuns, SimulatedLinks::kDatagrams, DrawJobWithOneWayCuts);
   EXPECT_GT(tally.finished, 3 * static_cast<int>(kRuns));
   EXPECT_GT(tally.returned, static_cast<int>(kRuns) / 4);
@@ -169,7 +164,7 @@ TEST(SimulatorTest, WhoIsHeardAndDoesNotHearComesBackOverDatagrams) {
 
 // Sites far from each other: queues of seconds, policers, packets that overtake each other.
 TEST(SimulatorTest, WorkersFarAwayTrainOverDatagrams) {
-  constexpr uint64_t kRuns = 60 / kShare;
+  constexpr uint64_t kRuns = ShareOf(60);
   const Tally tally = RunSeeds(0, kRuns, SimulatedLinks::kDatagrams, DrawJobOnLongLines);
   EXPECT_GT(tally.finished, 3 * static_cast<int>(kRuns));
 }
@@ -182,12 +177,12 @@ void ExpectMasters(const Tally& tally, int runs) {
 }
 
 TEST(SimulatorTest, TrainingGoesOnUnderAnotherMasterOverMemoryLinks) {
-  constexpr uint64_t kRuns = 300 / kShare;
+  constexpr uint64_t kRuns = ShareOf(300);
   ExpectMasters(RunSeeds(0, kRuns, SimulatedLinks::kMemory, DrawJobWithMasters), kRuns);
 }
 
 TEST(SimulatorTest, TrainingGoesOnUnderAnotherMasterOverDatagrams) {
-  constexpr uint64_t kRuns = 60 / kShare;
+  constexpr uint64_t kRuns = ShareOf(60);
   ExpectMasters(RunSeeds(0, kRuns, SimulatedLinks::kDatagrams, DrawJobWithMasters), kRuns);
 }
 
