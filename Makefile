@@ -16,7 +16,7 @@ WERROR ?= OFF
 JOBS ?= $(shell nproc)
 PYTEST_ARGS ?=
 # Files of tests that run at the same time; much of a test is waiting.
-PYTEST_JOBS ?= 2
+PYTEST_JOBS ?= 3
 BENCH_ARGS ?=
 RELEASE_ARGS ?=
 SOAK_ARGS ?=
@@ -183,7 +183,7 @@ test-aarch64: $(TOOLS_STAMP) ## libstrom.so for 64-bit Arm, and the native tests
 	  --exclude-regex '^(same_host_processes|out_of_memory|grants|long_line)_test$$'
 
 .PHONY: test-bazel
-test-bazel: ## the native side and all of its tests with Bazel (.ci/run has Bazel build all and test a few)
+test-bazel: ## the native side and all of its tests with Bazel (.ci/run has Bazel build all parts and test one of each)
 	@.ci/system-packages bazel
 	@.ci/bazel/test --noshow_progress
 

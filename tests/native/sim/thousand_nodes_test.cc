@@ -15,8 +15,11 @@ constexpr int32_t kWorkers = 1000;
 #endif
 constexpr int64_t kMillisecond = 1'000'000;
 
-TEST(ThousandNodesTest, Agree) {
+class ThousandNodesTest : public testing::TestWithParam<Merging> {};
+
+TEST_P(ThousandNodesTest, Agree) {
   SimulationOptions options;
+  options.merging = GetParam();
   options.topology = Topology::kAuto;
   options.max_children = 8;
   options.max_depth = 5;
@@ -41,6 +44,11 @@ TEST(ThousandNodesTest, Agree) {
   EXPECT_GE(count(ApplicationRecord::State::kFinished), kWorkers - 6);
   EXPECT_EQ(count(ApplicationRecord::State::kDead), 3);
 }
+
+INSTANTIATE_TEST_SUITE_P(Merging, ThousandNodesTest, testing::Values(Merging::kOff, Merging::kOn),
+                         [](const auto& info) {
+                           return info.param == Merging::kOn ? "Merged" : "EachByItself";
+                         });
 
 }  // namespace
 }  // namespace strom
