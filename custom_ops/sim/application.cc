@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "core/base/hash.h"
+#include "core/replication/version_vector.h"
 #include "sim/list_codec.h"
 
 namespace strom {
@@ -235,8 +236,7 @@ bool Application::IsReleased() const {
 // What has not been sent, as one more update of its last step; nothing where it has made none.
 void Application::HandOver(int64_t now_ns) {
   next_action_ns_ = kNever;
-  uint64_t last =
-      ledger_->submitted().contains(record_.origin) ? ledger_->submitted().at(record_.origin) : 0;
+  uint64_t last = CounterOf(ledger_->submitted(), record_.origin);
   const int64_t parts = record_.step == 0 ? 0 : random_.Between(1, 3);
   for (int64_t part = 0; part < parts; ++part) {
     std::vector<uint8_t> update = ListCodec::Write(

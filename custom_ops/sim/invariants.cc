@@ -51,7 +51,7 @@ std::string ContentsComeNext(const ReceivedUpdate& update, const VersionVector& 
 
 // Without what masters have published, which nobody has submitted.
 VersionVector OfWorkers(VersionVector vector) {
-  std::erase_if(vector, [](const auto& entry) { return IsOfMaster(entry.first); });
+  erase_if(vector, [](const auto& entry) { return IsOfMaster(entry.first); });
   return vector;
 }
 

@@ -125,8 +125,8 @@ class FieldReader {
       uint64_t origin = 0, counter = 0;
       (*this)(origin, counter);
       // Ascending, so that a vector has one encoding.
-      ok_ = ok_ && (vector.empty() || vector.rbegin()->first < origin);
-      vector.emplace_hint(vector.end(), origin, counter);
+      ok_ = ok_ && (vector.empty() || vector.back().first < origin);
+      vector.try_emplace(origin, counter);
     }
   }
   void Read(std::vector<UpdateId>& ids) {

@@ -5,11 +5,13 @@
 #include <array>
 #include <cstdint>
 #include <limits>
-#include <map>
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
+
+#include "core/base/flat_map.h"
 
 namespace strom {
 
@@ -40,7 +42,7 @@ struct UpdateId {
 };
 
 // {origin -> highest counter held without a gap}: the whole state of a replica.
-using VersionVector = std::map<uint64_t, uint64_t>;
+using VersionVector = FlatMap<uint64_t, uint64_t>;
 
 // A vector on the wire names at most so many origins, so that every message with one is short
 // enough; a master takes no further process before it has that many.

@@ -366,7 +366,7 @@ std::vector<ReceivedUpdate> WithoutOwn(const Buffer& merged, uint64_t origin,
 
 VersionVector EndsOf(const UpdateRanges& ranges) {
   VersionVector ends;
-  for (const UpdateRange& range : ranges) ends.emplace_hint(ends.end(), range.origin, range.to);
+  for (const UpdateRange& range : ranges) ends.try_emplace(range.origin, range.to);
   return ends;
 }
 

@@ -467,17 +467,13 @@ Status CompressionState::State::HandOver(int64_t iteration, int64_t count, Messa
     if (keep) kept.emplace_back(part.begin() + kUpdateHeaderBytes, part.end());
   }
   if (exchange == nullptr || (count == 0 && !exchange->sequenced())) return {};
-  VersionVector own{{0, 0}};  // Memory for its place, which must not be missing afterwards.
+  applied.reserve(applied.size() + 1);  // Memory must not be missing afterwards.
   UpdateId last;
   if (Status status = exchange->Submit(iteration, std::move(parts), &last); !status.ok()) {
     return status;
   }
   own_origin = last.origin;
-  if (!exchange->sequenced()) {
-    auto place = own.extract(own.begin());
-    place.key() = last.origin;
-    applied.insert(std::move(place)).position->second = last.counter;
-  }
+  if (!exchange->sequenced()) applied[last.origin] = last.counter;
   return {};
 }
 

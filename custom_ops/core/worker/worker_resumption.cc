@@ -12,7 +12,7 @@ namespace {
 
 // What a lost master has published another one knows by the updates that it contains.
 void ForgetPublications(VersionVector* vector) {
-  std::erase_if(*vector, [](const auto& entry) { return IsOfMaster(entry.first); });
+  erase_if(*vector, [](const auto& entry) { return IsOfMaster(entry.first); });
 }
 
 }  // namespace

@@ -315,7 +315,7 @@ class Worker {
   std::shared_ptr<NodeExchange> exchange_;
   strom_segment segment_ = {};
   strom_step_result result_ = {};
-  std::map<uint64_t, uint64_t> taken_;
+  VersionVector taken_;
   uint64_t generation_ = 0;
   bool training_ = false;
   bool waits_for_step_ = false;
