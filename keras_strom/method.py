@@ -2,8 +2,8 @@
 
 A method is a frozen value, `StromStrategy(method=MPCA())`. Every worker trains a model of its own
 (the local model) with its own optimizer; the master holds the joint model, which is made of all
-local ones. No gradient and no thresholded update travels, but parameters, at intervals. `AllReduce`
-is the shortest of them: after every step all workers have the mean.
+local ones. No thresholded update travels, but parameters, at intervals. `AllReduce` is apart: in
+every step all workers take the mean of their gradients, and have one model.
 
 x_i are the parameters of worker i, x~ those of the joint model, x* the target that workers are
 pulled to, v~ the trajectory of x~, K the number of workers.
@@ -43,7 +43,8 @@ class MethodNumbers:
             alpha and beta also of `EASGD`.
         start_alpha, free_cycles, start_cycles: `PullStart`'s alpha, free_cycles and cycles.
         steps: from one exchange to the next; 0 = as is measured.
-        bfloat16: whether models travel as bfloat16 changes.
+        bfloat16: whether models travel as bfloat16 changes, and gradients as bfloat16.
+        gradients: whether gradients travel, before each step of the optimizer.
     """
 
     kind: MethodKind
@@ -60,6 +61,7 @@ class MethodNumbers:
     min_steps: int = 0
     steps: int = 0
     bfloat16: bool = False
+    gradients: bool = False
 
 
 class Method(abc.ABC):
@@ -74,6 +76,11 @@ class Method(abc.ABC):
     @property
     def pulls_by_gradient(self) -> bool:
         """Whether the pull is a part of the gradients that the optimizer gets."""
+        return False
+
+    @property
+    def averages_gradients(self) -> bool:
+        """Whether all optimizers get the mean of all gradients, so that they stay equal."""
         return False
 
     @abc.abstractmethod
@@ -249,22 +256,29 @@ class SparkNet(Method):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AllReduce(Method):
-    """Exact mode: after every step all workers' whole updates are averaged; nothing is withheld.
+    """Exact mode: in every step all workers take the mean of all; nothing is withheld.
 
-    `StromStrategy(threshold=None)` is `StromStrategy(method=AllReduce())`. Every worker takes one
-    step from the same parameters x, all wait for each other, and all go on from
-    x + (1/K) sum u_i, where u_i is what the optimizer of worker i has made of its batch. All have
-    the same bits after each step; sums are float64, in the order of ranks, so another run has them
-    too, as far as the workers' own steps do.
+    `StromStrategy(threshold=None)` is `StromStrategy(method=AllReduce())`. In every step all wait
+    for each other. Sums are float64, in the order of ranks, so another run has the same bits, as
+    far as the workers' own steps do.
 
-    With SGD, momentum and Nesterov too, this is one worker with the K batches joined, but for
-    rounding. Optimizers that divide by what they remember of gradients (Adam, RMSprop) do so at
-    each worker by its own; the mean is of K such steps then, not one step by the mean gradient.
+    With `average="gradients"` every optimizer gets (1/K) sum g_i, where g_i is the gradient of
+    worker i on its batch, before any clipping, weight decay or scaling of the loss is undone. So
+    with any optimizer this is one worker with the K batches joined, but for rounding. All have one
+    model and one optimizer's state, and the learning rate of the lowest rank.
+
+    With `average="updates"` every worker steps by itself from the same parameters x, and all go on
+    from x + (1/K) sum u_i, where u_i is what its optimizer has made of its batch. With SGD,
+    momentum and Nesterov too, that is the same but for rounding. Optimizers that divide by what
+    they remember of gradients (Adam, RMSprop) do so at each worker by its own, and clip each its
+    own. It works where gradients cannot be exchanged: with `jit_compile=True`, with several devices
+    a worker, and with `on_master_loss="wait"`.
 
     Args:
-        dtype: what travels. "float32": parameters, and nothing is rounded but the mean, once.
-            "bfloat16": half the bytes. Parameters stay float32; an update is rounded to 8
-            significant bits on its way to the master, and their mean on its way back.
+        average: what is averaged: "gradients" or "updates".
+        dtype: what travels. "float32": nothing is rounded but the mean, once. "bfloat16": half the
+            bytes. Parameters stay float32; a gradient or an update is rounded to 8 significant bits
+            on its way to the master, and their mean on its way back.
 
     Raises:
         InvalidOption: a value that makes no sense.
@@ -274,15 +288,28 @@ class AllReduce(Method):
         True
     """
 
+    average: str = "gradients"
     dtype: str = "float32"
 
     def __post_init__(self) -> None:
+        if self.average not in ("gradients", "updates"):
+            raise errors.InvalidOption(f'average={self.average!r} must be "gradients" or "updates"')
         if self.dtype not in ("float32", "bfloat16"):
             raise errors.InvalidOption(f'dtype={self.dtype!r} must be "float32" or "bfloat16"')
 
+    @property
+    def averages_gradients(self) -> bool:
+        """Whether all optimizers get the mean of all gradients, so that they stay equal."""
+        return self.average == "gradients"
+
     def numbers(self, workers: int) -> MethodNumbers:
-        """What the native library computes with: the mean of all models after every step."""
-        return MethodNumbers(kind=MethodKind.SPARKNET, steps=1, bfloat16=self.dtype == "bfloat16")
+        """What the native library computes with: a mean in every step."""
+        return MethodNumbers(
+            kind=MethodKind.SPARKNET,
+            steps=1,
+            bfloat16=self.dtype == "bfloat16",
+            gradients=self.averages_gradients,
+        )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

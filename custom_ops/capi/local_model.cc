@@ -55,6 +55,11 @@ Status ReadSegments(const char* function, const strom_segment* segments, int64_t
   return {};
 }
 
+Status NoGradient(const char* function) {
+  return {Code::kInvalidArgument,
+          std::string("strom_local_model_") + function + "_gradient: a segment has no gradient"};
+}
+
 }  // namespace
 }  // namespace strom
 
@@ -107,6 +112,38 @@ int strom_local_model_penalize(strom_handle model, const strom_segment* segments
       pieces.push_back({{segment.value, size}, {segment.before, size}, segment.offset});
     }
     return m.Penalize(pieces, LentThreads(threads).parallel());
+  });
+}
+
+int strom_local_model_give_gradient(strom_handle model, const strom_segment* segments,
+                                    int64_t count, float rate, int64_t iteration,
+                                    const strom_thread_pool* threads) {
+  return WithLocalModel(__func__, model, [&](LocalModel& m) -> Status {
+    std::vector<GradientPiece<const float>> pieces;
+    for (int64_t i = 0; i < count; ++i) {
+      const strom_segment& segment = segments[i];
+      const auto size = static_cast<size_t>(std::max<int64_t>(0, segment.size));
+      if (size > 0 && segment.before == nullptr) return NoGradient("give");
+      pieces.push_back({{segment.before, size}, segment.offset, segment.name});
+    }
+    return m.GiveGradient(pieces, rate, iteration, MonotonicNanoseconds(),
+                          LentThreads(threads).parallel());
+  });
+}
+
+int strom_local_model_take_gradient(strom_handle model, const strom_segment* segments,
+                                    int64_t count, int32_t may_overflow,
+                                    const strom_thread_pool* threads, float* rate) {
+  return WithLocalModel(__func__, model, [&](LocalModel& m) -> Status {
+    std::vector<GradientPiece<float>> pieces;
+    for (int64_t i = 0; i < count; ++i) {
+      const strom_segment& segment = segments[i];
+      const auto size = static_cast<size_t>(std::max<int64_t>(0, segment.size));
+      if (size > 0 && segment.value == nullptr) return NoGradient("take");
+      pieces.push_back({{segment.value, size}, segment.offset, segment.name});
+    }
+    return m.TakeGradient(pieces, may_overflow != 0, MonotonicNanoseconds(),
+                          LentThreads(threads).parallel(), rate);
   });
 }
 

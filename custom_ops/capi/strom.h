@@ -22,7 +22,7 @@ extern "C" {
 
 /* Bumped whenever a declaration below, in joint_values.h or in step_values.h changes; the Python
  * package refuses another number. */
-#define STROM_ABI_VERSION 19
+#define STROM_ABI_VERSION 20
 
 typedef int64_t strom_handle;
 
@@ -139,8 +139,20 @@ STROM_EXPORT int strom_local_model_step(strom_handle model, const strom_segment*
                                         int64_t count, int64_t iteration,
                                         const strom_thread_pool* threads,
                                         strom_pull_result* result);
-/* Calls `done` once, as strom_replica_await_step does, when what the last step waits for is here.
- */
+/* Rounds of gradients: before a step of the optimizer gives this worker's gradients, `before` of
+ * segments that may leave out variables, and its learning rate. strom_local_model_await and then
+ * strom_local_model_take_gradient come before the step. */
+STROM_EXPORT int strom_local_model_give_gradient(strom_handle model, const strom_segment* segments,
+                                                 int64_t count, float rate, int64_t iteration,
+                                                 const strom_thread_pool* threads);
+/* Writes the mean of all workers' to `value` of segments, and the learning rate with which all
+ * step. STROM_NOT_FINITE, naming a segment, where the mean is not finite, unless it `may_overflow`,
+ * 1: the optimizer scales its loss and leaves out such a step. */
+STROM_EXPORT int strom_local_model_take_gradient(strom_handle model, const strom_segment* segments,
+                                                 int64_t count, int32_t may_overflow,
+                                                 const strom_thread_pool* threads, float* rate);
+/* Calls `done` once, as strom_replica_await_step does, when what the last step waits for is here,
+ * or the mean gradient. */
 STROM_EXPORT int strom_local_model_await(strom_handle model, int64_t timeout_ns,
                                          strom_callback done, void* context);
 STROM_EXPORT int strom_local_model_install(strom_handle model, const strom_segment* segments,

@@ -108,7 +108,7 @@ Beginning WorkerAgent::beginning() const {
 Status WorkerAgent::TakeDonation(int64_t timeout_ns, Buffer* donation) {
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    if (!beginning_.late && !beginning_.ended) {
+    if (!beginning_.late && !beginning_.ended && !has_one_state_) {
       return {Code::kInvalidArgument, "worker " + std::to_string(options_.node.rank) +
                                           " has not joined late; nobody gives it their state"};
     }
@@ -143,6 +143,7 @@ void WorkerAgent::Begin(Generation generation) {
   steps_ = false;
   beginning_ = {};
   donation_asked_ = false;
+  has_one_state_ = generation.plan.IsOfGradients();
   std::erase_if(answers_, [](const WorkerEvent& e) {
     return e.type == WorkerEvent::Type::kStarted || e.type == WorkerEvent::Type::kDonation;
   });

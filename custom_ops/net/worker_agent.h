@@ -53,8 +53,8 @@ class WorkerAgent final : public Exchange, public JointExchange, private IoLoop:
                std::shared_ptr<const std::vector<float>>* parameters);
   // How the generation at hand has begun; valid after Start.
   Beginning beginning() const;
-  // Late joiners, see WorkerNode::AskDonation; *donation stays null where there is none to be had.
-  // After a timeout it may be called again, to wait on.
+  // Late joiners and who lacks the one state of all, see WorkerNode::AskDonation; *donation stays
+  // null where there is none to be had. After a timeout it may be called again, to wait on.
   Status TakeDonation(int64_t timeout_ns, Buffer* donation);
   // Whether somebody waits for this worker's state; costs no lock.
   bool DonationWanted() const { return donation_wanted_.load(std::memory_order_relaxed); }
@@ -157,6 +157,7 @@ class WorkerAgent final : public Exchange, public JointExchange, private IoLoop:
   bool stop_requested_ = false;
   Beginning beginning_;
   bool donation_asked_ = false;  // in this generation
+  bool has_one_state_ = false;   // of its method: who has another than the chief may ask
   int64_t outgoing_bytes_ = 0;
   uint64_t held_ = 0;  // the last own update that the master is known to hold
   int64_t released_ = 0;

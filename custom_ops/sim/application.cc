@@ -1,6 +1,7 @@
 #include "sim/application.h"
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "core/base/hash.h"
@@ -45,7 +46,9 @@ void Application::Act(int64_t now_ns) {
   }
   if (handed_over_) return LeaveOnceHeld(now_ns);
   // Within a step a program does nothing else.
+  const bool awaited = joint_.waits();
   const bool is_within_step = !joint_.Continue(now_ns, &record_.parameters);
+  if (awaited && !is_within_step && script_.plan.IsOfGradients()) NoteRound();
   if (is_within_step) {
     waits_ |= next_action_ns_ <= now_ns;
     if (waits_) next_action_ns_ = kNever;
@@ -57,7 +60,7 @@ void Application::Act(int64_t now_ns) {
   }
   if (script_.donation_bytes >= 0 && node_->DonationWanted() && !record_.ending &&
       now_ns >= validates_until_ns_) {
-    node_->Donate(now_ns, MakeBuffer(StateOf(rank_, script_.donation_bytes)));
+    node_->Donate(now_ns, StateToGive());
   }
   if (record_.state != ApplicationRecord::State::kTraining) return;
   // One that waits for a STEP or for room looks again whenever anything has happened.
@@ -100,7 +103,11 @@ void Application::HandleEvent(int64_t now_ns, WorkerEvent event) {
       record_.taken_of_generation[record_.generation] = std::exchange(record_.taken, {});
       return Begin(now_ns);
     case WorkerEvent::Type::kDonation:
-      if (event.donation) CheckDonation(event.donation);
+      if (script_.plan.IsOfGradients()) {
+        InstallState(event.donation);
+      } else if (event.donation) {
+        CheckDonation(event.donation);
+      }
       record_.state = State::kTraining;
       next_action_ns_ = now_ns + random_.Between(0, script_.think_ns);
       return;
@@ -130,6 +137,7 @@ void Application::Started(int64_t now_ns, const WorkerEvent& event) {
   record_.started = true;
   record_.applied = event.cut;
   record_.joint_steps = 0;
+  record_.rounds = 0;
   if (script_.plan.IsJoint()) joint_.Begin(script_.plan, rank_, script_.workers);
   if (event.beginning.late) {
     ++record_.late_starts;
@@ -161,6 +169,40 @@ void Application::CheckDonation(const Buffer& donation) {
   if (donor == rank_) hooks_.on_violation("got its own state");
   if (*donation != StateOf(donor, static_cast<int64_t>(donation->size()))) {
     hooks_.on_violation("got another state than worker " + std::to_string(donor) + " gave");
+  }
+}
+
+// In rounds of gradients: whose it is, how many are in it, and the parameters.
+Buffer Application::StateToGive() const {
+  if (!script_.plan.IsOfGradients()) return MakeBuffer(StateOf(rank_, script_.donation_bytes));
+  std::vector<uint8_t> state(1 + sizeof(record_.rounds) + 4 * record_.parameters.size());
+  state[0] = static_cast<uint8_t>(rank_);
+  std::memcpy(state.data() + 1, &record_.rounds, sizeof(record_.rounds));
+  std::memcpy(state.data() + 1 + sizeof(record_.rounds), record_.parameters.data(),
+              4 * record_.parameters.size());
+  return MakeBuffer(std::move(state));
+}
+
+// Without one it begins afresh.
+void Application::InstallState(const Buffer& donation) {
+  record_.rounds = 0;
+  if (donation) {
+    ++record_.donations;
+    std::memcpy(&record_.rounds, donation->data() + 1, sizeof(record_.rounds));
+    std::memcpy(record_.parameters.data(), donation->data() + 1 + sizeof(record_.rounds),
+                4 * record_.parameters.size());
+  }
+  ledger_->GoOnAfter(record_.generation, record_.rounds);
+}
+
+void Application::NoteRound() {
+  if (!joint_.failure().ok()) {
+    hooks_.on_violation("cannot step: " + joint_.failure().message);
+  }
+  ++record_.rounds;
+  if (!ledger_->Agree(record_.generation, record_.rounds, HashOf(record_.parameters))) {
+    hooks_.on_violation("has others' parameters no more after " + std::to_string(record_.rounds) +
+                        " rounds");
   }
 }
 
@@ -272,7 +314,21 @@ void Application::TrainJointStep(int64_t now_ns) {
   if (!joint_.failure().ok()) hooks_.on_violation("cannot step: " + joint_.failure().message);
 }
 
+void Application::TrainStepByGradient(int64_t now_ns) {
+  std::vector<float> gradient(static_cast<size_t>(script_.plan.size()));
+  const size_t stride = 1 + gradient.size() / 1000;
+  for (size_t i = 0; i < gradient.size(); i += stride) {
+    gradient[i] = static_cast<float>(random_.Between(-8, 8)) / 7;
+  }
+  ++record_.joint_steps;
+  joint_.StepByGradient(now_ns, record_.step, gradient);
+}
+
 void Application::TrainStep(int64_t now_ns) {
+  if (script_.plan.IsOfGradients()) {
+    TrainStepByGradient(now_ns);
+    return EndStep(now_ns);
+  }
   if (script_.plan.IsJoint()) {
     TrainJointStep(now_ns);
     return EndStep(now_ns);

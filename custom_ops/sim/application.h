@@ -57,6 +57,7 @@ struct ApplicationRecord {
   int snapshots = 0;        // in the middle of a generation
   int handed_over = 0;      // replicas, to another master
   int64_t joint_steps = 0;  // of this generation, that were made
+  uint64_t rounds = 0;      // of gradients, in what it has
   bool ending = false;      // between FINAL and END
   bool stop_heard = false;
   std::vector<float> parameters;
@@ -131,6 +132,10 @@ class Application {
   void LeaveOnceHeld(int64_t now_ns);
   void TrainStep(int64_t now_ns);
   void TrainJointStep(int64_t now_ns);
+  void TrainStepByGradient(int64_t now_ns);
+  void NoteRound();
+  Buffer StateToGive() const;
+  void InstallState(const Buffer& donation);
   void EndStep(int64_t now_ns);
   void TakeReceived();
   bool sequenced() const { return max_staleness_ >= 0; }

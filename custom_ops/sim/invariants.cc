@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/base/hash.h"
 #include "core/replication/version_vector.h"
 
 namespace strom {
@@ -122,12 +123,20 @@ std::string CountsOnlyGiven(int64_t counted, int64_t given) {
          " were given";
 }
 
-std::string KeepsUntrained(const std::vector<float>& parameters, const std::vector<float>& initial,
-                           const JointPlan& plan) {
-  std::vector<float> expected = initial, trained;
+std::string KeepsUntrained(const std::vector<float>& parameters, uint64_t generation,
+                           const JointPlan& plan, const Ledger& ledger) {
+  std::vector<float> expected = ledger.Replica(generation, {}), trained;
   Gather(plan, parameters, &trained);
   Scatter(plan, trained, &expected);
   return parameters == expected ? "" : "changes values that nobody trains";
+}
+
+std::string IsAState(const std::vector<float>& parameters, uint64_t generation,
+                     const JointPlan& plan, const Ledger& ledger) {
+  const Bytes bytes(reinterpret_cast<const uint8_t*>(parameters.data()), parameters.size() * 4);
+  const bool is_one = !plan.IsOfGradients() || parameters == ledger.Replica(generation, {}) ||
+                      ledger.HasReached(generation, Hash(bytes));
+  return is_one ? "" : "is what no worker has had after any round";
 }
 
 std::string AppliesOnlyReceived(const VersionVector& applied, const VersionVector& received) {

@@ -51,8 +51,12 @@ std::string AppliesOnlyReceived(const VersionVector& applied, const VersionVecto
 // No more steps count in it than lie behind what workers have given.
 std::string CountsOnlyGiven(int64_t counted, int64_t given);
 // What nobody trains keeps its bits.
-std::string KeepsUntrained(const std::vector<float>& parameters, const std::vector<float>& initial,
-                           const JointPlan& plan);
+std::string KeepsUntrained(const std::vector<float>& parameters, uint64_t generation,
+                           const JointPlan& plan, const Ledger& ledger);
+// Rounds of gradients: what a generation ends with is the start, or what workers have had after
+// some round.
+std::string IsAState(const std::vector<float>& parameters, uint64_t generation,
+                     const JointPlan& plan, const Ledger& ledger);
 
 // --- nothing is lost (law 1), and progress
 

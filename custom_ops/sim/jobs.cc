@@ -177,6 +177,21 @@ Job DrawJobWithJointModel(uint64_t seed, SimulatedLinks links) {
   return WithJointModel(seed, DrawAnyJob(seed, links, troubles[seed % std::size(troubles)]));
 }
 
+Job DrawJobWithGradients(uint64_t seed, SimulatedLinks links) {
+  Job job = DrawJobWithJointModel(seed, links);
+  SimulatedRandom random(seed + 4);
+  const int32_t bfloat16 = random.Chance(.5) ? 1 : 0;
+  for (Script& script : job.scripts) {
+    script.plan.method = {};
+    script.plan.method.kind = STROM_SPARKNET;
+    script.plan.method.phases = script.plan.method.gradients = 1;
+    script.plan.method.steps = 1;
+    script.plan.method.bfloat16 = bfloat16;
+    script.donation_bytes = std::max<int64_t>(script.donation_bytes, 0);  // all have something
+  }
+  return job;
+}
+
 Job DrawJobWithJointModelAndMasters(uint64_t seed, SimulatedLinks links) {
   return WithJointModel(seed, DrawAnyJob(seed, links, Trouble::kMasters));
 }
@@ -197,7 +212,8 @@ std::string DescribeJob(const Job& job) {
     text += "a joint model of " + std::to_string(plan.size()) + " elements by method " +
             std::to_string(plan.method.kind) + " in " + std::to_string(plan.method.phases) +
             " phases, steps " + std::to_string(plan.method.steps) +
-            (plan.method.bfloat16 != 0 ? ", bfloat16" : "") + "\n";
+            (plan.method.bfloat16 != 0 ? ", bfloat16" : "") +
+            (plan.IsOfGradients() ? ", of gradients" : "") + "\n";
   }
   for (size_t rank = 0; rank < job.scripts.size(); ++rank) {
     text += "worker " + std::to_string(rank) + ": steps";

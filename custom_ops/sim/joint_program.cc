@@ -37,10 +37,34 @@ bool JointProgram::Continue(int64_t now_ns, std::vector<float>* x) {
     if (!node_->WaitsForMaster()) return false;
     node_->WithdrawFromJoint();  // as net/worker_agent.h does
   }
+  waits_ = false;
+  if (plan_.IsOfGradients()) {
+    TakeGradient(now_ns, x);
+    return true;
+  }
   strom_pull_result result{};
   failure_ = local_.Install(Pieces(x), now_ns, {}, &result);
-  waits_ = false;
   return true;
+}
+
+void JointProgram::StepByGradient(int64_t now_ns, int64_t iteration,
+                                  const std::vector<float>& gradient) {
+  now_ns_ = now_ns;
+  const GradientPiece<const float> piece{gradient, 0, "variable"};
+  failure_ = local_.GiveGradient({&piece, 1}, 1.0f, iteration, now_ns, {});
+  waits_ = true;
+}
+
+void JointProgram::TakeGradient(int64_t now_ns, std::vector<float>* x) {
+  std::vector<float> mean(static_cast<size_t>(plan_.size()));
+  const GradientPiece<float> piece{std::span(mean), 0, "variable"};
+  float rate = 0;
+  failure_ = local_.TakeGradient({&piece, 1}, false, now_ns, {}, &rate);
+  if (!failure_.ok()) return;
+  size_t from = 0;
+  for (const LocalPiece& trained : Pieces(x)) {
+    for (float& value : trained.values) value += rate * mean[from++];
+  }
 }
 
 void JointProgram::Finish(int64_t now_ns, int64_t iteration, const std::vector<float>& x) {

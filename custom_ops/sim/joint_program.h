@@ -27,6 +27,8 @@ class JointProgram final : public JointExchange {
   // After a step that has changed `x`, the flat space. False: it waits, and Continue says how long.
   bool Step(int64_t now_ns, int64_t iteration, std::vector<float>* x);
   bool Continue(int64_t now_ns, std::vector<float>* x);
+  // Rounds of gradients, instead of Step: Continue adds the mean of all workers' to `x`.
+  void StepByGradient(int64_t now_ns, int64_t iteration, const std::vector<float>& gradient);
   // After the last one.
   void Finish(int64_t now_ns, int64_t iteration, const std::vector<float>& x);
   // The node's kJoint.
@@ -42,6 +44,7 @@ class JointProgram final : public JointExchange {
   JointValues TakeJoint() override { return std::exchange(joint_, nullptr); }
 
  private:
+  void TakeGradient(int64_t now_ns, std::vector<float>* x);
   std::vector<LocalPiece> Pieces(std::vector<float>* x) const;
 
   WorkerNode* const node_;

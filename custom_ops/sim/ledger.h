@@ -3,6 +3,7 @@
 #ifndef KERAS_STROM_SIM_LEDGER_H_
 #define KERAS_STROM_SIM_LEDGER_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <vector>
@@ -35,6 +36,22 @@ class Ledger {
     static const std::vector<uint64_t> kNone;
     const auto found = drained_.find(generation);
     return found == drained_.end() ? kNone : found->second;
+  }
+
+  // Rounds of gradients: after so many of them a worker has parameters of this hash. False: another
+  // has others.
+  bool Agree(uint64_t generation, uint64_t rounds, uint64_t hash) {
+    return rounds_[generation].try_emplace(rounds, hash).first->second == hash;
+  }
+  // A worker goes on from what stands after so many.
+  void GoOnAfter(uint64_t generation, uint64_t rounds) {
+    rounds_[generation].erase(rounds_[generation].upper_bound(rounds), rounds_[generation].end());
+  }
+  bool HasReached(uint64_t generation, uint64_t hash) const {
+    const auto found = rounds_.find(generation);
+    if (found == rounds_.end()) return false;
+    return std::any_of(found->second.begin(), found->second.end(),
+                       [&](const auto& entry) { return entry.second == hash; });
   }
 
   // The last counter of each origin so far.
@@ -70,7 +87,8 @@ class Ledger {
   VersionVector submitted_;
   std::map<uint64_t, std::vector<float>> initial_;
   std::map<uint64_t, int64_t> given_;
-  std::map<uint64_t, std::vector<uint64_t>> drained_;  // origins, by generation
+  std::map<uint64_t, std::map<uint64_t, uint64_t>> rounds_;  // by generation: hash by rounds
+  std::map<uint64_t, std::vector<uint64_t>> drained_;        // origins, by generation
 };
 
 }  // namespace strom

@@ -233,8 +233,8 @@ Application::Hooks Simulation::HooksOf(Process* process) {
     const ApplicationRecord& record = process->record();
     Expect(SameBits(parameters, MasterOf(*process).parameters()), process);
     if (const JointPlan& plan = PlanOf(*process); plan.IsJoint()) {
-      const std::vector<float> initial = ledger_.Replica(record.generation, {});
-      return Expect(KeepsUntrained(parameters, initial, plan), process);
+      Expect(IsAState(parameters, record.generation, plan, ledger_), process);
+      return Expect(KeepsUntrained(parameters, record.generation, plan, ledger_), process);
     }
     Expect(SameBits(parameters, record.parameters), process);
     Expect(AddsUp(parameters, record.generation, record.applied, ledger_), process);

@@ -157,6 +157,45 @@ gradients: Theirs.
 penalized: What the optimizer is to get.
 )doc");
 
+REGISTER_OP("StromMeanGradient")
+    .Attr("N: int >= 1")
+    .Attr("model: int")
+    .Attr("offsets: list(int)")
+    .Attr("names: list(string)")
+    .Attr("joint: int")
+    .Attr("may_overflow: bool = false")
+    .Attr("timeout_ns: int")
+    .Input("gradients: N * float")
+    .Input("rate: float")
+    .Input("iteration: int64")
+    .Input("joint_now: int64")
+    .Output("means: N * float")
+    .Output("common_rate: float")
+    .SetIsStateful()
+    .SetShapeFn([](tensorflow::shape_inference::InferenceContext* context) {
+      const int gradients = context->num_inputs() - 3;
+      for (int i = 0; i < gradients; ++i) context->set_output(i, context->input(i));
+      context->set_output(gradients, context->Scalar());
+      return absl::OkStatus();
+    })
+    .Doc(R"doc(
+Gives the master a step's gradients, and waits for the mean of all workers'.
+
+model: The handle of the worker's local model (capi/strom.h).
+offsets: Where the variable of each gradient begins in the joint model.
+names: The variables' names, for errors.
+joint: Names the joint model that these variables are of.
+may_overflow: The optimizer leaves out a step whose mean gradient is not finite; else that is
+  refused.
+timeout_ns: How long to wait, in nanoseconds.
+gradients: Those of some or all variables of the joint model; zero of the others.
+rate: The learning rate with which this worker would step.
+iteration: The step's number, which travels with them.
+joint_now: The joint model of the training that runs; a step with another is refused.
+means: What the optimizer is to get.
+common_rate: The learning rate with which all step.
+)doc");
+
 REGISTER_OP("StromApplyStep")
     .Attr("N: int >= 1")
     .Attr("replica: int")

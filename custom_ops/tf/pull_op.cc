@@ -67,11 +67,7 @@ class PullOp : public AsyncOpKernel {
     TF_RETURN_IF_ERROR(FindStep(context, variables, stepped));
     if (!*stepped) return absl::OkStatus();
     if (context->input(joint_now_input_).scalar<int64_t>()() != joint_) {
-      return ToStatus(
-          STROM_INVALID_ARGUMENT,
-          "this step was traced for a training of other variables than the joint model "
-          "has now: after layers were frozen or thawed compile the model again, and give "
-          "a custom loop a tf.function of its own for each strategy.begin");
+      return ToStatus(STROM_INVALID_ARGUMENT, kOtherJointModel);
     }
     std::vector<strom_segment> segments;
     TF_RETURN_IF_ERROR(NamedSegments(variables, &segments));

@@ -32,6 +32,7 @@ class MethodStruct(ctypes.Structure):
         ("min_steps", ctypes.c_int64),
         ("steps", ctypes.c_int64),
         ("bfloat16", ctypes.c_int32),
+        ("gradients", ctypes.c_int32),
     )
 
     @classmethod

@@ -152,6 +152,8 @@ class _Restored:
         rank = here.rank if here.rank in paths else ranks[here.rank % len(ranks)]
         self._part = read_part(paths[rank])
         self._is_own = self._same_workers and rank == here.rank
+        if participant.step.has_one_state:  # That of one worker, for parts are of different steps.
+            self._part, self._is_own = self._base, False
         self.fit = self._base.fit
 
     def begin_after(self, participant: Participant) -> None:

@@ -81,7 +81,11 @@ def donate_if_asked(participant: Participant, model: Any, place: DataPosition) -
     """
     if participant.worker is None or not participant.worker.donation_wanted():
         return
-    donation = Donation(place, participant.step.threshold_state, state_arrays(participant, model))
+    arrays = state_arrays(participant, model)
+    if participant.step.has_one_state:  # The master has no parameters of this step.
+        for entry in participant.space.entries_of(v.value for v in model.trainable_variables):
+            arrays[f"{_SHARED}{entry.offset}"] = entry.variable.numpy()
+    donation = Donation(place, participant.step.threshold_state, arrays)
     participant.worker.donate(donation.to_bytes())
 
 
@@ -121,6 +125,8 @@ def _wait_for_donation(participant: Participant) -> Donation | None:
     try:
         data = participant.worker.take_donation(timeout=participant.environment.join_timeout)
     except errors.DeadlinePassed:
+        if participant.step.has_one_state:  # The others may train on, and not as this one would.
+            raise
         data = None
     if data is not None:
         return Donation.from_bytes(data)
@@ -143,7 +149,13 @@ def install_state(participant: Participant, model: Any, donated: Donation) -> No
             model.optimizer.build(model.trainable_variables)
     arrays = dict(donated.arrays)
     variables = donated_variables(model, untrained_state([model], participant.space))
-    if fresh := tuple(unbuilt_optimizers(model)):
+    fresh = tuple(unbuilt_optimizers(model))
+    if participant.step.has_one_state and any(name.startswith(fresh) for name in arrays):
+        raise errors.Refused(
+            "an optimizer that is built in its first step has no place yet for the state of the "
+            "others': build it before fit (optimizer.build(model.trainable_variables))"
+        )
+    if fresh:
         _logger.warning(
             "worker %d: an optimizer that is built in its first step starts afresh",
             participant.environment.rank,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,9 @@ import keras
 
 from keras_strom import errors
 from keras_strom.sharing.optimizers import parts_of
+
+# Whether this thread is in an optimizer that applies another one, which exchanges nothing itself.
+_outer = threading.local()
 
 # The attribute of a tf.Variable with the path of the Keras variable around it.
 _PATH = "_keras_strom_path"
@@ -19,6 +23,7 @@ _CONSTRAINED = "_keras_strom_constrained"
 
 def wrap_apply(
     check: Callable[[Any, list[Any]], Callable[..., Any] | None],
+    exchange: Callable[[Any, list[Any], list[Any]], list[Any]],
     penalize: Callable[[Any, list[Any], list[Any]], list[Any]],
 ) -> None:
     """Has every step of a Keras optimizer checked first; later calls do nothing.
@@ -29,8 +34,10 @@ def wrap_apply(
     Args:
         check: called with the optimizer and the `tf.Variable`s that it is about to change; returns
             what is to call the step, like `tf.distribute.Strategy.run`, or None.
-        penalize: called with the optimizer, the gradients and the variables; returns the gradients
-            that are to be taken.
+        exchange: called with the optimizer, the gradients and the variables; returns the gradients
+            that are to be taken. Of an optimizer within another it is called for the outer one
+            alone, which decides by the gradients whether to step at all.
+        penalize: likewise, of the inner one.
     """
     base = next(kind for kind in keras.optimizers.Optimizer.__mro__[::-1] if "apply" in vars(kind))
     original = base.apply
@@ -47,11 +54,39 @@ def wrap_apply(
         run = check(optimizer, values)
         if run is not None:
             return run(original, args=(optimizer, grads, trainable_variables))
-        grads = penalize(optimizer, list(grads), values)
+        grads = list(grads)
+        if not getattr(_outer, "applies", False):
+            grads = exchange(optimizer, grads, values)
+        grads = penalize(optimizer, grads, values)
         return original(optimizer, grads, trainable_variables)
 
     apply._keras_strom_wrap = True  # type: ignore[attr-defined]
     base.apply = apply
+    _wrap_outer(keras.optimizers.LossScaleOptimizer, exchange)
+
+
+def _wrap_outer(outer: Any, exchange: Callable[[Any, list[Any], list[Any]], list[Any]]) -> None:
+    """Has gradients exchanged before a LossScaleOptimizer looks whether they are finite.
+
+    It applies the optimizer within under a condition, where one worker would exchange and another
+    not.
+    """
+    original = outer.apply
+
+    @functools.wraps(original)
+    def apply(optimizer: Any, grads: Any, trainable_variables: Any = None) -> Any:
+        if trainable_variables is None:
+            changed = getattr(optimizer, "_trainable_variables", [])
+        else:
+            changed = trainable_variables = list(trainable_variables)
+        grads = exchange(optimizer, list(grads), [_value_with_path(v) for v in changed])
+        _outer.applies = True
+        try:
+            return original(optimizer, grads, trainable_variables)
+        finally:
+            _outer.applies = False
+
+    outer.apply = apply
 
 
 def path_of(variable: Any) -> str:
@@ -119,6 +154,17 @@ def check_in_scope(model: Any) -> None:
             "model of its own; create it inside (compiling it there is not enough). A model that "
             "is to stay this worker's own belongs into tf.distribute.OneDeviceStrategy's scope"
         )
+
+
+def created_outside(variable: Any) -> errors.UnsupportedModel:
+    """For an optimizer's step on a variable of no strategy, where there is one: with what to do."""
+    remedy = "build the model inside of it"
+    if "lora" in path_of(variable):
+        remedy = "call enable_lora inside of it, too"
+    return errors.UnsupportedModel(
+        f"the optimizer updates {path_of(variable)!r}, which was created outside "
+        f"strategy.scope(); {remedy}"
+    )
 
 
 def adopt_optimizer(optimizer: Any, strategy: Any) -> None:

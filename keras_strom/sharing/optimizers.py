@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import keras
+import numpy as np
+import numpy.typing as npt
+
+from keras_strom import errors
+from keras_strom._native.library import array_hash
+
+#: Of `state_hash`.
+HASH_LENGTH = 4
 
 # Where Keras's optimizers, and those written after its documentation, keep the moving average or
 # sum of gradients that moves their variables: a list, by the variable's index.
@@ -49,3 +58,39 @@ def has_plain_momentum(optimizer: Any) -> bool:
     return any(
         isinstance(rule, keras.optimizers.SGD) and rule.momentum for rule in parts_of(optimizer)
     )
+
+
+def scales_loss(optimizer: Any) -> bool:
+    """Whether it leaves out a step whose gradients are not finite, to go on with a lower scale."""
+    return isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
+
+
+def learning_rate_of(optimizer: Any) -> Any | None:
+    """The `tf.Variable` with an optimizer's learning rate; None for one that follows a schedule.
+
+    Raises:
+        UnsupportedOptimizer: it consists of several, each with its own.
+    """
+    rates = [
+        part._learning_rate.value
+        for part in parts_of(optimizer)
+        if isinstance(part._learning_rate, keras.Variable)
+    ]
+    if len(rates) > 1:
+        raise errors.UnsupportedOptimizer(
+            f"{type(optimizer).__name__} has {len(rates)} optimizers in it with learning rates of "
+            "their own, of which exact mode agrees on one: take "
+            'method=AllReduce(average="updates")'
+        )
+    return rates[0] if rates else None
+
+
+def state_hash(optimizers: Sequence[Any]) -> npt.NDArray[np.float32]:
+    """Tells whether the optimizers of two workers have the same state, to the bit.
+
+    Returns:
+        float32 [4], whole numbers under 2^16.
+    """
+    hashes = [array_hash(v.numpy()) for optimizer in optimizers for v in optimizer.variables]
+    whole = array_hash(np.asarray(hashes, np.uint64))
+    return np.asarray([whole >> 16 * i & 0xFFFF for i in range(HASH_LENGTH)], np.float32)

@@ -95,12 +95,19 @@ def method_of(method: Method | None, threshold: ThresholdAlgorithm | None) -> Me
     return AllReduce()
 
 
-def refuse_merging_beside(method: Method, network: NetworkConfig) -> None:
-    """Refuses `merging="on"` where a method trains on a joint model.
+def check_network_beside(method: Method, network: NetworkConfig) -> None:
+    """Refuses what a method that trains beside a joint model cannot do on a network.
 
     Raises:
-        InvalidOption: the message names both.
+        InvalidOption: `merging="on"`; or `on_master_loss="wait"` where a step that the loss cuts
+            off would part the workers. The message names both.
     """
+    if method.averages_gradients and network.waits_for_master:
+        raise errors.InvalidOption(
+            'on_master_loss="wait" is not for the mean of gradients: of a step that the loss cuts '
+            "off some workers would have the mean and others not. Leave it out, or take "
+            f"method={_of_updates(method)}"
+        )
     network.refuse_merging(
         f"method={method!r} makes no updates that could be merged; leave out one of the two"
     )
@@ -147,19 +154,33 @@ def check_compilable(jit_compile: bool, devices: int) -> None:
         )
 
 
-def check_penalty(method: Method | None, jit_compile: bool, devices: int) -> None:
-    """Refuses a pull by gradients where no op of ours can be in the optimizer's step.
+def check_before_optimizer(method: Method | None, jit_compile: bool, devices: int) -> None:
+    """Refuses what a method does with gradients where no op of ours can be in the optimizer's step.
 
     Raises:
         InvalidOption: with what to do.
     """
-    if method is None or not method.pulls_by_gradient or (not jit_compile and devices == 1):
+    if method is None or (not jit_compile and devices == 1):
         return
     where = "XLA (jit_compile=True)" if jit_compile else f"a step over {devices} devices"
+    if method.averages_gradients:
+        raise errors.InvalidOption(
+            f"{where} has no place for the mean of gradients between them and the optimizer; take "
+            f"method={_of_updates(method)}, which averages what optimizers have made of them"
+        )
+    if not method.pulls_by_gradient:
+        return
     raise errors.InvalidOption(
         f'penalty="gradient": {where} has no place for it between gradients and optimizer; leave '
         'penalty="shift"'
     )
+
+
+def _of_updates(method: Method) -> str:
+    """The method that averages updates instead of gradients, as a program has it."""
+    assert isinstance(method, AllReduce)
+    dtype = "" if method.dtype == "float32" else f", dtype={method.dtype!r}"
+    return f'AllReduce(average="updates"{dtype})'
 
 
 def _check_grid(local_steps: int, shake_up: ShakeUp | None) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +23,7 @@ from keras_strom._native.replica import HandedOver
 from keras_strom.method import MPCA, Method
 from keras_strom.sharing.flat_space import Entry, FlatSpace, update_copies
 from keras_strom.sharing.model_checks import path_of
+from keras_strom.sharing.optimizers import learning_rate_of, scales_loss
 from keras_strom.sharing.pull_statistics import PULL_LENGTH, PullStatistics
 from keras_strom.sharing.step_trace import StepTrace
 from keras_strom.sharing.training_step import JointPlan, TrainingStep
@@ -66,6 +67,23 @@ class PullOptions:
     workers: int
     wait_timeout: float
     compiled: bool = False
+
+
+class _Taken(NamedTuple):
+    """A gradient: its place among those given, and that of its variable in the joint model."""
+
+    place: int
+    offset: int
+    entry: Entry
+
+
+def _replaced(gradients: list[Any], taken: list[_Taken], others: list[Any]) -> list[Any]:
+    """`gradients` with `others` in the place of those taken, of their types."""
+    changed = {
+        place: tf.cast(other, gradients[place].dtype)
+        for (place, _, _), other in zip(taken, others, strict=True)
+    }
+    return [changed.get(place, gradient) for place, gradient in enumerate(gradients)]
 
 
 class _Joint:
@@ -129,8 +147,6 @@ class PulledStep(TrainingStep):
         local: what libstrom.so holds of the worker's side.
     """
 
-    is_replica: ClassVar[bool] = False
-
     def __init__(self, options: PullOptions, space: FlatSpace, local: LocalModel) -> None:
         super().__init__(PULL_LENGTH)
         self._options = options
@@ -152,40 +168,95 @@ class PulledStep(TrainingStep):
         """How workers train together."""
         return self._options.method
 
+    @property
+    def is_replica(self) -> bool:
+        """Only where all optimizers get the same gradients."""
+        return self.has_one_state
+
+    @property
+    def has_one_state(self) -> bool:
+        """Whether all optimizers get the same gradients."""
+        return self.method.averages_gradients
+
     # ------------------------------------------------------------ steps
 
-    def penalize(self, gradients: list[Any], variables: list[Any]) -> list[Any]:
-        """Adds the pull to them, where the method has it there: equation 6 of MPCA SGD."""
+    def exchange(self, optimizer: Any, gradients: list[Any], variables: list[Any]) -> list[Any]:
+        """The mean of all workers' gradients, and of learning rates that of the lowest rank.
+
+        Raises:
+            UnsupportedOptimizer: it has several learning rates, of which one travels.
+        """
+        joint = self._joint
+        if joint is None or not self.has_one_state:
+            return gradients
+        taken = self._places(joint, gradients, variables)
+        if not taken:
+            return gradients
+        rate = learning_rate_of(optimizer)
+        with tf.device("/cpu:0"):
+            means, common = operations().strom_mean_gradient(
+                gradients=self._dense(gradients, taken),
+                rate=0.0 if rate is None else rate.read_value(),
+                iteration=self._step,
+                joint_now=self._joint_now,
+                model=self._local.handle,
+                offsets=[offset for _, offset, _ in taken],
+                names=[path_of(entry.variable) for _, _, entry in taken],
+                joint=self._number_of(joint),
+                may_overflow=scales_loss(optimizer),
+                timeout_ns=int(self._options.wait_timeout * 1e9),
+            )
+        if rate is not None:
+            rate.assign(common)
+        return _replaced(gradients, taken, means)
+
+    def penalize(self, optimizer: Any, gradients: list[Any], variables: list[Any]) -> list[Any]:
+        """Adds the pull to them, where the method has it there: equation 6 of MPCA SGD.
+
+        Raises:
+            UnsupportedOptimizer: it would scale the pull down.
+        """
         joint = self._joint
         if joint is None or not self.method.pulls_by_gradient:
             return gradients
+        taken = self._places(joint, gradients, variables)
+        if not taken:
+            return gradients
+        if optimizer.loss_scale_factor is not None:
+            raise errors.UnsupportedOptimizer(
+                f"{type(optimizer).__name__}(loss_scale_factor={optimizer.loss_scale_factor:g}) "
+                'scales the pull of MPCA(penalty="gradient") down, too; scale the loss with '
+                'LossScaleOptimizer, or pull by penalty="shift"'
+            )
+        with tf.device("/cpu:0"):
+            penalized = operations().strom_penalty(
+                variables=[entry.primary.handle for _, _, entry in taken],
+                gradients=self._dense(gradients, taken),
+                model=self._local.handle,
+                offsets=[offset for _, offset, _ in taken],
+            )
+        return _replaced(gradients, taken, penalized)
+
+    def _places(self, joint: _Joint, gradients: list[Any], variables: list[Any]) -> list[_Taken]:
+        """The gradients of the joint model's variables, in its order."""
         places = {
             id(variable): place
             for place, (variable, gradient) in enumerate(zip(variables, gradients, strict=False))
             if gradient is not None
         }
-        taken = [
-            (places[id(entry.variable)], offset, entry)
+        return [
+            _Taken(places[id(entry.variable)], offset, entry)
             for offset, entry in zip(joint.offsets, joint.entries, strict=True)
             if id(entry.variable) in places
         ]
-        if not taken:
-            return gradients
+
+    def _dense(self, gradients: list[Any], taken: list[_Taken]) -> list[Any]:
         for place, _, entry in taken:
             if isinstance(gradients[place], tf.IndexedSlices):
                 self._warn_if_large(entry.variable)
-        with tf.device("/cpu:0"):
-            penalized = operations().strom_penalty(
-                variables=[entry.primary.handle for _, _, entry in taken],
-                gradients=[
-                    tf.cast(tf.convert_to_tensor(gradients[place]), tf.float32)
-                    for place, _, _ in taken
-                ],
-                model=self._local.handle,
-                offsets=[offset for _, offset, _ in taken],
-            )
-        changed = dict(zip((place for place, _, _ in taken), penalized, strict=True))
-        return [changed.get(place, gradient) for place, gradient in enumerate(gradients)]
+        return [
+            tf.cast(tf.convert_to_tensor(gradients[place]), tf.float32) for place, _, _ in taken
+        ]
 
     def close(self, trace: StepTrace) -> None:
         """Exchanges and pulls what the method says, where the optimizer has stepped.
@@ -384,9 +455,9 @@ class PulledStep(TrainingStep):
         """A step leaves nothing to be shared later."""
 
     def show_shared(self, space: FlatSpace) -> None:
-        """Gives the variables the joint model, as the master has it now."""
+        """Gives the variables the joint model, as the master has it now; or it is this one."""
         joint, worker = self._joint, self._worker
-        if joint is None or worker is None or self._shown is not None:
+        if joint is None or worker is None or self._shown is not None or self.has_one_state:
             return
         values = worker.joint_model(joint.size)
         self._shown = _Shown(joint.tensors(), values)

@@ -7,7 +7,7 @@ calls the native ops. What is shared with whom is decided below, in libstrom.so.
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -82,8 +82,6 @@ class SharedStep(TrainingStep):
         replica: the worker's residuals.
     """
 
-    is_replica: ClassVar[bool] = True
-
     def __init__(self, options: StepOptions, replica: Replica, space: FlatSpace) -> None:
         super().__init__(LENGTH)
         self._options = options
@@ -96,6 +94,11 @@ class SharedStep(TrainingStep):
         self._momenta: dict[int, Entry] = {}  # That are masked, by their place.
         self._shows_shared = True
         self._trained: set[int] = set()
+
+    @property
+    def is_replica(self) -> bool:
+        """All have the common start and the same set of updates."""
+        return True
 
     def close(self, trace: StepTrace) -> None:
         """Shares what the step has changed; see `share`."""

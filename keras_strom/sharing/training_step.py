@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -48,12 +48,7 @@ class TrainingStep(abc.ABC):
     Args:
         statistics: how many numbers a step tells of itself.
 
-    Attributes:
-        is_replica: whether the worker's parameters, less its own progress, are the master's within
-            rounding, so that a difference at the end would tell of a fault.
     """
-
-    is_replica: ClassVar[bool]
 
     def __init__(self, statistics: int) -> None:
         with tf.init_scope(), tf.device("/cpu:0"):
@@ -62,16 +57,40 @@ class TrainingStep(abc.ABC):
             self._steps_before = tf.Variable(0, dtype=tf.int64, trainable=False)
 
     @property
+    @abc.abstractmethod
+    def is_replica(self) -> bool:
+        """Whether the worker's parameters, less its own progress, are the master's within rounding.
+
+        A difference at the end would tell of a fault then.
+        """
+
+    @property
+    def has_one_state(self) -> bool:
+        """Whether all workers have the same parameters and optimizer's state after every step."""
+        return False
+
+    @property
     def _step(self) -> Any:
         """`steps`, in a graph."""
         return self._steps_before + tf.cast(self._totals[0], tf.int64)
 
     # ------------------------------------------------------------ steps
 
-    def penalize(self, gradients: list[Any], variables: list[Any]) -> list[Any]:
+    def exchange(self, optimizer: Any, gradients: list[Any], variables: list[Any]) -> list[Any]:
+        """What takes the place of the gradients that a training step hands its optimizer.
+
+        Args:
+            optimizer: the outermost one, about to be applied.
+            gradients: those of the loss, or of the loss scaled; None where a variable has none.
+            variables: `tf.Variable`s, as many.
+        """
+        return gradients
+
+    def penalize(self, optimizer: Any, gradients: list[Any], variables: list[Any]) -> list[Any]:
         """The gradients that an optimizer is to get for `variables`, which it is about to change.
 
         Args:
+            optimizer: a part of one that may consist of several.
             gradients: those of the loss, None where a variable has none.
             variables: `tf.Variable`s, as many.
         """

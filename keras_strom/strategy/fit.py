@@ -309,7 +309,7 @@ class _Training:
         if generation.ended:
             _logger.info("%s comes after the end of this training", self._who())
             begin_fit_at(self._model, epochs)  # Keras then trains no epoch.
-        elif generation.late:
+        elif generation.late or generation.lacks_state:
             self._go_on(take_over(self._sharing, fit, generation.began), per_epoch)
         elif checkpoints is not None:
             restored = checkpoints.restore(self._sharing, fit, generation.began)

@@ -21,6 +21,7 @@ from keras_strom import errors
 from keras_strom._native.library import array_hash
 from keras_strom.recovery import final_history
 from keras_strom.recovery.checkpointing import Checkpointing
+from keras_strom.recovery.donation import optimizers_of
 from keras_strom.recovery.endings import Ending, Endings, length
 from keras_strom.recovery.resume import ResumableData, Start
 from keras_strom.recovery.takeover import hand_over_if_asked
@@ -35,6 +36,7 @@ from keras_strom.sharing.model_state import (
     read,
     tf_variables,
 )
+from keras_strom.sharing.optimizers import HASH_LENGTH, state_hash
 from keras_strom.sharing.participant import Participant
 from keras_strom.sharing.progress import Progress
 from keras_strom.sharing.step import SharedStep
@@ -153,6 +155,8 @@ class Generation:
     Attributes:
         began: once started, where all workers have.
         late: once started, whether the others were training already.
+        lacks_state: once started, whether the chief's optimizers have another state, which all are
+            to have.
         ended: once started, whether the others had ended it already; nothing is to be done then.
         epochs_of_history: of `fit`, whose history is kept for workers that may come after the end;
             0 = there is none. To be set before the start.
@@ -183,6 +187,7 @@ class Generation:
         self._warned: set[str] = set()
         self.began = Start()
         self.late = False
+        self.lacks_state = False
         self.ended = False
         self.endings = Endings()
         self.failed_afterwards = False
@@ -238,7 +243,11 @@ class Generation:
             sharing.space.assign(values, sharing.space.entries)
             self._warn_of_lost_assignments(own)
             if start is not None:
-                begin = Progress(self._models[0]).install_start(start.numpy())
+                told, chiefs = self._split_start_values(start.numpy())
+                begin = Progress(self._models[0]).install_start(told)
+                if sharing.step.has_one_state:
+                    own_hash = state_hash(optimizers_of(self._models[0]))
+                    self.lacks_state = not np.array_equal(own_hash, chiefs)
                 self.began = Start(*begin, self.began.layout_size)
                 sharing.step.count_from(self.began.shared_steps)
             self.late, self.ended = worker.start_info.late, worker.start_info.ended
@@ -322,6 +331,8 @@ class Generation:
     def _place_start_values(self, initial_epoch: int) -> tf.Variable:
         """A place in the flat space with this worker's start; the chief's is what all will read."""
         values = Progress(self._models[0]).start_values(initial_epoch, self._sharing.step.steps)
+        if self._sharing.step.has_one_state:
+            values = np.append(values, state_hash(optimizers_of(self._models[0])))
         places = self._sharing.start_values
         if values.size not in places:
             with tf.init_scope(), tf.device("/cpu:0"):
@@ -329,6 +340,13 @@ class Generation:
             self._sharing.space.add(places[values.size])
         places[values.size].assign(values)
         return places[values.size]
+
+    def _split_start_values(
+        self, values: npt.NDArray[np.float32]
+    ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+        """The chief's progress, and the hash of its optimizers where all are to have its state."""
+        hashed = HASH_LENGTH if self._sharing.step.has_one_state else 0
+        return values[: values.size - hashed], values[values.size - hashed :]
 
     def install_end(self) -> None:
         """Of a generation that had ended before `start`: the values with which it has ended."""

@@ -34,14 +34,13 @@ from keras_strom.relay.counters import NodeCounters
 from keras_strom.relay.training_relay import TrainingWorker
 from keras_strom.sharing import model_checks
 from keras_strom.sharing.flat_space import FlatSpace
-from keras_strom.sharing.model_checks import path_of
 from keras_strom.sharing.options import (
+    check_before_optimizer,
     check_compilable,
+    check_network_beside,
     check_options,
-    check_penalty,
     method_of,
     refuse_beside_method,
-    refuse_merging_beside,
 )
 from keras_strom.sharing.pulled_step import PulledStep, PullOptions
 from keras_strom.sharing.residual import ResidualClipping, ShakeUp
@@ -91,7 +90,7 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
     Args:
         method: how workers train together: None = they share compressed updates, which the options
             from `threshold` to `always_encode` and `encoding_debug_mode` are for; `AllReduce()` =
-            exact mode, in which whole updates are averaged after every step; `MPCA()`, `SparkNet()`
+            exact mode, in which every step takes the mean of all gradients; `MPCA()`, `SparkNet()`
             or `EASGD()` = each trains a model of its own, and the master makes a joint model of
             them all. Those options are refused then. A lone worker trains as plain Keras.
         threshold: `AdaptiveThreshold`, `FixedThreshold` or another `ThresholdAlgorithm`: one for
@@ -202,7 +201,7 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
             _check_beside(method, of_updates, environment.size, without_threshold=without_threshold)
         super().__init__(self._devices)
         check_compilable(jit_compile, self.num_replicas_in_sync)
-        check_penalty(method, jit_compile, self.num_replicas_in_sync)
+        check_before_optimizer(method, jit_compile, self.num_replicas_in_sync)
         self._environment = environment
         self._compiler = XlaCompiler() if jit_compile else None
         self._unshareable: dict[int, Any] = {}
@@ -244,7 +243,7 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
         if not environment.is_chief:
             silence_autologging()
         wrap_build(_trains_as_plain_keras)
-        model_checks.wrap_apply(_check_apply, _penalize)
+        model_checks.wrap_apply(_check_apply, _exchange, _penalize)
 
     def _connect(
         self, options: StepOptions | PullOptions, network: NetworkConfig | None
@@ -261,7 +260,7 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
                     "process and create all models in its scope"
                 )
             if isinstance(options, PullOptions):
-                refuse_merging_beside(options.method, self._environment.network)
+                check_network_beside(options.method, network or self._environment.network)
             join = functools.partial(
                 _join, weakref.ref(self), self._environment, staleness, network
             )
@@ -551,7 +550,7 @@ def _check_apply(optimizer: Any, variables: list[Any]) -> Callable[..., Any] | N
             continue
         current = tf.distribute.get_strategy()
         if isinstance(current, StromStrategy) and current._sharing is not None:
-            raise _created_outside(variable)
+            raise model_checks.created_outside(variable)
     outside = tf.distribute.in_cross_replica_context() or not tf.distribute.has_strategy()
     if len(checked) != 1 or not outside:
         return None
@@ -560,29 +559,23 @@ def _check_apply(optimizer: Any, variables: list[Any]) -> Callable[..., Any] | N
     return strategy.run if strategy._sharing is None else None
 
 
+def _exchange(optimizer: Any, gradients: list[Any], variables: list[Any]) -> list[Any]:
+    """What an optimizer gets within a step: see TrainingStep.exchange."""
+    step = _step_at_hand()
+    return gradients if step is None else step.exchange(optimizer, gradients, variables)
+
+
 def _penalize(optimizer: Any, gradients: list[Any], variables: list[Any]) -> list[Any]:
     """What an optimizer gets within a step: see TrainingStep.penalize."""
+    step = _step_at_hand()
+    return gradients if step is None else step.penalize(optimizer, gradients, variables)
+
+
+def _step_at_hand() -> TrainingStep | None:
     strategy = tf.distribute.get_strategy()
     if not isinstance(strategy, StromStrategy) or strategy._sharing is None:
-        return gradients
-    penalized = strategy._sharing.step.penalize(gradients, variables)
-    if penalized is not gradients and optimizer.loss_scale_factor is not None:
-        raise errors.UnsupportedOptimizer(
-            f"{type(optimizer).__name__}(loss_scale_factor={optimizer.loss_scale_factor:g}) scales "
-            'the pull of MPCA(penalty="gradient") down, too; scale the loss with '
-            'LossScaleOptimizer, or pull by penalty="shift"'
-        )
-    return penalized
-
-
-def _created_outside(variable: Any) -> errors.UnsupportedModel:
-    remedy = "build the model inside of it"
-    if "lora" in path_of(variable):
-        remedy = "call enable_lora inside of it, too"
-    return errors.UnsupportedModel(
-        f"the optimizer updates {path_of(variable)!r}, which was created outside "
-        f"strategy.scope(); {remedy}"
-    )
+        return None
+    return strategy._sharing.step
 
 
 def _sharing_of(model: Any) -> Sharing | None:
@@ -649,7 +642,7 @@ class _WatchedUpdates:
     def colocate_vars_with(self, colocate_with_variable: Any) -> Any:
         # Optimizers make their slots so.
         if not self.variable_created_in_scope(colocate_with_variable):  # type: ignore[attr-defined]
-            raise _created_outside(colocate_with_variable)
+            raise model_checks.created_outside(colocate_with_variable)
         return super().colocate_vars_with(colocate_with_variable)  # type: ignore[misc]
 
 

@@ -206,7 +206,7 @@ def _received(master: Master) -> int:
         ("MPCA", {}),
         ("SparkNet", {"steps": 3}),
         ("EASGD", {"steps": 3}),
-        ("AllReduce", {"dtype": "bfloat16"}),
+        ("AllReduce", {"average": "updates", "dtype": "bfloat16"}),
     ],
     ids=["updates", "MPCA", "SparkNet", "EASGD", "AllReduce"],
 )

@@ -24,7 +24,7 @@ from keras_strom.relay.training_relay import TrainingMaster, TrainingWorker
 from keras_strom.runner.launcher import Job
 from keras_strom.runner.launcher import launch as launch_job
 from keras_strom.runner.process import Script
-from keras_strom.sharing.options import refuse_merging_beside
+from keras_strom.sharing.options import check_network_beside
 from tests.support.refused_workers import expect_refused_in_order
 from tests.support.scripts import merging
 from tests.support.two_workers import launch
@@ -149,8 +149,8 @@ def test_merging_is_refused_to_a_lone_worker(tmp_path: Path) -> None:
 def test_merging_is_refused_beside_a_joint_model_and_where_it_is_not_the_masters() -> None:
     network = NetworkConfig(merging="on")
     with pytest.raises(errors.InvalidOption, match=r"method=AllReduce.* makes no updates"):
-        refuse_merging_beside(AllReduce(), network)
-    refuse_merging_beside(AllReduce(), NetworkConfig())
+        check_network_beside(AllReduce(), network)
+    check_network_beside(AllReduce(), NetworkConfig())
     place = ClusterEnvironment(rank=1, size=2, master=("127.0.0.1", 9), credentials_path="none")
     with pytest.raises(errors.InvalidOption, match=r"option of the runner .*--merging on"):
         TrainingWorker.from_environment(place, network=network)

@@ -166,7 +166,7 @@ def test_a_pull_by_gradients_changes_none_before_a_target_is_there() -> None:
     rows = tf.IndexedSlices(tf.constant([2.0]), tf.constant([3]), tf.constant([40]))
     given = [tf.ones([20000]), None, rows, tf.ones([5])]
     variables = [loop.variables[place] for place in (4, 2, 1, 0)]
-    pulled = loop.step.penalize(given, variables)
+    pulled = loop.step.penalize(keras.optimizers.SGD(), given, variables)
     assert pulled[1] is None
     assert pulled[3] is given[3]  # It is no part of the joint model.
     np.testing.assert_array_equal(pulled[0], np.ones(20000))
@@ -177,7 +177,7 @@ def test_a_pull_between_steps_leaves_gradients_alone() -> None:
     loop = Loop(MPCA())
     loop.begin()
     given = [tf.ones([40])]
-    assert loop.step.penalize(given, [loop.variables[1]]) is given
+    assert loop.step.penalize(keras.optimizers.SGD(), given, [loop.variables[1]]) is given
 
 
 def test_what_is_trained_and_no_part_of_the_joint_model_is_refused() -> None:

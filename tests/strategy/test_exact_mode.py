@@ -5,26 +5,34 @@ Each job runs tests/support/scripts/every_step.py or elastic.py over a real rela
 
 from __future__ import annotations
 
+import functools
+import tempfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.support.elastic_jobs import run
+from tests.support.elastic_jobs import Ended, run
 from tests.support.faults import Fault
-from tests.support.scripts import elastic, every_step
-from tests.support.two_workers import launch
+from tests.support.scripts import elastic, every_step, one_state
+from tests.support.two_workers import launch, results, run_two_workers
+from tests.support.two_workers import weights as weights_in
 
 pytestmark = pytest.mark.jobs
 
 Weights = list[np.ndarray]
 NAMES = ("first", "second")
+AVERAGES = (("gradients", "float32"), ("gradients", "bfloat16"), ("updates", "bfloat16"))
 
 
-def weights_of(folder: Path, options: str, workers: int) -> list[Weights]:
+def weights_of(
+    folder: Path, options: str, workers: int, optimizer: str = "momentum"
+) -> list[Weights]:
     """What each worker of a job has at the end."""
     folder.mkdir(exist_ok=True)
-    ended = launch(Path(every_step.__file__), str(folder), options, workers=workers)
+    script = Path(every_step.__file__)
+    ended = launch(script, str(folder), options, optimizer, workers=workers)
     assert ended.returncode == 0, ended.stdout[-6000:] + ended.stderr[-4000:]
     return [list(np.load(folder / f"{rank}.npz").values()) for rank in range(workers)]
 
@@ -38,9 +46,12 @@ def assert_same_bits(first: Weights, second: Weights) -> None:
     ("options", "tolerance"),
     [
         ("threshold=None", 1e-5),
+        ("method=keras_strom.AllReduce(average='updates')", 1e-5),
         ("method=keras_strom.SparkNet(steps=1)", 1e-5),
         # The same roundings in NumPy come to 0.025 after 60 steps of this momentum.
-        ("method=keras_strom.AllReduce(dtype='bfloat16')", 5e-2),
+        ("method=keras_strom.AllReduce(average='updates', dtype='bfloat16')", 5e-2),
+        # ... and to 0.067 where it is the gradients.
+        ("method=keras_strom.AllReduce(dtype='bfloat16')", 1e-1),
     ],
 )
 def test_two_workers_are_one_with_the_joined_batch(
@@ -51,6 +62,19 @@ def test_two_workers_are_one_with_the_joined_batch(
     alone, _ = every_step.train(every_step.BATCH * 2)
     for of_first, of_one in zip(first, alone, strict=True):
         np.testing.assert_allclose(of_first, of_one, atol=tolerance)
+
+
+@pytest.mark.parametrize("optimizer", sorted(every_step.OPTIMIZERS.keys() - {"momentum"}))
+def test_with_any_optimizer_two_workers_are_one_with_the_joined_batch(
+    tmp_path: Path, optimizer: str
+) -> None:
+    first, second = weights_of(tmp_path, "threshold=None", workers=2, optimizer=optimizer)
+    assert_same_bits(first, second)
+    bits = [(tmp_path / f"{rank}.txt").read_text() for rank in range(2)]
+    assert bits[0] == bits[1]  # After every step.
+    alone, _ = every_step.train(every_step.BATCH * 2, optimizer)
+    for of_first, of_one in zip(first, alone, strict=True):
+        np.testing.assert_allclose(of_first, of_one, atol=2e-4)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -65,14 +89,76 @@ def test_two_runs_of_three_workers_have_the_same_bits(tmp_path: Path, dtype: str
     assert len(of_steps.pop().split()) == 2 * every_step.ROWS // every_step.BATCH // 3
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_a_worker_that_is_killed_trains_on_in_its_place(tmp_path: Path, dtype: str) -> None:
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize(("average", "dtype"), AVERAGES)
+def test_a_worker_that_is_killed_trains_on_in_its_place(
+    tmp_path: Path, average: str, dtype: str, rank: int
+) -> None:
     # So long that the one in its place comes in time: all wait for all, so nobody may be held.
-    work = elastic.Job(
-        epochs=8, pause=0.1, hurries=True, method="AllReduce", options={"dtype": dtype}
-    )
-    ended = run(tmp_path, work, Fault(mode="kill", rank=1, step=80))
+    options = {"average": average, "dtype": dtype}
+    work = elastic.Job(epochs=8, pause=0.1, hurries=True, method="AllReduce", options=options)
+    ended = run(tmp_path, work, Fault(mode="kill", rank=rank, step=80))
     ended.check()
-    assert "[1] worker 1 was killed by SIGKILL; it is started again" in ended.output
-    assert [result["attempt"] for result in ended.results] == [0, 1]
-    assert ("rejoined", 1) in ended.events
+    assert f"[{rank}] worker {rank} was killed by SIGKILL; it is started again" in ended.output
+    assert [result["attempt"] for result in ended.results] == [1 - rank, rank]
+    assert ("rejoined", rank) in ended.events
+    if average == "gradients":
+        assert_one_state(ended, least=20)
+
+
+def assert_one_state(ended: Ended, least: int) -> None:
+    """After each step that two have made both have the same bits, of the optimizer too."""
+    first, *others = (dict(result["fits"][0]["states"]) for result in ended.results)
+    for other in others:
+        common = first.keys() & other.keys()
+        assert len(common) >= least
+        assert all(first[step] == other[step] for step in common)
+
+
+@functools.cache
+def parted() -> tuple[list[dict[str, Any]], list[Weights]]:
+    """What both workers of one_state.py have written: of each training, and weights at the end."""
+    with tempfile.TemporaryDirectory() as folder:
+        run_two_workers(Path(one_state.__file__), folder)
+        found = [list(weights.values()) for weights in weights_in(folder)]
+        return results(folder), found
+
+
+@pytest.mark.parametrize("training", ["overflow", "uneven", "after it", "nan"])
+def test_nothing_that_one_worker_meets_parts_the_two(training: str) -> None:
+    first, second = (result[training] for result in parted()[0])
+    # Who has to get the state of the chief begins some steps later.
+    states = [dict(zip(one["steps"], one["states"], strict=True)) for one in (first, second)]
+    common = states[0].keys() & states[1].keys()
+    assert len(common) >= one_state.BAD
+    assert all(states[0][step] == states[1][step] for step in common)
+
+
+def test_a_gradient_that_overflows_on_one_worker_has_all_leave_out_the_step() -> None:
+    for result in parted()[0]:
+        scales = result["overflow"]["scales"]
+        assert scales == [2.0**15] * one_state.BAD + [2.0**14] * (len(scales) - one_state.BAD)
+
+
+def test_a_learning_rate_that_the_chief_sets_is_that_of_the_next_step_of_all() -> None:
+    first, second = (result["overflow"]["rates"] for result in parted()[0])
+    set_after = one_state.HALVED + 1
+    assert first == second
+    assert len(set(first[:set_after])) == len(set(first[set_after:])) == 1
+    assert first[set_after] == first[0] / 2
+
+
+def test_what_most_steps_have_made_is_what_all_end_with_and_the_next_fit_is_of_one_state() -> None:
+    first, second = (result["uneven"] for result in parted()[0])
+    assert len(second["states"]) == len(first["states"]) + 3
+    assert second["difference"] == first["difference"] > 0  # Of who has stopped earlier.
+    for result in parted()[0]:
+        assert result["after it"]["difference"] == 0
+    assert_same_bits(*parted()[1])
+
+
+def test_a_gradient_that_is_no_number_ends_the_training_of_all_before_the_step() -> None:
+    for result in parted()[0]:
+        assert "NotFinite: the workers' mean gradient of" in result["nan"]["said"]
+        assert result["nan"]["finite"]
+        assert len(result["nan"]["states"]) == one_state.BAD + 1  # Keras has seen that step.

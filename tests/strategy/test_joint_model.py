@@ -31,7 +31,8 @@ METHODS = (
     "MPCA(phases=2, gamma=0, start=PullStart(free_cycles=0))",
     "MPCA(penalty='gradient')",
     "SparkNet(steps=5)",
-    "AllReduce(dtype='bfloat16')",
+    "AllReduce()",
+    "AllReduce(average='updates', dtype='bfloat16')",
     "EASGD(steps=5)",
     "EASGD(steps=5, synchronous=True)",
 )

@@ -6,6 +6,7 @@ import contextlib
 import pickle
 import subprocess
 import sys
+from types import SimpleNamespace
 from typing import Any
 
 import keras
@@ -17,6 +18,7 @@ from keras_strom import (
     MPCA,
     AllReduce,
     FixedThreshold,
+    NetworkConfig,
     PullStart,
     ResidualClipping,
     ShakeUp,
@@ -27,6 +29,8 @@ from keras_strom import (
 )
 from keras_strom._native.local_model import MethodStruct
 from keras_strom.method import Method
+from keras_strom.sharing.optimizers import learning_rate_of
+from keras_strom.sharing.options import check_network_beside
 from tests.support.two_devices import TWO_DEVICES
 
 # ------------------------------------------------------------------------------- the values
@@ -49,6 +53,7 @@ REFUSED = [
     (PullStart, {"alpha": -0.1}, "alpha=-0.1 must lie"),
     (PullStart, {"cycles": 1.5}, "cycles=1.5 must be a whole number"),
     (SparkNet, {"steps": 0}, "steps=0 must be a whole number, 1 or more"),
+    (AllReduce, {"average": "models"}, 'average=\'models\' must be "gradients" or "updates"'),
     (AllReduce, {"dtype": "float16"}, 'dtype=\'float16\' must be "float32" or "bfloat16"'),
     (EASGD, {"steps": 2.0}, "steps=2.0 must be a whole number"),
     (EASGD, {"alpha": 2}, r"alpha=2 must lie in \[0, 1\], or be None"),
@@ -71,7 +76,8 @@ def test_a_method_gives_its_numbers_for_so_many_workers() -> None:
     assert SparkNet(steps=58).numbers(8).steps == 58
     assert SparkNet().numbers(8).steps == 0  # As is measured.
     exact = AllReduce().numbers(8)
-    assert (exact.kind, exact.steps, exact.bfloat16) == (2, 1, False)
+    assert (exact.kind, exact.steps, exact.bfloat16, exact.gradients) == (2, 1, False, True)
+    assert not AllReduce(average="updates").numbers(8).gradients
     assert AllReduce(dtype="bfloat16").numbers(8).bfloat16
     assert EASGD().numbers(9).alpha == pytest.approx(0.1)
     waiting = EASGD(synchronous=True).numbers(9)
@@ -164,6 +170,40 @@ def test_a_pull_by_gradients_is_refused_where_no_op_can_be_before_the_optimizer(
 ) -> None:
     with pytest.raises(errors.InvalidOption, match=f'penalty="gradient": .*{words}.*"shift"'):
         StromStrategy(method=MPCA(penalty="gradient"), **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"jit_compile": True}, r"XLA \(jit_compile=True\) has no place"),
+        ({"devices": TWO_DEVICES}, "a step over 2 devices has no place"),
+    ],
+)
+def test_the_mean_of_gradients_is_refused_where_no_op_can_be_before_the_optimizer(
+    options: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(errors.InvalidOption, match=rf'{words}.*AllReduce\(average="updates"\)'):
+        StromStrategy(threshold=None, **options)
+    StromStrategy(method=AllReduce(average="updates"), **options)
+
+
+def test_the_mean_of_gradients_does_not_wait_for_another_master() -> None:
+    network = NetworkConfig(on_master_loss="wait")
+    exact = AllReduce(dtype="bfloat16")
+    remedy = r"""take method=AllReduce\(average="updates", dtype='bfloat16'\)"""
+    with pytest.raises(errors.InvalidOption, match=f"on_master_loss=.*{remedy}"):
+        check_network_beside(exact, network)
+    check_network_beside(AllReduce(average="updates"), network)
+
+
+def test_of_several_learning_rates_exact_mode_agrees_on_none() -> None:
+    sgd = keras.optimizers.SGD(0.5)
+    assert float(learning_rate_of(keras.optimizers.LossScaleOptimizer(sgd))) == 0.5
+    schedule = keras.optimizers.schedules.CosineDecay(0.1, 10)
+    assert learning_rate_of(keras.optimizers.Adam(schedule)) is None
+    two = SimpleNamespace(optimizers=[sgd, keras.optimizers.Adam()])
+    with pytest.raises(errors.UnsupportedOptimizer, match=r'take .*average="updates"'):
+        learning_rate_of(two)
 
 
 @pytest.mark.parametrize("method", ["MPCA", MPCA, 3], ids=str)

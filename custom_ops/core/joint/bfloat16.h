@@ -1,5 +1,5 @@
-// Changes of a model as bfloat16, the upper half of a float32, for a line that is to carry half the
-// bytes. Before and after are float32; only what lies between them is rounded.
+// Changes of a model, and gradients, as bfloat16, the upper half of a float32, for a line that is
+// to carry half the bytes. Before and after are float32; only what lies between them is rounded.
 #ifndef KERAS_STROM_CORE_JOINT_BFLOAT16_H_
 #define KERAS_STROM_CORE_JOINT_BFLOAT16_H_
 
@@ -20,6 +20,11 @@ void EncodeChange(std::span<const float> before, std::span<const float> after,
 // before + change, one rounding to float32: the same bits wherever it is computed. `before` and
 // `after` may be one.
 void AddChange(std::span<const float> before, Bytes change, std::span<float> after);
+
+// The values themselves, rounded likewise, but that an infinity and a NaN stay what they are. One
+// that would become infinite is the largest number.
+void EncodeRounded(std::span<const float> values, std::span<uint8_t> rounded);
+void DecodeRounded(Bytes rounded, std::span<float> values);
 
 }  // namespace strom
 

@@ -131,6 +131,10 @@ void JointModel::Keep(int64_t part, int32_t rank, std::vector<float> values) {
   parts_[static_cast<size_t>(part)].kept[rank] = std::move(values);
 }
 
+void JointModel::ForgetKept() {
+  for (Part& part : parts_) part.kept.clear();
+}
+
 void JointModel::Move(int64_t offset, std::span<const float> difference) {
   float* const joint = joint_.data() + offset;
   for (size_t i = 0; i < difference.size(); ++i) {
@@ -215,6 +219,11 @@ void JointModel::UpdatePart(int64_t number) {
   part.kept.clear();
   if (method_.bfloat16 == 0) return;
   change_.resize(static_cast<size_t>(part.range.size * kBfloat16Bytes));
+  if (method_.gradients != 0) {
+    EncodeRounded(Of(next_, part.range), change_);
+    DecodeRounded(change_, Of(next_, part.range));
+    return;
+  }
   EncodeChange(Of(joint_, part.range), Of(next_, part.range), change_);
   AddChange(Of(joint_, part.range), change_, Of(next_, part.range));
 }

@@ -3,6 +3,8 @@
 // SGD", equations 4, 5, 8, 9), and of SparkNet and EASGD. Plain arithmetic; who sends what and when
 // is core/master/shard_exchange.h's.
 //
+// In rounds of gradients what stands for x~ is the mean gradient of the last round.
+//
 // Sums and rules are float64, what is kept float32. A snapshot counts part by part, so that what
 // has come of one whose sender is lost counts, and no more.
 #ifndef KERAS_STROM_CORE_JOINT_JOINT_MODEL_H_
@@ -56,6 +58,8 @@ class JointModel {
   // They are added in the order of ranks, so that a mean has the same bits in whatever order they
   // come.
   void Keep(int64_t part, int32_t rank, std::vector<float> values);
+  // Nothing of what was kept counts.
+  void ForgetKept();
   // EASGD: x~ += difference.
   void Move(int64_t offset, std::span<const float> difference);
   // EASGD: x~ += alpha (values - x~).
@@ -75,7 +79,7 @@ class JointModel {
   // EASGD x~ as it was.
   std::span<const float> RoundTarget(int64_t part) const;
   // The same of the part that was updated last, where the method has bfloat16: the change of it
-  // since the last round. The mean has been rounded to what that makes of x~.
+  // since the last round, or the mean gradient. The mean has been rounded to what that makes of x~.
   Bytes RoundChange() const { return change_; }
 
   // (5): x* of a range within one shard, as it was at the end of its last cycle.

@@ -43,6 +43,11 @@ Status CheckMethod(const strom_method& method) {
     return Refuse("bfloat16", method.bfloat16,
                   method.kind == STROM_SPARKNET ? "0 or 1" : "0 with this method");
   }
+  const bool may_be_of_gradients = method.kind == STROM_SPARKNET && method.steps == 1;
+  if (!IsWithin(method.gradients, 0, may_be_of_gradients ? 1 : 0)) {
+    return Refuse("gradients", method.gradients,
+                  may_be_of_gradients ? "0 or 1" : "0 with this method");
+  }
   for (const int64_t count : {method.free_cycles, method.start_cycles, method.ramp_cycles,
                               method.min_steps, method.steps}) {
     if (count < 0 || count > kMostCycles) {
@@ -68,7 +73,7 @@ bool operator==(const JointPlan& a, const JointPlan& b) {
          m.start_alpha == n.start_alpha && m.free_cycles == n.free_cycles &&
          m.start_cycles == n.start_cycles && m.ramp_cycles == n.ramp_cycles &&
          m.min_steps == n.min_steps && m.steps == n.steps && m.bfloat16 == n.bfloat16 &&
-         a.ranges == b.ranges;
+         m.gradients == n.gradients && a.ranges == b.ranges;
 }
 
 Status CheckPlan(const JointPlan& plan, int64_t layout_size) {

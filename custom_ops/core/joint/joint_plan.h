@@ -3,6 +3,7 @@
 #ifndef KERAS_STROM_CORE_JOINT_JOINT_PLAN_H_
 #define KERAS_STROM_CORE_JOINT_JOINT_PLAN_H_
 
+#include <bit>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -34,13 +35,16 @@ struct JointPlan {
   bool HasRounds() const {
     return method.kind == STROM_SPARKNET || method.kind == STROM_EASGD_SYNCHRONOUS;
   }
+  // ... and what they exchange is no model, but a gradient, before each step of the optimizer.
+  bool IsOfGradients() const { return method.gradients != 0; }
   int64_t size() const;  // elements of the joint model
 
   template <typename Archive>
   void Fields(Archive& archive) {
     archive(method.kind, method.phases, method.weighted, method.alpha, method.beta, method.gamma,
             method.delta, method.start_alpha, method.free_cycles, method.start_cycles,
-            method.ramp_cycles, method.min_steps, method.steps, method.bfloat16, ranges);
+            method.ramp_cycles, method.min_steps, method.steps, method.bfloat16, method.gradients,
+            ranges);
   }
 };
 
@@ -56,6 +60,12 @@ inline constexpr uint64_t kFirstLastMark = uint64_t{1} << 63;
 inline constexpr uint64_t LastMark(int32_t shard) {
   return kFirstLastMark + static_cast<uint64_t>(shard);
 }
+
+// A round of gradients says one number more, in each chunk's `count`, as its bits: the learning
+// rate of the sender, and what the master hands out is that of the lowest rank. So all step with
+// the same.
+inline uint32_t RateBits(float rate) { return std::bit_cast<uint32_t>(rate); }
+inline float RateOf(uint32_t bits) { return std::bit_cast<float>(bits); }
 
 // Copies the ranges out of the flat space, and back.
 void Gather(const JointPlan& plan, std::span<const float> flat, std::vector<float>* joint);

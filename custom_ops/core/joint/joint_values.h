@@ -42,6 +42,7 @@ typedef struct {
   int64_t min_steps;    /* MPCA: of the workers' mean, between two snapshots of a shard */
   int64_t steps;        /* SPARKNET, EASGD: from one exchange to the next; 0 = as is measured */
   int32_t bfloat16;     /* SPARKNET: 1 = what travels is the change since the last round, as that */
+  int32_t gradients;    /* SPARKNET, steps 1: 1 = rounds are of gradients, before the optimizer */
 } strom_method;
 
 /* What was done between two steps, or waits to be done. */

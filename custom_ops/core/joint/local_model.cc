@@ -98,6 +98,78 @@ Status LocalModel::Penalize(std::span<const PenalizedPiece> pieces,
   return {};
 }
 
+template <typename Values>
+Status LocalModel::CheckWithin(std::span<const GradientPiece<Values>> pieces) const {
+  if (method_.gradients == 0 || !exchange_) {
+    return {Code::kInvalidArgument, "this method exchanges no gradients, or nobody is there"};
+  }
+  for (const GradientPiece<Values>& piece : pieces) {
+    if (piece.offset < 0 || std::ssize(piece.values) > size_ - piece.offset) {
+      return {Code::kInvalidArgument, "a gradient that does not lie within the joint model"};
+    }
+  }
+  return {};
+}
+
+Status LocalModel::GiveGradient(std::span<const GradientPiece<const float>> pieces, float rate,
+                                int64_t iteration, int64_t now_ns, const Parallel& parallel) {
+  Status within = CheckWithin(pieces);
+  if (!within.ok()) return within;
+  if (waits_) return {Code::kInvalidArgument, "a gradient while the one before is on its way"};
+  JointOrders orders = exchange_->TakeOrders();
+  std::vector<float> values = std::move(orders.spare);
+  int64_t given = 0;
+  for (const GradientPiece<const float>& piece : pieces) given += std::ssize(piece.values);
+  values.resize(static_cast<size_t>(size_) + 1);
+  if (given != size_) std::fill(values.begin(), values.end(), 0.0f);
+  parallel.For(std::ssize(pieces), [&](int64_t i) {
+    const GradientPiece<const float>& piece = pieces[static_cast<size_t>(i)];
+    std::copy(piece.values.begin(), piece.values.end(), values.begin() + piece.offset);
+  });
+  values.back() = rate;
+  NoteCycle(1, exchanged_ns_, now_ns);
+  ++told_.exchanges;
+  waits_ = true;
+  waits_since_ns_ = now_ns;
+  exchange_->Give(orders.round, iteration, 1, std::move(values));
+  return {};
+}
+
+Status LocalModel::TakeGradient(std::span<const GradientPiece<float>> pieces, bool may_overflow,
+                                int64_t now_ns, const Parallel& parallel, float* rate) {
+  Status within = CheckWithin(pieces);
+  if (!within.ok()) return within;
+  if (!std::exchange(waits_, false)) {
+    return {Code::kInvalidArgument, "no gradient was given that this would be the mean of"};
+  }
+  told_.waited_seconds += Seconds(now_ns - waits_since_ns_);
+  exchanged_ns_ = now_ns;
+  const JointValues mean = exchange_->TakeJoint();
+  if (!mean) return {Code::kMasterLost, "the mean gradient of this step has not come"};
+  if (std::ssize(*mean) != size_ + 1) {
+    return {Code::kInternal, "the mean gradient has not come whole"};
+  }
+  told_.shards = 1;
+  told_.alpha = 1;
+  *rate = mean->back();
+  std::vector<uint8_t> is_finite(pieces.size());
+  parallel.For(std::ssize(pieces), [&](int64_t i) {
+    const GradientPiece<float>& piece = pieces[static_cast<size_t>(i)];
+    const auto from =
+        std::span(*mean).subspan(static_cast<size_t>(piece.offset), piece.values.size());
+    std::copy(from.begin(), from.end(), piece.values.begin());
+    is_finite[static_cast<size_t>(i)] = may_overflow || IsFinite(from) ? 1 : 0;
+  });
+  const auto found = std::find(is_finite.begin(), is_finite.end(), 0);
+  if (found == is_finite.end()) return {};
+  const char* const name = pieces[static_cast<size_t>(found - is_finite.begin())].name;
+  return {Code::kNotFinite, "the workers' mean gradient of " +
+                                std::string(name == nullptr ? "a variable" : name) +
+                                " holds a NaN or an infinity, and so no worker has made this step. "
+                                "Lower the learning rate, clip the gradients (clipnorm=) or look "
+                                "for a bad batch"};
+}
+
 Status LocalModel::Step(std::span<const LocalPiece> pieces, int64_t iteration, int64_t now_ns,
                         const Parallel& parallel, strom_pull_result* result) {
   *result = told_;
@@ -105,6 +177,7 @@ Status LocalModel::Step(std::span<const LocalPiece> pieces, int64_t iteration, i
   if (waits_) return {Code::kInvalidArgument, "a step while the one before waits for an exchange"};
   Status covers = CheckCovers(pieces);
   if (!covers.ok()) return covers;
+  if (method_.gradients != 0) return {};
   for (Shard& shard : shards_) ++shard.steps;
   iteration_ = iteration;
   JointOrders orders = exchange_->TakeOrders();

@@ -33,6 +33,14 @@ struct PenalizedPiece {
   int64_t offset = 0;
 };
 
+// A variable's gradient, or what it is to become, and its place in the joint model.
+template <typename Values>
+struct GradientPiece {
+  std::span<Values> values;
+  int64_t offset = 0;
+  const char* name = nullptr;  // for errors
+};
+
 // What a worker does with the targets of MPCA SGD.
 enum class PullKind {
   kStep,      // (7), after each step
@@ -56,6 +64,16 @@ class LocalModel {
               const Parallel& parallel, strom_pull_result* result);
   Status Install(std::span<const LocalPiece> pieces, int64_t now_ns, const Parallel& parallel,
                  strom_pull_result* result);
+  // Rounds of gradients, instead: before a step of the optimizer, gives this worker's gradient,
+  // with zeros where there is no piece, and the learning rate. JointExchange::AwaitJoint and then
+  // TakeGradient come before the step. TakeGradient writes the mean of all workers', and the rate
+  // with which all step. kNotFinite where the mean is not finite, unless it `may_overflow`: the
+  // optimizer scales its loss and leaves out such a step. kMasterLost where the exchange is void.
+  // Step then only counts.
+  Status GiveGradient(std::span<const GradientPiece<const float>> pieces, float rate,
+                      int64_t iteration, int64_t now_ns, const Parallel& parallel);
+  Status TakeGradient(std::span<const GradientPiece<float>> pieces, bool may_overflow,
+                      int64_t now_ns, const Parallel& parallel, float* rate);
   // After the last step: the last snapshot of everything.
   Status Finish(std::span<const float> values, int64_t iteration);
 
@@ -79,6 +97,8 @@ class LocalModel {
   };
 
   Status CheckCovers(std::span<const LocalPiece> pieces) const;
+  template <typename Values>
+  Status CheckWithin(std::span<const GradientPiece<Values>> pieces) const;
   Status StepOfRounds(std::span<const LocalPiece> pieces, JointOrders orders, int64_t iteration,
                       int64_t now_ns, const Parallel& parallel);
   Status GiveShard(std::span<const LocalPiece> pieces, uint64_t mark, std::vector<float> memory,

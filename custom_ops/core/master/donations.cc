@@ -47,6 +47,12 @@ void Donations::HandleChunk(int64_t now_ns, int32_t donor, const BlobChunk& chun
     if (!AskNext(now_ns, joiner, why, &donation, generation)) open_.erase(found);
     return;
   }
+  // From here on nothing of the donor's can come before the joiner's next gradient.
+  if (donation.passed_on == 0 && !generation->HoldRound(joiner, chunk.name.mark)) {
+    const char* const why = "gave that of another step";
+    if (!AskNext(now_ns, joiner, why, &donation, generation)) open_.erase(found);
+    return;
+  }
   host_->SendBlob(joiner, {whole});
   donation.total = chunk.total;
   donation.passed_on += chunk.bytes.size();
@@ -91,6 +97,7 @@ void Donations::Advance(int64_t now_ns, MasterGeneration* generation) {
 bool Donations::AskNext(int64_t now_ns, int32_t joiner, const std::string& why, Donation* donation,
                         MasterGeneration* generation) {
   const uint64_t number = generation->layout().generation;
+  generation->ReleaseRound(joiner);
   if (!why.empty()) {
     host_->Send(donation->donor, AskState{number, joiner, 0});
     host_->Report({MasterEvent::Type::kDonation, joiner,
@@ -98,11 +105,17 @@ bool Donations::AskNext(int64_t now_ns, int32_t joiner, const std::string& why, 
                        WorkerName(joiner) + " and " + why});
   }
   const std::optional<int32_t> donor = generation->FindDonor(donation->asked);
+  if (!donor && !generation->MayBeginAfresh()) {
+    host_->Fail(joiner, Code::kMasterLost,
+                "no worker has given " + WorkerName(joiner) +
+                    " its state, without which it cannot step as they do; start it anew");
+    return false;
+  }
   if (!donor) {
-    generation->HasState(joiner);  // a fresh one, which is the job's from now on
+    const uint64_t round = generation->BeginAfresh(joiner);
     host_->SendBlob(
-        joiner,
-        EncodeBlob({BlobKind::kDonation, number, static_cast<uint64_t>(joiner), 0, 0}, Bytes()));
+        joiner, EncodeBlob({BlobKind::kDonation, number, static_cast<uint64_t>(joiner), round, 0},
+                           Bytes()));
     host_->Report({MasterEvent::Type::kDonation, joiner,
                    "nobody is left to give " + WorkerName(joiner) +
                        " a state; it goes on with a fresh optimizer"});

@@ -167,6 +167,11 @@ void MasterFits::HandleResume(int64_t now_ns, const Member& member, const AskRes
   if (!plan.ok()) {
     return host_->Fail(member.rank, Code::kRefused, WorkerName(member.rank) + ": " + plan.message);
   }
+  if (resume.plan.IsOfGradients()) {
+    return host_->Fail(member.rank, Code::kMasterLost,
+                       "in exact mode with the mean of gradients no other master goes on; start " +
+                           WorkerName(member.rank) + " anew");
+  }
   if (!generation_) return resumption_.Add(now_ns, member.rank, resume);
   if (generation_->phase() == MasterGeneration::Phase::kTraining && !generation_->sequenced()) {
     generation_->Refresh();

@@ -108,7 +108,7 @@ void MasterGeneration::Refresh() {
 
 void MasterGeneration::HandleDone(int32_t rank, const Done& done) {
   if (!IsLiveMember(rank) || phase_ != Phase::kTraining) return;
-  if (exchange_) exchange_->Finish(rank);
+  if (exchange_) exchange_->Finish(rank, done.stop != 0);
   members_[rank].final_counter = done.counter;
   if (sequencer_) sequencer_->Done(StepperOf(rank), done.counter);
   if (done.stop != 0) {
@@ -238,9 +238,27 @@ bool MasterGeneration::MayDonate(int32_t rank) const {
 bool MasterGeneration::BeginToAsk(int32_t rank) {
   if (!IsLiveMember(rank)) return false;
   Member& member = members_.at(rank);
-  if (!member.late || std::exchange(member.asks, true)) return false;
+  const bool may_lack_it = member.late || IsOfGradients();
+  if (!may_lack_it || std::exchange(member.asks, true)) return false;
   member.has_state = false;  // what was sent over an earlier link has not arrived
+  ReleaseRound(rank);
   return true;
+}
+
+bool MasterGeneration::HoldRound(int32_t rank, uint64_t round) {
+  return !exchange_ || exchange_->Hold(rank, round);
+}
+
+uint64_t MasterGeneration::BeginAfresh(int32_t rank) {
+  HasState(rank);  // it is the job's from now on
+  if (!exchange_) return 0;
+  exchange_->BeginAfresh();
+  const uint64_t round = exchange_->round();
+  return exchange_->Hold(rank, round) ? round : 0;
+}
+
+void MasterGeneration::ReleaseRound(int32_t rank) {
+  if (exchange_) exchange_->Release(rank);
 }
 
 void MasterGeneration::HasState(int32_t rank) {
@@ -256,6 +274,7 @@ bool MasterGeneration::Reinstate(int32_t rank, uint64_t origin) {
   auto found = members_.find(rank);
   if (found == members_.end() || found->second.origin != origin) return false;
   if (sequencer_ || phase_ != Phase::kTraining) return false;
+  if (exchange_ && !exchange_->MayReturn(rank)) return false;
   found->second.lost = false;
   if (exchange_) exchange_->Return(rank);
   return true;

@@ -80,9 +80,19 @@ class MasterGeneration {
   // where it can.
   std::optional<int32_t> FindDonor(const std::set<int32_t>& asked) const;
   bool MayDonate(int32_t rank) const;
-  // False: no late joiner, or it has asked over this link before.
+  // False: no late joiner, or it has asked over this link before. In rounds of gradients whoever
+  // has another state than the chief asks; no round waits for it until HoldRound.
   bool BeginToAsk(int32_t rank);
   void HasState(int32_t rank);
+  // Rounds of gradients: the state on its way to `rank` is that with which `round` begins, and that
+  // waits for it. False: it is not the one at hand.
+  [[nodiscard]] bool HoldRound(int32_t rank, uint64_t round);
+  void ReleaseRound(int32_t rank);
+  // ... there is no state to be had. False: others train on with theirs, which it would not have.
+  bool MayBeginAfresh() const { return !IsOfGradients() || !exchange_->HasMembersInRounds(); }
+  // It begins with the state that it has, at the round that this gives.
+  uint64_t BeginAfresh(int32_t rank);
+  bool IsOfGradients() const { return exchange_ && exchange_->plan().IsOfGradients(); }
   // The mean of the members' state at the end; empty before RESULT.
   const std::vector<double>& final_state() const { return final_state_; }
   // The process that owns `origin` is back. False: too late, or this mode does not allow it.

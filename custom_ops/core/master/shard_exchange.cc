@@ -30,6 +30,7 @@ constexpr size_t kRememberedRounds = 5;
 constexpr auto kFloatBytes = static_cast<int64_t>(sizeof(float));
 
 std::vector<float> FromFlat(const JointPlan& plan, const std::vector<float>& flat) {
+  if (plan.IsOfGradients()) return std::vector<float>(static_cast<size_t>(plan.size()), 0.0f);
   std::vector<float> joint;
   Gather(plan, flat, &joint);
   return joint;
@@ -81,16 +82,58 @@ void ShardExchange::Leave(int32_t rank) {
   const auto found = members_.find(rank);
   if (found == members_.end()) return;
   found->second.here = found->second.gets_target = false;
+  found->second.left_in = number_;
   streams_.erase(rank);
   late_.erase(rank);
   next_ns_ = 0;
 }
 
-void ShardExchange::Finish(int32_t rank) {
+void ShardExchange::Finish(int32_t rank, bool stop) {
   const auto found = members_.find(rank);
   if (found == members_.end()) return;
   found->second.trains = found->second.in_rounds = found->second.in_round = false;
+  found->second.stopped |= stop;
   next_ns_ = 0;
+}
+
+void ShardExchange::Release(int32_t rank) {
+  const auto found = members_.find(rank);
+  if (found == members_.end() || !plan_.IsOfGradients()) return;
+  found->second.in_rounds = false;
+  next_ns_ = 0;
+}
+
+bool ShardExchange::Hold(int32_t rank, uint64_t round) {
+  const auto found = members_.find(rank);
+  if (!plan_.IsOfGradients()) return true;
+  if (found == members_.end() || round > number_) return false;
+  if (round < number_) {
+    if (HasMembersInRounds()) return false;
+    BeginAfresh();
+    joint_.ForgetKept();
+    number_ = round;
+    next_part_ = 0;
+  }
+  found->second.in_rounds = found->second.trains;
+  return true;
+}
+
+bool ShardExchange::HasMembersInRounds() const {
+  return std::any_of(members_.begin(), members_.end(),
+                     [](const auto& entry) { return entry.second.here && entry.second.in_rounds; });
+}
+
+void ShardExchange::BeginAfresh() {
+  for (auto& [rank, member] : members_) {
+    if (!member.here && plan_.IsOfGradients()) member.is_void = true;
+  }
+}
+
+// The mean of the round before is here still.
+bool ShardExchange::MayReturn(int32_t rank) const {
+  const auto found = members_.find(rank);
+  if (!plan_.IsOfGradients() || found == members_.end() || found->second.here) return true;
+  return !found->second.is_void && found->second.left_in + 1 >= number_;
 }
 
 Tick ShardExchange::CurrentTick() const {
@@ -123,6 +166,7 @@ std::string ShardExchange::HandleShard(int64_t now_ns, int32_t rank, const BlobC
   if (found == members_.end() || closed_) return "";
   Member& member = found->second;
   const uint64_t mark = chunk.name.mark;
+  if (plan_.IsOfGradients() && mark + 1 < number_) return "a gradient of a round that is long over";
   // Said again over another link; what is here counts already.
   if (member.gave && mark <= *member.gave) {
     const bool is_last = chunk.offset + chunk.bytes.size() == chunk.total;
@@ -142,6 +186,7 @@ std::string ShardExchange::HandleShard(int64_t now_ns, int32_t rank, const BlobC
   const ElementRange range = *RangeOf(member, mark);
   const bool nothing = chunk.total == 0;
   // As bfloat16 come the changes of who has the last round's x~.
+  // Gradients come rounded from all.
   const bool is_change = plan_.method.bfloat16 != 0 && mark < kFirstLastMark &&
                          chunk.total == static_cast<uint64_t>(range.size * kBfloat16Bytes);
   const int64_t width = is_change ? kBfloat16Bytes : kFloatBytes;
@@ -161,14 +206,20 @@ std::string ShardExchange::HandleShard(int64_t now_ns, int32_t rank, const BlobC
   }
   member.received += size;
   member.gets_change = is_change;
+  if (mark < kFirstLastMark) member.rate = chunk.name.count;
   if (plan_.HasRounds()) next_ns_ = 0;
   if (plan_.HasRounds() && mark == number_ && chunk.offset == 0) round_filled_ns_ = now_ns;
   if (!nothing && member.received < total) return "";
   *whole = true;
   member.gave = mark;
   member.in_rounds = member.trains;
+  if (plan_.IsOfGradients() && mark >= kFirstLastMark && !nothing) member.ran = chunk.name.count;
   if (member.owes == mark) member.owes.reset();
-  if (!nothing && !too_late) steps_counted_ += chunk.name.count;
+  if (plan_.IsOfGradients()) {
+    steps_counted_ += mark < kFirstLastMark ? 1 : 0;
+  } else if (!nothing && !too_late) {
+    steps_counted_ += chunk.name.count;
+  }
   NoteSteps(now_ns, chunk.name, &member);
   if (too_late) late_[rank] = mark;
   next_ns_ = 0;
@@ -178,7 +229,8 @@ std::string ShardExchange::HandleShard(int64_t now_ns, int32_t rank, const BlobC
 // To one that waits for a round which is over.
 void ShardExchange::SendRound(int32_t rank, uint64_t round) {
   host_->Send(rank, CurrentTick());
-  host_->SendBlob(rank, EncodeBlob({BlobKind::kTarget, generation_, 0, round, 0}, joint_.joint()));
+  host_->SendBlob(rank,
+                  EncodeBlob({BlobKind::kTarget, generation_, 0, round, rate_}, joint_.joint()));
 }
 
 std::string ShardExchange::Take(int32_t rank, const BlobChunk& chunk, const ElementRange& range) {
@@ -199,22 +251,37 @@ std::string ShardExchange::Take(int32_t rank, const BlobChunk& chunk, const Elem
 
 std::string ShardExchange::TakeOfRound(int32_t rank, const BlobChunk& chunk,
                                        const ElementRange& range) {
+  const bool is_gradient = plan_.IsOfGradients();
+  if (is_gradient && chunk.name.mark >= kFirstLastMark) return TakeLast(chunk, &members_[rank]);
   const bool is_change = chunk.total != static_cast<uint64_t>(range.size * kFloatBytes);
   const int64_t width = is_change ? kBfloat16Bytes : kFloatBytes;
   const int64_t part = static_cast<int64_t>(chunk.offset) / width / part_elements_;
   const ElementRange place = joint_.part(part);
   std::vector<float> values(chunk.bytes.size() / static_cast<size_t>(width));
-  if (is_change) {
+  if (is_change && is_gradient) {
+    DecodeRounded(chunk.bytes, values);
+  } else if (is_change) {
     const auto before = std::span(joint_.joint()).subspan(static_cast<size_t>(place.offset));
     AddChange(before.first(values.size()), chunk.bytes, values);
   } else {
     std::copy(chunk.bytes.begin(), chunk.bytes.end(), reinterpret_cast<uint8_t*>(values.data()));
   }
-  if (!IsFinite(values)) return "a snapshot that holds a NaN or an infinity";
+  // Of a gradient that overflows all are told.
+  if (!is_gradient && !IsFinite(values)) return "a snapshot that holds a NaN or an infinity";
   // Its mean may have gone out without a late worker's values.
   const bool is_over = chunk.name.mark < kFirstLastMark && part < next_part_;
   if (!is_over) joint_.Keep(part, rank, std::move(values));
   return "";
+}
+
+std::string ShardExchange::TakeLast(const BlobChunk& chunk, Member* member) {
+  const auto at = static_cast<int64_t>(chunk.offset) / kFloatBytes;
+  if (at == 0) member->last.assign(static_cast<size_t>(joint_.size()), 0.0f);
+  std::copy(chunk.bytes.begin(), chunk.bytes.end(),
+            reinterpret_cast<uint8_t*>(member->last.data() + at));
+  const auto count = chunk.bytes.size() / sizeof(float);
+  const bool is_finite = IsFinite(std::span(member->last).subspan(static_cast<size_t>(at), count));
+  return is_finite ? "" : "a snapshot that holds a NaN or an infinity";
 }
 
 void ShardExchange::NoteSteps(int64_t now_ns, const BlobName& name, Member* member) {
@@ -406,9 +473,18 @@ void ShardExchange::AdvanceRounds(int64_t now_ns) {
       member.in_round = member.gets_target = member.here && member.in_rounds;
     }
   }
+  if (next_part_ == 0) TakeRate();
   ClosePart();
   if (next_part_ == joint_.last_part(0)) CloseRound(now_ns);
   next_ns_ = now_ns;
+}
+
+// All step with that of the lowest rank.
+void ShardExchange::TakeRate() {
+  if (!plan_.IsOfGradients()) return;
+  for (const auto& [rank, member] : members_) {
+    if (member.in_round && HasGiven(member, 0)) return void(rate_ = member.rate);
+  }
 }
 
 // Of the round at hand.
@@ -437,7 +513,7 @@ bool ShardExchange::IsPartGiven() const {
 void ShardExchange::ClosePart() {
   const ElementRange part = joint_.part(next_part_);
   joint_.UpdatePart(next_part_);
-  const BlobName name{BlobKind::kTarget, generation_, 0, number_, 0};
+  const BlobName name{BlobKind::kTarget, generation_, 0, number_, rate_};
   const auto offset = static_cast<uint64_t>(part.offset),
              size = static_cast<uint64_t>(joint_.size());
   Buffer values, change;
@@ -508,9 +584,34 @@ void ShardExchange::AdvanceStreams(int64_t now_ns) {
 
 void ShardExchange::Close() {
   if (std::exchange(closed_, true)) return;
+  if (plan_.IsOfGradients()) return TakeModel();
   for (int32_t shard = 0; shard < joint_.shards(); ++shard) {
     if (plan_.method.kind != STROM_EASGD) joint_.Update(shard);
   }
+}
+
+// All who have made the same steps have the same, and their mean is that. What counts is where
+// somebody has ended the training, or else what most steps have made.
+void ShardExchange::TakeModel() {
+  std::pair<bool, uint64_t> furthest{false, 0};
+  for (const auto& [rank, member] : members_) {
+    if (member.ran) furthest = std::max(furthest, {member.stopped, *member.ran});
+  }
+  std::vector<double> sums(static_cast<size_t>(joint_.size()), 0.0);
+  double count = 0;
+  for (const auto& [rank, member] : members_) {
+    if (!member.ran || std::pair(member.stopped, *member.ran) != furthest) continue;
+    ++count;
+    for (size_t i = 0; i < sums.size(); ++i) sums[i] += static_cast<double>(member.last[i]);
+  }
+  if (count == 0) return;
+  model_.reserve(sums.size());
+  for (const double sum : sums) model_.push_back(static_cast<float>(sum / count));
+}
+
+void ShardExchange::WriteTo(std::vector<float>* flat) const {
+  if (!plan_.IsOfGradients()) return Scatter(plan_, joint_.joint(), flat);
+  if (!model_.empty()) Scatter(plan_, model_, flat);
 }
 
 void ShardExchange::AddStatus(JsonObject* json) const {

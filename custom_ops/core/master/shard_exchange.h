@@ -1,7 +1,9 @@
 // Training on a joint model at the master: asks the workers for snapshots of a shard, takes their
 // mean into the joint model and sends the target out, three shards at once (MPCA SGD's phases); or
-// rounds of all workers (SparkNet, synchronous EASGD); or each worker's own exchanges (EASGD). The
-// arithmetic is core/joint/joint_model.h's. Sans-IO; core/worker/shard_agent.h is the counterpart.
+// rounds of all workers (SparkNet, synchronous EASGD); or each worker's own exchanges (EASGD).
+// Rounds of gradients (exact mode) leave the model to the workers, who have the same: the master
+// gets it with their last snapshots, and nobody may miss a round. The arithmetic is
+// core/joint/joint_model.h's. Sans-IO; core/worker/shard_agent.h is the counterpart.
 //
 // Nothing waits for one worker for ever: a tick ends after a time at the latest, and a snapshot
 // that comes later counts in its shard's next cycle. What has to be computed or sent is done part
@@ -49,8 +51,23 @@ class ShardExchange {
   void Return(int32_t rank);
   // Its link is gone.
   void Leave(int32_t rank);
-  // It makes no step any more; its last snapshots follow.
-  void Finish(int32_t rank);
+  // It makes no step any more; its last snapshots follow. `stop`: it has ended training for all.
+  void Finish(int32_t rank, bool stop = false);
+
+  // --- rounds of gradients; elsewhere nothing is held, and whoever was away may come back
+  // It has no state, or has to get it again: no round waits for it.
+  void Release(int32_t rank);
+  // What it will have is the state with which `round` begins: that is the one at hand, and waits
+  // for it. Where nobody is left in rounds it becomes that, for a worker that was done earlier has
+  // given its state. False: it is not.
+  [[nodiscard]] bool Hold(int32_t rank, uint64_t round);
+  // Whether rounds wait for anybody.
+  bool HasMembersInRounds() const;
+  // Nobody is here who has what the rounds so far have brought: who is away does not come back.
+  void BeginAfresh();
+  uint64_t round() const { return number_; }
+  // False: rounds have gone on without it since Leave, and it lacks what they have brought.
+  bool MayReturn(int32_t rank) const;
 
   // A piece of what a member gives. "" or why the member has to go. *whole: the last one of it.
   std::string HandleShard(int64_t now_ns, int32_t rank, const BlobChunk& chunk, bool* whole);
@@ -66,8 +83,9 @@ class ShardExchange {
   void Close();
   // A master that another one follows is lost: see JointModel::Restart.
   void Restart(uint64_t cycles) { joint_.Restart(static_cast<int64_t>(cycles)); }
-  // Writes the joint model over its places in the parameters.
-  void WriteTo(std::vector<float>* flat) const { Scatter(plan_, joint_.joint(), flat); }
+  // Writes the joint model over its places in the parameters; before Close there is none in rounds
+  // of gradients.
+  void WriteTo(std::vector<float>* flat) const;
 
   const JointPlan& plan() const { return plan_; }
   const JointModel& joint() const { return joint_; }
@@ -89,6 +107,13 @@ class ShardExchange {
     std::optional<uint64_t> has;   // HAVE
     bool gets_target = false;      // of the tick at hand, or of the round's parts
     bool gets_change = false;      // of the round: as it has given
+    // Of gradients.
+    uint32_t rate = 0;            // the bits of its learning rate
+    uint64_t left_in = 0;         // the round at hand when its link was lost
+    bool is_void = false;         // what it has is nobody else's
+    std::vector<float> last;      // snapshot, as far as it is here
+    std::optional<uint64_t> ran;  // rounds that the whole of that has in it
+    bool stopped = false;
     // To estimate how long its steps take.
     std::optional<std::pair<int64_t, int64_t>> at;  // iteration, when
     double step_ns = 0;                             // 0 = not known
@@ -106,6 +131,8 @@ class ShardExchange {
   std::optional<ElementRange> RangeOf(const Member& member, uint64_t mark) const;
   std::string Take(int32_t rank, const BlobChunk& chunk, const ElementRange& range);
   std::string TakeOfRound(int32_t rank, const BlobChunk& chunk, const ElementRange& range);
+  std::string TakeLast(const BlobChunk& chunk, Member* member);
+  void TakeModel();
   void NoteSteps(int64_t now_ns, const BlobName& name, Member* member);
 
   void AdvanceTicks(int64_t now_ns);
@@ -123,6 +150,7 @@ class ShardExchange {
   void AdvanceRounds(int64_t now_ns);
   bool HasGiven(const Member& member, int64_t part) const;
   bool IsPartGiven() const;
+  void TakeRate();
   void ClosePart();
   void CloseRound(int64_t now_ns);
   void MeasureRound(int64_t now_ns);
@@ -158,6 +186,8 @@ class ShardExchange {
   int64_t filled_ns_ = 0;                   // of the round before
   Recent<double> ratios_;                   // exchange over step, of the latest rounds
   std::map<int32_t, Stream> streams_;       // by rank
+  uint32_t rate_ = 0;                       // of gradients: what goes out with the mean
+  std::vector<float> model_;                // of gradients: once closed, where anybody has given it
 };
 
 }  // namespace strom

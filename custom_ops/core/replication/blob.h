@@ -37,8 +37,9 @@ struct BlobName {
   uint64_t mark = 0;   // kAverage: the sender's last counter; kMean: STEPs sent before it;
                        // kParameters, kPending: the snapshot that START or ENDED has named;
                        // kShard: core/joint/joint_plan.h; kTarget: of the tick or round; kJoint: of
-                       // the question
-  uint32_t count = 0;  // kMean and kResult: contributors; kShard: own steps behind it
+                       // the question; kDonation: the round of gradients that comes next
+  uint32_t count = 0;  // kMean and kResult: contributors; kShard: own steps behind it, or, as in
+                       // kTarget, what core/joint/joint_plan.h says of rounds of gradients
   friend bool operator==(const BlobName&, const BlobName&) = default;
 };
 

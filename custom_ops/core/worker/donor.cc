@@ -19,9 +19,11 @@ bool Donor::IsWanted() const {
                      [](const auto& entry) { return entry.second.donation == nullptr; });
 }
 
-void Donor::Donate(const Buffer& donation) {
+void Donor::Donate(const Buffer& donation, uint64_t round) {
   for (auto& [rank, asking] : asking_) {
-    if (asking.donation == nullptr) asking.donation = donation;
+    if (asking.donation != nullptr) continue;
+    asking.donation = donation;
+    asking.round = round;
   }
 }
 
@@ -32,7 +34,8 @@ std::vector<Buffer> Donor::TakeChunks(uint64_t generation) {
     auto& [rank, asking] = *at;
     if (asking.donation == nullptr) continue;
     const Bytes values(*asking.donation);
-    const BlobName name{BlobKind::kDonation, generation, static_cast<uint64_t>(rank), 0, 0};
+    const BlobName name{BlobKind::kDonation, generation, static_cast<uint64_t>(rank), asking.round,
+                        0};
     if (values.empty()) chunks.push_back(EncodeChunk(name, values, 0));
     while (asking.sent < std::min<uint64_t>(asking.until, values.size())) {
       chunks.push_back(EncodeChunk(name, values, asking.sent));

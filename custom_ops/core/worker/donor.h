@@ -18,8 +18,9 @@ class Donor {
   void HandleAsk(const AskState& ask);
   // Somebody has not been answered yet.
   bool IsWanted() const;
-  // Answers all who have not been; empty = nothing to give.
-  void Donate(const Buffer& donation);
+  // Answers all who have not been; empty = nothing to give. `round`: of gradients, which this
+  // worker has not given anything for yet.
+  void Donate(const Buffer& donation, uint64_t round = 0);
   void Clear() { asking_.clear(); }
 
   // The chunks that may go to the master now.
@@ -28,7 +29,8 @@ class Donor {
  private:
   struct Asking {
     uint64_t until = 0;
-    Buffer donation;    // null = not yet answered
+    Buffer donation;  // null = not yet answered
+    uint64_t round = 0;
     uint64_t sent = 0;  // bytes of it
   };
   std::map<int32_t, Asking> asking_;  // by rank

@@ -25,8 +25,8 @@ void ShardAgent::Register() {
   registered_ = true;
   if (steps_) host_->Send(Stepping{generation_});
   for (const Given& given : given_) {
-    if (plan_.HasRounds() && !tick_ && given.mark < kFirstLastMark)
-      continue;  // its round is not known
+    const bool knows_round = tick_ || plan_.IsOfGradients();
+    if (plan_.HasRounds() && !knows_round && given.mark < kFirstLastMark) continue;
     SendGiven(given);
   }
   if (last_have_) host_->Send(Have{generation_, *last_have_});
@@ -77,6 +77,7 @@ void ShardAgent::Handle(const Tick& tick) {
   orders_.steps = static_cast<int64_t>(tick.steps);
   orders_.round = tick.number;
   tick_ = tick.number;
+  if (plan_.IsOfGradients()) return;  // its rounds follow one another
   if (!plan_.IsMpca()) {
     const bool waits = is_first && !given_.empty() && given_.front().mark < kFirstLastMark;
     if (!waits || plan_.method.kind == STROM_EASGD) return;
@@ -142,7 +143,8 @@ Status ShardAgent::HandleRoundChunk(const BlobChunk& chunk) {
   const bool awaits =
       chunk.name.generation == generation_ && !given_.empty() && given_.front().mark == number;
   const auto of_change = static_cast<uint64_t>(plan_.size() * kBfloat16Bytes);
-  const bool is_change = base_ && chunk.total == of_change;
+  const bool is_rounded = plan_.IsOfGradients() && plan_.method.bfloat16 != 0;
+  const bool is_change = (base_ || is_rounded) && chunk.total == of_change;
   const int64_t width = is_change ? kBfloat16Bytes : kFloatBytes;
   if (chunk.offset == 0) {
     taken_ = awaits ? std::optional(number) : std::nullopt;
@@ -163,19 +165,23 @@ Status ShardAgent::HandleRoundChunk(const BlobChunk& chunk) {
   }
   const size_t elements = chunk.bytes.size() / static_cast<size_t>(width);
   const auto to = std::span(*coming_).subspan(static_cast<size_t>(arrived_), elements);
-  if (is_change) {
+  if (is_change && is_rounded) {
+    DecodeRounded(chunk.bytes, to);
+  } else if (is_change) {
     AddChange(std::span(*base_).subspan(static_cast<size_t>(arrived_), elements), chunk.bytes, to);
   } else {
     std::copy(chunk.bytes.begin(), chunk.bytes.end(), reinterpret_cast<uint8_t*>(to.data()));
   }
   arrived_ += static_cast<int64_t>(elements);
-  if (arrived_ == plan_.size()) HandleRoundTarget(number);
+  if (arrived_ < plan_.size()) return {};
+  if (plan_.IsOfGradients()) coming_->back() = RateOf(chunk.name.count);
+  HandleRoundTarget(number);
   return {};
 }
 
 // A target that nobody holds any more has pages that are there.
 std::shared_ptr<std::vector<float>> ShardAgent::MemoryOfTarget() {
-  const auto size = static_cast<size_t>(plan_.size());
+  const auto size = static_cast<size_t>(plan_.size() + (plan_.IsOfGradients() ? 1 : 0));
   for (std::shared_ptr<std::vector<float>>& memory : memory_) {
     if (!memory) memory = std::make_shared<std::vector<float>>(size);
     if (memory.use_count() == 1) return memory;
@@ -188,7 +194,8 @@ void ShardAgent::HandleRoundTarget(uint64_t number) {
   if (registered_) host_->Send(Have{generation_, number});
   ForgetGiven();
   round_target_ = std::exchange(coming_, nullptr);
-  if (plan_.method.bfloat16 != 0) base_ = round_target_;
+  if (plan_.method.bfloat16 != 0 && !plan_.IsOfGradients()) base_ = round_target_;
+  next_round_ = number + 1;
   taken_.reset();
   // The word that the next round has begun may come later.
   tick_ = std::max(tick_.value_or(0), number + 1);
@@ -217,6 +224,7 @@ void ShardAgent::Give(uint64_t mark, int64_t iteration, int64_t steps, std::vect
   if (plan_.method.kind == STROM_EASGD && mark < kFirstLastMark) given_.clear();
   // The round at hand may have become another since the training thread has looked.
   if (plan_.HasRounds() && mark < kFirstLastMark && tick_) mark = *tick_;
+  if (plan_.IsOfGradients() && mark < kFirstLastMark) mark = next_round_;
   given_.push_back({mark, iteration, steps, std::move(values)});
   last_given_ = mark;
   if (registered_) SendGiven(given_.back());
@@ -227,6 +235,7 @@ void ShardAgent::SendGiven(const Given& given) {
     leaving_ = given.mark;
     next_part_ = 0;
     leaves_as_change_ = base_ && last_have_ && *last_have_ + 1 == given.mark;
+    if (plan_.IsOfGradients()) leaves_as_change_ = plan_.method.bfloat16 != 0;
     next_ns_ = 0;
     return;
   }
@@ -235,7 +244,12 @@ void ShardAgent::SendGiven(const Given& given) {
 }
 
 BlobName ShardAgent::NameOf(const Given& given) const {
-  const int64_t steps = std::clamp<int64_t>(given.steps, 0, UINT32_MAX);
+  int64_t steps = std::clamp<int64_t>(given.steps, 0, UINT32_MAX);
+  if (plan_.IsOfGradients()) {
+    steps = given.mark < kFirstLastMark
+                ? RateBits(given.values.back())
+                : static_cast<int64_t>(std::min<uint64_t>(next_round_, UINT32_MAX));
+  }
   return {BlobKind::kShard, generation_, static_cast<uint64_t>(given.iteration), given.mark,
           static_cast<uint32_t>(steps)};
 }
@@ -261,7 +275,11 @@ void ShardAgent::SendNextPart() {
   Bytes piece(reinterpret_cast<const uint8_t*>(values.data()), values.size_bytes());
   if (leaves_as_change_) {
     change.resize(elements * kBfloat16Bytes);
-    EncodeChange(std::span(*base_).subspan(static_cast<size_t>(first), elements), values, change);
+    if (plan_.IsOfGradients()) {
+      EncodeRounded(values, change);
+    } else {
+      EncodeChange(std::span(*base_).subspan(static_cast<size_t>(first), elements), values, change);
+    }
     piece = change;
   }
   host_->SendBlob({EncodePiece(NameOf(*given), piece, static_cast<uint64_t>(first * width),

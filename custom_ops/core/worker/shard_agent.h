@@ -66,6 +66,10 @@ class ShardAgent {
   JointOrders TakeOrders() { return orders_.Take(); }
   // The target of a round, once.
   JointValues TakeRound() { return std::exchange(round_target_, nullptr); }
+  // Rounds of gradients: this worker has the state with which the round begins, or is about to.
+  // What it gives next belongs to that round.
+  void BeginAt(uint64_t round) { next_round_ = round; }
+  uint64_t next_round() const { return next_round_; }
   // That the joint model has finished, as the master has told last.
   uint64_t cycles() const { return cycles_; }
 
@@ -118,6 +122,7 @@ class ShardAgent {
   int64_t arrived_ = 0;
   // bfloat16: the target of the round `last_have_`, to which changes are made.
   JointValues base_;
+  uint64_t next_round_ = 0;
 };
 
 }  // namespace strom

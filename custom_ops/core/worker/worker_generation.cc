@@ -67,7 +67,8 @@ void WorkerGeneration::Verify(double difference, uint64_t hash) {
 }
 
 void WorkerGeneration::AskDonation(int32_t own_rank, bool is_up) {
-  const bool may_ask = beginning_.ended ? is_up : beginning_.late && IsTraining();
+  const bool lacks_state = beginning_.late || generation_.plan.IsOfGradients();
+  const bool may_ask = beginning_.ended ? is_up : lacks_state && IsTraining();
   if (!may_ask || std::exchange(has_asked_, true)) {
     WorkerEvent none;
     none.type = WorkerEvent::Type::kDonation;
@@ -79,6 +80,7 @@ void WorkerGeneration::AskDonation(int32_t own_rank, bool is_up) {
 
 void WorkerGeneration::HandleDonation(Blob blob) {
   asks_as_.reset();
+  if (joint_) joint_->BeginAt(blob.name.mark);
   WorkerEvent event;
   event.type = WorkerEvent::Type::kDonation;
   if (!blob.bytes.empty()) event.donation = MakeBuffer(std::move(blob.bytes));

@@ -134,7 +134,8 @@ bool WorkerNode::DonationWanted() const { return state_->donor.IsWanted(); }
 void WorkerNode::Donate(int64_t now_ns, Buffer donation) {
   State& s = *state_;
   s.now_ns = now_ns;
-  s.donor.Donate(donation);
+  const ShardAgent* const joint = s.generation->joint();
+  s.donor.Donate(donation, joint == nullptr ? 0 : joint->next_round());
   s.SendDonations();
 }
 

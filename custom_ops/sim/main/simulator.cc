@@ -163,6 +163,7 @@ int Main(const Arguments& arguments) {
       if (arguments.one_way) jobs.push_back(DrawJobWithOneWayCuts(seed, links));
       if (arguments.long_lines) jobs.push_back(DrawJobOnLongLines(seed, links));
       if (arguments.joint) jobs.push_back(DrawJobWithJointModel(seed, links));
+      if (arguments.joint) jobs.push_back(DrawJobWithGradients(seed, links));
       if (arguments.joint) jobs.push_back(DrawJobWithJointModelAndMasters(seed, links));
       for (const Job& job : jobs) {
         ++runs;

@@ -5,6 +5,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <bit>
+#include <cmath>
 #include <limits>
 #include <random>
 #include <vector>
@@ -50,6 +52,25 @@ TEST(Bfloat16Test, RoundsAChangeToEightBitsHoweverLargeTheModelIs) {
     const float change = after[i] - before[i];
     EXPECT_NEAR(came[i] - before[i], change, std::abs(change) / 256 + 4e-7f);
   }
+}
+
+TEST(Bfloat16Test, ValuesThemselvesAreRoundedAndWhatIsNotFiniteStaysSo) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  const std::vector<float> values = {1.01171875f,
+                                     -1.004f,
+                                     0.0f,
+                                     kInfinity,
+                                     -kInfinity,
+                                     std::numeric_limits<float>::max(),
+                                     std::bit_cast<float>(uint32_t{0x7f800001})};
+  std::vector<uint8_t> rounded(values.size() * kBfloat16Bytes);
+  EncodeRounded(values, rounded);
+  std::vector<float> came(values.size());
+  DecodeRounded(rounded, came);
+  ASSERT_TRUE(std::isnan(came.back()));
+  came.pop_back();
+  EXPECT_THAT(came, ElementsAre(1.015625f, -1.0078125f, 0.0f, kInfinity, -kInfinity,
+                                std::bit_cast<float>(uint32_t{0x7f7f0000})));
 }
 
 }  // namespace

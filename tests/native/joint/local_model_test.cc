@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <memory>
@@ -289,6 +290,74 @@ TEST_F(PenaltyTest, GradientsOutsideOfTheJointModelAreRefused) {
   EXPECT_EQ(model.Penalize(pieces, {}).code, Code::kInvalidArgument);
   Begin(Mpca(3));
   EXPECT_THAT(model.Penalize(Gradients(), {}).message, HasSubstr("no part of the gradients"));
+}
+
+class GradientsTest : public LocalModelTest {
+ protected:
+  GradientsTest() {
+    strom_method method{};
+    method.kind = STROM_SPARKNET;
+    method.phases = 1;
+    method.steps = 1;
+    method.gradients = 1;
+    Begin(method);
+  }
+  // Of elements 8 to 24.
+  Status Give(float value, float rate = .25f) {
+    const std::vector<float> gradient(16, value);
+    const GradientPiece<const float> piece{gradient, 8, "kernel"};
+    return model.GiveGradient({&piece, 1}, rate, 7, now_ns += 1'000'000, {});
+  }
+  Status Take(bool may_overflow = false) {
+    const GradientPiece<float> piece{std::span(mean), 8, "kernel"};
+    return model.TakeGradient({&piece, 1}, may_overflow, now_ns += 1'000'000, {}, &rate);
+  }
+
+  std::vector<float> mean = std::vector<float>(16);
+  float rate = 0;
+};
+
+TEST_F(GradientsTest, AreZeroWhereThereIsNoneAndTheRateGoesWithThem) {
+  ASSERT_TRUE(Give(3).ok());
+  ASSERT_THAT(exchange->given, SizeIs(1));
+  const std::vector<float>& values = exchange->given[0].values;
+  ASSERT_THAT(values, SizeIs(kSize + 1));
+  EXPECT_EQ(std::count(values.begin(), values.end() - 1, 3.0f), 16);
+  EXPECT_EQ(std::count(values.begin(), values.end() - 1, 0.0f), kSize - 16);
+  EXPECT_EQ(values[8], 3);
+  EXPECT_EQ(values.back(), .25f);
+  EXPECT_EQ(exchange->given[0].iteration, 7);
+}
+
+TEST_F(GradientsTest, BecomeTheMeanAndTheModelIsLeftToTheOptimizer) {
+  ASSERT_TRUE(Give(3).ok());
+  exchange->joint = Filled(kSize + 1, .5f);
+  ASSERT_TRUE(Take().ok());
+  EXPECT_THAT(mean, Each(.5f));
+  EXPECT_EQ(rate, .5f);
+  ASSERT_TRUE(Step(7).ok());
+  EXPECT_EQ(result.waits, 0);
+  EXPECT_EQ(result.exchanges, 1);
+  EXPECT_THAT(x, Each(1.0f));
+  EXPECT_THAT(exchange->given, SizeIs(1));
+}
+
+TEST_F(GradientsTest, AMeanThatIsNotFiniteIsRefusedUnlessTheOptimizerLeavesOutTheStep) {
+  ASSERT_TRUE(Give(std::numeric_limits<float>::infinity()).ok());
+  exchange->joint = Filled(kSize + 1, std::numeric_limits<float>::infinity());
+  const Status refused = Take();
+  EXPECT_EQ(refused.code, Code::kNotFinite);
+  EXPECT_THAT(refused.message, HasSubstr("mean gradient of kernel"));
+  ASSERT_TRUE(Give(1).ok());
+  exchange->joint = Filled(kSize + 1, std::numeric_limits<float>::infinity());
+  EXPECT_TRUE(Take(/*may_overflow=*/true).ok());
+}
+
+TEST_F(GradientsTest, AStepWithoutTheMeanIsRefused) {
+  EXPECT_EQ(Take().code, Code::kInvalidArgument);
+  ASSERT_TRUE(Give(3).ok());
+  EXPECT_EQ(Give(3).code, Code::kInvalidArgument);
+  EXPECT_EQ(Take().code, Code::kMasterLost);
 }
 
 }  // namespace

@@ -30,7 +30,7 @@ class RecordedHost final : public GenerationHost {
       EXPECT_TRUE(assemblers[rank].Add(*chunk, int64_t{1} << 40, &got[rank]).ok());
     }
   }
-  void Fail(int32_t, Code, const std::string&) override {}
+  void Fail(int32_t, Code, const std::string& reason) override { failed = reason; }
   void Report(MasterEvent event) override { events.push_back(event.text); }
   int64_t QueuedBytes(int32_t) const override { return queued; }
   const VersionVector& received() const override { return received_; }
@@ -42,6 +42,7 @@ class RecordedHost final : public GenerationHost {
   std::map<int32_t, BlobAssembler> assemblers;
   std::map<int32_t, std::optional<Blob>> got;
   std::vector<std::string> events;
+  std::string failed;
   int64_t queued = 0;
 
  private:
@@ -151,6 +152,71 @@ TEST_F(DonationsTest, WhatWasLostWithALinkIsAskedForOverTheNext) {
   Exchange(0);
   ASSERT_TRUE(host.got[2].has_value());
   EXPECT_EQ(host.got[2]->bytes.size(), 1000u);
+}
+
+// Rounds of gradients: the joiner has to step with the others from the state on.
+class DonationsOfOneStateTest : public DonationsTest {
+ protected:
+  DonationsOfOneStateTest() {
+    plan.method.kind = STROM_SPARKNET;
+    plan.method.phases = plan.method.gradients = 1;
+    plan.method.steps = 1;
+    plan.ranges = {{0, 4}};
+    parameters.resize(4);
+    exact.emplace(Layout{.generation = 3, .size = 4, .hash = 5}, plan, 0, std::nullopt,
+                  std::map<int32_t, uint64_t>{{0, 4}, {1, 5}}, BytesCodec(), &parameters, &host);
+    exact->Join(2, 9);
+    host = {};
+    donations.Clear();
+    donations.HandleAsk(0, 2, &*exact);
+  }
+  void Donate(int32_t donor, uint64_t round) {
+    host.donors[donor].Donate(State(8), round);
+    for (const Buffer& chunk : host.donors[donor].TakeChunks(kLayout.generation)) {
+      BlobChunk parsed;
+      EXPECT_TRUE(ParseChunk(*chunk, &parsed).ok());
+      donations.HandleChunk(0, donor, parsed, chunk, &*exact);
+    }
+  }
+
+  JointPlan plan;
+  std::optional<MasterGeneration> exact;
+};
+
+TEST_F(DonationsOfOneStateTest, AStateSaysWithWhichRoundItsNewOwnerBegins) {
+  EXPECT_TRUE(exact->MayDonate(0));
+  Donate(0, 0);
+  ASSERT_TRUE(host.got[2]);
+  EXPECT_EQ(host.got[2]->name.mark, 0u);
+  EXPECT_TRUE(exact->MayDonate(2));
+}
+
+TEST_F(DonationsOfOneStateTest, AStateOfAnotherStepIsNotPassedOn) {
+  Donate(0, 1);
+  EXPECT_FALSE(host.got[2]);
+  EXPECT_THAT(host.events.back(), HasSubstr("gave that of another step"));
+  EXPECT_TRUE(host.donors[1].IsWanted());
+}
+
+TEST_F(DonationsOfOneStateTest, WithoutOneNobodyJoinsThoseWhoTrain) {
+  Donate(0, 1);
+  Donate(1, 1);
+  EXPECT_THAT(host.failed, HasSubstr("no worker has given worker 2 its state"));
+  EXPECT_FALSE(host.got[2]);
+}
+
+TEST_F(DonationsOfOneStateTest, WhereNobodyIsLeftItBeginsWithItsOwn) {
+  exact->Lose(0);
+  exact->Lose(1);
+  donations.Advance(0, &*exact);
+  ASSERT_TRUE(host.got[2]);
+  EXPECT_TRUE(host.got[2]->bytes.empty());
+  EXPECT_EQ(host.failed, "");
+}
+
+TEST_F(DonationsOfOneStateTest, WhoHasAnotherStateThanTheChiefMayAskThoughItIsNotLate) {
+  EXPECT_TRUE(exact->BeginToAsk(1));
+  EXPECT_FALSE(exact->MayDonate(1));
 }
 
 }  // namespace

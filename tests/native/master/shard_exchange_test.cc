@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <map>
 #include <variant>
 #include <vector>
@@ -32,6 +33,7 @@ class RecordingHost final : public ShardExchangeHost {
       got[rank].push_back({parsed.name.mark,
                            static_cast<int64_t>(parsed.offset),
                            parsed.total,
+                           parsed.name.count,
                            {parsed.bytes.begin(), parsed.bytes.end()}});
     }
   }
@@ -41,6 +43,7 @@ class RecordingHost final : public ShardExchangeHost {
     uint64_t mark;
     int64_t offset;
     uint64_t total;
+    uint32_t count;
     std::vector<uint8_t> bytes;
     std::vector<float> Values() const {
       std::vector<float> values(bytes.size() / sizeof(float));
@@ -53,12 +56,13 @@ class RecordingHost final : public ShardExchangeHost {
 
 class RoundsTest : public testing::Test {
  protected:
-  explicit RoundsTest(int32_t bfloat16 = 0) {
+  explicit RoundsTest(int32_t bfloat16 = 0, int32_t gradients = 0) {
     JointPlan plan;
     plan.method.kind = STROM_SPARKNET;
     plan.method.phases = 1;
     plan.method.steps = 1;
     plan.method.bfloat16 = bfloat16;
+    plan.method.gradients = gradients;
     plan.ranges = {{0, kSize}};
     exchange.emplace(plan, kGeneration, std::vector<float>(kSize, 0.0f), 0, &host);
     for (int32_t rank = 0; rank < 2; ++rank) exchange->Join(rank, false);
@@ -70,12 +74,13 @@ class RoundsTest : public testing::Test {
   }
 
   // Parts [first, last) of a snapshot whose values are all `value`.
-  void Give(int32_t rank, uint64_t mark, float value, int first = 0, int last = 3) {
+  void Give(int32_t rank, uint64_t mark, float value, int first = 0, int last = 3,
+            uint32_t count = 1) {
     const std::vector<float> values(kSize, value);
     for (int part = first; part < last; ++part) {
       const auto begin = static_cast<size_t>(part * kPart);
       const auto piece = std::span(values).subspan(begin, std::min<size_t>(kPart, kSize - begin));
-      GiveChunk(rank, EncodePiece({BlobKind::kShard, kGeneration, mark, mark, 1}, piece,
+      GiveChunk(rank, EncodePiece({BlobKind::kShard, kGeneration, mark, mark, count}, piece,
                                   begin * sizeof(float), kSize * sizeof(float)));
     }
     Settle();
@@ -207,6 +212,126 @@ TEST_F(RoundsOfChangesTest, TheMeanIsWhatTheRoundedChangeMakesOfTheModelBefore) 
   std::vector<float> came(kPart);
   AddChange(std::vector<float>(kPart, 1.0f), host.got[1][3].bytes, came);  // the second round's
   EXPECT_THAT(exchange->joint().joint(), Each(came[0]));
+}
+
+class RoundsOfGradientsTest : public RoundsTest {
+ protected:
+  RoundsOfGradientsTest() : RoundsTest(0, 1) {}
+
+  void GiveGradient(int32_t rank, uint64_t round, float value, float rate = .5f) {
+    Give(rank, round, value, 0, 3, RateBits(rate));
+  }
+  // The last snapshot of who has `rounds` in it.
+  void GiveLast(int32_t rank, float value, uint32_t rounds) {
+    Give(rank, LastMark(0), value, 0, 3, rounds);
+  }
+  std::vector<float> Model() {
+    exchange->Close();
+    std::vector<float> flat(kSize, -1.0f);
+    exchange->WriteTo(&flat);
+    return flat;
+  }
+};
+
+TEST_F(RoundsOfGradientsTest, AllGetTheMeanAndTheRateOfTheLowestRank) {
+  GiveGradient(1, 0, 3, .25f);
+  GiveGradient(0, 0, 1, .5f);
+  ASSERT_THAT(Offsets(1), ElementsAre(0, 16, 32));
+  EXPECT_THAT(host.got[1][2].Values(), Each(2.0f));
+  EXPECT_EQ(RateOf(host.got[1][0].count), .5f);
+  EXPECT_EQ(RateOf(host.got[0][2].count), .5f);
+  EXPECT_EQ(exchange->steps_counted(), 2);
+  exchange->Leave(0);
+  GiveGradient(1, 1, 3, .25f);
+  EXPECT_EQ(RateOf(host.got[1].back().count), .25f);
+}
+
+TEST_F(RoundsOfGradientsTest, OfOneThatOverflowsAllAreTold) {
+  GiveGradient(0, 0, 1);
+  GiveGradient(1, 0, std::numeric_limits<float>::infinity());
+  EXPECT_THAT(host.got[0][0].Values(), Each(std::numeric_limits<float>::infinity()));
+}
+
+TEST_F(RoundsOfGradientsTest, ALastSnapshotIsNoPartOfTheRoundAtHand) {
+  GiveGradient(0, 0, 1);
+  GiveLast(1, 7, 0);
+  ASSERT_THAT(Offsets(0), ElementsAre(0, 16, 32));
+  EXPECT_THAT(host.got[0][0].Values(), Each(1.0f));
+  GiveLast(0, 8, 1);
+  EXPECT_THAT(Model(), Each(8.0f));  // what most steps have made
+}
+
+TEST_F(RoundsOfGradientsTest, WhereOneHasEndedTheTrainingItsModelIsThatOfAll) {
+  exchange->Finish(1, /*stop=*/true);
+  GiveLast(1, 7, 0);
+  GiveGradient(0, 0, 1);
+  GiveLast(0, 8, 1);
+  EXPECT_THAT(Model(), Each(7.0f));
+}
+
+TEST_F(RoundsOfGradientsTest, WithoutALastSnapshotTheParametersStayAsTheyAre) {
+  GiveGradient(0, 0, 1);
+  GiveGradient(1, 0, 1);
+  EXPECT_THAT(Model(), Each(-1.0f));
+}
+
+TEST_F(RoundsOfGradientsTest, TheRoundAtHandWaitsForWhoHasTheStateBeforeIt) {
+  exchange->Join(2, true);
+  GiveGradient(0, 0, 1);
+  GiveGradient(1, 0, 3);
+  EXPECT_FALSE(exchange->Hold(2, 0));  // that state is a step behind
+  EXPECT_TRUE(exchange->Hold(2, 1));
+  host.got.clear();
+  GiveGradient(0, 1, 1);
+  GiveGradient(1, 1, 3);
+  EXPECT_THAT(Offsets(0), IsEmpty());
+  GiveGradient(2, 1, 8);
+  EXPECT_THAT(host.got[2][0].Values(), Each(4.0f));
+  EXPECT_THAT(host.got[0][0].Values(), Each(4.0f));
+}
+
+TEST_F(RoundsOfGradientsTest, NoRoundWaitsForWhoHasToGetItsStateAgain) {
+  exchange->Join(2, true);
+  ASSERT_TRUE(exchange->Hold(2, 0));
+  GiveGradient(0, 0, 1);
+  GiveGradient(1, 0, 3);
+  EXPECT_THAT(Offsets(0), IsEmpty());
+  exchange->Release(2);
+  Settle();
+  EXPECT_THAT(host.got[0][0].Values(), Each(2.0f));
+}
+
+TEST_F(RoundsOfGradientsTest, WhoWasAwayMayReturnWhileTheMeanThatItLacksIsHere) {
+  exchange->Leave(1);
+  GiveGradient(0, 0, 1);
+  EXPECT_TRUE(exchange->MayReturn(1));
+  exchange->Return(1);
+  GiveGradient(1, 0, 3);  // too late to count
+  ASSERT_THAT(Offsets(1), ElementsAre(0));
+  EXPECT_EQ(host.got[1][0].Values(), std::vector<float>(kSize, 1.0f));
+  exchange->Leave(1);
+  GiveGradient(0, 1, 1);
+  GiveGradient(0, 2, 1);
+  EXPECT_FALSE(exchange->MayReturn(1));
+}
+
+TEST_F(RoundsOfGradientsTest, WhoIsAwayWhenAnotherBeginsAfreshDoesNotReturn) {
+  exchange->Leave(0);
+  exchange->Leave(1);
+  EXPECT_FALSE(exchange->HasMembersInRounds());
+  exchange->BeginAfresh();
+  EXPECT_FALSE(exchange->MayReturn(1));
+}
+
+TEST_F(RoundsOfGradientsTest, AGradientOfARoundThatIsLongOverCostsItsSenderItsPlace) {
+  exchange->Leave(1);
+  GiveGradient(0, 0, 1);
+  GiveGradient(0, 1, 1);
+  exchange->Return(1);
+  BlobChunk chunk;
+  chunk.name = {BlobKind::kShard, kGeneration, 0, 0, 1};
+  bool whole = false;
+  EXPECT_THAT(exchange->HandleShard(now, 1, chunk, &whole), testing::HasSubstr("long over"));
 }
 
 }  // namespace

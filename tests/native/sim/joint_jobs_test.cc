@@ -17,7 +17,7 @@ using State = ApplicationRecord::State;
 constexpr int64_t kMillisecond = 1'000'000;
 constexpr int32_t kWorkers = 4;
 
-JointPlan PlanOf(int32_t kind, int32_t phases, int32_t bfloat16) {
+JointPlan PlanOf(int32_t kind, int32_t phases, int32_t bfloat16, int32_t gradients) {
   JointPlan plan;
   plan.method.kind = kind;
   plan.method.phases = phases;
@@ -33,7 +33,8 @@ JointPlan PlanOf(int32_t kind, int32_t phases, int32_t bfloat16) {
     plan.method.start_cycles = plan.method.ramp_cycles = 20;
     plan.method.min_steps = 2;
   } else {
-    plan.method.steps = 7;
+    plan.method.steps = gradients != 0 ? 1 : 7;
+    plan.method.gradients = gradients;
   }
   plan.ranges = {{3, 70}, {75, 90}};
   return plan;
@@ -53,16 +54,17 @@ struct MethodCase {
   int32_t kind;
   int32_t phases;
   int32_t bfloat16 = 0;
+  int32_t gradients = 0;
 };
 
 class JointModelTest : public testing::TestWithParam<MethodCase> {};
 
 TEST_P(JointModelTest, EveryStepCountsOnceForEachShard) {
-  const auto [kind, phases, bfloat16] = GetParam();
+  const auto [kind, phases, bfloat16, gradients] = GetParam();
   SimulationOptions options;
   options.links = SimulatedLinks::kDatagrams;
-  Simulation simulation(options,
-                        std::vector<Script>(kWorkers, ScriptOf(PlanOf(kind, phases, bfloat16))));
+  Simulation simulation(
+      options, std::vector<Script>(kWorkers, ScriptOf(PlanOf(kind, phases, bfloat16, gradients))));
   simulation.Run();
   EXPECT_EQ(simulation.violations(), std::vector<std::string>{});
   int64_t steps = 0;
@@ -75,8 +77,8 @@ TEST_P(JointModelTest, EveryStepCountsOnceForEachShard) {
 }
 
 TEST_P(JointModelTest, OneWhoStandsStillHoldsUpNobodyForLong) {
-  const auto [kind, phases, bfloat16] = GetParam();
-  std::vector<Script> scripts(kWorkers, ScriptOf(PlanOf(kind, phases, bfloat16)));
+  const auto [kind, phases, bfloat16, gradients] = GetParam();
+  std::vector<Script> scripts(kWorkers, ScriptOf(PlanOf(kind, phases, bfloat16, gradients)));
   scripts[2].validate_before = {20};
   scripts[2].validate_ns = 20'000 * kMillisecond;
   Simulation simulation(SimulationOptions{}, scripts);
@@ -87,12 +89,12 @@ TEST_P(JointModelTest, OneWhoStandsStillHoldsUpNobodyForLong) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Methods, JointModelTest,
-                         testing::Values(MethodCase{STROM_MPCA, 3}, MethodCase{STROM_MPCA, 2},
-                                         MethodCase{STROM_MPCA, 1}, MethodCase{STROM_SPARKNET, 1},
-                                         MethodCase{STROM_SPARKNET, 1, 1},
-                                         MethodCase{STROM_EASGD, 1},
-                                         MethodCase{STROM_EASGD_SYNCHRONOUS, 1}));
+INSTANTIATE_TEST_SUITE_P(
+    Methods, JointModelTest,
+    testing::Values(MethodCase{STROM_SPARKNET, 1, 0, 1}, MethodCase{STROM_SPARKNET, 1, 1, 1},
+                    MethodCase{STROM_MPCA, 3}, MethodCase{STROM_MPCA, 2}, MethodCase{STROM_MPCA, 1},
+                    MethodCase{STROM_SPARKNET, 1}, MethodCase{STROM_SPARKNET, 1, 1},
+                    MethodCase{STROM_EASGD, 1}, MethodCase{STROM_EASGD_SYNCHRONOUS, 1}));
 
 using DrawsJob = Job (*)(uint64_t seed, SimulatedLinks links);
 
@@ -113,6 +115,14 @@ TEST(JointModelSeedsTest, KeepItsPromisesOverMemoryLinks) {
 
 TEST(JointModelSeedsTest, KeepItsPromisesOverDatagrams) {
   RunSeeds(ShareOf(60), SimulatedLinks::kDatagrams, DrawJobWithJointModel);
+}
+
+TEST(JointModelSeedsTest, KeepOneStateOverMemoryLinks) {
+  RunSeeds(ShareOf(200), SimulatedLinks::kMemory, DrawJobWithGradients);
+}
+
+TEST(JointModelSeedsTest, KeepOneStateOverDatagrams) {
+  RunSeeds(ShareOf(60), SimulatedLinks::kDatagrams, DrawJobWithGradients);
 }
 
 TEST(JointModelSeedsTest, OutliveAMasterOverMemoryLinks) {

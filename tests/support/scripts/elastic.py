@@ -22,6 +22,7 @@ import numpy as np
 
 import keras_strom
 from benchmarks.update_accounts import Account
+from keras_strom._native.library import array_hash
 from keras_strom.sharing.step import SharedStep
 from tests.support import emulated_gpu, faults
 
@@ -112,11 +113,16 @@ class Trains:
 
 
 class Record(keras.callbacks.Callback):  # type: ignore[misc]
-    """The epochs and batches of this process, in order."""
+    """The epochs and batches of this process, in order.
+
+    Attributes:
+        states: where all workers have one state, its hash by the optimizer's steps.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.batches: dict[int, int] = {}
+        self.states: dict[int, int] = {}
         self.iterations: list[int] = []
         self._epoch = 0
 
@@ -127,6 +133,11 @@ class Record(keras.callbacks.Callback):  # type: ignore[misc]
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         self.batches[self._epoch] += 1
+        if self.model.distribute_strategy._sharing.step.has_one_state:
+            optimizer = self.model.optimizer
+            values = [v.numpy() for v in (*self.model.trainable_variables, *optimizer.variables)]
+            bits = np.concatenate([np.frombuffer(value.tobytes(), np.uint8) for value in values])
+            self.states[int(optimizer.iterations.numpy())] = array_hash(bits)
 
 
 class Connection(keras.callbacks.Callback):  # type: ignore[misc]
@@ -288,6 +299,7 @@ def train(job: Job, folder: str) -> dict[str, Any]:
                 "alphas": history.history.get("strom/alpha", []),
                 "batches": list(record.batches.items()),
                 "iterations": record.iterations,
+                "states": list(record.states.items()),
             }
         )
     _, accuracy = model.evaluate(*data(TEST_ROWS, seed=2), verbose=0)

@@ -1,13 +1,14 @@
-"""Workers take the mean of their models after every step; each writes its weights.
+"""Workers take the mean of all in every step; each writes its weights.
 
-Run by tests/strategy/test_exact_mode.py: every_step.py OUTPUT_FOLDER OPTIONS, the latter those of
-the strategy, such as "threshold=None".
+Run by tests/strategy/test_exact_mode.py: every_step.py OUTPUT_FOLDER OPTIONS [OPTIMIZER], the
+options those of the strategy, such as "threshold=None".
 """
 
 from __future__ import annotations
 
 import hashlib
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import keras
@@ -19,9 +20,19 @@ BATCH = 16
 #: A whole number of batches for two workers and for three.
 ROWS = 960
 
+#: By name. Clipping and a scale of the loss act on the gradient that an optimizer gets.
+OPTIMIZERS: dict[str, Callable[[], keras.optimizers.Optimizer]] = {
+    "momentum": lambda: keras.optimizers.SGD(0.1, momentum=0.9),
+    "adam": lambda: keras.optimizers.Adam(0.01),
+    "adam, accumulating": lambda: keras.optimizers.Adam(0.01, gradient_accumulation_steps=2),
+    "rmsprop, clipped": lambda: keras.optimizers.RMSprop(0.005, global_clipnorm=0.1),
+    "adamw, clipped": lambda: keras.optimizers.AdamW(0.01, weight_decay=0.1, clipnorm=0.05),
+    "scaled": lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(0.01, clipnorm=1)),
+}
 
-def train(batch_size: int) -> tuple[list[np.ndarray], list[str]]:
-    """SGD with momentum on random points, in their order: weights, and their bits by step."""
+
+def train(batch_size: int, optimizer: str = "momentum") -> tuple[list[np.ndarray], list[str]]:
+    """Trains on random points, in their order: weights, and their bits by step."""
     random = np.random.default_rng(1)
     x = random.normal(size=(ROWS, 12)).astype(np.float32)
     y = np.argmax(x @ random.normal(size=(12, 4)), axis=1)
@@ -34,7 +45,7 @@ def train(batch_size: int) -> tuple[list[np.ndarray], list[str]]:
         ]
     )
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(keras.optimizers.SGD(0.1, momentum=0.9), loss)
+    model.compile(OPTIMIZERS[optimizer](), loss)
     bits: list[str] = []
 
     def note(batch: int, logs: object) -> None:
@@ -46,11 +57,11 @@ def train(batch_size: int) -> tuple[list[np.ndarray], list[str]]:
     return model.get_weights(), bits
 
 
-def main(folder: str, options: str) -> None:
+def main(folder: str, options: str, optimizer: str = "momentum") -> None:
     """Trains, and leaves the weights."""
     strategy = eval(f"keras_strom.StromStrategy({options})")
     with strategy.scope():
-        weights, bits = train(BATCH)
+        weights, bits = train(BATCH, optimizer)
     np.savez(Path(folder, f"{keras_strom.rank()}.npz"), *weights)
     Path(folder, f"{keras_strom.rank()}.txt").write_text("\n".join(bits))
 
