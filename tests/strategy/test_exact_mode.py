@@ -6,6 +6,7 @@ Each job runs tests/support/scripts/every_step.py or elastic.py over a real rela
 from __future__ import annotations
 
 import functools
+import json
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.support.elastic_jobs import Ended, run
+from tests.support.elastic_jobs import run, run_until_killed
 from tests.support.faults import Fault
 from tests.support.scripts import elastic, every_step, one_state
 from tests.support.two_workers import launch, results, run_two_workers
@@ -103,16 +104,40 @@ def test_a_worker_that_is_killed_trains_on_in_its_place(
     assert [result["attempt"] for result in ended.results] == [1 - rank, rank]
     assert ("rejoined", rank) in ended.events
     if average == "gradients":
-        assert_one_state(ended, least=20)
+        assert_one_state(ended.results, least=20)
 
 
-def assert_one_state(ended: Ended, least: int) -> None:
-    """After each step that two have made both have the same bits, of the optimizer too."""
-    first, *others = (dict(result["fits"][0]["states"]) for result in ended.results)
-    for other in others:
-        common = first.keys() & other.keys()
-        assert len(common) >= least
-        assert all(first[step] == other[step] for step in common)
+def test_workers_that_are_lost_one_after_the_other_leave_one_state(tmp_path: Path) -> None:
+    work = elastic.Job(epochs=10, pause=0.1, hurries=True, joins=2, method="AllReduce")
+    faults = [Fault(mode="kill", rank=rank, step=step) for rank, step in ((0, 40), (2, 55))]
+    ended = run(tmp_path, work, *faults, workers=3)
+    ended.check()
+    assert [result["attempt"] for result in ended.results] == [1, 0, 1]
+    assert_one_state(ended.results, least=50)
+
+
+def test_a_job_that_was_killed_goes_on_from_its_checkpoint_in_one_state(tmp_path: Path) -> None:
+    checkpoints = tmp_path / "checkpoints"
+    work = elastic.Job(epochs=8, fits=2, pause=0.02, method="AllReduce")
+    run_until_killed(tmp_path, work, checkpoints, workers=2)
+    again = json.dumps(vars(elastic.Job(epochs=8, fits=2, method="AllReduce")))
+    options = ["--checkpoint-dir", str(checkpoints)]
+    done = launch(Path(elastic.__file__), str(tmp_path), again, options=options)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "goes on from the checkpoint" in done.stdout
+    for fit in range(2):
+        assert_one_state(results(tmp_path), least=100, fit=fit)
+
+
+def assert_one_state(found: list[dict[str, Any]], least: int, fit: int = 0) -> None:
+    """After each step that several have made all have the same bits, of the optimizer too."""
+    of_workers = [dict(result["fits"][fit]["states"]) for result in found]
+    common = 0
+    for step in set().union(*of_workers):
+        states = [states[step] for states in of_workers if step in states]
+        assert len(set(states)) == 1
+        common += len(states) > 1
+    assert common >= least
 
 
 @functools.cache

@@ -82,7 +82,7 @@ void ShardExchange::Leave(int32_t rank) {
   const auto found = members_.find(rank);
   if (found == members_.end()) return;
   found->second.here = found->second.gets_target = false;
-  found->second.left_in = number_;
+  found->second.next_round = NextRoundOf(found->second);
   streams_.erase(rank);
   late_.erase(rank);
   next_ns_ = 0;
@@ -114,6 +114,7 @@ bool ShardExchange::Hold(int32_t rank, uint64_t round) {
     number_ = round;
     next_part_ = 0;
   }
+  found->second.next_round = round;
   found->second.in_rounds = found->second.trains;
   return true;
 }
@@ -129,11 +130,17 @@ void ShardExchange::BeginAfresh() {
   }
 }
 
+// Of gradients: what it gives next, or says again.
+uint64_t ShardExchange::NextRoundOf(const Member& member) const {
+  if (!member.gave) return member.next_round;
+  return member.has == member.gave ? *member.gave + 1 : *member.gave;
+}
+
 // The mean of the round before is here still.
 bool ShardExchange::MayReturn(int32_t rank) const {
   const auto found = members_.find(rank);
   if (!plan_.IsOfGradients() || found == members_.end() || found->second.here) return true;
-  return !found->second.is_void && found->second.left_in + 1 >= number_;
+  return !found->second.is_void && found->second.next_round + 1 >= number_;
 }
 
 Tick ShardExchange::CurrentTick() const {

@@ -109,7 +109,7 @@ class ShardExchange {
     bool gets_change = false;      // of the round: as it has given
     // Of gradients.
     uint32_t rate = 0;            // the bits of its learning rate
-    uint64_t left_in = 0;         // the round at hand when its link was lost
+    uint64_t next_round = 0;      // that it gives something for, when its link was lost
     bool is_void = false;         // what it has is nobody else's
     std::vector<float> last;      // snapshot, as far as it is here
     std::optional<uint64_t> ran;  // rounds that the whole of that has in it
@@ -131,6 +131,7 @@ class ShardExchange {
   std::optional<ElementRange> RangeOf(const Member& member, uint64_t mark) const;
   std::string Take(int32_t rank, const BlobChunk& chunk, const ElementRange& range);
   std::string TakeOfRound(int32_t rank, const BlobChunk& chunk, const ElementRange& range);
+  uint64_t NextRoundOf(const Member& member) const;
   std::string TakeLast(const BlobChunk& chunk, Member* member);
   void TakeModel();
   void NoteSteps(int64_t now_ns, const BlobName& name, Member* member);

@@ -13,7 +13,7 @@ namespace {
 
 JointPlan APlan() {
   JointPlan plan;
-  plan.method = {STROM_MPCA, 3, 1, 0.05, 0.9, 0.7, 0.8, 0.5, 2, 20, 21, 5, 0, 0};
+  plan.method = {STROM_MPCA, 3, 1, 0.05, 0.9, 0.7, 0.8, 0.5, 2, 20, 21, 5, 0, 0, 0};
   plan.ranges = {{0, 60}, {70, 30}};
   return plan;
 }

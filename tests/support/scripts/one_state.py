@@ -75,7 +75,7 @@ def data(batches: int, bad: float | None = None) -> tf.data.Dataset:
 
 
 def build(optimizer: keras.optimizers.Optimizer) -> keras.Model:
-    """Has an embedding's kind of gradient, and a layer whose state is averaged."""
+    """Has a layer whose state is averaged."""
     layers = [
         keras.layers.Dense(8, "tanh"),
         keras.layers.BatchNormalization(),
