@@ -71,20 +71,24 @@ def _go_with(other: DataPosition, participant: Participant, fit: Fit, start: Sta
     return place
 
 
-def donate_if_asked(participant: Participant, model: Any, place: DataPosition) -> None:
+def donate_if_asked(
+    participant: Participant, model: Any, place: DataPosition, projection: Projection
+) -> None:
     """Between two batches: gives a worker that has joined late this one's state.
 
     Args:
         participant: this worker.
         model: the one that `fit` trains.
         place: the batch that this worker trains next.
+        projection: of `fit`, which may show other values than those that are trained on.
     """
     if participant.worker is None or not participant.worker.donation_wanted():
         return
-    arrays = state_arrays(participant, model)
-    if participant.step.has_one_state:  # The master has no parameters of this step.
-        for entry in participant.space.entries_of(v.value for v in model.trainable_variables):
-            arrays[f"{_SHARED}{entry.offset}"] = entry.variable.numpy()
+    with projection.lifted():
+        arrays = state_arrays(participant, model)
+        if participant.step.has_one_state:  # The master has no parameters of this step.
+            for entry in participant.space.entries_of(v.value for v in model.trainable_variables):
+                arrays[f"{_SHARED}{entry.offset}"] = entry.variable.numpy()
     donation = Donation(place, participant.step.threshold_state, arrays)
     participant.worker.donate(donation.to_bytes())
 
@@ -150,10 +154,11 @@ def install_state(participant: Participant, model: Any, donated: Donation) -> No
     arrays = dict(donated.arrays)
     variables = donated_variables(model, untrained_state([model], participant.space))
     fresh = tuple(unbuilt_optimizers(model))
-    if participant.step.has_one_state and any(name.startswith(fresh) for name in arrays):
+    without_place = {name for name in arrays if name.startswith(fresh)} - variables.keys()
+    if participant.step.has_one_state and without_place:
         raise errors.Refused(
-            "an optimizer that is built in its first step has no place yet for the state of the "
-            "others': build it before fit (optimizer.build(model.trainable_variables))"
+            "an optimizer that is built in its first step has no place yet for the state that all "
+            "are to have: build it before fit, optimizer.build(variables) with those that it trains"
         )
     if fresh:
         _logger.warning(

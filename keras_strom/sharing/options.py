@@ -164,9 +164,11 @@ def check_before_optimizer(method: Method | None, jit_compile: bool, devices: in
         return
     where = "XLA (jit_compile=True)" if jit_compile else f"a step over {devices} devices"
     if method.averages_gradients:
+        one_device = "" if devices == 1 else ', or give the worker one device (devices="/gpu:0")'
         raise errors.InvalidOption(
             f"{where} has no place for the mean of gradients between them and the optimizer; take "
             f"method={_of_updates(method)}, which averages what optimizers have made of them"
+            f"{one_device}"
         )
     if not method.pulls_by_gradient:
         return

@@ -17,6 +17,7 @@ from keras_strom.recovery.donation import Donation, install
 from keras_strom.recovery.packed_arrays import pack
 from keras_strom.recovery.resume import DataPosition, Fit, ResumableData, Start, place_after
 from keras_strom.recovery.takeover import donate_if_asked, take_over
+from keras_strom.sharing.constraints import Projection
 from keras_strom.strategy.generation import Generation, Sharing
 
 ARRAYS = {
@@ -229,7 +230,8 @@ def test_a_joiner_has_the_donors_state_and_its_predecessors_place() -> None:
     donor.fit(x, x[:, :1], batch_size=8, epochs=2, verbose=0)
 
     gives = Connection()
-    donate_if_asked(shares(donor, gives), donor, DataPosition(2, 1))
+    giver = shares(donor, gives)
+    donate_if_asked(giver, donor, DataPosition(2, 1), Projection(donor, giver.space))
     takes = Connection(StartInfo(late=True, resume_iteration=106), given=gives.donated)
     sharing = shares(joiner, takes)
     place = take_over(sharing, Fit(1, joiner, per_epoch=5), Start(1, 100))

@@ -41,7 +41,8 @@ typedef struct {
   int64_t ramp_cycles;  /* MPCA: in which beta falls from 1, and gamma grows from 0 */
   int64_t min_steps;    /* MPCA: of the workers' mean, between two snapshots of a shard */
   int64_t steps;        /* SPARKNET, EASGD: from one exchange to the next; 0 = as is measured */
-  int32_t bfloat16;     /* SPARKNET: 1 = what travels is the change since the last round, as that */
+  int32_t bfloat16;     /* SPARKNET: 1 = the change since the last round travels as that; with
+                           `gradients` the gradient */
   int32_t gradients;    /* SPARKNET, steps 1: 1 = rounds are of gradients, before the optimizer */
 } strom_method;
 

@@ -145,7 +145,10 @@ Status LocalModel::TakeGradient(std::span<const GradientPiece<float>> pieces, bo
   told_.waited_seconds += Seconds(now_ns - waits_since_ns_);
   exchanged_ns_ = now_ns;
   const JointValues mean = exchange_->TakeJoint();
-  if (!mean) return {Code::kMasterLost, "the mean gradient of this step has not come"};
+  if (!mean)
+    return {Code::kMasterLost,
+            "the mean gradient of this step has not come, for the master is lost; "
+            "start the job again, from its checkpoint"};
   if (std::ssize(*mean) != size_ + 1) {
     return {Code::kInternal, "the mean gradient has not come whole"};
   }

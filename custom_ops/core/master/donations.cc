@@ -105,17 +105,18 @@ bool Donations::AskNext(int64_t now_ns, int32_t joiner, const std::string& why, 
                        WorkerName(joiner) + " and " + why});
   }
   const std::optional<int32_t> donor = generation->FindDonor(donation->asked);
-  if (!donor && !generation->MayBeginAfresh()) {
+  if (!donor && generation->IsOfGradients()) {
     host_->Fail(joiner, Code::kMasterLost,
                 "no worker has given " + WorkerName(joiner) +
-                    " its state, without which it cannot step as they do; start it anew");
+                    " its state, without which it cannot step as they do; start it anew, or where "
+                    "nobody trains any more the job, from its checkpoint");
     return false;
   }
   if (!donor) {
-    const uint64_t round = generation->BeginAfresh(joiner);
+    generation->HasState(joiner);  // a fresh one, which is the job's from now on
     host_->SendBlob(
-        joiner, EncodeBlob({BlobKind::kDonation, number, static_cast<uint64_t>(joiner), round, 0},
-                           Bytes()));
+        joiner,
+        EncodeBlob({BlobKind::kDonation, number, static_cast<uint64_t>(joiner), 0, 0}, Bytes()));
     host_->Report({MasterEvent::Type::kDonation, joiner,
                    "nobody is left to give " + WorkerName(joiner) +
                        " a state; it goes on with a fresh optimizer"});

@@ -249,14 +249,6 @@ bool MasterGeneration::HoldRound(int32_t rank, uint64_t round) {
   return !exchange_ || exchange_->Hold(rank, round);
 }
 
-uint64_t MasterGeneration::BeginAfresh(int32_t rank) {
-  HasState(rank);  // it is the job's from now on
-  if (!exchange_) return 0;
-  exchange_->BeginAfresh();
-  const uint64_t round = exchange_->round();
-  return exchange_->Hold(rank, round) ? round : 0;
-}
-
 void MasterGeneration::ReleaseRound(int32_t rank) {
   if (exchange_) exchange_->Release(rank);
 }
@@ -274,7 +266,8 @@ bool MasterGeneration::Reinstate(int32_t rank, uint64_t origin) {
   auto found = members_.find(rank);
   if (found == members_.end() || found->second.origin != origin) return false;
   if (sequencer_ || phase_ != Phase::kTraining) return false;
-  if (exchange_ && !exchange_->MayReturn(rank)) return false;
+  // Who waits for its state asks anew.
+  if (exchange_ && found->second.has_state && !exchange_->MayReturn(rank)) return false;
   found->second.lost = false;
   if (exchange_) exchange_->Return(rank);
   return true;

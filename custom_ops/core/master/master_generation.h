@@ -88,10 +88,6 @@ class MasterGeneration {
   // waits for it. False: it is not the one at hand.
   [[nodiscard]] bool HoldRound(int32_t rank, uint64_t round);
   void ReleaseRound(int32_t rank);
-  // ... there is no state to be had. False: others train on with theirs, which it would not have.
-  bool MayBeginAfresh() const { return !IsOfGradients() || !exchange_->HasMembersInRounds(); }
-  // It begins with the state that it has, at the round that this gives.
-  uint64_t BeginAfresh(int32_t rank);
   bool IsOfGradients() const { return exchange_ && exchange_->plan().IsOfGradients(); }
   // The mean of the members' state at the end; empty before RESULT.
   const std::vector<double>& final_state() const { return final_state_; }

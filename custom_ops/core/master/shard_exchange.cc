@@ -106,28 +106,10 @@ void ShardExchange::Release(int32_t rank) {
 bool ShardExchange::Hold(int32_t rank, uint64_t round) {
   const auto found = members_.find(rank);
   if (!plan_.IsOfGradients()) return true;
-  if (found == members_.end() || round > number_) return false;
-  if (round < number_) {
-    if (HasMembersInRounds()) return false;
-    BeginAfresh();
-    joint_.ForgetKept();
-    number_ = round;
-    next_part_ = 0;
-  }
+  if (found == members_.end() || round != number_) return false;
   found->second.next_round = round;
   found->second.in_rounds = found->second.trains;
   return true;
-}
-
-bool ShardExchange::HasMembersInRounds() const {
-  return std::any_of(members_.begin(), members_.end(),
-                     [](const auto& entry) { return entry.second.here && entry.second.in_rounds; });
-}
-
-void ShardExchange::BeginAfresh() {
-  for (auto& [rank, member] : members_) {
-    if (!member.here && plan_.IsOfGradients()) member.is_void = true;
-  }
 }
 
 // Of gradients: what it gives next, or says again.
@@ -136,11 +118,13 @@ uint64_t ShardExchange::NextRoundOf(const Member& member) const {
   return member.has == member.gave ? *member.gave + 1 : *member.gave;
 }
 
-// The mean of the round before is here still.
+// The mean of the round before is here until a part of the next has one.
 bool ShardExchange::MayReturn(int32_t rank) const {
   const auto found = members_.find(rank);
-  if (!plan_.IsOfGradients() || found == members_.end() || found->second.here) return true;
-  return !found->second.is_void && found->second.next_round + 1 >= number_;
+  if (!plan_.IsOfGradients() || found == members_.end()) return true;
+  const Member& member = found->second;
+  if (member.here || !member.trains) return true;
+  return member.next_round + (next_part_ > 0 ? 0 : 1) >= number_;
 }
 
 Tick ShardExchange::CurrentTick() const {
@@ -173,7 +157,8 @@ std::string ShardExchange::HandleShard(int64_t now_ns, int32_t rank, const BlobC
   if (found == members_.end() || closed_) return "";
   Member& member = found->second;
   const uint64_t mark = chunk.name.mark;
-  if (plan_.IsOfGradients() && mark + 1 < number_) return "a gradient of a round that is long over";
+  if (plan_.IsOfGradients() && mark + 1 < number_)
+    return "a gradient of a round that is long over; start it anew";
   // Said again over another link; what is here counts already.
   if (member.gave && mark <= *member.gave) {
     const bool is_last = chunk.offset + chunk.bytes.size() == chunk.total;
@@ -597,23 +582,17 @@ void ShardExchange::Close() {
   }
 }
 
-// All who have made the same steps have the same, and their mean is that. What counts is where
-// somebody has ended the training, or else what most steps have made.
+// What counts is where somebody has ended the training, or else what most steps have made; all who
+// have made as many have the same, so it is the lowest rank's.
 void ShardExchange::TakeModel() {
-  std::pair<bool, uint64_t> furthest{false, 0};
-  for (const auto& [rank, member] : members_) {
-    if (member.ran) furthest = std::max(furthest, {member.stopped, *member.ran});
+  Member* furthest = nullptr;
+  const auto progress = [](const Member& member) { return std::pair(member.stopped, *member.ran); };
+  for (auto& [rank, member] : members_) {
+    if (!member.ran) continue;
+    if (furthest == nullptr || progress(*furthest) < progress(member)) furthest = &member;
   }
-  std::vector<double> sums(static_cast<size_t>(joint_.size()), 0.0);
-  double count = 0;
-  for (const auto& [rank, member] : members_) {
-    if (!member.ran || std::pair(member.stopped, *member.ran) != furthest) continue;
-    ++count;
-    for (size_t i = 0; i < sums.size(); ++i) sums[i] += static_cast<double>(member.last[i]);
-  }
-  if (count == 0) return;
-  model_.reserve(sums.size());
-  for (const double sum : sums) model_.push_back(static_cast<float>(sum / count));
+  if (furthest != nullptr) model_ = std::move(furthest->last);
+  for (auto& [rank, member] : members_) member.last = {};
 }
 
 void ShardExchange::WriteTo(std::vector<float>* flat) const {

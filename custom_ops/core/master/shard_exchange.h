@@ -58,14 +58,8 @@ class ShardExchange {
   // It has no state, or has to get it again: no round waits for it.
   void Release(int32_t rank);
   // What it will have is the state with which `round` begins: that is the one at hand, and waits
-  // for it. Where nobody is left in rounds it becomes that, for a worker that was done earlier has
-  // given its state. False: it is not.
+  // for it. False: it is not.
   [[nodiscard]] bool Hold(int32_t rank, uint64_t round);
-  // Whether rounds wait for anybody.
-  bool HasMembersInRounds() const;
-  // Nobody is here who has what the rounds so far have brought: who is away does not come back.
-  void BeginAfresh();
-  uint64_t round() const { return number_; }
   // False: rounds have gone on without it since Leave, and it lacks what they have brought.
   bool MayReturn(int32_t rank) const;
 
@@ -110,7 +104,6 @@ class ShardExchange {
     // Of gradients.
     uint32_t rate = 0;            // the bits of its learning rate
     uint64_t next_round = 0;      // that it gives something for, when its link was lost
-    bool is_void = false;         // what it has is nobody else's
     std::vector<float> last;      // snapshot, as far as it is here
     std::optional<uint64_t> ran;  // rounds that the whole of that has in it
     bool stopped = false;

@@ -205,13 +205,12 @@ TEST_F(DonationsOfOneStateTest, WithoutOneNobodyJoinsThoseWhoTrain) {
   EXPECT_FALSE(host.got[2]);
 }
 
-TEST_F(DonationsOfOneStateTest, WhereNobodyIsLeftItBeginsWithItsOwn) {
+TEST_F(DonationsOfOneStateTest, WhereNobodyIsLeftItDoesNotBeginWithItsOwn) {
   exact->Lose(0);
   exact->Lose(1);
   donations.Advance(0, &*exact);
-  ASSERT_TRUE(host.got[2]);
-  EXPECT_TRUE(host.got[2]->bytes.empty());
-  EXPECT_EQ(host.failed, "");
+  EXPECT_FALSE(host.got[2]);
+  EXPECT_THAT(host.failed, HasSubstr("the job, from its checkpoint"));
 }
 
 TEST_F(DonationsOfOneStateTest, WhoHasAnotherStateThanTheChiefMayAskThoughItIsNotLate) {

@@ -315,12 +315,20 @@ TEST_F(RoundsOfGradientsTest, WhoWasAwayMayReturnWhileTheMeanThatItLacksIsHere) 
   EXPECT_FALSE(exchange->MayReturn(1));
 }
 
-TEST_F(RoundsOfGradientsTest, WhoIsAwayWhenAnotherBeginsAfreshDoesNotReturn) {
-  exchange->Leave(0);
+// It would get the mean that it lacks with the learning rate of the round after it.
+TEST_F(RoundsOfGradientsTest, NobodyReturnsToAMeanBetweenThePartsOfTheNext) {
   exchange->Leave(1);
-  EXPECT_FALSE(exchange->HasMembersInRounds());
-  exchange->BeginAfresh();
+  GiveGradient(0, 0, 1);
+  EXPECT_TRUE(exchange->MayReturn(1));
+  Give(0, 1, 1, 0, 1, RateBits(.25f));
   EXPECT_FALSE(exchange->MayReturn(1));
+}
+
+TEST_F(RoundsOfGradientsTest, WhoIsDoneMayReturnWheneverItComes) {
+  exchange->Finish(1);
+  exchange->Leave(1);
+  for (uint64_t round = 0; round < 4; ++round) GiveGradient(0, round, 1);
+  EXPECT_TRUE(exchange->MayReturn(1));
 }
 
 TEST_F(RoundsOfGradientsTest, AGradientOfARoundThatIsLongOverCostsItsSenderItsPlace) {
