@@ -91,7 +91,8 @@ def test_the_logs_of_an_epoch_have_the_figures_of_the_method(method: str) -> Non
         assert logs["strom/peers"] == [1.0] * EPOCHS
         assert sum(logs["strom/bytes_sent"]) > 4 * 339  # The parameters, at least once.
         assert logs["strom/cycle_steps"][-1] > 0
-        assert logs["strom/cycle_seconds"][-1] > 0
+        # Until a worker has been asked for one of at most three shards twice it knows of no cycle.
+        assert logs["strom/cycle_seconds"][-1] > 0 or result["reports"][0]["exchanges"] <= 3
         if method.startswith("MPCA"):
             assert logs["strom/waited"] == [0.0] * EPOCHS
         else:
