@@ -1,37 +1,27 @@
 // StromPull: the end of a training step beside a joint model, inside `strategy.run`.
 #include <algorithm>
 #include <cstring>
-#include <string>
 #include <utility>
 #include <vector>
 
 #include "tensorflow/core/framework/op_kernel.h"
+#include "tf/joint_exchange.h"
 #include "tf/threads.h"
 #include "tf/variables.h"
-#include "tf/wait.h"
 
 namespace keras_strom {
 
-using tensorflow::AsyncOpKernel;
 using tensorflow::OpKernelConstruction;
 using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
 using tensorflow::TensorShape;
 
-class PullOp : public AsyncOpKernel {
+class PullOp : public JointExchangeOp {
  public:
-  explicit PullOp(OpKernelConstruction* context) : AsyncOpKernel(context) {
-    OP_REQUIRES_OK(context, attributes_.Read(context, "model"));
-    OP_REQUIRES_OK(context, context->GetAttr("names", &names_));
+  explicit PullOp(OpKernelConstruction* context) : JointExchangeOp(context) {
     OP_REQUIRES_OK(context, context->GetAttr("watched", &watched_));
-    OP_REQUIRES_OK(context, context->GetAttr("joint", &joint_));
     OP_REQUIRES_OK(context, context->GetAttr("compare_contents", &compare_contents_));
-    OP_REQUIRES_OK(context, context->GetAttr("timeout_ns", &timeout_ns_));
     OP_REQUIRES_OK(context, FirstInput(*this, "before", &before_input_));
-    OP_REQUIRES_OK(context, FirstInput(*this, "iteration", &iteration_input_));
-    OP_REQUIRES_OK(context, FirstInput(*this, "joint_now", &joint_now_input_));
-    OP_REQUIRES(context, names_.size() == attributes_.offsets.size(),
-                absl::InvalidArgumentError("names must have one entry a variable"));
     int watched = 0;
     OP_REQUIRES_OK(context, context->GetAttr("W", &watched));
     OP_REQUIRES(context, static_cast<int>(watched_.size()) == watched,
@@ -51,12 +41,7 @@ class PullOp : public AsyncOpKernel {
       done();
       return;
     }
-    Wait::Start(
-        context, std::move(done),
-        [this](strom_callback here, void* owner) {
-          return strom_local_model_await(attributes_.replica, timeout_ns_, here, owner);
-        },
-        [this, context] { return Install(context); });
+    Await(context, std::move(done), [this, context] { return Install(context); });
   }
 
  private:
@@ -66,16 +51,13 @@ class PullOp : public AsyncOpKernel {
     TF_RETURN_IF_ERROR(variables.Lock(attributes_));
     TF_RETURN_IF_ERROR(FindStep(context, variables, stepped));
     if (!*stepped) return absl::OkStatus();
-    if (context->input(joint_now_input_).scalar<int64_t>()() != joint_) {
-      return ToStatus(STROM_INVALID_ARGUMENT, kOtherJointModel);
-    }
+    TF_RETURN_IF_ERROR(CheckJoint(context));
     std::vector<strom_segment> segments;
     TF_RETURN_IF_ERROR(NamedSegments(variables, &segments));
-    const int64_t iteration = context->input(iteration_input_).scalar<int64_t>()();
     const strom_thread_pool threads = LendThreads(context);
-    const int code =
-        strom_local_model_step(attributes_.replica, segments.data(),
-                               static_cast<int64_t>(segments.size()), iteration, &threads, result);
+    const int code = strom_local_model_step(attributes_.replica, segments.data(),
+                                            static_cast<int64_t>(segments.size()),
+                                            Iteration(context), &threads, result);
     return Stored(variables, ToStatus(code, strom_last_error()));
   }
 
@@ -139,15 +121,9 @@ class PullOp : public AsyncOpKernel {
     return absl::OkStatus();
   }
 
-  ReplicaAttributes attributes_;
-  std::vector<std::string> names_;
   std::vector<int64_t> watched_;
-  int64_t joint_ = 0;
   bool compare_contents_ = false;
-  int64_t timeout_ns_ = 0;
   int before_input_ = 0;
-  int iteration_input_ = 0;
-  int joint_now_input_ = 0;
 };
 
 REGISTER_KERNEL_BUILDER(Name("StromPull").Device(tensorflow::DEVICE_CPU), PullOp);

@@ -26,12 +26,6 @@ namespace keras_strom {
 // for the end of the data.
 absl::Status ToStatus(int code, const char* words);
 
-// Of a step that was traced for another joint model than that of the training that runs.
-inline constexpr const char* kOtherJointModel =
-    "this step was traced for a training of other variables than the joint model has now: after "
-    "layers were frozen or thawed compile the model again, and give a custom loop a tf.function of "
-    "its own for each strategy.begin";
-
 // The attributes that every op of ours has.
 struct ReplicaAttributes {
   int variables = 0;             // N

@@ -46,11 +46,7 @@ def wrap_apply(
 
     @functools.wraps(original)
     def apply(optimizer: Any, grads: Any, trainable_variables: Any = None) -> Any:
-        if trainable_variables is None:
-            changed = getattr(optimizer, "_trainable_variables", [])
-        else:
-            changed = trainable_variables = list(trainable_variables)
-        values = [_value_with_path(variable) for variable in changed]
+        trainable_variables, values = _changed_by(optimizer, trainable_variables)
         run = check(optimizer, values)
         if run is not None:
             return run(original, args=(optimizer, grads, trainable_variables))
@@ -75,11 +71,8 @@ def _wrap_outer(outer: Any, exchange: Callable[[Any, list[Any], list[Any]], list
 
     @functools.wraps(original)
     def apply(optimizer: Any, grads: Any, trainable_variables: Any = None) -> Any:
-        if trainable_variables is None:
-            changed = getattr(optimizer, "_trainable_variables", [])
-        else:
-            changed = trainable_variables = list(trainable_variables)
-        grads = exchange(optimizer, list(grads), [_value_with_path(v) for v in changed])
+        trainable_variables, values = _changed_by(optimizer, trainable_variables)
+        grads = exchange(optimizer, list(grads), values)
         _outer.applies = True
         try:
             return original(optimizer, grads, trainable_variables)
@@ -87,6 +80,13 @@ def _wrap_outer(outer: Any, exchange: Callable[[Any, list[Any], list[Any]], list
             _outer.applies = False
 
     outer.apply = apply
+
+
+def _changed_by(optimizer: Any, given: Any) -> tuple[list[Any] | None, list[Any]]:
+    """The variables that `apply` was given, to be given on, and the `tf.Variable`s behind them."""
+    given = None if given is None else list(given)
+    changed = getattr(optimizer, "_trainable_variables", []) if given is None else given
+    return given, [_value_with_path(variable) for variable in changed]
 
 
 def path_of(variable: Any) -> str:

@@ -47,7 +47,6 @@ class TrainingStep(abc.ABC):
 
     Args:
         statistics: how many numbers a step tells of itself.
-
     """
 
     def __init__(self, statistics: int) -> None:
