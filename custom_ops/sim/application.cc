@@ -183,16 +183,12 @@ Buffer Application::StateToGive() const {
   return MakeBuffer(std::move(state));
 }
 
-// Without one it begins afresh.
 void Application::InstallState(const Buffer& donation) {
-  record_.rounds = 0;
-  if (donation) {
-    ++record_.donations;
-    std::memcpy(&record_.rounds, donation->data() + 1, sizeof(record_.rounds));
-    std::memcpy(record_.parameters.data(), donation->data() + 1 + sizeof(record_.rounds),
-                4 * record_.parameters.size());
-  }
-  ledger_->GoOnAfter(record_.generation, record_.rounds);
+  if (!donation) return hooks_.on_violation("trains without the state of the others");
+  ++record_.donations;
+  std::memcpy(&record_.rounds, donation->data() + 1, sizeof(record_.rounds));
+  std::memcpy(record_.parameters.data(), donation->data() + 1 + sizeof(record_.rounds),
+              4 * record_.parameters.size());
 }
 
 void Application::NoteRound() {

@@ -33,8 +33,9 @@ Job DrawJobOnLongLines(uint64_t seed, SimulatedLinks links);
 // Asynchronous, training on a joint model by any method, with deaths, replacements, silences and
 // bad paths; with `masters` a master that is replaced, too.
 Job DrawJobWithJointModel(uint64_t seed, SimulatedLinks links);
-Job DrawJobWithGradients(uint64_t seed, SimulatedLinks links);
 Job DrawJobWithJointModelAndMasters(uint64_t seed, SimulatedLinks links);
+// The same in rounds of gradients.
+Job DrawJobWithGradients(uint64_t seed, SimulatedLinks links);
 // Mode, workers and plan, for people.
 std::string DescribeJob(const Job& job);
 

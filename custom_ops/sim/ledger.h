@@ -43,10 +43,6 @@ class Ledger {
   bool Agree(uint64_t generation, uint64_t rounds, uint64_t hash) {
     return rounds_[generation].try_emplace(rounds, hash).first->second == hash;
   }
-  // A worker goes on from what stands after so many.
-  void GoOnAfter(uint64_t generation, uint64_t rounds) {
-    rounds_[generation].erase(rounds_[generation].upper_bound(rounds), rounds_[generation].end());
-  }
   bool HasReached(uint64_t generation, uint64_t hash) const {
     const auto found = rounds_.find(generation);
     if (found == rounds_.end()) return false;

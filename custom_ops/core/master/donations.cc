@@ -40,16 +40,16 @@ void Donations::HandleChunk(int64_t now_ns, int32_t donor, const BlobChunk& chun
   const bool follows = chunk.offset == donation.passed_on && chunk.offset < donation.until &&
                        static_cast<int64_t>(chunk.bytes.size()) <= kChunkBytes &&
                        (donation.total == 0 || chunk.total == donation.total);
-  if (chunk.total == 0 || !follows) {
-    const char* const why = chunk.total == 0
-                                ? "has none to give"
-                                : "sent it out of order, or more than it was asked for";
-    if (!AskNext(now_ns, joiner, why, &donation, generation)) open_.erase(found);
-    return;
+  const char* why = nullptr;
+  if (chunk.total == 0) {
+    why = "has none to give";
+  } else if (!follows) {
+    why = "sent it out of order, or more than it was asked for";
+  } else if (donation.passed_on == 0 && !generation->HoldRound(joiner, chunk.name.mark)) {
+    // From the first chunk on nothing of the donor's can come before the joiner's next gradient.
+    why = "gave that of another step";
   }
-  // From here on nothing of the donor's can come before the joiner's next gradient.
-  if (donation.passed_on == 0 && !generation->HoldRound(joiner, chunk.name.mark)) {
-    const char* const why = "gave that of another step";
+  if (why != nullptr) {
     if (!AskNext(now_ns, joiner, why, &donation, generation)) open_.erase(found);
     return;
   }

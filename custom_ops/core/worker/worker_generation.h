@@ -106,8 +106,8 @@ class WorkerGeneration {
   void Verify(double difference, uint64_t hash);
   // At most once after each start: a worker that joined late, or in whose method all must have one
   // state, asks for another's, one that came after the end for the mean of the members' final
-  // states. In every other case an empty
-  // kDonation follows at once. `is_up`: the link to the master stands.
+  // states. In every other case an empty kDonation follows at once. `is_up`: the link to the master
+  // stands.
   void AskDonation(int32_t own_rank, bool is_up);
   // Training on a joint model; null otherwise.
   ShardAgent* joint() { return joint_ ? &*joint_ : nullptr; }
