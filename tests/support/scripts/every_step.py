@@ -6,7 +6,6 @@ options those of the strategy, such as "threshold=None".
 
 from __future__ import annotations
 
-import hashlib
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +14,7 @@ import keras
 import numpy as np
 
 import keras_strom
+from tests.support.digest import digest
 
 BATCH = 16
 #: A whole number of batches for two workers and for three.
@@ -49,8 +49,7 @@ def train(batch_size: int, optimizer: str = "momentum") -> tuple[list[np.ndarray
     bits: list[str] = []
 
     def note(batch: int, logs: object) -> None:
-        weights = b"".join(values.tobytes() for values in model.get_weights())
-        bits.append(hashlib.sha256(weights).hexdigest())
+        bits.append(digest(model.get_weights()))
 
     noting = keras.callbacks.LambdaCallback(on_train_batch_end=note)
     model.fit(x, y, batch_size=batch_size, epochs=2, shuffle=False, verbose=0, callbacks=[noting])

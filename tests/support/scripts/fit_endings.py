@@ -9,7 +9,6 @@ at.
 from __future__ import annotations
 
 import functools
-import hashlib
 import json
 import pathlib
 import sys
@@ -21,6 +20,7 @@ import keras
 import numpy as np
 
 import keras_strom
+from tests.support.digest import digest
 
 CASES: dict[str, Callable[[Place], dict[str, Any]]] = {}
 
@@ -140,7 +140,7 @@ def constraints_hold_wherever_one_looks(place: Place) -> dict[str, Any]:
         "norm": float(np.linalg.norm(bias)),
         "moved": not np.array_equal(before[0], model.get_weights()[0]),
         "assigned_outside": place.strategy.last_report.assigned_outside,
-        "digest": digest(model),
+        "digest": digest(model.get_weights()),
     }
 
 
@@ -150,12 +150,6 @@ def learns(model: keras.Model) -> bool:
     losses = model.fit(*data(), batch_size=8, verbose=0, epochs=2).history["loss"]
     moved = any(not np.array_equal(a, b) for a, b in zip(before, model.get_weights(), strict=True))
     return moved and bool(np.isfinite(losses).all())
-
-
-def digest(model: keras.Model) -> str:
-    """Of all weights, to be compared between the workers."""
-    weights = b"".join(value.tobytes() for value in model.get_weights())
-    return hashlib.sha256(weights).hexdigest()
 
 
 class Notes(keras.callbacks.Callback):
@@ -197,9 +191,9 @@ def meets_a_nan(place: Place, rank: int, *callbacks: Any) -> dict[str, Any]:
         "epochs": len(history.get("loss", [])),
         "called": notes.called,
         "finite": all(np.isfinite(value).all() for value in model.get_weights()),
-        "digest": digest(model),
+        "digest": digest(model.get_weights()),
         "learns": learns(model),
-        "digest_after": digest(model),
+        "digest_after": digest(model.get_weights()),
     }
 
 
@@ -242,7 +236,7 @@ def fails(place: Place, rank: int, method: str) -> dict[str, Any]:
     return {
         "raised": raised,
         "learns": learns(model),
-        "digest": digest(model),
+        "digest": digest(model.get_weights()),
         "workers": place.strategy.last_report.updates_applied > 0,
     }
 

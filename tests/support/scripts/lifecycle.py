@@ -7,7 +7,6 @@ number)
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
 import logging
 import pathlib
@@ -19,6 +18,7 @@ import numpy as np
 import tensorflow as tf
 
 import keras_strom
+from tests.support.digest import digest
 
 TAU = 2e-3
 WARMUP_STEPS = 4
@@ -117,8 +117,7 @@ class HashEveryStep(keras.callbacks.Callback):
         self.shared.append(self._hash())
 
     def _hash(self) -> str:
-        values = b"".join(v.numpy().tobytes() for v in self.model.trainable_variables)
-        return hashlib.sha256(values).hexdigest()
+        return digest(self.model.trainable_variables)
 
 
 class StopOnTheChief(keras.callbacks.Callback):

@@ -6,17 +6,16 @@ Run by tests/relay/test_merging.py: merging.py OUTPUT_FOLDER THRESHOLD_ALGORITHM
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
 import pathlib
 import sys
 from typing import Any
 
 import keras
-import numpy as np
 
 import keras_strom
 from benchmarks.update_accounts import Account
+from tests.support.digest import digest
 from tests.support.scripts.lifecycle import build_dense, data
 
 
@@ -49,10 +48,9 @@ def main() -> None:
     notes = Notes(strategy)
     model.fit(x, y, batch_size=4, epochs=2, verbose=0, callbacks=[notes])
     report, sharing = strategy.last_report, strategy._sharing
-    weights = b"".join(np.asarray(w).tobytes() for w in model.get_weights())
     status = sharing.worker.status()
     result = {
-        "hash": hashlib.sha256(weights).hexdigest(),
+        "hash": digest(model.get_weights()),
         "difference": report.max_replica_difference,
         "applied": report.updates_applied,
         "account": dataclasses.asdict(Account.of(status, report.updates_applied)),

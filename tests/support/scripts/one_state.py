@@ -6,7 +6,6 @@ meets what could part them: an overflow, another learning rate, fewer batches, a
 
 from __future__ import annotations
 
-import hashlib
 import json
 import sys
 from pathlib import Path
@@ -18,6 +17,7 @@ import tensorflow as tf
 
 import keras_strom
 from keras_strom import errors
+from tests.support.digest import digest
 
 BATCH = 16
 #: In batches from the first: where a value of worker 1 is far too large, or no number.
@@ -30,7 +30,7 @@ BATCHES = 20
 def state_of(model: keras.Model) -> str:
     """The bits of all that is trained, and of the optimizer."""
     variables = [*model.trainable_variables, *model.optimizer.variables]
-    return hashlib.sha256(b"".join(v.numpy().tobytes() for v in variables)).hexdigest()
+    return digest(variables)
 
 
 class States(keras.callbacks.Callback):  # type: ignore[misc]

@@ -5,16 +5,15 @@ tree.py OUTPUT_FOLDER
 
 from __future__ import annotations
 
-import hashlib
 import json
 import pathlib
 import sys
 from typing import Any
 
 import keras
-import numpy as np
 
 import keras_strom
+from tests.support.digest import digest
 from tests.support.scripts.lifecycle import TAU, build_dense, data
 
 
@@ -47,9 +46,8 @@ def main() -> None:
     model.fit(x, y, batch_size=4, epochs=2, verbose=0, callbacks=[place])
     report = strategy.last_report
     assert report is not None
-    weights = b"".join(np.asarray(w).tobytes() for w in model.get_weights())
     result = {
-        "hash": hashlib.sha256(weights).hexdigest(),
+        "hash": digest(model.get_weights()),
         "difference": report.max_replica_difference,
         "threshold": report.threshold,
         "node": place.node,
