@@ -27,7 +27,11 @@ bool Grants::NoteArrival(int64_t now_ns, int64_t bytes, Sender* sender) {
 
 int64_t Grants::ShareBytes(int64_t now_ns) const {
   const int64_t active = ActiveSenders(now_ns);
-  if (active > 1) return budget_bytes_ / active;
+  if (active > 1) {
+    // Where much is lost, less of that, too.
+    const int64_t own_bytes = own_bytes_ * budget_bytes_ / options_.shared_bytes;
+    return std::min(budget_bytes_ + own_bytes, options_.lone_bytes) / active;
+  }
   return std::min(budget_bytes_ + lone_bytes_, options_.lone_bytes);
 }
 

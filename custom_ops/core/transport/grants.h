@@ -7,6 +7,10 @@
 // first byte of another ends that. Nobody has to say that it falls silent: its share returns after
 // two periods without DATA, and what it was granted last it keeps.
 //
+// A process that sends, too, grants as much on top as it has under way itself. What it tells its
+// senders waits behind that in its own line's queue, so that much of the budget is never before the
+// receiver but on its way to be used again.
+//
 // On a long line (core/transport/long_line.h) a budget for the last switch says nothing: there a
 // sender is granted by what arrives from it in a round trip (core/transport/link_receiver.cc), and
 // its own pacing keeps the switch's queue short.
@@ -55,6 +59,8 @@ class Grants {
   bool NoteArrival(int64_t now_ns, int64_t bytes, Sender* sender);
   // So many packets did not arrive.
   void NoteLoss(int64_t packets) { lost_packets_ += packets; }
+  // By so many bytes more, or less, is under way from this process, over all short lines.
+  void NoteOwnUnderWay(int64_t bytes) { own_bytes_ += bytes; }
   // What each active sender may have under way.
   int64_t ShareBytes(int64_t now_ns) const;
   // What messages that are partly here hold, over all senders.
@@ -72,6 +78,7 @@ class Grants {
 
   const GrantOptions options_;
   int64_t reassembly_bytes_ = 0;
+  int64_t own_bytes_ = 0;  // under way from here
   int64_t budget_bytes_;
   int64_t period_ = 0;
   int64_t heard_ = 0;                               // senders of this period

@@ -99,6 +99,7 @@ std::optional<bool> Link::Take(int64_t now_ns, const Address& from, PacketType t
     if (!ParseStatus(body, &status_)) return std::nullopt;
     if (!sender_.HandleStatus(now_ns, status_)) return false;
     receiver_.SetRoundTrip(sender_.round_trip().line_ns());
+    receiver_.SetUnderWay(sender_.in_flight_packets() * static_cast<int64_t>(BodyBytes()));
     if (path_.is_raised() && sender_.LosesLongPackets(now_ns)) {
       path_.Narrow(now_ns);
       sender_.SetBodyBytes(BodyBytes());

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 #include "core/transport/counters.h"
 #include "core/transport/long_line.h"
@@ -31,6 +32,8 @@ LinkReceiver::LinkReceiver(uint32_t first_sequence, Grants* grants, LinkCounters
       grant_edge_(first_sequence + kIdleGrantPackets),
       packet_bytes_(kUsualPayloadBytes),
       reassembly_(grants, counters) {}
+
+LinkReceiver::~LinkReceiver() { SetUnderWay(0); }
 
 bool LinkReceiver::HandleData(int64_t now_ns, const DataPacket& packet) {
   NoteArrival(now_ns, packet.timestamp_us);
@@ -68,6 +71,11 @@ bool LinkReceiver::HandleProbe(int64_t now_ns, const ProbePacket& packet) {
   status_due_ = true;
   // What is missing now was sent before the probe: no patience with it.
   return Before(packet.next_sequence, end_) || Advance(kLongAgo, packet.next_sequence);
+}
+
+void LinkReceiver::SetUnderWay(int64_t bytes) {
+  if (round_trip_ns_ >= kLongLineNs) bytes = 0;
+  grants_->NoteOwnUnderWay(bytes - std::exchange(under_way_bytes_, bytes));
 }
 
 void LinkReceiver::HoldBack(bool hold) {

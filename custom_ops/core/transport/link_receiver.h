@@ -21,6 +21,7 @@ class LinkReceiver {
  public:
   // `grants` and `counters` outlive the receiver.
   LinkReceiver(uint32_t first_sequence, Grants* grants, LinkCounters* counters);
+  ~LinkReceiver();
 
   // False: the peer broke the protocol; the link cannot go on.
   [[nodiscard]] bool HandleData(int64_t now_ns, const DataPacket& packet);
@@ -32,6 +33,9 @@ class LinkReceiver {
   // The least round trip to the sender; 0 = not known. One that is far away is granted what it
   // needs to fill its line, and is told a little less often what arrived.
   void SetRoundTrip(int64_t least_ns) { round_trip_ns_ = least_ns; }
+
+  // What the other half of this link has under way; on a long line most of it is in no queue.
+  void SetUnderWay(int64_t bytes);
 
   // While true nothing is granted beyond what has been.
   void HoldBack(bool hold);
@@ -65,6 +69,7 @@ class LinkReceiver {
   uint32_t untold_from_;  // the next STATUS begins here, when it lies past cumulative_
   uint32_t grant_edge_;   // sequences before it may be sent
   bool held_back_ = false;
+  int64_t under_way_bytes_ = 0;         // as it was told to grants_
   uint32_t share_ = kIdleGrantPackets;  // what the sender may have under way, when it was told last
   int64_t packet_bytes_;                // the longest payload, lately
   SequenceSet arrived_;                 // from cumulative_ on

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <map>
 #include <numeric>
+#include <tuple>
 #include <vector>
 
 #include "core/transport/crypto.h"
@@ -72,6 +73,18 @@ TEST(Grants, LossWhileSeveralSendMakesTheBudgetSmallerForAWhile) {
   EXPECT_EQ(grants.ShareBytes(now_ns), 3200);
 }
 
+TEST(Grants, WhoSendsGrantsAsMuchOnTop) {
+  Grants grants({.shared_bytes = 1000, .lone_bytes = 5000});
+  std::vector<Grants::Sender> senders(2);
+  for (Grants::Sender& sender : senders) grants.NoteArrival(0, 1, &sender);
+  grants.NoteOwnUnderWay(2000);
+  EXPECT_EQ(grants.ShareBytes(0), 1500);
+  grants.NoteOwnUnderWay(10'000);
+  EXPECT_EQ(grants.ShareBytes(0), 2500) << "no more than one would get";
+  grants.NoteOwnUnderWay(-12'000);
+  EXPECT_EQ(grants.ShareBytes(0), 500);
+}
+
 TEST(Grants, NobodyIsActiveAfterAPause) {
   Grants grants(GrantOptions{});
   Grants::Sender sender;
@@ -83,69 +96,107 @@ TEST(Grants, NobodyIsActiveAfterAPause) {
 
 // ---------------------------------------------------------------- incast
 
-struct Incast {
-  double retransmitted;  // of the datagrams sent
-  double fairness;       // Jain's index
-  double goodput;        // of the line's rate, in payload
+struct Traffic {
+  double up = 0, down = 0;   // goodput, of the line's rate, in payload
+  double retransmitted = 0;  // of the datagrams that the senders sent
+  double fairness = 0;       // Jain's index of what came up
 };
 
-// `senders` workers send to one master as fast as they may, through a line of 1 Gbit/s.
-Incast RunIncast(int senders, int64_t buffer_bytes, int64_t mtu_bytes = 1500) {
-  EndpointOptions options;
-  constexpr int64_t kRate = 125'000'000;
-  Network network(1);
-  network.SetPaths({.delay_ns = 30'000, .mtu_bytes = mtu_bytes});
-  options.secret.fill(7);
-  options.private_key.fill(3);
-  options.accepts = true;
-  const PublicKeyBytes key = DerivePublicKey(options.private_key);
-  const Host master = network.Add(options);
-  network.SetLine(master, kRate, buffer_bytes);
-  std::map<LinkId, int64_t> received;
-  network.hooks(master).on_event = [&](int64_t now_ns, LinkEvent event) {
-    if (event.type == LinkEvent::Type::kHello) {
-      network.endpoint(master).Accept(now_ns, event.link, MakeBuffer({1}));
-    }
-    if (event.type == LinkEvent::Type::kMessage) {
-      received[event.link] += static_cast<int64_t>(event.payload->size());
-    }
-  };
-  const Buffer message = MakeBuffer(std::vector<uint8_t>(64 << 10, 5));
-  options.accepts = false;
-  std::vector<Host> workers;
-  for (int i = 0; i < senders; ++i) {
-    const Host worker = network.Add(options);
-    const LinkId link = network.endpoint(worker).Connect(network.now_ns(), network.address(master),
-                                                         key, MakeBuffer({1}));
-    network.hooks(worker).after = [&, worker, link](int64_t now_ns) {
-      Endpoint& endpoint = network.endpoint(worker);
-      while (endpoint.QueuedBytes(link) < (1 << 20) &&
-             endpoint.Send(now_ns, link, Channel::kUpdate, message)) {
+// Workers that send to one master as fast as they may, and it to them where it `answers`. They
+// share the master's line, which has a buffer in each direction.
+class Crowd {
+ public:
+  Crowd(int workers, bool answers, int64_t rate_bytes, int64_t buffer_bytes,
+        int64_t mtu_bytes = 1500)
+      : rate_bytes_(rate_bytes) {
+    network_.SetPaths({.delay_ns = 30'000, .mtu_bytes = mtu_bytes});
+    EndpointOptions options;
+    options.secret.fill(7);
+    options.private_key.fill(3);
+    options.accepts = true;
+    const PublicKeyBytes key = DerivePublicKey(options.private_key);
+    const Host master = network_.Add(options);
+    network_.SetLine(master, rate_bytes, buffer_bytes);
+    network_.hooks(master).on_event = [=, this](int64_t now_ns, const LinkEvent& event) {
+      Endpoint& endpoint = network_.endpoint(master);
+      if (event.type == LinkEvent::Type::kHello) {
+        endpoint.Accept(now_ns, event.link, MakeBuffer({1}));
       }
+      if (event.type == LinkEvent::Type::kUp && answers) answered_.push_back(event.link);
+      if (event.type == LinkEvent::Type::kMessage) up_bytes_[event.link] += Size(event);
     };
-    workers.push_back(worker);
+    network_.hooks(master).after = [=, this](int64_t now_ns) {
+      for (const LinkId link : answered_) Fill(now_ns, master, link);
+    };
+    options.accepts = false;
+    for (int i = 0; i < workers; ++i) {
+      const Host worker = network_.Add(options);
+      const LinkId link = network_.endpoint(worker).Connect(
+          network_.now_ns(), network_.address(master), key, MakeBuffer({1}));
+      network_.hooks(worker).on_event = [this](int64_t, const LinkEvent& event) {
+        if (event.type == LinkEvent::Type::kMessage) down_bytes_ += Size(event);
+      };
+      network_.hooks(worker).after = [=, this](int64_t now_ns) { Fill(now_ns, worker, link); };
+      workers_.push_back(worker);
+    }
+    // Until all links stand and have measured their round trips.
+    network_.RunFor(2 * kSecond);
+    sends_ = true;
   }
-  network.RunFor(200 * kMillisecond);
-  received.clear();
-  const auto count = [&](int64_t LinkCounters::* field) {
-    return std::accumulate(workers.begin(), workers.end(), 0.0, [&](double sum, Host worker) {
-      return sum + static_cast<double>(network.endpoint(worker).counters().*field);
-    });
-  };
-  const double sent = count(&LinkCounters::datagrams_sent);
-  const double retransmitted = count(&LinkCounters::retransmitted_packets);
-  constexpr int64_t kDurationNs = 400 * kMillisecond;
-  network.RunFor(kDurationNs);
 
-  double sum = 0, squares = 0;
-  for (const auto& [link, bytes] : received) {
-    sum += static_cast<double>(bytes);
-    squares += static_cast<double>(bytes) * static_cast<double>(bytes);
+  Traffic RunFor(int64_t duration_ns) {
+    up_bytes_.clear();
+    down_bytes_ = 0;
+    const double sent = Count(&LinkCounters::datagrams_sent);
+    const double again = Count(&LinkCounters::retransmitted_packets);
+    network_.RunFor(duration_ns);
+    double sum = 0, squares = 0;
+    for (const auto& [link, bytes] : up_bytes_) {
+      sum += bytes;
+      squares += bytes * bytes;
+    }
+    const double line_bytes =
+        static_cast<double>(rate_bytes_) * static_cast<double>(duration_ns) / kSecond;
+    return {.up = sum / line_bytes,
+            .down = down_bytes_ / line_bytes,
+            .retransmitted = (Count(&LinkCounters::retransmitted_packets) - again) /
+                             (Count(&LinkCounters::datagrams_sent) - sent),
+            .fairness = sum * sum / (static_cast<double>(workers_.size()) * squares)};
   }
-  return {.retransmitted = (count(&LinkCounters::retransmitted_packets) - retransmitted) /
-                           (count(&LinkCounters::datagrams_sent) - sent),
-          .fairness = sum * sum / (senders * squares),
-          .goodput = sum / (kRate * static_cast<double>(kDurationNs) / kSecond)};
+
+ private:
+  static double Size(const LinkEvent& event) { return static_cast<double>(event.payload->size()); }
+
+  void Fill(int64_t now_ns, Host host, LinkId link) {
+    Endpoint& endpoint = network_.endpoint(host);
+    while (sends_ && endpoint.QueuedBytes(link) < (1 << 20) &&
+           endpoint.Send(now_ns, link, Channel::kUpdate, message_)) {
+    }
+  }
+
+  double Count(int64_t LinkCounters::* field) {
+    return std::accumulate(workers_.begin(), workers_.end(), 0.0, [&](double sum, Host worker) {
+      return sum + static_cast<double>(network_.endpoint(worker).counters().*field);
+    });
+  }
+
+  const int64_t rate_bytes_;
+  const Buffer message_ = MakeBuffer(std::vector<uint8_t>(64 << 10, 5));
+  Network network_{1};
+  std::vector<Host> workers_;
+  std::vector<LinkId> answered_;
+  bool sends_ = false;
+  std::map<LinkId, double> up_bytes_;
+  double down_bytes_ = 0;
+};
+
+constexpr int64_t kGigabitBytes = 125'000'000;
+
+// `senders` workers send to one master as fast as they may, through a line of 1 Gbit/s.
+Traffic RunIncast(int senders, int64_t buffer_bytes, int64_t mtu_bytes = 1500) {
+  Crowd crowd(senders, /*answers=*/false, kGigabitBytes, buffer_bytes, mtu_bytes);
+  crowd.RunFor(200 * kMillisecond);
+  return crowd.RunFor(400 * kMillisecond);
 }
 
 class IncastTest : public testing::TestWithParam<int64_t> {};
@@ -157,31 +208,62 @@ constexpr double kPayloadOfLine = 1144.0 / 1228;
 constexpr double kGoodput = .9 * kPayloadOfLine;
 
 TEST_P(IncastTest, EightSendersShareALineFairlyAndLoseLittle) {
-  const Incast incast = RunIncast(8, GetParam());
+  const Traffic incast = RunIncast(8, GetParam());
   EXPECT_LE(incast.retransmitted, .02);
   EXPECT_GE(incast.fairness, .95);
-  EXPECT_GE(incast.goodput, kGoodput);
+  EXPECT_GE(incast.up, kGoodput);
 }
 
 TEST_P(IncastTest, OneSenderAloneFillsTheLine) {
-  const Incast incast = RunIncast(1, GetParam());
+  const Traffic incast = RunIncast(1, GetParam());
   EXPECT_LE(incast.retransmitted, .01);
-  EXPECT_GE(incast.goodput, kGoodput);
+  EXPECT_GE(incast.up, kGoodput);
 }
 
 // Jumbo frames: what a buffer holds of them is few packets.
 TEST(Incast, LongDatagramsShareALineToo) {
-  const Incast incast = RunIncast(8, 512 << 10, 9000);
+  const Traffic incast = RunIncast(8, 512 << 10, 9000);
   EXPECT_LE(incast.retransmitted, .02);
   EXPECT_GE(incast.fairness, .95);
-  EXPECT_GE(incast.goodput, kGoodput);
+  EXPECT_GE(incast.up, kGoodput);
 }
 
 TEST(Incast, ManySendersGetAtLeastAFewPacketsEach) {
-  const Incast incast = RunIncast(32, 128 << 10);
+  const Traffic incast = RunIncast(32, 128 << 10);
   EXPECT_LE(incast.retransmitted, .05);
   EXPECT_GE(incast.fairness, .95);
-  EXPECT_GE(incast.goodput, kGoodput);
+  EXPECT_GE(incast.up, kGoodput);
+}
+
+// ---------------------------------------------------------------- both ways at once
+
+struct BothWays {
+  int64_t rate_bytes;
+  int64_t buffer_bytes;
+};
+
+class BothWaysTest : public testing::TestWithParam<std::tuple<BothWays, int>> {};
+
+INSTANTIATE_TEST_SUITE_P(Lines, BothWaysTest,
+                         testing::Combine(testing::Values(BothWays{kGigabitBytes / 10, 128 << 10},
+                                                          BothWays{kGigabitBytes / 10, 512 << 10},
+                                                          BothWays{kGigabitBytes / 4, 2 << 20},
+                                                          BothWays{kGigabitBytes, 64 << 10},
+                                                          BothWays{kGigabitBytes, 512 << 10},
+                                                          BothWays{kGigabitBytes, 2 << 20}),
+                                          testing::Values(2, 8)));
+
+// What a master is sent does not suffer from what it sends, whose queue holds up its grants.
+TEST_P(BothWaysTest, FillBothDirections) {
+  const auto& [line, workers] = GetParam();
+  Crowd crowd(workers, /*answers=*/true, line.rate_bytes, line.buffer_bytes);
+  for (int i = 0; i < 2; ++i) {
+    const Traffic traffic = crowd.RunFor(400 * kMillisecond);
+    EXPECT_GE(traffic.up, .75 * kPayloadOfLine);
+    EXPECT_GE(traffic.down, .75 * kPayloadOfLine);
+    if (i == 0) continue;  // links are still looking for their rate
+    EXPECT_LE(traffic.retransmitted, .04);
+  }
 }
 
 }  // namespace
