@@ -196,7 +196,8 @@ void Application::NoteRound() {
     hooks_.on_violation("cannot step: " + joint_.failure().message);
   }
   ++record_.rounds;
-  if (!ledger_->Agree(record_.generation, record_.rounds, HashOf(record_.parameters))) {
+  if (!ledger_->Agree(record_.generation, record_.rounds, HashOf(record_.parameters),
+                      record_.origin)) {
     hooks_.on_violation("has others' parameters no more after " + std::to_string(record_.rounds) +
                         " rounds");
   }

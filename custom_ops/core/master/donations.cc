@@ -11,6 +11,8 @@ namespace {
 
 // A donor answers between two of its batches.
 constexpr int64_t kPatienceTimeouts = 6;
+// So often all are asked where a state has to be that of the round at hand.
+constexpr int kMostPasses = 3;
 // While a joiner's link has to drain, a look so often within the failure timeout.
 constexpr int64_t kLooksPerTimeout = 500;
 
@@ -104,7 +106,12 @@ bool Donations::AskNext(int64_t now_ns, int32_t joiner, const std::string& why, 
                    WorkerName(donation->donor) + " was asked for its state for " +
                        WorkerName(joiner) + " and " + why});
   }
-  const std::optional<int32_t> donor = generation->FindDonor(donation->asked);
+  std::optional<int32_t> donor = generation->FindDonor(donation->asked);
+  if (!donor && generation->IsOfGradients() && ++donation->passes < kMostPasses) {
+    // Who had another state then, or none yet, may have one that fits now.
+    donation->asked.clear();
+    donor = generation->FindDonor(donation->asked);
+  }
   if (!donor && generation->IsOfGradients()) {
     host_->Fail(joiner, Code::kMasterLost,
                 "no worker has given " + WorkerName(joiner) +

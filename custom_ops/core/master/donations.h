@@ -47,7 +47,8 @@ class Donations {
  private:
   struct Donation {
     int32_t donor = -1;
-    std::set<int32_t> asked;  // donors so far
+    std::set<int32_t> asked;  // donors so far, in this pass
+    int passes = 0;           // in which all were asked
     uint64_t passed_on = 0;   // bytes of this donor's state
     uint64_t total = 0;       // 0 = not yet known
     uint64_t until = 0;       // the donor's window

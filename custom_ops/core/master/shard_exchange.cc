@@ -106,10 +106,25 @@ void ShardExchange::Release(int32_t rank) {
 bool ShardExchange::Hold(int32_t rank, uint64_t round) {
   const auto found = members_.find(rank);
   if (!plan_.IsOfGradients()) return true;
-  if (found == members_.end() || round != number_) return false;
+  if (found == members_.end() || (round != number_ && !MayGoBackTo(round))) return false;
+  if (round != number_) {
+    number_ = round;
+    has_mean_before_ = false;
+  }
   found->second.next_round = round;
   found->second.in_rounds = found->second.trains;
   return true;
+}
+
+// Whoever trained on alone when the others had ended is lost, and with it the only state that has
+// the last rounds. Its successor goes on from where the others are.
+bool ShardExchange::MayGoBackTo(uint64_t round) const {
+  std::optional<uint64_t> most;  // rounds in the state of one that has ended
+  for (const auto& [rank, member] : members_) {
+    if (member.here && member.in_rounds) return false;
+    if (member.here) most = std::max(most, member.ran);
+  }
+  return next_part_ == 0 && round < number_ && round == most;
 }
 
 // Of gradients: what it gives next, or says again.
@@ -118,13 +133,16 @@ uint64_t ShardExchange::NextRoundOf(const Member& member) const {
   return member.has == member.gave ? *member.gave + 1 : *member.gave;
 }
 
-// The mean of the round before is here until a part of the next has one.
+// The mean of the round before is here until a part of the next has one. Who was away when all went
+// back may be ahead.
 bool ShardExchange::MayReturn(int32_t rank) const {
   const auto found = members_.find(rank);
   if (!plan_.IsOfGradients() || found == members_.end()) return true;
   const Member& member = found->second;
   if (member.here || !member.trains) return true;
-  return member.next_round + (next_part_ > 0 ? 0 : 1) >= number_;
+  const bool is_behind =
+      member.next_round + (next_part_ > 0 || !has_mean_before_ ? 0 : 1) < number_;
+  return !is_behind && member.next_round <= number_;
 }
 
 Tick ShardExchange::CurrentTick() const {
@@ -533,6 +551,7 @@ void ShardExchange::CloseRound(int64_t now_ns) {
     if (member.here && member.gave == number_ && !member.gets_target) late_[rank] = number_;
   }
   ++number_;
+  has_mean_before_ = true;
   for (auto& [rank, member] : members_) {
     if (member.here && member.trains) host_->Send(rank, CurrentTick());
   }

@@ -142,6 +142,7 @@ class ShardExchange {
   int64_t NotBefore() const;
 
   void AdvanceRounds(int64_t now_ns);
+  bool MayGoBackTo(uint64_t round) const;
   bool HasGiven(const Member& member, int64_t part) const;
   bool IsPartGiven() const;
   void TakeRate();
@@ -181,6 +182,7 @@ class ShardExchange {
   Recent<double> ratios_;                   // exchange over step, of the latest rounds
   std::map<int32_t, Stream> streams_;       // by rank
   uint32_t rate_ = 0;                       // of gradients: what goes out with the mean
+  bool has_mean_before_ = true;             // ... and joint_ has that of the round before
   std::vector<float> model_;                // of gradients: once closed, where anybody has given it
 };
 

@@ -198,9 +198,20 @@ TEST_F(DonationsOfOneStateTest, AStateOfAnotherStepIsNotPassedOn) {
   EXPECT_TRUE(host.donors[1].IsWanted());
 }
 
-TEST_F(DonationsOfOneStateTest, WithoutOneNobodyJoinsThoseWhoTrain) {
+TEST_F(DonationsOfOneStateTest, WhoGaveThatOfAnotherStepIsAskedOnceMore) {
   Donate(0, 1);
   Donate(1, 1);
+  EXPECT_EQ(host.failed, "");
+  Donate(0, 0);
+  EXPECT_TRUE(host.got[2]);
+}
+
+TEST_F(DonationsOfOneStateTest, WithoutOneNobodyJoinsThoseWhoTrain) {
+  for (int pass = 0; pass < 3; ++pass) {
+    Donate(0, 1);
+    EXPECT_EQ(host.failed, "");
+    Donate(1, 1);
+  }
   EXPECT_THAT(host.failed, HasSubstr("no worker has given worker 2 its state"));
   EXPECT_FALSE(host.got[2]);
 }

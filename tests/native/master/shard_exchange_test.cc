@@ -290,6 +290,54 @@ TEST_F(RoundsOfGradientsTest, TheRoundAtHandWaitsForWhoHasTheStateBeforeIt) {
   EXPECT_THAT(host.got[0][0].Values(), Each(4.0f));
 }
 
+// Its successor's rounds are other ones than those that it made alone.
+TEST_F(RoundsOfGradientsTest, AfterTheLossOfWhoTrainedOnAloneAllGoBackToTheStateThatIsThere) {
+  GiveGradient(0, 0, 1);
+  GiveGradient(1, 0, 3);
+  GiveLast(0, 8, 1);
+  GiveGradient(1, 1, 5);  // alone
+  exchange->Leave(1);
+  exchange->Join(1, true);
+  EXPECT_FALSE(exchange->Hold(1, 0));
+  ASSERT_TRUE(exchange->Hold(1, 1));
+  host.got.clear();
+  GiveGradient(1, 1, 7);
+  ASSERT_THAT(Offsets(1), ElementsAre(0, 16, 32));
+  EXPECT_THAT(host.got[1][0].Values(), Each(7.0f));
+}
+
+TEST_F(RoundsOfGradientsTest, NobodyGoesBackWhileOneTrainsOrWhereNobodyHasEnded) {
+  exchange->Join(2, true);
+  for (uint64_t round = 0; round < 2; ++round) {
+    GiveGradient(0, round, 1);
+    GiveGradient(1, round, 3);
+  }
+  GiveLast(0, 8, 2);
+  GiveGradient(1, 2, 3);
+  EXPECT_FALSE(exchange->Hold(2, 2)) << "one trains";
+  exchange->Leave(1);
+  exchange->Leave(0);
+  EXPECT_FALSE(exchange->Hold(2, 0)) << "nobody is there";
+  EXPECT_FALSE(exchange->Hold(2, 2));
+}
+
+// The one that is away is ahead: it would step with a state that nobody else has.
+TEST_F(RoundsOfGradientsTest, WhoWasAwayWhenAllWentBackStartsAnew) {
+  exchange->Join(2, true);
+  for (uint64_t round = 0; round < 2; ++round) {
+    GiveGradient(0, round, 1);
+    GiveGradient(1, round, 3);
+    exchange->Handle(0, 1, Have{kGeneration, round});
+  }
+  GiveLast(0, 8, 2);
+  GiveGradient(1, 2, 3);
+  exchange->Handle(0, 1, Have{kGeneration, 2});
+  exchange->Leave(1);
+  EXPECT_TRUE(exchange->MayReturn(1));
+  ASSERT_TRUE(exchange->Hold(2, 2));
+  EXPECT_FALSE(exchange->MayReturn(1));
+}
+
 TEST_F(RoundsOfGradientsTest, NoRoundWaitsForWhoHasToGetItsStateAgain) {
   exchange->Join(2, true);
   ASSERT_TRUE(exchange->Hold(2, 0));
