@@ -458,10 +458,7 @@ void Simulation::KillProcess(int32_t rank) {
   const bool drained = process->record().state == ApplicationRecord::State::kDrained;
   drained_ += drained ? 1 : 0;
   Log(process->name() + (drained ? " is gone" : " is killed"));
-  if (!drained) {
-    process->application->Die();
-    ledger_.Die(process->record().origin);
-  }
+  if (!drained) process->application->Die();
   network_->Kill(process->host);
 }
 
