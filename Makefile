@@ -330,9 +330,10 @@ bench-sites: bench-configure ## the demo's CNN trained by two sites with a long 
 	  $(BIN)/cmake --build $(NATIVE_BENCH) --target wan_line --parallel $(JOBS)
 	@$(BIN)/python -m benchmarks.sites $(BENCH_ARGS)
 
-bench-mpca: setup ## MPCA SGD beside SparkNet, EASGD and others, in virtual time (20 minutes; --quick)
+bench-mpca: setup ## MPCA SGD beside SparkNet, EASGD and others, in virtual time (20 minutes; --quick); FULL=1: bench-mpca-real, too
 	@.ci/system-packages data
 	@$(BIN)/python -m benchmarks.mpca $(BENCH_ARGS)
+	@[[ "$${FULL:-}" != 1 ]] || $(MAKE) --no-print-directory bench-mpca-real BENCH_ARGS=
 
 .PHONY: bench-mpca-real
 bench-mpca-real: setup ## the same methods as real jobs of 8 workers, on lines of their own (16 minutes); root
