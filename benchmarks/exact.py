@@ -197,13 +197,7 @@ def draw(speeds: Speeds, output: pathlib.Path) -> None:
             for way in reversed([way for way in WAYS if way in ways]):
                 value = 1e3 / statistics.median(ways[way])
                 one.barh(height, value, 0.8, color=COLORS[way])
-                pictures.label(
-                    one,
-                    value,
-                    height,
-                    f"{value:.0f}" if value >= 100 else f"{value:.3g}",
-                    COLORS[way],
-                )
+                pictures.label(one, value, height, report.cell(round(value, 1)), COLORS[way])
                 places.append(height)
                 names.append(f"{way}, {workers} workers")
                 height += 1

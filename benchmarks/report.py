@@ -325,7 +325,7 @@ def _table(group: str, rows: list[Row]) -> rich.table.Table:
         table.add_column(column.replace("_", " "), justify="left" if is_text else "right")
     for row in rows:
         table.add_row(
-            rich.text.Text(row["name"]), *(rich.text.Text(_cell(row.get(key))) for key in columns)
+            rich.text.Text(row["name"]), *(rich.text.Text(cell(row.get(key))) for key in columns)
         )
     return table
 
@@ -343,14 +343,15 @@ def _target_table(targets: list[Target]) -> rich.table.Table:
         verdict = ("met", "green") if target.met else ("MISSED", "bold red")
         table.add_row(
             target.name,
-            _cell(target.value),
-            f"{sign} {_cell(target.goal)}",
+            cell(target.value),
+            f"{sign} {cell(target.goal)}",
             rich.text.Text(*verdict),
         )
     return table
 
 
-def _cell(value: object) -> str:
+def cell(value: object) -> str:
+    """A value as tables and pictures show it."""
     if value is None:
         return ""
     if isinstance(value, bool):

@@ -189,6 +189,7 @@ void Application::InstallState(const Buffer& donation) {
   std::memcpy(&record_.rounds, donation->data() + 1, sizeof(record_.rounds));
   std::memcpy(record_.parameters.data(), donation->data() + 1 + sizeof(record_.rounds),
               4 * record_.parameters.size());
+  ledger_->BeginAfter(record_.generation, record_.rounds);
 }
 
 void Application::NoteRound() {
@@ -196,8 +197,7 @@ void Application::NoteRound() {
     hooks_.on_violation("cannot step: " + joint_.failure().message);
   }
   ++record_.rounds;
-  if (!ledger_->Agree(record_.generation, record_.rounds, HashOf(record_.parameters),
-                      record_.origin)) {
+  if (!ledger_->Agree(record_.generation, record_.rounds, HashOf(record_.parameters))) {
     hooks_.on_violation("has others' parameters no more after " + std::to_string(record_.rounds) +
                         " rounds");
   }

@@ -108,7 +108,6 @@ class Application {
   void Die() {
     record_.state = ApplicationRecord::State::kDead;
     next_action_ns_ = kNever;
-    ledger_->Die(record_.origin);
   }
 
   // What it has seen in generations that are over, and been told.

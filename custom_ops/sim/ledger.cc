@@ -11,20 +11,6 @@ bool Ledger::Start(uint64_t generation, const std::vector<float>& parameters) {
   return initial_.try_emplace(generation, parameters).first->second == parameters;
 }
 
-bool Ledger::Agree(uint64_t generation, uint64_t rounds, uint64_t hash, uint64_t origin) {
-  reached_[generation].insert(hash);
-  Reached& reached = rounds_[generation][rounds];
-  if (reached.origins.empty()) reached.hash = hash;
-  reached.origins.insert(origin);
-  return reached.hash == hash;
-}
-
-void Ledger::Die(uint64_t origin) {
-  for (auto& [generation, rounds] : rounds_) {
-    for (auto& [number, reached] : rounds) reached.origins.erase(origin);
-  }
-}
-
 void Ledger::Submit(const UpdateId& id, uint64_t generation, Bytes message) {
   Origin& origin = origins_[id.origin];
   STROM_CHECK(id.counter == origin.last() + 1);

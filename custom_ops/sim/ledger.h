@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <map>
-#include <set>
 #include <vector>
 
 #include "core/base/types.h"
@@ -39,14 +38,21 @@ class Ledger {
     return found == drained_.end() ? kNone : found->second;
   }
 
-  // Rounds of gradients: after so many of them the process of `origin` has parameters of this hash.
-  // False: another one that lives, or has left, has others.
-  bool Agree(uint64_t generation, uint64_t rounds, uint64_t hash, uint64_t origin);
-  // It is killed: what it alone had reached others may reach otherwise.
-  void Die(uint64_t origin);
+  // Rounds of gradients: after so many of them a worker has parameters of this hash. False: another
+  // has others.
+  bool Agree(uint64_t generation, uint64_t rounds, uint64_t hash) {
+    return rounds_[generation].try_emplace(rounds, hash).first->second == hash;
+  }
+  // One begins after so many, and no round ends without it: later ones that were are void.
+  void BeginAfter(uint64_t generation, uint64_t rounds) {
+    auto& hashes = rounds_[generation];
+    hashes.erase(hashes.upper_bound(rounds), hashes.end());
+  }
   bool HasReached(uint64_t generation, uint64_t hash) const {
-    const auto found = reached_.find(generation);
-    return found != reached_.end() && found->second.contains(hash);
+    const auto found = rounds_.find(generation);
+    if (found == rounds_.end()) return false;
+    return std::any_of(found->second.begin(), found->second.end(),
+                       [&](const auto& entry) { return entry.second == hash; });
   }
 
   // The last counter of each origin so far.
@@ -82,13 +88,8 @@ class Ledger {
   VersionVector submitted_;
   std::map<uint64_t, std::vector<float>> initial_;
   std::map<uint64_t, int64_t> given_;
-  struct Reached {
-    uint64_t hash = 0;
-    std::set<uint64_t> origins;  // that live
-  };
-  std::map<uint64_t, std::map<uint64_t, Reached>> rounds_;  // by generation, by rounds
-  std::map<uint64_t, std::set<uint64_t>> reached_;          // hashes, by generation
-  std::map<uint64_t, std::vector<uint64_t>> drained_;       // origins, by generation
+  std::map<uint64_t, std::map<uint64_t, uint64_t>> rounds_;  // by generation: hash by rounds
+  std::map<uint64_t, std::vector<uint64_t>> drained_;        // origins, by generation
 };
 
 }  // namespace strom

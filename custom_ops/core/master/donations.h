@@ -1,7 +1,8 @@
 // A late joiner's question for another worker's state, at the master: it asks one that trains, the
 // chief first, and passes on what that sends, chunk by chunk. It allows the donor only so much
 // ahead of the joiner's link, so that it holds little of it. A donor that is lost, silent or has
-// nothing makes it ask the next. core/worker/donor.h is the giving worker's side.
+// nothing makes it ask the next; where all must have one state, all are asked again, a few times.
+// core/worker/donor.h is the giving worker's side.
 #ifndef KERAS_STROM_CORE_MASTER_DONATIONS_H_
 #define KERAS_STROM_CORE_MASTER_DONATIONS_H_
 

@@ -106,8 +106,9 @@ void ShardExchange::Release(int32_t rank) {
 bool ShardExchange::Hold(int32_t rank, uint64_t round) {
   const auto found = members_.find(rank);
   if (!plan_.IsOfGradients()) return true;
-  if (found == members_.end() || (round != number_ && !MayGoBackTo(round))) return false;
+  if (found == members_.end()) return false;
   if (round != number_) {
+    if (!MayGoBackTo(round)) return false;
     number_ = round;
     has_mean_before_ = false;
   }
@@ -140,9 +141,8 @@ bool ShardExchange::MayReturn(int32_t rank) const {
   if (!plan_.IsOfGradients() || found == members_.end()) return true;
   const Member& member = found->second;
   if (member.here || !member.trains) return true;
-  const bool is_behind =
-      member.next_round + (next_part_ > 0 || !has_mean_before_ ? 0 : 1) < number_;
-  return !is_behind && member.next_round <= number_;
+  const bool mean_is_here = has_mean_before_ && next_part_ == 0;
+  return member.next_round <= number_ && member.next_round + (mean_is_here ? 1 : 0) >= number_;
 }
 
 Tick ShardExchange::CurrentTick() const {

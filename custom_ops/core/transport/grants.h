@@ -33,7 +33,7 @@ inline constexpr uint32_t kLeastGrantPackets = 2;
 
 struct GrantOptions {
   int64_t shared_bytes = int64_t{256} << 10;  // divided among the active senders, at most
-  int64_t lone_bytes = int64_t{4} << 20;      // the most for one that is alone
+  int64_t lone_bytes = int64_t{4} << 20;      // the most for one that is alone, or for all
   // What the incomplete messages of all senders together may hold before each may only hold as much
   // as one message.
   int64_t reassembly_bytes = int64_t{512} << 20;
