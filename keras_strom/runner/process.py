@@ -83,8 +83,8 @@ class Script:
         """Looks whether it is there, and no program.
 
         Raises:
-            InvalidOption: there is no such file, nobody here may read it, or it is Python itself or
-                another program.
+            InvalidOption: there is no such file, nobody here may read it, or it is a folder, Python
+                itself or another program.
         """
         is_file = os.path.isfile(self.path)
         if _is_program(self.path) if is_file else _PYTHON.fullmatch(self.path):
@@ -92,6 +92,8 @@ class Script:
                 f"{self.path} is a program, and no Python file: workers are started by the Python "
                 "that runs this command; give the script alone"
             )
+        if os.path.isdir(self.path):
+            raise errors.InvalidOption(f"{self.path} is a folder; give the script in it")
         if not is_file:
             raise errors.InvalidOption(f"no such script: {self.path}")
 
