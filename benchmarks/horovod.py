@@ -222,7 +222,7 @@ def _draw_bars(
         for way in reversed([way for way in TOGETHER if way in ways]):
             value = figure_of(ways[way])
             axes.barh(height, value, 0.8, color=COLORS[way])
-            pictures.label(axes, value, height, report.cell(float(f"{value:.3g}")), COLORS[way])
+            pictures.label(axes, value, height, report.cell(value), COLORS[way])
             places.append(height)
             names.append(f"{way}, {line}")
             height += 1
