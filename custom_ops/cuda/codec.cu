@@ -132,6 +132,8 @@ struct Codec::State {
   PinnedArray<uint8_t> host_payloads;
   PinnedArray<CodedSpan> host_coded;
   DeviceArray<CodedSpan> coded;
+  PinnedArray<ValueUntil> host_runs;
+  DeviceArray<ValueUntil> runs;
   DeviceArray<uint32_t> skipped;
   PinnedArray<uint32_t> host_skipped;
 
@@ -151,6 +153,7 @@ struct Codec::State {
   void AddSpans(int log2_span, MessageWriter* writer) const;
 
   int64_t UploadSpans(const ParsedMessage& message, Stream stream);
+  int64_t UploadRuns(const ParsedMessage& message, Stream stream);
 };
 
 Codec::Codec(int64_t max_message_bytes) : state_(std::make_unique<State>(max_message_bytes)) {}
@@ -262,11 +265,6 @@ Status Codec::Apply(Bytes bytes, int64_t elements, Segments segments, void* stre
                    " elements does not fit one of " + std::to_string(elements));
   }
   if (message.count() == 0) return {};
-  if (message.has_table()) {
-    return Invalid(
-        "the message has a table of values, as thresholds for each variable make it; "
-        "devices cannot apply it yet: apply it on the host");
-  }
   const OnDevice scope(state.device);
   state.Forget();
   state.Upload(segments, stream);
@@ -275,9 +273,10 @@ Status Codec::Apply(Bytes bytes, int64_t elements, Segments segments, void* stre
     return {};
   }
   const int64_t spans = state.UploadSpans(message, stream);
+  const int64_t runs = message.has_table() ? state.UploadRuns(message, stream) : 0;
   Launch(stream, spans,
          ApplySpans{state.table(), state.coded.data(), state.payloads.data(),
-                    message.fields().value, message.fields().iteration,
+                    message.fields().value, state.runs.data(), runs, message.fields().iteration,
                     state.ones.Reserve(message.count()), state.skipped.Reserve(spans)});
   CopyArray(state.host_skipped.Reserve(spans), state.skipped.data(), spans, stream);
   Synchronize(stream);
@@ -453,6 +452,17 @@ int64_t Codec::State::UploadSpans(const ParsedMessage& message, Stream stream) {
   CopyArray(payloads.Reserve(bytes + kPayloadSlack), static_cast<const uint8_t*>(staged),
             bytes + kPayloadSlack, stream);
   return spans;
+}
+
+// Brings a message's table of values to the device; returns how many runs it has.
+int64_t Codec::State::UploadRuns(const ParsedMessage& message, Stream stream) {
+  int64_t count = 0;
+  message.ForEachValue(0, message.count(), [&](int64_t, int64_t, float) { ++count; });
+  ValueUntil* next = host_runs.Reserve(count);
+  message.ForEachValue(0, message.count(),
+                       [&](int64_t, int64_t end, float value) { *next++ = {end, value}; });
+  CopyArray(runs.Reserve(count), host_runs.data(), count, stream);
+  return count;
 }
 
 int32_t CountDevices() { return DeviceCount(); }

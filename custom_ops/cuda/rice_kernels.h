@@ -219,13 +219,21 @@ struct CodedSpan {
   uint32_t k;  // or kBitmap4Coding or kRawCoding
 };
 
+// Entries of a message that add the same: those from the end of the run before on.
+struct ValueUntil {
+  int64_t end;  // the entry behind its last one
+  float value;
+};
+
 // Adds the spans to segment.value; in skipped[block] how many entries lie in no segment (of raw
 // spans, elements that are not zero).
 struct ApplySpans {
   SegmentTable table;
   const CodedSpan* spans;
   const uint8_t* payloads;  // kPayloadSlack readable bytes behind them
-  float value;
+  float value;              // of all entries, where there are no runs
+  const ValueUntil* runs;   // ascending, to the message's last entry
+  int64_t run_count;
   int64_t iteration;
   uint32_t* ones;  // as in PackSpans
   uint32_t* skipped;
@@ -354,7 +362,7 @@ struct ApplySpans {
         const uint32_t index = low_parts + before + low + ((span_ones[i] - i) << span.k) + i;
         float* const place = target.Find(span.offset + index);
         if (place != nullptr) {
-          *place += FloatOf(BitsOf(value) ^ field << 31);
+          *place += FloatOf(BitsOf(ValueOf(span.first_entry + i)) ^ field << 31);
         } else {
           ++missed;
         }
@@ -362,6 +370,22 @@ struct ApplySpans {
       low_parts += total;
     }
     return missed;
+  }
+
+  // What an entry of the message adds, but for its sign.
+  STROM_DEVICE float ValueOf(int64_t entry) const {
+    if (run_count == 0) return value;
+    int64_t low = 0;  // the first run that ends behind the entry
+    int64_t high = run_count - 1;
+    while (low < high) {
+      const int64_t middle = (low + high) / 2;
+      if (runs[middle].end <= entry) {
+        low = middle + 1;
+      } else {
+        high = middle;
+      }
+    }
+    return runs[low].value;
   }
 };
 

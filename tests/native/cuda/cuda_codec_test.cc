@@ -475,6 +475,30 @@ TEST(CudaApply, AddsWhatCoreAdds) {
   }
 }
 
+TEST(CudaApply, AddsWhatATableOfValuesSays) {
+  Model model = RandomModel({30001}, 0.05, 49);
+  const std::vector<uint32_t> codes = Expected(&model, {}).codes;
+  EntryList entries;
+  std::copy(codes.begin(), codes.end(), entries.Reserve(static_cast<int64_t>(codes.size())));
+  entries.Append(0, static_cast<int64_t>(codes.size()));
+  std::vector<ValueRun> runs;
+  for (int64_t left = entries.size(), count = 1; left > 0; left -= count, count *= 2) {
+    count = std::min(count, left);
+    const float value = TableValue(0.01f * static_cast<float>(count));
+    runs.push_back({count, value, value});
+  }
+  const std::vector<uint8_t> message =
+      WriteEntries({0.01f, 0, 30001, 7, runs}, entries, kOneMessage).at(0);
+  std::vector<float>& parameters = model.variables[0].before;
+  const std::vector<float> expected = ApplyOnHost(message, parameters);
+  const strom_cuda_segment segment{0, 30001, nullptr, nullptr, parameters.data(), nullptr};
+  Codec codec(kOneMessage);
+  int64_t skipped = -1;
+  ASSERT_TRUE(codec.Apply(message, 30001, {&segment, 1}, nullptr, &skipped).ok());
+  EXPECT_EQ(skipped, 0);
+  EXPECT_TRUE(SameBits(parameters, expected));
+}
+
 TEST(CudaApply, AddsRawSpansAndCountsWhatLiesInNoSegment) {
   std::vector<float> raw(5000);
   for (size_t i = 0; i < raw.size(); ++i) raw[i] = i % 3 == 0 ? 0 : 0.1f * static_cast<float>(i);
