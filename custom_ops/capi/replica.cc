@@ -121,6 +121,20 @@ int strom_replica_step(strom_handle replica, const strom_segment* segments, int6
   });
 }
 
+int strom_replica_step_on_device(strom_handle replica, const strom_step_device* device,
+                                 const strom_segment* segments, int64_t count,
+                                 const strom_step_options* options, strom_step_result* result) {
+  return strom::WithReplica(__func__, replica, [&](CompressionState& r) -> Status {
+    const char* const function = "strom_replica_step_on_device";
+    if (count < 0) return {Code::kInvalidArgument, std::string(function) + ": count is negative"};
+    if (segments == nullptr && count > 0) return strom::NullArgument(function, "segments");
+    if (device == nullptr) return strom::NullArgument(function, "device");
+    if (options == nullptr) return strom::NullArgument(function, "options");
+    if (result == nullptr) return strom::NullArgument(function, "result");
+    return r.StepOnDevice(*device, strom::Segments(segments, count), *options, result);
+  });
+}
+
 int strom_replica_apply(strom_handle replica, const strom_segment* segments, int64_t count,
                         float* const* own_models, const strom_thread_pool* threads,
                         strom_step_result* result) {

@@ -22,7 +22,7 @@ extern "C" {
 
 /* Bumped whenever a declaration below, in joint_values.h or in step_values.h changes; the Python
  * package refuses another number. */
-#define STROM_ABI_VERSION 20
+#define STROM_ABI_VERSION 21
 
 typedef int64_t strom_handle;
 
@@ -70,6 +70,16 @@ STROM_EXPORT int strom_replica_bind(strom_handle replica, strom_handle worker);
 STROM_EXPORT int strom_replica_step(strom_handle replica, const strom_segment* segments,
                                     int64_t count, const strom_step_options* options,
                                     const strom_thread_pool* threads, strom_step_result* result);
+
+/* The same step where values and residual lie on `device` (step_values.h), which nobody else needs
+ * meanwhile. Segments have no addresses, and all take part: their values include the residual.
+ * `options` are `full`, with one threshold and none of norm_limit, momenta and send_mean; what the
+ * step reads and writes the device knows. The residual stays there until another function needs it
+ * on the host. */
+STROM_EXPORT int strom_replica_step_on_device(strom_handle replica, const strom_step_device* device,
+                                              const strom_segment* segments, int64_t count,
+                                              const strom_step_options* options,
+                                              strom_step_result* result);
 
 /* Adds everything received so far to `value` and advances the applied vector. In synchronous mode
  * that is every STEP released so far, in its order. `own_models` has one a segment: `size` values

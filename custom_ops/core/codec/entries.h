@@ -77,6 +77,13 @@ class EntryList {
   std::vector<Start> starts_;
 };
 
+// The threads for coding or applying so many entries, at some 2 ns each: none where waking them
+// takes as long.
+inline Parallel ForEntries(int64_t entries, const Parallel& parallel) {
+  constexpr int64_t kMinParallelEntries = 32768;
+  return entries < kMinParallelEntries ? Parallel{} : parallel;
+}
+
 // Lists of elements that follow one another, as one; `joined` is empty before.
 inline void JoinEntries(std::span<const EntryList* const> pieces, const Parallel& parallel,
                         EntryList* joined) {

@@ -9,7 +9,9 @@
 
 #include "core/codec/message.h"
 #include "core/codec/message_writer.h"
+#include "core/step/device_residual.h"
 #include "core/step/own_model.h"
+#include "core/step/received_values.h"
 #include "core/step/residual.h"
 #include "core/step/residual_store.h"
 #include "core/step/sent_entries.h"
@@ -42,33 +44,6 @@ void CopyValues(std::span<const strom_segment> segments) {
     if (segment.before == nullptr || segment.value == segment.before) continue;
     std::copy_n(segment.before, segment.size, segment.value);
   }
-}
-
-// The threads for coding or applying so many entries, at some 2 ns each: none where waking them
-// takes as long.
-Parallel ForEntries(int64_t entries, const Parallel& parallel) {
-  constexpr int64_t kMinParallelEntries = 32768;
-  return entries < kMinParallelEntries ? Parallel{} : parallel;
-}
-
-std::vector<ParameterRange> Ranges(std::span<const strom_segment> segments) {
-  std::vector<ParameterRange> ranges;
-  ranges.reserve(segments.size());
-  for (const strom_segment& segment : segments) {
-    ranges.push_back({segment.offset, {segment.value, static_cast<size_t>(segment.size)}});
-  }
-  return ranges;
-}
-
-// Those of the segments that have a model of the worker's own.
-std::vector<ParameterRange> Ranges(std::span<const strom_segment> segments,
-                                   float* const* own_models) {
-  std::vector<ParameterRange> ranges;
-  for (size_t i = 0; i < segments.size(); ++i) {
-    if (own_models[i] == nullptr) continue;
-    ranges.push_back({segments[i].offset, {own_models[i], static_cast<size_t>(segments[i].size)}});
-  }
-  return ranges;
 }
 
 Status CheckOptions(const strom_step_options& options) {
@@ -127,27 +102,19 @@ int RawLog2Span(int64_t max_bytes) {
 
 }  // namespace
 
-// What received updates are applied to.
-struct Values {
-  std::span<const strom_segment> segments;
-  float* const* own_models = nullptr;          // as in strom_replica_apply
-  bool full = false;                           // the segments' values include the residual,
-  const int32_t* includes_residual = nullptr;  // of these segments; null = of all
-};
-
 struct CompressionState::State {
   int64_t max_message_bytes = 0;  // of the codec, without the update's header
   int64_t size = 0;
   std::shared_ptr<Exchange> exchange;
   ResidualStore residuals;
+  DeviceResidual elsewhere;  // what of them lies on a device
   StepEncoder encoder;
   StepThresholds thresholds;
   bool own_applied = false;  // whether the values hold its entries, apart from the residual
   uint64_t own_origin = 0;   // this worker's, once it has sent something
   VersionVector applied;
-  int64_t iteration = 0;                // of the latest step
-  Received waiting;                     // taken from the exchange, not yet applied
-  std::vector<ParsedMessage> messages;  // scratch of ApplyWaiting
+  int64_t iteration = 0;  // of the latest step
+  Received waiting;       // taken from the exchange, not yet applied
   bool keep = false;
   Messages kept;
 
@@ -155,6 +122,10 @@ struct CompressionState::State {
   Status CheckApplyOwn(bool apply_own) const;
   Status CheckStep(std::span<const strom_segment> segments,
                    const strom_step_options& options) const;
+  Status CheckStepOnDevice(std::span<const strom_segment> segments,
+                           const strom_step_options& options) const;
+
+  ValuesOnHost OnHost(std::span<const strom_segment> segments, const Parallel& parallel) const;
 
   // Step's parts.
   Status Send(std::span<const strom_segment> segments, const strom_step_options& options,
@@ -162,17 +133,14 @@ struct CompressionState::State {
   Status Encode(std::span<const strom_segment> segments, const StepRules& rules, bool send_mean,
                 const Parallel& parallel, strom_step_result* result);
   void TakeBack(std::span<const strom_segment> segments, bool full);
+  Status SendFromDevice(const strom_step_device& device, strom_step_result* result);
 
   Status HandOver(int64_t iteration, int64_t count, Messages parts, strom_step_result* result);
   Status HandOverChunks(int64_t iteration, int64_t first, int64_t last,
                         strom_residual_result* result);
   void TellApplied(int64_t count);
-  Status ApplyReceived(const Values& values, const Parallel& parallel, strom_step_result* result);
-  Status ApplyWaiting(const Values& values, const Parallel& parallel, strom_step_result* result);
-  int64_t ApplyUpdates(const Values& values, std::span<const ReceivedUpdate> updates,
-                       const Parallel& parallel);
-  void InstallSnapshot(const Values& values, const Parallel& parallel);
-  int64_t ApplyFolded(std::span<const strom_segment> segments);
+  Status ApplyReceived(ReceivedValues& values, strom_step_result* result);
+  Status ApplyWaiting(ReceivedValues& values, strom_step_result* result);
   void Note(uint64_t origin, uint64_t first, uint64_t last);
 };
 
@@ -219,6 +187,10 @@ Status CompressionState::Step(std::span<const strom_segment> segments,
     CopyValues(segments);
     return {};
   }
+  if (Status status = state_->elsewhere.BringBack(&state_->residuals); !status.ok()) {
+    CopyValues(segments);
+    return status;
+  }
 
   result->stepped = 1;
   state_->iteration = options.iteration;
@@ -240,21 +212,66 @@ Status CompressionState::Step(std::span<const strom_segment> segments,
               ForEntries(result->count, parallel));
   state_->TellApplied(result->count);
   if (!options.take_received) return {};
-  return state_->ApplyReceived({segments, nullptr, full, options.includes_residual}, parallel,
-                               result);
+  ValuesOnHost values = state_->OnHost(segments, parallel);
+  values.full = full;
+  values.includes_residual = options.includes_residual;
+  return state_->ApplyReceived(values, result);
+}
+
+Status CompressionState::StepOnDevice(const strom_step_device& device,
+                                      std::span<const strom_segment> segments,
+                                      const strom_step_options& options,
+                                      strom_step_result* result) {
+  State& state = *state_;
+  *result = {};
+  result->threshold = options.threshold;
+  if (Status status = state.CheckStepOnDevice(segments, options); !status.ok()) return status;
+  Status status = state.elsewhere.MoveTo(device, segments, state.size, &state.residuals);
+  if (!status.ok()) return status;
+  state.iteration = options.iteration;
+  state.thresholds.Begin(segments, options, state.exchange != nullptr && state.exchange->merges());
+  strom_step_options chosen = options;
+  chosen.threshold = state.thresholds.thresholds()[0];
+  status = StatusOf(
+      device, device.step(device.context, state.size, state.max_message_bytes, &chosen, result));
+  state.thresholds.Finish(result);
+  if (!status.ok()) return status;
+  try {
+    status = state.SendFromDevice(device, result);
+  } catch (const std::exception&) {  // Nothing is lost when memory runs out.
+    device.take_back(device.context);
+    throw;
+  }
+  if (!status.ok()) {
+    device.take_back(device.context);
+    return status;
+  }
+  state.TellApplied(result->count);
+  if (!options.take_received) return {};
+  ValuesOnDevice values;
+  values.device = &device;
+  values.residual = &state.elsewhere;
+  values.segments = segments;
+  values.flat_size = state.size;
+  return state.ApplyReceived(values, result);
 }
 
 Status CompressionState::Apply(std::span<const strom_segment> segments, strom_step_result* result,
                                const Parallel& parallel, float* const* own_models) {
   *result = {};
   if (Status status = state_->CheckSegments(segments); !status.ok()) return status;
-  return state_->ApplyReceived({segments, own_models}, parallel, result);
+  ValuesOnHost values = state_->OnHost(segments, parallel);
+  values.own_models = own_models;
+  return state_->ApplyReceived(values, result);
 }
 
 Status CompressionState::AddResidual(std::span<const strom_segment> segments, int32_t sign,
-                                     const Parallel& parallel) const {
+                                     const Parallel& parallel) {
   if (sign != 1 && sign != -1) return Invalid("the sign must be 1 or -1");
   if (Status status = state_->CheckSegments(segments); !status.ok()) return status;
+  if (segments.empty()) return {};
+  Status status = state_->elsewhere.BringBack(&state_->residuals);
+  if (!status.ok()) return status;
   AddResiduals(segments, static_cast<float>(sign), state_->residuals, parallel);
   return {};
 }
@@ -272,7 +289,7 @@ Status CompressionState::ReadResidual(int64_t offset, std::span<float> out) cons
       std::copy_n(residuals + index, elements, out.data() + start);
     }
   });
-  return {};
+  return state_->elsewhere.Read(offset, out);
 }
 
 Status CompressionState::WriteResidual(int64_t offset, std::span<const float> in) {
@@ -285,6 +302,8 @@ Status CompressionState::WriteResidual(int64_t offset, std::span<const float> in
     return Invalid("the residual of flat element " +
                    std::to_string(offset + std::distance(in.begin(), bad)) + " is not finite");
   }
+  Status status = state_->elsewhere.BringBack(&state_->residuals);
+  if (!status.ok()) return status;
   ForEachChunk(offset, size, [&](int64_t chunk, int64_t index, int64_t start, int64_t elements) {
     std::copy_n(in.data() + start, elements, state_->residuals.Touch(chunk) + index);
   });
@@ -313,6 +332,15 @@ Status CompressionState::State::CheckSegments(std::span<const strom_segment> seg
   return {};
 }
 
+ValuesOnHost CompressionState::State::OnHost(std::span<const strom_segment> segments,
+                                             const Parallel& parallel) const {
+  ValuesOnHost values;
+  values.segments = segments;
+  values.residuals = &residuals;
+  values.parallel = parallel;
+  return values;
+}
+
 Status CompressionState::State::CheckApplyOwn(bool apply_own) const {
   if (!apply_own || exchange == nullptr || !exchange->sequenced()) return {};
   return Invalid(
@@ -328,6 +356,20 @@ Status CompressionState::State::CheckStep(std::span<const strom_segment> segment
   if (Status status = CheckSegments(segments); !status.ok()) return status;
   if (options.full != 0) return CheckInPlace(segments);
   return CheckApplyOwn(options.apply_own != 0);
+}
+
+Status CompressionState::State::CheckStepOnDevice(std::span<const strom_segment> segments,
+                                                  const strom_step_options& options) const {
+  if (options.full == 0 || options.thresholds != nullptr || options.norm_limit != 0 ||
+      options.momenta != nullptr || options.send_mean != 0) {
+    return Invalid(
+        "a step on a device is `full`, with one threshold and none of norm_limit, momenta and "
+        "send_mean");
+  }
+  if (Status status = StepThresholds::Check(segments, options); !status.ok()) return status;
+  if (Status status = CheckOptions(options); !status.ok()) return status;
+  if (Status status = CheckIteration(options.iteration); !status.ok()) return status;
+  return CheckSegments(segments);
 }
 
 // Takes what leaves out of the residuals and hands it over. Where it fails or throws, that has not
@@ -395,10 +437,31 @@ void CompressionState::State::TakeBack(std::span<const strom_segment> segments, 
   encoder.Clear();
 }
 
+// Hands over the messages of the step that the device has just done.
+Status CompressionState::State::SendFromDevice(const strom_step_device& device,
+                                               strom_step_result* result) {
+  Messages parts;
+  int64_t bytes = 0;
+  const auto ask = [&](uint8_t* out, int64_t capacity) {
+    return device.message(device.context, static_cast<int64_t>(parts.size()), out, capacity,
+                          &bytes);
+  };
+  while (ask(nullptr, 0) == static_cast<int>(Code::kOk)) {
+    std::vector<uint8_t> part(static_cast<size_t>(kUpdateHeaderBytes + bytes));
+    const int code = ask(part.data() + kUpdateHeaderBytes, bytes);
+    if (Status status = StatusOf(device, code); !status.ok()) return status;
+    parts.push_back(std::move(part));
+  }
+  result->message_bytes = 0;  // HandOver counts them.
+  return HandOver(iteration, result->count, std::move(parts), result);
+}
+
 Status CompressionState::HandOverResidual(int64_t iteration, strom_residual_result* result) {
   *result = {};
   if (state_->exchange == nullptr) return Invalid("there is nobody to hand the residual over to");
   if (Status status = CheckIteration(iteration); !status.ok()) return status;
+  Status status = state_->elsewhere.BringBack(&state_->residuals);
+  if (!status.ok()) return status;
   const int64_t chunks = (state_->size + kChunk - 1) / kChunk;
   // A step's contribution is one update, but elsewhere each chunk leaves as there is room for it.
   if (state_->exchange->sequenced()) {
@@ -407,7 +470,7 @@ Status CompressionState::HandOverResidual(int64_t iteration, strom_residual_resu
   bool any = false;
   for (int64_t chunk = 0; chunk < chunks; ++chunk) {
     if (state_->residuals.Find(chunk) == nullptr) continue;
-    Status status = state_->HandOverChunks(iteration, chunk, chunk + 1, result);
+    status = state_->HandOverChunks(iteration, chunk, chunk + 1, result);
     if (!status.ok()) return status;
     any = true;
   }
@@ -482,19 +545,20 @@ void CompressionState::State::TellApplied(int64_t count) {
   if (exchange != nullptr && count > 0 && !exchange->sequenced()) exchange->SetApplied(applied);
 }
 
-Status CompressionState::State::ApplyReceived(const Values& values, const Parallel& parallel,
-                                              strom_step_result* result) {
+Status CompressionState::State::ApplyReceived(ReceivedValues& values, strom_step_result* result) {
   if (exchange == nullptr) return {};
   // What an earlier call could not apply comes first.
-  if (Status status = ApplyWaiting(values, parallel, result); !status.ok()) return status;
+  if (Status status = ApplyWaiting(values, result); !status.ok()) return status;
   if (Status status = exchange->TakeReceived(&waiting); !status.ok()) return status;
-  return ApplyWaiting(values, parallel, result);
+  return ApplyWaiting(values, result);
 }
 
-Status CompressionState::State::ApplyWaiting(const Values& values, const Parallel& parallel,
-                                             strom_step_result* result) {
+Status CompressionState::State::ApplyWaiting(ReceivedValues& values, strom_step_result* result) {
   if (waiting.snapshot) {
-    InstallSnapshot(values, parallel);
+    if (Status status = values.Install(*waiting.snapshot->parameters); !status.ok()) return status;
+    applied = std::move(waiting.snapshot->cut);
+    waiting.snapshot.reset();
+    exchange->SetApplied(applied);
     result->values_written = 1;
   }
   if (waiting.folded.empty() && waiting.updates.empty()) return {};
@@ -507,7 +571,11 @@ Status CompressionState::State::ApplyWaiting(const Values& values, const Paralle
     result->received += waiting.folded.updates;
     result->staleness +=
         std::max<int64_t>(0, waiting.folded.updates * iteration - waiting.folded.iterations);
-    skipped = ApplyFolded(values.segments);
+    if (Status status = values.AddSum(waiting.folded.sum, &skipped); !status.ok()) return status;
+    for (const auto& [origin, last] : waiting.folded.last) {
+      Note(origin, waiting.folded.first.at(origin), last);
+    }
+    waiting.folded = {};
     larger = 0;
     // All that the flat space has room for at once: the parameters are then read and written once.
     size_t fitting = 0;
@@ -526,7 +594,8 @@ Status CompressionState::State::ApplyWaiting(const Values& values, const Paralle
       });
       ++fitting;
     }
-    skipped += ApplyUpdates(values, std::span(waiting.updates).first(fitting), parallel);
+    Status status = values.Add(std::span(waiting.updates).first(fitting), own_origin, &skipped);
+    if (!status.ok()) return status;
     any |= fitting > 0;
     waiting.updates.erase(waiting.updates.begin(),
                           waiting.updates.begin() + static_cast<ptrdiff_t>(fitting));
@@ -540,68 +609,6 @@ Status CompressionState::State::ApplyWaiting(const Values& values, const Paralle
   if (larger == 0) return {};
   return Invalid("an update of a flat space of " + std::to_string(larger) +
                  " elements waits, this replica has " + std::to_string(size) + ": extend it first");
-}
-
-// Returns how many entries lie in no segment.
-int64_t CompressionState::State::ApplyUpdates(const Values& values,
-                                              std::span<const ReceivedUpdate> updates,
-                                              const Parallel& parallel) {
-  const auto apply = [&](std::span<const ParameterRange> ranges, bool own_too) {
-    messages.clear();
-    int64_t entries = 0;
-    for (const ReceivedUpdate& update : updates) {
-      if (!own_too && update.id.origin == own_origin) continue;
-      messages.push_back(OpenValidatedMessage(update.message()));
-      entries += messages.back().count();
-    }
-    return ApplyMessages(messages, ranges, ForEntries(entries, parallel));
-  };
-  if (values.own_models != nullptr) apply(Ranges(values.segments, values.own_models), false);
-  return apply(Ranges(values.segments), true);
-}
-
-// The flat space may have grown since; its new elements have not been sent by anybody.
-void CompressionState::State::InstallSnapshot(const Values& values, const Parallel& parallel) {
-  const std::vector<float>& parameters = *waiting.snapshot->parameters;
-  const auto known = static_cast<int64_t>(parameters.size());
-  for (size_t i = 0; i < values.segments.size(); ++i) {
-    const strom_segment& segment = values.segments[i];
-    const int64_t elements = std::clamp<int64_t>(known - segment.offset, 0, segment.size);
-    std::copy_n(parameters.begin() + std::min(segment.offset, known), elements, segment.value);
-    const bool includes = values.includes_residual == nullptr || values.includes_residual[i] != 0;
-    if (!values.full || !includes || elements == 0) continue;
-    const strom_segment installed{segment.offset, elements,      segment.value,
-                                  segment.value,  segment.value, segment.name};
-    AddResiduals({&installed, 1}, 1, residuals, parallel);
-  }
-  applied = std::move(waiting.snapshot->cut);
-  waiting.snapshot.reset();
-  exchange->SetApplied(applied);
-}
-
-// Returns how many elements that are not zero lie in no segment.
-int64_t CompressionState::State::ApplyFolded(std::span<const strom_segment> segments) {
-  const std::vector<float>& sum = waiting.folded.sum;
-  const auto size_of_sum = static_cast<int64_t>(sum.size());
-  int64_t skipped = 0;
-  int64_t end = 0;  // of what has been looked at
-  const auto skip_to = [&](int64_t next) {
-    for (next = std::min(next, size_of_sum); end < next; ++end) {
-      skipped += sum[static_cast<size_t>(end)] != 0 ? 1 : 0;
-    }
-  };
-  for (const strom_segment& segment : segments) {
-    skip_to(segment.offset);
-    const int64_t elements = std::min(segment.size, size_of_sum - end);
-    for (int64_t i = 0; i < elements; ++i) segment.value[i] += sum[static_cast<size_t>(end + i)];
-    end += elements;
-  }
-  skip_to(size_of_sum);
-  for (const auto& [origin, last] : waiting.folded.last) {
-    Note(origin, waiting.folded.first.at(origin), last);
-  }
-  waiting.folded = {};
-  return skipped;
 }
 
 // Updates [first, last] of `origin` are applied now. The first that this replica sees of an origin

@@ -48,6 +48,11 @@ class CompressionState {
   // and the residual stays. The number of threads shows in no bit of the result.
   Status Step(std::span<const strom_segment> segments, const strom_step_options& options,
               strom_step_result* result, const Parallel& parallel = {});
+  // The same step where values and residual lie on `device`. Segments say which elements are meant,
+  // and bear no addresses; all take part, and hold values that include the residual. `options` are
+  // `full`, with one threshold and none of norm_limit, momenta and send_mean.
+  Status StepOnDevice(const strom_step_device& device, std::span<const strom_segment> segments,
+                      const strom_step_options& options, strom_step_result* result);
   // Fails, after the rest has been applied, when received entries lie in no segment; fails before
   // an update of a flat space larger than this one, which then waits. `own_models` as in
   // strom_replica_apply.
@@ -56,7 +61,7 @@ class CompressionState {
 
   // value = before + sign * r, see strom_replica_add_residual.
   Status AddResidual(std::span<const strom_segment> segments, int32_t sign,
-                     const Parallel& parallel = {}) const;
+                     const Parallel& parallel = {});
 
   // Residuals of flat elements [offset, offset + size); elements of no segment so far read zero.
   Status ReadResidual(int64_t offset, std::span<float> out) const;

@@ -27,10 +27,13 @@ float* MapChunk() {
 
 }  // namespace
 
-ResidualStore::~ResidualStore() {
+ResidualStore::~ResidualStore() { Clear(); }
+
+void ResidualStore::Clear() {
   for (float* chunk : chunks_) {
     if (chunk != nullptr) munmap(chunk, kChunkBytes);
   }
+  chunks_.clear();
 }
 
 float* ResidualStore::Touch(int64_t index) {

@@ -27,6 +27,9 @@ class ResidualStore {
                                                         : nullptr;
   }
 
+  // All residuals are zero again, and their memory is given back.
+  void Clear();
+
  private:
   std::vector<float*> chunks_;
 };

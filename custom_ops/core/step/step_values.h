@@ -99,6 +99,41 @@ typedef struct {
   int64_t values_written;
 } strom_step_result;
 
+/* A device with memory that the library cannot reach, where the values of a replica's steps and its
+ * residual lie. The library calls these functions on the thread that has called it, one at a time;
+ * those that return an int return STROM_OK or a code, and `last_error` then says what failed. */
+typedef struct {
+  void* context;
+
+  /* From hold to release the residual of the last step's segments lies on the device, and is asked
+   * for when somebody reads it or the host has to work on it. */
+  void (*hold)(void* context);
+  void (*release)(void* context);
+  /* Flat elements [offset, offset + size) of it, which lie in one segment. */
+  int (*read_residual)(void* context, int64_t offset, int64_t size, float* out);
+  int (*write_residual)(void* context, int64_t offset, int64_t size, const float* in);
+
+  /* The step itself: what reaches the threshold leaves the residual as messages of at most
+   * max_message_bytes, of a flat space of `elements`. Where it fails nothing was sent. */
+  int (*step)(void* context, int64_t elements, int64_t max_message_bytes,
+              const strom_step_options* options, strom_step_result* result);
+  /* Message `index` of that step, as strom_replica_message; STROM_INVALID_ARGUMENT where there are
+   * no more. */
+  int (*message)(void* context, int64_t index, uint8_t* out, int64_t capacity, int64_t* size);
+  /* Undoes the sending of that step. */
+  int (*take_back)(void* context);
+
+  /* Adds a valid message to the values; *skipped gets the number of entries that lie in no segment,
+   * of raw spans of elements that are not zero. */
+  int (*apply)(void* context, const uint8_t* message, int64_t bytes, int64_t elements,
+               int64_t* skipped);
+  /* Values of flat elements [offset, offset + size), which lie in one segment. */
+  int (*write_values)(void* context, int64_t offset, int64_t size, const float* in);
+
+  /* Never NULL. */
+  const char* (*last_error)(void* context);
+} strom_step_device;
+
 /* What a residual that was handed over as a whole has come to. */
 typedef struct {
   int64_t elements;      /* of the residual that were not zero */
