@@ -96,6 +96,14 @@ int strom_replica_extend(strom_handle replica, int64_t size) {
                             [&](CompressionState& r) -> Status { return r.Extend(size); });
 }
 
+int strom_replica_max_message(strom_handle replica, int64_t* bytes) {
+  return strom::WithReplica(__func__, replica, [&](CompressionState& r) -> Status {
+    if (bytes == nullptr) return strom::NullArgument("strom_replica_max_message", "bytes");
+    *bytes = r.max_message_bytes();
+    return {};
+  });
+}
+
 int strom_replica_bind(strom_handle replica, strom_handle worker) {
   return strom::WithReplica(__func__, replica, [&](CompressionState& r) -> Status {
     std::shared_ptr<strom::Exchange> exchange;

@@ -62,6 +62,9 @@ STROM_EXPORT int strom_replica_close(strom_handle replica);
 /* Grows the flat space to `size` elements. Never shrinks. */
 STROM_EXPORT int strom_replica_extend(strom_handle replica, int64_t size);
 
+/* *bytes gets the longest message of a step. */
+STROM_EXPORT int strom_replica_max_message(strom_handle replica, int64_t* bytes);
+
 /* From now on messages go out through `worker` and come in from it (0 = nobody). */
 STROM_EXPORT int strom_replica_bind(strom_handle replica, strom_handle worker);
 
@@ -72,10 +75,9 @@ STROM_EXPORT int strom_replica_step(strom_handle replica, const strom_segment* s
                                     const strom_thread_pool* threads, strom_step_result* result);
 
 /* The same step where values and residual lie on `device` (step_values.h), which nobody else needs
- * meanwhile. Segments have no addresses, and all take part: their values include the residual.
- * `options` are `full`, with one threshold and none of norm_limit, momenta and send_mean; what the
- * step reads and writes the device knows. The residual stays there until another function needs it
- * on the host. */
+ * meanwhile. Segments have no addresses; the device knows which of them have changed. `options` are
+ * `full`, with one threshold and none of norm_limit, momenta and send_mean; what the step reads and
+ * writes the device knows. The residual stays there until another function needs it on the host. */
 STROM_EXPORT int strom_replica_step_on_device(strom_handle replica, const strom_step_device* device,
                                               const strom_segment* segments, int64_t count,
                                               const strom_step_options* options,

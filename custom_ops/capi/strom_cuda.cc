@@ -14,7 +14,8 @@ namespace strom {
 namespace {
 
 struct SharedCodec {
-  explicit SharedCodec(int64_t max_message_bytes) : codec(max_message_bytes) {}
+  SharedCodec(int64_t max_message_bytes, const strom_cuda_memory* memory)
+      : codec(max_message_bytes, memory) {}
 
   std::mutex mutex;  // one call at a time
   cuda::Codec codec;
@@ -76,7 +77,8 @@ int strom_cuda_device_count(int32_t* count) {
   });
 }
 
-int strom_cuda_codec_create(int64_t max_message_bytes, strom_handle* codec) {
+int strom_cuda_codec_create(int64_t max_message_bytes, const strom_cuda_memory* memory,
+                            strom_handle* codec) {
   return strom::Guard([&]() -> Status {
     if (codec == nullptr) return Invalid("codec is null");
     if (max_message_bytes < strom::kMinMessageBytes ||
@@ -86,7 +88,10 @@ int strom_cuda_codec_create(int64_t max_message_bytes, strom_handle* codec) {
     if (strom::cuda::CountDevices() == 0) {
       return {strom::Code::kUnreachable, "there is no CUDA device here, or no driver for it"};
     }
-    *codec = strom::Codecs().Add(std::make_shared<strom::SharedCodec>(max_message_bytes));
+    if (memory != nullptr && (memory->allocate == nullptr || memory->release == nullptr)) {
+      return Invalid("memory has no allocate or no release");
+    }
+    *codec = strom::Codecs().Add(std::make_shared<strom::SharedCodec>(max_message_bytes, memory));
     return {};
   });
 }
@@ -95,6 +100,13 @@ int strom_cuda_codec_close(strom_handle codec) {
   return strom::Guard([&]() -> Status {
     if (strom::Codecs().Remove(codec)) return {};
     return strom::ClosedHandle("strom_cuda_codec_close", "codec", codec);
+  });
+}
+
+int strom_cuda_reserve(strom_handle codec, const strom_cuda_segment* segments, int64_t count) {
+  return strom::WithCodec(__func__, codec, [&](Codec& c) -> Status {
+    if (const char* wrong = strom::CheckSegments(segments, count)) return Invalid(wrong);
+    return c.Reserve(strom::Segments(segments, count));
   });
 }
 
@@ -186,5 +198,12 @@ int strom_cuda_apply(strom_handle codec, const uint8_t* message, int64_t bytes, 
     }
     return c.Apply({message, static_cast<size_t>(bytes)}, elements,
                    strom::Segments(segments, count), stream, skipped);
+  });
+}
+
+int strom_cuda_copy(strom_handle codec, void* to, const void* from, int64_t bytes, void* stream) {
+  return strom::WithCodec(__func__, codec, [&](Codec& c) -> Status {
+    if (bytes > 0 && (to == nullptr || from == nullptr)) return Invalid("to or from is null");
+    return c.Copy(to, from, bytes, stream);
   });
 }

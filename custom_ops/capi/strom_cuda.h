@@ -21,7 +21,7 @@ extern "C" {
 
 /* Bumped whenever a declaration below changes, or a structure of device_segment.h, step_values.h or
  * strom.h. */
-#define STROM_CUDA_ABI_VERSION 6
+#define STROM_CUDA_ABI_VERSION 7
 
 STROM_EXPORT int32_t strom_cuda_abi_version(void);
 STROM_EXPORT const char* strom_cuda_last_error(void);
@@ -30,10 +30,17 @@ STROM_EXPORT const char* strom_cuda_last_error(void);
 STROM_EXPORT int strom_cuda_device_count(int32_t* count);
 
 /* Working memory on the current device, which grows with what it is used for: about half of the
- * parameters' bytes. A message larger than max_message_bytes (16 KiB to 4 GiB - 1) is split by span
+ * parameters' bytes. It is `memory`'s, until the codec is closed, or where that is NULL the CUDA
+ * runtime's. A message larger than max_message_bytes (16 KiB to 4 GiB - 1) is split by span
  * range. */
-STROM_EXPORT int strom_cuda_codec_create(int64_t max_message_bytes, strom_handle* codec);
+STROM_EXPORT int strom_cuda_codec_create(int64_t max_message_bytes, const strom_cuda_memory* memory,
+                                         strom_handle* codec);
 STROM_EXPORT int strom_cuda_codec_close(strom_handle codec);
+
+/* Has the memory ready that a step over such segments needs before it knows its entries, nearly all
+ * of it; their addresses are not used. */
+STROM_EXPORT int strom_cuda_reserve(strom_handle codec, const strom_cuda_segment* segments,
+                                    int64_t count);
 
 /* One step over `count` segments, in ascending, non-overlapping offset order, of a flat space of
  * `elements` elements: find_entries, then write_messages. options->take_received and
@@ -80,6 +87,10 @@ STROM_EXPORT int strom_cuda_message(strom_handle codec, int64_t index, uint8_t* 
 STROM_EXPORT int strom_cuda_apply(strom_handle codec, const uint8_t* message, int64_t bytes,
                                   int64_t elements, const strom_cuda_segment* segments,
                                   int64_t count, void* stream, int64_t* skipped);
+
+/* Copies between the host's memory and the device's, in any direction. */
+STROM_EXPORT int strom_cuda_copy(strom_handle codec, void* to, const void* from, int64_t bytes,
+                                 void* stream);
 
 #ifdef __cplusplus
 } /* extern "C" */

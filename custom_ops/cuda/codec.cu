@@ -90,13 +90,29 @@ Status CheckStep(Codec::Segments segments, const strom_step_options& options) {
   return {};
 }
 
+std::string DescribeNonfinite(Codec::Segments segments, const TileStatistics& statistics) {
+  const int64_t element = statistics.first_nonfinite;
+  const auto segment = std::find_if(segments.begin(), segments.end(), [&](const auto& s) {
+    return element >= s.offset && element < s.offset + s.size;
+  });
+  STROM_CHECK(segment != segments.end());
+  const std::string name = segment->name == nullptr
+                               ? "the variable at flat element " + std::to_string(segment->offset)
+                               : "'" + std::string(segment->name) + "'";
+  return "the update of " + name + " is NaN or infinite, first in element " +
+         std::to_string(element - segment->offset) + " (" +
+         std::to_string(statistics.nonfinite_count) + " in all variables)";
+}
+
 }  // namespace
 
 struct Codec::State {
-  explicit State(int64_t max_bytes) : max_message_bytes(max_bytes), device(CurrentDevice()) {}
+  State(int64_t max_bytes, const strom_cuda_memory* lent)
+      : max_message_bytes(max_bytes), device(CurrentDevice()), memory(lent) {}
 
   const int64_t max_message_bytes;
   const int device;
+  const DeviceMemory memory;
 
   // What the last FindEntries left.
   MessageFields fields;
@@ -108,33 +124,33 @@ struct Codec::State {
   std::vector<std::vector<uint8_t>> messages;
 
   PinnedArray<Segment> host_segments;
-  DeviceArray<Segment> segments;
+  DeviceArray<Segment> segments{memory};
   int64_t segment_count = 0;
-  DeviceArray<SlotCode> slots;
-  DeviceArray<uint32_t> tile_counts;
-  DeviceArray<int64_t> tile_starts;
-  DeviceArray<TileStatistics> tile_statistics;
-  DeviceArray<TileStatistics> folded_statistics;
+  DeviceArray<SlotCode> slots{memory};
+  DeviceArray<uint32_t> tile_counts{memory};
+  DeviceArray<int64_t> tile_starts{memory};
+  DeviceArray<TileStatistics> tile_statistics{memory};
+  DeviceArray<TileStatistics> folded_statistics{memory};
   PinnedArray<TileStatistics> host_statistics;
   PinnedArray<int64_t> host_total;
-  DeviceArray<uint32_t> codes;
+  DeviceArray<uint32_t> codes{memory};
 
   // Of WriteMessages and Apply.
-  DeviceArray<int64_t> span_starts;
-  DeviceArray<uint32_t> span_ks;
-  DeviceArray<uint32_t> span_bytes;
-  DeviceArray<int64_t> payload_starts;
-  DeviceArray<uint8_t> payloads;
-  DeviceArray<uint32_t> ones;
+  DeviceArray<int64_t> span_starts{memory};
+  DeviceArray<uint32_t> span_ks{memory};
+  DeviceArray<uint32_t> span_bytes{memory};
+  DeviceArray<int64_t> payload_starts{memory};
+  DeviceArray<uint8_t> payloads{memory};
+  DeviceArray<uint32_t> ones{memory};
   PinnedArray<int64_t> host_span_starts;
   PinnedArray<uint32_t> host_ks;
   PinnedArray<int64_t> host_payload_starts;
   PinnedArray<uint8_t> host_payloads;
   PinnedArray<CodedSpan> host_coded;
-  DeviceArray<CodedSpan> coded;
+  DeviceArray<CodedSpan> coded{memory};
   PinnedArray<ValueUntil> host_runs;
-  DeviceArray<ValueUntil> runs;
-  DeviceArray<uint32_t> skipped;
+  DeviceArray<ValueUntil> runs{memory};
+  DeviceArray<uint32_t> skipped{memory};
   PinnedArray<uint32_t> host_skipped;
 
   SegmentTable table() const { return {segments.data(), segment_count}; }
@@ -143,6 +159,7 @@ struct Codec::State {
     found = false;
     count = tiles = 0;
   }
+  void ReserveTiles(int64_t needed);
   void Upload(Segments from, Stream stream);
   void Step(Stream stream);
   Status Collect(Segments from, Stream stream, strom_step_result* result);
@@ -156,7 +173,8 @@ struct Codec::State {
   int64_t UploadRuns(const ParsedMessage& message, Stream stream);
 };
 
-Codec::Codec(int64_t max_message_bytes) : state_(std::make_unique<State>(max_message_bytes)) {}
+Codec::Codec(int64_t max_message_bytes, const strom_cuda_memory* memory)
+    : state_(std::make_unique<State>(max_message_bytes, memory)) {}
 
 Codec::~Codec() = default;
 
@@ -165,6 +183,15 @@ std::span<const uint32_t> Codec::codes() const {
 }
 
 const std::vector<std::vector<uint8_t>>& Codec::messages() const { return state_->messages; }
+
+Status Codec::Reserve(Segments segments) {
+  const OnDevice scope(state_->device);
+  int64_t needed = 0;
+  for (const strom_cuda_segment& segment : segments) needed += DivideUp(segment.size, kTile);
+  state_->segments.Reserve(static_cast<int64_t>(segments.size()));
+  state_->ReserveTiles(needed);
+  return {};
+}
 
 Status Codec::FindEntries(int64_t elements, Segments segments, const strom_step_options& options,
                           void* stream, strom_step_result* result) {
@@ -242,6 +269,14 @@ Status Codec::WriteMessages(const CodingOptions& options, void* stream, int64_t*
   return {};
 }
 
+Status Codec::Copy(void* to, const void* from, int64_t bytes, void* stream) {
+  if (bytes < 0) return Invalid("the number of bytes is negative");
+  const OnDevice scope(state_->device);
+  cuda::Copy(to, from, static_cast<size_t>(bytes), stream);
+  Synchronize(stream);
+  return {};
+}
+
 Status Codec::TakeBack(void* stream) {
   if (!state_->found) return Invalid("there is no step to take back");
   const OnDevice scope(state_->device);
@@ -289,27 +324,35 @@ void Codec::State::Upload(Segments from, Stream stream) {
   segment_count = tiles = 0;
   for (const strom_cuda_segment& segment : from) {
     if (segment.size == 0) continue;
-    host[segment_count++] = {segment.offset, segment.size,  tiles,           segment.before,
-                             segment.after,  segment.value, segment.residual};
+    host[segment_count++] = {segment.offset,         segment.size,         tiles,
+                             Reach(segment.before),  Reach(segment.after), Reach(segment.value),
+                             Reach(segment.residual)};
     tiles += DivideUp(segment.size, kTile);
   }
   CopyArray(segments.Reserve(segment_count), host, segment_count, stream);
 }
 
-// Queues the kernel that changes residuals and values. The memory that is needed up to the count of
-// the entries is there then.
-void Codec::State::Step(Stream stream) {
-  const int64_t folds = DivideUp(tiles, FoldStatistics::kTilesPerFold);
-  tile_starts.Reserve(tiles + 1);
+// The memory that a step over so many tiles needs up to the count of its entries.
+void Codec::State::ReserveTiles(int64_t needed) {
+  const int64_t folds = DivideUp(needed, FoldStatistics::kTilesPerFold);
+  slots.Reserve(needed * kTile);
+  tile_counts.Reserve(needed);
+  tile_starts.Reserve(needed + 1);
+  tile_statistics.Reserve(needed);
   folded_statistics.Reserve(folds);
   host_statistics.Reserve(folds);
   host_total.Reserve(1);
+}
+
+// Queues the kernel that changes residuals and values.
+void Codec::State::Step(Stream stream) {
+  ReserveTiles(tiles);
   const auto step = [&](auto kernel) {
     kernel.table = table();
     kernel.rule = rule;
-    kernel.slots = slots.Reserve(tiles * kTile);
-    kernel.counts = tile_counts.Reserve(tiles);
-    kernel.statistics = tile_statistics.Reserve(tiles);
+    kernel.slots = slots.data();
+    kernel.counts = tile_counts.data();
+    kernel.statistics = tile_statistics.data();
     Launch(stream, tiles, kernel);
   };
   switch (form) {
@@ -342,11 +385,9 @@ Status Codec::State::Collect(Segments from, Stream stream, strom_step_result* re
     TakeBack(stream);
     if (form == StepForm::kFull) Launch(stream, stepped_tiles, UndoTiles{table()});
     Synchronize(stream);
-    return {Code::kNotFinite, "the update is not finite at flat element " +
-                                  std::to_string(statistics.first_nonfinite) + " (" +
-                                  std::to_string(statistics.nonfinite_count) +
-                                  " elements in all); nothing was sent. Lower the learning rate or "
-                                  "clip the gradients"};
+    return {Code::kNotFinite, DescribeNonfinite(from, statistics) +
+                                  "; nothing was sent. Lower the learning rate, clip the gradients "
+                                  "(clipnorm=) or look for a bad batch"};
   }
   if (count > 0) {
     Launch(stream, DivideUp(tiles, CompactTiles::kTilesPerBlock),

@@ -25,12 +25,14 @@ class Codec {
  public:
   using Segments = std::span<const strom_cuda_segment>;
 
-  // Works on the device that is current now.
-  explicit Codec(int64_t max_message_bytes);
+  // Works on the device that is current now, with memory of the CUDA runtime or, where `memory` is
+  // not null, of that.
+  explicit Codec(int64_t max_message_bytes, const strom_cuda_memory* memory = nullptr);
   ~Codec();
 
   // See capi/strom_cuda.h, which these are. Where Step or FindEntries throws, nothing is lost: the
   // update is in the residuals, within rounding, or nothing has changed.
+  Status Reserve(Segments segments);
   Status Step(int64_t elements, Segments segments, const strom_step_options& options, void* stream,
               strom_step_result* result);
   Status FindEntries(int64_t elements, Segments segments, const strom_step_options& options,
@@ -38,6 +40,9 @@ class Codec {
   Status WriteMessages(const CodingOptions& options, void* stream, int64_t* message_bytes);
   Status TakeBack(void* stream);
   Status Apply(Bytes message, int64_t elements, Segments segments, void* stream, int64_t* skipped);
+
+  // Between the host's memory and the device's, in any direction.
+  Status Copy(void* to, const void* from, int64_t bytes, void* stream);
 
   // Of the last FindEntries; device memory.
   std::span<const uint32_t> codes() const;

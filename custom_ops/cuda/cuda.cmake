@@ -39,11 +39,10 @@ if(strom_cuda)
   install(TARGETS strom_cuda LIBRARY DESTINATION .)
 endif()
 
-# The same sources without nvcc: kernels run in the emulation. Tests link the static library;
-# tests/codec/test_cuda.py loads the shared one, which has libstrom_cuda.so's interface.
+# The same sources without nvcc: kernels run in the emulation, for tests. Those in Python build a
+# shared library of them, with libstrom_cuda.so's interface (tests/support/emulated_gpu.py).
 function(strom_emulated_cuda)
   add_library(strom_cuda_emulation STATIC cuda/emulated_codec.cc cuda/emulation.cc)
   target_link_libraries(strom_cuda_emulation PUBLIC strom_core)
-  add_library(strom_cuda_emulated SHARED ${strom_cuda_interface})
-  target_link_libraries(strom_cuda_emulated PRIVATE strom_cuda_emulation ${strom_cuda_names})
+  target_link_libraries(strom_cuda_emulation PUBLIC ${CMAKE_DL_LIBS})
 endfunction()

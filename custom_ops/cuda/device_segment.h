@@ -1,4 +1,4 @@
-/* A segment of a step on a device, as capi/strom_cuda.h has it, which includes this file: C. */
+/* Plain values of capi/strom_cuda.h, which includes this file: C. */
 #ifndef KERAS_STROM_CUDA_DEVICE_SEGMENT_H_
 #define KERAS_STROM_CUDA_DEVICE_SEGMENT_H_
 
@@ -14,6 +14,15 @@ typedef struct {
   const float* after;  /* device */
   float* value;        /* device; may alias `before` or `after` */
   float* residual;     /* device; aliases nothing */
+  const char* name;    /* of the variable, for errors; may be NULL */
 } strom_cuda_segment;
+
+/* Where a codec has its working memory on the device from. `allocate` returns NULL where there is
+ * none left; both are called on the thread that calls the codec. */
+typedef struct {
+  void* context;
+  void* (*allocate)(void* context, int64_t bytes);
+  void (*release)(void* context, void* memory);
+} strom_cuda_memory;
 
 #endif /* KERAS_STROM_CUDA_DEVICE_SEGMENT_H_ */

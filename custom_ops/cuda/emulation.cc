@@ -1,11 +1,13 @@
 #include "cuda/emulation.h"
 
+#include <dlfcn.h>
 #include <ucontext.h>
 
 #include <algorithm>
 #include <array>
 #include <cstddef>
 #include <memory>
+#include <utility>
 
 #include "core/base/types.h"
 #include "cuda/device.h"
@@ -144,7 +146,52 @@ void Machine::Enter() {
   machine.fibers_[Index(machine.current_)].state = State::kDone;
 }
 
+// The functions of tests/native/emulated_gpu/emulated_gpu.h, where the process has them.
+struct EmulatedGpu {
+  void (*launch)(void* stream, void (*function)(void* argument), void* argument) = nullptr;
+  void (*wait)(void* stream) = nullptr;
+  void* (*host_address)(const void* device_address) = nullptr;
+};
+
+template <typename Function>
+void Find(const char* name, Function* function) {
+  *function = reinterpret_cast<Function>(dlsym(RTLD_DEFAULT, name));
+}
+
+const EmulatedGpu& Gpu() {
+  static const EmulatedGpu gpu = [] {
+    EmulatedGpu found;
+    Find("strom_emulated_gpu_launch", &found.launch);
+    Find("strom_emulated_gpu_wait", &found.wait);
+    Find("strom_emulated_gpu_host_address", &found.host_address);
+    return found;
+  }();
+  return gpu;
+}
+
 }  // namespace
+
+void Queue(void* stream, std::function<void()> work) {
+  if (stream == nullptr) return work();
+  STROM_CHECK(Gpu().launch != nullptr);
+  Gpu().launch(
+      stream,
+      [](void* argument) {
+        const std::unique_ptr<std::function<void()>> queued(
+            static_cast<std::function<void()>*>(argument));
+        (*queued)();
+      },
+      new std::function<void()>(std::move(work)));
+}
+
+void Await(void* stream) {
+  if (stream != nullptr) Gpu().wait(stream);
+}
+
+void* HostAddress(const void* address) {
+  void* const found = Gpu().host_address == nullptr ? nullptr : Gpu().host_address(address);
+  return found == nullptr ? const_cast<void*>(address) : found;
+}
 
 void SetOrder(Order order) { TheMachine().SetOrder(order); }
 

@@ -6,12 +6,17 @@
 // never come stops the program, as it would hang a device. Within these waits the threads run in an
 // order that a test chooses: a kernel whose outcome depends on it lacks a barrier. Shared memory
 // holds garbage at first, as on a device.
+//
+// Without a stream all happens at once. A stream is one of an emulated GPU that the process has
+// loaded (tests/native/emulated_gpu): what is queued there runs on its thread, later, and the
+// addresses of its memory are opened for the kernels.
 #ifndef KERAS_STROM_CUDA_EMULATION_H_
 #define KERAS_STROM_CUDA_EMULATION_H_
 
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 
 namespace strom::cuda::emulation {
 
@@ -23,6 +28,13 @@ void SetOrder(Order order);
 // body(kernel, shared) in every thread of every block.
 void Run(int64_t blocks, size_t shared_bytes, void (*body)(const void* kernel, void* shared),
          const void* kernel);
+
+// Does the work in the stream's order; at once where it is null.
+void Queue(void* stream, std::function<void()> work);
+// Returns when all is done that was queued there.
+void Await(void* stream);
+// Where the host finds what lies at an address of the emulated GPU; any other address is itself.
+void* HostAddress(const void* address);
 
 // What a running thread may ask for.
 int ThreadIndex();

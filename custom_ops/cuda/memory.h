@@ -1,6 +1,6 @@
 // The device as the host sees it: memory, copies and launches on a stream. Failures are
-// DeviceError. Compiled by anything but nvcc, device memory is the host's and kernels run in the
-// emulation.
+// DeviceError. Compiled by anything but nvcc, kernels run in the emulation, and device memory is
+// the host's, or on a stream of an emulated GPU that GPU's (cuda/emulation.h).
 #ifndef KERAS_STROM_CUDA_MEMORY_H_
 #define KERAS_STROM_CUDA_MEMORY_H_
 
@@ -13,6 +13,7 @@
 
 #include "core/base/types.h"
 #include "cuda/device.h"
+#include "cuda/device_segment.h"
 
 #if defined(__CUDACC__)
 #include <cuda_runtime.h>
@@ -34,6 +35,12 @@ using Stream = void*;
 inline void Check(cudaError_t code, const char* call) {
   if (code == cudaSuccess) return;
   throw DeviceError(std::string(call) + " failed: " + cudaGetErrorString(code));
+}
+
+// How kernels reach what lies at a device's address.
+template <typename T>
+T* Reach(T* address) {
+  return address;
 }
 
 inline void* AllocateDevice(size_t bytes) {
@@ -91,26 +98,37 @@ void Launch(Stream stream, int64_t blocks, const Kernel& kernel) {
 
 #else
 
+template <typename T>
+T* Reach(T* address) {
+  return static_cast<T*>(emulation::HostAddress(address));
+}
+
 inline void* AllocateDevice(size_t bytes) { return ::operator new(bytes); }
 inline void FreeDevice(void* memory) { ::operator delete(memory); }
 inline void* AllocatePinned(size_t bytes) { return ::operator new(bytes); }
 inline void FreePinned(void* memory) { ::operator delete(memory); }
-inline void Copy(void* to, const void* from, size_t bytes, Stream) {
-  if (bytes > 0) std::memcpy(to, from, bytes);
+inline void Copy(void* to, const void* from, size_t bytes, Stream stream) {
+  if (bytes == 0) return;
+  emulation::Queue(
+      stream, [to = Reach(static_cast<char*>(to)), from = Reach(static_cast<const char*>(from)),
+               bytes] { std::memcpy(to, from, bytes); });
 }
-inline void Synchronize(Stream) {}
+inline void Synchronize(Stream stream) { emulation::Await(stream); }
 inline int DeviceCount() { return 1; }
 inline int CurrentDevice() { return 0; }
 inline void SetCurrentDevice(int) {}
 
 template <typename Kernel>
-void Launch(Stream, int64_t blocks, const Kernel& kernel) {
-  emulation::Run(
-      blocks, sizeof(typename Kernel::Shared),
-      [](const void* arguments, void* shared) {
-        static_cast<const Kernel*>(arguments)->Run(*static_cast<typename Kernel::Shared*>(shared));
-      },
-      &kernel);
+void Launch(Stream stream, int64_t blocks, const Kernel& kernel) {
+  emulation::Queue(stream, [blocks, kernel] {
+    emulation::Run(
+        blocks, sizeof(typename Kernel::Shared),
+        [](const void* arguments, void* shared) {
+          static_cast<const Kernel*>(arguments)->Run(
+              *static_cast<typename Kernel::Shared*>(shared));
+        },
+        &kernel);
+  });
 }
 
 #endif
@@ -137,42 +155,74 @@ class OnDevice {
   bool changed_ = false;
 };
 
+// Memory on the device: the CUDA runtime's, or of whoever lends it.
+class DeviceMemory {
+ public:
+  // `lent` null: nobody does. What it says is kept.
+  explicit DeviceMemory(const strom_cuda_memory* lent)
+      : lent_(lent == nullptr ? strom_cuda_memory{} : *lent) {}
+
+  void* Allocate(size_t bytes) const {
+    if (lent_.allocate == nullptr) return AllocateDevice(bytes);
+    void* const memory = lent_.allocate(lent_.context, static_cast<int64_t>(bytes));
+    if (memory != nullptr) return memory;
+    throw DeviceError("the device's memory has no " + std::to_string(bytes) +
+                      " bytes left for encoding: take a smaller batch, or leave it more memory");
+  }
+  void Free(void* memory) const {
+    if (lent_.allocate == nullptr) return FreeDevice(memory);
+    lent_.release(lent_.context, memory);
+  }
+
+ private:
+  strom_cuda_memory lent_;
+};
+
+// Memory of the host that the device copies to and from directly.
+struct PinnedMemory {
+  void* Allocate(size_t bytes) const { return AllocatePinned(bytes); }
+  void Free(void* memory) const { FreePinned(memory); }
+};
+
 // Memory that only grows, by an eighth at least so that small changes of size cost nothing; growing
 // forgets what was in it.
-template <typename T, void* (*kAllocate)(size_t), void (*kFree)(void*)>
+template <typename T, typename Memory>
 class Array {
  public:
-  Array() = default;
+  explicit Array(const Memory& memory = Memory()) : memory_(memory) {}
   Array(const Array&) = delete;
   Array& operator=(const Array&) = delete;
-  ~Array() {
-    if (memory_ != nullptr) kFree(memory_);
-  }
+  ~Array() { Free(); }
 
   // Room for `count` elements, not initialised. What ran with the old memory must be done.
   T* Reserve(int64_t count) {
-    if (count > capacity_ || memory_ == nullptr) {
-      if (memory_ != nullptr) kFree(memory_);
-      memory_ = nullptr;
+    if (count > capacity_ || array_ == nullptr) {
       const int64_t capacity = count + capacity_ / 8 + 1;
-      capacity_ = 0;
-      memory_ = static_cast<T*>(kAllocate(static_cast<size_t>(capacity) * sizeof(T)));
+      Free();
+      array_ = static_cast<T*>(memory_.Allocate(static_cast<size_t>(capacity) * sizeof(T)));
       capacity_ = capacity;
     }
-    return memory_;
+    return data();
   }
 
-  T* data() const { return memory_; }
+  T* data() const { return Reach(array_); }
 
  private:
-  T* memory_ = nullptr;
+  void Free() {
+    if (array_ != nullptr) memory_.Free(array_);
+    array_ = nullptr;
+    capacity_ = 0;
+  }
+
+  Memory memory_;
+  T* array_ = nullptr;
   int64_t capacity_ = 0;
 };
 
 template <typename T>
-using DeviceArray = Array<T, AllocateDevice, FreeDevice>;
+using DeviceArray = Array<T, DeviceMemory>;
 template <typename T>
-using PinnedArray = Array<T, AllocatePinned, FreePinned>;
+using PinnedArray = Array<T, PinnedMemory>;
 
 template <typename T>
 void CopyArray(T* to, const T* from, int64_t count, Stream stream) {

@@ -1,11 +1,10 @@
 // StromThresholdEncode and StromApplyMessage on a GPU: update, residual and parameters stay on the
 // device, messages are on the host, and the work is queued on the stream that TensorFlow runs the
 // op on. StromDecode has no kernel here: its input and its size are the host's.
-#include <future>
-
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tf/codec_ops.h"
 #include "tf/device_codec.h"
+#include "tf/host_copies.h"
 
 namespace keras_strom {
 
@@ -23,11 +22,7 @@ absl::Status TakeOver(OpKernelContext* context, int input, int output, Tensor** 
   TF_RETURN_IF_ERROR(
       context->forward_input_or_allocate_output({input}, output, given.shape(), result));
   if ((*result)->data() == given.data()) return absl::OkStatus();
-  std::promise<absl::Status> copied;  // that is, queued on the op's stream
-  context->device()->CopyTensorInSameDevice(
-      &given, *result, context->op_device_context(),
-      [&copied](const absl::Status& status) { copied.set_value(status); });
-  return copied.get_future().get();
+  return CopyWithinDevice(context, given, *result);
 }
 
 }  // namespace

@@ -5,6 +5,9 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "tensorflow/c/kernels.h"
+#include "tensorflow/c/tf_status.h"
+#include "tensorflow/core/framework/allocator.h"
 #include "tensorflow/core/public/version.h"
 #if TF_MAJOR_VERSION == 2 && TF_MINOR_VERSION == 19
 // A header of this release includes LLVM's, which pip's package of it lacks. Nothing here uses what
@@ -45,8 +48,9 @@ absl::Status Find(void* library, const char* name, Function* function) {
 
 absl::Status Load(DeviceLibrary* functions) {
   const std::string path = LibraryPath();
-  void* const library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (library == nullptr) {
+  const bool is_there = dlsym(RTLD_DEFAULT, "strom_cuda_abi_version") != nullptr;
+  void* const library = is_there ? RTLD_DEFAULT : dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (!is_there && library == nullptr) {
     return absl::FailedPreconditionError(absl::StrCat(
         "the codec on a GPU needs ", path, ", which is built where nvcc is: ", dlerror()));
   }
@@ -60,16 +64,15 @@ absl::Status Load(DeviceLibrary* functions) {
   TF_RETURN_IF_ERROR(Find(library, "strom_cuda_last_error", &functions->last_error));
   TF_RETURN_IF_ERROR(Find(library, "strom_cuda_codec_create", &functions->codec_create));
   TF_RETURN_IF_ERROR(Find(library, "strom_cuda_codec_close", &functions->codec_close));
+  TF_RETURN_IF_ERROR(Find(library, "strom_cuda_reserve", &functions->reserve));
+  TF_RETURN_IF_ERROR(Find(library, "strom_cuda_step", &functions->step));
+  TF_RETURN_IF_ERROR(Find(library, "strom_cuda_take_back", &functions->take_back));
+  TF_RETURN_IF_ERROR(Find(library, "strom_cuda_copy", &functions->copy));
   TF_RETURN_IF_ERROR(Find(library, "strom_cuda_find_entries", &functions->find_entries));
   TF_RETURN_IF_ERROR(Find(library, "strom_cuda_write_messages", &functions->write_messages));
   TF_RETURN_IF_ERROR(Find(library, "strom_cuda_messages", &functions->messages));
   TF_RETURN_IF_ERROR(Find(library, "strom_cuda_message", &functions->message));
   return Find(library, "strom_cuda_apply", &functions->apply);
-}
-
-// The CUDA stream on which TensorFlow runs this op.
-void* StreamOf(OpKernelContext* context) {
-  return context->op_device_context()->stream()->platform_specific_handle().stream;
 }
 
 }  // namespace
@@ -81,6 +84,30 @@ absl::Status DeviceLibrary::Open(const DeviceLibrary** library) {
   return loaded;
 }
 
+absl::Status StreamOf(OpKernelContext* context, void** stream) {
+  // Only TensorFlow's own kind of GPU has such a handle; of a plug-in's the stream is an SP_Stream.
+  *stream = context->op_device_context()->stream()->platform_specific_handle().stream;
+  if (*stream != nullptr) return absl::OkStatus();
+  TF_Status* const status = TF_NewStatus();
+  *stream = TF_GetStream(reinterpret_cast<TF_OpKernelContext*>(context), status);
+  const bool found = TF_GetCode(status) == TF_OK && *stream != nullptr;
+  TF_DeleteStatus(status);
+  return found ? absl::OkStatus() : absl::InternalError("TensorFlow's device has no stream");
+}
+
+strom_cuda_memory LendMemory(OpKernelContext* context) {
+  const auto allocate = [](void* allocator, int64_t bytes) {
+    tensorflow::AllocationAttributes at_once;
+    at_once.retry_on_failure = false;
+    return static_cast<tensorflow::Allocator*>(allocator)->AllocateRaw(
+        tensorflow::Allocator::kAllocatorAlignment, static_cast<size_t>(bytes), at_once);
+  };
+  const auto release = [](void* allocator, void* memory) {
+    static_cast<tensorflow::Allocator*>(allocator)->DeallocateRaw(memory);
+  };
+  return {context->get_allocator(tensorflow::AllocatorAttributes()), allocate, release};
+}
+
 DeviceCodec::~DeviceCodec() {
   if (codec_ != 0) library_->codec_close(codec_);
 }
@@ -88,22 +115,22 @@ DeviceCodec::~DeviceCodec() {
 absl::Status DeviceCodec::Encode(OpKernelContext* context, const Tensor& update, Tensor* residual,
                                  const strom_codec_options& options, int output, int64_t* count) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  TF_RETURN_IF_ERROR(Prepare());
-  void* const stream = StreamOf(context);
+  TF_RETURN_IF_ERROR(Prepare(context));
   const int64_t size = update.NumElements();
   const strom_cuda_segment segment = {0,       size,
                                       nullptr, static_cast<const float*>(update.data()),
-                                      nullptr, static_cast<float*>(residual->data())};
+                                      nullptr, static_cast<float*>(residual->data()),
+                                      nullptr};
   strom_step_options step{};
   step.scale = 1;
   step.threshold = options.threshold;
   step.iteration = options.iteration;
   strom_step_result result{};
   TF_RETURN_IF_ERROR(
-      ToStatus(library_->find_entries(codec_, size, &segment, 1, &step, stream, &result)));
+      ToStatus(library_->find_entries(codec_, size, &segment, 1, &step, stream_, &result)));
   int64_t bytes = 0, messages = 0;
   TF_RETURN_IF_ERROR(
-      ToStatus(library_->write_messages(codec_, options.coding, options.prefer, stream, &bytes)));
+      ToStatus(library_->write_messages(codec_, options.coding, options.prefer, stream_, &bytes)));
   TF_RETURN_IF_ERROR(ToStatus(library_->messages(codec_, &messages)));
   if (messages != 1) {
     return absl::ResourceExhaustedError("the update does not fit into one message of 4 GiB");
@@ -119,20 +146,21 @@ absl::Status DeviceCodec::Encode(OpKernelContext* context, const Tensor& update,
 absl::Status DeviceCodec::Apply(OpKernelContext* context, const Tensor& message,
                                 Tensor* parameters) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  TF_RETURN_IF_ERROR(Prepare());
+  TF_RETURN_IF_ERROR(Prepare(context));
   const int64_t size = parameters->NumElements();
   const strom_cuda_segment segment = {
-      0, size, nullptr, nullptr, static_cast<float*>(parameters->data()), nullptr};
+      0, size, nullptr, nullptr, static_cast<float*>(parameters->data()), nullptr, nullptr};
   int64_t skipped = 0;  // None: the message is for so many elements at most.
   return ToStatus(library_->apply(codec_, static_cast<const uint8_t*>(message.data()),
-                                  message.NumElements(), size, &segment, 1, StreamOf(context),
-                                  &skipped));
+                                  message.NumElements(), size, &segment, 1, stream_, &skipped));
 }
 
-absl::Status DeviceCodec::Prepare() {
+absl::Status DeviceCodec::Prepare(OpKernelContext* context) {
+  TF_RETURN_IF_ERROR(StreamOf(context, &stream_));
   if (codec_ != 0) return absl::OkStatus();
   TF_RETURN_IF_ERROR(DeviceLibrary::Open(&library_));
-  return ToStatus(library_->codec_create(kMaxMessageBytes, &codec_));
+  const strom_cuda_memory memory = LendMemory(context);
+  return ToStatus(library_->codec_create(kMaxMessageBytes, &memory, &codec_));
 }
 
 absl::Status DeviceCodec::ToStatus(int code) const {

@@ -16,15 +16,27 @@ struct DeviceLibrary {
   decltype(&strom_cuda_last_error) last_error = nullptr;
   decltype(&strom_cuda_codec_create) codec_create = nullptr;
   decltype(&strom_cuda_codec_close) codec_close = nullptr;
+  decltype(&strom_cuda_reserve) reserve = nullptr;
+  decltype(&strom_cuda_step) step = nullptr;
+  decltype(&strom_cuda_take_back) take_back = nullptr;
+  decltype(&strom_cuda_copy) copy = nullptr;
   decltype(&strom_cuda_find_entries) find_entries = nullptr;
   decltype(&strom_cuda_write_messages) write_messages = nullptr;
   decltype(&strom_cuda_messages) messages = nullptr;
   decltype(&strom_cuda_message) message = nullptr;
   decltype(&strom_cuda_apply) apply = nullptr;
 
-  // Opens the library once; says what is missing where it cannot.
+  // Opens the library once; says what is missing where it cannot. A process that has these
+  // functions already, as tests have with an emulated GPU, keeps to them.
   static absl::Status Open(const DeviceLibrary** library);
 };
+
+// The stream on which TensorFlow runs this op, as the library wants it.
+absl::Status StreamOf(tensorflow::OpKernelContext* context, void** stream);
+
+// Memory of the op's device, TensorFlow's own: it leaves nothing to others by default. Valid as
+// long as the device.
+strom_cuda_memory LendMemory(tensorflow::OpKernelContext* context);
 
 // One op's working memory on its device. Its calls queue their work on the op's own stream.
 class DeviceCodec {
@@ -44,12 +56,13 @@ class DeviceCodec {
                      tensorflow::Tensor* parameters);
 
  private:
-  absl::Status Prepare();
+  absl::Status Prepare(tensorflow::OpKernelContext* context);
   absl::Status ToStatus(int code) const;
 
   std::mutex mutex_;  // calls on one codec come one after another
   const DeviceLibrary* library_ = nullptr;
   strom_handle codec_ = 0;
+  void* stream_ = nullptr;  // of the last call's op
 };
 
 }  // namespace keras_strom

@@ -2,6 +2,7 @@
 
 #include <condition_variable>
 #include <cstring>
+#include <future>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -117,6 +118,14 @@ absl::Status HostCopies::Await() {
   return absl::Status(status.code(),
                       absl::StrCat("copying between ", context_->device()->name(),
                                    " and the host's memory has failed: ", status.message()));
+}
+
+absl::Status CopyWithinDevice(OpKernelContext* context, const Tensor& from, Tensor* to) {
+  std::promise<absl::Status> queued;
+  static_cast<Device*>(context->device())
+      ->CopyTensorInSameDevice(&from, to, context->op_device_context(),
+                               [&queued](const absl::Status& status) { queued.set_value(status); });
+  return queued.get_future().get();
 }
 
 absl::Status MakeWritable(const HostCopies& copies, Tensor* tensor) {

@@ -51,6 +51,10 @@ class HostCopies {
   std::shared_ptr<Pending> pending_;
 };
 
+// Queues a copy on the op's stream, between tensors of its device.
+absl::Status CopyWithinDevice(tensorflow::OpKernelContext* context, const tensorflow::Tensor& from,
+                              tensorflow::Tensor* to);
+
 // Copies `tensor`, which the host reaches, first where somebody else still reads it.
 absl::Status MakeWritable(const HostCopies& copies, tensorflow::Tensor* tensor);
 

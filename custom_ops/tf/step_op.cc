@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "tensorflow/core/framework/op_kernel.h"
+#include "tf/device_step.h"
 #include "tf/held_values.h"
 #include "tf/own_models.h"
 #include "tf/row_segments.h"
@@ -165,8 +166,12 @@ class StepOp : public OpKernel {
     if (run->variables.copies().on_device()) {
       return run->fetched[i].RefCountIsOne() ? std::exchange(run->fetched[i], Tensor()) : Tensor();
     }
+    return ForwardBefore(run->context, i);
+  }
+
+  // The input itself, if this op is its last reader; else an empty tensor.
+  Tensor ForwardBefore(OpKernelContext* context, size_t i) const {
     const int input = BeforeInput(i);
-    OpKernelContext* const context = run->context;
     const auto forwarded =
         context->forward_input(input, OpKernelContext::Params::kNoReservation, tensorflow::DT_FLOAT,
                                context->input(input).shape(), context->input_memory_type(input),
@@ -179,6 +184,9 @@ class StepOp : public OpKernel {
                      strom_step_result* result) const {
     OpKernelContext* const context = run->context;
     LockedVariables& variables = run->variables;
+    bool shared = false;
+    TF_RETURN_IF_ERROR(ShareOnDevice(run, progress, thresholds, result, &shared));
+    if (shared) return absl::OkStatus();
     TF_RETURN_IF_ERROR(Fetch(run, progress));
     std::vector<Buffers>& held = run->held;
     std::vector<strom_segment> segments;
@@ -235,6 +243,83 @@ class StepOp : public OpKernel {
       waiting->Set(attributes_.offsets[i], std::move(rows));
     }
     return absl::OkStatus();
+  }
+
+  // The same without a copy to the host where variables lie on a device and its kernels can do it
+  // (tf/device_step.h); otherwise nothing has been done, and *shared is false.
+  absl::Status ShareOnDevice(Run* run, HeldValues& progress, VariableThresholds& thresholds,
+                             strom_step_result* result, bool* shared) const {
+    OpKernelContext* const context = run->context;
+    LockedVariables& variables = run->variables;
+    if (!KernelsCanShare(run, thresholds)) return absl::OkStatus();
+    RefCountPtr<OwnModels> models;
+    TF_RETURN_IF_ERROR(OwnModels::Find(context, attributes_.replica, &models));
+    std::vector<strom_cuda_segment> segments;
+    std::vector<size_t> variable_of;         // of each segment
+    std::vector<int32_t> includes_residual;  // of each segment
+    for (size_t i = 0; i < variables.size(); ++i) {
+      const bool is_own = models->Get(attributes_.offsets[i]).state == OwnModel::State::kOwn;
+      // The host begins with a variable's own model.
+      const bool moved = shares_[i] && (run->changed[i] || progress.Has(attributes_.offsets[i]));
+      if (moved && !is_own) return absl::OkStatus();
+      const int64_t size = variables.placed(i).NumElements();
+      if (size == 0) continue;
+      segments.push_back(
+          {attributes_.offsets[i], size, nullptr, nullptr, nullptr, nullptr, names_[i].c_str()});
+      variable_of.push_back(i);
+      includes_residual.push_back(is_own);
+    }
+    RefCountPtr<DeviceStep> step;
+    TF_RETURN_IF_ERROR(DeviceStep::Find(context, attributes_.replica, &step));
+    TF_RETURN_IF_ERROR(step->Prepare(context, attributes_.replica, segments, shared));
+    if (!*shared) return absl::OkStatus();
+    variables.ForgetMirrors();
+    run->held.resize(variables.size());
+    for (size_t k = 0; k < segments.size(); ++k) {
+      const size_t i = variable_of[k];
+      Buffers* const held = &run->held[i];
+      if (shares_[i]) held->start = progress.Take(attributes_.offsets[i]);
+      TF_RETURN_IF_ERROR(OwnPlaced(run, i));
+      strom_cuda_segment* const segment = &segments[k];
+      segment->value = static_cast<float*>(variables.placed(i).data());
+      segment->after = segment->before = segment->value;
+      if (!Moved(*run, i)) continue;
+      const bool has_start = held->start.NumElements() > 0;
+      const Tensor& before = has_start ? held->start : context->input(BeforeInput(i));
+      segment->before = static_cast<const float*>(before.data());
+    }
+    strom_step_options options = Options(context, {});
+    options.includes_residual = includes_residual.data();
+    thresholds.Set(&options);
+    const absl::Status stepped =
+        step->Step(attributes_.replica, std::move(segments), options, result);
+    thresholds.Note(*result);
+    return stepped;
+  }
+
+  // Whether the device's kernels have all that this step asks for.
+  bool KernelsCanShare(Run* run, const VariableThresholds& thresholds) const {
+    LockedVariables& variables = run->variables;
+    if (!variables.copies().on_device() || !full_ || keep_shared_ || send_mean_ != 0 ||
+        compare_contents_ || row_variables_ > 0 || !momentum_of_.empty() || thresholds.differ()) {
+      return false;
+    }
+    for (size_t i = 0; i < variables.size(); ++i) {
+      if (variables.copies_on_read(i)) return false;
+    }
+    return run->context->input(inputs_.norm_limit).scalar<float>()() == 0;
+  }
+
+  // Nobody else holds the variable's tensor then. One that has not changed shares it with `before`,
+  // which is let go of.
+  absl::Status OwnPlaced(Run* run, size_t i) const {
+    if (!run->changed[i]) {
+      run->variables.PutBack(i, Tensor());
+      const Tensor forwarded = ForwardBefore(run->context, i);
+      const bool is_ours = forwarded.IsInitialized();
+      run->variables.PutBack(i, is_ours ? forwarded : run->context->input(BeforeInput(i)));
+    }
+    return run->variables.MakePlacedWritable(i);
   }
 
   // Whether there is something to share of a variable.

@@ -19,6 +19,9 @@ class VariableThresholds {
   // From a scalar, or a vector with an element for each of N variables.
   absl::Status Read(tensorflow::OpKernelContext* context, int input, int variables);
 
+  // Whether variables have thresholds of their own.
+  bool differ() const { return differ_; }
+
   // The segments up to the one before `segments` that belong to no variable yet are those of
   // `variable`.
   void Cover(size_t variable, size_t segments) { variable_of_.resize(segments, variable); }

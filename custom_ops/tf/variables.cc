@@ -140,6 +140,16 @@ void LockedVariables::PutBack(size_t i, const Tensor& value) {
   *variables_[i].variable->tensor() = value;
 }
 
+absl::Status LockedVariables::MakePlacedWritable(size_t i) {
+  Tensor* const placed = variables_[i].variable->tensor();
+  if (placed->RefCountIsOne()) return absl::OkStatus();
+  Tensor fresh;
+  TF_RETURN_IF_ERROR(context_->allocate_temp(placed->dtype(), placed->shape(), &fresh));
+  TF_RETURN_IF_ERROR(CopyWithinDevice(context_, *placed, &fresh));
+  *placed = std::move(fresh);
+  return absl::OkStatus();
+}
+
 Tensor* LockedVariables::HostTensor(Locked* locked) {
   return copies_.on_device() ? &locked->copy : locked->variable->tensor();
 }

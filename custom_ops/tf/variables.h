@@ -74,6 +74,8 @@ class LockedVariables {
   const tensorflow::Tensor& placed(size_t i) { return *variables_[i].variable->tensor(); }
   // Its value is given back to it, as it lies on the device.
   void PutBack(size_t i, const tensorflow::Tensor& value);
+  // It lies where nobody else holds it, on its device: copied there first where somebody does.
+  absl::Status MakePlacedWritable(size_t i);
   // Whether it has had sparse updates: TensorFlow then writes it in place, whoever else reads it.
   bool copies_on_read(size_t i) { return variables_[i].variable->copy_on_read_mode.load(); }
 

@@ -18,6 +18,8 @@ KERAS_STROM_GPUS           "own": the GPUs that this process sees are this worke
 KERAS_STROM_NEEDS_GPU      1: a `StromStrategy` that is given no `devices` is refused where
                            TensorFlow sees no GPU (default 0: it trains on the CPU, with a warning
                            where the machine has GPUs)
+KERAS_STROM_GPU_STEP       "off": steps are never done by a GPU's own kernels, but on the host
+                           (default "on": where they can be; no result depends on it)
 KERAS_STROM_ATTEMPT        how often this rank was started before (default 0); a higher attempt
                            takes the place of a lower one
 KERAS_STROM_MASTER         the master's address: host:port or [IPv6]:port
@@ -64,6 +66,7 @@ LOCAL_RANK = PREFIX + "LOCAL_RANK"
 LOCAL_SIZE = PREFIX + "LOCAL_SIZE"
 GPUS = PREFIX + "GPUS"
 NEEDS_GPU = PREFIX + "NEEDS_GPU"
+GPU_STEP = PREFIX + "GPU_STEP"  # read by the operator of a step (custom_ops/tf/device_step.cc)
 ATTEMPT = PREFIX + "ATTEMPT"
 MASTER = PREFIX + "MASTER"
 CREDENTIALS = PREFIX + "CREDENTIALS"
@@ -79,8 +82,8 @@ STATUS = PREFIX + "STATUS"
 
 _KNOWN = frozenset(
     (
-        *(RANK, SIZE, LOCAL_RANK, LOCAL_SIZE, GPUS, NEEDS_GPU, ATTEMPT, MASTER, CREDENTIALS),
-        *(NETWORK, IP, JOIN_TIMEOUT, MAX_FAILURES, DRAIN_SECONDS, RUNNER_FD, DATA),
+        *(RANK, SIZE, LOCAL_RANK, LOCAL_SIZE, GPUS, NEEDS_GPU, GPU_STEP, ATTEMPT, MASTER),
+        *(CREDENTIALS, NETWORK, IP, JOIN_TIMEOUT, MAX_FAILURES, DRAIN_SECONDS, RUNNER_FD, DATA),
         *(CHECKPOINTS, STATUS),
     )
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -21,10 +22,15 @@ def _built() -> None:
         pytest.skip(str(error))
 
 
-def run(*arguments: str) -> None:
+def run(*arguments: str, gpu_step: str = "on", ends: int = 0) -> str:
+    """What the script writes as errors."""
     command = [sys.executable, str(SCRIPT), *arguments]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=300)
-    assert ended.returncode == 0, ended.stderr[-4000:]
+    environment = {**os.environ, "KERAS_STROM_GPU_STEP": gpu_step, "TF_CPP_MIN_LOG_LEVEL": "0"}
+    ended = subprocess.run(
+        command, capture_output=True, text=True, timeout=300, env=environment, check=False
+    )
+    assert ended.returncode == ends, ended.stderr[-4000:]
+    return ended.stderr
 
 
 @pytest.mark.parametrize(
@@ -34,6 +40,8 @@ def run(*arguments: str) -> None:
         ("encoded", "refused"),
         ("asynchronous", "synchronous", "bounded"),
         ("pulled", "mean_of_models", "elastic"),
+        ("kernels", "full"),
+        ("kernels", "refused", "asynchronous"),
     ],
     ids=" ".join,
 )
@@ -43,3 +51,19 @@ def test_a_device_gives_the_bits_of_the_cpu_in_every_option(cases: tuple[str, ..
 
 def test_a_step_copies_what_the_optimizer_wrote_and_waits_for_no_device() -> None:
     run("copies")
+
+
+def test_a_step_that_stays_on_the_device_copies_nothing_but_numbers() -> None:
+    run("kernels", "stays")
+
+
+@pytest.mark.jobs  # TensorFlow waits for memory to come before it gives up.
+def test_without_the_memory_for_it_a_step_goes_by_the_host_and_says_so_once() -> None:
+    words = run("kernels", "short")
+    assert words.count("copies what the optimizer wrote to the host") == 1
+    assert "bytes left for" in words
+
+
+def test_steps_can_be_kept_from_a_gpus_own_kernels() -> None:
+    run("kernels", "copies", gpu_step="off")
+    assert 'KERAS_STROM_GPU_STEP is "on"' in run("kernels", "full", gpu_step="of", ends=1)

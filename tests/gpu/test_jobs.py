@@ -46,7 +46,10 @@ def test_a_worker_on_a_gpu_and_one_on_the_cpu_end_with_the_bits_of_two_on_cpus(
     assert all(map(np.array_equal, mixed, alike))
 
 
-@pytest.mark.parametrize(("case", "gpus"), [("async", "01"), ("SparkNet", "1"), ("MPCA", "0")])
+@pytest.mark.parametrize(
+    ("case", "gpus"),
+    [("async", "01"), ("kernels", "01"), ("kernels", "1"), ("SparkNet", "1"), ("MPCA", "0")],
+)
 def test_workers_on_a_gpu_end_equal(tmp_path: Path, case: str, gpus: str) -> None:
     trained(tmp_path / "job", case, gpus)
 

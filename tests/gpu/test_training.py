@@ -37,6 +37,10 @@ def test_a_gpu_trains_to_the_bits_of_the_cpu() -> None:
     run("gpu_alone.py", "defaults", "rows")
 
 
+def test_steps_that_stay_on_a_gpu_train_to_the_bits_of_the_cpu() -> None:
+    run("gpu_alone.py", "kernels", "fixed", "clipped", "local")
+
+
 @pytest.mark.jobs
 def test_a_gpu_trains_to_the_bits_of_the_cpu_with_every_option() -> None:
     run("gpu_alone.py", "encoded", "each_variable", "mixed", "two_devices")

@@ -16,18 +16,15 @@ import numpy as np
 import numpy.typing as npt
 
 from keras_strom import codec
+from tests.support import emulated_gpu
+from tests.support.compiled import ROOT, NotHereError
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
 Floats = npt.NDArray[np.float32]
 
 CODINGS = {"auto": 0, "sparse": 1, "bitmap": 2, "bitmap4": 3}
 PREFERENCES = {"size": 0, "speed": 1}
 CORRUPT = -9
 NOT_FINITE = -12
-
-
-class NotHereError(Exception):
-    """The library or a device is missing; the message says which."""
 
 
 class CallError(Exception):
@@ -52,6 +49,7 @@ class Segment(ctypes.Structure):
         ("after", ctypes.c_void_p),
         ("value", ctypes.c_void_p),
         ("residual", ctypes.c_void_p),
+        ("name", ctypes.c_char_p),
     )
 
 
@@ -204,7 +202,7 @@ class Cuda:
         self.library.strom_cuda_last_error.restype = ctypes.c_char_p
         self.memory = memory
         self._codec = ctypes.c_int64()
-        self.call("codec_create", ctypes.c_int64(2**32 - 1), ctypes.byref(self._codec))
+        self.call("codec_create", ctypes.c_int64(2**32 - 1), None, ctypes.byref(self._codec))
 
     def call(self, name: str, *arguments: Any) -> None:
         """strom_cuda_`name`; raises CallError."""
@@ -321,9 +319,6 @@ def emulated() -> Cuda:
     """The same code on the processor.
 
     Raises:
-        NotHereError: the native tests have not been built.
+        NotHereError: it cannot be built here.
     """
-    path = ROOT / "build" / "native" / "libstrom_cuda_emulated.so"
-    if not path.exists():
-        raise NotHereError("the emulated CUDA library is not built (make test-native)")
-    return Cuda(path, HostMemory())
+    return Cuda(emulated_gpu.build_kernels(), HostMemory())

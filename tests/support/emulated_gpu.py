@@ -6,24 +6,16 @@ processes of their own, which call `load` before anything else of TensorFlow.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
-import fcntl
 import functools
-import hashlib
-import os
 import pathlib
-import shutil
-import subprocess
 from typing import Any
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+from tests.support import compiled
+from tests.support.compiled import ROOT, NotHereError
+
 SOURCES = ROOT / "tests" / "native" / "emulated_gpu"
-BUILD = ROOT / "build" / "emulated_gpu"
-
-
-class NotHereError(Exception):
-    """It cannot be built on this machine; the message says why."""
+NATIVE = ROOT / "custom_ops"
 
 
 class Counts(ctypes.Structure):
@@ -39,13 +31,14 @@ class Counts(ctypes.Structure):
     )
 
 
-def load(devices: int = 1, memory: int = 1 << 30, delay: int = 0) -> None:
+def load(devices: int = 1, memory: int = 1 << 30, delay: int = 0, kernels: bool = False) -> None:
     """Gives this process's TensorFlow its GPUs; before TensorFlow has listed any device.
 
     Args:
         devices: how many.
         memory: of each, in bytes.
         delay: how long new work waits on a stream without other work, in microseconds.
+        kernels: whether the codec's kernels run there, as by libstrom_cuda.so, in their emulation.
 
     Raises:
         NotHereError: they cannot be built here.
@@ -59,6 +52,8 @@ def load(devices: int = 1, memory: int = 1 << 30, delay: int = 0) -> None:
     from tensorflow.python.framework import load_library
 
     load_library.load_pluggable_device_library(str(path))
+    if kernels:
+        _library(build_kernels())
 
 
 def counts() -> Counts:
@@ -91,54 +86,38 @@ def build() -> pathlib.Path:
 
     if tf.test.is_built_with_cuda():
         raise NotHereError("this TensorFlow has another kind of GPU, built into it")
-    compiler = os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++")
-    if compiler is None:
-        raise NotHereError("the emulated GPU needs a C++ compiler")
-    sources = sorted(SOURCES.glob("*.cc"))
     # Other warnings than TensorFlow's headers' are of interest.
     flags = [flag.replace("-I", "-isystem", 1) for flag in tf.sysconfig.get_compile_flags()]
-    link = [*tf.sysconfig.get_link_flags(), "-pthread"]
-    digest = hashlib.sha256(" ".join([tf.__version__, compiler, *flags]).encode())
-    for path in sorted(SOURCES.iterdir()):
-        digest.update(path.read_bytes())
-    target = BUILD / digest.hexdigest()[:16] / "libstrom_emulated_gpu.so"
-    if target.exists():
-        return target
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with _only_one(target.parent / "lock"):
-        if not target.exists():
-            ccache = [found] if (found := shutil.which("ccache")) else []
-            common = ["-std=c++17", "-O1", "-fPIC", "-Wall", "-Wextra", *flags]
-            running = [
-                subprocess.Popen(
-                    [
-                        *ccache,
-                        compiler,
-                        *common,
-                        "-c",
-                        str(source),
-                        "-o",
-                        str(_object(target, source)),
-                    ]
-                )
-                for source in sources
-            ]
-            if any(process.wait() for process in running):
-                raise AssertionError("the emulated GPU does not compile; see above")
-            new = target.with_suffix(".new")
-            objects = [str(_object(target, source)) for source in sources]
-            subprocess.run([compiler, "-shared", "-o", str(new), *objects, *link], check=True)
-            new.rename(target)
-    return target
+    return compiled.shared_library(
+        "strom_emulated_gpu",
+        sorted(SOURCES.glob("*.cc")),
+        flags=["-std=c++17", "-O1", f"-DOF_TENSORFLOW={tf.__version__}", *flags],
+        link=[*tf.sysconfig.get_link_flags(), "-pthread"],
+        depends=sorted(SOURCES.iterdir()),
+    )
 
 
-def _object(target: pathlib.Path, source: pathlib.Path) -> pathlib.Path:
-    return target.with_name(source.stem + ".o")
+@functools.cache
+def build_kernels() -> pathlib.Path:
+    """libstrom_cuda.so with its kernels in the emulation; compiled where that is not done yet.
 
-
-@contextlib.contextmanager
-def _only_one(path: pathlib.Path) -> Any:
-    """Other processes wait meanwhile."""
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+    Raises:
+        NotHereError: there is no compiler, or the package's own libraries are not built here.
+    """
+    core = [ROOT / "build" / "native" / f"libstrom_core_{room}.a" for room in ("codec", "base")]
+    if not all(path.exists() for path in core):
+        raise NotHereError("the libraries of core are not built (make native)")
+    sources = [NATIVE / "cuda" / "emulated_codec.cc", NATIVE / "cuda" / "emulation.cc"]
+    sources += [NATIVE / "capi" / "strom_cuda.cc", NATIVE / "capi" / "error.cc"]
+    return compiled.shared_library(
+        "strom_cuda_emulated",
+        sources,
+        flags=["-std=c++20", "-O2", "-ffp-contract=off", "-fvisibility=hidden", f"-I{NATIVE}"],
+        link=[*map(str, core), f"-Wl,--version-script={NATIVE}/cuda/names.map", "-pthread"],
+        depends=[
+            *core,
+            *(NATIVE / "cuda").iterdir(),
+            *(NATIVE / "capi").glob("*.h"),
+            *NATIVE.glob("core/*/*.h"),
+        ],
+    )

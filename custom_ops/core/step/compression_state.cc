@@ -164,6 +164,8 @@ Status CompressionState::Extend(int64_t size) {
 
 int64_t CompressionState::size() const { return state_->size; }
 
+int64_t CompressionState::max_message_bytes() const { return state_->max_message_bytes; }
+
 void CompressionState::Bind(std::shared_ptr<Exchange> exchange) {
   if (exchange == state_->exchange) return;
   state_->exchange = std::move(exchange);
@@ -232,8 +234,7 @@ Status CompressionState::StepOnDevice(const strom_step_device& device,
   state.thresholds.Begin(segments, options, state.exchange != nullptr && state.exchange->merges());
   strom_step_options chosen = options;
   chosen.threshold = state.thresholds.thresholds()[0];
-  status = StatusOf(
-      device, device.step(device.context, state.size, state.max_message_bytes, &chosen, result));
+  status = StatusOf(device, device.step(device.context, state.size, &chosen, result));
   state.thresholds.Finish(result);
   if (!status.ok()) return status;
   try {
@@ -252,6 +253,7 @@ Status CompressionState::StepOnDevice(const strom_step_device& device,
   values.device = &device;
   values.residual = &state.elsewhere;
   values.segments = segments;
+  values.includes_residual = options.includes_residual;
   values.flat_size = state.size;
   return state.ApplyReceived(values, result);
 }

@@ -33,6 +33,9 @@ class CompressionState {
   Status Extend(int64_t size);
   int64_t size() const;
 
+  // What a message of a step may have at most, without the update's header.
+  int64_t max_message_bytes() const;
+
   // `exchange` outlives the binding; null = messages go nowhere. Another exchange starts with an
   // empty applied vector; the first update seen of an origin says where that origin stands.
   void Bind(std::shared_ptr<Exchange> exchange);
@@ -49,8 +52,8 @@ class CompressionState {
   Status Step(std::span<const strom_segment> segments, const strom_step_options& options,
               strom_step_result* result, const Parallel& parallel = {});
   // The same step where values and residual lie on `device`. Segments say which elements are meant,
-  // and bear no addresses; all take part, and hold values that include the residual. `options` are
-  // `full`, with one threshold and none of norm_limit, momenta and send_mean.
+  // and bear no addresses; the device knows which of them have changed. `options` are `full`, with
+  // one threshold and none of norm_limit, momenta and send_mean.
   Status StepOnDevice(const strom_step_device& device, std::span<const strom_segment> segments,
                       const strom_step_options& options, strom_step_result* result);
   // Fails, after the rest has been applied, when received entries lie in no segment; fails before

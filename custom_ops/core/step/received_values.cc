@@ -90,11 +90,14 @@ Status ValuesOnHost::Add(std::span<const ReceivedUpdate> updates, uint64_t own_o
 
 Status ValuesOnDevice::Install(std::span<const float> parameters) {
   std::vector<float> values;
-  for (const strom_segment& segment : segments) {
+  for (size_t k = 0; k < segments.size(); ++k) {
+    const strom_segment& segment = segments[k];
     const int64_t elements = Known(segment, static_cast<int64_t>(parameters.size()));
     if (elements == 0) continue;
-    values.resize(static_cast<size_t>(elements));
-    if (Status status = residual->Read(segment.offset, values); !status.ok()) return status;
+    values.assign(static_cast<size_t>(elements), 0.0f);
+    if (includes_residual == nullptr || includes_residual[k] != 0) {
+      if (Status status = residual->Read(segment.offset, values); !status.ok()) return status;
+    }
     for (int64_t i = 0; i < elements; ++i) {
       const float r = values[static_cast<size_t>(i)];
       const float shared = parameters[static_cast<size_t>(segment.offset + i)];

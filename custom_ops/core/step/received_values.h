@@ -49,12 +49,13 @@ class ValuesOnHost : public ReceivedValues {
              int64_t* skipped) override;
 };
 
-// Values that all include the residual, which lies there too.
+// Values of `full` steps, and the residual lies there too.
 class ValuesOnDevice : public ReceivedValues {
  public:
   const strom_step_device* device = nullptr;
   const DeviceResidual* residual = nullptr;
   std::span<const strom_segment> segments;
+  const int32_t* includes_residual = nullptr;  // of these segments; null = of all
   int64_t flat_size = 0;
 
   Status Install(std::span<const float> parameters) override;

@@ -113,10 +113,11 @@ typedef struct {
   int (*read_residual)(void* context, int64_t offset, int64_t size, float* out);
   int (*write_residual)(void* context, int64_t offset, int64_t size, const float* in);
 
-  /* The step itself: what reaches the threshold leaves the residual as messages of at most
-   * max_message_bytes, of a flat space of `elements`. Where it fails nothing was sent. */
-  int (*step)(void* context, int64_t elements, int64_t max_message_bytes,
-              const strom_step_options* options, strom_step_result* result);
+  /* The step itself: what reaches the threshold leaves the residual as messages of a flat space of
+   * `elements`, none longer than strom_replica_max_message says. Where it fails nothing was sent.
+   */
+  int (*step)(void* context, int64_t elements, const strom_step_options* options,
+              strom_step_result* result);
   /* Message `index` of that step, as strom_replica_message; STROM_INVALID_ARGUMENT where there are
    * no more. */
   int (*message)(void* context, int64_t index, uint8_t* out, int64_t capacity, int64_t* size);

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <map>
 #include <random>
 #include <string>
 #include <vector>
@@ -14,6 +15,7 @@
 #include "core/step/residual.h"
 #include "cuda/codec.h"
 #include "cuda/emulation.h"
+#include "cuda/memory.h"
 
 namespace strom::cuda {
 namespace {
@@ -91,7 +93,7 @@ std::vector<strom_cuda_segment> SegmentsOf(Model* model, bool full = false) {
     if (full) v.value = v.after;
     const float* const after = full ? v.value.data() : v.after.data();
     segments.push_back(
-        {v.offset, v.size(), v.before.data(), after, v.value.data(), v.residual.data()});
+        {v.offset, v.size(), v.before.data(), after, v.value.data(), v.residual.data(), nullptr});
   }
   return segments;
 }
@@ -313,7 +315,7 @@ TEST(CudaStep, ValueMayBeBeforeOrAfterAndPointersMayLieAnywhere) {
       float* const value = (before ? v.before : v.after).data() + shift;
       const std::vector<strom_cuda_segment> segments = {{0, 8193, v.before.data() + shift,
                                                          v.after.data() + shift, value,
-                                                         v.residual.data() + shift}};
+                                                         v.residual.data() + shift, nullptr}};
       Codec codec(kOneMessage);
       strom_step_result result;
       ASSERT_TRUE(codec.FindEntries(8193, segments, StepOptions({}), nullptr, &result).ok());
@@ -334,7 +336,7 @@ TEST(CudaStep, EncodesAnUpdateWithoutParameters) {
   v.before.assign(5000, 0);
   const Outcome want = Expected(&expected, {});
   const std::vector<strom_cuda_segment> segments = {
-      {0, 5000, nullptr, w.after.data(), nullptr, w.residual.data()}};
+      {0, 5000, nullptr, w.after.data(), nullptr, w.residual.data(), nullptr}};
   Codec codec(kOneMessage);
   strom_step_result result;
   ASSERT_TRUE(codec.FindEntries(5000, segments, StepOptions({}), nullptr, &result).ok());
@@ -392,7 +394,8 @@ TEST(CudaStep, WhatIsNotFiniteIsRefusedAndNothingLeaves) {
     Codec codec(kOneMessage);
     const Outcome outcome = Actual(&codec, &model, {});
     EXPECT_EQ(outcome.status.code, Code::kNotFinite);
-    EXPECT_NE(outcome.status.message.find("flat element 5006 (2 elements"), std::string::npos)
+    EXPECT_NE(outcome.status.message.find("first in element 5000 (2 in all variables"),
+              std::string::npos)
         << outcome.status.message;
     EXPECT_TRUE(codec.codes().empty());
     const Variable& v = model.variables[1];
@@ -464,7 +467,7 @@ TEST(CudaApply, AddsWhatCoreAdds) {
         const std::vector<uint8_t> message = Expected(&model, options).messages.at(0);
         std::vector<float>& parameters = model.variables[0].before;
         const std::vector<float> expected = ApplyOnHost(message, parameters);
-        strom_cuda_segment segment{0, size, nullptr, nullptr, parameters.data(), nullptr};
+        strom_cuda_segment segment{0, size, nullptr, nullptr, parameters.data(), nullptr, nullptr};
         Codec codec(kOneMessage);
         int64_t skipped = -1;
         ASSERT_TRUE(codec.Apply(message, size, {&segment, 1}, nullptr, &skipped).ok());
@@ -491,7 +494,7 @@ TEST(CudaApply, AddsWhatATableOfValuesSays) {
       WriteEntries({0.01f, 0, 30001, 7, runs}, entries, kOneMessage).at(0);
   std::vector<float>& parameters = model.variables[0].before;
   const std::vector<float> expected = ApplyOnHost(message, parameters);
-  const strom_cuda_segment segment{0, 30001, nullptr, nullptr, parameters.data(), nullptr};
+  const strom_cuda_segment segment{0, 30001, nullptr, nullptr, parameters.data(), nullptr, nullptr};
   Codec codec(kOneMessage);
   int64_t skipped = -1;
   ASSERT_TRUE(codec.Apply(message, 30001, {&segment, 1}, nullptr, &skipped).ok());
@@ -511,8 +514,8 @@ TEST(CudaApply, AddsRawSpansAndCountsWhatLiesInNoSegment) {
   std::vector<float> low(2000, 1);
   std::vector<float> high(1000, 2);
   const std::vector<strom_cuda_segment> segments = {
-      {100, 2000, nullptr, nullptr, low.data(), nullptr},
-      {4000, 1000, nullptr, nullptr, high.data(), nullptr}};
+      {100, 2000, nullptr, nullptr, low.data(), nullptr, nullptr},
+      {4000, 1000, nullptr, nullptr, high.data(), nullptr, nullptr}};
   Codec codec(kOneMessage);
   int64_t skipped = 0;
   ASSERT_TRUE(codec.Apply(message, 5000, segments, nullptr, &skipped).ok());
@@ -533,7 +536,8 @@ TEST(CudaApply, CountsEntriesThatLieInNoSegment) {
   Model model = RandomModel({20000}, 0.1, 50);
   const Outcome update = Expected(&model, {});
   std::vector<float> parameters(5000);
-  const strom_cuda_segment segment{7000, 5000, nullptr, nullptr, parameters.data(), nullptr};
+  const strom_cuda_segment segment{7000,    5000,   nullptr, nullptr, parameters.data(),
+                                   nullptr, nullptr};
   Codec codec(kOneMessage);
   int64_t skipped = 0;
   ASSERT_TRUE(codec.Apply(update.messages.at(0), 20000, {&segment, 1}, nullptr, &skipped).ok());
@@ -546,7 +550,7 @@ TEST(CudaApply, RefusesDamagedMessagesAndThoseOfALargerFlatSpace) {
   Model model = RandomModel({3000}, 0.1, 51);
   std::vector<uint8_t> message = Expected(&model, {}).messages.at(0);
   std::vector<float> parameters(3000);
-  strom_cuda_segment segment{0, 2999, nullptr, nullptr, parameters.data(), nullptr};
+  strom_cuda_segment segment{0, 2999, nullptr, nullptr, parameters.data(), nullptr, nullptr};
   Codec codec(kOneMessage);
   int64_t skipped = 0;
   EXPECT_EQ(codec.Apply(message, 2999, {&segment, 1}, nullptr, &skipped).code,
@@ -554,6 +558,57 @@ TEST(CudaApply, RefusesDamagedMessagesAndThoseOfALargerFlatSpace) {
   message[message.size() / 2] ^= 4;
   EXPECT_EQ(codec.Apply(message, 3000, {&segment, 1}, nullptr, &skipped).code, Code::kCorrupt);
   EXPECT_EQ(parameters, std::vector<float>(3000));
+}
+
+// Memory that is lent to codecs, of which so many bytes are left.
+struct Lender {
+  int64_t left;
+  std::map<void*, int64_t> taken;
+
+  strom_cuda_memory functions() {
+    return {this,
+            [](void* context, int64_t bytes) -> void* {
+              auto& self = *static_cast<Lender*>(context);
+              if (bytes > self.left) return nullptr;
+              self.left -= bytes;
+              void* const memory = ::operator new(static_cast<size_t>(bytes));
+              self.taken[memory] = bytes;
+              return memory;
+            },
+            [](void* context, void* memory) {
+              auto& self = *static_cast<Lender*>(context);
+              self.left += self.taken.at(memory);
+              self.taken.erase(memory);
+              ::operator delete(memory);
+            }};
+  }
+};
+
+TEST(CudaCodec, HasItsMemoryFromWhoLendsIt) {
+  constexpr int64_t kEnough = 1 << 20;
+  Lender lender{kEnough, {}};
+  const strom_cuda_memory memory = lender.functions();
+  {
+    Codec codec(kOneMessage, &memory);
+    Model model = RandomModel({9000, 40}, 0.05, 60);
+    ASSERT_TRUE(codec.Reserve(SegmentsOf(&model)).ok());
+    EXPECT_LT(lender.left, kEnough - 9040 * 2);
+    Model expected_model = model;
+    const Outcome expected = Expected(&expected_model, {});
+    EXPECT_EQ(Actual(&codec, &model, {}).messages, expected.messages);
+  }
+  EXPECT_EQ(lender.left, kEnough);
+}
+
+TEST(CudaCodec, ChangesNothingWhereMemoryIsMissingBeforeItsStep) {
+  Lender lender{10000, {}};
+  const strom_cuda_memory memory = lender.functions();
+  Codec codec(kOneMessage, &memory);
+  Model model = RandomModel({9000}, 0.05, 61);
+  EXPECT_THROW(static_cast<void>(codec.Reserve(SegmentsOf(&model))), DeviceError);
+  const Model before = model;
+  EXPECT_THROW(Actual(&codec, &model, {}), DeviceError);
+  ExpectSameVariables(model, before);
 }
 
 TEST(CudaCodec, IsUsedAgainAndAgain) {
@@ -566,7 +621,7 @@ TEST(CudaCodec, IsUsedAgainAndAgain) {
     ASSERT_EQ(actual.messages, expected.messages);
     ExpectSameVariables(model, expected_model);
     std::vector<float> parameters(static_cast<size_t>(size));
-    strom_cuda_segment segment{0, size, nullptr, nullptr, parameters.data(), nullptr};
+    strom_cuda_segment segment{0, size, nullptr, nullptr, parameters.data(), nullptr, nullptr};
     int64_t skipped = 0;
     ASSERT_TRUE(codec.Apply(actual.messages.at(0), size, {&segment, 1}, nullptr, &skipped).ok());
     EXPECT_EQ(parameters,

@@ -16,8 +16,8 @@ namespace {
 // other functions of the core, of another state, work on.
 class Device {
  public:
-  Device(Worker* worker, int64_t max_message_bytes = kMessageBytes)
-      : worker_(*worker), inner_(max_message_bytes + kUpdateHeaderBytes) {
+  explicit Device(Worker* worker)
+      : worker_(*worker), inner_(worker->compression.max_message_bytes() + kUpdateHeaderBytes) {
     EXPECT_TRUE(inner_.Extend(worker->elements).ok());
     inner_.KeepMessages(true);
   }
@@ -35,10 +35,8 @@ class Device {
       return Of(context).Code(
           Of(context).inner_.WriteResidual(offset, {in, static_cast<size_t>(size)}));
     };
-    device.step = [](void* context, int64_t, int64_t max_message_bytes,
-                     const strom_step_options* options, strom_step_result* result) {
-      return Of(context).Step(max_message_bytes, *options, result);
-    };
+    device.step = [](void* context, int64_t, const strom_step_options* options,
+                     strom_step_result* result) { return Of(context).Step(*options, result); };
     device.message = [](void* context, int64_t index, uint8_t* out, int64_t capacity,
                         int64_t* size) {
       return Of(context).Message(static_cast<size_t>(index), out, capacity, size);
@@ -68,9 +66,7 @@ class Device {
     return static_cast<int>(status.code);
   }
 
-  int Step(int64_t max_message_bytes, const strom_step_options& options,
-           strom_step_result* result) {
-    EXPECT_EQ(max_message_bytes, kMessageBytes - kUpdateHeaderBytes);
+  int Step(const strom_step_options& options, strom_step_result* result) {
     EXPECT_EQ(held, 1);
     ++steps;
     before_.resize(static_cast<size_t>(worker_.elements));
@@ -81,7 +77,8 @@ class Device {
   }
 
   int Message(size_t index, uint8_t* out, int64_t capacity, int64_t* size) {
-    if (index >= inner_.kept_messages().size()) return static_cast<int>(strom::Code::kInvalidArgument);
+    if (index >= inner_.kept_messages().size())
+      return static_cast<int>(strom::Code::kInvalidArgument);
     const std::vector<uint8_t>& message = inner_.kept_messages()[index];
     *size = static_cast<int64_t>(message.size());
     if (out != nullptr) {

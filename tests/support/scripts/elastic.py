@@ -273,7 +273,7 @@ def train(job: Job, folder: str) -> dict[str, Any]:
     if job.late == keras_strom.rank():
         wait_for(folder, "holds-0")
     if str(keras_strom.rank()) in job.gpus:
-        emulated_gpu.load()
+        emulated_gpu.load(kernels=True)
     keras.utils.set_random_seed(job.seed + keras_strom.rank())
     with job.strategy().scope():
         model = build(job.hidden)

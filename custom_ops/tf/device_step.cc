@@ -1,0 +1,210 @@
+#include "tf/device_step.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <iterator>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "tensorflow/core/framework/resource_mgr.h"
+#include "tensorflow/core/platform/logging.h"
+#include "tf/variables.h"
+
+namespace keras_strom {
+
+using tensorflow::OpKernelContext;
+using tensorflow::Tensor;
+using tensorflow::TensorShape;
+
+namespace {
+
+constexpr const char* kSwitch = "KERAS_STROM_GPU_STEP";
+
+absl::Status IsSwitchedOff(bool* off) {
+  const char* const set = std::getenv(kSwitch);
+  const std::string value = set == nullptr || *set == '\0' ? "on" : set;
+  *off = value == "off";
+  if (*off || value == "on") return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(kSwitch,
+                   " is \"on\" (steps stay on a GPU where they can) or \"off\" (they are "
+                   "done on the host), not \"",
+                   value, "\""));
+}
+
+}  // namespace
+
+DeviceStep::~DeviceStep() {
+  if (codec_ != 0) library_->codec_close(codec_);
+}
+
+absl::Status DeviceStep::Find(OpKernelContext* context, strom_handle replica,
+                              tensorflow::core::RefCountPtr<DeviceStep>* step) {
+  DeviceStep* found = nullptr;
+  TF_RETURN_IF_ERROR(context->resource_manager()->LookupOrCreate<DeviceStep>(
+      "keras_strom", absl::StrCat("device_step_of_replica_", replica), &found,
+      [](DeviceStep** created) {
+        *created = new DeviceStep;
+        return absl::OkStatus();
+      }));
+  step->reset(found);
+  return absl::OkStatus();
+}
+
+absl::Status DeviceStep::Prepare(OpKernelContext* context, strom_handle replica,
+                                 const std::vector<strom_cuda_segment>& segments, bool* ready) {
+  *ready = false;
+  bool off = false;
+  TF_RETURN_IF_ERROR(IsSwitchedOff(&off));
+  if (off || refused_) return absl::OkStatus();
+  const absl::Status allocated = Allocate(context, replica, segments);
+  *ready = allocated.ok();
+  if (*ready) return absl::OkStatus();
+  refused_ = true;
+  if (!held_ && codec_ != 0) {  // Its memory is of use to others.
+    library_->codec_close(codec_);
+    codec_ = 0;
+  }
+  LOG(WARNING) << "keras-strom: each step on " << context->device()->name()
+               << " copies what the optimizer wrote to the host and is shared from there, which "
+                  "costs time but changes no result: "
+               << allocated.message();
+  return absl::OkStatus();
+}
+
+absl::Status DeviceStep::Allocate(OpKernelContext* context, strom_handle replica,
+                                  const std::vector<strom_cuda_segment>& segments) {
+  TF_RETURN_IF_ERROR(StreamOf(context, &stream_));
+  TF_RETURN_IF_ERROR(DeviceLibrary::Open(&library_));
+  if (codec_ == 0) {
+    int64_t max_message = 0;
+    TF_RETURN_IF_ERROR(
+        ToStatus(strom_replica_max_message(replica, &max_message), strom_last_error()));
+    const strom_cuda_memory memory = LendMemory(context);
+    const int code = library_->codec_create(max_message, &memory, &codec_);
+    if (code != STROM_OK) return ToStatus(code, library_->last_error());
+  }
+  Residual wanted;
+  int64_t elements = 0;
+  for (const strom_cuda_segment& segment : segments) {
+    wanted.parts.push_back({segment.offset, segment.size, elements});
+    elements += (segment.size + 3) / 4 * 4;
+  }
+  const Residual& latest = next_.parts.empty() ? residual_ : next_;
+  if (latest.parts == wanted.parts) return absl::OkStatus();
+  const absl::Status allocated =
+      context->allocate_temp(tensorflow::DT_FLOAT, TensorShape({elements}), &wanted.tensor);
+  if (!allocated.ok()) {
+    return absl::ResourceExhaustedError(absl::StrCat("its memory has no ", elements * sizeof(float),
+                                                     " bytes left for the residual"));
+  }
+  const int code =
+      library_->reserve(codec_, segments.data(), static_cast<int64_t>(segments.size()));
+  if (code != STROM_OK) return ToStatus(code, library_->last_error());
+  next_ = std::move(wanted);
+  return absl::OkStatus();
+}
+
+absl::Status DeviceStep::Step(strom_handle replica, std::vector<strom_cuda_segment> segments,
+                              const strom_step_options& options, strom_step_result* result) {
+  const Residual& home = next_.parts.empty() ? residual_ : next_;
+  std::vector<strom_segment> places;
+  for (strom_cuda_segment& segment : segments) {
+    segment.residual = home.At(segment.offset);
+    places.push_back({segment.offset, segment.size, nullptr, nullptr, nullptr, segment.name});
+  }
+  segments_ = std::move(segments);
+  const strom_step_device device = Functions();
+  const int code = strom_replica_step_on_device(
+      replica, &device, places.data(), static_cast<int64_t>(places.size()), &options, result);
+  segments_.clear();
+  return ToStatus(code, strom_last_error());
+}
+
+strom_step_device DeviceStep::Functions() {
+  strom_step_device device{};
+  device.context = this;
+  device.hold = [](void* context) {
+    auto* const self = static_cast<DeviceStep*>(context);
+    self->Ref();
+    self->held_ = true;
+  };
+  device.release = [](void* context) {
+    auto* const self = static_cast<DeviceStep*>(context);
+    self->held_ = false;
+    self->Unref();
+  };
+  device.read_residual = [](void* context, int64_t offset, int64_t size, float* out) {
+    return static_cast<DeviceStep*>(context)->ReadResidual(offset, size, out);
+  };
+  device.write_residual = [](void* context, int64_t offset, int64_t size, const float* in) {
+    return static_cast<DeviceStep*>(context)->WriteResidual(offset, size, in);
+  };
+  device.step = [](void* context, int64_t elements, const strom_step_options* options,
+                   strom_step_result* result) {
+    auto* const self = static_cast<DeviceStep*>(context);
+    const std::vector<strom_cuda_segment>& segments = self->segments_;
+    return self->Noted(self->library_->step(self->codec_, elements, segments.data(),
+                                            static_cast<int64_t>(segments.size()), options,
+                                            self->stream_, result));
+  };
+  device.message = [](void* context, int64_t index, uint8_t* out, int64_t capacity, int64_t* size) {
+    auto* const self = static_cast<DeviceStep*>(context);
+    return self->Noted(self->library_->message(self->codec_, index, out, capacity, size));
+  };
+  device.take_back = [](void* context) {
+    auto* const self = static_cast<DeviceStep*>(context);
+    return self->Noted(self->library_->take_back(self->codec_, self->stream_));
+  };
+  device.apply = [](void* context, const uint8_t* message, int64_t bytes, int64_t elements,
+                    int64_t* skipped) {
+    auto* const self = static_cast<DeviceStep*>(context);
+    const std::vector<strom_cuda_segment>& segments = self->segments_;
+    return self->Noted(self->library_->apply(self->codec_, message, bytes, elements,
+                                             segments.data(), static_cast<int64_t>(segments.size()),
+                                             self->stream_, skipped));
+  };
+  device.write_values = [](void* context, int64_t offset, int64_t size, const float* in) {
+    return static_cast<DeviceStep*>(context)->WriteValues(offset, size, in);
+  };
+  device.last_error = [](void* context) {
+    return static_cast<const DeviceStep*>(context)->words_.c_str();
+  };
+  return device;
+}
+
+int DeviceStep::ReadResidual(int64_t offset, int64_t size, float* out) {
+  return Noted(library_->copy(codec_, out, residual_.At(offset),
+                              size * static_cast<int64_t>(sizeof(float)), stream_));
+}
+
+int DeviceStep::WriteResidual(int64_t offset, int64_t size, const float* in) {
+  // What was held is with the core again.
+  if (!held_ && !next_.parts.empty()) residual_ = std::exchange(next_, Residual());
+  return Noted(library_->copy(codec_, residual_.At(offset), in,
+                              size * static_cast<int64_t>(sizeof(float)), stream_));
+}
+
+int DeviceStep::WriteValues(int64_t offset, int64_t size, const float* in) {
+  const auto after =
+      std::upper_bound(segments_.begin(), segments_.end(), offset,
+                       [](int64_t place, const auto& segment) { return place < segment.offset; });
+  const strom_cuda_segment& segment = *std::prev(after);
+  return Noted(library_->copy(codec_, segment.value + (offset - segment.offset), in,
+                              size * static_cast<int64_t>(sizeof(float)), stream_));
+}
+
+int DeviceStep::Noted(int code) {
+  if (code != STROM_OK) words_ = library_->last_error();
+  return code;
+}
+
+float* DeviceStep::Residual::At(int64_t offset) const {
+  const auto after =
+      std::upper_bound(parts.begin(), parts.end(), offset,
+                       [](int64_t place, const Part& part) { return place < part.offset; });
+  const Part& part = *std::prev(after);
+  return static_cast<float*>(tensor.data()) + part.start + (offset - part.offset);
+}
+
+}  // namespace keras_strom

@@ -1,0 +1,85 @@
+// Steps that stay on the device: variables, what they were before and the residual lie there, and
+// only messages and numbers go between it and the host.
+//
+// It does what libstrom_cuda.so's kernels do, the default step of asynchronous mode. Everything
+// else is done on the host (tf/host_copies.h); the core asks for the residual where it is needed
+// (core/step/device_residual.h), so that a step may be either.
+#ifndef KERAS_STROM_TF_DEVICE_STEP_H_
+#define KERAS_STROM_TF_DEVICE_STEP_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "capi/strom.h"
+#include "capi/strom_cuda.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/resource_base.h"
+#include "tf/device_codec.h"
+
+namespace keras_strom {
+
+// One replica's; lives as long as its ops, or as its residual is held.
+class DeviceStep : public tensorflow::ResourceBase {
+ public:
+  ~DeviceStep() override;
+
+  std::string DebugString() const override { return "keras-strom's residual on a device"; }
+
+  static absl::Status Find(tensorflow::OpKernelContext* context, strom_handle replica,
+                           tensorflow::core::RefCountPtr<DeviceStep>* step);
+
+  // Whether steps over such segments can be done on the op's device: the library is there, and
+  // memory for the residual. Where not it says why, once. Fails where KERAS_STROM_GPU_STEP is
+  // neither "on" nor "off"; off means never.
+  absl::Status Prepare(tensorflow::OpKernelContext* context, strom_handle replica,
+                       const std::vector<strom_cuda_segment>& segments, bool* ready);
+
+  // strom_replica_step_on_device. The segments are those of Prepare; their residual is filled in.
+  absl::Status Step(strom_handle replica, std::vector<strom_cuda_segment> segments,
+                    const strom_step_options& options, strom_step_result* result);
+
+ private:
+  // Where the residual of each segment lies in the tensor.
+  struct Residual {
+    struct Part {
+      int64_t offset;  // in the flat space
+      int64_t size;
+      int64_t start;  // in the tensor, a multiple of 16 bytes
+
+      friend bool operator==(const Part& a, const Part& b) {
+        return a.offset == b.offset && a.size == b.size && a.start == b.start;
+      }
+    };
+
+    tensorflow::Tensor tensor;
+    std::vector<Part> parts;  // ascending
+
+    // Where flat element `offset` lies.
+    float* At(int64_t offset) const;
+  };
+
+  absl::Status Allocate(tensorflow::OpKernelContext* context, strom_handle replica,
+                        const std::vector<strom_cuda_segment>& segments);
+
+  // strom_step_device's functions, which the core calls.
+  strom_step_device Functions();
+  int ReadResidual(int64_t offset, int64_t size, float* out);
+  int WriteResidual(int64_t offset, int64_t size, const float* in);
+  int WriteValues(int64_t offset, int64_t size, const float* in);
+  int Noted(int code);
+
+  bool refused_ = false;  // and told so
+  const DeviceLibrary* library_ = nullptr;
+  strom_handle codec_ = 0;
+  void* stream_ = nullptr;
+  bool held_ = false;                         // the core has the residual there
+  Residual residual_;                         // where it lies then
+  Residual next_;                             // where it is to lie from the next step on
+  std::vector<strom_cuda_segment> segments_;  // of the step that is under way
+  std::string words_;                         // of the last failure
+};
+
+}  // namespace keras_strom
+
+#endif  // KERAS_STROM_TF_DEVICE_STEP_H_
