@@ -42,6 +42,9 @@ EARLY_EPOCHS = 2
 #: was tried with the best rate alone, and MultiWorkerMirroredStrategy, which computes the same, has
 #: Horovod's rate. What does not stand here has not been looked for, and is Keras's own, 1e-3.
 RATES: Mapping[tuple[str, int, str], Rate] = {
+    ("cnn", 2, STROM): Rate(0.004),
+    ("cnn", 2, HOROVOD): Rate(0.004),
+    ("cnn", 2, MIRRORED): Rate(0.004),
     ("wide", 2, STROM): Rate(0.002),
     ("wide", 2, HOROVOD): Rate(0.001),
     ("wide", 2, MIRRORED): Rate(0.001),

@@ -7,6 +7,7 @@
 #ifndef KERAS_STROM_TF_DEVICE_STEP_H_
 #define KERAS_STROM_TF_DEVICE_STEP_H_
 
+#include <atomic>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -73,7 +74,7 @@ class DeviceStep : public tensorflow::ResourceBase {
   const DeviceLibrary* library_ = nullptr;
   strom_handle codec_ = 0;
   void* stream_ = nullptr;
-  bool held_ = false;                         // the core has the residual there
+  std::atomic<bool> held_ = false;            // the core has the residual there
   Residual residual_;                         // where it lies then
   Residual next_;                             // where it is to lie from the next step on
   std::vector<strom_cuda_segment> segments_;  // of the step that is under way

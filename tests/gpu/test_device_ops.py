@@ -41,7 +41,7 @@ def run(*arguments: str, gpu_step: str = "on", ends: int = 0) -> str:
         ("asynchronous", "synchronous", "bounded"),
         ("pulled", "mean_of_models", "elastic"),
         ("kernels", "full"),
-        ("kernels", "refused", "asynchronous"),
+        ("kernels", "refused", "asynchronous", "coded"),
     ],
     ids=" ".join,
 )

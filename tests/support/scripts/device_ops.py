@@ -24,6 +24,7 @@ emulated_gpu.load(1, MEMORY, delay=200, kernels=KERNELS)
 import pytest  # noqa: E402
 import tensorflow as tf  # noqa: E402
 
+from keras_strom import ops  # noqa: E402
 from keras_strom._native.local_model import LocalModel  # noqa: E402
 from keras_strom._native.ops import operations  # noqa: E402
 from keras_strom._native.replica import Replica  # noqa: E402
@@ -449,6 +450,24 @@ def exchanged(method: Any) -> Callable[[str], list[np.ndarray]]:
     return run
 
 
+def coded(device: str) -> list[np.ndarray]:
+    """The operators that a model may use by themselves, in two steps over one residual."""
+    random = np.random.default_rng(5)
+    with tf.device(device):
+        residual, parameters = tf.Variable(tf.zeros([5000])), tf.Variable(tf.ones([5000]))
+    seen = []
+    for i in range(2):
+        update = random.normal(size=5000, scale=0.01).astype(np.float32)
+        with tf.device(device):
+            message, left, count = ops.threshold_encode(
+                tf.identity(update), residual.read_value(), TAU, iteration=i
+            )
+            residual.assign(left)
+            parameters.assign(ops.apply(message, parameters.read_value()))
+        seen += [message.numpy(), count.numpy(), residual.numpy(), parameters.numpy()]
+    return seen
+
+
 ENCODED = Options(full=False, apply_own=True)
 #: Which forms of the step there are; each with its steps alone.
 CASES: dict[str, Callable[[str], list[np.ndarray]]] = {
@@ -481,6 +500,7 @@ CASES: dict[str, Callable[[str], list[np.ndarray]]] = {
         dataclasses.replace(ENCODED, threshold=(0.01, 0.005, 0.02, 0.01, 0.01))
     ),
     "refused": refused,
+    "coded": coded,
     "asynchronous": together(Options(), None),
     "asynchronous_table": together(
         Options(), None, Options(threshold=(0.01, 0.005, 0.02, 0.01, 0.01))
