@@ -171,8 +171,7 @@ const EmulatedGpu& Gpu() {
 
 }  // namespace
 
-void Queue(void* stream, std::function<void()> work) {
-  if (stream == nullptr) return work();
+void Launch(void* stream, std::function<void()> work) {
   STROM_CHECK(Gpu().launch != nullptr);
   Gpu().launch(
       stream,

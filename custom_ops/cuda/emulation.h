@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <utility>
 
 namespace strom::cuda::emulation {
 
@@ -29,8 +30,16 @@ void SetOrder(Order order);
 void Run(int64_t blocks, size_t shared_bytes, void (*body)(const void* kernel, void* shared),
          const void* kernel);
 
-// Does the work in the stream's order; at once where it is null.
-void Queue(void* stream, std::function<void()> work);
+// Has the stream do the work, in its order.
+void Launch(void* stream, std::function<void()> work);
+
+// The same; at once where there is no stream.
+template <typename Work>
+void Queue(void* stream, Work work) {
+  if (stream == nullptr) return work();
+  Launch(stream, std::move(work));
+}
+
 // Returns when all is done that was queued there.
 void Await(void* stream);
 // Where the host finds what lies at an address of the emulated GPU; any other address is itself.

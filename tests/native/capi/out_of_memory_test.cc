@@ -245,7 +245,7 @@ TEST(CudaOutOfMemory, AStepIsSentOrInTheResidualOrHasNotBeen) {
     cuda::Codec codec(kMessageBytes);
     std::vector<float> before(kSmall), residual(kSmall), value(kSmall);
     const strom_cuda_segment segment{
-        0, kSmall, before.data(), update.data(), value.data(), residual.data()};
+        0, kSmall, before.data(), update.data(), value.data(), residual.data(), nullptr};
     strom_step_result result{};
     try {
       const Allocations limit(allocations, true);
