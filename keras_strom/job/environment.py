@@ -193,6 +193,7 @@ class ClusterEnvironment:
 
     @classmethod
     def _from_known(cls, read: _Reader) -> ClusterEnvironment:
+        read(GPU_STEP, _on_or_off, True)
         read.together(RANK, SIZE)
         read.together(LOCAL_RANK, LOCAL_SIZE)
         read.together(MASTER, CREDENTIALS)
@@ -423,6 +424,12 @@ def _own_or_shared(text: str) -> Literal["own", "shared"]:
     if text == "shared":
         return "shared"
     raise ValueError('must be "own" or "shared"')
+
+
+def _on_or_off(text: str) -> bool:
+    if text not in ("on", "off"):
+        raise ValueError('must be "on" or "off"')
+    return text == "on"
 
 
 def _zero_or_one(text: str) -> bool:

@@ -84,6 +84,7 @@ def test_several_workers_need_a_master() -> None:
         ("LOCAL_SIZE", "5"),
         ("GPUS", "2"),
         ("NEEDS_GPU", "yes"),
+        ("GPU_STEP", "of"),
         ("ATTEMPT", "1.5"),
         ("MASTER", "10.0.0.1"),
         ("MASTER", "10.0.0.1:0"),
