@@ -40,11 +40,16 @@ Status NullArgument(const char* function, const char* argument) {
   return {Code::kInvalidArgument, std::string(function) + ": " + argument + " is null"};
 }
 
+Status CheckCount(const char* function, const strom_segment* segments, int64_t count) {
+  if (count < 0) return {Code::kInvalidArgument, std::string(function) + ": count is negative"};
+  if (segments == nullptr && count > 0) return NullArgument(function, "segments");
+  return {};
+}
+
 // The segments as a span, once they are known to be usable.
 Status CheckSegments(const char* function, const strom_segment* segments, int64_t count,
                      bool with_update) {
-  if (count < 0) return {Code::kInvalidArgument, std::string(function) + ": count is negative"};
-  if (segments == nullptr && count > 0) return NullArgument(function, "segments");
+  if (Status status = CheckCount(function, segments, count); !status.ok()) return status;
   for (int64_t i = 0; i < count; ++i) {
     const strom_segment& segment = segments[i];
     if (segment.size == 0) continue;
@@ -134,8 +139,8 @@ int strom_replica_step_on_device(strom_handle replica, const strom_step_device* 
                                  const strom_step_options* options, strom_step_result* result) {
   return strom::WithReplica(__func__, replica, [&](CompressionState& r) -> Status {
     const char* const function = "strom_replica_step_on_device";
-    if (count < 0) return {Code::kInvalidArgument, std::string(function) + ": count is negative"};
-    if (segments == nullptr && count > 0) return strom::NullArgument(function, "segments");
+    Status status = strom::CheckCount(function, segments, count);
+    if (!status.ok()) return status;
     if (device == nullptr) return strom::NullArgument(function, "device");
     if (options == nullptr) return strom::NullArgument(function, "options");
     if (result == nullptr) return strom::NullArgument(function, "result");

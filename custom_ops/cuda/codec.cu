@@ -385,9 +385,7 @@ Status Codec::State::Collect(Segments from, Stream stream, strom_step_result* re
     TakeBack(stream);
     if (form == StepForm::kFull) Launch(stream, stepped_tiles, UndoTiles{table()});
     Synchronize(stream);
-    return {Code::kNotFinite, DescribeNonfinite(from, statistics) +
-                                  "; nothing was sent. Lower the learning rate, clip the gradients "
-                                  "(clipnorm=) or look for a bad batch"};
+    return {Code::kNotFinite, DescribeNonfinite(from, statistics) + kNotFiniteRemedy};
   }
   if (count > 0) {
     Launch(stream, DivideUp(tiles, CompactTiles::kTilesPerBlock),

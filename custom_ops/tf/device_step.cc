@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "tensorflow/core/framework/resource_mgr.h"
 #include "tensorflow/core/platform/logging.h"
+#include "tf/replica_resource.h"
 #include "tf/variables.h"
 
 namespace keras_strom {
@@ -22,7 +22,7 @@ constexpr const char* kSwitch = "KERAS_STROM_GPU_STEP";
 
 absl::Status IsSwitchedOff(bool* off) {
   const char* const set = std::getenv(kSwitch);
-  const std::string value = set == nullptr || *set == '\0' ? "on" : set;
+  const std::string value = set == nullptr ? "on" : set;
   *off = value == "off";
   if (*off || value == "on") return absl::OkStatus();
   return absl::InvalidArgumentError(
@@ -30,6 +30,15 @@ absl::Status IsSwitchedOff(bool* off) {
                    " is \"on\" (steps stay on a GPU where they can) or \"off\" (they are "
                    "done on the host), not \"",
                    value, "\""));
+}
+
+// The last of them, which ascend, that starts at flat element `offset` or before.
+template <typename Part>
+const Part& Containing(const std::vector<Part>& parts, int64_t offset) {
+  const auto after =
+      std::upper_bound(parts.begin(), parts.end(), offset,
+                       [](int64_t place, const Part& part) { return place < part.offset; });
+  return *std::prev(after);
 }
 
 }  // namespace
@@ -40,15 +49,7 @@ DeviceStep::~DeviceStep() {
 
 absl::Status DeviceStep::Find(OpKernelContext* context, strom_handle replica,
                               tensorflow::core::RefCountPtr<DeviceStep>* step) {
-  DeviceStep* found = nullptr;
-  TF_RETURN_IF_ERROR(context->resource_manager()->LookupOrCreate<DeviceStep>(
-      "keras_strom", absl::StrCat("device_step_of_replica_", replica), &found,
-      [](DeviceStep** created) {
-        *created = new DeviceStep;
-        return absl::OkStatus();
-      }));
-  step->reset(found);
-  return absl::OkStatus();
+  return FindOfReplica(context, "device_step", replica, step);
 }
 
 absl::Status DeviceStep::Prepare(OpKernelContext* context, strom_handle replica,
@@ -174,24 +175,23 @@ strom_step_device DeviceStep::Functions() {
 }
 
 int DeviceStep::ReadResidual(int64_t offset, int64_t size, float* out) {
-  return Noted(library_->copy(codec_, out, residual_.At(offset),
-                              size * static_cast<int64_t>(sizeof(float)), stream_));
+  return Copy(out, residual_.At(offset), size);
 }
 
 int DeviceStep::WriteResidual(int64_t offset, int64_t size, const float* in) {
   // What was held is with the core again.
   if (!held_ && !next_.parts.empty()) residual_ = std::exchange(next_, Residual());
-  return Noted(library_->copy(codec_, residual_.At(offset), in,
-                              size * static_cast<int64_t>(sizeof(float)), stream_));
+  return Copy(residual_.At(offset), in, size);
 }
 
 int DeviceStep::WriteValues(int64_t offset, int64_t size, const float* in) {
-  const auto after =
-      std::upper_bound(segments_.begin(), segments_.end(), offset,
-                       [](int64_t place, const auto& segment) { return place < segment.offset; });
-  const strom_cuda_segment& segment = *std::prev(after);
-  return Noted(library_->copy(codec_, segment.value + (offset - segment.offset), in,
-                              size * static_cast<int64_t>(sizeof(float)), stream_));
+  const strom_cuda_segment& segment = Containing(segments_, offset);
+  return Copy(segment.value + (offset - segment.offset), in, size);
+}
+
+int DeviceStep::Copy(float* to, const float* from, int64_t count) {
+  return Noted(
+      library_->copy(codec_, to, from, count * static_cast<int64_t>(sizeof(float)), stream_));
 }
 
 int DeviceStep::Noted(int code) {
@@ -200,10 +200,7 @@ int DeviceStep::Noted(int code) {
 }
 
 float* DeviceStep::Residual::At(int64_t offset) const {
-  const auto after =
-      std::upper_bound(parts.begin(), parts.end(), offset,
-                       [](int64_t place, const Part& part) { return place < part.offset; });
-  const Part& part = *std::prev(after);
+  const Part& part = Containing(parts, offset);
   return static_cast<float*>(tensor.data()) + part.start + (offset - part.offset);
 }
 

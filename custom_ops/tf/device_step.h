@@ -68,6 +68,7 @@ class DeviceStep : public tensorflow::ResourceBase {
   int ReadResidual(int64_t offset, int64_t size, float* out);
   int WriteResidual(int64_t offset, int64_t size, const float* in);
   int WriteValues(int64_t offset, int64_t size, const float* in);
+  int Copy(float* to, const float* from, int64_t count);
   int Noted(int code);
 
   bool refused_ = false;  // and told so

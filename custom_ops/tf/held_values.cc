@@ -2,8 +2,7 @@
 
 #include <utility>
 
-#include "absl/strings/str_cat.h"
-#include "tensorflow/core/framework/resource_mgr.h"
+#include "tf/replica_resource.h"
 
 namespace keras_strom {
 
@@ -32,15 +31,7 @@ void HeldValues::Clear() {
 
 absl::Status HeldValues::Find(tensorflow::OpKernelContext* context, strom_handle replica,
                               tensorflow::core::RefCountPtr<HeldValues>* values) {
-  HeldValues* found = nullptr;
-  TF_RETURN_IF_ERROR(context->resource_manager()->LookupOrCreate<HeldValues>(
-      "keras_strom", absl::StrCat("values_before_local_steps_of_replica_", replica), &found,
-      [](HeldValues** created) {
-        *created = new HeldValues;
-        return absl::OkStatus();
-      }));
-  values->reset(found);
-  return absl::OkStatus();
+  return FindOfReplica(context, "values_before_local_steps", replica, values);
 }
 
 }  // namespace keras_strom

@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "tensorflow/core/framework/device.h"
-#include "tensorflow/core/framework/resource_mgr.h"
+#include "tf/replica_resource.h"
 
 namespace keras_strom {
 
@@ -161,15 +161,7 @@ void HostMirrors::End() {
 
 absl::Status HostMirrors::Find(OpKernelContext* context, strom_handle replica,
                                tensorflow::core::RefCountPtr<HostMirrors>* mirrors) {
-  HostMirrors* found = nullptr;
-  TF_RETURN_IF_ERROR(context->resource_manager()->LookupOrCreate<HostMirrors>(
-      "keras_strom", absl::StrCat("host_mirrors_of_replica_", replica), &found,
-      [](HostMirrors** created) {
-        *created = new HostMirrors;
-        return absl::OkStatus();
-      }));
-  mirrors->reset(found);
-  return absl::OkStatus();
+  return FindOfReplica(context, "host_mirrors", replica, mirrors);
 }
 
 }  // namespace keras_strom

@@ -2,8 +2,7 @@
 
 #include <utility>
 
-#include "absl/strings/str_cat.h"
-#include "tensorflow/core/framework/resource_mgr.h"
+#include "tf/replica_resource.h"
 
 namespace keras_strom {
 
@@ -27,15 +26,7 @@ void OwnModels::Put(int64_t offset, OwnModel model) {
 
 absl::Status OwnModels::Find(tensorflow::OpKernelContext* context, strom_handle replica,
                              tensorflow::core::RefCountPtr<OwnModels>* models) {
-  OwnModels* found = nullptr;
-  TF_RETURN_IF_ERROR(context->resource_manager()->LookupOrCreate<OwnModels>(
-      "keras_strom", absl::StrCat("own_models_of_replica_", replica), &found,
-      [](OwnModels** created) {
-        *created = new OwnModels;
-        return absl::OkStatus();
-      }));
-  models->reset(found);
-  return absl::OkStatus();
+  return FindOfReplica(context, "own_models", replica, models);
 }
 
 }  // namespace keras_strom

@@ -7,7 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "tensorflow/core/framework/resource_mgr.h"
+#include "tf/replica_resource.h"
 #include "tf/variables.h"
 
 namespace keras_strom {
@@ -28,15 +28,7 @@ void WaitingRows::Set(int64_t offset, std::vector<int64_t> rows) {
 
 absl::Status WaitingRows::Find(OpKernelContext* context, strom_handle replica,
                                tensorflow::core::RefCountPtr<WaitingRows>* waiting) {
-  WaitingRows* found = nullptr;
-  TF_RETURN_IF_ERROR(context->resource_manager()->LookupOrCreate<WaitingRows>(
-      "keras_strom", absl::StrCat("waiting_rows_of_replica_", replica), &found,
-      [](WaitingRows** created) {
-        *created = new WaitingRows;
-        return absl::OkStatus();
-      }));
-  waiting->reset(found);
-  return absl::OkStatus();
+  return FindOfReplica(context, "waiting_rows", replica, waiting);
 }
 
 namespace {

@@ -6,7 +6,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "tensorflow/core/framework/resource_mgr.h"
+#include "tf/replica_resource.h"
 
 namespace keras_strom {
 
@@ -287,15 +287,7 @@ void LockedVariables::ForgetMirrors() {
 }
 
 absl::Status LockedVariables::Watch(RefCountPtr<BufferWatch>* watch) {
-  BufferWatch* found = nullptr;
-  TF_RETURN_IF_ERROR(context_->resource_manager()->LookupOrCreate<BufferWatch>(
-      "keras_strom", absl::StrCat("buffers_of_replica_", attributes_->replica), &found,
-      [](BufferWatch** created) {
-        *created = new BufferWatch;
-        return absl::OkStatus();
-      }));
-  watch->reset(found);
-  return absl::OkStatus();
+  return FindOfReplica(context_, "buffers", attributes_->replica, watch);
 }
 
 absl::Status OutputStatistics(OpKernelContext* context, const strom_step_result& result,

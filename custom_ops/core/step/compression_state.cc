@@ -26,18 +26,6 @@ using Messages = std::vector<std::vector<uint8_t>>;
 
 Status Invalid(std::string message) { return {Code::kInvalidArgument, std::move(message)}; }
 
-// Cuts flat elements [offset, offset + size) at the chunks' borders and calls
-// visit(chunk, index in the chunk, offset in the range, elements) in ascending order.
-template <typename Visit>
-void ForEachChunk(int64_t offset, int64_t size, Visit visit) {
-  for (int64_t done = 0; done < size;) {
-    const int64_t index = (offset + done) % kChunk;
-    const int64_t elements = std::min(size - done, kChunk - index);
-    visit((offset + done) / kChunk, index, done, elements);
-    done += elements;
-  }
-}
-
 // Values are what they were before, where there is no step or it has failed.
 void CopyValues(std::span<const strom_segment> segments) {
   for (const strom_segment& segment : segments) {
@@ -426,9 +414,7 @@ Status CompressionState::State::Encode(std::span<const strom_segment> segments,
   result->clipped_mass = statistics.clipped_mass;
   result->clipped_count = statistics.clipped_count;
   if (statistics.nonfinite_count == 0) return {};
-  return {Code::kNotFinite, encoder.DescribeNonfinite(segments) +
-                                "; nothing was sent. Lower the learning rate, clip the gradients "
-                                "(clipnorm=) or look for a bad batch"};
+  return {Code::kNotFinite, encoder.DescribeNonfinite(segments) + kNotFiniteRemedy};
 }
 
 // Undoes the sending of a step that failed. Needs no memory.

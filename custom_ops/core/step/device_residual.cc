@@ -5,24 +5,6 @@
 #include <utility>
 
 namespace strom {
-namespace {
-
-// The pieces of flat elements [offset, offset + size) in the store's chunks: calls
-// visit(chunk, index in the chunk, offset, elements) until one does not return OK.
-template <typename Visit>
-Status ForEachPiece(int64_t offset, int64_t size, Visit visit) {
-  for (const int64_t end = offset + size; offset < end;) {
-    const int64_t index = offset % kChunk;
-    const int64_t elements = std::min(end - offset, kChunk - index);
-    if (Status status = visit(offset / kChunk, index, offset, elements); !status.ok()) {
-      return status;
-    }
-    offset += elements;
-  }
-  return {};
-}
-
-}  // namespace
 
 Status StatusOf(const strom_step_device& device, int code) {
   if (code == static_cast<int>(Code::kOk)) return {};
@@ -41,16 +23,18 @@ Status DeviceResidual::MoveTo(const strom_step_device& device,
   if (device_ && device_->context == device.context && ranges == ranges_) return {};
   if (Status status = BringBack(host); !status.ok()) return status;
   const std::vector<float> zeros(static_cast<size_t>(kChunk));
+  int code = 0;
   for (const Range& range : ranges) {
-    Status status = ForEachPiece(
-        range.offset, range.size,
-        [&](int64_t chunk, int64_t index, int64_t offset, int64_t elements) -> Status {
-          const float* const held = host->Find(chunk);
-          const float* const values = held == nullptr ? zeros.data() : held + index;
-          return StatusOf(device, device.write_residual(device.context, offset, elements, values));
-        });
-    if (!status.ok()) return status;
+    ForEachChunk(range.offset, range.size,
+                 [&](int64_t chunk, int64_t index, int64_t start, int64_t elements) {
+                   if (code != 0) return;
+                   const float* const held = host->Find(chunk);
+                   const float* const values = held == nullptr ? zeros.data() : held + index;
+                   code = device.write_residual(device.context, range.offset + start, elements,
+                                                values);
+                 });
   }
+  if (Status status = StatusOf(device, code); !status.ok()) return status;
   device.hold(device.context);
   device_ = device;
   ranges_ = std::move(ranges);
@@ -63,16 +47,16 @@ Status DeviceResidual::MoveTo(const strom_step_device& device,
 
 Status DeviceResidual::BringBack(ResidualStore* host) {
   if (!device_) return {};
+  int code = 0;
   for (const Range& range : ranges_) {
-    Status status = ForEachPiece(
-        range.offset, range.size,
-        [&](int64_t chunk, int64_t index, int64_t offset, int64_t elements) -> Status {
-          float* const values = host->Touch(chunk) + index;
-          return StatusOf(*device_,
-                          device_->read_residual(device_->context, offset, elements, values));
-        });
-    if (!status.ok()) return status;
+    ForEachChunk(range.offset, range.size,
+                 [&](int64_t chunk, int64_t index, int64_t start, int64_t elements) {
+                   if (code != 0) return;
+                   code = device_->read_residual(device_->context, range.offset + start, elements,
+                                                 host->Touch(chunk) + index);
+                 });
   }
+  if (Status status = StatusOf(*device_, code); !status.ok()) return status;
   Release();
   return {};
 }

@@ -18,6 +18,11 @@
 
 namespace strom {
 
+// What follows the words that say which update is not finite.
+inline constexpr const char* kNotFiniteRemedy =
+    "; nothing was sent. Lower the learning rate, clip the gradients (clipnorm=) or look for a bad "
+    "batch";
+
 // What a step does with every element.
 struct StepRule {
   float scale = 1;      // s

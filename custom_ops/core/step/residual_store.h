@@ -3,6 +3,7 @@
 #ifndef KERAS_STROM_CORE_STEP_RESIDUAL_STORE_H_
 #define KERAS_STROM_CORE_STEP_RESIDUAL_STORE_H_
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -10,6 +11,18 @@
 #include "core/codec/entries.h"
 
 namespace strom {
+
+// Cuts flat elements [offset, offset + size) at the chunks' borders and calls
+// visit(chunk, index in the chunk, offset in the range, elements) in ascending order.
+template <typename Visit>
+void ForEachChunk(int64_t offset, int64_t size, Visit visit) {
+  for (int64_t done = 0; done < size;) {
+    const int64_t index = (offset + done) % kChunk;
+    const int64_t elements = std::min(size - done, kChunk - index);
+    visit((offset + done) / kChunk, index, done, elements);
+    done += elements;
+  }
+}
 
 class ResidualStore {
  public:

@@ -18,6 +18,7 @@ from tests.support import emulated_gpu
 
 #: Whether steps stay on the device where its kernels can do them.
 KERNELS = "kernels" in sys.argv
+STAYS = "stays" in sys.argv
 MEMORY = 2**21 if "short" in sys.argv else 2**30
 emulated_gpu.load(1, MEMORY, delay=200, kernels=KERNELS)
 
@@ -517,29 +518,14 @@ CASES: dict[str, Callable[[str], list[np.ndarray]]] = {
 }
 
 
-def copies(contents: bool) -> None:
+def copies(options: Options) -> None:
     """A full step brings what was written to the host, and nothing goes back.
 
+    With kernels nothing comes to the host but messages and numbers.
+
     Args:
-        contents: XLA writes every variable, so all are compared.
+        options: with compare_contents XLA writes every variable, so all are compared.
     """
-    worker = Worker("/gpu:0", Options(compare_contents=contents))
-    worker.show(own=True)
-    for touches in ((0, 1, TABLE), (0, 1, TABLE), (), (1,), (0,)):
-        arguments = worker.arguments(touches)
-        before = emulated_gpu.counts()
-        worker.run(arguments)
-        after = emulated_gpu.counts()
-        wanted = sum(4 * SIZES[i] for i in (range(len(SIZES)) if contents else touches))
-        # Numbers that TensorFlow computes there are copied besides.
-        assert 0 <= after.from_device - before.from_device - wanted < 256
-        assert after.to_device - before.to_device < 256
-        assert after.waits == before.waits
-    worker.replica.close()
-
-
-def stays(options: Options) -> None:
-    """Nothing but messages and numbers leave the device."""
     worker = Worker("/gpu:0", options)
     worker.show(own=True)
     for touches in ((0, 1, TABLE), (0, 1, TABLE), (), (1,), (0,)):
@@ -547,8 +533,10 @@ def stays(options: Options) -> None:
         before = emulated_gpu.counts()
         worker.run(arguments)
         after = emulated_gpu.counts()
-        # Numbers that TensorFlow computes there are copied.
-        assert after.from_device - before.from_device < 256
+        fetched = range(len(SIZES)) if options.compare_contents else touches
+        wanted = 0 if STAYS else sum(4 * SIZES[i] for i in fetched)
+        # Numbers that TensorFlow computes there are copied besides.
+        assert 0 <= after.from_device - before.from_device - wanted < 256
         assert after.to_device - before.to_device < 256
         assert after.waits == before.waits
     worker.replica.close()
@@ -582,16 +570,16 @@ def is_same(one: np.ndarray, other: np.ndarray) -> bool:
 
 def main() -> None:
     if "copies" in sys.argv:
-        copies(contents=False)
-        copies(contents=True)
+        copies(Options())
+        copies(Options(compare_contents=True))
         return
     if "short" in sys.argv:
         short()
         return
-    if "stays" in sys.argv:
-        stays(Options())
-        stays(Options(scale=0.5, clip_multiple=1.0))
-        stays(Options(sends_every=3))
+    if STAYS:
+        copies(Options())
+        copies(Options(scale=0.5, clip_multiple=1.0))
+        copies(Options(sends_every=3))
         return
     names = [name for name in CASES if any(map(name.startswith, sys.argv[1:]))]
     assert names
