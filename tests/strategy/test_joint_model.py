@@ -205,7 +205,8 @@ def test_a_job_that_was_killed_goes_on_from_its_checkpoint_in_the_middle_of_the_
     assert max(part.cycles for part in parts) < 50
     for path in max(checkpoints.glob("checkpoint-*")).iterdir():
         path.write_bytes(dataclasses.replace(read_part(path), cycles=1000).to_bytes())
-    again = elastic.Job(epochs=8, fits=2, method="MPCA")
+    # So slow that the master's orders, with alpha, come within the first epoch of each training.
+    again = elastic.Job(epochs=8, fits=2, pause=0.01, method="MPCA")
     options = ["--checkpoint-dir", str(checkpoints)]
     done = launch(Path(elastic.__file__), str(tmp_path), json.dumps(vars(again)), options=options)
     assert done.returncode == 0, done.stdout + done.stderr
