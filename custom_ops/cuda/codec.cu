@@ -96,12 +96,9 @@ std::string DescribeNonfinite(Codec::Segments segments, const TileStatistics& st
     return element >= s.offset && element < s.offset + s.size;
   });
   STROM_CHECK(segment != segments.end());
-  const std::string name = segment->name == nullptr
-                               ? "the variable at flat element " + std::to_string(segment->offset)
-                               : "'" + std::string(segment->name) + "'";
-  return "the update of " + name + " is NaN or infinite, first in element " +
-         std::to_string(element - segment->offset) + " (" +
-         std::to_string(statistics.nonfinite_count) + " in all variables)";
+  return "the update of " + DescribeVariable(segment->name, segment->offset) +
+         " is NaN or infinite, first in element " + std::to_string(element - segment->offset) +
+         " (" + std::to_string(statistics.nonfinite_count) + " in all variables)";
 }
 
 }  // namespace

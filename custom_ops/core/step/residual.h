@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <limits>
 #include <span>
+#include <string>
 #include <string_view>
 
 #include "core/codec/bitmap.h"
@@ -22,6 +23,12 @@ namespace strom {
 inline constexpr const char* kNotFiniteRemedy =
     "; nothing was sent. Lower the learning rate, clip the gradients (clipnorm=) or look for a bad "
     "batch";
+
+// What such words call a variable: its name where it has one, else where it starts.
+inline std::string DescribeVariable(const char* name, int64_t offset) {
+  if (name == nullptr) return "the variable at flat element " + std::to_string(offset);
+  return std::string("'").append(name).append("'");
+}
 
 // What a step does with every element.
 struct StepRule {

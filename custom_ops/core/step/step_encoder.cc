@@ -110,9 +110,7 @@ std::string StepEncoder::DescribeNonfinite(std::span<const strom_segment> segmen
     const strom_segment& start = segments[begin];
     const strom_segment& last = segments[end - 1];
     const int64_t element = first->chunk * kChunk + first->statistics.first_nonfinite;
-    words = "the update of " +
-            (start.name == nullptr ? "the variable at flat element " + std::to_string(start.offset)
-                                   : "'" + std::string(start.name) + "'") +
+    words = "the update of " + DescribeVariable(start.name, start.offset) +
             " is NaN or infinite in " + std::to_string(count) + " of its " +
             std::to_string(last.offset + last.size - start.offset) +
             " elements, first in element " + std::to_string(element - start.offset);
