@@ -8,6 +8,7 @@ carries 1 Gbit/s in each direction. The master of exact mode is on the first wor
 
 Optimizer and batches are the same for all and chosen so that the exchange is most of a step: SGD,
 and few pictures a batch, for four workers share this machine's cores. Root alone can do this.
+`--task`, `--workers` and `--megabits` look at one model, number of workers or line instead.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ from benchmarks.tta_training import (
     Training,
 )
 
-LINE = Line("1 Gbit/s", "1gbit", 1000)
+#: Of each direction of each machine's line, in Mbit/s.
+MEGABITS = 1000
 WAYS = (EXACT, EXACT_BFLOAT16, HOROVOD, HOROVOD_FP16)
 #: Who is compared with whom: what travels is as long.
 PAIRS = {EXACT: HOROVOD, EXACT_BFLOAT16: HOROVOD_FP16}
@@ -84,11 +86,11 @@ Speeds = Mapping[tuple[Task, int], Mapping[str, Sequence[float]]]
 
 
 def target_name(task: Task, workers: int) -> str:
-    """The target's id."""
+    """The target's id, on lines of 1 Gbit/s."""
     return f"exact_vs_horovod_1gbit_{task.name}_k{workers}"
 
 
-#: All that a run judges, or says why it does not.
+#: All that a whole run judges, or says why it does not.
 TARGETS = {target_name(task, workers) for task in TASKS for workers in WORKERS}
 
 
@@ -97,10 +99,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--quick", action="store_true", help="one short round")
+    parser.add_argument("--task", choices=[task.name for task in TASKS], help="one model")
+    parser.add_argument("--workers", type=int, help="one number of workers")
+    parser.add_argument(
+        "--megabits", type=int, default=MEGABITS, help="a line's rate in Mbit/s (%(default)s)"
+    )
     parser.add_argument("--output", type=pathlib.Path, default=report.OUTPUT)
     chosen = parser.parse_args(arguments)
     if chosen.rounds < 1:
         parser.error(f"--rounds={chosen.rounds}: 1 or more")
+    if chosen.workers is not None and chosen.workers < 2:
+        parser.error(f"--workers={chosen.workers}: 2 or more")
+    if chosen.megabits < 1:
+        parser.error(f"--megabits={chosen.megabits}: 1 or more")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that namespaces are taken down
     result = report.Report("exact", "Exact mode beside Horovod", chosen.output)
     reason = namespaces.unavailable()
@@ -108,11 +119,25 @@ def main(arguments: Sequence[str] | None = None) -> None:
         result.skip_all(TARGETS, reason)
         return result.finish()
     others = OtherWork()
-    speeds = measure(result, rounds=1 if chosen.quick else chosen.rounds, quick=chosen.quick)
-    add_rows(result, speeds)
-    draw(speeds, chosen.output)
+    line = line_of(chosen.megabits)
+    jobs = [
+        (task, workers)
+        for task in TASKS
+        if chosen.task in (None, task.name)
+        for workers in (WORKERS if chosen.workers is None else [chosen.workers])
+    ]
+    rounds = 1 if chosen.quick else chosen.rounds
+    speeds = measure(available(result), jobs, line, rounds=rounds, quick=chosen.quick)
+    add_rows(result, speeds, line)
+    draw(speeds, line, chosen.output)
     others.add_row(result)
     result.finish()
+
+
+def line_of(megabits: int) -> Line:
+    """What leads to every machine."""
+    name = f"{megabits / 1000:g} Gbit/s" if megabits >= 1000 else f"{megabits} Mbit/s"
+    return Line(name, f"{megabits}mbit", megabits)
 
 
 def available(result: report.Report) -> list[str]:
@@ -125,23 +150,23 @@ def available(result: report.Report) -> list[str]:
 
 
 def measure(
-    result: report.Report, *, rounds: int, quick: bool
+    ways: Sequence[str], jobs: Sequence[tuple[Task, int]], line: Line, *, rounds: int, quick: bool
 ) -> dict[tuple[Task, int], dict[str, list[float]]]:
-    """Trains all tasks in all ways, in another order each round."""
-    speeds: dict[tuple[Task, int], dict[str, list[float]]] = {}
-    ways = available(result)
-    jobs = [(task, workers, way) for task in TASKS for workers in WORKERS for way in ways]
+    """Trains each task with so many workers in all ways, in another order each round."""
+    speeds: dict[tuple[Task, int], dict[str, list[float]]] = {job: {} for job in jobs}
+    order = [(task, workers, way) for task, workers in jobs for way in ways]
     shuffle = random.Random(1).shuffle
     schedule = []
     for _ in range(rounds):
-        shuffle(jobs)
-        schedule += jobs
-    with Machines(max(WORKERS), driver_beside=True, both_ways=True) as machines:
+        shuffle(order)
+        schedule += order
+    most = max(workers for _, workers in jobs)
+    with Machines(most, driver_beside=True, both_ways=True) as machines:
         for task, workers, way in rich.progress.track(schedule, "Training"):
             steps = task.quick_steps if quick else task.steps
-            trained = machines.train(training_of(task, workers, way, steps), LINE)
+            trained = machines.train(training_of(task, workers, way, steps), line)
             speed = min(steps_a_second(course) for course in trained.courses)
-            speeds.setdefault((task, workers), {}).setdefault(way, []).append(speed)
+            speeds[task, workers].setdefault(way, []).append(speed)
     return speeds
 
 
@@ -165,8 +190,8 @@ def steps_a_second(course: Course) -> float:
     return (course.steps[-1] - WARM_UP_STEPS) / course.last_step_seconds
 
 
-def add_rows(result: report.Report, speeds: Speeds) -> None:
-    """A row for each way, and the targets."""
+def add_rows(result: report.Report, speeds: Speeds, line: Line) -> None:
+    """A row for each way, and the targets that lines of this rate have."""
     for (task, workers), ways in speeds.items():
         timings = report.Timings({way: [1 / one for one in ways[way]] for way in ways})
         for way in WAYS:
@@ -175,35 +200,36 @@ def add_rows(result: report.Report, speeds: Speeds) -> None:
             rival = PAIRS.get(way)
             result.row(
                 way,
-                group=f"{workers} workers, {task.parameters}, {LINE.name}",
+                group=f"{workers} workers, {task.parameters}, {line.name}",
                 steps_a_second=1 / timings.median(way),
                 ms_a_step=timings.median(way) * 1e3,
                 times_as_fast=timings.speedup(way, over=rival) if rival in ways else None,
             )
-        if HOROVOD in ways:
-            name = target_name(task, workers)
+        name = target_name(task, workers)
+        if HOROVOD in ways and name in TARGETS and line.megabits == MEGABITS:
             result.target(name, timings.speedup(EXACT, over=HOROVOD), goal=GOAL)
 
 
-def draw(speeds: Speeds, output: pathlib.Path) -> None:
+def draw(speeds: Speeds, line: Line, output: pathlib.Path) -> None:
     """Milliseconds of a step, in build/bench/exact.png."""
-    figure, axes = pictures.picture(len(TASKS), width=6.5, height=4)
-    for one, task in zip(axes, TASKS, strict=True):
-        pictures.caption(one, f"A step, {task.parameters}, {LINE.name}", "ms", "")
-        places, names = [], []
-        height = 0.0
-        for workers in reversed(WORKERS):
-            ways = speeds.get((task, workers), {})
-            for way in reversed([way for way in WAYS if way in ways]):
-                value = 1e3 / statistics.median(ways[way])
-                one.barh(height, value, 0.8, color=COLORS[way])
-                pictures.label(one, value, height, report.cell(round(value, 1)), COLORS[way])
-                places.append(height)
-                names.append(f"{way}, {workers} workers")
-                height += 1
-            height += 0.6
-        one.set_yticks(places, names)
-        one.margins(x=0.15)
+    tasks = list(dict.fromkeys(task for task, _ in speeds))
+    figure, axes = pictures.picture(len(tasks), width=6.5, height=4)
+    for one, task in zip(axes, tasks, strict=True):
+        pictures.caption(one, f"A step, {task.parameters}, {line.name}", "ms", "")
+        groups = [
+            [
+                pictures.Bar(
+                    f"{way}, {workers} workers",
+                    round(1e3 / statistics.median(ways[way]), 1),
+                    COLORS[way],
+                )
+                for way in WAYS
+                if way in ways
+            ]
+            for (one_task, workers), ways in speeds.items()
+            if one_task == task
+        ]
+        pictures.bars(one, groups)
     pictures.save(figure, "exact", output)
 
 

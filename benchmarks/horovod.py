@@ -216,19 +216,15 @@ def _draw_bars(
     figure_of: Callable[[Sequence[Trained]], float],
 ) -> None:
     pictures.caption(axes, title, unit, "")
-    places, names = [], []
-    height = 0.0
-    for line, ways in reversed(lines.items()):
-        for way in reversed([way for way in TOGETHER if way in ways]):
-            value = figure_of(ways[way])
-            axes.barh(height, value, 0.8, color=COLORS[way])
-            pictures.label(axes, value, height, report.cell(value), COLORS[way])
-            places.append(height)
-            names.append(f"{way}, {line}")
-            height += 1
-        height += 0.6
-    axes.set_yticks(places, names)
-    axes.margins(x=0.15)
+    groups = [
+        [
+            pictures.Bar(f"{way}, {line}", figure_of(ways[way]), COLORS[way])
+            for way in TOGETHER
+            if way in ways
+        ]
+        for line, ways in lines.items()
+    ]
+    pictures.bars(axes, groups)
 
 
 def _step_seconds(ways: Mapping[str, Sequence[Trained]]) -> report.Timings:

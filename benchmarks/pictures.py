@@ -7,7 +7,9 @@ display and without global state.
 
 from __future__ import annotations
 
+import dataclasses
 import pathlib
+from collections.abc import Sequence
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -64,6 +66,31 @@ def label(axes: Axes, x: Any, y: Any, text: str, color: str, **options: Any) -> 
         annotation_clip=False,
         **options,
     )
+
+
+@dataclasses.dataclass(frozen=True)
+class Bar:
+    """A figure, what it is of, and its colour."""
+
+    name: str
+    value: float
+    color: str
+
+
+def bars(axes: Axes, groups: Sequence[Sequence[Bar]]) -> None:
+    """Lying bars with their figures, from above in the order given, groups somewhat apart."""
+    height = 0.0
+    places, names = [], []
+    for group in reversed(groups):
+        for bar in reversed(group):
+            axes.barh(height, bar.value, 0.8, color=bar.color)
+            label(axes, bar.value, height, report.cell(bar.value), bar.color)
+            places.append(height)
+            names.append(bar.name)
+            height += 1
+        height += 0.6
+    axes.set_yticks(places, names)
+    axes.margins(x=0.15)
 
 
 def save(figure: Figure, name: str, output: pathlib.Path = report.OUTPUT) -> pathlib.Path:

@@ -16,7 +16,7 @@ class FakeMachines:
     """Of which exact mode makes twice as many steps a second as Horovod."""
 
     def __init__(self, workers: int, **places: bool) -> None:
-        assert workers == max(exact.WORKERS)
+        assert workers in (3, max(exact.WORKERS))
         assert places == {"driver_beside": True, "both_ways": True}
 
     def __enter__(self) -> "FakeMachines":
@@ -27,7 +27,7 @@ class FakeMachines:
 
     def train(self, training: Training, line: Line) -> Trained:
         """As if it had taken so long; the second worker is the slower one."""
-        assert line.megabits == 1000
+        assert line.megabits in (250, exact.MEGABITS)
         steps = training.marks[-1] - WARM_UP_STEPS
         step = (0.2 if training.way.startswith(HOROVOD) else 0.1) * training.workers
         seconds: Sequence[float] = [steps * step / 2] + [steps * step] * (training.workers - 1)
@@ -71,3 +71,29 @@ def test_the_slowest_worker_counts_and_horovod_is_compared_where_it_is_built(
     assert (judged.keys() if built else skipped) == exact.TARGETS
     assert all(value == pytest.approx(2) for value in judged.values())
     assert (tmp_path / "exact.png").stat().st_size > 0
+
+
+def test_one_model_another_number_of_workers_and_another_line_are_measured_and_not_judged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(namespaces, "unavailable", lambda: None)
+    monkeypatch.setattr(exact, "ENVIRONMENT", tmp_path)
+    monkeypatch.setattr(exact, "Machines", FakeMachines)
+    (tmp_path / "horovod-of.txt").touch()
+    chosen = ["--task", "25m", "--workers", "3", "--megabits", "250"]
+    exact.main(["--rounds", "1", *chosen, "--output", str(tmp_path)])
+    found = written(tmp_path)
+    groups = {row["group"] for row in found["rows"] if "steps_a_second" in row}
+    assert groups == {"3 workers, 25.7 million parameters, 250 Mbit/s"}
+    assert not found["targets"]
+
+
+@pytest.mark.parametrize(
+    ("option", "value"), [("--rounds", "0"), ("--workers", "1"), ("--megabits", "0")]
+)
+def test_what_cannot_be_measured_is_refused(
+    option: str, value: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        exact.main([option, value])
+    assert f"{option}={value}" in capsys.readouterr().err
