@@ -72,7 +72,8 @@ const char* strom_cuda_last_error(void) { return strom_last_error(); }
 int strom_cuda_device_count(int32_t* count) {
   return strom::Guard([&]() -> Status {
     if (count == nullptr) return Invalid("count is null");
-    *count = strom::cuda::CountDevices();
+    std::string why;
+    *count = strom::cuda::CountDevices(&why);
     return {};
   });
 }
@@ -85,8 +86,9 @@ int strom_cuda_codec_create(int64_t max_message_bytes, const strom_cuda_memory* 
         max_message_bytes > strom::kMaxPayloadBytes) {
       return Invalid("max_message_bytes must lie in [16 KiB, 4 GiB - 1]");
     }
-    if (strom::cuda::CountDevices() == 0) {
-      return {strom::Code::kUnreachable, "there is no CUDA device here, or no driver for it"};
+    std::string why;
+    if (strom::cuda::CountDevices(&why) == 0) {
+      return {strom::Code::kUnreachable, "there is no CUDA device for this library: " + why};
     }
     if (memory != nullptr && (memory->allocate == nullptr || memory->release == nullptr)) {
       return Invalid("memory has no allocate or no release");

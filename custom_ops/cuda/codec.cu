@@ -183,6 +183,7 @@ const std::vector<std::vector<uint8_t>>& Codec::messages() const { return state_
 
 Status Codec::Reserve(Segments segments) {
   const OnDevice scope(state_->device);
+  RequireKernel<StepTiles<StepForm::kFull>>();
   int64_t needed = 0;
   for (const strom_cuda_segment& segment : segments) needed += DivideUp(segment.size, kTile);
   state_->segments.Reserve(static_cast<int64_t>(segments.size()));
@@ -223,6 +224,7 @@ Status Codec::FindEntries(int64_t elements, Segments segments, const strom_step_
                                         : StepForm::kUpdate;
   state.Upload(segments, stream);
   state.Step(stream);
+  result->stepped = 1;
   try {
     return state.Collect(segments, stream, result);
   } catch (const std::exception&) {  // There is no memory, or the device fails.
@@ -366,7 +368,6 @@ void Codec::State::Step(Stream stream) {
 Status Codec::State::Collect(Segments from, Stream stream, strom_step_result* result) {
   const TileStatistics statistics = AwaitStatistics(stream);
   found = true;
-  result->stepped = 1;
   for (const strom_cuda_segment& segment : from) {
     if (segment.after != segment.before) result->elements += segment.size;
   }
@@ -501,6 +502,6 @@ int64_t Codec::State::UploadRuns(const ParsedMessage& message, Stream stream) {
   return count;
 }
 
-int32_t CountDevices() { return DeviceCount(); }
+int32_t CountDevices(std::string* why) { return DeviceCount(why); }
 
 }  // namespace strom::cuda

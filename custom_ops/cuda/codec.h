@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "core/base/types.h"
@@ -55,7 +56,7 @@ class Codec {
 };
 
 // 0 where there is no device or no driver.
-int32_t CountDevices();
+int32_t CountDevices(std::string* why);
 
 }  // namespace strom::cuda
 

@@ -68,10 +68,20 @@ inline void Synchronize(Stream stream) {
   Check(cudaStreamSynchronize(static_cast<cudaStream_t>(stream)), "cudaStreamSynchronize");
 }
 
-// 0 where there is no device or no driver.
-inline int DeviceCount() {
+// 0 where there is no device or no driver, or one too old for this library; `why` says which.
+inline int DeviceCount(std::string* why) {
   int count = 0;
-  return cudaGetDeviceCount(&count) == cudaSuccess ? count : 0;
+  const cudaError_t code = cudaGetDeviceCount(&count);
+  if (code == cudaSuccess && count > 0) return count;
+  int driver = 0;
+  (void)cudaDriverGetVersion(&driver);
+  const auto version = [](int number) {
+    return std::to_string(number / 1000) + '.' + std::to_string(number % 1000 / 10);
+  };
+  *why = code == cudaSuccess ? "there is none" : cudaGetErrorString(code);
+  *why += driver == 0 ? " (no driver here; " : " (the driver is for CUDA " + version(driver) + "; ";
+  *why += "the library was built with CUDA " + version(CUDART_VERSION) + ")";
+  return 0;
 }
 inline int CurrentDevice() {
   int device = 0;
@@ -91,9 +101,20 @@ template <typename Kernel>
 void Launch(Stream stream, int64_t blocks, const Kernel& kernel) {
   if (blocks == 0) return;
   STROM_CHECK(blocks > 0 && blocks <= 0x7fffffff);
-  RunKernel<<<static_cast<unsigned>(blocks), kBlockThreads, 0, static_cast<cudaStream_t>(stream)>>>(
-      kernel);
-  Check(cudaGetLastError(), "a kernel's launch");
+  // What this call itself says: cudaGetLastError might tell of an earlier one.
+  void* arguments[] = {const_cast<Kernel*>(&kernel)};
+  Check(cudaLaunchKernel(reinterpret_cast<const void*>(&RunKernel<Kernel>),
+                         dim3(static_cast<unsigned>(blocks)), dim3(kBlockThreads), arguments, 0,
+                         static_cast<cudaStream_t>(stream)),
+        "a kernel's launch");
+}
+
+// Fails where the library has no such kernel for the device, or the driver cannot compile it.
+template <typename Kernel>
+void RequireKernel() {
+  cudaFuncAttributes attributes;
+  Check(cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(&RunKernel<Kernel>)),
+        "looking for a kernel for this device");
 }
 
 #else
@@ -114,7 +135,7 @@ inline void Copy(void* to, const void* from, size_t bytes, Stream stream) {
                bytes] { std::memcpy(to, from, bytes); });
 }
 inline void Synchronize(Stream stream) { emulation::Await(stream); }
-inline int DeviceCount() { return 1; }
+inline int DeviceCount(std::string*) { return 1; }
 inline int CurrentDevice() { return 0; }
 inline void SetCurrentDevice(int) {}
 
@@ -130,6 +151,9 @@ void Launch(Stream stream, int64_t blocks, const Kernel& kernel) {
         &kernel);
   });
 }
+
+template <typename Kernel>
+void RequireKernel() {}
 
 #endif
 

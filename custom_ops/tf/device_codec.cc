@@ -105,7 +105,8 @@ strom_cuda_memory LendMemory(OpKernelContext* context) {
   const auto release = [](void* allocator, void* memory) {
     static_cast<tensorflow::Allocator*>(allocator)->DeallocateRaw(memory);
   };
-  return {context->get_allocator(tensorflow::AllocatorAttributes()), allocate, release};
+  // The context's own may be one that watches this op, and goes with it.
+  return {context->device()->GetAllocator(tensorflow::AllocatorAttributes()), allocate, release};
 }
 
 DeviceCodec::~DeviceCodec() {

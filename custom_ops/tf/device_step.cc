@@ -18,6 +18,7 @@ using tensorflow::TensorShape;
 
 namespace {
 
+constexpr const char* kName = "device_step";
 constexpr const char* kSwitch = "KERAS_STROM_GPU_STEP";
 
 absl::Status IsSwitchedOff(bool* off) {
@@ -43,13 +44,15 @@ const Part& Containing(const std::vector<Part>& parts, int64_t offset) {
 
 }  // namespace
 
-DeviceStep::~DeviceStep() {
-  if (codec_ != 0) library_->codec_close(codec_);
-}
+DeviceStep::~DeviceStep() { GiveBackMemory(); }
 
 absl::Status DeviceStep::Find(OpKernelContext* context, strom_handle replica,
                               tensorflow::core::RefCountPtr<DeviceStep>* step) {
-  return FindOfReplica(context, "device_step", replica, step);
+  return FindOfReplica(context, kName, replica, step);
+}
+
+void DeviceStep::Forget(OpKernelContext* context, strom_handle replica) {
+  ForgetOfReplica<DeviceStep>(context, kName, replica);
 }
 
 absl::Status DeviceStep::Prepare(OpKernelContext* context, strom_handle replica,
@@ -62,10 +65,7 @@ absl::Status DeviceStep::Prepare(OpKernelContext* context, strom_handle replica,
   *ready = allocated.ok();
   if (*ready) return absl::OkStatus();
   refused_ = true;
-  if (!held_ && codec_ != 0) {  // Its memory is of use to others.
-    library_->codec_close(codec_);
-    codec_ = 0;
-  }
+  if (!held_) GiveBackMemory();
   LOG(WARNING) << "keras-strom: each step on " << context->device()->name()
                << " copies what the optimizer wrote to the host and is shared from there, which "
                   "costs time but changes no result: "
@@ -75,7 +75,9 @@ absl::Status DeviceStep::Prepare(OpKernelContext* context, strom_handle replica,
 
 absl::Status DeviceStep::Allocate(OpKernelContext* context, strom_handle replica,
                                   const std::vector<strom_cuda_segment>& segments) {
-  TF_RETURN_IF_ERROR(StreamOf(context, &stream_));
+  void* stream = nullptr;
+  TF_RETURN_IF_ERROR(StreamOf(context, &stream));
+  if (stream != stream_) stream_ = stream;  // Somebody may read the residual meanwhile.
   TF_RETURN_IF_ERROR(DeviceLibrary::Open(&library_));
   if (codec_ == 0) {
     int64_t max_message = 0;
@@ -90,6 +92,10 @@ absl::Status DeviceStep::Allocate(OpKernelContext* context, strom_handle replica
   for (const strom_cuda_segment& segment : segments) {
     wanted.parts.push_back({segment.offset, segment.size, elements});
     elements += (segment.size + 3) / 4 * 4;
+  }
+  if (held_ && residual_.parts == wanted.parts) {
+    next_ = {};  // of a step over other segments, which was refused
+    return absl::OkStatus();
   }
   const Residual& latest = next_.parts.empty() ? residual_ : next_;
   if (latest.parts == wanted.parts) return absl::OkStatus();
@@ -118,8 +124,25 @@ absl::Status DeviceStep::Step(strom_handle replica, std::vector<strom_cuda_segme
   const strom_step_device device = Functions();
   const int code = strom_replica_step_on_device(
       replica, &device, places.data(), static_cast<int64_t>(places.size()), &options, result);
+  if (code != STROM_OK && result->stepped == 0) PutBackValues();
   segments_.clear();
   return ToStatus(code, strom_last_error());
+}
+
+// The optimizer's update is in the values alone then, and would be nobody's.
+void DeviceStep::PutBackValues() {
+  for (const strom_cuda_segment& segment : segments_) {
+    if (segment.before == segment.value) continue;
+    // Of a device that is lost nothing can be put right.
+    library_->copy(codec_, segment.value, segment.before,
+                   segment.size * static_cast<int64_t>(sizeof(float)), stream_);
+  }
+}
+
+void DeviceStep::GiveBackMemory() {
+  if (codec_ != 0) library_->codec_close(codec_);
+  codec_ = 0;
+  residual_ = next_ = {};
 }
 
 strom_step_device DeviceStep::Functions() {
@@ -133,6 +156,7 @@ strom_step_device DeviceStep::Functions() {
   device.release = [](void* context) {
     auto* const self = static_cast<DeviceStep*>(context);
     self->held_ = false;
+    if (self->refused_) self->GiveBackMemory();  // No step will be here any more.
     self->Unref();
   };
   device.read_residual = [](void* context, int64_t offset, int64_t size, float* out) {

@@ -20,7 +20,7 @@
 
 namespace keras_strom {
 
-// One replica's; lives as long as its ops, or as its residual is held.
+// One replica's, from its first step on the device to Forget, or as long as its residual is held.
 class DeviceStep : public tensorflow::ResourceBase {
  public:
   ~DeviceStep() override;
@@ -30,6 +30,9 @@ class DeviceStep : public tensorflow::ResourceBase {
   static absl::Status Find(tensorflow::OpKernelContext* context, strom_handle replica,
                            tensorflow::core::RefCountPtr<DeviceStep>* step);
 
+  // Training has ended: its memory on the device is given back, or once the residual is not held.
+  static void Forget(tensorflow::OpKernelContext* context, strom_handle replica);
+
   // Whether steps over such segments can be done on the op's device: the library is there, and
   // memory for the residual. Where not it says why, once. Fails where KERAS_STROM_GPU_STEP is
   // neither "on" nor "off"; off means never.
@@ -37,6 +40,7 @@ class DeviceStep : public tensorflow::ResourceBase {
                        const std::vector<strom_cuda_segment>& segments, bool* ready);
 
   // strom_replica_step_on_device. The segments are those of Prepare; their residual is filled in.
+  // Where nothing has been done the values are what they were before.
   absl::Status Step(strom_handle replica, std::vector<strom_cuda_segment> segments,
                     const strom_step_options& options, strom_step_result* result);
 
@@ -62,6 +66,9 @@ class DeviceStep : public tensorflow::ResourceBase {
 
   absl::Status Allocate(tensorflow::OpKernelContext* context, strom_handle replica,
                         const std::vector<strom_cuda_segment>& segments);
+
+  void PutBackValues();
+  void GiveBackMemory();
 
   // strom_step_device's functions, which the core calls.
   strom_step_device Functions();

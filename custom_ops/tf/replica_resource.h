@@ -2,12 +2,18 @@
 #ifndef KERAS_STROM_TF_REPLICA_RESOURCE_H_
 #define KERAS_STROM_TF_REPLICA_RESOURCE_H_
 
+#include <string>
+
 #include "absl/strings/str_cat.h"
 #include "capi/strom.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/resource_mgr.h"
 
 namespace keras_strom {
+
+inline std::string NameOfReplicas(const char* name, strom_handle replica) {
+  return absl::StrCat(name, "_of_replica_", replica);
+}
 
 // The replica's `Resource`, made by its default constructor where there is none so far. `name` is
 // that kind's own.
@@ -17,12 +23,24 @@ absl::Status FindOfReplica(tensorflow::OpKernelContext* context, const char* nam
                            tensorflow::core::RefCountPtr<Resource>* resource) {
   Resource* found = nullptr;
   TF_RETURN_IF_ERROR(context->resource_manager()->LookupOrCreate<Resource>(
-      "keras_strom", absl::StrCat(name, "_of_replica_", replica), &found, [](Resource** created) {
+      "keras_strom", NameOfReplicas(name, replica), &found, [](Resource** created) {
         *created = new Resource;
         return absl::OkStatus();
       }));
   resource->reset(found);
   return absl::OkStatus();
+}
+
+// Lets go of it, if it is there; who still holds it keeps it.
+template <typename Resource>
+void ForgetOfReplica(tensorflow::OpKernelContext* context, const char* name, strom_handle replica) {
+  tensorflow::ResourceMgr* const manager = context->resource_manager();
+  const std::string full_name = NameOfReplicas(name, replica);
+  Resource* found = nullptr;
+  if (!manager->Lookup<Resource>("keras_strom", full_name, &found).ok()) return;
+  found->Unref();
+  // Another op may have done it meanwhile.
+  manager->Delete<Resource>("keras_strom", full_name).IgnoreError();
 }
 
 }  // namespace keras_strom

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "tensorflow/core/framework/op_kernel.h"
+#include "tf/device_step.h"
 #include "tf/held_values.h"
 #include "tf/own_models.h"
 #include "tf/threads.h"
@@ -120,6 +121,7 @@ class ShowSharedOp : public OpKernel {
       OP_REQUIRES_OK(context, HeldValues::Find(context, attributes_.replica, &starts));
       starts->Clear();
       variables.ForgetMirrors();
+      DeviceStep::Forget(context, attributes_.replica);
     }
     OP_REQUIRES_OK(context, variables.StoreNone());
     OP_REQUIRES_OK(context, variables.RememberBuffers());

@@ -310,14 +310,14 @@ class StepOp : public OpKernel {
     return run->context->input(inputs_.norm_limit).scalar<float>()() == 0;
   }
 
-  // Nobody else holds the variable's tensor then. One that has not changed shares it with `before`,
-  // which is let go of.
+  // Nobody else holds the variable's tensor then, but for `before` of one that has not changed.
   absl::Status OwnPlaced(Run* run, size_t i) const {
     if (!run->changed[i]) {
       run->variables.PutBack(i, Tensor());
-      const Tensor forwarded = ForwardBefore(run->context, i);
-      const bool is_ours = forwarded.IsInitialized();
-      run->variables.PutBack(i, is_ours ? forwarded : run->context->input(BeforeInput(i)));
+      // Where this op is its last reader nobody looks at the input any more.
+      const bool is_ours = ForwardBefore(run->context, i).IsInitialized();
+      run->variables.PutBack(i, run->context->input(BeforeInput(i)));
+      if (is_ours) return absl::OkStatus();
     }
     return run->variables.MakePlacedWritable(i);
   }

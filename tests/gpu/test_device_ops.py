@@ -41,7 +41,7 @@ def run(*arguments: str, gpu_step: str = "on", ends: int = 0) -> str:
         ("asynchronous", "synchronous", "bounded"),
         ("pulled", "mean_of_models", "elastic"),
         ("kernels", "full"),
-        ("kernels", "refused", "asynchronous", "coded"),
+        ("kernels", "refused", "parted", "asynchronous", "coded"),
     ],
     ids=" ".join,
 )
@@ -55,6 +55,10 @@ def test_a_step_copies_what_the_optimizer_wrote_and_waits_for_no_device() -> Non
 
 def test_a_step_that_stays_on_the_device_copies_nothing_but_numbers() -> None:
     run("kernels", "stays")
+
+
+def test_a_training_that_has_ended_leaves_nothing_in_the_devices_memory() -> None:
+    run("kernels", "gives_back")
 
 
 @pytest.mark.jobs  # TensorFlow waits for memory to come before it gives up.

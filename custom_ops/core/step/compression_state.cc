@@ -129,6 +129,7 @@ struct CompressionState::State {
   void TellApplied(int64_t count);
   Status ApplyReceived(ReceivedValues& values, strom_step_result* result);
   Status ApplyWaiting(ReceivedValues& values, strom_step_result* result);
+  void NoteAdded(const ReceivedUpdate& update, strom_step_result* result);
   void Note(uint64_t origin, uint64_t first, uint64_t last);
 };
 
@@ -434,11 +435,17 @@ Status CompressionState::State::SendFromDevice(const strom_step_device& device,
     return device.message(device.context, static_cast<int64_t>(parts.size()), out, capacity,
                           &bytes);
   };
-  while (ask(nullptr, 0) == static_cast<int>(Code::kOk)) {
+  for (;;) {
+    int code = ask(nullptr, 0);
+    if (code == static_cast<int>(Code::kInvalidArgument)) break;  // There are no more.
+    if (Status status = StatusOf(device, code); !status.ok()) return status;
     std::vector<uint8_t> part(static_cast<size_t>(kUpdateHeaderBytes + bytes));
-    const int code = ask(part.data() + kUpdateHeaderBytes, bytes);
+    code = ask(part.data() + kUpdateHeaderBytes, bytes);
     if (Status status = StatusOf(device, code); !status.ok()) return status;
     parts.push_back(std::move(part));
+  }
+  if (parts.empty() && result->count > 0) {
+    return {Code::kInternal, "the device has no message of the step that it has done"};
   }
   result->message_bytes = 0;  // HandOver counts them.
   return HandOver(iteration, result->count, std::move(parts), result);
@@ -556,37 +563,44 @@ Status CompressionState::State::ApplyWaiting(ReceivedValues& values, strom_step_
   auto larger = static_cast<int64_t>(waiting.folded.sum.size());
   if (larger <= size) {
     any = !waiting.folded.empty();
+    size_t summed = 0;
+    if (Status status = values.AddSum(waiting.folded.sum, &summed, &skipped); !status.ok()) {
+      std::fill_n(waiting.folded.sum.begin(), summed, 0.0f);  // The rest waits.
+      return status;
+    }
     result->received += waiting.folded.updates;
     result->staleness +=
         std::max<int64_t>(0, waiting.folded.updates * iteration - waiting.folded.iterations);
-    if (Status status = values.AddSum(waiting.folded.sum, &skipped); !status.ok()) return status;
     for (const auto& [origin, last] : waiting.folded.last) {
       Note(origin, waiting.folded.first.at(origin), last);
     }
     waiting.folded = {};
     larger = 0;
     // All that the flat space has room for at once: the parameters are then read and written once.
-    size_t fitting = 0;
+    size_t fitting = 0, origins = 0;
     for (const ReceivedUpdate& update : waiting.updates) {
       const ParsedMessage message = OpenValidatedMessage(update.message());
       if (message.elements() > size) {
         larger = message.elements();
         break;
       }
-      ForEachApplied(update, [this](uint64_t origin, uint64_t first, uint64_t last) {
-        Note(origin, first, last);
-      });
-      ForEachIteration(update, message.fields().iteration, [&](int64_t updates, int64_t theirs) {
-        result->received += updates;
-        result->staleness += updates * std::max<int64_t>(0, iteration - theirs);
-      });
+      ForEachApplied(update, [&](uint64_t, uint64_t, uint64_t) { ++origins; });
       ++fitting;
     }
-    Status status = values.Add(std::span(waiting.updates).first(fitting), own_origin, &skipped);
-    if (!status.ok()) return status;
-    any |= fitting > 0;
+    applied.reserve(applied.size() + origins);  // Memory must not be missing afterwards.
+    size_t added = 0;
+    const Status status =
+        values.Add(std::span(waiting.updates).first(fitting), own_origin, &added, &skipped);
+    for (const ReceivedUpdate& update : std::span(waiting.updates).first(added)) {
+      NoteAdded(update, result);
+    }
+    any |= added > 0;
     waiting.updates.erase(waiting.updates.begin(),
-                          waiting.updates.begin() + static_cast<ptrdiff_t>(fitting));
+                          waiting.updates.begin() + static_cast<ptrdiff_t>(added));
+    if (!status.ok()) {
+      if (any) exchange->SetApplied(applied);
+      return status;
+    }
   }
   if (any) exchange->SetApplied(applied);
   if (skipped > 0) {
@@ -597,6 +611,17 @@ Status CompressionState::State::ApplyWaiting(ReceivedValues& values, strom_step_
   if (larger == 0) return {};
   return Invalid("an update of a flat space of " + std::to_string(larger) +
                  " elements waits, this replica has " + std::to_string(size) + ": extend it first");
+}
+
+void CompressionState::State::NoteAdded(const ReceivedUpdate& update, strom_step_result* result) {
+  ForEachApplied(update, [this](uint64_t origin, uint64_t first, uint64_t last) {
+    Note(origin, first, last);
+  });
+  const int64_t stepped = OpenValidatedMessage(update.message()).fields().iteration;
+  ForEachIteration(update, stepped, [&](int64_t updates, int64_t theirs) {
+    result->received += updates;
+    result->staleness += updates * std::max<int64_t>(0, iteration - theirs);
+  });
 }
 
 // Updates [first, last] of `origin` are applied now. The first that this replica sees of an origin

@@ -53,7 +53,7 @@ Status ValuesOnHost::Install(std::span<const float> parameters) {
   return {};
 }
 
-Status ValuesOnHost::AddSum(std::span<const float> sum, int64_t* skipped) {
+Status ValuesOnHost::AddSum(std::span<const float> sum, size_t* added, int64_t* skipped) {
   const auto size_of_sum = static_cast<int64_t>(sum.size());
   int64_t end = 0;  // of what has been looked at
   const auto skip_to = [&](int64_t next) {
@@ -68,11 +68,12 @@ Status ValuesOnHost::AddSum(std::span<const float> sum, int64_t* skipped) {
     end += elements;
   }
   skip_to(size_of_sum);
+  *added = sum.size();
   return {};
 }
 
 Status ValuesOnHost::Add(std::span<const ReceivedUpdate> updates, uint64_t own_origin,
-                         int64_t* skipped) {
+                         size_t* added, int64_t* skipped) {
   const auto add = [&](std::span<const ParameterRange> ranges, bool own_too) {
     std::vector<ParsedMessage> messages;
     int64_t entries = 0;
@@ -85,6 +86,7 @@ Status ValuesOnHost::Add(std::span<const ReceivedUpdate> updates, uint64_t own_o
   };
   if (own_models != nullptr) add(Ranges(segments, own_models), false);
   *skipped += add(Ranges(segments), true);
+  *added = updates.size();
   return {};
 }
 
@@ -110,11 +112,12 @@ Status ValuesOnDevice::Install(std::span<const float> parameters) {
 }
 
 // As raw spans of messages, some at a time, which devices know how to add.
-Status ValuesOnDevice::AddSum(std::span<const float> sum, int64_t* skipped) {
+Status ValuesOnDevice::AddSum(std::span<const float> sum, size_t* added, int64_t* skipped) {
   constexpr int kLog2Span = 14;
   constexpr int64_t kSpan = int64_t{1} << kLog2Span;
   constexpr int64_t kSpansAtOnce = 256;
   const auto size = static_cast<int64_t>(sum.size());
+  *added = 0;
   for (int64_t span = 0; span * kSpan < size;) {
     MessageWriter writer({.elements = size}, kLog2Span, kMaxPayloadBytes);
     const int64_t end = std::min(span + kSpansAtOnce, (size + kSpan - 1) / kSpan);
@@ -126,13 +129,17 @@ Status ValuesOnDevice::AddSum(std::span<const float> sum, int64_t* skipped) {
     for (const std::vector<uint8_t>& message : writer.Finish()) {
       if (Status status = AddMessage(message, skipped); !status.ok()) return status;
     }
+    *added = static_cast<size_t>(std::min(span * kSpan, size));
   }
   return {};
 }
 
-Status ValuesOnDevice::Add(std::span<const ReceivedUpdate> updates, uint64_t, int64_t* skipped) {
+Status ValuesOnDevice::Add(std::span<const ReceivedUpdate> updates, uint64_t, size_t* added,
+                           int64_t* skipped) {
+  *added = 0;
   for (const ReceivedUpdate& update : updates) {
     if (Status status = AddMessage(update.message(), skipped); !status.ok()) return status;
+    ++*added;
   }
   return {};
 }

@@ -24,13 +24,14 @@ class ReceivedValues {
   // have grown since: its other elements stay.
   virtual Status Install(std::span<const float> parameters) = 0;
 
-  // Adds a sum of updates over the flat space. Adds to `skipped` how many of its elements that are
-  // not zero lie in no segment.
-  virtual Status AddSum(std::span<const float> sum, int64_t* skipped) = 0;
+  // Adds a sum of updates over the flat space. `added`: how many of its first elements are in the
+  // values; all of them, or where it fails fewer. Adds to `skipped` how many of its elements that
+  // are not zero lie in no segment.
+  virtual Status AddSum(std::span<const float> sum, size_t* added, int64_t* skipped) = 0;
 
-  // Adds updates in their order; `skipped` counts entries, of raw spans as in AddSum. `own_origin`
-  // is that of the worker's own updates.
-  virtual Status Add(std::span<const ReceivedUpdate> updates, uint64_t own_origin,
+  // Adds updates in their order; `added`: how many of the first ones, likewise. `skipped` counts
+  // entries, of raw spans as in AddSum. `own_origin` is that of the worker's own updates.
+  virtual Status Add(std::span<const ReceivedUpdate> updates, uint64_t own_origin, size_t* added,
                      int64_t* skipped) = 0;
 };
 
@@ -44,8 +45,8 @@ class ValuesOnHost : public ReceivedValues {
   Parallel parallel;
 
   Status Install(std::span<const float> parameters) override;
-  Status AddSum(std::span<const float> sum, int64_t* skipped) override;
-  Status Add(std::span<const ReceivedUpdate> updates, uint64_t own_origin,
+  Status AddSum(std::span<const float> sum, size_t* added, int64_t* skipped) override;
+  Status Add(std::span<const ReceivedUpdate> updates, uint64_t own_origin, size_t* added,
              int64_t* skipped) override;
 };
 
@@ -59,8 +60,8 @@ class ValuesOnDevice : public ReceivedValues {
   int64_t flat_size = 0;
 
   Status Install(std::span<const float> parameters) override;
-  Status AddSum(std::span<const float> sum, int64_t* skipped) override;
-  Status Add(std::span<const ReceivedUpdate> updates, uint64_t own_origin,
+  Status AddSum(std::span<const float> sum, size_t* added, int64_t* skipped) override;
+  Status Add(std::span<const ReceivedUpdate> updates, uint64_t own_origin, size_t* added,
              int64_t* skipped) override;
 
  private:

@@ -114,8 +114,8 @@ typedef struct {
   int (*write_residual)(void* context, int64_t offset, int64_t size, const float* in);
 
   /* The step itself: what reaches the threshold leaves the residual as messages of a flat space of
-   * `elements`, none longer than strom_replica_max_message says. Where it fails nothing was sent.
-   */
+   * `elements`, none longer than strom_replica_max_message says. Where it fails nothing was sent,
+   * and result->stepped says whether the residual has the update (1) or nothing was done (0). */
   int (*step)(void* context, int64_t elements, const strom_step_options* options,
               strom_step_result* result);
   /* Message `index` of that step, as strom_replica_message; STROM_INVALID_ARGUMENT where there are

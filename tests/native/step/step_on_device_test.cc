@@ -56,6 +56,7 @@ class Device {
   int held = 0;
   int steps = 0;
   bool lost = false;
+  int adds = -1;  // so many more messages can be added; -1 = any
 
  private:
   static Device& Of(void* context) { return *static_cast<Device*>(context); }
@@ -103,6 +104,8 @@ class Device {
     Status status = ParseMessage(bytes, &message);
     if (!status.ok()) return Code(std::move(status));
     EXPECT_LE(message.elements(), elements);
+    if (adds == 0) return Code({strom::Code::kInternal, "no memory"});
+    --adds;
     std::vector<ParameterRange> ranges;
     for (const strom_segment& segment : worker_.Segments(false)) {
       ranges.push_back({segment.offset, {segment.value, static_cast<size_t>(segment.size)}});
@@ -277,6 +280,46 @@ TEST(StepOnDevice, WhatCouldNotBeSentIsTakenBack) {
   EXPECT_EQ(pair.StepThere(std::vector<float>(300, 1)).code, Code::kBackPressure);
   EXPECT_EQ(pair.there.Residual(), std::vector<float>(300, 1));
   EXPECT_EQ(pair.there.Values(), std::vector<float>(300, 1));
+}
+
+// One of several received updates does not fit into the device's memory for once.
+TEST(StepOnDevice, WhatCouldNotBeAddedWaitsAndNothingIsAddedTwice) {
+  Pair pair({3000, 50});
+  pair.Step(1);
+  Worker other({3050}, 2);
+  ASSERT_TRUE(other.Step(RandomUpdate(3050, 100)).ok());
+  ASSERT_TRUE(other.Step(RandomUpdate(3050, 101)).ok());
+  pair.there.exchange->inbox = other.exchange->sent;
+  pair.here.exchange->inbox = {other.exchange->sent[0]};
+  const std::vector<float> update = RandomUpdate(3050, 2);
+  pair.device.adds = 1;
+  EXPECT_EQ(pair.StepThere(update).message, "no memory");
+  ASSERT_TRUE(pair.here.Step(update).ok());
+  pair.ExpectSame();
+  pair.device.adds = -1;
+  pair.there.exchange->inbox.clear();
+  pair.here.exchange->inbox = {other.exchange->sent[1]};
+  pair.Step(3);
+}
+
+TEST(StepOnDevice, OfASumTheRestIsAddedLater) {
+  constexpr int64_t kElements = (int64_t{256} << 14) + 100;  // a little more than goes at once
+  Pair pair({kElements});
+  pair.Step(1);
+  const VersionVector first{{2, 1}}, last{{2, 3}};
+  pair.there.exchange->folded = {std::vector<float>(kElements, 0.25f), first, last, 0, 3};
+  const std::vector<float> none(kElements, 0);
+  pair.device.adds = 1;
+  EXPECT_EQ(pair.StepThere(none).message, "no memory");
+  EXPECT_EQ(pair.there.result.received, 0);
+  ASSERT_TRUE(pair.here.Step(none).ok());
+  EXPECT_EQ(pair.there.exchange->applied, pair.here.exchange->applied);
+  pair.device.adds = -1;
+  pair.there.exchange->folded = {};
+  pair.here.exchange->folded = {std::vector<float>(kElements, 0.25f), first, last, 0, 3};
+  ASSERT_TRUE(pair.StepThere(none).ok());
+  ASSERT_TRUE(pair.here.Step(none).ok());
+  pair.ExpectSame();
 }
 
 TEST(StepOnDevice, ADeviceThatIsLostIsToldOf) {

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import gc
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -117,10 +118,45 @@ class Worker:
             ]
         return (updates, *numbers, tuple(touches))
 
+    def follow(self, options: Options) -> None:
+        """From now on steps have these options."""
+        self.options = options
+        self._step = tf.function(self._step_in_graph, autograph=False)
+
     def run(self, arguments: tuple[Any, ...]) -> Any:
         """A step with these, and its statistics."""
         self.steps += 1
         return self._step(*arguments)
+
+    def step_first(self, threshold: float) -> None:
+        """A step over the first variable alone, in an op of its own."""
+        first = self.variables[0]
+        with tf.device(self._device):
+            before = first.read_value()
+            first.assign_add(tf.fill(SHAPES[0], TAU / 3))
+            statistics = operations().strom_step(
+                variables=[first.handle],
+                replica=self.replica.handle,
+                offsets=[0],
+                before=[before],
+                rows=[],
+                rows_before=[],
+                momenta=[],
+                momentum_of=[],
+                threshold=threshold,
+                scale=1.0,
+                clip_multiple=0.0,
+                norm_limit=0.0,
+                iteration=tf.constant(self.steps, tf.int64),
+                sends=True,
+                shares=[True],
+                by_rows=[False],
+                names=["the first"],
+                apply_own=False,
+                take_received=True,
+                full=True,
+            )
+        self.note(*statistics)
 
     def note(self, *tensors: Any) -> None:
         """Keeps these and what the worker holds now."""
@@ -249,7 +285,7 @@ def alone(options: Options) -> Callable[[str], list[np.ndarray]]:
 
 
 def refused(device: str) -> list[np.ndarray]:
-    """An update that is not finite, in both forms."""
+    """An update that is not finite, and a threshold that is none, in both forms."""
     seen = []
     for options in (Options(), Options(full=False, apply_own=True)):
         worker = Worker(device, options)
@@ -259,9 +295,32 @@ def refused(device: str) -> list[np.ndarray]:
             worker.step(scale=np.inf)
         worker.note()
         worker.step()
+        worker.follow(dataclasses.replace(options, threshold=np.nan))
+        with pytest.raises(tf.errors.InvalidArgumentError, match="threshold"):
+            worker.step()
+        worker.note()
+        worker.follow(options)
+        worker.step()
         seen += worker.seen
         worker.replica.close()
     return seen
+
+
+def parted(device: str) -> list[np.ndarray]:
+    """Steps over all variables in turn with steps over one, which may be refused."""
+    worker = Worker(device, Options())
+    worker.step()
+    for threshold in (TAU, np.nan, TAU):
+        worker.step()
+        if np.isnan(threshold):
+            with pytest.raises(tf.errors.InvalidArgumentError, match="threshold"):
+                worker.step_first(threshold)
+            worker.note()
+        else:
+            worker.step_first(threshold)
+    worker.step()
+    worker.replica.close()
+    return worker.seen
 
 
 def together(
@@ -501,6 +560,7 @@ CASES: dict[str, Callable[[str], list[np.ndarray]]] = {
         dataclasses.replace(ENCODED, threshold=(0.01, 0.005, 0.02, 0.01, 0.01))
     ),
     "refused": refused,
+    "parted": parted,
     "coded": coded,
     "asynchronous": together(Options(), None),
     "asynchronous_table": together(
@@ -535,11 +595,28 @@ def copies(options: Options) -> None:
         after = emulated_gpu.counts()
         fetched = range(len(SIZES)) if options.compare_contents else touches
         wanted = 0 if STAYS else sum(4 * SIZES[i] for i in fetched)
+        assert not STAYS or after.within == before.within
         # Numbers that TensorFlow computes there are copied besides.
         assert 0 <= after.from_device - before.from_device - wanted < 256
         assert after.to_device - before.to_device < 256
         assert after.waits == before.waits
     worker.replica.close()
+
+
+def gives_back() -> None:
+    """What trainings that have ended had in the device's memory is there for the next one."""
+    used = []
+    for _ in range(4):
+        worker = Worker("/gpu:0", Options())
+        worker.show(own=True)
+        for _ in range(2):
+            worker.run(worker.arguments((0, 1, TABLE)))
+        worker.show(own=False, forget=True)
+        worker.replica.close()
+        del worker
+        gc.collect()
+        used.append(tf.config.experimental.get_memory_info("GPU:0")["current"])
+    assert len(set(used)) == 1, used
 
 
 def short() -> None:
@@ -572,6 +649,9 @@ def main() -> None:
     if "copies" in sys.argv:
         copies(Options())
         copies(Options(compare_contents=True))
+        return
+    if "gives_back" in sys.argv:
+        gives_back()
         return
     if "short" in sys.argv:
         short()
