@@ -212,7 +212,7 @@ PYTEST := $(BIN)/python -m pytest -q -rfEs -n $(PYTEST_JOBS) --dist loadscope \
 
 .PHONY: test-python
 test-python: setup ## the Python tests; PYTEST_ARGS="-k name" chooses
-	@if ((EUID == 0)); then .ci/system-packages browser; fi
+	@if ((EUID == 0)); then .ci/system-packages browser lines ssh; fi
 	@echo "==> Python tests"
 	@$(PYTEST) --durations=5 $(PYTEST_ARGS)
 

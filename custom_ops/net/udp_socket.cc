@@ -30,10 +30,13 @@ static_assert(UdpSocket::kMaxDatagramBytes == kMaxDatagramBytes);
 
 constexpr int kSendBufferBytes = 4 << 20;
 
-// What one send may carry: the kernel takes 64 segments (44 of the usual 1472 bytes fill it) and
-// the 65507 bytes of a UDP datagram.
-constexpr size_t kMaxRunDatagrams = 44;
+// What one send may carry. The kernel takes 64 segments and the 65507 bytes of a UDP datagram, but
+// a run stands in queues as a whole: shorter ones are no dearer, and keep lines smoother
+// (docs/decisions/short_runs.md).
+constexpr size_t kMaxRunDatagrams = 16;
 constexpr size_t kMaxRunBytes = 65000;
+// Of the usual 1472 bytes, what the kernel joins at most.
+constexpr size_t kMaxJoinedDatagrams = 44;
 constexpr size_t kMaxRuns = 32;
 constexpr size_t kOutgoingBytes = 256 << 10;
 constexpr unsigned kMaxSends = 64;  // headers of one sendmmsg
@@ -144,7 +147,7 @@ struct UdpSocket::Incoming {
   explicit Incoming(bool joined)
       : buffer_bytes(joined ? kJoinedBytes : kMaxDatagramBytes),
         bytes(std::make_unique_for_overwrite<uint8_t[]>(kMaxBuffers * buffer_bytes)) {
-    received.reserve(kMaxBuffers * kMaxRunDatagrams);
+    received.reserve(kMaxBuffers * kMaxJoinedDatagrams);
     for (size_t i = 0; i < kMaxBuffers; ++i) {
       vectors[i] = {bytes.get() + i * buffer_bytes, buffer_bytes};
       headers[i] = {};
