@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 #: Bytes that the shaper may send at once; as little as its timers allow.
 _BURST_BYTES = 32 << 10
 
+#: A switch has no firewall; a machine's may look at what its bridges forward.
 _NO_FIREWALL = """
 for call in /proc/sys/net/bridge/bridge-nf-call-*; do
   [ ! -e "$call" ] || echo 0 > "$call" || exit
@@ -203,7 +204,6 @@ class Network(Namespaces):
         self._add_namespace("switch")
         self._switch("ip", "link", "add", "name", "bridge0", "type", "bridge")
         self._switch("ip", "link", "set", "dev", "bridge0", "up")
-        # Where the machine's firewall looks at what bridges forward: a switch has none.
         self._switch("sh", "-c", _NO_FIREWALL)
         for node in range(self.nodes):
             self._add_namespace(node)

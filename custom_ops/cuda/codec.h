@@ -55,7 +55,7 @@ class Codec {
   std::unique_ptr<State> state_;
 };
 
-// 0 where there is no device or no driver.
+// 0 where there is none that this library can use; `why` says what is missing then.
 int32_t CountDevices(std::string* why);
 
 }  // namespace strom::cuda

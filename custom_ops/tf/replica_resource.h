@@ -34,13 +34,10 @@ absl::Status FindOfReplica(tensorflow::OpKernelContext* context, const char* nam
 // Lets go of it, if it is there; who still holds it keeps it.
 template <typename Resource>
 void ForgetOfReplica(tensorflow::OpKernelContext* context, const char* name, strom_handle replica) {
-  tensorflow::ResourceMgr* const manager = context->resource_manager();
-  const std::string full_name = NameOfReplicas(name, replica);
-  Resource* found = nullptr;
-  if (!manager->Lookup<Resource>("keras_strom", full_name, &found).ok()) return;
-  found->Unref();
-  // Another op may have done it meanwhile.
-  manager->Delete<Resource>("keras_strom", full_name).IgnoreError();
+  // The only error is that it is not there.
+  context->resource_manager()
+      ->Delete<Resource>("keras_strom", NameOfReplicas(name, replica))
+      .IgnoreError();
 }
 
 }  // namespace keras_strom

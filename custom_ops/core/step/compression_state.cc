@@ -129,7 +129,7 @@ struct CompressionState::State {
   void TellApplied(int64_t count);
   Status ApplyReceived(ReceivedValues& values, strom_step_result* result);
   Status ApplyWaiting(ReceivedValues& values, strom_step_result* result);
-  void NoteAdded(const ReceivedUpdate& update, strom_step_result* result);
+  void NoteAdded(const ReceivedUpdate& update, int64_t stepped, strom_step_result* result);
   void Note(uint64_t origin, uint64_t first, uint64_t last);
 };
 
@@ -577,7 +577,8 @@ Status CompressionState::State::ApplyWaiting(ReceivedValues& values, strom_step_
     waiting.folded = {};
     larger = 0;
     // All that the flat space has room for at once: the parameters are then read and written once.
-    size_t fitting = 0, origins = 0;
+    std::vector<int64_t> iterations;  // of those that fit
+    size_t origins = 0;
     for (const ReceivedUpdate& update : waiting.updates) {
       const ParsedMessage message = OpenValidatedMessage(update.message());
       if (message.elements() > size) {
@@ -585,15 +586,13 @@ Status CompressionState::State::ApplyWaiting(ReceivedValues& values, strom_step_
         break;
       }
       ForEachApplied(update, [&](uint64_t, uint64_t, uint64_t) { ++origins; });
-      ++fitting;
+      iterations.push_back(message.fields().iteration);
     }
     applied.reserve(applied.size() + origins);  // Memory must not be missing afterwards.
     size_t added = 0;
-    const Status status =
-        values.Add(std::span(waiting.updates).first(fitting), own_origin, &added, &skipped);
-    for (const ReceivedUpdate& update : std::span(waiting.updates).first(added)) {
-      NoteAdded(update, result);
-    }
+    const Status status = values.Add(std::span(waiting.updates).first(iterations.size()),
+                                     own_origin, &added, &skipped);
+    for (size_t i = 0; i < added; ++i) NoteAdded(waiting.updates[i], iterations[i], result);
     any |= added > 0;
     waiting.updates.erase(waiting.updates.begin(),
                           waiting.updates.begin() + static_cast<ptrdiff_t>(added));
@@ -613,11 +612,12 @@ Status CompressionState::State::ApplyWaiting(ReceivedValues& values, strom_step_
                  " elements waits, this replica has " + std::to_string(size) + ": extend it first");
 }
 
-void CompressionState::State::NoteAdded(const ReceivedUpdate& update, strom_step_result* result) {
+// `stepped`: the iteration that the update's header names.
+void CompressionState::State::NoteAdded(const ReceivedUpdate& update, int64_t stepped,
+                                        strom_step_result* result) {
   ForEachApplied(update, [this](uint64_t origin, uint64_t first, uint64_t last) {
     Note(origin, first, last);
   });
-  const int64_t stepped = OpenValidatedMessage(update.message()).fields().iteration;
   ForEachIteration(update, stepped, [&](int64_t updates, int64_t theirs) {
     result->received += updates;
     result->staleness += updates * std::max<int64_t>(0, iteration - theirs);
