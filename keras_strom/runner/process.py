@@ -83,9 +83,13 @@ class Script:
         """Looks whether it is there, and no program.
 
         Raises:
-            InvalidOption: there is no such file, nobody here may read it, or it is a folder, Python
-                itself or another program.
+            InvalidOption: there is no name, or no such file, nobody here may read it, or it is a
+                folder, Python itself or another program.
         """
+        if not self.path:
+            raise errors.InvalidOption(
+                "the script's name is empty; was a variable of the shell not set?"
+            )
         is_file = os.path.isfile(self.path)
         if _is_program(self.path) if is_file else _PYTHON.fullmatch(self.path):
             raise errors.InvalidOption(

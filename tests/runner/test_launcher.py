@@ -187,6 +187,7 @@ def test_a_bad_number_of_workers_is_refused(workers: Any) -> None:
     [
         (["-np", "0", "train.py"], "-np 0"),
         (["-np", "2", "no_such_script.py"], "no such script: no_such_script.py"),
+        (["-np", "2", ""], "the script's name is empty"),
         (["-np", "2", "tests"], "tests is a folder; give the script in it"),
         (["-np", "2", "python3", "train.py"], "python3 is a program, and no Python file"),
         (["-np", "2", "/bin/sh", "train.sh"], "/bin/sh is a program, and no Python file"),
