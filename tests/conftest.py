@@ -36,7 +36,9 @@ def pytest_configure(config: pytest.Config) -> None:
     if not _is_installed():
         _lay_out_package(Path(layout.name, "keras_strom"))
         sys.path.insert(0, layout.name)
-    paths = [layout.name, *filter(None, [os.environ.get("PYTHONPATH")])]
+    quick_start = ROOT / "tests" / "support" / "quick_start"
+    os.environ["SPARK_CONF_DIR"] = str(quick_start)
+    paths = [layout.name, str(quick_start), *filter(None, [os.environ.get("PYTHONPATH")])]
     os.environ["PYTHONPATH"] = os.pathsep.join(paths)
     # What is made up is the same in every test run, and other things whenever it is fuzzed.
     settings.register_profile("fuzz", derandomize=not config.getoption("fuzz_seconds"))
@@ -66,7 +68,7 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
 
 @pytest.hookimpl(optionalhook=True)  # of pytest-xdist
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """A file's tests run in one process, and so do all files that need Spark's embedded cluster.
+    """A file's tests run in one process, and so do all files that share Spark's embedded cluster.
 
     Starting the cluster takes long. (Groups by mark, `--dist loadgroup`, are not heeded under
     pytest 9.2 with pytest-xdist 3.8.)
@@ -76,16 +78,16 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     class OneCluster(LoadScopeScheduling):  # type: ignore[misc]
         def _split_scope(self, nodeid: str) -> str:
             path = nodeid.partition("::")[0]
-            return "spark" if _starts_spark(path) else path
+            return "spark" if _shares_spark(path) else path
 
     return OneCluster(config, log) if config.getvalue("dist") == "loadscope" else None
 
 
 @functools.cache
-def _starts_spark(path: str) -> bool:
-    """Whether a file of tests asks for the fixture `spark`, or stands in tests/spark."""
-    asks = re.search(r'\bspark: Any|getfixturevalue\("spark"\)', (ROOT / path).read_text())
-    return asks is not None or Path(path).parts[:2] == ("tests", "spark")
+def _shares_spark(path: str) -> bool:
+    """Whether tests of a file ask for the fixture `spark`; others start what they need."""
+    text = (ROOT / path).read_text()
+    return re.search(r'\bspark: Any|getfixturevalue\("spark"\)', text) is not None
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -4,10 +4,10 @@
 #include <cstdio>
 #include <set>
 
+#include "sim/units.h"
+
 namespace strom {
 namespace {
-
-constexpr int64_t kMillisecond = 1'000'000;
 
 // Nobody is given up after less than this part of the failure timeout: beacons come ten times in
 // it, and the slowest paths here cost less than the rest.

@@ -5,11 +5,10 @@
 
 #include "core/joint/joint_model.h"
 #include "sim/random.h"
+#include "sim/units.h"
 
 namespace strom {
 namespace {
-
-constexpr int64_t kMillisecond = 1'000'000;
 
 enum class Trouble {
   kAny,

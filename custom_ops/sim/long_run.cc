@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <iterator>
 
+#include "sim/units.h"
+
 namespace strom {
 namespace {
 
-constexpr int64_t kMillisecond = 1'000'000;
-constexpr int64_t kSecond = 1000 * kMillisecond;
 constexpr int32_t kWorkers = 3;
 // No vector has room for all who are replaced; it has for those of one generation.
 constexpr size_t kMostOrigins = 40;

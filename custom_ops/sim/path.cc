@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "sim/units.h"
+
 namespace strom {
 namespace {
-
-constexpr int64_t kSecond = 1'000'000'000;
 
 // Flips one bit or cuts the end off.
 void Corrupt(std::vector<uint8_t>* datagram, SimulatedRandom* random) {

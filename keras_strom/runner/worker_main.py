@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import builtins
 import ctypes
+import gc
 import os
 import pickle
 import signal
@@ -84,7 +85,9 @@ def _call(payload_fd: int, report_fd: int) -> int:
         try:
             import cloudpickle
 
+            gc.disable()  # As in a fork server: most of what comes next are imports.
             function, args, kwargs = pickle.load(payload)
+            gc.enable()
             result = cloudpickle.dumps(function(*args, **kwargs))
         except Exception as error:
             # As for a script; what Python itself calls there is not called for a function.
