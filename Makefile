@@ -207,20 +207,21 @@ fuzz: setup ## every fuzz target and test for FUZZ_SECONDS; new inputs go to bui
 	@$(BIN)/python -m pytest -v -m fuzz --timeout=0 --fuzz-seconds=$(FUZZ_SECONDS) \
 	  $$(grep -rl --include='test_*.py' 'mark\.fuzz' tests)
 
-PYTEST := $(BIN)/python -m pytest -q -rfEs -n $(PYTEST_JOBS) --dist loadscope \
-  --no-loadscope-reorder
+PYTEST := $(BIN)/python -m pytest -q -rfEs -n $(PYTEST_JOBS)
+# Whole files, as tests of a file share what they have started.
+BY_FILE := --dist loadscope --no-loadscope-reorder
 
 .PHONY: test-python
 test-python: setup ## the Python tests; PYTEST_ARGS="-k name" chooses
 	@if ((EUID == 0)); then .ci/system-packages browser lines ssh; fi
 	@echo "==> Python tests"
-	@$(PYTEST) --durations=5 $(PYTEST_ARGS)
+	@$(PYTEST) $(BY_FILE) --durations=5 $(PYTEST_ARGS)
 
 # After `make setup`, for which it does not look.
 .PHONY: test-quick
 test-quick: native ## the Python tests without Spark and without jobs of several processes (2 minutes)
 	@echo "==> quick Python tests"
-	@$(PYTEST) -m quick $(PYTEST_ARGS)
+	@$(PYTEST) --dist worksteal -m quick $(PYTEST_ARGS)
 
 .PHONY: test-models
 test-models: setup ## large models of keras.applications on two workers (minutes)
@@ -232,7 +233,7 @@ test-models: setup ## large models of keras.applications on two workers (minutes
 test-net: setup ## 21 scripts as Keras's users write them, in four ways; Keras's own tests (KERAS_SOURCE=) (half an hour)
 	@.ci/system-packages data java
 	@echo "==> scripts as Keras's users write them"
-	@$(PYTEST) -m '' $(PYTEST_ARGS) tests/strategy/test_keras_examples.py \
+	@$(PYTEST) $(BY_FILE) -m '' $(PYTEST_ARGS) tests/strategy/test_keras_examples.py \
 	  tests/strategy/test_small_data.py \
 	  tests/strategy/test_keras_own_tests.py \
 	  tests/spark/test_keras_examples_on_spark.py
