@@ -278,7 +278,7 @@ class AllReduce(Method):
         average: what is averaged: "gradients" or "updates".
         dtype: what travels. "float32": nothing is rounded but the mean, once. "bfloat16": half the
             bytes. Parameters stay float32; a gradient or an update is rounded to 8 significant bits
-            on its way to the master, and their mean on its way back.
+            on its way to where it is added up, and their mean on its way back.
 
     Raises:
         InvalidOption: a value that makes no sense.

@@ -86,6 +86,7 @@ void Application::HandleEvent(int64_t now_ns, WorkerEvent event) {
       return;
     case WorkerEvent::Type::kFinal:
       record_.ending = true;
+      LookAtRound(/*ends=*/true);
       TakeReceived();
       hooks_.on_final();
       return node_->SendState(now_ns, {script_.state});
@@ -138,6 +139,7 @@ void Application::Started(int64_t now_ns, const WorkerEvent& event) {
   record_.applied = event.cut;
   record_.joint_steps = 0;
   record_.rounds = 0;
+  round_hash_.reset();
   if (script_.plan.IsJoint()) joint_.Begin(script_.plan, rank_, script_.workers);
   if (event.beginning.late) {
     ++record_.late_starts;
@@ -189,6 +191,7 @@ void Application::InstallState(const Buffer& donation) {
   std::memcpy(&record_.rounds, donation->data() + 1, sizeof(record_.rounds));
   std::memcpy(record_.parameters.data(), donation->data() + 1 + sizeof(record_.rounds),
               4 * record_.parameters.size());
+  round_hash_ = HashOf(record_.parameters);
   ledger_->BeginAfter(record_.generation, record_.rounds);
 }
 
@@ -196,11 +199,19 @@ void Application::NoteRound() {
   if (!joint_.failure().ok()) {
     hooks_.on_violation("cannot step: " + joint_.failure().message);
   }
+  LookAtRound(/*ends=*/false);
   ++record_.rounds;
-  if (!ledger_->Agree(record_.generation, record_.rounds, HashOf(record_.parameters))) {
-    hooks_.on_violation("has others' parameters no more after " + std::to_string(record_.rounds) +
-                        " rounds");
-  }
+  round_hash_ = HashOf(record_.parameters);
+  ledger_->Reach(record_.generation, record_.rounds, *round_hash_);
+}
+
+// It goes on from the last round's parameters, or ends with them.
+void Application::LookAtRound(bool ends) {
+  if (!round_hash_) return;
+  const auto agree = ends ? &Ledger::EndWith : &Ledger::GoOnFrom;
+  if (((*ledger_).*agree)(record_.generation, record_.rounds, *round_hash_)) return;
+  hooks_.on_violation("has others' parameters no more after " + std::to_string(record_.rounds) +
+                      " rounds");
 }
 
 void Application::Begin(int64_t now_ns) {

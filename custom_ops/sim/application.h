@@ -134,6 +134,7 @@ class Application {
   void TrainJointStep(int64_t now_ns);
   void TrainStepByGradient(int64_t now_ns);
   void NoteRound();
+  void LookAtRound(bool ends);
   Buffer StateToGive() const;
   void InstallState(const Buffer& donation);
   void EndStep(int64_t now_ns);
@@ -148,6 +149,7 @@ class Application {
   SimulatedRandom random_;
   const Hooks hooks_;
   JointProgram joint_;
+  std::optional<uint64_t> round_hash_;  // of the parameters since the last round of gradients
   ApplicationRecord record_;
   int64_t next_action_ns_ = kNever;
   bool averaged_ = false;   // before the step at hand

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <cstdint>
 #include <map>
+#include <optional>
+#include <set>
 #include <vector>
 
 #include "core/base/types.h"
@@ -38,21 +40,33 @@ class Ledger {
     return found == drained_.end() ? kNone : found->second;
   }
 
-  // Rounds of gradients: after so many of them a worker has parameters of this hash. False: another
-  // has others.
-  bool Agree(uint64_t generation, uint64_t rounds, uint64_t hash) {
-    return rounds_[generation].try_emplace(rounds, hash).first->second == hash;
+  // Rounds of gradients: after so many of them a worker has parameters of this hash. Whoever the
+  // master has given up may have others, until it hears of that.
+  void Reach(uint64_t generation, uint64_t rounds, uint64_t hash) {
+    rounds_[generation][rounds].reached.insert(hash);
+    reached_[generation].insert(hash);
+  }
+  // ... and goes on from there. False: another has gone on from others.
+  bool GoOnFrom(uint64_t generation, uint64_t rounds, uint64_t hash) {
+    std::optional<uint64_t>& gone_on = rounds_[generation][rounds].gone_on;
+    if (!gone_on) gone_on = hash;
+    return gone_on == hash;
+  }
+  // ... or is among those with whom the generation ends. False likewise, unless what it has is
+  // void.
+  bool EndWith(uint64_t generation, uint64_t rounds, uint64_t hash) {
+    const bool is_void = !rounds_[generation][rounds].reached.contains(hash);
+    return is_void || GoOnFrom(generation, rounds, hash);
   }
   // One begins after so many, and no round ends without it: later ones that were are void.
   void BeginAfter(uint64_t generation, uint64_t rounds) {
     auto& hashes = rounds_[generation];
     hashes.erase(hashes.upper_bound(rounds), hashes.end());
   }
+  // One that is void may still be somebody's, who ends with it.
   bool HasReached(uint64_t generation, uint64_t hash) const {
-    const auto found = rounds_.find(generation);
-    if (found == rounds_.end()) return false;
-    return std::any_of(found->second.begin(), found->second.end(),
-                       [&](const auto& entry) { return entry.second == hash; });
+    const auto found = reached_.find(generation);
+    return found != reached_.end() && found->second.contains(hash);
   }
 
   // The last counter of each origin so far.
@@ -88,8 +102,13 @@ class Ledger {
   VersionVector submitted_;
   std::map<uint64_t, std::vector<float>> initial_;
   std::map<uint64_t, int64_t> given_;
-  std::map<uint64_t, std::map<uint64_t, uint64_t>> rounds_;  // by generation: hash by rounds
-  std::map<uint64_t, std::vector<uint64_t>> drained_;        // origins, by generation
+  struct Rounds {  // so many
+    std::set<uint64_t> reached;
+    std::optional<uint64_t> gone_on;
+  };
+  std::map<uint64_t, std::map<uint64_t, Rounds>> rounds_;  // by generation
+  std::map<uint64_t, std::set<uint64_t>> reached_;         // likewise, in any round
+  std::map<uint64_t, std::vector<uint64_t>> drained_;      // origins, by generation
 };
 
 }  // namespace strom

@@ -620,8 +620,7 @@ void Simulation::CheckProgress() {
   }
 }
 
-// Who relays to whom, by the links that stand: a worker's parent is the worker that it has a link
-// to, else the master.
+// Who relays to whom: a worker's parent is the worker that it has a link to, else the master.
 void Simulation::CheckTree() {
   if (options_.topology == Topology::kPlain) return;
   std::map<Address, int32_t> ranks;
@@ -641,7 +640,8 @@ void Simulation::CheckTree() {
     int32_t& parent = parents.emplace(process->rank, kTreeRoot).first->second;
     for (const auto& [link, watched] : process->links->open()) {
       const auto above = ranks.find(watched.to);
-      if (!watched.initiated || above == ranks.end()) continue;
+      const bool of_tree = watched.initiated && !process->node->IsToPeer(link);
+      if (!of_tree || above == ranks.end()) continue;
       if (parent != kTreeRoot) Expect("has two parents", process);
       parent = above->second;
     }

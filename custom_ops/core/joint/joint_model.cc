@@ -49,6 +49,19 @@ int64_t PartElements(const strom_method& method, int64_t size) {
   return std::clamp(size / kPartsOfRound / kCut * kCut, kCut, kMostOfRound);
 }
 
+void MeanInOrder(std::span<const std::vector<float>> values, std::span<float> mean) {
+  const auto weight = static_cast<double>(values.size());
+  std::array<double, kSummedElements> sums;
+  for (size_t begin = 0; begin < mean.size(); begin += kSummedElements) {
+    const size_t size = std::min<size_t>(kSummedElements, mean.size() - begin);
+    std::fill_n(sums.begin(), size, 0.0);
+    for (const std::vector<float>& one : values) {
+      for (size_t i = 0; i < size; ++i) sums[i] += static_cast<double>(one[begin + i]);
+    }
+    for (size_t i = 0; i < size; ++i) mean[begin + i] = static_cast<float>(sums[i] / weight);
+  }
+}
+
 JointModel::JointModel(const strom_method& method, std::vector<float> start)
     : method_(method), joint_(std::move(start)) {
   const int64_t elements = PartElements(method, size());

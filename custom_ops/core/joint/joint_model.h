@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <map>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "core/joint/joint_plan.h"
@@ -30,6 +31,10 @@ int64_t PartElements(const strom_method& method, int64_t size);
 
 // Where shard number `shard` of `shards` lies: equal ranges, cut at multiples of 16 elements.
 ElementRange ShardOf(int64_t size, int32_t shards, int32_t shard);
+
+// The mean of vectors as long as `mean`, summed in their order as float64: the bits that a round's
+// part has.
+void MeanInOrder(std::span<const std::vector<float>> values, std::span<float> mean);
 
 class JointModel {
  public:
@@ -73,6 +78,8 @@ class JointModel {
   void EndCycle(int32_t shard);
   // The same at once.
   void Update(int32_t shard);
+  // Rounds of gradients: the mean of a round that was made elsewhere, of as many elements.
+  void Install(std::vector<float> mean) { joint_ = std::move(mean); }
   // Rounds: what a part that was updated sends out, until EndCycle: SparkNet the mean, synchronous
   // EASGD x~ as it was.
   std::span<const float> RoundTarget(int64_t part) const;

@@ -55,7 +55,9 @@ bool operator==(const JointPlan& a, const JointPlan& b);
 Status CheckPlan(const JointPlan& plan, int64_t layout_size);
 
 // What a worker gives is named by a mark: the number of the tick or round that has asked for it, or
-// of its own exchange; the last snapshot of each shard comes after all others.
+// of its own exchange; the last snapshot of each shard comes after all others. The mean of a round
+// that others lack has that round's number on the first mean mark.
+inline constexpr uint64_t kFirstMeanMark = uint64_t{1} << 62;
 inline constexpr uint64_t kFirstLastMark = uint64_t{1} << 63;
 inline constexpr uint64_t LastMark(int32_t shard) {
   return kFirstLastMark + static_cast<uint64_t>(shard);

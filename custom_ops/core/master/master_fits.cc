@@ -35,10 +35,14 @@ bool MasterFits::HandleAttach(int64_t now_ns, const Member& member, const Attach
                                       generation_->Reinstate(member.rank, member.origin))) {
     return tree_->Has(member) || tree_->Join(now_ns, member, /*resumed=*/true);
   }
-  host_->Fail(member.rank, Code::kMasterLost,
-              "training went on without " + WorkerName(member.rank) +
-                  ", which the master had not heard for too long; start it anew");
+  FailForgotten(member.rank);
   return false;
+}
+
+void MasterFits::FailForgotten(int32_t rank) {
+  host_->Fail(rank, Code::kMasterLost,
+              "training went on without " + WorkerName(rank) +
+                  ", which the master had not heard for too long; start it anew");
 }
 
 void MasterFits::HandleAnnounce(int64_t now_ns, const Member& member, const Announce& announce) {
@@ -127,6 +131,15 @@ void MasterFits::Handle(const Member& member, const AskJoint& ask) {
 
 void MasterFits::Handle(const Member& member, const Stepping& stepping) {
   if (IsAtHand(stepping.generation)) generation_->HandleStepping(member.rank, stepping);
+}
+
+void MasterFits::Handle(const Member& member, const Linked& linked) {
+  if (IsAtHand(linked.generation)) generation_->HandleLinked(member.rank, linked);
+}
+
+void MasterFits::Handle(const Member& member, const AtRound& at) {
+  if (!IsAtHand(at.generation) || generation_->HandleAtRound(member.rank, at)) return;
+  FailForgotten(member.rank);
 }
 
 std::string MasterFits::HandleShard(int64_t now_ns, const Member& member, const BlobChunk& chunk) {

@@ -65,6 +65,8 @@ class MasterFits {
   void Handle(int64_t now_ns, const Member& member, const Have& have);
   void Handle(const Member& member, const AskJoint& ask);
   void Handle(const Member& member, const Stepping& stepping);
+  void Handle(const Member& member, const Linked& linked);
+  void Handle(const Member& member, const AtRound& at);
   // A piece of what a member gives to the joint model. "" or why it has to be expelled.
   std::string HandleShard(int64_t now_ns, const Member& member, const BlobChunk& chunk);
   void HandleAsk(int64_t now_ns, const Member& member, const AskState& ask);
@@ -132,6 +134,7 @@ class MasterFits {
   void AddStatus(JsonObject* json) const;
 
  private:
+  void FailForgotten(int32_t rank);
   bool IsTheLatest(int32_t rank, const Announce& announce);
   bool KnowsWhoIsLost() const;
   void TellOvertaken();

@@ -75,15 +75,19 @@ std::string MasterGeneration::HandleShard(int64_t now_ns, int32_t rank, const Bl
   if (!exchange_ || !IsLiveMember(rank)) return "";
   bool whole = false;
   const std::string fault = exchange_->HandleShard(now_ns, rank, chunk, &whole);
-  if (!whole) return fault;
-  Progress& progress = members_.at(rank).progress;
-  progress.last_iteration = std::max(progress.last_iteration, static_cast<int64_t>(chunk.name.key));
-  ++progress.updates;
+  if (whole) NoteStep(rank, static_cast<int64_t>(chunk.name.key));
   return fault;
 }
 
+void MasterGeneration::NoteStep(int32_t rank, int64_t iteration) {
+  Progress& progress = members_.at(rank).progress;
+  progress.last_iteration = std::max(progress.last_iteration, iteration);
+  ++progress.updates;
+}
+
 void MasterGeneration::HandleHave(int64_t now_ns, int32_t rank, const Have& have) {
-  if (exchange_ && IsLiveMember(rank)) exchange_->Handle(now_ns, rank, have);
+  if (!exchange_ || !IsLiveMember(rank)) return;
+  if (exchange_->Handle(now_ns, rank, have)) NoteStep(rank, have.iteration);
 }
 
 void MasterGeneration::HandleAsk(int32_t rank, const AskJoint& ask) {
@@ -92,6 +96,14 @@ void MasterGeneration::HandleAsk(int32_t rank, const AskJoint& ask) {
 
 void MasterGeneration::HandleStepping(int32_t rank, const Stepping& stepping) {
   if (exchange_ && IsLiveMember(rank)) exchange_->Handle(rank, stepping);
+}
+
+void MasterGeneration::HandleLinked(int32_t rank, const Linked& linked) {
+  if (exchange_ && IsLiveMember(rank)) exchange_->Handle(rank, linked);
+}
+
+bool MasterGeneration::HandleAtRound(int32_t rank, const AtRound& at) {
+  return !exchange_ || !IsLiveMember(rank) || exchange_->Handle(rank, at);
 }
 
 void MasterGeneration::AdvanceExchange(int64_t now_ns) {

@@ -60,6 +60,9 @@ class MasterGeneration {
   void HandleHave(int64_t now_ns, int32_t rank, const Have& have);
   void HandleAsk(int32_t rank, const AskJoint& ask);
   void HandleStepping(int32_t rank, const Stepping& stepping);
+  void HandleLinked(int32_t rank, const Linked& linked);
+  // False: see ShardExchange.
+  [[nodiscard]] bool HandleAtRound(int32_t rank, const AtRound& at);
   void AdvanceExchange(int64_t now_ns);
   int64_t NextTimeout() const;
   // The parameters are to be looked at: they become what the joint model is now.
@@ -150,6 +153,7 @@ class MasterGeneration {
 
   // Whatever the last event has made possible: STEPs, averages, FINAL, RESULT, END.
   void Advance();
+  void NoteStep(int32_t rank, int64_t iteration);
   void EmitSteps();
   void CompleteBarrier();
   Stepper StepperOf(int32_t rank) const { return {rank, members_.at(rank).origin}; }

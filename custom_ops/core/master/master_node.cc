@@ -80,6 +80,12 @@ struct MasterNode::State final : GenerationHost {
     const Member* member = membership.FindRank(rank);
     return member == nullptr || member->link == 0 ? 0 : links->QueuedBytes(member->link);
   }
+  std::optional<Peers::Peer> ContactOf(int32_t rank) const override {
+    const Member* member = membership.FindRank(rank);
+    const bool alone = options.topology == Topology::kPlain;  // workers have links to it only
+    if (alone || member == nullptr || member->link == 0) return std::nullopt;
+    return Peers::Peer{rank, member->origin, member->instance, member->address, member->public_key};
+  }
   void Report(MasterEvent event) override {
     for (const auto& [rank, member] : membership.members()) {
       if (rank != event.rank) Send(rank, Notice{event.text});
@@ -112,6 +118,8 @@ struct MasterNode::State final : GenerationHost {
   void Handle(Member* member, const Have& have) { fits.Handle(now_ns, *member, have); }
   void Handle(Member* member, const AskJoint& ask) { fits.Handle(*member, ask); }
   void Handle(Member* member, const Stepping& stepping) { fits.Handle(*member, stepping); }
+  void Handle(Member* member, const Linked& linked) { fits.Handle(*member, linked); }
+  void Handle(Member* member, const AtRound& at) { fits.Handle(*member, at); }
   void Handle(Member* member, const AskState& ask) { fits.HandleAsk(now_ns, *member, ask); }
   void Handle(Member* member, const AskSnapshot& ask) { fits.HandleAsk(now_ns, *member, ask); }
   void Handle(Member* member, const AskResume& resume) {

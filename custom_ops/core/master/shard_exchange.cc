@@ -49,7 +49,8 @@ ShardExchange::ShardExchange(const JointPlan& plan, uint64_t generation,
       tick_ns_(kRememberedTicks),
       asked_ns_(static_cast<size_t>(plan.method.phases), kNever),
       steps_(plan.method.steps > 0 ? plan.method.steps : kFirstSteps),
-      ratios_(kRememberedRounds) {
+      ratios_(kRememberedRounds),
+      peers_(generation, host) {
   joint_.BeginAfter(static_cast<int64_t>(cycles));
 }
 
@@ -60,6 +61,8 @@ void ShardExchange::Join(int32_t rank, bool late) {
   streams_.erase(rank);
   asked_.erase(rank);
   if (plan_.HasRounds()) host_->Send(rank, CurrentTick());
+  peers_.Forget(rank);
+  StopPeers();
   next_ns_ = 0;
 }
 
@@ -76,6 +79,8 @@ void ShardExchange::Return(int32_t rank) {
     host_->Send(rank, again);
   }
   if (plan_.HasRounds()) host_->Send(rank, CurrentTick());
+  StopPeers();
+  if (plan_.IsOfGradients()) peers_.Return(rank, number_);
 }
 
 void ShardExchange::Leave(int32_t rank) {
@@ -85,6 +90,8 @@ void ShardExchange::Leave(int32_t rank) {
   found->second.next_round = NextRoundOf(found->second);
   streams_.erase(rank);
   late_.erase(rank);
+  if (peers_.Has(rank)) StopPeers();
+  peers_.Leave(rank);
   next_ns_ = 0;
 }
 
@@ -100,6 +107,7 @@ void ShardExchange::Release(int32_t rank) {
   const auto found = members_.find(rank);
   if (found == members_.end() || !plan_.IsOfGradients()) return;
   found->second.in_rounds = false;
+  StopPeers();
   next_ns_ = 0;
 }
 
@@ -107,7 +115,7 @@ bool ShardExchange::Hold(int32_t rank, uint64_t round) {
   const auto found = members_.find(rank);
   if (!plan_.IsOfGradients()) return true;
   if (found == members_.end()) return false;
-  if (round != number_) {
+  if (round != number_ && peers_.where(number_) == PeerPlan::Where::kAtMaster) {
     if (!MayGoBackTo(round)) return false;
     number_ = round;
     has_mean_before_ = false;
@@ -141,6 +149,7 @@ bool ShardExchange::MayReturn(int32_t rank) const {
   if (!plan_.IsOfGradients() || found == members_.end()) return true;
   const Member& member = found->second;
   if (member.here || !member.trains) return true;
+  if (peers_.IsUnheard(rank)) return !peers_.IsAmongPeers();  // it is asked how far it is
   const bool mean_is_here = has_mean_before_ && next_part_ == 0;
   return member.next_round <= number_ && member.next_round + (mean_is_here ? 1 : 0) >= number_;
 }
@@ -175,8 +184,22 @@ std::string ShardExchange::HandleShard(int64_t now_ns, int32_t rank, const BlobC
   if (found == members_.end() || closed_) return "";
   Member& member = found->second;
   const uint64_t mark = chunk.name.mark;
-  if (plan_.IsOfGradients() && mark + 1 < number_)
-    return "a gradient of a round that is long over; start it anew";
+  if (plan_.IsOfGradients() && mark < kFirstLastMark) {
+    if (mark >= kFirstMeanMark) return TakeMean(rank, chunk);
+    // It has not had the word in time.
+    if (peers_.where(mark) != PeerPlan::Where::kAtMaster) {
+      StopPeers();
+      return "";
+    }
+    member.begins_again = member.begins_again && chunk.offset != 0;
+    if (member.begins_again) return "";
+    if (mark + 1 < number_) {
+      // Said again before it had the mean that it has by now.
+      if (!member.trains || member.has >= mark) return "";
+      return "a gradient of a round that is long over; start it anew";
+    }
+    if (mark > number_) return "a gradient of a round that has not begun; start it anew";
+  }
   // Said again over another link; what is here counts already.
   if (member.gave && mark <= *member.gave) {
     const bool is_last = chunk.offset + chunk.bytes.size() == chunk.total;
@@ -305,12 +328,14 @@ void ShardExchange::NoteSteps(int64_t now_ns, const BlobName& name, Member* memb
   member->at = {iteration, now_ns};
 }
 
-void ShardExchange::Handle(int64_t now_ns, int32_t rank, const Have& have) {
+bool ShardExchange::Handle(int64_t now_ns, int32_t rank, const Have& have) {
   const auto found = members_.find(rank);
-  if (found == members_.end() || have.generation != generation_) return;
+  if (found == members_.end() || have.generation != generation_) return false;
+  if (peers_.Has(rank) && peers_.HasMade(have.number)) return NotePeerRound(have, &found->second);
   if (have.number <= number_) found->second.has = have.number;
   if (plan_.HasRounds() && have.number + 1 == number_) MeasureRound(now_ns);
   next_ns_ = 0;
+  return false;
 }
 
 void ShardExchange::Handle(int32_t rank, const Stepping& stepping) {
@@ -477,7 +502,7 @@ int64_t ShardExchange::NotBefore() const {
 
 void ShardExchange::AdvanceRounds(int64_t now_ns) {
   for (const auto& [rank, round] : std::exchange(late_, {})) SendRound(rank, round);
-  if (!IsPartGiven()) return;
+  if (!AdvancePeers() || !IsPartGiven()) return;
   if (next_part_ == 0) {
     for (auto& [rank, member] : members_) {
       member.in_round = member.gets_target = member.here && member.in_rounds;
@@ -555,6 +580,7 @@ void ShardExchange::CloseRound(int64_t now_ns) {
   for (auto& [rank, member] : members_) {
     if (member.here && member.trains) host_->Send(rank, CurrentTick());
   }
+  PlanPeers();
 }
 
 // C from when the last worker began to give until all have the result, c from one to the next.
@@ -623,7 +649,8 @@ void ShardExchange::AddStatus(JsonObject* json) const {
   json->Add("ticks", number_)
       .Add("cycles", joint_.cycles())
       .Add("steps_counted", steps_counted_)
-      .Add("steps_of_a_round", steps_);
+      .Add("steps_of_a_round", steps_)
+      .Add("rounds_among_workers", rounds_among_peers_);
 }
 
 }  // namespace strom

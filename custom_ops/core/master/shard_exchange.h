@@ -2,7 +2,8 @@
 // mean into the joint model and sends the target out, three shards at once (MPCA SGD's phases); or
 // rounds of all workers (SparkNet, synchronous EASGD); or each worker's own exchanges (EASGD).
 // Rounds of gradients (exact mode) leave the model to the workers, who have the same: the master
-// gets it with their last snapshots, and nobody may miss a round. The arithmetic is
+// gets it with their last snapshots, and nobody may miss a round. Once they are linked they make
+// these rounds among themselves (core/master/peer_plan.h). The arithmetic is
 // core/joint/joint_model.h's. Sans-IO; core/worker/shard_agent.h is the counterpart.
 //
 // Nothing waits for one worker for ever: a tick ends after a time at the latest, and a snapshot
@@ -23,6 +24,7 @@
 #include "core/base/recent.h"
 #include "core/joint/joint_model.h"
 #include "core/joint/joint_plan.h"
+#include "core/master/peer_plan.h"
 #include "core/replication/blob.h"
 #include "core/replication/control.h"
 
@@ -35,6 +37,8 @@ class ShardExchangeHost {
   virtual void Send(int32_t rank, const ControlMessage& message) = 0;
   virtual void SendBlob(int32_t rank, const std::vector<Buffer>& chunks) = 0;
   virtual int64_t QueuedBytes(int32_t rank) const = 0;
+  // Where other workers reach it; nullopt: nowhere.
+  virtual std::optional<Peers::Peer> ContactOf(int32_t /*rank*/) const { return std::nullopt; }
 };
 
 class ShardExchange {
@@ -65,9 +69,13 @@ class ShardExchange {
 
   // A piece of what a member gives. "" or why the member has to go. *whole: the last one of it.
   std::string HandleShard(int64_t now_ns, int32_t rank, const BlobChunk& chunk, bool* whole);
-  void Handle(int64_t now_ns, int32_t rank, const Have& have);
+  // True: of a round among the workers, so that this is all that is heard of its step.
+  bool Handle(int64_t now_ns, int32_t rank, const Have& have);
   void Handle(int32_t rank, const AskJoint& ask);
   void Handle(int32_t rank, const Stepping& stepping);
+  void Handle(int32_t rank, const Linked& linked);
+  // False: the others have gone on without it, and it has to go.
+  [[nodiscard]] bool Handle(int32_t rank, const AtRound& at);
 
   // After every event, and when NextTimeout is over.
   void Advance(int64_t now_ns);
@@ -102,6 +110,7 @@ class ShardExchange {
     bool gets_target = false;      // of the tick at hand, or of the round's parts
     bool gets_change = false;      // of the round: as it has given
     // Of gradients.
+    bool begins_again = false;    // what is under way of it may be from before
     uint32_t rate = 0;            // the bits of its learning rate
     uint64_t next_round = 0;      // that it gives something for, when its link was lost
     std::vector<float> last;      // snapshot, as far as it is here
@@ -142,6 +151,16 @@ class ShardExchange {
   int64_t NotBefore() const;
 
   void AdvanceRounds(int64_t now_ns);
+  std::set<int32_t> Here() const;
+  void PlanPeers();
+  void StopPeers();
+  bool AdvancePeers();
+  bool HasOneEnded() const;
+  void Settle(const PeerPlan::Settlement& settlement);
+  void GoOnAtMaster(uint64_t round);
+  void BeginAgain(Member* member, uint64_t round);
+  std::string TakeMean(int32_t rank, const BlobChunk& chunk);
+  bool NotePeerRound(const Have& have, Member* member);
   bool MayGoBackTo(uint64_t round) const;
   bool HasGiven(const Member& member, int64_t part) const;
   bool IsPartGiven() const;
@@ -184,6 +203,9 @@ class ShardExchange {
   uint32_t rate_ = 0;                       // of gradients: what goes out with the mean
   bool has_mean_before_ = true;             // ... and joint_ has that of the round before
   std::vector<float> model_;                // of gradients: once closed, where anybody has given it
+  PeerPlan peers_;                          // of gradients
+  int64_t rounds_among_peers_ = 0;
+  std::vector<float> fetched_;  // the mean that some lack, as far as it is here
 };
 
 }  // namespace strom

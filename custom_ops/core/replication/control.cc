@@ -69,6 +69,7 @@ Status ParseAlternative(uint8_t type, Bytes fields, ControlMessage* message) {
 
 Buffer EncodeHello(const Hello& hello) { return Encode(hello); }
 Buffer EncodeChildHello(const ChildHello& hello) { return Encode(hello); }
+Buffer EncodePeerHello(const PeerHello& hello) { return Encode(hello); }
 Buffer EncodeWelcome(const Welcome& welcome) { return Encode(welcome); }
 
 Buffer EncodeControl(const ControlMessage& message) {
@@ -96,6 +97,10 @@ Status ParseHello(Bytes bytes, Hello* hello) {
 
 Status ParseChildHello(Bytes bytes, ChildHello* hello) {
   return Parse(bytes, "a child's hello", hello);
+}
+
+Status ParsePeerHello(Bytes bytes, PeerHello* hello) {
+  return Parse(bytes, "a peer's hello", hello);
 }
 
 Status ParseWelcome(Bytes bytes, Welcome* welcome) { return Parse(bytes, "a welcome", welcome); }

@@ -20,7 +20,7 @@ namespace strom {
 
 // Bumped whenever a field below, the update header, the codec's format or what a message makes of
 // its receiver's vectors changes.
-inline constexpr uint32_t kProtocolVersion = 13;
+inline constexpr uint32_t kProtocolVersion = 14;
 
 // The words of a worker's CLOSE that leaves in the middle of its work, once the master holds all
 // that it has made. With no words its work is done, with any others it is lost.
@@ -69,7 +69,19 @@ struct ChildHello {
   }
 };
 
-// The answer to either.
+// A worker's to another worker with which it exchanges parts of gradients (PEERS). The instance
+// shows that it is the one that the master has named; `version` is that of the PEERS it follows.
+struct PeerHello {
+  uint64_t origin = 0;
+  Token instance{};
+  uint64_t version = 0;
+  template <typename Archive>
+  void Fields(Archive& archive) {
+    archive(origin, instance, version);
+  }
+};
+
+// The answer to any of them.
 struct Welcome {
   uint64_t origin = 0;
   uint64_t topology = 0;
@@ -424,9 +436,10 @@ struct Have {
   static constexpr uint8_t kType = 26;
   uint64_t generation = 0;
   uint64_t number = 0;
+  int64_t iteration = -1;  // of the step whose values it gave for that; -1 = it is not told
   template <typename Archive>
   void Fields(Archive& archive) {
-    archive(generation, number);
+    archive(generation, number, iteration);
   }
 };
 
@@ -464,20 +477,91 @@ struct SayAgain {
   }
 };
 
+// PEERS. Master, rounds of gradients: the workers of the rounds, in the order of ranks, the receiver
+// among them. Each is to have a link to each other one, the lower rank makes it.
+struct Peers {
+  static constexpr uint8_t kType = 30;
+  struct Peer {
+    int32_t rank = -1;
+    uint64_t origin = 0;
+    Token instance{};
+    Address address;
+    PublicKeyBytes key{};
+    template <typename Archive>
+    void Fields(Archive& archive) {
+      archive(rank, origin, instance, address.ip, address.port, key);
+    }
+    friend bool operator==(const Peer&, const Peer&) = default;
+  };
+  uint64_t generation = 0;
+  uint64_t version = 0;
+  std::vector<Peer> peers;
+  template <typename Archive>
+  void Fields(Archive& archive) {
+    archive(generation, version, peers);
+  }
+};
+
+// LINKED. Worker: it has links to all that PEERS of this version has named, or not any more.
+struct Linked {
+  static constexpr uint8_t kType = 31;
+  uint64_t generation = 0;
+  uint64_t version = 0;
+  uint8_t linked = 0;
+  template <typename Archive>
+  void Fields(Archive& archive) {
+    archive(generation, version, linked);
+  }
+};
+
+// ROUNDS. Master: where rounds of gradients are made from here on. Each order has a higher version.
+struct Rounds {
+  static constexpr uint8_t kType = 32;
+  enum : uint8_t {
+    kStopped = 0,     // nowhere: give nothing and say AT_ROUND
+    kAtMaster = 1,    // `round` is the next one: what belongs to it or an earlier one is said again
+    kAmongPeers = 2,  // from `round` on among those of PEERS
+    kGiveMean = 3,    // the receiver's mean of `round`, please: others lack it
+  };
+  uint64_t generation = 0;
+  uint64_t version = 0;
+  uint8_t where = kAtMaster;
+  uint64_t round = 0;
+  template <typename Archive>
+  void Fields(Archive& archive) {
+    archive(generation, version, where, round);
+  }
+};
+
+// AT_ROUND. Worker, in answer to ROUNDS that has stopped it: it has the means of all rounds before
+// `round`.
+struct AtRound {
+  static constexpr uint8_t kType = 33;
+  uint64_t generation = 0;
+  uint64_t version = 0;
+  uint64_t round = 0;
+  template <typename Archive>
+  void Fields(Archive& archive) {
+    archive(generation, version, round);
+  }
+};
+
 using ControlMessage =
     std::variant<Attach, Announce, StartGeneration, Step, Done, Final, Verification, End, Stop,
                  Beacon, Notice, Failure, AttachAnew, TreePlace, Placed, Orphan, Ended, AskState,
                  TooFarBehind, AskSnapshot, SnapshotCut, AskResume, AskReplica, ReplicaCut, Tick,
-                 Have, AskJoint, Stepping, SayAgain>;
+                 Have, AskJoint, Stepping, SayAgain, Peers, Linked, Rounds, AtRound>;
 
 Buffer EncodeHello(const Hello& hello);
 Buffer EncodeChildHello(const ChildHello& hello);
+Buffer EncodePeerHello(const PeerHello& hello);
 Buffer EncodeWelcome(const Welcome& welcome);
 Buffer EncodeControl(const ControlMessage& message);
 
 // kCorrupt unless the bytes are exactly one value.
 Status ParseHello(Bytes bytes, Hello* hello);
 Status ParseChildHello(Bytes bytes, ChildHello* hello);
+Status ParsePeerHello(Bytes bytes, PeerHello* hello);
 Status ParseWelcome(Bytes bytes, Welcome* welcome);
 Status ParseControl(Bytes bytes, ControlMessage* message);
 

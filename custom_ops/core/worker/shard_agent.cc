@@ -27,7 +27,7 @@ void ShardAgent::Register() {
   for (const Given& given : given_) {
     const bool knows_round = tick_ || plan_.IsOfGradients();
     if (plan_.HasRounds() && !knows_round && given.mark < kFirstLastMark) continue;
-    SendGiven(given);
+    if (!IsHeld(given)) SendGiven(given);
   }
   if (last_have_) host_->Send(Have{generation_, *last_have_});
   if (awaits_joint_) host_->Send(strom::AskJoint{generation_, asked_});
@@ -38,8 +38,9 @@ void ShardAgent::LinkDown() {
   targets_ = {};
   joints_ = {};
   taken_.reset();
-  coming_ = nullptr;
   leaving_.reset();
+  // What is made among the workers goes on until the master, which is told of a loss, ends it.
+  if (!peers_) coming_ = nullptr;
 }
 
 void ShardAgent::MasterChanged() {
@@ -60,6 +61,7 @@ void ShardAgent::ForgetGiven() {
 }
 
 void ShardAgent::EraseSnapshots() {
+  peers_.reset();
   std::erase_if(given_, [](const Given& given) { return given.mark < kFirstLastMark; });
   leaving_.reset();
 }
@@ -89,6 +91,79 @@ void ShardAgent::Handle(const Tick& tick) {
     InstallTarget(next_->first, std::move(next_->second));
     next_.reset();
   }
+}
+
+void ShardAgent::Handle(const Rounds& rounds, std::vector<int32_t> ranks, int32_t rank) {
+  if (rounds.generation != generation_ || !plan_.IsOfGradients()) return;
+  if (rounds.where == Rounds::kGiveMean) return GiveMean(rounds.round);
+  rounds_version_ = rounds.version;
+  stopped_ = rounds.where == Rounds::kStopped;
+  if (rounds.where == Rounds::kAmongPeers) {
+    peers_.emplace(plan_, rounds, std::move(ranks), rank, host_);
+    for (Early& early : std::exchange(early_, {})) {
+      const BlobChunk chunk{early.name, early.total, early.offset, early.bytes};
+      if (!HandlePeerChunk(early.rank, chunk).ok()) ++(*drops_)["early piece of a gradient"];
+    }
+    return;
+  }
+  // Of a round that is not over nobody keeps what it has: all give again.
+  early_.clear();
+  peers_.reset();
+  leaving_.reset();
+  if (stopped_) {
+    coming_ = nullptr;
+    taken_.reset();
+    host_->Send(AtRound{generation_, rounds.version, next_round_});
+    return;
+  }
+  last_mean_ = nullptr;
+  for (const Given& given : given_) {
+    if (given.mark < kFirstLastMark) SendGiven(given);
+  }
+}
+
+// What is given does not go to the master: the round is made among the workers, or nowhere yet.
+bool ShardAgent::IsHeld(const Given& given) const {
+  if (!plan_.IsOfGradients() || given.mark >= kFirstLastMark) return false;
+  return stopped_ || (peers_ && peers_->Has(given.mark));
+}
+
+void ShardAgent::GiveMean(uint64_t round) {
+  const bool has_it = last_mean_ && last_have_ == round;
+  BlobName name{BlobKind::kShard, generation_, 0, kFirstMeanMark + round, 0};
+  std::span<const float> values;
+  if (has_it) {
+    values = std::span(*last_mean_).first(static_cast<size_t>(plan_.size()));
+    name.count = RateBits(last_mean_->back());
+  }
+  host_->SendBlob(
+      EncodeBlob(name, Bytes(reinterpret_cast<const uint8_t*>(values.data()), values.size_bytes()),
+                 PartElements(plan_.method, plan_.size()) * kFloatBytes));
+}
+
+Status ShardAgent::HandlePeerChunk(int32_t rank, const BlobChunk& chunk) {
+  if (chunk.name.generation != generation_ || chunk.name.key < rounds_version_) {
+    ++(*drops_)["piece of a gradient of rounds that were stopped"];
+    return {};
+  }
+  if (chunk.name.key > rounds_version_) {
+    // Each of them gives at most what is added up here, for one round.
+    size_t bytes = chunk.bytes.size();
+    for (const Early& early : early_) bytes += early.bytes.size();
+    if (bytes > static_cast<size_t>(plan_.size()) * sizeof(float) + kChunkBytes) {
+      return {Code::kCorrupt, "more pieces of a gradient than there can be"};
+    }
+    early_.push_back(
+        {rank, chunk.name, chunk.total, chunk.offset, {chunk.bytes.begin(), chunk.bytes.end()}});
+    return {};
+  }
+  if (!peers_) {
+    ++(*drops_)["piece of a gradient of rounds that were stopped"];
+    return {};
+  }
+  const Status status = peers_->Handle(rank, chunk);
+  if (peers_->TakeWhole()) HandleRoundTarget(next_round_);
+  return status;
 }
 
 ElementRange ShardAgent::RangeOf(uint64_t number) const {
@@ -140,6 +215,10 @@ Status ShardAgent::HandleChunk(const BlobChunk& chunk, JointValues* joint) {
 // was begun for an earlier question.
 Status ShardAgent::HandleRoundChunk(const BlobChunk& chunk) {
   const uint64_t number = chunk.name.mark;
+  if (!given_.empty() && IsHeld(given_.front())) {
+    ++(*drops_)["values of the joint model that nobody waits for"];
+    return {};
+  }
   const bool awaits =
       chunk.name.generation == generation_ && !given_.empty() && given_.front().mark == number;
   const auto of_change = static_cast<uint64_t>(plan_.size() * kBfloat16Bytes);
@@ -191,10 +270,12 @@ std::shared_ptr<std::vector<float>> ShardAgent::MemoryOfTarget() {
 
 void ShardAgent::HandleRoundTarget(uint64_t number) {
   last_have_ = number;
-  if (registered_) host_->Send(Have{generation_, number});
+  const int64_t iteration = given_.empty() ? -1 : given_.front().iteration;
+  if (registered_) host_->Send(Have{generation_, number, iteration});
   ForgetGiven();
   round_target_ = std::exchange(coming_, nullptr);
   if (plan_.method.bfloat16 != 0 && !plan_.IsOfGradients()) base_ = round_target_;
+  if (peers_) last_mean_ = round_target_;
   next_round_ = number + 1;
   taken_.reset();
   // The word that the next round has begun may come later.
@@ -227,7 +308,14 @@ void ShardAgent::Give(uint64_t mark, int64_t iteration, int64_t steps, std::vect
   if (plan_.IsOfGradients() && mark < kFirstLastMark) mark = next_round_;
   given_.push_back({mark, iteration, steps, std::move(values)});
   last_given_ = mark;
-  if (registered_) SendGiven(given_.back());
+  if (!IsHeld(given_.back())) {
+    if (registered_) SendGiven(given_.back());
+    return;
+  }
+  if (!peers_) return;
+  coming_ = MemoryOfTarget();
+  peers_->Give(mark, given_.back().values, *coming_);
+  if (peers_->TakeWhole()) HandleRoundTarget(mark);
 }
 
 void ShardAgent::SendGiven(const Given& given) {
@@ -256,6 +344,7 @@ BlobName ShardAgent::NameOf(const Given& given) const {
 
 void ShardAgent::Advance(int64_t now_ns) {
   next_ns_ = kNever;
+  if (peers_) peers_->Advance(now_ns);
   if (!registered_) return;
   while (leaving_ && host_->QueuedBytes() < kLeavingBytes) SendNextPart();
   if (leaving_) next_ns_ = now_ns + kLeavingLook;

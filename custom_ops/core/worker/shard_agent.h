@@ -1,9 +1,11 @@
 // A worker's side of training on a joint model, on the thread of the network: what the master asks
 // of it and has sent, until the training thread takes it; and what the training thread gives, until
-// the master asks for something newer. core/master/shard_exchange.h is the counterpart.
+// the master asks for something newer. core/master/shard_exchange.h is the counterpart. Rounds of
+// gradients may be made among the workers instead (core/worker/peer_rounds.h), as ROUNDS says.
 #ifndef KERAS_STROM_CORE_WORKER_SHARD_AGENT_H_
 #define KERAS_STROM_CORE_WORKER_SHARD_AGENT_H_
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <map>
@@ -18,13 +20,13 @@
 #include "core/replication/blob.h"
 #include "core/replication/control.h"
 #include "core/replication/node_status.h"
+#include "core/worker/peer_rounds.h"
 
 namespace strom {
 
 // What a shard agent asks of the generation that it belongs to.
-class ShardAgentHost {
+class ShardAgentHost : public PeerHost {
  public:
-  virtual ~ShardAgentHost() = default;
   virtual void Send(const ControlMessage& message) = 0;
   virtual void SendBlob(const std::vector<Buffer>& chunks) = 0;
   virtual int64_t QueuedBytes() const = 0;  // on their way to the master
@@ -46,13 +48,20 @@ class ShardAgent {
 
   // --- what the master says
   void Handle(const Tick& tick);
+  // `ranks`: those of the latest PEERS, `rank` this worker's.
+  void Handle(const Rounds& rounds, std::vector<int32_t> ranks, int32_t rank);
   // kCorrupt where the chunk does not fit. *joint gets the answer to AskJoint.
   Status HandleChunk(const BlobChunk& chunk, JointValues* joint);
+
+  // What another worker says in a round among the workers. kCorrupt where it does not fit.
+  Status HandlePeerChunk(int32_t rank, const BlobChunk& chunk);
 
   // After every event, and when NextTimeout is over: a round's snapshot leaves part by part, as the
   // line takes it.
   void Advance(int64_t now_ns);
-  int64_t NextTimeout() const { return next_ns_; }
+  int64_t NextTimeout() const {
+    return peers_ ? std::min(next_ns_, peers_->NextTimeout()) : next_ns_;
+  }
 
   // --- the training thread
   // It has made its first step.
@@ -81,6 +90,8 @@ class ShardAgent {
     std::vector<float> values;
   };
   void SendGiven(const Given& given);
+  bool IsHeld(const Given& given) const;
+  void GiveMean(uint64_t round);
   void SendNextPart();
   Status HandleRoundChunk(const BlobChunk& chunk);
   std::shared_ptr<std::vector<float>> MemoryOfTarget();
@@ -123,6 +134,20 @@ class ShardAgent {
   // bfloat16: the target of the round `last_have_`, to which changes are made.
   JointValues base_;
   uint64_t next_round_ = 0;
+
+  // Rounds of gradients: where they are made, by the latest ROUNDS.
+  uint64_t rounds_version_ = 0;
+  bool stopped_ = false;             // nowhere, until another ROUNDS
+  std::optional<PeerRounds> peers_;  // among the workers, from a round on
+  struct Early {
+    int32_t rank = -1;
+    BlobName name;
+    uint64_t total = 0, offset = 0;
+    std::vector<uint8_t> bytes;
+  };
+  std::vector<Early> early_;  // of rounds for which the word has not come yet
+  // While there are rounds among the workers: the mean of the last round, which others may lack.
+  JointValues last_mean_;
 };
 
 }  // namespace strom

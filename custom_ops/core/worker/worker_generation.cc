@@ -169,6 +169,10 @@ void WorkerGeneration::Handle(const Tick& tick) {
   if (joint_) joint_->Handle(tick);
 }
 
+void WorkerGeneration::Handle(const Rounds& rounds, std::vector<int32_t> ranks, int32_t rank) {
+  if (joint_) joint_->Handle(rounds, std::move(ranks), rank);
+}
+
 void WorkerGeneration::HandleJointChunk(const BlobChunk& chunk) {
   if (!joint_) {
     ++(*drops_)["values that nobody asked for"];

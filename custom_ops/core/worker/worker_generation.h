@@ -133,6 +133,7 @@ class WorkerGeneration {
   void Handle(const End& end);
   void Handle(const Stop& stop);
   void Handle(const Tick& tick);
+  void Handle(const Rounds& rounds, std::vector<int32_t> ranks, int32_t rank);
   // Of the joint model.
   void HandleJointChunk(const BlobChunk& chunk);
   void HandleBlob(Blob blob);

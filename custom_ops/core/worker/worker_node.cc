@@ -30,7 +30,7 @@ void WorkerNode::HandleLinkEvent(int64_t now_ns, LinkEvent event) {
   if (s.life == State::Life::kOver) return;
   if (event.link == s.link) {
     s.HandleMasterEvent(event);
-  } else {
+  } else if (!s.HandlePeerEvent(event)) {
     s.HandleTreeEvent(event);
   }
   s.Advance();
@@ -51,13 +51,15 @@ void WorkerNode::HandleTimeout(int64_t now_ns) {
     s.LoseLink("");
   }
   s.tree.HandleTimeout(now_ns);
+  s.peers.HandleTimeout(now_ns);
   s.Advance();
 }
 
 int64_t WorkerNode::NextTimeout() const {
   const State& s = *state_;
   if (s.life == State::Life::kOver) return kNever;
-  int64_t next = std::min({s.retry_ns, s.tree.NextTimeout(), s.relay.NextTimeout()});
+  int64_t next = std::min({s.retry_ns, s.tree.NextTimeout(), s.peers.NextTimeout(),
+                           s.relay.NextTimeout()});
   if (const ShardAgent* const joint = state_->generation->joint()) {
     next = std::min(next, joint->NextTimeout());
   }
@@ -154,6 +156,7 @@ void WorkerNode::Leave(int64_t now_ns, const std::string& reason) {
   s.life = State::Life::kOver;
   s.up = false;
   s.tree.CloseAll(now_ns, reason);
+  s.peers.CloseAll(now_ns, reason);
   if (s.link != 0) s.links->Close(now_ns, s.link, reason);
 }
 
@@ -269,6 +272,7 @@ void WorkerNode::State::Fail(Code code, const std::string& message) {
   life = Life::kOver;
   up = false;
   tree.CloseAll(now_ns, message);
+  peers.CloseAll(now_ns, message);
   if (link != 0) links->Close(now_ns, link, message);
   link = 0;
 }
@@ -398,6 +402,7 @@ void WorkerNode::State::Handle(const Attach& attach) {
   relay.HandleAttach(now_ns, link, attach);
   const bool anew = !generation->registered();
   generation->Register();
+  peers.TellAgain();
   if (anew && request.is_outstanding()) AskForSnapshot();
 }
 
@@ -601,6 +606,8 @@ void WorkerNode::State::ActOnNotices() {
     if (word->failed) return Fail(word->status.code, word->status.message);
     Note(word->status.message);
   }
+  while (const auto linked = up ? peers.PollLinked() : std::nullopt) Send(*linked);
+  while (const auto notice = peers.PollNotice()) Note(*notice);
 }
 
 void WorkerNode::State::Advance() {

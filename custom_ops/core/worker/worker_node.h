@@ -131,6 +131,8 @@ class WorkerNode {
   void SetApplied(const VersionVector& applied);
 
   // Members, origins, vectors, ring bytes, retained updates, drops by reason: a JSON object.
+  // Whether it is a link to another worker of the same rounds, and so none of the tree's.
+  bool IsToPeer(LinkId link) const;
   std::string StatusJson() const;
 
  private:

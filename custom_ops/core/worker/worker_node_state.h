@@ -18,6 +18,7 @@
 #include "core/replication/node_status.h"
 #include "core/replication/relay.h"
 #include "core/worker/donor.h"
+#include "core/worker/peer_links.h"
 #include "core/worker/snapshot_request.h"
 #include "core/worker/tree_links.h"
 #include "core/worker/worker_node.h"
@@ -31,7 +32,8 @@ struct WorkerNode::State final : WorkerGenerationHost {
       : options(o),
         links(l),
         relay(RelayOptionsOf(o, /*is_root=*/false), l, &drops),
-        tree(o.instance, o.failure_timeout_ns, l, &relay, &drops) {
+        tree(o.instance, o.failure_timeout_ns, l, &relay, &drops),
+        peers(o.instance, o.rank, o.failure_timeout_ns, l) {
     generation.emplace(o.max_staleness >= 0, 0, this, &drops);
   }
 
@@ -43,6 +45,12 @@ struct WorkerNode::State final : WorkerGenerationHost {
     for (const Buffer& chunk : chunks) links->Send(now_ns, link, Channel::kState, chunk);
   }
   int64_t QueuedBytes() const override { return links->QueuedBytes(link); }
+  void SendToPeer(int32_t rank, const Buffer& chunk) override {
+    links->Send(now_ns, peers.LinkTo(rank), Channel::kState, chunk);
+  }
+  int64_t QueuedToPeer(int32_t rank) const override {
+    return links->QueuedBytes(peers.LinkTo(rank));
+  }
   void Raise(WorkerEvent event) override {
     if (life != Life::kOver) events.push_back(std::move(event));
   }
@@ -84,6 +92,12 @@ struct WorkerNode::State final : WorkerGenerationHost {
   void Handle(const End& end) { generation->Handle(end); }
   void Handle(const Stop& stop) { generation->Handle(stop); }
   void Handle(const Tick& tick) { generation->Handle(tick); }
+  void Handle(const Peers& named) {
+    if (named.generation == generation->layout().generation) peers.Handle(now_ns, named, link);
+  }
+  void Handle(const Rounds& rounds) {
+    generation->Handle(rounds, peers.ranks(), options.rank);
+  }
   void Handle(const SayAgain& again);
   void SayOldAgain();
   template <typename Other>
@@ -108,6 +122,9 @@ struct WorkerNode::State final : WorkerGenerationHost {
 
   // --- the links of the tree
   void HandleTreeEvent(const LinkEvent& event);
+  // False: not of a link to another worker of the rounds.
+  bool HandlePeerEvent(const LinkEvent& event);
+  void HandlePeerChunk(const LinkEvent& event, int32_t from);
   void HandleUpdate(LinkId from, const Buffer& update);
   // What has been accepted, for the application; a fault of the master's fails this worker.
   void Deliver(std::vector<Replication::Accepted> accepted);
@@ -124,6 +141,7 @@ struct WorkerNode::State final : WorkerGenerationHost {
   DropCounters drops;
   Relay relay;
   TreeLinks tree;
+  PeerLinks peers;
   std::optional<WorkerGeneration> generation;
   Life life = Life::kJoining;
   uint64_t origin = 0;

@@ -58,10 +58,14 @@ std::vector<ControlMessage> OneOfEach() {
           AskReplica{3, 1},
           ReplicaCut{3, 1, {{1, 2}}},
           Tick{3, 17, 1, 1, 0.05, 20, 5},
-          Have{3, 16},
+          Have{3, 16, 40},
           AskJoint{3, 2},
           Stepping{3},
-          SayAgain{3, 4, 9}};
+          SayAgain{3, 4, 9},
+          Peers{3, 2, {{1, 8, {6}, {.ip = {1, 2}, .port = 4000}, {5}}, {2, 9, {7}, {}, {6}}}},
+          Linked{3, 2, 1},
+          Rounds{3, 5, Rounds::kAmongPeers, 17},
+          AtRound{3, 5, 18}};
 }
 
 TEST(Control, ReadsBackAPlan) {

@@ -1,0 +1,161 @@
+// Of a ShardExchange, rounds of gradients among the workers: when they begin and end, and how all
+// come to have one state again. core/master/peer_plan.h keeps the book.
+#include <algorithm>
+#include <utility>
+
+#include "core/master/shard_exchange.h"
+
+namespace strom {
+
+std::set<int32_t> ShardExchange::Here() const {
+  std::set<int32_t> here;
+  for (const auto& [rank, member] : members_) {
+    if (member.here) here.insert(rank);
+  }
+  return here;
+}
+
+// As a round begins here. While one that trains has no state yet, rounds stay here.
+void ShardExchange::PlanPeers() {
+  if (!plan_.IsOfGradients()) return;
+  std::vector<int32_t> ranks;
+  for (const auto& [rank, member] : members_) {
+    if (!member.here || !member.trains) continue;
+    if (!member.in_rounds) return;
+    ranks.push_back(rank);
+  }
+  peers_.RoundBegins(number_, ranks);
+}
+
+void ShardExchange::StopPeers() {
+  if (!peers_.IsAmongPeers()) return;
+  next_ns_ = 0;
+  // Of those rounds none has begun while the one before is made here.
+  if (!peers_.HasMade(number_)) return peers_.GoOnAtMaster(number_, Here());
+  peers_.Stop(Here());
+}
+
+// False: no round is made here.
+bool ShardExchange::AdvancePeers() {
+  if (peers_.where(number_) == PeerPlan::Where::kAmongPeers && HasOneEnded()) StopPeers();
+  if (const auto settlement = peers_.Settle()) Settle(*settlement);
+  return peers_.where(number_) == PeerPlan::Where::kAtMaster;
+}
+
+// One makes no more steps, and all have the means of the rounds to which it has given.
+bool ShardExchange::HasOneEnded() const {
+  std::optional<uint64_t> latest;  // that one who has ended has
+  for (const int32_t rank : peers_.members()) {
+    const Member& member = members_.at(rank);
+    if (member.here && !member.trains) latest = std::max(latest, member.has);
+  }
+  return latest && std::all_of(peers_.members().begin(), peers_.members().end(), [&](int32_t rank) {
+           const Member& member = members_.at(rank);
+           return !member.here || member.has >= latest;
+         });
+}
+
+void ShardExchange::Settle(const PeerPlan::Settlement& settlement) {
+  // What was made here is here, too, and may have reached one who cannot say so.
+  const uint64_t round = std::max(settlement.round.value_or(0), number_);
+  const bool mean_is_here = has_mean_before_ && round == number_;
+  if (settlement.has_mean && settlement.round == round && !mean_is_here) {
+    fetched_.clear();
+    return peers_.AskMean(*settlement.has_mean, round - 1);
+  }
+  has_mean_before_ = mean_is_here;
+  GoOnAtMaster(round);
+}
+
+// A piece of the mean of the round before the one with which all go on.
+std::string ShardExchange::TakeMean(int32_t rank, const BlobChunk& chunk) {
+  if (peers_.asked_for_mean() != rank) return "";  // it has been asked for another time
+  const uint64_t round = chunk.name.mark - kFirstMeanMark;
+  const auto size = static_cast<size_t>(joint_.size());
+  const size_t elements = chunk.bytes.size() / sizeof(float);
+  if (chunk.total != size * sizeof(float) || chunk.offset != fetched_.size() * sizeof(float) ||
+      chunk.bytes.size() % sizeof(float) != 0) {
+    return "no mean of a round, though it has said that it has it";
+  }
+  fetched_.resize(fetched_.size() + elements);
+  std::copy(chunk.bytes.begin(), chunk.bytes.end(),
+            reinterpret_cast<uint8_t*>(fetched_.data() + fetched_.size() - elements));
+  if (fetched_.size() < size) return "";
+  rate_ = chunk.name.count;
+  joint_.Install(std::exchange(fetched_, {}));
+  has_mean_before_ = true;
+  GoOnAtMaster(round + 1);
+  return "";
+}
+
+void ShardExchange::GoOnAtMaster(uint64_t round) {
+  // Of what is under way of anybody, but for last snapshots, pieces were passed over meanwhile.
+  for (auto& [rank, member] : members_) {
+    if (member.mark && *member.mark >= kFirstLastMark) continue;
+    member.mark.reset();
+    member.received = 0;
+    member.begins_again = true;
+  }
+  for (const auto& [rank, at] : peers_.reports()) {
+    Member& member = members_.at(rank);
+    if (at && member.trains) BeginAgain(&member, *at);
+  }
+  number_ = round;
+  next_part_ = 0;
+  round_filled_ns_.reset();
+  peers_.GoOnAtMaster(round, Here());
+  for (const auto& [rank, member] : members_) {
+    if (member.here && member.trains) host_->Send(rank, CurrentTick());
+  }
+  next_ns_ = 0;
+}
+
+// It gives for `round` next, or has given for it here, and has the means of all before.
+void ShardExchange::BeginAgain(Member* member, uint64_t round) {
+  member->mark.reset();
+  member->received = 0;
+  member->has.reset();
+  if (round > 0) member->has = round - 1;
+  member->gave = std::max(member->gave, member->has);
+  member->next_round = round;
+  member->begins_again = true;
+  member->gets_target = false;
+}
+
+bool ShardExchange::NotePeerRound(const Have& have, Member* member) {
+  next_ns_ = 0;
+  if (member->has && *member->has >= have.number) return false;  // it says it again
+  member->gave = member->has = have.number;
+  ++steps_counted_;
+  const auto& ranks = peers_.members();
+  while (peers_.HasMade(number_) && std::all_of(ranks.begin(), ranks.end(), [&](int32_t rank) {
+           return members_.at(rank).has >= number_;
+         })) {
+    ++number_;
+    ++rounds_among_peers_;
+    has_mean_before_ = false;
+  }
+  return true;
+}
+
+void ShardExchange::Handle(int32_t rank, const Linked& linked) {
+  if (!members_.contains(rank)) return;
+  peers_.Handle(rank, linked);
+  if (linked.generation == generation_ && linked.linked == 0 && peers_.Has(rank)) StopPeers();
+}
+
+bool ShardExchange::Handle(int32_t rank, const AtRound& at) {
+  const auto found = members_.find(rank);
+  const auto answer = found == members_.end() ? std::nullopt : peers_.Handle(rank, at);
+  if (!answer) return true;
+  next_ns_ = 0;
+  if (!answer->agreed) return true;
+  const bool mean_is_here = has_mean_before_ && next_part_ == 0;
+  const bool is_near = answer->round == number_ || (answer->round + 1 == number_ && mean_is_here);
+  if (!is_near || answer->round > *answer->agreed) return false;
+  BeginAgain(&found->second, answer->round);
+  peers_.GoOnAtMaster(rank, number_);
+  return true;
+}
+
+}  // namespace strom

@@ -1,0 +1,138 @@
+#include "core/master/peer_plan.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "core/master/shard_exchange.h"
+
+namespace strom {
+
+namespace {
+
+// More would have too many links, of which each has its own memory and beacons.
+constexpr size_t kMostPeers = 64;
+
+}  // namespace
+
+void PeerPlan::Order(int32_t rank, uint8_t where, uint64_t round) const {
+  host_->Send(rank, Rounds{generation_, version_, where, round});
+}
+
+void PeerPlan::RoundBegins(uint64_t number, const std::vector<int32_t>& members) {
+  if (where_ != Where::kAtMaster || !reports_.empty()) return;
+  if (members.size() < 2 || members.size() > kMostPeers) return;
+  std::vector<Peers::Peer> contacts;
+  for (const int32_t rank : members) {
+    const std::optional<Peers::Peer> contact = host_->ContactOf(rank);
+    if (!contact) return;
+    contacts.push_back(*contact);
+  }
+  if (contacts != named_) {
+    named_ = std::move(contacts);
+    linked_.clear();
+    const Peers peers{generation_, ++peers_version_, named_};
+    for (const int32_t rank : members) host_->Send(rank, peers);
+    return;
+  }
+  if (linked_.size() < members.size()) return;
+  // The word is at all of them before they have the mean of this round, but for bad luck.
+  where_ = Where::kAmongPeers;
+  from_ = number + 1;
+  members_ = {members.begin(), members.end()};
+  ++version_;
+  for (const int32_t rank : members) Order(rank, Rounds::kAmongPeers, from_);
+}
+
+void PeerPlan::Handle(int32_t rank, const Linked& linked) {
+  if (linked.generation != generation_ || linked.version != peers_version_) return;
+  if (linked.linked != 0) {
+    linked_.insert(rank);
+  } else {
+    linked_.erase(rank);
+  }
+}
+
+void PeerPlan::Stop(const std::set<int32_t>& here) {
+  if (where_ != Where::kAmongPeers) return;
+  where_ = Where::kStopping;
+  ++version_;
+  reports_.clear();
+  asked_for_mean_.reset();
+  for (const int32_t rank : members_) {
+    unheard_[rank] = std::nullopt;
+    if (!here.contains(rank)) continue;
+    reports_[rank] = std::nullopt;
+    Order(rank, Rounds::kStopped, 0);
+  }
+}
+
+void PeerPlan::Leave(int32_t rank) {
+  linked_.erase(rank);
+  reports_.erase(rank);
+  if (asked_for_mean_ == rank) asked_for_mean_.reset();
+  if (members_.contains(rank)) unheard_.try_emplace(rank);
+}
+
+void PeerPlan::Forget(int32_t rank) {
+  Leave(rank);
+  members_.erase(rank);
+  unheard_.erase(rank);
+}
+
+void PeerPlan::Return(int32_t rank, uint64_t number) {
+  if (unheard_.contains(rank)) {
+    reports_[rank] = std::nullopt;
+    Order(rank, Rounds::kStopped, 0);
+  } else if (where_ == Where::kAtMaster) {
+    Order(rank, Rounds::kAtMaster, number);  // the word may have been lost with the link
+  }
+}
+
+std::optional<PeerPlan::Answer> PeerPlan::Handle(int32_t rank, const AtRound& at) {
+  const auto report = reports_.find(rank);
+  if (at.generation != generation_ || at.version != version_ || report == reports_.end()) {
+    return std::nullopt;
+  }
+  report->second = at.round;
+  const auto unheard = unheard_.extract(rank);
+  return Answer{at.round, unheard.empty() ? std::nullopt : unheard.mapped()};
+}
+
+std::optional<PeerPlan::Settlement> PeerPlan::Settle() const {
+  if (where_ != Where::kStopping || asked_for_mean_) return std::nullopt;
+  Settlement settlement;
+  uint64_t least = 0;
+  for (const auto& [rank, round] : reports_) {
+    if (!round) return std::nullopt;
+    least = settlement.round ? std::min(least, *round) : *round;
+    if (!settlement.round || *round > *settlement.round) {
+      settlement = {*round, rank};
+    }
+  }
+  if (settlement.round == least) settlement.has_mean.reset();
+  return settlement;
+}
+
+void PeerPlan::AskMean(int32_t rank, uint64_t round) {
+  asked_for_mean_ = rank;
+  Order(rank, Rounds::kGiveMean, round);
+}
+
+void PeerPlan::GoOnAtMaster(uint64_t round, const std::set<int32_t>& here) {
+  where_ = Where::kAtMaster;
+  for (auto& [rank, agreed] : unheard_) {
+    if (!agreed) agreed = round;
+  }
+  members_.clear();
+  reports_.clear();
+  asked_for_mean_.reset();
+  ++version_;
+  for (const int32_t rank : here) Order(rank, Rounds::kAtMaster, round);
+}
+
+void PeerPlan::GoOnAtMaster(int32_t rank, uint64_t round) {
+  reports_.erase(rank);
+  Order(rank, Rounds::kAtMaster, round);
+}
+
+}  // namespace strom

@@ -1,0 +1,176 @@
+#include "core/worker/peer_links.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "core/replication/formatting.h"
+
+namespace strom {
+
+namespace {
+
+// Within the failure timeout: how often a worker knocks at one that has not heard of it yet.
+constexpr int64_t kKnocksPerTimeout = 50;
+
+}  // namespace
+
+void PeerLinks::Handle(int64_t now_ns, const Peers& peers, LinkId master) {
+  master_ = master;
+  latest_ = peers;
+  told_.reset();
+  lost_ = false;
+  std::map<int32_t, Peer> before = std::exchange(peers_, {});
+  for (const Peers::Peer& contact : peers.peers) {
+    if (contact.rank == rank_) {
+      own_origin_ = contact.origin;
+      continue;
+    }
+    const auto same = before.find(contact.rank);
+    if (same != before.end() && same->second.contact == contact) {
+      peers_.insert(before.extract(same));
+      continue;
+    }
+    Peer& peer = peers_[contact.rank];
+    peer.contact = contact;
+    if (rank_ < contact.rank) Connect(now_ns, &peer);
+  }
+  for (const auto& [rank, peer] : before) {
+    if (peer.link != 0) links_->Close(now_ns, peer.link, "");
+  }
+}
+
+void PeerLinks::Connect(int64_t now_ns, Peer* peer) {
+  peer->retry_ns = kNever;
+  // A link-local address is one of the link over which this worker reaches the master.
+  Address to = peer->contact.address;
+  const bool is_link_local = to.ip[0] == 0xfe && (to.ip[1] & 0xc0) == 0x80;
+  const auto master = links_->PeerAddress(master_);
+  if (is_link_local && master) to.scope = master->scope;
+  peer->link = links_->Connect(now_ns, to, peer->contact.key,
+                               EncodePeerHello({own_origin_, instance_, latest_.version}));
+}
+
+void PeerLinks::CloseAll(int64_t now_ns, const std::string& reason) {
+  for (const auto& [rank, peer] : std::exchange(peers_, {})) {
+    if (peer.link != 0) links_->Close(now_ns, peer.link, reason);
+  }
+  for (const auto& [link, rank] : std::exchange(welcomed_, {})) {
+    links_->Close(now_ns, link, reason);
+  }
+}
+
+bool PeerLinks::HandleHello(int64_t now_ns, const LinkEvent& event) {
+  PeerHello hello;
+  if (!ParsePeerHello(*event.payload, &hello).ok()) return false;
+  const auto known = std::find_if(peers_.begin(), peers_.end(), [&](const auto& entry) {
+    const Peers::Peer& contact = entry.second.contact;
+    return contact.origin == hello.origin && contact.instance == hello.instance &&
+           contact.rank < rank_;
+  });
+  if (known == peers_.end()) {
+    links_->Refuse(now_ns, event.link, "the master has not named this worker");
+    return true;
+  }
+  welcomed_[event.link] = known->first;
+  links_->Accept(now_ns, event.link, EncodeWelcome({own_origin_, latest_.version, 0}));
+  return true;
+}
+
+bool PeerLinks::HandleUp(int64_t now_ns, LinkId link) {
+  if (Peer* const own = Find(link)) {
+    own->is_up = true;
+    return true;
+  }
+  const auto welcomed = welcomed_.extract(link);
+  if (welcomed.empty()) return false;
+  const auto peer = peers_.find(welcomed.mapped());
+  if (peer == peers_.end()) {
+    links_->Close(now_ns, link, "the master has named others");
+    return true;
+  }
+  if (peer->second.link != 0) {
+    links_->Close(now_ns, peer->second.link, "this worker has come back over a new link");
+    lost_ = true;  // and with it what was under way
+  }
+  peer->second.link = link;
+  peer->second.is_up = true;
+  return true;
+}
+
+bool PeerLinks::HandleDown(int64_t now_ns, const LinkEvent& event) {
+  if (welcomed_.erase(event.link) != 0) return true;
+  Peer* const peer = Find(event.link);
+  if (peer == nullptr) return false;
+  if (std::exchange(peer->is_up, false)) lost_ = true;
+  peer->link = 0;
+  if (rank_ > peer->contact.rank) return true;  // that one makes it
+  const bool may_not_know = event.code == Code::kRefused || event.code == Code::kClosed;
+  peer->retry_ns =
+      now_ns + (may_not_know ? failure_timeout_ns_ / kKnocksPerTimeout : failure_timeout_ns_);
+  if (may_not_know || std::exchange(peer->was_noticed, true)) return true;
+  notices_.push_back(WorkerName(peer->contact.rank) + " cannot be reached from " +
+                     WorkerName(rank_) + " (" + event.reason +
+                     "), so the gradients of all go by way of the master; UDP between the workers' "
+                     "machines makes steps faster");
+  return true;
+}
+
+void PeerLinks::HandleTimeout(int64_t now_ns) {
+  for (auto& [rank, peer] : peers_) {
+    if (now_ns >= peer.retry_ns) Connect(now_ns, &peer);
+  }
+}
+
+int64_t PeerLinks::NextTimeout() const {
+  int64_t next = kNever;
+  for (const auto& [rank, peer] : peers_) next = std::min(next, peer.retry_ns);
+  return next;
+}
+
+PeerLinks::Peer* PeerLinks::Find(LinkId link) {
+  const auto found = std::find_if(peers_.begin(), peers_.end(), [&](const auto& entry) {
+    return link != 0 && entry.second.link == link;
+  });
+  return found == peers_.end() ? nullptr : &found->second;
+}
+
+std::optional<int32_t> PeerLinks::RankOf(LinkId link) const {
+  for (const auto& [rank, peer] : peers_) {
+    if (peer.is_up && peer.link == link) return rank;
+  }
+  return std::nullopt;
+}
+
+LinkId PeerLinks::LinkTo(int32_t rank) const {
+  const auto found = peers_.find(rank);
+  return found == peers_.end() || !found->second.is_up ? 0 : found->second.link;
+}
+
+std::vector<int32_t> PeerLinks::ranks() const {
+  std::vector<int32_t> ranks;
+  for (const Peers::Peer& peer : latest_.peers) ranks.push_back(peer.rank);
+  return ranks;
+}
+
+bool PeerLinks::AllUp() const {
+  return !latest_.peers.empty() &&
+         std::all_of(peers_.begin(), peers_.end(), [](const auto& e) { return e.second.is_up; });
+}
+
+std::optional<Linked> PeerLinks::PollLinked() {
+  // Of a link that was lost and stands again the master hears both, for what was on it is lost.
+  const bool lost = std::exchange(lost_, false);
+  const bool now = AllUp() && !(lost && told_ == true);
+  if (told_.value_or(false) == now) return std::nullopt;
+  told_ = now;
+  return Linked{latest_.generation, latest_.version, static_cast<uint8_t>(now ? 1 : 0)};
+}
+
+std::optional<std::string> PeerLinks::PollNotice() {
+  if (notices_.empty()) return std::nullopt;
+  std::string notice = std::move(notices_.back());
+  notices_.pop_back();
+  return notice;
+}
+
+}  // namespace strom

@@ -1,0 +1,41 @@
+// A WorkerNode's links to the other workers of the rounds of gradients.
+#include "core/worker/worker_node_state.h"
+
+namespace strom {
+
+bool WorkerNode::IsToPeer(LinkId link) const { return state_->peers.Has(link); }
+
+bool WorkerNode::State::HandlePeerEvent(const LinkEvent& event) {
+  switch (event.type) {
+    case LinkEvent::Type::kHello:
+      return peers.HandleHello(now_ns, event);
+    case LinkEvent::Type::kUp:
+      return peers.HandleUp(now_ns, event.link);
+    case LinkEvent::Type::kDown:
+      return peers.HandleDown(now_ns, event);
+    case LinkEvent::Type::kSuspect:
+    case LinkEvent::Type::kMessage:
+      break;
+  }
+  const auto from = peers.RankOf(event.link);
+  if (!from) return false;
+  if (event.type == LinkEvent::Type::kMessage) HandlePeerChunk(event, *from);
+  return true;
+}
+
+// One that breaks the protocol loses the link, and so the master hears of it.
+void WorkerNode::State::HandlePeerChunk(const LinkEvent& event, int32_t from) {
+  ShardAgent* const joint = generation->joint();
+  BlobChunk chunk;
+  Status status = event.channel == Channel::kState
+                      ? ParseChunk(*event.payload, &chunk)
+                      : Status{Code::kCorrupt, "a message on another channel"};
+  if (status.ok() && joint != nullptr) status = joint->HandlePeerChunk(from, chunk);
+  if (status.ok()) return;
+  ++drops["message of another worker that breaks the protocol"];
+  links->Close(now_ns, event.link, status.message);
+  peers.HandleDown(now_ns, {LinkEvent::Type::kDown, event.link, Channel::kControl, {},
+                            Code::kClosed, status.message});
+}
+
+}  // namespace strom
