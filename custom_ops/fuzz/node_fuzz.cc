@@ -88,6 +88,7 @@ JointPlan PlanOf(size_t pick, uint64_t size) {
   }
   plan.method.alpha = plan.method.beta = .5;
   plan.method.steps = 1;
+  plan.method.gradients = plan.method.kind == STROM_SPARKNET && pick / 8 % 2 == 1 ? 1 : 0;
   plan.ranges = {{0, static_cast<int64_t>(size)}};
   return plan;
 }

@@ -159,7 +159,8 @@ class WorkerAgent final : public Exchange, public JointExchange, private IoLoop:
   bool donation_asked_ = false;  // in this generation
   bool has_one_state_ = false;   // of its method: who has another than the chief may ask
   int64_t outgoing_bytes_ = 0;
-  uint64_t held_ = 0;  // the last own update that the master is known to hold
+  uint64_t held_ = 0;        // the last own update that the master is known to hold
+  int64_t round_bytes_ = 0;  // of rounds of gradients, that are not acknowledged
   int64_t released_ = 0;
   Inbox inbox_;
   std::vector<WorkerEvent> answers_;

@@ -30,19 +30,24 @@ void ShardExchange::PlanPeers() {
 void ShardExchange::StopPeers() {
   if (!peers_.IsAmongPeers()) return;
   next_ns_ = 0;
-  // Of those rounds none has begun while the one before is made here.
-  if (!peers_.HasMade(number_)) return peers_.GoOnAtMaster(number_, Here());
-  peers_.Stop(Here());
+  // The round before the first of them ends here first: who has its mean may make that first one
+  // before any word reaches it.
+  stops_peers_ = !peers_.HasMade(number_);
+  if (!stops_peers_) peers_.Stop(Here());
 }
 
 // False: no round is made here.
-bool ShardExchange::AdvancePeers() {
-  if (peers_.where(number_) == PeerPlan::Where::kAmongPeers && HasOneEnded()) StopPeers();
-  if (const auto settlement = peers_.Settle()) Settle(*settlement);
+bool ShardExchange::AdvancePeers(int64_t now_ns) {
+  if (peers_.where(number_) == PeerPlan::Where::kAmongPeers && (stops_peers_ || HasOneEnded())) {
+    StopPeers();
+  }
+  const int64_t patience_ns = 3 * host_->FailureTimeout() / 2;
+  if (const auto settlement = peers_.Settle(now_ns, patience_ns)) Settle(*settlement);
+  if (peers_.NextTimeout() > now_ns) next_ns_ = std::min(next_ns_, peers_.NextTimeout());
   return peers_.where(number_) == PeerPlan::Where::kAtMaster;
 }
 
-// One makes no more steps, and all have the means of the rounds to which it has given.
+// One makes no more steps, and all who do have the means of the rounds to which it has given.
 bool ShardExchange::HasOneEnded() const {
   std::optional<uint64_t> latest;  // that one who has ended has
   for (const int32_t rank : peers_.members()) {
@@ -51,7 +56,7 @@ bool ShardExchange::HasOneEnded() const {
   }
   return latest && std::all_of(peers_.members().begin(), peers_.members().end(), [&](int32_t rank) {
            const Member& member = members_.at(rank);
-           return !member.here || member.has >= latest;
+           return !member.here || !member.trains || member.has >= latest;
          });
 }
 
@@ -69,8 +74,9 @@ void ShardExchange::Settle(const PeerPlan::Settlement& settlement) {
 
 // A piece of the mean of the round before the one with which all go on.
 std::string ShardExchange::TakeMean(int32_t rank, const BlobChunk& chunk) {
-  if (peers_.asked_for_mean() != rank) return "";  // it has been asked for another time
+  const auto& asked = peers_.asked_for_mean();
   const uint64_t round = chunk.name.mark - kFirstMeanMark;
+  if (!asked || asked->rank != rank || asked->round != round) return "";  // of an earlier question
   const auto size = static_cast<size_t>(joint_.size());
   const size_t elements = chunk.bytes.size() / sizeof(float);
   if (chunk.total != size * sizeof(float) || chunk.offset != fetched_.size() * sizeof(float) ||
@@ -84,7 +90,9 @@ std::string ShardExchange::TakeMean(int32_t rank, const BlobChunk& chunk) {
   rate_ = chunk.name.count;
   joint_.Install(std::exchange(fetched_, {}));
   has_mean_before_ = true;
-  GoOnAtMaster(round + 1);
+  number_ = round + 1;
+  peers_.HasMean();
+  next_ns_ = 0;
   return "";
 }
 
@@ -100,7 +108,21 @@ void ShardExchange::GoOnAtMaster(uint64_t round) {
     Member& member = members_.at(rank);
     if (at && member.trains) BeginAgain(&member, *at);
   }
+  for (auto& [rank, member] : members_) {
+    const bool is_new = member.here && member.in_rounds && !member.gave;
+    if (is_new && member.next_round > round) {
+      host_->Fail(rank, Code::kMasterLost,
+                  "the worker whose state it has got is lost, and the others have gone on from an "
+                  "earlier one; start it anew");
+    }
+    // What is made again is no part of what anybody else ends with.
+    if (!member.here && member.ran > round) {
+      member.ran.reset();
+      member.last = {};
+    }
+  }
   number_ = round;
+  stops_peers_ = false;
   next_part_ = 0;
   round_filled_ns_.reset();
   peers_.GoOnAtMaster(round, Here());
@@ -127,12 +149,11 @@ bool ShardExchange::NotePeerRound(const Have& have, Member* member) {
   if (member->has && *member->has >= have.number) return false;  // it says it again
   member->gave = member->has = have.number;
   ++steps_counted_;
-  const auto& ranks = peers_.members();
-  while (peers_.HasMade(number_) && std::all_of(ranks.begin(), ranks.end(), [&](int32_t rank) {
-           return members_.at(rank).has >= number_;
-         })) {
-    ++number_;
-    ++rounds_among_peers_;
+  std::optional<uint64_t> all_have = have.number;
+  for (const int32_t rank : peers_.members()) all_have = std::min(all_have, members_.at(rank).has);
+  if (peers_.HasMade(number_) && all_have >= number_) {
+    rounds_among_peers_ += static_cast<int64_t>(*all_have + 1 - number_);
+    number_ = *all_have + 1;
     has_mean_before_ = false;
   }
   return true;
@@ -150,6 +171,10 @@ bool ShardExchange::Handle(int32_t rank, const AtRound& at) {
   if (!answer) return true;
   next_ns_ = 0;
   if (!answer->agreed) return true;
+  if (!found->second.trains) {  // it has no part in the rounds any more
+    peers_.GoOnAtMaster(rank, number_);
+    return true;
+  }
   const bool mean_is_here = has_mean_before_ && next_part_ == 0;
   const bool is_near = answer->round == number_ || (answer->round + 1 == number_ && mean_is_here);
   if (!is_near || answer->round > *answer->agreed) return false;

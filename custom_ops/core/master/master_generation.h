@@ -26,7 +26,7 @@ namespace strom {
 class GenerationHost : public ShardExchangeHost {
  public:
   // Tells the worker why it cannot go on; MasterGeneration::Lose follows.
-  virtual void Fail(int32_t rank, Code code, const std::string& reason) = 0;
+  void Fail(int32_t rank, Code code, const std::string& reason) override = 0;
   virtual void Report(MasterEvent event) = 0;
   virtual const VersionVector& received() const = 0;
   // What one member's values, that are averaged or on their way to it, may hold.

@@ -80,6 +80,7 @@ struct MasterNode::State final : GenerationHost {
     const Member* member = membership.FindRank(rank);
     return member == nullptr || member->link == 0 ? 0 : links->QueuedBytes(member->link);
   }
+  int64_t FailureTimeout() const override { return options.failure_timeout_ns; }
   std::optional<Peers::Peer> ContactOf(int32_t rank) const override {
     const Member* member = membership.FindRank(rank);
     const bool alone = options.topology == Topology::kPlain;  // workers have links to it only

@@ -58,6 +58,8 @@ void PeerPlan::Stop(const std::set<int32_t>& here) {
   ++version_;
   reports_.clear();
   asked_for_mean_.reset();
+  lost_while_stopping_ = false;
+  wait_until_ns_.reset();
   for (const int32_t rank : members_) {
     unheard_[rank] = std::nullopt;
     if (!here.contains(rank)) continue;
@@ -69,8 +71,11 @@ void PeerPlan::Stop(const std::set<int32_t>& here) {
 void PeerPlan::Leave(int32_t rank) {
   linked_.erase(rank);
   reports_.erase(rank);
-  if (asked_for_mean_ == rank) asked_for_mean_.reset();
-  if (members_.contains(rank)) unheard_.try_emplace(rank);
+  if (asked_for_mean_ && asked_for_mean_->rank == rank) asked_for_mean_.reset();
+  if (where_ != Where::kStopping || !members_.contains(rank)) return;
+  unheard_.try_emplace(rank);
+  lost_while_stopping_ = true;
+  wait_until_ns_.reset();  // from now on
 }
 
 void PeerPlan::Forget(int32_t rank) {
@@ -79,12 +84,16 @@ void PeerPlan::Forget(int32_t rank) {
   unheard_.erase(rank);
 }
 
+// PEERS, too, may have been lost with the link.
 void PeerPlan::Return(int32_t rank, uint64_t number) {
+  const bool is_named = std::any_of(named_.begin(), named_.end(),
+                                    [&](const Peers::Peer& peer) { return peer.rank == rank; });
+  if (is_named) host_->Send(rank, Peers{generation_, peers_version_, named_});
   if (unheard_.contains(rank)) {
     reports_[rank] = std::nullopt;
     Order(rank, Rounds::kStopped, 0);
   } else if (where_ == Where::kAtMaster) {
-    Order(rank, Rounds::kAtMaster, number);  // the word may have been lost with the link
+    Order(rank, Rounds::kAtMaster, number);
   }
 }
 
@@ -98,7 +107,12 @@ std::optional<PeerPlan::Answer> PeerPlan::Handle(int32_t rank, const AtRound& at
   return Answer{at.round, unheard.empty() ? std::nullopt : unheard.mapped()};
 }
 
-std::optional<PeerPlan::Settlement> PeerPlan::Settle() const {
+bool PeerPlan::MaySomebodyReturn() const {
+  return std::any_of(unheard_.begin(), unheard_.end(),
+                     [](const auto& entry) { return !entry.second.has_value(); });
+}
+
+std::optional<PeerPlan::Settlement> PeerPlan::Settle(int64_t now_ns, int64_t patience_ns) {
   if (where_ != Where::kStopping || asked_for_mean_) return std::nullopt;
   Settlement settlement;
   uint64_t least = 0;
@@ -109,12 +123,17 @@ std::optional<PeerPlan::Settlement> PeerPlan::Settle() const {
       settlement = {*round, rank};
     }
   }
+  if (MaySomebodyReturn()) {
+    if (reports_.empty()) return std::nullopt;  // and nobody is here who would make a round
+    if (lost_while_stopping_ && !wait_until_ns_) wait_until_ns_ = now_ns + patience_ns;
+    if (wait_until_ns_ && now_ns < *wait_until_ns_) return std::nullopt;
+  }
   if (settlement.round == least) settlement.has_mean.reset();
   return settlement;
 }
 
 void PeerPlan::AskMean(int32_t rank, uint64_t round) {
-  asked_for_mean_ = rank;
+  asked_for_mean_ = {rank, round};
   Order(rank, Rounds::kGiveMean, round);
 }
 
@@ -126,6 +145,7 @@ void PeerPlan::GoOnAtMaster(uint64_t round, const std::set<int32_t>& here) {
   members_.clear();
   reports_.clear();
   asked_for_mean_.reset();
+  wait_until_ns_.reset();
   ++version_;
   for (const int32_t rank : here) Order(rank, Rounds::kAtMaster, round);
 }

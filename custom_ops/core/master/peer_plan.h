@@ -13,6 +13,7 @@
 #include <set>
 #include <vector>
 
+#include "core/base/types.h"
 #include "core/replication/control.h"
 
 namespace strom {
@@ -58,14 +59,22 @@ class PeerPlan {
   std::optional<Answer> Handle(int32_t rank, const AtRound& at);
   // While stopping, once all have answered who could: the round that comes next, and who has the
   // mean of the one before where somebody lacks it. nullopt: they have not.
+  // Where links have been lost meanwhile, too, as when the master was cut off, those who may come
+  // back are waited for, but no longer than `patience_ns`, when NextTimeout is over.
   struct Settlement {
-    std::optional<uint64_t> round;  // nullopt: nobody is left to say
+    std::optional<uint64_t> round;  // nullopt: nobody of them is left
     std::optional<int32_t> has_mean;
   };
-  std::optional<Settlement> Settle() const;
+  std::optional<Settlement> Settle(int64_t now_ns, int64_t patience_ns);
+  int64_t NextTimeout() const { return wait_until_ns_.value_or(kNever); }
   // The mean of `round` is to come from this one.
   void AskMean(int32_t rank, uint64_t round);
-  std::optional<int32_t> asked_for_mean() const { return asked_for_mean_; }
+  struct Asked {
+    int32_t rank = -1;
+    uint64_t round = 0;
+  };
+  const std::optional<Asked>& asked_for_mean() const { return asked_for_mean_; }
+  void HasMean() { asked_for_mean_.reset(); }
   // All, or one that was away, go on at the master with `round`.
   void GoOnAtMaster(uint64_t round, const std::set<int32_t>& here);
   void GoOnAtMaster(int32_t rank, uint64_t round);
@@ -73,20 +82,23 @@ class PeerPlan {
 
  private:
   void Order(int32_t rank, uint8_t where, uint64_t round) const;
+  bool MaySomebodyReturn() const;
 
   const uint64_t generation_;
   ShardExchangeHost* const host_;
   Where where_ = Where::kAtMaster;
-  uint64_t version_ = 0;        // of ROUNDS
-  uint64_t peers_version_ = 0;  // of PEERS
-  uint64_t from_ = 0;           // the first among the workers
+  uint64_t version_ = 0;            // of ROUNDS
+  uint64_t peers_version_ = 0;      // of PEERS
+  uint64_t from_ = 0;               // the first among the workers
   std::vector<Peers::Peer> named_;  // in the latest PEERS
   std::set<int32_t> linked_;        // of those
-  std::set<int32_t> members_;       // of the rounds among the workers, until all go on at the master
+  std::set<int32_t> members_;  // of the rounds among the workers, until all go on at the master
   // Of the members who has not said how far it is, and from where the others have gone on.
   std::map<int32_t, std::optional<uint64_t>> unheard_;
   std::map<int32_t, std::optional<uint64_t>> reports_;  // of whom something is to be heard
-  std::optional<int32_t> asked_for_mean_;
+  std::optional<Asked> asked_for_mean_;
+  bool lost_while_stopping_ = false;
+  std::optional<int64_t> wait_until_ns_;
 };
 
 }  // namespace strom

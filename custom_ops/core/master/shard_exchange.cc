@@ -90,8 +90,8 @@ void ShardExchange::Leave(int32_t rank) {
   found->second.next_round = NextRoundOf(found->second);
   streams_.erase(rank);
   late_.erase(rank);
-  if (peers_.Has(rank)) StopPeers();
   peers_.Leave(rank);
+  if (peers_.Has(rank)) StopPeers();
   next_ns_ = 0;
 }
 
@@ -115,6 +115,8 @@ bool ShardExchange::Hold(int32_t rank, uint64_t round) {
   const auto found = members_.find(rank);
   if (!plan_.IsOfGradients()) return true;
   if (found == members_.end()) return false;
+  const bool stops = peers_.where(number_) == PeerPlan::Where::kStopping;
+  if (stops && round != number_ && round != number_ + 1) return false;
   if (round != number_ && peers_.where(number_) == PeerPlan::Where::kAtMaster) {
     if (!MayGoBackTo(round)) return false;
     number_ = round;
@@ -502,7 +504,7 @@ int64_t ShardExchange::NotBefore() const {
 
 void ShardExchange::AdvanceRounds(int64_t now_ns) {
   for (const auto& [rank, round] : std::exchange(late_, {})) SendRound(rank, round);
-  if (!AdvancePeers() || !IsPartGiven()) return;
+  if (!AdvancePeers(now_ns) || !IsPartGiven()) return;
   if (next_part_ == 0) {
     for (auto& [rank, member] : members_) {
       member.in_round = member.gets_target = member.here && member.in_rounds;

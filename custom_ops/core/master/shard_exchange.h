@@ -37,6 +37,10 @@ class ShardExchangeHost {
   virtual void Send(int32_t rank, const ControlMessage& message) = 0;
   virtual void SendBlob(int32_t rank, const std::vector<Buffer>& chunks) = 0;
   virtual int64_t QueuedBytes(int32_t rank) const = 0;
+  // It cannot go on. Leave follows, but not before this returns.
+  virtual void Fail(int32_t /*rank*/, Code /*code*/, const std::string& /*reason*/) {}
+  // Of silence after which a peer is lost, in nanoseconds.
+  virtual int64_t FailureTimeout() const { return 5'000'000'000; }
   // Where other workers reach it; nullopt: nowhere.
   virtual std::optional<Peers::Peer> ContactOf(int32_t /*rank*/) const { return std::nullopt; }
 };
@@ -154,7 +158,7 @@ class ShardExchange {
   std::set<int32_t> Here() const;
   void PlanPeers();
   void StopPeers();
-  bool AdvancePeers();
+  bool AdvancePeers(int64_t now_ns);
   bool HasOneEnded() const;
   void Settle(const PeerPlan::Settlement& settlement);
   void GoOnAtMaster(uint64_t round);
@@ -204,6 +208,7 @@ class ShardExchange {
   bool has_mean_before_ = true;             // ... and joint_ has that of the round before
   std::vector<float> model_;                // of gradients: once closed, where anybody has given it
   PeerPlan peers_;                          // of gradients
+  bool stops_peers_ = false;                // once the round at hand has ended here
   int64_t rounds_among_peers_ = 0;
   std::vector<float> fetched_;  // the mean that some lack, as far as it is here
 };

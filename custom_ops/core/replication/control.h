@@ -477,8 +477,8 @@ struct SayAgain {
   }
 };
 
-// PEERS. Master, rounds of gradients: the workers of the rounds, in the order of ranks, the receiver
-// among them. Each is to have a link to each other one, the lower rank makes it.
+// PEERS. Master, rounds of gradients: the workers of the rounds, in the order of ranks, the
+// receiver among them. Each is to have a link to each other one, the lower rank makes it.
 struct Peers {
   static constexpr uint8_t kType = 30;
   struct Peer {
@@ -514,7 +514,8 @@ struct Linked {
   }
 };
 
-// ROUNDS. Master: where rounds of gradients are made from here on. Each order has a higher version.
+// ROUNDS. Master: where rounds of gradients are made from here on. What is said to all has a higher
+// version each time.
 struct Rounds {
   static constexpr uint8_t kType = 32;
   enum : uint8_t {

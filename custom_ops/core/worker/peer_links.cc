@@ -14,7 +14,14 @@ constexpr int64_t kKnocksPerTimeout = 50;
 
 }  // namespace
 
-void PeerLinks::Handle(int64_t now_ns, const Peers& peers, LinkId master) {
+Status PeerLinks::Handle(int64_t now_ns, const Peers& peers, LinkId master) {
+  const auto& named = peers.peers;
+  const auto does_not_ascend = [](const auto& a, const auto& b) { return a.rank >= b.rank; };
+  const bool ascend =
+      std::adjacent_find(named.begin(), named.end(), does_not_ascend) == named.end();
+  const bool has_own =
+      std::any_of(named.begin(), named.end(), [&](const auto& peer) { return peer.rank == rank_; });
+  if (!ascend || !has_own) return {Code::kCorrupt, "workers of the rounds that cannot be"};
   master_ = master;
   latest_ = peers;
   told_.reset();
@@ -27,7 +34,8 @@ void PeerLinks::Handle(int64_t now_ns, const Peers& peers, LinkId master) {
     }
     const auto same = before.find(contact.rank);
     if (same != before.end() && same->second.contact == contact) {
-      peers_.insert(before.extract(same));
+      Peer& kept = peers_.insert(before.extract(same)).position->second;
+      if (kept.link == 0 && kept.retry_ns == kNever && rank_ < contact.rank) Connect(now_ns, &kept);
       continue;
     }
     Peer& peer = peers_[contact.rank];
@@ -37,6 +45,11 @@ void PeerLinks::Handle(int64_t now_ns, const Peers& peers, LinkId master) {
   for (const auto& [rank, peer] : before) {
     if (peer.link != 0) links_->Close(now_ns, peer.link, "");
   }
+  return {};
+}
+
+void PeerLinks::Rest() {
+  for (auto& [rank, peer] : peers_) peer.retry_ns = kNever;
 }
 
 void PeerLinks::Connect(int64_t now_ns, Peer* peer) {
@@ -78,7 +91,7 @@ bool PeerLinks::HandleHello(int64_t now_ns, const LinkEvent& event) {
 
 bool PeerLinks::HandleUp(int64_t now_ns, LinkId link) {
   if (Peer* const own = Find(link)) {
-    own->is_up = true;
+    own->is_up = own->has_stood = true;
     return true;
   }
   const auto welcomed = welcomed_.extract(link);
@@ -103,11 +116,14 @@ bool PeerLinks::HandleDown(int64_t now_ns, const LinkEvent& event) {
   if (peer == nullptr) return false;
   if (std::exchange(peer->is_up, false)) lost_ = true;
   peer->link = 0;
-  if (rank_ > peer->contact.rank) return true;  // that one makes it
+  if (rank_ > peer->contact.rank) return true;                           // that one makes it
+  if (event.code == Code::kClosed && event.reason.empty()) return true;  // it has left
   const bool may_not_know = event.code == Code::kRefused || event.code == Code::kClosed;
   peer->retry_ns =
       now_ns + (may_not_know ? failure_timeout_ns_ / kKnocksPerTimeout : failure_timeout_ns_);
-  if (may_not_know || std::exchange(peer->was_noticed, true)) return true;
+  const bool is_out_of_reach =
+      event.code == Code::kUnreachable || event.code == Code::kRejectedSecret;
+  if (!is_out_of_reach || peer->has_stood || std::exchange(peer->was_noticed, true)) return true;
   notices_.push_back(WorkerName(peer->contact.rank) + " cannot be reached from " +
                      WorkerName(rank_) + " (" + event.reason +
                      "), so the gradients of all go by way of the master; UDP between the workers' "

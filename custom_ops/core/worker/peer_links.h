@@ -1,6 +1,6 @@
 // A worker's links to the other workers of the rounds of gradients (PEERS): each has one to each
-// other one, which the lower rank makes. Where a link cannot be made, or is lost, it is tried again,
-// and the master is told; rounds are made at the master then.
+// other one, which the lower rank makes. Where a link cannot be made, or is lost, it is tried
+// again, and the master is told; rounds are made at the master then.
 #ifndef KERAS_STROM_CORE_WORKER_PEER_LINKS_H_
 #define KERAS_STROM_CORE_WORKER_PEER_LINKS_H_
 
@@ -22,7 +22,10 @@ class PeerLinks {
       : instance_(instance), rank_(rank), failure_timeout_ns_(failure_timeout_ns), links_(links) {}
 
   // Who they are from here on; links to those that stay are kept. `master` is the link to it.
-  void Handle(int64_t now_ns, const Peers& peers, LinkId master);
+  // kCorrupt where the ranks do not ascend, or this worker's is not among them.
+  Status Handle(int64_t now_ns, const Peers& peers, LinkId master);
+  // Links that do not stand are not tried any more until the next PEERS.
+  void Rest();
   void CloseAll(int64_t now_ns, const std::string& reason);
 
   // Events of links that are not the master's. False: none of these links.
@@ -52,6 +55,7 @@ class PeerLinks {
     Peers::Peer contact;
     LinkId link = 0;
     bool is_up = false;
+    bool has_stood = false;
     bool was_noticed = false;
     int64_t retry_ns = kNever;
   };
@@ -68,10 +72,10 @@ class PeerLinks {
   LinkId master_ = 0;
   Peers latest_;
   uint64_t own_origin_ = 0;
-  std::map<int32_t, Peer> peers_;        // the others, by rank
-  std::map<LinkId, int32_t> welcomed_;   // links that do not stand yet
-  std::optional<bool> told_;             // of the latest PEERS
-  bool lost_ = false;                    // a link that stood, since told_
+  std::map<int32_t, Peer> peers_;       // the others, by rank
+  std::map<LinkId, int32_t> welcomed_;  // links that do not stand yet
+  std::optional<bool> told_;            // of the latest PEERS
+  bool lost_ = false;                   // a link that stood, since told_
   std::vector<std::string> notices_;
 };
 

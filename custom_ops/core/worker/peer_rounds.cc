@@ -98,8 +98,8 @@ void PeerRounds::Give(uint64_t round, std::span<const float> values, std::span<f
 // What this worker adds up itself counts as it would for another.
 void PeerRounds::GiveOwn(int64_t part) {
   const ElementRange range = RangeOf(part);
-  const auto own = values_.subspan(static_cast<size_t>(range.offset),
-                                   static_cast<size_t>(range.size));
+  const auto own =
+      values_.subspan(static_cast<size_t>(range.offset), static_cast<size_t>(range.size));
   Gathered& gathered = GatheredAt(round_, part);
   gathered.values[place_].assign(own.begin(), own.end());
   if (is_rounded_) {
@@ -124,8 +124,8 @@ Status PeerRounds::Handle(int32_t rank, const BlobChunk& chunk) {
       return {Code::kCorrupt, "a piece of a mean that nobody waits for"};
     }
     const ElementRange range = RangeOf(*part);
-    Decode(chunk.bytes, mean_.subspan(static_cast<size_t>(range.offset),
-                                      static_cast<size_t>(range.size)));
+    Decode(chunk.bytes,
+           mean_.subspan(static_cast<size_t>(range.offset), static_cast<size_t>(range.size)));
     if (*part == 0) mean_.back() = RateOf(chunk.name.count);
     arrived_[static_cast<size_t>(*part)] = true;
     --left_;
@@ -152,8 +152,8 @@ void PeerRounds::CloseIfWhole(uint64_t round, int64_t part) {
   Gathered& gathered = GatheredAt(round, part);
   if (gathered.here < ranks_.size()) return;
   const ElementRange range = RangeOf(part);
-  const auto mean = mean_.subspan(static_cast<size_t>(range.offset),
-                                  static_cast<size_t>(range.size));
+  const auto mean =
+      mean_.subspan(static_cast<size_t>(range.offset), static_cast<size_t>(range.size));
   MeanInOrder(gathered.values, mean);
   const Buffer chunk = Encode(BlobKind::kTarget, part, gathered.rate, mean);
   if (is_rounded_) Decode(Bytes(*chunk).last(mean.size() * kBfloat16Bytes), mean);
@@ -194,10 +194,10 @@ void PeerRounds::Advance(int64_t now_ns) {
 
 void PeerRounds::SendPart(int64_t part) {
   const ElementRange range = RangeOf(part);
-  host_->SendToPeer(ranks_[OwnerOf(part)],
-                    Encode(BlobKind::kShard, part, RateBits(values_.back()),
-                           values_.subspan(static_cast<size_t>(range.offset),
-                                           static_cast<size_t>(range.size))));
+  host_->SendToPeer(
+      ranks_[OwnerOf(part)],
+      Encode(BlobKind::kShard, part, RateBits(values_.back()),
+             values_.subspan(static_cast<size_t>(range.offset), static_cast<size_t>(range.size))));
 }
 
 }  // namespace strom

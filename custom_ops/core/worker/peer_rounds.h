@@ -1,7 +1,7 @@
-// Rounds of gradients among the workers themselves: each is where a share of the gradient's parts is
-// added up (a reduce-scatter), and sends their means to all (an all-gather). A line carries
-// 2 (K - 1) / K models in each direction, whatever K is, where that of a master carries K - 1. The
-// bits are those of the master's rounds: float64 sums in the order of ranks.
+// Rounds of gradients among the workers themselves: each is where a share of the gradient's parts
+// is added up (a reduce-scatter), and sends their means to all (an all-gather). A line carries 2 (K
+// - 1) / K models in each direction, whatever K is, where that of a master carries K - 1. The bits
+// are those of the master's rounds: float64 sums in the order of ranks.
 //
 // Nobody is waited for but by name, and nothing here outlives a loss: whoever is lost makes the
 // master stop these rounds (core/master/peer_plan.h), and what belonged to the one at hand is
@@ -40,8 +40,8 @@ class PeerRounds {
   // Whether the round is one of these.
   bool Has(uint64_t round) const { return round >= order_.round; }
 
-  // This worker's gradient with its learning rate behind it, and where the mean goes, likewise. Both
-  // stay until IsWhole.
+  // This worker's gradient with its learning rate behind it, and where the mean goes, likewise.
+  // Both stay until IsWhole.
   void Give(uint64_t round, std::span<const float> values, std::span<float> mean);
   // A piece of another's gradient, or of the mean. kCorrupt where it belongs to no round that this
   // worker may be in, or is here already.

@@ -13,6 +13,8 @@ constexpr auto kFloatBytes = static_cast<int64_t>(sizeof(float));
 // Of a snapshot on its way at once, and how often a look is taken whether more may follow.
 constexpr int64_t kLeavingBytes = int64_t{8} << 20;
 constexpr int64_t kLeavingLook = 1'000'000;
+// Of one more than its share of the parts each worker of a round may have something to add up.
+constexpr size_t kMostPeers = 64;
 
 }  // namespace
 
@@ -29,7 +31,7 @@ void ShardAgent::Register() {
     if (plan_.HasRounds() && !knows_round && given.mark < kFirstLastMark) continue;
     if (!IsHeld(given)) SendGiven(given);
   }
-  if (last_have_) host_->Send(Have{generation_, *last_have_});
+  if (last_have_) host_->Send(Have{generation_, *last_have_, had_iteration_});
   if (awaits_joint_) host_->Send(strom::AskJoint{generation_, asked_});
 }
 
@@ -93,9 +95,17 @@ void ShardAgent::Handle(const Tick& tick) {
   }
 }
 
-void ShardAgent::Handle(const Rounds& rounds, std::vector<int32_t> ranks, int32_t rank) {
-  if (rounds.generation != generation_ || !plan_.IsOfGradients()) return;
-  if (rounds.where == Rounds::kGiveMean) return GiveMean(rounds.round);
+Status ShardAgent::Handle(const Rounds& rounds, std::vector<int32_t> ranks, int32_t rank) {
+  if (rounds.generation != generation_ || !plan_.IsOfGradients()) return {};
+  if (rounds.where == Rounds::kGiveMean) {
+    GiveMean(rounds.round);
+    return {};
+  }
+  const bool is_named = std::binary_search(ranks.begin(), ranks.end(), rank);
+  const bool may_begin = is_named && !peers_ && !stopped_;
+  if (rounds.where > Rounds::kGiveMean || (rounds.where == Rounds::kAmongPeers && !may_begin)) {
+    return {Code::kCorrupt, "an order for rounds that cannot be"};
+  }
   rounds_version_ = rounds.version;
   stopped_ = rounds.where == Rounds::kStopped;
   if (rounds.where == Rounds::kAmongPeers) {
@@ -104,7 +114,7 @@ void ShardAgent::Handle(const Rounds& rounds, std::vector<int32_t> ranks, int32_
       const BlobChunk chunk{early.name, early.total, early.offset, early.bytes};
       if (!HandlePeerChunk(early.rank, chunk).ok()) ++(*drops_)["early piece of a gradient"];
     }
-    return;
+    return {};
   }
   // Of a round that is not over nobody keeps what it has: all give again.
   early_.clear();
@@ -114,12 +124,13 @@ void ShardAgent::Handle(const Rounds& rounds, std::vector<int32_t> ranks, int32_
     coming_ = nullptr;
     taken_.reset();
     host_->Send(AtRound{generation_, rounds.version, next_round_});
-    return;
+    return {};
   }
   last_mean_ = nullptr;
   for (const Given& given : given_) {
     if (given.mark < kFirstLastMark) SendGiven(given);
   }
+  return {};
 }
 
 // What is given does not go to the master: the round is made among the workers, or nowhere yet.
@@ -147,10 +158,10 @@ Status ShardAgent::HandlePeerChunk(int32_t rank, const BlobChunk& chunk) {
     return {};
   }
   if (chunk.name.key > rounds_version_) {
-    // Each of them gives at most what is added up here, for one round.
-    size_t bytes = chunk.bytes.size();
-    for (const Early& early : early_) bytes += early.bytes.size();
-    if (bytes > static_cast<size_t>(plan_.size()) * sizeof(float) + kChunkBytes) {
+    // They give what is added up here, for one round.
+    const int64_t elements = PartElements(plan_.method, plan_.size());
+    const auto most = static_cast<size_t>(plan_.size() / elements) + kMostPeers;
+    if (early_.size() > most || std::ssize(chunk.bytes) > elements * kFloatBytes) {
       return {Code::kCorrupt, "more pieces of a gradient than there can be"};
     }
     early_.push_back(
@@ -270,8 +281,8 @@ std::shared_ptr<std::vector<float>> ShardAgent::MemoryOfTarget() {
 
 void ShardAgent::HandleRoundTarget(uint64_t number) {
   last_have_ = number;
-  const int64_t iteration = given_.empty() ? -1 : given_.front().iteration;
-  if (registered_) host_->Send(Have{generation_, number, iteration});
+  had_iteration_ = given_.empty() ? -1 : given_.front().iteration;
+  if (registered_) host_->Send(Have{generation_, number, had_iteration_});
   ForgetGiven();
   round_target_ = std::exchange(coming_, nullptr);
   if (plan_.method.bfloat16 != 0 && !plan_.IsOfGradients()) base_ = round_target_;
@@ -305,7 +316,10 @@ void ShardAgent::Give(uint64_t mark, int64_t iteration, int64_t steps, std::vect
   if (plan_.method.kind == STROM_EASGD && mark < kFirstLastMark) given_.clear();
   // The round at hand may have become another since the training thread has looked.
   if (plan_.HasRounds() && mark < kFirstLastMark && tick_) mark = *tick_;
-  if (plan_.IsOfGradients() && mark < kFirstLastMark) mark = next_round_;
+  if (plan_.IsOfGradients() && mark < kFirstLastMark) {
+    mark = next_round_;
+    if (!given_.empty() && given_.front().mark == mark) return;  // one for each round
+  }
   given_.push_back({mark, iteration, steps, std::move(values)});
   last_given_ = mark;
   if (!IsHeld(given_.back())) {

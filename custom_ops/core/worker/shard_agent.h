@@ -49,7 +49,8 @@ class ShardAgent {
   // --- what the master says
   void Handle(const Tick& tick);
   // `ranks`: those of the latest PEERS, `rank` this worker's.
-  void Handle(const Rounds& rounds, std::vector<int32_t> ranks, int32_t rank);
+  // kCorrupt where that cannot be.
+  Status Handle(const Rounds& rounds, std::vector<int32_t> ranks, int32_t rank);
   // kCorrupt where the chunk does not fit. *joint gets the answer to AskJoint.
   Status HandleChunk(const BlobChunk& chunk, JointValues* joint);
 
@@ -113,6 +114,7 @@ class ShardAgent {
   std::optional<uint64_t> tick_;                          // the latest
   std::optional<std::pair<uint64_t, JointValues>> next_;  // the target that no tick has named yet
   std::optional<uint64_t> last_have_;
+  int64_t had_iteration_ = -1;  // of the step whose values were given for that
   JointValues round_target_;
   uint64_t cycles_;
   std::vector<Given> given_;            // that the master may lack, should the link be lost

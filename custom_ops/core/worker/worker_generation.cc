@@ -169,8 +169,8 @@ void WorkerGeneration::Handle(const Tick& tick) {
   if (joint_) joint_->Handle(tick);
 }
 
-void WorkerGeneration::Handle(const Rounds& rounds, std::vector<int32_t> ranks, int32_t rank) {
-  if (joint_) joint_->Handle(rounds, std::move(ranks), rank);
+Status WorkerGeneration::Handle(const Rounds& rounds, std::vector<int32_t> ranks, int32_t rank) {
+  return joint_ ? joint_->Handle(rounds, std::move(ranks), rank) : Status{};
 }
 
 void WorkerGeneration::HandleJointChunk(const BlobChunk& chunk) {

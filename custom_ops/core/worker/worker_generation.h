@@ -133,7 +133,8 @@ class WorkerGeneration {
   void Handle(const End& end);
   void Handle(const Stop& stop);
   void Handle(const Tick& tick);
-  void Handle(const Rounds& rounds, std::vector<int32_t> ranks, int32_t rank);
+  // kCorrupt where the master may not say so.
+  Status Handle(const Rounds& rounds, std::vector<int32_t> ranks, int32_t rank);
   // Of the joint model.
   void HandleJointChunk(const BlobChunk& chunk);
   void HandleBlob(Blob blob);

@@ -58,8 +58,8 @@ void WorkerNode::HandleTimeout(int64_t now_ns) {
 int64_t WorkerNode::NextTimeout() const {
   const State& s = *state_;
   if (s.life == State::Life::kOver) return kNever;
-  int64_t next = std::min({s.retry_ns, s.tree.NextTimeout(), s.peers.NextTimeout(),
-                           s.relay.NextTimeout()});
+  int64_t next =
+      std::min({s.retry_ns, s.tree.NextTimeout(), s.peers.NextTimeout(), s.relay.NextTimeout()});
   if (const ShardAgent* const joint = state_->generation->joint()) {
     next = std::min(next, joint->NextTimeout());
   }
@@ -92,6 +92,7 @@ void WorkerNode::BeginGeneration(int64_t now_ns, Generation generation) {
   s.hands_out_own = false;
   s.replica_wanted.reset();
   if (std::exchange(s.resuming, false)) s.ForgetOthers();
+  s.peers.Rest();
   s.generation->Begin(std::move(generation));
   s.relay.Begin(s.generation->layout());
   if (s.up) s.generation->Announce();

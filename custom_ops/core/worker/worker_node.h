@@ -130,9 +130,12 @@ class WorkerNode {
   const Replication& replication() const;
   void SetApplied(const VersionVector& applied);
 
-  // Members, origins, vectors, ring bytes, retained updates, drops by reason: a JSON object.
   // Whether it is a link to another worker of the same rounds, and so none of the tree's.
   bool IsToPeer(LinkId link) const;
+  // Bytes of rounds of gradients that other workers, or the master, have not acknowledged.
+  int64_t RoundBytes() const;
+
+  // Members, origins, vectors, ring bytes, retained updates, drops by reason: a JSON object.
   std::string StatusJson() const;
 
  private:

@@ -92,12 +92,8 @@ struct WorkerNode::State final : WorkerGenerationHost {
   void Handle(const End& end) { generation->Handle(end); }
   void Handle(const Stop& stop) { generation->Handle(stop); }
   void Handle(const Tick& tick) { generation->Handle(tick); }
-  void Handle(const Peers& named) {
-    if (named.generation == generation->layout().generation) peers.Handle(now_ns, named, link);
-  }
-  void Handle(const Rounds& rounds) {
-    generation->Handle(rounds, peers.ranks(), options.rank);
-  }
+  void Handle(const Peers& named);
+  void Handle(const Rounds& rounds);
   void Handle(const SayAgain& again);
   void SayOldAgain();
   template <typename Other>

@@ -5,6 +5,27 @@ namespace strom {
 
 bool WorkerNode::IsToPeer(LinkId link) const { return state_->peers.Has(link); }
 
+int64_t WorkerNode::RoundBytes() const {
+  const State& s = *state_;
+  if (!s.generation->plan().IsOfGradients() || s.life == State::Life::kOver) return 0;
+  int64_t bytes = s.up ? s.links->QueuedBytes(s.link) : 0;
+  for (const int32_t rank : s.peers.ranks()) {
+    if (const LinkId link = s.peers.LinkTo(rank)) bytes += s.links->QueuedBytes(link);
+  }
+  return bytes;
+}
+
+void WorkerNode::State::Handle(const Peers& named) {
+  if (named.generation != generation->layout().generation) return;
+  const Status status = peers.Handle(now_ns, named, link);
+  if (!status.ok()) Fail(status.code, "the master sent " + status.message);
+}
+
+void WorkerNode::State::Handle(const Rounds& rounds) {
+  const Status status = generation->Handle(rounds, peers.ranks(), options.rank);
+  if (!status.ok()) Fail(status.code, "the master sent " + status.message);
+}
+
 bool WorkerNode::State::HandlePeerEvent(const LinkEvent& event) {
   switch (event.type) {
     case LinkEvent::Type::kHello:
@@ -34,8 +55,9 @@ void WorkerNode::State::HandlePeerChunk(const LinkEvent& event, int32_t from) {
   if (status.ok()) return;
   ++drops["message of another worker that breaks the protocol"];
   links->Close(now_ns, event.link, status.message);
-  peers.HandleDown(now_ns, {LinkEvent::Type::kDown, event.link, Channel::kControl, {},
-                            Code::kClosed, status.message});
+  peers.HandleDown(
+      now_ns,
+      {LinkEvent::Type::kDown, event.link, Channel::kControl, {}, Code::kClosed, status.message});
 }
 
 }  // namespace strom

@@ -37,6 +37,8 @@ class Host final : public ShardExchangeHost {
     }
   }
   int64_t QueuedBytes(int32_t) const override { return 0; }
+  void Fail(int32_t rank, Code, const std::string&) override { failed.push_back(rank); }
+  int64_t FailureTimeout() const override { return kTimeoutNs; }
   std::optional<Peers::Peer> ContactOf(int32_t rank) const override {
     Peers::Peer peer;
     peer.rank = rank;
@@ -44,6 +46,8 @@ class Host final : public ShardExchangeHost {
     return peer;
   }
 
+  static constexpr int64_t kTimeoutNs = 1'000'000;
+  std::vector<int32_t> failed;
   std::map<int32_t, Peers> named;
   std::map<int32_t, std::vector<Rounds>> orders;
   std::map<int32_t, std::map<uint64_t, std::vector<float>>> means;  // by rank and round
@@ -184,6 +188,9 @@ TEST_F(AmongPeersTest, WhereItsOnlyHolderIsLostTheRoundIsMadeAgain) {
   Report(1, kFirst + 1);
   exchange->Leave(1);
   Advance();
+  EXPECT_EQ(LastOrder(0).where, Rounds::kStopped);  // it may come back
+  now += 2 * Host::kTimeoutNs;
+  Advance();
   EXPECT_EQ(LastOrder(0).where, Rounds::kAtMaster);
   EXPECT_EQ(LastOrder(0).round, kFirst);
 }
@@ -269,16 +276,119 @@ TEST_F(AmongPeersTest, OneWhoEndsStopsThemOnceAllHaveItsLastRound) {
   EXPECT_EQ(host.means[1][kFirst + 1], std::vector<float>(kSize, 3.0f));
 }
 
-// Nobody has given for the first of those rounds while the one before is made here.
-TEST_F(AmongPeersTest, BeforeTheFirstOfThemNothingHasToBeAsked) {
+TEST_F(AmongPeersTest, OneWhoHasEndedEarlierThanAnotherHoldsUpNothing) {
+  BeginAmongPeers();
+  Have(0, kFirst);
+  Have(1, kFirst);
+  exchange->Finish(2);  // it had the word only after its last round
+  exchange->Finish(0);
+  Advance();
+  EXPECT_EQ(LastOrder(1).where, Rounds::kStopped);
+}
+
+TEST_F(AmongPeersTest, BeforeTheFirstOfThemTheRoundAtHandEndsHere) {
   RoundAtMaster(0);
   LinkAll();
   RoundAtMaster(1);
   exchange->Leave(2);
+  Advance();
+  EXPECT_EQ(LastOrder(0).where, Rounds::kAmongPeers);
+  RoundAtMaster(2, /*workers=*/2);
+  EXPECT_EQ(LastOrder(0).where, Rounds::kStopped);
+  Report(0, 3);
+  Report(1, 3);
+  EXPECT_EQ(LastOrder(1).where, Rounds::kAtMaster);
+  EXPECT_EQ(LastOrder(1).round, 3u);
+}
+
+// Its links to each other have stood meanwhile.
+TEST_F(AmongPeersTest, WhoComesBackToAMasterThatWasCutOffIsWaitedForAndGoesOn) {
+  BeginAmongPeers();
+  for (int32_t rank = 0; rank < 3; ++rank) exchange->Leave(rank);
+  Advance();
+  for (int32_t rank = 0; rank < 3; ++rank) {
+    ASSERT_TRUE(exchange->MayReturn(rank));
+    exchange->Return(rank);
+    EXPECT_EQ(LastOrder(rank).where, Rounds::kStopped);
+    EXPECT_TRUE(Report(rank, rank == 1 ? 501 : 500));
+  }
+  EXPECT_EQ(LastOrder(1).where, Rounds::kGiveMean);
+  EXPECT_EQ(LastOrder(1).round, 500u);
+  Give(1, kFirstMeanMark + 500, 7);
   EXPECT_EQ(LastOrder(0).where, Rounds::kAtMaster);
-  EXPECT_EQ(LastOrder(0).round, 2u);
+  EXPECT_EQ(LastOrder(0).round, 501u);
+}
+
+TEST_F(AmongPeersTest, WhoDoesNotComeBackIsWaitedForNoLongerThanItMayTake) {
+  BeginAmongPeers();
+  for (int32_t rank = 0; rank < 3; ++rank) exchange->Leave(rank);
+  Advance();
+  exchange->Return(0);
+  Report(0, kFirst);
+  EXPECT_EQ(LastOrder(0).where, Rounds::kStopped);
+  now += 2 * Host::kTimeoutNs;
+  Advance();
+  EXPECT_EQ(LastOrder(0).where, Rounds::kAtMaster);
+}
+
+TEST_F(AmongPeersTest, OneWhoHasEndedMayComeBackWheneverItComes) {
+  BeginAmongPeers();
+  for (int32_t rank = 0; rank < 3; ++rank) Have(rank, kFirst);
+  exchange->Finish(0);
+  Advance();
+  exchange->Leave(0);
+  Report(1, kFirst + 1);
+  Report(2, kFirst + 1);
+  now += 2 * Host::kTimeoutNs;
+  Advance();
+  for (uint64_t round = kFirst + 1; round < kFirst + 4; ++round) {
+    for (int32_t rank = 1; rank < 3; ++rank) Give(rank, round, 1);
+  }
+  ASSERT_TRUE(exchange->MayReturn(0));
+  exchange->Return(0);
+  EXPECT_TRUE(Report(0, kFirst + 1));
+  EXPECT_EQ(LastOrder(0).where, Rounds::kAtMaster);
+}
+
+TEST_F(AmongPeersTest, WhoComesBackWhileAMeanIsFetchedIsHeard) {
+  BeginAmongPeers();
+  exchange->Leave(2);
+  Advance();
+  Report(0, kFirst);
+  Report(1, kFirst + 1);
   exchange->Return(2);
-  EXPECT_EQ(LastOrder(2).where, Rounds::kAtMaster);  // the word may be lost with its link
+  EXPECT_EQ(Give(1, kFirstMeanMark + kFirst, 7), "");
+  EXPECT_EQ(LastOrder(0).where, Rounds::kStopped);
+  EXPECT_TRUE(Report(2, kFirst));
+  EXPECT_EQ(LastOrder(2).where, Rounds::kAtMaster);
+  for (int32_t rank = 0; rank < 3; rank += 2) Give(rank, kFirst, 1);
+  EXPECT_EQ(host.means[2][kFirst], std::vector<float>(kSize, 7.0f));
+}
+
+TEST_F(AmongPeersTest, AMeanOfAnotherRoundThanWasAskedForCountsForNothing) {
+  BeginAmongPeers();
+  exchange->Leave(2);
+  Advance();
+  Report(0, kFirst);
+  Report(1, kFirst + 1);
+  EXPECT_EQ(Give(1, kFirstMeanMark + kFirst + 40, 7), "");
+  EXPECT_EQ(LastOrder(0).where, Rounds::kStopped);
+}
+
+TEST_F(AmongPeersTest, WhoHasGotAStateThatIsGoneHasToGo) {
+  BeginAmongPeers();
+  exchange->Join(3, true);
+  Advance();
+  Report(0, kFirst);
+  Report(1, kFirst + 1);
+  EXPECT_FALSE(exchange->Hold(3, kFirst + 2));
+  ASSERT_TRUE(exchange->Hold(3, kFirst + 1));  // that of worker 1
+  exchange->Leave(1);
+  Report(2, kFirst);
+  now += 2 * Host::kTimeoutNs;
+  Advance();
+  EXPECT_EQ(LastOrder(0).round, kFirst);
+  EXPECT_THAT(host.failed, ElementsAre(3));
 }
 
 }  // namespace

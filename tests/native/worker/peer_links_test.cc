@@ -32,7 +32,9 @@ class PeerLinksTest : public testing::Test {
  protected:
   PeerLinksTest() : peers(Token{1}, kOwnRank, kTimeoutNs, &links) {}
 
-  void Name(std::vector<Peers::Peer> all) { peers.Handle(0, {7, ++version, all}, kMaster); }
+  void Name(std::vector<Peers::Peer> all) {
+    ASSERT_TRUE(peers.Handle(0, {7, ++version, std::move(all)}, kMaster).ok());
+  }
   bool Knock(const PeerHello& hello) {
     return peers.HandleHello(0, HelloOn(kKnock, EncodePeerHello(hello)));
   }
@@ -102,15 +104,41 @@ TEST_F(PeerLinksTest, ALostLinkIsToldAndMadeAgain) {
   peers.HandleDown(0, Down(1, Code::kMasterLost));
   EXPECT_EQ(peers.PollLinked()->linked, 0);
   EXPECT_EQ(peers.LinkTo(2), 0u);
-  EXPECT_THAT(*peers.PollNotice(), HasSubstr("worker 2 cannot be reached from worker 1 (silent)"));
+  EXPECT_FALSE(peers.PollNotice());  // that worker may be lost
   ASSERT_EQ(peers.NextTimeout(), kTimeoutNs);
   peers.HandleTimeout(kTimeoutNs);
   ASSERT_EQ(links.connected.size(), 2u);
-  peers.HandleDown(kTimeoutNs, Down(2, Code::kMasterLost));
-  EXPECT_FALSE(peers.PollNotice());  // once
-  peers.HandleTimeout(2 * kTimeoutNs);
-  peers.HandleUp(2 * kTimeoutNs, 3);
+  peers.HandleUp(kTimeoutNs, 2);
   EXPECT_EQ(peers.PollLinked()->linked, 1);
+}
+
+TEST_F(PeerLinksTest, OneThatCannotBeReachedIsSaidOnce) {
+  Name({PeerOf(kOwnRank), PeerOf(2)});
+  peers.HandleDown(0, Down(1, Code::kUnreachable));
+  EXPECT_THAT(*peers.PollNotice(), HasSubstr("worker 2 cannot be reached from worker 1 (silent)"));
+  peers.HandleTimeout(kTimeoutNs);
+  peers.HandleDown(kTimeoutNs, Down(2, Code::kUnreachable));
+  EXPECT_FALSE(peers.PollNotice());
+  EXPECT_EQ(peers.NextTimeout(), 2 * kTimeoutNs);
+  peers.Rest();  // another fit
+  EXPECT_EQ(peers.NextTimeout(), kNever);
+  Name({PeerOf(kOwnRank), PeerOf(2)});
+  EXPECT_EQ(links.connected.size(), 3u);
+}
+
+TEST_F(PeerLinksTest, OneThatHasLeftIsNotTriedAgain) {
+  LinkAll();
+  LinkEvent left = Down(1, Code::kClosed);
+  left.reason.clear();
+  peers.HandleDown(0, left);
+  EXPECT_EQ(peers.NextTimeout(), kNever);
+}
+
+TEST_F(PeerLinksTest, WorkersThatCannotBeAreRefused) {
+  EXPECT_EQ(peers.Handle(0, {7, 1, {}}, kMaster).code, Code::kCorrupt);
+  EXPECT_EQ(peers.Handle(0, {7, 1, {PeerOf(0), PeerOf(2)}}, kMaster).code, Code::kCorrupt);
+  EXPECT_EQ(peers.Handle(0, {7, 1, {PeerOf(1), PeerOf(1)}}, kMaster).code, Code::kCorrupt);
+  EXPECT_EQ(peers.Handle(0, {7, 1, {PeerOf(2), PeerOf(1)}}, kMaster).code, Code::kCorrupt);
 }
 
 TEST_F(PeerLinksTest, OfANewLinkInThePlaceOfAnotherTheMasterHearsBoth) {
