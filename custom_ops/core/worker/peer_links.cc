@@ -10,7 +10,7 @@ namespace strom {
 namespace {
 
 // Within the failure timeout: how often a worker knocks at one that has not heard of it yet.
-constexpr int64_t kKnocksPerTimeout = 50;
+constexpr int64_t kPeerKnocksPerTimeout = 50;
 
 }  // namespace
 
@@ -120,7 +120,7 @@ bool PeerLinks::HandleDown(int64_t now_ns, const LinkEvent& event) {
   if (event.code == Code::kClosed && event.reason.empty()) return true;  // it has left
   const bool may_not_know = event.code == Code::kRefused || event.code == Code::kClosed;
   peer->retry_ns =
-      now_ns + (may_not_know ? failure_timeout_ns_ / kKnocksPerTimeout : failure_timeout_ns_);
+      now_ns + (may_not_know ? failure_timeout_ns_ / kPeerKnocksPerTimeout : failure_timeout_ns_);
   const bool is_out_of_reach =
       event.code == Code::kUnreachable || event.code == Code::kRejectedSecret;
   if (!is_out_of_reach || peer->has_stood || std::exchange(peer->was_noticed, true)) return true;

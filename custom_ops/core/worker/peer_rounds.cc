@@ -12,8 +12,8 @@ namespace {
 
 // On its way to one peer at once, and how often a look is taken whether more may follow. Means wait
 // behind it, so it is short.
-constexpr int64_t kLeavingBytes = int64_t{4} << 20;
-constexpr int64_t kLeavingLook = 1'000'000;
+constexpr int64_t kLeavingToPeer = int64_t{4} << 20;
+constexpr int64_t kLookAtPeers = 1'000'000;
 
 }  // namespace
 
@@ -183,8 +183,8 @@ void PeerRounds::Advance(int64_t now_ns) {
     if (place == place_) continue;
     int64_t& part = next_parts_[place];
     for (; part < parts(); part += owners) {
-      if (host_->QueuedToPeer(ranks_[place]) >= kLeavingBytes) {
-        next_ns_ = now_ns + kLeavingLook;
+      if (host_->QueuedToPeer(ranks_[place]) >= kLeavingToPeer) {
+        next_ns_ = now_ns + kLookAtPeers;
         break;
       }
       SendPart(part);
