@@ -77,6 +77,15 @@ class LinkLayer {
   virtual void Close(int64_t now_ns, LinkId link, const std::string& reason) = 0;
 };
 
+// Another worker's address as the master says it: a link-local one is of the link over which this
+// worker reaches the master.
+inline Address FromHere(Address worker, const LinkLayer& links, LinkId master) {
+  const bool is_link_local = worker.ip[0] == 0xfe && (worker.ip[1] & 0xc0) == 0x80;
+  const auto over = links.PeerAddress(master);
+  if (is_link_local && over) worker.scope = over->scope;
+  return worker;
+}
+
 }  // namespace strom
 
 #endif  // KERAS_STROM_CORE_BASE_LINK_LAYER_H_

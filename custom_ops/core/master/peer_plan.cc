@@ -7,13 +7,6 @@
 
 namespace strom {
 
-namespace {
-
-// More would have too many links, of which each has its own memory and beacons.
-constexpr size_t kMostPeers = 64;
-
-}  // namespace
-
 void PeerPlan::Order(int32_t rank, uint8_t where, uint64_t round) const {
   host_->Send(rank, Rounds{generation_, version_, where, round});
 }

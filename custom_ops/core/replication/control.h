@@ -477,6 +477,10 @@ struct SayAgain {
   }
 };
 
+// Rounds of gradients among more workers would have too many links, of which each has memory of its
+// own.
+inline constexpr size_t kMostPeers = 64;
+
 // PEERS. Master, rounds of gradients: the workers of the rounds, in the order of ranks, the
 // receiver among them. Each is to have a link to each other one, the lower rank makes it.
 struct Peers {

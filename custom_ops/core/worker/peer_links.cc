@@ -24,7 +24,7 @@ Status PeerLinks::Handle(int64_t now_ns, const Peers& peers, LinkId master) {
   if (!ascend || !has_own) return {Code::kCorrupt, "workers of the rounds that cannot be"};
   master_ = master;
   latest_ = peers;
-  told_.reset();
+  told_ = false;
   lost_ = false;
   std::map<int32_t, Peer> before = std::exchange(peers_, {});
   for (const Peers::Peer& contact : peers.peers) {
@@ -54,11 +54,7 @@ void PeerLinks::Rest() {
 
 void PeerLinks::Connect(int64_t now_ns, Peer* peer) {
   peer->retry_ns = kNever;
-  // A link-local address is one of the link over which this worker reaches the master.
-  Address to = peer->contact.address;
-  const bool is_link_local = to.ip[0] == 0xfe && (to.ip[1] & 0xc0) == 0x80;
-  const auto master = links_->PeerAddress(master_);
-  if (is_link_local && master) to.scope = master->scope;
+  const Address to = FromHere(peer->contact.address, *links_, master_);
   peer->link = links_->Connect(now_ns, to, peer->contact.key,
                                EncodePeerHello({own_origin_, instance_, latest_.version}));
 }
@@ -176,8 +172,8 @@ bool PeerLinks::AllUp() const {
 std::optional<Linked> PeerLinks::PollLinked() {
   // Of a link that was lost and stands again the master hears both, for what was on it is lost.
   const bool lost = std::exchange(lost_, false);
-  const bool now = AllUp() && !(lost && told_ == true);
-  if (told_.value_or(false) == now) return std::nullopt;
+  const bool now = AllUp() && !(lost && told_);
+  if (told_ == now) return std::nullopt;
   told_ = now;
   return Linked{latest_.generation, latest_.version, static_cast<uint8_t>(now ? 1 : 0)};
 }

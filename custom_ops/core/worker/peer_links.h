@@ -46,7 +46,7 @@ class PeerLinks {
 
   // What the master is to be told, when it has changed or after TellAgain.
   std::optional<Linked> PollLinked();
-  void TellAgain() { told_.reset(); }
+  void TellAgain() { told_ = false; }
   // For the user, once for each peer that cannot be reached.
   std::optional<std::string> PollNotice();
 
@@ -74,7 +74,7 @@ class PeerLinks {
   uint64_t own_origin_ = 0;
   std::map<int32_t, Peer> peers_;       // the others, by rank
   std::map<LinkId, int32_t> welcomed_;  // links that do not stand yet
-  std::optional<bool> told_;            // of the latest PEERS
+  bool told_ = false;                   // that the links of the latest PEERS stand
   bool lost_ = false;                   // a link that stood, since told_
   std::vector<std::string> notices_;
 };

@@ -13,8 +13,6 @@ constexpr auto kFloatBytes = static_cast<int64_t>(sizeof(float));
 // Of a snapshot on its way at once, and how often a look is taken whether more may follow.
 constexpr int64_t kLeavingBytes = int64_t{8} << 20;
 constexpr int64_t kLeavingLook = 1'000'000;
-// Of one more than its share of the parts each worker of a round may have something to add up.
-constexpr size_t kMostPeers = 64;
 
 }  // namespace
 

@@ -242,11 +242,7 @@ const TreePlace::Child* TreeLinks::FindChild(uint64_t origin) const {
 void TreeLinks::JoinParent(int64_t now_ns) {
   retry_ns_ = kNever;
   if (!IsUnderMaster()) {
-    // A link-local address is one of the link over which this worker reaches the master.
-    Address parent = place_.parent_address;
-    const bool is_link_local = parent.ip[0] == 0xfe && (parent.ip[1] & 0xc0) == 0x80;
-    const auto master = links_->PeerAddress(master_link_);
-    if (is_link_local && master) parent.scope = master->scope;
+    const Address parent = FromHere(place_.parent_address, *links_, master_link_);
     parent_link_ = links_->Connect(now_ns, parent, place_.parent_key,
                                    EncodeChildHello({own_origin_, instance_}));
     return;
