@@ -60,6 +60,17 @@ Status NoGradient(const char* function) {
           std::string("strom_local_model_") + function + "_gradient: a segment has no gradient"};
 }
 
+Status ReadGradients(const strom_segment* segments, int64_t count,
+                     std::vector<GradientPiece<const float>>* pieces) {
+  for (int64_t i = 0; i < count; ++i) {
+    const strom_segment& segment = segments[i];
+    const auto size = static_cast<size_t>(std::max<int64_t>(0, segment.size));
+    if (size > 0 && segment.before == nullptr) return NoGradient("give");
+    pieces->push_back({{segment.before, size}, segment.offset, segment.name});
+  }
+  return {};
+}
+
 }  // namespace
 }  // namespace strom
 
@@ -115,17 +126,23 @@ int strom_local_model_penalize(strom_handle model, const strom_segment* segments
   });
 }
 
+int strom_local_model_give_early(strom_handle model, const strom_segment* segments, int64_t count,
+                                 float rate, int64_t iteration, const strom_thread_pool* threads) {
+  return WithLocalModel(__func__, model, [&](LocalModel& m) -> Status {
+    std::vector<GradientPiece<const float>> pieces;
+    Status usable = ReadGradients(segments, count, &pieces);
+    if (!usable.ok()) return usable;
+    return m.GiveEarly(pieces, rate, iteration, LentThreads(threads).parallel());
+  });
+}
+
 int strom_local_model_give_gradient(strom_handle model, const strom_segment* segments,
                                     int64_t count, float rate, int64_t iteration,
                                     const strom_thread_pool* threads) {
   return WithLocalModel(__func__, model, [&](LocalModel& m) -> Status {
     std::vector<GradientPiece<const float>> pieces;
-    for (int64_t i = 0; i < count; ++i) {
-      const strom_segment& segment = segments[i];
-      const auto size = static_cast<size_t>(std::max<int64_t>(0, segment.size));
-      if (size > 0 && segment.before == nullptr) return NoGradient("give");
-      pieces.push_back({{segment.before, size}, segment.offset, segment.name});
-    }
+    Status usable = ReadGradients(segments, count, &pieces);
+    if (!usable.ok()) return usable;
     return m.GiveGradient(pieces, rate, iteration, MonotonicNanoseconds(),
                           LentThreads(threads).parallel());
   });

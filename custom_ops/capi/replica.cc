@@ -160,6 +160,20 @@ int strom_replica_apply(strom_handle replica, const strom_segment* segments, int
   });
 }
 
+int strom_replica_apply_on_device(strom_handle replica, const strom_step_device* device,
+                                  const strom_segment* segments, int64_t count,
+                                  const strom_thread_pool* threads, strom_step_result* result) {
+  return strom::WithReplica(__func__, replica, [&](CompressionState& r) -> Status {
+    const char* const function = "strom_replica_apply_on_device";
+    Status status = strom::CheckCount(function, segments, count);
+    if (!status.ok()) return status;
+    if (device == nullptr) return strom::NullArgument(function, "device");
+    if (result == nullptr) return strom::NullArgument(function, "result");
+    return r.ApplyOnDevice(*device, strom::Segments(segments, count), result,
+                           strom::LentThreads(threads).parallel());
+  });
+}
+
 int strom_replica_add_residual(strom_handle replica, const strom_segment* segments, int64_t count,
                                int32_t sign, const strom_thread_pool* threads) {
   return strom::WithReplica(__func__, replica, [&](CompressionState& r) -> Status {

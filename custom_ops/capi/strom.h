@@ -22,7 +22,7 @@ extern "C" {
 
 /* Bumped whenever a declaration below, in joint_values.h or in step_values.h changes; the Python
  * package refuses another number. */
-#define STROM_ABI_VERSION 21
+#define STROM_ABI_VERSION 22
 
 typedef int64_t strom_handle;
 
@@ -92,6 +92,15 @@ STROM_EXPORT int strom_replica_apply(strom_handle replica, const strom_segment* 
                                      int64_t count, float* const* own_models,
                                      const strom_thread_pool* threads, strom_step_result* result);
 
+/* The same in synchronous and bounded modes where values of `full` steps lie on `device`: to a
+ * segment's `value`, G on the host, all updates are added, and the others' to the worker's own
+ * model on the device; NULL for a segment of which the device has G. */
+STROM_EXPORT int strom_replica_apply_on_device(strom_handle replica,
+                                               const strom_step_device* device,
+                                               const strom_segment* segments, int64_t count,
+                                               const strom_thread_pool* threads,
+                                               strom_step_result* result);
+
 /* value = before + r, or with `sign` -1 before - r: from what all workers share to what a worker of
  * `full` steps trains on, and back. Where r is zero `value` is `before`, to the bit. `value` may
  * alias `before`; `after` is not looked at. */
@@ -151,8 +160,13 @@ STROM_EXPORT int strom_local_model_step(strom_handle model, const strom_segment*
                                         int64_t count, int64_t iteration,
                                         const strom_thread_pool* threads,
                                         strom_pull_result* result);
-/* Rounds of gradients: before a step of the optimizer gives this worker's gradients, `before` of
- * segments that may leave out variables, and its learning rate. strom_local_model_await and then
+/* Rounds of gradients: gives some of this worker's, `before` of segments, while it computes the
+ * others, so that they leave meanwhile. give_gradient has them again, and does not look at them. */
+STROM_EXPORT int strom_local_model_give_early(strom_handle model, const strom_segment* segments,
+                                              int64_t count, float rate, int64_t iteration,
+                                              const strom_thread_pool* threads);
+/* Before a step of the optimizer gives this worker's gradients, `before` of ascending segments that
+ * may leave out variables, and its learning rate. strom_local_model_await and then
  * strom_local_model_take_gradient come before the step. */
 STROM_EXPORT int strom_local_model_give_gradient(strom_handle model, const strom_segment* segments,
                                                  int64_t count, float rate, int64_t iteration,

@@ -426,6 +426,26 @@ void WorkerAgent::Give(uint64_t mark, int64_t iteration, int64_t steps, std::vec
   });
 }
 
+void WorkerAgent::BeginGradient(int64_t iteration, GrowingGradient values) {
+  loop_.Post([this, iteration, v = std::move(values)](int64_t now_ns) mutable {
+    node_.BeginGradient(now_ns, iteration, std::move(v));
+  });
+}
+
+void WorkerAgent::GivePart(int64_t part) {
+  loop_.Post([this, part](int64_t now_ns) { node_.GivePart(now_ns, part); });
+}
+
+void WorkerAgent::EndGradient(int64_t iteration, GrowingGradient values) {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    joint_ = nullptr;  // what came for a gradient that is void
+  }
+  loop_.Post([this, iteration, v = std::move(values)](int64_t now_ns) mutable {
+    node_.EndGradient(now_ns, iteration, std::move(v));
+  });
+}
+
 void WorkerAgent::AskJoint() {
   {
     std::lock_guard<std::mutex> lock(mutex_);

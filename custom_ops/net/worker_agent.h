@@ -104,6 +104,9 @@ class WorkerAgent final : public Exchange, public JointExchange, private IoLoop:
   // JointExchange, called from the training op's thread.
   JointOrders TakeOrders() override;
   void Give(uint64_t mark, int64_t iteration, int64_t steps, std::vector<float> values) override;
+  void BeginGradient(int64_t iteration, GrowingGradient values) override;
+  void GivePart(int64_t part) override;
+  void EndGradient(int64_t iteration, GrowingGradient values) override;
   void AskJoint() override;
   void AwaitJoint(int64_t timeout_ns, std::function<void(Status)> done) override;
   JointValues TakeJoint() override;

@@ -46,6 +46,11 @@ void Application::Act(int64_t now_ns) {
   }
   if (handed_over_) return LeaveOnceHeld(now_ns);
   // Within a step a program does nothing else.
+  if (gradient_ && record_.state == ApplicationRecord::State::kTraining) {
+    if (next_action_ns_ <= now_ns) EndStepByGradient(now_ns);
+    return;
+  }
+  gradient_.reset();
   const bool awaited = joint_.waits();
   const bool is_within_step = !joint_.Continue(now_ns, &record_.parameters);
   if (awaited && !is_within_step && script_.plan.IsOfGradients()) NoteRound();
@@ -322,20 +327,38 @@ void Application::TrainJointStep(int64_t now_ns) {
   if (!joint_.failure().ok()) hooks_.on_violation("cannot step: " + joint_.failure().message);
 }
 
-void Application::TrainStepByGradient(int64_t now_ns) {
+std::vector<float> Application::DrawGradient() {
   std::vector<float> gradient(static_cast<size_t>(script_.plan.size()));
   const size_t stride = 1 + gradient.size() / 1000;
   for (size_t i = 0; i < gradient.size(); i += stride) {
     gradient[i] = static_cast<float>(random_.Between(-8, 8)) / 7;
   }
+  return gradient;
+}
+
+// Some of a gradient is there before the rest.
+void Application::TrainStepByGradient(int64_t now_ns) {
   ++record_.joint_steps;
-  joint_.StepByGradient(now_ns, record_.step, gradient);
+  gradient_ = DrawGradient();
+  if (!random_.Chance(.5)) return EndStepByGradient(now_ns);
+  const size_t pieces = JointProgram::Cut(*gradient_).size();
+  const auto first = static_cast<size_t>(random_.Below(static_cast<int64_t>(pieces)));
+  joint_.GiveEarly(now_ns, record_.step, *gradient_, first, pieces);
+  if (!joint_.failure().ok()) hooks_.on_violation("cannot give: " + joint_.failure().message);
+  // Now and then a step fails in its middle, and the program makes another one.
+  if (random_.Chance(.1)) gradient_ = DrawGradient();
+  next_action_ns_ = now_ns + random_.Between(0, 2 * script_.think_ns);
+}
+
+void Application::EndStepByGradient(int64_t now_ns) {
+  joint_.StepByGradient(now_ns, record_.step, *gradient_);
+  gradient_.reset();
+  EndStep(now_ns);
 }
 
 void Application::TrainStep(int64_t now_ns) {
   if (script_.plan.IsOfGradients()) {
-    TrainStepByGradient(now_ns);
-    return EndStep(now_ns);
+    return TrainStepByGradient(now_ns);
   }
   if (script_.plan.IsJoint()) {
     TrainJointStep(now_ns);

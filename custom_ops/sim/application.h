@@ -132,7 +132,9 @@ class Application {
   void LeaveOnceHeld(int64_t now_ns);
   void TrainStep(int64_t now_ns);
   void TrainJointStep(int64_t now_ns);
+  std::vector<float> DrawGradient();
   void TrainStepByGradient(int64_t now_ns);
+  void EndStepByGradient(int64_t now_ns);
   void NoteRound();
   void LookAtRound(bool ends);
   Buffer StateToGive() const;
@@ -149,6 +151,7 @@ class Application {
   SimulatedRandom random_;
   const Hooks hooks_;
   JointProgram joint_;
+  std::optional<std::vector<float>> gradient_;  // of a step in whose middle it is
   std::optional<uint64_t> round_hash_;  // of the parameters since the last round of gradients
   ApplicationRecord record_;
   int64_t next_action_ns_ = kNever;

@@ -1,5 +1,7 @@
 #include "sim/joint_program.h"
 
+#include <algorithm>
+
 namespace strom {
 
 void JointProgram::Begin(const JointPlan& plan, int32_t rank, int32_t workers) {
@@ -47,11 +49,29 @@ bool JointProgram::Continue(int64_t now_ns, std::vector<float>* x) {
   return true;
 }
 
+// Parts and pieces do not end together.
+std::vector<GradientPiece<const float>> JointProgram::Cut(const std::vector<float>& gradient) {
+  std::vector<GradientPiece<const float>> pieces;
+  const size_t most = 37 + gradient.size() / 20;
+  for (size_t at = 0; at < gradient.size(); at += most) {
+    const std::span<const float> values =
+        std::span(gradient).subspan(at, std::min(most, gradient.size() - at));
+    pieces.push_back({values, static_cast<int64_t>(at), "variable"});
+  }
+  return pieces;
+}
+
+void JointProgram::GiveEarly(int64_t now_ns, int64_t iteration, const std::vector<float>& gradient,
+                             size_t first, size_t last) {
+  now_ns_ = now_ns;
+  const std::vector<GradientPiece<const float>> pieces = Cut(gradient);
+  failure_ = local_.GiveEarly(std::span(pieces).subspan(first, last - first), 1.0f, iteration, {});
+}
+
 void JointProgram::StepByGradient(int64_t now_ns, int64_t iteration,
                                   const std::vector<float>& gradient) {
   now_ns_ = now_ns;
-  const GradientPiece<const float> piece{gradient, 0, "variable"};
-  failure_ = local_.GiveGradient({&piece, 1}, 1.0f, iteration, now_ns, {});
+  failure_ = local_.GiveGradient(Cut(gradient), 1.0f, iteration, now_ns, {});
   waits_ = true;
 }
 
@@ -83,6 +103,15 @@ void JointProgram::Give(uint64_t mark, int64_t iteration, int64_t steps,
                         std::vector<float> values) {
   on_given_(steps);
   node_->GiveToJoint(now_ns_, mark, iteration, steps, std::move(values));
+}
+
+void JointProgram::BeginGradient(int64_t iteration, GrowingGradient values) {
+  node_->BeginGradient(now_ns_, iteration, std::move(values));
+}
+
+void JointProgram::EndGradient(int64_t iteration, GrowingGradient values) {
+  on_given_(1);
+  node_->EndGradient(now_ns_, iteration, std::move(values));
 }
 
 void JointProgram::AskJoint() { node_->AskJoint(now_ns_); }

@@ -27,7 +27,11 @@ class JointProgram final : public JointExchange {
   // After a step that has changed `x`, the flat space. False: it waits, and Continue says how long.
   bool Step(int64_t now_ns, int64_t iteration, std::vector<float>* x);
   bool Continue(int64_t now_ns, std::vector<float>* x);
-  // Rounds of gradients, instead of Step: Continue adds the mean of all workers' to `x`.
+  // Rounds of gradients, instead of Step: Continue adds the mean of all workers' to `x`. Pieces
+  // [first, last) of Cut may be given early.
+  static std::vector<GradientPiece<const float>> Cut(const std::vector<float>& gradient);
+  void GiveEarly(int64_t now_ns, int64_t iteration, const std::vector<float>& gradient,
+                 size_t first, size_t last);
   void StepByGradient(int64_t now_ns, int64_t iteration, const std::vector<float>& gradient);
   // After the last one.
   void Finish(int64_t now_ns, int64_t iteration, const std::vector<float>& x);
@@ -39,6 +43,9 @@ class JointProgram final : public JointExchange {
   // --- JointExchange
   JointOrders TakeOrders() override;
   void Give(uint64_t mark, int64_t iteration, int64_t steps, std::vector<float> values) override;
+  void BeginGradient(int64_t iteration, GrowingGradient values) override;
+  void GivePart(int64_t part) override { node_->GivePart(now_ns_, part); }
+  void EndGradient(int64_t iteration, GrowingGradient values) override;
   void AskJoint() override;
   void AwaitJoint(int64_t, std::function<void(Status)>) override {}  // Continue looks
   JointValues TakeJoint() override { return std::exchange(joint_, nullptr); }

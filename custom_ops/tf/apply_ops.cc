@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "tensorflow/core/framework/op_kernel.h"
+#include "tf/device_step.h"
 #include "tf/held_values.h"
 #include "tf/own_models.h"
 #include "tf/threads.h"
@@ -22,13 +23,68 @@ namespace {
 
 float* Floats(Tensor* tensor) { return static_cast<float*>(tensor->data()); }
 
+// Whether the step before was done on the op's device, with what all workers share kept beside each
+// model of the worker's own.
+bool StaysOnDevice(const ReplicaAttributes& attributes, const OwnModels& models,
+                   const DeviceStep& step, LockedVariables& variables) {
+  if (!step.is_held()) return false;
+  for (size_t i = 0; i < variables.size(); ++i) {
+    const OwnModel model = models.Get(attributes.offsets[i]);
+    const bool is_beside = model.state == OwnModel::State::kOwn && model.other.NumElements() > 0;
+    const bool is_alone = model.state == OwnModel::State::kShared;
+    const bool is_empty = variables.placed(i).NumElements() == 0;
+    if (!is_beside && !is_alone && !is_empty) return false;
+    if (variables.copies_on_read(i)) return false;
+  }
+  return true;
+}
+
+// Variables are added to where they lie; what all workers share is on the host. Messages alone go
+// to the device.
+absl::Status ApplyOnDevice(OpKernelContext* context, const ReplicaAttributes& attributes,
+                           LockedVariables& variables, OwnModels* models, DeviceStep* step) {
+  variables.ForgetMirrors();
+  std::vector<OwnModel> held(variables.size());
+  std::vector<strom_cuda_segment> segments;
+  std::vector<float*> shared;
+  absl::Status status;
+  for (size_t i = 0; i < held.size(); ++i) {
+    held[i] = models->Take(attributes.offsets[i]);
+    const int64_t size = variables.placed(i).NumElements();
+    if (size == 0 || !status.ok()) continue;
+    const bool has_shared = held[i].other.NumElements() > 0;
+    status = variables.MakePlacedWritable(i);
+    if (status.ok() && has_shared) status = MakeWritable(variables.copies(), &held[i].other);
+    auto* const value = static_cast<float*>(variables.placed(i).data());
+    segments.push_back({attributes.offsets[i], size, value, value, value, nullptr, nullptr});
+    shared.push_back(has_shared ? Floats(&held[i].other) : nullptr);
+  }
+  strom_step_result result{};
+  if (status.ok()) {
+    status = step->Apply(context, attributes.replica, std::move(segments), shared, &result);
+  }
+  for (size_t i = 0; i < held.size(); ++i) {
+    models->Put(attributes.offsets[i], std::move(held[i]));
+  }
+  TF_RETURN_IF_ERROR(variables.RememberBuffers());
+  TF_RETURN_IF_ERROR(status);
+  return OutputStatistics(context, result);
+}
+
 // Where a variable and its own model are two buffers, one holds what all workers share.
 absl::Status ApplyReceived(OpKernelContext* context, const ReplicaAttributes& attributes) {
   LockedVariables variables(context);
   TF_RETURN_IF_ERROR(variables.Lock(attributes));
-  TF_RETURN_IF_ERROR(variables.FetchAll());
   RefCountPtr<OwnModels> models;
   TF_RETURN_IF_ERROR(OwnModels::Find(context, attributes.replica, &models));
+  if (variables.copies().on_device()) {
+    RefCountPtr<DeviceStep> step;
+    TF_RETURN_IF_ERROR(DeviceStep::Find(context, attributes.replica, &step));
+    if (StaysOnDevice(attributes, *models, *step, variables)) {
+      return ApplyOnDevice(context, attributes, variables, models.get(), step.get());
+    }
+  }
+  TF_RETURN_IF_ERROR(variables.FetchAll());
   std::vector<OwnModel> held(variables.size());
   int64_t assigned = 0;
   for (size_t i = 0; i < held.size(); ++i) {

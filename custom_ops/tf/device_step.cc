@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "tensorflow/core/platform/logging.h"
 #include "tf/replica_resource.h"
+#include "tf/threads.h"
 #include "tf/variables.h"
 
 namespace keras_strom {
@@ -73,11 +74,16 @@ absl::Status DeviceStep::Prepare(OpKernelContext* context, strom_handle replica,
   return absl::OkStatus();
 }
 
-absl::Status DeviceStep::Allocate(OpKernelContext* context, strom_handle replica,
-                                  const std::vector<strom_cuda_segment>& segments) {
+absl::Status DeviceStep::FollowStream(OpKernelContext* context) {
   void* stream = nullptr;
   TF_RETURN_IF_ERROR(StreamOf(context, &stream));
   if (stream != stream_) stream_ = stream;  // Somebody may read the residual meanwhile.
+  return absl::OkStatus();
+}
+
+absl::Status DeviceStep::Allocate(OpKernelContext* context, strom_handle replica,
+                                  const std::vector<strom_cuda_segment>& segments) {
+  TF_RETURN_IF_ERROR(FollowStream(context));
   TF_RETURN_IF_ERROR(DeviceLibrary::Open(&library_));
   if (codec_ == 0) {
     int64_t max_message = 0;
@@ -125,6 +131,23 @@ absl::Status DeviceStep::Step(strom_handle replica, std::vector<strom_cuda_segme
   const int code = strom_replica_step_on_device(
       replica, &device, places.data(), static_cast<int64_t>(places.size()), &options, result);
   if (code != STROM_OK && result->stepped == 0) PutBackValues();
+  segments_.clear();
+  return ToStatus(code, strom_last_error());
+}
+
+absl::Status DeviceStep::Apply(OpKernelContext* context, strom_handle replica,
+                               std::vector<strom_cuda_segment> segments,
+                               const std::vector<float*>& shared, strom_step_result* result) {
+  TF_RETURN_IF_ERROR(FollowStream(context));
+  std::vector<strom_segment> places;
+  for (size_t k = 0; k < segments.size(); ++k) {
+    places.push_back({segments[k].offset, segments[k].size, nullptr, nullptr, shared[k], nullptr});
+  }
+  segments_ = std::move(segments);
+  const strom_step_device device = Functions();
+  const strom_thread_pool threads = LendThreads(context);
+  const int code = strom_replica_apply_on_device(
+      replica, &device, places.data(), static_cast<int64_t>(places.size()), &threads, result);
   segments_.clear();
   return ToStatus(code, strom_last_error());
 }

@@ -1,9 +1,10 @@
 // Steps that stay on the device: variables, what they were before and the residual lie there, and
 // only messages and numbers go between it and the host.
 //
-// It does what libstrom_cuda.so's kernels do, the default step of asynchronous mode. Everything
-// else is done on the host (tf/host_copies.h); the core asks for the residual where it is needed
-// (core/step/device_residual.h), so that a step may be either.
+// It does what libstrom_cuda.so's kernels do: the default step, and in synchronous and bounded
+// modes adding what was received. Everything else is done on the host (tf/host_copies.h); the core
+// asks for the residual where it is needed (core/step/device_residual.h), so that a step may be
+// either.
 #ifndef KERAS_STROM_TF_DEVICE_STEP_H_
 #define KERAS_STROM_TF_DEVICE_STEP_H_
 
@@ -44,6 +45,15 @@ class DeviceStep : public tensorflow::ResourceBase {
   absl::Status Step(strom_handle replica, std::vector<strom_cuda_segment> segments,
                     const strom_step_options& options, strom_step_result* result);
 
+  // Whether the last step was one here, and its residual lies on the device.
+  bool is_held() const { return held_; }
+
+  // strom_replica_apply_on_device. `shared`: of each segment what all workers share, on the host,
+  // or null.
+  absl::Status Apply(tensorflow::OpKernelContext* context, strom_handle replica,
+                     std::vector<strom_cuda_segment> segments, const std::vector<float*>& shared,
+                     strom_step_result* result);
+
  private:
   // Where the residual of each segment lies in the tensor.
   struct Residual {
@@ -64,6 +74,8 @@ class DeviceStep : public tensorflow::ResourceBase {
     float* At(int64_t offset) const;
   };
 
+  // What is done next is done behind what the op's stream was given.
+  absl::Status FollowStream(tensorflow::OpKernelContext* context);
   absl::Status Allocate(tensorflow::OpKernelContext* context, strom_handle replica,
                         const std::vector<strom_cuda_segment>& segments);
 

@@ -12,6 +12,30 @@
 
 namespace keras_strom {
 
+// Refuses a step of another training than that for which it was traced.
+inline absl::Status CheckJoint(int64_t joint_now, int64_t joint) {
+  if (joint_now == joint) return absl::OkStatus();
+  return ToStatus(STROM_INVALID_ARGUMENT,
+                  "this step was traced for a training of other variables than the joint model "
+                  "has now: after layers were frozen or thawed compile the model again, and give "
+                  "a custom loop a tf.function of its own for each strategy.begin");
+}
+
+// Gradients of variables, as the core wants them.
+inline std::vector<strom_segment> GradientSegments(tensorflow::OpKernelContext* context,
+                                                   const std::vector<int64_t>& offsets,
+                                                   const std::vector<std::string>& names) {
+  std::vector<strom_segment> segments(offsets.size());
+  for (size_t i = 0; i < segments.size(); ++i) {
+    const tensorflow::Tensor& gradient = context->input(static_cast<int>(i));
+    segments[i].offset = offsets[i];
+    segments[i].size = gradient.NumElements();
+    segments[i].before = static_cast<const float*>(gradient.data());
+    segments[i].name = names[i].c_str();
+  }
+  return segments;
+}
+
 class JointExchangeOp : public tensorflow::AsyncOpKernel {
  public:
   explicit JointExchangeOp(tensorflow::OpKernelConstruction* context) : AsyncOpKernel(context) {
@@ -26,13 +50,8 @@ class JointExchangeOp : public tensorflow::AsyncOpKernel {
   }
 
  protected:
-  // Refuses a step of another training.
   absl::Status CheckJoint(tensorflow::OpKernelContext* context) const {
-    if (context->input(joint_now_input_).scalar<int64_t>()() == joint_) return absl::OkStatus();
-    return ToStatus(STROM_INVALID_ARGUMENT,
-                    "this step was traced for a training of other variables than the joint model "
-                    "has now: after layers were frozen or thawed compile the model again, and give "
-                    "a custom loop a tf.function of its own for each strategy.begin");
+    return keras_strom::CheckJoint(context->input(joint_now_input_).scalar<int64_t>()(), joint_);
   }
 
   int64_t Iteration(tensorflow::OpKernelContext* context) const {

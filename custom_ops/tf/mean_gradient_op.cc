@@ -1,7 +1,9 @@
-// StromMeanGradient: the exchange of gradients before the optimizer, inside `strategy.run`.
+// StromGiveEarly and StromMeanGradient: the exchange of gradients before the optimizer, inside
+// `strategy.run`. The first gives some of them while others are still being computed.
 //
-// It runs on the CPU: gradients of a device come to it, and their means go back, as any tensor
-// does.
+// They run on the CPU: gradients of a device come there, and their means go back, as any
+// tensor does.
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -12,10 +14,46 @@
 
 namespace keras_strom {
 
+using tensorflow::OpKernel;
 using tensorflow::OpKernelConstruction;
 using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
 using tensorflow::TensorShape;
+
+class GiveEarlyOp : public OpKernel {
+ public:
+  explicit GiveEarlyOp(OpKernelConstruction* context) : OpKernel(context) {
+    OP_REQUIRES_OK(context, attributes_.Read(context, "model"));
+    OP_REQUIRES_OK(context, context->GetAttr("names", &names_));
+    OP_REQUIRES_OK(context, context->GetAttr("joint", &joint_));
+    OP_REQUIRES_OK(context, FirstInput(*this, "rate", &rate_input_));
+    OP_REQUIRES_OK(context, FirstInput(*this, "iteration", &iteration_input_));
+    OP_REQUIRES_OK(context, FirstInput(*this, "joint_now", &joint_now_input_));
+    OP_REQUIRES(context, names_.size() == attributes_.offsets.size(),
+                absl::InvalidArgumentError("names must have one entry a variable"));
+  }
+
+  void Compute(OpKernelContext* context) override {
+    OP_REQUIRES_OK(context,
+                   CheckJoint(context->input(joint_now_input_).scalar<int64_t>()(), joint_));
+    const std::vector<strom_segment> segments =
+        GradientSegments(context, attributes_.offsets, names_);
+    const strom_thread_pool threads = LendThreads(context);
+    const int code = strom_local_model_give_early(
+        attributes_.replica, segments.data(), static_cast<int64_t>(segments.size()),
+        context->input(rate_input_).scalar<float>()(),
+        context->input(iteration_input_).scalar<int64_t>()(), &threads);
+    OP_REQUIRES_OK(context, ToStatus(code, strom_last_error()));
+  }
+
+ private:
+  ReplicaAttributes attributes_;
+  std::vector<std::string> names_;
+  int64_t joint_ = 0;
+  int rate_input_ = 0;
+  int iteration_input_ = 0;
+  int joint_now_input_ = 0;
+};
 
 class MeanGradientOp : public JointExchangeOp {
  public:
@@ -32,12 +70,8 @@ class MeanGradientOp : public JointExchangeOp {
  private:
   absl::Status Give(OpKernelContext* context) const {
     TF_RETURN_IF_ERROR(CheckJoint(context));
-    std::vector<strom_segment> segments = Segments();
-    for (size_t i = 0; i < segments.size(); ++i) {
-      const Tensor& gradient = context->input(static_cast<int>(i));
-      segments[i].size = gradient.NumElements();
-      segments[i].before = static_cast<const float*>(gradient.data());
-    }
+    const std::vector<strom_segment> segments =
+        GradientSegments(context, attributes_.offsets, names_);
     const strom_thread_pool threads = LendThreads(context);
     const int code = strom_local_model_give_gradient(
         attributes_.replica, segments.data(), static_cast<int64_t>(segments.size()),
@@ -46,7 +80,7 @@ class MeanGradientOp : public JointExchangeOp {
   }
 
   absl::Status Take(OpKernelContext* context) const {
-    std::vector<strom_segment> segments = Segments();
+    std::vector<strom_segment> segments = GradientSegments(context, attributes_.offsets, names_);
     for (size_t i = 0; i < segments.size(); ++i) {
       const int input = static_cast<int>(i);
       Tensor* mean = nullptr;
@@ -65,19 +99,11 @@ class MeanGradientOp : public JointExchangeOp {
     return ToStatus(code, strom_last_error());
   }
 
-  std::vector<strom_segment> Segments() const {
-    std::vector<strom_segment> segments(attributes_.offsets.size());
-    for (size_t i = 0; i < segments.size(); ++i) {
-      segments[i].offset = attributes_.offsets[i];
-      segments[i].name = names_[i].c_str();
-    }
-    return segments;
-  }
-
   bool may_overflow_ = false;
   int rate_input_ = 0;
 };
 
+REGISTER_KERNEL_BUILDER(Name("StromGiveEarly").Device(tensorflow::DEVICE_CPU), GiveEarlyOp);
 REGISTER_KERNEL_BUILDER(Name("StromMeanGradient").Device(tensorflow::DEVICE_CPU), MeanGradientOp);
 
 }  // namespace keras_strom

@@ -157,6 +157,33 @@ gradients: Theirs.
 penalized: What the optimizer is to get.
 )doc");
 
+REGISTER_OP("StromGiveEarly")
+    .Attr("N: int >= 1")
+    .Attr("model: int")
+    .Attr("offsets: list(int)")
+    .Attr("names: list(string)")
+    .Attr("joint: int")
+    .Input("gradients: N * float")
+    .Input("rate: float")
+    .Input("iteration: int64")
+    .Input("joint_now: int64")
+    .SetIsStateful()
+    .SetShapeFn(tensorflow::shape_inference::NoOutputs)
+    .Doc(R"doc(
+Lets some of a step's gradients leave while others are still being computed.
+
+StromMeanGradient gets them again, after this op.
+
+model: The handle of the worker's local model (capi/strom.h).
+offsets: Where the variable of each gradient begins in the joint model.
+names: The variables' names, for errors.
+joint: Names the joint model that these variables are of.
+gradients: Of some of the variables that StromMeanGradient has.
+rate: The learning rate with which this worker would step.
+iteration: The step's number, which travels with them.
+joint_now: The joint model of the training that runs; a step with another is refused.
+)doc");
+
 REGISTER_OP("StromMeanGradient")
     .Attr("N: int >= 1")
     .Attr("model: int")
@@ -179,7 +206,7 @@ REGISTER_OP("StromMeanGradient")
       return absl::OkStatus();
     })
     .Doc(R"doc(
-Gives the master a step's gradients, and waits for the mean of all workers'.
+Gives a step's gradients to the others, and waits for the mean of all workers'.
 
 model: The handle of the worker's local model (capi/strom.h).
 offsets: Where the variable of each gradient begins in the joint model.

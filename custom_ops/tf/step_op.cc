@@ -300,8 +300,8 @@ class StepOp : public OpKernel {
   // Whether the device's kernels have all that this step asks for.
   bool KernelsCanShare(Run* run, const VariableThresholds& thresholds) const {
     LockedVariables& variables = run->variables;
-    if (!variables.copies().on_device() || !full_ || keep_shared_ || send_mean_ != 0 ||
-        compare_contents_ || row_variables_ > 0 || !momentum_of_.empty() || thresholds.differ()) {
+    if (!variables.copies().on_device() || !full_ || send_mean_ != 0 || compare_contents_ ||
+        row_variables_ > 0 || !momentum_of_.empty() || thresholds.differ()) {
       return false;
     }
     for (size_t i = 0; i < variables.size(); ++i) {

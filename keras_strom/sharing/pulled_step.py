@@ -40,6 +40,9 @@ _WATCHED_ELEMENTS = 16384
 # Each shard has so many elements at least: it begins at a multiple of them.
 _SHARD_ELEMENTS = 16
 
+# Of gradients that leave together while others are still being computed.
+_BUCKET_ELEMENTS = 1 << 18
+
 # A smaller embedding is pulled in less time than the words would take to read.
 _LARGE = 1 << 20
 
@@ -138,6 +141,21 @@ class _Shown:
     joint: npt.NDArray[np.float32]
 
 
+def _buckets(sizes: list[int]) -> list[list[int]]:
+    """Variables, by their place, whose gradients leave together, in the order of backpropagation.
+
+    The first variables, whose gradients come last, are in none: they leave with the step's end.
+    """
+    buckets = []
+    bucket: list[int] = []
+    for place in reversed(range(len(sizes))):
+        bucket.append(place)
+        if place > 0 and sum(sizes[i] for i in bucket) >= _BUCKET_ELEMENTS:
+            buckets.append(bucket[::-1])
+            bucket = []
+    return buckets
+
+
 class PulledStep(TrainingStep):
     """One worker's step towards the joint model, in graphs and eagerly.
 
@@ -194,18 +212,32 @@ class PulledStep(TrainingStep):
             return gradients
         rate = learning_rate_of(optimizer)
         with tf.device("/cpu:0"):
-            means, common = operations().strom_mean_gradient(
-                gradients=self._dense(gradients, taken),
-                rate=0.0 if rate is None else rate.read_value(),
-                iteration=self._step,
-                joint_now=self._joint_now,
-                model=self._local.handle,
-                offsets=[offset for _, offset, _ in taken],
-                names=[path_of(entry.variable) for _, _, entry in taken],
-                joint=self._number_of(joint),
-                may_overflow=scales_loss(optimizer),
-                timeout_ns=int(self._options.wait_timeout * 1e9),
-            )
+            dense = self._dense(gradients, taken)
+            common_arguments = {
+                "rate": tf.constant(0.0) if rate is None else rate.read_value(),
+                "iteration": self._step,
+                "joint_now": self._joint_now,
+                "model": self._local.handle,
+                "joint": self._number_of(joint),
+            }
+            given = [
+                operations().strom_give_early(
+                    gradients=[dense[place] for place in bucket],
+                    offsets=[taken[place].offset for place in bucket],
+                    names=[path_of(taken[place].entry.variable) for place in bucket],
+                    **common_arguments,
+                )
+                for bucket in _buckets([one.entry.size for one in taken])
+            ]
+            with tf.control_dependencies([op for op in given if op is not None]):
+                means, common = operations().strom_mean_gradient(
+                    gradients=dense,
+                    offsets=[offset for _, offset, _ in taken],
+                    names=[path_of(entry.variable) for _, _, entry in taken],
+                    may_overflow=scales_loss(optimizer),
+                    timeout_ns=int(self._options.wait_timeout * 1e9),
+                    **common_arguments,
+                )
         if rate is not None:
             rate.assign(common)
         return _replaced(gradients, taken, means)

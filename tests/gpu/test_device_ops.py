@@ -42,6 +42,7 @@ def run(*arguments: str, gpu_step: str = "on", ends: int = 0) -> str:
         ("pulled", "mean_of_models", "elastic"),
         ("kernels", "full"),
         ("kernels", "refused", "parted", "asynchronous", "coded"),
+        ("kernels", "synchronous", "bounded"),
     ],
     ids=" ".join,
 )

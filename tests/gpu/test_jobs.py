@@ -41,14 +41,22 @@ def trained(folder: Path, case: str, gpus: str, *options: str) -> list[list[np.n
 def test_a_worker_on_a_gpu_and_one_on_the_cpu_end_with_the_bits_of_two_on_cpus(
     tmp_path: Path,
 ) -> None:
-    mixed, _ = trained(tmp_path / "mixed", "sync", "1")
     alike, _ = trained(tmp_path / "alike", "sync", "")
-    assert all(map(np.array_equal, mixed, alike))
+    for case in ("sync", "kernels_sync"):
+        mixed, _ = trained(tmp_path / case, case, "1")
+        assert all(map(np.array_equal, mixed, alike)), case
 
 
 @pytest.mark.parametrize(
     ("case", "gpus"),
-    [("async", "01"), ("kernels", "01"), ("kernels", "1"), ("SparkNet", "1"), ("MPCA", "0")],
+    [
+        ("async", "01"),
+        ("kernels", "01"),
+        ("kernels", "1"),
+        ("kernels_bounded", "1"),
+        ("SparkNet", "1"),
+        ("MPCA", "0"),
+    ],
 )
 def test_workers_on_a_gpu_end_equal(tmp_path: Path, case: str, gpus: str) -> None:
     trained(tmp_path / "job", case, gpus)

@@ -18,7 +18,7 @@ from keras_strom import EASGD, MPCA, errors
 from keras_strom._native.local_model import LocalModel
 from keras_strom.method import Method
 from keras_strom.sharing.flat_space import FlatSpace
-from keras_strom.sharing.pulled_step import PulledStep, PullOptions
+from keras_strom.sharing.pulled_step import PulledStep, PullOptions, _buckets
 from keras_strom.sharing.step_trace import MaskedMomenta, StepTrace
 from keras_strom.sharing.training_step import JointPlan
 
@@ -275,3 +275,11 @@ def test_a_large_embedding_is_warned_about_once(caplog: pytest.LogCaptureFixture
     assert "1.0 million elements" in warning
     assert "method=EASGD exchanges and pulls all of them" in warning
     assert loop.step.stepped == 2
+
+
+def test_gradients_leave_in_buckets_from_the_last_variables_on() -> None:
+    mega = 1 << 20
+    assert _buckets([10, 20]) == []
+    assert _buckets([mega]) == []  # That comes with the step's end anyway.
+    assert _buckets([mega, mega, 5, mega, 100]) == [[3, 4], [1, 2]]
+    assert _buckets([5, 10, *[1 << 17] * 5]) == [[5, 6], [3, 4]]

@@ -53,6 +53,9 @@ struct JointOrders {
   }
 };
 
+// A gradient with its learning rate behind it, of which parts are sent while others are written.
+using GrowingGradient = std::shared_ptr<std::vector<float>>;
+
 class JointExchange {
  public:
   virtual ~JointExchange() = default;
@@ -64,6 +67,14 @@ class JointExchange {
   // the last one of a shard, or EASGD's difference. `mark` says which (core/joint/joint_plan.h).
   // No values: the snapshot was not finite, and nothing of it counts.
   virtual void Give(uint64_t mark, int64_t iteration, int64_t steps, std::vector<float> values) = 0;
+
+  // Rounds of gradients, instead of Give: that one is coming; that a part of it (JointModel's
+  // parts) is written, and may leave; and that all of it is. What was begun may be void by then:
+  // all of it counts as written then, for the round that is at hand. Nobody has the mean before
+  // the end.
+  virtual void BeginGradient(int64_t iteration, GrowingGradient values) = 0;
+  virtual void GivePart(int64_t part) = 0;
+  virtual void EndGradient(int64_t iteration, GrowingGradient values) = 0;
 
   // Asks for the joint model, which AwaitJoint waits for.
   virtual void AskJoint() = 0;

@@ -116,23 +116,72 @@ Status LocalModel::GiveGradient(std::span<const GradientPiece<const float>> piec
   Status within = CheckWithin(pieces);
   if (!within.ok()) return within;
   if (waits_) return {Code::kInvalidArgument, "a gradient while the one before is on its way"};
-  JointOrders orders = exchange_->TakeOrders();
-  std::vector<float> values = std::move(orders.spare);
-  int64_t given = 0;
-  for (const GradientPiece<const float>& piece : pieces) given += std::ssize(piece.values);
-  values.resize(static_cast<size_t>(size_) + 1);
-  if (given != size_) std::fill(values.begin(), values.end(), 0.0f);
-  parallel.For(std::ssize(pieces), [&](int64_t i) {
-    const GradientPiece<const float>& piece = pieces[static_cast<size_t>(i)];
-    std::copy(piece.values.begin(), piece.values.end(), values.begin() + piece.offset);
-  });
-  values.back() = rate;
+  if (!giving_) BeginGiving(rate, iteration);
+  std::vector<float>& values = *giving_->values;
+  int64_t end = 0;  // of what has been looked at
+  for (const GradientPiece<const float>& piece : pieces) {
+    if (piece.offset > end) std::fill(values.begin() + end, values.begin() + piece.offset, 0.0f);
+    end = std::max(end, piece.offset + std::ssize(piece.values));
+  }
+  std::fill(values.begin() + end, values.begin() + size_, 0.0f);
+  Copy(pieces, parallel);
   NoteCycle(1, exchanged_ns_, now_ns);
   ++told_.exchanges;
   waits_ = true;
   waits_since_ns_ = now_ns;
-  exchange_->Give(orders.round, iteration, 1, std::move(values));
+  exchange_->EndGradient(iteration, std::move(giving_->values));
+  giving_.reset();
   return {};
+}
+
+Status LocalModel::GiveEarly(std::span<const GradientPiece<const float>> pieces, float rate,
+                             int64_t iteration, const Parallel& parallel) {
+  Status within = CheckWithin(pieces);
+  if (!within.ok()) return within;
+  if (waits_) return {Code::kInvalidArgument, "a gradient while the one before is on its way"};
+  if (!giving_) BeginGiving(rate, iteration);
+  Copy(pieces, parallel);
+  for (const GradientPiece<const float>& piece : pieces) {
+    if (giving_->offsets.insert(piece.offset).second) NoteWritten(piece);
+  }
+  return {};
+}
+
+void LocalModel::BeginGiving(float rate, int64_t iteration) {
+  JointOrders orders = exchange_->TakeOrders();
+  giving_.emplace();
+  giving_->values = std::make_shared<std::vector<float>>(std::move(orders.spare));
+  giving_->values->resize(static_cast<size_t>(size_) + 1);
+  giving_->values->back() = rate;
+  const int64_t elements = PartElements(method_, size_);
+  for (int64_t first = 0; first < size_; first += elements) {
+    giving_->missing.push_back(std::min(elements, size_ - first));
+  }
+  exchange_->BeginGradient(iteration, giving_->values);
+}
+
+// Those that are there already may be on their way: where a step has failed in its middle, the next
+// one completes what it has begun.
+void LocalModel::Copy(std::span<const GradientPiece<const float>> pieces,
+                      const Parallel& parallel) {
+  parallel.For(std::ssize(pieces), [&](int64_t i) {
+    const GradientPiece<const float>& piece = pieces[static_cast<size_t>(i)];
+    if (giving_->offsets.contains(piece.offset)) return;
+    std::copy(piece.values.begin(), piece.values.end(), giving_->values->begin() + piece.offset);
+  });
+}
+
+void LocalModel::NoteWritten(const GradientPiece<const float>& piece) {
+  const int64_t elements = PartElements(method_, size_);
+  const int64_t end = piece.offset + std::ssize(piece.values);
+  for (int64_t at = piece.offset; at < end;) {
+    const int64_t part = at / elements;
+    const int64_t next = std::min(end, (part + 1) * elements);
+    int64_t& missing = giving_->missing[static_cast<size_t>(part)];
+    missing -= next - at;
+    if (missing == 0) exchange_->GivePart(part);
+    at = next;
+  }
 }
 
 Status LocalModel::TakeGradient(std::span<const GradientPiece<float>> pieces, bool may_overflow,

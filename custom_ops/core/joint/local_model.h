@@ -6,6 +6,8 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -65,11 +67,14 @@ class LocalModel {
   Status Install(std::span<const LocalPiece> pieces, int64_t now_ns, const Parallel& parallel,
                  strom_pull_result* result);
   // Rounds of gradients, instead: before a step of the optimizer, gives this worker's gradient,
-  // with zeros where there is no piece, and the learning rate. JointExchange::AwaitJoint and then
-  // TakeGradient come before the step. TakeGradient writes the mean of all workers', and the rate
-  // with which all step. kNotFinite where the mean is not finite, unless it `may_overflow`: the
-  // optimizer scales its loss and leaves out such a step. kMasterLost where the exchange is void.
-  // Step then only counts.
+  // with zeros where there is no piece, and the learning rate. Pieces may be given early, as they
+  // are computed, so that parts leave meanwhile; GiveGradient has all of them again, and copies
+  // those that were not. JointExchange::AwaitJoint and then TakeGradient come before the step.
+  // TakeGradient writes the mean of all workers', and the rate with which all step. kNotFinite
+  // where the mean is not finite, unless it `may_overflow`: the optimizer scales its loss and
+  // leaves out such a step. kMasterLost where the exchange is void. Step then only counts.
+  Status GiveEarly(std::span<const GradientPiece<const float>> pieces, float rate,
+                   int64_t iteration, const Parallel& parallel);
   Status GiveGradient(std::span<const GradientPiece<const float>> pieces, float rate,
                       int64_t iteration, int64_t now_ns, const Parallel& parallel);
   Status TakeGradient(std::span<const GradientPiece<float>> pieces, bool may_overflow,
@@ -96,9 +101,19 @@ class LocalModel {
     Divergence apart;
   };
 
+  // A gradient that is being given.
+  struct Giving {
+    GrowingGradient values;
+    std::vector<int64_t> missing;  // of each part, elements
+    std::set<int64_t> offsets;     // of the pieces that are there
+  };
+
   Status CheckCovers(std::span<const LocalPiece> pieces) const;
   template <typename Values>
   Status CheckWithin(std::span<const GradientPiece<Values>> pieces) const;
+  void BeginGiving(float rate, int64_t iteration);
+  void Copy(std::span<const GradientPiece<const float>> pieces, const Parallel& parallel);
+  void NoteWritten(const GradientPiece<const float>& piece);
   Status StepOfRounds(std::span<const LocalPiece> pieces, JointOrders orders, int64_t iteration,
                       int64_t now_ns, const Parallel& parallel);
   Status GiveShard(std::span<const LocalPiece> pieces, uint64_t mark, std::vector<float> memory,
@@ -117,6 +132,7 @@ class LocalModel {
   int32_t bad_snapshots_ = 0;  // one after another
   strom_pull_result told_{};
   bool waits_ = false;
+  std::optional<Giving> giving_;
 
   // Methods with exchanges that training waits for.
   int64_t since_exchange_ = 0;  // own steps

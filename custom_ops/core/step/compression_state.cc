@@ -256,6 +256,24 @@ Status CompressionState::Apply(std::span<const strom_segment> segments, strom_st
   return state_->ApplyReceived(values, result);
 }
 
+Status CompressionState::ApplyOnDevice(const strom_step_device& device,
+                                       std::span<const strom_segment> segments,
+                                       strom_step_result* result, const Parallel& parallel) {
+  *result = {};
+  if (Status status = state_->CheckSegments(segments); !status.ok()) return status;
+  if (state_->exchange != nullptr && !state_->exchange->sequenced()) {
+    return Invalid("in asynchronous mode a step applies what was received to values on a device");
+  }
+  std::vector<strom_segment> shared;
+  std::ranges::copy_if(segments, std::back_inserter(shared),
+                       [](const strom_segment& segment) { return segment.value != nullptr; });
+  OwnModelsOnDevice values;
+  values.device = &device;
+  values.flat_size = state_->size;
+  values.shared = state_->OnHost(shared, parallel);
+  return state_->ApplyReceived(values, result);
+}
+
 Status CompressionState::AddResidual(std::span<const strom_segment> segments, int32_t sign,
                                      const Parallel& parallel) {
   if (sign != 1 && sign != -1) return Invalid("the sign must be 1 or -1");

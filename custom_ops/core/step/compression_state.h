@@ -62,6 +62,12 @@ class CompressionState {
   Status Apply(std::span<const strom_segment> segments, strom_step_result* result,
                const Parallel& parallel = {}, float* const* own_models = nullptr);
 
+  // The same where replicas agree in every bit and values of `full` steps lie on `device`: a
+  // segment's `value` is what all workers share, on the host, while the device has the worker's own
+  // model, or null where the device has what all share.
+  Status ApplyOnDevice(const strom_step_device& device, std::span<const strom_segment> segments,
+                       strom_step_result* result, const Parallel& parallel = {});
+
   // value = before + sign * r, see strom_replica_add_residual.
   Status AddResidual(std::span<const strom_segment> segments, int32_t sign,
                      const Parallel& parallel = {});

@@ -144,6 +144,43 @@ Status ValuesOnDevice::Add(std::span<const ReceivedUpdate> updates, uint64_t, si
   return {};
 }
 
+Status OwnModelsOnDevice::Install(std::span<const float>) {
+  return {Code::kInternal, "a snapshot came where replicas agree in every bit"};
+}
+
+Status OwnModelsOnDevice::AddSum(std::span<const float> sum, size_t* added, int64_t*) {
+  *added = 0;
+  if (sum.empty()) return {};
+  return {Code::kInternal, "a sum of updates came where replicas agree in every bit"};
+}
+
+// The own models have the own updates already, and entries of those lie nowhere else.
+Status OwnModelsOnDevice::Add(std::span<const ReceivedUpdate> updates, uint64_t own_origin,
+                              size_t* added, int64_t* skipped) {
+  const auto is_own = [&](size_t i) { return updates[i].id.origin == own_origin; };
+  *added = 0;
+  while (*added < updates.size()) {
+    const size_t first = *added;
+    size_t end = first + 1;
+    while (end < updates.size() && is_own(end) == is_own(first)) ++end;
+    const auto alike = updates.subspan(first, end - first);
+    size_t shared_added = 0;
+    int64_t not_shared = 0;
+    Status status = shared.Add(alike, own_origin, &shared_added, &not_shared);
+    if (!status.ok()) return status;
+    *added = end;  // Where the device fails, what it holds is lost with it.
+    if (is_own(first)) {
+      *skipped += not_shared;
+      continue;
+    }
+    for (const ReceivedUpdate& update : alike) {
+      status = AddMessage(update.message(), skipped);
+      if (!status.ok()) return status;
+    }
+  }
+  return {};
+}
+
 Status ValuesOnDevice::AddMessage(Bytes message, int64_t* skipped) {
   int64_t missed = 0;
   const int code = device->apply(device->context, message.data(),

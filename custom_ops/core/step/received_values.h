@@ -64,8 +64,20 @@ class ValuesOnDevice : public ReceivedValues {
   Status Add(std::span<const ReceivedUpdate> updates, uint64_t own_origin, size_t* added,
              int64_t* skipped) override;
 
- private:
+ protected:
   Status AddMessage(Bytes message, int64_t* skipped);
+};
+
+// A worker's own models on a device, beside what all workers share on the host; values of which it
+// has no model of its own lie on the device alone. Of modes in which nothing but updates comes.
+class OwnModelsOnDevice : public ValuesOnDevice {
+ public:
+  ValuesOnHost shared;  // of the segments with an own model
+
+  Status Install(std::span<const float> parameters) override;
+  Status AddSum(std::span<const float> sum, size_t* added, int64_t* skipped) override;
+  Status Add(std::span<const ReceivedUpdate> updates, uint64_t own_origin, size_t* added,
+             int64_t* skipped) override;
 };
 
 }  // namespace strom

@@ -78,7 +78,7 @@ Buffer PeerRounds::Encode(BlobKind kind, int64_t part, uint32_t count,
   return EncodePiece(name, Bytes(rounded), offset * kBfloat16Bytes, size * kBfloat16Bytes);
 }
 
-void PeerRounds::Give(uint64_t round, std::span<const float> values, std::span<float> mean) {
+void PeerRounds::Begin(uint64_t round, std::span<const float> values, std::span<float> mean) {
   STROM_CHECK(!is_given_ && Has(round));
   is_given_ = true;
   round_ = round;
@@ -86,13 +86,28 @@ void PeerRounds::Give(uint64_t round, std::span<const float> values, std::span<f
   mean_ = mean;
   left_ = parts();
   arrived_.assign(static_cast<size_t>(left_), false);
-  next_parts_.clear();
-  for (size_t place = 0; place < ranks_.size(); ++place) {
-    next_parts_.push_back(static_cast<int64_t>(place));
-  }
+  is_written_.assign(static_cast<size_t>(left_), false);
+  leaving_.assign(ranks_.size(), {});
+}
+
+void PeerRounds::GivePart(int64_t part) {
+  if (part > 0 && part < parts()) Give(part);
+}
+
+void PeerRounds::GiveRest() {
+  for (int64_t part = 0; part < parts(); ++part) Give(part);
+}
+
+void PeerRounds::Give(int64_t part) {
+  const auto place = static_cast<size_t>(part);
+  if (!is_given_ || is_written_[place]) return;
+  is_written_[place] = true;
   next_ns_ = 0;
-  const auto owners = static_cast<int64_t>(ranks_.size());
-  for (auto part = static_cast<int64_t>(place_); part < parts(); part += owners) GiveOwn(part);
+  if (OwnerOf(part) == place_) {
+    GiveOwn(part);
+  } else {
+    leaving_[OwnerOf(part)].push_back(part);
+  }
 }
 
 // What this worker adds up itself counts as it would for another.
@@ -178,16 +193,15 @@ bool PeerRounds::TakeWhole() {
 void PeerRounds::Advance(int64_t now_ns) {
   next_ns_ = kNever;
   if (!is_given_) return;
-  const auto owners = static_cast<int64_t>(ranks_.size());
   for (size_t place = 0; place < ranks_.size(); ++place) {
-    if (place == place_) continue;
-    int64_t& part = next_parts_[place];
-    for (; part < parts(); part += owners) {
+    std::deque<int64_t>& leaving = leaving_[place];
+    while (!leaving.empty()) {
       if (host_->QueuedToPeer(ranks_[place]) >= kLeavingToPeer) {
         next_ns_ = now_ns + kLookAtPeers;
         break;
       }
-      SendPart(part);
+      SendPart(leaving.front());
+      leaving.pop_front();
     }
   }
 }

@@ -10,6 +10,7 @@
 #define KERAS_STROM_CORE_WORKER_PEER_ROUNDS_H_
 
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
@@ -40,9 +41,12 @@ class PeerRounds {
   // Whether the round is one of these.
   bool Has(uint64_t round) const { return round >= order_.round; }
 
-  // This worker's gradient with its learning rate behind it, and where the mean goes, likewise.
-  // Both stay until IsWhole.
-  void Give(uint64_t round, std::span<const float> values, std::span<float> mean);
+  // This worker's gradient is coming, with its learning rate behind it, and the mean goes here,
+  // likewise. Both stay until TakeWhole. The rate is there; parts are as GivePart says, or with
+  // GiveRest all of them. The first part, without which nobody has a mean, leaves with the rest.
+  void Begin(uint64_t round, std::span<const float> values, std::span<float> mean);
+  void GivePart(int64_t part);
+  void GiveRest();
   // A piece of another's gradient, or of the mean. kCorrupt where it belongs to no round that this
   // worker may be in, or is here already.
   Status Handle(int32_t rank, const BlobChunk& chunk);
@@ -74,6 +78,7 @@ class PeerRounds {
   void Decode(Bytes bytes, std::span<float> values) const;
   Buffer Encode(BlobKind kind, int64_t part, uint32_t count, std::span<const float> values) const;
   void SendPart(int64_t part);
+  void Give(int64_t part);
   void GiveOwn(int64_t part);
   void CloseIfWhole(uint64_t round, int64_t part);
 
@@ -90,9 +95,10 @@ class PeerRounds {
   uint64_t round_ = 0;
   std::span<const float> values_;
   std::span<float> mean_;
-  std::vector<int64_t> next_parts_;  // by place: the one that leaves next, of those it adds up
-  std::vector<bool> arrived_;        // by part
-  int64_t left_ = 0;                 // parts of the mean that are not here
+  std::vector<bool> is_written_;              // by part
+  std::vector<std::deque<int64_t>> leaving_;  // by place: parts that it adds up
+  std::vector<bool> arrived_;                 // by part
+  int64_t left_ = 0;                          // parts of the mean that are not here
   int64_t next_ns_ = kNever;
 };
 

@@ -27,7 +27,7 @@ void ShardAgent::Register() {
   for (const Given& given : given_) {
     const bool knows_round = tick_ || plan_.IsOfGradients();
     if (plan_.HasRounds() && !knows_round && given.mark < kFirstLastMark) continue;
-    if (!IsHeld(given)) SendGiven(given);
+    if (given.is_whole && !IsHeld(given)) SendGiven(given);
   }
   if (last_have_) host_->Send(Have{generation_, *last_have_, had_iteration_});
   if (awaits_joint_) host_->Send(strom::AskJoint{generation_, asked_});
@@ -55,7 +55,10 @@ void ShardAgent::MasterChanged() {
 }
 
 void ShardAgent::ForgetGiven() {
-  if (!given_.empty()) orders_.spare = std::move(given_.back().values);
+  // Who has written it may not have let go of it yet.
+  if (!given_.empty() && given_.back().values.use_count() == 1) {
+    orders_.spare = std::move(*given_.back().values);
+  }
   given_.clear();
   leaving_.reset();
 }
@@ -112,6 +115,7 @@ Status ShardAgent::Handle(const Rounds& rounds, std::vector<int32_t> ranks, int3
       const BlobChunk chunk{early.name, early.total, early.offset, early.bytes};
       if (!HandlePeerChunk(early.rank, chunk).ok()) ++(*drops_)["early piece of a gradient"];
     }
+    if (const Given* const given = Growing()) BeginAmongPeers(*given);
     return {};
   }
   // Of a round that is not over nobody keeps what it has: all give again.
@@ -126,7 +130,7 @@ Status ShardAgent::Handle(const Rounds& rounds, std::vector<int32_t> ranks, int3
   }
   last_mean_ = nullptr;
   for (const Given& given : given_) {
-    if (given.mark < kFirstLastMark) SendGiven(given);
+    if (given.mark < kFirstLastMark && given.is_whole) SendGiven(given);
   }
   return {};
 }
@@ -228,8 +232,8 @@ Status ShardAgent::HandleRoundChunk(const BlobChunk& chunk) {
     ++(*drops_)["values of the joint model that nobody waits for"];
     return {};
   }
-  const bool awaits =
-      chunk.name.generation == generation_ && !given_.empty() && given_.front().mark == number;
+  const bool awaits = chunk.name.generation == generation_ && !given_.empty() &&
+                      given_.front().mark == number && given_.front().is_whole;
   const auto of_change = static_cast<uint64_t>(plan_.size() * kBfloat16Bytes);
   const bool is_rounded = plan_.IsOfGradients() && plan_.method.bfloat16 != 0;
   const bool is_change = (base_ || is_rounded) && chunk.total == of_change;
@@ -314,24 +318,57 @@ void ShardAgent::Give(uint64_t mark, int64_t iteration, int64_t steps, std::vect
   if (plan_.method.kind == STROM_EASGD && mark < kFirstLastMark) given_.clear();
   // The round at hand may have become another since the training thread has looked.
   if (plan_.HasRounds() && mark < kFirstLastMark && tick_) mark = *tick_;
-  if (plan_.IsOfGradients() && mark < kFirstLastMark) {
-    mark = next_round_;
-    if (!given_.empty() && given_.front().mark == mark) return;  // one for each round
-  }
-  given_.push_back({mark, iteration, steps, std::move(values)});
+  const auto held = std::make_shared<std::vector<float>>(std::move(values));
+  given_.push_back({mark, iteration, steps, held, true, {}});
   last_given_ = mark;
-  if (!IsHeld(given_.back())) {
-    if (registered_) SendGiven(given_.back());
+  if (registered_) SendGiven(given_.back());
+}
+
+void ShardAgent::BeginGradient(int64_t iteration, GrowingGradient values) {
+  if (!given_.empty() && given_.front().mark == next_round_) return;  // one for each round
+  given_.push_back({next_round_, iteration, 1, std::move(values), false, {}});
+  last_given_ = next_round_;
+  BeginAmongPeers(given_.back());
+}
+
+void ShardAgent::GivePart(int64_t part) {
+  Given* const given = Growing();
+  if (given == nullptr) return;
+  given->parts.push_back(part);
+  if (peers_ && IsHeld(*given)) peers_->GivePart(part);
+}
+
+void ShardAgent::EndGradient(int64_t iteration, GrowingGradient values) {
+  if (Growing() == nullptr) BeginGradient(iteration, std::move(values));
+  Given* const given = Growing();
+  if (given == nullptr) return;
+  given->is_whole = true;
+  if (!IsHeld(*given)) {
+    if (registered_) SendGiven(*given);
     return;
   }
   if (!peers_) return;
+  peers_->GiveRest();
+  if (peers_->TakeWhole()) HandleRoundTarget(given->mark);
+}
+
+// The gradient that is being written; null = there is none.
+ShardAgent::Given* ShardAgent::Growing() {
+  const auto found = std::find_if(given_.begin(), given_.end(),
+                                  [](const Given& given) { return !given.is_whole; });
+  return found == given_.end() ? nullptr : &*found;
+}
+
+// What is there of it leaves, if its round is made among the workers.
+void ShardAgent::BeginAmongPeers(const Given& given) {
+  if (!peers_ || !peers_->Has(given.mark)) return;
   coming_ = MemoryOfTarget();
-  peers_->Give(mark, given_.back().values, *coming_);
-  if (peers_->TakeWhole()) HandleRoundTarget(mark);
+  peers_->Begin(given.mark, *given.values, *coming_);
+  for (const int64_t part : given.parts) peers_->GivePart(part);
 }
 
 void ShardAgent::SendGiven(const Given& given) {
-  if (plan_.HasRounds() && given.mark < kFirstLastMark && !given.values.empty()) {
+  if (plan_.HasRounds() && given.mark < kFirstLastMark && !given.values->empty()) {
     leaving_ = given.mark;
     next_part_ = 0;
     leaves_as_change_ = base_ && last_have_ && *last_have_ + 1 == given.mark;
@@ -339,7 +376,7 @@ void ShardAgent::SendGiven(const Given& given) {
     next_ns_ = 0;
     return;
   }
-  host_->SendBlob(EncodeBlob(NameOf(given), given.values,
+  host_->SendBlob(EncodeBlob(NameOf(given), *given.values,
                              PartElements(plan_.method, plan_.size()) * kFloatBytes));
 }
 
@@ -347,7 +384,7 @@ BlobName ShardAgent::NameOf(const Given& given) const {
   int64_t steps = std::clamp<int64_t>(given.steps, 0, UINT32_MAX);
   if (plan_.IsOfGradients()) {
     steps = given.mark < kFirstLastMark
-                ? RateBits(given.values.back())
+                ? RateBits(given.values->back())
                 : static_cast<int64_t>(std::min<uint64_t>(next_round_, UINT32_MAX));
   }
   return {BlobKind::kShard, generation_, static_cast<uint64_t>(given.iteration), given.mark,
@@ -370,7 +407,7 @@ void ShardAgent::SendNextPart() {
   const int64_t first = next_part_++ * PartElements(plan_.method, size);
   const auto elements =
       static_cast<size_t>(std::min(PartElements(plan_.method, size), size - first));
-  const auto values = std::span(given->values).subspan(static_cast<size_t>(first), elements);
+  const auto values = std::span(*given->values).subspan(static_cast<size_t>(first), elements);
   const int64_t width = leaves_as_change_ ? kBfloat16Bytes : kFloatBytes;
   std::vector<uint8_t> change;
   Bytes piece(reinterpret_cast<const uint8_t*>(values.data()), values.size_bytes());

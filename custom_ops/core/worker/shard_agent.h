@@ -68,6 +68,10 @@ class ShardAgent {
   // It has made its first step.
   void BeginStepping();
   void Give(uint64_t mark, int64_t iteration, int64_t steps, std::vector<float> values);
+  // See JointExchange.
+  void BeginGradient(int64_t iteration, GrowingGradient values);
+  void GivePart(int64_t part);
+  void EndGradient(int64_t iteration, GrowingGradient values);
   // Answered once by HandleChunk.
   void AskJoint();
   // It waits no longer for the joint model or for its round, and gives a newer snapshot next.
@@ -88,9 +92,13 @@ class ShardAgent {
     uint64_t mark = 0;
     int64_t iteration = 0;
     int64_t steps = 0;
-    std::vector<float> values;
+    GrowingGradient values;
+    bool is_whole = true;        // else a gradient that is being written
+    std::vector<int64_t> parts;  // of which these are there
   };
   void SendGiven(const Given& given);
+  Given* Growing();
+  void BeginAmongPeers(const Given& given);
   bool IsHeld(const Given& given) const;
   void GiveMean(uint64_t round);
   void SendNextPart();

@@ -122,6 +122,9 @@ class WorkerNode {
   JointValues TakeRound();
   void GiveToJoint(int64_t now_ns, uint64_t mark, int64_t iteration, int64_t steps,
                    std::vector<float> values);
+  void BeginGradient(int64_t now_ns, int64_t iteration, GrowingGradient values);
+  void GivePart(int64_t now_ns, int64_t part);
+  void EndGradient(int64_t now_ns, int64_t iteration, GrowingGradient values);
   void AskJoint(int64_t now_ns);  // -> kJoint
   void WithdrawFromJoint();       // of ShardAgent::Withdraw
 

@@ -15,6 +15,31 @@ int64_t WorkerNode::RoundBytes() const {
   return bytes;
 }
 
+ShardAgent* WorkerNode::State::JointAt(int64_t at_ns) {
+  now_ns = at_ns;
+  return life == Life::kOver ? nullptr : generation->joint();
+}
+
+void WorkerNode::BeginGradient(int64_t now_ns, int64_t iteration, GrowingGradient values) {
+  ShardAgent* const joint = state_->JointAt(now_ns);
+  if (joint != nullptr) joint->BeginGradient(iteration, std::move(values));
+}
+
+void WorkerNode::GivePart(int64_t now_ns, int64_t part) {
+  ShardAgent* const joint = state_->JointAt(now_ns);
+  if (joint == nullptr) return;
+  joint->GivePart(part);
+  joint->Advance(now_ns);
+}
+
+void WorkerNode::EndGradient(int64_t now_ns, int64_t iteration, GrowingGradient values) {
+  state_->last_iteration = iteration;
+  ShardAgent* const joint = state_->JointAt(now_ns);
+  if (joint == nullptr) return;
+  joint->EndGradient(iteration, std::move(values));
+  joint->Advance(now_ns);
+}
+
 void WorkerNode::State::Handle(const Peers& named) {
   if (named.generation != generation->layout().generation) return;
   const Status status = peers.Handle(now_ns, named, link);

@@ -37,12 +37,20 @@ class Played final : public JointExchange {
   void Give(uint64_t mark, int64_t iteration, int64_t steps, std::vector<float> values) override {
     given.push_back({mark, iteration, steps, std::move(values)});
   }
+  void BeginGradient(int64_t, GrowingGradient values) override { growing = std::move(values); }
+  void GivePart(int64_t part) override { parts.push_back(part); }
+  void EndGradient(int64_t iteration, GrowingGradient values) override {
+    EXPECT_EQ(values, growing);
+    given.push_back({0, iteration, 1, *values});
+  }
   void AskJoint() override { ++questions; }
   void AwaitJoint(int64_t, std::function<void(Status)>) override {}
   JointValues TakeJoint() override { return std::exchange(joint, nullptr); }
 
   JointOrders orders;
   std::vector<Gift> given;
+  GrowingGradient growing;
+  std::vector<int64_t> parts;  // that were given early
   JointValues joint;
   int questions = 0;
 };
@@ -351,6 +359,37 @@ TEST_F(GradientsTest, AMeanThatIsNotFiniteIsRefusedUnlessTheOptimizerLeavesOutTh
   ASSERT_TRUE(Give(1).ok());
   exchange->joint = Filled(kSize + 1, std::numeric_limits<float>::infinity());
   EXPECT_TRUE(Take(/*may_overflow=*/true).ok());
+}
+
+TEST_F(GradientsTest, PartsLeaveOnceAllThatIsInThemIsThere) {
+  const std::vector<float> gradient(kSize, 3), other(kSize, 5);
+  const auto piece = [](const std::vector<float>& values, size_t first, size_t size) {
+    return GradientPiece<const float>{std::span(values).subspan(first, size),
+                                      static_cast<int64_t>(first), "kernel"};
+  };
+  // Parts are of 16 elements.
+  const GradientPiece<const float> last = piece(gradient, 40, 56);
+  ASSERT_TRUE(model.GiveEarly({&last, 1}, .25f, 7, {}).ok());
+  EXPECT_THAT(exchange->parts, ElementsAre(3, 4, 5));
+  const GradientPiece<const float> middle = piece(gradient, 20, 20);
+  ASSERT_TRUE(model.GiveEarly({&middle, 1}, .25f, 7, {}).ok());
+  EXPECT_THAT(exchange->parts, ElementsAre(3, 4, 5, 2));
+  EXPECT_EQ(exchange->growing->back(), .25f);
+  // A step that has failed is made again: what may have left stays as it was.
+  const GradientPiece<const float> again = piece(other, 20, 20);
+  ASSERT_TRUE(model.GiveEarly({&again, 1}, .5f, 7, {}).ok());
+  EXPECT_THAT(exchange->parts, SizeIs(4));
+  const std::vector<GradientPiece<const float>> all = {piece(other, 0, 10), again,
+                                                       piece(other, 40, 56)};
+  ASSERT_TRUE(model.GiveGradient(all, .5f, 8, now_ns += 1'000'000, {}).ok());
+  ASSERT_THAT(exchange->given, SizeIs(1));
+  std::vector<float> expected(10, 5.0f);
+  expected.resize(20, 0.0f);
+  expected.resize(kSize, 3.0f);
+  expected.push_back(.25f);
+  EXPECT_EQ(exchange->given[0].values, expected);
+  EXPECT_EQ(exchange->given[0].iteration, 8);
+  EXPECT_EQ(model.GiveEarly({&last, 1}, .25f, 9, {}).code, Code::kInvalidArgument);
 }
 
 TEST_F(GradientsTest, AStepWithoutTheMeanIsRefused) {

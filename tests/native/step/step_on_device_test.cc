@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "compressing_worker.h"
@@ -140,8 +141,8 @@ std::vector<strom_segment> Places(Worker* worker) {
 
 // A worker whose steps are on a device, and one that does the same on the host.
 struct Pair {
-  explicit Pair(const std::vector<int64_t>& sizes)
-      : there(sizes, 1), here(sizes, 1), device(&there) {
+  explicit Pair(const std::vector<int64_t>& sizes, bool sequenced = false)
+      : there(sizes, 1, sequenced), here(sizes, 1, sequenced), device(&there) {
     there.BeFull();
     here.BeFull();
   }
@@ -272,6 +273,71 @@ TEST(StepOnDevice, ASnapshotAndASumComeThereToo) {
   }
   pair.Step(2);
   EXPECT_EQ(pair.there.result.received, 3);
+}
+
+// Where replicas agree in every bit, what all share is on the host and the own model on the device.
+TEST(ApplyOnDevice, GivesTheBitsOfTheHostWhoeverSentIt) {
+  const std::vector<int64_t> sizes = {1000, 7000, 20};
+  Pair pair(sizes, true);
+  pair.Step(1);
+  Worker other({8000, 20}, 2, true), third({8000, 20}, 3, true);
+  // The last variable is nobody's own model; the others' updates reach it.
+  std::vector<float> update = RandomUpdate(8020, 1);
+  ASSERT_TRUE(other.Step(update).ok());
+  ASSERT_TRUE(third.Step(RandomUpdate(8020, 2)).ok());
+  std::vector<std::vector<float>> there, here;
+  for (const int64_t size : sizes) here.emplace_back(static_cast<size_t>(size), 0.25f);
+  here.back() = pair.here.variables.back();
+  there = here;
+  std::vector<ReceivedUpdate> all = {other.exchange->sent[0], pair.here.exchange->sent[0],
+                                     third.exchange->sent[0]};
+  pair.there.exchange->inbox = all;
+  pair.here.exchange->inbox = all;
+  std::vector<strom_segment> segments = pair.here.Segments(false);
+  std::vector<strom_segment> places = Places(&pair.there);
+  std::vector<float*> own_models(3);
+  for (size_t i = 0; i < 2; ++i) {
+    own_models[i] = std::exchange(segments[i].value, here[i].data());
+    places[i].value = there[i].data();
+  }
+  strom_step_result result{};
+  ASSERT_TRUE(pair.here.compression.Apply(segments, &result, {}, own_models.data()).ok());
+  const Status status =
+      pair.there.compression.ApplyOnDevice(pair.device.functions(), places, &pair.there.result);
+  ASSERT_TRUE(status.ok()) << status.message;
+  pair.here.result = result;
+  pair.ExpectSame();
+  EXPECT_EQ(result.received, 3);
+  for (size_t i = 0; i < 2; ++i) EXPECT_EQ(there[i], here[i]);
+  EXPECT_EQ(pair.device.held, 1);
+}
+
+TEST(ApplyOnDevice, NamesWhatNoSegmentHolds) {
+  Pair pair({300}, true);
+  ASSERT_TRUE(pair.there.compression.Extend(400).ok());
+  for (const uint64_t origin : {uint64_t{1}, uint64_t{2}}) {
+    Worker wide({400}, origin, true);
+    ASSERT_TRUE(wide.Step(std::vector<float>(400, 1)).ok());
+    pair.there.exchange->inbox = wide.exchange->sent;
+    std::vector<float> shared(300);
+    std::vector<strom_segment> places = Places(&pair.there);
+    places[0].value = shared.data();
+    if (origin == 1) {
+      ASSERT_TRUE(pair.StepThere(std::vector<float>(300, 0)).ok());
+    }
+    const Status status =
+        pair.there.compression.ApplyOnDevice(pair.device.functions(), places, &pair.there.result);
+    EXPECT_EQ(status.code, Code::kInvalidArgument);
+    EXPECT_NE(status.message.find("100 received entries"), std::string::npos) << status.message;
+  }
+}
+
+TEST(ApplyOnDevice, IsForModesInWhichReplicasAgree) {
+  Pair pair({300});
+  const Status status = pair.there.compression.ApplyOnDevice(
+      pair.device.functions(), Places(&pair.there), &pair.there.result);
+  EXPECT_EQ(status.code, Code::kInvalidArgument);
+  EXPECT_NE(status.message.find("asynchronous"), std::string::npos) << status.message;
 }
 
 TEST(StepOnDevice, WhatCouldNotBeSentIsTakenBack) {

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <limits>
 #include <map>
 #include <memory>
 #include <random>
@@ -45,9 +46,33 @@ class Workers {
 
   void Give(int32_t rank, uint64_t round, std::vector<float> values) {
     Worker& worker = *workers_.at(rank);
-    worker.given = std::move(values);
-    worker.mean.assign(worker.given.size(), -1.0f);
-    worker.rounds->Give(round, worker.given, worker.mean);
+    if (!worker.has_begun) {
+      worker.given = std::move(values);
+      worker.mean.assign(worker.given.size(), -1.0f);
+      worker.rounds->Begin(round, worker.given, worker.mean);
+    } else {
+      std::copy(values.begin(), values.end(), worker.given.begin());  // in the same memory
+    }
+    worker.has_begun = false;
+    worker.rounds->GiveRest();
+    worker.rounds->Advance(0);
+  }
+  // These parts of what it is to Give for the round, while it writes the others.
+  void GiveEarly(int32_t rank, uint64_t round, const std::vector<float>& values,
+                 const std::vector<int64_t>& parts) {
+    Worker& worker = *workers_.at(rank);
+    worker.given.assign(values.size(), std::numeric_limits<float>::quiet_NaN());
+    worker.given.back() = values.back();
+    worker.mean.assign(values.size(), -1.0f);
+    worker.rounds->Begin(round, worker.given, worker.mean);
+    worker.has_begun = true;
+    const int64_t elements = PartElements(plan_.method, plan_.size());
+    for (const int64_t part : parts) {
+      const auto first = static_cast<size_t>(part * elements);
+      const size_t last = std::min(first + static_cast<size_t>(elements), values.size() - 1);
+      std::copy(values.begin() + first, values.begin() + last, worker.given.begin() + first);
+      worker.rounds->GivePart(part);
+    }
     worker.rounds->Advance(0);
   }
   // In an order that the seed says, but that each link keeps its own.
@@ -115,6 +140,7 @@ class Workers {
     Host host;
     std::optional<PeerRounds> rounds;
     std::vector<float> given, mean;
+    bool has_begun = false;
   };
 
   const JointPlan plan_;
@@ -153,6 +179,36 @@ TEST_P(PeerRoundsTest, AllHaveTheMeanThatAMasterWouldMake) {
         ASSERT_TRUE(workers.TakeWhole(rank));
         EXPECT_EQ(workers.mean(rank), expected);
       }
+    }
+  }
+}
+
+TEST_P(PeerRoundsTest, PartsLeaveBeforeTheRestIsThereAndNobodyHasTheMeanBeforeThat) {
+  const auto [size, bfloat16] = GetParam();
+  const std::vector<int32_t> ranks = {1, 4, 5};
+  const JointPlan plan = PlanOf(size, bfloat16);
+  const int64_t elements = PartElements(plan.method, size);
+  std::vector<int64_t> parts;  // in the order of backpropagation
+  for (int64_t part = (size - 1) / elements; part >= 0; --part) parts.push_back(part);
+  Workers workers(plan, ranks);
+  for (uint64_t round = kFirst; round < kFirst + 3; ++round) {
+    const auto gradient = [&](int32_t rank) {
+      return Gradient(size, static_cast<uint32_t>(100 * round) + static_cast<uint32_t>(rank));
+    };
+    workers.GiveEarly(1, round, gradient(1), parts);  // all of it
+    workers.GiveEarly(4, round, gradient(4), {parts.begin(), parts.begin() + parts.size() / 2});
+    EXPECT_EQ(workers.queue(1, 4).empty(), parts.size() < 2);
+    workers.DeliverAll(static_cast<uint32_t>(round));
+    workers.Give(5, round, gradient(5));
+    workers.Give(4, round, gradient(4));
+    workers.DeliverAll(static_cast<uint32_t>(round));
+    for (const int32_t rank : ranks) EXPECT_FALSE(workers.TakeWhole(rank));
+    workers.Give(1, round, gradient(1));
+    workers.DeliverAll(static_cast<uint32_t>(round));
+    const std::vector<float> expected = workers.Expected();
+    for (const int32_t rank : ranks) {
+      ASSERT_TRUE(workers.TakeWhole(rank));
+      EXPECT_EQ(workers.mean(rank), expected);
     }
   }
 }

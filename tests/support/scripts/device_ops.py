@@ -603,6 +603,40 @@ def copies(options: Options) -> None:
     worker.replica.close()
 
 
+def received_stays() -> None:
+    """In synchronous mode messages alone go to the device, and nothing comes from there."""
+    options = Options(keep_shared=True, take_received=False)
+    with TrainingMaster(workers=2, host="127.0.0.1") as master:
+        workers = [Worker(device, options, i) for i, device in enumerate(("/cpu:0", "/gpu:0"))]
+
+        def train(rank: int) -> None:
+            worker = workers[rank]
+            connection = TrainingWorker(
+                master.credentials, master=master.address, rank=rank, size=2, max_staleness=0
+            )
+            flat = np.concatenate([v.numpy().ravel() for v in worker.variables])
+            connection.start(1, flat.size, 7, "", flat if rank == 0 else None)
+            worker.replica.bind(connection.handle)
+            worker.show(own=True)
+            for i in range(STEPS):
+                worker.run(worker.arguments((0, 1, TABLE)))
+                before = emulated_gpu.counts()
+                operations().strom_apply_step(
+                    **worker._where, stepped=True, contribution=i, timeout_ns=20 * 10**9
+                )
+                after = emulated_gpu.counts()
+                if rank == 1:
+                    assert after.from_device - before.from_device < 256
+                    # Entries of half of the elements, two bytes each, at most.
+                    assert after.to_device - before.to_device < sum(SIZES)
+                    assert after.within == before.within
+            connection.close("done")
+
+        on_both(train)
+    for worker in workers:
+        worker.replica.close()
+
+
 def gives_back() -> None:
     """What trainings that have ended had in the device's memory is there for the next one."""
     used = []
@@ -660,6 +694,8 @@ def main() -> None:
         copies(Options())
         copies(Options(scale=0.5, clip_multiple=1.0))
         copies(Options(sends_every=3))
+        copies(Options(keep_shared=True, take_received=False))
+        received_stays()
         return
     names = [name for name in CASES if any(map(name.startswith, sys.argv[1:]))]
     assert names

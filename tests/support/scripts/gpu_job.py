@@ -19,7 +19,7 @@ OUTPUT, CASE, GPU_RANKS = pathlib.Path(sys.argv[1]), sys.argv[2], sys.argv[3]
 RANK = keras_strom.rank()
 HAS_GPU = str(RANK) in GPU_RANKS
 if HAS_GPU:
-    emulated_gpu.load(delay=200, kernels=CASE == "kernels")
+    emulated_gpu.load(delay=200, kernels=CASE.startswith("kernels"))
 
 import keras  # noqa: E402
 
@@ -28,6 +28,8 @@ CASES: dict[str, dict[str, Any]] = {
     "sync": {"max_staleness": 0},
     "async": {},
     "kernels": {},
+    "kernels_sync": {"max_staleness": 0},
+    "kernels_bounded": {"max_staleness": 2},
     "lost": {},
     "SparkNet": {"method": keras_strom.SparkNet(steps=3)},
     "MPCA": {"method": keras_strom.MPCA(phases=2)},
