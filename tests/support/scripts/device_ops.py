@@ -111,11 +111,7 @@ class Worker:
                 for shape in SHAPES
             ]
         with tf.device("/cpu:0"):
-            numbers = [
-                tf.constant(rows, tf.int64),
-                tf.constant(self.steps, tf.int64),
-                tf.constant(sends),
-            ]
+            numbers = [tf.constant(number) for number in (rows, np.int64(self.steps), sends)]
         return (updates, *numbers, tuple(touches))
 
     def follow(self, options: Options) -> None:
@@ -182,10 +178,12 @@ class Worker:
 
     def await_step(self, contribution: int) -> None:
         """StromApplyStep."""
-        self.note(
-            operations().strom_apply_step(
-                **self._where, stepped=True, contribution=contribution, timeout_ns=20 * 10**9
-            )
+        self.note(self.await_release(contribution))
+
+    def await_release(self, contribution: int) -> Any:
+        """The same, and nothing is noted."""
+        return operations().strom_apply_step(
+            **self._where, stepped=True, contribution=contribution, timeout_ns=20 * 10**9
         )
 
     @property
@@ -340,16 +338,7 @@ def together(
             connections: list[Any] = [None, None]
 
             def join(rank: int) -> None:
-                connections[rank] = TrainingWorker(
-                    master.credentials,
-                    master=master.address,
-                    rank=rank,
-                    size=2,
-                    max_staleness=staleness,
-                )
-                flat = np.concatenate([v.numpy().ravel() for v in workers[rank].variables])
-                connections[rank].start(1, flat.size, 7, "", flat if rank == 0 else None)
-                workers[rank].replica.bind(connections[rank].handle)
+                connections[rank] = joined(master, workers[rank], rank, staleness)
 
             on_both(join)
             if options.full:
@@ -385,6 +374,17 @@ def together(
         return [] if staleness else [*workers[0].seen, *workers[1].seen]
 
     return run
+
+
+def joined(master: Any, worker: Worker, rank: int, staleness: int | None) -> Any:
+    """The connection of one of two workers, which have begun a generation."""
+    connection = TrainingWorker(
+        master.credentials, master=master.address, rank=rank, size=2, max_staleness=staleness
+    )
+    flat = np.concatenate([v.numpy().ravel() for v in worker.variables])
+    connection.start(1, flat.size, 7, "", flat if rank == 0 else None)
+    worker.replica.bind(connection.handle)
+    return connection
 
 
 def on_both(do: Callable[[int], None]) -> None:
@@ -611,19 +611,12 @@ def received_stays() -> None:
 
         def train(rank: int) -> None:
             worker = workers[rank]
-            connection = TrainingWorker(
-                master.credentials, master=master.address, rank=rank, size=2, max_staleness=0
-            )
-            flat = np.concatenate([v.numpy().ravel() for v in worker.variables])
-            connection.start(1, flat.size, 7, "", flat if rank == 0 else None)
-            worker.replica.bind(connection.handle)
+            connection = joined(master, worker, rank, 0)
             worker.show(own=True)
             for i in range(STEPS):
                 worker.run(worker.arguments((0, 1, TABLE)))
                 before = emulated_gpu.counts()
-                operations().strom_apply_step(
-                    **worker._where, stepped=True, contribution=i, timeout_ns=20 * 10**9
-                )
+                worker.await_release(i)
                 after = emulated_gpu.counts()
                 if rank == 1:
                     assert after.from_device - before.from_device < 256
@@ -680,23 +673,19 @@ def is_same(one: np.ndarray, other: np.ndarray) -> bool:
 
 
 def main() -> None:
+    if "gives_back" in sys.argv:
+        return gives_back()
+    if "short" in sys.argv:
+        return short()
     if "copies" in sys.argv:
         copies(Options())
-        copies(Options(compare_contents=True))
-        return
-    if "gives_back" in sys.argv:
-        gives_back()
-        return
-    if "short" in sys.argv:
-        short()
-        return
+        return copies(Options(compare_contents=True))
     if STAYS:
         copies(Options())
         copies(Options(scale=0.5, clip_multiple=1.0))
         copies(Options(sends_every=3))
         copies(Options(keep_shared=True, take_received=False))
-        received_stays()
-        return
+        return received_stays()
     names = [name for name in CASES if any(map(name.startswith, sys.argv[1:]))]
     assert names
     for name in names:

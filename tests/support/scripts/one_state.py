@@ -20,9 +20,6 @@ from keras_strom import errors
 from keras_strom.sharing import pulled_step
 from tests.support.digest import digest
 
-# Of this small model, too, gradients leave while others are being computed.
-pulled_step._BUCKET_ELEMENTS = 8
-
 BATCH = 16
 #: In batches from the first: where a value of worker 1 is far too large, or no number.
 BAD = 5
@@ -92,6 +89,8 @@ def build(optimizer: keras.optimizers.Optimizer) -> keras.Model:
 
 def main(folder: str) -> None:
     """Trains four times, of which the third is from optimizers that differ."""
+    # Of this small model, too, gradients leave while others are being computed.
+    pulled_step._BUCKET_ELEMENTS = 8
     strategy = keras_strom.StromStrategy(threshold=None)
     keras.utils.set_random_seed(keras_strom.rank())
     result: dict[str, Any] = {}
