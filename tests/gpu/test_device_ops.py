@@ -11,7 +11,7 @@ import pytest
 
 from tests.support import emulated_gpu
 
-SCRIPT = Path(__file__).resolve().parents[1] / "support" / "scripts" / "device_ops.py"
+SCRIPTS = Path(__file__).resolve().parents[1] / "support" / "scripts"
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -22,9 +22,9 @@ def _built() -> None:
         pytest.skip(str(error))
 
 
-def run(*arguments: str, gpu_step: str = "on", ends: int = 0) -> str:
+def run(*arguments: str, script: str = "device_ops.py", gpu_step: str = "on", ends: int = 0) -> str:
     """What the script writes as errors."""
-    command = [sys.executable, str(SCRIPT), *arguments]
+    command = [sys.executable, str(SCRIPTS / script), *arguments]
     environment = {**os.environ, "KERAS_STROM_GPU_STEP": gpu_step, "TF_CPP_MIN_LOG_LEVEL": "0"}
     ended = subprocess.run(
         command, capture_output=True, text=True, timeout=300, env=environment, check=False
@@ -51,24 +51,24 @@ def test_a_device_gives_the_bits_of_the_cpu_in_every_option(cases: tuple[str, ..
 
 
 def test_a_step_copies_what_the_optimizer_wrote_and_waits_for_no_device() -> None:
-    run("copies")
+    run("copies", script="device_memory.py")
 
 
 def test_a_step_that_stays_on_the_device_copies_nothing_but_numbers() -> None:
-    run("kernels", "stays")
+    run("kernels", "stays", script="device_memory.py")
 
 
 def test_a_training_that_has_ended_leaves_nothing_in_the_devices_memory() -> None:
-    run("kernels", "gives_back")
+    run("kernels", "gives_back", script="device_memory.py")
 
 
 @pytest.mark.jobs  # TensorFlow waits for memory to come before it gives up.
 def test_without_the_memory_for_it_a_step_goes_by_the_host_and_says_so_once() -> None:
-    words = run("kernels", "short")
+    words = run("kernels", "short", script="device_memory.py")
     assert words.count("copies what the optimizer wrote to the host") == 1
     assert "bytes left for" in words
 
 
 def test_steps_can_be_kept_from_a_gpus_own_kernels() -> None:
-    run("kernels", "copies", gpu_step="off")
+    run("kernels", "copies", script="device_memory.py", gpu_step="off")
     assert 'KERAS_STROM_GPU_STEP is "on"' in run("kernels", "full", gpu_step="of", ends=1)

@@ -117,14 +117,14 @@ Status LocalModel::GiveGradient(std::span<const GradientPiece<const float>> piec
   if (!within.ok()) return within;
   if (waits_) return {Code::kInvalidArgument, "a gradient while the one before is on its way"};
   if (!giving_) BeginGiving(rate, iteration);
-  std::vector<float>& values = *giving_->values;
-  int64_t end = 0;  // of what has been looked at
-  for (const GradientPiece<const float>& piece : pieces) {
-    if (piece.offset > end) std::fill(values.begin() + end, values.begin() + piece.offset, 0.0f);
-    end = std::max(end, piece.offset + std::ssize(piece.values));
-  }
-  std::fill(values.begin() + end, values.begin() + size_, 0.0f);
   Copy(pieces, parallel);
+  const auto values = giving_->values->begin();
+  int64_t end = 0;  // of what has been looked at
+  for (const auto& [offset, size] : giving_->written) {
+    if (offset > end) std::fill(values + end, values + offset, 0.0f);
+    end = std::max(end, offset + size);
+  }
+  std::fill(values + end, values + size_, 0.0f);
   NoteCycle(1, exchanged_ns_, now_ns);
   ++told_.exchanges;
   waits_ = true;
@@ -140,38 +140,45 @@ Status LocalModel::GiveEarly(std::span<const GradientPiece<const float>> pieces,
   if (!within.ok()) return within;
   if (waits_) return {Code::kInvalidArgument, "a gradient while the one before is on its way"};
   if (!giving_) BeginGiving(rate, iteration);
-  Copy(pieces, parallel);
-  for (const GradientPiece<const float>& piece : pieces) {
-    if (giving_->offsets.insert(piece.offset).second) NoteWritten(piece);
-  }
+  for (const GradientPiece<const float>& piece : Copy(pieces, parallel)) GiveParts(piece);
   return {};
 }
 
 void LocalModel::BeginGiving(float rate, int64_t iteration) {
   JointOrders orders = exchange_->TakeOrders();
-  giving_.emplace();
-  giving_->values = std::make_shared<std::vector<float>>(std::move(orders.spare));
-  giving_->values->resize(static_cast<size_t>(size_) + 1);
-  giving_->values->back() = rate;
+  Giving giving;
+  giving.values = std::make_shared<std::vector<float>>(std::move(orders.spare));
+  giving.values->resize(static_cast<size_t>(size_) + 1);
+  giving.values->back() = rate;
   const int64_t elements = PartElements(method_, size_);
   for (int64_t first = 0; first < size_; first += elements) {
-    giving_->missing.push_back(std::min(elements, size_ - first));
+    giving.missing.push_back(std::min(elements, size_ - first));
   }
-  exchange_->BeginGradient(iteration, giving_->values);
+  exchange_->BeginGradient(iteration, giving.values);
+  giving_ = std::move(giving);
 }
 
-// Those that are there already may be on their way: where a step has failed in its middle, the next
-// one completes what it has begun.
-void LocalModel::Copy(std::span<const GradientPiece<const float>> pieces,
-                      const Parallel& parallel) {
-  parallel.For(std::ssize(pieces), [&](int64_t i) {
-    const GradientPiece<const float>& piece = pieces[static_cast<size_t>(i)];
-    if (giving_->offsets.contains(piece.offset)) return;
+// Returns those that were not there. What is there may be on its way: where a step has failed in
+// its middle, the next one completes what it has begun.
+std::vector<GradientPiece<const float>> LocalModel::Copy(
+    std::span<const GradientPiece<const float>> pieces, const Parallel& parallel) {
+  std::vector<GradientPiece<const float>> fresh;
+  for (const GradientPiece<const float>& piece : pieces) {
+    const int64_t size = std::ssize(piece.values);
+    if (size > 0 && !giving_->written.contains(piece.offset)) fresh.push_back(piece);
+  }
+  parallel.For(std::ssize(fresh), [&](int64_t i) {
+    const GradientPiece<const float>& piece = fresh[static_cast<size_t>(i)];
     std::copy(piece.values.begin(), piece.values.end(), giving_->values->begin() + piece.offset);
   });
+  for (const GradientPiece<const float>& piece : fresh) {
+    giving_->written.emplace(piece.offset, std::ssize(piece.values));
+  }
+  return fresh;
 }
 
-void LocalModel::NoteWritten(const GradientPiece<const float>& piece) {
+// Those to which nothing is missing now that the piece is written.
+void LocalModel::GiveParts(const GradientPiece<const float>& piece) {
   const int64_t elements = PartElements(method_, size_);
   const int64_t end = piece.offset + std::ssize(piece.values);
   for (int64_t at = piece.offset; at < end;) {

@@ -5,9 +5,9 @@
 #define KERAS_STROM_CORE_JOINT_LOCAL_MODEL_H_
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -104,16 +104,17 @@ class LocalModel {
   // A gradient that is being given.
   struct Giving {
     GrowingGradient values;
-    std::vector<int64_t> missing;  // of each part, elements
-    std::set<int64_t> offsets;     // of the pieces that are there
+    std::vector<int64_t> missing;        // of each part, elements
+    std::map<int64_t, int64_t> written;  // offset and size of the pieces that are there
   };
 
   Status CheckCovers(std::span<const LocalPiece> pieces) const;
   template <typename Values>
   Status CheckWithin(std::span<const GradientPiece<Values>> pieces) const;
   void BeginGiving(float rate, int64_t iteration);
-  void Copy(std::span<const GradientPiece<const float>> pieces, const Parallel& parallel);
-  void NoteWritten(const GradientPiece<const float>& piece);
+  std::vector<GradientPiece<const float>> Copy(std::span<const GradientPiece<const float>> pieces,
+                                               const Parallel& parallel);
+  void GiveParts(const GradientPiece<const float>& piece);
   Status StepOfRounds(std::span<const LocalPiece> pieces, JointOrders orders, int64_t iteration,
                       int64_t now_ns, const Parallel& parallel);
   Status GiveShard(std::span<const LocalPiece> pieces, uint64_t mark, std::vector<float> memory,

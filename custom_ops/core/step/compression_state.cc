@@ -278,7 +278,6 @@ Status CompressionState::AddResidual(std::span<const strom_segment> segments, in
                                      const Parallel& parallel) {
   if (sign != 1 && sign != -1) return Invalid("the sign must be 1 or -1");
   if (Status status = state_->CheckSegments(segments); !status.ok()) return status;
-  if (segments.empty()) return {};
   Status status = state_->elsewhere.BringBack(&state_->residuals);
   if (!status.ok()) return status;
   AddResiduals(segments, static_cast<float>(sign), state_->residuals, parallel);

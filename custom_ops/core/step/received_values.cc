@@ -154,31 +154,29 @@ Status OwnModelsOnDevice::AddSum(std::span<const float> sum, size_t* added, int6
   return {Code::kInternal, "a sum of updates came where replicas agree in every bit"};
 }
 
-// The own models have the own updates already, and entries of those lie nowhere else.
+// The own models have the own updates already, and entries of those lie nowhere else. What the
+// device could not add waits, so that all that is shared is in the own models.
 Status OwnModelsOnDevice::Add(std::span<const ReceivedUpdate> updates, uint64_t own_origin,
                               size_t* added, int64_t* skipped) {
-  const auto is_own = [&](size_t i) { return updates[i].id.origin == own_origin; };
-  *added = 0;
-  while (*added < updates.size()) {
+  Status status;
+  for (*added = 0; *added < updates.size() && status.ok();) {
+    const auto is_own = [&](size_t i) { return updates[i].id.origin == own_origin; };
     const size_t first = *added;
-    size_t end = first + 1;
-    while (end < updates.size() && is_own(end) == is_own(first)) ++end;
-    const auto alike = updates.subspan(first, end - first);
-    size_t shared_added = 0;
+    size_t end = first;  // of those alike that the own models have
+    for (; end < updates.size() && is_own(end) == is_own(first); ++end) {
+      if (is_own(end)) continue;
+      status = AddMessage(updates[end].message(), skipped);
+      if (!status.ok()) break;
+    }
     int64_t not_shared = 0;
-    Status status = shared.Add(alike, own_origin, &shared_added, &not_shared);
-    if (!status.ok()) return status;
-    *added = end;  // Where the device fails, what it holds is lost with it.
-    if (is_own(first)) {
-      *skipped += not_shared;
-      continue;
-    }
-    for (const ReceivedUpdate& update : alike) {
-      status = AddMessage(update.message(), skipped);
-      if (!status.ok()) return status;
-    }
+    size_t shared_added = 0;
+    Status at_host =
+        shared.Add(updates.subspan(first, end - first), own_origin, &shared_added, &not_shared);
+    if (!at_host.ok()) return at_host;
+    if (is_own(first)) *skipped += not_shared;
+    *added = end;
   }
-  return {};
+  return status;
 }
 
 Status ValuesOnDevice::AddMessage(Bytes message, int64_t* skipped) {

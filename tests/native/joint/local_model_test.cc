@@ -9,6 +9,7 @@
 #include <cmath>
 #include <limits>
 #include <memory>
+#include <new>
 #include <utility>
 #include <vector>
 
@@ -37,7 +38,10 @@ class Played final : public JointExchange {
   void Give(uint64_t mark, int64_t iteration, int64_t steps, std::vector<float> values) override {
     given.push_back({mark, iteration, steps, std::move(values)});
   }
-  void BeginGradient(int64_t, GrowingGradient values) override { growing = std::move(values); }
+  void BeginGradient(int64_t, GrowingGradient values) override {
+    if (fails) throw std::bad_alloc();
+    growing = std::move(values);
+  }
   void GivePart(int64_t part) override { parts.push_back(part); }
   void EndGradient(int64_t iteration, GrowingGradient values) override {
     EXPECT_EQ(values, growing);
@@ -49,6 +53,7 @@ class Played final : public JointExchange {
 
   JointOrders orders;
   std::vector<Gift> given;
+  bool fails = false;  // to begin a gradient
   GrowingGradient growing;
   std::vector<int64_t> parts;  // that were given early
   JointValues joint;
@@ -390,6 +395,35 @@ TEST_F(GradientsTest, PartsLeaveOnceAllThatIsInThemIsThere) {
   EXPECT_EQ(exchange->given[0].values, expected);
   EXPECT_EQ(exchange->given[0].iteration, 8);
   EXPECT_EQ(model.GiveEarly({&last, 1}, .25f, 9, {}).code, Code::kInvalidArgument);
+}
+
+TEST_F(GradientsTest, WhatAStepThatFailedHasGivenStaysWhereTheNextOneHasOtherVariables) {
+  const std::vector<float> gradient(kSize, 3);
+  const GradientPiece<const float> early{std::span(gradient).subspan(40, 30), 40, "of one"};
+  ASSERT_TRUE(model.GiveEarly({&early, 1}, .25f, 7, {}).ok());
+  ASSERT_TRUE(Give(5).ok());
+  std::vector<float> expected(kSize, 0.0f);
+  std::fill_n(expected.begin() + 8, 16, 5.0f);
+  std::fill_n(expected.begin() + 40, 30, 3.0f);
+  expected.push_back(.25f);
+  EXPECT_EQ(exchange->given[0].values, expected);
+}
+
+TEST_F(GradientsTest, AVariableWithoutElementsHidesNoOther) {
+  const std::vector<float> gradient(kSize, 3);
+  const GradientPiece<const float> none{{}, 8, "empty"};
+  ASSERT_TRUE(model.GiveEarly({&none, 1}, .25f, 7, {}).ok());
+  ASSERT_TRUE(Give(5).ok());
+  EXPECT_EQ(exchange->given[0].values[8], 5);
+}
+
+// Of memory that runs out as a gradient is begun nothing is left behind.
+TEST_F(GradientsTest, AStepThatFoundNoMemoryIsFollowedByAnother) {
+  exchange->fails = true;
+  EXPECT_THROW(static_cast<void>(Give(3)), std::bad_alloc);
+  exchange->fails = false;
+  ASSERT_TRUE(Give(5).ok());
+  EXPECT_THAT(exchange->given[0].values, SizeIs(kSize + 1));
 }
 
 TEST_F(GradientsTest, AStepWithoutTheMeanIsRefused) {

@@ -332,6 +332,49 @@ TEST(ApplyOnDevice, NamesWhatNoSegmentHolds) {
   }
 }
 
+// The device's memory runs out for once.
+TEST(ApplyOnDevice, WhatCouldNotBeAddedWaitsAndIsSharedNowhere) {
+  Pair pair({300}, true);
+  pair.Step(1);
+  Worker other({300}, 2, true);
+  ASSERT_TRUE(other.Step(RandomUpdate(300, 3)).ok());
+  ASSERT_TRUE(other.Step(RandomUpdate(300, 4)).ok());
+  std::vector<float> there(300), here(300);
+  std::vector<strom_segment> segments = pair.here.Segments(false);
+  float* const own_models[] = {std::exchange(segments[0].value, here.data())};
+  std::vector<strom_segment> places = Places(&pair.there);
+  places[0].value = there.data();
+  const auto apply_there = [&] {
+    return pair.there.compression.ApplyOnDevice(pair.device.functions(), places,
+                                                &pair.there.result);
+  };
+  const auto apply_here = [&](const ReceivedUpdate& update) {
+    pair.here.exchange->inbox = {update};
+    return pair.here.compression.Apply(segments, &pair.here.result, {}, own_models).ok();
+  };
+  pair.there.exchange->inbox = other.exchange->sent;
+  pair.device.adds = 1;
+  EXPECT_EQ(apply_there().message, "no memory");
+  ASSERT_TRUE(apply_here(other.exchange->sent[0]));
+  pair.ExpectSame();
+  EXPECT_EQ(there, here);
+  pair.device.adds = -1;
+  ASSERT_TRUE(apply_there().ok());
+  ASSERT_TRUE(apply_here(other.exchange->sent[1]));
+  pair.ExpectSame();
+  EXPECT_EQ(there, here);
+}
+
+// Where G is kept nothing is computed of the residual, and whoever is shown G may end a training.
+TEST(StepOnDevice, TheResidualComesBackWhereGIsShownOfNoSegment) {
+  Pair pair({300}, true);
+  pair.Step(1);
+  EXPECT_EQ(pair.device.held, 1);
+  ASSERT_TRUE(pair.there.compression.AddResidual({}, -1, {}).ok());
+  EXPECT_EQ(pair.device.held, 0);
+  pair.ExpectSame();
+}
+
 TEST(ApplyOnDevice, IsForModesInWhichReplicasAgree) {
   Pair pair({300});
   const Status status = pair.there.compression.ApplyOnDevice(

@@ -5,9 +5,7 @@ Run by tests/gpu/test_device_ops.py: device_ops.py [kernels] CASE ...
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import gc
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -19,7 +17,6 @@ from tests.support import emulated_gpu
 
 #: Whether steps stay on the device where its kernels can do them.
 KERNELS = "kernels" in sys.argv
-STAYS = "stays" in sys.argv
 MEMORY = 2**21 if "short" in sys.argv else 2**30
 emulated_gpu.load(1, MEMORY, delay=200, kernels=KERNELS)
 
@@ -34,8 +31,9 @@ from keras_strom.method import EASGD, MPCA, SparkNet  # noqa: E402
 from keras_strom.relay.training_relay import TrainingMaster, TrainingWorker  # noqa: E402
 from keras_strom.sharing.statistics import StepStatistics  # noqa: E402
 
-#: Of the variables: a kernel, a bias, a table, one that no optimizer changes, an empty one.
-SHAPES = ((40, 50), (50,), (30, 8), (25,), (0, 3))
+#: Of the variables: a kernel, a bias, a table, one that no optimizer changes; and an empty one, of
+#: which G is computed whenever it is shown, but where what is left after a training is measured.
+SHAPES = ((40, 50), (50,), (30, 8), (25,), *[(0, 3)] * ("gives_back" not in sys.argv))
 TABLE = 2
 UNTOUCHED = 3
 SIZES = [int(np.prod(shape)) for shape in SHAPES]
@@ -578,92 +576,6 @@ CASES: dict[str, Callable[[str], list[np.ndarray]]] = {
 }
 
 
-def copies(options: Options) -> None:
-    """A full step brings what was written to the host, and nothing goes back.
-
-    With kernels nothing comes to the host but messages and numbers.
-
-    Args:
-        options: with compare_contents XLA writes every variable, so all are compared.
-    """
-    worker = Worker("/gpu:0", options)
-    worker.show(own=True)
-    for touches in ((0, 1, TABLE), (0, 1, TABLE), (), (1,), (0,)):
-        arguments = worker.arguments(touches)
-        before = emulated_gpu.counts()
-        worker.run(arguments)
-        after = emulated_gpu.counts()
-        fetched = range(len(SIZES)) if options.compare_contents else touches
-        wanted = 0 if STAYS else sum(4 * SIZES[i] for i in fetched)
-        assert not STAYS or after.within == before.within
-        # Numbers that TensorFlow computes there are copied besides.
-        assert 0 <= after.from_device - before.from_device - wanted < 256
-        assert after.to_device - before.to_device < 256
-        assert after.waits == before.waits
-    worker.replica.close()
-
-
-def received_stays() -> None:
-    """In synchronous mode messages alone go to the device, and nothing comes from there."""
-    options = Options(keep_shared=True, take_received=False)
-    with TrainingMaster(workers=2, host="127.0.0.1") as master:
-        workers = [Worker(device, options, i) for i, device in enumerate(("/cpu:0", "/gpu:0"))]
-
-        def train(rank: int) -> None:
-            worker = workers[rank]
-            connection = joined(master, worker, rank, 0)
-            worker.show(own=True)
-            for i in range(STEPS):
-                worker.run(worker.arguments((0, 1, TABLE)))
-                before = emulated_gpu.counts()
-                worker.await_release(i)
-                after = emulated_gpu.counts()
-                if rank == 1:
-                    assert after.from_device - before.from_device < 256
-                    # Entries of half of the elements, two bytes each, at most.
-                    assert after.to_device - before.to_device < sum(SIZES)
-                    assert after.within == before.within
-            connection.close("done")
-
-        on_both(train)
-    for worker in workers:
-        worker.replica.close()
-
-
-def gives_back() -> None:
-    """What trainings that have ended had in the device's memory is there for the next one."""
-    used = []
-    for _ in range(4):
-        worker = Worker("/gpu:0", Options())
-        worker.show(own=True)
-        for _ in range(2):
-            worker.run(worker.arguments((0, 1, TABLE)))
-        worker.show(own=False, forget=True)
-        worker.replica.close()
-        del worker
-        gc.collect()
-        used.append(tf.config.experimental.get_memory_info("GPU:0")["current"])
-    assert len(set(used)) == 1, used
-
-
-def short() -> None:
-    """The device has no memory left when the first step wants it."""
-    worker = Worker("/gpu:0", Options())
-    worker.show(own=True)
-    touches = (0, 1, TABLE)
-    steps = [worker.arguments(touches) for _ in range(3)]
-    taken: list[list[Any]] = []
-    for elements in (2000, 50):
-        taken.append([])
-        with tf.device("/gpu:0"), contextlib.suppress(tf.errors.InternalError):
-            for _ in range(MEMORY):
-                taken[-1].append(tf.constant(np.zeros(elements, np.float32)))
-    del taken[0][-3:]  # What the optimizer writes has room there, and more has not.
-    for arguments in steps:
-        worker.run(arguments)
-    worker.replica.close()
-
-
 def is_same(one: np.ndarray, other: np.ndarray) -> bool:
     """To the bit, but for the sums in statistics where kernels have added them up."""
     if KERNELS and one.dtype == np.float64 and one.size == FIELDS.size:
@@ -673,19 +585,6 @@ def is_same(one: np.ndarray, other: np.ndarray) -> bool:
 
 
 def main() -> None:
-    if "gives_back" in sys.argv:
-        return gives_back()
-    if "short" in sys.argv:
-        return short()
-    if "copies" in sys.argv:
-        copies(Options())
-        return copies(Options(compare_contents=True))
-    if STAYS:
-        copies(Options())
-        copies(Options(scale=0.5, clip_multiple=1.0))
-        copies(Options(sends_every=3))
-        copies(Options(keep_shared=True, take_received=False))
-        return received_stays()
     names = [name for name in CASES if any(map(name.startswith, sys.argv[1:]))]
     assert names
     for name in names:

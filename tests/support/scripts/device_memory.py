@@ -1,0 +1,142 @@
+"""What steps of the native ops copy to and from a device, and what they leave in its memory.
+
+Run by tests/gpu/test_device_ops.py: device_memory.py [kernels] copies|stays|gives_back|short
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import sys
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from keras_strom.relay.training_relay import TrainingMaster
+from tests.support import emulated_gpu
+from tests.support.scripts.device_ops import (
+    MEMORY,
+    SIZES,
+    STEPS,
+    TABLE,
+    Options,
+    Worker,
+    joined,
+    on_both,
+)
+
+#: Whether nothing is to be copied but messages and numbers.
+STAYS = "stays" in sys.argv
+
+
+def copies(options: Options) -> None:
+    """A full step brings what was written to the host, and nothing goes back.
+
+    With kernels nothing comes to the host but messages and numbers.
+
+    Args:
+        options: with compare_contents XLA writes every variable, so all are compared.
+    """
+    worker = Worker("/gpu:0", options)
+    worker.show(own=True)
+    for touches in ((0, 1, TABLE), (0, 1, TABLE), (), (1,), (0,)):
+        arguments = worker.arguments(touches)
+        before = emulated_gpu.counts()
+        worker.run(arguments)
+        after = emulated_gpu.counts()
+        fetched = range(len(SIZES)) if options.compare_contents else touches
+        wanted = 0 if STAYS else sum(4 * SIZES[i] for i in fetched)
+        assert not STAYS or after.within == before.within
+        # Numbers that TensorFlow computes there are copied besides.
+        assert 0 <= after.from_device - before.from_device - wanted < 256
+        assert after.to_device - before.to_device < 256
+        assert after.waits == before.waits
+    worker.replica.close()
+
+
+def received_stays() -> None:
+    """In synchronous mode messages alone go to the device, and nothing comes from there."""
+    options = Options(keep_shared=True, take_received=False)
+    with TrainingMaster(workers=2, host="127.0.0.1") as master:
+        workers = [Worker(device, options, i) for i, device in enumerate(("/cpu:0", "/gpu:0"))]
+
+        def train(rank: int) -> None:
+            worker = workers[rank]
+            connection = joined(master, worker, rank, 0)
+            worker.show(own=True)
+            for i in range(STEPS):
+                worker.run(worker.arguments((0, 1, TABLE)))
+                before = emulated_gpu.counts()
+                worker.await_release(i)
+                after = emulated_gpu.counts()
+                if rank == 1:
+                    assert after.from_device - before.from_device < 256
+                    # Entries of half of the elements, two bytes each, at most.
+                    assert after.to_device - before.to_device < sum(SIZES)
+                    assert after.within == before.within
+            connection.close("done")
+
+        on_both(train)
+    for worker in workers:
+        worker.replica.close()
+
+
+def gives_back() -> None:
+    """What trainings that have ended had in the device's memory is there for the next one."""
+    used = []
+    for options in [*[Options()] * 4, Options(keep_shared=True, take_received=False)]:
+        worker = Worker("/gpu:0", options)
+        before = memory_in_use()
+        worker.show(own=True)
+        for _ in range(2):
+            worker.run(worker.arguments((0, 1, TABLE)))
+        worker.show(own=False, forget=True)
+        assert memory_in_use() - before < 4 * sum(SIZES), "the residual is there"
+        worker.replica.close()
+        del worker
+        gc.collect()
+        used.append(memory_in_use())
+    assert len(set(used)) == 1, used
+
+
+def memory_in_use() -> int:
+    return tf.config.experimental.get_memory_info("GPU:0")["current"]
+
+
+def short() -> None:
+    """The device has no memory left when the first step wants it."""
+    worker = Worker("/gpu:0", Options())
+    worker.show(own=True)
+    touches = (0, 1, TABLE)
+    steps = [worker.arguments(touches) for _ in range(3)]
+    taken: list[list[Any]] = []
+    for elements in (2000, 50):
+        taken.append([])
+        with tf.device("/gpu:0"), contextlib.suppress(tf.errors.InternalError):
+            for _ in range(MEMORY):
+                taken[-1].append(tf.constant(np.zeros(elements, np.float32)))
+    del taken[0][-3:]  # What the optimizer writes has room there, and more has not.
+    for arguments in steps:
+        worker.run(arguments)
+    worker.replica.close()
+
+
+def copies_all() -> None:
+    """By way of the host, and where XLA might have written any variable."""
+    copies(Options())
+    copies(Options(compare_contents=True))
+
+
+def stays() -> None:
+    """Of every step that the kernels have."""
+    copies(Options())
+    copies(Options(scale=0.5, clip_multiple=1.0))
+    copies(Options(sends_every=3))
+    copies(Options(keep_shared=True, take_received=False))
+    received_stays()
+
+
+if __name__ == "__main__":
+    CASES = {"copies": copies_all, "stays": stays, "gives_back": gives_back, "short": short}
+    CASES[sys.argv[-1]]()
