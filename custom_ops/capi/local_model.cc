@@ -55,18 +55,17 @@ Status ReadSegments(const char* function, const strom_segment* segments, int64_t
   return {};
 }
 
-Status NoGradient(const char* function) {
-  return {Code::kInvalidArgument,
-          std::string("strom_local_model_") + function + "_gradient: a segment has no gradient"};
-}
-
-Status ReadGradients(const strom_segment* segments, int64_t count,
-                     std::vector<GradientPiece<const float>>* pieces) {
+// Gradients, or what they are to become: `values` is what a segment has of them.
+template <typename Values>
+Status ReadGradients(const char* function, const strom_segment* segments, int64_t count,
+                     Values* strom_segment::* values, std::vector<GradientPiece<Values>>* pieces) {
   for (int64_t i = 0; i < count; ++i) {
     const strom_segment& segment = segments[i];
     const auto size = static_cast<size_t>(std::max<int64_t>(0, segment.size));
-    if (size > 0 && segment.before == nullptr) return NoGradient("give");
-    pieces->push_back({{segment.before, size}, segment.offset, segment.name});
+    if (size > 0 && segment.*values == nullptr) {
+      return {Code::kInvalidArgument, std::string(function) + ": a segment has no gradient"};
+    }
+    pieces->push_back({{segment.*values, size}, segment.offset, segment.name});
   }
   return {};
 }
@@ -130,7 +129,8 @@ int strom_local_model_give_early(strom_handle model, const strom_segment* segmen
                                  float rate, int64_t iteration, const strom_thread_pool* threads) {
   return WithLocalModel(__func__, model, [&](LocalModel& m) -> Status {
     std::vector<GradientPiece<const float>> pieces;
-    Status usable = ReadGradients(segments, count, &pieces);
+    Status usable = ReadGradients("strom_local_model_give_early", segments, count,
+                                  &strom_segment::before, &pieces);
     if (!usable.ok()) return usable;
     return m.GiveEarly(pieces, rate, iteration, LentThreads(threads).parallel());
   });
@@ -141,7 +141,8 @@ int strom_local_model_give_gradient(strom_handle model, const strom_segment* seg
                                     const strom_thread_pool* threads) {
   return WithLocalModel(__func__, model, [&](LocalModel& m) -> Status {
     std::vector<GradientPiece<const float>> pieces;
-    Status usable = ReadGradients(segments, count, &pieces);
+    Status usable = ReadGradients("strom_local_model_give_gradient", segments, count,
+                                  &strom_segment::before, &pieces);
     if (!usable.ok()) return usable;
     return m.GiveGradient(pieces, rate, iteration, MonotonicNanoseconds(),
                           LentThreads(threads).parallel());
@@ -153,12 +154,9 @@ int strom_local_model_take_gradient(strom_handle model, const strom_segment* seg
                                     const strom_thread_pool* threads, float* rate) {
   return WithLocalModel(__func__, model, [&](LocalModel& m) -> Status {
     std::vector<GradientPiece<float>> pieces;
-    for (int64_t i = 0; i < count; ++i) {
-      const strom_segment& segment = segments[i];
-      const auto size = static_cast<size_t>(std::max<int64_t>(0, segment.size));
-      if (size > 0 && segment.value == nullptr) return NoGradient("take");
-      pieces.push_back({{segment.value, size}, segment.offset, segment.name});
-    }
+    Status usable = ReadGradients("strom_local_model_take_gradient", segments, count,
+                                  &strom_segment::value, &pieces);
+    if (!usable.ok()) return usable;
     return m.TakeGradient(pieces, may_overflow != 0, MonotonicNanoseconds(),
                           LentThreads(threads).parallel(), rate);
   });

@@ -46,6 +46,15 @@ Status CheckCount(const char* function, const strom_segment* segments, int64_t c
   return {};
 }
 
+Status CheckOnDevice(const char* function, const strom_step_device* device,
+                     const strom_segment* segments, int64_t count,
+                     const strom_step_result* result) {
+  if (Status status = CheckCount(function, segments, count); !status.ok()) return status;
+  if (device == nullptr) return NullArgument(function, "device");
+  if (result == nullptr) return NullArgument(function, "result");
+  return {};
+}
+
 // The segments as a span, once they are known to be usable.
 Status CheckSegments(const char* function, const strom_segment* segments, int64_t count,
                      bool with_update) {
@@ -139,11 +148,9 @@ int strom_replica_step_on_device(strom_handle replica, const strom_step_device* 
                                  const strom_step_options* options, strom_step_result* result) {
   return strom::WithReplica(__func__, replica, [&](CompressionState& r) -> Status {
     const char* const function = "strom_replica_step_on_device";
-    Status status = strom::CheckCount(function, segments, count);
+    Status status = strom::CheckOnDevice(function, device, segments, count, result);
     if (!status.ok()) return status;
-    if (device == nullptr) return strom::NullArgument(function, "device");
     if (options == nullptr) return strom::NullArgument(function, "options");
-    if (result == nullptr) return strom::NullArgument(function, "result");
     return r.StepOnDevice(*device, strom::Segments(segments, count), *options, result);
   });
 }
@@ -164,11 +171,9 @@ int strom_replica_apply_on_device(strom_handle replica, const strom_step_device*
                                   const strom_segment* segments, int64_t count,
                                   const strom_thread_pool* threads, strom_step_result* result) {
   return strom::WithReplica(__func__, replica, [&](CompressionState& r) -> Status {
-    const char* const function = "strom_replica_apply_on_device";
-    Status status = strom::CheckCount(function, segments, count);
+    Status status =
+        strom::CheckOnDevice("strom_replica_apply_on_device", device, segments, count, result);
     if (!status.ok()) return status;
-    if (device == nullptr) return strom::NullArgument(function, "device");
-    if (result == nullptr) return strom::NullArgument(function, "result");
     return r.ApplyOnDevice(*device, strom::Segments(segments, count), result,
                            strom::LentThreads(threads).parallel());
   });

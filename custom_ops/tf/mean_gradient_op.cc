@@ -3,7 +3,6 @@
 //
 // They run on the CPU: gradients of a device come there, and their means go back, as any
 // tensor does.
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -14,73 +13,76 @@
 
 namespace keras_strom {
 
+using tensorflow::AsyncOpKernel;
 using tensorflow::OpKernel;
 using tensorflow::OpKernelConstruction;
 using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
 using tensorflow::TensorShape;
 
-class GiveEarlyOp : public OpKernel {
+// An op with gradients, its first inputs, to be given to the others.
+template <typename Kernel>
+class GradientOp : public OfJointModel<Kernel> {
  public:
-  explicit GiveEarlyOp(OpKernelConstruction* context) : OpKernel(context) {
-    OP_REQUIRES_OK(context, attributes_.Read(context, "model"));
-    OP_REQUIRES_OK(context, context->GetAttr("names", &names_));
-    OP_REQUIRES_OK(context, context->GetAttr("joint", &joint_));
-    OP_REQUIRES_OK(context, FirstInput(*this, "rate", &rate_input_));
-    OP_REQUIRES_OK(context, FirstInput(*this, "iteration", &iteration_input_));
-    OP_REQUIRES_OK(context, FirstInput(*this, "joint_now", &joint_now_input_));
-    OP_REQUIRES(context, names_.size() == attributes_.offsets.size(),
-                absl::InvalidArgumentError("names must have one entry a variable"));
-  }
-
-  void Compute(OpKernelContext* context) override {
-    OP_REQUIRES_OK(context,
-                   CheckJoint(context->input(joint_now_input_).scalar<int64_t>()(), joint_));
-    const std::vector<strom_segment> segments =
-        GradientSegments(context, attributes_.offsets, names_);
-    const strom_thread_pool threads = LendThreads(context);
-    const int code = strom_local_model_give_early(
-        attributes_.replica, segments.data(), static_cast<int64_t>(segments.size()),
-        context->input(rate_input_).scalar<float>()(),
-        context->input(iteration_input_).scalar<int64_t>()(), &threads);
-    OP_REQUIRES_OK(context, ToStatus(code, strom_last_error()));
-  }
-
- private:
-  ReplicaAttributes attributes_;
-  std::vector<std::string> names_;
-  int64_t joint_ = 0;
-  int rate_input_ = 0;
-  int iteration_input_ = 0;
-  int joint_now_input_ = 0;
-};
-
-class MeanGradientOp : public JointExchangeOp {
- public:
-  explicit MeanGradientOp(OpKernelConstruction* context) : JointExchangeOp(context) {
-    OP_REQUIRES_OK(context, context->GetAttr("may_overflow", &may_overflow_));
+  explicit GradientOp(OpKernelConstruction* context) : OfJointModel<Kernel>(context) {
     OP_REQUIRES_OK(context, FirstInput(*this, "rate", &rate_input_));
   }
 
-  void ComputeAsync(OpKernelContext* context, DoneCallback done) override {
-    OP_REQUIRES_OK_ASYNC(context, Give(context), done);
-    Await(context, std::move(done), [this, context] { return Take(context); });
-  }
-
- private:
-  absl::Status Give(OpKernelContext* context) const {
-    TF_RETURN_IF_ERROR(CheckJoint(context));
-    const std::vector<strom_segment> segments =
-        GradientSegments(context, attributes_.offsets, names_);
+ protected:
+  absl::Status Give(OpKernelContext* context,
+                    decltype(&strom_local_model_give_gradient) give) const {
+    TF_RETURN_IF_ERROR(this->CheckJoint(context));
+    std::vector<strom_segment> segments = Segments();
+    for (size_t i = 0; i < segments.size(); ++i) {
+      const Tensor& gradient = context->input(static_cast<int>(i));
+      segments[i].size = gradient.NumElements();
+      segments[i].before = static_cast<const float*>(gradient.data());
+    }
     const strom_thread_pool threads = LendThreads(context);
-    const int code = strom_local_model_give_gradient(
-        attributes_.replica, segments.data(), static_cast<int64_t>(segments.size()),
-        context->input(rate_input_).scalar<float>()(), Iteration(context), &threads);
+    const int code = give(
+        this->attributes_.replica, segments.data(), static_cast<int64_t>(segments.size()),
+        context->input(rate_input_).template scalar<float>()(), this->Iteration(context), &threads);
     return ToStatus(code, strom_last_error());
   }
 
+  std::vector<strom_segment> Segments() const {
+    std::vector<strom_segment> segments(this->attributes_.offsets.size());
+    for (size_t i = 0; i < segments.size(); ++i) {
+      segments[i].offset = this->attributes_.offsets[i];
+      segments[i].name = this->names_[i].c_str();
+    }
+    return segments;
+  }
+
+ private:
+  int rate_input_ = 0;
+};
+
+class GiveEarlyOp : public GradientOp<OpKernel> {
+ public:
+  using GradientOp::GradientOp;
+
+  void Compute(OpKernelContext* context) override {
+    OP_REQUIRES_OK(context, Give(context, strom_local_model_give_early));
+  }
+};
+
+class MeanGradientOp : public GradientOp<AsyncOpKernel> {
+ public:
+  explicit MeanGradientOp(OpKernelConstruction* context) : GradientOp(context) {
+    OP_REQUIRES_OK(context, context->GetAttr("may_overflow", &may_overflow_));
+    OP_REQUIRES_OK(context, context->GetAttr("timeout_ns", &timeout_ns_));
+  }
+
+  void ComputeAsync(OpKernelContext* context, DoneCallback done) override {
+    OP_REQUIRES_OK_ASYNC(context, Give(context, strom_local_model_give_gradient), done);
+    AwaitJoint(context, attributes_.replica, timeout_ns_, std::move(done),
+               [this, context] { return Take(context); });
+  }
+
+ private:
   absl::Status Take(OpKernelContext* context) const {
-    std::vector<strom_segment> segments = GradientSegments(context, attributes_.offsets, names_);
+    std::vector<strom_segment> segments = Segments();
     for (size_t i = 0; i < segments.size(); ++i) {
       const int input = static_cast<int>(i);
       Tensor* mean = nullptr;
@@ -100,7 +102,7 @@ class MeanGradientOp : public JointExchangeOp {
   }
 
   bool may_overflow_ = false;
-  int rate_input_ = 0;
+  int64_t timeout_ns_ = 0;
 };
 
 REGISTER_KERNEL_BUILDER(Name("StromGiveEarly").Device(tensorflow::DEVICE_CPU), GiveEarlyOp);

@@ -11,14 +11,16 @@
 
 namespace keras_strom {
 
+using tensorflow::AsyncOpKernel;
 using tensorflow::OpKernelConstruction;
 using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
 using tensorflow::TensorShape;
 
-class PullOp : public JointExchangeOp {
+class PullOp : public OfJointModel<AsyncOpKernel> {
  public:
-  explicit PullOp(OpKernelConstruction* context) : JointExchangeOp(context) {
+  explicit PullOp(OpKernelConstruction* context) : OfJointModel(context) {
+    OP_REQUIRES_OK(context, context->GetAttr("timeout_ns", &timeout_ns_));
     OP_REQUIRES_OK(context, context->GetAttr("watched", &watched_));
     OP_REQUIRES_OK(context, context->GetAttr("compare_contents", &compare_contents_));
     OP_REQUIRES_OK(context, FirstInput(*this, "before", &before_input_));
@@ -41,7 +43,8 @@ class PullOp : public JointExchangeOp {
       done();
       return;
     }
-    Await(context, std::move(done), [this, context] { return Install(context); });
+    AwaitJoint(context, attributes_.replica, timeout_ns_, std::move(done),
+               [this, context] { return Install(context); });
   }
 
  private:
@@ -122,6 +125,7 @@ class PullOp : public JointExchangeOp {
   }
 
   std::vector<int64_t> watched_;
+  int64_t timeout_ns_ = 0;
   bool compare_contents_ = false;
   int before_input_ = 0;
 };

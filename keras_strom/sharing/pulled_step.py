@@ -147,12 +147,12 @@ def _buckets(sizes: list[int]) -> list[list[int]]:
     The first variables, whose gradients come last, are in none: they leave with the step's end.
     """
     buckets = []
-    bucket: list[int] = []
-    for place in reversed(range(len(sizes))):
-        bucket.append(place)
-        if place > 0 and sum(sizes[i] for i in bucket) >= _BUCKET_ELEMENTS:
-            buckets.append(bucket[::-1])
-            bucket = []
+    end, elements = len(sizes), 0
+    for place in reversed(range(1, len(sizes))):
+        elements += sizes[place]
+        if elements >= _BUCKET_ELEMENTS:
+            buckets.append(list(range(place, end)))
+            end, elements = place, 0
     return buckets
 
 
@@ -213,7 +213,7 @@ class PulledStep(TrainingStep):
         rate = learning_rate_of(optimizer)
         with tf.device("/cpu:0"):
             dense = self._dense(gradients, taken)
-            common_arguments = {
+            exchange = {
                 "rate": tf.constant(0.0) if rate is None else rate.read_value(),
                 "iteration": self._step,
                 "joint_now": self._joint_now,
@@ -225,7 +225,7 @@ class PulledStep(TrainingStep):
                     gradients=[dense[place] for place in bucket],
                     offsets=[taken[place].offset for place in bucket],
                     names=[path_of(taken[place].entry.variable) for place in bucket],
-                    **common_arguments,
+                    **exchange,
                 )
                 for bucket in _buckets([one.entry.size for one in taken])
             ]
@@ -236,7 +236,7 @@ class PulledStep(TrainingStep):
                     names=[path_of(entry.variable) for _, _, entry in taken],
                     may_overflow=scales_loss(optimizer),
                     timeout_ns=int(self._options.wait_timeout * 1e9),
-                    **common_arguments,
+                    **exchange,
                 )
         if rate is not None:
             rate.assign(common)

@@ -182,6 +182,17 @@ def test_only_the_ops_include_tensorflow() -> None:
     assert not wrong
 
 
+def test_every_mutation_finds_the_words_that_it_takes_out() -> None:
+    """What builds the mutants says so too, but only once nearly everything else is built."""
+    lost = []
+    for path in sorted((NATIVE / "sim" / "mutations").glob("*.mutation")):
+        head, words = path.read_text().split("--- was\n")
+        source = NATIVE / head.splitlines()[1]
+        if source.read_text().count(words.split("\n--- becomes\n")[0]) != 1:
+            lost.append(f"{shown(source)} no longer has the words of {shown(path)} once")
+    assert not lost
+
+
 def test_core_knows_no_socket_clock_or_thread() -> None:
     wrong = []
     for part, path in native_sources():

@@ -221,11 +221,13 @@ void WorkerNode::SnapshotInstalled() {
 int64_t WorkerNode::ReleasedSteps() const {
   return state_->generation->queue().own_released_steps();
 }
+ShardAgent* WorkerNode::State::JointAt(int64_t at_ns) {
+  now_ns = at_ns;
+  return life == Life::kOver ? nullptr : generation->joint();
+}
+
 void WorkerNode::BeginStepping(int64_t now_ns) {
-  State& s = *state_;
-  s.now_ns = now_ns;
-  ShardAgent* const joint = s.generation->joint();
-  if (s.life != State::Life::kOver && joint != nullptr) joint->BeginStepping();
+  if (ShardAgent* const joint = state_->JointAt(now_ns)) joint->BeginStepping();
 }
 
 JointOrders WorkerNode::TakeJointOrders() {
@@ -240,20 +242,15 @@ JointValues WorkerNode::TakeRound() {
 
 void WorkerNode::GiveToJoint(int64_t now_ns, uint64_t mark, int64_t iteration, int64_t steps,
                              std::vector<float> values) {
-  State& s = *state_;
-  s.now_ns = now_ns;
-  s.last_iteration = iteration;
-  ShardAgent* const joint = s.generation->joint();
-  if (s.life == State::Life::kOver || joint == nullptr) return;
+  state_->last_iteration = iteration;
+  ShardAgent* const joint = state_->JointAt(now_ns);
+  if (joint == nullptr) return;
   joint->Give(mark, iteration, steps, std::move(values));
   joint->Advance(now_ns);
 }
 
 void WorkerNode::AskJoint(int64_t now_ns) {
-  State& s = *state_;
-  s.now_ns = now_ns;
-  ShardAgent* const joint = s.generation->joint();
-  if (s.life != State::Life::kOver && joint != nullptr) joint->AskJoint();
+  if (ShardAgent* const joint = state_->JointAt(now_ns)) joint->AskJoint();
 }
 
 void WorkerNode::WithdrawFromJoint() {

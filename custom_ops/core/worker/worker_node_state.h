@@ -119,7 +119,8 @@ struct WorkerNode::State final : WorkerGenerationHost {
   // --- the links of the tree
   void HandleTreeEvent(const LinkEvent& event);
   // False: not of a link to another worker of the rounds.
-  ShardAgent* JointAt(int64_t at_ns);  // null where there is none, or all is over
+  // As something happens to it; null where there is none, or all is over.
+  ShardAgent* JointAt(int64_t at_ns);
   bool HandlePeerEvent(const LinkEvent& event);
   void HandlePeerChunk(const LinkEvent& event, int32_t from);
   void HandleUpdate(LinkId from, const Buffer& update);

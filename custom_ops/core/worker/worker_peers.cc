@@ -15,14 +15,10 @@ int64_t WorkerNode::RoundBytes() const {
   return bytes;
 }
 
-ShardAgent* WorkerNode::State::JointAt(int64_t at_ns) {
-  now_ns = at_ns;
-  return life == Life::kOver ? nullptr : generation->joint();
-}
-
 void WorkerNode::BeginGradient(int64_t now_ns, int64_t iteration, GrowingGradient values) {
-  ShardAgent* const joint = state_->JointAt(now_ns);
-  if (joint != nullptr) joint->BeginGradient(iteration, std::move(values));
+  if (ShardAgent* const joint = state_->JointAt(now_ns)) {
+    joint->BeginGradient(iteration, std::move(values));
+  }
 }
 
 void WorkerNode::GivePart(int64_t now_ns, int64_t part) {

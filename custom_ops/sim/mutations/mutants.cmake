@@ -3,7 +3,7 @@
 # it stops. Where all kinds of jobs would take seconds until then, the mutation says in which kind its
 # rule is missed soon. The product's sources stay as they are: a changed copy of one of them takes its
 # place when the mutant is linked.
-set(mutant_seeds 0-99)
+set(mutant_seeds 0-199)
 set(mutations ${CMAKE_CURRENT_SOURCE_DIR}/sim/mutations)
 file(GLOB mutation_files CONFIGURE_DEPENDS ${mutations}/*.mutation)
 foreach(mutation ${mutation_files})
