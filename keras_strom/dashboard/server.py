@@ -13,6 +13,7 @@ import contextlib
 import gzip
 import hmac
 import json
+import logging
 import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -56,6 +57,8 @@ _FILES = {
     "uPlot.min.css": ("uPlot.min.css", "text/css"),
     "uPlot.LICENSE": ("uPlot.LICENSE", "text/plain"),
 }
+
+_logger = logging.getLogger("keras_strom")
 
 #: Gives the state, without events up to a number; `WatchedJob.snapshot`.
 Snapshot = Callable[[int], dict[str, Any]]
@@ -106,7 +109,8 @@ class PageServer:
 
     def __exit__(self, *_: object) -> None:
         if self._loop is not None and self._over is not None:
-            self._loop.call_soon_threadsafe(self._over.set)
+            with contextlib.suppress(RuntimeError):  # A page that has failed costs no job.
+                self._loop.call_soon_threadsafe(self._over.set)
         self._thread.join()
 
     def _run(self) -> None:
@@ -114,6 +118,8 @@ class PageServer:
             asyncio.run(self._serve())
         except BaseException as error:
             self._failure = error
+            if self._ready.is_set():
+                _logger.warning("the page of the job is gone (%r); the job goes on", error)
         finally:
             self._ready.set()
 
@@ -145,7 +151,7 @@ class PageServer:
                 assert runner.server is not None
                 for connection in runner.server.connections[:-_MOST_CONNECTIONS]:
                     connection.force_close()
-                with contextlib.suppress(TimeoutError):
+                with contextlib.suppress(asyncio.TimeoutError):  # Another one before Python 3.11.
                     await asyncio.wait_for(self._over.wait(), _SWEEP_SECONDS)
         finally:
             await runner.cleanup()

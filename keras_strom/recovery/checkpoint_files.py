@@ -194,6 +194,7 @@ class CheckpointFolder:
         self._path = Path(path).absolute()
         self._kept = kept
         self._workers = workers
+        self._restored: Path | None = None
         with self._reachable():
             self._path.mkdir(parents=True, exist_ok=True)
             self.epoch = self._take_epoch()
@@ -217,9 +218,12 @@ class CheckpointFolder:
                 epoch += 1
 
     def plan(self, interval: float) -> CheckpointPlan:
-        """For the workers of the job that begins now."""
+        """For the workers of the job that begins now.
+
+        The checkpoint that they begin from stays while this runs: who starts later reads it too.
+        """
         with self._reachable():
-            latest = self.latest()
+            latest = self._restored = self.latest()
         restore = None if latest is None else str(latest)
         return CheckpointPlan(str(self._incoming), interval, time.monotonic(), restore)
 
@@ -266,7 +270,8 @@ class CheckpointFolder:
                     failure = error  # It is tried again the next time; others do not wait for it.
             if made:
                 for old in self._checkpoints()[: -self._kept]:
-                    _remove(old)
+                    if old != self._restored:
+                        _remove(old)
             if failure is not None:
                 raise failure
         return made

@@ -143,7 +143,12 @@ class SshWire(PipeWire):
     def __init__(
         self, host: str, ssh_args: Sequence[str], tell: Callable[[str], object], module: str
     ) -> None:
-        agent = f"exec {shlex.quote(sys.executable)} -P -m {module}"
+        # As `python -P -m` does from Python 3.11 on: what lies in the home folder is not imported.
+        script = (
+            "import sys; sys.path = list(filter(None, sys.path)); import runpy; "
+            f"runpy.run_module({module!r}, run_name='__main__', alter_sys=True)"
+        )
+        agent = f"exec {shlex.quote(sys.executable)} -c {shlex.quote(script)}"
         try:
             self._ssh = subprocess.Popen(
                 ["ssh", *_OPTIONS, *ssh_args, "--", host, agent],

@@ -160,6 +160,15 @@ class SharedStep(TrainingStep):
         self._show(operations().strom_show_shared, space.participants, forget=forget)
         self._shows_shared = True
 
+    def forget_residuals(self, entries: list[Entry]) -> float:
+        """Sets the residuals of `entries` to zero; they have not begun to train."""
+        mass = 0.0
+        for entry in entries:
+            residual = self.replica.read_residual(entry.offset, entry.size)
+            mass += float(np.abs(residual).sum(dtype=np.float64))
+            self.replica.write_residual(entry.offset, np.zeros_like(residual))
+        return mass
+
     def begin_own(self, trained: list[Entry]) -> None:
         """Says which variables the next `show_own` is to give a residual, if they have one.
 

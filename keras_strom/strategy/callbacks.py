@@ -9,6 +9,7 @@ callbacks of experiment trackers (`trackers`). A user's own callback runs everyw
 from __future__ import annotations
 
 import functools
+import logging
 import sys
 from collections.abc import Iterable
 from types import TracebackType
@@ -19,6 +20,8 @@ import keras
 from keras_strom.job.environment import ClusterEnvironment
 from keras_strom.strategy.monitor import StromMonitor
 from keras_strom.strategy.trackers import ReportsOnly, is_of_chief, is_search
+
+_logger = logging.getLogger("keras_strom")
 
 # Those that write somewhere, or whose decision the chief's is for all.
 _CHIEFS_ALONE = (
@@ -78,13 +81,18 @@ def explain_missing_file(error: BaseException) -> None:
     missing = isinstance(error, FileNotFoundError) or "File not found" in words
     written = ", ".join(_left_to_the_chief)
     if missing and written and "keras_strom.is_chief()" not in str(getattr(error, "__notes__", "")):
-        error.add_note(
+        note = (
             f"keras-strom: in fit only worker 0 writes files ({written}), this is worker "
             f"{ClusterEnvironment.from_environ().rank}. "
             "Where the workers share no disk, read them on worker 0 alone "
             "(if keras_strom.is_chief(): ...), or have the callbacks write where all can read; the "
             "model in memory has the final weights on every worker"
         )
+        if sys.version_info >= (3, 11):
+            error.add_note(note)
+        else:  # Tracebacks show no notes yet.
+            vars(error)["__notes__"] = [note]
+            _logger.error(note)
 
 
 def _note_left_out(callback: Any) -> None:
@@ -109,7 +117,8 @@ class _OnlyRestores(keras.callbacks.Callback):  # type: ignore[misc]
     """BackupAndRestore without the backup: where a worker sees the chief's, it starts from it too.
 
     Weights, epoch and learning rate come from the chief in any case; only here a worker finds the
-    optimizer's moments.
+    optimizer's moments. One that takes another's place gets them from the others instead, for the
+    chief may be writing these files by then.
     """
 
     def __init__(self, backup: keras.callbacks.BackupAndRestore) -> None:
@@ -117,5 +126,6 @@ class _OnlyRestores(keras.callbacks.Callback):  # type: ignore[misc]
         self._backup = backup
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        self._backup.set_model(self.model)
-        self._backup.on_train_begin(logs)
+        if ClusterEnvironment.from_environ().attempt == 0:
+            self._backup.set_model(self.model)
+            self._backup.on_train_begin(logs)

@@ -92,6 +92,8 @@ class Sharing(Participant):
         last_report: of the latest one that has finished.
         agreed: the trained variables' hashes by id, as on all workers when it had finished; None on
             the chief.
+        results: the hashes, by offset, of all that was ever trained, as the latest training has
+            left it; None while one runs, and where it has failed.
         start_values: by length, the places in the flat space where a `fit`'s start travels.
         training_data: of the `fit` that runs, of which a worker that is late leaves out a part.
         ended: why the job is over for this worker; None while it goes on.
@@ -109,6 +111,7 @@ class Sharing(Participant):
     generation: Generation | None = None
     last_report: TrainingReport | None = None
     agreed: dict[int, int] | None = None
+    results: dict[int, int] | None = None
     start_values: dict[int, tf.Variable] = dataclasses.field(default_factory=dict)
     training_data: ResumableData | None = None
     ended: str | None = None
@@ -242,6 +245,7 @@ class Generation:
             sharing.space.agree()
             sharing.space.assign(values, sharing.space.entries)
             self._warn_of_lost_assignments(own)
+            self._forget_residuals()
             if start is not None:
                 told, chiefs = self._split_start_values(start.numpy())
                 begin = Progress(self._models[0]).install_start(told)
@@ -256,7 +260,7 @@ class Generation:
                 return
             sharing.step.bind(worker)
             self._start_hashes = {
-                id(entry.variable): array_hash(entry.variable.numpy())
+                id(entry.variable): _hash(entry)
                 for entry in left_to_the_program(self._models, self._sharing.space)
             }
         # Whatever was assigned so far is the start, not a change behind the strategy's back.
@@ -427,6 +431,25 @@ class Generation:
                 "all workers, or on worker 0"
             )
 
+    def _forget_residuals(self) -> None:
+        """Of what was assigned since the last result: they belong to the values before."""
+        sharing = self._sharing
+        results, sharing.results = sharing.results or {}, None
+        assigned = [
+            entry
+            for entry in sharing.space.entries
+            if entry.offset in results and results[entry.offset] != _hash(entry)
+        ]
+        mass = sharing.step.forget_residuals(assigned)
+        if mass > 0 and sharing.environment.is_chief:
+            _logger.info(
+                "%d variables were assigned since the last training: what was not sent of their "
+                "old values' updates is left out (on worker %d a sum of %.3g of |residual|)",
+                len(assigned),
+                sharing.environment.rank,
+                mass,
+            )
+
     def average_epoch(
         self, stop: bool, figures: npt.NDArray[np.float64]
     ) -> tuple[bool, npt.NDArray[np.float64]]:
@@ -509,6 +532,9 @@ class Generation:
             self._take_result(sharing.worker, ending)
             sharing.step.ended()
         project(self._models, sharing.space)
+        if sharing.worker is not None:
+            sent = filter(sharing.space.is_sent, sharing.space.entries)
+            sharing.results = {entry.offset: _hash(entry) for entry in sent}
         self._report = self._describe()
         return self._report
 
@@ -565,7 +591,7 @@ class Generation:
         own = [
             entry
             for entry in left_to_the_program(self._models, self._sharing.space)
-            if array_hash(entry.variable.numpy()) != self._start_hashes.get(id(entry.variable))
+            if _hash(entry) != self._start_hashes.get(id(entry.variable))
         ]
         # Another master could not tell who has the result: where one may come, nobody waits for
         # callbacks in between, but before a generation without steps. That has the history, too,
@@ -645,3 +671,8 @@ class Generation:
         if words not in self._warned:
             self._warned.add(words)
             _logger.warning("worker %d: " + words, self._sharing.environment.rank, *arguments)
+
+
+def _hash(entry: Entry) -> int:
+    """Of a variable's bits."""
+    return array_hash(entry.variable.numpy())

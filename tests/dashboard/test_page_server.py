@@ -9,7 +9,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from pathlib import Path
 
 import pytest
@@ -20,7 +20,7 @@ pytest.importorskip("prometheus_client")
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from keras_strom import cli, errors
-from keras_strom.dashboard import reading, running_jobs
+from keras_strom.dashboard import reading, running_jobs, server
 from keras_strom.dashboard.dashboard import Dashboard
 from keras_strom.dashboard.page_address import PageAddress, is_address
 from keras_strom.dashboard.watch import watch
@@ -219,6 +219,21 @@ def test_ctrl_c_in_the_last_look_closes_the_page_all_the_same(folder: Path) -> N
     with pytest.raises(errors.Unreachable):
         reading.read_state(dashboard.url)
     assert dashboard.url not in [job.url for job in running_jobs.running_jobs()]
+
+
+def test_a_page_that_fails_costs_no_job(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def fail(waiting: Coroutine[object, object, bool], seconds: float) -> None:
+        waiting.close()
+        raise OSError("too many open files")
+
+    monkeypatch.setattr(server, "_SWEEP_SECONDS", 0.01)
+    with server.PageServer(PageAddress(), "token", dict, dict, dict) as page:
+        monkeypatch.setattr(server.asyncio, "wait_for", fail)
+        page._thread.join(30)
+        assert not page._thread.is_alive()
+    assert "too many open files" in caplog.text
 
 
 def test_no_port_is_open_that_was_not_asked_for() -> None:

@@ -181,6 +181,25 @@ def test_the_last_ones_are_kept(tmp_path: Path) -> None:
     assert kept.latest() == tmp_path / names[-1]
 
 
+def test_the_one_that_a_job_began_from_stays_for_workers_that_start_later(tmp_path: Path) -> None:
+    earlier = folder(tmp_path)
+    leave(earlier.plan(60), 1, 0, 1)
+    (began_from,) = earlier.collect()
+    for run in (2, 3):
+        later = folder(tmp_path, kept=2)
+        plan = later.plan(60)
+        for number in range(1, 5):
+            leave(plan, number, 0, 1)
+            later.collect()
+        there = sorted(path.name for path in tmp_path.glob("checkpoint-*"))
+        expected = [f"checkpoint-{run:06d}-{number:08d}" for number in (3, 4)]
+        assert plan.restore == str(began_from)
+        assert there == [began_from.name, *expected]
+        began_from = tmp_path / expected[-1]
+    later.clear()
+    assert not list(tmp_path.glob("checkpoint-*"))
+
+
 @pytest.mark.parametrize("damage", ["cut", "changed", "emptied", "removed"])
 def test_a_damaged_checkpoint_is_passed_over_with_a_warning(
     damage: str, tmp_path: Path, caplog: pytest.LogCaptureFixture

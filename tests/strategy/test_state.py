@@ -94,6 +94,11 @@ def test_weights_that_the_chief_loads_between_fits_are_everybodys(both: Jobs) ->
         assert part["took_what_the_chief_loaded"]
 
 
+def test_weights_that_are_assigned_between_fits_get_no_updates_of_the_old_ones(both: Jobs) -> None:
+    for part in both.parts[0]:
+        assert np.unique(np.concatenate([np.ravel(v) for v in part["assigned"]])).tolist() == [0.5]
+
+
 def test_the_learning_rate_that_the_chief_decides_is_everybodys(both: Jobs) -> None:
     first, second = (part["reduced"] for part in both.parts[0])
     assert first == [0.25, 0.25, 0.125, 0.0625]

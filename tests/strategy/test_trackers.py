@@ -15,6 +15,7 @@ import pytest
 
 import keras_strom
 from keras_strom import errors
+from keras_strom.job.environment import ClusterEnvironment
 from keras_strom.recovery.endings import Endings
 from keras_strom.strategy import trackers
 from keras_strom.strategy.callbacks import off_the_chief
@@ -84,6 +85,21 @@ def test_a_search_hears_of_every_epoch_and_leaves_pruning_to_the_chief() -> None
     (kept,) = off_the_chief([of_module("optuna_integration.keras.keras", Prunes)])
     kept.on_epoch_end(3, {"loss": 1.0})
     assert reported == [(3, {"loss": 1.0})]
+
+
+@pytest.mark.parametrize("attempt", [0, 1])
+def test_a_replaced_worker_reads_no_backup_that_the_chief_may_be_writing(
+    attempt: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backup = keras.callbacks.BackupAndRestore(tmp_path)
+    read: list[Any] = []
+    monkeypatch.setattr(backup, "on_train_begin", read.append)
+    here = ClusterEnvironment(attempt=attempt)
+    monkeypatch.setattr(ClusterEnvironment, "from_environ", lambda: here)
+    (kept,) = off_the_chief([backup])
+    kept.set_model(keras.Sequential())
+    kept.on_train_begin({})
+    assert len(read) == (attempt == 0)
 
 
 def test_a_fit_that_was_pruned_elsewhere_is_pruned_here(monkeypatch: pytest.MonkeyPatch) -> None:

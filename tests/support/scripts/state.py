@@ -159,6 +159,12 @@ def first_part(folder: pathlib.Path, strategy: keras_strom.StromStrategy) -> dic
     result["reduced"] = rates.rates
     result["last_rate"] = float(model.optimizer.learning_rate)
 
+    # Everybody assigns, and trains at a rate of zero: what comes of it is what was assigned.
+    model.set_weights([np.full_like(value, 0.5) for value in model.get_weights()])
+    model.optimizer.learning_rate = 0.0
+    model.fit(x, y, epochs=1, **FIT)
+    result["assigned"] = [value.numpy().tolist() for value in model.trainable_variables]
+
     with strategy.scope():
         model = build(keras.optimizers.Adam(0.03))
     backup = keras.callbacks.BackupAndRestore(str(folder / f"backup_{min(rank, backups() - 1)}"))
