@@ -203,7 +203,7 @@ def select(df: DataFrame, specs: Mapping[str, ColumnSpec], *extra: Column) -> Da
         *extra: further expressions, kept as they are.
     """
     columns = (
-        _expression(name, spec).alias(f"c{index}")
+        _expression(df, name, spec).alias(f"c{index}")
         for index, (name, spec) in enumerate(specs.items())
     )
     return df.select(*columns, *extra)
@@ -363,12 +363,15 @@ def _of_a_row(df: DataFrame, name: str, wanted: Sequence[Column]) -> Sequence[An
     return tuple(row)
 
 
-def _expression(name: str, spec: ColumnSpec) -> Column:
+def _expression(df: DataFrame, name: str, spec: ColumnSpec) -> Column:
     from pyspark.ml.functions import vector_to_array
+    from pyspark.sql import functions as F  # noqa: N812
 
     column = _column(name)
-    if spec.kind == "vector":
-        return vector_to_array(column, "float32")
+    if spec.kind == "vector":  # Spark's function fails at a null, which is to be counted.
+        return F.when(column.isNotNull(), vector_to_array(column, "float32"))
+    if spec.dtype == "int32" and "bigint" in df.select(column).dtypes[0][1]:
+        column = _within_int32(name, column, len(spec.shape))
     if spec.kind in ("scalar", "array"):
         type_name = {"float32": "float", "int32": "int", "int64": "bigint", "bool": "boolean"}
         cast = type_name[spec.dtype]
@@ -376,6 +379,23 @@ def _expression(name: str, spec: ColumnSpec) -> Column:
             cast = f"array<{cast}>"
         return column.cast(cast)
     return column
+
+
+def _within_int32(name: str, column: Column, depth: int) -> Column:
+    """Long integers, of which one that an int32 does not hold ends the query."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    if depth:
+        return F.transform(column, lambda item: _within_int32(name, item, depth - 1))
+    beyond = F.raise_error(
+        F.concat(
+            F.lit(f"column {name!r} has the value "),
+            column.cast("string"),
+            F.lit(", and the model has been trained on int32: train it on long integers"),
+        )
+    )
+    fits = column.between(-(2**31), 2**31 - 1)
+    return F.when(fits | column.isNull(), column).otherwise(beyond)
 
 
 def _column(name: str) -> Column:

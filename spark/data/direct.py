@@ -44,6 +44,7 @@ class Direct:
         workers: how many there will be.
         seed: of the order in which chunks are dealt.
         chunks: the rows, persisted.
+        all_validate: whether each worker gets all held-out rows, and not its share.
 
     Attributes:
         data: for the workers: `reader.dataset` finds the rows that were laid down beside them.
@@ -54,7 +55,15 @@ class Direct:
         ...     run(train, (rows.data,), num_proc=2, data=rows)
     """
 
-    def __init__(self, index: ExportedData, workers: int, seed: int, chunks: DataFrame) -> None:
+    def __init__(
+        self,
+        index: ExportedData,
+        workers: int,
+        seed: int,
+        chunks: DataFrame,
+        *,
+        all_validate: bool = False,
+    ) -> None:
         totals = {
             split: (DataFile("", (index.rows(split),), index.size_bytes(split)),)
             for split in index.splits
@@ -64,8 +73,10 @@ class Direct:
         self._chunks = chunks
         self._routes: dict[str, list[tuple[int, int, int]]] = {}
         for split in index.splits:
+            whole = all_validate and split == VALIDATION
             for rank in range(workers):
-                for piece in index.share(rank, workers, split, seed=seed):
+                share = (0, 1) if whole else (rank, workers)
+                for piece in index.share(*share, split, seed=seed):
                     to = self._routes.setdefault(piece.path, [])
                     to.append((rank, piece.begin, piece.end))
 
@@ -98,8 +109,12 @@ def direct(
     seed: int = 0,
     specs: Mapping[str, ColumnSpec] | None = None,
     checks: ValueChecks | None = None,
+    all_validate: bool = False,
 ) -> Direct:
-    """Prepares the chosen columns to be sent to the workers; the arguments are `export`'s.
+    """Prepares the chosen columns to be sent to the workers; the other arguments are `export`'s.
+
+    With `all_validate` each worker gets all held-out rows, to be read with size=1, and not its
+    share of them.
 
     Raises:
         InvalidData: a missing or mistyped column, nulls, misshapen rows, or too few rows.
@@ -137,7 +152,7 @@ def direct(
         for split in files:
             index.check_rows(workers, split)
         undo.pop_all()
-    return Direct(index, workers, seed, chunks)
+    return Direct(index, workers, seed, chunks, all_validate=all_validate)
 
 
 def chunk_partition(plan: RowPlan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -82,8 +82,11 @@ def laid_down(data: ExportedData, split: str, size: int) -> ExportedData:
     found = ExportedData.load(Store.create(folder).run(_RUN))
     even = data.rows(split) // size
     if found.rows(split) not in (even, even + 1):
+        remedy = "the job's number of workers"
+        if found.rows(split) == data.rows(split):
+            remedy = "rank=0, size=1, for each has them all"
         raise errors.InvalidOption(
             f"this worker has {found.rows(split)} of {data.rows(split)} rows of {split} data, "
-            f"which is no share of size={size}: pass the job's number of workers"
+            f"which is no share of size={size}: pass {remedy}"
         )
     return found

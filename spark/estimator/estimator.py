@@ -275,6 +275,7 @@ class StromEstimator(TrainingParams, Estimator, MLWritable, MLReadable):  # type
                 seed=fitting.seed,
                 specs=fitting.specs,
                 checks=fitting.checks,
+                all_validate=True,  # As those who read them from a store do.
             ) as rows:
                 return self._trained(fitting, _train(fitting, rows.data, rows))
         data = export(

@@ -29,6 +29,7 @@ from ..inference.prediction import (
     InPlan,
     examples,
     measure,
+    metric_results,
     metric_state,
     predict,
     score,
@@ -103,9 +104,9 @@ class StromModel(ColumnParams, Model, MLWritable, MLReadable):  # type: ignore[m
         self._specs: dict[str, ColumnSpec] = {}
         self._outputs: Outputs | None = None
         self._keras: KerasModel | None = None
-        self._payload: BroadcastPayload | None = None
+        self._payload: tuple[str, BroadcastPayload] | None = None
         #: What `fit` has logged: a value an epoch, by name; {} for a model from elsewhere.
-        self.history: dict[str, list[float]] = {}
+        self.history: dict[str, list[Any]] = {}
         #: What driver and workers did in `fit`, and when; it is not saved with the model.
         self.timeline: Timeline | None = None
         #: The run in the store; None = there is none.
@@ -118,7 +119,7 @@ class StromModel(ColumnParams, Model, MLWritable, MLReadable):  # type: ignore[m
             self._keras = self._model().load()
         return self._keras
 
-    def evaluate(self, df: DataFrame) -> dict[str, float]:
+    def evaluate(self, df: DataFrame) -> dict[str, Any]:
         """Loss and metrics over a DataFrame, computed where its partitions are.
 
         Each partition counts by itself and the counts are added up, so what Keras computes from
@@ -128,7 +129,8 @@ class StromModel(ColumnParams, Model, MLWritable, MLReadable):  # type: ignore[m
             df: features, labels and, where it is set, the sample weight.
 
         Returns:
-            What `keras.Model.evaluate(return_dict=True)` gives: "loss" and the metrics by name.
+            What `keras.Model.evaluate(return_dict=True)` gives: "loss" and the metrics by name;
+            of a metric with several values (`F1Score`) an array.
 
         Raises:
             InvalidData: no rows, or columns that do not fit.
@@ -262,16 +264,18 @@ class StromModel(ColumnParams, Model, MLWritable, MLReadable):  # type: ignore[m
         key = hashlib.sha256(pickled).hexdigest()
         if is_connect(df.sparkSession):
             return BroadcastPayload(key, _in_plan(pickled))
-        if self._payload is None or self._payload.key != key:
-            self._payload = BroadcastPayload(key, context_of(df.sparkSession).broadcast(pickled))
-        return self._payload
+        context = context_of(df.sparkSession)
+        application = str(context.applicationId)  # Another one does not have it.
+        if self._payload is None or (self._payload[0], self._payload[1].key) != (application, key):
+            self._payload = application, BroadcastPayload(key, context.broadcast(pickled))
+        return self._payload[1]
 
     def _results(
         self,
         state: Sequence[np.ndarray[Any, Any]],
         columns: Columns,
         specs: Mapping[str, ColumnSpec],
-    ) -> dict[str, float]:
+    ) -> dict[str, Any]:
         """The metrics' results from what they have counted."""
         model = self._model().load()
         arrays = {name: zeros(specs[name], 1) for name in columns.names}
@@ -280,11 +284,7 @@ class StromModel(ColumnParams, Model, MLWritable, MLReadable):  # type: ignore[m
         model.test_on_batch(*examples(columns, arrays, function))
         for variable, value in zip(metric_state(model), state, strict=True):
             variable.assign(value)
-        results: dict[str, float] = {}
-        for name, value in model.get_metrics_result().items():
-            several = value if isinstance(value, Mapping) else {name: value}
-            results |= {one: float(number) for one, number in several.items()}
-        return results
+        return metric_results(model)
 
     def _contents(self) -> tuple[dict[str, Any], dict[str, bytes]]:
         packed = self._model()

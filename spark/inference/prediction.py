@@ -123,6 +123,18 @@ def metric_state(model: keras.Model) -> list[Any]:
     return [variable for metric in model.metrics for variable in metric.variables]
 
 
+def metric_results(model: keras.Model) -> dict[str, Any]:
+    """What the model's metrics say now, by name: a float, or an array where it has several."""
+    results: dict[str, Any] = {}
+    for name, value in model.get_metrics_result().items():
+        found = value if isinstance(value, Mapping) else {name: value}
+        results |= {
+            one: float(result) if np.ndim(result) == 0 else np.asarray(result)
+            for one, result in found.items()
+        }
+    return results
+
+
 def flat(structure: Any) -> list[Any]:
     """A model's outputs in their order: a dict's as they stand in it."""
     if isinstance(structure, Mapping):

@@ -178,7 +178,7 @@ class _Driver:
         model, steps = self._local.model, self._steps_per_epoch()
         model.stop_training = False
         callbacks.on_train_begin()
-        logs: dict[str, float] = {}
+        logs: dict[str, Any] = {}
         # Where an interrupted training was; its backup has been restored by now.
         for epoch in range(first_epoch_of(model) or 0, self._plan.epochs):
             callbacks.on_epoch_begin(epoch)
@@ -210,7 +210,7 @@ class _Driver:
         self._step = end
         return whole
 
-    def _validate(self, callbacks: Any) -> dict[str, float]:
+    def _validate(self, callbacks: Any) -> dict[str, Any]:
         from ..data.exported import VALIDATION
         from .averaging_tasks import evaluate_share
 

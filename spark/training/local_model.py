@@ -7,7 +7,7 @@ variable of the other.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import cloudpickle
@@ -18,7 +18,7 @@ import numpy.typing as npt
 from keras_strom import errors
 from keras_strom.sharing.optimizers import parts_of
 
-from ..inference.prediction import examples, metric_state, zeros
+from ..inference.prediction import examples, metric_results, metric_state, zeros
 from .worker_training import Code, TrainingPlan
 
 Array = npt.NDArray[Any]
@@ -119,14 +119,10 @@ class LocalModel:
         """What the metrics have counted since their reset."""
         return [_value(one).astype(np.float64) for one in metric_state(self.model)]
 
-    def results(self, counts: Sequence[Array]) -> dict[str, float]:
+    def results(self, counts: Sequence[Array]) -> dict[str, Any]:
         """What the metrics say of such counts."""
         _assign(metric_state(self.model), counts)
-        found: dict[str, float] = {}
-        for name, value in self.model.get_metrics_result().items():
-            several = value if isinstance(value, Mapping) else {name: value}
-            found |= {one: float(number) for one, number in several.items()}
-        return found
+        return metric_results(self.model)
 
     def finish(self) -> None:
         """Ends the training, as Keras's `fit` does: averages of the weights take their place."""

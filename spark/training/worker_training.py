@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import cloudpickle
 import keras
+import numpy as np
 
 import keras_strom
 from keras_strom import errors
@@ -100,7 +101,7 @@ class Trained:
         file: its content; empty where it is in the store.
     """
 
-    history: dict[str, list[float]]
+    history: dict[str, list[Any]]
     suffix: str
     file: bytes = dataclasses.field(default=b"", repr=False)
 
@@ -197,8 +198,8 @@ class Backup(keras.callbacks.BackupAndRestore):  # type: ignore[misc]
         self._run = run
         self._directory = directory
         self._strategy = strategy
-        self.before: dict[str, list[float]] = {}
-        self._since: dict[str, list[float]] = {}
+        self.before: dict[str, list[Any]] = {}
+        self._since: dict[str, list[Any]] = {}
 
     def fetch(self) -> None:
         """Takes over what the store has, before `fit`."""
@@ -216,7 +217,7 @@ class Backup(keras.callbacks.BackupAndRestore):  # type: ignore[misc]
         """After Keras's own backup."""
         super().on_epoch_end(epoch, logs)
         for name, value in (logs or {}).items():
-            self._since.setdefault(name, []).append(float(value))
+            self._since.setdefault(name, []).append(_plain(value))
         history = joined(self.before, self._since)
         (self._directory / _HISTORY).write_text(json.dumps(history))
         if self._strategy is not None:
@@ -258,19 +259,22 @@ def model_file(run: StoreRun, suffix: str) -> str:
     return run.model.removesuffix(MODEL) + suffix
 
 
-def joined(
-    before: Mapping[str, list[float]], after: Mapping[str, list[float]]
-) -> dict[str, list[float]]:
+def joined(before: Mapping[str, list[Any]], after: Mapping[str, list[Any]]) -> dict[str, list[Any]]:
     """One history after another."""
     return {name: [*before.get(name, []), *after.get(name, [])] for name in {**before, **after}}
 
 
-def logged(history: Mapping[str, list[Any]]) -> dict[str, list[float]]:
-    """What Keras has logged, as plain numbers."""
-    return {name: [float(one) for one in values] for name, values in history.items()}
+def logged(history: Mapping[str, list[Any]]) -> dict[str, list[Any]]:
+    """What Keras has logged, as JSON can have it."""
+    return {name: [_plain(one) for one in values] for name, values in history.items()}
 
 
-def leave(plan: TrainingPlan, model: keras.Model, history: dict[str, list[float]]) -> Trained:
+def _plain(result: Any) -> Any:
+    """A metric's result: a float, or lists of them where it has several values."""
+    return float(result) if np.ndim(result) == 0 else np.asarray(result, np.float64).tolist()
+
+
+def leave(plan: TrainingPlan, model: keras.Model, history: dict[str, list[Any]]) -> Trained:
     """Writes a trained model to where it belongs; the backup is not needed any more."""
     file, suffix = save(model)
     run = plan.run

@@ -23,7 +23,7 @@ import keras_strom
 from keras_strom import errors
 from keras_strom.spark.data import tfio
 from keras_strom.spark.data.checked import RowPlan, tasks
-from keras_strom.spark.data.columns import Columns, ColumnSpec, from_pairs, inspect
+from keras_strom.spark.data.columns import Columns, ColumnSpec, from_pairs, inspect, select
 from keras_strom.spark.data.direct import cut, direct, to_stream
 from keras_strom.spark.data.export import WritePlan, export, write
 from keras_strom.spark.data.exported import DataFile, ExportedData
@@ -279,6 +279,18 @@ def test_a_column_says_which_rows_are_held_out(spark: Any, run: StoreRun) -> Non
     with pytest.raises(errors.InvalidData, match=r"'odd' has 33 values other than 0 and 1"):
         export(df, X_AND_Y, run, validation="odd")
     assert not run.store.exists(run.train_data)
+
+
+def test_a_long_integer_is_read_as_int32_only_where_it_is_one(spark: Any) -> None:
+    df = spark.createDataFrame([(5, [[1, -7]]), (None, None)], "l long, a array<array<long>>")
+    specs = {"l": ColumnSpec("scalar", "int32"), "a": ColumnSpec("array", "int32", (1, 2))}
+    as_int32 = select(df, specs)
+    assert [kind for _, kind in as_int32.dtypes] == ["int", "array<array<int>>"]
+    assert [tuple(row) for row in as_int32.collect()] == [(5, [[1, -7]]), (None, None)]
+    for name, large in (("l", "l + 4294967296L"), ("a", "array(array(l, l - 4294967296L))")):
+        beyond = df.selectExpr(*({"l", "a"} - {name}), f"{large} as {name}")
+        with pytest.raises(Exception, match=f"column '{name}' has the value -?429496"):
+            select(beyond, specs).collect()
 
 
 def test_an_epoch_is_another_order_and_a_new_dataset_the_same(spark: Any, run: StoreRun) -> None:

@@ -32,7 +32,14 @@ from pyspark.sql import functions as F  # noqa: E402, N812
 import keras_strom  # noqa: E402
 from keras_strom import EASGD, MPCA, SparkNet, errors  # noqa: E402
 from keras_strom.job.network import NetworkConfig  # noqa: E402
-from keras_strom.spark import GradientSharing, StromEstimator, StromModel, run  # noqa: E402
+from keras_strom.spark import (  # noqa: E402
+    GradientSharing,
+    ParameterAveraging,
+    StromEstimator,
+    StromModel,
+    run,
+)
+from keras_strom.spark.estimator import model as model_module  # noqa: E402
 from keras_strom.spark.runner import executors  # noqa: E402
 from keras_strom.spark.training import gradient_sharing  # noqa: E402
 from keras_strom.spark.training.worker_training import WorkerResult  # noqa: E402
@@ -363,6 +370,28 @@ def test_any_keras_model_can_predict_on_a_dataframe(flowers: Any) -> None:
         )
 
 
+@pytest.mark.parametrize("training", [None, ParameterAveraging()], ids=["direct", "averaging"])
+def test_all_workers_validate_and_metrics_may_have_several_values(
+    flowers: Any, tmp_path: Path, training: Any
+) -> None:
+    kinds = F.array(*((flowers["label"] == kind).cast("float") for kind in range(3)))
+    df = flowers.withColumn("kinds", kinds)
+    given = options(
+        tmp_path,
+        loss=keras.losses.CategoricalCrossentropy(from_logits=True),
+        metrics=[keras.metrics.F1Score()],
+        label_cols=["kinds"],
+        validation=0.25,
+        training=training,
+        store=None if training is None else str(tmp_path),
+    )
+    model = StromEstimator(**given).fit(df)
+    assert len(model.history["val_f1_score"]) == 6
+    assert len(model.history["val_f1_score"][-1]) == 3
+    assert min(model.history["val_f1_score"][-1]) > 0.8
+    assert min(model.evaluate(df)["f1_score"]) > 0.8
+
+
 def die_once(directory: str) -> keras.Model:
     """Worker 1 is killed where it makes its model, the first time."""
     mark = Path(directory, "died")
@@ -604,3 +633,18 @@ def test_nulls_are_named_where_they_are_met(trained: StromModel, flowers: Any) -
     some = flowers.withColumn("label", F.when(flowers["id"] > 5, flowers["label"]))
     with pytest.raises(errors.InvalidData, match=r"'label' has .* nulls"):
         trained.evaluate(some)
+    some = flowers.withColumn("features", F.when(flowers["id"] > 5, flowers["features"]))
+    with pytest.raises(errors.InvalidData, match=r"'features' has .* nulls"):
+        trained.evaluate(some)
+
+
+def test_a_model_travels_anew_to_another_application(
+    trained: StromModel, flowers: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = trained.copy()
+    columns, specs = model._examined(flowers, with_labels=True)
+    first = model._broadcast(flowers, columns, specs)
+    assert model._broadcast(flowers, columns, specs) is first
+    other = types.SimpleNamespace(applicationId="another", broadcast=lambda value: value)
+    monkeypatch.setattr(model_module, "context_of", lambda session: other)
+    assert isinstance(model._broadcast(flowers, columns, specs).pickled, bytes)
