@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from keras_strom import errors
 
 
@@ -37,3 +39,12 @@ def check_least(name: str, least: int | None, most_name: str, most: int) -> None
     whole_number(name, least, least=1)
     if least > most:
         raise errors.InvalidOption(f"{name}={least} is more than {most_name}={most}")
+
+
+def check_start_timeout(seconds: float) -> None:
+    """Refuses a `start_timeout` that is no positive, finite number of seconds."""
+    is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+    if not (is_number and 0 < seconds < math.inf):
+        raise errors.InvalidOption(
+            f"start_timeout={seconds!r} must be a positive, finite number of seconds"
+        )

@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
 from keras_strom import errors
-from keras_strom.checks import check_least, whole_number
+from keras_strom.checks import check_least, check_start_timeout, whole_number
 from keras_strom.dashboard.page_address import PageAddress
 from keras_strom.dashboard.watch import watch
 from keras_strom.dashboard.watching import Watching
@@ -37,7 +37,6 @@ from keras_strom.runner.process import (
     Script,
     WorkerListener,
     check_env,
-    check_start_timeout,
     first_cause,
 )
 from keras_strom.runner.start_master import start_master

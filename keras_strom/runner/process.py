@@ -10,7 +10,6 @@ import contextlib
 import dataclasses
 import fcntl
 import logging
-import math
 import os
 import re
 import select
@@ -597,15 +596,6 @@ def check_env(env: Mapping[str, str] | None) -> Mapping[str, str]:
         if name.startswith(environment.PREFIX) and name != environment.IP:
             raise errors.InvalidOption(f"env must not set {name}: the runner sets it")
     return env or {}
-
-
-def check_start_timeout(seconds: float) -> None:
-    """Refuses a `start_timeout` that is no positive, finite number of seconds."""
-    is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
-    if not (is_number and 0 < seconds < math.inf):
-        raise errors.InvalidOption(
-            f"start_timeout={seconds!r} must be a positive, finite number of seconds"
-        )
 
 
 def _describe_exit(exit_code: int, tail: Sequence[str]) -> str:

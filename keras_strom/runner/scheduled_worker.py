@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from types import FrameType
 
 from keras_strom import errors
+from keras_strom.checks import check_start_timeout
 from keras_strom.job import environment
 from keras_strom.job.drain import DRAINED_EXIT_CODE
 from keras_strom.job.gpus import are_of_a_task
@@ -24,7 +25,7 @@ from keras_strom.runner.agent import Agent, hello
 from keras_strom.runner.channel import Channel
 from keras_strom.runner.console import Console
 from keras_strom.runner.job_file import JobFile
-from keras_strom.runner.process import Outcome, Script, WorkerListener, check_start_timeout
+from keras_strom.runner.process import Outcome, Script, WorkerListener
 
 _CONNECT_SECONDS = 10.0
 _PAUSE_SECONDS = 0.5

@@ -13,9 +13,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from keras_strom import errors
-from keras_strom.checks import whole_number
+from keras_strom.checks import check_start_timeout, whole_number
 from keras_strom.job.network import NetworkConfig
-from keras_strom.runner.process import check_env, check_start_timeout
+from keras_strom.runner.process import check_env
 from keras_strom.spark.runner.resources import UseGpu, check_use_gpu
 from keras_strom.spark.runner.slots import WantedSize
 

@@ -6,8 +6,12 @@ The driver's side is `direct`.
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import os
+import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 import pyarrow as pa
 
@@ -25,11 +29,14 @@ Chunk = tuple[str, bytes]
 FORMAT = "direct"
 _RUN = "spool"
 _PREFIX = "keras-strom-data-"
+_LOCK = "in-use"
 
 
 @contextlib.contextmanager
 def spooled(data: ExportedData, chunks: Iterable[Chunk]) -> Iterator[str]:
     """Lays rows down on the local disk until the block ends; gives the folder.
+
+    What a task that was killed has left there is removed.
 
     Args:
         data: what the rows are, `Direct.data`.
@@ -40,9 +47,10 @@ def spooled(data: ExportedData, chunks: Iterable[Chunk]) -> Iterator[str]:
             again, with its rows.
     """
     with explained("a temporary folder of the executor (TMPDIR)"):
+        _remove_abandoned(Path(tempfile.gettempdir()))
         # What cannot be removed in the end spoils nothing.
         temporary = tempfile.TemporaryDirectory(prefix=_PREFIX, ignore_cleanup_errors=True)
-    with temporary as folder:
+    with temporary as folder, _in_use(Path(folder)):
         run = Store.create(folder).run(_RUN)
         plan = WritePlan(run=run, rows=RowPlan(specs=data.specs))
         paths = {TRAIN: run.train_data, VALIDATION: run.validation_data}
@@ -60,6 +68,28 @@ def spooled(data: ExportedData, chunks: Iterable[Chunk]) -> Iterator[str]:
         }
         ExportedData(run.store, data.columns, data.specs, splits).save(run)
         yield folder
+
+
+@contextlib.contextmanager
+def _in_use(folder: Path) -> Iterator[None]:
+    """Locks a file of the folder until the block or this process ends, however it does."""
+    making = folder / f"{_LOCK}.new"
+    with open(making, "wb") as lock:
+        with contextlib.suppress(OSError):  # Where nothing can be locked, nothing is removed.
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            making.rename(folder / _LOCK)
+        yield
+
+
+def _remove_abandoned(directory: Path) -> None:
+    """Removes this user's folders whose processes are gone."""
+    for folder in directory.glob(f"{_PREFIX}*"):
+        with contextlib.suppress(OSError):
+            if folder.lstat().st_uid != os.getuid():
+                continue
+            with open(folder / _LOCK, "rb") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 def laid_down(data: ExportedData, split: str, size: int) -> ExportedData:

@@ -37,7 +37,7 @@ from ..inference.values import Probe
 from ..runner.executors import check_executors
 from ..runner.resources import UseGpu
 from ..runner.session import active_or_new
-from ..runner.slots import Size, WantedSize
+from ..runner.slots import START_TIMEOUT_SECONDS, Size, WantedSize
 from ..runner.timeline import Recorder
 from ..training.gradient_sharing import BesideJointModel, GradientSharing
 from ..training.method import TrainingJob, TrainingMethod
@@ -118,6 +118,8 @@ class StromEstimator(TrainingParams, Estimator, MLWritable, MLReadable):  # type
             rows are divided among so many, and the parts of those that are away wait.
         max_failures: so many workers that die, or whose executor is lost, are started again and
             train on with the others; None = 3, as `run` has it.
+        start_timeout: seconds until all workers, or `min_proc` of them, must run, as `run`'s.
+            Without a store their rows come to them before, and that counts.
         partitions_per_process: how many partitions a worker the data is written in; None = as the
             DataFrame has.
         use_gpu: as `run`'s: True = each worker trains on the GPUs that Spark has given its task;
@@ -176,6 +178,7 @@ class StromEstimator(TrainingParams, Estimator, MLWritable, MLReadable):  # type
         min_proc: int | None = None,
         max_proc: int | None = None,
         max_failures: int | None = None,
+        start_timeout: float = START_TIMEOUT_SECONDS,
         partitions_per_process: int | None = None,
         use_gpu: UseGpu = "auto",
         dashboard: bool | int | str = False,
@@ -416,7 +419,7 @@ def _prepare(
     if params["model_fn"] is not None:
         model = model.with_example(trial.x)
     context = context_of(spark)
-    size = _method(params).choose_size(context, _wanted_size(params))
+    size = _method(params).choose_size(context, _wanted_size(params), params["start_timeout"])
     check_executors(context, size.workers)
     run, before, seed = _begin_run(params, model, columns)
     recorder.leave()
@@ -514,6 +517,7 @@ def _train(fitting: _Fitting, data: ExportedData, rows: Direct | None = None) ->
         spark=fitting.spark,
         network=params["network"],
         max_failures=params["max_failures"],
+        start_timeout=params["start_timeout"],
         rows=rows,
         recorder=fitting.recorder,
         dashboard=params["dashboard"],

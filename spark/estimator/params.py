@@ -16,7 +16,7 @@ from typing import Any
 from pyspark.ml.param import Param, Params
 
 from keras_strom import errors
-from keras_strom.checks import whole_number
+from keras_strom.checks import check_start_timeout, whole_number
 from keras_strom.dashboard.page_address import PageAddress
 from keras_strom.job.network import NetworkConfig
 from keras_strom.method import Method
@@ -185,6 +185,11 @@ def _training(name: str, value: Any) -> TrainingMethod | Method:
     return value
 
 
+def _start_timeout(name: str, value: Any) -> float:
+    check_start_timeout(value)
+    return float(value)
+
+
 def _use_gpu(name: str, value: Any) -> UseGpu:
     check_use_gpu(value)
     return value  # type: ignore[no-any-return]
@@ -274,6 +279,7 @@ class TrainingParams(ColumnParams):
     min_proc = param("min_proc", "how many workers are enough", count)
     max_proc = param("max_proc", "how many workers at most", count)
     max_failures = param("max_failures", "how many workers are started again", number)
+    start_timeout = param("start_timeout", "seconds until all workers must run", _start_timeout)
     partitions_per_process = param("partitions_per_process", "data files a worker", count)
     use_gpu = param("use_gpu", "whether workers see GPUs", _use_gpu)
     dashboard = param("dashboard", "whether, or where, to serve a live page", _dashboard)

@@ -63,6 +63,8 @@ from .slots import Size
 _MOST_STRANGERS = 64
 _ACCEPT_AGAIN_SECONDS = 0.1
 
+_SLOW_ROWS = " Rows that take longer to reach the workers need a larger start_timeout, or a store"
+
 _logger = logging.getLogger(__name__)
 
 
@@ -139,8 +141,12 @@ class Controller:
         """So many tasks of an elastic job were lost, which is no failure of theirs."""
         return self._lost_tasks
 
-    def wait_for_start(self, timeout: float) -> None:
+    def wait_for_start(self, timeout: float, *, with_rows: bool = False) -> None:
         """Waits until enough tasks have registered and got their ranks.
+
+        Args:
+            timeout: seconds.
+            with_rows: whether each lays its rows down before it registers.
 
         Raises:
             JoinTimeout: some have not; the message says how many.
@@ -158,6 +164,7 @@ class Controller:
             f"{len(here)} of {needed} workers had come after {timeout:g} s (hosts: {hosts}); "
             f"missing: Spark partitions {missing}; are there free slots, and can executors reach "
             f"TCP port {self.port} of the driver?"
+            f"{_SLOW_ROWS if with_rows else ''}"
         )
 
     def wait_for_end(self, replace_timeout: float = math.inf) -> None:
@@ -175,9 +182,23 @@ class Controller:
                     continue
                 left = (awaited.lost_at or 0.0) + replace_timeout - time.monotonic()
                 if left <= 0:
-                    self._give_up(awaited, f"and Spark ran it nowhere for {replace_timeout:g} s")
+                    why = f"and Spark ran it nowhere for {replace_timeout:g} s"
+                    self._give_up(awaited, why + self._where_copies_run())
                 else:
                     self._changed.wait(None if math.isinf(left) else left)
+
+    def _where_copies_run(self) -> str:
+        copies = 0
+        for task in self._waiting:
+            before = self._tasks.get(task.partition)
+            copies += before is not None and self._is_copy(before, task)
+        if not copies:
+            return ""
+        return (
+            "; its rows were lost with an executor, so Spark repeats the whole stage, in which "
+            f"{copies} copies of workers that still train took the free slots. Give the estimator "
+            "a store, or the cluster an external shuffle service (spark.shuffle.service.enabled)"
+        )
 
     def _awaited(self) -> RegisteredTask | None:
         """The lost task that the job cannot do without, if there is one."""
@@ -335,23 +356,33 @@ class Controller:
                 before is not None and not self._gives_way(before, task)
             ):
                 self._waiting.append(task)
+                self._changed.notify_all()
             else:
                 self._admit(task)
             return task
 
     def _gives_way(self, before: RegisteredTask, task: RegisteredTask) -> bool:
         """Whether a task that registers takes the place of an earlier one of its partition."""
-        if task.task_attempt <= before.task_attempt:
+        if not task.is_newer_than(before):
             return False
         if not self._max_failures and not self._elastic and not before.leaves:
             return False
-        if before.lost_at is None and self._speculation:
+        if before.lost_at is None and (self._speculation or self._is_copy(before, task)):
             return False
         if before.lost_at is None and not before.ended:
             # Spark knows of its end before its connection does.
             self._fail(before, Failure.lost(before, "Spark runs it anew", self._streamed))
             return before.lost_at is not None
         return True
+
+    @staticmethod
+    def _is_copy(before: RegisteredTask, task: RegisteredTask) -> bool:
+        """Whether Spark runs a task anew beside one that still runs.
+
+        So it does with all of a stage that has lost what was shuffled to it, a worker's rows for
+        example. It counts the tasks' attempts from 0 again then.
+        """
+        return before.lost_at is None and task.task_attempt <= before.task_attempt
 
     def _admit(self, task: RegisteredTask) -> None:
         before = self._tasks.get(task.partition)
@@ -541,7 +572,7 @@ class Controller:
     def _await_replacement(self, task: RegisteredTask, failure: Failure) -> None:
         task.lost_at, task.failure = time.monotonic(), failure
         for other in self._waiting:
-            if other.partition == task.partition and other.task_attempt > task.task_attempt:
+            if other.partition == task.partition and other.is_newer_than(task):
                 self._waiting.remove(other)
                 self._admit(other)
                 return

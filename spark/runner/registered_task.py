@@ -43,6 +43,10 @@ class RegisteredTask:
     idle_drains: int = 0
     event: int = -1
 
+    def is_newer_than(self, other: RegisteredTask) -> bool:
+        """Whether Spark has begun it later, be it in a new attempt of the whole stage."""
+        return (self.task, self.task_attempt) > (other.task, other.task_attempt)
+
 
 @dataclasses.dataclass(frozen=True)
 class Failure:

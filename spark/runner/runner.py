@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from keras_strom import __version__, errors
-from keras_strom.checks import whole_number
+from keras_strom.checks import check_start_timeout, whole_number
 from keras_strom.dashboard.page_address import PageAddress
 from keras_strom.dashboard.watch import watch
 from keras_strom.job import environment
@@ -31,7 +31,7 @@ from keras_strom.job.network import NetworkConfig, resolve_address
 from keras_strom.runner.console import Console
 from keras_strom.runner.job_master import JobMaster
 from keras_strom.runner.master_options import MasterOptions, StartMaster
-from keras_strom.runner.process import GRACE_SECONDS, Function, check_env, check_start_timeout
+from keras_strom.runner.process import GRACE_SECONDS, Function, check_env
 from keras_strom.runner.start_master import start_master
 
 from ..data.connect import context_of
@@ -275,7 +275,7 @@ def _run(
         job.submit(dataclasses.replace(task, shares_gpu=shares_gpu(context)))
         stack.enter_context(Decommissions(context, controller))
         _say(options, console, f"starting {_number_of_workers(size)}")
-        controller.wait_for_start(options.start_timeout)
+        controller.wait_for_start(options.start_timeout, with_rows=options.data is not None)
         start_seconds = time.monotonic() - begin
         controller.wait_for_end(options.start_timeout)
         failure = controller.first_failure()

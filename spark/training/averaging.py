@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from keras_strom import errors
 from keras_strom.checks import whole_number
 
-from ..runner.slots import START_TIMEOUT_SECONDS, Size, Waiting, WantedSize, choose_workers
+from ..runner.slots import Size, Waiting, WantedSize, choose_workers
 from .contribution import Contribution, add, add_counts
 from .method import TrainingJob, TrainingMethod
 
@@ -86,10 +86,9 @@ class ParameterAveraging(TrainingMethod):
                 "TensorFlow sees there: leave it out, or train with GradientSharing()"
             )
 
-    def choose_size(self, context: SparkContext, wanted: WantedSize) -> Size:
+    def choose_size(self, context: SparkContext, wanted: WantedSize, timeout: float) -> Size:
         """`num_proc`, or every slot; workers beyond the slots take turns."""
-        workers = wanted.num_proc or choose_workers(context, None, Waiting(START_TIMEOUT_SECONDS))
-        return Size(workers=workers)
+        return Size(workers=wanted.num_proc or choose_workers(context, None, Waiting(timeout)))
 
     def train(self, job: TrainingJob) -> Trained:
         """Trains in rounds; what the callbacks see is the average of all workers."""

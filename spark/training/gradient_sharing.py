@@ -10,7 +10,7 @@ from keras_strom import errors
 from keras_strom.method import Method
 
 from ..runner import runner
-from ..runner.slots import MAX_FAILURES, START_TIMEOUT_SECONDS, Size, WantedSize
+from ..runner.slots import MAX_FAILURES, Size, WantedSize
 from .method import TrainingJob, TrainingMethod
 
 if TYPE_CHECKING:
@@ -38,9 +38,9 @@ class OverTheRelay(TrainingMethod):
         if isinstance(strategy, Mapping):
             make_strategy(strategy)  # Its own words for a value that makes no sense.
 
-    def choose_size(self, context: SparkContext, wanted: WantedSize) -> Size:
+    def choose_size(self, context: SparkContext, wanted: WantedSize, timeout: float) -> Size:
         """As `run` does: all workers that there are train at the same time."""
-        return wanted.choose(context, START_TIMEOUT_SECONDS)
+        return wanted.choose(context, timeout)
 
     def train(self, job: TrainingJob) -> Trained:
         """Runs `worker_training.train` on every worker of a `run`; the chief's result is all's."""
@@ -53,6 +53,7 @@ class OverTheRelay(TrainingMethod):
                 (plan,),
                 **job.size.for_run(),
                 max_failures=MAX_FAILURES if job.max_failures is None else job.max_failures,
+                start_timeout=job.start_timeout,
                 use_gpu=job.use_gpu,
                 network=job.network,
                 stream_logs=plan.verbose > 0,

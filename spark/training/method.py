@@ -33,7 +33,7 @@ class TrainingJob:
         plan: what is trained, on what, and how long.
         size: how many workers train.
         spark: the session.
-        network, max_failures: as given to the estimator.
+        network, max_failures, start_timeout: as given to the estimator.
         rows: rows that go straight to the workers; None = `plan.data` lies in files.
         dashboard, use_gpu: as given to the estimator.
         recorder: notes when the driver did what.
@@ -44,6 +44,7 @@ class TrainingJob:
     spark: SparkSession
     network: NetworkConfig | None
     max_failures: int | None
+    start_timeout: float
     rows: Direct | None
     recorder: Recorder
     dashboard: bool | int | str = False
@@ -76,12 +77,13 @@ class TrainingMethod(abc.ABC):
         return given
 
     @abc.abstractmethod
-    def choose_size(self, context: SparkContext, wanted: WantedSize) -> Size:
+    def choose_size(self, context: SparkContext, wanted: WantedSize, timeout: float) -> Size:
         """How many workers train.
 
         Args:
             context: the application.
             wanted: the estimator's `num_proc`, `min_proc` and `max_proc`.
+            timeout: seconds that executors may take to come.
 
         Raises:
             NotEnoughSlots: the application cannot run them.

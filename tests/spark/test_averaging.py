@@ -319,6 +319,7 @@ def on_files(
         spark=types.SimpleNamespace(sparkContext=OneProcess()),
         network=None,
         max_failures=None,
+        start_timeout=600.0,
         rows=None,
         recorder=Recorder(),
     )

@@ -290,6 +290,34 @@ def test_a_speculative_copy_waits_until_the_first_one_is_lost(tasks: Tasks) -> N
     assert hear(copy)["attempt"] == 1
 
 
+@restarting(max_failures=2)
+def test_a_stage_that_spark_repeats_replaces_the_lost_worker_alone(tasks: Tasks) -> None:
+    channels = tasks.start("a", "b")
+    copy = tasks.register(0, "c", task=7)
+    channels[1].close()
+    tasks.wait_for("lost")
+    start = hear(tasks.register(1, "c", task=8))
+    assert (start["rank"], start["attempt"]) == (1, 1)
+    channels[0].close()  # Now the copy is of use.
+    start = hear(copy)
+    assert (start["rank"], start["attempt"]) == (0, 1)
+
+
+@restarting()
+def test_a_stage_that_spark_repeats_may_have_no_slot_for_the_lost_worker(tasks: Tasks) -> None:
+    channels = tasks.start("a", "b")
+    tasks.register(0, "c", task=7)
+    channels[1].close()
+    tasks.wait_for("lost")
+    with tasks.controller._changed:
+        assert tasks.controller._changed.wait_for(lambda: tasks.controller._waiting, DEADLINE)
+    tasks.controller.wait_for_end(replace_timeout=0.0)
+    failure = tasks.controller.first_failure()
+    assert failure is not None
+    assert "1 copies of workers that still train" in failure.traceback
+    assert "Give the estimator a store" in failure.traceback
+
+
 @restarting()
 def test_a_task_that_is_lost_before_the_start_is_waited_for(tasks: Tasks) -> None:
     tasks.register(1, "b").close()
@@ -391,8 +419,10 @@ def test_a_task_that_comes_too_late_is_stopped(tasks: Tasks) -> None:
 def test_missing_tasks_are_counted(tasks: Tasks) -> None:
     tasks.register(1, "some-host")
     tasks.wait_for("registered")
-    with pytest.raises(errors.JoinTimeout, match=r"1 of 2 .*some-host.*\[0\]"):
+    with pytest.raises(errors.JoinTimeout, match=r"1 of 2 .*some-host.*\[0\].*driver\?$"):
         tasks.controller.wait_for_start(0.01)
+    with pytest.raises(errors.JoinTimeout, match="a larger start_timeout, or a store"):
+        tasks.controller.wait_for_start(0.01, with_rows=True)
 
 
 def test_strangers_are_not_heard(tasks: Tasks) -> None:

@@ -474,6 +474,7 @@ def test_a_spark_connect_session_trains_nothing(tmp_path: Path) -> None:
         ({"strategy": {"tau": 1}}, "no option 'tau'"),
         ({"max_failures": -1}, "max_failures=-1"),
         ({"min_proc": 0}, "min_proc=0"),
+        ({"start_timeout": 0}, "start_timeout=0"),
         ({"verbose": 3}, "verbose=3"),
         ({"shuffle": 100}, "shuffle=100"),
     ],

@@ -6,6 +6,8 @@ import errno
 import os
 import pickle
 import re
+import subprocess
+import sys
 import tempfile
 import types
 from collections.abc import Iterator
@@ -315,6 +317,27 @@ def test_rows_are_written_where_a_folder_becomes_stale_once(
     fragile = Fragile(step, errno.ESTALE, times=1)
     spool_rows(tmp_path / "spool", monkeypatch)
     assert list((tmp_path / "spool").iterdir()) == []
+
+
+def test_what_killed_tasks_have_left_is_removed_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    data = ExportedData(Store(""), Columns(("x",), ()), SPECS, {TRAIN: ()}, format="direct")
+    script = (
+        "import os, pickle, sys, tempfile; from keras_strom.spark.data.spool import spooled; "
+        "tempfile.tempdir = sys.argv[1]; held = spooled(pickle.load(sys.stdin.buffer), ()); "
+        "held.__enter__(); os._exit(9)"
+    )
+    command = [sys.executable, "-c", script, str(tmp_path)]
+    killed = subprocess.run(command, input=pickle.dumps(data), timeout=60, check=False)
+    assert killed.returncode == 9
+    (abandoned,) = tmp_path.iterdir()
+    (unmarked := tmp_path / "keras-strom-data-new").mkdir()
+    with spooled(data, ()) as first, spooled(data, ()) as second:
+        assert not abandoned.exists()
+        assert {*tmp_path.iterdir()} == {unmarked, Path(first), Path(second)}
+    assert list(tmp_path.iterdir()) == [unmarked]
 
 
 def test_no_temporary_folder_is_an_error_in_words(
