@@ -13,7 +13,7 @@ namespace strom {
 namespace {
 
 constexpr int64_t kLeastJoinNs = 3'000'000'000;  // as the endpoint's own
-constexpr size_t kMaxNotices = 100;
+constexpr size_t kMaxNotices = 4096;  // each of a worker that was lost, a hundred bytes long
 // Longer waits are cut to this, so that no deadline overflows the clock.
 constexpr int64_t kLongestWaitNs = int64_t{1} << 60;
 
@@ -606,9 +606,11 @@ void WorkerAgent::FireWaiters(int64_t now_ns) {
           status = {Code::kTimeout,
                     "worker " + std::to_string(options_.node.rank) +
                         (it->step == kForJoint
-                             ? ": the joint model did not arrive in time"
-                             : ": the other workers' updates of this step did not arrive in time") +
-                        "; has one of them stopped? (their logs tell)"};
+                             ? ": the joint model did not arrive within "
+                             : ": the other workers' updates of this step did not arrive within ") +
+                        Seconds(it->timeout_ns) +
+                        ", and no worker is missing: one stands still, or a callback of its takes "
+                        "longer than start_timeout (their logs tell)"};
         } else {
           ++it;
           continue;

@@ -117,25 +117,29 @@ def _draining_on_sigterm(agent: Agent) -> Iterator[None]:
 
 
 def _connect(job: JobFile, master: HostPort, deadline: float, seconds: float) -> Channel:
-    """A master may come later than its workers."""
-    key = job.credentials.master_public_key
-    assert key is not None
+    """A master may come later than its workers, and turn some away while too many come at once."""
     while True:
         try:
-            connection = socket.create_connection(master, _CONNECT_SECONDS)
+            return _shake_hands(job, socket.create_connection(master, _CONNECT_SECONDS))
+        except errors.StromError:
+            raise
         except OSError as error:
             if time.monotonic() > deadline:
                 raise errors.JoinTimeout(
                     f"no master answers at {format_address(master)} (TCP) after {seconds:g} s: "
                     f"{error}; does it run, and is this port open?"
                 ) from error
-            time.sleep(_PAUSE_SECONDS)
-            continue
-        try:
-            return Channel(connection, job.credentials, key)
-        except BaseException:
-            connection.close()
-            raise
+        time.sleep(_PAUSE_SECONDS)
+
+
+def _shake_hands(job: JobFile, connection: socket.socket) -> Channel:
+    key = job.credentials.master_public_key
+    assert key is not None
+    try:
+        return Channel(connection, job.credentials, key)
+    except BaseException:
+        connection.close()
+        raise
 
 
 def _exit_code(rank: int, outcome: Outcome | None, reason: str | None) -> int:

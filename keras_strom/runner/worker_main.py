@@ -69,7 +69,7 @@ def _run_script(path: str, *arguments: str) -> int:
     sys.path[0] = os.path.dirname(os.path.realpath(path))
     try:
         with open(path, "rb") as file:
-            code = compile(file.read(), path, "exec")
+            code = compile(file.read(), path, "exec", dont_inherit=True)
         exec(code, script.__dict__)
     except Exception as error:
         # This frame is of no interest; everything below it is the script's.

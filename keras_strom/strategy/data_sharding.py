@@ -8,14 +8,18 @@ PyDataset's or generator's batch. Validation data is never divided.
 from __future__ import annotations
 
 import itertools
+import logging
 import math
 import types
+from collections.abc import Iterator
 from typing import Any
 
 import keras
 import tensorflow as tf
 
 from keras_strom import errors
+
+_logger = logging.getLogger("keras_strom")
 
 
 def shard_fit_arguments(arguments: dict[str, Any], rank: int, size: int) -> None:
@@ -104,7 +108,29 @@ def shard_dataset(dataset: tf.data.Dataset, rank: int, size: int) -> tf.data.Dat
     policy = dataset.options().experimental_distribute.auto_shard_policy
     if policy == tf.data.experimental.AutoShardPolicy.OFF:
         return dataset
+    if rank == 0 and size > 1 and any(map(_is_random, _with_inputs(dataset))):
+        _logger.warning(
+            "the training data is shuffled without a seed before fit divides it, so each worker "
+            "divides another order: an epoch has some examples twice and others not at all. Give "
+            "shuffle() a seed, or call keras.utils.set_random_seed with the same number on all "
+            "workers before"
+        )
     return dataset.shard(size, rank)
+
+
+def _with_inputs(dataset: Any) -> Iterator[Any]:
+    """A dataset and all that it is made of."""
+    yield dataset
+    for one in getattr(dataset, "_inputs", tuple)():
+        yield from _with_inputs(one)
+
+
+def _is_random(dataset: Any) -> bool:
+    """Whether a dataset shuffles, and neither it nor TensorFlow has been given a seed."""
+    if type(dataset).__name__ != "_ShuffleDataset":
+        return False
+    seeds = [getattr(dataset, name, None) for name in ("_seed", "_seed2")]
+    return [seed is not None and tf.get_static_value(seed) for seed in seeds] == [0, 0]
 
 
 def keep_whole(dataset: tf.data.Dataset) -> tf.data.Dataset:

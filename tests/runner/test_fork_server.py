@@ -94,17 +94,18 @@ def test_a_script_is_the_main_module(tmp_path: Path) -> None:
     path = tmp_path / "work.py"
     path.write_text(
         "import pickle, sys\n"
-        "class Mine: pass\n"
+        "class Mine: number: int\n"
         "def f(): raise KeyError('gone')\n"
         "assert isinstance(pickle.loads(pickle.dumps(Mine())), Mine)\n"
         "import __main__; assert __main__.Mine is Mine\n"
+        "assert Mine.__annotations__ == {'number': int}\n"
         "if sys.argv[1] == 'exit': sys.exit(3)\n"
         "f()\n"
     )
     assert run(Script(str(path), ("exit",))).exit_code == 3
     failed = run(Script(str(path), ("raise",)))
     assert (failed.exit_code, failed.raised) == (1, False)
-    assert failed.traceback.splitlines()[1].strip().startswith(f'File "{path}", line 7')
+    assert failed.traceback.splitlines()[1].strip().startswith(f'File "{path}", line 8')
     assert failed.traceback.endswith("KeyError: 'gone'")
 
 

@@ -10,6 +10,7 @@ import socket
 import stat
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -20,7 +21,7 @@ import pytest
 from keras_strom import cli, errors
 from keras_strom.job.drain import DRAINED_EXIT_CODE
 from keras_strom.job.network import NetworkConfig
-from keras_strom.runner import master_command, remote_machine, scheduled_worker
+from keras_strom.runner import door, master_command, remote_machine, scheduled_worker
 from keras_strom.runner.console import Console
 from keras_strom.runner.door import Door, _Guest
 from keras_strom.runner.job_file import JobFile
@@ -205,6 +206,30 @@ def test_the_next_that_comes_waits_until_one_that_leaves_has_gone_with_its_ports
     assert door.of(1) is None
     door._wait_until_free(1, silence=0.0)  # One that does not leave is refused at once.
     assert next(looks, None) is None
+
+
+def test_a_worker_that_finds_the_door_crowded_tries_again(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(door, "_MOST_STRANGERS", 1)
+    turned_away = threading.Event()
+    shake_hands = scheduled_worker._shake_hands
+
+    def shake(*arguments: Any) -> Any:
+        try:
+            return shake_hands(*arguments)
+        except ConnectionError:
+            turned_away.set()
+            raise
+
+    monkeypatch.setattr(scheduled_worker, "_shake_hands", shake)
+    work = scene.script("print('here')\n")
+    master = scene.master(2)
+    with socket.create_connection(JobFile.wait(str(scene.path), DEADLINE).master):
+        workers = [scene.worker(rank, work) for rank in range(2)]
+        assert turned_away.wait(DEADLINE)
+    assert [worker.result(DEADLINE) for worker in workers] == [0, 0]
+    master.result(DEADLINE)
 
 
 def test_enough_begin_and_others_come_later(scene: Scene) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import types
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -13,6 +14,7 @@ import tensorflow as tf
 from keras_strom import StromStrategy, errors
 from keras_strom.strategy.data_sharding import (
     ShardedPyDataset,
+    keep_whole,
     shard_dataset,
     shard_fit_arguments,
     without_autotune,
@@ -42,6 +44,27 @@ def test_named_inputs_and_tensors_are_divided_too() -> None:
     assert first["x"]["a"].tolist() == [0, 2]
     assert second["x"]["b"].numpy().tolist() == [1, 3]
     assert first["y"] is None
+
+
+@pytest.mark.parametrize(
+    ("shuffled", "warns"),
+    [
+        (lambda data: data.shuffle(8).batch(2), True),
+        (lambda data: tf.data.Dataset.zip(data, data.repeat().shuffle(8)), True),
+        (lambda data: data.shuffle(8, seed=0).batch(2), False),
+        (lambda data: data.batch(2), False),
+        (lambda data: keep_whole(data.shuffle(8)), False),
+    ],
+)
+def test_an_order_that_differs_between_workers_is_warned_of_once(
+    shuffled: Callable[[tf.data.Dataset], tf.data.Dataset],
+    warns: bool,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    dataset = shuffled(tf.data.Dataset.range(8))
+    for rank in range(2):
+        shard_dataset(dataset, rank, 2)
+    assert caplog.text.count("shuffled without a seed") == warns
 
 
 def test_a_validation_split_is_taken_first_and_is_the_same_on_all_workers() -> None:
