@@ -144,6 +144,10 @@ void JointModel::Keep(int64_t part, int32_t rank, std::vector<float> values) {
   parts_[static_cast<size_t>(part)].kept[rank] = std::move(values);
 }
 
+void JointModel::ForgetGiven() {
+  for (Part& part : parts_) part.kept.clear();
+}
+
 void JointModel::Move(int64_t offset, std::span<const float> difference) {
   float* const joint = joint_.data() + offset;
   for (size_t i = 0; i < difference.size(); ++i) {

@@ -63,6 +63,8 @@ class JointModel {
   // They are added in the order of ranks, so that a mean has the same bits in whatever order they
   // come.
   void Keep(int64_t part, int32_t rank, std::vector<float> values);
+  // Rounds: what was kept and has gone into no mean.
+  void ForgetGiven();
   // EASGD: x~ += difference.
   void Move(int64_t offset, std::span<const float> difference);
   // EASGD: x~ += alpha (values - x~).

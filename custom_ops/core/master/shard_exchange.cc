@@ -119,8 +119,7 @@ bool ShardExchange::Hold(int32_t rank, uint64_t round) {
   if (stops && round != number_ && round != number_ + 1) return false;
   if (round != number_ && peers_.where(number_) == PeerPlan::Where::kAtMaster) {
     if (!MayGoBackTo(round)) return false;
-    number_ = round;
-    has_mean_before_ = false;
+    GoBackTo(round);
   }
   found->second.next_round = round;
   found->second.in_rounds = found->second.trains;
@@ -135,7 +134,18 @@ bool ShardExchange::MayGoBackTo(uint64_t round) const {
     if (member.here && member.in_rounds) return false;
     if (member.here) most = std::max(most, member.ran);
   }
-  return next_part_ == 0 && round < number_ && round == most;
+  return round < number_ && round == most;
+}
+
+// What was given for a later round, and what of it was made, is forgotten. Nobody who returns has
+// the whole of it.
+void ShardExchange::GoBackTo(uint64_t round) {
+  number_ = round;
+  has_mean_before_ = false;
+  next_part_ = 0;
+  round_filled_ns_.reset();
+  joint_.ForgetGiven();
+  for (auto& [rank, member] : members_) member.in_round = member.gets_target = false;
 }
 
 // Of gradients: what it gives next, or says again.

@@ -166,6 +166,7 @@ class ShardExchange {
   std::string TakeMean(int32_t rank, const BlobChunk& chunk);
   bool NotePeerRound(const Have& have, Member* member);
   bool MayGoBackTo(uint64_t round) const;
+  void GoBackTo(uint64_t round);
   bool HasGiven(const Member& member, int64_t part) const;
   bool IsPartGiven() const;
   void TakeRate();

@@ -306,6 +306,25 @@ TEST_F(RoundsOfGradientsTest, AfterTheLossOfWhoTrainedOnAloneAllGoBackToTheState
   EXPECT_THAT(host.got[1][0].Values(), Each(7.0f));
 }
 
+TEST_F(RoundsOfGradientsTest, WhatWasGivenForALaterRoundIsForgottenWhereAllGoBack) {
+  exchange->Join(2, true);
+  ASSERT_TRUE(exchange->Hold(2, 0));
+  for (int32_t rank = 0; rank < 3; ++rank) GiveGradient(rank, 0, 1);
+  GiveLast(0, 8, 1);
+  GiveGradient(1, 1, 5);
+  GiveGradient(2, 1, 5);
+  Give(1, 2, 5, 0, 1);  // the first of whose parts has a mean
+  Give(2, 2, 5, 0, 2);
+  exchange->Leave(1);
+  exchange->Leave(2);
+  exchange->Join(1, true);
+  ASSERT_TRUE(exchange->Hold(1, 1));
+  host.got.clear();
+  GiveGradient(1, 1, 7);
+  ASSERT_THAT(Offsets(1), ElementsAre(0, 16, 32));
+  for (const auto& piece : host.got[1]) EXPECT_THAT(piece.Values(), Each(7.0f));
+}
+
 TEST_F(RoundsOfGradientsTest, NobodyGoesBackWhileOneTrainsOrWhereNobodyHasEnded) {
   exchange->Join(2, true);
   for (uint64_t round = 0; round < 2; ++round) {
