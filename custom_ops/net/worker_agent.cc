@@ -609,8 +609,8 @@ void WorkerAgent::FireWaiters(int64_t now_ns) {
                              ? ": the joint model did not arrive within "
                              : ": the other workers' updates of this step did not arrive within ") +
                         Seconds(it->timeout_ns) +
-                        ", and no worker is missing: one stands still, or a callback of its takes "
-                        "longer than start_timeout (their logs tell)"};
+                        ", though enough workers are there: one of them stands still, or one of "
+                        "its callbacks takes longer than start_timeout (see their logs)"};
         } else {
           ++it;
           continue;

@@ -10,7 +10,10 @@ from __future__ import annotations
 
 import functools
 import logging
+import os
+import shutil
 import sys
+import tempfile
 from collections.abc import Iterable
 from types import TracebackType
 from typing import Any
@@ -18,6 +21,7 @@ from typing import Any
 import keras
 
 from keras_strom.job.environment import ClusterEnvironment
+from keras_strom.strategy.fit_failure import words_of
 from keras_strom.strategy.monitor import StromMonitor
 from keras_strom.strategy.trackers import ReportsOnly, is_of_chief, is_search
 
@@ -91,7 +95,7 @@ def explain_missing_file(error: BaseException) -> None:
         if sys.version_info >= (3, 11):
             error.add_note(note)
         else:  # Tracebacks show no notes yet.
-            vars(error)["__notes__"] = [note]
+            vars(error).setdefault("__notes__", []).append(note)
             _logger.error(note)
 
 
@@ -117,8 +121,7 @@ class _OnlyRestores(keras.callbacks.Callback):  # type: ignore[misc]
     """BackupAndRestore without the backup: where a worker sees the chief's, it starts from it too.
 
     Weights, epoch and learning rate come from the chief in any case; only here a worker finds the
-    optimizer's moments. One that takes another's place gets them from the others instead, for the
-    chief may be writing these files by then.
+    optimizer's moments.
     """
 
     def __init__(self, backup: keras.callbacks.BackupAndRestore) -> None:
@@ -127,5 +130,27 @@ class _OnlyRestores(keras.callbacks.Callback):  # type: ignore[misc]
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         if ClusterEnvironment.from_environ().attempt == 0:
-            self._backup.set_model(self.model)
-            self._backup.on_train_begin(logs)
+            self._restore(self._backup, logs)
+        elif os.path.isdir(self._backup.backup_dir):
+            self._restore_copy(logs)
+
+    def _restore(self, backup: keras.callbacks.BackupAndRestore, logs: Any) -> None:
+        backup.set_model(self.model)
+        backup.on_train_begin(logs)
+
+    def _restore_copy(self, logs: Any) -> None:
+        """In another's place: the chief may be writing these files, and must not find them locked.
+
+        Where the others train already, what is read here is replaced by what they have.
+        """
+        try:
+            with tempfile.TemporaryDirectory() as copied:
+                shutil.copytree(self._backup.backup_dir, copied, dirs_exist_ok=True)
+                self._restore(keras.callbacks.BackupAndRestore(copied), logs)
+        except Exception as error:  # A file of which a part is written fails in many ways.
+            _logger.warning(
+                "worker %d goes on without the backup in %s: %s",
+                ClusterEnvironment.from_environ().rank,
+                self._backup.backup_dir,
+                words_of(error),
+            )

@@ -11,7 +11,7 @@ import itertools
 import logging
 import math
 import types
-from collections.abc import Iterator
+from collections.abc import Iterable
 from typing import Any
 
 import keras
@@ -110,7 +110,7 @@ def shard_dataset(dataset: tf.data.Dataset, rank: int, size: int) -> tf.data.Dat
         return dataset
     if rank == 0 and size > 1 and any(map(_is_random, _with_inputs(dataset))):
         _logger.warning(
-            "the training data is shuffled without a seed before fit divides it, so each worker "
+            "the training data is shuffled without a seed before it is divided, so each worker "
             "divides another order: an epoch has some examples twice and others not at all. Give "
             "shuffle() a seed, or call keras.utils.set_random_seed with the same number on all "
             "workers before"
@@ -118,11 +118,15 @@ def shard_dataset(dataset: tf.data.Dataset, rank: int, size: int) -> tf.data.Dat
     return dataset.shard(size, rank)
 
 
-def _with_inputs(dataset: Any) -> Iterator[Any]:
-    """A dataset and all that it is made of."""
-    yield dataset
-    for one in getattr(dataset, "_inputs", tuple)():
-        yield from _with_inputs(one)
+def _with_inputs(dataset: Any) -> Iterable[Any]:
+    """A dataset and all that it is made of, each once."""
+    found, left = dict[int, Any](), [dataset]
+    while left:
+        one = left.pop()
+        if id(one) not in found:
+            found[id(one)] = one
+            left += getattr(one, "_inputs", tuple)()
+    return found.values()
 
 
 def _is_random(dataset: Any) -> bool:
@@ -130,7 +134,7 @@ def _is_random(dataset: Any) -> bool:
     if type(dataset).__name__ != "_ShuffleDataset":
         return False
     seeds = [getattr(dataset, name, None) for name in ("_seed", "_seed2")]
-    return [seed is not None and tf.get_static_value(seed) for seed in seeds] == [0, 0]
+    return all(seed is not None and tf.get_static_value(seed) == 0 for seed in seeds)
 
 
 def keep_whole(dataset: tf.data.Dataset) -> tf.data.Dataset:

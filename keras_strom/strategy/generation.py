@@ -93,7 +93,7 @@ class Sharing(Participant):
         agreed: the trained variables' hashes by id, as on all workers when it had finished; None on
             the chief.
         results: the hashes, by offset, of all that was ever trained, as the latest training has
-            left it; None while one runs, and where it has failed.
+            left it; None while one runs, and where one has ended without a result.
         start_values: by length, the places in the flat space where a `fit`'s start travels.
         training_data: of the `fit` that runs, of which a worker that is late leaves out a part.
         ended: why the job is over for this worker; None while it goes on.
@@ -443,7 +443,7 @@ class Generation:
         mass = sharing.step.forget_residuals(assigned)
         if mass > 0 and sharing.environment.is_chief:
             _logger.info(
-                "%d variables were assigned since the last training: what was not sent of their "
+                "assigned since the last training: %d of the variables. What was not sent of their "
                 "old values' updates is left out (on worker %d a sum of %.3g of |residual|)",
                 len(assigned),
                 sharing.environment.rank,

@@ -150,7 +150,7 @@ def direct(
         }
         index = ExportedData(Store(""), columns, specs, files, format=FORMAT)
         for split in files:
-            index.check_rows(workers, split)
+            index.check_rows(1 if all_validate and split == VALIDATION else workers, split)
         undo.pop_all()
     return Direct(index, workers, seed, chunks, all_validate=all_validate)
 

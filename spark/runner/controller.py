@@ -113,6 +113,7 @@ class Controller:
         self._changed = threading.Condition()  # Guards everything below.
         self._tasks: dict[int, RegisteredTask] = {}
         self._waiting: list[RegisteredTask] = []
+        self._repeated_from: int | None = None  # The first task of a stage that Spark repeats.
         self._started = False
         self._strangers: list[socket.socket] = []  # Have not shown the secret, the oldest first.
         self._closed = threading.Event()
@@ -195,9 +196,10 @@ class Controller:
         if not copies:
             return ""
         return (
-            "; its rows were lost with an executor, so Spark repeats the whole stage, in which "
-            f"{copies} copies of workers that still train took the free slots. Give the estimator "
-            "a store, or the cluster an external shuffle service (spark.shuffle.service.enabled)"
+            "; what was shuffled to it, its rows perhaps, was lost with an executor, so Spark "
+            f"repeats the whole stage, and copies of workers that still train took {copies} of the "
+            "free slots. Give an estimator a store, or the cluster an external shuffle service "
+            "(spark.shuffle.service.enabled)"
         )
 
     def _awaited(self) -> RegisteredTask | None:
@@ -367,7 +369,7 @@ class Controller:
             return False
         if not self._max_failures and not self._elastic and not before.leaves:
             return False
-        if before.lost_at is None and (self._speculation or self._is_copy(before, task)):
+        if self._is_copy(before, task) or (before.lost_at is None and self._speculation):
             return False
         if before.lost_at is None and not before.ended:
             # Spark knows of its end before its connection does.
@@ -375,14 +377,18 @@ class Controller:
             return before.lost_at is not None
         return True
 
-    @staticmethod
-    def _is_copy(before: RegisteredTask, task: RegisteredTask) -> bool:
+    def _is_copy(self, before: RegisteredTask, task: RegisteredTask) -> bool:
         """Whether Spark runs a task anew beside one that still runs.
 
         So it does with all of a stage that has lost what was shuffled to it, a worker's rows for
-        example. It counts the tasks' attempts from 0 again then.
+        example. It counts the tasks' attempts from 0 again then, and their ids go on.
         """
-        return before.lost_at is None and task.task_attempt <= before.task_attempt
+        if before.lost_at is not None or before.ended or not task.is_newer_than(before):
+            return False
+        if task.task_attempt <= before.task_attempt:
+            self._repeated_from = min(self._repeated_from or task.task, task.task)
+            return True
+        return self._repeated_from is not None and before.task < self._repeated_from <= task.task
 
     def _admit(self, task: RegisteredTask) -> None:
         before = self._tasks.get(task.partition)
@@ -510,6 +516,7 @@ class Controller:
         with self._changed:
             if task in self._waiting:
                 self._waiting.remove(task)
+                self._changed.notify_all()
             elif self._tasks.get(task.partition) is task:
                 self._fail(task, Failure.lost(task, reason, self._streamed))
 

@@ -293,14 +293,29 @@ def test_a_speculative_copy_waits_until_the_first_one_is_lost(tasks: Tasks) -> N
 @restarting(max_failures=2)
 def test_a_stage_that_spark_repeats_replaces_the_lost_worker_alone(tasks: Tasks) -> None:
     channels = tasks.start("a", "b")
-    copy = tasks.register(0, "c", task=7)
+    first = tasks.register(0, "c", task=7)
+    tasks.wait_until(lambda controller: [t.task for t in controller._waiting] == [7])
+    first.close()
+    copy = tasks.register(0, "c", attempt=1, task=9)  # Of the copy itself.
+    tasks.wait_until(lambda controller: [t.task for t in controller._waiting] == [9])
     channels[1].close()
     tasks.wait_for("lost")
     start = hear(tasks.register(1, "c", task=8))
     assert (start["rank"], start["attempt"]) == (1, 1)
+    assert tasks.controller.failures == 1
     channels[0].close()  # Now the copy is of use.
     start = hear(copy)
     assert (start["rank"], start["attempt"]) == (0, 1)
+    assert tasks.controller.failures == 2
+
+
+@restarting()
+def test_a_stage_that_spark_repeats_runs_those_anew_whose_results_were_lost(tasks: Tasks) -> None:
+    channels = tasks.start("a", "b")
+    channels[1].send({"type": "ended"})
+    tasks.wait_for("ended")
+    start = hear(tasks.register(1, "c", task=7))
+    assert (start["rank"], start["attempt"]) == (1, 1)
 
 
 @restarting()
@@ -309,13 +324,12 @@ def test_a_stage_that_spark_repeats_may_have_no_slot_for_the_lost_worker(tasks: 
     tasks.register(0, "c", task=7)
     channels[1].close()
     tasks.wait_for("lost")
-    with tasks.controller._changed:
-        assert tasks.controller._changed.wait_for(lambda: tasks.controller._waiting, DEADLINE)
+    tasks.wait_until(lambda controller: bool(controller._waiting))
     tasks.controller.wait_for_end(replace_timeout=0.0)
     failure = tasks.controller.first_failure()
     assert failure is not None
-    assert "1 copies of workers that still train" in failure.traceback
-    assert "Give the estimator a store" in failure.traceback
+    assert "took 1 of the free slots" in failure.traceback
+    assert "Give an estimator a store" in failure.traceback
 
 
 @restarting()

@@ -88,18 +88,34 @@ def test_a_search_hears_of_every_epoch_and_leaves_pruning_to_the_chief() -> None
 
 
 @pytest.mark.parametrize("attempt", [0, 1])
-def test_a_replaced_worker_reads_no_backup_that_the_chief_may_be_writing(
-    attempt: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_replaced_worker_opens_no_backup_that_the_chief_may_be_writing(
+    attempt: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
+    def read(callback: keras.callbacks.BackupAndRestore, logs: Any) -> None:
+        folders.append(Path(callback.backup_dir))
+        assert (folders[-1] / "latest.weights.h5").read_text() == "half of it"
+        raise OSError("file is truncated")
+
+    (tmp_path / "latest.weights.h5").write_text("half of it")
     backup = keras.callbacks.BackupAndRestore(tmp_path)
-    read: list[Any] = []
-    monkeypatch.setattr(backup, "on_train_begin", read.append)
+    folders: list[Path] = []
+    monkeypatch.setattr(keras.callbacks.BackupAndRestore, "on_train_begin", read)
     here = ClusterEnvironment(attempt=attempt)
     monkeypatch.setattr(ClusterEnvironment, "from_environ", lambda: here)
     (kept,) = off_the_chief([backup])
     kept.set_model(keras.Sequential())
-    kept.on_train_begin({})
-    assert len(read) == (attempt == 0)
+    if attempt == 0:
+        with pytest.raises(OSError, match="truncated"):
+            kept.on_train_begin({})
+        assert folders == [tmp_path]
+    else:
+        kept.on_train_begin({})
+        assert "file is truncated" in caplog.text
+        assert tmp_path not in folders
+        assert not folders[0].exists()
 
 
 def test_a_fit_that_was_pruned_elsewhere_is_pruned_here(monkeypatch: pytest.MonkeyPatch) -> None:

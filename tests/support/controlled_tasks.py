@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import socket
+from collections.abc import Callable
 
 from keras_strom.job.credentials import Credentials
 from keras_strom.runner.channel import Channel
@@ -71,6 +72,11 @@ class Tasks:
 
         with self.controller._changed:
             assert self.controller._changed.wait_for(happened, DEADLINE)
+
+    def wait_until(self, happened: Callable[[Controller], bool]) -> None:
+        """Waits until something is so."""
+        with self.controller._changed:
+            assert self.controller._changed.wait_for(lambda: happened(self.controller), DEADLINE)
 
     def close(self) -> None:
         self.controller.close()
