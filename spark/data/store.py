@@ -265,19 +265,24 @@ class StoreRun:
         return f"{self.store.url.rstrip('/')}/{self.run_id}"
 
     @property
+    def data(self) -> str:
+        """The folder of all rows."""
+        return f"{self.path}/data"
+
+    @property
     def train_data(self) -> str:
         """The folder of the training rows."""
-        return f"{self.path}/data/train"
+        return f"{self.data}/train"
 
     @property
     def validation_data(self) -> str:
         """The folder of the validation rows."""
-        return f"{self.path}/data/validation"
+        return f"{self.data}/validation"
 
     @property
     def data_index(self) -> str:
         """The file that says what the two folders hold (`ExportedData`)."""
-        return f"{self.path}/data/index.json"
+        return f"{self.data}/index.json"
 
     @property
     def checkpoints(self) -> str:

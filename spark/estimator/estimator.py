@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import logging
 import secrets
 import time
 import uuid
@@ -98,8 +99,8 @@ class StromEstimator(TrainingParams, Estimator, MLWritable, MLReadable):  # type
             their place, in training, validation and prediction.
         custom_objects: classes that the model is made of, where `keras.saving` does not know them.
         strategy: a dict of `StromStrategy`'s options, or a function that makes one on each worker.
-        store: a `Store` or its path, for data, checkpoints and the model; None = rows go straight
-            to the workers' disks, and an interrupted run begins anew.
+        store: a `Store` or its path, for checkpoints, the model and, until the end of training, the
+            rows; None = rows go straight to the workers' disks, and an interrupted run begins anew.
         run_id: the run's folder in the store; None = a new one.
         resume: "auto" = a run of this id that was interrupted goes on after its last whole epoch,
             in a new process too; one that has finished is not trained again: its model is returned,
@@ -291,7 +292,12 @@ class StromEstimator(TrainingParams, Estimator, MLWritable, MLReadable):  # type
             specs=fitting.specs,
             checks=fitting.checks,
         )
-        return self._trained(fitting, _train(fitting, data))
+        trained = _train(fitting, data)
+        try:
+            fitting.run.store.delete(fitting.run.data)  # A run that goes on writes them anew.
+        except errors.StoreUnavailable as error:
+            _logger.warning("the rows stay in the store, for they cannot be removed: %s", error)
+        return self._trained(fitting, trained)
 
     def _trained(self, fitting: _Fitting, trained: Trained) -> StromModel:
         file = trained.file
@@ -325,6 +331,8 @@ class StromEstimator(TrainingParams, Estimator, MLWritable, MLReadable):  # type
         estimator._set(**thaw(compiling), **values)
         return estimator
 
+
+_logger = logging.getLogger(__name__)
 
 _COMPILING = ("optimizer", "loss", "loss_weights", "metrics")
 

@@ -122,6 +122,7 @@ def test_two_workers_learn_and_the_chief_leaves_its_files(trained: StromModel, s
     assert isinstance(keras.saving.load_model(store / "flowers" / "model.keras"), keras.Model)
     assert (store / "flowers" / "history.json").exists()
     assert not (store / "flowers" / "checkpoints").exists()
+    assert not (store / "flowers" / "data").exists()
 
 
 @pytest.mark.parametrize(
