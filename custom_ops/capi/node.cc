@@ -22,7 +22,7 @@ HandleTable<WorkerAgent>& Workers() {
 }
 
 HandleTable<BytesAgent>& BytesWorkers() {
-  static HandleTable<BytesAgent> table;
+  static HandleTable<BytesAgent> table(HandleTable<BytesAgent>::Scope::kOneProcess);
   return table;
 }
 

@@ -450,7 +450,7 @@ class Process {
     pollfd descriptor = {links_.descriptor(), POLLIN, 0};
     const bool readable = poll(&descriptor, 1, 0) > 0;
     links_.Awake(now_ns_, readable);
-    links_.Receive(now_ns_);
+    links_.Receive(now_ns_, true);
     links_.Transmit();
     while (const auto event = links_.PollEvent()) Check(*event);
     for (const Peer& peer : peers_) {

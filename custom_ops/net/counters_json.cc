@@ -54,6 +54,7 @@ std::string CountersJson(const Endpoint& endpoint, const SameHostLinks& same_hos
   json.Add("shared_memory_links", same_host.shared_links());
   json.Add("send_errors", socket.send_errors());
   json.Add("drop_port_0", socket.unanswerable());
+  json.Add("segments_sends", socket.segments_sends());
   json.Add("receive_buffer_wanted_bytes", socket.receive_buffer_wanted_bytes());
   json.Add("receive_buffer_bytes", socket.receive_buffer_bytes());
   std::string links;

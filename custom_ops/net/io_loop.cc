@@ -27,6 +27,8 @@ constexpr int64_t kPauseNs = 100'000'000;
 
 // What the smallest datagram takes of a receive buffer that holds twice its nominal bytes.
 constexpr int64_t kLeastChargedBytes = 768;
+// The rings of this host are read after so much at the latest, however busy the socket is.
+constexpr int64_t kRingsAfterBytes = 1 << 20;
 constexpr int kMaxTransmitBatches = 4;
 
 // While the socket takes nothing, what is due to be sent stays due: without this the loop would
@@ -153,7 +155,11 @@ void IoLoop::Main() {
     const int64_t now_ns = MonotonicNanoseconds();
     const bool stopping = RunPosted(now_ns);
     if (stopping && farewell_ns == kNever) farewell_ns = now_ns + kFarewellNs;
-    if (drained) links_.Receive(now_ns);  // a goodbye over UDP comes before the rings' hang-up
+    // A goodbye over UDP comes before the rings' hang-up. What they hold need not wait for that.
+    if (drained || read_bytes_ >= kRingsAfterBytes) {
+      links_.Receive(now_ns, drained);
+      read_bytes_ = 0;
+    }
     if (drained || endpoint_.NextTimeout() >= now_ns - kPauseNs) RunTimers(now_ns);
     // What was read is answered before more is: senders wait for the answers.
     const Sent sent = Transmit(now_ns);
@@ -183,14 +189,17 @@ void IoLoop::RunTimers(int64_t now_ns) {
 // a pause no timer mistakes for silence what only waits in the socket.
 bool IoLoop::Receive() {
   const auto received = socket_->Receive();
+  int64_t bytes = socket_->ignored() * kLeastChargedBytes;
   if (!received.empty()) {
     const int64_t now_ns = MonotonicNanoseconds();
     for (const auto& [from, datagram] : received) {
       endpoint_.HandleDatagram(now_ns, from, datagram);
-      charged_bytes_ += std::max(static_cast<int64_t>(datagram.size()), kLeastChargedBytes);
+      bytes += std::max(static_cast<int64_t>(datagram.size()), kLeastChargedBytes);
     }
     DrainEvents(now_ns);
   }
+  charged_bytes_ += bytes;
+  read_bytes_ += bytes;
   return socket_->drained() || charged_bytes_ >= 2 * socket_->receive_buffer_bytes();
 }
 

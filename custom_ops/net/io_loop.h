@@ -90,6 +90,7 @@ class IoLoop final : private ForkGuarded {
   SameHostLinks links_;
   Protocol* protocol_ = nullptr;
   int64_t charged_bytes_ = 0;  // read since the timers ran
+  int64_t read_bytes_ = 0;     // since the rings were read
   int wake_descriptor_;
   std::mutex mutex_;  // guards posted_ and stopping_
   std::vector<std::function<void(int64_t)>> posted_;

@@ -127,7 +127,7 @@ std::optional<LinkEvent> SameHostLinks::PollEvent() {
   return event;
 }
 
-void SameHostLinks::Receive(int64_t now_ns) {
+void SameHostLinks::Receive(int64_t now_ns, bool below_is_read) {
   for (auto next = peers_.begin(); next != peers_.end();) {
     const LinkId link = next->first;
     Peer* peer = next->second.get();
@@ -138,6 +138,7 @@ void SameHostLinks::Receive(int64_t now_ns) {
     }
     ++next;
     if (peer->reads() && !peer->held && !peer->over) ReceiveFrom(link, peer, kTurnBytes);
+    if (!below_is_read) continue;
     if (peer->hung_up && peer->sends) {
       End(now_ns, link, peer, Code::kMasterLost, "the process on this host has ended");
     } else if (peer->hung_up) {

@@ -46,8 +46,9 @@ class SameHostLinks final : public LinkLayer {
   // Takes what the endpoint below has raised; what is for the node comes out of PollEvent.
   void HandleEvent(int64_t now_ns, LinkEvent event);
   std::optional<LinkEvent> PollEvent();
-  // Reads the rings. Call after the socket below has been drained.
-  void Receive(int64_t now_ns);
+  // Reads the rings. What follows from a hang-up waits until the socket below has been read: a
+  // goodbye may be there.
+  void Receive(int64_t now_ns, bool below_is_read);
   // Writes the rings and wakes who waits for it.
   void Transmit();
   // Readable when somebody wants something; -1 = nothing to wait for.

@@ -312,6 +312,7 @@ std::span<const UdpSocket::Received> UdpSocket::Receive() {
                              MSG_DONTWAIT, nullptr);
   drained_ = count < static_cast<int>(in.buffer_count);
   in.received.clear();
+  ignored_ = 0;
   size_t largest = kBatchBytes / kMaxBuffers;
   for (int message = 0; message < count; ++message) {
     const size_t i = static_cast<size_t>(message);
@@ -321,11 +322,13 @@ std::span<const UdpSocket::Received> UdpSocket::Receive() {
     const Address from = FromStorage(in.addresses[i]);
     if (from.port == 0) {  // nobody can be answered there
       ++unanswerable_;
+      ++ignored_;
       in.Renew(i);
       continue;
     }
     const uint8_t* const start = static_cast<const uint8_t*>(in.vectors[i].iov_base);
     const size_t step = segment_bytes > 0 ? segment_bytes : std::max<size_t>(bytes, 1);
+    ignored_ += bytes == 0;
     for (size_t at = 0; at < bytes; at += step) {
       in.received.push_back({from, Bytes(start + at, std::min(step, bytes - at))});
     }
@@ -372,11 +375,15 @@ bool UdpSocket::Flush() {
     const int sent = send(descriptor_, out.headers.data(), count, MSG_DONTWAIT);
     if (sent > 0) {
       // What was refused as a run passes in single datagrams: this card or kernel cannot cut it.
-      if (out.one_by_one) segments_sends_ = out.one_by_one = false;
+      // Of the last of a run, which may be shorter than the others, that says nothing.
+      if (out.one_by_one && out.pieces[0] == out.runs[out.runs_sent].datagram_bytes) {
+        segments_sends_ = out.one_by_one = false;
+      }
       Advance(static_cast<unsigned>(sent));
     } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
       return false;
-    } else if ((errno == EIO || errno == EINVAL) && out.headers[0].msg_hdr.msg_control != nullptr) {
+    } else if ((errno == EIO || errno == EINVAL || errno == EMSGSIZE) &&
+               out.headers[0].msg_hdr.msg_control != nullptr) {
       out.one_by_one = true;  // the same bytes; whether they pass so tells what is to blame
     } else if (errno != EINTR) {
       // It is lost, as on any network; the link recovers it. One that is too long for the interface

@@ -64,6 +64,8 @@ class UdpSocket {
   std::span<const Received> Receive();
   // Whether the last Receive found the socket empty behind what it returned.
   bool drained() const { return drained_; }
+  // Datagrams that the last Receive has not given out: empty ones, and those from port 0.
+  int64_t ignored() const { return ignored_; }
 
   // Room for the next outgoing datagram, kMaxDatagramBytes at least; queue it with Push. Flush when
   // full.
@@ -96,6 +98,7 @@ class UdpSocket {
   bool segments_sends_ = false;
   bool joins_receives_ = false;
   bool drained_ = true;
+  int64_t ignored_ = 0;
   int64_t send_errors_ = 0;
   int64_t unanswerable_ = 0;
   std::unique_ptr<Incoming> incoming_;

@@ -80,10 +80,10 @@ Membership::Joined Membership::LinkUp(int64_t now_ns, LinkId link) {
     member.origin = origin;
     if (origin >> 32 != epoch_) adopted_.insert(origin);
     member.public_key = hello.public_key;
-    member.address = address;
-    member.host = hello.host;
     last_joined_ns_ = now_ns;
   }
+  member.address = address;  // it may have come back from another
+  member.host = hello.host;
   member.link = link;
   member.may_return = false;
   member.state = Member::State::kLive;

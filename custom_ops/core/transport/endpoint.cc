@@ -107,8 +107,12 @@ int64_t Endpoint::NextTimeout() const {
 void Endpoint::HandleTimeout(int64_t now_ns) {
   State& state = *state_;
   for (size_t i = 0; i < state.connections.size();) {
+    if (state.deadlines[i] > now_ns) {
+      ++i;
+      continue;
+    }
     const LinkId link = state.connections[i]->id;
-    if (state.deadlines[i] <= now_ns) state.TimeOut(now_ns, state.connections[i].get());
+    state.TimeOut(now_ns, state.connections[i].get());
     // Removing one moves the last into its place.
     if (i < state.connections.size() && state.connections[i]->id == link) ++i;
   }

@@ -43,6 +43,7 @@ struct LinkSender::Message {
   uint32_t fragments = 0;   // sequences not acknowledged
   uint32_t remainders = 0;  // parts that were cut off and still need a sequence
   bool is_void = false;
+  bool becomes_void = false;  // in the call at hand
   bool wholly_sent() const { return sent == length; }
   bool is_done() const { return wholly_sent() && fragments == 0 && remainders == 0; }
 };
@@ -94,22 +95,36 @@ void LinkSender::Void(int64_t now_ns, Channel channel) {
   for (const Buffer& message : queue) queued_bytes_ -= static_cast<int64_t>(message->size());
   counters_->messages_voided += static_cast<int64_t>(queue.size());
   queue.clear();
-  for (const auto& message : messages_) {
-    if (message->buffer != nullptr && message->channel == channel) {
-      VoidStarted(now_ns, message.get());
-    }
-  }
+  VoidStarted(now_ns, channel);
   ArmProbe(now_ns);
 }
 
-void LinkSender::VoidStarted(int64_t now_ns, Message* message) {
-  counters_->messages_voided += message->messages;
-  message->is_void = true;
-  message->buffer = nullptr;
+void LinkSender::VoidStarted(int64_t now_ns, Channel channel) {
+  for (const auto& message : messages_) {
+    if (message->buffer == nullptr || message->channel != channel) continue;
+    counters_->messages_voided += message->messages;
+    message->is_void = message->becomes_void = true;
+    message->buffer = nullptr;
+  }
   std::erase_if(remainders_, [&](const Remainder& r) {
-    if (r.message == message) queued_bytes_ -= r.size;
-    return r.message == message;
+    if (r.message->becomes_void) queued_bytes_ -= r.size;
+    return r.message->becomes_void;
   });
+  for (const auto& message : messages_) {
+    if (message->becomes_void) CloseVoid(now_ns, message.get());
+  }
+  for (uint32_t s = pending_.NextMember(oldest_, next_); s != next_;
+       s = pending_.NextMember(s + 1, next_)) {
+    Slot& slot = SlotOf(s);
+    if (slot.message == nullptr || !slot.message->becomes_void) continue;
+    queued_bytes_ -= slot.size;
+    slot.size = 0;
+    if (!slot.lost) Resend(&slot);
+  }
+  for (const auto& message : messages_) message->becomes_void = false;
+}
+
+void LinkSender::CloseVoid(int64_t now_ns, Message* message) {
   // The peer lacks what was to be cut anew, and may have the rest: one sequence more tells it.
   const bool lacks_a_part = std::exchange(message->remainders, 0) > 0;
   if (message->wholly_sent() && lacks_a_part) {
@@ -123,14 +138,6 @@ void LinkSender::VoidStarted(int64_t now_ns, Message* message) {
     CloseOpen(message);
     Slot& closing = Assign(message, message->length, 0);
     PutOnTheWay(now_ns, &closing);
-  }
-  for (uint32_t s = pending_.NextMember(oldest_, next_); s != next_;
-       s = pending_.NextMember(s + 1, next_)) {
-    Slot& slot = SlotOf(s);
-    if (slot.message != message) continue;
-    queued_bytes_ -= slot.size;
-    slot.size = 0;
-    if (!slot.lost) Resend(&slot);
   }
 }
 

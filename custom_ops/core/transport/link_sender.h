@@ -161,7 +161,8 @@ class LinkSender {
   void Resend(Slot* slot);
   void AdaptWindow(int64_t now_ns, int64_t acknowledged, int64_t lost, bool window_limited);
 
-  void VoidStarted(int64_t now_ns, Message* message);
+  void VoidStarted(int64_t now_ns, Channel channel);
+  void CloseVoid(int64_t now_ns, Message* message);
   void ArmProbe(int64_t now_ns);
   Slot& SlotOf(uint32_t sequence) { return slots_[sequence]; }
 

@@ -129,6 +129,8 @@ TEST(Fork, TheStackOfTheThreadThatHandlesKeysIsInNoCoreDump) {
 
 TEST(Fork, HandlesOfTheParentAreClosedInTheChild) {
   strom_master_options options{};
+  options.any_bytes = 1;
+  options.epoch = 1;
   options.bind_address = "127.0.0.1";
   options.workers = 1;
   options.failure_timeout_ns = kSecond;
@@ -139,8 +141,32 @@ TEST(Fork, HandlesOfTheParentAreClosedInTheChild) {
   strom_handle master = 0;
   ASSERT_EQ(strom_master_create(&options, &master), 0) << strom_last_error();
   int32_t port = 0;
-  EXPECT_EQ(InChild([&] { return strom_master_port(master, &port) == STROM_CLOSED ? 0 : 1; }), 0);
   EXPECT_EQ(strom_master_port(master, &port), 0);
+  uint8_t key[STROM_KEY_BYTES] = {};
+  ASSERT_EQ(strom_master_public_key(master, key), 0);
+  strom_worker_options joins{};
+  joins.bind_address = joins.master_host = "127.0.0.1";
+  joins.master_port = port;
+  joins.secret = secret;
+  joins.job_id = job_id;
+  joins.master_public_key = key;
+  joins.size = 1;
+  joins.failure_timeout_ns = kSecond;
+  joins.join_timeout_ns = 20 * kSecond;
+  strom_handle worker = 0;
+  ASSERT_EQ(strom_bytes_join(&joins, &worker), 0) << strom_last_error();
+  const uint8_t bytes[1] = {};
+  uint64_t counter = 0;
+  EXPECT_EQ(InChild([&] {
+              if (strom_master_port(master, &port) != STROM_CLOSED) return 1;
+              if (strom_bytes_submit(worker, bytes, 1, kSecond, &counter) != STROM_CLOSED) return 2;
+              return strom_bytes_flush(worker, kSecond) == STROM_CLOSED ? 0 : 3;
+            }),
+            0);
+  EXPECT_EQ(strom_master_port(master, &port), 0);
+  EXPECT_EQ(strom_bytes_submit(worker, bytes, 1, kSecond, &counter), 0);
+  EXPECT_EQ(strom_bytes_flush(worker, 20 * kSecond), 0);
+  EXPECT_EQ(strom_bytes_close(worker, "done"), 0);
   EXPECT_EQ(strom_master_close(master, "done"), 0);
 }
 

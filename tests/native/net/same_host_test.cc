@@ -58,6 +58,7 @@ class Pair {
     std::unique_ptr<SameHostLinks> links;
     LinkId link = 0;
     bool served = true;
+    bool socket_is_read = true;
     std::vector<LinkEvent> events;
 
     const LinkEvent* Find(LinkEvent::Type type) const {
@@ -146,7 +147,7 @@ class Pair {
     for (Side* side : {&master, &worker}) {
       if (side->links == nullptr || !side->served) continue;
       Enter(*side);
-      side->links->Receive(now_ns());
+      side->links->Receive(now_ns(), side->socket_is_read);
       Drain(side);
       side->links->Transmit();
       side->links->PrepareToSleep();
@@ -416,6 +417,22 @@ TEST(SameHost, APeerThatIsGoneIsNoticedAtOnceAndAfterWhatItHadSent) {
   EXPECT_EQ(std::count_if(pair.master.events.begin(), pair.master.events.end(),
                           [](const auto& e) { return e.type == LinkEvent::Type::kDown; }),
             1);
+}
+
+TEST(SameHost, BehindABusySocketRingsAreReadAndAHangUpWaits) {
+  Pair pair(11);
+  ASSERT_TRUE(pair.JoinAndShare());
+  pair.RunUntil(kSecond, [] { return false; });
+  pair.master.socket_is_read = false;
+  ASSERT_TRUE(pair.Send(pair.worker, Channel::kControl, "last words"));
+  pair.worker.links->Transmit();
+  pair.network.Kill(pair.worker.host);
+  pair.worker.links.reset();
+  pair.RunUntil(kMillisecond, [] { return false; });
+  EXPECT_EQ(pair.master.Texts(Channel::kControl), std::vector<std::string>{"last words"});
+  EXPECT_EQ(pair.master.down(), nullptr);
+  pair.master.socket_is_read = true;
+  ASSERT_TRUE(pair.RunUntil(kMillisecond, [&] { return pair.master.down() != nullptr; }));
 }
 
 TEST(SameHost, SilenceOfThePeerEndsTheLinkAsAnyOther) {

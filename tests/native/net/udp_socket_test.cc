@@ -208,6 +208,43 @@ TEST_F(RefusedSendTest, ARunThatIsRefusedInSingleDatagramsTooLeavesSegmentationO
   EXPECT_EQ(Take(right_.get(), sent.size()), sent);
 }
 
+// A link's probe for larger datagrams is sent whole or not at all, whatever follows it. Kernels
+// refuse a run of which the first is too long with one error or the other.
+TEST_F(RefusedSendTest, ADatagramThatIsTooLongCostsNoOtherAndLeavesSegmentationOn) {
+  if (!left_->segments_sends()) GTEST_SKIP() << "this kernel has no UDP_SEGMENT";
+  static int error_of_run = 0;
+  const auto refuses = [](const mmsghdr& m) {
+    Sends::error = Sends::IsRun(m) ? error_of_run : EMSGSIZE;
+    return m.msg_hdr.msg_iov->iov_len > 8000;
+  };
+  for (const int error : {EMSGSIZE, EINVAL}) {
+    error_of_run = error;
+    Refuse(error, refuses);
+    const Datagrams sent = OfSizes({8972, 1200, 1201, 1200});
+    for (const auto& datagram : sent) Push(left_.get(), AddressOf(*right_), datagram);
+    ASSERT_TRUE(left_->Flush());
+    EXPECT_TRUE(left_->segments_sends());
+    EXPECT_EQ(left_->send_errors(), 0);
+    EXPECT_EQ(Take(right_.get(), 3), Datagrams(sent.begin() + 1, sent.end()));
+  }
+}
+
+TEST_F(RefusedSendTest, DatagramsThatAreNotGivenOutAreCounted) {
+  Refuse(EINVAL, [](const mmsghdr&) { return false; });
+  const Address to = AddressOf(*right_);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(to.port);
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  ASSERT_EQ(
+      sendto(left_->descriptor(), "", 0, 0, reinterpret_cast<sockaddr*>(&address), sizeof(address)),
+      0);
+  pollfd readable{right_->descriptor(), POLLIN, 0};
+  ASSERT_EQ(poll(&readable, 1, 10'000), 1);
+  EXPECT_TRUE(right_->Receive().empty());
+  EXPECT_EQ(right_->ignored(), 1);
+}
+
 TEST_F(RefusedSendTest, NothingIsSentToPort0) {
   Refuse(EINVAL, [](const mmsghdr&) { return false; });
   Address zero = AddressOf(*right_);

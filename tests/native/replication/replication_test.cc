@@ -558,6 +558,19 @@ TEST(Membership, TheSameProcessResumesAndAHigherAttemptSupersedes) {
   EXPECT_THAT(JoinOver(&membership, 4, HelloOf(0, 1), &late), HasSubstr("superseded by attempt 1"));
 }
 
+TEST(Membership, WhoComesBackFromAnotherAddressIsReachedThere) {
+  Membership membership(2, 1);
+  uint64_t origin = 0;
+  Address address;
+  address.port = 1;
+  for (LinkId link = 1; link <= 2; ++link) {
+    address.ip[15] = static_cast<uint8_t>(link);
+    ASSERT_EQ(membership.Judge(0, link, address, HelloOf(0, 1), &origin), "");
+    EXPECT_EQ(membership.LinkUp(0, link).resumed, link == 2);
+    EXPECT_EQ(membership.FindRank(0)->address, address);
+  }
+}
+
 TEST(Membership, AReplayedHelloAloneSupersedesNobody) {
   Membership membership(2, 1);
   uint64_t origin = 0;
