@@ -259,8 +259,8 @@ class AllReduce(Method):
     """Exact mode: in every step all workers take the mean of all; nothing is withheld.
 
     `StromStrategy(threshold=None)` is `StromStrategy(method=AllReduce())`. In every step all wait
-    for each other. Sums are float64, in the order of ranks, so another run has the same bits, as
-    far as the workers' own steps do.
+    for each other. Sums are float64, in the order of ranks, so another run's parameters have the
+    same bits, as far as the workers' own steps do.
 
     With `average="gradients"` every optimizer gets (1/K) sum g_i, where g_i is the gradient of
     worker i on its batch, before any clipping, weight decay or scaling of the loss is undone. So

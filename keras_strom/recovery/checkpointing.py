@@ -84,7 +84,7 @@ class Checkpointing:
     def prepare(self, participant: Participant, fit: Fit, epochs: int) -> None:
         """Before a `fit` starts: the chief's values are those of the checkpoint.
 
-        A `fit` that was over by then trains no epoch.
+        A `fit` that was over by then trains no epoch; its model has the checkpoint's parameters.
 
         Args:
             participant: this worker.
@@ -101,13 +101,18 @@ class Checkpointing:
         if fit.number < self._restored.fit:
             begin_fit_at(fit.model, epochs)  # Keras then trains no epoch.
             if is_chief:
-                _logger.info(
-                    "fit %d was over when the checkpoint was made: it is skipped", fit.number
+                self._restored.install_parameters(participant)
+                _logger.warning(
+                    "fit %d was over when the checkpoint %s was made: it trains no epoch, so it "
+                    "has no history, and its model has the checkpoint's parameters",
+                    fit.number,
+                    self._restored.name,
                 )
         elif fit.number == self._restored.fit:
             self._restored.begin_after(participant)
             if is_chief:
                 self._restored.install_start(participant, fit.model)
+                self._restored.tell(fit.number, epochs)
 
     def restore(self, participant: Participant, fit: Fit, start: Start) -> DataPosition | None:
         """After a start: installs this worker's state.
@@ -125,7 +130,17 @@ class Checkpointing:
         """
         if self._restored is None or fit.number != self._restored.fit:
             return None
-        return self._restored.install(participant, fit, start)
+        scripts = Progress(fit.model).learning_rates()
+        place = self._restored.install(participant, fit, start)
+        found = Progress(fit.model).learning_rates()
+        if participant.environment.is_chief and found != scripts:
+            _logger.warning(
+                "the learning rate goes on as the checkpoint has it (%s), not as the script gives "
+                "it (%s)",
+                ", ".join(f"{rate:.4g}" for rate in found),
+                ", ".join(f"{rate:.4g}" for rate in scripts),
+            )
+        return place
 
     def _write(self, number: int, part: Part) -> None:
         try:
@@ -145,7 +160,7 @@ class _Restored:
         here = participant.environment
         paths = parts_of(checkpoint)
         ranks = list(paths)
-        self._name = checkpoint
+        self.name = checkpoint
         self._base = read_part(paths[ranks[0]])
         self._same_workers = self._base.workers == here.size
         # Without a part of its own a worker takes one of the others'.
@@ -160,18 +175,33 @@ class _Restored:
         """On every worker, before the start: the joint model's schedules go on."""
         participant.step.begin_after(self._base.cycles)
 
-    def install_start(self, participant: Participant, model: Any) -> None:
-        """On the chief, before the start: what every worker takes over from it."""
+    def tell(self, fit: int, epochs: int) -> None:
+        """Logs where the job goes on."""
+        epoch = self._base.place.epoch
+        where = f"in epoch {epoch + 1} of {epochs}" if epoch < epochs else "behind its last epoch"
+        _logger.warning(
+            "the job goes on from the checkpoint %s: fit %d %s; remove the folder to begin anew",
+            self.name,
+            fit,
+            where,
+        )
+
+    def install_parameters(self, participant: Participant) -> None:
+        """On the chief, before a start: its variables have the checkpoint's values."""
         entries = participant.space.entries
         sizes = [entry.size for entry in entries]
         saved = self._base.arrays[_SIZES].tolist()
         if saved[: len(sizes)] != sizes:
             raise errors.Refused(
-                f"the checkpoint {self._name} is of another model: its variables have the sizes "
+                f"the checkpoint {self.name} is of another model: its variables have the sizes "
                 f"{saved}, this model's {sizes}; train the model that it was made of, or remove "
                 "the folder to begin anew"
             )
         participant.space.assign(self._base.arrays[_PARAMETERS], entries)
+
+    def install_start(self, participant: Participant, model: Any) -> None:
+        """On the chief, before the start: what every worker takes over from it."""
+        self.install_parameters(participant)
         begin_fit_at(model, self._base.place.epoch)
         # All count from the first epoch's beginning.
         participant.step.count_from(
@@ -188,7 +218,14 @@ class _Restored:
         residuals = arrays.pop(_RESIDUALS)
         for name in (_PARAMETERS, _SIZES):
             del arrays[name]
-        install_state(participant, fit.model, Donation(place, self._part.threshold, arrays))
+        try:
+            install_state(participant, fit.model, Donation(place, self._part.threshold, arrays))
+        except errors.Refused as error:
+            raise errors.Refused(
+                f"the checkpoint {self.name} was made with other options of the strategy, or with "
+                "another optimizer: go on with those that it was made with, or remove the folder "
+                f"to begin anew ({str(error).partition(';')[0]})"
+            ) from None
         own = residuals[: participant.space.size]
         if not (self._is_own and participant.step.restore_residuals(own)) and residuals.size:
             _logger.warning(
@@ -200,7 +237,7 @@ class _Restored:
                 float(np.abs(residuals).sum(dtype=np.float64)),
             )
         _logger.info(
-            "worker %d goes on from the checkpoint %s", participant.environment.rank, self._name
+            "worker %d goes on from the checkpoint %s", participant.environment.rank, self.name
         )
         return place
 

@@ -293,6 +293,7 @@ class _Training:
         fit = self._fit = dataclasses.replace(self._fit, per_epoch=per_epoch)
         checkpoints = self._sharing.checkpoints
         if checkpoints is not None:
+            generation.place_state()
             checkpoints.prepare(self._sharing, fit, epochs)
         generation.start(self._initial_epoch)
         worker = self._sharing.worker

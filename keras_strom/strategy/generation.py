@@ -218,9 +218,7 @@ class Generation:
             )
         start = None
         if worker is not None:
-            for variable in averaged_state(self._models, sharing.space):
-                if variable.dtype == tf.float32:
-                    sharing.space.add(variable)
+            self.place_state()
             for model in self._models:
                 for variable in model.trainable_variables:
                     sharing.space.expect(variable.value)
@@ -267,6 +265,12 @@ class Generation:
         sharing.step.apply(sharing.space.participants)
         trained = tf_variables(v for model in self._models for v in model.trainable_variables)
         sharing.step.begin_own(sharing.space.entries_of(trained))
+
+    def place_state(self) -> None:
+        """Gives places in the flat space to what no optimizer trains and workers average."""
+        for variable in averaged_state(self._models, self._sharing.space):
+            if variable.dtype == tf.float32:
+                self._sharing.space.add(variable)
 
     def _trained_entries(self) -> list[Entry]:
         """What the models' optimizers train, in flat order; without models all that is trainable.

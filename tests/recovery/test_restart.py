@@ -86,6 +86,66 @@ def test_a_job_that_was_killed_goes_on(again: int, tmp_path: Path) -> None:
     assert [path.name for path in checkpoints.iterdir()] == ["master.json"]
 
 
+TWO_FITS = """
+import os, pathlib, sys
+import keras, numpy as np
+import keras_strom
+
+folder, rate = pathlib.Path(sys.argv[1]), float(sys.argv[2])
+rank, again = keras_strom.rank(), (folder / "died").exists()
+
+def build():
+    layers = [keras.Input((4,)), keras.layers.Dense(3), keras.layers.BatchNormalization()]
+    model = keras.Sequential([*layers, keras.layers.Dense(1)])
+    model.compile(keras.optimizers.SGD(rate), "mse", jit_compile=False)
+    return model
+
+class EndsOnceThereIsACheckpoint(keras.callbacks.Callback):
+    def on_epoch_begin(self, epoch, logs=None):
+        self.model.stop_training = again
+        if not again and list(folder.glob("checkpoints/checkpoint-*/000000.fit2.*")):
+            (folder / "died").touch()
+            os._exit(7)
+
+with keras_strom.StromStrategy().scope():
+    first, second = build(), build()
+x = np.random.default_rng(1).normal(size=(64, 4)).astype("float32")
+fit = {"x": x, "y": x.sum(1), "batch_size": 8, "verbose": 0}
+first.fit(**fit, epochs=3)
+np.savez(folder / f"{'again' if again else 'before'}_{rank}.npz", *first.get_weights())
+second.fit(**fit, epochs=100000, callbacks=[EndsOnceThereIsACheckpoint()])
+"""
+
+
+def test_a_fit_that_was_over_has_the_weights_that_it_had(tmp_path: Path) -> None:
+    (script := tmp_path / "two_fits.py").write_text(TWO_FITS)
+    network = NetworkConfig(
+        checkpoint_dir=str(tmp_path / "checkpoints"), checkpoint_interval=0.1, failure_timeout=1.0
+    )
+
+    def run(rate: str) -> str:
+        output = io.StringIO()
+        work = Script(str(script), (str(tmp_path), rate))
+        job = Job(work=work, workers=2, network=network, env=VARIABLES, warm_start=True)
+        try:
+            launch(job, Console(2, output))
+        finally:
+            sys.stdout.write(output.getvalue())
+        return output.getvalue()
+
+    with pytest.raises(errors.WorkerFailed):
+        run("0.01")
+    output = run("0.02")
+    assert "fit 1 was over when the checkpoint" in output
+    assert "fit 2 in epoch" in output
+    assert "goes on as the checkpoint has it (0.01), not as the script gives it (0.02)" in output
+    before = np.load(tmp_path / "before_0.npz")
+    for rank in range(2):
+        again = np.load(tmp_path / f"again_{rank}.npz")
+        for name in before.files:
+            np.testing.assert_array_equal(again[name], before[name])
+
+
 def test_on_spark_a_run_that_failed_goes_on(spark: Any, tmp_path: Path) -> None:
     from keras_strom.spark import run as run_on_spark
 
