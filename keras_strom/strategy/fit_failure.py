@@ -32,6 +32,7 @@ _logger = logging.getLogger("keras_strom")
 
 _LOST = " was lost: "
 _DRAINED = " has drained: "
+_LEFT = " has left"
 _BEFORE = re.compile(r"fit (\d+) failed on worker (\d+): (.*)", re.DOTALL)
 _BEGINS = re.compile(r"worker (\d+) begins generation (\d+)")
 _DIFFERS = re.compile(r"worker \d+'s (model|options) differs? from")
@@ -136,6 +137,21 @@ def is_connected(worker: TrainingWorker) -> bool:
 def lost_workers(worker: TrainingWorker) -> list[str]:
     """What the master has said of workers that were lost, or have left, since this one joined."""
     return [text for text in worker.status()["notices"] if _LOST in text or _DRAINED in text]
+
+
+def tell_of_those_who_left(worker: TrainingWorker, told_of: set[str], words: str) -> None:
+    """Logs of each worker whose end the master has told of, once.
+
+    Args:
+        worker: this one.
+        told_of: whom nothing more is to be logged of; grows.
+        words: with a place for "worker 1".
+    """
+    for text in worker.status()["notices"]:
+        who = text.removesuffix(_LEFT)
+        if who != text and who not in told_of:
+            told_of.add(who)
+            _logger.warning(words, who)
 
 
 def join_anew(join: Callable[[], TrainingWorker]) -> TrainingWorker:

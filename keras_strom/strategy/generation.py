@@ -50,6 +50,7 @@ from keras_strom.strategy.fit_failure import (
     raise_if_failed,
     raise_if_failed_before,
     raise_if_refused,
+    tell_of_those_who_left,
 )
 from keras_strom.strategy.report import TrainingReport, describe
 
@@ -103,6 +104,7 @@ class Sharing(Participant):
         join: joins the job; None for a lone worker.
         has_left: whether this worker has left the job, and joins it anew for its next training.
         has_returned: whether it has joined anew and not trained since; others may be on their way.
+        told_of: workers of whose end a training's start has warned.
     """
 
     sequenced: bool
@@ -121,6 +123,7 @@ class Sharing(Participant):
     join: Callable[[], TrainingWorker] | None = None
     has_left: bool = False
     has_returned: bool = False
+    told_of: set[str] = dataclasses.field(default_factory=set)
 
     def join_again(self) -> None:
         """Before a training: joins the job anew where this worker has left it.
@@ -244,6 +247,12 @@ class Generation:
             sharing.space.assign(values, sharing.space.entries)
             self._warn_of_lost_assignments(own)
             self._forget_residuals()
+            tell_of_those_who_left(
+                worker,
+                sharing.told_of,
+                "%s has ended, so this training is without its part of the data: all workers must "
+                "call fit equally often",
+            )
             if start is not None:
                 told, chiefs = self._split_start_values(start.numpy())
                 begin = Progress(self._models[0]).install_start(told)
@@ -334,6 +343,12 @@ class Generation:
         if not self._sharing.started:
             # The first training needs all, and it will not start without who has failed before.
             raise_if_failed_before(worker, self._sharing.fits)
+            tell_of_those_who_left(
+                worker,
+                self._sharing.told_of,
+                "%s has ended without a training, and this one waits for it: all workers must call "
+                "fit, the chief alone cannot train",
+            )
         hand_over_if_asked(self._sharing, self.began.layout_size)
 
     def _place_start_values(self, initial_epoch: int) -> tf.Variable:

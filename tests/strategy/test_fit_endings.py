@@ -224,6 +224,34 @@ def test_a_start_without_the_chiefs_values_is_tried_again_where_the_chief_may_be
     assert all(worker.close.called for worker in joined[:2])
 
 
+def test_a_start_that_waits_for_one_who_has_ended_says_so(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    counters = {"bytes_sent": 0, "bytes_received": 0}
+    sharing = Mock(started=False, ended=None, fits=1, told_of=set())
+    sharing.worker.status.return_value = {"notices": ["worker 1 has left"], "counters": counters}
+    monkeypatch.setattr(generation, "hand_over_if_asked", Mock())
+    waiting = generation.Generation(sharing, [])
+    for _ in range(2):
+        waiting._while_waiting()
+    assert caplog.text.count("worker 1 has ended without a training") == 1
+
+
+def test_a_fit_without_one_who_has_ended_says_so(tmp_path: Path) -> None:
+    script = tmp_path / "ends_early.py"
+    script.write_text(
+        "import keras, numpy as np, keras_strom\n"
+        "with keras_strom.StromStrategy().scope():\n"
+        "    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])\n"
+        "    model.compile('sgd', 'mse')\n"
+        "for _ in range(3 if keras_strom.is_chief() else 1):\n"
+        "    model.fit(np.ones((8, 2)), np.ones(8), verbose=0)\n"
+    )
+    done = launch(script)
+    assert done.returncode == 0
+    assert done.stdout.count("worker 1 has ended, so this training is without its part") == 1
+
+
 def test_who_looks_for_a_file_of_the_chief_learns_where_it_is(tmp_path: Path) -> None:
     script = tmp_path / "loads.py"
     script.write_text(
