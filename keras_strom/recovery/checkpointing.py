@@ -22,6 +22,7 @@ from keras_strom.recovery.checkpoint_files import Part, leave_part, parts_of, re
 from keras_strom.recovery.donation import Donation
 from keras_strom.recovery.resume import DataPosition, Fit, Start
 from keras_strom.recovery.takeover import install_state, state_arrays
+from keras_strom.sharing.optimizers import average_from_here
 from keras_strom.sharing.participant import Participant
 from keras_strom.sharing.progress import Progress, begin_fit_at
 
@@ -102,25 +103,21 @@ class Checkpointing:
             begin_fit_at(fit.model, epochs)  # Keras then trains no epoch.
             if is_chief:
                 self._restored.install_parameters(participant)
-                _logger.warning(
-                    "fit %d was over when the checkpoint %s was made: it trains no epoch, so it "
-                    "has no history, and its model has the checkpoint's parameters",
-                    fit.number,
-                    self._restored.name,
-                )
         elif fit.number == self._restored.fit:
             self._restored.begin_after(participant)
             if is_chief:
                 self._restored.install_start(participant, fit.model)
-                self._restored.tell(fit.number, epochs)
 
-    def restore(self, participant: Participant, fit: Fit, start: Start) -> DataPosition | None:
+    def restore(
+        self, participant: Participant, fit: Fit, start: Start, epochs: int
+    ) -> DataPosition | None:
         """After a start: installs this worker's state.
 
         Args:
             participant: this worker.
             fit: has started together with all others.
             start: where all have.
+            epochs: of this `fit`.
 
         Returns:
             The batch that this worker trains first; None = this `fit` goes on from no checkpoint.
@@ -128,7 +125,12 @@ class Checkpointing:
         Raises:
             Refused: the checkpoint is of another model or optimizer.
         """
-        if self._restored is None or fit.number != self._restored.fit:
+        if self._restored is None or fit.number > self._restored.fit:
+            return None
+        if participant.environment.is_chief:
+            self._restored.tell(fit.number, epochs)
+        if fit.number < self._restored.fit:
+            average_from_here(fit.model)
             return None
         scripts = Progress(fit.model).learning_rates()
         place = self._restored.install(participant, fit, start)
@@ -136,7 +138,7 @@ class Checkpointing:
         if participant.environment.is_chief and found != scripts:
             _logger.warning(
                 "the learning rate goes on as the checkpoint has it (%s), not as the script gives "
-                "it (%s)",
+                "it (%s), until a callback sets it",
                 ", ".join(f"{rate:.4g}" for rate in found),
                 ", ".join(f"{rate:.4g}" for rate in scripts),
             )
@@ -176,7 +178,15 @@ class _Restored:
         participant.step.begin_after(self._base.cycles)
 
     def tell(self, fit: int, epochs: int) -> None:
-        """Logs where the job goes on."""
+        """Logs where the job goes on, or that this `fit` was over."""
+        if fit < self.fit:
+            _logger.warning(
+                "fit %d was over when the checkpoint %s was made: it trains no epoch, so it has no "
+                "history, and its model has the checkpoint's parameters",
+                fit,
+                self.name,
+            )
+            return
         epoch = self._base.place.epoch
         where = f"in epoch {epoch + 1} of {epochs}" if epoch < epochs else "behind its last epoch"
         _logger.warning(
@@ -222,9 +232,9 @@ class _Restored:
             install_state(participant, fit.model, Donation(place, self._part.threshold, arrays))
         except errors.Refused as error:
             raise errors.Refused(
-                f"the checkpoint {self.name} was made with other options of the strategy, or with "
-                "another optimizer: go on with those that it was made with, or remove the folder "
-                f"to begin anew ({str(error).partition(';')[0]})"
+                f"the checkpoint {self.name} does not fit: {error}. If it was made with other "
+                "options of the strategy, or with another optimizer, go on with those, or remove "
+                "the folder to begin anew"
             ) from None
         own = residuals[: participant.space.size]
         if not (self._is_own and participant.step.restore_residuals(own)) and residuals.size:

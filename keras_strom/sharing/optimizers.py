@@ -60,6 +60,20 @@ def has_plain_momentum(optimizer: Any) -> bool:
     )
 
 
+def average_from_here(model: Any) -> None:
+    """Has moving averages of a model's variables (`use_ema`) begin with what those hold now.
+
+    At the end of `fit` Keras puts them into the variables' place, also where it has trained none.
+    """
+    averaging = [rule for rule in parts_of(model.optimizer) if getattr(rule, "use_ema", False)]
+    if averaging and not model.optimizer.built:
+        model.optimizer.build(model.trainable_variables)
+    for rule in averaging:
+        averages = rule._model_variables_moving_average
+        for variable, average in zip(rule._trainable_variables, averages, strict=True):
+            average.assign(variable)
+
+
 def scales_loss(optimizer: Any) -> bool:
     """Whether it leaves out a step whose gradients are not finite, to go on with a lower scale."""
     return isinstance(optimizer, keras.optimizers.LossScaleOptimizer)

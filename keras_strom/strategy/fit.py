@@ -287,8 +287,7 @@ class _Training:
         """After every other callback's `on_train_begin`, which may have restored old weights."""
         if is_asked(self._sharing) and not self._sharing.step.steps:  # It has learnt nothing yet.
             self._leave_for_good(trains=False)
-        generation = Generation(self._sharing, [self._model])
-        self._sharing.generation = generation
+        generation = self._sharing.generation = Generation(self._sharing, [self._model])
         generation.epochs_of_history = epochs
         fit = self._fit = dataclasses.replace(self._fit, per_epoch=per_epoch)
         checkpoints = self._sharing.checkpoints
@@ -313,9 +312,9 @@ class _Training:
         elif generation.late or generation.lacks_state:
             self._go_on(take_over(self._sharing, fit, generation.began), per_epoch)
         elif checkpoints is not None:
-            restored = checkpoints.restore(self._sharing, fit, generation.began)
-            if restored is not None:
-                self._go_on(restored, per_epoch)
+            place = checkpoints.restore(self._sharing, fit, generation.began, epochs)
+            if place is not None:
+                self._go_on(place, per_epoch)
         if worker is not None:
             worker.meanwhile = self._help
 

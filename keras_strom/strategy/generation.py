@@ -104,7 +104,7 @@ class Sharing(Participant):
         join: joins the job; None for a lone worker.
         has_left: whether this worker has left the job, and joins it anew for its next training.
         has_returned: whether it has joined anew and not trained since; others may be on their way.
-        told_of: workers of whose end a training's start has warned.
+        told_of: workers of whose end this one has warned, at the start of a training.
     """
 
     sequenced: bool
@@ -247,12 +247,6 @@ class Generation:
             sharing.space.assign(values, sharing.space.entries)
             self._warn_of_lost_assignments(own)
             self._forget_residuals()
-            tell_of_those_who_left(
-                worker,
-                sharing.told_of,
-                "%s has ended, so this training is without its part of the data: all workers must "
-                "call fit equally often",
-            )
             if start is not None:
                 told, chiefs = self._split_start_values(start.numpy())
                 begin = Progress(self._models[0]).install_start(told)
@@ -265,6 +259,12 @@ class Generation:
             if self.ended:
                 self._values_at_end, self._state_at_end = values, self._ask_state_at_end(worker)
                 return
+            tell_of_those_who_left(
+                worker,
+                sharing.told_of,
+                "%s has ended, so this training begins without its part of the data: all workers "
+                "must call fit equally often",
+            )
             sharing.step.bind(worker)
             self._start_hashes = {
                 id(entry.variable): _hash(entry)
@@ -346,8 +346,8 @@ class Generation:
             tell_of_those_who_left(
                 worker,
                 self._sharing.told_of,
-                "%s has ended without a training, and this one waits for it: all workers must call "
-                "fit, the chief alone cannot train",
+                "%s has ended without a training, and this one may wait for it: all workers must "
+                "call fit",
             )
         hand_over_if_asked(self._sharing, self.began.layout_size)
 

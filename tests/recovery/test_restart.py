@@ -94,10 +94,10 @@ import keras_strom
 folder, rate = pathlib.Path(sys.argv[1]), float(sys.argv[2])
 rank, again = keras_strom.rank(), (folder / "died").exists()
 
-def build():
+def build(**options):
     layers = [keras.Input((4,)), keras.layers.Dense(3), keras.layers.BatchNormalization()]
     model = keras.Sequential([*layers, keras.layers.Dense(1)])
-    model.compile(keras.optimizers.SGD(rate), "mse", jit_compile=False)
+    model.compile(keras.optimizers.SGD(rate, **options), "mse", jit_compile=False)
     return model
 
 class EndsOnceThereIsACheckpoint(keras.callbacks.Callback):
@@ -108,7 +108,7 @@ class EndsOnceThereIsACheckpoint(keras.callbacks.Callback):
             os._exit(7)
 
 with keras_strom.StromStrategy().scope():
-    first, second = build(), build()
+    first, second = build(use_ema=True), build()
 x = np.random.default_rng(1).normal(size=(64, 4)).astype("float32")
 fit = {"x": x, "y": x.sum(1), "batch_size": 8, "verbose": 0}
 first.fit(**fit, epochs=3)

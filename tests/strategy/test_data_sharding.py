@@ -10,6 +10,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorflow.python.eager import context
 
 from keras_strom import StromStrategy, errors
 from keras_strom.strategy.data_sharding import (
@@ -59,8 +60,10 @@ def test_named_inputs_and_tensors_are_divided_too() -> None:
 def test_an_order_that_differs_between_workers_is_warned_of_once(
     shuffled: Callable[[tf.data.Dataset], tf.data.Dataset],
     warns: bool,
+    monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
+    monkeypatch.setattr(context.context(), "_seed", None)  # Another test may have set one for all.
     dataset = shuffled(tf.data.Dataset.range(8))
     for rank in range(2):
         shard_dataset(dataset, rank, 2)

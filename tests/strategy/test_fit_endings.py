@@ -249,7 +249,7 @@ def test_a_fit_without_one_who_has_ended_says_so(tmp_path: Path) -> None:
     )
     done = launch(script)
     assert done.returncode == 0
-    assert done.stdout.count("worker 1 has ended, so this training is without its part") == 1
+    assert done.stdout.count("worker 1 has ended, so this training begins without its part") == 1
 
 
 def test_who_looks_for_a_file_of_the_chief_learns_where_it_is(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <map>
-#include <set>
 #include <utility>
 
 #include "core/replication/formatting.h"
@@ -55,6 +54,7 @@ void MasterFits::HandleAnnounce(int64_t now_ns, const Member& member, const Anno
     generation_->Refresh();
     return late_joins_.HandleAnnounce(now_ns, member, announce, &*generation_);
   }
+  TellWhoLeft(member);
   if (!KnowsWhoIsLost() && !IsTheLatest(rank, announce)) return;
   if (announce.layout.size < late_joins_.most_values()) {
     return host_->Fail(rank, Code::kRefused,
@@ -387,6 +387,19 @@ void MasterFits::Lose(int32_t rank) {
   resumption_.Withdraw(rank);
   last_end_.Withdraw(rank);
   if (generation_) generation_->Lose(rank);
+  for (const auto& [other, member] : membership_->members()) {
+    if (rendezvous_.TakesPart(other)) TellWhoLeft(member);
+  }
+}
+
+// Whoever waits for a start hears of all that will not come. At the job's end, where all leave,
+// nobody waits.
+void MasterFits::TellWhoLeft(const Member& waiting) {
+  for (const auto& [rank, member] : membership_->members()) {
+    if (member.state != Member::State::kLeft) continue;
+    if (!told_who_left_.emplace(waiting.origin, rank).second) continue;
+    host_->Send(waiting.rank, Notice{WorkerName(rank) + " has left"});
+  }
 }
 
 void MasterFits::Resume() {

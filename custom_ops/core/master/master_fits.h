@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -138,6 +139,7 @@ class MasterFits {
   bool IsTheLatest(int32_t rank, const Announce& announce);
   bool KnowsWhoIsLost() const;
   void TellOvertaken();
+  void TellWhoLeft(const Member& waiting);
   bool EveryoneAccountedFor(int64_t now_ns) const;
   int32_t LeastMembers() const;
   void PlaceAll(int64_t now_ns);
@@ -161,7 +163,8 @@ class MasterFits {
   GenerationHost* const host_;
   DropCounters* const drops_;
   StartRendezvous rendezvous_;
-  std::map<int32_t, Layout> overtaken_;  // who begins what is over for the others
+  std::set<std::pair<uint64_t, int32_t>> told_who_left_;  // by origin, of which ranks
+  std::map<int32_t, Layout> overtaken_;                   // who begins what is over for the others
   LateJoins late_joins_;
   Donations donations_;
   Resumption resumption_;

@@ -636,7 +636,7 @@ void MasterNode::State::RemoveGone() {
     member->away_until_ns = now_ns + 2 * options.failure_timeout_ns;
     member->gone_ns = now_ns;
     if (leaving.state == Member::State::kLeft) {
-      Report({MasterEvent::Type::kLeft, rank, WorkerName(rank) + " has left"});
+      events.push_back({MasterEvent::Type::kLeft, rank, WorkerName(rank) + " has left"});
     } else if (leaving.reason == kDrained) {
       Report({MasterEvent::Type::kDrained, rank,
               WorkerName(rank) + " has drained: the master holds all that it has sent"});
