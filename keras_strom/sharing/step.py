@@ -161,7 +161,11 @@ class SharedStep(TrainingStep):
         self._shows_shared = True
 
     def forget_residuals(self, entries: list[Entry]) -> float:
-        """Sets the residuals of `entries` to zero; they have not begun to train."""
+        """Before `begin_own`: leaves out what was not sent yet of variables that were assigned.
+
+        Returns:
+            The sum of its absolute values.
+        """
         mass = 0.0
         for entry in entries:
             residual = self.replica.read_residual(entry.offset, entry.size)

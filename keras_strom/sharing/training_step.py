@@ -170,14 +170,6 @@ class TrainingStep(abc.ABC):
     def begin_own(self, trained: list[Entry]) -> None:
         """Says which variables the next `show_own` is to give what this worker has of its own."""
 
-    def forget_residuals(self, entries: list[Entry]) -> float:
-        """Once started: leaves out what was not sent yet of variables that were assigned since.
-
-        Returns:
-            The sum of its absolute values; 0 where the method has no residuals.
-        """
-        return 0.0
-
     @abc.abstractmethod
     def apply(self, entries: list[Entry]) -> None:
         """Adds everything received so far to the variables, outside of a step."""

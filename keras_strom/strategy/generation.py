@@ -93,8 +93,8 @@ class Sharing(Participant):
         last_report: of the latest one that has finished.
         agreed: the trained variables' hashes by id, as on all workers when it had finished; None on
             the chief.
-        results: the hashes, by offset, of all that was ever trained, as the latest training has
-            left it; None while one runs, and where one has ended without a result.
+        results: where updates are shared, the hashes, by offset, of all that was ever trained, as
+            the latest training has left it; None while one runs, and after one without a result.
         start_values: by length, the places in the flat space where a `fit`'s start travels.
         training_data: of the `fit` that runs, of which a worker that is late leaves out a part.
         ended: why the job is over for this worker; None while it goes on.
@@ -453,7 +453,9 @@ class Generation:
     def _forget_residuals(self) -> None:
         """Of what was assigned since the last result: they belong to the values before."""
         sharing = self._sharing
-        results, sharing.results = sharing.results or {}, None
+        results, sharing.results = sharing.results, None
+        if results is None or not isinstance(sharing.step, SharedStep):
+            return
         assigned = [
             entry
             for entry in sharing.space.entries
@@ -551,7 +553,7 @@ class Generation:
             self._take_result(sharing.worker, ending)
             sharing.step.ended()
         project(self._models, sharing.space)
-        if sharing.worker is not None:
+        if sharing.worker is not None and isinstance(sharing.step, SharedStep):
             sent = filter(sharing.space.is_sent, sharing.space.entries)
             sharing.results = {entry.offset: _hash(entry) for entry in sent}
         self._report = self._describe()

@@ -48,6 +48,14 @@ def leave(plan: CheckpointPlan, number: int, *ranks: int, workers: int = 2) -> N
         leave_part(plan, number, part(rank, workers))
 
 
+def left_by(kept: CheckpointFolder, plan: CheckpointPlan, numbers: int) -> list[str]:
+    """Collects so many checkpoints one after the other; the names of those that are there then."""
+    for number in range(1, numbers + 1):
+        leave(plan, number, 0, 1)
+        kept.collect()
+    return sorted(path.name for path in Path(plan.incoming).parent.glob("checkpoint-*"))
+
+
 def folder(path: Path, *, kept: int = 2, workers: int = 2) -> CheckpointFolder:
     return CheckpointFolder(str(path), kept=kept, workers=workers)
 
@@ -172,11 +180,7 @@ def test_a_worker_that_is_away_holds_up_no_checkpoint_for_long(tmp_path: Path) -
 
 def test_the_last_ones_are_kept(tmp_path: Path) -> None:
     kept = folder(tmp_path, kept=2)
-    plan = kept.plan(60)
-    for number in range(1, 6):
-        leave(plan, number, 0, 1)
-        kept.collect()
-    names = sorted(path.name for path in tmp_path.glob("checkpoint-*"))
+    names = left_by(kept, kept.plan(60), 5)
     assert names == ["checkpoint-000001-00000004", "checkpoint-000001-00000005"]
     assert kept.latest() == tmp_path / names[-1]
 
@@ -188,13 +192,9 @@ def test_the_one_that_a_job_began_from_stays_for_workers_that_start_later(tmp_pa
     for run in (2, 3):
         later = folder(tmp_path, kept=2)
         plan = later.plan(60)
-        for number in range(1, 5):
-            leave(plan, number, 0, 1)
-            later.collect()
-        there = sorted(path.name for path in tmp_path.glob("checkpoint-*"))
         expected = [f"checkpoint-{run:06d}-{number:08d}" for number in (3, 4)]
         assert plan.restore == str(began_from)
-        assert there == [began_from.name, *expected]
+        assert left_by(later, plan, 4) == [began_from.name, *expected]
         began_from = tmp_path / expected[-1]
     later.clear()
     assert not list(tmp_path.glob("checkpoint-*"))

@@ -21,6 +21,13 @@ from tests.support import two_workers
 from tests.support.scripts import fit_endings
 from tests.support.two_workers import launch, run_two_workers
 
+#: Lines of a script, behind its imports.
+SMALL_MODEL = (
+    "with keras_strom.StromStrategy().scope():\n"
+    "    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])\n"
+    "    model.compile('sgd', 'mse')\n"
+)
+
 pytestmark = pytest.mark.jobs
 
 MODES = ["None", "0"]
@@ -241,10 +248,8 @@ def test_a_fit_without_one_who_has_ended_says_so(tmp_path: Path) -> None:
     script = tmp_path / "ends_early.py"
     script.write_text(
         "import keras, numpy as np, keras_strom\n"
-        "with keras_strom.StromStrategy().scope():\n"
-        "    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])\n"
-        "    model.compile('sgd', 'mse')\n"
-        "for _ in range(3 if keras_strom.is_chief() else 1):\n"
+        + SMALL_MODEL
+        + "for _ in range(3 if keras_strom.is_chief() else 1):\n"
         "    model.fit(np.ones((8, 2)), np.ones(8), verbose=0)\n"
     )
     done = launch(script)
@@ -258,10 +263,8 @@ def test_who_looks_for_a_file_of_the_chief_learns_where_it_is(tmp_path: Path) ->
         "import os, keras, numpy as np, keras_strom\n"
         "os.chdir(os.environ['HERE']); os.mkdir(str(keras_strom.rank()))\n"
         "os.chdir(str(keras_strom.rank()))\n"  # Two machines without a common disk.
-        "with keras_strom.StromStrategy().scope():\n"
-        "    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])\n"
-        "    model.compile('sgd', 'mse')\n"
-        "best = keras.callbacks.ModelCheckpoint('best.keras')\n"
+        + SMALL_MODEL
+        + "best = keras.callbacks.ModelCheckpoint('best.keras')\n"
         "model.fit(np.ones((8, 2)), np.ones(8), batch_size=1, callbacks=[best])\n"
         "keras.models.load_model('best.keras')\n"
     )
