@@ -1,4 +1,4 @@
-"""The native ops on variables that lie on a device, which is emulated: the bits of the CPU."""
+"""The native ops on variables that lie on a GPU: the bits of the CPU."""
 
 from __future__ import annotations
 
@@ -9,17 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import emulated_gpu
-
 SCRIPTS = Path(__file__).resolve().parents[1] / "support" / "scripts"
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _built() -> None:
-    try:
-        emulated_gpu.build()
-    except emulated_gpu.NotHereError as error:
-        pytest.skip(str(error))
 
 
 def run(*arguments: str, script: str = "device_ops.py", gpu_step: str = "on", ends: int = 0) -> str:
@@ -50,10 +40,12 @@ def test_a_device_gives_the_bits_of_the_cpu_in_every_option(cases: tuple[str, ..
     run(*cases)
 
 
+@pytest.mark.usefixtures("emulated")
 def test_a_step_copies_what_the_optimizer_wrote_and_waits_for_no_device() -> None:
     run("copies", script="device_memory.py")
 
 
+@pytest.mark.usefixtures("emulated")
 def test_a_step_that_stays_on_the_device_copies_nothing_but_numbers() -> None:
     run("kernels", "stays", script="device_memory.py")
 
@@ -62,6 +54,7 @@ def test_a_training_that_has_ended_leaves_nothing_in_the_devices_memory() -> Non
     run("kernels", "gives_back", script="device_memory.py")
 
 
+@pytest.mark.usefixtures("emulated")
 @pytest.mark.jobs  # TensorFlow waits for memory to come before it gives up.
 def test_without_the_memory_for_it_a_step_goes_by_the_host_and_says_so_once() -> None:
     words = run("kernels", "short", script="device_memory.py")
@@ -69,6 +62,7 @@ def test_without_the_memory_for_it_a_step_goes_by_the_host_and_says_so_once() ->
     assert "bytes left for" in words
 
 
+@pytest.mark.usefixtures("emulated")
 def test_steps_can_be_kept_from_a_gpus_own_kernels() -> None:
     run("kernels", "copies", script="device_memory.py", gpu_step="off")
     assert 'KERAS_STROM_GPU_STEP is "on"' in run("kernels", "full", gpu_step="of", ends=1)

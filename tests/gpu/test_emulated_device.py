@@ -9,17 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import emulated_gpu
+pytestmark = pytest.mark.usefixtures("emulated")
 
 SCRIPT = Path(__file__).resolve().parents[1] / "support" / "scripts" / "emulated_gpu.py"
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _built() -> None:
-    try:
-        emulated_gpu.build()
-    except emulated_gpu.NotHereError as error:
-        pytest.skip(str(error))
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:

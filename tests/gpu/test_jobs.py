@@ -1,30 +1,23 @@
-"""Jobs of two workers of which some are on a GPU, which the emulated one stands in for."""
+"""Jobs of two workers of which some are on a GPU."""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from keras_strom import NetworkConfig
-from tests.support import elastic_jobs, emulated_gpu
+from tests.support import elastic_jobs, gpu
 from tests.support.faults import Fault
 from tests.support.scripts import elastic
 from tests.support.two_workers import launch, results, weights
 
 pytestmark = pytest.mark.jobs
 
-SCRIPT = Path(emulated_gpu.__file__).with_name("scripts") / "gpu_job.py"
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _built() -> None:
-    try:
-        emulated_gpu.build()
-    except emulated_gpu.NotHereError as error:
-        pytest.skip(str(error))
+SCRIPT = Path(gpu.__file__).with_name("scripts") / "gpu_job.py"
 
 
 def trained(folder: Path, case: str, gpus: str, *options: str) -> list[list[np.ndarray]]:
@@ -44,7 +37,9 @@ def test_a_worker_on_a_gpu_and_one_on_the_cpu_end_with_the_bits_of_two_on_cpus(
     alike, _ = trained(tmp_path / "alike", "sync", "")
     for case in ("sync", "kernels_sync"):
         mixed, _ = trained(tmp_path / case, case, "1")
-        assert all(map(np.array_equal, mixed, alike)), case
+        # Matrix products on a card are rounded otherwise than on a CPU.
+        near = functools.partial(np.allclose, atol=0.05)
+        assert all(map(near if gpu.is_card() else np.array_equal, mixed, alike)), case
 
 
 @pytest.mark.parametrize(
@@ -62,6 +57,7 @@ def test_workers_on_a_gpu_end_equal(tmp_path: Path, case: str, gpus: str) -> Non
     trained(tmp_path / "job", case, gpus)
 
 
+@pytest.mark.usefixtures("emulated")
 def test_a_worker_whose_gpu_is_lost_gives_way_to_another(tmp_path: Path) -> None:
     work = elastic.Job(epochs=2, hold_at=40, gpus="1", as_on_spark=True)
     ended = elastic_jobs.run(tmp_path, work, Fault(mode="gpu", rank=1, step=20))
@@ -71,6 +67,7 @@ def test_a_worker_whose_gpu_is_lost_gives_way_to_another(tmp_path: Path) -> None
     assert ended.results[1]["fits"][0]["iterations"][0] >= 20
 
 
+@pytest.mark.usefixtures("emulated")
 def test_a_job_on_gpus_that_was_killed_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
     work = elastic.Job(epochs=3, pause=0.02, gpus="01")
     folder = tmp_path / "checkpoints"
@@ -83,6 +80,7 @@ def test_a_job_on_gpus_that_was_killed_goes_on_from_its_checkpoint(tmp_path: Pat
         assert fit["iterations"][0] == int(part.arrays["optimizer 0/0"])
 
 
+@pytest.mark.usefixtures("emulated")
 def test_a_lost_gpu_is_named_where_it_ends_the_job(tmp_path: Path) -> None:
     job = launch(SCRIPT, str(tmp_path), "lost", "1")
     assert job.returncode != 0

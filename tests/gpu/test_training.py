@@ -1,4 +1,4 @@
-"""Trainings with variables on a GPU, which the emulated one stands in for, against the CPU's."""
+"""Trainings with variables on a GPU against the CPU's."""
 
 from __future__ import annotations
 
@@ -14,17 +14,9 @@ from keras_strom.job.environment import ClusterEnvironment
 from keras_strom.runner.process import Outcome
 from keras_strom.strategy import devices
 from keras_strom.strategy.user_errors import cause_of
-from tests.support import emulated_gpu
+from tests.support import gpu
 
-SCRIPTS = Path(emulated_gpu.__file__).with_name("scripts")
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _built() -> None:
-    try:
-        emulated_gpu.build()
-    except emulated_gpu.NotHereError as error:
-        pytest.skip(str(error))
+SCRIPTS = Path(gpu.__file__).with_name("scripts")
 
 
 def run(script: str, *arguments: str) -> None:
@@ -46,10 +38,12 @@ def test_a_gpu_trains_to_the_bits_of_the_cpu_with_every_option() -> None:
     run("gpu_alone.py", "encoded", "each_variable", "mixed", "two_devices")
 
 
+@pytest.mark.usefixtures("emulated")
 def test_too_little_memory_is_told_before_the_first_step() -> None:
     run("gpu_memory.py")
 
 
+@pytest.mark.usefixtures("emulated")
 def test_a_worker_takes_the_gpus_that_are_its_own() -> None:
     run("gpu_choice.py")
 
@@ -71,6 +65,7 @@ def test_a_card_that_works_no_more_is_told_from_other_failures(words: str, is_lo
     assert outcome.may_be_started_again is is_lost
 
 
+@pytest.mark.usefixtures("emulated")
 def test_workers_on_the_cpu_are_told_of_gpus_that_tensorflow_does_not_see(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

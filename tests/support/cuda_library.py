@@ -213,9 +213,20 @@ class Cuda:
     def find_entries(
         self, elements: int, segments: list[Segment], options: Options, result: Result
     ) -> None:
+        self._run("find_entries", elements, segments, options, result)
+
+    def step(
+        self, elements: int, segments: list[Segment], options: Options, result: Result
+    ) -> None:
+        """find_entries and write_messages in one."""
+        self._run("step", elements, segments, options, result)
+
+    def _run(
+        self, name: str, elements: int, segments: list[Segment], options: Options, result: Result
+    ) -> None:
         array = (Segment * len(segments))(*segments)
         self.call(
-            "find_entries",
+            name,
             *(self._codec, ctypes.c_int64(elements), array, ctypes.c_int64(len(segments))),
             *(ctypes.byref(options), None, ctypes.byref(result)),
         )
@@ -270,18 +281,22 @@ class Cuda:
         """The parameters after the message."""
         value = self.memory.put(parameters)
         try:
-            skipped = ctypes.c_int64(-1)
             segment = Segment(0, parameters.size, None, None, value, None)
-            size = ctypes.c_int64(parameters.size)
-            self.call(
-                "apply",
-                *(self._codec, message, ctypes.c_int64(len(message)), size),
-                *(ctypes.byref(segment), ctypes.c_int64(1), None, ctypes.byref(skipped)),
-            )
-            assert skipped.value == 0
+            assert self.add(message, parameters.size, [segment]) == 0
             return self.memory.get(value, parameters)
         finally:
             self.memory.free(value)
+
+    def add(self, message: bytes, elements: int, segments: list[Segment]) -> int:
+        """Adds a message to the segments' values; returns how many entries have no place there."""
+        skipped = ctypes.c_int64(-1)
+        array = (Segment * len(segments))(*segments)
+        self.call(
+            "apply",
+            *(self._codec, message, ctypes.c_int64(len(message)), ctypes.c_int64(elements)),
+            *(array, ctypes.c_int64(len(segments)), None, ctypes.byref(skipped)),
+        )
+        return skipped.value
 
     def close(self) -> None:
         self.call("codec_close", self._codec)

@@ -1,4 +1,4 @@
-"""A worker of a job, on an emulated GPU or on the CPU; writes its weights and what it has seen.
+"""A worker of a job, on a GPU or on the CPU; writes its weights and what it has seen.
 
 gpu_job.py OUTPUT_FOLDER CASE GPU_RANKS: "1" = only worker 1 has a GPU, "" = none has
 """
@@ -6,6 +6,7 @@ gpu_job.py OUTPUT_FOLDER CASE GPU_RANKS: "1" = only worker 1 has a GPU, "" = non
 from __future__ import annotations
 
 import json
+import os
 import pathlib
 import sys
 from typing import Any
@@ -13,13 +14,15 @@ from typing import Any
 import numpy as np
 
 import keras_strom
-from tests.support import emulated_gpu
+from tests.support import emulated_gpu, gpu
 
 OUTPUT, CASE, GPU_RANKS = pathlib.Path(sys.argv[1]), sys.argv[2], sys.argv[3]
 RANK = keras_strom.rank()
 HAS_GPU = str(RANK) in GPU_RANKS
 if HAS_GPU:
-    emulated_gpu.load(delay=200, kernels=CASE.startswith("kernels"))
+    gpu.load(delay=200, kernels=CASE.startswith("kernels"))
+else:
+    os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
 
 import keras  # noqa: E402
 
