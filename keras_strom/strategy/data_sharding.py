@@ -32,6 +32,7 @@ def shard_fit_arguments(arguments: dict[str, Any], rank: int, size: int) -> None
 
     Raises:
         UnsupportedModel: the data cannot be divided; the message says what to pass.
+        ValueError: arrays have different numbers of rows.
     """
     x = arguments.get("x")
     if isinstance(x, tf.data.Dataset):
@@ -164,6 +165,7 @@ def _shard_arrays(arguments: dict[str, Any], rank: int, size: int) -> None:
     """Divides x, y and sample_weight by rows, after the validation split has taken its part."""
     names = [name for name in ("x", "y", "sample_weight") if arguments.get(name) is not None]
     arrays = {name: arguments[name] for name in names}
+    _check_rows(arrays)
     split = arguments.get("validation_split") or 0.0
     if split and arguments.get("validation_data") is None:
         if not 0 < split < 1:
@@ -176,6 +178,24 @@ def _shard_arrays(arguments: dict[str, Any], rank: int, size: int) -> None:
         arguments["validation_split"] = 0.0
         arrays = _take(arrays, slice(0, boundary))
     arguments.update(_take(arrays, slice(rank, None, size)))
+
+
+def _check_rows(arrays: dict[str, Any]) -> None:
+    """As Keras does with what it is given, which here are parts: those may be equally long.
+
+    Raises:
+        ValueError: with the sizes of the whole arrays, in Keras's words.
+    """
+    sizes = {
+        name: [int(leaf.shape[0]) for leaf in keras.tree.flatten(array) if leaf is not None]
+        for name, array in arrays.items()
+    }
+    if len({size for each in sizes.values() for size in each}) > 1:
+        found = "; ".join(f"'{name}' sizes: {str(each)[1:-1]}" for name, each in sizes.items())
+        raise ValueError(
+            "Data cardinality is ambiguous. Make sure all arrays contain the same number of "
+            f"samples. {found}"
+        )
 
 
 def _take(arrays: dict[str, Any], rows: slice) -> dict[str, Any]:

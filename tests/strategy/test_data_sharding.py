@@ -40,6 +40,17 @@ def test_arrays_are_divided_by_rows_without_loss_or_overlap() -> None:
         np.testing.assert_array_equal(shard["sample_weight"], shard["x"] * 3)
 
 
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("split", [0.0, 0.2])
+def test_arrays_of_different_lengths_are_refused_with_their_own_sizes(
+    rank: int, split: float
+) -> None:
+    x, y = {"a": np.zeros((1000, 2)), "b": np.zeros(1000)}, np.zeros(999)
+    arguments = {"x": x, "y": y, "sample_weight": None, "validation_split": split}
+    with pytest.raises(ValueError, match=r"ambiguous.* 'x' sizes: 1000, 1000; 'y' sizes: 999$"):
+        shard_fit_arguments(arguments, rank, 2)
+
+
 def test_named_inputs_and_tensors_are_divided_too() -> None:
     (first, second) = _shards(2, x={"a": np.arange(4), "b": tf.range(4)}, y=None)
     assert first["x"]["a"].tolist() == [0, 2]
