@@ -4,6 +4,10 @@ A worker that joins late has the parameters from the master. Another worker give
 (`donation`). It goes on in its data behind the last step of its predecessor that the master has
 accepted; a worker without a predecessor, for which the job has only now found room, goes on where
 the other worker is.
+
+Its optimizers count as at its own place, not the other's: so a schedule of learning rates ends with
+its last step. Where all workers have one state after every step (exact mode) the count is part of
+that.
 """
 
 from __future__ import annotations
@@ -15,12 +19,18 @@ from typing import Any
 import numpy.typing as npt
 
 from keras_strom import errors
-from keras_strom.recovery.donation import Donation, donated_variables, install, unbuilt_optimizers
+from keras_strom.recovery.donation import (
+    Donation,
+    donated_variables,
+    install,
+    optimizers_of,
+    unbuilt_optimizers,
+)
 from keras_strom.recovery.resume import DataPosition, Fit, Start, place_after
 from keras_strom.sharing.constraints import Projection
 from keras_strom.sharing.model_state import left_to_the_program, untrained_state
 from keras_strom.sharing.participant import Participant
-from keras_strom.sharing.progress import Progress
+from keras_strom.sharing.progress import Progress, count_otherwise
 
 _logger = logging.getLogger("keras_strom")
 
@@ -53,12 +63,30 @@ def take_over(participant: Participant, fit: Fit, start: Start) -> DataPosition:
         per_epoch=fit.per_epoch,
     )
     donated = _wait_for_donation(participant)
-    if donated is not None:
-        install_state(participant, fit.model, donated)
-        if accepted == 0 and fit.per_epoch:
-            return _go_with(donated.place, participant, fit, start)
-        place = place or DataPosition(donated.place.epoch, 0)
-    return place or DataPosition(start.first_epoch, 0)
+    if donated is None:
+        return place or DataPosition(start.first_epoch, 0)
+    install_state(participant, fit.model, donated)
+    if accepted == 0 and fit.per_epoch:
+        place = _go_with(donated.place, participant, fit, start)
+    place = place or DataPosition(donated.place.epoch, 0)
+    if not participant.step.has_one_state:
+        _count_at(place, donated, fit)
+    return place
+
+
+def _count_at(place: DataPosition, donated: Donation, fit: Fit) -> None:
+    """Has optimizers that were the donor's count as at this worker's own place.
+
+    Their moments stay the donor's. Where an epoch's number of batches is not known, the count can
+    be told within the donor's epoch only.
+    """
+    epochs = place.epoch - donated.place.epoch
+    if epochs and not fit.per_epoch:
+        return
+    batches = epochs * (fit.per_epoch or 0) + place.batch - donated.place.batch
+    for optimizer in optimizers_of(fit.model):
+        if getattr(optimizer, "built", True):  # Else it has nothing of the donor.
+            count_otherwise(optimizer, batches)
 
 
 def _go_with(other: DataPosition, participant: Participant, fit: Fit, start: Start) -> DataPosition:

@@ -40,6 +40,21 @@ def _count_of(optimizer: Any) -> Any:
     return optimizer._iterations if accumulates else optimizer.iterations
 
 
+def count_otherwise(optimizer: Any, batches: int) -> None:
+    """Has an optimizer count so many batches more, or less where they are negative.
+
+    Args:
+        optimizer: any of Keras.
+        batches: of which each is a step; gradients accumulated so far belong to another count and
+            are dropped.
+    """
+    for rule in parts_of(optimizer) if batches else []:
+        count = _count_of(rule)
+        count.assign(max(0, int(count.numpy()) + batches))
+        for gradients in getattr(rule, "_accumulated_gradients", None) or []:
+            gradients.assign(np.zeros(gradients.shape))
+
+
 class Progress:
     """The progress of one model's training.
 

@@ -167,7 +167,7 @@ def test_fit_that_comes_after_the_end_trains_nothing(monkeypatch: pytest.MonkeyP
 # ------------------------------------------------------------------ from one strategy to another
 
 
-def build() -> keras.Model:
+def build(accumulated: int | None = None) -> keras.Model:
     model = keras.Sequential(
         [
             keras.Input((3,)),
@@ -176,7 +176,8 @@ def build() -> keras.Model:
             keras.layers.Dense(1),
         ]
     )
-    model.compile(keras.optimizers.Adam(0.01), "mse")
+    optimizer = keras.optimizers.Adam(0.01, gradient_accumulation_steps=accumulated)
+    model.compile(optimizer, "mse")
     return model
 
 
@@ -231,15 +232,16 @@ def test_a_joiner_has_the_donors_state_and_its_predecessors_place() -> None:
 
     gives = Connection()
     giver = shares(donor, gives)
-    donate_if_asked(giver, donor, DataPosition(2, 1), Projection(donor, giver.space))
+    donate_if_asked(giver, donor, DataPosition(3, 0), Projection(donor, giver.space))
     takes = Connection(StartInfo(late=True, resume_iteration=106), given=gives.donated)
     sharing = shares(joiner, takes)
     place = take_over(sharing, Fit(1, joiner, per_epoch=5), Start(1, 100))
 
     assert place == DataPosition(2, 2)
     assert sharing.step.steps == 107
-    assert joiner.optimizer.iterations.numpy() == 10
-    for mine, theirs in zip(joiner.optimizer.variables, donor.optimizer.variables, strict=True):
+    assert joiner.optimizer.iterations.numpy() == 7  # The donor has trained 10 batches by there.
+    (_, *own), (_, *others) = joiner.optimizer.variables, donor.optimizer.variables
+    for mine, theirs in zip(own, others, strict=True):
         np.testing.assert_array_equal(mine.numpy(), theirs.numpy())
     moved = [v for v in joiner.non_trainable_variables if "moving" in v.path]
     assert moved
@@ -251,6 +253,63 @@ def test_a_joiner_has_the_donors_state_and_its_predecessors_place() -> None:
     assert sharing.step.threshold_state == own
     # Parameters are the master's to give.
     assert (joiner.get_weights()[0] != donor.get_weights()[0]).any()
+
+
+def take_over_from(
+    donor: keras.Model, at: DataPosition, resume_iteration: int, per_epoch: int | None
+) -> keras.Model:
+    """A model with which a worker has come for one that had made so many steps, from 0."""
+    with StromStrategy(always_encode=True).scope():
+        joiner = build(donor.optimizer.gradient_accumulation_steps)
+    gives = Connection()
+    giver = shares(donor, gives)
+    donate_if_asked(giver, donor, at, Projection(donor, giver.space))
+    takes = Connection(StartInfo(late=True, resume_iteration=resume_iteration), given=gives.donated)
+    take_over(shares(joiner, takes), Fit(1, joiner, per_epoch=per_epoch), Start())
+    return joiner
+
+
+def trained(accumulated: int | None, batches: int) -> keras.Model:
+    """A model of which an epoch of so many batches has been trained."""
+    with StromStrategy(always_encode=True).scope():
+        model = build(accumulated)
+    x = np.ones((batches, 3), np.float32)
+    model.fit(x, x[:, :1], batch_size=1, verbose=0)
+    return model
+
+
+@pytest.mark.parametrize(
+    ("resumed", "per_epoch", "counts"),
+    [
+        (3, 10, 4),
+        (6, 10, 7),  # It was ahead of the donor.
+        (3, None, 0),  # It begins the donor's epoch.
+        (-1, 10, 5),  # It is where the donor is.
+    ],
+)
+def test_a_joiners_optimizer_counts_as_at_its_own_place(
+    resumed: int, per_epoch: int | None, counts: int
+) -> None:
+    joiner = take_over_from(trained(None, 5), DataPosition(0, 5), resumed, per_epoch)
+    assert joiner.optimizer.iterations.numpy() == counts
+
+
+def test_a_joiner_has_nothing_of_gradients_that_the_donor_has_accumulated() -> None:
+    donor = trained(accumulated=3, batches=7)
+    assert any(gradients.numpy().any() for gradients in donor.optimizer._accumulated_gradients)
+    joiner = take_over_from(donor, DataPosition(0, 7), resume_iteration=0, per_epoch=9)
+    assert joiner.optimizer._iterations.numpy() == 3
+    assert not any(g.numpy().any() for g in joiner.optimizer._accumulated_gradients)
+
+
+def test_where_all_have_one_state_the_count_of_steps_is_part_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    donor = trained(None, 5)
+    step = type(donor.distribute_strategy._sharing.step)
+    monkeypatch.setattr(step, "has_one_state", property(lambda _: True))
+    joiner = take_over_from(donor, DataPosition(0, 5), resume_iteration=2, per_epoch=10)
+    assert joiner.optimizer.iterations.numpy() == 5
 
 
 def test_without_a_donor_a_joiner_starts_afresh_and_says_so(
