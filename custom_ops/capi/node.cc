@@ -191,6 +191,15 @@ int strom_master_public_key(strom_handle master, uint8_t out[STROM_KEY_BYTES]) {
   });
 }
 
+int strom_master_worker_has_ended(strom_handle master, int32_t rank) {
+  return Guard([&]() -> Status {
+    const auto found = Masters().Find(master);
+    if (!found) return ClosedHandle("strom_master_worker_has_ended", "master", master);
+    found->WorkerHasEnded(rank);
+    return {};
+  });
+}
+
 int strom_master_close(strom_handle master, const char* reason) {
   return Guard([&]() -> Status {
     if (const auto found = Masters().Remove(master)) found->Close(reason);

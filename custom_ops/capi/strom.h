@@ -312,6 +312,9 @@ typedef struct {
 STROM_EXPORT int strom_master_create(const strom_master_options* options, strom_handle* master);
 STROM_EXPORT int strom_master_port(strom_handle master, int32_t* port);
 STROM_EXPORT int strom_master_public_key(strom_handle master, uint8_t out[STROM_KEY_BYTES]);
+/* The process of this rank has ended in order, as whoever has started it says. Where it never came,
+ * workers that wait for it are told so. */
+STROM_EXPORT int strom_master_worker_has_ended(strom_handle master, int32_t rank);
 /* Tells every worker to end with `reason`, then closes. */
 STROM_EXPORT int strom_master_close(strom_handle master, const char* reason);
 

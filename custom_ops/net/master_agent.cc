@@ -62,6 +62,10 @@ MasterAgent::MasterAgent(const MasterAgentOptions& options, std::unique_ptr<UdpS
 
 MasterAgent::~MasterAgent() { Close("the master ended"); }
 
+void MasterAgent::WorkerHasEnded(int32_t rank) {
+  loop_.Run([&](int64_t now_ns) { node_.WorkerHasEnded(now_ns, rank); });
+}
+
 void MasterAgent::Close(const std::string& reason) {
   loop_.Run([&](int64_t now_ns) { node_.Shutdown(now_ns, reason); });
   loop_.Stop();

@@ -30,6 +30,8 @@ class MasterAgent final : private IoLoop::Protocol {
   uint16_t port() const { return loop_.socket().port(); }
   const std::array<uint8_t, 32>& public_key() const { return public_key_; }
 
+  // See MasterNode.
+  void WorkerHasEnded(int32_t rank);
   // Tells every worker to end with `reason` and ends the I/O thread. Harmless when repeated.
   void Close(const std::string& reason);
 

@@ -175,6 +175,10 @@ class MasterNode:
         """State and counters; docs/internals/native.md lists the keys."""
         return _status(self.handle)
 
+    def worker_has_ended(self, rank: int) -> None:
+        """Says that this worker's process has ended; who waits hears of it where it never came."""
+        check(declare("strom_master_worker_has_ended", _Handle, ctypes.c_int32)(self.handle, rank))
+
     def close(self, reason: str = "") -> None:
         """Tells every worker to end with `reason` and ends the thread. Harmless when repeated."""
         check(declare("strom_master_close", _Handle, ctypes.c_char_p)(self.handle, reason.encode()))

@@ -7,6 +7,7 @@ docs/internals/update.md.
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 from keras_strom import errors
@@ -101,6 +102,14 @@ class TrainingMaster:
     def counters(self) -> NodeCounters:
         """What has gone through its links so far."""
         return NodeCounters.from_status(self.status())
+
+    def worker_has_ended(self, rank: int) -> None:
+        """That this worker's process has ended well, which may never have come: who waits is told.
+
+        Harmless when repeated, and once closed.
+        """
+        with contextlib.suppress(errors.ConnectionClosed):
+            self._node.worker_has_ended(rank)
 
     def close(self, reason: str = "") -> None:
         """Tells every worker to end with `reason`. Harmless when repeated."""

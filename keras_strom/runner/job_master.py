@@ -90,6 +90,11 @@ class JobMaster:
         """The master's state and counters; nothing without one."""
         return {} if self._master is None else self._master.status()
 
+    def worker_has_ended(self, rank: int) -> None:
+        """That a worker's process has ended well: who waits for it is told where it never came."""
+        if self._master is not None:
+            self._master.worker_has_ended(rank)
+
     def judged(self, failure: errors.WorkerFailed) -> errors.WorkerFailed:
         """A worker's failure with what the master has seen of it."""
         if self._master is None:

@@ -269,6 +269,7 @@ class _Crew:
             else:
                 outcomes[event.rank] = event.outcome
                 self._watching.ended(event.rank, f"worker {event.rank} has ended")
+                self._master.worker_has_ended(event.rank)
         if 0 in self._homeless:
             raise self._failed(0, self._homeless[0])
         return [{**self._homeless, **outcomes}[rank] for rank in range(self._job.workers)]

@@ -40,6 +40,9 @@ def main(questions: BinaryIO, answers: BinaryIO) -> int:
                 master.close(question["reason"])
                 _answer(answers, master.status())
                 return 0
+            if question["do"] == "worker_has_ended":
+                for rank in question["ranks"]:
+                    master.worker_has_ended(rank)
             _answer(answers, master.status())
         master.close("the process that has started the master is gone")
     return 0

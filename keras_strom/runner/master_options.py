@@ -29,6 +29,12 @@ class Master(Protocol):
     def status(self) -> Mapping[str, Any]:
         """State and counters, for the result's metrics."""
 
+    def worker_has_ended(self, rank: int) -> None:
+        """That this worker's process has ended well, which may never have come: who waits is told.
+
+        Harmless when repeated, and once closed.
+        """
+
     def close(self, reason: str = "") -> None:
         """Ends it; with a reason, workers that are still there are told."""
 

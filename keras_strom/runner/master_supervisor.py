@@ -55,6 +55,7 @@ class SupervisedMaster:
         self._closing = False
         self._short_lives = 0
         self._events: list[dict[str, Any]] = []
+        self._ended: set[int] = set()  # Ranks whose processes have ended well.
         self._status: dict[str, Any] = {}
         self._epoch = options.epoch * _MASTERS_OF_A_RUN
         self._private_key = secrets.token_bytes(KEY_BYTES)
@@ -79,6 +80,17 @@ class SupervisedMaster:
             with contextlib.suppress(OSError, ValueError):  # It is gone, and another one comes.
                 self._status = _ask(self._process, {"do": "status"})
             return {**self._status, "events": [*self._events, *self._status.get("events", [])]}
+
+    def worker_has_ended(self, rank: int) -> None:
+        """Tells the master at hand, and those that follow it."""
+        with self._lock:
+            self._ended.add(rank)
+            if not self._closing:
+                with contextlib.suppress(OSError, ValueError):  # It is gone, and another one comes.
+                    self._tell_of_ended()
+
+    def _tell_of_ended(self) -> None:
+        _ask(self._process, {"do": "worker_has_ended", "ranks": sorted(self._ended)})
 
     def close(self, reason: str = "") -> None:
         """Tells every worker to end with `reason`. Harmless when repeated."""
@@ -128,6 +140,8 @@ class SupervisedMaster:
         try:
             self._epoch += 1
             self._process, _ = self._start(self._port)
+            with contextlib.suppress(ValueError):  # It has ended already, as `_keep` will find.
+                self._tell_of_ended()
         except (errors.StromError, OSError) as error:
             self._note(f"another master could not be started: {error}")
             return False

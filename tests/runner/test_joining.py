@@ -194,6 +194,9 @@ class UnheardMaster:
                 heard.add("{}:{}".format(*self._socket.recvfrom(2048)[1]))
         return {"counters": {"joiners": [{"address": a, "progress": "heard"} for a in heard]}}
 
+    def worker_has_ended(self, rank: int) -> None:
+        pass
+
     def close(self, reason: str = "") -> None:
         self._socket.close()
 

@@ -257,6 +257,27 @@ def test_a_fit_without_one_who_has_ended_says_so(tmp_path: Path) -> None:
     assert done.stdout.count("worker 1 has ended, so this training begins without its part") == 1
 
 
+@pytest.mark.parametrize("on_loss", ["stop", "wait"])
+def test_who_waits_for_one_whose_script_ends_without_a_strategy_is_told_at_once(
+    tmp_path: Path, on_loss: str
+) -> None:
+    script = tmp_path / "never_joins.py"
+    script.write_text(
+        "import logging, os, sys, keras, numpy as np, keras_strom\n"
+        "if not keras_strom.is_chief(): sys.exit()\n"
+        "class Heard(logging.Handler):\n"
+        "    def emit(self, record):\n"
+        "        sys.stdout.write(record.getMessage() + '\\n')\n"
+        "        if 'has ended' in record.getMessage(): sys.stdout.flush(); os._exit(0)\n"
+        "logging.getLogger('keras_strom').addHandler(Heard())\n"
+        + SMALL_MODEL
+        + "model.fit(np.ones((8, 2)), np.ones(8), verbose=0)\n"
+    )
+    done = launch(script, options=["--start-timeout", "60", "--on-master-loss", on_loss])
+    assert done.returncode == 0
+    assert done.stdout.count("[0] worker 1 has ended without a training, and this one may") == 1
+
+
 def test_who_looks_for_a_file_of_the_chief_learns_where_it_is(tmp_path: Path) -> None:
     script = tmp_path / "loads.py"
     script.write_text(

@@ -31,6 +31,9 @@ class SilentMaster:
         """Nothing has been sent."""
         return {"counters": {"bytes_sent": 0}}
 
+    def worker_has_ended(self, rank: int) -> None:
+        """Nobody waits for it."""
+
     def close(self, reason: str = "") -> None:
         """Notes the reason."""
         self.closed.append(reason)

@@ -387,18 +387,33 @@ void MasterFits::Lose(int32_t rank) {
   resumption_.Withdraw(rank);
   last_end_.Withdraw(rank);
   if (generation_) generation_->Lose(rank);
-  for (const auto& [other, member] : membership_->members()) {
-    if (rendezvous_.TakesPart(other)) TellWhoLeft(member);
+  TellAllWhoLeft();
+}
+
+void MasterFits::NoteEnded(int32_t rank) {
+  if (rank < 0 || rank >= membership_->workers()) return;
+  ended_.insert(rank);
+  TellAllWhoLeft();
+}
+
+void MasterFits::TellAllWhoLeft() {
+  for (const auto& [rank, member] : membership_->members()) {
+    if (rendezvous_.TakesPart(rank)) TellWhoLeft(member);
   }
 }
 
 // Whoever waits for a start hears of all that will not come. At the job's end, where all leave,
 // nobody waits.
 void MasterFits::TellWhoLeft(const Member& waiting) {
-  for (const auto& [rank, member] : membership_->members()) {
-    if (member.state != Member::State::kLeft) continue;
-    if (!told_who_left_.emplace(waiting.origin, rank).second) continue;
+  const auto tell = [&](int32_t rank) {
+    if (!told_who_left_.emplace(waiting.origin, rank).second) return;
     host_->Send(waiting.rank, Notice{WorkerName(rank) + " has left"});
+  };
+  for (const auto& [rank, member] : membership_->members()) {
+    if (member.state == Member::State::kLeft) tell(rank);
+  }
+  for (const int32_t rank : ended_) {
+    if (membership_->FindRank(rank) == nullptr) tell(rank);  // it never came
   }
 }
 

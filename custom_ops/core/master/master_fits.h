@@ -96,6 +96,7 @@ class MasterFits {
 
   // The member's link is gone, or another process has its rank.
   void Lose(int32_t rank);
+  void NoteEnded(int32_t rank);  // see MasterNode::WorkerHasEnded
   // GenerationHost::Settled may be true by now.
   void Resume();
   // After every event, and when NextTimeout is over: tells those who wait for the end of the
@@ -139,6 +140,7 @@ class MasterFits {
   bool IsTheLatest(int32_t rank, const Announce& announce);
   bool KnowsWhoIsLost() const;
   void TellOvertaken();
+  void TellAllWhoLeft();
   void TellWhoLeft(const Member& waiting);
   bool EveryoneAccountedFor(int64_t now_ns) const;
   int32_t LeastMembers() const;
@@ -163,6 +165,7 @@ class MasterFits {
   GenerationHost* const host_;
   DropCounters* const drops_;
   StartRendezvous rendezvous_;
+  std::set<int32_t> ended_;                               // whose processes have, in order
   std::set<std::pair<uint64_t, int32_t>> told_who_left_;  // by origin, of which ranks
   std::map<int32_t, Layout> overtaken_;                   // who begins what is over for the others
   LateJoins late_joins_;

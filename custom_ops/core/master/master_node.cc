@@ -237,6 +237,10 @@ std::optional<MasterEvent> MasterNode::PollEvent() {
   return event;
 }
 
+void MasterNode::WorkerHasEnded(int64_t now_ns, int32_t rank) {
+  state_->now_ns = now_ns;
+  state_->fits.NoteEnded(rank);
+}
 void MasterNode::Shutdown(int64_t now_ns, const std::string& reason) {
   state_->now_ns = now_ns;
   state_->ShutDown(reason);

@@ -66,6 +66,8 @@ class MasterNode {
   int64_t NextTimeout() const;
   std::optional<MasterEvent> PollEvent();
 
+  // The process of this rank has ended in order. Where it never came, who waits for it is told so.
+  void WorkerHasEnded(int64_t now_ns, int32_t rank);
   // Tells every worker to end with `reason`, and every one that comes later.
   void Shutdown(int64_t now_ns, const std::string& reason);
 
