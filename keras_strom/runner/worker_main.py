@@ -74,6 +74,7 @@ def _run_script(path: str, *arguments: str) -> int:
     except Exception as error:
         # This frame is of no interest; everything below it is the script's.
         error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next
+        sys.last_value = error  # As Python itself does.
         sys.excepthook(type(error), error, error.__traceback__)
         return 1
     return 0
@@ -93,6 +94,7 @@ def _call(payload_fd: int, report_fd: int) -> int:
             # As for a script; what Python itself calls there is not called for a function.
             if callbacks := sys.modules.get("keras_strom.strategy.callbacks"):
                 callbacks.explain_missing_file(error)
+            sys.last_value = error
             # This frame is of no interest; everything below it is the user's.
             inner = error.__traceback__.tb_next if error.__traceback__ else None
             text = "".join(traceback.format_exception(type(error), error, inner or None))

@@ -12,12 +12,15 @@ There are three moments at which it may fail, and each has its way to the others
 
 With `keras-strom run --max-failures` (`KERAS_STROM_MAX_FAILURES`) the others train on instead: a
 worker leaves with its reason, and joins anew for its next `fit`.
+
+A script that fails outside of `fit` says why in its goodbye (`say_goodbye`).
 """
 
 from __future__ import annotations
 
 import logging
 import re
+import sys
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -33,6 +36,7 @@ _logger = logging.getLogger("keras_strom")
 _LOST = " was lost: "
 _DRAINED = " has drained: "
 _LEFT = " has left"
+_SCRIPT_FAILED = "its script has failed: "
 _BEFORE = re.compile(r"fit (\d+) failed on worker (\d+): (.*)", re.DOTALL)
 _BEGINS = re.compile(r"worker (\d+) begins generation (\d+)")
 _DIFFERS = re.compile(r"worker \d+'s (model|options) differs? from")
@@ -140,18 +144,35 @@ def lost_workers(worker: TrainingWorker) -> list[str]:
 
 
 def tell_of_those_who_left(worker: TrainingWorker, told_of: set[str], words: str) -> None:
-    """Logs of each worker whose end the master has told of, once.
+    """Logs of each worker whose end, or whose script's failure, the master has told of, once.
 
     Args:
         worker: this one.
-        told_of: whom nothing more is to be logged of; grows.
-        words: with a place for "worker 1".
+        told_of: of what nothing more is to be logged; grows.
+        words: of one whose script has ended, with a place for "worker 1".
     """
     for text in worker.status()["notices"]:
-        who = text.removesuffix(_LEFT)
-        if who != text and who not in told_of:
-            told_of.add(who)
-            _logger.warning(words, who)
+        if text in told_of:
+            continue
+        who, _, reason = text.partition(_LOST)
+        if text.endswith(_LEFT):
+            _logger.warning(words, text.removesuffix(_LEFT))
+        elif reason.startswith(_SCRIPT_FAILED):
+            _logger.warning(
+                "%s's script has failed (%s); unless it is started again, this training is without "
+                "its part of the data",
+                who,
+                reason.removeprefix(_SCRIPT_FAILED),
+            )
+        else:
+            continue
+        told_of.add(text)
+
+
+def say_goodbye(worker: TrainingWorker) -> None:
+    """At the end of the strategy or the process: leaves, with the error that ends the script."""
+    error = getattr(sys, "last_value", None)  # Of what Python has shown a traceback.
+    worker.close(_SCRIPT_FAILED + words_of(error) if isinstance(error, Exception) else "")
 
 
 def join_anew(join: Callable[[], TrainingWorker]) -> TrainingWorker:

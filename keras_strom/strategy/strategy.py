@@ -55,6 +55,7 @@ from keras_strom.strategy.data_sharding import keep_whole, shard_dataset, withou
 from keras_strom.strategy.device_parts import divided, grouped
 from keras_strom.strategy.devices import local_devices, over_devices
 from keras_strom.strategy.fit import announce, wrap_fit
+from keras_strom.strategy.fit_failure import say_goodbye
 from keras_strom.strategy.generation import Generation, Sharing
 from keras_strom.strategy.report import TrainingReport
 from keras_strom.strategy.status_reports import doing, follow_alone, reports_of
@@ -513,7 +514,7 @@ def _join(
     """A connection to the master that is closed with the strategy."""
     worker = TrainingWorker.from_environment(environment, max_staleness=staleness, network=network)
     drain_request.listen(environment)
-    weakref.finalize(strategy(), worker.close)
+    weakref.finalize(strategy(), say_goodbye, worker)
     return worker
 
 

@@ -257,6 +257,27 @@ def test_a_fit_without_one_who_has_ended_says_so(tmp_path: Path) -> None:
     assert done.stdout.count("worker 1 has ended, so this training begins without its part") == 1
 
 
+def test_the_others_of_a_script_that_fails_between_two_fits_hear_why(tmp_path: Path) -> None:
+    script = tmp_path / "fails_between.py"
+    script.write_text(
+        "import os, time, keras, numpy as np, keras_strom\n"
+        + SMALL_MODEL
+        + "model.fit(np.ones((8, 2)), np.ones(8), verbose=0)\n"
+        "if not keras_strom.is_chief() and os.environ['KERAS_STROM_ATTEMPT'] == '0':\n"
+        "    raise ValueError('bad data')\n"
+        "connection = model.distribute_strategy._sharing.worker\n"
+        "deadline = time.monotonic() + 60\n"
+        "while keras_strom.is_chief() and time.monotonic() < deadline:\n"
+        "    if any('bad data' in text for text in connection.status()['notices']): break\n"
+        "    time.sleep(0.02)\n"
+        "model.fit(np.ones((8, 2)), np.ones(8), verbose=0)\n"
+    )
+    done = launch(script, options=["--max-failures", "1"])
+    assert done.returncode == 0
+    assert done.stdout.count("[0] worker 1's script has failed (ValueError: bad data)") == 1
+    assert "must call fit equally often" not in done.stdout
+
+
 @pytest.mark.parametrize("on_loss", ["stop", "wait"])
 def test_who_waits_for_one_whose_script_ends_without_a_strategy_is_told_at_once(
     tmp_path: Path, on_loss: str
