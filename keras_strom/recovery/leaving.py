@@ -25,7 +25,7 @@ class Drained(SystemExit):
 
 def is_asked(participant: Participant) -> bool:
     """Whether this worker is to leave."""
-    if participant.step.steps:  # Until then it may have waited for others to begin.
+    if participant.step.has_stepped():  # Until then it may have waited for others to begin.
         request.looks()
     return bool(request.why) and participant.worker is not None
 

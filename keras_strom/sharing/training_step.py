@@ -54,6 +54,7 @@ class TrainingStep(abc.ABC):
             self._last = _zeros(statistics)
             self._totals = _zeros(statistics)  # Since `begin`; the first one counts steps.
             self._steps_before = tf.Variable(0, dtype=tf.int64, trainable=False)
+        self._has_stepped = False
 
     @property
     @abc.abstractmethod
@@ -108,6 +109,11 @@ class TrainingStep(abc.ABC):
     def steps(self) -> int:
         """The steps that schedules and messages count, those of generations before too."""
         return int(self._steps_before.numpy()) + self.stepped
+
+    def has_stepped(self) -> bool:
+        """Whether any step was made; before each batch it costs nothing once one was."""
+        self._has_stepped = self._has_stepped or self.steps > 0
+        return self._has_stepped
 
     @property
     def stepped(self) -> int:
