@@ -203,6 +203,15 @@ int strom_cuda_apply(strom_handle codec, const uint8_t* message, int64_t bytes, 
   });
 }
 
+int strom_cuda_compare(strom_handle codec, const strom_cuda_segment* segments, int64_t count,
+                       void* stream, int32_t* differ) {
+  return strom::WithCodec(__func__, codec, [&](Codec& c) -> Status {
+    if (const char* wrong = strom::CheckSegments(segments, count)) return Invalid(wrong);
+    if (differ == nullptr && count > 0) return Invalid("differ is null");
+    return c.Compare(strom::Segments(segments, count), stream, differ);
+  });
+}
+
 int strom_cuda_copy(strom_handle codec, void* to, const void* from, int64_t bytes, void* stream) {
   return strom::WithCodec(__func__, codec, [&](Codec& c) -> Status {
     if (bytes > 0 && (to == nullptr || from == nullptr)) return Invalid("to or from is null");

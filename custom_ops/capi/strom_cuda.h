@@ -21,7 +21,7 @@ extern "C" {
 
 /* Bumped whenever a declaration below changes, or a structure of device_segment.h, step_values.h or
  * strom.h. */
-#define STROM_CUDA_ABI_VERSION 7
+#define STROM_CUDA_ABI_VERSION 8
 
 STROM_EXPORT int32_t strom_cuda_abi_version(void);
 STROM_EXPORT const char* strom_cuda_last_error(void);
@@ -87,6 +87,11 @@ STROM_EXPORT int strom_cuda_message(strom_handle codec, int64_t index, uint8_t* 
 STROM_EXPORT int strom_cuda_apply(strom_handle codec, const uint8_t* message, int64_t bytes,
                                   int64_t elements, const strom_cuda_segment* segments,
                                   int64_t count, void* stream, int64_t* skipped);
+
+/* differ[i] = 1 where a bit of segment i's `after` is another than in its `before`, else 0; the
+ * other pointers are not used. What the last step or find_entries has left is gone then. */
+STROM_EXPORT int strom_cuda_compare(strom_handle codec, const strom_cuda_segment* segments,
+                                    int64_t count, void* stream, int32_t* differ);
 
 /* Copies between the host's memory and the device's, in any direction. */
 STROM_EXPORT int strom_cuda_copy(strom_handle codec, void* to, const void* from, int64_t bytes,

@@ -130,6 +130,8 @@ struct Codec::State {
   DeviceArray<TileStatistics> folded_statistics{memory};
   PinnedArray<TileStatistics> host_statistics;
   PinnedArray<int64_t> host_total;
+  DeviceArray<uint32_t> tiles_differ{memory};
+  PinnedArray<uint32_t> host_differ;
   DeviceArray<uint32_t> codes{memory};
 
   // Of WriteMessages and Apply.
@@ -265,6 +267,29 @@ Status Codec::WriteMessages(const CodingOptions& options, void* stream, int64_t*
   for (const auto& message : state.messages) {
     *message_bytes += static_cast<int64_t>(message.size());
   }
+  return {};
+}
+
+Status Codec::Compare(Segments from, void* stream, int32_t* differ) {
+  for (const strom_cuda_segment& segment : from) {
+    if (segment.size < 0 || segment.before == nullptr || segment.after == nullptr) {
+      return Invalid("a segment to be compared has no `before`, no `after` or a negative size");
+    }
+  }
+  State& state = *state_;
+  const OnDevice scope(state.device);
+  state.Forget();
+  state.Upload(from, stream);
+  uint32_t* const found = state.host_differ.Reserve(state.tiles);
+  Launch(stream, state.tiles, CompareTiles{state.table(), state.tiles_differ.Reserve(state.tiles)});
+  CopyArray(found, state.tiles_differ.data(), state.tiles, stream);
+  Synchronize(stream);
+  for (const uint32_t* tile = found; const strom_cuda_segment& segment : from) {
+    const uint32_t* const end = tile + DivideUp(segment.size, kTile);
+    *differ++ = std::any_of(tile, end, [](uint32_t differs) { return differs != 0; });
+    tile = end;
+  }
+  state.Forget();
   return {};
 }
 

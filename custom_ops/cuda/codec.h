@@ -42,6 +42,9 @@ class Codec {
   Status TakeBack(void* stream);
   Status Apply(Bytes message, int64_t elements, Segments segments, void* stream, int64_t* skipped);
 
+  // differ[i]: whether the contents of segment i's `after` are others than those of `before`.
+  Status Compare(Segments segments, void* stream, int32_t* differ);
+
   // Between the host's memory and the device's, in any direction.
   Status Copy(void* to, const void* from, int64_t bytes, void* stream);
 

@@ -351,6 +351,35 @@ struct StepTiles {
   }
 };
 
+// Whether any bit of `after` is another than in `before`, of each tile.
+struct CompareTiles {
+  SegmentTable table;
+  uint32_t* differ;
+
+  struct Shared {
+    uint32_t differ[kBlockWarps];
+  };
+
+  STROM_DEVICE void Run(Shared& shared) const {
+    const int64_t tile = BlockIndex();
+    const Segment segment = table.OfTile(tile);
+    const int64_t start = (tile - segment.first_tile) * kTile;
+    const int64_t end = Min<int64_t>(start + kTile, segment.size);
+    bool mine = false;
+    for (int64_t i = start + ThreadIndex(); i < end; i += kBlockThreads) {
+      mine |= BitsOf(segment.before[i]) != BitsOf(segment.after[i]);
+    }
+    const bool any = AnyLane(mine);
+    if (LaneIndex() == 0) shared.differ[WarpIndex()] = any;
+    SyncBlock();
+    if (ThreadIndex() != 0) return;
+    uint32_t all = 0;
+    STROM_UNROLL
+    for (int warp = 0; warp < kBlockWarps; ++warp) all |= shared.differ[warp];
+    differ[tile] = all;
+  }
+};
+
 // Statistics of kTilesPerFold tiles a block, for the host to add up.
 struct FoldStatistics {
   const TileStatistics* tiles;

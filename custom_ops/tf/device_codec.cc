@@ -67,6 +67,7 @@ absl::Status Load(DeviceLibrary* functions) {
   TF_RETURN_IF_ERROR(Find(library, "strom_cuda_reserve", &functions->reserve));
   TF_RETURN_IF_ERROR(Find(library, "strom_cuda_step", &functions->step));
   TF_RETURN_IF_ERROR(Find(library, "strom_cuda_take_back", &functions->take_back));
+  TF_RETURN_IF_ERROR(Find(library, "strom_cuda_compare", &functions->compare));
   TF_RETURN_IF_ERROR(Find(library, "strom_cuda_copy", &functions->copy));
   TF_RETURN_IF_ERROR(Find(library, "strom_cuda_find_entries", &functions->find_entries));
   TF_RETURN_IF_ERROR(Find(library, "strom_cuda_write_messages", &functions->write_messages));

@@ -19,6 +19,7 @@ struct DeviceLibrary {
   decltype(&strom_cuda_reserve) reserve = nullptr;
   decltype(&strom_cuda_step) step = nullptr;
   decltype(&strom_cuda_take_back) take_back = nullptr;
+  decltype(&strom_cuda_compare) compare = nullptr;
   decltype(&strom_cuda_copy) copy = nullptr;
   decltype(&strom_cuda_find_entries) find_entries = nullptr;
   decltype(&strom_cuda_write_messages) write_messages = nullptr;

@@ -118,6 +118,14 @@ absl::Status DeviceStep::Allocate(OpKernelContext* context, strom_handle replica
   return absl::OkStatus();
 }
 
+absl::Status DeviceStep::Compare(const std::vector<strom_cuda_segment>& segments,
+                                 std::vector<int32_t>* differ) {
+  differ->resize(segments.size());
+  const int code = library_->compare(codec_, segments.data(), static_cast<int64_t>(segments.size()),
+                                     stream_, differ->data());
+  return code == STROM_OK ? absl::OkStatus() : ToStatus(code, library_->last_error());
+}
+
 absl::Status DeviceStep::Step(strom_handle replica, std::vector<strom_cuda_segment> segments,
                               const strom_step_options& options, strom_step_result* result) {
   const Residual& home = next_.parts.empty() ? residual_ : next_;

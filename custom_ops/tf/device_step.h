@@ -40,6 +40,10 @@ class DeviceStep : public tensorflow::ResourceBase {
   absl::Status Prepare(tensorflow::OpKernelContext* context, strom_handle replica,
                        const std::vector<strom_cuda_segment>& segments, bool* ready);
 
+  // Once it is prepared: whether what is in each segment's `after` is another than in `before`.
+  absl::Status Compare(const std::vector<strom_cuda_segment>& segments,
+                       std::vector<int32_t>* differ);
+
   // strom_replica_step_on_device. The segments are those of Prepare; their residual is filled in.
   // Where nothing has been done the values are what they were before.
   absl::Status Step(strom_handle replica, std::vector<strom_cuda_segment> segments,

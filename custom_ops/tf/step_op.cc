@@ -74,7 +74,7 @@ class StepOp : public OpKernel {
     Run run(context);
     OP_REQUIRES_OK(context, run.variables.Lock(attributes_, inputs_.momenta,
                                                static_cast<int>(momentum_of_.size())));
-    OP_REQUIRES_OK(context, FindChanged(&run));
+    OP_REQUIRES_OK(context, FindChanged(&run, thresholds));
     RefCountPtr<HeldValues> progress;
     OP_REQUIRES_OK(context, HeldValues::Find(context, attributes_.replica, &progress));
     bool stepped = false, to_share = false;
@@ -300,8 +300,8 @@ class StepOp : public OpKernel {
   // Whether the device's kernels have all that this step asks for.
   bool KernelsCanShare(Run* run, const VariableThresholds& thresholds) const {
     LockedVariables& variables = run->variables;
-    if (!variables.copies().on_device() || !full_ || send_mean_ != 0 || compare_contents_ ||
-        row_variables_ > 0 || !momentum_of_.empty() || thresholds.differ()) {
+    if (!variables.copies().on_device() || !full_ || send_mean_ != 0 || row_variables_ > 0 ||
+        !momentum_of_.empty() || thresholds.differ()) {
       return false;
     }
     for (size_t i = 0; i < variables.size(); ++i) {
@@ -366,7 +366,7 @@ class StepOp : public OpKernel {
     return run->variables.Store(written, result->count > 0);
   }
 
-  absl::Status FindChanged(Run* run) const {
+  absl::Status FindChanged(Run* run, const VariableThresholds& thresholds) const {
     LockedVariables& variables = run->variables;
     std::vector<LockedVariables::Earlier> whole;
     for (size_t i = 0; i < variables.size(); ++i) {
@@ -374,7 +374,14 @@ class StepOp : public OpKernel {
     }
     std::vector<bool> changed;
     std::vector<Tensor> fetched;
-    TF_RETURN_IF_ERROR(variables.FindChanged(whole, compare_contents_, &changed, &fetched));
+    bool compared = false;
+    if (compare_contents_) {
+      TF_RETURN_IF_ERROR(CompareOnDevice(run, thresholds, whole, &changed, &compared));
+      fetched.resize(whole.size());
+    }
+    if (!compared) {
+      TF_RETURN_IF_ERROR(variables.FindChanged(whole, compare_contents_, &changed, &fetched));
+    }
     run->changed.resize(variables.size());
     run->fetched.resize(variables.size());
     for (size_t i = 0, k = 0; i < variables.size(); ++i) {
@@ -391,6 +398,42 @@ class StepOp : public OpKernel {
       }
       ++k;
     }
+    return absl::OkStatus();
+  }
+
+  // Which variables have other contents than before, without a copy to the host; nothing is
+  // compared where the device's kernels cannot do this step.
+  absl::Status CompareOnDevice(Run* run, const VariableThresholds& thresholds,
+                               const std::vector<LockedVariables::Earlier>& earlier,
+                               std::vector<bool>* changed, bool* compared) const {
+    OpKernelContext* const context = run->context;
+    if (!KernelsCanShare(run, thresholds)) return absl::OkStatus();
+    std::vector<strom_cuda_segment> all, moved;
+    std::vector<size_t> place;  // of each that has moved, among `earlier`
+    for (size_t k = 0; k < earlier.size(); ++k) {
+      const auto [i, before] = earlier[k];
+      const Tensor& now = run->variables.placed(i);
+      if (before->NumElements() != now.NumElements()) return absl::OkStatus();
+      if (now.NumElements() == 0) continue;
+      strom_cuda_segment segment{};
+      segment.offset = attributes_.offsets[i];
+      segment.size = now.NumElements();
+      segment.name = names_[i].c_str();
+      all.push_back(segment);
+      if (before->data() == now.data()) continue;
+      segment.before = static_cast<const float*>(before->data());
+      segment.after = static_cast<const float*>(now.data());
+      moved.push_back(segment);
+      place.push_back(k);
+    }
+    RefCountPtr<DeviceStep> step;
+    TF_RETURN_IF_ERROR(DeviceStep::Find(context, attributes_.replica, &step));
+    TF_RETURN_IF_ERROR(step->Prepare(context, attributes_.replica, all, compared));
+    if (!*compared) return absl::OkStatus();
+    std::vector<int32_t> differ;
+    TF_RETURN_IF_ERROR(step->Compare(moved, &differ));
+    changed->assign(earlier.size(), false);
+    for (size_t j = 0; j < place.size(); ++j) (*changed)[place[j]] = differ[j] != 0;
     return absl::OkStatus();
   }
 

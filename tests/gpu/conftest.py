@@ -20,3 +20,10 @@ def emulated() -> None:
     """Of tests that want what a card does not tell, or must not be asked for."""
     if gpu.is_card():
         pytest.skip("the emulated GPU alone can do that")
+
+
+@pytest.fixture
+def card() -> None:
+    """Of tests that the emulated GPU cannot do: XLA has no compiler for it."""
+    if not gpu.is_card():
+        pytest.skip("a card is needed")

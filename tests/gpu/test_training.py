@@ -33,6 +33,11 @@ def test_steps_that_stay_on_a_gpu_train_to_the_bits_of_the_cpu() -> None:
     run("gpu_alone.py", "kernels", "fixed", "clipped", "local")
 
 
+@pytest.mark.usefixtures("card")
+def test_steps_that_xla_compiles_stay_on_a_card() -> None:
+    run("gpu_alone.py", "kernels", "compiled")
+
+
 @pytest.mark.jobs
 def test_a_gpu_trains_to_the_bits_of_the_cpu_with_every_option() -> None:
     run("gpu_alone.py", "encoded", "each_variable", "mixed", "two_devices")

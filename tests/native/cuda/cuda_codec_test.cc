@@ -611,6 +611,31 @@ TEST(CudaCodec, ChangesNothingWhereMemoryIsMissingBeforeItsStep) {
   ExpectSameVariables(model, before);
 }
 
+TEST(CudaCodec, FindsTheSegmentsWhoseBitsHaveChanged) {
+  Codec codec(kOneMessage);
+  Model model = RandomModel({10, 9000, 5, 4096, 3 * 4096 + 1}, 0.05, 62);
+  for (Variable& variable : model.variables) variable.after = variable.before;
+  model.variables[1].after[8999] = std::nextafter(model.variables[1].after[8999], 9.0f);
+  model.variables[2].before[0] = 0.0f;
+  model.variables[2].after[0] = -0.0f;  // Equal, but not the same bits.
+  model.variables[3].after[0] = model.variables[3].before[0] = std::nanf("");
+  std::vector<int32_t> differ(5, 7);
+  ASSERT_TRUE(codec.Compare(SegmentsOf(&model), nullptr, differ.data()).ok());
+  EXPECT_EQ(differ, (std::vector<int32_t>{0, 1, 1, 0, 0}));
+  Variable& last = model.variables[4];
+  for (const size_t place : {size_t{0}, size_t{4095}, last.after.size() - 1}) {
+    last.after = last.before;
+    last.after[place] += 1;
+    ASSERT_TRUE(codec.Compare(SegmentsOf(&model), nullptr, differ.data()).ok());
+    EXPECT_EQ(differ.back(), 1) << place;
+  }
+  int64_t bytes = 0;
+  EXPECT_FALSE(codec.WriteMessages({}, nullptr, &bytes).ok());  // There is no step any more.
+  strom_cuda_segment without{0, 4, nullptr, last.after.data(), nullptr, nullptr, nullptr};
+  EXPECT_FALSE(codec.Compare({&without, 1}, nullptr, differ.data()).ok());
+  EXPECT_TRUE(codec.Compare({}, nullptr, differ.data()).ok());
+}
+
 TEST(CudaCodec, IsUsedAgainAndAgain) {
   Codec codec(kOneMessage);
   for (const int64_t size : {9000, 10, 20000, 4096}) {

@@ -133,6 +133,7 @@ def stays() -> None:
     copies(Options())
     copies(Options(scale=0.5, clip_multiple=1.0))
     copies(Options(sends_every=3))
+    copies(Options(compare_contents=True))
     copies(Options(keep_shared=True, take_received=False))
     received_stays()
 

@@ -52,6 +52,7 @@ CASES: dict[str, dict[str, Any]] = {
         "update_clipping": UpdateClipping(multiple=1.0, window=2),
         "local_steps": 2,
     },
+    "compiled": {"jit_compile": True},
     "mixed": {},
     "two_devices": {},
 }
