@@ -8,6 +8,7 @@ there).
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import dataclasses
 import json
@@ -37,6 +38,8 @@ _SHORT_LIVES = 5
 _SHORT_LIFE_SECONDS = 60.0
 # How long a master may take to tell the workers of its end.
 _CLOSE_SECONDS = 10.0
+# A status has so many at most, as a master's own has: kMaxEvents in net/master_agent.cc.
+_MOST_EVENTS = 1000
 
 
 class SupervisedMaster:
@@ -54,9 +57,10 @@ class SupervisedMaster:
         self._lock = threading.Lock()  # Guards all below, and the pipes.
         self._closing = False
         self._short_lives = 0
-        self._events: list[dict[str, Any]] = []
+        self._past = collections.deque[Mapping[str, Any]](maxlen=_MOST_EVENTS)
+        self._past_total = 0  # Events before the master at hand: of those that are gone, and ours.
         self._ended: set[int] = set()  # Ranks whose processes have ended well.
-        self._status: dict[str, Any] = {}
+        self._status: dict[str, Any] = {}  # The latest of the master at hand.
         self._epoch = options.epoch * _MASTERS_OF_A_RUN
         self._private_key = secrets.token_bytes(KEY_BYTES)
         self._job = options.credentials or Credentials.new()
@@ -75,11 +79,17 @@ class SupervisedMaster:
         return self._process.pid
 
     def status(self) -> Mapping[str, Any]:
-        """State, counters and events of the master at hand, and of those before it their loss."""
+        """State and counters of the master at hand; the events of all masters and their losses.
+
+        The events only grow at their end, and `events_total` with them, so that whoever has seen
+        some of them knows which are new.
+        """
         with self._lock:
             with contextlib.suppress(OSError, ValueError):  # It is gone, and another one comes.
                 self._status = _ask(self._process, {"do": "status"})
-            return {**self._status, "events": [*self._events, *self._status.get("events", [])]}
+            events = [*self._past, *self._status.get("events", ())][-_MOST_EVENTS:]
+            total = self._past_total + self._status.get("events_total", 0)
+            return {**self._status, "events": events, "events_total": total}
 
     def worker_has_ended(self, rank: int) -> None:
         """Tells the master at hand, and those that follow it."""
@@ -113,6 +123,7 @@ class SupervisedMaster:
             with self._lock:
                 if self._closing:
                     return
+                self._keep_events()
                 self._note(f"the master (process {self._process.pid}) has ended with code {code}")
                 short = time.monotonic() - started < _SHORT_LIFE_SECONDS
                 self._short_lives = self._short_lives + 1 if short else 0
@@ -151,10 +162,17 @@ class SupervisedMaster:
         )
         return True
 
+    def _keep_events(self) -> None:
+        """The master at hand is gone, and what it has told stays."""
+        self._past.extend(self._status.pop("events", ()))
+        self._past_total += self._status.pop("events_total", 0)
+
     def _note(self, text: str) -> None:
+        """Tells of what has happened while there is no master, or one that has told nothing yet."""
         _logger.warning("%s", text)
-        event = {"time_ns": time.time_ns(), "type": "master", "rank": -1, "text": text}
-        self._events.append(event)
+        event = {"time_ns": time.monotonic_ns(), "type": "master", "rank": -1, "text": text}
+        self._past.append(event)
+        self._past_total += 1
 
     def _start(self, port: int) -> tuple[subprocess.Popen[bytes], dict[str, Any]]:
         """Starts a master at `port`; the process and what it has said of itself."""

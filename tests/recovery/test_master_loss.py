@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from keras_strom import NetworkConfig, errors
+from keras_strom.dashboard.watched_job import WatchedJob
 from keras_strom.relay.training_relay import TrainingMaster, TrainingWorker
 from keras_strom.runner import master_supervisor
 from keras_strom.runner.launcher import Job, launch
@@ -99,6 +100,33 @@ def test_training_goes_on_from_a_replica_when_another_master_comes(
     assert workers[0].status()["node"]["epoch"] == (1 << 16) + 1
     for worker in workers:
         worker.close()
+
+
+def test_the_page_tells_of_each_takeover_and_of_what_follows(master: SupervisedMaster) -> None:
+    page = WatchedJob("train.py", workers=2, now=0.0)
+
+    def told() -> list[str]:
+        page.master(master.status(), now=1.0)
+        return [event[4] for event in page.snapshot(2.0)["events"]]
+
+    workers = [join(master, 0), join(master, 1)]
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(start, workers, (0, 1)))
+        before = told()
+        os.kill(master.pid, signal.SIGKILL)
+        for worker in workers:
+            wait_until(worker.waits_for_master, "a worker has not noticed")
+            worker.meanwhile = functools.partial(hand_over, worker)
+        list(pool.map(end, workers))
+    for worker in workers:
+        worker.close()
+    assert told()[: len(before)] == before
+    os.kill(master.pid, signal.SIGKILL)
+    wait_until(lambda: any(f"epoch {(1 << 16) + 2}" in text for text in told()), "no takeover")
+    texts = told()
+    assert texts == [event["text"] for event in master.status()["events"]]
+    assert sum("has ended with code -9" in text for text in texts) == 2
+    assert texts.count("worker 0 has joined") == 2  # Two masters have had it.
 
 
 def test_a_new_chief_learns_the_last_end_under_another_master(master: SupervisedMaster) -> None:
