@@ -251,28 +251,14 @@ class WatchedJob:
         return [values.get(name) for name in COLUMNS]
 
     def _links(self) -> dict[int, LinkRecord]:
-        """Each worker's link to its parent in the tree.
-
-        Links know addresses, not ranks; the ports of a job differ from each other.
-        """
-        master = str(self._master.get("port"))
-        ports = {
-            rank: str(one.record.port)
-            for rank, one in self._known.items()
-            if one.record is not None and one.record.port
+        """Each worker's link to its parent in the tree."""
+        return {
+            rank: link
+            for rank, worker in self._known.items()
+            if worker.record is not None and not worker.process
+            for link in worker.record.links
+            if link.to_parent
         }
-        found = {}
-        for rank, worker in self._known.items():
-            if worker.record is None or worker.process:
-                continue
-            wanted = master if worker.parent < 0 else ports.get(worker.parent)
-            links = worker.record.links
-            match = [one for one in links if one.peer.rpartition(":")[2] == wanted]
-            if not match and len(links) == 1:
-                match = list(links)
-            if match:
-                found[rank] = match[0]
-        return found
 
     def _activity(self, worker: _Worker) -> str:
         if worker.process:

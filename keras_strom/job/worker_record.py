@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from keras_strom import errors
@@ -40,6 +40,7 @@ class LinkRecord:
         loss: the share of the packets sent that had to be sent again, 0 to 1.
         queued: bytes that wait or are not yet acknowledged.
         shared_memory: whether messages go through memory instead of UDP.
+        to_parent: whether the other end is the worker's parent in the tree; at most one is.
     """
 
     peer: str
@@ -49,6 +50,7 @@ class LinkRecord:
     loss: float = 0.0
     queued: float = 0.0
     shared_memory: bool = False
+    to_parent: bool = False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -72,7 +74,6 @@ class WorkerRecord:
         threshold: tau of the last message; of several, their median.
         residual_norm: of the last epoch's end; the Euclidean norm of what has not been sent.
         divergence: beside a joint model, |x - x*| / |x*| before the last pull.
-        port: this worker's UDP port.
         logs: the latest that Keras has logged: loss and metrics.
         links: to its parent in the tree, and to others.
 
@@ -98,13 +99,12 @@ class WorkerRecord:
     threshold: float | None = None
     residual_norm: float | None = None
     divergence: float | None = None
-    port: int | None = None
     logs: Mapping[str, float] = dataclasses.field(default_factory=dict)
     links: tuple[LinkRecord, ...] = ()
 
     def to_json(self) -> str:
         """One line, of at most `MAX_BYTES` with its end: what does not fit of logs is left out."""
-        links = self.links[:_MOST_LINKS]
+        links = sorted(self.links, key=lambda link: not link.to_parent)[:_MOST_LINKS]
         logs = dict(list(self.logs.items())[:_MOST_LOGS])
         while True:
             line = json.dumps(self._fields(logs, links), separators=(",", ":"))
@@ -136,7 +136,7 @@ class WorkerRecord:
         except (TypeError, ValueError, KeyError, AttributeError, RecursionError) as error:
             raise errors.CorruptMessage(f"no record of a worker: {error}") from None
 
-    def _fields(self, logs: Mapping[str, float], links: tuple[LinkRecord, ...]) -> dict[str, Any]:
+    def _fields(self, logs: Mapping[str, float], links: Sequence[LinkRecord]) -> dict[str, Any]:
         found: dict[str, Any] = {}
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
@@ -161,7 +161,7 @@ class WorkerRecord:
 
 
 _TEXTS = ("activity", "why")
-_WHOLE = ("fit", "epoch", "epochs", "batch", "batches", "steps", "port")
+_WHOLE = ("fit", "epoch", "epochs", "batch", "batches", "steps")
 _MOST_WHOLE = 1e18
 # A loss that grows without bound is what somebody looks for.
 _MOST_NUMBER = 1e300
@@ -198,8 +198,8 @@ def _logs(value: Any) -> Mapping[str, float]:
 
 
 def _link(value: Any) -> LinkRecord:
-    peer, *numbers, shared_memory = value
-    if not isinstance(peer, str) or not isinstance(shared_memory, bool):
+    peer, *numbers, shared_memory, to_parent = value
+    if not isinstance(peer, str) or {type(shared_memory), type(to_parent)} != {bool}:
         raise ValueError("a link is malformed")
     return LinkRecord(
         peer=peer[:_MOST_CHARACTERS],
@@ -211,6 +211,7 @@ def _link(value: Any) -> LinkRecord:
             )
         ),
         shared_memory=shared_memory,
+        to_parent=to_parent,
     )
 
 

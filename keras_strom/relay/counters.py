@@ -70,6 +70,7 @@ class LinkCounters(Traffic):
     """One link and how it stood when the snapshot was taken.
 
     Attributes:
+        link: its number, which no other link of the node has had.
         peer: the other end's address.
         transport: "udp" or "shared memory".
         round_trip_seconds: smoothed; 0 before the first sample.
@@ -81,6 +82,7 @@ class LinkCounters(Traffic):
         datagram_bytes: the largest datagram that is known to pass.
     """
 
+    link: int = 0
     peer: str = ""
     transport: str = "udp"
     round_trip_seconds: float = 0.0

@@ -56,7 +56,8 @@ class _Sample:
     elements: float = 0.0
     received: float = 0.0
     staleness: float = 0.0
-    links: Mapping[str, LinkCounters] = dataclasses.field(default_factory=dict)
+    parent_link: int = 0  # The number of one of `links`; 0 = the parent is lost.
+    links: Mapping[int, LinkCounters] = dataclasses.field(default_factory=dict)
 
 
 class StatusReports:
@@ -151,17 +152,17 @@ class StatusReports:
 
     def _figures(self, sharing: Sharing | None, activity: str) -> dict[str, Any]:
         if sharing is None:  # One worker alone: plain Keras.
-            step, port = None, None
+            step = None
             sample = _Sample(time.monotonic(), self._batches, input_time(), 0.0)
         else:
             step = sharing.step
-            sample, port = _sample(sharing)
+            sample = _sample(sharing)
         if activity != "training" or (self._samples and self._samples[-1].steps > sample.steps):
             self._samples.clear()
         self._samples.append(sample)
         first = self._samples[0]
         steps, seconds = sample.steps - first.steps, sample.clock - first.clock
-        found: dict[str, Any] = {"steps": sample.steps, "port": port}
+        found: dict[str, Any] = {"steps": sample.steps}
         if steps > 0:
             found["step_seconds"] = seconds / steps
             # A wait that has just ended may have begun before the first sample.
@@ -176,7 +177,8 @@ class StatusReports:
             found["density"] = _ratio(sample, first, "count", "elements")
             found["staleness"] = _ratio(sample, first, "staleness", "received")
         found["links"] = tuple(
-            _link(now, first.links.get(peer), seconds) for peer, now in sample.links.items()
+            _link(now, first.links.get(link), seconds, to_parent=link == sample.parent_link)
+            for link, now in sample.links.items()
         )
         return found
 
@@ -198,14 +200,14 @@ def _whole(place: Mapping[str, int | None]) -> dict[str, int | None]:
     return {name: None if value is None else int(value) for name, value in place.items()}
 
 
-def _sample(sharing: Sharing) -> tuple[_Sample, int | None]:
+def _sample(sharing: Sharing) -> _Sample:
     step = sharing.step
-    waited, port, links = 0.0, None, {}
+    waited, parent_link, links = 0.0, 0, {}
     if sharing.worker is not None:
         status = sharing.worker.status()
         waited = (status["submit_wait_ns"] + status["step_wait_ns"]) * 1e-9
-        port = int(status["port"])
-        links = {link.peer: link for link in NodeCounters.from_status(status).links}
+        parent_link = int(status["node"]["parent_link"])
+        links = {link.link: link for link in NodeCounters.from_status(status).links}
     more = {}
     if isinstance(step, SharedStep):
         totals = step.totals
@@ -213,8 +215,10 @@ def _sample(sharing: Sharing) -> tuple[_Sample, int | None]:
         more = {name: float(getattr(totals, name)) for name in names}
     elif isinstance(step, PulledStep):
         waited += float(step.last.waited_seconds)
-    sample = _Sample(time.monotonic(), step.stepped, input_time(), waited, links=links, **more)
-    return sample, port
+    now = time.monotonic()
+    return _Sample(
+        now, step.stepped, input_time(), waited, parent_link=parent_link, links=links, **more
+    )
 
 
 def _ratio(now: _Sample, before: _Sample, above: str, below: str) -> float | None:
@@ -222,7 +226,9 @@ def _ratio(now: _Sample, before: _Sample, above: str, below: str) -> float | Non
     return None if grown <= 0 else float(getattr(now, above) - getattr(before, above)) / grown
 
 
-def _link(now: LinkCounters, before: LinkCounters | None, seconds: float) -> LinkRecord:
+def _link(
+    now: LinkCounters, before: LinkCounters | None, seconds: float, *, to_parent: bool
+) -> LinkRecord:
     since = before or now
     packets = now.datagrams_sent - since.datagrams_sent
     again = now.retransmitted_packets - since.retransmitted_packets
@@ -234,6 +240,7 @@ def _link(now: LinkCounters, before: LinkCounters | None, seconds: float) -> Lin
         loss=min(1.0, again / packets) if packets > 0 else 0.0,
         queued=float(now.queued_bytes),
         shared_memory=now.transport != "udp",
+        to_parent=to_parent,
     )
 
 

@@ -1,5 +1,6 @@
 """The present state of a job from what its runner hears, without clock, thread or socket."""
 
+import dataclasses
 import json
 import math
 
@@ -140,14 +141,33 @@ def test_the_link_that_is_shown_leads_to_the_workers_parent() -> None:
     job.master(simulated_job.status(64), 0.0)
     for rank in range(64):
         record = simulated_job.record(rank, 64, 1)
-        other = LinkRecord(peer="10.0.0.9:1", round_trip=9.0)
-        line = WorkerRecord.parse(record.to_json())
-        job.heard(
-            rank, WorkerRecord(activity="training", port=line.port, links=(other, *line.links)), 1.0
-        )
+        # A child: with `port` the first worker of every host has the same one.
+        other = LinkRecord(peer="10.0.1.9:50000", round_trip=9.0)
+        told = WorkerRecord(activity="training", links=(other, *record.links))
+        job.heard(rank, WorkerRecord.parse(told.to_json()), 1.0)
     found = rows(job, 1.0)
     assert all(row["round_trip"] < 1.0 for row in found)  # type: ignore[operator]
     assert found[63]["parent"] == simulated_job.parent_of(63, 64)
+
+
+def test_a_link_to_a_child_is_not_taken_for_the_one_to_the_parent() -> None:
+    job = WatchedJob("train.py", 64, now=0.0)
+    job.master(simulated_job.status(64), 0.0)
+    child = LinkRecord(peer="10.0.0.9:40101", loss=0.3)
+    parent = LinkRecord(peer="10.0.0.1:40101", round_trip=1e-3, to_parent=True)
+    for rank, links in enumerate([(child, parent), (child,)]):
+        job.heard(rank, dataclasses.replace(TRAINING, links=links), 1.0)
+    assert [(row["loss"], row["round_trip"]) for row in rows(job, 1.0)[:2]] == [
+        (0.0, 1e-3),
+        (None, None),  # It waits for another parent.
+    ]
+    assert job.snapshot(1.0)["slow"] == []
+
+
+def test_of_many_links_the_one_to_the_parent_is_told() -> None:
+    links = [LinkRecord(peer=f"10.0.0.{i}:40101", to_parent=i == 49) for i in range(50)]
+    record = WorkerRecord(activity="training", links=tuple(links))
+    assert WorkerRecord.parse(record.to_json()).links[0] == links[49]
 
 
 def test_the_state_of_a_thousand_workers_is_small_enough_to_be_sent_each_second() -> None:

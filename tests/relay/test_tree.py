@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from keras_strom.job.worker_record import WorkerRecord
 from tests.support.scripts import tree
 from tests.support.scripts.lifecycle import TAU
 from tests.support.two_workers import launch
@@ -50,3 +51,14 @@ def test_workers_of_a_tree_end_with_the_same_bits(
     assert all(node["children"] <= max_children for node in nodes), places
     assert max(node["depth"] for node in nodes) >= 2, places
     assert all(node["relayed_messages"] > 0 for node in nodes), places
+    # What each tells the job's page of its parent is of the link to it.
+    ports = {f"worker {rank}": result["port"] for rank, result in enumerate(results)}
+    for result in results:
+        told = WorkerRecord.parse(result["record"]).links
+        peers = [int(link.peer.rpartition(":")[2]) for link in told if link.to_parent]
+        parent = result["node"]["parent"]
+        if parent == "the master":
+            assert len(peers) == 1
+            assert peers[0] not in ports.values()
+        else:
+            assert peers == ([] if parent == "none" else [ports[parent]]), places

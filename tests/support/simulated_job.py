@@ -51,7 +51,6 @@ def record(
         density=1.2e-3 * (0.8 + 0.4 * chance.random()),
         threshold=3.1e-4,
         residual_norm=0.41 + 0.02 * chance.random(),
-        port=50000 + rank,
         logs={"loss": loss, "accuracy": 1 - math.exp(-moment / 80) * 0.9, "val_loss": loss * 1.1},
         links=(
             LinkRecord(
@@ -61,6 +60,7 @@ def record(
                 received=1.9e6,
                 loss=0.12 if rank == lossy else 0.0,
                 queued=0.0,
+                to_parent=True,
             ),
         ),
     )

@@ -74,7 +74,7 @@ void TreeLinks::FastForwarded(int64_t now_ns) {
 
 void TreeLinks::AttachAgain(int64_t now_ns) {
   if (IsUnderMaster() ? master_link_ != 0 : parent_up_) {
-    relay_->AskToAttach(now_ns, IsUnderMaster() ? master_link_ : parent_link_);
+    relay_->AskToAttach(now_ns, ParentLink());
   }
 }
 
@@ -169,7 +169,7 @@ void TreeLinks::HandleBeacon(int64_t now_ns, LinkId link, const Beacon& beacon) 
 
 void TreeLinks::HandleAttachAnew(int64_t now_ns, LinkId link, const AttachAnew& message) {
   if (!relay_->is_open() || message.generation != relay_->layout().generation) return;
-  if (link == (IsUnderMaster() ? master_link_ : parent_link_)) relay_->AskToAttach(now_ns, link);
+  if (link == ParentLink()) relay_->AskToAttach(now_ns, link);
 }
 
 void TreeLinks::Reject(int64_t now_ns, LinkId link, uint64_t origin, const std::string& reason) {
@@ -290,6 +290,7 @@ void TreeLinks::AskForPlace(int64_t now_ns) {
 
 void TreeLinks::AddStatus(JsonObject* json) const {
   json->Add("parent", is_orphan() ? "none" : ParentName())
+      .Add("parent_link", is_orphan() ? 0 : ParentLink())
       .Add("depth", place_.depth)
       .Add("topology_version", place_.version)
       .Add("children", children_.size())

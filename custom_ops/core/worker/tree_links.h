@@ -86,6 +86,7 @@ class TreeLinks {
 
  private:
   bool IsUnderMaster() const { return place_.parent == 0; }
+  LinkId ParentLink() const { return IsUnderMaster() ? master_link_ : parent_link_; }
   std::string ParentName() const;
   const TreePlace::Child* FindChild(uint64_t origin) const;
   void JoinParent(int64_t now_ns);

@@ -4,6 +4,9 @@
 
 #include <gtest/gtest.h>
 
+#include <string>
+
+#include "core/base/json.h"
 #include "link_events.h"
 #include "recorded_links.h"
 
@@ -36,6 +39,11 @@ class TreeLinksTest : public testing::Test {
     std::vector<Replication::Accepted> none;
     relay.Open(0, {}, &none);
     tree.Started(0, false);
+  }
+  bool SaysOfItsParent(const std::string& field) const {
+    JsonObject json;
+    tree.AddStatus(&json);
+    return json.Text().find(field + ", \"depth\"") != std::string::npos;
   }
   void Knock(const ChildHello& hello) {
     tree.HandleHello(0, HelloOn(kKnock, EncodeChildHello(hello)));
@@ -92,6 +100,17 @@ TEST_F(TreeLinksTest, TheOldParentIsLeftBeforeTheWorkerAttachesToTheNew) {
   EXPECT_TRUE(links.closed.contains(1));
   EXPECT_FALSE(relay.Has(1));
   EXPECT_FALSE(links.Last<Attach>(2)) << "its link does not stand yet";
+}
+
+// Who shows the tree cannot tell it by the peers' addresses, and a child may have the parent's
+// port.
+TEST_F(TreeLinksTest, TheStatusSaysWhichLinkLeadsToTheParent) {
+  EXPECT_TRUE(SaysOfItsParent("\"parent_link\": 900"));
+  tree.HandlePlace(0, UnderAWorker(1));
+  tree.HandleUp(0, 1);
+  EXPECT_TRUE(SaysOfItsParent("\"parent_link\": 1"));
+  tree.HandleDown(0, Down(1, Code::kMasterLost));
+  EXPECT_TRUE(SaysOfItsParent("\"parent_link\": 0")) << "it is an orphan";
 }
 
 TEST_F(TreeLinksTest, AParentThatDoesNotKnowUsYetIsAskedAgain) {

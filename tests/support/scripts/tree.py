@@ -13,6 +13,7 @@ from typing import Any
 import keras
 
 import keras_strom
+from keras_strom.strategy.status_reports import StatusReports
 from tests.support.digest import digest
 from tests.support.scripts.lifecycle import TAU, build_dense, data
 
@@ -24,6 +25,8 @@ class RecordPlace(keras.callbacks.Callback):
         super().__init__()
         self._strategy = strategy
         self.node: dict[str, Any] = {}
+        self.port = 0
+        self.record = ""
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         if epoch > 0:
@@ -31,7 +34,11 @@ class RecordPlace(keras.callbacks.Callback):
         sharing = self._strategy._sharing
         assert sharing is not None
         assert sharing.worker is not None
-        self.node = sharing.worker.status()["node"]
+        status = sharing.worker.status()
+        self.node, self.port = status["node"], status["port"]
+        reports = StatusReports(lambda _: True)
+        reports.follow(sharing)
+        self.record = reports.record().to_json()
 
 
 def main() -> None:
@@ -51,6 +58,8 @@ def main() -> None:
         "difference": report.max_replica_difference,
         "threshold": report.threshold,
         "node": place.node,
+        "port": place.port,
+        "record": place.record,
     }
     (output / f"{keras_strom.rank()}.json").write_text(json.dumps(result))
 
