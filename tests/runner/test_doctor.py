@@ -158,11 +158,12 @@ def test_more_workers_than_cores_are_told(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.parametrize(
-    ("bounded", "free"),
+    ("bounded", "free", "files"),
     [
         (
             {"cpu.max": "50000 100000", "memory.max": "4096", "memory.current": "1024"},
             {"cpu.max": "max 100000", "memory.max": "max"},
+            {"memory.stat": "anon 124\nfile 900\ninactive_anon 24\ninactive_file 800"},
         ),
         (
             {
@@ -172,6 +173,7 @@ def test_more_workers_than_cores_are_told(monkeypatch: pytest.MonkeyPatch) -> No
                 "memory/memory.usage_in_bytes": "1024",
             },
             {"cpu/cpu.cfs_quota_us": "-1", "memory/memory.limit_in_bytes": str(1 << 63)},
+            {"memory/memory.stat": "cache 70\ninactive_file 5\ntotal_inactive_file 800"},
         ),
     ],
     ids=["version 2", "version 1"],
@@ -179,6 +181,7 @@ def test_more_workers_than_cores_are_told(monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_control_group_bounds_cores_and_memory(
     bounded: dict[str, str],
     free: dict[str, str],
+    files: dict[str, str],
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
@@ -186,6 +189,8 @@ def test_a_control_group_bounds_cores_and_memory(
     cores = machine.usable_cores()
     write(tmp_path, bounded)
     assert (machine.usable_cores(), machine.available_memory()) == (0.5, 3072)
+    write(tmp_path, files)  # The kernel drops what it keeps of files where memory is wanted.
+    assert machine.available_memory() == 3872
     write(tmp_path, free)
     assert machine.usable_cores() == cores
     assert machine.available_memory() > 4096
