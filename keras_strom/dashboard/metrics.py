@@ -71,7 +71,7 @@ class _Job(Collector):
             sum(one["rank"] >= 0 for one in found["slow"]),
         )
         yield GaugeMetricFamily(
-            f"{_PREFIX}_checkpoints", "Checkpoints of this run", len(found["checkpoints"])
+            f"{_PREFIX}_checkpoints", "Checkpoints of this run", found["checkpoint_count"]
         )
         states = StateSetMetricFamily(
             f"{_PREFIX}_worker_activity", "What a worker does", labels=["worker"]

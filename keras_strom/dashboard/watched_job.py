@@ -99,6 +99,7 @@ class WatchedJob:
         self._checkpoints: collections.deque[tuple[float, str]] = collections.deque(
             maxlen=_MOST_CHECKPOINTS
         )
+        self._checkpoint_count = 0
         self._ended = ""
         self._fit = 0  # The latest that all workers have been seen to train.
         self.history = History(workers)
@@ -138,6 +139,7 @@ class WatchedJob:
 
     def checkpoint(self, path: str, now: float) -> None:
         """A checkpoint of the job is whole."""
+        self._checkpoint_count += 1
         self._checkpoints.append((now - self._begin, path))
         self.event("checkpoint", -1, f"checkpoint {path}", now)
 
@@ -214,6 +216,7 @@ class WatchedJob:
             "workers": rows,
             "slow": [dataclasses.asdict(one) for one in slow],
             "checkpoints": [[round(seconds, 1), path] for seconds, path in self._checkpoints],
+            "checkpoint_count": self._checkpoint_count,  # The latest of them are above.
             "metrics": self.history.metrics,
             "events": [
                 [one.number, round(one.seconds, 1), one.kind, one.rank, one.text]

@@ -9,6 +9,7 @@ import pytest
 from keras_strom import errors
 from keras_strom.dashboard.diagnosis import diagnose
 from keras_strom.dashboard.history import History
+from keras_strom.dashboard.metrics import open_metrics
 from keras_strom.dashboard.watched_job import AWAY, ENDED, SILENT_SECONDS, WatchedJob
 from keras_strom.job.worker_record import MAX_BYTES, LinkRecord, WorkerRecord
 from tests.support import simulated_job
@@ -168,6 +169,15 @@ def test_of_many_links_the_one_to_the_parent_is_told() -> None:
     links = [LinkRecord(peer=f"10.0.0.{i}:40101", to_parent=i == 49) for i in range(50)]
     record = WorkerRecord(activity="training", links=tuple(links))
     assert WorkerRecord.parse(record.to_json()).links[0] == links[49]
+
+
+def test_all_checkpoints_are_counted_though_the_page_names_the_latest_alone() -> None:
+    job = WatchedJob("train.py", 1, now=0.0)
+    for number in range(25):
+        job.checkpoint(f"/checkpoints/{number}", now=number)
+    snapshot = job.snapshot(30.0)
+    assert len(snapshot["checkpoints"]) < 25
+    assert b"\nkeras_strom_checkpoints 25" in open_metrics(snapshot)
 
 
 def test_the_state_of_a_thousand_workers_is_small_enough_to_be_sent_each_second() -> None:
