@@ -241,7 +241,7 @@ class SparkNet(Machine):
         return self._model.read().joint
 
     def utilisation(self, seconds: float) -> float:
-        """Of whole rounds, whatever `seconds` cuts off."""
+        """Of whole rounds, whatever `seconds` cuts off: the setting alone says it."""
         setting = self.trial.setting
         ended = max(self._rounds, 1) * self._round_seconds
         return max(self._rounds, 1) * setting.sparknet_steps * setting.step_seconds / ended
@@ -404,7 +404,7 @@ class Mpca(Machine):
         return self._model.read().joint
 
     def utilisation(self, seconds: float) -> float:
-        """Of the time until the last tick, beyond which no steps were of use to anybody."""
+        """All of it, for nobody stops; but the last steps end at different times."""
         pace = zip(self._done, self.trial.step_seconds, strict=True)
         computed = [done * own for done, own in pace]
         return float(np.mean(computed)) / max(computed)
