@@ -28,8 +28,9 @@ from benchmarks.other_work import OtherWork
 
 PROGRAM = report.ROOT / "build" / "bench" / "native" / "scale"
 
-#: What every cost is compared with.
+#: What every cost is compared with, of a job that is otherwise alike.
 FEW = 64
+ROUNDS = 30
 TARGETS = {"link_cost_1024": 1024, "link_cost_32768": 32768}
 GOAL = 1.05
 #: One worker of so many dies; of those that die every second one has children.
@@ -56,7 +57,7 @@ class Case:
     workers: int
     merging: bool = True
     dies: bool = True
-    rounds: int = 30
+    rounds: int = ROUNDS
     seed: int = 1
     values: int = 1
 
@@ -68,9 +69,16 @@ class Case:
             words.append(f"{self.values} thresholds")
         if not self.dies:
             words.append("nobody dies")
+        if self.rounds != ROUNDS:
+            words.append(f"{self.rounds} rounds")
         if self.seed > 1:
             words.append(f"seed {self.seed}")
         return ", ".join(words)
+
+    @property
+    def kind(self) -> tuple[object, ...]:
+        """Of jobs of one kind only the number of workers and the seed differ."""
+        return self.merging, self.dies, self.rounds, self.values
 
     def command(self, program: pathlib.Path) -> list[str]:
         """Runs it."""
@@ -107,7 +115,8 @@ class Effort:
         alone = [Case(workers, merging=False) for workers in (256, FEW)]
         thresholds = [Case(workers, values=3, dies=False) for workers in (256, FEW)]
         large = [Case(4096, rounds=6, dies=False), *(Case(1024, seed=seed) for seed in (1, 2, 3))]
-        cases = [*large, *calm, Case(256), *alone, *thresholds, *few]
+        short = Case(FEW, rounds=6, dies=False)
+        cases = [*large, *calm, Case(256), *alone, *thresholds, *few, short]
         return cls(tuple(case for case in cases if case.workers <= most_workers))
 
 
@@ -191,13 +200,12 @@ def cost(answer: dict[str, Any]) -> float:
 def mean_cost(
     found: dict[Case, dict[str, Any]], workers: int, like: Case | None = None
 ) -> float | None:
-    """The same in the mean of the seeds, of this kind; None = merged, and some die."""
-    like = like or Case(workers)
-    kind = (workers, like.merging, like.dies, like.values)
+    """The same in the mean of the seeds, of jobs like this one; None = as `Case` has it."""
+    kind = (like or Case(workers)).kind
     costs = [
         cost(answer)
         for case, answer in found.items()
-        if (case.workers, case.merging, case.dies, case.values) == kind
+        if case.workers == workers and case.kind == kind
     ]
     return statistics.mean(costs) if costs else None
 

@@ -51,7 +51,8 @@ def test_a_quick_run_has_a_verdict_or_a_reason_for_every_target(
     assert not judged & skipped
     assert judged | skipped == set(scale.TARGETS)
     links = {row["name"]: row for row in written["rows"] if row["group"].startswith("A link")}
-    merged, alone = links["64 workers, merged"], links["64 workers, each by itself"]
+    merged = links["64 workers, merged, 16 rounds"]
+    alone = links["64 workers, each by itself, 16 rounds"]
     assert merged["down_messages"] < alone["down_messages"] / 2
     assert (tmp_path / "scale.png").stat().st_size > 0
 
@@ -87,6 +88,32 @@ def test_a_target_compares_with_few_workers_of_the_same_kind(tmp_path: Path) -> 
     scale.add(result, list(found), found)
     assert [target.value for target in result.targets] == [pytest.approx(121 / 110)]
     assert not result.targets[0].met
+
+
+def test_a_short_job_is_not_compared_with_a_longer_one(tmp_path: Path) -> None:
+    many, few = Case(4096, rounds=6, dies=False), Case(64, rounds=6, dies=False)
+    found = {Case(64, dies=False): answer(64, 90, 10), many: answer(4096, 100, 10)}
+    result = report.Report("scale", "", tmp_path)
+    scale.add(result, list(found), found)
+    assert over_few(result, many) is None
+    found[few] = answer(64, 80, 8)
+    result = report.Report("scale", "", tmp_path)
+    scale.add(result, list(found), found)
+    assert over_few(result, many) == pytest.approx(110 / 88)
+
+
+def over_few(result: report.Report, case: Case) -> float | None:
+    (found,) = [
+        row["over_few"] for row in result.rows if row["name"] == case.name and "over_few" in row
+    ]
+    return found
+
+
+def test_every_job_is_measured_beside_few_workers_of_its_kind() -> None:
+    for effort in (scale.Effort.whole(4096), scale.QUICK):
+        few = {case.kind for case in effort.cases if case.workers == scale.FEW}
+        assert {case.kind for case in effort.cases} == few
+        assert len({case.name for case in effort.cases}) == len(effort.cases)
 
 
 def test_what_did_not_fit_has_a_reason_and_no_figure(tmp_path: Path) -> None:
