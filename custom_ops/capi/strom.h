@@ -404,7 +404,9 @@ STROM_EXPORT int strom_worker_hand_over(strom_handle worker, const float* parame
 
 /* Replaces `values` (count elements) by the mean over the workers' latest under `key`;
  * *contributors gets how many. Asynchronous mode answers at once; otherwise all members are waited
- * for, and this worker is no member of the STEPs in between. */
+ * for, and this worker is no member of the STEPs in between. With rounds on a joint model too, but
+ * no longer than until all others wait in a round for those who wait here; and those who wait under
+ * a lower key are answered first. */
 STROM_EXPORT int strom_worker_average(strom_handle worker, uint64_t key, double* values,
                                       int64_t count, int32_t* contributors, int64_t timeout_ns);
 

@@ -85,6 +85,7 @@ void Application::HandleEvent(int64_t now_ns, WorkerEvent event) {
     case WorkerEvent::Type::kStarted:
       return Started(now_ns, event);
     case WorkerEvent::Type::kAverage:
+      if (script_.averages_meet) CheckAverage(event);
       record_.averages.push_back(std::move(event));
       record_.state = State::kTraining;
       next_action_ns_ = now_ns;
@@ -233,7 +234,8 @@ void Application::Begin(int64_t now_ns) {
   record_.step = record_.first_step = 0;
   record_.taken_before = 0;
   record_.stop_heard = record_.started = false;
-  averaged_ = validated_ = waits_ = false;
+  averaged_ = 0;
+  validated_ = waits_ = false;
   Generation generation;
   generation.number = ++record_.generation;
   generation.layout_size = script_.layout_size;
@@ -264,13 +266,26 @@ void Application::Continue(int64_t now_ns) {
   }
   if (drains_ && IsReleased() && !node_->WaitsForMaster()) return HandOver(now_ns);
   if (!MayStep(now_ns)) return;
-  if (script_.average_before.contains(record_.step) && !averaged_) {
-    averaged_ = true;
-    record_.state = ApplicationRecord::State::kWaiting;
-    return node_->Average(now_ns, static_cast<uint64_t>(record_.step),
-                          {static_cast<double>(rank_), 1.0});
+  if (script_.average_before.contains(record_.step) && averaged_ < script_.averages) {
+    return AskAverage(now_ns);
   }
   TrainStep(now_ns);
+}
+
+// As a training does: on a joint model under the same keys after every epoch.
+void Application::AskAverage(int64_t now_ns) {
+  ++averaged_;
+  record_.state = ApplicationRecord::State::kWaiting;
+  const auto key = static_cast<uint64_t>(script_.plan.IsJoint() ? averaged_ : record_.step);
+  const double value = script_.plan.IsJoint() ? record_.step : 1.0;
+  node_->Average(now_ns, key, {static_cast<double>(rank_), value});
+}
+
+void Application::CheckAverage(const WorkerEvent& average) {
+  const std::vector<double> mean = {(script_.workers - 1) / 2.0, 1.0 * record_.step};
+  if (average.contributors == script_.workers && average.values == mean) return;
+  hooks_.on_violation("has an average before step " + std::to_string(record_.step) +
+                      " that is not of what all have said there");
 }
 
 bool Application::MayStep(int64_t now_ns) {
@@ -386,7 +401,8 @@ void Application::TrainStep(int64_t now_ns) {
 
 void Application::EndStep(int64_t now_ns) {
   ++record_.step;
-  averaged_ = validated_ = false;
+  averaged_ = 0;
+  validated_ = false;
   const auto& cuts = script_.cut_off_at;
   if (std::find(cuts.begin(), cuts.end(), record_.step) != cuts.end()) hooks_.cut_off();
   if (script_.die_after_steps == record_.step) {

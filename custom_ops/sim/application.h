@@ -21,7 +21,9 @@ namespace strom {
 
 struct Script {
   std::vector<int> steps = {10};       // of each generation
-  std::set<int> average_before = {};   // calls Average(step, ...) before these steps
+  std::set<int> average_before = {};   // calls Average before these steps
+  int averages = 1;                    // ... so often
+  bool averages_meet = false;          // all workers do at the same steps, and nobody is lost
   std::set<int> validate_before = {};  // stands still before these steps: neither sends nor takes
   int64_t validate_ns = 0;
   bool stop_all = false;                         // Finish(stop = true)
@@ -125,6 +127,8 @@ class Application {
   void Begin(int64_t now_ns);
   void Started(int64_t now_ns, const WorkerEvent& event);
   void CheckDonation(const Buffer& donation);
+  void AskAverage(int64_t now_ns);
+  void CheckAverage(const WorkerEvent& average);
   void Continue(int64_t now_ns);
   bool MayStep(int64_t now_ns);
   bool IsReleased() const;
@@ -155,7 +159,7 @@ class Application {
   std::optional<uint64_t> round_hash_;  // of the parameters since the last round of gradients
   ApplicationRecord record_;
   int64_t next_action_ns_ = kNever;
-  bool averaged_ = false;   // before the step at hand
+  int averaged_ = 0;        // so often before the step at hand
   bool validated_ = false;  // likewise
   bool waits_ = false;      // training, but may not step yet
   bool drains_ = false;

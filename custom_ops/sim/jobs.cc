@@ -92,6 +92,26 @@ Job DrawAnyJob(uint64_t seed, SimulatedLinks links, Trouble trouble) {
   return job;
 }
 
+// On a joint model epochs end with several averages. Now and then they are as long on all workers,
+// and nothing happens to anybody: where rounds are of given steps, all meet there then.
+void DrawEpochs(uint64_t seed, Job* job) {
+  SimulatedRandom random(seed + 5);
+  const auto averages = static_cast<int>(random.Between(1, 3));
+  for (Script& script : job->scripts) script.averages = averages;
+  const JointPlan& plan = job->scripts[0].plan;
+  if (!plan.HasRounds() || plan.method.steps == 0 || !random.Chance(.25)) return;
+  job->options.plan.faults.clear();
+  const auto epoch = static_cast<int>(random.Between(1, 40));
+  std::set<int> ends;
+  for (int step = epoch; step < 110; step += epoch) ends.insert(step);
+  for (Script& script : job->scripts) {
+    script.steps = job->scripts[0].steps;
+    script.average_before = ends;
+    script.averages_meet = true;
+    script.stop_all = false;
+  }
+}
+
 JointPlan DrawPlan(uint64_t seed, SimulatedLinks links, int64_t* layout_size) {
   SimulatedRandom random(seed + 2);
   JointPlan plan;
@@ -138,6 +158,12 @@ Job WithJointModel(uint64_t seed, Job job) {
   return job;
 }
 
+Job DrawJobOfModels(uint64_t seed, SimulatedLinks links) {
+  const Trouble troubles[] = {Trouble::kAny, Trouble::kReplacements, Trouble::kSilences,
+                              Trouble::kFits, Trouble::kOneWay};
+  return WithJointModel(seed, DrawAnyJob(seed, links, troubles[seed % std::size(troubles)]));
+}
+
 }  // namespace
 
 Job DrawJob(uint64_t seed, SimulatedLinks links) { return DrawAnyJob(seed, links, Trouble::kAny); }
@@ -171,13 +197,13 @@ Job DrawJobOnLongLines(uint64_t seed, SimulatedLinks links) {
 }
 
 Job DrawJobWithJointModel(uint64_t seed, SimulatedLinks links) {
-  const Trouble troubles[] = {Trouble::kAny, Trouble::kReplacements, Trouble::kSilences,
-                              Trouble::kFits, Trouble::kOneWay};
-  return WithJointModel(seed, DrawAnyJob(seed, links, troubles[seed % std::size(troubles)]));
+  Job job = DrawJobOfModels(seed, links);
+  DrawEpochs(seed, &job);
+  return job;
 }
 
 Job DrawJobWithGradients(uint64_t seed, SimulatedLinks links) {
-  Job job = DrawJobWithJointModel(seed, links);
+  Job job = DrawJobOfModels(seed, links);
   SimulatedRandom random(seed + 4);
   const int32_t bfloat16 = random.Chance(.5) ? 1 : 0;
   for (Script& script : job.scripts) {
@@ -188,6 +214,7 @@ Job DrawJobWithGradients(uint64_t seed, SimulatedLinks links) {
     script.plan.method.bfloat16 = bfloat16;
     script.donation_bytes = std::max<int64_t>(script.donation_bytes, 0);  // all have something
   }
+  DrawEpochs(seed, &job);
   return job;
 }
 
@@ -212,7 +239,8 @@ std::string DescribeJob(const Job& job) {
             std::to_string(plan.method.kind) + " in " + std::to_string(plan.method.phases) +
             " phases, steps " + std::to_string(plan.method.steps) +
             (plan.method.bfloat16 != 0 ? ", bfloat16" : "") +
-            (plan.IsOfGradients() ? ", of gradients" : "") + "\n";
+            (plan.IsOfGradients() ? ", of gradients" : "") +
+            (job.scripts[0].averages_meet ? ", with epochs as long for all" : "") + "\n";
   }
   for (size_t rank = 0; rank < job.scripts.size(); ++rank) {
     text += "worker " + std::to_string(rank) + ": steps";

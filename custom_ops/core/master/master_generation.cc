@@ -107,7 +107,9 @@ bool MasterGeneration::HandleAtRound(int32_t rank, const AtRound& at) {
 }
 
 void MasterGeneration::AdvanceExchange(int64_t now_ns) {
-  if (exchange_ && phase_ == Phase::kTraining) exchange_->Advance(now_ns);
+  if (!exchange_ || phase_ != Phase::kTraining) return;
+  exchange_->Advance(now_ns);
+  AnswerHeldUp();
 }
 
 int64_t MasterGeneration::NextTimeout() const {
@@ -149,7 +151,10 @@ void MasterGeneration::HandleAverage(int32_t rank, const BlobName& name,
   }
   Vectors& latest = LatestUnder(name.key);
   latest[rank] = std::move(values);
-  AnswerAverage(rank, name, latest);
+  if (!HasRounds()) return AnswerAverage(rank, name, latest);
+  members_[rank].asked = name;
+  exchange_->Wait(rank, name.mark);
+  Advance();
 }
 
 int64_t MasterGeneration::ValuesBytes(int32_t rank) const {
@@ -316,6 +321,7 @@ void MasterGeneration::Advance() {
     EmitSteps();
     CompleteBarrier();
   }
+  AnswerHeldUp();
   if (phase_ == Phase::kTraining && AllDone()) SendFinal();
   if (phase_ == Phase::kFinal && AllLive([](const Member& m) { return m.state.has_value(); })) {
     SendResult();
@@ -349,6 +355,25 @@ void MasterGeneration::CompleteBarrier() {
   });
   ForLive([](int32_t, Member& member) { member.average.reset(); });
   sequencer_->ReleaseBarrier();
+}
+
+// In rounds all who train wait for each other, but none for who waits for it. An average is of what
+// each has said last, so who has ended counts, and who is an epoch behind. Who waits under the
+// lowest key goes first: where one has lost its answer and asks again, others may be ahead of it.
+void MasterGeneration::AnswerHeldUp() {
+  if (phase_ != Phase::kTraining || !HasRounds()) return;
+  while (exchange_->IsHeldUp()) {
+    std::map<uint64_t, std::vector<int32_t>> by_key;
+    ForLive([&](int32_t rank, Member& member) {
+      if (member.asked) by_key[member.asked->key].push_back(rank);
+    });
+    STROM_CHECK(!by_key.empty());
+    const auto& [key, ranks] = *by_key.begin();
+    for (const int32_t rank : ranks) {
+      exchange_->EndWait(rank);
+      AnswerAverage(rank, *std::exchange(members_.at(rank).asked, {}), LatestUnder(key));
+    }
+  }
 }
 
 bool MasterGeneration::AllDone() const {
@@ -420,7 +445,14 @@ MasterGeneration::Vectors& MasterGeneration::LatestUnder(uint64_t key) {
   for (auto& [known, by_rank] : latest_) {
     if (known == key) return by_rank;
   }
-  if (latest_.size() == kMaxAverageKeys) latest_.pop_front();
+  if (latest_.size() >= kMaxAverageKeys) {
+    // Each member waits under one key at most.
+    const auto oldest = std::find_if(latest_.begin(), latest_.end(), [this](const auto& entry) {
+      return AllLive(
+          [&](const Member& member) { return !member.asked || member.asked->key != entry.first; });
+    });
+    if (oldest != latest_.end()) latest_.erase(oldest);
+  }
   return latest_.emplace_back(key, Vectors{}).second;
 }
 

@@ -146,6 +146,7 @@ class MasterGeneration {
     Progress progress;
     std::optional<uint64_t> final_counter;                            // DONE
     std::optional<std::pair<BlobName, std::vector<double>>> average;  // waits in one (sequenced)
+    std::optional<BlobName> asked;  // ... or, in rounds, under this name; its values are in latest_
     std::optional<std::vector<double>> state;
     std::optional<double> difference;  // verified
   };
@@ -156,6 +157,8 @@ class MasterGeneration {
   void NoteStep(int32_t rank, int64_t iteration);
   void EmitSteps();
   void CompleteBarrier();
+  void AnswerHeldUp();
+  bool HasRounds() const { return exchange_ && exchange_->plan().HasRounds(); }
   Stepper StepperOf(int32_t rank) const { return {rank, members_.at(rank).origin}; }
   bool AllDone() const;
   void SendFinal();
@@ -179,7 +182,7 @@ class MasterGeneration {
   std::optional<Sequencer> sequencer_;
   std::optional<ShardExchange> exchange_;
   bool stopped_ = false;
-  std::deque<std::pair<uint64_t, Vectors>> latest_;  // asynchronous averages by key, newest last
+  std::deque<std::pair<uint64_t, Vectors>> latest_;  // averages by key, newest last (not sequenced)
   std::optional<uint64_t> parameters_hash_;          // after RESULT
   std::vector<double> final_state_;
 };

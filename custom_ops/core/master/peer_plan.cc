@@ -32,6 +32,7 @@ void PeerPlan::RoundBegins(uint64_t number, const std::vector<int32_t>& members)
   where_ = Where::kAmongPeers;
   from_ = number + 1;
   members_ = {members.begin(), members.end()};
+  given_.clear();
   ++version_;
   for (const int32_t rank : members) Order(rank, Rounds::kAmongPeers, from_);
 }
@@ -64,6 +65,7 @@ void PeerPlan::Stop(const std::set<int32_t>& here) {
 void PeerPlan::Leave(int32_t rank) {
   linked_.erase(rank);
   reports_.erase(rank);
+  given_.erase(rank);
   if (asked_for_mean_ && asked_for_mean_->rank == rank) asked_for_mean_.reset();
   if (where_ != Where::kStopping || !members_.contains(rank)) return;
   unheard_.try_emplace(rank);
@@ -91,8 +93,10 @@ void PeerPlan::Return(int32_t rank, uint64_t number) {
 }
 
 std::optional<PeerPlan::Answer> PeerPlan::Handle(int32_t rank, const AtRound& at) {
+  if (at.generation != generation_ || at.version != version_) return std::nullopt;
   const auto report = reports_.find(rank);
-  if (at.generation != generation_ || at.version != version_ || report == reports_.end()) {
+  if (report == reports_.end()) {
+    if (const auto asked = given_.find(rank); asked != given_.end()) asked->second = at.round;
     return std::nullopt;
   }
   report->second = at.round;
@@ -128,6 +132,16 @@ std::optional<PeerPlan::Settlement> PeerPlan::Settle(int64_t now_ns, int64_t pat
 void PeerPlan::AskMean(int32_t rank, uint64_t round) {
   asked_for_mean_ = {rank, round};
   Order(rank, Rounds::kGiveMean, round);
+}
+
+void PeerPlan::AskGiven(int32_t rank) {
+  if (!IsAmongPeers() || !members_.contains(rank)) return;
+  if (given_.try_emplace(rank).second) Order(rank, Rounds::kSayGiven, 0);
+}
+
+std::optional<uint64_t> PeerPlan::given(int32_t rank) const {
+  const auto found = given_.find(rank);
+  return found == given_.end() ? std::nullopt : found->second;
 }
 
 void PeerPlan::GoOnAtMaster(uint64_t round, const std::set<int32_t>& here) {

@@ -67,6 +67,11 @@ class PeerPlan {
   };
   std::optional<Settlement> Settle(int64_t now_ns, int64_t patience_ns);
   int64_t NextTimeout() const { return wait_until_ns_.value_or(kNever); }
+  // While one waits in an average: another is to say when it has given for a round, unless it has
+  // been asked since it waited last; what it has said latest; and that it waits itself.
+  void AskGiven(int32_t rank);
+  std::optional<uint64_t> given(int32_t rank) const;
+  void ForgetGiven(int32_t rank) { given_.erase(rank); }
   // The mean of `round` is to come from this one.
   void AskMean(int32_t rank, uint64_t round);
   struct Asked {
@@ -96,6 +101,7 @@ class PeerPlan {
   // Of the members who has not said how far it is, and from where the others have gone on.
   std::map<int32_t, std::optional<uint64_t>> unheard_;
   std::map<int32_t, std::optional<uint64_t>> reports_;  // of whom something is to be heard
+  std::map<int32_t, std::optional<uint64_t>> given_;    // of whom AskGiven has asked
   std::optional<Asked> asked_for_mean_;
   bool lost_while_stopping_ = false;
   std::optional<int64_t> wait_until_ns_;

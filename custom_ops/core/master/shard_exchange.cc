@@ -58,6 +58,7 @@ void ShardExchange::Join(int32_t rank, bool late) {
   Member& member = members_[rank] = {};
   member.here = member.trains = true;
   member.in_rounds = !late;
+  EndWait(rank);
   streams_.erase(rank);
   asked_.erase(rank);
   if (plan_.HasRounds()) host_->Send(rank, CurrentTick());
@@ -88,6 +89,7 @@ void ShardExchange::Leave(int32_t rank) {
   if (found == members_.end()) return;
   found->second.here = found->second.gets_target = false;
   found->second.next_round = NextRoundOf(found->second);
+  EndWait(rank);
   streams_.erase(rank);
   late_.erase(rank);
   peers_.Leave(rank);
@@ -514,6 +516,7 @@ int64_t ShardExchange::NotBefore() const {
 
 void ShardExchange::AdvanceRounds(int64_t now_ns) {
   for (const auto& [rank, round] : std::exchange(late_, {})) SendRound(rank, round);
+  AskWhoHasGiven();
   if (!AdvancePeers(now_ns) || !IsPartGiven()) return;
   if (next_part_ == 0) {
     for (auto& [rank, member] : members_) {

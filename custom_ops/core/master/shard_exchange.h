@@ -62,6 +62,14 @@ class ShardExchange {
   // It makes no step any more; its last snapshots follow. `stop`: it has ended training for all.
   void Finish(int32_t rank, bool stop = false);
 
+  // --- averages, where there are rounds
+  // It waits in one, and gives for `round` next (of gradients); or waits no more.
+  void Wait(int32_t rank, uint64_t round);
+  void EndWait(int32_t rank) { waiting_.erase(rank); }
+  // Those who wait can be joined by nobody: all others for whom rounds wait have given for the one
+  // at hand, which lacks what those who wait would give. Or there are no others.
+  bool IsHeldUp() const;
+
   // --- rounds of gradients; elsewhere nothing is held, and whoever was away may come back
   // It has no state, or has to get it again: no round waits for it.
   void Release(int32_t rank);
@@ -168,6 +176,8 @@ class ShardExchange {
   bool MayGoBackTo(uint64_t round) const;
   void GoBackTo(uint64_t round);
   bool HasGiven(const Member& member, int64_t part) const;
+  bool AwaitsWaiting(int32_t rank, const Member& member) const;
+  void AskWhoHasGiven();
   bool IsPartGiven() const;
   void TakeRate();
   void ClosePart();
@@ -212,6 +222,8 @@ class ShardExchange {
   bool stops_peers_ = false;                // once the round at hand has ended here
   int64_t rounds_among_peers_ = 0;
   std::vector<float> fetched_;  // the mean that some lack, as far as it is here
+  // In an average, by rank: the round that it gives for next.
+  std::map<int32_t, uint64_t> waiting_;
 };
 
 }  // namespace strom

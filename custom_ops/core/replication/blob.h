@@ -34,7 +34,8 @@ struct BlobName {
   BlobKind kind = BlobKind::kSeed;
   uint64_t generation = 0;
   uint64_t key = 0;    // averages; kDonation: whom it is for; kShard: the last step's iteration
-  uint64_t mark = 0;   // kAverage: the sender's last counter; kMean: STEPs sent before it;
+  uint64_t mark = 0;   // kAverage: the sender's last counter, or the round that it gives for next;
+                       // kMean: STEPs sent before it;
                        // kParameters, kPending: the snapshot that START or ENDED has named;
                        // kShard: core/joint/joint_plan.h; kTarget: of the tick or round; kJoint: of
                        // the question; kDonation: the round of gradients that comes next

@@ -527,6 +527,9 @@ struct Rounds {
     kAtMaster = 1,    // `round` is the next one: what belongs to it or an earlier one is said again
     kAmongPeers = 2,  // from `round` on among those of PEERS
     kGiveMean = 3,    // the receiver's mean of `round`, please: others lack it
+    // Among the workers: one waits in an average. Until the receiver asks for one itself, it says
+    // AT_ROUND as soon as it has given for a round whose mean is not there.
+    kSayGiven = 4,
   };
   uint64_t generation = 0;
   uint64_t version = 0;
@@ -539,7 +542,7 @@ struct Rounds {
 };
 
 // AT_ROUND. Worker, in answer to ROUNDS that has stopped it: it has the means of all rounds before
-// `round`.
+// `round`. In answer to kSayGiven it has given for that one, too.
 struct AtRound {
   static constexpr uint8_t kType = 33;
   uint64_t generation = 0;

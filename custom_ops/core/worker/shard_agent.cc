@@ -102,12 +102,18 @@ Status ShardAgent::Handle(const Rounds& rounds, std::vector<int32_t> ranks, int3
     GiveMean(rounds.round);
     return {};
   }
+  if (rounds.where == Rounds::kSayGiven) {
+    says_given_ = peers_.has_value();
+    SayGiven();
+    return {};
+  }
   const bool is_named = std::binary_search(ranks.begin(), ranks.end(), rank);
   const bool may_begin = is_named && !peers_ && !stopped_;
-  if (rounds.where > Rounds::kGiveMean || (rounds.where == Rounds::kAmongPeers && !may_begin)) {
+  if (rounds.where > Rounds::kSayGiven || (rounds.where == Rounds::kAmongPeers && !may_begin)) {
     return {Code::kCorrupt, "an order for rounds that cannot be"};
   }
   rounds_version_ = rounds.version;
+  says_given_ = false;
   stopped_ = rounds.where == Rounds::kStopped;
   if (rounds.where == Rounds::kAmongPeers) {
     peers_.emplace(plan_, rounds, std::move(ranks), rank, host_);
@@ -349,7 +355,18 @@ void ShardAgent::EndGradient(int64_t iteration, GrowingGradient values) {
   }
   if (!peers_) return;
   peers_->GiveRest();
-  if (peers_->TakeWhole()) HandleRoundTarget(given->mark);
+  if (peers_->TakeWhole()) return HandleRoundTarget(given->mark);
+  SayGiven();
+}
+
+// To a master that cannot see it: who waits in an average holds up what this worker has given for,
+// perhaps.
+void ShardAgent::SayGiven() {
+  if (!says_given_ || !registered_) return;
+  for (const Given& given : given_) {
+    if (!given.is_whole || given.mark >= kFirstLastMark || !IsHeld(given)) continue;
+    host_->Send(AtRound{generation_, rounds_version_, given.mark});
+  }
 }
 
 // The gradient that is being written; null = there is none.

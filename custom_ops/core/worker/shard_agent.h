@@ -84,6 +84,8 @@ class ShardAgent {
   // What it gives next belongs to that round.
   void BeginAt(uint64_t round) { next_round_ = round; }
   uint64_t next_round() const { return next_round_; }
+  // It waits in an average from here on.
+  void BeginToWait() { says_given_ = false; }
   // That the joint model has finished, as the master has told last.
   uint64_t cycles() const { return cycles_; }
 
@@ -100,6 +102,7 @@ class ShardAgent {
   Given* Growing();
   void BeginAmongPeers(const Given& given);
   bool IsHeld(const Given& given) const;
+  void SayGiven();
   void GiveMean(uint64_t round);
   void SendNextPart();
   Status HandleRoundChunk(const BlobChunk& chunk);
@@ -148,6 +151,7 @@ class ShardAgent {
   // Rounds of gradients: where they are made, by the latest ROUNDS.
   uint64_t rounds_version_ = 0;
   bool stopped_ = false;             // nowhere, until another ROUNDS
+  bool says_given_ = false;          // another waits in an average
   std::optional<PeerRounds> peers_;  // among the workers, from a round on
   struct Early {
     int32_t rank = -1;

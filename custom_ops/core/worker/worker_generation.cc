@@ -45,6 +45,7 @@ void WorkerGeneration::Begin(Generation generation) {
 void WorkerGeneration::Average(uint64_t key, std::vector<double> values) {
   asked_ = {key, std::move(values)};
   mean_.reset();
+  if (joint_) joint_->BeginToWait();
   if (registered_) AskAverage();
 }
 
@@ -297,9 +298,9 @@ bool WorkerGeneration::MayPause() const {
 }
 
 void WorkerGeneration::AskAverage() {
-  host_->SendBlob(EncodeBlob(
-      {BlobKind::kAverage, layout_.generation, asked_->first, host_->last_own_counter(), 0},
-      asked_->second));
+  const uint64_t mark = joint_ ? joint_->next_round() : host_->last_own_counter();
+  host_->SendBlob(
+      EncodeBlob({BlobKind::kAverage, layout_.generation, asked_->first, mark, 0}, asked_->second));
 }
 
 void WorkerGeneration::SayDone() {

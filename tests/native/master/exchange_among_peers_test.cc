@@ -146,6 +146,49 @@ TEST_F(AmongPeersTest, StepsAreCountedByWhatTheWorkersHave) {
   EXPECT_EQ(exchange->steps_counted(), before + 4);
 }
 
+TEST_F(AmongPeersTest, WhoWaitsInAnAverageIsHeldUpOnceAllOthersSayThatTheyHaveGiven) {
+  BeginAmongPeers();
+  exchange->Wait(0, kFirst);
+  Advance();
+  EXPECT_EQ(LastOrder(0).where, Rounds::kAmongPeers);
+  EXPECT_EQ(LastOrder(1).where, Rounds::kSayGiven);
+  EXPECT_EQ(LastOrder(2).where, Rounds::kSayGiven);
+  const size_t orders = host.orders[2].size();
+  EXPECT_FALSE(exchange->IsHeldUp());
+  EXPECT_TRUE(Report(1, kFirst));
+  EXPECT_FALSE(exchange->IsHeldUp());
+  EXPECT_TRUE(Report(2, kFirst));
+  EXPECT_TRUE(exchange->IsHeldUp());
+  exchange->EndWait(0);
+  EXPECT_FALSE(exchange->IsHeldUp());
+  exchange->Wait(0, kFirst);  // in the epoch's next average
+  EXPECT_TRUE(exchange->IsHeldUp());
+  EXPECT_EQ(host.orders[2].size(), orders);  // asked once
+}
+
+TEST_F(AmongPeersTest, WhoHasGivenForAMeanThatThereIsIsNotHeldUpByWhoWaits) {
+  BeginAmongPeers();
+  exchange->Wait(0, kFirst + 1);  // comes before its word that it has the mean of kFirst
+  Advance();
+  EXPECT_TRUE(Report(1, kFirst));
+  EXPECT_TRUE(Report(2, kFirst));
+  EXPECT_FALSE(exchange->IsHeldUp());
+  exchange->Wait(1, kFirst + 1);
+  exchange->Wait(2, kFirst + 1);
+  EXPECT_TRUE(exchange->IsHeldUp());  // all wait
+}
+
+TEST_F(AmongPeersTest, WhoIsLostOrHasEndedHoldsUpNobodyWhoWaits) {
+  BeginAmongPeers();
+  exchange->Wait(0, kFirst);
+  exchange->Finish(1);
+  EXPECT_FALSE(exchange->IsHeldUp());
+  exchange->Leave(2);
+  EXPECT_TRUE(exchange->IsHeldUp());
+  exchange->Join(2, /*late=*/true);
+  EXPECT_TRUE(exchange->IsHeldUp());  // it has no state yet
+}
+
 TEST_F(AmongPeersTest, WhenOneIsLostTheOthersGoOnAtTheMaster) {
   BeginAmongPeers();
   exchange->Leave(2);

@@ -290,6 +290,27 @@ TEST(MisbehavingWorkerTest, WhatAllMembersHaveToBeAveragedIsBounded) {
   EXPECT_THAT(master.links.closed[3], HasSubstr("more than the"));
 }
 
+TEST(MisbehavingWorkerTest, WhoAsksForManyAveragesTakesNothingFromWhoWaitsForOne) {
+  Master master(3);
+  master.Join();
+  JointPlan plan;
+  plan.method.kind = STROM_SPARKNET;
+  plan.method.phases = plan.method.steps = 1;
+  plan.ranges = {{0, static_cast<int64_t>(kLayout.size)}};
+  for (LinkId link = 1; link <= 3; ++link) master.Say(link, Announce{kLayout, 0, "", plan});
+  master.SayBlob(1, EncodeBlob({BlobKind::kSeed, 1, 0, 0, 0}, std::vector<float>(kLayout.size)));
+  master.SayBlob(1, AverageOf(1, 3));
+  for (uint64_t key = 2; key < 200; ++key) master.SayBlob(2, AverageOf(key, 1));
+  master.links.sent.clear();
+  master.SayBlob(3, AverageOf(300, 1));  // now all wait
+  ASSERT_EQ(master.links.sent.size(), 1u);
+  BlobChunk mean;
+  ASSERT_TRUE(ParseChunk(*master.links.sent[0].message, &mean).ok());
+  EXPECT_EQ(mean.name.kind, BlobKind::kMean);
+  EXPECT_EQ(mean.name.key, 1u);
+  EXPECT_EQ(mean.name.count, 1u);
+}
+
 TEST(MisbehavingWorkerTest, AChiefWhoseValuesAreNotThoseOfItsModelIsExpelled) {
   Master master(2);
   master.Join();

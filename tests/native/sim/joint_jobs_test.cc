@@ -2,7 +2,9 @@
 // method; with faults all promises hold over many seeds.
 #include <gtest/gtest.h>
 
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "share.h"
@@ -95,6 +97,83 @@ INSTANTIATE_TEST_SUITE_P(
                     MethodCase{STROM_MPCA, 3}, MethodCase{STROM_MPCA, 2}, MethodCase{STROM_MPCA, 1},
                     MethodCase{STROM_SPARKNET, 1}, MethodCase{STROM_SPARKNET, 1, 1},
                     MethodCase{STROM_EASGD, 1}, MethodCase{STROM_EASGD_SYNCHRONOUS, 1}));
+
+// How many have contributed to each of a worker's averages, and what it has got.
+using Averages = std::vector<std::pair<int32_t, std::vector<double>>>;
+
+std::vector<Averages> AveragesOf(const SimulationOptions& options,
+                                 const std::vector<Script>& scripts) {
+  Simulation simulation(options, scripts);
+  simulation.Run();
+  EXPECT_EQ(simulation.violations(), std::vector<std::string>{});
+  std::vector<Averages> of_workers;
+  for (int32_t rank = 0; rank < simulation.size(); ++rank) {
+    EXPECT_EQ(simulation.worker(rank).state, State::kFinished);
+    Averages& averages = of_workers.emplace_back();
+    for (const WorkerEvent& average : simulation.worker(rank).averages) {
+      averages.emplace_back(average.contributors, average.values);
+    }
+  }
+  return of_workers;
+}
+
+class EpochsInRoundsTest : public testing::TestWithParam<MethodCase> {
+ protected:
+  static std::vector<Script> Scripts() {
+    const auto [kind, phases, bfloat16, gradients] = GetParam();
+    std::vector<Script> scripts(kWorkers, ScriptOf(PlanOf(kind, phases, bfloat16, gradients)));
+    for (Script& script : scripts) script.averages = 3;
+    return scripts;
+  }
+};
+
+TEST_P(EpochsInRoundsTest, AnEpochEndsWhereAllHaveEndedIt) {
+  std::vector<Script> scripts = Scripts();
+  for (Script& script : scripts) {
+    script.average_before = {10, 20, 30, 50};
+    script.averages_meet = true;  // so each average is looked at
+  }
+  scripts[1].validate_before = {20};
+  scripts[1].validate_ns = 3'000 * kMillisecond;
+  scripts[3].think_ns *= 5;
+  for (const auto links : {SimulatedLinks::kMemory, SimulatedLinks::kDatagrams}) {
+    SimulationOptions options;
+    options.links = links;
+    for (const Averages& averages : AveragesOf(options, scripts)) {
+      EXPECT_EQ(averages.size(), size_t{3 * (4 + 4)});
+    }
+  }
+}
+
+// Who has ended its epoch goes on where the others need it, and that depends on no time.
+TEST_P(EpochsInRoundsTest, EpochsOfAnyLengthAverageAlikeInEveryRun) {
+  std::vector<Script> scripts = Scripts();
+  for (int step = 0; step < 120; ++step) {
+    if (step % 10 == 9) scripts[0].average_before.insert(step);
+    if (step % 10 == 9) scripts[1].average_before.insert(step);
+    if (step % 13 == 1) scripts[2].average_before.insert(step);
+    if (step % 5 == 4) scripts[3].average_before.insert(step);
+  }
+  scripts[2].steps = {131, 60};
+  std::optional<std::vector<Averages>> expected;
+  for (uint64_t seed = 0; seed < 12; ++seed) {
+    SimulationOptions options;
+    options.seed = seed;
+    options.links = seed % 2 == 0 ? SimulatedLinks::kMemory : SimulatedLinks::kDatagrams;
+    for (Script& script : scripts) script.think_ns = 4 * kMillisecond;
+    scripts[seed % kWorkers].think_ns *= 6;
+    const std::vector<Averages> averages = AveragesOf(options, scripts);
+    if (!expected) expected = averages;
+    EXPECT_EQ(averages, *expected) << "seed " << seed;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Methods, EpochsInRoundsTest,
+                         testing::Values(MethodCase{STROM_SPARKNET, 1, 0, 1},
+                                         MethodCase{STROM_SPARKNET, 1, 1, 1},
+                                         MethodCase{STROM_SPARKNET, 1},
+                                         MethodCase{STROM_SPARKNET, 1, 1},
+                                         MethodCase{STROM_EASGD_SYNCHRONOUS, 1}));
 
 using DrawsJob = Job (*)(uint64_t seed, SimulatedLinks links);
 
