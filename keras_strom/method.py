@@ -63,6 +63,11 @@ class MethodNumbers:
     bfloat16: bool = False
     gradients: bool = False
 
+    @property
+    def has_rounds(self) -> bool:
+        """Whether all workers exchange at the same steps, and wait for each other there."""
+        return self.kind in (MethodKind.SPARKNET, MethodKind.EASGD_SYNCHRONOUS)
+
 
 class Method(abc.ABC):
     """How workers train one model where it is not by sharing updates: `AllReduce`, `MPCA`, ...

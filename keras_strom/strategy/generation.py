@@ -86,6 +86,7 @@ class Sharing(Participant):
 
     Attributes:
         sequenced: whether updates are applied in the master's order (max_staleness is not None).
+        epochs_meet: whether an epoch ends where all have ended it (in sequenced modes and rounds).
         options_text: the options that must agree on all workers.
         fits: how many fits, or custom loops, have begun. The k-th is generation 2k - 1 and the one
             without steps that may follow it 2k, so that a worker that comes late counts alike.
@@ -108,6 +109,7 @@ class Sharing(Participant):
     """
 
     sequenced: bool
+    epochs_meet: bool
     options_text: str
     fits: int = 0
     generation: Generation | None = None
@@ -501,9 +503,8 @@ class Generation:
         if worker is None:
             return stop
         chief = self._sharing.environment.is_chief
-        if self._sharing.sequenced:
-            own = np.asarray([float(stop and chief)])
-            return bool(self._average(_STOP_KEY, own)[0] > 0)
+        if self._sharing.epochs_meet:
+            return bool(self._average(_STOP_KEY, np.asarray([float(stop and chief)]))[0] > 0)
         return stop if chief else self.stop_requested()
 
     def share_learning_rates(self) -> None:

@@ -254,6 +254,9 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
         worker = join = None
         space = FlatSpace()
         staleness = options.staleness if isinstance(options, StepOptions) else None
+        meet = staleness is not None
+        if isinstance(options, PullOptions):
+            meet = options.method.numbers(options.workers).has_rounds
         if self._environment.size > 1:
             if _joined is not None and _joined() is not None:
                 raise errors.StromError(
@@ -276,6 +279,7 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
             step=self._make_step(options, space),
             worker=worker,
             sequenced=staleness is not None,
+            epochs_meet=meet,
             options_text=_text_of(options),
             join=join,
             checkpoints=None if plan is None else Checkpointing(plan),
