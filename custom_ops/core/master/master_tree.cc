@@ -30,7 +30,8 @@ void MasterTree::Leave(int64_t now_ns, uint64_t origin) {
 }
 
 bool MasterTree::HandleOrphan(int64_t now_ns, const Member& member, const Orphan& orphan) {
-  if (!placement_.MoveOrphan(member.origin, orphan.version)) return false;
+  const bool too_far_behind = orphan.too_far_behind != 0;
+  if (!placement_.MoveOrphan(member.origin, orphan.version, too_far_behind)) return false;
   Update(now_ns);
   return true;
 }

@@ -28,10 +28,14 @@ void Placement::Leave(NodeId node) {
   if (!tree_.is_star()) lost_.insert(node);
 }
 
-bool Placement::MoveOrphan(NodeId node, uint64_t version) {
+bool Placement::MoveOrphan(NodeId node, uint64_t version, bool too_far_behind) {
   auto assigned = assignments_.find(node);
   if (assigned == assignments_.end() || assigned->second.place.version != version) return false;
-  tree_.Move(node);
+  if (too_far_behind) {
+    tree_.MoveUnderMaster(node);  // where it gets all, or hears that nobody keeps it
+  } else {
+    tree_.Move(node);
+  }
   assigned->second.known = false;  // it connects anew even where it stays
   return true;
 }

@@ -32,9 +32,9 @@ class Placement {
   [[nodiscard]] bool Join(NodeId node, const Contact& contact, const HostToken& host);
   // Nothing happens where the node has no place.
   void Leave(NodeId node);
-  // The node says that in its place of `version` it has lost its parent. False: it has been
-  // assigned a newer one meanwhile.
-  bool MoveOrphan(NodeId node, uint64_t version);
+  // The node says that in its place of `version` it has lost its parent or, `too_far_behind`, lacks
+  // what that keeps no longer. False: it has been assigned a newer one meanwhile.
+  bool MoveOrphan(NodeId node, uint64_t version, bool too_far_behind);
   // It came back over a new link: what it was told may not have reached it.
   void TellAgain(NodeId node);
 

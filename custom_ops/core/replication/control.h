@@ -20,7 +20,7 @@ namespace strom {
 
 // Bumped whenever a field below, the update header, the codec's format or what a message makes of
 // its receiver's vectors changes.
-inline constexpr uint32_t kProtocolVersion = 14;
+inline constexpr uint32_t kProtocolVersion = 15;
 
 // The words of a worker's CLOSE that leaves in the middle of its work, once the master holds all
 // that it has made. With no words its work is done, with any others it is lost.
@@ -303,10 +303,11 @@ struct Placed {
 struct Orphan {
   static constexpr uint8_t kType = 16;
   uint64_t version = 0;
+  uint8_t too_far_behind = 0;  // the parent keeps no longer what it lacks; the master may
   std::string reason;
   template <typename Archive>
   void Fields(Archive& archive) {
-    archive(version, reason);
+    archive(version, too_far_behind, reason);
   }
 };
 
@@ -336,7 +337,7 @@ struct AskState {
 };
 
 // TOO_FAR_BEHIND. Parent: what the child lacks is kept here no longer. It asks the master for a
-// snapshot.
+// snapshot or, where there is none, for a place under it.
 struct TooFarBehind {
   static constexpr uint8_t kType = 19;
   uint64_t generation = 0;

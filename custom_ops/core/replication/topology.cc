@@ -81,6 +81,49 @@ void Tree::Move(NodeId node) {
   ++version_;
 }
 
+void Tree::MoveUnderMaster(NodeId node) {
+  ++version_;
+  const NodeId above = At(node).parent;
+  Detach(node);
+  if (HasRoom(kMasterNode, 0, Height(node))) return Attach(node, kMasterNode);
+  Attach(node, above);
+  // Who joined last lacks the least, so that two that lack much do not push each other out.
+  const std::set<NodeId> children = At(kMasterNode).children;
+  if (children.contains(node)) return;
+  for (auto child = children.rbegin(); child != children.rend(); ++child) {
+    if (TakePlaceOf(*child, node)) return;
+  }
+  Exchange(*children.rbegin(), node);
+}
+
+// Of a child of the master, which then goes elsewhere. False: it fits nowhere, and nothing changes.
+bool Tree::TakePlaceOf(NodeId child, NodeId node) {
+  const std::map<NodeId, Node> before = nodes_;
+  Detach(node);
+  Detach(child);
+  Attach(node, kMasterNode);
+  const std::optional<NodeId> parent = NearestRoom(Height(child), nullptr, child);
+  if (parent) {
+    Attach(child, *parent);
+  } else {
+    nodes_ = before;
+  }
+  return parent.has_value();
+}
+
+// The tree keeps its shape, so that this is always possible.
+void Tree::Exchange(NodeId child, NodeId node) {
+  const NodeId above = At(node).parent == child ? node : At(node).parent;
+  Detach(node);
+  Detach(child);
+  At(node).children.swap(At(child).children);
+  for (const NodeId parent : {node, child}) {
+    for (const NodeId below : At(parent).children) At(below).parent = parent;
+  }
+  Attach(node, kMasterNode);
+  Attach(child, above);
+}
+
 int32_t Tree::depth(NodeId node) const {
   int32_t depth = 0;
   for (; node != kMasterNode; node = At(node).parent) ++depth;

@@ -43,6 +43,11 @@ class Tree {
   // as near to the master as it fits, but not under a parent that it could not reach before. It
   // stays where it is when there is no other place.
   void Move(NodeId node);
+  // The node lacks what its parent keeps no longer: it goes under the master with all below it,
+  // where need be in the place of a child of the master (the one that joined last, if it fits),
+  // which goes with all below it where it fits nearest to the master. Where none fits elsewhere,
+  // the node and such a child change places, and whoever is below them stays.
+  void MoveUnderMaster(NodeId node);
 
   const TreeBounds& bounds() const { return bounds_; }
   // All nodes are the master's children, whatever happens.
@@ -75,6 +80,8 @@ class Tree {
   void Attach(NodeId node, NodeId parent);
   void Detach(NodeId node);
   bool PlaceOrphans(const std::set<NodeId>& orphans);
+  bool TakePlaceOf(NodeId child, NodeId node);
+  void Exchange(NodeId child, NodeId node);
   NodeId LeafBelow(NodeId node) const;
 
   const TreeBounds bounds_;

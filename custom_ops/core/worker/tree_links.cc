@@ -10,9 +10,10 @@ namespace strom {
 namespace {
 
 // Within the failure timeout: how often a worker knocks at a parent that the master has not yet
-// told of it, and how often an orphan asks for a place.
+// told of it, how often an orphan asks for a place, and how many places it may lose again at most.
 constexpr int64_t kKnocksPerTimeout = 50;
 constexpr int64_t kQuestionsPerTimeout = 2;
+constexpr int64_t kPlacesPerTimeout = 50;
 
 }  // namespace
 
@@ -37,7 +38,7 @@ void TreeLinks::Restart(int64_t now_ns) {
   CloseAll(now_ns, "");
   for (const auto& [link, origin] : std::exchange(welcomed_, {})) links_->Close(now_ns, link, "");
   place_ = {};
-  late_ = too_far_behind_ = false;
+  too_far_behind_ = false;
   restarted_ = true;
 }
 
@@ -57,8 +58,7 @@ void TreeLinks::HandlePlace(int64_t now_ns, const TreePlace& place) {
               restarted_ ? VersionVector{} : relay_->received()});
 }
 
-void TreeLinks::Started(int64_t now_ns, bool late) {
-  late_ = late;
+void TreeLinks::Started(int64_t now_ns) {
   restarted_ = false;
   if (IsUnderMaster()) {
     relay_->AttachAtStart(master_link_);
@@ -188,14 +188,13 @@ void TreeLinks::Reject(int64_t now_ns, LinkId link, uint64_t origin, const std::
   CloseChild(now_ns, link, reason);
 }
 
-void TreeLinks::Abandon(int64_t now_ns, LinkId link, bool by_snapshot, const std::string& reason) {
-  if (!children_.contains(link)) return;
-  if (by_snapshot) return Tell(link, now_ns, TooFarBehind{relay_->layout().generation});
-  if (late_) {
-    // The child says so to the master, which has the updates and puts it nearer to where they are.
-    return CloseChild(now_ns, link, "it has joined late and lacks what came before");
-  }
-  Tell(link, now_ns, Failure{static_cast<int32_t>(Code::kMasterLost), reason + "; start it anew"});
+void TreeLinks::Abandon(int64_t now_ns, LinkId link) {
+  if (children_.contains(link)) Tell(link, now_ns, TooFarBehind{relay_->layout().generation});
+}
+
+void TreeLinks::AskForPlaceUnderMaster(int64_t now_ns) {
+  if (parent_link_ == 0) return;
+  LoseParent(now_ns, "it keeps no longer what this worker lacks", /*too_far_behind=*/true);
 }
 
 void TreeLinks::CloseAll(int64_t now_ns, const std::string& reason) {
@@ -264,11 +263,12 @@ void TreeLinks::LeaveParent(int64_t now_ns) {
   last_beacon_ns_ = now_ns;
 }
 
-void TreeLinks::LoseParent(int64_t now_ns, const std::string& why) {
+void TreeLinks::LoseParent(int64_t now_ns, const std::string& why, bool too_far_behind) {
   const std::string name = ParentName();
   LeaveParent(now_ns);
   ++parents_lost_;
   lost_because_ = why.empty() ? name + " has left" : why;
+  lost_by_lack_ = too_far_behind;
   if (!why.empty()) {
     words_.push_back({false,
                       {Code::kOk, name + ", this worker's parent in the tree, is lost (" + why +
@@ -284,8 +284,13 @@ void TreeLinks::CloseChild(int64_t now_ns, LinkId link, const std::string& reaso
 }
 
 void TreeLinks::AskForPlace(int64_t now_ns) {
+  ask_again_ns_ = may_ask_ns_;
+  if (now_ns < may_ask_ns_) return;
+  may_ask_ns_ = now_ns + failure_timeout_ns_ / kPlacesPerTimeout;
   ask_again_ns_ = now_ns + failure_timeout_ns_ / kQuestionsPerTimeout;
-  if (master_link_ != 0) Tell(master_link_, now_ns, Orphan{place_.version, lost_because_});
+  if (master_link_ == 0) return;
+  Tell(master_link_, now_ns,
+       Orphan{place_.version, static_cast<uint8_t>(lost_by_lack_ ? 1 : 0), lost_because_});
 }
 
 void TreeLinks::AddStatus(JsonObject* json) const {

@@ -42,8 +42,7 @@ class TreeLinks {
   void Restart(int64_t now_ns);
   void HandlePlace(int64_t now_ns, const TreePlace& place);
   // The relay is open: sends ATTACH to the parent, unless that is the master, where START attaches.
-  // `late`: this worker began with a snapshot and cannot send a child what lies before it.
-  void Started(int64_t now_ns, bool late);
+  void Started(int64_t now_ns);
   // The same in the middle of a generation, where the relay has gone forward to a snapshot's cut.
   void FastForwarded(int64_t now_ns);
   // Says ATTACH to the parent.
@@ -62,11 +61,12 @@ class TreeLinks {
   // A neighbour broke the protocol: its link is closed in words. A child that made the bad update
   // itself cannot go on; whoever only relayed it may attach anew.
   void Reject(int64_t now_ns, LinkId link, uint64_t origin, const std::string& reason);
-  // A child needs updates that are no longer here. A snapshot helps, where the mode has that, or,
-  // where this worker has joined late, another place.
-  void Abandon(int64_t now_ns, LinkId link, bool by_snapshot, const std::string& reason);
-  // Once, where the parent has said that this worker needs a snapshot.
+  // A child needs updates that are no longer here, or never were.
+  void Abandon(int64_t now_ns, LinkId link);
+  // Once, where the parent has said that of this worker. A snapshot helps, where the mode has that,
+  // or else a place under the master.
   bool TakeTooFarBehind() { return std::exchange(too_far_behind_, false); }
+  void AskForPlaceUnderMaster(int64_t now_ns);
   void CloseAll(int64_t now_ns, const std::string& reason);
 
   void HandleTimeout(int64_t now_ns);
@@ -91,7 +91,7 @@ class TreeLinks {
   const TreePlace::Child* FindChild(uint64_t origin) const;
   void JoinParent(int64_t now_ns);
   void LeaveParent(int64_t now_ns);
-  void LoseParent(int64_t now_ns, const std::string& why);
+  void LoseParent(int64_t now_ns, const std::string& why, bool too_far_behind = false);
   void CloseChild(int64_t now_ns, LinkId link, const std::string& reason);
   void AskForPlace(int64_t now_ns);
   void Tell(LinkId link, int64_t now_ns, const ControlMessage& message) {
@@ -109,11 +109,12 @@ class TreeLinks {
   TreePlace place_;
   LinkId parent_link_ = 0;  // not the master's
   bool parent_up_ = false;
-  bool late_ = false;
   bool too_far_behind_ = false;
   bool restarted_ = false;         // until the relay is open again: what it holds is void
   std::string lost_because_;       // the orphan's reason
-  int64_t ask_again_ns_ = kNever;  // an orphan repeats its question
+  bool lost_by_lack_ = false;      // the parent has said that it keeps no longer what is needed
+  int64_t ask_again_ns_ = kNever;  // an orphan asks then, or repeats its question
+  int64_t may_ask_ns_ = 0;         // not earlier, whatever becomes of one place after another
   int64_t retry_ns_ = kNever;      // the parent did not know us yet
   int64_t last_beacon_ns_ = 0;
   std::map<LinkId, uint64_t> welcomed_;  // children whose links do not stand yet

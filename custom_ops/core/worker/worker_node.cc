@@ -413,7 +413,7 @@ void WorkerNode::State::Handle(const StartGeneration& start) {
   std::vector<Replication::Accepted> accepted;
   relay.Open(now_ns, start.cut, &accepted, start.merging_ns, origin);
   Deliver(std::move(accepted));
-  tree.Started(now_ns, start.snapshot != 0);
+  tree.Started(now_ns);
 }
 
 void WorkerNode::State::Handle(const Beacon& beacon) {
@@ -593,13 +593,15 @@ void WorkerNode::State::HandleUpdate(LinkId from, const Buffer& update) {
 void WorkerNode::State::ActOnNotices() {
   while (auto notice = relay.PollNotice()) {
     if (notice->type == RelayNotice::Type::kTooFarBehind) {
-      const bool by_snapshot = options.max_staleness < 0 && relay.layout().size > 0;
-      tree.Abandon(now_ns, notice->link, by_snapshot, notice->text);
+      tree.Abandon(now_ns, notice->link);
     } else {
       Note(notice->text);
     }
   }
-  if (tree.TakeTooFarBehind()) HandleTooFarBehind();
+  if (tree.TakeTooFarBehind()) {
+    const bool by_snapshot = options.max_staleness < 0 && relay.layout().size > 0;
+    by_snapshot ? HandleTooFarBehind() : tree.AskForPlaceUnderMaster(now_ns);
+  }
   while (auto word = tree.PollWord()) {
     if (word->failed) return Fail(word->status.code, word->status.message);
     Note(word->status.message);

@@ -112,7 +112,7 @@ void WorkerNode::State::GoOn(const StartGeneration& start) {
   relay.Reopen(now_ns, start.cut, origin, start.merging_ns);
   relay.KeepBeyond(now_ns, start.cut);
   request.Name({start.generation, start.cut, start.snapshot});
-  tree.Started(now_ns, /*late=*/true);
+  tree.Started(now_ns);
   relay.AttachLate(now_ns, link, start.cut, 0);  // sends what the master lacks
   generation->GoOn();
   for (const Buffer& update : std::exchange(early, {})) HandleUpdate(link, update);

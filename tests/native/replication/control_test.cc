@@ -40,7 +40,7 @@ std::vector<ControlMessage> OneOfEach() {
                     .parent_key = {5},
                     .children = {{8, 2, {6}}, {9, 3, {7}}}},
           Placed{9, 3, {{1, 2}}},
-          Orphan{9, "silent"},
+          Orphan{9, 1, "silent"},
           Ended{3, 2},
           AskState{3, 2, 99},
           TooFarBehind{3},
@@ -121,7 +121,7 @@ TEST(Control, WordsForPeopleAreCutAndOptionsRefused) {
   EXPECT_EQ(std::get<Failure>(parsed).reason.size(), kMaxWordsBytes);
   ASSERT_TRUE(ParseControl(*EncodeControl(Notice{endless}), &parsed).ok());
   EXPECT_EQ(std::get<Notice>(parsed).text.size(), kMaxWordsBytes);
-  ASSERT_TRUE(ParseControl(*EncodeControl(Orphan{1, endless}), &parsed).ok());
+  ASSERT_TRUE(ParseControl(*EncodeControl(Orphan{1, 0, endless}), &parsed).ok());
   EXPECT_EQ(std::get<Orphan>(parsed).reason.size(), kMaxOrphanBytes);
 }
 

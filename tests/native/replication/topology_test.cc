@@ -51,6 +51,10 @@ TEST(Topology, KeepsItsBoundsAndReachesEveryLiveNodeInRandomSequences) {
         live.insert(next++);
       } else if (pick(0, 3) == 0) {
         tree.Move(any());
+      } else if (pick(0, 3) == 0) {
+        const NodeId node = any();
+        tree.MoveUnderMaster(node);
+        EXPECT_EQ(tree.parent(node), kMasterNode);
       } else {
         const NodeId gone = any();
         tree.Leave(gone);
@@ -118,6 +122,38 @@ TEST(Topology, ANodeThatLostItsParentGoesElsewhere) {
   EXPECT_EQ(tree.parent(3), 2u);
   tree.Move(3);
   EXPECT_EQ(tree.parent(3), 2u) << "no other place is left";
+}
+
+TEST(Topology, WhoLacksMuchTakesThePlaceOfWhoJoinedLastUnderTheMaster) {
+  Tree tree({.max_children = 2, .max_depth = 4}, Host(0));
+  for (NodeId node = 1; node <= 5; ++node)
+    ASSERT_TRUE(tree.Join(node, Host(static_cast<uint8_t>(node))));
+  // 1 and 2 under the master; 3 and 4 under 1, 5 under 2.
+  ASSERT_EQ(tree.parent(4), 1u);
+  ASSERT_EQ(tree.parent(5), 2u);
+  tree.MoveUnderMaster(4);
+  EXPECT_EQ(tree.parent(4), kMasterNode);
+  EXPECT_EQ(tree.parent(1), kMasterNode);
+  EXPECT_EQ(tree.parent(2), 1u) << "the nearest with room";
+  EXPECT_EQ(tree.parent(5), 2u) << "whoever is below goes with it";
+  tree.MoveUnderMaster(3);
+  EXPECT_EQ(tree.parent(3), kMasterNode);
+  EXPECT_EQ(tree.parent(4), 1u);
+}
+
+TEST(Topology, InAFullTreeWhoLacksMuchAndAChildOfTheMasterChangePlaces) {
+  Tree tree({.max_children = 2, .max_depth = 2}, Host(0));
+  for (NodeId node = 1; node <= 6; ++node)
+    ASSERT_TRUE(tree.Join(node, Host(static_cast<uint8_t>(node))));
+  ASSERT_EQ(tree.children(1), (std::set<NodeId>{3, 4}));
+  ASSERT_EQ(tree.children(2), (std::set<NodeId>{5, 6}));
+  tree.MoveUnderMaster(3);
+  EXPECT_EQ(tree.children(kMasterNode), (std::set<NodeId>{1, 3}));
+  EXPECT_EQ(tree.children(3), (std::set<NodeId>{5, 6}));
+  EXPECT_EQ(tree.children(1), (std::set<NodeId>{2, 4}));
+  tree.MoveUnderMaster(5);  // a child of the one that it changes places with
+  EXPECT_EQ(tree.children(kMasterNode), (std::set<NodeId>{1, 5}));
+  EXPECT_EQ(tree.children(5), (std::set<NodeId>{3, 6}));
 }
 
 TEST(Topology, AThousandNodesFitFarWithinTheBounds) {

@@ -202,6 +202,7 @@ struct KeptSeed {
   uint64_t seed;
   SimulatedLinks links;
   const char* found;
+  DrawsJob draw = DrawJob;
 };
 constexpr KeptSeed kKeptSeeds[] = {
     {34, SimulatedLinks::kDatagrams,
@@ -210,12 +211,15 @@ constexpr KeptSeed kKeptSeeds[] = {
      "the master dropped relayed updates of a dead process whose rank another had taken"},
     {2041, SimulatedLinks::kDatagrams, "a live worker lacked what nobody kept"},
     {3320, SimulatedLinks::kDatagrams, "a live worker lacked what nobody kept"},
+    {770046, SimulatedLinks::kMemory,
+     "a worker went from one late joiner to another, of which none had what it lacked",
+     DrawJobWithReplacements},
 };
 
 TEST(SimulatorTest, SeedsThatFoundSomethingStayFixed) {
   for (const KeptSeed& kept : kKeptSeeds) {
     SCOPED_TRACE(kept.found);
-    RunSeeds(kept.seed, kept.seed + 1, kept.links);
+    RunSeeds(kept.seed, kept.seed + 1, kept.links, kept.draw);
   }
 }
 

@@ -38,7 +38,7 @@ class TreeLinksTest : public testing::Test {
     relay.Begin({.generation = 1, .size = 1, .hash = 1});
     std::vector<Replication::Accepted> none;
     relay.Open(0, {}, &none);
-    tree.Started(0, false);
+    tree.Started(0);
   }
   bool SaysOfItsParent(const std::string& field) const {
     JsonObject json;
@@ -146,6 +146,63 @@ TEST_F(TreeLinksTest, AWorkerThatHearsNoBeaconIsAnOrphanThoughItsParentAnswers) 
   tree.HandleTimeout(kTimeoutNs * 3 / 2);
   EXPECT_TRUE(tree.is_orphan());
   EXPECT_TRUE(links.closed.contains(1));
+}
+
+TEST_F(TreeLinksTest, AChildThatLacksWhatIsNotKeptHereIsToldSo) {
+  TreePlace place;
+  place.version = 1;
+  place.children = {kChild};
+  tree.HandlePlace(0, place);
+  Knock({kChild.origin, kChild.instance});
+  tree.HandleUp(0, kKnock);
+  tree.Abandon(0, kKnock);
+  ASSERT_TRUE(links.Last<TooFarBehind>(kKnock));
+  EXPECT_EQ(links.Last<TooFarBehind>(kKnock)->generation, 1u);
+  EXPECT_FALSE(links.Last<Failure>(kKnock)) << "the master may keep it still";
+  EXPECT_FALSE(links.closed.contains(kKnock));
+}
+
+TEST_F(TreeLinksTest, WhereTheParentKeepsTooLittleAWorkerAsksForAPlaceUnderTheMaster) {
+  tree.HandlePlace(0, UnderAWorker(1));
+  tree.HandleUp(0, 1);
+  tree.HandleControl(0, 1, *EncodeControl(TooFarBehind{1}));
+  ASSERT_TRUE(tree.TakeTooFarBehind());
+  tree.AskForPlaceUnderMaster(0);
+  EXPECT_TRUE(links.closed.contains(1));
+  EXPECT_TRUE(tree.is_orphan());
+  const auto orphan = links.Last<Orphan>(kMaster);
+  ASSERT_TRUE(orphan);
+  EXPECT_EQ(orphan->too_far_behind, 1);
+  EXPECT_EQ(orphan->reason, "it keeps no longer what this worker lacks");
+  tree.HandlePlace(0, UnderAWorker(2));
+  tree.HandleUp(0, 2);
+  links.sent.clear();
+  tree.HandleDown(kTimeoutNs, Down(2, Code::kMasterLost));
+  ASSERT_TRUE(links.Last<Orphan>(kMaster));
+  EXPECT_EQ(links.Last<Orphan>(kMaster)->too_far_behind, 0) << "that was the parent before";
+}
+
+// Whatever becomes of one place after another, the master is not asked all the time.
+TEST_F(TreeLinksTest, BetweenTwoQuestionsForAPlaceThereIsAPause) {
+  int64_t now_ns = 0;
+  uint64_t version = 0;
+  int asked = 0;
+  while (now_ns < kTimeoutNs) {
+    if (tree.is_orphan() || version == 0) {
+      tree.HandlePlace(now_ns, UnderAWorker(++version));
+      tree.HandleUp(now_ns, static_cast<LinkId>(version));
+    }
+    links.sent.clear();
+    tree.HandleDown(now_ns, Down(static_cast<LinkId>(version), Code::kMasterLost));
+    while (!links.Last<Orphan>(kMaster)) {
+      ASSERT_TRUE(tree.is_orphan());
+      ASSERT_GT(tree.NextTimeout(), now_ns);
+      tree.HandleTimeout(now_ns = tree.NextTimeout());
+    }
+    ++asked;
+  }
+  EXPECT_GE(asked, 40);
+  EXPECT_LE(asked, 51);
 }
 
 // Its beacon would make what the master lacks be forgotten.
