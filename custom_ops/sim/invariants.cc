@@ -198,6 +198,13 @@ std::string QueueIsBounded(int64_t queued_bytes, int64_t cap_bytes) {
          std::to_string(cap_bytes);
 }
 
+std::string SleepsUntilLater(int64_t now_ns, int64_t next_timeout_ns, int32_t* in_a_row) {
+  constexpr int32_t kMostPieces = 100;  // of the joint model's work on a job's small models
+  *in_a_row = next_timeout_ns > now_ns ? 0 : *in_a_row + 1;
+  if (*in_a_row <= kMostPieces) return "";
+  return "wakes again and again, for what was due stays due";
+}
+
 std::string TreeIsSound(const std::map<int32_t, int32_t>& parents, int32_t max_children,
                         int32_t max_depth) {
   std::map<int32_t, int32_t> children;

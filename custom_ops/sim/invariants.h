@@ -83,6 +83,12 @@ std::string RingAndHoldAreBounded(const Replication& replication, int64_t ring_b
                                   int64_t hold_bytes);
 std::string QueueIsBounded(int64_t queued_bytes, int64_t cap_bytes);
 
+// --- the I/O thread never spins
+
+// After a node's HandleTimeout at `now_ns` its next timeout is later, but for some times in a row,
+// in which it does what it has cut into pieces. `*in_a_row` counts them.
+std::string SleepsUntilLater(int64_t now_ns, int64_t next_timeout_ns, int32_t* in_a_row);
+
 // --- the tree
 
 // node -> its parent; the master is kTreeRoot and has none. Every node reaches the master in at

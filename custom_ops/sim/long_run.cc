@@ -1,6 +1,9 @@
 #include "sim/long_run.h"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <fstream>
 #include <iterator>
 
 #include "sim/units.h"
@@ -84,6 +87,14 @@ LongRun RunLong(const Job& job) {
   run.broken = simulation.violations().empty() ? StaysFlat(run.first_tenth, run.last_tenth)
                                                : simulation.violations().front();
   return run;
+}
+
+int64_t ResidentBytes() {
+  int64_t pages = 0;
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+  std::ifstream("/proc/self/statm") >> pages >> pages;
+#endif
+  return pages * sysconf(_SC_PAGESIZE);
 }
 
 Holdings MostOf(const std::vector<Holdings>& holdings, size_t from, size_t to) {

@@ -32,6 +32,8 @@ struct LongRun {
 };
 LongRun RunLong(const Job& job);
 
+// What this process holds in memory; 0 under sanitizers, which keep what is freed.
+int64_t ResidentBytes();
 // The most of each figure in [from, to).
 Holdings MostOf(const std::vector<Holdings>& holdings, size_t from, size_t to);
 // "" or what has grown.

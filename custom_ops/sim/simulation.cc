@@ -1,10 +1,7 @@
 #include "sim/simulation.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstdio>
-#include <fstream>
 #include <utility>
 
 #include "core/replication/version_vector.h"
@@ -12,6 +9,7 @@
 #include "core/transport/endpoint.h"
 #include "sim/invariants.h"
 #include "sim/list_codec.h"
+#include "sim/long_run.h"
 #include "sim/memory_links.h"
 #include "sim/network.h"
 
@@ -58,6 +56,7 @@ struct Simulation::Process {
   uint64_t generation = 0;  // that had started then; 0 = none
   uint64_t masters = 1;     // those of whom it is known to have heard
   int64_t served = 0;
+  int32_t wakes = 0;  // see SleepsUntilLater
 
   const ApplicationRecord& record() const { return application->record(); }
   std::string name() const {
@@ -131,7 +130,10 @@ void Simulation::BindMaster() {
     master_->HandleLinkEvent(now_ns, std::move(event));
   };
   hooks.next_timeout = [this] { return master_->NextTimeout(); };
-  hooks.on_timeout = [this](int64_t now_ns) { master_->HandleTimeout(now_ns); };
+  hooks.on_timeout = [this](int64_t now_ns) {
+    master_->HandleTimeout(now_ns);
+    Expect(SleepsUntilLater(now_ns, master_->NextTimeout(), &master_wakes_), nullptr);
+  };
   hooks.after = [this](int64_t) {
     while (auto event = master_->PollEvent()) {
       Log("master: " + event->text);
@@ -197,8 +199,9 @@ void Simulation::BindWorker(Process* process) {
   hooks.next_timeout = [process] {
     return std::min(process->node->NextTimeout(), process->application->NextAction());
   };
-  hooks.on_timeout = [process](int64_t now_ns) {
+  hooks.on_timeout = [this, process](int64_t now_ns) {
     if (process->node->NextTimeout() <= now_ns) process->node->HandleTimeout(now_ns);
+    Expect(SleepsUntilLater(now_ns, process->node->NextTimeout(), &process->wakes), process);
   };
   hooks.after = [this, process](int64_t now_ns) {
     process->application->Act(now_ns);
@@ -303,11 +306,7 @@ void Simulation::NoteHoldings() {
   for (const Process* process : current_) {
     if (!process->record().over()) note(process->node->replication(), process->node->StatusJson());
   }
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // they keep what is freed
-  int64_t pages = 0;
-  std::ifstream("/proc/self/statm") >> pages >> pages;
-  most.resident_bytes = pages * sysconf(_SC_PAGESIZE);
-#endif
+  most.resident_bytes = ResidentBytes();
   holdings_.push_back(most);
 }
 

@@ -158,6 +158,7 @@ class Simulation {
   std::unique_ptr<MasterNode> master_;
   VersionVector master_received_;  // when it was last checked
   bool master_starts_ = false;     // a generation, since then
+  int32_t master_wakes_ = 0;       // see SleepsUntilLater
   uint64_t masters_ = 0;           // so many have there been
   struct LostMaster {
     std::unique_ptr<WatchedLinks> links;

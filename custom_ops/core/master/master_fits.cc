@@ -373,10 +373,13 @@ void MasterFits::PublishAll(int64_t now_ns) {
 }
 
 bool MasterFits::PublishIfDue(int64_t now_ns) {
-  const bool is_due = publisher_ && publisher_->due_ns() <= now_ns &&
-                      (relay_->HasIdleChild() || publisher_->bytes() > kMostWaitingBytes);
-  if (is_due) PublishAll(now_ns);
-  return is_due;
+  if (!publisher_ || publisher_->due_ns() > now_ns) return false;
+  if (relay_->HasIdleChild() || publisher_->bytes() > kMostWaitingBytes) {
+    PublishAll(now_ns);
+    return true;
+  }
+  publish_ns_ = relay_->NextLook(now_ns);
+  return false;
 }
 
 void MasterFits::Lose(int32_t rank) {

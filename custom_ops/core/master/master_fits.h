@@ -104,7 +104,7 @@ class MasterFits {
   void Settle(int64_t now_ns);
   int64_t NextTimeout() const {
     return std::min({donations_.NextTimeout(), resumption_.NextTimeout(), last_end_.NextTimeout(),
-                     publisher_ ? publisher_->due_ns() : kNever,
+                     publisher_ ? std::max(publisher_->due_ns(), publish_ns_) : kNever,
                      generation_ ? generation_->NextTimeout() : kNever});
   }
   // Starts the next generation where all members have announced it. The text is for the log.
@@ -174,6 +174,7 @@ class MasterFits {
   Resumption last_end_;  // from whom to learn how the generation before the one at hand has ended
   std::optional<MasterGeneration> generation_;
   std::optional<Publisher> publisher_;  // where updates are merged
+  int64_t publish_ns_ = 0;              // not earlier, for no child was idle
   bool end_reported_ = true;
   std::optional<std::string> resumed_;
   bool waits_ = false;  // as TakeMissingChange has said

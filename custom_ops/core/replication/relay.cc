@@ -10,8 +10,8 @@ namespace strom {
 
 namespace {
 
-// Queues shrink without an event: while somebody waits for that, a look so often within the
-// failure timeout (every 10 ms by default).
+// While somebody waits for a queue to shrink, a look so often within the failure timeout (every
+// 10 ms by default).
 constexpr int64_t kLooksPerTimeout = 500;
 
 }  // namespace

@@ -158,6 +158,8 @@ class Relay {
   // --- time: after every event, and when NextTimeout is over
   void Advance(int64_t now_ns);
   int64_t NextTimeout() const { return next_look_ns_; }
+  // Queues shrink without an event: who waits for that looks again then.
+  int64_t NextLook(int64_t now_ns) const;
   std::optional<RelayNotice> PollNotice();
 
   // Snapshots that wait in the same queue are no lag: until they have left, so much more than its
@@ -206,7 +208,6 @@ class Relay {
   void CatchUp(int64_t now_ns, LinkId link, Neighbour* neighbour);
   void Lag(int64_t now_ns, LinkId link, Neighbour* neighbour, int64_t queued);
   void AskAgain(int64_t now_ns, LinkId link, Neighbour* neighbour);
-  int64_t NextLook(int64_t now_ns) const;
   void HoldChildrenBack(int64_t now_ns);
   int64_t UpwardBytes() const;
   // The link to the parent, where that is attached; 0 = none is.

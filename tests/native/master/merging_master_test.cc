@@ -7,6 +7,7 @@
 
 #include "core/codec/message_writer.h"
 #include "core/replication/merged_update.h"
+#include "core/replication/relay.h"
 #include "core/replication/version_vector.h"
 #include "scripted_master.h"
 
@@ -178,6 +179,32 @@ TEST(MergingMasterTest, AMergedUpdateOfWhichAPartIsHereIsAskedForAgainWithoutIt)
   ASSERT_TRUE(again);
   EXPECT_EQ(again->to, 1u);
   EXPECT_FALSE(master.links.Last<SayAgain>(3));
+}
+
+// While the links are busy it looks at them now and then, and does not stay awake.
+TEST(MergingMasterTest, WhatWaitsForBusyLinksIsPublishedSoonAfterOneIsIdle) {
+  Master master(3, kMergingTree);
+  master.Start();
+  master.links.queued[1] = master.links.queued[2] = kBusyLinkBytes + 1;
+  master.Merged(1, {{Master::Origin(1), 1}});
+  EXPECT_EQ(master.links.Updates(2), 0);
+  int64_t now_ns = kNow;
+  int looks = 0;
+  master.node.HandleTimeout(now_ns);  // the first beacon
+  while (now_ns < kNow + 1'000'000'000) {
+    ASSERT_GT(master.node.NextTimeout(), now_ns);
+    master.node.HandleTimeout(now_ns = master.node.NextTimeout());
+    ++looks;
+  }
+  EXPECT_LE(looks, 110);
+  EXPECT_EQ(master.links.Updates(2), 0);
+  master.links.queued[2] = 0;
+  const int64_t idle_ns = now_ns;
+  while (master.links.Updates(2) == 0 && now_ns < idle_ns + 1'000'000'000) {
+    master.node.HandleTimeout(now_ns = master.node.NextTimeout());
+  }
+  EXPECT_EQ(master.links.Updates(2), 1);
+  EXPECT_LE(now_ns - idle_ns, 10'000'000);
 }
 
 TEST(MergingMasterTest, ManyMergedUpdatesBetweenTwoBeaconsBringTheNextOneEarly) {
