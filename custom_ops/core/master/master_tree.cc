@@ -14,9 +14,8 @@ constexpr int32_t kMostQuietBeacons = 30;
 }  // namespace
 
 bool MasterTree::Join(int64_t now_ns, const Member& member, bool resumed) {
-  const Contact contact{member.rank, member.instance, member.address, member.public_key};
   if (!placement_.tree().Contains(member.origin) &&
-      !placement_.Join(member.origin, contact, member.host)) {
+      !placement_.Join(member.origin, ContactOf(member), member.host)) {
     return false;
   }
   if (resumed) placement_.TellAgain(member.origin);
@@ -78,8 +77,18 @@ void MasterTree::AddStatus(const Member& member, JsonObject* json) const {
       .Add("depth", placed ? tree.depth(member.origin) : 0);
 }
 
+// Its host may have another address since it said hello, with a new link or without.
+Contact MasterTree::ContactOf(const Member& member) const {
+  Contact contact{member.rank, member.instance, member.address, member.public_key};
+  if (const auto from = links_->PeerAddress(member.link)) contact.address.ip = from->ip;
+  return contact;
+}
+
 // Tells everybody whose place has changed; the master's children are its relay's neighbours.
 void MasterTree::Update(int64_t now_ns) {
+  for (const auto& [rank, member] : membership_->members()) {
+    if (member.link != 0) placement_.SetContact(member.origin, ContactOf(member));
+  }
   for (const auto& [origin, place] : placement_.TakeChanges()) {
     const Member* member = membership_->FindOrigin(origin);
     if (member == nullptr || member->link == 0) continue;

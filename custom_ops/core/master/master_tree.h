@@ -58,6 +58,7 @@ class MasterTree {
   void AddStatus(const Member& member, JsonObject* json) const;
 
  private:
+  Contact ContactOf(const Member& member) const;
   void Update(int64_t now_ns);
 
   const Membership* const membership_;

@@ -40,6 +40,15 @@ bool Placement::MoveOrphan(NodeId node, uint64_t version, bool too_far_behind) {
   return true;
 }
 
+void Placement::SetContact(NodeId node, const Contact& contact) {
+  auto assigned = assignments_.find(node);
+  if (assigned == assignments_.end() || assigned->second.contact == contact) return;
+  assigned->second.contact = contact;
+  const std::set<NodeId>& children = tree_.children(node);
+  for (const NodeId child : children) assignments_.at(child).known = false;
+  if (!children.empty()) tree_.TellAnew();  // of a version that they have they take no notice
+}
+
 void Placement::TellAgain(NodeId node) {
   if (tree_.is_star()) return;  // there is one place only
   auto assigned = assignments_.find(node);

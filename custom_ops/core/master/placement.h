@@ -22,6 +22,7 @@ struct Contact {
   Token instance{};
   Address address;
   PublicKeyBytes public_key{};
+  friend bool operator==(const Contact&, const Contact&) = default;
 };
 
 class Placement {
@@ -35,6 +36,9 @@ class Placement {
   // The node says that in its place of `version` it has lost its parent or, `too_far_behind`, lacks
   // what that keeps no longer. False: it has been assigned a newer one meanwhile.
   bool MoveOrphan(NodeId node, uint64_t version, bool too_far_behind);
+  // Where the node is reached now: where that has changed, its children are told. Nothing happens
+  // where it has no place.
+  void SetContact(NodeId node, const Contact& contact);
   // It came back over a new link: what it was told may not have reached it.
   void TellAgain(NodeId node);
 

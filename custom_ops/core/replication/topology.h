@@ -59,6 +59,8 @@ class Tree {
   int32_t depth(NodeId node) const;
   // Counts every change.
   uint64_t version() const { return version_; }
+  // What is told of the places has changed, though not the places.
+  void TellAnew() { ++version_; }
   // All nodes but the master, parents before their children.
   std::vector<NodeId> FromTheTop() const;
 

@@ -44,7 +44,8 @@ void TreeLinks::Restart(int64_t now_ns) {
 
 void TreeLinks::HandlePlace(int64_t now_ns, const TreePlace& place) {
   if (place.version > place_.version) {
-    const bool same_parent = place.parent == place_.parent && !is_orphan();
+    const bool is_there = parent_up_ || place.parent_address == place_.parent_address;
+    const bool same_parent = place.parent == place_.parent && is_there && !is_orphan();
     if (!same_parent) LeaveParent(now_ns);
     place_ = place;
     const std::map<LinkId, uint64_t> before = children_;

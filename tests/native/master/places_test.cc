@@ -28,5 +28,40 @@ TEST(PlacesTest, WhoLacksWhatItsParentDoesNotKeepGetsItUnderTheMaster) {
   EXPECT_EQ(master.links.Updates(3), 1);
 }
 
+// A worker says hello over `link`, which leads to it at this last byte of its address.
+void Come(Master* master, LinkId link, int32_t rank, uint8_t ip) {
+  master->links.peers[link].ip.back() = ip;
+  Hello hello{.rank = rank, .size = 3, .port = 4000};
+  hello.instance.fill(static_cast<uint8_t>(rank + 1));
+  master->node.HandleLinkEvent(kNow, HelloOn(link, EncodeHello(hello)));
+  master->node.HandleLinkEvent(kNow, Up(link));
+}
+
+TEST(PlacesTest, WhoComesBackFromAnotherAddressIsSoughtThere) {
+  Master master(3, kTree);
+  for (int32_t rank = 0; rank < 3; ++rank) Come(&master, static_cast<LinkId>(rank + 1), rank, 1);
+  const auto before = master.links.Last<TreePlace>(3);
+  ASSERT_TRUE(before);
+  ASSERT_EQ(before->parent, Master::Origin(1));
+  EXPECT_EQ(before->parent_address.ip.back(), 1);
+  Come(&master, 11, 0, 2);  // before the old link is missed
+  const auto after = master.links.Last<TreePlace>(3);
+  EXPECT_GT(after->version, before->version) << "else the worker takes no notice";
+  EXPECT_EQ(after->parent, Master::Origin(1));
+  EXPECT_EQ(after->parent_address.ip.back(), 2);
+  EXPECT_EQ(after->parent_address.port, 4000);
+}
+
+TEST(PlacesTest, AWorkerIsSoughtWhereItsLinkToTheMasterLeads) {
+  Master master(3, kTree);
+  for (int32_t rank = 0; rank < 2; ++rank) Come(&master, static_cast<LinkId>(rank + 1), rank, 1);
+  master.links.peers[1].ip.back() = 2;  // the link has gone along with it
+  Come(&master, 3, 2, 1);
+  const auto place = master.links.Last<TreePlace>(3);
+  ASSERT_TRUE(place);
+  ASSERT_EQ(place->parent, Master::Origin(1));
+  EXPECT_EQ(place->parent_address.ip.back(), 2);
+}
+
 }  // namespace
 }  // namespace strom

@@ -37,7 +37,10 @@ class RecordedLinks final : public LinkLayer {
     const auto found = queued.find(link);
     return found == queued.end() ? 0 : found->second;
   }
-  std::optional<Address> PeerAddress(LinkId) const override { return std::nullopt; }
+  std::optional<Address> PeerAddress(LinkId link) const override {
+    const auto found = peers.find(link);
+    return found == peers.end() ? std::nullopt : std::optional(found->second);
+  }
   void Void(int64_t, LinkId link, Channel) override { ++voided[link]; }
   void HoldBack(int64_t, LinkId link, bool hold) override {
     if (hold) {
@@ -75,6 +78,7 @@ class RecordedLinks final : public LinkLayer {
   };
   bool queues = false;  // whether what is sent waits in `queued`, until the test takes it out
   std::map<LinkId, int64_t> queued;
+  std::map<LinkId, Address> peers;  // where links lead to
   std::vector<Address> connected;
   std::vector<LinkId> accepted;
   std::map<LinkId, std::string> refused, closed;

@@ -121,6 +121,19 @@ TEST_F(TreeLinksTest, AParentThatDoesNotKnowUsYetIsAskedAgain) {
   EXPECT_EQ(links.connected.size(), 2u);
 }
 
+TEST_F(TreeLinksTest, AParentWithAnotherAddressIsSoughtThereWhereNoLinkToItStands) {
+  tree.HandlePlace(0, UnderAWorker(1));
+  tree.HandlePlace(0, UnderAWorker(2));  // the port, too
+  EXPECT_TRUE(links.closed.contains(1));
+  ASSERT_EQ(links.connected.size(), 2u);
+  EXPECT_EQ(links.connected[1].port, 2);
+  tree.HandleUp(0, 2);
+  tree.HandlePlace(0, UnderAWorker(3));
+  EXPECT_FALSE(links.closed.contains(2)) << "a link that stands goes on";
+  EXPECT_EQ(links.connected.size(), 2u);
+  EXPECT_FALSE(tree.is_orphan());
+}
+
 TEST_F(TreeLinksTest, AWorkerWhoseParentIsGoneAsksForAPlaceUntilItGetsOne) {
   tree.HandlePlace(0, UnderAWorker(1));
   tree.HandleUp(0, 1);
