@@ -85,9 +85,11 @@ LinkSender::LinkSender(uint32_t first_sequence, size_t body_bytes, const Congest
 LinkSender::~LinkSender() = default;
 
 void LinkSender::Queue(int64_t now_ns, Channel channel, Buffer message) {
-  if (queued_bytes_ == 0) ArmProbe(now_ns);
+  const bool was_empty = queued_bytes_ == 0;
   queued_bytes_ += static_cast<int64_t>(message->size());
   queues_[static_cast<size_t>(channel)].push_back(std::move(message));
+  // Where it may not leave yet, the word that it may can be lost.
+  if (was_empty) ArmProbe(now_ns);
 }
 
 void LinkSender::Void(int64_t now_ns, Channel channel) {

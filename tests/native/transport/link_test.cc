@@ -126,6 +126,22 @@ TEST_F(LinkTest, AVoidedMessageIsSkippedAndItsChannelGoesOn) {
   EXPECT_GT(right_counters_.messages_voided_by_peer, 5);
 }
 
+// That it may go on is said once, in a packet that may be lost.
+TEST_F(LinkTest, WhatIsQueuedWhereNothingMayLeaveHasTheOtherSideAskedSoon) {
+  right_.HoldBack(true);
+  while (left_.sender().grant_packets() > 0) {
+    left_.Send(now_ns_, Channel::kUpdate, Filled(10, 'u'));
+    Run(kMillisecond);
+  }
+  Run(20 * kMillisecond);
+  ASSERT_EQ(left_.queued_bytes(), 0);
+  right_.HoldBack(false);
+  EXPECT_FALSE(Take(&right_).empty());
+  left_.Send(now_ns_, Channel::kUpdate, Filled(10, 'z'));
+  Run(110 * kMillisecond);
+  EXPECT_EQ(Order().back(), 'z');
+}
+
 TEST_F(LinkTest, ReassemblyStaysUnderItsBoundWhenTheFirstPacketIsLost) {
   for (int i = 0; i < 12; ++i) {
     left_.Send(now_ns_, Channel::kUpdate, Filled(static_cast<size_t>(kMaxMessageBytes), 'm'));
