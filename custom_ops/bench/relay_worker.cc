@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "bench/relay_ages.h"
 #include "bench/relay_traffic.h"
 #include "core/base/hash.h"
 #include "core/base/json.h"
@@ -124,7 +125,7 @@ class RelayWorker {
     const int64_t phase_ns = options_.together ? 0 : period_ns * options_.rank / options_.size;
     const int64_t begin_ns = MonotonicNanoseconds();
     const int64_t end_ns = begin_ns + static_cast<int64_t>(1e9 * options_.seconds);
-    settled_ns_ = begin_ns + std::min(kSettleNs, (end_ns - begin_ns) / 4);
+    ages_.CountFrom(begin_ns + std::min(kSettleNs, (end_ns - begin_ns) / 4));
     int64_t submit_ns = (begin_ns / period_ns + 1) * period_ns + phase_ns;
     for (int64_t now_ns = begin_ns; now_ns < end_ns; now_ns = MonotonicNanoseconds()) {
       if (now_ns >= submit_ns) {
@@ -195,9 +196,7 @@ class RelayWorker {
         counter = last;
       });
       ForEachIteration(update, static_cast<int64_t>(header.iteration),
-                       [&](int64_t, int64_t made_ns) {
-                         latencies_us_.push_back(static_cast<double>(now_ns - made_ns) / 1e3);
-                       });
+                       [&](int64_t, int64_t made_ns) { ages_.Add(made_ns, now_ns); });
       bytes_received_ += static_cast<int64_t>(update.update->size());
       Apply(update.message());
     }
@@ -239,24 +238,13 @@ class RelayWorker {
         .Add("folded", folded_)
         .AddRaw("difference", std::to_string(difference_))
         .Add("hash", hash_)
-        .AddRaw("latency_us", LatencyJson())
+        .AddRaw("latency_us", ages_.Json())
         .Add("first_tenth", first_tenth_)
         .AddRaw("received_by_tenth", "[" + tenths + "]")
         .Add("bytes_received", bytes_received_)
         .AddRaw("cpu_seconds", std::to_string(ProcessorSeconds()))
         .Add("peak_memory_bytes", PeakMemoryBytes())
         .AddRaw("blocked_seconds", std::to_string(static_cast<double>(blocked_ns_) / 1e9));
-  }
-
-  std::string LatencyJson() {
-    if (latencies_us_.empty()) return "[]";
-    std::sort(latencies_us_.begin(), latencies_us_.end());
-    const size_t last = latencies_us_.size() - 1;
-    std::string text;
-    for (const size_t place : {last / 2, last * 99 / 100, last}) {
-      text += (text.empty() ? "" : ", ") + std::to_string(latencies_us_[place]);
-    }
-    return "[" + text + "]";
   }
 
   const RelayWorkerOptions options_;
@@ -271,8 +259,7 @@ class RelayWorker {
   int64_t folded_ = 0;
   double difference_ = 0;
   uint64_t hash_ = 0;
-  std::vector<double> latencies_us_;
-  int64_t settled_ns_ = 0;
+  UpdateAges ages_;
   int64_t first_tenth_ = 0;
   std::vector<int64_t> by_tenth_;
   int64_t bytes_received_ = 0;
