@@ -8,6 +8,13 @@
 
 namespace strom {
 
+bool ShardExchange::IsAwaited(int32_t rank) const {
+  const auto found = members_.find(rank);
+  if (found == members_.end()) return false;
+  const Member& member = found->second;
+  return member.here && member.trains && (member.awaited || member.in_round);
+}
+
 void ShardExchange::Wait(int32_t rank, uint64_t round) {
   waiting_[rank] = round;
   peers_.ForgetGiven(rank);
@@ -27,8 +34,7 @@ bool ShardExchange::IsHeldUp() const {
   if (waiting_.empty()) return false;
   bool all_wait = true;
   for (const auto& [rank, member] : members_) {
-    const bool counts = member.here && member.trains && (member.in_rounds || member.in_round);
-    if (!counts || waiting_.contains(rank)) continue;
+    if (!IsAwaited(rank) || waiting_.contains(rank)) continue;
     all_wait = false;
     if (!AwaitsWaiting(rank, member)) return false;
   }

@@ -151,7 +151,7 @@ void MasterGeneration::HandleAverage(int32_t rank, const BlobName& name,
   }
   Vectors& latest = LatestUnder(name.key);
   latest[rank] = std::move(values);
-  if (!HasRounds()) return AnswerAverage(rank, name, latest);
+  if (!HasRounds() || !exchange_->IsAwaited(rank)) return AnswerAverage(rank, name, latest);
   members_[rank].asked = name;
   exchange_->Wait(rank, name.mark);
   Advance();
@@ -235,7 +235,7 @@ void MasterGeneration::GoOn(int32_t rank, uint64_t origin, const AskResume& resu
   if (!exchange_) return;
   const bool is_first = exchange_->joint().cycles() == 0 && resume.cycles > 0;
   if (is_first) exchange_->Restart(resume.cycles);
-  exchange_->Join(rank, /*late=*/true);
+  exchange_->Join(rank, /*late=*/true, member.has_state);
 }
 
 std::optional<int32_t> MasterGeneration::FindDonor(const std::set<int32_t>& asked) const {

@@ -54,10 +54,11 @@ ShardExchange::ShardExchange(const JointPlan& plan, uint64_t generation,
   joint_.BeginAfter(static_cast<int64_t>(cycles));
 }
 
-void ShardExchange::Join(int32_t rank, bool late) {
+void ShardExchange::Join(int32_t rank, bool late, bool has_trained) {
   Member& member = members_[rank] = {};
   member.here = member.trains = true;
   member.in_rounds = !late;
+  member.awaited = !late || has_trained;
   EndWait(rank);
   streams_.erase(rank);
   asked_.erase(rank);
@@ -101,6 +102,7 @@ void ShardExchange::Finish(int32_t rank, bool stop) {
   const auto found = members_.find(rank);
   if (found == members_.end()) return;
   found->second.trains = found->second.in_rounds = found->second.in_round = false;
+  found->second.awaited = false;
   found->second.stopped |= stop;
   next_ns_ = 0;
 }
@@ -108,7 +110,7 @@ void ShardExchange::Finish(int32_t rank, bool stop) {
 void ShardExchange::Release(int32_t rank) {
   const auto found = members_.find(rank);
   if (found == members_.end() || !plan_.IsOfGradients()) return;
-  found->second.in_rounds = false;
+  found->second.in_rounds = found->second.awaited = false;
   StopPeers();
   next_ns_ = 0;
 }
@@ -124,7 +126,7 @@ bool ShardExchange::Hold(int32_t rank, uint64_t round) {
     GoBackTo(round);
   }
   found->second.next_round = round;
-  found->second.in_rounds = found->second.trains;
+  found->second.in_rounds = found->second.awaited = found->second.trains;
   return true;
 }
 
@@ -259,7 +261,7 @@ std::string ShardExchange::HandleShard(int64_t now_ns, int32_t rank, const BlobC
   if (!nothing && member.received < total) return "";
   *whole = true;
   member.gave = mark;
-  member.in_rounds = member.trains;
+  member.in_rounds = member.awaited = member.trains;
   if (plan_.IsOfGradients() && mark >= kFirstLastMark && !nothing) member.ran = chunk.name.count;
   if (member.owes == mark) member.owes.reset();
   if (plan_.IsOfGradients()) {

@@ -53,8 +53,8 @@ class ShardExchange {
                 uint64_t cycles, ShardExchangeHost* host);
 
   // A worker trains from here on; `late`: the others do already. Rounds wait for a late one only
-  // from its first snapshot on.
-  void Join(int32_t rank, bool late);
+  // from its first snapshot on, and averages too, unless it has trained before (at a lost master).
+  void Join(int32_t rank, bool late, bool has_trained = false);
   // It is back over another link.
   void Return(int32_t rank);
   // Its link is gone.
@@ -63,6 +63,9 @@ class ShardExchange {
   void Finish(int32_t rank, bool stop = false);
 
   // --- averages, where there are rounds
+  // Whether it waits in one, and others in theirs for it. Not so who joins others in the middle,
+  // until it makes its first round.
+  bool IsAwaited(int32_t rank) const;
   // It waits in one, and gives for `round` next (of gradients); or waits no more.
   void Wait(int32_t rank, uint64_t round);
   void EndWait(int32_t rank) { waiting_.erase(rank); }
@@ -114,6 +117,7 @@ class ShardExchange {
     bool steps = false;            // has made its first step
     bool in_rounds = false;        // rounds wait for it
     bool in_round = false;         // so does the one at hand, of which parts have gone out
+    bool awaited = false;          // averages wait for it
     std::optional<uint64_t> owes;  // MPCA: the tick that has asked it
     std::optional<uint64_t> mark;  // of what it gives, or has given last
     uint64_t received = 0;         // bytes of that

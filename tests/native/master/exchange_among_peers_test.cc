@@ -189,6 +189,46 @@ TEST_F(AmongPeersTest, WhoIsLostOrHasEndedHoldsUpNobodyWhoWaits) {
   EXPECT_TRUE(exchange->IsHeldUp());  // it has no state yet
 }
 
+class AveragesTest : public testing::Test {
+ protected:
+  AveragesTest() {
+    JointPlan plan;
+    plan.method.kind = STROM_SPARKNET;
+    plan.method.phases = 1;
+    plan.method.steps = 40;
+    plan.ranges = {{0, kSize}};
+    exchange.emplace(plan, kGeneration, std::vector<float>(kSize), 0, &host);
+  }
+
+  Host host;
+  std::optional<ShardExchange> exchange;
+};
+
+TEST_F(AveragesTest, WhoJoinsInTheMiddleNeitherWaitsNorIsWaitedForBeforeItsFirstRound) {
+  for (int32_t rank = 0; rank < 2; ++rank) exchange->Join(rank, /*late=*/false);
+  exchange->Leave(1);
+  exchange->Join(1, /*late=*/true);
+  EXPECT_TRUE(exchange->IsAwaited(0));
+  EXPECT_FALSE(exchange->IsAwaited(1));
+  exchange->Wait(0, 0);
+  EXPECT_TRUE(exchange->IsHeldUp());  // all who are awaited wait
+}
+
+TEST_F(AveragesTest, AtAnotherMasterAllWhoHaveTrainedAreWaitedForAtOnce) {
+  for (int32_t rank = 0; rank < 2; ++rank) {
+    exchange->Join(rank, /*late=*/true, /*has_trained=*/true);
+  }
+  exchange->Join(2, /*late=*/true, /*has_trained=*/false);
+  exchange->Wait(0, 0);
+  EXPECT_FALSE(exchange->IsHeldUp());
+  exchange->Wait(1, 0);
+  EXPECT_TRUE(exchange->IsHeldUp());
+  exchange->EndWait(1);
+  exchange->Finish(1);
+  EXPECT_FALSE(exchange->IsAwaited(1));
+  EXPECT_TRUE(exchange->IsHeldUp());
+}
+
 TEST_F(AmongPeersTest, WhenOneIsLostTheOthersGoOnAtTheMaster) {
   BeginAmongPeers();
   exchange->Leave(2);
