@@ -1,8 +1,8 @@
 """What a training step on a GPU costs under StromStrategy, against plain Keras on the same card.
 
 A CNN and a transformer block of 100 million parameters train with `fit` on the same arrays: under
-plain Keras, under TensorFlow's own OneDeviceStrategy, and as a lone worker with
-`always_encode=True`, where every step makes its messages, which is what a worker among others does.
+plain Keras, under TensorFlow's own OneDeviceStrategy, as a lone worker, which shares nothing, and
+with `always_encode=True`, where every step makes its messages, as a worker among others does.
 That worker's steps stay on the card, or go by way of the host (`KERAS_STROM_GPU_STEP=off`). No way
 is compiled by XLA, which Keras chooses by itself for plain `fit`: `--xla` adds what that takes.
 
@@ -41,12 +41,14 @@ SKIPPED = 2
 PLAIN = "plain Keras"
 XLA = "plain Keras, compiled by XLA"
 ONE_DEVICE = "OneDeviceStrategy"
+LONE = "keras-strom, a lone worker"
 ON_CARD = "keras-strom, on the card"
 BY_HOST = "keras-strom, by the host"
-WAYS = (PLAIN, ONE_DEVICE, ON_CARD, BY_HOST)
+WAYS = (PLAIN, ONE_DEVICE, LONE, ON_CARD, BY_HOST)
 COLORS = {
     XLA: pictures.GREY,
     ONE_DEVICE: pictures.GREY,
+    LONE: pictures.GREY,
     ON_CARD: pictures.ORANGE,
     BY_HOST: pictures.SKY,
 }
@@ -113,6 +115,8 @@ def compiled(name: str, way: str) -> keras.Model:
     scope: Any = contextlib.nullcontext()
     if way == ONE_DEVICE:
         scope = tf.distribute.OneDeviceStrategy("/gpu:0").scope()
+    elif way == LONE:
+        scope = StromStrategy(devices="/gpu:0").scope()
     elif way in (ON_CARD, BY_HOST):
         os.environ["KERAS_STROM_GPU_STEP"] = "on" if way == ON_CARD else "off"
         # Near what settles after some hundred steps, for which there is no time here.
@@ -122,7 +126,7 @@ def compiled(name: str, way: str) -> keras.Model:
     with scope:
         model = WORKLOADS[name].build()
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-        jit = {} if way in (ON_CARD, BY_HOST) else {"jit_compile": way == XLA}
+        jit = {} if way in (LONE, ON_CARD, BY_HOST) else {"jit_compile": way == XLA}
         model.compile(keras.optimizers.Adam(1e-4), loss, **jit)
     return model
 
