@@ -151,11 +151,12 @@ class SupervisedMaster:
         try:
             self._epoch += 1
             self._process, _ = self._start(self._port)
-            with contextlib.suppress(ValueError):  # It has ended already, as `_keep` will find.
-                self._tell_of_ended()
         except (errors.StromError, OSError) as error:
             self._note(f"another master could not be started: {error}")
             return False
+        if self._ended:
+            with contextlib.suppress(OSError, ValueError):  # It is gone, as `_keep` will find.
+                self._tell_of_ended()
         self._note(
             f"another master (process {self._process.pid}, epoch {self._epoch}) waits for the "
             f"workers at {format_address(self.address)}"

@@ -160,6 +160,34 @@ def test_a_master_that_stands_still_gives_way_to_another(
     wait_until(lambda: master.pid != stopped, "the stopped master stays")
 
 
+def test_a_master_that_dies_before_it_hears_who_has_ended_is_followed_by_another(
+    master: SupervisedMaster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin, died = SupervisedMaster._start, threading.Event()
+
+    def begin_and_die(self: SupervisedMaster, port: int) -> Any:
+        process, started = begin(self, port)
+        if not died.is_set():
+            process.kill()
+            process.wait()  # Whoever writes to its pipe from here on fails.
+            died.set()
+        return process, started
+
+    monkeypatch.setattr(SupervisedMaster, "_start", begin_and_die)
+    master.worker_has_ended(1)
+    os.kill(master.pid, signal.SIGKILL)
+    wait_until(died.is_set, "no other master is started")
+
+    def told() -> list[str]:
+        return [event["text"] for event in master.status()["events"]]
+
+    wait_until(
+        lambda: sum("waits for the workers" in text for text in told()) == 2, "no third master"
+    )
+    assert not any("could not be started" in text for text in told())
+    assert sum("has ended with code -9" in text for text in told()) == 2
+
+
 def test_no_other_master_is_started_after_five_that_ended_at_once(master: SupervisedMaster) -> None:
     for number in range(1, 6):
         ended = master.pid
