@@ -74,10 +74,16 @@ def _run_script(path: str, *arguments: str) -> int:
     except Exception as error:
         # This frame is of no interest; everything below it is the script's.
         error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next
-        sys.last_value = error  # As Python itself does.
+        _tell_the_strategy(error)
         sys.excepthook(type(error), error, error.__traceback__)
         return 1
     return 0
+
+
+def _tell_the_strategy(error: Exception) -> None:
+    """Has a strategy, where there is one, say to the other workers why this one ends."""
+    if failure := sys.modules.get("keras_strom.strategy.fit_failure"):
+        failure.script_has_failed(error)
 
 
 def _call(payload_fd: int, report_fd: int) -> int:
@@ -94,7 +100,7 @@ def _call(payload_fd: int, report_fd: int) -> int:
             # As for a script; what Python itself calls there is not called for a function.
             if callbacks := sys.modules.get("keras_strom.strategy.callbacks"):
                 callbacks.explain_missing_file(error)
-            sys.last_value = error
+            _tell_the_strategy(error)
             # This frame is of no interest; everything below it is the user's.
             inner = error.__traceback__.tb_next if error.__traceback__ else None
             text = "".join(traceback.format_exception(type(error), error, inner or None))

@@ -45,6 +45,8 @@ _DIFFERS = re.compile(r"worker \d+'s (model|options) differs? from")
 _REJOIN_SECONDS = 10.0
 _POLL_SECONDS = 0.05
 
+_failed_with = ""  # The words of the error with which this process's script has ended.
+
 
 def words_of(error: BaseException) -> str:
     """An exception in one line: "ValueError: bad data"."""
@@ -171,8 +173,27 @@ def tell_of_those_who_left(worker: TrainingWorker, told_of: set[str], words: str
 
 def say_goodbye(worker: TrainingWorker) -> None:
     """At the end of the strategy or the process: leaves, with the error that ends the script."""
-    error = getattr(sys, "last_value", None)  # Of what Python has shown a traceback.
-    worker.close(_SCRIPT_FAILED + words_of(error) if isinstance(error, Exception) else "")
+    words = _failed_with or _words_of_what_ended_python()
+    worker.close(_SCRIPT_FAILED + words if words else "")
+
+
+def script_has_failed(error: Exception) -> None:
+    """Where something other than Python itself runs the script: it has ended with `error`."""
+    global _failed_with
+    _failed_with = words_of(error)
+
+
+def _words_of_what_ended_python() -> str:
+    """The error that Python ends with; "" where it ends well.
+
+    Interpreters, notebooks and test runners set `sys.last_value`, too, and go on: they have caught
+    the error in a frame that another has called. One that ends Python has left every frame.
+    """
+    error = getattr(sys, "last_value", None)
+    if not isinstance(error, Exception) or hasattr(sys, "ps1"):
+        return ""
+    trace = error.__traceback__
+    return words_of(error) if trace is not None and trace.tb_frame.f_back is None else ""
 
 
 def join_anew(join: Callable[[], TrainingWorker]) -> TrainingWorker:
