@@ -4,7 +4,7 @@ The parameters come from the master. What it does not hold comes from another wo
 of an epoch, as bytes that only these two read: the optimizers' state, the state that no optimizer
 trains, and where that worker is. Both build the same model, so variables go by their place in it.
 
-The bytes are those of `packed_arrays`, with the values epoch, batch and threshold.
+The bytes are those of `packed_arrays`, with the values epoch, batch, threshold and per_epoch.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from keras_strom.recovery.packed_arrays import MALFORMED, OtherVersionError, pac
 from keras_strom.recovery.resume import DataPosition
 
 _KIND = "keras-strom donation"
-_VERSION = 2
+_VERSION = 3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,6 +32,7 @@ class Donation:
         place: the batch that it trains next.
         threshold: the state of its threshold algorithm.
         arrays: values by the names of `donated_variables`.
+        per_epoch: batches of an epoch of its data; None = not known.
 
     Example:
         >>> sent = Donation(DataPosition(3, 7), threshold=(1e-3,), arrays={})
@@ -42,6 +43,7 @@ class Donation:
     place: DataPosition
     threshold: tuple[float, ...]
     arrays: Mapping[str, npt.NDArray[Any]]
+    per_epoch: int | None = None
 
     def to_bytes(self) -> bytes:
         """The bytes of `packed_arrays`."""
@@ -49,6 +51,7 @@ class Donation:
             "epoch": self.place.epoch,
             "batch": self.place.batch,
             "threshold": self.threshold,
+            "per_epoch": self.per_epoch,
         }
         return pack(_KIND, _VERSION, values, self.arrays)
 
@@ -66,6 +69,7 @@ class Donation:
                 place=DataPosition(whole(values, "epoch"), whole(values, "batch")),
                 threshold=tuple(map(float, values["threshold"])),
                 arrays=arrays,
+                per_epoch=None if values["per_epoch"] is None else whole(values, "per_epoch"),
             )
         except OtherVersionError as other:
             raise errors.Refused(

@@ -77,6 +77,19 @@ def place_after(batches: int, *, first_epoch: int, per_epoch: int | None) -> Dat
     return DataPosition(first_epoch + epochs, batch)
 
 
+def batches_before(place: DataPosition, *, first_epoch: int, per_epoch: int | None) -> int | None:
+    """The inverse of `place_after`: the batches from the start of `first_epoch` to `place`.
+
+    Example:
+        >>> batches_before(DataPosition(4, 5), first_epoch=2, per_epoch=10)
+        25
+    """
+    epochs = place.epoch - first_epoch
+    if epochs and not per_epoch:
+        return None
+    return epochs * (per_epoch or 0) + place.batch
+
+
 class ResumableData:
     """Stands where Keras keeps its dataset; the first iterator after `skip` leaves batches out.
 

@@ -26,7 +26,7 @@ from keras_strom.recovery.donation import (
     optimizers_of,
     unbuilt_optimizers,
 )
-from keras_strom.recovery.resume import DataPosition, Fit, Start, place_after
+from keras_strom.recovery.resume import DataPosition, Fit, Start, batches_before, place_after
 from keras_strom.sharing.constraints import Projection
 from keras_strom.sharing.model_state import left_to_the_program, untrained_state
 from keras_strom.sharing.participant import Participant
@@ -70,23 +70,27 @@ def take_over(participant: Participant, fit: Fit, start: Start) -> DataPosition:
         place = _go_with(donated.place, participant, fit, start)
     place = place or DataPosition(donated.place.epoch, 0)
     if not participant.step.has_one_state:
-        _count_at(place, donated, fit)
+        _count_at(place, donated, fit, start)
     return place
 
 
-def _count_at(place: DataPosition, donated: Donation, fit: Fit) -> None:
+def _count_at(place: DataPosition, donated: Donation, fit: Fit, start: Start) -> None:
     """Has optimizers that were the donor's count as at this worker's own place.
 
-    Their moments stay the donor's. Where an epoch's number of batches is not known, the count can
-    be told within the donor's epoch only.
+    Their moments stay the donor's. Each of the two has its own number of batches in an epoch. Who
+    does not know it is taken to have the other's; where neither does, the count can be told within
+    the donor's epoch only.
     """
-    epochs = place.epoch - donated.place.epoch
-    if epochs and not fit.per_epoch:
-        return
-    batches = epochs * (fit.per_epoch or 0) + place.batch - donated.place.batch
+    own, donors = fit.per_epoch or donated.per_epoch, donated.per_epoch or fit.per_epoch
+    here = batches_before(place, first_epoch=start.first_epoch, per_epoch=own)
+    there = batches_before(donated.place, first_epoch=start.first_epoch, per_epoch=donors)
+    if here is None or there is None:
+        if place.epoch != donated.place.epoch:
+            return
+        here, there = place.batch, donated.place.batch
     for optimizer in optimizers_of(fit.model):
         if getattr(optimizer, "built", True):  # Else it has nothing of the donor.
-            count_otherwise(optimizer, batches)
+            count_otherwise(optimizer, here - there)
 
 
 def _go_with(other: DataPosition, participant: Participant, fit: Fit, start: Start) -> DataPosition:
@@ -100,24 +104,25 @@ def _go_with(other: DataPosition, participant: Participant, fit: Fit, start: Sta
 
 
 def donate_if_asked(
-    participant: Participant, model: Any, place: DataPosition, projection: Projection
+    participant: Participant, fit: Fit, place: DataPosition, projection: Projection
 ) -> None:
     """Between two batches: gives a worker that has joined late this one's state.
 
     Args:
         participant: this worker.
-        model: the one that `fit` trains.
+        fit: the one that runs.
         place: the batch that this worker trains next.
-        projection: of `fit`, which may show other values than those that are trained on.
+        projection: of its model, which may show other values than those that are trained on.
     """
     if participant.worker is None or not participant.worker.donation_wanted():
         return
     with projection.lifted():
-        arrays = state_arrays(participant, model)
+        arrays = state_arrays(participant, fit.model)
         if participant.step.has_one_state:  # The master has no parameters of this step.
-            for entry in participant.space.entries_of(v.value for v in model.trainable_variables):
+            trained = (variable.value for variable in fit.model.trainable_variables)
+            for entry in participant.space.entries_of(trained):
                 arrays[f"{_SHARED}{entry.offset}"] = entry.variable.numpy()
-    donation = Donation(place, participant.step.threshold_state, arrays)
+    donation = Donation(place, participant.step.threshold_state, arrays, fit.per_epoch)
     participant.worker.donate(donation.to_bytes())
 
 

@@ -400,7 +400,7 @@ class _Training:
         """Gives others what they ask this worker for, at its place between two batches."""
         running = self._sharing.generation
         if running is not None:
-            donate_if_asked(self._sharing, self._model, self._place, self._projection)
+            donate_if_asked(self._sharing, self._fit, self._place, self._projection)
             hand_over_if_asked(self._sharing, running.began.layout_size, self._projection)
 
     def close_epoch(self) -> None:

@@ -30,10 +30,12 @@ ARRAYS = {
 # ------------------------------------------------------------------ the bytes
 
 
-def test_a_donation_survives_its_way() -> None:
-    sent = Donation(DataPosition(3, 17), (1e-3,), ARRAYS)
+@pytest.mark.parametrize("per_epoch", [None, 20])
+def test_a_donation_survives_its_way(per_epoch: int | None) -> None:
+    sent = Donation(DataPosition(3, 17), (1e-3,), ARRAYS, per_epoch)
     taken = Donation.from_bytes(sent.to_bytes())
     assert (taken.place, taken.threshold) == (sent.place, sent.threshold)
+    assert taken.per_epoch == per_epoch
     assert set(taken.arrays) == set(ARRAYS)
     for name, array in ARRAYS.items():
         assert taken.arrays[name].dtype == array.dtype
@@ -232,7 +234,8 @@ def test_a_joiner_has_the_donors_state_and_its_predecessors_place() -> None:
 
     gives = Connection()
     giver = shares(donor, gives)
-    donate_if_asked(giver, donor, DataPosition(3, 0), Projection(donor, giver.space))
+    fit = Fit(1, donor, per_epoch=5)
+    donate_if_asked(giver, fit, DataPosition(3, 0), Projection(donor, giver.space))
     takes = Connection(StartInfo(late=True, resume_iteration=106), given=gives.donated)
     sharing = shares(joiner, takes)
     place = take_over(sharing, Fit(1, joiner, per_epoch=5), Start(1, 100))
@@ -256,25 +259,30 @@ def test_a_joiner_has_the_donors_state_and_its_predecessors_place() -> None:
 
 
 def take_over_from(
-    donor: keras.Model, at: DataPosition, resume_iteration: int, per_epoch: int | None
+    donor: keras.Model,
+    at: DataPosition,
+    resume_iteration: int,
+    per_epoch: int | None,
+    donors_per_epoch: int | None = None,
 ) -> keras.Model:
     """A model with which a worker has come for one that had made so many steps, from 0."""
     with StromStrategy(always_encode=True).scope():
         joiner = build(donor.optimizer.gradient_accumulation_steps)
     gives = Connection()
     giver = shares(donor, gives)
-    donate_if_asked(giver, donor, at, Projection(donor, giver.space))
+    fit = Fit(1, donor, per_epoch=donors_per_epoch)
+    donate_if_asked(giver, fit, at, Projection(donor, giver.space))
     takes = Connection(StartInfo(late=True, resume_iteration=resume_iteration), given=gives.donated)
     take_over(shares(joiner, takes), Fit(1, joiner, per_epoch=per_epoch), Start())
     return joiner
 
 
-def trained(accumulated: int | None, batches: int) -> keras.Model:
-    """A model of which an epoch of so many batches has been trained."""
+def trained(accumulated: int | None, batches: int, epochs: int = 1) -> keras.Model:
+    """A model of which epochs of so many batches have been trained."""
     with StromStrategy(always_encode=True).scope():
         model = build(accumulated)
     x = np.ones((batches, 3), np.float32)
-    model.fit(x, x[:, :1], batch_size=1, verbose=0)
+    model.fit(x, x[:, :1], batch_size=1, epochs=epochs, verbose=0)
     return model
 
 
@@ -291,6 +299,25 @@ def test_a_joiners_optimizer_counts_as_at_its_own_place(
     resumed: int, per_epoch: int | None, counts: int
 ) -> None:
     joiner = take_over_from(trained(None, 5), DataPosition(0, 5), resumed, per_epoch)
+    assert joiner.optimizer.iterations.numpy() == counts
+
+
+@pytest.mark.parametrize(
+    ("donors", "resumed", "own", "counts"),
+    [
+        (6, 6, 5, 7),  # In its second epoch, at (1, 2).
+        (6, 11, 5, 12),  # In its third, as the donor.
+        (6, -1, 5, 10),  # It begins its third, where the donor is.
+        (None, 6, 6, 7),  # The donor's are taken to be as many.
+        (6, 6, None, 12),  # It begins the donor's third epoch.
+        (None, 6, None, 12),
+    ],
+)
+def test_a_joiner_with_other_epochs_than_the_donor_counts_as_at_its_own_place(
+    donors: int | None, resumed: int, own: int | None, counts: int
+) -> None:
+    donor = trained(None, batches=6, epochs=2)
+    joiner = take_over_from(donor, DataPosition(2, 0), resumed, own, donors)
     assert joiner.optimizer.iterations.numpy() == counts
 
 
