@@ -143,7 +143,8 @@ def inspect(
     Args:
         df: a DataFrame.
         columns: the chosen ones.
-        shapes: of a streaming DataFrame's columns, where its schema does not tell them.
+        shapes: of the columns, where neither the schema nor a row tells them: no row has a value,
+            or the DataFrame is a streaming one.
 
     Raises:
         InvalidData: a column that is missing, has a type that is no tensor, or holds no value.
@@ -171,7 +172,8 @@ def inspect(
         elif kind in ("array", "image"):
             shape = _shape_of(df, name, kind, depth, shapes)
         elif kind == "binary" and not df.isStreaming:
-            example = bytes(_of_a_row(df, name, [_column(name)])[0])
+            row = _of_a_row(df, name, [_column(name)], optional=name in (shapes or {}))
+            example = b"" if row is None else bytes(row[0])
         specs[name] = ColumnSpec(kind, dtype, shape, example)
     return with_weight(columns, specs)
 
@@ -322,9 +324,10 @@ def _vector_size(metadata: Mapping[str, Any]) -> int:
 def _shape_of(
     df: DataFrame, name: str, kind: str, depth: int, shapes: Mapping[str, tuple[int, ...]] | None
 ) -> tuple[int, ...]:
-    if not df.isStreaming:
-        return _shape_of_a_row(df, name, kind, depth)
     shape = (shapes or {}).get(name, ())
+    if not df.isStreaming:
+        found = _shape_of_a_row(df, name, kind, depth, optional=len(shape) == depth)
+        return shape if found is None else found
     if len(shape) != depth:
         raise errors.InvalidData(
             f"the schema of the streaming DataFrame does not tell the shape of column {name!r} "
@@ -334,7 +337,9 @@ def _shape_of(
     return shape
 
 
-def _shape_of_a_row(df: DataFrame, name: str, kind: str, depth: int) -> tuple[int, ...]:
+def _shape_of_a_row(
+    df: DataFrame, name: str, kind: str, depth: int, *, optional: bool
+) -> tuple[int, ...] | None:
     from pyspark.ml.functions import vector_to_array
     from pyspark.sql import functions as F  # noqa: N812
 
@@ -348,19 +353,33 @@ def _shape_of_a_row(df: DataFrame, name: str, kind: str, depth: int) -> tuple[in
         for _ in range(depth):
             sizes.append(F.size(nested))
             nested = F.get(nested, F.lit(0))
-    row = _of_a_row(df, name, sizes)
+    row = _of_a_row(df, name, sizes, optional=optional)
+    if row is None:
+        return None
     shape = tuple(-1 if size is None else int(size) for size in row)
     if min(shape) < 1:
         raise errors.InvalidData(f"column {name!r} has an empty {kind} in its first row")
     return shape
 
 
-def _of_a_row(df: DataFrame, name: str, wanted: Sequence[Column]) -> Sequence[Any]:
-    """Expressions over the first row that has a value in a column."""
+def _of_a_row(
+    df: DataFrame, name: str, wanted: Sequence[Column], *, optional: bool
+) -> Sequence[Any] | None:
+    """Expressions over the first row that has a value in a column; None = there is none.
+
+    Raises:
+        InvalidData: there is none, and it is not optional.
+    """
     row = df.filter(_column(name).isNotNull()).select(*wanted).first()
-    if row is None:
-        raise errors.InvalidData(f"column {name!r} has no row with a value")
-    return tuple(row)
+    if row is not None:
+        return tuple(row)
+    if optional:
+        return None
+    if df.isEmpty():
+        raise errors.InvalidData(
+            f"the DataFrame has no rows: what column {name!r} holds cannot be told"
+        )
+    raise errors.InvalidData(f"column {name!r} has no row with a value")
 
 
 def _expression(df: DataFrame, name: str, spec: ColumnSpec) -> Column:

@@ -158,6 +158,8 @@ class ExportedData:
         if split not in self.splits:
             raise errors.InvalidData(f"there is no {split} data, only {', '.join(self.splits)}")
         rows = self.rows(split)
+        if not rows and split == TRAIN:
+            raise errors.InvalidData("there are no rows to train on")
         if rows < workers:
             remedy = "choose fewer workers" if split == TRAIN else "make the validation part larger"
             raise errors.InvalidData(

@@ -202,7 +202,8 @@ class StromModel(ColumnParams, Model, MLWritable, MLReadable):  # type: ignore[m
         if with_labels and not labels:
             raise errors.InvalidOption("label_cols is not set: what is the model compared with?")
         columns = Columns(tuple(features), labels, params["sample_weight_col"] if labels else None)
-        specs = inspect(df, columns, self._shapes(columns) if df.isStreaming else None)
+        known = bool(self._specs) or params["transformation_fn"] is None
+        specs = inspect(df, columns, self._shapes(columns) if df.isStreaming or known else None)
         for name, trained in self._specs.items():
             if name in specs:
                 specs[name] = _as_trained(name, specs[name], trained)
