@@ -33,7 +33,8 @@ class Columns:
 
     Args:
         features: one gives the model a tensor, several a dict by name.
-        labels: one gives the loss a tensor, several a tuple in this order.
+        labels: one gives the loss a tensor, several a tuple in this order (which an estimator makes
+            a dict for a model whose dict of outputs has these names).
         sample_weight: a scalar column, or None.
 
     Raises:

@@ -81,7 +81,8 @@ class StromEstimator(TrainingParams, Estimator, MLWritable, MLReadable):  # type
         metrics: as `compile` takes it.
         feature_cols: numbers, booleans, strings, binary, arrays, ML vectors or images. One goes
             into the model as it is, several to the inputs of their names.
-        label_cols: one for each output, in order.
+        label_cols: one for each output, in order; where the model gives a dict, to the outputs of
+            these names, and of other names only where the dict is in alphabetical order.
         sample_weight_col: a column of numbers.
         validation: the fraction of the rows that is held out, or a Boolean or 0/1 column that marks
             them. Every worker validates on all of them.
@@ -415,7 +416,6 @@ def _prepare(
     compiled = params["model"].get_compile_config() if params["model"] is not None else None
     check_names(compiling or compiled or {})
     strategy = _method(params).strategy(params["strategy"])
-    code = Code(params["callbacks"], params["transformation_fn"], strategy).pickled()
     model = pack(
         params["model"],
         model_fn=params["model_fn"],
@@ -424,6 +424,7 @@ def _prepare(
     )
     trial = dry_run(model, columns, specs, params["transformation_fn"])
     output_columns(trial.outputs, params)
+    code = Code(params["callbacks"], trial.function, strategy).pickled()
     if params["model_fn"] is not None:
         model = model.with_example(trial.x)
     context = context_of(spark)
@@ -437,9 +438,7 @@ def _prepare(
         model=model,
         code=code,
         outputs=trial.outputs,
-        checks=ValueChecks(
-            trial.allowed, Probe(model, columns, specs, params["transformation_fn"])
-        ),
+        checks=ValueChecks(trial.allowed, Probe(model, columns, specs, trial.function)),
         size=size,
         run=run,
         finished=before,

@@ -20,6 +20,7 @@ from ..data.checked import explain
 from ..data.columns import Columns, ColumnSpec, inspect, select
 from ..data.connect import context_of, is_connect
 from ..inference.dry_run import dry_run
+from ..inference.labels import LabelsByName, in_order, labels_by_name
 from ..inference.outputs import OutputColumns, Outputs
 from ..inference.pickled import loads
 from ..inference.prediction import (
@@ -61,7 +62,9 @@ class StromModel(ColumnParams, Model, MLWritable, MLReadable):  # type: ignore[m
         label_cols: columns for `evaluate` and `score`; `transform` does not need them.
         sample_weight_col: weighs the examples in `evaluate` and `score`; or None.
         output_cols: columns for the model's outputs as they are (numbers, or arrays as deep as
-            their shape), one each; None = none, or "LABEL__output" for a model with several.
+            their shape), one each; None = none, or "LABEL__output" for a model with several. A
+            dict's outputs go to columns of their names, else as `label_cols` name them, else in the
+            dict's order.
         prediction_col: for a model with one output: the class (double) where its loss is a
             categorical or binary cross-entropy, else the value (double, or arrays); None = none.
         probability_col: the classes' probabilities as an ML vector; None = none.
@@ -259,7 +262,7 @@ class StromModel(ColumnParams, Model, MLWritable, MLReadable):  # type: ignore[m
             trained=trained,
             outputs=self._outputs,
             batch_size=params["val_batch_size"],
-            transformation_fn=params["transformation_fn"],
+            transformation_fn=self._function(columns),
         )
         pickled = cloudpickle.dumps(inference)
         key = hashlib.sha256(pickled).hexdigest()
@@ -271,6 +274,17 @@ class StromModel(ColumnParams, Model, MLWritable, MLReadable):  # type: ignore[m
             self._payload = application, BroadcastPayload(key, context.broadcast(pickled))
         return self._payload[1]
 
+    def _function(self, columns: Columns) -> Callable[..., Any] | None:
+        """What a batch goes through: the user's function, and what names labels, if there are."""
+        function: Callable[..., Any] | None = self.check_params()["transformation_fn"]
+        assert self._outputs is not None
+        if not columns.labels or not self._outputs.named:
+            return function
+        found = labels_by_name(self.keras, self._outputs, columns.labels, function)
+        if function is None and isinstance(found, LabelsByName):
+            found.named(columns.labels)  # Refuses here what a task would refuse.
+        return found
+
     def _results(
         self,
         state: Sequence[np.ndarray[Any, Any]],
@@ -280,7 +294,7 @@ class StromModel(ColumnParams, Model, MLWritable, MLReadable):  # type: ignore[m
         """The metrics' results from what they have counted."""
         model = self._model().load()
         arrays = {name: zeros(specs[name], 1) for name in columns.names}
-        function = self.check_params()["transformation_fn"]
+        function = self._function(columns)
         # Metrics have variables once they have seen a batch.
         model.test_on_batch(*examples(columns, arrays, function))
         for variable, value in zip(metric_state(model), state, strict=True):
@@ -305,6 +319,8 @@ class StromModel(ColumnParams, Model, MLWritable, MLReadable):  # type: ignore[m
         file = read(f"model{metadata['suffix']}")
         specs = {name: ColumnSpec.from_json(spec) for name, spec in metadata["specs"].items()}
         outputs = metadata["outputs"]
+        if outputs is not None and "named" not in outputs and len(outputs["tensors"]) > 1:
+            outputs = None  # Of an earlier version; the model itself tells.
         model = cls()._filled(
             PackedModel(code, file, metadata["suffix"]),
             specs,
@@ -332,10 +348,16 @@ def output_columns(outputs: Outputs, params: Mapping[str, Any]) -> OutputColumns
     """
     raw = tuple(params["output_cols"] or ())
     prediction = params["prediction_col"]
-    if len(outputs.tensors) > 1 and prediction == "prediction":
+    labels = tuple(params["label_cols"] or ())
+    names = outputs.names
+    if outputs.named and len(names) > 1:
+        order = next((one for one in (raw, labels) if sorted(one) == sorted(names)), names)
+        outputs = outputs.ordered(order)
+        names = order
+    if len(names) > 1 and prediction == "prediction":
         prediction = None  # The default is for models with one output.
-        labels = params["label_cols"] or ()
-        names = labels if len(labels) == len(outputs.tensors) else [t.name for t in outputs.tensors]
+        if len(labels) == len(names) and (not outputs.named or in_order(labels, names)):
+            names = labels
         raw = raw or tuple(f"{name}__output" for name in names)
     return OutputColumns(outputs, prediction, params["probability_col"], raw)
 

@@ -16,6 +16,7 @@ from keras_strom import errors
 
 from ..data.columns import Columns, ColumnSpec
 from ..data.tensors import Allowed
+from .labels import LabelsByName, labels_by_name, of_each_output, of_outputs
 from .outputs import Output, Outputs, meaning_of, scalar_or_shape
 from .prediction import examples, flat, zeros
 from .serialization import PackedModel
@@ -57,11 +58,13 @@ class Trial:
         outputs: of the model.
         x: the examples, as the model was given them.
         allowed: of the label columns whose loss takes some numbers only, those.
+        function: what every batch goes through: the user's, and what names the labels.
     """
 
     outputs: Outputs
     x: Any
     allowed: Mapping[str, Allowed] = dataclasses.field(default_factory=dict)
+    function: Callable[..., Any] | None = None
 
 
 def dry_run(
@@ -110,17 +113,24 @@ def dry_run(
         for name, one in zip(names, flat(predicted), strict=True)
     ]
     loss = getattr(model, "loss", None)
+    outputs = meaning_of(tensors, loss)
+    outputs = dataclasses.replace(outputs, named=isinstance(predicted, Mapping))
+    function = labels_by_name(model, outputs, columns.labels, transformation_fn)
     if trains and y is not None:
-        _check_labels(loss, tensors, y, columns)
+        if isinstance(function, LabelsByName):
+            y = function.named(y)
+        compared = _compared(outputs, loss, y, columns)
+        if not outputs.named or len(tensors) < 2 or isinstance(function, LabelsByName):
+            _check_labels(compared)
     if trains and type(model).train_step is keras.Model.train_step:
         _check_loss(model, x, y, predicted, weight, _strings(columns.labels, specs))
-        if transformation_fn is None and len(columns.labels) == len(tensors):
+        if transformation_fn is None and y is not None:
             allowed = {
-                name: found
-                for index, (name, tensor) in enumerate(zip(columns.labels, tensors, strict=True))
-                if (found := _allowed(_loss_of(loss, index, tensor), tensor)) is not None
+                one.column: found
+                for one in compared
+                if (found := _allowed(one.loss, one.tensor)) is not None
             }
-    return Trial(meaning_of(tensors, loss), keras.tree.map_structure(_numpy, x), allowed)
+    return Trial(outputs, keras.tree.map_structure(_numpy, x), allowed, function)
 
 
 def _check_inputs(model: keras.Model, columns: Columns) -> None:
@@ -169,14 +179,38 @@ def _names(model: keras.Model, predicted: Any) -> list[str]:
     return names if len(names) == count else [f"output_{index}" for index in range(count)]
 
 
-def _check_labels(loss: Any, tensors: list[Output], y: Any, columns: Columns) -> None:
+@dataclasses.dataclass(frozen=True)
+class _Compared:
+    """A label, its column, and the output and the loss that it is compared by."""
+
+    column: str
+    label: Any
+    tensor: Output
+    loss: Any
+
+
+def _compared(outputs: Outputs, loss: Any, y: Any, columns: Columns) -> list[_Compared]:
+    """[] for a model with a loss of its own; Keras's own says what is wrong with the labels."""
+    labels = of_outputs(y, outputs, loss)
+    if labels is None:
+        return []
+    count = len(flat(y))
+    names = columns.labels if len(columns.labels) == count else ("label",) * count
+    by_name = isinstance(y, Mapping) and set(y) == set(names)
+    found = of_outputs({name: name for name in names} if by_name else names, outputs, loss)
+    losses = of_each_output(loss, outputs)
+    assert found is not None
+    return [
+        _Compared(*parts)
+        for parts in zip(found, labels, outputs.tensors, losses, strict=True)
+        if parts[1] is not None
+    ]
+
+
+def _check_labels(compared: list[_Compared]) -> None:
     """Keras broadcasts a label of another shape than the output's, and trains on nonsense."""
-    labels = flat(y)
-    if len(labels) != len(tensors):
-        return  # A model with a loss of its own; Keras's own says so otherwise.
-    names = columns.labels if len(columns.labels) == len(labels) else ["label"] * len(labels)
-    for index, (label, tensor) in enumerate(zip(labels, tensors, strict=True)):
-        one = _loss_of(loss, index, tensor)
+    for each in compared:
+        label, tensor, one = each.label, each.tensor, each.loss
         kind = _name_of(one)
         found = scalar_or_shape(label.shape[1:])
         expected = tensor.shape
@@ -186,19 +220,10 @@ def _check_labels(loss: Any, tensors: list[Output], y: Any, columns: Columns) ->
             continue
         if found != scalar_or_shape(expected):
             raise errors.InvalidData(
-                f"label column {names[index]!r} holds {_shape_words(found)} an example, where the "
+                f"label column {each.column!r} holds {_shape_words(found)} an example, where the "
                 f"loss {_shown(one)!r} needs {_shape_words(expected)} for "
                 f"output {tensor.name!r} of shape {tensor.shape}"
             )
-
-
-def _loss_of(loss: Any, index: int, tensor: Output) -> Any:
-    """What compares an output, of what `compile` was given for all of them."""
-    if isinstance(loss, Mapping):
-        return loss.get(tensor.name)
-    if isinstance(loss, list | tuple):
-        return loss[index] if index < len(loss) else None
-    return loss
 
 
 def _allowed(loss: Any, tensor: Output) -> Allowed | None:

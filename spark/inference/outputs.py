@@ -67,11 +67,23 @@ class Outputs:
         kind: of a single output: "class" = one score a class, "binary" = one score, "value" = a
             number, "tensor" = anything else, several outputs among them.
         from_logits: whether scores are logits rather than probabilities.
+        named: whether the model gives them as a dict by their names.
     """
 
     tensors: tuple[Output, ...]
     kind: str = "tensor"
     from_logits: bool = False
+    named: bool = False
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The tensors' names."""
+        return tuple(tensor.name for tensor in self.tensors)
+
+    def ordered(self, names: Sequence[str]) -> Outputs:
+        """The same outputs in the order of their names."""
+        found = {tensor.name: tensor for tensor in self.tensors}
+        return dataclasses.replace(self, tensors=tuple(found[name] for name in names))
 
     @property
     def is_classifier(self) -> bool:
@@ -86,7 +98,7 @@ class Outputs:
     def from_json(cls, value: Mapping[str, Any]) -> Outputs:
         """What `to_json` gave."""
         tensors = tuple(Output(t["name"], tuple(t["shape"]), t["dtype"]) for t in value["tensors"])
-        return cls(tensors, value["kind"], value["from_logits"])
+        return cls(tensors, value["kind"], value["from_logits"], value.get("named", False))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -20,6 +20,7 @@ from keras_strom import errors
 
 from ..data.columns import Columns, ColumnSpec
 from ..data.tensors import decode, encode
+from .labels import of_each_output, of_outputs
 from .outputs import OutputColumns, Outputs, nested
 from .serialization import PackedModel
 
@@ -80,7 +81,7 @@ def predict(
     inference, model = _loaded_once(payload)
 
     def outputs(x: Any, *_: Any) -> list[np.ndarray[Any, Any]]:
-        return [np.asarray(one) for one in flat(model.predict_on_batch(x))]
+        return [np.asarray(one) for one in in_order_of(made.outputs, model.predict_on_batch(x))]
 
     for batch in batches:
         pieces = [outputs(*piece) for piece in _pieces(inference, batch)]
@@ -140,6 +141,13 @@ def flat(structure: Any) -> list[Any]:
     if isinstance(structure, Mapping):
         return list(structure.values())
     return list(structure) if isinstance(structure, list | tuple) else [structure]
+
+
+def in_order_of(outputs: Outputs, predicted: Any) -> list[Any]:
+    """What a model gives, in the order of `outputs`: a dict's by their names."""
+    if isinstance(predicted, Mapping):
+        return [predicted[name] for name in outputs.names]
+    return flat(predicted)
 
 
 def examples(
@@ -220,26 +228,21 @@ def _losses(
     model: keras.Model, outputs: Outputs, x: Any, y: Any = None, weight: Any = None
 ) -> np.ndarray[Any, Any]:
     """Each example's loss, float32 [rows]: the outputs' losses by their weights, summed."""
-    predicted = flat(model.predict_on_batch(x))
+    predicted = in_order_of(outputs, model.predict_on_batch(x))
     total = np.zeros(len(predicted[0]), "float32")
-    names = [tensor.name for tensor in outputs.tensors]
-    losses = _of_each_output(model.loss, names)
-    weights = _of_each_output(model.get_compile_config()["loss_weights"], names)
-    for loss, factor, y_true, y_pred in zip(losses, weights, flat(y), predicted, strict=True):
-        if loss is not None:
+    losses = of_each_output(model.loss, outputs)
+    weights = of_each_output(model.get_compile_config()["loss_weights"], outputs)
+    labels = of_outputs(y, outputs, model.loss)
+    if labels is None:
+        raise errors.InvalidData(
+            f"there is not one label for each of the outputs {', '.join(outputs.names)}"
+        )
+    for loss, factor, y_true, y_pred in zip(losses, weights, labels, predicted, strict=True):
+        if loss is not None and y_true is not None:
             values = keras.ops.convert_to_numpy(_without_reduction(loss)(y_true, y_pred))
             factor = 1.0 if factor is None else factor
             total += factor * values.reshape(len(total), -1).mean(axis=1)
     return total if weight is None else total * keras.ops.convert_to_numpy(weight)
-
-
-def _of_each_output(value: Any, names: Sequence[str]) -> list[Any]:
-    """What `compile` was given for all outputs, output by output."""
-    if isinstance(value, Mapping):
-        return [value.get(name) for name in names]
-    if isinstance(value, list | tuple):
-        return list(value)
-    return [value] * len(names)
 
 
 def _without_reduction(loss: Any) -> Callable[[Any, Any], Any]:
