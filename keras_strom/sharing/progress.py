@@ -114,3 +114,30 @@ class Progress:
     def _rates(self) -> list[Any]:
         rates = [optimizer._learning_rate for optimizer in self._optimizers]
         return [rate for rate in rates if isinstance(rate, keras.Variable)]
+
+    def standing(self) -> list[float]:
+        """Each optimizer's steps, or batches where it accumulates, and the learning rates."""
+        counts = [float(_count_of(optimizer).numpy()) for optimizer in self._optimizers]
+        return [*counts, *self.learning_rates()]
+
+    def install_standing(self, values: Sequence[float]) -> None:
+        """Takes over the mean of other workers' `standing`; of counts the nearest."""
+        for optimizer, count in zip(self._optimizers, values, strict=False):
+            _count_of(optimizer).assign(round(count))
+        self.set_learning_rates(values[len(self._optimizers) :])
+
+
+def standing_of(models: Sequence[Any]) -> npt.NDArray[np.float64]:
+    """How far the optimizers of all models have come (`Progress.standing`), model by model."""
+    return np.asarray([value for m in models for value in Progress(m).standing()], np.float64)
+
+
+def install_standing(models: Sequence[Any], values: npt.NDArray[np.float64]) -> None:
+    """Takes over the mean of other workers' `standing_of`; more values may follow."""
+    for model in models:
+        progress = Progress(model)
+        size = len(progress.standing())
+        if values.size < size:
+            return
+        progress.install_standing(values[:size].tolist())
+        values = values[size:]

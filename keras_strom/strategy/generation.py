@@ -19,7 +19,7 @@ import tensorflow as tf
 
 from keras_strom import errors
 from keras_strom._native.library import array_hash
-from keras_strom.recovery import final_history
+from keras_strom.recovery import end_state, final_history
 from keras_strom.recovery.checkpointing import Checkpointing
 from keras_strom.recovery.donation import optimizers_of
 from keras_strom.recovery.endings import Ending, Endings, length
@@ -38,9 +38,10 @@ from keras_strom.sharing.model_state import (
 )
 from keras_strom.sharing.optimizers import HASH_LENGTH, state_hash
 from keras_strom.sharing.participant import Participant
-from keras_strom.sharing.progress import Progress
+from keras_strom.sharing.progress import Progress, install_standing, standing_of
 from keras_strom.sharing.step import SharedStep
 from keras_strom.sharing.training_step import JointPlan
+from keras_strom.strategy import assigned
 from keras_strom.strategy.device_memory import check_memory
 from keras_strom.strategy.fit_failure import (
     is_ahead,
@@ -66,9 +67,6 @@ _logger = logging.getLogger("keras_strom")
 _EPOCH_KEY = 1
 _STOP_KEY = 2
 _RATES_KEY = 3
-
-# A uint64: the generation's number, which stands before its final state in the master's answer.
-_NUMBER_BYTES = 8
 
 # Reported in place of the replica difference by a worker whose `fit` has failed; no real difference
 # is so large.
@@ -185,6 +183,8 @@ class Generation:
         self._start_hashes: dict[int, int] = {}
         self._values_at_end = np.zeros(0, np.float32)
         self._state_at_end = np.zeros(0, np.float64)
+        # Before one without steps: what no optimizer trains, as all who trained have it.
+        self._state_before = np.zeros(0, np.float64)
         self.epochs_of_history = 0
         self.history: final_history.History = {}
         self._report: TrainingReport | None = None
@@ -231,6 +231,9 @@ class Generation:
                 start = self._place_start_values(initial_epoch)
         if not self._follows:
             sharing.fits += 1
+        # The chief's comes back with the start; where it is gone, that of an earlier one does.
+        number = np.asarray([self._number], np.float32)
+        told = None if worker is None else self._place(number)
         self.began = Start(layout_size=sharing.space.size)
         sharing.step.begin()
         layout = sharing.space.hash()
@@ -238,7 +241,7 @@ class Generation:
         if isinstance(sharing.step, SharedStep):
             check_memory(sharing.space, sharing.step.local_steps)
         if worker is not None:
-            own = None if sharing.agreed is None else self._fingerprint()
+            own = None if sharing.agreed is None else assigned.fingerprint(self._models)
             # Without steps nothing is exchanged, whatever the method is.
             joint = JointPlan() if self._follows else sharing.step.plan(self._trained_entries())
             values = self._start_with_others(layout, joint)
@@ -246,12 +249,14 @@ class Generation:
             worker = sharing.worker
             assert worker is not None
             sharing.space.agree()
+            averaged = averaged_state(self._models, sharing.space)
+            state = self._state_before if self._follows else read(averaged)
             sharing.space.assign(values, sharing.space.entries)
             self._warn_of_lost_assignments(own)
             self._forget_residuals()
             if start is not None:
-                told, chiefs = self._split_start_values(start.numpy())
-                begin = Progress(self._models[0]).install_start(told)
+                progress, chiefs = self._split_start_values(start.numpy())
+                begin = Progress(self._models[0]).install_start(progress)
                 if sharing.step.has_one_state:
                     own_hash = state_hash(optimizers_of(self._models[0]))
                     self.lacks_state = not np.array_equal(own_hash, chiefs)
@@ -261,17 +266,21 @@ class Generation:
             if self.ended:
                 self._values_at_end, self._state_at_end = values, self._ask_state_at_end(worker)
                 return
-            tell_of_those_who_left(
-                worker,
-                sharing.told_of,
-                "%s has ended, so this training begins without its part of the data: all workers "
-                "must call fit equally often",
-            )
+            if not self._follows:
+                tell_of_those_who_left(
+                    worker,
+                    sharing.told_of,
+                    "%s has ended, so this training begins without its part of the data: all "
+                    "workers must call fit equally often",
+                )
             sharing.step.bind(worker)
             self._start_hashes = {
-                id(entry.variable): _hash(entry)
+                id(entry.variable): assigned.hash_of(entry)
                 for entry in left_to_the_program(self._models, self._sharing.space)
             }
+            # Without the chief the values were the master's, whose state is of an earlier start.
+            if (self._follows or not self.late) and told is not None and told.numpy() != number:
+                assign(averaged, state)
         # Whatever was assigned so far is the start, not a change behind the strategy's back.
         sharing.step.apply(sharing.space.participants)
         trained = tf_variables(v for model in self._models for v in model.trainable_variables)
@@ -358,6 +367,10 @@ class Generation:
         values = Progress(self._models[0]).start_values(initial_epoch, self._sharing.step.steps)
         if self._sharing.step.has_one_state:
             values = np.append(values, state_hash(optimizers_of(self._models[0])))
+        return self._place(values)
+
+    def _place(self, values: npt.NDArray[np.float32]) -> tf.Variable:
+        """A place in the flat space for so many values, with these."""
         places = self._sharing.start_values
         if values.size not in places:
             with tf.init_scope(), tf.device("/cpu:0"):
@@ -374,37 +387,40 @@ class Generation:
         return values[: values.size - hashed], values[values.size - hashed :]
 
     def install_end(self) -> None:
-        """Of a generation that had ended before `start`: the values with which it has ended."""
+        """Of a generation that had ended before `start`: what it has ended with.
+
+        Where another one without steps is to follow, this worker takes part in that.
+        """
         self._sharing.space.assign(self._values_at_end, self._sharing.space.entries)
         variables = averaged_state(self._models, self._sharing.space)
         size = read(variables).size
-        if self._state_at_end.size > size:  # What follows are moving averages of the optimizer.
-            assign(variables, self._state_at_end[:size])
+        if self._state_at_end.size > size:  # What follows are counts of steps, and more.
+            self._state_before = self._state_at_end[:size]
+            assign(variables, self._state_before)
+            install_standing(self._models, self._state_at_end[size:])
         elif variables:
             self._warn_once(
                 "the training had ended without this worker: its state that no optimizer trains, "
                 "such as BatchNormalization's averages, is that from the training's start"
             )
+        if self.endings.follows and not self.endings.failed:
+            self.close()
         self._note_agreed()
 
     def _ask_state_at_end(self, worker: TrainingWorker) -> npt.NDArray[np.float64]:
         """The averaged state with which this training has ended; empty where nobody knows it."""
-        unknown = np.zeros(0, np.float64)
-        try:
-            data = worker.take_donation(timeout=self._sharing.environment.join_timeout)
-        except errors.DeadlinePassed:
-            return unknown
-        if data is None:
-            return unknown
-        ended = int.from_bytes(data[:_NUMBER_BYTES], "little")
+        here = self._sharing.environment
+        ended, state = end_state.ask_for_it(worker.take_donation, here.join_timeout)
         # A generation without steps that followed has the same models; a later fit may have others.
-        same = ended in (self._number, self._number + (not self._follows))
-        if same and ended != self._number and self.epochs_of_history:
-            state = np.frombuffer(data, "<f8", offset=_NUMBER_BYTES)
+        if ended not in (self._number, self._number + (not self._follows)):
+            return np.zeros(0, np.float64)
+        if self.epochs_of_history and ended % 2 == 0:  # That has the history as well.
             kept = state.size - final_history.length(self.epochs_of_history)
             self.history = final_history.of(state[kept:])
             return state[:kept]
-        return np.frombuffer(data, "<f8", offset=_NUMBER_BYTES) if same else unknown
+        if ended == self._number and state.size >= length(here.size):
+            self.endings = Endings.of(state[-length(here.size) :], here.size)
+        return state
 
     def close(self, failure: str = "") -> None:
         """After `report`: where weights were assigned last, everybody takes the chief's.
@@ -418,13 +434,19 @@ class Generation:
         if self.endings.follows or self.failed_afterwards:  # By a generation without steps.
             self._sharing.agreed = None
             again = Generation(self._sharing, self._models, follows=True)
-            again.start()
             again.epochs_of_history = self.epochs_of_history
+            again._state_before = self._state_before
+            again.start()
+            if again.ended:  # All others are through with it.
+                again.install_end()
+                self.history = self.history or again.history
+                return
             # One tells it, not always the chief: that may be who comes after the end.
             if self._sharing.environment.rank == min(self.endings.present):
                 again.history = self.history
             again.finish(ending=Ending(failure=failure))
             again.report()
+            self.history = self.history or again.history
             if not failure:
                 raise_if_failed(again.endings)
         self._note_agreed()
@@ -433,19 +455,14 @@ class Generation:
         """The weights as they are now are equal on all workers."""
         # The chief's assignments are everybody's, so nobody asks it what it has assigned.
         if self._sharing.worker is not None and not self._sharing.environment.is_chief:
-            self._sharing.agreed = self._fingerprint()
-
-    def _fingerprint(self) -> dict[int, int]:
-        """The hash of each trained variable's bits, by the variable's id."""
-        found = tf_variables(v for model in self._models for v in model.trainable_variables)
-        return {id(variable): array_hash(variable.numpy()) for variable in found}
+            self._sharing.agreed = assigned.fingerprint(self._models)
 
     def _warn_of_lost_assignments(self, own: dict[int, int] | None) -> None:
         """`own` is this worker's fingerprint before it took over the chief's values."""
         agreed = self._sharing.agreed
         if own is None or agreed is None or own.keys() != agreed.keys():
             return  # Other models than before.
-        if own not in (agreed, self._fingerprint()):
+        if own not in (agreed, assigned.fingerprint(self._models)):
             self._warn_once(
                 "weights that were assigned on this worker since the last training differ from "
                 "the chief's and are lost: training goes on from the chief's. Assign the same on "
@@ -458,20 +475,7 @@ class Generation:
         results, sharing.results = sharing.results, None
         if results is None or not isinstance(sharing.step, SharedStep):
             return
-        assigned = [
-            entry
-            for entry in sharing.space.entries
-            if entry.offset in results and results[entry.offset] != _hash(entry)
-        ]
-        mass = sharing.step.forget_residuals(assigned)
-        if mass > 0 and sharing.environment.is_chief:
-            _logger.info(
-                "assigned since the last training: %d of the variables. What was not sent of their "
-                "old values' updates is left out (on worker %d a sum of %.3g of |residual|)",
-                len(assigned),
-                sharing.environment.rank,
-                mass,
-            )
+        assigned.forget_residuals(sharing.step, sharing.space, results, sharing.environment)
 
     def average_epoch(
         self, stop: bool, figures: npt.NDArray[np.float64]
@@ -556,7 +560,7 @@ class Generation:
         project(self._models, sharing.space)
         if sharing.worker is not None and isinstance(sharing.step, SharedStep):
             sent = filter(sharing.space.is_sent, sharing.space.entries)
-            sharing.results = {entry.offset: _hash(entry) for entry in sent}
+            sharing.results = {entry.offset: assigned.hash_of(entry) for entry in sent}
         self._report = self._describe()
         return self._report
 
@@ -609,11 +613,11 @@ class Generation:
     def _take_result(self, worker: TrainingWorker, ending: Ending) -> None:
         """Installs the master's parameters and the averaged state."""
         space = self._sharing.space
-        variables = averaged_state(self._models, space) + moving_averages(self._models)
+        averaged, moving = averaged_state(self._models, space), moving_averages(self._models)
         own = [
             entry
             for entry in left_to_the_program(self._models, self._sharing.space)
-            if _hash(entry) != self._start_hashes.get(id(entry.variable))
+            if assigned.hash_of(entry) != self._start_hashes.get(id(entry.variable))
         ]
         # Another master could not tell who has the result: where one may come, nobody waits for
         # callbacks in between, but before a generation without steps. That has the history, too,
@@ -623,14 +627,17 @@ class Generation:
         may_come = epochs > 0 and bool(here.max_failures or self.lost_workers())
         follows = not self._follows and (ending.follows or bool(own) or worker.outlives or may_come)
         words = dataclasses.replace(ending, follows=follows).to_numbers(here.rank, here.size)
-        own_state = np.append(read(variables), words)
+        parts = read(averaged), standing_of(self._models), read(moving), words
+        own_state = np.concatenate(parts)
         if self._follows and epochs:
             own_state = np.append(own_state, final_history.to_numbers(self.history, epochs))
         size = own_state.size
         state, parameters = worker.result(own_state, self.began.layout_size)
         if self._follows and epochs:
             size -= final_history.length(epochs)
-        state, said = np.split(state[:size], [size - length(here.size)])
+            self.history = self.history or final_history.of(state[size:])
+        ends = np.cumsum([part.size for part in parts])
+        self._state_before, _, moved, said = np.split(state[:size], ends[:3])
         self.endings = Endings.of(said, here.size)
         # Where the master has the start, no other worker has trained it either: it stays.
         kept = {
@@ -640,14 +647,11 @@ class Generation:
             == self._start_hashes.get(id(entry.variable))
         }
         installing = [entry for entry in space.participants if entry.offset not in kept]
-        difference = 0.0
-        for entry in installing:
-            values = entry.variable.numpy().ravel()
-            masters = parameters[entry.offset : entry.offset + entry.size]
-            if values.size and self._sharing.step.is_replica:
-                difference = max(difference, float(np.max(np.abs(values - masters))))
+        replica = installing if self._sharing.step.is_replica else []
+        difference = assigned.largest_difference(replica, parameters)
         space.assign(parameters, installing)
-        assign(variables, state)
+        assign(averaged, self._state_before)
+        assign(moving, moved)
         installed = parameters.copy()
         for entry in installing:
             installed[entry.offset : entry.offset + entry.size] = entry.variable.numpy().ravel()
@@ -693,8 +697,3 @@ class Generation:
         if words not in self._warned:
             self._warned.add(words)
             _logger.warning("worker %d: " + words, self._sharing.environment.rank, *arguments)
-
-
-def _hash(entry: Entry) -> int:
-    """Of a variable's bits."""
-    return array_hash(entry.variable.numpy())

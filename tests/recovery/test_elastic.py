@@ -83,6 +83,32 @@ def test_a_worker_that_comes_when_the_others_have_ended_has_what_they_have(
     assert "comes after the end" in ended.output
 
 
+@pytest.mark.parametrize(
+    ("mode", "waits_at_end", "sharing"),
+    [("kill", False, {}), ("sigterm", False, {"max_staleness": 0}), ("kill", True, {})],
+)
+def test_what_was_trained_stays_where_the_chief_comes_after_the_end(
+    tmp_path: Path, mode: faults.Mode, waits_at_end: bool, sharing: dict[str, Any]
+) -> None:
+    work = elastic.Job(
+        epochs=2,
+        norm=True,
+        after_the_end=not waits_at_end,
+        waits_at_end=waits_at_end,
+        sharing=sharing,
+    )
+    ended = run(tmp_path, work, Fault(mode=mode, rank=0, step=PER_EPOCH + 20))
+    ended.check()
+    assert "comes after the end" in ended.output
+    assert "has ended, so this training begins without" not in ended.output
+    # BatchNormalization's moving statistics are of what the other has seen.
+    assert ended.results[0]["moved"] == ended.results[1]["moved"]
+    assert ended.results[1]["moved"][0] == pytest.approx(3, abs=0.5)
+    assert [result["fits"][0]["losses"] for result in ended.results] == [2, 2]
+    # Its next fit, as the chief, would begin with this count of steps.
+    assert [result["steps"] for result in ended.results] == [2 * PER_EPOCH] * 2
+
+
 def test_a_worker_that_was_cut_off_gives_way_to_a_new_one(tmp_path: Path) -> None:
     ended = run(
         tmp_path,

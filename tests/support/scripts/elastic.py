@@ -54,6 +54,8 @@ class Job:
             or asks for this worker's state; None = nobody waits.
         joins: how many such workers there will be.
         after_the_end: whether those wait until another worker has ended.
+        waits_at_end: whether the callbacks at the end of training wait for such workers to come.
+        norm: whether the model's inputs, around 3, are normalised by moving statistics.
         late: this rank begins when worker 0 holds, and is one that joins late.
         hidden: the units of the model's hidden layers.
         as_on_spark: workers are not told that those that fail are started again.
@@ -74,6 +76,8 @@ class Job:
     hold_at: int | None = None
     joins: int = 1
     after_the_end: bool = False
+    waits_at_end: bool = False
+    norm: bool = False
     late: int | None = None
     hidden: tuple[int, ...] = (32,)
     as_on_spark: bool = False
@@ -230,6 +234,14 @@ class Pace(keras.callbacks.Callback):  # type: ignore[misc]
                     raise TimeoutError("nobody has joined")
                 time.sleep(0.05)
 
+    def on_train_begin(self, logs: Any = None) -> None:
+        rank, attempt = keras_strom.rank(), os.environ["KERAS_STROM_ATTEMPT"]
+        (self._folder / f"begins-{rank}-{attempt}").touch()
+
+    def on_train_end(self, logs: Any = None) -> None:
+        if self._job.waits_at_end and os.environ["KERAS_STROM_ATTEMPT"] == "0":
+            wait_for(str(self._folder), "begins-*-1")
+
     def _all_have_come(self) -> bool:
         found = [path.name.split("-")[1:] for path in self._folder.glob("trains-*")]
         late = [rank for rank, attempt in found if attempt != "0" or int(rank) == self._job.late]
@@ -254,9 +266,11 @@ def data(rows: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     return x.astype("float32"), y
 
 
-def build(hidden: Sequence[int] = Job.hidden) -> keras.Model:
+def build(hidden: Sequence[int] = Job.hidden, norm: bool = False) -> keras.Model:
     """A classifier whose optimizer has state."""
-    layers = [keras.layers.Dense(units, "relu") for units in hidden]
+    layers: list[Any] = [keras.layers.Dense(units, "relu") for units in hidden]
+    if norm:
+        layers.insert(0, keras.layers.BatchNormalization(momentum=0.8))
     model = keras.Sequential([keras.Input((8,)), *layers, keras.layers.Dense(CLASSES)])
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(keras.optimizers.Adam(3e-3), loss, metrics=["accuracy"])
@@ -276,8 +290,10 @@ def train(job: Job, folder: str) -> dict[str, Any]:
         emulated_gpu.load(kernels=True)
     keras.utils.set_random_seed(job.seed + keras_strom.rank())
     with job.strategy().scope():
-        model = build(job.hidden)
+        model = build(job.hidden, job.norm)
     x, y = data(job.rows, seed=1)
+    if job.norm:
+        x += 3
     fits = []
     pace, connection = Pace(job, folder), Connection()
     timed = [Timed(job.period, folder)] if job.period else []
@@ -302,12 +318,15 @@ def train(job: Job, folder: str) -> dict[str, Any]:
                 "states": list(record.states.items()),
             }
         )
-    _, accuracy = model.evaluate(*data(TEST_ROWS, seed=2), verbose=0)
+    moved = [float(v.numpy().mean()) for v in model.non_trainable_variables if "mean" in v.name]
+    test_x, test_y = data(TEST_ROWS, seed=2)
+    _, accuracy = model.evaluate(test_x + 3 * job.norm, test_y, verbose=0)
     return {
         "attempt": attempt,
         "fits": fits,
         "steps": int(model.optimizer.iterations.numpy()),
         "accuracy": accuracy,
+        "moved": moved,
         "memory": connection.memory,
         "account": connection.account,
         "weights": [v.numpy() for v in model.trainable_variables],
