@@ -83,7 +83,9 @@ def test_labels_that_could_go_to_either_output_are_refused(
         tried(heads(*names), *labels)
     with pytest.raises(errors.InvalidData, match=words):
         tried(heads(*names), *labels, function=lambda x, y: (x, y))
-    named = tried(heads(*names), *labels, function=lambda x, y: (x, dict(zip(names, y))))  # noqa: B905
+    named = tried(
+        heads(*names), *labels, function=lambda x, y: (x, {names[0]: y[1], names[1]: y[0]})
+    )
     assert named.outputs.names == names
 
 
