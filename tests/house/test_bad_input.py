@@ -42,8 +42,8 @@ def last_words(case: str) -> list[str]:
 def test_different_models_are_named_on_both_workers() -> None:
     for words in last_words("models"):
         assert "Refused: worker " in words
-        # 9 and 13 parameters, and 5 values of where the training starts.
-        for part in ("worker 0", "worker 1", "16 shared values", "20 shared values"):
+        # 9 and 13 parameters, and 6 values of where the training starts.
+        for part in ("worker 0", "worker 1", "17 shared values", "21 shared values"):
             assert part in words
         assert "build the same model on every worker" in words
 

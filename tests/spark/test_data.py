@@ -60,7 +60,8 @@ def test_workers_read_every_row_once_and_equally_many(
 ) -> None:
     data = data_of(rows)
     if data.rows() < size:
-        with pytest.raises(errors.InvalidData, match=f"for {size} workers"):
+        words = f"for {size} workers" if data.rows() else "there are no rows"
+        with pytest.raises(errors.InvalidData, match=words):
             data.share(0, size, seed=seed)
         return
     shares = [data.share(rank, size, seed=seed) for rank in range(size)]

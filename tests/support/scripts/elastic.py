@@ -54,7 +54,8 @@ class Job:
             or asks for this worker's state; None = nobody waits.
         joins: how many such workers there will be.
         after_the_end: whether those wait until another worker has ended.
-        waits_at_end: whether the callbacks at the end of training wait for such workers to come.
+        waits_at_end: whether the callbacks at the end of training wait for such workers, and they
+            for these.
         norm: whether the model's inputs, around 3, are normalised by moving statistics.
         late: this rank begins when worker 0 holds, and is one that joins late.
         hidden: the units of the model's hidden layers.
@@ -240,6 +241,7 @@ class Pace(keras.callbacks.Callback):  # type: ignore[misc]
 
     def on_train_end(self, logs: Any = None) -> None:
         if self._job.waits_at_end and os.environ["KERAS_STROM_ATTEMPT"] == "0":
+            (self._folder / f"ends-{keras_strom.rank()}").touch()
             wait_for(str(self._folder), "begins-*-1")
 
     def _all_have_come(self) -> bool:
@@ -284,6 +286,8 @@ def train(job: Job, folder: str) -> dict[str, Any]:
         del os.environ["KERAS_STROM_MAX_FAILURES"]
     if job.after_the_end and attempt > 0:
         wait_for(folder, "*.json")  # A result.
+    if job.waits_at_end and attempt > 0:
+        wait_for(folder, "ends-*")
     if job.late == keras_strom.rank():
         wait_for(folder, "holds-0")
     if str(keras_strom.rank()) in job.gpus:
