@@ -17,8 +17,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
-import functools
-import multiprocessing
 import multiprocessing.connection
 import os
 import statistics
@@ -30,7 +28,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from benchmarks import pictures, report
+from benchmarks import pictures, processes, report
 from benchmarks.step import Ratio
 from keras_strom.sharing.threshold import AdaptiveThreshold
 from keras_strom.strategy.strategy import StromStrategy
@@ -131,31 +129,6 @@ def compiled(name: str, way: str) -> keras.Model:
     return model
 
 
-class Block:
-    """Trains for a block of steps whenever it is called, in a process of its own."""
-
-    def __init__(self, name: str, way: str) -> None:
-        self.taken: list[float] = []
-        context = multiprocessing.get_context("spawn")
-        self._pipe, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(theirs, name, way), daemon=True)
-        self._process.start()
-        theirs.close()
-
-    def __enter__(self) -> Block:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._pipe.close()  # Upon which the process ends.
-        self._process.join()
-
-    def __call__(self) -> float:
-        """Trains; returns the seconds a step took."""
-        self._pipe.send(True)
-        self.taken.append(self._pipe.recv())
-        return self.taken[-1]
-
-
 def _serve(pipe: multiprocessing.connection.Connection, name: str, way: str) -> None:
     """Answers each message with what a step of a block took, until the other end is closed."""
     for card in tf.config.list_physical_devices("GPU"):
@@ -201,12 +174,10 @@ def measure(
     """Adds a workload's rows and target."""
     workload = WORKLOADS[name]
     with contextlib.ExitStack() as stack:
-        blocks = {way: stack.enter_context(Block(name, way)) for way in ways}
-        calls = {way: functools.partial(block) for way, block in blocks.items()}
-        report.interleave(calls, rounds=rounds, warm_ups=warm_ups)
-    for way, block in blocks.items():
-        taken = block.taken[-rounds:]
-        ratio = Ratio.of(taken, blocks[PLAIN].taken[-rounds:])
+        asked = {way: stack.enter_context(processes.Asked(_serve, name, way)).ask for way in ways}
+        timings = report.interleave(asked, rounds=rounds, warm_ups=warm_ups)
+    for way, taken in timings.rounds.items():
+        ratio = Ratio.of(taken, timings.rounds[PLAIN])
         result.row(
             way,
             group=workload.title,

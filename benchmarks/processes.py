@@ -1,10 +1,11 @@
-"""The processes of one job of a benchmark: waits for all, and reads what they say at the end."""
+"""Processes of benchmarks: those of one job, which end by themselves, and one that is asked."""
 
 from __future__ import annotations
 
+import multiprocessing
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import IO, Any
 
 _POLL_SECONDS = 0.1
@@ -12,6 +13,44 @@ _LAST_WORDS = 3000
 
 #: Processes of one job, and what each has said.
 Running = Sequence[tuple[subprocess.Popen[Any], IO[str]]]
+
+
+class Asked:
+    """A new process that answers whenever it is asked, and ends once nobody can ask any more.
+
+    Args:
+        serve: what it runs, a function of a module: it gets the other end of a pipe, on which it
+            answers each message until there is no more (EOFError).
+        arguments: its others.
+    """
+
+    def __init__(self, serve: Callable[..., None], *arguments: Any) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._pipe, theirs = context.Pipe()
+        self._process = context.Process(target=serve, args=(theirs, *arguments))
+        self._process.start()
+        theirs.close()
+
+    def __enter__(self) -> Asked:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def ask(self) -> Any:
+        """Its answer; EOFError or ConnectionError where it has ended."""
+        self._pipe.send(True)
+        return self._pipe.recv()
+
+    def close(self) -> None:
+        """Nobody asks any more; returns once it has ended."""
+        self._pipe.close()
+        self._process.join()
+
+    def end_code(self) -> int | None:
+        """How it has ended, once it has: negative, by which signal."""
+        self._process.join()
+        return self._process.exitcode
 
 
 def wait_for(way: str, running: Running, seconds: float) -> None:

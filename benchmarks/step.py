@@ -25,7 +25,6 @@ import argparse
 import contextlib
 import dataclasses
 import functools
-import multiprocessing
 import multiprocessing.connection
 import os
 import pathlib
@@ -39,7 +38,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from benchmarks import pictures, report, step_partner
+from benchmarks import pictures, processes, report, step_partner
 from benchmarks.models import cnn
 from benchmarks.parity_tasks import dense_stack
 from keras_strom._native.joint_model import pull
@@ -358,27 +357,25 @@ class Block:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._pipe.close()  # Upon which the process ends.
-        self._process.join()
+        self._process.close()
 
     def __call__(self) -> float:
         """Trains; returns the seconds of CPU time a step took."""
         while True:
             try:
-                self._pipe.send(True)
-                self.taken.append(self._pipe.recv())
+                self.taken.append(self._process.ask())
                 return self.taken[-1].cpu_ms / 1e3
             except (EOFError, ConnectionError):
-                self._process.join()
+                code = self._process.end_code()
                 self.crashes += 1
-                if self._process.exitcode is None or self._process.exitcode > 0:
+                if code is None or code > 0:
                     raise RuntimeError(
                         f"{' under '.join(self._arguments)} failed, see its traceback above"
                     ) from None
                 if self.crashes > self._MOST_CRASHES:
                     raise RuntimeError(
                         f"{' under '.join(self._arguments)} was killed {self.crashes} times, the "
-                        f"last time by signal {-self._process.exitcode}"
+                        f"last time by signal {-code}"
                     ) from None
                 self._start()
                 for _ in range(self._warm_ups):
@@ -386,11 +383,7 @@ class Block:
                     self.taken.pop()
 
     def _start(self) -> None:
-        context = multiprocessing.get_context("spawn")
-        self._pipe, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(theirs, *self._arguments))
-        self._process.start()
-        theirs.close()
+        self._process = processes.Asked(_serve, *self._arguments)
 
 
 def _serve(pipe: multiprocessing.connection.Connection, name: str, way: str) -> None:

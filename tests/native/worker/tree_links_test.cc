@@ -49,6 +49,16 @@ class TreeLinksTest : public testing::Test {
     tree.HandleHello(0, HelloOn(kKnock, EncodeChildHello(hello)));
   }
 
+  // It has a place, with kChild below it on link kKnock.
+  void HaveChild() {
+    TreePlace place;
+    place.version = 1;
+    place.children = {kChild};
+    tree.HandlePlace(0, place);
+    Knock({kChild.origin, kChild.instance});
+    tree.HandleUp(0, kKnock);
+  }
+
   RecordedLinks links;
   DropCounters drops;
   Relay relay;
@@ -162,12 +172,7 @@ TEST_F(TreeLinksTest, AWorkerThatHearsNoBeaconIsAnOrphanThoughItsParentAnswers) 
 }
 
 TEST_F(TreeLinksTest, AChildThatLacksWhatIsNotKeptHereIsToldSo) {
-  TreePlace place;
-  place.version = 1;
-  place.children = {kChild};
-  tree.HandlePlace(0, place);
-  Knock({kChild.origin, kChild.instance});
-  tree.HandleUp(0, kKnock);
+  HaveChild();
   tree.Abandon(0, kKnock);
   ASSERT_TRUE(links.Last<TooFarBehind>(kKnock));
   EXPECT_EQ(links.Last<TooFarBehind>(kKnock)->generation, 1u);
@@ -232,12 +237,7 @@ TEST_F(TreeLinksTest, OfItsOwnUpdatesAWorkerBelievesTheMasterAlone) {
 }
 
 TEST_F(TreeLinksTest, BeaconsFlowDownTheTree) {
-  TreePlace place;
-  place.version = 1;
-  place.children = {kChild};
-  tree.HandlePlace(0, place);
-  Knock({kChild.origin, kChild.instance});
-  tree.HandleUp(0, kKnock);
+  HaveChild();
   tree.HandleBeacon(0, kMaster, Beacon{1, 1, {{kOwn, 3}}});
   ASSERT_TRUE(links.Last<Beacon>(kKnock));
   EXPECT_EQ(links.Last<Beacon>(kKnock)->vector, (VersionVector{{kOwn, 3}}));
