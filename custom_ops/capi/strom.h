@@ -51,9 +51,9 @@ STROM_EXPORT const char* strom_last_error(void);
  * One worker's compression state over the flat space: residuals, received messages waiting to be
  * applied, and the applied version vector. The parameters themselves stay in TensorFlow's
  * variables; a segment (strom_segment in step_values.h) lends their buffers for one call. A
- * variable may come in several segments, all with the same pointer as `name`. One that only
- * receives has NULL for `before` and `after`: its residual waits, is not looked at and does not
- * count in the statistics.
+ * variable may come in several segments, all with the same pointer as `name`. The residual of one
+ * that only receives, with NULL for `before` and `after`, or has not changed waits, is not looked
+ * at and does not count in the statistics.
  */
 /* max_message_bytes: an encoded message larger than this is split by span range. */
 STROM_EXPORT int strom_replica_create(int64_t max_message_bytes, strom_handle* replica);

@@ -46,10 +46,11 @@ STROM_EXPORT int strom_cuda_reserve(strom_handle codec, const strom_cuda_segment
  * `elements` elements: find_entries, then write_messages. options->take_received and
  * includes_residual are not used; of `full` all holds that step_values.h says.
  * Segments either all have `before` and `value` or none has. One whose `after` is its `before`
- * sends nothing, its residual waits; where all are so, nothing but copying happens and
- * result->stepped is 0. An update that is not finite is refused as strom_replica_step does: nothing
- * is sent and what is finite is in the residual. Where memory runs out nothing is sent either: the
- * update is in the residual within rounding, and result->stepped is 1, or nothing has changed. */
+ * sends nothing, its residual waits and is not looked at; where all are so, nothing but copying
+ * happens and result->stepped is 0. An update that is not finite is refused as strom_replica_step
+ * does: nothing is sent and what is finite is in the residual. Where memory runs out nothing is
+ * sent either: the update is in the residual within rounding, and result->stepped is 1, or nothing
+ * has changed. */
 STROM_EXPORT int strom_cuda_step(strom_handle codec, int64_t elements,
                                  const strom_cuda_segment* segments, int64_t count,
                                  const strom_step_options* options, void* stream,

@@ -119,14 +119,21 @@ struct StepTiles {
     const int64_t start = (tile - segment.first_tile) * kTile;
     const int size = static_cast<int>(Min<int64_t>(kTile, segment.size - start));
     const bool vectors = size == kTile && Aligned(segment);
+    if (kFused && segment.after == segment.before) {
+      Pass(segment, start, size, vectors);
+      if (ThreadIndex() == 0) {
+        counts[tile] = 0;
+        statistics[tile] = NoStatistics();
+      }
+      return;
+    }
 
     Elements elements;
     Load(segment, start, size, vectors, &elements);
-    const StepRule segment_rule = RuleOf(segment);
     Findings findings;
     STROM_UNROLL
     for (int i = 0; i < kPerThread; ++i) {
-      if (InTile(i) < size) Step(segment_rule, i, &elements, &findings);
+      if (InTile(i) < size) Step(rule, i, &elements, &findings);
     }
     Store(segment, start, size, vectors, elements, findings);
 
@@ -138,13 +145,11 @@ struct StepTiles {
   }
 
   // A segment that did not change, such as a frozen layer's, sends nothing: its residual waits.
-  STROM_DEVICE StepRule RuleOf(const Segment& segment) const {
-    StepRule waiting = rule;
-    if (kFused && segment.after == segment.before) {
-      waiting.scale = 1;
-      waiting.threshold = waiting.clip_limit = FloatOf(kInfinity);
-    }
-    return waiting;
+  STROM_DEVICE static void Pass(const Segment& segment, int64_t start, int size, bool vectors) {
+    if (kFull || segment.value == segment.before) return;
+    float value[kPerThread];
+    LoadFloats(segment.before + start, size, vectors, value);
+    StoreFloats(segment.value + start, size, vectors, value);
   }
 
   STROM_DEVICE static bool Aligned(const Segment& segment) {
@@ -239,7 +244,7 @@ struct StepTiles {
                           const Elements& elements, const Findings& findings) const {
     StoreFloats(segment.residual + start, size, vectors, elements.residual);
     if constexpr (kFull) {
-      if (rule.scale != 1 && segment.after != segment.before) {
+      if (rule.scale != 1) {
         StoreFloats(segment.value + start, size, vectors, elements.after);
         return;
       }

@@ -315,7 +315,7 @@ class StepOp : public OpKernel {
     if (!run->changed[i]) {
       run->variables.PutBack(i, Tensor());
       // Where this op is its last reader nobody looks at the input any more.
-      const bool is_ours = ForwardBefore(run->context, i).IsInitialized();
+      const bool is_ours = ForwardBefore(run->context, i).NumElements() > 0;
       run->variables.PutBack(i, run->context->input(BeforeInput(i)));
       if (is_ours) return absl::OkStatus();
     }
@@ -513,13 +513,16 @@ class StepOp : public OpKernel {
   absl::Status PrepareFullSegment(Run* run, size_t i, bool moved, strom_segment* segment) const {
     const Buffers& held = run->held[i];
     Tensor* tensor = run->variables.tensor(i);
+    bool is_ours = false;
     if (!run->changed[i] && !HasRows(i)) {
       // It shares its buffer with `before`: let go of it, or this op is never its last holder.
       *tensor = Tensor();
       Tensor forwarded = TakeBefore(run, i);
-      *tensor = forwarded.NumElements() > 0 ? std::move(forwarded) : Before(*run, i);
+      is_ours = forwarded.NumElements() > 0;
+      *tensor = is_ours ? std::move(forwarded) : Before(*run, i);
     }
-    TF_RETURN_IF_ERROR(MakeWritable(run->variables.copies(), tensor));
+    // A forwarded buffer has the input as its other holder, which nobody looks at any more.
+    if (!is_ours) TF_RETURN_IF_ERROR(MakeWritable(run->variables.copies(), tensor));
     segment->offset = attributes_.offsets[i];
     segment->size = tensor->NumElements();
     segment->name = names_[i].c_str();

@@ -287,6 +287,30 @@ def test_a_frozen_layer_stays_what_all_workers_share() -> None:
         assert (weights[2] != start[2]).any()
 
 
+class Buffers(keras.callbacks.Callback):
+    """Keeps where the variables of another model lie after every batch."""
+
+    def __init__(self, other: keras.Model) -> None:
+        super().__init__()
+        self._other = other
+        self.places: list[list[int]] = []
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        values = [variable.value.read_value() for variable in self._other.variables]
+        arrays = [np.frombuffer(memoryview(value), np.uint8) for value in values]
+        self.places.append([array.__array_interface__["data"][0] for array in arrays])
+
+
+def test_variables_that_steps_leave_alone_are_not_copied() -> None:
+    strategy = _strategy()
+    earlier, later = seeded(strategy, _adam), seeded(strategy, _adam)
+    earlier.fit(*data(), batch_size=ROWS, verbose=0)
+    buffers = Buffers(earlier)
+    later.fit(*data(), batch_size=ROWS, verbose=0, callbacks=[buffers])
+    assert len(buffers.places) > 2
+    assert all(places == buffers.places[0] for places in buffers.places)
+
+
 @pytest.mark.parametrize("writer", [keras.callbacks.ModelCheckpoint, None])
 def test_a_file_written_in_mid_epoch_has_what_all_workers_share(
     writer: type[keras.callbacks.ModelCheckpoint] | None, tmp_path: pathlib.Path

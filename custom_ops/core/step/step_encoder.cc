@@ -41,6 +41,14 @@ int64_t Step(const StepRun& run, const StepRules& rules, const StepRule& rule, u
   return BestStepKernel().step_full(full, rule, codes, statistics);
 }
 
+// What has not changed is as it was.
+void PassValues(std::span<const strom_segment> segments) {
+  for (const strom_segment& segment : segments) {
+    if (segment.after != segment.before || segment.value == segment.before) continue;
+    if (segment.before != nullptr) std::copy_n(segment.before, segment.size, segment.value);
+  }
+}
+
 // The segments [first, second) of the variable that segment `s` belongs to.
 std::pair<size_t, size_t> SegmentsOfVariable(std::span<const strom_segment> segments, size_t s) {
   const char* const name = segments[s].name;
@@ -58,6 +66,7 @@ StepStatistics StepEncoder::Encode(std::span<const strom_segment> segments, cons
   CutParts(segments, residuals);
   ShareOut(parallel);
   has_begun_ = true;
+  PassValues(segments);
   try {
     FindEntries(rules, parallel);
   } catch (const std::exception&) {  // There is no memory for the entries.
@@ -127,7 +136,8 @@ void StepEncoder::CutParts(std::span<const strom_segment> segments, ResidualStor
   parts_.clear();
   for (size_t s = 0; s < segments.size(); ++s) {
     const strom_segment& segment = segments[s];
-    if (segment.before == nullptr) continue;  // It only receives.
+    // It only receives, or has not changed and sends nothing: its residual waits.
+    if (segment.after == segment.before) continue;
     for (int64_t done = 0; done < segment.size;) {
       const int64_t element = segment.offset + done;
       const int64_t size = std::min(segment.size - done, kPartElements - element % kPartElements);
@@ -181,12 +191,9 @@ void StepEncoder::FindEntries(const StepRules& rules, const Parallel& parallel) 
 }
 
 void StepEncoder::RunParts(size_t first, size_t last, const StepRules& rules, EntryList* entries) {
-  StepRule waiting;
-  waiting.threshold = kUnreachable;
   for (size_t i = first; i < last; ++i) {
     Part& part = parts_[i];
-    const bool waits = part.run.after == part.run.before;
-    const StepRule rule = waits ? waiting : rules.of(part.segment);
+    const StepRule rule = rules.of(part.segment);
     StepStatistics statistics;  // Not in the part, whose neighbour may be another thread's.
     while (part.done < part.run.size) {
       const StepRun run = Next(part.run, part.done, kRunElements);

@@ -82,9 +82,9 @@ typedef struct {
   int64_t elements;      /* elements of the segments that took part */
   int64_t message_bytes; /* encoded bytes handed over (all parts) */
   int64_t received;      /* updates of others applied in this call */
-  float max_residual;    /* max |r| after encoding and clipping */
+  float max_residual;    /* max |r| after encoding and clipping, of those segments */
   float threshold;       /* the threshold that was used; of several, the least */
-  double sum_residual;   /* sum |r| after encoding and clipping */
+  double sum_residual;   /* sum |r| likewise */
   double clipped_mass;   /* sum of |r| removed by clipping in this call */
   int64_t clipped_count; /* elements clipped in this call */
   int64_t staleness;     /* of `received`, the sum: own step less theirs, 0 where they are ahead; of

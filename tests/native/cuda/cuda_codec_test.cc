@@ -380,6 +380,8 @@ TEST(CudaStep, AVariableThatDidNotChangeSendsNothingAndItsResidualWaits) {
       codec.FindEntries(model.elements, segments, StepOptions(options), nullptr, &result).ok());
   EXPECT_EQ(result.elements, 5070);
   EXPECT_EQ(result.clipped_count, want.result.clipped_count);
+  EXPECT_EQ(result.max_residual, want.result.max_residual);
+  EXPECT_NEAR(result.sum_residual, want.result.sum_residual, 1e-6 * want.result.sum_residual);
   EXPECT_EQ(std::vector<uint32_t>(codec.codes().begin(), codec.codes().end()), want.codes);
   EXPECT_TRUE(SameBits(model.variables[1].residual, before.variables[1].residual));
   EXPECT_TRUE(SameBits(model.variables[1].value, before.variables[1].before));

@@ -62,6 +62,7 @@ class Options:
     scatters: bool = False  # The table is changed by rows, of which the op is told nothing.
     momenta: tuple[int, ...] = ()
     shares: tuple[bool, ...] = (True,) * len(SHAPES)
+    held: bool = False  # Somebody else holds the values from before a step.
 
 
 class Worker:
@@ -95,8 +96,9 @@ class Worker:
 
     def step(self, touches: Sequence[int] = (0, 1, TABLE), scale: float = 0.02) -> None:
         """A step of an optimizer that changes these variables, and the op."""
+        held = [variable.read_value() for variable in self.variables] if self.options.held else []
         statistics = self.run(self.arguments(touches, scale))
-        self.note(*statistics)
+        self.note(*statistics, *held)
 
     def arguments(self, touches: Sequence[int], scale: float = 0.02) -> tuple[Any, ...]:
         """What the next step is to get."""
@@ -360,7 +362,8 @@ def together(
                     continue
                 # One after the other, each once what the other has sent is here.
                 for rank in (0, 1):
-                    workers[rank].step(touches=(0, 1, TABLE) if i else (0,))
+                    leaves_alone = i == 0 or (rank == 1 and options.held)
+                    workers[rank].step(touches=(0,) if leaves_alone else (0, 1, TABLE))
                     arrived(connections[1 - rank])
             if staleness is not None:
                 on_both(lambda rank: workers[rank].await_step(STEPS - 1))
@@ -571,6 +574,7 @@ CASES: dict[str, Callable[[str], list[np.ndarray]]] = {
         Options(), None, Options(threshold=(0.01, 0.005, 0.02, 0.01, 0.01))
     ),
     "asynchronous_encoded": together(ENCODED, None),
+    "asynchronous_held": together(Options(held=True), None),
     "asynchronous_rows": together(Options(by_rows=True), None),
     "synchronous": together(Options(keep_shared=True, take_received=False), 0),
     "synchronous_encoded": together(Options(full=False, take_received=False), 0),
