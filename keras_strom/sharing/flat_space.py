@@ -58,6 +58,7 @@ class FlatSpace:
         self._sent: set[int] = set()
         self._receivers: set[int] = set()
         self._agreed: int | None = None
+        self._trained: set[int] = set()
         self.size = 0
 
     def __contains__(self, variable: Any) -> bool:
@@ -116,6 +117,16 @@ class FlatSpace:
             for key, entry in self._entries.items()
             if key in keys and self.is_agreed(entry.variable)
         ]
+
+    def train(self, entries: list[Entry]) -> None:
+        """A training of these variables begins; those of earlier models take part in steps, too."""
+        self._trained = {entry.offset for entry in entries}
+
+    @property
+    def trained(self) -> list[Entry]:
+        """Of the participants those that the latest training is about; all where it said none."""
+        found = [entry for entry in self.participants if entry.offset in self._trained]
+        return found or self.participants
 
     def is_sent(self, entry: Entry) -> bool:
         """Whether the changes of `entry` are sent."""

@@ -53,8 +53,10 @@ from keras_strom.strategy.fit_failure import (
     words_of,
 )
 from keras_strom.strategy.generation import Generation, Sharing
+from keras_strom.strategy.learning_rates import follows_schedule
 from keras_strom.strategy.monitor import StromMonitor
 from keras_strom.strategy.not_finite import NotFiniteWatch
+from keras_strom.strategy.report import announce
 from keras_strom.strategy.status_reports import Reporter, StatusReports, alone, doing, reports_of
 from keras_strom.strategy.trackers import (
     WorkerFigures,
@@ -212,6 +214,7 @@ def _put_around(
     given = arguments["callbacks"]
     users = _listed(given)
     monitored = _monitored(users, sharing, training)
+    training.follows_schedule = follows_schedule(monitored)
     training.shows_epochs |= any(not isinstance(one, StromMonitor) for one in monitored)
     reports = reports_of(sharing.environment)
     reporters = [] if reports is None else [Reporter(reports)]
@@ -282,6 +285,7 @@ class _Training:
         # Whether anybody may look at the model between two epochs. Where nobody does, a worker
         # beside a joint model need not fetch that.
         self.shows_epochs = True
+        self.follows_schedule = False  # Of learning rates, not the chief's.
 
     def begin(self, epochs: int, per_epoch: int | None) -> None:
         """After every other callback's `on_train_begin`, which may have restored old weights."""
@@ -464,7 +468,7 @@ class _Training:
         if stop:
             self._finish(self._sharing.environment.is_chief)
         else:
-            self._running().share_learning_rates()
+            self._running().share_learning_rates(not self.follows_schedule)
 
     def end(self) -> None:
         """After all other callbacks and Keras itself have done what they do at the end."""
@@ -488,7 +492,8 @@ class _Training:
         self._finished.history = self._history
         self._finished.close()
         # Only now, as Keras's progress bar keeps its line open during the callbacks of an epoch.
-        announce(self._sharing, self._finished)
+        self._finished.warn()
+        announce(self._sharing.last_report)
 
     def note_history(self, logs: dict[str, Any] | None) -> None:
         """At the end of an epoch: what Keras puts into the history of `fit`."""
@@ -638,15 +643,6 @@ def _plain(result: Any) -> Any:
         return float(result)
     except (TypeError, ValueError):
         return result
-
-
-def announce(sharing: Sharing, finished: Generation) -> None:
-    """Logs what a generation that has finished has to say."""
-    finished.warn()
-    if sharing.environment.is_chief:
-        _logger.info("%s", sharing.last_report)
-    if sharing.last_report is not None and sharing.last_report.network is not None:
-        sharing.last_report.network.log(f"worker {sharing.environment.rank}")
 
 
 class _First(keras.callbacks.Callback):  # type: ignore[misc]

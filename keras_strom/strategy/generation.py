@@ -8,6 +8,7 @@ steps with nobody to agree with. The requests and their order are those of custo
 from __future__ import annotations
 
 import dataclasses
+import functools
 import logging
 import time
 from collections.abc import Callable, Sequence
@@ -41,7 +42,7 @@ from keras_strom.sharing.participant import Participant
 from keras_strom.sharing.progress import Progress, install_standing, standing_of
 from keras_strom.sharing.step import SharedStep
 from keras_strom.sharing.training_step import JointPlan
-from keras_strom.strategy import assigned
+from keras_strom.strategy import assigned, learning_rates
 from keras_strom.strategy.device_memory import check_memory
 from keras_strom.strategy.fit_failure import (
     is_ahead,
@@ -231,6 +232,7 @@ class Generation:
                 start = self._place_start_values(initial_epoch)
         if not self._follows:
             sharing.fits += 1
+            sharing.space.train(self._trained_entries())
         # The chief's comes back with the start; where it is gone, that of an earlier one does.
         number = np.asarray([self._number], np.float32)
         told = None if worker is None else self._place(number)
@@ -511,24 +513,13 @@ class Generation:
             return bool(self._average(_STOP_KEY, np.asarray([float(stop and chief)]))[0] > 0)
         return stop if chief else self.stop_requested()
 
-    def share_learning_rates(self) -> None:
-        """Has every worker train on with the learning rates of the chief.
-
-        In asynchronous mode those are the chief's latest: a worker that is ahead takes them over
-        an epoch later.
-        """
+    def share_learning_rates(self, follows: bool) -> None:
+        """See `learning_rates.share`; `follows` = this worker takes those of the chief."""
         sharing = self._sharing
-        if sharing.worker is None:
-            return
-        for model in self._models:
-            progress = Progress(model)
-            rates = np.asarray(progress.learning_rates(), np.float64)
-            if not rates.size:
-                continue
-            weight = float(sharing.environment.is_chief)
-            averaged = self._average(_RATES_KEY, np.append(rates, 1.0) * weight)
-            if averaged[-1] > 0 and not sharing.environment.is_chief:
-                progress.set_learning_rates((averaged[:-1] / averaged[-1]).tolist())
+        if sharing.worker is not None:
+            average = functools.partial(self._average, _RATES_KEY)
+            is_chief = sharing.environment.is_chief
+            learning_rates.share(self._models, average, is_chief=is_chief, follows=follows)
 
     def stop_requested(self) -> bool:
         """Whether the chief, or a worker that failed or met a NaN, has ended the training."""
@@ -594,7 +585,7 @@ class Generation:
         common = TrainingReport(
             rank=sharing.environment.rank,
             workers=sharing.environment.size,
-            parameters=sum(entry.size for entry in sharing.space.participants),
+            parameters=sum(entry.size for entry in sharing.space.trained),
             steps=sharing.step.stepped,
             bytes_sent=sent,
             bytes_received=received,

@@ -350,7 +350,7 @@ def residual_norm(sharing: Sharing) -> float:
             sum(
                 # In float64: a square overflows in float32 long before the residual itself does.
                 float(np.sum(np.square(part, dtype=np.float64)))
-                for entry in sharing.space.participants
+                for entry in sharing.space.trained
                 for part in _residual_parts(sharing, entry)
             )
         )
@@ -359,7 +359,7 @@ def residual_norm(sharing: Sharing) -> float:
 
 def residual_sample(sharing: Sharing) -> npt.NDArray[np.float32]:
     """|residual| / tau of the trained variables, about a million of them at even distances."""
-    entries = sharing.space.participants
+    entries = sharing.space.trained
     stride = max(1, sum(entry.size for entry in entries) // _PART)
     own = _shared(sharing).last_by_variable
     common = _shared(sharing).last.threshold
@@ -377,7 +377,7 @@ def residual_sample(sharing: Sharing) -> npt.NDArray[np.float32]:
 def residual_percentiles(sharing: Sharing) -> dict[str, npt.NDArray[np.float64]]:
     """`PERCENTILES` of |residual| of each trained variable, by its path; float64 each."""
     found = {}
-    for entry in sharing.space.participants:
+    for entry in sharing.space.trained:
         residual = np.abs(sharing.replica.read_residual(entry.offset, entry.size))
         if residual.size:
             found[path_of(entry.variable)] = np.percentile(residual, PERCENTILES).astype(np.float64)

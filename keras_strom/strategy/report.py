@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,8 @@ from keras_strom.relay.counters import NodeCounters
 from keras_strom.sharing.pulled_step import PulledStep
 from keras_strom.sharing.step import SharedStep
 from keras_strom.sharing.training_step import TrainingStep
+
+_logger = logging.getLogger("keras_strom")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -154,6 +157,16 @@ def describe(step: TrainingStep, common: TrainingReport) -> TrainingReport:
         divergence=last.divergence,
         waited_seconds=last.waited_seconds,
     )
+
+
+def announce(report: TrainingReport | None) -> None:
+    """Logs the chief's report, and what each worker's network has to say."""
+    if report is None:
+        return
+    if report.rank == 0:
+        _logger.info("%s", report)
+    if report.network is not None:
+        report.network.log(f"worker {report.rank}")
 
 
 def _of_updates(step: SharedStep, known: dict[str, Any]) -> UpdateReport:

@@ -86,6 +86,20 @@ def test_the_norm_of_a_huge_residual_is_finite() -> None:
     assert residual_norm(sharing) == pytest.approx(1e25 * 35**0.5, rel=1e-5)
 
 
+def test_figures_are_those_of_the_model_that_is_trained() -> None:
+    strategy = _strategy()
+    _fit(strategy)
+    sharing = strategy._sharing
+    assert sharing is not None
+    sharing.replica.write_residual(0, np.full(35, 1e25, np.float32))  # It has diverged.
+    logs = _fit(strategy)
+    report = strategy.last_report
+    assert report is not None
+    assert report.parameters == 50
+    assert report.residual_mass < 1e3
+    assert max(logs["strom/residual_norm"]) < 1e3
+
+
 def test_callbacks_of_the_user_find_them_whatever_their_place() -> None:
     seen: list[set[str]] = []
     first = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: seen.append(set(logs)))

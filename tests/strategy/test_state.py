@@ -112,6 +112,12 @@ def test_the_learning_rate_that_the_chief_decides_is_everybodys(both: Jobs) -> N
 # ------------------------------------------------------------------ the second job
 
 
+def test_a_workers_own_schedule_finds_the_rate_that_it_has_set(both: Jobs) -> None:
+    for rank, part in enumerate(both.parts[0]):
+        rates = 1e-3 * (rank + 1) * np.array([1, 0.5, 0.25])
+        np.testing.assert_allclose(part["scheduled"], rates, rtol=1e-6)
+
+
 def test_an_interrupted_job_goes_on_at_the_chiefs_epoch_with_its_learning_rate(both: Jobs) -> None:
     steps = both.parts[0][0]["steps"]
     for part in both.parts[1]:

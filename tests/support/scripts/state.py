@@ -159,6 +159,14 @@ def first_part(folder: pathlib.Path, strategy: keras_strom.StromStrategy) -> dic
     result["reduced"] = rates.rates
     result["last_rate"] = float(model.optimizer.learning_rate)
 
+    # Each worker's own schedule goes by the rate that it finds.
+    halves = keras.callbacks.LearningRateScheduler(
+        lambda epoch, rate: rate / 2 if epoch else 1e-3 * (rank + 1)
+    )
+    rates = Rates()
+    model.fit(x, y, epochs=3, callbacks=[halves, rates], **FIT)
+    result["scheduled"] = rates.rates
+
     # Everybody assigns, and trains at a rate of zero: what comes of it is what was assigned.
     model.set_weights([np.full_like(value, 0.5) for value in model.get_weights()])
     model.optimizer.learning_rate = 0.0
