@@ -653,12 +653,10 @@ void MasterNode::State::RemoveGone() {
   }
 }
 
-// Its link is gone. Where it has no other neighbour, nobody is left to send what is missing before
-// the updates that are held of it; if it comes back, it sends all again that the master lacks.
+// Its link is gone; if it comes back, it sends all again that the master lacks.
 void MasterNode::State::Part(const Member& member) {
   assemblers.erase(member.link);
-  relay.Remove(member.link);
-  if (tree.is_star()) relay.ForgetHeld(member.origin);
+  relay.Part(member.link);
 }
 
 std::string MasterNode::StatusJson() const {

@@ -27,7 +27,10 @@ void Relay::Add(int64_t now_ns, LinkId link, Role role, std::string name) {
   if (role == Role::kChild && holds_back_) links_->HoldBack(now_ns, link, true);
 }
 
-void Relay::Remove(LinkId link) { neighbours_.erase(link); }
+void Relay::Part(LinkId link) {
+  Remove(link);
+  replication_.ForgetHeldFrom(link);
+}
 
 bool Relay::IsAttached(LinkId link) const {
   auto found = neighbours_.find(link);

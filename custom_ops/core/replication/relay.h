@@ -74,7 +74,10 @@ class Relay {
 
   // --- neighbours; `name` is for notices and the status
   void Add(int64_t now_ns, LinkId link, Role role, std::string name);
-  void Remove(LinkId link);
+  // No neighbour any more; the link may stand still.
+  void Remove(LinkId link) { neighbours_.erase(link); }
+  // The same of a link that is closed; what is held and has come by no other is forgotten.
+  void Part(LinkId link);
   bool Has(LinkId link) const { return neighbours_.contains(link); }
   bool IsAttached(LinkId link) const;
   bool IsChild(LinkId link) const {
@@ -150,7 +153,6 @@ class Relay {
   // Some child's link has nearly nothing left to send, or there is none.
   bool HasIdleChild() const;
   void Close(uint64_t origin) { replication_.Close(origin); }
-  void ForgetHeld(uint64_t origin) { replication_.ForgetHeld(origin); }
   void SetMasterVector(int64_t now_ns, const VersionVector& vector) {
     replication_.SetMasterVector(now_ns, vector);
   }

@@ -11,13 +11,18 @@ Replication::Verdict Replication::Receive(int64_t now_ns, LinkId from, const Upd
                                           Buffer update, std::vector<Accepted>* accepted) {
   if (closed_.contains(id.origin)) return Verdict::kClosed;
   const uint64_t have = CounterOf(received_, id.origin);
-  if (id.counter <= have || hold_.contains(id)) return Verdict::kDuplicate;
+  if (id.counter <= have) return Verdict::kDuplicate;
+  if (const auto held = hold_.find(id); held != hold_.end()) {
+    std::vector<LinkId>& senders = held->second.from;
+    if (std::find(senders.begin(), senders.end(), from) == senders.end()) senders.push_back(from);
+    return Verdict::kDuplicate;
+  }
   const bool is_known = received_.contains(id.origin);
   if (!is_known && received_.size() >= options_.max_origins) return Verdict::kTooManyOrigins;
   if (id.counter > have + 1) {
     if (hold_bytes_ + SizeOf(update) > options_.hold_bytes) return Verdict::kNoRoom;
     hold_bytes_ += SizeOf(update);
-    hold_.emplace(id, Held{std::move(update), from, now_ns});
+    hold_.emplace(id, Held{std::move(update), {from}, now_ns});
     return Verdict::kHeld;
   }
   Accept(now_ns, from, id, std::move(update), accepted);
@@ -200,7 +205,7 @@ void Replication::Retire(const VersionVector& cut) {
   for (const uint64_t origin : std::exchange(earlier_, {})) {
     if (cut.contains(origin)) continue;
     DropRing(origin);
-    ForgetHeld(origin);
+    DropHeld(origin);
     received_.erase(origin);
     master_.erase(origin);
   }
@@ -221,9 +226,21 @@ void Replication::DropHeld() {
   hold_bytes_ = 0;
 }
 
-void Replication::ForgetHeld(uint64_t origin) {
+void Replication::DropHeld(uint64_t origin) {
   auto held = hold_.lower_bound({origin, 0});
   while (held != hold_.end() && held->first.origin == origin) {
+    hold_bytes_ -= SizeOf(held->second.update);
+    held = hold_.erase(held);
+  }
+}
+
+void Replication::ForgetHeldFrom(LinkId link) {
+  for (auto held = hold_.begin(); held != hold_.end();) {
+    std::erase(held->second.from, link);
+    if (!held->second.from.empty()) {
+      ++held;
+      continue;
+    }
     hold_bytes_ -= SizeOf(held->second.update);
     held = hold_.erase(held);
   }
@@ -362,7 +379,7 @@ void Replication::AcceptHeld(int64_t now_ns, uint64_t origin, std::vector<Accept
     Held held = std::move(next->second);
     const UpdateId id = next->first;
     hold_.erase(next);
-    Accept(now_ns, held.from, id, std::move(held.update), accepted);
+    Accept(now_ns, held.from.front(), id, std::move(held.update), accepted);
   }
 }
 

@@ -123,8 +123,9 @@ class Replication {
   // It has started at `cut`: origins of earlier generations that the cut does not name are of
   // processes that are gone, and are no longer known here.
   void Retire(const VersionVector& cut);
-  // Nobody is left to fill the gaps before what is held of `origin`.
-  void ForgetHeld(uint64_t origin);
+  // The link is closed: what is held and has come by no other is forgotten. It comes again with
+  // what is missing before it, from whoever has accepted it.
+  void ForgetHeldFrom(LinkId link);
 
   // No update of `origin` is accepted from now on.
   void Close(uint64_t origin);
@@ -165,7 +166,7 @@ class Replication {
   };
   struct Held {
     Buffer update;
-    LinkId from;
+    std::vector<LinkId> from;  // each link that it has come by, in order
     int64_t since_ns;
   };
   struct HeldMerged {
@@ -187,6 +188,7 @@ class Replication {
   int64_t BytesAfter(uint64_t counter, const std::deque<Retained>& ring) const;
   void DropRing(uint64_t origin);
   void DropHeld();
+  void DropHeld(uint64_t origin);
   // The last counter of `origin` that may go.
   uint64_t MayGo(uint64_t origin) const;
   bool IsOld(int64_t now_ns, const Retained& retained) const;

@@ -30,7 +30,7 @@ void TreeLinks::MasterUp(int64_t now_ns, LinkId link, uint64_t own_origin, uint6
 }
 
 void TreeLinks::MasterDown() {
-  relay_->Remove(master_link_);
+  relay_->Part(master_link_);
   master_link_ = 0;
 }
 
@@ -116,7 +116,7 @@ void TreeLinks::HandleUp(int64_t now_ns, LinkId link) {
 
 void TreeLinks::HandleDown(int64_t now_ns, const LinkEvent& event) {
   welcomed_.erase(event.link);
-  if (children_.erase(event.link) != 0) relay_->Remove(event.link);  // the child asks for a place
+  if (children_.erase(event.link) != 0) relay_->Part(event.link);  // the child asks for a place
   if (event.link != parent_link_ || parent_link_ == 0) return;
   if (event.code == Code::kRefused) {
     // It has not heard of us yet; where it never does, the beacons stay out and end this.
@@ -202,8 +202,7 @@ void TreeLinks::CloseAll(int64_t now_ns, const std::string& reason) {
   LeaveParent(now_ns);
   ask_again_ns_ = kNever;
   while (!children_.empty()) CloseChild(now_ns, children_.begin()->first, reason);
-  relay_->Remove(master_link_);
-  master_link_ = 0;
+  MasterDown();
 }
 
 void TreeLinks::HandleTimeout(int64_t now_ns) {
@@ -255,7 +254,7 @@ void TreeLinks::JoinParent(int64_t now_ns) {
 void TreeLinks::LeaveParent(int64_t now_ns) {
   if (IsUnderMaster()) relay_->Remove(master_link_);
   if (parent_link_ != 0) {
-    relay_->Remove(parent_link_);
+    relay_->Part(parent_link_);
     links_->Close(now_ns, parent_link_, "");
   }
   parent_link_ = 0;
@@ -279,7 +278,7 @@ void TreeLinks::LoseParent(int64_t now_ns, const std::string& why, bool too_far_
 }
 
 void TreeLinks::CloseChild(int64_t now_ns, LinkId link, const std::string& reason) {
-  relay_->Remove(link);
+  relay_->Part(link);
   links_->Close(now_ns, link, reason);
   children_.erase(link);
 }

@@ -51,6 +51,24 @@ TEST(Replication, RemembersWhoSentAHeldUpdate) {
   EXPECT_EQ(accepted[1].from, 7u);
 }
 
+TEST(Replication, WhatIsHeldGoesWithTheLastLinkThatItHasComeBy) {
+  Replication replication({});
+  std::vector<Replication::Accepted> accepted;
+  for (const uint64_t counter : {2, 4}) {
+    EXPECT_EQ(replication.Receive(0, 7, {1, counter}, Bytes100(), &accepted), Verdict::kHeld);
+  }
+  for (int times = 0; times < 2; ++times) {
+    EXPECT_EQ(replication.Receive(0, 8, {1, 2}, Bytes100(), &accepted), Verdict::kDuplicate);
+  }
+  replication.ForgetHeldFrom(7);
+  EXPECT_EQ(replication.hold_bytes(), 100) << "who has sent it over link 8 does not say it again";
+  replication.ForgetHeldFrom(8);
+  EXPECT_EQ(replication.hold_bytes(), 0);
+  EXPECT_EQ(replication.Receive(0, 9, {1, 1}, Bytes100(), &accepted), Verdict::kAccepted);
+  EXPECT_EQ(replication.received(), (VersionVector{{1, 1}}));
+  EXPECT_EQ(replication.Receive(0, 9, {1, 2}, Bytes100(), &accepted), Verdict::kAccepted);
+}
+
 TEST(Replication, HoldsNoMoreThanItsBound) {
   Replication replication({.hold_bytes = 250});
   std::vector<Replication::Accepted> accepted;

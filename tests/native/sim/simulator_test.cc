@@ -214,6 +214,11 @@ constexpr KeptSeed kKeptSeeds[] = {
     {770046, SimulatedLinks::kMemory,
      "a worker went from one late joiner to another, of which none had what it lacked",
      DrawJobWithReplacements},
+    {771062, SimulatedLinks::kMemory,
+     "FINAL left out what a worker held of a lost one behind a gap, and accepted later"},
+    {3150, SimulatedLinks::kMemory,
+     "FINAL left out what a worker held of a lost one behind a gap, and accepted later",
+     DrawJobOnLongLines},
 };
 
 TEST(SimulatorTest, SeedsThatFoundSomethingStayFixed) {

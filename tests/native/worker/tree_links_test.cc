@@ -49,6 +49,13 @@ class TreeLinksTest : public testing::Test {
     tree.HandleHello(0, HelloOn(kKnock, EncodeChildHello(hello)));
   }
 
+  // Of kChild's updates this one comes over `link`.
+  void Take(LinkId link, uint64_t counter) {
+    std::vector<Replication::Accepted> accepted;
+    const Buffer update = MakeBuffer(std::vector<uint8_t>(100));
+    EXPECT_EQ(relay.Take(0, link, {kChild.origin, counter}, update, &accepted), "");
+  }
+
   // It has a place, with kChild below it on link kKnock.
   void HaveChild() {
     TreePlace place;
@@ -234,6 +241,37 @@ TEST_F(TreeLinksTest, OfItsOwnUpdatesAWorkerBelievesTheMasterAlone) {
   EXPECT_EQ(relay.replication().retained(), 1);
   tree.HandleBeacon(kLater, kMaster, Beacon{1, 1, {{kOwn, 1}}});
   EXPECT_EQ(relay.replication().retained(), 0);
+}
+
+// Where the child is lost, the end of the fit waits for what PLACED names of it, and for no more.
+TEST_F(TreeLinksTest, WhatAPlaceDoesNotNameOfAFormerNeighbourIsNotAcceptedLater) {
+  HaveChild();
+  Take(kKnock, 1);
+  Take(kKnock, 3);  // the second is late
+  TreePlace alone;
+  alone.version = 2;
+  tree.HandlePlace(0, alone);
+  ASSERT_TRUE(links.closed.contains(kKnock));
+  EXPECT_EQ(links.Last<Placed>(kMaster)->vector, (VersionVector{{kChild.origin, 1}}));
+  Take(kMaster, 2);
+  EXPECT_EQ(relay.received(), (VersionVector{{kChild.origin, 2}}));
+  Take(kMaster, 3);
+  EXPECT_EQ(relay.received(), (VersionVector{{kChild.origin, 3}}));
+}
+
+TEST_F(TreeLinksTest, WhatIsHeldGoesWithALinkThatIsLost) {
+  HaveChild();
+  Take(kKnock, 2);
+  tree.HandleDown(0, Down(kKnock, Code::kMasterLost));
+  EXPECT_EQ(relay.replication().hold_bytes(), 0);
+  tree.HandlePlace(0, UnderAWorker(2));
+  tree.HandleUp(0, 1);
+  Take(1, 2);
+  tree.HandleDown(0, Down(1, Code::kMasterLost));
+  EXPECT_EQ(relay.replication().hold_bytes(), 0);
+  Take(kMaster, 2);
+  tree.MasterDown();
+  EXPECT_EQ(relay.replication().hold_bytes(), 0);
 }
 
 TEST_F(TreeLinksTest, BeaconsFlowDownTheTree) {
