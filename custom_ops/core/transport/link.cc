@@ -10,6 +10,8 @@ namespace strom {
 namespace {
 
 constexpr int64_t kKeepaliveNs = 500'000'000;
+// Nor less often within the failure timeout, however short that is.
+constexpr int64_t kKeepalivesPerTimeout = 10;
 // Until the responder has been heard: its link stands only once it has our first packet.
 constexpr int64_t kFirstKeepaliveNs = 25'000'000;
 constexpr int64_t kSuspectPercent = 30;
@@ -32,7 +34,8 @@ Link::Link(int64_t now_ns, const Peer& peer, const LinkOptions& options, RandomS
       peer_connection_(peer.connection),
       keys_(peer.keys, options.keys),
       path_(peer.address, options.least_datagram_bytes, options.most_datagram_bytes, random),
-      sender_(options.first_sequence, BodyBytes(), options.congestion, counters),
+      sender_(options.first_sequence, BodyBytes(), options.failure_timeout_ns, options.congestion,
+              counters),
       receiver_(options.first_sequence, grants, counters),
       heard_(!options.asks_first),
       heard_ns_(now_ns),
@@ -236,12 +239,14 @@ void Link::Break(int64_t now_ns, Code code, const std::string& reason, Notice* n
   Close(now_ns, reason);
 }
 
-// 500 ms give or take 20 %, so that the probes of many links do not fall together.
+// Give or take 20 %, so that the probes of many links do not fall together.
 void Link::ArmKeepalive(int64_t now_ns) {
   jitter_ ^= jitter_ << 13;
   jitter_ ^= jitter_ >> 17;
   jitter_ ^= jitter_ << 5;
-  const int64_t interval_ns = heard_ ? kKeepaliveNs : kFirstKeepaliveNs;
+  const int64_t interval_ns =
+      heard_ ? std::min(kKeepaliveNs, options_.failure_timeout_ns / kKeepalivesPerTimeout)
+             : kFirstKeepaliveNs;
   const int64_t fifth_ns = interval_ns / 5;
   keepalive_ns_ = now_ns + interval_ns - fifth_ns + jitter_ % (2 * fifth_ns);
 }

@@ -12,6 +12,9 @@ namespace {
 
 constexpr int64_t kLeastProbeNs = 500'000;
 constexpr int64_t kMostProbeNs = 100'000'000;
+// Nor longer than this part of the failure timeout: after a short silence one may be lost, and
+// another.
+constexpr int64_t kProbesPerTimeout = 50;
 constexpr int64_t kBurstNs = 1'000'000;
 constexpr int64_t kMostBurstNs = 20'000'000;  // on long lines
 constexpr double kLeastBurst = 32;
@@ -70,8 +73,8 @@ void RoundTripClock::Sample(int64_t now_ns, int64_t round_trip_ns) {
   smoothed_ns_ = has_sample() ? (smoothed_ns_ * 7 + round_trip_ns) / 8 : round_trip_ns;
 }
 
-LinkSender::LinkSender(uint32_t first_sequence, size_t body_bytes, const CongestionControl& control,
-                       LinkCounters* counters)
+LinkSender::LinkSender(uint32_t first_sequence, size_t body_bytes, int64_t failure_timeout_ns,
+                       const CongestionControl& control, LinkCounters* counters)
     : fragment_bytes_(body_bytes - DataPacket::kFieldBytes),
       first_fragment_bytes_(fragment_bytes_),
       control_(control),
@@ -80,7 +83,8 @@ LinkSender::LinkSender(uint32_t first_sequence, size_t body_bytes, const Congest
       next_(first_sequence),
       grant_edge_(first_sequence + kIdleGrantPackets),
       round_end_(first_sequence),
-      tokens_(kLeastBurst) {}
+      tokens_(kLeastBurst),
+      most_probe_ns_(std::min(kMostProbeNs, failure_timeout_ns / kProbesPerTimeout)) {}
 
 LinkSender::~LinkSender() = default;
 
@@ -494,7 +498,7 @@ uint32_t LinkSender::WindowPackets() const {
 
 void LinkSender::ArmProbe(int64_t now_ns) {
   const int64_t first_ns = std::max(round_trip_.smoothed_ns() * 5 / 4, kLeastProbeNs);
-  const int64_t doubled_ns = std::min(first_ns << probes_, std::max(2 * first_ns, kMostProbeNs));
+  const int64_t doubled_ns = std::min(first_ns << probes_, std::max(2 * first_ns, most_probe_ns_));
   probe_ns_ = HasWork() ? now_ns + doubled_ns : kNever;
 }
 

@@ -72,9 +72,10 @@ class RoundTripClock {
 
 class LinkSender {
  public:
-  // DATA bodies are at most `body_bytes` long. `counters` outlives the sender.
-  LinkSender(uint32_t first_sequence, size_t body_bytes, const CongestionControl& control,
-             LinkCounters* counters);
+  // DATA bodies are at most `body_bytes` long; a peer that says nothing for `failure_timeout_ns` is
+  // given up by then. `counters` outlives the sender.
+  LinkSender(uint32_t first_sequence, size_t body_bytes, int64_t failure_timeout_ns,
+             const CongestionControl& control, LinkCounters* counters);
   ~LinkSender();
 
   void Queue(int64_t now_ns, Channel channel, Buffer message);
@@ -207,6 +208,7 @@ class LinkSender {
   int64_t rest_end_ns_ = 0;     // out of tokens: nothing leaves before a batch may
   int64_t pacing_ns_ = kNever;  // that time, while something waits for it
 
+  const int64_t most_probe_ns_;  // between two probes on a short line
   int64_t probe_ns_ = kNever;
   int probes_ = 0;  // since the last progress
   bool probe_wanted_ = false;

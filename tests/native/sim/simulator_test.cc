@@ -211,6 +211,8 @@ constexpr KeptSeed kKeptSeeds[] = {
      "the master dropped relayed updates of a dead process whose rank another had taken"},
     {2041, SimulatedLinks::kDatagrams, "a live worker lacked what nobody kept"},
     {3320, SimulatedLinks::kDatagrams, "a live worker lacked what nobody kept"},
+    {4176, SimulatedLinks::kDatagrams,
+     "after a silence of half the failure timeout one lost probe cost the other half"},
     {770046, SimulatedLinks::kMemory,
      "a worker went from one late joiner to another, of which none had what it lacked",
      DrawJobWithReplacements},

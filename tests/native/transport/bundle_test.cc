@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/transport/counters.h"
+#include "core/transport/link.h"
 #include "core/transport/link_receiver.h"
 #include "core/transport/link_sender.h"
 #include "sim/random.h"
@@ -127,7 +128,7 @@ TEST(Bundle, SmallMessagesShareDatagramsOnALossyLine) {
     SimulatedRandom random(7);
     LinkCounters sent, received;
     Grants grants{GrantOptions{}};
-    LinkSender sender(0, kBodyBytes, {}, &sent);
+    LinkSender sender(0, kBodyBytes, LinkOptions{}.failure_timeout_ns, {}, &sent);
     LinkReceiver receiver(0, &grants, &received);
     constexpr int kMessages = 2000;
     for (int i = 0; i < kMessages; ++i) {

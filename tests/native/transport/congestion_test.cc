@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "core/transport/counters.h"
+#include "core/transport/link.h"
 #include "core/transport/link_sender.h"
 #include "core/transport/sequence_set.h"
 
@@ -86,7 +87,8 @@ double FixedRate(const CongestionState&, int64_t) { return 1e-4; }
 
 TEST(CongestionControl, ALinkRunsUnderTheOneThatItIsGiven) {
   LinkCounters counters;
-  LinkSender sender(0, 1168, {.next = FixedWindow, .pacing_rate = FixedRate}, &counters);
+  LinkSender sender(0, 1168, LinkOptions{}.failure_timeout_ns,
+                    {.next = FixedWindow, .pacing_rate = FixedRate}, &counters);
   const Buffer message = MakeBuffer(std::vector<uint8_t>(1 << 20, 1));
   sender.Queue(0, Channel::kUpdate, message);
   std::vector<uint8_t> body(1168);

@@ -68,6 +68,7 @@ class LinkTest : public testing::Test {
       Link::Notice notice;
       left_.HandleTimeout(now_ns_, &notice);
       right_.HandleTimeout(now_ns_, &notice);
+      if (notice.type != Link::Notice::Type::kNone) notice_ = notice;
       auto to_right = Take(&left_);
       std::erase_if(to_right, [&](const auto&) { return random_.Chance(lost); });
       Give(&right_, to_right);
@@ -140,6 +141,33 @@ TEST_F(LinkTest, WhatIsQueuedWhereNothingMayLeaveHasTheOtherSideAskedSoon) {
   left_.Send(now_ns_, Channel::kUpdate, Filled(10, 'z'));
   Run(110 * kMillisecond);
   EXPECT_EQ(Order().back(), 'z');
+}
+
+// A dead peer is to be noticed after a fifth of a second.
+class ImpatientLinkTest : public LinkTest {
+ protected:
+  ImpatientLinkTest() : LinkTest({.failure_timeout_ns = 200 * kMillisecond}) {}
+};
+
+TEST_F(ImpatientLinkTest, NobodySuspectsWhoIsIdle) {
+  left_.Send(now_ns_, Channel::kUpdate, Filled(10, 'u'));
+  Run(1000 * kMillisecond);
+  EXPECT_EQ(Order(), "u");
+  EXPECT_EQ(notice_.type, Link::Notice::Type::kNone) << notice_.reason;
+}
+
+// The line loses half of the packets still.
+TEST_F(ImpatientLinkTest, ASilenceOfHalfThatTimeIsMadeUpForInTheOtherHalf) {
+  for (int round = 0; round < 20; ++round) {
+    received_.clear();
+    left_.Send(now_ns_, Channel::kUpdate, Filled(10, 'u'));
+    Run(100 * kMillisecond, /*lost=*/1);
+    ASSERT_EQ(Order(), "");
+    Run(80 * kMillisecond, /*lost=*/.5);
+    ASSERT_EQ(Order(), "u") << "round " << round;
+    Run(20 * kMillisecond);
+  }
+  EXPECT_EQ(left_.state(), Link::State::kOpen);
 }
 
 TEST_F(LinkTest, ReassemblyStaysUnderItsBoundWhenTheFirstPacketIsLost) {
@@ -270,7 +298,7 @@ class NarrowingPath {
   SimulatedRandom random_;
   int64_t now_ns_ = kMillisecond;
   LinkCounters counters_;
-  LinkSender sender_{0, kShort, {}, &counters_};
+  LinkSender sender_{0, kShort, LinkOptions{}.failure_timeout_ns, {}, &counters_};
   Grants grants_{GrantOptions{}};
   LinkReceiver receiver_{0, &grants_, &counters_};
   std::vector<uint8_t> body_ = std::vector<uint8_t>(kLong);
