@@ -11,6 +11,8 @@ namespace {
 
 // Within the failure timeout: how often a worker knocks at one that has not heard of it yet.
 constexpr int64_t kPeerKnocksPerTimeout = 50;
+// Why a link is closed whose other end may hear a later word, and then tries again.
+constexpr char kOthersNamed[] = "the master has named others";
 
 }  // namespace
 
@@ -43,7 +45,7 @@ Status PeerLinks::Handle(int64_t now_ns, const Peers& peers, LinkId master) {
     if (rank_ < contact.rank) Connect(now_ns, &peer);
   }
   for (const auto& [rank, peer] : before) {
-    if (peer.link != 0) links_->Close(now_ns, peer.link, "");
+    if (peer.link != 0) links_->Close(now_ns, peer.link, kOthersNamed);
   }
   return {};
 }
@@ -94,7 +96,7 @@ bool PeerLinks::HandleUp(int64_t now_ns, LinkId link) {
   if (welcomed.empty()) return false;
   const auto peer = peers_.find(welcomed.mapped());
   if (peer == peers_.end()) {
-    links_->Close(now_ns, link, "the master has named others");
+    links_->Close(now_ns, link, kOthersNamed);
     return true;
   }
   if (peer->second.link != 0) {

@@ -170,5 +170,22 @@ TEST_F(PeerLinksTest, LinksToThoseWhoStayAreKept) {
   EXPECT_TRUE(links.closed.contains(1));
 }
 
+// The master has named others for a moment, of which this worker has not heard.
+TEST_F(PeerLinksTest, OneThatHasClosedTheLinkForAnEarlierWordIsTriedAgain) {
+  LinkAll();
+  Name({PeerOf(0), PeerOf(kOwnRank), PeerOf(2)});
+  PeerLinks other(Token{1}, 2, kTimeoutNs, &links);
+  ASSERT_TRUE(other.Handle(0, {7, 1, {PeerOf(kOwnRank), PeerOf(2)}}, kMaster).ok());
+  const LinkId there = kKnock + 1;
+  other.HandleHello(0, HelloOn(there, EncodePeerHello({101, {1}, 1})));
+  other.HandleUp(0, there);
+  ASSERT_TRUE(other.Handle(0, {7, 2, {PeerOf(2), PeerOf(3)}}, kMaster).ok());
+  ASSERT_TRUE(links.closed.contains(there));
+  LinkEvent closed = Down(1, Code::kClosed);
+  closed.reason = links.closed[there];
+  peers.HandleDown(0, closed);
+  EXPECT_LT(peers.NextTimeout(), kTimeoutNs);
+}
+
 }  // namespace
 }  // namespace strom
