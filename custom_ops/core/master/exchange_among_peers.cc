@@ -32,7 +32,7 @@ void ShardExchange::StopPeers() {
   next_ns_ = 0;
   // The round before the first of them ends here first: who has its mean may make that first one
   // before any word reaches it.
-  stops_peers_ = !peers_.HasMade(number_);
+  stops_peers_ = peers_.where(number_) == PeerPlan::Where::kAtMaster;
   if (!stops_peers_) peers_.Stop(Here());
 }
 

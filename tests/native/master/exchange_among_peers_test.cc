@@ -474,5 +474,20 @@ TEST_F(AmongPeersTest, WhoHasGotAStateThatIsGoneHasToGo) {
   EXPECT_THAT(host.failed, ElementsAre(3));
 }
 
+// All whom the rounds among the workers were to have are others by the time that they begin.
+TEST_F(AmongPeersTest, WhereAllOfThemAreReplacedBeforeTheFirstTheirSuccessorsGoOn) {
+  RoundAtMaster(0);
+  LinkAll();
+  RoundAtMaster(1);
+  ASSERT_EQ(LastOrder(0).where, Rounds::kAmongPeers);
+  for (int32_t rank = 0; rank < 3; ++rank) {
+    exchange->Leave(rank);
+    exchange->Join(rank, /*late=*/true);
+    ASSERT_TRUE(rank == 2 || exchange->Hold(rank, 2));  // the state of worker 2
+  }
+  for (uint64_t round = 2; round < 5; ++round) RoundAtMaster(round, /*workers=*/2);
+  EXPECT_EQ(host.means[0][4], std::vector<float>(kSize, 1.0f));
+}
+
 }  // namespace
 }  // namespace strom
