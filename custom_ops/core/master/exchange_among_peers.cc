@@ -42,7 +42,10 @@ bool ShardExchange::AdvancePeers(int64_t now_ns) {
     StopPeers();
   }
   const int64_t patience_ns = 3 * host_->FailureTimeout() / 2;
-  if (const auto settlement = peers_.Settle(now_ns, patience_ns)) Settle(*settlement);
+  const bool some_train = std::any_of(members_.begin(), members_.end(), [](const auto& entry) {
+    return entry.second.here && entry.second.in_rounds;
+  });
+  if (const auto settlement = peers_.Settle(now_ns, patience_ns, some_train)) Settle(*settlement);
   if (peers_.NextTimeout() > now_ns) next_ns_ = std::min(next_ns_, peers_.NextTimeout());
   return peers_.where(number_) == PeerPlan::Where::kAtMaster;
 }
@@ -62,14 +65,35 @@ bool ShardExchange::HasOneEnded() const {
 
 void ShardExchange::Settle(const PeerPlan::Settlement& settlement) {
   // What was made here is here, too, and may have reached one who cannot say so.
-  const uint64_t round = std::max(settlement.round.value_or(0), number_);
+  const uint64_t round = std::max(settlement.round.value_or(FurthestRound()), number_);
   const bool mean_is_here = has_mean_before_ && round == number_;
-  if (settlement.has_mean && settlement.round == round && !mean_is_here) {
+  if (settlement.round == round && !mean_is_here && SomebodyLacksMeanBefore(round)) {
     fetched_.clear();
-    return peers_.AskMean(*settlement.has_mean, round - 1);
+    return peers_.AskMean(settlement.furthest, round - 1);
   }
   has_mean_before_ = mean_is_here;
   GoOnAtMaster(round);
+}
+
+// Where nobody is left whom the rounds among the workers have had: of those who have got a state
+// from one of them.
+uint64_t ShardExchange::FurthestRound() const {
+  uint64_t furthest = 0;
+  for (const auto& [rank, member] : members_) {
+    if (member.here && member.in_rounds) furthest = std::max(furthest, NextRoundOf(member));
+  }
+  return furthest;
+}
+
+// Be it one who has got a state from another, which has made a step since.
+bool ShardExchange::SomebodyLacksMeanBefore(uint64_t round) const {
+  return std::any_of(members_.begin(), members_.end(), [&](const auto& entry) {
+    const auto& [rank, member] = entry;
+    const auto report = peers_.reports().find(rank);
+    const uint64_t next =
+        report == peers_.reports().end() ? NextRoundOf(member) : report->second.value_or(0);
+    return member.here && member.in_rounds && next < round;
+  });
 }
 
 // A piece of the mean of the round before the one with which all go on.

@@ -109,23 +109,21 @@ bool PeerPlan::MaySomebodyReturn() const {
                      [](const auto& entry) { return !entry.second.has_value(); });
 }
 
-std::optional<PeerPlan::Settlement> PeerPlan::Settle(int64_t now_ns, int64_t patience_ns) {
+std::optional<PeerPlan::Settlement> PeerPlan::Settle(int64_t now_ns, int64_t patience_ns,
+                                                     bool some_train) {
   if (where_ != Where::kStopping || asked_for_mean_) return std::nullopt;
   Settlement settlement;
-  uint64_t least = 0;
   for (const auto& [rank, round] : reports_) {
     if (!round) return std::nullopt;
-    least = settlement.round ? std::min(least, *round) : *round;
-    if (!settlement.round || *round > *settlement.round) {
-      settlement = {*round, rank};
-    }
+    if (!settlement.round || *round > *settlement.round) settlement = {*round, rank};
   }
   if (MaySomebodyReturn()) {
-    if (reports_.empty()) return std::nullopt;  // and nobody is here who would make a round
-    if (lost_while_stopping_ && !wait_until_ns_) wait_until_ns_ = now_ns + patience_ns;
+    const bool all_are_lost = reports_.empty();
+    if (all_are_lost && !some_train) return std::nullopt;  // nobody is here who would make a round
+    const bool waits = lost_while_stopping_ || all_are_lost;
+    if (waits && !wait_until_ns_) wait_until_ns_ = now_ns + patience_ns;
     if (wait_until_ns_ && now_ns < *wait_until_ns_) return std::nullopt;
   }
-  if (settlement.round == least) settlement.has_mean.reset();
   return settlement;
 }
 

@@ -58,14 +58,15 @@ class PeerPlan {
   };
   std::optional<Answer> Handle(int32_t rank, const AtRound& at);
   // While stopping, once all have answered who could: the round that comes next, and who has the
-  // mean of the one before where somebody lacks it. nullopt: they have not.
+  // mean of the one before. nullopt: they have not.
   // Where links have been lost meanwhile, too, as when the master was cut off, those who may come
-  // back are waited for, but no longer than `patience_ns`, when NextTimeout is over.
+  // back are waited for, but no longer than `patience_ns`, when NextTimeout is over. Where all of
+  // them are lost they are waited for until `some_train`: there are others who have their state.
   struct Settlement {
     std::optional<uint64_t> round;  // nullopt: nobody of them is left
-    std::optional<int32_t> has_mean;
+    int32_t furthest = -1;          // who has said so
   };
-  std::optional<Settlement> Settle(int64_t now_ns, int64_t patience_ns);
+  std::optional<Settlement> Settle(int64_t now_ns, int64_t patience_ns, bool some_train);
   int64_t NextTimeout() const { return wait_until_ns_.value_or(kNever); }
   // While one waits in an average: another is to say when it has given for a round, unless it has
   // been asked since it waited last; what it has said latest; and that it waits itself.

@@ -209,7 +209,8 @@ std::string ShardExchange::HandleShard(int64_t now_ns, int32_t rank, const BlobC
     }
     member.begins_again = member.begins_again && chunk.offset != 0;
     if (member.begins_again) return "";
-    if (mark + 1 < number_) {
+    const bool mean_is_gone = mark + 1 < number_ || (mark + 1 == number_ && !has_mean_before_);
+    if (mean_is_gone) {
       // Said again before it had the mean that it has by now.
       if (!member.trains || member.has >= mark) return "";
       return "a gradient of a round that is long over; start it anew";

@@ -173,6 +173,8 @@ class ShardExchange {
   bool AdvancePeers(int64_t now_ns);
   bool HasOneEnded() const;
   void Settle(const PeerPlan::Settlement& settlement);
+  uint64_t FurthestRound() const;
+  bool SomebodyLacksMeanBefore(uint64_t round) const;
   void GoOnAtMaster(uint64_t round);
   void BeginAgain(Member* member, uint64_t round);
   std::string TakeMean(int32_t rank, const BlobChunk& chunk);

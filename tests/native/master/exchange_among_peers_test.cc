@@ -489,5 +489,64 @@ TEST_F(AmongPeersTest, WhereAllOfThemAreReplacedBeforeTheFirstTheirSuccessorsGoO
   EXPECT_EQ(host.means[0][4], std::vector<float>(kSize, 1.0f));
 }
 
+TEST_F(AmongPeersTest, OneWhoHasGotAStateGoesOnWithoutThoseWhoDoNotComeBack) {
+  BeginAmongPeers();
+  exchange->Join(3, /*late=*/true);
+  Advance();
+  ASSERT_TRUE(exchange->Hold(3, kFirst));
+  for (int32_t rank = 0; rank < 3; ++rank) exchange->Leave(rank);
+  Advance();
+  EXPECT_TRUE(host.orders[3].empty());  // they may come back
+  now += 2 * Host::kTimeoutNs;
+  Advance();
+  ASSERT_FALSE(host.orders[3].empty());
+  EXPECT_EQ(LastOrder(3).where, Rounds::kAtMaster);
+  Give(3, kFirst, 5);
+  EXPECT_EQ(host.means[3][kFirst], std::vector<float>(kSize, 5.0f));
+}
+
+// The word that stops them comes later than what they need for one round more.
+TEST_F(AmongPeersTest, WhoHasJoinedGetsTheMeanOfARoundThatTheOthersHaveMadeWithoutIt) {
+  RoundAtMaster(0);
+  LinkAll();
+  RoundAtMaster(1);
+  exchange->Join(3, /*late=*/true);
+  ASSERT_TRUE(exchange->Hold(3, 2));
+  RoundAtMaster(2, /*workers=*/4);
+  ASSERT_EQ(LastOrder(0).where, Rounds::kStopped);
+  Have(3, 2);
+  for (int32_t rank = 0; rank < 3; ++rank) {
+    Have(rank, 2);
+    Have(rank, kFirst);
+    Report(rank, kFirst + 1);
+  }
+  ASSERT_EQ(LastOrder(0).where, Rounds::kGiveMean);
+  EXPECT_EQ(LastOrder(0).round, kFirst);
+  EXPECT_EQ(Give(0, kFirstMeanMark + kFirst, 7), "");
+  EXPECT_EQ(LastOrder(3).where, Rounds::kAtMaster);
+  EXPECT_EQ(Give(3, kFirst, 1), "");
+  EXPECT_EQ(host.means[3][kFirst], std::vector<float>(kSize, 7.0f));
+}
+
+TEST_F(AmongPeersTest, NoOtherMeanIsGivenForOneThatNobodyHasAnyMore) {
+  RoundAtMaster(0);
+  LinkAll();
+  RoundAtMaster(1);
+  exchange->Join(3, /*late=*/true);
+  ASSERT_TRUE(exchange->Hold(3, 2));
+  RoundAtMaster(2, /*workers=*/4);
+  Have(3, 2);
+  for (int32_t rank = 0; rank < 3; ++rank) {
+    Have(rank, 2);
+    Have(rank, kFirst);
+  }
+  for (int32_t rank = 0; rank < 3; ++rank) exchange->Leave(rank);
+  Advance();
+  now += 2 * Host::kTimeoutNs;
+  Advance();
+  EXPECT_THAT(Give(3, kFirst, 1), testing::HasSubstr("start it anew"));
+  EXPECT_FALSE(host.means[3].contains(kFirst));
+}
+
 }  // namespace
 }  // namespace strom
