@@ -28,6 +28,7 @@ Status PeerLinks::Handle(int64_t now_ns, const Peers& peers, LinkId master) {
   latest_ = peers;
   told_ = false;
   lost_ = false;
+  rests_ = false;
   std::map<int32_t, Peer> before = std::exchange(peers_, {});
   for (const Peers::Peer& contact : peers.peers) {
     if (contact.rank == rank_) {
@@ -51,6 +52,7 @@ Status PeerLinks::Handle(int64_t now_ns, const Peers& peers, LinkId master) {
 }
 
 void PeerLinks::Rest() {
+  rests_ = true;
   for (auto& [rank, peer] : peers_) peer.retry_ns = kNever;
 }
 
@@ -117,8 +119,9 @@ bool PeerLinks::HandleDown(int64_t now_ns, const LinkEvent& event) {
   if (rank_ > peer->contact.rank) return true;                           // that one makes it
   if (event.code == Code::kClosed && event.reason.empty()) return true;  // it has left
   const bool may_not_know = event.code == Code::kRefused || event.code == Code::kClosed;
-  peer->retry_ns =
-      now_ns + (may_not_know ? failure_timeout_ns_ / kPeerKnocksPerTimeout : failure_timeout_ns_);
+  const int64_t pause_ns =
+      may_not_know ? failure_timeout_ns_ / kPeerKnocksPerTimeout : failure_timeout_ns_;
+  if (!rests_) peer->retry_ns = now_ns + pause_ns;
   const bool is_out_of_reach =
       event.code == Code::kUnreachable || event.code == Code::kRejectedSecret;
   if (!is_out_of_reach || peer->has_stood || std::exchange(peer->was_noticed, true)) return true;

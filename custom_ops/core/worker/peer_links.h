@@ -24,7 +24,7 @@ class PeerLinks {
   // Who they are from here on; links to those that stay are kept. `master` is the link to it.
   // kCorrupt where the ranks do not ascend, or this worker's is not among them.
   Status Handle(int64_t now_ns, const Peers& peers, LinkId master);
-  // Links that do not stand are not tried any more until the next PEERS.
+  // Links that do not stand, or end, are not tried any more until the next PEERS.
   void Rest();
   void CloseAll(int64_t now_ns, const std::string& reason);
 
@@ -76,6 +76,7 @@ class PeerLinks {
   std::map<LinkId, int32_t> welcomed_;  // links that do not stand yet
   bool told_ = false;                   // that the links of the latest PEERS stand
   bool lost_ = false;                   // a link that stood, since told_
+  bool rests_ = false;
   std::vector<std::string> notices_;
 };
 

@@ -187,5 +187,17 @@ TEST_F(PeerLinksTest, OneThatHasClosedTheLinkForAnEarlierWordIsTriedAgain) {
   EXPECT_LT(peers.NextTimeout(), kTimeoutNs);
 }
 
+TEST_F(PeerLinksTest, ALinkThatEndsAfterTheFitIsNotMadeAgainBeforeTheNext) {
+  Name({PeerOf(kOwnRank), PeerOf(2), PeerOf(3)});
+  peers.HandleUp(0, 1);
+  peers.Rest();
+  peers.HandleDown(0, Down(1, Code::kMasterLost));
+  peers.HandleDown(0, Down(2, Code::kUnreachable));  // was being tried
+  EXPECT_EQ(peers.NextTimeout(), kNever);
+  EXPECT_TRUE(peers.PollNotice());
+  Name({PeerOf(kOwnRank), PeerOf(2), PeerOf(3)});
+  EXPECT_EQ(links.connected.size(), 4u);
+}
+
 }  // namespace
 }  // namespace strom
