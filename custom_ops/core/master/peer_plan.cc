@@ -119,7 +119,10 @@ std::optional<PeerPlan::Settlement> PeerPlan::Settle(int64_t now_ns, int64_t pat
   }
   if (MaySomebodyReturn()) {
     const bool all_are_lost = reports_.empty();
-    if (all_are_lost && !some_train) return std::nullopt;  // nobody is here who would make a round
+    if (all_are_lost && !some_train) {  // nobody is here who would make a round
+      wait_until_ns_.reset();
+      return std::nullopt;
+    }
     const bool waits = lost_while_stopping_ || all_are_lost;
     if (waits && !wait_until_ns_) wait_until_ns_ = now_ns + patience_ns;
     if (wait_until_ns_ && now_ns < *wait_until_ns_) return std::nullopt;

@@ -510,6 +510,25 @@ TEST_F(AmongPeersTest, OneWhoHasGotAStateGoesOnWithoutThoseWhoDoNotComeBack) {
   }
 }
 
+TEST_F(AmongPeersTest, WhereThatOneIsLostTooTheWaitForTheOthersBeginsWithTheFirstToReturn) {
+  BeginAmongPeers();
+  exchange->Join(3, /*late=*/true);
+  ASSERT_TRUE(exchange->Hold(3, kFirst));
+  for (int32_t rank = 0; rank < 3; ++rank) exchange->Leave(rank);
+  Advance();
+  exchange->Leave(3);
+  Advance();
+  now += 2 * Host::kTimeoutNs;
+  exchange->Return(0);
+  Report(0, kFirst);
+  EXPECT_EQ(LastOrder(0).where, Rounds::kStopped);
+  exchange->Return(1);
+  Report(1, kFirst + 1);
+  exchange->Return(2);
+  Report(2, kFirst);
+  EXPECT_EQ(LastOrder(1).where, Rounds::kGiveMean);
+}
+
 // The word that stops them comes later than what they need for one round more.
 TEST_F(AmongPeersTest, WhoHasJoinedGetsTheMeanOfARoundThatTheOthersHaveMadeWithoutIt) {
   RoundAtMaster(0);
