@@ -495,11 +495,11 @@ class PulledStep(TrainingStep):
         self._shown = _Shown(joint.tensors(), values)
         joint.assign(values)
 
-    def show_own(self, space: FlatSpace) -> None:
+    def show_own(self, space: FlatSpace, *, swapped: bool = False) -> None:
         """Gives the variables the worker's own values, but for what was assigned meanwhile."""
         if self._shown is None or self._joint is None:
             return
-        own = self._own_now(self._shown)
+        own = self._shown.own if swapped else self._own_now(self._shown)
         self._shown = None
         for entry, values in zip(self._joint.entries, own, strict=True):
             entry.primary.assign(values)

@@ -180,7 +180,7 @@ class SharedStep(TrainingStep):
         """
         self._trained = {entry.offset for entry in trained}
 
-    def show_own(self, space: FlatSpace) -> None:
+    def show_own(self, space: FlatSpace, *, swapped: bool = False) -> None:
         """Gives the variables what this worker trains on; cheap where they have it already."""
         if not self._shows_shared:
             return
@@ -189,9 +189,12 @@ class SharedStep(TrainingStep):
         # What a program assigns itself (a target network) has no residual and no G.
         begins = [e.offset in self._trained and space.is_sent(e) for e in entries]
         show_own = operations().strom_show_own
-        self._show(show_own, entries, keep_shared=self._keeps_shared, begins=begins)
+        attributes = {"keep_shared": self._keeps_shared, "begins": begins}
+        self._show(show_own, entries, counts=not swapped, **attributes)
 
-    def _show(self, operation: Any, entries: list[Entry], **attributes: Any) -> None:
+    def _show(
+        self, operation: Any, entries: list[Entry], *, counts: bool = True, **attributes: Any
+    ) -> None:
         """Runs an op that changes what variables hold, and counts what was assigned before."""
         if not self._is_full or not entries:
             return
@@ -201,7 +204,8 @@ class SharedStep(TrainingStep):
             offsets=[entry.offset for entry in entries],
             **attributes,
         )
-        self._totals.assign_add(_ASSIGNED * tf.cast(assigned, tf.float64))
+        if counts:
+            self._totals.assign_add(_ASSIGNED * tf.cast(assigned, tf.float64))
         update_copies(entries)
 
     def _share(

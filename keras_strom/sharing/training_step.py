@@ -207,8 +207,14 @@ class TrainingStep(abc.ABC):
         """Gives the variables the values that all workers share, until `show_own`."""
 
     @abc.abstractmethod
-    def show_own(self, space: FlatSpace) -> None:
-        """Gives the variables what this worker trains on; cheap where they have it already."""
+    def show_own(self, space: FlatSpace, *, swapped: bool = False) -> None:
+        """Gives the variables what this worker trains on; cheap where they have it already.
+
+        Args:
+            space: the flat space.
+            swapped: a callback may have swapped the variables with others and back again, so what
+                was assigned since `show_shared` is what they had.
+        """
 
     @abc.abstractmethod
     def end_own(self, space: FlatSpace) -> None:

@@ -215,6 +215,7 @@ def _put_around(
     users = _listed(given)
     monitored = _monitored(users, sharing, training)
     training.follows_schedule = follows_schedule(monitored)
+    training.swaps_averages = any(isinstance(one, keras.callbacks.SwapEMAWeights) for one in users)
     training.shows_epochs |= any(not isinstance(one, StromMonitor) for one in monitored)
     reports = reports_of(sharing.environment)
     reporters = [] if reports is None else [Reporter(reports)]
@@ -286,6 +287,7 @@ class _Training:
         # beside a joint model need not fetch that.
         self.shows_epochs = True
         self.follows_schedule = False  # Of learning rates, not the chief's.
+        self.swaps_averages = False  # A callback swaps the model with its moving average and back.
 
     def begin(self, epochs: int, per_epoch: int | None) -> None:
         """After every other callback's `on_train_begin`, which may have restored old weights."""
@@ -352,7 +354,7 @@ class _Training:
             self._leave_for_good(trains=True)
         if self._sharing.checkpoints is not None:
             self._sharing.checkpoints.save_if_due(self._sharing, self._fit, place)
-        self._sharing.step.show_own(self._sharing.space)
+        self._sharing.step.show_own(self._sharing.space, swapped=self.swaps_averages)
         now = time.monotonic()
         if now >= self._next_poll:
             self._next_poll = now + _STOP_POLL_SECONDS

@@ -287,6 +287,28 @@ def test_a_frozen_layer_stays_what_all_workers_share() -> None:
         assert (weights[2] != start[2]).any()
 
 
+@pytest.mark.parametrize("on_epoch", [False, True])
+def test_training_goes_on_from_the_own_progress_where_averages_were_swapped_in(
+    on_epoch: bool,
+) -> None:
+    averaging = functools.partial(keras.optimizers.Adam, 0.01, use_ema=True, ema_momentum=0.5)
+    seen = []
+    for strategy in (None, _strategy(threshold=NEVER)):
+        model, each = seeded(strategy, averaging), EachBatch()
+        swap = keras.callbacks.SwapEMAWeights(swap_on_epoch=on_epoch)
+        model.fit(
+            *data(), batch_size=ROWS, epochs=3, verbose=0, shuffle=False, validation_data=data(1),
+            callbacks=[each, swap],
+        )  # fmt: skip
+        seen.append(each.weights)
+    for plain, encoded in zip(*seen, strict=True):
+        for one, other in zip(plain, encoded, strict=True):
+            np.testing.assert_allclose(one, other, atol=1e-5)
+    assert strategy is not None
+    assert strategy.last_report is not None
+    assert strategy.last_report.assigned_outside == 0
+
+
 class Buffers(keras.callbacks.Callback):
     """Keeps where the variables of another model lie after every batch."""
 

@@ -235,6 +235,15 @@ def test_training_goes_on_from_what_was_assigned_while_the_joint_model_was_shown
     np.testing.assert_array_equal(loop.variables[2], np.full(7, 2))
 
 
+def test_training_goes_on_from_the_workers_own_where_the_joint_model_was_swapped_and_back() -> None:
+    loop = Loop()
+    loop.begin()
+    loop.step.show_shared(loop.space)
+    loop.variables[1].assign(np.full(40, 0.5000001, np.float32))  # Within rounding.
+    loop.step.show_own(loop.space, swapped=True)
+    np.testing.assert_array_equal(loop.variables[1], np.full(40, 1))
+
+
 def test_after_the_end_nothing_is_asked_of_the_master() -> None:
     loop = Loop()
     loop.begin()
