@@ -155,6 +155,9 @@ class StromModel(ColumnParams, Model, MLWritable, MLReadable):  # type: ignore[m
         if not found:
             raise errors.InvalidData("the DataFrame has no rows to evaluate on")
         counted = [pickle.loads(row["state"]) for row in found]
+        for part in counted:
+            if isinstance(part, errors.InvalidData):
+                raise part
         state = [np.sum(parts, axis=0) for parts in zip(*counted, strict=True)]
         return self._results(state, columns, specs)
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import keras
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from keras_strom import errors
@@ -94,7 +95,24 @@ def predict(
 def measure(
     payload: BroadcastPayload, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """One row: what the model's metrics have counted in this partition, pickled."""
+    """One row: what the model's metrics have counted in this partition, pickled.
+
+    Or the `InvalidData` that it has met: no other attempt of the task would do better.
+    """
+    counted: list[npt.NDArray[Any]] | errors.InvalidData | None
+    try:
+        counted = _counted(payload, batches)
+    except errors.InvalidData as error:
+        counted = error
+    if counted is not None:
+        state = pa.array([pickle.dumps(counted)], pa.binary())
+        yield pa.RecordBatch.from_arrays([state], names=["state"])
+
+
+def _counted(
+    payload: BroadcastPayload, batches: Iterator[pa.RecordBatch]
+) -> list[npt.NDArray[Any]] | None:
+    """What the model's metrics have counted; None = there are no rows."""
     inference, model = _loaded_once(payload)
     steps = 0
     for batch in batches:
@@ -103,9 +121,7 @@ def measure(
                 model.reset_metrics()
             model.test_on_batch(*piece)
             steps += 1
-    if steps:
-        state = pickle.dumps([np.asarray(variable) for variable in metric_state(model)])
-        yield pa.RecordBatch.from_arrays([pa.array([state], pa.binary())], names=["state"])
+    return [np.asarray(variable) for variable in metric_state(model)] if steps else None
 
 
 def score(

@@ -631,13 +631,22 @@ def test_a_prediction_never_replaces_a_column(trained: StromModel, flowers: Any)
         trained.transform(flowers.withColumn("features", flowers["a"]))
 
 
-def test_nulls_are_named_where_they_are_met(trained: StromModel, flowers: Any) -> None:
+def test_nulls_are_named_where_they_are_met(trained: StromModel, flowers: Any, spark: Any) -> None:
+    context = spark.sparkContext
+    context.setJobGroup("nulls", "")
     some = flowers.withColumn("label", F.when(flowers["id"] > 5, flowers["label"]))
     with pytest.raises(errors.InvalidData, match=r"'label' has .* nulls"):
         trained.evaluate(some)
     some = flowers.withColumn("features", F.when(flowers["id"] > 5, flowers["features"]))
     with pytest.raises(errors.InvalidData, match=r"'features' has .* nulls"):
         trained.evaluate(some)
+    context.setLocalProperty("spark.jobGroup.id", None)
+    # Other attempts would meet them, too.
+    tracker = context.statusTracker()
+    jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup("nulls")]
+    stages = [tracker.getStageInfo(stage) for job in jobs for stage in job.stageIds]
+    assert sum(stage.numCompletedTasks for stage in stages) > 0
+    assert sum(stage.numFailedTasks for stage in stages) == 0
 
 
 def test_a_model_travels_anew_to_another_application(
