@@ -84,7 +84,7 @@ iteration: The step's number, which travels with the update.
 sends: False: a local step, which shares nothing and whose changes stay in the variables; the next
   step that sends shares what has changed since the last one did.
 rows: Of each variable with `by_rows` the rows that the optimizer visited, in any order, also
-  repeatedly.
+  repeatedly; none where the step leaves it alone.
 rows_before: The values of `rows` before the optimizer ran.
 momenta: Variables in which the optimizer keeps momentum, which is cleared in each element that is
   sent.

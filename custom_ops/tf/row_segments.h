@@ -3,7 +3,8 @@
 // between those segments that only receive.
 //
 // A row's element sends one threshold a step. What reaches it beyond that would wait until the row
-// is looked up again, which may be never; so such rows are visited in the next step too.
+// is looked up again, which may be never; so such rows are visited in the next step that changes
+// any.
 #ifndef KERAS_STROM_TF_ROW_SEGMENTS_H_
 #define KERAS_STROM_TF_ROW_SEGMENTS_H_
 

@@ -136,7 +136,6 @@ class StepOp : public OpKernel {
   int RowsBeforeInput(size_t i) const { return inputs_.rows_before + row_variable_[i]; }
 
   bool HasRows(size_t i) const { return row_variable_[i] != kWhole; }
-  bool StepsByRows(size_t i) const { return HasRows(i) && shares_[i]; }
 
   // What the core reads of one variable, held until it has done so.
   struct Buffers {
@@ -155,6 +154,11 @@ class StepOp : public OpKernel {
     std::vector<Tensor> fetched;  // of each: `before` in the host's memory, on a device alone
     std::vector<Buffers> held;
   };
+
+  // Of rows that wait, too, none is visited where no row has changed: the variable is left alone.
+  bool StepsByRows(const Run& run, size_t i) const {
+    return HasRows(i) && shares_[i] && run.changed[i];
+  }
 
   // Variable i's value before the optimizer's step, in the host's memory.
   const Tensor& Before(const Run& run, size_t i) const {
@@ -208,7 +212,7 @@ class StepOp : public OpKernel {
       }
       includes_residual.resize(segments.size(), includes_last);
       includes_last = was_own;
-      if (StepsByRows(i)) {
+      if (StepsByRows(*run, i)) {
         TF_RETURN_IF_ERROR(PrepareRows(
             run, i, *waiting, &row_segments[static_cast<size_t>(row_variable_[i])], &segments));
         continue;
@@ -236,7 +240,7 @@ class StepOp : public OpKernel {
     TF_RETURN_IF_ERROR(stepped);
     TF_RETURN_IF_ERROR(stored);
     for (size_t i = 0; i < variables.size(); ++i) {
-      if (!StepsByRows(i)) continue;
+      if (!StepsByRows(*run, i)) continue;
       std::vector<int64_t> rows;
       const RowSegments& visited = row_segments[static_cast<size_t>(row_variable_[i])];
       TF_RETURN_IF_ERROR(visited.FindWaiting(attributes_.replica, thresholds.used(i), &rows));
@@ -358,9 +362,8 @@ class StepOp : public OpKernel {
     std::vector<bool> written(run->variables.size(), true);
     if (result == nullptr) return run->variables.Store(written, true);
     for (size_t i = 0; i < written.size(); ++i) {
-      // Values that include the residual are as the optimizer wrote them; others are put back, and
-      // rows that waited are sent without an optimizer's step.
-      written[i] = result->values_written != 0 || (!full_ && (run->changed[i] || StepsByRows(i))) ||
+      // Values that include the residual are as the optimizer wrote them; others are put back.
+      written[i] = result->values_written != 0 || (!full_ && run->changed[i]) ||
                    run->held[i].residual.NumElements() > 0;
     }
     return run->variables.Store(written, result->count > 0);

@@ -56,6 +56,7 @@ class FlatSpace:
     def __init__(self) -> None:
         self._entries: dict[int, Entry] = {}
         self._sent: set[int] = set()
+        self._changed_by_rows: set[int] = set()
         self._receivers: set[int] = set()
         self._agreed: int | None = None
         self._trained: set[int] = set()
@@ -81,6 +82,14 @@ class FlatSpace:
     def touch(self, variable: Any) -> None:
         """From now on the changes of `variable` are sent."""
         self._sent.add(id(variable))
+
+    def change_rows(self, variable: Any) -> None:
+        """A step changes rows of `variable` in place: TensorFlow copies it at each read then."""
+        self._changed_by_rows.add(id(variable))
+
+    def has_changed_rows(self, variable: Any) -> bool:
+        """Whether any step so far changes rows of `variable` in place."""
+        return id(variable) in self._changed_by_rows
 
     @property
     def entries(self) -> list[Entry]:

@@ -10,7 +10,7 @@ from keras_strom import errors
 from keras_strom.sharing.flat_space import Entry, FlatSpace
 from keras_strom.sharing.model_checks import path_of
 from keras_strom.sharing.optimizers import has_plain_momentum, momentum_of
-from keras_strom.sharing.touched import Touched, VariableChange
+from keras_strom.sharing.touched import Rows, Touched, VariableChange
 
 
 class MaskedMomenta:
@@ -108,7 +108,7 @@ class StepTrace:
         return [self._change(entry) for entry in self._space.participants]
 
     def _change(self, entry: Entry) -> VariableChange:
-        rows = self._touched.rows(entry.variable) if self._by_rows else None
+        rows = self._rows(entry.variable) if self._by_rows else None
         return VariableChange(
             entry,
             shares=self._space.is_sent(entry),
@@ -116,3 +116,12 @@ class StepTrace:
             since=self._before[id(entry.variable)] if rows is None else rows,
             momentum=self._momenta.of(entry),
         )
+
+    def _rows(self, variable: Any) -> Rows | None:
+        """The rows that change; None where all of the variable may."""
+        rows = self._touched.rows(variable)
+        if rows is not None:
+            self._space.change_rows(variable)
+        elif self._space.has_changed_rows(variable) and self._touched.leaves_alone(variable):
+            return Rows.none()  # To read the value from before would copy the whole table.
+        return rows

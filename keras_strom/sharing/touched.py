@@ -20,6 +20,9 @@ _logger = logging.getLogger("keras_strom")
 
 _ASSIGNMENTS = ("AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp")
 
+# What may be done with a variable by a step that certainly leaves it alone.
+_READS = ("ReadVariableOp", "ResourceGather", "ResourceGatherNd", "VariableShape")
+
 # Smaller variables are passed over in less time than the words would take to read.
 _LARGE = 1 << 20
 
@@ -38,6 +41,11 @@ class Rows:
 
     indices: Any
     before: Any
+
+    @classmethod
+    def none(cls) -> Rows:
+        """Those of a step that leaves the variable alone."""
+        return cls(tf.zeros([0], tf.int64), tf.zeros([0]))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,12 +126,25 @@ class Touched:
         indices = tf.concat([rows.indices for rows in found], axis=0)
         return Rows(indices, tf.concat([rows.before for rows in found], axis=0))
 
+    def leaves_alone(self, variable: Any) -> bool:
+        """Whether the traced step certainly changes nothing of `variable`.
+
+        False also where nobody can tell: in an eager step, or where a function that was traced
+        before has the variable.
+        """
+        if self._graph is None or id(variable) in self._variables:
+            return False
+        return all(operation.type in _READS for operation in self._uses(variable))
+
     def _is_assigned(self, variable: Any) -> bool:
         """Whether the traced step holds an assignment of the user's own, to all rows."""
         if self._graph is None:
             return False
-        readers_and_writers = self._graph.capture(variable.handle).consumers()
-        return any(operation.type in _ASSIGNMENTS for operation in readers_and_writers)
+        return any(operation.type in _ASSIGNMENTS for operation in self._uses(variable))
+
+    def _uses(self, variable: Any) -> list[Any]:
+        """The traced step's operations on a variable."""
+        return list(self._graph.capture(variable.handle).consumers())
 
 
 def _graph() -> Any:

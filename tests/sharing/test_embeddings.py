@@ -17,7 +17,8 @@ from keras_strom import FixedThreshold, ResidualClipping, StromStrategy, errors
 from keras_strom.sharing import touched
 
 ROWS, WIDTH, BATCH = 500, 4, 8
-THRESHOLD = FixedThreshold(2e-3)
+TAU = 2e-3
+THRESHOLD = FixedThreshold(TAU)
 
 
 def build(
@@ -174,6 +175,77 @@ def test_a_row_beyond_the_threshold_is_visited_until_all_of_it_has_left() -> Non
         sent.append(float(table[3, 0]))
     assert sent == [0.125, 0.25, 0.375, 0.5, 0.5]
     assert float(table[7, 0]) == 0.5  # one threshold a step, four steps
+
+
+def _trained_by_rows(strategy: StromStrategy) -> keras.Model:
+    with strategy.scope():
+        model = build(keras.optimizers.SGD(0.5))
+    model.fit(*data(64), batch_size=BATCH, shuffle=False, verbose=0)
+    return model
+
+
+def _later_model(strategy: StromStrategy) -> keras.Model:
+    keras.utils.set_random_seed(4)
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3), keras.layers.Dense(1)])
+        model.compile(keras.optimizers.Adam(0.05), "mse", jit_compile=False)
+    return model
+
+
+def _reads_given(strategy: StromStrategy, model: keras.Model, x: Any, y: Any) -> list[list[int]]:
+    """The shapes of the values from before that a step of `model` hands to the op."""
+
+    @tf.function
+    def step(x: Any, y: Any) -> Any:
+        return strategy.run(model.train_step, args=((x, y),))
+
+    with strategy.scope():
+        model.optimizer.build(model.trainable_variables)
+        graph = step.get_concrete_function(x, y).graph
+    (op,) = (op for op in graph.get_operations() if op.type == "StromStep")
+    reads = [value for value in op.inputs if value.op.type == "ReadVariableOp"]
+    return [value.shape.as_list() for value in reads if value.dtype == tf.float32]
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_a_table_that_a_step_leaves_alone_is_not_read(frozen: bool) -> None:
+    """TensorFlow copies a table that was changed by rows, all of it, whenever it is read."""
+    strategy = StromStrategy(threshold=THRESHOLD, always_encode=True)
+    model = _trained_by_rows(strategy)
+    x, y = data(BATCH)
+    if frozen:
+        model.get_layer(index=1).trainable = False
+        assert [v.shape for v in model.trainable_variables] == [(3 * WIDTH, 1), (1,)]
+        with strategy.scope():
+            model.compile(keras.optimizers.SGD(0.5), "mse", jit_compile=False)
+        reads = _reads_given(strategy, model, [tf.constant(v) for v in x], tf.constant(y))
+    else:
+        reads = _reads_given(strategy, _later_model(strategy), tf.ones([BATCH, 4]), tf.constant(y))
+    assert [3 * WIDTH, 1] in reads  # The first model's Dense layer.
+    assert [ROWS, WIDTH] not in reads
+
+
+def test_what_a_table_has_not_sent_waits_while_a_later_model_trains() -> None:
+    strategy, alone = (
+        StromStrategy(threshold=THRESHOLD, warmup_steps=0, always_encode=True) for _ in range(2)
+    )
+    earlier = _trained_by_rows(strategy)
+    sharing = strategy._sharing
+    assert sharing is not None
+    size = sharing.space.size
+    weights, residual = earlier.get_weights(), sharing.replica.read_residual(0, size)
+    assert (np.abs(residual) > TAU).any()  # Rows wait to be visited.
+    later, other = _later_model(strategy), _later_model(alone)
+    x, y = np.ones((64, 4), np.float32), data(64)[1]
+    for model in (later, other):
+        model.fit(x, y, batch_size=BATCH, shuffle=False, verbose=0)
+    for value, wanted in zip(earlier.get_weights(), weights, strict=True):
+        np.testing.assert_array_equal(value, wanted)
+    for value, wanted in zip(later.get_weights(), other.get_weights(), strict=True):
+        np.testing.assert_array_equal(value, wanted)
+    np.testing.assert_array_equal(sharing.replica.read_residual(0, size), residual)
+    earlier.fit(*data(64), batch_size=BATCH, shuffle=False, verbose=0)
+    assert (sharing.replica.read_residual(0, size) != residual).any()
 
 
 @pytest.mark.parametrize(
