@@ -59,9 +59,29 @@ _WRITERS = tuple(
 )
 
 
-def writes_between_batches(callback: Any) -> bool:
-    """Whether a callback of Keras may write the model before the epoch is over."""
-    return isinstance(callback, _WRITERS) and callback.save_freq not in ("epoch", False)
+def writers_between_batches(callbacks: Iterable[Any]) -> list[Any]:
+    """Those of `callbacks` that are Keras's and may write the model before the epoch is over."""
+    return [
+        callback
+        for callback in callbacks
+        if isinstance(callback, _WRITERS) and callback.save_freq not in ("epoch", False)
+    ]
+
+
+def may_write(writer: Any, batch: int) -> bool:
+    """Whether one of `writers_between_batches` writes after `batch`, of which it is not told yet.
+
+    True also where that is not Keras's own to say.
+    """
+    is_due: Any = getattr(writer, "_should_save_on_batch", None)
+    methods = (is_due, writer.on_train_batch_end)
+    if not all(str(getattr(one, "__module__", "")).startswith("keras.") for one in methods):
+        return True
+    counters = dict(vars(writer))
+    try:
+        return bool(is_due(batch))  # It counts the batch, as it will again when it is told.
+    finally:
+        vars(writer).update(counters)
 
 
 def off_the_chief(callbacks: Iterable[Any]) -> list[Any]:

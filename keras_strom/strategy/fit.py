@@ -42,7 +42,7 @@ from keras_strom.sharing.constraints import Projection
 from keras_strom.sharing.flat_space import update_copies
 from keras_strom.sharing.progress import Progress, begin_fit_at, first_epoch_of
 from keras_strom.strategy.building import building_once
-from keras_strom.strategy.callbacks import off_the_chief, writes_between_batches
+from keras_strom.strategy.callbacks import may_write, off_the_chief, writers_between_batches
 from keras_strom.strategy.data_sharding import shard_fit_arguments
 from keras_strom.strategy.fit_failure import (
     failed_before_the_start,
@@ -134,9 +134,8 @@ def _fit(original: Callable[..., Any], bound: inspect.BoundArguments, sharing: S
     users = _listed(arguments["callbacks"])
     assigns_last = any(map(_may_assign_at_the_end, users))
     training = _Training(sharing, model, arguments["initial_epoch"], assigns_last)
-    training.shows_each_batch = sharing.environment.is_chief and any(
-        map(writes_between_batches, users)
-    )
+    if sharing.environment.is_chief:
+        training.writers = writers_between_batches(users)
     initial_epoch = first_epoch_of(model)
     sharing.training_data = None
     restore = _nothing
@@ -281,8 +280,8 @@ class _Training:
         self.figures = WorkerFigures(here.rank, here.size)
         self.watch = NotFiniteWatch(model, sharing.space)
         self._projection = Projection(model, sharing.space)
-        # Whether a callback may write the model after any batch, to a file that is for all workers.
-        self.shows_each_batch = False
+        # The callbacks that may write the model after a batch, to a file that is for all workers.
+        self.writers: list[Any] = []
         # Whether anybody may look at the model between two epochs. Where nobody does, a worker
         # beside a joint model need not fetch that.
         self.shows_epochs = True
@@ -381,9 +380,9 @@ class _Training:
             self._sharing.ended = f"{self._who()} has drained"
             raise
 
-    def show_shared(self) -> None:
+    def show_shared(self, batch: int) -> None:
         """Before every other callback's `on_train_batch_end`."""
-        if self.shows_each_batch:
+        if any(may_write(writer, batch) for writer in self.writers):
             self._sharing.step.show_shared(self._sharing.space)
 
     def end_batch(self, batch: int) -> None:
@@ -661,7 +660,7 @@ class _First(keras.callbacks.Callback):  # type: ignore[misc]
         self._training.begin_batch(batch)
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        self._training.show_shared()
+        self._training.show_shared(batch)
 
     def on_test_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         self._training.begin_validation_batch()

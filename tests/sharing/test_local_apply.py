@@ -20,6 +20,7 @@ from keras_strom.recovery.resume import DataPosition, Fit
 from keras_strom.recovery.takeover import hand_over_if_asked
 from keras_strom.sharing.constraints import Projection
 from keras_strom.sharing.residual import ResidualClipping
+from keras_strom.sharing.step import SharedStep
 from keras_strom.sharing.threshold import FixedThreshold
 from keras_strom.strategy.strategy import StromStrategy
 from tests.support.optimizer_oracle import encode
@@ -353,6 +354,47 @@ def test_a_file_written_in_mid_epoch_has_what_all_workers_share(
     plain.load_weights(str(file).format(epoch=1))
     for first, saved in zip(start, plain.get_weights(), strict=True):
         np.testing.assert_array_equal(saved, first)
+
+
+WEIGHTS = functools.partial(keras.callbacks.ModelCheckpoint, save_weights_only=True)
+
+
+class WritesByItself(keras.callbacks.ModelCheckpoint):
+    """Of a user who has another rule for when to write."""
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.model.save_weights(self.filepath)
+
+
+@pytest.mark.parametrize(
+    ("writer", "save_freq", "batches"),
+    [
+        (WEIGHTS, 3, [2, 5]),
+        (WEIGHTS, 100, []),
+        (keras.callbacks.BackupAndRestore, 3, [2, 5]),
+        (WritesByItself, 100, list(range(8))),
+    ],
+)
+def test_what_all_workers_share_is_shown_after_the_batches_that_are_written_alone(
+    writer: Any,
+    save_freq: int,
+    batches: list[int],
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    strategy = _strategy()
+    model, each = seeded(strategy, _adam), EachBatch()
+    shown: list[int] = []
+    show_shared = SharedStep.show_shared
+
+    def note(step: SharedStep, space: Any) -> None:
+        shown.append(len(each.weights))
+        show_shared(step, space)
+
+    monkeypatch.setattr(SharedStep, "show_shared", note)
+    file = writer(str(tmp_path / "w.weights.h5"), save_freq=save_freq)
+    model.fit(*data(8), batch_size=ROWS, verbose=0, callbacks=[each, file])
+    assert [batch for batch in shown if batch < len(each.weights)] == batches
 
 
 def test_what_a_failed_fit_has_not_sent_waits_in_the_residual_alone() -> None:
