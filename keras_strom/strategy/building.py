@@ -5,7 +5,8 @@ batch, calls the model on its shape, and starts the data over, in `fit` and in e
 generator cannot start over, a PyDataset whose batches are read ahead goes on where it was, and a
 dataset that shuffles comes in another order. A model with a `train_step` of its own cannot always
 be called on its data: a GAN cannot at all, one that embeds pairs takes them one by one. So a shared
-model is built once, and one that trains as plain Keras does is built as there: by its first step.
+model is built once, no data are read for one that is built, and one that trains as plain Keras does
+is built as there: by its first step.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ def wrap_build(is_built_by_its_first_step: Callable[[Any], bool]) -> None:
     def build(model: Any, *arguments: Any, **named: Any) -> None:
         if is_built_by_its_first_step(model):
             _build_optimizer(model)  # A callback that restores weights may want it before.
-        else:
+        elif not _is_built(model):
             original(model, *arguments, **named)
 
     build._keras_strom_wrap = True  # type: ignore[attr-defined]
@@ -75,6 +76,13 @@ def build_for(model: keras.Model, batch: Any) -> None:
     """
     with model.distribute_strategy.scope():
         model._symbolic_build(data_batch=batch)
+
+
+def _is_built(model: Any) -> bool:
+    """Whether Keras would read a batch, and start the data over, to build nothing."""
+    compiled = (getattr(model, name, None) for name in ("_compile_metrics", "_compile_loss"))
+    parts = (*model._flatten_layers(), *compiled, getattr(model, "optimizer", None))
+    return all(part is None or part.built for part in parts)
 
 
 def _build_optimizer(model: keras.Model) -> None:

@@ -176,3 +176,25 @@ def test_data_of_a_custom_loop_come_as_tf_data_and_are_divided_once(by_function:
     assert isinstance(given, tf.data.Dataset)
     assert list(given.as_numpy_iterator()) == list(range(6))
     assert shard_dataset(given, 1, 2) is given
+
+
+def test_data_are_not_read_to_build_a_model_that_is_built() -> None:
+    """Keras itself would start them over in each fit and evaluate, to read a batch."""
+    starts = []
+
+    def batches() -> Any:
+        starts.append(1)
+        yield from [(np.ones((4, 3), np.float32), np.ones((4, 1), np.float32))] * 2
+
+    def started(train: Callable[[Any], Any]) -> int:
+        starts.clear()
+        train(tf.data.Dataset.from_generator(batches, output_signature=signature))
+        return len(starts)
+
+    signature = (tf.TensorSpec([4, 3]), tf.TensorSpec([4, 1]))
+    with StromStrategy(always_encode=True).scope():
+        model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+        model.compile("adam", "mse", metrics=["mae"])
+    assert started(lambda data: model.fit(data, epochs=2, verbose=0)) == 3  # Once to build it.
+    assert started(lambda data: model.fit(data, epochs=2, verbose=0)) == 2
+    assert started(lambda data: model.evaluate(data, verbose=0)) == 1
