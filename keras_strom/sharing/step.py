@@ -169,9 +169,23 @@ class SharedStep(TrainingStep):
         mass = 0.0
         for entry in entries:
             residual = self.replica.read_residual(entry.offset, entry.size)
-            mass += float(np.abs(residual).sum(dtype=np.float64))
-            self.replica.write_residual(entry.offset, np.zeros_like(residual))
+            if residual.any():
+                mass += float(np.abs(residual).sum(dtype=np.float64))
+                self.replica.write_residual(entry.offset, np.zeros_like(residual))
         return mass
+
+    def begin_anew(self, entries: list[Entry]) -> float:
+        """Before `expect` and `begin_own`: thresholds start as before any step, residuals empty.
+
+        Args:
+            entries: of the variables that are trained.
+
+        Returns:
+            The sum of the residuals' absolute values.
+        """
+        self._last.assign(tf.zeros_like(self._last))
+        self._threshold.begin_anew(entries)
+        return self.forget_residuals(entries)
 
     def begin_own(self, trained: list[Entry]) -> None:
         """Says which variables the next `show_own` is to give a residual, if they have one.

@@ -56,6 +56,9 @@ class ThresholdState(Protocol):
             Refused: it is the state of another algorithm.
         """
 
+    def begin_anew(self, entries: list[Entry]) -> None:
+        """Goes back to where it was before any step over `entries`."""
+
     def last_by_variable(self) -> dict[int, dict[str, float]] | None:
         """`BY_VARIABLE` of each variable's latest step, by its place in the space's entries.
 
@@ -92,6 +95,9 @@ class _OfAllVariables:
         if len(numbers) != self._state.shape[0]:
             raise _other_state(len(numbers), self._state.shape[0])
         self._state.assign(np.asarray(numbers, np.float32))
+
+    def begin_anew(self, entries: list[Entry]) -> None:
+        self.set_numbers(self._algorithm.initial_state())
 
     def last_by_variable(self) -> dict[int, dict[str, float]] | None:
         return None
@@ -133,6 +139,16 @@ class _OfEachVariable:
         if len(numbers) != own.size:
             raise _other_state(len(numbers), own.size)
         self._state.assign(np.asarray(numbers, np.float32).reshape(own.shape))
+
+    def begin_anew(self, entries: list[Entry]) -> None:
+        rows = self._rows(entries)
+        state, last = self._state.numpy(), self._last.numpy()
+        state[rows] = np.asarray([self._initial(entry) for entry in entries], np.float32).reshape(
+            len(rows), self._width
+        )
+        last[rows] = 0.0
+        self._state.assign(state)
+        self._last.assign(last)
 
     def last_by_variable(self) -> dict[int, dict[str, float]] | None:
         rows = (dict(zip(BY_VARIABLE, row, strict=True)) for row in self._last.numpy().tolist())

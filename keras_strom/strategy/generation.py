@@ -54,6 +54,7 @@ from keras_strom.strategy.fit_failure import (
     raise_if_refused,
     tell_of_those_who_left,
 )
+from keras_strom.strategy.new_optimizers import KnownOptimizers, begin_anew
 from keras_strom.strategy.report import TrainingReport, describe
 
 if TYPE_CHECKING:
@@ -105,6 +106,7 @@ class Sharing(Participant):
         has_left: whether this worker has left the job, and joins it anew for its next training.
         has_returned: whether it has joined anew and not trained since; others may be on their way.
         told_of: workers of whose end this one has warned, at the start of a training.
+        optimizers: of the trainings so far.
     """
 
     sequenced: bool
@@ -125,6 +127,7 @@ class Sharing(Participant):
     has_left: bool = False
     has_returned: bool = False
     told_of: set[str] = dataclasses.field(default_factory=set)
+    optimizers: KnownOptimizers = dataclasses.field(default_factory=KnownOptimizers)
 
     def join_again(self) -> None:
         """Before a training: joins the job anew where this worker has left it.
@@ -283,6 +286,8 @@ class Generation:
             # Without the chief the values were the master's, whose state is of an earlier start.
             if (self._follows or not self.late) and told is not None and told.numpy() != number:
                 assign(averaged, state)
+        if sharing.optimizers.are_left(self._models) and isinstance(sharing.step, SharedStep):
+            begin_anew(sharing.step, self._trained_entries(), sharing.environment)
         # Whatever was assigned so far is the start, not a change behind the strategy's back.
         sharing.step.apply(sharing.space.participants)
         trained = tf_variables(v for model in self._models for v in model.trainable_variables)

@@ -73,7 +73,7 @@ class UpdateReport(TrainingReport):
         density: sent entries per element and message, the mean over the messages.
         threshold: tau of the last message; where each variable has its own, their median.
         residual_mass: the sum of |r| that the last message left below tau; it stays with this
-            worker and leaves in its next `fit`.
+            worker and leaves in its next `fit` with the same optimizer.
         message_bytes: encoded updates that this worker made, without packet framing.
         clipped_mass: the sum of |r| that residual clipping has removed.
         clipped_elements: how many residual elements were clipped.

@@ -13,6 +13,7 @@ from keras_strom import errors
 from keras_strom.sharing.residual import ResidualClipping, ShakeUp
 from keras_strom.sharing.scale import UpdateScale
 from keras_strom.sharing.statistics import LENGTH, StepStatistics
+from keras_strom.sharing.step import SharedStep
 from keras_strom.sharing.threshold import (
     AdaptiveThreshold,
     FixedThreshold,
@@ -315,3 +316,32 @@ def test_a_threshold_that_is_no_positive_number_ends_the_training_in_words(value
         model.compile("sgd", "mse")
     with pytest.raises(errors.StromError, match=r"the threshold is -?(nan|inf|0\.0).*over 0"):
         model.fit(np.ones((4, 6)), np.ones((4, 4)), verbose=0)
+
+
+@pytest.mark.parametrize("per_variable", [False, True])
+def test_a_new_optimizer_begins_with_a_threshold_of_its_own_and_nothing_that_waits(
+    per_variable: bool,
+) -> None:
+    strategy = StromStrategy(
+        always_encode=True, threshold=AdaptiveThreshold(per_variable=per_variable)
+    )
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(8), keras.layers.Dense(1)])
+    x = np.random.default_rng(1).normal(size=(64, 4)).astype(np.float32)
+    y = np.sum(x, axis=1, keepdims=True)
+
+    def train(rate: float | None) -> tuple[float, float]:
+        """The last threshold, and what waits; with a new Adam unless `rate` is None."""
+        if rate is not None:
+            model.compile(keras.optimizers.Adam(rate), "mse")
+        model.fit(x, y, batch_size=8, epochs=2, verbose=0)
+        assert strategy._sharing is not None
+        step = strategy._sharing.step
+        assert isinstance(step, SharedStep)
+        return max(step.thresholds), float(np.abs(step.residuals(49)).sum())
+
+    for rate in (1e-1, 1e-5):
+        thresholds, waiting = zip(train(rate), train(None), strict=True)
+        for threshold, mass in zip(thresholds, waiting, strict=True):
+            assert rate / 50 < threshold < rate * 50
+            assert 0 < mass < 49 * rate * 50

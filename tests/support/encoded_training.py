@@ -56,10 +56,20 @@ class EncodedWorker:
         self._workers = workers
         self._residuals: dict[int, np.ndarray] = {}
         self._shared: dict[int, tuple[Any, np.ndarray]] = {}  # In training: variables, and G.
+        self._optimizers: list[Any] = []  # Of the models that were trained.
         self._own: dict[int, np.ndarray] = {}  # While G is shown: what training goes on from.
 
     def begin(self, *models: Any) -> None:
-        """Training of `models` begins: their variables include the residual from now on."""
+        """Training of `models` begins: their variables include the residual from now on.
+
+        Of updates of other optimizers than theirs nothing waits any more.
+        """
+        for model in models:
+            optimizer = getattr(model, "optimizer", None)
+            if optimizer is not None and not any(optimizer is known for known in self._optimizers):
+                self._optimizers.append(optimizer)
+                for variable in _trained((model,)):
+                    self._residuals.pop(id(variable), None)
         for variable in _trained(models):
             if id(variable) in self._shared:
                 continue
