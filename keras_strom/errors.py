@@ -194,7 +194,15 @@ def exception_line(traceback: str) -> str:
     last = max((i for i, line in enumerate(lines) if line.strip() == TRACEBACK_HEADER), default=-1)
     if last == -1:
         return lines[-1]
-    return next((line for line in lines[last + 1 :] if line and line[0] != " "), lines[-1])
+    return next(filter(names_exception, lines[last + 1 :]), lines[-1])
+
+
+def names_exception(line: str) -> bool:
+    """Whether a line after a traceback's header names the exception, for it is not indented.
+
+    Neither are carets under code that AutoGraph has rewritten: their columns are of the new code.
+    """
+    return not line.startswith(" ") and bool(line.strip("^~ "))
 
 
 # The result codes of custom_ops/capi/strom.h.

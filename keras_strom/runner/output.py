@@ -9,7 +9,7 @@ import codecs
 import collections
 import re
 
-from keras_strom.errors import TRACEBACK_HEADER
+from keras_strom.errors import TRACEBACK_HEADER, names_exception
 
 MAX_LINE = 8192
 TAIL_LINES = 100
@@ -121,8 +121,7 @@ class OutputRecord:
             self._keep(line)
         elif self._inside:
             self._keep(line)
-            # The first line that is not indented names the exception and ends its traceback.
-            self._inside = line.startswith(" ") or not line
+            self._inside = not names_exception(line)
         elif line.strip() in _CHAINED:
             self._chained = True
             self._keep("")

@@ -97,6 +97,20 @@ good bye"""
     assert record.tail == tuple(map(str, range(TAIL_LINES)))
 
 
+def test_a_traceback_goes_on_after_carets_that_are_not_indented() -> None:
+    record = OutputRecord()
+    text = """\
+Traceback (most recent call last):
+  File "train.py", line 7, in train_step
+    return step(iterator)
+^^^^^^^^^^^^~~~~~^^^^^^^^^
+AttributeError: no such loss"""
+    for line in [*text.splitlines(), "good bye"]:
+        record.add(line)
+    assert record.traceback == text
+    assert errors.exception_line(text) == "AttributeError: no such loss"
+
+
 def test_a_function_returns_its_result(start: StartProcess) -> None:
     def add(a: int, b: int) -> dict[str, int]:
         return {"sum": a + b}
