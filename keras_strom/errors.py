@@ -14,8 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-#: What a Python traceback begins with.
-TRACEBACK_HEADER = "Traceback (most recent call last):"
+from keras_strom.tracebacks import exception_line
 
 
 class StromError(Exception):
@@ -186,23 +185,6 @@ class WorkerFailed(StromError):
             parts.append(f"Its last {len(lines)} lines of output before that:")
             parts += [f"  {line}" for line in lines]
         return "\n".join(parts)
-
-
-def exception_line(traceback: str) -> str:
-    """The line of a traceback that names the exception; the last line of any other text."""
-    lines = traceback.strip().split("\n")
-    last = max((i for i, line in enumerate(lines) if line.strip() == TRACEBACK_HEADER), default=-1)
-    if last == -1:
-        return lines[-1]
-    return next(filter(names_exception, lines[last + 1 :]), lines[-1])
-
-
-def names_exception(line: str) -> bool:
-    """Whether a line after a traceback's header names the exception, for it is not indented.
-
-    Neither are carets under code that AutoGraph has rewritten: their columns are of the new code.
-    """
-    return not line.startswith(" ") and bool(line.strip("^~ "))
 
 
 # The result codes of custom_ops/capi/strom.h.

@@ -9,7 +9,12 @@ import codecs
 import collections
 import re
 
-from keras_strom.errors import TRACEBACK_HEADER, names_exception
+from keras_strom.tracebacks import (
+    TRACEBACK_HEADER,
+    begins_traceback,
+    goes_on,
+    names_exception,
+)
 
 MAX_LINE = 8192
 TAIL_LINES = 100
@@ -97,6 +102,7 @@ class OutputRecord:
     def __init__(self) -> None:
         self._tail: collections.deque[str] = collections.deque(maxlen=TAIL_LINES)
         self._traceback: list[str] = []
+        self._message: list[str] = []  # Of the exception that was named last.
         self._inside = False
         self._chained = False
 
@@ -114,21 +120,30 @@ class OutputRecord:
         """Takes one more line."""
         line = plain(line)
         self._tail.append(line)
-        if line.strip() == TRACEBACK_HEADER:
+        if begins_traceback(line) and not self._goes_on(line):
             if not self._chained:
                 self._traceback = []
             self._inside, self._chained = True, False
-            self._keep(line)
+            self._message = []
+            self._keep(TRACEBACK_HEADER)
         elif self._inside:
             self._keep(line)
-            self._inside = not names_exception(line)
+            if names_exception(line):
+                self._inside, self._message = False, [line]
+        elif self._goes_on(line):
+            self._message.append(line)
+            self._keep(line)
         elif line.strip() in _CHAINED:
             self._chained = True
             self._keep("")
             self._keep(line)
             self._keep("")
         elif line.strip():
-            self._chained = False
+            self._chained, self._message = False, []
+
+    def _goes_on(self, line: str) -> bool:
+        """Whether the exception that was named last says more in this line."""
+        return bool(self._message) and goes_on(self._message, line)
 
     def _keep(self, line: str) -> None:
         if len(self._traceback) < _MAX_TRACEBACK_LINES:

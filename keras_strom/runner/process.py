@@ -42,6 +42,7 @@ from keras_strom.runner.started_process import (
     fresh_interpreter,
     memory_file,
 )
+from keras_strom.tracebacks import exception_line
 
 GRACE_SECONDS = 5.0
 
@@ -186,7 +187,7 @@ class Outcome:
     @property
     def is_consequence(self) -> bool:
         """Whether it failed only because the job had ended elsewhere."""
-        return errors.exception_line(self.traceback).partition(":")[0] in _CONSEQUENCES
+        return exception_line(self.traceback).partition(":")[0] in _CONSEQUENCES
 
     @property
     def may_be_started_again(self) -> bool:
@@ -199,7 +200,7 @@ class Outcome:
 
     @property
     def _lost_its_device(self) -> bool:
-        return errors.exception_line(self.traceback).partition(":")[0] == _DEVICE_LOST
+        return exception_line(self.traceback).partition(":")[0] == _DEVICE_LOST
 
     @property
     def cause(self) -> str:
@@ -208,7 +209,7 @@ class Outcome:
             why = _gpus_last_words(self.log_tail) if self.exit_code == -signal.SIGABRT else ""
             return f"was killed by {_signal_name(-self.exit_code)}" + why
         if "\n" in self.traceback:
-            return f"failed: {errors.exception_line(self.traceback)}"
+            return f"failed: {exception_line(self.traceback)}"
         return self.traceback.removeprefix("it ")
 
 

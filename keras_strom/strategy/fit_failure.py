@@ -26,6 +26,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from keras_strom import errors
+from keras_strom.tracebacks import first_words
 
 if TYPE_CHECKING:
     from keras_strom.recovery.endings import Endings
@@ -50,7 +51,7 @@ _failed_with = ""  # The words of the error with which this process's script has
 
 def words_of(error: BaseException) -> str:
     """An exception in one line: "ValueError: bad data"."""
-    return f"{type(error).__name__}: {error}".strip(": ").splitlines()[0]
+    return first_words(f"{type(error).__name__}: {error}".strip(": ").splitlines())
 
 
 def failed_before_the_start(fit: int, rank: int, words: str) -> str:

@@ -60,7 +60,8 @@ MAX_LINES = 700
 # Which rooms of the Python package each room may import, from the bottom up; "" is the package's
 # own __init__.py. A room is a folder of keras_strom/ or spark/, or a module beside those.
 PYTHON_ARROWS = {
-    "errors": set(),
+    "tracebacks": set(),
+    "errors": {"tracebacks"},
     "checks": {"errors"},
     "lazy_names": set(),
     "stale_files": set(),
@@ -71,9 +72,13 @@ PYTHON_ARROWS = {
     "relay": {"errors", "job", "_native"},
     "sharing": {"errors", "checks", "method", "job", "_native", "relay"},
     "recovery": {"errors", "stale_files", "job", "sharing"},
-    "strategy": {"errors", "method", "job", "_native", "relay", "sharing", "recovery"},
+    "strategy": {
+        *("tracebacks", "errors", "method", "job", "_native", "relay", "sharing", "recovery"),
+    },
     "dashboard": {"errors", "job"},
-    "runner": {"", "errors", "checks", "job", "_native", "relay", "recovery", "dashboard"},
+    "runner": {
+        *("", "tracebacks", "errors", "checks", "job", "_native", "relay", "recovery", "dashboard"),
+    },
     "codec": {"errors", "_native"},
     "ops": {"_native", "codec"},
     "scalability": {"errors", "checks", "job", "relay", "codec"},

@@ -28,6 +28,7 @@ from keras_strom.runner.output import (
 )
 from keras_strom.runner.process import Function, Outcome, Script, WorkerProcess
 from keras_strom.runner.started_process import StartProcess, fresh_interpreter
+from keras_strom.tracebacks import TRACEBACK_HEADER, exception_line, first_words
 from tests.support.processes import is_alive, wait_until_gone
 from tests.support.recorded_worker import DEADLINE, Recorder, script
 
@@ -108,7 +109,51 @@ AttributeError: no such loss"""
     for line in [*text.splitlines(), "good bye"]:
         record.add(line)
     assert record.traceback == text
-    assert errors.exception_line(text) == "AttributeError: no such loss"
+    assert exception_line(text) == "AttributeError: no such loss"
+
+
+def test_a_traceback_may_begin_after_a_progress_bar() -> None:
+    record = OutputRecord()
+    for line in [f" 1/16 - loss: 1.36{TRACEBACK_HEADER}", '  File "a.py", line 1', "OSError: no"]:
+        record.add(line)
+    assert record.traceback == f'{TRACEBACK_HEADER}\n  File "a.py", line 1\nOSError: no'
+
+
+@pytest.mark.parametrize(
+    ("message", "words"),
+    [
+        (
+            "InvalidArgumentError: Graph execution error:\n\nDetected at node a/b defined at (most "
+            'recent call last):\n  File "train.py", line 3, in <module>\n\nReceived a label value '
+            "of 7. Label values: 0 7\n\t [[{{node a/b}}]] [Op:__inference_1]",
+            "InvalidArgumentError: Received a label value of 7. Label values: 0 7",
+        ),
+        (
+            "InvalidArgumentError: Graph execution error:\n\nDetected at node a defined at (most "
+            "recent call last):\n<stack traces unavailable>\n2 root error(s) found.\n  (0) INVALID_"
+            "ARGUMENT:  required broadcastable shapes\n\t [[{{node a}}]]",
+            "InvalidArgumentError: (0) INVALID_ARGUMENT:  required broadcastable shapes",
+        ),
+        (
+            'ValueError: in user code:\n\n    File "train.py", line 22, in f  *\n        reshape(a)'
+            "\n\n    ValueError: Cannot reshape a tensor with 6 elements\n",
+            "ValueError: Cannot reshape a tensor with 6 elements",
+        ),
+        (
+            "ValueError: Exception encountered when calling Net.call().\n\n\x1b[1mNo such shape."
+            "\x1b[0m\n\nArguments received by Net.call():\n  x",
+            "ValueError: Exception encountered when calling Net.call(). No such shape.",
+        ),
+        ("OSError: no\nsuch file", "OSError: no"),
+    ],
+)
+def test_an_exceptions_first_words_say_what_is_wrong(message: str, words: str) -> None:
+    assert first_words(message.splitlines()) == words
+    record = OutputRecord()
+    for line in f'{TRACEBACK_HEADER}\n  File "a.py", line 1\n{message}\ngood bye'.splitlines():
+        record.add(line)
+    assert exception_line(record.traceback) == words
+    assert "good bye" not in record.traceback
 
 
 def test_a_function_returns_its_result(start: StartProcess) -> None:
