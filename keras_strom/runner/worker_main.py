@@ -18,7 +18,8 @@ import signal
 import sys
 import traceback
 import types
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 # The first byte of a report says what follows: a pickled result or a traceback's text.
 RESULT = b"R"
@@ -95,7 +96,7 @@ def _call(payload_fd: int, report_fd: int) -> int:
             gc.disable()  # As in a fork server: most of what comes next are imports.
             function, args, kwargs = pickle.load(payload)
             gc.enable()
-            result = cloudpickle.dumps(function(*args, **kwargs))
+            result = _pickled(function(*args, **kwargs), cloudpickle.dumps)
         except Exception as error:
             # As for a script; what Python itself calls there is not called for a function.
             if callbacks := sys.modules.get("keras_strom.strategy.callbacks"):
@@ -108,6 +109,21 @@ def _call(payload_fd: int, report_fd: int) -> int:
             return 1
         report.write(RESULT + result)
         return 0
+
+
+def _pickled(returned: Any, dumps: Callable[[Any], bytes]) -> bytes:
+    """What the function has returned, for whoever runs it.
+
+    Raises:
+        TypeError: it cannot be pickled.
+    """
+    try:
+        return dumps(returned)
+    except Exception as error:
+        raise TypeError(
+            f"what the function has returned, of type {type(returned).__name__}, cannot be pickled "
+            f"({error}): return numbers, arrays, or a model without its strategy"
+        ) from None
 
 
 if __name__ == "__main__":

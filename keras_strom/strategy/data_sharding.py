@@ -170,7 +170,7 @@ def _shard_arrays(arguments: dict[str, Any], rank: int, size: int) -> None:
     if split and arguments.get("validation_data") is None:
         if not 0 < split < 1:
             raise ValueError(f"validation_split={split} must lie between 0 and 1")
-        rows = len(keras.tree.flatten(arrays["x"])[0])
+        rows = int(keras.tree.flatten(arrays["x"])[0].shape[0])
         # Keras's own rule: the last rows, before any shuffling.
         boundary = math.floor(rows * (1.0 - split))
         held_out = _take(arrays, slice(boundary, None))
@@ -202,6 +202,8 @@ def _take(arrays: dict[str, Any], rows: slice) -> dict[str, Any]:
     def take(array: Any) -> Any:
         if array is None:  # Of several outputs, one without sample weights.
             return None
+        if hasattr(array, "tocsr"):  # SciPy's sparse matrices, of which some have no rows to take.
+            return array.tocsr()[rows]
         return array.iloc[rows] if hasattr(array, "iloc") else array[rows]
 
     taken: dict[str, Any] = keras.tree.map_structure(take, arrays)
@@ -211,5 +213,6 @@ def _take(arrays: dict[str, Any], rows: slice) -> dict[str, Any]:
 def _is_arrays(x: Any) -> bool:
     leaves = [leaf for leaf in keras.tree.flatten(x) if leaf is not None]
     return bool(leaves) and all(
-        hasattr(leaf, "shape") and hasattr(leaf, "__getitem__") for leaf in leaves
+        hasattr(leaf, "shape") and (hasattr(leaf, "__getitem__") or hasattr(leaf, "tocsr"))
+        for leaf in leaves
     )

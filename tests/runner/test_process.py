@@ -166,6 +166,14 @@ def test_a_function_returns_its_result(start: StartProcess) -> None:
     assert pickle.loads(outcome.result) == {"sum": 5}
 
 
+def test_a_result_that_cannot_be_pickled_is_named_as_that(start: StartProcess) -> None:
+    def lock() -> Any:
+        return threading.Lock()
+
+    words = exception_line(call(lock, start=start).traceback)
+    assert words.startswith("TypeError: what the function has returned, of type lock, cannot be ")
+
+
 def test_a_large_argument_and_result_pass(start: StartProcess) -> None:
     outcome = call(lambda data: data + b"!", b"x" * 3_000_000, start=start)
     assert outcome.result is not None

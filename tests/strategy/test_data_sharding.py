@@ -135,6 +135,16 @@ def test_a_generator_is_divided_by_its_batches() -> None:
         assert list(arguments["x"]) == batches
 
 
+@pytest.mark.parametrize("kind", ["csr", "csc", "coo"])
+def test_sparse_matrices_of_scipy_are_divided_as_arrays_are(kind: str) -> None:
+    sparse = pytest.importorskip("scipy.sparse")
+    whole = np.arange(20).reshape(10, 2) % 3
+    shards = _shards(2, x=sparse.coo_matrix(whole).asformat(kind), validation_split=0.2)
+    for rank, shard in enumerate(shards):
+        np.testing.assert_array_equal(shard["x"].toarray(), whole[:8][rank::2])
+        np.testing.assert_array_equal(shard["validation_data"][0].toarray(), whole[8:])
+
+
 def test_an_output_without_sample_weights_has_no_share_of_them() -> None:
     y, weights = [np.arange(4), np.arange(4)], [np.arange(4), None]
     (_, second) = _shards(2, x=np.arange(4), y=y, sample_weight=weights)
