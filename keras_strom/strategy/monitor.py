@@ -42,6 +42,7 @@ _PART = 1 << 20
 # What is worth a warning, once a training.
 _STEPS_WITHOUT_ENTRY = 100
 _HIGH_DENSITY = 0.5
+_PACKET_BYTES = 1400  # A message that goes into one costs what a smaller one does.
 _LATE_STEPS = 16.0
 _LATE_GROWTH = 2.0
 _WAITING_FRACTION = 0.1
@@ -240,10 +241,11 @@ class StromMonitor(keras.callbacks.Callback):  # type: ignore[misc]
                 steps,
                 figures["threshold"],
             )
-        if figures["density"] > _HIGH_DENSITY:
+        message_bytes = now.totals.message_bytes - before.totals.message_bytes
+        if figures["density"] > _HIGH_DENSITY and message_bytes > _PACKET_BYTES * steps:
             self._warn_once(
                 "%.0f %% of all elements were sent in each step, so compression does little: "
-                "raise the threshold %.1e",
+                "raise the threshold %.1e (AdaptiveThreshold(initial=...))",
                 100 * figures["density"],
                 figures["threshold"],
             )

@@ -39,10 +39,17 @@ def _strategy(threshold: float = 1e-3, **options: Any) -> StromStrategy:
     )
 
 
-def _fit(strategy: StromStrategy, callbacks: list[Any] | None = None, steps: int = 8) -> Any:
+def _fit(
+    strategy: StromStrategy,
+    callbacks: list[Any] | None = None,
+    steps: int = 8,
+    hidden: int = 7,
+    rate: float = 0.05,
+) -> Any:
     with strategy.scope():
-        model = keras.Sequential([keras.Input((5,)), keras.layers.Dense(7), keras.layers.Dense(1)])
-        model.compile(keras.optimizers.SGD(0.05), "mse")
+        layers = keras.layers.Dense(hidden), keras.layers.Dense(1)
+        model = keras.Sequential([keras.Input((5,)), *layers])
+        model.compile(keras.optimizers.SGD(rate), "mse")
     random = np.random.default_rng(3)
     x = random.normal(size=(4 * steps, 5)).astype(np.float32)
     history = model.fit(
@@ -151,10 +158,17 @@ def test_a_table_has_a_line_for_each_variable() -> None:
 def test_a_density_stuck_at_either_end_is_warned_about_once(
     threshold: float, steps: int, words: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    _fit(_strategy(threshold), steps=steps)
+    _fit(_strategy(threshold), steps=steps, hidden=7000, rate=1e-4)
     warned = [r for r in caplog.records if words in r.getMessage()]
     assert len(warned) == 1
-    assert "threshold" in warned[0].getMessage()
+    assert "AdaptiveThreshold(initial=...)" in warned[0].getMessage()
+
+
+def test_a_dense_message_that_goes_into_a_packet_is_not_warned_about(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    _fit(_strategy(1e-8))
+    assert "of all elements were sent" not in caplog.text
 
 
 @pytest.mark.parametrize(
