@@ -19,6 +19,8 @@ from typing import Any
 
 import keras
 
+from keras_strom.sharing import model_checks
+
 
 @contextlib.contextmanager
 def building_once(arguments: dict[str, Any]) -> Iterator[None]:
@@ -44,10 +46,11 @@ def building_once(arguments: dict[str, Any]) -> Iterator[None]:
         del vars(model)["_maybe_symbolic_build"]
 
 
-def wrap_build(is_built_by_its_first_step: Callable[[Any], bool]) -> None:
+def wrap_build(kind: type, is_built_by_its_first_step: Callable[[Any], bool]) -> None:
     """Wraps once what Keras builds the models of a strategy with; later calls do nothing.
 
     Args:
+        kind: of strategies whose models may be compiled outside their scope.
         is_built_by_its_first_step: whether a model needs none of that, in `fit`, `evaluate` and
             wherever else Keras does it.
     """
@@ -58,6 +61,8 @@ def wrap_build(is_built_by_its_first_step: Callable[[Any], bool]) -> None:
 
     @functools.wraps(original)
     def build(model: Any, *arguments: Any, **named: Any) -> None:
+        if isinstance(strategy := model.distribute_strategy, kind):  # As in `fit`.
+            model_checks.adopt_optimizer(getattr(model, "optimizer", None), strategy)
         if is_built_by_its_first_step(model):
             _build_optimizer(model)  # A callback that restores weights may want it before.
         elif not _is_built(model):

@@ -243,7 +243,7 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
         wrap_fit(_sharing_of)
         if not environment.is_chief:
             silence_autologging()
-        wrap_build(_trains_as_plain_keras)
+        wrap_build(StromStrategy, _trains_as_plain_keras)
         model_checks.wrap_apply(_check_apply, _exchange, _penalize)
 
     def _connect(

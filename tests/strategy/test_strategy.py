@@ -166,8 +166,10 @@ def test_a_model_may_be_compiled_outside_the_scope_that_it_was_created_in(
     model = _model(strategy)
     start = model.get_weights()[0]
     scaled = keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(0.1))
-    for optimizer in ("adam", scaled):
+    for optimizer in ("adam", scaled, keras.optimizers.SGD(0.1)):
         model.compile(optimizer, "mse")
+        if optimizer is not scaled:
+            model.evaluate(*_data(), verbose=0)
         model.fit(*_data(), verbose=0)
     assert (model.get_weights()[0] != start).any()
 
