@@ -44,6 +44,7 @@ from keras_strom.runner.process import (
     TOO_MANY_DRAINS,
     first_cause,
 )
+from keras_strom.tracebacks import exception_line
 
 from .event import Event
 from .messages import (
@@ -539,7 +540,7 @@ class Controller:
         if may_start_again is False or self._survived >= self._max_failures:
             task.ended = True
             self._failures.append(failure)
-            words = errors.exception_line(failure.error.traceback)
+            words = exception_line(failure.error.traceback)
             self._record("failed", task.rank, f"on {task.host}: {words}")
             self._watching.ended(task.rank, f"worker {task.rank} has failed: {words}", failed=True)
             return
