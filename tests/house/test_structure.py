@@ -93,7 +93,18 @@ PYTHON_ARROWS = {
     "spark.data": {"errors", "checks", "lazy_names", "stale_files", "job", "strategy"},
     "spark.inference": {"", "errors", "spark.data"},
     "spark.runner": {
-        *("", "errors", "checks", "job", "_native", "relay", "dashboard", "runner", "doctor"),
+        *(
+            "",
+            "tracebacks",
+            "errors",
+            "checks",
+            "job",
+            "_native",
+            "relay",
+            "dashboard",
+            "runner",
+            "doctor",
+        ),
         "spark.data",
     },
     "spark.training": {
