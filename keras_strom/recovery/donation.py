@@ -126,5 +126,5 @@ def install(variables: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]
 def optimizers_of(model: Any) -> list[Any]:
     """Each of a model's optimizers once, those of a GAN's `train_step` too."""
     own = [v for v in vars(model).values() if isinstance(v, keras.optimizers.Optimizer)]
-    found = [model.optimizer, *own]
+    found = [getattr(model, "optimizer", None), *own]  # Keras has none before `compile`.
     return list({id(optimizer): optimizer for optimizer in found if optimizer}.values())

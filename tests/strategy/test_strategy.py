@@ -351,6 +351,26 @@ def test_parameters_and_residual_together_are_the_whole_training() -> None:
     assert np.abs(residual).sum() == pytest.approx(report.residual_mass)
 
 
+def test_a_loop_of_the_programs_own_may_train_a_model_that_is_not_compiled() -> None:
+    strategy = _encoding()
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+        optimizer = keras.optimizers.SGD(0.1)
+        optimizer.build(model.trainable_variables)
+
+    @tf.function
+    def step() -> None:
+        ones = [tf.ones_like(variable) for variable in model.trainable_variables]
+        strategy.run(lambda: optimizer.apply(ones))
+
+    for _ in range(2):
+        strategy.begin(model)
+        step()
+        report = strategy.synchronize()
+        assert report is not None
+        assert (report.steps, report.parameters) == (1, 4)
+
+
 def test_a_second_fit_counts_anew(encoding: Encoding) -> None:
     strategy = encoding()
     model = _model(strategy)
