@@ -56,7 +56,6 @@ from keras_strom.strategy.generation import Generation, Sharing
 from keras_strom.strategy.learning_rates import follows_schedule
 from keras_strom.strategy.monitor import StromMonitor
 from keras_strom.strategy.not_finite import NotFiniteWatch
-from keras_strom.strategy.report import announce
 from keras_strom.strategy.status_reports import Reporter, StatusReports, alone, doing, reports_of
 from keras_strom.strategy.trackers import (
     WorkerFigures,
@@ -493,8 +492,7 @@ class _Training:
         self._finished.history = self._history
         self._finished.close()
         # Only now, as Keras's progress bar keeps its line open during the callbacks of an epoch.
-        self._finished.warn()
-        announce(self._sharing.last_report)
+        self._finished.tell()
 
     def note_history(self, logs: dict[str, Any] | None) -> None:
         """At the end of an epoch: what Keras puts into the history of `fit`."""

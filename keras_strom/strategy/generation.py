@@ -55,7 +55,7 @@ from keras_strom.strategy.fit_failure import (
     tell_of_those_who_left,
 )
 from keras_strom.strategy.new_optimizers import KnownOptimizers, begin_anew
-from keras_strom.strategy.report import TrainingReport, describe
+from keras_strom.strategy.report import TrainingReport, announce, describe
 
 if TYPE_CHECKING:
     from keras_strom.relay.training_relay import TrainingWorker
@@ -233,9 +233,10 @@ class Generation:
                     sharing.space.expect(variable.value)
             if initial_epoch is not None:
                 start = self._place_start_values(initial_epoch)
+        trained = self._trained_entries()
         if not self._follows:
             sharing.fits += 1
-            sharing.space.train(self._trained_entries())
+            sharing.space.train(trained)
         # The chief's comes back with the start; where it is gone, that of an earlier one does.
         number = np.asarray([self._number], np.float32)
         told = None if worker is None else self._place(number)
@@ -248,7 +249,7 @@ class Generation:
         if worker is not None:
             own = None if sharing.agreed is None else assigned.fingerprint(self._models)
             # Without steps nothing is exchanged, whatever the method is.
-            joint = JointPlan() if self._follows else sharing.step.plan(self._trained_entries())
+            joint = JointPlan() if self._follows else sharing.step.plan(trained)
             values = self._start_with_others(layout, joint)
             sharing.started, sharing.has_returned = True, False
             worker = sharing.worker
@@ -287,11 +288,10 @@ class Generation:
             if (self._follows or not self.late) and told is not None and told.numpy() != number:
                 assign(averaged, state)
         if sharing.optimizers.are_left(self._models) and isinstance(sharing.step, SharedStep):
-            begin_anew(sharing.step, self._trained_entries(), sharing.environment)
+            begin_anew(sharing.step, trained, sharing.environment)
         # Whatever was assigned so far is the start, not a change behind the strategy's back.
         sharing.step.apply(sharing.space.participants)
-        trained = tf_variables(v for model in self._models for v in model.trainable_variables)
-        sharing.step.begin_own(sharing.space.entries_of(trained))
+        sharing.step.begin_own(trained if self._models else [])
 
     def place_state(self) -> None:
         """Gives places in the flat space to what no optimizer trains and workers average."""
@@ -667,6 +667,11 @@ class Generation:
             return 0, 0
         counters = self._sharing.worker.status()["counters"]
         return int(counters["bytes_sent"]), int(counters["bytes_received"])
+
+    def tell(self) -> None:
+        """Once it is over: logs what it has to say."""
+        self.warn()
+        announce(self._sharing.last_report)
 
     def warn(self) -> None:
         """Logs what the user should know of the steps so far, each warning once."""

@@ -57,7 +57,7 @@ from keras_strom.strategy.devices import local_devices, over_devices
 from keras_strom.strategy.fit import wrap_fit
 from keras_strom.strategy.fit_failure import say_goodbye
 from keras_strom.strategy.generation import Generation, Sharing
-from keras_strom.strategy.report import TrainingReport, announce
+from keras_strom.strategy.report import TrainingReport
 from keras_strom.strategy.status_reports import doing, follow_alone, reports_of
 from keras_strom.strategy.trackers import silence_autologging
 from keras_strom.strategy.user_errors import hint_of_keras_2
@@ -427,8 +427,7 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
         if self._reports is not None:
             self._reports.enter("between fits")
         sharing.generation = None
-        generation.warn()
-        announce(sharing.last_report)
+        generation.tell()
         return sharing.last_report
 
     def experimental_distribute_dataset(self, dataset: Any, options: Any = None) -> Any:

@@ -42,9 +42,8 @@ bool ShardExchange::AdvancePeers(int64_t now_ns) {
     StopPeers();
   }
   const int64_t patience_ns = 3 * host_->FailureTimeout() / 2;
-  const bool some_train = std::any_of(members_.begin(), members_.end(), [](const auto& entry) {
-    return entry.second.here && entry.second.in_rounds;
-  });
+  const bool some_train = std::any_of(members_.begin(), members_.end(),
+                                      [](const auto& entry) { return entry.second.MakesRounds(); });
   if (const auto settlement = peers_.Settle(now_ns, patience_ns, some_train)) Settle(*settlement);
   if (peers_.NextTimeout() > now_ns) next_ns_ = std::min(next_ns_, peers_.NextTimeout());
   return peers_.where(number_) == PeerPlan::Where::kAtMaster;
@@ -80,7 +79,7 @@ void ShardExchange::Settle(const PeerPlan::Settlement& settlement) {
 uint64_t ShardExchange::FurthestRound() const {
   uint64_t furthest = 0;
   for (const auto& [rank, member] : members_) {
-    if (member.here && member.in_rounds) furthest = std::max(furthest, NextRoundOf(member));
+    if (member.MakesRounds()) furthest = std::max(furthest, NextRoundOf(member));
   }
   return furthest;
 }
@@ -92,7 +91,7 @@ bool ShardExchange::SomebodyLacksMeanBefore(uint64_t round) const {
     const auto report = peers_.reports().find(rank);
     const uint64_t next =
         report == peers_.reports().end() ? NextRoundOf(member) : report->second.value_or(0);
-    return member.here && member.in_rounds && next < round;
+    return member.MakesRounds() && next < round;
   });
 }
 
@@ -133,7 +132,7 @@ void ShardExchange::GoOnAtMaster(uint64_t round) {
     if (at && member.trains) BeginAgain(&member, *at);
   }
   for (auto& [rank, member] : members_) {
-    const bool is_new = member.here && member.in_rounds && !member.gave;
+    const bool is_new = member.MakesRounds() && !member.gave;
     if (is_new && member.next_round > round) {
       host_->Fail(rank, Code::kMasterLost,
                   "the worker whose state it has got is lost, and the others have gone on from an "

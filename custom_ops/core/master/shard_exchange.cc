@@ -135,7 +135,7 @@ bool ShardExchange::Hold(int32_t rank, uint64_t round) {
 bool ShardExchange::MayGoBackTo(uint64_t round) const {
   std::optional<uint64_t> most;  // rounds in the state of one that has ended
   for (const auto& [rank, member] : members_) {
-    if (member.here && member.in_rounds) return false;
+    if (member.MakesRounds()) return false;
     if (member.here) most = std::max(most, member.ran);
   }
   return round < number_ && round == most;
@@ -523,7 +523,7 @@ void ShardExchange::AdvanceRounds(int64_t now_ns) {
   if (!AdvancePeers(now_ns) || !IsPartGiven()) return;
   if (next_part_ == 0) {
     for (auto& [rank, member] : members_) {
-      member.in_round = member.gets_target = member.here && member.in_rounds;
+      member.in_round = member.gets_target = member.MakesRounds();
     }
   }
   if (next_part_ == 0) TakeRate();

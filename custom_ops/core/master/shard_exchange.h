@@ -135,6 +135,8 @@ class ShardExchange {
     // To estimate how long its steps take.
     std::optional<std::pair<int64_t, int64_t>> at;  // iteration, when
     double step_ns = 0;                             // 0 = not known
+
+    bool MakesRounds() const { return here && in_rounds; }
   };
   struct Stream {  // the joint model for one worker
     uint64_t mark = 0;

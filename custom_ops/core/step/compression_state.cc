@@ -26,7 +26,7 @@ using Messages = std::vector<std::vector<uint8_t>>;
 
 Status Invalid(std::string message) { return {Code::kInvalidArgument, std::move(message)}; }
 
-// Values are what they were before, where there is no step or it has failed.
+// Values are what they were before, where there is no step, it has failed or leaves them alone.
 void CopyValues(std::span<const strom_segment> segments) {
   for (const strom_segment& segment : segments) {
     if (segment.before == nullptr || segment.value == segment.before) continue;
@@ -417,7 +417,11 @@ Status CompressionState::State::Encode(std::span<const strom_segment> segments,
   StepStatistics statistics = encoder.Encode(segments, found, &residuals, parallel);
   own_applied = found.rule.apply_own;
   for (const strom_segment& segment : segments) {
-    if (segment.after != segment.before) result->elements += segment.size;
+    if (segment.after != segment.before) {
+      result->elements += segment.size;
+    } else {
+      CopyValues({&segment, 1});
+    }
   }
   result->count = encoder.entries().size();
   encoder.DescribeSegments(segments, rules.thresholds, thresholds.results());

@@ -41,14 +41,6 @@ int64_t Step(const StepRun& run, const StepRules& rules, const StepRule& rule, u
   return BestStepKernel().step_full(full, rule, codes, statistics);
 }
 
-// What has not changed is as it was.
-void PassValues(std::span<const strom_segment> segments) {
-  for (const strom_segment& segment : segments) {
-    if (segment.after != segment.before || segment.value == segment.before) continue;
-    if (segment.before != nullptr) std::copy_n(segment.before, segment.size, segment.value);
-  }
-}
-
 // The segments [first, second) of the variable that segment `s` belongs to.
 std::pair<size_t, size_t> SegmentsOfVariable(std::span<const strom_segment> segments, size_t s) {
   const char* const name = segments[s].name;
@@ -66,7 +58,6 @@ StepStatistics StepEncoder::Encode(std::span<const strom_segment> segments, cons
   CutParts(segments, residuals);
   ShareOut(parallel);
   has_begun_ = true;
-  PassValues(segments);
   try {
     FindEntries(rules, parallel);
   } catch (const std::exception&) {  // There is no memory for the entries.

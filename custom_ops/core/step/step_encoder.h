@@ -40,9 +40,10 @@ class StepEncoder {
  public:
   // Residuals and values change; entries() then holds what leaves. Segments ascend without overlap.
   // One that did not change, such as a frozen layer's, sends nothing: its residual waits, is not
-  // looked at and does not count in the statistics. Throws std::bad_alloc: if it has begun, the
-  // update is in the residuals, within rounding, and there are no entries; the values are those
-  // from before or, where the rules say `full`, include the residuals.
+  // looked at and does not count in the statistics, and its value is not written. Throws
+  // std::bad_alloc: if it has begun, the update is in the residuals, within rounding, and there are
+  // no entries; the values are those from before or, where the rules say `full`, include the
+  // residuals.
   StepStatistics Encode(std::span<const strom_segment> segments, const StepRules& rules,
                         ResidualStore* residuals, const Parallel& parallel);
 

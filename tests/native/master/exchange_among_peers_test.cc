@@ -114,6 +114,17 @@ class AmongPeersTest : public testing::Test {
       Have(rank, 2);
     }
   }
+  // The same, and 3 makes the round before with them: they are stopped before they know.
+  void JoinAsTheyBegin() {
+    RoundAtMaster(0);
+    LinkAll();
+    RoundAtMaster(1);
+    exchange->Join(3, /*late=*/true);
+    ASSERT_TRUE(exchange->Hold(3, 2));
+    RoundAtMaster(2, /*workers=*/4);
+    ASSERT_EQ(LastOrder(0).where, Rounds::kStopped);
+    Have(3, 2);
+  }
   const Rounds& LastOrder(int32_t rank) { return host.orders[rank].back(); }
 
   static constexpr uint64_t kFirst = 3;
@@ -531,14 +542,7 @@ TEST_F(AmongPeersTest, WhereThatOneIsLostTooTheWaitForTheOthersBeginsWithTheFirs
 
 // The word that stops them comes later than what they need for one round more.
 TEST_F(AmongPeersTest, WhoHasJoinedGetsTheMeanOfARoundThatTheOthersHaveMadeWithoutIt) {
-  RoundAtMaster(0);
-  LinkAll();
-  RoundAtMaster(1);
-  exchange->Join(3, /*late=*/true);
-  ASSERT_TRUE(exchange->Hold(3, 2));
-  RoundAtMaster(2, /*workers=*/4);
-  ASSERT_EQ(LastOrder(0).where, Rounds::kStopped);
-  Have(3, 2);
+  JoinAsTheyBegin();
   for (int32_t rank = 0; rank < 3; ++rank) {
     Have(rank, 2);
     Have(rank, kFirst);
@@ -553,13 +557,7 @@ TEST_F(AmongPeersTest, WhoHasJoinedGetsTheMeanOfARoundThatTheOthersHaveMadeWitho
 }
 
 TEST_F(AmongPeersTest, NoOtherMeanIsGivenForOneThatNobodyHasAnyMore) {
-  RoundAtMaster(0);
-  LinkAll();
-  RoundAtMaster(1);
-  exchange->Join(3, /*late=*/true);
-  ASSERT_TRUE(exchange->Hold(3, 2));
-  RoundAtMaster(2, /*workers=*/4);
-  Have(3, 2);
+  JoinAsTheyBegin();
   for (int32_t rank = 0; rank < 3; ++rank) {
     Have(rank, 2);
     Have(rank, kFirst);
