@@ -111,7 +111,7 @@ class RelayWorker {
     Generation generation{1, options_.elements, kLayoutHash, "soak", nullptr};
     if (options_.rank == 0) {
       const auto size = static_cast<size_t>(options_.elements);
-      generation.seed = std::make_shared<const std::vector<float>>(size, 0.0f);
+      generation.values = std::make_shared<std::vector<float>>(size, 0.0f);
     }
     std::shared_ptr<const std::vector<float>> start;
     status = agent_->Start(generation, kPatienceNs, &start);
@@ -149,7 +149,7 @@ class RelayWorker {
     if (!status.ok()) return status;
     std::vector<double> state = {1.0};
     std::shared_ptr<const std::vector<float>> final_parameters;
-    status = agent_->Result(&state, &final_parameters, kPatienceNs);
+    status = agent_->Result(&state, nullptr, &final_parameters, kPatienceNs);
     if (!status.ok()) return status;
     for (size_t i = 0; i < parameters_.size(); ++i) {
       const double apart = std::abs(parameters_[i] - (*final_parameters)[i]);

@@ -234,7 +234,7 @@ int strom_worker_drain(strom_handle worker, int64_t timeout_ns) {
 int strom_worker_start(strom_handle worker, uint64_t generation, int64_t size, uint64_t layout_hash,
                        const char* options_text, const strom_method* method,
                        const strom_range* ranges, int64_t range_count, int64_t cycles,
-                       const float* seed, float* parameters, int64_t timeout_ns) {
+                       const float* own, float* parameters, int64_t timeout_ns) {
   return WithWorker("strom_worker_start", worker, [&](WorkerAgent& agent) -> Status {
     Generation g{generation, size, layout_hash, options_text, nullptr, {}, 0};
     if (method != nullptr) {
@@ -248,7 +248,7 @@ int strom_worker_start(strom_handle worker, uint64_t generation, int64_t size, u
       Status valid = CheckPlan(g.plan, size);
       if (!valid.ok()) return valid;
     }
-    if (seed) g.seed = std::make_shared<const std::vector<float>>(seed, seed + size);
+    if (own) g.values = std::make_shared<std::vector<float>>(own, own + size);
     std::shared_ptr<const std::vector<float>> values;
     Status status = agent.Start(std::move(g), timeout_ns, &values);
     return status.ok() ? CopyParameters(values, parameters, size) : status;
@@ -356,7 +356,8 @@ int strom_worker_result(strom_handle worker, double* state, int64_t state_count,
   return WithWorker("strom_worker_result", worker, [&](WorkerAgent& agent) -> Status {
     std::vector<double> s(state, state + state_count);
     std::shared_ptr<const std::vector<float>> values;
-    Status status = agent.Result(&s, &values, timeout_ns);
+    auto own = std::make_shared<std::vector<float>>(parameters, parameters + size);
+    Status status = agent.Result(&s, std::move(own), &values, timeout_ns);
     if (!status.ok()) return status;
     if (static_cast<int64_t>(s.size()) != state_count) {
       return {Code::kInternal, "the averaged state has " + std::to_string(s.size()) +

@@ -350,8 +350,9 @@ STROM_EXPORT int strom_worker_close(strom_handle worker, const char* reason);
 STROM_EXPORT int strom_worker_drain(strom_handle worker, int64_t timeout_ns);
 
 /* Begins generation `generation` (1, 2, ...: one a `fit`): announces the layout and waits until all
- * K workers have. The chief (rank 0) passes its values as `seed` (size elements), others NULL.
- * Every worker then gets the master's values in `parameters` (size elements). `options_text` must
+ * K workers have. `own` are this worker's values (size elements). The chief's (rank 0) become
+ * everybody's, in `parameters` (size elements); of another worker's what equals the chief's need
+ * not come over the network, and NULL is for one that has none. `options_text` must
  * be equal on all workers; a difference is refused and both texts are named.
  * `method` NULL is update sharing. Of any other the `ranges` (ascending, apart) are what the joint
  * model consists of, one behind the other: the variables that are trained. Equal on all workers.
@@ -360,7 +361,7 @@ STROM_EXPORT int strom_worker_drain(strom_handle worker, int64_t timeout_ns);
 STROM_EXPORT int strom_worker_start(strom_handle worker, uint64_t generation, int64_t size,
                                     uint64_t layout_hash, const char* options_text,
                                     const strom_method* method, const strom_range* ranges,
-                                    int64_t range_count, int64_t cycles, const float* seed,
+                                    int64_t range_count, int64_t cycles, const float* own,
                                     float* parameters, int64_t timeout_ns);
 
 /* How the generation has begun; valid after strom_worker_start. */
@@ -418,7 +419,9 @@ STROM_EXPORT int strom_worker_joint_cycles(strom_handle worker, int64_t* cycles)
 
 /* The ending, in this order. finish: no more updates from here (stop: this worker ends it for
  * all); waits until everything that any member sent has been received; call strom_replica_apply
- * next. result: sends the non-trainable `state`, gets its average and the master's parameters.
+ * next. result: sends the non-trainable `state` and gets its average; `parameters` (size elements)
+ * are this worker's values and become the master's, of which what is equal need not come over the
+ * network.
  * verify: reports how far this replica was off; *worst gets the largest over all workers. */
 STROM_EXPORT int strom_worker_finish(strom_handle worker, int32_t stop, int64_t timeout_ns);
 STROM_EXPORT int strom_worker_result(strom_handle worker, double* state, int64_t state_count,

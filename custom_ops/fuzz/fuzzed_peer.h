@@ -76,6 +76,12 @@ class Drawn {
       ids.push_back({origin, input_.Number()});
     }
   }
+  template <typename Number>
+    requires std::is_arithmetic_v<Number>
+  void Draw(std::vector<Number>& numbers) {
+    numbers.resize(input_.Below(5));
+    for (Number& number : numbers) Draw(number);
+  }
   template <typename Item>
     requires requires(Item item, Drawn& drawn) { item.Fields(drawn); }
   void Draw(std::vector<Item>& items) {
@@ -110,10 +116,17 @@ class Peer {
     // The encoder cuts words and takes care of nothing else.
     return EncodeControl(message);
   }
+  // For a worker that begins.
+  Buffer Question() {
+    AskPieces ask;
+    Drawn drawn(&input_);
+    ask.Fields(drawn);
+    return EncodeControl(ask);
+  }
   Buffer Raw() { return MakeBuffer(input_.Raw(1 + input_.Below(64))); }
   std::vector<Buffer> Chunks() {
     BlobName name;
-    name.kind = static_cast<BlobKind>(1 + input_.Below(11));
+    name.kind = static_cast<BlobKind>(1 + input_.Below(12));
     name.generation = input_.Number();
     name.key = input_.Number();
     name.mark = input_.Number();
@@ -123,7 +136,7 @@ class Peer {
   }
   Buffer AnyChunk() {
     std::vector<uint8_t> bytes(45 + input_.Below(32));
-    bytes[0] = static_cast<uint8_t>(1 + input_.Below(12));
+    bytes[0] = static_cast<uint8_t>(1 + input_.Below(13));
     for (const size_t at : {1, 9, 17}) StoreLittleEndian<uint64_t>(&bytes[at], input_.Number());
     StoreLittleEndian<uint32_t>(&bytes[25], 1);
     for (const size_t at : {29, 37}) StoreLittleEndian<uint64_t>(&bytes[at], input_.Number());

@@ -22,6 +22,7 @@
 #include "core/replication/blob.h"
 #include "core/replication/control.h"
 #include "core/replication/merged_update.h"
+#include "core/replication/pieces.h"
 #include "core/replication/update.h"
 #include "core/worker/worker_node.h"
 #include "fuzz/fuzzed_peer.h"
@@ -48,11 +49,14 @@ class Links final : public LinkLayer {
     accepted[link] = welcome.origin;
   }
   void Refuse(int64_t, LinkId, const std::string&) override {}
-  bool Send(int64_t, LinkId link, Channel, Buffer message) override {
+  bool Send(int64_t, LinkId link, Channel channel, Buffer message) override {
     STROM_CHECK(!message->empty() && std::ssize(*message) <= kMaxMessageBytes);
     // What is sent is read, so that it is there.
     read_.assign(message->begin(), message->end());
     if (!up.contains(link)) return false;
+    ControlMessage control;
+    const bool asks = channel == Channel::kControl && message->front() == AskPieces::kType;
+    if (asks && ParseControl(*message, &control).ok()) asked[link] = std::get<AskPieces>(control);
     if (keeps) queued[link] += std::ssize(*message);
     return true;
   }
@@ -70,12 +74,18 @@ class Links final : public LinkLayer {
   std::set<LinkId> up;
   std::map<LinkId, uint64_t> accepted;  // the origins that were given
   std::map<LinkId, int64_t> queued;
-  bool keeps = false;  // what is sent waits in `queued`
+  std::map<LinkId, AskPieces> asked;  // what was, last
+  bool keeps = false;                 // what is sent waits in `queued`
 
  private:
   LinkId next_ = 1000;
   std::vector<uint8_t> read_;
 };
+
+// All values are zeros.
+std::vector<uint64_t> ZeroHashes(uint64_t size) {
+  return PieceGrid(size).Hashes(std::vector<float>(size));
+}
 
 // Every second session trains on a joint model.
 JointPlan PlanOf(size_t pick, uint64_t size) {
@@ -268,9 +278,11 @@ class MasterSession final : public Session<MasterNode> {
       case 1:
         ++generation_;
         if (input_.Below(2) == 0) sizes_.push_back(1 + input_.Below(3) * 2000);
-        return all([&](LinkId link) { Say(link, Announce{Layout(), Made(link), "", Plan()}); });
+        return all([&](LinkId link) {
+          Say(link, Announce{Layout(), Made(link), "", Plan(), 0, ZeroHashes(sizes_.back())});
+        });
       case 2:
-        return SayBlob(LinkOf(0), {BlobKind::kSeed, generation_, 0, 0, 0}, 4 * sizes_.back());
+        return GivePieces();
       case 3:
         if (Plan().IsJoint()) return all([&](LinkId link) { GiveShard(link); });
         return all([&](LinkId link) { Submit(link); });
@@ -350,11 +362,30 @@ class MasterSession final : public Session<MasterNode> {
   }
   JointPlan Plan() const { return PlanOf(plan_, sizes_.back()); }
   strom::Layout Layout() const { return {generation_, sizes_.back(), 5 + sizes_.back()}; }
+  // The chief's.
+  void GivePieces() {
+    const auto asked = links_.asked.find(LinkOf(0));
+    if (asked == links_.asked.end()) return;
+    const uint64_t size = sizes_.back();
+    const auto& [generation, number, indices] = asked->second;
+    const PieceGrid grid(size);
+    if (!grid.Has(indices)) return;
+    const std::vector<uint8_t> list = grid.List(std::vector<float>(size), indices);
+    for (const Buffer& chunk :
+         EncodeBlob({BlobKind::kPieces, generation, 0, number, 0}, Bytes(list))) {
+      Give(LinkOf(0), Channel::kState, chunk);
+    }
+  }
   // Of any fit so far, or the next.
   void AnnounceAny(LinkId link) {
     const uint64_t size = sizes_[input_.Below(sizes_.size())];
     const uint64_t generation = 1 + input_.Below(generation_ + 1);
-    Say(link, Announce{{generation, size, 5 + size}, Made(link), "", PlanOf(plan_, size)});
+    Say(link, Announce{{generation, size, 5 + size},
+                       Made(link),
+                       "",
+                       PlanOf(plan_, size),
+                       0,
+                       ZeroHashes(size)});
   }
   uint64_t Origin(LinkId link) { return links_.accepted[link]; }
   uint64_t Made(LinkId link) {
@@ -429,7 +460,8 @@ class WorkerSession final : public Session<WorkerNode> {
         return Begin();
       case 1:
         Say(kMaster, StartGeneration{generation_, node_->received(), 0, 0, -1, Merging()});
-        return SayBlob(kMaster, {BlobKind::kParameters, generation_, 0, 0, 0}, 64);
+        return SayBlob(kMaster, {BlobKind::kPieces, generation_, HashOfAll(ZeroHashes(16)), 0, 0},
+                       0);
       case 2:
         return Submit(kMaster);
       case 3:
@@ -437,9 +469,10 @@ class WorkerSession final : public Session<WorkerNode> {
         is_training_ = false;
         return Say(kMaster, Final{generation_, node_->received(), 0});
       case 4:
-        node_->SendState(now_ns_, {1});
+        node_->SendState(now_ns_, {1}, std::make_shared<std::vector<float>>(16));
         SayBlob(kMaster, {BlobKind::kResult, generation_, 0, 0, 1}, 8);
-        return SayBlob(kMaster, {BlobKind::kParameters, generation_, 0, 0, 0}, 64);
+        return SayBlob(kMaster, {BlobKind::kPieces, generation_, HashOfAll(ZeroHashes(16)), 0, 0},
+                       0);
       case 5:
         node_->Verify(now_ns_, 0, 0);
         return Say(kMaster, End{generation_, 0});
@@ -493,7 +526,9 @@ class WorkerSession final : public Session<WorkerNode> {
 
   void Begin() {
     is_training_ = false;
-    node_->BeginGeneration(now_ns_, {++generation_, 16, 5, "", nullptr, PlanOf(plan_, 16)});
+    const auto values = std::make_shared<std::vector<float>>(16);
+    node_->BeginGeneration(now_ns_, {++generation_, 16, 5, "", values, PlanOf(plan_, 16)});
+    if (input_.Below(4) == 0) Give(kMaster, Channel::kControl, peer_.Question());
   }
   void Submit(LinkId) override {
     if (!is_training_) return;

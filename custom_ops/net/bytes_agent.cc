@@ -15,7 +15,6 @@ Status BytesAgent::Join(WorkerAgentOptions options, int64_t timeout_ns,
   Status joined = WorkerAgent::Join(options, timeout_ns, &worker);
   if (!joined.ok()) return joined;
   Generation generation{1, 0, 0, "any bytes", nullptr, {}};
-  if (options.node.rank == 0) generation.seed = std::make_shared<const std::vector<float>>();
   worker->Begin(std::move(generation));
   out->reset(new BytesAgent(std::move(worker)));
   return {};

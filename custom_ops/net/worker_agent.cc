@@ -188,13 +188,14 @@ Status WorkerAgent::Finish(bool stop, int64_t timeout_ns) {
       [this, stop](int64_t now_ns) { node_.Finish(now_ns, stop); }, &answer);
 }
 
-Status WorkerAgent::Result(std::vector<double>* state,
+Status WorkerAgent::Result(std::vector<double>* state, std::shared_ptr<std::vector<float>> own,
                            std::shared_ptr<const std::vector<float>>* parameters,
                            int64_t timeout_ns) {
   WorkerEvent answer;
   Status status = Ask(
       WorkerEvent::Type::kResult, "the master's final parameters", timeout_ns,
-      [this, s = *state](int64_t now_ns) { node_.SendState(now_ns, s); }, &answer);
+      [this, s = *state, own = std::move(own)](int64_t now_ns) { node_.SendState(now_ns, s, own); },
+      &answer);
   if (!status.ok()) return status;
   *state = std::move(answer.values);
   *parameters = std::move(answer.parameters);

@@ -73,8 +73,9 @@ class WorkerAgent final : public Exchange, public JointExchange, private IoLoop:
   Status Average(uint64_t key, std::vector<double>* values, int32_t* contributors,
                  int64_t timeout_ns);
   Status Finish(bool stop, int64_t timeout_ns);
-  Status Result(std::vector<double>* state, std::shared_ptr<const std::vector<float>>* parameters,
-                int64_t timeout_ns);
+  // `own`: this worker's values, as in Generation.
+  Status Result(std::vector<double>* state, std::shared_ptr<std::vector<float>> own,
+                std::shared_ptr<const std::vector<float>>* parameters, int64_t timeout_ns);
   Status Verify(double difference, uint64_t hash, double* worst, int64_t timeout_ns);
   // The joint model as the master has it now.
   Status ReadJoint(JointValues* joint, int64_t timeout_ns);

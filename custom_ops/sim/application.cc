@@ -95,7 +95,10 @@ void Application::HandleEvent(int64_t now_ns, WorkerEvent event) {
       LookAtRound(/*ends=*/true);
       TakeReceived();
       hooks_.on_final();
-      return node_->SendState(now_ns, {script_.state});
+      return node_->SendState(now_ns, {script_.state},
+                              random_.Below(4) == 0
+                                  ? nullptr
+                                  : std::make_shared<std::vector<float>>(record_.parameters));
     case WorkerEvent::Type::kResult: {
       hooks_.on_result(*event.parameters);
       record_.parameters = *event.parameters;
@@ -242,12 +245,21 @@ void Application::Begin(int64_t now_ns) {
   generation.layout_hash = script_.layout_hash;
   generation.options_text = script_.options_text;
   generation.plan = script_.plan;
-  if (rank_ == 0) {
-    std::vector<float> seed(static_cast<size_t>(script_.layout_size));
-    for (float& value : seed) value = static_cast<float>(random_.Between(-100, 100));
-    generation.seed = std::make_shared<const std::vector<float>>(std::move(seed));
-  }
+  generation.values = DrawValues();
   node_->BeginGeneration(now_ns, std::move(generation));
+}
+
+// Those of the last end, or of its own, of which most are as everybody's, or none.
+std::shared_ptr<std::vector<float>> Application::DrawValues() {
+  if (rank_ != 0 && random_.Below(4) == 0) return nullptr;
+  auto values = std::make_shared<std::vector<float>>(record_.parameters);
+  if (random_.Below(2) == 0) values->clear();
+  values->resize(static_cast<size_t>(script_.layout_size), 1);
+  const int64_t assigned = random_.Below(4);
+  for (float& value : *values) {
+    if (random_.Below(4) < assigned) value = static_cast<float>(random_.Between(-100, 100));
+  }
+  return values;
 }
 
 void Application::Continue(int64_t now_ns) {

@@ -129,6 +129,7 @@ class Application {
   void CheckDonation(const Buffer& donation);
   void AskAverage(int64_t now_ns);
   void CheckAverage(const WorkerEvent& average);
+  std::shared_ptr<std::vector<float>> DrawValues();
   void Continue(int64_t now_ns);
   bool MayStep(int64_t now_ns);
   bool IsReleased() const;

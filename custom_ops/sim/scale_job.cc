@@ -117,8 +117,8 @@ void ScaleJob::Begin(Worker* worker, int64_t now_ns) {
   generation.layout_size = options_.elements;
   generation.layout_hash = 5;
   if (worker->rank == 0) {
-    generation.seed =
-        std::make_shared<const std::vector<float>>(static_cast<size_t>(options_.elements), 0.0f);
+    generation.values =
+        std::make_shared<std::vector<float>>(static_cast<size_t>(options_.elements), 0.0f);
   }
   worker->node->BeginGeneration(now_ns, std::move(generation));
 }

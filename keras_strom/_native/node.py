@@ -295,7 +295,7 @@ class WorkerNode(JoinedNode):
         layout_size: int,
         layout_hash: int,
         options_text: str,
-        seed: np.ndarray | None = None,
+        values: np.ndarray | None = None,
         *,
         method: MethodNumbers | None = None,
         ranges: Sequence[tuple[int, int]] = (),
@@ -309,7 +309,9 @@ class WorkerNode(JoinedNode):
             layout_size: elements of the flat space.
             layout_hash: 64-bit hash of its shapes and dtypes.
             options_text: must be equal on all workers.
-            seed: the chief's parameters, float32 [layout_size]; None elsewhere.
+            values: this worker's parameters, float32 [layout_size]. The chief's become everybody's;
+                of another worker's what equals them need not come over the network. None, which
+                the chief may not give: it has none.
             method: equal on all workers; None = updates are shared.
             ranges: of a method (offset, size) of what the joint model consists of, in the flat
                 space; ascending, apart, equal on all workers.
@@ -321,7 +323,7 @@ class WorkerNode(JoinedNode):
             The master's parameters, float32 [layout_size].
         """
         parameters = np.empty(layout_size, np.float32)
-        source = None if seed is None else _floats(seed, layout_size)
+        source = None if values is None else _floats(values, layout_size)
         numbers = None if method is None else MethodStruct.of(method)
         places = (RangeStruct * len(ranges))(*(RangeStruct(*one) for one in ranges))
         begin = declare(
@@ -506,11 +508,21 @@ class WorkerNode(JoinedNode):
         self._wait(request, self.handle, int(stop), _nanoseconds(timeout))
 
     def result(
-        self, state: np.ndarray, size: int, *, timeout: float | None = None
+        self, state: np.ndarray, values: np.ndarray, *, timeout: float | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Sends float64 `state` [n]; returns its average and the master's parameters [size]."""
+        """Ends the generation with the master's parameters.
+
+        Args:
+            state: float64 [n], to be averaged.
+            values: this worker's parameters, float32 [size]; of the master's what equals them need
+                not come over the network.
+            timeout: seconds.
+
+        Returns:
+            The average of all workers' `state`, and the master's parameters, float32 [size].
+        """
         averaged = np.array(state, np.float64, copy=True).reshape(-1)
-        parameters = np.empty(size, np.float32)
+        parameters = np.array(values, np.float32, copy=True).reshape(-1)
         request = declare(
             "strom_worker_result",
             _Handle,
@@ -526,7 +538,7 @@ class WorkerNode(JoinedNode):
             averaged.ctypes.data,
             averaged.size,
             parameters.ctypes.data,
-            size,
+            parameters.size,
             _nanoseconds(timeout),
         )
         return averaged, parameters

@@ -332,7 +332,7 @@ class Generation:
                     self.began.layout_size,
                     layout,
                     sharing.options_text,
-                    sharing.space.read() if sharing.environment.is_chief else None,
+                    sharing.space.read(),
                     method=joint.method,
                     ranges=joint.ranges,
                     cycles=joint.cycles,
@@ -628,7 +628,7 @@ class Generation:
         if self._follows and epochs:
             own_state = np.append(own_state, final_history.to_numbers(self.history, epochs))
         size = own_state.size
-        state, parameters = worker.result(own_state, self.began.layout_size)
+        state, parameters = worker.result(own_state, space.read()[: self.began.layout_size])
         if self._follows and epochs:
             size -= final_history.length(epochs)
             self.history = self.history or final_history.of(state[size:])

@@ -1,7 +1,7 @@
 // Writes and reads lists of fields, little-endian, without padding. A type that lists its fields
 // once (`Fields(archive)`) is thereby encoded and parsed alike.
 //
-// Integers and doubles have their width; strings, id lists and vectors a u32 count before them.
+// Integers and doubles have their width; strings, lists and vectors a u32 count before them.
 #ifndef KERAS_STROM_CORE_BASE_ARCHIVE_H_
 #define KERAS_STROM_CORE_BASE_ARCHIVE_H_
 
@@ -47,6 +47,12 @@ class FieldWriter {
   void Write(const std::vector<UpdateId>& ids) {
     Write(static_cast<uint32_t>(ids.size()));
     for (const UpdateId& id : ids) (*this)(id.origin, id.counter);
+  }
+  template <typename Number>
+    requires std::is_arithmetic_v<Number>
+  void Write(const std::vector<Number>& numbers) {
+    Write(static_cast<uint32_t>(numbers.size()));
+    for (const Number number : numbers) Write(number);
   }
   // A list of what lists its own fields.
   template <typename Item>
@@ -101,6 +107,15 @@ class FieldReader {
     Read(size);
     Bytes bytes = TakeBytes(size);
     text.assign(bytes.begin(), bytes.end());
+  }
+  template <typename Number>
+    requires std::is_arithmetic_v<Number>
+  void Read(std::vector<Number>& numbers) {
+    uint32_t count = 0;
+    Read(count);
+    ok_ = ok_ && count <= left_.size() / sizeof(Number);
+    numbers.resize(ok_ ? count : 0);
+    for (Number& number : numbers) Read(number);
   }
   template <typename Item>
     requires requires(Item item, FieldReader& reader) { item.Fields(reader); }

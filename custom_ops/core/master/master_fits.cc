@@ -4,6 +4,7 @@
 #include <map>
 #include <utility>
 
+#include "core/master/pieces_for_members.h"
 #include "core/replication/formatting.h"
 #include "core/replication/merged_update.h"
 #include "core/replication/version_vector.h"
@@ -16,8 +17,6 @@ namespace {
 // message that names them all. A worker of any job may send some.
 constexpr int32_t kPartsOfAll = 200'000;
 constexpr int32_t kLeastParts = 64;
-// The chief's values may overtake its LAYOUT, by what a link has under way.
-constexpr int64_t kEarlySeedBytes = int64_t{64} << 20;
 
 // What waits to be published while all links are busy.
 constexpr int64_t kMostWaitingBytes = int64_t{1} << 20;
@@ -50,6 +49,12 @@ void MasterFits::HandleAnnounce(int64_t now_ns, const Member& member, const Anno
   last_end_.Withdraw(rank);
   const Status plan = CheckPlan(announce.plan, static_cast<int64_t>(announce.layout.size));
   if (!plan.ok()) return host_->Fail(rank, Code::kRefused, WorkerName(rank) + ": " + plan.message);
+  const size_t pieces = PieceGrid(announce.layout.size).count();
+  if (announce.hashes.size() != pieces && (rank == kChiefRank || !announce.hashes.empty())) {
+    return host_->Fail(rank, Code::kRefused,
+                       WorkerName(rank) + " names " + std::to_string(announce.hashes.size()) +
+                           " pieces of its values, which have " + std::to_string(pieces));
+  }
   if (generation_ && announce.layout.generation <= generation_->layout().generation) {
     generation_->Refresh();
     return late_joins_.HandleAnnounce(now_ns, member, announce, &*generation_);
@@ -256,20 +261,22 @@ void MasterFits::HandleDonation(int64_t now_ns, const Member& member, const Blob
 
 std::optional<int64_t> MasterFits::MostBytes(const Member& member, const BlobName& name) const {
   switch (name.kind) {
-    case BlobKind::kSeed: {
-      if (name.mark != 0) {
-        const Resumption& asked = last_end_.Has(member.rank) ? last_end_ : resumption_;
-        const Layout* const layout = asked.Awaits(member.rank, name.mark);
-        return layout == nullptr ? std::nullopt : std::optional(BytesOf(*layout));
-      }
-      const bool is_over = generation_ && name.generation <= generation_->layout().generation;
-      if (is_over || member.rank != kChiefRank) return std::nullopt;
-      const Layout* const announced = rendezvous_.Announced(member.rank, name.generation);
-      return announced == nullptr ? kEarlySeedBytes : BytesOf(*announced);
+    case BlobKind::kReplica: {
+      const Resumption& asked = last_end_.Has(member.rank) ? last_end_ : resumption_;
+      const Layout* const layout = asked.Awaits(member.rank, name.mark);
+      return layout == nullptr ? std::nullopt : std::optional(BytesOf(*layout));
+    }
+    case BlobKind::kPieces: {
+      const ChiefsValues* const values = rendezvous_.chiefs_values();
+      const bool awaits = member.rank == kChiefRank && values != nullptr;
+      return awaits ? values->MostBytes(name) : std::nullopt;
     }
     case BlobKind::kAverage:
       if (!IsAtHand(name.generation) || !generation_->AwaitsAverage(member.rank)) break;
       return host_->MostValuesBytes();
+    case BlobKind::kHashes:
+      if (!IsAtHand(name.generation) || !generation_->AwaitsState(member.rank)) break;
+      return kMostPieces * sizeof(uint64_t);
     case BlobKind::kState:
       if (!IsAtHand(name.generation) || !generation_->AwaitsState(member.rank)) break;
       return host_->MostValuesBytes();
@@ -279,8 +286,8 @@ std::optional<int64_t> MasterFits::MostBytes(const Member& member, const BlobNam
   return std::nullopt;
 }
 
-std::string MasterFits::HandleBlob(const Member& member, const Blob& blob) {
-  if (blob.name.kind == BlobKind::kSeed && blob.name.mark != 0) {
+std::string MasterFits::HandleBlob(const Member& member, Blob blob) {
+  if (blob.name.kind == BlobKind::kReplica) {
     std::vector<float> parameters;
     const Status whole = blob.Values(&parameters);
     if (!whole.ok()) return whole.message;
@@ -288,21 +295,14 @@ std::string MasterFits::HandleBlob(const Member& member, const Blob& blob) {
     asked.AddParameters(member.rank, blob.name.mark, std::move(parameters));
     return "";
   }
-  if (blob.name.kind == BlobKind::kSeed) {
-    if (generation_ && blob.name.generation <= generation_->layout().generation) {
-      ++(*drops_)["seed of a generation that has started"];  // its chief comes late
-      return "";
-    }
-    std::vector<float> seed;
-    const Status whole = blob.Values(&seed);
-    if (!whole.ok()) return whole.message;
-    const Layout* const announced = rendezvous_.Announced(member.rank, blob.name.generation);
-    if (announced != nullptr && announced->size != seed.size()) {
-      return std::to_string(seed.size()) + " values for a model of " +
-             std::to_string(announced->size);
-    }
-    rendezvous_.AddSeed(member.rank, blob.name.generation, std::move(seed));
-    return "";
+  if (blob.name.kind == BlobKind::kPieces) {
+    return rendezvous_.chiefs_values()->Add(std::move(blob.bytes));  // MostBytes has let them in
+  }
+  if (blob.name.kind == BlobKind::kHashes) {
+    std::vector<uint64_t> hashes;
+    const Status whole = blob.Values(&hashes);
+    if (whole.ok()) generation_->HandleHashes(member.rank, std::move(hashes));
+    return whole.message;
   }
   std::vector<double> values;
   const Status whole = blob.Values(&values);
@@ -430,11 +430,19 @@ void MasterFits::Settle(int64_t now_ns) {
   }
   if (auto whole = resumption_.TakeWhole()) GoOnFrom(now_ns, std::move(*whole));
   LearnLastEnd(now_ns);
+  AskForChiefsValues();
   if (!generation_) return;
   TellOvertaken();
   late_joins_.Settle(now_ns, *generation_);
   donations_.Advance(now_ns, &*generation_);
   generation_->AdvanceExchange(now_ns);
+}
+
+// Not before the master's own are those from which the next generation may start.
+void MasterFits::AskForChiefsValues() {
+  ChiefsValues* const values = rendezvous_.chiefs_values();
+  if (values == nullptr || (is_running() && !generation_->IsAbandoned())) return;
+  if (const auto question = values->TakeQuestion(parameters_)) host_->Send(kChiefRank, *question);
 }
 
 std::optional<uint64_t> MasterFits::TakeEnded() {
@@ -475,7 +483,8 @@ bool MasterFits::EveryoneAccountedFor(int64_t now_ns) const {
   if (!resumption_.empty()) return false;  // they go on with theirs first
   // Where nobody is left in the one at hand, all that have come since begin the next.
   if (rendezvous_.empty() || (is_running() && !generation_->IsAbandoned())) return false;
-  if (!generation_ && !rendezvous_.HasSeed()) return false;  // the chief may be among the missing
+  // The chief may be among the missing.
+  if (!generation_ && !rendezvous_.HasChiefsValues()) return false;
   int32_t ready = 0;
   for (const auto& [rank, member] : membership_->members()) {
     if (member.state == Member::State::kAway) return false;  // it may come back
@@ -503,13 +512,19 @@ void MasterFits::PlaceAll(int64_t now_ns) {
 
 std::optional<std::string> MasterFits::StartIfReady(int64_t now_ns) {
   if (!EveryoneAccountedFor(now_ns)) return std::nullopt;
-  PlaceAll(now_ns);
   const Layout layout = rendezvous_.layout();
-  const bool seeded = rendezvous_.seed() != nullptr;
-  // Before any are taken over: earlier ends are told from those that are here.
-  const bool has_values = (seeded ? *rendezvous_.seed() : parameters_).size() == layout.size;
-  if (seeded && has_values) parameters_ = std::move(*rendezvous_.seed());
+  // Without the chief it is the master's own values.
+  ChiefsValues* const chiefs = rendezvous_.chiefs_values();
+  if (chiefs != nullptr && !chiefs->Install(&parameters_)) {
+    AskForChiefsValues();
+    return std::nullopt;
+  }
+  const bool has_values = parameters_.size() == layout.size;
+  const std::vector<uint64_t> hashes =
+      chiefs != nullptr ? chiefs->hashes() : PieceGrid(layout.size).Hashes(parameters_);
+  PlaceAll(now_ns);
   std::map<int32_t, uint64_t> origins;
+  std::map<int32_t, std::vector<uint64_t>> had;  // hashes of values, by rank
   // Who is not in it is retired, here and with START everywhere.
   VersionVector cut;
   for (const auto& [origin, counter] : relay_->received()) {
@@ -525,6 +540,7 @@ std::optional<std::string> MasterFits::StartIfReady(int64_t now_ns) {
       continue;
     }
     origins[rank] = member.origin;
+    if (rank != kChiefRank) had[rank] = rendezvous_.hashes(rank);
     if (member.max_staleness >= 0) {
       sequenced.emplace().parts =
           static_cast<size_t>(std::max(kLeastParts, kPartsOfAll / membership_->workers()));
@@ -545,14 +561,12 @@ std::optional<std::string> MasterFits::StartIfReady(int64_t now_ns) {
   end_reported_ = false;
   late_joins_.Started(layout, options_text, plan);
   donations_.Clear();
-  const std::vector<Buffer> snapshot =
-      EncodeBlob({BlobKind::kParameters, layout.generation, 0, 0, 0}, parameters_);
   for (const auto& [rank, origin] : origins) {
     host_->Send(rank, StartGeneration{layout.generation, relay_->received(), 0, 0, -1,
                                       relay_->merging_ns()});
     relay_->AttachAtStart(membership_->FindRank(rank)->link);
-    if (rank != kChiefRank || !seeded) host_->SendBlob(rank, snapshot);
   }
+  SendPieces(layout.generation, parameters_, hashes, had, host_);
   return "generation " + std::to_string(layout.generation) + " has started with " +
          std::to_string(origins.size()) + " workers and " + std::to_string(layout.size) +
          " parameters";

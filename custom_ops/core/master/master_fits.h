@@ -85,7 +85,7 @@ class MasterFits {
     return generation_ ? generation_->ValuesBytes(rank) : 0;
   }
   // These return "" or why the member has to be expelled.
-  std::string HandleBlob(const Member& member, const Blob& blob);
+  std::string HandleBlob(const Member& member, Blob blob);
   std::string CheckUpdate(const Member& member, const UpdateId& id);
   // Updates that the relay has accepted.
   void HandleAccepted(int64_t now_ns, const std::vector<Replication::Accepted>& accepted);
@@ -147,6 +147,7 @@ class MasterFits {
   void PlaceAll(int64_t now_ns);
   void GoOnFrom(int64_t now_ns, Resumption::Whole whole);
   void LearnLastEnd(int64_t now_ns);
+  void AskForChiefsValues();
   bool IsAtHand(uint64_t generation) const {
     return generation_ && generation_->layout().generation == generation;
   }

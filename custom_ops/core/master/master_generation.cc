@@ -5,7 +5,9 @@
 #include <utility>
 
 #include "core/base/hash.h"
+#include "core/master/pieces_for_members.h"
 #include "core/replication/merged_update.h"
+#include "core/replication/pieces.h"
 #include "core/replication/version_vector.h"
 
 namespace strom {
@@ -169,6 +171,10 @@ int64_t MasterGeneration::ValuesBytes(int32_t rank) const {
     if (member.state) values += member.state->size();
   }
   return static_cast<int64_t>(values * sizeof(double));
+}
+
+void MasterGeneration::HandleHashes(int32_t rank, std::vector<uint64_t> hashes) {
+  members_[rank].hashes = std::move(hashes);
 }
 
 void MasterGeneration::HandleState(int32_t rank, std::vector<double> state) {
@@ -408,8 +414,7 @@ void MasterGeneration::SendResult() {
   BlobName name{BlobKind::kResult, layout_.generation, 0, 0, 0};
   final_state_ = MeanInRankOrder(states, size, &name.count);
   const std::vector<Buffer> result = EncodeBlob(name, final_state_);
-  const std::vector<Buffer> parameters =
-      EncodeBlob({BlobKind::kParameters, layout_.generation, 0, 0, 0}, *parameters_);
+  std::map<int32_t, std::vector<uint64_t>> had;
   for (const auto& [rank, state] : states) {
     if (state.size() != size) {
       host_->Fail(rank, Code::kInvalidArgument,
@@ -420,8 +425,10 @@ void MasterGeneration::SendResult() {
       continue;
     }
     host_->SendBlob(rank, result);
-    host_->SendBlob(rank, parameters);
+    had[rank] = std::move(members_[rank].hashes);
   }
+  const std::vector<uint64_t> hashes = PieceGrid(parameters_->size()).Hashes(*parameters_);
+  SendPieces(layout_.generation, *parameters_, hashes, had, host_);
 }
 
 void MasterGeneration::SendEnd() {

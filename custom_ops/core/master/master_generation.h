@@ -52,6 +52,8 @@ class MasterGeneration {
   void HandleAccepted(const Replication::Accepted& accepted);
   void HandleDone(int32_t rank, const Done& done);
   void HandleAverage(int32_t rank, const BlobName& name, std::vector<double> values);
+  // Before its state: hashes of the pieces of the values with which it ends.
+  void HandleHashes(int32_t rank, std::vector<uint64_t> hashes);
   void HandleState(int32_t rank, std::vector<double> state);
   void HandleVerification(int32_t rank, const Verification& verification);
 
@@ -147,6 +149,7 @@ class MasterGeneration {
     std::optional<uint64_t> final_counter;                            // DONE
     std::optional<std::pair<BlobName, std::vector<double>>> average;  // waits in one (sequenced)
     std::optional<BlobName> asked;  // ... or, in rounds, under this name; its values are in latest_
+    std::vector<uint64_t> hashes;   // of its values at the end; empty = it has told none
     std::optional<std::vector<double>> state;
     std::optional<double> difference;  // verified
   };

@@ -46,8 +46,8 @@ MergingRules RulesOf(const MasterNodeOptions& options) {
 }
 
 bool ComesFromMaster(BlobKind kind) {
-  return kind != BlobKind::kSeed && kind != BlobKind::kAverage && kind != BlobKind::kState &&
-         kind != BlobKind::kDonation && kind != BlobKind::kShard;
+  return kind == BlobKind::kParameters || kind == BlobKind::kMean || kind == BlobKind::kResult ||
+         kind == BlobKind::kPending || kind == BlobKind::kTarget || kind == BlobKind::kJoint;
 }
 
 }  // namespace
@@ -420,7 +420,7 @@ void MasterNode::State::HandleChunk(Member* member, const Buffer& chunk) {
   std::optional<int64_t> most = fits.MostBytes(*member, parsed.name);
   if (!most) {
     ++drops["values that nobody waits for"];
-  } else if (parsed.name.kind != BlobKind::kSeed) {
+  } else if (parsed.name.kind == BlobKind::kAverage || parsed.name.kind == BlobKind::kState) {
     if (ValuesBytes() + static_cast<int64_t>(parsed.bytes.size()) > options.values_bytes) {
       return Expel(member, "the workers' values that are to be averaged are more than the " +
                                MegabytesText(options.values_bytes) + " that the master takes");
@@ -431,7 +431,7 @@ void MasterNode::State::HandleChunk(Member* member, const Buffer& chunk) {
   if (!status.ok()) return Expel(member, status.message);
   if (!blob) return;
   most_values_bytes = std::max(most_values_bytes, static_cast<int64_t>(blob->bytes.size()));
-  const std::string fault = fits.HandleBlob(*member, *blob);
+  const std::string fault = fits.HandleBlob(*member, *std::move(blob));
   if (!fault.empty()) Expel(member, fault);
 }
 

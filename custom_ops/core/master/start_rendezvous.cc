@@ -37,6 +37,7 @@ std::vector<StartRendezvous::Difference> StartRendezvous::Add(int32_t rank,
     }
   }
   announced_[rank] = {announce, in_step};
+  if (rank == kChiefRank) chiefs_values_.emplace(announce, ++announcements_);
   return differences;
 }
 
@@ -80,19 +81,9 @@ std::vector<std::pair<int32_t, Layout>> StartRendezvous::TakeOvertaken() {
   return overtaken;
 }
 
-void StartRendezvous::AddSeed(int32_t rank, uint64_t generation, std::vector<float> values) {
-  if (rank == kChiefRank) seed_ = {generation, std::move(values)};
-}
-
-const Layout* StartRendezvous::Announced(int32_t rank, uint64_t generation) const {
-  const auto found = announced_.find(rank);
-  const bool has = found != announced_.end() && found->second.layout.generation == generation;
-  return has ? &found->second.layout : nullptr;
-}
-
 void StartRendezvous::Withdraw(int32_t rank) {
   announced_.erase(rank);
-  if (rank == kChiefRank) seed_.reset();
+  if (rank == kChiefRank) chiefs_values_.reset();
 }
 
 std::map<int32_t, Announce> StartRendezvous::AtHand() const {
@@ -116,7 +107,7 @@ void StartRendezvous::Clear() {
   const uint64_t at_hand = layout().generation;
   std::erase_if(announced_,
                 [&](const auto& entry) { return entry.second.layout.generation == at_hand; });
-  if (seed_ && seed_->first <= at_hand) seed_.reset();
+  if (!announced_.contains(kChiefRank)) chiefs_values_.reset();
 }
 
 bool StartRendezvous::TakesPart(int32_t rank) const {
@@ -127,7 +118,7 @@ bool StartRendezvous::TakesPart(int32_t rank) const {
 bool StartRendezvous::IsReady(int32_t rank) const {
   if (!announced_.contains(rank)) return false;
   if (rank != kChiefRank || !TakesPart(rank)) return true;
-  return HasSeed();
+  return HasChiefsValues();
 }
 
 uint64_t StartRendezvous::cycles() const {

@@ -10,13 +10,11 @@
 #include <utility>
 #include <vector>
 
+#include "core/master/chiefs_values.h"
 #include "core/replication/control.h"
 #include "core/replication/update.h"
 
 namespace strom {
-
-// The rank whose values seed a generation.
-inline constexpr int32_t kChiefRank = 0;
 
 class StartRendezvous {
  public:
@@ -33,7 +31,6 @@ class StartRendezvous {
   // Those not in step that have announced a generation which the others have passed over; they are
   // removed.
   std::vector<std::pair<int32_t, Layout>> TakeOvertaken();
-  void AddSeed(int32_t rank, uint64_t generation, std::vector<float> values);
   void Withdraw(int32_t rank);
   // All whose generation is the one at hand, which has not started.
   std::map<int32_t, Announce> AtHand() const;
@@ -42,23 +39,24 @@ class StartRendezvous {
   // The generation at hand has started, or cannot: those that are ahead of it stay.
   void Clear();
 
-  // What the rank has announced, where that is `generation`; else null.
-  const Layout* Announced(int32_t rank, uint64_t generation) const;
-
   bool empty() const { return announced_.empty(); }
-  // The member has announced, and the chief's seed is here, or it waits for a later generation.
+  // The member has announced, and the chief's values are here, or it waits for a later generation.
   bool IsReady(int32_t rank) const;
   // It has announced the generation at hand, the lowest of all.
   bool TakesPart(int32_t rank) const;
   // The last update that a ready member has made so far.
   uint64_t counter(int32_t rank) const { return announced_.at(rank).counter; }
+  const std::vector<uint64_t>& hashes(int32_t rank) const { return announced_.at(rank).hashes; }
   const Layout& layout() const { return First().layout; }
   const std::string& options_text() const { return First().options_text; }
   const JointPlan& plan() const { return First().plan; }
   uint64_t cycles() const;  // the most that one of those at hand knows of; see Announce
-  bool HasSeed() const { return seed_ && seed_->first == layout().generation; }
-  // The chief's values for the generation at hand; null where there are none.
-  std::vector<float>* seed() { return HasSeed() ? &seed_->second : nullptr; }
+  // The chief's for the generation at hand; null where it has not announced that.
+  ChiefsValues* chiefs_values() { return TakesPart(kChiefRank) ? &*chiefs_values_ : nullptr; }
+  const ChiefsValues* chiefs_values() const {
+    return TakesPart(kChiefRank) ? &*chiefs_values_ : nullptr;
+  }
+  bool HasChiefsValues() const { return chiefs_values() != nullptr && chiefs_values()->IsWhole(); }
 
  private:
   struct Entry : Announce {
@@ -69,7 +67,8 @@ class StartRendezvous {
   const Entry& First() const;
 
   std::map<int32_t, Entry> announced_;
-  std::optional<std::pair<uint64_t, std::vector<float>>> seed_;  // generation, the chief's values
+  std::optional<ChiefsValues> chiefs_values_;
+  uint64_t announcements_ = 0;  // the chief's
 };
 
 }  // namespace strom

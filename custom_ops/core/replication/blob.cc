@@ -13,8 +13,8 @@ Status ParseChunk(Bytes chunk, BlobChunk* parsed) {
   uint8_t kind = 0;
   reader(kind, name.generation, name.key, name.mark, name.count, parsed->total, parsed->offset);
   name.kind = static_cast<BlobKind>(kind);
-  if (!reader.ok() || kind < static_cast<uint8_t>(BlobKind::kSeed) ||
-      kind > static_cast<uint8_t>(BlobKind::kJoint)) {
+  if (!reader.ok() || kind < static_cast<uint8_t>(BlobKind::kReplica) ||
+      kind > static_cast<uint8_t>(BlobKind::kHashes)) {
     return {Code::kCorrupt, "a chunk that is none"};
   }
   parsed->bytes = reader.left();

@@ -16,8 +16,8 @@ namespace strom {
 inline constexpr int64_t kChunkBytes = int64_t{1} << 20;
 
 enum class BlobKind : uint8_t {
-  kSeed = 1,        // worker: the chief's float32 parameters
-  kParameters = 2,  // master: its float32 parameters, at the start and with the result
+  kReplica = 1,     // worker: its float32 parameters, in answer to AskReplica
+  kParameters = 2,  // master: its float32 parameters, to who joins late or has missed the end
   kAverage = 3,     // worker: float64 values to average under `key`
   kMean = 4,        // master: the answer
   kState = 5,       // worker: the ending's float64 state
@@ -28,17 +28,22 @@ enum class BlobKind : uint8_t {
                     // bytes = they are not finite
   kTarget = 10,     // master: a shard's float32 target, or that of a round, or bfloat16 changes
   kJoint = 11,      // master: the joint model, float32
+  kPieces = 12,     // of the values with which a generation starts (the chief's, and then the
+                    // master's) or ends those that the receiver lacks (replication/pieces.h)
+  kHashes = 13,     // worker, before kState: u64 hashes of the pieces of its values
 };
 
 struct BlobName {
-  BlobKind kind = BlobKind::kSeed;
+  BlobKind kind = BlobKind::kReplica;
   uint64_t generation = 0;
-  uint64_t key = 0;    // averages; kDonation: whom it is for; kShard: the last step's iteration
+  uint64_t key = 0;    // averages; kDonation: whom it is for; kShard: the last step's iteration;
+                       // kPieces of the master: the hash of all pieces
   uint64_t mark = 0;   // kAverage: the sender's last counter, or the round that it gives for next;
                        // kMean: STEPs sent before it;
                        // kParameters, kPending: the snapshot that START or ENDED has named;
-                       // kShard: core/joint/joint_plan.h; kTarget: of the tick or round; kJoint: of
-                       // the question; kDonation: the round of gradients that comes next
+                       // kReplica, kPieces of the chief, kJoint: of the question;
+                       // kShard: core/joint/joint_plan.h; kTarget: of the tick or round;
+                       // kDonation: the round of gradients that comes next
   uint32_t count = 0;  // kMean and kResult: contributors; kShard: own steps behind it, or, as in
                        // kTarget, what core/joint/joint_plan.h says of rounds of gradients
   friend bool operator==(const BlobName&, const BlobName&) = default;

@@ -20,7 +20,7 @@ namespace strom {
 
 // Bumped whenever a field below, the update header, the codec's format or what a message makes of
 // its receiver's vectors changes.
-inline constexpr uint32_t kProtocolVersion = 15;
+inline constexpr uint32_t kProtocolVersion = 16;
 
 // The words of a worker's CLOSE that leaves in the middle of its work, once the master holds all
 // that it has made. With no words its work is done, with any others it is lost.
@@ -29,6 +29,9 @@ inline constexpr std::string_view kDrained = "drained";
 // Texts are no longer than this. What two members say may stand in one answer, so words for people
 // have room for two options texts; longer ones are cut where they are sent. A peer that sends more
 // breaks the protocol.
+// The rank from whose values a generation starts.
+inline constexpr int32_t kChiefRank = 0;
+
 inline constexpr size_t kMaxOptionsBytes = 8192;
 inline constexpr size_t kMaxWordsBytes = 2 * kMaxOptionsBytes + 2048;
 inline constexpr size_t kMaxOrphanBytes = 512;
@@ -113,11 +116,14 @@ struct Announce {
   std::string options_text;
   JointPlan plan = {};
   uint64_t cycles = 0;  // that the joint model has finished, in a fit before or in a checkpoint
+  // Of the pieces of the sender's values (replication/pieces.h); empty = it has none. The chief
+  // always has.
+  std::vector<uint64_t> hashes = {};
   template <typename Archive>
   void Fields(Archive& archive) {
     archive(layout.generation, layout.size, layout.hash, counter, options_text);
     plan.Fields(archive);
-    archive(cycles);
+    archive(cycles, hashes);
   }
 };
 
@@ -555,11 +561,24 @@ struct AtRound {
   }
 };
 
+// From the master to the chief: these pieces of its values, please, which the master does not have.
+// They come as PIECES.
+struct AskPieces {
+  static constexpr uint8_t kType = 34;
+  uint64_t generation = 0;
+  uint64_t number = 0;            // of the announcement
+  std::vector<uint32_t> indices;  // ascending
+  template <typename Archive>
+  void Fields(Archive& archive) {
+    archive(generation, number, indices);
+  }
+};
+
 using ControlMessage =
     std::variant<Attach, Announce, StartGeneration, Step, Done, Final, Verification, End, Stop,
                  Beacon, Notice, Failure, AttachAnew, TreePlace, Placed, Orphan, Ended, AskState,
                  TooFarBehind, AskSnapshot, SnapshotCut, AskResume, AskReplica, ReplicaCut, Tick,
-                 Have, AskJoint, Stepping, SayAgain, Peers, Linked, Rounds, AtRound>;
+                 Have, AskJoint, Stepping, SayAgain, Peers, Linked, Rounds, AtRound, AskPieces>;
 
 Buffer EncodeHello(const Hello& hello);
 Buffer EncodeChildHello(const ChildHello& hello);

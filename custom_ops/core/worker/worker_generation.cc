@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/replication/pieces.h"
 #include "core/replication/version_vector.h"
 
 namespace strom {
@@ -25,7 +26,7 @@ void WorkerGeneration::Begin(Generation generation) {
   phase_ = Phase::kStarting;
   registered_ = false;
   started_ = false;
-  parameters_ = generation_.seed;
+  parameters_ = is_chief_ ? generation_.values : nullptr;
   parameters_snapshot_ = 0;
   pending_.reset();
   beginning_ = {};
@@ -56,10 +57,13 @@ void WorkerGeneration::Finish(bool stop) {
   if (registered_) SayDone();
 }
 
-void WorkerGeneration::SendState(const std::vector<double>& state) {
+void WorkerGeneration::SendState(const std::vector<double>& state,
+                                 std::shared_ptr<std::vector<float>> values) {
   if (phase_ != Phase::kFinal) return;
   phase_ = Phase::kResult;
   parameters_ = nullptr;
+  generation_.values = std::move(values);
+  host_->SendBlob(EncodeBlob({BlobKind::kHashes, layout_.generation, 0, 0, 0}, Hashes()));
   host_->SendBlob(EncodeBlob({BlobKind::kState, layout_.generation, 0, 0, 0}, state));
 }
 
@@ -116,9 +120,24 @@ void WorkerGeneration::GoOn() {
 
 void WorkerGeneration::Announce() {
   host_->Send(strom::Announce{layout_, host_->last_own_counter(), generation_.options_text,
-                              generation_.plan, generation_.cycles});
-  if (generation_.seed == nullptr) return;
-  host_->SendBlob(EncodeBlob({BlobKind::kSeed, layout_.generation, 0, 0, 0}, *generation_.seed));
+                              generation_.plan, generation_.cycles, Hashes()});
+}
+
+// Of the pieces of this worker's values.
+std::vector<uint64_t> WorkerGeneration::Hashes() const {
+  if (generation_.values == nullptr) return {};
+  return PieceGrid(layout_.size).Hashes(*generation_.values);
+}
+
+void WorkerGeneration::Handle(const AskPieces& ask) {
+  const bool has_them = ask.generation == layout_.generation && generation_.values != nullptr;
+  if (!has_them || phase_ != Phase::kStarting) return;
+  const PieceGrid grid(layout_.size);
+  if (!grid.Has(ask.indices)) {
+    return host_->Fail(Code::kCorrupt, "the master asks for pieces of values that are none");
+  }
+  host_->SendBlob(EncodeBlob({BlobKind::kPieces, layout_.generation, 0, ask.number, 0},
+                             Bytes(grid.List(*generation_.values, ask.indices))));
 }
 
 bool WorkerGeneration::HandleStart(const StartGeneration& start) {
@@ -194,6 +213,9 @@ std::optional<int64_t> WorkerGeneration::MostBytes(const BlobName& name) const {
   switch (name.kind) {
     case BlobKind::kParameters:
       return static_cast<int64_t>(layout_.size * sizeof(float));
+    case BlobKind::kPieces:
+      if (!AwaitsPieces()) return std::nullopt;
+      return PieceGrid(layout_.size).MostBytes();
     case BlobKind::kMean:
       if (!asked_ || asked_->first != name.key) return std::nullopt;
       return static_cast<int64_t>(asked_->second.size() * sizeof(double));
@@ -212,6 +234,8 @@ void WorkerGeneration::HandleBlob(Blob blob) {
     const Status whole = ReadParameters(blob, &parameters_);
     if (!whole.ok()) return host_->Fail(whole.code, whole.message);
     parameters_snapshot_ = blob.name.mark;
+  } else if (blob.name.kind == BlobKind::kPieces && AwaitsPieces()) {
+    HandlePieces(blob);
   } else if (blob.name.kind == BlobKind::kMean && asked_ && asked_->first == blob.name.key) {
     mean_ = std::move(blob);
   } else if (blob.name.kind == BlobKind::kDonation && asks_as_) {
@@ -233,6 +257,23 @@ Status WorkerGeneration::ReadParameters(
   }
   *parameters = std::move(values);
   return {};
+}
+
+// Into this worker's own values, for the rest of the master's are the same.
+void WorkerGeneration::HandlePieces(const Blob& blob) {
+  const PieceGrid grid(layout_.size);
+  std::vector<uint32_t> indices;
+  const Status whole = grid.Read(blob.bytes, &indices);
+  if (!whole.ok()) return host_->Fail(whole.code, "the master sent " + whole.message);
+  std::shared_ptr<std::vector<float>>& values = generation_.values;
+  if (!values) values = std::make_shared<std::vector<float>>(layout_.size);
+  grid.Put(blob.bytes, *values);
+  if (HashOfAll(grid.Hashes(*values)) != blob.name.key) {
+    return host_->Fail(Code::kCorrupt,
+                       "the master sent pieces that do not make its values of this worker's");
+  }
+  parameters_ = values;
+  parameters_snapshot_ = 0;
 }
 
 void WorkerGeneration::AddPending(uint64_t number, std::vector<ReceivedUpdate> updates) {
@@ -273,7 +314,7 @@ void WorkerGeneration::Start() {
   event.beginning = beginning_;
   event.cut = std::exchange(cut_, {});
   event.parameters = std::exchange(parameters_, nullptr);
-  generation_.seed = nullptr;
+  generation_.values = nullptr;
   host_->Raise(std::move(event));
 }
 
@@ -327,6 +368,7 @@ void WorkerGeneration::RaiseResult() {
   event.contributors = static_cast<int32_t>(result_->name.count);
   const Status whole = result_->Values(&event.values);
   event.parameters = std::exchange(parameters_, nullptr);
+  generation_.values = nullptr;
   if (!whole.ok()) return host_->Fail(whole.code, "the master sent " + whole.message);
   host_->Raise(std::move(event));
 }

@@ -29,10 +29,12 @@ struct Generation {
   uint64_t number = 0;  // 1, 2, ...
   int64_t layout_size = 0;
   uint64_t layout_hash = 0;
-  std::string options_text;                        // equal on all workers, else refused
-  std::shared_ptr<const std::vector<float>> seed;  // the chief's values; null elsewhere
-  JointPlan plan = {};                             // likewise equal; update sharing has none
-  uint64_t cycles = 0;                             // see Announce
+  std::string options_text;  // equal on all workers, else refused
+  // This worker's values, of which only what is not the chief's has to come; null = it has none.
+  // The chief has some. Nobody else reads or writes them up to the start.
+  std::shared_ptr<std::vector<float>> values;
+  JointPlan plan = {};  // likewise equal; update sharing has none
+  uint64_t cycles = 0;  // see Announce
 };
 
 // How a generation began for this worker.
@@ -94,15 +96,19 @@ class WorkerGeneration {
   };
 
   // `host` and `drops` outlive this.
-  WorkerGeneration(bool sequenced, uint64_t own_origin, WorkerGenerationHost* host,
+  WorkerGeneration(bool sequenced, bool is_chief, uint64_t own_origin, WorkerGenerationHost* host,
                    DropCounters* drops)
-      : sequenced_(sequenced), host_(host), drops_(drops), queue_(sequenced, own_origin) {}
+      : sequenced_(sequenced),
+        is_chief_(is_chief),
+        host_(host),
+        drops_(drops),
+        queue_(sequenced, own_origin) {}
 
   // --- requests of the application; see WorkerNode
   void Begin(Generation generation);
   void Average(uint64_t key, std::vector<double> values);
   void Finish(bool stop);
-  void SendState(const std::vector<double>& state);
+  void SendState(const std::vector<double>& state, std::shared_ptr<std::vector<float>> values);
   void Verify(double difference, uint64_t hash);
   // At most once after each start: a worker that joined late, or in whose method all must have one
   // state, asks for another's, one that came after the end for the mean of the members' final
@@ -128,6 +134,7 @@ class WorkerGeneration {
   // False: not the START that this worker waits for.
   [[nodiscard]] bool HandleStart(const StartGeneration& start);
   void Handle(const Ended& ended);
+  void Handle(const AskPieces& ask);
   void Handle(const Step& step);
   void Handle(const Final& final);
   void Handle(const End& end);
@@ -169,6 +176,11 @@ class WorkerGeneration {
 
  private:
   void HandleDonation(Blob blob);
+  std::vector<uint64_t> Hashes() const;
+  bool AwaitsPieces() const {
+    return phase_ == Phase::kResult || (phase_ == Phase::kStarting && !is_chief_);
+  }
+  void HandlePieces(const Blob& blob);
   bool HasSnapshot() const;
   void Start();
   void AskAverage();
@@ -177,6 +189,7 @@ class WorkerGeneration {
   void RaiseResult();
 
   const bool sequenced_;
+  const bool is_chief_;
   WorkerGenerationHost* const host_;
   DropCounters* const drops_;
   Phase phase_ = Phase::kIdle;

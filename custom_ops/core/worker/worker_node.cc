@@ -84,6 +84,10 @@ void WorkerNode::BeginGeneration(int64_t now_ns, Generation generation) {
                   "an options text of " + std::to_string(generation.options_text.size()) +
                       " bytes; it has at most " + std::to_string(kMaxOptionsBytes));
   }
+  if (generation.values == nullptr && s.options.rank == kChiefRank) {
+    generation.values = std::make_shared<std::vector<float>>();
+  }
+  if (!s.Fit(generation.values, generation.layout_size)) return;
   s.donor.Clear();
   s.request.Clear();
   s.relay.KeepBeyond(now_ns, std::nullopt);
@@ -111,13 +115,15 @@ void WorkerNode::Finish(int64_t now_ns, bool stop) {
   s.generation->Finish(stop);
 }
 
-void WorkerNode::SendState(int64_t now_ns, std::vector<double> state) {
+void WorkerNode::SendState(int64_t now_ns, std::vector<double> state,
+                           std::shared_ptr<std::vector<float>> values) {
   State& s = *state_;
   s.now_ns = now_ns;
   if (s.life == State::Life::kOver) return;
+  if (!s.Fit(values, static_cast<int64_t>(s.generation->layout().size))) return;
   s.donor.Donate(MakeBuffer({}));  // no joiner is left that could ask
   s.SendDonations();
-  s.generation->SendState(state);
+  s.generation->SendState(state, std::move(values));
 }
 
 void WorkerNode::Verify(int64_t now_ns, double difference, uint64_t hash) {
@@ -275,6 +281,13 @@ void WorkerNode::State::Fail(Code code, const std::string& message) {
   link = 0;
 }
 
+bool WorkerNode::State::Fit(const std::shared_ptr<std::vector<float>>& values, int64_t elements) {
+  if (values == nullptr || std::ssize(*values) == elements) return true;
+  Fail(Code::kInvalidArgument,
+       std::to_string(values->size()) + " values for a layout of " + std::to_string(elements));
+  return false;
+}
+
 void WorkerNode::State::Connect() {
   Hello hello;
   hello.rank = options.rank;
@@ -337,7 +350,7 @@ void WorkerNode::State::HandleUp(const LinkEvent& event) {
   if (life == Life::kJoining) {
     life = Life::kJoined;
     origin = welcome.origin;
-    generation.emplace(options.max_staleness >= 0, origin, this, &drops);
+    MakeGeneration(origin);
     tree.MasterUp(now_ns, link, origin, epoch);
     WorkerEvent joined;
     joined.type = WorkerEvent::Type::kJoined;

@@ -59,8 +59,10 @@ class WorkerNode {
   void BeginGeneration(int64_t now_ns, Generation generation);             // -> kStarted
   void Average(int64_t now_ns, uint64_t key, std::vector<double> values);  // -> kAverage
   void Finish(int64_t now_ns, bool stop);                                  // -> kFinal
-  void SendState(int64_t now_ns, std::vector<double> state);               // -> kResult
-  void Verify(int64_t now_ns, double difference, uint64_t hash);           // -> kEnd
+  // `values`: this worker's as they are now, as in Generation.
+  void SendState(int64_t now_ns, std::vector<double> state,
+                 std::shared_ptr<std::vector<float>> values);     // -> kResult
+  void Verify(int64_t now_ns, double difference, uint64_t hash);  // -> kEnd
   // Late joiners: another worker's state, as bytes that only applications understand. Once a start.
   void AskDonation(int64_t now_ns);  // -> kDonation
   // Goodbye; no event. "" = its work is done, kDrained = the master holds all that it has made and

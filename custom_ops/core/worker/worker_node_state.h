@@ -34,7 +34,11 @@ struct WorkerNode::State final : WorkerGenerationHost {
         relay(RelayOptionsOf(o, /*is_root=*/false), l, &drops),
         tree(o.instance, o.failure_timeout_ns, l, &relay, &drops),
         peers(o.instance, o.rank, o.failure_timeout_ns, l) {
-    generation.emplace(o.max_staleness >= 0, 0, this, &drops);
+    MakeGeneration(0);
+  }
+  void MakeGeneration(uint64_t own_origin) {
+    generation.emplace(options.max_staleness >= 0, options.rank == kChiefRank, own_origin, this,
+                       &drops);
   }
 
   // --- WorkerGenerationHost
@@ -55,6 +59,8 @@ struct WorkerNode::State final : WorkerGenerationHost {
     if (life != Life::kOver) events.push_back(std::move(event));
   }
   void Fail(Code code, const std::string& message) override;
+  // Whether they are as many as the layout's, if any; else this worker has failed.
+  bool Fit(const std::shared_ptr<std::vector<float>>& values, int64_t elements);
   const VersionVector& received() const override { return relay.received(); }
   uint64_t last_own_counter() const override { return counter; }
 
@@ -87,6 +93,7 @@ struct WorkerNode::State final : WorkerGenerationHost {
   void Handle(const SnapshotCut& named);
   void Handle(const AskState& ask);
   void SendDonations();
+  void Handle(const AskPieces& ask) { generation->Handle(ask); }
   void Handle(const Step& step) { generation->Handle(step); }
   void Handle(const Final& final) { generation->Handle(final); }
   void Handle(const End& end) { generation->Handle(end); }

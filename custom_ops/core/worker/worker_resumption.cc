@@ -42,7 +42,7 @@ void WorkerNode::HandOver(int64_t now_ns, const std::vector<float>& parameters) 
   Join(s.applied, &contained);
   ForgetPublications(&contained);
   s.Send(ReplicaCut{generation, number, std::move(contained)});
-  s.SendBlob(EncodeBlob({BlobKind::kSeed, generation, 0, number, 0}, parameters));
+  s.SendBlob(EncodeBlob({BlobKind::kReplica, generation, 0, number, 0}, parameters));
 }
 
 // Who waits for START has the parameters with which the generation before has ended.

@@ -96,24 +96,24 @@ TEST(MisbehavingWorkerTest, ALayoutThatShrinksIsRefusedAndNothingIsToldBeyondThe
   Master master(1);
   const Layout large = {1, 262144, 5}, small = {2, 1, 6};
   master.Join();
-  master.Say(1, Announce{large, 0, ""});
-  master.SayBlob(1, EncodeBlob({BlobKind::kSeed, 1, 0, 0, 0}, std::vector<float>(large.size, 1)));
+  master.BeginAsChief(1, {large, 0, ""}, std::vector<float>(large.size, 1));
   ASSERT_TRUE(master.links.Last<StartGeneration>(1));
   master.End();
-  master.Say(1, Announce{small, 0, ""});
+  master.BeginAsChief(1, {small, 0, ""});
   const auto refused = master.links.Last<Failure>(1);
   ASSERT_TRUE(refused);
   EXPECT_THAT(refused->reason, HasSubstr("fewer than the 262144"));
   EXPECT_EQ(master.node.parameters().size(), large.size);
 }
 
-TEST(MisbehavingWorkerTest, ASeedOfAnotherSizeLeavesTheParametersOfTheLastEnd) {
+TEST(MisbehavingWorkerTest, AChiefsValuesThatDoNotComeLeaveTheParametersOfTheLastEnd) {
   Master master(2);
   master.Start();
   master.End();
   const Layout next = {2, kLayout.size, kLayout.hash};
-  master.Say(1, Announce{next, 0, ""});
-  master.SayBlob(1, EncodeBlob({BlobKind::kSeed, 2, 0, 0, 0}, std::vector<float>(1)));
+  const std::vector<float> values(kLayout.size, 7);
+  master.Say(1, Announce{next, 0, "", {}, 0, PieceGrid(next.size).Hashes(values)});
+  master.GiveAsked(1, {7});
   master.Say(2, Announce{next, 0, ""});
   EXPECT_EQ(master.node.parameters().size(), kLayout.size);
   // Who has missed the end of the first is told it in full.
@@ -127,7 +127,7 @@ TEST(MisbehavingWorkerTest, ASeedOfAnotherSizeLeavesTheParametersOfTheLastEnd) {
 TEST(MisbehavingWorkerTest, AnOptionsTextThatNoAnswerCouldQuoteCostsItsSenderTheLink) {
   Master master(2);
   master.Join();
-  master.Say(1, Announce{kLayout, 0, "short"});
+  master.BeginAsChief(1, {kLayout, 0, "short"});
   const std::string longest(static_cast<size_t>(kMaxMessageBytes) - 100, 'x');
   std::vector<uint8_t> message = *EncodeControl(Announce{kLayout, 0, ""});
   constexpr size_t kLengthAt = 1 + 4 * sizeof(uint64_t);  // behind type, layout and counter
@@ -142,7 +142,7 @@ TEST(MisbehavingWorkerTest, TwoLongestOptionsTextsThatDifferAreBothQuoted) {
   Master master(2);
   master.Join();
   const std::string one(kMaxOptionsBytes, 'x'), other(kMaxOptionsBytes, 'y');
-  master.Say(1, Announce{kLayout, 0, one});
+  master.BeginAsChief(1, {kLayout, 0, one});
   master.Say(2, Announce{kLayout, 0, other});
   const auto refused = master.links.Last<Failure>(1);
   ASSERT_TRUE(refused);
@@ -249,12 +249,12 @@ TEST(MisbehavingWorkerTest, ValuesThatNobodyWaitsForAreNotPutTogether) {
   Master master(2);
   master.Start();
   const std::vector<double> values(1 << 20);
-  for (const BlobKind kind : {BlobKind::kState, BlobKind::kSeed}) {
+  for (const BlobKind kind : {BlobKind::kState, BlobKind::kPieces}) {
     for (const uint64_t generation : {uint64_t{1}, uint64_t{2}}) {
       master.SayBlob(2, EncodeBlob({kind, generation, 0, 0, 0}, values));
     }
   }
-  master.SayBlob(2, EncodeBlob({BlobKind::kSeed, 1, 0, 7, 0}, values));  // no question was put
+  master.SayBlob(2, EncodeBlob({BlobKind::kReplica, 1, 0, 7, 0}, values));  // no question was put
   EXPECT_THAT(master.node.StatusJson(), HasSubstr("\"values that nobody waits for\": 40"));
   EXPECT_FALSE(master.links.closed.contains(2));
   master.SayBlob(2, EncodeBlob({BlobKind::kParameters, 1, 0, 0, 0}, values));
@@ -297,8 +297,8 @@ TEST(MisbehavingWorkerTest, WhoAsksForManyAveragesTakesNothingFromWhoWaitsForOne
   plan.method.kind = STROM_SPARKNET;
   plan.method.phases = plan.method.steps = 1;
   plan.ranges = {{0, static_cast<int64_t>(kLayout.size)}};
-  for (LinkId link = 1; link <= 3; ++link) master.Say(link, Announce{kLayout, 0, "", plan});
-  master.SayBlob(1, EncodeBlob({BlobKind::kSeed, 1, 0, 0, 0}, std::vector<float>(kLayout.size)));
+  master.BeginAsChief(1, {kLayout, 0, "", plan});
+  for (LinkId link = 2; link <= 3; ++link) master.Say(link, Announce{kLayout, 0, "", plan});
   master.SayBlob(1, AverageOf(1, 3));
   for (uint64_t key = 2; key < 200; ++key) master.SayBlob(2, AverageOf(key, 1));
   master.links.sent.clear();
@@ -311,17 +311,56 @@ TEST(MisbehavingWorkerTest, WhoAsksForManyAveragesTakesNothingFromWhoWaitsForOne
   EXPECT_EQ(mean.name.count, 1u);
 }
 
-TEST(MisbehavingWorkerTest, AChiefWhoseValuesAreNotThoseOfItsModelIsExpelled) {
+TEST(MisbehavingWorkerTest, AChiefWhoseValuesAreNotThoseThatItHasAnnouncedIsExpelled) {
+  Master master(2);
+  master.Join();
+  const std::vector<float> values(kLayout.size);
+  const PieceGrid grid(kLayout.size);
+  const Announce announce{kLayout, 0, "", {}, 0, grid.Hashes(values)};
+  master.Say(1, announce);
+  const std::optional<AskPieces> asked = master.links.Last<AskPieces>(1);
+  ASSERT_TRUE(asked);
+  EXPECT_EQ(asked->indices.size(), grid.count());
+  master.SayBlob(1,
+                 EncodeBlob({BlobKind::kPieces, 1, 0, asked->number, 0}, std::vector<float>(1000)));
+  EXPECT_THAT(master.links.closed[1], HasSubstr("are taken"));
+  LinkId link = 3;
+  const auto come_back = [&] {
+    master.SayHello(++link, 0, static_cast<uint8_t>(link), static_cast<int32_t>(link));
+    master.node.HandleLinkEvent(kNow, Up(link));
+    master.Say(link, announce);
+    return *master.links.Last<AskPieces>(link);
+  };
+  const auto give = [&](const std::vector<float>& other, const AskPieces& ask,
+                        const std::vector<uint32_t>& indices) {
+    const BlobName name{BlobKind::kPieces, 1, 0, ask.number, 0};
+    master.SayBlob(link, EncodeBlob(name, Bytes(grid.List(other, indices))));
+  };
+  AskPieces ask = come_back();
+  give(values, ask, {0, 1});
+  EXPECT_THAT(master.links.closed[link], HasSubstr("other pieces"));
+  ask = come_back();
+  give(std::vector<float>(kLayout.size, 1), ask, ask.indices);
+  EXPECT_THAT(master.links.closed[link], HasSubstr("other values than it has announced"));
+  ask = come_back();
+  ask.number -= 1;
+  give(std::vector<float>(kLayout.size, 1), ask, ask.indices);  // to the question before
+  EXPECT_FALSE(master.links.closed.contains(link));
+  ask.number += 1;
+  give(values, ask, ask.indices);
+  EXPECT_FALSE(master.links.closed.contains(link));
+  master.Say(2, Announce{kLayout, 0, ""});
+  EXPECT_TRUE(master.links.Last<StartGeneration>(link));
+}
+
+TEST(MisbehavingWorkerTest, PiecesThatAModelDoesNotHaveAreRefused) {
   Master master(2);
   master.Join();
   master.Say(1, Announce{kLayout, 0, ""});
-  master.SayBlob(1, EncodeBlob({BlobKind::kSeed, 1, 0, 0, 0}, std::vector<float>(101)));
-  EXPECT_THAT(master.links.closed[1], HasSubstr("400 are taken"));
-  master.SayHello(3, 0, 9, 1);
-  master.node.HandleLinkEvent(kNow, Up(3));
-  master.Say(3, Announce{kLayout, 0, ""});
-  master.SayBlob(3, EncodeBlob({BlobKind::kSeed, 1, 0, 0, 0}, std::vector<float>(99)));
-  EXPECT_THAT(master.links.closed[3], HasSubstr("99 values for a model of 100"));
+  EXPECT_THAT(master.links.Last<Failure>(1)->reason, HasSubstr("names 0 pieces of its values"));
+  master.Say(2, Announce{kLayout, 0, "", {}, 0, {1, 2, 3}});
+  EXPECT_THAT(master.links.Last<Failure>(2)->reason,
+              HasSubstr("worker 1 names 3 pieces of its values, which have 100"));
 }
 
 TEST(MisbehavingWorkerTest, WhoTakesNothingOfWhatItAsksForIsExpelled) {
@@ -467,7 +506,7 @@ TEST(MisbehavingWorkerTest, EachFitMayReplaceAsManyWorkersAsAVectorHasRoomFor) {
       master.SayHello(link + 1, 0, static_cast<uint8_t>(link + 1), static_cast<int32_t>(link));
       ASSERT_THAT(master.links.refused, Not(Contains(Key(link + 1)))) << "fit " << fit;
       master.node.HandleLinkEvent(kNow, Up(link + 1));
-      master.Say(link + 1, Announce{layout, 0, ""});
+      master.BeginAsChief(link + 1, {layout, 0, ""});
     }
     EXPECT_EQ(master.node.received().size(), 2u);
     master.Say(link, Done{fit, 0, 0});
@@ -478,9 +517,7 @@ TEST(MisbehavingWorkerTest, EachFitMayReplaceAsManyWorkersAsAVectorHasRoomFor) {
     ++link;
     master.SayHello(link, 0, static_cast<uint8_t>(link), static_cast<int32_t>(link));
     master.node.HandleLinkEvent(kNow, Up(link));
-    master.Say(link, Announce{{fit + 1, kLayout.size, kLayout.hash}, 1, ""});
-    master.SayBlob(
-        link, EncodeBlob({BlobKind::kSeed, fit + 1, 0, 0, 0}, std::vector<float>(kLayout.size)));
+    master.BeginAsChief(link, {{fit + 1, kLayout.size, kLayout.hash}, 1, ""});
     ASSERT_EQ(master.links.Last<StartGeneration>(link)->generation, fit + 1);
     EXPECT_EQ(master.links.Last<StartGeneration>(link)->cut,
               (VersionVector{{Master::Origin(link), 1}}));
@@ -513,9 +550,9 @@ TEST(MisbehavingWorkerTest, UpdatesInTheNameOfWhoWasReplacedBeforeTheFitAreDropp
   }
   for (const LinkId link : links) master.Say(link, Verification{1, 0, 0});
   const Layout next = {2, kLayout.size, kLayout.hash};
-  for (const LinkId link : links) master.Say(link, Announce{next, 0, ""});
+  master.Say(3, Announce{next, 0, ""});
   EXPECT_TRUE(master.node.received().contains(retired));
-  master.SayBlob(1, EncodeBlob({BlobKind::kSeed, 2, 0, 0, 0}, std::vector<float>(next.size)));
+  master.BeginAsChief(1, {next, 0, ""});
   ASSERT_EQ(master.links.Last<StartGeneration>(1)->generation, 2u);
   EXPECT_TRUE(master.node.received().empty());
   for (const uint64_t counter : {1, 2, 3}) {
@@ -555,8 +592,7 @@ TEST(MisbehavingWorkerTest, AnUpdateThatIsHeldDoesNotComeIntoTheNextGeneration) 
   ASSERT_GT(master.node.replication().hold_bytes(), 0);
   master.End();
   const Layout next = {2, kLayout.size + 1, 6};
-  master.Say(1, Announce{next, 0, ""});
-  master.SayBlob(1, EncodeBlob({BlobKind::kSeed, 2, 0, 0, 0}, std::vector<float>(next.size)));
+  master.BeginAsChief(1, {next, 0, ""});
   ASSERT_EQ(master.links.Last<StartGeneration>(1)->generation, 2u);
   EXPECT_EQ(master.node.replication().hold_bytes(), 0);
 }

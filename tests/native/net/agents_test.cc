@@ -90,7 +90,7 @@ Status Train(const WorkerAgentOptions& options, int steps, Outcome* out) {
   RETURN_IF_ERROR(WorkerAgent::Join(options, kDeadlineNs, &agent));
   const bool chief = options.node.rank == 0;
   Generation generation{1, kElements, kLayoutHash, "the same", nullptr};
-  if (chief) generation.seed = std::make_shared<const std::vector<float>>(kElements, 1.0f);
+  if (chief) generation.values = std::make_shared<std::vector<float>>(kElements, 1.0f);
   std::shared_ptr<const std::vector<float>> start;
   RETURN_IF_ERROR(agent->Start(generation, kDeadlineNs, &start));
 
@@ -126,7 +126,7 @@ Status Train(const WorkerAgentOptions& options, int steps, Outcome* out) {
   RETURN_IF_ERROR(compression.Apply({&segment, 1}, &result));
   std::vector<double> state = {static_cast<double>(options.node.rank)};
   std::shared_ptr<const std::vector<float>> final_parameters;
-  RETURN_IF_ERROR(agent->Result(&state, &final_parameters, kDeadlineNs));
+  RETURN_IF_ERROR(agent->Result(&state, nullptr, &final_parameters, kDeadlineNs));
   outcome.difference = 0;
   for (int64_t i = 0; i < kElements; ++i) {
     const double apart = std::abs(outcome.parameters[i] - (*final_parameters)[i]);
@@ -261,19 +261,19 @@ TEST(AgentsTest, AnUpdateOutsideOfTrainingIsRefusedAndHarmless) {
     const MessageFields fields{1e-3f, 1e-3f, kElements, 0};
     return agent->Submit(0, WriteEntries(fields, {}, kMaxMessageBytes, kUpdateHeaderBytes), &last);
   };
-  const auto seed = std::make_shared<const std::vector<float>>(kElements, 1.0f);
+  const auto values = std::make_shared<std::vector<float>>(kElements, 1.0f);
   EXPECT_EQ(submit().code, Code::kInvalidArgument);
   for (uint64_t generation = 1; generation <= 2; ++generation) {
     std::shared_ptr<const std::vector<float>> parameters;
     std::vector<double> state;
     double worst = 0;
     const Status started =
-        agent->Start({generation, kElements, kLayoutHash, "", seed}, kDeadlineNs, &parameters);
+        agent->Start({generation, kElements, kLayoutHash, "", values}, kDeadlineNs, &parameters);
     ASSERT_TRUE(started.ok()) << started.message;
     EXPECT_TRUE(submit().ok());
     ASSERT_TRUE(agent->Finish(false, kDeadlineNs).ok());
     EXPECT_EQ(submit().code, Code::kInvalidArgument);
-    ASSERT_TRUE(agent->Result(&state, &parameters, kDeadlineNs).ok());
+    ASSERT_TRUE(agent->Result(&state, nullptr, &parameters, kDeadlineNs).ok());
     ASSERT_TRUE(agent->Verify(0, 0, &worst, kDeadlineNs).ok());
   }
 }
@@ -301,9 +301,9 @@ TEST(AgentsTest, CallsOfManyThreadsEndWhenItCloses) {
   const Cluster cluster(1);
   std::shared_ptr<WorkerAgent> agent;
   ASSERT_TRUE(WorkerAgent::Join(cluster.WorkerOptions(0, 0), kDeadlineNs, &agent).ok());
-  const auto seed = std::make_shared<const std::vector<float>>(kElements, 1.0f);
+  const auto values = std::make_shared<std::vector<float>>(kElements, 1.0f);
   std::shared_ptr<const std::vector<float>> parameters;
-  ASSERT_TRUE(agent->Start({1, kElements, kLayoutHash, "", seed}, kDeadlineNs, &parameters).ok());
+  ASSERT_TRUE(agent->Start({1, kElements, kLayoutHash, "", values}, kDeadlineNs, &parameters).ok());
 
   std::promise<void> busy;  // so many steps have been released that all threads are at work
   std::vector<std::thread> threads;

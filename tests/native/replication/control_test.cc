@@ -20,7 +20,7 @@ JointPlan APlan() {
 
 std::vector<ControlMessage> OneOfEach() {
   return {Attach{3, {{1, 2}, {5, 6}}},
-          Announce{{1, 100, 77}, 12, "method=MPCA()", APlan(), 8},
+          Announce{{1, 100, 77}, 12, "method=MPCA()", APlan(), 8, {3, 4}},
           StartGeneration{1, {{9, 1}}, 7, 8, 9, 5'000'000},
           Step{1, 4, {{1, 2}, {1, 3}, {5, 6}}},
           Done{1, 12, 1},
@@ -65,7 +65,8 @@ std::vector<ControlMessage> OneOfEach() {
           Peers{3, 2, {{1, 8, {6}, {.ip = {1, 2}, .port = 4000}, {5}}, {2, 9, {7}, {}, {6}}}},
           Linked{3, 2, 1},
           Rounds{3, 5, Rounds::kAmongPeers, 17},
-          AtRound{3, 5, 18}};
+          AtRound{3, 5, 18},
+          AskPieces{3, 2, {0, 5}}};
 }
 
 TEST(Control, ReadsBackAPlan) {
@@ -160,7 +161,7 @@ TEST(Blob, PutsChunksTogether) {
 
 TEST(Blob, RefusesAMissingChunkAndTooMuch) {
   const std::vector<float> values(600000, 1.0f);
-  const std::vector<Buffer> chunks = EncodeBlob({BlobKind::kSeed, 1, 0, 0, 0}, values);
+  const std::vector<Buffer> chunks = EncodeBlob({BlobKind::kReplica, 1, 0, 0, 0}, values);
   ASSERT_EQ(chunks.size(), 3u);
   std::optional<Blob> blob;
   BlobAssembler skipping;

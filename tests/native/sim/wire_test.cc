@@ -215,7 +215,7 @@ class Worker {
         return;
       case WorkerEvent::Type::kFinal: {
         Check(compression_.Apply(Segments(), &result_));
-        return node_->SendState(now_ns, {static_cast<double>(rank_)});
+        return node_->SendState(now_ns, {static_cast<double>(rank_)}, nullptr);
       }
       case WorkerEvent::Type::kResult: {
         const double apart = Distance(parameters, *event.parameters);

@@ -4,11 +4,14 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include "core/master/master_node.h"
 #include "core/replication/blob.h"
 #include "core/replication/control.h"
+#include "core/replication/pieces.h"
 #include "empty_update.h"
 #include "link_events.h"
 #include "merged_updates.h"
@@ -57,10 +60,24 @@ class Master {
   // All join and start the first generation.
   void Start() {
     Join();
-    for (LinkId link = 1; link <= static_cast<LinkId>(workers_); ++link) {
+    BeginAsChief(1, {kLayout, 0, ""});
+    for (LinkId link = 2; link <= static_cast<LinkId>(workers_); ++link) {
       Say(link, Announce{kLayout, 0, ""});
     }
-    SayBlob(1, EncodeBlob({BlobKind::kSeed, 1, 0, 0, 0}, std::vector<float>(kLayout.size)));
+  }
+  // Announces with the hashes of these values (else zeros), and sends what is asked for of them.
+  void BeginAsChief(LinkId link, Announce announce, std::vector<float> values = {}) {
+    values.resize(announce.layout.size);
+    announce.hashes = PieceGrid(values.size()).Hashes(values);
+    Say(link, announce);
+    GiveAsked(link, values);
+  }
+  void GiveAsked(LinkId link, const std::vector<float>& values) {
+    const std::optional<AskPieces> asked = links.Last<AskPieces>(link);
+    if (!asked) return;
+    const std::vector<uint8_t> list = PieceGrid(values.size()).List(values, asked->indices);
+    SayBlob(link,
+            EncodeBlob({BlobKind::kPieces, asked->generation, 0, asked->number, 0}, Bytes(list)));
   }
   // All end the first generation, in which nobody has sent an update.
   void End() {

@@ -31,8 +31,8 @@ class TrainingWorker {
       : node({.max_staleness = max_staleness, .master = {}}, &links) {
     node.Start(kNow);
     node.HandleLinkEvent(kNow, Up(1, EncodeWelcome({kOrigin, 0, 1})));
-    const auto seed = std::make_shared<const std::vector<float>>(kLayout.size);
-    node.BeginGeneration(kNow, {1, static_cast<int64_t>(kLayout.size), kLayout.hash, "", seed});
+    const auto values = std::make_shared<std::vector<float>>(kLayout.size);
+    node.BeginGeneration(kNow, {1, static_cast<int64_t>(kLayout.size), kLayout.hash, "", values});
     Hear(StartGeneration{1, {}, 0, 0, -1, merging_ns});
     while (node.PollEvent()) {
     }
@@ -101,8 +101,8 @@ TEST(MisbehavingMasterTest, AWorkerKeepsNothingOfWhoHasNoPartInTheNextFit) {
     hear({kRetired, 1}, kLayout);
     hear({kStays, 1}, kLayout);
     const Layout next = {2, kLayout.size, kLayout.hash};
-    const auto seed = std::make_shared<const std::vector<float>>(kLayout.size);
-    worker.node.BeginGeneration(kNow, {2, static_cast<int64_t>(next.size), next.hash, "", seed});
+    const auto values = std::make_shared<std::vector<float>>(kLayout.size);
+    worker.node.BeginGeneration(kNow, {2, static_cast<int64_t>(next.size), next.hash, "", values});
     hear({kStays, 2}, next);  // overtakes START
     worker.Hear(StartGeneration{2, {{kStays, 1}}});
     EXPECT_EQ(worker.node.received(), (VersionVector{{kStays, 2}}));
@@ -251,8 +251,8 @@ TEST(MisbehavingMasterTest, AMergedUpdateThatOvertakesStartIsNotApplied) {
   for (const LinkId link : {LinkId{1}, LinkId{7}}) {
     TrainingWorker worker(-1);
     worker.TakeChild();
-    const auto seed = std::make_shared<const std::vector<float>>(next.size);
-    worker.node.BeginGeneration(kNow, {2, static_cast<int64_t>(next.size), next.hash, "", seed});
+    const auto values = std::make_shared<std::vector<float>>(next.size);
+    worker.node.BeginGeneration(kNow, {2, static_cast<int64_t>(next.size), next.hash, "", values});
     worker.HearUpdate(merged, link);
     worker.Hear(StartGeneration{2, {}});
     EXPECT_FALSE(worker.node.received().contains(kOther));

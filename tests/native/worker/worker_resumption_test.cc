@@ -190,13 +190,11 @@ TEST(AnotherMaster, LearnsHowTheLastGenerationEndedWhereTheChiefIsNew) {
   MasterNode master(options, &links);
   for (const LinkEvent& event :
        {Hears(1, 1, 1, kOrigin + 1), Up(1), MessageOn(1, Announce{{2, 4, 5}, 0, "same"}),
-        Hears(2, 0, 0, 0), Up(2), MessageOn(2, Announce{{1, 4, 5}, 0, "same"})}) {
+        Hears(2, 0, 0, 0), Up(2),
+        MessageOn(2, Announce{{1, 4, 5}, 0, "same", {}, 0, {1, 2, 3, 4}})}) {
     master.HandleLinkEvent(0, event);
   }
-  const std::vector<float> seed(4, 1.0f), end{3, 1, 4, 1};
-  for (const Buffer& chunk : EncodeBlob({BlobKind::kSeed, 1, 0, 0, 0}, seed)) {
-    master.HandleLinkEvent(0, MessageOn(2, Channel::kState, chunk));
-  }
+  const std::vector<float> end{3, 1, 4, 1};
   master.HandleTimeout(kTimeout);
   EXPECT_FALSE(links.Last<AskReplica>(1));  // others may come yet
   master.HandleTimeout(2 * kTimeout);
@@ -205,7 +203,7 @@ TEST(AnotherMaster, LearnsHowTheLastGenerationEndedWhereTheChiefIsNew) {
   EXPECT_EQ(question->generation, 2u);
   EXPECT_FALSE(links.Last<AskReplica>(2));
   master.HandleLinkEvent(2 * kTimeout, MessageOn(1, ReplicaCut{2, question->number, {}}));
-  for (const Buffer& chunk : EncodeBlob({BlobKind::kSeed, 2, 0, question->number, 0}, end)) {
+  for (const Buffer& chunk : EncodeBlob({BlobKind::kReplica, 2, 0, question->number, 0}, end)) {
     master.HandleLinkEvent(2 * kTimeout, MessageOn(1, Channel::kState, chunk));
   }
   const auto ended = links.Last<Ended>(2);
