@@ -86,7 +86,7 @@ def _changed_by(optimizer: Any, given: Any) -> tuple[list[Any] | None, list[Any]
     """The variables that `apply` was given, to be given on, and the `tf.Variable`s behind them."""
     given = None if given is None else list(given)
     changed = getattr(optimizer, "_trainable_variables", []) if given is None else given
-    return given, [_value_with_path(variable) for variable in changed]
+    return given, [value_with_path(variable) for variable in changed]
 
 
 def path_of(variable: Any) -> str:
@@ -99,7 +99,8 @@ def is_constrained(variable: Any) -> bool:
     return bool(getattr(variable, _CONSTRAINED, False))
 
 
-def _value_with_path(variable: Any) -> Any:
+def value_with_path(variable: Any) -> Any:
+    """The `tf.Variable` of a Keras variable, which `path_of` knows by its path from now on."""
     # Only the Keras variable knows its path; the tf.Variable of every layer is called "kernel".
     if not isinstance(variable, keras.Variable):
         return variable

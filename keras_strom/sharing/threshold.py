@@ -76,6 +76,11 @@ def initial_state_of(algorithm: ThresholdAlgorithm, path: str) -> tuple[float, .
     return algorithm.initial_state()
 
 
+def state_length(algorithm: ThresholdAlgorithm) -> int:
+    """How many numbers of state a variable has where each has its own."""
+    return 1 if isinstance(algorithm, FixedThreshold) else len(algorithm.initial_state())
+
+
 @dataclasses.dataclass(frozen=True)
 class FixedThreshold:
     """The same threshold in every step.

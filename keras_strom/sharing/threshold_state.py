@@ -22,6 +22,7 @@ from keras_strom.sharing.threshold import (
     ThresholdAlgorithm,
     initial_state_of,
     is_per_variable,
+    state_length,
 )
 
 
@@ -104,16 +105,22 @@ class _OfAllVariables:
 
 
 class _OfEachVariable:
-    """A threshold for each variable: everything has a row for each entry of the flat space."""
+    """A threshold for each variable: everything has a row for each entry of the flat space.
+
+    A row of zeros has not begun: it does with the first step that the variable takes part in, for
+    what an optimizer never changes needs no threshold, and by then the variable's path is known.
+    """
 
     def __init__(self, algorithm: ThresholdAlgorithm, space: FlatSpace) -> None:
         self._algorithm = algorithm
         self._space = space
-        self._state = _table(np.zeros((0, 0), np.float32))
+        self._width = state_length(algorithm)  # Numbers of state that a variable has.
+        self._state = _table(np.zeros((0, self._width), np.float32))
         self._last = _table(np.zeros((0, len(BY_VARIABLE))))
 
     def next(self, entries: list[Entry], last: StepStatistics) -> tuple[Any, State]:
         rows = self._rows(entries)
+        self._begin(entries, rows)
         state = tf.unstack(tf.gather(self._state, rows), num=self._width, axis=1)
         columns = tf.unstack(tf.gather(self._last, rows), num=len(BY_VARIABLE), axis=1)
         last = last._replace(**dict(zip(BY_VARIABLE, columns, strict=True)))
@@ -138,14 +145,13 @@ class _OfEachVariable:
         own = self._state.numpy()
         if len(numbers) != own.size:
             raise _other_state(len(numbers), own.size)
-        self._state.assign(np.asarray(numbers, np.float32).reshape(own.shape))
+        given = np.asarray(numbers, np.float32).reshape(own.shape)
+        self._state.assign(np.where(given.any(axis=1, keepdims=True), given, own))
 
     def begin_anew(self, entries: list[Entry]) -> None:
         rows = self._rows(entries)
         state, last = self._state.numpy(), self._last.numpy()
-        state[rows] = np.asarray([self._initial(entry) for entry in entries], np.float32).reshape(
-            len(rows), self._width
-        )
+        state[rows] = self._initial(entries)
         last[rows] = 0.0
         self._state.assign(state)
         self._last.assign(last)
@@ -154,30 +160,32 @@ class _OfEachVariable:
         rows = (dict(zip(BY_VARIABLE, row, strict=True)) for row in self._last.numpy().tolist())
         return {place: row for place, row in enumerate(rows) if row["elements"] > 0}
 
-    @property
-    def _width(self) -> int:
-        """Numbers of state that a variable has."""
-        entries = self._space.entries
-        return len(self._initial(entries[0])) if entries else 0
-
-    def _initial(self, entry: Entry) -> tuple[float, ...]:
-        return initial_state_of(self._algorithm, path_of(entry.variable))
+    def _initial(self, entries: list[Entry]) -> npt.NDArray[np.float32]:
+        found = [initial_state_of(self._algorithm, path_of(entry.variable)) for entry in entries]
+        return np.asarray(found, np.float32).reshape(len(entries), self._width)
 
     def _rows(self, entries: list[Entry]) -> npt.NDArray[np.int64]:
         self._grow()
         places = {id(e.variable): place for place, e in enumerate(self._space.entries)}
         return np.asarray([places[id(entry.variable)] for entry in entries], np.int64)
 
+    def _begin(self, entries: list[Entry], rows: npt.NDArray[np.int64]) -> None:
+        """Gives those of `entries` their first state that have none."""
+        with tf.init_scope():
+            state = self._state.numpy()
+            new = [i for i, row in enumerate(rows) if not state[row].any()]
+            if new:
+                state[rows[new]] = self._initial([entries[i] for i in new])
+                self._state.assign(state)
+
     def _grow(self) -> None:
         """Has rows for the variables that have been added to the space."""
         with tf.init_scope():
             state, last = self._state.numpy(), self._last.numpy()
-            fresh = [self._initial(entry) for entry in self._space.entries[len(last) :]]
-            if not fresh:
-                return
-            new = np.asarray(fresh, np.float32).reshape(len(fresh), self._width)
-            self._state.assign(np.concatenate([state.reshape(len(state), self._width), new]))
-            self._last.assign(np.concatenate([last, np.zeros((len(fresh), len(BY_VARIABLE)))]))
+            new = len(self._space) - len(last)
+            if new:
+                self._state.assign(np.pad(state, ((0, new), (0, 0))))
+                self._last.assign(np.pad(last, ((0, new), (0, 0))))
 
 
 def _variable(values: npt.NDArray[Any]) -> Any:
@@ -186,9 +194,9 @@ def _variable(values: npt.NDArray[Any]) -> Any:
 
 
 def _table(values: npt.NDArray[Any]) -> Any:
-    """A variable that may get more rows, and once more columns."""
+    """A variable that may get more rows."""
     with tf.init_scope(), tf.device("/cpu:0"):
-        return tf.Variable(values, trainable=False, shape=tf.TensorShape([None, None]))
+        return tf.Variable(values, trainable=False, shape=[None, values.shape[1]])
 
 
 def _other_state(there: int, here: int) -> errors.Refused:

@@ -28,6 +28,7 @@ from keras_strom.recovery.resume import ResumableData, Start
 from keras_strom.recovery.takeover import hand_over_if_asked
 from keras_strom.sharing.constraints import project
 from keras_strom.sharing.flat_space import Entry
+from keras_strom.sharing.model_checks import value_with_path
 from keras_strom.sharing.model_state import (
     assign,
     averaged_state,
@@ -35,7 +36,6 @@ from keras_strom.sharing.model_state import (
     metric_sums,
     moving_averages,
     read,
-    tf_variables,
 )
 from keras_strom.sharing.optimizers import HASH_LENGTH, state_hash
 from keras_strom.sharing.participant import Participant
@@ -228,9 +228,8 @@ class Generation:
         start = None
         if worker is not None:
             self.place_state()
-            for model in self._models:
-                for variable in model.trainable_variables:
-                    sharing.space.expect(variable.value)
+            for variable in (v for model in self._models for v in model.trainable_variables):
+                sharing.space.expect(variable.value)
             if initial_epoch is not None:
                 start = self._place_start_values(initial_epoch)
         trained = self._trained_entries()
@@ -307,8 +306,9 @@ class Generation:
         space = self._sharing.space
         if not self._models:
             return [entry for entry in space.entries if entry.variable.trainable]
-        trained = tf_variables(v for model in self._models for v in model.trainable_variables)
-        return sorted(space.entries_of(trained), key=lambda entry: entry.offset)
+        variables = (v for model in self._models for v in model.trainable_variables)
+        trained = {id(value): value for value in map(value_with_path, variables)}
+        return sorted(space.entries_of(trained.values()), key=lambda entry: entry.offset)
 
     @property
     def _number(self) -> int:

@@ -235,6 +235,39 @@ def test_the_first_pattern_found_in_a_path_gives_the_threshold() -> None:
         initial_state_of(algorithm, "layer_2/bias")
 
 
+def test_what_no_optimizer_changes_needs_no_pattern() -> None:
+    """Workers agree on more than parameters, such as the epoch at which they begin."""
+    loop = Loop(FixedThreshold({"^layer_0/": 1e-4, "^layer_": 1e-3}))
+    loop.sharing.space.add(tf.Variable([0.0], trainable=False))
+    assert loop.sharing.step.threshold_state == (0.0,) * 4  # As before any step.
+    loop.step(_updates(np.random.default_rng(4)))
+    expected = [1e-4, 1e-3, 1e-3, 0.0]
+    np.testing.assert_allclose(loop.sharing.step.threshold_state, expected, rtol=1e-6)
+    with pytest.raises(errors.InvalidOption, match=r"none of .* is found in 'layer_1/kernel:0'"):
+        Loop(FixedThreshold({"layer_0": 1e-4})).step(_updates(np.random.default_rng(4)))
+
+
+def test_a_layer_that_was_frozen_has_the_threshold_of_its_path() -> None:
+    strategy = StromStrategy(
+        threshold=FixedThreshold({"bias$": 1e-4, "": 1e-2}), always_encode=True
+    )
+    with strategy.scope():
+        base, head = keras.layers.Dense(3), keras.layers.Dense(2)
+        model = keras.Sequential([keras.Input((4,)), base, head])
+        base.trainable = False
+        model.compile("sgd", "mse")
+    x, y = np.ones((16, 4), np.float32), np.ones((16, 2), np.float32)
+    model.fit(x, y, verbose=0)
+    base.trainable = True
+    model.compile("sgd", "mse")
+    model.fit(x, y, verbose=0)
+    rows = strategy._sharing.step.last_by_variable
+    assert len(rows) == 4
+    for path, row in rows.items():
+        expected = 1e-4 if path.endswith("bias") else 1e-2
+        assert row["threshold"] == pytest.approx(expected, rel=1 / 256), path
+
+
 @pytest.mark.parametrize(
     "make",
     [
