@@ -105,7 +105,13 @@ class ExportedData:
         return (rank + 1) * total // size - rank * total // size
 
     def share(
-        self, rank: int, size: int, split: str = TRAIN, *, seed: int | None = None
+        self,
+        rank: int,
+        size: int,
+        split: str = TRAIN,
+        *,
+        seed: int | None = None,
+        rows: int | None = None,
     ) -> list[Piece]:
         """The rows of worker `rank` of `size`.
 
@@ -118,30 +124,31 @@ class ExportedData:
             split: which data.
             seed: of the row groups' order, the same on all workers, so that sorted data is spread
                 over all of them; None = the files' order.
+            rows: the first so many in that order are divided, and no more read; None = all.
 
         Raises:
             InvalidData: there are fewer rows than workers, or there is no such split.
         """
-        count = self.rows_of(rank, size, split)
+        self.rows_of(rank, size, split)  # Refuses what makes no sense.
+        whole = self.rows(split) if rows is None else rows
         groups = [
-            (file.path, index, rows)
+            (file.path, index, count)
             for file in self.splits[split]
-            for index, rows in enumerate(file.rows)
+            for index, count in enumerate(file.rows)
         ]
         order = np.arange(len(groups))
         if seed is not None:
             order = np.random.default_rng(seed).permutation(len(groups))
-        begin = rank * self.rows(split) // size
-        end = begin + count
+        begin, end = rank * whole // size, (rank + 1) * whole // size
         ends = np.cumsum([groups[index][2] for index in order])
         pieces = []
         for place in range(int(np.searchsorted(ends, begin, side="right")), len(groups)):
-            path, index, rows = groups[order[place]]
-            first = int(ends[place]) - rows
+            path, index, count = groups[order[place]]
+            first = int(ends[place]) - count
             if first >= end:
                 break
-            if rows:
-                pieces.append(Piece(path, index, max(begin - first, 0), min(end - first, rows)))
+            if count:
+                pieces.append(Piece(path, index, max(begin - first, 0), min(end - first, count)))
         return pieces
 
     def steps(self, size: int, batch_size: int, split: str = TRAIN) -> int:

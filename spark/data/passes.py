@@ -47,6 +47,7 @@ class Passes:
         rank: this worker.
         size: the number of workers; fewer rows than workers leave some without any.
         seed: of the order; None = as the rows lie, in every pass.
+        only_first: so many rows of the split are divided among the workers; None = all.
         cache: chunks that were read before.
 
     Example:
@@ -62,13 +63,14 @@ class Passes:
         rank: int,
         size: int,
         seed: int | None,
+        only_first: int | None = None,
         cache: ChunkCache | None = None,
     ) -> None:
         self._data = data
         self._split = split
         self._rank = rank
         self._seed = seed
-        self._pieces = data.share(rank, size, split, seed=seed)
+        self._pieces = data.share(rank, size, split, seed=seed, rows=only_first)
         self._cache = cache or ChunkCache()
 
     @property

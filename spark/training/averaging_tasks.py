@@ -95,8 +95,16 @@ def evaluate_share(
     recorder.enter("evaluate")
     local.assign_weights(state.value)
     local.seed(plan.seed, rank, state.value.step)
-    share = (rank + 1) * rows // size - rank * rows // size
-    passes = Passes(plan.data, VALIDATION, rank=rank, size=size, seed=None, cache=worker.cache)
+    passes = Passes(
+        plan.data,
+        VALIDATION,
+        rank=rank,
+        size=size,
+        seed=None,
+        only_first=rows,
+        cache=worker.cache,
+    )
+    share = passes.rows
     at_once = max(1, _ROWS_AT_ONCE // plan.val_batch_size) * plan.val_batch_size
     counts: Sequence[Any] = ()
     for begin in range(0, share, at_once):

@@ -288,21 +288,13 @@ class OneProcess:
         return functools.reduce(other, self._values, zero)
 
 
-def on_files(
-    files: str,
-    method: ParameterAveraging,
-    *,
-    optimizer: Any,
-    model: keras.Model | None = None,
-    workers: int = 2,
-    epochs: int = 1,
-) -> tuple[keras.Model, dict[str, list[float]]]:
-    """The model and the history of a training by averaging, in this process."""
-    packed = pack(model or network(), compiling={"optimizer": optimizer, "loss": "mse"})
-    plan = TrainingPlan(
-        model=packed,
+def plan_of(
+    data: ExportedData, model: keras.Model, optimizer: Any, epochs: int = 1
+) -> TrainingPlan:
+    return TrainingPlan(
+        model=pack(model, compiling={"optimizer": optimizer, "loss": "mse"}),
         code=Code().pickled(),
-        data=from_parquet(files, Columns(("a", "b", "c"), ("label",))),
+        data=data,
         batch_size=8,
         val_batch_size=8,
         epochs=epochs,
@@ -313,6 +305,20 @@ def on_files(
         verbose=0,
         run=None,
     )
+
+
+def on_files(
+    files: str,
+    method: ParameterAveraging,
+    *,
+    optimizer: Any,
+    model: keras.Model | None = None,
+    workers: int = 2,
+    epochs: int = 1,
+) -> tuple[keras.Model, dict[str, list[float]]]:
+    """The model and the history of a training by averaging, in this process."""
+    data = from_parquet(files, Columns(("a", "b", "c"), ("label",)))
+    plan = plan_of(data, model or network(), optimizer, epochs)
     job = TrainingJob(
         plan=plan,
         size=Size(workers=workers),
@@ -475,6 +481,35 @@ def test_an_estimator_trains_in_rounds_with_callbacks_validation_and_a_timeline(
         assert {"read", "train", "evaluate", "wait"} <= set(totals[rank])
     assert any("load" in totals[rank] for rank in range(3))  # The third may find a model loaded.
     assert not (tmp_path / "rounds" / "checkpoints").exists()
+
+
+@pytest.mark.parametrize("rows", [7, 8])
+def test_validation_is_on_as_many_rows_as_its_steps_say_and_on_the_first(
+    rows: int, tmp_path: Path
+) -> None:
+    """Of 8 rows that 5 workers share, also where they divide 7 otherwise than 8."""
+    from keras_strom.spark.training.averaging_tasks import Averaging, evaluate_share
+    from keras_strom.spark.training.local_model import LocalModel
+
+    values = np.arange(8, dtype=np.float32)
+    table = pa.table({**dict.fromkeys("abc", values), "label": values**2})
+    pq.write_table(table, tmp_path / "points.parquet", row_group_size=3)
+    columns = Columns(("a", "b", "c"), ("label",))
+    data = from_parquet(str(tmp_path), columns, validation=str(tmp_path))
+    plan = plan_of(data, network(), "sgd")
+    local = LocalModel(plan, save_updater=True)
+    pickled = cloudpickle.dumps(Averaging(plan, 5, True))
+    payload: Any = types.SimpleNamespace(
+        key=f"{rows}", pickled=types.SimpleNamespace(value=pickled)
+    )
+    state: Any = types.SimpleNamespace(value=local.state(0))
+    shares = [evaluate_share(payload, state, rows, 5, rank) for rank in range(5)]
+    whole = functools.reduce(add, shares)
+    assert whole is not None
+    assert whole.examples == rows
+    first = [values[:rows]] * 3
+    expected = local.model.evaluate(first, values[:rows] ** 2, batch_size=8, verbose=0)
+    assert local.results(whole.counts)["loss"] == pytest.approx(expected, rel=1e-5)
 
 
 def test_statistics_of_normalization_are_averaged(files: str) -> None:
