@@ -475,7 +475,7 @@ class _Training:
         running = self._sharing.generation
         if running is not None and running.ended:
             running.install_end()
-            self._take_history(running.history)
+            self._take_history(running.history, running.began.first_epoch)
             self._sharing.generation = None
             return
         if self._finished is None:  # There was no epoch left to train.
@@ -500,13 +500,14 @@ class _Training:
             if isinstance(plain := _plain(value), float):
                 self._history.setdefault(name, []).append(plain)
 
-    def _take_history(self, history: History) -> None:
+    def _take_history(self, history: History, first_epoch: int) -> None:
         """Of a `fit` that was over before this worker came: `fit` returns what another's did."""
         if not history:
             return
         own = self._model.history
         own.history = {name: list(values) for name, values in history.items()}
-        own.epoch = list(range(max(map(len, history.values()))))
+        epochs = max(map(len, history.values()))
+        own.epoch = list(range(first_epoch, first_epoch + epochs))
 
     def abandon(self, error: BaseException) -> None:
         """After an exception: has the others fail too, or tells them why this worker leaves."""

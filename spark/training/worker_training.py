@@ -147,7 +147,7 @@ def _train(plan: TrainingPlan, recorder: Recorder) -> Trained | None:
             backup.fetch()
             callbacks.append(backup)
         callbacks.append(_Phases(recorder))
-        history = model.fit(
+        fitted = model.fit(
             data,
             validation_data=_validation_data(plan, code),
             validation_steps=plan.validation_steps_per_epoch,
@@ -156,12 +156,12 @@ def _train(plan: TrainingPlan, recorder: Recorder) -> Trained | None:
             callbacks=callbacks,
             shuffle=False,  # The dataset does.
             verbose=plan.verbose,
-        ).history
+        )
         if not keras_strom.is_chief():
             return None
-        history = logged(history)
+        history = logged(fitted.history)
         if backup is not None:
-            history = joined(backup.before, history)
+            history = joined(epochs_before(fitted, backup.before), history)
     recorder.enter("save")
     return leave(plan, model, history)
 
@@ -262,6 +262,19 @@ def model_file(run: StoreRun, suffix: str) -> str:
 def joined(before: Mapping[str, list[Any]], after: Mapping[str, list[Any]]) -> dict[str, list[Any]]:
     """One history after another."""
     return {name: [*before.get(name, []), *after.get(name, [])] for name in {**before, **after}}
+
+
+def epochs_before(fitted: Any, history: Mapping[str, list[Any]]) -> dict[str, list[Any]]:
+    """The epochs of a run's history that come before those of a `fit`.
+
+    A chief that comes after the end has all epochs of the others, its predecessor's among them.
+
+    Args:
+        fitted: what `fit` has returned.
+        history: from epoch 0 on.
+    """
+    begin = min(fitted.epoch, default=None)
+    return {name: values[:begin] for name, values in history.items()}
 
 
 def logged(history: Mapping[str, list[Any]]) -> dict[str, list[Any]]:

@@ -74,11 +74,11 @@ def test_of_three_workers_one_is_killed_twice_and_one_runs_out_of_memory(tmp_pat
 def test_a_worker_that_comes_when_the_others_have_ended_has_what_they_have(
     tmp_path: Path, rank: int, as_on_spark: bool
 ) -> None:
-    work = elastic.Job(after_the_end=True, as_on_spark=as_on_spark)
+    work = elastic.Job(initial_epoch=2, after_the_end=True, as_on_spark=as_on_spark)
     ended = run(tmp_path, work, dataclasses.replace(KILLED, rank=rank))
     ended.check()
     fit = ended.results[rank]["fits"][0]
-    assert fit["epochs"] == [0, 1, 2, 3]  # The history that the other had.
+    assert fit["epochs"] == [2, 3, 4, 5]  # The history that the other had.
     assert fit["losses"] == 4
     assert "comes after the end" in ended.output
 

@@ -19,10 +19,14 @@ pytest.importorskip("pyspark")
 
 import keras
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 
+from keras_strom.spark.data.columns import Columns
+from keras_strom.spark.data.parquet import from_parquet
 from keras_strom.spark.data.store import Store
 from keras_strom.spark.inference.serialization import pack
-from keras_strom.spark.training.worker_training import Backup
+from keras_strom.spark.training.worker_training import Backup, Code, TrainingPlan, train
 from tests.support.scripts import resumed_estimators as script
 
 DEADLINE = 300.0
@@ -102,3 +106,40 @@ def test_a_backup_has_the_cycles_of_the_joint_model(tmp_path: Path) -> None:
     assert len(backup(goes_on, "second").before["loss"]) == 1
     assert goes_on.joint_cycles == 7
     assert len(backup(None, "third").before["loss"]) == 1
+
+
+@pytest.mark.parametrize(("begin", "losses"), [(0, [4.0, 3.0, 2.0, 1.0]), (3, [9.0, 8.0, 4.0])])
+def test_epochs_of_a_chief_that_comes_after_the_end_are_not_there_twice(
+    begin: int, losses: list[float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its predecessor has left two of them in the store; `fit` returns those of the others."""
+    columns = Columns(("x",), ("y",))
+    table = pa.table({"x": np.ones(4, np.float32), "y": np.ones(4, np.float32)})
+    (tmp_path / "rows").mkdir()
+    pq.write_table(table, tmp_path / "rows" / "rows.parquet")
+    model = keras.Sequential([keras.Input(()), keras.layers.Reshape((1,)), keras.layers.Dense(1)])
+    plan = TrainingPlan(
+        model=pack(model, compiling={"optimizer": "sgd", "loss": "mse"}),
+        code=Code().pickled(),
+        data=from_parquet(str(tmp_path / "rows"), columns),
+        batch_size=4,
+        val_batch_size=4,
+        epochs=4,
+        train_steps_per_epoch=None,
+        validation_steps_per_epoch=None,
+        shuffle=False,
+        seed=1,
+        verbose=0,
+        run=Store.create(tmp_path / "store").run("one"),
+    )
+    epochs = list(range(begin, 4))
+    fitted = types.SimpleNamespace(epoch=epochs, history={"loss": losses[-len(epochs) :]})
+
+    def fetch(self: Backup) -> None:
+        self.before = {"loss": [9.0, 8.0]}
+
+    monkeypatch.setattr(Backup, "fetch", fetch)
+    monkeypatch.setattr(keras.Model, "fit", lambda *_, **__: fitted)
+    trained = train(plan).trained
+    assert trained is not None
+    assert trained.history == {"loss": losses}

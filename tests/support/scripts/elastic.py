@@ -46,6 +46,7 @@ class Job:
         rows: of the training data, of all workers.
         batch: rows of a batch.
         epochs: of each fit.
+        initial_epoch: at which each fit begins.
         fits: one after the other.
         pause: seconds after each batch.
         hurries: no pause any more when those that join late have come.
@@ -70,6 +71,7 @@ class Job:
     rows: int = 1920
     batch: int = 16
     epochs: int = 4
+    initial_epoch: int = 0
     fits: int = 1
     pause: float = 0.0
     hurries: bool = False
@@ -307,7 +309,8 @@ def train(job: Job, folder: str) -> dict[str, Any]:
             x,
             y,
             batch_size=job.batch,
-            epochs=job.epochs,
+            initial_epoch=job.initial_epoch,
+            epochs=job.initial_epoch + job.epochs,
             verbose=0,
             callbacks=[record, pace, connection, *timed, *faults.callbacks(number)],
         )
