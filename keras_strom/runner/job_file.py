@@ -64,10 +64,14 @@ class JobFile:
         try:
             # mkstemp makes files of mode 0600.
             fd, half = tempfile.mkstemp(prefix=".keras-strom-", dir=folder)
-            with open(fd, "w", encoding="ascii") as file:
-                json.dump(fields, file)
-                file.write("\n")
-            os.replace(half, path)
+            try:
+                with open(fd, "w", encoding="ascii") as file:
+                    json.dump(fields, file)
+                    file.write("\n")
+                os.replace(half, path)
+            except BaseException:
+                remove(half)  # It holds the secret.
+                raise
         except OSError as error:
             raise errors.InvalidOption(
                 f"the job's file {path} cannot be written: {error.strerror}"

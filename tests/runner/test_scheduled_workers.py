@@ -334,6 +334,13 @@ def test_a_job_file_is_private_or_refused(tmp_path: Path) -> None:
         assert "secret" not in str(raised.value).partition("with job_id, secret")[0]
 
 
+def test_a_job_file_that_cannot_be_left_leaves_no_secret(tmp_path: Path) -> None:
+    (tmp_path / "job.json").mkdir()
+    with pytest.raises(errors.InvalidOption, match="cannot be written: Is a directory"):
+        JobFile.new(("127.0.0.1", 9)).write(str(tmp_path / "job.json"))
+    assert [path.name for path in tmp_path.iterdir()] == ["job.json"]
+
+
 SCRIPT = str(Path(__file__))
 
 
