@@ -194,7 +194,6 @@ class Generation:
         self._report: TrainingReport | None = None
         self._installed = 0.0, 0  # The difference of this replica, and the hash of what it has.
         self._lost = 0 if sharing.worker is None else len(lost_workers(sharing.worker))
-        self._started_at = time.monotonic()
         self._bytes_before = self._wire_bytes()
         self._warned: set[str] = set()
         self.began = Start()
@@ -291,6 +290,7 @@ class Generation:
         # Whatever was assigned so far is the start, not a change behind the strategy's back.
         sharing.step.apply(sharing.space.participants)
         sharing.step.begin_own(trained if self._models else [])
+        self._started_at = time.monotonic()
 
     def place_state(self) -> None:
         """Gives places in the flat space to what no optimizer trains and workers average."""

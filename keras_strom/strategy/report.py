@@ -34,7 +34,7 @@ class TrainingReport:
         max_replica_difference: over all workers, the largest difference of a parameter from the
             master's, before everybody took the master's; 0 where a method has each worker train a
             model of its own.
-        seconds: from the first step to the agreed end.
+        seconds: from the common start, for which workers wait, to the agreed end.
         network: all that this worker's connection has counted since it joined, by link and with
             what was sent again and dropped; None for a lone worker.
         lost_workers: what the master has said of other workers that were lost meanwhile, or have

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,9 @@ import tensorflow as tf
 
 from keras_strom import errors
 from keras_strom.job.network import NetworkConfig
+from keras_strom.sharing.flat_space import Entry
 from keras_strom.sharing.threshold import FixedThreshold
+from keras_strom.strategy.generation import Generation
 from keras_strom.strategy.strategy import StromStrategy
 from tests.support.two_devices import TWO_DEVICES
 
@@ -324,6 +327,27 @@ def test_fit_reports_what_it_did_and_what_the_residual_still_holds(encoding: Enc
     assert report.threshold == np.float32(TAU)
     assert report.message_bytes > 0
     assert report.max_replica_difference == 0
+
+
+def test_a_report_s_seconds_begin_with_the_common_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not while a worker waits for the others."""
+    clock = [0.0]
+
+    def wait(generation: Generation) -> list[Entry]:
+        clock[0] += 100.0
+        return trained(generation)
+
+    trained = Generation._trained_entries
+    monkeypatch.setattr(Generation, "_trained_entries", wait)
+    times = types.SimpleNamespace(monotonic=lambda: clock[0])
+    monkeypatch.setattr("keras_strom.strategy.generation.time", times)
+    strategy = _encoding()
+    lasts = keras.callbacks.LambdaCallback(
+        on_epoch_begin=lambda epoch, logs: clock.__setitem__(0, clock[0] + 7.0)
+    )
+    _model(strategy).fit(*_data(), verbose=0, callbacks=[lasts])
+    assert strategy.last_report is not None
+    assert strategy.last_report.seconds == 7.0
 
 
 def test_parameters_and_residual_together_are_the_whole_training() -> None:
