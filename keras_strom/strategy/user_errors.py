@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+import traceback
 from types import TracebackType
 
 import tensorflow as tf
@@ -24,7 +25,8 @@ def cause_of(error: BaseException, here: ClusterEnvironment) -> errors.StromErro
     """What an exception that Keras or TensorFlow raised means to the user; None: just that."""
     if isinstance(error, tf.errors.OpError):
         return translate(error) or _device_lost(error, here)
-    if isinstance(error, StopIteration):  # How Keras meets data that ends before its first batch.
+    # How Keras meets data that ends before its first batch.
+    if isinstance(error, StopIteration) and _is_keras_own(error):
         return errors.UnsupportedModel(
             f"worker {here.rank} of {here.size} has no training data; each takes one of "
             f"{here.size} rows of arrays, or of {here.size} elements of a dataset (usually "
@@ -33,6 +35,13 @@ def cause_of(error: BaseException, here: ClusterEnvironment) -> errors.StromErro
             else "the training data is empty"
         )
     return None
+
+
+def _is_keras_own(error: BaseException) -> bool:
+    """Whether an exception was raised in Keras, not in a callback or data of the user's."""
+    *_, (innermost, _) = traceback.walk_tb(error.__traceback__)
+    module = str(innermost.f_globals.get("__name__", ""))
+    return module.startswith(("keras.", "keras_strom.", "tensorflow."))
 
 
 def _device_lost(error: tf.errors.OpError, here: ClusterEnvironment) -> errors.DeviceLost | None:

@@ -535,6 +535,13 @@ def test_a_model_that_is_not_compiled_is_keras_own_error() -> None:
         model.fit(np.ones((4, 2)), np.ones((4, 1)))
 
 
+def test_a_callback_that_runs_out_of_something_is_not_taken_for_data_that_do() -> None:
+    model = _model(_encoding())
+    runs_out = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: next(iter([])))
+    with pytest.raises(StopIteration):
+        model.fit(*_data(), verbose=0, callbacks=[runs_out])
+
+
 def test_data_without_elements_is_a_clear_error() -> None:
     model = _model(_encoding())
     x, y = (part[:0] for part in _data())
