@@ -30,6 +30,34 @@ def metric_sums(models: Sequence[Any]) -> list[Any]:
     return [v for v in found if v.dtype.is_floating or v.dtype.is_integer]
 
 
+def assign_mean(
+    models: Sequence[Any], variables: list[Any], mean: npt.NDArray[np.float64], workers: int
+) -> None:
+    """Assigns what several workers have of some variables, as of state and metrics of all.
+
+    That is the mean, but the sum where a metric counts in whole numbers (MeanIoU's confusion
+    matrix): their mean is none, and of small ones little would be left.
+
+    Args:
+        models: whose metrics the variables may be of.
+        variables: of these.
+        mean: of the workers' `read(variables)`.
+        workers: so many.
+    """
+    metrics = [part for model in models for metric in model.metrics for part in _parts(metric)]
+    counting = [m for m in metrics if any(v.value.dtype.is_integer for v in m.variables)]
+    whole = {id(variable.value) for metric in counting for variable in metric.variables}
+    factors = [float(workers) if id(variable) in whole else 1.0 for variable in variables]
+    sizes = [int(np.prod(variable.shape, dtype=np.int64)) for variable in variables]
+    assign(variables, mean * np.repeat(factors, sizes))
+
+
+def _parts(metric: Any) -> Sequence[Any]:
+    """The metrics behind one of a model's, which stands for all that it was compiled with."""
+    parts: Sequence[Any] = getattr(metric, "metrics", [metric])
+    return parts
+
+
 def moving_averages(models: Sequence[Any]) -> list[Any]:
     """The optimizers' averages of the parameters, which Keras installs at the end of fit."""
     found: list[Any] = []

@@ -31,6 +31,7 @@ from keras_strom.sharing.flat_space import Entry
 from keras_strom.sharing.model_checks import value_with_path
 from keras_strom.sharing.model_state import (
     assign,
+    assign_mean,
     averaged_state,
     left_to_the_program,
     metric_sums,
@@ -502,20 +503,19 @@ class Generation:
         if self._sharing.worker is None:
             return stop, figures
         variables = averaged_state(self._models, self._sharing.space) + metric_sums(self._models)
-        state = read(variables)
-        own = np.concatenate([state, figures, [float(stop)]])
-        averaged = self._average(_EPOCH_KEY, own)
-        assign(variables, averaged[: state.size])
-        return bool(averaged[-1] > 0), averaged[state.size : -1]
+        own = np.concatenate([read(variables), figures, [float(stop)]])
+        averaged, workers = self._average(_EPOCH_KEY, own)
+        mean, figures, stops = np.split(averaged, [-1 - figures.size, -1])
+        assign_mean(self._models, variables, mean, workers)
+        return bool(stops[0] > 0), figures
 
     def agree_to_stop(self, stop: bool) -> bool:
         """Whether the chief ends the training, by `stop` on its side; others' `stop` is ignored."""
-        worker = self._sharing.worker
-        if worker is None:
+        if self._sharing.worker is None:
             return stop
         chief = self._sharing.environment.is_chief
         if self._sharing.epochs_meet:
-            return bool(self._average(_STOP_KEY, np.asarray([float(stop and chief)]))[0] > 0)
+            return bool(self._average(_STOP_KEY, np.asarray([float(stop and chief)]))[0][0] > 0)
         return stop if chief else self.stop_requested()
 
     def share_learning_rates(self, follows: bool) -> None:
@@ -653,14 +653,14 @@ class Generation:
             installed[entry.offset : entry.offset + entry.size] = entry.variable.numpy().ravel()
         self._installed = difference, array_hash(installed)
 
-    def _average(self, key: int, values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    def _average(self, key: int, values: npt.NDArray[np.float64]) -> learning_rates.Averaged:
         sharing = self._sharing
         assert sharing.worker is not None
-        averaged, _ = sharing.worker.average(key, values)
+        averaged, workers = sharing.worker.average(key, values)
         if sharing.sequenced:
             # This worker took no part in the STEPs that the others made while it waited.
             sharing.step.apply(sharing.space.participants)
-        return averaged
+        return averaged, workers
 
     def _wire_bytes(self) -> tuple[int, int]:
         if self._sharing.worker is None:

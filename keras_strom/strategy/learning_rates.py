@@ -11,7 +11,9 @@ import numpy.typing as npt
 
 from keras_strom.sharing.progress import Progress
 
-Average = Callable[[npt.NDArray[np.float64]], npt.NDArray[np.float64]]
+#: The mean of what several workers give, and how many they are.
+Averaged = tuple[npt.NDArray[np.float64], int]
+Average = Callable[[npt.NDArray[np.float64]], Averaged]
 
 
 def follows_schedule(callbacks: Iterable[Any]) -> bool:
@@ -38,6 +40,6 @@ def share(models: Iterable[Any], average: Average, *, is_chief: bool, follows: b
         rates = np.asarray(progress.learning_rates(), np.float64)
         if not rates.size:
             continue
-        averaged = average(np.append(rates, 1.0) * float(is_chief))
+        averaged, _ = average(np.append(rates, 1.0) * float(is_chief))
         if averaged[-1] > 0 and follows and not is_chief:
             progress.set_learning_rates((averaged[:-1] / averaged[-1]).tolist())

@@ -22,9 +22,9 @@ def _after(*, is_chief: bool, follows: bool) -> float:
     """The rate of a worker with 0.5 whose chief has 0.25."""
     model = _model(0.5)
 
-    def average(own: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    def average(own: npt.NDArray[np.float64]) -> learning_rates.Averaged:
         chiefs = own if is_chief else np.asarray([0.25, 1.0])
-        return (chiefs + (0 if is_chief else own)) / 2
+        return (chiefs + (0 if is_chief else own)) / 2, 2
 
     learning_rates.share([model], average, is_chief=is_chief, follows=follows)
     return float(model.optimizer.learning_rate)
