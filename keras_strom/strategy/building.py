@@ -35,7 +35,7 @@ def building_once(arguments: dict[str, Any]) -> Iterator[None]:
         return
     _accept_without_call(model)
     build = _Once(model, model._maybe_symbolic_build)
-    first = _first_batch(arguments)
+    first = None if _is_built(model) else _first_batch(arguments)
     if first is not None:
         build(data_batch=first)
     # On the object, past Keras's tracking of attributes.

@@ -13,6 +13,7 @@ import tensorflow as tf
 from tensorflow.python.eager import context
 
 from keras_strom import StromStrategy, errors
+from keras_strom.strategy.building import building_once
 from keras_strom.strategy.data_sharding import (
     ShardedPyDataset,
     keep_whole,
@@ -208,3 +209,23 @@ def test_data_are_not_read_to_build_a_model_that_is_built() -> None:
     assert started(lambda data: model.fit(data, epochs=2, verbose=0)) == 3  # Once to build it.
     assert started(lambda data: model.fit(data, epochs=2, verbose=0)) == 2
     assert started(lambda data: model.evaluate(data, verbose=0)) == 1
+
+
+def test_no_batch_of_a_py_dataset_is_read_to_build_a_model_that_is_built() -> None:
+    read: list[int] = []
+
+    class Batches(keras.utils.PyDataset):  # type: ignore[misc]
+        def __len__(self) -> int:
+            return 2
+
+        def __getitem__(self, index: int) -> Any:
+            read.append(index)
+            return np.ones((4, 3), np.float32), np.ones((4, 1), np.float32)
+
+    with StromStrategy(always_encode=True).scope():
+        model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+        model.compile("adam", "mse", metrics=["mae"])
+    for once in ([0], []):
+        with building_once({"self": model, "x": Batches()}):  # Around each fit.
+            assert read == once
+        read.clear()
