@@ -46,7 +46,7 @@ class FlatSpace:
     """An append-only list of float32 variables.
 
     Whose changes are sent shows only when an optimizer touches a variable: a trainable one that
-        none ever touches has a place and a common start, but its changes stay here.
+    none ever touches has a place and a common start, but its changes stay here.
 
     Example:
         >>> space = FlatSpace()
