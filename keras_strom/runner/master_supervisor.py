@@ -200,6 +200,9 @@ class SupervisedMaster:
                 },
             )
         except (OSError, ValueError) as error:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_CLOSE_SECONDS)
+            process.kill()  # What says something else than its answer would go on waiting.
             raise errors.InternalError(
                 f"the master's process ended with code {process.wait()} before it could say why; "
                 "its last words are in the output above"

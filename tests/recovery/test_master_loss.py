@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -198,6 +199,20 @@ def test_no_other_master_is_started_after_five_that_ended_at_once(master: Superv
         lambda: any("no other is started" in event["text"] for event in master.status()["events"]),
         "another master is started",
     )
+
+
+@pytest.mark.timeout(60)
+def test_a_master_that_says_what_is_no_answer_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where a sitecustomize of the machine's prints something."""
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\necho welcome\nexec cat\n")
+    python.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(python))
+    monkeypatch.setattr(master_supervisor, "_CLOSE_SECONDS", 0.1)
+    with pytest.raises(errors.InternalError, match="ended with code -9 before it could say why"):
+        start_master(MasterOptions(workers=2, network=NETWORK))
 
 
 def test_workers_end_where_no_master_comes_in_time() -> None:
