@@ -179,6 +179,7 @@ def spark() -> Iterator[Any]:
         .appName("keras-strom tests")
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.python.daemon.module", "keras_strom.spark.runner.python_daemon")
         .getOrCreate()
     )
     session.sparkContext.setLogLevel("OFF")
