@@ -211,8 +211,14 @@ PYTEST := $(BIN)/python -m pytest -q -rfEs -n $(PYTEST_JOBS)
 # Whole files, as tests of a file share what they have started.
 BY_FILE := --dist loadscope --no-loadscope-reorder
 
+# Of the Java and the pyspark that are here: what Spark reads of its jars when it starts.
+.PHONY: spark-classes
+spark-classes: setup
+	@$(STEP) spark-classes "archiving Spark's classes, with which the tests start it sooner" \
+	  $(BIN)/python -m tests.support.quick_java
+
 .PHONY: test-python
-test-python: setup ## the Python tests; PYTEST_ARGS="-k name" chooses
+test-python: setup spark-classes ## the Python tests; PYTEST_ARGS="-k name" chooses
 	@if ((EUID == 0)); then .ci/system-packages browser lines ssh; fi
 	@echo "==> Python tests"
 	@$(PYTEST) $(BY_FILE) --durations=5 $(PYTEST_ARGS)
@@ -230,7 +236,7 @@ test-models: setup ## large models of keras.applications on two workers (minutes
 
 # KERAS_SOURCE=FOLDER: Keras's source, of the installed version, for its own tests.
 .PHONY: test-net
-test-net: setup ## 21 scripts as Keras's users write them, in four ways; Keras's own tests (KERAS_SOURCE=) (half an hour)
+test-net: setup spark-classes ## 21 scripts as Keras's users write them, in four ways; Keras's own tests (KERAS_SOURCE=) (half an hour)
 	@.ci/system-packages data java
 	@echo "==> scripts as Keras's users write them"
 	@$(PYTEST) $(BY_FILE) -m '' $(PYTEST_ARGS) tests/strategy/test_keras_examples.py \

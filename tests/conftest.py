@@ -36,8 +36,10 @@ def pytest_configure(config: pytest.Config) -> None:
     if not _is_installed():
         _lay_out_package(Path(layout.name, "keras_strom"))
         sys.path.insert(0, layout.name)
+    from tests.support import quick_java
+
+    os.environ.update(quick_java.variables())
     quick_start = ROOT / "tests" / "support" / "quick_start"
-    os.environ["SPARK_CONF_DIR"] = str(quick_start)
     paths = [layout.name, str(quick_start), *filter(None, [os.environ.get("PYTHONPATH")])]
     os.environ["PYTHONPATH"] = os.pathsep.join(paths)
     # What is made up is the same in every test run, and other things whenever it is fuzzed.
