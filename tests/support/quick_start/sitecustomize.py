@@ -1,7 +1,8 @@
 """Run by every Python that the tests start, so that importing Keras takes a third less.
 
 Python looks for garbage after 700 new objects; imports make a million of them, and no garbage.
-Keras imports matplotlib in case somebody plots; whoever else imports it has it.
+Keras imports matplotlib in case somebody plots, and scikit-learn in case somebody wraps a model for
+it; whoever else imports them has them.
 """
 
 import gc
@@ -12,9 +13,9 @@ from collections.abc import Sequence
 gc.set_threshold(200_000, 20, 100)
 
 
-class _NoPlotsOfKeras(importlib.abc.MetaPathFinder):
+class _NotForKeras(importlib.abc.MetaPathFinder):
     def find_spec(self, name: str, path: Sequence[str] | None, target: object = None) -> None:
-        if name == "matplotlib" and _importer().startswith("keras."):
+        if name in ("matplotlib", "sklearn") and _importer().startswith("keras."):
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 
@@ -26,4 +27,4 @@ def _importer() -> str:
     return str(frame.f_globals.get("__name__", ""))
 
 
-sys.meta_path.insert(0, _NoPlotsOfKeras())
+sys.meta_path.insert(0, _NotForKeras())
