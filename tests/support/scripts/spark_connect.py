@@ -121,10 +121,8 @@ def ranks() -> tuple[int, int]:
 
 def near(folder: str) -> None:
     from keras_strom.spark import StromModel, run
-    from keras_strom.spark.runner import python_daemon
 
-    made = builder().config("spark.python.daemon.module", python_daemon.__name__)
-    session = made.remote("local-cluster[2,1,1024]").getOrCreate()
+    session = builder().remote("local-cluster[2,1,1024]").getOrCreate()
     _, df = data(session)
     _, untrained, straight = stages(epochs=6, batch_size=10, num_proc=2)
     stored = stages(epochs=1, num_proc=2, store=folder)[-1]
