@@ -25,25 +25,23 @@ from pathlib import Path
 FOLDER = Path(__file__).resolve().parents[2] / "build" / "java"
 # None lives long enough to gain from the optimising compiler.
 _QUICK = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
-# What Spark does in the tests, as far as classes go: daemons, executors, Python, SQL, files, ML.
+# What Spark does in the tests, as far as classes go: tasks, Python, SQL, files, ML.
 _WORK = """
 import sys
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 from pyspark.ml.feature import VectorAssembler
 
-for master in ("local-cluster[1,1,1024]", "local[2]"):
-    builder = SparkSession.builder.master(master).config("spark.ui.enabled", "false")
-    session = builder.config("spark.executor.memory", "512m").getOrCreate()
-    numbers = session.sparkContext.parallelize(range(4), 2)
-    numbers.map(lambda one: (one % 2, one)).reduceByKey(max).collect()
-    rows = [(one, float(one), str(one)) for one in range(9)]
-    rows = session.createDataFrame(rows, "a int, b double, c string")
-    rows.mapInArrow(lambda batches: batches, rows.schema).groupBy("c").count().collect()
-    rows.write.mode("overwrite").parquet(sys.argv[1])
-    read = session.read.parquet(sys.argv[1]).orderBy("a")
-    VectorAssembler(inputCols=["a", "b"], outputCol="v").transform(read).collect()
-    session.stop()
+session = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+numbers = session.sparkContext.parallelize(range(4), 2)
+numbers.map(lambda one: (one % 2, one)).reduceByKey(max).collect()
+rows = [(one, float(one), str(one)) for one in range(9)]
+rows = session.createDataFrame(rows, "a int, b double, c string")
+rows.mapInArrow(lambda batches: batches, rows.schema).groupBy("c").count().collect()
+rows.write.parquet(sys.argv[1])
+read = session.read.parquet(sys.argv[1]).orderBy("a")
+VectorAssembler(inputCols=["a", "b"], outputCol="v").transform(read).collect()
+session.stop()
 java = SparkContext._gateway.proc
 java.stdin.close()
 java.wait()
@@ -102,16 +100,15 @@ def main() -> None:
         return
     for old in FOLDER.glob("*.jsa"):
         old.unlink()
+    made = path.with_suffix(".part")
+    environment = {**os.environ, **_variables(_QUICK)}
+    archiving = [f"-XX:ArchiveClassesAtExit={made}", "-Xlog:cds=off", "-Xlog:cds+dynamic=off"]
+    environment["SPARK_SUBMIT_OPTS"] += f" {shlex.join(archiving)}"
+    environment |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
     with tempfile.TemporaryDirectory() as folder:
-        made = Path(folder, "made.jsa")
-        environment = {**os.environ, **_variables(_QUICK)}
-        archiving = [f"-XX:ArchiveClassesAtExit={made}", "-Xlog:cds=off", "-Xlog:cds+dynamic=off"]
-        environment["SPARK_SUBMIT_OPTS"] += f" {shlex.join(archiving)}"
-        environment |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
         work = [sys.executable, "-c", _WORK, f"{folder}/rows"]
         subprocess.run(work, env=environment, cwd=folder, check=True)
-        shutil.copy(made, path.with_suffix(".part"))
-    path.with_suffix(".part").replace(path)
+    made.replace(path)
 
 
 if __name__ == "__main__":
