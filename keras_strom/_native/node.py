@@ -34,6 +34,9 @@ MERGING = MappingProxyType({"auto": 0, "off": 1, "on": 2})
 #: STROM_MAX_BYTES, the longest message of a `BytesNode`: 4 MiB less the header.
 MAX_BYTES = (4 << 20) - 56
 
+#: kJoinsAnew: with these words, and why, a worker leaves that joins anew; no start is without it.
+JOINS_ANEW = "joins anew: "
+
 _POLL_SECONDS = 0.2
 _NS_PER_S = 1_000_000_000
 _Handle = ctypes.c_int64
@@ -264,8 +267,10 @@ class JoinedNode:
                 thread.join(_POLL_SECONDS)
                 if self.meanwhile is not None and thread.is_alive():
                     self.meanwhile()
-        except BaseException:
-            self.close("interrupted")
+        except BaseException as error:
+            # Who learns while it waits that another's fit has failed begins the next one.
+            goes_on = isinstance(error, errors.FitFailed)
+            self.close(f"{JOINS_ANEW}{error}" if goes_on else "interrupted")
             thread.join(1.0)
             raise
         if failures:

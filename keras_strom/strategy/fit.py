@@ -46,7 +46,9 @@ from keras_strom.strategy.callbacks import may_write, off_the_chief, writers_bet
 from keras_strom.strategy.data_sharding import shard_fit_arguments
 from keras_strom.strategy.fit_failure import (
     failed_before_the_start,
+    failed_without_the_others,
     is_connected,
+    leave_to_join_anew,
     raise_if_failed,
     raise_if_failed_before,
     raise_if_refused,
@@ -302,7 +304,7 @@ class _Training:
         worker = self._sharing.worker
         if worker is not None:
             raise_if_failed_before(worker, fit.number)
-            raise_if_refused(generation.lost_workers())
+            raise_if_refused(generation.lost.words())
         self._started = True
         steps = None
         if per_epoch:
@@ -556,7 +558,7 @@ class _Training:
         if here.max_failures and not pruned:
             _logger.error("%s: %s; the others train on", self._who(), words)
             # Most likely this process ends now, and another takes its place.
-            self._leave(f"worker {here.rank} failed: {words}", joins_at_once=False)
+            self._leave(failed_without_the_others(words), joins_at_once=False)
         elif self._finished is not None:
             if not self._reported:
                 self._finished.report(failed=True)
@@ -572,13 +574,13 @@ class _Training:
         """Leaves the generation at hand, and joins the job anew for the next."""
         sharing = self._sharing
         assert sharing.worker is not None
-        sharing.worker.close(words)
+        leave_to_join_anew(sharing.worker, words)
         sharing.has_left = True
         if joins_at_once:
             sharing.join_again()
 
     def _tell_of_lost_workers(self, generation: Generation) -> None:
-        lost = generation.lost_workers()
+        lost = generation.lost.words()
         for words in lost[self._lost_workers :]:
             _logger.warning("%s trains on while %s", self._who(), words)
         self._lost_workers = len(lost)

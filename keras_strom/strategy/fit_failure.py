@@ -7,8 +7,10 @@ There are three moments at which it may fail, and each has its way to the others
 * After that, in a callback: it reports an impossible replica difference, upon which all go through
   a generation without steps, and it says why at the end of that.
 * Before it has started with the others there is nothing to end: it leaves with a reason that the
-  master passes on, and joins anew. The others start without it, and raise. Whoever comes to the
-  next `fit` while the chief is on its way back is refused, and tries again.
+  master passes on, and joins anew. The others hear of it while they wait for the start, raise, and
+  join anew, too. Whoever comes to the next `fit` sooner waits for those that are on their way back.
+  Where the chief takes longer than the master waits for it, its start is refused, and it tries
+  again.
 
 With `keras-strom run --max-failures` (`KERAS_STROM_MAX_FAILURES`) the others train on instead: a
 worker leaves with its reason, and joins anew for its next `fit`.
@@ -26,6 +28,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from keras_strom import errors
+from keras_strom._native.node import JOINS_ANEW
 from keras_strom.tracebacks import first_words
 
 if TYPE_CHECKING:
@@ -37,6 +40,8 @@ _logger = logging.getLogger("keras_strom")
 _LOST = " was lost: "
 _DRAINED = " has drained: "
 _LEFT = " has left"
+_FIT_FAILED = "its fit failed: "  # Of one without which the others train on.
+_ANEW = " left to join anew: " + _FIT_FAILED
 _SCRIPT_FAILED = "its script has failed: "
 _BEFORE = re.compile(r"fit (\d+) failed on worker (\d+): (.*)", re.DOTALL)
 _BEGINS = re.compile(r"worker (\d+) begins generation (\d+)")
@@ -57,6 +62,11 @@ def words_of(error: BaseException) -> str:
 def failed_before_the_start(fit: int, rank: int, words: str) -> str:
     """With what a worker leaves whose `fit` number `fit` has failed before it has started."""
     return f"fit {fit} failed on worker {rank}: {words}"
+
+
+def failed_without_the_others(words: str) -> str:
+    """With what a worker leaves whose `fit` has failed, where the others train on."""
+    return _FIT_FAILED + words
 
 
 def raise_if_failed_before(worker: TrainingWorker, fit: int) -> None:
@@ -141,9 +151,51 @@ def is_connected(worker: TrainingWorker) -> bool:
         return False
 
 
+def leave_to_join_anew(worker: TrainingWorker, words: str) -> None:
+    """Leaves the job so that for a while no other worker's next training starts without this one.
+
+    Args:
+        worker: this one.
+        words: why, for the others.
+    """
+    worker.close(JOINS_ANEW + words)
+
+
 def lost_workers(worker: TrainingWorker) -> list[str]:
-    """What the master has said of workers that were lost, or have left, since this one joined."""
-    return [text for text in worker.status()["notices"] if _LOST in text or _DRAINED in text]
+    """What the master has said of workers that were lost, or have left, since this one joined.
+
+    One that joins anew is none, but where the others train on without it.
+    """
+    parted = (_LOST, _DRAINED, _ANEW)
+    return [text for text in worker.status()["notices"] if any(map(text.__contains__, parted))]
+
+
+class LostMeanwhile:
+    """What the master says of lost workers from here on.
+
+    Args:
+        worker: this one's connection; None where it is alone.
+    """
+
+    def __init__(self, worker: TrainingWorker | None) -> None:
+        self._worker = worker
+        self._first = self._start = 0
+        self.training_starts()
+        self._first = self._start
+
+    def training_starts(self) -> None:
+        """Who left to join anew has come back by now, or was told of as lost besides."""
+        if self._worker is not None:
+            self._start = len(lost_workers(self._worker))
+
+    def words(self) -> list[str]:
+        """Of each."""
+        found = [] if self._worker is None else lost_workers(self._worker)
+        return [
+            text
+            for i, text in enumerate(found)
+            if i >= (self._start if _ANEW in text else self._first)
+        ]
 
 
 def tell_of_those_who_left(worker: TrainingWorker, told_of: set[str], words: str) -> None:

@@ -46,10 +46,11 @@ from keras_strom.sharing.training_step import JointPlan
 from keras_strom.strategy import assigned, learning_rates
 from keras_strom.strategy.device_memory import check_memory
 from keras_strom.strategy.fit_failure import (
+    LostMeanwhile,
     is_ahead,
     is_without_chief,
     join_anew,
-    lost_workers,
+    leave_to_join_anew,
     raise_if_failed,
     raise_if_failed_before,
     raise_if_refused,
@@ -171,6 +172,7 @@ class Generation:
         ended: once started, whether the others had ended it already; nothing is to be done then.
         epochs_of_history: of `fit`, whose history is kept for workers that may come after the end;
             0 = there is none. To be set before the start.
+        lost: who was lost since this training began, as the master says.
         history: to be set before `close`; once started, where the others had ended it, theirs.
         endings: once finished, what the workers say of the end.
         failed_afterwards: once reported, whether `fit` has failed after it on some worker.
@@ -194,7 +196,7 @@ class Generation:
         self.history: final_history.History = {}
         self._report: TrainingReport | None = None
         self._installed = 0.0, 0  # The difference of this replica, and the hash of what it has.
-        self._lost = 0 if sharing.worker is None else len(lost_workers(sharing.worker))
+        self.lost = LostMeanwhile(sharing.worker)
         self._bytes_before = self._wire_bytes()
         self._warned: set[str] = set()
         self.began = Start()
@@ -251,6 +253,7 @@ class Generation:
             joint = JointPlan() if self._follows else sharing.step.plan(trained)
             values = self._start_with_others(layout, joint)
             sharing.started, sharing.has_returned = True, False
+            self.lost.training_starts()
             worker = sharing.worker
             assert worker is not None
             sharing.space.agree()
@@ -342,26 +345,27 @@ class Generation:
                 )
             except errors.Refused as refused:
                 raise_if_failed_before(worker, sharing.fits)
-                raise_if_refused(self.lost_workers())  # Then it may lack the chief's values, too.
+                raise_if_refused(self.lost.words())  # Then it may lack the chief's values, too.
                 waits = sharing.has_returned and is_without_chief(refused)
                 if waits and time.monotonic() < deadline:
                     time.sleep(_CHIEF_SECONDS)
                 elif sharing.started or not is_ahead(refused, self._number):
                     raise
                 assert sharing.join is not None
-                worker.close("another worker had not come so far")
+                leave_to_join_anew(worker, "another worker had not come so far")
                 sharing.worker = join_anew(sharing.join)
                 # A new connection counts, and tells of the others, from its own start.
-                self._lost, self._bytes_before = 0, self._wire_bytes()
+                self.lost, self._bytes_before = LostMeanwhile(sharing.worker), self._wire_bytes()
             finally:
                 worker.meanwhile = other
 
     def _while_waiting(self) -> None:
         worker = self._sharing.worker
         assert worker is not None
+        # No training starts without who has failed before, or was refused.
+        raise_if_failed_before(worker, self._sharing.fits)
+        raise_if_refused(self.lost.words())
         if not self._sharing.started:
-            # The first training needs all, and it will not start without who has failed before.
-            raise_if_failed_before(worker, self._sharing.fits)
             tell_of_those_who_left(
                 worker,
                 self._sharing.told_of,
@@ -579,7 +583,7 @@ class Generation:
             self._report,
             max_replica_difference=difference if self.failed_afterwards else worst,
             network=worker.counters(),
-            lost_workers=tuple(self.lost_workers()),
+            lost_workers=tuple(self.lost.words()),
         )
 
     def _describe(self) -> TrainingReport:
@@ -597,14 +601,9 @@ class Generation:
             max_replica_difference=self._installed[0],
             seconds=time.monotonic() - self._started_at,
             network=None if sharing.worker is None else sharing.worker.counters(),
-            lost_workers=tuple(self.lost_workers()),
+            lost_workers=tuple(self.lost.words()),
         )
         return describe(sharing.step, common)
-
-    def lost_workers(self) -> list[str]:
-        """What the master has said of workers that were lost since this training began."""
-        worker = self._sharing.worker
-        return [] if worker is None else lost_workers(worker)[self._lost :]
 
     def _take_result(self, worker: TrainingWorker, ending: Ending) -> None:
         """Installs the master's parameters and the averaged state."""
@@ -620,7 +619,7 @@ class Generation:
         # which is whole only after the callbacks: for those who may come in a lost one's place.
         here = self._sharing.environment
         epochs = self.epochs_of_history
-        may_come = epochs > 0 and bool(here.max_failures or self.lost_workers())
+        may_come = epochs > 0 and bool(here.max_failures or self.lost.words())
         follows = not self._follows and (ending.follows or bool(own) or worker.outlives or may_come)
         words = dataclasses.replace(ending, follows=follows).to_numbers(here.rank, here.size)
         parts = read(averaged), standing_of(self._models), read(moving), words

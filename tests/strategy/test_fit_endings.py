@@ -16,7 +16,7 @@ import pytest
 
 from keras_strom import errors
 from keras_strom.sharing.training_step import JointPlan
-from keras_strom.strategy import callbacks, generation
+from keras_strom.strategy import callbacks, fit_failure, generation
 from tests.support import two_workers
 from tests.support.scripts import fit_endings
 from tests.support.two_workers import launch, run_two_workers
@@ -164,7 +164,7 @@ def test_where_failures_are_allowed_the_others_train_on_and_say_so(tmp_path: Pat
     assert done.returncode == 0, done.stdout + done.stderr
     lines = done.stdout.splitlines()
     assert "[1] caught on purpose" in lines
-    told = "worker 1 was lost: worker 1 failed: RuntimeError: on purpose"
+    told = "worker 1 left to join anew: its fit failed: RuntimeError: on purpose"
     assert any(line.startswith("[0] epochs 3 ") and told in line for line in lines), lines
     assert f"[0] worker 0 (attempt 0) trains on while {told}" in lines
     updates = [int(line.split()[-1]) for line in lines if " updates " in line[:12]]
@@ -229,6 +229,36 @@ def test_a_start_without_the_chiefs_values_is_tried_again_where_the_chief_may_be
     assert fit._start_with_others(layout=1, joint=JointPlan()).size == 9
     assert len(joined) == 3
     assert all(worker.close.called for worker in joined[:2])
+
+
+def test_who_has_joined_anew_by_the_start_of_a_training_is_not_lost_in_it() -> None:
+    failed = "worker 1 left to join anew: its fit failed: ValueError: bad data"
+    notices = ["worker 2 was lost: silent", failed]
+    worker = Mock(status=Mock(side_effect=lambda: {"notices": list(notices)}))
+    lost = fit_failure.LostMeanwhile(worker)
+    assert lost.words() == []
+    notices += [failed, "worker 3 was lost: silent"]
+    lost.training_starts()
+    assert lost.words() == ["worker 3 was lost: silent"]
+    notices += ["worker 2 left to join anew: fit 3 failed on worker 2: ValueError", failed]
+    assert lost.words() == ["worker 3 was lost: silent", failed]
+
+
+def test_who_waits_for_a_start_hears_that_the_fit_has_failed_elsewhere(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    counters = {"bytes_sent": 0, "bytes_received": 0}
+    notices: list[str] = []
+    sharing = Mock(started=True, ended=None, fits=3)
+    sharing.worker.status.return_value = {"notices": notices, "counters": counters}
+    monkeypatch.setattr(generation, "hand_over_if_asked", Mock())
+    waiting = generation.Generation(sharing, [])
+    waiting._while_waiting()
+    notices.append("worker 1 left to join anew: fit 2 failed on worker 1: ValueError: of before")
+    waiting._while_waiting()
+    notices.append("worker 1 left to join anew: fit 3 failed on worker 1: ValueError: bad data")
+    with pytest.raises(errors.FitFailed, match=r"worker 1 \(ValueError: bad data\)"):
+        waiting._while_waiting()
 
 
 def test_a_start_that_waits_for_one_who_has_ended_says_so(

@@ -487,7 +487,9 @@ bool MasterFits::EveryoneAccountedFor(int64_t now_ns) const {
   if (!generation_ && !rendezvous_.HasChiefsValues()) return false;
   int32_t ready = 0;
   for (const auto& [rank, member] : membership_->members()) {
-    if (member.state == Member::State::kAway) return false;  // it may come back
+    if (member.state == Member::State::kAway || member.state == Member::State::kExpected) {
+      return false;  // it may come back, or does
+    }
     if (member.state != Member::State::kLive || overtaken_.contains(rank)) continue;
     if (!rendezvous_.IsReady(rank)) return false;
     ++ready;

@@ -56,7 +56,7 @@ struct MasterNode::State final : GenerationHost {
   State(const MasterNodeOptions& o, LinkLayer* l)
       : options(o),
         links(l),
-        membership(o.workers, o.epoch),
+        membership(o.workers, o.epoch, 2 * o.failure_timeout_ns),
         relay(RelayOptionsOf(o, /*is_root=*/true), l, &drops),
         tree(BoundsOf(o), o.host, &membership, &relay, l),
         fits(*o.codec, o.min_workers, o.failure_timeout_ns, o.link_queue_bytes / 4, RulesOf(o),
@@ -73,7 +73,10 @@ struct MasterNode::State final : GenerationHost {
   void Fail(int32_t rank, Code code, const std::string& reason) override {
     Send(rank, Failure{static_cast<int32_t>(code), reason});
     if (const Member* member = membership.FindRank(rank)) {
-      gone.push_back({member->link, Member::State::kLost, reason, false, false});
+      // Who is refused may join anew, and begin another fit.
+      const bool is_expected = code == Code::kRefused;
+      gone.push_back({member->link, is_expected ? Member::State::kExpected : Member::State::kLost,
+                      reason, false, false});
     }
   }
   int64_t QueuedBytes(int32_t rank) const override {
@@ -359,9 +362,10 @@ void MasterNode::State::HandleDown(const LinkEvent& event) {
   const bool goodbye = event.code == Code::kClosed && event.reason.empty();
   const bool may_return = event.code != Code::kClosed;
   gone.push_back({event.link,
-                  goodbye      ? Member::State::kLeft
-                  : may_return ? Member::State::kAway
-                               : Member::State::kLost,
+                  goodbye                                ? Member::State::kLeft
+                  : may_return                           ? Member::State::kAway
+                  : event.reason.starts_with(kJoinsAnew) ? Member::State::kExpected
+                                                         : Member::State::kLost,
                   event.reason, false, true});
 }
 
@@ -575,11 +579,9 @@ void MasterNode::State::Beat() {
     Report({MasterEvent::Type::kNotice, -1, *given_up});
     fits.Resume();
   }
-  for (auto& [rank, member] : membership.members()) {
-    ExpelWhoTakesNothing(&member);
-    if (member.state == Member::State::kAway && now_ns >= member.away_until_ns) {
-      member.state = Member::State::kLost;
-    }
+  for (auto& [rank, member] : membership.members()) ExpelWhoTakesNothing(&member);
+  for (const int32_t rank : membership.GiveUp(now_ns)) {
+    Report({MasterEvent::Type::kLost, rank, WorkerName(rank) + " was lost: it does not join anew"});
   }
 }
 
@@ -634,16 +636,15 @@ void MasterNode::State::RemoveGone() {
     const int32_t rank = member->rank;
     if (leaving.close_link) links->Close(now_ns, leaving.link, leaving.reason);
     Part(*member);
-    member->link = 0;
-    member->state = leaving.state;
-    member->may_return = leaving.may_return;
-    member->away_until_ns = now_ns + 2 * options.failure_timeout_ns;
-    member->gone_ns = now_ns;
+    membership.Part(now_ns, member, leaving.state, leaving.may_return);
     if (leaving.state == Member::State::kLeft) {
       events.push_back({MasterEvent::Type::kLeft, rank, WorkerName(rank) + " has left"});
     } else if (leaving.reason == kDrained) {
       Report({MasterEvent::Type::kDrained, rank,
               WorkerName(rank) + " has drained: the master holds all that it has sent"});
+    } else if (leaving.reason.starts_with(kJoinsAnew)) {
+      const std::string why = leaving.reason.substr(kJoinsAnew.size());
+      Report({MasterEvent::Type::kNotice, rank, WorkerName(rank) + " left to join anew: " + why});
     } else {
       const std::string text = WorkerName(rank) + " was lost: " + leaving.reason;
       Report({MasterEvent::Type::kLost, rank, text});
@@ -664,7 +665,7 @@ std::string MasterNode::StatusJson() const {
   std::string members;
   int64_t update_bytes = 0;
   for (const auto& [rank, member] : s.membership.members()) {
-    static constexpr const char* kStates[] = {"live", "away", "lost", "left"};
+    static constexpr const char* kStates[] = {"live", "away", "lost", "left", "expected"};
     JsonObject json;
     json.Add("rank", rank)
         .Add("attempt", member.attempt)

@@ -135,7 +135,7 @@ std::string Membership::Refusal(int64_t now_ns, const Hello& hello) const {
     // A process that has never been a member may follow on any that is gone for good.
     const bool is_fresh = hello.origin == 0 && !IsSameProcess(hello, *present);
     const bool is_gone =
-        present->state == Member::State::kLost || present->state == Member::State::kLeft;
+        present->state != Member::State::kLive && present->state != Member::State::kAway;
     if (hello.attempt < present->attempt && !(is_fresh && is_gone)) {
       return WorkerName(hello.rank) + "'s attempt " + std::to_string(hello.attempt) +
              " is superseded by attempt " + std::to_string(present->attempt) +
@@ -153,6 +153,26 @@ std::string Membership::Refusal(int64_t now_ns, const Hello& hello) const {
     }
   }
   return "";
+}
+
+void Membership::Part(int64_t now_ns, Member* member, Member::State state, bool may_return) const {
+  member->link = 0;
+  member->state = state;
+  member->may_return = may_return;
+  member->away_until_ns = now_ns + away_ns_;
+  member->gone_ns = now_ns;
+}
+
+std::vector<int32_t> Membership::GiveUp(int64_t now_ns) {
+  std::vector<int32_t> expected;
+  for (auto& [rank, member] : members_) {
+    const bool is_expected = member.state == Member::State::kExpected;
+    if (!is_expected && member.state != Member::State::kAway) continue;
+    if (now_ns < member.away_until_ns) continue;
+    if (is_expected) expected.push_back(rank);
+    member.state = Member::State::kLost;
+  }
+  return expected;
 }
 
 Member* Membership::Find(LinkId link) {

@@ -8,6 +8,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "core/base/link_layer.h"
 #include "core/replication/control.h"
@@ -19,7 +20,10 @@ struct Member {
     kLive,
     kAway,  // lost without a goodbye; until `away_until_ns` its rank is kept for the same process
     kLost,  // nobody waits for it any more
-    kLeft   // said goodbye
+    kLeft,  // said goodbye
+    // It joins anew as another process does. Until `away_until_ns` no start is without it, and then
+    // it is lost.
+    kExpected
   };
   int32_t rank = -1;
   int32_t attempt = 0;
@@ -41,7 +45,9 @@ struct Member {
 
 class Membership {
  public:
-  Membership(int32_t workers, uint64_t epoch) : workers_(workers), epoch_(epoch) {}
+  // Whoever is away, or expected, is for so long.
+  Membership(int32_t workers, uint64_t epoch, int64_t away_ns)
+      : workers_(workers), epoch_(epoch), away_ns_(away_ns) {}
 
   // Judges a hello. "" = welcome, and *origin gets the joiner's; else the words to refuse it with.
   // Nothing changes yet: only a link that comes up is a member (a replayed hello supersedes
@@ -86,6 +92,10 @@ class Membership {
   std::map<int32_t, Member>& members() { return members_; }
   const std::map<int32_t, Member>& members() const { return members_; }
   int32_t workers() const { return workers_; }
+  // A member has no link any more; `may_return` is Member's.
+  void Part(int64_t now_ns, Member* member, Member::State state, bool may_return) const;
+  // Those for whom nobody waits any more from now on, though they were to join anew.
+  std::vector<int32_t> GiveUp(int64_t now_ns);
   // Whether another rank's process is here now.
   bool HasOthers(int32_t rank) const {
     return std::any_of(members_.begin(), members_.end(), [&](const auto& entry) {
@@ -107,6 +117,7 @@ class Membership {
 
   const int32_t workers_;
   const uint64_t epoch_;
+  const int64_t away_ns_;
   uint64_t last_sequence_ = 0;
   uint64_t forgotten_sequence_ = 0;  // origins up to this one are known only where `kept_` has them
   std::set<uint64_t> kept_;

@@ -25,6 +25,8 @@ inline constexpr uint32_t kProtocolVersion = 16;
 // The words of a worker's CLOSE that leaves in the middle of its work, once the master holds all
 // that it has made. With no words its work is done, with any others it is lost.
 inline constexpr std::string_view kDrained = "drained";
+// With these, and why, it has left to join anew over another connection: no start is without it.
+inline constexpr std::string_view kJoinsAnew = "joins anew: ";
 
 // Texts are no longer than this. What two members say may stand in one answer, so words for people
 // have room for two options texts; longer ones are cut where they are sent. A peer that sends more

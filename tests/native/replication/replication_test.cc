@@ -506,7 +506,7 @@ std::string JoinOver(Membership* membership, LinkId link, const Hello& hello, ui
 }
 
 TEST(Membership, RefusesInWordsThatNameTheRemedy) {
-  Membership membership(2, 1);
+  Membership membership(2, 1, 0);
   uint64_t origin = 0;
   ASSERT_EQ(JoinOver(&membership, 1, HelloOf(0, 1), &origin), "");
   Hello hello = HelloOf(1, 2);
@@ -524,7 +524,7 @@ TEST(Membership, RefusesInWordsThatNameTheRemedy) {
 }
 
 TEST(Membership, OriginsCarryTheEpochAndAreNeverReused) {
-  Membership membership(2, 7);
+  Membership membership(2, 7, 0);
   uint64_t first = 0, second = 0;
   ASSERT_EQ(JoinOver(&membership, 1, HelloOf(0, 1), &first), "");
   ASSERT_EQ(JoinOver(&membership, 2, HelloOf(1, 2), &second), "");
@@ -533,7 +533,7 @@ TEST(Membership, OriginsCarryTheEpochAndAreNeverReused) {
 }
 
 TEST(Membership, AStartForgetsWhoWasReplaced) {
-  Membership membership(2, 2);
+  Membership membership(2, 2, 0);
   uint64_t other = 0, adopted = 0, replaced = 0, member = 0, waiting = 0, later = 0;
   const uint64_t unheard = (uint64_t{1} << 32) + 9;
   EXPECT_TRUE(membership.MayReturn(unheard)) << "one of an earlier master's, whose rank is free";
@@ -566,7 +566,7 @@ TEST(Membership, AStartForgetsWhoWasReplaced) {
 }
 
 TEST(Membership, TheSameProcessResumesAndAHigherAttemptSupersedes) {
-  Membership membership(2, 1);
+  Membership membership(2, 1, 0);
   uint64_t first = 0, resumed = 0, superseding = 0, late = 0;
   ASSERT_EQ(JoinOver(&membership, 1, HelloOf(0, 1), &first), "");
   ASSERT_EQ(JoinOver(&membership, 2, HelloOf(0, 1), &resumed), "");
@@ -577,7 +577,7 @@ TEST(Membership, TheSameProcessResumesAndAHigherAttemptSupersedes) {
 }
 
 TEST(Membership, WhoComesBackFromAnotherAddressIsReachedThere) {
-  Membership membership(2, 1);
+  Membership membership(2, 1, 0);
   uint64_t origin = 0;
   Address address;
   address.port = 1;
@@ -590,7 +590,7 @@ TEST(Membership, WhoComesBackFromAnotherAddressIsReachedThere) {
 }
 
 TEST(Membership, AReplayedHelloAloneSupersedesNobody) {
-  Membership membership(2, 1);
+  Membership membership(2, 1, 0);
   uint64_t origin = 0;
   ASSERT_EQ(JoinOver(&membership, 1, HelloOf(0, 1), &origin), "");
   ASSERT_EQ(membership.Judge(0, 2, {}, HelloOf(0, 9, 1), &origin), "");
