@@ -221,7 +221,10 @@ class Agent:
         elif number in self._workers:
             worker = self._workers[number]
             self._told_to_end.add(number)
-            worker.kill() if sent == signal.SIGKILL else worker.terminate()
+            if sent == signal.SIGINT:
+                worker.interrupt()
+            else:
+                worker.kill() if sent == signal.SIGKILL else worker.terminate()
 
     def _start(
         self, number: int, place: ClusterEnvironment, credentials: Credentials | None, clock: float

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import os
 import queue
+import threading
 import time
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
@@ -25,6 +25,7 @@ from keras_strom.runner.fleet import Fleet, Machines
 from keras_strom.runner.hosts import Host
 from keras_strom.runner.job_master import JobMaster
 from keras_strom.runner.master_options import MasterOptions, StartMaster
+from keras_strom.runner.output import WithoutInterrupt
 from keras_strom.runner.places import Machine, Place, Places, RunningWorker, ThisMachine
 from keras_strom.runner.ports import check_ports
 from keras_strom.runner.process import (
@@ -129,7 +130,7 @@ def launch(
 
     Raises:
         WorkerFailed: the first failure beyond `max_failures`; all other workers have been ended.
-        KeyboardInterrupt: by Ctrl+C; all workers have been ended.
+        KeyboardInterrupt: by Ctrl+C, which workers have had, too; all have ended, or been ended.
         AddressError: a port in use or a mask that matches nothing.
         StoreUnavailable: the folder for checkpoints cannot be written.
         HostUnusable: some hosts cannot run workers; nothing has been started.
@@ -186,6 +187,11 @@ def _name(job: Job) -> str:
     return os.path.basename(job.work.path) if isinstance(job.work, Script) else "a job"
 
 
+#: So long after Ctrl+C a worker may take to save its model, say; as long as to drain.
+INTERRUPT_SECONDS = 30.0
+_QUIET_SECONDS = 2.0  # Nothing is said of those that end sooner.
+
+
 class _Ended(NamedTuple):
     """A worker whose process has ended."""
 
@@ -233,6 +239,7 @@ class _Crew:
         self._places = places
         # A signal's handler may put something in while this thread does.
         self._events: queue.SimpleQueue[_Ended | _Arrived | _ToDrain] = queue.SimpleQueue()
+        self._interrupted = threading.Event()
         self._processes: dict[int, RunningWorker] = {}
         self._machines: dict[int, Machine] = {}  # Where each was started last.
         self._homeless: dict[int, Outcome] = {}  # Why they have no place.
@@ -283,7 +290,7 @@ class _Crew:
             self._processes[rank] = place.machine.start(
                 self._job.work,
                 self._environment(rank, place),
-                _Listener(rank, self._console, self._events, self._watching),
+                _Listener(rank, self._console, self._events, self._watching, self._interrupted),
                 self._master.credentials,
                 self._job.env,
             )
@@ -360,21 +367,41 @@ class _Crew:
     def __enter__(self) -> _Crew:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         """Ends every worker: politely first, all at the same time, then by force."""
         processes = self._processes.values()
         try:
+            if kind is not None and issubclass(kind, KeyboardInterrupt):
+                self._interrupt()
             for process in processes:
                 process.terminate()
-            deadline = time.monotonic() + GRACE_SECONDS
-            for process in processes:
-                with contextlib.suppress(errors.DeadlinePassed):
-                    process.wait(max(0.0, deadline - time.monotonic()))
+            self._all_end_within(GRACE_SECONDS)
         finally:  # Ctrl+C a second time comes here at once.
             for process in processes:
                 process.kill()
             for process in processes:
                 process.wait()
+
+    def _interrupt(self) -> None:
+        """Ctrl+C reaches the scripts as without a launcher: what they do upon it takes its time."""
+        self._interrupted.set()
+        for process in self._processes.values():
+            process.interrupt()
+        if not self._all_end_within(_QUIET_SECONDS):
+            self._console.message(
+                f"interrupted: workers that are not through with it in {INTERRUPT_SECONDS:.0f} s "
+                "are ended; Ctrl+C again ends them at once"
+            )
+            self._all_end_within(INTERRUPT_SECONDS - _QUIET_SECONDS)
+
+    def _all_end_within(self, seconds: float) -> bool:
+        deadline = time.monotonic() + seconds
+        try:
+            for process in self._processes.values():
+                process.wait(max(0.0, deadline - time.monotonic()))
+        except errors.DeadlinePassed:
+            return False
+        return True
 
     def _environment(self, rank: int, place: Place) -> ClusterEnvironment:
         job = self._job
@@ -420,15 +447,24 @@ class _Crew:
 
 class _Listener(WorkerListener):
     def __init__(
-        self, rank: int, console: Console, ended: queue.SimpleQueue[Any], watching: Watching
+        self,
+        rank: int,
+        console: Console,
+        ended: queue.SimpleQueue[Any],
+        watching: Watching,
+        interrupted: threading.Event,
     ) -> None:
         self._watching = watching
         self._rank = rank
         self._console = console
         self._ended = ended
+        self._interrupted = interrupted
+        self._without_interrupt = WithoutInterrupt()
 
     def line(self, text: str) -> None:
-        self._console.line(self._rank, text)
+        lines = self._without_interrupt.feed(text) if self._interrupted.is_set() else [text]
+        for line in lines:
+            self._console.line(self._rank, line)
 
     def progress(self, text: str) -> None:
         self._console.progress(self._rank, text)
@@ -437,4 +473,6 @@ class _Listener(WorkerListener):
         self._watching.heard(self._rank, record)
 
     def ended(self, outcome: Outcome) -> None:
+        for line in self._without_interrupt.close():
+            self._console.line(self._rank, line)
         self._ended.put(_Ended(self._rank, outcome))

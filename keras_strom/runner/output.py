@@ -148,3 +148,32 @@ class OutputRecord:
     def _keep(self, line: str) -> None:
         if len(self._traceback) < _MAX_TRACEBACK_LINES:
             self._traceback.append(line)
+
+
+class WithoutInterrupt:
+    """Leaves out of a worker's lines the traceback with which Ctrl+C ends its script.
+
+    Who has pressed it knows, and each worker would say so.
+    """
+
+    def __init__(self) -> None:
+        self._held: list[str] = []  # Of a traceback whose end has not come.
+
+    def feed(self, line: str) -> list[str]:
+        """The lines that are to be shown now."""
+        if begins_traceback(line):
+            return self._exchange([line])
+        if not self._held or line == "KeyboardInterrupt":
+            shown = [] if self._held else [line]
+            self._held = []
+            return shown
+        self._held.append(line)
+        return self._exchange([]) if names_exception(line) else []
+
+    def close(self) -> list[str]:
+        """What it has kept back; nothing follows."""
+        return self._exchange([])
+
+    def _exchange(self, held: list[str]) -> list[str]:
+        before, self._held = self._held, held
+        return before

@@ -26,6 +26,9 @@ class RunningWorker(Protocol):
     def drain(self) -> None:
         """Asks it to hand over what it has learnt and to leave, and returns at once."""
 
+    def interrupt(self) -> None:
+        """Ctrl+C for it: its script's `except KeyboardInterrupt` runs. Returns at once."""
+
     def terminate(self) -> None:
         """Asks it to end and returns at once."""
 

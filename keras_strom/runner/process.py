@@ -349,6 +349,11 @@ class WorkerProcess:
         self._left = TOO_LATE  # What the worker has answered itself counts more.
         self._signal(signal.SIGKILL)
 
+    def interrupt(self) -> None:
+        """Ctrl+C for the worker and its children (SIGINT), and returns at once."""
+        self._terminated = True
+        self._signal(signal.SIGINT)
+
     def terminate(self) -> None:
         """Asks the worker to end (SIGTERM) and returns at once; `kill` follows if it does not."""
         self._terminated = True

@@ -186,6 +186,10 @@ class _RemoteWorker:
             with contextlib.suppress(ConnectionError):
                 self._wire.send({"type": "drain", "worker": self._number})
 
+    def interrupt(self) -> None:
+        """See `RunningWorker`."""
+        self._signal(signal.SIGINT)
+
     def terminate(self) -> None:
         """See `RunningWorker`."""
         self._signal(signal.SIGTERM)

@@ -22,6 +22,7 @@ from keras_strom.job.network import NetworkConfig
 from keras_strom.runner.console import Console
 from keras_strom.runner.launcher import Job, launch
 from keras_strom.runner.master_options import MasterOptions
+from keras_strom.runner.output import WithoutInterrupt
 from keras_strom.runner.process import Function, Script
 from tests.support.silent_master import SilentMaster
 
@@ -341,9 +342,15 @@ def test_a_number_of_failures_that_makes_no_sense_is_refused(count: Any) -> None
 
 
 @pytest.fixture
-def launched(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], list[int]]]:
-    """A job of one launcher and its two workers, which have said their process ids."""
-    work = script(tmp_path, "import os, signal\nprint('pid', os.getpid())\nsignal.pause()\n")
+def launched(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> Iterator[tuple[subprocess.Popen[str], list[int]]]:
+    """A job of one launcher and its two workers, which have said their process ids.
+
+    The parameter is what workers do.
+    """
+    does = getattr(request, "param", "print('pid', os.getpid())\nsignal.pause()\n")
+    work = script(tmp_path, "import os, signal\n" + does)
     code = (
         "import sys\n"
         "from keras_strom import cli\n"
@@ -382,3 +389,55 @@ def test_nothing_outlives_the_launcher(
     for fd in watched:
         assert select.select([fd], [], [], DEADLINE)[0]
         os.close(fd)
+
+
+_SAVES = (
+    "try:\n"
+    "    print('pid', os.getpid())\n"
+    "    signal.pause()\n"
+    "except KeyboardInterrupt:\n"
+    "    print('saved', os.getpid())\n"
+    "raise KeyboardInterrupt\n"
+)
+_HANGS = (
+    "signal.signal(signal.SIGINT, lambda *_: print('hangs'))\n"
+    "print('pid', os.getpid())\n"
+    "while True: signal.pause()\n"
+)
+
+
+@pytest.mark.parametrize("launched", [_SAVES], indirect=True)
+def test_a_script_may_catch_ctrl_c(launched: tuple[subprocess.Popen[str], list[int]]) -> None:
+    process, pids = launched
+    process.send_signal(signal.SIGINT)
+    output, complaint = process.communicate(timeout=DEADLINE)
+    saved = {int(line.split()[-1]) for line in output.splitlines() if " saved " in line}
+    assert saved == set(pids)
+    assert "Traceback" not in output + complaint
+    assert complaint.endswith("keras-strom: interrupted\n")
+    assert process.returncode == 130
+
+
+@pytest.mark.parametrize("launched", [_HANGS], indirect=True)
+def test_ctrl_c_a_second_time_ends_workers_that_do_not_end(
+    launched: tuple[subprocess.Popen[str], list[int]],
+) -> None:
+    process, pids = launched
+    watched = [os.pidfd_open(pid) for pid in pids]
+    process.send_signal(signal.SIGINT)
+    assert process.stdout is not None
+    for _ in pids:
+        assert "hangs" in process.stdout.readline()
+    process.send_signal(signal.SIGINT)
+    assert process.wait(DEADLINE) == 130
+    for fd in watched:
+        assert select.select([fd], [], [], DEADLINE)[0]
+        os.close(fd)
+
+
+def test_only_tracebacks_of_ctrl_c_are_left_out() -> None:
+    quiet = WithoutInterrupt()
+    start, frame = "Traceback (most recent call last):", '  File "train.py", line 1'
+    lines = ["a", start, frame, "KeyboardInterrupt", "b", start, frame, "ValueError: c", start]
+    shown = [line for text in lines for line in quiet.feed(text)]
+    assert shown + quiet.close() == ["a", "b", start, frame, "ValueError: c", start]
