@@ -67,7 +67,7 @@ from keras_strom.strategy.trackers import (
     warn_of_late_autologging,
     with_figures,
 )
-from keras_strom.strategy.user_errors import cause_of, without_own_frames
+from keras_strom.strategy.user_errors import cause_of, no_training_data, without_own_frames
 
 _logger = logging.getLogger("keras_strom")
 
@@ -139,7 +139,7 @@ def _fit(original: Callable[..., Any], bound: inspect.BoundArguments, sharing: S
         training.writers = writers_between_batches(users)
     initial_epoch = first_epoch_of(model)
     sharing.training_data = None
-    restore = _nothing
+    restore: Callable[[], None] = lambda: None  # noqa: E731
     try:
         model_checks.check_compiled(model)
         if getattr(model, "optimizer", None) is not None:  # Keras itself asks for compile().
@@ -178,10 +178,6 @@ def _given(bound: inspect.BoundArguments) -> dict[str, Any]:
     defaults = {name: one.default for name, one in bound.signature.parameters.items()}
     found = {name: v for name, v in bound.arguments.items() if v is not defaults[name]}
     return {name: value for name, value in found.items() if name != "self"}
-
-
-def _nothing() -> None:
-    """What is to be taken back where nothing has been done."""
 
 
 def _listed(callbacks: Any) -> list[Any]:
@@ -272,6 +268,7 @@ class _Training:
         self._next_poll = 0.0
         self._epoch = 0
         self._place = DataPosition(0, 0)  # The batch that this worker trains next.
+        self._has_data = False  # A batch has ended.
         self._skipped = 0  # Batches of the epoch at hand that a predecessor has trained.
         self._left: int | None = None  # Where it has a predecessor there: batches left in it.
         self._cut_short = False
@@ -382,7 +379,8 @@ class _Training:
             raise
 
     def show_shared(self, batch: int) -> None:
-        """Before every other callback's `on_train_batch_end`."""
+        """Before every other callback's `on_train_batch_end`; without data only batches begin."""
+        self._has_data = True
         if any(may_write(writer, batch) for writer in self.writers):
             self._sharing.step.show_shared(self._sharing.space)
 
@@ -414,6 +412,9 @@ class _Training:
         if self._epoch_closed:
             return
         self._epoch_closed = True
+        here = self._sharing.environment
+        if not (self._has_data or self._skipped) and here.size > 1:
+            raise no_training_data(here)
         self._place = DataPosition(self._epoch + 1, 0)
         if self._cut_short:
             self._model.stop_training = self._cut_short = False

@@ -27,14 +27,19 @@ def cause_of(error: BaseException, here: ClusterEnvironment) -> errors.StromErro
         return translate(error) or _device_lost(error, here)
     # How Keras meets data that ends before its first batch.
     if isinstance(error, StopIteration) and _is_keras_own(error):
-        return errors.UnsupportedModel(
-            f"worker {here.rank} of {here.size} has no training data; each takes one of "
-            f"{here.size} rows of arrays, or of {here.size} elements of a dataset (usually "
-            "batches), so there must be at least as many: use smaller batches or fewer workers"
-            if here.size > 1
-            else "the training data is empty"
-        )
+        return no_training_data(here)
     return None
+
+
+def no_training_data(here: ClusterEnvironment) -> errors.UnsupportedModel:
+    """What a worker says that has not a single batch."""
+    return errors.UnsupportedModel(
+        f"worker {here.rank} of {here.size} has no training data; each takes one of {here.size} "
+        f"rows of arrays, or of {here.size} elements of a dataset (usually batches), so there must "
+        "be at least as many: use smaller batches or fewer workers"
+        if here.size > 1
+        else "the training data is empty"
+    )
 
 
 def _is_keras_own(error: BaseException) -> bool:

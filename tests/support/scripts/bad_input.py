@@ -50,6 +50,8 @@ def misuse() -> None:
     attempt("second strategy", keras_strom.StromStrategy)
     attempt("train_on_batch", lambda: model.train_on_batch(x, y))
     model.evaluate(x, y, verbose=0)
+    model.fit(x, y, **options)
+    attempt("no data", lambda: model.fit(x[:1], y[:1], **options))
     attempt(
         "outside run",
         lambda: model.optimizer.apply([tf.zeros(v.shape) for v in model.trainable_variables]),
