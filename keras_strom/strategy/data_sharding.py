@@ -202,6 +202,8 @@ def _take(arrays: dict[str, Any], rows: slice) -> dict[str, Any]:
     def take(array: Any) -> Any:
         if array is None:  # Of several outputs, one without sample weights.
             return None
+        if isinstance(array, tf.SparseTensor):
+            return _rows_of_sparse(array, rows)
         if hasattr(array, "tocsr"):  # SciPy's sparse matrices, of which some have no rows to take.
             return array.tocsr()[rows]
         return array.iloc[rows] if hasattr(array, "iloc") else array[rows]
@@ -210,9 +212,22 @@ def _take(arrays: dict[str, Any], rows: slice) -> dict[str, Any]:
     return taken
 
 
+def _rows_of_sparse(tensor: tf.SparseTensor, rows: slice) -> tf.SparseTensor:
+    first, last, step = rows.indices(int(tensor.shape[0]))
+    places = tensor.indices[:, 0] - first
+    taken = (places >= 0) & (places < last - first) & (places % step == 0)
+    inner = tf.boolean_mask(tensor.indices, taken)[:, 1:]
+    indices = tf.concat([tf.boolean_mask(places, taken)[:, None] // step, inner], axis=1)
+    shape = tf.concat([[len(range(first, last, step))], tensor.dense_shape[1:]], axis=0)
+    return tf.SparseTensor(indices, tf.boolean_mask(tensor.values, taken), shape)
+
+
 def _is_arrays(x: Any) -> bool:
     leaves = [leaf for leaf in keras.tree.flatten(x) if leaf is not None]
-    return bool(leaves) and all(
-        hasattr(leaf, "shape") and (hasattr(leaf, "__getitem__") or hasattr(leaf, "tocsr"))
-        for leaf in leaves
-    )
+    return bool(leaves) and all(map(_has_rows, leaves))
+
+
+def _has_rows(leaf: Any) -> bool:
+    if isinstance(leaf, tf.SparseTensor):
+        return leaf.shape[0] is not None
+    return hasattr(leaf, "shape") and (hasattr(leaf, "__getitem__") or hasattr(leaf, "tocsr"))

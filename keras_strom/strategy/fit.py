@@ -100,7 +100,10 @@ def _wrap_fit(sharing_of: Callable[[Any], Sharing | None]) -> None:
         reports = None if sharing is not None else alone()
         if sharing is None and reports is None:
             return original(model, *args, **kwargs)
-        bound = signature.bind(model, *args, **kwargs)
+        try:
+            bound = signature.bind(model, *args, **kwargs)
+        except TypeError:  # Of which Keras's own words name `fit`.
+            return original(model, *args, **kwargs)
         bound.apply_defaults()
         if sharing is None:
             assert reports is not None
@@ -319,7 +322,7 @@ class _Training:
             if place is not None:
                 self._go_on(place, per_epoch)
         if worker is not None:
-            worker.meanwhile = self._help
+            worker.meanwhile = self.help_others
 
     def _go_on(self, place: DataPosition, per_epoch: int | None) -> None:
         """Has Keras begin where a predecessor was."""
@@ -345,7 +348,7 @@ class _Training:
 
     def begin_batch(self, batch: int) -> None:
         place = self._place = DataPosition(self._epoch, self._skipped + batch)
-        self._help()
+        self.help_others()
         wait_until_allowed(self._sharing, self._wait_for_others, self._waiting)
         if is_asked(self._sharing) and Progress(self._model).is_between_steps():
             self._leave_for_good(trains=True)
@@ -362,7 +365,7 @@ class _Training:
         return doing(self._sharing.environment, "waiting", why)
 
     def _wait_for_others(self) -> None:
-        self._help()
+        self.help_others()
         worker = self._sharing.worker
         if is_asked(self._sharing) and worker is not None and not worker.waits_for_master():
             self._leave_for_good(trains=True)
@@ -397,10 +400,7 @@ class _Training:
         if self._left is not None and batch + 1 >= self._left and not self._model.stop_training:
             self._model.stop_training = self._cut_short = True
 
-    def begin_validation_batch(self) -> None:
-        self._help()
-
-    def _help(self) -> None:
+    def help_others(self) -> None:
         """Gives others what they ask this worker for, at its place between two batches."""
         running = self._sharing.generation
         if running is not None:
@@ -665,7 +665,7 @@ class _First(keras.callbacks.Callback):  # type: ignore[misc]
         self._training.show_shared(batch)
 
     def on_test_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        self._training.begin_validation_batch()
+        self._training.help_others()
 
     def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
         self._training.close_epoch()

@@ -155,7 +155,7 @@ def inspect(
     if missing:
         raise errors.InvalidData(
             f"no column {', '.join(map(repr, missing))} in the DataFrame; it has "
-            f"{', '.join(map(repr, fields))}"
+            f"{', '.join(map(repr, fields))}{_hint_of_fields(missing, fields)}"
         )
     ambiguous = [name for name in columns.names if df.columns.count(name) > 1]
     if ambiguous:
@@ -273,6 +273,18 @@ def _type_of_value(name: str, value: Any) -> DataType:
     for _ in range(array.ndim):
         element = types.ArrayType(element)
     return element
+
+
+def _hint_of_fields(missing: Sequence[str], fields: Mapping[str, Any]) -> str:
+    """Where a name means a field of a column: how that becomes a column of its own."""
+    for name in missing:
+        column, dot, field = name.partition(".")
+        if dot and column in fields:
+            return (
+                f"; a field becomes a column by df.withColumn({field!r}, "
+                f"pyspark.sql.functions.col({name!r}))"
+            )
+    return ""
 
 
 def _kind_of(name: str, of: DataType) -> tuple[str, str, int]:

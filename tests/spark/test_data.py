@@ -338,6 +338,7 @@ def test_bad_input_is_refused_before_spark_works(spark: Any, run: StoreRun) -> N
     one = Columns(("id",), ())
     cases: list[tuple[Columns, dict[str, Any], str]] = [
         (Columns(("nope",), ("id",)), {}, "no column 'nope'.*it has 'id', 'day'"),
+        (Columns(("day.x",), ("id",)), {}, r"withColumn\('x', pyspark.sql.functions.col\('day.x'"),
         (Columns(("day",), ("id",)), {}, "'day' is of type date"),
         (Columns(("m",), ("id",)), {}, "'m' is of type map"),
         (Columns(("id",), ("flag",), "text"), {}, "weight 'text' must be a number"),

@@ -146,6 +146,15 @@ def test_sparse_matrices_of_scipy_are_divided_as_arrays_are(kind: str) -> None:
         np.testing.assert_array_equal(shard["validation_data"][0].toarray(), whole[8:])
 
 
+def test_sparse_tensors_are_divided_as_arrays_are() -> None:
+    whole = np.arange(20).reshape(10, 2) % 3
+    shards = _shards(2, x=tf.sparse.from_dense(whole), validation_split=0.2)
+    for rank, shard in enumerate(shards):
+        np.testing.assert_array_equal(tf.sparse.to_dense(shard["x"]), whole[:8][rank::2])
+        held_out = tf.sparse.to_dense(shard["validation_data"][0])
+        np.testing.assert_array_equal(held_out, whole[8:])
+
+
 def test_an_output_without_sample_weights_has_no_share_of_them() -> None:
     y, weights = [np.arange(4), np.arange(4)], [np.arange(4), None]
     (_, second) = _shards(2, x=np.arange(4), y=y, sample_weight=weights)

@@ -36,7 +36,7 @@ def misuse() -> None:
     def attempt(about: str, function: Callable[[], Any]) -> None:
         try:
             function()
-        except keras_strom.StromError as error:
+        except (keras_strom.StromError, TypeError) as error:
             say(error, f"{about}: ")
 
     outside = build()
@@ -51,6 +51,7 @@ def misuse() -> None:
     attempt("train_on_batch", lambda: model.train_on_batch(x, y))
     model.evaluate(x, y, verbose=0)
     model.fit(x, y, **options)
+    attempt("misspelt", lambda: model.fit(x, y, epoch=3))
     attempt("no data", lambda: model.fit(x[:1], y[:1], **options))
     attempt(
         "outside run",
