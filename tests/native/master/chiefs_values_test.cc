@@ -21,7 +21,9 @@ class Chief {
     announce.hashes = grid_.Hashes(values);
     return ChiefsValues(announce, kNumber);
   }
-  std::vector<uint8_t> Answer(const AskPieces& ask) const { return grid_.List(values, ask.indices); }
+  std::vector<uint8_t> Answer(const AskPieces& ask) const {
+    return grid_.List(values, ask.indices);
+  }
 
   const std::vector<float> values;
 

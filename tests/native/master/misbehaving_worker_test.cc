@@ -326,7 +326,8 @@ TEST(MisbehavingWorkerTest, AChiefWhoseValuesAreNotThoseThatItHasAnnouncedIsExpe
   EXPECT_THAT(master.links.closed[1], HasSubstr("are taken"));
   LinkId link = 3;
   const auto come_back = [&] {
-    master.SayHello(++link, 0, static_cast<uint8_t>(link), static_cast<int32_t>(link));
+    ++link;
+    master.SayHello(link, 0, static_cast<uint8_t>(link), static_cast<int32_t>(link));
     master.node.HandleLinkEvent(kNow, Up(link));
     master.Say(link, announce);
     return *master.links.Last<AskPieces>(link);
@@ -487,7 +488,7 @@ TEST(MisbehavingWorkerTest, AFitThatHasReplacedTooManyWorkersTakesNoOther) {
     master.SayHello(link + 1, 0, static_cast<uint8_t>(link + 1), static_cast<int32_t>(link));
     if (master.links.refused.contains(link + 1)) break;
     master.node.HandleLinkEvent(kNow, Up(link + 1));
-    master.Say(link + 1, Announce{kLayout, 0, ""});
+    master.BeginAsChief(link + 1, {kLayout, 0, ""});
   }
   EXPECT_EQ(master.node.received().size(), 4u);
   EXPECT_THAT(master.links.refused[link + 1], HasSubstr("when the next fit has started"));

@@ -27,9 +27,7 @@ struct Rejoining : Master {
     node.HandleLinkEvent(kNow, Up(link));
   }
   void Begin(LinkId link) { Say(link, Announce{kNext, 0, ""}); }
-  void Seed(LinkId link) {
-    SayBlob(link, EncodeBlob({BlobKind::kSeed, 3, 0, 0, 0}, std::vector<float>(kNext.size)));
-  }
+  void BeginAsChief(LinkId link) { Master::BeginAsChief(link, {kNext, 0, ""}); }
   bool HasStarted(LinkId link) const {
     const auto start = links.Last<StartGeneration>(link);
     return start && start->generation == kNext.generation;
@@ -39,8 +37,7 @@ struct Rejoining : Master {
 TEST(RejoiningTest, TheChiefDoesNotStartWhileAnotherIsOnItsWayBack) {
   Rejoining master;
   master.Leave(2, "fit 2 failed on worker 1: bad data");
-  master.Begin(1);
-  master.Seed(1);
+  master.BeginAsChief(1);
   EXPECT_FALSE(master.HasStarted(1)) << "alone";
   master.Return(3, 1);
   EXPECT_FALSE(master.HasStarted(1)) << "alone";
@@ -55,8 +52,7 @@ TEST(RejoiningTest, NobodyStartsWithTheMastersValuesWhileTheChiefIsOnItsWayBack)
   master.Begin(2);
   EXPECT_FALSE(master.HasStarted(2));
   master.Return(3, 0);
-  master.Begin(3);
-  master.Seed(3);
+  master.BeginAsChief(3);
   EXPECT_TRUE(master.HasStarted(2));
   EXPECT_TRUE(master.HasStarted(3));
 }
@@ -72,8 +68,7 @@ TEST(RejoiningTest, WhoHasLeftToJoinAnewIsNotLost) {
 TEST(RejoiningTest, WhoDoesNotComeBackIsLostAndNotWaitedForAnyMore) {
   Rejoining master;
   master.Leave(2, "fit 2 failed on worker 1: bad data");
-  master.Begin(1);
-  master.Seed(1);
+  master.BeginAsChief(1);
   master.node.HandleTimeout(kNow + 2 * kTimeout - 1);
   EXPECT_FALSE(master.HasStarted(1));
   master.node.HandleTimeout(kNow + 3 * kTimeout);
@@ -86,12 +81,11 @@ TEST(RejoiningTest, OneThatIsRefusedMayBeginAnotherFitWithTheOthers) {
   Layout other = kNext;
   other.hash += 1;
   master.Say(2, Announce{other, 0, ""});
-  master.Begin(1);  // All are refused, as nobody knows whose model is right.
+  master.BeginAsChief(1);  // All are refused, as nobody knows whose model is right.
   ASSERT_TRUE(master.links.Last<Failure>(1));
   ASSERT_TRUE(master.links.Last<Failure>(2));
   master.Return(3, 0);
-  master.Begin(3);
-  master.Seed(3);
+  master.BeginAsChief(3);
   EXPECT_FALSE(master.HasStarted(3)) << "alone";
   master.Return(4, 1);
   master.Begin(4);

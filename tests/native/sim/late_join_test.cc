@@ -130,7 +130,7 @@ TEST(LateJoinTest, WhoHasMissedAGenerationsEndMayBeAheadOfTheOthers) {
   EXPECT_TRUE(rendezvous.Add(2, Beginning(5), /*in_step=*/false).empty());
   EXPECT_TRUE(rendezvous.Add(0, Beginning(4), true).empty());
   EXPECT_TRUE(rendezvous.Add(1, Beginning(4), true).empty());
-  rendezvous.AddSeed(0, 4, std::vector<float>(10));
+  ASSERT_NE(rendezvous.chiefs_values(), nullptr);
   EXPECT_TRUE(rendezvous.TakeOvertaken().empty());
   EXPECT_EQ(rendezvous.layout().generation, 4u);
   EXPECT_TRUE(rendezvous.TakesPart(0));

@@ -247,7 +247,7 @@ class Worker {
     Generation generation{generation_, kElements, kLayoutHash, "same", nullptr};
     if (rank_ == 0) {
       if (parameters.empty()) parameters.assign(kElements, 1.0f);
-      generation.seed = std::make_shared<const std::vector<float>>(parameters);
+      generation.values = std::make_shared<std::vector<float>>(parameters);
     }
     node_->BeginGeneration(now_ns, std::move(generation));
   }

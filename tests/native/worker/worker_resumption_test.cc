@@ -91,7 +91,7 @@ TEST_F(FollowingWorker, ResumesUnderAMasterOfAHigherEpoch) {
 }
 
 TEST_F(FollowingWorker, HandsOverBeforeItsNextGenerationHasStarted) {
-  node->BeginGeneration(kTimeout, {2, 4, 5, "same", nullptr});
+  node->BeginGeneration(kTimeout, {2, 4, 5, "same", std::make_shared<std::vector<float>>(4)});
   node->HandleLinkEvent(kTimeout, Down(1, Code::kMasterLost));
   node->HandleLinkEvent(kTimeout, Welcomed(2, {kOrigin, 0, 2}));
   EXPECT_FALSE(links.Last<AskResume>(2));
