@@ -37,7 +37,7 @@ METHODS = (
     "EASGD(steps=5, synchronous=True)",
 )
 FIGURES = {"cycle_seconds", "cycle_steps", "alpha", "divergence", "waited", "bytes_sent", "peers"}
-EPOCHS = 4
+EPOCHS = 6
 
 
 @functools.cache
