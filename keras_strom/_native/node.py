@@ -314,9 +314,9 @@ class WorkerNode(JoinedNode):
             layout_size: elements of the flat space.
             layout_hash: 64-bit hash of its shapes and dtypes.
             options_text: must be equal on all workers.
-            values: this worker's parameters, float32 [layout_size]. The chief's become everybody's;
-                of another worker's what equals them need not come over the network. None, which
-                the chief may not give: it has none.
+            values: this worker's parameters, float32 [layout_size], which become the chief's; what
+                equals those need not come over the network. None, which the chief may not give:
+                it has none.
             method: equal on all workers; None = updates are shared.
             ranges: of a method (offset, size) of what the joint model consists of, in the flat
                 space; ascending, apart, equal on all workers.
@@ -325,10 +325,13 @@ class WorkerNode(JoinedNode):
             timeout: seconds.
 
         Returns:
-            The master's parameters, float32 [layout_size].
+            The master's parameters, float32 [layout_size]: `values`, where they were given.
         """
-        parameters = np.empty(layout_size, np.float32)
-        source = None if values is None else _floats(values, layout_size)
+        if values is None:
+            own, parameters = None, np.empty(layout_size, np.float32)
+        else:
+            parameters = _floats(values, layout_size)
+            own = parameters.ctypes.data
         numbers = None if method is None else MethodStruct.of(method)
         places = (RangeStruct * len(ranges))(*(RangeStruct(*one) for one in ranges))
         begin = declare(
@@ -357,7 +360,7 @@ class WorkerNode(JoinedNode):
             ctypes.addressof(places),
             len(ranges),
             cycles,
-            None if source is None else source.ctypes.data,
+            own,
             parameters.ctypes.data,
             _nanoseconds(timeout),
         )
@@ -519,15 +522,15 @@ class WorkerNode(JoinedNode):
 
         Args:
             state: float64 [n], to be averaged.
-            values: this worker's parameters, float32 [size]; of the master's what equals them need
-                not come over the network.
+            values: this worker's parameters, float32 [size], which become the master's; what
+                equals those need not come over the network.
             timeout: seconds.
 
         Returns:
-            The average of all workers' `state`, and the master's parameters, float32 [size].
+            The average of all workers' `state`, and `values`.
         """
         averaged = np.array(state, np.float64, copy=True).reshape(-1)
-        parameters = np.array(values, np.float32, copy=True).reshape(-1)
+        parameters = _floats(values, values.size)
         request = declare(
             "strom_worker_result",
             _Handle,
