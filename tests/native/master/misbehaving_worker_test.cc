@@ -113,7 +113,10 @@ TEST(MisbehavingWorkerTest, AChiefsValuesThatDoNotComeLeaveTheParametersOfTheLas
   const Layout next = {2, kLayout.size, kLayout.hash};
   const std::vector<float> values(kLayout.size, 7);
   master.Say(1, Announce{next, 0, "", {}, 0, PieceGrid(next.size).Hashes(values)});
-  master.GiveAsked(1, {7});
+  const std::optional<AskPieces> asked = master.links.Last<AskPieces>(1);
+  ASSERT_TRUE(asked);
+  master.SayBlob(1, EncodeBlob({BlobKind::kPieces, 2, 0, asked->number, 0}, std::vector<float>(1)));
+  EXPECT_THAT(master.links.closed[1], HasSubstr("a list of pieces that is none"));
   master.Say(2, Announce{next, 0, ""});
   EXPECT_EQ(master.node.parameters().size(), kLayout.size);
   // Who has missed the end of the first is told it in full.

@@ -107,8 +107,9 @@ TEST(SimulatorTest, ReplacedWorkersComeBackOverMemoryLinks) {
 
 TEST(SimulatorTest, ReplacedWorkersComeBackOverDatagrams) {
   constexpr uint64_t kRuns = ShareOf(100);
-  ExpectReplacements(RunSeeds(0, kRuns, SimulatedLinks::kDatagrams, DrawJobWithReplacements),
-                     kRuns);
+  constexpr uint64_t kFirst = 4;  // In the least share, too, one comes after the end.
+  ExpectReplacements(
+      RunSeeds(kFirst, kFirst + kRuns, SimulatedLinks::kDatagrams, DrawJobWithReplacements), kRuns);
 }
 
 // What a worker has made that drains is with the others; the laws look for that.
