@@ -68,16 +68,13 @@ class Master {
   // Announces with the hashes of these values (else zeros), and sends what is asked for of them.
   void BeginAsChief(LinkId link, Announce announce, std::vector<float> values = {}) {
     values.resize(announce.layout.size);
-    announce.hashes = PieceGrid(values.size()).Hashes(values);
+    const PieceGrid grid(values.size());
+    announce.hashes = grid.Hashes(values);
     Say(link, announce);
-    GiveAsked(link, values);
-  }
-  void GiveAsked(LinkId link, const std::vector<float>& values) {
     const std::optional<AskPieces> asked = links.Last<AskPieces>(link);
-    if (!asked) return;
-    const std::vector<uint8_t> list = PieceGrid(values.size()).List(values, asked->indices);
-    SayBlob(link,
-            EncodeBlob({BlobKind::kPieces, asked->generation, 0, asked->number, 0}, Bytes(list)));
+    if (!asked || asked->generation != announce.layout.generation) return;
+    const BlobName name{BlobKind::kPieces, asked->generation, 0, asked->number, 0};
+    SayBlob(link, EncodeBlob(name, Bytes(grid.List(values, asked->indices))));
   }
   // All end the first generation, in which nobody has sent an update.
   void End() {
