@@ -530,7 +530,7 @@ class WorkerNode(JoinedNode):
             The average of all workers' `state`, and `values`.
         """
         averaged = np.array(state, np.float64, copy=True).reshape(-1)
-        parameters = _floats(values, values.size)
+        parameters = np.ascontiguousarray(values, np.float32).reshape(-1)
         request = declare(
             "strom_worker_result",
             _Handle,

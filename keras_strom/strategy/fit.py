@@ -50,8 +50,7 @@ from keras_strom.strategy.fit_failure import (
     is_connected,
     leave_to_join_anew,
     raise_if_failed,
-    raise_if_failed_before,
-    raise_if_refused,
+    raise_if_others_cannot_start,
     words_of,
 )
 from keras_strom.strategy.generation import Generation, Sharing
@@ -142,7 +141,7 @@ def _fit(original: Callable[..., Any], bound: inspect.BoundArguments, sharing: S
         training.writers = writers_between_batches(users)
     initial_epoch = first_epoch_of(model)
     sharing.training_data = None
-    restore: Callable[[], None] = lambda: None  # noqa: E731
+    restore = contextlib.ExitStack()
     try:
         model_checks.check_compiled(model)
         if getattr(model, "optimizer", None) is not None:  # Keras itself asks for compile().
@@ -152,7 +151,7 @@ def _fit(original: Callable[..., Any], bound: inspect.BoundArguments, sharing: S
             if not sharing.environment.is_chief:
                 arguments["verbose"] = 0
         training.shows_epochs = sharing.environment.is_chief or _validates(arguments)
-        restore = _put_around(arguments, training, sharing)
+        restore.callback(_put_around(arguments, training, sharing))
         with building_once(arguments):
             return original(model, **_given(bound))
     except BaseException as error:
@@ -168,7 +167,7 @@ def _fit(original: Callable[..., Any], bound: inspect.BoundArguments, sharing: S
         raise
     finally:
         training.watch.end()
-        restore()
+        restore.close()
         # The first epoch set here is this fit's alone; a later fit must not begin there.
         begin_fit_at(model, initial_epoch)
 
@@ -303,8 +302,7 @@ class _Training:
         generation.start(self._initial_epoch)
         worker = self._sharing.worker
         if worker is not None:
-            raise_if_failed_before(worker, fit.number)
-            raise_if_refused(generation.lost.words())
+            raise_if_others_cannot_start(worker, fit.number, generation.lost.words())
         self._started = True
         steps = None
         if per_epoch:

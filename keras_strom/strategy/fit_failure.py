@@ -69,8 +69,13 @@ def failed_without_the_others(words: str) -> str:
     return _FIT_FAILED + words
 
 
-def raise_if_failed_before(worker: TrainingWorker, fit: int) -> None:
-    """Where the master has passed on `failed_before_the_start` of this `fit`.
+def raise_if_others_cannot_start(worker: TrainingWorker, fit: int, lost: list[str]) -> None:
+    """Where another worker's `fit` failed before its start, or the master has refused its model.
+
+    Args:
+        worker: this one, to which the master passes on `failed_before_the_start`.
+        fit: this `fit`.
+        lost: what the master has said of lost workers meanwhile.
 
     Raises:
         FitFailed: with the cause and its rank.
@@ -79,17 +84,6 @@ def raise_if_failed_before(worker: TrainingWorker, fit: int) -> None:
         found = _BEFORE.search(text)
         if found and int(found[1]) == fit:
             raise _failure(f"worker {found[2]}", found[3])
-
-
-def raise_if_refused(lost: list[str]) -> None:
-    """Where the master has refused another worker at this start, as its model differs.
-
-    Args:
-        lost: what it has said of lost workers meanwhile.
-
-    Raises:
-        FitFailed: with the reason and the rank.
-    """
     for text in lost:
         who, _, reason = text.partition(_LOST)
         if _DIFFERS.match(reason):

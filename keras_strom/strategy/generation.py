@@ -52,8 +52,7 @@ from keras_strom.strategy.fit_failure import (
     join_anew,
     leave_to_join_anew,
     raise_if_failed,
-    raise_if_failed_before,
-    raise_if_refused,
+    raise_if_others_cannot_start,
     tell_of_those_who_left,
 )
 from keras_strom.strategy.new_optimizers import KnownOptimizers, begin_anew
@@ -230,8 +229,9 @@ class Generation:
         start = None
         if worker is not None:
             self.place_state()
-            for variable in (v for model in self._models for v in model.trainable_variables):
-                sharing.space.expect(variable.value)
+            for model in self._models:
+                for variable in model.trainable_variables:
+                    sharing.space.expect(variable.value)
             if initial_epoch is not None:
                 start = self._place_start_values(initial_epoch)
         trained = self._trained_entries()
@@ -344,8 +344,8 @@ class Generation:
                     timeout=None if self._follows else sharing.environment.join_timeout,
                 )
             except errors.Refused as refused:
-                raise_if_failed_before(worker, sharing.fits)
-                raise_if_refused(self.lost.words())  # Then it may lack the chief's values, too.
+                # Then it may lack the chief's values, too.
+                raise_if_others_cannot_start(worker, sharing.fits, self.lost.words())
                 waits = sharing.has_returned and is_without_chief(refused)
                 if waits and time.monotonic() < deadline:
                     time.sleep(_CHIEF_SECONDS)
@@ -363,8 +363,7 @@ class Generation:
         worker = self._sharing.worker
         assert worker is not None
         # No training starts without who has failed before, or was refused.
-        raise_if_failed_before(worker, self._sharing.fits)
-        raise_if_refused(self.lost.words())
+        raise_if_others_cannot_start(worker, self._sharing.fits, self.lost.words())
         if not self._sharing.started:
             tell_of_those_who_left(
                 worker,

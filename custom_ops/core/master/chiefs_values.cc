@@ -40,7 +40,7 @@ bool ChiefsValues::Install(std::vector<float>* own) {
     asked_ = false;
     return false;
   }
-  own->resize(size_);
+  own->resize(grid_.elements());
   for (const std::vector<uint8_t>& list : lists_) grid_.Put(list, *own);
   return true;
 }

@@ -23,7 +23,6 @@ class ChiefsValues {
   ChiefsValues(const Announce& announce, uint64_t number)
       : generation_(announce.layout.generation),
         number_(number),
-        size_(announce.layout.size),
         grid_(announce.layout.size),
         hashes_(announce.hashes) {}
 
@@ -47,7 +46,6 @@ class ChiefsValues {
 
   uint64_t generation_ = 0;
   uint64_t number_ = 0;
-  uint64_t size_ = 0;
   PieceGrid grid_;
   std::vector<uint64_t> hashes_;
   bool asked_ = false;

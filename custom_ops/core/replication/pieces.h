@@ -24,6 +24,7 @@ class PieceGrid {
  public:
   explicit PieceGrid(uint64_t elements);
 
+  uint64_t elements() const { return elements_; }
   size_t count() const { return count_; }
   // Whether it has these pieces; ascending.
   bool Has(const std::vector<uint32_t>& indices) const {
