@@ -28,6 +28,7 @@ import secrets
 import socket
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 from keras_strom import errors
@@ -78,6 +79,7 @@ class Controller:
         bind: (host, port) of the TCP listener; port 0 = any.
         console: shows the workers' output; None = nobody does.
         watching: is told what happens; None = nobody is.
+        ended: called with the rank of a worker that has ended well; None = nobody wants to know.
         max_failures: so many workers that die or are lost are started again; lost tasks of an
             elastic job do not count.
         speculation: whether Spark may run two copies of a task, so that one that registers with a
@@ -96,6 +98,7 @@ class Controller:
         console: Console | None,
         *,
         watching: Watching | None = None,
+        ended: Callable[[int], None] | None = None,
         max_failures: int = 0,
         speculation: bool = False,
         begin: float | None = None,
@@ -108,6 +111,7 @@ class Controller:
         self.public_key = sealing.public_key(self._key)
         self._console = console
         self._watching = watching or Watching()
+        self._tell_end = ended
         self._max_failures = max_failures
         self._speculation = speculation
         self._begin = time.monotonic() if begin is None else begin
@@ -480,15 +484,16 @@ class Controller:
                 task.ended = True
                 self._record("ended", task.rank, f"on {task.host}")
                 self._watching.ended(task.rank, f"worker {task.rank} has ended")
-                return
-            if isinstance(message, Drained):
+            elif isinstance(message, Drained):
                 self._follow(task, message)
-                return
-            error = errors.WorkerFailed(
-                task.rank, task.host, message.traceback, message.log_tail, self._streamed
-            )
-            failure = Failure(error, message.is_consequence, message.cause)
-            self._fail(task, failure, may_start_again=message.may_start_again)
+            else:
+                error = errors.WorkerFailed(
+                    task.rank, task.host, message.traceback, message.log_tail, self._streamed
+                )
+                failure = Failure(error, message.is_consequence, message.cause)
+                self._fail(task, failure, may_start_again=message.may_start_again)
+        if isinstance(message, Ended) and self._tell_end is not None:
+            self._tell_end(task.rank)
 
     def _follow(self, task: RegisteredTask, drained: Drained) -> None:
         """Starts another worker in the place of one that was asked to leave, while that gets on."""

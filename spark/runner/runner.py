@@ -264,6 +264,7 @@ def _run(
             (host, options.network.port),
             console if options.stream_logs else None,
             watching=watching,
+            ended=master.worker_has_ended,
             max_failures=options.max_failures,
             speculation=is_on(context, "spark.speculation"),
             begin=begin,

@@ -314,6 +314,7 @@ def test_a_stage_that_spark_repeats_runs_those_anew_whose_results_were_lost(task
     channels = tasks.start("a", "b")
     channels[1].send({"type": "ended"})
     tasks.wait_for("ended")
+    assert tasks.told.get(timeout=DEADLINE) == 1  # Somebody may wait for it.
     start = hear(tasks.register(1, "c", task=7))
     assert (start["rank"], start["attempt"]) == (1, 1)
 

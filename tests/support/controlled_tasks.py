@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import queue
 import socket
 from collections.abc import Callable
 
@@ -28,11 +29,14 @@ class Tasks:
         speculation: bool = False,
     ) -> None:
         self.output = io.StringIO()
+        #: Ranks of those that have ended well, as the master is told.
+        self.told: queue.SimpleQueue[int] = queue.SimpleQueue()
         self.controller = Controller(
             Size(workers=workers, least=least),
             CREDENTIALS,
             ("127.0.0.1", 0),
             Console(workers, self.output),
+            ended=self.told.put,
             max_failures=max_failures,
             speculation=speculation,
         )
