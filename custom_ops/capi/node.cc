@@ -1,4 +1,6 @@
 // Masters and workers behind handles.
+#include <malloc.h>
+
 #include <algorithm>
 #include <cstring>
 #include <span>
@@ -116,6 +118,16 @@ Status CopyParameters(const std::shared_ptr<const std::vector<float>>& from, flo
   }
   std::copy(from->begin(), from->end(), to);
   return {};
+}
+
+// At a generation's start and end: of so many values, the messages that brought them leave much
+// memory free in glibc's arenas, which do not shrink by themselves.
+constexpr int64_t kManyValues = int64_t{1} << 22;
+
+void GiveMemoryBack(int64_t values) {
+#ifdef __GLIBC__
+  if (values >= kManyValues) malloc_trim(0);
+#endif
 }
 
 }  // namespace
@@ -251,7 +263,9 @@ int strom_worker_start(strom_handle worker, uint64_t generation, int64_t size, u
     if (own) g.values = std::make_shared<std::vector<float>>(own, own + size);
     std::shared_ptr<const std::vector<float>> values;
     Status status = agent.Start(std::move(g), timeout_ns, &values);
-    return status.ok() ? CopyParameters(values, parameters, size) : status;
+    if (status.ok()) status = CopyParameters(values, parameters, size);
+    GiveMemoryBack(size);
+    return status;
   });
 }
 
@@ -364,7 +378,9 @@ int strom_worker_result(strom_handle worker, double* state, int64_t state_count,
                                    " values, not " + std::to_string(state_count)};
     }
     std::copy(s.begin(), s.end(), state);
-    return CopyParameters(values, parameters, size);
+    status = CopyParameters(values, parameters, size);
+    GiveMemoryBack(size);
+    return status;
   });
 }
 

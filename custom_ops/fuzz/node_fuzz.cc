@@ -370,9 +370,8 @@ class MasterSession final : public Session<MasterNode> {
     const auto& [generation, number, indices] = asked->second;
     const PieceGrid grid(size);
     if (!grid.Has(indices)) return;
-    const std::vector<uint8_t> list = grid.List(std::vector<float>(size), indices);
-    for (const Buffer& chunk :
-         EncodeBlob({BlobKind::kPieces, generation, 0, number, 0}, Bytes(list))) {
+    const std::vector<float> zeros(grid.ElementsOf(indices));
+    for (const Buffer& chunk : EncodeBlob({BlobKind::kPieces, generation, 0, number, 0}, zeros)) {
       Give(LinkOf(0), Channel::kState, chunk);
     }
   }
@@ -460,8 +459,7 @@ class WorkerSession final : public Session<WorkerNode> {
         return Begin();
       case 1:
         Say(kMaster, StartGeneration{generation_, node_->received(), 0, 0, -1, Merging()});
-        return SayBlob(kMaster, {BlobKind::kPieces, generation_, HashOfAll(ZeroHashes(16)), 0, 0},
-                       0);
+        return SayPieces();
       case 2:
         return Submit(kMaster);
       case 3:
@@ -471,13 +469,20 @@ class WorkerSession final : public Session<WorkerNode> {
       case 4:
         node_->SendState(now_ns_, {1}, std::make_shared<std::vector<float>>(16));
         SayBlob(kMaster, {BlobKind::kResult, generation_, 0, 0, 1}, 8);
-        return SayBlob(kMaster, {BlobKind::kPieces, generation_, HashOfAll(ZeroHashes(16)), 0, 0},
-                       0);
+        return SayPieces();
       case 5:
         node_->Verify(now_ns_, 0, 0);
         return Say(kMaster, End{generation_, 0});
       case 6:
         return Take();
+    }
+  }
+
+  // The master's values, zeros as this worker's are.
+  void SayPieces() {
+    for (const Buffer& chunk :
+         EncodeBlob({BlobKind::kPieces, generation_, 0, 0, 0}, ZeroHashes(16))) {
+      Give(kMaster, Channel::kState, chunk);
     }
   }
 

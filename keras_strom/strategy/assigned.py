@@ -17,6 +17,9 @@ from keras_strom.sharing.step import SharedStep
 
 _logger = logging.getLogger("keras_strom")
 
+# Elements that are compared at a time: temporary arrays of whole variables would be large.
+_BLOCK = 1 << 20
+
 
 def hash_of(entry: Entry) -> int:
     """Of a variable's bits."""
@@ -62,6 +65,7 @@ def largest_difference(entries: Iterable[Entry], parameters: npt.NDArray[np.floa
     for entry in entries:
         values = entry.variable.numpy().ravel()
         masters = parameters[entry.offset : entry.offset + entry.size]
-        if values.size:
-            difference = max(difference, float(np.max(np.abs(values - masters))))
+        for start in range(0, values.size, _BLOCK):
+            part = slice(start, start + _BLOCK)
+            difference = max(difference, float(np.max(np.abs(values[part] - masters[part]))))
     return difference

@@ -646,10 +646,9 @@ class Generation:
         space.assign(parameters, installing)
         assign(averaged, self._state_before)
         assign(moving, moved)
-        installed = parameters.copy()
         for entry in installing:
-            installed[entry.offset : entry.offset + entry.size] = entry.variable.numpy().ravel()
-        self._installed = difference, array_hash(installed)
+            parameters[entry.offset : entry.offset + entry.size] = entry.variable.numpy().ravel()
+        self._installed = difference, array_hash(parameters)
 
     def _average(self, key: int, values: npt.NDArray[np.float64]) -> learning_rates.Averaged:
         sharing = self._sharing

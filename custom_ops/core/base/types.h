@@ -17,6 +17,13 @@ namespace strom {
 
 using Bytes = std::span<const uint8_t>;
 
+// The bytes of values as they lie in memory, which the wire has, too: little-endian.
+template <typename Values>
+Bytes AsBytes(const Values& values) {
+  const std::span span(values);
+  return {reinterpret_cast<const uint8_t*>(span.data()), span.size_bytes()};
+}
+
 // The public half of an X25519 key.
 using PublicKeyBytes = std::array<uint8_t, 32>;
 

@@ -3,11 +3,15 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/base/hash.h"
+
 namespace strom {
 
 std::vector<uint32_t> ChiefsValues::LackingIn(std::span<const float> own) const {
   std::vector<uint32_t> lacking = Lacking(hashes_, grid_.Hashes(own));
-  std::erase_if(lacking, [&](uint32_t index) { return sent_.contains(index); });
+  for (const auto& [sent, values] : answers_) {
+    std::erase_if(lacking, [&](uint32_t index) { return std::ranges::binary_search(sent, index); });
+  }
   return lacking;
 }
 
@@ -20,18 +24,21 @@ std::optional<AskPieces> ChiefsValues::TakeQuestion(std::span<const float> own) 
 
 std::optional<int64_t> ChiefsValues::MostBytes(const BlobName& name) const {
   const bool asked = name.generation == generation_ && name.mark == number_ && !awaited_.empty();
-  return asked ? std::optional(grid_.MostBytes()) : std::nullopt;
+  if (!asked) return std::nullopt;
+  constexpr uint64_t kMost = uint64_t{1} << 40;
+  return static_cast<int64_t>(std::min(grid_.ElementsOf(awaited_), kMost) * sizeof(float));
 }
 
-std::string ChiefsValues::Add(std::vector<uint8_t> list) {
-  std::vector<uint32_t> indices;
-  const Status whole = grid_.Read(list, &indices);
-  if (!whole.ok()) return whole.message;
-  if (indices != awaited_) return "other pieces of the chief's values than were asked for";
-  if (!grid_.HasHashes(list, hashes_)) return "other values than it has announced";
-  sent_.insert(indices.begin(), indices.end());
-  lists_.push_back(std::move(list));
-  awaited_.clear();
+std::string ChiefsValues::Add(std::vector<float> values) {
+  if (values.size() != grid_.ElementsOf(awaited_)) {
+    return "other pieces of the chief's values than were asked for";
+  }
+  for (size_t at = 0; const uint32_t index : awaited_) {
+    const auto piece = std::span(values).subspan(at, grid_.SizeOf(index));
+    if (Hash(AsBytes(piece)) != hashes_[index]) return "other values than it has announced";
+    at += piece.size();
+  }
+  answers_[std::exchange(awaited_, {})] = std::move(values);
   return "";
 }
 
@@ -40,8 +47,18 @@ bool ChiefsValues::Install(std::vector<float>* own) {
     asked_ = false;
     return false;
   }
-  own->resize(grid_.elements());
-  for (const std::vector<uint8_t>& list : lists_) grid_.Put(list, *own);
+  for (auto& [indices, values] : answers_) {
+    if (indices.size() == grid_.count()) {
+      *own = std::move(values);
+      continue;
+    }
+    own->resize(grid_.elements());
+    for (size_t at = 0; const uint32_t index : indices) {
+      const std::span<float> place = grid_.Piece(std::span(*own), index);
+      std::copy_n(values.begin() + static_cast<ptrdiff_t>(at), place.size(), place.begin());
+      at += place.size();
+    }
+  }
   return true;
 }
 

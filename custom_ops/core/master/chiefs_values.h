@@ -3,8 +3,8 @@
 #define KERAS_STROM_CORE_MASTER_CHIEFS_VALUES_H_
 
 #include <cstdint>
+#include <map>
 #include <optional>
-#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -33,8 +33,8 @@ class ChiefsValues {
   std::optional<AskPieces> TakeQuestion(std::span<const float> own);
   // How many bytes may come as `name`; nullopt = that was not asked for.
   std::optional<int64_t> MostBytes(const BlobName& name) const;
-  // The answer. "" or why the chief has to be expelled.
-  std::string Add(std::vector<uint8_t> list);
+  // The answer: the values of what was asked for. "" or why the chief has to be expelled.
+  std::string Add(std::vector<float> values);
   // Nothing is missing, by the master's parameters at the time of the question.
   bool IsWhole() const { return asked_ && awaited_.empty(); }
   // Makes the chief's values of the master's. False, and `own` are as they were, where these have
@@ -50,8 +50,7 @@ class ChiefsValues {
   std::vector<uint64_t> hashes_;
   bool asked_ = false;
   std::vector<uint32_t> awaited_;
-  std::vector<std::vector<uint8_t>> lists_;  // answers
-  std::set<uint32_t> sent_;                  // the pieces in them
+  std::map<std::vector<uint32_t>, std::vector<float>> answers_;  // by what was asked for
 };
 
 }  // namespace strom

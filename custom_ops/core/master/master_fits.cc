@@ -288,15 +288,12 @@ std::optional<int64_t> MasterFits::MostBytes(const Member& member, const BlobNam
 
 std::string MasterFits::HandleBlob(const Member& member, Blob blob) {
   if (blob.name.kind == BlobKind::kReplica) {
-    std::vector<float> parameters;
-    const Status whole = blob.Values(&parameters);
-    if (!whole.ok()) return whole.message;
     Resumption& asked = last_end_.Has(member.rank) ? last_end_ : resumption_;
-    asked.AddParameters(member.rank, blob.name.mark, std::move(parameters));
+    asked.AddParameters(member.rank, blob.name.mark, std::move(blob.floats));
     return "";
   }
   if (blob.name.kind == BlobKind::kPieces) {
-    return rendezvous_.chiefs_values()->Add(std::move(blob.bytes));  // MostBytes has let them in
+    return rendezvous_.chiefs_values()->Add(std::move(blob.floats));  // MostBytes has let them in
   }
   if (blob.name.kind == BlobKind::kHashes) {
     std::vector<uint64_t> hashes;

@@ -434,7 +434,7 @@ void MasterNode::State::HandleChunk(Member* member, const Buffer& chunk) {
   const Status status = assembler.Add(parsed, most, &blob);
   if (!status.ok()) return Expel(member, status.message);
   if (!blob) return;
-  most_values_bytes = std::max(most_values_bytes, static_cast<int64_t>(blob->bytes.size()));
+  most_values_bytes = std::max(most_values_bytes, static_cast<int64_t>(blob->size_bytes()));
   const std::string fault = fits.HandleBlob(*member, *std::move(blob));
   if (!fault.empty()) Expel(member, fault);
 }

@@ -1,5 +1,8 @@
 #include "core/master/pieces_for_members.h"
 
+#include <span>
+#include <utility>
+
 #include "core/replication/blob.h"
 #include "core/replication/pieces.h"
 
@@ -12,9 +15,12 @@ void SendPieces(uint64_t generation, const std::vector<float>& values,
   std::map<std::vector<uint32_t>, std::vector<int32_t>> ranks_without;
   for (const auto& [rank, own] : had) ranks_without[Lacking(hashes, own)].push_back(rank);
   const PieceGrid grid(values.size());
-  const BlobName name{BlobKind::kPieces, generation, HashOfAll(hashes), 0, 0};
   for (const auto& [pieces, ranks] : ranks_without) {
-    const std::vector<Buffer> chunks = EncodeBlob(name, Bytes(grid.List(values, pieces)));
+    std::vector<Bytes> parts{AsBytes(hashes)};
+    for (const uint32_t index : pieces)
+      parts.push_back(AsBytes(grid.Piece(std::span(values), index)));
+    const std::vector<Buffer> chunks =
+        EncodeParts({BlobKind::kPieces, generation, 0, 0, 0}, std::move(parts));
     for (const int32_t rank : ranks) host->SendBlob(rank, chunks);
   }
 }

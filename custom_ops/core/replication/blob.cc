@@ -7,6 +7,27 @@
 
 namespace strom {
 
+namespace {
+
+// More than that is not set aside for values before they are there.
+constexpr uint64_t kMostSetAside = uint64_t{1} << 30;
+
+bool HoldsFloats(BlobKind kind) {
+  return kind == BlobKind::kReplica || kind == BlobKind::kParameters || kind == BlobKind::kPieces;
+}
+
+// A chunk without its `size` bytes of values, for which there is room.
+std::vector<uint8_t> Head(const BlobName& name, uint64_t size, uint64_t offset, uint64_t total) {
+  FieldWriter writer;
+  writer(static_cast<uint8_t>(name.kind), name.generation, name.key, name.mark, name.count, total,
+         offset);
+  std::vector<uint8_t> chunk = writer.Take();
+  chunk.reserve(chunk.size() + size);
+  return chunk;
+}
+
+}  // namespace
+
 Status ParseChunk(Bytes chunk, BlobChunk* parsed) {
   FieldReader reader(chunk);
   BlobName& name = parsed->name;
@@ -27,11 +48,7 @@ Status ParseChunk(Bytes chunk, BlobChunk* parsed) {
 }
 
 Buffer EncodePiece(const BlobName& name, Bytes piece, uint64_t offset, uint64_t total) {
-  FieldWriter writer;
-  writer(static_cast<uint8_t>(name.kind), name.generation, name.key, name.mark, name.count, total,
-         offset);
-  std::vector<uint8_t> chunk = writer.Take();
-  chunk.reserve(chunk.size() + piece.size());
+  std::vector<uint8_t> chunk = Head(name, piece.size(), offset, total);
   chunk.insert(chunk.end(), piece.begin(), piece.end());
   return MakeBuffer(std::move(chunk));
 }
@@ -44,17 +61,33 @@ Buffer EncodeChunk(const BlobName& name, Bytes values, uint64_t offset, int64_t 
 
 Buffer EncodePiece(const BlobName& name, std::span<const float> values, uint64_t offset,
                    uint64_t total) {
-  const auto* const bytes = reinterpret_cast<const uint8_t*>(values.data());
-  return EncodePiece(name, Bytes(bytes, values.size_bytes()), offset, total);
+  return EncodePiece(name, AsBytes(values), offset, total);
 }
 
 std::vector<Buffer> EncodeBlob(const BlobName& name, Bytes values, int64_t chunk_bytes) {
+  return EncodeParts(name, {values}, chunk_bytes);
+}
+
+std::vector<Buffer> EncodeParts(const BlobName& name, std::vector<Bytes> parts,
+                                int64_t chunk_bytes) {
+  uint64_t total = 0;
+  for (const Bytes part : parts) total += part.size();
   std::vector<Buffer> chunks;
+  auto part = parts.begin();
   uint64_t offset = 0;
   do {
-    chunks.push_back(EncodeChunk(name, values, offset, chunk_bytes));
-    offset += static_cast<uint64_t>(chunk_bytes);
-  } while (offset < values.size());
+    const uint64_t size = std::min(static_cast<uint64_t>(chunk_bytes), total - offset);
+    std::vector<uint8_t> chunk = Head(name, size, offset, total);
+    for (uint64_t left = size; left > 0;) {
+      const Bytes next = part->first(std::min<uint64_t>(left, part->size()));
+      chunk.insert(chunk.end(), next.begin(), next.end());
+      *part = part->subspan(next.size());
+      left -= next.size();
+      if (part->empty()) ++part;
+    }
+    chunks.push_back(MakeBuffer(std::move(chunk)));
+    offset += size;
+  } while (offset < total);
   return chunks;
 }
 
@@ -81,6 +114,19 @@ Status ParseUpdates(Bytes list, std::vector<Buffer>* updates) {
   return {};
 }
 
+bool ChunkOrder::Take(const BlobChunk& next) {
+  if (next.offset == 0) {
+    name_ = next.name;
+    total_ = next.total;
+    position_ = 0;
+  } else if (IsWhole() || !(next.name == name_) || next.total != total_ ||
+             next.offset != position_) {
+    return false;
+  }
+  position_ += next.bytes.size();
+  return true;
+}
+
 Status BlobAssembler::Add(Bytes chunk, std::optional<int64_t> limit_bytes,
                           std::optional<Blob>* blob) {
   BlobChunk next;
@@ -91,31 +137,45 @@ Status BlobAssembler::Add(Bytes chunk, std::optional<int64_t> limit_bytes,
 Status BlobAssembler::Add(const BlobChunk& next, std::optional<int64_t> limit_bytes,
                           std::optional<Blob>* blob) {
   if (next.offset == 0) {
-    open_ = {next.name, {}};
-    total_ = next.total;
-    position_ = 0;
-    in_run_ = is_kept_ = true;
+    open_ = {next.name, {}, {}};
+    size_ = 0;
+    is_kept_ = true;
   }
-  if (!in_run_ || !(open_.name == next.name) || next.total != total_ || next.offset != position_) {
-    return {Code::kCorrupt, "a chunk that does not follow the one before"};
-  }
-  position_ += next.bytes.size();
-  in_run_ = position_ < total_;
-  if (!limit_bytes) is_kept_ = false;
-  if (!is_kept_) {
-    open_.bytes = {};
-    return {};
-  }
-  if (open_.bytes.size() + next.bytes.size() > static_cast<uint64_t>(*limit_bytes)) {
-    open_.bytes = {};
-    return {Code::kCorrupt, std::to_string(total_) + " bytes of values where at most " +
+  if (!order_.Take(next)) return {Code::kCorrupt, "a chunk that does not follow the one before"};
+  is_kept_ = is_kept_ && limit_bytes.has_value();
+  const bool fits = is_kept_ && size_ + next.bytes.size() <= static_cast<uint64_t>(*limit_bytes);
+  if (!fits) {
+    open_ = {};
+    size_ = 0;
+    if (!is_kept_) return {};
+    return {Code::kCorrupt, std::to_string(next.total) + " bytes of values where at most " +
                                 std::to_string(*limit_bytes) + " are taken"};
   }
-  open_.bytes.insert(open_.bytes.end(), next.bytes.begin(), next.bytes.end());
-  if (in_run_) return {};
-  *blob = std::move(open_);
-  open_ = {};
+  Append(next, static_cast<uint64_t>(*limit_bytes));
+  if (!order_.IsWhole()) return {};
+  if (HoldsFloats(next.name.kind) && size_ % sizeof(float) != 0) {
+    return {Code::kCorrupt, "a run of chunks ends in the middle of a value"};
+  }
+  *blob = std::exchange(open_, {});
+  size_ = 0;
   return {};
+}
+
+void BlobAssembler::Append(const BlobChunk& next, uint64_t limit_bytes) {
+  if (!HoldsFloats(next.name.kind)) {
+    open_.bytes.insert(open_.bytes.end(), next.bytes.begin(), next.bytes.end());
+    size_ += next.bytes.size();
+    return;
+  }
+  std::vector<float>& floats = open_.floats;
+  // Grown by and by, many values would be copied, and lie in memory twice.
+  if (size_ == 0) {
+    floats.reserve(std::min({next.total, limit_bytes, kMostSetAside}) / sizeof(float));
+  }
+  floats.resize((size_ + next.bytes.size() + sizeof(float) - 1) / sizeof(float));
+  std::copy(next.bytes.begin(), next.bytes.end(),
+            reinterpret_cast<uint8_t*>(floats.data()) + size_);
+  size_ += next.bytes.size();
 }
 
 }  // namespace strom

@@ -28,16 +28,16 @@ enum class BlobKind : uint8_t {
                     // bytes = they are not finite
   kTarget = 10,     // master: a shard's float32 target, or that of a round, or bfloat16 changes
   kJoint = 11,      // master: the joint model, float32
-  kPieces = 12,     // of the values with which a generation starts (the chief's, and then the
-                    // master's) or ends those that the receiver lacks (replication/pieces.h)
+  kPieces = 12,     // of the float32 values with which a generation starts (the chief's, and then
+                    // the master's, behind the hashes of all pieces) or ends (the master's) those
+                    // that the receiver lacks (replication/pieces.h)
   kHashes = 13,     // worker, before kState: u64 hashes of the pieces of its values
 };
 
 struct BlobName {
   BlobKind kind = BlobKind::kReplica;
   uint64_t generation = 0;
-  uint64_t key = 0;    // averages; kDonation: whom it is for; kShard: the last step's iteration;
-                       // kPieces of the master: the hash of all pieces
+  uint64_t key = 0;    // averages; kDonation: whom it is for; kShard: the last step's iteration
   uint64_t mark = 0;   // kAverage: the sender's last counter, or the round that it gives for next;
                        // kMean: STEPs sent before it;
                        // kParameters, kPending: the snapshot that START or ENDED has named;
@@ -67,17 +67,17 @@ Buffer EncodePiece(const BlobName& name, Bytes piece, uint64_t offset, uint64_t 
 Buffer EncodePiece(const BlobName& name, std::span<const float> values, uint64_t offset,
                    uint64_t total);
 
-// At least one chunk, an empty one for no values; none carries more than `chunk_bytes`. `Number` is
-// float or double.
+// At least one chunk, an empty one for no values; none carries more than `chunk_bytes`.
 std::vector<Buffer> EncodeBlob(const BlobName& name, Bytes values,
                                int64_t chunk_bytes = kChunkBytes);
 template <typename Number>
 std::vector<Buffer> EncodeBlob(const BlobName& name, const std::vector<Number>& values,
                                int64_t chunk_bytes = kChunkBytes) {
-  return EncodeBlob(
-      name, Bytes(reinterpret_cast<const uint8_t*>(values.data()), values.size() * sizeof(Number)),
-      chunk_bytes);
+  return EncodeBlob(name, AsBytes(values), chunk_bytes);
 }
+// Of values that lie in several places, one behind the other.
+std::vector<Buffer> EncodeParts(const BlobName& name, std::vector<Bytes> parts,
+                                int64_t chunk_bytes = kChunkBytes);
 
 // The values of kPending: updates one after another, each behind its length.
 void AppendUpdate(Bytes update, std::vector<uint8_t>* list);
@@ -87,6 +87,8 @@ Status ParseUpdates(Bytes list, std::vector<Buffer>* updates);
 struct Blob {
   BlobName name;
   std::vector<uint8_t> bytes;
+  std::vector<float> floats;  // instead, of the kinds that are float32 values
+  size_t size_bytes() const { return bytes.size() + floats.size() * sizeof(float); }
   // kCorrupt where the bytes are no whole number of values.
   template <typename Number>
   Status Values(std::vector<Number>* values) const {
@@ -99,6 +101,20 @@ struct Blob {
   }
 };
 
+// Whether the chunks of a link make runs.
+class ChunkOrder {
+ public:
+  // False: it does not follow the one before. One without an offset begins a run.
+  bool Take(const BlobChunk& next);
+  // The last one taken was the last of its run.
+  bool IsWhole() const { return position_ == total_; }
+
+ private:
+  BlobName name_ = {};
+  uint64_t total_ = 0;
+  uint64_t position_ = 0;
+};
+
 // Puts the chunks of one link together again.
 class BlobAssembler {
  public:
@@ -109,13 +125,14 @@ class BlobAssembler {
   Status Add(Bytes chunk, std::optional<int64_t> limit_bytes, std::optional<Blob>* blob);
 
   // What it holds.
-  int64_t bytes() const { return static_cast<int64_t>(open_.bytes.size()); }
+  int64_t bytes() const { return static_cast<int64_t>(size_); }
 
  private:
+  void Append(const BlobChunk& next, uint64_t limit_bytes);
+
+  ChunkOrder order_;
   Blob open_ = {};
-  uint64_t total_ = 0;
-  uint64_t position_ = 0;
-  bool in_run_ = false;
+  uint64_t size_ = 0;  // its bytes
   bool is_kept_ = false;
 };
 

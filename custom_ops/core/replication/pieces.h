@@ -26,36 +26,28 @@ class PieceGrid {
 
   uint64_t elements() const { return elements_; }
   size_t count() const { return count_; }
+  // The elements of a piece.
+  size_t SizeOf(size_t index) const {
+    return static_cast<size_t>(std::min<uint64_t>(size_, elements_ - index * size_));
+  }
   // Whether it has these pieces; ascending.
   bool Has(const std::vector<uint32_t>& indices) const {
     return std::ranges::adjacent_find(indices, std::greater_equal()) == indices.end() &&
            (indices.empty() || indices.back() < count_);
   }
-  // The most bytes that a list of pieces has.
-  int64_t MostBytes() const;
   // The hash of each piece that `values` have whole, from the first on: they may be fewer than the
   // grid's.
   std::vector<uint64_t> Hashes(std::span<const float> values) const;
 
-  // These pieces of `values`, which are as many as the grid's: of each its u32 index and its
-  // values, one piece behind the other.
-  std::vector<uint8_t> List(std::span<const float> values,
-                            const std::vector<uint32_t>& indices) const;
-  // The indices of a list, ascending. kCorrupt where it is none.
-  Status Read(Bytes list, std::vector<uint32_t>* indices) const;
-  // Of a list that Read has read: whether its pieces have these hashes.
-  bool HasHashes(Bytes list, const std::vector<uint64_t>& hashes) const;
-  // Puts its pieces into values that are as many as the grid's.
-  void Put(Bytes list, std::span<float> values) const;
+  // Of values that are as many as the grid's.
+  template <typename Number>
+  std::span<Number> Piece(std::span<Number> values, uint32_t index) const {
+    return values.subspan(index * size_, SizeOf(index));
+  }
+  // The elements of these pieces.
+  uint64_t ElementsOf(const std::vector<uint32_t>& indices) const;
 
  private:
-  size_t SizeOf(size_t index) const {
-    return static_cast<size_t>(std::min<uint64_t>(size_, elements_ - index * size_));
-  }
-
-  // Of a list that Read has read: takes its first piece off, the index and the values' bytes.
-  std::pair<size_t, Bytes> TakePiece(Bytes* list) const;
-
   uint64_t elements_ = 0;
   uint64_t size_ = 1;  // elements of a piece
   size_t count_ = 0;
@@ -65,8 +57,27 @@ class PieceGrid {
 std::vector<uint32_t> Lacking(const std::vector<uint64_t>& wanted,
                               const std::vector<uint64_t>& had);
 
-// One hash of all pieces.
-uint64_t HashOfAll(const std::vector<uint64_t>& hashes);
+// Puts pieces, which come one behind the other, into their places, and looks at their hashes.
+class PieceTaker {
+ public:
+  // A place that takes as many bytes as it has, and the hash of what belongs there.
+  struct Place {
+    std::span<float> values;
+    uint64_t hash = 0;
+  };
+  // The places outlive this.
+  explicit PieceTaker(std::vector<Place> places) : places_(std::move(places)) {}
+
+  // The next bytes. kCorrupt where a piece is another one than that of the hash, or these are more
+  // than there are places for.
+  Status Take(Bytes bytes);
+  bool IsWhole() const { return next_ == places_.size(); }
+
+ private:
+  std::vector<Place> places_;
+  size_t next_ = 0;    // the place that is being filled
+  size_t filled_ = 0;  // its bytes so far
+};
 
 }  // namespace strom
 

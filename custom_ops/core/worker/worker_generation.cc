@@ -1,9 +1,10 @@
 #include "core/worker/worker_generation.h"
 
 #include <algorithm>
+#include <span>
 #include <utility>
 
-#include "core/replication/pieces.h"
+#include "core/base/little_endian.h"
 #include "core/replication/version_vector.h"
 
 namespace strom {
@@ -26,6 +27,7 @@ void WorkerGeneration::Begin(Generation generation) {
   phase_ = Phase::kStarting;
   registered_ = false;
   started_ = false;
+  ForgetPieces();
   parameters_ = is_chief_ ? generation_.values : nullptr;
   parameters_snapshot_ = 0;
   pending_.reset();
@@ -61,9 +63,10 @@ void WorkerGeneration::SendState(const std::vector<double>& state,
                                  std::shared_ptr<std::vector<float>> values) {
   if (phase_ != Phase::kFinal) return;
   phase_ = Phase::kResult;
+  ForgetPieces();
   parameters_ = nullptr;
   generation_.values = std::move(values);
-  host_->SendBlob(EncodeBlob({BlobKind::kHashes, layout_.generation, 0, 0, 0}, Hashes()));
+  host_->SendBlob(EncodeBlob({BlobKind::kHashes, layout_.generation, 0, 0, 0}, TakeHashes()));
   host_->SendBlob(EncodeBlob({BlobKind::kState, layout_.generation, 0, 0, 0}, state));
 }
 
@@ -120,13 +123,15 @@ void WorkerGeneration::GoOn() {
 
 void WorkerGeneration::Announce() {
   host_->Send(strom::Announce{layout_, host_->last_own_counter(), generation_.options_text,
-                              generation_.plan, generation_.cycles, Hashes()});
+                              generation_.plan, generation_.cycles, TakeHashes()});
 }
 
-// Of the pieces of this worker's values.
-std::vector<uint64_t> WorkerGeneration::Hashes() const {
-  if (generation_.values == nullptr) return {};
-  return PieceGrid(layout_.size).Hashes(*generation_.values);
+// Of the pieces of this worker's values, which the master is told.
+const std::vector<uint64_t>& WorkerGeneration::TakeHashes() {
+  const bool has_values = generation_.values != nullptr;
+  hashes_.clear();
+  if (has_values) hashes_ = PieceGrid(layout_.size).Hashes(*generation_.values);
+  return hashes_;
 }
 
 void WorkerGeneration::Handle(const AskPieces& ask) {
@@ -136,8 +141,11 @@ void WorkerGeneration::Handle(const AskPieces& ask) {
   if (!grid.Has(ask.indices)) {
     return host_->Fail(Code::kCorrupt, "the master asks for pieces of values that are none");
   }
-  host_->SendBlob(EncodeBlob({BlobKind::kPieces, layout_.generation, 0, ask.number, 0},
-                             Bytes(grid.List(*generation_.values, ask.indices))));
+  const std::span<const float> values = *generation_.values;
+  std::vector<Bytes> parts;
+  for (const uint32_t index : ask.indices) parts.push_back(AsBytes(grid.Piece(values, index)));
+  host_->SendBlob(
+      EncodeParts({BlobKind::kPieces, layout_.generation, 0, ask.number, 0}, std::move(parts)));
 }
 
 bool WorkerGeneration::HandleStart(const StartGeneration& start) {
@@ -213,9 +221,6 @@ std::optional<int64_t> WorkerGeneration::MostBytes(const BlobName& name) const {
   switch (name.kind) {
     case BlobKind::kParameters:
       return static_cast<int64_t>(layout_.size * sizeof(float));
-    case BlobKind::kPieces:
-      if (!AwaitsPieces()) return std::nullopt;
-      return PieceGrid(layout_.size).MostBytes();
     case BlobKind::kMean:
       if (!asked_ || asked_->first != name.key) return std::nullopt;
       return static_cast<int64_t>(asked_->second.size() * sizeof(double));
@@ -231,11 +236,9 @@ void WorkerGeneration::HandleBlob(Blob blob) {
   if (blob.name.generation != layout_.generation) {
     ++(*drops_)["values of another generation"];
   } else if (blob.name.kind == BlobKind::kParameters) {
-    const Status whole = ReadParameters(blob, &parameters_);
-    if (!whole.ok()) return host_->Fail(whole.code, whole.message);
     parameters_snapshot_ = blob.name.mark;
-  } else if (blob.name.kind == BlobKind::kPieces && AwaitsPieces()) {
-    HandlePieces(blob);
+    const Status whole = TakeParameters(std::move(blob), &parameters_);
+    if (!whole.ok()) return host_->Fail(whole.code, whole.message);
   } else if (blob.name.kind == BlobKind::kMean && asked_ && asked_->first == blob.name.key) {
     mean_ = std::move(blob);
   } else if (blob.name.kind == BlobKind::kDonation && asks_as_) {
@@ -247,33 +250,60 @@ void WorkerGeneration::HandleBlob(Blob blob) {
   }
 }
 
-Status WorkerGeneration::ReadParameters(
-    const Blob& blob, std::shared_ptr<const std::vector<float>>* parameters) const {
-  auto values = std::make_shared<std::vector<float>>();
-  const Status whole = blob.Values(values.get());
-  if (!whole.ok() || values->size() != layout_.size) {
-    return {Code::kCorrupt, "the master sent " + std::to_string(values->size()) +
+Status WorkerGeneration::TakeParameters(
+    Blob blob, std::shared_ptr<const std::vector<float>>* parameters) const {
+  if (blob.floats.size() != layout_.size) {
+    return {Code::kCorrupt, "the master sent " + std::to_string(blob.floats.size()) +
                                 " parameters instead of " + std::to_string(layout_.size)};
   }
-  *parameters = std::move(values);
+  *parameters = std::make_shared<const std::vector<float>>(std::move(blob.floats));
   return {};
 }
 
 // Into this worker's own values, for the rest of the master's are the same.
-void WorkerGeneration::HandlePieces(const Blob& blob) {
-  const PieceGrid grid(layout_.size);
-  std::vector<uint32_t> indices;
-  const Status whole = grid.Read(blob.bytes, &indices);
-  if (!whole.ok()) return host_->Fail(whole.code, "the master sent " + whole.message);
-  std::shared_ptr<std::vector<float>>& values = generation_.values;
-  if (!values) values = std::make_shared<std::vector<float>>(layout_.size);
-  grid.Put(blob.bytes, *values);
-  if (HashOfAll(grid.Hashes(*values)) != blob.name.key) {
-    return host_->Fail(Code::kCorrupt,
-                       "the master sent pieces that do not make its values of this worker's");
+void WorkerGeneration::HandlePieces(const BlobChunk& chunk) {
+  if (chunk.name.generation != layout_.generation || !AwaitsPieces()) {
+    ++(*drops_)["values that nobody asked for"];
+    return;
   }
-  parameters_ = values;
+  Bytes values = chunk.bytes;
+  Status status;
+  if (!pieces_order_.Take(chunk)) {
+    status = {Code::kCorrupt, "a chunk that does not follow the one before"};
+  } else if (chunk.offset == 0) {
+    status = BeginPieces(chunk, &values);
+  }
+  if (status.ok()) status = pieces_->Take(values);
+  if (!status.ok()) {
+    ForgetPieces();
+    return host_->Fail(status.code, "the master sent " + status.message);
+  }
+  if (!pieces_->IsWhole()) return;
+  parameters_ = generation_.values;
   parameters_snapshot_ = 0;
+}
+
+// Takes the hashes off the first chunk of pieces.
+Status WorkerGeneration::BeginPieces(const BlobChunk& first, Bytes* values) {
+  const PieceGrid grid(layout_.size);
+  const size_t hashes_bytes = grid.count() * sizeof(uint64_t);
+  if (values->size() < hashes_bytes) return {Code::kCorrupt, "pieces without their hashes"};
+  std::vector<uint64_t> wanted(grid.count());
+  for (uint64_t& hash : wanted) {
+    hash = LoadLittleEndian<uint64_t>(values->data());
+    *values = values->subspan(sizeof(hash));
+  }
+  const std::vector<uint32_t> lacking = Lacking(wanted, hashes_);
+  if (first.total - hashes_bytes != grid.ElementsOf(lacking) * sizeof(float)) {
+    return {Code::kCorrupt, "other pieces than this worker lacks"};
+  }
+  if (!generation_.values) generation_.values = std::make_shared<std::vector<float>>(layout_.size);
+  std::vector<PieceTaker::Place> places;
+  for (const uint32_t index : lacking) {
+    places.push_back({grid.Piece(std::span(*generation_.values), index), wanted[index]});
+  }
+  pieces_.emplace(std::move(places));
+  return {};
 }
 
 void WorkerGeneration::AddPending(uint64_t number, std::vector<ReceivedUpdate> updates) {

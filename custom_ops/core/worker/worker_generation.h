@@ -17,6 +17,7 @@
 #include "core/replication/blob.h"
 #include "core/replication/control.h"
 #include "core/replication/node_status.h"
+#include "core/replication/pieces.h"
 #include "core/replication/replication.h"
 #include "core/replication/step_queue.h"
 #include "core/replication/update.h"
@@ -144,6 +145,8 @@ class WorkerGeneration {
   Status Handle(const Rounds& rounds, std::vector<int32_t> ranks, int32_t rank);
   // Of the joint model.
   void HandleJointChunk(const BlobChunk& chunk);
+  // Of the values with which it starts or ends.
+  void HandlePieces(const BlobChunk& chunk);
   void HandleBlob(Blob blob);
   void Add(ReceivedUpdate update) { queue_.Add(std::move(update)); }
   // Late: the updates that the snapshot `number` lacks though START's cut covers them.
@@ -155,9 +158,8 @@ class WorkerGeneration {
   // How many bytes of the run `name` may be here; nullopt = nobody waits for it. What another
   // worker has made, and the master only passes on, has a bound of its own.
   std::optional<int64_t> MostBytes(const BlobName& name) const;
-  // kCorrupt where they are not those of this layout.
-  Status ReadParameters(const Blob& blob,
-                        std::shared_ptr<const std::vector<float>>* parameters) const;
+  // kCorrupt where they are not as many as those of this layout.
+  Status TakeParameters(Blob blob, std::shared_ptr<const std::vector<float>>* parameters) const;
   const StepQueue& queue() const { return queue_; }
   Phase phase() const { return phase_; }
   const char* phase_name() const;
@@ -176,11 +178,15 @@ class WorkerGeneration {
 
  private:
   void HandleDonation(Blob blob);
-  std::vector<uint64_t> Hashes() const;
+  const std::vector<uint64_t>& TakeHashes();
   bool AwaitsPieces() const {
     return phase_ == Phase::kResult || (phase_ == Phase::kStarting && !is_chief_);
   }
-  void HandlePieces(const Blob& blob);
+  Status BeginPieces(const BlobChunk& first, Bytes* values);
+  void ForgetPieces() {
+    pieces_order_ = {};
+    pieces_.reset();
+  }
   bool HasSnapshot() const;
   void Start();
   void AskAverage();
@@ -201,6 +207,9 @@ class WorkerGeneration {
   Beginning beginning_;    // as they said
   uint64_t snapshot_ = 0;  // of the PARAMETERS that they named; 0 = of an ordinary start
   VersionVector cut_;
+  std::vector<uint64_t> hashes_;  // of the pieces of this worker's values, as the master knows them
+  ChunkOrder pieces_order_;
+  std::optional<PieceTaker> pieces_;  // they go into this worker's values
   std::shared_ptr<const std::vector<float>> parameters_;
   uint64_t parameters_snapshot_ = 0;                                         // which they are
   std::optional<std::pair<uint64_t, std::vector<ReceivedUpdate>>> pending_;  // snapshot, updates

@@ -451,6 +451,7 @@ void WorkerNode::State::HandleChunk(Bytes chunk) {
   if (status.ok() && (kind == BlobKind::kTarget || kind == BlobKind::kJoint)) {
     return generation->HandleJointChunk(parsed);
   }
+  if (status.ok() && kind == BlobKind::kPieces) return generation->HandlePieces(parsed);
   if (status.ok()) {
     const bool donated = parsed.name.kind == BlobKind::kDonation;
     status = (donated ? donation_assembler : assembler)
@@ -460,7 +461,7 @@ void WorkerNode::State::HandleChunk(Bytes chunk) {
   if (!blob) return;
   if (blob->name.kind == BlobKind::kPending) return HandlePending(*blob);
   if (blob->name.kind == BlobKind::kParameters && request.is_outstanding()) {
-    return HandleSnapshot(*blob);
+    return HandleSnapshot(std::move(*blob));
   }
   generation->HandleBlob(std::move(*blob));
 }
@@ -521,12 +522,13 @@ void WorkerNode::State::Handle(const SnapshotCut& named) {
 
 // Nothing else brings parameters while a request is outstanding: the result waits for FINAL, and
 // that for the snapshot.
-void WorkerNode::State::HandleSnapshot(const Blob& blob) {
+void WorkerNode::State::HandleSnapshot(Blob blob) {
+  const BlobName name = blob.name;
   std::shared_ptr<const std::vector<float>> parameters;
-  const Status whole = generation->ReadParameters(blob, &parameters);
+  const Status whole = generation->TakeParameters(std::move(blob), &parameters);
   if (!whole.ok()) return Fail(whole.code, whole.message);
-  if (blob.name.generation != relay.layout().generation) return;
-  request.AddParameters(blob.name.mark, std::move(parameters));
+  if (name.generation != relay.layout().generation) return;
+  request.AddParameters(name.mark, std::move(parameters));
 }
 
 void WorkerNode::State::InstallSnapshot(Snapshot whole) {

@@ -120,7 +120,7 @@ struct WorkerNode::State final : WorkerGenerationHost {
   // --- a snapshot in the middle of a generation
   void HandleTooFarBehind();
   void AskForSnapshot();
-  void HandleSnapshot(const Blob& blob);
+  void HandleSnapshot(Blob blob);
   void InstallSnapshot(Snapshot whole);
 
   // --- the links of the tree

@@ -3,6 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <iterator>
+#include <span>
+#include <utility>
 #include <vector>
 
 namespace strom {
@@ -21,8 +25,12 @@ class Chief {
     announce.hashes = grid_.Hashes(values);
     return ChiefsValues(announce, kNumber);
   }
-  std::vector<uint8_t> Answer(const AskPieces& ask) const {
-    return grid_.List(values, ask.indices);
+  std::vector<float> Answer(const AskPieces& ask) const {
+    std::vector<float> answer;
+    for (const uint32_t index : ask.indices) {
+      std::ranges::copy(grid_.Piece(std::span(values), index), std::back_inserter(answer));
+    }
+    return answer;
   }
 
   const std::vector<float> values;

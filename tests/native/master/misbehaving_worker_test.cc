@@ -116,7 +116,7 @@ TEST(MisbehavingWorkerTest, AChiefsValuesThatDoNotComeLeaveTheParametersOfTheLas
   const std::optional<AskPieces> asked = master.links.Last<AskPieces>(1);
   ASSERT_TRUE(asked);
   master.SayBlob(1, EncodeBlob({BlobKind::kPieces, 2, 0, asked->number, 0}, std::vector<float>(1)));
-  EXPECT_THAT(master.links.closed[1], HasSubstr("a list of pieces that is none"));
+  EXPECT_THAT(master.links.closed[1], HasSubstr("other pieces of the chief's values"));
   master.Say(2, Announce{next, 0, ""});
   EXPECT_EQ(master.node.parameters().size(), kLayout.size);
   // Who has missed the end of the first is told it in full.
@@ -338,7 +338,10 @@ TEST(MisbehavingWorkerTest, AChiefWhoseValuesAreNotThoseThatItHasAnnouncedIsExpe
   const auto give = [&](const std::vector<float>& other, const AskPieces& ask,
                         const std::vector<uint32_t>& indices) {
     const BlobName name{BlobKind::kPieces, 1, 0, ask.number, 0};
-    master.SayBlob(link, EncodeBlob(name, Bytes(grid.List(other, indices))));
+    std::vector<Bytes> parts;
+    for (const uint32_t index : indices)
+      parts.push_back(AsBytes(grid.Piece(std::span(other), index)));
+    master.SayBlob(link, EncodeParts(name, std::move(parts)));
   };
   AskPieces ask = come_back();
   give(values, ask, {0, 1});

@@ -3,7 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
+#include <span>
+#include <utility>
 #include <vector>
 
 namespace strom {
@@ -39,27 +42,67 @@ TEST(PieceGrid, OnlyWholePiecesHaveAHash) {
   EXPECT_THAT(grid.Hashes({}), IsEmpty());
 }
 
-TEST(PieceGrid, WhatOneLacksMakesItsValuesThoseOfTheOther) {
+// Where these pieces of `values` belong, if they are to be those of `wanted`.
+PieceTaker TakerOf(const std::vector<float>& wanted, const std::vector<uint32_t>& indices,
+                   std::vector<float>* values) {
+  const PieceGrid grid(values->size());
+  const std::vector<uint64_t> hashes = grid.Hashes(wanted);
+  std::vector<PieceTaker::Place> places;
+  for (const uint32_t index : indices) {
+    places.push_back({grid.Piece(std::span(*values), index), hashes[index]});
+  }
+  return PieceTaker(std::move(places));
+}
+
+// Their bytes, one behind the other.
+std::vector<uint8_t> BytesOf(const std::vector<float>& values,
+                             const std::vector<uint32_t>& indices) {
+  const PieceGrid grid(values.size());
+  std::vector<uint8_t> bytes;
+  for (const uint32_t index : indices) {
+    const Bytes piece = AsBytes(grid.Piece(std::span(values), index));
+    bytes.insert(bytes.end(), piece.begin(), piece.end());
+  }
+  return bytes;
+}
+
+TEST(PieceTaker, WhatOneLacksMakesItsValuesThoseOfTheOther) {
   for (const size_t size : {size_t{1}, size_t{300}, size_t{1001}}) {
     const PieceGrid grid(size);
     const std::vector<float> wanted = Counting(size);
     std::vector<float> had = wanted;
     had[size / 2] = -1;
     had[size - 1] = -2;
-    const std::vector<uint64_t> hashes = grid.Hashes(wanted);
-    const std::vector<uint32_t> lacking = Lacking(hashes, grid.Hashes(had));
+    const std::vector<uint32_t> lacking = Lacking(grid.Hashes(wanted), grid.Hashes(had));
     ASSERT_THAT(lacking, SizeIs(size == 1 ? 1 : 2));
-    const std::vector<uint8_t> list = grid.List(wanted, lacking);
-    EXPECT_LE(static_cast<int64_t>(list.size()), grid.MostBytes());
-    std::vector<uint32_t> read;
-    ASSERT_TRUE(grid.Read(list, &read).ok());
-    EXPECT_EQ(read, lacking);
-    EXPECT_TRUE(grid.HasHashes(list, hashes));
-    EXPECT_FALSE(grid.HasHashes(grid.List(had, lacking), hashes));
-    grid.Put(list, had);
+    const std::vector<uint8_t> bytes = BytesOf(wanted, lacking);
+    EXPECT_EQ(bytes.size(), grid.ElementsOf(lacking) * sizeof(float));
+    PieceTaker taker = TakerOf(wanted, lacking, &had);
+    for (size_t at = 0; at < bytes.size(); at += 3) {
+      EXPECT_FALSE(taker.IsWhole());
+      ASSERT_TRUE(
+          taker.Take(Bytes(bytes).subspan(at, std::min<size_t>(3, bytes.size() - at))).ok());
+    }
+    EXPECT_TRUE(taker.IsWhole());
     EXPECT_EQ(had, wanted);
-    EXPECT_EQ(HashOfAll(grid.Hashes(had)), HashOfAll(hashes));
+    EXPECT_EQ(taker.Take(Bytes(bytes).first(1)).code, Code::kCorrupt) << "one too many";
   }
+}
+
+TEST(PieceTaker, WhatBelongsToAnotherHashIsRefusedOnceItsPieceIsWhole) {
+  const std::vector<float> wanted = Counting(1001);
+  std::vector<float> values(1001);
+  PieceTaker taker = TakerOf(wanted, {3, 250}, &values);
+  std::vector<uint8_t> bytes = BytesOf(wanted, {3, 250});
+  ++bytes.back();
+  EXPECT_TRUE(taker.Take(Bytes(bytes).first(bytes.size() - 1)).ok());
+  EXPECT_EQ(taker.Take(Bytes(bytes).last(1)).code, Code::kCorrupt);
+}
+
+TEST(PieceTaker, WithoutPlacesItIsWhole) {
+  PieceTaker taker({});
+  EXPECT_TRUE(taker.IsWhole());
+  EXPECT_TRUE(taker.Take({}).ok());
 }
 
 TEST(PieceGrid, WhoHasNothingLacksAll) {
@@ -67,22 +110,6 @@ TEST(PieceGrid, WhoHasNothingLacksAll) {
   const std::vector<float> values = Counting(10);
   EXPECT_THAT(Lacking(grid.Hashes(values), {}), SizeIs(10));
   EXPECT_THAT(Lacking(grid.Hashes(values), grid.Hashes(values)), IsEmpty());
-}
-
-TEST(PieceGrid, AListThatIsNoneIsSaidToBe) {
-  const PieceGrid grid(1001);
-  std::vector<uint32_t> read;
-  const std::vector<uint8_t> list = grid.List(Counting(1001), {3, 250});
-  for (size_t size = 1; size < list.size(); ++size) {
-    const bool is_whole = size == 20;  // the first piece
-    EXPECT_EQ(grid.Read(Bytes(list).first(size), &read).ok(), is_whole) << size;
-  }
-  std::vector<uint8_t> descending = list;
-  descending[20] = 3;
-  EXPECT_EQ(grid.Read(descending, &read).code, Code::kCorrupt);
-  std::vector<uint8_t> beyond = list;
-  beyond[20] = 251;
-  EXPECT_EQ(grid.Read(beyond, &read).code, Code::kCorrupt);
 }
 
 TEST(PieceGrid, IndicesAreThoseOfItsPiecesAscending) {

@@ -74,7 +74,11 @@ class Master {
     const std::optional<AskPieces> asked = links.Last<AskPieces>(link);
     if (!asked || asked->generation != announce.layout.generation) return;
     const BlobName name{BlobKind::kPieces, asked->generation, 0, asked->number, 0};
-    SayBlob(link, EncodeBlob(name, Bytes(grid.List(values, asked->indices))));
+    std::vector<Bytes> parts;
+    for (const uint32_t index : asked->indices) {
+      parts.push_back(AsBytes(grid.Piece(std::span(values), index)));
+    }
+    SayBlob(link, EncodeParts(name, std::move(parts)));
   }
   // All end the first generation, in which nobody has sent an update.
   void End() {

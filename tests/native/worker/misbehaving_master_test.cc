@@ -4,11 +4,15 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <numeric>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/replication/control.h"
 #include "core/replication/merged_update.h"
+#include "core/replication/pieces.h"
 #include "core/worker/worker_node.h"
 #include "empty_update.h"
 #include "link_events.h"
@@ -323,6 +327,83 @@ TEST(MisbehavingMasterTest, AnOwnUpdateThatNoBeaconHasNamedForLongIsSaidAgain) {
   EXPECT_EQ(worker.links.Updates(1), 2);
   hear(3 * timeout_ns + 1, {{kOrigin, 2}});
   EXPECT_EQ(worker.links.Updates(1), 2);
+}
+
+// Worker 1, whose values are 0, 1, 2, ..., waits for the master's.
+class StartingWorker {
+ public:
+  StartingWorker() : node({.rank = 1, .master = {}}, &links) {
+    std::iota(own->begin(), own->end(), 0.0f);
+    node.Start(kNow);
+    node.HandleLinkEvent(kNow, Up(1, EncodeWelcome({kOrigin, 0, 1})));
+    node.BeginGeneration(kNow, {1, static_cast<int64_t>(kLayout.size), kLayout.hash, "", own});
+    node.HandleLinkEvent(kNow, MessageOn(1, StartGeneration{1, {}}));
+  }
+  // Pieces of these values, behind the hashes of others.
+  static std::vector<Buffer> Pieces(const std::vector<float>& values,
+                                    const std::vector<uint32_t>& indices,
+                                    const std::vector<float>& hashed, int64_t chunk_bytes) {
+    const PieceGrid grid(kLayout.size);
+    const std::vector<uint64_t> hashes = grid.Hashes(hashed);
+    std::vector<Bytes> parts{AsBytes(hashes)};
+    for (const uint32_t index : indices) {
+      parts.push_back(AsBytes(grid.Piece(std::span(values), index)));
+    }
+    return EncodeParts({BlobKind::kPieces, 1, 0, 0, 0}, std::move(parts), chunk_bytes);
+  }
+  void Hear(const std::vector<Buffer>& chunks) {
+    for (const Buffer& chunk : chunks) {
+      node.HandleLinkEvent(kNow, MessageOn(1, Channel::kState, chunk));
+    }
+  }
+  // The parameters with which it has started, "" or why it has failed; null = neither.
+  std::pair<std::shared_ptr<const std::vector<float>>, std::string> Outcome() {
+    while (auto event = node.PollEvent()) {
+      if (event->type == WorkerEvent::Type::kFailed) return {nullptr, event->status.message};
+      if (event->type == WorkerEvent::Type::kStarted) return {event->parameters, ""};
+    }
+    return {};
+  }
+
+  const std::shared_ptr<std::vector<float>> own =
+      std::make_shared<std::vector<float>>(kLayout.size);
+  RecordedLinks links;
+  WorkerNode node;
+};
+
+TEST(MisbehavingMasterTest, PiecesGoIntoAWorkersOwnValuesAsTheyCome) {
+  for (const int64_t chunk_bytes : {int64_t{804}, kChunkBytes}) {
+    StartingWorker worker;
+    std::vector<float> wanted = *worker.own;
+    wanted[3] = wanted[98] = -1;
+    worker.Hear(StartingWorker::Pieces(wanted, {3, 98}, wanted, chunk_bytes));
+    const auto [parameters, failure] = worker.Outcome();
+    ASSERT_TRUE(parameters) << failure;
+    EXPECT_EQ(parameters, worker.own);
+    EXPECT_EQ(*parameters, wanted);
+  }
+}
+
+TEST(MisbehavingMasterTest, PiecesThatDoNotMakeTheMastersValuesEndTheWorker) {
+  StartingWorker worker;
+  std::vector<float> wanted = *worker.own;
+  wanted[3] = -1;
+  const auto failure = [](const std::vector<Buffer>& chunks) {
+    StartingWorker other;
+    other.Hear(chunks);
+    return other.Outcome().second;
+  };
+  const auto pieces = [&](const std::vector<uint32_t>& indices, int64_t chunk_bytes = kChunkBytes) {
+    return StartingWorker::Pieces(wanted, indices, wanted, chunk_bytes);
+  };
+  EXPECT_EQ(failure(pieces({3})), "");
+  EXPECT_THAT(failure(pieces({})), HasSubstr("other pieces than this worker lacks"));
+  EXPECT_THAT(failure(pieces({3, 4})), HasSubstr("other pieces than this worker lacks"));
+  EXPECT_THAT(failure(pieces({4})), HasSubstr("other values than its hash says"));
+  EXPECT_THAT(failure(pieces({3}, 400)), HasSubstr("pieces without their hashes"));
+  std::vector<Buffer> late = pieces({3}, 801);
+  late.erase(late.begin());
+  EXPECT_THAT(failure(late), HasSubstr("does not follow"));
 }
 
 }  // namespace
