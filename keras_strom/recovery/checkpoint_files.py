@@ -257,12 +257,12 @@ class CheckpointFolder:
         made = []
         failure: OSError | None = None
         with self._reachable():
+            self._hold_epoch()  # A later runner has removed this one's folder for parts.
             numbers = self._numbers()
             for number, parts in sorted(numbers.items()):
                 whole = len(parts) == self._workers
                 if not whole and max(numbers) < number + 2:
                     continue
-                self._hold_epoch()
                 try:
                     if (checkpoint := self._make(number, parts)) is not None:
                         made.append(checkpoint)
