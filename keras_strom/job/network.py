@@ -11,6 +11,7 @@ import ipaddress
 import json
 import logging
 import math
+import re
 import socket
 from collections.abc import Mapping
 from typing import Any
@@ -22,6 +23,8 @@ from keras_strom.job.interfaces import InterfaceAddress, IPAddress, interface_ad
 HostPort = tuple[str, int]
 
 _MAX_PORT = 65535
+# Of a store such as gs://bucket or dbfs:/folder, which a file system would take for a folder here.
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 # What senders may have under way to one receiver together (core/transport/grants.h).
 _LEAST_RECEIVE_BUFFER = 256 << 10
 
@@ -119,6 +122,11 @@ class NetworkConfig:
         folder, interval = self.checkpoint_dir, self.checkpoint_interval
         if folder is not None and (not isinstance(folder, str) or not folder):
             raise errors.InvalidOption(f"checkpoint_dir={folder!r} must be the path of a folder")
+        if folder is not None and _URL.match(folder):
+            raise errors.InvalidOption(
+                f"checkpoint_dir={folder!r} is a URL, and must be the path of a folder: mount that "
+                "store on every machine (as /dbfs is on Databricks), and give the path it has there"
+            )
         check_number("checkpoint_interval", interval)
         if not 0.1 <= interval < math.inf:
             raise errors.InvalidOption(

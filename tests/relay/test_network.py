@@ -48,6 +48,8 @@ def several_interfaces(monkeypatch: pytest.MonkeyPatch) -> None:
         {"merging": "always"},
         {"merging": True},
         {"checkpoint_dir": 7},
+        {"checkpoint_dir": "gs://bucket/checkpoints"},
+        {"checkpoint_dir": "dbfs:/checkpoints"},
         {"checkpoint_dir": "/tmp", "checkpoint_interval": 0},
         {"checkpoint_dir": "/tmp", "checkpoints_kept": 0},
     ],
