@@ -233,8 +233,8 @@ def _marker(checkpoint_dir: str | None) -> Iterator[str | None]:
     with contextlib.ExitStack() as stack:
         path = None
         if checkpoint_dir is not None:
-            folder = machine.existing(Path(checkpoint_dir))
             with contextlib.suppress(OSError):  # The finding of this machine says it.
+                folder = machine.existing(Path(checkpoint_dir))
                 path = stack.enter_context(
                     tempfile.NamedTemporaryFile(dir=folder, prefix=".keras-strom-doctor-")
                 ).name

@@ -141,7 +141,11 @@ def _read(limit: str) -> str:
 
 
 def existing(folder: Path) -> Path:
-    """The folder, or the first above it that is there."""
+    """The folder, or the first above it that is there.
+
+    Raises:
+        OSError: it cannot be looked at, as below a folder that this user may not enter.
+    """
     found = folder.absolute()
     while not found.exists() and found != found.parent:
         found = found.parent
@@ -150,8 +154,9 @@ def existing(folder: Path) -> Path:
 
 def _folder(folder: Path) -> Finding:
     """Whether checkpoints can be written there; the folder itself need not exist yet."""
-    place = existing(folder)
+    place = folder
     try:
+        place = existing(folder)
         with tempfile.NamedTemporaryFile(dir=place, prefix=".keras-strom-doctor-") as file:
             file.write(bytes(1 << 20))
             file.flush()

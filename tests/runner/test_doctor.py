@@ -221,6 +221,13 @@ def test_a_folder_that_cannot_be_written_is_found(tmp_path: Path) -> None:
     assert "cannot be written" in found.words
 
 
+def test_a_folder_that_cannot_be_looked_at_is_found(tmp_path: Path) -> None:
+    below = tmp_path / ("x" * 300) / "below"  # As below one that this user may not enter.
+    found = named("checkpoints", machine.findings(1, str(below)))
+    assert found.grade is Grade.BAD
+    assert "cannot be written: File name too long" in found.words
+
+
 def test_a_full_disk_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     usage = shutil.disk_usage(tmp_path)._replace(free=1 << 20)
     monkeypatch.setattr(machine.shutil, "disk_usage", lambda _: usage)
