@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import functools
 import itertools
+import os
 import tempfile
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -105,6 +106,9 @@ def examine_hosts(
     most = max(host.slots for host in hosts)
     network.of_worker(most - 1)
     refuse_without_others(network, workers)
+    if network.checkpoint_dir is not None:  # As in a run; ssh leads to another folder than this.
+        folder = os.path.abspath(network.checkpoint_dir)
+        network = dataclasses.replace(network, checkpoint_dir=folder)
     counts = _filled([host.slots for host in hosts], workers)
     here = sum(count for host, count in zip(hosts, counts, strict=True) if host.is_here)
     nodes = [

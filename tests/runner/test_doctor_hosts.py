@@ -178,6 +178,18 @@ def test_all_hosts_look_and_join_at_the_same_time(monkeypatch: pytest.MonkeyPatc
     assert {one.node for one in found if one.check == "relay"} == set("abcd")
 
 
+def test_a_folder_for_checkpoints_is_that_of_a_run_on_all_hosts(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    asked = []
+    There(monkeypatch, lambda _, question: asked.append(question.get("network", "{}")))
+    monkeypatch.chdir(tmp_path)
+    network = NetworkConfig(checkpoint_dir="checkpoints")
+    list(examine_hosts(parse_hosts("a,b"), None, network))
+    folders = {NetworkConfig.from_json(text).checkpoint_dir for text in asked} - {None}
+    assert folders == {str(tmp_path / "checkpoints")}
+
+
 def test_findings_stand_in_the_order_of_hosts_whoever_answers_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
