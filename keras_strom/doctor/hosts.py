@@ -129,7 +129,7 @@ def examine_hosts(
         yield from _at_here([_slots(hosts, workers, slots)])
         try:
             master, why = _master_host(network, nodes)
-        except errors.AddressError as error:
+        except errors.StromError as error:
             yield from _at_here(software_here.result())
             yield from _at_here([Finding("address", Grade.BAD, str(error))])
             yield from (one for node in nodes for one in node.found)

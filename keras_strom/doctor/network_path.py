@@ -42,7 +42,7 @@ def findings(workers: int, network: NetworkConfig) -> Iterator[Finding]:
         network = dataclasses.replace(network, network_mask=LOOPBACK_MASK)
     try:
         host = resolve_address(network, node_address=environment.node_address())
-    except errors.AddressError as error:
+    except errors.StromError as error:
         yield Finding("address", Grade.BAD, str(error))
         return
     yield _address(host, network, stays_here)

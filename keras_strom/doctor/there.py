@@ -71,7 +71,7 @@ def serve(wire: Wire) -> None:
         }
         if look is _look:
             answer["versions"] = software.versions()
-            with contextlib.suppress(errors.AddressError):  # A finding says it.
+            with contextlib.suppress(errors.StromError):  # A finding says it.
                 answer["address"] = _own_address(network, question["master"])
         wire.send(answer)
 
@@ -91,7 +91,7 @@ def _look(_: Wire, network: NetworkConfig, question: dict[str, Any]) -> Iterator
         )
     try:
         host = _own_address(network, question["master"])
-    except errors.AddressError as error:
+    except errors.StromError as error:
         yield Finding("address", Grade.BAD, str(error))
         return
     why = (

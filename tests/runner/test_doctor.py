@@ -123,7 +123,7 @@ def test_an_instruction_that_this_processor_lacks_is_told_in_its_words(
 def test_a_variable_that_nobody_knows_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KERAS_STROM_RNAK", "1")
     monkeypatch.setattr(software, "_in_another_process", list)
-    found = named("environment", software.findings())
+    found = named("environment", examine(2, LOOPBACK))
     assert found.grade is Grade.BAD
     assert "KERAS_STROM_RNAK" in found.words
 

@@ -96,19 +96,20 @@ def test_programs_that_hang_are_ended_at_the_same_time() -> None:
     assert not together.broken
 
 
-def test_a_mask_that_a_host_is_not_in_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def look(monkeypatch: pytest.MonkeyPatch, network: NetworkConfig) -> dict[str, Any]:
+    """What a host would answer that is this machine."""
     monkeypatch.setattr(software, "_in_another_process", list)
     questions = [
         {
             "type": "look",
-            "network": NetworkConfig(network_mask="203.0.113.0/24").to_json(),
+            "network": network.to_json(),
             "slots": 1,
             "master": "127.0.0.1",
             "marker": None,
         },
         {"type": "stop"},
     ]
-    answers: list[Any] = []
+    answers: list[dict[str, Any]] = []
 
     class Asks(Answers):
         def receive(self, timeout: float) -> dict[str, Any]:
@@ -119,10 +120,21 @@ def test_a_mask_that_a_host_is_not_in_is_found(monkeypatch: pytest.MonkeyPatch) 
 
     there.serve(Asks(None, 0.0))
     (answer,) = answers
+    return answer
+
+
+def test_a_mask_that_a_host_is_not_in_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    answer = look(monkeypatch, NetworkConfig(network_mask="203.0.113.0/24"))
     (found,) = [one for one in answer["findings"] if one["grade"] == "bad"]
     assert found["check"] == "address"
     assert "203.0.113.0/24" in found["words"]
     assert answer["versions"] == software.versions()
+
+
+def test_a_variable_that_nobody_knows_is_found_on_a_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KERAS_STROM_RNAK", "1")
+    bad = {one["check"]: one["words"] for one in look(monkeypatch, NetworkConfig())["findings"]}
+    assert "KERAS_STROM_RNAK" in bad["environment"]
 
 
 class There:
