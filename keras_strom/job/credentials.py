@@ -104,7 +104,7 @@ class Credentials:
             InvalidOption: no such file, one that others can read, or not credentials.
         """
         try:
-            with open(path, encoding="ascii") as file:
+            with open(path, encoding="utf-8", errors="replace") as file:  # It may be any file.
                 status = os.fstat(file.fileno())
                 if status.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
                     raise errors.InvalidOption(

@@ -85,7 +85,7 @@ class JobFile:
             InvalidOption: no such file, one that others can read, or something else.
         """
         credentials = Credentials.read(path)
-        with open(path, encoding="ascii") as file:
+        with open(path, encoding="utf-8", errors="replace") as file:
             fields = json.load(file)
         try:
             key = fields.get("private_key")

@@ -161,6 +161,9 @@ def test_a_bad_credentials_file_is_named_and_not_quoted(tmp_path: Path) -> None:
         ClusterEnvironment(credentials_path=str(path)).load_credentials()
     assert Credentials.new().to_json()[:20] not in str(raised.value)
     assert "sceret" not in str(raised.value)
+    path.write_bytes(b"\xff\xfe\0")  # A file of something else.
+    with pytest.raises(errors.EnvironmentInvalid, match="must be a JSON object"):
+        ClusterEnvironment(credentials_path=str(path)).load_credentials()
 
 
 def test_credentials_of_the_wrong_length_are_refused() -> None:
