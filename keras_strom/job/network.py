@@ -6,6 +6,7 @@ not have yet are refused rather than ignored.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import ipaddress
 import json
@@ -23,6 +24,8 @@ from keras_strom.job.interfaces import InterfaceAddress, IPAddress, interface_ad
 HostPort = tuple[str, int]
 
 _MAX_PORT = 65535
+# Addresses that are for examples (RFC 5737, RFC 3849): they stand for "somewhere else".
+_ELSEWHERE = ("192.0.2.1", "2001:db8::1")
 # Of a store such as gs://bucket or dbfs:/folder, which a file system would take for a folder here.
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 # What senders may have under way to one receiver together (core/transport/grants.h).
@@ -301,20 +304,25 @@ def source_address(toward: str | None) -> str:
     Raises:
         AddressError: there is no way to it.
     """
-    # Connecting a datagram socket sends nothing; the system only looks up the route. Without a
-    # peer the documentation's example address stands for "somewhere else".
-    host, port = toward or "192.0.2.1", 9
+    if toward is None:
+        for elsewhere in _ELSEWHERE:
+            with contextlib.suppress(OSError):
+                return _routed_from(elsewhere)
+        return "127.0.0.1"  # No route anywhere: the job can only be on this machine.
     try:
-        family, _, _, _, where = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
-        with socket.socket(family, socket.SOCK_DGRAM) as probe:
-            probe.connect(where)
-            return str(probe.getsockname()[0])
+        return _routed_from(toward)
     except OSError as error:
-        if toward is None:
-            return "127.0.0.1"  # No route anywhere: the job can only be on this machine.
         raise errors.AddressError(
             f"no way from {socket.gethostname()} to the master's host {toward}: {error.strerror}"
         ) from error
+
+
+def _routed_from(toward: str) -> str:
+    """Connecting a datagram socket sends nothing; the system only looks up the route."""
+    family, _, _, _, where = socket.getaddrinfo(toward, 9, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        probe.connect(where)
+        return str(probe.getsockname()[0])
 
 
 def parse_ip(text: str) -> IPAddress:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import ipaddress
+import os
+import socket
 
 import pytest
 
@@ -136,6 +140,27 @@ def test_without_a_mask_the_route_decides() -> None:
     assert resolve_address(NetworkConfig()) in own
     with pytest.raises(errors.AddressError, match=r"nowhere\.invalid"):
         resolve_address(NetworkConfig(), toward="nowhere.invalid")
+
+
+def test_a_machine_with_ipv6_alone_is_not_taken_for_one_without_a_network(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class OnlyIpv6(contextlib.AbstractContextManager["OnlyIpv6"]):
+        def __init__(self, family: int, _: int) -> None:
+            self._family = family
+
+        def connect(self, _: object) -> None:
+            if self._family == socket.AF_INET:
+                raise OSError(errno.ENETUNREACH, os.strerror(errno.ENETUNREACH))
+
+        def getsockname(self) -> tuple[str, int]:
+            return "fd00::4", 40123
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+    monkeypatch.setattr(network.socket, "socket", OnlyIpv6)
+    assert resolve_address(NetworkConfig()) == "fd00::4"
 
 
 def test_this_machine_has_a_loopback_interface() -> None:
