@@ -38,7 +38,14 @@ class Parser(argparse.ArgumentParser):
                 near = difflib.get_close_matches(flag, self._option_string_actions, n=1)
                 self.error(f"unknown flag {flag}" + (f"; did you mean {near[0]}?" if near else ""))
             del left[: 0 if equals or action.nargs in (0, "?") else 1]
-        return super().parse_known_args(args, namespace)
+        rest = next((one for one in self._actions if one.nargs == argparse.REMAINDER), None)
+        if rest is None:
+            return super().parse_known_args(args, namespace)
+        # argparse would take a "--" behind the script for its own.
+        end = len(args) - len(left) + (2 if left[:1] == ["--"] else 1)
+        found, unknown = super().parse_known_args(args[:end], namespace)
+        setattr(found, rest.dest, args[end:])
+        return found, unknown
 
     def _with_values(self, words: Sequence[str]) -> Iterator[str]:
         """Joins `--dashboard` and the address behind it, if it is one: a script may follow."""

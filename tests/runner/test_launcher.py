@@ -274,6 +274,13 @@ def test_the_scripts_own_flags_are_left_alone(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (0, "['--port', '-np']\n")
 
 
+@pytest.mark.parametrize("own", [[], ["--"], ["--", "--x"], ["a", "--", "b"], ["--help"]])
+@pytest.mark.parametrize("before", [[], ["--"], ["-np", "2"], ["--dashboard", "--"]])
+def test_the_scripts_own_words_are_all_its_own(before: list[str], own: list[str]) -> None:
+    options = cli._parser().parse_args(["run", *before, "a.py", *own])
+    assert (options.script, options.arguments) == ("a.py", own)
+
+
 def test_a_failing_script_gives_an_exit_code_and_its_traceback(tmp_path: Path) -> None:
     work = script(tmp_path, "print('working')\nraise KeyError('gone')\n")
     command = [sys.executable, "-m", "keras_strom", "run", "-np", "1", work.path]
