@@ -184,7 +184,8 @@ class MasterNode:
 
     def close(self, reason: str = "") -> None:
         """Tells every worker to end with `reason` and ends the thread. Harmless when repeated."""
-        check(declare("strom_master_close", _Handle, ctypes.c_char_p)(self.handle, reason.encode()))
+        close = declare("strom_master_close", _Handle, ctypes.c_char_p)
+        check(close(self.handle, _words(reason)))
 
 
 class JoinedNode:
@@ -248,7 +249,7 @@ class JoinedNode:
         """Says goodbye (`reason` "" = the work is done). Harmless when repeated."""
         if self.handle:
             close = declare(f"strom_{self._kind}_close", _Handle, ctypes.c_char_p)
-            check(close(self.handle, reason.encode()))
+            check(close(self.handle, _words(reason)))
 
     def _wait(self, function: Callable[..., int], *arguments: object) -> None:
         """Calls `function` on a thread of its own, so that Ctrl+C reaches this one."""
@@ -651,6 +652,11 @@ def check_seconds(name: str, seconds: object) -> float:
 
 def _nanoseconds(seconds: float | None) -> int:
     return -1 if seconds is None else int(check_seconds("timeout", seconds) * _NS_PER_S)
+
+
+def _words(reason: str) -> bytes:
+    """Words for others; an error's may hold a file's name that is no UTF-8."""
+    return reason.encode("utf-8", "backslashreplace")
 
 
 def _floats(values: np.ndarray, size: int) -> np.ndarray:

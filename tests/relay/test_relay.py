@@ -158,6 +158,14 @@ def test_what_a_worker_submitted_before_closing_arrives() -> None:
         assert [m.data for m in take(receiver, 50)] == sent
 
 
+def test_whoever_leaves_may_name_a_file_whose_name_is_no_utf8() -> None:
+    with Star(2) as star:
+        star.workers[0].close("no such file: caf\udce9.csv")
+        star.master.close("no such file: caf\udce9.csv")
+        with pytest.raises(errors.MasterLost, match=r"no such file: caf\\udce9\.csv"):
+            star.workers[1].poll(timeout=DEADLINE)
+
+
 def test_what_came_before_the_masters_end_is_polled_before_the_error() -> None:
     with Star(2) as star:
         one, other = star.workers
