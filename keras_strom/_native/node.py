@@ -235,11 +235,16 @@ class JoinedNode:
             same_host=same_host,
             master_wait_ns=_nanoseconds(master_wait),
         )
-        handle = ctypes.c_int64()
         self.handle = 0
         join = declare(f"strom_{self._kind}_join", _Pointer, _Pointer)
-        self._wait(join, ctypes.addressof(options), ctypes.addressof(handle))
-        self.handle = handle.value
+
+        def joined() -> int:  # Which may be when nobody waits for it any more.
+            handle = ctypes.c_int64()
+            code: int = join(ctypes.addressof(options), ctypes.addressof(handle))
+            self.handle = handle.value
+            return code
+
+        self._wait(joined)
 
     def status(self) -> dict[str, Any]:
         """State and counters; docs/internals/native.md lists the keys."""
@@ -254,12 +259,15 @@ class JoinedNode:
     def _wait(self, function: Callable[..., int], *arguments: object) -> None:
         """Calls `function` on a thread of its own, so that Ctrl+C reaches this one."""
         failures: list[BaseException] = []
+        reasons: list[str] = []  # Why nobody waits any more.
 
         def call() -> None:
             try:
                 check(function(*arguments))
             except BaseException as error:  # handed to the waiting thread below
                 failures.append(error)
+            for reason in reasons:  # Of a join, which has nothing to close before.
+                self.close(reason)
 
         thread = threading.Thread(target=call, name="strom-wait", daemon=True)
         thread.start()
@@ -271,7 +279,8 @@ class JoinedNode:
         except BaseException as error:
             # Who learns while it waits that another's fit has failed begins the next one.
             goes_on = isinstance(error, errors.FitFailed)
-            self.close(f"{JOINS_ANEW}{error}" if goes_on else "interrupted")
+            reasons.append(f"{JOINS_ANEW}{error}" if goes_on else "interrupted")
+            self.close(reasons[0])
             thread.join(1.0)
             raise
         if failures:

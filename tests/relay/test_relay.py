@@ -1,10 +1,12 @@
 """The relay of any bytes: what one worker submits all others get, in order, once."""
 
+import ctypes
 import dataclasses
 import doctest
 import itertools
 import json
 import pickle
+import queue
 import socket
 import threading
 from collections.abc import Iterator
@@ -15,6 +17,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from keras_strom import NetworkConfig, errors, relay
+from keras_strom._native import node
+from keras_strom._native.node import BytesNode
+from keras_strom.job.credentials import Credentials
 from keras_strom.relay import JoinInfo, Master, Message, Worker, counters, new_secret
 from keras_strom.relay.counters import NodeCounters
 
@@ -164,6 +169,31 @@ def test_whoever_leaves_may_name_a_file_whose_name_is_no_utf8() -> None:
         star.master.close("no such file: caf\udce9.csv")
         with pytest.raises(errors.MasterLost, match=r"no such file: caf\\udce9\.csv"):
             star.workers[1].poll(timeout=DEADLINE)
+
+
+def test_a_join_that_is_interrupted_leaves_nobody_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    gives_up, closed = threading.Event(), queue.SimpleQueue[int]()
+
+    def join(_: int, handle: int) -> int:
+        gives_up.wait(DEADLINE)
+        ctypes.c_int64.from_address(handle).value = 7
+        return 0
+
+    def close(handle: int, _: bytes) -> int:
+        closed.put(handle)
+        return 0
+
+    class Interrupted(BytesNode):
+        def meanwhile(self) -> None:
+            gives_up.set()
+            raise KeyboardInterrupt
+
+    functions = {"strom_bytes_join": join, "strom_bytes_close": close}
+    monkeypatch.setattr(node, "declare", lambda name, *_: functions[name])
+    credentials = Credentials.new().with_master(bytes(32))
+    with pytest.raises(KeyboardInterrupt):
+        Interrupted(credentials, master=("127.0.0.1", 9), rank=0, size=1)
+    assert closed.get(timeout=DEADLINE) == 7
 
 
 def test_what_came_before_the_masters_end_is_polled_before_the_error() -> None:
