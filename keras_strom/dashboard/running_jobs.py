@@ -49,7 +49,9 @@ def announced(url: str, name: str) -> Iterator[None]:
     job = RunningJob(url, name, os.getpid(), socket.gethostname(), time.time())
     path = None
     try:
-        folder = _folders()[0]
+        folder = next(iter(_folders()), None)
+        if folder is None:
+            raise OSError("this user has no home; XDG_STATE_HOME may name a folder")
         os.makedirs(folder, mode=0o700, exist_ok=True)
         # mkstemp makes files of mode 0600.
         fd, path = tempfile.mkstemp(prefix=f"{job.pid}-", suffix=".json", dir=folder)

@@ -316,12 +316,12 @@ def user_state_folders() -> tuple[str, ...]:
     """Where this user's programs keep what concerns their present runs (XDG's rules).
 
     The first is where to write. Others of this user's programs may have another one: a job that a
-    service starts has no `XDG_RUNTIME_DIR`.
+    service starts has no `XDG_RUNTIME_DIR`. A user without a home may have none.
     """
     state = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
     running = os.environ.get("XDG_RUNTIME_DIR")
     folders = [running, state] if running and os.path.isdir(running) else [state]
-    return tuple(os.path.join(folder, "keras-strom") for folder in folders)
+    return tuple(os.path.join(one, "keras-strom") for one in folders if os.path.isabs(one))
 
 
 def ssh_client() -> str | None:

@@ -338,6 +338,18 @@ def test_jobs_of_a_service_and_of_a_session_are_found(
     assert found == ["train.py", "other.py"]
 
 
+def test_a_user_without_a_home_has_no_folder_of_that_name_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.delenv("XDG_STATE_HOME")
+    monkeypatch.setenv("HOME", "~")  # What Python makes of ~ where there is neither.
+    monkeypatch.chdir(tmp_path)
+    with running_jobs.announced("http://127.0.0.1:1/TOKEN/", "train.py"):
+        assert running_jobs.running_jobs() == []
+    assert list(tmp_path.iterdir()) == []
+    assert "will not find this job by itself: this user has no home" in caplog.text
+
+
 def test_the_file_of_a_job_that_was_killed_is_removed(page: Dashboard, folder: Path) -> None:
     jobs = folder / "keras-strom" / "jobs"
     (alive,) = jobs.iterdir()
