@@ -211,7 +211,7 @@ def draw(predictions: Sequence[Prediction], path: str) -> None:
     """Draws ratio against K as a picture; the file's ending chooses the format.
 
     Raises:
-        InvalidOption: matplotlib is not installed.
+        InvalidOption: matplotlib is not installed, or the picture cannot be drawn there.
     """
     try:
         import matplotlib.figure
@@ -224,7 +224,10 @@ def draw(predictions: Sequence[Prediction], path: str) -> None:
     axes.plot(workers, [row.ratio for row in predictions], marker="o", label="expected")
     axes.set(xscale="log", yscale="log", xlabel="workers K", ylabel="times one plain worker")
     axes.legend()
-    figure.savefig(path)
+    try:
+        figure.savefig(path)
+    except (OSError, ValueError) as error:
+        raise errors.InvalidOption(f"--picture {path} cannot be drawn: {error}") from error
 
 
 def _update_of_density(parameters: int, density: float) -> tuple[np.ndarray[Any, Any], float]:

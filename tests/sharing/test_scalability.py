@@ -7,7 +7,7 @@ import pathlib
 import pytest
 
 from keras_strom import cli, errors
-from keras_strom.scalability import WIRE_OVERHEAD, StepCost, measure, predict
+from keras_strom.scalability import WIRE_OVERHEAD, StepCost, draw, measure, predict
 
 FREE = StepCost(iteration=0.1, encode=1e-12, apply=1e-12, message_bytes=1e-6, service=1e-12)
 
@@ -85,6 +85,14 @@ def test_the_command_shows_a_table_and_draws(
         "12",
     ]
     assert picture.read_text().startswith("<?xml")
+
+
+@pytest.mark.parametrize(("name", "words"), [("a.txt", "not supported"), ("no/a.svg", "No such")])
+def test_a_picture_that_cannot_be_drawn_is_refused_in_words(
+    name: str, words: str, tmp_path: pathlib.Path
+) -> None:
+    with pytest.raises(errors.InvalidOption, match=f"{name} cannot be drawn: .*{words}"):
+        draw([predict(_cost(), nodes=1)], str(tmp_path / name))
 
 
 def test_the_command_says_what_it_needs(capsys: pytest.CaptureFixture[str]) -> None:
