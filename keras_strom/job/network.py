@@ -367,7 +367,8 @@ def parse_address(text: str, *, default_port: int | None = None) -> HostPort:
     elif ":" in host or not colon:
         host, port = text, ""
     must_be_ipv6 = ":" in host or text.startswith("[")
-    if not host or (must_be_ipv6 and not _is_ipv6(host)) or any(c.isspace() for c in host):
+    is_host = _is_ipv6(host) if must_be_ipv6 else _is_name(host)
+    if not is_host or any(c.isspace() for c in host):
         raise errors.InvalidOption(f"{text!r} is no address such as 10.0.2.4:40123 or [fd00::4]:9")
     if not port and default_port is not None and not text.endswith(":"):
         return host, default_port
@@ -386,6 +387,14 @@ def _is_ipv6(host: str) -> bool:
     try:
         return ipaddress.ip_address(host).version == 6
     except ValueError:
+        return False
+
+
+def _is_name(host: str) -> bool:
+    """Whether a resolver can be asked for it, which raises no OSError otherwise."""
+    try:
+        return bool(host.encode("idna"))
+    except UnicodeError:  # A part of it between dots is empty or too long.
         return False
 
 

@@ -175,7 +175,11 @@ def test_addresses_are_written_and_read(address: tuple[str, int]) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", ":9", "host", "host:", "host:0", "host:65536", "a:b:9", "[x]:9"]
+    "text",
+    [
+        *("", ":9", "host", "host:", "host:0", "host:65536", "a:b:9", "[x]:9"),
+        *("a..b:9", "a" * 64 + ":9"),
+    ],
 )
 def test_bad_addresses_are_refused(text: str) -> None:
     with pytest.raises(errors.InvalidOption):
