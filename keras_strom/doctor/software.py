@@ -84,7 +84,8 @@ def _in_another_process() -> list[Finding]:
         return [Finding("Keras", Grade.BAD, words, "is the disk that holds them slow?")]
     if done.returncode != 0:
         return [_crash(done.returncode, done.stderr.strip()[-_LAST_WORDS:])]
-    return [Finding.from_json(one) for one in json.loads(done.stdout)]
+    found = done.stdout.splitlines()[-1]  # Libraries, and what a site imports, may print before.
+    return [Finding.from_json(one) for one in json.loads(found)]
 
 
 def _crash(code: int, words: str) -> Finding:

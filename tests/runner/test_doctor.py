@@ -112,6 +112,15 @@ def test_a_tensorflow_that_ends_its_process_is_found(
     assert words in found.words
 
 
+def test_what_libraries_print_while_they_are_imported_is_no_finding(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    finding = json.dumps([Finding("Keras", Grade.GOOD, "it runs").to_json()])
+    prints = f"print('a greeting'); import sys; sys.stdout.write({finding!r})"
+    monkeypatch.setattr(software, "_PROGRAM", ("-c", prints))
+    assert named("Keras", software._in_another_process()).words == "it runs"
+
+
 @pytest.mark.parametrize(("machine", "needed"), [("x86_64", "with AVX"), ("aarch64", "newer")])
 def test_an_instruction_that_this_processor_lacks_is_told_in_its_words(
     monkeypatch: pytest.MonkeyPatch, machine: str, needed: str
