@@ -265,7 +265,17 @@ def compare(theirs: dict[str, str], ours: dict[str, str]) -> Finding | None:
     if not differ:
         return None
     remedy = "install the same versions on every machine: pip install -c constraints.txt"
-    return Finding("versions", Grade.BAD, ", ".join(differ), remedy)
+    grade = Grade.WARNING if _needed(theirs) == _needed(ours) else Grade.BAD
+    return Finding("versions", grade, ", ".join(differ), remedy)
+
+
+def _needed(versions: dict[str, str]) -> list[str | None]:
+    """Of versions, those that have to be the same everywhere."""
+    return [
+        versions["Python"].rpartition(".")[0],
+        versions.get("tensorflow") or versions.get("tensorflow-cpu"),
+        *map(versions.get, ("keras-strom", "keras")),
+    ]
 
 
 def _clock(node: _Node) -> Finding:

@@ -71,6 +71,24 @@ def test_other_versions_are_named_with_those_here() -> None:
     assert f"keras 3.0.0 (here: {ours['keras']})" in found.words
 
 
+@pytest.mark.parametrize(
+    ("name", "theirs", "here", "grade"),
+    [
+        ("Python", "3.11.9", "3.11.7", Grade.WARNING),
+        ("Python", "3.12.7", "3.11.7", Grade.BAD),
+        ("pyspark", "", "4.0.0", Grade.WARNING),
+        ("tensorflow", "2.20.0", "2.21.0", Grade.BAD),
+    ],
+)
+def test_versions_with_which_a_run_does_not_fail_are_a_warning(
+    name: str, theirs: str, here: str, grade: Grade
+) -> None:
+    ours = software.versions()
+    found = hosts.compare({**ours, name: theirs}, {**ours, name: here})
+    assert found is not None
+    assert found.grade is grade
+
+
 def test_a_program_that_is_gone_is_found() -> None:
     class Gone(Answers):
         def receive(self, timeout: float) -> dict[str, Any]:
