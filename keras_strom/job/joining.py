@@ -12,11 +12,19 @@ from __future__ import annotations
 import contextlib
 import re
 import socket
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar
 
 from keras_strom import errors
-from keras_strom.job.network import HostPort, format_address, parse_address, source_address
+from keras_strom.job.network import (
+    HostPort,
+    format_address,
+    literal_addresses,
+    parse_address,
+    source_address,
+)
+
+_Joined = TypeVar("_Joined")
 
 # The HELLO is the largest packet of a join: 1200 bytes and the headers of IP and UDP.
 _LEAST_MTU = {socket.AF_INET: 1228, socket.AF_INET6: 1248}
@@ -31,6 +39,22 @@ _HEARS_NOTHING = re.compile(
     r"(?P<who>\S.*) hears nothing from the master at (?P<master>\S+) \(it asked from UDP "
     r"(?P<own>\S+)\)"
 )
+
+
+def at_first_that_answers(host: str, join: Callable[[str], _Joined]) -> _Joined:
+    """What `join` gives of the first address of the master's host at which something answers.
+
+    A name may have several, of IPv6 and IPv4, and the master is bound to one.
+
+    Raises:
+        AddressError: the host has none.
+        What `join` raises of the last one, or of one that answers.
+    """
+    *others, last = literal_addresses(host)
+    for address in others:
+        with contextlib.suppress(errors.Unreachable, errors.AddressError):
+            return join(address)
+    return join(last)
 
 
 @contextlib.contextmanager

@@ -260,14 +260,15 @@ def resolve_address(
     return source_address(toward)
 
 
-def literal_address(host: str) -> str:
-    """The first address of `host`, which may be a literal one already.
+def literal_addresses(host: str) -> list[str]:
+    """The addresses of `host`, which may be a literal one already, in the order to try them in.
 
     Raises:
         AddressError: it has none.
     """
     try:
-        return str(socket.getaddrinfo(host, None, type=socket.SOCK_DGRAM)[0][4][0])
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_DGRAM)
+        return list(dict.fromkeys(str(one[4][0]) for one in found))
     except OSError as error:
         raise errors.AddressError(
             f"the master's host {host!r} has no address here: {error.strerror}"

@@ -37,12 +37,11 @@ from keras_strom import errors
 from keras_strom._native.node import MAX_BYTES, BytesNode, MasterNode, check_seconds
 from keras_strom.job import environment
 from keras_strom.job.credentials import JOB_ID_BYTES, KEY_BYTES, Credentials
-from keras_strom.job.joining import explained
+from keras_strom.job.joining import at_first_that_answers, explained
 from keras_strom.job.network import (
     HostPort,
     NetworkConfig,
     format_address,
-    literal_address,
     resolve_address,
     warn_of_receive_buffer,
 )
@@ -438,29 +437,32 @@ def _join(
     ip: str | None,
     timeout: float,
 ) -> tuple[BytesNode, int]:
-    host = literal_address(master.address[0])
-    bind = ""
-    if network.network_mask is not None or ip is not None:
-        bind = resolve_address(network, node_address=ip, toward=host)
-    candidates = range(master.workers) if rank is None else (rank,)
-    for candidate in candidates:
-        try:
-            with explained(f"worker {candidate}", master.address, bind):
-                node = BytesNode(
-                    credentials,
-                    master=(host, master.address[1]),
-                    rank=candidate,
-                    size=master.workers,
-                    bind_address=bind,
-                    port=network.of_worker(candidate).port,
-                    failure_timeout=network.failure_timeout,
-                    join_timeout=timeout,
-                    same_host=network.same_host,
-                )
-            return node, candidate
-        except errors.Refused as error:
-            if rank is not None or _RANK_TAKEN not in str(error):
-                raise
-    raise errors.Refused(
-        f"the master at {format_address(master.address)} has its {master.workers} workers already"
-    )
+    def join(host: str) -> tuple[BytesNode, int]:
+        bind = ""
+        if network.network_mask is not None or ip is not None:
+            bind = resolve_address(network, node_address=ip, toward=host)
+        candidates = range(master.workers) if rank is None else (rank,)
+        for candidate in candidates:
+            try:
+                with explained(f"worker {candidate}", master.address, bind):
+                    node = BytesNode(
+                        credentials,
+                        master=(host, master.address[1]),
+                        rank=candidate,
+                        size=master.workers,
+                        bind_address=bind,
+                        port=network.of_worker(candidate).port,
+                        failure_timeout=network.failure_timeout,
+                        join_timeout=timeout,
+                        same_host=network.same_host,
+                    )
+                return node, candidate
+            except errors.Refused as error:
+                if rank is not None or _RANK_TAKEN not in str(error):
+                    raise
+        raise errors.Refused(
+            f"the master at {format_address(master.address)} has its {master.workers} workers "
+            "already"
+        )
+
+    return at_first_that_answers(master.address[0], join)

@@ -15,12 +15,11 @@ from keras_strom._native.node import MasterNode, WorkerNode
 from keras_strom.job import environment
 from keras_strom.job.credentials import Credentials
 from keras_strom.job.environment import ClusterEnvironment
-from keras_strom.job.joining import explained
+from keras_strom.job.joining import at_first_that_answers, explained
 from keras_strom.job.network import (
     HostPort,
     NetworkConfig,
     is_here,
-    literal_address,
     resolve_address,
     warn_of_receive_buffer,
 )
@@ -178,26 +177,29 @@ class TrainingWorker(WorkerNode):
                 "order, which is lost with it; use max_staleness=None, or a checkpoint_dir"
             )
         _refuse_merging_in_order(network, max_staleness)
-        master_host = literal_address(master[0])
-        bind = ""
-        if network.network_mask is not None or ip is not None:
-            bind = resolve_address(network, node_address=ip, toward=master_host)
-        with explained(f"worker {rank}", master, bind):
-            super().__init__(
-                credentials,
-                master=(master_host, master[1]),
-                rank=rank,
-                size=size,
-                attempt=attempt,
-                max_staleness=max_staleness,
-                bind_address=bind,
-                port=network.of_worker(local_rank).port,
-                failure_timeout=network.failure_timeout,
-                join_timeout=join_timeout,
-                same_host=network.same_host,
-                master_wait=join_timeout if network.waits_for_master else 0.0,
-            )
 
+        def join(host: str) -> str:
+            bind = ""
+            if network.network_mask is not None or ip is not None:
+                bind = resolve_address(network, node_address=ip, toward=host)
+            with explained(f"worker {rank}", master, bind):
+                super(TrainingWorker, self).__init__(
+                    credentials,
+                    master=(host, master[1]),
+                    rank=rank,
+                    size=size,
+                    attempt=attempt,
+                    max_staleness=max_staleness,
+                    bind_address=bind,
+                    port=network.of_worker(local_rank).port,
+                    failure_timeout=network.failure_timeout,
+                    join_timeout=join_timeout,
+                    same_host=network.same_host,
+                    master_wait=join_timeout if network.waits_for_master else 0.0,
+                )
+            return host
+
+        master_host = at_first_that_answers(master[0], join)
         self.outlives = network.waits_for_master
         if not is_here(master_host):  # There the master has warned already.
             warn_of_receive_buffer(self.status()["counters"])

@@ -252,6 +252,19 @@ def test_ipv6_works_from_end_to_end() -> None:
         assert NodeCounters.from_status(one.status()).links[0].peer.startswith("[::1]:")
 
 
+def test_of_a_name_with_several_addresses_the_one_that_answers_is_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    find, secret = socket.getaddrinfo, new_secret()
+    both = [*find("127.0.0.2", 9), *find("127.0.0.1", 9)]
+    with Master(secret, workers=1) as master:
+        by_name = ("both.example", master.address[1])
+        info = dataclasses.replace(master.join_info, address=by_name)
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: both)
+        with Worker(info, secret, join_timeout=0.5) as worker:
+            assert worker.rank == 0
+
+
 def test_a_mask_picks_the_interface_of_master_and_workers() -> None:
     with Star(2, network_mask="127.0.0.0/8") as star:
         assert star.master.address[0] == "127.0.0.1"
