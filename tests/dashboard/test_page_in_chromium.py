@@ -322,6 +322,17 @@ def _record(value: float) -> str:
     return WorkerRecord(activity="training", logs={"v": value}).to_json()
 
 
+def test_a_line_that_is_gone_without_a_word_is_said(browser: Any, page: Dashboard) -> None:
+    open_page(browser, page.url)
+    browser.execute_script(
+        "const timeout = AbortSignal.timeout.bind(AbortSignal);"
+        "AbortSignal.timeout = () => timeout(20);"
+        "window.fetch = (_, { signal }) => new Promise((_, fail) => {"
+        " if (signal) signal.addEventListener('abort', () => fail(signal.reason)); });"
+    )
+    until(lambda: "cannot be reached" in browser.find_element(By.ID, "state").text)
+
+
 def test_a_finished_job_is_said_on_the_page(browser: Any) -> None:
     with serve(2, 2) as page:
         open_page(browser, page.url)

@@ -2,7 +2,7 @@
 "use strict";
 
 const $ = (id) => document.getElementById(id);
-const ROW = 28, FEW = 120, MOST_LINES = 24, PERIOD = 1000, SLOW_PERIOD = 2500, CHART_PERIOD = 3000;
+const ROW = 28, FEW = 120, MOST_LINES = 24, PERIOD = 1000, SLOW_PERIOD = 2500, CHART_PERIOD = 3000, PATIENCE = 10000;
 
 const view = {
   state: null, workers: [], order: [], events: [], lastEvent: 0, sort: "tree", down: false,
@@ -366,7 +366,8 @@ async function readChart(chart, metric, words, format) {
 }
 
 async function read(url) {
-  const answer = await fetch(url, { cache: "no-store" });
+  // Where the way is gone without a word a browser itself waits for minutes.
+  const answer = await fetch(url, { cache: "no-store", signal: AbortSignal.timeout(PATIENCE) });
   if (!answer.ok) throw new Error(`${answer.status}`);
   return answer.json();
 }
