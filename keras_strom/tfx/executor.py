@@ -184,4 +184,5 @@ def _hyperparameters(inputs: Artifacts) -> dict[str, Any] | None:
 
 
 def _is_module(name: str) -> bool:
-    return name.endswith(".py") and "/" not in name and name != "__init__.py"
+    is_hidden = name.startswith(".")  # An editor's or a system's own, beside a module.
+    return name.endswith(".py") and "/" not in name and name != "__init__.py" and not is_hidden

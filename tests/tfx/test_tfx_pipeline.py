@@ -199,6 +199,8 @@ def test_artifacts_become_plain_values(call: dict[str, Any], tmp_path: Path) -> 
 def test_the_files_beside_the_module_travel_with_it(call: dict[str, Any], tmp_path: Path) -> None:
     (tmp_path / "code" / "layers.py").write_text("WIDTH = 3")
     (tmp_path / "code" / "notes.txt").write_text("no module")
+    (tmp_path / "code" / ".#model.py").symlink_to("user@host.4711")  # Emacs's, of an open file.
+    (tmp_path / "code" / "._model.py").write_bytes(b"\0\5\x16\7\xff")  # A Mac's, of its copy.
     function = executor.function_of(call["exec_properties"])
     assert (function.module, function.name) == ("model", "run_fn")
     assert set(function.sources) == {"model.py", "layers.py"}
