@@ -127,6 +127,7 @@ class Checkpointing:
         """
         if self._restored is None or fit.number > self._restored.fit:
             return None
+        self._restored.check_layout(participant)
         if participant.environment.is_chief:
             self._restored.tell(fit.number, epochs)
         if fit.number < self._restored.fit:
@@ -196,10 +197,12 @@ class _Restored:
             where,
         )
 
-    def install_parameters(self, participant: Participant) -> None:
-        """On the chief, before a start: its variables have the checkpoint's values."""
-        entries = participant.space.entries
-        sizes = [entry.size for entry in entries]
+    def check_layout(self, participant: Participant) -> None:
+        """Refuses another model, by what has a place in the flat space so far.
+
+        Once a `fit` has started its own values have one, behind those of all its model.
+        """
+        sizes = [entry.size for entry in participant.space.entries]
         saved = self._base.arrays[_SIZES].tolist()
         if saved[: len(sizes)] != sizes:
             raise errors.Refused(
@@ -207,7 +210,11 @@ class _Restored:
                 f"{saved}, this model's {sizes}; train the model that it was made of, or remove "
                 "the folder to begin anew"
             )
-        participant.space.assign(self._base.arrays[_PARAMETERS], entries)
+
+    def install_parameters(self, participant: Participant) -> None:
+        """On the chief, before a start: its variables have the checkpoint's values."""
+        self.check_layout(participant)
+        participant.space.assign(self._base.arrays[_PARAMETERS], participant.space.entries)
 
     def install_start(self, participant: Participant, model: Any) -> None:
         """On the chief, before the start: what every worker takes over from it."""

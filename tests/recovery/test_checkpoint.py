@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import logging
 import os
@@ -20,6 +21,7 @@ from hypothesis import strategies as st
 
 from keras_strom import errors
 from keras_strom.job.checkpoint_plan import CheckpointPlan
+from keras_strom.job.environment import ClusterEnvironment
 from keras_strom.job.network import NetworkConfig
 from keras_strom.recovery.checkpoint_files import (
     CheckpointFolder,
@@ -29,7 +31,7 @@ from keras_strom.recovery.checkpoint_files import (
     read_part,
 )
 from keras_strom.recovery.packed_arrays import pack
-from keras_strom.recovery.resume import DataPosition
+from keras_strom.recovery.resume import DataPosition, Fit, Start
 from keras_strom.runner.job_checkpoints import JobCheckpoints
 from tests.support.stale import Stale
 
@@ -424,6 +426,28 @@ def test_all_workers_number_their_parts_alike_whatever_the_time_of_day(
     # Another machine has been up for a thousand seconds more.
     monkeypatch.setattr(time, "monotonic", lambda: started + 1000 + 35)
     assert number(Checkpointing(plan.as_here(now_there=started + 35))) == 3
+
+
+def test_a_model_that_is_the_beginning_of_the_checkpoints_is_another_one(tmp_path: Path) -> None:
+    from keras_strom.recovery.checkpointing import Checkpointing
+
+    earlier = folder(tmp_path)
+    arrays = {**ARRAYS, "sizes": np.array([32, 4, 16, 4, 7, 1])}
+    for rank in (0, 1):
+        leave_part(earlier.plan(60), 1, dataclasses.replace(part(rank), arrays=arrays))
+    earlier.collect()
+    worker: Any = types.SimpleNamespace(
+        environment=ClusterEnvironment(rank=1, size=2, master=("127.0.0.1", 9)),
+        step=types.SimpleNamespace(has_one_state=False, begin_after=lambda _: None),
+        space=types.SimpleNamespace(entries=[]),
+    )
+    fit = Fit(number=1, model=None, per_epoch=None)
+    restored = Checkpointing(folder(tmp_path).plan(60))
+    restored.prepare(worker, fit, epochs=5)
+    for size in (32, 4, 7, 1):  # The model's, and those of every start.
+        worker.space.entries.append(types.SimpleNamespace(size=size))
+    with pytest.raises(errors.Refused, match="is of another model"):
+        restored.restore(worker, fit, Start(), epochs=5)
 
 
 def test_a_runner_makes_checkpoints_while_its_job_runs(tmp_path: Path) -> None:
