@@ -77,7 +77,7 @@ class PageAddress:
                 self.host, self.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
             )[0]
             socket.create_server(where, family=family).close()
-        except OSError as error:
+        except (OSError, UnicodeError) as error:  # The latter: a name that no resolver takes.
             raise self.refused(error) from error
 
     def refused(self, error: object) -> errors.AddressError:

@@ -252,6 +252,11 @@ def test_a_port_in_use_is_refused_in_words() -> None:
             pass
 
 
+def test_a_host_that_no_resolver_takes_is_refused_in_words() -> None:
+    with pytest.raises(errors.AddressError, match=r"cannot be served at TCP a\.\.b:80"):
+        PageAddress("a..b", 80).check()
+
+
 def test_a_missing_library_is_refused_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "prometheus_client", None)
     with (
