@@ -26,25 +26,27 @@ History = Mapping[str, Sequence[float]]
 
 def length(epochs: int) -> int:
     """How many numbers the history of a `fit` of so many epochs takes."""
-    return 3 + _NAMES + _COLUMNS * min(epochs, _EPOCHS)
+    return 2 + _NAMES + _COLUMNS * (1 + min(epochs, _EPOCHS))
 
 
 def to_numbers(history: History, epochs: int) -> npt.NDArray[np.float64]:
     """float64 [`length(epochs)`]; what there is no room for is left out, early epochs first.
 
     Args:
-        history: the values of each epoch by name; empty = nothing to say.
+        history: the values of each epoch by name, of some perhaps fewer, as of a validation in
+            every second epoch; empty = nothing to say.
         epochs: of the `fit`.
     """
     numbers = np.zeros(length(epochs))
     columns = {name: values for name, values in list(history.items())[:_COLUMNS] if values}
     if not columns:
         return numbers
-    rows = min(*(len(values) for values in columns.values()), min(epochs, _EPOCHS), epochs)
-    table = np.asarray([values[len(values) - rows :] for values in columns.values()], np.float64)
-    numbers[:3] = 1, rows, len(columns)
-    numbers[3 : 3 + _NAMES] = text_to_numbers("\n".join(columns), _NAMES)
-    numbers[3 + _NAMES : 3 + _NAMES + table.size] = table.ravel()
+    numbers[:2] = 1, len(columns)
+    numbers[2 : 2 + _NAMES] = text_to_numbers("\n".join(columns), _NAMES)
+    rows = numbers[2 + _NAMES :].reshape(_COLUMNS, -1)
+    for row, values in zip(rows, columns.values(), strict=False):
+        kept = values[max(0, len(values) - len(row) + 1) :]
+        row[: 1 + len(kept)] = len(kept), *kept
     return numbers
 
 
@@ -60,7 +62,9 @@ def of(mean: npt.NDArray[np.float64]) -> dict[str, list[float]]:
     if not share > 0:
         return {}
     numbers = mean / share
-    rows, columns = int(np.rint(numbers[1])), int(np.rint(numbers[2]))
-    names = text_of(numbers[3 : 3 + _NAMES]).split("\n")
-    table = numbers[3 + _NAMES :][: rows * columns].reshape(columns, rows)
-    return {name: values.tolist() for name, values in zip(names, table, strict=False)}
+    names = text_of(numbers[2 : 2 + _NAMES]).split("\n")
+    rows = numbers[2 + _NAMES :].reshape(_COLUMNS, -1)[: int(np.rint(numbers[1]))]
+    return {
+        name: row[1 : 1 + int(np.rint(row[0]))].tolist()
+        for name, row in zip(names, rows, strict=False)
+    }

@@ -187,7 +187,8 @@ def test_a_worker_that_comes_after_the_end_has_the_history_of_the_chief(tmp_path
         "    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])\n"
         "    model.compile('sgd', 'mse')\n"
         "x, y = np.ones((64, 2)), np.ones(64)\n"
-        "fit = model.fit(x, y, 1, epochs=3, verbose=0, callbacks=[Dies()], validation_split=0.1)\n"
+        "fit = model.fit(x, y, 1, epochs=3, verbose=0, callbacks=[Dies()], validation_split=0.1,"
+        " validation_freq=2)\n"
         "ended.touch()\n"
         "print('history', json.dumps(fit.history), fit.epoch)\n"
     )
