@@ -47,24 +47,32 @@ def announced(url: str, name: str) -> Iterator[None]:
     A folder that cannot be written costs that alone: the page's URL is shown in any case.
     """
     job = RunningJob(url, name, os.getpid(), socket.gethostname(), time.time())
-    path = None
+    with contextlib.ExitStack() as stack:
+        failure = OSError("this user has no home; XDG_STATE_HOME may name a folder")
+        for folder in _folders():  # The first may be another user's, as after `su`.
+            try:
+                stack.enter_context(_announced_in(folder, job))
+                break
+            except OSError as error:
+                failure = error
+        else:
+            _logger.warning("keras-strom status will not find this job by itself: %s", failure)
+        yield
+
+
+@contextlib.contextmanager
+def _announced_in(folder: str, job: RunningJob) -> Iterator[None]:
+    """A private file in the folder while the block runs; an OSError where there can be none."""
+    os.makedirs(folder, mode=0o700, exist_ok=True)
+    # It makes files of mode 0600.
+    fd, path = tempfile.mkstemp(prefix=f"{job.pid}-", suffix=".json", dir=folder)
     try:
-        folder = next(iter(_folders()), None)
-        if folder is None:
-            raise OSError("this user has no home; XDG_STATE_HOME may name a folder")
-        os.makedirs(folder, mode=0o700, exist_ok=True)
-        # mkstemp makes files of mode 0600.
-        fd, path = tempfile.mkstemp(prefix=f"{job.pid}-", suffix=".json", dir=folder)
         with open(fd, "w", encoding="utf-8") as file:
             json.dump(dataclasses.asdict(job), file)
-    except OSError as error:
-        _logger.warning("keras-strom status will not find this job by itself: %s", error)
-    try:
         yield
     finally:
-        if path is not None:
-            with contextlib.suppress(OSError):
-                os.unlink(path)
+        with contextlib.suppress(OSError):
+            os.unlink(path)
 
 
 def running_jobs() -> list[RunningJob]:
@@ -93,5 +101,5 @@ def _files() -> list[str]:
 
 
 def _folders() -> list[str]:
-    """The first is where to write."""
+    """Where to write, in this order, and to read."""
     return [os.path.join(folder, "jobs") for folder in environment.user_state_folders()]

@@ -315,8 +315,8 @@ def without_place(variables: Mapping[str, str]) -> dict[str, str]:
 def user_state_folders() -> tuple[str, ...]:
     """Where this user's programs keep what concerns their present runs (XDG's rules).
 
-    The first is where to write. Others of this user's programs may have another one: a job that a
-    service starts has no `XDG_RUNTIME_DIR`. A user without a home may have none.
+    Others of this user's programs may have another first one: a job that a service starts has no
+    `XDG_RUNTIME_DIR`. A user without a home may have none.
     """
     state = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
     running = os.environ.get("XDG_RUNTIME_DIR")

@@ -343,6 +343,20 @@ def test_jobs_of_a_service_and_of_a_session_are_found(
     assert found == ["train.py", "other.py"]
 
 
+def test_where_the_first_folder_cannot_be_written_the_job_is_found_by_the_next(
+    page: Dashboard,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    (tmp_path / "keras-strom").touch()  # As a folder of another user's, which `su` leaves named.
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    with running_jobs.announced("http://127.0.0.1:1/TOKEN/", "other.py"):
+        assert [job.name for job in running_jobs.running_jobs()] == ["train.py", "other.py"]
+    assert [job.name for job in running_jobs.running_jobs()] == ["train.py"]
+    assert not caplog.records
+
+
 def test_a_user_without_a_home_has_no_folder_of_that_name_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
