@@ -31,6 +31,7 @@ class RunningJob:
         pid: of the process that serves the page.
         host: where that is.
         started: seconds since the epoch.
+        process_start: of this process, by `_start_of`: another may have its id by now.
     """
 
     url: str
@@ -38,6 +39,7 @@ class RunningJob:
     pid: int
     host: str
     started: float
+    process_start: int | None
 
 
 @contextlib.contextmanager
@@ -46,7 +48,8 @@ def announced(url: str, name: str) -> Iterator[None]:
 
     A folder that cannot be written costs that alone: the page's URL is shown in any case.
     """
-    job = RunningJob(url, name, os.getpid(), socket.gethostname(), time.time())
+    pid = os.getpid()
+    job = RunningJob(url, name, pid, socket.gethostname(), time.time(), _start_of(pid))
     with contextlib.ExitStack() as stack:
         failure = OSError("this user has no home; XDG_STATE_HOME may name a folder")
         for folder in _folders():  # The first may be another user's, as after `su`.
@@ -84,12 +87,22 @@ def running_jobs() -> list[RunningJob]:
                 job = RunningJob(**json.load(file))
         except (OSError, ValueError, TypeError):
             continue
-        if job.host == socket.gethostname() and not os.path.exists(f"/proc/{job.pid}"):
+        if job.host == socket.gethostname() and _start_of(job.pid) != job.process_start:
             with contextlib.suppress(OSError):
                 os.unlink(path)
             continue
         found.append(job)
     return sorted(found, key=lambda job: job.started)
+
+
+def _start_of(pid: int) -> int | None:
+    """When a process of this machine has started, in ticks since the boot; None = there is none."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()  # Behind the name, from the third on.
+    except OSError:
+        return None
+    return int(fields[19])
 
 
 def _files() -> list[str]:

@@ -369,11 +369,14 @@ def test_a_user_without_a_home_has_no_folder_of_that_name_made(
     assert "will not find this job by itself: this user has no home" in caplog.text
 
 
-def test_the_file_of_a_job_that_was_killed_is_removed(page: Dashboard, folder: Path) -> None:
+@pytest.mark.parametrize("of_another", [{"pid": 2**22 + 1}, {"process_start": 1}])
+def test_the_file_of_a_job_that_was_killed_is_removed(
+    page: Dashboard, folder: Path, of_another: dict[str, int]
+) -> None:
     jobs = folder / "keras-strom" / "jobs"
     (alive,) = jobs.iterdir()
     dead = jobs / "dead.json"
-    dead.write_text(json.dumps({**json.loads(alive.read_text()), "pid": 2**22 + 1}))
+    dead.write_text(json.dumps({**json.loads(alive.read_text()), **of_another}))
     assert [job.url for job in running_jobs.running_jobs()] == [page.url]
     assert not dead.exists()
 
