@@ -33,7 +33,14 @@ from ..inference.compiling import check_names
 from ..inference.dry_run import dry_run
 from ..inference.outputs import Outputs
 from ..inference.pickled import loads
-from ..inference.serialization import PackedModel, freeze, pack, thaw
+from ..inference.serialization import (
+    PackedModel,
+    freeze,
+    known_to_keras,
+    pack,
+    registered_in,
+    thaw,
+)
 from ..inference.values import Probe
 from ..runner.executors import check_executors
 from ..runner.resources import UseGpu
@@ -320,16 +327,19 @@ class StromEstimator(TrainingParams, Estimator, MLWritable, MLReadable):  # type
         model = values.pop("model", None)
         objects = self.getOrDefault("custom_objects")
         packed = None if model is None else pack(model, custom_objects=objects)
-        compiling = {name: values.pop(name) for name in _COMPILING if name in values}
-        return {}, {"code.pkl": cloudpickle.dumps((packed, freeze(compiling), values))}
+        compiling = freeze({name: values.pop(name) for name in _COMPILING if name in values})
+        objects = {**registered_in(compiling), **(objects or {})}
+        return {}, {"code.pkl": cloudpickle.dumps((packed, compiling, values, objects))}
 
     @classmethod
     def _restored(cls, metadata: Mapping[str, Any], read: Callable[[str], bytes]) -> StromEstimator:
-        packed, compiling, values = loads(read("code.pkl"))
+        packed, compiling, values, *rest = loads(read("code.pkl"))
         estimator = cls()
         if packed is not None:
             estimator._set(model=packed.load())
-        estimator._set(**thaw(compiling), **values)
+        # Earlier versions have saved these among the values alone.
+        with known_to_keras(rest[0] if rest else values.get("custom_objects") or {}):
+            estimator._set(**thaw(compiling), **values)
         return estimator
 
 

@@ -7,7 +7,9 @@ and its weights. Loading runs code from those bytes: load what you have made you
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import inspect
 import json
 import re
 import tempfile
@@ -48,7 +50,7 @@ class PackedModel:
     def load(self) -> keras.Model:
         """A new model, compiled where one has said how."""
         code: _Code = loads(self.code)
-        with keras.saving.custom_object_scope(dict(code.custom_objects)):
+        with known_to_keras(code.custom_objects):
             if code.model_fn is None:
                 model = _load_file(self.file, compiled=code.compiling is None)
             else:
@@ -115,7 +117,8 @@ def pack(
     """
     if (model is None) == (model_fn is None):
         raise errors.InvalidOption("give either model or model_fn")
-    objects = dict(custom_objects or {})
+    frozen = None if compiling is None else freeze(dict(compiling))
+    objects = {**registered_in(frozen), **(custom_objects or {})}
     file = b""
     if model is not None:
         try:
@@ -123,11 +126,7 @@ def pack(
             objects = {**_objects_used(model, file), **objects}
         except Exception as error:
             raise _cannot_be_packed(error) from error
-    code = _Code(
-        model_fn=model_fn,
-        custom_objects=objects,
-        compiling=None if compiling is None else freeze(dict(compiling)),
-    )
+    code = _Code(model_fn=model_fn, custom_objects=objects, compiling=frozen)
     packed = PackedModel(_pickled(code), file)
     if model is not None:
         try:
@@ -195,6 +194,35 @@ def thaw(value: Any) -> Any:
     if isinstance(value, list):
         return [thaw(one) for one in value]
     return value
+
+
+def registered_in(frozen: Any) -> dict[str, Any]:
+    """The classes and functions, by their names, that the user has registered with Keras.
+
+    Args:
+        frozen: what names them: a configuration, or what `freeze` gave.
+    """
+    registered = keras.saving.get_custom_objects()
+    return {name: registered[name] for name in _names_in(frozen) if name in registered}
+
+
+def known_to_keras(objects: Mapping[str, Any]) -> contextlib.AbstractContextManager[Any]:
+    """A block in which Keras finds objects by these names.
+
+    What their script has registered ("package>Name") stays registered here, so that a model which
+    is saved here names it as the script does; what this process has registered itself stays, too.
+    """
+    here = keras.saving.get_custom_objects()
+    for name, one in objects.items():
+        package, registered, own = name.partition(">")
+        if registered and (name not in here or here[name] is _brought.get(name)):
+            keras.saving.register_keras_serializable(package, own)(one)
+            _brought[name] = one
+    return keras.saving.custom_object_scope(dict(objects))  # type: ignore[no-any-return]
+
+
+# What `known_to_keras` has registered; a later class of the same name takes its place.
+_brought: dict[str, Any] = {}
 
 
 def _pickled(code: _Code) -> bytes:
@@ -265,7 +293,11 @@ def _lasting(config: Any, chosen: Mapping[str, str], key: str = "name") -> Any:
 
 
 def _names_in(config: Any) -> set[str]:
-    """Every string of a configuration: a registered name is one of them."""
+    """Every string of a configuration, and all names of classes: registered ones are among them."""
+    if isinstance(config, _KerasObject):
+        return _names_in([config.kind, config.config])
+    if inspect.isclass(config) or inspect.isfunction(config):
+        return {keras.saving.get_registered_name(config)}
     if isinstance(config, Mapping):
         return set().union(*map(_names_in, config.values()))
     if isinstance(config, list):

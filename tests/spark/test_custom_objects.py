@@ -1,0 +1,116 @@
+"""Classes that a model and what compiles it are made of, in processes that cannot import them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+from keras.src.saving import object_registration
+
+pytest.importorskip("pyspark")
+
+from keras_strom.spark import StromEstimator
+from keras_strom.spark.inference.serialization import known_to_keras, pack, save
+
+
+@keras.saving.register_keras_serializable(package="tests")
+class Doubles(keras.layers.Layer):  # type: ignore[misc]
+    def call(self, x: Any) -> Any:
+        return 2.0 * x
+
+
+@keras.saving.register_keras_serializable(package="tests")
+class Constant(keras.optimizers.schedules.LearningRateSchedule):  # type: ignore[misc]
+    def __init__(self, rate: float) -> None:
+        self.rate = rate
+
+    def __call__(self, step: Any) -> Any:
+        return self.rate
+
+    def get_config(self) -> dict[str, Any]:
+        return {"rate": self.rate}
+
+
+class NotRegistered(Constant):
+    pass
+
+
+def shifted_loss(y: Any, predicted: Any) -> Any:
+    return keras.ops.square(y - predicted) + 1.0
+
+
+keras.saving.register_keras_serializable(package="tests")(shifted_loss)
+
+
+@contextlib.contextmanager
+def elsewhere() -> Iterator[None]:
+    """As in a process that has not run this file."""
+    registries = (
+        object_registration.GLOBAL_CUSTOM_OBJECTS,
+        object_registration.GLOBAL_CUSTOM_NAMES,
+    )
+    before = [dict(one) for one in registries]
+    try:
+        for one in registries:
+            one.clear()
+        yield
+    finally:
+        for one, content in zip(registries, before, strict=True):
+            one.clear()
+            one.update(content)
+
+
+def doubling() -> keras.Model:
+    return keras.Sequential([keras.Input((2,)), Doubles(), keras.layers.Dense(1)])
+
+
+def test_a_model_of_registered_classes_is_saved_elsewhere_under_their_names() -> None:
+    model = doubling()
+    model.compile(keras.optimizers.SGD(Constant(0.25)), shifted_loss)
+    packed = pack(model)
+    with elsewhere():
+        file, suffix = save(packed.load())
+    assert suffix == ".keras"
+    loaded = packed.trained(file, suffix).load()
+    assert type(loaded.layers[0]) is Doubles
+    assert loaded.loss is shifted_loss
+
+
+def test_what_compiles_a_model_is_found_elsewhere_too() -> None:
+    compiling = {"optimizer": keras.optimizers.SGD(Constant(0.25)), "loss": shifted_loss}
+    packed = pack(doubling(), compiling=compiling)
+    with elsewhere():
+        model = packed.load()
+        assert float(model.optimizer.learning_rate) == 0.25
+        assert save(model)[1] == ".keras"
+        assert object_registration.get_registered_name(model.loss) == "tests>shifted_loss"
+
+
+def test_the_last_class_of_a_name_counts_but_for_one_that_was_registered_here() -> None:
+    objects = object_registration.GLOBAL_CUSTOM_OBJECTS
+    first, second, own = (type("Doubles", (Doubles,), {}) for _ in range(3))
+    with elsewhere():
+        for one in (first, second):
+            known_to_keras({"tests>Redefined": one})
+            assert objects["tests>Redefined"] is one
+        keras.saving.register_keras_serializable("tests", "Redefined")(own)
+        known_to_keras({"tests>Redefined": first})
+        assert objects["tests>Redefined"] is own
+
+
+@pytest.mark.parametrize("schedule", [Constant, NotRegistered])
+def test_an_estimator_comes_back_elsewhere_with_its_schedule(schedule: Any) -> None:
+    estimator = StromEstimator(
+        model_fn=doubling,
+        optimizer=keras.optimizers.SGD(schedule(0.25)),
+        loss="mse",
+        custom_objects={"NotRegistered": NotRegistered},
+    )
+    _, files = estimator._contents()
+    with elsewhere():
+        loaded = StromEstimator._restored({}, files.__getitem__)
+    assert float(np.asarray(loaded.getOrDefault("optimizer").learning_rate)) == 0.25
