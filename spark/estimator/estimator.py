@@ -201,13 +201,16 @@ class StromEstimator(TrainingParams, Estimator, MLWritable, MLReadable):  # type
         """Fits a model for each map of Params, as `CrossValidator` does.
 
         Raises:
-            InvalidOption: several of them would share a run of the store.
+            InvalidOption: several of them, or those on other rows, would share a run of the store.
         """
-        if len(paramMaps) > 1 and self.getOrDefault("run_id") is not None:
-            raise errors.InvalidOption(
-                f"run_id={self.getOrDefault('run_id')!r} would be the run of {len(paramMaps)} "
-                "models: leave it out, so that each has its own"
-            )
+        for params in paramMaps:
+            run_id = params.get(self.run_id, self.getOrDefault("run_id"))
+            if run_id is not None:
+                raise errors.InvalidOption(
+                    f"run_id={run_id!r} would be the run of {len(paramMaps)} models here, and what "
+                    "tunes an estimator fits it again on other rows: leave it out, so that each "
+                    "model has a run of its own"
+                )
         return super().fitMultiple(dataset, paramMaps)
 
     def write(self) -> Writer:

@@ -570,6 +570,15 @@ def test_a_run_id_cannot_serve_several_models(flowers: Any, tmp_path: Path) -> N
     maps = ParamGridBuilder().addGrid(estimator.batch_size, [8, 16]).build()
     with pytest.raises(errors.InvalidOption, match="run of 2 models"):
         estimator.fit(flowers, maps)
+    # Each fold would have the model of the first one, with the rows that it is validated on.
+    grid = ParamGridBuilder().addGrid(estimator.epochs, [1]).build()
+    tuning = CrossValidator(
+        estimator=estimator, estimatorParamMaps=grid, evaluator=RegressionEvaluator(), numFolds=2
+    )
+    with pytest.raises(errors.InvalidOption, match="again on other rows: leave it out"):
+        tuning.fit(flowers)
+    with pytest.raises(errors.InvalidOption, match="run_id='two'"):
+        estimator.copy({estimator.run_id: None}).fit(flowers, [{estimator.run_id: "two"}])
 
 
 def test_executors_with_another_version_are_named(
