@@ -130,18 +130,22 @@ class ChunkCache:
     def __init__(self, most_bytes: int = _CACHE_BYTES) -> None:
         self._most_bytes = most_bytes
         self._chunks: collections.OrderedDict[Any, Arrays] = collections.OrderedDict()
+        self._bytes: dict[Any, int] = {}
 
     def get(self, key: Any, read_chunk: Callable[[], Arrays]) -> Arrays:
         """The chunk of this name, read if it is not here."""
         if key not in self._chunks:
-            self._chunks[key] = read_chunk()
-            while len(self._chunks) > 1 and self._size_bytes() > self._most_bytes:
-                self._chunks.popitem(last=False)
+            self._chunks[key] = chunk = read_chunk()
+            self._bytes[key] = sum(map(_size_bytes, chunk))
+            while len(self._chunks) > 1 and sum(self._bytes.values()) > self._most_bytes:
+                del self._bytes[self._chunks.popitem(last=False)[0]]
         self._chunks.move_to_end(key)
         return self._chunks[key]
 
-    def _size_bytes(self) -> int:
-        return sum(array.nbytes for arrays in self._chunks.values() for array in arrays)
+
+def _size_bytes(array: np.ndarray[Any, Any]) -> int:
+    """What an array takes; of strings it has pointers only."""
+    return array.nbytes + (sum(map(len, array)) if array.dtype == object else 0)
 
 
 def stretches(begin: int, end: int, rows: int, batch_size: int) -> list[Stretch]:

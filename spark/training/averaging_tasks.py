@@ -22,8 +22,9 @@ from .worker_training import TrainingPlan
 if TYPE_CHECKING:
     from pyspark import Broadcast
 
-# Rows that an evaluation holds at the same time.
+# Rows that an evaluation holds at the same time: so many, or as many as these bytes hold.
 _ROWS_AT_ONCE = 1 << 13
+_BYTES_AT_ONCE = 64 << 20
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,7 +106,9 @@ def evaluate_share(
         cache=worker.cache,
     )
     share = passes.rows
-    at_once = max(1, _ROWS_AT_ONCE // plan.val_batch_size) * plan.val_batch_size
+    row_bytes = max(1, plan.data.size_bytes(VALIDATION) // plan.data.rows(VALIDATION))
+    held = min(_ROWS_AT_ONCE, _BYTES_AT_ONCE // row_bytes)
+    at_once = max(1, held // plan.val_batch_size) * plan.val_batch_size
     counts: Sequence[Any] = ()
     for begin in range(0, share, at_once):
         part = passes.take(Stretch(0, begin, min(begin + at_once, share)))

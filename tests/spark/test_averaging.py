@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 import sys
@@ -27,6 +28,7 @@ from keras_strom.spark import (  # noqa: E402
     ParameterAveraging,
     StromEstimator,
 )
+from keras_strom.spark.data import passes  # noqa: E402
 from keras_strom.spark.data.columns import Columns  # noqa: E402
 from keras_strom.spark.data.exported import ExportedData  # noqa: E402
 from keras_strom.spark.data.parquet import from_parquet  # noqa: E402
@@ -162,13 +164,15 @@ def test_a_chunk_is_read_once_while_it_is_kept(numbers: ExportedData) -> None:
     def chunk(name: str) -> Any:
         def reading() -> Any:
             read.append(name)
-            return (np.zeros(2),)
+            return (rows,)
 
         return cache.get(name, reading)
 
-    for name in ("a", "a", "b", "b", "a"):
-        chunk(name)
-    assert read == ["a", "b", "a"]
+    for rows in (np.zeros(2), np.array([b"8 + 12 bytes"], object)):
+        read.clear()
+        for name in ("a", "a", "b", "b", "a"):
+            chunk(f"{rows.dtype} {name}")
+        assert [name[-1] for name in read] == ["a", "b", "a"]
 
 
 # ---------------------------------------------------------------- options
@@ -483,11 +487,12 @@ def test_an_estimator_trains_in_rounds_with_callbacks_validation_and_a_timeline(
     assert not (tmp_path / "rounds" / "checkpoints").exists()
 
 
-@pytest.mark.parametrize("rows", [7, 8])
+@pytest.mark.parametrize(("rows", "bytes_at_once", "most"), [(7, 1 << 20, 2), (8, 1, 1)])
 def test_validation_is_on_as_many_rows_as_its_steps_say_and_on_the_first(
-    rows: int, tmp_path: Path
+    rows: int, bytes_at_once: int, most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of 8 rows that 5 workers share, also where they divide 7 otherwise than 8."""
+    from keras_strom.spark.training import averaging_tasks
     from keras_strom.spark.training.averaging_tasks import Averaging, evaluate_share
     from keras_strom.spark.training.local_model import LocalModel
 
@@ -496,8 +501,16 @@ def test_validation_is_on_as_many_rows_as_its_steps_say_and_on_the_first(
     pq.write_table(table, tmp_path / "points.parquet", row_group_size=3)
     columns = Columns(("a", "b", "c"), ("label",))
     data = from_parquet(str(tmp_path), columns, validation=str(tmp_path))
-    plan = plan_of(data, network(), "sgd")
+    plan = dataclasses.replace(plan_of(data, network(), "sgd"), val_batch_size=1)
     local = LocalModel(plan, save_updater=True)
+    held: list[int] = []
+
+    def batches(data: ExportedData, parts: Any, *given: Any) -> Any:
+        held.extend(len(part[0]) for part in parts)
+        return passes.batches(data, parts, *given)
+
+    monkeypatch.setattr(averaging_tasks, "_BYTES_AT_ONCE", bytes_at_once)
+    monkeypatch.setattr(averaging_tasks, "batches", batches)
     pickled = cloudpickle.dumps(Averaging(plan, 5, True))
     payload: Any = types.SimpleNamespace(
         key=f"{rows}", pickled=types.SimpleNamespace(value=pickled)
@@ -506,7 +519,8 @@ def test_validation_is_on_as_many_rows_as_its_steps_say_and_on_the_first(
     shares = [evaluate_share(payload, state, rows, 5, rank) for rank in range(5)]
     whole = functools.reduce(add, shares)
     assert whole is not None
-    assert whole.examples == rows
+    assert whole.examples == rows == sum(held)
+    assert max(held) == most
     first = [values[:rows]] * 3
     expected = local.model.evaluate(first, values[:rows] ** 2, batch_size=8, verbose=0)
     assert local.results(whole.counts)["loss"] == pytest.approx(expected, rel=1e-5)
