@@ -402,32 +402,41 @@ def _expression(df: DataFrame, name: str, spec: ColumnSpec) -> Column:
     column = _column(name)
     if spec.kind == "vector":  # Spark's function fails at a null, which is to be counted.
         return F.when(column.isNotNull(), vector_to_array(column, "float32"))
-    if spec.dtype == "int32" and "bigint" in df.select(column).dtypes[0][1]:
-        column = _within_int32(name, column, len(spec.shape))
     if spec.kind in ("scalar", "array"):
-        type_name = {"float32": "float", "int32": "int", "int64": "bigint", "bool": "boolean"}
-        cast = type_name[spec.dtype]
+        narrow = spec.dtype == "int32" and "bigint" in df.select(column).dtypes[0][1]
+        if narrow or spec.dtype == "uint8":
+            column = _within(name, column, len(spec.shape), spec.dtype)
+        cast = _SPARK_TYPES[spec.dtype]
         for _ in spec.shape:
             cast = f"array<{cast}>"
         return column.cast(cast)
     return column
 
 
-def _within_int32(name: str, column: Column, depth: int) -> Column:
-    """Long integers, of which one that an int32 does not hold ends the query."""
+_SPARK_TYPES = {
+    "float32": "float",
+    "int32": "int",
+    "int64": "bigint",
+    "bool": "boolean",
+    "uint8": "smallint",  # Spark's numbers have signs.
+}
+_BOUNDS = {"int32": (-(2**31), 2**31 - 1), "uint8": (0, 255)}
+
+
+def _within(name: str, column: Column, depth: int, dtype: str) -> Column:
+    """Whole numbers, of which one that a narrower dtype does not hold ends the query."""
     from pyspark.sql import functions as F  # noqa: N812
 
     if depth:
-        return F.transform(column, lambda item: _within_int32(name, item, depth - 1))
+        return F.transform(column, lambda item: _within(name, item, depth - 1, dtype))
     beyond = F.raise_error(
         F.concat(
             F.lit(f"column {name!r} has the value "),
             column.cast("string"),
-            F.lit(", and the model has been trained on int32: train it on long integers"),
+            F.lit(f", and the model has been trained on {dtype}: train it on wider integers"),
         )
     )
-    fits = column.between(-(2**31), 2**31 - 1)
-    return F.when(fits | column.isNull(), column).otherwise(beyond)
+    return F.when(column.between(*_BOUNDS[dtype]) | column.isNull(), column).otherwise(beyond)
 
 
 def _column(name: str) -> Column:

@@ -388,7 +388,7 @@ def _as_trained(name: str, found: ColumnSpec, trained: ColumnSpec) -> ColumnSpec
     """What a column is read as: numbers as in training, where that loses nothing."""
     whole = ("int32", "int64")
     fits = found.dtype == trained.dtype or (
-        found.dtype in whole and trained.dtype in (*whole, "float32")
+        found.dtype in whole and trained.dtype in (*whole, "uint8", "float32")
     )
     if found.shape != trained.shape or not fits:
         raise errors.InvalidData(

@@ -31,6 +31,7 @@ from keras_strom.spark.data.parquet import from_parquet
 from keras_strom.spark.data.reader import dataset, decode_images, gather, mix
 from keras_strom.spark.data.store import Store, StoreRun
 from keras_strom.spark.data.tfrecords import from_tfrecords
+from keras_strom.spark.estimator.model import _as_trained
 from keras_strom.spark.inference.prediction import zeros
 from keras_strom.spark.runner import runner
 from tests.support.silent_master import SilentMaster
@@ -292,6 +293,23 @@ def test_a_long_integer_is_read_as_int32_only_where_it_is_one(spark: Any) -> Non
         beyond = df.selectExpr(*({"l", "a"} - {name}), f"{large} as {name}")
         with pytest.raises(Exception, match=f"column '{name}' has the value -?429496"):
             select(beyond, specs).collect()
+
+
+def test_unsigned_bytes_of_parquet_files_are_what_spark_makes_of_them(
+    spark: Any, run: StoreRun, tmp_path: Path
+) -> None:
+    x = pa.array([[0, 255], [7, 128]], pa.list_(pa.uint8()))
+    pq.write_table(pa.table({"x": x, "y": pa.array([9, 255], pa.uint8())}), tmp_path / "rows")
+    trained = from_parquet(tmp_path / "rows", X_AND_Y).specs
+    assert trained["x"] == ColumnSpec("array", "uint8", (2,))
+    df = spark.read.parquet(str(tmp_path / "rows"))
+    found = inspect(df, X_AND_Y)
+    specs = {name: _as_trained(name, found[name], trained[name]) for name in found}
+    ((read, labels),) = elements(export(df, X_AND_Y, run, specs=specs), batch_size=2)
+    assert (read.dtype, read.tolist()) == (np.uint8, x.to_pylist())
+    assert labels.tolist() == [9, 255]
+    with pytest.raises(Exception, match="column 'y' has the value 256"):
+        select(df.selectExpr("x", "cast(y + 1 as smallint) y"), specs).collect()
 
 
 def test_an_epoch_is_another_order_and_a_new_dataset_the_same(spark: Any, run: StoreRun) -> None:
