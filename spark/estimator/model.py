@@ -410,5 +410,14 @@ def _with_rows(
     from pyspark.sql.types import StructType
 
     used = {name: specs[name] for name in columns.names}
-    rows = select(df, used, F.struct("*").alias(ROW))
+    rows = select(_with_own_names(df), used, F.struct("*").alias(ROW))
     return rows.mapInArrow(work, StructType([*df.schema.fields, *fields]))
+
+
+def _with_own_names(df: DataFrame) -> DataFrame:
+    """The DataFrame without two columns of one name, as a join leaves them: no struct has both."""
+    names = df.columns
+    if len(set(names)) == len(names):
+        return df
+    own = (f"{ROW}_{index}" if names.count(name) > 1 else name for index, name in enumerate(names))
+    return df.toDF(*own)

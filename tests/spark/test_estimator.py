@@ -164,6 +164,15 @@ def test_transform_keeps_the_columns_and_adds_what_evaluators_take(
     assert evaluator.setMetricName("logLoss").evaluate(made) < 0.5
 
 
+def test_transform_keeps_columns_of_one_name(trained: StromModel, flowers: Any) -> None:
+    twice = flowers.limit(5).select("*", F.lit(1).alias("name"))
+    rows = trained.score(trained.transform(twice)).collect()
+    names = [*flowers.columns, "name", "prediction", "probability", "logits", "score"]
+    assert all(list(row.__fields__) == names for row in rows)
+    assert {tuple(row)[names.index("name")] for row in rows} <= {f"flower {i}" for i in range(ROWS)}
+    assert [tuple(row)[len(flowers.columns)] for row in rows] == [1] * 5
+
+
 def test_evaluate_and_score_are_those_of_keras_on_all_rows(
     trained: StromModel, flowers: Any
 ) -> None:
