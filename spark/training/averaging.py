@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from keras_strom import errors
 from keras_strom.checks import whole_number
 
+from ..data.connect import context_of
 from ..runner.slots import Size, Waiting, WantedSize, choose_workers
 from .contribution import Contribution, add, add_counts
 from .method import TrainingJob, TrainingMethod
@@ -120,7 +121,7 @@ class _Driver:
         self._job = job
         self._plan = plan = job.plan
         self._workers = job.size.workers
-        self._context = job.spark.sparkContext
+        self._context = context_of(job.spark)
         self._recorder = job.recorder
         self._recorder.enter("load")
         self._local = LocalModel(plan, save_updater=method.save_updater)

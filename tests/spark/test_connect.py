@@ -69,3 +69,4 @@ def test_workers_train_where_the_server_is_in_this_process(tmp_path: Path) -> No
     assert found["loaded"] == pytest.approx(found["after"], rel=1e-4)
     assert found["predicted"] == 200
     assert "loss" in found["stored"]
+    assert "loss" in found["averaged"]

@@ -120,12 +120,14 @@ def ranks() -> tuple[int, int]:
 
 
 def near(folder: str) -> None:
-    from keras_strom.spark import StromModel, run
+    from keras_strom.spark import ParameterAveraging, StromModel, run
 
     session = builder().remote("local-cluster[2,1,1024]").getOrCreate()
     _, df = data(session)
     _, untrained, straight = stages(epochs=6, batch_size=10, num_proc=2)
     stored = stages(epochs=1, num_proc=2, store=folder)[-1]
+    averaging = ParameterAveraging()
+    averaged = stages(epochs=1, num_proc=2, store=folder, training=averaging)[-1]
     fitted = straight.fit(df)
     fitted.save(f"{folder}/saved")
     write(
@@ -136,6 +138,7 @@ def near(folder: str) -> None:
             "loaded": StromModel.load(f"{folder}/saved").evaluate(df)["loss"],
             "predicted": fitted.transform(df).count(),
             "stored": list(stored.fit(df).history),
+            "averaged": list(averaged.fit(df).history),
         }
     )
     session.stop()
