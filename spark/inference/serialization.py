@@ -61,6 +61,12 @@ class PackedModel:
                 _load_weights(model, self.file, self.suffix, code.example)
         return model
 
+    @property
+    def custom_objects(self) -> Mapping[str, Any]:
+        """What Keras must know of, by name, where a part of the model is made again."""
+        code: _Code = loads(self.code)
+        return code.custom_objects
+
     def trained(self, file: bytes, suffix: str) -> PackedModel:
         """The same model with the weights of a file that `save` has made."""
         return dataclasses.replace(self, file=file, suffix=suffix)

@@ -19,6 +19,7 @@ from keras_strom import errors
 from keras_strom.sharing.optimizers import parts_of
 
 from ..inference.prediction import examples, metric_results, metric_state, zeros
+from ..inference.serialization import known_to_keras
 from .worker_training import Code, TrainingPlan
 
 Array = npt.NDArray[Any]
@@ -54,6 +55,7 @@ class LocalModel:
 
     def __init__(self, plan: TrainingPlan, *, save_updater: bool) -> None:
         self.code: Code = cloudpickle.loads(plan.code)
+        self._packed = plan.model
         self.model = plan.model.load()
         self._save_updater = save_updater
         _check_optimizers(self.model, save_updater)
@@ -144,7 +146,8 @@ class LocalModel:
         optimizer = self.model.optimizer
         self._fresh = []
         if not self._save_updater:
-            new = type(optimizer).from_config(optimizer.get_config())
+            with known_to_keras(self._packed.custom_objects):
+                new = type(optimizer).from_config(optimizer.get_config())
             new.build(self.model.trainable_variables)
             self._fresh = [_value(one) for one in new.variables]
             self._shifted = _shift_schedules(optimizer)

@@ -37,6 +37,7 @@ from keras_strom.spark.inference.serialization import pack  # noqa: E402
 from keras_strom.spark.runner.slots import Size  # noqa: E402
 from keras_strom.spark.runner.timeline import DRIVER, Recorder  # noqa: E402
 from keras_strom.spark.training.contribution import Contribution, add  # noqa: E402
+from keras_strom.spark.training.local_model import LocalModel  # noqa: E402
 from keras_strom.spark.training.method import TrainingJob  # noqa: E402
 from keras_strom.spark.training.worker_training import Code, TrainingPlan  # noqa: E402
 
@@ -427,6 +428,20 @@ def test_without_the_optimizer_s_state_every_round_begins_with_a_new_one(
     assert isinstance(trained.optimizer.get_config()["learning_rate"], dict)
 
 
+class OwnSchedule(keras.optimizers.schedules.InverseTimeDecay):
+    """Known by `custom_objects` alone."""
+
+
+def test_a_round_without_the_optimizer_s_state_knows_a_schedule_of_one_s_own(files: str) -> None:
+    data = from_parquet(files, Columns(("a", "b", "c"), ("label",)))
+    compiling = {"optimizer": keras.optimizers.SGD(OwnSchedule(0.1, 2, 0.7)), "loss": "mse"}
+    model = pack(network(), compiling=compiling, custom_objects={"OwnSchedule": OwnSchedule})
+    plan = dataclasses.replace(plan_of(data, network(), "sgd"), model=model)
+    local = LocalModel(plan, save_updater=False)
+    local.begin_round(local.state(3))
+    assert float(local.model.optimizer.learning_rate) == pytest.approx(0.1 / (1 + 0.7 * 3 / 2))
+
+
 class Rounds(keras.callbacks.Callback):
     """Logs how many rounds there were, and stops after the second epoch."""
 
@@ -494,7 +509,6 @@ def test_validation_is_on_as_many_rows_as_its_steps_say_and_on_the_first(
     """Of 8 rows that 5 workers share, also where they divide 7 otherwise than 8."""
     from keras_strom.spark.training import averaging_tasks
     from keras_strom.spark.training.averaging_tasks import Averaging, evaluate_share
-    from keras_strom.spark.training.local_model import LocalModel
 
     values = np.arange(8, dtype=np.float32)
     table = pa.table({**dict.fromkeys("abc", values), "label": values**2})
