@@ -12,6 +12,7 @@ import dataclasses
 import errno
 import os
 import re
+import urllib.parse
 import uuid
 from typing import TYPE_CHECKING, Any
 
@@ -243,7 +244,7 @@ class Store:
             return fs.LocalFileSystem(), path
         if scheme in _ARROW_SCHEMES:
             query = f"?{self.options}" if self.options else ""
-            return fs.FileSystem.from_uri(path + query)  # type: ignore[no-any-return]
+            return fs.FileSystem.from_uri(_quoted(path) + query)  # type: ignore[no-any-return]
         return _fsspec(scheme, path)
 
 
@@ -308,6 +309,13 @@ class StoreRun:
 def _scheme(path: str) -> str | None:
     found = _SCHEME.match(path)
     return found.group(1).lower() if found else None
+
+
+def _quoted(url: str) -> str:
+    """A URL for pyarrow, to which %20 is a blank, and a blank is no URL."""
+    scheme, mark, rest = url.partition("://")
+    host, slash, path = rest.partition("/")
+    return f"{scheme}{mark}{host}{slash}{urllib.parse.quote(path)}"
 
 
 def _fsspec(scheme: str, path: str) -> tuple[Any, str]:

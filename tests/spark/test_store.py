@@ -109,6 +109,15 @@ def test_options_of_a_url_are_kept_but_not_shown() -> None:
     assert filesystem.region == "eu-west-1"
 
 
+@pytest.mark.parametrize("name", ["a b", "ts=00%3A00", "a#b", "ü", "a?b", "x=1:2"])
+def test_a_name_in_an_object_store_is_taken_as_it_is(name: str) -> None:
+    for url in (f"s3://bucket/{name.replace('?', '')}", "s3://bucket"):
+        store = Store.create(f"{url}?region=eu-west-1")
+        _, inside = store.resolve(f"{url}/{name}/rows.parquet")
+        assert inside == f"{url.removeprefix('s3://')}/{name}/rows.parquet"
+    assert Store.create("s3://bucket?region=eu-west-1").resolve("s3://bucket")[1] == "bucket"
+
+
 @pytest.mark.parametrize("path", ["", "  ", None, 3])
 def test_a_store_needs_a_path(path: object) -> None:
     with pytest.raises(errors.InvalidOption, match="path or URL"):
