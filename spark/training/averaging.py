@@ -147,8 +147,7 @@ class _Driver:
         if not plan.model.file:
             self._draw_first_weights()
         with tempfile.TemporaryDirectory() as directory:
-            given = local.code.callbacks
-            callbacks = given() if callable(given) else list(given or [])
+            callbacks = local.code.made_callbacks()
             backup = None
             if plan.run is not None:
                 backup = Backup(plan.run, Path(directory))

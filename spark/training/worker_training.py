@@ -76,6 +76,23 @@ class Code:
     transformation_fn: Any = None
     strategy: Any = None
 
+    def made_callbacks(self) -> list[Any]:
+        """The callbacks, made here where a function makes them.
+
+        Raises:
+            InvalidOption: a function that makes something else.
+        """
+        made = self.callbacks() if callable(self.callbacks) else self.callbacks
+        several = [] if made is None else made
+        if not isinstance(several, list | tuple) or not all(
+            isinstance(one, keras.callbacks.Callback) for one in several
+        ):
+            raise errors.InvalidOption(
+                f"callbacks={self.callbacks!r} has made {made!r}, no list of keras.callbacks."
+                "Callback"
+            )
+        return list(several)
+
     def pickled(self) -> bytes:
         """As bytes.
 
@@ -137,7 +154,7 @@ def _train(plan: TrainingPlan, recorder: Recorder) -> Trained | None:
     with strategy.scope():
         model = plan.model.load()
     data = _training_data(plan, code, rank, size)
-    callbacks = code.callbacks() if callable(code.callbacks) else list(code.callbacks or [])
+    callbacks = code.made_callbacks()
     with tempfile.TemporaryDirectory() as directory:
         backup = None
         if plan.run is not None:
