@@ -108,6 +108,12 @@ def dry_run(
     predicted = _predict(model, x, columns, specs)
     allowed: dict[str, Allowed] = {}
     names = _names(model, predicted)
+    for name, one in zip(names, flat(predicted), strict=True):
+        if isinstance(one, Mapping | list | tuple):
+            raise errors.UnsupportedModel(
+                f"the model's output {name!r} is a {type(one).__name__} of {len(one)}: give each "
+                "tensor a name of its own in one dict, or a place in one list"
+            )
     tensors = [
         Output(name, scalar_or_shape(one.shape[1:]), _dtype(one))
         for name, one in zip(names, flat(predicted), strict=True)

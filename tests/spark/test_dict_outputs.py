@@ -89,6 +89,14 @@ def test_labels_that_could_go_to_either_output_are_refused(
     assert named.outputs.names == names
 
 
+def test_outputs_in_outputs_are_refused_in_words() -> None:
+    made = heads("zed", "abc", listed=True)
+    nested = keras.Model(made.inputs, {"both": made.outputs})
+    nested.compile("sgd", "mse")
+    with pytest.raises(errors.UnsupportedModel, match=r"'both' is a list of 2: give each tensor"):
+        tried(nested, "zed")
+
+
 def test_other_models_take_labels_in_order() -> None:
     assert tried(heads("zed", "abc", listed=True), "abc", "zed").function is None
     function = tried(heads("abc", "zed"), "one", "two").function
