@@ -293,21 +293,20 @@ class StromEstimator(TrainingParams, Estimator, MLWritable, MLReadable):  # type
                 all_validate=True,  # As those who read them from a store do.
             ) as rows:
                 return self._trained(fitting, _train(fitting, rows.data, rows))
-        data = export(
-            df if files is None else df.repartition(fitting.workers * files),
-            columns,
-            fitting.run,
-            validation=params["validation"],
-            workers=fitting.workers,
-            seed=fitting.seed,
-            specs=fitting.specs,
-            checks=fitting.checks,
-        )
-        trained = _train(fitting, data)
         try:
-            fitting.run.store.delete(fitting.run.data)  # A run that goes on writes them anew.
-        except errors.StoreUnavailable as error:
-            _logger.warning("the rows stay in the store, for they cannot be removed: %s", error)
+            data = export(
+                df if files is None else df.repartition(fitting.workers * files),
+                columns,
+                fitting.run,
+                validation=params["validation"],
+                workers=fitting.workers,
+                seed=fitting.seed,
+                specs=fitting.specs,
+                checks=fitting.checks,
+            )
+            trained = _train(fitting, data)
+        finally:
+            _remove_rows(fitting.run)
         return self._trained(fitting, trained)
 
     def _trained(self, fitting: _Fitting, trained: Trained) -> StromModel:
@@ -372,6 +371,14 @@ class _Fitting:
     def workers(self) -> int:
         """How many parts the rows are divided in."""
         return self.size.workers
+
+
+def _remove_rows(run: StoreRun) -> None:
+    """Also where the training has failed, for a run that goes on writes them anew."""
+    try:
+        run.store.delete(run.data)
+    except errors.StoreUnavailable as error:
+        _logger.warning("the rows stay in the store, for they cannot be removed: %s", error)
 
 
 def _check_together(params: Mapping[str, Any], *, has_validation: bool) -> None:

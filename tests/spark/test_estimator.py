@@ -312,6 +312,7 @@ def test_an_interrupted_run_goes_on_after_its_last_epoch(flowers: Any, store: Pa
     )
     with pytest.raises(errors.WorkerFailed, match="the power fails"):
         StromEstimator(**given, callbacks=[Interrupts()]).fit(df)
+    assert {one.name for one in (store / "interrupted").iterdir()} == {"run.json", "checkpoints"}
     with pytest.raises(errors.InvalidOption, match="another model or of other columns"):
         StromEstimator(**{**given, "label_cols": ["label"]}).fit(df)
     model = StromEstimator(**given).fit(df)
