@@ -47,6 +47,7 @@ def export(
     specs: Mapping[str, ColumnSpec] | None = None,
     row_group_bytes: int = ROW_GROUP_BYTES,
     checks: ValueChecks | None = None,
+    all_validate: bool = False,
 ) -> ExportedData:
     """Writes the chosen columns to a run of a store, in place of any data that it had.
 
@@ -61,6 +62,7 @@ def export(
         specs: what `inspect` gave, to not look again.
         row_group_bytes: about how many bytes, uncompressed, make a row group.
         checks: of the values, by the model; None = NaN and infinity may be.
+        all_validate: whether each of them reads all held-out rows, and not its share.
 
     Returns:
         What was written; also saved in the run (`ExportedData.load`).
@@ -108,7 +110,7 @@ def export(
             splits[VALIDATION] = _files(reports, VALIDATION)
         data = ExportedData(run.store, columns, specs, splits)
         for split in splits:
-            data.check_rows(workers, split)
+            data.check_rows(1 if all_validate and split == VALIDATION else workers, split)
     except errors.InvalidData:
         run.store.delete(run.train_data)
         run.store.delete(run.validation_data)

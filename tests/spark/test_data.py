@@ -276,7 +276,8 @@ def test_a_fraction_is_held_out_the_same_way_each_time(spark: Any, run: StoreRun
 
 def test_a_column_says_which_rows_are_held_out(spark: Any, run: StoreRun) -> None:
     df = spark.range(100).selectExpr("float(id) x", "id y", "id % 5 = 0 held", "id % 3 odd")
-    data = export(df, X_AND_Y, run, validation="held")
+    # Of 20 rows, which each of 30 workers reads.
+    data = export(df, X_AND_Y, run, validation="held", workers=30, all_validate=True)
     assert sorted(column(elements(data, "validation", batch_size=64))) == list(range(0, 100, 5))
     with pytest.raises(errors.InvalidData, match=r"'odd' has 33 values other than 0 and 1"):
         export(df, X_AND_Y, run, validation="odd")
