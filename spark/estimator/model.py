@@ -106,6 +106,7 @@ class StromModel(ColumnParams, Model, MLWritable, MLReadable):  # type: ignore[m
         self._packed = None if model is None else pack(model, custom_objects=custom_objects)
         self._specs: dict[str, ColumnSpec] = {}
         self._outputs: Outputs | None = None
+        self._outputs_of: tuple[ColumnSpec, ...] | None = None
         self._keras: KerasModel | None = None
         self._payload: tuple[str, BroadcastPayload] | None = None
         #: What `fit` has logged: a value an epoch, by name; {} for a model from elsewhere.
@@ -227,10 +228,12 @@ class StromModel(ColumnParams, Model, MLWritable, MLReadable):  # type: ignore[m
 
     def _output_columns(self, columns: Columns, specs: Mapping[str, ColumnSpec]) -> OutputColumns:
         params = self.check_params()
-        if self._outputs is None:
+        features = tuple(specs[name] for name in columns.features)
+        # How long the outputs of a model from elsewhere are may depend on its rows.
+        if self._outputs is None or not (self._specs or self._outputs_of == features):
             function = params["transformation_fn"]
             trial = dry_run(self._model(), columns, specs, function, trains=False)
-            self._outputs = trial.outputs
+            self._outputs, self._outputs_of = trial.outputs, features
         return output_columns(self._outputs, params)
 
     def _model(self) -> PackedModel:
