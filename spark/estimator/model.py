@@ -214,7 +214,20 @@ class StromModel(ColumnParams, Model, MLWritable, MLReadable):  # type: ignore[m
         for name, trained in self._specs.items():
             if name in specs:
                 specs[name] = _as_trained(name, specs[name], trained)
-        return columns, {**self._specs, **specs}
+        specs = {**self._specs, **specs}
+        given = self._with_labels(columns)
+        missing = [name for name in given.names if name not in specs]
+        there = tuple(name for name in given.labels if name in missing and name in df.columns)
+        specs |= dict.fromkeys(missing, ColumnSpec("scalar", "float32"))
+        return columns, {**specs, **(inspect(df, Columns(there, ())) if there else {})}
+
+    def _with_labels(self, columns: Columns) -> Columns:
+        """With the labels and the weight that `transformation_fn` takes, if there is one."""
+        params = self.check_params()
+        labels = tuple(params["label_cols"] or ())
+        if params["transformation_fn"] is None or not labels:
+            return columns
+        return Columns(columns.features, labels, params["sample_weight_col"])
 
     def _shapes(self, columns: Columns) -> dict[str, tuple[int, ...]]:
         """What the model itself tells of its columns, one of which it may have under any name."""
@@ -232,7 +245,9 @@ class StromModel(ColumnParams, Model, MLWritable, MLReadable):  # type: ignore[m
         # How long the outputs of a model from elsewhere are may depend on its rows.
         if self._outputs is None or not (self._specs or self._outputs_of == features):
             function = params["transformation_fn"]
-            trial = dry_run(self._model(), columns, specs, function, trains=False)
+            trial = dry_run(
+                self._model(), self._with_labels(columns), specs, function, trains=False
+            )
             self._outputs, self._outputs_of = trial.outputs, features
         return output_columns(self._outputs, params)
 
@@ -255,17 +270,12 @@ class StromModel(ColumnParams, Model, MLWritable, MLReadable):  # type: ignore[m
         params = self.check_params()
         self._output_columns(columns, specs)
         assert self._outputs is not None
-        trained = Columns(
-            columns.features, tuple(params["label_cols"] or ()), params["sample_weight_col"]
-        )
-        if not set(trained.names) <= set(specs):  # A model from elsewhere.
-            trained = columns
         inference = Inference(
             model=self._model(),
             columns=columns,
             # Examples differ from DataFrame to DataFrame, and the model would travel again.
             specs={name: dataclasses.replace(spec, example=b"") for name, spec in specs.items()},
-            trained=trained,
+            trained=self._with_labels(columns),
             outputs=self._outputs,
             batch_size=params["val_batch_size"],
             transformation_fn=self._function(columns),
