@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import re
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -222,21 +223,46 @@ def tasks(session: SparkSession, specs: Mapping[str, ColumnSpec]) -> Iterator[No
         StromError: what a task has raised.
     """
     row_bytes = sum(_bytes_of(spec) for spec in specs.values())
-    rows = max(1, _ARROW_BATCH_BYTES // row_bytes)
-    before = session.conf.get(_ARROW_ROWS)
-    lower = rows < (int(before or 0) or rows + 1)
-    if lower:
-        session.conf.set(_ARROW_ROWS, str(rows))
+    with _rows_at_once(session, max(1, _ARROW_BATCH_BYTES // row_bytes)):
+        try:
+            yield
+        except Exception as error:
+            cause = explain(error)
+            if cause is error:
+                raise
+            raise cause from None
+
+
+# By session: its setting, and the rows that each pass which is under way takes at once.
+_passes: dict[int, tuple[int, list[int]]] = {}
+_passes_lock = threading.Lock()
+
+
+@contextlib.contextmanager
+def _rows_at_once(session: SparkSession, rows: int) -> Iterator[None]:
+    """Has Spark hand over so many rows at once, or fewer where the session says so.
+
+    All passes of a session, which threads may run at the same time, share its setting.
+    """
+
+    def keep_to_all(usual: int, wanted: list[int]) -> None:
+        bounds = [*wanted, usual] if usual > 0 else wanted  # Otherwise it has none.
+        session.conf.set(_ARROW_ROWS, str(min(bounds, default=usual)))
+
+    with _passes_lock:
+        usual, wanted = _passes.setdefault(
+            id(session), (int(session.conf.get(_ARROW_ROWS) or 0), [])
+        )
+        wanted.append(rows)
+        keep_to_all(usual, wanted)
     try:
         yield
-    except Exception as error:
-        cause = explain(error)
-        if cause is error:
-            raise
-        raise cause from None
     finally:
-        if lower and before is not None:
-            session.conf.set(_ARROW_ROWS, before)
+        with _passes_lock:
+            wanted.remove(rows)
+            if not wanted:
+                del _passes[id(session)]
+            keep_to_all(usual, wanted)
 
 
 def explain(error: Exception) -> Exception:

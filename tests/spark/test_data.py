@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib.util
 import itertools
@@ -394,6 +395,25 @@ def test_heavy_rows_come_in_small_arrow_batches(spark: Any) -> None:
     with tasks(spark, {"image": ColumnSpec("image", "uint8", (512, 512, 3))}):
         assert spark.conf.get(name) == "85"
     assert spark.conf.get(name) == usual
+
+
+def test_passes_at_the_same_time_leave_the_setting_as_it_was() -> None:
+    name = "spark.sql.execution.arrow.maxRecordsPerBatch"
+    conf = {name: "10000"}
+    session: Any = types.SimpleNamespace(
+        conf=types.SimpleNamespace(get=conf.__getitem__, set=conf.__setitem__)
+    )
+    first, second = contextlib.ExitStack(), contextlib.ExitStack()
+    for stack, size in ((first, 512), (second, 1024)):
+        stack.enter_context(tasks(session, {"x": ColumnSpec("image", "uint8", (size, size, 3))}))
+    first.close()
+    assert conf[name] == "21"
+    second.close()
+    assert conf[name] == "10000"
+    conf[name] = "-1"  # All rows at once.
+    with tasks(session, {"x": ColumnSpec("image", "uint8", (512, 512, 3))}):
+        assert conf[name] == "85"
+    assert conf[name] == "-1"
 
 
 def test_flights_are_exported_once_their_nulls_are_gone(spark: Any, run: StoreRun) -> None:
