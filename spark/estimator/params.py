@@ -13,6 +13,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
 from pyspark.ml.param import Param, Params
 
 from keras_strom import errors
@@ -29,10 +30,11 @@ Check = Callable[[str, Any], Any]
 
 
 def param(name: str, doc: str, check: Check) -> Any:
-    """A Param whose values, None aside, go through `check(name, value)`."""
+    """A Param whose values, None aside, go through `check(name, value)`; NumPy's as Python's."""
 
     def convert(value: Any) -> Any:
-        return None if value is None else check(name, value)
+        plain = value.item() if isinstance(value, np.generic) else value
+        return None if plain is None else check(name, plain)
 
     return Param(Params._dummy(), name, doc, typeConverter=convert)
 

@@ -42,7 +42,7 @@ from keras_strom.spark import (  # noqa: E402
 from keras_strom.spark.estimator import model as model_module  # noqa: E402
 from keras_strom.spark.runner import executors  # noqa: E402
 from keras_strom.spark.training import gradient_sharing  # noqa: E402
-from keras_strom.spark.training.worker_training import Code, WorkerResult  # noqa: E402
+from keras_strom.spark.training.worker_training import WorkerResult  # noqa: E402
 
 # Executors cannot import this file.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -495,15 +495,6 @@ def test_values_that_make_no_sense_are_refused_where_they_are_given(
 ) -> None:
     with pytest.raises(errors.InvalidOption, match=words):
         StromEstimator(**given)
-
-
-def test_a_function_that_makes_no_list_of_callbacks_is_named() -> None:
-    stops = keras.callbacks.EarlyStopping()
-    for made, expected in ((None, []), ((stops,), [stops]), ([stops], [stops])):
-        assert Code(callbacks=lambda made=made: made).made_callbacks() == expected
-    for made in (stops, ["EarlyStopping"]):
-        with pytest.raises(errors.InvalidOption, match=r"callbacks=.* has made .*, no list of"):
-            Code(callbacks=lambda made=made: made).made_callbacks()
 
 
 def test_unknown_arguments_are_refused() -> None:
