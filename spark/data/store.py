@@ -67,14 +67,16 @@ class Store:
                 knows. Options of pyarrow's file systems follow a "?".
 
         Raises:
-            InvalidOption: no path at all.
+            InvalidOption: no path at all, or a URL that names no folder and no host.
         """
         text = os.fspath(path) if isinstance(path, str | os.PathLike) else ""
-        if not isinstance(text, str) or not text.strip():
+        scheme = _scheme(text) if isinstance(text, str) else None
+        is_root = scheme not in (None, "file") and not text[len(scheme or "") :].strip(":/")
+        if not isinstance(text, str) or not text.strip() or is_root:
             raise errors.InvalidOption(
-                f"a store needs a path or URL that driver and workers reach, not {path!r}"
+                "a store needs the path or URL of a folder that driver and workers reach, not "
+                f"{path!r}"
             )
-        scheme = _scheme(text)
         if scheme is None:
             return cls(os.path.abspath(os.path.expanduser(text)))
         if scheme == "file":

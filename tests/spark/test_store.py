@@ -118,7 +118,7 @@ def test_a_name_in_an_object_store_is_taken_as_it_is(name: str) -> None:
     assert Store.create("s3://bucket?region=eu-west-1").resolve("s3://bucket")[1] == "bucket"
 
 
-@pytest.mark.parametrize("path", ["", "  ", None, 3])
+@pytest.mark.parametrize("path", ["", "  ", None, 3, "hdfs:///", "s3://"])
 def test_a_store_needs_a_path(path: object) -> None:
     with pytest.raises(errors.InvalidOption, match="path or URL"):
         Store.create(path)  # type: ignore[arg-type]
