@@ -233,9 +233,31 @@ def tasks(session: SparkSession, specs: Mapping[str, ColumnSpec]) -> Iterator[No
             raise cause from None
 
 
-# By session: its setting, and the rows that each pass which is under way takes at once.
-_passes: dict[int, tuple[int, list[int]]] = {}
-_passes_lock = threading.Lock()
+@dataclasses.dataclass
+class _RowsAtOnce:
+    """A session's setting while passes are under way.
+
+    Attributes:
+        usual: what it is without them; 0 or less = no bound.
+        now: what it is.
+        wanted: the rows that each of them takes at once.
+    """
+
+    usual: int
+    now: int
+    wanted: list[int] = dataclasses.field(default_factory=list)
+
+    def keep_to_all(self, session: SparkSession) -> None:
+        """Sets what suits all; nothing where that is so, as in a session that is stopped by now."""
+        bounds = [*self.wanted, self.usual] if self.usual > 0 else self.wanted
+        least = min(bounds, default=self.usual)
+        if least != self.now:
+            session.conf.set(_ARROW_ROWS, str(least))
+            self.now = least
+
+
+_rows_of_session: dict[int, _RowsAtOnce] = {}
+_rows_lock = threading.Lock()
 
 
 @contextlib.contextmanager
@@ -244,25 +266,21 @@ def _rows_at_once(session: SparkSession, rows: int) -> Iterator[None]:
 
     All passes of a session, which threads may run at the same time, share its setting.
     """
-
-    def keep_to_all(usual: int, wanted: list[int]) -> None:
-        bounds = [*wanted, usual] if usual > 0 else wanted  # Otherwise it has none.
-        session.conf.set(_ARROW_ROWS, str(min(bounds, default=usual)))
-
-    with _passes_lock:
-        usual, wanted = _passes.setdefault(
-            id(session), (int(session.conf.get(_ARROW_ROWS) or 0), [])
-        )
-        wanted.append(rows)
-        keep_to_all(usual, wanted)
+    with _rows_lock:
+        if id(session) not in _rows_of_session:
+            usual = int(session.conf.get(_ARROW_ROWS) or 0)
+            _rows_of_session[id(session)] = _RowsAtOnce(usual, usual)
+        shared = _rows_of_session[id(session)]
+        shared.wanted.append(rows)
+        shared.keep_to_all(session)
     try:
         yield
     finally:
-        with _passes_lock:
-            wanted.remove(rows)
-            if not wanted:
-                del _passes[id(session)]
-            keep_to_all(usual, wanted)
+        with _rows_lock:
+            shared.wanted.remove(rows)
+            if not shared.wanted:
+                del _rows_of_session[id(session)]
+            shared.keep_to_all(session)
 
 
 def explain(error: Exception) -> Exception:
