@@ -17,6 +17,7 @@ import time
 from collections.abc import Iterator
 
 from keras_strom.job import environment
+from keras_strom.job.process_status import start_of
 
 _logger = logging.getLogger("keras_strom")
 
@@ -31,7 +32,7 @@ class RunningJob:
         pid: of the process that serves the page.
         host: where that is.
         started: seconds since the epoch.
-        process_start: of this process, by `_start_of`: another may have its id by now.
+        process_start: when it has started (`start_of`): another may have its id by now.
     """
 
     url: str
@@ -96,13 +97,10 @@ def running_jobs() -> list[RunningJob]:
 
 
 def _start_of(pid: int) -> int | None:
-    """When a process of this machine has started, in ticks since the boot; None = there is none."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            fields = file.read().rpartition(b")")[2].split()  # Behind the name, from the third on.
-    except OSError:
-        return None
-    return int(fields[19])
+    """When a process of this machine has started; None = there is none."""
+    with contextlib.suppress(OSError):
+        return start_of(pid)
+    return None
 
 
 def _files() -> list[str]:

@@ -260,6 +260,16 @@ def resolve_address(
     return source_address(toward)
 
 
+def bound_address(network: NetworkConfig, *, node_address: str | None, toward: str) -> str:
+    """To which of this machine's addresses a worker is bound; "" = the system chooses one.
+
+    As `resolve_address`, where anything has been said of it.
+    """
+    if network.network_mask is None and node_address is None:
+        return ""
+    return resolve_address(network, node_address=node_address, toward=toward)
+
+
 def literal_addresses(host: str) -> list[str]:
     """The addresses of `host`, which may be a literal one already, in the order to try them in.
 

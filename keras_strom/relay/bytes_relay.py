@@ -41,6 +41,7 @@ from keras_strom.job.joining import at_first_that_answers, explained
 from keras_strom.job.network import (
     HostPort,
     NetworkConfig,
+    bound_address,
     format_address,
     resolve_address,
     warn_of_receive_buffer,
@@ -438,9 +439,7 @@ def _join(
     timeout: float,
 ) -> tuple[BytesNode, int]:
     def join(host: str) -> tuple[BytesNode, int]:
-        bind = ""
-        if network.network_mask is not None or ip is not None:
-            bind = resolve_address(network, node_address=ip, toward=host)
+        bind = bound_address(network, node_address=ip, toward=host)
         candidates = range(master.workers) if rank is None else (rank,)
         for candidate in candidates:
             try:

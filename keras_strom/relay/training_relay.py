@@ -19,6 +19,7 @@ from keras_strom.job.joining import at_first_that_answers, explained
 from keras_strom.job.network import (
     HostPort,
     NetworkConfig,
+    bound_address,
     is_here,
     resolve_address,
     warn_of_receive_buffer,
@@ -179,9 +180,7 @@ class TrainingWorker(WorkerNode):
         _refuse_merging_in_order(network, max_staleness)
 
         def join(host: str) -> str:
-            bind = ""
-            if network.network_mask is not None or ip is not None:
-                bind = resolve_address(network, node_address=ip, toward=host)
+            bind = bound_address(network, node_address=ip, toward=host)
             with explained(f"worker {rank}", master, bind):
                 super(TrainingWorker, self).__init__(
                     credentials,

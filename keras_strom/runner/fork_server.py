@@ -33,6 +33,7 @@ from collections.abc import Mapping
 from typing import Any, BinaryIO
 
 from keras_strom.job import environment
+from keras_strom.job.process_status import start_of
 from keras_strom.runner.started_process import (
     NewProcess,
     StartedProcess,
@@ -134,7 +135,7 @@ class ForkServers:
     def _address(self, variables: Mapping[str, str]) -> bytes:
         """In the abstract namespace, so that nothing is left behind; same for all who may share."""
         read_early = sorted(item for item in variables.items() if item[0] not in _READ_LATE)
-        owner = [self._owner, _start_time(self._owner), os.getuid()]
+        owner = [self._owner, start_of(self._owner), os.getuid()]
         what = [owner, sys.executable, os.getcwd(), read_early, _packages()]
         digest = hashlib.sha256(json.dumps(what).encode("utf-8", "surrogateescape")).hexdigest()
         return b"\0fork-server-of-keras-strom-" + digest[:32].encode()
@@ -199,22 +200,6 @@ def _receive_integer(connection: socket.socket) -> int:
     if len(answer) != _INTEGER.size:
         raise ConnectionResetError("the fork server has ended")
     return int(_INTEGER.unpack(answer)[0])
-
-
-def parent_of(pid: int) -> int:
-    """The id of a process's parent."""
-    return int(_status(pid)[1])
-
-
-def _start_time(pid: int) -> str:
-    """Tells processes apart that have the same id, one after the other."""
-    return _status(pid)[19]
-
-
-def _status(pid: int) -> list[str]:
-    """What the kernel says of a process, from its state on (proc(5), /proc/pid/stat)."""
-    with open(f"/proc/{pid}/stat") as file:
-        return file.read().rpartition(")")[2].split()
 
 
 def _packages() -> list[Any]:

@@ -149,8 +149,7 @@ def direct(
             for split in ([TRAIN] if validation is None else [TRAIN, VALIDATION])
         }
         index = ExportedData(Store(""), columns, specs, files, format=FORMAT)
-        for split in files:
-            index.check_rows(1 if all_validate and split == VALIDATION else workers, split)
+        index.check_shares(workers, all_validate=all_validate)
         undo.pop_all()
     return Direct(index, workers, seed, chunks, all_validate=all_validate)
 

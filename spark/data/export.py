@@ -109,8 +109,7 @@ def export(
         if validation is not None:
             splits[VALIDATION] = _files(reports, VALIDATION)
         data = ExportedData(run.store, columns, specs, splits)
-        for split in splits:
-            data.check_rows(1 if all_validate and split == VALIDATION else workers, split)
+        data.check_shares(workers, all_validate=all_validate)
     except errors.InvalidData:
         run.store.delete(run.train_data)
         run.store.delete(run.validation_data)

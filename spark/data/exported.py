@@ -156,6 +156,19 @@ class ExportedData:
         self.check_rows(size, split)
         return -(-(self.rows(split) // size) // batch_size)
 
+    def check_shares(self, workers: int, *, all_validate: bool) -> None:
+        """Refuses data of which some worker gets no row.
+
+        Args:
+            workers: how many there are.
+            all_validate: whether each of them gets all held-out rows, and not its share.
+
+        Raises:
+            InvalidData: there are fewer rows than are shared out.
+        """
+        for split in self.splits:
+            self.check_rows(1 if all_validate and split == VALIDATION else workers, split)
+
     def check_rows(self, workers: int, split: str = TRAIN) -> None:
         """Refuses a split that gives some worker no row.
 

@@ -26,7 +26,7 @@ from ..data.columns import Columns, ColumnSpec, inspect
 from ..data.connect import context_of
 from ..data.direct import Direct, direct
 from ..data.export import export
-from ..data.exported import VALIDATION, ExportedData
+from ..data.exported import ExportedData
 from ..data.parquet import Paths, from_parquet, refuse_labels
 from ..data.store import Store, StoreRun
 from ..inference.compiling import check_names
@@ -253,8 +253,7 @@ class StromEstimator(TrainingParams, Estimator, MLWritable, MLReadable):  # type
         data = from_parquet(train, _columns(params), validation=validation)
         session = spark or active_or_new()
         fitting = _prepare(params, data.columns, data.specs, session)
-        for split in data.splits:
-            data.check_rows(1 if split == VALIDATION else fitting.workers, split)
+        data.check_shares(fitting.workers, all_validate=True)
         refuse_labels(data, fitting.checks.allowed)
         return self._trained(fitting, fitting.finished or _train(fitting, data))
 

@@ -24,9 +24,10 @@ from keras_strom.job.credentials import Credentials
 from keras_strom.job.environment import ClusterEnvironment
 from keras_strom.job.gpus import one_each
 from keras_strom.job.network import HostPort, NetworkConfig, format_address
+from keras_strom.job.process_status import parent_of
 from keras_strom.job.worker_record import ASKED, WorkerRecord
 from keras_strom.runner.channel import HEARTBEAT_SECONDS, Channel
-from keras_strom.runner.fork_server import ForkServers, parent_of
+from keras_strom.runner.fork_server import ForkServers
 from keras_strom.runner.process import (
     Function,
     Outcome,

@@ -24,7 +24,7 @@ import keras
 
 import keras_strom
 from keras_strom.job import drain
-from keras_strom.runner.fork_server import parent_of
+from keras_strom.job.process_status import parent_of
 from tests.support import emulated_gpu
 
 #: Until a worker hears that its executor is to go, at most.
