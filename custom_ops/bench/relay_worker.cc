@@ -155,8 +155,7 @@ class RelayWorker {
       const double apart = std::abs(parameters_[i] - (*final_parameters)[i]);
       difference_ = std::max(difference_, apart);
     }
-    const auto* bytes = reinterpret_cast<const uint8_t*>(parameters_.data());
-    hash_ = Hash({bytes, parameters_.size() * sizeof(float)}, 0);
+    hash_ = Hash(AsBytes(parameters_));
     double worst;
     return agent_->Verify(difference_, hash_, &worst, kPatienceNs);
   }

@@ -11,9 +11,7 @@
 namespace strom {
 namespace {
 
-uint64_t HashOf(const std::vector<float>& values) {
-  return Hash(Bytes(reinterpret_cast<const uint8_t*>(values.data()), values.size() * 4));
-}
+uint64_t HashOf(const std::vector<float>& values) { return Hash(AsBytes(values)); }
 
 // The state of a worker: its first byte says whose it is, and all others follow from that.
 std::vector<uint8_t> StateOf(int32_t rank, int64_t bytes) {

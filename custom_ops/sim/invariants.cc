@@ -133,9 +133,8 @@ std::string KeepsUntrained(const std::vector<float>& parameters, uint64_t genera
 
 std::string IsAState(const std::vector<float>& parameters, uint64_t generation,
                      const JointPlan& plan, const Ledger& ledger) {
-  const Bytes bytes(reinterpret_cast<const uint8_t*>(parameters.data()), parameters.size() * 4);
   const bool is_one = !plan.IsOfGradients() || parameters == ledger.Replica(generation, {}) ||
-                      ledger.HasReached(generation, Hash(bytes));
+                      ledger.HasReached(generation, Hash(AsBytes(parameters)));
   return is_one ? "" : "is what no worker has had after any round";
 }
 

@@ -24,9 +24,7 @@ std::optional<AskPieces> ChiefsValues::TakeQuestion(std::span<const float> own) 
 
 std::optional<int64_t> ChiefsValues::MostBytes(const BlobName& name) const {
   const bool asked = name.generation == generation_ && name.mark == number_ && !awaited_.empty();
-  if (!asked) return std::nullopt;
-  constexpr uint64_t kMost = uint64_t{1} << 40;
-  return static_cast<int64_t>(std::min(grid_.ElementsOf(awaited_), kMost) * sizeof(float));
+  return asked ? std::optional(BytesOfFloats(grid_.ElementsOf(awaited_))) : std::nullopt;
 }
 
 std::string ChiefsValues::Add(std::vector<float> values) {

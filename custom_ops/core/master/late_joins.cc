@@ -1,6 +1,7 @@
 #include "core/master/late_joins.h"
 
 #include <cstring>
+#include <span>
 #include <utility>
 
 #include "core/replication/formatting.h"
@@ -161,8 +162,7 @@ void LateJoins::TellEnd(int32_t rank, const Layout& layout) {
   end_notified_[rank] = layout.generation;
   host_->Send(rank, Ended{layout.generation, number});
   // A layout only grows, so what an earlier one holds stands first.
-  const Bytes prefix(reinterpret_cast<const uint8_t*>(parameters_->data()),
-                     layout.size * sizeof(float));
+  const Bytes prefix = AsBytes(std::span(*parameters_).first(layout.size));
   host_->SendBlob(rank,
                   EncodeBlob({BlobKind::kParameters, layout.generation, 0, number, 0}, prefix));
   host_->Report({MasterEvent::Type::kNotice, rank,

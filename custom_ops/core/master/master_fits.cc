@@ -21,11 +21,6 @@ constexpr int32_t kLeastParts = 64;
 // What waits to be published while all links are busy.
 constexpr int64_t kMostWaitingBytes = int64_t{1} << 20;
 
-int64_t BytesOf(const Layout& layout) {
-  constexpr uint64_t kMost = uint64_t{1} << 40;
-  return static_cast<int64_t>(std::min(layout.size, kMost) * sizeof(float));
-}
-
 }  // namespace
 
 bool MasterFits::HandleAttach(int64_t now_ns, const Member& member, const Attach& attach) {
@@ -264,7 +259,7 @@ std::optional<int64_t> MasterFits::MostBytes(const Member& member, const BlobNam
     case BlobKind::kReplica: {
       const Resumption& asked = last_end_.Has(member.rank) ? last_end_ : resumption_;
       const Layout* const layout = asked.Awaits(member.rank, name.mark);
-      return layout == nullptr ? std::nullopt : std::optional(BytesOf(*layout));
+      return layout == nullptr ? std::nullopt : std::optional(BytesOfFloats(layout->size));
     }
     case BlobKind::kPieces: {
       const ChiefsValues* const values = rendezvous_.chiefs_values();

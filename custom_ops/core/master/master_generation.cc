@@ -185,10 +185,7 @@ void MasterGeneration::HandleState(int32_t rank, std::vector<double> state) {
 
 void MasterGeneration::HandleVerification(int32_t rank, const Verification& verification) {
   if (!IsLiveMember(rank) || phase_ != Phase::kResult) return;
-  if (!parameters_hash_) {
-    parameters_hash_ = Hash(Bytes(reinterpret_cast<const uint8_t*>(parameters_->data()),
-                                  parameters_->size() * sizeof(float)));
-  }
+  if (!parameters_hash_) parameters_hash_ = Hash(AsBytes(*parameters_));
   if (verification.hash != 0 && verification.hash != *parameters_hash_) {
     host_->Fail(rank, Code::kInternal,
                 "worker " + std::to_string(rank) +

@@ -1,6 +1,5 @@
 #include "core/master/pieces_for_members.h"
 
-#include <span>
 #include <utility>
 
 #include "core/replication/blob.h"
@@ -16,9 +15,8 @@ void SendPieces(uint64_t generation, const std::vector<float>& values,
   for (const auto& [rank, own] : had) ranks_without[Lacking(hashes, own)].push_back(rank);
   const PieceGrid grid(values.size());
   for (const auto& [pieces, ranks] : ranks_without) {
-    std::vector<Bytes> parts{AsBytes(hashes)};
-    for (const uint32_t index : pieces)
-      parts.push_back(AsBytes(grid.Piece(std::span(values), index)));
+    std::vector<Bytes> parts = grid.Parts(values, pieces);
+    parts.insert(parts.begin(), AsBytes(hashes));
     const std::vector<Buffer> chunks =
         EncodeParts({BlobKind::kPieces, generation, 0, 0, 0}, std::move(parts));
     for (const int32_t rank : ranks) host->SendBlob(rank, chunks);

@@ -4,6 +4,7 @@
 #ifndef KERAS_STROM_CORE_REPLICATION_BLOB_H_
 #define KERAS_STROM_CORE_REPLICATION_BLOB_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -14,6 +15,12 @@
 namespace strom {
 
 inline constexpr int64_t kChunkBytes = int64_t{1} << 20;
+
+// Of so many float32 values, as a bound of what may come: not beyond what an int64_t holds.
+inline int64_t BytesOfFloats(uint64_t elements) {
+  constexpr uint64_t kMost = uint64_t{1} << 40;
+  return static_cast<int64_t>(std::min(elements, kMost) * sizeof(float));
+}
 
 enum class BlobKind : uint8_t {
   kReplica = 1,     // worker: its float32 parameters, in answer to AskReplica

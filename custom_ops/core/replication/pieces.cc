@@ -27,6 +27,13 @@ uint64_t PieceGrid::ElementsOf(const std::vector<uint32_t>& indices) const {
   return elements;
 }
 
+std::vector<Bytes> PieceGrid::Parts(std::span<const float> values,
+                                    const std::vector<uint32_t>& indices) const {
+  std::vector<Bytes> parts;
+  for (const uint32_t index : indices) parts.push_back(AsBytes(Piece(values, index)));
+  return parts;
+}
+
 std::vector<uint32_t> Lacking(const std::vector<uint64_t>& wanted,
                               const std::vector<uint64_t>& had) {
   std::vector<uint32_t> lacking;

@@ -46,6 +46,9 @@ class PieceGrid {
   }
   // The elements of these pieces.
   uint64_t ElementsOf(const std::vector<uint32_t>& indices) const;
+  // The bytes of these pieces of `values`, which outlive them.
+  std::vector<Bytes> Parts(std::span<const float> values,
+                           const std::vector<uint32_t>& indices) const;
 
  private:
   uint64_t elements_ = 0;

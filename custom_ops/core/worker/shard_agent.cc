@@ -156,8 +156,7 @@ void ShardAgent::GiveMean(uint64_t round) {
     name.count = RateBits(last_mean_->back());
   }
   host_->SendBlob(
-      EncodeBlob(name, Bytes(reinterpret_cast<const uint8_t*>(values.data()), values.size_bytes()),
-                 PartElements(plan_.method, plan_.size()) * kFloatBytes));
+      EncodeBlob(name, AsBytes(values), PartElements(plan_.method, plan_.size()) * kFloatBytes));
 }
 
 Status ShardAgent::HandlePeerChunk(int32_t rank, const BlobChunk& chunk) {
@@ -427,7 +426,7 @@ void ShardAgent::SendNextPart() {
   const auto values = std::span(*given->values).subspan(static_cast<size_t>(first), elements);
   const int64_t width = leaves_as_change_ ? kBfloat16Bytes : kFloatBytes;
   std::vector<uint8_t> change;
-  Bytes piece(reinterpret_cast<const uint8_t*>(values.data()), values.size_bytes());
+  Bytes piece = AsBytes(values);
   if (leaves_as_change_) {
     change.resize(elements * kBfloat16Bytes);
     if (plan_.IsOfGradients()) {

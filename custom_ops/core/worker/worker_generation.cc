@@ -141,11 +141,8 @@ void WorkerGeneration::Handle(const AskPieces& ask) {
   if (!grid.Has(ask.indices)) {
     return host_->Fail(Code::kCorrupt, "the master asks for pieces of values that are none");
   }
-  const std::span<const float> values = *generation_.values;
-  std::vector<Bytes> parts;
-  for (const uint32_t index : ask.indices) parts.push_back(AsBytes(grid.Piece(values, index)));
-  host_->SendBlob(
-      EncodeParts({BlobKind::kPieces, layout_.generation, 0, ask.number, 0}, std::move(parts)));
+  host_->SendBlob(EncodeParts({BlobKind::kPieces, layout_.generation, 0, ask.number, 0},
+                              grid.Parts(*generation_.values, ask.indices)));
 }
 
 bool WorkerGeneration::HandleStart(const StartGeneration& start) {

@@ -338,10 +338,7 @@ TEST(MisbehavingWorkerTest, AChiefWhoseValuesAreNotThoseThatItHasAnnouncedIsExpe
   const auto give = [&](const std::vector<float>& other, const AskPieces& ask,
                         const std::vector<uint32_t>& indices) {
     const BlobName name{BlobKind::kPieces, 1, 0, ask.number, 0};
-    std::vector<Bytes> parts;
-    for (const uint32_t index : indices)
-      parts.push_back(AsBytes(grid.Piece(std::span(other), index)));
-    master.SayBlob(link, EncodeParts(name, std::move(parts)));
+    master.SayBlob(link, EncodeParts(name, grid.Parts(other, indices)));
   };
   AskPieces ask = come_back();
   give(values, ask, {0, 1});

@@ -57,10 +57,8 @@ PieceTaker TakerOf(const std::vector<float>& wanted, const std::vector<uint32_t>
 // Their bytes, one behind the other.
 std::vector<uint8_t> BytesOf(const std::vector<float>& values,
                              const std::vector<uint32_t>& indices) {
-  const PieceGrid grid(values.size());
   std::vector<uint8_t> bytes;
-  for (const uint32_t index : indices) {
-    const Bytes piece = AsBytes(grid.Piece(std::span(values), index));
+  for (const Bytes piece : PieceGrid(values.size()).Parts(values, indices)) {
     bytes.insert(bytes.end(), piece.begin(), piece.end());
   }
   return bytes;

@@ -74,11 +74,7 @@ class Master {
     const std::optional<AskPieces> asked = links.Last<AskPieces>(link);
     if (!asked || asked->generation != announce.layout.generation) return;
     const BlobName name{BlobKind::kPieces, asked->generation, 0, asked->number, 0};
-    std::vector<Bytes> parts;
-    for (const uint32_t index : asked->indices) {
-      parts.push_back(AsBytes(grid.Piece(std::span(values), index)));
-    }
-    SayBlob(link, EncodeParts(name, std::move(parts)));
+    SayBlob(link, EncodeParts(name, grid.Parts(values, asked->indices)));
   }
   // All end the first generation, in which nobody has sent an update.
   void End() {

@@ -5,7 +5,6 @@
 
 #include <memory>
 #include <numeric>
-#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -345,10 +344,8 @@ class StartingWorker {
                                     const std::vector<float>& hashed, int64_t chunk_bytes) {
     const PieceGrid grid(kLayout.size);
     const std::vector<uint64_t> hashes = grid.Hashes(hashed);
-    std::vector<Bytes> parts{AsBytes(hashes)};
-    for (const uint32_t index : indices) {
-      parts.push_back(AsBytes(grid.Piece(std::span(values), index)));
-    }
+    std::vector<Bytes> parts = grid.Parts(values, indices);
+    parts.insert(parts.begin(), AsBytes(hashes));
     return EncodeParts({BlobKind::kPieces, 1, 0, 0, 0}, std::move(parts), chunk_bytes);
   }
   void Hear(const std::vector<Buffer>& chunks) {
