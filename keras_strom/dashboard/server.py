@@ -14,6 +14,7 @@ import gzip
 import hmac
 import json
 import logging
+import socket
 import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -143,7 +144,13 @@ class PageServer:
         )
         await runner.setup()
         try:
-            site = web.TCPSite(runner, self._address.host, self._address.port)
+            host, port = self._address.host, self._address.port
+            site: web.BaseSite = web.TCPSite(runner, host, port)
+            if host == "::" and socket.has_dualstack_ipv6():  # To asyncio it is IPv6 alone.
+                both = socket.create_server(
+                    (host, port), family=socket.AF_INET6, dualstack_ipv6=True
+                )
+                site = web.SockSite(runner, both)
             await site.start()
             self.port = int(runner.addresses[0][1])
             self._ready.set()

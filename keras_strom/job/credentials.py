@@ -111,12 +111,16 @@ class Credentials:
                         f"{path} can be read by others (mode {stat.S_IMODE(status.st_mode):04o}); "
                         f"make it private (chmod 600 {path}) and take a new secret"
                     )
-                return cls.from_json(file.read())
+                text = file.read()
         except OSError as error:
             raise errors.InvalidOption(
                 f"cannot read the credentials in {path}: {error.strerror}; a file descriptor is "
                 "only open in the process that the runner started"
             ) from error
+        try:
+            return cls.from_json(text)
+        except errors.InvalidOption as error:
+            raise errors.InvalidOption(f"{path}: {error}") from None
 
     def open_memory_file(self) -> int:
         """Puts the credentials into a sealed memory file that a child process can inherit.

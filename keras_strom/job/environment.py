@@ -43,7 +43,8 @@ KERAS_STROM_STATUS         path of a pipe, /proc/self/fd/N, to which this worker
 
 None of RANK, SIZE, MASTER and CREDENTIALS set means one worker on its own. RANK and SIZE come
 together, and with SIZE > 1 so do MASTER and CREDENTIALS. An unknown KERAS_STROM_ variable is
-refused: it is most likely a misspelt one.
+refused: it is most likely a misspelt one. Those that Kubernetes sets in every container for a
+Service whose name begins with `keras-strom` are nobody's options and are passed over.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Literal, TypeVar
 
 from keras_strom import errors
@@ -183,7 +184,7 @@ class ClusterEnvironment:
         """
         variables = os.environ if environ is None else environ
         ours = {name: value for name, value in variables.items() if name.startswith(PREFIX)}
-        unknown = sorted(set(ours) - _KNOWN)
+        unknown = sorted(set(ours) - _KNOWN - _of_services(ours))
         if unknown:
             raise errors.EnvironmentInvalid(
                 f"unknown variable {', '.join(unknown)}; keras-strom reads "
@@ -362,6 +363,19 @@ def scheduled_job_file() -> str | None:
     restarts = os.environ.get("SLURM_RESTART_COUNT")  # What was left of the run before is no guide.
     name = f"keras-strom-{job}.json" if restarts is None else f"keras-strom-{job}-{restarts}.json"
     return os.path.join(os.environ.get("SLURM_SUBMIT_DIR", os.curdir), name)
+
+
+def _of_services(names: Iterable[str]) -> set[str]:
+    """Those that Kubernetes has set for its Services, as Docker did for linked containers.
+
+    A Service `keras-strom-master` gives KERAS_STROM_MASTER_SERVICE_HOST, ..._SERVICE_PORT and
+    ..._PORT, and more that begin with the last two.
+    """
+    names = set(names)
+    host = "_SERVICE_HOST"
+    services = [name.removesuffix(host) for name in names if name.endswith(host)]
+    ends = [(service + host, service + "_SERVICE_PORT", service + "_PORT") for service in services]
+    return {name for name in names if any(name.startswith(end) for end in ends)}
 
 
 def _scheduled(*names: str) -> int | None:

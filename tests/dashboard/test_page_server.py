@@ -266,6 +266,14 @@ def test_a_missing_library_is_refused_with_the_remedy(monkeypatch: pytest.Monkey
         pass
 
 
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="no socket here takes both")
+def test_every_interface_is_those_of_both_versions_of_ip() -> None:
+    with Dashboard(PageAddress("::"), "train.py", 2, lambda _: None) as dashboard:
+        port, path = dashboard.url.split("://")[1].split(":", 1)[1].split("/", 1)
+        assert get(f"http://127.0.0.1:{port}/{path}")[0] == 200
+        assert get(f"http://[::1]:{port}/{path}")[0] == 200
+
+
 @pytest.mark.parametrize(
     ("option", "address"),
     [

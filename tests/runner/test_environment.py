@@ -106,6 +106,23 @@ def test_a_misspelt_variable_is_refused() -> None:
         ClusterEnvironment.from_environ({**COMPLETE, "KERAS_STROM_RNAK": "1"})
 
 
+@pytest.mark.parametrize("service", ["KERAS_STROM", "KERAS_STROM_MASTER", "KERAS_STROM_JOB_7"])
+def test_what_kubernetes_sets_for_a_service_is_no_option(service: str) -> None:
+    of_service = {
+        f"{service}_SERVICE_HOST": "10.96.0.12",
+        f"{service}_SERVICE_PORT": "40100",
+        f"{service}_SERVICE_PORT_RELAY": "40100",
+        f"{service}_PORT": "udp://10.96.0.12:40100",
+        f"{service}_PORT_40100_UDP": "udp://10.96.0.12:40100",
+        f"{service}_PORT_40100_UDP_ADDR": "10.96.0.12",
+    }
+    without = ClusterEnvironment.from_environ(COMPLETE)
+    assert ClusterEnvironment.from_environ({**COMPLETE, **of_service}) == without
+    del of_service[f"{service}_SERVICE_HOST"]
+    with pytest.raises(errors.EnvironmentInvalid, match=f"{service}_SERVICE_PORT"):
+        ClusterEnvironment.from_environ({**COMPLETE, **of_service})
+
+
 def test_the_top_level_functions_read_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, text in COMPLETE.items():
         monkeypatch.setenv(name, text)
@@ -161,6 +178,7 @@ def test_a_bad_credentials_file_is_named_and_not_quoted(tmp_path: Path) -> None:
         ClusterEnvironment(credentials_path=str(path)).load_credentials()
     assert Credentials.new().to_json()[:20] not in str(raised.value)
     assert "sceret" not in str(raised.value)
+    assert str(path) in str(raised.value)
     path.write_bytes(b"\xff\xfe\0")  # A file of something else.
     with pytest.raises(errors.EnvironmentInvalid, match="must be a JSON object"):
         ClusterEnvironment(credentials_path=str(path)).load_credentials()
