@@ -318,7 +318,7 @@ bench-relay: bench-configure ## the relay against TCP and TLS, and targets (6 mi
 	  $(BIN)/cmake --build $(NATIVE_BENCH) --target relay_peer relay_node --parallel $(JOBS)
 	@$(BIN)/python -m benchmarks.relay $(BENCH_ARGS)
 
-bench-wan: bench-configure ## the relay on long lines against TCP CUBIC and BBR, and targets (12 minutes; --quick; root)
+bench-wan: bench-configure ## the relay on long lines against TCP CUBIC and BBR, and targets (20 minutes; --quick; root)
 	@if ((EUID == 0)); then .ci/system-packages lines quic; fi
 	@$(STEP) bench-build "building the native benchmarks" \
 	  $(BIN)/cmake --build $(NATIVE_BENCH) --target relay_peer wan_line --parallel $(JOBS)

@@ -8,8 +8,9 @@ display and without global state.
 from __future__ import annotations
 
 import dataclasses
+import math
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -66,6 +67,23 @@ def label(axes: Axes, x: Any, y: Any, text: str, color: str, **options: Any) -> 
         annotation_clip=False,
         **options,
     )
+
+
+def labels(axes: Axes, x: Any, ends: Mapping[str, tuple[float, str]]) -> None:
+    """Names lines that end at `x`, one above the other where they end close together.
+
+    Args:
+        axes: whose limits of y are set.
+        x: where the lines end.
+        ends: y and colour of each by name.
+    """
+    low, high = axes.get_ylim()
+    inches = axes.get_position().height * axes.figure.get_figheight()
+    a_point = (high - low) / (72 * inches)
+    place = -math.inf
+    for name, (y, color) in sorted(ends.items(), key=lambda end: end[1][0]):
+        place = max(y, place + 1.3 * _TEXT_POINTS * a_point)
+        label(axes, x, y, name, color, xytext=(6, (place - y) / a_point))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -158,9 +158,11 @@ def draw(found: dict[Line, list[Measured]], output: pathlib.Path) -> None:
         for one in measured:
             epochs = range(1, 1 + len(one.accuracies))
             axes.plot(epochs, one.accuracies, color=color, marker="o", linewidth=1.5)
-        xytext = (6, 6) if line == NEAR else (6, -8)
-        last = measured[-1].accuracies[-1]
-        pictures.label(axes, epochs[-1], last, NAMES[line], color, xytext=xytext)
+    ends = {
+        NAMES[line]: (measured[-1].accuracies[-1], _COLORS[line])
+        for line, measured in found.items()
+    }
+    pictures.labels(axes, epochs[-1], ends)
     pictures.save(figure, "sites", output)
 
 

@@ -186,12 +186,14 @@ class WanBench:
         pictures.caption(axes, "One sender on a line of 100 Mbit/s", "round trip, loss", "Mbit/s")
         places = range(len(LINES))
         for transport, goodputs in self._goodputs.items():
-            color = _COLORS[transport]
-            axes.plot(places, goodputs, color=color, marker="o", linewidth=2)
-            above = {BBR: (6, 8), QUIC: (6, -20)}.get(transport, (6, -8))
-            pictures.label(axes, places[-1], goodputs[-1], transport.label, color, xytext=above)
+            axes.plot(places, goodputs, color=_COLORS[transport], marker="o", linewidth=2)
         axes.set_xticks(places, [_name(line) for line in LINES.values()])
         axes.set_ylim(0, 100)
+        ends = {
+            transport.label: (goodputs[-1], _COLORS[transport])
+            for transport, goodputs in self._goodputs.items()
+        }
+        pictures.labels(axes, places[-1], ends)
         pictures.save(figure, "wan", output)
 
     # -------------------------------------------------------------- measuring

@@ -120,3 +120,17 @@ def test_a_picture_is_written(tmp_path: Path) -> None:
     right.bar(["a"], [1], color=pictures.ORANGE)
     path = pictures.save(figure, "example", tmp_path)
     assert path.read_bytes().startswith(b"\x89PNG")
+
+
+def test_lines_that_end_together_are_named_one_above_the_other() -> None:
+    pytest.importorskip("matplotlib")
+    from benchmarks import pictures
+
+    _, (axes,) = pictures.picture()
+    axes.set_ylim(0, 100)
+    ends = {"high": 92.1, "low": 1.0, "middle": 91.7, "lower": 88.0}
+    pictures.labels(axes, 1, {name: (y, pictures.BLUE) for name, y in ends.items()})
+    found = {one.get_text(): one for one in axes.texts}
+    assert {name: one.xy[1] for name, one in found.items()} == ends
+    assert found["low"].xyann[1] == found["lower"].xyann[1] == 0
+    assert 0 < found["middle"].xyann[1] < found["high"].xyann[1]
