@@ -15,6 +15,7 @@ import secrets
 import stat
 
 from keras_strom import errors
+from keras_strom.job import linux
 
 JOB_ID_BYTES = 16
 KEY_BYTES = 32
@@ -128,11 +129,11 @@ class Credentials:
         Returns:
             A file descriptor, which the caller closes once the child has been started.
         """
-        fd = os.memfd_create("keras-strom", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        fd = linux.create_memory_file("keras-strom", can_be_sealed=True)
         try:
             os.fchmod(fd, 0o600)
             os.write(fd, self.to_json().encode("ascii"))
-            _seal(fd)
+            linux.seal(fd)
         except BaseException:
             os.close(fd)
             raise
@@ -145,10 +146,3 @@ def _require_bytes(name: str, value: object, length: int) -> None:
         raise errors.InvalidOption(
             f"{name} must be {length} random bytes, not {given}; Credentials.new() makes them"
         )
-
-
-def _seal(fd: int) -> None:
-    import fcntl
-
-    seals = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
-    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals)

@@ -3,7 +3,8 @@
     python -m keras_strom.runner.fork_server_main LISTENER_FD OWNER_PID IDLE_SECONDS
 
 It imports what every worker needs, then forks a worker for each request. It has no thread of
-Python's but one, and uses TensorFlow for nothing, whose own threads start with its first operation.
+Python's but one (and on an old kernel one that looks whether its owner is there), and uses
+TensorFlow for nothing, whose own threads start with its first operation.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from typing import Any
 
 from keras_strom.job import drain, environment
 from keras_strom.job.drain import DRAINED_EXIT_CODE
+from keras_strom.job.process_status import process_end
 from keras_strom.runner import worker_main
 from keras_strom.runner.fork_server import check_peer, send_integer
 
@@ -80,7 +82,7 @@ class _Server:
     def __init__(self, listener: socket.socket, owner: int, idle_seconds: float) -> None:
         self._listener = listener
         self._idle_seconds = idle_seconds
-        self._owner = os.pidfd_open(owner)
+        self._owner = process_end(owner)
         self._workers: dict[socket.socket, int] = {}  # Their ids; 0 = not asked for yet.
         self._selector = selectors.DefaultSelector()
         self._selector.register(listener, selectors.EVENT_READ)

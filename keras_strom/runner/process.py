@@ -32,6 +32,8 @@ from keras_strom.job.drain import (
     TOO_LATE,
 )
 from keras_strom.job.environment import ClusterEnvironment
+from keras_strom.job.linux import create_memory_file
+from keras_strom.job.process_status import process_end
 from keras_strom.job.worker_record import MAX_BYTES, WorkerRecord
 from keras_strom.runner import worker_main
 from keras_strom.runner.output import LineSplitter, OutputRecord, is_startup_note
@@ -415,7 +417,7 @@ class WorkerProcess:
             if isinstance(work, Script):
                 command = ["script", work.path, *work.arguments]
             else:
-                report = keep(os.memfd_create("keras-strom-report", os.MFD_CLOEXEC))
+                report = keep(create_memory_file("keras-strom-report"))
                 self._report_fd = os.dup(report)
                 payload = keep(memory_file("keras-strom-payload", work.payload))
                 command = ["function", str(payload), str(report)]
@@ -424,7 +426,15 @@ class WorkerProcess:
                 variables={**worker_variables(work, env), **place.to_environ()},
                 fds=tuple(fds),
             )
-            return start(new)
+            process = start(new)
+            try:
+                self._end_fd = process_end(process.pid)
+            except BaseException:  # Nobody would see its end.
+                os.killpg(process.pid, signal.SIGKILL)
+                process.output.close()
+                process.reap()
+                raise
+            return process
         except BaseException:
             self._close_report()
             if self._status_fd != -1:
@@ -476,7 +486,7 @@ class WorkerProcess:
         """Reads until the process has ended and its pipe is empty."""
         pipe = self._process.output
         splitter = LineSplitter()
-        ended = os.pidfd_open(self._process.pid)
+        ended = self._end_fd
         try:
             poller = select.poll()
             poller.register(ended, select.POLLIN)

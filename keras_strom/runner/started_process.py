@@ -13,6 +13,8 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import BinaryIO, Protocol
 
+from keras_strom.job.linux import create_memory_file
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class NewProcess:
@@ -63,7 +65,7 @@ def memory_file(name: str, content: bytes) -> int:
         name: for people who look at /proc; several may have the same.
         content: of any length.
     """
-    fd = os.memfd_create(name, os.MFD_CLOEXEC)
+    fd = create_memory_file(name)
     with open(os.dup(fd), "wb") as file:
         file.write(content)
         file.flush()

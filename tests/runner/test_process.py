@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import pickle
 import signal
@@ -15,8 +17,10 @@ from typing import Any
 import pytest
 
 from keras_strom import errors
+from keras_strom.job import linux
 from keras_strom.job.credentials import Credentials
 from keras_strom.job.environment import ClusterEnvironment
+from keras_strom.runner import process as process_module
 from keras_strom.runner.fork_server import ForkServers
 from keras_strom.runner.output import (
     MAX_LINE,
@@ -305,6 +309,58 @@ def test_a_worker_finds_its_place_and_its_credentials(start: StartProcess) -> No
     assert keys == credentials
     assert variables == {"MINE": "1", "TF_CPP_MIN_LOG_LEVEL": "3"}
     assert credentials.secret.hex().encode() not in command
+
+
+def test_a_worker_is_started_where_python_lacks_what_linux_has(
+    start: StartProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The Pythons of conda and uv, which were built against an older C library."""
+    for module, beginnings in ((os, ("memfd_", "MFD_", "pidfd_")), (fcntl, ("F_ADD_", "F_SEAL_"))):
+        for name in [name for name in vars(module) if name.startswith(beginnings)]:
+            monkeypatch.delattr(module, name)
+    place = ClusterEnvironment(rank=1, size=2, master=("127.0.0.1", 9))
+    credentials = Credentials.new().with_master(b"k" * 32)
+    work = Function.of(lambda: ClusterEnvironment.from_environ().load_credentials())
+    with WorkerProcess(work, place, credentials=credentials, start=start) as process:
+        outcome = process.wait(DEADLINE)
+    assert outcome.result is not None, outcome.traceback
+    assert pickle.loads(outcome.result) == credentials
+    fd = credentials.open_memory_file()
+    with pytest.raises(PermissionError):  # Sealed.
+        os.write(fd, b"x")
+    os.close(fd)
+
+
+def test_the_end_of_a_worker_is_seen_where_the_kernel_shows_no_descriptors_of_processes(
+    start: StartProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Linux before 5.3, and sandboxes that do not know the call."""
+    for code in (errno.ENOSYS, errno.EPERM):
+
+        def refuse(_: int, code: int = code) -> int:
+            raise OSError(code, os.strerror(code))
+
+        monkeypatch.setattr(linux, "pidfd_open", refuse)
+        before = sorted(os.listdir("/proc/self/fd"))
+        assert call(os._exit, 3, start=start).exit_code == 3
+        assert sorted(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_worker_whose_end_nobody_would_see_is_not_started(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    begun: list[int] = []
+
+    def refuse(pid: int) -> int:
+        begun.append(pid)
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(process_module, "process_end", refuse)
+    before = sorted(os.listdir("/proc/self/fd"))
+    with pytest.raises(OSError, match="Too many open files"):
+        WorkerProcess(Function.of(signal.pause), PLACE)
+    assert not is_alive(begun[0])
+    assert sorted(os.listdir("/proc/self/fd")) == before
 
 
 def test_the_users_python_path_comes_first_for_a_function(
