@@ -255,6 +255,9 @@ class Agent:
         """At the end all workers end: politely first, all at the same time, then by force."""
         try:
             yield
+        except ConnectionError:
+            self._wire.close()  # No end of a worker is to wait until somebody reads its output.
+            raise
         finally:
             workers = self._workers.values()
             for worker in workers:

@@ -49,6 +49,8 @@ Message = Mapping[str, Any]
 
 #: A message is no longer than this.
 MAX_MESSAGE_BYTES = 1 << 20
+# Whoever waits for room in a pipe looks so often whether it is being closed.
+_ROOM_SECONDS = 0.1
 # Bounds of what one message holds of a worker's end.
 _MAX_TRACEBACK_CHARACTERS = 50_000
 _MAX_TAIL_LINE_CHARACTERS = 1_000
@@ -72,7 +74,7 @@ class Wire(Protocol):
         """
 
     def close(self) -> None:
-        """Closes this end; a thread that waits in `receive` gets a ConnectionError."""
+        """Closes this end; a thread that waits in `send` or `receive` gets a ConnectionError."""
 
 
 class PipeWire:
@@ -90,7 +92,7 @@ class PipeWire:
         self._reading = reading
         self._writing = writing
         self._lock = threading.Lock()
-        self._closed = False
+        self._closing = self._closed = False
         self._left = b""
         self._heard = False
 
@@ -102,7 +104,8 @@ class PipeWire:
                 raise ConnectionError("the connection is closed")
             try:
                 while left:
-                    left = left[os.write(self._writing, left) :]
+                    if self._has_room():
+                        left = left[os.write(self._writing, left[: select.PIPE_BUF]) :]
             except OSError as error:
                 raise ConnectionError(f"the connection is gone: {error.strerror}") from error
 
@@ -120,11 +123,21 @@ class PipeWire:
 
     def close(self) -> None:
         """Closes the writing end, by which the other end's `receive` ends; and then this one's."""
+        self._closing = True  # Seen by a thread that waits for room, and has the lock.
         with self._lock:
             if not self._closed:
                 self._closed = True
                 with contextlib.suppress(OSError):
                     os.close(self._writing)
+
+    def _has_room(self) -> bool:
+        """Whether so much can be written at once as a pipe takes whole, after a while at most."""
+        poller = select.poll()
+        poller.register(self._writing, select.POLLOUT)
+        has_room = bool(poller.poll(_ROOM_SECONDS * 1000))
+        if self._closing:
+            raise ConnectionError("the connection is closed")
+        return has_room
 
     def _read(self, deadline: float, timeout: float) -> None:
         poller = select.poll()

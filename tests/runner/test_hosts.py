@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,10 @@ from keras_strom.runner.console import Console
 from keras_strom.runner.hosts import Host, parse_hostfile, parse_hosts, read_hostfile
 from keras_strom.runner.launcher import Job, launch
 from keras_strom.runner.process import Function, Script
+from tests.support.processes import is_alive
 from tests.support.silent_master import SilentMaster
 
+DEADLINE = 60.0
 LOOPBACK = NetworkConfig(network_mask="127.0.0.1/32")
 
 
@@ -417,3 +420,25 @@ def test_an_agent_that_hears_nothing_ends_its_workers(tmp_path: Path) -> None:
         serving.serve()
     assert serving.outcome is not None
     assert serving.outcome.terminated
+
+
+def test_an_agent_ends_though_nobody_reads_what_its_workers_say(tmp_path: Path) -> None:
+    """As where the launcher's machine is gone without a word while workers print."""
+    there = [*os.pipe(), *os.pipe()]
+    launcher, far = wire.PipeWire(there[0], there[3]), wire.PipeWire(there[2], there[1])
+    (tmp_path / "work.py").write_text("while True: print('x' * 1000)\n")
+    launcher.send(wire.Preparation(script="work.py", silence=1.0).to_message())
+    for number in range(2):
+        launcher.send(agent.to_start(number, agent.ClusterEnvironment(), None))
+    serving = agent.Agent(far)
+
+    def serve() -> None:
+        with contextlib.suppress(ConnectionError):
+            serving.serve()
+        far.close()
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    thread.join(DEADLINE)
+    assert not thread.is_alive()
+    assert not any(is_alive(worker.pid) for worker in serving._workers.values())
