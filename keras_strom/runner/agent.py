@@ -14,14 +14,14 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from keras_strom import __version__, errors
 from keras_strom.job import environment
 from keras_strom.job.credentials import Credentials
 from keras_strom.job.environment import ClusterEnvironment
-from keras_strom.job.network import NetworkConfig, resolve_address
+from keras_strom.job.network import HostPort, NetworkConfig, resolve_address
 from keras_strom.job.worker_record import WorkerRecord
 from keras_strom.runner.drain_triggers import check_triggers, drain_triggers
 from keras_strom.runner.places import ThisMachine
@@ -80,6 +80,8 @@ class Agent:
             launcher gets it.
         patience: seconds that the launcher may take for its first word.
         has_own_gpus: whether the GPUs that this process sees are those of its one worker.
+        reach: makes the address by which this machine reaches the job's master out of the one that
+            the launcher knows; None = it is that.
 
     Attributes:
         outcome: of the worker that ended last; None = none has.
@@ -95,12 +97,14 @@ class Agent:
         patience: float = _PREPARE_SECONDS,
         *,
         has_own_gpus: bool = False,
+        reach: Callable[[HostPort], HostPort] | None = None,
     ) -> None:
         self._wire = wire
         self._patience = patience
         self._work = work
         self._own = own
         self._has_own_gpus = has_own_gpus
+        self._reach = reach or (lambda address: address)
         self._env: Mapping[str, str] = {}
         self._machine = ThisMachine()
         self._workers: dict[int, WorkerProcess] = {}
@@ -233,6 +237,7 @@ class Agent:
         place = dataclasses.replace(
             place,
             credentials_path=None,
+            master=place.master and self._reach(place.master),
             gpus="own" if self._has_own_gpus else place.gpus,
             checkpoints=place.checkpoints and place.checkpoints.as_here(clock),
         )

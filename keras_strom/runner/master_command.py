@@ -7,7 +7,7 @@ import os
 
 from keras_strom import errors
 from keras_strom.job import environment
-from keras_strom.job.network import HostPort, format_address, resolve_address
+from keras_strom.job.network import HostPort, NetworkConfig, format_address, resolve_address
 from keras_strom.runner.console import Console
 from keras_strom.runner.door import Door
 from keras_strom.runner.job_file import JobFile, remove
@@ -40,9 +40,7 @@ def serve(
         raise errors.InvalidOption("one worker needs no master: run python SCRIPT")
     console = console or Console(job.workers)
     prepared = _prepared(path)
-    network = job.network
-    if prepared is not None and network.port == 0:
-        network = dataclasses.replace(network, port=prepared.master[1])
+    network = job.network if prepared is None else network_of(job.network, prepared)
     host = resolve_address(network, node_address=environment.node_address())
 
     def job_file(port: int) -> JobFile:
@@ -91,6 +89,20 @@ def prepare(folder: str, master: HostPort) -> None:
     job = JobFile.new(master)
     job.write(paths[0])
     job.for_workers().write(paths[1])
+
+
+def network_of(network: NetworkConfig, prepared: JobFile) -> NetworkConfig:
+    """The options of a job that was prepared: workers reach all of its master where its file says.
+
+    Args:
+        network: as given; what it says of the port and the master's address counts more.
+        prepared: the job's file.
+    """
+    return dataclasses.replace(
+        network,
+        port=network.port or prepared.master[1],
+        master_address=network.master_address or format_address(prepared.master),
+    )
 
 
 def _prepared(path: str) -> JobFile | None:

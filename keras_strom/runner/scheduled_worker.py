@@ -12,7 +12,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType
 
 from keras_strom import errors
@@ -43,7 +43,8 @@ class ScheduledWorker:
         job_path: of the job's file.
         work: the script.
         start_timeout: seconds to wait for the file and the master.
-        master: the master's TCP address, where the file's is not the one to reach it by.
+        master: the master's address, where the file's is not the one to reach it by: of its door
+            (TCP), and at this host its relay (UDP), at this port where both have one.
     """
 
     rank: int
@@ -76,7 +77,14 @@ def serve(worker: ScheduledWorker, console: Console | None = None) -> int:
     patience = max(1.0, deadline - time.monotonic()) + _WAITS_FOR_OTHERS_SECONDS
     shown = _Shown(worker.rank, console)
     has_own_gpus = are_of_a_task(environment.inherited())
-    agent = Agent(channel, worker.work, shown, patience, has_own_gpus=has_own_gpus)
+    agent = Agent(
+        channel,
+        worker.work,
+        shown,
+        patience,
+        has_own_gpus=has_own_gpus,
+        reach=as_seen_here(job.master, master),
+    )
     try:
         channel.send(hello(rank=worker.rank))
         with _draining_on_sigterm(agent):
@@ -130,6 +138,19 @@ def _connect(job: JobFile, master: HostPort, deadline: float, seconds: float) ->
                     f"{error}; does it run, and is this port open?"
                 ) from error
         time.sleep(_PAUSE_SECONDS)
+
+
+def as_seen_here(master: HostPort, here: HostPort) -> Callable[[HostPort], HostPort]:
+    """Where this machine reaches the master's relay, of which the master knows its own address.
+
+    Args:
+        master: where the job's file says that the master is.
+        here: where this machine has reached it, behind address translation say.
+    """
+    if here == master:
+        return lambda relay: relay
+    # One that has the door's port is where the door is, and one that has another has that here too.
+    return lambda relay: (here[0], here[1] if relay[1] == master[1] else relay[1])
 
 
 def _shake_hands(job: JobFile, connection: socket.socket) -> Channel:

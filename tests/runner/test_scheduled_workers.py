@@ -306,6 +306,46 @@ def test_a_job_is_prepared_for_those_who_share_no_disk(scene: Scene) -> None:
     assert [worker.result(DEADLINE) for worker in workers] == [0, 0]
     master.result(DEADLINE)
     assert files["master.json"].exists()  # It was not the master that made it.
+    options = SilentMaster.last.options  # Workers are told what the file says, behind a NAT too.
+    assert options.network.advertised_master(("10.0.0.4", port)) == ("127.0.0.1", port)
+
+
+@pytest.mark.parametrize(
+    ("given", "listens", "told"),
+    [
+        ({}, ("10.0.0.4", 40100), ("master.example", 40100)),
+        ({"port": 9}, ("10.0.0.4", 9), ("master.example", 40100)),
+        ({"master_address": "10.9.9.9"}, ("10.0.0.4", 40100), ("10.9.9.9", 40100)),
+    ],
+)
+def test_workers_of_a_prepared_job_are_told_the_address_that_was_prepared(
+    given: dict[str, Any], listens: tuple[str, int], told: tuple[str, int]
+) -> None:
+    job = JobFile.new(("master.example", 40100))
+    network = master_command.network_of(NetworkConfig(**given), job)
+    assert network.port == listens[1]
+    assert network.advertised_master(listens) == told
+
+
+@pytest.mark.parametrize(("there", "here"), [(40100, 50100), (7, 7)])
+def test_a_worker_that_is_told_another_address_of_the_master_reaches_all_of_it_there(
+    there: int, here: int
+) -> None:
+    """The relay has the door's port (40100), or another."""
+    found = scheduled_worker.as_seen_here(("10.0.0.4", 40100), ("nat.example", 50100))
+    assert found(("10.0.0.4", there)) == ("nat.example", here)
+
+
+def test_a_worker_reaches_the_relay_where_it_reaches_the_door(scene: Scene) -> None:
+    work = scene.script("import os\nprint(os.environ['KERAS_STROM_MASTER'])\n")
+    master = scene.master(2)
+    wait_for(scene.path.exists)
+    port = JobFile.read(str(scene.path)).master[1]
+    workers = [scene.worker(0, work), scene.worker(1, work, master=("localhost", port))]
+    assert [worker.result(DEADLINE) for worker in workers] == [0, 0]
+    master.result(DEADLINE)
+    shown = sorted(scene.shown.getvalue().splitlines())
+    assert shown == ["[0] 127.0.0.1:9", "[1] localhost:9"]
 
 
 def test_a_port_that_others_listen_at_is_a_clear_error(tmp_path: Path) -> None:
