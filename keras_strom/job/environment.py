@@ -89,6 +89,9 @@ _KNOWN = frozenset(
     )
 )
 
+#: Those that say nothing of a place in a job, and so are the user's own, whoever starts a worker.
+USERS = frozenset((IP, GPU_STEP))
+
 T = TypeVar("T")
 
 
@@ -310,7 +313,7 @@ def inherited() -> dict[str, str]:
 
 def without_place(variables: Mapping[str, str]) -> dict[str, str]:
     """Those that do not depend on a place in a job."""
-    return {k: v for k, v in variables.items() if not k.startswith(PREFIX) or k == IP}
+    return {k: v for k, v in variables.items() if not k.startswith(PREFIX) or k in USERS}
 
 
 def user_state_folders() -> tuple[str, ...]:

@@ -609,7 +609,7 @@ def check_env(env: Mapping[str, str] | None) -> Mapping[str, str]:
     for name, value in (env or {}).items():
         if not isinstance(name, str) or not isinstance(value, str):
             raise errors.InvalidOption(f"env[{name!r}]={value!r}: names and values are strings")
-        if name.startswith(environment.PREFIX) and name != environment.IP:
+        if name.startswith(environment.PREFIX) and name not in environment.USERS:
             raise errors.InvalidOption(f"env must not set {name}: the runner sets it")
     return env or {}
 
