@@ -210,9 +210,15 @@ class Fleet:
 
 
 def seen_address(clients: Iterable[str | None]) -> str | None:
-    """The first of the addresses by which others see this machine that is one of its own."""
+    """The first of the addresses by which others see this machine that is one of its own.
+
+    By the loopback interface it sees itself alone, as a host under another of its names; so that
+    counts only where no host is another machine.
+    """
+    seen = [one for one in clients if one is not None]
+    from_elsewhere = [one for one in seen if not ipaddress.ip_address(one).is_loopback]
     own = {str(one.address) for one in interface_addresses()}
-    return next((one for one in clients if one in own), None)
+    return next((one for one in from_elsewhere or seen if one in own), None)
 
 
 def client_of(hello: Mapping[str, object]) -> str | None:

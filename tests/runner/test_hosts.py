@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import ipaddress
 import os
 import signal
 import socket
@@ -18,8 +19,9 @@ from hypothesis import strategies as st
 
 from keras_strom import cli, errors
 from keras_strom.dashboard.watching import Watching
+from keras_strom.job.interfaces import InterfaceAddress
 from keras_strom.job.network import NetworkConfig
-from keras_strom.runner import agent, launcher, remote_machine, wire
+from keras_strom.runner import agent, fleet, launcher, remote_machine, wire
 from keras_strom.runner.console import Console
 from keras_strom.runner.hosts import Host, parse_hostfile, parse_hosts, read_hostfile
 from keras_strom.runner.launcher import Job, launch
@@ -133,6 +135,25 @@ def test_both_ways_to_write_hosts_mean_the_same(hosts: list[tuple[str, int]]) ->
 )
 def test_this_machine_needs_no_ssh(name: str, here: bool) -> None:
     assert Host(name).is_here == here
+
+
+@pytest.mark.parametrize(
+    ("clients", "address"),
+    [
+        (["10.0.0.4", "10.1.0.4"], "10.0.0.4"),
+        (["127.0.0.1", "10.1.0.4"], "10.1.0.4"),  # This machine under another of its names.
+        (["127.0.0.1", "203.0.113.9"], None),  # ... and one that sees a translated address.
+        (["127.0.0.1", None], "127.0.0.1"),
+        ([None], None),
+    ],
+)
+def test_the_master_has_an_address_by_which_every_host_may_reach_it(
+    clients: list[str | None], address: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = ("127.0.0.1", "10.0.0.4", "10.1.0.4")
+    here = tuple(InterfaceAddress("eth0", ipaddress.ip_address(one)) for one in own)
+    monkeypatch.setattr(fleet, "interface_addresses", lambda: here)
+    assert fleet.seen_address(clients) == address
 
 
 # ------------------------------------------------------------------ jobs
