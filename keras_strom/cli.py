@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import functools
 import json
@@ -20,6 +21,7 @@ from keras_strom.dashboard.page_address import PageAddress
 from keras_strom.job import environment
 from keras_strom.job.network import NetworkConfig, parse_address
 from keras_strom.runner import master_command, scheduled_worker, slurm
+from keras_strom.runner.console import let_go_of_output
 from keras_strom.runner.hosts import Host, parse_hosts, read_hostfile
 from keras_strom.runner.launcher import Job, launch
 from keras_strom.runner.process import Script
@@ -51,6 +53,13 @@ _NETWORK_HELP = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command; the return value is the exit code."""
+    try:
+        return _run_command(arguments)
+    finally:
+        let_go_of_output()
+
+
+def _run_command(arguments: Sequence[str] | None) -> int:
     parser = _parser()
     options = parser.parse_args(arguments)
     _refuse_idle_flags(parser, options)
@@ -669,7 +678,8 @@ def _variable(text: str) -> tuple[str, str]:
 
 
 def _complain(text: str) -> None:
-    sys.stderr.write(f"keras-strom: {text}\n")
+    with contextlib.suppress(OSError):  # Nobody reads it: the exit code still tells.
+        sys.stderr.write(f"keras-strom: {text}\n")
 
 
 def _end_on_signal(number: int, _: FrameType | None) -> None:

@@ -170,6 +170,21 @@ def test_output_that_cannot_be_written_is_left_out(caplog: pytest.LogCaptureFixt
     console.line(0, "nobody reads")
 
 
+@pytest.mark.parametrize("code", [0, 3])
+def test_output_that_nobody_reads_changes_no_exit_code(code: int, tmp_path: Path) -> None:
+    """As of `keras-strom run ... 2>&1 | head`."""
+    work = script(tmp_path, f"print('line')\nraise SystemExit({code})\n")
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "keras_strom", "run", "-np", "1", work.path]
+    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    for stderr in (subprocess.PIPE, writing):
+        done = subprocess.run(command, env=buffered, stdout=writing, stderr=stderr, text=True)
+        assert done.returncode == (1 if code else 0), done.stderr
+        assert "Exception ignored" not in (done.stderr or "")
+    os.close(writing)
+
+
 def test_characters_that_the_stream_lacks_are_escaped() -> None:
     stream = io.TextIOWrapper(io.BytesIO(), "ascii")
     Console(1, stream).line(0, "caf\u00e9 \ud800")
