@@ -64,6 +64,8 @@ def _run_command(arguments: Sequence[str] | None) -> int:
     options = parser.parse_args(arguments)
     _refuse_idle_flags(parser, options)
     signal.signal(signal.SIGTERM, _end_on_signal)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:  # Otherwise it is nohup's.
+        signal.signal(signal.SIGHUP, _end_on_signal)
     try:
         code: int = options.act(options)
     except errors.WorkerFailed as error:

@@ -383,13 +383,19 @@ def launched(
         "sys.exit(cli.main(['run', '-np', '2', sys.argv[2]]))\n"
     )
     command = [sys.executable, "-c", code, str(Path(__file__).parent), work.path]
-    # A shell that starts the tests in the background has them ignore Ctrl+C, and so their children.
+
+    # A shell that starts the tests in the background has them ignore Ctrl+C, and so their children;
+    # nohup the end of a terminal.
+    def as_in_a_terminal() -> None:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
     process = subprocess.Popen(
         command,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        preexec_fn=as_in_a_terminal,
     )
     assert process.stdout is not None
     pids = [int(process.stdout.readline().split()[-1]) for _ in range(2)]
@@ -399,7 +405,8 @@ def launched(
 
 
 @pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)]
+    ("number", "code"),
+    [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGKILL, -9)],
 )
 def test_nothing_outlives_the_launcher(
     launched: tuple[subprocess.Popen[str], list[int]], number: signal.Signals, code: int

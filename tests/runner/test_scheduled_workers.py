@@ -348,6 +348,33 @@ def test_a_worker_reaches_the_relay_where_it_reaches_the_door(scene: Scene) -> N
     assert shown == ["[0] 127.0.0.1:9", "[1] localhost:9"]
 
 
+@pytest.mark.parametrize("nohup", [False, True])
+def test_a_master_whose_terminal_is_closed_leaves_no_secret_behind(
+    scene: Scene, nohup: bool
+) -> None:
+    """Unless it was started with nohup, and goes on."""
+    ignores = signal.SIG_IGN if nohup else signal.SIG_DFL
+    master = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "keras_strom", "master", "-np", "2", "--job", str(scene.path)),
+            *("--network-mask", "127.0.0.1/32"),
+        ],
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, ignores),
+    )
+    try:
+        wait_for(scene.path.exists)
+        master.send_signal(signal.SIGHUP)
+        if nohup:
+            work = scene.script("")
+            workers = [scene.worker(rank, work) for rank in range(2)]
+            assert [worker.result(DEADLINE) for worker in workers] == [0, 0]
+        assert master.wait(DEADLINE) == (0 if nohup else 128 + signal.SIGHUP)
+        assert not scene.path.exists()
+    finally:
+        master.kill()
+        master.wait()
+
+
 def test_a_port_that_others_listen_at_is_a_clear_error(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         door = Door(
