@@ -126,11 +126,17 @@ class _Server:
         with warnings.catch_warnings():
             # Of threads, which TensorFlow's libraries have; none of them holds a lock at rest.
             warnings.simplefilter("ignore", DeprecationWarning)
-            pid = os.fork()
+            try:
+                pid = os.fork()
+            except OSError:  # There may be no more processes, say: those that there are go on.
+                pid = -1
         if pid:
-            self._workers[connection] = pid
             for fd in fds:
                 os.close(fd)
+            if pid > 0:
+                self._workers[connection] = pid
+            else:
+                self._end(connection)
             return None
         os.setsid()
         worker_main.die_with(server)

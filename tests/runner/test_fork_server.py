@@ -6,9 +6,11 @@ That a forked worker is as one of a fresh interpreter is checked in test_process
 from __future__ import annotations
 
 import atexit
+import errno
 import os
 import pickle
 import random
+import selectors
 import signal
 import socket
 import subprocess
@@ -88,6 +90,25 @@ def test_nothing_of_a_worker_is_left_for_the_next() -> None:
 
     call(leave)
     assert call(look) == ("float32", None, os.getcwd())
+
+
+def test_a_script_has_the_path_that_it_would_have_by_itself(tmp_path: Path) -> None:
+    """Where Python is told to leave out the script's folder, it leaves out no other."""
+    folder = tmp_path / "libraries"
+    folder.mkdir()
+    (folder / "only_there.py").touch()
+    (tmp_path / "beside.py").touch()
+    path = tmp_path / "work.py"
+    path.write_text(
+        "import importlib.util as util\n"
+        "print([util.find_spec(name) is not None for name in ('only_there', 'beside')])\n"
+    )
+    for safe in ("", "1"):
+        env = {"PYTHONPATH": f"{folder}:{os.environ['PYTHONPATH']}", "PYTHONSAFEPATH": safe}
+        outcome = run(Script(str(path)), env=env)
+        command = [sys.executable, str(path)]
+        alone = subprocess.run(command, env={**os.environ, **env}, capture_output=True, text=True)
+        assert outcome.log_tail[-1:] == tuple(alone.stdout.splitlines())
 
 
 def test_a_script_is_the_main_module(tmp_path: Path) -> None:
@@ -186,6 +207,35 @@ def test_a_number_in_use_is_not_taken_away() -> None:
         fork_server_main._renumber([os.dup(reading)], [writing])
     os.close(reading)
     os.close(writing)
+
+
+def test_a_server_that_cannot_fork_once_more_keeps_the_workers_that_it_has(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As in a container that may have so many processes: who asks hears it, and nobody else."""
+
+    def refuse() -> int:
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    server = fork_server_main._Server(listener, os.getpid(), 1.0)
+    with listener:
+        ends = [socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(2)]
+        for connection, _ in ends:
+            server._workers[connection] = 0
+            server._selector.register(connection, selectors.EVENT_READ)
+        monkeypatch.setattr(os, "fork", refuse)
+        reading, writing = os.pipe()
+        socket.send_fds(ends[0][1], [b"fork"], [writing])
+        os.close(writing)
+        assert server._hear(ends[0][0]) is None
+        assert ends[0][1].recv(8) == b""
+        assert list(server._workers) == [ends[1][0]]
+        assert os.read(reading, 1) == b""  # Nothing that came with the request is left open.
+        os.close(reading)
+        for end in (*ends[0], *ends[1]):
+            end.close()
+        server._leave()
 
 
 def test_a_misuse_is_refused_before_anything_starts() -> None:
