@@ -67,7 +67,8 @@ def _run_script(path: str, *arguments: str) -> int:
     script.__dict__.update(__file__=path, __builtins__=builtins)
     sys.modules["__main__"] = script
     sys.argv = [path, *arguments]
-    sys.path[0] = os.path.dirname(os.path.realpath(path))
+    if not getattr(sys.flags, "safe_path", False):  # From Python 3.11 on; -P, PYTHONSAFEPATH.
+        sys.path[0] = os.path.dirname(os.path.realpath(path))
     try:
         with open(path, "rb") as file:
             code = compile(file.read(), path, "exec", dont_inherit=True)
