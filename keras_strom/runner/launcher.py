@@ -287,13 +287,20 @@ class _Crew:
         if place is not None:
             self._machines[rank] = place.machine
             self._watching.started(rank, place.machine.name, self._attempts[rank])
-            self._processes[rank] = place.machine.start(
-                self._job.work,
-                self._environment(rank, place),
-                _Listener(rank, self._console, self._events, self._watching, self._interrupted),
-                self._master.credentials,
-                self._job.env,
+            self._processes.pop(rank, None)  # It has ended.
+            listener = _Listener(
+                rank, self._console, self._events, self._watching, self._interrupted
             )
+            try:
+                self._processes[rank] = place.machine.start(
+                    self._job.work,
+                    self._environment(rank, place),
+                    listener,
+                    self._master.credentials,
+                    self._job.env,
+                )
+            except OSError as error:  # No more processes may be, say.
+                listener.ended(Outcome(1, None, f"it could not be started: {error}", ()))
         return place
 
     def _replace(self, ended: _Ended, running: int) -> None:
@@ -340,7 +347,7 @@ class _Crew:
         self._places.leave_here()
         self._console.message(f"{why}: this machine's workers drain")
         for rank, machine in self._machines.items():
-            if isinstance(machine, ThisMachine):
+            if isinstance(machine, ThisMachine) and rank in self._processes:
                 self._processes[rank].drain()
 
     def _start_again(self, rank: int, outcome: Outcome) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import io
+import itertools
 import os
 import pickle
 import select
@@ -23,6 +24,7 @@ from keras_strom.runner.console import Console
 from keras_strom.runner.launcher import Job, launch
 from keras_strom.runner.master_options import MasterOptions
 from keras_strom.runner.output import WithoutInterrupt
+from keras_strom.runner.places import ThisMachine
 from keras_strom.runner.process import Function, Script
 from tests.support.silent_master import SilentMaster
 
@@ -355,6 +357,28 @@ def test_a_failure_more_than_asked_for_ends_the_job(tmp_path: Path) -> None:
         run(script(tmp_path, FAILS_TWICE), 2, max_failures=2)
     assert raised.value.rank == 1
     assert raised.value.traceback.endswith("ValueError: bad data")
+
+
+def test_a_worker_that_cannot_be_started_is_a_failure_as_another_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where a limit permits no more processes: the others and the next attempt are not lost."""
+    start, starts = ThisMachine.start, itertools.count()
+
+    def start_now_and_then(*arguments: Any) -> Any:
+        if next(starts) in (1, 2):
+            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+        return start(*arguments)
+
+    monkeypatch.setattr(ThisMachine, "start", start_now_and_then)
+    work = script(tmp_path, "import keras_strom as k\nprint('here')\n")
+    said = run(work, 2, max_failures=2)
+    words = "[1] worker 1 could not be started: [Errno 11] Resource temporarily unavailable"
+    assert f"{words}; it is started again (failure 1 of 2)\n" in said
+    assert "[1] here\n" in said
+    starts = itertools.count()
+    with pytest.raises(errors.WorkerFailed, match=r"could not be started: .* unavailable"):
+        run(work, 2)
 
 
 @pytest.mark.parametrize("count", [-1, True, 1.5])
