@@ -15,7 +15,6 @@ import json
 import logging
 import secrets
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Mapping
@@ -26,6 +25,7 @@ from keras_strom.job import environment
 from keras_strom.job.credentials import KEY_BYTES, Credentials
 from keras_strom.job.network import HostPort, format_address
 from keras_strom.runner.master_options import MasterOptions
+from keras_strom.runner.started_process import module_command
 
 _logger = logging.getLogger("keras_strom")
 
@@ -180,7 +180,7 @@ class SupervisedMaster:
         options = self._options
         network = dataclasses.replace(options.network, port=port)
         process = subprocess.Popen(
-            [sys.executable, "-m", "keras_strom.runner.master_main"],
+            module_command("keras_strom.runner.master_main"),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=environment.inherited(),

@@ -19,6 +19,7 @@ from typing import Any
 from keras_strom import errors
 from keras_strom.runner.process import GRACE_SECONDS
 from keras_strom.runner.remote_machine import RemoteMachine, check_version
+from keras_strom.runner.started_process import module_command
 from keras_strom.runner.wire import PipeWire
 
 _CONNECT_SECONDS = 60.0
@@ -143,12 +144,7 @@ class SshWire(PipeWire):
     def __init__(
         self, host: str, ssh_args: Sequence[str], tell: Callable[[str], object], module: str
     ) -> None:
-        # As `python -P -m` does from Python 3.11 on: what lies in the home folder is not imported.
-        script = (
-            "import sys; sys.path = list(filter(None, sys.path)); import runpy; "
-            f"runpy.run_module({module!r}, run_name='__main__', alter_sys=True)"
-        )
-        agent = f"exec {shlex.quote(sys.executable)} -c {shlex.quote(script)}"
+        agent = f"exec {shlex.join(module_command(module))}"
         try:
             self._ssh = subprocess.Popen(
                 ["ssh", *_OPTIONS, *ssh_args, "--", host, agent],

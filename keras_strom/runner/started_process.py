@@ -73,11 +73,27 @@ def memory_file(name: str, content: bytes) -> int:
     return fd
 
 
+def module_command(module: str) -> list[str]:
+    """A command line that runs a module as `python -P -m` does from Python 3.11 on.
+
+    What lies in the folder at hand, a user's `queue.py` say, is not imported in place of Python's
+    own. More arguments may follow.
+    """
+    script = (
+        "import sys; sys.path = list(filter(None, sys.path)); import runpy; "
+        f"runpy.run_module({module!r}, run_name='__main__', alter_sys=True)"
+    )
+    return [sys.executable, "-c", script]
+
+
 class _Child:
     def __init__(self, new: NewProcess) -> None:
         main = "keras_strom.runner.worker_main"
+        # A function's own modules may lie in the folder at hand; a script is found by its path.
+        is_script = new.arguments[:1] == ("script",)
+        command = module_command(main) if is_script else [sys.executable, "-m", main]
         self._process = subprocess.Popen(
-            [sys.executable, "-m", main, str(os.getpid()), *new.arguments],
+            [*command, str(os.getpid()), *new.arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

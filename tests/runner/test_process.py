@@ -20,8 +20,11 @@ from keras_strom import errors
 from keras_strom.job import linux
 from keras_strom.job.credentials import Credentials
 from keras_strom.job.environment import ClusterEnvironment
+from keras_strom.job.network import NetworkConfig
 from keras_strom.runner import process as process_module
 from keras_strom.runner.fork_server import ForkServers
+from keras_strom.runner.master_options import MasterOptions
+from keras_strom.runner.master_supervisor import SupervisedMaster
 from keras_strom.runner.output import (
     MAX_LINE,
     TAIL_LINES,
@@ -251,6 +254,24 @@ def test_a_script_gets_its_arguments_and_its_output_is_read(
         assert process.wait(DEADLINE).exit_code == 0
     assert recorder.lines == ["['--a', 'b'] __main__ True", "to stderr"]
     assert [outcome.failed for outcome in recorder.outcomes] == [False]
+
+
+def test_what_lies_in_the_folder_at_hand_is_no_module_of_the_runners(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As for `python elsewhere/work.py`, whose own folder alone Python looks into."""
+    work = script(tmp_path, "import pickle\nprint('loads', hasattr(pickle, 'loads'))\n")
+    (tmp_path / "here").mkdir()
+    for name in ("pickle", "ctypes", "secrets", "socket"):
+        (tmp_path / "here" / f"{name}.py").write_text("raise SystemExit('shadowed')\n")
+    monkeypatch.chdir(tmp_path / "here")
+    recorder = Recorder()
+    with WorkerProcess(work, PLACE, recorder) as process:
+        outcome = process.wait(DEADLINE)
+    assert (outcome.exit_code, recorder.lines) == (0, ["loads True"])
+    master = SupervisedMaster(MasterOptions(workers=2, network=NetworkConfig(), host="127.0.0.1"))
+    assert master.status()
+    master.close()
 
 
 def test_a_scripts_traceback_is_found_in_its_output(tmp_path: Path, start: StartProcess) -> None:
