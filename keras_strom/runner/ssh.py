@@ -155,9 +155,11 @@ class SshWire(PipeWire):
                 start_new_session=True,  # Ctrl+C is the launcher's.
             )
         except OSError as error:
+            remedy = "raise the limits of this shell (ulimit -n, ulimit -u), or name fewer --hosts"
+            if isinstance(error, FileNotFoundError):
+                remedy = "install OpenSSH's client (apt-get install openssh-client)"
             raise errors.HostUnusable(
-                f"ssh cannot be started here ({error.strerror}): install OpenSSH's client "
-                "(apt-get install openssh-client)"
+                f"ssh cannot be started here ({error.strerror}): {remedy}"
             ) from error
         assert self._ssh.stdin is not None
         assert self._ssh.stdout is not None

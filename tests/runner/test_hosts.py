@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import ipaddress
 import os
 import signal
 import socket
+import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -339,6 +341,23 @@ def test_what_ssh_says_is_told_with_a_remedy(
     with pytest.raises(errors.HostUnusable, match=f"^b: .*{words}"):
         run(tmp_path, f"open({str(mark)!r}, 'w')\n", "localhost,b", 2)
     assert not mark.exists()
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [(errno.ENOENT, "apt-get install openssh-client"), (errno.EMFILE, "ulimit -n.* --hosts")],
+)
+def test_why_ssh_cannot_be_started_is_told_with_its_remedy(
+    code: int, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hundreds of hosts take three files each."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(subprocess, "Popen", refuse)
+    with pytest.raises(errors.HostUnusable, match=f"{os.strerror(code)}.*{words}"):
+        run(tmp_path, "", "a", 1, network=NetworkConfig())
 
 
 def test_all_hosts_that_cannot_be_used_are_told_at_once(tmp_path: Path, ssh: Path) -> None:
