@@ -221,8 +221,14 @@ def find_tensorflow() -> dict[str, Any]:
 
 
 def find_compiler() -> str:
-    """Returns the C++ compiler: $CXX, else the first of the usual names."""
-    for name in filter(None, (os.environ.get("CXX"), "c++", "g++", "clang++")):
+    """Returns the C++ compiler: $CXX, else the first of the usual names that is there."""
+    asked = os.environ.get("CXX")
+    if asked and not shutil.which(asked):
+        raise SetupError(
+            f"CXX={asked} names no program that is here: give the compiler's name or path alone "
+            "(ccache is used by itself where it is installed), or leave CXX unset."
+        )
+    for name in [asked] if asked else ["c++", "g++", "clang++"]:
         if shutil.which(name):
             return name
     raise SetupError("no C++ compiler was found: run `apt-get install g++`, or set CXX.")

@@ -163,6 +163,13 @@ def test_without_a_compiler_the_build_says_what_to_install(tmp_path: Path) -> No
     assert "apt-get install g++" in result.stderr
 
 
+def test_a_compiler_that_is_asked_for_and_not_there_is_named() -> None:
+    """Another one would be taken without a word."""
+    command = (sys.executable, "setup.py", "-q", "build_native", "--inplace")
+    result = run(*command, expect=1, CXX="ccache no-such-compiler")
+    assert "CXX=ccache no-such-compiler names no program that is here" in result.stderr
+
+
 def test_without_openssl_the_build_says_what_to_install(tmp_path: Path) -> None:
     tools = Path(sys.executable).parent
     result = run(
