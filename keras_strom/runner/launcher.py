@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import queue
@@ -262,8 +263,7 @@ class _Crew:
                 than it needs, or the first, which writes the files, is not among them.
         """
         outcomes: dict[int, Outcome] = {}
-        while len(outcomes) + len(self._homeless) < self._job.workers:
-            event = self._events.get()
+        while (event := self._next_event(len(outcomes))) is not None:
             if isinstance(event, _Arrived):
                 if event.rank in self._homeless and self._start(event.rank) is not None:
                     del self._homeless[event.rank]
@@ -280,6 +280,28 @@ class _Crew:
         if 0 in self._homeless:
             raise self._failed(0, self._homeless[0])
         return [{**self._homeless, **outcomes}[rank] for rank in range(self._job.workers)]
+
+    def _next_event(self, ended: int) -> _Ended | _Arrived | _ToDrain | None:
+        """What happens next; None = there is nothing to wait for any more.
+
+        Without the first worker the job is worth nothing, so where no other runs that one may come
+        again for as long as workers wait for each other at the start.
+
+        Args:
+            ended: so many workers have ended well.
+        """
+        if ended + len(self._homeless) < self._job.workers:
+            return self._events.get()
+        if 0 not in self._homeless or not self._places.may_grow:
+            return None
+        seconds = self._job.start_timeout
+        self._console.message(
+            f"no worker runs: the job ends in {seconds:g} s unless keras-strom worker comes for "
+            "rank 0"
+        )
+        with contextlib.suppress(queue.Empty):
+            return self._events.get(timeout=seconds)
+        return None
 
     def _start(self, rank: int) -> Place | None:
         """Starts a worker, which ends with the calling thread; None = there is no place for it."""
@@ -329,7 +351,8 @@ class _Crew:
         self._idle_drains[rank] = 0 if outcome.stepped else self._idle_drains[rank] + 1
         if self._idle_drains[rank] == MOST_IDLE_DRAINS:
             raise self._failed(rank, dataclasses.replace(outcome, traceback=TOO_MANY_DRAINS))
-        gone = dataclasses.replace(outcome, traceback=f"it {what}, and no host has room for it")
+        why_not = "no other has come for it" if self._places.may_grow else "no host has room for it"
+        gone = dataclasses.replace(outcome, traceback=f"it {what}, and {why_not}")
         self._watching.away(rank, f"worker {rank} {what}")
         self._console.line(rank, f"worker {rank} {what}; {self._start_again(rank, gone)}")
         self._check_number(rank, gone)

@@ -21,7 +21,7 @@ import pytest
 from keras_strom import cli, errors
 from keras_strom.job.drain import DRAINED_EXIT_CODE
 from keras_strom.job.network import NetworkConfig
-from keras_strom.runner import door, master_command, remote_machine, scheduled_worker
+from keras_strom.runner import door, launcher, master_command, remote_machine, scheduled_worker
 from keras_strom.runner.console import Console
 from keras_strom.runner.door import Door, _Guest
 from keras_strom.runner.job_file import JobFile
@@ -192,6 +192,55 @@ def test_sigterm_has_a_worker_leave_and_the_next_that_comes_goes_on(scene: Scene
         assert second.wait(DEADLINE) == 0
     assert stays.result(DEADLINE) == 0
     master.result(DEADLINE)
+
+
+@pytest.mark.parametrize("other", ["ends", "leaves"])
+def test_the_first_worker_is_waited_for_where_no_other_runs(scene: Scene, other: str) -> None:
+    """As where Kubernetes takes away the nodes of all workers, or of the one that ends last."""
+    master = scene.master(2)
+    (scene.folder / "leaves.py").write_text(LEAVES)
+    leaves, ends = Script(str(scene.folder / "leaves.py")), scene.script("print('ended')\n")
+    does = ends if other == "ends" else leaves
+    with command(scene, leaves, 0) as first, command(scene, does, 1) as second:
+        for process in (first, second):
+            assert process.stdout is not None
+            assert process.stdout.readline()
+        if other == "leaves":
+            second.send_signal(signal.SIGTERM)
+            assert second.wait(DEADLINE) == DRAINED_EXIT_CODE
+        first.send_signal(signal.SIGTERM)
+        assert first.wait(DEADLINE) == DRAINED_EXIT_CODE
+        wait_for(lambda: "worker 0 has drained" in scene.told.getvalue())
+        wait_for(lambda: "no worker runs: the job ends in 600 s unless" in scene.told.getvalue())
+        with command(scene, ends, 0) as next_one:
+            assert next_one.wait(DEADLINE) == 0
+        assert second.wait(DEADLINE) == (0 if other == "ends" else DRAINED_EXIT_CODE)
+    master.result(DEADLINE)
+
+
+def test_a_first_worker_that_never_comes_again_ends_the_job(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    master = scene.master(2, start_timeout=DEADLINE, max_failures=1)
+    stays = scene.worker(1, scene.script("print('ended')\n"))
+    fails = scene.folder / "fails.py"
+    fails.write_text("import os, signal\nprint('process', flush=True)\nsignal.pause()\n")
+    waits = launcher._Crew._next_event
+
+    def wait_for_little(crew: Any, ended: int) -> Any:
+        object.__setattr__(crew._job, "start_timeout", 0.1)
+        return waits(crew, ended)
+
+    monkeypatch.setattr(launcher._Crew, "_next_event", wait_for_little)
+    with command(scene, Script(str(fails)), 0) as first:
+        assert first.stdout is not None
+        assert first.stdout.readline()
+        first.kill()
+    with pytest.raises(errors.WorkerFailed, match="it was lost with its host") as raised:
+        master.result(DEADLINE)
+    assert raised.value.rank == 0
+    with pytest.raises(errors.MasterLost):
+        stays.result(DEADLINE)
 
 
 def test_the_next_that_comes_waits_until_one_that_leaves_has_gone_with_its_ports() -> None:
