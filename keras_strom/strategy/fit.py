@@ -44,6 +44,7 @@ from keras_strom.sharing.progress import Progress, begin_fit_at, first_epoch_of
 from keras_strom.strategy.building import building_once
 from keras_strom.strategy.callbacks import may_write, off_the_chief, writers_between_batches
 from keras_strom.strategy.data_sharding import shard_fit_arguments
+from keras_strom.strategy.epoch_logs import EpochLogs, plain
 from keras_strom.strategy.fit_failure import (
     failed_before_the_start,
     failed_without_the_others,
@@ -275,7 +276,7 @@ class _Training:
         self._left: int | None = None  # Where it has a predecessor there: batches left in it.
         self._cut_short = False
         self._history: dict[str, list[float]] = {}
-        self.logs: dict[str, Any] = {}
+        self.logs = EpochLogs(model)
         here = sharing.environment
         self.figures = WorkerFigures(here.rank, here.size)
         self.watch = NotFiniteWatch(model, sharing.space)
@@ -419,19 +420,19 @@ class _Training:
         self._skipped, self._left = 0, None
         generation = self._running()
         self._look_for_nan()
+        loss = self.logs.end_epoch()
         if self.watch.caught is not None:
             self._model.stop_training = True
-            self.logs = self._plain_results()
+            self.logs.note_averages()
             self._finish(stop=True)
             return
         chief = self._sharing.environment.is_chief
-        loss = self._plain_results().get("loss")
         own = self.figures.end_epoch(self._sharing.step.stepped, loss)
         stop, mean = generation.average_epoch(chief and self._model.stop_training, own)
         self.figures.found = self.figures.of(mean)
         stop = stop or generation.stop_requested()
         self.watch.note_sound_state()
-        self.logs = self._plain_results()
+        self.logs.note_averages()
         self._model.stop_training = stop
         self._tell_of_lost_workers(generation)
         if stop or self._last_epoch:
@@ -452,11 +453,6 @@ class _Training:
             self.watch.catch(found)
             if not self._model.stop_training:
                 raise found
-
-    def put_averages(self, logs: dict[str, Any] | None) -> None:
-        """Replaces the metrics in `logs`, which Keras hands to all later callbacks."""
-        if logs is not None:
-            logs.update({name: value for name, value in self.logs.items() if name in logs})
 
     def settle_stop(self) -> None:
         """After the epoch's last callback, which may have asked to stop (EarlyStopping)."""
@@ -498,8 +494,8 @@ class _Training:
     def note_history(self, logs: dict[str, Any] | None) -> None:
         """At the end of an epoch: what Keras puts into the history of `fit`."""
         for name, value in (logs or {}).items():
-            if isinstance(plain := _plain(value), float):
-                self._history.setdefault(name, []).append(plain)
+            if isinstance(number := plain(value), float):
+                self._history.setdefault(name, []).append(number)
 
     def _take_history(self, history: History, first_epoch: int) -> None:
         """Of a `fit` that was over before this worker came: `fit` returns what another's did."""
@@ -621,29 +617,12 @@ class _Training:
                 kept,
             )
         self._model.stop_training = True
-        self.logs["loss"] = math.nan
+        self.logs.lose()
 
     def _report(self) -> None:
         assert self._finished is not None
         self._sharing.last_report = self._finished.report()
         self._reported = True
-
-    def _plain_results(self) -> dict[str, Any]:
-        return {name: _plain(value) for name, value in self._metric_results().items()}
-
-    def _metric_results(self) -> dict[str, Any]:
-        results: dict[str, Any] = {}
-        for name, value in self._model.get_metrics_result().items():
-            results.update(value if isinstance(value, dict) else {name: value})
-        return results
-
-
-def _plain(result: Any) -> Any:
-    """A metric's result as Keras has it in its logs: a number, or what has several (F1Score)."""
-    try:
-        return float(result)
-    except (TypeError, ValueError):
-        return result
 
 
 class _First(keras.callbacks.Callback):  # type: ignore[misc]
@@ -660,6 +639,7 @@ class _First(keras.callbacks.Callback):  # type: ignore[misc]
         self._training.begin_batch(batch)
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        self._training.logs.note_step(logs)
         self._training.show_shared(batch)
 
     def on_test_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
@@ -670,10 +650,10 @@ class _First(keras.callbacks.Callback):  # type: ignore[misc]
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         self._training.close_epoch()
-        self._training.put_averages(logs)
+        self._training.logs.put_averages(logs)
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
-        self._training.put_averages(logs)
+        self._training.logs.put_averages(logs)
 
 
 class _Last(keras.callbacks.Callback):  # type: ignore[misc]
