@@ -91,7 +91,10 @@ def batches_before(place: DataPosition, *, first_epoch: int, per_epoch: int | No
 
 
 class ResumableData:
-    """Stands where Keras keeps its dataset; the first iterator after `skip` leaves batches out.
+    """Stands where Keras keeps its dataset, and has it go on where a predecessor was.
+
+    A dataset that shuffles draws its next order for each iterator. Workers that divide it must have
+    the same one in each epoch, so one that comes later has it draw those of the epochs before.
 
     Args:
         dataset: a `tf.data.Dataset`.
@@ -103,11 +106,55 @@ class ResumableData:
         self._distribute = distribute
         self._whole = distribute(dataset)
         self._skip = 0
+        self._orders: list[int] = []  # That are left out before each of the next iterators.
 
-    def skip(self, batches: int) -> None:
-        """The next iterator leaves out so many batches; those after it none."""
+    def go_on(self, *, epochs: int, batches: int, per_epoch: int | None) -> None:
+        """The next iterator is of the epoch after so many, without so many batches.
+
+        Args:
+            epochs: that a predecessor has read, of the `fit` that runs.
+            batches: of the epoch that comes.
+            per_epoch: of each; None = not known.
+        """
         self._skip = batches
+        orders = self._orders_of(epochs, per_epoch)
+        self._orders = [orders]
+        if batches > 0:  # Keras leaves the epoch early.
+            self._orders.append(min(1, self._orders_of(1, per_epoch)))
+
+    def pass_over(self, epochs: int, per_epoch: int | None) -> None:
+        """Leaves out all of a `fit` that is over, for the next one with the same dataset."""
+        self._draw(self._orders_of(epochs, per_epoch))
 
     def __iter__(self) -> Iterator[Any]:
+        if self._orders:
+            self._draw(self._orders.pop(0))
         skip, self._skip = self._skip, 0
         return iter(self._distribute(self._dataset.skip(skip)) if skip else self._whole)
+
+    def _orders_of(self, epochs: int, per_epoch: int | None) -> int:
+        """How many iterators Keras makes in so many epochs; 0 where it is the same for all."""
+        count = int(self._dataset.cardinality())
+        # Else an epoch is no pass (`steps_per_epoch`), and goes on where the last one has ended.
+        is_pass = count == (_UNKNOWN if per_epoch is None else per_epoch)
+        if epochs <= 0 or not is_pass or not _reshuffles(self._dataset):
+            return 0
+        # Keras begins a pass after an epoch, too, which nobody reads; but not after one that ends
+        # early, as where it does not know the number of batches.
+        return epochs if per_epoch is None else 2 * epochs
+
+    def _draw(self, orders: int) -> None:
+        for _ in range(orders):
+            iter(self._whole)
+
+
+# What `cardinality()` of a dataset says of itself where it cannot tell.
+_UNKNOWN = -2
+
+
+def _reshuffles(dataset: Any) -> bool:
+    """Whether each iterator has an order of its own, which no cache keeps."""
+    kind = type(dataset).__name__
+    if kind in ("_ShuffleDataset", "CacheDataset"):
+        return kind == "_ShuffleDataset"
+    return any(map(_reshuffles, dataset._inputs()))

@@ -313,6 +313,10 @@ class _Training:
         self.watch.begin()
         if generation.ended:
             _logger.info("%s comes after the end of this training", self._who())
+            if self._sharing.training_data is not None:
+                left = epochs - generation.began.first_epoch
+                trained = max(map(len, generation.history.values()), default=left)
+                self._sharing.training_data.pass_over(trained, per_epoch)
             begin_fit_at(self._model, epochs)  # Keras then trains no epoch.
         elif generation.late or generation.lacks_state:
             self._go_on(take_over(self._sharing, fit, generation.began), per_epoch)
@@ -326,9 +330,11 @@ class _Training:
     def _go_on(self, place: DataPosition, per_epoch: int | None) -> None:
         """Has Keras begin where a predecessor was."""
         data = self._sharing.training_data
-        if place.batch > 0 and per_epoch and data is not None:
-            self._skipped, self._left = place.batch, per_epoch - place.batch
-            data.skip(place.batch)
+        if data is not None:
+            if place.batch > 0 and per_epoch:
+                self._skipped, self._left = place.batch, per_epoch - place.batch
+            epochs = place.epoch - self._running().began.first_epoch
+            data.go_on(epochs=epochs, batches=self._skipped, per_epoch=per_epoch)
         begin_fit_at(self._model, place.epoch)
         _logger.info(
             "%s goes on in epoch %d after %d batches", self._who(), place.epoch + 1, self._skipped
