@@ -170,7 +170,8 @@ def _shard_arrays(arguments: dict[str, Any], rank: int, size: int) -> None:
     if split and arguments.get("validation_data") is None:
         if not 0 < split < 1:
             raise ValueError(f"validation_split={split} must lie between 0 and 1")
-        rows = int(keras.tree.flatten(arrays["x"])[0].shape[0])
+        leaves = keras.tree.flatten(arrays["x"])
+        rows = next(int(leaf.shape[0]) for leaf in leaves if leaf is not None)
         # Keras's own rule: the last rows, before any shuffling.
         boundary = math.floor(rows * (1.0 - split))
         held_out = _take(arrays, slice(boundary, None))

@@ -92,6 +92,14 @@ def test_a_validation_split_is_taken_first_and_is_the_same_on_all_workers() -> N
     assert shards[0]["x"].tolist() == [0, 2, 4, 6]
 
 
+def test_an_optional_input_without_values_has_no_part_in_a_validation_split() -> None:
+    shards = _shards(2, x=[None, np.arange(10)], y=np.arange(10), validation_split=0.2)
+    for shard in shards:
+        nothing, held = shard["validation_data"][0]
+        assert nothing is None
+        assert held.tolist() == [8, 9]
+
+
 def test_validation_data_is_left_alone() -> None:
     validation = (np.arange(4), np.arange(4))
     (shard, _) = _shards(2, x=np.arange(4), y=np.arange(4), validation_data=validation)
