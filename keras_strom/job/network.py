@@ -171,6 +171,23 @@ class NetworkConfig:
         if self.merging == "on":
             raise errors.InvalidOption(f'merging="on": {why}')
 
+    def of_script(self, job: NetworkConfig) -> NetworkConfig:
+        """The job's options with those in their place that a script gives its own worker, `self`.
+
+        Raises:
+            InvalidOption: one of them is of the master, or of whoever runs it.
+        """
+        given = {name: value for name, value in vars(self).items() if value != _DEFAULTS[name]}
+        for name in sorted(given.keys() & _OF_THE_RUNNER):
+            if given[name] != getattr(job, name):
+                raise errors.InvalidOption(
+                    f"{name}={given[name]!r} is an option of the runner (keras-strom run "
+                    f"--{name.replace('_', '-')} {given[name]}, or network= of "
+                    "keras_strom.spark.run), not of one worker's StromStrategy; this job's is "
+                    f"{getattr(job, name)!r}"
+                )
+        return dataclasses.replace(job, **given)
+
     def of_worker(self, local_rank: int) -> NetworkConfig:
         """The configuration of one worker, whose `port` is its own."""
         if self.port == 0:
@@ -221,6 +238,14 @@ class NetworkConfig:
             )
         return cls(**options)
 
+
+# What the master does, and whoever runs it: a worker's own word of them has no effect.
+_OF_THE_RUNNER = frozenset(
+    (
+        *("master_address", "topology", "max_children", "max_depth", "merging", "on_master_loss"),
+        *("checkpoint_dir", "checkpoint_interval", "checkpoints_kept"),
+    )
+)
 
 _DEFAULTS = {field.name: field.default for field in dataclasses.fields(NetworkConfig)}
 

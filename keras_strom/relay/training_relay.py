@@ -215,28 +215,13 @@ class TrainingWorker(WorkerNode):
         max_staleness: int | None = None,
         network: NetworkConfig | None = None,
     ) -> TrainingWorker:
-        """Joins the job that the environment names; an explicit `network` wins over its own.
+        """Joins the job that the environment names; what `network` says wins over its own options.
 
         Raises:
             InvalidOption: `network` asks for what is the runner's to do.
         """
-        if network is not None:
-            network.refuse_checkpoints(
-                "it is an option of the runner (keras-strom run --checkpoint-dir, or network= of "
-                "keras_strom.spark.run), not of one worker's StromStrategy"
-            )
-            if not cluster.network.waits_for_master:
-                network.refuse_waiting(
-                    "it is an option of the runner (keras-strom run --on-master-loss wait), which "
-                    "starts another master; this job's does not"
-                )
-            if cluster.network.merging != "on":
-                network.refuse_merging(
-                    "it is an option of the runner (keras-strom run --merging on, or network= of "
-                    "keras_strom.spark.run), whose master merges; this job's has not got it"
-                )
-        # Whether updates are merged the job's master decides, whatever else is given here.
-        _refuse_merging_in_order(cluster.network, max_staleness)
+        network = cluster.network if network is None else network.of_script(cluster.network)
+        _refuse_merging_in_order(network, max_staleness)
         if cluster.master is None:
             raise errors.EnvironmentInvalid(f"{environment.MASTER} is not set")
         return cls(
@@ -247,7 +232,7 @@ class TrainingWorker(WorkerNode):
             local_rank=cluster.local_rank,
             attempt=cluster.attempt,
             max_staleness=max_staleness,
-            network=network or cluster.network,
+            network=network,
             ip=cluster.ip,
             join_timeout=cluster.join_timeout,
         )

@@ -128,7 +128,7 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
             `jit_compile` of `model.compile` alone then.
         encoding_debug_mode: True logs, after each epoch, percentiles of |residual| of every
             variable on the chief (where a `StromMonitor` has a `log_dir`, to TensorBoard too).
-        network: a `NetworkConfig`; None = the job's.
+        network: a `NetworkConfig` with what this worker has otherwise than its job; None = nothing.
         devices: where variables live and steps run: "/gpu:0", or several of one kind. None = the
             GPUs that this process sees, of which several workers of a machine take one each; the
             CPU where there are none. With several devices each step is that of a
@@ -264,7 +264,8 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
                     "process and create all models in its scope"
                 )
             if isinstance(options, PullOptions):
-                check_network_beside(options.method, network or self._environment.network)
+                job = self._environment.network
+                check_network_beside(options.method, network.of_script(job) if network else job)
             join = functools.partial(
                 _join, weakref.ref(self), self._environment, staleness, network
             )

@@ -7,6 +7,7 @@ import errno
 import ipaddress
 import os
 import socket
+from typing import Any
 
 import pytest
 
@@ -82,6 +83,34 @@ def test_json_brings_back_an_equal_value_and_only_what_differs() -> None:
     assert NetworkConfig.from_json(config.to_json()) == config
     with pytest.raises(errors.InvalidOption, match="unknown network option prot"):
         NetworkConfig.from_json('{"prot": 9}')
+
+
+def test_a_scripts_own_options_leave_the_others_as_the_job_has_them() -> None:
+    job = NetworkConfig(port=40100, network_mask="10.0.0.0/16", on_master_loss="wait")
+    own = NetworkConfig(failure_timeout=9.0, network_mask="10.1.0.0/16")
+    assert own.of_script(job) == NetworkConfig(
+        port=40100, network_mask="10.1.0.0/16", failure_timeout=9.0, on_master_loss="wait"
+    )
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"topology": "mesh"},
+        {"max_children": 4},
+        {"max_depth": 3},
+        {"merging": "off"},
+        {"master_address": "here:9"},
+        {"on_master_loss": "wait"},
+        {"checkpoint_dir": "/tmp"},
+    ],
+)
+def test_what_the_master_does_is_not_a_scripts_to_say(options: dict[str, Any]) -> None:
+    flag = f"--{next(iter(options)).replace('_', '-')} {next(iter(options.values()))}"
+    with pytest.raises(errors.InvalidOption, match=f"option of the runner .*{flag}"):
+        NetworkConfig(**options).of_script(NetworkConfig())
+    job = NetworkConfig(**options)
+    assert job.of_script(job) == job
 
 
 def test_each_worker_of_a_machine_has_its_own_port() -> None:
