@@ -292,14 +292,15 @@ Status WorkerAgent::Submit(int64_t iteration, std::vector<std::vector<uint8_t>> 
                            UpdateId* last) {
   STROM_CHECK(!parts.empty());
   std::unique_lock<std::mutex> lock(mutex_);
-  const auto has_room = [&] { return outgoing_bytes_ <= options_.outgoing_bytes; };
+  // A worker that waits within a step can neither hand over its parameters nor learn of another
+  // master. While one is lost it makes no further step, so this adds little to what is kept.
+  const auto has_room = [&] {
+    return outgoing_bytes_ <= options_.outgoing_bytes || waits_for_master();
+  };
   const bool waits = !has_room();
   const int64_t start_ns = waits ? MonotonicNanoseconds() : 0;
-  bool room = false;
-  do {  // without a master nothing can be taken, by agreement
-    room = changed_.wait_for(lock, std::chrono::nanoseconds(options_.submit_timeout_ns),
-                             [&] { return !failure_.ok() || has_room(); });
-  } while (!room && waits_for_master());
+  const bool room = changed_.wait_for(lock, std::chrono::nanoseconds(options_.submit_timeout_ns),
+                                      [&] { return !failure_.ok() || has_room(); });
   if (waits) submit_wait_ns_ += MonotonicNanoseconds() - start_ns;
   if (!failure_.ok()) return failure_;
   if (!training_) {

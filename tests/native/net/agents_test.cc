@@ -1,7 +1,9 @@
 // A master and workers over real UDP sockets on loopback, each with its I/O thread: the whole
 // native path without TensorFlow. Ports are any free ones; every wait has a deadline.
 #include <gtest/gtest.h>
+#include <sys/socket.h>
 
+#include <atomic>
 #include <chrono>
 #include <cmath>
 #include <future>
@@ -276,6 +278,46 @@ TEST(AgentsTest, AnUpdateOutsideOfTrainingIsRefusedAndHarmless) {
     ASSERT_TRUE(agent->Result(&state, nullptr, &parameters, kDeadlineNs).ok());
     ASSERT_TRUE(agent->Verify(0, 0, &worst, kDeadlineNs).ok());
   }
+}
+
+// The sends of a master that can be struck dumb.
+std::atomic<bool> is_dumb = false;
+int SendUnlessDumb(int descriptor, mmsghdr* messages, unsigned count, int flags) {
+  return is_dumb ? static_cast<int>(count) : sendmmsg(descriptor, messages, count, flags);
+}
+
+// Another master goes on from parameters that a worker hands over between two steps: where all
+// waited for room within one, it would wait for them, and they for it.
+TEST(AgentsTest, AStepWaitsForNoRoomAtAMasterThatIsLost) {
+  const Cluster cluster(1, {.send = SendUnlessDumb});
+  WorkerAgentOptions options = cluster.WorkerOptions(0);
+  options.socket = {};
+  options.same_host = false;
+  options.node.master_wait_ns = kDeadlineNs;
+  options.outgoing_bytes = 0;
+  std::shared_ptr<WorkerAgent> agent;
+  ASSERT_TRUE(WorkerAgent::Join(options, kDeadlineNs, &agent).ok());
+  const auto values = std::make_shared<std::vector<float>>(kElements, 1.0f);
+  std::shared_ptr<const std::vector<float>> parameters;
+  ASSERT_TRUE(agent->Start({1, kElements, kLayoutHash, "", values}, kDeadlineNs, &parameters).ok());
+
+  is_dumb = true;
+  auto submitted = std::async(std::launch::async, [&] {
+    const MessageFields fields{1e-3f, 1e-3f, kElements, 0};
+    Status status;
+    for (int step = 0; step < 2 && status.ok(); ++step) {
+      UpdateId last;
+      auto parts = WriteEntries(fields, {}, kMaxMessageBytes, kUpdateHeaderBytes);
+      status = agent->Submit(step, std::move(parts), &last);
+    }
+    return status;
+  });
+  EXPECT_EQ(submitted.wait_for(std::chrono::seconds(15)), std::future_status::ready);
+  EXPECT_TRUE(agent->waits_for_master());
+  agent->Close("");
+  const Status status = submitted.get();
+  EXPECT_TRUE(status.ok()) << status.message;
+  is_dumb = false;
 }
 
 TEST(AgentsTest, TheLastReferenceMayGoOnTheAgentsOwnThread) {
