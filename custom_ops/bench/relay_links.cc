@@ -42,7 +42,7 @@ class Peer : public IoLoop::Protocol {
   int64_t NextTimeout() const override { return kNever; }
   void Publish(int64_t) override {}
 
-  void Start() { loop_.Start(this); }
+  void Start() { Check(loop_.Start(this)); }
   uint16_t port() const { return loop_.socket().port(); }
 
  protected:

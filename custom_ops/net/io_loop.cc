@@ -11,7 +11,9 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
 #include <ctime>
+#include <exception>
 #include <future>
 #include <new>
 
@@ -74,26 +76,45 @@ IoLoop::IoLoop(std::unique_ptr<UdpSocket> socket, const EndpointOptions& options
                const SameHostOptions& same_host)
     : socket_(std::move(socket)),
       endpoint_(WithinBuffer(options, *socket_), &random_),
-      links_(&endpoint_, &random_, same_host),
-      wake_descriptor_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
-  STROM_CHECK(wake_descriptor_ >= 0);
+      links_(&endpoint_, &random_, same_host) {
   AddForkGuarded(this);
 }
 
 IoLoop::~IoLoop() {
   RemoveForkGuarded(this);
   Stop();
-  close(wake_descriptor_);
+  if (wake_descriptor_ >= 0) close(wake_descriptor_);
 }
 
-void IoLoop::Start(Protocol* protocol) {
+Status IoLoop::Start(Protocol* protocol) {
   protocol_ = protocol;
   // Signals belong to the process's own threads (Python's main thread handles Ctrl+C).
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
-  thread_ = std::thread([this] { Main(); });
+  Status started = StartThread();
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  if (started.ok()) return started;
+  std::lock_guard<std::mutex> lock(mutex_);
+  stopping_ = true;  // else Run and Stop would wait for a thread that never was
+  return started;
+}
+
+Status IoLoop::StartThread() {
+  wake_descriptor_ = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+  if (wake_descriptor_ < 0) {
+    return {Code::kInternal, std::string("no descriptor to wake the network's thread by: ") +
+                                 std::strerror(errno) +
+                                 "; raise the limit of open files (ulimit -n)"};
+  }
+  try {
+    thread_ = std::thread([this] { Main(); });
+  } catch (const std::exception& error) {
+    return {Code::kInternal, std::string("no thread for the network: ") + error.what() +
+                                 "; raise the limit of processes (ulimit -u, or that of the "
+                                 "container), or leave more memory free"};
+  }
+  return {};
 }
 
 void IoLoop::Post(std::function<void(int64_t)> work) {

@@ -48,8 +48,9 @@ class IoLoop final : private ForkGuarded {
   LinkLayer* links() { return &links_; }
   const UdpSocket& socket() const { return *socket_; }
 
-  // `protocol` outlives the loop's thread.
-  void Start(Protocol* protocol);
+  // `protocol` outlives the loop's thread. Fails, and is as if stopped, where the system gives no
+  // thread or no descriptor.
+  Status Start(Protocol* protocol);
   // Runs `work` soon on the I/O thread; dropped once stopped.
   void Post(std::function<void(int64_t now_ns)> work);
   // Runs `work` on the I/O thread and waits for it; on the caller's, one at a time, when stopped.
@@ -74,6 +75,7 @@ class IoLoop final : private ForkGuarded {
   void AfterForkInParent() override;
   void AfterForkInChild() override;
 
+  Status StartThread();
   void Main();
   bool Receive();
   bool RunPosted(int64_t now_ns);
@@ -91,7 +93,7 @@ class IoLoop final : private ForkGuarded {
   Protocol* protocol_ = nullptr;
   int64_t charged_bytes_ = 0;  // read since the timers ran
   int64_t read_bytes_ = 0;     // since the rings were read
-  int wake_descriptor_;
+  int wake_descriptor_ = -1;
   std::mutex mutex_;  // guards posted_ and stopping_
   std::vector<std::function<void(int64_t)>> posted_;
   std::vector<std::function<void(int64_t)>> running_;  // the I/O thread's, kept for its room

@@ -50,9 +50,10 @@ Status MasterAgent::Create(MasterAgentOptions options, std::shared_ptr<MasterAge
   if (!options.has_private_key) SystemRandom().Fill(options.endpoint.private_key.bytes());
   options.endpoint.accepts = true;
   options.node.host = HostOfThisProcess();
-  out->reset(new MasterAgent(options, std::move(socket)));
-  (*out)->loop_.Start(out->get());
-  return {};
+  const std::shared_ptr<MasterAgent> agent(new MasterAgent(options, std::move(socket)));
+  Status started = agent->loop_.Start(agent.get());
+  if (started.ok()) *out = agent;
+  return started;
 }
 
 MasterAgent::MasterAgent(const MasterAgentOptions& options, std::unique_ptr<UdpSocket> socket)

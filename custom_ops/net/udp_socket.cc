@@ -230,7 +230,9 @@ Status UdpSocket::Open(const std::string& literal, uint16_t port, std::unique_pt
     descriptor = socket(family, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
   }
   if (descriptor < 0) {
-    return {Code::kAddress, std::string("no UDP socket: ") + std::strerror(errno)};
+    const bool is_limit = errno == EMFILE || errno == ENFILE;
+    return {Code::kAddress, std::string("no UDP socket: ") + std::strerror(errno) +
+                                (is_limit ? "; raise the limit of open files (ulimit -n)" : "")};
   }
   std::unique_ptr<UdpSocket> opened(new UdpSocket(descriptor, family, options));
   if (family == AF_INET6) {

@@ -53,9 +53,10 @@ Status WorkerAgent::Join(WorkerAgentOptions options, int64_t timeout_ns,
   std::shared_ptr<WorkerAgent> agent(
       new WorkerAgent(options, std::move(socket)),
       [](WorkerAgent* last) { Delete(last, last->loop_.OnItsThread()); });
-  agent->loop_.Start(agent.get());
+  Status status = agent->loop_.Start(agent.get());
+  if (!status.ok()) return status;
   WorkerEvent joined;
-  Status status = agent->Ask(
+  status = agent->Ask(
       WorkerEvent::Type::kJoined, "a welcome", timeout_ns,
       [raw = agent.get()](int64_t now_ns) { raw->node_.Start(now_ns); }, &joined);
   if (!status.ok()) {

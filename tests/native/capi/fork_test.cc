@@ -22,7 +22,9 @@ constexpr int64_t kSecond = 1'000'000'000;
 // One end of a link on an I/O thread of its own; accepts whoever joins.
 class End : private IoLoop::Protocol {
  public:
-  explicit End(bool accepts) : loop_(Socket(), Options(accepts)) { loop_.Start(this); }
+  explicit End(bool accepts) : loop_(Socket(), Options(accepts)) {
+    EXPECT_TRUE(loop_.Start(this).ok());
+  }
   ~End() override { loop_.Stop(); }
 
   uint16_t port() const { return loop_.socket().port(); }
