@@ -185,7 +185,7 @@ STROM_EXPORT int strom_local_model_install(strom_handle model, const strom_segme
                                            int64_t count, const strom_thread_pool* threads,
                                            strom_pull_result* result);
 /* After the last step and before strom_worker_finish: the last snapshot of all, from `values` (size
- * elements). */
+ * elements). STROM_NOT_FINITE where shards of it hold a NaN or an infinity; those are not sent. */
 STROM_EXPORT int strom_local_model_finish(strom_handle model, const float* values, int64_t size,
                                           int64_t iteration);
 

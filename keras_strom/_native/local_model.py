@@ -105,7 +105,7 @@ class LocalModel:
             iteration: of the last step.
 
         Raises:
-            NotFinite: they hold a NaN or an infinity, and are not sent.
+            NotFinite: shards of them hold a NaN or an infinity, and are not sent; the others are.
         """
         values = np.ascontiguousarray(values, np.float32)
         function = declare(

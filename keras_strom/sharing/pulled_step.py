@@ -466,7 +466,7 @@ class PulledStep(TrainingStep):
             self._local.finish(self._joint.flat(own), max(self.steps - 1, 0))
         except errors.NotFinite as error:
             _logger.warning(
-                "worker %d: its last snapshot is no part of the joint model: %s",
+                "worker %d: its last snapshot is no part of the joint model, or not all of it: %s",
                 self._options.rank,
                 error,
             )

@@ -448,16 +448,24 @@ Status LocalModel::Finish(std::span<const float> values, int64_t iteration) {
     return {Code::kInvalidArgument, "a last snapshot of " + std::to_string(values.size()) +
                                         " elements for a joint model of " + std::to_string(size_)};
   }
+  int32_t bad = 0;
   for (size_t i = 0; i < shards_.size(); ++i) {
     const auto part = values.subspan(static_cast<size_t>(shards_[i].range.offset),
                                      static_cast<size_t>(shards_[i].range.size));
+    const bool is_finite = IsFinite(part);
     std::vector<float> copy;
-    if (IsFinite(part)) copy.assign(part.begin(), part.end());
+    if (is_finite) copy.assign(part.begin(), part.end());
+    bad += is_finite ? 0 : 1;
     exchange_->Give(LastMark(static_cast<int32_t>(i)), iteration,
                     std::exchange(shards_[i].steps, 0), std::move(copy));
   }
   exchange_ = nullptr;
-  return {};
+  if (bad == 0) return {};
+  return {Code::kNotFinite,
+          "it holds a NaN or an infinity in " + std::to_string(bad) + " of its " +
+              std::to_string(shards_.size()) +
+              " shards, which were not sent. Lower the learning rate, clip the gradients "
+              "(clipnorm=) or look for a bad batch"};
 }
 
 }  // namespace strom

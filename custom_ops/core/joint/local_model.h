@@ -79,7 +79,8 @@ class LocalModel {
                       int64_t iteration, int64_t now_ns, const Parallel& parallel);
   Status TakeGradient(std::span<const GradientPiece<float>> pieces, bool may_overflow,
                       int64_t now_ns, const Parallel& parallel, float* rate);
-  // After the last step: the last snapshot of everything.
+  // After the last step: the last snapshot of everything, but for shards that are not finite;
+  // kNotFinite where there are such.
   Status Finish(std::span<const float> values, int64_t iteration);
 
   const std::shared_ptr<JointExchange>& exchange() const { return exchange_; }

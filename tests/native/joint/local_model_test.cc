@@ -229,6 +229,19 @@ TEST_F(LocalModelTest, TheLastSnapshotIsOfEveryShard) {
   EXPECT_EQ(exchange->given[2].mark, LastMark(2));
 }
 
+TEST_F(LocalModelTest, SaysWhatOfTheLastSnapshotWasNotFiniteAndGivesTheRest) {
+  Begin(Mpca(3));
+  ASSERT_TRUE(Step(0).ok());
+  x[40] = std::numeric_limits<float>::quiet_NaN();  // in the second of three shards of 32
+  const Status finished = model.Finish(x, 0);
+  EXPECT_EQ(finished.code, Code::kNotFinite);
+  EXPECT_THAT(finished.message, HasSubstr("1 of its 3 shards"));
+  ASSERT_THAT(exchange->given, SizeIs(3));
+  EXPECT_THAT(exchange->given[0].values, SizeIs(32));
+  EXPECT_THAT(exchange->given[1].values, IsEmpty());
+  EXPECT_THAT(exchange->given[2].values, SizeIs(32));
+}
+
 TEST_F(LocalModelTest, SegmentsThatDoNotCoverTheJointModelAreRefused) {
   Begin(Mpca(1));
   std::vector<LocalPiece> pieces = Pieces();
