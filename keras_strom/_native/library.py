@@ -27,6 +27,9 @@ DIRECTORY = pathlib.Path(__file__).resolve().parent
 #: strom_allocate: what gives the memory for a result of (context, bytes).
 Allocate = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
 
+# As long as the library waits at most, 36 years: a few of them are still counted in 64 bits.
+_LONGEST_WAIT_NS = 1 << 60
+
 _REBUILD = "build it with `pip install --no-build-isolation -e .`"
 
 
@@ -69,6 +72,16 @@ def check(code: int) -> None:
     if code != 0:
         words = library().strom_last_error()
         raise errors.error_of_code(code, words.decode("utf-8", "replace"))
+
+
+def nanoseconds(seconds: float) -> int:
+    """A time to wait as the library takes it; what it cannot count is as long as it can.
+
+    Example:
+        >>> nanoseconds(1.5), nanoseconds(1e10) == nanoseconds(1e300)
+        (1500000000, True)
+    """
+    return int(min(seconds * 1e9, _LONGEST_WAIT_NS))
 
 
 def layout_hash(shapes: Sequence[tuple[str, Sequence[int]]]) -> int:

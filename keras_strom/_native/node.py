@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from keras_strom import errors
-from keras_strom._native.library import Allocate, check, declare, library
+from keras_strom._native.library import Allocate, check, declare, library, nanoseconds
 from keras_strom._native.local_model import MethodStruct, RangeStruct
 from keras_strom.job.credentials import JOB_ID_BYTES, KEY_BYTES, Credentials
 from keras_strom.method import MethodNumbers
@@ -38,7 +38,6 @@ MAX_BYTES = (4 << 20) - 56
 JOINS_ANEW = "joins anew: "
 
 _POLL_SECONDS = 0.2
-_NS_PER_S = 1_000_000_000
 _Handle = ctypes.c_int64
 _Pointer = ctypes.c_void_p
 _KeyBytes = ctypes.c_uint8 * KEY_BYTES
@@ -660,7 +659,7 @@ def check_seconds(name: str, seconds: object) -> float:
 
 
 def _nanoseconds(seconds: float | None) -> int:
-    return -1 if seconds is None else int(check_seconds("timeout", seconds) * _NS_PER_S)
+    return -1 if seconds is None else nanoseconds(check_seconds("timeout", seconds))
 
 
 def _words(reason: str) -> bytes:

@@ -17,6 +17,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from keras_strom import errors
+from keras_strom._native.library import nanoseconds
 from keras_strom._native.local_model import LocalModel
 from keras_strom._native.ops import operations
 from keras_strom._native.replica import HandedOver
@@ -235,7 +236,7 @@ class PulledStep(TrainingStep):
                     offsets=[offset for _, offset, _ in taken],
                     names=[path_of(entry.variable) for _, _, entry in taken],
                     may_overflow=scales_loss(optimizer),
-                    timeout_ns=int(self._options.wait_timeout * 1e9),
+                    timeout_ns=nanoseconds(self._options.wait_timeout),
                     **exchange,
                 )
         if rate is not None:
@@ -314,7 +315,7 @@ class PulledStep(TrainingStep):
                 watched=watched,
                 joint=self._number_of(joint),
                 compare_contents=self._options.compiled,
-                timeout_ns=int(self._options.wait_timeout * 1e9),
+                timeout_ns=nanoseconds(self._options.wait_timeout),
             )
             self._note(statistics)
             if any(entry.copies for entry in entries):

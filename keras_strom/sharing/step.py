@@ -14,6 +14,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from keras_strom import errors
+from keras_strom._native.library import nanoseconds
 from keras_strom._native.ops import operations
 from keras_strom._native.replica import HandedOver, Replica
 from keras_strom.sharing.flat_space import Entry, FlatSpace, update_copies
@@ -489,5 +490,5 @@ class SharedStep(TrainingStep):
             contribution=contributions - self._options.staleness,
             replica=self.replica.handle,
             offsets=[entry.offset for entry in entries],
-            timeout_ns=int(self._options.wait_timeout * 1e9),
+            timeout_ns=nanoseconds(self._options.wait_timeout),
         )

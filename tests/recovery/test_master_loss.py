@@ -46,14 +46,16 @@ def master() -> Iterator[SupervisedMaster]:
     started.close("the test is over")
 
 
-def join(master: SupervisedMaster, rank: int, **options: Any) -> TrainingWorker:
+def join(
+    master: SupervisedMaster, rank: int, join_timeout: float = DEADLINE, **options: Any
+) -> TrainingWorker:
     return TrainingWorker(
         master.credentials,
         master=master.address,
         rank=rank,
         size=2,
         network=NETWORK,
-        join_timeout=DEADLINE,
+        join_timeout=join_timeout,
         **options,
     )
 
@@ -80,6 +82,12 @@ def wait_until(holds: Any, what: str) -> None:
     while not holds():
         assert time.monotonic() < deadline, what
         tick.wait(0.01)
+
+
+def test_a_worker_may_wait_longer_than_nanoseconds_can_be_counted(
+    master: SupervisedMaster,
+) -> None:
+    join(master, 0, join_timeout=1e10).close()
 
 
 def test_training_goes_on_from_a_replica_when_another_master_comes(
