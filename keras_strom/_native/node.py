@@ -256,7 +256,10 @@ class JoinedNode:
             check(close(self.handle, _words(reason)))
 
     def _wait(self, function: Callable[..., int], *arguments: object) -> None:
-        """Calls `function` on a thread of its own, so that Ctrl+C reaches this one."""
+        """Calls `function` on a thread of its own, so that Ctrl+C reaches this one.
+
+        That thread may outlast the wait: `arguments` hold the memory that it reads and writes.
+        """
         failures: list[BaseException] = []
         reasons: list[str] = []  # Why nobody waits any more.
 
@@ -340,7 +343,7 @@ class WorkerNode(JoinedNode):
             own, parameters = None, np.empty(layout_size, np.float32)
         else:
             parameters = _floats(values, layout_size)
-            own = parameters.ctypes.data
+            own = parameters.ctypes
         numbers = None if method is None else MethodStruct.of(method)
         places = (RangeStruct * len(ranges))(*(RangeStruct(*one) for one in ranges))
         begin = declare(
@@ -365,12 +368,12 @@ class WorkerNode(JoinedNode):
             layout_size,
             layout_hash,
             options_text.encode(),
-            None if numbers is None else ctypes.addressof(numbers),
-            ctypes.addressof(places),
+            None if numbers is None else ctypes.byref(numbers),
+            places,
             len(ranges),
             cycles,
             own,
-            parameters.ctypes.data,
+            parameters.ctypes,
             _nanoseconds(timeout),
         )
         return parameters
@@ -462,7 +465,7 @@ class WorkerNode(JoinedNode):
             _nanoseconds(timeout),
             Allocate(allocate),
             None,
-            ctypes.addressof(size),
+            ctypes.byref(size),
         )
         return None if size.value < 0 else bytes(donation.raw)
 
@@ -491,9 +494,9 @@ class WorkerNode(JoinedNode):
             request,
             self.handle,
             key,
-            averaged.ctypes.data,
+            averaged.ctypes,
             averaged.size,
-            ctypes.addressof(contributors),
+            ctypes.byref(contributors),
             _nanoseconds(timeout),
         )
         return averaged, contributors.value
@@ -509,7 +512,7 @@ class WorkerNode(JoinedNode):
         request = declare(
             "strom_worker_joint_model", _Handle, _Pointer, ctypes.c_int64, ctypes.c_int64
         )
-        self._wait(request, self.handle, values.ctypes.data, size, _nanoseconds(timeout))
+        self._wait(request, self.handle, values.ctypes, size, _nanoseconds(timeout))
         return values
 
     def joint_cycles(self) -> int:
@@ -552,9 +555,9 @@ class WorkerNode(JoinedNode):
         self._wait(
             request,
             self.handle,
-            averaged.ctypes.data,
+            averaged.ctypes,
             averaged.size,
-            parameters.ctypes.data,
+            parameters.ctypes,
             parameters.size,
             _nanoseconds(timeout),
         )
@@ -578,7 +581,7 @@ class WorkerNode(JoinedNode):
             self.handle,
             difference,
             parameters_hash,
-            ctypes.addressof(worst),
+            ctypes.byref(worst),
             _nanoseconds(timeout),
         )
         return worst.value

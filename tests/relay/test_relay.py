@@ -1,24 +1,29 @@
 """The relay of any bytes: what one worker submits all others get, in order, once."""
 
+import contextlib
 import ctypes
 import dataclasses
 import doctest
+import gc
 import itertools
 import json
 import pickle
 import queue
 import socket
 import threading
+import weakref
 from collections.abc import Iterator
 from contextlib import ExitStack
+from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from keras_strom import NetworkConfig, errors, relay
 from keras_strom._native import node
-from keras_strom._native.node import BytesNode
+from keras_strom._native.node import BytesNode, WorkerNode
 from keras_strom.job.credentials import Credentials
 from keras_strom.relay import JoinInfo, Master, Message, Worker, counters, new_secret
 from keras_strom.relay.counters import NodeCounters
@@ -194,6 +199,38 @@ def test_a_join_that_is_interrupted_leaves_nobody_behind(monkeypatch: pytest.Mon
     with pytest.raises(KeyboardInterrupt):
         Interrupted(credentials, master=("127.0.0.1", 9), rank=0, size=1)
     assert closed.get(timeout=DEADLINE) == 7
+
+
+def test_what_an_interrupted_wait_is_still_writing_to_stays(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    writes, ends, memory = threading.Event(), threading.Event(), list[weakref.ref[np.ndarray]]()
+
+    def read_joint_model(*_: object) -> int:
+        writes.set()
+        ends.wait(DEADLINE)
+        return 0
+
+    def empty(*shape: Any) -> np.ndarray:
+        array = np.ndarray(*shape)
+        memory.append(weakref.ref(array))
+        return array
+
+    class Interrupted(WorkerNode):
+        def __init__(self) -> None:
+            self.handle = 0
+
+        def meanwhile(self) -> None:
+            if writes.is_set():
+                raise KeyboardInterrupt
+
+    monkeypatch.setattr(node, "declare", lambda *_: read_joint_model)
+    monkeypatch.setattr(node.np, "empty", empty)
+    with contextlib.suppress(KeyboardInterrupt):
+        Interrupted().joint_model(4)
+    gc.collect()
+    assert memory[0]() is not None
+    ends.set()
 
 
 def test_what_came_before_the_masters_end_is_polled_before_the_error() -> None:
