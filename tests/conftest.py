@@ -42,6 +42,9 @@ def pytest_configure(config: pytest.Config) -> None:
     quick_start = ROOT / "tests" / "support" / "quick_start"
     paths = [layout.name, str(quick_start), *filter(None, [os.environ.get("PYTHONPATH")])]
     os.environ["PYTHONPATH"] = os.pathsep.join(paths)
+    # An example takes as long as the machine's other work lets it.
+    settings.register_profile("tests", deadline=None)
+    settings.load_profile("tests")
     # What is made up is the same in every test run, and other things whenever it is fuzzed.
     settings.register_profile("fuzz", derandomize=not config.getoption("fuzz_seconds"))
 

@@ -364,6 +364,9 @@ def test_the_end_of_a_worker_is_seen_where_the_kernel_shows_no_descriptors_of_pr
         monkeypatch.setattr(linux, "pidfd_open", refuse)
         before = sorted(os.listdir("/proc/self/fd"))
         assert call(os._exit, 3, start=start).exit_code == 3
+        for thread in threading.enumerate():
+            if thread.name == "keras-strom-end":  # It closes its end of a pipe last.
+                thread.join(DEADLINE)
         assert sorted(os.listdir("/proc/self/fd")) == before
 
 
