@@ -519,7 +519,7 @@ class PulledStep(TrainingStep):
             found.append(own if np.array_equal(bits, unchanged) else now)
         return found
 
-    def end_own(self, space: FlatSpace) -> None:
+    def end_own(self, space: FlatSpace, *, mid_step: bool = False) -> None:
         """Forgets the worker's own values, where the variables show others."""
         self._shown = None
 

@@ -152,8 +152,19 @@ class SharedStep(TrainingStep):
         """
         self._show_shared(space, forget=False)
 
-    def end_own(self, space: FlatSpace) -> None:
-        """The same where training does not go on from this worker's own values."""
+    def end_own(self, space: FlatSpace, *, mid_step: bool = False) -> None:
+        """The same where training does not go on from this worker's own values.
+
+        Args:
+            space: the flat space.
+            mid_step: a step has failed in its middle. What its optimizer has written is this
+                worker's own, and no assignment: taken for what all share it would bring the
+                residual with it, which the next training adds once more.
+        """
+        if mid_step:
+            entries = space.participants
+            attributes = {"keep_shared": self._keeps_shared, "begins": [False for _ in entries]}
+            self._show(operations().strom_show_own, entries, counts=False, **attributes)
         self._show_shared(space, forget=True)
         self._trained = set()
 

@@ -217,8 +217,14 @@ class TrainingStep(abc.ABC):
         """
 
     @abc.abstractmethod
-    def end_own(self, space: FlatSpace) -> None:
-        """Forgets the worker's own values: training does not go on from them."""
+    def end_own(self, space: FlatSpace, *, mid_step: bool = False) -> None:
+        """Forgets the worker's own values: training does not go on from them.
+
+        Args:
+            space: the flat space.
+            mid_step: a step has failed in its middle: what was assigned since the last one, its
+                optimizer has written.
+        """
 
     @abc.abstractmethod
     def not_finite(self) -> errors.NotFinite | None:

@@ -276,6 +276,7 @@ class _Training:
         self._left: int | None = None  # Where it has a predecessor there: batches left in it.
         self._cut_short = False
         self._history: dict[str, list[float]] = {}
+        self.within_batch = False  # Between the callbacks before a batch and those after it.
         self.logs = EpochLogs(model)
         here = sharing.environment
         self.figures = WorkerFigures(here.rank, here.size)
@@ -389,6 +390,7 @@ class _Training:
     def show_shared(self, batch: int) -> None:
         """Before every other callback's `on_train_batch_end`; without data only batches begin."""
         self._has_data = True
+        self.within_batch = False
         if any(may_write(writer, batch) for writer in self.writers):
             self._sharing.step.show_shared(self._sharing.space)
 
@@ -417,6 +419,7 @@ class _Training:
         if self._epoch_closed:
             return
         self._epoch_closed = True
+        self.within_batch = False
         here = self._sharing.environment
         if not (self._has_data or self._skipped) and here.size > 1:
             raise no_training_data(here)
@@ -519,7 +522,7 @@ class _Training:
         finally:  # Whoever looks at the model now sees what all workers share, as after any fit.
             if not isinstance(error, errors.DeviceLost):  # Of a lost card nothing can be asked.
                 with contextlib.suppress(tf.errors.OpError):  # The error itself says what is wrong.
-                    self._sharing.step.end_own(self._sharing.space)
+                    self._sharing.step.end_own(self._sharing.space, mid_step=self.within_batch)
 
     def _part(self, error: BaseException) -> None:
         sharing, worker = self._sharing, self._sharing.worker
@@ -668,6 +671,9 @@ class _Last(keras.callbacks.Callback):  # type: ignore[misc]
     def __init__(self, training: _Training) -> None:
         super().__init__()
         self._training = training
+
+    def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        self._training.within_batch = True
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         self._training.end_batch(batch)

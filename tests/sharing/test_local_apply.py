@@ -417,6 +417,42 @@ def test_what_a_failed_fit_has_not_sent_waits_in_the_residual_alone() -> None:
         np.testing.assert_allclose(last, first, atol=1e-7)
 
 
+class CutShort(keras.Sequential):
+    """Fails in its fifth step, once the optimizer has stepped."""
+
+    def __init__(self) -> None:
+        super().__init__([keras.Input((5,)), keras.layers.Dense(2)])
+        self.steps = 0
+
+    def train_step(self, given: Any) -> Any:
+        logs = super().train_step(given)
+        self.steps += 1
+        if self.steps == 5:
+            raise RuntimeError("on purpose")
+        return logs
+
+
+@pytest.mark.parametrize("options", [{}, {"max_staleness": 0}, {"local_steps": 2}])
+def test_a_fit_that_fails_within_a_step_adds_no_residual_to_what_all_share(
+    options: dict[str, Any],
+) -> None:
+    strategy = _strategy(threshold=NEVER, **options)
+    with strategy.scope():
+        keras.utils.set_random_seed(3)
+        model = CutShort()
+        model.compile(keras.optimizers.SGD(0.01), "mse", run_eagerly=True)
+    start = model.get_weights()
+    with pytest.raises(RuntimeError, match="on purpose"):
+        model.fit(*data(), batch_size=ROWS, shuffle=False, verbose=0)
+    left = model.get_weights()
+    progress = max(np.abs(residual).max() for residual in _residuals(strategy))
+    for first, last in zip(start, left, strict=True):
+        np.testing.assert_allclose(last, first, atol=progress / 2)  # At most the step itself.
+    model.fit(*data(), batch_size=ROWS, shuffle=False, verbose=0)
+    for first, last in zip(left, model.get_weights(), strict=True):
+        np.testing.assert_allclose(last, first, atol=1e-6)
+
+
 def test_a_step_that_is_refused_leaves_nothing_behind() -> None:
     strategy = _strategy(threshold=NEVER)
     model = seeded(strategy, _adam)
