@@ -39,42 +39,53 @@ struct Visit {
   int64_t place;
 };
 
-absl::Status Visits(const Tensor& rows, const std::vector<int64_t>& waiting, int64_t row_count,
-                    std::vector<Visit>* visits) {
+int64_t RowCount(const Tensor& variable) { return variable.dims() > 0 ? variable.dim_size(0) : 0; }
+
+int64_t RowElements(const Tensor& variable) {
+  const int64_t row_count = RowCount(variable);
+  return row_count > 0 ? variable.NumElements() / row_count : 0;
+}
+
+std::vector<Visit> Visits(const Tensor& rows, const std::vector<int64_t>& waiting) {
   const auto changed = rows.flat<int64_t>();
-  visits->reserve(static_cast<size_t>(changed.size()) + waiting.size());
-  for (int64_t i = 0; i < changed.size(); ++i) {
-    if (changed(i) < 0 || changed(i) >= row_count) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("row ", changed(i), " is not in a variable of ", row_count, " rows"));
-    }
-    visits->push_back({changed(i), i});
-  }
-  for (const int64_t row : waiting) visits->push_back({row, -1});
+  std::vector<Visit> visits;
+  visits.reserve(static_cast<size_t>(changed.size()) + waiting.size());
+  for (int64_t i = 0; i < changed.size(); ++i) visits.push_back({changed(i), i});
+  for (const int64_t row : waiting) visits.push_back({row, -1});
   // Of a row that comes several times, the first `before` holds its value before any change.
-  std::stable_sort(visits->begin(), visits->end(),
+  std::stable_sort(visits.begin(), visits.end(),
                    [](const Visit& a, const Visit& b) { return a.row < b.row; });
-  visits->erase(std::unique(visits->begin(), visits->end(),
-                            [](const Visit& a, const Visit& b) { return a.row == b.row; }),
-                visits->end());
-  return absl::OkStatus();
+  visits.erase(std::unique(visits.begin(), visits.end(),
+                           [](const Visit& a, const Visit& b) { return a.row == b.row; }),
+               visits.end());
+  return visits;
 }
 
 }  // namespace
+
+absl::Status CheckRows(const Tensor& rows, const Tensor& before, const Tensor& variable) {
+  const int64_t row_count = RowCount(variable);
+  if (before.NumElements() != rows.NumElements() * RowElements(variable)) {
+    return absl::InvalidArgumentError("rows_before must hold one row of the variable for each row");
+  }
+  const auto row = rows.flat<int64_t>();
+  for (int64_t i = 0; i < row.size(); ++i) {
+    if (row(i) >= 0 && row(i) < row_count) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("row ", row(i), " is not in a variable of ", row_count, " rows"));
+  }
+  return absl::OkStatus();
+}
 
 absl::Status RowSegments::Append(const Tensor& rows, const Tensor& before,
                                  const std::vector<int64_t>& waiting, Tensor* variable,
                                  int64_t offset, const char* name,
                                  std::vector<strom_segment>* segments) {
+  TF_RETURN_IF_ERROR(CheckRows(rows, before, *variable));
   const int64_t size = variable->NumElements();
-  const int64_t row_count = variable->dims() > 0 ? variable->dim_size(0) : 0;
   offset_ = offset;
-  row_elements_ = row_count > 0 ? size / row_count : 0;
-  if (before.NumElements() != rows.NumElements() * row_elements_) {
-    return absl::InvalidArgumentError("rows_before must hold one row of the variable for each row");
-  }
-  std::vector<Visit> visits;
-  TF_RETURN_IF_ERROR(Visits(rows, waiting, row_count, &visits));
+  row_elements_ = RowElements(*variable);
+  const std::vector<Visit> visits = Visits(rows, waiting);
   // Their pointers would not survive growing.
   unchanged_.reserve(waiting.size() * static_cast<size_t>(row_elements_));
 

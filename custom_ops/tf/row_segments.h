@@ -36,6 +36,11 @@ class WaitingRows : public tensorflow::ResourceBase {
   std::map<int64_t, std::vector<int64_t>> rows_;  // guarded by mutex_
 };
 
+// Refuses rows that `variable` has not, and a `before` that does not hold one row of it for each.
+// TensorFlow's kernels on a GPU take no notice of such rows.
+absl::Status CheckRows(const tensorflow::Tensor& rows, const tensorflow::Tensor& before,
+                       const tensorflow::Tensor& variable);
+
 class RowSegments {
  public:
   // `rows` are the rows that the step changed, in any order, also repeatedly; `before` their values

@@ -559,8 +559,10 @@ class StepOp : public OpKernel {
                                                              : Before(*run, i);
       std::memcpy(model.other.data(), before.data(), before.TotalBytes());
       if (HasRows(i)) {
-        PutRows(run->context->input(RowsInput(i)), run->context->input(RowsBeforeInput(i)),
-                &model.other);
+        const Tensor& rows = run->context->input(RowsInput(i));
+        const Tensor& values = run->context->input(RowsBeforeInput(i));
+        TF_RETURN_IF_ERROR(CheckRows(rows, values, now));
+        PutRows(rows, values, &model.other);
       }
     }
     models->Put(offset, std::move(model));

@@ -14,6 +14,8 @@ import pytest
 import tensorflow as tf
 
 from keras_strom import FixedThreshold, ResidualClipping, StromStrategy, errors
+from keras_strom._native.ops import operations
+from keras_strom._native.replica import Replica
 from keras_strom.sharing import touched
 
 ROWS, WIDTH, BATCH = 500, 4, 8
@@ -304,3 +306,34 @@ def test_rows_that_a_variable_does_not_have_are_refused() -> None:
     strategy.begin()
     with pytest.raises((tf.errors.InvalidArgumentError, errors.StromError), match="9"):
         strategy.run(step)
+
+
+def test_a_row_that_the_table_has_not_is_refused_before_anything_is_written() -> None:
+    table, replica = tf.Variable(tf.ones([4, 2])), Replica()
+    replica.extend(8)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="not in a variable of 4 rows"):
+        operations().strom_step(
+            variables=[table.handle],
+            before=[tf.zeros([0])],
+            rows=[tf.constant([1 << 40], tf.int64)],
+            rows_before=[tf.zeros([1, 2])],
+            momenta=[],
+            momentum_of=[],
+            threshold=1.0,
+            scale=1.0,
+            clip_multiple=0.0,
+            norm_limit=0.0,
+            iteration=0,
+            sends=True,
+            replica=replica.handle,
+            offsets=[0],
+            shares=[True],
+            names=["table"],
+            by_rows=[True],
+            apply_own=False,
+            take_received=False,
+            full=True,
+            keep_shared=True,
+        )
+    np.testing.assert_array_equal(table, np.ones((4, 2), np.float32))
+    replica.close()
