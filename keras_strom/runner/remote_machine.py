@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import signal
 import threading
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -60,8 +61,7 @@ class RemoteMachine:
         try:
             self._wire.send(preparation.to_message())
             self._end.enter_context(heartbeats(self._wire, preparation.silence))
-            while (answer := self._wire.receive(_ANSWER_SECONDS)).get("type") == "heartbeat":
-                pass
+            answer = self._answer()
         except ConnectionError as error:
             raise errors.HostUnusable(f"{self.name}: {self._why_lost(error)}") from None
         if answer["type"] != "ready":
@@ -73,6 +73,16 @@ class RemoteMachine:
             daemon=True,
         )
         self._receiver.start()
+
+    def _answer(self) -> dict[str, Any]:
+        deadline = time.monotonic() + _ANSWER_SECONDS
+        while (answer := self._wire.receive(_ANSWER_SECONDS)).get("type") == "heartbeat":
+            if time.monotonic() > deadline:
+                raise errors.HostUnusable(
+                    f"{self.name}: it has not said within {_ANSWER_SECONDS:g} s whether it has the "
+                    "job's script and folders: does a disk that they lie on hang there?"
+                )
+        return answer
 
     def start(
         self,

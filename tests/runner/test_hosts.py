@@ -407,6 +407,19 @@ def test_what_a_host_lacks_is_told_before_anything_starts(tmp_path: Path) -> Non
         assert wires[0].receive(1.0)["type"] == "unfit"
 
 
+def test_a_host_that_lives_and_never_answers_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one whose shared disk hangs: its agent's heartbeats come, and no answer."""
+    monkeypatch.setattr(remote_machine, "_ANSWER_SECONDS", 0.3)
+    there = [*os.pipe(), *os.pipe()]
+    near, far = wire.PipeWire(there[0], there[3]), wire.PipeWire(there[2], there[1])
+    with agent.heartbeats(far, silence=0.1):
+        machine = remote_machine.RemoteMachine("a", near)
+        with pytest.raises(errors.HostUnusable, match=r"a: it has not said within 0.3 s .* disk"):
+            machine.prepare(wire.Preparation())
+        machine.close()
+    far.close()
+
+
 def test_no_more_workers_than_slots(tmp_path: Path, ssh: Path) -> None:
     with pytest.raises(errors.NotEnoughSlots, match=r"4 workers .* the hosts have 3 \(a:1, b:2\)"):
         run(tmp_path, "", "a,b:2", 4)
