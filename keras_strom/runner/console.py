@@ -81,6 +81,8 @@ class Console:
 
     def _put(self, text: str) -> None:
         out = self._out
+        if out is None:
+            return  # It was closed before the program began.
         encoding = getattr(out, "encoding", None) or "utf-8"
         try:
             out.write(text.encode(encoding, "backslashreplace").decode(encoding))
@@ -92,12 +94,12 @@ class Console:
             self._fails = True
 
     @property
-    def _out(self) -> TextIO:
+    def _out(self) -> TextIO | None:
         return sys.stdout if self._stream is None else self._stream
 
     def _is_terminal(self) -> bool:
         out = self._out  # A stand-in for a stream may not say whether it is closed.
-        return not getattr(out, "closed", False) and out.isatty()
+        return out is not None and not getattr(out, "closed", False) and out.isatty()
 
     def _label(self, rank: int) -> str:
         return f"[{rank}] " if self._prefixed else ""

@@ -187,6 +187,15 @@ def test_output_that_nobody_reads_changes_no_exit_code(code: int, tmp_path: Path
     os.close(writing)
 
 
+def test_a_program_without_an_output_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of `keras-strom run ... >&-`."""
+    monkeypatch.setattr(sys, "stdout", None)
+    console = Console(2)
+    console.line(0, "a line")
+    console.progress(0, "1/2")
+    console.message("a word")
+
+
 def test_characters_that_the_stream_lacks_are_escaped() -> None:
     stream = io.TextIOWrapper(io.BytesIO(), "ascii")
     Console(1, stream).line(0, "caf\u00e9 \ud800")
