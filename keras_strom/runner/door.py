@@ -75,6 +75,7 @@ class Door:
         self._tell = tell
         self._changed = threading.Condition()  # Guards everything below.
         self._guests: dict[int, _Guest] = {}
+        self._coming: dict[int, str] = {}  # Where those are that are let in, by their rank.
         self._all: list[RemoteMachine] = []
         self._strangers: set[socket.socket] = set()
         self._preparation: Preparation | None = None
@@ -234,30 +235,43 @@ class Door:
             preparation = self._preparation
         if preparation is None:
             raise errors.ConnectionClosed("the job has ended before it began")
-        self._wait_until_free(rank, preparation.silence)
-        machine.prepare(preparation)
-        with self._changed:
-            began = self._enough()
-            self._guests.pop(rank, None)
-            taken = {one.local_rank for one in self._guests.values() if one.host == host}
-            free = next(number for number in range(len(taken) + 1) if number not in taken)
-            self._guests[rank] = _Guest(rank, host, free, machine)
-            self._all.append(machine)
-            self._changed.notify_all()
+        self._let_in(rank, host, preparation.silence)
+        try:
+            machine.prepare(preparation)
+            with self._changed:
+                began = self._enough()
+                self._guests.pop(rank, None)
+                taken = {one.local_rank for one in self._guests.values() if one.host == host}
+                free = next(number for number in range(len(taken) + 1) if number not in taken)
+                self._guests[rank] = _Guest(rank, host, free, machine)
+                self._all.append(machine)
+                self._changed.notify_all()
+        finally:
+            with self._changed:
+                self._coming.pop(rank)
         if began:
             self.arrived(rank)
 
-    def _wait_until_free(self, rank: int, silence: float) -> None:
-        """A worker's agent that is gone is not known to be, for a while.
+    def _let_in(self, rank: int, host: str, silence: float) -> None:
+        """Returns when no other agent is there for this rank, or is about to be.
 
-        One that leaves has its host's ports until it is gone, and ends by its own deadline.
+        One that is gone is not known to be, for a while. One that leaves has its host's ports until
+        it is gone, and ends by its own deadline.
         """
         deadline = time.monotonic() + 2 * silence
-        while (present := self._guests.get(rank)) is not None and not present.machine.lost:
-            late = time.monotonic() > deadline and not present.machine.leaves
+        while True:
+            with self._changed:
+                present = self._guests.get(rank)
+                if present is not None and present.machine.lost:
+                    present = None
+                there = self._coming.get(rank) if present is None else present.host
+                if there is None:
+                    self._coming[rank] = host
+                    return
+            late = time.monotonic() > deadline and not (present and present.machine.leaves)
             if late or self._closed:
                 raise errors.Refused(
-                    f"worker {rank} runs on {present.host} already; give each its own rank"
+                    f"worker {rank} runs on {there} already; give each its own rank"
                 )
             time.sleep(0.05)
 

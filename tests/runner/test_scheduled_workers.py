@@ -27,6 +27,7 @@ from keras_strom.runner.door import Door, _Guest
 from keras_strom.runner.job_file import JobFile
 from keras_strom.runner.launcher import Job
 from keras_strom.runner.process import Script
+from keras_strom.runner.remote_machine import RemoteMachine
 from keras_strom.runner.scheduled_worker import ScheduledWorker
 from tests.support.processes import wait_for, wait_until_gone
 from tests.support.recorded_worker import LEAVES
@@ -253,8 +254,33 @@ def test_the_next_that_comes_waits_until_one_that_leaves_has_gone_with_its_ports
     door = Door(2, None, ("127.0.0.1", 0), lambda _: None, timeout=1, tell=print)  # type: ignore
     door._guests[1] = _Guest(1, "a", 0, Leaves())  # type: ignore[arg-type]
     assert door.of(1) is None
-    door._wait_until_free(1, silence=0.0)  # One that does not leave is refused at once.
+    door._let_in(1, "b", silence=0.0)  # One that does not leave is refused at once.
     assert next(looks, None) is None
+
+
+def test_of_two_that_come_at_once_for_a_rank_one_is_let_in(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepare, comes, goes_on = RemoteMachine.prepare, threading.Event(), threading.Event()
+
+    def prepare_slowly(*arguments: Any) -> None:
+        comes.set()
+        assert goes_on.wait(DEADLINE)
+        prepare(*arguments)
+
+    monkeypatch.setattr(RemoteMachine, "prepare", prepare_slowly)
+    work = scene.script("")
+    master = scene.master(2)
+    try:
+        first = scene.worker(0, work)
+        assert comes.wait(DEADLINE)
+        with pytest.raises(errors.Refused, match=r"worker 0 runs on .* already; give each"):
+            scene.worker(0, work).result(DEADLINE)
+    finally:
+        goes_on.set()
+    workers = [first, scene.worker(1, work)]
+    assert [worker.result(DEADLINE) for worker in workers] == [0, 0]
+    master.result(DEADLINE)
 
 
 def test_a_worker_that_finds_the_door_crowded_tries_again(
