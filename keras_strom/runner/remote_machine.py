@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import logging
 import signal
 import threading
 import time
@@ -22,6 +23,8 @@ from keras_strom.runner.wire import Preparation, Wire
 LOST_EXIT_CODE = 255
 
 _ANSWER_SECONDS = 60.0
+
+_logger = logging.getLogger(__name__)
 
 
 class RemoteMachine:
@@ -158,12 +161,12 @@ class _RemoteWorker:
         """What the agent says of it."""
         kind = message["type"]
         if kind == "line":
-            self._listener.line(str(message["text"]))
+            self._tell(self._listener.line, str(message["text"]))
         elif kind == "progress":
-            self._listener.progress(str(message["text"]))
+            self._tell(self._listener.progress, str(message["text"]))
         elif kind == "status":
             with contextlib.suppress(errors.CorruptMessage):
-                self._listener.status(WorkerRecord.parse(str(message["record"])))
+                self._tell(self._listener.status, WorkerRecord.parse(str(message["record"])))
         elif kind == "ended":
             self.end(
                 Outcome(
@@ -181,7 +184,14 @@ class _RemoteWorker:
         if self._outcome is None:
             self._outcome = outcome
             self._done.set()
-            self._listener.ended(outcome)
+            self._tell(self._listener.ended, outcome)
+
+    def _tell(self, method: Callable[[Any], None], value: object) -> None:
+        # A listener's fault (a page's, say) must not cost the machine, nor leave it unheard.
+        try:
+            method(value)
+        except Exception:
+            _logger.exception("a listener of a worker on another machine failed")
 
     def wait(self, timeout: float | None = None) -> Outcome:
         """See `RunningWorker`."""

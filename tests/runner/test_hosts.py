@@ -27,7 +27,7 @@ from keras_strom.runner import agent, fleet, launcher, remote_machine, wire
 from keras_strom.runner.console import Console
 from keras_strom.runner.hosts import Host, parse_hostfile, parse_hosts, read_hostfile
 from keras_strom.runner.launcher import Job, launch
-from keras_strom.runner.process import Function, Script
+from keras_strom.runner.process import Function, Script, WorkerListener
 from tests.support.processes import is_alive
 from tests.support.silent_master import SilentMaster
 
@@ -418,6 +418,30 @@ def test_a_host_that_lives_and_never_answers_is_told(monkeypatch: pytest.MonkeyP
             machine.prepare(wire.Preparation())
         machine.close()
     far.close()
+
+
+@pytest.mark.parametrize("fault", [RuntimeError("a page's"), KeyError("a page's")])
+def test_a_listener_that_fails_costs_no_host(
+    fault: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Fails(WorkerListener):
+        def line(self, text: str) -> None:
+            raise fault
+
+    there = [*os.pipe(), *os.pipe()]
+    near, far = wire.PipeWire(there[0], there[3]), wire.PipeWire(there[2], there[1])
+    machine = remote_machine.RemoteMachine("a", near)
+    far.send({"type": "ready"})
+    machine.prepare(wire.Preparation())
+    worker = machine.start(None, agent.ClusterEnvironment(), Fails(), None, {})
+    far.send({"type": "line", "worker": 0, "text": "a line"})
+    end = {"exit_code": 0, "terminated": False, "left": "", "traceback": "", "log_tail": []}
+    far.send({"type": "ended", "worker": 0, **end})
+    assert worker.wait(DEADLINE).exit_code == 0
+    assert not machine.lost
+    assert "a listener of a worker on another machine failed" in caplog.text
+    far.close()
+    machine.close()
 
 
 def test_no_more_workers_than_slots(tmp_path: Path, ssh: Path) -> None:
