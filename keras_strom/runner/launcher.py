@@ -169,6 +169,7 @@ def launch(
         with (
             JobMaster(options, start, watching.checkpoint) as master,
             _Crew(job, network, console, master, fleet.places, watching) as crew,
+            drain_triggers(job.drain_signal, job.drain_file, crew.drain_here),
         ):
             watching.follow(master.status)
             fleet.prepare(job.work, job.env, network, master.plan)
@@ -176,8 +177,7 @@ def launch(
                 console.message(fleet.describe(master.address))
             crew.begin()
             try:
-                with drain_triggers(job.drain_signal, job.drain_file, crew.drain_here):
-                    outcomes = crew.wait()
+                outcomes = crew.wait()
             except errors.WorkerFailed as failure:
                 raise master.judged(failure) from None
             master.end_well()

@@ -23,6 +23,7 @@ from keras_strom.job.worker_record import ASKED
 from keras_strom.runner.agent import Agent, to_start
 from keras_strom.runner.console import Console
 from keras_strom.runner.drain_triggers import check_triggers, drain_triggers
+from keras_strom.runner.fleet import Fleet
 from keras_strom.runner.launcher import Job, launch
 from keras_strom.runner.places import Slots, ThisMachine
 from keras_strom.runner.process import LATE_DRAIN, Function, Outcome, Script, WorkerProcess
@@ -330,6 +331,21 @@ def test_the_signal_and_the_file_say_that_the_machine_goes(tmp_path: Path) -> No
         path.touch()
         assert came.wait(DEADLINE)
     assert sorted(heard) == sorted(["SIGUSR1", f"{path} is there"])
+    assert signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL
+
+
+def test_the_signal_is_heard_before_the_workers_are_there(tmp_path: Path) -> None:
+    """By itself it would end the launcher."""
+    handlers: list[object] = []
+
+    class Looks(Fleet):
+        def prepare(self, *arguments: Any) -> None:
+            handlers.append(signal.getsignal(signal.SIGUSR1))
+            super().prepare(*arguments)
+
+    job = Job(work=script(tmp_path, ""), workers=2, drain_signal="SIGUSR1")
+    launch(job, Console(2, io.StringIO()), SilentMaster, Looks((), 2))
+    assert callable(handlers[0])
     assert signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL
 
 
