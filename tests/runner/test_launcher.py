@@ -53,6 +53,15 @@ def test_every_line_has_its_rank(tmp_path: Path) -> None:
     assert sorted(run(work, 3).splitlines()) == [f"[{r}] I am {r} of 3" for r in range(3)]
 
 
+def test_scripts_that_train_nothing_together_are_told_so(tmp_path: Path) -> None:
+    stream = io.StringIO()
+    work = script(tmp_path, "import keras_strom as k\nprint('I am', k.rank())\n")
+    launch(Job(work=work, workers=2), Console(2, stream))
+    *lines, last = stream.getvalue().splitlines()
+    assert sorted(lines) == ["[0] I am 0", "[1] I am 1"]
+    assert last.startswith("keras-strom: no worker has made a StromStrategy")
+
+
 def test_each_worker_of_a_machine_sees_one_gpu(tmp_path: Path) -> None:
     text = "import os\nprint(os.environ['CUDA_VISIBLE_DEVICES'], os.environ['KERAS_STROM_GPUS'])\n"
     task = {"CUDA_VISIBLE_DEVICES": "2,5,7", "SLURM_GPUS_PER_TASK": "3"}  # All of one of Slurm's.
