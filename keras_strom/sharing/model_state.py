@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import keras
 import numpy as np
 import numpy.typing as npt
 
@@ -66,6 +67,17 @@ def moving_averages(models: Sequence[Any]) -> list[Any]:
             if getattr(optimizer, "use_ema", False):
                 found += tf_variables(optimizer._model_variables_moving_average)
     return found
+
+
+def take_over_adapted(models: Sequence[Any]) -> None:
+    """After an assignment: layers go by what their variables say now of data they were adapted to.
+
+    Normalization makes tensors of them once, which all else of the model then computes with.
+    """
+    for model in models:
+        for layer in model._flatten_layers():
+            if isinstance(layer, keras.layers.Normalization):
+                layer.finalize_state()
 
 
 def left_to_the_program(models: Sequence[Any], space: FlatSpace) -> list[Entry]:

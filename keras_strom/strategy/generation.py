@@ -37,6 +37,7 @@ from keras_strom.sharing.model_state import (
     metric_sums,
     moving_averages,
     read,
+    take_over_adapted,
 )
 from keras_strom.sharing.optimizers import HASH_LENGTH, state_hash
 from keras_strom.sharing.participant import Participant
@@ -260,6 +261,7 @@ class Generation:
             averaged = averaged_state(self._models, sharing.space)
             state = self._state_before if self._follows else read(averaged)
             sharing.space.assign(values, sharing.space.entries)
+            take_over_adapted(self._models)
             self._warn_of_lost_assignments(own)
             self._forget_residuals()
             if start is not None:

@@ -127,7 +127,7 @@ def test_an_interrupted_job_goes_on_at_the_chiefs_epoch_with_its_learning_rate(b
     assert not (both.folder / "backup_0").exists()
 
 
-@pytest.mark.parametrize("name", ["weights", "loaded"])
+@pytest.mark.parametrize("name", ["weights", "loaded", "adapted"])
 def test_the_second_job_ends_with_the_same_bits_on_all_workers(both: Jobs, name: str) -> None:
     first, second = both.parts[1]
     assert first[name] == second[name]

@@ -208,6 +208,15 @@ def second_part(folder: pathlib.Path, strategy: keras_strom.StromStrategy) -> di
     result["loaded_steps"] = int(loaded.optimizer.iterations.numpy())
     loaded.fit(x, y, epochs=1, **FIT)
     result["loaded"] = [w.tolist() for w in loaded.get_weights()]
+
+    # Each worker has a layer adapted to data of its own.
+    with strategy.scope():
+        scaled = keras.layers.Normalization()
+        scaled.adapt(x[rank::2] * (1 + rank))
+        model = keras.Sequential([keras.Input((6,)), scaled, keras.layers.Dense(3)])
+        model.compile("adam", "mse")
+    model.fit(x, x[:, :3], epochs=1, **FIT)
+    result["adapted"] = model.predict(x[:8], verbose=0).tolist()
     return result
 
 
