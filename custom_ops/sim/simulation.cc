@@ -583,6 +583,7 @@ void Simulation::CheckWorker(Process* process) {
   Expect(
       RingAndHoldAreBounded(process->node->replication(), options_.ring_bytes, options_.ring_bytes),
       process);
+  Expect(QueuesDownAreBounded(*process->links), process);
 }
 
 // What live nodes submitted a while ago, with no fault since, is everywhere.
