@@ -92,6 +92,8 @@ def off_the_chief(callbacks: Iterable[Any]) -> list[Any]:
             _note_left_out(callback)
         if isinstance(callback, keras.callbacks.BackupAndRestore):
             kept.append(_OnlyRestores(callback))
+        elif isinstance(callback, keras.callbacks.ReduceLROnPlateau):
+            kept.append(_OnlyTellsRates())
         elif is_search(callback):
             kept.append(ReportsOnly(callback))
         elif not isinstance(callback, _CHIEFS_ALONE) and not is_of_chief(callback):
@@ -135,6 +137,19 @@ def _note_left_out(callback: Any) -> None:
 
     hook._keras_strom_wrap = True  # type: ignore[attr-defined]
     sys.excepthook = hook
+
+
+class _OnlyTellsRates(keras.callbacks.Callback):  # type: ignore[misc]
+    """ReduceLROnPlateau without the decision: its figures stand in this worker's history, too."""
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        optimizer = self.model.optimizer
+        rates = {"learning_rate": optimizer}
+        if hasattr(optimizer, "optimizers"):
+            rates = {f"learning_rate_{one.name}": one for one in optimizer.optimizers}
+        for name, one in rates.items():
+            if logs is not None:
+                logs[name] = float(keras.ops.convert_to_numpy(one.learning_rate))
 
 
 class _OnlyRestores(keras.callbacks.Callback):  # type: ignore[misc]

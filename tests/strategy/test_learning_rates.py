@@ -45,3 +45,16 @@ def test_a_schedule_of_this_workers_own_is_found() -> None:
     assert learning_rates.follows_schedule([plateau, schedule])
     assert not learning_rates.follows_schedule([plateau])
     assert not learning_rates.follows_schedule(off_the_chief([on_chief(schedule)]))
+
+
+def test_the_history_of_every_worker_has_the_rates_that_a_plateau_tells() -> None:
+    plateau = keras.callbacks.ReduceLROnPlateau("loss")
+    model = _model(0.5)
+    told: list[dict[str, float]] = []
+    for callback in (plateau, *off_the_chief([plateau])):
+        logs = {"loss": 1.0}
+        callback.set_model(model)
+        callback.on_train_begin()
+        callback.on_epoch_end(0, logs)
+        told.append(logs)
+    assert told == [{"loss": 1.0, "learning_rate": 0.5}] * 2
