@@ -35,8 +35,7 @@ class Parser(argparse.ArgumentParser):
             flag, equals, _ = left.pop(0).partition("=")
             action = self._option_string_actions.get(flag)
             if action is None:
-                near = difflib.get_close_matches(flag, self._option_string_actions, n=1)
-                self.error(f"unknown flag {flag}" + (f"; did you mean {near[0]}?" if near else ""))
+                self.error(f"unknown flag {flag}" + self._remedy(flag))
             del left[: 0 if equals or action.nargs in (0, "?") else 1]
         rest = next((one for one in self._actions if one.nargs == argparse.REMAINDER), None)
         if rest is None:
@@ -46,6 +45,15 @@ class Parser(argparse.ArgumentParser):
         found, unknown = super().parse_known_args(args[:end], namespace)
         setattr(found, rest.dest, args[end:])
         return found, unknown
+
+    def _remedy(self, flag: str) -> str:
+        if flag == "-m" and any(one.dest == "script" for one in self._actions):
+            return (
+                "; a script is given by its file: for a module, by one that says import runpy; "
+                "runpy.run_module('PACKAGE.MODULE', run_name='__main__')"
+            )
+        near = difflib.get_close_matches(flag, self._option_string_actions, n=1)
+        return f"; did you mean {near[0]}?" if near else ""
 
     def _with_values(self, words: Sequence[str]) -> Iterator[str]:
         """Joins `--dashboard` and the address behind it, if it is one: a script may follow."""

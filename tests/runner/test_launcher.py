@@ -250,6 +250,7 @@ def test_bad_input_is_a_clear_error(
     [
         (["run", "-np", "2", "--prot", "9", "a.py"], "unknown flag --prot; did you mean --port?"),
         (["run", "-np", "2", "--bogus"], "unknown flag --bogus\n"),
+        (["run", "-np", "2", "-m", "a.b"], "unknown flag -m; a script is given by its file"),
         (["run", "-np", "2", "--no-same-host"], "arguments are required: script\n"),
         (["run", "-np", "two", "a.py"], "invalid int value: 'two'"),
         (["scalability", "--parameter=9"], "unknown flag --parameter; did you mean --parameters?"),
