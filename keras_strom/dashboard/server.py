@@ -144,14 +144,7 @@ class PageServer:
         )
         await runner.setup()
         try:
-            host, port = self._address.host, self._address.port
-            site: web.BaseSite = web.TCPSite(runner, host, port)
-            if host == "::" and socket.has_dualstack_ipv6():  # To asyncio it is IPv6 alone.
-                both = socket.create_server(
-                    (host, port), family=socket.AF_INET6, dualstack_ipv6=True
-                )
-                site = web.SockSite(runner, both)
-            await site.start()
+            await self._site(runner).start()
             self.port = int(runner.addresses[0][1])
             self._ready.set()
             while not self._over.is_set():
@@ -162,6 +155,16 @@ class PageServer:
                     await asyncio.wait_for(self._over.wait(), _SWEEP_SECONDS)
         finally:
             await runner.cleanup()
+
+    def _site(self, runner: web.AppRunner) -> web.BaseSite:
+        from aiohttp import web
+
+        host, port = self._address.host, self._address.port
+        if host != "::" or not socket.has_dualstack_ipv6():
+            return web.TCPSite(runner, host, port)
+        # To asyncio this address is IPv6 alone.
+        both = socket.create_server((host, port), family=socket.AF_INET6, dualstack_ipv6=True)
+        return web.SockSite(runner, both)
 
     async def _state(self, request: web.Request) -> web.StreamResponse:
         return _json(request, self._look(_number(request, "after")))

@@ -52,7 +52,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Literal, TypeVar
 
 from keras_strom import errors
@@ -368,17 +368,16 @@ def scheduled_job_file() -> str | None:
     return os.path.join(os.environ.get("SLURM_SUBMIT_DIR", os.curdir), name)
 
 
-def _of_services(names: Iterable[str]) -> set[str]:
+def _of_services(names: Collection[str]) -> set[str]:
     """Those that Kubernetes has set for its Services, as Docker did for linked containers.
 
     A Service `keras-strom-master` gives KERAS_STROM_MASTER_SERVICE_HOST, ..._SERVICE_PORT and
     ..._PORT, and more that begin with the last two.
     """
-    names = set(names)
     host = "_SERVICE_HOST"
     services = [name.removesuffix(host) for name in names if name.endswith(host)]
-    ends = [(service + host, service + "_SERVICE_PORT", service + "_PORT") for service in services]
-    return {name for name in names if any(name.startswith(end) for end in ends)}
+    begin = tuple(name + end for name in services for end in (host, "_SERVICE_PORT", "_PORT"))
+    return {name for name in names if name.startswith(begin)}
 
 
 def _scheduled(*names: str) -> int | None:

@@ -66,6 +66,8 @@ _UNREADABLE_SCRIPT = re.compile(r"(?:Syntax|Indentation|Tab)Error: ")
 
 _logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 # Defaults that the user's own environment overrides.
 _WORKER_DEFAULTS = {
     "PYTHONUNBUFFERED": "1",  # Lines arrive when they are printed.
@@ -259,6 +261,20 @@ class WorkerListener:
 
     def ended(self, outcome: Outcome) -> None:
         """The worker has ended; nothing else follows."""
+
+
+def tell(method: Callable[[T], None], value: T, worker: str) -> None:
+    """Calls a listener's method, whose fault (a closed terminal, say) leaves no worker unwatched.
+
+    Args:
+        method: of the listener.
+        value: that it is told.
+        worker: whose listener it is, in words.
+    """
+    try:
+        method(value)
+    except Exception:
+        _logger.exception("a listener of %s failed", worker)
 
 
 class WorkerProcess:
@@ -549,12 +565,8 @@ class WorkerProcess:
             record.add(line)
             self._tell(self._listener.line, line)
 
-    def _tell(self, method: Callable[[Any], None], value: object) -> None:
-        # A listener's fault (a closed terminal, say) must not leave the worker unwatched.
-        try:
-            method(value)
-        except Exception:
-            _logger.exception("a listener of worker process %d failed", self.pid)
+    def _tell(self, method: Callable[[T], None], value: T) -> None:
+        tell(method, value, f"worker process {self.pid}")
 
     def _conclude(self, exit_code: int, record: OutputRecord) -> Outcome:
         result, traceback = self._read_report()

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import logging
 import signal
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from keras_strom import __version__, errors
 from keras_strom.job.credentials import Credentials
 from keras_strom.job.environment import ClusterEnvironment
 from keras_strom.job.worker_record import WorkerRecord
 from keras_strom.runner.agent import heartbeats, to_start
-from keras_strom.runner.process import Function, Outcome, Script, WorkerListener
+from keras_strom.runner.process import Function, Outcome, Script, WorkerListener, tell
 from keras_strom.runner.wire import Preparation, Wire
 
 #: Of a worker whose machine is lost, where nobody knows how it has ended.
@@ -24,7 +23,7 @@ LOST_EXIT_CODE = 255
 
 _ANSWER_SECONDS = 60.0
 
-_logger = logging.getLogger(__name__)
+T = TypeVar("T")
 
 
 class RemoteMachine:
@@ -186,12 +185,8 @@ class _RemoteWorker:
             self._done.set()
             self._tell(self._listener.ended, outcome)
 
-    def _tell(self, method: Callable[[Any], None], value: object) -> None:
-        # A listener's fault (a page's, say) must not cost the machine, nor leave it unheard.
-        try:
-            method(value)
-        except Exception:
-            _logger.exception("a listener of a worker on another machine failed")
+    def _tell(self, method: Callable[[T], None], value: T) -> None:
+        tell(method, value, "a worker on another machine")
 
     def wait(self, timeout: float | None = None) -> Outcome:
         """See `RunningWorker`."""

@@ -27,7 +27,7 @@ from keras_strom.strategy.trackers import ReportsOnly, is_of_chief, is_search
 
 _logger = logging.getLogger("keras_strom")
 
-# Those that write somewhere, or whose decision the chief's is for all.
+# Those that write somewhere.
 _CHIEFS_ALONE = (
     StromMonitor,
     *(
@@ -36,7 +36,6 @@ _CHIEFS_ALONE = (
             "CSVLogger",
             "ModelCheckpoint",
             "OrbaxCheckpoint",
-            "ReduceLROnPlateau",
             "RemoteMonitor",
             "TensorBoard",
         )
@@ -143,13 +142,14 @@ class _OnlyTellsRates(keras.callbacks.Callback):  # type: ignore[misc]
     """ReduceLROnPlateau without the decision: its figures stand in this worker's history, too."""
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        if logs is None:
+            return
         optimizer = self.model.optimizer
-        rates = {"learning_rate": optimizer}
+        named = {"learning_rate": optimizer}
         if hasattr(optimizer, "optimizers"):
-            rates = {f"learning_rate_{one.name}": one for one in optimizer.optimizers}
-        for name, one in rates.items():
-            if logs is not None:
-                logs[name] = float(keras.ops.convert_to_numpy(one.learning_rate))
+            named = {f"learning_rate_{one.name}": one for one in optimizer.optimizers}
+        for name, one in named.items():
+            logs[name] = float(keras.ops.convert_to_numpy(one.learning_rate))
 
 
 class _OnlyRestores(keras.callbacks.Callback):  # type: ignore[misc]
