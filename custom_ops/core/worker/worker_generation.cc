@@ -217,7 +217,7 @@ std::optional<int64_t> WorkerGeneration::MostBytes(const BlobName& name) const {
   if (name.generation != layout_.generation) return std::nullopt;
   switch (name.kind) {
     case BlobKind::kParameters:
-      return static_cast<int64_t>(layout_.size * sizeof(float));
+      return BytesOfFloats(layout_.size);
     case BlobKind::kMean:
       if (!asked_ || asked_->first != name.key) return std::nullopt;
       return static_cast<int64_t>(asked_->second.size() * sizeof(double));
