@@ -47,6 +47,7 @@ __all__ = [
     "local_rank",
     "on_chief",
     "rank",
+    "run",
     "size",
 ]
 __version__ = "0.1.0"
@@ -74,6 +75,7 @@ _get = lazy_names(
         "local_rank": "job.environment",
         "on_chief": "strategy.trackers",
         "rank": "job.environment",
+        "run": "runner.functions",
         "size": "job.environment",
     },
 )

@@ -250,6 +250,16 @@ _OF_THE_RUNNER = frozenset(
 _DEFAULTS = {field.name: field.default for field in dataclasses.fields(NetworkConfig)}
 
 
+def check_network(network: object) -> None:
+    """Refuses what is no NetworkConfig.
+
+    Raises:
+        InvalidOption: it is something else.
+    """
+    if not isinstance(network, NetworkConfig):
+        raise errors.InvalidOption(f"network={network!r} must be a NetworkConfig")
+
+
 def resolve_address(
     network: NetworkConfig, *, node_address: str | None = None, toward: str | None = None
 ) -> str:

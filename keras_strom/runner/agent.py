@@ -28,12 +28,20 @@ from keras_strom.runner.places import ThisMachine
 from keras_strom.runner.ports import check_ports
 from keras_strom.runner.process import (
     GRACE_SECONDS,
+    Function,
     Outcome,
     Script,
     WorkerListener,
     WorkerProcess,
 )
-from keras_strom.runner.wire import Message, Preparation, Wire, shortened
+from keras_strom.runner.wire import (
+    Message,
+    Preparation,
+    Wire,
+    bytes_of,
+    parts_of,
+    shortened,
+)
 
 _PREPARE_SECONDS = 60.0
 _HEARTBEATS_IN_A_SILENCE = 5
@@ -101,7 +109,7 @@ class Agent:
     ) -> None:
         self._wire = wire
         self._patience = patience
-        self._work = work
+        self._work: Script | Function | None = work
         self._own = own
         self._has_own_gpus = has_own_gpus
         self._reach = reach or (lambda address: address)
@@ -182,8 +190,10 @@ class Agent:
                     "copy it there, or run the job in a folder that all hosts share"
                 ) from error
         if self._work is None:
-            self._work = Script(job.script, job.arguments)
-        if not os.path.isfile(self._work.path):
+            self._work = (
+                Function(self._payload(job)) if job.function else Script(job.script, job.arguments)
+            )
+        if isinstance(self._work, Script) and not os.path.isfile(self._work.path):
             raise errors.InvalidOption(
                 f"it has no script {os.path.abspath(self._work.path)}; copy it there, or run the "
                 "job in a folder that all hosts share"
@@ -201,6 +211,13 @@ class Agent:
         check_triggers(1.0, None, job.drain_file or None)
         self._env = job.env
         self._machine = ThisMachine(warm_start=job.warm_start)
+
+    def _payload(self, job: Preparation) -> bytes:
+        """The pickled call that follows the preparation."""
+        payload = bytearray()
+        while len(payload) < job.function:
+            payload += bytes_of(self._next(job.silence))
+        return bytes(payload)
 
     def _do(self, message: Message) -> None:
         try:
@@ -302,11 +319,14 @@ class _Listener(WorkerListener):
         self._agent.outcome = outcome
         if outcome.terminated and not self._agent.was_told_to_end(self._number):
             return  # The agent itself ends, and the launcher will see that.
+        for part in parts_of(outcome.result or b""):
+            self._send(part)
         self._send(
             {
                 "type": "ended",
                 "exit_code": outcome.exit_code,
                 "terminated": outcome.terminated,
+                "raised": outcome.raised,
                 "left": outcome.left,
                 **shortened(outcome.traceback, outcome.log_tail),
             }

@@ -31,9 +31,23 @@ class Console:
     Args:
         workers: with more than one, lines start with "[rank] ".
         stream: None = whatever sys.stdout is when a line is written.
+        lines: whether what workers write is shown.
+        messages: whether what the runner says is.
+
+    Attributes:
+        shows_lines: `lines`.
     """
 
-    def __init__(self, workers: int, stream: TextIO | None = None) -> None:
+    def __init__(
+        self,
+        workers: int,
+        stream: TextIO | None = None,
+        *,
+        lines: bool = True,
+        messages: bool = True,
+    ) -> None:
+        self.shows_lines = lines
+        self._shows_messages = messages
         self._prefixed = workers > 1
         self._stream = stream
         self._lock = threading.Lock()
@@ -43,6 +57,8 @@ class Console:
 
     def line(self, rank: int, text: str) -> None:
         """Shows one finished line of a worker."""
+        if not self.shows_lines:
+            return
         with self._lock:
             if self._bar is not None and self._bar[0] == rank:
                 self._erase()
@@ -51,11 +67,15 @@ class Console:
 
     def message(self, text: str) -> None:
         """Shows a line of the runner itself."""
+        if not self._shows_messages:
+            return
         with self._lock:
             self._write(f"keras-strom: {text}")
 
     def progress(self, rank: int, text: str) -> None:
         """Shows the present state of a line that a worker keeps redrawing."""
+        if not self.shows_lines:
+            return
         with self._lock:
             if not self._is_terminal() or (self._bar is not None and self._bar[0] < rank):
                 return

@@ -7,8 +7,10 @@ them is said together.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import ipaddress
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol, TypeVar
@@ -169,25 +171,31 @@ class Fleet:
         """
         if not self._remote:
             return
-        assert isinstance(work, Script)
+        assert work is not None
+        payload = b""
+        preparation = Preparation(
+            folder=os.getcwd(),
+            env=env,
+            warm_start=self._warm_start,
+            network=network.to_json(),
+            size=self._workers,
+            drain_file=self._drain_file or "",
+            parts="" if plan is None else plan.incoming,
+            silence=silence_seconds(network),
+        )
+        if isinstance(work, Script):
+            preparation = dataclasses.replace(
+                preparation, script=work.path, arguments=work.arguments
+            )
+        else:
+            payload = work.payload
+            env = {**env, "PYTHONPATH": own_paths(env.get("PYTHONPATH", ""))}
+            preparation = dataclasses.replace(preparation, function=len(payload), env=env)
         slots = {host.name: host.slots for host in self._hosts}
 
         def prepare(machine: RemoteMachine) -> None:
-            machine.prepare(
-                Preparation(
-                    script=work.path,
-                    arguments=work.arguments,
-                    folder=os.getcwd(),
-                    env=env,
-                    warm_start=self._warm_start,
-                    network=network.to_json(),
-                    size=self._workers,
-                    slots=slots[machine.name],
-                    drain_file=self._drain_file or "",
-                    parts="" if plan is None else plan.incoming,
-                    silence=silence_seconds(network),
-                )
-            )
+            of_machine = dataclasses.replace(preparation, slots=slots[machine.name])
+            machine.prepare(of_machine, payload)
 
         _at_once(prepare, self._remote)
 
@@ -207,6 +215,19 @@ class Fleet:
         machine, hello = ssh.connect(host.name, self._ssh_args, self._tell)
         self._remote.append(machine)
         return machine, client_of(hello)
+
+
+def own_paths(given: str) -> str:
+    """PYTHONPATH for a function's workers elsewhere: where this process finds the user's modules.
+
+    What Python and its packages bring each machine has itself.
+
+    Args:
+        given: the user's own, which comes first.
+    """
+    installed = tuple(os.path.join(prefix, "") for prefix in {sys.prefix, sys.base_prefix})
+    own = [path for path in sys.path if path and not os.path.join(path, "").startswith(installed)]
+    return os.pathsep.join(dict.fromkeys(filter(None, [given, *own])))
 
 
 def seen_address(clients: Iterable[str | None]) -> str | None:

@@ -56,8 +56,8 @@ class Host:
         return address.is_loopback or address in {one.address for one in interface_addresses()}
 
 
-def parse_hosts(text: str) -> tuple[Host, ...]:
-    """Reads what `--hosts` takes.
+def parse_hosts(text: str, option: str = "--hosts ") -> tuple[Host, ...]:
+    """Reads what `--hosts` takes; `option` is for errors.
 
     Raises:
         InvalidOption: it is something else; the message names the part.
@@ -66,7 +66,7 @@ def parse_hosts(text: str) -> tuple[Host, ...]:
         >>> parse_hosts("a:4,[fd00::7]:2")
         (Host(name='a', slots=4), Host(name='fd00::7', slots=2))
     """
-    return _together(_host(part.strip(), f"--hosts {text!r}") for part in text.split(","))
+    return _together(_host(part.strip(), f"{option}{text!r}") for part in text.split(","))
 
 
 def read_hostfile(path: str) -> tuple[Host, ...]:

@@ -57,8 +57,9 @@ class Job:
         network: without a mask the job stays on the loopback interface.
         env: variables for the workers on top of this process's own.
         start_timeout: seconds that workers wait for each other at the start.
-        max_failures: so many workers that fail, for whatever reason, are started again; they take
-            part from where the others are.
+        max_failures: so many workers that fail are started again; they take part from where the
+            others are. A script's may fail for whatever reason; an exception of a `Function` ends
+            the job, for it would be raised again.
         min_workers: so many, worker 0 among them, are enough to start, and the others join when
             they are there; with fewer of them training waits. None = training starts with all and
             goes on with those that are left.
@@ -98,8 +99,6 @@ class Job:
         check_least("min_workers", self.min_workers, "workers", self.workers)
         if isinstance(self.work, Script):
             self.work.check()
-        if self.hosts and not isinstance(self.work, Script):
-            raise errors.InvalidOption("hosts run a Script, not a Function")
         if self.ssh_args and not self.hosts:
             raise errors.InvalidOption(f"ssh_args={self.ssh_args!r} has no effect without hosts")
         check_triggers(self.drain_seconds, self.drain_signal, self.drain_file)
@@ -193,7 +192,9 @@ _SHARED_NOTHING = (
 
 
 def _name(job: Job) -> str:
-    return os.path.basename(job.work.path) if isinstance(job.work, Script) else "a job"
+    if isinstance(job.work, Script):
+        return os.path.basename(job.work.path)
+    return "a job" if job.work is None else job.work.name
 
 
 #: So long after Ctrl+C a worker may take to save its model, say; as long as to drain.
@@ -337,7 +338,7 @@ class _Crew:
         """Starts a worker anew that has failed, or says why not."""
         rank, outcome = ended
         self._failures += 1
-        if self._failures > self._job.max_failures:
+        if self._failures > self._job.max_failures or not outcome.may_be_started_again:
             raise self._first_failure(ended, running)
         self._watching.away(rank, f"worker {rank} {outcome.cause}")
         what = self._start_again(rank, outcome)
@@ -480,7 +481,8 @@ class _Crew:
         self._watching.ended(rank, f"worker {rank} ends the job: it {outcome.cause}", failed=True)
         machine = self._machines.get(rank)
         host = "no host" if machine is None else machine.name
-        return errors.WorkerFailed(rank, host, outcome.traceback, outcome.log_tail, streamed=True)
+        streamed = self._console.shows_lines
+        return errors.WorkerFailed(rank, host, outcome.traceback, outcome.log_tail, streamed)
 
 
 class _Listener(WorkerListener):

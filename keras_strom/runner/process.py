@@ -117,9 +117,15 @@ def _is_program(path: str) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class Function:
-    """A call, pickled by cloudpickle: `pickle.loads(payload)` is (function, args, kwargs)."""
+    """A call, pickled by cloudpickle: `pickle.loads(payload)` is (function, args, kwargs).
+
+    Attributes:
+        payload: the pickled call.
+        name: of the function, for those who watch.
+    """
 
     payload: bytes
+    name: str = "a function"
 
     @classmethod
     def of(cls, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Function:
@@ -133,10 +139,10 @@ class Function:
         except ImportError as error:
             raise errors.InvalidOption(
                 "cloudpickle, with which a function travels to its workers, is not installed here: "
-                "pip install 'keras-strom[spark]', or 'keras-strom[executor]' where Spark brings "
-                "pyspark itself"
+                "pip install cloudpickle"
             ) from error
-        return cls(cloudpickle.dumps((function, args, kwargs)))
+        name = getattr(function, "__name__", cls.name)
+        return cls(cloudpickle.dumps((function, args, kwargs)), name)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -618,6 +624,8 @@ def worker_variables(work: Script | Function, env: Mapping[str, str]) -> dict[st
 
 def check_env(env: Mapping[str, str] | None) -> Mapping[str, str]:
     """The user's variables for workers; refuses those that the runner sets."""
+    if not isinstance(env, Mapping | None):
+        raise errors.InvalidOption(f"env={env!r} must be a dict: variables and their values")
     for name, value in (env or {}).items():
         if not isinstance(name, str) or not isinstance(value, str):
             raise errors.InvalidOption(f"env[{name!r}]={value!r}: names and values are strings")

@@ -16,7 +16,7 @@ from keras_strom.job.environment import ClusterEnvironment
 from keras_strom.job.worker_record import WorkerRecord
 from keras_strom.runner.agent import heartbeats, to_start
 from keras_strom.runner.process import Function, Outcome, Script, WorkerListener, tell
-from keras_strom.runner.wire import Preparation, Wire
+from keras_strom.runner.wire import Preparation, Wire, bytes_of, parts_of
 
 #: Of a worker whose machine is lost, where nobody knows how it has ended.
 LOST_EXIT_CODE = 255
@@ -54,14 +54,19 @@ class RemoteMachine:
         self._end = contextlib.ExitStack()
         self._receiver: threading.Thread | None = None
 
-    def prepare(self, preparation: Preparation) -> None:
+    def prepare(self, preparation: Preparation, payload: bytes = b"") -> None:
         """Returns when all is there that the job needs.
+
+        Args:
+            preparation: what that is.
+            payload: the pickled call, where workers call a function.
 
         Raises:
             HostUnusable: something is not, or the agent has gone.
         """
         try:
-            self._wire.send(preparation.to_message())
+            for message in (preparation.to_message(), *parts_of(payload)):
+                self._wire.send(message)
             self._end.enter_context(heartbeats(self._wire, preparation.silence))
             answer = self._answer()
         except ConnectionError as error:
@@ -131,7 +136,7 @@ class RemoteMachine:
                     worker.hear(message)
         except ConnectionError as error:
             self._lose(self._why_lost(error))
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, errors.CorruptMessage) as error:
             self._lose(f"its agent says what makes no sense ({error!r})")
 
     def _lose(self, why: str) -> None:
@@ -153,6 +158,7 @@ class _RemoteWorker:
         self._wire = wire
         self._number = number
         self._listener = listener
+        self._result: list[bytes] = []
         self._outcome: Outcome | None = None
         self._done = threading.Event()
 
@@ -166,14 +172,17 @@ class _RemoteWorker:
         elif kind == "status":
             with contextlib.suppress(errors.CorruptMessage):
                 self._tell(self._listener.status, WorkerRecord.parse(str(message["record"])))
+        elif kind == "part":
+            self._result.append(bytes_of(message))
         elif kind == "ended":
             self.end(
                 Outcome(
                     exit_code=int(message["exit_code"]),
-                    result=None,
+                    result=b"".join(self._result) or None,
                     traceback=str(message["traceback"]),
                     log_tail=tuple(map(str, message["log_tail"])),
                     terminated=bool(message["terminated"]),
+                    raised=bool(message["raised"]),
                     left=str(message["left"]),
                 )
             )

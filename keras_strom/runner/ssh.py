@@ -70,8 +70,12 @@ _REMEDIES = (
 )
 
 
-def split_options(text: str | None) -> tuple[str, ...]:
+def split_options(text: str | None, option: str = "--ssh-args ") -> tuple[str, ...]:
     """What `--ssh-args` says, word by word as a shell takes it; None = nothing.
+
+    Args:
+        text: what it says.
+        option: its name, for errors.
 
     Raises:
         InvalidOption: a quote has no end.
@@ -80,7 +84,7 @@ def split_options(text: str | None) -> tuple[str, ...]:
         return tuple(shlex.split(text or ""))
     except ValueError as error:
         raise errors.InvalidOption(
-            f"--ssh-args {text}: {str(error).lower()}; each quote needs its other one"
+            f"{option}{text}: {str(error).lower()}; each quote needs its other one"
         ) from None
 
 

@@ -8,6 +8,7 @@ every few seconds, so that silence means that the other, or the way to it, is go
 launcher    says
 ==========  =======================================================================================
 prepare     what the job needs there, before anything starts: `Preparation`'s fields
+part        of the pickled call that `prepare` has announced
 start       a worker: its number, its place (the KERAS_STROM_* variables), the job's credentials and
             the launcher's clock
 signal      to a worker: its number, and the signal's
@@ -25,6 +26,7 @@ unfit       something is not; in words
 line        of a worker's output
 progress    a worker's line that it keeps redrawing
 status      a `WorkerRecord`, where the worker's place asks for them
+part        of what a worker's function has returned; the worker's end follows
 ended       a worker, and its `Outcome`
 leaving     its machine is about to be taken away, and gets no more workers; those that it has leave
 heartbeat   nothing
@@ -33,6 +35,7 @@ heartbeat   nothing
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import dataclasses
 import json
@@ -40,7 +43,7 @@ import os
 import select
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
 from keras_strom import errors
@@ -54,6 +57,7 @@ _ROOM_SECONDS = 0.1
 # Bounds of what one message holds of a worker's end.
 _MAX_TRACEBACK_CHARACTERS = 50_000
 _MAX_TAIL_LINE_CHARACTERS = 1_000
+_PART_BYTES = 1 << 19  # As base64, two thirds of a message.
 
 
 class Wire(Protocol):
@@ -178,7 +182,9 @@ class Preparation:
     """What a job needs on a machine before any of its workers is started.
 
     Attributes:
-        script, arguments: what its workers run; "" = the machine's own user has said it there.
+        script, arguments: what its workers run; "" = the machine's own user has said it there, or
+            they call a function.
+        function: bytes of the pickled call that follows in parts; 0 = they call none.
         folder: where they run it; "" = where the agent is.
         env: the user's variables for them.
         warm_start: they are forked from a process that has imported TensorFlow once.
@@ -193,6 +199,7 @@ class Preparation:
 
     script: str = ""
     arguments: tuple[str, ...] = ()
+    function: int = 0
     folder: str = ""
     env: Mapping[str, str] = dataclasses.field(default_factory=dict)
     warm_start: bool = False
@@ -227,3 +234,24 @@ def shortened(traceback: str, tail: tuple[str, ...]) -> Message:
         "traceback": traceback[-_MAX_TRACEBACK_CHARACTERS:],
         "log_tail": [line[:_MAX_TAIL_LINE_CHARACTERS] for line in tail],
     }
+
+
+def parts_of(data: bytes) -> Iterator[Message]:
+    """The messages that carry what is longer than a message may be."""
+    for begin in range(0, len(data), _PART_BYTES):
+        part = base64.b64encode(data[begin : begin + _PART_BYTES])
+        yield {"type": "part", "data": part.decode("ascii")}
+
+
+def bytes_of(part: Message) -> bytes:
+    """What one of the messages of `parts_of` carries.
+
+    Raises:
+        CorruptMessage: it is none of them.
+    """
+    try:
+        if part["type"] == "part":
+            return base64.b64decode(part["data"], validate=True)
+    except (KeyError, TypeError, ValueError):
+        pass
+    raise errors.CorruptMessage(f"no part of a function or a result: {str(part)[:100]}")

@@ -13,13 +13,13 @@ from keras_strom import __version__, errors
 from keras_strom.doctor import Finding, Grade, Report, machine, network_path, software
 from keras_strom.doctor.finding import of_errors
 from keras_strom.job.joining import verdict
-from keras_strom.job.network import NetworkConfig
+from keras_strom.job.network import NetworkConfig, check_network
 from keras_strom.relay.bytes_relay import JoinInfo, Master, Worker, new_secret
 from keras_strom.runner.job_checkpoints import refuse_without_others
 
 from .application import is_on
 from .executors import check_executors, check_version
-from .runner import active_context, check_network, driver_address, is_guarded
+from .runner import active_context, driver_address, is_guarded
 from .slots import DYNAMIC_ALLOCATION, Waiting, WantedSize, choose_workers
 
 if TYPE_CHECKING:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
-import pickle
 import re
 import socket
 import sys
@@ -27,7 +26,8 @@ from keras_strom.dashboard.watch import watch
 from keras_strom.job import environment
 from keras_strom.job.credentials import Credentials
 from keras_strom.job.interfaces import interface_addresses
-from keras_strom.job.network import NetworkConfig, resolve_address
+from keras_strom.job.network import NetworkConfig, check_network, resolve_address
+from keras_strom.runner.calls import call_of, returned
 from keras_strom.runner.console import Console
 from keras_strom.runner.job_master import JobMaster
 from keras_strom.runner.master_options import MasterOptions, StartMaster
@@ -146,8 +146,6 @@ def run(
         >>> results = run(train, args=(5,), num_proc=2)  # doctest: +SKIP
         >>> results[0], results.metrics["seconds"]  # doctest: +SKIP
     """
-    if not callable(fn):
-        raise errors.InvalidOption(f"fn={fn!r} cannot be called")
     options = _Options(
         wanted=WantedSize(
             num_proc=num_proc,
@@ -165,26 +163,10 @@ def run(
         verbose=verbose,
         data=data,
         dashboard=PageAddress.of(dashboard),
-        name=getattr(fn, "__name__", "a function"),
+        name=getattr(fn, "__name__", Function.name),
     )
-    work = _call(fn, args, kwargs or {})
+    work = call_of(fn, args, kwargs)
     return _run(work, options, dict(check_env(env)), active_context(spark), start_master)
-
-
-def _call(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Function:
-    if not isinstance(args, Sequence) or isinstance(args, str | bytes):
-        raise errors.InvalidOption(f"args={args!r} must be a tuple or a list: fn's arguments")
-    if not isinstance(kwargs, Mapping):
-        raise errors.InvalidOption(f"kwargs={kwargs!r} must be a dict: fn's arguments by name")
-    try:
-        return Function.of(fn, *args, **kwargs)
-    except errors.StromError:
-        raise
-    except Exception as error:  # Pickle's, or whatever an object makes of being pickled.
-        raise errors.InvalidOption(
-            f"fn={fn!r}, its arguments or what it refers to cannot be pickled: {error}; make "
-            "inside fn what cannot travel (models, sessions, locks, open files)"
-        ) from error
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -452,27 +434,7 @@ def _by_rank(reports: list[Report], size: Size) -> dict[int, Any]:
     ranks = sorted(results)
     if size.least is None and ranks != list(range(size.workers)):
         raise errors.InternalError(f"{size.workers} workers gave the results of ranks {ranks}")
-    return {rank: _unpickle(rank, results[rank]) for rank in ranks}
-
-
-def _unpickle(rank: int, result: bytes) -> Any:
-    try:
-        return pickle.loads(result)
-    except Exception as error:
-        raise errors.StromError(
-            f"the result of worker {rank} cannot be read on the driver: {error}; does it use a "
-            "class that the driver cannot import?"
-        ) from error
-
-
-def check_network(network: object) -> None:
-    """Refuses what is no NetworkConfig.
-
-    Raises:
-        InvalidOption: it is something else.
-    """
-    if not isinstance(network, NetworkConfig):
-        raise errors.InvalidOption(f"network={network!r} must be a NetworkConfig")
+    return {rank: returned(rank, results[rank], "on the driver") for rank in ranks}
 
 
 def active_context(spark: SparkSession | None) -> SparkContext:

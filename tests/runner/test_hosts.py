@@ -15,6 +15,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -23,11 +24,11 @@ from keras_strom import cli, errors
 from keras_strom.dashboard.watching import Watching
 from keras_strom.job.interfaces import InterfaceAddress
 from keras_strom.job.network import NetworkConfig
-from keras_strom.runner import agent, fleet, launcher, remote_machine, wire
+from keras_strom.runner import agent, fleet, functions, launcher, remote_machine, wire
 from keras_strom.runner.console import Console
 from keras_strom.runner.hosts import Host, parse_hostfile, parse_hosts, read_hostfile
 from keras_strom.runner.launcher import Job, launch
-from keras_strom.runner.process import Function, Script, WorkerListener
+from keras_strom.runner.process import Script, WorkerListener
 from tests.support.processes import is_alive
 from tests.support.silent_master import SilentMaster
 
@@ -435,7 +436,8 @@ def test_a_listener_that_fails_costs_no_host(
     machine.prepare(wire.Preparation())
     worker = machine.start(None, agent.ClusterEnvironment(), Fails(), None, {})
     far.send({"type": "line", "worker": 0, "text": "a line"})
-    end = {"exit_code": 0, "terminated": False, "left": "", "traceback": "", "log_tail": []}
+    end = {"exit_code": 0, "terminated": False, "raised": False, "left": ""}
+    end |= {"traceback": "", "log_tail": []}
     far.send({"type": "ended", "worker": 0, **end})
     assert worker.wait(DEADLINE).exit_code == 0
     assert not machine.lost
@@ -450,9 +452,46 @@ def test_no_more_workers_than_slots(tmp_path: Path, ssh: Path) -> None:
     assert not (ssh / "calls").exists()
 
 
-def test_a_function_has_no_hosts() -> None:
-    with pytest.raises(errors.InvalidOption, match="hosts run a Script"):
-        Job(work=Function.of(int), workers=1, hosts=(Host("a"),))
+def test_functions_run_on_hosts_and_large_values_travel(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More than a message may be, both ways; a module is found where this process finds it."""
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "helper_of_hosts.py").write_text("def half(x):\n    return x[::2]\n")
+    monkeypatch.syspath_prepend(str(tmp_path / "own"))
+    import helper_of_hosts
+
+    def work(values: np.ndarray) -> tuple[int, str, np.ndarray]:
+        import keras_strom
+
+        return keras_strom.rank(), os.getcwd(), helper_of_hosts.half(values)
+
+    values = np.arange(400_000, dtype=np.float64)
+    results = functions.run(work, (values,), hosts="a,b:2", network=LOOPBACK, warm_start=False)
+    assert [(rank, folder) for rank, folder, _ in results] == [(r, str(tmp_path)) for r in range(3)]
+    for _, _, halves in results:
+        np.testing.assert_array_equal(halves, values[::2])
+
+
+def test_an_exception_of_a_function_elsewhere_ends_the_job(tmp_path: Path) -> None:
+    def work() -> None:
+        with open(tmp_path / "calls", "a") as file:
+            file.write("x")
+        raise ValueError("there")
+
+    with pytest.raises(errors.WorkerFailed, match=r"worker 0 on a failed: ValueError: there"):
+        functions.run(work, hosts="a", network=LOOPBACK, warm_start=False)
+    assert (tmp_path / "calls").read_text() == "x"
+
+
+def test_a_call_that_comes_in_no_parts_is_refused() -> None:
+    there = [*os.pipe(), *os.pipe()]
+    wires = wire.PipeWire(there[0], there[3]), wire.PipeWire(there[2], there[1])
+    for part in ({"type": "part"}, {"type": "part", "data": "?"}, {"type": "drain", "worker": 0}):
+        wires[0].send(wire.Preparation(function=3).to_message())
+        wires[0].send(part)
+        with pytest.raises(errors.CorruptMessage, match="no part of a function or a result"):
+            agent.Agent(wires[1]).serve()
 
 
 @pytest.mark.parametrize(
