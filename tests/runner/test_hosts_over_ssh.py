@@ -91,6 +91,35 @@ def cut_off(job: SshHosts, machine: int, begins: Path) -> Iterator[None]:
         job.set_line(machine, "up")
 
 
+FUNCTION = """
+import sys
+import numpy as np
+import keras_strom
+
+x = np.random.default_rng(0).normal(size=(4096, 64)).astype(np.float32)
+
+def train(x):
+    import keras
+    with keras_strom.StromStrategy().scope():
+        model = keras.Sequential([keras.Input((64,)), keras.layers.Dense(2)])
+        model.compile("sgd", "mse")
+    model.fit(x, x[:, :2], verbose=0)
+    return keras_strom.rank(), model.get_weights()
+
+results = keras_strom.run(train, (x,), hosts="host1,host2", ssh_args=sys.argv[1])
+assert [rank for rank, _ in results] == [0, 1]
+assert all(map(np.array_equal, results[0][1], results[1][1]))
+"""
+
+
+def test_a_program_calls_a_function_on_two_machines(job: SshHosts, tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(FUNCTION)
+    command = [*job.inside(0), sys.executable, str(tmp_path / "program.py"), job.ssh_args]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "worker 0 on host1, worker 1 on host2; they reach the master at " in done.stdout
+
+
 def test_a_launcher_that_is_killed_leaves_nothing_and_its_job_goes_on(
     job: SshHosts, tmp_path: Path
 ) -> None:
