@@ -16,14 +16,16 @@ from keras_strom.runner.output import plain
 _logger = logging.getLogger("keras_strom")
 
 _REDRAW_SECONDS = 0.1
+_NOTEBOOK_REDRAW_SECONDS = 0.5  # Each is a message to its page.
 _CLEAR_LINE = "\r\x1b[K"
 
 
 class Console:
     """Writes lines of several workers to one stream, whole lines at a time.
 
-    On a terminal the lowest rank's progress bar is redrawn below the lines; elsewhere only its
-    finished state is written, and terminal escapes are left out. Safe to use from any thread.
+    On a terminal and in a notebook the lowest rank's progress bar is redrawn below the lines;
+    elsewhere only its finished state is written. Terminal escapes are for terminals alone. Safe to
+    use from any thread.
 
     Characters that the stream's encoding lacks are escaped, and what cannot be written (a full
     disk, a pipe that nobody reads) is left out, which is logged once: training goes on.
@@ -53,6 +55,7 @@ class Console:
         self._lock = threading.Lock()
         self._bar: tuple[int, str] | None = None
         self._bar_time = 0.0
+        self._drawn = 0  # Characters of the bar as it stands there.
         self._fails = False
 
     def line(self, rank: int, text: str) -> None:
@@ -77,10 +80,11 @@ class Console:
         if not self.shows_lines:
             return
         with self._lock:
-            if not self._is_terminal() or (self._bar is not None and self._bar[0] < rank):
+            if not self.redraws or (self._bar is not None and self._bar[0] < rank):
                 return
             self._bar = (rank, self._label(rank) + plain(text))
-            if time.monotonic() - self._bar_time >= _REDRAW_SECONDS:
+            seconds = _REDRAW_SECONDS if self._is_terminal() else _NOTEBOOK_REDRAW_SECONDS
+            if time.monotonic() - self._bar_time >= seconds:
                 self._draw_bar()
 
     def _write(self, text: str) -> None:
@@ -92,12 +96,20 @@ class Console:
 
     def _draw_bar(self) -> None:
         if self._bar is not None:
-            width = shutil.get_terminal_size().columns - 1
-            self._put(_CLEAR_LINE + self._bar[1][:width])
+            self._erase()
+            text = self._bar[1]
+            if self._is_terminal():
+                text = text[: shutil.get_terminal_size().columns - 1]
+            self._put(text)
+            self._drawn = len(text)
             self._bar_time = time.monotonic()
 
     def _erase(self) -> None:
-        self._put(_CLEAR_LINE)
+        if self._is_terminal():
+            self._put(_CLEAR_LINE)
+        elif self._drawn:
+            self._put("\r" + " " * self._drawn + "\r")
+        self._drawn = 0
 
     def _put(self, text: str) -> None:
         out = self._out
@@ -116,6 +128,11 @@ class Console:
     @property
     def _out(self) -> TextIO | None:
         return sys.stdout if self._stream is None else self._stream
+
+    @property
+    def redraws(self) -> bool:
+        """Whether what is written takes a line that is drawn again and again."""
+        return self._is_terminal() or type(self._out).__module__.startswith("ipykernel.")
 
     def _is_terminal(self) -> bool:
         out = self._out  # A stand-in for a stream may not say whether it is closed.

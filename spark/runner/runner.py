@@ -11,7 +11,6 @@ import dataclasses
 import logging
 import re
 import socket
-import sys
 import threading
 import time
 import uuid
@@ -325,7 +324,7 @@ def _task(
         use_gpu=options.use_gpu,
         start_timeout=options.start_timeout,
         stream_logs=options.stream_logs,
-        show_progress=sys.stdout.isatty(),
+        show_progress=Console(size.workers).redraws,
         data=options.data.data if options.data is not None else None,
         version=__version__,
         checkpoints=master.plan,

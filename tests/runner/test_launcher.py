@@ -151,6 +151,22 @@ def test_on_a_terminal_the_bar_stays_below_the_lines() -> None:
     assert "\r\x1b[K[1] a line\n" in text
 
 
+def test_in_a_notebook_the_bar_is_redrawn_without_escapes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("keras_strom.runner.console._NOTEBOOK_REDRAW_SECONDS", 0.0)
+    stream = type("OutStream", (io.StringIO,), {"__module__": "ipykernel.iostream"})()
+    console = Console(2, stream)
+    console.progress(0, "\x1b[1m1/3\x1b[0m")
+    console.progress(0, "2/3 done")
+    console.line(1, "a line")
+    console.line(0, "3/3")
+    lines = [[part.rstrip() for part in line.split("\r")] for line in stream.getvalue().split("\n")]
+    assert lines == [
+        ["[0] 1/3", "", "[0] 2/3 done", "", "[1] a line"],
+        ["[0] 2/3 done", "", "[0] 3/3"],
+        [""],
+    ]
+
+
 def test_off_a_terminal_there_are_no_escapes() -> None:
     stream = io.StringIO()
     console = Console(1, stream)
