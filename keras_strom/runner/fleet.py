@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import ipaddress
 import os
+import site
 import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -225,7 +226,10 @@ def own_paths(given: str) -> str:
     Args:
         given: the user's own, which comes first.
     """
-    installed = tuple(os.path.join(prefix, "") for prefix in {sys.prefix, sys.base_prefix})
+    installed = tuple(
+        os.path.join(folder, "")
+        for folder in (sys.prefix, sys.base_prefix, site.getusersitepackages())
+    )
     own = [path for path in sys.path if path and not os.path.join(path, "").startswith(installed)]
     return os.pathsep.join(dict.fromkeys(filter(None, [given, *own])))
 

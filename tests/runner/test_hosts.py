@@ -8,9 +8,11 @@ import io
 import ipaddress
 import os
 import signal
+import site
 import socket
 import subprocess
 import sys
+import sysconfig
 import threading
 from pathlib import Path
 from typing import Any
@@ -471,6 +473,15 @@ def test_functions_run_on_hosts_and_large_values_travel(
     assert [(rank, folder) for rank, folder, _ in results] == [(r, str(tmp_path)) for r in range(3)]
     for _, _, halves in results:
         np.testing.assert_array_equal(halves, values[::2])
+
+
+def test_paths_of_the_user_travel_and_those_of_the_installation_do_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    installed = [sysconfig.get_path("stdlib"), f"{sys.prefix}/lib/x", site.getusersitepackages()]
+    monkeypatch.setattr(sys, "path", ["", "/own/code", *installed, "/own/code", "/own/more"])
+    assert fleet.own_paths("/given:/first") == "/given:/first:/own/code:/own/more"
+    assert fleet.own_paths("") == "/own/code:/own/more"
 
 
 def test_an_exception_of_a_function_elsewhere_ends_the_job(tmp_path: Path) -> None:
