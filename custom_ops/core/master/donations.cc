@@ -89,6 +89,8 @@ void Donations::Advance(int64_t now_ns, MasterGeneration* generation) {
       }
     }
     const bool waits = !Widen(at->first, &donation, *generation);
+    // It is the joiner's link that takes its time, and no donor's would take less.
+    if (waits) donation.deadline_ns = now_ns + kPatienceTimeouts * failure_timeout_ns_;
     next_look_ns_ = std::min(next_look_ns_, donation.deadline_ns);
     if (waits) {
       next_look_ns_ = std::min(next_look_ns_, now_ns + failure_timeout_ns_ / kLooksPerTimeout);

@@ -109,6 +109,22 @@ TEST_F(DonationsTest, ADonorThatIsSilentOrEmptyOrLostMakesRoomForTheNext) {
   EXPECT_THAT(host.events.back(), HasSubstr("nobody is left to give worker 2 a state"));
 }
 
+// On a line that takes a window in longer than a donor has to answer.
+TEST_F(DonationsTest, ADonorIsNotSilentWhileItWaitsForTheJoinersLink) {
+  host.donors[0].Donate(State(5 * kChunkBytes));
+  Exchange(0);
+  host.queued = kWindow + 1;
+  Exchange(0);
+  for (int64_t at = 0; at < 20 * kTimeout; at += kTimeout) donations.Advance(at, &generation);
+  EXPECT_FALSE(host.donors[1].IsWanted());
+  EXPECT_THAT(host.events, testing::IsEmpty());
+  host.queued = 0;
+  donations.Advance(20 * kTimeout, &generation);
+  EXPECT_EQ(Exchange(0, 25 * kTimeout), kChunkBytes) << "the whole time to answer is left";
+  ASSERT_TRUE(host.got[2]);
+  EXPECT_EQ(host.got[2]->bytes.size(), static_cast<size_t>(5 * kChunkBytes));
+}
+
 TEST_F(DonationsTest, TheNextBeginsAnewWhereTheLostDonorHadSentAPart) {
   host.donors[0].Donate(State(4 * kChunkBytes));
   Exchange(0);
