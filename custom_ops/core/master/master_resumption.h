@@ -70,7 +70,7 @@ class Resumption {
  private:
   struct Answer {
     std::optional<ReplicaCut> cut;
-    uint64_t number = 0;  // of the question that these answer
+    std::optional<uint64_t> number;  // of the question that these answer; nullopt = none are here
     std::vector<float> parameters;
   };
   bool IsBetter(const AskResume& one, const AskResume& other) const;

@@ -68,6 +68,23 @@ TEST(Resumption, AsksAnotherWhereOneDoesNotAnswerAndTakesTheFirstWholeAnswer) {
   EXPECT_EQ(whole->cut, (VersionVector{{kFirst, 2}}));
 }
 
+// Half an answer to a question that nobody has put is none: a training without parameters would go
+// on from it.
+TEST(Resumption, NothingIsTakenThatWasNotAskedFor) {
+  Resumption resumption(2, kTimeout);
+  resumption.Add(0, 0, Resume(kFirst, {{kFirst, 3}}));
+  resumption.AddCut(0, {1, 0, {{kFirst, 3}}});
+  EXPECT_FALSE(resumption.TakeWhole());
+  resumption.Add(0, 1, Resume(kSecond, {{kFirst, 2}}));
+  const auto question = resumption.TakeQuestion(0);
+  ASSERT_TRUE(question);
+  resumption.AddCut(question->rank, {1, 0, {{kFirst, 3}}});
+  EXPECT_FALSE(resumption.TakeWhole());
+  resumption.AddCut(question->rank, {1, question->ask.number, {{kFirst, 3}}});
+  resumption.AddParameters(question->rank, question->ask.number, {1, 2});
+  EXPECT_TRUE(resumption.TakeWhole());
+}
+
 TEST(Resumption, CountsWhatIsDropped) {
   Resumption resumption(2, kTimeout);
   resumption.Add(0, 0, Resume(kFirst, {{kFirst, 9}, {kThird, 7}}));
